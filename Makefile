@@ -1,0 +1,59 @@
+# A thin layer over CMake: `make help` says what there is. Everything that a goal needs is installed first (tools/setup.sh).
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+MODEL   ?=
+FUZZ_SECONDS ?= 600
+C_FILES := $(wildcard include/*.h src/*/*.[ch] tests/*.[ch] fuzz/*.[ch] bench/*.[ch] examples/*.c)
+
+.PHONY: release run test bench install uninstall format check-format tidy fuzz clean help
+
+release: ## build the program (build/gemmule) and the libraries; the default
+	@tools/setup.sh build
+	@test -f build/release/build.ninja || cmake --preset release
+	@cmake --build --preset release
+
+run: release ## chat in the terminal: with MODEL=path or Ollama name, else the first Gemma 4 in Ollama's store
+	@# In a process group of its own (set -m): Ctrl-C stops an answer, not make.
+	@GEMMULE_FALLBACK=tests/fixtures/tiny-dense.gguf \
+	    bash -c '[ ! -t 0 ] || set -m; "$$@"; exit $$?' - build/gemmule chat $(if $(MODEL),"$(MODEL)")
+
+test: ## build in every way and run all tests
+	@tools/test.sh
+
+bench: release ## speed beside llama.cpp on the same file
+	@tools/setup.sh test
+	@tools/bench.sh
+
+install: release ## install into PREFIX (/usr/local), below DESTDIR
+	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(abspath $(PREFIX))"
+
+uninstall: ## remove what the last `make install` wrote; give the same DESTDIR
+	@test -f build/release/install_manifest.txt || { echo "uninstall: nothing was installed from this tree" >&2; exit 1; }
+	@while read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done < build/release/install_manifest.txt
+	@rm build/release/install_manifest.txt
+
+format: ## lay out all C files by .clang-format
+	@tools/setup.sh test
+	@clang-format-19 -i $(C_FILES)
+
+check-format: # part of `make test`
+	@clang-format-19 --dry-run -Werror $(C_FILES)
+
+tidy: ## look for mistakes with clang-tidy
+	@tools/setup.sh test
+	@test -f build/clang/build.ninja || cmake --preset clang
+	@run-clang-tidy-19 -quiet -p build/clang
+
+fuzz: ## fuzz each target for FUZZ_SECONDS (600); what is found goes to build/fuzz
+	@tools/setup.sh test
+	@test -f build/asan/build.ninja || cmake --preset asan
+	@cmake --build --preset asan
+	@for target in $(basename $(notdir $(wildcard fuzz/fuzz_*.c))); do \
+	    tools/fuzz.sh $$target -max_total_time=$(FUZZ_SECONDS) -fork=2 || exit 1; done
+
+clean: ## remove build/
+	rm -rf build
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16

@@ -1,0 +1,256 @@
+/* gemmule.h: run Gemma 4 from a GGUF file.
+ *
+ * An engine holds a model's weights on one device; a session is one conversation on an engine: the tokens seen so far,
+ * their keys and values, and the logits of the last one. A reply is one answer being written into a session. One engine
+ * serves many sessions; a session is used by one thread at a time, except gm_session_cancel.
+ *
+ *     char why[256];
+ *     gm_engine *engine;
+ *     gm_session *session;
+ *     gm_reply *reply;
+ *     gm_message hello = { .role = "user", .content = "Hello!" };
+ *     gm_piece piece;
+ *
+ *     if (gm_engine_open(&(gm_engine_options){ .model = "gemma4:e2b" }, &engine, why, sizeof why)) ...
+ *     if (gm_session_new(engine, NULL, &session, why, sizeof why)) ...
+ *     if (gm_reply_start(session, &hello, 1, NULL, &reply, why, sizeof why)) ...
+ *     for (;;) {
+ *         gm_status status = gm_reply_next(reply, &piece, why, sizeof why);
+ *         if (status == GM_AGAIN) continue;
+ *         if (status != GM_OK) break;                  // GM_DONE, or an error explained in `why`
+ *         if (piece.kind == GM_PIECE_CONTENT) fwrite(piece.text, 1, piece.length, stdout);
+ *     }
+ *     gm_reply_free(reply);
+ *     gm_session_free(session);
+ *     gm_engine_close(engine);
+ *
+ * Nothing blocks for long: a call that has more work than about 50 ms returns GM_AGAIN and is repeated with the same
+ * arguments. Functions that can fail return a gm_status and explain in `why`, in a sentence that a user can act on;
+ * `why` may be NULL. Strings are UTF-8 and end with a NUL unless a length stands beside them. A field that is 0 or NULL
+ * means the default. The library prints nothing, keeps no global state and never leaves the machine. */
+
+#ifndef GEMMULE_H
+#define GEMMULE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define GM_API __attribute__((visibility("default")))
+#else
+#define GM_API
+#endif
+
+#define GM_VERSION "0.1.0"
+
+/* Numbers are part of the ABI: new ones are added at the end, none is reused. */
+typedef enum {
+    GM_OK           = 0,
+    GM_AGAIN        = 1,  /* more work to do: repeat the call with the same arguments */
+    GM_DONE         = 2,  /* end of turn, stop string, or the token limit */
+    GM_BAD_FILE     = 10, /* the model file contradicts itself or is cut off */
+    GM_UNSUPPORTED  = 11, /* well-formed, but this build cannot run it */
+    GM_BAD_ARGUMENT = 12,
+    GM_NOT_FOUND    = 13,
+    GM_IO           = 14,
+    GM_NO_MEMORY    = 20,
+    GM_DEVICE_LOST  = 21, /* reopen the engine; sessions can be restored from their snapshots */
+    GM_CONTEXT_FULL = 22, /* the session holds as many tokens as it may */
+    GM_NO_DEVICE    = 23,
+    GM_CANCELLED    = 30,
+    GM_BUSY         = 31,
+} gm_status;
+
+/* "GM_BAD_FILE" and so on; "unknown status" for a number that is none. */
+GM_API const char *gm_status_name(gm_status status);
+
+typedef struct gm_engine  gm_engine;
+typedef struct gm_session gm_session;
+typedef struct gm_reply   gm_reply;
+
+/* ---- engine -------------------------------------------------------------------------------------------------------- */
+
+typedef enum { GM_BACKEND_AUTO = 0, GM_BACKEND_CPU = 1, GM_BACKEND_GPU = 2 } gm_backend;
+
+typedef struct {
+    const char *model;      /* a path, an Ollama name such as "gemma4:e2b", or "box" */
+    const void *data;       /* or the bytes of a GGUF file, which must outlive the engine */
+    size_t      data_size;
+    gm_backend  backend;
+    uint32_t    threads;    /* CPU threads; 0: the physical cores */
+    bool        precise;    /* f32 activations, f32 keys and values, f32 sums: slower, exact against the reference */
+    const char *cpu;        /* instruction set: "scalar", "avx2", "avx512", "neon"; NULL: the best that is there */
+} gm_engine_options;
+
+typedef struct {
+    const char *name;         /* general.name of the file, or "" */
+    const char *architecture; /* "gemma4" */
+    const char *device;       /* "cpu (avx512, 2 threads)" */
+    uint32_t    layers, width, vocabulary, context; /* context: the most that the model was made for */
+    uint64_t    parameters;
+    uint64_t    file_bytes;
+    uint64_t    bytes_per_token; /* weight bytes read to decode one token */
+} gm_engine_info;
+
+GM_API gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char *why, size_t why_size);
+GM_API void      gm_engine_close(gm_engine *engine); /* after its sessions; NULL is fine */
+GM_API void      gm_engine_get_info(const gm_engine *engine, gm_engine_info *out);
+
+/* ---- text ---------------------------------------------------------------------------------------------------------- */
+
+/* Writes at most `capacity` ids and returns how many there are in `*count` (call with capacity 0 to ask). Special tokens
+ * such as <|turn> are recognised only if `parse_special`: leave it off for text that you did not write. No BOS is added. */
+GM_API gm_status gm_tokenize(const gm_engine *engine, const char *text, size_t length, bool parse_special,
+                             int32_t *ids, size_t capacity, size_t *count, char *why, size_t why_size);
+
+/* The bytes of one token, with spaces as spaces; special tokens by their name. Valid while the engine lives. Byte tokens
+ * give one byte, which alone may not be UTF-8. */
+GM_API gm_status gm_token_text(const gm_engine *engine, int32_t id, const char **text, size_t *length);
+
+/* ---- session ------------------------------------------------------------------------------------------------------- */
+
+typedef enum { GM_KV_DEFAULT = 0, GM_KV_F16 = 1, GM_KV_F32 = 2, GM_KV_Q8_0 = 3 } gm_kv_type;
+
+typedef struct {
+    uint32_t   context; /* most tokens held; 0: the model's, at most 8192. Memory grows with use, not with this number */
+    gm_kv_type kv;      /* f16, or f32 on a precise engine */
+} gm_session_options;
+
+GM_API gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, gm_session **out, char *why, size_t why_size);
+GM_API void      gm_session_free(gm_session *session);
+
+/* The tokens that the session holds; valid until the next call on the session. */
+GM_API size_t gm_session_tokens(const gm_session *session, const int32_t **tokens);
+
+/* Makes the session hold exactly these tokens: rolls back to the longest common prefix and computes what is missing; the
+ * last token is always computed, so that its logits are there. GM_AGAIN until done; the tokens must stay valid. After an
+ * error or a cancel the session holds what was computed so far and can go on. */
+GM_API gm_status gm_session_set(gm_session *session, const int32_t *tokens, size_t n, char *why, size_t why_size);
+
+/* Computes further tokens behind those held. GM_AGAIN until done. */
+GM_API gm_status gm_session_append(gm_session *session, const int32_t *tokens, size_t n, char *why, size_t why_size);
+
+/* The logits (after the soft cap) behind the last token held; NULL when there are none yet. [vocabulary] */
+GM_API const float *gm_session_logits(const gm_session *session);
+
+/* Forgets all but the first `keep` tokens. What the sliding windows no longer hold is computed again with the next
+ * set or append: `*recompute` (may be NULL) says how many tokens that will be. */
+GM_API gm_status gm_session_rollback(gm_session *session, size_t keep, size_t *recompute, char *why, size_t why_size);
+
+/* A second session that holds the same and goes its own way. */
+GM_API gm_status gm_session_fork(const gm_session *session, gm_session **out, char *why, size_t why_size);
+
+/* Snapshots: everything that the session holds, tied to this model and K/V type by a hash. The buffer is the caller's, to
+ * be given to gm_free. Restoring replaces what the session held; a snapshot that does not fit is refused and changes
+ * nothing. A file is written beside the target and renamed, so a failure leaves the old one. */
+GM_API gm_status gm_session_save(const gm_session *session, const char *path, char *why, size_t why_size);
+GM_API gm_status gm_session_restore(gm_session *session, const char *path, char *why, size_t why_size);
+GM_API gm_status gm_session_save_buffer(const gm_session *session, void **data, size_t *size, char *why, size_t why_size);
+GM_API gm_status gm_session_restore_buffer(gm_session *session, const void *data, size_t size, char *why, size_t why_size);
+GM_API void      gm_free(void *data);
+
+/* The call that is running, or the next one, returns GM_CANCELLED soon. From any thread. */
+GM_API void gm_session_cancel(gm_session *session);
+
+/* ---- sampling ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    int32_t token;
+    float   bias;
+} gm_logit_bias;
+
+/* Start from gm_sampling_default: the file's or Ollama's parameters (Gemma 4: temperature 1, top_k 64, top_p 0.95). */
+typedef struct {
+    float    temperature;        /* 0: greedy */
+    int32_t  top_k;              /* 0: all */
+    float    top_p, min_p;       /* 1 and 0: off */
+    float    typical_p;          /* 1: off */
+    float    repetition_penalty; /* 1: off; over the last `penalty_window` tokens */
+    float    presence_penalty, frequency_penalty; /* 0: off */
+    uint32_t penalty_window;     /* 0: off */
+    uint64_t seed;               /* same seed and logits: same token on every backend */
+    const gm_logit_bias *bias;
+    size_t   bias_count;
+} gm_sampling;
+
+GM_API void gm_sampling_default(const gm_engine *engine, gm_sampling *out);
+
+typedef struct {
+    int32_t token;
+    float   logprob; /* natural, of the model's own distribution: before penalties, temperature and cuts */
+} gm_token_logprob;
+
+/* Draws the token that follows; it is not appended. `top` (may be NULL) gets the `top_count` likeliest tokens. */
+GM_API gm_status gm_session_sample(gm_session *session, const gm_sampling *sampling, gm_token_logprob *chosen,
+                                   gm_token_logprob *top, size_t top_count, char *why, size_t why_size);
+
+/* ---- replies ------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *role;         /* "system", "user", "assistant", "tool" */
+    const char *content;
+    const char *thinking;     /* assistant: kept only inside a running tool loop */
+    const char *tool_calls;   /* assistant: JSON, [{"id": …, "function": {"name": …, "arguments": {…}}}] */
+    const char *tool_name;    /* tool */
+    const char *tool_call_id; /* tool */
+} gm_message;
+
+typedef struct {
+    const gm_sampling *sampling; /* NULL: the default */
+    const char        *tools;    /* JSON, [{"type": "function", "function": {"name": …, "parameters": {…}}}] */
+    bool               think;
+    uint32_t           max_tokens; /* 0: as many as fit */
+    const char *const *stop;       /* strings that end the answer; not part of it */
+    size_t             stop_count;
+    uint32_t           logprobs;   /* with every piece, this many alternatives per token; at most 20 */
+    bool               want_logprobs;
+} gm_reply_options;
+
+typedef enum { GM_PIECE_CONTENT = 0, GM_PIECE_THINKING = 1, GM_PIECE_TOOL_CALL = 2, GM_PIECE_PROGRESS = 3 } gm_piece_kind;
+
+/* A piece of the answer; valid until the next call on the reply. */
+typedef struct {
+    gm_piece_kind kind;
+    const char   *text; /* content or thinking: whole UTF-8 characters; tool call: JSON {"name": …, "arguments": {…}} */
+    size_t        length;
+    size_t        prompt_done, prompt_total; /* progress, while the prompt is computed */
+    const gm_token_logprob *logprobs; /* for each token of the piece: the chosen one, then the alternatives */
+    size_t        logprob_tokens;     /* rows of 1 + options.logprobs */
+} gm_piece;
+
+typedef enum { GM_FINISH_NONE = 0, GM_FINISH_STOP = 1, GM_FINISH_LENGTH = 2, GM_FINISH_TOOL_CALLS = 3, GM_FINISH_CANCELLED = 4 } gm_finish;
+
+typedef struct {
+    gm_finish finish;
+    size_t    prompt_tokens, cached_tokens, reply_tokens; /* cached: of the prompt, those that the session already held */
+    double    prompt_seconds, reply_seconds;
+} gm_reply_stats;
+
+/* Renders the conversation in Gemma 4's format, sets the session to it (what it already holds is reused) and gets ready to
+ * answer. The messages are copied. Content is never read for special tokens. */
+GM_API gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t count, const gm_reply_options *options,
+                                gm_reply **out, char *why, size_t why_size);
+
+/* Goes on from the given tokens instead of from messages; the output is not parsed. */
+GM_API gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size_t n, const gm_reply_options *options,
+                                       gm_reply **out, char *why, size_t why_size);
+
+/* GM_OK with a piece, GM_AGAIN, GM_DONE at the end, or an error. After GM_DONE and after a cancel the session holds the
+ * prompt and the answer as far as it went. */
+GM_API gm_status gm_reply_next(gm_reply *reply, gm_piece *piece, char *why, size_t why_size);
+GM_API void      gm_reply_get_stats(const gm_reply *reply, gm_reply_stats *out);
+GM_API void      gm_reply_free(gm_reply *reply);
+
+/* The prompt that gm_reply_start would compute, as text; for looking, not for feeding back. To be given to gm_free. */
+GM_API gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t count, const gm_reply_options *options,
+                           char **text, char *why, size_t why_size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,59 @@
+/* What every file may use: errors that travel up, strings with a length, arithmetic that notices overflow. */
+
+#ifndef GM_BASE_H
+#define GM_BASE_H
+
+#include <gemmule.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define PRINTF_LIKE(string, first) __attribute__((format(printf, string, first)))
+#else
+#define PRINTF_LIKE(string, first)
+#endif
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* The first failure on the way, for the user. Zero-initialise; `error_set` keeps the first reason, which is the true one. */
+typedef struct {
+    gm_status status;
+    char      why[400];
+} error;
+
+/* Records the failure (unless there is one already) and returns its status, so that callers write `return fail(...)`. */
+gm_status fail(error *e, gm_status status, const char *format, ...) PRINTF_LIKE(3, 4);
+
+/* Out of memory while getting `bytes` for `what`. */
+gm_status fail_memory(error *e, const char *what, uint64_t bytes);
+
+/* Copies the reason to a caller's buffer (which may be NULL) and returns the status. */
+gm_status error_report(const error *e, char *why, size_t why_size);
+
+/* Bytes that somebody else owns, not ended by a NUL. */
+typedef struct {
+    const char *data;
+    size_t      length;
+} str;
+
+str  str_of(const char *zero_terminated); /* NULL gives the empty string */
+bool str_equal(str a, str b);
+bool str_is(str a, const char *zero_terminated);
+bool str_starts_with(str a, const char *prefix);
+bool str_ends_with(str a, const char *suffix);
+int  str_compare(str a, str b); /* bytewise */
+
+/* For "%.*s". */
+#define STR_ARGS(s) (int)((s).length > 200 ? 200 : (s).length), (s).data
+
+/* false on overflow; *out is then untouched. */
+bool mul_u64(uint64_t a, uint64_t b, uint64_t *out);
+bool add_u64(uint64_t a, uint64_t b, uint64_t *out);
+
+static inline size_t   min_size(size_t a, size_t b) { return a < b ? a : b; }
+static inline size_t   max_size(size_t a, size_t b) { return a > b ? a : b; }
+static inline uint64_t round_up(uint64_t n, uint64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+#endif

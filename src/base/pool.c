@@ -1,0 +1,233 @@
+/* Threads that wait for work, first awake, then asleep.
+ *
+ * A token needs some hundreds of runs with microseconds between them, so a worker that has finished keeps looking at the run
+ * number for a while before it lies down; waking it costs a system call only then. Whoever sleeps announces it first and
+ * looks once more (both sequentially consistent), so that no wake-up is lost. */
+
+#include "base/pool.h"
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __wasm__
+
+struct pool {
+    size_t next;
+};
+
+gm_status pool_new(size_t threads, pool **out, error *e) {
+    *out = NULL;
+    if (!threads) return fail(e, GM_BAD_ARGUMENT, "a pool needs at least one thread");
+    *out = calloc(1, sizeof **out);
+    return *out ? GM_OK : fail_memory(e, "a thread pool", sizeof **out);
+}
+
+void pool_free(pool *p) { free(p); }
+
+size_t pool_threads(const pool *p) {
+    (void)p;
+    return 1;
+}
+
+void pool_run(pool *p, pool_work work, void *context) {
+    p->next = 0;
+    work(context, 0, 1);
+}
+
+size_t pool_take(pool *p) { return p->next++; }
+
+#else
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+enum { MOST_THREADS = 1024, LINE = 64 };
+
+static const double spin_seconds = 50e-6;
+
+typedef struct {
+    pool     *owner;
+    size_t    thread;
+    pthread_t handle;
+} worker;
+
+struct pool {
+    size_t    threads, started; /* started: workers that exist */
+    bool      spins;
+    worker   *workers;
+    pool_work work;
+    void     *context;
+
+    /* What all threads hammer on, each on a cache line of its own. */
+    _Alignas(LINE) atomic_size_t next;
+    _Alignas(LINE) atomic_uint   run;  /* counts the runs */
+    _Alignas(LINE) atomic_size_t busy; /* workers that have not finished this run */
+
+    _Alignas(LINE) atomic_size_t asleep; /* workers on `wake` */
+    atomic_bool     caller_asleep, stop;
+    pthread_mutex_t turn; /* one run at a time */
+    pthread_mutex_t sleep;
+    pthread_cond_t  wake, done;
+};
+
+static void pause_a_moment(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static bool has_new_run(pool *p, unsigned seen) { return atomic_load(&p->run) != seen || atomic_load(&p->stop); }
+
+static bool all_finished(pool *p, unsigned unused) {
+    (void)unused;
+    return atomic_load(&p->busy) == 0;
+}
+
+/* Looks for a while; false when it did not come. */
+static bool spin_until(pool *p, bool (*ready)(pool *, unsigned), unsigned seen) {
+    if (ready(p, seen)) return true;
+    if (!p->spins) return false;
+    double start = clock_seconds();
+    do {
+        for (int i = 0; i < 32; i++) {
+            if (ready(p, seen)) return true;
+            pause_a_moment();
+        }
+    } while (clock_seconds() - start < spin_seconds);
+    return false;
+}
+
+static void wait_for_run(pool *p, unsigned seen) {
+    if (spin_until(p, has_new_run, seen)) return;
+    pthread_mutex_lock(&p->sleep);
+    atomic_fetch_add(&p->asleep, 1);
+    while (!has_new_run(p, seen)) pthread_cond_wait(&p->wake, &p->sleep);
+    atomic_fetch_sub(&p->asleep, 1);
+    pthread_mutex_unlock(&p->sleep);
+}
+
+static void wait_for_workers(pool *p) {
+    if (spin_until(p, all_finished, 0)) return;
+    pthread_mutex_lock(&p->sleep);
+    atomic_store(&p->caller_asleep, true);
+    while (!all_finished(p, 0)) pthread_cond_wait(&p->done, &p->sleep);
+    atomic_store(&p->caller_asleep, false);
+    pthread_mutex_unlock(&p->sleep);
+}
+
+static void *worker_main(void *argument) {
+    worker *self = argument;
+    pool *p = self->owner;
+    for (unsigned seen = 0;;) {
+        wait_for_run(p, seen);
+        if (atomic_load(&p->stop)) return NULL;
+        seen = atomic_load(&p->run);
+        p->work(p->context, self->thread, p->threads);
+        if (atomic_fetch_sub(&p->busy, 1) == 1 && atomic_load(&p->caller_asleep)) {
+            pthread_mutex_lock(&p->sleep);
+            pthread_cond_signal(&p->done);
+            pthread_mutex_unlock(&p->sleep);
+        }
+    }
+}
+
+static void wake_all(pool *p) {
+    if (!atomic_load(&p->asleep)) return;
+    pthread_mutex_lock(&p->sleep);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->sleep);
+}
+
+void pool_run(pool *p, pool_work work, void *context) {
+    pthread_mutex_lock(&p->turn);
+    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    if (p->threads == 1) {
+        work(context, 0, 1);
+    } else {
+        p->work = work;
+        p->context = context;
+        atomic_store(&p->busy, p->threads - 1);
+        atomic_fetch_add(&p->run, 1);
+        wake_all(p);
+        work(context, 0, p->threads);
+        wait_for_workers(p);
+    }
+    pthread_mutex_unlock(&p->turn);
+}
+
+size_t pool_take(pool *p) { return atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed); }
+
+size_t pool_threads(const pool *p) { return p->threads; }
+
+/* Signals are the business of the program's own threads: Ctrl-C must not land in a worker. */
+static int start_workers(pool *p) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int status = 0;
+    while (!status && p->started + 1 < p->threads) {
+        worker *w = &p->workers[p->started];
+        *w = (worker){ .owner = p, .thread = p->started + 1 };
+        status = pthread_create(&w->handle, NULL, worker_main, w);
+        if (!status) p->started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
+
+gm_status pool_new(size_t threads, pool **out, error *e) {
+    *out = NULL;
+    if (!threads || threads > MOST_THREADS) {
+        return fail(e, GM_BAD_ARGUMENT, "the number of threads must be 1 to %d, not %zu", MOST_THREADS, threads);
+    }
+    size_t bytes = (size_t)round_up(sizeof(pool), LINE);
+    pool *p = aligned_alloc(LINE, bytes);
+    if (!p) return fail_memory(e, "a thread pool", bytes);
+    memset(p, 0, bytes);
+    p->threads = threads;
+    p->workers = calloc(threads, sizeof *p->workers);
+    if (!p->workers) {
+        free(p);
+        return fail_memory(e, "a thread pool", threads * sizeof(worker));
+    }
+    atomic_init(&p->next, 0);
+    atomic_init(&p->run, 0);
+    atomic_init(&p->busy, 0);
+    atomic_init(&p->asleep, 0);
+    atomic_init(&p->caller_asleep, false);
+    atomic_init(&p->stop, false);
+    p->spins = threads <= usable_processors(); /* with more threads than processors, looking keeps the others from working */
+    pthread_mutex_init(&p->turn, NULL);
+    pthread_mutex_init(&p->sleep, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    pthread_cond_init(&p->done, NULL);
+    int status = start_workers(p);
+    if (status) {
+        fail(e, GM_NO_MEMORY, "cannot start thread %zu of %zu: %s", p->started + 2, threads, strerror(status));
+        pool_free(p);
+        return GM_NO_MEMORY;
+    }
+    *out = p;
+    return GM_OK;
+}
+
+void pool_free(pool *p) {
+    if (!p) return;
+    atomic_store(&p->stop, true);
+    pthread_mutex_lock(&p->sleep);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->sleep);
+    for (size_t i = 0; i < p->started; i++) pthread_join(p->workers[i].handle, NULL);
+    pthread_mutex_destroy(&p->turn);
+    pthread_mutex_destroy(&p->sleep);
+    pthread_cond_destroy(&p->wake);
+    pthread_cond_destroy(&p->done);
+    free(p->workers);
+    free(p);
+}
+
+#endif

@@ -1,0 +1,28 @@
+/* A pool of threads that work on one thing at a time.
+ *
+ * pool_run calls work(context, thread, threads) once on every thread, the caller's included, and returns when all are
+ * back. Inside, threads share the work by pool_take: an atomic counter, so a thread that the system slowed down does not
+ * hold up the rest. Results must not depend on which thread does what. On wasm, and with one thread, it is a plain call.
+ * pool_run may be called from several threads: they take turns. */
+
+#ifndef GM_POOL_H
+#define GM_POOL_H
+
+#include "base/base.h"
+
+typedef struct pool pool;
+typedef void (*pool_work)(void *context, size_t thread, size_t threads);
+
+gm_status pool_new(size_t threads, pool **out, error *e);
+void      pool_free(pool *p);
+size_t    pool_threads(const pool *p);
+void      pool_run(pool *p, pool_work work, void *context);
+/* The next task number of this run, counted from 0: every number is given to one thread. */
+size_t    pool_take(pool *p);
+
+/* Physical cores that this process may run on; at least 1. */
+size_t physical_cores(void);
+/* Hardware threads that it may run on; at least 1. */
+size_t usable_processors(void);
+
+#endif

@@ -1,0 +1,31 @@
+/* An answer as it comes: shown piece by piece, and kept. */
+
+#ifndef GM_ANSWER_H
+#define GM_ANSWER_H
+
+#include "base/buffer.h"
+#include "cli/report.h"
+
+typedef struct {
+    bool             stream;        /* show content on stdout while it comes */
+    bool             show_thinking; /* dim on stdout if that is a terminal, else on stderr: stdout has only the answer */
+    bool             progress;      /* a bar while the prompt is computed */
+    const gm_engine *logprobs_of;   /* collect log-probabilities; NULL: none */
+    uint32_t         alternatives;  /* per token, beside the chosen one */
+} answer_style;
+
+typedef struct {
+    buffer         content, thinking;
+    buffer         calls; /* the items of a JSON array, with commas: [{"function": {"name": …, "arguments": …}}] */
+    size_t         call_count;
+    report         logprobs; /* the items of a JSON array */
+    gm_reply_stats stats;
+} answer; /* zero-initialise */
+
+/* Runs the reply to its end. GM_OK when it is complete; GM_CANCELLED and errors keep what came. */
+gm_status answer_collect(answer *a, gm_reply *reply, const answer_style *style, error *e);
+void      answer_free(answer *a);
+
+const char *finish_name(gm_finish finish); /* "stop", "length", "tool_calls", "cancelled" */
+
+#endif

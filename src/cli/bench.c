@@ -1,0 +1,259 @@
+/* gemmule bench: how fast a model runs here.
+ *
+ * Prefill: a fresh session computes N random tokens. Decode: with D tokens in the session, N more one at a time, each with
+ * the choice of a greedy token as in real use; but random tokens are fed, since a model of random weights that follows its
+ * own choice repeats one token, and one token's experts and rows stay in the cache. */
+
+#include "cli/cli.h"
+#include "cli/engine_arguments.h"
+#include "cli/interrupt.h"
+#include "cli/report.h"
+#include "cli/terminal.h"
+
+#include "base/clock.h"
+#include "base/pool.h"
+#include "base/random.h"
+#include "session/session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    engine_values engine;
+    count_value   prefill, decode, depth, repeats;
+    const char   *gpu_disable;
+    bool          json, quiet;
+} bench_values;
+
+static const option bench_options[] = {
+    COUNT_OPTION(bench_values, prefill, "prefill", 'p', "N", 0, 1 << 20, "tokens of prompt; 0: no prefill; default 512"),
+    COUNT_OPTION(bench_values, decode, "decode", 'n', "N", 0, 1 << 20, "tokens decoded one by one; 0: none; default 32"),
+    COUNT_OPTION(bench_values, depth, "depth", 'd', "DEPTH", 0, 1 << 20, "tokens in the session before decoding; default 0"),
+    COUNT_OPTION(bench_values, repeats, "repeats", 'r', "R", 1, 1000, "measure R times and take the best; default 3"),
+    FLAG_OPTION(bench_values, json, "json", 0, "one JSON object"),
+    FLAG_OPTION(bench_values, quiet, "quiet", 0, "no progress bar"),
+};
+static const option gpu_options[] = {
+    TEXT_OPTION(bench_values, gpu_disable, "gpu-disable", 0, "LIST",
+                "GPU features to do without, separated by commas, to measure the fallbacks; the CPU has none of them"),
+};
+static const option_group groups[] = {
+    OPTION_GROUP("measuring", bench_options, 0),
+    ENGINE_GROUP(offsetof(bench_values, engine)),
+    OPTION_GROUP("GPU", gpu_options, 0),
+};
+
+typedef struct {
+    const bench_values *values;
+    size_t              prefill, decode, depth, repeats;
+    gm_engine          *engine;
+    gm_engine_info      info;
+    int32_t            *tokens; /* max(prefill, depth + decode) + 1 of them */
+    double              load_seconds, prefill_seconds, decode_seconds;
+    uint64_t            peak_memory, private_memory;
+    progress            bar;
+    size_t              steps_done, steps;
+} bench;
+
+static gm_status make_tokens(bench *b, error *e) {
+    const size_t count = max_size(b->prefill, b->depth + b->decode) + 1;
+    b->tokens = calloc(count, sizeof *b->tokens);
+    if (!b->tokens) return fail_memory(e, "the tokens", count * sizeof *b->tokens);
+    const uint32_t key[2] = { 1, 0 };
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t counter[4] = { (uint32_t)i, 0, 0, 0 };
+        uint32_t       words[4];
+        philox(counter, key, words);
+        b->tokens[i] = (int32_t)(words[0] % b->info.vocabulary);
+    }
+    return GM_OK;
+}
+
+static gm_status compute(gm_session *session, const int32_t *tokens, size_t count, error *e) {
+    char      why[sizeof e->why] = "";
+    gm_status status = GM_OK;
+    if (!count) return GM_OK;
+    while ((status = gm_session_append(session, tokens, count, why, sizeof why)) == GM_AGAIN) {}
+    return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
+}
+
+/* One fresh session of `context` tokens, computed by `work`; the best time is kept. */
+static gm_status with_session(bench *b, size_t context, gm_status (*work)(bench *b, gm_session *session, double *seconds, error *e),
+                              double *best, error *e) {
+    gm_session *session = NULL;
+    double      seconds = 0;
+    gm_status   status = session_open(&b->values->engine, b->engine, context, &session, e);
+    if (status != GM_OK) return status;
+    interrupt_watch(session);
+    status = interrupted() ? fail(e, GM_CANCELLED, "interrupted") : work(b, session, &seconds, e);
+    interrupt_watch(NULL);
+    gm_session_free(session);
+    if (status == GM_OK && (*best == 0 || seconds < *best)) *best = seconds;
+    progress_update(&b->bar, ++b->steps_done, b->steps);
+    return status;
+}
+
+static gm_status prefill_once(bench *b, gm_session *session, double *seconds, error *e) {
+    const double    start = clock_seconds();
+    const gm_status status = compute(session, b->tokens, b->prefill, e);
+    *seconds = clock_seconds() - start;
+    return status;
+}
+
+/* The number in kB behind `field` in /proc/self/status, in bytes; 0 where there is none. */
+static uint64_t process_memory(const char *field) {
+    char     line[200];
+    uint64_t kilobytes = 0;
+    FILE    *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        if (!strncmp(line, field, strlen(field))) kilobytes = strtoull(line + strlen(field) + 1, NULL, 10);
+    }
+    if (file) fclose(file);
+    return kilobytes * 1024;
+}
+
+static gm_status decode_once(bench *b, gm_session *session, double *seconds, error *e) {
+    /* At least one token goes before, so that what is timed are the steps of a running answer. */
+    const size_t before = max_size(b->depth, 1);
+    gm_sampling  greedy;
+    gm_sampling_default(b->engine, &greedy);
+    greedy.temperature = 0;
+    gm_status    status = compute(session, b->tokens, before, e);
+    const double start = clock_seconds();
+    for (size_t i = 0; status == GM_OK && i < b->decode; i++) {
+        int32_t chosen;
+        status = session_sample(session, &greedy, &chosen, e);
+        if (status == GM_OK) status = compute(session, b->tokens + b->depth + i, 1, e);
+    }
+    *seconds = clock_seconds() - start;
+    b->private_memory = process_memory("RssAnon"); /* while the session is there */
+    return status;
+}
+
+static gm_status measure(bench *b, error *e) {
+    gm_status status = make_tokens(b, e);
+    double    ignored = 0;
+    b->steps = (b->prefill ? b->repeats + 1 : 0) + (b->decode ? b->repeats + !b->prefill : 0);
+    /* The first time is for warming up: pages of the file, clocks of the machine. */
+    if (status == GM_OK && b->prefill) status = with_session(b, b->prefill, prefill_once, &ignored, e);
+    for (size_t i = 0; status == GM_OK && b->prefill && i < b->repeats; i++) {
+        status = with_session(b, b->prefill, prefill_once, &b->prefill_seconds, e);
+    }
+    const size_t context = max_size(b->depth, 1) + b->decode;
+    if (status == GM_OK && b->decode && !b->prefill) status = with_session(b, context, decode_once, &ignored, e);
+    for (size_t i = 0; status == GM_OK && b->decode && i < b->repeats; i++) {
+        status = with_session(b, context, decode_once, &b->decode_seconds, e);
+    }
+    b->peak_memory = process_memory("VmHWM");
+    if (!b->private_memory) b->private_memory = process_memory("RssAnon");
+    return status;
+}
+
+static double rate(size_t tokens, double seconds) { return seconds > 0 ? (double)tokens / seconds : 0; }
+
+static void report_phase(report *r, const char *key, size_t tokens, double seconds, const size_t *depth) {
+    report_open(r, key, '{');
+    report_count(r, "tokens", tokens);
+    if (depth) report_count(r, "depth", *depth);
+    report_number(r, "seconds", seconds);
+    report_number(r, "tokens_per_second", rate(tokens, seconds));
+    report_close(r, '}');
+}
+
+static double gigabytes_per_second(const bench *b) {
+    return rate(b->decode, b->decode_seconds) * (double)b->info.bytes_per_token / 1e9;
+}
+
+static int print_json(const bench *b, const char *model) {
+    const count_value threads = b->values->engine.threads;
+    report            r = { 0 };
+    report_open(&r, NULL, '{');
+    report_text(&r, "model", model);
+    report_text(&r, "device", b->info.device);
+    report_count(&r, "threads", threads.given ? threads.value : physical_cores());
+    report_phase(&r, "prefill", b->prefill, b->prefill_seconds, NULL);
+    report_phase(&r, "decode", b->decode, b->decode_seconds, &b->depth);
+    report_count(&r, "bytes_per_token", b->info.bytes_per_token);
+    report_number(&r, "gigabytes_per_second", gigabytes_per_second(b));
+    report_number(&r, "load_seconds", b->load_seconds);
+    report_count(&r, "peak_memory_bytes", b->peak_memory);
+    report_count(&r, "private_memory_bytes", b->private_memory);
+    report_close(&r, '}');
+    return report_print(&r);
+}
+
+static void print_text(const bench *b, const char *model) {
+    char bytes[32], peak[32], private[32];
+    format_bytes(b->info.bytes_per_token, bytes);
+    format_bytes(b->peak_memory, peak);
+    format_bytes(b->private_memory, private);
+    printf("model     %s\ndevice    %s\n", model, b->info.device);
+    printf("load      %.3f s\n", b->load_seconds);
+    if (b->prefill) printf("prefill   %.2f tokens per second (%zu tokens)\n", rate(b->prefill, b->prefill_seconds), b->prefill);
+    if (b->decode) {
+        printf("decode    %.2f tokens per second (%zu tokens at depth %zu)\n", rate(b->decode, b->decode_seconds), b->decode, b->depth);
+        printf("weights   %s per token, read at %.2f GB/s\n", bytes, gigabytes_per_second(b));
+    }
+    printf("memory    %s at most, of which the mapped file is a part; %s private\n", peak, private);
+}
+
+static gm_status bench_model(bench *b, const char *given, arena *memory, error *e) {
+    model_argument model;
+    gm_status      status = model_argument_resolve(given, memory, &model, e);
+    if (status != GM_OK) return status;
+    const double start = clock_seconds();
+    status = engine_open(&b->values->engine, model.engine, &b->engine, e);
+    b->load_seconds = clock_seconds() - start;
+    if (status != GM_OK) return status;
+    gm_engine_get_info(b->engine, &b->info);
+    progress_start(&b->bar, "measuring", PROGRESS_STEPS, !b->values->json && !b->values->quiet);
+    status = measure(b, e);
+    progress_end(&b->bar);
+    return status;
+}
+
+static int bench_run(void *values, const arguments *args) {
+    const bench_values *v = values;
+    bench               b = {
+        .values = v,
+        .prefill = v->prefill.given ? (size_t)v->prefill.value : 512,
+        .decode = v->decode.given ? (size_t)v->decode.value : 32,
+        .depth = (size_t)v->depth.value,
+        .repeats = v->repeats.given ? (size_t)v->repeats.value : 3,
+    };
+    arena memory = { 0 };
+    error e = { 0 };
+    int   code = EXIT_OK;
+    if (!b.prefill && !b.decode) return complain_usage("bench", "bench: -p 0 and -n 0 leave nothing to measure");
+    interrupt_catch();
+    const gm_status status = bench_model(&b, args->positional[0], &memory, &e);
+    if (status != GM_OK) code = complain_error(&e);
+    else if (v->json) code = print_json(&b, args->positional[0]);
+    else print_text(&b, args->positional[0]);
+    free(b.tokens);
+    gm_engine_close(b.engine);
+    arena_free(&memory);
+    return code;
+}
+
+const command command_bench = {
+    .name = "bench",
+    .arguments = "MODEL",
+    .summary = "measure speed and memory",
+    .description =
+        "Prints tokens per second of prefill (the prompt, computed in batches) and of decode (the answer, token by token), "
+        "the weight bytes read per decoded token and the bandwidth that this makes, the time to open the model, and the "
+        "memory at its peak, together with the private part of it (without the mapped file). Each is the best of R runs "
+        "after a warm-up.",
+    .examples = "  gemmule bench gemma4:e2b\n"
+                "  gemmule bench e2b.gguf -p 64 -n 64 --threads 2 --json\n"
+                "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n",
+    .groups = groups,
+    .group_count = COUNT_OF(groups),
+    .fewest = 1,
+    .most = 1,
+    .values_size = sizeof(bench_values),
+    .run = bench_run,
+};

@@ -1,0 +1,21 @@
+/* `gemmule chat`: what the loop and the slash commands share. */
+
+#ifndef GM_CLI_CHAT_H
+#define GM_CLI_CHAT_H
+
+#include "cli/conversation.h"
+#include "cli/line_editor.h"
+
+typedef struct {
+    gm_engine    *engine;
+    gm_session   *session;
+    line_editor  *lines;
+    conversation  talk;
+    size_t        context; /* tokens that the session can hold */
+    bool          interactive, quiet;
+} chat_state;
+
+/* Does what a line that begins with a slash says. */
+gm_status chat_command(chat_state *s, const char *line, bool *leave, error *e);
+
+#endif

@@ -1,0 +1,162 @@
+/* The commands inside a chat: /help and the others. */
+
+#include "cli/chat.h"
+
+#include "cli/terminal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef gm_status (*slash_function)(chat_state *s, const char *rest, bool *leave, error *e);
+
+typedef struct {
+    const char    *name, *argument, *help;
+    slash_function run;
+} slash_command;
+
+/* What a command did, for whoever typed it; the answers alone go to stdout. */
+#define SAY(...) fprintf(stderr, __VA_ARGS__)
+
+static gm_status slash_help(chat_state *s, const char *rest, bool *leave, error *e);
+
+static gm_status slash_clear(chat_state *s, const char *rest, bool *leave, error *e) {
+    (void)rest, (void)leave, (void)e;
+    conversation_clear(&s->talk);
+    SAY("a new conversation\n");
+    return GM_OK;
+}
+
+/* "~/x" is in the home folder, as the shell would have it. */
+static gm_status expand_path(const char *path, buffer *out, error *e) {
+    const char *home = getenv("HOME");
+    if (!strncmp(path, "~/", 2) && home) buffer_printf(out, "%s%s", home, path + 1);
+    else buffer_text(out, path);
+    return out->failed ? fail_memory(e, "a path", strlen(path)) : GM_OK;
+}
+
+static gm_status save_or_load(chat_state *s, const char *rest, bool save, error *e) {
+    buffer path = { 0 };
+    if (!*rest) return fail(e, GM_BAD_ARGUMENT, "%s needs a file name: %s FILE", save ? "/save" : "/load", save ? "/save" : "/load");
+    gm_status status = expand_path(rest, &path, e);
+    if (status == GM_OK && save) status = conversation_save(&s->talk, s->session, path.data, e);
+    else if (status == GM_OK) status = conversation_load(&s->talk, s->session, path.data, e);
+    if (status == GM_OK) SAY("%s %zu message%s: %s\n", save ? "saved" : "loaded", s->talk.count, s->talk.count == 1 ? "" : "s", path.data);
+    buffer_free(&path);
+    return status;
+}
+
+static gm_status slash_save(chat_state *s, const char *rest, bool *leave, error *e) {
+    (void)leave;
+    return save_or_load(s, rest, true, e);
+}
+
+static gm_status slash_load(chat_state *s, const char *rest, bool *leave, error *e) {
+    (void)leave;
+    return save_or_load(s, rest, false, e);
+}
+
+static gm_status slash_system(chat_state *s, const char *rest, bool *leave, error *e) {
+    (void)leave;
+    gm_status status = GM_OK;
+    if (!strcmp(rest, "none")) status = conversation_set_system(&s->talk, str_of(""), e);
+    else if (*rest) status = conversation_set_system(&s->talk, str_of(rest), e);
+    if (status == GM_OK) SAY("system: %s\n", s->talk.system ? s->talk.system : "none of your own");
+    return status;
+}
+
+static gm_status slash_think(chat_state *s, const char *rest, bool *leave, error *e) {
+    (void)leave;
+    const bool on = !strcmp(rest, "on"), off = !strcmp(rest, "off");
+    if (*rest && !on && !off) return fail(e, GM_BAD_ARGUMENT, "/think takes on or off, not '%s'", rest);
+    if (on || off) s->talk.think = on;
+    SAY("think: %s\n", s->talk.think ? "on" : "off");
+    return GM_OK;
+}
+
+static void show_settings(const chat_state *s) {
+    for (size_t g = 0; g < CHAT_SETTING_GROUPS; g++) {
+        const option_group *group = &chat_setting_groups[g];
+        for (size_t i = 0; i < group->count; i++) {
+            const option *o = &group->options[i];
+            char          value[40] = "(default)";
+            option_value_text(o, (const char *)&s->talk.settings + group->offset, value, sizeof value);
+            SAY("  %-18s %-12s %s\n", o->name, value, o->help);
+        }
+    }
+}
+
+static gm_status slash_set(chat_state *s, const char *rest, bool *leave, error *e) {
+    (void)leave;
+    char         name[40];
+    const size_t length = strcspn(rest, " \t=");
+    const char  *value = rest + length + strspn(rest + length, " \t=");
+    if (!*rest) {
+        show_settings(s);
+        return GM_OK;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)min_size(length, sizeof name - 1), rest);
+    for (char *at = name; *at; at++) {
+        if (*at == '_') *at = '-';
+    }
+    if (!strcmp(name, "temperature")) snprintf(name, sizeof name, "temp");
+    if (!*value) return fail(e, GM_BAD_ARGUMENT, "/set needs a value: /set %s VALUE", name);
+    error     why = { 0 };
+    gm_status status = options_set(chat_setting_groups, CHAT_SETTING_GROUPS, &s->talk.settings, name, value, &why);
+    if (status != GM_OK) return fail(e, status, "%s; /set alone lists the settings", why.why);
+    SAY("%s = %s\n", name, value);
+    return GM_OK;
+}
+
+static gm_status slash_exit(chat_state *s, const char *rest, bool *leave, error *e) {
+    (void)s, (void)rest, (void)e;
+    *leave = true;
+    return GM_OK;
+}
+
+static const slash_command slash_commands[] = {
+    { "help", "", "this list", slash_help },
+    { "clear", "", "forget the conversation, keep the settings", slash_clear },
+    { "save", "FILE", "save the conversation, with everything computed", slash_save },
+    { "load", "FILE", "go on with a saved conversation", slash_load },
+    { "system", "[TEXT]", "set the system prompt; `none` takes it back; nothing shows it", slash_system },
+    { "think", "[on|off]", "let the model think first, and show it", slash_think },
+    { "set", "[NAME VALUE]", "change a setting such as temp, top-k, seed, max; nothing lists them", slash_set },
+    { "exit", "", "leave", slash_exit },
+};
+
+static gm_status slash_help(chat_state *s, const char *rest, bool *leave, error *e) {
+    (void)s, (void)rest, (void)leave, (void)e;
+    for (size_t i = 0; i < COUNT_OF(slash_commands); i++) {
+        const slash_command *c = &slash_commands[i];
+        SAY("  /%-7s %-13s %s\n", c->name, c->argument, c->help);
+    }
+    SAY("  A line that ends in \\ goes on in the next. A message that begins with / is written with //.\n"
+        "  Ctrl-C stops an answer; twice at the prompt, or Ctrl-D, leaves.\n");
+    return GM_OK;
+}
+
+gm_status chat_command(chat_state *s, const char *line, bool *leave, error *e) {
+    const char  *names[COUNT_OF(slash_commands)];
+    char         name[40];
+    const size_t length = strcspn(line + 1, " \t\n");
+    buffer       rest = { 0 };
+    snprintf(name, sizeof name, "%.*s", (int)min_size(length, sizeof name - 1), line + 1);
+    buffer_text(&rest, line + 1 + length + strspn(line + 1 + length, " \t\n"));
+    if (rest.failed) return fail_memory(e, "a command", strlen(line));
+    while (rest.length && strchr(" \t\n", rest.data[rest.length - 1])) rest.data[--rest.length] = 0;
+
+    gm_status status = GM_NOT_FOUND;
+    for (size_t i = 0; i < COUNT_OF(slash_commands); i++) {
+        names[i] = slash_commands[i].name;
+        if (!strcmp(names[i], name) || (!strcmp(name, "quit") && !strcmp(names[i], "exit"))) {
+            status = slash_commands[i].run(s, rest.data, leave, e);
+            break;
+        }
+    }
+    buffer_free(&rest);
+    if (status != GM_NOT_FOUND || e->status) return status;
+    const char *hint = nearest_name(name, names, COUNT_OF(names));
+    if (hint) return fail(e, GM_BAD_ARGUMENT, "unknown command /%s; did you mean /%s?", name, hint);
+    return fail(e, GM_BAD_ARGUMENT, "unknown command /%s; /help lists them, and // begins a message with a slash", name);
+}

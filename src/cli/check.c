@@ -1,0 +1,277 @@
+/* gemmule check: recomputes an expectation file and prints how far off every tensor is. */
+
+#include "cli/check.h"
+
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+#include "cli/report.h"
+#include "cli/terminal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    engine_values engine;
+    number_value  tolerance;
+    const char   *mmproj, *adapter, *target, *gpu_disable;
+    bool          json, quiet;
+} check_values;
+
+static const option check_options[] = {
+    NUMBER_OPTION(check_values, tolerance, "tolerance", 0, "X", 0, 1e30, "the largest relative error that passes; default 1e-3"),
+    TEXT_OPTION(check_values, mmproj, "mmproj", 0, "FILE", "the vision and audio towers, for expectations of images and sounds"),
+    TEXT_OPTION(check_values, adapter, "adapter", 0, "DIR", "a LoRA adapter, for expectations computed with one"),
+    TEXT_OPTION(check_values, target, "target", 0, "MODEL", "the model that a drafter drafts for"),
+    FLAG_OPTION(check_values, json, "json", 0, "one JSON object"),
+    FLAG_OPTION(check_values, quiet, "quiet", 0, "no progress bar"),
+};
+static const option gpu_options[] = {
+    TEXT_OPTION(check_values, gpu_disable, "gpu-disable", 0, "LIST",
+                "GPU features to do without, separated by commas, to test the fallbacks; the CPU has none of them"),
+};
+static const option_group groups[] = {
+    OPTION_GROUP("checking", check_options, 0),
+    ENGINE_GROUP(offsetof(check_values, engine)),
+    OPTION_GROUP("GPU", gpu_options, 0),
+};
+
+static const double default_tolerance = 1e-3;
+
+/* ---- what kinds there are ---- */
+
+typedef gm_status (*check_function)(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
+
+/* Kinds by how the tensor's name begins; the function gets what follows. */
+static const struct {
+    const char    *prefix;
+    check_function check;   /* NULL: not yet */
+    const char    *lacking; /* what it would need */
+} kinds[] = {
+    { "logits.", check_logits, NULL },
+    { "greedy.", check_greedy, NULL },
+    { "logits", NULL, "adapters and diffusion are" },
+    { "loss", NULL, "training is" },
+    { "grad.", NULL, "training is" },
+    { "adamw", NULL, "training is" },
+    { "image.", NULL, "the vision tower is" },
+    { "audio.", NULL, "the audio tower is" },
+    { "canvas.", NULL, "diffusion is" },
+    { "self_cond", NULL, "diffusion is" },
+    { "entropy.", NULL, "diffusion is" },
+    { "accept.", NULL, "diffusion is" },
+    { "draft", NULL, "drafting is" },
+};
+
+/* What other lines are computed from needs no line of its own: prompts' ids, and blocks with their values beside them. */
+static bool is_input(const gguf *expect, const gguf_tensor *t) {
+    char values[100];
+    if (str_is(t->name, "ids") || str_starts_with(t->name, "ids.")) return true;
+    snprintf(values, sizeof values, "%.*s.f32", STR_ARGS(t->name));
+    return gguf_find_tensor(expect, values) != NULL;
+}
+
+static gm_status check_tensor(check_state *c, const gguf_tensor *t, check_result *result, error *e) {
+    char name[80];
+    snprintf(name, sizeof name, "%.*s", STR_ARGS(t->name));
+    if (str_ends_with(t->name, ".f32")) {
+        name[strlen(name) - strlen(".f32")] = 0;
+        return check_blocks(c, t, name, result, e);
+    }
+    if (c->adapter) return fail(e, GM_UNSUPPORTED, "adapters are not supported yet");
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        if (!str_starts_with(t->name, kinds[i].prefix)) continue;
+        if (!kinds[i].check) return fail(e, GM_UNSUPPORTED, "%s not supported yet", kinds[i].lacking);
+        return kinds[i].check(c, t, name + strlen(kinds[i].prefix), result, e);
+    }
+    return fail(e, GM_UNSUPPORTED, "this kind of expectation is not known");
+}
+
+/* ---- the list of results ---- */
+
+typedef struct {
+    check_result *items;
+    size_t        count;
+} results;
+
+/* Keeps a line's failure inside its line, unless nothing further can come of the check. */
+static gm_status settle(check_result *result, gm_status status, const error *why, error *e) {
+    if (status == GM_OK) return GM_OK;
+    snprintf(result->problem, sizeof result->problem, "%s", why->why);
+    if (status == GM_UNSUPPORTED || status == GM_BAD_ARGUMENT) return GM_OK;
+    return fail(e, status, "%s", why->why);
+}
+
+static void name_result(check_result *result, str name) { printable(name, result->name, sizeof result->name); }
+
+static gm_status check_prompts(check_state *c, results *out, error *e) {
+    gm_status status = GM_OK;
+    for (size_t i = 0; status == GM_OK && i < gguf_value_count(c->expect); i++) {
+        const gguf_value *value = gguf_value_at(c->expect, i);
+        if (!str_starts_with(value->key, "prompt.") || value->type != GGUF_STRING || value->array) continue;
+        check_result  *result = &out->items[out->count++];
+        const uint8_t *cursor = value->data;
+        error          why = { 0 };
+        name_result(result, value->key);
+        status = settle(result, check_prompt(c, gguf_next_string(&cursor), result->name + strlen("prompt."), result, &why), &why, e);
+    }
+    return status;
+}
+
+static gm_status check_all(check_state *c, results *out, bool progress_wanted, error *e) {
+    const size_t tensors = gguf_tensor_count(c->expect);
+    progress     bar;
+    out->items = calloc(tensors + gguf_value_count(c->expect) + 1, sizeof *out->items);
+    if (!out->items) return fail_memory(e, "the results", tensors * sizeof *out->items);
+    gm_status status = check_prompts(c, out, e);
+    progress_start(&bar, "checking", PROGRESS_STEPS, progress_wanted);
+    for (size_t i = 0; status == GM_OK && i < tensors; i++) {
+        const gguf_tensor *t = gguf_tensor_at(c->expect, i);
+        progress_update(&bar, i, tensors);
+        if (is_input(c->expect, t)) continue;
+        if (interrupted()) status = fail(e, GM_CANCELLED, "interrupted");
+        if (status != GM_OK) break;
+        check_result *result = &out->items[out->count++];
+        error         why = { 0 };
+        name_result(result, t->name);
+        status = settle(result, check_tensor(c, t, result, &why), &why, e);
+    }
+    progress_end(&bar);
+    if (status == GM_OK && !out->count) status = fail(e, GM_BAD_FILE, "%s expects nothing: it has no tensors to check", c->expect_path);
+    return status;
+}
+
+static bool passes(const check_result *result, double tolerance) {
+    if (result->problem[0]) return false;
+    return result->exact ? result->error == 0 : result->error <= tolerance; /* a NaN passes neither */
+}
+
+static size_t count_failed(const results *r, double tolerance) {
+    size_t failed = 0;
+    for (size_t i = 0; i < r->count; i++) failed += !passes(&r->items[i], tolerance);
+    return failed;
+}
+
+static void print_text(const results *r) {
+    for (size_t i = 0; i < r->count; i++) {
+        if (r->items[i].problem[0]) printf("%s cannot be computed: %s\n", r->items[i].name, r->items[i].problem);
+        else printf("%s %.3e\n", r->items[i].name, r->items[i].error);
+    }
+}
+
+static int print_json(const check_state *c, const results *r, double tolerance) {
+    double worst = 0;
+    report j = { 0 };
+    report_open(&j, NULL, '{');
+    report_text(&j, "model", c->model_path);
+    report_text(&j, "expect", c->expect_path);
+    report_number(&j, "tolerance", tolerance);
+    report_open(&j, "tensors", '[');
+    for (size_t i = 0; i < r->count; i++) {
+        const check_result *item = &r->items[i];
+        report_open(&j, NULL, '{');
+        report_text(&j, "name", item->name);
+        if (item->problem[0]) {
+            report_null(&j, "error");
+            report_text(&j, "problem", item->problem);
+        } else {
+            report_number(&j, "error", item->error);
+            if (item->error > worst) worst = item->error;
+        }
+        report_bool(&j, "passed", passes(item, tolerance));
+        report_close(&j, '}');
+    }
+    report_close(&j, ']');
+    report_number(&j, "worst", worst);
+    report_bool(&j, "passed", !count_failed(r, tolerance));
+    report_close(&j, '}');
+    return report_print(&j);
+}
+
+/* ---- the files ---- */
+
+static bool is_expectation(const gguf *file) {
+    str   architecture = { "", 0 };
+    bool  found;
+    error ignored = { 0 };
+    return gguf_get_str(file, "general.architecture", &architecture, &found, &ignored) == GM_OK && str_is(architecture, "expect");
+}
+
+/* Tells the ways apart in which the two arguments can be mixed up. */
+static gm_status check_roles(const check_state *c, error *e) {
+    const bool model_expects = is_expectation(c->model), expect_expects = is_expectation(c->expect);
+    bool       blocks = false;
+    if (!expect_expects && model_expects) {
+        return fail(e, GM_BAD_ARGUMENT, "MODEL comes first and EXPECT second: %s is the expectation file", c->model_path);
+    }
+    if (!expect_expects) {
+        return fail(e, GM_BAD_ARGUMENT, "%s is no expectation file: its general.architecture is not `expect`", c->expect_path);
+    }
+    for (size_t i = 0; i < gguf_tensor_count(c->expect); i++) {
+        if (str_ends_with(gguf_tensor_at(c->expect, i)->name, ".f32")) blocks = true;
+    }
+    if (model_expects && !blocks) {
+        return fail(e, GM_BAD_ARGUMENT, "%s is an expectation file, not a model: MODEL comes first, EXPECT second", c->model_path);
+    }
+    return GM_OK;
+}
+
+static gm_status open_files(check_state *c, const arguments *args, arena *memory, gguf **model, gguf **expect, error *e) {
+    model_argument argument;
+    gm_status      status = model_argument_resolve(args->positional[0], memory, &argument, e);
+    if (status == GM_OK) status = gguf_open_file(argument.path, model, e);
+    if (status == GM_OK) status = gguf_open_file(args->positional[1], expect, e);
+    if (status != GM_OK) return status;
+    c->model_path = argument.path;
+    c->engine_name = argument.engine;
+    c->expect_path = args->positional[1];
+    c->model = *model;
+    c->expect = *expect;
+    return check_roles(c, e);
+}
+
+static int check_run(void *values, const arguments *args) {
+    const check_values *v = values;
+    const double        tolerance = v->tolerance.given ? v->tolerance.value : default_tolerance;
+    check_state         c = { .values = &v->engine, .adapter = v->adapter };
+    arena               memory = { 0 };
+    gguf               *model = NULL, *expect = NULL;
+    results             r = { 0 };
+    error               e = { 0 };
+    int                 code = EXIT_OK;
+    interrupt_catch();
+    gm_status status = open_files(&c, args, &memory, &model, &expect, &e);
+    if (status == GM_OK) status = check_all(&c, &r, !v->json && !v->quiet, &e);
+    if (status != GM_OK) code = complain_error(&e);
+    else if (v->json) code = print_json(&c, &r, tolerance);
+    else print_text(&r);
+    if (code == EXIT_OK && count_failed(&r, tolerance)) code = EXIT_CHECK_FAILED;
+    free(r.items);
+    tokenizer_free(c.words);
+    gm_engine_close(c.engine);
+    gguf_free(model);
+    gguf_free(expect);
+    arena_free(&memory);
+    return code;
+}
+
+const command command_check = {
+    .name = "check",
+    .arguments = "MODEL EXPECT",
+    .summary = "compare what is computed with an expectation file",
+    .description =
+        "EXPECT is a GGUF with what a reference implementation computed. Every tensor of it is computed again, and a line "
+        "`name relative-error` printed: the norm of the difference over the norm of what was expected, over the whole "
+        "tensor. For greedy tokens it is the share that differs, for a prompt's tokens 0 or 1; quantised blocks must be "
+        "equal bit for bit (there MODEL is the expectation file itself). The exit code is 1 when an error is above the "
+        "tolerance, or when something could not be computed (`name cannot be computed: why`).",
+    .examples = "  gemmule check tiny-dense.gguf tiny-dense.expect.gguf --precise --tolerance 1e-4\n"
+                "  gemmule check quant-blocks.expect.gguf quant-blocks.expect.gguf\n"
+                "  gemmule check model.gguf model.expect.gguf --cpu scalar --threads 1 --json\n",
+    .groups = groups,
+    .group_count = COUNT_OF(groups),
+    .fewest = 2,
+    .most = 2,
+    .values_size = sizeof(check_values),
+    .run = check_run,
+};

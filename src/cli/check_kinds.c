@@ -1,0 +1,170 @@
+/* How each kind of expectation is recomputed. */
+
+#include "cli/check.h"
+
+#include "cli/interrupt.h"
+#include "session/session.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+double relative_error(const float *got, const float *want, uint64_t count) {
+    double difference = 0, size = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (isnan(got[i]) && isnan(want[i])) continue; /* a NaN scale must come out as NaN */
+        if (got[i] == want[i]) {
+            if (isfinite(want[i])) size += (double)want[i] * want[i];
+            continue;
+        }
+        const double d = (double)got[i] - want[i];
+        difference += d * d;
+        size += (double)want[i] * want[i];
+    }
+    if (difference == 0) return 0;
+    const double relative = sqrt(difference / size);
+    return isnan(relative) ? INFINITY : relative;
+}
+
+/* ---- text models ---- */
+
+static gm_status need_engine(check_state *c, error *e) {
+    if (!c->engine && c->engine_problem.status == GM_OK) {
+        engine_open(c->values, c->engine_name, &c->engine, &c->engine_problem);
+    }
+    return c->engine ? GM_OK : fail(e, c->engine_problem.status, "%s", c->engine_problem.why);
+}
+
+/* The token ids of prompt N, checked against the vocabulary. */
+static gm_status find_ids(check_state *c, const char *number, uint32_t vocabulary, const int32_t **ids, size_t *count, error *e) {
+    char name[80];
+    snprintf(name, sizeof name, "ids.%s", number);
+    const gguf_tensor *t = gguf_find_tensor(c->expect, name);
+    if (!t) return fail(e, GM_BAD_ARGUMENT, "%s has no %s (diffusion is not supported yet)", c->expect_path, name);
+    if (t->type != TYPE_I32) return fail(e, GM_BAD_ARGUMENT, "%s is %s, expected I32", name, t->format->name);
+    const void *data = gguf_tensor_data(c->expect, t);
+    if (!data || !t->count) return fail(e, GM_BAD_ARGUMENT, "%s has no data", name);
+    *ids = data;
+    *count = (size_t)t->count;
+    for (size_t i = 0; i < *count; i++) {
+        if ((*ids)[i] < 0 || (uint32_t)(*ids)[i] >= vocabulary) {
+            return fail(e, GM_BAD_ARGUMENT, "%s has token %d at %zu, but the model's vocabulary is %u", name, (int)(*ids)[i], i, vocabulary);
+        }
+    }
+    return GM_OK;
+}
+
+static gm_status new_session(check_state *c, size_t tokens, gm_session **out, error *e) {
+    const gm_status status = session_open(c->values, c->engine, tokens, out, e);
+    if (status == GM_OK) interrupt_watch(*out);
+    return status;
+}
+
+static void end_session(gm_session *session) {
+    interrupt_watch(NULL);
+    gm_session_free(session);
+}
+
+gm_status check_logits(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e) {
+    const int32_t *ids;
+    size_t         count;
+    gm_session    *session = NULL;
+    gm_engine_info info;
+    gm_status      status = need_engine(c, e);
+    if (status != GM_OK) return status;
+    gm_engine_get_info(c->engine, &info);
+    if ((status = find_ids(c, number, info.vocabulary, &ids, &count, e)) != GM_OK) return status;
+    if (want->type != TYPE_F32 || want->ne[0] != info.vocabulary || want->count / want->ne[0] != count) {
+        return fail(e, GM_BAD_ARGUMENT, "the expectation is %s [%llu, %llu], expected F32 [%u (the vocabulary), %zu (the prompt)]",
+                    want->format->name, (unsigned long long)want->ne[0], (unsigned long long)want->ne[1], info.vocabulary, count);
+    }
+    float *got = malloc((size_t)want->bytes);
+    if (!got) return fail_memory(e, "the logits", want->bytes);
+    status = new_session(c, count, &session, e);
+    if (status == GM_OK) status = session_logits_all(session, ids, count, got, e);
+    if (status == GM_OK) result->error = relative_error(got, (const float *)(const void *)gguf_tensor_data(c->expect, want), want->count);
+    end_session(session);
+    free(got);
+    return status;
+}
+
+static int32_t likeliest(const float *logits, uint32_t count) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < count; i++) {
+        if (logits[i] > logits[best]) best = i;
+    }
+    return (int32_t)best;
+}
+
+/* Writes `count` greedy tokens after the prompt. */
+static gm_status write_greedy(gm_session *session, const int32_t *prompt, size_t prompt_count, uint32_t vocabulary, int32_t *out,
+                              size_t count, error *e) {
+    char      why[sizeof e->why] = "";
+    gm_status status;
+    while ((status = gm_session_set(session, prompt, prompt_count, why, sizeof why)) == GM_AGAIN) {}
+    for (size_t i = 0; status == GM_OK && i < count; i++) {
+        out[i] = likeliest(gm_session_logits(session), vocabulary);
+        while ((status = gm_session_append(session, &out[i], 1, why, sizeof why)) == GM_AGAIN) {}
+    }
+    return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
+}
+
+gm_status check_greedy(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e) {
+    const int32_t *ids;
+    size_t         prompt_count, differ = 0;
+    gm_session    *session = NULL;
+    gm_engine_info info;
+    gm_status      status = need_engine(c, e);
+    if (status != GM_OK) return status;
+    gm_engine_get_info(c->engine, &info);
+    if ((status = find_ids(c, number, info.vocabulary, &ids, &prompt_count, e)) != GM_OK) return status;
+    if (want->type != TYPE_I32) return fail(e, GM_BAD_ARGUMENT, "the expectation is %s, expected I32", want->format->name);
+    const size_t   count = (size_t)want->count;
+    const int32_t *tokens = (const int32_t *)(const void *)gguf_tensor_data(c->expect, want);
+    int32_t       *got = calloc(count + 1, sizeof *got);
+    if (!got) return fail_memory(e, "the tokens", want->bytes);
+    status = new_session(c, prompt_count + count, &session, e);
+    if (status == GM_OK) status = write_greedy(session, ids, prompt_count, info.vocabulary, got, count, e);
+    for (size_t i = 0; i < count; i++) differ += got[i] != tokens[i];
+    if (status == GM_OK) result->error = count ? (double)differ / (double)count : 0;
+    end_session(session);
+    free(got);
+    return status;
+}
+
+gm_status check_prompt(check_state *c, str text, const char *number, check_result *result, error *e) {
+    const int32_t *ids;
+    size_t         count;
+    token_list     got = { 0 };
+    if (!c->words && c->words_problem.status == GM_OK) tokenizer_new(c->model, &c->words, &c->words_problem);
+    if (!c->words) return fail(e, c->words_problem.status, "%s", c->words_problem.why);
+    gm_status status = find_ids(c, number, (uint32_t)tokenizer_size(c->words), &ids, &count, e);
+    if (status != GM_OK) return status;
+    token_list_add(&got, tokenizer_special(c->words, SPECIAL_BOS));
+    status = tokenizer_encode(c->words, text, true, &got, e);
+    if (status == GM_OK && got.failed) status = fail_memory(e, "the tokens", text.length);
+    if (status == GM_OK) result->error = !(got.count == count && !memcmp(got.ids, ids, count * sizeof *ids));
+    token_list_free(&got);
+    return status;
+}
+
+/* ---- quantised blocks ---- */
+
+gm_status check_blocks(check_state *c, const gguf_tensor *want, const char *type, check_result *result, error *e) {
+    result->exact = true;
+    const gguf_tensor *blocks = gguf_find_tensor(c->model, type);
+    if (!blocks) return fail(e, GM_BAD_ARGUMENT, "MODEL has no tensor %s: for blocks MODEL is the expectation file itself", type);
+    if (!blocks->format->dequantise) return fail(e, GM_UNSUPPORTED, "weights cannot have type %s", blocks->format->name);
+    if (want->type != TYPE_F32 || want->count != blocks->count) {
+        return fail(e, GM_BAD_ARGUMENT, "the expectation is %s with %llu values, expected F32 with %llu", want->format->name,
+                    (unsigned long long)want->count, (unsigned long long)blocks->count);
+    }
+    const uint8_t *data = gguf_tensor_data(c->model, blocks), *values = gguf_tensor_data(c->expect, want);
+    float         *got = malloc((size_t)want->bytes + 1);
+    if (!got) return fail_memory(e, "the values", want->bytes);
+    blocks->format->dequantise(got, data, (size_t)(blocks->count / blocks->format->block));
+    result->error = relative_error(got, (const float *)(const void *)values, want->count);
+    free(got);
+    return GM_OK;
+}

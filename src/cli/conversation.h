@@ -1,0 +1,48 @@
+/* A conversation: the turns so far, the system prompt, and the settings; and the file that `/save` writes. */
+
+#ifndef GM_CONVERSATION_H
+#define GM_CONVERSATION_H
+
+#include "cli/engine_arguments.h"
+
+/* What a user can change while chatting. */
+typedef struct {
+    sampling_values sampling;
+    count_value     max; /* tokens of an answer */
+} chat_settings;
+
+enum { CHAT_SETTING_GROUPS = 2 };
+extern const option_group chat_setting_groups[CHAT_SETTING_GROUPS]; /* offsets in chat_settings */
+
+typedef struct {
+    bool  from_user;
+    char *content;
+} chat_turn;
+
+typedef struct {
+    chat_turn    *turns;
+    size_t        count, capacity;
+    char         *system; /* NULL: none */
+    bool          think;
+    chat_settings settings;
+} conversation; /* zero-initialise */
+
+void      conversation_free(conversation *c);
+gm_status conversation_add(conversation *c, bool from_user, str content, error *e);
+void      conversation_remove_last(conversation *c);
+/* Forgets all turns; the rest stays. */
+void      conversation_clear(conversation *c);
+/* Forgets the oldest question with its answer; false when only the last question is left. */
+bool      conversation_drop_oldest(conversation *c);
+gm_status conversation_set_system(conversation *c, str text, error *e); /* empty: none */
+
+/* The messages for gm_reply_start, valid until the conversation changes; free() the array. */
+gm_status conversation_messages(const conversation *c, gm_message **out, size_t *count, error *e);
+
+/* One GGUF file: the turns and settings as metadata, the session's snapshot as a tensor of bytes, so that going on costs
+ * nothing and gives the same text as without the break. Written beside the target and renamed. */
+gm_status conversation_save(const conversation *c, const gm_session *session, const char *path, error *e);
+/* Replaces conversation and session; a file that does not fit changes nothing. */
+gm_status conversation_load(conversation *c, gm_session *session, const char *path, error *e);
+
+#endif

@@ -1,0 +1,202 @@
+/* Saved conversations. A GGUF with general.architecture = gemmule-chat:
+ *
+ *     chat.version       1
+ *     chat.roles         "user" or "assistant" for each turn
+ *     chat.contents      what was said
+ *     chat.system        the system prompt, if there is one
+ *     chat.think         whether the model thinks first
+ *     chat.setting_names, chat.setting_values   what was /set
+ *     tensor `session`   I8: the session's snapshot, if it holds anything */
+
+#include "cli/conversation.h"
+
+#include "base/buffer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char architecture[] = "gemmule-chat";
+enum { FORMAT_VERSION = 1, MOST_SETTINGS = 32 };
+
+/* ---- writing ---- */
+
+static void write_turns(gguf_writer *w, const conversation *c, str *items) {
+    for (size_t i = 0; i < c->count; i++) items[i] = str_of(c->turns[i].from_user ? "user" : "assistant");
+    gguf_write_strings(w, "chat.roles", items, c->count);
+    for (size_t i = 0; i < c->count; i++) items[i] = str_of(c->turns[i].content);
+    gguf_write_strings(w, "chat.contents", items, c->count);
+}
+
+static void write_settings(gguf_writer *w, const chat_settings *settings) {
+    char   texts[MOST_SETTINGS][40];
+    str    names[MOST_SETTINGS], values[MOST_SETTINGS];
+    size_t count = 0;
+    for (size_t g = 0; g < CHAT_SETTING_GROUPS; g++) {
+        const option_group *group = &chat_setting_groups[g];
+        for (size_t i = 0; i < group->count && count < MOST_SETTINGS; i++) {
+            const char *field = (const char *)settings + group->offset;
+            if (!option_value_text(&group->options[i], field, texts[count], sizeof texts[count])) continue;
+            names[count] = str_of(group->options[i].name);
+            values[count] = str_of(texts[count]);
+            count++;
+        }
+    }
+    gguf_write_strings(w, "chat.setting_names", names, count);
+    gguf_write_strings(w, "chat.setting_values", values, count);
+}
+
+static bool write_bytes(void *user, const void *data, size_t length) { return fwrite(data, 1, length, user) == length; }
+
+static gm_status write_file(const conversation *c, const void *snapshot, uint64_t size, FILE *file, error *e) {
+    gguf_writer *w = NULL;
+    str         *items = calloc(c->count + 1, sizeof *items);
+    gm_status    status = items ? gguf_writer_new(&w, e) : fail_memory(e, "the conversation", c->count * sizeof *items);
+    if (status == GM_OK) {
+        gguf_write_str(w, "general.architecture", str_of(architecture));
+        gguf_write_u32(w, "chat.version", FORMAT_VERSION);
+        write_turns(w, c, items);
+        if (c->system) gguf_write_str(w, "chat.system", str_of(c->system));
+        gguf_write_bool(w, "chat.think", c->think);
+        write_settings(w, &c->settings);
+        if (size) gguf_write_tensor(w, "session", TYPE_I8, 1, &size);
+        status = gguf_writer_head(w, write_bytes, file, e);
+    }
+    if (status == GM_OK && size) status = gguf_writer_data(w, snapshot, size, e);
+    if (status == GM_OK) status = gguf_writer_end(w, e);
+    gguf_writer_free(w);
+    free(items);
+    return status;
+}
+
+/* Everything reaches the disk under another name first: a failure leaves the old file as it was. */
+static gm_status write_beside(const conversation *c, const void *snapshot, uint64_t size, const char *path, error *e) {
+    buffer beside = { 0 };
+    buffer_printf(&beside, "%s.%ld.part", path, (long)getpid());
+    if (beside.failed) return fail_memory(e, "a path", beside.length);
+    FILE     *file = fopen(beside.data, "wb");
+    gm_status status = file ? write_file(c, snapshot, size, file, e) : fail(e, GM_IO, "cannot write %s: %s", beside.data, strerror(errno));
+    bool      written = file && !ferror(file) && !fflush(file) && !fsync(fileno(file));
+    if (file && fclose(file)) written = false;
+    if (status == GM_OK && !written) status = fail(e, GM_IO, "cannot write %s: %s", beside.data, strerror(errno));
+    if (status == GM_OK && rename(beside.data, path)) status = fail(e, GM_IO, "cannot write %s: %s", path, strerror(errno));
+    if (status != GM_OK && file) remove(beside.data);
+    buffer_free(&beside);
+    return status;
+}
+
+gm_status conversation_save(const conversation *c, const gm_session *session, const char *path, error *e) {
+    void     *snapshot = NULL;
+    size_t    size = 0;
+    char      why[sizeof e->why] = "";
+    gm_status status = GM_OK;
+    if (gm_session_tokens(session, NULL)) {
+        status = gm_session_save_buffer(session, &snapshot, &size, why, sizeof why);
+        if (status != GM_OK) return fail(e, status, "%s", why);
+    }
+    status = write_beside(c, snapshot, size, path, e);
+    gm_free(snapshot);
+    return status;
+}
+
+/* ---- reading ---- */
+
+/* An array of strings, none of which has a NUL inside: they become C strings. */
+static gm_status find_strings(const gguf *file, const char *key, const gguf_value **out, error *e) {
+    const gguf_value *value = gguf_find(file, key);
+    if (!value || !value->array || value->type != GGUF_STRING) {
+        /* An array of nothing has no type worth insisting on. */
+        if (value && value->array && !value->count) return *out = value, GM_OK;
+        return fail(e, GM_BAD_FILE, "%s is missing or no array of strings", key);
+    }
+    const uint8_t *cursor = value->data;
+    for (uint64_t i = 0; i < value->count; i++) {
+        const str text = gguf_next_string(&cursor);
+        if (text.length && memchr(text.data, 0, text.length)) return fail(e, GM_BAD_FILE, "%s has a NUL byte in item %llu", key, (unsigned long long)i);
+    }
+    *out = value;
+    return GM_OK;
+}
+
+static gm_status read_turns(const gguf *file, conversation *c, error *e) {
+    const gguf_value *roles, *contents;
+    gm_status         status = find_strings(file, "chat.roles", &roles, e);
+    if (status == GM_OK) status = find_strings(file, "chat.contents", &contents, e);
+    if (status != GM_OK) return status;
+    if (roles->count != contents->count) return fail(e, GM_BAD_FILE, "chat.roles and chat.contents differ in length");
+    const uint8_t *role_cursor = roles->data, *content_cursor = contents->data;
+    for (uint64_t i = 0; status == GM_OK && i < roles->count; i++) {
+        const str  role = gguf_next_string(&role_cursor);
+        const bool from_user = str_is(role, "user");
+        if (!from_user && !str_is(role, "assistant")) return fail(e, GM_BAD_FILE, "chat.roles: expected user or assistant, found '%.*s'", STR_ARGS(role));
+        if (i == 0 && !from_user) return fail(e, GM_BAD_FILE, "chat.roles: the first turn must be the user's");
+        status = conversation_add(c, from_user, gguf_next_string(&content_cursor), e);
+    }
+    return status;
+}
+
+static gm_status read_settings(const gguf *file, conversation *c, error *e) {
+    const gguf_value *names, *values;
+    gm_status         status = find_strings(file, "chat.setting_names", &names, e);
+    if (status == GM_OK) status = find_strings(file, "chat.setting_values", &values, e);
+    if (status != GM_OK) return status;
+    if (names->count != values->count) return fail(e, GM_BAD_FILE, "chat.setting_names and chat.setting_values differ in length");
+    const uint8_t *name_cursor = names->data, *value_cursor = values->data;
+    for (uint64_t i = 0; i < names->count; i++) {
+        char      name[64], value[64];
+        const str name_text = gguf_next_string(&name_cursor), value_text = gguf_next_string(&value_cursor);
+        snprintf(name, sizeof name, "%.*s", STR_ARGS(name_text));
+        snprintf(value, sizeof value, "%.*s", STR_ARGS(value_text));
+        if (options_set(chat_setting_groups, CHAT_SETTING_GROUPS, &c->settings, name, value, e) != GM_OK) return GM_BAD_FILE;
+    }
+    return GM_OK;
+}
+
+static gm_status read_file(const gguf *file, conversation *c, error *e) {
+    str       kind = { "", 0 }, system = { "", 0 };
+    uint32_t  version = 0;
+    bool      found = false;
+    gm_status status = gguf_get_str(file, "general.architecture", &kind, NULL, e);
+    if (status == GM_OK && !str_is(kind, architecture)) {
+        status = fail(e, GM_BAD_FILE, "it is no saved chat: general.architecture is '%.*s', expected '%s'", STR_ARGS(kind), architecture);
+    }
+    if (status == GM_OK) status = gguf_get_u32(file, "chat.version", &version, NULL, e);
+    if (status == GM_OK && version != FORMAT_VERSION) status = fail(e, GM_UNSUPPORTED, "chat.version is %u, expected %d", version, FORMAT_VERSION);
+    if (status == GM_OK) status = gguf_get_bool(file, "chat.think", &c->think, NULL, e);
+    if (status == GM_OK) status = gguf_get_str(file, "chat.system", &system, &found, e);
+    if (status == GM_OK && system.length && memchr(system.data, 0, system.length)) status = fail(e, GM_BAD_FILE, "chat.system has a NUL byte");
+    if (status == GM_OK) status = read_settings(file, c, e);
+    if (status == GM_OK) status = read_turns(file, c, e);
+    if (status == GM_OK) status = conversation_set_system(c, system, e);
+    return status;
+}
+
+static gm_status restore_session(const gguf *file, gm_session *session, error *e) {
+    char               why[sizeof e->why] = "";
+    gm_status          status;
+    const gguf_tensor *t = gguf_find_tensor(file, "session");
+    if (!t) status = gm_session_rollback(session, 0, NULL, why, sizeof why);
+    else if (t->type != TYPE_I8) return fail(e, GM_BAD_FILE, "tensor session is %s, expected I8", t->format->name);
+    else status = gm_session_restore_buffer(session, gguf_tensor_data(file, t), (size_t)t->bytes, why, sizeof why);
+    return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
+}
+
+gm_status conversation_load(conversation *c, gm_session *session, const char *path, error *e) {
+    conversation loaded = { 0 };
+    gguf        *file = NULL;
+    error        why = { 0 };
+    gm_status    status = gguf_open_file(path, &file, e);
+    if (status != GM_OK) return status;
+    status = read_file(file, &loaded, &why);
+    if (status == GM_OK) status = restore_session(file, session, &why);
+    gguf_free(file);
+    if (status != GM_OK) {
+        conversation_free(&loaded);
+        return fail(e, status, "cannot load %s: %s", path, why.why);
+    }
+    conversation_free(c);
+    *c = loaded;
+    return GM_OK;
+}

@@ -1,0 +1,91 @@
+#include "cli/engine_arguments.h"
+
+#include <errno.h>
+#include <float.h>
+#include <string.h>
+#include <sys/random.h>
+
+static const option_choice backends[] = {
+    { "auto", GM_BACKEND_AUTO }, { "cpu", GM_BACKEND_CPU }, { "gpu", GM_BACKEND_GPU }, { NULL, 0 }
+};
+static const option_choice kv_types[] = { { "f16", GM_KV_F16 }, { "f32", GM_KV_F32 }, { "q8_0", GM_KV_Q8_0 }, { NULL, 0 } };
+
+const option engine_options[ENGINE_OPTIONS] = {
+    CHOICE_OPTION(engine_values, backend, "backend", 0, "B", backends, "cpu or gpu; default: the best that is there"),
+    CHOICE_OPTION(engine_values, kv, "kv", 0, "TYPE", kv_types,
+                  "keep keys and values as f16, f32 or q8_0; default: f16, with --precise f32"),
+    COUNT_OPTION(engine_values, threads, "threads", 0, "N", 1, 1024, "CPU threads; default: the physical cores"),
+    FLAG_OPTION(engine_values, precise, "precise", 0, "f32 activations, keys, values and sums: slower, closest to the reference"),
+    TEXT_OPTION(engine_values, cpu, "cpu", 0, "ISA",
+                "instruction set: scalar, avx2, avx512 or neon; default: the best of this machine (gemmule version)"),
+};
+
+const option sampling_options[SAMPLING_OPTIONS] = {
+    NUMBER_OPTION(sampling_values, temperature, "temp", 0, "T", 0, 100,
+                  "temperature, 0: always the likeliest token; default: the model's own setting, usually 1"),
+    COUNT_OPTION(sampling_values, top_k, "top-k", 0, "K", 0, INT32_MAX,
+                 "only the K likeliest tokens, 0: all; default: the model's, usually 64"),
+    NUMBER_OPTION(sampling_values, top_p, "top-p", 0, "P", 0, 1,
+                  "only the likeliest tokens that together have probability P, 1: all; default: the model's, usually 0.95"),
+    NUMBER_OPTION(sampling_values, min_p, "min-p", 0, "P", 0, 1,
+                  "only tokens at least P times as likely as the likeliest, 0: all; default 0"),
+    NUMBER_OPTION(sampling_values, typical_p, "typical", 0, "P", 0, 1, "locally typical sampling with mass P, 1: off; default 1"),
+    NUMBER_OPTION(sampling_values, repetition_penalty, "repeat-penalty", 0, "X", FLT_MIN, 100,
+                  "make tokens that were there X times less likely, 1: off; default 1"),
+    NUMBER_OPTION(sampling_values, presence_penalty, "presence-penalty", 0, "X", -100, 100,
+                  "subtract X from the logit of a token that was there, 0: off; default 0"),
+    NUMBER_OPTION(sampling_values, frequency_penalty, "frequency-penalty", 0, "X", -100, 100,
+                  "subtract X for each time that it was there, 0: off; default 0"),
+    COUNT_OPTION(sampling_values, penalty_window, "penalty-window", 0, "N", 0, UINT32_MAX,
+                 "the penalties look at the last N tokens; default 64"),
+    COUNT_OPTION(sampling_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX,
+                 "the same seed gives the same text on the same build, backend and threads; default: random"),
+};
+
+gm_status engine_open(const engine_values *values, const char *model, gm_engine **out, error *e) {
+    const gm_engine_options options = {
+        .model = model,
+        .backend = (gm_backend)values->backend,
+        .threads = (uint32_t)values->threads.value,
+        .precise = values->precise,
+        .cpu = values->cpu,
+    };
+    char            why[sizeof e->why] = "";
+    const gm_status status = gm_engine_open(&options, out, why, sizeof why);
+    return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
+}
+
+gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t context, gm_session **out, error *e) {
+    const gm_session_options options = { .context = (uint32_t)context, .kv = (gm_kv_type)values->kv };
+    char                     why[sizeof e->why] = "";
+    const gm_status          status = gm_session_new(engine, &options, out, why, sizeof why);
+    return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
+}
+
+static void take(float *field, number_value given) {
+    if (given.given) *field = (float)given.value;
+}
+
+gm_status sampling_choose(const sampling_values *values, const gm_engine *engine, gm_sampling *out, error *e) {
+    gm_sampling_default(engine, out);
+    take(&out->temperature, values->temperature);
+    take(&out->top_p, values->top_p);
+    take(&out->min_p, values->min_p);
+    take(&out->typical_p, values->typical_p);
+    take(&out->repetition_penalty, values->repetition_penalty);
+    take(&out->presence_penalty, values->presence_penalty);
+    take(&out->frequency_penalty, values->frequency_penalty);
+    if (values->top_k.given) out->top_k = (int32_t)values->top_k.value;
+    if (values->penalty_window.given) out->penalty_window = (uint32_t)values->penalty_window.value;
+    else if (!out->penalty_window) out->penalty_window = 64;
+
+    if (values->seed.given) {
+        out->seed = values->seed.value;
+    } else {
+        if (getrandom(&out->seed, sizeof out->seed, 0) != sizeof out->seed) {
+            return fail(e, GM_IO, "cannot draw a random seed: %s; give one with --seed", strerror(errno));
+        }
+        out->seed >>= 11; /* 53 bits: every reader of JSON can hold it */
+    }
+    return GM_OK;
+}

@@ -1,0 +1,35 @@
+/* Options that the commands which compute have in common: on what to compute, and how to choose tokens. */
+
+#ifndef GM_ENGINE_ARGUMENTS_H
+#define GM_ENGINE_ARGUMENTS_H
+
+#include "cli/model_argument.h"
+#include "cli/options.h"
+
+typedef struct {
+    int         backend; /* gm_backend */
+    int         kv;      /* gm_kv_type */
+    count_value threads;
+    bool        precise;
+    const char *cpu;
+} engine_values;
+
+typedef struct {
+    number_value temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
+    count_value  top_k, penalty_window, seed;
+} sampling_values;
+
+enum { ENGINE_OPTIONS = 5, SAMPLING_OPTIONS = 10 };
+extern const option engine_options[ENGINE_OPTIONS];
+extern const option sampling_options[SAMPLING_OPTIONS];
+#define ENGINE_GROUP(offset) { "computing", engine_options, ENGINE_OPTIONS, offset }
+#define SAMPLING_GROUP(offset) { "choosing tokens", sampling_options, SAMPLING_OPTIONS, offset }
+
+gm_status engine_open(const engine_values *values, const char *model, gm_engine **out, error *e);
+/* `context` 0: the default. */
+gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t context, gm_session **out, error *e);
+
+/* The model's defaults, changed by what was given. Without --seed a random one is drawn: it can be read in `out`. */
+gm_status sampling_choose(const sampling_values *values, const gm_engine *engine, gm_sampling *out, error *e);
+
+#endif

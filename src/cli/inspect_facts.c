@@ -1,0 +1,117 @@
+/* Finding out what a GGUF file is: type counts, towers, and for a Gemma 4 what it needs when it runs. */
+
+#include "cli/inspect.h"
+
+#include "model/model.h"
+
+#include <inttypes.h>
+
+/* general.file_type is a label only; the tensors' own types are what counts. */
+static const struct {
+    uint32_t    number;
+    const char *name;
+} file_types[] = {
+    { 0, "F32" },     { 1, "F16" },     { 2, "Q4_0" },    { 3, "Q4_1" },    { 7, "Q8_0" },    { 8, "Q5_0" },
+    { 9, "Q5_1" },    { 10, "Q2_K" },   { 11, "Q3_K_S" }, { 12, "Q3_K_M" }, { 13, "Q3_K_L" }, { 14, "Q4_K_S" },
+    { 15, "Q4_K_M" }, { 16, "Q5_K_S" }, { 17, "Q5_K_M" }, { 18, "Q6_K" },   { 25, "IQ4_NL" }, { 30, "IQ4_XS" },
+    { 32, "BF16" },   { 38, "MXFP4" },
+};
+
+static const char *file_type_name(const gguf *file) {
+    uint32_t number = 0;
+    bool     found = false;
+    error    ignored = { 0 };
+    if (gguf_get_u32(file, "general.file_type", &number, &found, &ignored) != GM_OK || !found) return NULL;
+    for (size_t i = 0; i < COUNT_OF(file_types); i++) {
+        if (file_types[i].number == number) return file_types[i].name;
+    }
+    return NULL;
+}
+
+/* The string under a key; empty when it is absent or something else: inspecting goes on. */
+static str text_of(const gguf *file, const char *key) {
+    str   text = { "", 0 };
+    bool  found = false;
+    error ignored = { 0 };
+    if (gguf_get_str(file, key, &text, &found, &ignored) != GM_OK) return (str){ "", 0 };
+    return text;
+}
+
+static void count_tensors(inspection *out) {
+    for (size_t i = 0; i < gguf_tensor_count(out->file); i++) {
+        const gguf_tensor *t = gguf_tensor_at(out->file, i);
+        out->types[t->type].tensors++;
+        out->types[t->type].bytes += t->bytes;
+        out->parameters += t->count;
+        if (str_starts_with(t->name, "v.")) out->vision = true;
+        if (str_starts_with(t->name, "a.")) out->audio = true;
+    }
+}
+
+static kv_size measure_kv(const model_config *config) {
+    kv_size kv = { .window = config->window };
+    for (uint32_t i = 0; i < config->layers; i++) {
+        const layer_config *layer = &config->layer[i];
+        const uint64_t      bytes = 2 /* keys and values */ * 2 /* f16 */ * (uint64_t)layer->kv_heads * layer->head;
+        if (!layer->owns_kv) continue;
+        if (layer->sliding) kv.sliding += bytes;
+        else kv.full += bytes;
+    }
+    return kv;
+}
+
+uint64_t kv_bytes_at(const kv_size *kv, uint64_t tokens) {
+    return kv->full * tokens + kv->sliding * (tokens < kv->window ? tokens : kv->window);
+}
+
+void inspect_file(const char *path, const gguf *file, arena *a, inspection *out) {
+    *out = (inspection){ .path = path, .file = file };
+    out->name = text_of(file, "general.name");
+    out->architecture = text_of(file, "general.architecture");
+    out->size_label = text_of(file, "general.size_label");
+    out->projector_vision = text_of(file, "clip.vision.projector_type");
+    out->projector_audio = text_of(file, "clip.audio.projector_type");
+    out->file_type = file_type_name(file);
+    count_tensors(out);
+    if (!str_is(out->architecture, "gemma4")) return;
+
+    out->has_config = model_config_read(file, a, &out->config, &out->problem) == GM_OK;
+    if (!out->has_config) return;
+    out->kv = measure_kv(&out->config);
+    model m;
+    out->runs = model_load(file, &m, &out->problem) == GM_OK;
+    if (!out->runs) return;
+    out->bytes_per_token = m.bytes_per_token;
+    model_free(&m);
+}
+
+/* ---- metadata ---- */
+
+static const char *const type_names[] = { "u8s",  "i8s",     "u16s",   "i16s", "u32s", "i32s", "f32s",
+                                          "bools", "strings", "arrays", "u64s", "i64s", "f64s" };
+
+static void write_item(buffer *out, const gguf_value *value, uint64_t i) {
+    int64_t integer;
+    double  number;
+    if (value->type == GGUF_BOOL && gguf_item_integer(value, i, &integer)) buffer_text(out, integer ? "true" : "false");
+    else if (value->type == GGUF_F32 && gguf_item_float(value, i, &number)) buffer_printf(out, "%.7g", number);
+    else if (value->type == GGUF_F64 && gguf_item_float(value, i, &number)) json_write_number(out, number);
+    else if (gguf_item_integer(value, i, &integer)) buffer_printf(out, "%" PRId64, integer);
+    else buffer_text(out, "null");
+}
+
+void inspect_value(buffer *out, const gguf_value *value, uint64_t most) {
+    const uint8_t *cursor = value->data;
+    if (value->array && (value->count > most || value->type == GGUF_ARRAY)) {
+        const char *what = (size_t)value->type < COUNT_OF(type_names) ? type_names[value->type] : "items";
+        buffer_printf(out, "\"[%" PRIu64 " %s]\"", value->count, what);
+        return;
+    }
+    if (value->array) buffer_char(out, '[');
+    for (uint64_t i = 0; i < value->count; i++) {
+        if (i) buffer_char(out, ',');
+        if (value->type == GGUF_STRING) json_write_string(out, gguf_next_string(&cursor));
+        else write_item(out, value, i);
+    }
+    if (value->array) buffer_char(out, ']');
+}

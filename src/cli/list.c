@@ -1,0 +1,97 @@
+/* gemmule list: what Ollama has on this machine. */
+
+#include "cli/cli.h"
+#include "cli/report.h"
+#include "cli/terminal.h"
+#include "store/ollama.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct {
+    bool json;
+} list_values;
+
+static const option options[] = {
+    FLAG_OPTION(list_values, json, "json", 0, "one JSON object, with the paths of the files"),
+};
+static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
+
+static int print_json(const char *root, const ollama_model *models, size_t count) {
+    report r = { 0 };
+    report_open(&r, NULL, '{');
+    report_text(&r, "root", root);
+    report_open(&r, "models", '[');
+    for (size_t i = 0; i < count; i++) {
+        const ollama_model *m = &models[i];
+        report_open(&r, NULL, '{');
+        report_text(&r, "name", m->name);
+        report_count(&r, "bytes", m->bytes);
+        report_text(&r, "family", m->family);
+        report_text(&r, "parameters", m->size_label);
+        report_text(&r, "quantisation", m->quantisation);
+        report_text(&r, "model", m->model);
+        report_text(&r, "projector", m->projector);
+        report_text(&r, "draft", m->draft);
+        report_text(&r, "problem", m->problem[0] ? m->problem : NULL);
+        report_close(&r, '}');
+    }
+    report_close(&r, ']');
+    report_close(&r, '}');
+    return report_print(&r);
+}
+
+static const char *or_dash(const char *text) { return text && *text ? text : "-"; }
+
+static void print_table(const ollama_model *models, size_t count) {
+    size_t width = strlen("NAME");
+    for (size_t i = 0; i < count; i++) width = max_size(width, strlen(models[i].name));
+    printf("%-*s  %9s  %10s  %-8s  %s\n", (int)width, "NAME", "SIZE", "PARAMETERS", "TYPE", "STATE");
+    for (size_t i = 0; i < count; i++) {
+        const ollama_model *m = &models[i];
+        char                size[32];
+        format_bytes(m->bytes, size);
+        printf("%-*s  %9s  %10s  %-8s  %s\n", (int)width, m->name, size, or_dash(m->size_label), or_dash(m->quantisation),
+               m->problem[0] ? m->problem : "ok");
+    }
+}
+
+static int list_run(void *values, const arguments *args) {
+    (void)args;
+    const list_values *v = values;
+    arena              a = { 0 };
+    error              e = { 0 };
+    ollama_model      *models = NULL;
+    size_t             count = 0;
+    int                code = EXIT_OK;
+    const char        *root = ollama_root(&a);
+    if (root && ollama_list(&a, &models, &count, &e) != GM_OK) {
+        code = complain_error(&e);
+    } else {
+        if (!root) {
+            fprintf(stderr, "gemmule: no Ollama store here: $OLLAMA_MODELS is not set to one, and neither ~/.ollama/models nor "
+                            "/usr/share/ollama/.ollama/models is there\n");
+        } else if (!count) {
+            fprintf(stderr, "gemmule: the Ollama store in %s has no models\n", root);
+        }
+        if (v->json) code = print_json(root, models, count);
+        else if (count) print_table(models, count);
+    }
+    arena_free(&a);
+    return code;
+}
+
+const command command_list = {
+    .name = "list",
+    .arguments = "",
+    .summary = "list the models in Ollama's store",
+    .description =
+        "Looks in $OLLAMA_MODELS, else ~/.ollama/models, else /usr/share/ollama/.ollama/models, and prints a line for "
+        "each model: name, size on disk, parameters, quantisation, and `ok` or what is missing or partial. The names "
+        "can be used as MODEL. Nothing is ever written there. Without a store the list is empty and the exit code 0.",
+    .examples = "  gemmule list\n  gemmule list --json | jq -r '.models[] | select(.problem == null) | .name'\n",
+    .groups = groups,
+    .group_count = COUNT_OF(groups),
+    .values_size = sizeof(list_values),
+    .run = list_run,
+};

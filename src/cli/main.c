@@ -1,0 +1,203 @@
+/* The `gemmule` program: the table of commands, their help, and the way from arguments to a command. */
+
+#include "cli/cli.h"
+
+#include "cli/interrupt.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const command *const commands[] = {
+    &command_run,   &command_chat,  &command_list,  &command_inspect, &command_tokenize,
+    &command_check, &command_bench, &command_synth, &command_version,
+};
+
+/* ---- failures ---- */
+
+static const struct {
+    gm_status status;
+    int       exit_code;
+} exit_codes[] = {
+    { GM_OK, EXIT_OK },
+    { GM_DONE, EXIT_OK },
+    { GM_BAD_FILE, EXIT_BAD_INPUT },
+    { GM_UNSUPPORTED, EXIT_BAD_INPUT },
+    { GM_BAD_ARGUMENT, EXIT_BAD_INPUT },
+    { GM_NOT_FOUND, EXIT_BAD_INPUT },
+    { GM_IO, EXIT_BAD_INPUT },
+    { GM_CONTEXT_FULL, EXIT_BAD_INPUT },
+    { GM_NO_MEMORY, EXIT_NO_DEVICE },
+    { GM_DEVICE_LOST, EXIT_NO_DEVICE },
+    { GM_NO_DEVICE, EXIT_NO_DEVICE },
+    { GM_BUSY, EXIT_NO_DEVICE },
+    { GM_CANCELLED, EXIT_INTERRUPTED },
+};
+
+int exit_code_of(gm_status status) {
+    for (size_t i = 0; i < COUNT_OF(exit_codes); i++) {
+        if (exit_codes[i].status == status) return exit_codes[i].exit_code;
+    }
+    return EXIT_BAD_INPUT;
+}
+
+const char *printable(str text, char *out, size_t size) {
+    size_t length = min_size(text.length, size - 1);
+    while (length < text.length && length && ((unsigned char)text.data[length] & 0xc0) == 0x80) length--;
+    for (size_t i = 0; i < length; i++) {
+        const unsigned char c = (unsigned char)text.data[i];
+        out[i] = c < ' ' || c == 127 ? ' ' : (char)c;
+    }
+    out[length] = 0;
+    return out;
+}
+
+static void print_complaint(const char *format, va_list args) {
+    char message[2000], line[2000];
+    vsnprintf(message, sizeof message, format, args);
+    fprintf(stderr, "gemmule: %s\n", printable(str_of(message), line, sizeof line));
+}
+
+int complain(int exit_code, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    print_complaint(format, args);
+    va_end(args);
+    return exit_code;
+}
+
+int complain_status(gm_status status, const char *why) {
+    if (status == GM_CANCELLED) return EXIT_INTERRUPTED; /* who pressed Ctrl-C knows */
+    return complain(exit_code_of(status), "%s", why && *why ? why : gm_status_name(status));
+}
+
+int complain_error(const error *e) { return complain_status(e->status, e->why); }
+
+int complain_usage(const char *command_name, const char *format, ...) {
+    char    message[1000];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    return complain(EXIT_USAGE, "%s (gemmule %s --help)", message, command_name);
+}
+
+gm_status flush_output(error *e) {
+    errno = 0;
+    if (!fflush(stdout) && !ferror(stdout)) return GM_OK;
+    return fail(e, GM_IO, "cannot write to standard output: %s", errno ? strerror(errno) : "an earlier write failed");
+}
+
+/* ---- help ---- */
+
+static void print_help(FILE *out) {
+    fprintf(out, "gemmule runs Gemma 4 from GGUF files, on this machine and nowhere else.\n\n"
+                 "usage: gemmule COMMAND [ARGUMENTS]\n\ncommands:\n");
+    for (size_t i = 0; i < COUNT_OF(commands); i++) fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(out,
+            "  %-10s %s\n\n"
+            "MODEL is the path of a GGUF file, the name of a model in Ollama's store\n"
+            "(gemma4:e2b), or `box`, the model that comes with the program.\n"
+            "`gemmule COMMAND --help` explains a command.\n\n"
+            "exit codes: 0 ok, 1 a check failed, 2 bad input, 3 wrong usage,\n"
+            "            4 no device or memory, 130 interrupted\n\n"
+            "environment:\n"
+            "  OLLAMA_MODELS   where Ollama's store is, if not in ~/.ollama/models\n"
+            "  GEMMULE_MODEL   the model that `gemmule chat` takes when none is named\n"
+            "  GEMMULE_BOX     the file that `box` stands for, if not box.gguf beside the program\n"
+            "  XDG_STATE_HOME  where the history of `gemmule chat` is kept, if not in ~/.local/state\n\n"
+            "examples:\n"
+            "  gemmule run gemma4:e2b \"Why is the sky blue?\"\n"
+            "  gemmule chat gemma4:e4b\n"
+            "  gemmule inspect model.gguf\n",
+            "help", "explain a command");
+}
+
+static void print_command_help(const command *c) {
+    printf("%s\n\nusage: gemmule %s%s%s [OPTIONS]\n\n", c->summary, c->name, *c->arguments ? " " : "", c->arguments);
+    print_wrapped(c->description, 0, 0);
+    options_help(c->groups, c->group_count);
+    printf("\nexamples:\n%s", c->examples);
+}
+
+/* ---- dispatch ---- */
+
+static const command *find_command(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        if (!strcmp(commands[i]->name, name)) return commands[i];
+    }
+    return NULL;
+}
+
+static int unknown_command(const char *name) {
+    const char *names[COUNT_OF(commands) + 1] = { "help" };
+    for (size_t i = 0; i < COUNT_OF(commands); i++) names[i + 1] = commands[i]->name;
+    const char *hint = nearest_name(name, names, COUNT_OF(names));
+    if (hint) return complain(EXIT_USAGE, "unknown command '%s'; did you mean %s? (gemmule --help)", name, hint);
+    return complain(EXIT_USAGE, "unknown command '%s' (gemmule --help)", name);
+}
+
+static int check_positional(const command *c, const arguments *args) {
+    const char *takes = *c->arguments ? c->arguments : "no arguments";
+    if (args->count < c->fewest) return complain_usage(c->name, "%s takes %s, but too few arguments were given", c->name, takes);
+    if (args->count > c->most) {
+        return complain_usage(c->name, "%s takes %s; '%s' is too much", c->name, takes, args->positional[c->most]);
+    }
+    return EXIT_OK;
+}
+
+static int run_command(const command *c, int argc, char **argv) {
+    error     e = { 0 };
+    arguments args = { 0 };
+    int       code;
+    void     *values = calloc(1, c->values_size);
+    if (!values) return complain(EXIT_NO_DEVICE, "not enough memory");
+    if (options_parse(argc, argv, c->groups, c->group_count, values, &args, &e) != GM_OK) {
+        code = complain_usage(c->name, "%s: %s", c->name, e.why);
+    } else if (args.help) {
+        print_command_help(c);
+        code = EXIT_OK;
+    } else {
+        code = check_positional(c, &args);
+        if (code == EXIT_OK) code = c->run(values, &args);
+    }
+    options_free(c->groups, c->group_count, values, &args);
+    free(values);
+    return code;
+}
+
+static int run_help(int argc, char **argv) {
+    if (argc == 0 || !strcmp(argv[0], "--help") || !strcmp(argv[0], "help")) {
+        print_help(stdout);
+        return EXIT_OK;
+    }
+    const command *c = find_command(argv[0]);
+    if (!c) return unknown_command(argv[0]);
+    print_command_help(c);
+    return EXIT_OK;
+}
+
+static int dispatch(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return EXIT_USAGE;
+    }
+    const char *name = argv[1];
+    if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return run_help(argc - 2, argv + 2);
+    if (!strcmp(name, "--version")) name = "version";
+    const command *c = find_command(name);
+    return c ? run_command(c, argc - 2, argv + 2) : unknown_command(name);
+}
+
+int main(int argc, char **argv) {
+    const char *charset = setlocale(LC_CTYPE, "");
+    /* The line editor needs to know that input is UTF-8; numbers keep their points. */
+    if (!charset || (!strstr(charset, "UTF-8") && !strstr(charset, "utf8"))) setlocale(LC_CTYPE, "C.UTF-8");
+    error     e = { 0 };
+    const int code = dispatch(argc, argv);
+    if (flush_output(&e) != GM_OK && code == EXIT_OK) return complain_error(&e);
+    return interrupted() && code == EXIT_OK ? EXIT_INTERRUPTED : code;
+}

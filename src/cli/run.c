@@ -1,0 +1,233 @@
+/* gemmule run: one prompt, one answer. */
+
+#include "cli/answer.h"
+#include "cli/cli.h"
+#include "cli/engine_arguments.h"
+#include "cli/input.h"
+#include "cli/interrupt.h"
+#include "cli/terminal.h"
+
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    engine_values   engine;
+    sampling_values sampling;
+    const char     *file, *system, *tools;
+    count_value     max, context, logprobs;
+    texts_value     stop;
+    bool            think, raw, json, quiet;
+} run_values;
+
+static const option prompt_options[] = {
+    TEXT_OPTION(run_values, file, "file", 'f', "FILE", "read the prompt from FILE; with PROMPT too, FILE comes after it"),
+    TEXT_OPTION(run_values, system, "system", 0, "TEXT", "system prompt; default: that of the Ollama model, else none"),
+    TEXT_OPTION(run_values, tools, "tools", 0, "FILE",
+                "functions that the model may call: a JSON list in OpenAI's form; calls are printed as JSON, one a line"),
+    FLAG_OPTION(run_values, raw, "raw", 0, "go on from the text as it is: no chat format; special tokens are read"),
+};
+static const option answer_options[] = {
+    COUNT_OPTION(run_values, max, "max", 0, "N", 1, UINT32_MAX, "at most N tokens; default: as many as fit into the context"),
+    TEXTS_OPTION(run_values, stop, "stop", 0, "TEXT", "end the answer before TEXT; may be given more than once"),
+    FLAG_OPTION(run_values, think, "think", 0,
+                "let the model think first, and show it: dim before the answer on a terminal, else on stderr"),
+    FLAG_OPTION(run_values, json, "json", 0, "one JSON object: content, thinking, tool_calls, usage, timings, seed, finish_reason"),
+    COUNT_OPTION(run_values, logprobs, "logprobs", 0, "N", 0, 20,
+                 "with --json: the log-probability of each token, and of its N likeliest alternatives"),
+    FLAG_OPTION(run_values, quiet, "quiet", 0, "no progress bar"),
+};
+static const option context_options[] = {
+    COUNT_OPTION(run_values, context, "ctx", 0, "N", 1, UINT32_MAX,
+                 "most tokens of prompt and answer together; default: 8192, or the model's if that is less"),
+};
+static const option_group groups[] = {
+    OPTION_GROUP("prompt", prompt_options, 0),
+    OPTION_GROUP("answer", answer_options, 0),
+    SAMPLING_GROUP(offsetof(run_values, sampling)),
+    ENGINE_GROUP(offsetof(run_values, engine)),
+    OPTION_GROUP("context", context_options, 0),
+};
+
+/* What a run holds, freed together. */
+typedef struct {
+    arena          memory;
+    model_argument model;
+    buffer         prompt, tools;
+    int32_t       *tokens;
+    gm_engine     *engine;
+    gm_session    *session;
+    gm_reply      *reply;
+    gm_sampling    sampling;
+    answer         answer;
+    double         load_seconds;
+} run_state;
+
+static void run_free(run_state *r) {
+    interrupt_watch(NULL);
+    answer_free(&r->answer);
+    gm_reply_free(r->reply);
+    gm_session_free(r->session);
+    gm_engine_close(r->engine);
+    free(r->tokens);
+    buffer_free(&r->prompt);
+    buffer_free(&r->tools);
+    arena_free(&r->memory);
+}
+
+/* The prompt's tokens with exactly one BOS in front, whether or not the text has it. */
+static gm_status raw_tokens(run_state *r, size_t *count, error *e) {
+    static const char bos[] = "<bos>";
+    buffer            text = { 0 };
+    char              why[sizeof e->why] = "";
+    if (!str_starts_with(buffer_view(&r->prompt), bos)) buffer_text(&text, bos);
+    buffer_str(&text, buffer_view(&r->prompt));
+    gm_status status = text.failed ? fail_memory(e, "the prompt", text.length) : GM_OK;
+    if (status == GM_OK) status = gm_tokenize(r->engine, text.data, text.length, true, NULL, 0, count, why, sizeof why);
+    if (status == GM_OK && !(r->tokens = malloc((*count + 1) * sizeof *r->tokens))) {
+        status = fail_memory(e, "the prompt", *count * sizeof *r->tokens);
+    }
+    if (status == GM_OK) status = gm_tokenize(r->engine, text.data, text.length, true, r->tokens, *count, count, why, sizeof why);
+    buffer_free(&text);
+    return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
+}
+
+static gm_status start_reply(run_state *r, const run_values *v, error *e) {
+    const gm_reply_options options = {
+        .sampling = &r->sampling,
+        .tools = v->tools ? r->tools.data : NULL,
+        .think = v->think,
+        .max_tokens = (uint32_t)v->max.value,
+        .stop = v->stop.items,
+        .stop_count = v->stop.count,
+        .logprobs = (uint32_t)v->logprobs.value,
+        .want_logprobs = v->logprobs.given,
+    };
+    char      why[sizeof e->why] = "";
+    gm_status status;
+    if (v->raw) {
+        size_t count = 0;
+        if ((status = raw_tokens(r, &count, e)) != GM_OK) return status;
+        status = gm_reply_start_tokens(r->session, r->tokens, count, &options, &r->reply, why, sizeof why);
+    } else {
+        const gm_message messages[2] = { { .role = "system", .content = v->system }, { .role = "user", .content = r->prompt.data } };
+        const bool       with_system = v->system && *v->system;
+        status = gm_reply_start(r->session, messages + !with_system, 1 + with_system, &options, &r->reply, why, sizeof why);
+    }
+    return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
+}
+
+static gm_status load(run_state *r, const run_values *v, error *e) {
+    const double start = clock_seconds();
+    gm_status    status = engine_open(&v->engine, r->model.engine, &r->engine, e);
+    if (status == GM_OK) status = session_open(&v->engine, r->engine, v->context.value, &r->session, e);
+    if (status == GM_OK) status = sampling_choose(&v->sampling, r->engine, &r->sampling, e);
+    r->load_seconds = clock_seconds() - start;
+    if (status == GM_OK) interrupt_watch(r->session);
+    if (status == GM_OK && interrupted()) status = fail(e, GM_CANCELLED, "interrupted");
+    return status;
+}
+
+static double per_second(size_t tokens, double seconds) { return seconds > 0 ? (double)tokens / seconds : 0; }
+
+static int print_json(const run_state *r, const run_values *v, const char *model) {
+    const gm_reply_stats *stats = &r->answer.stats;
+    report                j = { 0 };
+    gm_engine_info        info;
+    gm_engine_get_info(r->engine, &info);
+    report_open(&j, NULL, '{');
+    report_text(&j, "model", model);
+    report_text(&j, "device", info.device);
+    report_str(&j, "content", buffer_view(&r->answer.content));
+    report_str(&j, "thinking", buffer_view(&r->answer.thinking));
+    report_open(&j, "tool_calls", '[');
+    if (r->answer.call_count) report_json(&j, NULL, buffer_view(&r->answer.calls));
+    report_close(&j, ']');
+    report_text(&j, "finish_reason", finish_name(stats->finish));
+    report_count(&j, "seed", r->sampling.seed);
+    report_open(&j, "usage", '{');
+    report_count(&j, "prompt_tokens", stats->prompt_tokens);
+    report_count(&j, "cached_tokens", stats->cached_tokens);
+    report_count(&j, "completion_tokens", stats->reply_tokens);
+    report_count(&j, "total_tokens", stats->prompt_tokens + stats->reply_tokens);
+    report_close(&j, '}');
+    report_open(&j, "timings", '{');
+    report_number(&j, "load_seconds", r->load_seconds);
+    report_number(&j, "prompt_seconds", stats->prompt_seconds);
+    report_number(&j, "prompt_tokens_per_second", per_second(stats->prompt_tokens - stats->cached_tokens, stats->prompt_seconds));
+    report_number(&j, "reply_seconds", stats->reply_seconds);
+    report_number(&j, "reply_tokens_per_second", per_second(stats->reply_tokens, stats->reply_seconds));
+    report_close(&j, '}');
+    if (v->logprobs.given) {
+        report_open(&j, "logprobs", '[');
+        if (r->answer.logprobs.text.length) report_json(&j, NULL, buffer_view(&r->answer.logprobs.text));
+        report_close(&j, ']');
+    }
+    report_close(&j, '}');
+    return report_print(&j);
+}
+
+static gm_status answer_prompt(run_state *r, const run_values *v, error *e) {
+    gm_status status = load(r, v, e);
+    if (status == GM_OK) status = start_reply(r, v, e);
+    if (status != GM_OK) return status;
+    const answer_style style = {
+        .stream = !v->json,
+        .show_thinking = v->think,
+        .progress = !v->json && !v->quiet,
+        .logprobs_of = v->logprobs.given ? r->engine : NULL,
+        .alternatives = (uint32_t)v->logprobs.value,
+    };
+    return answer_collect(&r->answer, r->reply, &style, e);
+}
+
+static int run_run(void *values, const arguments *args) {
+    const run_values *v = values;
+    const char       *model = args->positional[0], *prompt = args->count > 1 ? args->positional[1] : NULL;
+    run_state         r = { 0 };
+    error             e = { 0 };
+    int               code;
+    if (v->logprobs.given && !v->json) return complain_usage("run", "run: --logprobs needs --json");
+    if (v->raw && (v->system || v->tools)) return complain_usage("run", "run: --raw has no chat format for --system or --tools");
+
+    interrupt_catch();
+    gm_status status = model_argument_resolve(model, &r.memory, &r.model, &e);
+    if (status == GM_OK) status = input_prompt(prompt, v->file, &r.prompt, &e);
+    const bool nothing_given = status == GM_BAD_ARGUMENT && !prompt && !v->file && !r.prompt.length;
+    if (status == GM_OK && !v->raw && !r.prompt.data[strspn(r.prompt.data, " \t\r\n")]) {
+        status = fail(&e, GM_BAD_ARGUMENT, "the prompt is empty");
+    }
+    if (status == GM_OK && v->tools) status = input_read(v->tools, &r.tools, &e);
+    if (status == GM_OK) status = answer_prompt(&r, v, &e);
+
+    if (status == GM_OK) code = v->json ? print_json(&r, v, model) : EXIT_OK;
+    else if (nothing_given) code = complain_usage("run", "run: %s", e.why);
+    else code = complain_error(&e);
+    if (status == GM_CANCELLED && v->json && r.reply) print_json(&r, v, model);
+    run_free(&r);
+    return code;
+}
+
+const command command_run = {
+    .name = "run",
+    .arguments = "MODEL [PROMPT|-]",
+    .summary = "answer one prompt",
+    .description =
+        "Prints the answer, and only the answer, to standard output as it comes. Without PROMPT and -f, or with `-`, "
+        "the prompt is read from standard input. Thinking is off unless --think asks for it. Ctrl-C stops the answer "
+        "and exits with 130. A prompt and answer that do not fit into the context are an error with exit code 2. "
+        "What is in the prompt is never taken for the model's control tokens, except with --raw.",
+    .examples = "  gemmule run gemma4:e2b \"Why is the sky blue?\"\n"
+                "  git diff | gemmule run gemma4:e4b - --system \"Write a commit message for this change.\"\n"
+                "  gemmule run model.gguf \"Summarise:\" -f paper.txt --max 300 --temp 0\n"
+                "  gemmule run model.gguf \"Weather in Rome?\" --tools tools.json --json\n"
+                "  gemmule run model.gguf --raw \"Once upon a time\" --seed 7 --max 50\n",
+    .groups = groups,
+    .group_count = COUNT_OF(groups),
+    .fewest = 1,
+    .most = 2,
+    .values_size = sizeof(run_values),
+    .run = run_run,
+};

@@ -1,0 +1,80 @@
+/* gemmule synth: a file with the shapes of a real model and random weights. */
+
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+#include "cli/report.h"
+#include "cli/terminal.h"
+#include "model/synth.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct {
+    count_value layers, seed;
+    const char *quant, *flavour;
+    bool        json, quiet;
+} synth_values;
+
+static const option options[] = {
+    COUNT_OPTION(synth_values, layers, "layers", 0, "N", 2, 1000, "only so many layers; default: all"),
+    TEXT_OPTION(synth_values, quant, "quant", 0, "TYPE", "q4_k_m, q4_0, q8_0 or f16; default q4_k_m"),
+    TEXT_OPTION(synth_values, flavour, "flavour", 0, "F",
+                "llama.cpp or ollama: metadata and types as either writes them; default llama.cpp"),
+    COUNT_OPTION(synth_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX, "the same seed gives the same file; default 0"),
+    FLAG_OPTION(synth_values, json, "json", 0, "one JSON object with the path and size of the file; no progress bar"),
+    FLAG_OPTION(synth_values, quiet, "quiet", 0, "no progress bar, no message"),
+};
+static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
+
+static void show_progress(void *user, uint64_t done, uint64_t total) { progress_update(user, done, total); }
+
+static int synth_run(void *values, const arguments *args) {
+    const synth_values *v = values;
+    const char         *size = args->positional[0], *path = args->positional[1];
+    const synth_options wanted = {
+        .size = size, .layers = (int)v->layers.value, .quant = v->quant, .flavour = v->flavour, .seed = v->seed.value
+    };
+    progress bar;
+    error    e = { 0 };
+    progress_start(&bar, "writing", PROGRESS_BYTES, !v->json && !v->quiet);
+    const gm_status status = synth_write(&wanted, path, show_progress, &bar, &e);
+    progress_end(&bar);
+    if (status == GM_BAD_ARGUMENT) return complain_usage("synth", "synth: %s", e.why);
+    if (status != GM_OK) return complain_error(&e);
+
+    struct stat    info;
+    const uint64_t bytes = stat(path, &info) ? 0 : (uint64_t)info.st_size;
+    if (v->json) {
+        report r = { 0 };
+        report_open(&r, NULL, '{');
+        report_text(&r, "path", path);
+        report_count(&r, "bytes", bytes);
+        report_close(&r, '}');
+        return report_print(&r);
+    }
+    if (!v->quiet) {
+        char text[32];
+        format_bytes(bytes, text);
+        fprintf(stderr, "%s: %s, random weights in the shapes of %s\n", path, text, size);
+    }
+    return EXIT_OK;
+}
+
+const command command_synth = {
+    .name = "synth",
+    .arguments = "{e2b,e4b,12b,26b,31b} OUT",
+    .summary = "write a model of random numbers in a real model's shapes",
+    .description =
+        "The file has the tensors, shapes, types, metadata and vocabulary size of a released Gemma 4, so that speed and "
+        "memory can be measured, and compared with other engines on the very same file, without the real weights. What it "
+        "says is noise. A full e2b takes 3.4 GB, 31b 18.7 GB; --layers makes it smaller.",
+    .examples = "  gemmule synth e2b e2b.gguf\n"
+                "  gemmule synth 26b moe.gguf --layers 6 --quant q4_0\n",
+    .groups = groups,
+    .group_count = COUNT_OF(groups),
+    .fewest = 2,
+    .most = 2,
+    .values_size = sizeof(synth_values),
+    .run = synth_run,
+};

@@ -1,0 +1,53 @@
+/* The CPU as a backend: threads, their scratch memory, and plans that run a graph on them. */
+
+#ifndef GM_CPU_BACKEND_H
+#define GM_CPU_BACKEND_H
+
+#include "base/pool.h"
+#include "cpu/kernels.h"
+#include "graph/graph.h"
+
+typedef struct {
+    const cpu_kernels *kernels;
+    pool              *threads;
+    uint8_t           *scratch; /* for each thread the larger of the kernels' needs */
+    bool               precise; /* f32 activations in every matmul */
+} cpu_backend;
+
+/* `instructions` names a kernel table (NULL: the best), `threads` 0: the physical cores. */
+gm_status cpu_backend_open(cpu_backend *b, const char *instructions, size_t threads, bool precise, error *e);
+void      cpu_backend_close(cpu_backend *b);
+
+/* A layer's cache, to be written: rows of kv_heads · head values, position p in slot p mod slots. */
+typedef struct {
+    uint8_t   *k, *v;
+    quant_type type;
+    size_t     slots, kv_heads, head;
+} kv_layer;
+
+/* One run: what changes from one to the next. */
+typedef struct {
+    const int32_t  *ids;         /* [tokens] */
+    size_t          tokens;
+    const int32_t  *output_rows; /* [outputs]: which of the tokens; ascending */
+    size_t          outputs;
+    uint64_t        start;       /* the first token's position */
+    const kv_layer *kv;          /* by layer */
+} cpu_inputs;
+
+typedef struct cpu_plan cpu_plan;
+
+/* Lays the graph out for up to `tokens` tokens and `outputs` outputs. Graph and backend must outlive the plan. Everything is
+ * allocated here, nothing while it runs. */
+gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, cpu_plan **out, error *e);
+void      cpu_plan_free(cpu_plan *p);
+size_t    cpu_plan_tokens(const cpu_plan *p);
+size_t    cpu_plan_outputs(const cpu_plan *p);
+uint64_t  cpu_plan_bytes(const cpu_plan *p);
+
+/* Runs on until the end (GM_OK) or until the clock passes `deadline` (GM_AGAIN: call again with the same inputs). */
+gm_status    cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline);
+void         cpu_plan_restart(cpu_plan *p); /* forget a run that was not finished */
+const float *cpu_plan_result(const cpu_plan *p); /* [outputs, n] after a run */
+
+#endif

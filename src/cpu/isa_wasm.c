@@ -1,0 +1,7 @@
+/* The kernels for wasm with SIMD128. */
+
+#include "cpu/vec_wasm.h"
+
+#define KERNELS      cpu_kernels_wasm
+#define KERNELS_NAME "wasm"
+#include "cpu/simd_table.h"

@@ -1,0 +1,95 @@
+/* The CPU's kernels: one table of functions per instruction set. The scalar table is the reference; the others compute the
+ * same up to rounding. Which one to use is decided once, at run time (on wasm when compiling). Kernels know nothing of
+ * graphs and threads: they work on the range that they are given. */
+
+#ifndef GM_CPU_KERNELS_H
+#define GM_CPU_KERNELS_H
+
+#include "gguf/quant.h"
+
+/* Activations in 8 bits: per 32 values a scale, x ≈ d·q, |q| ≤ 127. Rows of k values (a multiple of 32) follow each other. */
+typedef struct {
+    int8_t *q; /* [rows, k] */
+    float  *d; /* [rows, k/32] */
+    float  *s; /* [rows, k/16]: d · Σ q over 16 values, for formats with an offset */
+} q8;
+
+/* y[column, row] = W[row] · x[column] for some rows of W and all columns. */
+typedef struct {
+    const uint8_t *w;         /* row 0 */
+    size_t         row_bytes;
+    size_t         k;         /* length of a row */
+    quant_type     type;
+    const float   *x;         /* f32 columns, k apart: for matmul_f32 */
+    q8             x8;        /* the same in 8 bits: for matmul_q8 */
+    float         *y;
+    size_t         y_stride;  /* between columns of y */
+    size_t         columns;
+    const int32_t *x_index;   /* column c reads x[x_index[c]] and writes y[y_index[c]]; NULL: c (experts use these) */
+    const int32_t *y_index;
+} matmul_job;
+
+/* Keys and values of one layer: slots of kv_heads × head values; position p lives in slot p mod slots. */
+typedef struct {
+    const void *k, *v;
+    quant_type  type; /* F32, F16 or Q8_0 */
+    size_t      slots, kv_heads, head;
+} kv_view;
+
+/* out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j of query position `start + t`:
+ * j ≤ p, and p - j < window if window > 0. h uses K/V head h / (heads / kv_heads). The scale is 1. */
+typedef struct {
+    const float *q;   /* [tokens, heads, head] */
+    float       *out; /* same */
+    kv_view      kv;
+    size_t       heads, tokens;
+    uint64_t     start;
+    uint64_t     window;
+} attention_job;
+
+enum {
+    MATMUL_SCRATCH    = 1 << 20, /* bytes of scratch memory per thread that the kernels may use, aligned to 64 */
+    ATTENTION_SCRATCH = 1 << 20,
+};
+
+typedef struct {
+    const char *name; /* "scalar", "avx2", "avx512", "neon", "wasm" */
+
+    /* One row: y = x · r · w, r = 1/sqrt(mean(x²) + eps); w may be NULL; y may be x. */
+    void (*rms_norm)(float *y, const float *x, const float *w, float eps, size_t n);
+    void (*add)(float *y, const float *a, const float *b, size_t n);       /* y may be a or b, here and below */
+    void (*scale)(float *y, const float *a, float factor, size_t n);
+    void (*geglu)(float *y, const float *gate, const float *up, size_t n); /* gelu_tanh(gate) · up */
+    void (*softcap)(float *y, const float *x, float cap, size_t n);        /* cap · tanh(x / cap) */
+    void (*add_scaled)(float *y, const float *x, float factor, size_t n);  /* y += factor · x */
+    /* One head in place: NeoX pairs (j, j + n/2); table: n/2 cosines, then n/2 sines. */
+    void (*rope)(float *x, const float *table, size_t n);
+    /* Rows of k values, k a multiple of 32. */
+    void (*quantise)(q8 out, const float *x, size_t rows, size_t k);
+    /* Stores n values in a K/V type. For Q8_0 n is a multiple of 32. */
+    void (*store)(void *out, quant_type type, const float *x, size_t n);
+    /* out = factor · the row of n values (an embedding). */
+    void (*load_row)(float *out, quant_type type, const void *row, float factor, size_t n);
+
+    /* Rows [first, last) of W times all columns. q8: quantised types; f32: every type, f32 activations and sums. */
+    void (*matmul_q8)(const matmul_job *job, size_t first, size_t last, void *scratch);
+    void (*matmul_f32)(const matmul_job *job, size_t first, size_t last, void *scratch);
+    /* Rows that one call should get at least, and a multiple of which it likes. */
+    size_t row_multiple;
+
+    /* The job falls into attention_tasks(job) parts that can run side by side. */
+    size_t (*attention_tasks)(const attention_job *job);
+    void (*attention)(const attention_job *job, size_t task, void *scratch);
+} cpu_kernels;
+
+extern const cpu_kernels cpu_kernels_scalar;
+
+/* All tables that this machine can run, the best first; the scalar one is the last. */
+size_t             cpu_kernels_available(const cpu_kernels *const **list);
+const cpu_kernels *cpu_kernels_best(void);
+const cpu_kernels *cpu_kernels_by_name(const char *name); /* NULL: not here */
+
+/* Whether matmul_q8 takes this type. */
+bool cpu_type_has_q8(quant_type type);
+
+#endif

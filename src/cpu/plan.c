@@ -1,0 +1,220 @@
+/* A graph made ready for the CPU.
+ *
+ * The graph's ops become steps; matmuls with quantised weights get their input quantised first, once for all that read it,
+ * and expert matmuls get the tokens sorted by expert. Steps that do not wait for each other (q, k and v; gate and up) form a
+ * region: its tasks run side by side on the pool, and a region ends when all are done. A region with little work runs on the
+ * calling thread alone: waking the others would cost more. */
+
+#include "cpu/backend.h"
+#include "cpu/steps.h"
+#include "base/clock.h"
+#include "graph/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_IN_REGION = 4 };
+
+struct cpu_plan {
+    const cpu_backend *backend;
+    const graph       *g;
+    size_t             tokens, outputs; /* the most that it runs */
+    cpu_step          *steps;
+    size_t             step_count;
+    layout_item       *items; /* values by index, then what the plan adds */
+    size_t             item_count, item_capacity;
+    uint8_t           *memory;
+    uint64_t           bytes;
+    size_t             next; /* the step that a run goes on with */
+};
+
+/* ---- making ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t value_bytes(const cpu_plan *p, const tensor *t) {
+    return (t->axis == AXIS_TOKENS ? p->tokens : p->outputs) * t->ne[0] * t->ne[1] * sizeof(float);
+}
+
+static uint64_t rows_of(const cpu_plan *p, const tensor *t) { return (t->axis == AXIS_TOKENS ? p->tokens : p->outputs) * t->ne[1]; }
+
+/* What the plan knows of a value while it is made. */
+typedef struct {
+    int32_t quantised; /* the item that holds it in 8 bits, or -1 */
+    int32_t groups;    /* routes: the item that holds the tokens by expert, or -1 */
+} value_notes;
+
+static const tensor *storage(const tensor *t) { return t->base ? t->base : t; }
+
+static int32_t new_item(cpu_plan *p, uint64_t bytes) {
+    p->items[p->item_count] = (layout_item){ .bytes = bytes, .first = UINT32_MAX, .last = 0 };
+    return (int32_t)p->item_count++;
+}
+
+static bool wants_q8(const cpu_plan *p, const op *o) {
+    return (o->kind == OP_MATMUL || o->kind == OP_MATMUL_EXPERTS) && !p->backend->precise && cpu_type_has_q8(o->in[0]->type);
+}
+
+/* One op becomes up to two steps: what it needs first, then itself. */
+static void add_steps(cpu_plan *p, const op *o, value_notes *notes) {
+    cpu_step step = { .kind = STEP_OP, .op = o, .quantised = -1, .groups = -1 };
+    if (wants_q8(p, o)) {
+        const tensor *x = o->in[1];
+        value_notes  *note = &notes[storage(x)->index];
+        if (note->quantised < 0) {
+            note->quantised = new_item(p, q8_bytes(rows_of(p, x), x->ne[0]));
+            p->steps[p->step_count++] = (cpu_step){ .kind = STEP_QUANTISE, .op = o, .quantised = note->quantised, .groups = -1 };
+        }
+        step.quantised = note->quantised;
+    }
+    if (o->kind == OP_MATMUL_EXPERTS) {
+        value_notes *note = &notes[storage(o->in[2])->index];
+        if (note->groups < 0) {
+            note->groups = new_item(p, groups_bytes(o->in[0]->ne[2], p->tokens, o->used));
+            p->steps[p->step_count++] = (cpu_step){ .kind = STEP_GROUP, .op = o, .quantised = -1, .groups = note->groups };
+        }
+        step.groups = note->groups;
+    }
+    p->steps[p->step_count++] = step;
+}
+
+/* Steps may share a region if they are matmuls and none reads what another writes. */
+static bool joins(const cpu_step *first, size_t count, const cpu_step *next) {
+    const op *o = next->op;
+    if (count == MOST_IN_REGION || next->kind != STEP_OP || (o->kind != OP_MATMUL && o->kind != OP_MATMUL_EXPERTS)) return false;
+    for (size_t i = 0; i < count; i++) {
+        if (first[i].kind != STEP_OP || first[i].op->kind != o->kind) return false;
+        for (size_t j = 0; j < COUNT_OF(o->in); j++) {
+            if (o->in[j] && o->in[j]->kind == TENSOR_VALUE && storage(o->in[j]) == first[i].op->out) return false;
+        }
+    }
+    return true;
+}
+
+static void lives(layout_item *item, uint32_t region) {
+    if (region < item->first) item->first = region;
+    if (region > item->last) item->last = region;
+}
+
+/* Regions first, then from the first to the last region in which a value is touched it keeps its memory. */
+static void find_lifetimes(cpu_plan *p) {
+    uint32_t region = 0;
+    for (size_t i = 0; i < p->step_count;) {
+        size_t count = 1;
+        while (i + count < p->step_count && joins(&p->steps[i], count, &p->steps[i + count])) count++;
+        for (size_t j = i; j < i + count; j++) {
+            cpu_step *s = &p->steps[j];
+            s->region = region;
+            if (s->quantised >= 0) lives(&p->items[s->quantised], region);
+            if (s->groups >= 0) lives(&p->items[s->groups], region);
+            if (s->kind == STEP_OP && s->op->out) lives(&p->items[s->op->out->index], region);
+            for (size_t k = 0; k < COUNT_OF(s->op->in); k++) {
+                const tensor *t = s->op->in[k];
+                if (t && t->kind == TENSOR_VALUE) lives(&p->items[storage(t)->index], region);
+            }
+        }
+        i += count;
+        region++;
+    }
+    lives(&p->items[storage(p->g->result)->index], region);
+}
+
+gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, cpu_plan **out, error *e) {
+    if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
+    cpu_plan *p = calloc(1, sizeof *p);
+    if (!p) return fail_memory(e, "a plan", sizeof *p);
+    *p = (cpu_plan){ .backend = b, .g = g, .tokens = tokens, .outputs = outputs };
+    p->item_capacity = g->value_count + 2 * g->op_count;
+    p->steps = calloc(3 * g->op_count, sizeof *p->steps);
+    p->items = calloc(p->item_capacity, sizeof *p->items);
+    value_notes *notes = calloc(g->value_count, sizeof *notes);
+    if (!p->steps || !p->items || !notes) {
+        fail_memory(e, "a plan's steps", p->item_capacity * sizeof *p->items);
+        goto failed;
+    }
+    for (size_t i = 0; i < g->value_count; i++) {
+        notes[i] = (value_notes){ -1, -1 };
+        new_item(p, 0);
+    }
+    for (size_t i = 0; i < g->op_count; i++) {
+        if (g->ops[i].out) p->items[g->ops[i].out->index].bytes = value_bytes(p, g->ops[i].out);
+        add_steps(p, &g->ops[i], notes);
+    }
+    find_lifetimes(p);
+    if (layout_assign(p->items, p->item_count, &p->bytes, e)) goto failed;
+    p->bytes = round_up(p->bytes + 64, 64);
+    p->memory = aligned_alloc(64, p->bytes);
+    if (!p->memory) {
+        fail_memory(e, "the activations", p->bytes);
+        goto failed;
+    }
+    free(notes);
+    *out = p;
+    return GM_OK;
+failed:
+    free(notes);
+    cpu_plan_free(p);
+    return e->status;
+}
+
+void cpu_plan_free(cpu_plan *p) {
+    if (!p) return;
+    free(p->steps);
+    free(p->items);
+    free(p->memory);
+    free(p);
+}
+
+size_t       cpu_plan_tokens(const cpu_plan *p) { return p->tokens; }
+size_t       cpu_plan_outputs(const cpu_plan *p) { return p->outputs; }
+uint64_t     cpu_plan_bytes(const cpu_plan *p) { return p->bytes; }
+void         cpu_plan_restart(cpu_plan *p) { p->next = 0; }
+const float *cpu_plan_result(const cpu_plan *p) { return (const float *)(p->memory + p->items[p->g->result->index].offset); }
+
+/* ---- running ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const cpu_plan  *plan;
+    const cpu_step  *steps;
+    size_t           count;
+    cpu_context      context;
+    size_t           end[MOST_IN_REGION]; /* tasks of the steps, added up */
+} region_run;
+
+static void run_task(const region_run *run, size_t task, size_t thread) {
+    size_t i = 0;
+    while (task >= run->end[i]) i++;
+    const size_t scratch = thread * max_size(MATMUL_SCRATCH, ATTENTION_SCRATCH);
+    cpu_step_run(&run->steps[i], &run->context, task - (i ? run->end[i - 1] : 0), run->plan->backend->scratch + scratch);
+}
+
+static void region_work(void *context, size_t thread, size_t threads) {
+    (void)threads;
+    const region_run *run = context;
+    for (;;) {
+        const size_t task = pool_take(run->plan->backend->threads);
+        if (task >= run->end[run->count - 1]) return;
+        run_task(run, task, thread);
+    }
+}
+
+gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline) {
+    region_run run = { .plan = p, .context = { .kernels = p->backend->kernels, .in = in, .memory = p->memory, .items = p->items,
+                                               .threads = pool_threads(p->backend->threads) } };
+    while (p->next < p->step_count) {
+        run.steps = &p->steps[p->next];
+        run.count = 0;
+        size_t tasks = 0;
+        while (p->next + run.count < p->step_count && run.steps[run.count].region == run.steps[0].region) {
+            tasks += cpu_step_tasks(&run.steps[run.count], &run.context);
+            run.end[run.count++] = tasks;
+        }
+        if (tasks > 1) {
+            pool_run(p->backend->threads, region_work, &run);
+        } else if (tasks == 1) {
+            run_task(&run, 0, 0);
+        }
+        p->next += run.count;
+        if (p->next < p->step_count && clock_seconds() > deadline) return GM_AGAIN;
+    }
+    p->next = 0;
+    return GM_OK;
+}

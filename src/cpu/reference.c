@@ -1,0 +1,117 @@
+/* The scalar table: what every kernel computes, without cleverness. */
+
+#include "cpu/reference.h"
+#include "cpu/unpack.h"
+
+#include "base/half.h"
+
+#include <math.h>
+#include <string.h>
+
+static void rms_norm(float *y, const float *x, const float *w, float eps, size_t n) {
+    double sum = 0; /* double: rounding here moves every value of the row */
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    const float r = (float)(1 / sqrt(sum / (double)n + eps));
+    for (size_t i = 0; i < n; i++) y[i] = x[i] * r * (w ? w[i] : 1);
+}
+
+static void add(float *y, const float *a, const float *b, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+}
+
+static void scale(float *y, const float *a, float factor, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = a[i] * factor;
+}
+
+/* gelu_tanh(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))) */
+static void geglu(float *y, const float *gate, const float *up, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const float x = gate[i];
+        y[i] = 0.5f * x * (1 + tanhf(0.79788456f * x * (1 + 0.044715f * x * x))) * up[i];
+    }
+}
+
+static void softcap(float *y, const float *x, float cap, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = cap * tanhf(x[i] / cap);
+}
+
+static void add_scaled(float *y, const float *x, float factor, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] += factor * x[i];
+}
+
+static void rope(float *x, const float *table, size_t n) {
+    const size_t half = n / 2;
+    for (size_t i = 0; i < half; i++) {
+        const float a = x[i], b = x[i + half], cosine = table[i], sine = table[i + half];
+        x[i]        = a * cosine - b * sine;
+        x[i + half] = b * cosine + a * sine;
+    }
+}
+
+/* 32 values to 8 bits; returns the scale. Values so small that 1/d would overflow become zeros, and so does what is not a
+ * number. */
+static float quantise_32(int8_t *q, const float *x) {
+    float most = 0;
+    for (size_t i = 0; i < 32; i++) most = fmaxf(most, fabsf(x[i]));
+    const float d = most / 127, inverse = d > 1e-35f ? 1 / d : 0;
+    for (size_t i = 0; i < 32; i++) {
+        const float scaled = rintf(x[i] * inverse);
+        q[i] = scaled >= -127 && scaled <= 127 ? (int8_t)scaled : 0;
+    }
+    return inverse > 0 ? d : 0;
+}
+
+static void quantise(q8 out, const float *x, size_t rows, size_t k) {
+    for (size_t i = 0; i < rows * k / 32; i++) {
+        const int8_t *q = out.q + 32 * i;
+        out.d[i]        = quantise_32(out.q + 32 * i, x + 32 * i);
+        for (size_t half = 0; half < 2; half++) {
+            int sum = 0;
+            for (size_t j = 0; j < 16; j++) sum += q[16 * half + j];
+            out.s[2 * i + half] = out.d[i] * (float)sum;
+        }
+    }
+}
+
+static void store_q8_0(uint8_t *out, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i += 32, out += 34) {
+        int8_t         q[32];
+        const uint16_t d = f32_to_f16(quantise_32(q, x + i));
+        memcpy(out, &d, sizeof d);
+        memcpy(out + 2, q, sizeof q);
+    }
+}
+
+static void store(void *out, quant_type type, const float *x, size_t n) {
+    if (type == TYPE_F32) memcpy(out, x, n * sizeof *x);
+    else if (type == TYPE_F16)
+        for (size_t i = 0; i < n; i++) ((uint16_t *)out)[i] = f32_to_f16(x[i]);
+    else store_q8_0(out, x, n);
+}
+
+static void load_row(float *out, quant_type type, const void *row, float factor, size_t n) {
+    const quant_format *format = quant_format_of((uint32_t)type);
+    format->dequantise(out, row, n / format->block);
+    scale(out, out, factor, n);
+}
+
+bool cpu_type_has_q8(quant_type type) { return unpack_of(type) != NULL; }
+
+const cpu_kernels cpu_kernels_scalar = {
+    .name            = "scalar",
+    .rms_norm        = rms_norm,
+    .add             = add,
+    .scale           = scale,
+    .geglu           = geglu,
+    .softcap         = softcap,
+    .add_scaled      = add_scaled,
+    .rope            = rope,
+    .quantise        = quantise,
+    .store           = store,
+    .load_row        = load_row,
+    .matmul_q8       = reference_matmul_q8,
+    .matmul_f32      = reference_matmul_f32,
+    .row_multiple    = 16,
+    .attention_tasks = reference_attention_tasks,
+    .attention       = reference_attention,
+};

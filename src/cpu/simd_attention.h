@@ -1,0 +1,180 @@
+/* Vector attention: a task is some query rows (tokens × heads) that share a K/V head.
+ *
+ * Keys and values are taken in tiles of BLOCK positions, made f32 once for all rows of the task; the softmax runs along with
+ * them: with m the highest score so far, out = Σ e^(score − m) v and weight = Σ e^(score − m), both shrunk when m grows. */
+
+#ifndef GM_CPU_SIMD_ATTENTION_H
+#define GM_CPU_SIMD_ATTENTION_H
+
+#include "cpu/simd_matmul_f32.h"
+#include "cpu/simd_rows.h"
+
+#include <math.h>
+
+enum {
+    BLOCK           = 32,        /* positions of a tile */
+    MOST_ROWS       = 64,        /* query rows of a task */
+    ROW_FLOATS      = 64 * 512,  /* rows × head, at most */
+    FEWEST_ROWS     = 2,         /* below, converting keys and values costs more than using them */
+    WANTED_TASKS    = 8,         /* when there are few rows, so that threads have something to share */
+    MOST_HEAD       = 2048,
+};
+
+typedef struct {
+    float    q[ROW_FLOATS], out[ROW_FLOATS]; /* [rows, padded head] */
+    float    k[BLOCK * 512], v[BLOCK * 512]; /* [block, padded head]; larger heads take smaller blocks */
+    float    scores[MOST_ROWS][BLOCK];
+    float    highest[MOST_ROWS];
+    double   weight[MOST_ROWS];
+    uint64_t first[MOST_ROWS], last[MOST_ROWS]; /* the positions that a row sees */
+} attention_scratch;
+
+_Static_assert(sizeof(attention_scratch) <= ATTENTION_SCRATCH, "attention needs more scratch memory than there is");
+
+INLINE size_t padded_head(const attention_job *job) { return (job->kv.head + 15) / 16 * 16; }
+
+/* Rows of a task: all that fit, but fewer when there would be too few tasks. */
+INLINE size_t rows_of_task(const attention_job *job) {
+    const size_t rows = job->tokens * job->heads; /* over all K/V heads */
+    const size_t most = min_size(MOST_ROWS, ROW_FLOATS / padded_head(job));
+    return min_size(most, max_size(FEWEST_ROWS, (rows + WANTED_TASKS - 1) / WANTED_TASKS));
+}
+
+INLINE size_t tasks_of_kv_head(const attention_job *job) {
+    const size_t rows = job->tokens * (job->heads / job->kv.kv_heads), of_task = rows_of_task(job);
+    return (rows + of_task - 1) / of_task;
+}
+
+static size_t simd_attention_tasks(const attention_job *job) { return job->kv.kv_heads * tasks_of_kv_head(job); }
+
+/* One head of one slot as f32, padded with zeros. */
+INLINE void load_head(float *out, size_t padded, const kv_view *kv, const void *base, uint64_t position, size_t kv_head) {
+    const quant_format *format = quant_format_of((uint32_t)kv->type);
+    const uint64_t      at     = (position % kv->slots * kv->kv_heads + kv_head) * kv->head;
+    const uint8_t      *from   = (const uint8_t *)base + quant_row_bytes(format, at);
+    size_t              i      = 0;
+    if (kv->type == TYPE_Q8_0) {
+        for (; i < kv->head; from += 34)
+            for (size_t end = i + 32, byte = 2; i < end; i += 8, byte += 8)
+                f32_store(out + i, f32_mul(f32_set_f16(from), f32_from_i8(load_u64(from + byte))));
+    } else if (kv->type == TYPE_F16) {
+        for (; i + 8 <= kv->head; i += 8) f32_store(out + i, f32_from_f16(from + 2 * i));
+        format->dequantise(out + i, from + 2 * i, kv->head - i);
+    } else {
+        memcpy(out, from, kv->head * sizeof *out);
+    }
+    for (i = kv->head; i < padded; i++) out[i] = 0;
+}
+
+/* scores[r][j] = q[r] · k[j]. */
+INLINE void score_block(attention_scratch *s, size_t rows, size_t count, size_t head) {
+    for (size_t r = 0; r < rows; r += TILE_COLUMNS)
+        for (size_t j = 0; j < count; j += TILE_ROWS) {
+            const float *k[TILE_ROWS], *q[TILE_COLUMNS];
+            float        sums[TILE_ROWS][TILE_COLUMNS];
+            for (size_t i = 0; i < TILE_ROWS; i++) k[i] = s->k + min_size(j + i, count - 1) * head;
+            for (size_t i = 0; i < TILE_COLUMNS; i++) q[i] = s->q + min_size(r + i, rows - 1) * head;
+            dot_tile(sums, k, q, head);
+            for (size_t i = 0; i < TILE_COLUMNS && r + i < rows; i++)
+                for (size_t l = 0; l < TILE_ROWS && j + l < count; l++) s->scores[r + i][j + l] = sums[l][i];
+        }
+}
+
+/* Scores of one row become weights e^(score − highest); what the row does not see gets 0. */
+INLINE void weigh_row(attention_scratch *s, size_t r, uint64_t position, size_t count, size_t head) {
+    float       *scores = s->scores[r];
+    const size_t from   = s->first[r] > position ? (size_t)(s->first[r] - position) : 0;
+    const size_t to     = s->last[r] < position ? 0 : min_size(count, (size_t)(s->last[r] - position + 1));
+    if (from >= to) {
+        memset(scores, 0, sizeof s->scores[r]);
+        return;
+    }
+    for (size_t j = 0; j < BLOCK; j++)
+        if (j < from || j >= to) scores[j] = -INFINITY;
+    f32x8 most = f32_load(scores);
+    for (size_t j = 8; j < BLOCK; j += 8) most = f32_max(most, f32_load(scores + j));
+    const float highest = f32_most(most);
+    if (highest > s->highest[r]) {
+        const float shrink = s->weight[r] > 0 ? expf(s->highest[r] - highest) : 0;
+        s->weight[r] *= shrink;
+        s->highest[r] = highest;
+        simd_scale(s->out + r * head, s->out + r * head, shrink, head);
+    }
+    f32x8 sum = f32_zero();
+    for (size_t j = 0; j < BLOCK; j += 8) {
+        const f32x8 score  = f32_sub(f32_load(scores + j), f32_set(s->highest[r]));
+        const f32x8 weight = f32_choose_less(score, f32_set(-87), f32_zero(), f32_exp(score));
+        f32_store(scores + j, weight);
+        sum = f32_add(sum, weight);
+    }
+    s->weight[r] += f32_sum(sum);
+}
+
+/* out[r] += Σ_j weight[r][j] v[j] for `count` rows from r on; count is a constant. */
+INLINE void add_values(attention_scratch *s, size_t r, size_t count, size_t positions, size_t head) {
+    for (size_t i = 0; i < head; i += 16) {
+        enum { PARTS = 16 / WIDE };
+        wide_f sum[4][PARTS];
+        UNROLL for (size_t row = 0; row < count; row++) {
+            UNROLL for (size_t part = 0; part < PARTS; part++)
+                sum[row][part] = wide_load(s->out + (r + row) * head + i + part * WIDE);
+        }
+        for (size_t j = 0; j < positions; j++) {
+            UNROLL for (size_t part = 0; part < PARTS; part++) {
+                const wide_f v = wide_load(s->v + j * head + i + part * WIDE);
+                UNROLL for (size_t row = 0; row < count; row++)
+                    sum[row][part] = wide_fma(wide_set(s->scores[r + row][j]), v, sum[row][part]);
+            }
+        }
+        UNROLL for (size_t row = 0; row < count; row++) {
+            UNROLL for (size_t part = 0; part < PARTS; part++)
+                wide_store(s->out + (r + row) * head + i + part * WIDE, sum[row][part]);
+        }
+    }
+}
+
+/* Positions [position, position + count) for all rows of the task. */
+static void attend_block(const attention_job *job, attention_scratch *s, size_t kv_head, size_t rows, uint64_t position,
+                         size_t count) {
+    const size_t head = padded_head(job);
+    for (size_t j = 0; j < count; j++) {
+        load_head(s->k + j * head, head, &job->kv, job->kv.k, position + j, kv_head);
+        load_head(s->v + j * head, head, &job->kv, job->kv.v, position + j, kv_head);
+    }
+    score_block(s, rows, count, head);
+    for (size_t r = 0; r < rows; r++) weigh_row(s, r, position, count, head);
+    size_t r = 0;
+    for (; r + 4 <= rows; r += 4) add_values(s, r, 4, count, head);
+    for (; r + 2 <= rows; r += 2) add_values(s, r, 2, count, head);
+    for (; r < rows; r++) add_values(s, r, 1, count, head);
+}
+
+static void simd_attention(const attention_job *job, size_t task, void *scratch) {
+    attention_scratch *s     = scratch;
+    const size_t       group = job->heads / job->kv.kv_heads, head = job->kv.head, padded = padded_head(job);
+    const size_t       tasks = tasks_of_kv_head(job), kv_head = task / tasks, of_task = rows_of_task(job);
+    /* The last rows see the most: they come first, so that threads end together. */
+    const size_t begin = (tasks - 1 - task % tasks) * of_task, rows = min_size(of_task, job->tokens * group - begin);
+    for (size_t r = 0; r < rows; r++) {
+        const size_t   token = (begin + r) / group, h = kv_head * group + (begin + r) % group;
+        const uint64_t position = job->start + token;
+        memset(s->q + r * padded, 0, padded * sizeof *s->q);
+        memcpy(s->q + r * padded, job->q + (token * job->heads + h) * head, head * sizeof *s->q);
+        memset(s->out + r * padded, 0, padded * sizeof *s->out);
+        s->highest[r] = -INFINITY;
+        s->weight[r]  = 0;
+        s->first[r]   = job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+        s->last[r]    = position;
+    }
+    const size_t step = min_size(BLOCK, BLOCK * 512 / padded);
+    for (uint64_t position = s->first[0]; position <= s->last[rows - 1]; position += step) {
+        const uint64_t left = s->last[rows - 1] - position + 1;
+        attend_block(job, s, kv_head, rows, position, left < step ? (size_t)left : step);
+    }
+    for (size_t r = 0; r < rows; r++) {
+        const size_t token = (begin + r) / group, h = kv_head * group + (begin + r) % group;
+        simd_scale(job->out + (token * job->heads + h) * head, s->out + r * padded, (float)(1 / s->weight[r]), head);
+    }
+}
+
+#endif

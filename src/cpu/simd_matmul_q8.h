@@ -1,0 +1,153 @@
+/* Quantised weights times 8-bit activations, for few columns: W is read once, row after row, at the speed of memory.
+ *
+ * With w = scale · (q − bias) + offset and x = d · p, a group's part of the sum is
+ *     scale · d · Σ q p + (offset − bias · scale) · s,   s = d · Σ p,
+ * where Σ q p is an integer; the second terms of 8 groups are one multiply-add. Rows are split into units of 256 values;
+ * what is left at a row's end is padded with zeros. For many columns see simd_panels.h. */
+
+#ifndef GM_CPU_SIMD_MATMUL_Q8_H
+#define GM_CPU_SIMD_MATMUL_Q8_H
+
+#include "cpu/kernels.h"
+#include "cpu/simd_unpack.h"
+
+/* What the kernels must know of a format, as constants. */
+typedef struct {
+    unpack_256 unpack;
+    size_t     unit_bytes; /* of 256 values */
+    int        group;      /* 16 or 32 values */
+    int        bias;
+    bool       offset;
+    bool       is_signed;
+} unpack_traits;
+
+#define TRAITS_OF_TYPES(TYPE)                                                                                          \
+    TYPE(Q4_0, ((unpack_traits){ simd_unpack_q4_0, 8 * 18, 32, 8, false, false }))                                     \
+    TYPE(Q4_1, ((unpack_traits){ simd_unpack_q4_1, 8 * 20, 32, 0, true, false }))                                      \
+    TYPE(Q5_0, ((unpack_traits){ simd_unpack_q5_0, 8 * 22, 32, 16, false, false }))                                    \
+    TYPE(Q5_1, ((unpack_traits){ simd_unpack_q5_1, 8 * 24, 32, 0, true, false }))                                      \
+    TYPE(Q8_0, ((unpack_traits){ simd_unpack_q8_0, 8 * 34, 32, SIGNED_BIAS, false, true }))                            \
+    TYPE(Q2_K, ((unpack_traits){ simd_unpack_q2_k, 84, 16, 0, true, false }))                                          \
+    TYPE(Q3_K, ((unpack_traits){ simd_unpack_q3_k, 110, 16, 4, false, false }))                                        \
+    TYPE(Q4_K, ((unpack_traits){ simd_unpack_q4_k, 144, 32, 0, true, false }))                                         \
+    TYPE(Q5_K, ((unpack_traits){ simd_unpack_q5_k, 176, 32, 0, true, false }))                                         \
+    TYPE(Q6_K, ((unpack_traits){ simd_unpack_q6_k, 210, 16, 32, false, false }))                                       \
+    TYPE(IQ4_NL, ((unpack_traits){ simd_unpack_iq4_nl, 8 * 18, 32, SIGNED_BIAS, false, true }))                        \
+    TYPE(IQ4_XS, ((unpack_traits){ simd_unpack_iq4_xs, 136, 32, SIGNED_BIAS, false, true }))                           \
+    TYPE(MXFP4, ((unpack_traits){ simd_unpack_mxfp4, 8 * 17, 32, SIGNED_BIAS, false, true }))
+
+enum {
+    UNIT            = 256,
+    MOST_UNIT_BYTES = 8 * 34,
+    PREFETCH_AHEAD  = 4096, /* bytes; the processor's own prefetcher stops at a page's end */
+};
+
+/* One column of x. A last unit that is not full stands in `tail`, padded. */
+typedef struct {
+    const int8_t *q;
+    const float  *d, *s;
+} q8_column;
+
+typedef struct {
+    int8_t q[UNIT];
+    float  d[UNIT / 32], s[UNIT / 16];
+} q8_unit;
+
+INLINE q8_column q8_column_of(const matmul_job *job, size_t column) {
+    const size_t at = (job->x_index ? (size_t)job->x_index[column] : column) * job->k;
+    return (q8_column){ job->x8.q + at, job->x8.d + at / 32, job->x8.s + at / 16 };
+}
+
+INLINE q8_column q8_advance(q8_column x, size_t values) {
+    return (q8_column){ x.q + values, x.d + values / 32, x.s + values / 16 };
+}
+
+INLINE q8_column q8_pad(q8_unit *unit, q8_column x, size_t values) {
+    memset(unit, 0, sizeof *unit);
+    memcpy(unit->q, x.q, values);
+    memcpy(unit->d, x.d, values / 32 * sizeof *x.d);
+    memcpy(unit->s, x.s, values / 16 * sizeof *x.s);
+    return (q8_column){ unit->q, unit->d, unit->s };
+}
+
+INLINE float *y_column_of(const matmul_job *job, size_t column) {
+    return job->y + (job->y_index ? (size_t)job->y_index[column] : column) * job->y_stride;
+}
+
+/* The sums of a row on their way; two of each hide the latency of an addition. */
+typedef struct {
+    f32x8 products[2], rest;
+} row_sums;
+
+INLINE i32x8 dot_of(unpack_traits t, b32 w, const int8_t *x) {
+    return t.is_signed ? dot_signed(i32_zero(), w, b_load(x)) : dot(i32_zero(), w, b_load(x));
+}
+
+INLINE void add_unit(unpack_traits t, row_sums *sums, const uint8_t *w, q8_column x) {
+    unpacked u;
+    t.unpack(&u, w);
+    const f32x8 d = f32_load(x.d);
+    if (t.group == 32) {
+        const f32x8 scale = f32_mul(u.scale[0], d);
+#define ADD(i)                                                                                                         \
+    sums->products[i % 2] =                                                                                            \
+        f32_fma(f32_from_i32(dot_of(t, u.q[i], x.q + 32 * i)), f32_pick(scale, i), sums->products[i % 2]);
+        ADD(0) ADD(1) ADD(2) ADD(3) ADD(4) ADD(5) ADD(6) ADD(7)
+#undef ADD
+        if (t.offset || t.bias) {
+            const f32x8 s = f32_add_pairs(f32_load(x.s), f32_load(x.s + 8));
+            sums->rest    = f32_fma(t.offset ? u.offset[0] : u.scale[0], s, sums->rest);
+        }
+        return;
+    }
+    const f32x8 scale_low = f32_mul(u.scale[0], f32_double_low(d)), scale_high = f32_mul(u.scale[1], f32_double_high(d));
+#define ADD(i)                                                                                                         \
+    sums->products[i % 2] = f32_fma(f32_from_i32(dot_of(t, u.q[i], x.q + 32 * i)),                                     \
+                                    f32_pick_pair(i < 4 ? scale_low : scale_high, i % 4), sums->products[i % 2]);
+    ADD(0) ADD(1) ADD(2) ADD(3) ADD(4) ADD(5) ADD(6) ADD(7)
+#undef ADD
+    sums->rest = f32_fma(t.offset ? u.offset[0] : u.scale[0], f32_load(x.s), sums->rest);
+    sums->rest = f32_fma(t.offset ? u.offset[1] : u.scale[1], f32_load(x.s + 8), sums->rest);
+}
+
+INLINE float total(unpack_traits t, const row_sums *sums) {
+    const f32x8 products = f32_add(sums->products[0], sums->products[1]);
+    return f32_sum(f32_fma(sums->rest, f32_set(t.offset ? 1 : -(float)t.bias), products));
+}
+
+/* Rows [first, last) times one column. */
+INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first, size_t last, size_t column) {
+    const q8_column x = q8_column_of(job, column);
+    const size_t    units = job->k / UNIT, rest = job->k % UNIT;
+    float          *y = y_column_of(job, column);
+    q8_unit         x_unit;
+    const q8_column x_rest = rest ? q8_pad(&x_unit, q8_advance(x, units * UNIT), rest) : x;
+    for (size_t row = first; row < last; row++) {
+        const uint8_t *w    = job->w + row * job->row_bytes;
+        row_sums       sums = { { f32_zero(), f32_zero() }, f32_zero() };
+        for (size_t i = 0; i < units; i++, w += t.unit_bytes) {
+            for (size_t line = 0; line < t.unit_bytes; line += 64) prefetch(w + PREFETCH_AHEAD + line);
+            add_unit(t, &sums, w, q8_advance(x, i * UNIT));
+        }
+        if (rest) {
+            uint8_t padded[MOST_UNIT_BYTES] = { 0 };
+            memcpy(padded, w, rest * t.unit_bytes / UNIT);
+            add_unit(t, &sums, padded, x_rest);
+        }
+        y[row] = total(t, &sums);
+    }
+}
+
+/* A few columns take turns on a few rows, which then are still in the cache. */
+INLINE void multiply_columns(unpack_traits t, const matmul_job *job, size_t first, size_t last) {
+    enum { ROWS = 8 };
+    if (job->columns == 1) {
+        multiply_column(t, job, first, last, 0);
+        return;
+    }
+    for (size_t row = first; row < last; row += ROWS)
+        for (size_t column = 0; column < job->columns; column++)
+            multiply_column(t, job, row, min_size(row + ROWS, last), column);
+}
+
+#endif

@@ -1,0 +1,295 @@
+#include "cpu/steps.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A task should be worth waking a thread for: about this many values of simple arithmetic, or bytes of weights. */
+enum { VALUES_PER_TASK = 8192, WEIGHT_BYTES_PER_TASK = 48 << 10, MOST_EXPERTS_USED = 64 };
+
+/* ---- where things are ---------------------------------------------------------------------------------------------- */
+
+static float *value(const cpu_context *c, const tensor *t) {
+    return (float *)(c->memory + c->items[(t->base ? t->base : t)->index].offset) + t->offset;
+}
+
+static size_t count_of(const cpu_context *c, const tensor *t) { return t->axis == AXIS_TOKENS ? c->in->tokens : c->in->outputs; }
+
+static size_t rows_of(const cpu_context *c, const tensor *t) { return count_of(c, t) * t->ne[1]; }
+
+static float *row(const cpu_context *c, const tensor *t, size_t r) {
+    return value(c, t) + r / t->ne[1] * t->token_stride + r % t->ne[1] * t->row_stride;
+}
+
+uint64_t q8_bytes(uint64_t rows, uint64_t k) { return round_up(rows * k, 64) + rows * (k / 32 + k / 16) * sizeof(float); }
+
+static q8 quantised(const cpu_context *c, int32_t item, size_t rows, size_t k) {
+    uint8_t *at = c->memory + c->items[item].offset;
+    float   *d = (float *)(at + round_up(rows * k, 64));
+    return (q8){ .q = (int8_t *)at, .d = d, .s = d + rows * (k / 32) };
+}
+
+/* The (token, slot) pairs sorted by expert. */
+typedef struct {
+    int32_t *active; /* how many experts have work, then which */
+    int32_t *begin;  /* [experts + 1] into the next two */
+    int32_t *token;  /* [tokens · used]: the token of each pair */
+    int32_t *pair;   /* [tokens · used]: token · used + slot */
+} expert_groups;
+
+uint64_t groups_bytes(uint64_t experts, uint64_t tokens, uint64_t used) {
+    return (1 + experts + experts + 1 + 2 * tokens * used) * sizeof(int32_t);
+}
+
+static expert_groups groups_at(const cpu_context *c, const cpu_step *s) {
+    const size_t experts = s->op->in[0]->ne[2], pairs = c->in->tokens * s->op->used;
+    int32_t     *at = (int32_t *)(c->memory + c->items[s->groups].offset);
+    return (expert_groups){ .active = at, .begin = at + 1 + experts, .token = at + 2 + 2 * experts, .pair = at + 2 + 2 * experts + pairs };
+}
+
+/* ---- sharing the work ----------------------------------------------------------------------------------------------- */
+
+/* Row-wise ops: whole rows; `total` values are shared in chunks. Elementwise ops on a single long row are cut inside it. */
+typedef struct {
+    size_t tasks, rows_per_task, pieces_per_row, piece;
+} row_split;
+
+static row_split split_rows(size_t rows, size_t n, bool may_cut, size_t cost) {
+    const size_t per_task = max_size(1, VALUES_PER_TASK / cost);
+    if (may_cut && n > 2 * per_task) {
+        const size_t pieces = n / per_task;
+        return (row_split){ rows * pieces, 1, pieces, (size_t)round_up((n + pieces - 1) / pieces, 16) };
+    }
+    const size_t per = max_size(1, per_task / max_size(1, n));
+    return (row_split){ (rows + per - 1) / per, per, 1, n };
+}
+
+static row_split split_of(const cpu_step *s, const cpu_context *c) {
+    const op *o = s->op;
+    if (s->kind == STEP_QUANTISE) return split_rows(rows_of(c, o->in[1]), o->in[1]->ne[0], false, 1);
+    switch (o->kind) {
+    case OP_GEGLU:
+    case OP_SOFTCAP: return split_rows(rows_of(c, o->out), o->out->ne[0], true, 2);
+    case OP_ADD:
+    case OP_SCALE: return split_rows(rows_of(c, o->out), o->out->ne[0], true, 1);
+    case OP_KV_STORE: return split_rows(c->in->tokens, o->in[0]->ne[0] * o->in[0]->ne[1], false, 1);
+    case OP_ROPE_TABLE: return split_rows(c->in->tokens, o->out->ne[0], false, 16);
+    case OP_ROUTE: return split_rows(c->in->tokens, o->in[0]->ne[0], false, 16);
+    case OP_EXPERT_SUM: return split_rows(c->in->tokens, o->in[0]->ne[0] * o->used, false, 1);
+    default: return split_rows(rows_of(c, o->out), o->out->ne[0], false, 1);
+    }
+}
+
+/* Weight rows for one task of a matmul: enough bytes to stream well, few enough that every thread gets several. */
+static size_t matmul_rows_per_task(const cpu_context *c, const tensor *w, size_t columns) {
+    const quant_format *f = quant_format_of(w->type);
+    const size_t        row = (size_t)quant_row_bytes(f, w->ne[0]), multiple = c->kernels->row_multiple;
+    size_t              rows = WEIGHT_BYTES_PER_TASK / max_size(1, row * (columns > 8 ? 2 : 1));
+    const size_t        fair = w->ne[1] / (4 * c->threads);
+    if (rows > fair) rows = fair;
+    rows = rows / multiple * multiple;
+    return max_size(rows, multiple);
+}
+
+static size_t matmul_chunks(const cpu_context *c, const tensor *w, size_t columns) {
+    const size_t per = matmul_rows_per_task(c, w, columns);
+    return (w->ne[1] + per - 1) / per;
+}
+
+static attention_job attention_of(const cpu_step *s, const cpu_context *c) {
+    const op       *o = s->op;
+    const kv_layer *kv = &c->in->kv[o->layer];
+    return (attention_job){
+        .q = value(c, o->in[0]), .out = value(c, o->out), .kv = { kv->k, kv->v, kv->type, kv->slots, kv->kv_heads, kv->head },
+        .heads = o->in[0]->ne[1], .tokens = c->in->tokens, .start = c->in->start, .window = o->window,
+    };
+}
+
+size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
+    const op *o = s->op;
+    if (s->kind == STEP_GROUP) return 1;
+    if (o->out && count_of(c, o->out) == 0) return 0;
+    if (s->kind == STEP_OP) {
+        switch (o->kind) {
+        case OP_MATMUL: return matmul_chunks(c, o->in[0], count_of(c, o->in[1]));
+        case OP_MATMUL_EXPERTS: return (size_t)groups_at(c, s).active[0] * matmul_chunks(c, o->in[0], 1);
+        case OP_ATTENTION: {
+            const attention_job job = attention_of(s, c);
+            return c->kernels->attention_tasks(&job);
+        }
+        default: break;
+        }
+    }
+    return split_of(s, c).tasks;
+}
+
+/* ---- the ops -------------------------------------------------------------------------------------------------------- */
+
+static void run_matmul(const cpu_step *s, const cpu_context *c, size_t chunk, const matmul_job *shared, void *scratch) {
+    const tensor *w = s->op->in[0];
+    matmul_job    job = *shared;
+    job.row_bytes = (size_t)quant_row_bytes(quant_format_of(w->type), w->ne[0]);
+    job.k = w->ne[0];
+    job.type = w->type;
+    job.y = value(c, s->op->out);
+    job.y_stride = w->ne[1];
+    if (s->quantised >= 0) job.x8 = quantised(c, s->quantised, rows_of(c, s->op->in[1]), w->ne[0]);
+    else job.x = value(c, s->op->in[1]);
+    const size_t per = matmul_rows_per_task(c, w, s->op->kind == OP_MATMUL ? job.columns : 1);
+    const size_t first = chunk * per, last = min_size(first + per, w->ne[1]);
+    (s->quantised >= 0 ? c->kernels->matmul_q8 : c->kernels->matmul_f32)(&job, first, last, scratch);
+}
+
+static void run_dense_matmul(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
+    run_matmul(s, c, task, &(matmul_job){ .w = s->op->in[0]->data, .columns = count_of(c, s->op->in[1]) }, scratch);
+}
+
+static void run_expert_matmul(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
+    const tensor       *w = s->op->in[0];
+    const expert_groups g = groups_at(c, s);
+    const size_t        chunks = matmul_chunks(c, w, 1);
+    const int32_t       expert = g.active[1 + task / chunks], begin = g.begin[expert];
+    const uint64_t      bytes = quant_row_bytes(quant_format_of(w->type), w->ne[0]) * w->ne[1];
+    matmul_job          job = {
+                 .w = (const uint8_t *)w->data + (size_t)expert * bytes,
+                 .columns = (size_t)(g.begin[expert + 1] - begin),
+                 .x_index = (s->op->in[1]->ne[1] == 1 ? g.token : g.pair) + begin,
+                 .y_index = g.pair + begin,
+    };
+    run_matmul(s, c, task % chunks, &job, scratch);
+}
+
+/* Counting sort of the pairs by expert; within an expert in the order of the tokens. */
+static void run_group(const cpu_step *s, const cpu_context *c) {
+    const op           *o = s->op;
+    const expert_groups g = groups_at(c, s);
+    const size_t        experts = o->in[0]->ne[2], used = o->used;
+    memset(g.begin, 0, (experts + 1) * sizeof *g.begin);
+    for (size_t t = 0; t < c->in->tokens; t++) {
+        const int32_t *ids = (const int32_t *)row(c, o->in[2], t);
+        for (size_t i = 0; i < used; i++) g.begin[ids[i] + 1]++;
+    }
+    g.active[0] = 0;
+    for (size_t x = 0; x < experts; x++) {
+        if (g.begin[x + 1]) g.active[1 + g.active[0]++] = (int32_t)x;
+        g.begin[x + 1] += g.begin[x];
+    }
+    for (size_t t = 0; t < c->in->tokens; t++) { /* fill; begin[x] moves to the end of x, which is the begin of x + 1 */
+        const int32_t *ids = (const int32_t *)row(c, o->in[2], t);
+        for (size_t i = 0; i < used; i++) {
+            const int32_t at = g.begin[ids[i]]++;
+            g.token[at] = (int32_t)t;
+            g.pair[at] = (int32_t)(t * used + i);
+        }
+    }
+    memmove(g.begin + 1, g.begin, experts * sizeof *g.begin);
+    g.begin[0] = 0;
+}
+
+/* The `used` likeliest experts and their weights: softmax over all, the largest (ties: lowest index first), made to sum
+ * to 1, then each times its own scale. */
+static void route_row(float *out, const float *logits, const float *scale, size_t experts, size_t used) {
+    int32_t ids[MOST_EXPERTS_USED];
+    double  weights[MOST_EXPERTS_USED], most = logits[0], sum = 0;
+    for (size_t x = 0; x < experts; x++) most = logits[x] > most ? logits[x] : most;
+    for (size_t i = 0; i < used; i++) {
+        size_t best = experts;
+        for (size_t x = 0; x < experts; x++) {
+            bool taken = false;
+            for (size_t j = 0; j < i; j++) taken |= ids[j] == (int32_t)x;
+            if (!taken && (best == experts || logits[x] > logits[best])) best = x;
+        }
+        if (best == experts) best = i; /* only with NaN, which the logits will show */
+        ids[i] = (int32_t)best;
+        weights[i] = exp(logits[best] - most);
+        sum += weights[i];
+    }
+    memcpy(out, ids, used * sizeof *ids);
+    for (size_t i = 0; i < used; i++) out[used + i] = (float)(weights[i] / sum) * (scale ? scale[ids[i]] : 1);
+}
+
+static void rope_table_row(float *table, const float *frequencies, size_t pairs, uint64_t position) {
+    for (size_t j = 0; j < pairs; j++) {
+        const float angle = (float)position * frequencies[j];
+        table[j] = cosf(angle);
+        table[pairs + j] = sinf(angle);
+    }
+}
+
+static void store_row(const cpu_step *s, const cpu_context *c, size_t t) {
+    const op           *o = s->op;
+    const kv_layer     *kv = &c->in->kv[o->layer];
+    const size_t        n = kv->kv_heads * kv->head, bytes = (size_t)quant_row_bytes(quant_format_of(kv->type), n);
+    const size_t        slot = (size_t)((c->in->start + t) % kv->slots);
+    c->kernels->store(kv->k + slot * bytes, kv->type, row(c, o->in[0], t * o->in[0]->ne[1]), n);
+    c->kernels->store(kv->v + slot * bytes, kv->type, row(c, o->in[1], t * o->in[1]->ne[1]), n);
+}
+
+/* Values [from, from + n) of row r. */
+static void run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t from, size_t n) {
+    const op          *o = s->op;
+    const cpu_kernels *k = c->kernels;
+    const tensor      *a = o->in[0], *b = o->in[1];
+    switch (o->kind) {
+    case OP_EMBED: {
+        const size_t bytes = (size_t)quant_row_bytes(quant_format_of(a->type), a->ne[0]);
+        k->load_row(row(c, o->out, r), a->type, (const uint8_t *)a->data + (size_t)c->in->ids[r] * bytes, o->factor, n);
+        break;
+    }
+    case OP_RMS_NORM: k->rms_norm(row(c, o->out, r), row(c, a, r), b ? b->data : NULL, o->factor, n); break;
+    case OP_ROPE_TABLE: rope_table_row(row(c, o->out, r), a->data, a->ne[0], c->in->start + r); break;
+    case OP_ROPE:
+        memcpy(row(c, o->out, r), row(c, a, r), n * sizeof(float));
+        k->rope(row(c, o->out, r), row(c, b, r / a->ne[1]), n);
+        break;
+    case OP_KV_STORE: store_row(s, c, r); break;
+    case OP_GEGLU: k->geglu(row(c, o->out, r) + from, row(c, a, r) + from, row(c, b, r) + from, n); break;
+    case OP_ADD: k->add(row(c, o->out, r) + from, row(c, a, r) + from, row(c, b, r) + from, n); break;
+    case OP_SCALE: k->scale(row(c, o->out, r) + from, row(c, a, r) + from, o->factor, n); break;
+    case OP_SOFTCAP: k->softcap(row(c, o->out, r) + from, row(c, a, r) + from, o->factor, n); break;
+    case OP_ROUTE: route_row(row(c, o->out, r), row(c, a, r), b ? b->data : NULL, a->ne[0], o->used); break;
+    case OP_EXPERT_SUM: {
+        float       *y = row(c, o->out, r);
+        const float *weights = row(c, b, r) + o->used;
+        memset(y, 0, o->out->ne[0] * sizeof *y);
+        for (size_t i = 0; i < o->used; i++) k->add_scaled(y, row(c, a, r * o->used + i), weights[i], o->out->ne[0]);
+        break;
+    }
+    case OP_SELECT_ROWS: memcpy(row(c, o->out, r), row(c, a, (size_t)c->in->output_rows[r]), n * sizeof(float)); break;
+    default: break; /* matmuls and attention are cut otherwise */
+    }
+}
+
+static void run_rows(const cpu_step *s, const cpu_context *c, size_t task) {
+    const row_split split = split_of(s, c);
+    const op       *o = s->op;
+    if (s->kind == STEP_QUANTISE) {
+        const tensor *x = o->in[1];
+        const size_t  first = task * split.rows_per_task, rows = rows_of(c, x), k = x->ne[0];
+        q8            out = quantised(c, s->quantised, rows, k);
+        out = (q8){ out.q + first * k, out.d + first * (k / 32), out.s + first * (k / 16) };
+        c->kernels->quantise(out, row(c, x, first), min_size(split.rows_per_task, rows - first), k);
+        return;
+    }
+    const size_t n = o->out ? o->out->ne[0] : 0;
+    if (split.pieces_per_row > 1) {
+        const size_t from = task % split.pieces_per_row * split.piece;
+        if (from < n) run_row(s, c, task / split.pieces_per_row, from, min_size(split.piece, n - from));
+        return;
+    }
+    const size_t rows = o->kind == OP_KV_STORE ? c->in->tokens : rows_of(c, o->out);
+    const size_t last = min_size((task + 1) * split.rows_per_task, rows);
+    for (size_t r = task * split.rows_per_task; r < last; r++) run_row(s, c, r, 0, n);
+}
+
+void cpu_step_run(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
+    if (s->kind == STEP_GROUP) {
+        run_group(s, c);
+        return;
+    }
+    if (s->kind == STEP_OP && s->op->kind == OP_MATMUL) run_dense_matmul(s, c, task, scratch);
+    else if (s->kind == STEP_OP && s->op->kind == OP_MATMUL_EXPERTS) run_expert_matmul(s, c, task, scratch);
+    else if (s->kind == STEP_OP && s->op->kind == OP_ATTENTION) {
+        const attention_job job = attention_of(s, c);
+        c->kernels->attention(&job, task, scratch);
+    } else run_rows(s, c, task);
+}

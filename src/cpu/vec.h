@@ -1,0 +1,46 @@
+/* What all vocabularies of the vector kernels share. A vocabulary (vec_avx2.h, vec_avx512.h, vec_neon.h, vec_wasm.h) gives
+ * the types f32x8 (8 floats), i32x8 (8 integers), b32 (32 bytes), wide_f and wide_i (WIDE floats or integers: what a
+ * register holds, the rows of a panel) and small functions on them; the kernels in simd_*.h are written once, in these
+ * words. */
+
+#ifndef GM_CPU_VEC_H
+#define GM_CPU_VEC_H
+
+#include "base/base.h"
+
+#include <string.h>
+
+/* Kernels are built from functions that take constants (a format, a tile's size) and must vanish in the caller. */
+#if defined(__GNUC__)
+#define INLINE static inline __attribute__((always_inline, unused))
+#else
+#define INLINE static inline
+#endif
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define UNROLL _Pragma("GCC unroll 16")
+#else
+#define UNROLL
+#endif
+
+INLINE uint16_t load_u16(const uint8_t *p) {
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE uint32_t load_u32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE uint64_t load_u64(const uint8_t *p) {
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+#endif

@@ -1,0 +1,262 @@
+/* The GGUF writer. Metadata and infos are gathered in memory; the tensors' data streams through to the sink. */
+
+#include "base/buffer.h"
+#include "base/table.h"
+#include "gguf/gguf.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WRITER_ALIGNMENT = 32 };
+
+struct gguf_writer {
+    arena     memory; /* names, for the tables of what is there */
+    table     keys, names;
+    buffer    values, infos;
+    uint64_t  value_count, tensor_count, tensor_capacity, data_bytes;
+    uint64_t *sizes; /* bytes of each tensor, without padding */
+    uint32_t  alignment;
+    gguf_sink sink;
+    void     *user;
+    uint64_t  head_bytes, current, written; /* the tensor that is being written, and how much of it is */
+    error     failure;                      /* the first one; it sticks */
+};
+
+gm_status gguf_writer_new(gguf_writer **out, error *e) {
+    gguf_writer *w = *out = calloc(1, sizeof *w);
+    if (!w) return fail_memory(e, "a GGUF writer", sizeof *w);
+    w->alignment = WRITER_ALIGNMENT;
+    return GM_OK;
+}
+
+void gguf_writer_free(gguf_writer *w) {
+    if (!w) return;
+    arena_free(&w->memory);
+    table_free(&w->keys);
+    table_free(&w->names);
+    buffer_free(&w->values);
+    buffer_free(&w->infos);
+    free(w->sizes);
+    free(w);
+}
+
+static gm_status report(const gguf_writer *w, error *e) {
+    if (!w->failure.status) return GM_OK;
+    return fail(e, w->failure.status, "%s", w->failure.why);
+}
+
+/* ---- metadata and infos ---- */
+
+static void put_u32(buffer *b, uint32_t value) { buffer_append(b, &value, sizeof value); }
+
+static void put_u64(buffer *b, uint64_t value) { buffer_append(b, &value, sizeof value); }
+
+static void put_str(buffer *b, str text) {
+    put_u64(b, text.length);
+    buffer_str(b, text);
+}
+
+/* Notes a name; false when something is wrong with it, or was before. */
+static bool new_name(gguf_writer *w, table *names, const char *what, const char *name, size_t longest) {
+    str text = str_of(name);
+    if (w->failure.status) return false;
+    if (w->sink) return fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s' comes after the head was written", what, text.data), false;
+    if (!text.length || text.length > longest) {
+        return fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s': a name has 1 to %zu bytes", what, text.data, longest), false;
+    }
+    const char *copy = arena_copy(&w->memory, text);
+    bool no_memory = false;
+    if (copy && table_add(names, (str){ copy, text.length }, 0, &no_memory)) return true;
+    if (!copy || no_memory) fail_memory(&w->failure, "names", text.length);
+    else fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s' is there already", what, text.data);
+    return false;
+}
+
+static bool start_value(gguf_writer *w, const char *key, uint32_t type) {
+    if (!new_name(w, &w->keys, "metadata key", key, 65535)) return false;
+    put_str(&w->values, str_of(key));
+    put_u32(&w->values, type);
+    w->value_count++;
+    return true;
+}
+
+static void write_scalar(gguf_writer *w, const char *key, gguf_value_type type, const void *value, size_t bytes) {
+    if (start_value(w, key, type)) buffer_append(&w->values, value, bytes);
+}
+
+void gguf_write_u32(gguf_writer *w, const char *key, uint32_t value) {
+    if (str_is(str_of(key), "general.alignment")) {
+        if (value < 8 || (value & (value - 1))) {
+            fail(&w->failure, GM_BAD_ARGUMENT, "general.alignment %u is no power of two of at least 8", value);
+            return;
+        }
+        w->alignment = value;
+    }
+    write_scalar(w, key, GGUF_U32, &value, sizeof value);
+}
+
+void gguf_write_i32(gguf_writer *w, const char *key, int32_t value) { write_scalar(w, key, GGUF_I32, &value, sizeof value); }
+
+void gguf_write_u64(gguf_writer *w, const char *key, uint64_t value) { write_scalar(w, key, GGUF_U64, &value, sizeof value); }
+
+void gguf_write_f32(gguf_writer *w, const char *key, float value) { write_scalar(w, key, GGUF_F32, &value, sizeof value); }
+
+void gguf_write_bool(gguf_writer *w, const char *key, bool value) {
+    const uint8_t byte = value;
+    write_scalar(w, key, GGUF_BOOL, &byte, 1);
+}
+
+void gguf_write_str(gguf_writer *w, const char *key, str value) {
+    if (start_value(w, key, GGUF_STRING)) put_str(&w->values, value);
+}
+
+void gguf_write_array(gguf_writer *w, const char *key, gguf_value_type item, const void *items, uint64_t count) {
+    static const uint8_t bytes[] = { [GGUF_U8] = 1,  [GGUF_I8] = 1,  [GGUF_U16] = 2,  [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
+                                     [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8 };
+    if ((size_t)item >= COUNT_OF(bytes) || !bytes[item] || count > SIZE_MAX / bytes[item]) {
+        fail(&w->failure, GM_BAD_ARGUMENT, "metadata key '%s': items of type %d are not of a fixed size, or too many", key, (int)item);
+        return;
+    }
+    if (!start_value(w, key, GGUF_ARRAY)) return;
+    put_u32(&w->values, item);
+    put_u64(&w->values, count);
+    buffer_append(&w->values, items, (size_t)count * bytes[item]);
+}
+
+void gguf_write_strings(gguf_writer *w, const char *key, const str *items, uint64_t count) {
+    if (!start_value(w, key, GGUF_ARRAY)) return;
+    put_u32(&w->values, GGUF_STRING);
+    put_u64(&w->values, count);
+    for (uint64_t i = 0; i < count; i++) put_str(&w->values, items[i]);
+}
+
+/* Bytes of the tensor; false when its shape does not go with its type. */
+static bool tensor_bytes(const quant_format *format, uint32_t dims, const uint64_t *ne, uint64_t *bytes) {
+    if (!format || dims < 1 || dims > 4 || !ne[0] || ne[0] % format->block) return false;
+    if (!mul_u64(ne[0] / format->block, format->bytes, bytes)) return false;
+    for (uint32_t i = 1; i < dims; i++) {
+        if (!ne[i] || !mul_u64(*bytes, ne[i], bytes)) return false;
+    }
+    return true;
+}
+
+static uint64_t padding(const gguf_writer *w, uint64_t bytes) { return (w->alignment - bytes % w->alignment) % w->alignment; }
+
+static bool remember_size(gguf_writer *w, uint64_t bytes) {
+    if (w->tensor_count == w->tensor_capacity) {
+        const uint64_t capacity = w->tensor_capacity ? w->tensor_capacity * 2 : 64;
+        uint64_t *sizes = realloc(w->sizes, (size_t)capacity * sizeof *sizes);
+        if (!sizes) return fail_memory(&w->failure, "tensor infos", capacity * sizeof *sizes), false;
+        w->sizes = sizes;
+        w->tensor_capacity = capacity;
+    }
+    w->sizes[w->tensor_count++] = bytes;
+    return true;
+}
+
+void gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, uint32_t dims, const uint64_t *ne) {
+    uint64_t bytes = 0;
+    if (!new_name(w, &w->names, "tensor", name, 255)) return;
+    if (!tensor_bytes(quant_format_of((uint32_t)type), dims, ne, &bytes)) {
+        fail(&w->failure, GM_BAD_ARGUMENT, "tensor '%s': its shape does not go with its type %d", name, (int)type);
+        return;
+    }
+    if (!remember_size(w, bytes)) return;
+    put_str(&w->infos, str_of(name));
+    put_u32(&w->infos, dims);
+    for (uint32_t i = 0; i < dims; i++) put_u64(&w->infos, ne[i]);
+    put_u32(&w->infos, type);
+    put_u64(&w->infos, 0); /* the offset: known once the alignment is settled */
+}
+
+/* Offsets are the last 8 bytes of each info; they are set from the sizes, in order. */
+static gm_status set_offsets(gguf_writer *w) {
+    uint64_t offset = 0;
+    char *at = w->infos.data;
+    for (uint64_t i = 0; i < w->tensor_count; i++) {
+        uint64_t name = 0, after = 0;
+        uint32_t dims = 0;
+        memcpy(&name, at, sizeof name);
+        memcpy(&dims, at + 8 + name, sizeof dims);
+        at += 8 + name + 4 + 8 * (size_t)dims + 4;
+        memcpy(at, &offset, sizeof offset);
+        at += 8;
+        if (!add_u64(offset, w->sizes[i], &after) || !add_u64(after, padding(w, after), &offset)) {
+            return fail(&w->failure, GM_BAD_ARGUMENT, "the tensors together need more bytes than 64 bits count");
+        }
+    }
+    w->data_bytes = offset;
+    return GM_OK;
+}
+
+/* ---- output ---- */
+
+static gm_status emit(gguf_writer *w, const void *data, size_t length) {
+    if (w->failure.status) return w->failure.status;
+    if (length && !w->sink(w->user, data, length)) return fail(&w->failure, GM_IO, "writing the file failed");
+    return GM_OK;
+}
+
+static void emit_padding(gguf_writer *w, uint64_t behind) {
+    static const uint8_t zeros[256];
+    for (uint64_t left = padding(w, behind); left;) {
+        const uint64_t n = left < sizeof zeros ? left : sizeof zeros;
+        if (emit(w, zeros, (size_t)n)) return;
+        left -= n;
+    }
+}
+
+gm_status gguf_writer_head(gguf_writer *w, gguf_sink sink, void *user, error *e) {
+    if (w->sink) fail(&w->failure, GM_BAD_ARGUMENT, "the head was written already");
+    if (w->values.failed || w->infos.failed) fail_memory(&w->failure, "metadata", w->values.length + w->infos.length);
+    if (w->failure.status || set_offsets(w)) return report(w, e);
+    w->sink = sink;
+    w->user = user;
+    buffer start = { 0 };
+    buffer_text(&start, "GGUF");
+    put_u32(&start, 3);
+    put_u64(&start, w->tensor_count);
+    put_u64(&start, w->value_count);
+    if (start.failed) fail_memory(&w->failure, "the header", 24);
+    w->head_bytes = start.length + w->values.length + w->infos.length;
+    emit(w, start.data, start.length);
+    emit(w, w->values.data, w->values.length);
+    emit(w, w->infos.data, w->infos.length);
+    emit_padding(w, w->head_bytes);
+    w->head_bytes += padding(w, w->head_bytes);
+    buffer_free(&start);
+    return report(w, e);
+}
+
+gm_status gguf_writer_data(gguf_writer *w, const void *data, uint64_t length, error *e) {
+    const uint8_t *at = data;
+    if (!w->sink) fail(&w->failure, GM_BAD_ARGUMENT, "tensor data comes before the head");
+    while (length && !w->failure.status) {
+        if (w->current == w->tensor_count) {
+            fail(&w->failure, GM_BAD_ARGUMENT, "%llu bytes more than the tensors have", (unsigned long long)length);
+            break;
+        }
+        const uint64_t left = w->sizes[w->current] - w->written, n = length < left ? length : left;
+        emit(w, at, (size_t)n);
+        at += n;
+        length -= n;
+        w->written += n;
+        if (w->written == w->sizes[w->current]) {
+            emit_padding(w, w->written); /* every tensor starts aligned, so its size alone says how much */
+            w->current++;
+            w->written = 0;
+        }
+    }
+    return report(w, e);
+}
+
+gm_status gguf_writer_end(gguf_writer *w, error *e) {
+    if (!w->sink) fail(&w->failure, GM_BAD_ARGUMENT, "the file ends before its head was written");
+    if (w->current < w->tensor_count) {
+        fail(&w->failure, GM_BAD_ARGUMENT, "the data of %llu of %llu tensors is missing", (unsigned long long)(w->tensor_count - w->current),
+             (unsigned long long)w->tensor_count);
+    }
+    return report(w, e);
+}
+
+uint64_t gguf_writer_size(const gguf_writer *w) { return w->head_bytes + w->data_bytes; }

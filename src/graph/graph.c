@@ -1,0 +1,190 @@
+/* Building graphs: every op with its shape rule. */
+
+#include "graph/graph.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const op_names[OP_COUNT] = {
+    [OP_EMBED] = "embed",         [OP_RMS_NORM] = "rms_norm",
+    [OP_MATMUL] = "matmul",       [OP_ROPE_TABLE] = "rope_table",
+    [OP_ROPE] = "rope",           [OP_KV_STORE] = "kv_store",
+    [OP_ATTENTION] = "attention", [OP_GEGLU] = "geglu",
+    [OP_ADD] = "add",             [OP_SCALE] = "scale",
+    [OP_SOFTCAP] = "softcap",     [OP_ROUTE] = "route",
+    [OP_SELECT_ROWS] = "select_rows", [OP_MATMUL_EXPERTS] = "matmul_experts",
+    [OP_EXPERT_SUM] = "expert_sum",
+};
+
+const char *op_name(op_kind kind) { return kind < OP_COUNT ? op_names[kind] : "unknown op"; }
+
+void graph_free(graph *g) {
+    arena_free(&g->memory);
+    free(g->ops);
+    memset(g, 0, sizeof *g);
+}
+
+static tensor *new_tensor(graph *g, tensor t) {
+    tensor *out = arena_alloc(&g->memory, sizeof *out);
+    if (!out) {
+        fail_memory(&g->problem, "a tensor of the graph", sizeof *out);
+        return NULL;
+    }
+    *out = t;
+    return out;
+}
+
+tensor *graph_weight(graph *g, const char *name, quant_type type, const uint64_t ne[3], const void *data) {
+    return new_tensor(g, (tensor){ .kind = TENSOR_WEIGHT, .type = type, .ne = { ne[0], ne[1], ne[2] }, .data = data, .name = name });
+}
+
+static tensor *new_value(graph *g, tensor_axis axis, uint64_t n, uint64_t rows) {
+    tensor *t = new_tensor(g, (tensor){ .kind = TENSOR_VALUE,
+                                        .type = TYPE_F32,
+                                        .ne = { n, rows, 1 },
+                                        .axis = axis,
+                                        .row_stride = n,
+                                        .token_stride = n * rows });
+    if (t) t->index = (uint32_t)g->value_count++;
+    return t;
+}
+
+/* Appends the op and makes its result; notes `what` when the shapes do not fit. */
+static tensor *append(graph *g, bool fits, op what, tensor_axis axis, uint64_t n, uint64_t rows) {
+    if (g->problem.status) return NULL;
+    if (!fits) {
+        const tensor *a = what.in[0], *b = what.in[1];
+        fail(&g->problem, GM_BAD_FILE, "%s: shapes do not fit: [%llu, %llu]%s%s and [%llu, %llu]", op_name(what.kind),
+             a ? (unsigned long long)a->ne[0] : 0, a ? (unsigned long long)a->ne[1] : 0, a && a->name ? " " : "",
+             a && a->name ? a->name : "", b ? (unsigned long long)b->ne[0] : 0, b ? (unsigned long long)b->ne[1] : 0);
+        return NULL;
+    }
+    if (g->op_count == g->op_capacity) {
+        const size_t capacity = g->op_capacity ? 2 * g->op_capacity : 256;
+        op *ops = realloc(g->ops, capacity * sizeof *ops);
+        if (!ops) {
+            fail_memory(&g->problem, "the graph's ops", capacity * sizeof *ops);
+            return NULL;
+        }
+        g->ops = ops;
+        g->op_capacity = capacity;
+    }
+    if (n) what.out = new_value(g, axis, n, rows);
+    if (n && !what.out) return NULL;
+    g->ops[g->op_count++] = what;
+    return what.out;
+}
+
+static bool contiguous(const tensor *t) { return t->row_stride == t->ne[0] && t->token_stride == t->ne[0] * t->ne[1]; }
+
+static bool same_shape(const tensor *a, const tensor *b) {
+    return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->axis == b->axis;
+}
+
+tensor *graph_embed(graph *g, tensor *table, float factor) {
+    if (!table) return NULL;
+    return append(g, true, (op){ .kind = OP_EMBED, .in = { table }, .factor = factor }, AXIS_TOKENS, table->ne[0], 1);
+}
+
+tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps) {
+    if (!x) return NULL;
+    return append(g, !weight || weight->ne[0] == x->ne[0], (op){ .kind = OP_RMS_NORM, .in = { x, weight }, .factor = eps },
+                  x->axis, x->ne[0], x->ne[1]);
+}
+
+tensor *graph_matmul(graph *g, tensor *weight, tensor *x) {
+    if (!weight || !x) return NULL;
+    return append(g, weight->ne[0] == x->ne[0] && x->ne[1] == 1 && contiguous(x), (op){ .kind = OP_MATMUL, .in = { weight, x } },
+                  x->axis, weight->ne[1], 1);
+}
+
+tensor *graph_rope_table(graph *g, tensor *frequencies) {
+    if (!frequencies) return NULL;
+    return append(g, true, (op){ .kind = OP_ROPE_TABLE, .in = { frequencies } }, AXIS_TOKENS, 2 * frequencies->ne[0], 1);
+}
+
+tensor *graph_rope(graph *g, tensor *x, tensor *table) {
+    if (!x || !table) return NULL;
+    return append(g, x->ne[0] == table->ne[0], (op){ .kind = OP_ROPE, .in = { x, table } }, x->axis, x->ne[0], x->ne[1]);
+}
+
+void graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer) {
+    if (!keys || !values) return;
+    append(g, same_shape(keys, values) && contiguous(keys) && contiguous(values),
+           (op){ .kind = OP_KV_STORE, .in = { keys, values }, .layer = layer }, AXIS_TOKENS, 0, 0);
+}
+
+tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window) {
+    if (!queries) return NULL;
+    return append(g, contiguous(queries), (op){ .kind = OP_ATTENTION, .in = { queries }, .layer = layer, .window = window },
+                  queries->axis, queries->ne[0], queries->ne[1]);
+}
+
+tensor *graph_geglu(graph *g, tensor *gate, tensor *up) {
+    if (!gate || !up) return NULL;
+    return append(g, same_shape(gate, up), (op){ .kind = OP_GEGLU, .in = { gate, up } }, gate->axis, gate->ne[0], gate->ne[1]);
+}
+
+tensor *graph_add(graph *g, tensor *a, tensor *b) {
+    if (!a || !b) return NULL;
+    return append(g, same_shape(a, b), (op){ .kind = OP_ADD, .in = { a, b } }, a->axis, a->ne[0], a->ne[1]);
+}
+
+tensor *graph_scale(graph *g, tensor *x, float factor) {
+    if (!x) return NULL;
+    return append(g, true, (op){ .kind = OP_SCALE, .in = { x }, .factor = factor }, x->axis, x->ne[0], x->ne[1]);
+}
+
+tensor *graph_softcap(graph *g, tensor *x, float cap) {
+    if (!x) return NULL;
+    return append(g, cap > 0, (op){ .kind = OP_SOFTCAP, .in = { x }, .factor = cap }, x->axis, x->ne[0], x->ne[1]);
+}
+
+tensor *graph_route(graph *g, tensor *logits, tensor *expert_scale, uint32_t used) {
+    if (!logits) return NULL;
+    const bool fits = logits->ne[1] == 1 && used >= 1 && used <= logits->ne[0] &&
+                      (!expert_scale || expert_scale->ne[0] == logits->ne[0]);
+    return append(g, fits, (op){ .kind = OP_ROUTE, .in = { logits, expert_scale }, .used = used }, logits->axis, 2 * used, 1);
+}
+
+tensor *graph_matmul_experts(graph *g, tensor *weight, tensor *x, tensor *routes, uint32_t used) {
+    if (!weight || !x || !routes) return NULL;
+    const bool fits = weight->ne[0] == x->ne[0] && (x->ne[1] == 1 || x->ne[1] == used) && routes->ne[0] == 2 * used && contiguous(x);
+    return append(g, fits, (op){ .kind = OP_MATMUL_EXPERTS, .in = { weight, x, routes }, .used = used }, x->axis, weight->ne[1], used);
+}
+
+tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used) {
+    if (!x || !routes) return NULL;
+    return append(g, x->ne[1] == used && routes->ne[0] == 2 * used, (op){ .kind = OP_EXPERT_SUM, .in = { x, routes }, .used = used },
+                  x->axis, x->ne[0], 1);
+}
+
+tensor *graph_select_rows(graph *g, tensor *x) {
+    if (!x) return NULL;
+    return append(g, x->axis == AXIS_TOKENS, (op){ .kind = OP_SELECT_ROWS, .in = { x } }, AXIS_OUTPUTS, x->ne[0], x->ne[1]);
+}
+
+static tensor *new_view(graph *g, tensor *x, bool fits, uint64_t offset, uint64_t n, uint64_t rows, uint64_t row_stride) {
+    if (g->problem.status || !x) return NULL;
+    if (!fits) {
+        fail(&g->problem, GM_BAD_FILE, "a view of [%llu, %llu] at %llu does not fit a value of [%llu, %llu]", (unsigned long long)n,
+             (unsigned long long)rows, (unsigned long long)offset, (unsigned long long)x->ne[0], (unsigned long long)x->ne[1]);
+        return NULL;
+    }
+    tensor view = *x;
+    view.base = x->base ? x->base : x;
+    view.offset = x->offset + offset;
+    view.ne[0] = n;
+    view.ne[1] = rows;
+    view.row_stride = row_stride;
+    return new_tensor(g, view);
+}
+
+tensor *graph_reshape(graph *g, tensor *x, uint64_t n, uint64_t rows) {
+    return new_view(g, x, x && contiguous(x) && n * rows == x->ne[0] * x->ne[1], 0, n, rows, n);
+}
+
+tensor *graph_slice(graph *g, tensor *x, uint64_t offset, uint64_t n, uint64_t rows) {
+    return new_view(g, x, x && offset + n <= x->ne[0] * x->ne[1] && (rows == 1 || (rows == x->ne[1] && offset + n <= x->ne[0])), offset,
+                    n, rows, x ? x->row_stride : 0);
+}

@@ -1,0 +1,103 @@
+/* What to compute, as a list of ops on tensors. A model is a function that builds a graph; nothing here knows a backend.
+ *
+ * Shapes are those of ONE token: ne[0] is contiguous, ne[1] counts rows within the token (heads, experts). How many tokens
+ * there are is known only when a plan runs; they are the outermost dimension of every value, so a plan made for 256 tokens
+ * also runs 3. After the layers only some rows matter (those whose logits are wanted): values on that side count OUTPUTS. */
+
+#ifndef GM_GRAPH_H
+#define GM_GRAPH_H
+
+#include "base/arena.h"
+#include "gguf/quant.h"
+
+/* The ops. in = [a, b, c] below; every value is f32 unless said otherwise.
+ *
+ *   EMBED           row ids[t] of the table a, times factor
+ *   RMS_NORM        a / sqrt(mean(a²) + eps) · b      over each row; b may be NULL
+ *   MATMUL          weights a [k, m], values b [k]  →  [m]
+ *   ROPE_TABLE      cos and sin of position · frequency a[j] for each token  →  [2 · n/2]: cosines, then sines
+ *   ROPE            rotates the pairs (j, j + n/2) of each row of a by the table b
+ *   KV_STORE        keys a and values b of the tokens go to the cache of `layer`
+ *   ATTENTION       queries a against the cache of `layer`; window 0 sees every position up to its own
+ *   GEGLU           gelu(a) · b
+ *   ADD             a + b
+ *   SCALE           a · factor
+ *   SOFTCAP         factor · tanh(a / factor)
+ *   ROUTE           router logits a [experts], per-expert scale b (may be NULL)  →  [2 · used]: the ids of the `used`
+ *                   likeliest experts as i32 bits, then their weights: p_e / Σ_used p · b_e, p = softmax over all experts
+ *   MATMUL_EXPERTS  weights a [k, m, experts], values b [k, 1 or used], routes c  →  [m, used]
+ *   EXPERT_SUM      Σ_e weight_e · a[:, e], routes b
+ *   SELECT_ROWS     of the tokens of a, those whose outputs are wanted
+ */
+typedef enum {
+    OP_EMBED, OP_RMS_NORM, OP_MATMUL, OP_ROPE_TABLE, OP_ROPE, OP_KV_STORE, OP_ATTENTION, OP_GEGLU, OP_ADD, OP_SCALE,
+    OP_SOFTCAP, OP_ROUTE, OP_MATMUL_EXPERTS, OP_EXPERT_SUM, OP_SELECT_ROWS,
+    OP_COUNT,
+} op_kind;
+
+const char *op_name(op_kind kind);
+
+typedef enum { TENSOR_WEIGHT, TENSOR_VALUE } tensor_kind;
+typedef enum { AXIS_TOKENS, AXIS_OUTPUTS } tensor_axis;
+
+typedef struct tensor tensor;
+struct tensor {
+    tensor_kind kind;
+    quant_type  type;
+    uint64_t    ne[3];      /* a value: [n, rows]; a weight: as in the file, missing dimensions 1 */
+    tensor_axis axis;       /* what a value has one of: tokens or outputs */
+    uint64_t    row_stride; /* values: elements from row to row, and from token to token */
+    uint64_t    token_stride;
+    tensor     *base;       /* a view: into this value, `offset` elements on; NULL otherwise */
+    uint64_t    offset;
+    const void *data;       /* a weight's bytes */
+    const char *name;       /* a weight's, for messages */
+    uint32_t    index;      /* a value's number, for the plan */
+};
+
+typedef struct {
+    op_kind  kind;
+    tensor  *out;   /* NULL for KV_STORE */
+    tensor  *in[3];
+    float    factor; /* EMBED, SCALE, SOFTCAP; eps of RMS_NORM */
+    uint32_t layer;  /* KV_STORE, ATTENTION: whose cache */
+    uint32_t window; /* ATTENTION */
+    uint32_t used;   /* ROUTE and the expert ops */
+} op;
+
+typedef struct {
+    arena    memory;
+    op      *ops;
+    size_t   op_count, op_capacity;
+    size_t   value_count;
+    tensor  *result; /* set by the builder: what the caller reads after a run */
+    error    problem; /* the first shape that did not fit, or no memory; builders go on and ask at the end */
+} graph; /* zero-initialise */
+
+void graph_free(graph *g);
+
+/* A tensor over weights that lie somewhere else. */
+tensor *graph_weight(graph *g, const char *name, quant_type type, const uint64_t ne[3], const void *data);
+
+/* Each appends an op and returns its result; a shape that does not fit is noted in g->problem. A NULL input gives NULL. */
+tensor *graph_embed(graph *g, tensor *table, float factor);
+tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps); /* weight NULL: none */
+tensor *graph_matmul(graph *g, tensor *weight, tensor *x);
+tensor *graph_rope_table(graph *g, tensor *frequencies);
+tensor *graph_rope(graph *g, tensor *x, tensor *table);
+void    graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer);
+tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window);
+tensor *graph_geglu(graph *g, tensor *gate, tensor *up);
+tensor *graph_add(graph *g, tensor *a, tensor *b);
+tensor *graph_scale(graph *g, tensor *x, float factor);
+tensor *graph_softcap(graph *g, tensor *x, float cap);
+tensor *graph_route(graph *g, tensor *logits, tensor *expert_scale, uint32_t used);
+tensor *graph_matmul_experts(graph *g, tensor *weight, tensor *x, tensor *routes, uint32_t used);
+tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used);
+tensor *graph_select_rows(graph *g, tensor *x);
+
+/* Views: no op, the same memory. */
+tensor *graph_reshape(graph *g, tensor *x, uint64_t n, uint64_t rows);               /* x must be contiguous */
+tensor *graph_slice(graph *g, tensor *x, uint64_t offset, uint64_t n, uint64_t rows); /* n of each row, or whole rows */
+
+#endif

@@ -1,0 +1,168 @@
+#include "model/config.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { MOST_LAYERS = 1024, MOST_HEADS = 1024, MOST_HEAD_SIZE = 1024, MOST_WIDTH = 1 << 20 };
+
+/* One key of the model's architecture at a time; the first failure sticks in `e`. */
+typedef struct {
+    const gguf *g;
+    str         architecture;
+    char        key[128];
+    error      *e;
+} config_reader;
+
+static const char *key_of(config_reader *r, const char *name) {
+    snprintf(r->key, sizeof r->key, "%.*s.%s", STR_ARGS(r->architecture), name);
+    return r->key;
+}
+
+static void between(config_reader *r, const char *name, uint64_t value, uint64_t least, uint64_t most) {
+    if (r->e->status || (value >= least && value <= most)) return;
+    fail(r->e, GM_BAD_FILE, "metadata key '%s' must be between %llu and %llu, found %llu", key_of(r, name), (unsigned long long)least,
+         (unsigned long long)most, (unsigned long long)value);
+}
+
+static uint32_t read_u32(config_reader *r, const char *name, uint32_t least, uint32_t most) {
+    uint32_t value = 0;
+    if (!r->e->status && !gguf_get_u32(r->g, key_of(r, name), &value, NULL, r->e)) between(r, name, value, least, most);
+    return value;
+}
+
+static uint32_t read_u32_or(config_reader *r, const char *name, uint32_t otherwise, uint32_t least, uint32_t most) {
+    bool found = false;
+    uint32_t value = otherwise;
+    if (!r->e->status && !gguf_get_u32(r->g, key_of(r, name), &value, &found, r->e) && found) between(r, name, value, least, most);
+    return value;
+}
+
+static float read_f32_or(config_reader *r, const char *name, float otherwise) {
+    bool  found = false;
+    float value = otherwise;
+    if (r->e->status || gguf_get_f32(r->g, key_of(r, name), &value, &found, r->e)) return otherwise;
+    if (!isfinite(value) || value < 0) {
+        fail(r->e, GM_BAD_FILE, "metadata key '%s' must be a finite number, not negative, found %g", key_of(r, name), (double)value);
+    }
+    return value;
+}
+
+static void read_per_layer(config_reader *r, const char *name, uint32_t *values, uint32_t layers, uint32_t least, uint32_t most) {
+    if (r->e->status || gguf_get_u32s(r->g, key_of(r, name), values, layers, NULL, r->e)) return;
+    for (uint32_t i = 0; i < layers; i++) between(r, name, values[i], least, most);
+}
+
+/* true = sliding. Either a bool per layer, or a number n: every n-th layer is a full one. */
+static void read_pattern(config_reader *r, bool *sliding, uint32_t layers) {
+    if (r->e->status) return;
+    const char       *key = key_of(r, "attention.sliding_window_pattern");
+    const gguf_value *value = gguf_find(r->g, key);
+    if (!value) {
+        fail(r->e, GM_BAD_FILE, "metadata key '%s' is missing: it says which layers are sliding", key);
+        return;
+    }
+    if (!value->array && value->type != GGUF_BOOL) {
+        uint32_t period = 0;
+        if (gguf_get_u32(r->g, key, &period, NULL, r->e)) return;
+        between(r, "attention.sliding_window_pattern", period, 1, MOST_LAYERS);
+        for (uint32_t i = 0; i < layers && period; i++) sliding[i] = (i + 1) % period != 0;
+        return;
+    }
+    gguf_get_bools(r->g, key, sliding, layers, NULL, r->e);
+}
+
+/* A sharing layer reads the last layer of its own kind that owns a cache. */
+static void find_donors(config_reader *r, model_config *c, uint32_t shared) {
+    const uint32_t owners = c->layers - shared;
+    for (uint32_t i = 0; i < c->layers && !r->e->status; i++) {
+        layer_config *layer = &c->layer[i];
+        layer->owns_kv = i < owners;
+        layer->donor = i;
+        if (layer->owns_kv) continue;
+        uint32_t donor = owners;
+        while (donor > 0 && c->layer[donor - 1].sliding != layer->sliding) donor--;
+        if (donor == 0) {
+            fail(r->e, GM_BAD_FILE, "layer %u shares keys and values, but none of the %u layers that own some is %s", i, owners,
+                 layer->sliding ? "sliding" : "full");
+            return;
+        }
+        layer->donor = donor - 1;
+        if (c->layer[layer->donor].kv_heads != layer->kv_heads) {
+            fail(r->e, GM_BAD_FILE, "layer %u has %u K/V heads, but shares those of layer %u, which has %u", i, layer->kv_heads, layer->donor,
+                 c->layer[layer->donor].kv_heads);
+        }
+    }
+}
+
+static void read_layers(config_reader *r, model_config *c, arena *a) {
+    const size_t n = c->layers;
+    uint32_t *heads = arena_array(a, n, sizeof *heads), *kv_heads = arena_array(a, n, sizeof *kv_heads),
+             *feed_forward = arena_array(a, n, sizeof *feed_forward);
+    bool *sliding = arena_array(a, n, sizeof *sliding);
+    c->layer = arena_array(a, n, sizeof *c->layer);
+    if (!heads || !kv_heads || !feed_forward || !sliding || !c->layer) {
+        fail_memory(r->e, "the layer table", n * sizeof *c->layer);
+        return;
+    }
+    read_pattern(r, sliding, c->layers);
+    read_per_layer(r, "attention.head_count", heads, c->layers, 1, MOST_HEADS);
+    read_per_layer(r, "attention.head_count_kv", kv_heads, c->layers, 1, MOST_HEADS);
+    read_per_layer(r, "feed_forward_length", feed_forward, c->layers, 1, MOST_WIDTH);
+    const uint32_t full = read_u32(r, "attention.key_length", 2, MOST_HEAD_SIZE);
+    const uint32_t small = read_u32_or(r, "attention.key_length_swa", full, 2, MOST_HEAD_SIZE);
+    if (read_u32_or(r, "attention.value_length", full, 2, MOST_HEAD_SIZE) != full ||
+        read_u32_or(r, "attention.value_length_swa", small, 2, MOST_HEAD_SIZE) != small) {
+        fail(r->e, GM_UNSUPPORTED, "keys and values of different sizes are not supported (attention.value_length, attention.value_length_swa)");
+    }
+    if (read_u32_or(r, "rope.dimension_count", full, 0, MOST_HEAD_SIZE) != full ||
+        read_u32_or(r, "rope.dimension_count_swa", small, 0, MOST_HEAD_SIZE) != small) {
+        fail(r->e, GM_UNSUPPORTED, "rope.dimension_count must be the size of a head (%u, and %u on sliding layers)", full, small);
+    }
+    for (uint32_t i = 0; i < c->layers && !r->e->status; i++) {
+        const uint32_t head = sliding[i] ? small : full;
+        c->layer[i] = (layer_config){ .sliding = sliding[i], .heads = heads[i], .kv_heads = kv_heads[i], .head = head, .feed_forward = feed_forward[i] };
+        if (heads[i] % kv_heads[i]) {
+            fail(r->e, GM_BAD_FILE, "layer %u: attention.head_count %u is not a multiple of attention.head_count_kv %u", i, heads[i], kv_heads[i]);
+        }
+        if (head % 2) fail(r->e, GM_BAD_FILE, "layer %u: a head of %u values cannot be rotated in pairs", i, head);
+    }
+    if (!r->e->status) find_donors(r, c, read_u32_or(r, "attention.shared_kv_layers", 0, 0, c->layers - 1));
+}
+
+gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e) {
+    config_reader r = { .g = g, .e = e };
+    *out = (model_config){ 0 };
+    if (gguf_get_str(g, "general.architecture", &r.architecture, NULL, e)) return e->status;
+    if (!str_is(r.architecture, "gemma4")) {
+        return fail(e, GM_UNSUPPORTED, "general.architecture is '%.*s': this program runs 'gemma4' text models", STR_ARGS(r.architecture));
+    }
+    out->layers = read_u32(&r, "block_count", 1, MOST_LAYERS);
+    out->width = read_u32(&r, "embedding_length", 1, MOST_WIDTH);
+    out->context = read_u32(&r, "context_length", 1, 1u << 30);
+    out->window = read_u32(&r, "attention.sliding_window", 1, 1u << 30);
+    out->per_layer_width = read_u32_or(&r, "embedding_length_per_layer_input", 0, 0, MOST_WIDTH);
+    out->experts = read_u32_or(&r, "expert_count", 0, 0, 65536);
+    if (out->experts) {
+        out->experts_used = read_u32(&r, "expert_used_count", 1, out->experts < 64 ? out->experts : 64);
+        out->expert_feed_forward = read_u32(&r, "expert_feed_forward_length", 1, MOST_WIDTH);
+    }
+    out->eps = read_f32_or(&r, "attention.layer_norm_rms_epsilon", 1e-6f);
+    out->softcap = read_f32_or(&r, "final_logit_softcapping", 0);
+    out->rope_base_full = read_f32_or(&r, "rope.freq_base", 1e6f);
+    out->rope_base_sliding = read_f32_or(&r, "rope.freq_base_swa", 1e4f);
+    if (!e->status && (out->rope_base_full < 1 || out->rope_base_sliding < 1)) {
+        fail(e, GM_BAD_FILE, "rope.freq_base and rope.freq_base_swa must be at least 1, found %g and %g", (double)out->rope_base_full,
+             (double)out->rope_base_sliding);
+    }
+    if (!e->status) read_layers(&r, out, a);
+    const gguf_tensor *embedding = e->status ? NULL : gguf_find_tensor(g, "token_embd.weight");
+    if (!e->status && !embedding) return fail(e, GM_BAD_FILE, "tensor 'token_embd.weight' is missing");
+    if (!e->status) {
+        if (embedding->ne[1] < 1 || embedding->ne[1] > 1u << 24) {
+            return fail(e, GM_BAD_FILE, "tensor 'token_embd.weight' has %llu rows: a vocabulary of 1 to 16777216 was expected",
+                        (unsigned long long)embedding->ne[1]);
+        }
+        out->vocabulary = (uint32_t)embedding->ne[1];
+    }
+    return e->status;
+}

@@ -1,0 +1,217 @@
+/* Writing a model of random numbers: its metadata (gemma4.md §2.2), then its tensors, through a file beside the target. */
+
+#include "model/synth.h"
+
+#include "model/synth_parts.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#ifndef __wasm__
+#include <unistd.h>
+#endif
+
+enum { CHUNK = 4 << 20 }; /* bytes made and written at a time */
+
+/* ---- metadata ---- */
+
+static uint64_t parameter_count(const synth_tensor *tensors, size_t count) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++) sum += tensors[i].fill == FILL_ROPE ? 0 : tensors[i].info.count;
+    return sum;
+}
+
+static void write_general(const synth_plan *plan, uint64_t parameters, gguf_writer *w) {
+    char name[64];
+    const int length = snprintf(name, sizeof name, "Gemma 4 %s, random weights", plan->size->label);
+    gguf_write_str(w, "general.architecture", str_of("gemma4"));
+    gguf_write_str(w, "general.type", str_of("model"));
+    gguf_write_str(w, "general.name", (str){ name, (size_t)length });
+    gguf_write_str(w, "general.size_label", str_of(plan->size->label));
+    gguf_write_u32(w, "general.file_type", plan->quant->file_type);
+    gguf_write_u32(w, "general.quantization_version", 2);
+    if (plan->ollama) {
+        gguf_write_u64(w, "general.parameter_count", parameters);
+    } else {
+        gguf_write_i32(w, "general.sampling.top_k", 64);
+        gguf_write_f32(w, "general.sampling.top_p", 0.95f);
+        gguf_write_f32(w, "general.sampling.temp", 1.0f);
+    }
+}
+
+/* One number if all layers agree, else one for each. */
+static void write_per_layer(gguf_writer *w, const char *key, const int32_t *values, uint32_t layers) {
+    uint32_t equal = 1;
+    while (equal < layers && values[equal] == values[0]) equal++;
+    if (equal == layers) gguf_write_u32(w, key, (uint32_t)values[0]);
+    else gguf_write_array(w, key, GGUF_I32, values, layers);
+}
+
+static void write_layers(const synth_plan *plan, gguf_writer *w) {
+    enum { MOST = 64 };
+    int32_t feed_forward[MOST], kv_heads[MOST];
+    uint8_t sliding[MOST];
+    for (uint32_t i = 0; i < plan->layers && i < MOST; i++) {
+        const bool full = synth_layer_is_full(plan, i);
+        feed_forward[i] = (int32_t)synth_feed_forward(plan, i);
+        kv_heads[i] = (int32_t)(full ? plan->size->kv_heads_full : plan->size->kv_heads_sliding);
+        sliding[i] = !full;
+    }
+    write_per_layer(w, "gemma4.feed_forward_length", feed_forward, plan->layers);
+    write_per_layer(w, "gemma4.attention.head_count_kv", kv_heads, plan->layers);
+    gguf_write_array(w, "gemma4.attention.sliding_window_pattern", GGUF_BOOL, sliding, plan->layers);
+}
+
+static void write_shape(const synth_plan *plan, gguf_writer *w) {
+    const synth_size *size = plan->size;
+    const struct {
+        const char *key;
+        uint32_t    value;
+    } numbers[] = {
+        { "gemma4.block_count", plan->layers },
+        { "gemma4.context_length", size->context },
+        { "gemma4.embedding_length", size->width },
+        { "gemma4.attention.head_count", size->heads },
+        { "gemma4.attention.key_length", 512 },
+        { "gemma4.attention.value_length", 512 },
+        { "gemma4.attention.key_length_swa", 256 },
+        { "gemma4.attention.value_length_swa", 256 },
+        { "gemma4.attention.sliding_window", size->window },
+        { "gemma4.attention.shared_kv_layers", plan->sharing },
+        { "gemma4.rope.dimension_count", 512 },
+        { "gemma4.rope.dimension_count_swa", 256 },
+        { "gemma4.embedding_length_per_layer_input", size->per_layer },
+    };
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) gguf_write_u32(w, numbers[i].key, numbers[i].value);
+    write_layers(plan, w);
+    gguf_write_f32(w, "gemma4.attention.layer_norm_rms_epsilon", 1e-6f);
+    gguf_write_f32(w, "gemma4.rope.freq_base", 1e6f);
+    gguf_write_f32(w, "gemma4.rope.freq_base_swa", 1e4f);
+    gguf_write_f32(w, "gemma4.final_logit_softcapping", 30);
+    if (!size->experts) return;
+    gguf_write_u32(w, "gemma4.expert_count", size->experts);
+    gguf_write_u32(w, "gemma4.expert_used_count", size->experts_used);
+    gguf_write_u32(w, "gemma4.expert_feed_forward_length", size->expert_feed_forward);
+}
+
+/* ---- the file ---- */
+
+typedef struct {
+    FILE       *file;
+    const char *path; /* the target, for messages */
+    uint64_t    done, total;
+    int         problem; /* errno of the first write that failed */
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+} output;
+
+static bool output_write(void *user, const void *data, size_t length) {
+    output *o = user;
+    errno = 0;
+    if (fwrite(data, 1, length, o->file) != length) {
+        o->problem = errno ? errno : EIO;
+        return false;
+    }
+    o->done += length;
+    if (o->progress && o->total) o->progress(o->user, o->done, o->total);
+    return true;
+}
+
+static gm_status write_data(const synth_plan *plan, const synth_tensor *tensor, uint64_t index, uint8_t *chunk, gguf_writer *w,
+                            error *e) {
+    const quant_format *format = tensor->info.format;
+    const uint64_t      most = CHUNK / format->bytes * format->block;
+    synth_random        random;
+    synth_random_start(&random, plan->seed, index + 1);
+    for (uint64_t first = 0; first < tensor->info.count;) {
+        const uint64_t count = tensor->info.count - first < most ? tensor->info.count - first : most;
+        synth_fill_data(&random, tensor, chunk, first, count);
+        const gm_status status = gguf_writer_data(w, chunk, quant_row_bytes(format, count), e);
+        if (status != GM_OK) return status;
+        first += count;
+    }
+    return GM_OK;
+}
+
+static gm_status write_model(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w, output *o, error *e) {
+    write_general(plan, parameter_count(tensors, count), w);
+    write_shape(plan, w);
+    gm_status status = synth_write_vocabulary(plan, w, e);
+    if (status != GM_OK) return status;
+    for (size_t i = 0; i < count; i++) {
+        char      name[64];
+        const str from = tensors[i].info.name;
+        snprintf(name, sizeof name, "%.*s", STR_ARGS(from));
+        gguf_write_tensor(w, name, tensors[i].info.type, tensors[i].info.dims, tensors[i].info.ne);
+    }
+    uint8_t *chunk = malloc(CHUNK);
+    if (!chunk) return fail_memory(e, "a chunk of the file", CHUNK);
+    status = gguf_writer_head(w, output_write, o, e);
+    o->total = gguf_writer_size(w);
+    for (size_t i = 0; i < count && status == GM_OK; i++) status = write_data(plan, &tensors[i], i, chunk, w, e);
+    if (status == GM_OK) status = gguf_writer_end(w, e);
+    free(chunk);
+    return status;
+}
+
+/* Only a file may be replaced, and only once the new one is whole. */
+static gm_status check_target(const char *path, error *e) {
+    struct stat info;
+    if (!*path) return fail(e, GM_BAD_ARGUMENT, "the name of the file to write is empty");
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) return GM_OK;
+    return fail(e, GM_IO, "%s is %s, and only an ordinary file can be replaced", path, S_ISDIR(info.st_mode) ? "a folder" : "not a file");
+}
+
+static char *partial_name(const char *path) {
+    unsigned long process = 0;
+#ifndef __wasm__
+    process = (unsigned long)getpid();
+#endif
+    const size_t size = strlen(path) + 40;
+    char        *name = malloc(size);
+    if (name) snprintf(name, size, "%s.%lu.partial", path, process);
+    return name;
+}
+
+static gm_status write_file(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w, const char *partial,
+                            output *o, error *e) {
+    o->file = fopen(partial, "wb");
+    if (!o->file) return fail(e, GM_IO, "%s: cannot be written: %s", o->path, strerror(errno));
+    setvbuf(o->file, NULL, _IONBF, 0); /* the chunks are large already */
+    error     inner = { 0 };
+    gm_status status = write_model(plan, tensors, count, w, o, &inner);
+    errno = 0;
+    if (fclose(o->file) != 0 && !o->problem && status == GM_OK) o->problem = errno ? errno : EIO;
+    if (o->problem)
+        return fail(e, GM_IO, "%s: writing failed after %.1f of %.1f MB: %s", o->path, (double)o->done / 1e6,
+                    (double)gguf_writer_size(w) / 1e6, strerror(o->problem));
+    if (status != GM_OK) return fail(e, status, "%s", inner.why);
+    if (rename(partial, o->path) != 0)
+        return fail(e, GM_IO, "%s: the file is written, but cannot get its name: %s", o->path, strerror(errno));
+    return GM_OK;
+}
+
+gm_status synth_write(const synth_options *options, const char *path,
+                      void (*progress)(void *user, uint64_t done, uint64_t total), void *user, error *e) {
+    arena         memory = { 0 };
+    synth_plan    plan;
+    synth_tensor *tensors = NULL;
+    size_t        count = 0;
+    gguf_writer  *w = NULL;
+    output        o = { .path = path, .progress = progress, .user = user };
+    gm_status     status = synth_plan_make(options, &plan, e);
+    if (status == GM_OK) status = check_target(path, e);
+    if (status == GM_OK) status = synth_list_tensors(&plan, &memory, &tensors, &count, e);
+    if (status == GM_OK) status = gguf_writer_new(&w, e);
+    if (status == GM_OK) {
+        char *partial = partial_name(path);
+        status = partial ? write_file(&plan, tensors, count, w, partial, &o, e) : fail_memory(e, "a file name", strlen(path));
+        if (status != GM_OK && partial && o.file) remove(partial);
+        free(partial);
+    }
+    gguf_writer_free(w);
+    arena_free(&memory);
+    return status;
+}

@@ -1,0 +1,176 @@
+/* Random weights, made directly as the blocks of each format: quants are random bits, scales are chosen so that the weights
+ * have a mean of about 0 and a spread of about 0.02, as trained ones have. */
+
+#include "model/synth_parts.h"
+
+#include "base/half.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- random bits ---- */
+
+static uint64_t rotate_left(uint64_t x, int k) { return x << k | x >> (64 - k); }
+
+static inline uint64_t next(synth_random *r) {
+    uint64_t      *s = r->state;
+    const uint64_t result = rotate_left(s[0] + s[3], 23) + s[0], t = s[1] << 17;
+    s[2] ^= s[0];
+    s[3] ^= s[1];
+    s[1] ^= s[2];
+    s[0] ^= s[3];
+    s[2] ^= t;
+    s[3] = rotate_left(s[3], 45);
+    return result;
+}
+
+/* splitmix64: spreads any seed over the state. */
+void synth_random_start(synth_random *random, uint64_t seed, uint64_t stream) {
+    uint64_t x = seed ^ stream * 0xd1342543de82ef95;
+    for (int i = 0; i < 4; i++) {
+        uint64_t z = x += 0x9e3779b97f4a7c15;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+        z = (z ^ z >> 27) * 0x94d049bb133111eb;
+        random->state[i] = z ^ z >> 31;
+    }
+}
+
+static void random_bytes(synth_random *r, uint8_t *out, size_t words) {
+    synth_random local = *r; /* in registers */
+    for (size_t i = 0; i < words; i++) {
+        const uint64_t word = next(&local);
+        memcpy(out + 8 * i, &word, 8);
+    }
+    *r = local;
+}
+
+static double uniform(synth_random *r) { return (double)(next(r) >> 11) / 9007199254740992.0; }
+
+/* ---- blocks ---- */
+
+/* An f16 between 1 and 1.25 times the power of two whose bits are given. */
+static void put_scale(uint8_t *out, uint32_t power, uint64_t word) {
+    const uint16_t bits = (uint16_t)(power | (word & 255));
+    memcpy(out, &bits, 2);
+}
+
+static uint32_t random_sign(uint64_t word) { return (uint32_t)(word >> 8 & 1) << 15; }
+
+/* 16 steps: a spread of 4.6 scales; the sign evens out that zero is not in their middle. */
+static void fill_q4_0(synth_random *r, uint8_t *out, size_t blocks) {
+    for (; blocks--; out += 18) {
+        const uint64_t word = next(r);
+        put_scale(out, 0x1c00 | random_sign(word), word); /* 2^-8 */
+        random_bytes(r, out + 2, 2);
+    }
+}
+
+static void fill_q5_0(synth_random *r, uint8_t *out, size_t blocks) {
+    for (; blocks--; out += 22) {
+        const uint64_t word = next(r);
+        const uint32_t high = (uint32_t)(word >> 32);
+        put_scale(out, 0x1800 | random_sign(word), word); /* 2^-9 */
+        memcpy(out + 2, &high, 4);
+        random_bytes(r, out + 6, 2);
+    }
+}
+
+static void fill_q8_0(synth_random *r, uint8_t *out, size_t blocks) {
+    for (; blocks--; out += 34) {
+        put_scale(out, 0x0c00, next(r)); /* 2^-12 */
+        random_bytes(r, out + 2, 4);
+    }
+}
+
+/* Sub-block scales of 16 to 47 under d = 2^-13 and minima that take the mean away: 8d · 15/16 · scale ≈ 7.5d · scale. */
+static void fill_q4_k(synth_random *r, uint8_t *out, size_t blocks) {
+    for (; blocks--; out += 144) {
+        const uint64_t word = next(r), choice = next(r);
+        uint32_t       scale[8], minimum[8];
+        for (int i = 0; i < 8; i++) {
+            scale[i] = 16 + (choice >> 8 * i & 31);
+            minimum[i] = scale[i] - ((scale[i] + 8) >> 4);
+        }
+        put_scale(out, 0x0800, word);     /* 2^-13 */
+        put_scale(out + 2, 0x1400, word); /* 2^-10 */
+        for (int i = 0; i < 4; i++) {
+            out[4 + i] = (uint8_t)(scale[i] | scale[i + 4] >> 4 << 6);
+            out[8 + i] = (uint8_t)(minimum[i] | minimum[i + 4] >> 4 << 6);
+            out[12 + i] = (uint8_t)((scale[i + 4] & 15) | (minimum[i + 4] & 15) << 4);
+        }
+        random_bytes(r, out + 16, 16);
+    }
+}
+
+/* Sub-block scales of ±4 to ±11 under d = 2^-13. */
+static void fill_q6_k(synth_random *r, uint8_t *out, size_t blocks) {
+    for (; blocks--; out += 210) {
+        const uint64_t word = next(r), choice = next(r);
+        random_bytes(r, out, 24);
+        for (int i = 0; i < 16; i++) {
+            const int size = 4 + (int)(choice >> 4 * i & 7);
+            out[192 + i] = (uint8_t)(choice >> (4 * i + 3) & 1 ? -size : size);
+        }
+        put_scale(out + 208, 0x0800, word);
+    }
+}
+
+/* The value below which a normal variable with spread 0.02 lies with probability p, by bisection. */
+static float normal_quantile(double p) {
+    double low = -8, high = 8;
+    for (int i = 0; i < 60; i++) {
+        const double middle = (low + high) / 2;
+        if (0.5 * erfc(-middle / 1.4142135623730951) < p) low = middle;
+        else high = middle;
+    }
+    return (float)(0.02 * low);
+}
+
+/* 256 values of a normal distribution, drawn with equal chance. */
+static void fill_halves(synth_random *r, uint8_t *out, size_t count, uint16_t (*convert)(float)) {
+    uint16_t values[256];
+    for (int i = 0; i < 256; i++) values[i] = convert(normal_quantile((i + 0.5) / 256));
+    for (size_t i = 0; i < count; i += 4) {
+        uint64_t     word = next(r);
+        const size_t n = min_size(4, count - i);
+        for (size_t j = 0; j < n; j++, word >>= 16) memcpy(out + 2 * (i + j), &values[word & 255], 2);
+    }
+}
+
+static void fill_f16(synth_random *r, uint8_t *out, size_t count) { fill_halves(r, out, count, f32_to_f16); }
+static void fill_bf16(synth_random *r, uint8_t *out, size_t count) { fill_halves(r, out, count, f32_to_bf16); }
+
+static void fill_matrix(synth_random *r, quant_type type, uint8_t *out, size_t blocks) {
+    static const struct {
+        quant_type type;
+        void (*fill)(synth_random *r, uint8_t *out, size_t blocks);
+    } table[] = {
+        { TYPE_F16, fill_f16 },   { TYPE_BF16, fill_bf16 }, { TYPE_Q4_0, fill_q4_0 }, { TYPE_Q5_0, fill_q5_0 },
+        { TYPE_Q8_0, fill_q8_0 }, { TYPE_Q4_K, fill_q4_k }, { TYPE_Q6_K, fill_q6_k },
+    };
+    for (size_t i = 0; i < COUNT_OF(table); i++)
+        if (table[i].type == type) table[i].fill(r, out, blocks);
+}
+
+/* ---- the few tensors in f32 ---- */
+
+/* Full layers turn the first quarter of the pairs; the rest has a period without end. */
+static float small_value(synth_random *r, synth_fill fill, uint64_t index) {
+    switch (fill) {
+        case FILL_ROPE: return index < 64 ? 1.0f : 1e30f;
+        case FILL_LAYER_SCALE: return (float)(0.5 + 0.5 * uniform(r));
+        case FILL_ROUTER: return (float)((uniform(r) + uniform(r) + uniform(r) + uniform(r) - 2) * 1.7320508);
+        default: return (float)(0.9 + 0.2 * uniform(r));
+    }
+}
+
+void synth_fill_data(synth_random *random, const synth_tensor *tensor, void *out, uint64_t first, uint64_t count) {
+    if (tensor->fill == FILL_MATRIX) {
+        fill_matrix(random, tensor->info.type, out, count / tensor->info.format->block);
+        return;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        const float value = small_value(random, tensor->fill, first + i);
+        memcpy((uint8_t *)out + 4 * i, &value, 4);
+    }
+}

@@ -1,0 +1,62 @@
+/* What the parts of synth share: the plan that the options become, its tensors, its vocabulary, its random blocks. */
+
+#ifndef GM_SYNTH_PARTS_H
+#define GM_SYNTH_PARTS_H
+
+#include "model/synth.h"
+
+/* A released model (gemma4.md §2.1). Sliding layers have heads of 256, full ones of 512; every period-th layer is full. */
+typedef struct {
+    const char *name, *label;
+    uint32_t    width, layers, period, heads, kv_heads_sliding, kv_heads_full, window, context;
+    uint32_t    feed_forward, feed_forward_sharing; /* of layers with their own K/V, and of those that share */
+    uint32_t    sharing;                            /* last layers, which use the K/V of an earlier one */
+    uint32_t    per_layer;                          /* width of the per-layer embedding; 0: none */
+    uint32_t    experts, experts_used, expert_feed_forward;
+    bool        keys_are_values; /* full layers have no attn_v */
+    bool        suppresses;      /* the file lists tokens that must not be drawn */
+} synth_size;
+
+/* What a kind of file stores its matrices in. */
+typedef struct {
+    const char *name;
+    uint32_t    file_type;            /* general.file_type */
+    quant_type  matrix, important;    /* important: attn_v and ffn_down of some layers */
+    quant_type  embedding;            /* token_embd, and per_layer_token_embd in llama.cpp's files */
+} synth_quant;
+
+typedef struct {
+    const synth_size  *size;
+    const synth_quant *quant;
+    uint32_t           layers, sharing; /* after cutting */
+    bool               ollama;
+    uint64_t           seed;
+} synth_plan;
+
+typedef enum { FILL_MATRIX, FILL_NORM, FILL_LAYER_SCALE, FILL_ROPE, FILL_ROUTER } synth_fill;
+
+typedef struct {
+    gguf_tensor info;
+    synth_fill  fill;
+} synth_tensor;
+
+enum { SYNTH_VOCABULARY = 262144 };
+
+gm_status synth_plan_make(const synth_options *options, synth_plan *plan, error *e);
+bool      synth_layer_is_full(const synth_plan *plan, uint32_t layer);
+uint32_t  synth_feed_forward(const synth_plan *plan, uint32_t layer);
+gm_status synth_list_tensors(const synth_plan *plan, arena *a, synth_tensor **tensors, size_t *count, error *e);
+
+/* Metadata under tokenizer.ggml. */
+gm_status synth_write_vocabulary(const synth_plan *plan, gguf_writer *w, error *e);
+
+/* xoshiro256++ (Blackman, Vigna). */
+typedef struct {
+    uint64_t state[4];
+} synth_random;
+
+void synth_random_start(synth_random *random, uint64_t seed, uint64_t stream);
+/* `count` elements, a whole number of blocks, with a spread of about 0.02 for matrices. */
+void synth_fill_data(synth_random *random, const synth_tensor *tensor, void *out, uint64_t first, uint64_t count);
+
+#endif

@@ -1,0 +1,300 @@
+/* Finding a model's weights and checking that they are what the hyper-parameters promise. */
+
+#include "model/model.h"
+
+#include "base/sha256.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct {
+    model *m;
+    error *e;
+} loader;
+
+/* Where a tensor's bytes lie; NULL when they are not in memory. */
+static const uint8_t *bytes_of(const gguf *file, const gguf_tensor *t) { return source_bytes(gguf_source(file, t->part), t->offset, t->bytes); }
+
+static bool shape_is(const gguf_tensor *t, uint64_t n0, uint64_t n1, uint64_t n2) {
+    return t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1;
+}
+
+/* A matrix (or a stack of them) in place. Absent: an error if `required`, else an empty weight. */
+static weight matrix(loader *l, const char *name, uint64_t n0, uint64_t n1, uint64_t n2, bool required) {
+    if (l->e->status) return (weight){ 0 };
+    const gguf_tensor *t = gguf_find_tensor(l->m->file, name);
+    if (!t) {
+        if (required) fail(l->e, GM_BAD_FILE, "tensor '%s' is missing", name);
+        return (weight){ 0 };
+    }
+    if (!shape_is(t, n0, n1, n2)) {
+        fail(l->e, GM_BAD_FILE, "tensor '%s' has the shape [%llu, %llu, %llu, %llu], but the metadata asks for [%llu, %llu, %llu]", name,
+             (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2], (unsigned long long)t->ne[3],
+             (unsigned long long)n0, (unsigned long long)n1, (unsigned long long)n2);
+        return (weight){ 0 };
+    }
+    if (!t->format->dequantise) {
+        fail(l->e, GM_BAD_FILE, "tensor '%s' has the type %s, which weights cannot have", name, t->format->name);
+        return (weight){ 0 };
+    }
+    weight w = { .name = arena_copy(&l->m->memory, t->name), .type = t->type, .ne = { n0, n1, n2 }, .bytes = t->bytes, .data = bytes_of(l->m->file, t) };
+    if (!w.name) fail_memory(l->e, "a tensor's name", t->name.length);
+    if (!w.data) fail(l->e, GM_IO, "tensor '%s' is not in memory", name);
+    return w;
+}
+
+/* A vector as f32: norms are stored as F32, but other float types are welcome. They are small, so that each value is looked
+ * at: one NaN here would spoil everything. */
+static weight vector(loader *l, const char *name, uint64_t n, bool required) {
+    weight w = matrix(l, name, n, 1, 1, required);
+    if (!w.data) return w;
+    float *values = arena_array(&l->m->memory, n, sizeof *values);
+    if (!values) {
+        fail_memory(l->e, name, n * sizeof *values);
+        return (weight){ 0 };
+    }
+    const quant_format *format = quant_format_of(w.type);
+    format->dequantise(values, w.data, n / format->block);
+    for (uint64_t i = 0; i < n; i++) {
+        if (!isfinite(values[i])) {
+            fail(l->e, GM_BAD_FILE, "tensor '%s' holds %s at element %llu", name, isnan(values[i]) ? "NaN" : "an infinity", (unsigned long long)i);
+            return (weight){ 0 };
+        }
+    }
+    w.type = TYPE_F32;
+    w.bytes = n * sizeof *values;
+    w.data = values;
+    return w;
+}
+
+/* "blk.<layer>.<name>" in a buffer that the next call reuses. */
+typedef struct {
+    char text[96];
+} layer_name;
+
+static const char *of_layer(layer_name *n, uint32_t layer, const char *name) {
+    snprintf(n->text, sizeof n->text, "blk.%u.%s", layer, name);
+    return n->text;
+}
+
+static void load_attention(loader *l, uint32_t i) {
+    const model_config *c = &l->m->config;
+    const layer_config *layer = &c->layer[i];
+    layer_weights      *w = &l->m->layer[i];
+    const uint64_t      d = c->width, q = (uint64_t)layer->heads * layer->head, kv = (uint64_t)layer->kv_heads * layer->head;
+    layer_name          n;
+
+    w->attn_norm = vector(l, of_layer(&n, i, "attn_norm.weight"), d, true);
+    w->attn_q = matrix(l, of_layer(&n, i, "attn_q.weight"), d, q, 1, true);
+    w->attn_q_norm = vector(l, of_layer(&n, i, "attn_q_norm.weight"), layer->head, true);
+    w->attn_output = matrix(l, of_layer(&n, i, "attn_output.weight"), q, d, 1, true);
+    w->post_attention_norm = vector(l, of_layer(&n, i, "post_attention_norm.weight"), d, true);
+    if (!layer->owns_kv) return; /* files may carry k and v of sharing layers: they are never used */
+    w->attn_k = matrix(l, of_layer(&n, i, "attn_k.weight"), d, kv, 1, true);
+    w->attn_k_norm = vector(l, of_layer(&n, i, "attn_k_norm.weight"), layer->head, true);
+    /* Full layers of the large models have no attn_v: their values are the raw keys. */
+    const bool keys_are_values_allowed = !layer->sliding && !c->per_layer_width;
+    w->attn_v = matrix(l, of_layer(&n, i, "attn_v.weight"), d, kv, 1, !keys_are_values_allowed);
+}
+
+static void load_feed_forward(loader *l, uint32_t i) {
+    const model_config *c = &l->m->config;
+    layer_weights      *w = &l->m->layer[i];
+    const uint64_t      d = c->width, ff = c->layer[i].feed_forward;
+    layer_name          n;
+
+    w->ffn_norm = vector(l, of_layer(&n, i, "ffn_norm.weight"), d, true);
+    w->ffn_gate = matrix(l, of_layer(&n, i, "ffn_gate.weight"), d, ff, 1, true);
+    w->ffn_up = matrix(l, of_layer(&n, i, "ffn_up.weight"), d, ff, 1, true);
+    w->ffn_down = matrix(l, of_layer(&n, i, "ffn_down.weight"), ff, d, 1, true);
+    w->post_ffw_norm = vector(l, of_layer(&n, i, "post_ffw_norm.weight"), d, true);
+    const weight scale = vector(l, of_layer(&n, i, "layer_output_scale.weight"), 1, false);
+    w->output_scale = scale.data ? *(const float *)scale.data : 1;
+
+    const uint64_t p = c->per_layer_width;
+    if (!p) return;
+    w->inp_gate = matrix(l, of_layer(&n, i, "inp_gate.weight"), d, p, 1, true);
+    w->proj = matrix(l, of_layer(&n, i, "proj.weight"), p, d, 1, true);
+    w->post_norm = vector(l, of_layer(&n, i, "post_norm.weight"), d, true);
+}
+
+static void load_experts(loader *l, uint32_t i) {
+    const model_config *c = &l->m->config;
+    layer_weights      *w = &l->m->layer[i];
+    const uint64_t      d = c->width, ff = c->expert_feed_forward, experts = c->experts;
+    layer_name          n;
+
+    if (!experts) return;
+    w->router = matrix(l, of_layer(&n, i, "ffn_gate_inp.weight"), d, experts, 1, true);
+    w->router_scale = vector(l, of_layer(&n, i, "ffn_gate_inp.scale"), d, true);
+    w->gate_up_exps = matrix(l, of_layer(&n, i, "ffn_gate_up_exps.weight"), d, 2 * ff, experts, false);
+    if (!w->gate_up_exps.data) { /* early files keep the two apart */
+        w->gate_exps = matrix(l, of_layer(&n, i, "ffn_gate_exps.weight"), d, ff, experts, true);
+        w->up_exps = matrix(l, of_layer(&n, i, "ffn_up_exps.weight"), d, ff, experts, true);
+    }
+    w->down_exps = matrix(l, of_layer(&n, i, "ffn_down_exps.weight"), ff, d, experts, true);
+    w->expert_scale = vector(l, of_layer(&n, i, "ffn_down_exps.scale"), experts, false);
+    if (!w->expert_scale.data) w->expert_scale = vector(l, of_layer(&n, i, "ffn_gate_inp.per_expert_scale"), experts, false);
+    w->pre_ffw_norm_2 = vector(l, of_layer(&n, i, "pre_ffw_norm_2.weight"), d, true);
+    w->post_ffw_norm_1 = vector(l, of_layer(&n, i, "post_ffw_norm_1.weight"), d, true);
+    w->post_ffw_norm_2 = vector(l, of_layer(&n, i, "post_ffw_norm_2.weight"), d, true);
+}
+
+/* A tensor that some layers have and others lack was lost on the way: nothing else would notice. */
+static void check_agreement(loader *l) {
+    const model_config *c = &l->m->config;
+    int                 raw_values = -1, scaled = -1;
+    layer_name          n;
+    for (uint32_t i = 0; i < c->layers && !l->e->status; i++) {
+        const int has_scale = gguf_find_tensor(l->m->file, of_layer(&n, i, "layer_output_scale.weight")) != NULL;
+        if (scaled >= 0 && scaled != has_scale) {
+            fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.layer_output_scale.weight' is missing, though other layers have theirs", has_scale ? i - 1 : i);
+        }
+        scaled = has_scale;
+        if (c->layer[i].sliding || !c->layer[i].owns_kv) continue;
+        const int is_raw = !l->m->layer[i].attn_v.data;
+        if (raw_values >= 0 && raw_values != is_raw) fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.attn_v.weight' is missing or surplus: full layers disagree", i);
+        raw_values = is_raw;
+    }
+}
+
+/* Pair j of a head of n turns by base^(-2j/n) a position. On full layers only the first quarter of the pairs turns: the
+ * file says so by dividing by rope_freqs (1 or 1e30); without that tensor the rule is j < n/8. */
+static void load_frequencies(loader *l, bool sliding, weight *out) {
+    const model_config *c = &l->m->config;
+    uint32_t            head = 0;
+    for (uint32_t i = 0; i < c->layers; i++) {
+        if (c->layer[i].sliding == sliding) head = c->layer[i].head;
+    }
+    if (!head || l->e->status) return;
+    const uint32_t pairs = head / 2;
+    const weight   factors = sliding ? (weight){ 0 } : vector(l, "rope_freqs.weight", pairs, false);
+    float         *values = arena_array(&l->m->memory, pairs, sizeof *values);
+    if (!values) {
+        fail_memory(l->e, "the RoPE frequencies", pairs * sizeof *values);
+        return;
+    }
+    const double base = sliding ? c->rope_base_sliding : c->rope_base_full;
+    for (uint32_t j = 0; j < pairs; j++) {
+        const double frequency = pow(base, -2.0 * j / head);
+        if (sliding) values[j] = (float)frequency;
+        else if (factors.data) values[j] = (float)(frequency / ((const float *)factors.data)[j]);
+        else values[j] = j < head / 8 ? (float)frequency : 0;
+    }
+    *out = (weight){ .name = "rope frequencies", .type = TYPE_F32, .ne = { pairs, 1, 1 }, .bytes = pairs * sizeof *values, .data = values };
+}
+
+static uint64_t row_bytes(const weight *w) { return w->data ? w->bytes / w->ne[1] / w->ne[2] : 0; }
+
+static void count_bytes(model *m) {
+    const model_config *c = &m->config;
+    const weight       *head = m->output.data ? &m->output : &m->token_embd;
+    for (size_t i = 0; i < gguf_tensor_count(m->file); i++) m->parameters += gguf_tensor_at(m->file, i)->count;
+    m->bytes_per_token = head->bytes + row_bytes(&m->token_embd) + row_bytes(&m->per_layer_token_embd) + m->per_layer_model_proj.bytes +
+                         m->per_layer_proj_norm.bytes + m->output_norm.bytes;
+    for (uint32_t i = 0; i < c->layers; i++) {
+        const layer_weights *w = &m->layer[i];
+        const weight *const always[] = { &w->attn_norm,  &w->attn_q,    &w->attn_k,   &w->attn_v,     &w->attn_output,       &w->attn_q_norm,
+                                         &w->attn_k_norm, &w->post_attention_norm, &w->ffn_norm, &w->ffn_gate, &w->ffn_up, &w->ffn_down,
+                                         &w->post_ffw_norm, &w->inp_gate, &w->proj,    &w->post_norm,  &w->router,            &w->router_scale,
+                                         &w->pre_ffw_norm_2, &w->post_ffw_norm_1, &w->post_ffw_norm_2 };
+        const weight *const chosen[] = { &w->gate_up_exps, &w->gate_exps, &w->up_exps, &w->down_exps };
+        for (size_t j = 0; j < COUNT_OF(always); j++) m->bytes_per_token += always[j]->bytes;
+        for (size_t j = 0; j < COUNT_OF(chosen); j++) {
+            if (c->experts) m->bytes_per_token += chosen[j]->bytes / c->experts * c->experts_used;
+        }
+    }
+}
+
+static bool belongs_to_tower(str name) { return str_starts_with(name, "v.") || str_starts_with(name, "a.") || str_starts_with(name, "mm."); }
+
+gm_status model_fetch(const gguf *file, size_t *next, source **waiting, error *e) {
+    for (; *next < gguf_tensor_count(file); (*next)++) {
+        const gguf_tensor *t = gguf_tensor_at(file, *next);
+        source            *from = gguf_source(file, t->part);
+        if (belongs_to_tower(t->name) || bytes_of(file, t)) continue;
+        uint64_t offset, length;
+        if (!source_wanted(from, &offset, &length)) return fail(e, GM_IO, "tensor '%.*s' cannot be read", STR_ARGS(t->name));
+        *waiting = from;
+        return GM_AGAIN;
+    }
+    return GM_OK;
+}
+
+gm_status model_load(const gguf *file, model *out, error *e) {
+    *out = (model){ .file = file };
+    loader              l = { .m = out, .e = e };
+    const model_config *c = &out->config;
+    if (model_config_read(file, &out->memory, &out->config, e)) goto failed;
+    out->layer = arena_array(&out->memory, c->layers, sizeof *out->layer);
+    if (!out->layer) {
+        fail_memory(e, "the layers' weights", c->layers * sizeof *out->layer);
+        goto failed;
+    }
+    const uint64_t d = c->width, p = (uint64_t)c->per_layer_width * c->layers;
+    out->token_embd = matrix(&l, "token_embd.weight", d, c->vocabulary, 1, true);
+    out->output = matrix(&l, "output.weight", d, c->vocabulary, 1, false);
+    out->output_norm = vector(&l, "output_norm.weight", d, true);
+    if (p) {
+        out->per_layer_token_embd = matrix(&l, "per_layer_token_embd.weight", p, c->vocabulary, 1, true);
+        out->per_layer_model_proj = matrix(&l, "per_layer_model_proj.weight", d, p, 1, true);
+        out->per_layer_proj_norm = vector(&l, "per_layer_proj_norm.weight", c->per_layer_width, true);
+    }
+    for (uint32_t i = 0; i < c->layers && !e->status; i++) {
+        load_attention(&l, i);
+        load_feed_forward(&l, i);
+        load_experts(&l, i);
+    }
+    check_agreement(&l);
+    load_frequencies(&l, true, &out->frequencies_sliding);
+    load_frequencies(&l, false, &out->frequencies_full);
+    if (e->status) goto failed;
+    count_bytes(out);
+    return GM_OK;
+failed:
+    model_free(out);
+    return e->status;
+}
+
+void model_free(model *m) {
+    arena_free(&m->memory);
+    *m = (model){ 0 };
+}
+
+gm_status model_find_nan(const model *m, error *e) {
+    enum { LARGEST_BLOCK = 256 };
+    float values[LARGEST_BLOCK];
+    for (size_t i = 0; i < gguf_tensor_count(m->file); i++) {
+        const gguf_tensor *t = gguf_tensor_at(m->file, i);
+        const uint8_t     *data = bytes_of(m->file, t);
+        if (!t->format->dequantise || !data) continue;
+        for (uint64_t block = 0; block < t->count / t->format->block; block++) {
+            t->format->dequantise(values, data + block * t->format->bytes, 1);
+            for (uint32_t j = 0; j < t->format->block; j++) {
+                if (isfinite(values[j])) continue;
+                return fail(e, GM_BAD_FILE, "tensor '%.*s' (%s) holds %s in block %llu: the file is damaged", STR_ARGS(t->name), t->format->name,
+                            isnan(values[j]) ? "NaN" : "an infinity", (unsigned long long)block);
+            }
+        }
+    }
+    return GM_OK;
+}
+
+void model_hash(const model *m, uint8_t digest[32]) {
+    enum { SAMPLES = 64, SAMPLE_BYTES = 256 };
+    sha256 s;
+    sha256_start(&s);
+    source        *first = gguf_source(m->file, 0);
+    const uint64_t head = gguf_head_bytes(m->file), length = gguf_file_bytes(m->file);
+    const uint8_t *bytes = source_bytes(first, 0, head);
+    if (bytes) sha256_add(&s, bytes, (size_t)head);
+    sha256_add(&s, &length, sizeof length);
+    const size_t tensors = gguf_tensor_count(m->file);
+    for (size_t i = 0; i < SAMPLES && tensors; i++) {
+        const gguf_tensor *t = gguf_tensor_at(m->file, i * tensors / SAMPLES);
+        const uint8_t     *data = bytes_of(m->file, t);
+        if (data) sha256_add(&s, data + t->bytes / 2, (size_t)(t->bytes - t->bytes / 2 < SAMPLE_BYTES ? t->bytes - t->bytes / 2 : SAMPLE_BYTES));
+    }
+    sha256_end(&s, digest);
+}

@@ -1,0 +1,36 @@
+/* An engine: one model on one device. */
+
+#ifndef GM_ENGINE_H
+#define GM_ENGINE_H
+
+#include "cpu/backend.h"
+#include "model/model.h"
+#include "text/chat.h"
+#include "text/sampler.h"
+#include "text/tokenizer.h"
+
+struct gm_engine {
+    gguf        *file;
+    model        weights;
+    graph        text;
+    cpu_backend  cpu;
+    tokenizer   *words;
+    uint32_t    *suppressed; /* a bit per id that is never drawn; NULL: none */
+    chat_variant variant;
+    gm_sampling  sampling;   /* the model's own defaults */
+    arena        memory;     /* the strings below */
+    const char  *name, *device, *system;
+};
+
+/* Opens a model whose file is read already; the engine takes the file over, on failure too. `name` is what the user called
+ * it, `renderer`, `params` and `system` come from Ollama's store; each may be NULL. */
+typedef struct {
+    const char *name, *renderer, *params, *system;
+} engine_origin;
+
+gm_status engine_open_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out, error *e);
+
+/* Finds a model by path, Ollama name or "box". The strings live in the arena. */
+gm_status engine_find_model(const char *model, arena *a, const char **path, engine_origin *origin, error *e);
+
+#endif

@@ -1,0 +1,375 @@
+/* A reply: prompt in, then token by token, each through the detokenizer, the output parser and the stop strings. */
+
+#include "session/session.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_LOGPROBS = 20, MOST_STOPS = 64 };
+
+typedef enum { REPLY_PROMPT, REPLY_WRITING, REPLY_ENDING, REPLY_OVER } reply_phase;
+
+struct gm_reply {
+    gm_session       *session;
+    arena             memory; /* copies of what the caller gave */
+    token_list        prompt;
+    gm_sampling       sampling;
+    output_parser    *parser; /* NULL: the text is not parsed */
+    detokenizer       letters;
+    str              *stops;
+    size_t            stop_count;
+    buffer            content;  /* not yet given out: its end may begin a stop string */
+    buffer            piece;    /* what the caller is looking at */
+    size_t            max_tokens, alternatives;
+    bool              want_logprobs, called, stopped;
+    gm_token_logprob *logprobs; /* rows of 1 + alternatives */
+    size_t            logprob_rows, logprob_capacity;
+    bool              logprobs_given;
+    reply_phase       phase;
+    error             problem; /* what ends the reply after the pieces that are left */
+    size_t            progress;
+    gm_reply_stats    stats;
+};
+
+/* ---- the prompt ----------------------------------------------------------------------------------------------------- */
+
+static gm_status parse_calls(chat_message *out, const char *text, size_t index, arena *a, error *e) {
+    json *calls = NULL;
+    if (json_parse(str_of(text), a, &calls, e)) return e->status;
+    if (calls->kind != JSON_ARRAY) return fail(e, GM_BAD_ARGUMENT, "messages[%zu].tool_calls must be a JSON list", index);
+    out->calls = arena_array(a, calls->count, sizeof *out->calls);
+    if (!out->calls && calls->count) return fail_memory(e, "the tool calls", calls->count * sizeof *out->calls);
+    for (const json *call = calls->first; call; call = call->next) {
+        const json *function = json_get(call, "function") ? json_get(call, "function") : call;
+        const json *arguments = json_get(function, "arguments");
+        json       *parsed = NULL;
+        if (json_is(arguments, JSON_STRING)) {
+            if (json_parse(arguments->text, a, &parsed, e)) return e->status;
+            arguments = parsed;
+        }
+        chat_call *to = &out->calls[out->call_count++];
+        *to = (chat_call){ .id = json_string(json_get(call, "id"), ""), .name = json_string(json_get(function, "name"), ""), .arguments = arguments };
+        if (!to->name.length || !json_is(arguments, JSON_OBJECT)) {
+            return fail(e, GM_BAD_ARGUMENT, "messages[%zu].tool_calls[%zu] needs a name, and arguments that are an object", index, out->call_count - 1);
+        }
+    }
+    return GM_OK;
+}
+
+static gm_status convert_message(chat_message *out, const gm_message *m, size_t index, arena *a, error *e) {
+    static const char *const roles[] = { [CHAT_SYSTEM] = "system", [CHAT_DEVELOPER] = "developer", [CHAT_USER] = "user", [CHAT_ASSISTANT] = "assistant", [CHAT_TOOL] = "tool" };
+    size_t role = 0;
+    while (role < COUNT_OF(roles) && (!m->role || strcmp(m->role, roles[role]))) role++;
+    if (role == COUNT_OF(roles)) {
+        return fail(e, GM_BAD_ARGUMENT, "messages[%zu].role must be system, developer, user, assistant or tool, found '%s'", index, m->role ? m->role : "nothing");
+    }
+    *out = (chat_message){ .role = (chat_role)role, .thinking = str_of(m->thinking), .tool_name = str_of(m->tool_name), .tool_call_id = str_of(m->tool_call_id) };
+    out->parts = arena_alloc(a, sizeof *out->parts);
+    if (!out->parts) return fail_memory(e, "a message", sizeof *out->parts);
+    *out->parts = (chat_part){ .kind = CHAT_TEXT, .text = str_of(m->content) };
+    out->part_count = 1;
+    return m->tool_calls ? parse_calls(out, m->tool_calls, index, a, e) : GM_OK;
+}
+
+static gm_status build_chat(const gm_engine *engine, const gm_message *messages, size_t count, const gm_reply_options *options, arena *a, chat *out, error *e) {
+    const bool system = count && messages[0].role && (!strcmp(messages[0].role, "system") || !strcmp(messages[0].role, "developer"));
+    const bool own_system = engine->system && !system;
+    json      *tools = NULL;
+    *out = (chat){ .think = options && options->think, .variant = engine->variant };
+    if (!count) return fail(e, GM_BAD_ARGUMENT, "a conversation needs at least one message");
+    if (options && options->tools) {
+        char *text = arena_copy(a, str_of(options->tools));
+        if (!text) return fail_memory(e, "the tools", strlen(options->tools));
+        if (json_parse(str_of(text), a, &tools, e)) return e->status;
+        if (tools->kind != JSON_ARRAY) return fail(e, GM_BAD_ARGUMENT, "tools must be a JSON list of functions");
+        out->tools = tools;
+    }
+    out->messages = arena_array(a, count + own_system, sizeof *out->messages);
+    if (!out->messages) return fail_memory(e, "the messages", count * sizeof *out->messages);
+    if (own_system) convert_message(&out->messages[out->count++], &(gm_message){ .role = "system", .content = engine->system }, 0, a, e);
+    for (size_t i = 0; i < count && !e->status; i++) convert_message(&out->messages[out->count++], &messages[i], i, a, e);
+    return e->status;
+}
+
+gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t count, const gm_reply_options *options, char **text, char *why, size_t why_size) {
+    error       e = { 0 };
+    arena       scratch = { 0 };
+    chat        c;
+    chat_piece *pieces;
+    size_t      piece_count;
+    buffer      out = { 0 };
+    *text = NULL;
+    if (!build_chat(engine, messages, count, options, &scratch, &c, &e) && !chat_render(&c, &scratch, &pieces, &piece_count, &e)) {
+        chat_pieces_text(pieces, piece_count, &out);
+        buffer_text(&out, "");
+        if (out.failed || !out.data) fail_memory(&e, "the prompt", out.length);
+    }
+    if (e.status) buffer_free(&out);
+    else *text = out.data;
+    arena_free(&scratch);
+    return error_report(&e, why, why_size);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------------- */
+
+static gm_status copy_options(gm_reply *r, const gm_reply_options *options, error *e) {
+    const gm_reply_options none = { 0 }, *o = options ? options : &none;
+    r->sampling = o->sampling ? *o->sampling : r->session->engine->sampling;
+    r->max_tokens = o->max_tokens ? o->max_tokens : SIZE_MAX;
+    r->alternatives = o->logprobs;
+    r->want_logprobs = o->want_logprobs || o->logprobs;
+    if (o->logprobs > MOST_LOGPROBS) return fail(e, GM_BAD_ARGUMENT, "at most %d log-probabilities per token can be had, %u were asked for", MOST_LOGPROBS, o->logprobs);
+    if (o->stop_count > MOST_STOPS) return fail(e, GM_BAD_ARGUMENT, "at most %d stop strings can be had, %zu were given", MOST_STOPS, o->stop_count);
+    if (sampling_check(&r->sampling, r->session->engine->weights.config.vocabulary, e)) return e->status;
+    if (r->sampling.bias_count) {
+        gm_logit_bias *bias = arena_array(&r->memory, r->sampling.bias_count, sizeof *bias);
+        if (!bias) return fail_memory(e, "the logit bias", r->sampling.bias_count * sizeof *bias);
+        memcpy(bias, r->sampling.bias, r->sampling.bias_count * sizeof *bias);
+        r->sampling.bias = bias;
+    }
+    r->stops = arena_array(&r->memory, o->stop_count, sizeof *r->stops);
+    if (!r->stops && o->stop_count) return fail_memory(e, "the stop strings", o->stop_count * sizeof *r->stops);
+    for (size_t i = 0; i < o->stop_count; i++) {
+        if (!o->stop[i] || !*o->stop[i]) return fail(e, GM_BAD_ARGUMENT, "stop string %zu is empty", i);
+        char *copy = arena_copy(&r->memory, str_of(o->stop[i]));
+        if (!copy) return fail_memory(e, "a stop string", strlen(o->stop[i]));
+        r->stops[r->stop_count++] = str_of(copy);
+    }
+    return GM_OK;
+}
+
+static gm_status reply_new(gm_session *session, const gm_reply_options *options, gm_reply **out, error *e) {
+    gm_reply *r = calloc(1, sizeof *r);
+    if (!r) return fail_memory(e, "a reply", sizeof *r);
+    r->session = session;
+    *out = r;
+    return copy_options(r, options, e);
+}
+
+static gm_status finish_start(gm_reply *r, gm_reply **out, error *e, char *why, size_t why_size) {
+    if (!e->status && r->prompt.failed) fail_memory(e, "the prompt", r->prompt.count * sizeof(int32_t));
+    if (!e->status && r->session->pending) fail(e, GM_BUSY, "the session is in the middle of a call");
+    if (e->status) gm_reply_free(r);
+    else *out = r;
+    return error_report(e, why, why_size);
+}
+
+gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t count, const gm_reply_options *options, gm_reply **out, char *why,
+                         size_t why_size) {
+    error            e = { 0 };
+    gm_reply        *r = NULL;
+    const gm_engine *engine = session->engine;
+    chat             c;
+    chat_piece      *pieces;
+    size_t           piece_count;
+    *out = NULL;
+    if (!reply_new(session, options, &r, &e) && !build_chat(engine, messages, count, options, &r->memory, &c, &e) &&
+        !chat_render(&c, &r->memory, &pieces, &piece_count, &e) && !chat_pieces_tokens(engine->words, pieces, piece_count, &r->prompt, &e)) {
+        output_parser_new(c.tools, c.think, chat_starts_thinking(pieces, piece_count), &r->parser, &e);
+    }
+    return finish_start(r, out, &e, why, why_size);
+}
+
+gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size_t n, const gm_reply_options *options, gm_reply **out, char *why,
+                                size_t why_size) {
+    error     e = { 0 };
+    gm_reply *r = NULL;
+    *out = NULL;
+    if (!reply_new(session, options, &r, &e)) {
+        for (size_t i = 0; i < n; i++) token_list_add(&r->prompt, tokens[i]);
+    }
+    return finish_start(r, out, &e, why, why_size);
+}
+
+void gm_reply_free(gm_reply *r) {
+    if (!r) return;
+    output_parser_free(r->parser);
+    detokenizer_free(&r->letters);
+    token_list_free(&r->prompt);
+    buffer_free(&r->content);
+    buffer_free(&r->piece);
+    free(r->logprobs);
+    arena_free(&r->memory);
+    free(r);
+}
+
+void gm_reply_get_stats(const gm_reply *r, gm_reply_stats *out) { *out = r->stats; }
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------------- */
+
+/* Whether the stop string stands at `at`: 1 whole, 0 not, -1 perhaps, as far as the text goes. */
+static int stop_at(const gm_reply *r, str stop, size_t at) {
+    const size_t n = min_size(r->content.length - at, stop.length);
+    if (memcmp(r->content.data + at, stop.data, n)) return 0;
+    return n == stop.length ? 1 : -1;
+}
+
+/* How much of the content can be given out: up to a stop string, or all but an end that may begin one. */
+static size_t safe_length(gm_reply *r, bool over) {
+    for (size_t at = 0; at < r->content.length; at++) {
+        for (size_t i = 0; i < r->stop_count; i++) {
+            const int found = stop_at(r, r->stops[i], at);
+            if (found == 1) r->stopped = true;
+            if (found == 1 || (found == -1 && !over)) return at;
+        }
+    }
+    return r->content.length;
+}
+
+static bool give(gm_reply *r, gm_piece *piece, gm_piece_kind kind) {
+    *piece = (gm_piece){ .kind = kind, .text = r->piece.data, .length = r->piece.length, .logprobs = r->logprobs, .logprob_tokens = r->logprob_rows };
+    r->logprobs_given = true;
+    return true;
+}
+
+static bool give_content(gm_reply *r, gm_piece *piece, bool over) {
+    const size_t safe = safe_length(r, over);
+    if (!safe) return false;
+    buffer_clear(&r->piece);
+    buffer_append(&r->piece, r->content.data, safe);
+    buffer_consume(&r->content, safe);
+    return give(r, piece, GM_PIECE_CONTENT);
+}
+
+/* The next piece that is ready, if any. */
+static bool take_piece(gm_reply *r, gm_piece *piece) {
+    output_event event;
+    const bool   over = r->phase == REPLY_OVER;
+    while (!r->stopped && r->parser && output_parser_next(r->parser, &event)) {
+        if (event.kind == OUTPUT_CONTENT) {
+            buffer_str(&r->content, event.text);
+            if (give_content(r, piece, false)) return true;
+            continue;
+        }
+        buffer_clear(&r->piece);
+        if (event.kind == OUTPUT_THINKING) {
+            buffer_str(&r->piece, event.text);
+            return give(r, piece, GM_PIECE_THINKING);
+        }
+        r->called = true;
+        buffer_text(&r->piece, "{\"name\":");
+        json_write_string(&r->piece, event.name);
+        buffer_text(&r->piece, ",\"arguments\":");
+        buffer_str(&r->piece, event.arguments);
+        buffer_text(&r->piece, "}");
+        return give(r, piece, GM_PIECE_TOOL_CALL);
+    }
+    if (r->stopped) return false;
+    return give_content(r, piece, over);
+}
+
+static gm_status feed(gm_reply *r, str text, error *e) {
+    if (r->parser) return output_parser_feed(r->parser, text, e);
+    buffer_str(&r->content, text);
+    return GM_OK;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------------- */
+
+static gm_status note_logprobs(gm_reply *r, int32_t token, error *e) {
+    const size_t row = 1 + r->alternatives;
+    if (r->logprob_rows == r->logprob_capacity) {
+        const size_t      capacity = r->logprob_capacity ? 2 * r->logprob_capacity : 16;
+        gm_token_logprob *grown = realloc(r->logprobs, capacity * row * sizeof *grown);
+        if (!grown) return fail_memory(e, "log-probabilities", capacity * row * sizeof *grown);
+        r->logprobs = grown;
+        r->logprob_capacity = capacity;
+    }
+    gm_token_logprob *at = r->logprobs + r->logprob_rows++ * row;
+    sampler_logprobs(r->session->chooser, r->session->logits, token, at, at + 1, r->alternatives);
+    return GM_OK;
+}
+
+static void end_with(gm_reply *r, gm_finish finish) {
+    r->stats.finish = finish;
+    r->phase = REPLY_ENDING;
+}
+
+/* Draws a token and feeds its text; it is computed when the next one is wanted. */
+static gm_status write_token(gm_reply *r, error *e) {
+    gm_session      *s = r->session;
+    const tokenizer *words = s->engine->words;
+    const gm_status  status = session_compute(s, clock_seconds() + 0.05, e);
+    int32_t          token;
+    if (status) return status;
+    if (session_sample(s, &r->sampling, &token, e)) return e->status;
+    if (tokenizer_is_stop(words, token)) {
+        end_with(r, r->called || token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS : GM_FINISH_STOP);
+        return GM_OK;
+    }
+    if (r->want_logprobs && note_logprobs(r, token, e)) return e->status;
+    if (session_hold(s, token, &r->problem)) { /* the context is full: what was written so far still comes out */
+        end_with(r, GM_FINISH_LENGTH);
+        return GM_OK;
+    }
+    r->stats.reply_tokens++;
+    if (feed(r, detokenizer_add(&r->letters, words, token), e)) return e->status;
+    if (r->stats.reply_tokens >= r->max_tokens) end_with(r, GM_FINISH_LENGTH);
+    return GM_OK;
+}
+
+static gm_status end_text(gm_reply *r, error *e) {
+    if (feed(r, detokenizer_end(&r->letters), e)) return e->status;
+    if (r->parser && output_parser_end(r->parser, e)) return e->status;
+    r->phase = REPLY_OVER;
+    return GM_OK;
+}
+
+static gm_status compute_prompt(gm_reply *r, gm_piece *piece, error *e) {
+    gm_session *s = r->session;
+    if (!s->pending) {
+        while (r->stats.cached_tokens < r->prompt.count && r->stats.cached_tokens < s->computed &&
+               s->tokens.ids[r->stats.cached_tokens] == r->prompt.ids[r->stats.cached_tokens]) {
+            r->stats.cached_tokens++;
+        }
+        r->stats.prompt_tokens = r->prompt.count;
+    }
+    const gm_status status = session_set(s, r->prompt.ids, r->prompt.count, e);
+    if (status == GM_OK) r->phase = REPLY_WRITING;
+    if (status != GM_AGAIN || s->computed == r->progress) return status;
+    r->progress = s->computed;
+    *piece = (gm_piece){ .kind = GM_PIECE_PROGRESS, .text = "", .prompt_done = s->computed, .prompt_total = r->prompt.count };
+    return GM_OK;
+}
+
+/* GM_OK with a piece, GM_AGAIN, or how it ended. */
+static gm_status advance(gm_reply *r, gm_piece *piece, error *e) {
+    gm_status status;
+    if (r->logprobs_given) r->logprob_rows = 0;
+    r->logprobs_given = false;
+    for (;;) {
+        if (r->phase != REPLY_PROMPT && take_piece(r, piece)) break;
+        if (r->stopped && r->phase == REPLY_WRITING) end_with(r, GM_FINISH_STOP);
+        switch (r->phase) {
+        case REPLY_PROMPT:
+            status = compute_prompt(r, piece, e);
+            if (status || r->phase == REPLY_PROMPT) return status;
+            break;
+        case REPLY_WRITING:
+            status = write_token(r, e);
+            if (status) return status;
+            break;
+        case REPLY_ENDING:
+            if (end_text(r, e)) return e->status;
+            break;
+        case REPLY_OVER:
+            if (r->problem.status) return fail(e, r->problem.status, "%s", r->problem.why);
+            return GM_DONE;
+        }
+        if (r->content.failed || r->piece.failed) return fail_memory(e, "the answer", r->content.length + r->piece.length);
+    }
+    return r->piece.failed ? fail_memory(e, "a piece of the answer", r->piece.length) : GM_OK;
+}
+
+gm_status gm_reply_next(gm_reply *r, gm_piece *piece, char *why, size_t why_size) {
+    error           e = { 0 };
+    const bool      prompt = r->phase == REPLY_PROMPT;
+    const double    start = clock_seconds();
+    const gm_status status = advance(r, piece, &e);
+    *(prompt ? &r->stats.prompt_seconds : &r->stats.reply_seconds) += clock_seconds() - start;
+    if (status == GM_CANCELLED) r->stats.finish = GM_FINISH_CANCELLED;
+    if (r->called && r->stats.finish == GM_FINISH_STOP) r->stats.finish = GM_FINISH_TOOL_CALLS;
+    return e.status ? error_report(&e, why, why_size) : status;
+}

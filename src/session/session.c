@@ -1,0 +1,313 @@
+#include "session/session.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_CONTEXT = 8192, OUTPUT_BYTES = 64 << 20 };
+
+static const double turn_seconds = 0.05; /* how long a call may work before it returns GM_AGAIN */
+
+/* ---- life ---------------------------------------------------------------------------------------------------------- */
+
+static quant_type kv_quant_type(const gm_session_options *options, const gm_engine *engine) {
+    switch (options ? options->kv : GM_KV_DEFAULT) {
+    case GM_KV_F16: return TYPE_F16;
+    case GM_KV_F32: return TYPE_F32;
+    case GM_KV_Q8_0: return TYPE_Q8_0;
+    default: return engine->cpu.precise ? TYPE_F32 : TYPE_F16;
+    }
+}
+
+gm_status session_new(gm_engine *engine, gm_session **out, error *e) {
+    const size_t vocabulary = engine->weights.config.vocabulary;
+    gm_session  *s = calloc(1, sizeof *s);
+    if (!s) return fail_memory(e, "a session", sizeof *s);
+    s->engine = engine;
+    s->logits = malloc(vocabulary * sizeof *s->logits);
+    if (!s->logits) fail_memory(e, "the logits", vocabulary * sizeof *s->logits);
+    if (!e->status) sampler_new(vocabulary, &s->chooser, e);
+    if (!e->status) cpu_plan_new(&engine->cpu, &engine->text, 1, 1, &s->one, e);
+    if (e->status) gm_session_free(s);
+    else *out = s;
+    return e->status;
+}
+
+gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, gm_session **out, char *why, size_t why_size) {
+    error        e = { 0 };
+    gm_session  *s = NULL;
+    const size_t most = engine->weights.config.context, asked = options && options->context ? options->context : 0;
+    *out = NULL;
+    if (asked > most) fail(&e, GM_BAD_ARGUMENT, "a context of %zu tokens was asked for, but the model was made for at most %zu", asked, most);
+    if (options && options->kv > GM_KV_Q8_0) fail(&e, GM_BAD_ARGUMENT, "%d is no K/V type", (int)options->kv);
+    if (!e.status && !session_new(engine, &s, &e)) {
+        kv_open(&s->kv, &engine->weights.config, kv_quant_type(options, engine), asked ? asked : min_size(most, DEFAULT_CONTEXT), &e);
+    }
+    if (e.status) gm_session_free(s);
+    else *out = s;
+    return error_report(&e, why, why_size);
+}
+
+void gm_session_free(gm_session *s) {
+    if (!s) return;
+    if (s->kv.layer) kv_close(&s->kv);
+    token_list_free(&s->tokens);
+    sampler_free(s->chooser);
+    cpu_plan_free(s->one);
+    cpu_plan_free(s->batch);
+    free(s->logits);
+    free(s);
+}
+
+gm_status gm_session_fork(const gm_session *session, gm_session **out, char *why, size_t why_size) {
+    error       e = { 0 };
+    gm_session *s = NULL;
+    *out = NULL;
+    if (session->pending) fail(&e, GM_BUSY, "the session is in the middle of a call");
+    if (!e.status && !session_new(session->engine, &s, &e) && !kv_copy(&s->kv, &session->kv, session->computed, &e)) {
+        for (size_t i = 0; i < session->tokens.count; i++) token_list_add(&s->tokens, session->tokens.ids[i]);
+        if (s->tokens.failed) fail_memory(&e, "the tokens", session->tokens.count * sizeof(int32_t));
+        s->computed = session->computed;
+        s->has_logits = session->has_logits;
+        if (s->has_logits) memcpy(s->logits, session->logits, session->engine->weights.config.vocabulary * sizeof *s->logits);
+    }
+    if (e.status) gm_session_free(s);
+    else *out = s;
+    return error_report(&e, why, why_size);
+}
+
+size_t gm_session_tokens(const gm_session *s, const int32_t **tokens) {
+    if (tokens) *tokens = s->tokens.ids;
+    return s->tokens.count;
+}
+
+const float *gm_session_logits(const gm_session *s) { return s->has_logits ? s->logits : NULL; }
+
+void gm_session_cancel(gm_session *s) { atomic_store(&s->cancelled, true); }
+
+/* ---- computing ------------------------------------------------------------------------------------------------------ */
+
+/* A plan for n tokens: the one for a single token, else the batch plan, made again when it is too small. */
+static cpu_plan *plan_for(gm_session *s, size_t n, error *e) {
+    if (n == 1) return s->one;
+    if (s->batch && cpu_plan_tokens(s->batch) >= n) return s->batch;
+    size_t tokens = 16;
+    while (tokens < n) tokens *= 2;
+    cpu_plan_free(s->batch);
+    s->batch = NULL;
+    cpu_plan_new(&s->engine->cpu, &s->engine->text, min_size(tokens, KV_BATCH), 1, &s->batch, e);
+    return s->batch;
+}
+
+/* The reason for NaN is in the weights, or in nothing that we know. */
+static gm_status check_finite(const gm_session *s, const float *logits, error *e) {
+    const size_t n = s->engine->weights.config.vocabulary;
+    float        poison = 0;
+    for (size_t i = 0; i < n; i++) poison += logits[i] * 0; /* 0 unless something is NaN or infinite */
+    if (poison == 0) return GM_OK;
+    if (model_find_nan(&s->engine->weights, e)) return e->status;
+    return fail(e, GM_BAD_FILE, "the model computed NaN, though its weights are finite: their values must be far out of range");
+}
+
+static void forget_uncomputed(gm_session *s) {
+    s->tokens.count = s->computed;
+    s->pending = false;
+    s->running = 0;
+    cpu_plan_restart(s->one);
+    if (s->batch) cpu_plan_restart(s->batch);
+}
+
+/* One batch of held tokens; the last token held gives logits. */
+static gm_status compute_batch(gm_session *s, double deadline, error *e) {
+    const size_t left = s->tokens.count - s->computed;
+    if (!s->running) {
+        if (kv_reserve(&s->kv, s->computed + min_size(left, KV_BATCH), e)) return e->status;
+        s->running = min_size(left, KV_BATCH);
+    }
+    cpu_plan *plan = plan_for(s, s->running, e);
+    if (!plan) return e->status;
+    const int32_t    last = (int32_t)s->running - 1;
+    const cpu_inputs in = { .ids = s->tokens.ids + s->computed, .tokens = s->running, .output_rows = &last, .outputs = s->running == left,
+                            .start = s->computed, .kv = s->kv.layer };
+    if (cpu_plan_step(plan, &in, deadline) == GM_AGAIN) return GM_AGAIN;
+    kv_written(&s->kv, s->computed + s->running);
+    s->computed += s->running;
+    s->running = 0;
+    if (in.outputs) {
+        if (check_finite(s, cpu_plan_result(plan), e)) return e->status;
+        memcpy(s->logits, cpu_plan_result(plan), s->engine->weights.config.vocabulary * sizeof *s->logits);
+        s->has_logits = true;
+    }
+    return GM_OK;
+}
+
+gm_status session_compute(gm_session *s, double deadline, error *e) {
+    while (s->computed < s->tokens.count) {
+        if (atomic_exchange(&s->cancelled, false)) {
+            forget_uncomputed(s);
+            return fail(e, GM_CANCELLED, "cancelled after %zu tokens", s->computed);
+        }
+        const gm_status status = compute_batch(s, deadline, e);
+        if (status == GM_AGAIN) return GM_AGAIN;
+        if (status) {
+            forget_uncomputed(s);
+            s->has_logits = false;
+            return status;
+        }
+        if (s->computed < s->tokens.count && clock_seconds() > deadline) return GM_AGAIN;
+    }
+    return GM_OK;
+}
+
+/* ---- what is held --------------------------------------------------------------------------------------------------- */
+
+static gm_status check_tokens(const gm_session *s, const int32_t *tokens, size_t n, size_t held, error *e) {
+    const uint32_t vocabulary = s->engine->weights.config.vocabulary;
+    if (n > s->kv.context - held) {
+        return fail(e, GM_CONTEXT_FULL, "the context is full: it has room for %zu tokens, holds %zu, and %zu more were to be added", s->kv.context,
+                    held, n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= vocabulary) {
+            return fail(e, GM_BAD_ARGUMENT, "token %zu is %d, but the vocabulary has ids from 0 to %u", i, tokens[i], vocabulary - 1);
+        }
+    }
+    return GM_OK;
+}
+
+gm_status session_hold(gm_session *s, int32_t token, error *e) {
+    if (check_tokens(s, &token, 1, s->tokens.count, e)) return e->status;
+    token_list_add(&s->tokens, token);
+    if (s->tokens.failed) {
+        s->tokens.failed = false;
+        return fail_memory(e, "the tokens", (s->tokens.count + 1) * sizeof token);
+    }
+    s->has_logits = false;
+    return GM_OK;
+}
+
+static gm_status hold_all(gm_session *s, const int32_t *tokens, size_t n, error *e) {
+    const size_t before = s->tokens.count;
+    if (check_tokens(s, tokens, n, before, e)) return e->status;
+    for (size_t i = 0; i < n; i++) {
+        if (!session_hold(s, tokens[i], e)) continue;
+        s->tokens.count = before;
+        return e->status;
+    }
+    return GM_OK;
+}
+
+gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error *e) {
+    if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
+    if (keep > s->tokens.count) {
+        return fail(e, GM_BAD_ARGUMENT, "cannot keep %zu tokens: the session holds %zu", keep, s->tokens.count);
+    }
+    if (keep < s->tokens.count) s->has_logits = false;
+    s->tokens.count = keep;
+    if (keep < s->computed) s->computed = kv_rollback(&s->kv, keep);
+    if (recompute) *recompute = keep - s->computed;
+    return GM_OK;
+}
+
+/* Ends a call of set or append: remembers that it goes on, or that it is over. */
+static gm_status finish_turn(gm_session *s, size_t n, error *e) {
+    const gm_status status = session_compute(s, clock_seconds() + turn_seconds, e);
+    s->pending = status == GM_AGAIN;
+    s->pending_count = n;
+    return status;
+}
+
+static gm_status refuse_other_call(const gm_session *s, size_t n, error *e) {
+    if (s->pending_count == n) return GM_OK;
+    return fail(e, GM_BUSY, "another call returned GM_AGAIN and is not finished: repeat it, or cancel it");
+}
+
+gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *e) {
+    if (s->pending) {
+        if (refuse_other_call(s, n, e)) return e->status;
+    } else if (hold_all(s, tokens, n, e)) return e->status;
+    return finish_turn(s, n, e);
+}
+
+gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e) {
+    if (s->pending) {
+        if (refuse_other_call(s, n, e)) return e->status;
+        return finish_turn(s, n, e);
+    }
+    if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
+    if (check_tokens(s, tokens, n, 0, e)) return e->status;
+    size_t common = 0;
+    while (common < n && common < s->tokens.count && tokens[common] == s->tokens.ids[common]) common++;
+    if (common == n && common == s->tokens.count && s->has_logits) return GM_OK;
+    if (common == n) common--;
+    if (session_rollback(s, common, NULL, e)) return e->status;
+    if (s->computed == common) kv_add_mark(&s->kv, common); /* a turn starts here: people come back to such places */
+    if (hold_all(s, tokens + common, n - common, e)) return e->status;
+    return finish_turn(s, n, e);
+}
+
+gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, float *out, error *e) {
+    const size_t vocabulary = s->engine->weights.config.vocabulary;
+    const size_t most = max_size(1, min_size(KV_BATCH, OUTPUT_BYTES / (vocabulary * sizeof *out)));
+    int32_t      rows[KV_BATCH];
+    for (size_t i = 0; i < KV_BATCH; i++) rows[i] = (int32_t)i;
+    if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
+    if (session_rollback(s, 0, NULL, e) || hold_all(s, tokens, n, e)) return e->status;
+    cpu_plan *plan = NULL;
+    cpu_plan_new(&s->engine->cpu, &s->engine->text, min_size(n, most), min_size(n, most), &plan, e);
+    while (!e->status && s->computed < n) {
+        const size_t count = min_size(n - s->computed, most);
+        if (kv_reserve(&s->kv, s->computed + count, e)) break;
+        const cpu_inputs in = { .ids = tokens + s->computed, .tokens = count, .output_rows = rows, .outputs = count, .start = s->computed,
+                                .kv = s->kv.layer };
+        while (cpu_plan_step(plan, &in, clock_seconds() + turn_seconds) == GM_AGAIN) {}
+        memcpy(out + s->computed * vocabulary, cpu_plan_result(plan), count * vocabulary * sizeof *out);
+        s->computed += count;
+        kv_written(&s->kv, s->computed);
+        check_finite(s, cpu_plan_result(plan) + (count - 1) * vocabulary, e);
+    }
+    if (!e->status) memcpy(s->logits, out + (n - 1) * vocabulary, vocabulary * sizeof *out);
+    else forget_uncomputed(s);
+    s->has_logits = !e->status;
+    cpu_plan_free(plan);
+    return e->status;
+}
+
+/* ---- sampling ------------------------------------------------------------------------------------------------------- */
+
+gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e) {
+    if (!s->has_logits) return fail(e, GM_BAD_ARGUMENT, "there are no logits to draw from: compute at least one token first");
+    if (sampling_check(sampling, s->engine->weights.config.vocabulary, e)) return e->status;
+    const size_t   window = min_size(sampling->penalty_window, s->tokens.count);
+    const int32_t *history = window ? s->tokens.ids + (s->tokens.count - window) : NULL;
+    return sampler_draw(s->chooser, sampling, s->logits, history, window, s->engine->suppressed, s->tokens.count, token, e);
+}
+
+/* ---- the public face ------------------------------------------------------------------------------------------------ */
+
+gm_status gm_session_set(gm_session *s, const int32_t *tokens, size_t n, char *why, size_t why_size) {
+    error e = { 0 };
+    return session_set(s, tokens, n, &e) == GM_AGAIN ? GM_AGAIN : error_report(&e, why, why_size);
+}
+
+gm_status gm_session_append(gm_session *s, const int32_t *tokens, size_t n, char *why, size_t why_size) {
+    error e = { 0 };
+    return session_append(s, tokens, n, &e) == GM_AGAIN ? GM_AGAIN : error_report(&e, why, why_size);
+}
+
+gm_status gm_session_rollback(gm_session *s, size_t keep, size_t *recompute, char *why, size_t why_size) {
+    error e = { 0 };
+    session_rollback(s, keep, recompute, &e);
+    return error_report(&e, why, why_size);
+}
+
+gm_status gm_session_sample(gm_session *s, const gm_sampling *sampling, gm_token_logprob *chosen, gm_token_logprob *top, size_t top_count,
+                            char *why, size_t why_size) {
+    error e = { 0 };
+    int32_t token;
+    if (!session_sample(s, sampling ? sampling : &s->engine->sampling, &token, &e)) {
+        sampler_logprobs(s->chooser, s->logits, token, chosen, top, top ? top_count : 0);
+    }
+    return error_report(&e, why, why_size);
+}

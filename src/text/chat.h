@@ -1,0 +1,87 @@
+/* Gemma 4's chat format: messages → prompt tokens, and the output → content, thinking, tool calls (gemma4.md §7). */
+
+#ifndef GM_CHAT_H
+#define GM_CHAT_H
+
+#include "base/json.h"
+#include "text/tokenizer.h"
+
+typedef enum { CHAT_SYSTEM, CHAT_DEVELOPER, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL } chat_role;
+typedef enum { CHAT_TEXT, CHAT_IMAGE, CHAT_AUDIO, CHAT_VIDEO } chat_part_kind;
+typedef enum { CHAT_SMALL, CHAT_LARGE } chat_variant;
+
+typedef struct {
+    chat_part_kind kind;
+    str            text;  /* of a text part; media parts are placeholders, in order */
+    size_t         index; /* of a media part: which of the message's media, in the order given */
+} chat_part;
+
+typedef struct {
+    str         id, name;
+    const json *arguments; /* an object */
+} chat_call;
+
+typedef struct {
+    chat_role  role;
+    chat_part *parts;
+    size_t     part_count;
+    bool       list;        /* content was a list of parts (the system message trims each) */
+    str        thinking;
+    chat_call *calls;
+    size_t     call_count;
+    str        tool_name, tool_call_id;
+    const json *tool_object; /* a tool's answer given as an object, or NULL */
+} chat_message;
+
+typedef struct {
+    chat_message *messages;
+    size_t        count;
+    const json   *tools;   /* an array of OpenAI-style functions, or NULL */
+    bool          think;
+    chat_variant  variant;
+} chat;
+
+/* {"messages": […], "tools": […], "think": bool} in OpenAI's or Ollama's shape. Strings point into the arena; tools, arguments
+ * and objects into `value`, which must outlive the chat. */
+gm_status chat_from_json(const json *value, arena *a, chat *out, error *e);
+/* A message's "tool_calls" alone: [{"id": …, "function": {"name": …, "arguments": object or JSON text}}]. */
+gm_status chat_calls_from_json(const json *list, arena *a, chat_call **calls, size_t *count, error *e);
+void      chat_message_to_json(buffer *out, const chat_message *message);
+
+/* The prompt. Scaffolding becomes special tokens, content never does. A piece is either scaffolding or content. */
+typedef struct {
+    bool scaffolding;
+    str  text;
+} chat_piece;
+
+gm_status chat_render(const chat *c, arena *a, chat_piece **pieces, size_t *count, error *e);
+/* The pieces as one text (for looking and tests), and as tokens (with one BOS in front). */
+void      chat_pieces_text(const chat_piece *pieces, size_t count, buffer *out);
+gm_status chat_pieces_tokens(const tokenizer *t, const chat_piece *pieces, size_t count, token_list *out, error *e);
+/* Whether the prompt ends inside an open thought (gemma4.md §7.3): the parser must start there. */
+bool      chat_starts_thinking(const chat_piece *pieces, size_t count);
+
+/* ---- output ---- */
+
+typedef enum { OUTPUT_CONTENT, OUTPUT_THINKING, OUTPUT_CALL } output_kind;
+
+typedef struct {
+    output_kind kind;
+    str         text;      /* content or thinking */
+    str         name;      /* call */
+    str         arguments; /* call: JSON text, always an object */
+    bool        repaired;  /* call: the arguments were not well-formed and had to be mended */
+} output_event;
+
+typedef struct output_parser output_parser;
+
+/* `tools` (may be NULL) helps to repair arguments; it must outlive the parser. */
+gm_status output_parser_new(const json *tools, bool think, bool starts_thinking, output_parser **out, error *e);
+void      output_parser_free(output_parser *p);
+/* Feeds text as it comes (whole UTF-8 characters). Then take events until there is none; their strings are valid until the
+ * next feed. */
+gm_status output_parser_feed(output_parser *p, str text, error *e);
+gm_status output_parser_end(output_parser *p, error *e); /* the answer is over: what is held back comes out */
+bool      output_parser_next(output_parser *p, output_event *event);
+
+#endif

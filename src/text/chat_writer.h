@@ -1,0 +1,32 @@
+/* Writing a prompt: a list of pieces, each either the template's own text or somebody's content. */
+
+#ifndef GM_CHAT_WRITER_H
+#define GM_CHAT_WRITER_H
+
+#include "text/chat.h"
+
+typedef struct {
+    arena      *memory;
+    chat_piece *pieces;
+    size_t      count, capacity;
+    bool        failed; /* no memory; sticks */
+} chat_writer;
+
+/* Template text (zero-terminated, must stay) may hold special tokens; content never does, whatever it says. */
+void chat_write_template(chat_writer *w, const char *text);
+void chat_write_content(chat_writer *w, str text);
+/* Content between <|"|> tokens. */
+void chat_write_quoted(chat_writer *w, str text);
+/* value(v) of gemma4.md §7.1. Keys of objects are bare in arguments and responses, quoted in declarations. */
+void chat_write_value(chat_writer *w, const json *value, bool quoted_keys);
+/* key:value,… of an object without its braces. */
+void chat_write_fields(chat_writer *w, const json *object, bool quoted_keys);
+/* A function's declaration, between <|tool> and <tool|>. */
+void chat_write_declaration(chat_writer *w, const json *function);
+
+/* An object's children by ascending key (bytewise); of equal keys the last one. NULL with *count 0 when empty. */
+const json **chat_sorted_children(chat_writer *w, const json *object, size_t *count);
+/* Memory from the arena; NULL sets `failed`. */
+void *chat_writer_array(chat_writer *w, size_t count, size_t size);
+
+#endif

@@ -1,0 +1,52 @@
+/* Just enough to write a test: CHECK what should hold, name the cases, and end main with `return test_end();`.
+ *
+ * A case is one row of a table or one function; it fails if any CHECK inside it fails. The last line that a test program
+ * prints is «N passed, N failed», which tools/test.sh adds up. */
+
+#ifndef GM_TEST_H
+#define GM_TEST_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+static int  test_passed, test_failed;
+static bool test_open, test_bad;
+static char test_name[200];
+
+static void test_close(void) {
+    if (!test_open) return;
+    if (test_bad) test_failed++;
+    else test_passed++;
+    test_open = false;
+}
+
+/* Begins a case; the one before ends. */
+#define TEST(...)                                                                                                      \
+    do {                                                                                                               \
+        test_close();                                                                                                  \
+        snprintf(test_name, sizeof test_name, __VA_ARGS__);                                                            \
+        test_open = true;                                                                                              \
+        test_bad = false;                                                                                              \
+    } while (0)
+
+#define CHECK(condition) CHECK_MESSAGE(condition, "%s", #condition)
+
+/* Like CHECK, and says more when it fails. */
+#define CHECK_MESSAGE(condition, ...)                                                                                  \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            test_bad = true;                                                                                           \
+            printf("FAIL %s (%s:%d): ", test_name, __FILE__, __LINE__);                                                \
+            printf(__VA_ARGS__);                                                                                       \
+            printf("\n");                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+static inline int test_end(void) {
+    test_close();
+    printf("%d passed, %d failed\n", test_passed, test_failed);
+    return test_failed || !test_passed;
+}
+
+#endif

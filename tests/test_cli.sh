@@ -1,0 +1,652 @@
+#!/usr/bin/env bash
+# The command line: golden output, exit codes for every kind of failure, standard input and output, Ctrl-C, terminals.
+# The program is the first argument, else $GEMMULE, else build/gemmule.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+program=$(realpath "${1:-${GEMMULE:-build/gemmule}}") || exit 1
+[ -x "$program" ] || { echo "there is no program $program"; echo "0 passed, 1 failed"; exit 1; }
+fixtures=tests/fixtures
+dense=$fixtures/tiny-dense.gguf
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export OLLAMA_MODELS=$scratch/no-store HOME=$scratch/home XDG_STATE_HOME=$scratch/state LC_ALL=C.UTF-8
+unset GEMMULE_MODEL GEMMULE_FALLBACK GEMMULE_BOX
+mkdir -p "$HOME"
+passed=0 failed=0
+
+pass() { passed=$((passed + 1)); }
+fail() { # fail NAME WHAT…
+    failed=$((failed + 1))
+    printf 'FAIL %s: %s\n' "$1" "${*:2}"
+}
+
+# run NAME EXIT-CODE ARGUMENTS…: runs the program; stdout and stderr are then in $out and $err. stdin is the caller's.
+run() {
+    name=$1
+    local want=$2 code=0
+    shift 2
+    "$program" "$@" >"$scratch/out" 2>"$scratch/err" || code=$?
+    out=$(tr -d '\0' <"$scratch/out") err=$(tr -d '\0' <"$scratch/err")
+    if [ "$code" = "$want" ]; then pass; else fail "$name" "exit code $code, expected $want; stderr: $err"; fi
+}
+# says TEXT, has TEXT, lacks TEXT: about stderr and stdout of the last run
+says() { if [[ $err == *"$1"* ]]; then pass; else fail "$name" "stderr should have «$1»: $err"; fi; }
+has() { if [[ $out == *"$1"* ]]; then pass; else fail "$name" "stdout should have «$1»: $out"; fi; }
+lacks() { if [[ $out != *"$1"* ]]; then pass; else fail "$name" "stdout should not have «$1»"; fi; }
+matches() { if [[ $out =~ $1 ]]; then pass; else fail "$name" "stdout should match «$1»: $out"; fi; }
+silent() { if [ -z "$err" ]; then pass; else fail "$name" "stderr should be empty: $err"; fi; }
+# an error is one line on stderr that begins with the program's name, and nothing on stdout
+one_line() { if [[ $err == gemmule:* && $err != *$'\n'* && -z $out ]]; then pass; else fail "$name" "expected one line: $err / $out"; fi; }
+equals() { # equals NAME GOT WANT
+    if [ "$2" = "$3" ]; then pass; else fail "$1" "$(printf 'differs\n%s' "$(diff <(echo "$3") <(echo "$2"))")"; fi
+}
+golden() { equals "$name" "$out" "$(cat)"; }
+
+# ---- usage ----
+
+run "no command" 3 </dev/null
+says "usage: gemmule COMMAND"
+run "help" 0 help
+has "usage: gemmule COMMAND"
+has "exit codes: 0 ok, 1 a check failed, 2 bad input, 3 wrong usage"
+silent
+run "version" 0 version
+matches "^gemmule [0-9]+\.[0-9]+\.[0-9]+"$'\n'
+run "--version" 0 --version
+run "version as JSON" 0 version --json
+matches '^\{"version":"[0-9.]+","compiler":".+","backends":\["cpu"\],"cpu":\[.*"scalar"\],"cores":[0-9]+\}$'
+
+# Every option of every command is in its help.
+while read -r command options; do
+    run "$command --help" 0 "$command" --help
+    silent
+    has "usage: gemmule $command"
+    has "examples:"
+    for option in $options; do matches "[ ,]$option[ "$'\n'"]"; done
+    by_flag=$out
+    run "help $command" 0 help "$command"
+    equals "help $command" "$out" "$by_flag"
+done <<'END'
+list --json
+inspect --json --tensors
+tokenize -f --special --bos --decode --json
+run -f --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed --system --think --stop --tools --raw --logprobs --backend --kv --ctx --threads --precise --cpu --json
+chat --max --temp --seed --system --think --backend --kv --ctx --threads --precise --cpu
+check --backend --mmproj --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --json
+bench -p -n -d -r --backend --kv --threads --precise --cpu --gpu-disable --json
+synth --layers --quant --flavour --seed
+version --json
+END
+
+# what is wrong | what the message must have | arguments
+while IFS='|' read -r what message arguments; do
+    eval "run \"\$what\" 3 $arguments" </dev/null
+    says "$message"
+    one_line
+done <<'END'
+unknown command|did you mean bench|bnech
+unknown command, no hint|unknown command 'xyzzy'|xyzzy
+help for nothing|unknown command|help xyzzy
+no model|too few arguments|run
+too many arguments|'three' is too much|run one two three
+unknown option|did you mean --temp?|run m --tempp 1
+unknown option, no hint|unknown option --frobnicate|run m --frobnicate
+unknown letter|unknown option -z|run m -z
+no value|--seed needs a value|run m hi --seed
+value for a flag|--json takes no value|run m hi --json=yes
+not a number|--temp takes a number from 0 to 100, not 'warm'|run m hi --temp warm
+number out of range|--top-p takes a number from 0 to 1, not '1.5'|run m hi --top-p=1.5
+not a number either|--temp takes a number|run m hi --temp nan
+negative count|--max takes a whole number from 1|run m hi --max -1
+fraction|--max takes a whole number|run m hi --max 1.5
+zero|--max takes a whole number from 1|run m hi --max 0
+number too long|--seed takes a whole number|run m hi --seed 18446744073709551616
+empty number|--threads takes a whole number|run m hi --threads ''
+too many threads|--threads takes a whole number from 1 to 1024|run m hi --threads 5000
+unknown choice|--kv takes one of f16, f32, q8_0, not 'q4'|run m hi --kv q4
+unknown backend|--backend takes one of auto, cpu, gpu|run m hi --backend tpu
+logprobs without JSON|--logprobs needs --json|run m hi --logprobs 3
+too many logprobs|from 0 to 20|run m hi --json --logprobs 21
+raw with system|--raw|run m hi --raw --system x
+decode with text|--decode|tokenize m text --decode 1
+nothing to measure|nothing to measure|bench m -p 0 -n 0
+one argument of two|too few arguments|check m
+unknown size|e2b|synth e3b out.gguf
+unknown quantisation|q4_k_m|synth e2b out.gguf --quant q1
+too few layers|--layers takes|synth e2b out.gguf --layers 1
+END
+[ ! -e out.gguf ] || { fail "wrong usage" "wrote a file"; rm -f out.gguf; }
+
+# ---- bad input ----
+
+printf 'not a model at all, but long enough to be read as one' >"$scratch/text.gguf"
+: >"$scratch/empty.gguf"
+head -c 100000 "$dense" >"$scratch/cut.gguf"
+head -c 300 "$dense" >"$scratch/stump.gguf"
+LC_ALL=C sed 's/blk\.1\.attn_q\.weight/blk.1.attn_X.weight/' "$dense" >"$scratch/missing-tensor.gguf"
+LC_ALL=C sed 's/tokenizer\.ggml\.merges/tokenizer.ggml.mergex/' "$dense" >"$scratch/no-merges.gguf"
+LC_ALL=C sed 's/gemma4\.block_count/gemma4.block_c0unt/' "$dense" >"$scratch/no-layers.gguf"
+printf 'a\0b' >"$scratch/nul.txt"
+printf '[1, 2' >"$scratch/broken.json"
+chmod 000 "$scratch/broken.json" 2>/dev/null; chmod 644 "$scratch/broken.json"
+
+while IFS='|' read -r what code message arguments; do
+    eval "run \"\$what\" $code $arguments" </dev/null
+    says "$message"
+    one_line
+done <<'END'
+missing file|2|nothere.gguf|run nothere.gguf hi
+missing file, inspect|2|nothere.gguf|inspect nothere.gguf
+missing file, tokenize|2|nothere.gguf|tokenize nothere.gguf hi
+missing file, bench|2|nothere.gguf|bench nothere.gguf
+missing file, chat|2|nothere.gguf|chat nothere.gguf
+missing model, check|2|nothere.gguf|check nothere.gguf $fixtures/tiny-dense.expect.gguf
+missing expectation|2|nothere.gguf|check $dense nothere.gguf
+missing Ollama model|2|gemma4|run gemma4:e2b hi
+no model in the box|2|box|run box hi
+wrong box|2|nothere.gguf|run box hi
+no model for a chat|2|no model|chat
+empty model name|2|no model was named|run '' hi
+a folder|2|is a directory|run $fixtures hi
+a folder, inspect|2|is a directory|inspect $fixtures
+a text file|2|GGUF|run $scratch/text.gguf hi
+an empty file|2|empty.gguf|inspect $scratch/empty.gguf
+a file cut off in its data|2|cut.gguf|run $scratch/cut.gguf hi
+a file cut off in its data, inspect|2|cut.gguf|inspect $scratch/cut.gguf
+a file cut off in its head|2|stump.gguf|run $scratch/stump.gguf hi
+a missing tensor|2|blk.1.attn_q.weight|run $scratch/missing-tensor.gguf hi
+a missing key|2|block_count|run $scratch/no-layers.gguf hi
+a vocabulary without merges|2|merges|run $scratch/no-merges.gguf hi
+a vocabulary without merges, tokenize|2|merges|tokenize $scratch/no-merges.gguf hi
+an expectation is no model|2|expect|run $fixtures/tiny-dense.expect.gguf hi
+empty prompt|2|the prompt is empty|run $dense ''
+blank prompt|2|the prompt is empty|run $dense $' \n\t '
+empty standard input|2|the prompt is empty|run $dense
+missing prompt file|2|nothere.txt|run $dense -f nothere.txt
+a folder as prompt|2|tests|run $dense -f tests
+a NUL byte in the prompt|2|NUL byte at offset 1|run $dense -f $scratch/nul.txt
+missing tools|2|nothere.json|run $dense hi --tools nothere.json
+broken tools|2|line 1|run $dense hi --tools $scratch/broken.json
+context too small|2|context is full|run $dense hi --ctx 4
+context larger than the model's|2|4096|run $dense hi --ctx 100000
+no GPU|4|GPU|run $dense hi --backend gpu
+no GPU, bench|4|GPU|bench $dense --backend gpu
+no GPU, check|4|GPU|check $dense $fixtures/tiny-dense.expect.gguf --backend gpu
+an instruction set of another machine|2|quantum|run $dense hi --cpu quantum
+an id outside the vocabulary|2|outside the vocabulary of 640|tokenize $dense --decode 640
+ids that are none|2|not 'x'|tokenize $dense --decode '1 x'
+a model as expectation|2|no expectation file|check $dense $dense
+arguments swapped|2|MODEL comes first|check $fixtures/tiny-dense.expect.gguf $dense
+an expectation as model|2|not a model|check $fixtures/tiny-dense.expect.gguf $fixtures/tiny-dense.expect.gguf
+a folder to write to|2|folder|synth e2b $scratch --layers 2
+END
+
+run "context full in the middle" 2 run "$dense" hello --ctx 24 --seed 1 --threads 1
+says "context is full"
+matches '.+' # what was written before it
+run "a box by the environment" 2 run box hi
+GEMMULE_BOX=$dense run "the box" 0 run box hi --max 2 --threads 1
+run "a damaged model is still shown" 0 inspect "$scratch/missing-tensor.gguf"
+has "cannot run"
+has "blk.1.attn_q.weight"
+
+# ---- inspect ----
+
+run "inspect" 0 inspect "$dense"
+silent
+golden <<'END'
+file                  tests/fixtures/tiny-dense.gguf
+format                GGUF v3, 1.04 MB, 99 tensors, 37 keys
+name                  Tiny Dense
+architecture          gemma4
+size                  506K
+parameters            506246
+file type             F16
+types                 F32       48 tensors, 9.75 kB
+                      F16       51 tensors, 1.01 MB
+layers                6: 4 sliding, 2 full; 3 share keys and values
+width                 64
+sliding layers' heads 2 for queries, 1 for keys and values, of 32
+full layers' heads    2 for queries, 1 for keys and values, of 64
+window                16
+feed forward          128 to 256
+per-layer embeddings  32 wide
+experts               none
+context               4096
+vocabulary            640
+K/V per token, f16    256 bytes, and 256 for the last 16
+K/V at 8k, 32k, 128k  2.10 MB, 8.39 MB, 33.6 MB
+read per token        772 kB of weights (771968 bytes)
+vision tower          no
+audio tower           no
+
+metadata:
+  general.architecture = "gemma4"
+  general.type = "model"
+  general.name = "Tiny Dense"
+  general.size_label = "506K"
+  gemma4.block_count = 6
+  gemma4.context_length = 4096
+  gemma4.embedding_length = 64
+  gemma4.feed_forward_length = [128,128,128,256,256,256]
+  gemma4.attention.head_count = 2
+  gemma4.attention.head_count_kv = 1
+  gemma4.rope.freq_base = 1000000
+  gemma4.rope.freq_base_swa = 10000
+  gemma4.attention.layer_norm_rms_epsilon = 1e-06
+  gemma4.attention.key_length = 64
+  gemma4.attention.value_length = 64
+  general.file_type = 1
+  gemma4.final_logit_softcapping = 30
+  gemma4.attention.sliding_window = 16
+  gemma4.attention.shared_kv_layers = 3
+  gemma4.embedding_length_per_layer_input = 32
+  gemma4.attention.sliding_window_pattern = [true,true,false,true,true,false]
+  gemma4.attention.key_length_swa = 32
+  gemma4.attention.value_length_swa = 32
+  gemma4.rope.dimension_count = 64
+  gemma4.rope.dimension_count_swa = 32
+  general.quantization_version = 2
+  tokenizer.ggml.model = "gemma4"
+  tokenizer.ggml.tokens = "[640 strings]"
+  tokenizer.ggml.scores = "[640 f32s]"
+  tokenizer.ggml.token_type = "[640 i32s]"
+  tokenizer.ggml.merges = "[240 strings]"
+  tokenizer.ggml.bos_token_id = 2
+  tokenizer.ggml.eos_token_id = 1
+  tokenizer.ggml.unknown_token_id = 3
+  tokenizer.ggml.padding_token_id = 0
+  tokenizer.ggml.add_bos_token = true
+  tokenizer.ggml.add_space_prefix = false
+END
+run "inspect as JSON" 0 inspect "$dense" --json
+silent
+has '"architecture":"gemma4"'
+has '"kv_f16":{"bytes_per_token_full":256,"bytes_per_token_sliding":256,"bytes_at_8192":2101248,"bytes_at_32768":8392704,"bytes_at_131072":33558528}'
+has '"types":{"F32":{"tensors":48,"bytes":9752},"F16":{"tensors":51,"bytes":1007616}}'
+has '"runs":true,"problem":null'
+lacks '"tensors":['
+run "inspect tensors" 0 inspect "$fixtures/small-moe-Q4_K_M.gguf" --tensors
+has "experts               8, 2 used per token"
+has "token_embd.weight"
+matches 'blk\.0\.ffn_gate_up_exps\.weight +Q4_K +\['
+run "inspect an expectation" 0 inspect "$fixtures/tiny-dense.expect.gguf"
+has "architecture          expect"
+has '  prompt.0 = "The quick brown fox'
+lacks "cannot run"
+
+# ---- tokenize ----
+
+run "tokenize" 0 tokenize "$dense" $'The quick\n東<|turn>'
+silent
+golden <<'END'
+332	"T"
+352	"h"
+393	"e "
+545	"qu"
+353	"i"
+347	"c"
+355	"k"
+22	"\n"
+254	"<0xE6>"
+181	"<0x9D>"
+201	"<0xB1>"
+308	"<"
+372	"|"
+364	"t"
+549	"ur"
+358	"n"
+310	">"
+END
+run "tokenize with special tokens" 0 tokenize "$dense" --special --bos '<|turn>user' --json
+has '"ids":[2,5,'
+has '"pieces":["<bos>","<|turn>",'
+ids=$("$program" tokenize "$dense" "$(cat README.md 2>/dev/null || echo 'Some text: über 東京 🙂')" | cut -f 1 | tr '\n' ' ')
+run "there and back" 0 tokenize "$dense" --decode "$ids"
+equals "there and back" "$out" "$(cat README.md 2>/dev/null || echo 'Some text: über 東京 🙂')"
+printf 'Hello there' >"$scratch/hello.txt"
+run "tokenize a file" 0 tokenize "$dense" -f "$scratch/hello.txt" --json
+from_file=$out
+run "tokenize standard input" 0 tokenize "$dense" --json <"$scratch/hello.txt"
+equals "file and standard input" "$out" "$from_file"
+run "tokenize -" 0 tokenize "$dense" - --json <"$scratch/hello.txt"
+equals "file and -" "$out" "$from_file"
+run "tokenize nothing" 0 tokenize "$dense" "" --json
+golden <<<'{"count":0,"ids":[],"pieces":[]}'
+run "decode from standard input" 0 tokenize "$dense" --decode - <<<"[332, 352]"
+golden <<<"Th"
+run "decode as JSON" 0 tokenize "$dense" --decode "332,352" --json
+golden <<<'{"ids":[332,352],"text":"Th"}'
+
+# ---- run ----
+
+one=(--threads 1)
+run "run" 0 run "$dense" Hello --seed 7 --max 20 "${one[@]}"
+silent
+first=$out
+matches '.+'
+run "run again" 0 run "$dense" Hello --seed 7 --max 20 "${one[@]}"
+equals "the same seed gives the same text" "$out" "$first"
+run "run with another seed" 0 run "$dense" Hello --seed 8 --max 20 "${one[@]}"
+if [ "$out" != "$first" ]; then pass; else fail "another seed" "gives the same text"; fi
+run "run --seed=7" 0 run --seed=7 --max=20 "${one[@]}" -- "$dense" Hello
+equals "options before and --" "$out" "$first"
+run "prompt from standard input" 0 run "$dense" --seed 7 --max 20 "${one[@]}" <<<Hello
+equals "prompt from standard input" "$out" "$first"
+run "prompt from -" 0 run "$dense" - --seed 7 --max 20 "${one[@]}" <<<Hello
+equals "prompt from -" "$out" "$first"
+printf 'Hello' >"$scratch/prompt.txt"
+run "prompt from a file" 0 run "$dense" -f "$scratch/prompt.txt" --seed 7 --max 20 "${one[@]}" </dev/null
+equals "prompt from a file" "$out" "$first"
+run "prompt and file" 0 run "$dense" "Summarise:" -f "$scratch/prompt.txt" --seed 7 --max 20 "${one[@]}" </dev/null
+joined=$out
+run "prompt and file, by hand" 0 run "$dense" $'Summarise:\n\nHello' --seed 7 --max 20 "${one[@]}"
+equals "prompt and file" "$out" "$joined"
+"$program" run "$dense" Hello --seed 7 --max 20 "${one[@]}" >"$scratch/raw.out" 2>/dev/null
+equals "the answer ends with a newline" "$(tail -c 1 "$scratch/raw.out" | od -An -c | tr -d ' ')" '\n'
+run "greedy does not look at the seed" 0 run "$dense" Hello --temp 0 --seed 1 --max 20 "${one[@]}"
+greedy=$out
+run "greedy again" 0 run "$dense" Hello --temp 0 --seed 2 --max 20 "${one[@]}"
+equals "greedy" "$out" "$greedy"
+run "top-k 1 is greedy" 0 run "$dense" Hello --top-k 1 --seed 3 --max 20 "${one[@]}"
+equals "top-k 1" "$out" "$greedy"
+run "a repetition penalty changes it" 0 run "$dense" Hello --temp 0 --repeat-penalty 1.5 --frequency-penalty 1 --max 40 "${one[@]}"
+run "every sampling option" 0 run "$dense" Hello --max 5 --temp 0.7 --top-k 40 --top-p 0.9 --min-p 0.05 --typical 0.9 --repeat-penalty 1.1 \
+    --presence-penalty 0.5 --frequency-penalty 0.5 --penalty-window 32 --seed 1 "${one[@]}"
+run "every computing option" 0 run "$dense" Hello --max 5 --backend cpu --kv q8_0 --ctx 64 --threads 2 --precise --cpu scalar --seed 1
+run "--kv f32" 0 run "$dense" Hello --max 5 --kv f32 "${one[@]}"
+
+run "run as JSON" 0 run "$dense" Hello --seed 7 --max 20 --json "${one[@]}"
+silent
+matches '^\{"model":"tests/fixtures/tiny-dense.gguf","device":"cpu \(.*\)","content":".+","thinking":"","tool_calls":\[\],"finish_reason":"length","seed":7,"usage":\{"prompt_tokens":[0-9]+,"cached_tokens":0,"completion_tokens":20,"total_tokens":[0-9]+\},"timings":\{"load_seconds":[-0-9.e]+,"prompt_seconds":[-0-9.e]+,"prompt_tokens_per_second":[-+0-9.e]+,"reply_seconds":[-0-9.e]+,"reply_tokens_per_second":[-+0-9.e]+\}\}$'
+run "a random seed is told" 0 run "$dense" Hello --max 10 --json "${one[@]}"
+seed=$(grep -o '"seed":[0-9]*' <<<"$out" | cut -d : -f 2)
+content=$(grep -o '"content":"[^}]*","thinking"' <<<"$out")
+run "a random seed can be used again" 0 run "$dense" Hello --max 10 --json --seed "$seed" "${one[@]}"
+equals "a random seed can be used again" "$(grep -o '"content":"[^}]*","thinking"' <<<"$out")" "$content"
+run "log-probabilities" 0 run "$dense" Hello --temp 0 --max 2 --json --logprobs 2 "${one[@]}"
+matches '"logprobs":\[\{"token":([0-9]+),"text":".+","logprob":-[0-9.e-]+,"top":\[\{"token":([0-9]+),.*\},\{.*\}\]\},\{.*\}\]\}$'
+equals "the greedy token is the likeliest" "${BASH_REMATCH[1]:-none}" "${BASH_REMATCH[2]:-other}"
+run "raw" 0 run "$dense" --raw "Once" --temp 0 --max 8 --json "${one[@]}"
+raw=$(grep -o '"prompt_tokens":[0-9]*' <<<"$out")
+equals "raw has no chat format, and one <bos>" "$raw" "\"prompt_tokens\":$("$program" tokenize "$dense" --special --bos Once | wc -l)"
+run "raw with <bos> in the text" 0 run "$dense" --raw "<bos>Once" --temp 0 --max 8 --json "${one[@]}"
+equals "no second <bos>" "$(grep -o '"prompt_tokens":[0-9]*' <<<"$out")" "$raw"
+stop=${greedy:4:2}
+run "stop string" 0 run "$dense" Hello --temp 0 --max 20 --stop "$stop" --stop "never there" "${one[@]}"
+equals "the answer ends before the stop string" "$out" "${greedy%%"$stop"*}"
+cat >"$scratch/tools.json" <<'END'
+[{"type": "function", "function": {"name": "add", "description": "Add numbers",
+  "parameters": {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}}}}]
+END
+run "tools" 0 run "$dense" "1 + 2?" --tools "$scratch/tools.json" --max 5 --json --seed 1 "${one[@]}"
+matches '"prompt_tokens":[0-9]{2}'
+run "think" 0 run "$dense" Hello --think --max 10 --seed 1 "${one[@]}"
+run "system" 0 run "$dense" Hello --system "Be brief." --max 5 --json --seed 1 "${one[@]}"
+
+run "a full disk" 2 version </dev/null
+code=0
+for arguments in "version" "run $dense Hello --max 5" "run $dense Hello --max 5 --json" "inspect $dense" "tokenize $dense Hello" "help"; do
+    code=0
+    # shellcheck disable=SC2086 — the arguments are words
+    err=$("$program" $arguments 2>&1 >/dev/full) || code=$?
+    equals "$arguments on a full disk" "$code $err" "2 gemmule: cannot write to standard output: No space left on device"
+done
+
+# ---- check: the tolerances that must hold ----
+
+checks() { # checks NAME MODEL EXPECT LINES TOLERANCE OPTIONS…
+    run "$1" 0 check "$2" "$3" --tolerance "$5" "${@:6}"
+    silent
+    equals "$1: lines" "$(wc -l <"$scratch/out")" "$4"
+    equals "$1: form" "$(grep -vcE '^[A-Za-z0-9_.]+ [0-9]\.[0-9]{3}e[-+][0-9]{2}$' "$scratch/out")" 0
+}
+for model in tiny-dense tiny-moe; do
+    checks "check $model" $fixtures/$model.gguf $fixtures/$model.expect.gguf 6 1e-4 --precise
+    equals "check $model: greedy tokens" "$(grep -cE '^greedy\.[01] 0\.000e\+00$' "$scratch/out")" 2
+    equals "check $model: prompts" "$(grep -cE '^prompt\.[01] 0\.000e\+00$' "$scratch/out")" 2
+    checks "check $model, one thread, scalar" $fixtures/$model.gguf $fixtures/$model.expect.gguf 6 1e-4 --precise --threads 1 --cpu scalar
+done
+for model in small-dense-Q4_K_M small-moe-Q4_K_M; do
+    checks "check $model, precise" $fixtures/$model.gguf $fixtures/$model.expect.gguf 2 1e-3 --precise
+done
+checks "check small-dense" $fixtures/small-dense-Q4_K_M.gguf $fixtures/small-dense-Q4_K_M.expect.gguf 2 6e-2
+checks "check small-moe" $fixtures/small-moe-Q4_K_M.gguf $fixtures/small-moe-Q4_K_M.expect.gguf 2 0.15
+checks "check small-dense, q8_0" $fixtures/small-dense-Q4_K_M.gguf $fixtures/small-dense-Q4_K_M.expect.gguf 2 6e-2 --kv q8_0
+checks "check quant-blocks" $fixtures/quant-blocks.expect.gguf $fixtures/quant-blocks.expect.gguf 15 0
+equals "quant-blocks are exact" "$(grep -c ' 0\.000e+00$' "$scratch/out")" 15
+run "check above the tolerance" 1 check $dense $fixtures/tiny-dense.expect.gguf --precise --tolerance 1e-9
+has "logits.0 "
+run "check as JSON" 0 check $dense $fixtures/tiny-dense.expect.gguf --precise --json
+matches '^\{"model":".*","expect":".*","tolerance":0.001,"tensors":\[\{"name":"prompt.0","error":0,"passed":true\},.*\],"worst":[-0-9.e]+,"passed":true\}$'
+run "check a failure as JSON" 1 check $dense $fixtures/tiny-dense.expect.gguf --tolerance 1e-9 --json
+matches '"passed":false\}$'
+run "check the wrong model" 1 check $fixtures/small-dense-Q4_K_M.gguf $fixtures/tiny-dense.expect.gguf
+has "cannot be computed: "
+run "check blocks of a model" 1 check $dense $fixtures/quant-blocks.expect.gguf
+has "Q4_K.f32 cannot be computed: MODEL has no tensor Q4_K"
+run "check with an adapter" 1 check $dense $fixtures/tiny-dense.expect.gguf --adapter somewhere
+has "logits.0 cannot be computed: adapters are not supported yet"
+# one wrong byte in an expectation is seen
+cp $fixtures/quant-blocks.expect.gguf "$scratch/blocks.gguf"
+printf '\377' | dd of="$scratch/blocks.gguf" bs=1 seek=$(($(stat -c %s "$scratch/blocks.gguf") - 3)) conv=notrunc 2>/dev/null
+run "one wrong byte" 1 check $fixtures/quant-blocks.expect.gguf "$scratch/blocks.gguf"
+LC_ALL=C sed 's/greedy\.0/gradAA.0/; s/logits\.1/grad.L0x/' $fixtures/tiny-dense.expect.gguf >"$scratch/kinds.gguf"
+sed -i 's/grad\.L0x/grad.L0/' /dev/null
+run "kinds that are not there yet" 1 check $dense "$scratch/kinds.gguf" --precise
+has "grad.L0x cannot be computed: training is not supported yet"
+has "gradAA.0 cannot be computed: this kind of expectation is not known"
+
+# ---- bench and synth ----
+
+run "bench" 0 bench $dense -p 16 -n 4 -d 8 -r 1 "${one[@]}"
+silent
+matches 'prefill +[0-9.]+ tokens per second \(16 tokens\)'
+matches 'decode +[0-9.]+ tokens per second \(4 tokens at depth 8\)'
+run "bench as JSON" 0 bench $dense -p 16 -n 4 -d 8 -r 2 --json "${one[@]}"
+matches '^\{"model":"tests/fixtures/tiny-dense.gguf","device":"cpu .*","threads":1,"prefill":\{"tokens":16,"seconds":[-0-9.e]+,"tokens_per_second":[-+0-9.e]+\},"decode":\{"tokens":4,"depth":8,"seconds":[-0-9.e]+,"tokens_per_second":[-+0-9.e]+\},"bytes_per_token":771968,"gigabytes_per_second":[-0-9.e]+,"load_seconds":[-0-9.e]+,"peak_memory_bytes":[0-9]+,"private_memory_bytes":[0-9]+\}$'
+run "bench prefill only" 0 bench $dense -p 16 -n 0 -r 1 "${one[@]}"
+lacks decode
+run "bench beyond the context" 2 bench $dense -p 5000 -n 0
+run "synth" 0 synth e2b "$scratch/e2b.gguf" --layers 5 --quant q4_0 --seed 3
+says "random weights in the shapes of e2b"
+if [ -s "$scratch/e2b.gguf" ]; then
+    run "a synth model can be inspected" 0 inspect "$scratch/e2b.gguf" --json
+    has '"runs":true,"problem":null'
+    run "a synth model runs" 0 run "$scratch/e2b.gguf" Hello --max 2 --seed 1
+    silent
+else
+    fail "synth" "wrote no file"
+fi
+rm -f "$scratch/e2b.gguf"
+run "synth to a folder that is not there" 2 synth e2b "$scratch/no/such/folder.gguf" --layers 2
+equals "synth leaves nothing behind" "$(ls "$scratch" | grep -c partial)" 0
+
+# ---- Ollama's store ----
+
+run "list without a store" 0 list
+says "no Ollama store here"
+equals "list without a store" "$out" ""
+run "list without a store as JSON" 0 list --json
+golden <<<'{"root":null,"models":[]}'
+
+store=$scratch/store
+mkdir -p "$store/blobs" "$store/manifests/registry.ollama.ai/library/gemma4" "$store/manifests/hf.co/someone/tiny"
+blob() { # blob FILE: puts it into the store and prints "digest":…,"size":…
+    local digest
+    digest=$(sha256sum "$1" | cut -d ' ' -f 1)
+    cp "$1" "$store/blobs/sha256-$digest"
+    printf '"digest":"sha256:%s","size":%d' "$digest" "$(stat -c %s "$1")"
+}
+manifest() { # manifest PATH CONFIG LAYERS
+    printf '{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json","config":{"mediaType":"application/vnd.docker.container.image.v1+json",%s},"layers":[%s]}' \
+        "$2" "$3" >"$store/manifests/$1"
+}
+layer() { printf '{"mediaType":"application/vnd.ollama.image.%s",%s}' "$1" "$2"; }
+printf '{"model_format":"gguf","model_family":"gemma4","model_type":"506K","file_type":"F16"}' >"$scratch/config.json"
+printf '{"temperature":0}' >"$scratch/params.json"
+printf 'Answer like a pirate.' >"$scratch/system.txt"
+config=$(blob "$scratch/config.json")
+model=$(blob "$dense")
+manifest registry.ollama.ai/library/gemma4/tiny "$config" "$(layer model "$model"),$(layer params "$(blob "$scratch/params.json")"),$(layer system "$(blob "$scratch/system.txt")")"
+manifest registry.ollama.ai/library/gemma4/gone "$config" "$(layer model "\"digest\":\"sha256:$(printf '%064d' 1)\",\"size\":12345")"
+manifest hf.co/someone/tiny/F16 "$config" "$(layer model "$model")"
+printf '{"schemaVersion":2,' >"$store/manifests/registry.ollama.ai/library/gemma4/broken"
+export OLLAMA_MODELS=$store
+
+run "list" 0 list
+silent
+matches 'NAME +SIZE +PARAMETERS +TYPE +STATE'
+matches 'gemma4:tiny +1\.04 MB +506K +F16 +ok'
+matches 'hf\.co/someone/tiny:F16 +1\.04 MB +506K +F16 +ok'
+matches 'gemma4:gone .*sha256-0{63}1'
+has gemma4:broken
+run "list as JSON" 0 list --json
+matches '\{"name":"gemma4:tiny","bytes":[0-9]+,"family":"gemma4","parameters":"506K","quantisation":"F16","model":".*/blobs/sha256-[0-9a-f]{64}","projector":null,"draft":null,"problem":null\}'
+run "run by name" 0 run gemma4:tiny Hello --max 20 --json "${one[@]}"
+by_name=$(grep -o '"content":"[^}]*","thinking"' <<<"$out")
+run "the store's parameters and system prompt" 0 run "$dense" Hello --max 20 --temp 0 --system "Answer like a pirate." --json "${one[@]}"
+equals "the store's parameters and system prompt" "$by_name" "$(grep -o '"content":"[^}]*","thinking"' <<<"$out")"
+run "run by a full name" 0 run hf.co/someone/tiny:F16 Hello --max 3 --seed 1 "${one[@]}"
+run "a missing blob" 2 run gemma4:gone Hello
+says "sha256-0000"
+run "a broken manifest" 2 run gemma4:broken Hello
+one_line
+run "an unknown tag" 2 run gemma4:e2b Hello
+one_line
+before=$(find "$store" -type f -exec sha256sum {} + | sort)
+run "inspect by name" 0 inspect gemma4:tiny
+equals "the store is never written to" "$(find "$store" -type f -exec sha256sum {} + | sort)" "$before"
+
+# ---- chat from a pipe ----
+
+run "chat takes the first Gemma 4 of the store" 0 chat --max 3 "${one[@]}" <<<"Hello"
+says "using gemma4:tiny from Ollama's store"
+export OLLAMA_MODELS=$scratch/no-store
+GEMMULE_FALLBACK=$dense run "chat falls back to the test model" 0 chat --max 3 "${one[@]}" <<<"Hello"
+says "writes noise"
+GEMMULE_MODEL=$dense run "chat takes \$GEMMULE_MODEL" 0 chat --max 3 "${one[@]}" <<<"Hello"
+run "chat without input" 0 chat "$dense" </dev/null
+equals "chat without input" "$out" ""
+chat=(chat "$dense" --seed 5 --max 12 --threads 1)
+run "chat" 0 "${chat[@]}" <<<$'Hello\nAnd then?'
+both=$out
+says "tokens per second"
+run "the first answer of a chat" 0 "${chat[@]}" <<<"Hello"
+one_answer=$out
+equals "the first answer" "${both:0:${#one_answer}}" "$one_answer"
+run "run gives the same answer" 0 run "$dense" Hello --seed 5 --max 12 --threads 1
+equals "run gives the same answer" "$out" "$one_answer"
+run "chat without a newline at the end" 0 "${chat[@]}" < <(printf 'Hello')
+equals "chat without a newline at the end" "$out" "$one_answer"
+run "chat --quiet" 0 "${chat[@]}" --quiet <<<"Hello"
+silent
+run "commands" 0 "${chat[@]}" <<<$'/help\n/set temp 0\n/set\n/think on\n/think off\n/system Be brief.\n/system\n/system none\n/clear\n/exit\nnever asked'
+equals "commands answer on stderr" "$out" ""
+says "/save"
+says "temp = 0"
+says "system: Be brief."
+run "an unknown command" 2 "${chat[@]}" <<<"/hlep"
+says "did you mean /help?"
+run "a wrong setting" 2 "${chat[@]}" <<<"/set temp hot"
+says "takes a number"
+run "a message with a slash" 0 "${chat[@]}" <<<"//etc/hosts"
+matches '.+'
+run "a line that goes on" 0 "${chat[@]}" <<<$'Hello\\\nthere'
+joined=$out
+run "a line that goes on, by run" 0 run "$dense" $'Hello\nthere' --seed 5 --max 12 --threads 1
+equals "a line that goes on" "$joined" "$out"
+
+# Save, end the program, load, go on: the same text as without the break.
+run "save" 0 "${chat[@]}" <<<$'/system Be brief.\n/set top-k 30\nHello\n/save '"$scratch/talk.gguf"
+saved=$out
+run "load" 0 chat "$dense" --threads 1 <<<"/load $scratch/talk.gguf"$'\nAnd then?'
+loaded=$out
+says "loaded 2 messages"
+run "without the break" 0 "${chat[@]}" <<<$'/system Be brief.\n/set top-k 30\nHello\nAnd then?'
+equals "save and load" "$saved"$'\n'"$loaded" "$out"
+run "inspect a saved chat" 0 inspect "$scratch/talk.gguf"
+has "gemmule-chat"
+run "load into another model" 2 chat $fixtures/tiny-moe.gguf <<<"/load $scratch/talk.gguf"
+one_line
+run "load a model" 2 "${chat[@]}" <<<"/load $dense"
+says "no saved chat"
+run "load what is not there" 2 "${chat[@]}" <<<"/load $scratch/nothere"
+says "nothere"
+head -c 2000 "$scratch/talk.gguf" >"$scratch/cut-talk.gguf"
+run "load what is cut off" 2 "${chat[@]}" <<<"/load $scratch/cut-talk.gguf"
+one_line
+run "save where one cannot" 2 "${chat[@]}" <<<"/save $scratch/no/such/file"
+says "cannot write"
+
+# A context that fills up: the oldest turns go, and that is said.
+run "a full context" 0 chat "$dense" --ctx 100 --max 12 --seed 1 --threads 1 <<<$'First question\nSecond question\nThird question\nFourth question\nFifth question'
+says "dropped the oldest"
+run "a message that cannot fit" 2 chat "$dense" --ctx 32 --threads 1 <<<"$(printf 'word %.0s' {1..60})"
+says "context is full"
+
+# ---- Ctrl-C ----
+
+interrupted() { # interrupted NAME ARGUMENTS…: sends SIGINT once the answer has begun
+    local code=0
+    name=$1
+    shift
+    "$program" "$@" >"$scratch/out" 2>"$scratch/err" </dev/null &
+    local process=$!
+    for _ in {1..200}; do
+        [ -s "$scratch/out" ] && break
+        sleep 0.05
+    done
+    kill -INT $process
+    wait $process || code=$?
+    equals "$name" "$code" 130
+}
+# A shell starts background jobs with SIGINT ignored; the program sets its own handler.
+run "a slow model" 0 synth e2b "$scratch/slow.gguf" --layers 5 --quant q4_0 --quiet
+interrupted "Ctrl-C ends run with 130" run "$scratch/slow.gguf" Hello --seed 1 --cpu scalar --threads 1
+interrupted "Ctrl-C while the prompt is read" run "$scratch/slow.gguf" -f tests/test_cli.sh --seed 1 --cpu scalar --threads 1 --json
+rm -f "$scratch/slow.gguf"
+
+# ---- on a terminal ----
+
+# terminal INPUT ARGUMENTS…: runs it on a terminal of its own; INPUT is typed (printf), pieces separated by | with a pause
+terminal() {
+    local input=$1 command
+    shift
+    command=$(printf '%q ' "$program" "$@")
+    {
+        sleep 1
+        while IFS= read -r -d '|' piece; do
+            printf "$piece"
+            sleep 1
+        done <<<"$input|"
+        sleep 1
+    } | timeout 60 script -qec "$command" /dev/null >"$scratch/out" 2>&1
+    code=$?
+    out=$(tr -d '\r' <"$scratch/out")
+}
+if command -v script >/dev/null; then
+    name="chat on a terminal"
+    terminal 'Hello\n|/exit\n' chat "$dense" --seed 5 --max 12 --threads 1
+    equals "$name: exit code" $code 0
+    has "/help lists the commands"
+    has "tokens per second"
+    name="Ctrl-D leaves"
+    terminal '\004' chat "$dense" --threads 1
+    equals "$name" $code 0
+    name="Ctrl-C twice leaves"
+    terminal '\003|\003' chat "$dense" --threads 1
+    equals "$name" $code 130
+    has "Ctrl-C again"
+    name="the history is kept"
+    equals "$name" "$(grep -c Hello "$XDG_STATE_HOME/gemmule/history")" 1
+    name="no prompt at a terminal"
+    terminal '' run "$dense"
+    equals "$name" $code 3
+    has "no text was given"
+else
+    fail "on a terminal" "the program script (bsdutils) is missing"
+fi
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

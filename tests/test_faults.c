@@ -1,0 +1,115 @@
+/* Memory that runs out, and memory that must not be asked for. The linker puts these wrappers between the engine and the
+ * allocator (-Wl,--wrap), so that the n-th request can be made to fail, and requests can be counted. */
+
+#include "session/session.h"
+#include "test.h"
+
+#include <stdlib.h>
+
+static long requests, fail_at = -1;
+
+static bool refuse(void) { return requests++ == fail_at; }
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__real_aligned_alloc(size_t alignment, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_aligned_alloc(size_t alignment, size_t n);
+
+void *__wrap_malloc(size_t n) { return refuse() ? NULL : __real_malloc(n); }
+void *__wrap_calloc(size_t n, size_t size) { return refuse() ? NULL : __real_calloc(n, size); }
+void *__wrap_realloc(void *p, size_t n) { return refuse() ? NULL : __real_realloc(p, n); }
+void *__wrap_aligned_alloc(size_t alignment, size_t n) { return refuse() ? NULL : __real_aligned_alloc(alignment, n); }
+
+static char why[400];
+
+/* Everything that a program does with the library, once; the first failure ends it. */
+static gm_status use_everything(const char *path) {
+    gm_engine  *engine = NULL;
+    gm_session *s = NULL, *twin = NULL;
+    gm_reply   *reply = NULL;
+    gm_piece    piece;
+    void       *snapshot = NULL;
+    char       *text = NULL;
+    size_t      size = 0, count;
+    int32_t     ids[600];
+    const gm_message       hello[] = { { .role = "user", .content = "Hello" } };
+    const char *const      stop[] = { "zzz" };
+    const gm_reply_options options = { .max_tokens = 5, .stop = stop, .stop_count = 1, .logprobs = 2, .think = true,
+                                       .tools = "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}}}]" };
+    for (size_t i = 0; i < 600; i++) ids[i] = 300 + (int32_t)(i % 100);
+    gm_status status = gm_engine_open(&(gm_engine_options){ .model = path, .threads = 2 }, &engine, why, sizeof why);
+    if (!status) status = gm_tokenize(engine, "some text", 9, false, ids, 600, &count, why, sizeof why);
+    if (!status) status = gm_session_new(engine, NULL, &s, why, sizeof why);
+    while (!status && (status = gm_session_set(s, ids, 600, why, sizeof why)) == GM_AGAIN) status = GM_OK;
+    if (!status) status = gm_session_fork(s, &twin, why, sizeof why);
+    if (!status) status = gm_session_save_buffer(s, &snapshot, &size, why, sizeof why);
+    if (!status) status = gm_session_restore_buffer(twin, snapshot, size, why, sizeof why);
+    if (!status) status = gm_render(engine, hello, 1, &options, &text, why, sizeof why);
+    if (!status) status = gm_reply_start(s, hello, 1, &options, &reply, why, sizeof why);
+    while (!status && (status = gm_reply_next(reply, &piece, why, sizeof why)) <= GM_AGAIN) status = GM_OK;
+    gm_reply_free(reply);
+    gm_free(snapshot);
+    gm_free(text);
+    gm_session_free(twin);
+    gm_session_free(s);
+    gm_engine_close(engine);
+    return status;
+}
+
+static void test_running_out(const char *path) {
+    TEST("each request for memory may fail: %s", path);
+    fail_at = -1;
+    requests = 0;
+    CHECK_MESSAGE(use_everything(path) == GM_DONE, "%s", why);
+    const long all = requests;
+    CHECK(all > 50);
+    for (fail_at = 0; fail_at < all; fail_at++) {
+        requests = 0;
+        *why = 0;
+        const gm_status status = use_everything(path);
+        /* A mark that finds no memory is done without; everything else says so. */
+        CHECK_MESSAGE(status == GM_NO_MEMORY || status == GM_DONE, "request %ld: %s: %s", fail_at, gm_status_name(status), why);
+        CHECK_MESSAGE(status == GM_DONE || strstr(why, "memory"), "request %ld: %s", fail_at, why);
+    }
+    fail_at = -1;
+}
+
+static void test_decode_loop(const char *path) {
+    TEST("decoding asks for no memory: %s", path);
+    gm_engine  *engine = NULL;
+    gm_session *s = NULL;
+    int32_t     ids[20];
+    gm_sampling sampling;
+    for (size_t i = 0; i < 20; i++) ids[i] = 300 + (int32_t)i;
+    CHECK(!gm_engine_open(&(gm_engine_options){ .model = path, .threads = 2 }, &engine, why, sizeof why));
+    CHECK(!gm_session_new(engine, NULL, &s, why, sizeof why));
+    while (gm_session_set(s, ids, 20, why, sizeof why) == GM_AGAIN) {}
+    gm_sampling_default(engine, &sampling);
+    sampling.repetition_penalty = 1.1f;
+    token_list_add(&s->tokens, 0); /* the list of tokens grows by doubling: let it have its room first */
+    while (s->tokens.capacity < 256) token_list_add(&s->tokens, 0);
+    s->tokens.count = 20;
+    const long before = requests;
+    for (int i = 0; i < 100; i++) {
+        gm_token_logprob chosen;
+        CHECK(!gm_session_sample(s, &sampling, &chosen, NULL, 0, why, sizeof why));
+        while (gm_session_append(s, &chosen.token, 1, why, sizeof why) == GM_AGAIN) {}
+    }
+    CHECK(gm_session_tokens(s, NULL) == 120);
+    CHECK_MESSAGE(requests == before, "%ld requests", requests - before);
+    gm_session_free(s);
+    gm_engine_close(engine);
+}
+
+int main(void) {
+    static const char *const files[] = { "tests/fixtures/tiny-dense.gguf", "tests/fixtures/tiny-moe.gguf" };
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        test_running_out(files[i]);
+        test_decode_loop(files[i]);
+    }
+    return test_end();
+}

@@ -1,0 +1,270 @@
+/* Ollama's store: names, manifests, blobs, against a store that the test builds in a temporary folder. */
+
+#include "base/buffer.h"
+#include "base/sha256.h"
+#include "store/manifest.h"
+#include "store/ollama.h"
+#include "test.h"
+
+#include <ftw.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char root[100];
+
+/* ---- building a store ---- */
+
+static bool make_folders(char *path) {
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0755);
+        *slash = '/';
+    }
+    return true;
+}
+
+static void write_file(const char *below, const void *data, size_t length) {
+    char path[500];
+    snprintf(path, sizeof path, "%s/%s", root, below);
+    make_folders(path);
+    FILE *file = fopen(path, "wb");
+    CHECK_MESSAGE(file && fwrite(data, 1, length, file) == length, "cannot write %s", path);
+    if (file) fclose(file);
+}
+
+/* Writes the blob (unless `suffix` says otherwise) and appends its descriptor to a manifest. */
+static void add_blob(buffer *manifest_text, const char *media, const char *content, const char *suffix, long long more_bytes) {
+    sha256 s;
+    uint8_t digest[32];
+    char hex[65], path[200];
+    sha256_start(&s), sha256_add(&s, content, strlen(content)), sha256_end(&s, digest);
+    sha256_hex(digest, hex);
+    snprintf(path, sizeof path, "blobs/sha256-%s%s", hex, suffix ? suffix : "");
+    if (!suffix || *suffix) write_file(path, content, strlen(content));
+    buffer_printf(manifest_text, "{\"mediaType\":\"%s\",\"digest\":\"sha256:%s\",\"size\":%lld}", media, hex, (long long)strlen(content) + more_bytes);
+}
+
+#define LAYER "application/vnd.ollama.image."
+
+typedef struct {
+    const char *media, *content;
+    const char *suffix; /* NULL: the blob is there; "": it is not; "-partial": only that is */
+    long long   more_bytes;
+} layer;
+
+static void add_model(const char *manifest_path, const char *config, const layer *layers, size_t count) {
+    buffer text = { 0 };
+    char path[300];
+    buffer_text(&text, "{\"schemaVersion\":2,\"config\":");
+    add_blob(&text, "application/vnd.docker.container.image.v1+json", config, NULL, 0);
+    buffer_text(&text, ",\"layers\":[");
+    for (size_t i = 0; i < count; i++) {
+        if (i) buffer_char(&text, ',');
+        add_blob(&text, layers[i].media, layers[i].content, layers[i].suffix, layers[i].more_bytes);
+    }
+    buffer_text(&text, "]}");
+    snprintf(path, sizeof path, "manifests/%s", manifest_path);
+    write_file(path, text.data, text.length);
+    buffer_free(&text);
+}
+
+static const char config_e2b[] = "{\"model_format\":\"gguf\",\"model_family\":\"gemma4\",\"model_type\":\"5.1B\",\"file_type\":\"Q4_K_M\",\"renderer\":\"gemma4-small\"}";
+
+static void build_store(void) {
+    const layer whole[] = {
+        { LAYER "model", "the model", NULL, 0 }, { LAYER "projector", "the projector", NULL, 0 }, { LAYER "draft", "the draft", NULL, 0 },
+        { LAYER "adapter", "adapter 1", NULL, 0 }, { LAYER "adapter", "adapter 2", NULL, 0 }, { LAYER "system", "Be brief.\n\xc3\xa4", NULL, 0 },
+        { LAYER "params", "{\"temperature\":1,\"top_k\":64}", NULL, 0 }, { LAYER "license", "free", "", 0 },
+    };
+    add_model("registry.ollama.ai/library/gemma4/e2b", config_e2b, whole, COUNT_OF(whole));
+    add_model("registry.ollama.ai/library/plain/latest", "{}", whole, 1);
+    add_model("registry.ollama.ai/someone/tuned/v1", "{\"renderer\":7}", whole, 1);
+    add_model("hf.co/user/Repo-GGUF/Q4_K_M", "{}", whole, 1);
+    add_model("localhost:5000/a/b/c/latest", "{}", whole, 1);
+    static const struct {
+        const char *path;
+        layer       layer;
+    } broken[] = {
+        { "missing", { LAYER "model", "not there", "", 0 } }, { "partial", { LAYER "model", "half there", "-partial", 0 } },
+        { "partial2", { LAYER "model", "half there too", "-partial-3", 0 } }, { "cut", { LAYER "model", "cut off", NULL, 5 } },
+        { "tensors", { LAYER "tensor", "safe", NULL, 0 } }, { "nothing", { LAYER "license", "MIT", NULL, 0 } },
+        { "badparams", { LAYER "params", "[1]", NULL, 0 } }, { "badjson", { LAYER "params", "{\"a\":}", NULL, 0 } },
+        { "badtext", { LAYER "system", "\xff\xfe", NULL, 0 } }, { "negative", { LAYER "model", "negative", NULL, -100 } },
+    };
+    for (size_t i = 0; i < COUNT_OF(broken); i++) {
+        char path[100];
+        snprintf(path, sizeof path, "registry.ollama.ai/library/broken/%s", broken[i].path);
+        add_model(path, "{}", &broken[i].layer, 1);
+    }
+    const layer twice[] = { whole[0], { LAYER "model", "another", NULL, 0 } };
+    add_model("registry.ollama.ai/library/broken/twice", "{}", twice, 2);
+    add_model("registry.ollama.ai/library/broken/badconfig", "not json", whole, 1);
+    write_file("manifests/registry.ollama.ai/library/broken/notjson", "hello", 5);
+    write_file("manifests/registry.ollama.ai/library/broken/list", "[]", 2);
+    static const char escape[] = "{\"layers\":[{\"mediaType\":\"" LAYER "model\",\"digest\":\"sha256:../../../../etc/passwd\",\"size\":1}]}";
+    write_file("manifests/registry.ollama.ai/library/broken/digest", escape, sizeof escape - 1);
+    write_file("manifests/registry.ollama.ai/library/.DS_Store", "x", 1);
+    write_file("manifests/registry.ollama.ai/stray", "x", 1);
+}
+
+static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *where) {
+    (void)about, (void)kind, (void)where;
+    return remove(path);
+}
+
+/* ---- tests ---- */
+
+static void test_names(void) {
+    static const struct {
+        const char *name, *path, *shown; /* path NULL: refused */
+    } rows[] = {
+        { "gemma4", "registry.ollama.ai/library/gemma4/latest", "gemma4:latest" },
+        { "gemma4:e2b", "registry.ollama.ai/library/gemma4/e2b", "gemma4:e2b" },
+        { "library/gemma4:e2b", "registry.ollama.ai/library/gemma4/e2b", "gemma4:e2b" },
+        { "someone/gemma4", "registry.ollama.ai/someone/gemma4/latest", "someone/gemma4:latest" },
+        { "registry.ollama.ai/library/gemma4:e2b", "registry.ollama.ai/library/gemma4/e2b", "gemma4:e2b" },
+        { "hf.co/user/Repo-GGUF:Q4_K_M", "hf.co/user/Repo-GGUF/Q4_K_M", "hf.co/user/Repo-GGUF:Q4_K_M" },
+        { "localhost:5000/ns/m", "localhost:5000/ns/m/latest", "localhost:5000/ns/m:latest" },
+        { "host/a/b/c:t", "host/a/b/c/t", "host/a/b/c:t" },
+        { "", NULL, NULL }, { ":", NULL, NULL }, { ":tag", NULL, NULL }, { "m:", NULL, NULL }, { "/", NULL, NULL }, { "a//b", NULL, NULL },
+        { "../x", NULL, NULL }, { "a/../../etc/passwd", NULL, NULL }, { "..", NULL, NULL }, { "a:..", NULL, NULL }, { "/etc/passwd", NULL, NULL },
+        { "a/", NULL, NULL }, { ".hidden", NULL, NULL }, { "a:.b", NULL, NULL }, { "a\\b", NULL, NULL }, { "a b", NULL, NULL }, { "m:a:b", NULL, NULL },
+        { "a/b/c/d/e/f/g/h/i", NULL, NULL }, { "-x", NULL, NULL }, { "m\n", NULL, NULL }, { "\xc3\xa4", NULL, NULL },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        arena a = { 0 };
+        error e = { 0 };
+        manifest_name name = { 0 };
+        TEST("name '%s'", rows[i].name);
+        gm_status status = manifest_name_parse(rows[i].name, &a, &name, &e);
+        if (rows[i].path) {
+            CHECK_MESSAGE(status == GM_OK, "%s", e.why);
+            CHECK_MESSAGE(name.path && !strcmp(name.path, rows[i].path), "%s", name.path ? name.path : "");
+            CHECK_MESSAGE(name.shown && !strcmp(name.shown, rows[i].shown), "%s", name.shown ? name.shown : "");
+        } else {
+            CHECK(status == GM_BAD_ARGUMENT && strstr(e.why, "is no model name"));
+        }
+        arena_free(&a);
+    }
+}
+
+/* The file at `path` has this content. */
+static bool holds(const char *path, const char *content) {
+    char text[100] = "";
+    FILE *file = path ? fopen(path, "rb") : NULL;
+    if (!file) return false;
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    return n == strlen(content) && !memcmp(text, content, n);
+}
+
+static void test_resolve(void) {
+    arena a = { 0 };
+    error e = { 0 };
+    ollama_model m;
+    TEST("resolve a whole model");
+    CHECK_MESSAGE(ollama_resolve("gemma4:e2b", &a, &m, &e) == GM_OK, "%s", e.why);
+    CHECK(!strcmp(m.name, "gemma4:e2b") && holds(m.model, "the model") && holds(m.projector, "the projector") && holds(m.draft, "the draft"));
+    CHECK(m.adapter_count == 2 && holds(m.adapters[0], "adapter 1") && holds(m.adapters[1], "adapter 2"));
+    CHECK(m.system && !strcmp(m.system, "Be brief.\n\xc3\xa4") && m.params && !strcmp(m.params, "{\"temperature\":1,\"top_k\":64}"));
+    CHECK(m.renderer && !strcmp(m.renderer, "gemma4-small") && !strcmp(m.family, "gemma4") && !strcmp(m.size_label, "5.1B"));
+    CHECK(!strcmp(m.quantisation, "Q4_K_M") && !m.problem[0] && m.bytes == 9 + 13 + 9 + 9 + 9 + 12 + 28 + 4);
+
+    static const char *const good[][2] = {
+        { "plain", "plain:latest" }, { "someone/tuned:v1", "someone/tuned:v1" }, { "hf.co/user/Repo-GGUF:Q4_K_M", "hf.co/user/Repo-GGUF:Q4_K_M" },
+        { "hf.co/user/repo-gguf:q4_k_m", "hf.co/user/Repo-GGUF:Q4_K_M" }, { "localhost:5000/a/b/c", "localhost:5000/a/b/c:latest" }, { "GEMMA4:E2B", "gemma4:e2b" },
+    };
+    for (size_t i = 0; i < COUNT_OF(good); i++) {
+        error why = { 0 };
+        TEST("resolve %s", good[i][0]);
+        CHECK_MESSAGE(ollama_resolve(good[i][0], &a, &m, &why) == GM_OK, "%s", why.why);
+        CHECK(m.name && !strcmp(m.name, good[i][1]) && holds(m.model, "the model"));
+        if (i == 1) CHECK(!m.renderer && !m.system && !m.params && !m.projector && !m.adapter_count);
+    }
+
+    static const struct {
+        const char *name;
+        gm_status   status;
+        const char *message;
+    } bad[] = {
+        { "broken:missing", GM_NOT_FOUND, "model layer is missing: " }, { "broken:partial", GM_NOT_FOUND, "-partial; `ollama pull`" },
+        { "broken:partial2", GM_NOT_FOUND, "is not finished" }, { "broken:cut", GM_BAD_FILE, "has 7 bytes, the manifest says 12: " },
+        { "broken:tensors", GM_UNSUPPORTED, "safetensors" }, { "broken:nothing", GM_UNSUPPORTED, "names no model layer" },
+        { "broken:badparams", GM_BAD_FILE, "must be a JSON object" }, { "broken:badjson", GM_BAD_FILE, "JSON line 1 column 6" },
+        { "broken:badtext", GM_BAD_FILE, "not UTF-8" }, { "broken:negative", GM_BAD_FILE, "layer 1: size" },
+        { "broken:twice", GM_UNSUPPORTED, "more than one model layer" }, { "broken:badconfig", GM_BAD_FILE, "JSON line 1 column 1" },
+        { "broken:notjson", GM_BAD_FILE, "broken/notjson: JSON line 1" }, { "broken:list", GM_BAD_FILE, "layers: expected an array" },
+        { "broken:digest", GM_BAD_FILE, "layer 1: digest 'sha256:../../../../etc/passwd'" },
+        { "gemma4:e9b", GM_NOT_FOUND, "manifests/registry.ollama.ai/library/gemma4/e9b; the store has " }, { "../x", GM_BAD_ARGUMENT, "is no model name" },
+    };
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        error why = { 0 };
+        TEST("resolve %s fails", bad[i].name);
+        gm_status status = ollama_resolve(bad[i].name, &a, &m, &why);
+        CHECK_MESSAGE(status == bad[i].status, "%d: %s", status, why.why);
+        CHECK_MESSAGE(strstr(why.why, bad[i].message), "%s", why.why);
+    }
+    arena_free(&a);
+}
+
+static void test_list(void) {
+    arena a = { 0 };
+    error e = { 0 };
+    ollama_model *models = NULL;
+    size_t count = 0, problems = 0;
+    TEST("list the store");
+    CHECK_MESSAGE(ollama_list(&a, &models, &count, &e) == GM_OK && count == 20, "%zu: %s", count, e.why);
+    for (size_t i = 0; i < count; i++) {
+        const bool broken = !strncmp(models[i].name, "broken:", 7);
+        if (i) CHECK(strcmp(models[i - 1].name, models[i].name) < 0);
+        CHECK_MESSAGE(broken == (models[i].problem[0] != 0), "%s: %s", models[i].name, models[i].problem);
+        CHECK(strncmp(models[i].problem, "broken:", 7));
+        problems += broken;
+        if (!strcmp(models[i].name, "gemma4:e2b")) CHECK(models[i].model && !strcmp(models[i].family, "gemma4"));
+        if (!strcmp(models[i].name, "broken:cut")) CHECK(models[i].bytes == 12);
+    }
+    CHECK(problems == 15);
+    arena_free(&a);
+}
+
+static void test_roots(void) {
+    arena a = { 0 };
+    error e = { 0 };
+    ollama_model m, *models = NULL;
+    size_t count = 9;
+    char home[200], store[250];
+    TEST("where the store is");
+    CHECK(!strcmp(ollama_root(&a), root));
+    setenv("OLLAMA_MODELS", "/nowhere/at/all", 1);
+    CHECK(ollama_resolve("gemma4:e2b", &a, &m, &e) == GM_NOT_FOUND && strstr(e.why, "/nowhere/at/all/manifests") && strstr(e.why, "no models"));
+    CHECK(ollama_list(&a, &models, &count, NULL) == GM_OK && count == 0);
+    setenv("OLLAMA_MODELS", "", 1);
+    snprintf(home, sizeof home, "%s/home", root);
+    snprintf(store, sizeof store, "%s/.ollama/models", home);
+    setenv("HOME", home, 1);
+    const char *found = ollama_root(&a);
+    CHECK(!found || !strcmp(found, "/usr/share/ollama/.ollama/models"));
+    if (!found) {
+        error none = { 0 };
+        CHECK(ollama_resolve("gemma4:e2b", &a, &m, &none) == GM_NOT_FOUND && strstr(none.why, "no Ollama store"));
+        CHECK(ollama_list(&a, &models, &count, NULL) == GM_OK && count == 0);
+    }
+    write_file("home/.ollama/models/x", "", 0);
+    found = ollama_root(&a);
+    CHECK(found && !strcmp(found, store));
+    arena_free(&a);
+}
+
+int main(void) {
+    strcpy(root, "/tmp/gemmule-test-XXXXXX");
+    TEST("a folder for the store");
+    CHECK(mkdtemp(root) && !setenv("OLLAMA_MODELS", root, 1));
+    build_store();
+    test_names();
+    test_resolve();
+    test_list();
+    test_roots();
+    CHECK(!nftw(root, remove_entry, 16, FTW_DEPTH | FTW_PHYS));
+    return test_end();
+}

@@ -1,0 +1,384 @@
+/* Every op as a graph of its own, planned and run on every instruction set, with one thread and with three, against the
+ * formula in doubles. Inputs come in through an embedding table, as they do in a model. The gradients come with training. */
+
+#include "cpu/backend.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MOST_TOKENS = 70, MOST_WIDTH = 1600 };
+
+static uint32_t seed = 1;
+
+static float noise(void) {
+    seed = seed * 1664525u + 1013904223u;
+    return (float)(seed >> 8) / (1 << 23) - 1;
+}
+
+static float *random_floats(size_t n) {
+    float *values = malloc(n * sizeof *values);
+    for (size_t i = 0; i < n; i++) values[i] = noise();
+    return values;
+}
+
+/* What a case has: a backend, a graph, and inputs x of `width` values a token. */
+typedef struct {
+    const cpu_backend *backend;
+    graph              g;
+    size_t             tokens, width;
+    float             *table;           /* [50, width] */
+    int32_t            ids[MOST_TOKENS];
+    int32_t            rows[MOST_TOKENS];
+    tensor            *x;
+    kv_layer           kv;
+    uint64_t           start;
+    float             *result; /* of the last run */
+} op_case;
+
+static tensor *weight(op_case *c, const char *name, quant_type type, uint64_t n0, uint64_t n1, uint64_t n2, const void *data) {
+    return graph_weight(&c->g, name, type, (uint64_t[]){ n0, n1, n2 }, data);
+}
+
+static op_case begin(const cpu_backend *backend, size_t tokens, size_t width) {
+    op_case c = { .backend = backend, .tokens = tokens, .width = width, .table = random_floats(50 * width) };
+    for (size_t t = 0; t < tokens; t++) {
+        c.ids[t] = (int32_t)((t * 7 + 3) % 50);
+        c.rows[t] = (int32_t)t;
+    }
+    c.x = graph_embed(&c.g, weight(&c, "table", TYPE_F32, width, 50, 1, c.table), 1);
+    return c;
+}
+
+static const float *input(const op_case *c, size_t t) { return c->table + (size_t)c->ids[t] * c->width; }
+
+static const float *run(op_case *c, tensor *result, size_t outputs) {
+    error     e = { 0 };
+    cpu_plan *plan = NULL;
+    c->g.result = result;
+    CHECK_MESSAGE(!c->g.problem.status, "%s", c->g.problem.why);
+    CHECK_MESSAGE(!cpu_plan_new(c->backend, &c->g, c->tokens + 3, outputs + 1, &plan, &e), "%s", e.why); /* plans may be larger than a run */
+    if (!plan) return NULL;
+    const cpu_inputs in = { .ids = c->ids, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .start = c->start, .kv = &c->kv };
+    while (cpu_plan_step(plan, &in, 0) == GM_AGAIN) {} /* returns after every region */
+    const size_t bytes = (result->axis == AXIS_TOKENS ? c->tokens : outputs) * result->token_stride * sizeof(float);
+    free(c->result);
+    c->result = malloc(bytes);
+    memcpy(c->result, cpu_plan_result(plan), bytes);
+    cpu_plan_free(plan);
+    return c->result;
+}
+
+static void end(op_case *c) {
+    graph_free(&c->g);
+    free(c->table);
+    free(c->result);
+}
+
+/* Relative error over all values. */
+static void expect(const float *got, const double *want, size_t n, double tolerance) {
+    double difference = 0, size = 1e-30;
+    for (size_t i = 0; got && i < n; i++) {
+        difference += (got[i] - want[i]) * (got[i] - want[i]);
+        size += want[i] * want[i];
+    }
+    CHECK_MESSAGE(got && sqrt(difference / size) <= tolerance, "relative error %g, at most %g allowed", sqrt(difference / size), tolerance);
+}
+
+static double *doubles(size_t n) { return calloc(n, sizeof(double)); }
+
+static double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * x * (1 + 0.044715 * x * x))); }
+
+static void test_norm(const cpu_backend *b, size_t tokens, size_t n, size_t rows, bool weighted) {
+    TEST("%s: rms_norm %zu × [%zu, %zu]%s", b->kernels->name, tokens, n, rows, weighted ? " weighted" : "");
+    op_case c = begin(b, tokens, n * rows);
+    float  *w = random_floats(n);
+    double *want = doubles(tokens * n * rows);
+    tensor *y = graph_rms_norm(&c.g, graph_reshape(&c.g, c.x, n, rows), weighted ? weight(&c, "w", TYPE_F32, n, 1, 1, w) : NULL, 1e-6f);
+    for (size_t r = 0; r < tokens * rows; r++) {
+        const float *x = input(&c, r / rows) + r % rows * n;
+        double       sum = 0;
+        for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+        for (size_t i = 0; i < n; i++) want[r * n + i] = x[i] / sqrt(sum / (double)n + 1e-6) * (weighted ? w[i] : 1);
+    }
+    expect(run(&c, y, 0), want, tokens * n * rows, 1e-6);
+    free(w);
+    free(want);
+    end(&c);
+}
+
+/* Random blocks of a type whose scales are sane: f32 values made to f16, or bytes with a small f16 scale put in. */
+static uint8_t *random_weights(quant_type type, size_t count) {
+    const quant_format *f = quant_format_of(type);
+    const size_t        blocks = count / f->block;
+    uint8_t            *data = malloc(blocks * f->bytes);
+    static const struct {
+        quant_type type;
+        int        scales[2]; /* byte offsets of f16 scales, -1: none */
+    } places[] = { { TYPE_Q4_0, { 0, -1 } },  { TYPE_Q4_1, { 0, 2 } },   { TYPE_Q5_0, { 0, -1 } },    { TYPE_Q5_1, { 0, 2 } },    { TYPE_Q8_0, { 0, -1 } },
+                   { TYPE_Q2_K, { 80, 82 } }, { TYPE_Q3_K, { 108, -1 } }, { TYPE_Q4_K, { 0, 2 } },     { TYPE_Q5_K, { 0, 2 } },    { TYPE_Q6_K, { 208, -1 } },
+                   { TYPE_IQ4_NL, { 0, -1 } }, { TYPE_IQ4_XS, { 0, -1 } } };
+    if (type == TYPE_F32) {
+        for (size_t i = 0; i < count; i++) ((float *)data)[i] = noise();
+        return data;
+    }
+    for (size_t i = 0; i < blocks * f->bytes; i++) data[i] = (uint8_t)(noise() * 127);
+    for (size_t i = 0; i < blocks; i++) {
+        uint8_t *block = data + i * f->bytes;
+        if (type == TYPE_MXFP4) block[0] = (uint8_t)(120 + i % 5);
+        if (type == TYPE_F16 || type == TYPE_BF16) block[1] = (uint8_t)((block[1] & 0x83) | (type == TYPE_F16 ? 0x30 : 0x3c));
+        for (size_t j = 0; j < COUNT_OF(places); j++) {
+            for (int k = 0; k < 2 && places[j].type == type; k++) {
+                if (places[j].scales[k] >= 0) block[places[j].scales[k] + 1] = (uint8_t)(0x20 | (block[places[j].scales[k] + 1] & 3));
+            }
+        }
+    }
+    return data;
+}
+
+static float *values_of(quant_type type, const void *data, size_t count) {
+    float *values = malloc(count * sizeof *values);
+    quant_format_of(type)->dequantise(values, data, count / quant_format_of(type)->block);
+    return values;
+}
+
+static void test_matmul(const cpu_backend *b, quant_type type, size_t tokens, size_t k, size_t m) {
+    TEST("%s: matmul %s %zu × [%zu → %zu]%s", b->kernels->name, quant_format_of(type)->name, tokens, k, m, b->precise ? " precise" : "");
+    op_case  c = begin(b, tokens, k);
+    uint8_t *data = random_weights(type, k * m);
+    float   *w = values_of(type, data, k * m);
+    double  *want = doubles(tokens * m);
+    tensor  *y = graph_matmul(&c.g, weight(&c, "w", type, k, m, 1, data), c.x);
+    for (size_t i = 0; i < tokens * m; i++) {
+        for (size_t j = 0; j < k; j++) want[i] += (double)w[i % m * k + j] * input(&c, i / m)[j];
+    }
+    expect(run(&c, y, 0), want, tokens * m, !b->precise && cpu_type_has_q8(type) ? 2e-2 : 2e-6);
+    free(data);
+    free(w);
+    free(want);
+    end(&c);
+}
+
+static void test_elementwise(const cpu_backend *b, size_t tokens, size_t n) {
+    TEST("%s: add, scale, geglu, softcap, slices %zu × %zu", b->kernels->name, tokens, n);
+    op_case c = begin(b, tokens, 2 * n);
+    double *want = doubles(tokens * n);
+    tensor *left = graph_slice(&c.g, c.x, 0, n, 1), *right = graph_slice(&c.g, c.x, n, n, 1);
+    tensor *y = graph_softcap(&c.g, graph_scale(&c.g, graph_add(&c.g, graph_geglu(&c.g, left, right), right), 3), 2.5f);
+    for (size_t i = 0; i < tokens * n; i++) {
+        const double l = input(&c, i / n)[i % n], r = input(&c, i / n)[n + i % n];
+        want[i] = 2.5 * tanh((gelu(l) * r + r) * 3 / 2.5);
+    }
+    expect(run(&c, y, 0), want, tokens * n, 2e-6);
+    free(want);
+    end(&c);
+}
+
+static void test_embed(const cpu_backend *b, quant_type type, size_t tokens, size_t n) {
+    TEST("%s: embed %s %zu × %zu", b->kernels->name, quant_format_of(type)->name, tokens, n);
+    op_case  c = begin(b, tokens, 8);
+    uint8_t *data = random_weights(type, 50 * n);
+    float   *w = values_of(type, data, 50 * n);
+    double  *want = doubles(tokens * n);
+    tensor  *y = graph_embed(&c.g, weight(&c, "e", type, n, 50, 1, data), 1.5f);
+    for (size_t i = 0; i < tokens * n; i++) want[i] = 1.5 * w[(size_t)c.ids[i / n] * n + i % n];
+    expect(run(&c, y, 0), want, tokens * n, 1e-6);
+    free(data);
+    free(w);
+    free(want);
+    end(&c);
+}
+
+static void test_rope(const cpu_backend *b, size_t tokens, size_t head, size_t heads) {
+    TEST("%s: rope %zu × %zu heads of %zu", b->kernels->name, tokens, heads, head);
+    op_case c = begin(b, tokens, head * heads);
+    float  *frequencies = malloc(head / 2 * sizeof *frequencies);
+    double *want = doubles(tokens * head * heads);
+    for (size_t j = 0; j < head / 2; j++) frequencies[j] = (float)pow(10000, -2.0 * (double)j / (double)head);
+    c.start = 1000;
+    tensor *y = graph_rope(&c.g, graph_reshape(&c.g, c.x, head, heads), graph_rope_table(&c.g, weight(&c, "f", TYPE_F32, head / 2, 1, 1, frequencies)));
+    for (size_t r = 0; r < tokens * heads; r++) {
+        const float *x = input(&c, r / heads) + r % heads * head;
+        for (size_t j = 0; j < head / 2; j++) {
+            const double angle = (float)(c.start + r / heads) * frequencies[j];
+            want[r * head + j] = x[j] * cos(angle) - x[j + head / 2] * sin(angle);
+            want[r * head + j + head / 2] = x[j + head / 2] * cos(angle) + x[j] * sin(angle);
+        }
+    }
+    expect(run(&c, y, 0), want, tokens * head * heads, 2e-6);
+    free(frequencies);
+    free(want);
+    end(&c);
+}
+
+/* Keys and values are stored batch by batch, so that the ring closes on itself; each batch's queries are checked. */
+static void test_attention(const cpu_backend *b, quant_type type, size_t tokens, size_t head, size_t heads, size_t kv_heads, size_t window) {
+    TEST("%s: kv_store and attention %s %zu × %zu/%zu heads of %zu, window %zu", b->kernels->name, quant_format_of(type)->name, tokens, heads, kv_heads, head, window);
+    const size_t rows = kv_heads * head, batches = 5, slots = window ? window + tokens : tokens * batches;
+    op_case      c = begin(b, tokens, (heads + 2 * kv_heads) * head);
+    const size_t bytes = (size_t)quant_row_bytes(quant_format_of(type), rows) * slots;
+    c.kv = (kv_layer){ .k = malloc(bytes), .v = malloc(bytes), .type = type, .slots = slots, .kv_heads = kv_heads, .head = head };
+    tensor *q = graph_scale(&c.g, graph_slice(&c.g, c.x, 0, heads * head, 1), 1);
+    tensor *k = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head, rows, 1), 1), *v = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head + rows, rows, 1), 1);
+    graph_kv_store(&c.g, graph_reshape(&c.g, k, head, kv_heads), graph_reshape(&c.g, v, head, kv_heads), 0);
+    tensor *y = graph_attention(&c.g, graph_reshape(&c.g, q, head, heads), 0, (uint32_t)window);
+    double *want = doubles(tokens * heads * head), *weights = doubles(tokens * batches);
+    int32_t seen[5 * MOST_TOKENS];
+    for (size_t batch = 0; batch < batches; batch++) {
+        for (size_t t = 0; t < tokens; t++) seen[batch * tokens + t] = c.ids[t] = (int32_t)((t * 7 + batch * 13) % 50);
+        c.start = batch * tokens;
+        for (size_t r = 0; r < tokens * heads; r++) {
+            const size_t p = c.start + r / heads, h = r % heads, g = h / (heads / kv_heads), first = window && p + 1 > window ? p + 1 - window : 0;
+            const float *query = input(&c, r / heads) + h * head;
+            double       most = -1e30, sum = 0;
+            for (size_t j = first; j <= p; j++) {
+                const float *key = c.table + (size_t)seen[j] * c.width + heads * head + g * head;
+                weights[j] = 0;
+                for (size_t i = 0; i < head; i++) weights[j] += (double)query[i] * key[i];
+                if (weights[j] > most) most = weights[j];
+            }
+            for (size_t i = 0; i < head; i++) want[r * head + i] = 0;
+            for (size_t j = first; j <= p; j++) sum += exp(weights[j] - most);
+            for (size_t j = first; j <= p; j++) {
+                const float *value = c.table + (size_t)seen[j] * c.width + heads * head + rows + g * head;
+                for (size_t i = 0; i < head; i++) want[r * head + i] += exp(weights[j] - most) / sum * value[i];
+            }
+        }
+        expect(run(&c, y, 0), want, tokens * heads * head, type == TYPE_F32 ? 5e-6 : type == TYPE_F16 ? 5e-3 : 6e-2);
+    }
+    free(c.kv.k);
+    free(c.kv.v);
+    free(want);
+    free(weights);
+    end(&c);
+}
+
+/* The whole mixture: route, experts, sum; against the formula. */
+static void test_experts(const cpu_backend *b, quant_type type, size_t tokens, size_t k, size_t ff, size_t experts, size_t used) {
+    TEST("%s: route and experts %s %zu × [%zu → %zu → %zu], %zu of %zu%s", b->kernels->name, quant_format_of(type)->name, tokens, k, ff, k, used, experts, b->precise ? " precise" : "");
+    op_case  c = begin(b, tokens, k);
+    float   *router = random_floats(k * experts), *scale = random_floats(experts);
+    uint8_t *up_data = random_weights(type, k * 2 * ff * experts), *down_data = random_weights(type, ff * k * experts);
+    float   *up = values_of(type, up_data, k * 2 * ff * experts), *down = values_of(type, down_data, ff * k * experts);
+    double  *want = doubles(tokens * k), *inner = doubles(2 * ff), *logits = doubles(experts);
+    for (size_t i = 0; i < k * 2; i++) router[i] = router[i % k]; /* experts 0 and 1 tie: the lower wins */
+    tensor *routes = graph_route(&c.g, graph_matmul(&c.g, weight(&c, "r", TYPE_F32, k, experts, 1, router), c.x), weight(&c, "s", TYPE_F32, experts, 1, 1, scale), (uint32_t)used);
+    tensor *both = graph_matmul_experts(&c.g, weight(&c, "u", type, k, 2 * ff, experts, up_data), c.x, routes, (uint32_t)used);
+    tensor *h = graph_geglu(&c.g, graph_slice(&c.g, both, 0, ff, used), graph_slice(&c.g, both, ff, ff, used));
+    tensor *y = graph_expert_sum(&c.g, graph_matmul_experts(&c.g, weight(&c, "d", type, ff, k, experts, down_data), h, routes, (uint32_t)used), routes, (uint32_t)used);
+    for (size_t t = 0; t < tokens; t++) {
+        bool   taken[64] = { false };
+        size_t chosen[8];
+        double sum = 0;
+        for (size_t x = 0; x < experts; x++) {
+            logits[x] = 0;
+            for (size_t j = 0; j < k; j++) logits[x] += (double)router[x * k + j] * input(&c, t)[j];
+        }
+        for (size_t i = 0; i < used; i++) {
+            size_t best = experts;
+            for (size_t x = 0; x < experts; x++) {
+                if (!taken[x] && (best == experts || logits[x] > logits[best])) best = x;
+            }
+            taken[best] = true;
+            chosen[i] = best;
+            sum += exp(logits[best]);
+        }
+        for (size_t i = 0; i < used; i++) {
+            const size_t x = chosen[i];
+            for (size_t o = 0; o < 2 * ff; o++) {
+                inner[o] = 0;
+                for (size_t j = 0; j < k; j++) inner[o] += (double)up[(x * 2 * ff + o) * k + j] * input(&c, t)[j];
+            }
+            for (size_t o = 0; o < k; o++) {
+                double out = 0;
+                for (size_t j = 0; j < ff; j++) out += (double)down[(x * k + o) * ff + j] * gelu(inner[j]) * inner[ff + j];
+                want[t * k + o] += exp(logits[x]) / sum * scale[x] * out;
+            }
+        }
+    }
+    expect(run(&c, y, 0), want, tokens * k, !b->precise && cpu_type_has_q8(type) ? 5e-2 : 1e-5);
+    free(router);
+    free(scale);
+    free(up_data);
+    free(down_data);
+    free(up);
+    free(down);
+    free(want);
+    free(inner);
+    free(logits);
+    end(&c);
+}
+
+static void test_select(const cpu_backend *b) {
+    TEST("%s: select_rows", b->kernels->name);
+    op_case c = begin(b, 9, 33);
+    c.rows[0] = 2;
+    c.rows[1] = 8;
+    double *want = doubles(2 * 33);
+    for (size_t i = 0; i < 66; i++) want[i] = 2.0 * input(&c, (size_t)c.rows[i / 33])[i % 33];
+    expect(run(&c, graph_scale(&c.g, graph_select_rows(&c.g, c.x), 2), 2), want, 66, 1e-6);
+    run(&c, c.g.result, 0); /* no outputs wanted: nothing happens */
+    free(want);
+    end(&c);
+}
+
+static void test_shapes(void) {
+    TEST("shapes that do not fit are noticed");
+    graph   g = { 0 };
+    tensor *w = graph_weight(&g, "some.weight", TYPE_F32, (uint64_t[]){ 8, 4, 1 }, "");
+    tensor *x = graph_embed(&g, graph_weight(&g, "e", TYPE_F32, (uint64_t[]){ 9, 4, 1 }, ""), 1);
+    CHECK(!graph_matmul(&g, w, x));
+    CHECK(g.problem.status == GM_BAD_FILE && strstr(g.problem.why, "some.weight"));
+    CHECK(!graph_add(&g, x, x)); /* the first problem sticks */
+    graph_free(&g);
+}
+
+static void test_backend(const cpu_backend *b) {
+    static const size_t     tokens[] = { 1, 2, 5, 33, 64 };
+    static const quant_type embeds[] = { TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q8_0, TYPE_Q6_K, TYPE_Q4_K };
+    static const quant_type kv[] = { TYPE_F32, TYPE_F16, TYPE_Q8_0 };
+    for (size_t i = 0; i < COUNT_OF(tokens); i++) {
+        const size_t n = tokens[i];
+        test_norm(b, n, 96, 1, true);
+        test_norm(b, n, 33, 3, false);
+        test_norm(b, n, 1, 1, true);
+        test_elementwise(b, n, 1 + 16 * n);
+        test_rope(b, n, 32, 3);
+        test_rope(b, n, 6, 1);
+        for (size_t t = 0; t < COUNT_OF(embeds); t++) test_embed(b, embeds[t], n, 512);
+        for (uint32_t type = 0; type < TYPE_COUNT; type++) {
+            const quant_format *f = quant_format_of(type);
+            if (f && f->dequantise) test_matmul(b, (quant_type)type, n, 512, 37);
+        }
+        test_matmul(b, TYPE_F16, n, 33, 5);
+        test_matmul(b, TYPE_Q4_0, n, 96, 65);
+        for (size_t t = 0; t < COUNT_OF(kv); t++) {
+            test_attention(b, kv[t], n, 64, 4, 2, 0);
+            test_attention(b, kv[t], n, 32, 3, 1, 16);
+        }
+        test_attention(b, TYPE_F16, n, 256, 8, 1, 40);
+        test_experts(b, TYPE_F32, n, 40, 24, 8, 2);
+        test_experts(b, TYPE_Q8_0, n, 64, 32, 16, 3);
+        test_experts(b, TYPE_Q4_K, n, 256, 256, 4, 2);
+    }
+    test_elementwise(b, 1, 40000); /* one long row is shared between threads */
+    test_select(b);
+}
+
+int main(void) {
+    const cpu_kernels *const *tables;
+    const size_t              count = cpu_kernels_available(&tables);
+    for (size_t i = 0; i < count; i++) {
+        for (int mode = 0; mode < 2; mode++) {
+            error       e = { 0 };
+            cpu_backend b;
+            TEST("%s opens", tables[i]->name);
+            CHECK_MESSAGE(!cpu_backend_open(&b, tables[i]->name, mode ? 3 : 1, mode, &e), "%s", e.why);
+            if (e.status) continue;
+            test_backend(&b);
+            cpu_backend_close(&b);
+        }
+    }
+    test_shapes();
+    return test_end();
+}

