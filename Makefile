@@ -11,7 +11,7 @@ C_FILES := $(wildcard include/*.h src/*/*.[ch] tests/*.[ch] fuzz/*.[ch] bench/*.
 release: ## build the program (build/gemmule) and the libraries; the default
 	@tools/setup.sh build
 	@test -f build/release/build.ninja || cmake --preset release
-	@cmake --build --preset release
+	@cmake --build --preset release --target products
 
 run: release ## chat in the terminal: with MODEL=path or Ollama name, else the first Gemma 4 in Ollama's store
 	@# In a process group of its own (set -m): Ctrl-C stops an answer, not make.

@@ -10,7 +10,8 @@ enum { GOLDEN_VOCABULARY = 262144, GOLDEN_POSITIONS = 8 };
 
 /* Whole multiples of 2^-12 between −8 and 8: the same on every machine. */
 static inline void golden_logits(float *logits /* [GOLDEN_VOCABULARY] */) {
-    for (uint32_t i = 0; i < GOLDEN_VOCABULARY; i++) logits[i] = (float)((int32_t)(i * 2654435761u >> 16) - 32768) / 4096;
+    for (uint32_t i = 0; i < GOLDEN_VOCABULARY; i++)
+        logits[i] = (float)((int32_t)(i * 2654435761u >> 16) - 32768) / 4096;
 }
 
 static const uint64_t golden_positions[GOLDEN_POSITIONS] = { 0, 1, 2, 3, 1000, 65536, 1ull << 32, (1ull << 40) + 5 };
@@ -67,13 +68,35 @@ static const struct {
       { .temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .typical_p = 1, .repetition_penalty = 1, .seed = 10 },
       { 237618, 68260, 237618, 180304, 118809, 35422, 17711, 241799 } },
     { "all cuts",
-      { .temperature = 0.9f, .top_k = 2000, .top_p = 0.9f, .min_p = 0.3f, .typical_p = 0.9f, .repetition_penalty = 1, .seed = 11 },
+      { .temperature = 0.9f,
+        .top_k = 2000,
+        .top_p = 0.9f,
+        .min_p = 0.3f,
+        .typical_p = 0.9f,
+        .repetition_penalty = 1,
+        .seed = 11 },
       { 252046, 150804, 259044, 210469, 224986, 172319, 85738, 85738 } },
     { "penalties",
-      { .temperature = 0.2f, .top_k = 64, .top_p = 1, .typical_p = 1, .repetition_penalty = 1.1f, .presence_penalty = 0.3f, .frequency_penalty = 0.7f, .penalty_window = 8, .seed = 12 },
+      { .temperature = 0.2f,
+        .top_k = 64,
+        .top_p = 1,
+        .typical_p = 1,
+        .repetition_penalty = 1.1f,
+        .presence_penalty = 0.3f,
+        .frequency_penalty = 0.7f,
+        .penalty_window = 8,
+        .seed = 12 },
       { 50549, 143285, 165177, 193834, 46368, 64079, 165177, 129755 } },
     { "penalties that reward",
-      { .temperature = 0.5f, .top_k = 64, .top_p = 1, .typical_p = 1, .repetition_penalty = 0.3f, .presence_penalty = -5.1f, .frequency_penalty = -1.3f, .penalty_window = 64, .seed = 13 },
+      { .temperature = 0.5f,
+        .top_k = 64,
+        .top_p = 1,
+        .typical_p = 1,
+        .repetition_penalty = 0.3f,
+        .presence_penalty = -5.1f,
+        .frequency_penalty = -1.3f,
+        .penalty_window = 64,
+        .seed = 13 },
       { 987, 987, 987, 987, 987, 987, 377, 6765 } },
 };
 

@@ -31,10 +31,13 @@ static void test_errors(void) {
 
     TEST("a message cannot steer a terminal and is UTF-8");
     error odd = { 0 };
-    fail(&odd, GM_BAD_FILE, "a\x1b[2Jb\nc\xff" "d\xc2\x9b" "e\xc3\xa4");
+    fail(&odd, GM_BAD_FILE,
+         "a\x1b[2Jb\nc\xff"
+         "d\xc2\x9b"
+         "e\xc3\xa4");
     CHECK_MESSAGE(!strcmp(odd.why, "a?[2Jb c?d??e\xc3\xa4"), "%s", odd.why);
     error cut = { 0 };
-    char umlauts[900];
+    char  umlauts[900];
     for (int i = 0; i < 899; i++) umlauts[i] = i % 2 ? '\xa4' : '\xc3';
     umlauts[899] = 0;
     fail(&cut, GM_BAD_FILE, "%s", umlauts);
@@ -52,8 +55,10 @@ static void test_errors(void) {
 static void test_strings(void) {
     TEST("strings with a length");
     CHECK(str_is(str_of("abc"), "abc") && !str_is(str_of("abc"), "abd") && str_is(str_of(NULL), ""));
-    CHECK(str_starts_with(str_of("abc"), "ab") && !str_starts_with(str_of("a"), "ab") && str_starts_with(str_of(""), ""));
-    CHECK(str_ends_with(str_of("abc"), "bc") && !str_ends_with(str_of("c"), "bc") && str_ends_with((str){ NULL, 0 }, ""));
+    CHECK(str_starts_with(str_of("abc"), "ab") && !str_starts_with(str_of("a"), "ab") &&
+          str_starts_with(str_of(""), ""));
+    CHECK(str_ends_with(str_of("abc"), "bc") && !str_ends_with(str_of("c"), "bc") &&
+          str_ends_with((str){ NULL, 0 }, ""));
     CHECK(str_compare(str_of("a"), str_of("b")) < 0 && str_compare(str_of("ab"), str_of("a")) > 0);
     CHECK(str_compare(str_of("\xff"), str_of("a")) > 0 && !str_compare((str){ NULL, 0 }, str_of("")));
 
@@ -69,9 +74,10 @@ static void test_memory(void) {
     TEST("arena");
     arena a = { 0 };
     for (size_t i = 0; i < 3000; i++) {
-        size_t bytes = i % 100 == 99 ? 100000 : i % 50;
+        size_t         bytes = i % 100 == 99 ? 100000 : i % 50;
         unsigned char *at = arena_alloc(&a, bytes);
         CHECK(at && (uintptr_t)at % 16 == 0);
+        if (!at) break;
         for (size_t k = 0; k < bytes; k++) CHECK(!at[k]);
         memset(at, 0xaa, bytes); /* a later block that overlaps is not zero */
     }
@@ -104,13 +110,30 @@ static void test_decimal(void) {
         const char *text;
         double      value;
     } rows[] = {
-        { "0", 0 }, { "-0", -0.0 }, { "1", 1 }, { "+1.5", 1.5 }, { ".5", .5 }, { "5.", 5 }, { "1e3", 1e3 }, { "1E-3", 1e-3 },
-        { "0.1", 0.1 }, { "123456789012345678901234567890", 123456789012345678901234567890.0 },
-        { "9007199254740993", 9007199254740992.0 }, { "9007199254740993.000000000000000000001", 9007199254740994.0 },
-        { "1.7976931348623157e308", 1.7976931348623157e308 }, { "1.7976931348623159e308", HUGE_VAL }, { "1e999999999999999999", HUGE_VAL },
-        { "4.9406564584124654e-324", 0x1p-1074 }, { "2.4703282292062327e-324", 0 }, { "2.4703282292062328e-324", 0x1p-1074 },
-        { "2.2250738585072011e-308", 2.2250738585072011e-308 }, { "1e-999999999999999999999", 0 }, { "1e23", 1e23 }, { "8.5e22", 8.5e22 },
-        { "0.000000000000000000000000000000000000001e39", 1 }, { "7.2057594037927933e16", 7.2057594037927933e16 },
+        { "0", 0 },
+        { "-0", -0.0 },
+        { "1", 1 },
+        { "+1.5", 1.5 },
+        { ".5", .5 },
+        { "5.", 5 },
+        { "1e3", 1e3 },
+        { "1E-3", 1e-3 },
+        { "0.1", 0.1 },
+        { "123456789012345678901234567890", 123456789012345678901234567890.0 },
+        { "9007199254740993", 9007199254740992.0 },
+        { "9007199254740993.000000000000000000001", 9007199254740994.0 },
+        { "1.7976931348623157e308", 1.7976931348623157e308 },
+        { "1.7976931348623159e308", HUGE_VAL },
+        { "1e999999999999999999", HUGE_VAL },
+        { "4.9406564584124654e-324", 0x1p-1074 },
+        { "2.4703282292062327e-324", 0 },
+        { "2.4703282292062328e-324", 0x1p-1074 },
+        { "2.2250738585072011e-308", 2.2250738585072011e-308 },
+        { "1e-999999999999999999999", 0 },
+        { "1e23", 1e23 },
+        { "8.5e22", 8.5e22 },
+        { "0.000000000000000000000000000000000000001e39", 1 },
+        { "7.2057594037927933e16", 7.2057594037927933e16 },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         double value = 99;
@@ -118,7 +141,8 @@ static void test_decimal(void) {
         CHECK(decimal_parse(str_of(rows[i].text), &value));
         CHECK_MESSAGE(value == rows[i].value && !signbit(value) == !signbit(rows[i].value), "%a", value);
     }
-    static const char *const wrong[] = { "", "-", ".", "e5", "1e", "1e+", "1x", " 1", "1 ", "0x10", "inf", "nan", "1,5", "--1" };
+    static const char *const wrong[] = { "",   "-",  ".",    "e5",  "1e",  "1e+", "1x",
+                                         " 1", "1 ", "0x10", "inf", "nan", "1,5", "--1" };
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         double value;
         TEST("no decimal: '%s'", wrong[i]);
@@ -130,7 +154,7 @@ static void test_decimal(void) {
         uint32_t words[4];
         philox((uint32_t[4]){ i }, (uint32_t[2]){ 1, 2 }, words);
         double value;
-        char text[64], shortest[32];
+        char   text[64], shortest[32];
         memcpy(&value, words, sizeof value);
         if (!isfinite(value)) continue;
         snprintf(text, sizeof text, "%.*e", (int)(words[2] % 20), value);
@@ -145,10 +169,10 @@ static void test_decimal(void) {
     }
 
     TEST("a halfway case with 700 digits");
-    char *text = NULL;
+    char  *text = NULL;
     size_t size = 0;
     double half = ldexp(1, -1074) * 1.0, mine = 0;
-    FILE *stream = open_memstream(&text, &size);
+    FILE  *stream = open_memstream(&text, &size);
     fprintf(stream, "%.760e", half); /* exact */
     fclose(stream);
     CHECK(decimal_parse((str){ text, size }, &mine) && mine == half);
@@ -158,9 +182,20 @@ static void test_decimal(void) {
         double      value;
         const char *text;
     } printed[] = {
-        { 0, "0" }, { -0.0, "-0" }, { 1, "1" }, { -1.5, "-1.5" }, { 0.1, "0.1" }, { 1e20, "100000000000000000000" }, { 1e21, "1e21" },
-        { 1.25e-6, "0.00000125" }, { 1.25e-9, "1.25e-9" }, { 5e-324, "5e-324" }, { 1.7976931348623157e308, "1.7976931348623157e308" },
-        { 9007199254740993.0, "9007199254740992" }, { 123456.789, "123456.789" }, { 1.0 / 3, "0.3333333333333333" },
+        { 0, "0" },
+        { -0.0, "-0" },
+        { 1, "1" },
+        { -1.5, "-1.5" },
+        { 0.1, "0.1" },
+        { 1e20, "100000000000000000000" },
+        { 1e21, "1e21" },
+        { 1.25e-6, "0.00000125" },
+        { 1.25e-9, "1.25e-9" },
+        { 5e-324, "5e-324" },
+        { 1.7976931348623157e308, "1.7976931348623157e308" },
+        { 9007199254740993.0, "9007199254740992" },
+        { 123456.789, "123456.789" },
+        { 1.0 / 3, "0.3333333333333333" },
     };
     for (size_t i = 0; i < COUNT_OF(printed); i++) {
         char out[32];
@@ -173,21 +208,26 @@ static void test_decimal(void) {
 static void test_json_good(void) {
     /* text → what it is written as */
     static const char *const rows[][2] = {
-        { "null", "null" }, { " [ ] ", "[]" }, { "{\n}", "{}" }, { "[1,2 , 3]", "[1,2,3]" },
+        { "null", "null" },
+        { " [ ] ", "[]" },
+        { "{\n}", "{}" },
+        { "[1,2 , 3]", "[1,2,3]" },
         { "{\"a\":{\"b\":[true,false,null]}}", "{\"a\":{\"b\":[true,false,null]}}" },
         { "\"\\u00e4\\n\\t\\\"\\\\\\/\\b\\f\\r\"", "\"\xc3\xa4\\n\\t\\\"\\\\/\\b\\f\\r\"" },
         { "\"\\ud83e\\udd99\"", "\"\xf0\x9f\xa6\x99\"" },
         { "\"\\ud83e\"", "\"\xef\xbf\xbd\"" },
-        { "\"\\udd99\\ud83e\\u0041\"", "\"\xef\xbf\xbd\xef\xbf\xbd" "A\"" },
+        { "\"\\udd99\\ud83e\\u0041\"", "\"\xef\xbf\xbd\xef\xbf\xbd"
+                                       "A\"" },
         { "\"a\\u0000b\\u001f\\u007f\"", "\"a\\u0000b\\u001f\x7f\"" },
-        { "12345678901234567890123", "12345678901234567890123" }, { "-0.5e-3", "-0.5e-3" },
+        { "12345678901234567890123", "12345678901234567890123" },
+        { "-0.5e-3", "-0.5e-3" },
         { "{\"\":1,\"\":2}", "{\"\":1,\"\":2}" },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        arena a = { 0 };
+        arena  a = { 0 };
         buffer b = { 0 };
-        error e = { 0 };
-        json *value = NULL;
+        error  e = { 0 };
+        json  *value = NULL;
         TEST("json %s", rows[i][0]);
         CHECK_MESSAGE(json_parse(str_of(rows[i][0]), &a, &value, &e) == GM_OK, "%s", e.why);
         if (value) json_write(&b, value);
@@ -199,14 +239,36 @@ static void test_json_good(void) {
 
 static void test_json_bad(void) {
     static const char *const rows[][2] = {
-        { "", "line 1 column 1: the text ends" }, { "  ", "column 3" }, { "[1,", "column 4: the text ends" }, { "[1", "expected ',' or ']'" },
-        { "[1,]", "expected a value" }, { "{\"a\" 1}", "expected ':'" }, { "{a:1}", "key in quotes" }, { "{\"a\":1,}", "key in quotes" },
-        { "\"abc", "ends inside a string" }, { "\"a\\\"", "ends inside a string" }, { "\"a\\", "ends inside a string" }, { "\"\\x\"", "unknown escape" },
-        { "\"\\u12g4\"", "four hexadecimal" }, { "\"\\u12\"", "four hexadecimal" }, { "\"a\nb\"", "control character" },
-        { "\"\xff\"", "not UTF-8" }, { "\"\xc3\"", "not UTF-8" }, { "\"\xed\xa0\x80\"", "not UTF-8" }, { "01", "start with 0" },
-        { "-", "expected a value" }, { "1.", "decimal point" }, { "1e", "exponent" }, { "1e+", "exponent" }, { "+1", "expected a value" },
-        { "1 2", "column 3: something follows" }, { "nul", "expected a value" }, { "NaN", "expected a value" }, { "[\n\n  x]", "line 3 column 3" },
-        { "{\"\xc3\xa4\xc3\xa4\": x}", "line 1 column 8" }, { "\"\\ud800\\u\"", "four hexadecimal" },
+        { "", "line 1 column 1: the text ends" },
+        { "  ", "column 3" },
+        { "[1,", "column 4: the text ends" },
+        { "[1", "expected ',' or ']'" },
+        { "[1,]", "expected a value" },
+        { "{\"a\" 1}", "expected ':'" },
+        { "{a:1}", "key in quotes" },
+        { "{\"a\":1,}", "key in quotes" },
+        { "\"abc", "ends inside a string" },
+        { "\"a\\\"", "ends inside a string" },
+        { "\"a\\", "ends inside a string" },
+        { "\"\\x\"", "unknown escape" },
+        { "\"\\u12g4\"", "four hexadecimal" },
+        { "\"\\u12\"", "four hexadecimal" },
+        { "\"a\nb\"", "control character" },
+        { "\"\xff\"", "not UTF-8" },
+        { "\"\xc3\"", "not UTF-8" },
+        { "\"\xed\xa0\x80\"", "not UTF-8" },
+        { "01", "start with 0" },
+        { "-", "expected a value" },
+        { "1.", "decimal point" },
+        { "1e", "exponent" },
+        { "1e+", "exponent" },
+        { "+1", "expected a value" },
+        { "1 2", "column 3: something follows" },
+        { "nul", "expected a value" },
+        { "NaN", "expected a value" },
+        { "[\n\n  x]", "line 3 column 3" },
+        { "{\"\xc3\xa4\xc3\xa4\": x}", "line 1 column 8" },
+        { "\"\\ud800\\u\"", "four hexadecimal" },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         arena a = { 0 };
@@ -220,7 +282,7 @@ static void test_json_bad(void) {
 
     TEST("100 levels, not 101");
     for (int levels = 100; levels <= 101; levels++) {
-        char text[210];
+        char  text[210];
         arena a = { 0 };
         error e = { 0 };
         json *value;
@@ -233,10 +295,11 @@ static void test_json_bad(void) {
 
 static void test_json_access(void) {
     TEST("json access");
-    arena a = { 0 };
-    json *value = NULL;
-    int64_t n = 0;
-    const char *text = "{\"a\":1,\"a\":9007199254740993,\"s\":\"x\",\"l\":[0,-9223372036854775808,9223372036854775808,1.5,1e3,-0,2.0,1e400]}";
+    arena       a = { 0 };
+    json       *value = NULL;
+    int64_t     n = 0;
+    const char *text = "{\"a\":1,\"a\":9007199254740993,\"s\":\"x\",\"l\":[0,-9223372036854775808,9223372036854775808,"
+                       "1.5,1e3,-0,2.0,1e400]}";
     CHECK(json_parse(str_of(text), &a, &value, NULL) == GM_OK && value->count == 4);
     CHECK(json_integer(json_get(value, "a"), &n) && n == 9007199254740993);
     CHECK(str_is(json_string(json_get(value, "s"), "y"), "x") && str_is(json_string(json_get(value, "t"), "y"), "y"));
@@ -244,10 +307,12 @@ static void test_json_access(void) {
     static const struct {
         bool    whole;
         int64_t value;
-    } items[] = { { true, 0 }, { true, INT64_MIN }, { false, 0 }, { false, 0 }, { true, 1000 }, { true, 0 }, { true, 2 }, { false, 0 } };
+    } items[] = { { true, 0 },    { true, INT64_MIN }, { false, 0 }, { false, 0 },
+                  { true, 1000 }, { true, 0 },         { true, 2 },  { false, 0 } };
     size_t i = 0;
     for (const json *item = json_get(value, "l")->first; item; item = item->next, i++) {
-        CHECK_MESSAGE(json_integer(item, &n) == items[i].whole && (!items[i].whole || n == items[i].value), "item %zu", i);
+        CHECK_MESSAGE(json_integer(item, &n) == items[i].whole && (!items[i].whole || n == items[i].value), "item %zu",
+                      i);
     }
     CHECK(i == COUNT_OF(items));
     arena_free(&a);
@@ -265,10 +330,29 @@ static void test_utf8(void) {
         const char *text;
         int         length;
     } rows[] = {
-        { "", -1 }, { "a", 1 }, { "\x7f", 1 }, { "\x80", 0 }, { "\xc1\x80", 0 }, { "\xc2\x80", 2 }, { "\xc2", -1 }, { "\xc2z", 0 },
-        { "\xe0\x9f\x80", 0 }, { "\xe0\x9f", 0 }, { "\xe0\xa0\x80", 3 }, { "\xe0\xa0", -1 }, { "\xed\x9f\xbf", 3 }, { "\xed\xa0\x80", 0 },
-        { "\xef\xbf\xbf", 3 }, { "\xf0\x8f\xbf\xbf", 0 }, { "\xf0\x90\x80\x80", 4 }, { "\xf0\x90\x80", -1 }, { "\xf0\x90z", 0 },
-        { "\xf4\x8f\xbf\xbf", 4 }, { "\xf4\x90\x80\x80", 0 }, { "\xf5", 0 }, { "\xff", 0 },
+        { "", -1 },
+        { "a", 1 },
+        { "\x7f", 1 },
+        { "\x80", 0 },
+        { "\xc1\x80", 0 },
+        { "\xc2\x80", 2 },
+        { "\xc2", -1 },
+        { "\xc2z", 0 },
+        { "\xe0\x9f\x80", 0 },
+        { "\xe0\x9f", 0 },
+        { "\xe0\xa0\x80", 3 },
+        { "\xe0\xa0", -1 },
+        { "\xed\x9f\xbf", 3 },
+        { "\xed\xa0\x80", 0 },
+        { "\xef\xbf\xbf", 3 },
+        { "\xf0\x8f\xbf\xbf", 0 },
+        { "\xf0\x90\x80\x80", 4 },
+        { "\xf0\x90\x80", -1 },
+        { "\xf0\x90z", 0 },
+        { "\xf4\x8f\xbf\xbf", 4 },
+        { "\xf4\x90\x80\x80", 0 },
+        { "\xf5", 0 },
+        { "\xff", 0 },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         TEST("utf8 row %zu", i);
@@ -278,9 +362,10 @@ static void test_utf8(void) {
     TEST("every code point there and back");
     for (uint32_t code = 0; code < 0x110000 && !test_bad; code++) {
         char out[4];
-        int n = utf8_encode(code, out);
+        int  n = utf8_encode(code, out);
         if (code >= 0xd800 && code < 0xe000) continue;
-        CHECK(utf8_length((str){ out, (size_t)n }) == n && utf8_decode(out, n) == code && utf8_lead_length((unsigned char)out[0]) == n);
+        CHECK(utf8_length((str){ out, (size_t)n }) == n && utf8_decode(out, n) == code &&
+              utf8_lead_length((unsigned char)out[0]) == n);
     }
     char out[4];
     CHECK(utf8_encode(0xd800, out) == 3 && !memcmp(out, "\xef\xbf\xbd", 3));
@@ -293,13 +378,14 @@ static void test_sha256(void) {
     } rows[] = {
         { 1, "", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" },
         { 1, "abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
-        { 1, "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1" },
+        { 1, "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+          "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1" },
         { 1000000, "a", "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0" },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        sha256 s;
+        sha256  s;
         uint8_t digest[32];
-        char hex[65];
+        char    hex[65];
         TEST("sha256 row %zu", i);
         sha256_start(&s);
         for (size_t n = 0; n < rows[i].repeat; n++) sha256_add(&s, rows[i].text, strlen(rows[i].text));
@@ -324,7 +410,8 @@ static void test_random(void) {
     static const uint32_t rows[][10] = {
         { 0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
         { ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
-        { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 },
+        { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420,
+          0x24126ea1 },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         uint32_t out[4];
@@ -336,8 +423,10 @@ static void test_random(void) {
 
 /* The value of an f16 by its definition. */
 static double half_value(uint16_t bits) {
-    int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    double magnitude = exponent == 31 ? HUGE_VAL : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    int    exponent = bits >> 10 & 31, fraction = bits & 1023;
+    double magnitude = exponent == 31 ? HUGE_VAL
+                       : exponent     ? ldexp(1024 + fraction, exponent - 25)
+                                      : ldexp(fraction, -24);
     return bits & 0x8000 ? -magnitude : magnitude;
 }
 
@@ -345,9 +434,11 @@ static void test_half(void) {
     TEST("every f16 to f32 and back");
     for (uint32_t bits = 0; bits < 0x10000; bits++) {
         float value = f16_to_f32((uint16_t)bits);
-        bool nan = (bits & 0x7c00) == 0x7c00 && (bits & 1023);
+        bool  nan = (bits & 0x7c00) == 0x7c00 && (bits & 1023);
         if (nan) CHECK(isnan(value) && isnan(f16_to_f32(f32_to_f16(value))));
-        else CHECK(value == half_value((uint16_t)bits) && f32_to_f16(value) == bits && !signbit(value) == !(bits & 0x8000));
+        else
+            CHECK(value == half_value((uint16_t)bits) && f32_to_f16(value) == bits &&
+                  !signbit(value) == !(bits & 0x8000));
     }
     TEST("f32 to f16 rounds to nearest even");
     for (uint32_t bits = 0; bits < 0x7bff; bits++) { /* between each pair of neighbours */
@@ -368,7 +459,7 @@ static void test_half(void) {
     }
     CHECK(f32_to_bf16(1.00390625f) == 0x3f80 && f32_to_bf16(1.01171875f) == 0x3f82 && f32_to_bf16(3.4e38f) == 0x7f80);
     uint32_t thin = 0x7f800001; /* a NaN whose set bits are all cut off */
-    float nan;
+    float    nan;
     memcpy(&nan, &thin, 4);
     CHECK(isnan(bf16_to_f32(f32_to_bf16(nan))));
 }
@@ -377,9 +468,9 @@ static void test_table(void) {
     TEST("table");
     enum { N = 50000 };
     static char names[N][12];
-    table t = { 0 };
-    bool failed = true;
-    uint32_t value = 0;
+    table       t = { 0 };
+    bool        failed = true;
+    uint32_t    value = 0;
     CHECK(!table_find(&t, str_of("0"), &value));
     for (uint32_t i = 0; i < N; i++) {
         snprintf(names[i], sizeof names[i], "%u", i * 7);
@@ -438,7 +529,7 @@ static void test_pool(void) {
             CHECK(run_once(p));
         }
         pthread_t callers[3];
-        void *wrong = NULL;
+        void     *wrong = NULL;
         for (int n = 0; n < 3; n++) CHECK(!pthread_create(&callers[n], NULL, run_often, p));
         for (int n = 0; n < 3; n++) CHECK(!pthread_join(callers[n], &wrong) && !wrong);
         pool_free(p);

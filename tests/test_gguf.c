@@ -1,115 +1,12 @@
-/* Quantised formats against exact witnesses; the reader over memory, files and pieces; the writer; split models. */
+/* The GGUF reader over memory, files and pieces; the writer; typed access; split models. */
 
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "gguf/gguf.h"
 #include "test.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-/* ---- formats ---- */
-
-static void test_quant_fixture(void) {
-    gguf *g = NULL;
-    error e = { 0 };
-    TEST("quant-blocks.expect.gguf opens");
-    CHECK_MESSAGE(gguf_open_file("tests/fixtures/quant-blocks.expect.gguf", &g, &e) == GM_OK, "%s", e.why);
-    if (!g) return;
-    size_t compared = 0;
-    for (size_t i = 0; i < gguf_tensor_count(g); i++) {
-        const gguf_tensor *t = gguf_tensor_at(g, i);
-        char name[64];
-        if (str_ends_with(t->name, ".f32")) continue;
-        snprintf(name, sizeof name, "%.*s.f32", STR_ARGS(t->name));
-        const gguf_tensor *want = gguf_find_tensor(g, name);
-        TEST("exact values of %.*s", STR_ARGS(t->name));
-        CHECK(str_is(t->name, t->format->name));
-        CHECK(want && want->count == t->count && t->format->dequantise);
-        if (!want || !t->format->dequantise) continue;
-        float *got = malloc(t->count * sizeof *got);
-        t->format->dequantise(got, gguf_tensor_data(g, t), t->count / t->format->block);
-        CHECK(!memcmp(got, gguf_tensor_data(g, want), want->bytes));
-        free(got);
-        compared++;
-    }
-    TEST("15 formats compared");
-    CHECK_MESSAGE(compared == 15, "%zu", compared);
-    gguf_free(g);
-}
-
-enum { MOST = 10 };
-
-static const struct {
-    quant_type type;
-    int        d_at, dmin_at; /* -1: none */
-    float      values[MOST];
-    float      sum;
-} block_rows[] = {
-    { TYPE_Q4_K, 0, 2, { 78.875f, -6.375f, 40.125f, 2, 10, 105.125f, 20.25f, 105.75f, 34.625f, 12.125f }, 13610 },
-    { TYPE_Q5_K, 0, 2, { 202.875f, -6.375f, 40.125f, 28, 20, 105.125f, -0.75f, 261.75f, 34.625f, 27.125f }, 29054 },
-    { TYPE_Q6_K, 208, -1, { -357.75f, 424, -24, 57.75f, -145, -760, 375, -87.75f, 272.25f, -15 }, 1153 },
-    { TYPE_Q2_K, 80, 82, { 8.25f, 0, -0.375f, 1.875f, 1.625f, 2.625f, 10.5f, 1.875f, 2, 1.125f }, 514.75f },
-    { TYPE_Q3_K, 108, -1, { 20.25f, -27, 16, -5.5f, 2.5f, 8.5f, 18, 0.5f, 6.25f, 10.5f }, 239.5f },
-};
-
-static void fill_block(uint8_t *block, size_t bytes, int d_at, int dmin_at) {
-    for (size_t i = 0; i < bytes; i++) block[i] = (uint8_t)(37 * i + 11);
-    block[d_at] = 0, block[d_at + 1] = 0x34;
-    if (dmin_at >= 0) block[dmin_at] = 0, block[dmin_at + 1] = 0x30;
-}
-
-static void test_quant_vectors(void) {
-    static const int elements[MOST] = { 0, 1, 31, 32, 63, 64, 127, 128, 200, 255 };
-    for (size_t row = 0; row < COUNT_OF(block_rows); row++) {
-        const quant_format *f = quant_format_of(block_rows[row].type);
-        uint8_t block[300];
-        float out[256], sum = 0;
-        TEST("a block of %s", f->name);
-        fill_block(block, f->bytes, block_rows[row].d_at, block_rows[row].dmin_at);
-        f->dequantise(out, block, 1);
-        for (int i = 0; i < MOST; i++) CHECK_MESSAGE(out[elements[i]] == block_rows[row].values[i], "%d: %g", elements[i], out[elements[i]]);
-        for (int i = 0; i < 256; i++) sum += out[i];
-        CHECK(sum == block_rows[row].sum);
-    }
-    static const struct {
-        quant_type type;
-        float      values[32];
-    } small[] = {
-        { TYPE_Q5_0, { 2.25f,  -0.5f, 0.75f, -2,    3.25f, -3.5f, 1.75f, -1,   -3.75f, 1.5f,   -1.25f, 0,  1.25f, 2.5f, 3.75f, -3,
-                       3.5f,   0,     0.75f, 1.25f, 1.75f, -1.5f, -1,    3.5f, -3.75f, -3.25f, 1.25f,  -2, -1.5f, -1,   3.5f,  0.25f } },
-        { TYPE_Q4_0, { -0.75f, 0.5f,   1.75f, -1, 0.25f, 1.5f, -1.25f, 0,      1.25f,  -1.5f, -0.25f, 1,    -1.75f, -0.5f,  0.75f,  -2,
-                       -0.75f, -0.25f, 0.25f, 1,  1.5f,  -2,   -1.25f, -0.75f, -0.25f, 0.5f,  1,      1.5f, -1.75f, -1.25f, -0.75f, 0 } },
-    };
-    for (size_t row = 0; row < COUNT_OF(small); row++) {
-        const quant_format *f = quant_format_of(small[row].type);
-        uint8_t block[40];
-        float out[32];
-        TEST("a block of %s", f->name);
-        fill_block(block, f->bytes, 0, -1);
-        f->dequantise(out, block, 1);
-        for (int i = 0; i < 32; i++) CHECK_MESSAGE(out[i] == small[row].values[i], "%d: %g", i, out[i]);
-    }
-    TEST("MXFP4 scales down to subnormals");
-    const quant_format *mxfp4 = quant_format_of(TYPE_MXFP4);
-    for (int exponent = 0; exponent < 250; exponent++) {
-        uint8_t block[17] = { (uint8_t)exponent, 0xf1 };
-        float out[32];
-        mxfp4->dequantise(out, block, 1);
-        CHECK(out[0] == (float)ldexp(1, exponent - 128) && out[16] == (float)ldexp(-12, exponent - 128));
-    }
-}
-
-static void test_quant_table(void) {
-    TEST("the table of formats");
-    quant_type type;
-    CHECK(quant_by_name("q4_k", &type) && type == TYPE_Q4_K && quant_by_name("MXFP4", &type) && type == TYPE_MXFP4);
-    CHECK(quant_by_name("Iq4_Xs", &type) && type == TYPE_IQ4_XS);
-    CHECK(!quant_by_name("Q4_", &type) && !quant_by_name("Q4_KK", &type) && !quant_by_name("", &type));
-    CHECK(!quant_format_of(4) && !quant_format_of(40) && !quant_format_of(UINT32_MAX) && quant_format_of(0));
-    CHECK(quant_row_bytes(quant_format_of(TYPE_Q6_K), 512) == 420);
-}
 
 /* ---- writer and reader ---- */
 
@@ -123,12 +20,12 @@ static const uint8_t tensor_bytes[3 * 64 * 4 + 100] = { 1, 2, 3, 4, 5, 6, 7, 8, 
 
 /* A file with one of everything. */
 static void write_sample(buffer *out, uint32_t alignment) {
-    gguf_writer *w = NULL;
-    error e = { 0 };
+    gguf_writer         *w = NULL;
+    error                e = { 0 };
     static const int32_t layers[] = { 5, -6, 7 };
     static const uint8_t pattern[] = { 1, 1, 0 };
-    static const double doubles[] = { 0.5, -1e300 };
-    const str names[] = { str_of("a"), str_of(""), { "x\0\xff\n", 4 } };
+    static const double  doubles[] = { 0.5, -1e300 };
+    const str            names[] = { str_of("a"), str_of(""), { "x\0\xff\n", 4 } };
     CHECK(gguf_writer_new(&w, &e) == GM_OK);
     if (alignment) gguf_write_u32(w, "general.alignment", alignment);
     gguf_write_str(w, "general.architecture", str_of("gemma4"));
@@ -179,29 +76,32 @@ static void check_sample_tensors(const gguf *g, const uint8_t *file, uint32_t al
 }
 
 static void check_sample_values(const gguf *g) {
-    str text;
+    str      text;
     uint32_t u32 = 0, u32s[3] = { 0 };
     uint64_t u64 = 0;
-    float f32 = 0;
-    bool flag = false, found = true, flags[3];
-    double number = 0;
-    int64_t integer = 0;
+    float    f32 = 0;
+    bool     flag = false, found = true, flags[3];
+    double   number = 0;
+    int64_t  integer = 0;
     CHECK(gguf_version(g) == 3 && gguf_parts(g) == 1);
     CHECK(!gguf_get_str(g, "general.architecture", &text, NULL, NULL) && str_is(text, "gemma4"));
     CHECK(!gguf_get_u32(g, "n.u32", &u32, NULL, NULL) && u32 == 4000000000u);
     CHECK(!gguf_get_u64(g, "n.u32", &u64, NULL, NULL) && u64 == 4000000000u);
     CHECK(!gguf_get_u64(g, "n.u64", &u64, &found, NULL) && u64 == UINT64_MAX && found);
     CHECK(!gguf_get_f32(g, "n.f32", &f32, NULL, NULL) && f32 == 0.1f);
-    CHECK(!gguf_get_bool(g, "n.true", &flag, NULL, NULL) && flag && !gguf_get_bool(g, "n.false", &flag, NULL, NULL) && !flag);
+    CHECK(!gguf_get_bool(g, "n.true", &flag, NULL, NULL) && flag && !gguf_get_bool(g, "n.false", &flag, NULL, NULL) &&
+          !flag);
     CHECK(!gguf_get_u32s(g, "n.u32", u32s, 3, NULL, NULL) && u32s[2] == 4000000000u);
     CHECK(!gguf_get_bools(g, "pattern", flags, 3, NULL, NULL) && flags[0] && flags[1] && !flags[2]);
     CHECK(!gguf_get_bools(g, "n.true", flags, 3, NULL, NULL) && flags[2]);
     CHECK(!gguf_get_u32(g, "absent", &u32, &found, NULL) && !found && u32 == 4000000000u);
     const gguf_value *v = gguf_find(g, "doubles");
-    CHECK(v && v->array && v->count == 2 && gguf_item_float(v, 1, &number) && number == -1e300 && !gguf_item_float(v, 2, &number));
+    CHECK(v && v->array && v->count == 2 && gguf_item_float(v, 1, &number) && number == -1e300 &&
+          !gguf_item_float(v, 2, &number));
     v = gguf_find(g, "layers");
     CHECK(v && gguf_item_integer(v, 1, &integer) && integer == -6 && gguf_item_float(v, 2, &number) && number == 7);
-    CHECK(!gguf_item_integer(gguf_find(g, "n.u64"), 0, &integer) && !gguf_item_integer(gguf_find(g, "n.f32"), 0, &integer));
+    CHECK(!gguf_item_integer(gguf_find(g, "n.u64"), 0, &integer) &&
+          !gguf_item_integer(gguf_find(g, "n.f32"), 0, &integer));
     v = gguf_find(g, "nothing");
     CHECK(v && v->array && !v->count && !v->bytes);
     v = gguf_find(g, "names");
@@ -213,15 +113,17 @@ static void check_sample_values(const gguf *g) {
 }
 
 /* Reads a file that is handed in by pieces; returns how many were wanted. */
-static gm_status open_in_pieces(const uint8_t *data, uint64_t length, uint64_t piece, gguf **out, size_t *wants, error *e) {
-    source *s = NULL;
-    uint64_t offset, n;
+static gm_status open_in_pieces(const uint8_t *data, uint64_t length, uint64_t piece, gguf **out, size_t *wants,
+                                error *e) {
+    source  *s = NULL;
+    uint64_t offset = 0, n = 0;
     CHECK(source_pieces(length, &s, e) == GM_OK && gguf_new(s, out, e) == GM_OK);
     source_set_piece(s, piece);
     gm_status status;
     for (*wants = 0; (status = gguf_step(*out, e)) == GM_AGAIN; ++*wants) {
-        CHECK(gguf_waiting_source(*out) == s && source_wanted(s, &offset, &n) && n && n <= piece && offset + n <= length);
-        uint8_t *copy = malloc(n); /* the reader must not keep our memory */
+        CHECK(gguf_waiting_source(*out) == s && source_wanted(s, &offset, &n) && n && n <= piece &&
+              offset + n <= length);
+        uint8_t *copy = malloc(n + 1); /* the reader must not keep our memory */
         memcpy(copy, data + offset, n);
         CHECK(source_give(s, offset, copy, n, e) == GM_OK);
         free(copy);
@@ -234,9 +136,9 @@ static void test_round_trip(void) {
     for (size_t i = 0; i < COUNT_OF(alignments); i++) {
         TEST("round trip, alignment %u", alignments[i]);
         const uint32_t alignment = alignments[i] ? alignments[i] : 32;
-        buffer file = { 0 };
-        gguf *g = NULL;
-        error e = { 0 };
+        buffer         file = { 0 };
+        gguf          *g = NULL;
+        error          e = { 0 };
         write_sample(&file, alignments[i]);
         CHECK_MESSAGE(gguf_open_memory(file.data, file.length, &g, &e) == GM_OK, "%s", e.why);
         if (g) {
@@ -252,11 +154,12 @@ static void test_round_trip(void) {
     for (size_t i = 0; i < COUNT_OF(pieces); i++) {
         TEST("round trip in pieces of %llu", (unsigned long long)pieces[i]);
         buffer file = { 0 };
-        gguf *g = NULL;
-        error e = { 0 };
+        gguf  *g = NULL;
+        error  e = { 0 };
         size_t wants = 0;
         write_sample(&file, 0);
-        CHECK_MESSAGE(open_in_pieces((const uint8_t *)file.data, file.length, pieces[i], &g, &wants, &e) == GM_OK, "%s", e.why);
+        CHECK_MESSAGE(open_in_pieces((const uint8_t *)file.data, file.length, pieces[i], &g, &wants, &e) == GM_OK, "%s",
+                      e.why);
         check_sample_values(g);
         check_sample_tensors(g, (const uint8_t *)file.data, 32);
         CHECK(!gguf_tensor_data(g, gguf_tensor_at(g, 0)));
@@ -269,7 +172,7 @@ static void test_round_trip(void) {
 
 static void test_getter_errors(void) {
     buffer file = { 0 };
-    gguf *g = NULL;
+    gguf  *g = NULL;
     TEST("typed access: setting up");
     write_sample(&file, 0);
     CHECK(gguf_open_memory(file.data, file.length, &g, NULL) == GM_OK);
@@ -278,21 +181,33 @@ static void test_getter_errors(void) {
         int         getter;
         const char *key, *message;
     } rows[] = {
-        { U32, "n.u64", "'n.u64': expected 0 to 4294967295, found 18446744073709551615" }, { U32, "n.i32", "'n.i32': expected 0 to 4294967295, found -7" },
-        { U32, "n.f32", "'n.f32': expected a whole number, found f32" }, { U32, "n.true", "found bool" }, { U32, "layers", "found an array of i32" },
-        { U32, "absent", "'absent' is missing" }, { U64, "names", "found an array of string" }, { F32, "names", "'names': expected a number" },
-        { F32, "n.true", "expected a number, found bool" }, { BOOL, "n.u32", "expected a bool, found u32" }, { BOOL, "pattern", "an array of bool" },
-        { STR, "n.u32", "'n.u32': expected a string" }, { STR, "names", "expected a string" }, { STR, "absent", "'absent' is missing" },
-        { U32S, "layers", "found -6" }, { U32S, "doubles", "expected one value or 3, found 2" }, { U32S, "general.architecture", "found string" },
-        { BOOLS, "layers", "expected a bool" }, { BOOLS, "nothing", "found 0" },
+        { U32, "n.u64", "'n.u64': expected 0 to 4294967295, found 18446744073709551615" },
+        { U32, "n.i32", "'n.i32': expected 0 to 4294967295, found -7" },
+        { U32, "n.f32", "'n.f32': expected a whole number, found f32" },
+        { U32, "n.true", "found bool" },
+        { U32, "layers", "found an array of i32" },
+        { U32, "absent", "'absent' is missing" },
+        { U64, "names", "found an array of string" },
+        { F32, "names", "'names': expected a number" },
+        { F32, "n.true", "expected a number, found bool" },
+        { BOOL, "n.u32", "expected a bool, found u32" },
+        { BOOL, "pattern", "an array of bool" },
+        { STR, "n.u32", "'n.u32': expected a string" },
+        { STR, "names", "expected a string" },
+        { STR, "absent", "'absent' is missing" },
+        { U32S, "layers", "found -6" },
+        { U32S, "doubles", "expected one value or 3, found 2" },
+        { U32S, "general.architecture", "found string" },
+        { BOOLS, "layers", "expected a bool" },
+        { BOOLS, "nothing", "found 0" },
     };
     for (size_t i = 0; g && i < COUNT_OF(rows); i++) {
-        error e = { 0 };
-        uint32_t u32, u32s[3];
-        uint64_t u64;
-        float f32;
-        bool flag, flags[3];
-        str text;
+        error     e = { 0 };
+        uint32_t  u32, u32s[3];
+        uint64_t  u64;
+        float     f32;
+        bool      flag, flags[3];
+        str       text;
         gm_status status = GM_OK;
         TEST("typed access to %s, row %zu", rows[i].key, i);
         switch (rows[i].getter) {
@@ -320,22 +235,31 @@ static void test_writer_errors(void) {
     static const struct {
         const char *what, *message;
     } rows[] = {
-        { "duplicate key", "'a' is there already" }, { "duplicate tensor", "tensor 't' is there already" }, { "empty key", "1 to 65535" },
-        { "shape", "does not go with its type" }, { "zero", "does not go with its type" }, { "missing data", "1 of 1 tensors is missing" },
-        { "too much data", "1 bytes more" }, { "sink", "writing the file failed" }, { "late key", "after the head" }, { "alignment", "power of two" },
-        { "string items", "fixed size" }, { "no head", "before its head" },
+        { "duplicate key", "'a' is there already" },
+        { "duplicate tensor", "tensor 't' is there already" },
+        { "empty key", "1 to 65535" },
+        { "shape", "does not go with its type" },
+        { "zero", "does not go with its type" },
+        { "missing data", "1 of 1 tensors is missing" },
+        { "too much data", "1 bytes more" },
+        { "sink", "writing the file failed" },
+        { "late key", "after the head" },
+        { "alignment", "power of two" },
+        { "string items", "fixed size" },
+        { "no head", "before its head" },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         gguf_writer *w = NULL;
-        error e = { 0 };
-        buffer out = { 0 };
-        str what = str_of(rows[i].what);
-        int calls = 2;
+        error        e = { 0 };
+        buffer       out = { 0 };
+        str          what = str_of(rows[i].what);
+        int          calls = 2;
         TEST("writer: %s", rows[i].what);
         CHECK(gguf_writer_new(&w, &e) == GM_OK);
         gguf_write_u32(w, str_is(what, "empty key") ? "" : "a", 1);
         if (str_is(what, "duplicate key")) gguf_write_f32(w, "a", 1);
-        gguf_write_tensor(w, "t", TYPE_Q4_0, 2, (uint64_t[]){ str_is(what, "shape") ? 33 : 32, str_is(what, "zero") ? 0 : 1 });
+        gguf_write_tensor(w, "t", TYPE_Q4_0, 2,
+                          (uint64_t[]){ str_is(what, "shape") ? 33 : 32, str_is(what, "zero") ? 0 : 1 });
         if (str_is(what, "duplicate tensor")) gguf_write_tensor(w, "t", TYPE_F32, 1, (uint64_t[]){ 1 });
         if (str_is(what, "alignment")) gguf_write_u32(w, "general.alignment", 48);
         if (str_is(what, "string items")) gguf_write_array(w, "s", GGUF_STRING, &what, 1);
@@ -345,7 +269,8 @@ static void test_writer_errors(void) {
         if (!str_is(what, "missing data")) gguf_writer_data(w, tensor_bytes, 18, &e);
         if (str_is(what, "too much data")) gguf_writer_data(w, tensor_bytes, 1, &e);
         CHECK(gguf_writer_end(w, &e) != GM_OK && e.status);
-        CHECK_MESSAGE(strstr(e.why, rows[i].message) || (str_is(what, "no head") && strstr(e.why, "before the head")), "%s", e.why);
+        CHECK_MESSAGE(strstr(e.why, rows[i].message) || (str_is(what, "no head") && strstr(e.why, "before the head")),
+                      "%s", e.why);
         gguf_writer_free(w);
         buffer_free(&out);
     }
@@ -358,21 +283,25 @@ static void test_fixtures(void) {
         const char *file;
         uint32_t    layers; /* 0: any number */
     } rows[] = {
-        { "tests/fixtures/tiny-dense.gguf", 6 }, { "tests/fixtures/tiny-moe.gguf", 0 },
-        { "tests/fixtures/small-dense-Q4_K_M.gguf", 0 }, { "tests/fixtures/small-moe-Q4_K_M.gguf", 0 },
+        { "tests/fixtures/tiny-dense.gguf", 6 },
+        { "tests/fixtures/tiny-moe.gguf", 0 },
+        { "tests/fixtures/small-dense-Q4_K_M.gguf", 0 },
+        { "tests/fixtures/small-moe-Q4_K_M.gguf", 0 },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        gguf *g = NULL, *pieces = NULL;
-        error e = { 0 };
-        str architecture = { 0 };
+        gguf    *g = NULL, *pieces = NULL;
+        error    e = { 0 };
+        str      architecture = { 0 };
         uint32_t layers = 0;
-        size_t wants = 0;
+        size_t   wants = 0;
         TEST("fixture %s", rows[i].file);
         CHECK_MESSAGE(gguf_open_file(rows[i].file, &g, &e) == GM_OK, "%s", e.why);
         if (!g) continue;
         CHECK(!gguf_get_str(g, "general.architecture", &architecture, NULL, &e) && str_is(architecture, "gemma4"));
-        CHECK(!gguf_get_u32(g, "gemma4.block_count", &layers, NULL, &e) && layers && (!rows[i].layers || layers == rows[i].layers));
-        CHECK(gguf_find_tensor(g, "token_embd.weight") && gguf_tensor_data(g, gguf_find_tensor(g, "token_embd.weight")));
+        CHECK(!gguf_get_u32(g, "gemma4.block_count", &layers, NULL, &e) && layers &&
+              (!rows[i].layers || layers == rows[i].layers));
+        CHECK(gguf_find_tensor(g, "token_embd.weight") &&
+              gguf_tensor_data(g, gguf_find_tensor(g, "token_embd.weight")));
         source_will_need(gguf_source(g, 0));
         const uint8_t *file = source_whole(gguf_source(g, 0));
         CHECK(open_in_pieces(file, gguf_file_bytes(g), 4096, &pieces, &wants, &e) == GM_OK);
@@ -387,10 +316,12 @@ static void test_fixtures(void) {
     TEST("files that cannot be opened");
     gguf *g = NULL;
     error missing = { 0 }, folder = { 0 }, text = { 0 }, device = { 0 };
-    CHECK(gguf_open_file("tests/fixtures/nothing.gguf", &g, &missing) == GM_NOT_FOUND && strstr(missing.why, "nothing.gguf"));
+    CHECK(gguf_open_file("tests/fixtures/nothing.gguf", &g, &missing) == GM_NOT_FOUND &&
+          strstr(missing.why, "nothing.gguf"));
     CHECK(gguf_open_file("tests/fixtures", &g, &folder) == GM_BAD_ARGUMENT && strstr(folder.why, "is a directory"));
     CHECK(gguf_open_file("/dev/null", &g, &device) == GM_BAD_ARGUMENT && strstr(device.why, "not a regular file"));
-    CHECK(gguf_open_file("tests/test_gguf.c", &g, &text) == GM_BAD_FILE && strstr(text.why, "tests/test_gguf.c: the header: this is no GGUF file"));
+    CHECK(gguf_open_file("tests/test_gguf.c", &g, &text) == GM_BAD_FILE &&
+          strstr(text.why, "tests/test_gguf.c: the header: this is no GGUF file"));
 }
 
 /* ---- a head of real size ---- */
@@ -399,9 +330,9 @@ static void test_large_vocabulary(void) {
     enum { TOKENS = 262144, MERGES = 514906 };
     TEST("a vocabulary of real size opens fast, whole and in pieces");
     gguf_writer *w = NULL;
-    buffer file = { 0 };
-    error e = { 0 };
-    str *items = malloc(MERGES * sizeof *items);
+    buffer       file = { 0 };
+    error        e = { 0 };
+    str         *items = malloc(MERGES * sizeof *items);
     char(*texts)[24] = malloc((size_t)MERGES * 24);
     for (int i = 0; i < MERGES; i++) {
         int n = snprintf(texts[i], 24, "left%d right%d", i % 1000, i);
@@ -420,7 +351,7 @@ static void test_large_vocabulary(void) {
     CHECK_MESSAGE(gguf_writer_end(w, &e) == GM_OK, "%s", e.why);
     gguf_writer_free(w);
 
-    gguf *g = NULL, *pieces = NULL;
+    gguf  *g = NULL, *pieces = NULL;
     double start = clock_seconds();
     CHECK(gguf_open_memory(file.data, file.length, &g, &e) == GM_OK);
     double whole = clock_seconds() - start;
@@ -428,12 +359,13 @@ static void test_large_vocabulary(void) {
     start = clock_seconds();
     CHECK(open_in_pieces((const uint8_t *)file.data, file.length, SOURCE_PIECE, &pieces, &wants, &e) == GM_OK);
     double by_pieces = clock_seconds() - start;
-    CHECK_MESSAGE(whole < 1 && by_pieces < 2, "%f s, %f s", whole, by_pieces); /* 5 and 30 ms; slow machines and sanitizers */
+    CHECK_MESSAGE(whole < 1 && by_pieces < 2, "%f s, %f s", whole,
+                  by_pieces); /* 5 and 30 ms; slow machines and sanitizers */
     CHECK(wants > 10 && wants <= file.length / SOURCE_PIECE + 1);
     const gguf_value *a = gguf_find(g, "tokenizer.ggml.merges"), *b = gguf_find(pieces, "tokenizer.ggml.merges");
     CHECK(a && b && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes));
     const uint8_t *cursor = b->data;
-    bool same = true;
+    bool           same = true;
     for (int i = 0; i < MERGES; i++) same &= str_equal(gguf_next_string(&cursor), items[i]);
     CHECK(same);
     gguf_free(g);
@@ -447,11 +379,12 @@ static void test_large_vocabulary(void) {
 
 static void test_sources(void) {
     TEST("a source in pieces");
-    source *s = NULL;
-    error e = { 0 };
-    uint64_t offset = 0, n = 0;
+    source       *s = NULL;
+    error         e = { 0 };
+    uint64_t      offset = 0, n = 0;
     const uint8_t bytes[16] = "0123456789abcdef";
-    CHECK(source_pieces(16, &s, NULL) == GM_OK && source_length(s) == 16 && !source_wanted(s, &offset, &n) && !source_whole(s));
+    CHECK(source_pieces(16, &s, NULL) == GM_OK && source_length(s) == 16 && !source_wanted(s, &offset, &n) &&
+          !source_whole(s));
     source_set_piece(s, 4);
     CHECK(!source_bytes(s, 2, 6) && source_wanted(s, &offset, &n) && offset == 2 && n == 4);
     CHECK(source_give(s, 0, bytes, 4, &e) == GM_BAD_ARGUMENT && strstr(e.why, "4 bytes at 2 were wanted"));
@@ -470,7 +403,8 @@ static void test_sources(void) {
     TEST("sources in memory and on disk");
     CHECK(source_memory(NULL, 4, &s, NULL) == GM_BAD_ARGUMENT && source_memory(NULL, 0, &s, NULL) == GM_OK);
     source_free(s);
-    CHECK(source_memory(bytes, 16, &s, NULL) == GM_OK && source_bytes(s, 15, 1) == bytes + 15 && !source_bytes(s, 15, 2));
+    CHECK(source_memory(bytes, 16, &s, NULL) == GM_OK && source_bytes(s, 15, 1) == bytes + 15 &&
+          !source_bytes(s, 15, 2));
     CHECK(source_give(s, 0, bytes, 1, NULL) == GM_BAD_ARGUMENT);
     source_free(s);
     source_free(NULL);
@@ -510,16 +444,56 @@ static void test_split(void) {
         int         missing, open; /* the part that is not there; the one that is opened */
     } rows[] = {
         { "whole", NULL, { { 0, 3, 2, NULL }, { 1, 3, 2, "tensor.b" }, { 2, 3, 2, "tensor.c" } }, -1, 0 },
-        { "no tensor count", NULL, { { 0, 3, -1, "tensor.a" }, { 1, 3, -1, "tensor.b" }, { 2, 3, -1, "tensor.c" } }, -1, 0 },
-        { "wrong order", "part 2: split.no says 2, expected 1", { { 0, 3, 3, "tensor.a" }, { 2, 3, 3, "tensor.b" }, { 1, 3, 3, "tensor.c" } }, -1, 0 },
-        { "no number", "part 3: split.no", { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { -1, 3, 3, "tensor.c" } }, -1, 0 },
-        { "other count", "part 2: split.count says 4, the first part says 3", { { 0, 3, 3, "tensor.a" }, { 1, 4, 3, "tensor.b" }, { 2, 3, 3, "tensor.c" } }, -1, 0 },
-        { "other tensor count", "part 3: split.tensors.count differs", { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { 2, 3, 4, "tensor.c" } }, -1, 0 },
-        { "tensors do not add up", "split.tensors.count says 4, the 3 parts have 3", { { 0, 3, 4, "tensor.a" }, { 1, 3, 4, "tensor.b" }, { 2, 3, 4, "tensor.c" } }, -1, 0 },
-        { "the same tensor twice", "tensor 'tensor.a' is there twice", { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { 2, 3, 3, "tensor.a" } }, -1, 0 },
-        { "a part is missing", "part-00002-of-00003.gguf: cannot be opened", { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { 2, 3, 3, "tensor.c" } }, 1, 0 },
-        { "a later part opened", "this is part 2 of a model split into 3", { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { 2, 3, 3, "tensor.c" } }, -1, 1 },
-        { "count and name disagree", "must end with -00001-of-00005.gguf", { { 0, 5, 3, "tensor.a" }, { 1, 5, 3, "tensor.b" }, { 2, 5, 3, "tensor.c" } }, -1, 0 },
+        { "no tensor count",
+          NULL,
+          { { 0, 3, -1, "tensor.a" }, { 1, 3, -1, "tensor.b" }, { 2, 3, -1, "tensor.c" } },
+          -1,
+          0 },
+        { "wrong order",
+          "part 2: split.no says 2, expected 1",
+          { { 0, 3, 3, "tensor.a" }, { 2, 3, 3, "tensor.b" }, { 1, 3, 3, "tensor.c" } },
+          -1,
+          0 },
+        { "no number",
+          "part 3: split.no",
+          { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { -1, 3, 3, "tensor.c" } },
+          -1,
+          0 },
+        { "other count",
+          "part 2: split.count says 4, the first part says 3",
+          { { 0, 3, 3, "tensor.a" }, { 1, 4, 3, "tensor.b" }, { 2, 3, 3, "tensor.c" } },
+          -1,
+          0 },
+        { "other tensor count",
+          "part 3: split.tensors.count differs",
+          { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { 2, 3, 4, "tensor.c" } },
+          -1,
+          0 },
+        { "tensors do not add up",
+          "split.tensors.count says 4, the 3 parts have 3",
+          { { 0, 3, 4, "tensor.a" }, { 1, 3, 4, "tensor.b" }, { 2, 3, 4, "tensor.c" } },
+          -1,
+          0 },
+        { "the same tensor twice",
+          "tensor 'tensor.a' is there twice",
+          { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { 2, 3, 3, "tensor.a" } },
+          -1,
+          0 },
+        { "a part is missing",
+          "part-00002-of-00003.gguf: cannot be opened",
+          { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { 2, 3, 3, "tensor.c" } },
+          1,
+          0 },
+        { "a later part opened",
+          "this is part 2 of a model split into 3",
+          { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { 2, 3, 3, "tensor.c" } },
+          -1,
+          1 },
+        { "count and name disagree",
+          "must end with -00001-of-00005.gguf",
+          { { 0, 5, 3, "tensor.a" }, { 1, 5, 3, "tensor.b" }, { 2, 5, 3, "tensor.c" } },
+          -1,
+          0 },
     };
     char folder[] = "/tmp/gemmule-test-XXXXXX";
     TEST("a folder for split models");
@@ -534,8 +508,8 @@ static void test_split(void) {
             if (k != rows[i].missing) CHECK(save(paths[k], &b));
             buffer_free(&b);
         }
-        gguf *g = NULL;
-        error e = { 0 };
+        gguf     *g = NULL;
+        error     e = { 0 };
         gm_status status = gguf_open_file(paths[rows[i].open], &g, &e);
         if (rows[i].message) {
             CHECK(status != GM_OK && !g);
@@ -553,17 +527,21 @@ static void test_split(void) {
     TEST("parts handed in one by one");
     buffer b[3] = { 0 };
     for (int k = 0; k < 3; k++) write_part(&b[k], rows[0].parts[k]);
-    gguf *g = NULL, *whole = NULL;
+    gguf   *g = NULL, *whole = NULL;
     source *s = NULL;
-    error e = { 0 };
-    size_t wants = 0;
-    CHECK(gguf_open_memory(b[0].data, b[0].length, &whole, &e) == GM_UNSUPPORTED && strstr(e.why, "split into 3 parts"));
-    CHECK(open_in_pieces((const uint8_t *)b[0].data, b[0].length, 50, &g, &wants, NULL) == GM_OK && gguf_parts(g) == 3 && !gguf_waiting_source(g));
+    error   e = { 0 };
+    size_t  wants = 0;
+    CHECK(gguf_open_memory(b[0].data, b[0].length, &whole, &e) == GM_UNSUPPORTED &&
+          strstr(e.why, "split into 3 parts"));
+    CHECK(open_in_pieces((const uint8_t *)b[0].data, b[0].length, 50, &g, &wants, NULL) == GM_OK &&
+          gguf_parts(g) == 3 && !gguf_waiting_source(g));
     CHECK(source_memory(b[1].data, b[1].length, &s, NULL) == GM_OK && gguf_add_part(g, s, NULL) == GM_OK);
     source *early = NULL;
-    CHECK(source_memory(b[2].data, b[2].length, &early, NULL) == GM_OK && gguf_add_part(g, early, NULL) == GM_BAD_ARGUMENT);
+    CHECK(source_memory(b[2].data, b[2].length, &early, NULL) == GM_OK &&
+          gguf_add_part(g, early, NULL) == GM_BAD_ARGUMENT);
     CHECK(gguf_step(g, NULL) == GM_OK);
-    CHECK(source_memory(b[2].data, b[2].length, &s, NULL) == GM_OK && gguf_add_part(g, s, NULL) == GM_OK && gguf_step(g, NULL) == GM_OK);
+    CHECK(source_memory(b[2].data, b[2].length, &s, NULL) == GM_OK && gguf_add_part(g, s, NULL) == GM_OK &&
+          gguf_step(g, NULL) == GM_OK);
     CHECK(gguf_tensor_count(g) == 2 && gguf_source(g, 2) == s && !gguf_source(g, 3));
     CHECK(source_memory(b[2].data, b[2].length, &s, NULL) == GM_OK && gguf_add_part(g, s, NULL) == GM_BAD_ARGUMENT);
     gguf_free(g);
@@ -571,9 +549,6 @@ static void test_split(void) {
 }
 
 int main(void) {
-    test_quant_fixture();
-    test_quant_vectors();
-    test_quant_table();
     test_round_trip();
     test_getter_errors();
     test_writer_errors();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs into an empty prefix, builds the example against what was installed, runs it, and uninstalls.
-set -euo pipefail
+set -uo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -13,7 +13,7 @@ check() { # check WHAT COMMAND…
     if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)) && echo "FAIL $what"; fi
 }
 
-make -s install PREFIX="$prefix"
+check "make install" make -s install PREFIX="$prefix"
 for file in bin/gemmule include/gemmule.h lib/libgemmule.a lib/libgemmule.so lib/libgemmule.so.0 lib/pkgconfig/gemmule.pc \
             share/man/man1/gemmule.1 share/bash-completion/completions/gemmule share/zsh/site-functions/_gemmule \
             share/fish/vendor_completions.d/gemmule.fish; do
@@ -75,12 +75,14 @@ check "the header compiles as C++" clang++-19 -std=c++11 -Wall -Wextra -Werror -
 gemmule=$prefix/bin/gemmule
 page=$prefix/share/man/man1/gemmule.1
 options_of() { grep -oE '^  (-[a-z], )?--[a-z0-9-]+|^  -[a-z]' | tr -s ', ' '\n' | grep -- - | sort -u; }
-commands=$("$gemmule" --help | sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p')
+commands=$("$gemmule" --help | sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -vx help)
 { echo --help && for command in $commands; do "$gemmule" help "$command" | options_of; done; } | sort -u >"$scratch/options"
 sed 's/\\-/-/g' "$page" | grep -oE '(^|[^a-z-])--?[a-z][a-z0-9-]*' | grep -oE -- '--?[a-z].*' | sort -u >"$scratch/page-options"
 check "the manual page has no mistakes" test -z "$(man --warnings -l -Tutf8 "$page" 2>&1 >/dev/null)"
-check "the manual page has every command" test -z "$(for command in $commands; do grep -qx "\.B $command" "$page" || [ "$command" = help ] || echo "$command"; done)"
+check "the manual page has every command" test -z "$(for command in $commands; do grep -qx "\.B $command" "$page" || echo "$command"; done)"
 check "the manual page has the options of the help, no more and no less" diff "$scratch/options" <(grep -vx -- '--name' "$scratch/page-options")
+in_chat=$(echo /help | "$gemmule" chat "$model" 2>&1 | grep -oE '^  /[a-z]+')
+check "the manual page has every command of a chat" test -n "$in_chat" -a -z "$(for command in $in_chat; do grep -qE "^\.[A-Z]+ $command\b" "$page" || echo "$command"; done)"
 
 completes() { # completes LINE WORD: bash offers WORD at the end of LINE
     bash --norc -c 'PATH=$1:$PATH; . "$2"; COMP_LINE=$3 COMP_POINT=${#3}; read -ra COMP_WORDS <<<"$3"; _gemmule; printf "%s\n" "${COMPREPLY[@]}"' \
@@ -92,13 +94,13 @@ check "bash completes a short option's long form" completes "gemmule bench x.ggu
 check "bash completes a value" completes "gemmule run --kv q" q8_0
 check "bash completes an instruction set" completes "gemmule run --cpu s" scalar
 
-make -s uninstall >/dev/null
+check "make uninstall" make -s uninstall
 check "nothing is left" test -z "$(find "$prefix" ! -type d)"
 
-make -s install PREFIX=/usr DESTDIR="$scratch/stage"
+check "make install with DESTDIR" make -s install PREFIX=/usr DESTDIR="$scratch/stage"
 check "DESTDIR is honoured" test -x "$scratch/stage/usr/bin/gemmule"
 check "gemmule.pc names the prefix, not the stage" grep -qx 'prefix=/usr' "$scratch"/stage/usr/lib*/pkgconfig/gemmule.pc
-make -s uninstall DESTDIR="$scratch/stage" >/dev/null
+check "make uninstall with DESTDIR" make -s uninstall DESTDIR="$scratch/stage"
 check "nothing is left below DESTDIR" test -z "$(find "$scratch/stage" ! -type d)"
 
 echo "$passed passed, $failed failed"

@@ -34,15 +34,17 @@ static void write_file(const char *below, const void *data, size_t length) {
 }
 
 /* Writes the blob (unless `suffix` says otherwise) and appends its descriptor to a manifest. */
-static void add_blob(buffer *manifest_text, const char *media, const char *content, const char *suffix, long long more_bytes) {
-    sha256 s;
+static void add_blob(buffer *manifest_text, const char *media, const char *content, const char *suffix,
+                     long long more_bytes) {
+    sha256  s;
     uint8_t digest[32];
-    char hex[65], path[200];
+    char    hex[65], path[200];
     sha256_start(&s), sha256_add(&s, content, strlen(content)), sha256_end(&s, digest);
     sha256_hex(digest, hex);
     snprintf(path, sizeof path, "blobs/sha256-%s%s", hex, suffix ? suffix : "");
     if (!suffix || *suffix) write_file(path, content, strlen(content));
-    buffer_printf(manifest_text, "{\"mediaType\":\"%s\",\"digest\":\"sha256:%s\",\"size\":%lld}", media, hex, (long long)strlen(content) + more_bytes);
+    buffer_printf(manifest_text, "{\"mediaType\":\"%s\",\"digest\":\"sha256:%s\",\"size\":%lld}", media, hex,
+                  (long long)strlen(content) + more_bytes);
 }
 
 #define LAYER "application/vnd.ollama.image."
@@ -55,7 +57,7 @@ typedef struct {
 
 static void add_model(const char *manifest_path, const char *config, const layer *layers, size_t count) {
     buffer text = { 0 };
-    char path[300];
+    char   path[300];
     buffer_text(&text, "{\"schemaVersion\":2,\"config\":");
     add_blob(&text, "application/vnd.docker.container.image.v1+json", config, NULL, 0);
     buffer_text(&text, ",\"layers\":[");
@@ -69,13 +71,19 @@ static void add_model(const char *manifest_path, const char *config, const layer
     buffer_free(&text);
 }
 
-static const char config_e2b[] = "{\"model_format\":\"gguf\",\"model_family\":\"gemma4\",\"model_type\":\"5.1B\",\"file_type\":\"Q4_K_M\",\"renderer\":\"gemma4-small\"}";
+static const char config_e2b[] = "{\"model_format\":\"gguf\",\"model_family\":\"gemma4\",\"model_type\":\"5.1B\","
+                                 "\"file_type\":\"Q4_K_M\",\"renderer\":\"gemma4-small\"}";
 
 static void build_store(void) {
     const layer whole[] = {
-        { LAYER "model", "the model", NULL, 0 }, { LAYER "projector", "the projector", NULL, 0 }, { LAYER "draft", "the draft", NULL, 0 },
-        { LAYER "adapter", "adapter 1", NULL, 0 }, { LAYER "adapter", "adapter 2", NULL, 0 }, { LAYER "system", "Be brief.\n\xc3\xa4", NULL, 0 },
-        { LAYER "params", "{\"temperature\":1,\"top_k\":64}", NULL, 0 }, { LAYER "license", "free", "", 0 },
+        { LAYER "model", "the model", NULL, 0 },
+        { LAYER "projector", "the projector", NULL, 0 },
+        { LAYER "draft", "the draft", NULL, 0 },
+        { LAYER "adapter", "adapter 1", NULL, 0 },
+        { LAYER "adapter", "adapter 2", NULL, 0 },
+        { LAYER "system", "Be brief.\n\xc3\xa4", NULL, 0 },
+        { LAYER "params", "{\"temperature\":1,\"top_k\":64}", NULL, 0 },
+        { LAYER "license", "free", "", 0 },
     };
     add_model("registry.ollama.ai/library/gemma4/e2b", config_e2b, whole, COUNT_OF(whole));
     add_model("registry.ollama.ai/library/plain/latest", "{}", whole, 1);
@@ -86,11 +94,16 @@ static void build_store(void) {
         const char *path;
         layer       layer;
     } broken[] = {
-        { "missing", { LAYER "model", "not there", "", 0 } }, { "partial", { LAYER "model", "half there", "-partial", 0 } },
-        { "partial2", { LAYER "model", "half there too", "-partial-3", 0 } }, { "cut", { LAYER "model", "cut off", NULL, 5 } },
-        { "tensors", { LAYER "tensor", "safe", NULL, 0 } }, { "nothing", { LAYER "license", "MIT", NULL, 0 } },
-        { "badparams", { LAYER "params", "[1]", NULL, 0 } }, { "badjson", { LAYER "params", "{\"a\":}", NULL, 0 } },
-        { "badtext", { LAYER "system", "\xff\xfe", NULL, 0 } }, { "negative", { LAYER "model", "negative", NULL, -100 } },
+        { "missing", { LAYER "model", "not there", "", 0 } },
+        { "partial", { LAYER "model", "half there", "-partial", 0 } },
+        { "partial2", { LAYER "model", "half there too", "-partial-3", 0 } },
+        { "cut", { LAYER "model", "cut off", NULL, 5 } },
+        { "tensors", { LAYER "tensor", "safe", NULL, 0 } },
+        { "nothing", { LAYER "license", "MIT", NULL, 0 } },
+        { "badparams", { LAYER "params", "[1]", NULL, 0 } },
+        { "badjson", { LAYER "params", "{\"a\":}", NULL, 0 } },
+        { "badtext", { LAYER "system", "\xff\xfe", NULL, 0 } },
+        { "negative", { LAYER "model", "negative", NULL, -100 } },
     };
     for (size_t i = 0; i < COUNT_OF(broken); i++) {
         char path[100];
@@ -102,7 +115,8 @@ static void build_store(void) {
     add_model("registry.ollama.ai/library/broken/badconfig", "not json", whole, 1);
     write_file("manifests/registry.ollama.ai/library/broken/notjson", "hello", 5);
     write_file("manifests/registry.ollama.ai/library/broken/list", "[]", 2);
-    static const char escape[] = "{\"layers\":[{\"mediaType\":\"" LAYER "model\",\"digest\":\"sha256:../../../../etc/passwd\",\"size\":1}]}";
+    static const char escape[] =
+        "{\"layers\":[{\"mediaType\":\"" LAYER "model\",\"digest\":\"sha256:../../../../etc/passwd\",\"size\":1}]}";
     write_file("manifests/registry.ollama.ai/library/broken/digest", escape, sizeof escape - 1);
     write_file("manifests/registry.ollama.ai/library/.DS_Store", "x", 1);
     write_file("manifests/registry.ollama.ai/stray", "x", 1);
@@ -127,14 +141,31 @@ static void test_names(void) {
         { "hf.co/user/Repo-GGUF:Q4_K_M", "hf.co/user/Repo-GGUF/Q4_K_M", "hf.co/user/Repo-GGUF:Q4_K_M" },
         { "localhost:5000/ns/m", "localhost:5000/ns/m/latest", "localhost:5000/ns/m:latest" },
         { "host/a/b/c:t", "host/a/b/c/t", "host/a/b/c:t" },
-        { "", NULL, NULL }, { ":", NULL, NULL }, { ":tag", NULL, NULL }, { "m:", NULL, NULL }, { "/", NULL, NULL }, { "a//b", NULL, NULL },
-        { "../x", NULL, NULL }, { "a/../../etc/passwd", NULL, NULL }, { "..", NULL, NULL }, { "a:..", NULL, NULL }, { "/etc/passwd", NULL, NULL },
-        { "a/", NULL, NULL }, { ".hidden", NULL, NULL }, { "a:.b", NULL, NULL }, { "a\\b", NULL, NULL }, { "a b", NULL, NULL }, { "m:a:b", NULL, NULL },
-        { "a/b/c/d/e/f/g/h/i", NULL, NULL }, { "-x", NULL, NULL }, { "m\n", NULL, NULL }, { "\xc3\xa4", NULL, NULL },
+        { "", NULL, NULL },
+        { ":", NULL, NULL },
+        { ":tag", NULL, NULL },
+        { "m:", NULL, NULL },
+        { "/", NULL, NULL },
+        { "a//b", NULL, NULL },
+        { "../x", NULL, NULL },
+        { "a/../../etc/passwd", NULL, NULL },
+        { "..", NULL, NULL },
+        { "a:..", NULL, NULL },
+        { "/etc/passwd", NULL, NULL },
+        { "a/", NULL, NULL },
+        { ".hidden", NULL, NULL },
+        { "a:.b", NULL, NULL },
+        { "a\\b", NULL, NULL },
+        { "a b", NULL, NULL },
+        { "m:a:b", NULL, NULL },
+        { "a/b/c/d/e/f/g/h/i", NULL, NULL },
+        { "-x", NULL, NULL },
+        { "m\n", NULL, NULL },
+        { "\xc3\xa4", NULL, NULL },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        arena a = { 0 };
-        error e = { 0 };
+        arena         a = { 0 };
+        error         e = { 0 };
         manifest_name name = { 0 };
         TEST("name '%s'", rows[i].name);
         gm_status status = manifest_name_parse(rows[i].name, &a, &name, &e);
@@ -151,7 +182,7 @@ static void test_names(void) {
 
 /* The file at `path` has this content. */
 static bool holds(const char *path, const char *content) {
-    char text[100] = "";
+    char  text[100] = "";
     FILE *file = path ? fopen(path, "rb") : NULL;
     if (!file) return false;
     size_t n = fread(text, 1, sizeof text - 1, file);
@@ -160,20 +191,27 @@ static bool holds(const char *path, const char *content) {
 }
 
 static void test_resolve(void) {
-    arena a = { 0 };
-    error e = { 0 };
+    arena        a = { 0 };
+    error        e = { 0 };
     ollama_model m;
     TEST("resolve a whole model");
     CHECK_MESSAGE(ollama_resolve("gemma4:e2b", &a, &m, &e) == GM_OK, "%s", e.why);
-    CHECK(!strcmp(m.name, "gemma4:e2b") && holds(m.model, "the model") && holds(m.projector, "the projector") && holds(m.draft, "the draft"));
+    CHECK(!strcmp(m.name, "gemma4:e2b") && holds(m.model, "the model") && holds(m.projector, "the projector") &&
+          holds(m.draft, "the draft"));
     CHECK(m.adapter_count == 2 && holds(m.adapters[0], "adapter 1") && holds(m.adapters[1], "adapter 2"));
-    CHECK(m.system && !strcmp(m.system, "Be brief.\n\xc3\xa4") && m.params && !strcmp(m.params, "{\"temperature\":1,\"top_k\":64}"));
-    CHECK(m.renderer && !strcmp(m.renderer, "gemma4-small") && !strcmp(m.family, "gemma4") && !strcmp(m.size_label, "5.1B"));
+    CHECK(m.system && !strcmp(m.system, "Be brief.\n\xc3\xa4") && m.params &&
+          !strcmp(m.params, "{\"temperature\":1,\"top_k\":64}"));
+    CHECK(m.renderer && !strcmp(m.renderer, "gemma4-small") && !strcmp(m.family, "gemma4") &&
+          !strcmp(m.size_label, "5.1B"));
     CHECK(!strcmp(m.quantisation, "Q4_K_M") && !m.problem[0] && m.bytes == 9 + 13 + 9 + 9 + 9 + 12 + 28 + 4);
 
     static const char *const good[][2] = {
-        { "plain", "plain:latest" }, { "someone/tuned:v1", "someone/tuned:v1" }, { "hf.co/user/Repo-GGUF:Q4_K_M", "hf.co/user/Repo-GGUF:Q4_K_M" },
-        { "hf.co/user/repo-gguf:q4_k_m", "hf.co/user/Repo-GGUF:Q4_K_M" }, { "localhost:5000/a/b/c", "localhost:5000/a/b/c:latest" }, { "GEMMA4:E2B", "gemma4:e2b" },
+        { "plain", "plain:latest" },
+        { "someone/tuned:v1", "someone/tuned:v1" },
+        { "hf.co/user/Repo-GGUF:Q4_K_M", "hf.co/user/Repo-GGUF:Q4_K_M" },
+        { "hf.co/user/repo-gguf:q4_k_m", "hf.co/user/Repo-GGUF:Q4_K_M" },
+        { "localhost:5000/a/b/c", "localhost:5000/a/b/c:latest" },
+        { "GEMMA4:E2B", "gemma4:e2b" },
     };
     for (size_t i = 0; i < COUNT_OF(good); i++) {
         error why = { 0 };
@@ -188,15 +226,23 @@ static void test_resolve(void) {
         gm_status   status;
         const char *message;
     } bad[] = {
-        { "broken:missing", GM_NOT_FOUND, "model layer is missing: " }, { "broken:partial", GM_NOT_FOUND, "-partial; `ollama pull`" },
-        { "broken:partial2", GM_NOT_FOUND, "is not finished" }, { "broken:cut", GM_BAD_FILE, "has 7 bytes, the manifest says 12: " },
-        { "broken:tensors", GM_UNSUPPORTED, "safetensors" }, { "broken:nothing", GM_UNSUPPORTED, "names no model layer" },
-        { "broken:badparams", GM_BAD_FILE, "must be a JSON object" }, { "broken:badjson", GM_BAD_FILE, "JSON line 1 column 6" },
-        { "broken:badtext", GM_BAD_FILE, "not UTF-8" }, { "broken:negative", GM_BAD_FILE, "layer 1: size" },
-        { "broken:twice", GM_UNSUPPORTED, "more than one model layer" }, { "broken:badconfig", GM_BAD_FILE, "JSON line 1 column 1" },
-        { "broken:notjson", GM_BAD_FILE, "broken/notjson: JSON line 1" }, { "broken:list", GM_BAD_FILE, "layers: expected an array" },
+        { "broken:missing", GM_NOT_FOUND, "model layer is missing: " },
+        { "broken:partial", GM_NOT_FOUND, "-partial; `ollama pull`" },
+        { "broken:partial2", GM_NOT_FOUND, "is not finished" },
+        { "broken:cut", GM_BAD_FILE, "has 7 bytes, the manifest says 12: " },
+        { "broken:tensors", GM_UNSUPPORTED, "safetensors" },
+        { "broken:nothing", GM_UNSUPPORTED, "names no model layer" },
+        { "broken:badparams", GM_BAD_FILE, "must be a JSON object" },
+        { "broken:badjson", GM_BAD_FILE, "JSON line 1 column 6" },
+        { "broken:badtext", GM_BAD_FILE, "not UTF-8" },
+        { "broken:negative", GM_BAD_FILE, "layer 1: size" },
+        { "broken:twice", GM_UNSUPPORTED, "more than one model layer" },
+        { "broken:badconfig", GM_BAD_FILE, "JSON line 1 column 1" },
+        { "broken:notjson", GM_BAD_FILE, "broken/notjson: JSON line 1" },
+        { "broken:list", GM_BAD_FILE, "layers: expected an array" },
         { "broken:digest", GM_BAD_FILE, "layer 1: digest 'sha256:../../../../etc/passwd'" },
-        { "gemma4:e9b", GM_NOT_FOUND, "manifests/registry.ollama.ai/library/gemma4/e9b; the store has " }, { "../x", GM_BAD_ARGUMENT, "is no model name" },
+        { "gemma4:e9b", GM_NOT_FOUND, "manifests/registry.ollama.ai/library/gemma4/e9b; the store has " },
+        { "../x", GM_BAD_ARGUMENT, "is no model name" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         error why = { 0 };
@@ -209,10 +255,10 @@ static void test_resolve(void) {
 }
 
 static void test_list(void) {
-    arena a = { 0 };
-    error e = { 0 };
+    arena         a = { 0 };
+    error         e = { 0 };
     ollama_model *models = NULL;
-    size_t count = 0, problems = 0;
+    size_t        count = 0, problems = 0;
     TEST("list the store");
     CHECK_MESSAGE(ollama_list(&a, &models, &count, &e) == GM_OK && count == 20, "%zu: %s", count, e.why);
     for (size_t i = 0; i < count; i++) {
@@ -229,15 +275,16 @@ static void test_list(void) {
 }
 
 static void test_roots(void) {
-    arena a = { 0 };
-    error e = { 0 };
+    arena        a = { 0 };
+    error        e = { 0 };
     ollama_model m, *models = NULL;
-    size_t count = 9;
-    char home[200], store[250];
+    size_t       count = 9;
+    char         home[200], store[250];
     TEST("where the store is");
     CHECK(!strcmp(ollama_root(&a), root));
     setenv("OLLAMA_MODELS", "/nowhere/at/all", 1);
-    CHECK(ollama_resolve("gemma4:e2b", &a, &m, &e) == GM_NOT_FOUND && strstr(e.why, "/nowhere/at/all/manifests") && strstr(e.why, "no models"));
+    CHECK(ollama_resolve("gemma4:e2b", &a, &m, &e) == GM_NOT_FOUND && strstr(e.why, "/nowhere/at/all/manifests") &&
+          strstr(e.why, "no models"));
     CHECK(ollama_list(&a, &models, &count, NULL) == GM_OK && count == 0);
     setenv("OLLAMA_MODELS", "", 1);
     snprintf(home, sizeof home, "%s/home", root);

@@ -51,10 +51,27 @@ static void test_fixed(void) {
         double  units; /* of 2^-16 */
         int32_t expect;
     } rows[] = {
-        { 0, 0 }, { 0.5, 0 }, { 1.5, 2 }, { 2.5, 2 }, { -0.5, 0 }, { -1.5, -2 }, { -2.5, -2 }, { 0.75, 1 }, { -0.75, -1 },
-        { 4194303.5, 4194304 }, { 4194304.5, 4194304 }, { 8388606.5, 8388606 }, { -8388607.5, -8388608 }, { 8388609, 8388609 },
-        { 1966080, 1966080 }, { 1073741824.0, 1073741824 }, { 1e30, 1073741824 }, { -1e30, -1073741824 },
-        { -INFINITY, FIXED_NEVER }, { INFINITY, 1073741824 }, { 1e-40, 0 },
+        { 0, 0 },
+        { 0.5, 0 },
+        { 1.5, 2 },
+        { 2.5, 2 },
+        { -0.5, 0 },
+        { -1.5, -2 },
+        { -2.5, -2 },
+        { 0.75, 1 },
+        { -0.75, -1 },
+        { 4194303.5, 4194304 },
+        { 4194304.5, 4194304 },
+        { 8388606.5, 8388606 },
+        { -8388607.5, -8388608 },
+        { 8388609, 8388609 },
+        { 1966080, 1966080 },
+        { 1073741824.0, 1073741824 },
+        { 1e30, 1073741824 },
+        { -1e30, -1073741824 },
+        { -INFINITY, FIXED_NEVER },
+        { INFINITY, 1073741824 },
+        { 1e-40, 0 },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         TEST("fixed point of %g units", rows[i].units);
@@ -101,7 +118,8 @@ static void test_weights(void) {
     CHECK(share_of(share_from_probability(0.95f), 1000ull << 31) == (uint64_t)ceil((double)0.95f * (1000ull << 31)));
     CHECK(share_of(UINT32_MAX, 1ull << 51) == (1ull << 51) - (1ull << 19));
     CHECK(multiply_high(UINT64_MAX, UINT64_MAX) == UINT64_MAX - 1);
-    CHECK(multiply_high(1ull << 63, 10) == 5 && multiply_high(0x123456789abcdef0, 0xfedcba9876543210) == 0x121fa00ad77d7422);
+    CHECK(multiply_high(1ull << 63, 10) == 5 &&
+          multiply_high(0x123456789abcdef0, 0xfedcba9876543210) == 0x121fa00ad77d7422);
 }
 
 /* ---- the reference, in double ---- */
@@ -197,18 +215,20 @@ static void test_cuts(void) {
         int32_t top_k;
         float   typical_p, top_p, min_p;
     } rows[] = {
-        { 0, 1, 1, 0 },         { 1, 1, 1, 0 },      { 7, 1, 1, 0 },         { 64, 1, 1, 0 },         { 299, 1, 1, 0 },
-        { 300, 1, 1, 0 },       { 100000, 1, 1, 0 }, { 0, 1, 0.95f, 0 },     { 0, 1, 0.5f, 0 },       { 0, 1, 0.01f, 0 },
-        { 0, 1, 0, 0 },         { 0, 1, 0.9999f, 0 }, { 0, 1, 1, 0.05f },    { 0, 1, 1, 0.5f },       { 0, 1, 1, 1 },
-        { 0, 1, 1, 1e-6f },     { 0, 0.9f, 1, 0 },   { 0, 0.5f, 1, 0 },      { 0, 0.1f, 1, 0 },       { 0, 0, 1, 0 },
-        { 64, 1, 0.95f, 0 },    { 64, 1, 0.9f, 0.02f }, { 40, 0.9f, 0.9f, 0 }, { 100, 0.95f, 0.9f, 0.05f }, { 0, 0.4f, 0.8f, 0.1f },
+        { 0, 1, 1, 0 },          { 1, 1, 1, 0 },         { 7, 1, 1, 0 },        { 64, 1, 1, 0 },
+        { 299, 1, 1, 0 },        { 300, 1, 1, 0 },       { 100000, 1, 1, 0 },   { 0, 1, 0.95f, 0 },
+        { 0, 1, 0.5f, 0 },       { 0, 1, 0.01f, 0 },     { 0, 1, 0, 0 },        { 0, 1, 0.9999f, 0 },
+        { 0, 1, 1, 0.05f },      { 0, 1, 1, 0.5f },      { 0, 1, 1, 1 },        { 0, 1, 1, 1e-6f },
+        { 0, 0.9f, 1, 0 },       { 0, 0.5f, 1, 0 },      { 0, 0.1f, 1, 0 },     { 0, 0, 1, 0 },
+        { 64, 1, 0.95f, 0 },     { 64, 1, 0.9f, 0.02f }, { 40, 0.9f, 0.9f, 0 }, { 100, 0.95f, 0.9f, 0.05f },
+        { 0, 0.4f, 0.8f, 0.1f },
     };
     static const float spreads[] = { 0.3f, 2, 6 };
-    float logits[SMALL];
+    float              logits[SMALL];
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         for (size_t j = 0; j < COUNT_OF(spreads); j++) {
-            TEST("cuts: top_k %d typical %g top_p %g min_p %g, spread %g", rows[i].top_k, rows[i].typical_p, rows[i].top_p,
-                 rows[i].min_p, spreads[j]);
+            TEST("cuts: top_k %d typical %g top_p %g min_p %g, spread %g", rows[i].top_k, rows[i].typical_p,
+                 rows[i].top_p, rows[i].min_p, spreads[j]);
             gm_sampling p = plain;
             p.top_k = rows[i].top_k;
             p.typical_p = rows[i].typical_p;
@@ -245,8 +265,15 @@ static void test_frequencies(void) {
         { "plain", { .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .seed = 5 } },
         { "cold", { .temperature = 0.6f, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .seed = 6 } },
         { "hot", { .temperature = 2.5f, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .seed = 7 } },
-        { "gemma", { .temperature = 1, .top_k = 64, .top_p = 0.95f, .typical_p = 1, .repetition_penalty = 1, .seed = 8ull << 33 } },
-        { "typical", { .temperature = 0.9f, .top_p = 1, .typical_p = 0.7f, .min_p = 0.01f, .repetition_penalty = 1, .seed = 9 } },
+        { "gemma",
+          { .temperature = 1,
+            .top_k = 64,
+            .top_p = 0.95f,
+            .typical_p = 1,
+            .repetition_penalty = 1,
+            .seed = 8ull << 33 } },
+        { "typical",
+          { .temperature = 0.9f, .top_p = 1, .typical_p = 0.7f, .min_p = 0.01f, .repetition_penalty = 1, .seed = 9 } },
     };
     enum { DRAWS = 200000, FEW = 100 };
     float     logits[FEW];
@@ -284,9 +311,10 @@ static void test_golden(void) {
         for (size_t j = 0; j < GOLDEN_POSITIONS; j++) {
             error   e = { 0 };
             int32_t token = -1;
-            CHECK(sampler_draw(s, &golden_rows[i].sampling, logits, golden_history, COUNT_OF(golden_history), NULL, golden_positions[j],
-                               &token, &e) == GM_OK);
-            CHECK_MESSAGE(token == golden_rows[i].tokens[j], "position %zu: %d, not %d", j, token, golden_rows[i].tokens[j]);
+            CHECK(sampler_draw(s, &golden_rows[i].sampling, logits, golden_history, COUNT_OF(golden_history), NULL,
+                               golden_positions[j], &token, &e) == GM_OK);
+            CHECK_MESSAGE(token == golden_rows[i].tokens[j], "position %zu: %d, not %d", j, token,
+                          golden_rows[i].tokens[j]);
         }
     }
     sampler_free(s);
@@ -302,7 +330,8 @@ static void compare_edit(const gm_sampling *p, const float *logits, const int32_
     for (uint64_t position = 0; position < 3000; position++) {
         error   e = { 0 };
         int32_t token = -1;
-        CHECK_MESSAGE(sampler_draw(s, p, logits, history, history_count, suppressed, position, &token, &e) == GM_OK, "%s", e.why);
+        CHECK_MESSAGE(sampler_draw(s, p, logits, history, history_count, suppressed, position, &token, &e) == GM_OK,
+                      "%s", e.why);
         wrong += token != draw_one(s, &plain, edited, position);
     }
     CHECK_MESSAGE(wrong == 0, "%zu of 3000 tokens differ", wrong);
@@ -408,8 +437,8 @@ static void test_greedy(void) {
 
 static void test_extremes(void) {
     static const float temperatures[] = { 0, 1e-30f, 1e-3f, 1, 100 };
-    sampler *s = make_sampler(SMALL);
-    float    logits[SMALL];
+    sampler           *s = make_sampler(SMALL);
+    float              logits[SMALL];
     for (size_t i = 0; i < COUNT_OF(temperatures); i++) {
         gm_sampling p = plain;
         p.temperature = temperatures[i];
@@ -456,11 +485,13 @@ static void test_errors(void) {
     TEST("NaN in the logits");
     error e = { 0 };
     logits[299] = NAN;
-    CHECK(sampler_draw(s, &plain, logits, NULL, 0, NULL, 0, &token, &e) == GM_BAD_FILE && strstr(e.why, "NaN") && strstr(e.why, "299"));
+    CHECK(sampler_draw(s, &plain, logits, NULL, 0, NULL, 0, &token, &e) == GM_BAD_FILE && strstr(e.why, "NaN") &&
+          strstr(e.why, "299"));
     TEST("nothing can be drawn");
     for (size_t i = 0; i < SMALL; i++) logits[i] = -INFINITY;
     e = (error){ 0 };
-    CHECK(sampler_draw(s, &plain, logits, NULL, 0, NULL, 0, &token, &e) == GM_BAD_ARGUMENT && strstr(e.why, "no token"));
+    CHECK(sampler_draw(s, &plain, logits, NULL, 0, NULL, 0, &token, &e) == GM_BAD_ARGUMENT &&
+          strstr(e.why, "no token"));
     CHECK(token == -1);
     sampler_free(s);
 
@@ -476,7 +507,8 @@ static void test_errors(void) {
         const char *says;
         gm_sampling p;
     } rows[] = {
-        { "temperature must lie between 0 and 100 (0 is greedy), but is -1", { .temperature = -1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1 } },
+        { "temperature must lie between 0 and 100 (0 is greedy), but is -1",
+          { .temperature = -1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1 } },
         { "temperature", { .temperature = NAN, .top_p = 1, .typical_p = 1, .repetition_penalty = 1 } },
         { "temperature", { .temperature = INFINITY, .top_p = 1, .typical_p = 1, .repetition_penalty = 1 } },
         { "top_k", { .top_k = -1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1 } },
@@ -485,12 +517,16 @@ static void test_errors(void) {
         { "typical_p", { .top_p = 1, .typical_p = NAN, .repetition_penalty = 1 } },
         { "repetition_penalty must lie between 0.01 and 100 (1 is off), but is 0", { .top_p = 1, .typical_p = 1 } },
         { "presence_penalty", { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .presence_penalty = 1000 } },
-        { "frequency_penalty", { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .frequency_penalty = -INFINITY } },
+        { "frequency_penalty",
+          { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .frequency_penalty = -INFINITY } },
         { "bias is NULL", { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias_count = 1 } },
-        { "token 300, but there are 300", { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias = outside, .bias_count = 1 } },
+        { "token 300, but there are 300",
+          { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias = outside, .bias_count = 1 } },
         { "token -1", { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias = negative, .bias_count = 1 } },
-        { "the bias of token 1", { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias = infinite, .bias_count = 1 } },
-        { "the bias of token 1", { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias = not_a_number, .bias_count = 1 } },
+        { "the bias of token 1",
+          { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias = infinite, .bias_count = 1 } },
+        { "the bias of token 1",
+          { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias = not_a_number, .bias_count = 1 } },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         TEST("check %zu: %s", i, rows[i].says);
@@ -520,12 +556,14 @@ static void test_logprobs(void) {
     sampler_logprobs(s, logits, 150, &chosen, top, TOP);
     for (size_t i = 0; i < SMALL; i++)
         if (c[i].id == 150) CHECK(chosen.token == 150 && fabs((double)chosen.logprob - log(c[i].p)) < 1e-5);
-    for (size_t i = 0; i < TOP; i++) CHECK(top[i].token == c[i].id && fabs((double)top[i].logprob - log(c[i].p)) < 1e-5);
+    for (size_t i = 0; i < TOP; i++)
+        CHECK(top[i].token == c[i].id && fabs((double)top[i].logprob - log(c[i].p)) < 1e-5);
     CHECK(top[0].token == 40 && top[1].token == 90 && top[0].logprob == top[1].logprob);
     TEST("log-probabilities: more than there are, impossible and unknown tokens");
     sampler_logprobs(s, logits, 3, &chosen, many, COUNT_OF(many));
     CHECK(chosen.token == 3 && chosen.logprob == -INFINITY);
-    CHECK(many[SMALL - 2].token == c[SMALL - 2].id && many[SMALL - 1].token == -1 && many[SMALL + 2].logprob == -INFINITY);
+    CHECK(many[SMALL - 2].token == c[SMALL - 2].id && many[SMALL - 1].token == -1 &&
+          many[SMALL + 2].logprob == -INFINITY);
     sampler_logprobs(s, logits, -7, &chosen, NULL, 0);
     CHECK(chosen.logprob == -INFINITY);
     TEST("log-probabilities of infinite logits");

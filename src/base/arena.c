@@ -27,9 +27,9 @@ void *arena_alloc(arena *a, size_t bytes) {
     arena_chunk *last = a->last;
     if (last && bytes <= last->capacity - last->used) return chunk_take(last, bytes);
 
-    size_t next = last ? min_size(last->capacity * 2, ARENA_LARGEST) : ARENA_SMALLEST;
-    bool large = bytes > next / 2; /* gets a chunk of its own behind the last, whose rest stays in use */
-    size_t capacity = large ? bytes : next;
+    size_t       next = last ? min_size(last->capacity * 2, ARENA_LARGEST) : ARENA_SMALLEST;
+    bool         large = bytes > next / 2; /* gets a chunk of its own behind the last, whose rest stays in use */
+    size_t       capacity = large ? bytes : next;
     arena_chunk *chunk = calloc(1, header_bytes() + capacity);
     if (!chunk) return NULL;
     chunk->capacity = capacity;

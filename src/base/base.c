@@ -12,9 +12,9 @@
 static void make_printable(char *text) {
     size_t length = strlen(text);
     for (size_t i = 0; i < length;) {
-        int n = utf8_length((str){ text + i, length - i });
+        int           n = utf8_length((str){ text + i, length - i });
         unsigned char c = (unsigned char)text[i];
-        bool steers = c < 0x20 || c == 0x7f || (n == 2 && c == 0xc2 && (unsigned char)text[i + 1] < 0xa0);
+        bool          steers = c < 0x20 || c == 0x7f || (n == 2 && c == 0xc2 && (unsigned char)text[i + 1] < 0xa0);
         if (n < 1) {
             text[i++] = '?';
         } else if (steers) {
@@ -72,7 +72,7 @@ bool str_ends_with(str a, const char *suffix) {
 
 int str_compare(str a, str b) {
     size_t shared = min_size(a.length, b.length);
-    int order = shared ? memcmp(a.data, b.data, shared) : 0;
+    int    order = shared ? memcmp(a.data, b.data, shared) : 0;
     if (order) return order < 0 ? -1 : 1;
     return a.length < b.length ? -1 : a.length > b.length;
 }

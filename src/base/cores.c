@@ -16,7 +16,7 @@ static size_t quota(size_t most) {
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
     if (!file) return most;
     unsigned long long time = 0, period = 0;
-    int fields = fscanf(file, "%llu %llu", &time, &period);
+    int                fields = fscanf(file, "%llu %llu", &time, &period);
     fclose(file);
     if (fields != 2 || !time || !period) return most;
     unsigned long long processors = (time - 1) / period + 1;

@@ -27,8 +27,8 @@ static void decimal_trim(decimal *d) {
 
 /* d · 2^shift */
 static void decimal_double(decimal *d, int shift) {
-    uint8_t reversed[DIGITS + 20];
-    int count = 0;
+    uint8_t  reversed[DIGITS + 20];
+    int      count = 0;
     uint64_t carry = 0;
     for (int i = d->count - 1; i >= 0 || carry; i--) {
         if (i >= 0) carry += (uint64_t)d->digits[i] << shift;
@@ -44,7 +44,7 @@ static void decimal_double(decimal *d, int shift) {
 /* d / 2^shift: long division; leading zeros of the quotient only move the point. */
 static void decimal_halve(decimal *d, int shift) {
     uint64_t rest = 0;
-    int count = 0;
+    int      count = 0;
     for (int i = 0; i < d->count || rest; i++) {
         rest = rest * 10 + (i < d->count ? d->digits[i] : 0);
         uint8_t digit = (uint8_t)(rest >> shift);
@@ -91,7 +91,7 @@ static double decimal_value(decimal *d) {
 static bool decimal_fast(const decimal *d, double *out) {
     static const double powers[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                      1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
-    int exponent = d->point - d->count;
+    int                 exponent = d->point - d->count;
     if (d->count > 15 || exponent < -22 || exponent > 22) return false;
     uint64_t n = 0;
     for (int i = 0; i < d->count; i++) n = n * 10 + d->digits[i];
@@ -117,10 +117,10 @@ static const char *take_digits(decimal *d, const char *at, const char *end, bool
 
 bool decimal_parse(str text, double *out) {
     const char *at = text.data, *end = text.data + text.length;
-    bool negative = at < end && *at == '-';
+    bool        negative = at < end && *at == '-';
     if (at < end && (*at == '-' || *at == '+')) at++;
-    decimal d = { .count = 0 };
-    int64_t point = 0, exponent = 0;
+    decimal     d = { .count = 0 };
+    int64_t     point = 0, exponent = 0;
     const char *start = at;
     at = take_digits(&d, at, end, false, &point);
     size_t seen = (size_t)(at - start);
@@ -175,8 +175,8 @@ size_t decimal_print(double value, char out[32]) {
     out[0] = '-';
     /* 15 digits survive every way through a normal double, so if that many suffice they are the shortest. */
     for (int precision = magnitude < 0x1p-1022 ? 1 : 15; precision <= 17; precision++) {
-        char text[48], digits[24];
-        int count = 0, exponent = 0;
+        char text[48], digits[24] = "0";
+        int  count = 0, exponent = 0;
         snprintf(text, sizeof text, "%.*e", precision - 1, magnitude);
         const char *at = text;
         for (; *at && *at != 'e'; at++) { /* skips the point, whatever the locale makes it */

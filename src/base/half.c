@@ -34,7 +34,7 @@ static uint32_t round_shift(uint32_t value, uint32_t shift) {
 uint16_t f32_to_f16(float value) {
     uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff)); /* NaN, made quiet */
-    if (magnitude >= 0x47800000) return (uint16_t)(sign | 0x7c00);                           /* 2^16 and more */
+    if (magnitude >= 0x47800000) return (uint16_t)(sign | 0x7c00);                            /* 2^16 and more */
     if (magnitude >= 0x38800000) { /* normal from 2^-14; rounding up may carry into the exponent, up to infinity */
         return (uint16_t)(sign | round_shift(magnitude - (112u << 23), 13));
     }

@@ -28,7 +28,10 @@ static gm_status bad(const parser *p, size_t where, const char *what) {
     return fail(p->e, GM_BAD_FILE, "JSON line %zu column %zu: %s", line, column, what);
 }
 
-static gm_status no_memory(const parser *p) { return fail_memory(p->e, "a JSON document", p->text.length); }
+static gm_status no_memory(const parser *p) {
+    fail_memory(p->e, "a JSON document", p->text.length);
+    return GM_NO_MEMORY;
+}
 
 static int peek(const parser *p) { return p->at < p->text.length ? (unsigned char)p->text.data[p->at] : -1; }
 
@@ -64,9 +67,9 @@ static int32_t parse_hex4(const parser *p, size_t at) {
 /* At a backslash. Writes at most 4 bytes. A surrogate without its partner is no character: it becomes U+FFFD. */
 static gm_status parse_escape(parser *p, char *out, size_t *length) {
     static const char names[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
-    size_t start = p->at++;
-    int c = peek(p);
-    const char *name = c > 0 ? strchr(names, c) : NULL;
+    size_t            start = p->at++;
+    int               c = peek(p);
+    const char       *name = c > 0 ? strchr(names, c) : NULL;
     if (name) {
         p->at++;
         *length = 1;
@@ -134,7 +137,7 @@ static size_t skip_digits(parser *p) {
 static gm_status parse_number(parser *p, json *value) {
     size_t start = p->at;
     if (peek(p) == '-') p->at++;
-    bool zero = peek(p) == '0';
+    bool   zero = peek(p) == '0';
     size_t digits = skip_digits(p);
     if (!digits) return bad(p, start, "expected a value");
     if (zero && digits > 1) return bad(p, start, "a number must not start with 0");
@@ -147,7 +150,7 @@ static gm_status parse_number(parser *p, json *value) {
         if (peek(p) == '+' || peek(p) == '-') p->at++;
         if (!skip_digits(p)) return bad(p, p->at, "a digit must follow the exponent sign");
     }
-    str text = { p->text.data + start, p->at - start };
+    str   text = { p->text.data + start, p->at - start };
     char *copy = arena_copy(p->memory, text);
     if (!copy) return no_memory(p);
     value->kind = JSON_NUMBER;
@@ -184,7 +187,7 @@ static gm_status parse_children(parser *p, size_t depth, json *value, char close
     if (depth == DEEPEST) return bad(p, p->at - 1, "more than 100 levels deep");
     if (take(p, close)) return GM_OK;
     for (json **link = &value->first;; link = &(*link)->next) {
-        str key = { NULL, 0 };
+        str       key = { NULL, 0 };
         gm_status status = close == '}' ? parse_key(p, &key) : GM_OK;
         if (!status) status = parse_value(p, depth + 1, link);
         if (status) return status;
@@ -216,7 +219,7 @@ static gm_status parse_value(parser *p, size_t depth, json **out) {
 gm_status json_parse(str text, arena *a, json **out, error *e) {
     parser p = { .text = text, .memory = a, .e = e };
     *out = NULL;
-    json *value = NULL;
+    json     *value = NULL;
     gm_status status = parse_value(&p, 0, &value);
     if (status) return status;
     skip_space(&p);
@@ -242,7 +245,7 @@ str json_string(const json *value, const char *otherwise) {
 
 /* Digits only: exact, where the double would round from 2^53 on. */
 static bool integer_of_text(str text, int64_t *out) {
-    bool negative = text.length && text.data[0] == '-';
+    bool     negative = text.length && text.data[0] == '-';
     uint64_t magnitude = 0, limit = negative ? (uint64_t)INT64_MAX + 1 : INT64_MAX;
     if (text.length == negative) return false;
     for (size_t i = negative; i < text.length; i++) {
@@ -271,13 +274,15 @@ void json_write_string(buffer *out, str text) {
     buffer_char(out, '"');
     for (size_t i = 0; i < text.length;) {
         unsigned char c = (unsigned char)text.data[i];
-        size_t run = 0; /* bytes that need nothing */
-        while (i + run < text.length && (c = (unsigned char)text.data[i + run]) >= 0x20 && c < 0x80 && c != '"' && c != '\\') run++;
+        size_t        run = 0; /* bytes that need nothing */
+        while (i + run < text.length && (c = (unsigned char)text.data[i + run]) >= 0x20 && c < 0x80 && c != '"' &&
+               c != '\\')
+            run++;
         buffer_append(out, text.data + i, run);
         i += run;
         if (i == text.length) break;
         const char *name = c ? strchr(plain, c) : NULL;
-        int n = utf8_length((str){ text.data + i, text.length - i });
+        int         n = utf8_length((str){ text.data + i, text.length - i });
         if (name) buffer_char(out, '\\'), buffer_char(out, names[name - plain]);
         else if (c < 0x20) buffer_printf(out, "\\u%04x", c);
         else if (n < 1) buffer_text(out, "\xef\xbf\xbd");

@@ -62,7 +62,7 @@ struct pool {
 
     /* What all threads hammer on, each on a cache line of its own. */
     _Alignas(LINE) atomic_size_t next;
-    _Alignas(LINE) atomic_uint   run;  /* counts the runs */
+    _Alignas(LINE) atomic_uint run;    /* counts the runs */
     _Alignas(LINE) atomic_size_t busy; /* workers that have not finished this run */
 
     _Alignas(LINE) atomic_size_t asleep; /* workers on `wake` */
@@ -121,7 +121,7 @@ static void wait_for_workers(pool *p) {
 
 static void *worker_main(void *argument) {
     worker *self = argument;
-    pool *p = self->owner;
+    pool   *p = self->owner;
     for (unsigned seen = 0;;) {
         wait_for_run(p, seen);
         if (atomic_load(&p->stop)) return NULL;
@@ -185,7 +185,7 @@ gm_status pool_new(size_t threads, pool **out, error *e) {
         return fail(e, GM_BAD_ARGUMENT, "the number of threads must be 1 to %d, not %zu", MOST_THREADS, threads);
     }
     size_t bytes = (size_t)round_up(sizeof(pool), LINE);
-    pool *p = aligned_alloc(LINE, bytes);
+    pool  *p = aligned_alloc(LINE, bytes);
     if (!p) return fail_memory(e, "a thread pool", bytes);
     memset(p, 0, bytes);
     p->threads = threads;
@@ -200,7 +200,8 @@ gm_status pool_new(size_t threads, pool **out, error *e) {
     atomic_init(&p->asleep, 0);
     atomic_init(&p->caller_asleep, false);
     atomic_init(&p->stop, false);
-    p->spins = threads <= usable_processors(); /* with more threads than processors, looking keeps the others from working */
+    p->spins =
+        threads <= usable_processors(); /* with more threads than processors, looking keeps the others from working */
     pthread_mutex_init(&p->turn, NULL);
     pthread_mutex_init(&p->sleep, NULL);
     pthread_cond_init(&p->wake, NULL);

@@ -68,8 +68,8 @@ void sha256_add(sha256 *s, const void *data, size_t length) {
 /* A one bit, zeros up to 8 bytes before the end of a block, the length in bits. */
 void sha256_end(sha256 *s, uint8_t digest[32]) {
     static const uint8_t padding[64] = { 0x80 };
-    const uint64_t bits = s->length * 8;
-    size_t used = (size_t)(s->length % 64);
+    const uint64_t       bits = s->length * 8;
+    size_t               used = (size_t)(s->length % 64);
     sha256_add(s, padding, used < 56 ? 56 - used : 120 - used);
     uint8_t length[8];
     for (int i = 0; i < 8; i++) length[i] = (uint8_t)(bits >> (56 - 8 * i));

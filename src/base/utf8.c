@@ -12,7 +12,7 @@ int utf8_lead_length(unsigned char lead) {
 int utf8_length(str text) {
     if (!text.length) return -1;
     const unsigned char *at = (const unsigned char *)text.data;
-    const unsigned char lead = at[0];
+    const unsigned char  lead = at[0];
     if (lead < 0x80) return 1;
     if (lead < 0xc2 || lead > 0xf4) return 0;
     const int length = utf8_lead_length(lead);
@@ -28,7 +28,7 @@ int utf8_length(str text) {
 
 uint32_t utf8_decode(const char *at, int length) {
     static const unsigned char lead_mask[5] = { 0, 0x7f, 0x1f, 0x0f, 0x07 };
-    uint32_t code = (unsigned char)at[0] & lead_mask[length];
+    uint32_t                   code = (unsigned char)at[0] & lead_mask[length];
     for (int i = 1; i < length; i++) code = code << 6 | ((unsigned char)at[i] & 0x3f);
     return code;
 }

@@ -67,7 +67,7 @@ static gm_status show_content(screen *s, str text, error *e) {
 
 static gm_status add_call(answer *a, screen *s, str text, error *e) {
     buffer_text(&a->calls, a->call_count ? "," : "");
-    buffer_text(&a->calls, "{\"function\":");
+    buffer_text(&a->calls, "{\"type\":\"function\",\"function\":");
     buffer_str(&a->calls, text);
     buffer_char(&a->calls, '}');
     a->call_count++;

@@ -7,11 +7,11 @@
 #include "cli/report.h"
 
 typedef struct {
-    bool             stream;        /* show content on stdout while it comes */
-    bool             show_thinking; /* dim on stdout if that is a terminal, else on stderr: stdout has only the answer */
-    bool             progress;      /* a bar while the prompt is computed */
-    const gm_engine *logprobs_of;   /* collect log-probabilities; NULL: none */
-    uint32_t         alternatives;  /* per token, beside the chosen one */
+    bool stream;                   /* show content on stdout while it comes */
+    bool show_thinking;            /* dim on stdout if that is a terminal, else on stderr: stdout has only the answer */
+    bool progress;                 /* a bar while the prompt is computed */
+    const gm_engine *logprobs_of;  /* collect log-probabilities; NULL: none */
+    uint32_t         alternatives; /* per token, beside the chosen one */
 } answer_style;
 
 typedef struct {

@@ -28,9 +28,12 @@ typedef struct {
 } bench_values;
 
 static const option bench_options[] = {
-    COUNT_OPTION(bench_values, prefill, "prefill", 'p', "N", 0, 1 << 20, "tokens of prompt; 0: no prefill; default 512"),
-    COUNT_OPTION(bench_values, decode, "decode", 'n', "N", 0, 1 << 20, "tokens decoded one by one; 0: none; default 32"),
-    COUNT_OPTION(bench_values, depth, "depth", 'd', "DEPTH", 0, 1 << 20, "tokens in the session before decoding; default 0"),
+    COUNT_OPTION(bench_values, prefill, "prefill", 'p', "N", 0, 1 << 20,
+                 "tokens of prompt; 0: no prefill; default 512"),
+    COUNT_OPTION(bench_values, decode, "decode", 'n', "N", 0, 1 << 20,
+                 "tokens decoded one by one; 0: none; default 32"),
+    COUNT_OPTION(bench_values, depth, "depth", 'd', "DEPTH", 0, 1 << 20,
+                 "tokens in the session before decoding; default 0"),
     COUNT_OPTION(bench_values, repeats, "repeats", 'r', "R", 1, 1000, "measure R times and take the best; default 3"),
     FLAG_OPTION(bench_values, json, "json", 0, "one JSON object"),
     FLAG_OPTION(bench_values, quiet, "quiet", 0, "no progress bar"),
@@ -80,8 +83,9 @@ static gm_status compute(gm_session *session, const int32_t *tokens, size_t coun
 }
 
 /* One fresh session of `context` tokens, computed by `work`; the best time is kept. */
-static gm_status with_session(bench *b, size_t context, gm_status (*work)(bench *b, gm_session *session, double *seconds, error *e),
-                              double *best, error *e) {
+static gm_status with_session(bench *b, size_t context,
+                              gm_status (*work)(bench *b, gm_session *session, double *seconds, error *e), double *best,
+                              error *e) {
     gm_session *session = NULL;
     double      seconds = 0;
     gm_status   status = session_open(&b->values->engine, b->engine, context, &session, e);
@@ -191,9 +195,11 @@ static void print_text(const bench *b, const char *model) {
     format_bytes(b->private_memory, private);
     printf("model     %s\ndevice    %s\n", model, b->info.device);
     printf("load      %.3f s\n", b->load_seconds);
-    if (b->prefill) printf("prefill   %.2f tokens per second (%zu tokens)\n", rate(b->prefill, b->prefill_seconds), b->prefill);
+    if (b->prefill)
+        printf("prefill   %.2f tokens per second (%zu tokens)\n", rate(b->prefill, b->prefill_seconds), b->prefill);
     if (b->decode) {
-        printf("decode    %.2f tokens per second (%zu tokens at depth %zu)\n", rate(b->decode, b->decode_seconds), b->decode, b->depth);
+        printf("decode    %.2f tokens per second (%zu tokens at depth %zu)\n", rate(b->decode, b->decode_seconds),
+               b->decode, b->depth);
         printf("weights   %s per token, read at %.2f GB/s\n", bytes, gigabytes_per_second(b));
     }
     printf("memory    %s at most, of which the mapped file is a part; %s private\n", peak, private);
@@ -217,11 +223,11 @@ static gm_status bench_model(bench *b, const char *given, arena *memory, error *
 static int bench_run(void *values, const arguments *args) {
     const bench_values *v = values;
     bench               b = {
-        .values = v,
-        .prefill = v->prefill.given ? (size_t)v->prefill.value : 512,
-        .decode = v->decode.given ? (size_t)v->decode.value : 32,
-        .depth = (size_t)v->depth.value,
-        .repeats = v->repeats.given ? (size_t)v->repeats.value : 3,
+                      .values = v,
+                      .prefill = v->prefill.given ? (size_t)v->prefill.value : 512,
+                      .decode = v->decode.given ? (size_t)v->decode.value : 32,
+                      .depth = (size_t)v->depth.value,
+                      .repeats = v->repeats.given ? (size_t)v->repeats.value : 3,
     };
     arena memory = { 0 };
     error e = { 0 };
@@ -242,11 +248,13 @@ const command command_bench = {
     .name = "bench",
     .arguments = "MODEL",
     .summary = "measure speed and memory",
-    .description =
-        "Prints tokens per second of prefill (the prompt, computed in batches) and of decode (the answer, token by token), "
-        "the weight bytes read per decoded token and the bandwidth that this makes, the time to open the model, and the "
-        "memory at its peak, together with the private part of it (without the mapped file). Each is the best of R runs "
-        "after a warm-up.",
+    .description = "Prints tokens per second of prefill (the prompt, computed in batches) and of decode (the answer, "
+                   "token by token), "
+                   "the weight bytes read per decoded token and the bandwidth that this makes, the time to open the "
+                   "model, and the "
+                   "memory at its peak, together with the private part of it (without the mapped file). Each is the "
+                   "best of R runs "
+                   "after a warm-up.",
     .examples = "  gemmule bench gemma4:e2b\n"
                 "  gemmule bench e2b.gguf -p 64 -n 64 --threads 2 --json\n"
                 "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n",

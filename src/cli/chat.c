@@ -22,9 +22,11 @@ typedef struct {
 } chat_values;
 
 static const option chat_options[] = {
-    TEXT_OPTION(chat_values, system, "system", 0, "TEXT", "system prompt; default: that of the Ollama model, else none"),
+    TEXT_OPTION(chat_values, system, "system", 0, "TEXT",
+                "system prompt; default: that of the Ollama model, else none"),
     FLAG_OPTION(chat_values, think, "think", 0, "let the model think before it answers, and show it"),
-    COUNT_OPTION(chat_values, settings.max, "max", 0, "N", 1, UINT32_MAX, "at most N tokens an answer; default: as many as fit"),
+    COUNT_OPTION(chat_values, settings.max, "max", 0, "N", 1, UINT32_MAX,
+                 "at most N tokens an answer; default: as many as fit"),
     COUNT_OPTION(chat_values, context, "ctx", 0, "N", 1, UINT32_MAX,
                  "most tokens of the conversation; default: 8192, or the model's if that is less"),
     FLAG_OPTION(chat_values, quiet, "quiet", 0, "no speed after the answers, no progress bar"),
@@ -45,7 +47,8 @@ static bool is_gemma4(const ollama_model *m) {
     str   architecture = { "", 0 };
     bool  found = false, is = false;
     if (gguf_open_file(m->model, &file, &ignored) == GM_OK) {
-        is = gguf_get_str(file, "general.architecture", &architecture, &found, &ignored) == GM_OK && str_is(architecture, "gemma4");
+        is = gguf_get_str(file, "general.architecture", &architecture, &found, &ignored) == GM_OK &&
+             str_is(architecture, "gemma4");
     }
     gguf_free(file);
     return is;
@@ -63,18 +66,24 @@ static const char *first_in_store(arena *a) {
 }
 
 static gm_status choose_model(const arguments *args, arena *a, const char **out, error *e) {
-    const char *named = args->count ? args->positional[0] : getenv("GEMMULE_MODEL"), *fallback = getenv("GEMMULE_FALLBACK");
+    const char *named = args->count ? args->positional[0] : getenv("GEMMULE_MODEL"),
+               *fallback = getenv("GEMMULE_FALLBACK");
     if (!named || !*named) {
         named = first_in_store(a);
         if (named) fprintf(stderr, "using %s from Ollama's store\n", named);
     }
     if (!named && fallback && *fallback) {
         named = fallback;
-        fprintf(stderr, "no Gemma 4 found: using %s, a test model that writes noise. `ollama pull gemma4:e2b` gets a real one, or name a "
-                        "GGUF file.\n", fallback);
+        fprintf(stderr,
+                "no Gemma 4 found: using %s, a test model that writes noise. `ollama pull gemma4:e2b` gets a real one, "
+                "or name a "
+                "GGUF file.\n",
+                fallback);
     }
     if (!named) {
-        return fail(e, GM_NOT_FOUND, "no model: name a GGUF file or an Ollama model, set GEMMULE_MODEL, or get one with `ollama pull gemma4:e2b`");
+        return fail(e, GM_NOT_FOUND,
+                    "no model: name a GGUF file or an Ollama model, set GEMMULE_MODEL, or get one with `ollama pull "
+                    "gemma4:e2b`");
     }
     *out = named;
     return GM_OK;
@@ -83,8 +92,8 @@ static gm_status choose_model(const arguments *args, arena *a, const char **out,
 /* ---- answering ---- */
 
 /* How many tokens the prompt has, roughly: text that looks like a special token counts as one. */
-static gm_status count_prompt(const chat_state *s, const gm_message *messages, size_t count, const gm_reply_options *options,
-                              size_t *tokens, error *e) {
+static gm_status count_prompt(const chat_state *s, const gm_message *messages, size_t count,
+                              const gm_reply_options *options, size_t *tokens, error *e) {
     char     *text = NULL;
     char      why[sizeof e->why] = "";
     gm_status status = gm_render(s->engine, messages, count, options, &text, why, sizeof why);
@@ -108,8 +117,8 @@ static gm_status make_room(chat_state *s, const gm_reply_options *options, error
         dropped++;
     }
     if (dropped) {
-        fprintf(stderr, "%s(the context of %zu tokens is full: dropped the oldest %zu turn%s)%s\n", dim_on(terminal_errors()), s->context,
-                dropped, dropped == 1 ? "" : "s", dim_off(terminal_errors()));
+        fprintf(stderr, "%s(the context of %zu tokens is full: dropped the oldest %zu turn%s)%s\n",
+                dim_on(terminal_errors()), s->context, dropped, dropped == 1 ? "" : "s", dim_off(terminal_errors()));
     }
     return status;
 }
@@ -118,9 +127,10 @@ static void print_speed(const chat_state *s, const gm_reply_stats *stats, gm_sta
     const bool dim = terminal_errors();
     if (s->quiet) return;
     const double speed = stats->reply_seconds > 0 ? (double)stats->reply_tokens / stats->reply_seconds : 0;
-    fprintf(stderr, "%s(%zu tokens, %.1f tokens per second; prompt %zu, of which %zu were known, %.1f s%s%s)%s\n", dim_on(dim),
-            stats->reply_tokens, speed, stats->prompt_tokens, stats->cached_tokens, stats->prompt_seconds,
-            status == GM_CANCELLED ? "; stopped" : "", stats->finish == GM_FINISH_LENGTH ? "; cut off" : "", dim_off(dim));
+    fprintf(stderr, "%s(%zu tokens, %.1f tokens per second; prompt %zu, of which %zu were known, %.1f s%s%s)%s\n",
+            dim_on(dim), stats->reply_tokens, speed, stats->prompt_tokens, stats->cached_tokens, stats->prompt_seconds,
+            status == GM_CANCELLED ? "; stopped" : "", stats->finish == GM_FINISH_LENGTH ? "; cut off" : "",
+            dim_off(dim));
 }
 
 static gm_status answer_question(chat_state *s, answer *a, error *e) {
@@ -129,7 +139,9 @@ static gm_status answer_question(chat_state *s, answer *a, error *e) {
     gm_reply        *reply = NULL;
     char             why[sizeof e->why] = "";
     gm_sampling      sampling;
-    gm_reply_options options = { .sampling = &sampling, .think = s->talk.think, .max_tokens = (uint32_t)s->talk.settings.max.value };
+    gm_reply_options options = { .sampling = &sampling,
+                                 .think = s->talk.think,
+                                 .max_tokens = (uint32_t)s->talk.settings.max.value };
     gm_status        status = sampling_choose(&s->talk.settings.sampling, s->engine, &sampling, e);
     if (status == GM_OK) status = make_room(s, &options, e);
     if (status == GM_OK) status = conversation_messages(&s->talk, &messages, &count, e);
@@ -183,20 +195,20 @@ static line_result read_question(chat_state *s, buffer *line, buffer *question, 
     }
 }
 
-static gm_status take_line(chat_state *s, const buffer *question, bool *leave, error *e) {
+static gm_status take_line(chat_state *s, const buffer *question, error *e) {
     const char *text = question->data + strspn(question->data, " \t\n");
     if (!*text) return GM_OK;
     line_editor_remember(s->lines, question->data);
-    if (text[0] == '/' && text[1] != '/') return chat_command(s, text, leave, e);
+    if (text[0] == '/' && text[1] != '/') return chat_command(s, text, e);
     return take_turn(s, str_of(text[0] == '/' ? text + 1 : question->data), e);
 }
 
 /* At a terminal a failure is told and the chat goes on; in a script it ends the program. */
 static int chat_loop(chat_state *s) {
     buffer line = { 0 }, question = { 0 };
-    bool   leave = false, interrupted_before = false;
+    bool   interrupted_before = false;
     int    code = EXIT_OK;
-    while (!leave && code == EXIT_OK) {
+    while (!s->leave && code == EXIT_OK) {
         error             e = { 0 };
         const line_result result = read_question(s, &line, &question, &e);
         interrupt_clear();
@@ -210,23 +222,23 @@ static int chat_loop(chat_state *s) {
         if (result != LINE_READ) continue;
         if (question.failed) {
             code = complain(EXIT_NO_DEVICE, "not enough memory for the question");
-        } else if (take_line(s, &question, &leave, &e) != GM_OK) {
+        } else if (take_line(s, &question, &e) != GM_OK) {
             const int told = complain_error(&e);
             if (!s->interactive) code = told;
             else interrupt_clear();
         }
     }
-    if (s->interactive && !leave) putchar('\n');
+    if (s->interactive && !s->leave) putchar('\n');
     buffer_free(&line);
     buffer_free(&question);
     return code;
 }
 
 static gm_status chat_open(chat_state *s, const chat_values *v, const arguments *args, arena *memory, error *e) {
-    const char     *name = NULL;
-    model_argument  model;
-    gm_engine_info  info;
-    gm_status       status = choose_model(args, memory, &name, e);
+    const char    *name = NULL;
+    model_argument model;
+    gm_engine_info info;
+    gm_status      status = choose_model(args, memory, &name, e);
     if (status == GM_OK) status = model_argument_resolve(name, memory, &model, e);
     if (status == GM_OK) status = engine_open(&v->engine, model.engine, &s->engine, e);
     if (status == GM_OK) status = session_open(&v->engine, s->engine, v->context.value, &s->session, e);
@@ -238,7 +250,8 @@ static gm_status chat_open(chat_state *s, const chat_values *v, const arguments 
     s->talk.settings = v->settings;
     s->talk.think = v->think;
     if (s->interactive) {
-        fprintf(stderr, "%s on %s. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n", *info.name ? info.name : name, info.device);
+        fprintf(stderr, "%s on %s. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n",
+                *info.name ? info.name : name, info.device);
     }
     return GM_OK;
 }
@@ -262,12 +275,14 @@ const command command_chat = {
     .name = "chat",
     .arguments = "[MODEL]",
     .summary = "talk with a model",
-    .description =
-        "A conversation in the terminal, with line editing and a history. Answers are streamed; Ctrl-C stops one, twice at "
-        "the prompt leaves. A line that ends in a backslash goes on in the next; /help lists the commands. When the context "
-        "is full the oldest turns are dropped, and that is said. When standard input is no terminal, each line is a turn, "
-        "answers go to standard output, and the end of the input ends the program with 0. "
-        "Without MODEL: $GEMMULE_MODEL, else the first usable Gemma 4 in Ollama's store.",
+    .description = "A conversation in the terminal, with line editing and a history. Answers are streamed; Ctrl-C "
+                   "stops one, twice at "
+                   "the prompt leaves. A line that ends in a backslash goes on in the next; /help lists the commands. "
+                   "When the context "
+                   "is full the oldest turns are dropped, and that is said. When standard input is no terminal, each "
+                   "line is a turn, "
+                   "answers go to standard output, and the end of the input ends the program with 0. "
+                   "Without MODEL: $GEMMULE_MODEL, else the first usable Gemma 4 in Ollama's store.",
     .examples = "  gemmule chat\n"
                 "  gemmule chat gemma4:e2b --system \"Answer in one sentence.\"\n"
                 "  printf 'Hello\\nAnd again\\n' | gemmule chat model.gguf --seed 1\n",

@@ -7,15 +7,16 @@
 #include "cli/line_editor.h"
 
 typedef struct {
-    gm_engine    *engine;
-    gm_session   *session;
-    line_editor  *lines;
-    conversation  talk;
-    size_t        context; /* tokens that the session can hold */
-    bool          interactive, quiet;
+    gm_engine   *engine;
+    gm_session  *session;
+    line_editor *lines;
+    conversation talk;
+    size_t       context; /* tokens that the session can hold */
+    bool         interactive, quiet;
+    bool         leave; /* /exit was typed */
 } chat_state;
 
 /* Does what a line that begins with a slash says. */
-gm_status chat_command(chat_state *s, const char *line, bool *leave, error *e);
+gm_status chat_command(chat_state *s, const char *line, error *e);
 
 #endif

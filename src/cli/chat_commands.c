@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef gm_status (*slash_function)(chat_state *s, const char *rest, bool *leave, error *e);
+typedef gm_status (*slash_function)(chat_state *s, const char *rest, error *e);
 
 typedef struct {
     const char    *name, *argument, *help;
@@ -18,10 +18,10 @@ typedef struct {
 /* What a command did, for whoever typed it; the answers alone go to stdout. */
 #define SAY(...) fprintf(stderr, __VA_ARGS__)
 
-static gm_status slash_help(chat_state *s, const char *rest, bool *leave, error *e);
+static gm_status slash_help(chat_state *s, const char *rest, error *e);
 
-static gm_status slash_clear(chat_state *s, const char *rest, bool *leave, error *e) {
-    (void)rest, (void)leave, (void)e;
+static gm_status slash_clear(chat_state *s, const char *rest, error *e) {
+    (void)rest, (void)e;
     conversation_clear(&s->talk);
     SAY("a new conversation\n");
     return GM_OK;
@@ -37,27 +37,24 @@ static gm_status expand_path(const char *path, buffer *out, error *e) {
 
 static gm_status save_or_load(chat_state *s, const char *rest, bool save, error *e) {
     buffer path = { 0 };
-    if (!*rest) return fail(e, GM_BAD_ARGUMENT, "%s needs a file name: %s FILE", save ? "/save" : "/load", save ? "/save" : "/load");
+    if (!*rest)
+        return fail(e, GM_BAD_ARGUMENT, "%s needs a file name: %s FILE", save ? "/save" : "/load",
+                    save ? "/save" : "/load");
     gm_status status = expand_path(rest, &path, e);
     if (status == GM_OK && save) status = conversation_save(&s->talk, s->session, path.data, e);
     else if (status == GM_OK) status = conversation_load(&s->talk, s->session, path.data, e);
-    if (status == GM_OK) SAY("%s %zu message%s: %s\n", save ? "saved" : "loaded", s->talk.count, s->talk.count == 1 ? "" : "s", path.data);
+    if (status == GM_OK)
+        SAY("%s %zu message%s: %s\n", save ? "saved" : "loaded", s->talk.count, s->talk.count == 1 ? "" : "s",
+            path.data);
     buffer_free(&path);
     return status;
 }
 
-static gm_status slash_save(chat_state *s, const char *rest, bool *leave, error *e) {
-    (void)leave;
-    return save_or_load(s, rest, true, e);
-}
+static gm_status slash_save(chat_state *s, const char *rest, error *e) { return save_or_load(s, rest, true, e); }
 
-static gm_status slash_load(chat_state *s, const char *rest, bool *leave, error *e) {
-    (void)leave;
-    return save_or_load(s, rest, false, e);
-}
+static gm_status slash_load(chat_state *s, const char *rest, error *e) { return save_or_load(s, rest, false, e); }
 
-static gm_status slash_system(chat_state *s, const char *rest, bool *leave, error *e) {
-    (void)leave;
+static gm_status slash_system(chat_state *s, const char *rest, error *e) {
     gm_status status = GM_OK;
     if (!strcmp(rest, "none")) status = conversation_set_system(&s->talk, str_of(""), e);
     else if (*rest) status = conversation_set_system(&s->talk, str_of(rest), e);
@@ -65,8 +62,7 @@ static gm_status slash_system(chat_state *s, const char *rest, bool *leave, erro
     return status;
 }
 
-static gm_status slash_think(chat_state *s, const char *rest, bool *leave, error *e) {
-    (void)leave;
+static gm_status slash_think(chat_state *s, const char *rest, error *e) {
     const bool on = !strcmp(rest, "on"), off = !strcmp(rest, "off");
     if (*rest && !on && !off) return fail(e, GM_BAD_ARGUMENT, "/think takes on or off, not '%s'", rest);
     if (on || off) s->talk.think = on;
@@ -86,8 +82,7 @@ static void show_settings(const chat_state *s) {
     }
 }
 
-static gm_status slash_set(chat_state *s, const char *rest, bool *leave, error *e) {
-    (void)leave;
+static gm_status slash_set(chat_state *s, const char *rest, error *e) {
     char         name[40];
     const size_t length = strcspn(rest, " \t=");
     const char  *value = rest + length + strspn(rest + length, " \t=");
@@ -108,9 +103,9 @@ static gm_status slash_set(chat_state *s, const char *rest, bool *leave, error *
     return GM_OK;
 }
 
-static gm_status slash_exit(chat_state *s, const char *rest, bool *leave, error *e) {
-    (void)s, (void)rest, (void)e;
-    *leave = true;
+static gm_status slash_exit(chat_state *s, const char *rest, error *e) {
+    (void)rest, (void)e;
+    s->leave = true;
     return GM_OK;
 }
 
@@ -125,8 +120,8 @@ static const slash_command slash_commands[] = {
     { "exit", "", "leave", slash_exit },
 };
 
-static gm_status slash_help(chat_state *s, const char *rest, bool *leave, error *e) {
-    (void)s, (void)rest, (void)leave, (void)e;
+static gm_status slash_help(chat_state *s, const char *rest, error *e) {
+    (void)s, (void)rest, (void)e;
     for (size_t i = 0; i < COUNT_OF(slash_commands); i++) {
         const slash_command *c = &slash_commands[i];
         SAY("  /%-7s %-13s %s\n", c->name, c->argument, c->help);
@@ -136,7 +131,7 @@ static gm_status slash_help(chat_state *s, const char *rest, bool *leave, error 
     return GM_OK;
 }
 
-gm_status chat_command(chat_state *s, const char *line, bool *leave, error *e) {
+gm_status chat_command(chat_state *s, const char *line, error *e) {
     const char  *names[COUNT_OF(slash_commands)];
     char         name[40];
     const size_t length = strcspn(line + 1, " \t\n");
@@ -150,7 +145,7 @@ gm_status chat_command(chat_state *s, const char *line, bool *leave, error *e) {
     for (size_t i = 0; i < COUNT_OF(slash_commands); i++) {
         names[i] = slash_commands[i].name;
         if (!strcmp(names[i], name) || (!strcmp(name, "quit") && !strcmp(names[i], "exit"))) {
-            status = slash_commands[i].run(s, rest.data, leave, e);
+            status = slash_commands[i].run(s, rest.data, e);
             break;
         }
     }
@@ -158,5 +153,6 @@ gm_status chat_command(chat_state *s, const char *line, bool *leave, error *e) {
     if (status != GM_NOT_FOUND || e->status) return status;
     const char *hint = nearest_name(name, names, COUNT_OF(names));
     if (hint) return fail(e, GM_BAD_ARGUMENT, "unknown command /%s; did you mean /%s?", name, hint);
-    return fail(e, GM_BAD_ARGUMENT, "unknown command /%s; /help lists them, and // begins a message with a slash", name);
+    return fail(e, GM_BAD_ARGUMENT, "unknown command /%s; /help lists them, and // begins a message with a slash",
+                name);
 }

@@ -19,8 +19,10 @@ typedef struct {
 } check_values;
 
 static const option check_options[] = {
-    NUMBER_OPTION(check_values, tolerance, "tolerance", 0, "X", 0, 1e30, "the largest relative error that passes; default 1e-3"),
-    TEXT_OPTION(check_values, mmproj, "mmproj", 0, "FILE", "the vision and audio towers, for expectations of images and sounds"),
+    NUMBER_OPTION(check_values, tolerance, "tolerance", 0, "X", 0, 1e30,
+                  "the largest relative error that passes; default 1e-3"),
+    TEXT_OPTION(check_values, mmproj, "mmproj", 0, "FILE",
+                "the vision and audio towers, for expectations of images and sounds"),
     TEXT_OPTION(check_values, adapter, "adapter", 0, "DIR", "a LoRA adapter, for expectations computed with one"),
     TEXT_OPTION(check_values, target, "target", 0, "MODEL", "the model that a drafter drafts for"),
     FLAG_OPTION(check_values, json, "json", 0, "one JSON object"),
@@ -40,7 +42,8 @@ static const double default_tolerance = 1e-3;
 
 /* ---- what kinds there are ---- */
 
-typedef gm_status (*check_function)(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
+typedef gm_status (*check_function)(check_state *c, const gguf_tensor *want, const char *rest, check_result *result,
+                                    error *e);
 
 /* Kinds by how the tensor's name begins; the function gets what follows. */
 static const struct {
@@ -113,7 +116,9 @@ static gm_status check_prompts(check_state *c, results *out, error *e) {
         const uint8_t *cursor = value->data;
         error          why = { 0 };
         name_result(result, value->key);
-        status = settle(result, check_prompt(c, gguf_next_string(&cursor), result->name + strlen("prompt."), result, &why), &why, e);
+        status =
+            settle(result, check_prompt(c, gguf_next_string(&cursor), result->name + strlen("prompt."), result, &why),
+                   &why, e);
     }
     return status;
 }
@@ -137,7 +142,8 @@ static gm_status check_all(check_state *c, results *out, bool progress_wanted, e
         status = settle(result, check_tensor(c, t, result, &why), &why, e);
     }
     progress_end(&bar);
-    if (status == GM_OK && !out->count) status = fail(e, GM_BAD_FILE, "%s expects nothing: it has no tensors to check", c->expect_path);
+    if (status == GM_OK && !out->count)
+        status = fail(e, GM_BAD_FILE, "%s expects nothing: it has no tensors to check", c->expect_path);
     return status;
 }
 
@@ -194,7 +200,8 @@ static bool is_expectation(const gguf *file) {
     str   architecture = { "", 0 };
     bool  found;
     error ignored = { 0 };
-    return gguf_get_str(file, "general.architecture", &architecture, &found, &ignored) == GM_OK && str_is(architecture, "expect");
+    return gguf_get_str(file, "general.architecture", &architecture, &found, &ignored) == GM_OK &&
+           str_is(architecture, "expect");
 }
 
 /* Tells the ways apart in which the two arguments can be mixed up. */
@@ -202,21 +209,25 @@ static gm_status check_roles(const check_state *c, error *e) {
     const bool model_expects = is_expectation(c->model), expect_expects = is_expectation(c->expect);
     bool       blocks = false;
     if (!expect_expects && model_expects) {
-        return fail(e, GM_BAD_ARGUMENT, "MODEL comes first and EXPECT second: %s is the expectation file", c->model_path);
+        return fail(e, GM_BAD_ARGUMENT, "MODEL comes first and EXPECT second: %s is the expectation file",
+                    c->model_path);
     }
     if (!expect_expects) {
-        return fail(e, GM_BAD_ARGUMENT, "%s is no expectation file: its general.architecture is not `expect`", c->expect_path);
+        return fail(e, GM_BAD_ARGUMENT, "%s is no expectation file: its general.architecture is not `expect`",
+                    c->expect_path);
     }
     for (size_t i = 0; i < gguf_tensor_count(c->expect); i++) {
         if (str_ends_with(gguf_tensor_at(c->expect, i)->name, ".f32")) blocks = true;
     }
     if (model_expects && !blocks) {
-        return fail(e, GM_BAD_ARGUMENT, "%s is an expectation file, not a model: MODEL comes first, EXPECT second", c->model_path);
+        return fail(e, GM_BAD_ARGUMENT, "%s is an expectation file, not a model: MODEL comes first, EXPECT second",
+                    c->model_path);
     }
     return GM_OK;
 }
 
-static gm_status open_files(check_state *c, const arguments *args, arena *memory, gguf **model, gguf **expect, error *e) {
+static gm_status open_files(check_state *c, const arguments *args, arena *memory, gguf **model, gguf **expect,
+                            error *e) {
     model_argument argument;
     gm_status      status = model_argument_resolve(args->positional[0], memory, &argument, e);
     if (status == GM_OK) status = gguf_open_file(argument.path, model, e);
@@ -260,9 +271,11 @@ const command command_check = {
     .arguments = "MODEL EXPECT",
     .summary = "compare what is computed with an expectation file",
     .description =
-        "EXPECT is a GGUF with what a reference implementation computed. Every tensor of it is computed again, and a line "
+        "EXPECT is a GGUF with what a reference implementation computed. Every tensor of it is computed again, and a "
+        "line "
         "`name relative-error` printed: the norm of the difference over the norm of what was expected, over the whole "
-        "tensor. For greedy tokens it is the share that differs, for a prompt's tokens 0 or 1; quantised blocks must be "
+        "tensor. For greedy tokens it is the share that differs, for a prompt's tokens 0 or 1; quantised blocks must "
+        "be "
         "equal bit for bit (there MODEL is the expectation file itself). The exit code is 1 when an error is above the "
         "tolerance, or when something could not be computed (`name cannot be computed: why`).",
     .examples = "  gemmule check tiny-dense.gguf tiny-dense.expect.gguf --precise --tolerance 1e-4\n"

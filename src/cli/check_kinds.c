@@ -27,6 +27,9 @@ double relative_error(const float *got, const float *want, uint64_t count) {
     return isnan(relative) ? INFINITY : relative;
 }
 
+/* The data of an F32 or I32 tensor: the format aligns it. */
+static const void *tensor_values(const gguf *file, const gguf_tensor *t) { return gguf_tensor_data(file, t); }
+
 /* ---- text models ---- */
 
 static gm_status need_engine(check_state *c, error *e) {
@@ -37,7 +40,8 @@ static gm_status need_engine(check_state *c, error *e) {
 }
 
 /* The token ids of prompt N, checked against the vocabulary. */
-static gm_status find_ids(check_state *c, const char *number, uint32_t vocabulary, const int32_t **ids, size_t *count, error *e) {
+static gm_status find_ids(check_state *c, const char *number, uint32_t vocabulary, const int32_t **ids, size_t *count,
+                          error *e) {
     char name[80];
     snprintf(name, sizeof name, "ids.%s", number);
     const gguf_tensor *t = gguf_find_tensor(c->expect, name);
@@ -49,7 +53,8 @@ static gm_status find_ids(check_state *c, const char *number, uint32_t vocabular
     *count = (size_t)t->count;
     for (size_t i = 0; i < *count; i++) {
         if ((*ids)[i] < 0 || (uint32_t)(*ids)[i] >= vocabulary) {
-            return fail(e, GM_BAD_ARGUMENT, "%s has token %d at %zu, but the model's vocabulary is %u", name, (int)(*ids)[i], i, vocabulary);
+            return fail(e, GM_BAD_ARGUMENT, "%s has token %d at %zu, but the model's vocabulary is %u", name,
+                        (int)(*ids)[i], i, vocabulary);
         }
     }
     return GM_OK;
@@ -76,14 +81,16 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *numb
     gm_engine_get_info(c->engine, &info);
     if ((status = find_ids(c, number, info.vocabulary, &ids, &count, e)) != GM_OK) return status;
     if (want->type != TYPE_F32 || want->ne[0] != info.vocabulary || want->count / want->ne[0] != count) {
-        return fail(e, GM_BAD_ARGUMENT, "the expectation is %s [%llu, %llu], expected F32 [%u (the vocabulary), %zu (the prompt)]",
-                    want->format->name, (unsigned long long)want->ne[0], (unsigned long long)want->ne[1], info.vocabulary, count);
+        return fail(e, GM_BAD_ARGUMENT,
+                    "the expectation is %s [%llu, %llu], expected F32 [%u (the vocabulary), %zu (the prompt)]",
+                    want->format->name, (unsigned long long)want->ne[0], (unsigned long long)want->ne[1],
+                    info.vocabulary, count);
     }
     float *got = malloc((size_t)want->bytes);
     if (!got) return fail_memory(e, "the logits", want->bytes);
     status = new_session(c, count, &session, e);
     if (status == GM_OK) status = session_logits_all(session, ids, count, got, e);
-    if (status == GM_OK) result->error = relative_error(got, (const float *)(const void *)gguf_tensor_data(c->expect, want), want->count);
+    if (status == GM_OK) result->error = relative_error(got, tensor_values(c->expect, want), want->count);
     end_session(session);
     free(got);
     return status;
@@ -98,8 +105,8 @@ static int32_t likeliest(const float *logits, uint32_t count) {
 }
 
 /* Writes `count` greedy tokens after the prompt. */
-static gm_status write_greedy(gm_session *session, const int32_t *prompt, size_t prompt_count, uint32_t vocabulary, int32_t *out,
-                              size_t count, error *e) {
+static gm_status write_greedy(gm_session *session, const int32_t *prompt, size_t prompt_count, uint32_t vocabulary,
+                              int32_t *out, size_t count, error *e) {
     char      why[sizeof e->why] = "";
     gm_status status;
     while ((status = gm_session_set(session, prompt, prompt_count, why, sizeof why)) == GM_AGAIN) {}
@@ -119,9 +126,10 @@ gm_status check_greedy(check_state *c, const gguf_tensor *want, const char *numb
     if (status != GM_OK) return status;
     gm_engine_get_info(c->engine, &info);
     if ((status = find_ids(c, number, info.vocabulary, &ids, &prompt_count, e)) != GM_OK) return status;
-    if (want->type != TYPE_I32) return fail(e, GM_BAD_ARGUMENT, "the expectation is %s, expected I32", want->format->name);
+    if (want->type != TYPE_I32)
+        return fail(e, GM_BAD_ARGUMENT, "the expectation is %s, expected I32", want->format->name);
     const size_t   count = (size_t)want->count;
-    const int32_t *tokens = (const int32_t *)(const void *)gguf_tensor_data(c->expect, want);
+    const int32_t *tokens = tensor_values(c->expect, want);
     int32_t       *got = calloc(count + 1, sizeof *got);
     if (!got) return fail_memory(e, "the tokens", want->bytes);
     status = new_session(c, prompt_count + count, &session, e);
@@ -134,13 +142,13 @@ gm_status check_greedy(check_state *c, const gguf_tensor *want, const char *numb
 }
 
 gm_status check_prompt(check_state *c, str text, const char *number, check_result *result, error *e) {
-    const int32_t *ids;
-    size_t         count;
+    const int32_t *ids = NULL;
+    size_t         count = 0;
     token_list     got = { 0 };
     if (!c->words && c->words_problem.status == GM_OK) tokenizer_new(c->model, &c->words, &c->words_problem);
     if (!c->words) return fail(e, c->words_problem.status, "%s", c->words_problem.why);
     gm_status status = find_ids(c, number, (uint32_t)tokenizer_size(c->words), &ids, &count, e);
-    if (status != GM_OK) return status;
+    if (status != GM_OK || !ids) return status;
     token_list_add(&got, tokenizer_special(c->words, SPECIAL_BOS));
     status = tokenizer_encode(c->words, text, true, &got, e);
     if (status == GM_OK && got.failed) status = fail_memory(e, "the tokens", text.length);
@@ -154,17 +162,20 @@ gm_status check_prompt(check_state *c, str text, const char *number, check_resul
 gm_status check_blocks(check_state *c, const gguf_tensor *want, const char *type, check_result *result, error *e) {
     result->exact = true;
     const gguf_tensor *blocks = gguf_find_tensor(c->model, type);
-    if (!blocks) return fail(e, GM_BAD_ARGUMENT, "MODEL has no tensor %s: for blocks MODEL is the expectation file itself", type);
-    if (!blocks->format->dequantise) return fail(e, GM_UNSUPPORTED, "weights cannot have type %s", blocks->format->name);
+    if (!blocks)
+        return fail(e, GM_BAD_ARGUMENT, "MODEL has no tensor %s: for blocks MODEL is the expectation file itself",
+                    type);
+    if (!blocks->format->dequantise)
+        return fail(e, GM_UNSUPPORTED, "weights cannot have type %s", blocks->format->name);
     if (want->type != TYPE_F32 || want->count != blocks->count) {
-        return fail(e, GM_BAD_ARGUMENT, "the expectation is %s with %llu values, expected F32 with %llu", want->format->name,
-                    (unsigned long long)want->count, (unsigned long long)blocks->count);
+        return fail(e, GM_BAD_ARGUMENT, "the expectation is %s with %llu values, expected F32 with %llu",
+                    want->format->name, (unsigned long long)want->count, (unsigned long long)blocks->count);
     }
-    const uint8_t *data = gguf_tensor_data(c->model, blocks), *values = gguf_tensor_data(c->expect, want);
-    float         *got = malloc((size_t)want->bytes + 1);
+    const void *data = gguf_tensor_data(c->model, blocks), *values = gguf_tensor_data(c->expect, want);
+    float      *got = malloc((size_t)want->bytes + 1);
     if (!got) return fail_memory(e, "the values", want->bytes);
     blocks->format->dequantise(got, data, (size_t)(blocks->count / blocks->format->block));
-    result->error = relative_error(got, (const float *)(const void *)values, want->count);
+    result->error = relative_error(got, values, want->count);
     free(got);
     return GM_OK;
 }

@@ -10,12 +10,12 @@
 
 /* Exit codes are an interface: scripts look at them. */
 enum {
-    EXIT_OK           = 0,
+    EXIT_OK = 0,
     EXIT_CHECK_FAILED = 1,
-    EXIT_BAD_INPUT    = 2, /* a file that is missing, cut off or wrong, data that does not fit */
-    EXIT_USAGE        = 3,
-    EXIT_NO_DEVICE    = 4, /* no device, or not enough memory */
-    EXIT_INTERRUPTED  = 130,
+    EXIT_BAD_INPUT = 2, /* a file that is missing, cut off or wrong, data that does not fit */
+    EXIT_USAGE = 3,
+    EXIT_NO_DEVICE = 4, /* no device, or not enough memory */
+    EXIT_INTERRUPTED = 130,
 };
 
 typedef struct {
@@ -31,8 +31,8 @@ typedef struct {
     int (*run)(void *values, const arguments *args); /* returns the exit code */
 } command;
 
-extern const command command_list, command_inspect, command_tokenize, command_run, command_chat, command_check, command_bench,
-    command_synth, command_version;
+extern const command command_list, command_inspect, command_tokenize, command_run, command_chat, command_check,
+    command_bench, command_synth, command_version;
 
 int exit_code_of(gm_status status);
 

@@ -77,7 +77,8 @@ gm_status conversation_messages(const conversation *c, gm_message **out, size_t 
     size_t n = 0;
     if (c->system) messages[n++] = (gm_message){ .role = "system", .content = c->system };
     for (size_t i = 0; i < c->count; i++) {
-        messages[n++] = (gm_message){ .role = c->turns[i].from_user ? "user" : "assistant", .content = c->turns[i].content };
+        messages[n++] =
+            (gm_message){ .role = c->turns[i].from_user ? "user" : "assistant", .content = c->turns[i].content };
     }
     *out = messages;
     *count = n;

@@ -31,7 +31,7 @@ void      conversation_free(conversation *c);
 gm_status conversation_add(conversation *c, bool from_user, str content, error *e);
 void      conversation_remove_last(conversation *c);
 /* Forgets all turns; the rest stays. */
-void      conversation_clear(conversation *c);
+void conversation_clear(conversation *c);
 /* Forgets the oldest question with its answer; false when only the last question is left. */
 bool      conversation_drop_oldest(conversation *c);
 gm_status conversation_set_system(conversation *c, str text, error *e); /* empty: none */

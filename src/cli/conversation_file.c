@@ -53,7 +53,8 @@ static bool write_bytes(void *user, const void *data, size_t length) { return fw
 static gm_status write_file(const conversation *c, const void *snapshot, uint64_t size, FILE *file, error *e) {
     gguf_writer *w = NULL;
     str         *items = calloc(c->count + 1, sizeof *items);
-    gm_status    status = items ? gguf_writer_new(&w, e) : fail_memory(e, "the conversation", c->count * sizeof *items);
+    if (!items) return fail_memory(e, "the conversation", c->count * sizeof *items);
+    gm_status status = gguf_writer_new(&w, e);
     if (status == GM_OK) {
         gguf_write_str(w, "general.architecture", str_of(architecture));
         gguf_write_u32(w, "chat.version", FORMAT_VERSION);
@@ -77,11 +78,13 @@ static gm_status write_beside(const conversation *c, const void *snapshot, uint6
     buffer_printf(&beside, "%s.%ld.part", path, (long)getpid());
     if (beside.failed) return fail_memory(e, "a path", beside.length);
     FILE     *file = fopen(beside.data, "wb");
-    gm_status status = file ? write_file(c, snapshot, size, file, e) : fail(e, GM_IO, "cannot write %s: %s", beside.data, strerror(errno));
+    gm_status status = file ? write_file(c, snapshot, size, file, e)
+                            : fail(e, GM_IO, "cannot write %s: %s", beside.data, strerror(errno));
     bool      written = file && !ferror(file) && !fflush(file) && !fsync(fileno(file));
     if (file && fclose(file)) written = false;
     if (status == GM_OK && !written) status = fail(e, GM_IO, "cannot write %s: %s", beside.data, strerror(errno));
-    if (status == GM_OK && rename(beside.data, path)) status = fail(e, GM_IO, "cannot write %s: %s", path, strerror(errno));
+    if (status == GM_OK && rename(beside.data, path))
+        status = fail(e, GM_IO, "cannot write %s: %s", path, strerror(errno));
     if (status != GM_OK && file) remove(beside.data);
     buffer_free(&beside);
     return status;
@@ -114,23 +117,26 @@ static gm_status find_strings(const gguf *file, const char *key, const gguf_valu
     const uint8_t *cursor = value->data;
     for (uint64_t i = 0; i < value->count; i++) {
         const str text = gguf_next_string(&cursor);
-        if (text.length && memchr(text.data, 0, text.length)) return fail(e, GM_BAD_FILE, "%s has a NUL byte in item %llu", key, (unsigned long long)i);
+        if (text.length && memchr(text.data, 0, text.length))
+            return fail(e, GM_BAD_FILE, "%s has a NUL byte in item %llu", key, (unsigned long long)i);
     }
     *out = value;
     return GM_OK;
 }
 
 static gm_status read_turns(const gguf *file, conversation *c, error *e) {
-    const gguf_value *roles, *contents;
+    const gguf_value *roles = NULL, *contents = NULL;
     gm_status         status = find_strings(file, "chat.roles", &roles, e);
     if (status == GM_OK) status = find_strings(file, "chat.contents", &contents, e);
     if (status != GM_OK) return status;
-    if (roles->count != contents->count) return fail(e, GM_BAD_FILE, "chat.roles and chat.contents differ in length");
+    if (!roles || !contents || roles->count != contents->count)
+        return fail(e, GM_BAD_FILE, "chat.roles and chat.contents differ in length");
     const uint8_t *role_cursor = roles->data, *content_cursor = contents->data;
     for (uint64_t i = 0; status == GM_OK && i < roles->count; i++) {
         const str  role = gguf_next_string(&role_cursor);
         const bool from_user = str_is(role, "user");
-        if (!from_user && !str_is(role, "assistant")) return fail(e, GM_BAD_FILE, "chat.roles: expected user or assistant, found '%.*s'", STR_ARGS(role));
+        if (!from_user && !str_is(role, "assistant"))
+            return fail(e, GM_BAD_FILE, "chat.roles: expected user or assistant, found '%.*s'", STR_ARGS(role));
         if (i == 0 && !from_user) return fail(e, GM_BAD_FILE, "chat.roles: the first turn must be the user's");
         status = conversation_add(c, from_user, gguf_next_string(&content_cursor), e);
     }
@@ -138,18 +144,20 @@ static gm_status read_turns(const gguf *file, conversation *c, error *e) {
 }
 
 static gm_status read_settings(const gguf *file, conversation *c, error *e) {
-    const gguf_value *names, *values;
+    const gguf_value *names = NULL, *values = NULL;
     gm_status         status = find_strings(file, "chat.setting_names", &names, e);
     if (status == GM_OK) status = find_strings(file, "chat.setting_values", &values, e);
     if (status != GM_OK) return status;
-    if (names->count != values->count) return fail(e, GM_BAD_FILE, "chat.setting_names and chat.setting_values differ in length");
+    if (!names || !values || names->count != values->count)
+        return fail(e, GM_BAD_FILE, "chat.setting_names and chat.setting_values differ in length");
     const uint8_t *name_cursor = names->data, *value_cursor = values->data;
     for (uint64_t i = 0; i < names->count; i++) {
         char      name[64], value[64];
         const str name_text = gguf_next_string(&name_cursor), value_text = gguf_next_string(&value_cursor);
         snprintf(name, sizeof name, "%.*s", STR_ARGS(name_text));
         snprintf(value, sizeof value, "%.*s", STR_ARGS(value_text));
-        if (options_set(chat_setting_groups, CHAT_SETTING_GROUPS, &c->settings, name, value, e) != GM_OK) return GM_BAD_FILE;
+        if (options_set(chat_setting_groups, CHAT_SETTING_GROUPS, &c->settings, name, value, e) != GM_OK)
+            return GM_BAD_FILE;
     }
     return GM_OK;
 }
@@ -160,13 +168,16 @@ static gm_status read_file(const gguf *file, conversation *c, error *e) {
     bool      found = false;
     gm_status status = gguf_get_str(file, "general.architecture", &kind, NULL, e);
     if (status == GM_OK && !str_is(kind, architecture)) {
-        status = fail(e, GM_BAD_FILE, "it is no saved chat: general.architecture is '%.*s', expected '%s'", STR_ARGS(kind), architecture);
+        status = fail(e, GM_BAD_FILE, "it is no saved chat: general.architecture is '%.*s', expected '%s'",
+                      STR_ARGS(kind), architecture);
     }
     if (status == GM_OK) status = gguf_get_u32(file, "chat.version", &version, NULL, e);
-    if (status == GM_OK && version != FORMAT_VERSION) status = fail(e, GM_UNSUPPORTED, "chat.version is %u, expected %d", version, FORMAT_VERSION);
+    if (status == GM_OK && version != FORMAT_VERSION)
+        status = fail(e, GM_UNSUPPORTED, "chat.version is %u, expected %d", version, FORMAT_VERSION);
     if (status == GM_OK) status = gguf_get_bool(file, "chat.think", &c->think, NULL, e);
     if (status == GM_OK) status = gguf_get_str(file, "chat.system", &system, &found, e);
-    if (status == GM_OK && system.length && memchr(system.data, 0, system.length)) status = fail(e, GM_BAD_FILE, "chat.system has a NUL byte");
+    if (status == GM_OK && system.length && memchr(system.data, 0, system.length))
+        status = fail(e, GM_BAD_FILE, "chat.system has a NUL byte");
     if (status == GM_OK) status = read_settings(file, c, e);
     if (status == GM_OK) status = read_turns(file, c, e);
     if (status == GM_OK) status = conversation_set_system(c, system, e);

@@ -8,14 +8,17 @@
 static const option_choice backends[] = {
     { "auto", GM_BACKEND_AUTO }, { "cpu", GM_BACKEND_CPU }, { "gpu", GM_BACKEND_GPU }, { NULL, 0 }
 };
-static const option_choice kv_types[] = { { "f16", GM_KV_F16 }, { "f32", GM_KV_F32 }, { "q8_0", GM_KV_Q8_0 }, { NULL, 0 } };
+static const option_choice kv_types[] = {
+    { "f16", GM_KV_F16 }, { "f32", GM_KV_F32 }, { "q8_0", GM_KV_Q8_0 }, { NULL, 0 }
+};
 
 const option engine_options[ENGINE_OPTIONS] = {
     CHOICE_OPTION(engine_values, backend, "backend", 0, "B", backends, "cpu or gpu; default: the best that is there"),
     CHOICE_OPTION(engine_values, kv, "kv", 0, "TYPE", kv_types,
                   "keep keys and values as f16, f32 or q8_0; default: f16, with --precise f32"),
     COUNT_OPTION(engine_values, threads, "threads", 0, "N", 1, 1024, "CPU threads; default: the physical cores"),
-    FLAG_OPTION(engine_values, precise, "precise", 0, "f32 activations, keys, values and sums: slower, closest to the reference"),
+    FLAG_OPTION(engine_values, precise, "precise", 0,
+                "f32 activations, keys, values and sums: slower, closest to the reference"),
     TEXT_OPTION(engine_values, cpu, "cpu", 0, "ISA",
                 "instruction set: scalar, avx2, avx512 or neon; default: the best of this machine (gemmule version)"),
 };
@@ -25,11 +28,13 @@ const option sampling_options[SAMPLING_OPTIONS] = {
                   "temperature, 0: always the likeliest token; default: the model's own setting, usually 1"),
     COUNT_OPTION(sampling_values, top_k, "top-k", 0, "K", 0, INT32_MAX,
                  "only the K likeliest tokens, 0: all; default: the model's, usually 64"),
-    NUMBER_OPTION(sampling_values, top_p, "top-p", 0, "P", 0, 1,
-                  "only the likeliest tokens that together have probability P, 1: all; default: the model's, usually 0.95"),
+    NUMBER_OPTION(
+        sampling_values, top_p, "top-p", 0, "P", 0, 1,
+        "only the likeliest tokens that together have probability P, 1: all; default: the model's, usually 0.95"),
     NUMBER_OPTION(sampling_values, min_p, "min-p", 0, "P", 0, 1,
                   "only tokens at least P times as likely as the likeliest, 0: all; default 0"),
-    NUMBER_OPTION(sampling_values, typical_p, "typical", 0, "P", 0, 1, "locally typical sampling with mass P, 1: off; default 1"),
+    NUMBER_OPTION(sampling_values, typical_p, "typical", 0, "P", 0, 1,
+                  "locally typical sampling with mass P, 1: off; default 1"),
     NUMBER_OPTION(sampling_values, repetition_penalty, "repeat-penalty", 0, "X", FLT_MIN, 100,
                   "make tokens that were there X times less likely, 1: off; default 1"),
     NUMBER_OPTION(sampling_values, presence_penalty, "presence-penalty", 0, "X", -100, 100,

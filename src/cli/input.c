@@ -14,16 +14,16 @@ gm_status input_read(const char *path, buffer *out, error *e) {
     gm_status   status = GM_OK;
     char        piece[1 << 16];
     if (!file) return fail(e, errno == ENOENT ? GM_NOT_FOUND : GM_IO, "cannot open %s: %s", path, strerror(errno));
-    for (;;) {
+    while (status == GM_OK && !feof(file) && !ferror(file)) {
         errno = 0;
         const size_t got = fread(piece, 1, sizeof piece, file);
         buffer_append(out, piece, got);
         if (out->failed) status = fail_memory(e, name, out->length);
-        else if (out->length > INPUT_MOST) status = fail(e, GM_BAD_ARGUMENT, "%s is longer than %d MiB", name, INPUT_MOST >> 20);
+        else if (out->length > INPUT_MOST)
+            status = fail(e, GM_BAD_ARGUMENT, "%s is longer than %d MiB", name, INPUT_MOST >> 20);
         else if (interrupted()) status = fail(e, GM_CANCELLED, "interrupted");
-        else if (ferror(file)) status = fail(e, GM_IO, "cannot read %s: %s", name, strerror(errno));
-        if (status != GM_OK || feof(file)) break;
     }
+    if (status == GM_OK && ferror(file)) status = fail(e, GM_IO, "cannot read %s: %s", name, strerror(errno));
     if (!standard) fclose(file);
     return status;
 }
@@ -44,6 +44,8 @@ gm_status input_prompt(const char *argument, const char *file, buffer *out, erro
     buffer_text(out, ""); /* so that there is a NUL, even behind nothing */
     if (out->failed) return fail_memory(e, "the prompt", out->length);
     const char *nul = out->length ? memchr(out->data, 0, out->length) : NULL;
-    if (nul) return fail(e, GM_BAD_ARGUMENT, "the text has a NUL byte at offset %zu: is it a text file?", (size_t)(nul - out->data));
+    if (nul)
+        return fail(e, GM_BAD_ARGUMENT, "the text has a NUL byte at offset %zu: is it a text file?",
+                    (size_t)(nul - out->data));
     return GM_OK;
 }

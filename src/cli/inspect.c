@@ -14,7 +14,8 @@ typedef struct {
 } inspect_values;
 
 static const option options[] = {
-    FLAG_OPTION(inspect_values, tensors, "tensors", 0, "list every tensor: name, type, shape, bytes, offset in its file"),
+    FLAG_OPTION(inspect_values, tensors, "tensors", 0,
+                "list every tensor: name, type, shape, bytes, offset in its file"),
     FLAG_OPTION(inspect_values, json, "json", 0, "one JSON object"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
@@ -50,8 +51,8 @@ static void print_heads(const model_config *c, bool sliding) {
     for (uint32_t i = 0; i < c->layers; i++) {
         const layer_config *layer = &c->layer[i];
         if (layer->sliding != sliding) continue;
-        line(sliding ? "sliding layers' heads" : "full layers' heads", "%u for queries, %u for keys and values, of %u", layer->heads,
-             layer->kv_heads, layer->head);
+        line(sliding ? "sliding layers' heads" : "full layers' heads", "%u for queries, %u for keys and values, of %u",
+             layer->heads, layer->kv_heads, layer->head);
         return;
     }
 }
@@ -65,7 +66,8 @@ static void print_config(const model_config *c) {
         least = layer->feed_forward < least ? layer->feed_forward : least;
         most = layer->feed_forward > most ? layer->feed_forward : most;
     }
-    line("layers", "%u: %u sliding, %u full; %u share keys and values", c->layers, sliding, c->layers - sliding, shared);
+    line("layers", "%u: %u sliding, %u full; %u share keys and values", c->layers, sliding, c->layers - sliding,
+         shared);
     line("width", "%u", c->width);
     print_heads(c, true);
     print_heads(c, false);
@@ -74,7 +76,8 @@ static void print_config(const model_config *c) {
     else line("feed forward", "%u to %u", least, most);
     if (c->per_layer_width) line("per-layer embeddings", "%u wide", c->per_layer_width);
     else line("per-layer embeddings", "none");
-    if (c->experts) line("experts", "%u, %u used per token, %u wide", c->experts, c->experts_used, c->expert_feed_forward);
+    if (c->experts)
+        line("experts", "%u, %u used per token, %u wide", c->experts, c->experts_used, c->expert_feed_forward);
     else line("experts", "none");
     line("context", "%u", c->context);
     line("vocabulary", "%u", c->vocabulary);
@@ -82,7 +85,8 @@ static void print_config(const model_config *c) {
 
 static void print_needs(const inspection *f) {
     char a[32], b[32], c[32];
-    line("K/V per token, f16", "%" PRIu64 " bytes, and %" PRIu64 " for the last %" PRIu64, f->kv.full, f->kv.sliding, f->kv.window);
+    line("K/V per token, f16", "%" PRIu64 " bytes, and %" PRIu64 " for the last %" PRIu64, f->kv.full, f->kv.sliding,
+         f->kv.window);
     format_bytes(kv_bytes_at(&f->kv, contexts[0]), a);
     format_bytes(kv_bytes_at(&f->kv, contexts[1]), b);
     format_bytes(kv_bytes_at(&f->kv, contexts[2]), c);
@@ -94,8 +98,10 @@ static void print_needs(const inspection *f) {
 
 static void print_towers(const inspection *f) {
     if (!f->has_config && !f->vision && !f->audio) return;
-    line("vision tower", "%s%s%.*s", f->vision ? "yes" : "no", f->projector_vision.length ? ", " : "", STR_ARGS(f->projector_vision));
-    line("audio tower", "%s%s%.*s", f->audio ? "yes" : "no", f->projector_audio.length ? ", " : "", STR_ARGS(f->projector_audio));
+    line("vision tower", "%s%s%.*s", f->vision ? "yes" : "no", f->projector_vision.length ? ", " : "",
+         STR_ARGS(f->projector_vision));
+    line("audio tower", "%s%s%.*s", f->audio ? "yes" : "no", f->projector_audio.length ? ", " : "",
+         STR_ARGS(f->projector_audio));
 }
 
 static int print_metadata(const gguf *file) {
@@ -106,8 +112,8 @@ static int print_metadata(const gguf *file) {
         inspect_value(&text, value, 64);
         if (text.failed) return complain(EXIT_NO_DEVICE, "not enough memory to show the metadata");
         char key[100], shown[200];
-        printf("  %s = %s%s\n", printable(value->key, key, sizeof key), printable(buffer_view(&text), shown, sizeof shown),
-               text.length >= sizeof shown ? " …" : "");
+        printf("  %s = %s%s\n", printable(value->key, key, sizeof key),
+               printable(buffer_view(&text), shown, sizeof shown), text.length >= sizeof shown ? " …" : "");
         buffer_free(&text);
     }
     return EXIT_OK;
@@ -122,8 +128,8 @@ static void print_tensors(const gguf *file) {
         for (uint32_t d = 0; d < t->dims; d++) {
             used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%" PRIu64, d ? ", " : "", t->ne[d]);
         }
-        printf("  %-40s %-7s [%s] %" PRIu64 " bytes at %" PRIu64 "\n", printable(t->name, name, sizeof name), t->format->name, shape,
-               t->bytes, t->offset);
+        printf("  %-40s %-7s [%s] %" PRIu64 " bytes at %" PRIu64 "\n", printable(t->name, name, sizeof name),
+               t->format->name, shape, t->bytes, t->offset);
     }
 }
 
@@ -131,7 +137,8 @@ static int print_text(const inspection *f, bool tensors) {
     char bytes[32];
     format_bytes(gguf_file_bytes(f->file), bytes);
     line("file", "%s", f->path);
-    line("format", "GGUF v%u, %s, %zu tensors, %zu keys", gguf_version(f->file), bytes, gguf_tensor_count(f->file), gguf_value_count(f->file));
+    line("format", "GGUF v%u, %s, %zu tensors, %zu keys", gguf_version(f->file), bytes, gguf_tensor_count(f->file),
+         gguf_value_count(f->file));
     if (gguf_parts(f->file) > 1) line("parts", "%u", gguf_parts(f->file));
     if (f->name.length) line("name", "%.*s", STR_ARGS(f->name));
     line("architecture", "%.*s", STR_ARGS(f->architecture));

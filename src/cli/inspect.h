@@ -19,19 +19,19 @@ typedef struct {
 } kv_size;
 
 typedef struct {
-    const char   *path;
-    const gguf   *file;
-    str           name, architecture, size_label, projector_vision, projector_audio;
-    const char   *file_type; /* general.file_type as a word, or NULL */
-    uint64_t      parameters;
-    type_share    types[TYPE_COUNT];
-    bool          vision, audio;
-    bool          has_config; /* the two below are known: it is a Gemma 4 text model */
-    model_config  config;
-    kv_size       kv;
-    bool          runs; /* its weights are all there and fit */
-    uint64_t      bytes_per_token;
-    error         problem; /* why it is no model that can run */
+    const char  *path;
+    const gguf  *file;
+    str          name, architecture, size_label, projector_vision, projector_audio;
+    const char  *file_type; /* general.file_type as a word, or NULL */
+    uint64_t     parameters;
+    type_share   types[TYPE_COUNT];
+    bool         vision, audio;
+    bool         has_config; /* the two below are known: it is a Gemma 4 text model */
+    model_config config;
+    kv_size      kv;
+    bool         runs; /* its weights are all there and fit */
+    uint64_t     bytes_per_token;
+    error        problem; /* why it is no model that can run */
 } inspection;
 
 void     inspect_file(const char *path, const gguf *file, arena *a, inspection *out);

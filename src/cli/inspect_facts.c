@@ -11,10 +11,10 @@ static const struct {
     uint32_t    number;
     const char *name;
 } file_types[] = {
-    { 0, "F32" },     { 1, "F16" },     { 2, "Q4_0" },    { 3, "Q4_1" },    { 7, "Q8_0" },    { 8, "Q5_0" },
-    { 9, "Q5_1" },    { 10, "Q2_K" },   { 11, "Q3_K_S" }, { 12, "Q3_K_M" }, { 13, "Q3_K_L" }, { 14, "Q4_K_S" },
-    { 15, "Q4_K_M" }, { 16, "Q5_K_S" }, { 17, "Q5_K_M" }, { 18, "Q6_K" },   { 25, "IQ4_NL" }, { 30, "IQ4_XS" },
-    { 32, "BF16" },   { 38, "MXFP4" },
+    { 0, "F32" },     { 1, "F16" },     { 2, "Q4_0" },    { 3, "Q4_1" },    { 7, "Q8_0" },
+    { 8, "Q5_0" },    { 9, "Q5_1" },    { 10, "Q2_K" },   { 11, "Q3_K_S" }, { 12, "Q3_K_M" },
+    { 13, "Q3_K_L" }, { 14, "Q4_K_S" }, { 15, "Q4_K_M" }, { 16, "Q5_K_S" }, { 17, "Q5_K_M" },
+    { 18, "Q6_K" },   { 25, "IQ4_NL" }, { 30, "IQ4_XS" }, { 32, "BF16" },   { 38, "MXFP4" },
 };
 
 static const char *file_type_name(const gguf *file) {
@@ -87,7 +87,7 @@ void inspect_file(const char *path, const gguf *file, arena *a, inspection *out)
 
 /* ---- metadata ---- */
 
-static const char *const type_names[] = { "u8s",  "i8s",     "u16s",   "i16s", "u32s", "i32s", "f32s",
+static const char *const type_names[] = { "u8s",   "i8s",     "u16s",   "i16s", "u32s", "i32s", "f32s",
                                           "bools", "strings", "arrays", "u64s", "i64s", "f64s" };
 
 static void write_item(buffer *out, const gguf_value *value, uint64_t i) {

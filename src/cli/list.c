@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     bool json;
@@ -51,8 +52,20 @@ static void print_table(const ollama_model *models, size_t count) {
         const ollama_model *m = &models[i];
         char                size[32];
         format_bytes(m->bytes, size);
-        printf("%-*s  %9s  %10s  %-8s  %s\n", (int)width, m->name, size, or_dash(m->size_label), or_dash(m->quantisation),
-               m->problem[0] ? m->problem : "ok");
+        printf("%-*s  %9s  %10s  %-8s  %s\n", (int)width, m->name, size, or_dash(m->size_label),
+               or_dash(m->quantisation), m->problem[0] ? m->problem : "ok");
+    }
+}
+
+/* An empty list is no failure, but people should learn where it was looked for. */
+static void explain_nothing(const char *root) {
+    if (!root) {
+        fprintf(stderr,
+                "gemmule: there is no Ollama store: $OLLAMA_MODELS is not set, and neither ~/.ollama/models nor "
+                "/usr/share/ollama/.ollama/models is there\n");
+    } else {
+        fprintf(stderr, "gemmule: the Ollama store %s %s\n", root,
+                access(root, R_OK) ? "is not there" : "has no models");
     }
 }
 
@@ -68,12 +81,7 @@ static int list_run(void *values, const arguments *args) {
     if (root && ollama_list(&a, &models, &count, &e) != GM_OK) {
         code = complain_error(&e);
     } else {
-        if (!root) {
-            fprintf(stderr, "gemmule: no Ollama store here: $OLLAMA_MODELS is not set to one, and neither ~/.ollama/models nor "
-                            "/usr/share/ollama/.ollama/models is there\n");
-        } else if (!count) {
-            fprintf(stderr, "gemmule: the Ollama store in %s has no models\n", root);
-        }
+        if (!count) explain_nothing(root);
         if (v->json) code = print_json(root, models, count);
         else if (count) print_table(models, count);
     }

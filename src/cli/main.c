@@ -96,7 +96,8 @@ gm_status flush_output(error *e) {
 static void print_help(FILE *out) {
     fprintf(out, "gemmule runs Gemma 4 from GGUF files, on this machine and nowhere else.\n\n"
                  "usage: gemmule COMMAND [ARGUMENTS]\n\ncommands:\n");
-    for (size_t i = 0; i < COUNT_OF(commands); i++) fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(out,
             "  %-10s %s\n\n"
             "MODEL is the path of a GGUF file, the name of a model in Ollama's store\n"
@@ -142,7 +143,8 @@ static int unknown_command(const char *name) {
 
 static int check_positional(const command *c, const arguments *args) {
     const char *takes = *c->arguments ? c->arguments : "no arguments";
-    if (args->count < c->fewest) return complain_usage(c->name, "%s takes %s, but too few arguments were given", c->name, takes);
+    if (args->count < c->fewest)
+        return complain_usage(c->name, "%s takes %s, but too few arguments were given", c->name, takes);
     if (args->count > c->most) {
         return complain_usage(c->name, "%s takes %s; '%s' is too much", c->name, takes, args->positional[c->most]);
     }

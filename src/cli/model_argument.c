@@ -10,8 +10,8 @@
 /* The model in the box, where it lies beside the program: box.gguf in its folder, or in share/gemmule of an installation. */
 static const char *find_box(arena *a) {
     static const char *const places[] = { "box.gguf", "../share/gemmule/box.gguf" };
-    char          program[4096], path[4200];
-    const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    char                     program[4096], path[4200];
+    const ssize_t            length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length <= 0) return NULL;
     program[length] = 0;
     char *slash = strrchr(program, '/');

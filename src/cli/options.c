@@ -21,7 +21,7 @@ bool parse_count(const char *text, uint64_t *out) {
 
 bool parse_number(const char *text, double *out) {
     if (text[strspn(text, "+-.0123456789eE")]) return false; /* no hexadecimal, no "nan", no spaces */
-    char *end;
+    char        *end;
     const double value = strtod(text, &end);
     if (end == text || *end || !isfinite(value)) return false;
     *out = value;
@@ -32,7 +32,8 @@ bool parse_number(const char *text, double *out) {
 static void describe_range(const option *o, char *out, size_t size) {
     const char *kind = o->kind == OPTION_COUNT ? "a whole number" : "a number";
     /* %.10g would round the largest count up to one that does not fit. */
-    if (o->high >= (double)UINT64_MAX) snprintf(out, size, "%s from %.10g to %llu", kind, o->low, (unsigned long long)UINT64_MAX);
+    if (o->high >= (double)UINT64_MAX)
+        snprintf(out, size, "%s from %.10g to %llu", kind, o->low, (unsigned long long)UINT64_MAX);
     else snprintf(out, size, "%s from %.10g to %.10g", kind, o->low, o->high);
 }
 
@@ -42,7 +43,7 @@ enum { LONGEST_NAME = 64 };
 
 /* How many letters must be added, removed or replaced. */
 static size_t edit_distance(const char *a, const char *b) {
-    size_t row[LONGEST_NAME + 1];
+    size_t       row[LONGEST_NAME + 1];
     const size_t length = strlen(b);
     if (strlen(a) > LONGEST_NAME || length > LONGEST_NAME) return SIZE_MAX;
     for (size_t j = 0; j <= length; j++) row[j] = j;
@@ -80,12 +81,12 @@ typedef struct {
 } found_option;
 
 /* The option called `name` (of `length` bytes), or with this letter when name is NULL. */
-static found_option find_option(const option_group *groups, size_t group_count, void *values, const char *name, size_t length,
-                                char letter) {
+static found_option find_option(const option_group *groups, size_t group_count, void *values, const char *name,
+                                size_t length, char letter) {
     for (size_t g = 0; g < group_count; g++) {
         for (size_t i = 0; i < groups[g].count; i++) {
             const option *o = &groups[g].options[i];
-            const bool    same = name ? o->name && str_equal(str_of(o->name), (str){ name, length }) : o->letter == letter;
+            const bool same = name ? o->name && str_equal(str_of(o->name), (str){ name, length }) : o->letter == letter;
             if (same) return (found_option){ o, (char *)values + groups[g].offset + o->offset };
         }
     }
@@ -122,13 +123,14 @@ static gm_status set_choice(const option *o, int *field, const char *text, error
             *field = c->value;
             return GM_OK;
         }
-        if (used < sizeof list) used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", c->name);
+        if (used < sizeof list)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", c->name);
     }
     option_title(o, title, sizeof title);
     return fail(e, GM_BAD_ARGUMENT, "%s takes one of %s, not '%s'", title, list, text);
 }
 
-static gm_status set_number(const option *o, char *field, const char *text, error *e) {
+static gm_status set_number(const option *o, void *field, const char *text, error *e) {
     char         title[LONGEST_NAME], range[100];
     uint64_t     count = 0;
     double       number = 0;
@@ -140,8 +142,8 @@ static gm_status set_number(const option *o, char *field, const char *text, erro
         describe_range(o, range, sizeof range);
         return fail(e, GM_BAD_ARGUMENT, "%s takes %s, not '%s'", title, range, text);
     }
-    if (whole) *(count_value *)(void *)field = (count_value){ count, true };
-    else *(number_value *)(void *)field = (number_value){ number, true };
+    if (whole) *(count_value *)field = (count_value){ count, true };
+    else *(number_value *)field = (number_value){ number, true };
     return GM_OK;
 }
 
@@ -167,7 +169,8 @@ static gm_status set_value(found_option found, const char *text, error *e) {
     return set_number(found.option, field, text, e);
 }
 
-gm_status options_set(const option_group *groups, size_t group_count, void *values, const char *name, const char *text, error *e) {
+gm_status options_set(const option_group *groups, size_t group_count, void *values, const char *name, const char *text,
+                      error *e) {
     const found_option found = find_option(groups, group_count, values, name, strlen(name), 0);
     if (!found.option) return fail(e, GM_BAD_ARGUMENT, "there is no setting '%s'", name);
     return set_value(found, text, e);
@@ -191,8 +194,8 @@ bool option_value_text(const option *o, const void *group_values, char *out, siz
 /* ---- the command line ---- */
 
 /* One option at argv[*at], which may take argv[*at + 1] too. */
-static gm_status parse_option(int argc, char **argv, int *at, const option_group *groups, size_t group_count, void *values,
-                              error *e) {
+static gm_status parse_option(int argc, char **argv, int *at, const option_group *groups, size_t group_count,
+                              void *values, error *e) {
     const char  *given = argv[*at];
     const bool   is_long = given[1] == '-';
     const size_t length = is_long ? strcspn(given + 2, "=") : 0;
@@ -205,14 +208,15 @@ static gm_status parse_option(int argc, char **argv, int *at, const option_group
     if (found.option->kind == OPTION_FLAG) {
         if (text) return fail(e, GM_BAD_ARGUMENT, "%s takes no value, but '%s' was given", title, text);
     } else if (!text) {
-        if (*at + 1 >= argc) return fail(e, GM_BAD_ARGUMENT, "%s needs a value: %s %s", title, title, found.option->argument);
+        if (*at + 1 >= argc)
+            return fail(e, GM_BAD_ARGUMENT, "%s needs a value: %s %s", title, title, found.option->argument);
         text = argv[++*at];
     }
     return set_value(found, text, e);
 }
 
-gm_status options_parse(int argc, char **argv, const option_group *groups, size_t group_count, void *values, arguments *out,
-                        error *e) {
+gm_status options_parse(int argc, char **argv, const option_group *groups, size_t group_count, void *values,
+                        arguments *out, error *e) {
     texts_value positional = { 0 };
     bool        ended = false;
     gm_status   status = GM_OK;
@@ -273,7 +277,8 @@ void options_help(const option_group *groups, size_t group_count) {
             const option *o = &groups[g].options[i];
             char          left[100];
             int           used = snprintf(left, sizeof left, "  ");
-            if (o->letter) used += snprintf(left + used, sizeof left - (size_t)used, "-%c%s", o->letter, o->name ? ", " : "");
+            if (o->letter)
+                used += snprintf(left + used, sizeof left - (size_t)used, "-%c%s", o->letter, o->name ? ", " : "");
             if (o->name) used += snprintf(left + used, sizeof left - (size_t)used, "--%s", o->name);
             if (o->argument) used += snprintf(left + used, sizeof left - (size_t)used, " %s", o->argument);
             fputs(left, stdout);

@@ -40,8 +40,8 @@ typedef struct {
 } option_choice;
 
 typedef struct {
-    const char          *name;     /* "max" for --max; NULL: only a letter */
-    char                 letter;   /* 'f' for -f; 0: none */
+    const char          *name;   /* "max" for --max; NULL: only a letter */
+    char                 letter; /* 'f' for -f; 0: none */
     option_kind          kind;
     size_t               offset;   /* of the field in the group's struct */
     const char          *argument; /* what the help calls the value */
@@ -51,18 +51,29 @@ typedef struct {
 } option;
 
 /* Rows of a table: FLAG_OPTION(values struct, field, name, letter or 0, …). */
-#define OPTION_FIELD(type, field, option_name, option_letter) \
+#define OPTION_FIELD(type, field, option_name, option_letter)                                                          \
     .name = option_name, .letter = option_letter, .offset = offsetof(type, field)
-#define FLAG_OPTION(type, field, name, letter, text) { OPTION_FIELD(type, field, name, letter), .kind = OPTION_FLAG, .help = text }
-#define TEXT_OPTION(type, field, name, letter, value, text) \
+#define FLAG_OPTION(type, field, name, letter, text)                                                                   \
+    { OPTION_FIELD(type, field, name, letter), .kind = OPTION_FLAG, .help = text }
+#define TEXT_OPTION(type, field, name, letter, value, text)                                                            \
     { OPTION_FIELD(type, field, name, letter), .kind = OPTION_TEXT, .argument = value, .help = text }
-#define TEXTS_OPTION(type, field, name, letter, value, text) \
+#define TEXTS_OPTION(type, field, name, letter, value, text)                                                           \
     { OPTION_FIELD(type, field, name, letter), .kind = OPTION_TEXTS, .argument = value, .help = text }
-#define COUNT_OPTION(type, field, name, letter, value, from, to, text) \
-    { OPTION_FIELD(type, field, name, letter), .kind = OPTION_COUNT, .argument = value, .low = from, .high = to, .help = text }
-#define NUMBER_OPTION(type, field, name, letter, value, from, to, text) \
-    { OPTION_FIELD(type, field, name, letter), .kind = OPTION_NUMBER, .argument = value, .low = from, .high = to, .help = text }
-#define CHOICE_OPTION(type, field, name, letter, value, list, text) \
+#define COUNT_OPTION(type, field, name, letter, value, from, to, text)                                                 \
+    { OPTION_FIELD(type, field, name, letter),                                                                         \
+      .kind = OPTION_COUNT,                                                                                            \
+      .argument = value,                                                                                               \
+      .low = from,                                                                                                     \
+      .high = to,                                                                                                      \
+      .help = text }
+#define NUMBER_OPTION(type, field, name, letter, value, from, to, text)                                                \
+    { OPTION_FIELD(type, field, name, letter),                                                                         \
+      .kind = OPTION_NUMBER,                                                                                           \
+      .argument = value,                                                                                               \
+      .low = from,                                                                                                     \
+      .high = to,                                                                                                      \
+      .help = text }
+#define CHOICE_OPTION(type, field, name, letter, value, list, text)                                                    \
     { OPTION_FIELD(type, field, name, letter), .kind = OPTION_CHOICE, .argument = value, .choices = list, .help = text }
 
 /* Options that belong together in the help; several commands may share a group. */
@@ -82,14 +93,15 @@ typedef struct {
 } arguments;
 
 /* Reads the arguments behind the command's name into `values`. GM_BAD_ARGUMENT is a mistake of the user. */
-gm_status options_parse(int argc, char **argv, const option_group *groups, size_t group_count, void *values, arguments *out,
-                        error *e);
+gm_status options_parse(int argc, char **argv, const option_group *groups, size_t group_count, void *values,
+                        arguments *out, error *e);
 void      options_free(const option_group *groups, size_t group_count, void *values, arguments *parsed);
 
 /* Sets one option by its name, as `--name text` would. */
-gm_status options_set(const option_group *groups, size_t group_count, void *values, const char *name, const char *text, error *e);
+gm_status options_set(const option_group *groups, size_t group_count, void *values, const char *name, const char *text,
+                      error *e);
 /* The value of an option as text that options_set takes; false when it was not given. Numbers and counts only. */
-bool      option_value_text(const option *o, const void *group_values, char *out, size_t size);
+bool option_value_text(const option *o, const void *group_values, char *out, size_t size);
 
 /* Prints words in lines of at most 80 columns, each beginning at `indent`; the cursor stands at `column`, left of it. */
 void print_wrapped(const char *text, int column, int indent);

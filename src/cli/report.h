@@ -8,7 +8,7 @@
 typedef struct {
     buffer text;
     bool   comma; /* something stands before the next item */
-} report; /* zero-initialise */
+} report;         /* zero-initialise */
 
 void report_open(report *r, const char *key, char bracket); /* '{' or '[' */
 void report_close(report *r, char bracket);                 /* '}' or ']' */

@@ -23,18 +23,22 @@ typedef struct {
 } run_values;
 
 static const option prompt_options[] = {
-    TEXT_OPTION(run_values, file, "file", 'f', "FILE", "read the prompt from FILE; with PROMPT too, FILE comes after it"),
+    TEXT_OPTION(run_values, file, "file", 'f', "FILE",
+                "read the prompt from FILE; with PROMPT too, FILE comes after it"),
     TEXT_OPTION(run_values, system, "system", 0, "TEXT", "system prompt; default: that of the Ollama model, else none"),
-    TEXT_OPTION(run_values, tools, "tools", 0, "FILE",
-                "functions that the model may call: a JSON list in OpenAI's form; calls are printed as JSON, one a line"),
+    TEXT_OPTION(
+        run_values, tools, "tools", 0, "FILE",
+        "functions that the model may call: a JSON list in OpenAI's form; calls are printed as JSON, one a line"),
     FLAG_OPTION(run_values, raw, "raw", 0, "go on from the text as it is: no chat format; special tokens are read"),
 };
 static const option answer_options[] = {
-    COUNT_OPTION(run_values, max, "max", 0, "N", 1, UINT32_MAX, "at most N tokens; default: as many as fit into the context"),
+    COUNT_OPTION(run_values, max, "max", 0, "N", 1, UINT32_MAX,
+                 "at most N tokens; default: as many as fit into the context"),
     TEXTS_OPTION(run_values, stop, "stop", 0, "TEXT", "end the answer before TEXT; may be given more than once"),
     FLAG_OPTION(run_values, think, "think", 0,
                 "let the model think first, and show it: dim before the answer on a terminal, else on stderr"),
-    FLAG_OPTION(run_values, json, "json", 0, "one JSON object: content, thinking, tool_calls, usage, timings, seed, finish_reason"),
+    FLAG_OPTION(run_values, json, "json", 0,
+                "one JSON object: content, thinking, tool_calls, usage, timings, seed, finish_reason"),
     COUNT_OPTION(run_values, logprobs, "logprobs", 0, "N", 0, 20,
                  "with --json: the log-probability of each token, and of its N likeliest alternatives"),
     FLAG_OPTION(run_values, quiet, "quiet", 0, "no progress bar"),
@@ -44,10 +48,8 @@ static const option context_options[] = {
                  "most tokens of prompt and answer together; default: 8192, or the model's if that is less"),
 };
 static const option_group groups[] = {
-    OPTION_GROUP("prompt", prompt_options, 0),
-    OPTION_GROUP("answer", answer_options, 0),
-    SAMPLING_GROUP(offsetof(run_values, sampling)),
-    ENGINE_GROUP(offsetof(run_values, engine)),
+    OPTION_GROUP("prompt", prompt_options, 0),      OPTION_GROUP("answer", answer_options, 0),
+    SAMPLING_GROUP(offsetof(run_values, sampling)), ENGINE_GROUP(offsetof(run_values, engine)),
     OPTION_GROUP("context", context_options, 0),
 };
 
@@ -89,7 +91,8 @@ static gm_status raw_tokens(run_state *r, size_t *count, error *e) {
     if (status == GM_OK && !(r->tokens = malloc((*count + 1) * sizeof *r->tokens))) {
         status = fail_memory(e, "the prompt", *count * sizeof *r->tokens);
     }
-    if (status == GM_OK) status = gm_tokenize(r->engine, text.data, text.length, true, r->tokens, *count, count, why, sizeof why);
+    if (status == GM_OK)
+        status = gm_tokenize(r->engine, text.data, text.length, true, r->tokens, *count, count, why, sizeof why);
     buffer_free(&text);
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
@@ -112,9 +115,11 @@ static gm_status start_reply(run_state *r, const run_values *v, error *e) {
         if ((status = raw_tokens(r, &count, e)) != GM_OK) return status;
         status = gm_reply_start_tokens(r->session, r->tokens, count, &options, &r->reply, why, sizeof why);
     } else {
-        const gm_message messages[2] = { { .role = "system", .content = v->system }, { .role = "user", .content = r->prompt.data } };
+        const gm_message messages[2] = { { .role = "system", .content = v->system },
+                                         { .role = "user", .content = r->prompt.data } };
         const bool       with_system = v->system && *v->system;
-        status = gm_reply_start(r->session, messages + !with_system, 1 + with_system, &options, &r->reply, why, sizeof why);
+        status =
+            gm_reply_start(r->session, messages + !with_system, 1 + with_system, &options, &r->reply, why, sizeof why);
     }
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
@@ -156,7 +161,8 @@ static int print_json(const run_state *r, const run_values *v, const char *model
     report_open(&j, "timings", '{');
     report_number(&j, "load_seconds", r->load_seconds);
     report_number(&j, "prompt_seconds", stats->prompt_seconds);
-    report_number(&j, "prompt_tokens_per_second", per_second(stats->prompt_tokens - stats->cached_tokens, stats->prompt_seconds));
+    report_number(&j, "prompt_tokens_per_second",
+                  per_second(stats->prompt_tokens - stats->cached_tokens, stats->prompt_seconds));
     report_number(&j, "reply_seconds", stats->reply_seconds);
     report_number(&j, "reply_tokens_per_second", per_second(stats->reply_tokens, stats->reply_seconds));
     report_close(&j, '}');
@@ -190,7 +196,8 @@ static int run_run(void *values, const arguments *args) {
     error             e = { 0 };
     int               code;
     if (v->logprobs.given && !v->json) return complain_usage("run", "run: --logprobs needs --json");
-    if (v->raw && (v->system || v->tools)) return complain_usage("run", "run: --raw has no chat format for --system or --tools");
+    if (v->raw && (v->system || v->tools))
+        return complain_usage("run", "run: --raw has no chat format for --system or --tools");
 
     interrupt_catch();
     gm_status status = model_argument_resolve(model, &r.memory, &r.model, &e);

@@ -21,7 +21,8 @@ static const option options[] = {
     TEXT_OPTION(synth_values, quant, "quant", 0, "TYPE", "q4_k_m, q4_0, q8_0 or f16; default q4_k_m"),
     TEXT_OPTION(synth_values, flavour, "flavour", 0, "F",
                 "llama.cpp or ollama: metadata and types as either writes them; default llama.cpp"),
-    COUNT_OPTION(synth_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX, "the same seed gives the same file; default 0"),
+    COUNT_OPTION(synth_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX,
+                 "the same seed gives the same file; default 0"),
     FLAG_OPTION(synth_values, json, "json", 0, "one JSON object with the path and size of the file; no progress bar"),
     FLAG_OPTION(synth_values, quiet, "quiet", 0, "no progress bar, no message"),
 };
@@ -65,10 +66,11 @@ const command command_synth = {
     .name = "synth",
     .arguments = "{e2b,e4b,12b,26b,31b} OUT",
     .summary = "write a model of random numbers in a real model's shapes",
-    .description =
-        "The file has the tensors, shapes, types, metadata and vocabulary size of a released Gemma 4, so that speed and "
-        "memory can be measured, and compared with other engines on the very same file, without the real weights. What it "
-        "says is noise. A full e2b takes 3.4 GB, 31b 18.7 GB; --layers makes it smaller.",
+    .description = "The file has the tensors, shapes, types, metadata and vocabulary size of a released Gemma 4, so "
+                   "that speed and "
+                   "memory can be measured, and compared with other engines on the very same file, without the real "
+                   "weights. What it "
+                   "says is noise. A full e2b takes 3.4 GB, 31b 18.7 GB; --layers makes it smaller.",
     .examples = "  gemmule synth e2b e2b.gguf\n"
                 "  gemmule synth 26b moe.gguf --layers 6 --quant q4_0\n",
     .groups = groups,

@@ -22,8 +22,8 @@ size_t terminal_width(void) {
 
 void format_bytes(uint64_t bytes, char out[32]) {
     static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB", "EB" };
-    double value = (double)bytes;
-    size_t unit = 0;
+    double                   value = (double)bytes;
+    size_t                   unit = 0;
     while (value >= 999.5 && unit + 1 < COUNT_OF(units)) {
         value /= 1000;
         unit++;
@@ -33,7 +33,7 @@ void format_bytes(uint64_t bytes, char out[32]) {
 }
 
 void format_duration(double seconds, char out[32]) {
-    const double limited = seconds > 359999 ? 359999 : seconds < 0 ? 0 : seconds;
+    const double   limited = seconds > 359999 ? 359999 : seconds < 0 ? 0 : seconds;
     const unsigned whole = (unsigned)(limited + 0.5);
     if (whole >= 3600) snprintf(out, 32, "%u:%02u:%02u", whole / 3600, whole / 60 % 60, whole % 60);
     else snprintf(out, 32, "%u:%02u", whole / 60, whole % 60);
@@ -73,14 +73,15 @@ void progress_update(progress *p, uint64_t done, uint64_t total) {
     format_amounts(p, done, total, rate, amounts, sizeof amounts);
     if (rate > 0) format_duration((double)(total - (done < total ? done : total)) / rate, left);
 
-    const size_t texts = strlen(p->what) + strlen(amounts) + strlen(left) + 20;
-    const size_t width = terminal_width();
-    const size_t bar = width > texts + 8 ? min_size(width - texts, 40) : 0;
-    const size_t full = (size_t)(part * (double)bar);
-    static const char filled[] = "########################################", empty[] = "........................................";
+    const size_t      texts = strlen(p->what) + strlen(amounts) + strlen(left) + 20;
+    const size_t      width = terminal_width();
+    const size_t      bar = width > texts + 8 ? min_size(width - texts, 40) : 0;
+    const size_t      full = (size_t)(part * (double)bar);
+    static const char filled[] = "########################################",
+                      empty[] = "........................................";
     if (bar) {
-        snprintf(line, sizeof line, "%s [%.*s%.*s] %3.0f %%  %s, %s left", p->what, (int)full, filled, (int)(bar - full), empty,
-                 part * 100, amounts, left);
+        snprintf(line, sizeof line, "%s [%.*s%.*s] %3.0f %%  %s, %s left", p->what, (int)full, filled,
+                 (int)(bar - full), empty, part * 100, amounts, left);
     } else {
         snprintf(line, sizeof line, "%s %3.0f %%", p->what, part * 100);
     }

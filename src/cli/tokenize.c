@@ -21,11 +21,14 @@ typedef struct {
 
 static const option options[] = {
     TEXT_OPTION(tokenize_values, file, "file", 'f', "FILE", "read the text from FILE"),
-    FLAG_OPTION(tokenize_values, special, "special", 0, "read special tokens such as <|turn> in the text as what they are"),
+    FLAG_OPTION(tokenize_values, special, "special", 0,
+                "read special tokens such as <|turn> in the text as what they are"),
     FLAG_OPTION(tokenize_values, bos, "bos", 0, "put the beginning-of-text token in front"),
-    TEXT_OPTION(tokenize_values, decode, "decode", 0, "IDS",
-                "the way back: print the text of these ids, separated by spaces or commas; `-` reads them from standard input"),
-    FLAG_OPTION(tokenize_values, json, "json", 0, "one JSON object with count, ids and pieces (with --decode: ids and text)"),
+    TEXT_OPTION(
+        tokenize_values, decode, "decode", 0, "IDS",
+        "the way back: print the text of these ids, separated by spaces or commas; `-` reads them from standard input"),
+    FLAG_OPTION(tokenize_values, json, "json", 0,
+                "one JSON object with count, ids and pieces (with --decode: ids and text)"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
@@ -89,7 +92,8 @@ static gm_status parse_ids(const char *text, size_t vocabulary, token_list *out,
         if (!parse_count(word, &id) || length >= sizeof word) {
             return fail(e, GM_BAD_ARGUMENT, "--decode takes token ids, not '%s'", word);
         }
-        if (id >= vocabulary) return fail(e, GM_BAD_ARGUMENT, "token %s is outside the vocabulary of %zu", word, vocabulary);
+        if (id >= vocabulary)
+            return fail(e, GM_BAD_ARGUMENT, "token %s is outside the vocabulary of %zu", word, vocabulary);
         token_list_add(out, (int32_t)id);
         text += length;
     }
@@ -144,7 +148,8 @@ static int tokenize_run(void *values, const arguments *args) {
         return complain_usage("tokenize", "tokenize: --decode takes ids and goes with --json only");
     }
     if (!v->decode && !argument && !v->file && terminal_input()) {
-        return complain_usage("tokenize", "tokenize: no text was given: write it as an argument, use -f FILE, or pipe it in");
+        return complain_usage("tokenize",
+                              "tokenize: no text was given: write it as an argument, use -f FILE, or pipe it in");
     }
     gm_status status = model_argument_open(args->positional[0], &memory, &file, &e);
     if (status == GM_OK) status = tokenizer_new(file, &t, &e);
@@ -164,7 +169,8 @@ const command command_tokenize = {
     .summary = "turn text into token ids, or back",
     .description =
         "Prints a line for each token: its id, a tab, and its text as a JSON string; a byte that is no character alone "
-        "is shown as <0xF0>. Without TEXT and -f, or with `-`, the text is read from standard input, as it is: a newline "
+        "is shown as <0xF0>. Without TEXT and -f, or with `-`, the text is read from standard input, as it is: a "
+        "newline "
         "at its end counts. Only the tokenizer of MODEL is read, not the weights.",
     .examples = "  gemmule tokenize gemma4:e2b \"Hello world\"\n"
                 "  gemmule tokenize model.gguf --special --bos \"<|turn>user\" --json\n"

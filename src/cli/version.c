@@ -55,8 +55,9 @@ const command command_version = {
     .name = "version",
     .arguments = "",
     .summary = "print the version, and what this machine can use",
-    .description = "The first line is the version alone. Then the compiler, the instruction sets that --cpu takes on this "
-                   "machine (the first is the default), and the physical cores (the default of --threads).",
+    .description =
+        "The first line is the version alone. Then the compiler, the instruction sets that --cpu takes on this "
+        "machine (the first is the default), and the physical cores (the default of --threads).",
     .examples = "  gemmule version\n  gemmule version --json\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

@@ -40,8 +40,6 @@ INLINE float dot_row(load_wide load, size_t size, const uint8_t *w, const float 
     wide_f a = wide_zero(), b = wide_zero(), c = wide_zero(), d = wide_zero();
     size_t i = 0;
     for (; i + 4 * WIDE <= n; i += 4 * WIDE) {
-        prefetch(w + i * size + 4096);
-        if (size * WIDE * 4 > 64) prefetch(w + i * size + 4096 + 64);
         a = wide_fma(load(w + i * size), wide_load(x + i), a);
         b = wide_fma(load(w + (i + WIDE) * size), wide_load(x + i + WIDE), b);
         c = wide_fma(load(w + (i + 2 * WIDE) * size), wide_load(x + i + 2 * WIDE), c);

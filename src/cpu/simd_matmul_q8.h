@@ -3,7 +3,8 @@
  * With w = scale · (q − bias) + offset and x = d · p, a group's part of the sum is
  *     scale · d · Σ q p + (offset − bias · scale) · s,   s = d · Σ p,
  * where Σ q p is an integer; the second terms of 8 groups are one multiply-add. Rows are split into units of 256 values;
- * what is left at a row's end is padded with zeros. For many columns see simd_panels.h. */
+ * what is left at a row's end is padded with zeros. There is no prefetching by hand: the processor sees one long stream, and
+ * hints at any distance made it slower. For many columns see simd_panels.h. */
 
 #ifndef GM_CPU_SIMD_MATMUL_Q8_H
 #define GM_CPU_SIMD_MATMUL_Q8_H
@@ -39,7 +40,6 @@ typedef struct {
 enum {
     UNIT            = 256,
     MOST_UNIT_BYTES = 8 * 34,
-    PREFETCH_AHEAD  = 4096, /* bytes; the processor's own prefetcher stops at a page's end */
 };
 
 /* One column of x. A last unit that is not full stands in `tail`, padded. */
@@ -62,11 +62,11 @@ INLINE q8_column q8_advance(q8_column x, size_t values) {
     return (q8_column){ x.q + values, x.d + values / 32, x.s + values / 16 };
 }
 
-INLINE q8_column q8_pad(q8_unit *unit, q8_column x, size_t values) {
+INLINE q8_column q8_pad(unpack_traits t, q8_unit *unit, q8_column x, size_t values) {
     memset(unit, 0, sizeof *unit);
     memcpy(unit->q, x.q, values);
     memcpy(unit->d, x.d, values / 32 * sizeof *x.d);
-    memcpy(unit->s, x.s, values / 16 * sizeof *x.s);
+    memcpy(unit->s, x.s, values / (unsigned)t.group * sizeof *x.s);
     return (q8_column){ unit->q, unit->d, unit->s };
 }
 
@@ -74,61 +74,75 @@ INLINE float *y_column_of(const matmul_job *job, size_t column) {
     return job->y + (job->y_index ? (size_t)job->y_index[column] : column) * job->y_stride;
 }
 
-/* The sums of a row on their way; two of each hide the latency of an addition. */
+/* The sums of a row on their way; two of the first kind hide the latency of an addition. */
 typedef struct {
     f32x8 products[2], rest;
 } row_sums;
 
-INLINE i32x8 dot_of(unpack_traits t, b32 w, const int8_t *x) {
-    return t.is_signed ? dot_signed(i32_zero(), w, b_load(x)) : dot(i32_zero(), w, b_load(x));
+INLINE f32x8 dot_of(unpack_traits t, b32 w, const int8_t *x) {
+    return f32_from_i32(t.is_signed ? dot_signed(i32_zero(), w, b_load(x)) : dot(i32_zero(), w, b_load(x)));
+}
+
+/* Formats with groups of 32: x.s has one sum for each (see sums_of_32). */
+INLINE void add_groups_of_32(unpack_traits t, row_sums *sums, const unpacked *u, q8_column x) {
+    f32x8_lanes scale;
+    f32_to_lanes(&scale, f32_mul(u->scale[0], f32_load(x.d)));
+    if (t.offset || t.bias) sums->rest = f32_fma(t.offset ? u->offset[0] : u->scale[0], f32_load(x.s), sums->rest);
+#define ADD(i)                                                                                                         \
+    sums->products[i % 2] = f32_fma(dot_of(t, u->q[i], x.q + 32 * i), f32_lane(&scale, i), sums->products[i % 2]);
+    ADD(0) ADD(1) ADD(2) ADD(3) ADD(4) ADD(5) ADD(6) ADD(7)
+#undef ADD
+}
+
+INLINE void add_groups_of_16(unpack_traits t, row_sums *sums, const unpacked *u, q8_column x) {
+    const f32x8 d = f32_load(x.d);
+    const f32x8 low = f32_mul(u->scale[0], f32_double_low(d)), high = f32_mul(u->scale[1], f32_double_high(d));
+    sums->rest = f32_fma(t.offset ? u->offset[0] : u->scale[0], f32_load(x.s), sums->rest);
+    sums->rest = f32_fma(t.offset ? u->offset[1] : u->scale[1], f32_load(x.s + 8), sums->rest);
+#define ADD(i)                                                                                                         \
+    sums->products[i % 2] = f32_fma(dot_of(t, u->q[i], x.q + 32 * i), f32_pick_pair(i < 4 ? low : high, i % 4),       \
+                                    sums->products[i % 2]);
+    ADD(0) ADD(1) ADD(2) ADD(3) ADD(4) ADD(5) ADD(6) ADD(7)
+#undef ADD
 }
 
 INLINE void add_unit(unpack_traits t, row_sums *sums, const uint8_t *w, q8_column x) {
     unpacked u;
     t.unpack(&u, w);
-    const f32x8 d = f32_load(x.d);
-    if (t.group == 32) {
-        const f32x8 scale = f32_mul(u.scale[0], d);
-#define ADD(i)                                                                                                         \
-    sums->products[i % 2] =                                                                                            \
-        f32_fma(f32_from_i32(dot_of(t, u.q[i], x.q + 32 * i)), f32_pick(scale, i), sums->products[i % 2]);
-        ADD(0) ADD(1) ADD(2) ADD(3) ADD(4) ADD(5) ADD(6) ADD(7)
-#undef ADD
-        if (t.offset || t.bias) {
-            const f32x8 s = f32_add_pairs(f32_load(x.s), f32_load(x.s + 8));
-            sums->rest    = f32_fma(t.offset ? u.offset[0] : u.scale[0], s, sums->rest);
-        }
-        return;
-    }
-    const f32x8 scale_low = f32_mul(u.scale[0], f32_double_low(d)), scale_high = f32_mul(u.scale[1], f32_double_high(d));
-#define ADD(i)                                                                                                         \
-    sums->products[i % 2] = f32_fma(f32_from_i32(dot_of(t, u.q[i], x.q + 32 * i)),                                     \
-                                    f32_pick_pair(i < 4 ? scale_low : scale_high, i % 4), sums->products[i % 2]);
-    ADD(0) ADD(1) ADD(2) ADD(3) ADD(4) ADD(5) ADD(6) ADD(7)
-#undef ADD
-    sums->rest = f32_fma(t.offset ? u.offset[0] : u.scale[0], f32_load(x.s), sums->rest);
-    sums->rest = f32_fma(t.offset ? u.offset[1] : u.scale[1], f32_load(x.s + 8), sums->rest);
+    if (t.group == 32) add_groups_of_32(t, sums, &u, x);
+    else add_groups_of_16(t, sums, &u, x);
 }
 
 INLINE float total(unpack_traits t, const row_sums *sums) {
     const f32x8 products = f32_add(sums->products[0], sums->products[1]);
+    if (!t.offset && !t.bias) return f32_sum(products);
     return f32_sum(f32_fma(sums->rest, f32_set(t.offset ? 1 : -(float)t.bias), products));
 }
 
+/* The sums of x over 16 values become sums over 32, when groups are that long. */
+INLINE const float *sums_of_32(unpack_traits t, const matmul_job *job, q8_column x, float *scratch) {
+    if (t.group == 16) return x.s;
+    for (size_t i = 0; i < job->k / 32; i++) scratch[i] = x.s[2 * i] + x.s[2 * i + 1];
+    return scratch;
+}
+
+INLINE q8_column unit_of(unpack_traits t, q8_column x, size_t unit) {
+    return (q8_column){ x.q + unit * UNIT, x.d + unit * UNIT / 32, x.s + unit * UNIT / (unsigned)t.group };
+}
+
 /* Rows [first, last) times one column. */
-INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first, size_t last, size_t column) {
-    const q8_column x = q8_column_of(job, column);
-    const size_t    units = job->k / UNIT, rest = job->k % UNIT;
-    float          *y = y_column_of(job, column);
+INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first, size_t last, size_t column,
+                            float *scratch) {
+    const size_t units = job->k / UNIT, rest = job->k % UNIT;
+    float       *y = y_column_of(job, column);
+    q8_column    x = q8_column_of(job, column);
+    x.s            = sums_of_32(t, job, x, scratch);
     q8_unit         x_unit;
-    const q8_column x_rest = rest ? q8_pad(&x_unit, q8_advance(x, units * UNIT), rest) : x;
+    const q8_column x_rest = rest ? q8_pad(t, &x_unit, unit_of(t, x, units), rest) : x;
     for (size_t row = first; row < last; row++) {
         const uint8_t *w    = job->w + row * job->row_bytes;
         row_sums       sums = { { f32_zero(), f32_zero() }, f32_zero() };
-        for (size_t i = 0; i < units; i++, w += t.unit_bytes) {
-            for (size_t line = 0; line < t.unit_bytes; line += 64) prefetch(w + PREFETCH_AHEAD + line);
-            add_unit(t, &sums, w, q8_advance(x, i * UNIT));
-        }
+        for (size_t i = 0; i < units; i++, w += t.unit_bytes) add_unit(t, &sums, w, unit_of(t, x, i));
         if (rest) {
             uint8_t padded[MOST_UNIT_BYTES] = { 0 };
             memcpy(padded, w, rest * t.unit_bytes / UNIT);
@@ -139,15 +153,15 @@ INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first
 }
 
 /* A few columns take turns on a few rows, which then are still in the cache. */
-INLINE void multiply_columns(unpack_traits t, const matmul_job *job, size_t first, size_t last) {
+INLINE void multiply_columns(unpack_traits t, const matmul_job *job, size_t first, size_t last, float *scratch) {
     enum { ROWS = 8 };
     if (job->columns == 1) {
-        multiply_column(t, job, first, last, 0);
+        multiply_column(t, job, first, last, 0, scratch);
         return;
     }
     for (size_t row = first; row < last; row += ROWS)
         for (size_t column = 0; column < job->columns; column++)
-            multiply_column(t, job, row, min_size(row + ROWS, last), column);
+            multiply_column(t, job, row, min_size(row + ROWS, last), column, scratch);
 }
 
 #endif

@@ -223,8 +223,7 @@ INLINE void multiply_columns_by_panels(unpack_traits t, const matmul_job *job, s
 /* One pair of functions for each type, with the type's traits as constants. */
 #define DEFINE_MATMUL(type, traits)                                                                                    \
     static void few_columns_##type(const matmul_job *job, size_t first, size_t last, void *scratch) {                  \
-        (void)scratch;                                                                                                 \
-        multiply_columns(traits, job, first, last);                                                                    \
+        multiply_columns(traits, job, first, last, scratch);                                                           \
     }                                                                                                                  \
     static void many_columns_##type(const matmul_job *job, size_t first, size_t last, void *scratch) {                 \
         for (size_t column = 0; column < job->columns; column += MOST_TILES * TILE)                                    \

@@ -91,8 +91,10 @@ INLINE void k_scales(unpacked *u, const uint8_t *p) {
     const uint32_t a = load_u32(p + 4), b = load_u32(p + 8), c = load_u32(p + 12);
     const uint64_t scale_low = a & 0x3f3f3f3f, scale_high = (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030);
     const uint64_t minimum_low = b & 0x3f3f3f3f, minimum_high = (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030);
-    u->scale[0]  = f32_mul(f32_set_f16(p), f32_from_u8(scale_low | scale_high << 32));
-    u->offset[0] = f32_sub(f32_zero(), f32_mul(f32_set_f16(p + 2), f32_from_u8(minimum_low | minimum_high << 32)));
+    f32x8          d, minus_d_min;
+    f32_set_two_f16(&d, &minus_d_min, load_u32(p) ^ 0x80000000);
+    u->scale[0]  = f32_mul(d, f32_from_u8(scale_low | scale_high << 32));
+    u->offset[0] = f32_mul(minus_d_min, f32_from_u8(minimum_low | minimum_high << 32));
 }
 
 INLINE void simd_unpack_q4_k(unpacked *u, const uint8_t *p) {
@@ -128,11 +130,12 @@ INLINE void simd_unpack_q6_k(unpacked *u, const uint8_t *p) {
 
 INLINE void simd_unpack_q2_k(unpacked *u, const uint8_t *p) {
     const uint64_t nibbles = 0x0f0f0f0f0f0f0f0f, a = load_u64(p), b = load_u64(p + 8);
-    const f32x8    d = f32_set_f16(p + 80), d_min = f32_sub(f32_zero(), f32_set_f16(p + 82));
+    f32x8          d, minus_d_min;
+    f32_set_two_f16(&d, &minus_d_min, load_u32(p + 80) ^ 0x80000000);
     u->scale[0]  = f32_mul(d, f32_from_u8(a & nibbles));
     u->scale[1]  = f32_mul(d, f32_from_u8(b & nibbles));
-    u->offset[0] = f32_mul(d_min, f32_from_u8(a >> 4 & nibbles));
-    u->offset[1] = f32_mul(d_min, f32_from_u8(b >> 4 & nibbles));
+    u->offset[0] = f32_mul(minus_d_min, f32_from_u8(a >> 4 & nibbles));
+    u->offset[1] = f32_mul(minus_d_min, f32_from_u8(b >> 4 & nibbles));
     EIGHT_TIMES(u, b_and(b_right(b_load(p + 16 + i / 4 * 32), 2 * (i % 4)), b_set(3)));
 }
 

@@ -5,8 +5,6 @@
 
 #include "cpu/vec_x86.h"
 
-#include "cpu/vec_wide8.h"
-
 /* Signed weights stay signed: dot_signed moves their sign to the other factor. */
 enum { SIGNED_BIAS = 0 };
 INLINE b32 b_signed(b32 a) { return a; }
@@ -26,6 +24,10 @@ INLINE b32 b_bits(uint32_t bits) {
     const __m256i bytes  = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), spread);
     return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
 }
+
+INLINE f32x8 f32_from_f16_apart(const uint8_t *p, size_t stride) { return _mm256_cvtph_ps(halves_apart(p, stride)); }
+
+#include "cpu/vec_wide8.h"
 
 INLINE wide_i wide_i_load(const void *p) { return _mm256_loadu_si256(p); }
 INLINE wide_i wide_i_set(int32_t a) { return _mm256_set1_epi32(a); }

@@ -16,6 +16,24 @@ INLINE i32x8 dot_signed(i32x8 acc, b32 w, b32 x) { return _mm256_dpbusd_epi32(ac
 /* 32 bits as 32 bytes: 0 or 255. */
 INLINE b32 b_bits(uint32_t bits) { return _mm256_movm_epi8(bits); }
 
+/* Eight halves, `stride` bytes apart. Where two registers of words hold them all (Q4_0: words 0, 9, … 63), or three, one
+ * or two permutations fetch them. */
+INLINE f32x8 f32_from_f16_apart(const uint8_t *p, size_t stride) {
+    if (stride == 18) {
+        const __m512i index = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63));
+        const __m512i words = _mm512_permutex2var_epi16(_mm512_loadu_si512(p), index, _mm512_loadu_si512(p + 64));
+        return _mm256_cvtph_ps(_mm512_castsi512_si128(words));
+    }
+    if (stride == 22) {
+        const __m512i first = _mm512_castsi128_si512(_mm_setr_epi16(0, 11, 22, 33, 44, 55, 0, 0));
+        const __m512i last  = _mm512_castsi128_si512(_mm_setr_epi16(0, 1, 2, 3, 4, 5, 32 + 10, 32 + 21));
+        const __m512i words = _mm512_permutex2var_epi16(_mm512_loadu_si512(p), first, _mm512_loadu_si512(p + 64));
+        return _mm256_cvtph_ps(_mm512_castsi512_si128(
+            _mm512_permutex2var_epi16(words, last, _mm512_loadu_si512(p + 112))));
+    }
+    return _mm256_cvtph_ps(halves_apart(p, stride));
+}
+
 enum { WIDE = 16 };
 typedef __m512  wide_f;
 typedef __m512i wide_i;

@@ -48,18 +48,19 @@ INLINE float32x4_t quad_pick(float32x4_t a, int lane) {
     return lane == 0 ? vdupq_laneq_f32(a, 0) : lane == 1 ? vdupq_laneq_f32(a, 1) : lane == 2 ? vdupq_laneq_f32(a, 2)
                                                                                              : vdupq_laneq_f32(a, 3);
 }
-INLINE f32x8 f32_pick(f32x8 a, int lane) {
-    const float32x4_t one = quad_pick(lane < 4 ? a.low : a.high, lane % 4);
+typedef f32x8 f32x8_lanes;
+INLINE void  f32_to_lanes(f32x8_lanes *out, f32x8 a) { *out = a; }
+INLINE f32x8 f32_lane(const f32x8_lanes *a, int lane) {
+    const float32x4_t one = quad_pick(lane < 4 ? a->low : a->high, lane % 4);
     return (f32x8){ one, one };
 }
 INLINE f32x8 f32_pick_pair(f32x8 a, int i) {
     const float32x4_t quad = i < 2 ? a.low : a.high;
     return (f32x8){ quad_pick(quad, i % 2 * 2), quad_pick(quad, i % 2 * 2 + 1) };
 }
-/* Lanes 0..3, or 4..7, each twice; sums of neighbours in a, then in b. */
+/* Lanes 0..3, or 4..7, each twice. */
 INLINE f32x8 f32_double_low(f32x8 a) { return (f32x8){ vzip1q_f32(a.low, a.low), vzip2q_f32(a.low, a.low) }; }
 INLINE f32x8 f32_double_high(f32x8 a) { return (f32x8){ vzip1q_f32(a.high, a.high), vzip2q_f32(a.high, a.high) }; }
-INLINE f32x8 f32_add_pairs(f32x8 a, f32x8 b) { return (f32x8){ vpaddq_f32(a.low, a.high), vpaddq_f32(b.low, b.high) }; }
 
 /* ---- conversions ---- */
 
@@ -94,6 +95,11 @@ INLINE f32x8 f32_from_bf16(const void *p) {
 }
 /* One half in all lanes. */
 INLINE f32x8 f32_set_f16(const uint8_t *p) { return f32_of_halves(vdupq_n_u16(load_u16(p))); }
+/* Two halves in all lanes of two registers. */
+INLINE void f32_set_two_f16(f32x8 *a, f32x8 *b, uint32_t halves) {
+    *a = f32_of_halves(vdupq_n_u16((uint16_t)halves));
+    *b = f32_of_halves(vdupq_n_u16((uint16_t)(halves >> 16)));
+}
 /* Eight halves, `stride` bytes apart. */
 INLINE f32x8 f32_from_f16_apart(const uint8_t *p, size_t stride) {
     uint16x8_t h = vdupq_n_u16(load_u16(p));
@@ -217,6 +223,5 @@ INLINE wide_i wide_dot(wide_i acc, wide_i w, int32_t x) {
 }
 INLINE wide_i wide_dot_signed(wide_i acc, wide_i w, int32_t x) { return wide_dot(acc, w, x); }
 
-INLINE void prefetch(const void *p) { __builtin_prefetch(p); }
 
 #endif

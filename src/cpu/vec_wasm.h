@@ -58,26 +58,22 @@ INLINE v128_t quad_pick(v128_t a, int lane) {
            : lane == 2 ? wasm_i32x4_shuffle(a, a, 2, 2, 2, 2)
                        : wasm_i32x4_shuffle(a, a, 3, 3, 3, 3);
 }
-INLINE f32x8 f32_pick(f32x8 a, int lane) {
-    const v128_t one = quad_pick(lane < 4 ? a.low : a.high, lane % 4);
+typedef f32x8 f32x8_lanes;
+INLINE void  f32_to_lanes(f32x8_lanes *out, f32x8 a) { *out = a; }
+INLINE f32x8 f32_lane(const f32x8_lanes *a, int lane) {
+    const v128_t one = quad_pick(lane < 4 ? a->low : a->high, lane % 4);
     return (f32x8){ one, one };
 }
 INLINE f32x8 f32_pick_pair(f32x8 a, int i) {
     const v128_t quad = i < 2 ? a.low : a.high;
     return (f32x8){ quad_pick(quad, i % 2 * 2), quad_pick(quad, i % 2 * 2 + 1) };
 }
-/* Lanes 0..3, or 4..7, each twice; sums of neighbours in a, then in b. */
+/* Lanes 0..3, or 4..7, each twice. */
 INLINE f32x8 quad_double(v128_t a) {
     return (f32x8){ wasm_i32x4_shuffle(a, a, 0, 0, 1, 1), wasm_i32x4_shuffle(a, a, 2, 2, 3, 3) };
 }
 INLINE f32x8  f32_double_low(f32x8 a) { return quad_double(a.low); }
 INLINE f32x8  f32_double_high(f32x8 a) { return quad_double(a.high); }
-INLINE v128_t add_neighbours(v128_t a, v128_t b) {
-    return wasm_f32x4_add(wasm_i32x4_shuffle(a, b, 0, 2, 4, 6), wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
-}
-INLINE f32x8 f32_add_pairs(f32x8 a, f32x8 b) {
-    return (f32x8){ add_neighbours(a.low, a.high), add_neighbours(b.low, b.high) };
-}
 
 /* ---- conversions ---- */
 
@@ -132,6 +128,13 @@ INLINE f32x8 f32_from_bf16(const void *p) {
 INLINE f32x8 f32_set_f16(const uint8_t *p) {
     const v128_t one = quad_of_halves(wasm_i32x4_splat(load_u16(p)));
     return (f32x8){ one, one };
+}
+/* Two halves in all lanes of two registers. */
+INLINE void f32_set_two_f16(f32x8 *a, f32x8 *b, uint32_t halves) {
+    const v128_t low = quad_of_halves(wasm_i32x4_splat((int32_t)(halves & 0xffff)));
+    const v128_t high = quad_of_halves(wasm_i32x4_splat((int32_t)(halves >> 16)));
+    *a = (f32x8){ low, low };
+    *b = (f32x8){ high, high };
 }
 /* Eight halves, `stride` bytes apart. */
 INLINE f32x8 f32_from_f16_apart(const uint8_t *p, size_t stride) {
@@ -255,6 +258,5 @@ INLINE wide_i wide_dot(wide_i acc, wide_i w, int32_t x) {
 }
 INLINE wide_i wide_dot_signed(wide_i acc, wide_i w, int32_t x) { return wide_dot(acc, w, x); }
 
-INLINE void prefetch(const void *p) { (void)p; } /* there is no such instruction */
 
 #endif

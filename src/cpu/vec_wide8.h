@@ -1,5 +1,4 @@
-/* The wide words where a wide register is the 8-lane one. A vocabulary includes this after its own types; it must have
- * wide_dot and wide_dot_signed itself. */
+/* The wide words where a wide register is the 8-lane one: included by a vocabulary after its 8-lane words. */
 
 #ifndef GM_CPU_VEC_WIDE8_H
 #define GM_CPU_VEC_WIDE8_H
@@ -19,5 +18,6 @@ INLINE float  wide_sum(wide_f a) { return f32_sum(a); }
 INLINE wide_f wide_from_f16(const void *p) { return f32_from_f16(p); }
 INLINE wide_f wide_from_bf16(const void *p) { return f32_from_bf16(p); }
 INLINE wide_f wide_from_i(wide_i a) { return f32_from_i32(a); }
+
 
 #endif

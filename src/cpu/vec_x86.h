@@ -42,18 +42,22 @@ INLINE float f32_most(f32x8 a) {
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* Lane `lane` in all lanes; lanes 2i and 2i + 1 in four lanes each. */
-INLINE f32x8 f32_pick(f32x8 a, int lane) { return _mm256_permutevar8x32_ps(a, _mm256_set1_epi32(lane)); }
+/* One lane in all lanes, many times: through memory, because loads broadcast for free while permutations queue up. The
+ * barrier keeps the compiler from seeing through it. */
+typedef struct { float lane[8]; } f32x8_lanes;
+INLINE void f32_to_lanes(f32x8_lanes *out, f32x8 a) {
+    _mm256_storeu_ps(out->lane, a);
+    __asm__("" : "+m"(*out));
+}
+INLINE f32x8 f32_lane(const f32x8_lanes *a, int lane) { return _mm256_set1_ps(a->lane[lane]); }
+/* Lanes 2i and 2i + 1 in four lanes each. */
 INLINE f32x8 f32_pick_pair(f32x8 a, int i) {
     const int low = 2 * i, high = 2 * i + 1;
     return _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(low, low, low, low, high, high, high, high));
 }
-/* Lanes 0..3, or 4..7, each twice; sums of neighbours in a, then in b. */
+/* Lanes 0..3, or 4..7, each twice. */
 INLINE f32x8 f32_double_low(f32x8 a) { return _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)); }
 INLINE f32x8 f32_double_high(f32x8 a) { return _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)); }
-INLINE f32x8 f32_add_pairs(f32x8 a, f32x8 b) {
-    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_hadd_ps(a, b)), 0xd8));
-}
 
 /* ---- conversions ---- */
 
@@ -78,8 +82,14 @@ INLINE f32x8 f32_from_bf16(const void *p) {
 }
 /* One half in all lanes. */
 INLINE f32x8 f32_set_f16(const uint8_t *p) { return _mm256_cvtph_ps(_mm_set1_epi16((short)load_u16(p))); }
+/* Two halves in all lanes of two registers. */
+INLINE void f32_set_two_f16(f32x8 *a, f32x8 *b, uint32_t halves) {
+    const __m128 both = _mm_cvtph_ps(_mm_cvtsi32_si128((int)halves));
+    *a                = _mm256_broadcastss_ps(both);
+    *b                = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
+}
 /* Eight halves, `stride` bytes apart. */
-INLINE f32x8 f32_from_f16_apart(const uint8_t *p, size_t stride) {
+INLINE __m128i halves_apart(const uint8_t *p, size_t stride) {
     __m128i h = _mm_cvtsi32_si128(load_u16(p));
     h         = _mm_insert_epi16(h, load_u16(p + 1 * stride), 1);
     h         = _mm_insert_epi16(h, load_u16(p + 2 * stride), 2);
@@ -88,7 +98,7 @@ INLINE f32x8 f32_from_f16_apart(const uint8_t *p, size_t stride) {
     h         = _mm_insert_epi16(h, load_u16(p + 5 * stride), 5);
     h         = _mm_insert_epi16(h, load_u16(p + 6 * stride), 6);
     h         = _mm_insert_epi16(h, load_u16(p + 7 * stride), 7);
-    return _mm256_cvtph_ps(h);
+    return h;
 }
 /* Four times 8 integers from -128 to 127 as 32 bytes. */
 INLINE void i32_to_bytes(int8_t *out, i32x8 a, i32x8 b, i32x8 c, i32x8 d) {
@@ -121,8 +131,8 @@ INLINE b32  b_right(b32 a, int n) { return _mm256_srli_epi16(a, n); }
 INLINE b32  b_left(b32 a, int n) { return _mm256_slli_epi16(a, n); }
 /* 16 bytes: their low nibbles, then their high ones. */
 INLINE b32 b_nibbles(const uint8_t *p) {
-    const __m128i a = _mm_loadu_si128((const __m128i *)p);
-    return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(a, 4), a), _mm256_set1_epi8(15));
+    const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_and_si256(_mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)), _mm256_set1_epi8(15));
 }
 /* table[index] for indices below 16. */
 INLINE b32 b_look_up(const int8_t *table, b32 index) {

@@ -24,11 +24,12 @@ static bool part_path(const char *path, uint32_t number, uint32_t count, buffer 
 static gm_status open_other_parts(gguf *g, const char *path, buffer *other, error *e) {
     for (uint32_t i = 1; i < gguf_parts(g); i++) {
         if (!part_path(path, i, gguf_parts(g), other)) {
-            return fail(e, GM_BAD_FILE, "the model is split into %u parts (split.count), so its name must end with -00001-of-%05u.gguf",
+            return fail(e, GM_BAD_FILE,
+                        "the model is split into %u parts (split.count), so its name must end with -00001-of-%05u.gguf",
                         gguf_parts(g), gguf_parts(g));
         }
         if (other->failed) return fail_memory(e, "a path", strlen(path));
-        source *part = NULL;
+        source   *part = NULL;
         gm_status status = source_file(other->data, &part, e);
         if (!status) status = gguf_add_part(g, part, e);
         if (!status) status = gguf_step(g, e);
@@ -39,9 +40,9 @@ static gm_status open_other_parts(gguf *g, const char *path, buffer *other, erro
 
 gm_status gguf_open_file(const char *path, gguf **out, error *e) {
     *out = NULL;
-    source *first = NULL;
-    gguf *g = NULL;
-    error inner = { 0 };
+    source   *first = NULL;
+    gguf     *g = NULL;
+    error     inner = { 0 };
     gm_status status = source_file(path, &first, e);
     if (status) return status;
     status = gguf_new(first, &g, &inner);
@@ -59,13 +60,14 @@ gm_status gguf_open_file(const char *path, gguf **out, error *e) {
 
 gm_status gguf_open_memory(const void *data, uint64_t length, gguf **out, error *e) {
     *out = NULL;
-    source *first = NULL;
-    gguf *g = NULL;
+    source   *first = NULL;
+    gguf     *g = NULL;
     gm_status status = source_memory(data, length, &first, e);
     if (!status) status = gguf_new(first, &g, e);
     if (!status) status = gguf_step(g, e);
     if (!status && gguf_parts(g) > 1) {
-        status = fail(e, GM_UNSUPPORTED, "the model is split into %u parts (split.count); bytes in memory must be whole", gguf_parts(g));
+        status = fail(e, GM_UNSUPPORTED,
+                      "the model is split into %u parts (split.count); bytes in memory must be whole", gguf_parts(g));
     }
     if (status) {
         gguf_free(g);

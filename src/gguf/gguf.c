@@ -7,7 +7,7 @@
 gm_status gguf_step(gguf *g, error *e) {
     if (g->failed) return fail(e, g->failed, "the file was refused before");
     while (g->parts_read < g->part_count) {
-        part *p = &g->parts[g->parts_read];
+        part     *p = &g->parts[g->parts_read];
         gm_status status = part_read(p, e);
         if (status == GM_AGAIN) return status;
         if (!status) status = part_finish(g, p, e);
@@ -32,9 +32,9 @@ static gm_status add_part(gguf *g, source *from, error *e) {
 
 gm_status gguf_new(source *first, gguf **out, error *e) {
     *out = NULL;
-    gguf *g = calloc(1, sizeof *g);
+    gguf     *g = calloc(1, sizeof *g);
     gm_status status = g ? add_part(g, first, e) : fail_memory(e, "a model file", sizeof *g);
-    if (status) {
+    if (!g || status) {
         source_free(first);
         free(g);
         return status;
@@ -44,12 +44,14 @@ gm_status gguf_new(source *first, gguf **out, error *e) {
     return GM_OK;
 }
 
-gm_status gguf_add_part(gguf *g, source *from, error *e) {
+gm_status gguf_add_part(gguf *g, source *part, error *e) {
     gm_status status = GM_OK;
-    if (g->failed || g->parts_read < g->part_count) status = fail(e, GM_BAD_ARGUMENT, "the part before is not read yet");
-    else if (g->part_count == g->part_total) status = fail(e, GM_BAD_ARGUMENT, "the model has %u parts, all are there", g->part_total);
-    else status = add_part(g, from, e);
-    if (status) source_free(from);
+    if (g->failed || g->parts_read < g->part_count)
+        status = fail(e, GM_BAD_ARGUMENT, "the part before is not read yet");
+    else if (g->part_count == g->part_total)
+        status = fail(e, GM_BAD_ARGUMENT, "the model has %u parts, all are there", g->part_total);
+    else status = add_part(g, part, e);
+    if (status) source_free(part);
     return status;
 }
 
@@ -81,7 +83,9 @@ uint32_t gguf_version(const gguf *g) { return g->parts[0].version; }
 
 size_t gguf_value_count(const gguf *g) { return g->parts[0].value_count; }
 
-const gguf_value *gguf_value_at(const gguf *g, size_t i) { return i < g->parts[0].value_count ? &g->parts[0].values[i] : NULL; }
+const gguf_value *gguf_value_at(const gguf *g, size_t i) {
+    return i < g->parts[0].value_count ? &g->parts[0].values[i] : NULL;
+}
 
 const gguf_value *gguf_find(const gguf *g, const char *key) { return part_find(&g->parts[0], key); }
 

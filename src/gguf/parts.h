@@ -18,9 +18,9 @@ typedef struct {
 
 typedef struct {
     source        *from;
-    uint32_t       number;      /* 0 for the first */
-    const uint8_t *head;        /* the whole source, or what of its beginning has come */
-    uint8_t       *collected;   /* our own copy, for a source in pieces */
+    uint32_t       number;    /* 0 for the first */
+    const uint8_t *head;      /* the whole source, or what of its beginning has come */
+    uint8_t       *collected; /* our own copy, for a source in pieces */
     uint64_t       head_length, capacity;
     stage          stage;
     uint64_t       at, values_left, tensors_left, strings_left;

@@ -59,7 +59,7 @@ static void dequantise_q4_1(float *out, const void *in, size_t blocks) {
 static void dequantise_q5_0(float *out, const void *in, size_t blocks) {
     const uint8_t *b = in;
     for (; blocks; blocks--, b += 22, out += 32) {
-        const float d = read_f16(b);
+        const float    d = read_f16(b);
         const uint32_t high = read_u32(b + 2);
         for (int e = 0; e < 32; e++) out[e] = (float)((nibble(b + 6, e) | (int)(high >> e & 1) << 4) - 16) * d;
     }
@@ -69,7 +69,7 @@ static void dequantise_q5_0(float *out, const void *in, size_t blocks) {
 static void dequantise_q5_1(float *out, const void *in, size_t blocks) {
     const uint8_t *b = in;
     for (; blocks; blocks--, b += 24, out += 32) {
-        const float d = read_f16(b), m = read_f16(b + 2);
+        const float    d = read_f16(b), m = read_f16(b + 2);
         const uint32_t high = read_u32(b + 4);
         for (int e = 0; e < 32; e++) out[e] = (float)(nibble(b + 8, e) | (int)(high >> e & 1) << 4) * d + m;
     }
@@ -96,7 +96,7 @@ static void dequantise_iq4_nl(float *out, const void *in, size_t blocks) {
 /* 2^(exponent − 128); the two smallest are subnormal. */
 static float mxfp4_scale(uint8_t exponent) {
     const uint32_t bits = exponent < 2 ? 0x200000u << exponent : (uint32_t)(exponent - 1) << 23;
-    float scale;
+    float          scale;
     memcpy(&scale, &bits, sizeof scale);
     return scale;
 }
@@ -130,7 +130,7 @@ static void dequantise_q4_k(float *out, const void *in, size_t blocks) {
         const float d = read_f16(b), dmin = read_f16(b + 2);
         for (int s = 0; s < 8; s++, out += 32) {
             const uint8_t *qs = b + 16 + 32 * (s / 2);
-            int scale, minimum;
+            int            scale, minimum;
             scale_and_minimum(b + 4, s, &scale, &minimum);
             const float a = d * (float)scale, m = dmin * (float)minimum;
             for (int c = 0; c < 32; c++) out[c] = a * (float)(qs[c] >> 4 * (s & 1) & 15) - m;
@@ -142,11 +142,11 @@ static void dequantise_q4_k(float *out, const void *in, size_t blocks) {
 static void dequantise_q5_k(float *out, const void *in, size_t blocks) {
     const uint8_t *b = in;
     for (; blocks; blocks--, b += 176) {
-        const float d = read_f16(b), dmin = read_f16(b + 2);
+        const float    d = read_f16(b), dmin = read_f16(b + 2);
         const uint8_t *qh = b + 16;
         for (int s = 0; s < 8; s++, out += 32) {
             const uint8_t *qs = b + 48 + 32 * (s / 2);
-            int scale, minimum;
+            int            scale, minimum;
             scale_and_minimum(b + 4, s, &scale, &minimum);
             const float a = d * (float)scale, m = dmin * (float)minimum;
             for (int c = 0; c < 32; c++) {
@@ -167,8 +167,8 @@ static void dequantise_q6_k(float *out, const void *in, size_t blocks) {
         for (int h = 0; h < 2; h++) {
             for (int g = 0; g < 4; g++, out += 32) {
                 const uint8_t *ql = b + 64 * h + 32 * (g & 1), *qh = b + 128 + 32 * h;
-                const int8_t *scales = (const int8_t *)(b + 192 + 8 * h + 2 * g);
-                const float a[2] = { d * (float)scales[0], d * (float)scales[1] };
+                const int8_t  *scales = (const int8_t *)(b + 192 + 8 * h + 2 * g);
+                const float    a[2] = { d * (float)scales[0], d * (float)scales[1] };
                 for (int l = 0; l < 32; l++) {
                     const int low = g < 2 ? ql[l] & 15 : ql[l] >> 4, high = qh[l] >> 2 * g & 3;
                     out[l] = a[l / 16] * (float)((low | high << 4) - 32);
@@ -186,8 +186,8 @@ static void dequantise_q2_k(float *out, const void *in, size_t blocks) {
         for (int h = 0; h < 2; h++) {
             for (int g = 0; g < 4; g++, out += 32) {
                 const uint8_t *scales = b + 8 * h + 2 * g, *qs = b + 16 + 32 * h;
-                const float a[2] = { d * (float)(scales[0] & 15), d * (float)(scales[1] & 15) };
-                const float m[2] = { dmin * (float)(scales[0] >> 4), dmin * (float)(scales[1] >> 4) };
+                const float    a[2] = { d * (float)(scales[0] & 15), d * (float)(scales[1] & 15) };
+                const float    m[2] = { dmin * (float)(scales[0] >> 4), dmin * (float)(scales[1] >> 4) };
                 for (int l = 0; l < 32; l++) out[l] = a[l / 16] * (float)(qs[l] >> 2 * g & 3) - m[l / 16];
             }
         }
@@ -208,8 +208,8 @@ static void dequantise_q3_k(float *out, const void *in, size_t blocks) {
         for (int h = 0; h < 2; h++) {
             for (int g = 0; g < 4; g++, out += 32) {
                 const uint8_t *mask = b, *qs = b + 32 + 32 * h;
-                const int k = 8 * h + 2 * g;
-                const float a[2] = { d * (float)q3_k_scale(b + 96, k), d * (float)q3_k_scale(b + 96, k + 1) };
+                const int      k = 8 * h + 2 * g;
+                const float    a[2] = { d * (float)q3_k_scale(b + 96, k), d * (float)q3_k_scale(b + 96, k + 1) };
                 for (int l = 0; l < 32; l++) {
                     const int q = (qs[l] >> 2 * g & 3) - (mask[l] >> (4 * h + g) & 1 ? 0 : 4);
                     out[l] = a[l / 16] * (float)q;
@@ -224,9 +224,9 @@ static void dequantise_iq4_xs(float *out, const void *in, size_t blocks) {
     const uint8_t *b = in;
     for (; blocks; blocks--, b += 136) {
         const float d = read_f16(b);
-        const int high = read_u16(b + 2);
+        const int   high = read_u16(b + 2);
         for (int s = 0; s < 8; s++, out += 32) {
-            const int scale = (b[4 + s / 2] >> 4 * (s % 2) & 15) | (high >> 2 * s & 3) << 4;
+            const int   scale = (b[4 + s / 2] >> 4 * (s % 2) & 15) | (high >> 2 * s & 3) << 4;
             const float a = d * (float)(scale - 32);
             for (int e = 0; e < 32; e++) out[e] = a * (float)quant_iq4_values[nibble(b + 8 + 16 * s, e)];
         }

@@ -21,8 +21,8 @@ typedef struct {
     uint64_t    at;
     gm_status   status; /* the first failure sticks; later reads give zeros */
     error      *e;
-    const char *kind;   /* "metadata entry": what is being read, for messages */
-    const char *named;  /* "metadata key": the same, once the name is known */
+    const char *kind;  /* "metadata entry": what is being read, for messages */
+    const char *named; /* "metadata key": the same, once the name is known */
     uint64_t    index, name_at, name_length;
 } cursor;
 
@@ -30,7 +30,7 @@ typedef struct {
 static gm_status bad(cursor *c, gm_status status, const char *format, ...) PRINTF_LIKE(3, 4);
 static gm_status bad(cursor *c, gm_status status, const char *format, ...) {
     if (c->status) return c->status;
-    char what[300], where[260], part_number[24] = "";
+    char    what[300], where[260], part_number[24] = "";
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
@@ -50,7 +50,8 @@ static gm_status bad(cursor *c, gm_status status, const char *format, ...) {
 gm_status part_need(part *p, uint64_t end, error *e) {
     while (p->head_length < end) {
         if (end > MOST_COLLECTED_HEAD) {
-            return fail(e, GM_UNSUPPORTED, "the metadata reaches to byte %llu; at most %d MiB are read from a file that comes in pieces",
+            return fail(e, GM_UNSUPPORTED,
+                        "the metadata reaches to byte %llu; at most %d MiB are read from a file that comes in pieces",
                         (unsigned long long)end, MOST_COLLECTED_HEAD >> 20);
         }
         const uint64_t rest = source_length(p->from) - p->head_length, piece = source_piece(p->from);
@@ -59,7 +60,7 @@ gm_status part_need(part *p, uint64_t end, error *e) {
         if (!bytes) return GM_AGAIN;
         if (p->head_length + n > p->capacity) {
             const uint64_t capacity = p->head_length + n + p->capacity / 2;
-            uint8_t *grown = capacity <= SIZE_MAX ? realloc(p->collected, (size_t)capacity) : NULL;
+            uint8_t       *grown = capacity <= SIZE_MAX ? realloc(p->collected, (size_t)capacity) : NULL;
             if (!grown) return fail_memory(e, "the metadata", capacity);
             p->head = p->collected = grown;
             p->capacity = capacity;
@@ -76,7 +77,8 @@ static const uint8_t *take(cursor *c, uint64_t n, const char *field) {
     if (c->status) return NULL;
     const uint64_t left = source_length(c->p->from) - c->at;
     if (n > left) {
-        bad(c, GM_BAD_FILE, "the file ends inside %s: %llu bytes needed, %llu left", field, (unsigned long long)n, (unsigned long long)left);
+        bad(c, GM_BAD_FILE, "the file ends inside %s: %llu bytes needed, %llu left", field, (unsigned long long)n,
+            (unsigned long long)left);
         return NULL;
     }
     c->status = part_need(c->p, c->at + n, c->e);
@@ -88,14 +90,14 @@ static const uint8_t *take(cursor *c, uint64_t n, const char *field) {
 
 /* GGUF is little endian, and so are the machines that we build for. */
 static uint32_t take_u32(cursor *c, const char *field) {
-    uint32_t value = 0;
+    uint32_t       value = 0;
     const uint8_t *bytes = take(c, sizeof value, field);
     if (bytes) memcpy(&value, bytes, sizeof value);
     return value;
 }
 
 static uint64_t take_u64(cursor *c, const char *field) {
-    uint64_t value = 0;
+    uint64_t       value = 0;
     const uint8_t *bytes = take(c, sizeof value, field);
     if (bytes) memcpy(&value, bytes, sizeof value);
     return value;
@@ -106,7 +108,8 @@ static void take_name(cursor *c, uint64_t longest) {
     if (c->status) return;
     if (!length) bad(c, GM_BAD_FILE, "its name is empty");
     if (length > longest) {
-        bad(c, GM_BAD_FILE, "its name has %llu bytes, at most %llu are allowed", (unsigned long long)length, (unsigned long long)longest);
+        bad(c, GM_BAD_FILE, "its name has %llu bytes, at most %llu are allowed", (unsigned long long)length,
+            (unsigned long long)longest);
     }
     const uint8_t *name = take(c, length, "its name");
     if (!name) return;
@@ -140,7 +143,8 @@ static const char *guess_kind(const uint8_t *magic) {
 static gm_status check_version(cursor *c, uint32_t version) {
     if (version == 2 || version == 3) return GM_OK;
     if (version == 1) return bad(c, GM_UNSUPPORTED, "GGUF version 1 is not read: convert the model again");
-    if (version && !(version & 0xffff)) return bad(c, GM_UNSUPPORTED, "the file is big-endian; only little-endian GGUF is read");
+    if (version && !(version & 0xffff))
+        return bad(c, GM_UNSUPPORTED, "the file is big-endian; only little-endian GGUF is read");
     return bad(c, GM_UNSUPPORTED, "GGUF version %u is not known, only 2 and 3", version);
 }
 
@@ -149,18 +153,20 @@ static uint64_t take_count(cursor *c, const char *field, uint64_t each, uint64_t
     const uint64_t count = take_u64(c, field), left = source_length(c->p->from) - c->at;
     if (c->status) return 0;
     if (count > left / each) {
-        bad(c, GM_BAD_FILE, "%s says %llu, but only %llu bytes follow", field, (unsigned long long)count, (unsigned long long)left);
+        bad(c, GM_BAD_FILE, "%s says %llu, but only %llu bytes follow", field, (unsigned long long)count,
+            (unsigned long long)left);
     } else if (count > most) {
-        bad(c, GM_UNSUPPORTED, "%s says %llu, at most %llu are read", field, (unsigned long long)count, (unsigned long long)most);
+        bad(c, GM_UNSUPPORTED, "%s says %llu, at most %llu are read", field, (unsigned long long)count,
+            (unsigned long long)most);
     }
     return c->status ? 0 : count;
 }
 
 static gm_status read_header(part *p, error *e) {
-    cursor c = { .p = p, .e = e, .kind = "the header" };
+    cursor         c = { .p = p, .e = e, .kind = "the header" };
     const uint8_t *magic = take(&c, 4, "the magic bytes");
     if (!magic) return c.status;
-    if (memcmp(magic, "GGUF", 4)) return bad(&c, GM_BAD_FILE, "this is no GGUF file but %s", guess_kind(magic));
+    if (memcmp(magic, "GGUF", 4) != 0) return bad(&c, GM_BAD_FILE, "this is no GGUF file but %s", guess_kind(magic));
     const uint32_t version = take_u32(&c, "the version");
     if (c.status || check_version(&c, version)) return c.status;
     const uint64_t tensors = take_count(&c, "the tensor count", 8 + 1 + 4 + 8 + 4 + 8, MOST_TENSORS);
@@ -180,7 +186,7 @@ static gm_status read_header(part *p, error *e) {
 static gm_status grow(void **items, size_t item, place **places, size_t count, size_t *capacity, error *e) {
     if (count < *capacity) return GM_OK;
     const size_t more = *capacity ? *capacity * 2 : 64;
-    void *grown = realloc(*items, more * item);
+    void        *grown = realloc(*items, more * item);
     if (!grown) return fail_memory(e, "the table of contents", more * item);
     *items = grown;
     place *grown_places = realloc(*places, more * sizeof(place));
@@ -191,7 +197,7 @@ static gm_status grow(void **items, size_t item, place **places, size_t count, s
 }
 
 static gm_status add_value(part *p, const cursor *c, gguf_value value) {
-    void *items = p->values;
+    void     *items = p->values;
     gm_status status = grow(&items, sizeof value, &p->value_places, p->value_count, &p->value_capacity, c->e);
     p->values = items;
     if (status) return status;
@@ -202,17 +208,20 @@ static gm_status add_value(part *p, const cursor *c, gguf_value value) {
 
 /* Bytes of a value of each type; 0 for those that have no fixed size. */
 static const uint8_t value_bytes[] = {
-    [GGUF_U8] = 1,  [GGUF_I8] = 1,   [GGUF_U16] = 2, [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4, [GGUF_F32] = 4,
-    [GGUF_BOOL] = 1, [GGUF_STRING] = 0, [GGUF_ARRAY] = 0, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
+    [GGUF_U8] = 1,  [GGUF_I8] = 1,  [GGUF_U16] = 2,  [GGUF_I16] = 2,    [GGUF_U32] = 4,
+    [GGUF_I32] = 4, [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_STRING] = 0, [GGUF_ARRAY] = 0,
+    [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
 };
 
 static gm_status read_value(part *p, error *e) {
-    cursor c = { .p = p, .at = p->at, .e = e, .kind = "metadata entry", .named = "metadata key", .index = p->value_count + 1 };
+    cursor c = {
+        .p = p, .at = p->at, .e = e, .kind = "metadata entry", .named = "metadata key", .index = p->value_count + 1
+    };
     take_name(&c, LONGEST_KEY);
     uint32_t type = take_u32(&c, "its value type");
     if (!c.status && type >= COUNT_OF(value_bytes)) return bad(&c, GM_BAD_FILE, "value type %u is not known", type);
     const bool array = type == GGUF_ARRAY;
-    uint64_t count = 1, bytes = 0;
+    uint64_t   count = 1, bytes = 0;
     if (array) {
         type = take_u32(&c, "its item type");
         count = take_u64(&c, "its item count");
@@ -223,18 +232,23 @@ static gm_status read_value(part *p, error *e) {
     if (c.status) return c.status;
     const uint64_t left = source_length(p->from) - c.at, each = type == GGUF_STRING ? 8 : value_bytes[type];
     if (count > left / each) {
-        return bad(&c, GM_BAD_FILE, "the file ends inside its value: %llu items of at least %llu bytes, %llu bytes left",
+        return bad(&c, GM_BAD_FILE,
+                   "the file ends inside its value: %llu items of at least %llu bytes, %llu bytes left",
                    (unsigned long long)count, (unsigned long long)each, (unsigned long long)left);
     }
     if (type != GGUF_STRING) bytes = count * each;
     if (type == GGUF_BOOL && !array) {
-        cursor peek = c;
+        cursor         peek = c;
         const uint8_t *value = take(&peek, 1, "its value");
         if (!value) return peek.status;
         if (*value > 1) return bad(&c, GM_BAD_FILE, "a bool must be 0 or 1, found %u", *value);
     }
-    gguf_value value = { .key = { NULL, (size_t)c.name_length }, .type = (gguf_value_type)type, .array = array, .count = count, .bytes = bytes };
-    gm_status status = add_value(p, &c, value);
+    gguf_value value = { .key = { NULL, (size_t)c.name_length },
+                         .type = (gguf_value_type)type,
+                         .array = array,
+                         .count = count,
+                         .bytes = bytes };
+    gm_status  status = add_value(p, &c, value);
     if (status) return status;
     p->at = c.at + bytes;
     p->values_left--;
@@ -248,12 +262,17 @@ static gm_status read_value(part *p, error *e) {
 /* Walks over the strings of the last value. The loop looks at what is available without calls: a vocabulary has half a
  * million of them. */
 static gm_status read_strings(part *p, error *e) {
-    gguf_value *value = &p->values[p->value_count - 1];
-    const place *where = &p->value_places[p->value_count - 1];
+    gguf_value    *value = &p->values[p->value_count - 1];
+    const place   *where = &p->value_places[p->value_count - 1];
     const uint64_t end = source_length(p->from);
     while (p->strings_left) {
-        cursor c = { .p = p, .at = p->at, .e = e, .kind = "metadata entry", .named = "metadata key",
-                     .name_at = where->name, .name_length = value->key.length };
+        cursor   c = { .p = p,
+                       .at = p->at,
+                       .e = e,
+                       .kind = "metadata entry",
+                       .named = "metadata key",
+                       .name_at = where->name,
+                       .name_length = value->key.length };
         uint64_t length = 0;
         if (end - p->at < 8) return bad(&c, GM_BAD_FILE, "the file ends inside a string's length");
         if (p->head_length - p->at < 8) {
@@ -261,10 +280,11 @@ static gm_status read_strings(part *p, error *e) {
             if (status) return status;
         }
         memcpy(&length, p->head + p->at, sizeof length);
-        if (length > end - p->at - 8) {
+        const uint64_t left = end - p->at - 8, index = value->count - p->strings_left + 1;
+        if (length > left) {
             return bad(&c, GM_BAD_FILE, "the file ends inside string %llu of %llu: %llu bytes needed, %llu left",
-                       (unsigned long long)(value->count - p->strings_left + 1), (unsigned long long)value->count,
-                       (unsigned long long)length, (unsigned long long)(end - p->at - 8));
+                       (unsigned long long)index, (unsigned long long)value->count, (unsigned long long)length,
+                       (unsigned long long)left);
         }
         if (p->head_length - p->at - 8 < length) {
             gm_status status = part_need(p, p->at + 8 + length, e);
@@ -285,8 +305,9 @@ static const char *foreign_type(uint32_t type) {
         uint32_t    type;
         const char *name;
     } names[] = {
-        { 4, "Q4_2" }, { 5, "Q4_3" }, { 9, "Q8_1" }, { 15, "Q8_K" }, { 16, "IQ2_XXS" }, { 17, "IQ2_XS" }, { 18, "IQ3_XXS" },
-        { 19, "IQ1_S" }, { 21, "IQ3_S" }, { 22, "IQ2_S" }, { 29, "IQ1_M" }, { 34, "TQ1_0" }, { 35, "TQ2_0" }, { 40, "NVFP4" },
+        { 4, "Q4_2" },    { 5, "Q4_3" },     { 9, "Q8_1" },   { 15, "Q8_K" },  { 16, "IQ2_XXS" },
+        { 17, "IQ2_XS" }, { 18, "IQ3_XXS" }, { 19, "IQ1_S" }, { 21, "IQ3_S" }, { 22, "IQ2_S" },
+        { 29, "IQ1_M" },  { 34, "TQ1_0" },   { 35, "TQ2_0" }, { 40, "NVFP4" },
     };
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         if (names[i].type == type) return names[i].name;
@@ -299,7 +320,8 @@ static gm_status size_tensor(cursor *c, gguf_tensor *t) {
     uint64_t rows = 1;
     for (uint32_t i = 0; i < 4; i++) {
         if (!t->ne[i]) return bad(c, GM_BAD_FILE, "dimension %u is 0", i);
-        if (i && !mul_u64(rows, t->ne[i], &rows)) return bad(c, GM_BAD_FILE, "its dimensions multiply to more than 64 bits hold");
+        if (i && !mul_u64(rows, t->ne[i], &rows))
+            return bad(c, GM_BAD_FILE, "its dimensions multiply to more than 64 bits hold");
     }
     if (t->ne[0] % t->format->block) {
         return bad(c, GM_BAD_FILE, "its rows have %llu elements, which is no multiple of the %u in a block of %s",
@@ -326,10 +348,11 @@ static gm_status read_info(part *p, error *e) {
     t.offset = take_u64(&c, "its offset"); /* from the start of the data, until part_finish */
     if (c.status) return c.status;
     t.format = quant_format_of(type);
-    if (!t.format) return bad(&c, GM_UNSUPPORTED, "its type %u (%s) is not one that this build reads", type, foreign_type(type));
+    if (!t.format)
+        return bad(&c, GM_UNSUPPORTED, "its type %u (%s) is not one that this build reads", type, foreign_type(type));
     t.type = (quant_type)type;
     if (size_tensor(&c, &t)) return c.status;
-    void *items = p->tensors;
+    void     *items = p->tensors;
     gm_status status = grow(&items, sizeof t, &p->tensor_places, p->tensor_count, &p->tensor_capacity, e);
     p->tensors = items;
     if (status) return status;

@@ -36,15 +36,14 @@ static gm_status source_new(uint64_t length, source **out, error *e) {
 
 gm_status source_memory(const void *data, uint64_t length, source **out, error *e) {
     *out = NULL;
-    if (!data && length) return fail(e, GM_BAD_ARGUMENT, "a source of %llu bytes without data", (unsigned long long)length);
+    if (!data && length)
+        return fail(e, GM_BAD_ARGUMENT, "a source of %llu bytes without data", (unsigned long long)length);
     gm_status status = source_new(length, out, e);
-    if (!status) (*out)->whole = data ? data : no_bytes;
+    if (*out) (*out)->whole = data ? data : no_bytes;
     return status;
 }
 
-gm_status source_pieces(uint64_t length, source **out, error *e) {
-    return source_new(length, out, e);
-}
+gm_status source_pieces(uint64_t length, source **out, error *e) { return source_new(length, out, e); }
 
 uint64_t source_length(const source *s) { return s->length; }
 
@@ -84,7 +83,7 @@ static gm_status map_file(int file, const char *path, source **out, error *e) {
     void *mapped = length ? mmap(NULL, (size_t)length, PROT_READ, MAP_PRIVATE, file, 0) : NULL;
     if (mapped == MAP_FAILED) return fail(e, GM_IO, "%s: cannot be mapped: %s", path, strerror(errno));
     gm_status status = source_new(length, out, e);
-    if (status) {
+    if (!*out) {
         if (mapped) munmap(mapped, (size_t)length);
         return status;
     }
@@ -166,16 +165,17 @@ static gm_status start_filling(source *s, error *e) {
 gm_status source_give(source *s, uint64_t offset, const void *data, uint64_t length, error *e) {
     uint64_t wanted_offset = 0, wanted_length = 0;
     if (!source_wanted(s, &wanted_offset, &wanted_length)) {
-        return fail(e, GM_BAD_ARGUMENT, "%llu bytes at %llu were handed in, but none were wanted", (unsigned long long)length,
-                    (unsigned long long)offset);
+        return fail(e, GM_BAD_ARGUMENT, "%llu bytes at %llu were handed in, but none were wanted",
+                    (unsigned long long)length, (unsigned long long)offset);
     }
     if (offset != wanted_offset || length != wanted_length) {
-        return fail(e, GM_BAD_ARGUMENT, "%llu bytes at %llu were wanted, %llu at %llu handed in", (unsigned long long)wanted_length,
-                    (unsigned long long)wanted_offset, (unsigned long long)length, (unsigned long long)offset);
+        return fail(e, GM_BAD_ARGUMENT, "%llu bytes at %llu were wanted, %llu at %llu handed in",
+                    (unsigned long long)wanted_length, (unsigned long long)wanted_offset, (unsigned long long)length,
+                    (unsigned long long)offset);
     }
     if (!s->filling) {
         gm_status status = start_filling(s, e);
-        if (status) return status;
+        if (!s->filling) return status;
     }
     memcpy(s->filling->data + s->filled, data, (size_t)length);
     s->filled += length;

@@ -12,7 +12,9 @@ typedef struct {
 } number;
 
 static number whole_number(bool negative, uint64_t magnitude) {
-    return (number){ .whole = true, .negative = negative, .magnitude = magnitude,
+    return (number){ .whole = true,
+                     .negative = negative,
+                     .magnitude = magnitude,
                      .value = negative ? -(double)magnitude : (double)magnitude };
 }
 
@@ -29,14 +31,46 @@ static bool number_at(const gguf_value *v, uint64_t i, number *out) {
     case GGUF_BOOL: *out = whole_number(false, v->data[i] != 0); return true;
     case GGUF_U8: *out = whole_number(false, v->data[i]); return true;
     case GGUF_I8: *out = signed_number((int8_t)v->data[i]); return true;
-    case GGUF_U16: { LOAD(uint16_t, n); *out = whole_number(false, n); return true; }
-    case GGUF_I16: { LOAD(int16_t, n); *out = signed_number(n); return true; }
-    case GGUF_U32: { LOAD(uint32_t, n); *out = whole_number(false, n); return true; }
-    case GGUF_I32: { LOAD(int32_t, n); *out = signed_number(n); return true; }
-    case GGUF_U64: { LOAD(uint64_t, n); *out = whole_number(false, n); return true; }
-    case GGUF_I64: { LOAD(int64_t, n); *out = signed_number(n); return true; }
-    case GGUF_F32: { LOAD(float, n); *out = (number){ .value = n }; return true; }
-    case GGUF_F64: { LOAD(double, n); *out = (number){ .value = n }; return true; }
+    case GGUF_U16: {
+        LOAD(uint16_t, n);
+        *out = whole_number(false, n);
+        return true;
+    }
+    case GGUF_I16: {
+        LOAD(int16_t, n);
+        *out = signed_number(n);
+        return true;
+    }
+    case GGUF_U32: {
+        LOAD(uint32_t, n);
+        *out = whole_number(false, n);
+        return true;
+    }
+    case GGUF_I32: {
+        LOAD(int32_t, n);
+        *out = signed_number(n);
+        return true;
+    }
+    case GGUF_U64: {
+        LOAD(uint64_t, n);
+        *out = whole_number(false, n);
+        return true;
+    }
+    case GGUF_I64: {
+        LOAD(int64_t, n);
+        *out = signed_number(n);
+        return true;
+    }
+    case GGUF_F32: {
+        LOAD(float, n);
+        *out = (number){ .value = n };
+        return true;
+    }
+    case GGUF_F64: {
+        LOAD(double, n);
+        *out = (number){ .value = n };
+        return true;
+    }
     case GGUF_STRING:
     case GGUF_ARRAY: break;
     }
@@ -67,13 +101,14 @@ str gguf_next_string(const uint8_t **cursor) {
 }
 
 static const char *const type_names[] = {
-    [GGUF_U8] = "u8", [GGUF_I8] = "i8", [GGUF_U16] = "u16", [GGUF_I16] = "i16", [GGUF_U32] = "u32", [GGUF_I32] = "i32",
-    [GGUF_F32] = "f32", [GGUF_BOOL] = "bool", [GGUF_STRING] = "string", [GGUF_ARRAY] = "array", [GGUF_U64] = "u64",
-    [GGUF_I64] = "i64", [GGUF_F64] = "f64",
+    [GGUF_U8] = "u8",   [GGUF_I8] = "i8",   [GGUF_U16] = "u16",   [GGUF_I16] = "i16",       [GGUF_U32] = "u32",
+    [GGUF_I32] = "i32", [GGUF_F32] = "f32", [GGUF_BOOL] = "bool", [GGUF_STRING] = "string", [GGUF_ARRAY] = "array",
+    [GGUF_U64] = "u64", [GGUF_I64] = "i64", [GGUF_F64] = "f64",
 };
 
 static gm_status wrong_type(const gguf_value *v, const char *key, const char *expected, error *e) {
-    return fail(e, GM_BAD_FILE, "metadata key '%s': expected %s, found %s%s", key, expected, v->array ? "an array of " : "", type_names[v->type]);
+    return fail(e, GM_BAD_FILE, "metadata key '%s': expected %s, found %s%s", key, expected,
+                v->array ? "an array of " : "", type_names[v->type]);
 }
 
 /* The value, or NULL with *status telling whether that is an error. */
@@ -90,8 +125,8 @@ static gm_status whole_at(const gguf_value *v, const char *key, uint64_t i, uint
     number n;
     if (v->type == GGUF_BOOL || !number_at(v, i, &n) || !n.whole) return wrong_type(v, key, "a whole number", e);
     if (n.negative || n.magnitude > most) {
-        return fail(e, GM_BAD_FILE, "metadata key '%s': expected 0 to %llu, found %s%llu", key, (unsigned long long)most, n.negative ? "-" : "",
-                    (unsigned long long)n.magnitude);
+        return fail(e, GM_BAD_FILE, "metadata key '%s': expected 0 to %llu, found %s%llu", key,
+                    (unsigned long long)most, n.negative ? "-" : "", (unsigned long long)n.magnitude);
     }
     *out = n.magnitude;
     return GM_OK;
@@ -106,7 +141,7 @@ static gm_status bool_at(const gguf_value *v, const char *key, uint64_t i, bool 
 }
 
 gm_status gguf_get_u64(const gguf *g, const char *key, uint64_t *out, bool *found, error *e) {
-    gm_status status;
+    gm_status         status;
     const gguf_value *v = look_up(g, key, found, &status, e);
     if (!v) return status;
     if (v->array) return wrong_type(v, key, "a whole number", e);
@@ -114,8 +149,8 @@ gm_status gguf_get_u64(const gguf *g, const char *key, uint64_t *out, bool *foun
 }
 
 gm_status gguf_get_u32(const gguf *g, const char *key, uint32_t *out, bool *found, error *e) {
-    gm_status status;
-    uint64_t n = 0;
+    gm_status         status;
+    uint64_t          n = 0;
     const gguf_value *v = look_up(g, key, found, &status, e);
     if (!v) return status;
     if (v->array) return wrong_type(v, key, "a whole number", e);
@@ -125,8 +160,8 @@ gm_status gguf_get_u32(const gguf *g, const char *key, uint32_t *out, bool *foun
 }
 
 gm_status gguf_get_f32(const gguf *g, const char *key, float *out, bool *found, error *e) {
-    gm_status status;
-    double n = 0;
+    gm_status         status;
+    double            n = 0;
     const gguf_value *v = look_up(g, key, found, &status, e);
     if (!v) return status;
     if (v->array || !gguf_item_float(v, 0, &n)) return wrong_type(v, key, "a number", e);
@@ -135,14 +170,14 @@ gm_status gguf_get_f32(const gguf *g, const char *key, float *out, bool *found, 
 }
 
 gm_status gguf_get_bool(const gguf *g, const char *key, bool *out, bool *found, error *e) {
-    gm_status status;
+    gm_status         status;
     const gguf_value *v = look_up(g, key, found, &status, e);
     if (!v) return status;
     return v->array ? wrong_type(v, key, "a bool", e) : bool_at(v, key, 0, out, e);
 }
 
 gm_status gguf_get_str(const gguf *g, const char *key, str *out, bool *found, error *e) {
-    gm_status status;
+    gm_status         status;
     const gguf_value *v = look_up(g, key, found, &status, e);
     if (!v) return status;
     if (v->array || v->type != GGUF_STRING) return wrong_type(v, key, "a string", e);
@@ -153,11 +188,12 @@ gm_status gguf_get_str(const gguf *g, const char *key, str *out, bool *found, er
 
 static gm_status check_count(const gguf_value *v, const char *key, size_t n, error *e) {
     if (!v->array || v->count == n) return GM_OK;
-    return fail(e, GM_BAD_FILE, "metadata key '%s': expected one value or %zu, found %llu", key, n, (unsigned long long)v->count);
+    return fail(e, GM_BAD_FILE, "metadata key '%s': expected one value or %zu, found %llu", key, n,
+                (unsigned long long)v->count);
 }
 
 gm_status gguf_get_u32s(const gguf *g, const char *key, uint32_t *out, size_t n, bool *found, error *e) {
-    gm_status status;
+    gm_status         status;
     const gguf_value *v = look_up(g, key, found, &status, e);
     if (!v) return status;
     status = check_count(v, key, n, e);
@@ -170,7 +206,7 @@ gm_status gguf_get_u32s(const gguf *g, const char *key, uint32_t *out, size_t n,
 }
 
 gm_status gguf_get_bools(const gguf *g, const char *key, bool *out, size_t n, bool *found, error *e) {
-    gm_status status;
+    gm_status         status;
     const gguf_value *v = look_up(g, key, found, &status, e);
     if (!v) return status;
     status = check_count(v, key, n, e);

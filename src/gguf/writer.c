@@ -60,12 +60,14 @@ static void put_str(buffer *b, str text) {
 static bool new_name(gguf_writer *w, table *names, const char *what, const char *name, size_t longest) {
     str text = str_of(name);
     if (w->failure.status) return false;
-    if (w->sink) return fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s' comes after the head was written", what, text.data), false;
+    if (w->sink)
+        return fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s' comes after the head was written", what, text.data), false;
     if (!text.length || text.length > longest) {
-        return fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s': a name has 1 to %zu bytes", what, text.data, longest), false;
+        return fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s': a name has 1 to %zu bytes", what, text.data, longest),
+               false;
     }
     const char *copy = arena_copy(&w->memory, text);
-    bool no_memory = false;
+    bool        no_memory = false;
     if (copy && table_add(names, (str){ copy, text.length }, 0, &no_memory)) return true;
     if (!copy || no_memory) fail_memory(&w->failure, "names", text.length);
     else fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s' is there already", what, text.data);
@@ -95,11 +97,17 @@ void gguf_write_u32(gguf_writer *w, const char *key, uint32_t value) {
     write_scalar(w, key, GGUF_U32, &value, sizeof value);
 }
 
-void gguf_write_i32(gguf_writer *w, const char *key, int32_t value) { write_scalar(w, key, GGUF_I32, &value, sizeof value); }
+void gguf_write_i32(gguf_writer *w, const char *key, int32_t value) {
+    write_scalar(w, key, GGUF_I32, &value, sizeof value);
+}
 
-void gguf_write_u64(gguf_writer *w, const char *key, uint64_t value) { write_scalar(w, key, GGUF_U64, &value, sizeof value); }
+void gguf_write_u64(gguf_writer *w, const char *key, uint64_t value) {
+    write_scalar(w, key, GGUF_U64, &value, sizeof value);
+}
 
-void gguf_write_f32(gguf_writer *w, const char *key, float value) { write_scalar(w, key, GGUF_F32, &value, sizeof value); }
+void gguf_write_f32(gguf_writer *w, const char *key, float value) {
+    write_scalar(w, key, GGUF_F32, &value, sizeof value);
+}
 
 void gguf_write_bool(gguf_writer *w, const char *key, bool value) {
     const uint8_t byte = value;
@@ -111,10 +119,13 @@ void gguf_write_str(gguf_writer *w, const char *key, str value) {
 }
 
 void gguf_write_array(gguf_writer *w, const char *key, gguf_value_type item, const void *items, uint64_t count) {
-    static const uint8_t bytes[] = { [GGUF_U8] = 1,  [GGUF_I8] = 1,  [GGUF_U16] = 2,  [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
-                                     [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8 };
+    static const uint8_t bytes[] = {
+        [GGUF_U8] = 1,  [GGUF_I8] = 1,   [GGUF_U16] = 2, [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
+        [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8
+    };
     if ((size_t)item >= COUNT_OF(bytes) || !bytes[item] || count > SIZE_MAX / bytes[item]) {
-        fail(&w->failure, GM_BAD_ARGUMENT, "metadata key '%s': items of type %d are not of a fixed size, or too many", key, (int)item);
+        fail(&w->failure, GM_BAD_ARGUMENT, "metadata key '%s': items of type %d are not of a fixed size, or too many",
+             key, (int)item);
         return;
     }
     if (!start_value(w, key, GGUF_ARRAY)) return;
@@ -140,12 +151,14 @@ static bool tensor_bytes(const quant_format *format, uint32_t dims, const uint64
     return true;
 }
 
-static uint64_t padding(const gguf_writer *w, uint64_t bytes) { return (w->alignment - bytes % w->alignment) % w->alignment; }
+static uint64_t padding(const gguf_writer *w, uint64_t bytes) {
+    return (w->alignment - bytes % w->alignment) % w->alignment;
+}
 
 static bool remember_size(gguf_writer *w, uint64_t bytes) {
     if (w->tensor_count == w->tensor_capacity) {
         const uint64_t capacity = w->tensor_capacity ? w->tensor_capacity * 2 : 64;
-        uint64_t *sizes = realloc(w->sizes, (size_t)capacity * sizeof *sizes);
+        uint64_t      *sizes = realloc(w->sizes, (size_t)capacity * sizeof *sizes);
         if (!sizes) return fail_memory(&w->failure, "tensor infos", capacity * sizeof *sizes), false;
         w->sizes = sizes;
         w->tensor_capacity = capacity;
@@ -172,7 +185,7 @@ void gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, uint32
 /* Offsets are the last 8 bytes of each info; they are set from the sizes, in order. */
 static gm_status set_offsets(gguf_writer *w) {
     uint64_t offset = 0;
-    char *at = w->infos.data;
+    char    *at = w->infos.data;
     for (uint64_t i = 0; i < w->tensor_count; i++) {
         uint64_t name = 0, after = 0;
         uint32_t dims = 0;
@@ -253,8 +266,8 @@ gm_status gguf_writer_data(gguf_writer *w, const void *data, uint64_t length, er
 gm_status gguf_writer_end(gguf_writer *w, error *e) {
     if (!w->sink) fail(&w->failure, GM_BAD_ARGUMENT, "the file ends before its head was written");
     if (w->current < w->tensor_count) {
-        fail(&w->failure, GM_BAD_ARGUMENT, "the data of %llu of %llu tensors is missing", (unsigned long long)(w->tensor_count - w->current),
-             (unsigned long long)w->tensor_count);
+        fail(&w->failure, GM_BAD_ARGUMENT, "the data of %llu of %llu tensors is missing",
+             (unsigned long long)(w->tensor_count - w->current), (unsigned long long)w->tensor_count);
     }
     return report(w, e);
 }

@@ -24,7 +24,7 @@ static uint64_t parameter_count(const synth_tensor *tensors, size_t count) {
 }
 
 static void write_general(const synth_plan *plan, uint64_t parameters, gguf_writer *w) {
-    char name[64];
+    char      name[64];
     const int length = snprintf(name, sizeof name, "Gemma 4 %s, random weights", plan->size->label);
     gguf_write_str(w, "general.architecture", str_of("gemma4"));
     gguf_write_str(w, "general.type", str_of("model"));
@@ -99,12 +99,12 @@ static void write_shape(const synth_plan *plan, gguf_writer *w) {
 /* ---- the file ---- */
 
 typedef struct {
-    FILE       *file;
-    const char *path; /* the target, for messages */
-    uint64_t    done, total;
-    int         problem; /* errno of the first write that failed */
-    void (*progress)(void *user, uint64_t done, uint64_t total);
-    void *user;
+    FILE          *file;
+    const char    *path; /* the target, for messages */
+    uint64_t       done, total;
+    int            problem; /* errno of the first write that failed */
+    synth_progress progress;
+    void          *user;
 } output;
 
 static bool output_write(void *user, const void *data, size_t length) {
@@ -119,8 +119,8 @@ static bool output_write(void *user, const void *data, size_t length) {
     return true;
 }
 
-static gm_status write_data(const synth_plan *plan, const synth_tensor *tensor, uint64_t index, uint8_t *chunk, gguf_writer *w,
-                            error *e) {
+static gm_status write_data(const synth_plan *plan, const synth_tensor *tensor, uint64_t index, uint8_t *chunk,
+                            gguf_writer *w, error *e) {
     const quant_format *format = tensor->info.format;
     const uint64_t      most = CHUNK / format->bytes * format->block;
     synth_random        random;
@@ -135,7 +135,8 @@ static gm_status write_data(const synth_plan *plan, const synth_tensor *tensor, 
     return GM_OK;
 }
 
-static gm_status write_model(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w, output *o, error *e) {
+static gm_status write_model(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w,
+                             output *o, error *e) {
     write_general(plan, parameter_count(tensors, count), w);
     write_shape(plan, w);
     gm_status status = synth_write_vocabulary(plan, w, e);
@@ -161,7 +162,8 @@ static gm_status check_target(const char *path, error *e) {
     struct stat info;
     if (!*path) return fail(e, GM_BAD_ARGUMENT, "the name of the file to write is empty");
     if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) return GM_OK;
-    return fail(e, GM_IO, "%s is %s, and only an ordinary file can be replaced", path, S_ISDIR(info.st_mode) ? "a folder" : "not a file");
+    return fail(e, GM_IO, "%s is %s, and only an ordinary file can be replaced", path,
+                S_ISDIR(info.st_mode) ? "a folder" : "not a file");
 }
 
 static char *partial_name(const char *path) {
@@ -175,8 +177,8 @@ static char *partial_name(const char *path) {
     return name;
 }
 
-static gm_status write_file(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w, const char *partial,
-                            output *o, error *e) {
+static gm_status write_file(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w,
+                            const char *partial, output *o, error *e) {
     o->file = fopen(partial, "wb");
     if (!o->file) return fail(e, GM_IO, "%s: cannot be written: %s", o->path, strerror(errno));
     setvbuf(o->file, NULL, _IONBF, 0); /* the chunks are large already */
@@ -193,8 +195,7 @@ static gm_status write_file(const synth_plan *plan, const synth_tensor *tensors,
     return GM_OK;
 }
 
-gm_status synth_write(const synth_options *options, const char *path,
-                      void (*progress)(void *user, uint64_t done, uint64_t total), void *user, error *e) {
+gm_status synth_write(const synth_options *options, const char *path, synth_progress progress, void *user, error *e) {
     arena         memory = { 0 };
     synth_plan    plan;
     synth_tensor *tensors = NULL;
@@ -207,7 +208,8 @@ gm_status synth_write(const synth_options *options, const char *path,
     if (status == GM_OK) status = gguf_writer_new(&w, e);
     if (status == GM_OK) {
         char *partial = partial_name(path);
-        status = partial ? write_file(&plan, tensors, count, w, partial, &o, e) : fail_memory(e, "a file name", strlen(path));
+        status = partial ? write_file(&plan, tensors, count, w, partial, &o, e)
+                         : fail_memory(e, "a file name", strlen(path));
         if (status != GM_OK && partial && o.file) remove(partial);
         free(partial);
     }

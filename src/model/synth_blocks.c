@@ -157,10 +157,10 @@ static void fill_matrix(synth_random *r, quant_type type, uint8_t *out, size_t b
 /* Full layers turn the first quarter of the pairs; the rest has a period without end. */
 static float small_value(synth_random *r, synth_fill fill, uint64_t index) {
     switch (fill) {
-        case FILL_ROPE: return index < 64 ? 1.0f : 1e30f;
-        case FILL_LAYER_SCALE: return (float)(0.5 + 0.5 * uniform(r));
-        case FILL_ROUTER: return (float)((uniform(r) + uniform(r) + uniform(r) + uniform(r) - 2) * 1.7320508);
-        default: return (float)(0.9 + 0.2 * uniform(r));
+    case FILL_ROPE: return index < 64 ? 1.0f : 1e30f;
+    case FILL_LAYER_SCALE: return (float)(0.5 + 0.5 * uniform(r));
+    case FILL_ROUTER: return (float)((uniform(r) + uniform(r) + uniform(r) + uniform(r) - 2) * 1.7320508);
+    default: return (float)(0.9 + 0.2 * uniform(r));
     }
 }
 

@@ -20,9 +20,9 @@ typedef struct {
 /* What a kind of file stores its matrices in. */
 typedef struct {
     const char *name;
-    uint32_t    file_type;            /* general.file_type */
-    quant_type  matrix, important;    /* important: attn_v and ffn_down of some layers */
-    quant_type  embedding;            /* token_embd, and per_layer_token_embd in llama.cpp's files */
+    uint32_t    file_type;         /* general.file_type */
+    quant_type  matrix, important; /* important: attn_v and ffn_down of some layers */
+    quant_type  embedding;         /* token_embd, and per_layer_token_embd in llama.cpp's files */
 } synth_quant;
 
 typedef struct {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* clang-format off */
 static const synth_size sizes[] = {
     { .name = "e2b", .label = "E2B", .width = 1536, .layers = 35, .period = 5, .heads = 8, .kv_heads_sliding = 1,
       .kv_heads_full = 1, .window = 512, .context = 131072, .feed_forward = 6144, .feed_forward_sharing = 12288, .sharing = 20,
@@ -23,6 +24,7 @@ static const synth_size sizes[] = {
       .kv_heads_full = 4, .window = 1024, .context = 262144, .feed_forward = 21504, .feed_forward_sharing = 21504,
       .keys_are_values = true },
 };
+/* clang-format on */
 
 static const synth_quant quants[] = {
     { "q4_k_m", 15, TYPE_Q4_K, TYPE_Q6_K, TYPE_Q6_K },
@@ -56,19 +58,22 @@ static uint32_t scaled_sharing(const synth_size *size, uint32_t layers) {
 }
 
 gm_status synth_plan_make(const synth_options *options, synth_plan *plan, error *e) {
-    const char *quant = options->quant ? options->quant : "q4_k_m", *flavour = options->flavour ? options->flavour : "llama.cpp";
+    const char *quant = options->quant ? options->quant : "q4_k_m",
+               *flavour = options->flavour ? options->flavour : "llama.cpp";
     *plan = (synth_plan){ .size = find_size(options->size), .quant = find_quant(quant), .seed = options->seed };
-    if (!plan->size)
-        return fail(e, GM_BAD_ARGUMENT, "there is no model of size '%s': choose e2b, e4b, 12b, 26b or 31b",
-                    options->size ? options->size : "");
+    if (!plan->size) {
+        fail(e, GM_BAD_ARGUMENT, "there is no model of size '%s': choose e2b, e4b, 12b, 26b or 31b",
+             options->size ? options->size : "");
+        return GM_BAD_ARGUMENT;
+    }
     if (!plan->quant)
         return fail(e, GM_BAD_ARGUMENT, "there is no quantisation '%s' here: choose q4_k_m, q4_0, q8_0 or f16", quant);
     plan->ollama = strcmp(flavour, "ollama") == 0;
     if (!plan->ollama && strcmp(flavour, "llama.cpp") != 0)
         return fail(e, GM_BAD_ARGUMENT, "there is no flavour '%s': choose llama.cpp or ollama", flavour);
     if (options->layers != 0 && (options->layers < 2 || options->layers > (int)plan->size->layers))
-        return fail(e, GM_BAD_ARGUMENT, "%s can be cut to 2 to %u layers, not to %d", plan->size->name, plan->size->layers,
-                    options->layers);
+        return fail(e, GM_BAD_ARGUMENT, "%s can be cut to 2 to %u layers, not to %d", plan->size->name,
+                    plan->size->layers, options->layers);
     plan->layers = options->layers ? (uint32_t)options->layers : plan->size->layers;
     plan->sharing = scaled_sharing(plan->size, plan->layers);
     return GM_OK;
@@ -106,11 +111,12 @@ typedef struct {
     bool              failed;
 } tensor_list;
 
-static void add(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2, const char *format, ...)
-    PRINTF_LIKE(7, 8);
+static void add(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2,
+                const char *format, ...) PRINTF_LIKE(7, 8);
 
 /* A dimension of 0 is none. */
-static void add(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2, const char *format, ...) {
+static void add(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2,
+                const char *format, ...) {
     char    name[64];
     va_list arguments;
     va_start(arguments, format);
@@ -123,15 +129,20 @@ static void add(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne
         list->failed = true;
         return;
     }
-    gguf_tensor t = { .name = str_of(copy), .dims = ne2 ? 3 : ne1 ? 2 : 1, .ne = { ne0, ne1 ? ne1 : 1, ne2 ? ne2 : 1, 1 },
-                      .type = type, .format = of };
+    gguf_tensor t = { .name = str_of(copy),
+                      .dims = ne2   ? 3
+                              : ne1 ? 2
+                                    : 1,
+                      .ne = { ne0, ne1 ? ne1 : 1, ne2 ? ne2 : 1, 1 },
+                      .type = type,
+                      .format = of };
     t.count = t.ne[0] * t.ne[1] * t.ne[2];
     t.bytes = quant_row_bytes(of, t.count);
     list->items[list->count++] = (synth_tensor){ t, fill };
 }
 
-#define ADD_NORM(list, n, ...)        add(list, FILL_NORM, TYPE_F32, n, 0, 0, __VA_ARGS__)
-#define ADD_MATRIX(list, in, out, ...) \
+#define ADD_NORM(list, n, ...) add(list, FILL_NORM, TYPE_F32, n, 0, 0, __VA_ARGS__)
+#define ADD_MATRIX(list, in, out, ...)                                                                                 \
     add(list, FILL_MATRIX, fitting_type((list)->plan->quant->matrix, in), in, out, 0, __VA_ARGS__)
 
 static quant_type graded_type(const synth_plan *plan, uint32_t n, uint32_t count, uint64_t row) {
@@ -191,7 +202,8 @@ static void add_layers(tensor_list *list) {
     const synth_plan *plan = list->plan;
     const uint64_t    d = plan->size->width, p = plan->size->per_layer;
     uint32_t          values = 0, value_count = 0;
-    for (uint32_t i = 0; i < plan->layers; i++) value_count += !plan->size->keys_are_values || !synth_layer_is_full(plan, i);
+    for (uint32_t i = 0; i < plan->layers; i++)
+        value_count += !plan->size->keys_are_values || !synth_layer_is_full(plan, i);
     for (uint32_t i = 0; i < plan->layers; i++) {
         add_attention(list, i, &values, value_count);
         add_feed_forward(list, i);

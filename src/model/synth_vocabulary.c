@@ -21,28 +21,60 @@
 #include <string.h>
 
 enum {
-    NEWLINES = 107, SPACES = 138, MARKUP = 168, BYTES = 238, PIECES = 494, SPACE = 236743, LETTERS = 236744,
-    CHARACTERS = 236838, TAB = 255968, MEDIA = 255999, LONGEST_RUN = 31,
+    NEWLINES = 107,
+    SPACES = 138,
+    MARKUP = 168,
+    BYTES = 238,
+    PIECES = 494,
+    SPACE = 236743,
+    CHARACTERS = 236838,
+    TAB = 255968,
+    MEDIA = 255999,
+    LONGEST_RUN = 31,
     PRINTABLE = 0x7e - 0x21 + 1, /* ! to ~ */
     QUADS = 27 * 26 * 26 * 26,
 };
 
-typedef enum { KIND_NORMAL = 1, KIND_UNKNOWN = 2, KIND_CONTROL = 3, KIND_USER = 4, KIND_UNUSED = 5, KIND_BYTE = 6 } token_kind;
+typedef enum {
+    KIND_NORMAL = 1,
+    KIND_UNKNOWN = 2,
+    KIND_CONTROL = 3,
+    KIND_USER = 4,
+    KIND_UNUSED = 5,
+    KIND_BYTE = 6
+} token_kind;
 
 static const struct {
     int32_t     id;
     token_kind  kind;
     const char *text;
 } specials[] = {
-    { 0, KIND_CONTROL, "<pad>" },           { 1, KIND_CONTROL, "<eos>" },           { 2, KIND_CONTROL, "<bos>" },
-    { 3, KIND_UNKNOWN, "<unk>" },           { 4, KIND_CONTROL, "<mask>" },          { 46, KIND_CONTROL, "<|tool>" },
-    { 47, KIND_CONTROL, "<tool|>" },        { 48, KIND_USER, "<|tool_call>" },      { 49, KIND_USER, "<tool_call|>" },
-    { 50, KIND_USER, "<|tool_response>" },  { 51, KIND_USER, "<tool_response|>" },  { 52, KIND_USER, "<|\"|>" },
-    { 98, KIND_CONTROL, "<|think|>" },      { 100, KIND_USER, "<|channel>" },       { 101, KIND_USER, "<channel|>" },
-    { 105, KIND_CONTROL, "<|turn>" },       { 106, KIND_CONTROL, "<turn|>" },       { 212, KIND_NORMAL, "</s>" },
-    { TAB, KIND_NORMAL, "\t" },             { MEDIA, KIND_CONTROL, "<|image>" },    { 256000, KIND_CONTROL, "<|audio>" },
-    { 258880, KIND_CONTROL, "<|image|>" },  { 258881, KIND_CONTROL, "<|audio|>" },  { 258882, KIND_CONTROL, "<image|>" },
-    { 258883, KIND_CONTROL, "<audio|>" },   { 258884, KIND_CONTROL, "<|video|>" },
+    { 0, KIND_CONTROL, "<pad>" },
+    { 1, KIND_CONTROL, "<eos>" },
+    { 2, KIND_CONTROL, "<bos>" },
+    { 3, KIND_UNKNOWN, "<unk>" },
+    { 4, KIND_CONTROL, "<mask>" },
+    { 46, KIND_CONTROL, "<|tool>" },
+    { 47, KIND_CONTROL, "<tool|>" },
+    { 48, KIND_USER, "<|tool_call>" },
+    { 49, KIND_USER, "<tool_call|>" },
+    { 50, KIND_USER, "<|tool_response>" },
+    { 51, KIND_USER, "<tool_response|>" },
+    { 52, KIND_USER, "<|\"|>" },
+    { 98, KIND_CONTROL, "<|think|>" },
+    { 100, KIND_USER, "<|channel>" },
+    { 101, KIND_USER, "<channel|>" },
+    { 105, KIND_CONTROL, "<|turn>" },
+    { 106, KIND_CONTROL, "<turn|>" },
+    { 212, KIND_NORMAL, "</s>" },
+    { TAB, KIND_NORMAL, "\t" },
+    { MEDIA, KIND_CONTROL, "<|image>" },
+    { 256000, KIND_CONTROL, "<|audio>" },
+    { 258880, KIND_CONTROL, "<|image|>" },
+    { 258881, KIND_CONTROL, "<|audio|>" },
+    { 258882, KIND_CONTROL, "<image|>" },
+    { 258883, KIND_CONTROL, "<audio|>" },
+    { 258884, KIND_CONTROL, "<|video|>" },
 };
 
 /* Strings in one buffer, which moves while it grows: their places are kept as numbers. */
@@ -73,7 +105,7 @@ static void list_free(string_list *list) {
 }
 
 static gm_status list_write(const string_list *list, gguf_writer *w, const char *key, error *e) {
-    str *items = list->failed || list->text.failed ? NULL : malloc(list->count * sizeof *items);
+    str *items = list->failed || list->text.failed ? NULL : malloc((list->count + 1) * sizeof *items);
     if (!items) return fail_memory(e, key, list->count * sizeof *items);
     for (size_t i = 0, start = 0; i < list->count; start = list->ends[i++])
         items[i] = (str){ list->text.data + start, list->ends[i] - start };
@@ -105,10 +137,11 @@ static piece piece_at(uint32_t n) {
     const uint32_t all = PRINTABLE + 1, pairs = all * all - 1, triples = 27 * 26 * 26;
     if (n < pairs) return (piece){ { character_at((n + 1) / all), character_at((n + 1) % all) }, 2 };
     n -= pairs;
-    if (n < triples)
-        return (piece){ { letter_at(n / 676), letter_at(1 + n / 26 % 26), letter_at(1 + n % 26) }, 3 };
+    if (n < triples) return (piece){ { letter_at(n / 676), letter_at(1 + n / 26 % 26), letter_at(1 + n % 26) }, 3 };
     n = (uint32_t)((uint64_t)(n - triples) * 104729 % QUADS); /* a prime: visits each of them once */
-    return (piece){ { letter_at(n / 17576), letter_at(1 + n / 676 % 26), letter_at(1 + n / 26 % 26), letter_at(1 + n % 26) }, 4 };
+    return (piece){
+        { letter_at(n / 17576), letter_at(1 + n / 676 % 26), letter_at(1 + n / 26 % 26), letter_at(1 + n % 26) }, 4
+    };
 }
 
 /* ---- tokens ---- */
@@ -152,7 +185,7 @@ static gm_status write_tokens(const synth_plan *plan, gguf_writer *w, error *e) 
     float      *scores = malloc(SYNTH_VOCABULARY * sizeof *scores);
     gm_status   status = GM_OK;
     if (!kinds || !scores) status = fail_memory(e, "the vocabulary", SYNTH_VOCABULARY * 8);
-    for (int32_t id = 0; status == GM_OK && id < SYNTH_VOCABULARY; id++) {
+    for (int32_t id = 0; kinds && scores && id < SYNTH_VOCABULARY; id++) {
         const token_kind kind = append_token(&tokens.text, id);
         list_end(&tokens);
         kinds[id] = plan->ollama && kind == KIND_BYTE ? KIND_NORMAL : kind;
@@ -222,6 +255,7 @@ gm_status synth_write_vocabulary(const synth_plan *plan, gguf_writer *w, error *
     gguf_write_u32(w, "tokenizer.ggml.mask_token_id", 4);
     gguf_write_u32(w, "tokenizer.ggml.eot_token_id", 106);
     gguf_write_bool(w, "tokenizer.ggml.add_space_prefix", false);
-    if (plan->size->suppresses) gguf_write_array(w, "tokenizer.ggml.suppress_tokens", GGUF_I32, suppressed, COUNT_OF(suppressed));
+    if (plan->size->suppresses)
+        gguf_write_array(w, "tokenizer.ggml.suppress_tokens", GGUF_I32, suppressed, COUNT_OF(suppressed));
     return GM_OK;
 }

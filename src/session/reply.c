@@ -36,24 +36,10 @@ struct gm_reply {
 /* ---- the prompt ----------------------------------------------------------------------------------------------------- */
 
 static gm_status parse_calls(chat_message *out, const char *text, size_t index, arena *a, error *e) {
-    json *calls = NULL;
-    if (json_parse(str_of(text), a, &calls, e)) return e->status;
-    if (calls->kind != JSON_ARRAY) return fail(e, GM_BAD_ARGUMENT, "messages[%zu].tool_calls must be a JSON list", index);
-    out->calls = arena_array(a, calls->count, sizeof *out->calls);
-    if (!out->calls && calls->count) return fail_memory(e, "the tool calls", calls->count * sizeof *out->calls);
-    for (const json *call = calls->first; call; call = call->next) {
-        const json *function = json_get(call, "function") ? json_get(call, "function") : call;
-        const json *arguments = json_get(function, "arguments");
-        json       *parsed = NULL;
-        if (json_is(arguments, JSON_STRING)) {
-            if (json_parse(arguments->text, a, &parsed, e)) return e->status;
-            arguments = parsed;
-        }
-        chat_call *to = &out->calls[out->call_count++];
-        *to = (chat_call){ .id = json_string(json_get(call, "id"), ""), .name = json_string(json_get(function, "name"), ""), .arguments = arguments };
-        if (!to->name.length || !json_is(arguments, JSON_OBJECT)) {
-            return fail(e, GM_BAD_ARGUMENT, "messages[%zu].tool_calls[%zu] needs a name, and arguments that are an object", index, out->call_count - 1);
-        }
+    error  inner = { 0 };
+    json  *calls = NULL;
+    if (json_parse(str_of(text), a, &calls, &inner) || chat_calls_from_json(calls, a, &out->calls, &out->call_count, &inner)) {
+        return fail(e, inner.status, "messages[%zu].tool_calls: %s", index, inner.why);
     }
     return GM_OK;
 }

@@ -12,7 +12,8 @@ static const char media_prefix[] = "application/vnd.ollama.image.";
 
 /* "sha256:<64 hex>" → "sha256-<64 hex>". A digest becomes a file's name, so it must be nothing else. */
 static bool blob_name(str digest, char out[72]) {
-    if (digest.length != 71 || !(str_starts_with(digest, "sha256:") || str_starts_with(digest, "sha256-"))) return false;
+    if (digest.length != 71 || !(str_starts_with(digest, "sha256:") || str_starts_with(digest, "sha256-")))
+        return false;
     for (size_t i = 7; i < digest.length; i++) {
         const char c = digest.data[i];
         if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return false;
@@ -23,13 +24,15 @@ static bool blob_name(str digest, char out[72]) {
     return true;
 }
 
-static gm_status parse_layer(const json *value, const char *where, size_t index, arena *a, manifest_layer *out, error *e) {
+static gm_status parse_layer(const json *value, const char *where, size_t index, arena *a, manifest_layer *out,
+                             error *e) {
     if (!json_is(value, JSON_OBJECT)) return fail(e, GM_BAD_FILE, "%s %zu: expected an object", where, index);
     int64_t size = 0;
-    str media = json_string(json_get(value, "mediaType"), "");
-    str digest = json_string(json_get(value, "digest"), "");
+    str     media = json_string(json_get(value, "mediaType"), "");
+    str     digest = json_string(json_get(value, "digest"), "");
     if (!blob_name(digest, out->blob)) {
-        return fail(e, GM_BAD_FILE, "%s %zu: digest '%.*s' is not sha256: and 64 hexadecimal digits", where, index, STR_ARGS(digest));
+        return fail(e, GM_BAD_FILE, "%s %zu: digest '%.*s' is not sha256: and 64 hexadecimal digits", where, index,
+                    STR_ARGS(digest));
     }
     if (!json_integer(json_get(value, "size"), &size) || size < 0) {
         return fail(e, GM_BAD_FILE, "%s %zu: size must be a whole number of bytes", where, index);
@@ -45,18 +48,20 @@ static gm_status parse_layer(const json *value, const char *where, size_t index,
 
 gm_status manifest_parse(str text, arena *a, manifest *out, error *e) {
     *out = (manifest){ 0 };
-    json *root = NULL;
+    json     *root = NULL;
     gm_status status = json_parse(text, a, &root, e);
     if (status) return status;
     const json *config = json_get(root, "config"), *layers = json_get(root, "layers");
     if (!json_is(layers, JSON_ARRAY)) return fail(e, GM_BAD_FILE, "layers: expected an array");
     out->layers = arena_array(a, layers->count, sizeof *out->layers);
     if (!out->layers) return fail_memory(e, "a manifest", layers->count * sizeof *out->layers);
-    if (config && config->kind != JSON_NULL && (status = parse_layer(config, "config", 0, a, &out->config, e))) return status;
+    if (config && config->kind != JSON_NULL && (status = parse_layer(config, "config", 0, a, &out->config, e)))
+        return status;
     for (const json *layer = layers->first; layer; layer = layer->next) {
         manifest_layer *parsed = &out->layers[out->count];
         if ((status = parse_layer(layer, "layer", ++out->count, a, parsed, e))) return status;
-        if (!add_u64(out->bytes, parsed->size, &out->bytes)) return fail(e, GM_BAD_FILE, "the sizes of the layers add up to too much");
+        if (!add_u64(out->bytes, parsed->size, &out->bytes))
+            return fail(e, GM_BAD_FILE, "the sizes of the layers add up to too much");
     }
     return GM_OK;
 }
@@ -73,8 +78,8 @@ static const char *text_field(const json *object, const char *key, arena *a, boo
 
 gm_status manifest_config_parse(str text, arena *a, manifest_config *out, error *e) {
     *out = (manifest_config){ 0 };
-    json *root = NULL;
-    bool failed = false;
+    json     *root = NULL;
+    bool      failed = false;
     gm_status status = json_parse(text, a, &root, e);
     if (status) return status;
     if (!json_is(root, JSON_OBJECT)) return fail(e, GM_BAD_FILE, "expected a JSON object");
@@ -91,7 +96,9 @@ enum { MOST_COMPONENTS = 8, LONGEST_COMPONENT = 255 };
 
 static const str default_host = { "registry.ollama.ai", 18 }, default_namespace = { "library", 7 };
 
-static bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
+static bool is_word(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
 
 /* Letters, digits and _ anywhere, - and . behind the first: so neither "..", nor hidden files, nor separators. A host may
  * have a port. */
@@ -105,13 +112,16 @@ static bool valid_component(str text, bool host) {
 }
 
 static gm_status bad_name(str name, error *e) {
-    return fail(e, GM_BAD_ARGUMENT, "'%.*s' is no model name: expected model:tag, namespace/model:tag or host/namespace/model:tag, of letters, "
-                                    "digits, '_', '-' and '.'", STR_ARGS(name));
+    return fail(
+        e, GM_BAD_ARGUMENT,
+        "'%.*s' is no model name: expected model:tag, namespace/model:tag or host/namespace/model:tag, of letters, "
+        "digits, '_', '-' and '.'",
+        STR_ARGS(name));
 }
 
 /* Components are host, namespace (one or more), model, tag. */
 static gm_status build_name(const str *parts, size_t count, arena *a, manifest_name *out, error *e) {
-    buffer path = { 0 }, shown = { 0 };
+    buffer     path = { 0 }, shown = { 0 };
     const bool hide_host = count == 4 && str_equal(parts[0], default_host);
     const bool hide_namespace = hide_host && str_equal(parts[1], default_namespace);
     for (size_t i = 0; i < count; i++) {
@@ -149,22 +159,23 @@ static size_t split(str text, str parts[MOST_COMPONENTS]) {
 }
 
 gm_status manifest_name_parse(const char *name, arena *a, manifest_name *out, error *e) {
-    str text = str_of(name), whole = text, tag = { "latest", 6 };
+    str         text = str_of(name), whole = text, tag = { "latest", 6 };
     const char *slash = strrchr(text.data, '/'), *colon = strrchr(text.data, ':');
     if (colon && (!slash || colon > slash)) {
         tag = str_of(colon + 1);
         text.length = (size_t)(colon - text.data);
     }
-    str given[MOST_COMPONENTS], parts[MOST_COMPONENTS + 3] = { default_host, default_namespace };
+    str          given[MOST_COMPONENTS], parts[MOST_COMPONENTS + 3] = { default_host, default_namespace };
     const size_t count = split(text, given), defaults = count < 3 ? 3 - count : 0;
-    if (!count || !valid_component(tag, false)) return bad_name(whole, e);
+    if (!count || count == MOST_COMPONENTS || !valid_component(tag, false))
+        return bad_name(whole, e); /* the tag is one, too */
     memcpy(parts + defaults, given, count * sizeof *given);
     parts[defaults + count] = tag;
     return build_name(parts, defaults + count + 1, a, out, e);
 }
 
 gm_status manifest_name_of_path(const char *path, arena *a, manifest_name *out, error *e) {
-    str parts[MOST_COMPONENTS];
+    str          parts[MOST_COMPONENTS];
     const size_t count = split(str_of(path), parts);
     return count < 4 ? bad_name(str_of(path), e) : build_name(parts, count, a, out, e);
 }

@@ -6,7 +6,7 @@
 #include "base/arena.h"
 
 typedef struct {
-    const char *kind; /* "model", "params" …: the media type without Ollama's prefix, else the whole media type */
+    const char *kind;     /* "model", "params" …: the media type without Ollama's prefix, else the whole media type */
     char        blob[72]; /* "sha256-<64 hex>": the file's name in blobs/ */
     uint64_t    size;
 } manifest_layer;

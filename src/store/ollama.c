@@ -26,7 +26,7 @@ static bool is_folder(const char *path) {
 /* "a/b/c" in the arena; NULL when there is no memory. */
 static char *join(arena *a, const char *folder, const char *middle, const char *name) {
     const size_t length = strlen(folder) + strlen(middle) + strlen(name) + 3;
-    char *path = arena_alloc(a, length);
+    char        *path = arena_alloc(a, length);
     if (path) snprintf(path, length, "%s/%s%s%s", folder, middle, *middle ? "/" : "", name);
     return path;
 }
@@ -43,16 +43,22 @@ const char *ollama_root(arena *a) {
 /* A whole small file, in the arena. */
 static gm_status read_text(const char *path, arena *a, str *out, error *e) {
     FILE *file = fopen(path, "rb");
-    if (!file) return fail(e, errno == ENOENT ? GM_NOT_FOUND : GM_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    if (!file)
+        return fail(e, errno == ENOENT ? GM_NOT_FOUND : GM_IO, "%s: cannot be opened: %s", path, strerror(errno));
     buffer text = { 0 };
-    char piece[4096];
-    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0 && text.length <= LARGEST_TEXT;) buffer_append(&text, piece, n);
+    char   piece[4096];
+    size_t n = 0;
+    do {
+        n = fread(piece, 1, sizeof piece, file);
+        buffer_append(&text, piece, n);
+    } while (n == sizeof piece && text.length <= LARGEST_TEXT);
     const bool broken = ferror(file) != 0;
     fclose(file);
-    gm_status status = GM_OK;
+    gm_status   status = GM_OK;
     const char *copy = NULL;
     if (broken) status = fail(e, GM_IO, "%s: cannot be read", path);
-    else if (text.length > LARGEST_TEXT) status = fail(e, GM_BAD_FILE, "%s: larger than %d MiB", path, LARGEST_TEXT >> 20);
+    else if (text.length > LARGEST_TEXT)
+        status = fail(e, GM_BAD_FILE, "%s: larger than %d MiB", path, LARGEST_TEXT >> 20);
     else if (text.failed || !(copy = arena_copy(a, buffer_view(&text)))) status = fail_memory(e, path, text.length);
     *out = (str){ copy, copy ? text.length : 0 };
     buffer_free(&text);
@@ -64,12 +70,13 @@ static gm_status read_text(const char *path, arena *a, str *out, error *e) {
 /* Whether blobs/ has "<blob>-partial" or "<blob>-partial-N": a download that did not end. */
 static bool has_partial(arena *a, const char *root, const char *blob) {
     const char *folder = join(a, root, "", "blobs");
-    DIR *entries = folder ? opendir(folder) : NULL;
+    DIR        *entries = folder ? opendir(folder) : NULL;
     if (!entries) return false;
     bool found = false;
     for (const struct dirent *entry; !found && (entry = readdir(entries));) {
         str name = str_of(entry->d_name);
-        found = str_starts_with(name, blob) && str_starts_with((str){ name.data + strlen(blob), name.length - strlen(blob) }, "-partial");
+        found = str_starts_with(name, blob) &&
+                str_starts_with((str){ name.data + strlen(blob), name.length - strlen(blob) }, "-partial");
     }
     closedir(entries);
     return found;
@@ -83,22 +90,26 @@ static gm_status find_blob(const char *root, const manifest_layer *layer, arena 
     if (stat(at, &about)) {
         if (errno != ENOENT) return fail(e, GM_IO, "%s: %s", at, strerror(errno));
         if (has_partial(a, root, layer->blob)) {
-            return fail(e, GM_NOT_FOUND, "the download of the %s layer is not finished: %s-partial; `ollama pull` goes on with it", layer->kind, at);
+            return fail(e, GM_NOT_FOUND,
+                        "the download of the %s layer is not finished: %s-partial; `ollama pull` goes on with it",
+                        layer->kind, at);
         }
         return fail(e, GM_NOT_FOUND, "the %s layer is missing: %s", layer->kind, at);
     }
     if (!S_ISREG(about.st_mode)) return fail(e, GM_BAD_FILE, "the %s layer is not a regular file: %s", layer->kind, at);
     if ((uint64_t)about.st_size != layer->size) {
-        return fail(e, GM_BAD_FILE, "the %s layer has %llu bytes, the manifest says %llu: %s", layer->kind, (unsigned long long)about.st_size,
-                    (unsigned long long)layer->size, at);
+        return fail(e, GM_BAD_FILE, "the %s layer has %llu bytes, the manifest says %llu: %s", layer->kind,
+                    (unsigned long long)about.st_size, (unsigned long long)layer->size, at);
     }
     return GM_OK;
 }
 
-static gm_status read_blob(const char *root, const manifest_layer *layer, arena *a, str *text, const char **path, error *e) {
+static gm_status read_blob(const char *root, const manifest_layer *layer, arena *a, str *text, const char **path,
+                           error *e) {
     gm_status status = find_blob(root, layer, a, path, e);
     if (!status) status = read_text(*path, a, text, e);
-    if (!status && !utf8_valid(*text)) status = fail(e, GM_BAD_FILE, "%s: the %s layer is not UTF-8", *path, layer->kind);
+    if (!status && !utf8_valid(*text))
+        status = fail(e, GM_BAD_FILE, "%s: the %s layer is not UTF-8", *path, layer->kind);
     return status;
 }
 
@@ -106,11 +117,11 @@ static gm_status read_blob(const char *root, const manifest_layer *layer, arena 
 
 static gm_status read_config(const char *root, const manifest *m, arena *a, ollama_model *out, error *e) {
     if (!m->config.blob[0]) return GM_OK;
-    manifest_layer layer = m->config;
+    manifest_layer  layer = m->config;
     manifest_config config;
-    error inner = { 0 };
-    const char *path = NULL;
-    str text;
+    error           inner = { 0 };
+    const char     *path = NULL;
+    str             text;
     layer.kind = "config";
     gm_status status = read_blob(root, &layer, a, &text, &path, e);
     if (status) return status;
@@ -124,9 +135,9 @@ static gm_status read_config(const char *root, const manifest *m, arena *a, olla
 
 /* A text layer; params must be a JSON object. */
 static gm_status read_text_layer(const char *root, const manifest_layer *layer, arena *a, const char **out, error *e) {
-    str text;
+    str         text;
     const char *path = NULL;
-    gm_status status = read_blob(root, layer, a, &text, &path, e);
+    gm_status   status = read_blob(root, layer, a, &text, &path, e);
     if (status) return status;
     if (!strcmp(layer->kind, "params")) {
         error inner = { 0 };
@@ -143,17 +154,18 @@ static gm_status read_layer(const char *root, const manifest_layer *layer, arena
         const char  *kind;
         const char **path, **text; /* one of the two */
     } kinds[] = {
-        { "model", &out->model, NULL },     { "projector", &out->projector, NULL }, { "draft", &out->draft, NULL },
-        { "system", NULL, &out->system },   { "params", NULL, &out->params },
-        { "adapter", &out->adapters[out->adapter_count], NULL },
+        { "model", &out->model, NULL },   { "projector", &out->projector, NULL },
+        { "draft", &out->draft, NULL },   { "system", NULL, &out->system },
+        { "params", NULL, &out->params }, { "adapter", &out->adapters[out->adapter_count], NULL },
     };
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        if (strcmp(layer->kind, kinds[i].kind)) continue;
+        if (strcmp(layer->kind, kinds[i].kind) != 0) continue;
         const char *found = NULL;
         if (*(kinds[i].path ? kinds[i].path : kinds[i].text)) {
             return fail(e, GM_UNSUPPORTED, "the manifest names more than one %s layer", layer->kind);
         }
-        gm_status status = kinds[i].path ? find_blob(root, layer, a, &found, e) : read_text_layer(root, layer, a, &found, e);
+        gm_status status =
+            kinds[i].path ? find_blob(root, layer, a, &found, e) : read_text_layer(root, layer, a, &found, e);
         if (status) return status;
         *(kinds[i].path ? kinds[i].path : kinds[i].text) = found;
         if (!strcmp(layer->kind, "adapter")) out->adapter_count++;
@@ -166,23 +178,24 @@ static gm_status read_layers(const char *root, const manifest *m, arena *a, olla
     out->adapters = arena_array(a, m->count + 1, sizeof *out->adapters);
     if (!out->adapters) return fail_memory(e, "a manifest", m->count * sizeof *out->adapters);
     gm_status status = read_config(root, m, a, out, e);
-    bool tensors = false;
+    bool      tensors = false;
     for (size_t i = 0; i < m->count && !status; i++) {
         tensors |= !strcmp(m->layers[i].kind, "tensor");
         status = read_layer(root, &m->layers[i], a, out, e);
     }
     if (status || out->model) return status;
-    return fail(e, GM_UNSUPPORTED, "%s", tensors ? "the model is stored as safetensors, not as GGUF" : "the manifest names no model layer");
+    return fail(e, GM_UNSUPPORTED, "%s",
+                tensors ? "the model is stored as safetensors, not as GGUF" : "the manifest names no model layer");
 }
 
 /* Fills in what it can, also when it fails: a list shows that too. */
 static gm_status read_model(const char *root, const manifest_name *name, arena *a, ollama_model *out, error *e) {
     *out = (ollama_model){ .name = name->shown };
     const char *path = join(a, root, "manifests", name->path);
-    str text;
-    manifest m;
-    error inner = { 0 };
-    gm_status status = path ? read_text(path, a, &text, e) : fail_memory(e, "a path", strlen(root));
+    str         text = { NULL, 0 };
+    manifest    m;
+    error       inner = { 0 };
+    gm_status   status = path ? read_text(path, a, &text, e) : fail_memory(e, "a path", strlen(root));
     if (status) return status;
     if ((status = manifest_parse(text, a, &m, &inner))) return fail(e, status, "%s: %s", path, inner.why);
     if ((status = read_layers(root, &m, a, out, &inner))) return fail(e, status, "%s: %s", name->shown, inner.why);
@@ -201,9 +214,10 @@ typedef struct {
 
 static gm_status add_name(walk *w, const char *path) {
     manifest_name name;
-    if (manifest_name_of_path(path, w->memory, &name, NULL)) return GM_OK; /* something that Ollama would not have made */
+    if (manifest_name_of_path(path, w->memory, &name, NULL))
+        return GM_OK; /* something that Ollama would not have made */
     if (w->count == w->capacity) {
-        const size_t capacity = w->capacity ? w->capacity * 2 : 32;
+        const size_t   capacity = w->capacity ? w->capacity * 2 : 32;
         manifest_name *names = arena_array(w->memory, capacity, sizeof *names);
         if (!names) return fail_memory(w->e, "the list of models", capacity * sizeof *names);
         if (w->count) memcpy(names, w->names, w->count * sizeof *names);
@@ -227,7 +241,8 @@ static gm_status walk_folder(walk *w, const char *below, int depth) {
     for (const struct dirent *entry; !status && (entry = readdir(entries));) {
         if (entry->d_name[0] == '.') continue;
         struct stat about;
-        const char *name = *below ? join(w->memory, below, "", entry->d_name) : arena_copy(w->memory, str_of(entry->d_name));
+        const char *name =
+            *below ? join(w->memory, below, "", entry->d_name) : arena_copy(w->memory, str_of(entry->d_name));
         const char *path = name ? join(w->memory, w->root, "manifests", name) : NULL;
         if (!path) status = fail_memory(w->e, "a path", strlen(below));
         else if (stat(path, &about)) continue;
@@ -253,20 +268,21 @@ static gm_status find_names(const char *root, arena *a, walk *out, error *e) {
 gm_status ollama_list(arena *a, ollama_model **models, size_t *count, error *e) {
     *models = NULL;
     *count = 0;
-    walk w;
+    walk        w;
     const char *root = ollama_root(a);
-    gm_status status = root ? find_names(root, a, &w, e) : GM_OK;
+    gm_status   status = root ? find_names(root, a, &w, e) : GM_OK;
     if (status || !root) return status;
     *models = arena_array(a, w.count, sizeof **models);
     if (!*models) return fail_memory(e, "the list of models", w.count * sizeof **models);
     for (size_t i = 0; i < w.count; i++) {
         ollama_model *model = &(*models)[i];
-        error inner = { 0 };
+        error         inner = { 0 };
         if (read_model(root, &w.names[i], a, model, &inner) == GM_OK) continue;
         if (inner.status == GM_NO_MEMORY) return fail(e, GM_NO_MEMORY, "%s", inner.why);
-        str prefix = str_of(model->name);
+        str         prefix = str_of(model->name);
         const char *why = inner.why;
-        if (!strncmp(why, prefix.data, prefix.length) && !strncmp(why + prefix.length, ": ", 2)) why += prefix.length + 2; /* the list says the name */
+        if (!strncmp(why, prefix.data, prefix.length) && !strncmp(why + prefix.length, ": ", 2))
+            why += prefix.length + 2; /* the list says the name */
         snprintf(model->problem, sizeof model->problem, "%.*s", (int)sizeof model->problem - 1, why);
     }
     *count = w.count;
@@ -284,10 +300,12 @@ static bool same_name(const char *a, const char *b) {
 
 static gm_status not_found(const char *root, const manifest_name *name, const walk *there, error *e) {
     buffer list = { 0 };
-    for (size_t i = 0; i < there->count && list.length < 150; i++) buffer_printf(&list, "%s%s", i ? ", " : "", there->names[i].shown);
+    for (size_t i = 0; i < there->count && list.length < 150; i++)
+        buffer_printf(&list, "%s%s", i ? ", " : "", there->names[i].shown);
     const size_t rest = list.length >= 150 ? there->count : 0;
-    gm_status status = fail(e, GM_NOT_FOUND, "no model '%s' in Ollama's store: there is no %s/manifests/%s; the store has %s%s", name->shown, root,
-                            name->path, list.length ? list.data : "no models", rest ? " …" : "");
+    gm_status    status =
+        fail(e, GM_NOT_FOUND, "no model '%s' in Ollama's store: there is no %s/manifests/%s; the store has %s%s",
+             name->shown, root, name->path, list.length ? list.data : "no models", rest ? " …" : "");
     buffer_free(&list);
     return status;
 }
@@ -295,13 +313,16 @@ static gm_status not_found(const char *root, const manifest_name *name, const wa
 gm_status ollama_resolve(const char *name, arena *a, ollama_model *out, error *e) {
     *out = (ollama_model){ 0 };
     manifest_name parsed;
-    walk there;
-    gm_status status = manifest_name_parse(name, a, &parsed, e);
+    walk          there;
+    gm_status     status = manifest_name_parse(name, a, &parsed, e);
     if (status) return status;
     const char *root = ollama_root(a);
     if (!root) {
-        return fail(e, GM_NOT_FOUND, "no model '%s': there is no Ollama store ($OLLAMA_MODELS is not set, and neither ~/.ollama/models nor "
-                                     "/usr/share/ollama/.ollama/models exists)", parsed.shown);
+        return fail(
+            e, GM_NOT_FOUND,
+            "no model '%s': there is no Ollama store ($OLLAMA_MODELS is not set, and neither ~/.ollama/models nor "
+            "/usr/share/ollama/.ollama/models exists)",
+            parsed.shown);
     }
     struct stat about;
     const char *path = join(a, root, "manifests", parsed.path);

@@ -54,16 +54,19 @@ static uint32_t last_character(str text) {
 static gm_status add_merge(bpe_merges *m, symbols *s, str text, uint32_t rank, error *e) {
     const char *space = text.length > 2 ? memchr(text.data + 1, ' ', text.length - 2) : NULL;
     if (!space) {
-        return fail(e, GM_BAD_FILE, "tokenizer.ggml.merges[%u] must be two texts with a space between them, found \"%.*s\"",
-                    rank, STR_ARGS(text));
+        return fail(e, GM_BAD_FILE,
+                    "tokenizer.ggml.merges[%u] must be two texts with a space between them, found \"%.*s\"", rank,
+                    STR_ARGS(text));
     }
-    str left = { text.data, (size_t)(space - text.data) }, right = { space + 1, text.length - left.length - 1 };
-    str nothing = { "", 0 };
-    uint32_t a = symbols_intern(s, left, nothing), b = symbols_intern(s, right, nothing), result = symbols_intern(s, left, right);
-    if (a == SYMBOL_NONE || b == SYMBOL_NONE || result == SYMBOL_NONE) return fail_memory(e, "the merges' texts", s->extra.length);
+    str      left = { text.data, (size_t)(space - text.data) }, right = { space + 1, text.length - left.length - 1 };
+    str      nothing = { "", 0 };
+    uint32_t a = symbols_intern(s, left, nothing), b = symbols_intern(s, right, nothing),
+             result = symbols_intern(s, left, right);
+    if (a == SYMBOL_NONE || b == SYMBOL_NONE || result == SYMBOL_NONE)
+        return fail_memory(e, "the merges' texts", s->extra.length);
     bpe_merge *slot = find_merge(m, a, b);
     if (slot->left == SYMBOL_NONE) *slot = (bpe_merge){ a, b, rank, result }; /* of equal merges the first counts */
-    size_t length;
+    size_t   length;
     uint32_t bit = joint_bit(last_character(left), read_character(right, 0, &length));
     m->joints[bit / 64] |= (uint64_t)1 << bit % 64;
     return GM_OK;
@@ -99,7 +102,7 @@ void bpe_merges_free(bpe_merges *m) {
 
 static bool heap_push(bpe_work *w, uint64_t key) {
     if (w->heap_count == w->heap_capacity) {
-        size_t capacity = w->heap_capacity ? w->heap_capacity * 2 : 256;
+        size_t    capacity = w->heap_capacity ? w->heap_capacity * 2 : 256;
         uint64_t *heap = capacity <= SIZE_MAX / sizeof *heap ? realloc(w->heap, capacity * sizeof *heap) : NULL;
         if (!heap) return false;
         w->heap = heap;
@@ -113,7 +116,7 @@ static bool heap_push(bpe_work *w, uint64_t key) {
 
 static uint64_t heap_pop(bpe_work *w) {
     uint64_t top = w->heap[0], key = w->heap[--w->heap_count];
-    size_t at = 0;
+    size_t   at = 0;
     for (size_t child; (child = 2 * at + 1) < w->heap_count; at = child) {
         if (child + 1 < w->heap_count && w->heap[child + 1] < w->heap[child]) child++;
         if (w->heap[child] >= key) break;
@@ -153,8 +156,8 @@ static bool merge_parts(const bpe *b, bpe_work *w, uint32_t count) {
         if (!look_right(b, w, i)) return false;
     }
     while (w->heap_count) {
-        uint64_t key = heap_pop(w);
-        uint32_t i = (uint32_t)key;
+        uint64_t  key = heap_pop(w);
+        uint32_t  i = (uint32_t)key;
         bpe_part *part = &w->parts[i];
         if (part->rank != key >> 32) continue;
         bpe_part *right = &w->parts[part->next];
@@ -178,16 +181,18 @@ static void emit_part(const bpe *b, const bpe_part *part, str text, token_list *
             token_list_add(out, b->bytes[(unsigned char)text.data[i]]);
             continue;
         }
-        for (const unsigned char *at = (const unsigned char *)"\xe2\x96\x81"; *at; at++) token_list_add(out, b->bytes[*at]);
+        for (const unsigned char *at = (const unsigned char *)"\xe2\x96\x81"; *at; at++)
+            token_list_add(out, b->bytes[*at]);
     }
 }
 
-static gm_status encode_stretch(const bpe *b, bpe_work *w, uint32_t count, str run, size_t end, token_list *out, error *e) {
+static gm_status encode_stretch(const bpe *b, bpe_work *w, uint32_t count, str run, size_t end, token_list *out,
+                                error *e) {
     if (count > 1 && !merge_parts(b, w, count)) return fail_memory(e, "tokenising", w->heap_capacity * sizeof *w->heap);
     if (count == 1) w->parts[0].next = SYMBOL_NONE;
     for (uint32_t i = 0; i != SYMBOL_NONE; i = w->parts[i].next) {
         const bpe_part *part = &w->parts[i];
-        size_t stop = part->next == SYMBOL_NONE ? end : w->parts[part->next].start;
+        size_t          stop = part->next == SYMBOL_NONE ? end : w->parts[part->next].start;
         emit_part(b, part, (str){ run.data + part->start, stop - part->start }, out);
     }
     return GM_OK;
@@ -195,7 +200,7 @@ static gm_status encode_stretch(const bpe *b, bpe_work *w, uint32_t count, str r
 
 static bool room_for_part(bpe_work *w, size_t count) {
     if (count < w->part_capacity) return true;
-    size_t capacity = w->part_capacity ? w->part_capacity * 2 : 256;
+    size_t    capacity = w->part_capacity ? w->part_capacity * 2 : 256;
     bpe_part *parts = capacity <= SIZE_MAX / sizeof *parts ? realloc(w->parts, capacity * sizeof *parts) : NULL;
     if (!parts) return false;
     w->parts = parts;
@@ -213,9 +218,10 @@ gm_status bpe_encode(const bpe *b, bpe_work *w, str run, token_list *out, error 
             count = 0;
         }
         unsigned char c = (unsigned char)run.data[at];
-        str text = { run.data + at, length }, nothing = { "", 0 };
+        str           text = { run.data + at, length }, nothing = { "", 0 };
         if (!room_for_part(w, count)) return fail_memory(e, "tokenising", run.length * sizeof *w->parts);
-        w->parts[count++] = (bpe_part){ .symbol = c < 0x80 ? b->ascii[c] : symbols_find(b->symbols, text, nothing), .start = (uint32_t)at };
+        w->parts[count++] = (bpe_part){ .symbol = c < 0x80 ? b->ascii[c] : symbols_find(b->symbols, text, nothing),
+                                        .start = (uint32_t)at };
         before = code;
     }
     return count ? encode_stretch(b, w, count, run, run.length, out, e) : GM_OK;

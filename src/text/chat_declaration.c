@@ -77,9 +77,9 @@ static void write_items_type(chat_writer *w, const json *type) {
 /* ---- properties ---- */
 
 static void write_items(chat_writer *w, const json *items) {
-    size_t count;
+    size_t       count;
     const json **fields = chat_sorted_children(w, items, &count);
-    bool first = true;
+    bool         first = true;
     for (size_t i = 0; i < count; i++) {
         const json *field = fields[i];
         if (field->kind == JSON_NULL) continue;
@@ -103,9 +103,10 @@ static void write_items(chat_writer *w, const json *items) {
 
 static void write_property(chat_writer *w, const json *property) {
     const json *description = json_get(property, "description"), *choices = json_get(property, "enum");
-    const json *items = json_get(property, "items"), *inner = json_get(property, "properties"), *required = json_get(property, "required");
+    const json *items = json_get(property, "items"), *inner = json_get(property, "properties"),
+               *required = json_get(property, "required");
     const str type = type_text(w, json_get(property, "type"));
-    bool first = true;
+    bool      first = true;
     if (json_is(description, JSON_STRING) && description->text.length) {
         next_part(w, &first, "description:");
         chat_write_quoted(w, description->text);
@@ -137,9 +138,9 @@ static void write_property(chat_writer *w, const json *property) {
 /* `own_keys`: an object schema without "properties", whose own keys stand for them, except the ones that mean something. */
 static void write_properties(chat_writer *w, const json *properties, bool own_keys) {
     static const char *const meaningful[] = { "description", "type", "properties", "required", "nullable" };
-    size_t count;
-    const json **fields = chat_sorted_children(w, properties, &count);
-    bool first = true;
+    size_t                   count;
+    const json             **fields = chat_sorted_children(w, properties, &count);
+    bool                     first = true;
     for (size_t i = 0; i < count; i++) {
         bool skip = false;
         for (size_t k = 0; own_keys && k < COUNT_OF(meaningful); k++) skip |= str_is(fields[i]->key, meaningful[k]);
@@ -155,7 +156,8 @@ static void write_properties(chat_writer *w, const json *properties, bool own_ke
 /* ---- the function ---- */
 
 static void write_parameters(chat_writer *w, const json *parameters) {
-    const json *properties = json_get(parameters, "properties"), *required = json_get(parameters, "required"), *type = json_get(parameters, "type");
+    const json *properties = json_get(parameters, "properties"), *required = json_get(parameters, "required"),
+               *type = json_get(parameters, "type");
     bool first = true;
     chat_write_template(w, ",parameters:{");
     if (json_is(properties, JSON_OBJECT) && properties->count) {
@@ -176,7 +178,7 @@ static void write_parameters(chat_writer *w, const json *parameters) {
 
 static void write_response(chat_writer *w, const json *response) {
     const json *description = json_get(response, "description"), *type = json_get(response, "type");
-    bool first = true;
+    bool        first = true;
     chat_write_template(w, ",response:{");
     if (json_is(description, JSON_STRING) && description->text.length) {
         next_part(w, &first, "description:");

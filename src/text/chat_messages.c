@@ -7,7 +7,8 @@
 #include <string.h>
 
 static const char *const role_names[] = {
-    [CHAT_SYSTEM] = "system", [CHAT_DEVELOPER] = "developer", [CHAT_USER] = "user", [CHAT_ASSISTANT] = "assistant", [CHAT_TOOL] = "tool",
+    [CHAT_SYSTEM] = "system",       [CHAT_DEVELOPER] = "developer", [CHAT_USER] = "user",
+    [CHAT_ASSISTANT] = "assistant", [CHAT_TOOL] = "tool",
 };
 
 static const struct {
@@ -15,9 +16,10 @@ static const struct {
     chat_part_kind kind;
 } part_types[] = {
     { "text", CHAT_TEXT }, /* of each kind the first name is the one that is written */
-    { "image", CHAT_IMAGE },       { "audio", CHAT_AUDIO },     { "video", CHAT_VIDEO },      { "input_text", CHAT_TEXT },
-    { "output_text", CHAT_TEXT },  { "image_url", CHAT_IMAGE }, { "input_image", CHAT_IMAGE }, { "input_audio", CHAT_AUDIO },
-    { "audio_url", CHAT_AUDIO },   { "video_url", CHAT_VIDEO }, { "input_video", CHAT_VIDEO },
+    { "image", CHAT_IMAGE },       { "audio", CHAT_AUDIO },       { "video", CHAT_VIDEO },
+    { "input_text", CHAT_TEXT },   { "output_text", CHAT_TEXT },  { "image_url", CHAT_IMAGE },
+    { "input_image", CHAT_IMAGE }, { "input_audio", CHAT_AUDIO }, { "audio_url", CHAT_AUDIO },
+    { "video_url", CHAT_VIDEO },   { "input_video", CHAT_VIDEO },
 };
 
 typedef struct {
@@ -28,8 +30,8 @@ typedef struct {
 
 static const char *describe(const json *value) {
     static const char *const names[] = {
-        [JSON_NULL] = "null",       [JSON_FALSE] = "false",   [JSON_TRUE] = "true",     [JSON_NUMBER] = "a number",
-        [JSON_STRING] = "a string", [JSON_ARRAY] = "a list",  [JSON_OBJECT] = "an object",
+        [JSON_NULL] = "null",       [JSON_FALSE] = "false",  [JSON_TRUE] = "true",        [JSON_NUMBER] = "a number",
+        [JSON_STRING] = "a string", [JSON_ARRAY] = "a list", [JSON_OBJECT] = "an object",
     };
     return value ? names[value->kind] : "nothing";
 }
@@ -45,7 +47,7 @@ static gm_status no_memory(const reader *r, size_t bytes) { return fail_memory(r
 /* Goes into a field or an item; the length to restore is returned. */
 static size_t enter(reader *r, const char *format, ...) PRINTF_LIKE(2, 3);
 static size_t enter(reader *r, const char *format, ...) {
-    size_t before = strlen(r->place);
+    size_t  before = strlen(r->place);
     va_list args;
     va_start(args, format);
     vsnprintf(r->place + before, sizeof r->place - before, format, args);
@@ -64,8 +66,8 @@ static str copy_text(reader *r, str text, gm_status *status) {
 /* An optional string. */
 static gm_status read_string(reader *r, const json *object, const char *key, str *out) {
     const json *value = json_get(object, key);
-    char field[64];
-    gm_status status = GM_OK;
+    char        field[64];
+    gm_status   status = GM_OK;
     snprintf(field, sizeof field, ".%s", key);
     if (is_absent(value)) return GM_OK;
     if (value->kind != JSON_STRING) return wrong(r, field, "a string", value);
@@ -96,7 +98,8 @@ static gm_status read_part(reader *r, const json *item, size_t media, chat_part 
     size_t i = 0;
     while (type && i < COUNT_OF(part_types) && !str_is(type->text, part_types[i].type)) i++;
     if (i == COUNT_OF(part_types)) {
-        return fail(r->e, GM_BAD_ARGUMENT, "%s.type must be text, image_url, input_audio, image, audio or video, found \"%.*s\"", r->place,
+        return fail(r->e, GM_BAD_ARGUMENT,
+                    "%s.type must be text, image_url, input_audio, image, audio or video, found \"%.*s\"", r->place,
                     STR_ARGS(type->text));
     }
     *out = (chat_part){ .kind = part_types[i].kind, .index = media };
@@ -112,7 +115,7 @@ static gm_status read_part_list(reader *r, const json *content, chat_message *m)
     m->list = true;
     for (const json *item = content->first; item; item = item->next, i++) {
         chat_part part;
-        size_t before = enter(r, ".content[%zu]", i);
+        size_t    before = enter(r, ".content[%zu]", i);
         gm_status status = read_part(r, item, media, &part);
         if (!status && !add_part(r, m, content->count, part)) status = no_memory(r, content->count * sizeof part);
         if (status) return status;
@@ -125,12 +128,13 @@ static gm_status read_part_list(reader *r, const json *content, chat_message *m)
 /* Ollama's "images" may be sounds: a WAV file begins, in base64, with RIFF, four bytes of size, WAVE. */
 static bool is_wav(str base64) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    unsigned char head[12];
+    unsigned char     head[12];
     if (base64.length < 16) return false;
     for (int i = 0; i < 4; i++) {
         uint32_t bits = 0;
         for (int k = 0; k < 4; k++) {
-            const char *digit = memchr(digits, base64.data[4 * i + k], 64);
+            const char  c = base64.data[4 * i + k];
+            const char *digit = c ? strchr(digits, c) : NULL;
             if (!digit) return false;
             bits = bits << 6 | (uint32_t)(digit - digits);
         }
@@ -161,8 +165,8 @@ static bool contains(str text, const char *what) {
 /* Ollama's rule (gemma4.md §7.4): images take the places of "[img]" in order, those left over stand in front, with a space
  * behind them; a text with numbered tags says itself where they go. */
 static gm_status place_images(reader *r, const json *images, str text, chat_message *m) {
-    const bool numbered = contains(text, "[img-");
-    size_t tags = 0, next = 0, number, length;
+    const bool      numbered = contains(text, "[img-");
+    size_t          tags = 0, next = 0, number, length;
     chat_part_kind *kinds = arena_array(r->memory, images->count, sizeof *kinds);
     if (!kinds) return no_memory(r, images->count);
     for (const json *image = images->first; image; image = image->next) {
@@ -172,12 +176,15 @@ static gm_status place_images(reader *r, const json *images, str text, chat_mess
         }
         kinds[next++] = is_wav(image->text) ? CHAT_AUDIO : CHAT_IMAGE;
     }
-    for (size_t i = 0; i < text.length; i++) tags += image_tag((str){ text.data + i, text.length - i }, numbered, &number) > 0;
+    for (size_t i = 0; i < text.length; i++)
+        tags += image_tag((str){ text.data + i, text.length - i }, numbered, &number) > 0;
     const size_t in_front = numbered || tags >= images->count ? 0 : images->count - tags;
     const size_t most = in_front + 2 * tags + 2;
-    bool fine = true;
-    for (next = 0; next < in_front; next++) fine &= add_part(r, m, most, (chat_part){ .kind = kinds[next], .index = next });
-    if (in_front && text.length && !strchr(" \t\r\n", text.data[0])) fine &= add_part(r, m, most, (chat_part){ .text = { " ", 1 } });
+    bool         fine = true;
+    for (next = 0; next < in_front; next++)
+        fine &= add_part(r, m, most, (chat_part){ .kind = kinds[next], .index = next });
+    if (in_front && text.length && !strchr(" \t\r\n", text.data[0]))
+        fine &= add_part(r, m, most, (chat_part){ .text = { " ", 1 } });
     next = in_front;
     size_t start = 0, at = 0;
     for (; at < text.length && fine; at += length ? length : 1) {
@@ -191,13 +198,14 @@ static gm_status place_images(reader *r, const json *images, str text, chat_mess
         fine = fine && add_part(r, m, most, (chat_part){ .kind = kinds[number], .index = number });
         start = at + length;
     }
-    if (text.length > start) fine = fine && add_part(r, m, most, (chat_part){ .text = { text.data + start, text.length - start } });
+    if (text.length > start)
+        fine = fine && add_part(r, m, most, (chat_part){ .text = { text.data + start, text.length - start } });
     return fine ? GM_OK : no_memory(r, most * sizeof(chat_part));
 }
 
 static gm_status read_content(reader *r, const json *message, chat_message *m) {
     const json *content = json_get(message, "content"), *images = json_get(message, "images");
-    gm_status status = GM_OK;
+    gm_status   status = GM_OK;
     if (!is_absent(images) && images->kind != JSON_ARRAY) return wrong(r, ".images", "a list", images);
     if (m->role == CHAT_TOOL && json_is(content, JSON_OBJECT)) {
         m->tool_object = content;
@@ -216,8 +224,8 @@ static gm_status read_content(reader *r, const json *message, chat_message *m) {
 
 /* An object, or an object as JSON text, as OpenAI has it. */
 static gm_status read_arguments(reader *r, const json *value, const json **out) {
-    json *parsed = NULL;
-    error why = { 0 };
+    json     *parsed = NULL;
+    error     why = { 0 };
     const str text = json_is(value, JSON_STRING) ? value->text : (str){ "{}", 2 };
     if (json_is(value, JSON_OBJECT)) {
         *out = value;
@@ -248,9 +256,10 @@ static gm_status read_calls(reader *r, const json *list, chat_call **calls, size
     if (is_absent(list)) return GM_OK;
     size_t outside = enter(r, ".tool_calls");
     if (list->kind != JSON_ARRAY) return wrong(r, "", "a list", list);
-    if (list->count && !(*calls = arena_array(r->memory, list->count, sizeof **calls))) return no_memory(r, list->count * sizeof **calls);
+    if (!(*calls = arena_array(r->memory, list->count + 1, sizeof **calls)))
+        return no_memory(r, list->count * sizeof **calls);
     for (const json *item = list->first; item; item = item->next, i++) {
-        size_t before = enter(r, "[%zu]", i);
+        size_t    before = enter(r, "[%zu]", i);
         gm_status status = read_call(r, item, &(*calls)[i]);
         if (status) return status;
         leave(r, before);
@@ -275,16 +284,18 @@ static gm_status read_role(const reader *r, const json *role, chat_role *out) {
         *out = (chat_role)i;
         if (str_is(role->text, role_names[i])) return GM_OK;
     }
-    return fail(r->e, GM_BAD_ARGUMENT, "%s.role must be system, developer, user, assistant or tool, found \"%.*s\"", r->place, STR_ARGS(role->text));
+    return fail(r->e, GM_BAD_ARGUMENT, "%s.role must be system, developer, user, assistant or tool, found \"%.*s\"",
+                r->place, STR_ARGS(role->text));
 }
 
 static gm_status read_message(reader *r, const json *value, chat_message *m) {
     static const char *const thinking[] = { "thinking", "reasoning_content", "reasoning", NULL };
     static const char *const tool_name[] = { "tool_name", "name", NULL };
     static const char *const tool_call_id[] = { "tool_call_id", NULL };
-    gm_status status;
+    gm_status                status;
     if (!json_is(value, JSON_OBJECT)) return wrong(r, "", "an object", value);
-    if ((status = read_role(r, json_get(value, "role"), &m->role)) || (status = read_content(r, value, m))) return status;
+    if ((status = read_role(r, json_get(value, "role"), &m->role)) || (status = read_content(r, value, m)))
+        return status;
     if (m->role == CHAT_ASSISTANT) {
         if ((status = read_first_string(r, value, thinking, &m->thinking))) return status;
         return read_calls(r, json_get(value, "tool_calls"), &m->calls, &m->call_count);
@@ -298,12 +309,14 @@ static gm_status check_tools(reader *r, const json *tools) {
     size_t i = 0;
     if (tools->kind != JSON_ARRAY) return wrong(r, "tools", "a list", tools);
     for (const json *tool = tools->first; tool; tool = tool->next, i++) {
-        const json *function = json_get(tool, "function"), *name = json_get(function, "name"), *parameters = json_get(function, "parameters");
+        const json *function = json_get(tool, "function"), *name = json_get(function, "name"),
+                   *parameters = json_get(function, "parameters");
         enter(r, "tools[%zu]", i);
         if (!json_is(tool, JSON_OBJECT)) return wrong(r, "", "an object", tool);
         if (!json_is(function, JSON_OBJECT)) return wrong(r, ".function", "an object", function);
         if (!json_is(name, JSON_STRING) || !name->text.length) return wrong(r, ".function.name", "a name", name);
-        if (!is_absent(parameters) && parameters->kind != JSON_OBJECT) return wrong(r, ".function.parameters", "an object", parameters);
+        if (!is_absent(parameters) && parameters->kind != JSON_OBJECT)
+            return wrong(r, ".function.parameters", "an object", parameters);
         leave(r, 0);
     }
     return GM_OK;
@@ -312,7 +325,8 @@ static gm_status check_tools(reader *r, const json *tools) {
 /* true or false, or an effort as Ollama has it. */
 static gm_status read_think(reader *r, const json *think, bool *out) {
     *out = json_is(think, JSON_TRUE) || (json_is(think, JSON_STRING) && think->text.length);
-    if (is_absent(think) || think->kind == JSON_FALSE || think->kind == JSON_TRUE || think->kind == JSON_STRING) return GM_OK;
+    if (is_absent(think) || think->kind == JSON_FALSE || think->kind == JSON_TRUE || think->kind == JSON_STRING)
+        return GM_OK;
     return wrong(r, "think", "true or false", think);
 }
 
@@ -322,7 +336,7 @@ gm_status chat_from_json(const json *value, arena *a, chat *out, error *e) {
     if (!json_is(value, JSON_OBJECT)) return wrong(&r, "the chat", "an object with messages", value);
     const json *messages = json_get(value, "messages"), *tools = json_get(value, "tools");
     if (!json_is(messages, JSON_ARRAY)) return wrong(&r, "messages", "a list", messages);
-    if (messages->count && !(out->messages = arena_array(a, messages->count, sizeof *out->messages))) {
+    if (!(out->messages = arena_array(a, messages->count + 1, sizeof *out->messages))) {
         return no_memory(&r, messages->count * sizeof *out->messages);
     }
     for (const json *message = messages->first; message; message = message->next) {

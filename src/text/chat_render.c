@@ -8,7 +8,9 @@
 
 #define THOUGHT_START "<|channel>thought\n"
 
-static const char *const media_text[] = { [CHAT_TEXT] = "", [CHAT_IMAGE] = "<|image|>", [CHAT_AUDIO] = "<|audio|>", [CHAT_VIDEO] = "<|video|>" };
+static const char *const media_text[] = {
+    [CHAT_TEXT] = "", [CHAT_IMAGE] = "<|image|>", [CHAT_AUDIO] = "<|audio|>", [CHAT_VIDEO] = "<|video|>"
+};
 
 /* ---- bodies ---- */
 
@@ -61,7 +63,8 @@ static bool write_body(chat_writer *w, const chat_message *m) {
     if (!m->part_count) return false;
     str *texts = chat_writer_array(w, m->part_count, sizeof *texts);
     if (!texts) return false;
-    for (size_t i = 0; i < m->part_count; i++) texts[i] = m->role == CHAT_ASSISTANT ? strip_thinking(w, m->parts[i].text) : m->parts[i].text;
+    for (size_t i = 0; i < m->part_count; i++)
+        texts[i] = m->role == CHAT_ASSISTANT ? strip_thinking(w, m->parts[i].text) : m->parts[i].text;
     trim_parts(m, texts);
     for (size_t i = 0; i < m->part_count; i++) {
         if (m->parts[i].kind == CHAT_TEXT) chat_write_content(w, texts[i]);
@@ -151,11 +154,14 @@ static const chat_message *next_speaker(const turns *t, size_t i) {
 
 static last_written write_message(chat_writer *w, const turns *t, size_t i, const chat_message *previous) {
     static const char *const headers[] = {
-        [CHAT_SYSTEM] = "<|turn>system\n", [CHAT_DEVELOPER] = "<|turn>developer\n", [CHAT_USER] = "<|turn>user\n", [CHAT_ASSISTANT] = "<|turn>model\n",
+        [CHAT_SYSTEM] = "<|turn>system\n",
+        [CHAT_DEVELOPER] = "<|turn>developer\n",
+        [CHAT_USER] = "<|turn>user\n",
+        [CHAT_ASSISTANT] = "<|turn>model\n",
     };
     const chat_message *m = &t->messages[i], *next = next_speaker(t, i);
-    const bool model = m->role == CHAT_ASSISTANT;
-    last_written last = LAST_NONE;
+    const bool          model = m->role == CHAT_ASSISTANT;
+    last_written        last = LAST_NONE;
     if (!(model && previous && previous->role == CHAT_ASSISTANT)) chat_write_template(w, headers[m->role]);
     if (model && m->thinking.length && (t->last_user == SIZE_MAX || i > t->last_user)) {
         chat_write_template(w, THOUGHT_START);
@@ -178,10 +184,10 @@ static last_written write_message(chat_writer *w, const turns *t, size_t i, cons
 }
 
 gm_status chat_render(const chat *c, arena *a, chat_piece **pieces, size_t *count, error *e) {
-    chat_writer w = { .memory = a };
+    chat_writer         w = { .memory = a };
     const chat_message *system = c->count && is_system(&c->messages[0]) ? &c->messages[0] : NULL, *previous = NULL;
-    turns t = { c->messages, c->count, SIZE_MAX };
-    last_written last = LAST_NONE;
+    turns               t = { c->messages, c->count, SIZE_MAX };
+    last_written        last = LAST_NONE;
     if (system) t.messages++, t.count--;
     for (size_t i = 0; i < t.count; i++) {
         if (t.messages[i].role == CHAT_USER) t.last_user = i;
@@ -219,8 +225,10 @@ static gm_status check_specials(const tokenizer *t, const chat_piece *pieces, si
     for (int special = 0; special < SPECIAL_COUNT; special++) {
         if (special == SPECIAL_BOS || tokenizer_special(t, (special_token)special) >= 0) continue;
         for (size_t i = 0; i < count; i++) {
-            if (!pieces[i].scaffolding || find_text(pieces[i].text, 0, special_token_text[special]) == SIZE_MAX) continue;
-            return fail(e, GM_UNSUPPORTED, "this prompt needs the token %s, which the model's vocabulary lacks", special_token_text[special]);
+            if (!pieces[i].scaffolding || find_text(pieces[i].text, 0, special_token_text[special]) == SIZE_MAX)
+                continue;
+            return fail(e, GM_UNSUPPORTED, "this prompt needs the token %s, which the model's vocabulary lacks",
+                        special_token_text[special]);
         }
     }
     return GM_OK;
@@ -229,14 +237,15 @@ static gm_status check_specials(const tokenizer *t, const chat_piece *pieces, si
 gm_status chat_pieces_tokens(const tokenizer *t, const chat_piece *pieces, size_t count, token_list *out, error *e) {
     gm_status status = check_specials(t, pieces, count, e);
     if (status) return status;
-    buffer text = { 0 };
+    buffer      text = { 0 };
     text_range *ranges = calloc(count + 1, sizeof *ranges);
-    size_t range_count = 0;
-    const str bos = str_of(special_token_text[SPECIAL_BOS]);
+    size_t      range_count = 0;
+    const str   bos = str_of(special_token_text[SPECIAL_BOS]);
     if (!ranges) return fail_memory(e, "the prompt", count * sizeof *ranges);
     for (size_t i = 0; i < count; i++) {
         str piece = pieces[i].text;
-        if (!i && pieces[i].scaffolding && str_starts_with(piece, bos.data)) piece = (str){ piece.data + bos.length, piece.length - bos.length };
+        if (!i && pieces[i].scaffolding && str_starts_with(piece, bos.data))
+            piece = (str){ piece.data + bos.length, piece.length - bos.length };
         size_t start = text.length;
         buffer_str(&text, piece);
         if (!pieces[i].scaffolding) continue;

@@ -16,7 +16,7 @@ void *chat_writer_array(chat_writer *w, size_t count, size_t size) {
 static void add_piece(chat_writer *w, bool scaffolding, str text) {
     if (w->failed || !text.length) return;
     if (w->count == w->capacity) {
-        size_t capacity = w->capacity ? w->capacity * 2 : 32;
+        size_t      capacity = w->capacity ? w->capacity * 2 : 32;
         chat_piece *pieces = chat_writer_array(w, capacity, sizeof *pieces);
         if (!pieces) return;
         if (w->count) memcpy(pieces, w->pieces, w->count * sizeof *pieces);
@@ -43,21 +43,22 @@ typedef struct {
 
 static int compare_children(const void *a, const void *b) {
     const child *x = a, *y = b;
-    int order = str_compare(x->value->key, y->value->key);
+    int          order = str_compare(x->value->key, y->value->key);
     return order ? order : x->order < y->order ? -1 : 1;
 }
 
 const json **chat_sorted_children(chat_writer *w, const json *object, size_t *count) {
     *count = 0;
     if (!json_is(object, JSON_OBJECT) || !object->count) return NULL;
-    child *children = chat_writer_array(w, object->count, sizeof *children);
+    child       *children = chat_writer_array(w, object->count, sizeof *children);
     const json **sorted = chat_writer_array(w, object->count, sizeof *sorted);
-    size_t n = 0;
+    size_t       n = 0;
     if (!children || !sorted) return NULL;
     for (const json *value = object->first; value; value = value->next, n++) children[n] = (child){ value, n };
     qsort(children, n, sizeof *children, compare_children);
     for (size_t i = 0; i < n; i++) {
-        if (i + 1 == n || !str_equal(children[i].value->key, children[i + 1].value->key)) sorted[(*count)++] = children[i].value;
+        if (i + 1 == n || !str_equal(children[i].value->key, children[i + 1].value->key))
+            sorted[(*count)++] = children[i].value;
     }
     return sorted;
 }
@@ -70,7 +71,7 @@ static void write_number(chat_writer *w, const json *value) {
         chat_write_content(w, value->text);
         return;
     }
-    buffer text = { 0 };
+    buffer  text = { 0 };
     int64_t whole;
     if (json_integer(value, &whole)) buffer_printf(&text, "%" PRId64, whole);
     else json_write_number(&text, value->number);
@@ -81,7 +82,7 @@ static void write_number(chat_writer *w, const json *value) {
 }
 
 void chat_write_fields(chat_writer *w, const json *object, bool quoted_keys) {
-    size_t count;
+    size_t       count;
     const json **fields = chat_sorted_children(w, object, &count);
     for (size_t i = 0; i < count; i++) {
         if (i) chat_write_template(w, ",");

@@ -5,8 +5,8 @@
 
 static const str replacement = { "\xef\xbf\xbd", 3 }; /* U+FFFD */
 
-/* Moves what is settled from `held` to `out`: whole characters, and U+FFFD for each byte that can belong to none. At most the
- * beginning of one character stays. */
+/* Moves what is settled from `held` to `out`: whole characters, and U+FFFD for each byte that can belong to none. At most
+ * the beginning of one character stays. */
 static void settle(detokenizer *d, bool end) {
     size_t at = 0;
     while (at < d->held.length) {

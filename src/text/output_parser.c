@@ -1,7 +1,8 @@
 /* The model's output, as it streams in, taken apart into content, thinking and tool calls (gemma4.md §7.3).
  *
- * Text goes into `pending` and is looked at once: `scanned` is how far it is known to hold no tag. What may still become part of
- * a tag, and white space that a tag would trim away, is held back, so the events do not depend on how the text was cut. */
+ * Text goes into `pending` and is looked at once: `scanned` is how far it is known to hold no tag. What may still become
+ * part of a tag, and white space that a tag would trim away, is held back, so the events do not depend on how the text was
+ * cut. */
 
 #include "text/chat.h"
 #include "text/tool_arguments.h"
@@ -10,7 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { STATE_CONTENT, STATE_THINKING_NAME, STATE_THINKING, STATE_CALL, STATE_AFTER_CALL, STATE_COUNT } parser_state;
+typedef enum {
+    STATE_CONTENT,
+    STATE_THINKING_NAME,
+    STATE_THINKING,
+    STATE_CALL,
+    STATE_AFTER_CALL,
+    STATE_COUNT
+} parser_state;
 
 typedef enum { TAG_NONE, TAG_CHANNEL, TAG_CHANNEL_END, TAG_CALL, TAG_CALL_END, TAG_RESPONSE, TAG_COUNT } tag;
 
@@ -34,18 +42,18 @@ typedef struct {
 } stored_event;
 
 struct output_parser {
-    const json  *tools;
-    bool         think;
-    parser_state state;
-    bool         skip_space; /* at the start of content behind a thought */
-    buffer       pending;
-    size_t       at;      /* what is before was dealt with */
-    size_t       scanned; /* at <= scanned: no tag before it */
-    size_t       space;   /* at <= space <= scanned: from here to `scanned` is white space */
+    const json   *tools;
+    bool          think;
+    parser_state  state;
+    bool          skip_space; /* at the start of content behind a thought */
+    buffer        pending;
+    size_t        at;      /* what is before was dealt with */
+    size_t        scanned; /* at <= scanned: no tag before it */
+    size_t        space;   /* at <= space <= scanned: from here to `scanned` is white space */
     stored_event *events;
-    size_t       event_count, event_capacity, event_next;
-    buffer       strings;
-    bool         failed;
+    size_t        event_count, event_capacity, event_next;
+    buffer        strings;
+    bool          failed;
 };
 
 gm_status output_parser_new(const json *tools, bool think, bool starts_thinking, output_parser **out, error *e) {
@@ -68,9 +76,10 @@ void output_parser_free(output_parser *p) {
 /* ---- events ---- */
 
 static stored_event *add_event(output_parser *p, output_kind kind) {
-    if (p->event_count == p->event_capacity) {
-        size_t capacity = p->event_capacity ? p->event_capacity * 2 : 8;
-        stored_event *events = capacity <= SIZE_MAX / sizeof *events ? realloc(p->events, capacity * sizeof *events) : NULL;
+    if (!p->events || p->event_count == p->event_capacity) {
+        size_t        capacity = p->event_capacity ? p->event_capacity * 2 : 8;
+        stored_event *events =
+            capacity <= SIZE_MAX / sizeof *events ? realloc(p->events, capacity * sizeof *events) : NULL;
         if (!events) {
             p->failed = true;
             return NULL;
@@ -94,14 +103,16 @@ static void emit(output_parser *p, output_kind kind, str text) {
 
 /* Content or thinking in `pending` up to `end`. */
 static void emit_to(output_parser *p, size_t end) {
-    if (end > p->at) emit(p, p->state == STATE_CONTENT ? OUTPUT_CONTENT : OUTPUT_THINKING, (str){ p->pending.data + p->at, end - p->at });
+    if (end > p->at)
+        emit(p, p->state == STATE_CONTENT ? OUTPUT_CONTENT : OUTPUT_THINKING,
+             (str){ p->pending.data + p->at, end - p->at });
     p->at = max_size(p->at, end);
 }
 
 bool output_parser_next(output_parser *p, output_event *event) {
-    if (p->event_next == p->event_count) return false;
+    if (p->event_next == p->event_count || !p->strings.data) return false;
     const stored_event *stored = &p->events[p->event_next++];
-    str text = { p->strings.data + stored->text, stored->text_length };
+    str                 text = { p->strings.data + stored->text, stored->text_length };
     *event = (output_event){ .kind = stored->kind, .repaired = stored->repaired };
     if (stored->kind == OUTPUT_CALL) {
         event->arguments = text;
@@ -117,21 +128,24 @@ bool output_parser_next(output_parser *p, output_event *event) {
 static const json *properties_of(const json *tools, str name) {
     for (const json *tool = tools ? tools->first : NULL; tool; tool = tool->next) {
         const json *function = json_get(tool, "function");
-        if (str_equal(json_string(json_get(function, "name"), ""), name)) return json_get(json_get(function, "parameters"), "properties");
+        if (str_equal(json_string(json_get(function, "name"), ""), name))
+            return json_get(json_get(function, "parameters"), "properties");
     }
     return NULL;
 }
 
 /* "call:NAME{…}". What is none, or has arguments beyond repair, is shown as it came, so that nothing is lost unseen. */
 static void emit_call(output_parser *p, str raw, bool closed) {
-    str text = trim(raw);
+    str         text = trim(raw);
     const char *brace = text.length ? memchr(text.data, '{', text.length) : NULL;
     if (str_starts_with(text, "call:") && brace) {
-        str name = trim((str){ text.data + 5, (size_t)(brace - text.data) - 5 });
-        str arguments = { brace, text.length - (size_t)(brace - text.data) };
-        buffer converted = { 0 };
-        bool repaired = false;
-        gm_status status = name.length ? tool_arguments_to_json(arguments, properties_of(p->tools, name), &converted, &repaired) : GM_BAD_FILE;
+        str           name = trim((str){ text.data + 5, (size_t)(brace - text.data) - 5 });
+        str           arguments = { brace, text.length - (size_t)(brace - text.data) };
+        buffer        converted = { 0 };
+        bool          repaired = false;
+        gm_status     status = name.length
+                                   ? tool_arguments_to_json(arguments, properties_of(p->tools, name), &converted, &repaired)
+                                   : GM_BAD_FILE;
         stored_event *event = status ? NULL : add_event(p, OUTPUT_CALL);
         if (event) {
             buffer_str(&p->strings, buffer_view(&converted));
@@ -157,9 +171,9 @@ static tag tag_at(const output_parser *p, size_t at, bool *maybe) {
     const size_t left = p->pending.length - at;
     *maybe = false;
     for (size_t i = 0; i < COUNT_OF(state_tags[0]) && state_tags[p->state][i]; i++) {
-        const char *text = tag_text[state_tags[p->state][i]];
+        const char  *text = tag_text[state_tags[p->state][i]];
         const size_t length = strlen(text), shared = min_size(length, left);
-        if (memcmp(p->pending.data + at, text, shared)) continue;
+        if (memcmp(p->pending.data + at, text, shared) != 0) continue;
         if (shared == length) return state_tags[p->state][i];
         *maybe = true;
     }
@@ -169,13 +183,13 @@ static tag tag_at(const output_parser *p, size_t at, bool *maybe) {
 /* The next tag from `scanned` on, which moves there, or to the place where a tag may be beginning, or to the end. */
 static tag find_tag(output_parser *p) {
     size_t at = p->scanned;
-    tag found = TAG_NONE;
+    tag    found = TAG_NONE;
     for (bool maybe = false; at < p->pending.length; at++) {
         const char *next = memchr(p->pending.data + at, '<', p->pending.length - at);
         at = next ? (size_t)(next - p->pending.data) : p->pending.length;
         if (!next || (found = tag_at(p, at, &maybe)) || maybe) break;
     }
-    str fresh = { p->pending.data + p->scanned, at - p->scanned };
+    str    fresh = { p->pending.data + p->scanned, at - p->scanned };
     size_t trimmed = fresh.length ? trim_right(fresh).length : 0;
     if (trimmed) p->space = p->scanned + trimmed;
     p->scanned = at;
@@ -203,15 +217,20 @@ static bool parse_content(output_parser *p) {
     }
     tag found = find_tag(p);
     emit_to(p, found == TAG_CHANNEL_END ? p->scanned : p->space);
-    if (found) enter(p, found == TAG_CHANNEL ? STATE_THINKING_NAME : found == TAG_CALL ? STATE_CALL : STATE_CONTENT, p->scanned + strlen(tag_text[found]));
+    if (found)
+        enter(p,
+              found == TAG_CHANNEL ? STATE_THINKING_NAME
+              : found == TAG_CALL  ? STATE_CALL
+                                   : STATE_CONTENT,
+              p->scanned + strlen(tag_text[found]));
     return found;
 }
 
 /* A channel begins with its name, a line of its own, which is not part of the thought. */
 static bool parse_thinking_name(output_parser *p) {
     static const char name[] = "thought\n";
-    const size_t left = p->pending.length - p->at, shared = min_size(left, strlen(name));
-    if (shared && memcmp(p->pending.data + p->at, name, shared)) {
+    const size_t      left = p->pending.length - p->at, shared = min_size(left, strlen(name));
+    if (shared && memcmp(p->pending.data + p->at, name, shared) != 0) {
         enter(p, STATE_THINKING, p->at);
         return true;
     }
@@ -248,15 +267,16 @@ static bool parse_after_call(output_parser *p) {
 
 static gm_status parse(output_parser *p, error *e) {
     static bool (*const parsers[STATE_COUNT])(output_parser *) = {
-        [STATE_CONTENT] = parse_content,   [STATE_THINKING_NAME] = parse_thinking_name, [STATE_THINKING] = parse_thinking,
-        [STATE_CALL] = parse_call,         [STATE_AFTER_CALL] = parse_after_call,
+        [STATE_CONTENT] = parse_content, [STATE_THINKING_NAME] = parse_thinking_name, [STATE_THINKING] = parse_thinking,
+        [STATE_CALL] = parse_call,       [STATE_AFTER_CALL] = parse_after_call,
     };
     while (parsers[p->state](p)) continue;
     buffer_consume(&p->pending, p->at);
     p->scanned -= p->at;
     p->space -= p->at;
     p->at = 0;
-    if (p->failed || p->pending.failed || p->strings.failed) return fail_memory(e, "the model's output", p->pending.length);
+    if (p->failed || p->pending.failed || p->strings.failed)
+        return fail_memory(e, "the model's output", p->pending.length);
     return GM_OK;
 }
 
@@ -281,7 +301,8 @@ gm_status output_parser_end(output_parser *p, error *e) {
     buffer_clear(&p->strings);
     str rest = buffer_view(&p->pending);
     switch (p->state) {
-    case STATE_CONTENT: case STATE_AFTER_CALL:
+    case STATE_CONTENT:
+    case STATE_AFTER_CALL:
         if (!p->skip_space) emit(p, OUTPUT_CONTENT, rest);
         break;
     case STATE_THINKING_NAME:

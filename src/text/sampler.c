@@ -99,15 +99,19 @@ gm_status sampling_check(const gm_sampling *p, size_t vocabulary, error *e) {
     };
     for (size_t i = 0; i < COUNT_OF(ranges); i++)
         if (!(ranges[i].value >= ranges[i].low && ranges[i].value <= ranges[i].high))
-            return fail(e, GM_BAD_ARGUMENT, "%s must lie between %g and %g (%s), but is %g", ranges[i].name, ranges[i].low,
-                        ranges[i].high, ranges[i].off, ranges[i].value);
-    if (p->top_k < 0) return fail(e, GM_BAD_ARGUMENT, "top_k must not be negative (0 is off), but is %d", (int)p->top_k);
-    if (p->bias_count && !p->bias) return fail(e, GM_BAD_ARGUMENT, "bias_count is %zu, but bias is NULL", p->bias_count);
+            return fail(e, GM_BAD_ARGUMENT, "%s must lie between %g and %g (%s), but is %g", ranges[i].name,
+                        ranges[i].low, ranges[i].high, ranges[i].off, ranges[i].value);
+    if (p->top_k < 0)
+        return fail(e, GM_BAD_ARGUMENT, "top_k must not be negative (0 is off), but is %d", (int)p->top_k);
+    if (p->bias_count && !p->bias)
+        return fail(e, GM_BAD_ARGUMENT, "bias_count is %zu, but bias is NULL", p->bias_count);
     for (size_t i = 0; i < p->bias_count; i++) {
         if (p->bias[i].token < 0 || (size_t)p->bias[i].token >= vocabulary)
-            return fail(e, GM_BAD_ARGUMENT, "bias names the token %d, but there are %zu tokens", (int)p->bias[i].token, vocabulary);
+            return fail(e, GM_BAD_ARGUMENT, "bias names the token %d, but there are %zu tokens", (int)p->bias[i].token,
+                        vocabulary);
         if (p->bias[i].bias != -INFINITY && !(fabsf(p->bias[i].bias) <= 1000))
-            return fail(e, GM_BAD_ARGUMENT, "the bias of token %d must lie between -1000 and 1000, or be -infinity, but is %g",
+            return fail(e, GM_BAD_ARGUMENT,
+                        "the bias of token %d must lie between -1000 and 1000, or be -infinity, but is %g",
                         (int)p->bias[i].token, p->bias[i].bias);
     }
     return GM_OK;
@@ -138,7 +142,8 @@ static gm_status convert(sampler *s, const float *logits, error *e) {
     if (!not_a_number) return GM_OK;
     size_t at = 0;
     while (!is_not_a_number(logits[at])) at++;
-    return fail(e, GM_BAD_FILE, "the model computed NaN as the logit of token %zu: its weights are damaged or out of range", at);
+    return fail(e, GM_BAD_FILE,
+                "the model computed NaN as the logit of token %zu: its weights are damaged or out of range", at);
 }
 
 static void apply_bias(sampler *s, const gm_sampling *p) {
@@ -154,7 +159,8 @@ static void apply_penalties(sampler *s, const gm_sampling *p, const int32_t *his
     const bool     repetition = p->repetition_penalty != 1;
     const uint32_t divide = (uint32_t)nearbyint(16777216 / (double)p->repetition_penalty);
     const uint32_t multiply = (uint32_t)nearbyint(16777216 * (double)p->repetition_penalty);
-    const int32_t  presence = fixed_from_parameter(p->presence_penalty), frequency = fixed_from_parameter(p->frequency_penalty);
+    const int32_t  presence = fixed_from_parameter(p->presence_penalty),
+                  frequency = fixed_from_parameter(p->frequency_penalty);
     const int32_t *window = history + (count - min_size(count, p->penalty_window)), *end = history + count;
     for (const int32_t *token = window; token < end; token++)
         if (*token >= 0 && (size_t)*token < s->n) s->counts[*token]++;
@@ -178,7 +184,8 @@ static void apply_suppressed(sampler *s, const uint32_t *suppressed) {
 }
 
 /* Bias, penalties and suppression, and then the blocks' best again. */
-static void edit(sampler *s, const gm_sampling *p, const int32_t *history, size_t history_count, const uint32_t *suppressed) {
+static void edit(sampler *s, const gm_sampling *p, const int32_t *history, size_t history_count,
+                 const uint32_t *suppressed) {
     const bool penalties = p->penalty_window && history_count &&
                            (p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0);
     if (!p->bias_count && !penalties && !suppressed) return;
@@ -253,7 +260,8 @@ static void cut(sampler *s, const uint32_t *key, border b) {
 static void gather(sampler *s, int32_t best, size_t k) {
     size_t alive = 0;
     for (size_t block = 0; block < s->blocks; block++)
-        if (s->block_best[block] != FIXED_NEVER) s->deviation[alive++] = (uint32_t)best - (uint32_t)s->block_best[block];
+        if (s->block_best[block] != FIXED_NEVER)
+            s->deviation[alive++] = (uint32_t)best - (uint32_t)s->block_best[block];
     const uint32_t farthest = k && k <= alive ? find_border(s, s->deviation, NULL, alive, k).key : UINT32_MAX;
 
     s->survivors = 0;
@@ -292,19 +300,22 @@ static void cut_typical(sampler *s, float typical_p) {
         moment += (uint64_t)(s->weight[i] >> 4) * (s->distance[i] - nearest);
         mass += s->weight[i] >> 4;
     }
-    const uint32_t mean = nearest + (uint32_t)(moment / mass);
+    const uint32_t mean = nearest + (uint32_t)(mass ? moment / mass : 0); /* the nearest has mass */
     for (size_t i = 0; i < s->survivors; i++)
         s->deviation[i] = s->distance[i] > mean ? s->distance[i] - mean : mean - s->distance[i];
-    cut(s, s->deviation, find_border(s, s->deviation, s->weight, s->survivors, share_of(share_from_probability(typical_p), sum)));
+    cut(s, s->deviation,
+        find_border(s, s->deviation, s->weight, s->survivors, share_of(share_from_probability(typical_p), sum)));
 }
 
 static void cut_top_p(sampler *s, float top_p) {
     const uint64_t sum = weigh(s, 1);
-    cut(s, s->distance, find_border(s, s->distance, s->weight, s->survivors, share_of(share_from_probability(top_p), sum)));
+    cut(s, s->distance,
+        find_border(s, s->distance, s->weight, s->survivors, share_of(share_from_probability(top_p), sum)));
 }
 
 static void cut_min_p(sampler *s, float min_p) {
-    const uint64_t farthest = (uint64_t)floor(-log((double)min_p) * 65536) + nearest_of(s); /* ln of the least float is −103 */
+    const uint64_t farthest =
+        (uint64_t)floor(-log((double)min_p) * 65536) + nearest_of(s); /* ln of the least float is −103 */
     if (farthest <= UINT32_MAX) cut(s, s->distance, (border){ .key = (uint32_t)farthest, .ties = s->survivors });
 }
 
@@ -318,15 +329,16 @@ static int32_t draw(sampler *s, float temperature, uint64_t seed, uint64_t posit
     return (int32_t)s->id[find_border(s, s->distance, s->weight, s->survivors, target).last];
 }
 
-gm_status sampler_draw(sampler *s, const gm_sampling *p, const float *logits, const int32_t *history, size_t history_count,
-                       const uint32_t *suppressed, uint64_t position, int32_t *token, error *e) {
+gm_status sampler_draw(sampler *s, const gm_sampling *p, const float *logits, const int32_t *history,
+                       size_t history_count, const uint32_t *suppressed, uint64_t position, int32_t *token, error *e) {
     gm_status status = sampling_check(p, s->n, e);
     if (status == GM_OK) status = convert(s, logits, e);
     if (status != GM_OK) return status;
     edit(s, p, history, history_count, suppressed);
 
     const int32_t best = largest_of(s->block_best, s->blocks);
-    if (best == FIXED_NEVER) return fail(e, GM_BAD_ARGUMENT, "no token can be drawn: all %zu are suppressed or impossible", s->n);
+    if (best == FIXED_NEVER)
+        return fail(e, GM_BAD_ARGUMENT, "no token can be drawn: all %zu are suppressed or impossible", s->n);
     if (p->temperature == 0) {
         *token = greedy(s, best);
         return GM_OK;
@@ -352,7 +364,8 @@ static size_t insert_likeliest(gm_token_logprob *top, size_t filled, size_t coun
     return filled < count ? filled + 1 : count;
 }
 
-void sampler_logprobs(sampler *s, const float *logits, int32_t token, gm_token_logprob *chosen, gm_token_logprob *top, size_t count) {
+void sampler_logprobs(sampler *s, const float *logits, int32_t token, gm_token_logprob *chosen, gm_token_logprob *top,
+                      size_t count) {
     const float limit = 3e38f; /* an infinite logit counts as a huge one: differences stay numbers */
     float       largest = -limit;
     for (size_t i = 0; i < s->n; i++)
@@ -370,7 +383,7 @@ void sampler_logprobs(sampler *s, const float *logits, int32_t token, gm_token_l
         top[i] = i < filled ? (gm_token_logprob){ top[i].token, (float)((double)top[i].logprob - base) }
                             : (gm_token_logprob){ -1, -INFINITY };
     if (!chosen) return;
-    const bool known = token >= 0 && (size_t)token < s->n && logits[token] >= -limit;
+    const bool   known = token >= 0 && (size_t)token < s->n && logits[token] >= -limit;
     const double logit = known ? (double)(logits[token] < limit ? logits[token] : limit) : 0;
     *chosen = (gm_token_logprob){ token, known ? (float)(logit - base) : -INFINITY };
 }

@@ -1,6 +1,6 @@
-/* Finding special tokens: a trie walk gives the longest candidate at each place, then candidates are settled from the longest
- * to the shortest. A candidate that loses steps down to its next shorter one, so every candidate is looked at once, and a
- * text without special tokens costs one table look-up a byte. */
+/* Finding special tokens: a trie walk gives the longest candidate at each place, then candidates are settled from the
+ * longest to the shortest. A candidate that loses steps down to its next shorter one, so every candidate is looked at once,
+ * and a text without special tokens costs one table look-up a byte. */
 
 #include "text/specials.h"
 
@@ -26,8 +26,9 @@ static uint32_t child_of(const specials *s, uint32_t parent, uint8_t byte) {
 
 static uint32_t add_node(specials *s, uint32_t parent, uint8_t byte, uint32_t depth) {
     if (s->count + 1 >= s->capacity) {
-        uint32_t capacity = s->capacity ? s->capacity * 2 : 64;
-        specials_node *nodes = capacity < INT32_MAX / sizeof *nodes ? realloc(s->nodes, capacity * sizeof *nodes) : NULL;
+        uint32_t       capacity = s->capacity ? s->capacity * 2 : 64;
+        specials_node *nodes =
+            capacity < INT32_MAX / sizeof *nodes ? realloc(s->nodes, capacity * sizeof *nodes) : NULL;
         if (!nodes) return 0;
         s->nodes = nodes;
         s->capacity = capacity;
@@ -41,7 +42,7 @@ static uint32_t add_node(specials *s, uint32_t parent, uint8_t byte, uint32_t de
 bool specials_add(specials *s, str text, int32_t id, bool control) {
     uint32_t node = 0;
     for (size_t i = 0; i < text.length; i++) {
-        uint8_t byte = (uint8_t)text.data[i];
+        uint8_t  byte = (uint8_t)text.data[i];
         uint32_t next = node ? child_of(s, node, byte) : s->roots[byte];
         if (!next && !(next = add_node(s, node, byte, (uint32_t)i + 1))) return false;
         node = next;
@@ -82,14 +83,16 @@ typedef struct {
 
 /* The node itself if it ends a token that is wanted, else the next shorter one that does; 0: none. */
 static uint32_t wanted_ending(const search *f, uint32_t node) {
-    while (node && (f->s->nodes[node].id < 0 || (f->s->nodes[node].control && !f->control))) node = f->s->nodes[node].shorter;
+    while (node && (f->s->nodes[node].id < 0 || (f->s->nodes[node].control && !f->control)))
+        node = f->s->nodes[node].shorter;
     return node;
 }
 
 static bool add_candidate(search *f, size_t start, uint32_t node) {
     if (f->count == f->capacity) {
-        size_t capacity = f->capacity ? f->capacity * 2 : 64;
-        candidate *candidates = capacity <= SIZE_MAX / sizeof *candidates ? realloc(f->candidates, capacity * sizeof *candidates) : NULL;
+        size_t     capacity = f->capacity ? f->capacity * 2 : 64;
+        candidate *candidates =
+            capacity <= SIZE_MAX / sizeof *candidates ? realloc(f->candidates, capacity * sizeof *candidates) : NULL;
         if (!candidates) return false;
         f->candidates = candidates;
         f->capacity = capacity;
@@ -139,15 +142,16 @@ static size_t sorted_bucket(search *f, uint32_t length) {
 
 static void put_into_bucket(search *f, uint32_t index) {
     candidate *c = &f->candidates[index];
-    uint32_t *bucket = &f->buckets[f->s->nodes[c->node].depth];
+    uint32_t  *bucket = &f->buckets[f->s->nodes[c->node].depth];
     c->next = *bucket;
     *bucket = index + 1;
 }
 
 static bool accept(search *f, size_t start, uint32_t length, int32_t id) {
     if (f->match_count == f->match_capacity) {
-        size_t capacity = f->match_capacity ? f->match_capacity * 2 : 16;
-        special_match *matches = capacity <= SIZE_MAX / sizeof *matches ? realloc(f->matches, capacity * sizeof *matches) : NULL;
+        size_t         capacity = f->match_capacity ? f->match_capacity * 2 : 16;
+        special_match *matches =
+            capacity <= SIZE_MAX / sizeof *matches ? realloc(f->matches, capacity * sizeof *matches) : NULL;
         if (!matches) return false;
         f->matches = matches;
         f->match_capacity = capacity;
@@ -193,7 +197,7 @@ static bool settle_all(search *f, str text) {
 gm_status specials_find(const specials *s, str text, const text_range *ranges, size_t range_count, bool control,
                         special_match **matches, size_t *count, error *e) {
     search f = { .s = s, .control = control };
-    bool fine = true;
+    bool   fine = true;
     for (size_t i = 0; i < range_count && fine && s->count; i++) fine = collect(&f, text, ranges[i]);
     if (fine && f.count) fine = settle_all(&f, text);
     free(f.candidates);

@@ -21,7 +21,7 @@ str symbols_text(const symbols *s, uint32_t symbol) {
         return gguf_next_string(&at);
     }
     uint32_t i = symbol - s->tokens;
-    size_t start = i ? s->extra_end[i - 1] : 0;
+    size_t   start = i ? s->extra_end[i - 1] : 0;
     return (str){ s->extra.data + start, s->extra_end[i] - start };
 }
 
@@ -65,7 +65,8 @@ static bool make_room(symbols *s, uint64_t count) {
 
 gm_status symbols_init(symbols *s, const gguf_value *tokens, error *e) {
     if (tokens->bytes > UINT32_MAX || tokens->count > INT32_MAX / 4) {
-        return fail(e, GM_UNSUPPORTED, "tokenizer.ggml.tokens has %llu tokens in %llu bytes, more than this build can number",
+        return fail(e, GM_UNSUPPORTED,
+                    "tokenizer.ggml.tokens has %llu tokens in %llu bytes, more than this build can number",
                     (unsigned long long)tokens->count, (unsigned long long)tokens->bytes);
     }
     const size_t count = (size_t)tokens->count;
@@ -76,8 +77,8 @@ gm_status symbols_init(symbols *s, const gguf_value *tokens, error *e) {
     for (uint32_t i = 0; i < count; i++) {
         s->offsets[i] = (uint32_t)(cursor - tokens->data);
         s->tokens = i + 1;
-        str text = gguf_next_string(&cursor), nothing = { "", 0 };
-        uint32_t hash = hash_halves(text, nothing);
+        str          text = gguf_next_string(&cursor), nothing = { "", 0 };
+        uint32_t     hash = hash_halves(text, nothing);
         symbol_slot *slot = find_slot(s, hash, text, nothing);
         if (!slot->symbol) *slot = (symbol_slot){ hash, i + 1 };
     }
@@ -94,7 +95,7 @@ void symbols_free(symbols *s) {
 static bool add_extra(symbols *s, str left, str right) {
     if (s->extras == s->extra_capacity) {
         uint32_t capacity = s->extra_capacity ? s->extra_capacity * 2 : 64;
-        size_t *ends = capacity < INT32_MAX / 2 ? realloc(s->extra_end, capacity * sizeof *ends) : NULL;
+        size_t  *ends = capacity < INT32_MAX / 2 ? realloc(s->extra_end, capacity * sizeof *ends) : NULL;
         if (!ends) return false;
         s->extra_end = ends;
         s->extra_capacity = capacity;
@@ -106,7 +107,7 @@ static bool add_extra(symbols *s, str left, str right) {
 }
 
 uint32_t symbols_intern(symbols *s, str left, str right) {
-    uint32_t hash = hash_halves(left, right);
+    uint32_t     hash = hash_halves(left, right);
     symbol_slot *slot = find_slot(s, hash, left, right);
     if (slot->symbol) return slot->symbol - 1;
     uint32_t symbol = s->tokens + s->extras;

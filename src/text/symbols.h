@@ -14,8 +14,8 @@ typedef struct {
 } symbol_slot;
 
 typedef struct {
-    const uint8_t *stored;    /* each token: u64 length, bytes */
-    uint32_t      *offsets;   /* [tokens] into `stored` */
+    const uint8_t *stored;  /* each token: u64 length, bytes */
+    uint32_t      *offsets; /* [tokens] into `stored` */
     uint32_t       tokens;
     buffer         extra;     /* texts of the other symbols, back to back */
     size_t        *extra_end; /* [extras] */

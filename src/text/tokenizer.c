@@ -34,7 +34,7 @@ void tokenizer_free(tokenizer *t) {
 void token_list_add(token_list *l, int32_t id) {
     if (l->failed) return;
     if (l->count == l->capacity) {
-        size_t capacity = l->capacity ? l->capacity * 2 : 64;
+        size_t   capacity = l->capacity ? l->capacity * 2 : 64;
         int32_t *ids = capacity <= SIZE_MAX / sizeof *ids ? realloc(l->ids, capacity * sizeof *ids) : NULL;
         if (!ids) {
             l->failed = true;
@@ -77,10 +77,11 @@ static gm_status encode_text(const tokenizer *t, bpe_work *w, str text, token_li
 static gm_status encode(const tokenizer *t, str text, const text_range *ranges, size_t range_count, bool control,
                         token_list *out, error *e) {
     special_match *matches = NULL;
-    size_t count = 0, at = 0;
-    bpe_work work = { 0 };
+    size_t         count = 0, at = 0;
+    bpe_work       work = { 0 };
     if (text.length > INT32_MAX) {
-        return fail(e, GM_BAD_ARGUMENT, "a text of %zu bytes is too long to tokenise at once; at most 2 GiB", text.length);
+        return fail(e, GM_BAD_ARGUMENT, "a text of %zu bytes is too long to tokenise at once; at most 2 GiB",
+                    text.length);
     }
     gm_status status = specials_find(&t->specials, text, ranges, range_count, control, &matches, &count, e);
     for (size_t i = 0; i < count && !status; i++) {
@@ -103,7 +104,8 @@ gm_status tokenizer_encode_plain(const tokenizer *t, str text, token_list *out, 
     return encode(t, text, NULL, 0, false, out, e);
 }
 
-gm_status tokenizer_encode_ranges(const tokenizer *t, str text, const text_range *ranges, size_t count, token_list *out, error *e) {
+gm_status tokenizer_encode_ranges(const tokenizer *t, str text, const text_range *ranges, size_t count, token_list *out,
+                                  error *e) {
     size_t before = 0;
     for (size_t i = 0; i < count; i++) {
         if (ranges[i].start < before || ranges[i].end < ranges[i].start || ranges[i].end > text.length) {

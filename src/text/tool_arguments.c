@@ -1,8 +1,8 @@
 /* A tool call's arguments: {a:1,b:<|"|>text<|"|>} → {"a":1,"b":"text"}.
  *
- * What is not well-formed is mended step by step, in this order: values in single quotes become strings; a string that is not
- * closed is closed; closing brackets that are missing are added; values of string properties that have no quotes get them.
- * After each step it is tried again. */
+ * What is not well-formed is mended step by step, in this order: values in single quotes become strings; a string that is
+ * not closed is closed; closing brackets that are missing are added; values of string properties that have no quotes get
+ * them. After each step it is tried again. */
 
 #include "text/tool_arguments.h"
 #include "text/white_space.h"
@@ -30,7 +30,7 @@ static size_t skip_space(str text, size_t at) {
     return at;
 }
 
-/* Behind the string that starts at `at`: between <|"|> tokens, or in JSON's own quotes. Its end is the text's if it is open. */
+/* Behind the string that starts at `at`: between <|"|> tokens, or in JSON's own quotes. If it is open: the text's end. */
 static size_t skip_string(str text, size_t at) {
     if (text.data[at] != '"') {
         size_t close = find_quote(text, at + quote.length);
@@ -80,9 +80,9 @@ static void convert(str text, buffer *out) {
 
 static gm_status try_convert(str text, buffer *out) {
     buffer converted = { 0 };
-    arena memory = { 0 };
-    error e = { 0 };
-    json *value = NULL;
+    arena  memory = { 0 };
+    error  e = { 0 };
+    json  *value = NULL;
     convert(text, &converted);
     gm_status status = converted.failed ? GM_NO_MEMORY : json_parse(buffer_view(&converted), &memory, &value, &e);
     if (!status && value->kind != JSON_OBJECT) status = GM_BAD_FILE;
@@ -200,7 +200,7 @@ static size_t known_key_end(str text, size_t at, const json *properties, str *ke
 /* Where a raw value ends: before the next ",knownkey:", else before the final brace. */
 static size_t raw_value_end(str text, size_t at, const json *properties) {
     size_t last = trim_right(text).length;
-    str key;
+    str    key;
     for (; at < text.length; at++) {
         if (text.data[at] == ',' && known_key_end(text, at + 1, properties, &key)) return at;
     }
@@ -211,7 +211,7 @@ static bool is_literal(str value) {
     json *parsed = NULL;
     arena memory = { 0 };
     error e = { 0 };
-    bool literal = !json_parse(value, &memory, &parsed, &e) && parsed->kind < JSON_STRING;
+    bool  literal = !json_parse(value, &memory, &parsed, &e) && parsed->kind < JSON_STRING;
     arena_free(&memory);
     return literal;
 }
@@ -226,16 +226,16 @@ static void mend_raw_strings(str text, const json *properties, buffer *out) {
             continue;
         }
         char c = text.data[at++];
-        str key;
+        str  key;
         buffer_char(out, c);
         size_t start = c == '{' || c == ',' ? known_key_end(text, at, properties, &key) : 0;
         if (!start) continue;
         buffer_append(out, text.data + at, start - at);
         at = start;
-        size_t from = skip_space(text, start), end = from;
+        const size_t from = skip_space(text, start);
         if (!is_string_property(properties, key) || (from < text.length && at_string(text, from))) continue;
-        end = max_size(from, raw_value_end(text, from, properties));
-        str value = trim_right((str){ text.data + from, end - from });
+        const size_t end = max_size(from, raw_value_end(text, from, properties));
+        str          value = trim_right((str){ text.data + from, end - from });
         if (is_literal(value)) continue;
         buffer_str(out, quote);
         buffer_str(out, value);
@@ -261,7 +261,7 @@ static gm_status try_mended(const buffer *mended, buffer *out) {
 
 /* The missing <|"|> belongs before the final bracket; a string inside lists and objects ends before several. */
 static gm_status try_closing_string(buffer *text, buffer *mended, buffer *out) {
-    size_t ends[8], count = count_closers(buffer_view(text), ends);
+    size_t    ends[8], count = count_closers(buffer_view(text), ends);
     gm_status status = GM_BAD_FILE;
     if (!has_open_string(buffer_view(text))) return status;
     for (size_t i = 0; i < count && status == GM_BAD_FILE; i++) {

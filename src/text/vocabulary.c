@@ -39,24 +39,26 @@ const char *const special_token_text[SPECIAL_COUNT] = {
 
 /* The ones that the output parser must see. */
 static const special_token visible_specials[] = {
-    SPECIAL_CHANNEL, SPECIAL_CHANNEL_END, SPECIAL_TOOL_CALL, SPECIAL_TOOL_CALL_END, SPECIAL_TOOL_RESPONSE,
-    SPECIAL_TOOL_RESPONSE_END, SPECIAL_QUOTE,
+    SPECIAL_CHANNEL,       SPECIAL_CHANNEL_END,       SPECIAL_TOOL_CALL, SPECIAL_TOOL_CALL_END,
+    SPECIAL_TOOL_RESPONSE, SPECIAL_TOOL_RESPONSE_END, SPECIAL_QUOTE,
 };
 
 /* ---- reading keys ---- */
 
-static gm_status need_strings(const gguf *g, const char *key, const gguf_value **out, error *e) {
+static const gguf_value *need_strings(const gguf *g, const char *key, gm_status *status, error *e) {
     const gguf_value *value = gguf_find(g, key);
-    if (!value) return fail(e, GM_UNSUPPORTED, "%s is missing: this is no BPE vocabulary", key);
-    if (!value->array || value->type != GGUF_STRING) return fail(e, GM_BAD_FILE, "%s must be an array of strings", key);
-    if (!value->count) return fail(e, GM_BAD_FILE, "%s is empty", key);
-    *out = value;
-    return GM_OK;
+    if (!value) *status = fail(e, GM_UNSUPPORTED, "%s is missing: this is no BPE vocabulary", key);
+    else if (!value->array || value->type != GGUF_STRING)
+        *status = fail(e, GM_BAD_FILE, "%s must be an array of strings", key);
+    else if (!value->count) *status = fail(e, GM_BAD_FILE, "%s is empty", key);
+    else return value;
+    return NULL;
 }
 
 static gm_status check_id(const tokenizer *t, const char *key, int64_t id, error *e) {
     if (id >= 0 && id < (int64_t)t->symbols.tokens) return GM_OK;
-    return fail(e, GM_BAD_FILE, "%s has token %lld, but the vocabulary has %u tokens", key, (long long)id, t->symbols.tokens);
+    return fail(e, GM_BAD_FILE, "%s has token %lld, but the vocabulary has %u tokens", key, (long long)id,
+                t->symbols.tokens);
 }
 
 /* One id or an array of them. Calls `use` for each; absent is fine. */
@@ -64,7 +66,8 @@ static gm_status each_id(tokenizer *t, const gguf *g, const char *key, void (*us
     const gguf_value *value = gguf_find(g, key);
     for (uint64_t i = 0; value && i < value->count; i++) {
         int64_t id;
-        if (!gguf_item_integer(value, i, &id)) return fail(e, GM_BAD_FILE, "%s must be a token id or an array of them", key);
+        if (!gguf_item_integer(value, i, &id))
+            return fail(e, GM_BAD_FILE, "%s must be a token id or an array of them", key);
         gm_status status = check_id(t, key, id, e);
         if (status) return status;
         use(t, (int32_t)id);
@@ -74,9 +77,9 @@ static gm_status each_id(tokenizer *t, const gguf *g, const char *key, void (*us
 
 static bool is_gemma(const gguf *g) {
     static const char *const architectures[] = { "gemma4", "gemma4-assistant", "gemma4_assistant", "diffusion-gemma" };
-    str text = { 0 };
-    error ignored = { 0 };
-    bool found = false;
+    str                      text = { 0 };
+    error                    ignored = { 0 };
+    bool                     found = false;
     gguf_get_str(g, KEY("model"), &text, &found, &ignored);
     if (found && str_is(text, "gemma4")) return true;
     found = false;
@@ -100,15 +103,16 @@ static int32_t token_of(const tokenizer *t, const char *text) {
 static gm_status load_types(tokenizer *t, const gguf *g, error *e) {
     /* normal, unknown, control, user-defined, unused, byte; byte tokens are found by their text */
     static const uint8_t flags_of_type[] = { 0, 0, TOKEN_CONTROL, TOKEN_CONTROL, TOKEN_USER, 0, 0 };
-    const gguf_value *types = gguf_find(g, KEY("token_type"));
+    const gguf_value    *types = gguf_find(g, KEY("token_type"));
     if (!types) return GM_OK;
     if (!types->array || types->count != t->symbols.tokens) {
-        return fail(e, GM_BAD_FILE, "%s must have as many items as %s, %u; found %llu", KEY("token_type"), KEY("tokens"),
-                    t->symbols.tokens, types->array ? (unsigned long long)types->count : 1ull);
+        return fail(e, GM_BAD_FILE, "%s must have as many items as %s, %u; found %llu", KEY("token_type"),
+                    KEY("tokens"), t->symbols.tokens, types->array ? (unsigned long long)types->count : 1ull);
     }
     for (uint32_t i = 0; i < t->symbols.tokens; i++) {
         int64_t type;
-        if (!gguf_item_integer(types, i, &type)) return fail(e, GM_BAD_FILE, "%s must be an array of integers", KEY("token_type"));
+        if (!gguf_item_integer(types, i, &type))
+            return fail(e, GM_BAD_FILE, "%s must be an array of integers", KEY("token_type"));
         if (type < 0 || type >= (int64_t)COUNT_OF(flags_of_type)) {
             return fail(e, GM_BAD_FILE, "%s[%u] must be 1 to 6, found %lld", KEY("token_type"), i, (long long)type);
         }
@@ -120,7 +124,7 @@ static gm_status load_types(tokenizer *t, const gguf *g, error *e) {
 static gm_status load_bytes(tokenizer *t, error *e) {
     for (unsigned i = 0; i < 256; i++) {
         static const char digits[] = "0123456789ABCDEF";
-        char text[] = { '<', '0', 'x', digits[i / 16], digits[i % 16], '>', 0 };
+        char              text[] = { '<', '0', 'x', digits[i / 16], digits[i % 16], '>', 0 };
         t->bytes[i] = token_of(t, text);
         if (t->bytes[i] < 0) return fail(e, GM_BAD_FILE, "%s has no byte token %s", KEY("tokens"), text);
         t->flags[t->bytes[i]] = TOKEN_BYTE;
@@ -138,12 +142,13 @@ static gm_status load_specials(tokenizer *t, const gguf *g, error *e) {
         if (id >= 0) t->flags[id] = TOKEN_USER;
     }
     if (t->special[SPECIAL_BOS] < 0) { /* under another name */
-        uint32_t id = 0;
-        bool found = false;
+        uint32_t  id = 0;
+        bool      found = false;
         gm_status status = gguf_get_u32(g, KEY("bos_token_id"), &id, &found, e);
         if (!status && found) status = check_id(t, KEY("bos_token_id"), id, e);
         if (status) return status;
-        if (!found) return fail(e, GM_BAD_FILE, "%s has no <bos>, and %s is missing", KEY("tokens"), KEY("bos_token_id"));
+        if (!found)
+            return fail(e, GM_BAD_FILE, "%s has no <bos>, and %s is missing", KEY("tokens"), KEY("bos_token_id"));
         t->special[SPECIAL_BOS] = (int32_t)id;
         t->flags[id] = TOKEN_CONTROL;
     }
@@ -173,8 +178,9 @@ static gm_status load_ids(tokenizer *t, const gguf *g, error *e) {
         const char *key;
         void (*use)(tokenizer *, int32_t);
     } keys[] = {
-        { KEY("eos_token_id"), add_stop },       { KEY("eot_token_id"), add_stop },          { KEY("eos_token_ids"), add_stop },
-        { KEY("bos_token_id"), just_check },     { KEY("unknown_token_id"), just_check },    { KEY("padding_token_id"), just_check },
+        { KEY("eos_token_id"), add_stop },       { KEY("eot_token_id"), add_stop },
+        { KEY("eos_token_ids"), add_stop },      { KEY("bos_token_id"), just_check },
+        { KEY("unknown_token_id"), just_check }, { KEY("padding_token_id"), just_check },
         { KEY("mask_token_id"), just_check },    { KEY("suppress_tokens"), add_suppressed },
     };
     static const special_token stops[] = { SPECIAL_EOS, SPECIAL_TURN_END, SPECIAL_TOOL_RESPONSE };
@@ -202,7 +208,7 @@ static size_t decode_text(char *out, str text) {
 
 static gm_status load_texts(tokenizer *t, const gguf_value *tokens, error *e) {
     const uint32_t count = t->symbols.tokens;
-    const size_t most = (size_t)(tokens->bytes - 8 * (uint64_t)count); /* decoding only shortens */
+    const size_t   most = (size_t)(tokens->bytes - 8 * (uint64_t)count); /* decoding only shortens */
     t->texts = malloc(most + 1);
     t->text_starts = calloc((size_t)count + 1, sizeof *t->text_starts);
     if (!t->texts || !t->text_starts) return fail_memory(e, "the tokens' texts", most);
@@ -221,22 +227,21 @@ static gm_status load_texts(tokenizer *t, const gguf_value *tokens, error *e) {
 static void load_ascii(tokenizer *t) {
     for (unsigned i = 0; i < 128; i++) {
         char c = (char)i;
-        str text = i == ' ' ? str_of("\xe2\x96\x81") : (str){ &c, 1 };
+        str  text = i == ' ' ? str_of("\xe2\x96\x81") : (str){ &c, 1 };
         t->ascii[i] = symbols_find(&t->symbols, text, str_of(""));
     }
 }
 
 gm_status vocabulary_load(tokenizer *t, const gguf *g, error *e) {
-    const gguf_value *tokens = NULL, *merges = NULL;
-    gm_status status;
+    gm_status status = GM_OK;
     if (!is_gemma(g)) {
-        return fail(e, GM_UNSUPPORTED, "the tokenizer is not Gemma 4's: neither general.architecture nor %s nor %s says gemma4",
+        return fail(e, GM_UNSUPPORTED,
+                    "the tokenizer is not Gemma 4's: neither general.architecture nor %s nor %s says gemma4",
                     KEY("model"), KEY("pre"));
     }
-    if ((status = need_strings(g, KEY("tokens"), &tokens, e)) || (status = need_strings(g, KEY("merges"), &merges, e)) ||
-        (status = symbols_init(&t->symbols, tokens, e))) {
-        return status;
-    }
+    const gguf_value *tokens = need_strings(g, KEY("tokens"), &status, e);
+    const gguf_value *merges = tokens ? need_strings(g, KEY("merges"), &status, e) : NULL;
+    if (!merges || (status = symbols_init(&t->symbols, tokens, e))) return status;
     t->flags = calloc(t->symbols.tokens, 1);
     if (!t->flags) return fail_memory(e, "the token types", t->symbols.tokens);
     if ((status = load_types(t, g, e)) || (status = load_bytes(t, e)) || (status = load_specials(t, g, e)) ||

@@ -9,8 +9,8 @@
 size_t white_space_left(str text);
 size_t white_space_right(str text);
 
-str trim_left(str text);
-str trim_right(str text);
+str               trim_left(str text);
+str               trim_right(str text);
 static inline str trim(str text) { return trim_right(trim_left(text)); }
 
 #endif

@@ -1,0 +1,166 @@
+/* How fast can this machine read memory? The limit for decoding, which reads every weight once per token.
+ *
+ *     bandwidth [--threads N] [--mib N] [--passes N] [--file PATH] [--json]
+ *
+ * Every thread sums its own part of a buffer (or of a mapped file, as the weights are), pass after pass; a pass lasts until
+ * the last thread is done. Prints the best and the median pass in GB/s (10^9 bytes). */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_THREADS = 256, MOST_PASSES = 1000, LINE = 64 };
+
+typedef struct {
+    size_t            threads, bytes, passes;
+    const char       *file;
+    bool              json;
+    const uint64_t   *data;
+    pthread_barrier_t start, end;
+} measurement;
+
+typedef struct {
+    measurement *m;
+    size_t       index;
+    uint64_t     sum; /* so that the reads are not optimised away */
+} worker;
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Sums that do not wait for one another: compilers make wide loads of it. */
+static uint64_t sum_words(const uint64_t *at, size_t words) {
+    enum { LANES = 32 };
+    uint64_t     sums[LANES] = { 0 }, total = 0;
+    const size_t whole = words / LANES * LANES;
+    for (size_t i = 0; i < whole; i += LANES)
+        for (size_t j = 0; j < LANES; j++) sums[j] += at[i + j];
+    for (size_t i = whole; i < words; i++) total += at[i];
+    for (size_t j = 0; j < LANES; j++) total += sums[j];
+    return total;
+}
+
+static void *work(void *argument) {
+    worker      *w = argument;
+    measurement *m = w->m;
+    const size_t lines = m->bytes / LINE, first = lines * w->index / m->threads,
+                 end = lines * (w->index + 1) / m->threads;
+    for (size_t pass = 0; pass <= m->passes; pass++) { /* the first is a warm-up */
+        pthread_barrier_wait(&m->start);
+        w->sum += sum_words(m->data + first * (LINE / 8), (end - first) * (LINE / 8));
+        pthread_barrier_wait(&m->end);
+    }
+    return NULL;
+}
+
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int complain(const char *what, const char *why) {
+    fprintf(stderr, "bandwidth: %s: %s\n", what, why);
+    return 2;
+}
+
+static int measure(measurement *m) {
+    static worker    workers[MOST_THREADS];
+    static pthread_t threads[MOST_THREADS];
+    static double    speeds[MOST_PASSES];
+    pthread_barrier_init(&m->start, NULL, (unsigned)m->threads + 1);
+    pthread_barrier_init(&m->end, NULL, (unsigned)m->threads + 1);
+    for (size_t i = 0; i < m->threads; i++) {
+        workers[i] = (worker){ .m = m, .index = i };
+        const int problem = pthread_create(&threads[i], NULL, work, &workers[i]);
+        if (problem) return complain("a thread cannot be started", strerror(problem));
+    }
+    for (size_t pass = 0; pass <= m->passes; pass++) {
+        pthread_barrier_wait(&m->start);
+        const double began = seconds();
+        pthread_barrier_wait(&m->end);
+        if (pass) speeds[pass - 1] = (double)m->bytes / (seconds() - began) / 1e9;
+    }
+    uint64_t sum = 0;
+    for (size_t i = 0; i < m->threads; i++) {
+        pthread_join(threads[i], NULL);
+        sum += workers[i].sum;
+    }
+    qsort(speeds, m->passes, sizeof *speeds, by_size);
+    const double best = speeds[m->passes - 1], median = speeds[m->passes / 2];
+    if (m->json)
+        printf("{\"gigabytes_per_second\":%.2f,\"median\":%.2f,\"threads\":%zu,\"bytes\":%zu,\"passes\":%zu,\"sum\":\"%"
+               "016llx\"}\n",
+               best, median, m->threads, m->bytes, m->passes, (unsigned long long)sum);
+    else printf("%.2f GB/s read by %zu threads (best of %zu; median %.2f)\n", best, m->threads, m->passes, median);
+    return 0;
+}
+
+static bool parse(measurement *m, int count, char **arguments) {
+    size_t mib = 0;
+    for (int i = 1; i < count; i++) {
+        const char *name = arguments[i], *value = i + 1 < count ? arguments[i + 1] : NULL;
+        if (strcmp(name, "--json") == 0) {
+            m->json = true;
+            continue;
+        }
+        if (!value) return false;
+        i++;
+        if (strcmp(name, "--threads") == 0) m->threads = strtoul(value, NULL, 10);
+        else if (strcmp(name, "--mib") == 0) mib = strtoul(value, NULL, 10);
+        else if (strcmp(name, "--passes") == 0) m->passes = strtoul(value, NULL, 10);
+        else if (strcmp(name, "--file") == 0) m->file = value;
+        else return false;
+    }
+    if (mib) m->bytes = mib << 20;
+    return m->threads >= 1 && m->threads <= MOST_THREADS && m->passes >= 1 && m->passes <= MOST_PASSES &&
+           m->bytes >= 1 << 20;
+}
+
+static const void *map_file(measurement *m) {
+    struct stat info;
+    const int   file = open(m->file, O_RDONLY);
+    if (file < 0) return MAP_FAILED;
+    const void *data = MAP_FAILED;
+    if (fstat(file, &info) == 0 && info.st_size >= 1 << 20) {
+        m->bytes = (size_t)info.st_size;
+        data = mmap(NULL, m->bytes, PROT_READ, MAP_SHARED, file, 0);
+    } else errno = EINVAL;
+    close(file);
+    return data;
+}
+
+int main(int count, char **arguments) {
+    const long  online = sysconf(_SC_NPROCESSORS_ONLN);
+    measurement m = { .threads = online > 0 ? (size_t)online : 1, .bytes = (size_t)1 << 30, .passes = 12 };
+    if (!parse(&m, count, arguments)) {
+        fprintf(stderr, "usage: bandwidth [--threads 1-%d] [--mib N] [--passes 1-%d] [--file PATH] [--json]\n",
+                MOST_THREADS, MOST_PASSES);
+        return 3;
+    }
+    const void *data;
+    if (m.file) {
+        data = map_file(&m);
+        if (data == MAP_FAILED) return complain(m.file, strerror(errno));
+    } else {
+        void *memory = mmap(NULL, m.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return complain("the buffer", strerror(errno));
+        memset(memory, 1, m.bytes); /* pages that were never written are all the same one */
+        data = memory;
+    }
+    m.data = data;
+    const int result = measure(&m);
+    munmap((void *)(uintptr_t)data, m.bytes);
+    return result;
+}

@@ -1,0 +1,167 @@
+// Side by side with llama.cpp: the same file, the same threads, the same number of tokens, in one run.
+//
+//   node bench/peers/peers.mjs --gemmule build/gemmule --model FILE [--threads 2] [--prompt 64,512] [--generate 64]
+//                              [--repeats 3] [--bandwidth build/bandwidth] [--json]
+//
+// Both engines compute the prompt in one go and the head for its last token only; both decode one token at a time, choose the
+// likeliest next one, and are fed a random token instead, since a model of random weights that follows its own choice repeats
+// itself. One round is: llama.cpp, then gemmule, for every measurement; the first round of llama.cpp is a warm-up, and gemmule
+// warms up in each of its runs. The table has the best and the median of the rounds. With --bandwidth, that program measures how
+// fast the machine reads memory before and after, and the table says how much of it gemmule's decoding uses.
+
+import {execFile} from "node:child_process";
+import {existsSync, readFileSync, statSync} from "node:fs";
+import {cpus} from "node:os";
+import {parseArgs, promisify} from "node:util";
+import {getLlama, LlamaLogLevel} from "node-llama-cpp";
+
+const run = promisify(execFile);
+const llamaVersion = JSON.parse(readFileSync(new URL("node_modules/node-llama-cpp/package.json", import.meta.url))).version;
+const usage = "usage: node bench/peers/peers.mjs --model FILE [--gemmule PROGRAM] [--threads N] [--prompt N,N] [--generate N] " +
+    "[--repeats N] [--bandwidth PROGRAM] [--json]";
+
+class Usage extends Error {}
+
+function readOptions() {
+    const text = (value) => ({type: "string", ...(value !== undefined && {default: value})});
+    let values;
+    try {
+        ({values} = parseArgs({options: {
+            model: text(), gemmule: text(), bandwidth: text(), threads: text("2"), prompt: text("64,512"), generate: text("64"),
+            repeats: text("3"), json: {type: "boolean", default: false},
+        }}));
+    } catch (problem) { throw new Usage(problem.message); }
+    const whole = (name, word) => {
+        if (!/^[1-9][0-9]{0,6}$/.test(word)) throw new Usage(`--${name} takes a whole number above 0, not '${word}'`);
+        return Number(word);
+    };
+    if (!values.model) throw new Usage("--model is missing");
+    for (const name of ["model", "gemmule", "bandwidth"])
+        if (values[name] !== undefined && !existsSync(values[name])) throw new Usage(`--${name}: there is no file '${values[name]}'`);
+    return {
+        ...values,
+        threads: whole("threads", values.threads),
+        generate: whole("generate", values.generate),
+        repeats: whole("repeats", values.repeats),
+        prompts: values.prompt.split(",").map((word) => whole("prompt", word)),
+    };
+}
+
+// Fixed and scattered over the vocabulary, past the special tokens at its start.
+const tokenAt = (i) => 500 + Math.imul(i + 1, 0x9e3779b1) % 100000 + 100000;
+
+async function openLlama({model: modelPath, threads, prompts, generate}) {
+    const llama = await getLlama({gpu: false, build: "never", maxThreads: 0, logLevel: LlamaLogLevel.error});
+    const model = await llama.loadModel({modelPath});
+    const contextSize = Math.max(...prompts, generate + 1) + 8;
+    const context = await model.createContext({contextSize, batchSize: Math.max(...prompts), threads, sequences: 1});
+    const sequence = context.getSequence();
+    const likeliest = {generateNext: {token: true, options: {temperature: 0}}};
+    const prefill = async (count) => {
+        const input = Array.from({length: count}, (_, i) => i < count - 1 ? tokenAt(i) : [tokenAt(i), likeliest]);
+        await sequence.clearHistory();
+        const start = performance.now();
+        await sequence.controlledEvaluate(input);
+        return count / (performance.now() - start) * 1000;
+    };
+    const decode = async (count) => {
+        await prefill(1);
+        const start = performance.now();
+        for (let i = 1; i <= count; i++) await sequence.controlledEvaluate([[tokenAt(i), likeliest]]);
+        return count / (performance.now() - start) * 1000;
+    };
+    return {prefill, decode, close: () => llama.dispose()};
+}
+
+function openGemmule({gemmule, model, threads}) {
+    const bench = async (...extra) => {
+        const {stdout} = await run(gemmule, ["bench", model, "--threads", String(threads), "-r", "1", "--json", ...extra], {maxBuffer: 1 << 20});
+        return JSON.parse(stdout);
+    };
+    return {
+        prefill: async (count) => (await bench("-p", String(count), "-n", "0")).prefill.tokens_per_second,
+        decode: async (count) => await bench("-p", "0", "-n", String(count)),
+    };
+}
+
+async function readBandwidth({bandwidth, threads}) {
+    const {stdout} = await run(bandwidth, ["--threads", String(threads), "--json"]);
+    return JSON.parse(stdout).gigabytes_per_second;
+}
+
+const median = (numbers) => numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
+const summary = (numbers) => numbers.length ? {best: Math.max(...numbers), median: median(numbers), all: numbers} : null;
+
+async function measure(options, say) {
+    const rows = [
+        ...options.prompts.map((tokens) => ({name: `prefill ${tokens}`, kind: "prefill", tokens})),
+        {name: `decode ${options.generate}`, kind: "decode", tokens: options.generate},
+    ].map((row) => ({...row, llama: [], gemmule: []}));
+    const result = {bandwidths: [], details: null};
+    if (options.bandwidth) result.bandwidths.push(await readBandwidth(options));
+    const gemmule = options.gemmule ? openGemmule(options) : null;
+    const llama = await openLlama(options);
+    for (const row of rows) await llama[row.kind](row.tokens);
+    for (let round = 1; round <= options.repeats; round++) {
+        for (const row of rows) {
+            say(`round ${round} of ${options.repeats}: ${row.name}`);
+            row.llama.push(await llama[row.kind](row.tokens));
+            if (!gemmule) continue;
+            const got = await gemmule[row.kind](row.tokens);
+            if (row.kind === "decode" && (!result.details || got.gigabytes_per_second > result.details.gigabytes_per_second)) result.details = got;
+            row.gemmule.push(row.kind === "decode" ? got.decode.tokens_per_second : got);
+        }
+    }
+    await llama.close();
+    if (options.bandwidth) result.bandwidths.push(await readBandwidth(options));
+    result.rows = rows.map(({name, kind, tokens, ...engines}) => {
+        const llama = summary(engines.llama), gemmule = summary(engines.gemmule);
+        return {name, kind, tokens, llama, gemmule, ratio: gemmule && gemmule.best / llama.best, medianRatio: gemmule && gemmule.median / llama.median};
+    });
+    return result;
+}
+
+function describe(options) {
+    return {
+        date: new Date().toISOString(),
+        machine: `${cpus()[0]?.model.trim() ?? "unknown"}, ${cpus().length} CPUs`,
+        threads: options.threads,
+        model: options.model,
+        bytes: statSync(options.model).size,
+        llama: `llama.cpp in node-llama-cpp ${llamaVersion}`,
+        command: ["node", ...process.argv.slice(1)].join(" "),
+    };
+}
+
+function table(about, {rows, bandwidths, details}) {
+    const number = (value) => value == null ? "–" : value.toFixed(2);
+    const lines = [["tokens per second", "llama.cpp", "(median)", "gemmule", "(median)", "ratio", "(medians)"]];
+    for (const row of rows)
+        lines.push([row.name, number(row.llama.best), number(row.llama.median), number(row.gemmule?.best), number(row.gemmule?.median),
+            number(row.ratio), number(row.medianRatio)]);
+    const widths = lines[0].map((_, column) => Math.max(...lines.map((line) => line[column].length)));
+    const text = lines.map((line) => line.map((word, column) => column ? word.padStart(widths[column]) : word.padEnd(widths[column])).join("  "));
+    text.unshift(`${about.machine}, ${about.threads} threads, ${about.date}`, `${about.model} (${(about.bytes / 1e9).toFixed(2)} GB), ${about.llama}`, about.command, "");
+    if (details)
+        text.push("", `gemmule reads ${(details.bytes_per_token / 1e9).toFixed(3)} GB per token: ${details.gigabytes_per_second.toFixed(2)} GB/s; ` +
+            `memory ${(details.peak_memory_bytes / 1e6).toFixed(0)} MB at most`);
+    if (bandwidths.length) {
+        const best = Math.max(...bandwidths);
+        text.push(`the machine reads ${best.toFixed(2)} GB/s` +
+            (details ? `: decoding uses ${(100 * details.gigabytes_per_second / best).toFixed(0)} % of it` : ""));
+    }
+    return text.join("\n");
+}
+
+try {
+    const options = readOptions();
+    const say = (line) => { if (process.stderr.isTTY) process.stderr.write(`\r\x1b[K${line}`); };
+    const about = describe(options);
+    const result = await measure(options, say);
+    if (process.stderr.isTTY) process.stderr.write("\r\x1b[K");
+    console.log(options.json ? JSON.stringify({...about, ...result}) : table(about, result));
+    process.exit(0);
+} catch (problem) {
+    console.error(problem instanceof Usage ? `peers: ${problem.message}\n${usage}` : `peers: ${problem.stderr || problem.message}`);
+    process.exit(problem instanceof Usage ? 3 : 1);
+}
