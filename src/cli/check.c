@@ -14,7 +14,7 @@
 typedef struct {
     engine_values engine;
     number_value  tolerance;
-    const char   *mmproj, *adapter, *target, *gpu_disable;
+    const char   *mmproj, *adapter, *target;
     bool          json, quiet;
 } check_values;
 
@@ -28,14 +28,9 @@ static const option check_options[] = {
     FLAG_OPTION(check_values, json, "json", 0, "one JSON object"),
     FLAG_OPTION(check_values, quiet, "quiet", 0, "no progress bar"),
 };
-static const option gpu_options[] = {
-    TEXT_OPTION(check_values, gpu_disable, "gpu-disable", 0, "LIST",
-                "GPU features to do without, separated by commas, to test the fallbacks; the CPU has none of them"),
-};
 static const option_group groups[] = {
     OPTION_GROUP("checking", check_options, 0),
     ENGINE_GROUP(offsetof(check_values, engine)),
-    OPTION_GROUP("GPU", gpu_options, 0),
 };
 
 static const double default_tolerance = 1e-3;

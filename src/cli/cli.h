@@ -31,8 +31,8 @@ typedef struct {
     int (*run)(void *values, const arguments *args); /* returns the exit code */
 } command;
 
-extern const command command_list, command_inspect, command_tokenize, command_run, command_chat, command_check,
-    command_bench, command_synth, command_version;
+extern const command command_list, command_devices, command_inspect, command_tokenize, command_run, command_chat,
+    command_check, command_bench, command_synth, command_version;
 
 int exit_code_of(gm_status status);
 

@@ -13,7 +13,7 @@ static const option_choice kv_types[] = {
 };
 
 const option engine_options[ENGINE_OPTIONS] = {
-    CHOICE_OPTION(engine_values, backend, "backend", 0, "B", backends, "cpu or gpu; default: the best that is there"),
+    CHOICE_OPTION(engine_values, backend, "backend", 0, "B", backends, "cpu or gpu; default: cpu"),
     CHOICE_OPTION(engine_values, kv, "kv", 0, "TYPE", kv_types,
                   "keep keys and values as f16, f32 or q8_0; default: f16, with --precise f32"),
     COUNT_OPTION(engine_values, threads, "threads", 0, "N", 1, 1024, "CPU threads; default: the physical cores"),
@@ -21,6 +21,9 @@ const option engine_options[ENGINE_OPTIONS] = {
                 "f32 activations, keys, values and sums: slower, closest to the reference"),
     TEXT_OPTION(engine_values, cpu, "cpu", 0, "ISA",
                 "instruction set: scalar, avx2, avx512 or neon; default: the best of this machine (gemmule version)"),
+    COUNT_OPTION(engine_values, gpu, "gpu", 0, "N", 0, 63, "which GPU, as `gemmule devices` counts them; default: the fastest"),
+    TEXT_OPTION(engine_values, gpu_disable, "gpu-disable", 0, "LIST",
+                "GPU features to do without, separated by commas, to try the fallbacks: subgroups, dot4, f16"),
 };
 
 const option sampling_options[SAMPLING_OPTIONS] = {
@@ -54,6 +57,8 @@ gm_status engine_open(const engine_values *values, const char *model, gm_engine 
         .threads = (uint32_t)values->threads.value,
         .precise = values->precise,
         .cpu = values->cpu,
+        .gpu = values->gpu.given ? (uint32_t)values->gpu.value + 1 : 0,
+        .gpu_disable = values->gpu_disable,
     };
     char            why[sizeof e->why] = "";
     const gm_status status = gm_engine_open(&options, out, why, sizeof why);

@@ -12,6 +12,8 @@ typedef struct {
     count_value threads;
     bool        precise;
     const char *cpu;
+    count_value gpu;
+    const char *gpu_disable;
 } engine_values;
 
 typedef struct {
@@ -19,7 +21,7 @@ typedef struct {
     count_value  top_k, penalty_window, seed;
 } sampling_values;
 
-enum { ENGINE_OPTIONS = 5, SAMPLING_OPTIONS = 10 };
+enum { ENGINE_OPTIONS = 7, SAMPLING_OPTIONS = 10 };
 extern const option engine_options[ENGINE_OPTIONS];
 extern const option sampling_options[SAMPLING_OPTIONS];
 #define ENGINE_GROUP(offset) { "computing", engine_options, ENGINE_OPTIONS, offset }

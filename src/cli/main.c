@@ -13,7 +13,7 @@
 
 static const command *const commands[] = {
     &command_run,   &command_chat,  &command_list,  &command_inspect, &command_tokenize,
-    &command_check, &command_bench, &command_synth, &command_version,
+    &command_check, &command_bench, &command_synth, &command_devices, &command_version,
 };
 
 /* ---- failures ---- */
@@ -109,6 +109,7 @@ static void print_help(FILE *out) {
             "  OLLAMA_MODELS   where Ollama's store is, if not in ~/.ollama/models\n"
             "  GEMMULE_MODEL   the model that `gemmule chat` takes when none is named\n"
             "  GEMMULE_BOX     the file that `box` stands for, if not box.gguf beside the program\n"
+            "  GEMMULE_WEBGPU  the WebGPU library (Dawn or wgpu-native), if not the one that is found\n"
             "  XDG_STATE_HOME  where the history of `gemmule chat` is kept, if not in ~/.local/state\n\n"
             "examples:\n"
             "  gemmule run gemma4:e2b \"Why is the sky blue?\"\n"

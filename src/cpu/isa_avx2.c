@@ -2,6 +2,6 @@
 
 #include "cpu/vec_avx2.h"
 
-#define KERNELS      cpu_kernels_avx2
+#define KERNELS cpu_kernels_avx2
 #define KERNELS_NAME "avx2"
 #include "cpu/simd_table.h"

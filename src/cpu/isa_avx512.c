@@ -2,6 +2,10 @@
 
 #include "cpu/vec_avx512.h"
 
-#define KERNELS      cpu_kernels_avx512
+#include "cpu/avx512_q4_k.h"
+
+#define SPECIAL_FEW_COLUMNS [TYPE_Q4_K] = q4_k_few_columns
+
+#define KERNELS cpu_kernels_avx512
 #define KERNELS_NAME "avx512"
 #include "cpu/simd_table.h"

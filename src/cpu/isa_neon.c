@@ -2,6 +2,6 @@
 
 #include "cpu/vec_neon.h"
 
-#define KERNELS      cpu_kernels_neon
+#define KERNELS cpu_kernels_neon
 #define KERNELS_NAME "neon"
 #include "cpu/simd_table.h"

@@ -2,6 +2,6 @@
 
 #include "cpu/vec_wasm.h"
 
-#define KERNELS      cpu_kernels_wasm
+#define KERNELS cpu_kernels_wasm
 #define KERNELS_NAME "wasm"
 #include "cpu/simd_table.h"

@@ -139,7 +139,7 @@ gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size
         add_steps(p, &g->ops[i], notes);
     }
     find_lifetimes(p);
-    if (layout_assign(p->items, p->item_count, &p->bytes, e)) goto failed;
+    if (layout_assign(p->items, p->item_count, 64, &p->bytes, e)) goto failed;
     p->bytes = round_up(p->bytes + 64, 64);
     p->memory = aligned_alloc(64, p->bytes);
     if (!p->memory) {

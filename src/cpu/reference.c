@@ -43,28 +43,31 @@ static void rope(float *x, const float *table, size_t n) {
     const size_t half = n / 2;
     for (size_t i = 0; i < half; i++) {
         const float a = x[i], b = x[i + half], cosine = table[i], sine = table[i + half];
-        x[i]        = a * cosine - b * sine;
+        x[i] = a * cosine - b * sine;
         x[i + half] = b * cosine + a * sine;
     }
 }
 
-/* 32 values to 8 bits; returns the scale. Values so small that 1/d would overflow become zeros, and so does what is not a
- * number. */
+/* 32 values to 8 bits; returns the scale. Values so small that 1/d would overflow become zeros. Bytes cannot say NaN or
+ * infinity: the scale becomes NaN then, so that a damaged model is noticed in its logits. */
 static float quantise_32(int8_t *q, const float *x) {
-    float most = 0;
-    for (size_t i = 0; i < 32; i++) most = fmaxf(most, fabsf(x[i]));
+    float most = 0, spoilt = 0; /* spoilt: 0, or NaN */
+    for (size_t i = 0; i < 32; i++) {
+        most = fmaxf(most, fabsf(x[i]));
+        spoilt += x[i] * 0;
+    }
     const float d = most / 127, inverse = d > 1e-35f ? 1 / d : 0;
     for (size_t i = 0; i < 32; i++) {
         const float scaled = rintf(x[i] * inverse);
         q[i] = scaled >= -127 && scaled <= 127 ? (int8_t)scaled : 0;
     }
-    return inverse > 0 ? d : 0;
+    return (inverse > 0 ? d : 0) + spoilt;
 }
 
 static void quantise(q8 out, const float *x, size_t rows, size_t k) {
     for (size_t i = 0; i < rows * k / 32; i++) {
         const int8_t *q = out.q + 32 * i;
-        out.d[i]        = quantise_32(out.q + 32 * i, x + 32 * i);
+        out.d[i] = quantise_32(out.q + 32 * i, x + 32 * i);
         for (size_t half = 0; half < 2; half++) {
             int sum = 0;
             for (size_t j = 0; j < 16; j++) sum += q[16 * half + j];
@@ -98,20 +101,20 @@ static void load_row(float *out, quant_type type, const void *row, float factor,
 bool cpu_type_has_q8(quant_type type) { return unpack_of(type) != NULL; }
 
 const cpu_kernels cpu_kernels_scalar = {
-    .name            = "scalar",
-    .rms_norm        = rms_norm,
-    .add             = add,
-    .scale           = scale,
-    .geglu           = geglu,
-    .softcap         = softcap,
-    .add_scaled      = add_scaled,
-    .rope            = rope,
-    .quantise        = quantise,
-    .store           = store,
-    .load_row        = load_row,
-    .matmul_q8       = reference_matmul_q8,
-    .matmul_f32      = reference_matmul_f32,
-    .row_multiple    = 16,
+    .name = "scalar",
+    .rms_norm = rms_norm,
+    .add = add,
+    .scale = scale,
+    .geglu = geglu,
+    .softcap = softcap,
+    .add_scaled = add_scaled,
+    .rope = rope,
+    .quantise = quantise,
+    .store = store,
+    .load_row = load_row,
+    .matmul_q8 = reference_matmul_q8,
+    .matmul_f32 = reference_matmul_f32,
+    .row_multiple = 16,
     .attention_tasks = reference_attention_tasks,
-    .attention       = reference_attention,
+    .attention = reference_attention,
 };

@@ -9,19 +9,19 @@ size_t reference_attention_tasks(const attention_job *job) { return job->tokens 
 /* One head of one slot as f32. */
 static void load_head(float *out, const kv_view *kv, const void *base, uint64_t position, size_t kv_head) {
     const quant_format *format = quant_format_of((uint32_t)kv->type);
-    const uint64_t      at     = (position % kv->slots * kv->kv_heads + kv_head) * kv->head;
+    const uint64_t      at = (position % kv->slots * kv->kv_heads + kv_head) * kv->head;
     format->dequantise(out, (const uint8_t *)base + quant_row_bytes(format, at), kv->head / format->block);
 }
 
 void reference_attention(const attention_job *job, size_t task, void *scratch) {
     const size_t   head = job->kv.head, token = task / job->heads, h = task % job->heads;
-    const size_t   kv_head  = h / (job->heads / job->kv.kv_heads);
+    const size_t   kv_head = h / (job->heads / job->kv.kv_heads);
     const uint64_t position = job->start + token;
-    const uint64_t first    = job->window && position + 1 > job->window ? position + 1 - job->window : 0;
-    const float   *q        = job->q + (token * job->heads + h) * head;
-    float         *out      = job->out + (token * job->heads + h) * head;
-    double        *sum      = scratch; /* Σ e^(score − highest) · v, and the same without v in `weight` */
-    float         *row      = (float *)(sum + head);
+    const uint64_t first = job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+    const float   *q = job->q + (token * job->heads + h) * head;
+    float         *out = job->out + (token * job->heads + h) * head;
+    double        *sum = scratch; /* Σ e^(score − highest) · v, and the same without v in `weight` */
+    float         *row = (float *)(sum + head);
     double         highest = -INFINITY, weight = 0;
     for (size_t i = 0; i < head; i++) sum[i] = 0;
     for (uint64_t j = first; j <= position; j++) {

@@ -53,7 +53,7 @@ static double dot_f32(const float *a, const float *b, size_t n) {
 
 void reference_matmul_f32(const matmul_job *job, size_t first, size_t last, void *scratch) {
     const quant_format *format = quant_format_of((uint32_t)job->type);
-    float              *w      = scratch;
+    float              *w = scratch;
     for (size_t row = first; row < last; row++) {
         for (size_t column = 0; column < job->columns; column++) column_of_y(job, column)[row] = 0;
         for (size_t at = 0; at < job->k; at += PIECE) {

@@ -12,12 +12,11 @@
 #include <math.h>
 
 enum {
-    BLOCK           = 32,        /* positions of a tile */
-    MOST_ROWS       = 64,        /* query rows of a task */
-    ROW_FLOATS      = 64 * 512,  /* rows × head, at most */
-    FEWEST_ROWS     = 2,         /* below, converting keys and values costs more than using them */
-    WANTED_TASKS    = 8,         /* when there are few rows, so that threads have something to share */
-    MOST_HEAD       = 2048,
+    BLOCK = 32,            /* positions of a tile */
+    MOST_ROWS = 64,        /* query rows of a task */
+    ROW_FLOATS = 64 * 512, /* rows × head, at most */
+    WANTED_TASKS = 8,      /* when there are few rows, so that threads have something to share */
+    LONG = 8192,           /* positions */
 };
 
 typedef struct {
@@ -33,11 +32,13 @@ _Static_assert(sizeof(attention_scratch) <= ATTENTION_SCRATCH, "attention needs 
 
 INLINE size_t padded_head(const attention_job *job) { return (job->kv.head + 15) / 16 * 16; }
 
-/* Rows of a task: all that fit, but fewer when there would be too few tasks. */
+/* Rows of a task: all that fit, but fewer when there would be too few tasks. With very few rows converting keys and values
+ * costs more than using them: only when there are many are tasks made that small. */
 INLINE size_t rows_of_task(const attention_job *job) {
-    const size_t rows = job->tokens * job->heads; /* over all K/V heads */
-    const size_t most = min_size(MOST_ROWS, ROW_FLOATS / padded_head(job));
-    return min_size(most, max_size(FEWEST_ROWS, (rows + WANTED_TASKS - 1) / WANTED_TASKS));
+    const size_t   rows = job->tokens * job->heads; /* over all K/V heads */
+    const size_t   most = min_size(MOST_ROWS, ROW_FLOATS / padded_head(job));
+    const uint64_t end = job->start + job->tokens, seen = job->window && job->window < end ? job->window : end;
+    return min_size(most, max_size(seen > LONG ? 2 : 4, (rows + WANTED_TASKS - 1) / WANTED_TASKS));
 }
 
 INLINE size_t tasks_of_kv_head(const attention_job *job) {
@@ -48,17 +49,18 @@ INLINE size_t tasks_of_kv_head(const attention_job *job) {
 static size_t simd_attention_tasks(const attention_job *job) { return job->kv.kv_heads * tasks_of_kv_head(job); }
 
 /* One head of one slot as f32, padded with zeros. */
-INLINE void load_head(float *out, size_t padded, const kv_view *kv, const void *base, uint64_t position, size_t kv_head) {
+INLINE void load_head(float *out, size_t padded, const kv_view *kv, const void *base, uint64_t position,
+                      size_t kv_head) {
     const quant_format *format = quant_format_of((uint32_t)kv->type);
-    const uint64_t      at     = (position % kv->slots * kv->kv_heads + kv_head) * kv->head;
-    const uint8_t      *from   = (const uint8_t *)base + quant_row_bytes(format, at);
-    size_t              i      = 0;
+    const uint64_t      at = (position % kv->slots * kv->kv_heads + kv_head) * kv->head;
+    const uint8_t      *from = (const uint8_t *)base + quant_row_bytes(format, at);
+    size_t              i = 0;
     if (kv->type == TYPE_Q8_0) {
         for (; i < kv->head; from += 34)
             for (size_t end = i + 32, byte = 2; i < end; i += 8, byte += 8)
                 f32_store(out + i, f32_mul(f32_set_f16(from), f32_from_i8(load_u64(from + byte))));
     } else if (kv->type == TYPE_F16) {
-        for (; i + 8 <= kv->head; i += 8) f32_store(out + i, f32_from_f16(from + 2 * i));
+        for (; i + WIDE <= kv->head; i += WIDE) wide_store(out + i, wide_from_f16(from + 2 * i));
         format->dequantise(out + i, from + 2 * i, kv->head - i);
     } else {
         memcpy(out, from, kv->head * sizeof *out);
@@ -66,25 +68,30 @@ INLINE void load_head(float *out, size_t padded, const kv_view *kv, const void *
     for (i = kv->head; i < padded; i++) out[i] = 0;
 }
 
-/* scores[r][j] = q[r] · k[j]. */
+/* scores[r][j] = q[r] · k[j] for at most `columns` rows from r on, a constant. */
+INLINE void score_rows(attention_scratch *s, size_t r, size_t columns, size_t rows, size_t count, size_t head) {
+    for (size_t j = 0; j < count; j += TILE_ROWS) {
+        const float *k[TILE_ROWS], *q[TILE_COLUMNS];
+        float        sums[TILE_ROWS][TILE_COLUMNS];
+        for (size_t i = 0; i < TILE_ROWS; i++) k[i] = s->k + min_size(j + i, count - 1) * head;
+        for (size_t i = 0; i < columns; i++) q[i] = s->q + min_size(r + i, rows - 1) * head;
+        dot_tile(sums, k, q, columns, head);
+        for (size_t i = 0; i < columns && r + i < rows; i++)
+            for (size_t l = 0; l < TILE_ROWS && j + l < count; l++) s->scores[r + i][j + l] = sums[l][i];
+    }
+}
+
 INLINE void score_block(attention_scratch *s, size_t rows, size_t count, size_t head) {
-    for (size_t r = 0; r < rows; r += TILE_COLUMNS)
-        for (size_t j = 0; j < count; j += TILE_ROWS) {
-            const float *k[TILE_ROWS], *q[TILE_COLUMNS];
-            float        sums[TILE_ROWS][TILE_COLUMNS];
-            for (size_t i = 0; i < TILE_ROWS; i++) k[i] = s->k + min_size(j + i, count - 1) * head;
-            for (size_t i = 0; i < TILE_COLUMNS; i++) q[i] = s->q + min_size(r + i, rows - 1) * head;
-            dot_tile(sums, k, q, head);
-            for (size_t i = 0; i < TILE_COLUMNS && r + i < rows; i++)
-                for (size_t l = 0; l < TILE_ROWS && j + l < count; l++) s->scores[r + i][j + l] = sums[l][i];
-        }
+    size_t r = 0;
+    for (; r + 2 < rows; r += TILE_COLUMNS) score_rows(s, r, TILE_COLUMNS, rows, count, head);
+    if (r < rows) score_rows(s, r, 2, rows, count, head);
 }
 
 /* Scores of one row become weights e^(score − highest); what the row does not see gets 0. */
 INLINE void weigh_row(attention_scratch *s, size_t r, uint64_t position, size_t count, size_t head) {
     float       *scores = s->scores[r];
-    const size_t from   = s->first[r] > position ? (size_t)(s->first[r] - position) : 0;
-    const size_t to     = s->last[r] < position ? 0 : min_size(count, (size_t)(s->last[r] - position + 1));
+    const size_t from = s->first[r] > position ? (size_t)(s->first[r] - position) : 0;
+    const size_t to = s->last[r] < position ? 0 : min_size(count, (size_t)(s->last[r] - position + 1));
     if (from >= to) {
         memset(scores, 0, sizeof s->scores[r]);
         return;
@@ -102,7 +109,7 @@ INLINE void weigh_row(attention_scratch *s, size_t r, uint64_t position, size_t 
     }
     f32x8 sum = f32_zero();
     for (size_t j = 0; j < BLOCK; j += 8) {
-        const f32x8 score  = f32_sub(f32_load(scores + j), f32_set(s->highest[r]));
+        const f32x8 score = f32_sub(f32_load(scores + j), f32_set(s->highest[r]));
         const f32x8 weight = f32_choose_less(score, f32_set(-87), f32_zero(), f32_exp(score));
         f32_store(scores + j, weight);
         sum = f32_add(sum, weight);
@@ -110,27 +117,34 @@ INLINE void weigh_row(attention_scratch *s, size_t r, uint64_t position, size_t 
     s->weight[r] += f32_sum(sum);
 }
 
-/* out[r] += Σ_j weight[r][j] v[j] for `count` rows from r on; count is a constant. */
-INLINE void add_values(attention_scratch *s, size_t r, size_t count, size_t positions, size_t head) {
-    for (size_t i = 0; i < head; i += 16) {
-        enum { PARTS = 16 / WIDE };
-        wide_f sum[4][PARTS];
-        UNROLL for (size_t row = 0; row < count; row++) {
-            UNROLL for (size_t part = 0; part < PARTS; part++)
-                sum[row][part] = wide_load(s->out + (r + row) * head + i + part * WIDE);
-        }
-        for (size_t j = 0; j < positions; j++) {
-            UNROLL for (size_t part = 0; part < PARTS; part++) {
-                const wide_f v = wide_load(s->v + j * head + i + part * WIDE);
-                UNROLL for (size_t row = 0; row < count; row++)
-                    sum[row][part] = wide_fma(wide_set(s->scores[r + row][j]), v, sum[row][part]);
-            }
-        }
-        UNROLL for (size_t row = 0; row < count; row++) {
-            UNROLL for (size_t part = 0; part < PARTS; part++)
-                wide_store(s->out + (r + row) * head + i + part * WIDE, sum[row][part]);
+/* out[r] += Σ_j weight[r][j] v[j] for `count` rows from r on and `parts` registers from i on, both constants: enough sums at
+ * once to hide the latency of an addition. */
+INLINE void add_values_at(attention_scratch *s, size_t r, size_t count, size_t i, size_t parts, size_t positions,
+                          size_t head) {
+    wide_f sum[4][4];
+    UNROLL for (size_t row = 0; row < count; row++) {
+        UNROLL for (size_t part = 0; part < parts; part++) sum[row][part] =
+            wide_load(s->out + (r + row) * head + i + part * WIDE);
+    }
+    for (size_t j = 0; j < positions; j++) {
+        wide_f weight[4];
+        UNROLL for (size_t row = 0; row < count; row++) weight[row] = wide_set(s->scores[r + row][j]);
+        UNROLL for (size_t part = 0; part < parts; part++) {
+            const wide_f v = wide_load(s->v + j * head + i + part * WIDE);
+            UNROLL for (size_t row = 0; row < count; row++) sum[row][part] = wide_fma(weight[row], v, sum[row][part]);
         }
     }
+    UNROLL for (size_t row = 0; row < count; row++) {
+        UNROLL for (size_t part = 0; part < parts; part++)
+            wide_store(s->out + (r + row) * head + i + part * WIDE, sum[row][part]);
+    }
+}
+
+INLINE void add_values(attention_scratch *s, size_t r, size_t count, size_t positions, size_t head) {
+    enum { PARTS = WIDE == 16 ? 4 : 2 };
+    size_t i = 0;
+    for (; i + PARTS * WIDE <= head; i += PARTS * WIDE) add_values_at(s, r, count, i, PARTS, positions, head);
+    for (; i < head; i += WIDE) add_values_at(s, r, count, i, 1, positions, head);
 }
 
 /* Positions [position, position + count) for all rows of the task. */
@@ -150,7 +164,7 @@ static void attend_block(const attention_job *job, attention_scratch *s, size_t 
 }
 
 static void simd_attention(const attention_job *job, size_t task, void *scratch) {
-    attention_scratch *s     = scratch;
+    attention_scratch *s = scratch;
     const size_t       group = job->heads / job->kv.kv_heads, head = job->kv.head, padded = padded_head(job);
     const size_t       tasks = tasks_of_kv_head(job), kv_head = task / tasks, of_task = rows_of_task(job);
     /* The last rows see the most: they come first, so that threads end together. */
@@ -162,9 +176,9 @@ static void simd_attention(const attention_job *job, size_t task, void *scratch)
         memcpy(s->q + r * padded, job->q + (token * job->heads + h) * head, head * sizeof *s->q);
         memset(s->out + r * padded, 0, padded * sizeof *s->out);
         s->highest[r] = -INFINITY;
-        s->weight[r]  = 0;
-        s->first[r]   = job->window && position + 1 > job->window ? position + 1 - job->window : 0;
-        s->last[r]    = position;
+        s->weight[r] = 0;
+        s->first[r] = job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+        s->last[r] = position;
     }
     const size_t step = min_size(BLOCK, BLOCK * 512 / padded);
     for (uint64_t position = s->first[0]; position <= s->last[rows - 1]; position += step) {

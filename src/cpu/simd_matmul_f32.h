@@ -9,8 +9,8 @@
 #include "cpu/kernels.h"
 
 enum {
-    PIECE        = 1024, /* values of k at a time: a multiple of every block */
-    TILE_ROWS    = 4,
+    PIECE = 1024, /* values of k at a time: a multiple of every block */
+    TILE_ROWS = 4,
     TILE_COLUMNS = WIDE == 16 ? 4 : 2, /* what the registers hold */
 };
 
@@ -66,9 +66,9 @@ static void rows_by_pieces(const matmul_job *job, size_t first, size_t last, flo
             const size_t n = min_size(PIECE, job->k - at);
             format->dequantise(piece, job->w + row * job->row_bytes + quant_row_bytes(format, at), n / format->block);
             for (size_t column = 0; column < job->columns; column++) {
-                float      *y   = y_column(job, column) + row;
-                const float sum = dot_row(wide_from_f32, sizeof *piece, (const uint8_t *)piece,
-                                          x_column_of(job, column) + at, n);
+                float      *y = y_column(job, column) + row;
+                const float sum =
+                    dot_row(wide_from_f32, sizeof *piece, (const uint8_t *)piece, x_column_of(job, column) + at, n);
                 *y = at ? *y + sum : sum;
             }
         }
@@ -76,24 +76,27 @@ static void rows_by_pieces(const matmul_job *job, size_t first, size_t last, flo
 
 /* ---- many columns: a few rows as f32, then tiles of 4 rows and a few columns ---- */
 
-/* sums[i][j] = a[i] · b[j], n values each. */
-INLINE void dot_tile(float sums[TILE_ROWS][TILE_COLUMNS], const float *const *a, const float *const *b, size_t n) {
-    wide_f total[TILE_ROWS][TILE_COLUMNS];
-    UNROLL for (int r = 0; r < TILE_ROWS; r++) {
-        UNROLL for (int c = 0; c < TILE_COLUMNS; c++) total[r][c] = wide_zero();
+/* sums[i][j] = a[i] · b[j] for 4 rows and a constant number of columns, n values each. */
+INLINE void dot_tile(float sums[TILE_ROWS][TILE_COLUMNS], const float *const *a, const float *const *b, size_t columns,
+                     size_t n) {
+    wide_f total[TILE_COLUMNS][TILE_ROWS];
+    UNROLL for (size_t c = 0; c < columns; c++) {
+        UNROLL for (size_t r = 0; r < TILE_ROWS; r++) total[c][r] = wide_zero();
     }
     size_t i = 0;
     for (; i + WIDE <= n; i += WIDE) {
         wide_f y[TILE_COLUMNS];
-        UNROLL for (int c = 0; c < TILE_COLUMNS; c++) y[c] = wide_load(b[c] + i);
-        UNROLL for (int r = 0; r < TILE_ROWS; r++) {
+        UNROLL for (size_t c = 0; c < columns; c++) y[c] = wide_load(b[c] + i);
+        UNROLL for (size_t r = 0; r < TILE_ROWS; r++) {
             const wide_f x = wide_load(a[r] + i);
-            UNROLL for (int c = 0; c < TILE_COLUMNS; c++) total[r][c] = wide_fma(x, y[c], total[r][c]);
+            UNROLL for (size_t c = 0; c < columns; c++) total[c][r] = wide_fma(x, y[c], total[c][r]);
         }
     }
-    UNROLL for (int r = 0; r < TILE_ROWS; r++) {
-        UNROLL for (int c = 0; c < TILE_COLUMNS; c++) {
-            sums[r][c] = wide_sum(total[r][c]);
+    UNROLL for (size_t c = 0; c < columns; c++) {
+        float four[TILE_ROWS];
+        wide_sum_4(four, total[c][0], total[c][1], total[c][2], total[c][3]);
+        for (size_t r = 0; r < TILE_ROWS; r++) {
+            sums[r][c] = four[r];
             for (size_t rest = i; rest < n; rest++) sums[r][c] += a[r][rest] * b[c][rest];
         }
     }
@@ -102,7 +105,7 @@ INLINE void dot_tile(float sums[TILE_ROWS][TILE_COLUMNS], const float *const *a,
 /* n values of a row as f32; halves with vector code, because a row of them is converted for every few columns. */
 INLINE void row_to_f32(float *out, quant_type type, const uint8_t *w, size_t n) {
     const quant_format *format = quant_format_of((uint32_t)type);
-    size_t              i      = 0;
+    size_t              i = 0;
     if (type == TYPE_F16)
         for (; i + WIDE <= n; i += WIDE) wide_store(out + i, wide_from_f16(w + 2 * i));
     if (type == TYPE_BF16)
@@ -127,7 +130,7 @@ static void multiply_rows(const matmul_job *job, size_t first, size_t rows, floa
             const float *b[TILE_COLUMNS];
             float        sums[TILE_ROWS][TILE_COLUMNS];
             for (size_t c = 0; c < TILE_COLUMNS; c++) b[c] = x_column_of(job, column + (c < columns ? c : 0)) + at;
-            dot_tile(sums, a, b, n);
+            dot_tile(sums, a, b, TILE_COLUMNS, n);
             for (size_t c = 0; c < columns; c++) {
                 float *y = y_column(job, column + c) + first;
                 for (size_t r = 0; r < rows; r++) y[r] = at ? y[r] + sums[r][c] : sums[r][c];

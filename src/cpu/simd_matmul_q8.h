@@ -38,7 +38,7 @@ typedef struct {
     TYPE(MXFP4, ((unpack_traits){ simd_unpack_mxfp4, 8 * 17, 32, SIGNED_BIAS, false, true }))
 
 enum {
-    UNIT            = 256,
+    UNIT = 256,
     MOST_UNIT_BYTES = 8 * 34,
 };
 
@@ -85,11 +85,10 @@ INLINE f32x8 dot_of(unpack_traits t, b32 w, const int8_t *x) {
 
 /* Formats with groups of 32: x.s has one sum for each (see sums_of_32). */
 INLINE void add_groups_of_32(unpack_traits t, row_sums *sums, const unpacked *u, q8_column x) {
-    f32x8_lanes scale;
-    f32_to_lanes(&scale, f32_mul(u->scale[0], f32_load(x.d)));
+    const f32x8 scale = f32_mul(u->scale[0], f32_load(x.d));
     if (t.offset || t.bias) sums->rest = f32_fma(t.offset ? u->offset[0] : u->scale[0], f32_load(x.s), sums->rest);
 #define ADD(i)                                                                                                         \
-    sums->products[i % 2] = f32_fma(dot_of(t, u->q[i], x.q + 32 * i), f32_lane(&scale, i), sums->products[i % 2]);
+    sums->products[i % 2] = f32_fma(dot_of(t, u->q[i], x.q + 32 * i), f32_lane(scale, i), sums->products[i % 2]);
     ADD(0) ADD(1) ADD(2) ADD(3) ADD(4) ADD(5) ADD(6) ADD(7)
 #undef ADD
 }
@@ -100,8 +99,8 @@ INLINE void add_groups_of_16(unpack_traits t, row_sums *sums, const unpacked *u,
     sums->rest = f32_fma(t.offset ? u->offset[0] : u->scale[0], f32_load(x.s), sums->rest);
     sums->rest = f32_fma(t.offset ? u->offset[1] : u->scale[1], f32_load(x.s + 8), sums->rest);
 #define ADD(i)                                                                                                         \
-    sums->products[i % 2] = f32_fma(dot_of(t, u->q[i], x.q + 32 * i), f32_pick_pair(i < 4 ? low : high, i % 4),       \
-                                    sums->products[i % 2]);
+    sums->products[i % 2] =                                                                                            \
+        f32_fma(dot_of(t, u->q[i], x.q + 32 * i), f32_pick_pair(i < 4 ? low : high, i % 4), sums->products[i % 2]);
     ADD(0) ADD(1) ADD(2) ADD(3) ADD(4) ADD(5) ADD(6) ADD(7)
 #undef ADD
 }
@@ -136,11 +135,11 @@ INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first
     const size_t units = job->k / UNIT, rest = job->k % UNIT;
     float       *y = y_column_of(job, column);
     q8_column    x = q8_column_of(job, column);
-    x.s            = sums_of_32(t, job, x, scratch);
+    x.s = sums_of_32(t, job, x, scratch);
     q8_unit         x_unit;
     const q8_column x_rest = rest ? q8_pad(t, &x_unit, unit_of(t, x, units), rest) : x;
     for (size_t row = first; row < last; row++) {
-        const uint8_t *w    = job->w + row * job->row_bytes;
+        const uint8_t *w = job->w + row * job->row_bytes;
         row_sums       sums = { { f32_zero(), f32_zero() }, f32_zero() };
         for (size_t i = 0; i < units; i++, w += t.unit_bytes) add_unit(t, &sums, w, unit_of(t, x, i));
         if (rest) {

@@ -13,12 +13,12 @@
 #include "cpu/simd_matmul_q8.h"
 
 enum {
-    CHUNK        = 2 * UNIT,
-    TILE         = 8,
-    KERNEL       = WIDE == 16 ? 8 : 4, /* columns of a tile that the registers hold at once */
-    MOST_TILES   = 64,                 /* more columns are taken in several passes */
-    MOST_PACKED  = 80,                 /* tiles times chunks: half a megabyte, of a second-level cache of one or more */
-    FEW_COLUMNS  = 4,                  /* fewer are faster without panels */
+    CHUNK = 2 * UNIT,
+    TILE = 8,
+    KERNEL = WIDE == 16 ? 8 : 4, /* columns of a tile that the registers hold at once */
+    MOST_TILES = 64,             /* more columns are taken in several passes */
+    MOST_PACKED = 80,            /* tiles times chunks: half a megabyte, of a second-level cache of one or more */
+    FEW_COLUMNS = 4,             /* fewer are faster without panels */
 };
 
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     int8_t q[CHUNK / 4][TILE][4];
     float  d[CHUNK / 32][TILE];
-    union { /* by group */
+    union {                              /* by group */
         float   s[CHUNK / 16][TILE];     /* d · Σ p, for an offset */
         int32_t start[CHUNK / 16][TILE]; /* −bias · Σ p */
     };
@@ -53,14 +53,15 @@ _Static_assert(sizeof(panel_scratch) <= MATMUL_SCRATCH, "panels need more scratc
 /* ---- columns ---- */
 
 /* 8 columns (missing ones are zero), `blocks` times 32 values from `at` on. */
-INLINE void pack_columns(unpack_traits t, column_tile *tile, const matmul_job *job, size_t first, size_t at, size_t blocks) {
+INLINE void pack_columns(unpack_traits t, column_tile *tile, const matmul_job *job, size_t first, size_t at,
+                         size_t blocks) {
     q8_column    x[TILE];
-    const size_t count = min_size(TILE, job->columns - first);
+    const size_t count = min_size(TILE, job->columns - first), halves = t.group == 32 ? 1 : 2;
     for (size_t c = 0; c < count; c++) x[c] = q8_advance(q8_column_of(job, first + c), at);
     for (size_t b = 0; b < blocks; b++) {
         b32 r[TILE];
         for (size_t c = 0; c < TILE; c++) {
-            r[c]          = c < count ? b_load(x[c].q + 32 * b) : b_set(0);
+            r[c] = c < count ? b_load(x[c].q + 32 * b) : b_set(0);
             tile->d[b][c] = c < count ? x[c].d[b] : 0;
         }
         transpose_8x8(r);
@@ -70,8 +71,8 @@ INLINE void pack_columns(unpack_traits t, column_tile *tile, const matmul_job *j
             sum[i / 4] = dot(sum[i / 4], b_set(1), r[i]);
         }
         if (t.group == 32) sum[0] = i32_add(sum[0], sum[1]);
-        for (size_t half = 0; half < 32u / (unsigned)t.group; half++) {
-            const size_t group = b * 32 / (unsigned)t.group + half;
+        for (size_t half = 0; half < halves; half++) {
+            const size_t group = b * halves + half;
             if (t.offset) f32_store(tile->s[group], f32_mul(f32_load(tile->d[b]), f32_from_i32(sum[half])));
             else i32_store(tile->start[group], i32_mul(sum[half], -t.bias));
         }
@@ -80,9 +81,11 @@ INLINE void pack_columns(unpack_traits t, column_tile *tile, const matmul_job *j
 
 /* ---- weights ---- */
 
-/* Unpacks 256 values of one row; `values` says how many the row still has. */
-INLINE void unpack_row(unpack_traits t, eight_rows *rows, size_t r, const uint8_t *w, size_t values) {
+/* Unpacks 256 values of one row; `values` says how many the row still has. A panel's rows are too many short streams for the
+ * processor to foresee, so the next panel is asked for here. */
+INLINE void unpack_row(unpack_traits t, eight_rows *rows, size_t r, const uint8_t *w, size_t row_bytes, size_t values) {
     uint8_t padded[MOST_UNIT_BYTES];
+    for (size_t line = 0; line < t.unit_bytes; line += 64) prefetch((uintptr_t)w + WIDE * row_bytes + line);
     if (values < UNIT) {
         memset(padded, 0, sizeof padded);
         memcpy(padded, w, values * t.unit_bytes / UNIT);
@@ -91,7 +94,8 @@ INLINE void unpack_row(unpack_traits t, eight_rows *rows, size_t r, const uint8_
     unpacked u;
     t.unpack(&u, w);
     UNROLL for (size_t i = 0; i < 8; i++) b_store(rows->q[r] + 32 * i, u.q[i]);
-    UNROLL for (size_t i = 0; i < 32u / (unsigned)t.group; i++) {
+    const size_t registers = t.group == 32 ? 1 : 2;
+    UNROLL for (size_t i = 0; i < registers; i++) {
         f32_store(rows->scale[r] + 8 * i, u.scale[i]);
         if (t.offset) f32_store(rows->offset[r] + 8 * i, u.offset[i]);
     }
@@ -113,7 +117,8 @@ INLINE void fill_panel(unpack_traits t, panel *p, eight_rows *rows, const matmul
         for (size_t lane = 0; lane < WIDE; lane += 8) {
             const size_t   count = row + lane < last ? min_size(8, last - row - lane) : 0;
             const uint8_t *w = job->w + (row + lane) * job->row_bytes + (at / UNIT + unit) * t.unit_bytes;
-            for (size_t r = 0; r < count; r++) unpack_row(t, rows, r, w + r * job->row_bytes, values - unit * UNIT);
+            for (size_t r = 0; r < count; r++)
+                unpack_row(t, rows, r, w + r * job->row_bytes, job->row_bytes, values - unit * UNIT);
             for (size_t r = count; r < 8; r++) { /* what they compute is not stored */
                 memset(rows->q[r], 0, sizeof rows->q[r]);
                 memset(rows->scale[r], 0, sizeof rows->scale[r]);
@@ -137,9 +142,9 @@ INLINE int32_t load_i32(const int8_t *p) {
 }
 
 /* sums[c] += panel · column c, for columns [from, from + count) of a tile; count is a constant. */
-INLINE void multiply_tile(unpack_traits t, wide_f *sums, const panel *p, const column_tile *x, size_t from, size_t count,
-                          size_t blocks) {
-    const size_t halves = 32u / (unsigned)t.group;
+INLINE void multiply_tile(unpack_traits t, wide_f *sums, const panel *p, const column_tile *x, size_t from,
+                          size_t count, size_t blocks) {
+    const size_t halves = t.group == 32 ? 1 : 2, steps = 8 / halves;
     wide_f       total[KERNEL];
     UNROLL for (size_t c = 0; c < count; c++) total[c] = wide_zero();
     for (size_t b = 0; b < blocks; b++) {
@@ -147,11 +152,11 @@ INLINE void multiply_tile(unpack_traits t, wide_f *sums, const panel *p, const c
         UNROLL for (size_t half = 0; half < halves; half++) {
             const size_t group = b * halves + half;
             wide_i       products[KERNEL];
-            UNROLL for (size_t c = 0; c < count; c++)
-                products[c] = wide_i_set(t.offset ? 0 : x->start[group][from + c]);
-            UNROLL for (size_t i = 0; i < 8 / halves; i++) {
-                const size_t at = 8 * b + 8 / halves * half + i;
-                const wide_i w  = wide_i_load(p->q[at]);
+            UNROLL for (size_t c = 0; c < count; c++) products[c] =
+                wide_i_set(t.offset ? 0 : x->start[group][from + c]);
+            UNROLL for (size_t i = 0; i < steps; i++) {
+                const size_t at = 8 * b + steps * half + i;
+                const wide_i w = wide_i_load(p->q[at]);
                 UNROLL for (size_t c = 0; c < count; c++) {
                     const int32_t four = load_i32(x->q[at][from + c]);
                     products[c] = t.is_signed ? wide_dot_signed(products[c], w, four) : wide_dot(products[c], w, four);
@@ -161,7 +166,8 @@ INLINE void multiply_tile(unpack_traits t, wide_f *sums, const panel *p, const c
             UNROLL for (size_t c = 0; c < count; c++) {
                 const wide_f product = wide_from_i(products[c]);
                 scaled[c] = half ? wide_fma(product, scale, scaled[c]) : wide_mul(product, scale);
-                if (t.offset) total[c] = wide_fma(wide_load(p->offset[group]), wide_set(x->s[group][from + c]), total[c]);
+                if (t.offset)
+                    total[c] = wide_fma(wide_load(p->offset[group]), wide_set(x->s[group][from + c]), total[c]);
             }
         }
         UNROLL for (size_t c = 0; c < count; c++) total[c] = wide_fma(scaled[c], wide_set(x->d[b][from + c]), total[c]);
@@ -205,8 +211,8 @@ INLINE void multiply_columns_by_panels(unpack_traits t, const matmul_job *job, s
         for (size_t chunk = pass; chunk < end; chunk++) {
             const size_t blocks = min_size(CHUNK, job->k - chunk * CHUNK) / 32;
             for (size_t tile = 0; tile < tiles; tile++)
-                pack_columns(t, &scratch->tiles[(chunk - pass) * tiles + tile], job, column + tile * TILE, chunk * CHUNK,
-                             blocks);
+                pack_columns(t, &scratch->tiles[(chunk - pass) * tiles + tile], job, column + tile * TILE,
+                             chunk * CHUNK, blocks);
         }
         for (size_t row = first; row < last; row += WIDE)
             for (size_t chunk = pass; chunk < end; chunk++) {
@@ -214,8 +220,8 @@ INLINE void multiply_columns_by_panels(unpack_traits t, const matmul_job *job, s
                 fill_panel(t, &scratch->weights, &scratch->rows, job, row, last, chunk * CHUNK, values);
                 for (size_t tile = 0; tile < tiles; tile++)
                     multiply_panel(t, job, &scratch->weights, &scratch->tiles[(chunk - pass) * tiles + tile], row,
-                                   min_size(WIDE, last - row), column + tile * TILE, min_size(TILE, columns - tile * TILE),
-                                   values / 32, chunk > 0);
+                                   min_size(WIDE, last - row), column + tile * TILE,
+                                   min_size(TILE, columns - tile * TILE), values / 32, chunk > 0);
             }
     }
 }
@@ -228,21 +234,28 @@ INLINE void multiply_columns_by_panels(unpack_traits t, const matmul_job *job, s
     static void many_columns_##type(const matmul_job *job, size_t first, size_t last, void *scratch) {                 \
         for (size_t column = 0; column < job->columns; column += MOST_TILES * TILE)                                    \
             multiply_columns_by_panels(traits, job, first, last, column,                                               \
-                                       min_size(MOST_TILES * TILE, job->columns - column), scratch);                   \
+                                       min_size(MOST_TILES *TILE, job->columns - column), scratch);                    \
     }
 TRAITS_OF_TYPES(DEFINE_MATMUL)
 #undef DEFINE_MATMUL
 
 typedef void (*matmul_function)(const matmul_job *job, size_t first, size_t last, void *scratch);
 
+/* Where an instruction set has something better for few columns of a type, it says so here. */
+#if !defined(SPECIAL_FEW_COLUMNS)
+#define SPECIAL_FEW_COLUMNS [TYPE_F32] = NULL
+#endif
+
 static void simd_matmul_q8(const matmul_job *job, size_t first, size_t last, void *scratch) {
-#define FEW(type, traits)  [TYPE_##type] = few_columns_##type,
+#define FEW(type, traits) [TYPE_##type] = few_columns_##type,
 #define MANY(type, traits) [TYPE_##type] = many_columns_##type,
     static const matmul_function few[TYPE_COUNT] = { TRAITS_OF_TYPES(FEW) };
     static const matmul_function many[TYPE_COUNT] = { TRAITS_OF_TYPES(MANY) };
 #undef FEW
 #undef MANY
-    (job->columns < FEW_COLUMNS ? few : many)[job->type](job, first, last, scratch);
+    static const matmul_function special[TYPE_COUNT] = { SPECIAL_FEW_COLUMNS };
+    const matmul_function        for_few = special[job->type] ? special[job->type] : few[job->type];
+    (job->columns < FEW_COLUMNS ? for_few : many[job->type])(job, first, last, scratch);
 }
 
 #endif

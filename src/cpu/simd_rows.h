@@ -23,18 +23,18 @@ INLINE void store_part(float *p, f32x8 a, size_t n) {
 /* e^x = 2^n · e^r with r = x − n·ln 2, |r| ≤ 0.35: a Taylor polynomial of degree 7 is exact to 1e-8, so what remains is
  * rounding. Below -87 the result stays at about 1e-38. */
 INLINE f32x8 f32_exp(f32x8 x) {
-    x = f32_min(f32_max(x, f32_set(-87)), f32_set(88));
+    x = f32_min(f32_set(88), f32_max(f32_set(-87), x)); /* in this order NaN stays NaN on x86 */
     const i32x8 n = f32_round(f32_mul(x, f32_set(1.44269504f)));
     const f32x8 m = f32_from_i32(n);
     f32x8       r = f32_fma(m, f32_set(-0.693359375f), x); /* ln 2 in two pieces: the first product is exact */
-    r             = f32_fma(m, f32_set(2.12194440e-4f), r);
-    f32x8 p       = f32_fma(f32_set(1.0f / 5040), r, f32_set(1.0f / 720));
-    p             = f32_fma(p, r, f32_set(1.0f / 120));
-    p             = f32_fma(p, r, f32_set(1.0f / 24));
-    p             = f32_fma(p, r, f32_set(1.0f / 6));
-    p             = f32_fma(p, r, f32_set(0.5f));
-    p             = f32_fma(p, r, f32_set(1));
-    p             = f32_fma(p, r, f32_set(1));
+    r = f32_fma(m, f32_set(2.12194440e-4f), r);
+    f32x8 p = f32_fma(f32_set(1.0f / 5040), r, f32_set(1.0f / 720));
+    p = f32_fma(p, r, f32_set(1.0f / 120));
+    p = f32_fma(p, r, f32_set(1.0f / 24));
+    p = f32_fma(p, r, f32_set(1.0f / 6));
+    p = f32_fma(p, r, f32_set(0.5f));
+    p = f32_fma(p, r, f32_set(1));
+    p = f32_fma(p, r, f32_set(1));
     return f32_mul(p, f32_power_of_2(n));
 }
 
@@ -42,20 +42,20 @@ INLINE f32x8 f32_exp(f32x8 x) {
 INLINE f32x8 f32_tanh(f32x8 x) {
     const f32x8 size = f32_abs(x), e = f32_exp(f32_mul(size, f32_set(-2))), one = f32_set(1);
     const f32x8 far = f32_copy_sign(f32_div(f32_sub(one, e), f32_add(one, e)), x);
-    const f32x8 z   = f32_mul(x, x);
-    f32x8       p   = f32_fma(f32_set(21844.0f / 6081075), z, f32_set(-1382.0f / 155925));
-    p               = f32_fma(p, z, f32_set(62.0f / 2835));
-    p               = f32_fma(p, z, f32_set(-17.0f / 315));
-    p               = f32_fma(p, z, f32_set(2.0f / 15));
-    p               = f32_fma(p, z, f32_set(-1.0f / 3));
-    p               = f32_fma(f32_mul(p, z), x, x);
+    const f32x8 z = f32_mul(x, x);
+    f32x8       p = f32_fma(f32_set(21844.0f / 6081075), z, f32_set(-1382.0f / 155925));
+    p = f32_fma(p, z, f32_set(62.0f / 2835));
+    p = f32_fma(p, z, f32_set(-17.0f / 315));
+    p = f32_fma(p, z, f32_set(2.0f / 15));
+    p = f32_fma(p, z, f32_set(-1.0f / 3));
+    p = f32_fma(f32_mul(p, z), x, x);
     return f32_choose_less(size, f32_set(0.5f), p, far);
 }
 
 /* x/2 · (1 + tanh u) = x / (1 + e^−2u), u = √(2/π) · (x + 0.044715 x³). */
 INLINE f32x8 f32_gelu(f32x8 x) {
     const f32x8 cubic = f32_fma(f32_mul(x, x), f32_set(0.044715f), f32_set(1));
-    const f32x8 e     = f32_exp(f32_mul(f32_mul(x, f32_set(-2 * 0.79788456f)), cubic));
+    const f32x8 e = f32_exp(f32_mul(f32_mul(x, f32_set(-2 * 0.79788456f)), cubic));
     return f32_div(x, f32_add(f32_set(1), e));
 }
 
@@ -63,7 +63,7 @@ INLINE f32x8 f32_gelu(f32x8 x) {
 INLINE double sum_of_squares(const float *x, size_t n) {
     enum { BLOCK = 256 };
     double total = 0;
-    size_t i     = 0;
+    size_t i = 0;
     for (; i + BLOCK <= n; i += BLOCK) {
         f32x8 a = f32_zero(), b = f32_zero();
         for (size_t j = i; j < i + BLOCK; j += 16) {
@@ -121,7 +121,7 @@ static void simd_softcap(float *y, const float *x, float cap, size_t n) {
 
 static void simd_rope(float *x, const float *table, size_t n) {
     const size_t half = n / 2;
-    size_t       i    = 0;
+    size_t       i = 0;
     for (; i + 8 <= half; i += 8) {
         const f32x8 a = f32_load(x + i), b = f32_load(x + half + i);
         const f32x8 cosine = f32_load(table + i), sine = f32_load(table + half + i);
@@ -130,12 +130,13 @@ static void simd_rope(float *x, const float *table, size_t n) {
     }
     for (; i < half; i++) {
         const float a = x[i], b = x[half + i], cosine = table[i], sine = table[half + i];
-        x[i]        = a * cosine - b * sine;
+        x[i] = a * cosine - b * sine;
         x[half + i] = b * cosine + a * sine;
     }
 }
 
-/* 32 values to 8 bits; returns the scale and gives the sums of the two halves. */
+/* 32 values to 8 bits; returns the scale and gives the sums of the two halves. Bytes cannot say NaN or infinity: the scale
+ * becomes NaN then, so that a damaged model is noticed in its logits. */
 INLINE float quantise_32(int8_t *q, const float *x, int32_t sums[2]) {
     const f32x8 x0 = f32_load(x), x1 = f32_load(x + 8), x2 = f32_load(x + 16), x3 = f32_load(x + 24);
     const f32x8 most = f32_max(f32_max(f32_abs(x0), f32_abs(x1)), f32_max(f32_abs(x2), f32_abs(x3)));
@@ -147,15 +148,16 @@ INLINE float quantise_32(int8_t *q, const float *x, int32_t sums[2]) {
     const i32x8 low = i32_add(q0, q1), high = i32_add(q2, q3);
     sums[0] = i32_sum(low);
     sums[1] = i32_sum(high);
-    return inverse > 0 ? d : 0;
+    const f32x8 spoilt = f32_mul(f32_add(f32_add(x0, x1), f32_add(x2, x3)), f32_set(0)); /* 0, or NaN */
+    return (inverse > 0 ? d : 0) + f32_sum(spoilt);
 }
 
 static void simd_quantise(q8 out, const float *x, size_t rows, size_t k) {
     for (size_t i = 0; i < rows * k / 32; i++) {
-        int32_t sums[2];
-        const float d    = quantise_32(out.q + 32 * i, x + 32 * i, sums);
-        out.d[i]         = d;
-        out.s[2 * i]     = d * (float)sums[0];
+        int32_t     sums[2];
+        const float d = quantise_32(out.q + 32 * i, x + 32 * i, sums);
+        out.d[i] = d;
+        out.s[2 * i] = d * (float)sums[0];
         out.s[2 * i + 1] = d * (float)sums[1];
     }
 }
@@ -177,10 +179,10 @@ static void simd_store(void *out, quant_type type, const float *x, size_t n) {
     }
     uint8_t *block = out;
     for (size_t i = 0; i < n; i += 32, block += 34) {
-        int32_t     sums[2];
-        float       lanes[8] = { 0 };
-        uint16_t    half[8];
-        int8_t      q[32];
+        int32_t  sums[2];
+        float    lanes[8] = { 0 };
+        uint16_t half[8];
+        int8_t   q[32];
         lanes[0] = quantise_32(q, x + i, sums);
         f32_to_f16_store(half, f32_load(lanes));
         memcpy(block, half, sizeof *half);

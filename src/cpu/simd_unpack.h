@@ -21,14 +21,38 @@ typedef void (*unpack_256)(unpacked *u, const uint8_t *p);
 /* q[0..7] from 8 blocks: `expression` of i. Written out so that the array lives in registers. */
 #define EIGHT_TIMES(u, expression)                                                                                     \
     do {                                                                                                               \
-        { enum { i = 0 }; (u)->q[0] = (expression); }                                                                  \
-        { enum { i = 1 }; (u)->q[1] = (expression); }                                                                  \
-        { enum { i = 2 }; (u)->q[2] = (expression); }                                                                  \
-        { enum { i = 3 }; (u)->q[3] = (expression); }                                                                  \
-        { enum { i = 4 }; (u)->q[4] = (expression); }                                                                  \
-        { enum { i = 5 }; (u)->q[5] = (expression); }                                                                  \
-        { enum { i = 6 }; (u)->q[6] = (expression); }                                                                  \
-        { enum { i = 7 }; (u)->q[7] = (expression); }                                                                  \
+        {                                                                                                              \
+            enum { i = 0 };                                                                                            \
+            (u)->q[0] = (expression);                                                                                  \
+        }                                                                                                              \
+        {                                                                                                              \
+            enum { i = 1 };                                                                                            \
+            (u)->q[1] = (expression);                                                                                  \
+        }                                                                                                              \
+        {                                                                                                              \
+            enum { i = 2 };                                                                                            \
+            (u)->q[2] = (expression);                                                                                  \
+        }                                                                                                              \
+        {                                                                                                              \
+            enum { i = 3 };                                                                                            \
+            (u)->q[3] = (expression);                                                                                  \
+        }                                                                                                              \
+        {                                                                                                              \
+            enum { i = 4 };                                                                                            \
+            (u)->q[4] = (expression);                                                                                  \
+        }                                                                                                              \
+        {                                                                                                              \
+            enum { i = 5 };                                                                                            \
+            (u)->q[5] = (expression);                                                                                  \
+        }                                                                                                              \
+        {                                                                                                              \
+            enum { i = 6 };                                                                                            \
+            (u)->q[6] = (expression);                                                                                  \
+        }                                                                                                              \
+        {                                                                                                              \
+            enum { i = 7 };                                                                                            \
+            (u)->q[7] = (expression);                                                                                  \
+        }                                                                                                              \
     } while (0)
 
 /* Moves bit `from` of every byte to bit `to`; the other bits are masked away. */
@@ -45,7 +69,7 @@ INLINE void simd_unpack_q4_0(unpacked *u, const uint8_t *p) {
 }
 
 INLINE void simd_unpack_q4_1(unpacked *u, const uint8_t *p) {
-    u->scale[0]  = f32_from_f16_apart(p, 20);
+    u->scale[0] = f32_from_f16_apart(p, 20);
     u->offset[0] = f32_from_f16_apart(p + 2, 20);
     EIGHT_TIMES(u, b_nibbles(p + 20 * i + 4));
 }
@@ -60,7 +84,7 @@ INLINE void simd_unpack_q5_0(unpacked *u, const uint8_t *p) {
 }
 
 INLINE void simd_unpack_q5_1(unpacked *u, const uint8_t *p) {
-    u->scale[0]  = f32_from_f16_apart(p, 24);
+    u->scale[0] = f32_from_f16_apart(p, 24);
     u->offset[0] = f32_from_f16_apart(p + 2, 24);
     EIGHT_TIMES(u, with_fifth_bits(b_nibbles(p + 24 * i + 8), p + 24 * i + 4));
 }
@@ -93,7 +117,7 @@ INLINE void k_scales(unpacked *u, const uint8_t *p) {
     const uint64_t minimum_low = b & 0x3f3f3f3f, minimum_high = (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030);
     f32x8          d, minus_d_min;
     f32_set_two_f16(&d, &minus_d_min, load_u32(p) ^ 0x80000000);
-    u->scale[0]  = f32_mul(d, f32_from_u8(scale_low | scale_high << 32));
+    u->scale[0] = f32_mul(d, f32_from_u8(scale_low | scale_high << 32));
     u->offset[0] = f32_mul(minus_d_min, f32_from_u8(minimum_low | minimum_high << 32));
 }
 
@@ -105,7 +129,7 @@ INLINE void simd_unpack_q4_k(unpacked *u, const uint8_t *p) {
 
 INLINE void simd_unpack_q5_k(unpacked *u, const uint8_t *p) {
     k_scales(u, p);
-    const uint8_t *qs   = p + 48;
+    const uint8_t *qs = p + 48;
     const b32      high = b_load(p + 16);
     EIGHT_TIMES(u, b_or(b_and(i % 2 ? b_right(b_load(qs + i / 2 * 32), 4) : b_load(qs + i / 2 * 32), b_set(15)),
                         MOVE_BIT(high, i, 4)));
@@ -122,8 +146,8 @@ INLINE void q6_k_half(b32 *q, const uint8_t *low, const uint8_t *high) {
 
 INLINE void simd_unpack_q6_k(unpacked *u, const uint8_t *p) {
     const f32x8 d = f32_set_f16(p + 208);
-    u->scale[0]   = f32_mul(d, f32_from_i8(load_u64(p + 192)));
-    u->scale[1]   = f32_mul(d, f32_from_i8(load_u64(p + 200)));
+    u->scale[0] = f32_mul(d, f32_from_i8(load_u64(p + 192)));
+    u->scale[1] = f32_mul(d, f32_from_i8(load_u64(p + 200)));
     q6_k_half(u->q, p, p + 128);
     q6_k_half(u->q + 4, p + 64, p + 160);
 }
@@ -132,8 +156,8 @@ INLINE void simd_unpack_q2_k(unpacked *u, const uint8_t *p) {
     const uint64_t nibbles = 0x0f0f0f0f0f0f0f0f, a = load_u64(p), b = load_u64(p + 8);
     f32x8          d, minus_d_min;
     f32_set_two_f16(&d, &minus_d_min, load_u32(p + 80) ^ 0x80000000);
-    u->scale[0]  = f32_mul(d, f32_from_u8(a & nibbles));
-    u->scale[1]  = f32_mul(d, f32_from_u8(b & nibbles));
+    u->scale[0] = f32_mul(d, f32_from_u8(a & nibbles));
+    u->scale[1] = f32_mul(d, f32_from_u8(b & nibbles));
     u->offset[0] = f32_mul(minus_d_min, f32_from_u8(a >> 4 & nibbles));
     u->offset[1] = f32_mul(minus_d_min, f32_from_u8(b >> 4 & nibbles));
     EIGHT_TIMES(u, b_and(b_right(b_load(p + 16 + i / 4 * 32), 2 * (i % 4)), b_set(3)));

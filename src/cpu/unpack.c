@@ -15,7 +15,7 @@ static float half_at(const uint8_t *p) {
 
 static void set_groups(unpacked_block *out, size_t first, size_t count, float scale, float offset) {
     for (size_t i = first; i < first + count; i++) {
-        out->scale[i]  = scale;
+        out->scale[i] = scale;
         out->offset[i] = offset;
     }
 }
@@ -23,7 +23,7 @@ static void set_groups(unpacked_block *out, size_t first, size_t count, float sc
 /* 16 bytes: the low nibbles are values 0..15, the high ones 16..31. */
 static void unpack_nibbles(int16_t *q, const uint8_t *qs) {
     for (size_t i = 0; i < 16; i++) {
-        q[i]      = qs[i] & 15;
+        q[i] = qs[i] & 15;
         q[i + 16] = qs[i] >> 4;
     }
 }
@@ -83,7 +83,7 @@ static void set_k_scales(unpacked_block *out, const uint8_t *block) {
     const float    d = half_at(block), d_min = half_at(block + 2);
     const uint8_t *s = block + 4;
     for (size_t i = 0; i < 8; i++) {
-        const int scale   = i < 4 ? s[i] & 63 : (s[i + 4] & 15) | s[i - 4] >> 6 << 4;
+        const int scale = i < 4 ? s[i] & 63 : (s[i + 4] & 15) | s[i - 4] >> 6 << 4;
         const int minimum = i < 4 ? s[i + 4] & 63 : s[i + 4] >> 4 | s[i] >> 6 << 4;
         set_groups(out, 2 * i, 2, d * (float)scale, -(d_min * (float)minimum));
     }
@@ -121,7 +121,8 @@ static void unpack_q6_k(unpacked_block *out, const uint8_t *block) {
 
 static void unpack_q2_k(unpacked_block *out, const uint8_t *block) {
     const float d = half_at(block + 80), d_min = half_at(block + 82);
-    for (size_t i = 0; i < 16; i++) set_groups(out, i, 1, d * (float)(block[i] & 15), -(d_min * (float)(block[i] >> 4)));
+    for (size_t i = 0; i < 16; i++)
+        set_groups(out, i, 1, d * (float)(block[i] & 15), -(d_min * (float)(block[i] >> 4)));
     for (size_t i = 0; i < 256; i++) out->q[i] = block[16 + i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
 }
 
@@ -129,7 +130,7 @@ static void unpack_q3_k(unpacked_block *out, const uint8_t *block) {
     const uint8_t *mask = block, *low = block + 32, *s = block + 96;
     const float    d = half_at(block + 108);
     for (size_t i = 0; i < 16; i++) {
-        const int   bits  = (i < 8 ? s[i] & 15 : s[i - 8] >> 4) | (s[8 + i % 4] >> 2 * (i / 4) & 3) << 4;
+        const int   bits = (i < 8 ? s[i] & 15 : s[i - 8] >> 4) | (s[8 + i % 4] >> 2 * (i / 4) & 3) << 4;
         const float scale = d * (float)(bits - 32);
         set_groups(out, i, 1, scale, -4 * scale);
     }
@@ -138,7 +139,7 @@ static void unpack_q3_k(unpacked_block *out, const uint8_t *block) {
 }
 
 static void unpack_iq4_xs(unpacked_block *out, const uint8_t *block) {
-    const float d    = half_at(block);
+    const float d = half_at(block);
     const int   high = block[2] | block[3] << 8;
     for (size_t i = 0; i < 8; i++) {
         const int scale = (block[4 + i / 2] >> 4 * (i % 2) & 15) | (high >> 2 * i & 3) << 4;
@@ -150,10 +151,11 @@ static void unpack_iq4_xs(unpacked_block *out, const uint8_t *block) {
 
 unpack_function unpack_of(quant_type type) {
     static const unpack_function functions[TYPE_COUNT] = {
-        [TYPE_Q4_0] = unpack_q4_0,     [TYPE_Q4_1] = unpack_q4_1,   [TYPE_Q5_0] = unpack_q5_0, [TYPE_Q5_1] = unpack_q5_1,
-        [TYPE_Q8_0] = unpack_q8_0,     [TYPE_Q2_K] = unpack_q2_k,   [TYPE_Q3_K] = unpack_q3_k, [TYPE_Q4_K] = unpack_q4_k,
-        [TYPE_Q5_K] = unpack_q5_k,     [TYPE_Q6_K] = unpack_q6_k,   [TYPE_IQ4_NL] = unpack_iq4_nl,
-        [TYPE_IQ4_XS] = unpack_iq4_xs, [TYPE_MXFP4] = unpack_mxfp4,
+        [TYPE_Q4_0] = unpack_q4_0,   [TYPE_Q4_1] = unpack_q4_1,     [TYPE_Q5_0] = unpack_q5_0,
+        [TYPE_Q5_1] = unpack_q5_1,   [TYPE_Q8_0] = unpack_q8_0,     [TYPE_Q2_K] = unpack_q2_k,
+        [TYPE_Q3_K] = unpack_q3_k,   [TYPE_Q4_K] = unpack_q4_k,     [TYPE_Q5_K] = unpack_q5_k,
+        [TYPE_Q6_K] = unpack_q6_k,   [TYPE_IQ4_NL] = unpack_iq4_nl, [TYPE_IQ4_XS] = unpack_iq4_xs,
+        [TYPE_MXFP4] = unpack_mxfp4,
     };
     return (unsigned)type < TYPE_COUNT ? functions[type] : NULL;
 }

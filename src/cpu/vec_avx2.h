@@ -20,8 +20,8 @@ INLINE i32x8 dot_signed(i32x8 acc, b32 w, b32 x) { return dot(acc, _mm256_abs_ep
 /* 32 bits as 32 bytes: 0 or 255. */
 INLINE b32 b_bits(uint32_t bits) {
     const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-    const __m256i each   = _mm256_set1_epi64x((long long)0x8040201008040201);
-    const __m256i bytes  = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), spread);
+    const __m256i each = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), spread);
     return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
 }
 

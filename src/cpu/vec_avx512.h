@@ -26,10 +26,10 @@ INLINE f32x8 f32_from_f16_apart(const uint8_t *p, size_t stride) {
     }
     if (stride == 22) {
         const __m512i first = _mm512_castsi128_si512(_mm_setr_epi16(0, 11, 22, 33, 44, 55, 0, 0));
-        const __m512i last  = _mm512_castsi128_si512(_mm_setr_epi16(0, 1, 2, 3, 4, 5, 32 + 10, 32 + 21));
+        const __m512i last = _mm512_castsi128_si512(_mm_setr_epi16(0, 1, 2, 3, 4, 5, 32 + 10, 32 + 21));
         const __m512i words = _mm512_permutex2var_epi16(_mm512_loadu_si512(p), first, _mm512_loadu_si512(p + 64));
-        return _mm256_cvtph_ps(_mm512_castsi512_si128(
-            _mm512_permutex2var_epi16(words, last, _mm512_loadu_si512(p + 112))));
+        return _mm256_cvtph_ps(
+            _mm512_castsi512_si128(_mm512_permutex2var_epi16(words, last, _mm512_loadu_si512(p + 112))));
     }
     return _mm256_cvtph_ps(halves_apart(p, stride));
 }
@@ -47,6 +47,13 @@ INLINE wide_f wide_mul(wide_f a, wide_f b) { return _mm512_mul_ps(a, b); }
 INLINE wide_f wide_fma(wide_f a, wide_f b, wide_f c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE float  wide_sum(wide_f a) {
     return f32_sum(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
+}
+INLINE void wide_sum_4(float *out, wide_f a, wide_f b, wide_f c, wide_f d) {
+    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    const __m512 four = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(four), _mm512_extractf32x8_ps(four, 1));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 INLINE wide_f wide_from_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 INLINE wide_f wide_from_bf16(const void *p) {

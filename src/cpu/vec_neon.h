@@ -8,9 +8,15 @@
 
 #include <arm_neon.h>
 
-typedef struct { float32x4_t low, high; } f32x8;
-typedef struct { int32x4_t low, high; } i32x8;
-typedef struct { uint8x16_t low, high; } b32; /* 32 bytes */
+typedef struct {
+    float32x4_t low, high;
+} f32x8;
+typedef struct {
+    int32x4_t low, high;
+} i32x8;
+typedef struct {
+    uint8x16_t low, high;
+} b32; /* 32 bytes */
 
 /* ---- floats ---- */
 
@@ -41,17 +47,22 @@ INLINE f32x8 f32_choose_less(f32x8 a, f32x8 b, f32x8 yes, f32x8 no) {
                     vbslq_f32(vcltq_f32(a.high, b.high), yes.high, no.high) };
 }
 INLINE float f32_sum(f32x8 a) { return vaddvq_f32(vaddq_f32(a.low, a.high)); }
+INLINE void  f32_sum_4(float *out, f32x8 a, f32x8 b, f32x8 c, f32x8 d) {
+    const float32x4_t ab = vpaddq_f32(vaddq_f32(a.low, a.high), vaddq_f32(b.low, b.high));
+    const float32x4_t cd = vpaddq_f32(vaddq_f32(c.low, c.high), vaddq_f32(d.low, d.high));
+    vst1q_f32(out, vpaddq_f32(ab, cd));
+}
 INLINE float f32_most(f32x8 a) { return vmaxvq_f32(vmaxq_f32(a.low, a.high)); }
 
 /* Lane `lane` in all lanes; lanes 2i and 2i + 1 in four lanes each. */
 INLINE float32x4_t quad_pick(float32x4_t a, int lane) {
-    return lane == 0 ? vdupq_laneq_f32(a, 0) : lane == 1 ? vdupq_laneq_f32(a, 1) : lane == 2 ? vdupq_laneq_f32(a, 2)
-                                                                                             : vdupq_laneq_f32(a, 3);
+    return lane == 0   ? vdupq_laneq_f32(a, 0)
+           : lane == 1 ? vdupq_laneq_f32(a, 1)
+           : lane == 2 ? vdupq_laneq_f32(a, 2)
+                       : vdupq_laneq_f32(a, 3);
 }
-typedef f32x8 f32x8_lanes;
-INLINE void  f32_to_lanes(f32x8_lanes *out, f32x8 a) { *out = a; }
-INLINE f32x8 f32_lane(const f32x8_lanes *a, int lane) {
-    const float32x4_t one = quad_pick(lane < 4 ? a->low : a->high, lane % 4);
+INLINE f32x8 f32_lane(f32x8 a, int lane) {
+    const float32x4_t one = quad_pick(lane < 4 ? a.low : a.high, lane % 4);
     return (f32x8){ one, one };
 }
 INLINE f32x8 f32_pick_pair(f32x8 a, int i) {
@@ -65,7 +76,9 @@ INLINE f32x8 f32_double_high(f32x8 a) { return (f32x8){ vzip1q_f32(a.high, a.hig
 /* ---- conversions ---- */
 
 INLINE f32x8 f32_from_i32(i32x8 a) { return (f32x8){ vcvtq_f32_s32(a.low), vcvtq_f32_s32(a.high) }; }
-INLINE i32x8 f32_round(f32x8 a) { return (i32x8){ vcvtnq_s32_f32(a.low), vcvtnq_s32_f32(a.high) }; } /* to nearest even */
+INLINE i32x8 f32_round(f32x8 a) {
+    return (i32x8){ vcvtnq_s32_f32(a.low), vcvtnq_s32_f32(a.high) };
+} /* to nearest even */
 /* 2^n for n from -126 to 127. */
 INLINE f32x8 f32_power_of_2(i32x8 n) {
     const int32x4_t bias = vdupq_n_s32(127);
@@ -103,13 +116,13 @@ INLINE void f32_set_two_f16(f32x8 *a, f32x8 *b, uint32_t halves) {
 /* Eight halves, `stride` bytes apart. */
 INLINE f32x8 f32_from_f16_apart(const uint8_t *p, size_t stride) {
     uint16x8_t h = vdupq_n_u16(load_u16(p));
-    h            = vsetq_lane_u16(load_u16(p + 1 * stride), h, 1);
-    h            = vsetq_lane_u16(load_u16(p + 2 * stride), h, 2);
-    h            = vsetq_lane_u16(load_u16(p + 3 * stride), h, 3);
-    h            = vsetq_lane_u16(load_u16(p + 4 * stride), h, 4);
-    h            = vsetq_lane_u16(load_u16(p + 5 * stride), h, 5);
-    h            = vsetq_lane_u16(load_u16(p + 6 * stride), h, 6);
-    h            = vsetq_lane_u16(load_u16(p + 7 * stride), h, 7);
+    h = vsetq_lane_u16(load_u16(p + 1 * stride), h, 1);
+    h = vsetq_lane_u16(load_u16(p + 2 * stride), h, 2);
+    h = vsetq_lane_u16(load_u16(p + 3 * stride), h, 3);
+    h = vsetq_lane_u16(load_u16(p + 4 * stride), h, 4);
+    h = vsetq_lane_u16(load_u16(p + 5 * stride), h, 5);
+    h = vsetq_lane_u16(load_u16(p + 6 * stride), h, 6);
+    h = vsetq_lane_u16(load_u16(p + 7 * stride), h, 7);
     return f32_of_halves(h);
 }
 
@@ -159,19 +172,21 @@ INLINE b32 b_look_up(const int8_t *table, b32 index) {
 /* 32 bits as 32 bytes: 0 or 255. */
 INLINE b32 b_bits(uint32_t bits) {
     const uint8x16_t each = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
-    const uint8x16_t low  = vcombine_u8(vdup_n_u8((uint8_t)bits), vdup_n_u8((uint8_t)(bits >> 8)));
+    const uint8x16_t low = vcombine_u8(vdup_n_u8((uint8_t)bits), vdup_n_u8((uint8_t)(bits >> 8)));
     const uint8x16_t high = vcombine_u8(vdup_n_u8((uint8_t)(bits >> 16)), vdup_n_u8((uint8_t)(bits >> 24)));
     return (b32){ vtstq_u8(low, each), vtstq_u8(high, each) };
 }
-INLINE b32 b_from_f32(f32x8 a) { return (b32){ vreinterpretq_u8_f32(a.low), vreinterpretq_u8_f32(a.high) }; }
+INLINE b32   b_from_f32(f32x8 a) { return (b32){ vreinterpretq_u8_f32(a.low), vreinterpretq_u8_f32(a.high) }; }
 INLINE f32x8 f32_from_bits(b32 a) { return (f32x8){ vreinterpretq_f32_u8(a.low), vreinterpretq_f32_u8(a.high) }; }
 
 /* 4 rows of 4 words become columns. */
 INLINE void transpose_4x4(uint8x16_t *a, uint8x16_t *b, uint8x16_t *c, uint8x16_t *d) {
     const uint32x4_t a32 = vreinterpretq_u32_u8(*a), b32_ = vreinterpretq_u32_u8(*b);
     const uint32x4_t c32 = vreinterpretq_u32_u8(*c), d32 = vreinterpretq_u32_u8(*d);
-    const uint64x2_t ab_even = vreinterpretq_u64_u32(vtrn1q_u32(a32, b32_)), ab_odd = vreinterpretq_u64_u32(vtrn2q_u32(a32, b32_));
-    const uint64x2_t cd_even = vreinterpretq_u64_u32(vtrn1q_u32(c32, d32)), cd_odd = vreinterpretq_u64_u32(vtrn2q_u32(c32, d32));
+    const uint64x2_t ab_even = vreinterpretq_u64_u32(vtrn1q_u32(a32, b32_)),
+                     ab_odd = vreinterpretq_u64_u32(vtrn2q_u32(a32, b32_));
+    const uint64x2_t cd_even = vreinterpretq_u64_u32(vtrn1q_u32(c32, d32)),
+                     cd_odd = vreinterpretq_u64_u32(vtrn2q_u32(c32, d32));
     *a = vreinterpretq_u8_u64(vtrn1q_u64(ab_even, cd_even));
     *b = vreinterpretq_u8_u64(vtrn1q_u64(ab_odd, cd_odd));
     *c = vreinterpretq_u8_u64(vtrn2q_u64(ab_even, cd_even));
@@ -185,7 +200,7 @@ INLINE void transpose_8x8(b32 r[8]) {
     }
     for (int i = 0; i < 4; i++) {
         const uint8x16_t corner = r[i].high;
-        r[i].high    = r[i + 4].low;
+        r[i].high = r[i + 4].low;
         r[i + 4].low = corner;
     }
 }
@@ -223,5 +238,7 @@ INLINE wide_i wide_dot(wide_i acc, wide_i w, int32_t x) {
 }
 INLINE wide_i wide_dot_signed(wide_i acc, wide_i w, int32_t x) { return wide_dot(acc, w, x); }
 
+/* Into the second-level cache; the address may be anything. */
+INLINE void prefetch(uintptr_t p) { __builtin_prefetch((const void *)p, 0, 2); }
 
 #endif

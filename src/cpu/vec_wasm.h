@@ -9,9 +9,15 @@
 
 #include <wasm_simd128.h>
 
-typedef struct { v128_t low, high; } f32x8;
-typedef struct { v128_t low, high; } i32x8;
-typedef struct { v128_t low, high; } b32; /* 32 bytes */
+typedef struct {
+    v128_t low, high;
+} f32x8;
+typedef struct {
+    v128_t low, high;
+} i32x8;
+typedef struct {
+    v128_t low, high;
+} b32; /* 32 bytes */
 
 /* ---- floats ---- */
 
@@ -22,13 +28,25 @@ INLINE void  f32_store(float *p, f32x8 a) {
     wasm_v128_store(p, a.low);
     wasm_v128_store(p + 4, a.high);
 }
-INLINE f32x8 f32_add(f32x8 a, f32x8 b) { return (f32x8){ wasm_f32x4_add(a.low, b.low), wasm_f32x4_add(a.high, b.high) }; }
-INLINE f32x8 f32_sub(f32x8 a, f32x8 b) { return (f32x8){ wasm_f32x4_sub(a.low, b.low), wasm_f32x4_sub(a.high, b.high) }; }
-INLINE f32x8 f32_mul(f32x8 a, f32x8 b) { return (f32x8){ wasm_f32x4_mul(a.low, b.low), wasm_f32x4_mul(a.high, b.high) }; }
-INLINE f32x8 f32_div(f32x8 a, f32x8 b) { return (f32x8){ wasm_f32x4_div(a.low, b.low), wasm_f32x4_div(a.high, b.high) }; }
+INLINE f32x8 f32_add(f32x8 a, f32x8 b) {
+    return (f32x8){ wasm_f32x4_add(a.low, b.low), wasm_f32x4_add(a.high, b.high) };
+}
+INLINE f32x8 f32_sub(f32x8 a, f32x8 b) {
+    return (f32x8){ wasm_f32x4_sub(a.low, b.low), wasm_f32x4_sub(a.high, b.high) };
+}
+INLINE f32x8 f32_mul(f32x8 a, f32x8 b) {
+    return (f32x8){ wasm_f32x4_mul(a.low, b.low), wasm_f32x4_mul(a.high, b.high) };
+}
+INLINE f32x8 f32_div(f32x8 a, f32x8 b) {
+    return (f32x8){ wasm_f32x4_div(a.low, b.low), wasm_f32x4_div(a.high, b.high) };
+}
 INLINE f32x8 f32_fma(f32x8 a, f32x8 b, f32x8 c) { return f32_add(f32_mul(a, b), c); }
-INLINE f32x8 f32_min(f32x8 a, f32x8 b) { return (f32x8){ wasm_f32x4_min(a.low, b.low), wasm_f32x4_min(a.high, b.high) }; }
-INLINE f32x8 f32_max(f32x8 a, f32x8 b) { return (f32x8){ wasm_f32x4_max(a.low, b.low), wasm_f32x4_max(a.high, b.high) }; }
+INLINE f32x8 f32_min(f32x8 a, f32x8 b) {
+    return (f32x8){ wasm_f32x4_min(a.low, b.low), wasm_f32x4_min(a.high, b.high) };
+}
+INLINE f32x8 f32_max(f32x8 a, f32x8 b) {
+    return (f32x8){ wasm_f32x4_max(a.low, b.low), wasm_f32x4_max(a.high, b.high) };
+}
 INLINE f32x8 f32_abs(f32x8 a) { return (f32x8){ wasm_f32x4_abs(a.low), wasm_f32x4_abs(a.high) }; }
 INLINE f32x8 f32_copy_sign(f32x8 a, f32x8 sign) {
     const v128_t bit = wasm_i32x4_splat(INT32_MIN);
@@ -41,13 +59,16 @@ INLINE f32x8 f32_choose_less(f32x8 a, f32x8 b, f32x8 yes, f32x8 no) {
 }
 INLINE float f32_sum(f32x8 a) {
     v128_t s = wasm_f32x4_add(a.low, a.high);
-    s        = wasm_f32x4_add(s, wasm_i32x4_shuffle(s, s, 2, 3, 0, 1));
+    s = wasm_f32x4_add(s, wasm_i32x4_shuffle(s, s, 2, 3, 0, 1));
     return wasm_f32x4_extract_lane(s, 0) + wasm_f32x4_extract_lane(s, 1);
+}
+INLINE void f32_sum_4(float *out, f32x8 a, f32x8 b, f32x8 c, f32x8 d) {
+    out[0] = f32_sum(a), out[1] = f32_sum(b), out[2] = f32_sum(c), out[3] = f32_sum(d);
 }
 INLINE float f32_most(f32x8 a) {
     v128_t s = wasm_f32x4_max(a.low, a.high);
-    s        = wasm_f32x4_max(s, wasm_i32x4_shuffle(s, s, 2, 3, 0, 1));
-    s        = wasm_f32x4_max(s, wasm_i32x4_shuffle(s, s, 1, 0, 3, 2));
+    s = wasm_f32x4_max(s, wasm_i32x4_shuffle(s, s, 2, 3, 0, 1));
+    s = wasm_f32x4_max(s, wasm_i32x4_shuffle(s, s, 1, 0, 3, 2));
     return wasm_f32x4_extract_lane(s, 0);
 }
 
@@ -58,10 +79,8 @@ INLINE v128_t quad_pick(v128_t a, int lane) {
            : lane == 2 ? wasm_i32x4_shuffle(a, a, 2, 2, 2, 2)
                        : wasm_i32x4_shuffle(a, a, 3, 3, 3, 3);
 }
-typedef f32x8 f32x8_lanes;
-INLINE void  f32_to_lanes(f32x8_lanes *out, f32x8 a) { *out = a; }
-INLINE f32x8 f32_lane(const f32x8_lanes *a, int lane) {
-    const v128_t one = quad_pick(lane < 4 ? a->low : a->high, lane % 4);
+INLINE f32x8 f32_lane(f32x8 a, int lane) {
+    const v128_t one = quad_pick(lane < 4 ? a.low : a.high, lane % 4);
     return (f32x8){ one, one };
 }
 INLINE f32x8 f32_pick_pair(f32x8 a, int i) {
@@ -72,8 +91,8 @@ INLINE f32x8 f32_pick_pair(f32x8 a, int i) {
 INLINE f32x8 quad_double(v128_t a) {
     return (f32x8){ wasm_i32x4_shuffle(a, a, 0, 0, 1, 1), wasm_i32x4_shuffle(a, a, 2, 2, 3, 3) };
 }
-INLINE f32x8  f32_double_low(f32x8 a) { return quad_double(a.low); }
-INLINE f32x8  f32_double_high(f32x8 a) { return quad_double(a.high); }
+INLINE f32x8 f32_double_low(f32x8 a) { return quad_double(a.low); }
+INLINE f32x8 f32_double_high(f32x8 a) { return quad_double(a.high); }
 
 /* ---- conversions ---- */
 
@@ -102,9 +121,9 @@ INLINE f32x8 f32_from_i8(uint64_t bytes) {
 /* 4 halves in the low bits of 4 words: the exponent is moved into place and corrected by a product with 2^112, which makes
  * subnormals right too; infinities and NaN get the highest exponent. */
 INLINE v128_t quad_of_halves(v128_t h) {
-    const v128_t sign    = wasm_i32x4_shl(wasm_v128_and(h, wasm_i32x4_splat(0x8000)), 16);
-    const v128_t size    = wasm_v128_and(h, wasm_i32x4_splat(0x7fff));
-    const v128_t value   = wasm_f32x4_mul(wasm_i32x4_shl(size, 13), wasm_f32x4_splat(0x1p112f));
+    const v128_t sign = wasm_i32x4_shl(wasm_v128_and(h, wasm_i32x4_splat(0x8000)), 16);
+    const v128_t size = wasm_v128_and(h, wasm_i32x4_splat(0x7fff));
+    const v128_t value = wasm_f32x4_mul(wasm_i32x4_shl(size, 13), wasm_f32x4_splat(0x1p112f));
     const v128_t special = wasm_v128_and(wasm_i32x4_gt(size, wasm_i32x4_splat(0x7bff)), wasm_i32x4_splat(0x7f800000));
     return wasm_v128_or(wasm_v128_or(value, special), sign);
 }
@@ -122,7 +141,8 @@ INLINE void f32_to_f16_store(void *p, f32x8 a) {
 }
 INLINE f32x8 f32_from_bf16(const void *p) {
     const v128_t h = wasm_v128_load(p);
-    return (f32x8){ wasm_i32x4_shl(wasm_u32x4_extend_low_u16x8(h), 16), wasm_i32x4_shl(wasm_u32x4_extend_high_u16x8(h), 16) };
+    return (f32x8){ wasm_i32x4_shl(wasm_u32x4_extend_low_u16x8(h), 16),
+                    wasm_i32x4_shl(wasm_u32x4_extend_high_u16x8(h), 16) };
 }
 /* One half in all lanes. */
 INLINE f32x8 f32_set_f16(const uint8_t *p) {
@@ -147,7 +167,9 @@ INLINE f32x8 f32_from_f16_apart(const uint8_t *p, size_t stride) {
 
 INLINE i32x8 i32_set(int32_t a) { return (i32x8){ wasm_i32x4_splat(a), wasm_i32x4_splat(a) }; }
 INLINE i32x8 i32_zero(void) { return i32_set(0); }
-INLINE i32x8 i32_add(i32x8 a, i32x8 b) { return (i32x8){ wasm_i32x4_add(a.low, b.low), wasm_i32x4_add(a.high, b.high) }; }
+INLINE i32x8 i32_add(i32x8 a, i32x8 b) {
+    return (i32x8){ wasm_i32x4_add(a.low, b.low), wasm_i32x4_add(a.high, b.high) };
+}
 INLINE i32x8 i32_mul(i32x8 a, int32_t b) {
     return (i32x8){ wasm_i32x4_mul(a.low, wasm_i32x4_splat(b)), wasm_i32x4_mul(a.high, wasm_i32x4_splat(b)) };
 }
@@ -157,14 +179,14 @@ INLINE void i32_store(int32_t *p, i32x8 a) {
 }
 INLINE int32_t i32_sum(i32x8 a) {
     v128_t s = wasm_i32x4_add(a.low, a.high);
-    s        = wasm_i32x4_add(s, wasm_i32x4_shuffle(s, s, 2, 3, 0, 1));
-    s        = wasm_i32x4_add(s, wasm_i32x4_shuffle(s, s, 1, 0, 3, 2));
+    s = wasm_i32x4_add(s, wasm_i32x4_shuffle(s, s, 2, 3, 0, 1));
+    s = wasm_i32x4_add(s, wasm_i32x4_shuffle(s, s, 1, 0, 3, 2));
     return wasm_i32x4_extract_lane(s, 0);
 }
 /* Four times 8 integers from -128 to 127 as 32 bytes. */
 INLINE void i32_to_bytes(int8_t *out, i32x8 a, i32x8 b, i32x8 c, i32x8 d) {
-    wasm_v128_store(out, wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4(a.low, a.high),
-                                                 wasm_i16x8_narrow_i32x4(b.low, b.high)));
+    wasm_v128_store(
+        out, wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4(a.low, a.high), wasm_i16x8_narrow_i32x4(b.low, b.high)));
     wasm_v128_store(out + 16, wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4(c.low, c.high),
                                                       wasm_i16x8_narrow_i32x4(d.low, d.high)));
 }
@@ -200,7 +222,7 @@ INLINE b32 b_look_up(const int8_t *table, b32 index) {
 /* 32 bits as 32 bytes: 0 or 255. */
 INLINE b32 b_bits(uint32_t bits) {
     const v128_t each = wasm_i64x2_splat((int64_t)0x8040201008040201), all = wasm_i32x4_splat((int32_t)bits);
-    const v128_t low  = wasm_i8x16_shuffle(all, all, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const v128_t low = wasm_i8x16_shuffle(all, all, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     const v128_t high = wasm_i8x16_shuffle(all, all, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
     return (b32){ wasm_i8x16_eq(wasm_v128_and(low, each), each), wasm_i8x16_eq(wasm_v128_and(high, each), each) };
 }
@@ -224,7 +246,7 @@ INLINE void transpose_8x8(b32 r[8]) {
     }
     for (int i = 0; i < 4; i++) {
         const v128_t corner = r[i].high;
-        r[i].high    = r[i + 4].low;
+        r[i].high = r[i + 4].low;
         r[i + 4].low = corner;
     }
 }
@@ -236,10 +258,10 @@ INLINE b32 b_signed(b32 a) { return a; }
 
 /* Pairs of neighbours by the 16-bit dot product, pairs of those by an addition of even and odd lanes. */
 INLINE v128_t dot_16(v128_t acc, v128_t w, v128_t x) {
-    const v128_t low  = wasm_i32x4_dot_i16x8(wasm_i16x8_extend_low_i8x16(w), wasm_i16x8_extend_low_i8x16(x));
+    const v128_t low = wasm_i32x4_dot_i16x8(wasm_i16x8_extend_low_i8x16(w), wasm_i16x8_extend_low_i8x16(x));
     const v128_t high = wasm_i32x4_dot_i16x8(wasm_i16x8_extend_high_i8x16(w), wasm_i16x8_extend_high_i8x16(x));
-    return wasm_i32x4_add(acc, wasm_i32x4_add(wasm_i32x4_shuffle(low, high, 0, 2, 4, 6),
-                                              wasm_i32x4_shuffle(low, high, 1, 3, 5, 7)));
+    return wasm_i32x4_add(
+        acc, wasm_i32x4_add(wasm_i32x4_shuffle(low, high, 0, 2, 4, 6), wasm_i32x4_shuffle(low, high, 1, 3, 5, 7)));
 }
 /* acc + the products of 4 bytes each, summed: w from -128 to 127, which includes 0 to 127. */
 INLINE i32x8 dot(i32x8 acc, b32 w, b32 x) {
@@ -249,7 +271,9 @@ INLINE i32x8 dot_signed(i32x8 acc, b32 w, b32 x) { return dot(acc, w, x); }
 
 #include "cpu/vec_wide8.h"
 
-INLINE wide_i wide_i_load(const void *p) { return (wide_i){ wasm_v128_load(p), wasm_v128_load((const uint8_t *)p + 16) }; }
+INLINE wide_i wide_i_load(const void *p) {
+    return (wide_i){ wasm_v128_load(p), wasm_v128_load((const uint8_t *)p + 16) };
+}
 INLINE wide_i wide_i_set(int32_t a) { return i32_set(a); }
 /* dot with the same 4 bytes of x in every lane. */
 INLINE wide_i wide_dot(wide_i acc, wide_i w, int32_t x) {
@@ -258,5 +282,6 @@ INLINE wide_i wide_dot(wide_i acc, wide_i w, int32_t x) {
 }
 INLINE wide_i wide_dot_signed(wide_i acc, wide_i w, int32_t x) { return wide_dot(acc, w, x); }
 
+INLINE void prefetch(uintptr_t p) { (void)p; } /* there is no such instruction */
 
 #endif

@@ -15,9 +15,9 @@ INLINE wide_f wide_add(wide_f a, wide_f b) { return f32_add(a, b); }
 INLINE wide_f wide_mul(wide_f a, wide_f b) { return f32_mul(a, b); }
 INLINE wide_f wide_fma(wide_f a, wide_f b, wide_f c) { return f32_fma(a, b, c); }
 INLINE float  wide_sum(wide_f a) { return f32_sum(a); }
+INLINE void   wide_sum_4(float *out, wide_f a, wide_f b, wide_f c, wide_f d) { f32_sum_4(out, a, b, c, d); }
 INLINE wide_f wide_from_f16(const void *p) { return f32_from_f16(p); }
 INLINE wide_f wide_from_bf16(const void *p) { return f32_from_bf16(p); }
 INLINE wide_f wide_from_i(wide_i a) { return f32_from_i32(a); }
-
 
 #endif

@@ -33,23 +33,21 @@ INLINE f32x8 f32_choose_less(f32x8 a, f32x8 b, f32x8 yes, f32x8 no) {
 }
 INLINE float f32_sum(f32x8 a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    s        = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+INLINE void f32_sum_4(float *out, f32x8 a, f32x8 b, f32x8 c, f32x8 d) {
+    const __m256 four = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1)));
 }
 INLINE float f32_most(f32x8 a) {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    s        = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* One lane in all lanes, many times: through memory, because loads broadcast for free while permutations queue up. The
- * barrier keeps the compiler from seeing through it. */
-typedef struct { float lane[8]; } f32x8_lanes;
-INLINE void f32_to_lanes(f32x8_lanes *out, f32x8 a) {
-    _mm256_storeu_ps(out->lane, a);
-    __asm__("" : "+m"(*out));
-}
-INLINE f32x8 f32_lane(const f32x8_lanes *a, int lane) { return _mm256_set1_ps(a->lane[lane]); }
+/* Lane `lane` in all lanes. */
+INLINE f32x8 f32_lane(f32x8 a, int lane) { return _mm256_permutevar8x32_ps(a, _mm256_set1_epi32(lane)); }
 /* Lanes 2i and 2i + 1 in four lanes each. */
 INLINE f32x8 f32_pick_pair(f32x8 a, int i) {
     const int low = 2 * i, high = 2 * i + 1;
@@ -85,19 +83,19 @@ INLINE f32x8 f32_set_f16(const uint8_t *p) { return _mm256_cvtph_ps(_mm_set1_epi
 /* Two halves in all lanes of two registers. */
 INLINE void f32_set_two_f16(f32x8 *a, f32x8 *b, uint32_t halves) {
     const __m128 both = _mm_cvtph_ps(_mm_cvtsi32_si128((int)halves));
-    *a                = _mm256_broadcastss_ps(both);
-    *b                = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
+    *a = _mm256_broadcastss_ps(both);
+    *b = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
 }
 /* Eight halves, `stride` bytes apart. */
 INLINE __m128i halves_apart(const uint8_t *p, size_t stride) {
     __m128i h = _mm_cvtsi32_si128(load_u16(p));
-    h         = _mm_insert_epi16(h, load_u16(p + 1 * stride), 1);
-    h         = _mm_insert_epi16(h, load_u16(p + 2 * stride), 2);
-    h         = _mm_insert_epi16(h, load_u16(p + 3 * stride), 3);
-    h         = _mm_insert_epi16(h, load_u16(p + 4 * stride), 4);
-    h         = _mm_insert_epi16(h, load_u16(p + 5 * stride), 5);
-    h         = _mm_insert_epi16(h, load_u16(p + 6 * stride), 6);
-    h         = _mm_insert_epi16(h, load_u16(p + 7 * stride), 7);
+    h = _mm_insert_epi16(h, load_u16(p + 1 * stride), 1);
+    h = _mm_insert_epi16(h, load_u16(p + 2 * stride), 2);
+    h = _mm_insert_epi16(h, load_u16(p + 3 * stride), 3);
+    h = _mm_insert_epi16(h, load_u16(p + 4 * stride), 4);
+    h = _mm_insert_epi16(h, load_u16(p + 5 * stride), 5);
+    h = _mm_insert_epi16(h, load_u16(p + 6 * stride), 6);
+    h = _mm_insert_epi16(h, load_u16(p + 7 * stride), 7);
     return h;
 }
 /* Four times 8 integers from -128 to 127 as 32 bytes. */
@@ -109,13 +107,13 @@ INLINE void i32_to_bytes(int8_t *out, i32x8 a, i32x8 b, i32x8 c, i32x8 d) {
 
 /* ---- integers ---- */
 
-INLINE i32x8 i32_zero(void) { return _mm256_setzero_si256(); }
-INLINE i32x8 i32_add(i32x8 a, i32x8 b) { return _mm256_add_epi32(a, b); }
-INLINE i32x8 i32_mul(i32x8 a, int32_t b) { return _mm256_mullo_epi32(a, _mm256_set1_epi32(b)); }
-INLINE void  i32_store(int32_t *p, i32x8 a) { _mm256_storeu_si256((__m256i *)p, a); }
+INLINE i32x8   i32_zero(void) { return _mm256_setzero_si256(); }
+INLINE i32x8   i32_add(i32x8 a, i32x8 b) { return _mm256_add_epi32(a, b); }
+INLINE i32x8   i32_mul(i32x8 a, int32_t b) { return _mm256_mullo_epi32(a, _mm256_set1_epi32(b)); }
+INLINE void    i32_store(int32_t *p, i32x8 a) { _mm256_storeu_si256((__m256i *)p, a); }
 INLINE int32_t i32_sum(i32x8 a) {
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-    s         = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
 }
 
@@ -127,8 +125,8 @@ INLINE b32  b_set(int a) { return _mm256_set1_epi8((char)a); }
 INLINE b32  b_and(b32 a, b32 b) { return _mm256_and_si256(a, b); }
 INLINE b32  b_or(b32 a, b32 b) { return _mm256_or_si256(a, b); }
 /* Shifts of at most 7 whose bits from the neighbour byte the caller masks away. */
-INLINE b32  b_right(b32 a, int n) { return _mm256_srli_epi16(a, n); }
-INLINE b32  b_left(b32 a, int n) { return _mm256_slli_epi16(a, n); }
+INLINE b32 b_right(b32 a, int n) { return _mm256_srli_epi16(a, n); }
+INLINE b32 b_left(b32 a, int n) { return _mm256_slli_epi16(a, n); }
 /* 16 bytes: their low nibbles, then their high ones. */
 INLINE b32 b_nibbles(const uint8_t *p) {
     const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
@@ -161,6 +159,7 @@ INLINE void transpose_8x8(b32 r[8]) {
     r[7] = _mm256_permute2x128_si256(b3, b7, 0x31);
 }
 
-INLINE void prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+/* Into the second-level cache; the address may be anything. */
+INLINE void prefetch(uintptr_t p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
 #endif

@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 
-enum { LAYOUT_ALIGNMENT = 64 };
-
 typedef struct {
     uint64_t bytes;
     uint32_t item;
@@ -21,7 +19,7 @@ static int lower_first(const void *a, const void *b) {
 }
 
 /* The largest first, each at the lowest offset where it overlaps nobody who lives at the same time. */
-gm_status layout_assign(layout_item *items, size_t count, uint64_t *size, error *e) {
+gm_status layout_assign(layout_item *items, size_t count, uint64_t alignment, uint64_t *size, error *e) {
     *size = 0;
     if (!count) return GM_OK;
     by_size            *order = malloc(count * sizeof *order);
@@ -45,7 +43,7 @@ gm_status layout_assign(layout_item *items, size_t count, uint64_t *size, error 
         uint64_t at = 0;
         for (size_t i = 0; i < near; i++) {
             if (neighbours[i]->offset >= at + item->bytes) break; /* it fits into the gap before this one */
-            const uint64_t end = round_up(neighbours[i]->offset + neighbours[i]->bytes, LAYOUT_ALIGNMENT);
+            const uint64_t end = round_up(neighbours[i]->offset + neighbours[i]->bytes, alignment);
             if (end > at) at = end;
         }
         item->offset = at;

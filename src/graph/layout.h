@@ -12,7 +12,7 @@ typedef struct {
     uint64_t offset;      /* the answer */
 } layout_item;
 
-/* Fills in the offsets (multiples of 64) so that no two items that live at the same time overlap; returns the size. */
-gm_status layout_assign(layout_item *items, size_t count, uint64_t *size, error *e);
+/* Fills in the offsets (multiples of `alignment`) so that no two items that live at the same time overlap; returns the size. */
+gm_status layout_assign(layout_item *items, size_t count, uint64_t alignment, uint64_t *size, error *e);
 
 #endif

@@ -108,13 +108,17 @@ static gm_status find_suppressed(gm_engine *engine, error *e) {
 }
 
 static gm_status describe(gm_engine *engine, const engine_origin *origin, error *e) {
-    char  device[100];
+    char  device[200];
     bool  found;
     str   name = str_of(origin->name);
     if (gguf_get_str(engine->file, "general.name", &name, &found, e)) return e->status;
-    const size_t threads = pool_threads(engine->cpu.threads);
-    snprintf(device, sizeof device, "cpu (%s, %zu thread%s%s)", engine->cpu.kernels->name, threads, threads == 1 ? "" : "s",
-             engine->cpu.precise ? ", precise" : "");
+    if (engine->on_gpu) {
+        snprintf(device, sizeof device, "gpu (%s%s)", gpu_host_info(engine->gpu.host)->name, engine->precise ? ", precise" : "");
+    } else {
+        const size_t threads = pool_threads(engine->cpu.threads);
+        snprintf(device, sizeof device, "cpu (%s, %zu thread%s%s)", engine->cpu.kernels->name, threads, threads == 1 ? "" : "s",
+                 engine->precise ? ", precise" : "");
+    }
     engine->name = arena_copy(&engine->memory, name);
     engine->device = arena_copy(&engine->memory, str_of(device));
     engine->system = origin->system ? arena_copy(&engine->memory, str_of(origin->system)) : NULL;
@@ -124,6 +128,17 @@ static gm_status describe(gm_engine *engine, const engine_origin *origin, error 
 
 /* ---- opening ----------------------------------------------------------------------------------------------------------- */
 
+static gm_status open_backend(gm_engine *engine, const gm_engine_options *options, error *e) {
+    if (!engine->on_gpu) return cpu_backend_open(&engine->cpu, options->cpu, options->threads, options->precise, e);
+    const gpu_options gpu = { .adapter = (int32_t)options->gpu - 1, .disable = options->gpu_disable };
+    gm_status         status = gpu_backend_open(&engine->gpu, &gpu, options->precise, e);
+    while (!status && (status = gpu_backend_upload(&engine->gpu, &engine->text, e)) == GM_AGAIN) {
+        gpu_host_wait(engine->gpu.host, 100);
+        status = GM_OK;
+    }
+    return status;
+}
+
 gm_status engine_open_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out, error *e) {
     gm_engine *engine = calloc(1, sizeof *engine);
     if (!engine) {
@@ -131,7 +146,8 @@ gm_status engine_open_file(gguf *file, const gm_engine_options *options, const e
         return fail_memory(e, "the engine", sizeof *engine);
     }
     engine->file = file;
-    if (options->backend == GM_BACKEND_GPU) fail(e, GM_NO_DEVICE, "this version computes on the CPU only: there is no GPU backend yet");
+    engine->on_gpu = options->backend == GM_BACKEND_GPU;
+    engine->precise = options->precise;
     if (!e->status && !model_load(file, &engine->weights, e) && !tokenizer_new(file, &engine->words, e)) {
         if (tokenizer_size(engine->words) != engine->weights.config.vocabulary) {
             fail(e, GM_BAD_FILE, "tokenizer.ggml.tokens has %zu entries, but token_embd.weight has %u rows", tokenizer_size(engine->words),
@@ -139,7 +155,7 @@ gm_status engine_open_file(gguf *file, const gm_engine_options *options, const e
         }
     }
     if (!e->status) model_text_graph(&engine->weights, &engine->text, e);
-    if (!e->status) cpu_backend_open(&engine->cpu, options->cpu, options->threads, options->precise, e);
+    if (!e->status) open_backend(engine, options, e);
     if (!e->status) find_suppressed(engine, e);
     if (!e->status) read_sampling(engine, origin, e);
     if (!e->status) describe(engine, origin, e);
@@ -172,6 +188,7 @@ void gm_engine_close(gm_engine *engine) {
     tokenizer_free(engine->words);
     graph_free(&engine->text);
     cpu_backend_close(&engine->cpu);
+    gpu_backend_close(&engine->gpu);
     model_free(&engine->weights);
     gguf_free(engine->file);
     arena_free(&engine->memory);

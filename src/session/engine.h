@@ -4,6 +4,7 @@
 #define GM_ENGINE_H
 
 #include "cpu/backend.h"
+#include "gpu/backend.h"
 #include "model/model.h"
 #include "text/chat.h"
 #include "text/sampler.h"
@@ -13,7 +14,9 @@ struct gm_engine {
     gguf        *file;
     model        weights;
     graph        text;
-    cpu_backend  cpu;
+    bool         on_gpu, precise;
+    cpu_backend  cpu; /* one of the two is open */
+    gpu_backend  gpu;
     tokenizer   *words;
     uint32_t    *suppressed; /* a bit per id that is never drawn; NULL: none */
     chat_variant variant;

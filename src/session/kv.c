@@ -1,25 +1,23 @@
 #include "session/kv.h"
 
+#include "gpu/kernels.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 enum { KV_FIRST_CAPACITY = 512, KV_MARK_BUDGET = 64 << 20 };
 
 struct kv_mark {
-    kv_mark *older;
-    size_t   position; /* one past the last */
-    size_t   first;    /* the first position copied */
-    size_t   bytes;
-    uint8_t  rows[];   /* layer by layer: keys, then values, of [first, position) */
+    kv_mark  *older;
+    size_t    position; /* one past the last */
+    size_t    first;    /* the first position copied */
+    size_t    bytes;
+    kv_memory rows;     /* layer by layer: keys, then values, of [first, position) */
 };
 
-static bool is_ring(const kv_cache *kv, uint32_t i) { return kv->config->layer[i].sliding && kv->config->layer[i].owns_kv; }
+/* ---- life ---------------------------------------------------------------------------------------------------------- */
 
 static size_t ring_slots(const kv_cache *kv) { return min_size((size_t)kv->config->window + KV_SLACK, kv->context); }
-
-size_t kv_row_bytes(const kv_cache *kv, const kv_layer *layer) {
-    return (size_t)quant_row_bytes(quant_format_of(kv->type), layer->kv_heads * layer->head);
-}
 
 static gm_status check_type(const model_config *c, quant_type type, error *e) {
     for (uint32_t i = 0; i < c->layers; i++) {
@@ -30,25 +28,52 @@ static gm_status check_type(const model_config *c, quant_type type, error *e) {
     return GM_OK;
 }
 
-gm_status kv_open(kv_cache *kv, const model_config *config, quant_type type, size_t context, error *e) {
-    *kv = (kv_cache){ .config = config, .type = type, .context = context, .mark_budget = KV_MARK_BUDGET };
-    if (check_type(config, type, e)) return e->status;
-    kv->layer = calloc(config->layers, sizeof *kv->layer);
-    if (!kv->layer) return fail_memory(e, "the K/V cache's table", config->layers * sizeof *kv->layer);
-    for (uint32_t i = 0; i < config->layers; i++) {
-        kv->layer[i] = (kv_layer){ .type = type, .kv_heads = config->layer[i].kv_heads, .head = config->layer[i].head };
-        if (!is_ring(kv, i)) continue;
-        const size_t bytes = kv_row_bytes(kv, &kv->layer[i]) * ring_slots(kv);
-        kv->layer[i].slots = ring_slots(kv);
-        kv->layer[i].k = malloc(bytes);
-        kv->layer[i].v = malloc(bytes);
-        if (!kv->layer[i].k || !kv->layer[i].v) {
-            kv_close(kv);
-            return fail_memory(e, "keys and values", 2 * bytes);
-        }
+static size_t row_bytes(const kv_cache *kv, const layer_config *layer) {
+    if (kv->gpu) return (size_t)gpu_kv_row_bytes(kv->type, layer->kv_heads, layer->head);
+    return (size_t)quant_row_bytes(quant_format_of(kv->type), (uint64_t)layer->kv_heads * layer->head);
+}
+
+/* Tells the backend where a layer's rows are now. */
+static void publish(kv_cache *kv, uint32_t i) {
+    const kv_rows      *rows = &kv->rows[i];
+    const layer_config *layer = &kv->config->layer[i];
+    kv->changes++;
+    if (kv->gpu) {
+        kv->gpu_layers[i] = (gpu_kv_layer){ rows->k.device, rows->v.device, kv->type, rows->ring ? (uint32_t)rows->slots : GPU_KV_NO_RING, layer->kv_heads, layer->head, round_up(rows->row * rows->slots, 16) };
+    } else {
+        kv->cpu_layers[i] = (kv_layer){ rows->k.host, rows->v.host, kv->type, rows->slots, layer->kv_heads, layer->head };
     }
-    if (kv_reserve(kv, 1, e)) kv_close(kv);
+}
+
+static gm_status open_layer(kv_cache *kv, uint32_t i, error *e) {
+    const layer_config *layer = &kv->config->layer[i];
+    kv_rows            *rows = &kv->rows[i];
+    rows->row = row_bytes(kv, layer);
+    rows->ring = layer->sliding;
+    if (!layer->owns_kv || !rows->ring) return GM_OK;
+    rows->slots = ring_slots(kv);
+    if (kv_memory_new(kv->gpu, rows->row * rows->slots, &rows->k, e) || kv_memory_new(kv->gpu, rows->row * rows->slots, &rows->v, e)) return e->status;
+    publish(kv, i);
+    return GM_OK;
+}
+
+gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant_type type, size_t context, error *e) {
+    *kv = (kv_cache){ .config = config, .gpu = gpu, .type = type, .context = context, .mark_budget = KV_MARK_BUDGET };
+    if (check_type(config, type, e)) return e->status;
+    kv->rows = calloc(config->layers, sizeof *kv->rows);
+    if (gpu) kv->gpu_layers = calloc(config->layers, sizeof *kv->gpu_layers);
+    else kv->cpu_layers = calloc(config->layers, sizeof *kv->cpu_layers);
+    if (!kv->rows || (!kv->gpu_layers && !kv->cpu_layers)) fail_memory(e, "the K/V cache's table", config->layers * sizeof *kv->rows);
+    for (uint32_t i = 0; i < config->layers && !e->status; i++) open_layer(kv, i, e);
+    if (!e->status) kv_reserve(kv, 1, e);
+    if (e->status) kv_close(kv);
     return e->status;
+}
+
+static void free_mark(kv_cache *kv, kv_mark *mark) {
+    kv->mark_bytes -= mark->bytes;
+    kv_memory_free(kv->gpu, &mark->rows);
+    free(mark);
 }
 
 static void drop_marks(kv_cache *kv, size_t beyond) {
@@ -59,23 +84,39 @@ static void drop_marks(kv_cache *kv, size_t beyond) {
             continue;
         }
         *at = mark->older;
-        kv->mark_bytes -= mark->bytes;
-        free(mark);
+        free_mark(kv, mark);
     }
 }
 
 void kv_close(kv_cache *kv) {
     while (kv->marks) {
         kv_mark *older = kv->marks->older;
-        free(kv->marks);
+        free_mark(kv, kv->marks);
         kv->marks = older;
     }
-    for (uint32_t i = 0; kv->layer && i < kv->config->layers; i++) {
-        free(kv->layer[i].k);
-        free(kv->layer[i].v);
+    for (uint32_t i = 0; kv->rows && i < kv->config->layers; i++) {
+        kv_memory_free(kv->gpu, &kv->rows[i].k);
+        kv_memory_free(kv->gpu, &kv->rows[i].v);
     }
-    free(kv->layer);
+    free(kv->rows);
+    free(kv->cpu_layers);
+    free(kv->gpu_layers);
     *kv = (kv_cache){ 0 };
+}
+
+/* ---- growing ------------------------------------------------------------------------------------------------------- */
+
+/* The old rows stay until the new ones are there. */
+static gm_status grow(kv_cache *kv, kv_memory *rows, uint64_t held, uint64_t bytes, error *e) {
+    kv_memory larger;
+    if (kv_memory_new(kv->gpu, bytes, &larger, e)) return e->status;
+    if (held && kv_memory_copy(kv->gpu, &larger, 0, rows, 0, held, e)) {
+        kv_memory_free(kv->gpu, &larger);
+        return e->status;
+    }
+    kv_memory_free(kv->gpu, rows);
+    *rows = larger;
+    return GM_OK;
 }
 
 gm_status kv_reserve(kv_cache *kv, size_t positions, error *e) {
@@ -84,18 +125,15 @@ gm_status kv_reserve(kv_cache *kv, size_t positions, error *e) {
     while (capacity < positions) capacity *= 2;
     capacity = min_size(capacity, kv->context);
     for (uint32_t i = 0; i < kv->config->layers; i++) {
-        kv_layer *layer = &kv->layer[i];
-        if (is_ring(kv, i) || !kv->config->layer[i].owns_kv) continue;
-        const size_t bytes = kv_row_bytes(kv, layer) * capacity;
-        uint8_t     *k = realloc(layer->k, bytes);
-        if (k) layer->k = k;
-        uint8_t *v = k ? realloc(layer->v, bytes) : NULL;
-        if (v) layer->v = v;
-        if (!v) return fail_memory(e, "keys and values", 2 * bytes);
-    }
-    /* All have the room now; a layer that had grown before another failed merely keeps more than it uses. */
-    for (uint32_t i = 0; i < kv->config->layers; i++) {
-        if (!is_ring(kv, i)) kv->layer[i].slots = capacity;
+        kv_rows *rows = &kv->rows[i];
+        if (rows->ring || !kv->config->layer[i].owns_kv || rows->slots >= capacity) continue;
+        const uint64_t held = (uint64_t)rows->row * rows->slots, bytes = (uint64_t)rows->row * capacity;
+        if (grow(kv, &rows->k, held, bytes, e) || grow(kv, &rows->v, held, bytes, e)) {
+            publish(kv, i); /* the keys may have moved; the room is still the old one */
+            return e->status;
+        }
+        rows->slots = capacity;
+        publish(kv, i);
     }
     kv->capacity = capacity;
     return GM_OK;
@@ -104,6 +142,8 @@ gm_status kv_reserve(kv_cache *kv, size_t positions, error *e) {
 void kv_written(kv_cache *kv, uint64_t end) {
     if (end > kv->high) kv->high = end;
 }
+
+/* ---- going back ---------------------------------------------------------------------------------------------------- */
 
 size_t kv_ring_first(const kv_cache *kv, size_t end) {
     const size_t slots = ring_slots(kv), high = (size_t)kv->high;
@@ -116,31 +156,37 @@ static bool ring_reaches(const kv_cache *kv, size_t position) {
     return kv_ring_first(kv, position) <= oldest;
 }
 
-/* Copies rows [first, last) between a ring and a packed array, in either direction. */
-static void copy_ring(uint8_t *ring, uint8_t *packed, size_t row, size_t slots, size_t first, size_t last, bool to_ring) {
-    for (size_t p = first; p < last; p++, packed += row) {
-        uint8_t *slot = ring + p % slots * row;
-        memcpy(to_ring ? slot : packed, to_ring ? packed : slot, row);
+/* Copies rows [first, last) between a ring and a packed array, up to where the ring closes at a time. */
+static gm_status copy_ring(kv_cache *kv, const kv_rows *rows, const kv_memory *ring, const kv_memory *packed, uint64_t at, size_t first, size_t last, bool to_ring, error *e) {
+    for (size_t p = first; p < last && !e->status;) {
+        const size_t   slot = p % rows->slots, n = min_size(last - p, rows->slots - slot);
+        const uint64_t offset = (uint64_t)slot * rows->row, bytes = (uint64_t)n * rows->row;
+        if (to_ring) kv_memory_copy(kv->gpu, ring, offset, packed, at, bytes, e);
+        else kv_memory_copy(kv->gpu, packed, at, ring, offset, bytes, e);
+        at += bytes;
+        p += n;
     }
+    return e->status;
 }
 
-static void copy_mark(kv_cache *kv, kv_mark *mark, bool to_ring) {
-    uint8_t *at = mark->rows;
-    for (uint32_t i = 0; i < kv->config->layers; i++) {
-        kv_layer *layer = &kv->layer[i];
-        if (!is_ring(kv, i)) continue;
-        const size_t row = kv_row_bytes(kv, layer), bytes = row * (mark->position - mark->first);
-        copy_ring(layer->k, at, row, layer->slots, mark->first, mark->position, to_ring);
-        copy_ring(layer->v, at + bytes, row, layer->slots, mark->first, mark->position, to_ring);
+static gm_status copy_mark(kv_cache *kv, const kv_mark *mark, bool to_ring, error *e) {
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < kv->config->layers && !e->status; i++) {
+        const kv_rows *rows = &kv->rows[i];
+        if (!rows->ring || !kv_memory_there(&rows->k)) continue;
+        const uint64_t bytes = (uint64_t)rows->row * (mark->position - mark->first);
+        copy_ring(kv, rows, &rows->k, &mark->rows, at, mark->first, mark->position, to_ring, e);
+        copy_ring(kv, rows, &rows->v, &mark->rows, at + bytes, mark->first, mark->position, to_ring, e);
         at += 2 * bytes;
     }
+    return e->status;
 }
 
 size_t kv_rollback(kv_cache *kv, size_t keep) {
+    error e = { 0 };
     drop_marks(kv, keep);
     if (ring_reaches(kv, keep)) return keep;
-    if (kv->marks) { /* the newest that is left: none is beyond `keep` */
-        copy_mark(kv, kv->marks, true);
+    if (kv->marks && !copy_mark(kv, kv->marks, true, &e)) { /* the newest that is left: none is beyond `keep` */
         kv->high = kv->marks->position;
         kv->low = kv->marks->first;
         return kv->marks->position;
@@ -151,49 +197,41 @@ size_t kv_rollback(kv_cache *kv, size_t keep) {
 
 void kv_add_mark(kv_cache *kv, size_t position) {
     const size_t window = kv->config->window, first = max_size(position > window ? position - window : 0, kv_ring_first(kv, position));
+    error        e = { 0 };
+    size_t       bytes = 0;
     if (!position || (kv->marks && kv->marks->position >= position)) return;
-    size_t bytes = 0;
     for (uint32_t i = 0; i < kv->config->layers; i++) {
-        if (is_ring(kv, i)) bytes += 2 * kv_row_bytes(kv, &kv->layer[i]) * (position - first);
+        if (kv->rows[i].ring && kv_memory_there(&kv->rows[i].k)) bytes += 2 * kv->rows[i].row * (position - first);
     }
-    if (bytes > kv->mark_budget) return;
-    kv_mark *mark = malloc(sizeof *mark + bytes);
+    kv_mark *mark = bytes && bytes <= kv->mark_budget ? malloc(sizeof *mark) : NULL;
     if (!mark) return;
-    *mark = (kv_mark){ .older = kv->marks, .position = position, .first = first, .bytes = bytes };
-    copy_mark(kv, mark, false);
+    *mark = (kv_mark){ .older = kv->marks, .position = position, .first = first };
+    if (kv_memory_new(kv->gpu, bytes, &mark->rows, &e) || copy_mark(kv, mark, false, &e)) {
+        free_mark(kv, mark);
+        return;
+    }
+    mark->bytes = bytes;
     kv->marks = mark;
     kv->mark_bytes += bytes;
     while (kv->mark_bytes > kv->mark_budget) { /* the oldest goes */
         kv_mark **at = &kv->marks;
         while ((*at)->older) at = &(*at)->older;
-        kv->mark_bytes -= (*at)->bytes;
-        free(*at);
+        free_mark(kv, *at);
         *at = NULL;
     }
 }
 
 gm_status kv_copy(kv_cache *out, const kv_cache *kv, size_t positions, error *e) {
-    if (kv_open(out, kv->config, kv->type, kv->context, e)) return e->status;
-    if (kv_reserve(out, positions, e)) {
-        kv_close(out);
-        return e->status;
-    }
-    for (uint32_t i = 0; i < kv->config->layers; i++) {
-        const kv_layer *from = &kv->layer[i];
-        if (!from->k) continue;
-        const size_t bytes = kv_row_bytes(kv, from) * (is_ring(kv, i) ? from->slots : positions);
-        memcpy(out->layer[i].k, from->k, bytes);
-        memcpy(out->layer[i].v, from->v, bytes);
+    if (kv_open(out, kv->config, kv->gpu, kv->type, kv->context, e)) return e->status;
+    kv_reserve(out, max_size(positions, 1), e);
+    for (uint32_t i = 0; i < kv->config->layers && !e->status; i++) {
+        const kv_rows *from = &kv->rows[i];
+        const uint64_t bytes = (uint64_t)from->row * (from->ring ? min_size(from->slots, (size_t)kv->high) : positions);
+        if (!kv_memory_there(&from->k)) continue;
+        if (!kv_memory_copy(kv->gpu, &out->rows[i].k, 0, &from->k, 0, bytes, e)) kv_memory_copy(kv->gpu, &out->rows[i].v, 0, &from->v, 0, bytes, e);
     }
     out->high = kv->high;
     out->low = kv->low;
-    return GM_OK;
-}
-
-uint64_t kv_bytes(const kv_cache *kv) {
-    uint64_t bytes = kv->mark_bytes;
-    for (uint32_t i = 0; i < kv->config->layers; i++) {
-        if (kv->layer[i].k) bytes += 2 * (uint64_t)kv_row_bytes(kv, &kv->layer[i]) * kv->layer[i].slots;
-    }
-    return bytes;
+    if (e->status) kv_close(out);
+    return e->status;
 }

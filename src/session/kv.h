@@ -3,31 +3,44 @@
  * A full layer keeps every position and grows by doubling. A sliding layer is a ring of window + KV_SLACK slots: position p
  * lives in slot p mod slots. Masks compare positions, so what lies beyond the end is never seen, and going back by up to
  * KV_SLACK tokens costs nothing. For longer jumps the rings are copied now and then (marks): going back to a mark, or to a
- * position behind one, starts from that copy. */
+ * position behind one, starts from that copy. All of it lives in main memory, or on the GPU. */
 
 #ifndef GM_KV_H
 #define GM_KV_H
 
 #include "cpu/backend.h"
+#include "gpu/backend.h"
 #include "model/config.h"
+#include "session/kv_memory.h"
 
 enum { KV_SLACK = 256, KV_BATCH = 256 }; /* a batch must not be larger than the slack */
 
 typedef struct kv_mark kv_mark;
 
 typedef struct {
+    kv_memory k, v;
+    size_t    row;   /* bytes of a position's keys */
+    size_t    slots; /* a full layer: its room */
+    bool      ring;
+} kv_rows;
+
+typedef struct {
     const model_config *config;
-    kv_layer           *layer; /* [layers] */
+    gpu_host           *gpu;  /* NULL: main memory */
+    kv_rows            *rows; /* [layers] */
+    kv_layer           *cpu_layers; /* the same as the backends want it; one of the two */
+    gpu_kv_layer       *gpu_layers;
     quant_type          type;
     size_t              context;
     size_t              capacity; /* positions that the full layers have room for */
+    uint32_t            changes;  /* counts how often rows moved to other memory */
     uint64_t            high;     /* one past the highest position that the rings were written at */
     uint64_t            low;      /* below this they were never filled: a mark or a snapshot holds no more than the window */
     kv_mark            *marks;    /* the newest first */
     size_t              mark_bytes, mark_budget;
 } kv_cache;
 
-gm_status kv_open(kv_cache *kv, const model_config *config, quant_type type, size_t context, error *e);
+gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant_type type, size_t context, error *e);
 void      kv_close(kv_cache *kv);
 /* Makes room for `positions` in the full layers. */
 gm_status kv_reserve(kv_cache *kv, size_t positions, error *e);
@@ -42,8 +55,5 @@ gm_status kv_copy(kv_cache *out, const kv_cache *kv, size_t positions, error *e)
 
 /* The first position that a ring still holds, when `end` positions are held. */
 size_t kv_ring_first(const kv_cache *kv, size_t end);
-size_t kv_row_bytes(const kv_cache *kv, const kv_layer *layer);
-/* Bytes allocated. */
-uint64_t kv_bytes(const kv_cache *kv);
 
 #endif

@@ -16,7 +16,7 @@ static quant_type kv_quant_type(const gm_session_options *options, const gm_engi
     case GM_KV_F16: return TYPE_F16;
     case GM_KV_F32: return TYPE_F32;
     case GM_KV_Q8_0: return TYPE_Q8_0;
-    default: return engine->cpu.precise ? TYPE_F32 : TYPE_F16;
+    default: return engine->precise ? TYPE_F32 : TYPE_F16;
     }
 }
 
@@ -28,7 +28,7 @@ gm_status session_new(gm_engine *engine, gm_session **out, error *e) {
     s->logits = malloc(vocabulary * sizeof *s->logits);
     if (!s->logits) fail_memory(e, "the logits", vocabulary * sizeof *s->logits);
     if (!e->status) sampler_new(vocabulary, &s->chooser, e);
-    if (!e->status) cpu_plan_new(&engine->cpu, &engine->text, 1, 1, &s->one, e);
+    if (!e->status) runner_open(&s->run, engine, e);
     if (e->status) gm_session_free(s);
     else *out = s;
     return e->status;
@@ -42,7 +42,7 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
     if (asked > most) fail(&e, GM_BAD_ARGUMENT, "a context of %zu tokens was asked for, but the model was made for at most %zu", asked, most);
     if (options && options->kv > GM_KV_Q8_0) fail(&e, GM_BAD_ARGUMENT, "%d is no K/V type", (int)options->kv);
     if (!e.status && !session_new(engine, &s, &e)) {
-        kv_open(&s->kv, &engine->weights.config, kv_quant_type(options, engine), asked ? asked : min_size(most, DEFAULT_CONTEXT), &e);
+        kv_open(&s->kv, &engine->weights.config, engine->gpu.host, kv_quant_type(options, engine), asked ? asked : min_size(most, DEFAULT_CONTEXT), &e);
     }
     if (e.status) gm_session_free(s);
     else *out = s;
@@ -51,11 +51,10 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
 
 void gm_session_free(gm_session *s) {
     if (!s) return;
-    if (s->kv.layer) kv_close(&s->kv);
+    runner_close(&s->run);
+    if (s->kv.rows) kv_close(&s->kv);
     token_list_free(&s->tokens);
     sampler_free(s->chooser);
-    cpu_plan_free(s->one);
-    cpu_plan_free(s->batch);
     free(s->logits);
     free(s);
 }
@@ -88,18 +87,6 @@ void gm_session_cancel(gm_session *s) { atomic_store(&s->cancelled, true); }
 
 /* ---- computing ------------------------------------------------------------------------------------------------------ */
 
-/* A plan for n tokens: the one for a single token, else the batch plan, made again when it is too small. */
-static cpu_plan *plan_for(gm_session *s, size_t n, error *e) {
-    if (n == 1) return s->one;
-    if (s->batch && cpu_plan_tokens(s->batch) >= n) return s->batch;
-    size_t tokens = 16;
-    while (tokens < n) tokens *= 2;
-    cpu_plan_free(s->batch);
-    s->batch = NULL;
-    cpu_plan_new(&s->engine->cpu, &s->engine->text, min_size(tokens, KV_BATCH), 1, &s->batch, e);
-    return s->batch;
-}
-
 /* The reason for NaN is in the weights, or in nothing that we know. */
 static gm_status check_finite(const gm_session *s, const float *logits, error *e) {
     const size_t n = s->engine->weights.config.vocabulary;
@@ -114,8 +101,7 @@ static void forget_uncomputed(gm_session *s) {
     s->tokens.count = s->computed;
     s->pending = false;
     s->running = 0;
-    cpu_plan_restart(s->one);
-    if (s->batch) cpu_plan_restart(s->batch);
+    runner_restart(&s->run);
 }
 
 /* One batch of held tokens; the last token held gives logits. */
@@ -125,21 +111,17 @@ static gm_status compute_batch(gm_session *s, double deadline, error *e) {
         if (kv_reserve(&s->kv, s->computed + min_size(left, KV_BATCH), e)) return e->status;
         s->running = min_size(left, KV_BATCH);
     }
-    cpu_plan *plan = plan_for(s, s->running, e);
-    if (!plan) return e->status;
     const int32_t    last = (int32_t)s->running - 1;
-    const cpu_inputs in = { .ids = s->tokens.ids + s->computed, .tokens = s->running, .output_rows = &last, .outputs = s->running == left,
-                            .start = s->computed, .kv = s->kv.layer };
-    if (cpu_plan_step(plan, &in, deadline) == GM_AGAIN) return GM_AGAIN;
+    const run_inputs in = { .ids = s->tokens.ids + s->computed, .tokens = s->running, .output_rows = &last, .outputs = s->running == left,
+                            .start = s->computed };
+    const gm_status  status = runner_step(&s->run, &s->kv, &in, s->logits, deadline, e);
+    if (status) return status;
     kv_written(&s->kv, s->computed + s->running);
     s->computed += s->running;
     s->running = 0;
-    if (in.outputs) {
-        if (check_finite(s, cpu_plan_result(plan), e)) return e->status;
-        memcpy(s->logits, cpu_plan_result(plan), s->engine->weights.config.vocabulary * sizeof *s->logits);
-        s->has_logits = true;
-    }
-    return GM_OK;
+    if (!in.outputs) return GM_OK;
+    s->has_logits = true;
+    return check_finite(s, s->logits, e);
 }
 
 gm_status session_compute(gm_session *s, double deadline, error *e) {
@@ -254,23 +236,20 @@ gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, flo
     for (size_t i = 0; i < KV_BATCH; i++) rows[i] = (int32_t)i;
     if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
     if (session_rollback(s, 0, NULL, e) || hold_all(s, tokens, n, e)) return e->status;
-    cpu_plan *plan = NULL;
-    cpu_plan_new(&s->engine->cpu, &s->engine->text, min_size(n, most), min_size(n, most), &plan, e);
     while (!e->status && s->computed < n) {
-        const size_t count = min_size(n - s->computed, most);
+        const size_t     count = min_size(n - s->computed, most);
+        const run_inputs in = { .ids = tokens + s->computed, .tokens = count, .output_rows = rows, .outputs = count, .start = s->computed };
+        float           *to = out + s->computed * vocabulary;
         if (kv_reserve(&s->kv, s->computed + count, e)) break;
-        const cpu_inputs in = { .ids = tokens + s->computed, .tokens = count, .output_rows = rows, .outputs = count, .start = s->computed,
-                                .kv = s->kv.layer };
-        while (cpu_plan_step(plan, &in, clock_seconds() + turn_seconds) == GM_AGAIN) {}
-        memcpy(out + s->computed * vocabulary, cpu_plan_result(plan), count * vocabulary * sizeof *out);
+        while (runner_step(&s->run, &s->kv, &in, to, clock_seconds() + turn_seconds, e) == GM_AGAIN) {}
+        if (e->status) break;
         s->computed += count;
         kv_written(&s->kv, s->computed);
-        check_finite(s, cpu_plan_result(plan) + (count - 1) * vocabulary, e);
+        check_finite(s, to + (count - 1) * vocabulary, e);
     }
     if (!e->status) memcpy(s->logits, out + (n - 1) * vocabulary, vocabulary * sizeof *out);
     else forget_uncomputed(s);
     s->has_logits = !e->status;
-    cpu_plan_free(plan);
     return e->status;
 }
 

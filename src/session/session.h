@@ -5,6 +5,7 @@
 
 #include "session/engine.h"
 #include "session/kv.h"
+#include "session/runner.h"
 
 #include <stdatomic.h>
 
@@ -16,7 +17,7 @@ struct gm_session {
     float      *logits;        /* [vocabulary] */
     bool        has_logits;
     sampler    *chooser;
-    cpu_plan   *one, *batch;   /* for one token, and for several */
+    runner      run;
     size_t      running;       /* tokens of the batch that is being computed; 0: none */
     bool        pending;       /* a set or append returned GM_AGAIN */
     size_t      pending_count; /* its token count, to recognise it */

@@ -1,9 +1,10 @@
 /* Snapshots: a session as a GGUF file (general.architecture = gemmule-session).
  *
  *   tokens  I32 [held]      logits  F32 [vocabulary], if there are any
- *   k.<layer>, v.<layer>    in the K/V type, [row, positions]: all computed positions of a full layer, the last ones of a ring
+ *   k.<layer>, v.<layer>    I8 [bytes of a row, positions]: all computed positions of a full layer, the last ones of a ring
  *
- * A hash of the model, the K/V type and the shapes decide whether a snapshot fits. */
+ * A hash of the model, the K/V type and the shapes decide whether a snapshot fits. Rows are stored as the backend keeps them;
+ * in f32 and f16 they are the same on all, in q8_0 the CPU and the GPU have their own order. */
 
 #include "session/session.h"
 
@@ -14,14 +15,19 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char architecture[] = "gemmule-session";
+enum { SCRATCH_BYTES = 1 << 20 }; /* rows on their way; one row is always less */
 
-static bool is_ring(const gm_session *s, uint32_t i) { return s->engine->weights.config.layer[i].sliding; }
+static const char architecture[] = "gemmule-session";
 
 static void model_name(const gm_session *s, char hex[65]) {
     uint8_t digest[32];
     model_hash(&s->engine->weights, digest);
     sha256_hex(digest, hex);
+}
+
+static const char *kv_name(const gm_session *s) {
+    if (s->kv.type == TYPE_Q8_0 && s->kv.gpu) return "Q8_0 in planes";
+    return quant_format_of(s->kv.type)->name;
 }
 
 /* ---- saving ---------------------------------------------------------------------------------------------------------- */
@@ -32,26 +38,27 @@ static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
     gguf_write_str(w, "general.architecture", str_of(architecture));
     gguf_write_u32(w, "session.version", 1);
     gguf_write_str(w, "session.model", str_of(hex));
-    gguf_write_str(w, "session.kv_type", str_of(quant_format_of(s->kv.type)->name));
+    gguf_write_str(w, "session.kv_type", str_of(kv_name(s)));
     gguf_write_u64(w, "session.computed", s->computed);
     gguf_write_u64(w, "session.ring_first", ring_first);
     if (s->tokens.count) gguf_write_tensor(w, "tokens", TYPE_I32, 1, &(uint64_t){ s->tokens.count });
     if (s->has_logits) gguf_write_tensor(w, "logits", TYPE_F32, 1, &(uint64_t){ s->engine->weights.config.vocabulary });
     for (uint32_t i = 0; i < s->engine->weights.config.layers; i++) {
-        const kv_layer *layer = &s->kv.layer[i];
-        const uint64_t  ne[2] = { layer->kv_heads * layer->head, s->computed - (is_ring(s, i) ? ring_first : 0) };
-        if (!layer->k || !ne[1]) continue;
+        const kv_rows *rows = &s->kv.rows[i];
+        const uint64_t ne[2] = { rows->row, s->computed - (rows->ring ? ring_first : 0) };
+        if (!kv_memory_there(&rows->k) || !ne[1]) continue;
         snprintf(name, sizeof name, "k.%u", i);
-        gguf_write_tensor(w, name, s->kv.type, 2, ne);
+        gguf_write_tensor(w, name, TYPE_I8, 2, ne);
         name[0] = 'v';
-        gguf_write_tensor(w, name, s->kv.type, 2, ne);
+        gguf_write_tensor(w, name, TYPE_I8, 2, ne);
     }
 }
 
-static gm_status write_rows(gguf_writer *w, const kv_layer *layer, const uint8_t *rows, size_t row, size_t first, size_t last, error *e) {
+/* Positions [first, last), read in pieces up to where the ring closes. */
+static gm_status write_rows(gguf_writer *w, gpu_host *gpu, const kv_rows *rows, const kv_memory *from, uint8_t *scratch, size_t first, size_t last, error *e) {
     for (size_t p = first; p < last;) {
-        const size_t slot = p % layer->slots, n = min_size(last - p, layer->slots - slot); /* up to where the ring closes */
-        if (gguf_writer_data(w, rows + slot * row, n * row, e)) return e->status;
+        const size_t slot = p % rows->slots, n = min_size(min_size(last - p, rows->slots - slot), max_size(SCRATCH_BYTES / rows->row, 1));
+        if (kv_memory_read(gpu, from, slot * rows->row, scratch, n * rows->row, e) || gguf_writer_data(w, scratch, n * rows->row, e)) return e->status;
         p += n;
     }
     return GM_OK;
@@ -61,19 +68,25 @@ static gm_status write_session(const gm_session *s, gguf_sink sink, void *user, 
     gguf_writer *w = NULL;
     const size_t ring_first = kv_ring_first(&s->kv, s->computed);
     if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
-    if (gguf_writer_new(&w, e)) return e->status;
+    uint8_t *scratch = malloc(SCRATCH_BYTES);
+    if (!scratch) return fail_memory(e, "the snapshot", SCRATCH_BYTES);
+    if (gguf_writer_new(&w, e)) {
+        free(scratch);
+        return e->status;
+    }
     declare(w, s, ring_first);
     gguf_writer_head(w, sink, user, e);
     if (!e->status && s->tokens.count) gguf_writer_data(w, s->tokens.ids, s->tokens.count * sizeof(int32_t), e);
     if (!e->status && s->has_logits) gguf_writer_data(w, s->logits, s->engine->weights.config.vocabulary * sizeof(float), e);
     for (uint32_t i = 0; i < s->engine->weights.config.layers && !e->status; i++) {
-        const kv_layer *layer = &s->kv.layer[i];
-        const size_t    row = kv_row_bytes(&s->kv, layer), first = is_ring(s, i) ? ring_first : 0;
-        if (!layer->k) continue;
-        if (!write_rows(w, layer, layer->k, row, first, s->computed, e)) write_rows(w, layer, layer->v, row, first, s->computed, e);
+        const kv_rows *rows = &s->kv.rows[i];
+        const size_t   first = rows->ring ? ring_first : 0;
+        if (!kv_memory_there(&rows->k)) continue;
+        if (!write_rows(w, s->kv.gpu, rows, &rows->k, scratch, first, s->computed, e)) write_rows(w, s->kv.gpu, rows, &rows->v, scratch, first, s->computed, e);
     }
     if (!e->status) gguf_writer_end(w, e);
     gguf_writer_free(w);
+    free(scratch);
     return e->status;
 }
 
@@ -148,8 +161,8 @@ static gm_status check_identity(const gm_session *s, const gguf *g, error *e) {
     if (gguf_get_str(g, "session.model", &hash, NULL, e) || gguf_get_str(g, "session.kv_type", &type, NULL, e)) return e->status;
     model_name(s, hex);
     if (!str_is(hash, hex)) return fail(e, GM_BAD_FILE, "the snapshot belongs to another model (%.12s..., this one is %.12s...)", hash.length >= 12 ? hash.data : "?", hex);
-    if (!str_is(type, quant_format_of(s->kv.type)->name)) {
-        return fail(e, GM_BAD_FILE, "the snapshot holds keys and values in %.*s, this session in %s", STR_ARGS(type), quant_format_of(s->kv.type)->name);
+    if (!str_is(type, kv_name(s))) {
+        return fail(e, GM_BAD_FILE, "the snapshot holds keys and values in %.*s, this session in %s", STR_ARGS(type), kv_name(s));
     }
     return GM_OK;
 }
@@ -183,14 +196,18 @@ static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
 static gm_status read_rows(gm_session *into, const gguf *g, error *e) {
     char name[32];
     for (uint32_t i = 0; i < into->engine->weights.config.layers && !e->status; i++) {
-        kv_layer    *layer = &into->kv.layer[i];
-        const size_t row = kv_row_bytes(&into->kv, layer), first = is_ring(into, i) ? (size_t)into->kv.low : 0, n = into->computed - first;
-        if (!layer->k || !n) continue;
-        if (n > layer->slots) return fail(e, GM_BAD_FILE, "the snapshot holds %zu positions of layer %u, whose ring has %zu", n, i, layer->slots);
+        const kv_rows *rows = &into->kv.rows[i];
+        const size_t   first = rows->ring ? (size_t)into->kv.low : 0, n = into->computed - first;
+        if (!kv_memory_there(&rows->k) || !n) continue;
+        if (n > rows->slots) return fail(e, GM_BAD_FILE, "the snapshot holds %zu positions of layer %u, which has room for %zu", n, i, rows->slots);
         for (int half = 0; half < 2 && !e->status; half++) {
             snprintf(name, sizeof name, "%c.%u", half ? 'v' : 'k', i);
-            const uint8_t *rows = tensor_of(g, name, into->kv.type, layer->kv_heads * layer->head, n, e);
-            for (size_t p = 0; p < n && rows; p++) memcpy((half ? layer->v : layer->k) + (first + p) % layer->slots * row, rows + p * row, row);
+            const uint8_t *data = tensor_of(g, name, TYPE_I8, rows->row, n, e);
+            for (size_t p = 0; p < n && data && !e->status;) {
+                const size_t slot = (first + p) % rows->slots, run = min_size(n - p, rows->slots - slot);
+                kv_memory_write(into->kv.gpu, half ? &rows->v : &rows->k, slot * rows->row, data + p * rows->row, run * rows->row, e);
+                p += run;
+            }
         }
     }
     return e->status;
@@ -201,12 +218,13 @@ static gm_status restore(gm_session *s, gguf *g, error *e) {
     gm_session *fresh = NULL;
     if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
     if (check_identity(s, g, e) || session_new(s->engine, &fresh, e)) return e->status;
-    if (!kv_open(&fresh->kv, &s->engine->weights.config, s->kv.type, s->kv.context, e) && !read_tokens(fresh, g, e) &&
+    if (!kv_open(&fresh->kv, &s->engine->weights.config, s->kv.gpu, s->kv.type, s->kv.context, e) && !read_tokens(fresh, g, e) &&
         !kv_reserve(&fresh->kv, fresh->computed ? fresh->computed : 1, e) && !read_rows(fresh, g, e)) {
         const kv_cache   kv = s->kv;
         const token_list tokens = s->tokens;
         float           *logits = s->logits;
         s->kv = fresh->kv;
+        s->kv.changes += kv.changes; /* plans that are bound to the old rows must notice */
         s->tokens = fresh->tokens;
         s->logits = fresh->logits;
         s->computed = fresh->computed;

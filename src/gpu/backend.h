@@ -1,0 +1,71 @@
+/* The GPU as a backend: weights that live on it, and plans that run a graph there. */
+
+#ifndef GM_GPU_BACKEND_H
+#define GM_GPU_BACKEND_H
+
+#include "gpu/host.h"
+#include "gpu/weights.h"
+#include "graph/graph.h"
+
+/* A weight on the GPU. Matrices are repacked into tiles, vectors are f32 as they are. */
+typedef struct {
+    const void   *data; /* what it was made of: its key */
+    bool          matrix;
+    weight_layout layout;
+    gpu_id       *tiles; /* a vector has one */
+} gpu_weight;
+
+typedef struct {
+    gpu_host   *host;
+    bool        precise; /* f32 activations in every product */
+    gpu_weight *weights;
+    size_t      count;
+    uint32_t   *slots; /* hash of the key → 1 + index */
+    size_t      slot_count;
+    gpu_id      staging, piece; /* while uploading */
+    size_t      next_weight;    /* where the upload stands */
+    uint32_t    next_tile, next_chunk;
+    uint64_t    uploaded, total; /* bytes of the file */
+} gpu_backend;
+
+gm_status gpu_backend_open(gpu_backend *b, const gpu_options *options, bool precise, error *e);
+void      gpu_backend_close(gpu_backend *b);
+
+/* Takes the weights off the GPU; the device stays. */
+void gpu_backend_clear(gpu_backend *b);
+
+/* Uploads what the graph needs: GM_AGAIN while writes are under way (let gpu_host_wait run, then call again). */
+gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e);
+
+const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t);
+
+/* A layer's cache. A layer that never wraps has slots 0xffffffff. */
+typedef struct {
+    gpu_id     k, v;
+    quant_type type; /* F32, F16 or Q8_0 */
+    uint32_t   slots, kv_heads, head;
+    uint64_t   bytes; /* of each buffer */
+} gpu_kv_layer;
+
+typedef struct {
+    const int32_t *ids; /* [tokens] */
+    size_t         tokens;
+    const int32_t *output_rows; /* [outputs] */
+    size_t         outputs;
+    uint64_t       start;
+} gpu_inputs;
+
+typedef struct gpu_plan gpu_plan;
+
+/* Lays the graph out for up to `tokens` tokens and `outputs` outputs, on these caches. Everything is made here; a run only fills
+ * in its numbers and submits. */
+gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv, gpu_plan **out, error *e);
+void      gpu_plan_free(gpu_plan *p);
+size_t    gpu_plan_tokens(const gpu_plan *p);
+size_t    gpu_plan_outputs(const gpu_plan *p);
+size_t    gpu_plan_dispatches(const gpu_plan *p);
+
+/* Submits a run. The result [outputs, n] comes back under `ticket` (see host.h); 0: nothing comes back. */
+gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e);
+
+#endif

@@ -1,0 +1,374 @@
+/* From the library to a device: instance, adapters, features and limits.
+ *
+ * Feature numbers moved between versions of webgpu.h, so a feature is asked for by both of its numbers (what else these stand
+ * for is harmless), and a tiny shader tells whether it came. */
+
+#include "gpu/host_native.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ADAPTERS = 16, MOST_TOGGLES = 24 };
+
+/* ---- features ---- */
+
+typedef struct {
+    const char     *name;       /* in gpu_options.disable */
+    WGPUFeatureName numbers[2]; /* in today's header and in those before mid-2025; 0: part of the language */
+    size_t          offset;     /* of the field of gpu_info */
+    const char     *shader;     /* works if the feature is there; NULL: a query set is tried */
+} feature;
+
+#define PROBE(enable, type, expression)                                                                                \
+    enable "@group(0) @binding(0) var<storage, read_write> x: array<" type ">;\n"                                      \
+           "@compute @workgroup_size(1) fn main() { x[0] = " expression "; }\n"
+
+static const feature features[] = {
+    { "subgroups",
+      { 0x12, 0x11 },
+      offsetof(gpu_info, subgroups),
+      PROBE("enable subgroups;\n", "f32", "subgroupAdd(x[1])") },
+    { "f16", { 0x0B, 0x0A }, offsetof(gpu_info, f16), PROBE("enable f16;\n", "f16", "x[1] * 2.0h") },
+    { "dot4", { 0, 0 }, offsetof(gpu_info, dot4), PROBE("", "i32", "dot4I8Packed(u32(x[1]), u32(x[2]))") },
+    { "timestamps", { 0x09, 0x03 }, offsetof(gpu_info, timestamps), NULL },
+};
+
+static bool *feature_field(gpu_info *info, const feature *f) {
+    void *field = (char *)info + f->offset;
+    return field;
+}
+
+/* Reads "subgroups,dot4" into a flag for each feature. */
+static gm_status read_disabled(const char *list, bool disabled[COUNT_OF(features)], error *e) {
+    while (list && *list) {
+        const size_t length = strcspn(list, ",");
+        size_t       i = 0;
+        while (i < COUNT_OF(features) && !str_is((str){ list, length }, features[i].name)) i++;
+        if (i == COUNT_OF(features)) {
+            return fail(e, GM_BAD_ARGUMENT,
+                        "'%.*s' is no feature of a GPU: there are subgroups, f16, dot4 and timestamps",
+                        (int)min_size(length, 100), list);
+        }
+        disabled[i] = true;
+        list += length + (list[length] == ',');
+    }
+    return GM_OK;
+}
+
+static bool has_number(const WGPUSupportedFeatures *list, WGPUFeatureName number) {
+    for (size_t i = 0; i < list->featureCount; i++) {
+        if (list->features[i] == number) return true;
+    }
+    return false;
+}
+
+static bool probe_timestamps(gpu_host *h) {
+    error e = { 0 };
+    host_scope_begin(h);
+    const WGPUQuerySetDescriptor d = { .type = WGPUQueryType_Timestamp, .count = 2 };
+    WGPUQuerySet                 set = h->api.DeviceCreateQuerySet(h->device, &d);
+    const gm_status              status = host_scope_end(h, "timestamps", &e);
+    if (set) h->api.QuerySetRelease(set);
+    return set && status == GM_OK;
+}
+
+static bool probe(gpu_host *h, const feature *f) {
+    if (!f->shader) return probe_timestamps(h);
+    error        e = { 0 };
+    const gpu_id pipeline = gpu_pipeline_new(h, f->name, f->shader, NULL, 0, &e);
+    gpu_pipeline_free(h, pipeline);
+    return pipeline;
+}
+
+/* ---- instance ---- */
+
+/* Dawn's switches. What a version does not know it ignores. The first saves time wherever workgroup memory is used, and our
+ * shaders rely on none being zeroed; the others let drivers do what they can. */
+static const char *const toggles_on[] = { "disable_workgroup_init", "use_vulkan_memory_model",
+                                          "vulkan_enable_f16_on_nvidia" };
+
+typedef struct {
+    WGPUDawnTogglesDescriptor descriptor;
+    const char               *on[MOST_TOGGLES], *off[MOST_TOGGLES];
+    char                      text[512];
+} toggles;
+
+/* $GEMMULE_WEBGPU_TOGGLES adds names, for measurements: "disable_robustness,-disable_workgroup_init" (- is off). */
+static void read_toggles(toggles *t) {
+    size_t on = 0, off = 0;
+    for (size_t i = 0; i < COUNT_OF(toggles_on); i++) t->on[on++] = toggles_on[i];
+    const char *more = getenv("GEMMULE_WEBGPU_TOGGLES");
+    snprintf(t->text, sizeof t->text, "%s", more ? more : "");
+    char *rest = t->text, *name;
+    while ((name = strtok_r(rest, ", ", &rest))) {
+        if (*name != '-' && on < MOST_TOGGLES) t->on[on++] = name;
+        else if (*name == '-' && off < MOST_TOGGLES) t->off[off++] = name + 1;
+    }
+    for (size_t i = 0; i < off; i++) { /* off wins over our own list */
+        for (size_t j = 0; j < on; j++) {
+            if (!strcmp(t->off[i], t->on[j])) t->on[j] = t->on[--on];
+        }
+    }
+    t->descriptor = (WGPUDawnTogglesDescriptor){ .chain.sType = WGPUSType_DawnTogglesDescriptor,
+                                                 .enabledToggleCount = on,
+                                                 .enabledToggles = t->on,
+                                                 .disabledToggleCount = off,
+                                                 .disabledToggles = t->off };
+}
+
+/* Each stage (instance, adapter, device) takes from the list what concerns it. */
+static WGPUChainedStruct *toggles_chain(const gpu_host *h, toggles *t) {
+    return h->api.DeviceTick ? &t->descriptor.chain : NULL;
+}
+
+static gm_status open_instance(gpu_host *h, toggles *t, error *e) {
+    const uint32_t                    wanted = WGPUInstanceFeatureName_TimedWaitAny;
+    const WGPUInstanceDescriptor      newer = { .nextInChain = toggles_chain(h, t),
+                                                .requiredFeatureCount = 1,
+                                                .requiredFeatures = &wanted };
+    const WGPUOlderInstanceDescriptor older = { .nextInChain = toggles_chain(h, t), .timedWaitAnyEnable = true };
+    const void                       *descriptor = &newer;
+    if (h->api.GetInstanceCapabilities) descriptor = &older;
+    if (h->api.DevicePoll) descriptor = NULL;
+    h->instance = h->api.CreateInstance(descriptor);
+    if (h->instance) return GM_OK;
+    return fail(e, GM_NO_DEVICE, "the WebGPU library %s gave no instance with timed waits", h->api.path);
+}
+
+/* ---- adapters ---- */
+
+static void on_adapter(uint32_t status, WGPUAdapter adapter, WGPUStringView message, void *first, void *second) {
+    (void)second;
+    host_answer *answer = first;
+    answer->done = true;
+    answer->failed = status != WGPUStatus_Success;
+    answer->adapter = adapter;
+    webgpu_text(answer->message, sizeof answer->message, message);
+}
+
+/* Without a driver Dawn hands out an adapter that computes nothing. */
+static WGPUAdapter really_there(gpu_host *h, WGPUAdapter adapter) {
+    WGPUAdapterInfo info = { 0 };
+    if (!adapter) return NULL;
+    h->api.AdapterGetInfo(adapter, &info);
+    const bool null = info.backendType == WGPUBackendType_Null;
+    h->api.AdapterInfoFreeMembers(info);
+    if (!null) return adapter;
+    h->api.AdapterRelease(adapter);
+    return NULL;
+}
+
+/* NULL when there is none of this kind. */
+static WGPUAdapter request_adapter(gpu_host *h, toggles *t, uint32_t power, bool fallback) {
+    const WGPURequestAdapterOptions      options = { .nextInChain = toggles_chain(h, t),
+                                                     .featureLevel = WGPUFeatureLevel_Core,
+                                                     .powerPreference = power,
+                                                     .forceFallbackAdapter = fallback };
+    const WGPURequestAdapterCallbackInfo info = { .mode = WGPUCallbackMode_AllowProcessEvents,
+                                                  .callback = on_adapter,
+                                                  .userdata1 = &h->answer };
+    h->answer = (host_answer){ 0 };
+    if (!host_await(h, h->api.InstanceRequestAdapter(h->instance, &options, info))) return NULL;
+    return really_there(h, h->answer.adapter);
+}
+
+static const char *const backends[] = {
+    [WGPUBackendType_Null] = "none",         [WGPUBackendType_WebGPU] = "WebGPU",
+    [WGPUBackendType_D3D11] = "Direct3D 11", [WGPUBackendType_D3D12] = "Direct3D 12",
+    [WGPUBackendType_Metal] = "Metal",       [WGPUBackendType_Vulkan] = "Vulkan",
+    [WGPUBackendType_OpenGL] = "OpenGL",     [WGPUBackendType_OpenGLES] = "OpenGL ES",
+};
+
+/* What is known without a device: names and limits. `limits` gets them as the library has them. */
+static void read_adapter(const gpu_host *h, WGPUAdapter adapter, gpu_info *out, WGPULimits *limits) {
+    WGPUAdapterInfo info = { 0 };
+    *out = (gpu_info){ 0 };
+    memset(limits, 0xff, sizeof *limits);
+    limits->nextInChain = NULL;
+    h->api.AdapterGetLimits(adapter, limits);
+    out->max_buffer = limits->maxBufferSize;
+    out->max_binding = limits->maxStorageBufferBindingSize;
+    out->max_storage_buffers = limits->maxStorageBuffersPerShaderStage;
+    out->max_invocations = limits->maxComputeInvocationsPerWorkgroup;
+    out->max_workgroups = limits->maxComputeWorkgroupsPerDimension;
+    out->max_workgroup_bytes = limits->maxComputeWorkgroupStorageSize;
+    out->alignment = limits->minStorageBufferOffsetAlignment;
+
+    h->api.AdapterGetInfo(adapter, &info);
+    webgpu_text(out->name, sizeof out->name, info.device);
+    webgpu_text(out->vendor, sizeof out->vendor, info.vendor);
+    webgpu_text(out->driver, sizeof out->driver, info.description);
+    const char *backend = info.backendType < COUNT_OF(backends) ? backends[info.backendType] : NULL;
+    snprintf(out->backend, sizeof out->backend, "%s", backend ? backend : "unknown");
+    out->software = info.adapterType == WGPUAdapterType_CPU;
+    out->subgroup_min = info.subgroupMinSize;
+    out->subgroup_max = info.subgroupMaxSize;
+    h->api.AdapterInfoFreeMembers(info);
+}
+
+static bool same_adapter(const gpu_host *h, WGPUAdapter a, WGPUAdapter b) {
+    WGPUAdapterInfo x = { 0 }, y = { 0 };
+    char            x_name[256], y_name[256];
+    h->api.AdapterGetInfo(a, &x);
+    h->api.AdapterGetInfo(b, &y);
+    webgpu_text(x_name, sizeof x_name, x.device);
+    webgpu_text(y_name, sizeof y_name, y.device);
+    const bool same = x.vendorID == y.vendorID && x.deviceID == y.deviceID && x.backendType == y.backendType &&
+                      x.adapterType == y.adapterType && !strcmp(x_name, y_name);
+    h->api.AdapterInfoFreeMembers(x);
+    h->api.AdapterInfoFreeMembers(y);
+    return same;
+}
+
+/* The adapters, the fastest first. The standard has no list: what the preferences name is collected. */
+static size_t find_adapters(gpu_host *h, toggles *t, WGPUAdapter out[MOST_ADAPTERS]) {
+    static const struct {
+        uint32_t power;
+        bool     fallback;
+    } wishes[] = { { WGPUPowerPreference_HighPerformance, false },
+                   { WGPUPowerPreference_LowPower, false },
+                   { 0, true } };
+    size_t count = 0;
+    for (size_t i = 0; i < COUNT_OF(wishes); i++) {
+        WGPUAdapter adapter = request_adapter(h, t, wishes[i].power, wishes[i].fallback);
+        if (adapter) out[count++] = adapter;
+    }
+    if (h->api.InstanceEnumerateAdapters && count) { /* several cards of one kind are only told apart by their order */
+        WGPUAdapter  all[MOST_ADAPTERS];
+        const size_t there = h->api.InstanceEnumerateAdapters(h->instance, NULL, NULL);
+        if (there <= COUNT_OF(all)) {
+            const size_t written = h->api.InstanceEnumerateAdapters(h->instance, NULL, all);
+            for (size_t i = 0; i < written; i++) {
+                if (count < MOST_ADAPTERS) out[count++] = all[i];
+                else h->api.AdapterRelease(all[i]);
+            }
+        }
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool seen = false;
+        for (size_t j = 0; j < kept; j++) seen = seen || same_adapter(h, out[i], out[j]);
+        if (seen) h->api.AdapterRelease(out[i]);
+        else out[kept++] = out[i];
+    }
+    return kept;
+}
+
+static gm_status no_adapter(const gpu_host *h, error *e) {
+    return fail(
+        e, GM_NO_DEVICE,
+        "no GPU was found by %s: it needs a driver for Vulkan and its loader (Debian: libvulkan1 and "
+        "mesa-vulkan-drivers, or the maker's); VK_ICD_FILENAMES names a driver's file if it is in an unusual place",
+        h->api.path);
+}
+
+/* ---- devices ---- */
+
+static void on_device(uint32_t status, WGPUDevice device, WGPUStringView message, void *first, void *second) {
+    (void)second;
+    host_answer *answer = first;
+    answer->done = true;
+    answer->failed = status != WGPUStatus_Success;
+    answer->device = device;
+    webgpu_text(answer->message, sizeof answer->message, message);
+}
+
+/* A device with the adapter's real limits and every feature that is there and not disabled. */
+static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const bool disabled[COUNT_OF(features)],
+                             error *e) {
+    WGPUSupportedFeatures there = { 0 };
+    WGPUFeatureName       wanted[2 * COUNT_OF(features)];
+    size_t                count = 0;
+    WGPULimits            limits;
+    read_adapter(h, adapter, &h->info, &limits);
+    h->api.AdapterGetFeatures(adapter, &there);
+    for (size_t i = 0; i < COUNT_OF(features); i++) {
+        for (size_t j = 0; j < 2 && !disabled[i]; j++) {
+            if (features[i].numbers[j] && has_number(&there, features[i].numbers[j]))
+                wanted[count++] = features[i].numbers[j];
+        }
+    }
+    h->api.SupportedFeaturesFreeMembers(there);
+
+    const WGPUDeviceDescriptor          d = { .nextInChain = toggles_chain(h, t),
+                                              .requiredFeatureCount = count,
+                                              .requiredFeatures = wanted,
+                                              .requiredLimits = &limits,
+                                              .deviceLostCallbackInfo = { .mode = WGPUCallbackMode_AllowProcessEvents,
+                                                                          .callback = host_on_lost,
+                                                                          .userdata1 = h },
+                                              .uncapturedErrorCallbackInfo = { .callback = host_on_error, .userdata1 = h } };
+    const WGPURequestDeviceCallbackInfo info = { .mode = WGPUCallbackMode_AllowProcessEvents,
+                                                 .callback = on_device,
+                                                 .userdata1 = &h->answer };
+    h->answer = (host_answer){ 0 };
+    if (!host_await(h, h->api.AdapterRequestDevice(adapter, &d, info))) {
+        return fail(e, GM_NO_DEVICE, "the GPU %s does not answer", h->info.name);
+    }
+    if (h->answer.failed || !h->answer.device) {
+        return fail(e, GM_NO_DEVICE, "the GPU %s cannot be used: %s", h->info.name, h->answer.message);
+    }
+    h->device = h->answer.device;
+    h->queue = h->api.DeviceGetQueue(h->device);
+
+    for (size_t i = 0; i < COUNT_OF(features); i++) {
+        *feature_field(&h->info, &features[i]) = !disabled[i] && probe(h, &features[i]);
+    }
+    if (!h->info.subgroups) h->info.subgroup_min = h->info.subgroup_max = 0;
+    return host_lost(h, e);
+}
+
+gm_status host_open_device(gpu_host *h, const gpu_options *options, error *e) {
+    bool        disabled[COUNT_OF(features)] = { false };
+    toggles     t;
+    WGPUAdapter adapters[MOST_ADAPTERS];
+    size_t      count = 0, chosen = 0;
+    gm_status   status = read_disabled(options ? options->disable : NULL, disabled, e);
+    if (status != GM_OK) return status;
+    read_toggles(&t);
+    if (open_instance(h, &t, e) != GM_OK) return e->status;
+    if (options && options->adapter >= 0) {
+        chosen = (size_t)options->adapter;
+        count = find_adapters(h, &t, adapters);
+    } else if ((adapters[0] = request_adapter(h, &t, WGPUPowerPreference_HighPerformance, false))) {
+        count = 1;
+    }
+    if (!count) status = no_adapter(h, e);
+    else if (chosen >= count) {
+        status = fail(e, GM_NO_DEVICE, "there is no GPU %zu: this machine has %zu (0 to %zu; see `gemmule devices`)",
+                      chosen, count, count - 1);
+    } else status = open_device(h, &t, adapters[chosen], disabled, e);
+    for (size_t i = 0; i < count; i++) h->api.AdapterRelease(adapters[i]);
+    return status;
+}
+
+/* Each adapter is opened once, since only a device tells the truth about features; one that cannot be opened is listed
+ * without any. */
+gm_status gpu_host_list(gpu_info *out, size_t capacity, size_t *count, error *e) {
+    gpu_host    looking = { 0 };
+    toggles     t;
+    WGPUAdapter adapters[MOST_ADAPTERS];
+    *count = 0;
+    gm_status status = webgpu_load(&looking.api, e);
+    if (status != GM_OK) return status;
+    read_toggles(&t);
+    status = open_instance(&looking, &t, e);
+    if (status == GM_OK) {
+        *count = find_adapters(&looking, &t, adapters);
+        if (!*count) status = no_adapter(&looking, e);
+        for (size_t i = 0; i < *count; i++) {
+            error      ignored = { 0 };
+            WGPULimits limits;
+            gpu_host  *h = NULL;
+            if (i < capacity && gpu_host_open(&(gpu_options){ .adapter = (int32_t)i }, &h, &ignored) == GM_OK)
+                out[i] = h->info;
+            else if (i < capacity) read_adapter(&looking, adapters[i], &out[i], &limits);
+            gpu_host_close(h);
+            looking.api.AdapterRelease(adapters[i]);
+        }
+        looking.api.InstanceRelease(looking.instance);
+    }
+    webgpu_unload(&looking.api);
+    return status;
+}

@@ -1,0 +1,271 @@
+/* The GPU host on webgpu.h: opening and closing, problems, and what has happened on the GPU so far.
+ *
+ * Nothing here blocks except where the contract says so: making a thing waits for the verdict of its error scope, which Dawn
+ * has ready at once. */
+
+#include "gpu/host_native.h"
+
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define AWAIT_SECONDS 30.0
+/* A fence is put behind so many bytes of writes, so that room comes back in pieces. */
+#define BYTES_PER_FENCE (UINT64_C(8) << 20)
+
+static const WGPUErrorFilter filters[] = { WGPUErrorFilter_Validation, WGPUErrorFilter_OutOfMemory,
+                                           WGPUErrorFilter_Internal };
+
+/* ---- messages and problems ---- */
+
+void webgpu_text(char *out, size_t size, WGPUStringView message) {
+    size_t used = 0;
+    for (size_t i = 0; message.data && i < message.length && used + 1 < size; i++) {
+        const unsigned char c = (unsigned char)message.data[i];
+        if (!c && message.length == SIZE_MAX) break;
+        if (c > ' ' && c != 127) out[used++] = (char)c;
+        else if (used && out[used - 1] != ' ') out[used++] = ' ';
+    }
+    while (used && out[used - 1] == ' ') used--;
+    out[used] = 0;
+}
+
+static gm_status status_of(uint32_t type) {
+    if (type == WGPUErrorType_OutOfMemory) return GM_NO_MEMORY;
+    return type == WGPUErrorType_Validation ? GM_BAD_ARGUMENT : GM_UNSUPPORTED;
+}
+
+void host_set_problem(gpu_host *h, gm_status status, const char *what, WGPUStringView message) {
+    char text[300];
+    webgpu_text(text, sizeof text, message);
+    fail(&h->problem, status, "%s: %s", what, *text ? text : "no reason was given");
+}
+
+void host_on_error(WGPUDevice const *device, uint32_t type, WGPUStringView message, void *first, void *second) {
+    (void)device, (void)second;
+    host_set_problem(first, status_of(type), "the GPU refused a command", message);
+}
+
+void host_on_lost(WGPUDevice const *device, uint32_t reason, WGPUStringView message, void *first, void *second) {
+    (void)device, (void)second, (void)reason;
+    gpu_host *h = first;
+    if (h->closing) return; /* only our own close is deliberate */
+    h->lost = true;
+    h->news++;
+    h->problem.status = GM_OK; /* it explains whatever came before */
+    host_set_problem(h, GM_DEVICE_LOST, "the GPU was lost", message);
+}
+
+gm_status host_lost(const gpu_host *h, error *e) {
+    return h->lost ? fail(e, GM_DEVICE_LOST, "%s", h->problem.why) : GM_OK;
+}
+
+gm_status gpu_host_problem(gpu_host *h, error *e) {
+    const error problem = h->problem;
+    if (problem.status == GM_OK) return GM_OK;
+    if (!h->lost) h->problem = (error){ 0 };
+    return fail(e, problem.status, "%s", problem.why);
+}
+
+/* ---- waiting for callbacks ---- */
+
+bool host_await(gpu_host *h, WGPUFuture future) {
+    const double deadline = clock_seconds() + AWAIT_SECONDS;
+    while (!h->answer.done && clock_seconds() < deadline) {
+        if (h->api.DevicePoll) { /* wgpu-native has no futures */
+            h->api.InstanceProcessEvents(h->instance);
+            if (!h->answer.done) nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
+        } else {
+            WGPUFutureWaitInfo wait = { .future = future };
+            h->api.InstanceWaitAny(h->instance, 1, &wait, UINT64_C(100000000));
+        }
+    }
+    return h->answer.done;
+}
+
+static void on_scope(uint32_t status, uint32_t type, WGPUStringView message, void *first, void *second) {
+    (void)second;
+    host_answer *answer = first;
+    answer->done = true;
+    answer->type =
+        status == WGPUStatus_Success ? type : WGPUErrorType_NoError; /* else the device is gone: asked elsewhere */
+    webgpu_text(answer->message, sizeof answer->message, message);
+}
+
+void host_scope_begin(gpu_host *h) {
+    for (size_t i = 0; i < COUNT_OF(filters); i++) h->api.DevicePushErrorScope(h->device, filters[i]);
+}
+
+gm_status host_scope_end(gpu_host *h, const char *what, error *e) {
+    const WGPUPopErrorScopeCallbackInfo info = { .mode = WGPUCallbackMode_AllowProcessEvents,
+                                                 .callback = on_scope,
+                                                 .userdata1 = &h->answer };
+    gm_status                           status = GM_OK;
+    for (size_t i = 0; i < COUNT_OF(filters); i++) {
+        h->answer = (host_answer){ 0 };
+        if (!host_await(h, h->api.DevicePopErrorScope(h->device, info))) {
+            host_on_lost(&h->device, 0, webgpu_string("it does not answer"), h, NULL);
+            break;
+        }
+        if (h->answer.type <= WGPUErrorType_NoError || status != GM_OK) continue;
+        status = fail(e, status_of(h->answer.type), "%s: %s", what, h->answer.message);
+    }
+    return status == GM_OK ? host_lost(h, e) : status;
+}
+
+/* ---- how far the GPU has come ---- */
+
+/* Libraries disagree about what they pass here, so nothing is read: fences are asked for by their future. */
+static void on_work_done(void) {}
+
+static void add_fence(gpu_host *h) {
+    if (h->work_fenced == h->work || h->fence_count == FENCES) return;
+    const WGPUQueueWorkDoneCallbackInfo info = { .mode = WGPUCallbackMode_WaitAnyOnly, .callback = on_work_done };
+    h->fences[h->fence_count++] = (host_fence){ .future = h->api.QueueOnSubmittedWorkDone(h->queue, info),
+                                                .serial = h->work,
+                                                .bytes = h->written,
+                                                .order = h->order++ };
+    h->work_fenced = h->work;
+    h->written = 0;
+}
+
+static bool fence_passed(gpu_host *h, const host_fence *fence) {
+    if (h->lost) return true;
+    if (h->api.DevicePoll) return h->api.DevicePoll(h->device, false, NULL);
+    WGPUFutureWaitInfo wait = { .future = fence->future };
+    return h->api.InstanceWaitAny(h->instance, 1, &wait, 0) == WGPUStatus_Success && wait.completed;
+}
+
+static void look_at_fences(gpu_host *h) {
+    uint32_t passed = 0;
+    while (passed < h->fence_count && fence_passed(h, &h->fences[passed])) {
+        h->work_done = h->fences[passed].serial;
+        h->write_bytes -= h->fences[passed].bytes;
+        passed++;
+    }
+    if (!passed) return;
+    h->news++;
+    h->fence_count -= passed;
+    memmove(h->fences, h->fences + passed, h->fence_count * sizeof *h->fences);
+}
+
+void host_count_work(gpu_host *h, uint64_t written) {
+    h->work++;
+    h->written += written;
+    h->write_bytes += written;
+    if (h->written >= BYTES_PER_FENCE) add_fence(h);
+}
+
+bool gpu_idle(gpu_host *h) {
+    add_fence(h);
+    look_at_fences(h);
+    return h->lost || h->work_done == h->work;
+}
+
+static void let_news_in(gpu_host *h) {
+    h->api.InstanceProcessEvents(h->instance);
+    if (h->api.DevicePoll) h->api.DevicePoll(h->device, false, NULL);
+    look_at_fences(h);
+}
+
+/* What was asked for first and has not come; false: nothing is under way. */
+static bool oldest_future(gpu_host *h, WGPUFuture *out) {
+    uint64_t     oldest = UINT64_MAX;
+    uint32_t     index = 0;
+    gpu_id       id;
+    host_ticket *ticket;
+    while ((ticket = slots_next(&h->tickets, &index, &id))) {
+        if (ticket->state != TICKET_FLYING || ticket->order >= oldest) continue;
+        oldest = ticket->order;
+        *out = ticket->future;
+    }
+    if (oldest == UINT64_MAX) add_fence(h); /* else the read-back is news soon enough */
+    if (h->fence_count && h->fences[0].order < oldest) {
+        oldest = h->fences[0].order;
+        *out = h->fences[0].future;
+    }
+    return oldest != UINT64_MAX;
+}
+
+void gpu_host_wait(gpu_host *h, uint32_t milliseconds) {
+    const uint64_t before = h->news;
+    const double   deadline = clock_seconds() + milliseconds / 1000.0;
+    WGPUFuture     future;
+    let_news_in(h);
+    while (milliseconds && h->news == before && !h->lost && oldest_future(h, &future)) {
+        const double left = deadline - clock_seconds();
+        if (left <= 0) return;
+        if (h->api.DevicePoll) {
+            nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
+        } else {
+            WGPUFutureWaitInfo wait = { .future = future };
+            if (h->api.InstanceWaitAny(h->instance, 1, &wait, (uint64_t)(left * 1e9)) != WGPUStatus_Success) return;
+        }
+        let_news_in(h);
+    }
+}
+
+/* ---- opening and closing ---- */
+
+gm_status gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
+    *out = NULL;
+    gpu_host *h = calloc(1, sizeof *h);
+    if (!h) return fail_memory(e, "the GPU host", sizeof *h);
+    h->buffers = (slots){ .size = sizeof(host_buffer), .kind = KIND_BUFFER };
+    h->pipelines = (slots){ .size = sizeof(host_pipeline), .kind = KIND_PIPELINE };
+    h->groups = (slots){ .size = sizeof(host_group), .kind = KIND_GROUP };
+    h->tickets = (slots){ .size = sizeof(host_ticket), .kind = KIND_TICKET };
+    gm_status status = webgpu_load(&h->api, e);
+    if (status == GM_OK) status = host_open_device(h, options, e);
+    if (status != GM_OK) {
+        gpu_host_close(h);
+        return status;
+    }
+    *out = h;
+    return GM_OK;
+}
+
+static void close_things(gpu_host *h) {
+    uint32_t       index;
+    gpu_id         id;
+    host_pipeline *pipeline;
+    for (index = 0; slots_next(&h->groups, &index, &id);) gpu_group_free(h, id);
+    for (index = 0; (pipeline = slots_next(&h->pipelines, &index, &id));) {
+        pipeline->references = 1;
+        gpu_pipeline_free(h, id);
+    }
+    for (index = 0; slots_next(&h->buffers, &index, &id);) gpu_buffer_free(h, id);
+    host_close_tickets(h);
+    slots_free(&h->groups);
+    slots_free(&h->pipelines);
+    slots_free(&h->buffers);
+    slots_free(&h->tickets);
+}
+
+void gpu_host_close(gpu_host *h) {
+    if (!h) return;
+    h->closing = true;
+    close_things(h);
+    if (h->queue) h->api.QueueRelease(h->queue);
+    if (h->device) {
+        h->api.DeviceDestroy(h->device);
+        h->api.InstanceProcessEvents(h->instance); /* callbacks that still hold our address */
+        h->api.DeviceRelease(h->device);
+    }
+    if (h->instance) h->api.InstanceRelease(h->instance);
+    webgpu_unload(&h->api);
+    free(h);
+}
+
+const gpu_info *gpu_host_info(const gpu_host *h) { return &h->info; }
+uint64_t        gpu_host_bytes(const gpu_host *h) { return h->bytes; }
+
+bool host_force_loss(gpu_host *h) {
+    enum { UNKNOWN_REASON = 1 };
+    if (!h->api.DeviceForceLoss) return false;
+    h->api.DeviceForceLoss(h->device, UNKNOWN_REASON, webgpu_string("lost on purpose"));
+    return true;
+}

@@ -1,0 +1,25 @@
+/* One dispatch as the plan sees it: which shader, made how, bound to what, over how many workgroups.
+ *
+ * What a job's C side (matmul.h and its like) hands out. `binds` names, in the order of the shader's binding numbers, what goes
+ * there: words such as "x", "y" or "quants" that the job's header explains. The strings are constants of the program. */
+
+#ifndef GM_GPU_KERNEL_H
+#define GM_GPU_KERNEL_H
+
+#include "gpu/host.h"
+#include "gpu/shader.h"
+
+enum { KERNEL_DEFINES = 16, KERNEL_CONSTANTS = 24, KERNEL_BINDS = 8 };
+
+typedef struct {
+    const char   *file; /* of wgsl/ */
+    shader_define defines[KERNEL_DEFINES]; /* besides SUBGROUPS, F16 and DOT4, which every shader gets */
+    size_t        define_count;
+    gpu_constant  constants[KERNEL_CONSTANTS];
+    size_t        constant_count;
+    const char   *binds[KERNEL_BINDS];
+    size_t        bind_count;
+    uint32_t      x, y, z; /* workgroups */
+} gpu_kernel;
+
+#endif

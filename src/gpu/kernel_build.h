@@ -1,0 +1,28 @@
+/* Filling in a gpu_kernel. What does not fit would be our own mistake: it is dropped, and the pipeline then fails by name. */
+
+#ifndef GM_GPU_KERNEL_BUILD_H
+#define GM_GPU_KERNEL_BUILD_H
+
+#include "gpu/kernel.h"
+
+static inline void kernel_define(gpu_kernel *k, const char *name, const char *value) {
+    if (k->define_count < KERNEL_DEFINES) k->defines[k->define_count++] = (shader_define){ name, value };
+}
+
+static inline void kernel_constant(gpu_kernel *k, const char *name, double value) {
+    if (k->constant_count < KERNEL_CONSTANTS) k->constants[k->constant_count++] = (gpu_constant){ name, value };
+}
+
+static inline void kernel_bind(gpu_kernel *k, const char *name) {
+    if (k->bind_count < KERNEL_BINDS) k->binds[k->bind_count++] = name;
+}
+
+/* So many workgroups (a few more, if one dimension cannot count them) over x and y. */
+static inline void kernel_spread(gpu_kernel *k, const gpu_info *info, uint32_t groups) {
+    const uint32_t most = info->max_workgroups ? info->max_workgroups : 65535;
+    k->y = groups > most ? (groups + most - 1) / most : 1;
+    k->x = (groups + k->y - 1) / k->y;
+    k->z = 1;
+}
+
+#endif

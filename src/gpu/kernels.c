@@ -1,0 +1,364 @@
+#include "gpu/kernels.h"
+
+#include "gpu/kernel_build.h"
+
+enum { MOST_EXPERTS = 512, MOST_USED = 64, MOST_HEAD = 512, MOST_QUERIES = 8, MOST_QUERY_QUADS = 512 };
+
+static uint32_t rounded_up(uint64_t n, uint64_t by) { return (uint32_t)((n + by - 1) / by); }
+
+/* ---- views ---- */
+
+/* A thread works on four values where everything about the views allows it, on one otherwise; constants count in such units. */
+static bool fours(uint64_t a, uint64_t b, uint64_t c, uint64_t d) { return (a | b | c | d) % 4 == 0; }
+
+static bool view_fours(const tensor *t) { return fours(t->ne[0], t->offset, t->row_stride, t->token_stride); }
+
+static const tensor *base_of(const tensor *t) { return t->base ? t->base : t; }
+
+static const char *flag(bool on) { return on ? "1" : "0"; }
+
+static const char *counted(const tensor *t) { return t->axis == AXIS_TOKENS ? "tokens" : "outputs"; }
+
+static uint32_t count_of(const tensor *t, uint32_t tokens, uint32_t outputs) {
+    return t->axis == AXIS_TOKENS ? tokens : outputs;
+}
+
+/* Rows that follow each other are one long row. */
+static bool can_flatten(const tensor *t) { return t->ne[1] == 1 || t->row_stride == t->ne[0]; }
+
+static tensor flattened(const tensor *t, bool flatten) {
+    tensor flat = *t;
+    if (!flatten) return flat;
+    flat.ne[0] *= t->ne[1];
+    flat.ne[1] = 1;
+    flat.row_stride = flat.ne[0];
+    return flat;
+}
+
+static void place_a(gpu_kernel *k, const tensor *t, uint32_t unit) {
+    kernel_constant(k, "a_offset", (double)(t->offset / unit));
+    kernel_constant(k, "a_row_stride", (double)(t->row_stride / unit));
+    kernel_constant(k, "a_token_stride", (double)(t->token_stride / unit));
+}
+
+static void place_b(gpu_kernel *k, const tensor *t, uint32_t unit) {
+    kernel_constant(k, "b_offset", (double)(t->offset / unit));
+    kernel_constant(k, "b_row_stride", (double)(t->row_stride / unit));
+    kernel_constant(k, "b_token_stride", (double)(t->token_stride / unit));
+}
+
+/* ---- row by row ---- */
+
+static gpu_kernel norm_kernel(const op *o, uint32_t count) {
+    const tensor  *x = o->in[0];
+    const bool     wide = view_fours(x);
+    const uint32_t unit = wide ? 4 : 1;
+    const uint64_t n = x->ne[0] / unit;
+    gpu_kernel     k = { .file = "norm.wgsl", .x = (uint32_t)x->ne[1], .y = count, .z = 1 };
+    kernel_define(&k, "WIDE", flag(wide));
+    kernel_define(&k, "WEIGHT", flag(o->in[1] != NULL));
+    kernel_define(&k, "COUNT", counted(x));
+    kernel_define(&k, "THREADS", n <= 64 ? "64" : n <= 128 ? "128" : "256");
+    kernel_constant(&k, "n", (double)n);
+    place_a(&k, x, unit);
+    kernel_constant(&k, "eps", (double)o->factor);
+    kernel_bind(&k, "a");
+    kernel_bind(&k, "out");
+    kernel_bind(&k, "run");
+    if (o->in[1]) kernel_bind(&k, "b");
+    return k;
+}
+
+static const char *const elementwise[OP_COUNT] = {
+    [OP_ADD] = "add", [OP_SCALE] = "scale", [OP_GEGLU] = "geglu", [OP_SOFTCAP] = "softcap", [OP_SELECT_ROWS] = "select",
+};
+
+static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
+    const bool     two = o->in[1] != NULL, shared = two && base_of(o->in[0]) == base_of(o->in[1]);
+    const bool     flat = can_flatten(o->in[0]) && (!two || can_flatten(o->in[1]));
+    const tensor   a = flattened(o->in[0], flat), b = two ? flattened(o->in[1], flat) : a;
+    const bool     wide = view_fours(&a) && view_fours(&b);
+    const uint32_t unit = wide ? 4 : 1;
+    gpu_kernel     k = {
+            .file = "elementwise.wgsl", .x = rounded_up(a.ne[0] / unit, 256), .y = (uint32_t)a.ne[1], .z = count
+    };
+    kernel_define(&k, "KIND", elementwise[o->kind]);
+    kernel_define(&k, "WIDE", flag(wide));
+    kernel_define(&k, "TWO", flag(two));
+    kernel_define(&k, "SHARED", flag(shared));
+    kernel_define(&k, "COUNT", counted(o->out));
+    kernel_constant(&k, "n", (double)(a.ne[0] / unit));
+    place_a(&k, &a, unit);
+    if (two) place_b(&k, &b, unit);
+    if (o->kind == OP_SCALE || o->kind == OP_SOFTCAP) kernel_constant(&k, "factor", (double)o->factor);
+    kernel_bind(&k, "a");
+    kernel_bind(&k, "out");
+    kernel_bind(&k, "run");
+    if (o->kind == OP_SELECT_ROWS) kernel_bind(&k, "rows");
+    else if (two && !shared) kernel_bind(&k, "b");
+    return k;
+}
+
+static gpu_kernel rope_table_kernel(const op *o, uint32_t tokens) {
+    gpu_kernel k = { .file = "rope.wgsl", .x = rounded_up(o->in[0]->ne[0], 64), .y = tokens, .z = 1 };
+    kernel_define(&k, "KIND", "table");
+    kernel_constant(&k, "pairs", (double)o->in[0]->ne[0]);
+    kernel_bind(&k, "a");
+    kernel_bind(&k, "out");
+    kernel_bind(&k, "run");
+    return k;
+}
+
+static gpu_kernel rope_kernel(const op *o, uint32_t count) {
+    const tensor  *x = o->in[0];
+    const bool     wide = view_fours(x) && x->ne[0] % 8 == 0;
+    const uint32_t unit = wide ? 4 : 1;
+    const uint64_t pairs = x->ne[0] / 2 / unit;
+    gpu_kernel     k = { .file = "rope.wgsl", .x = rounded_up(x->ne[1] * pairs, 64), .y = count, .z = 1 };
+    kernel_define(&k, "KIND", "rotate");
+    kernel_define(&k, "WIDE", flag(wide));
+    kernel_define(&k, "COUNT", counted(x));
+    kernel_constant(&k, "pairs", (double)pairs);
+    kernel_constant(&k, "rows", (double)x->ne[1]);
+    place_a(&k, x, unit);
+    kernel_bind(&k, "a");
+    kernel_bind(&k, "out");
+    kernel_bind(&k, "run");
+    kernel_bind(&k, "b");
+    return k;
+}
+
+/* ---- experts ---- */
+
+static gpu_kernel route_kernel(const op *o, uint32_t tokens) {
+    gpu_kernel k = { .file = "moe.wgsl", .x = 1, .y = tokens, .z = 1 };
+    kernel_define(&k, "KIND", "route");
+    kernel_define(&k, "SCALE", flag(o->in[1] != NULL));
+    kernel_constant(&k, "experts", (double)o->in[0]->ne[0]);
+    kernel_constant(&k, "used", o->used);
+    kernel_constant(&k, "a_offset", (double)o->in[0]->offset);
+    kernel_constant(&k, "a_token_stride", (double)o->in[0]->token_stride);
+    kernel_bind(&k, "a");
+    kernel_bind(&k, "out");
+    kernel_bind(&k, "run");
+    if (o->in[1]) kernel_bind(&k, "b");
+    return k;
+}
+
+static gpu_kernel expert_sum_kernel(const op *o, uint32_t tokens) {
+    const tensor  *x = o->in[0];
+    const bool     wide = view_fours(x);
+    const uint32_t unit = wide ? 4 : 1;
+    gpu_kernel     k = { .file = "moe.wgsl", .x = rounded_up(x->ne[0] / unit, 64), .y = tokens, .z = 1 };
+    kernel_define(&k, "KIND", "sum");
+    kernel_define(&k, "WIDE", flag(wide));
+    kernel_constant(&k, "n", (double)(x->ne[0] / unit));
+    kernel_constant(&k, "used", o->used);
+    place_a(&k, x, unit);
+    kernel_bind(&k, "a");
+    kernel_bind(&k, "out");
+    kernel_bind(&k, "run");
+    kernel_bind(&k, "b");
+    return k;
+}
+
+static gm_status check_experts(uint64_t experts, uint64_t used, error *e) {
+    if (experts <= MOST_EXPERTS && used <= MOST_USED) return GM_OK;
+    return fail(e, GM_UNSUPPORTED,
+                "the GPU's router takes up to %d experts, %d of them used; the model has %llu and uses %llu",
+                MOST_EXPERTS, MOST_USED, (unsigned long long)experts, (unsigned long long)used);
+}
+
+uint64_t gpu_groups_bytes(uint32_t experts, uint32_t tokens, uint32_t used) {
+    return (experts + 1 + (uint64_t)tokens * used) * sizeof(uint32_t);
+}
+
+gm_status gpu_group_kernel(uint32_t experts, uint32_t used, gpu_kernel *out, error *e) {
+    *out = (gpu_kernel){ .file = "moe.wgsl", .x = 1, .y = 1, .z = 1 };
+    kernel_define(out, "KIND", "group");
+    kernel_constant(out, "experts", experts);
+    kernel_constant(out, "used", used);
+    kernel_bind(out, "routes");
+    kernel_bind(out, "groups");
+    kernel_bind(out, "run");
+    return check_experts(experts, used, e);
+}
+
+/* ---- keys and values ---- */
+
+static const char *kv_type_word(quant_type type) {
+    return type == TYPE_F32 ? "f32" : type == TYPE_F16 ? "f16" : "q8_0";
+}
+
+uint64_t gpu_kv_row_bytes(quant_type type, uint32_t kv_heads, uint32_t head) {
+    const uint64_t n = (uint64_t)kv_heads * head;
+    return type == TYPE_F32 ? 4 * n : type == TYPE_F16 ? 2 * n : round_up(n + n / 8, 16);
+}
+
+uint64_t gpu_kv_bytes(const gpu_kv *kv, uint64_t slots) {
+    return slots * gpu_kv_row_bytes(kv->type, kv->kv_heads, kv->head);
+}
+
+static gm_status check_kv(const gpu_kv *kv, error *e) {
+    const uint64_t n = (uint64_t)kv->kv_heads * kv->head;
+    if (kv->type != TYPE_F32 && kv->type != TYPE_F16 && kv->type != TYPE_Q8_0)
+        return fail(e, GM_UNSUPPORTED, "keys and values are f32, f16 or q8_0 on the GPU, not type %d", (int)kv->type);
+    if (kv->head == 0 || kv->head > MOST_HEAD)
+        return fail(e, GM_UNSUPPORTED, "heads have 1 to %d values on the GPU, not %u", MOST_HEAD, (unsigned)kv->head);
+    if (kv->type == TYPE_F16 && n % 2)
+        return fail(e, GM_UNSUPPORTED,
+                    "keys and values in f16 need an even number of values a position on the GPU, not %llu",
+                    (unsigned long long)n);
+    if (kv->type == TYPE_Q8_0 && kv->head % 32)
+        return fail(e, GM_UNSUPPORTED, "keys and values in q8_0 need heads of a multiple of 32 values, not %u",
+                    (unsigned)kv->head);
+    return GM_OK;
+}
+
+gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e) {
+    if (check_kv(kv, e)) return e->status;
+    const tensor  *a = o->in[0], *b = o->in[1];
+    const uint64_t n = (uint64_t)kv->kv_heads * kv->head;
+    const bool     wide = fours(n, a->offset, b->offset, 0), shared = base_of(a) == base_of(b);
+    if (kv->type == TYPE_Q8_0 && !wide)
+        return fail(e, GM_UNSUPPORTED, "keys and values to be stored in q8_0 must begin at a multiple of 4 values");
+    const uint64_t piece = kv->type == TYPE_Q8_0 ? 32 : wide ? 4 : kv->type == TYPE_F16 ? 2 : 1;
+    *out = (gpu_kernel){ .file = "kv_store.wgsl", .x = rounded_up(n / piece, 64), .y = tokens, .z = 2 };
+    kernel_define(out, "KV_TYPE", kv_type_word(kv->type));
+    kernel_define(out, "WIDE", flag(wide));
+    kernel_define(out, "SHARED", flag(shared));
+    kernel_constant(out, "n", (double)n);
+    kernel_constant(out, "a_offset", (double)a->offset);
+    kernel_constant(out, "b_offset", (double)b->offset);
+    kernel_constant(out, "slots", kv->slots);
+    kernel_bind(out, "a");
+    kernel_bind(out, "keys");
+    kernel_bind(out, "values");
+    kernel_bind(out, "run");
+    if (!shared) kernel_bind(out, "b");
+    return GM_OK;
+}
+
+/* ---- attention ---- */
+
+/* Pairs (token, head) of one K/V head that a decode workgroup takes together: as many as its memory holds. */
+static uint32_t queries_together(const op *o, const gpu_kv *kv, uint32_t tokens) {
+    const size_t all = (size_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
+    return (uint32_t)min_size(min_size(all, MOST_QUERIES), MOST_QUERY_QUADS / rounded_up(kv->head, 4));
+}
+
+/* A split should have two tiles of 32 keys or more, and all workgroups together should be a few for each core of a large GPU. */
+uint32_t gpu_attention_splits(const op *o, const gpu_kv *kv, uint32_t tokens, uint64_t depth) {
+    enum { KEYS_PER_SPLIT = 64, WORKGROUPS = 256, MOST_SPLITS = 128 };
+    if (tokens > GPU_DECODE_TOKENS) return 1;
+    const uint64_t seen = o->window && o->window < depth ? o->window : depth;
+    const uint32_t batch = queries_together(o, kv, tokens);
+    const uint64_t others =
+        (uint64_t)rounded_up((uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads, batch) * kv->kv_heads;
+    uint32_t splits = 1;
+    while (splits < MOST_SPLITS && 2 * splits * others <= WORKGROUPS && (uint64_t)splits * KEYS_PER_SPLIT < seen)
+        splits *= 2;
+    return splits;
+}
+
+uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t splits) {
+    if (splits == 1) return 0;
+    const uint64_t quads = (o->in[0]->ne[0] + 3) / 4 + 1;
+    return tokens * o->in[0]->ne[1] * splits * quads * 4 * sizeof(float);
+}
+
+static void attention_common(gpu_kernel *k, const op *o, const gpu_kv *kv) {
+    const tensor *q = o->in[0];
+    kernel_define(k, "KV_TYPE", kv_type_word(kv->type));
+    kernel_define(k, "QUADS", flag(fours(kv->head, q->offset, 0, 0)));
+    kernel_constant(k, "head", kv->head);
+    kernel_constant(k, "heads", (double)q->ne[1]);
+    kernel_constant(k, "kv_heads", kv->kv_heads);
+    kernel_constant(k, "slots", kv->slots);
+    kernel_constant(k, "window", o->window);
+    kernel_constant(k, "q_offset", (double)q->offset);
+}
+
+static void attention_binds(gpu_kernel *k, const char *out) {
+    kernel_bind(k, "a");
+    kernel_bind(k, out);
+    kernel_bind(k, "run");
+    kernel_bind(k, "keys");
+    kernel_bind(k, "values");
+}
+
+static gpu_kernel prefill_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
+    static const char *const steps[] = { "0", "1", "2", "3", "4" };
+    const uint64_t           queries = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
+    gpu_kernel k = { .file = "attention_prefill.wgsl", .x = rounded_up(queries, 16), .y = kv->kv_heads, .z = 1 };
+    attention_common(&k, o, kv);
+    kernel_define(&k, "STEPS", steps[rounded_up(kv->head, 128)]);
+    attention_binds(&k, "out");
+    return k;
+}
+
+static gpu_kernel decode_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
+    static const char *const counts[MOST_QUERIES + 1] = { "0", "1", "2", "3", "4", "5", "6", "7", "8" };
+    const uint32_t           batch = queries_together(o, kv, tokens);
+    const uint64_t           queries = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
+    gpu_kernel k = { .file = "attention_decode.wgsl", .x = splits, .y = rounded_up(queries, batch), .z = kv->kv_heads };
+    attention_common(&k, o, kv);
+    kernel_define(&k, "QUERIES", counts[batch]);
+    kernel_define(&k, "FINAL", flag(splits == 1));
+    kernel_constant(&k, "splits", splits);
+    attention_binds(&k, splits == 1 ? "out" : "partial");
+    return k;
+}
+
+static gpu_kernel reduce_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
+    gpu_kernel k = { .file = "attention_reduce.wgsl", .x = (uint32_t)o->in[0]->ne[1], .y = tokens, .z = 1 };
+    kernel_define(&k, "QUADS", flag(kv->head % 4 == 0));
+    kernel_constant(&k, "head", kv->head);
+    kernel_constant(&k, "heads", (double)o->in[0]->ne[1]);
+    kernel_constant(&k, "splits", splits);
+    kernel_bind(&k, "partial");
+    kernel_bind(&k, "out");
+    kernel_bind(&k, "run");
+    return k;
+}
+
+gm_status gpu_attention_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits, gpu_kernel out[2],
+                                size_t *count, error *e) {
+    *count = 0;
+    if (check_kv(kv, e)) return e->status;
+    const tensor *q = o->in[0];
+    if (q->ne[0] != kv->head || kv->kv_heads == 0 || q->ne[1] % kv->kv_heads)
+        return fail(e, GM_BAD_ARGUMENT, "attention: %llu heads of %llu do not fit %u K/V heads of %u",
+                    (unsigned long long)q->ne[1], (unsigned long long)q->ne[0], (unsigned)kv->kv_heads,
+                    (unsigned)kv->head);
+    if (tokens > GPU_DECODE_TOKENS) out[(*count)++] = prefill_kernel(o, kv, tokens);
+    else out[(*count)++] = decode_kernel(o, kv, tokens, splits);
+    if (tokens <= GPU_DECODE_TOKENS && splits > 1) out[(*count)++] = reduce_kernel(o, kv, tokens, splits);
+    return GM_OK;
+}
+
+/* ---- all others ---- */
+
+/* Tables of angles and routes are read as their op left them. */
+static gm_status check_whole(const op *o, error *e) {
+    const tensor *b = o->in[1];
+    if (b->offset == 0 && b->token_stride == b->ne[0]) return GM_OK;
+    return fail(e, GM_UNSUPPORTED, "%s: the second input must not be a part of a value", op_name(o->kind));
+}
+
+gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kernel *out, error *e) {
+    const uint32_t count = o->out ? count_of(o->out, tokens, outputs) : tokens;
+    switch (o->kind) {
+    case OP_RMS_NORM: *out = norm_kernel(o, count); return GM_OK;
+    case OP_ROPE_TABLE: *out = rope_table_kernel(o, tokens); return GM_OK;
+    case OP_ROPE: *out = rope_kernel(o, count); return check_whole(o, e);
+    case OP_ADD:
+    case OP_SCALE:
+    case OP_GEGLU:
+    case OP_SOFTCAP:
+    case OP_SELECT_ROWS: *out = elementwise_kernel(o, count); return GM_OK;
+    case OP_ROUTE: *out = route_kernel(o, tokens); return check_experts(o->in[0]->ne[0], o->used, e);
+    case OP_EXPERT_SUM: *out = expert_sum_kernel(o, tokens); return check_whole(o, e);
+    default: return fail(e, GM_BAD_ARGUMENT, "%s has no kernel of this kind", op_name(o->kind));
+    }
+}

@@ -1,0 +1,58 @@
+#include "gpu/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+gpu_id gpu_kernel_pipeline(gpu_host *h, const gpu_kernel *k, error *e) {
+    const gpu_info *info = gpu_host_info(h);
+    shader_define   defines[KERNEL_DEFINES + 3];
+    buffer          text = { 0 };
+    memcpy(defines, k->defines, k->define_count * sizeof *defines);
+    defines[k->define_count] = (shader_define){ "SUBGROUPS", info->subgroups ? "1" : "0" };
+    defines[k->define_count + 1] = (shader_define){ "F16", info->f16 ? "1" : "0" };
+    defines[k->define_count + 2] = (shader_define){ "DOT4", info->dot4 ? "1" : "0" };
+    gpu_id pipeline = 0;
+    if (!shader_text(k->file, defines, k->define_count + 3, &text, e)) {
+        pipeline = gpu_pipeline_new(h, k->file, text.data, k->constants, k->constant_count, e);
+    }
+    buffer_free(&text);
+    return pipeline;
+}
+
+static void add(gpu_words *w, const uint32_t *words, size_t n) {
+    if (w->count + n > w->capacity) {
+        const size_t capacity = max_size(2 * w->capacity, w->count + n + 64);
+        uint32_t    *data = w->failed ? NULL : realloc(w->data, capacity * sizeof *data);
+        if (!data) {
+            w->failed = true;
+            return;
+        }
+        w->data = data;
+        w->capacity = capacity;
+    }
+    memcpy(w->data + w->count, words, n * sizeof *words);
+    w->count += n;
+}
+
+static void record(gpu_words *w, gpu_op op, const uint32_t *words, size_t n) {
+    add(w, &(uint32_t){ (uint32_t)op | (uint32_t)n << 16 }, 1);
+    add(w, words, n);
+}
+
+void gpu_words_begin(gpu_words *w) { add(w, &(uint32_t){ GPU_LIST_VERSION }, 1); }
+
+void gpu_words_dispatch(gpu_words *w, gpu_id pipeline, gpu_id group, uint32_t x, uint32_t y, uint32_t z) {
+    record(w, GPU_DISPATCH, (uint32_t[]){ pipeline, group, x, y, z }, 5);
+}
+
+size_t gpu_words_write(gpu_words *w, gpu_id target, uint64_t offset, const uint32_t *words, size_t n) {
+    add(w, &(uint32_t){ (uint32_t)GPU_WRITE | (uint32_t)(n + 3) << 16 }, 1);
+    add(w, (uint32_t[]){ target, (uint32_t)offset, (uint32_t)(offset >> 32) }, 3);
+    add(w, words, n);
+    return w->count - n;
+}
+
+size_t gpu_words_read(gpu_words *w, gpu_id source, uint64_t offset, uint64_t bytes) {
+    record(w, GPU_READ, (uint32_t[]){ source, (uint32_t)offset, (uint32_t)(offset >> 32), (uint32_t)bytes, (uint32_t)(bytes >> 32), 0 }, 6);
+    return w->count - 1;
+}

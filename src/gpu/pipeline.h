@@ -1,0 +1,24 @@
+/* Kernels to pipelines, and command lists word by word. */
+
+#ifndef GM_GPU_PIPELINE_H
+#define GM_GPU_PIPELINE_H
+
+#include "gpu/kernel.h"
+
+/* Processes the kernel's shader for this device's features and compiles it (once: the host remembers). 0 on failure. */
+gpu_id gpu_kernel_pipeline(gpu_host *h, const gpu_kernel *k, error *e);
+
+typedef struct {
+    uint32_t *data;
+    size_t    count, capacity;
+    bool      failed; /* no memory: sticks */
+} gpu_words;          /* zero-initialise; free(data) */
+
+void gpu_words_begin(gpu_words *w);
+void gpu_words_dispatch(gpu_words *w, gpu_id pipeline, gpu_id group, uint32_t x, uint32_t y, uint32_t z);
+/* Returns where the words themselves begin, so that a later run can change them. */
+size_t gpu_words_write(gpu_words *w, gpu_id buffer, uint64_t offset, const uint32_t *words, size_t n);
+/* Returns where the ticket stands. */
+size_t gpu_words_read(gpu_words *w, gpu_id buffer, uint64_t offset, uint64_t bytes);
+
+#endif

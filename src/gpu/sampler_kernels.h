@@ -1,0 +1,73 @@
+/* The sampler on the GPU (wgsl/sampler.wgsl): its dispatches, its buffers and its records.
+ *
+ * One draw is a list of dispatches that reads the logits of one output and leaves the token where the next step's embedding
+ * reads it. Nothing comes back to the host in between: results wait in a ring.
+ *
+ * What the kernels bind, by name (all zeroed when they are made; each a range of some buffer, its offset a multiple of 256):
+ *   logits                                   the value that holds the logits
+ *   settings                                 sampler_settings.h writes it: parameters, suppressed ids, biases
+ *   fixed, counts, blocks, candidates, header  working memory, sampler_bytes long
+ *   state                                    what goes on from token to token, sampler_bytes long, SAMPLER_STATE_… below
+ *   ids, run                                 the ids that embeddings read, and the run record */
+
+#ifndef GM_GPU_SAMPLER_KERNELS_H
+#define GM_GPU_SAMPLER_KERNELS_H
+
+#include "gpu/kernel.h"
+
+enum { SAMPLER_KERNELS = 6 };
+
+typedef struct {
+    uint32_t vocabulary; /* at most 2^20 */
+    uint32_t results;    /* entries of the ring of results: more than the tokens in flight */
+    uint32_t history;    /* entries of the ring of tokens for penalties: at least the penalty window, or the context */
+    bool     greedy;     /* temperature 0 */
+    bool     edits;      /* there are biases or penalties */
+} sampler_shape;
+
+/* Words of `state`. The host writes draws and history when a conversation begins or goes back; the GPU goes on from there. */
+enum {
+    SAMPLER_STATE_DRAWS = 0, /* two words: the position of the next random draw; each draw adds 1 */
+    SAMPLER_STATE_APPENDED =
+        2, /* tokens of the history, ever; the i-th lies at i % history; each draw appends its token */
+    SAMPLER_STATE_DELIVERED = 3, /* results, ever; the i-th lies at i % results */
+    SAMPLER_STATE_RESULTS = 4,   /* results × (token, status), then history × token */
+};
+
+/* A result's status. The token is 0 unless it is SAMPLER_DRAWN. */
+enum { SAMPLER_DRAWN = 0, SAMPLER_NOT_A_NUMBER = 1, SAMPLER_NOTHING_LEFT = 2 };
+
+typedef struct {
+    uint64_t fixed, counts, blocks, candidates, header, state;
+} sampler_bytes;
+
+sampler_bytes sampler_bytes_of(const sampler_shape *s);
+
+/* The dispatches of one draw in order; returns how many (at most SAMPLER_KERNELS). */
+size_t sampler_kernels(const sampler_shape *s, gpu_kernel out[SAMPLER_KERNELS]);
+
+/* Words of `settings`; the comments in wgsl/sampler.wgsl say what they mean. */
+enum {
+    SAMPLER_TEMPERATURE = 0, /* factor, shift */
+    SAMPLER_ONE = 2,         /* factor, shift */
+    SAMPLER_SEED = 4,        /* low, high */
+    SAMPLER_ROW = 6,
+    SAMPLER_ADVANCE = 7,
+    SAMPLER_TOP_K = 8,
+    SAMPLER_TYPICAL = 9,
+    SAMPLER_TYPICAL_P = 10,
+    SAMPLER_TOP = 11,
+    SAMPLER_TOP_P = 12,
+    SAMPLER_REACH = 13,
+    SAMPLER_DIVIDE = 14,
+    SAMPLER_MULTIPLY = 15,
+    SAMPLER_PRESENCE = 16,
+    SAMPLER_FREQUENCY = 17,
+    SAMPLER_WINDOW = 18,
+    SAMPLER_BIASES = 19,
+    SAMPLER_SUPPRESS = 20,
+    SAMPLER_EXPONENTS = 22, /* 257, and one of padding */
+    SAMPLER_REST = 280,     /* a bit per suppressed id, if any; then (token, bias) by token */
+};
+
+#endif

@@ -1,0 +1,35 @@
+/* Runs batches of tokens on the engine's backend: chooses and keeps the plans, and fetches the logits. */
+
+#ifndef GM_RUNNER_H
+#define GM_RUNNER_H
+
+#include "session/engine.h"
+#include "session/kv.h"
+
+enum { RUNNER_CLASSES = 5 }; /* GPU plans are made for 1, 4, 16, 64 and 256 tokens */
+
+typedef struct {
+    const int32_t *ids;
+    size_t         tokens;
+    const int32_t *output_rows;
+    size_t         outputs;
+    uint64_t       start;
+} run_inputs;
+
+typedef struct {
+    gm_engine *engine;
+    cpu_plan  *one, *batch;                /* CPU: for one token, and for several */
+    gpu_plan  *classes[RUNNER_CLASSES][2]; /* GPU: for one output, and for as many as tokens */
+    uint32_t   kv_changes;                 /* the state of the cache that the GPU plans are bound to */
+    uint32_t   ticket;                     /* of the logits that are on their way */
+    bool       submitted;
+} runner;
+
+gm_status runner_open(runner *r, gm_engine *engine, error *e);
+void      runner_close(runner *r);
+/* Computes the tokens and stores their keys and values; the logits of the wanted rows go to `out` [outputs, vocabulary]. Returns
+ * GM_AGAIN at the deadline: call again with the same inputs. */
+gm_status runner_step(runner *r, kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e);
+void      runner_restart(runner *r); /* forget a run that was not finished */
+
+#endif

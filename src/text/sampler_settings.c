@@ -1,0 +1,86 @@
+#include "text/sampler_settings.h"
+
+#include "gpu/sampler_kernels.h"
+#include "text/sampler.h"
+#include "text/sampler_math.h"
+
+#include <stdlib.h>
+
+static size_t suppressed_words(const sampler_settings *s) { return s->suppressed ? (s->vocabulary + 31) / 32 : 0; }
+
+size_t sampler_settings_words(const sampler_settings *s) {
+    return SAMPLER_REST +
+           max_size(2, suppressed_words(s) +
+                           2 * s->sampling->bias_count); /* the shader's struct ends there at the least */
+}
+
+bool sampler_settings_greedy(const sampler_settings *s) { return s->sampling->temperature == 0; }
+
+static bool penalises(const gm_sampling *p) {
+    return p->penalty_window && (p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0);
+}
+
+bool sampler_settings_edits(const sampler_settings *s) { return s->sampling->bias_count || penalises(s->sampling); }
+
+typedef struct {
+    uint32_t token, order, bias;
+} ordered_bias;
+
+static int by_token(const void *a, const void *b) {
+    const ordered_bias *x = a, *y = b;
+    if (x->token != y->token) return x->token < y->token ? -1 : 1;
+    return x->order < y->order ? -1 : 1;
+}
+
+/* By token, those of one token in the order given. */
+static gm_status write_biases(const gm_sampling *p, uint32_t *words, error *e) {
+    if (!p->bias_count) return GM_OK;
+    ordered_bias *list = malloc(p->bias_count * sizeof *list);
+    if (!list) return fail_memory(e, "the list of biases", p->bias_count * sizeof *list);
+    for (size_t i = 0; i < p->bias_count; i++) {
+        const float   bias = p->bias[i].bias;
+        const int32_t value = bias == -INFINITY ? FIXED_NEVER : fixed_from_parameter(bias);
+        list[i] = (ordered_bias){ (uint32_t)p->bias[i].token, (uint32_t)i, (uint32_t)value };
+    }
+    qsort(list, p->bias_count, sizeof *list, by_token);
+    for (size_t i = 0; i < p->bias_count; i++) {
+        words[2 * i] = list[i].token;
+        words[2 * i + 1] = list[i].bias;
+    }
+    free(list);
+    return GM_OK;
+}
+
+static void write_scale(uint32_t *words, double temperature) {
+    const exponent_scale scale = exponent_scale_of(temperature);
+    words[0] = scale.factor;
+    words[1] = scale.shift;
+}
+
+gm_status sampler_settings_write(const sampler_settings *s, uint32_t *words, error *e) {
+    const gm_sampling *p = s->sampling;
+    if (sampling_check(p, s->vocabulary, e)) return e->status;
+    memset(words, 0, sampler_settings_words(s) * sizeof *words);
+    write_scale(words + SAMPLER_TEMPERATURE, p->temperature > 0 ? (double)p->temperature : 1);
+    write_scale(words + SAMPLER_ONE, 1);
+    words[SAMPLER_SEED] = (uint32_t)p->seed;
+    words[SAMPLER_SEED + 1] = (uint32_t)(p->seed >> 32);
+    words[SAMPLER_ROW] = s->row;
+    words[SAMPLER_ADVANCE] = s->advance;
+    words[SAMPLER_TOP_K] = (size_t)p->top_k < s->vocabulary ? (uint32_t)p->top_k : 0;
+    words[SAMPLER_TYPICAL] = p->typical_p < 1;
+    words[SAMPLER_TYPICAL_P] = p->typical_p < 1 ? share_from_probability(p->typical_p) : 0;
+    words[SAMPLER_TOP] = p->top_p < 1;
+    words[SAMPLER_TOP_P] = p->top_p < 1 ? share_from_probability(p->top_p) : 0;
+    words[SAMPLER_REACH] = p->min_p > 0 ? (uint32_t)floor(-log((double)p->min_p) * 65536) : UINT32_MAX;
+    words[SAMPLER_DIVIDE] = (uint32_t)nearbyint(16777216 / (double)p->repetition_penalty);
+    words[SAMPLER_MULTIPLY] = (uint32_t)nearbyint(16777216 * (double)p->repetition_penalty);
+    words[SAMPLER_PRESENCE] = (uint32_t)fixed_from_parameter(p->presence_penalty);
+    words[SAMPLER_FREQUENCY] = (uint32_t)fixed_from_parameter(p->frequency_penalty);
+    words[SAMPLER_WINDOW] = penalises(p) ? p->penalty_window : 0;
+    words[SAMPLER_BIASES] = (uint32_t)p->bias_count;
+    words[SAMPLER_SUPPRESS] = s->suppressed != NULL;
+    memcpy(words + SAMPLER_EXPONENTS, exp2_table, sizeof exp2_table);
+    if (s->suppressed) memcpy(words + SAMPLER_REST, s->suppressed, suppressed_words(s) * sizeof *words);
+    return write_biases(p, words + SAMPLER_REST + suppressed_words(s), e);
+}

@@ -1,0 +1,13 @@
+# Writes a C file with the texts of wgsl/: cmake -DOUT=file.c -DFILES="a.wgsl;b.wgsl" -P embed.cmake
+
+set(texts "")
+set(table "")
+foreach(file ${FILES})
+  get_filename_component(name ${file} NAME)
+  string(MAKE_C_IDENTIFIER ${name} id)
+  file(READ ${file} bytes HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}")
+  string(APPEND texts "static const char ${id}[] = { ${bytes}0 };\n")
+  string(APPEND table "    { \"${name}\", ${id} },\n")
+endforeach()
+file(WRITE ${OUT} "/* Made by the build from wgsl/. */\n\n#include \"gpu/shader.h\"\n\n${texts}\nconst shader_file shader_files[] = {\n${table}    { 0, 0 },\n};\n")

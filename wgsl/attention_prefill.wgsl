@@ -1,0 +1,162 @@
+// Attention of many tokens, in tiles with an online softmax:
+//
+//   out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j; the scale is 1
+//
+//   queries  f32 [tokens, heads, head] from q_offset on     keys, values  see kv.wgsl     out  f32 [tokens, heads, head]
+//   dispatch (tokens · group / 16 rounded up, kv_heads, 1), group = heads / kv_heads
+//
+// A workgroup takes 16 queries, pairs (token, head) of one K/V head with the tokens outermost, and goes over the positions that
+// any of them sees in tiles of 32 keys:
+//   scores   the head in chunks of 32 values: keys and queries of a chunk in workgroup memory; a thread has 4 × 4 scores over a
+//            quarter of the chunk, and the quarters are added at the end
+//   softmax  eight threads to a query, four keys each, with a running maximum
+//   values   a thread owns four queries × every 32nd quad of the head (STEPS of them), and reads the values as they lie
+//
+// head ≤ 512, STEPS = head/128 rounded up.
+
+#include "run.wgsl"
+
+override head:     u32;
+override heads:    u32;
+override window:   u32;
+override q_offset: u32;
+
+override quads: u32 = (head + 3u) / 4u;
+const steps = ${STEPS}u;
+const threads = 128u;
+const batch = 16u;       // queries
+const tile = 32u;        // keys
+const chunk = 8u;        // quads of the head at a time
+const key_stride = 33u;  // one more than needed: rows written together fall into different banks
+const query_stride = 17u;
+const query_at = chunk * key_stride;
+const lowest = -3.0e38;
+
+#include "kv.wgsl"
+#include "attention_query.wgsl"
+#include "attention_out.wgsl"
+@group(0) @binding(2) var<storage, read> run:    Run;
+@group(0) @binding(3) var<storage, read> keys:   array<kv_unit>;
+@group(0) @binding(4) var<storage, read> values: array<kv_unit>;
+
+// [quad of the chunk, key], then [quad of the chunk, query]; after the chunks the quarters of the scores
+var<workgroup> staged: array<vec4<f32>, 512>;
+var<workgroup> score:  array<f32, batch * (tile + 1u)>; // [query, key]
+var<workgroup> weight: array<f32, tile * batch>;        // [key, query]
+var<workgroup> shrink: array<f32, batch>;               // by how much a query's sums fall when its maximum rises
+var<workgroup> total:  array<f32, threads>;
+
+@compute @workgroup_size(threads)
+fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let kv_head = workgroup.y;
+    let group = heads / kv_heads;
+    let first_query = workgroup.x * batch;
+    let first_token = first_query / group;
+    if (first_token >= run.tokens) { return; }
+    let last_token = min((first_query + batch - 1u) / group, run.tokens - 1u);
+    let begin = first_visible(run.start + first_token);
+    let end = run.start + last_token + 1u;
+
+    // scores: queries qt + 4 i, keys kt + 8 i, i < 4, and two quads of each chunk
+    let kt = thread % 8u;
+    let qt = thread / 8u % 4u;
+    let quarter = thread / 32u;
+    // softmax: one query, keys part + 8 i
+    let my_query = thread / 8u;
+    let part = thread % 8u;
+    let my_token = (first_query + my_query) / group;
+    let my_position = run.start + my_token;
+    var my_highest = lowest;
+    var my_sum = 0.0;
+    // values: queries 4 · quarter + i, quads lane + 32 s
+    let lane = thread % 32u;
+    var sums: array<vec4<f32>, 4u * steps>;
+    for (var i = 0u; i < 4u * steps; i++) { sums[i] = vec4<f32>(); }
+
+    for (var at = begin; at < end; at += tile) {
+        var dots: array<vec4<f32>, 4>; // [query i], over the four keys
+        for (var i = 0u; i < 4u; i++) { dots[i] = vec4<f32>(); }
+        for (var first_quad = 0u; first_quad < quads; first_quad += chunk) {
+            for (var i = thread; i < chunk * tile; i += threads) {
+                let quad = first_quad + i % chunk;
+                let position = at + i / chunk;
+                var key = vec4<f32>();
+                if (quad < quads && position < end) { key = key_quad(kv_row(position, kv_head), quad); }
+                staged[i % chunk * key_stride + i / chunk] = key;
+            }
+            { // 16 queries of 8 quads: one to a thread
+                let quad = first_quad + thread % chunk;
+                let id = first_query + thread / chunk;
+                var four = vec4<f32>();
+                if (quad < quads && id / group < run.tokens) {
+                    four = query_quad(id / group * heads + kv_head * group + id % group, quad);
+                }
+                staged[query_at + thread % chunk * query_stride + thread / chunk] = four;
+            }
+            workgroupBarrier();
+            for (var c = 2u * quarter; c < 2u * quarter + 2u; c++) {
+                var key: array<vec4<f32>, 4>;
+                for (var i = 0u; i < 4u; i++) { key[i] = staged[c * key_stride + kt + 8u * i]; }
+                for (var i = 0u; i < 4u; i++) {
+                    let four = staged[query_at + c * query_stride + qt + 4u * i];
+                    dots[i] += vec4<f32>(dot(four, key[0]), dot(four, key[1]), dot(four, key[2]), dot(four, key[3]));
+                }
+            }
+            workgroupBarrier();
+        }
+        for (var i = 0u; i < 4u; i++) { staged[quarter * threads + i * 32u + lane] = dots[i]; }
+        workgroupBarrier();
+        { // thread: query qt + 4 · quarter, which is i here, keys kt + 8 · component
+            let four = staged[thread] + staged[threads + thread] + staged[2u * threads + thread] + staged[3u * threads + thread];
+            for (var i = 0u; i < 4u; i++) { score[(qt + 4u * quarter) * (tile + 1u) + kt + 8u * i] = four[i]; }
+        }
+        workgroupBarrier();
+
+        var most = my_highest;
+        for (var i = 0u; i < tile; i++) {
+            let seen = at + i < end && visible(at + i, my_position);
+            most = max(most, select(lowest, score[my_query * (tile + 1u) + i], seen));
+        }
+        let fall = exp(my_highest - most);
+        my_sum *= fall;
+        for (var i = part; i < tile; i += 8u) {
+            let seen = at + i < end && visible(at + i, my_position);
+            let w = select(0.0, exp(score[my_query * (tile + 1u) + i] - most), seen);
+            weight[i * batch + my_query] = w;
+            my_sum += w;
+        }
+        my_highest = most;
+        if (part == 0u) { shrink[my_query] = fall; }
+        workgroupBarrier();
+
+        let here = min(tile, end - at);
+        for (var i = 0u; i < 4u; i++) {
+            for (var s = 0u; s < steps; s++) { sums[i * steps + s] *= shrink[4u * quarter + i]; }
+        }
+        for (var j = 0u; j < here; j++) {
+            let row = kv_row(at + j, kv_head);
+            let w = j * batch + 4u * quarter;
+            for (var s = 0u; s < steps; s++) {
+                let quad = lane + 32u * s;
+                if (quad >= quads) { break; }
+                let value = value_quad(row, quad);
+                for (var i = 0u; i < 4u; i++) { sums[i * steps + s] += weight[w + i] * value; }
+            }
+        }
+    }
+
+    workgroupBarrier();
+    total[thread] = my_sum;
+    workgroupBarrier();
+    for (var i = 0u; i < 4u; i++) {
+        let id = first_query + 4u * quarter + i;
+        let token = id / group;
+        if (token >= run.tokens) { continue; }
+        var sum = 0.0;
+        for (var p = 0u; p < 8u; p++) { sum += total[(4u * quarter + i) * 8u + p]; }
+        for (var s = 0u; s < steps; s++) {
+            let quad = lane + 32u * s;
+            if (quad < quads) { write_quad(token * heads + kv_head * group + id % group, quad, sums[i * steps + s] / sum); }
+        }
+    }
+}

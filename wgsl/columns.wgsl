@@ -1,0 +1,29 @@
+// Reading columns of f32 activations, x, by quads of 4 and chunks of 32; past k there are zeros. VEC4: columns begin at
+// multiples of 4 elements, and k is one. The file that includes this declares x (array<vec4<f32>> or array<f32>), k and Quads.
+
+fn load_quad(column: u32, quad: u32) -> vec4<f32> {
+    if (k % 32u != 0u && 4u * quad >= k) { return vec4<f32>(0.0); }
+#if VEC4
+    return x[column / 4u + quad];
+#else
+    let at = column + 4u * quad;
+    if (k % 4u == 0u || 4u * quad + 3u < k) { return vec4<f32>(x[at], x[at + 1u], x[at + 2u], x[at + 3u]); }
+    var v = vec4<f32>(x[at], 0.0, 0.0, 0.0);
+    if (4u * quad + 1u < k) { v.y = x[at + 1u]; }
+    if (4u * quad + 2u < k) { v.z = x[at + 2u]; }
+    return v;
+#endif
+}
+
+fn load_chunk(column: u32, chunk: u32) -> Quads {
+    let q = 8u * chunk;
+    return Quads(load_quad(column, q), load_quad(column, q + 1u), load_quad(column, q + 2u), load_quad(column, q + 3u),
+                 load_quad(column, q + 4u), load_quad(column, q + 5u), load_quad(column, q + 6u), load_quad(column, q + 7u));
+}
+
+// Σ of the chunk's two halves.
+fn half_sums(v: Quads) -> vec2<f32> {
+    let low  = v.a + v.b + v.c + v.d;
+    let high = v.e + v.f + v.g + v.h;
+    return vec2<f32>(low.x + low.y + low.z + low.w, high.x + high.y + high.z + high.w);
+}

@@ -1,0 +1,84 @@
+// One value from one or two: out[t, r, i] = f(a[t, r, i], b[t, r, i]).
+//
+//   KIND add      a + b
+//        scale    a · factor
+//        geglu    gelu(a) · b,  gelu(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
+//        softcap  factor · tanh(a / factor)
+//        select   a of token rows[t]: the tokens whose outputs are wanted
+//
+//   a, b  f32, views: unit i of row r of token t at offset + t · token_stride + r · row_stride + i
+//   out   f32 [tokens, rows, n]     n, offsets and strides in units (unit.wgsl)
+//   SHARED: a and b are views of one value, which is bound once
+//   dispatch (n / 256 rounded up, rows, tokens)
+
+#include "run.wgsl"
+#include "unit.wgsl"
+
+override n:              u32;
+override a_offset:       u32;
+override a_row_stride:   u32;
+override a_token_stride: u32;
+override b_offset:       u32 = 0u;
+override b_row_stride:   u32 = 0u;
+override b_token_stride: u32 = 0u;
+override factor:         f32 = 1.0;
+
+@group(0) @binding(0) var<storage, read_write> a:    array<unit>;
+@group(0) @binding(1) var<storage, read_write> out:  array<unit>;
+@group(0) @binding(2) var<storage, read>       run:  Run;
+#if KIND == select
+@group(0) @binding(3) var<storage, read>       rows: array<u32>;
+#elif TWO
+@group(0) @binding(3) var<storage, read_write> b:    array<unit>;
+#endif
+
+#if KIND == geglu
+// x/2 · (1 + tanh u) = x / (1 + e^(-2u)), which loses no digits and needs no tanh; beyond e^80 the quotient is as good as 0.
+fn gelu(x: unit) -> unit {
+    let u = 0.7978845608 * x * (1.0 + 0.044715 * x * x);
+    return x / (1.0 + exp(min(-2.0 * u, unit(80.0))));
+}
+#endif
+
+#if KIND == softcap
+// (1 − e) / (1 + e) with e = e^(-2|y|); near 0, where that loses digits, the series.
+fn precise_tanh(y: unit) -> unit {
+    let e = exp(max(-2.0 * abs(y), unit(-80.0)));
+    let square = y * y;
+    let series = y * (1.0 + square * (-1.0 / 3.0 + square * (2.0 / 15.0 + square * (-17.0 / 315.0 + square * (62.0 / 2835.0)))));
+    return select(sign(y) * (1.0 - e) / (1.0 + e), series, abs(y) < unit(0.2));
+}
+#endif
+
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    let i = at.x;
+    let row = at.y;
+    let token = at.z;
+    if (i >= n || token >= run.${COUNT}) { return; }
+#if KIND == select
+    let x = a[a_offset + rows[token] * a_token_stride + row * a_row_stride + i];
+#else
+    let x = a[a_offset + token * a_token_stride + row * a_row_stride + i];
+#endif
+#if TWO
+    let y_at = b_offset + token * b_token_stride + row * b_row_stride + i;
+#if SHARED
+    let y = a[y_at];
+#else
+    let y = b[y_at];
+#endif
+#endif
+    let to = (token * groups.y + row) * n + i;
+#if KIND == add
+    out[to] = x + y;
+#elif KIND == scale
+    out[to] = x * factor;
+#elif KIND == geglu
+    out[to] = gelu(x) * y;
+#elif KIND == softcap
+    out[to] = factor * precise_tanh(x / factor);
+#else
+    out[to] = x;
+#endif
+}

@@ -1,0 +1,43 @@
+// Embedding: y[t, i] = factor · table[ids[t], i].
+//
+//   weights  one tile of the table: `rows` rows of k from first_row on (weights.wgsl)
+//   y        f32, token t at y_offset + t · y_token_stride
+//   ids      u32 [tokens]; those of other tiles are left alone, so one dispatch for each tile fills every token
+//   dispatch (4 · chunks of a row / 64, tokens), one thread for 8 values
+
+#include "weights.wgsl"
+
+#include "run.wgsl"
+
+override k:              u32;
+override rows:           u32;
+override first_row:      u32 = 0u;
+override factor:         f32;
+override y_offset:       u32 = 0u;
+override y_token_stride: u32;
+
+@group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read>       ids: array<u32>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@group(0) @binding(3) var<storage, read>       run: Run;
+
+fn store_quad(token: u32, quad: u32, v: vec4<f32>) {
+    let at = y_offset + token * y_token_stride + 4u * quad;
+    for (var i = 0u; i < 4u; i++) {
+        if (4u * quad + i < k) { y[at + i] = factor * v[i]; }
+    }
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let chunks = (k + 31u) / 32u;
+    let chunk  = id.x / 4u;
+    let part   = id.x % 4u;
+    let token  = id.y;
+    if (chunk >= chunks || token >= run.tokens) { return; }
+    let row = ids[token] - first_row; // wraps around below it
+    if (row >= rows) { return; }
+    let two = pair_weights(row * chunks + chunk, part);
+    store_quad(token, 8u * chunk + part, two.low);
+    store_quad(token, 8u * chunk + part + 4u, two.high);
+}

@@ -1,0 +1,134 @@
+// Experts: which ones a token goes to, which tokens an expert gets, and their results together.
+//
+//   KIND route  logits f32, row t at a_offset + t · a_token_stride; scale f32 [experts], only with SCALE
+//               → routes u32 [tokens, 2 · used]: the ids of the `used` largest logits (equal ones: the lower id first), then the
+//               bits of their weights: p_e / Σ_used p · scale_e, p = softmax over all experts
+//               dispatch (1, tokens, 1)     experts ≤ 512, used ≤ 64
+//   KIND group  routes → groups u32: [experts + 1] begins, then the pairs (token · used + slot) by expert, each expert's in
+//               the order of the tokens     dispatch (1, 1, 1)
+//   KIND sum    out[t] = Σ_e weight_e · a[t, e]: a f32, a view as in elementwise.wgsl with a row per slot; out f32 [tokens, n]
+//               dispatch (n / 64 rounded up, tokens, 1)     n, offset and strides in units (unit.wgsl)
+//
+// Routes are words, never f32: as numbers the ids would be so small that a GPU may take them for zero.
+
+#include "run.wgsl"
+
+override used: u32;
+@group(0) @binding(2) var<storage, read> run: Run;
+
+#if KIND == route
+override a_offset:       u32;
+override a_token_stride: u32;
+override experts: u32;
+const threads = 128u;
+const most_experts = 512u;
+const most_used = 64u;
+
+@group(0) @binding(0) var<storage, read_write> a:      array<f32>;
+@group(0) @binding(1) var<storage, read_write> routes: array<u32>;
+#if SCALE
+@group(0) @binding(3) var<storage, read>       scale:  array<f32>;
+#endif
+
+var<workgroup> logit:  array<f32, most_experts>;
+var<workgroup> chosen: array<u32, most_used>;
+
+@compute @workgroup_size(threads)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let token = group.y;
+    if (token >= run.tokens) { return; }
+    for (var x = thread; x < experts; x += threads) { logit[x] = a[a_offset + token * a_token_stride + x]; }
+    if (thread < used) { chosen[thread] = thread; } // what is not a number has no rank: the ids stay valid
+    workgroupBarrier();
+
+    // an expert's place: how many are before it
+    for (var x = thread; x < experts; x += threads) {
+        var place = 0u;
+        for (var other = 0u; other < experts; other++) {
+            place += select(0u, 1u, logit[other] > logit[x] || (logit[other] == logit[x] && other < x));
+        }
+        if (place < used) { chosen[place] = x; }
+    }
+    workgroupBarrier();
+
+    if (thread >= used) { return; }
+    let most = logit[chosen[0]];
+    var sum = 0.0;
+    for (var i = 0u; i < used; i++) { sum += exp(logit[chosen[i]] - most); }
+    let id = chosen[thread];
+    var weight = exp(logit[id] - most) / sum;
+#if SCALE
+    weight *= scale[id];
+#endif
+    routes[token * 2u * used + thread] = id;
+    routes[token * 2u * used + used + thread] = bitcast<u32>(weight);
+}
+#elif KIND == group
+override experts: u32;
+const threads = 256u;
+const most_experts = 512u;
+const staged = 1024u; // pairs at a time
+
+@group(0) @binding(0) var<storage, read_write> routes: array<u32>;
+@group(0) @binding(1) var<storage, read_write> groups: array<u32>;
+
+var<workgroup> count: array<atomic<u32>, most_experts>;
+var<workgroup> next:  array<u32, most_experts>; // where an expert's next pair goes
+var<workgroup> expert: array<u32, staged>;
+
+@compute @workgroup_size(threads)
+fn main(@builtin(local_invocation_index) thread: u32) {
+    let pairs = run.tokens * used;
+    for (var x = thread; x < experts; x += threads) { atomicStore(&count[x], 0u); }
+    workgroupBarrier();
+    for (var i = thread; i < pairs; i += threads) { atomicAdd(&count[routes[i / used * 2u * used + i % used]], 1u); }
+    workgroupBarrier();
+    for (var x = thread; x <= experts; x += threads) {
+        var begin = 0u;
+        for (var other = 0u; other < x; other++) { begin += atomicLoad(&count[other]); }
+        groups[x] = begin;
+        if (x < experts) { next[x] = begin; }
+    }
+    // each expert looks for its pairs: so they stay in order
+    for (var source = 0u; source < pairs; source += staged) {
+        workgroupBarrier();
+        let here = min(staged, pairs - source);
+        for (var i = thread; i < here; i += threads) {
+            let pair = source + i;
+            expert[i] = routes[pair / used * 2u * used + pair % used];
+        }
+        workgroupBarrier();
+        for (var x = thread; x < experts; x += threads) {
+            var to = next[x];
+            for (var i = 0u; i < here; i++) {
+                if (expert[i] == x) {
+                    groups[experts + 1u + to] = source + i;
+                    to += 1u;
+                }
+            }
+            next[x] = to;
+        }
+    }
+}
+#else
+#include "unit.wgsl"
+override n:              u32;
+override a_offset:       u32;
+override a_row_stride:   u32;
+override a_token_stride: u32;
+
+@group(0) @binding(0) var<storage, read_write> a:      array<unit>;
+@group(0) @binding(1) var<storage, read_write> out:    array<unit>;
+@group(0) @binding(3) var<storage, read_write> routes: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) at: vec3<u32>) {
+    if (at.x >= n || at.y >= run.tokens) { return; }
+    let source = a_offset + at.y * a_token_stride + at.x;
+    var sum = unit();
+    for (var i = 0u; i < used; i++) {
+        sum += bitcast<f32>(routes[at.y * 2u * used + used + i]) * a[source + i * a_row_stride];
+    }
+    out[at.y * n + at.x] = sum;
+}
+#endif

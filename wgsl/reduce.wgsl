@@ -1,0 +1,26 @@
+// One number from all threads of a workgroup (`threads` of them): include in kernels that declare that constant.
+//
+// Every thread must call in uniform control flow, and gets the result. With subgroups one barrier, otherwise a tree. The
+// threads of a subgroup are taken to be neighbours: thread / subgroup_size numbers the subgroups.
+
+var<workgroup> reduce_partial: array<f32, threads>;
+
+#if SUBGROUPS
+fn workgroup_sum(value: f32, thread: u32, subgroup_size: u32) -> f32 {
+    reduce_partial[thread / subgroup_size] = subgroupAdd(value);
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var i = 0u; i < (threads + subgroup_size - 1u) / subgroup_size; i++) { sum += reduce_partial[i]; }
+    return sum;
+}
+#else
+fn workgroup_sum(value: f32, thread: u32, subgroup_size: u32) -> f32 {
+    reduce_partial[thread] = value;
+    for (var half = threads / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (thread < half) { reduce_partial[thread] += reduce_partial[thread + half]; }
+    }
+    workgroupBarrier();
+    return reduce_partial[0];
+}
+#endif

@@ -1,0 +1,84 @@
+// Rotary positions.
+//
+//   KIND table   out[t] = the cosines, then the sines, of the angles position · frequencies[j]
+//                  frequencies  f32 [pairs]     out  f32 [tokens, 2 · pairs]
+//                  dispatch (pairs / 64 rounded up, tokens, 1)
+//   KIND rotate  (x_j, x_{j+pairs}) → (x_j cos − x_{j+pairs} sin, x_{j+pairs} cos + x_j sin) for each row of a
+//                  a      f32, a view: unit i of row r of token t at a_offset + t · a_token_stride + r · a_row_stride + i
+//                  table  f32 [tokens, 2 · pairs], as above     out  f32 [tokens, rows, 2 · pairs]
+//                  dispatch (rows · pairs / 64 rounded up, tokens, 1)     pairs, offsets and strides in units (unit.wgsl)
+
+#include "run.wgsl"
+
+override pairs: u32;
+const threads = 64u;
+
+#if KIND == table
+#include "wide.wgsl"
+
+@group(0) @binding(0) var<storage, read>       frequencies: array<f32>;
+@group(0) @binding(1) var<storage, read_write> out:         array<f32>;
+@group(0) @binding(2) var<storage, read>       run:         Run;
+
+// Cosine and sine of an angle of up to 2^24. WGSL promises nothing useful of its own sin and cos beyond π, so the turns are
+// taken off in whole numbers: the angle is m · 2^-s, and 1/2π is known to 96 bits.
+fn cosine_sine(angle: f32) -> vec2<f32> {
+    let bits = bitcast<u32>(angle) & 0x7fffffffu;
+    var quarter = 0u;
+    var rest = abs(angle);
+    if (bits >= 0x3f000000u) { // from ½ on; below, it is the rest already
+        let m = (bits & 0x7fffffu) | 0x800000u;
+        let s = clamp(150u - (bits >> 23u), 1u, 31u);
+        let low = wide_product(m, 0x7f09d5f4u);
+        let middle = wide_add(wide_product(m, 0x9391054au), vec2<u32>(low.y, 0u));
+        let high = wide_add(wide_product(m, 0x28be60dbu), vec2<u32>(middle.y, 0u));
+        // the point stands before high.x; shifted by s, the whole turns are gone and this is left
+        let turn = (high.y << (32u - s)) | (high.x >> s);
+        let finer = (high.x << (32u - s)) | (middle.x >> s);
+        quarter = (turn + 0x20000000u) >> 30u;
+        rest = (f32(bitcast<i32>(turn - (quarter << 30u))) + f32(finer) * 0x1p-32f) * (6.283185307179586 * 0x1p-32f);
+    }
+    // |rest| ≤ π/4: the series
+    let q = rest * rest;
+    let cosine = 1.0 + q * (-0.5 + q * (1.0 / 24.0 + q * (-1.0 / 720.0 + q * (1.0 / 40320.0 - q * (1.0 / 3628800.0)))));
+    let sine = rest * (1.0 + q * (-1.0 / 6.0 + q * (1.0 / 120.0 + q * (-1.0 / 5040.0 + q * (1.0 / 362880.0)))));
+    var result = vec2<f32>(cosine, sine);
+    if ((quarter & 1u) == 1u) { result = vec2<f32>(-sine, cosine); }
+    if ((quarter & 2u) == 2u) { result = -result; }
+    return vec2<f32>(result.x, select(result.y, -result.y, angle < 0.0));
+}
+
+@compute @workgroup_size(threads)
+fn main(@builtin(global_invocation_id) at: vec3<u32>) {
+    if (at.x >= pairs || at.y >= run.tokens) { return; }
+    let turned = cosine_sine(f32(run.start + at.y) * frequencies[at.x]);
+    out[at.y * 2u * pairs + at.x]         = turned.x;
+    out[at.y * 2u * pairs + pairs + at.x] = turned.y;
+}
+#else
+#include "unit.wgsl"
+
+override rows:           u32;
+override a_offset:       u32;
+override a_row_stride:   u32;
+override a_token_stride: u32;
+
+@group(0) @binding(0) var<storage, read_write> a:     array<unit>;
+@group(0) @binding(1) var<storage, read_write> out:   array<unit>;
+@group(0) @binding(2) var<storage, read>       run:   Run;
+@group(0) @binding(3) var<storage, read_write> table: array<unit>;
+
+@compute @workgroup_size(threads)
+fn main(@builtin(global_invocation_id) at: vec3<u32>) {
+    let token = at.y;
+    let row = at.x / pairs;
+    let j = at.x % pairs;
+    if (row >= rows || token >= run.${COUNT}) { return; }
+    let source = a_offset + token * a_token_stride + row * a_row_stride + j;
+    let to = (token * rows + row) * 2u * pairs + j;
+    let cosine = table[token * 2u * pairs + j];
+    let sine = table[token * 2u * pairs + pairs + j];
+    out[to]         = a[source] * cosine - a[source + pairs] * sine;
+    out[to + pairs] = a[source + pairs] * cosine + a[source] * sine;
+}
+#endif

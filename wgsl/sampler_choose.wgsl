@@ -1,0 +1,144 @@
+// The stage choose of sampler.wgsl: the cuts, each a border, and the draw.
+
+// The sum of the survivors' weights.
+fn sum_of(scale: vec2<u32>, thread: u32) -> vec2<u32> {
+    workgroupBarrier();
+    if (thread == 0u) {
+        atomicStore(&total_low, 0u);
+        atomicStore(&total_high, 0u);
+    }
+    workgroupBarrier();
+    var sum = vec2<u32>();
+    for (var i = thread; i < item_count; i += threads) {
+        let it = item(i);
+        if (it.survives) { sum = wide_add(sum, vec2<u32>(item_weight(it, scale), 0u)); }
+    }
+    return add_up(sum);
+}
+
+// The sum over the threads, of what is zeroed already.
+fn add_up(mine: vec2<u32>) -> vec2<u32> {
+    let old = atomicAdd(&total_low, mine.x);
+    atomicAdd(&total_high, mine.y + select(0u, 1u, old + mine.x < old));
+    workgroupBarrier();
+    return vec2<u32>(atomicLoad(&total_low), atomicLoad(&total_high));
+}
+
+// M = Σ v·D / Σ v, v = weight / 16, D counted from the nearest.
+fn mean_distance(thread: u32) -> u32 {
+    workgroupBarrier();
+    if (thread == 0u) {
+        atomicStore(&total_low, 0u);
+        atomicStore(&total_high, 0u);
+    }
+    workgroupBarrier();
+    var moment = vec2<u32>();
+    var mass = vec2<u32>();
+    for (var i = thread; i < item_count; i += threads) {
+        let it = item(i);
+        if (!it.survives) { continue; }
+        let v = weight_of(it.distance - nearest, settings.one) >> 4u;
+        moment = wide_add(moment, wide_product(v, it.distance - nearest));
+        mass = wide_add(mass, vec2<u32>(v, 0u));
+    }
+    let moments = add_up(moment);
+    workgroupBarrier();
+    if (thread == 0u) {
+        atomicStore(&total_low, 0u);
+        atomicStore(&total_high, 0u);
+    }
+    workgroupBarrier();
+    let masses = add_up(mass);
+    if ((masses.x | masses.y) == 0u) { return nearest; }
+    return nearest + wide_quotient(moments, masses);
+}
+
+// The typical cut may take away the nearest: then weights are counted from the nearest that is left.
+fn find_nearest(thread: u32) -> u32 {
+    workgroupBarrier();
+    if (thread == 0u) { atomicStore(&least, 0xffffffffu); }
+    workgroupBarrier();
+    for (var i = thread; i < item_count; i += threads) {
+        let it = item(i);
+        if (it.survives) { atomicMin(&least, it.distance); }
+    }
+    workgroupBarrier();
+    return atomicLoad(&least);
+}
+
+fn nearer(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(b, a, vec2<bool>(a.x < b.x || (a.x == b.x && a.y < b.y))); }
+
+fn wide_least(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(b, a, vec2<bool>(wide_less(a, b))); }
+
+// The cuts and the draw. `far` are the weights of those that are left out, at temperature 1 and at the draw's. Returns the
+// token, and 1 if the answer depends on which those are: then it is none.
+fn choose(far: vec4<u32>, thread: u32) -> vec2<u32> {
+    reach = vec2<u32>(0xffffffffu);
+    deviant = reach;
+    mean = 0u;
+    nearest = 0u;
+    var far_one = far.xy;
+    var far_warm = far.zw;
+    var missed = 0u;
+    if (settings.top_k > 0u) {
+        let alive = sum_of(vec2<u32>(), thread);
+        reach = find_border(false, vec2<u32>(), vec2<u32>(min(settings.top_k, alive.x), 0u), thread);
+    }
+    if (settings.typical == 1u) {
+        if (any(far != vec4<u32>())) { missed = 1u; }
+        let sum = sum_of(settings.one, thread);
+        mean = mean_distance(thread);
+        deviant = find_border(true, settings.one, share_of(settings.typical_p, sum), thread);
+        nearest = find_nearest(thread);
+    }
+    if (settings.top == 1u) {
+        let sum = sum_of(settings.one, thread);
+        let share = share_of(settings.top_p, wide_add(sum, far_one));
+        if (wide_less(sum, share)) { missed = 1u; }
+        reach = nearer(find_border(false, settings.one, wide_least(share, sum), thread), reach);
+        far_warm = vec2<u32>(); // behind the border
+    }
+    if (settings.reach <= 0xffffffffu - nearest) {
+        reach = nearer(vec2<u32>(settings.reach + nearest, 0xffffffffu), reach);
+        if (reach.x <= header.farthest) { far_warm = vec2<u32>(); }
+        else if (settings.reach != 0xffffffffu && any(far_warm != vec2<u32>())) { missed = 1u; }
+    }
+    let sum = sum_of(settings.temperature, thread);
+    let random = philox(state.draws, settings.seed);
+    let end = wide_add(wide_multiply_high(random, wide_add(sum, far_warm)), vec2<u32>(1u, 0u));
+    if (wide_less(sum, end)) { missed = 1u; }
+    return vec2<u32>(find_border(false, settings.temperature, wide_least(end, sum), thread).y, missed);
+}
+
+var<workgroup> again: u32;
+
+@compute @workgroup_size(threads)
+fn main(@builtin(local_invocation_index) thread: u32) {
+    if (thread == 0u) {
+        let count = atomicLoad(&header.count);
+        item_count = select(0u, count, header.status == drawn);
+        first_digit = first_digit_of(atomicLoad(&header.widest));
+        again = select(0u, 1u, count > capacity);
+    }
+    workgroupBarrier();
+    best_of_all = header.best;
+    if (workgroupUniformLoad(&item_count) == 0u) {
+        if (thread == 0u) { finish(0u, header.status); }
+        return;
+    }
+    var token = 0u;
+    if (workgroupUniformLoad(&again) == 0u) {
+        let far = vec4<u32>(atomicLoad(&header.far[0]), atomicLoad(&header.far[1]), atomicLoad(&header.far[2]),
+                            atomicLoad(&header.far[3]));
+        let chosen = choose(far, thread);
+        token = chosen.x;
+        if (thread == 0u) { again = chosen.y; }
+    }
+    if (workgroupUniformLoad(&again) == 1u) {
+        whole = true;
+        if (thread == 0u) { item_count = n; }
+        token = choose(vec4<u32>(), thread).x;
+    }
+    storageBarrier(); // finish writes what all threads have read
+    if (thread == 0u) { finish(token, drawn); }
+}

@@ -1,0 +1,12 @@
+// What a thread of a row-wise kernel works on: four values where every length, offset and stride is a multiple of four
+// (WIDE), one otherwise. Overrides of such kernels count in units.
+
+#if WIDE
+alias unit = vec4<f32>;
+const unit_values = 4u;
+fn square(x: unit) -> f32 { return dot(x, x); }
+#else
+alias unit = f32;
+const unit_values = 1u;
+fn square(x: unit) -> f32 { return x * x; }
+#endif
