@@ -50,20 +50,20 @@ extern "C" {
 
 /* Numbers are part of the ABI: new ones are added at the end, none is reused. */
 typedef enum {
-    GM_OK           = 0,
-    GM_AGAIN        = 1,  /* more work to do: repeat the call with the same arguments */
-    GM_DONE         = 2,  /* end of turn, stop string, or the token limit */
-    GM_BAD_FILE     = 10, /* the model file contradicts itself or is cut off */
-    GM_UNSUPPORTED  = 11, /* well-formed, but this build cannot run it */
+    GM_OK = 0,
+    GM_AGAIN = 1,        /* more work to do: repeat the call with the same arguments */
+    GM_DONE = 2,         /* end of turn, stop string, or the token limit */
+    GM_BAD_FILE = 10,    /* the model file contradicts itself or is cut off */
+    GM_UNSUPPORTED = 11, /* well-formed, but this build cannot run it */
     GM_BAD_ARGUMENT = 12,
-    GM_NOT_FOUND    = 13,
-    GM_IO           = 14,
-    GM_NO_MEMORY    = 20,
-    GM_DEVICE_LOST  = 21, /* reopen the engine; sessions can be restored from their snapshots */
+    GM_NOT_FOUND = 13,
+    GM_IO = 14,
+    GM_NO_MEMORY = 20,
+    GM_DEVICE_LOST = 21,  /* reopen the engine; sessions can be restored from their snapshots */
     GM_CONTEXT_FULL = 22, /* the session holds as many tokens as it may */
-    GM_NO_DEVICE    = 23,
-    GM_CANCELLED    = 30,
-    GM_BUSY         = 31,
+    GM_NO_DEVICE = 23,
+    GM_CANCELLED = 30,
+    GM_BUSY = 31,
 } gm_status;
 
 /* "GM_BAD_FILE" and so on; "unknown status" for a number that is none. */
@@ -78,21 +78,21 @@ typedef struct gm_reply   gm_reply;
 typedef enum { GM_BACKEND_AUTO = 0, GM_BACKEND_CPU = 1, GM_BACKEND_GPU = 2 } gm_backend;
 
 typedef struct {
-    const char *model;      /* a path, an Ollama name such as "gemma4:e2b", or "box" */
-    const void *data;       /* or the bytes of a GGUF file, which must outlive the engine */
+    const char *model; /* a path, an Ollama name such as "gemma4:e2b", or "box" */
+    const void *data;  /* or the bytes of a GGUF file, which must outlive the engine */
     size_t      data_size;
     gm_backend  backend;
-    uint32_t    threads;    /* CPU threads; 0: the physical cores */
-    bool        precise;    /* f32 activations, f32 keys and values, f32 sums: slower, exact against the reference */
-    const char *cpu;        /* instruction set: "scalar", "avx2", "avx512", "neon"; NULL: the best that is there */
-    uint32_t    gpu;        /* 1 + its number in `gemmule devices`; 0: the fastest */
+    uint32_t    threads;     /* CPU threads; 0: the physical cores */
+    bool        precise;     /* f32 activations, f32 keys and values, f32 sums: slower, exact against the reference */
+    const char *cpu;         /* instruction set: "scalar", "avx2", "avx512", "neon"; NULL: the best that is there */
+    uint32_t    gpu;         /* 1 + its number in `gemmule devices`; 0: the fastest */
     const char *gpu_disable; /* GPU features not to use, such as "subgroups,dot4,f16" */
 } gm_engine_options;
 
 typedef struct {
-    const char *name;         /* general.name of the file, or "" */
-    const char *architecture; /* "gemma4" */
-    const char *device;       /* "cpu (avx512, 2 threads)" */
+    const char *name;                               /* general.name of the file, or "" */
+    const char *architecture;                       /* "gemma4" */
+    const char *device;                             /* "cpu (avx512, 2 threads)" */
     uint32_t    layers, width, vocabulary, context; /* context: the most that the model was made for */
     uint64_t    parameters;
     uint64_t    file_bytes;
@@ -107,8 +107,8 @@ GM_API void      gm_engine_get_info(const gm_engine *engine, gm_engine_info *out
 
 /* Writes at most `capacity` ids and returns how many there are in `*count` (call with capacity 0 to ask). Special tokens
  * such as <|turn> are recognised only if `parse_special`: leave it off for text that you did not write. No BOS is added. */
-GM_API gm_status gm_tokenize(const gm_engine *engine, const char *text, size_t length, bool parse_special,
-                             int32_t *ids, size_t capacity, size_t *count, char *why, size_t why_size);
+GM_API gm_status gm_tokenize(const gm_engine *engine, const char *text, size_t length, bool parse_special, int32_t *ids,
+                             size_t capacity, size_t *count, char *why, size_t why_size);
 
 /* The bytes of one token, with spaces as spaces; special tokens by their name. Valid while the engine lives. Byte tokens
  * give one byte, which alone may not be UTF-8. */
@@ -119,11 +119,12 @@ GM_API gm_status gm_token_text(const gm_engine *engine, int32_t id, const char *
 typedef enum { GM_KV_DEFAULT = 0, GM_KV_F16 = 1, GM_KV_F32 = 2, GM_KV_Q8_0 = 3 } gm_kv_type;
 
 typedef struct {
-    uint32_t   context; /* most tokens held; 0: the model's, at most 8192. Memory grows with use, not with this number */
-    gm_kv_type kv;      /* f16, or f32 on a precise engine */
+    uint32_t context; /* most tokens held; 0: the model's, at most 8192. Memory grows with use, not with this number */
+    gm_kv_type kv;    /* f16, or f32 on a precise engine */
 } gm_session_options;
 
-GM_API gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, gm_session **out, char *why, size_t why_size);
+GM_API gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, gm_session **out, char *why,
+                                size_t why_size);
 GM_API void      gm_session_free(gm_session *session);
 
 /* The tokens that the session holds; valid until the next call on the session. */
@@ -152,8 +153,10 @@ GM_API gm_status gm_session_fork(const gm_session *session, gm_session **out, ch
  * nothing. A file is written beside the target and renamed, so a failure leaves the old one. */
 GM_API gm_status gm_session_save(const gm_session *session, const char *path, char *why, size_t why_size);
 GM_API gm_status gm_session_restore(gm_session *session, const char *path, char *why, size_t why_size);
-GM_API gm_status gm_session_save_buffer(const gm_session *session, void **data, size_t *size, char *why, size_t why_size);
-GM_API gm_status gm_session_restore_buffer(gm_session *session, const void *data, size_t size, char *why, size_t why_size);
+GM_API gm_status gm_session_save_buffer(const gm_session *session, void **data, size_t *size, char *why,
+                                        size_t why_size);
+GM_API gm_status gm_session_restore_buffer(gm_session *session, const void *data, size_t size, char *why,
+                                           size_t why_size);
 GM_API void      gm_free(void *data);
 
 /* The call that is running, or the next one, returns GM_CANCELLED soon. From any thread. */
@@ -168,16 +171,16 @@ typedef struct {
 
 /* Start from gm_sampling_default: the file's or Ollama's parameters (Gemma 4: temperature 1, top_k 64, top_p 0.95). */
 typedef struct {
-    float    temperature;        /* 0: greedy */
-    int32_t  top_k;              /* 0: all */
-    float    top_p, min_p;       /* 1 and 0: off */
-    float    typical_p;          /* 1: off */
-    float    repetition_penalty; /* 1: off; over the last `penalty_window` tokens */
-    float    presence_penalty, frequency_penalty; /* 0: off */
-    uint32_t penalty_window;     /* 0: off */
-    uint64_t seed;               /* same seed and logits: same token on every backend */
+    float                temperature;                         /* 0: greedy */
+    int32_t              top_k;                               /* 0: all */
+    float                top_p, min_p;                        /* 1 and 0: off */
+    float                typical_p;                           /* 1: off */
+    float                repetition_penalty;                  /* 1: off; over the last `penalty_window` tokens */
+    float                presence_penalty, frequency_penalty; /* 0: off */
+    uint32_t             penalty_window;                      /* 0: off */
+    uint64_t             seed;                                /* same seed and logits: same token on every backend */
     const gm_logit_bias *bias;
-    size_t   bias_count;
+    size_t               bias_count;
 } gm_sampling;
 
 GM_API void gm_sampling_default(const gm_engine *engine, gm_sampling *out);
@@ -194,7 +197,7 @@ GM_API gm_status gm_session_sample(gm_session *session, const gm_sampling *sampl
 /* ---- replies ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *role;         /* "system", "user", "assistant", "tool" */
+    const char *role; /* "system", "user", "assistant", "tool" */
     const char *content;
     const char *thinking;     /* assistant: kept only inside a running tool loop */
     const char *tool_calls;   /* assistant: JSON, [{"id": …, "function": {"name": …, "arguments": {…}}}] */
@@ -209,11 +212,16 @@ typedef struct {
     uint32_t           max_tokens; /* 0: as many as fit */
     const char *const *stop;       /* strings that end the answer; not part of it */
     size_t             stop_count;
-    uint32_t           logprobs;   /* with every piece, this many alternatives per token; at most 20 */
+    uint32_t           logprobs; /* with every piece, this many alternatives per token; at most 20 */
     bool               want_logprobs;
 } gm_reply_options;
 
-typedef enum { GM_PIECE_CONTENT = 0, GM_PIECE_THINKING = 1, GM_PIECE_TOOL_CALL = 2, GM_PIECE_PROGRESS = 3 } gm_piece_kind;
+typedef enum {
+    GM_PIECE_CONTENT = 0,
+    GM_PIECE_THINKING = 1,
+    GM_PIECE_TOOL_CALL = 2,
+    GM_PIECE_PROGRESS = 3
+} gm_piece_kind;
 
 /* A piece of the answer; valid until the next call on the reply. */
 typedef struct {
@@ -221,26 +229,32 @@ typedef struct {
     const char   *text; /* content or thinking: whole UTF-8 characters; tool call: JSON {"name": …, "arguments": {…}} */
     size_t        length;
     size_t        prompt_done, prompt_total; /* progress, while the prompt is computed */
-    const gm_token_logprob *logprobs; /* for each token of the piece: the chosen one, then the alternatives */
-    size_t        logprob_tokens;     /* rows of 1 + options.logprobs */
+    const gm_token_logprob *logprobs;        /* for each token of the piece: the chosen one, then the alternatives */
+    size_t                  logprob_tokens;  /* rows of 1 + options.logprobs */
 } gm_piece;
 
-typedef enum { GM_FINISH_NONE = 0, GM_FINISH_STOP = 1, GM_FINISH_LENGTH = 2, GM_FINISH_TOOL_CALLS = 3, GM_FINISH_CANCELLED = 4 } gm_finish;
+typedef enum {
+    GM_FINISH_NONE = 0,
+    GM_FINISH_STOP = 1,
+    GM_FINISH_LENGTH = 2,
+    GM_FINISH_TOOL_CALLS = 3,
+    GM_FINISH_CANCELLED = 4
+} gm_finish;
 
 typedef struct {
     gm_finish finish;
-    size_t    prompt_tokens, cached_tokens, reply_tokens; /* cached: of the prompt, those that the session already held */
-    double    prompt_seconds, reply_seconds;
+    size_t prompt_tokens, cached_tokens, reply_tokens; /* cached: of the prompt, those that the session already held */
+    double prompt_seconds, reply_seconds;
 } gm_reply_stats;
 
 /* Renders the conversation in Gemma 4's format, sets the session to it (what it already holds is reused) and gets ready to
  * answer. The messages are copied. Content is never read for special tokens. */
-GM_API gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t count, const gm_reply_options *options,
-                                gm_reply **out, char *why, size_t why_size);
+GM_API gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t count,
+                                const gm_reply_options *options, gm_reply **out, char *why, size_t why_size);
 
 /* Goes on from the given tokens instead of from messages; the output is not parsed. */
-GM_API gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size_t n, const gm_reply_options *options,
-                                       gm_reply **out, char *why, size_t why_size);
+GM_API gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size_t n,
+                                       const gm_reply_options *options, gm_reply **out, char *why, size_t why_size);
 
 /* GM_OK with a piece, GM_AGAIN, GM_DONE at the end, or an error. After GM_DONE and after a cancel the session holds the
  * prompt and the answer as far as it went. */
@@ -249,8 +263,8 @@ GM_API void      gm_reply_get_stats(const gm_reply *reply, gm_reply_stats *out);
 GM_API void      gm_reply_free(gm_reply *reply);
 
 /* The prompt that gm_reply_start would compute, as text; for looking, not for feeding back. To be given to gm_free. */
-GM_API gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t count, const gm_reply_options *options,
-                           char **text, char *why, size_t why_size);
+GM_API gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t count,
+                           const gm_reply_options *options, char **text, char *why, size_t why_size);
 
 #ifdef __cplusplus
 }

@@ -78,7 +78,8 @@ static inline bool model_file_sink(void *user, const void *data, size_t length) 
 }
 
 /* One tensor's info (data false) or its bytes (data true), under the edits. */
-static inline void copy_tensor(gguf_writer *w, const gguf *g, const gguf_tensor *t, const edit *edits, size_t count, bool data, error *e) {
+static inline void copy_tensor(gguf_writer *w, const gguf *g, const gguf_tensor *t, const edit *edits, size_t count,
+                               bool data, error *e) {
     char           name[200], other[200];
     const edit    *change = find_edit(edits, count, t->name, DROP_TENSOR, POISON_TENSOR);
     const uint8_t *bytes = gguf_tensor_data(g, t);
@@ -97,7 +98,8 @@ static inline void copy_tensor(gguf_writer *w, const gguf *g, const gguf_tensor 
         strcpy(other + (gate_up - name), "ffn_up_exps.weight");
         for (int up = 0; up < 2; up++) {
             if (!data) gguf_write_tensor(w, up ? other : name, t->type, t->dims, ne);
-            for (uint64_t x = 0; data && x < ne[2]; x++) gguf_writer_data(w, bytes + (2 * x + (uint64_t)up) * half, half, e);
+            for (uint64_t x = 0; data && x < ne[2]; x++)
+                gguf_writer_data(w, bytes + (2 * x + (uint64_t)up) * half, half, e);
         }
         return;
     }
@@ -137,7 +139,8 @@ static inline buffer model_file_edit(const char *path, const edit *edits, size_t
     for (size_t i = 0; i < count; i++) write_edit(w, &edits[i]);
     for (size_t i = 0; i < gguf_tensor_count(g); i++) copy_tensor(w, g, gguf_tensor_at(g, i), edits, count, false, &e);
     gguf_writer_head(w, model_file_sink, &out, &e);
-    for (size_t i = 0; i < gguf_tensor_count(g) && !e.status; i++) copy_tensor(w, g, gguf_tensor_at(g, i), edits, count, true, &e);
+    for (size_t i = 0; i < gguf_tensor_count(g) && !e.status; i++)
+        copy_tensor(w, g, gguf_tensor_at(g, i), edits, count, true, &e);
     if (!e.status) gguf_writer_end(w, &e);
     if (e.status) buffer_free(&out);
     gguf_writer_free(w);

@@ -654,7 +654,7 @@ terminal() {
             sleep 1
         done <<<"$input|"
         sleep 1
-    } | timeout 60 script -qec "$command" /dev/null >"$scratch/out" 2>&1
+    } | timeout 60 script -qec "exec $command" /dev/null >"$scratch/out" 2>&1
     code=$?
     out=$(tr -d '\r' <"$scratch/out")
 }

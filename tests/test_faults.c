@@ -28,18 +28,24 @@ static char why[400];
 
 /* Everything that a program does with the library, once; the first failure ends it. */
 static gm_status use_everything(const char *path) {
-    gm_engine  *engine = NULL;
-    gm_session *s = NULL, *twin = NULL;
-    gm_reply   *reply = NULL;
-    gm_piece    piece;
-    void       *snapshot = NULL;
-    char       *text = NULL;
-    size_t      size = 0, count;
-    int32_t     ids[600];
+    gm_engine             *engine = NULL;
+    gm_session            *s = NULL, *twin = NULL;
+    gm_reply              *reply = NULL;
+    gm_piece               piece;
+    void                  *snapshot = NULL;
+    char                  *text = NULL;
+    size_t                 size = 0, count;
+    int32_t                ids[600];
     const gm_message       hello[] = { { .role = "user", .content = "Hello" } };
     const char *const      stop[] = { "zzz" };
-    const gm_reply_options options = { .max_tokens = 5, .stop = stop, .stop_count = 1, .logprobs = 2, .think = true,
-                                       .tools = "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}}}]" };
+    const gm_reply_options options = { .max_tokens = 5,
+                                       .stop = stop,
+                                       .stop_count = 1,
+                                       .logprobs = 2,
+                                       .think = true,
+                                       .tools =
+                                           "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
+                                           "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}}}]" };
     for (size_t i = 0; i < 600; i++) ids[i] = 300 + (int32_t)(i % 100);
     gm_status status = gm_engine_open(&(gm_engine_options){ .model = path, .threads = 2 }, &engine, why, sizeof why);
     if (!status) status = gm_tokenize(engine, "some text", 9, false, ids, 600, &count, why, sizeof why);
@@ -72,7 +78,8 @@ static void test_running_out(const char *path) {
         *why = 0;
         const gm_status status = use_everything(path);
         /* A mark that finds no memory is done without; everything else says so. */
-        CHECK_MESSAGE(status == GM_NO_MEMORY || status == GM_DONE, "request %ld: %s: %s", fail_at, gm_status_name(status), why);
+        CHECK_MESSAGE(status == GM_NO_MEMORY || status == GM_DONE, "request %ld: %s: %s", fail_at,
+                      gm_status_name(status), why);
         CHECK_MESSAGE(status == GM_DONE || strstr(why, "memory"), "request %ld: %s", fail_at, why);
     }
     fail_at = -1;

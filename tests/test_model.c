@@ -6,16 +6,21 @@
 
 static char why[400];
 
-static const char dense[] = "tests/fixtures/tiny-dense.gguf", moe[] = "tests/fixtures/tiny-moe.gguf", small[] = "tests/fixtures/small-dense-Q4_K_M.gguf";
+static const char dense[] = "tests/fixtures/tiny-dense.gguf", moe[] = "tests/fixtures/tiny-moe.gguf",
+                  small[] = "tests/fixtures/small-dense-Q4_K_M.gguf";
 
 /* Opens the file and computes a few tokens. */
 static gm_status try_file(const void *data, size_t size, float *logits, size_t vocabulary) {
-    static const int32_t tokens[] = { 2, 301, 355, 412, 333, 300, 478, 390, 402, 311, 322, 345, 367, 378, 389, 401, 350, 360, 370, 380 };
+    static const int32_t tokens[] = { 2,   301, 355, 412, 333, 300, 478, 390, 402, 311,
+                                      322, 345, 367, 378, 389, 401, 350, 360, 370, 380 };
     gm_engine           *engine = NULL;
     gm_session          *s = NULL;
-    gm_status            status = gm_engine_open(&(gm_engine_options){ .data = data, .data_size = size, .threads = 1, .precise = true }, &engine, why, sizeof why);
+    gm_status            status =
+        gm_engine_open(&(gm_engine_options){ .data = data, .data_size = size, .threads = 1, .precise = true }, &engine,
+                       why, sizeof why);
     if (!status) status = gm_session_new(engine, NULL, &s, why, sizeof why);
-    while (!status && (status = gm_session_set(s, tokens, COUNT_OF(tokens), why, sizeof why)) == GM_AGAIN) status = GM_OK;
+    while (!status && (status = gm_session_set(s, tokens, COUNT_OF(tokens), why, sizeof why)) == GM_AGAIN)
+        status = GM_OK;
     if (!status && logits) memcpy(logits, gm_session_logits(s), vocabulary * sizeof *logits);
     gm_session_free(s);
     gm_engine_close(engine);
@@ -39,7 +44,10 @@ static void test_refusals(void) {
         { moe, { DROP_TENSOR, "blk.0.ffn_gate_inp.weight", 0, 0, 0 }, GM_BAD_FILE, "ffn_gate_inp" },
         { moe, { DROP_TENSOR, "blk.0.ffn_gate_up_exps.weight", 0, 0, 0 }, GM_BAD_FILE, "ffn_gate_exps" },
         { moe, { DROP_TENSOR, "blk.1.pre_ffw_norm_2.weight", 0, 0, 0 }, GM_BAD_FILE, "pre_ffw_norm_2" },
-        { dense, { RENAME_TENSOR, "blk.0.ffn_up.weight", 0, "blk.0.ffn_upp.weight", 0 }, GM_BAD_FILE, "blk.0.ffn_up.weight" },
+        { dense,
+          { RENAME_TENSOR, "blk.0.ffn_up.weight", 0, "blk.0.ffn_upp.weight", 0 },
+          GM_BAD_FILE,
+          "blk.0.ffn_up.weight" },
         { dense, { NARROW_TENSOR, "blk.0.ffn_down.weight", 0, 0, 0 }, GM_BAD_FILE, "[64, 64" },
         { dense, { NARROW_TENSOR, "blk.2.attn_q_norm.weight", 0, 0, 0 }, GM_BAD_FILE, "attn_q_norm" },
         { dense, { NARROW_TENSOR, "rope_freqs.weight", 0, 0, 0 }, GM_BAD_FILE, "rope_freqs" },
@@ -48,7 +56,10 @@ static void test_refusals(void) {
         { dense, { POISON_TENSOR, "token_embd.weight", 64, 0, 0 }, GM_BAD_FILE, "token_embd.weight" },
         { small, { POISON_TENSOR, "blk.0.ffn_gate.weight", 0, 0, 0 }, GM_BAD_FILE, "block 0" },
         { small, { POISON_TENSOR, "blk.0.ffn_gate.weight", 146, 0, 0 }, GM_BAD_FILE, "block 1" },
-        { dense, { POISON_TENSOR, "blk.0.attn_norm.weight", 2, 0, 0 }, GM_OK, NULL }, /* half of an f32: a large but finite number */
+        { dense,
+          { POISON_TENSOR, "blk.0.attn_norm.weight", 2, 0, 0 },
+          GM_OK,
+          NULL }, /* half of an f32: a large but finite number */
         { dense, { DROP_KEY, "gemma4.block_count", 0, 0, 0 }, GM_BAD_FILE, "gemma4.block_count" },
         { dense, { SET_U32, "gemma4.block_count", 0, 0, 0 }, GM_BAD_FILE, "gemma4.block_count" },
         { dense, { SET_U32, "gemma4.block_count", 7, 0, 0 }, GM_BAD_FILE, "" },
@@ -64,7 +75,10 @@ static void test_refusals(void) {
         { dense, { SET_U32, "gemma4.attention.shared_kv_layers", 5, 0, 0 }, GM_BAD_FILE, "full" },
         { dense, { SET_ARRAY, "gemma4.feed_forward_length", 128, 0, 5 }, GM_BAD_FILE, "feed_forward_length" },
         { dense, { SET_U32, "gemma4.feed_forward_length", 128, 0, 0 }, GM_BAD_FILE, "ffn_gate" },
-        { dense, { DROP_KEY, "gemma4.attention.sliding_window_pattern", 0, 0, 0 }, GM_BAD_FILE, "sliding_window_pattern" },
+        { dense,
+          { DROP_KEY, "gemma4.attention.sliding_window_pattern", 0, 0, 0 },
+          GM_BAD_FILE,
+          "sliding_window_pattern" },
         { dense, { SET_U32, "gemma4.attention.sliding_window", 0, 0, 0 }, GM_BAD_FILE, "sliding_window" },
         { moe, { SET_U32, "gemma4.expert_used_count", 9, 0, 0 }, GM_BAD_FILE, "expert_used_count" },
         { moe, { SET_U32, "gemma4.expert_used_count", 0, 0, 0 }, GM_BAD_FILE, "expert_used_count" },
@@ -81,7 +95,8 @@ static void test_refusals(void) {
         CHECK(file.length > 0);
         *why = 0;
         const gm_status status = try_file(file.data, file.length, NULL, 0);
-        CHECK_MESSAGE(status == cases[i].status && (!cases[i].says || strstr(why, cases[i].says)), "%s: %s", gm_status_name(status), why);
+        CHECK_MESSAGE(status == cases[i].status && (!cases[i].says || strstr(why, cases[i].says)), "%s: %s",
+                      gm_status_name(status), why);
         buffer_free(&file);
     }
 }
@@ -93,17 +108,27 @@ static void test_flavours(void) {
         edit        edits[2];
         const char *what;
     } cases[] = {
-        { dense, { { SET_ARRAY, "gemma4.attention.head_count_kv", 1, 0, 6 }, { SET_ARRAY, "gemma4.attention.head_count", 2, 0, 6 } }, "head counts as arrays" },
-        { moe, { { SET_ARRAY, "gemma4.feed_forward_length", 128, 0, 3 }, { EDIT_NONE, "", 0, 0, 0 } }, "feed forward length as an array" },
+        { dense,
+          { { SET_ARRAY, "gemma4.attention.head_count_kv", 1, 0, 6 },
+            { SET_ARRAY, "gemma4.attention.head_count", 2, 0, 6 } },
+          "head counts as arrays" },
+        { moe,
+          { { SET_ARRAY, "gemma4.feed_forward_length", 128, 0, 3 }, { EDIT_NONE, "", 0, 0, 0 } },
+          "feed forward length as an array" },
         { moe, { { SPLIT_EXPERTS, "", 0, 0, 0 }, { EDIT_NONE, "", 0, 0, 0 } }, "gate and up apart" },
         { dense, { { DROP_TENSOR, "rope_freqs.weight", 0, 0, 0 }, { EDIT_NONE, "", 0, 0, 0 } }, "no rope_freqs" },
-        { dense, { { SET_U32, "gemma4.attention.sliding_window_pattern", 3, 0, 0 }, { EDIT_NONE, "", 0, 0, 0 } }, "pattern as a number" },
-        { dense, { { SET_TEXT, "tokenizer.ggml.model", 0, "llama", 0 }, { SET_TEXT, "tokenizer.ggml.pre", 0, "gemma4", 0 } }, "the tokenizer called llama" },
+        { dense,
+          { { SET_U32, "gemma4.attention.sliding_window_pattern", 3, 0, 0 }, { EDIT_NONE, "", 0, 0, 0 } },
+          "pattern as a number" },
+        { dense,
+          { { SET_TEXT, "tokenizer.ggml.model", 0, "llama", 0 }, { SET_TEXT, "tokenizer.ggml.pre", 0, "gemma4", 0 } },
+          "the tokenizer called llama" },
     };
     float want[640], got[640];
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         TEST("flavour: %s", cases[i].what);
-        buffer plain = model_file_edit(cases[i].file, NULL, 0), other = model_file_edit(cases[i].file, cases[i].edits, 2);
+        buffer plain = model_file_edit(cases[i].file, NULL, 0),
+               other = model_file_edit(cases[i].file, cases[i].edits, 2);
         CHECK_MESSAGE(!try_file(plain.data, plain.length, want, 640), "%s", why);
         CHECK_MESSAGE(!try_file(other.data, other.length, got, 640), "%s", why);
         CHECK(!memcmp(want, got, sizeof want));
@@ -130,16 +155,21 @@ static void test_pieces(void) {
     gm_status  status;
     size_t     next = 0;
     CHECK(!source_pieces(file.length, &from, &e) && !gguf_new(from, &g, &e));
-    while ((status = gguf_step(g, &e)) == GM_AGAIN) CHECK(!answer(gguf_waiting_source(g), (const uint8_t *)file.data, &e));
+    while ((status = gguf_step(g, &e)) == GM_AGAIN)
+        CHECK(!answer(gguf_waiting_source(g), (const uint8_t *)file.data, &e));
     CHECK_MESSAGE(!status, "%s", e.why);
-    while ((status = model_fetch(g, &next, &waiting, &e)) == GM_AGAIN) CHECK(!answer(waiting, (const uint8_t *)file.data, &e));
+    while ((status = model_fetch(g, &next, &waiting, &e)) == GM_AGAIN)
+        CHECK(!answer(waiting, (const uint8_t *)file.data, &e));
     CHECK_MESSAGE(!status, "%s", e.why);
-    CHECK_MESSAGE(!engine_open_file(g, &(gm_engine_options){ .threads = 1, .precise = true }, &(engine_origin){ 0 }, &engine, &e), "%s", e.why);
+    CHECK_MESSAGE(
+        !engine_open_file(g, &(gm_engine_options){ .threads = 1, .precise = true }, &(engine_origin){ 0 }, &engine, &e),
+        "%s", e.why);
     if (engine) {
         float       want[640];
         gm_session *s = NULL;
         CHECK(!gm_session_new(engine, NULL, &s, why, sizeof why));
-        static const int32_t tokens[] = { 2, 301, 355, 412, 333, 300, 478, 390, 402, 311, 322, 345, 367, 378, 389, 401, 350, 360, 370, 380 };
+        static const int32_t tokens[] = { 2,   301, 355, 412, 333, 300, 478, 390, 402, 311,
+                                          322, 345, 367, 378, 389, 401, 350, 360, 370, 380 };
         while (gm_session_set(s, tokens, COUNT_OF(tokens), why, sizeof why) == GM_AGAIN) {}
         CHECK(!try_file(file.data, file.length, want, 640));
         CHECK(gm_session_logits(s) && !memcmp(gm_session_logits(s), want, sizeof want));

@@ -52,7 +52,8 @@ typedef struct {
     float         *result; /* of the last run */
 } op_case;
 
-static tensor *weight(op_case *c, const char *name, quant_type type, uint64_t n0, uint64_t n1, uint64_t n2, const void *data) {
+static tensor *weight(op_case *c, const char *name, quant_type type, uint64_t n0, uint64_t n1, uint64_t n2,
+                      const void *data) {
     return graph_weight(&c->g, name, type, (uint64_t[]){ n0, n1, n2 }, data);
 }
 
@@ -72,7 +73,9 @@ static const float *input(const op_case *c, size_t t) { return c->table + (size_
 static void run_on_cpu(op_case *c, size_t outputs, size_t bytes) {
     error            e = { 0 };
     cpu_plan        *plan = NULL;
-    const cpu_inputs in = { .ids = c->ids, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .start = c->start, .kv = &c->kv };
+    const cpu_inputs in = {
+        .ids = c->ids, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .start = c->start, .kv = &c->kv
+    };
     CHECK_MESSAGE(!cpu_plan_new(&c->backend->cpu, &c->g, c->tokens + 3, outputs + 1, &plan, &e), "%s", e.why);
     if (!plan) return;
     while (cpu_plan_step(plan, &in, 0) == GM_AGAIN) {} /* returns after every region */
@@ -91,7 +94,9 @@ static void run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     gpu_plan        *plan = NULL;
     gpu_backend     *b = c->backend->gpu;
     gm_status        status;
-    const gpu_inputs in = { .ids = c->ids, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .start = c->start };
+    const gpu_inputs in = {
+        .ids = c->ids, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .start = c->start
+    };
     gpu_backend_clear(b);
     while ((status = gpu_backend_upload(b, &c->g, &e)) == GM_AGAIN) gpu_host_wait(b->host, 100);
     CHECK_MESSAGE(!status, "upload: %s", e.why);
@@ -103,7 +108,8 @@ static void run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     const void    *data = NULL;
     uint64_t       arrived = 0;
     CHECK_MESSAGE(!gpu_plan_submit(plan, &in, ticket, &e), "%s", e.why);
-    while (!e.status && !(data = gpu_ticket_data(b->host, ticket, &arrived)) && !gpu_host_problem(b->host, &e)) gpu_host_wait(b->host, 100);
+    while (!e.status && !(data = gpu_ticket_data(b->host, ticket, &arrived)) && !gpu_host_problem(b->host, &e))
+        gpu_host_wait(b->host, 100);
     CHECK_MESSAGE(!e.status && arrived >= bytes, "%s", e.why);
     if (data && arrived >= bytes) memcpy(c->result, data, bytes);
     gpu_ticket_done(b->host, ticket);
@@ -134,7 +140,8 @@ static void expect(const float *got, const double *want, size_t n, double tolera
         difference += (got[i] - want[i]) * (got[i] - want[i]);
         size += want[i] * want[i];
     }
-    CHECK_MESSAGE(got && sqrt(difference / size) <= tolerance, "relative error %g, at most %g allowed", sqrt(difference / size), tolerance);
+    CHECK_MESSAGE(got && sqrt(difference / size) <= tolerance, "relative error %g, at most %g allowed",
+                  sqrt(difference / size), tolerance);
 }
 
 static double *doubles(size_t n) { return calloc(n, sizeof(double)); }
@@ -146,7 +153,8 @@ static void test_norm(const backend *b, size_t tokens, size_t n, size_t rows, bo
     op_case c = begin(b, tokens, n * rows);
     float  *w = random_floats(n);
     double *want = doubles(tokens * n * rows);
-    tensor *y = graph_rms_norm(&c.g, graph_reshape(&c.g, c.x, n, rows), weighted ? weight(&c, "w", TYPE_F32, n, 1, 1, w) : NULL, 1e-6f);
+    tensor *y = graph_rms_norm(&c.g, graph_reshape(&c.g, c.x, n, rows),
+                               weighted ? weight(&c, "w", TYPE_F32, n, 1, 1, w) : NULL, 1e-6f);
     for (size_t r = 0; r < tokens * rows; r++) {
         const float *x = input(&c, r / rows) + r % rows * n;
         double       sum = 0;
@@ -167,9 +175,10 @@ static uint8_t *random_weights(quant_type type, size_t count) {
     static const struct {
         quant_type type;
         int        scales[2]; /* byte offsets of f16 scales, -1: none */
-    } places[] = { { TYPE_Q4_0, { 0, -1 } },  { TYPE_Q4_1, { 0, 2 } },   { TYPE_Q5_0, { 0, -1 } },    { TYPE_Q5_1, { 0, 2 } },    { TYPE_Q8_0, { 0, -1 } },
-                   { TYPE_Q2_K, { 80, 82 } }, { TYPE_Q3_K, { 108, -1 } }, { TYPE_Q4_K, { 0, 2 } },     { TYPE_Q5_K, { 0, 2 } },    { TYPE_Q6_K, { 208, -1 } },
-                   { TYPE_IQ4_NL, { 0, -1 } }, { TYPE_IQ4_XS, { 0, -1 } } };
+    } places[] = { { TYPE_Q4_0, { 0, -1 } },   { TYPE_Q4_1, { 0, 2 } },    { TYPE_Q5_0, { 0, -1 } },
+                   { TYPE_Q5_1, { 0, 2 } },    { TYPE_Q8_0, { 0, -1 } },   { TYPE_Q2_K, { 80, 82 } },
+                   { TYPE_Q3_K, { 108, -1 } }, { TYPE_Q4_K, { 0, 2 } },    { TYPE_Q5_K, { 0, 2 } },
+                   { TYPE_Q6_K, { 208, -1 } }, { TYPE_IQ4_NL, { 0, -1 } }, { TYPE_IQ4_XS, { 0, -1 } } };
     if (type == TYPE_F32) {
         for (size_t i = 0; i < count; i++) ((float *)data)[i] = noise();
         return data;
@@ -178,10 +187,12 @@ static uint8_t *random_weights(quant_type type, size_t count) {
     for (size_t i = 0; i < blocks; i++) {
         uint8_t *block = data + i * f->bytes;
         if (type == TYPE_MXFP4) block[0] = (uint8_t)(120 + i % 5);
-        if (type == TYPE_F16 || type == TYPE_BF16) block[1] = (uint8_t)((block[1] & 0x83) | (type == TYPE_F16 ? 0x30 : 0x3c));
+        if (type == TYPE_F16 || type == TYPE_BF16)
+            block[1] = (uint8_t)((block[1] & 0x83) | (type == TYPE_F16 ? 0x30 : 0x3c));
         for (size_t j = 0; j < COUNT_OF(places); j++) {
             for (int k = 0; k < 2 && places[j].type == type; k++) {
-                if (places[j].scales[k] >= 0) block[places[j].scales[k] + 1] = (uint8_t)(0x20 | (block[places[j].scales[k] + 1] & 3));
+                if (places[j].scales[k] >= 0)
+                    block[places[j].scales[k] + 1] = (uint8_t)(0x20 | (block[places[j].scales[k] + 1] & 3));
             }
         }
     }
@@ -195,7 +206,8 @@ static float *values_of(quant_type type, const void *data, size_t count) {
 }
 
 static void test_matmul(const backend *b, quant_type type, size_t tokens, size_t k, size_t m) {
-    TEST("%s: matmul %s %zu × [%zu → %zu]%s", b->name, quant_format_of(type)->name, tokens, k, m, b->precise ? " precise" : "");
+    TEST("%s: matmul %s %zu × [%zu → %zu]%s", b->name, quant_format_of(type)->name, tokens, k, m,
+         b->precise ? " precise" : "");
     op_case  c = begin(b, tokens, k);
     uint8_t *data = random_weights(type, k * m);
     float   *w = values_of(type, data, k * m);
@@ -248,7 +260,8 @@ static void test_rope(const backend *b, size_t tokens, size_t head, size_t heads
     double *want = doubles(tokens * head * heads);
     for (size_t j = 0; j < head / 2; j++) frequencies[j] = (float)pow(10000, -2.0 * (double)j / (double)head);
     c.start = 1000;
-    tensor *y = graph_rope(&c.g, graph_reshape(&c.g, c.x, head, heads), graph_rope_table(&c.g, weight(&c, "f", TYPE_F32, head / 2, 1, 1, frequencies)));
+    tensor *y = graph_rope(&c.g, graph_reshape(&c.g, c.x, head, heads),
+                           graph_rope_table(&c.g, weight(&c, "f", TYPE_F32, head / 2, 1, 1, frequencies)));
     for (size_t r = 0; r < tokens * heads; r++) {
         const float *x = input(&c, r / heads) + r % heads * head;
         for (size_t j = 0; j < head / 2; j++) {
@@ -264,21 +277,35 @@ static void test_rope(const backend *b, size_t tokens, size_t head, size_t heads
 }
 
 /* Keys and values are stored batch by batch, so that the ring closes on itself; each batch's queries are checked. */
-static void test_attention(const backend *b, quant_type type, size_t tokens, size_t head, size_t heads, size_t kv_heads, size_t window) {
-    TEST("%s: kv_store and attention %s %zu × %zu/%zu heads of %zu, window %zu", b->name, quant_format_of(type)->name, tokens, heads, kv_heads, head, window);
+static void test_attention(const backend *b, quant_type type, size_t tokens, size_t head, size_t heads, size_t kv_heads,
+                           size_t window) {
+    TEST("%s: kv_store and attention %s %zu × %zu/%zu heads of %zu, window %zu", b->name, quant_format_of(type)->name,
+         tokens, heads, kv_heads, head, window);
     const size_t rows = kv_heads * head, batches = 5, slots = window ? window + tokens : tokens * batches;
     op_case      c = begin(b, tokens, (heads + 2 * kv_heads) * head);
     const size_t bytes = (size_t)quant_row_bytes(quant_format_of(type), rows) * slots;
-    c.kv = (kv_layer){ .k = malloc(bytes), .v = malloc(bytes), .type = type, .slots = slots, .kv_heads = kv_heads, .head = head };
+    c.kv = (kv_layer){
+        .k = malloc(bytes), .v = malloc(bytes), .type = type, .slots = slots, .kv_heads = kv_heads, .head = head
+    };
     if (b->gpu) {
-        error        e = { 0 };
-        const gpu_kv shape = { .type = type, .kv_heads = (uint32_t)kv_heads, .head = (uint32_t)head, .slots = window ? (uint32_t)slots : GPU_KV_NO_RING };
+        error          e = { 0 };
+        const gpu_kv   shape = { .type = type,
+                                 .kv_heads = (uint32_t)kv_heads,
+                                 .head = (uint32_t)head,
+                                 .slots = window ? (uint32_t)slots : GPU_KV_NO_RING };
         const uint64_t size = round_up(gpu_kv_bytes(&shape, slots), 16);
-        c.gpu_kv = (gpu_kv_layer){ gpu_buffer_new(b->gpu->host, size, &e), gpu_buffer_new(b->gpu->host, size, &e), type, shape.slots, shape.kv_heads, shape.head, size };
+        c.gpu_kv = (gpu_kv_layer){ gpu_buffer_new(b->gpu->host, size, &e),
+                                   gpu_buffer_new(b->gpu->host, size, &e),
+                                   type,
+                                   shape.slots,
+                                   shape.kv_heads,
+                                   shape.head,
+                                   size };
         CHECK_MESSAGE(!e.status, "%s", e.why);
     }
     tensor *q = graph_scale(&c.g, graph_slice(&c.g, c.x, 0, heads * head, 1), 1);
-    tensor *k = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head, rows, 1), 1), *v = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head + rows, rows, 1), 1);
+    tensor *k = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head, rows, 1), 1),
+           *v = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head + rows, rows, 1), 1);
     graph_kv_store(&c.g, graph_reshape(&c.g, k, head, kv_heads), graph_reshape(&c.g, v, head, kv_heads), 0);
     tensor *y = graph_attention(&c.g, graph_reshape(&c.g, q, head, heads), 0, (uint32_t)window);
     double *want = doubles(tokens * heads * head), *weights = doubles(tokens * batches);
@@ -287,7 +314,8 @@ static void test_attention(const backend *b, quant_type type, size_t tokens, siz
         for (size_t t = 0; t < tokens; t++) seen[batch * tokens + t] = c.ids[t] = (int32_t)((t * 7 + batch * 13) % 50);
         c.start = batch * tokens;
         for (size_t r = 0; r < tokens * heads; r++) {
-            const size_t p = c.start + r / heads, h = r % heads, g = h / (heads / kv_heads), first = window && p + 1 > window ? p + 1 - window : 0;
+            const size_t p = c.start + r / heads, h = r % heads, g = h / (heads / kv_heads),
+                         first = window && p + 1 > window ? p + 1 - window : 0;
             const float *query = input(&c, r / heads) + h * head;
             double       most = -1e30, sum = 0;
             for (size_t j = first; j <= p; j++) {
@@ -317,18 +345,24 @@ static void test_attention(const backend *b, quant_type type, size_t tokens, siz
 }
 
 /* The whole mixture: route, experts, sum; against the formula. */
-static void test_experts(const backend *b, quant_type type, size_t tokens, size_t k, size_t ff, size_t experts, size_t used) {
-    TEST("%s: route and experts %s %zu × [%zu → %zu → %zu], %zu of %zu%s", b->name, quant_format_of(type)->name, tokens, k, ff, k, used, experts, b->precise ? " precise" : "");
+static void test_experts(const backend *b, quant_type type, size_t tokens, size_t k, size_t ff, size_t experts,
+                         size_t used) {
+    TEST("%s: route and experts %s %zu × [%zu → %zu → %zu], %zu of %zu%s", b->name, quant_format_of(type)->name, tokens,
+         k, ff, k, used, experts, b->precise ? " precise" : "");
     op_case  c = begin(b, tokens, k);
     float   *router = random_floats(k * experts), *scale = random_floats(experts);
     uint8_t *up_data = random_weights(type, k * 2 * ff * experts), *down_data = random_weights(type, ff * k * experts);
     float   *up = values_of(type, up_data, k * 2 * ff * experts), *down = values_of(type, down_data, ff * k * experts);
     double  *want = doubles(tokens * k), *inner = doubles(2 * ff), *logits = doubles(experts);
     for (size_t i = 0; i < k * 2; i++) router[i] = router[i % k]; /* experts 0 and 1 tie: the lower wins */
-    tensor *routes = graph_route(&c.g, graph_matmul(&c.g, weight(&c, "r", TYPE_F32, k, experts, 1, router), c.x), weight(&c, "s", TYPE_F32, experts, 1, 1, scale), (uint32_t)used);
-    tensor *both = graph_matmul_experts(&c.g, weight(&c, "u", type, k, 2 * ff, experts, up_data), c.x, routes, (uint32_t)used);
+    tensor *routes = graph_route(&c.g, graph_matmul(&c.g, weight(&c, "r", TYPE_F32, k, experts, 1, router), c.x),
+                                 weight(&c, "s", TYPE_F32, experts, 1, 1, scale), (uint32_t)used);
+    tensor *both =
+        graph_matmul_experts(&c.g, weight(&c, "u", type, k, 2 * ff, experts, up_data), c.x, routes, (uint32_t)used);
     tensor *h = graph_geglu(&c.g, graph_slice(&c.g, both, 0, ff, used), graph_slice(&c.g, both, ff, ff, used));
-    tensor *y = graph_expert_sum(&c.g, graph_matmul_experts(&c.g, weight(&c, "d", type, ff, k, experts, down_data), h, routes, (uint32_t)used), routes, (uint32_t)used);
+    tensor *y = graph_expert_sum(
+        &c.g, graph_matmul_experts(&c.g, weight(&c, "d", type, ff, k, experts, down_data), h, routes, (uint32_t)used),
+        routes, (uint32_t)used);
     for (size_t t = 0; t < tokens; t++) {
         bool   taken[64] = { false };
         size_t chosen[8];
@@ -354,7 +388,8 @@ static void test_experts(const backend *b, quant_type type, size_t tokens, size_
             }
             for (size_t o = 0; o < k; o++) {
                 double out = 0;
-                for (size_t j = 0; j < ff; j++) out += (double)down[(x * k + o) * ff + j] * gelu(inner[j]) * inner[ff + j];
+                for (size_t j = 0; j < ff; j++)
+                    out += (double)down[(x * k + o) * ff + j] * gelu(inner[j]) * inner[ff + j];
                 want[t * k + o] += exp(logits[x]) / sum * scale[x] * out;
             }
         }
@@ -452,7 +487,8 @@ static void test_gpu(const char *disable) {
         backend     b = { .precise = mode, .gpu = &gpu };
         snprintf(b.name, sizeof b.name, "gpu%s%s", *disable ? " without " : "", disable);
         TEST("%s opens", b.name);
-        CHECK_MESSAGE(!gpu_backend_open(&gpu, &(gpu_options){ .adapter = -1, .disable = disable }, mode, &e), "%s", e.why);
+        CHECK_MESSAGE(!gpu_backend_open(&gpu, &(gpu_options){ .adapter = -1, .disable = disable }, mode, &e), "%s",
+                      e.why);
         if (e.status) return;
         test_backend(&b);
         gpu_backend_close(&gpu);

@@ -13,19 +13,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char       why[400];
+static char        why[400];
 static const char *program;
-static gm_backend device = GM_BACKEND_CPU;
+static gm_backend  device = GM_BACKEND_CPU;
 
 static gm_engine *open_engine(const char *path, bool precise) {
     gm_engine *engine = NULL;
-    CHECK_MESSAGE(!gm_engine_open(&(gm_engine_options){ .model = path, .precise = precise, .threads = 2, .backend = device }, &engine, why, sizeof why), "%s", why);
+    CHECK_MESSAGE(
+        !gm_engine_open(&(gm_engine_options){ .model = path, .precise = precise, .threads = 2, .backend = device },
+                        &engine, why, sizeof why),
+        "%s", why);
     return engine;
 }
 
 static gm_session *new_session(gm_engine *engine, gm_kv_type kv, uint32_t context) {
     gm_session *s = NULL;
-    CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .kv = kv, .context = context }, &s, why, sizeof why), "%s", why);
+    CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .kv = kv, .context = context }, &s, why, sizeof why),
+                  "%s", why);
     return s;
 }
 
@@ -87,7 +91,9 @@ static void test_rollback(gm_engine *engine, gm_kv_type kv, size_t length, size_
     CHECK(!set(fresh, tokens, keep + 3));
     const float *got = gm_session_logits(s), *want = gm_session_logits(fresh);
     CHECK(got && want);
-    if (got && want) CHECK_MESSAGE(distance(got, want, VOCABULARY) < 1e-5, "the logits differ by %g", distance(got, want, VOCABULARY));
+    if (got && want)
+        CHECK_MESSAGE(distance(got, want, VOCABULARY) < 1e-5, "the logits differ by %g",
+                      distance(got, want, VOCABULARY));
     gm_session_free(s);
     gm_session_free(fresh);
 }
@@ -169,9 +175,11 @@ static void test_snapshot(gm_engine *engine, gm_kv_type kv, size_t length) {
 
     snprintf(type, sizeof type, "%d", (int)kv);
     snprintf(count, sizeof count, "%zu", length);
-    char *const arguments[] = { (char *)program, device == GM_BACKEND_GPU ? "gpu" : "cpu", "victim", path, type, count, NULL };
-    pid_t       child;
-    int         status = 0;
+    char *const arguments[] = {
+        (char *)program, device == GM_BACKEND_GPU ? "gpu" : "cpu", "victim", path, type, count, NULL
+    };
+    pid_t child;
+    int   status = 0;
     CHECK(!posix_spawn(&child, program, NULL, NULL, arguments, environ));
     waitpid(child, &status, 0);
     CHECK_MESSAGE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %x", (unsigned)status);
@@ -190,24 +198,28 @@ static void test_bad_snapshots(gm_engine *engine, gm_engine *other) {
     int32_t     tokens[50];
     void       *data = NULL;
     size_t      size = 0;
-    gm_session *s = new_session(engine, GM_KV_F16, 0), *target = new_session(engine, GM_KV_F16, 0), *q8 = new_session(engine, GM_KV_Q8_0, 0),
-               *foreign = new_session(other, GM_KV_F16, 0), *small = new_session(engine, GM_KV_F16, 20);
+    gm_session *s = new_session(engine, GM_KV_F16, 0), *target = new_session(engine, GM_KV_F16, 0),
+               *q8 = new_session(engine, GM_KV_Q8_0, 0), *foreign = new_session(other, GM_KV_F16, 0),
+               *small = new_session(engine, GM_KV_F16, 20);
     make_tokens(tokens, 50, 5);
     CHECK(!set(s, tokens, 50));
     CHECK(!set(target, tokens, 7));
     CHECK(!gm_session_save_buffer(s, &data, &size, why, sizeof why));
 
     CHECK(gm_session_restore_buffer(q8, data, size, why, sizeof why) == GM_BAD_FILE && strstr(why, "F16"));
-    CHECK(gm_session_restore_buffer(foreign, data, size, why, sizeof why) == GM_BAD_FILE && strstr(why, "another model"));
+    CHECK(gm_session_restore_buffer(foreign, data, size, why, sizeof why) == GM_BAD_FILE &&
+          strstr(why, "another model"));
     CHECK(gm_session_restore_buffer(small, data, size, why, sizeof why) == GM_CONTEXT_FULL);
-    CHECK(gm_session_restore(target, "tests/fixtures/tiny-dense.gguf", why, sizeof why) == GM_BAD_FILE && strstr(why, "no session snapshot"));
+    CHECK(gm_session_restore(target, "tests/fixtures/tiny-dense.gguf", why, sizeof why) == GM_BAD_FILE &&
+          strstr(why, "no session snapshot"));
     CHECK(gm_session_restore(target, "tests/fixtures/no such file", why, sizeof why) != GM_OK);
     char *damaged = malloc(size);
     for (size_t cut = 0; cut < size; cut += 1 + size / 97) {
         memcpy(damaged, data, size);
         CHECK(gm_session_restore_buffer(target, damaged, cut, why, sizeof why) != GM_OK);
     }
-    for (size_t bit = 0; bit < 3000; bit += device == GM_BACKEND_GPU ? 40 : 1) { /* a flipped bit gives an error or a session, never a crash */
+    for (size_t bit = 0; bit < 3000;
+         bit += device == GM_BACKEND_GPU ? 40 : 1) { /* a flipped bit gives an error or a session, never a crash */
         memcpy(damaged, data, size);
         damaged[bit / 8] ^= (char)(1 << bit % 8);
         gm_session *scratch = new_session(engine, GM_KV_F16, 0);
@@ -266,12 +278,14 @@ static void test_limits(gm_engine *engine) {
     tokens[3] = -1;
     CHECK(set(s, tokens, 10) == GM_BAD_ARGUMENT);
     CHECK(gm_session_rollback(s, 33, NULL, why, sizeof why) == GM_BAD_ARGUMENT);
-    CHECK(gm_session_new(engine, &(gm_session_options){ .context = 5000 }, &none, why, sizeof why) == GM_BAD_ARGUMENT && strstr(why, "4096"));
+    CHECK(gm_session_new(engine, &(gm_session_options){ .context = 5000 }, &none, why, sizeof why) == GM_BAD_ARGUMENT &&
+          strstr(why, "4096"));
     gm_session_free(s);
 }
 
 /* One whole reply; returns its finish, the text in `out`. */
-static gm_finish reply_text(gm_session *s, const gm_message *messages, size_t count, const gm_reply_options *options, char *out, size_t size) {
+static gm_finish reply_text(gm_session *s, const gm_message *messages, size_t count, const gm_reply_options *options,
+                            char *out, size_t size) {
     gm_reply *reply = NULL;
     gm_piece  piece;
     gm_status status;
@@ -301,8 +315,12 @@ static void test_replies(gm_engine *engine) {
     sampling.seed = 11;
     TEST("replies repeat with the same seed and differ with another");
     gm_session *s = new_session(engine, GM_KV_F16, 0), *t = new_session(engine, GM_KV_F16, 0);
-    CHECK(reply_text(s, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60 }, first, sizeof first) != GM_FINISH_NONE);
-    CHECK(reply_text(t, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60, .want_logprobs = true, .logprobs = 3 }, second, sizeof second) != GM_FINISH_NONE);
+    CHECK(reply_text(s, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60 }, first,
+                     sizeof first) != GM_FINISH_NONE);
+    CHECK(
+        reply_text(t, hello, 1,
+                   &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60, .want_logprobs = true, .logprobs = 3 },
+                   second, sizeof second) != GM_FINISH_NONE);
     CHECK_MESSAGE(!strcmp(first, second), "'%s' and '%s'", first, second);
     sampling.seed = 12;
     reply_text(t, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60 }, third, sizeof third);
@@ -311,19 +329,25 @@ static void test_replies(gm_engine *engine) {
     TEST("a stop string ends the answer and is not part of it");
     sampling.seed = 11;
     CHECK(strlen(first) > 12);
-    char stop[4] = { first[8], first[9], first[10], 0 };
+    char              stop[4] = { first[8], first[9], first[10], 0 };
     const char *const stops[] = { "never in there", stop };
-    const gm_finish   finish = reply_text(s, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60, .stop = stops, .stop_count = 2 }, second, sizeof second);
-    const char       *at = strstr(first, stop);
+    const gm_finish   finish = reply_text(
+        s, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60, .stop = stops, .stop_count = 2 },
+        second, sizeof second);
+    const char *at = strstr(first, stop);
     CHECK(finish == GM_FINISH_STOP);
-    CHECK_MESSAGE(at && strlen(second) == (size_t)(at - first) && !strncmp(first, second, strlen(second)), "'%s' should be '%s' before '%s'", second, first, stop);
+    CHECK_MESSAGE(at && strlen(second) == (size_t)(at - first) && !strncmp(first, second, strlen(second)),
+                  "'%s' should be '%s' before '%s'", second, first, stop);
 
     TEST("bad conversations are refused");
     gm_reply *reply = NULL;
     CHECK(gm_reply_start(s, hello, 0, NULL, &reply, why, sizeof why) == GM_BAD_ARGUMENT);
-    CHECK(gm_reply_start(s, &(gm_message){ .role = "wizard", .content = "x" }, 1, NULL, &reply, why, sizeof why) == GM_BAD_ARGUMENT && strstr(why, "wizard"));
+    CHECK(gm_reply_start(s, &(gm_message){ .role = "wizard", .content = "x" }, 1, NULL, &reply, why, sizeof why) ==
+              GM_BAD_ARGUMENT &&
+          strstr(why, "wizard"));
     CHECK(gm_reply_start(s, hello, 1, &(gm_reply_options){ .tools = "{" }, &reply, why, sizeof why) != GM_OK);
-    CHECK(gm_reply_start(s, hello, 1, &(gm_reply_options){ .logprobs = 21 }, &reply, why, sizeof why) == GM_BAD_ARGUMENT);
+    CHECK(gm_reply_start(s, hello, 1, &(gm_reply_options){ .logprobs = 21 }, &reply, why, sizeof why) ==
+          GM_BAD_ARGUMENT);
     CHECK(reply == NULL);
 
     TEST("a full context ends a reply by name");
@@ -339,7 +363,8 @@ static void test_replies(gm_engine *engine) {
     TEST("the prompt as text");
     char *text = NULL;
     CHECK(!gm_render(engine, hello, 1, NULL, &text, why, sizeof why));
-    CHECK_MESSAGE(text && !strcmp(text, "<bos><|turn>user\nHello <turn|> there<turn|>\n<|turn>model\n"), "%s", text ? text : "");
+    CHECK_MESSAGE(text && !strcmp(text, "<bos><|turn>user\nHello <turn|> there<turn|>\n<|turn>model\n"), "%s",
+                  text ? text : "");
     gm_free(text);
     gm_session_free(s);
     gm_session_free(t);
@@ -349,7 +374,8 @@ static void test_replies(gm_engine *engine) {
 static void test_two_sessions(gm_engine *engine) {
     TEST("two sessions take turns on one engine");
     int32_t     tokens[600], a[20], b[20];
-    gm_session *one = new_session(engine, GM_KV_F32, 0), *two = new_session(engine, GM_KV_F32, 0), *alone = new_session(engine, GM_KV_F32, 0);
+    gm_session *one = new_session(engine, GM_KV_F32, 0), *two = new_session(engine, GM_KV_F32, 0),
+               *alone = new_session(engine, GM_KV_F32, 0);
     make_tokens(tokens, 600, 9);
     CHECK(!set(alone, tokens, 500));
     gm_status first = GM_AGAIN, second = GM_AGAIN;
@@ -367,13 +393,14 @@ static void test_two_sessions(gm_engine *engine) {
 }
 
 int main(int argc, char **argv) {
-    static const size_t      steps[] = { 0, 1, 16, 255, 256, 257, 300, 2000 };
-    static const gm_kv_type  types[] = { GM_KV_F32, GM_KV_F16, GM_KV_Q8_0 };
+    static const size_t     steps[] = { 0, 1, 16, 255, 256, 257, 300, 2000 };
+    static const gm_kv_type types[] = { GM_KV_F32, GM_KV_F16, GM_KV_Q8_0 };
     program = argv[0];
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
     if (argc == 6) return be_the_victim(argv[3], (gm_kv_type)atoi(argv[4]), (size_t)atoi(argv[5]));
     TEST("opening");
-    gm_engine *precise = open_engine("tests/fixtures/tiny-dense.gguf", true), *fast = open_engine("tests/fixtures/tiny-dense.gguf", false),
+    gm_engine *precise = open_engine("tests/fixtures/tiny-dense.gguf", true),
+              *fast = open_engine("tests/fixtures/tiny-dense.gguf", false),
               *moe = open_engine("tests/fixtures/tiny-moe.gguf", false);
     if (!precise || !fast || !moe) return test_end();
     const size_t length = device == GM_BACKEND_GPU ? 700 : 2500; /* a GPU in software takes its time */

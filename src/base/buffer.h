@@ -11,14 +11,14 @@ typedef struct {
     bool   failed;
 } buffer; /* zero-initialise */
 
-void buffer_append(buffer *b, const void *data, size_t length);
-void buffer_str(buffer *b, str text);
-void buffer_text(buffer *b, const char *zero_terminated);
-void buffer_char(buffer *b, char c);
-void buffer_printf(buffer *b, const char *format, ...) PRINTF_LIKE(2, 3);
-void buffer_clear(buffer *b); /* keeps the memory */
-void buffer_consume(buffer *b, size_t n); /* removes the first n bytes */
-void buffer_free(buffer *b);
+void              buffer_append(buffer *b, const void *data, size_t length);
+void              buffer_str(buffer *b, str text);
+void              buffer_text(buffer *b, const char *zero_terminated);
+void              buffer_char(buffer *b, char c);
+void              buffer_printf(buffer *b, const char *format, ...) PRINTF_LIKE(2, 3);
+void              buffer_clear(buffer *b);             /* keeps the memory */
+void              buffer_consume(buffer *b, size_t n); /* removes the first n bytes */
+void              buffer_free(buffer *b);
 static inline str buffer_view(const buffer *b) { return (str){ b->data, b->length }; }
 
 #endif

@@ -13,8 +13,8 @@ typedef enum { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_
 typedef struct json json;
 struct json {
     json_kind kind;
-    str       key;   /* inside an object */
-    str       text;  /* a string's value, unescaped, valid UTF-8; a number as it was written */
+    str       key;  /* inside an object */
+    str       text; /* a string's value, unescaped, valid UTF-8; a number as it was written */
     double    number;
     json     *first, *next;
     size_t    count; /* children */
@@ -23,14 +23,15 @@ struct json {
 /* Parses one value and nothing behind it but white space. At most 100 levels deep. Names line and column of an error. */
 gm_status json_parse(str text, arena *a, json **out, error *e);
 
-const json *json_get(const json *object, const char *key); /* NULL if absent or not an object */
-const json *json_get_str(const json *object, str key);
-str         json_string(const json *value, const char *otherwise); /* its text if it is a string */
-bool        json_integer(const json *value, int64_t *out); /* false unless it is a whole number that fits */
+const json        *json_get(const json *object, const char *key); /* NULL if absent or not an object */
+const json        *json_get_str(const json *object, str key);
+str                json_string(const json *value, const char *otherwise); /* its text if it is a string */
+bool               json_integer(const json *value, int64_t *out); /* false unless it is a whole number that fits */
 static inline bool json_is(const json *value, json_kind kind) { return value && value->kind == kind; }
 
-void json_write(buffer *out, const json *value);  /* compact */
-void json_write_string(buffer *out, str text);    /* quoted and escaped; broken UTF-8 becomes U+FFFD */
-void json_write_number(buffer *out, double value); /* shortest text that reads back the same; null for NaN and infinities */
+void json_write(buffer *out, const json *value); /* compact */
+void json_write_string(buffer *out, str text);   /* quoted and escaped; broken UTF-8 becomes U+FFFD */
+void json_write_number(buffer *out,
+                       double  value); /* shortest text that reads back the same; null for NaN and infinities */
 
 #endif

@@ -18,7 +18,7 @@ void      pool_free(pool *p);
 size_t    pool_threads(const pool *p);
 void      pool_run(pool *p, pool_work work, void *context);
 /* The next task number of this run, counted from 0: every number is given to one thread. */
-size_t    pool_take(pool *p);
+size_t pool_take(pool *p);
 
 /* Physical cores that this process may run on; at least 1. */
 size_t physical_cores(void);

@@ -21,7 +21,8 @@ const option engine_options[ENGINE_OPTIONS] = {
                 "f32 activations, keys, values and sums: slower, closest to the reference"),
     TEXT_OPTION(engine_values, cpu, "cpu", 0, "ISA",
                 "instruction set: scalar, avx2, avx512 or neon; default: the best of this machine (gemmule version)"),
-    COUNT_OPTION(engine_values, gpu, "gpu", 0, "N", 0, 63, "which GPU, as `gemmule devices` counts them; default: the fastest"),
+    COUNT_OPTION(engine_values, gpu, "gpu", 0, "N", 0, 63,
+                 "which GPU, as `gemmule devices` counts them; default: the fastest"),
     TEXT_OPTION(engine_values, gpu_disable, "gpu-disable", 0, "LIST",
                 "GPU features to do without, separated by commas, to try the fallbacks: subgroups, dot4, f16"),
 };

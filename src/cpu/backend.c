@@ -9,14 +9,15 @@ gm_status cpu_backend_open(cpu_backend *b, const char *instructions, size_t thre
     *b = (cpu_backend){ .precise = precise };
     b->kernels = instructions ? cpu_kernels_by_name(instructions) : cpu_kernels_best();
     if (!b->kernels) {
-        char                       there[120] = "";
+        char                      there[120] = "";
         const cpu_kernels *const *list;
-        const size_t               n = cpu_kernels_available(&list);
+        const size_t              n = cpu_kernels_available(&list);
         for (size_t i = 0; i < n; i++) {
             if (strlen(there) + strlen(list[i]->name) + 3 > sizeof there) break;
             strcat(strcat(there, i ? ", " : ""), list[i]->name);
         }
-        return fail(e, GM_BAD_ARGUMENT, "this machine cannot run the instruction set '%s': it has %s", instructions, there);
+        return fail(e, GM_BAD_ARGUMENT, "this machine cannot run the instruction set '%s': it has %s", instructions,
+                    there);
     }
     if (pool_new(threads ? threads : physical_cores(), &b->threads, e)) return e->status;
     const size_t bytes = scratch_bytes() * pool_threads(b->threads);

@@ -27,12 +27,12 @@ typedef struct {
 
 /* One run: what changes from one to the next. */
 typedef struct {
-    const int32_t  *ids;         /* [tokens] */
+    const int32_t  *ids; /* [tokens] */
     size_t          tokens;
     const int32_t  *output_rows; /* [outputs]: which of the tokens; ascending */
     size_t          outputs;
-    uint64_t        start;       /* the first token's position */
-    const kv_layer *kv;          /* by layer */
+    uint64_t        start; /* the first token's position */
+    const kv_layer *kv;    /* by layer */
 } cpu_inputs;
 
 typedef struct cpu_plan cpu_plan;
@@ -47,7 +47,7 @@ uint64_t  cpu_plan_bytes(const cpu_plan *p);
 
 /* Runs on until the end (GM_OK) or until the clock passes `deadline` (GM_AGAIN: call again with the same inputs). */
 gm_status    cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline);
-void         cpu_plan_restart(cpu_plan *p); /* forget a run that was not finished */
+void         cpu_plan_restart(cpu_plan *p);      /* forget a run that was not finished */
 const float *cpu_plan_result(const cpu_plan *p); /* [outputs, n] after a run */
 
 #endif

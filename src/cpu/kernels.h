@@ -16,16 +16,16 @@ typedef struct {
 
 /* y[column, row] = W[row] · x[column] for some rows of W and all columns. */
 typedef struct {
-    const uint8_t *w;         /* row 0 */
+    const uint8_t *w; /* row 0 */
     size_t         row_bytes;
-    size_t         k;         /* length of a row */
+    size_t         k; /* length of a row */
     quant_type     type;
-    const float   *x;         /* f32 columns, k apart: for matmul_f32 */
-    q8             x8;        /* the same in 8 bits: for matmul_q8 */
+    const float   *x;  /* f32 columns, k apart: for matmul_f32 */
+    q8             x8; /* the same in 8 bits: for matmul_q8 */
     float         *y;
-    size_t         y_stride;  /* between columns of y */
+    size_t         y_stride; /* between columns of y */
     size_t         columns;
-    const int32_t *x_index;   /* column c reads x[x_index[c]] and writes y[y_index[c]]; NULL: c (experts use these) */
+    const int32_t *x_index; /* column c reads x[x_index[c]] and writes y[y_index[c]]; NULL: c (experts use these) */
     const int32_t *y_index;
 } matmul_job;
 
@@ -48,7 +48,7 @@ typedef struct {
 } attention_job;
 
 enum {
-    MATMUL_SCRATCH    = 1 << 20, /* bytes of scratch memory per thread that the kernels may use, aligned to 64 */
+    MATMUL_SCRATCH = 1 << 20, /* bytes of scratch memory per thread that the kernels may use, aligned to 64 */
     ATTENTION_SCRATCH = 1 << 20,
 };
 
@@ -57,7 +57,7 @@ typedef struct {
 
     /* One row: y = x · r · w, r = 1/sqrt(mean(x²) + eps); w may be NULL; y may be x. */
     void (*rms_norm)(float *y, const float *x, const float *w, float eps, size_t n);
-    void (*add)(float *y, const float *a, const float *b, size_t n);       /* y may be a or b, here and below */
+    void (*add)(float *y, const float *a, const float *b, size_t n); /* y may be a or b, here and below */
     void (*scale)(float *y, const float *a, float factor, size_t n);
     void (*geglu)(float *y, const float *gate, const float *up, size_t n); /* gelu_tanh(gate) · up */
     void (*softcap)(float *y, const float *x, float cap, size_t n);        /* cap · tanh(x / cap) */

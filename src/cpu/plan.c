@@ -34,7 +34,9 @@ static uint64_t value_bytes(const cpu_plan *p, const tensor *t) {
     return (t->axis == AXIS_TOKENS ? p->tokens : p->outputs) * t->ne[0] * t->ne[1] * sizeof(float);
 }
 
-static uint64_t rows_of(const cpu_plan *p, const tensor *t) { return (t->axis == AXIS_TOKENS ? p->tokens : p->outputs) * t->ne[1]; }
+static uint64_t rows_of(const cpu_plan *p, const tensor *t) {
+    return (t->axis == AXIS_TOKENS ? p->tokens : p->outputs) * t->ne[1];
+}
 
 /* What the plan knows of a value while it is made. */
 typedef struct {
@@ -50,7 +52,8 @@ static int32_t new_item(cpu_plan *p, uint64_t bytes) {
 }
 
 static bool wants_q8(const cpu_plan *p, const op *o) {
-    return (o->kind == OP_MATMUL || o->kind == OP_MATMUL_EXPERTS) && !p->backend->precise && cpu_type_has_q8(o->in[0]->type);
+    return (o->kind == OP_MATMUL || o->kind == OP_MATMUL_EXPERTS) && !p->backend->precise &&
+           cpu_type_has_q8(o->in[0]->type);
 }
 
 /* One op becomes up to two steps: what it needs first, then itself. */
@@ -61,7 +64,8 @@ static void add_steps(cpu_plan *p, const op *o, value_notes *notes) {
         value_notes  *note = &notes[storage(x)->index];
         if (note->quantised < 0) {
             note->quantised = new_item(p, q8_bytes(rows_of(p, x), x->ne[0]));
-            p->steps[p->step_count++] = (cpu_step){ .kind = STEP_QUANTISE, .op = o, .quantised = note->quantised, .groups = -1 };
+            p->steps[p->step_count++] =
+                (cpu_step){ .kind = STEP_QUANTISE, .op = o, .quantised = note->quantised, .groups = -1 };
         }
         step.quantised = note->quantised;
     }
@@ -69,7 +73,8 @@ static void add_steps(cpu_plan *p, const op *o, value_notes *notes) {
         value_notes *note = &notes[storage(o->in[2])->index];
         if (note->groups < 0) {
             note->groups = new_item(p, groups_bytes(o->in[0]->ne[2], p->tokens, o->used));
-            p->steps[p->step_count++] = (cpu_step){ .kind = STEP_GROUP, .op = o, .quantised = -1, .groups = note->groups };
+            p->steps[p->step_count++] =
+                (cpu_step){ .kind = STEP_GROUP, .op = o, .quantised = -1, .groups = note->groups };
         }
         step.groups = note->groups;
     }
@@ -79,7 +84,8 @@ static void add_steps(cpu_plan *p, const op *o, value_notes *notes) {
 /* Steps may share a region if they are matmuls and none reads what another writes. */
 static bool joins(const cpu_step *first, size_t count, const cpu_step *next) {
     const op *o = next->op;
-    if (count == MOST_IN_REGION || next->kind != STEP_OP || (o->kind != OP_MATMUL && o->kind != OP_MATMUL_EXPERTS)) return false;
+    if (count == MOST_IN_REGION || next->kind != STEP_OP || (o->kind != OP_MATMUL && o->kind != OP_MATMUL_EXPERTS))
+        return false;
     for (size_t i = 0; i < count; i++) {
         if (first[i].kind != STEP_OP || first[i].op->kind != o->kind) return false;
         for (size_t j = 0; j < COUNT_OF(o->in); j++) {
@@ -167,23 +173,26 @@ size_t       cpu_plan_tokens(const cpu_plan *p) { return p->tokens; }
 size_t       cpu_plan_outputs(const cpu_plan *p) { return p->outputs; }
 uint64_t     cpu_plan_bytes(const cpu_plan *p) { return p->bytes; }
 void         cpu_plan_restart(cpu_plan *p) { p->next = 0; }
-const float *cpu_plan_result(const cpu_plan *p) { return (const float *)(p->memory + p->items[p->g->result->index].offset); }
+const float *cpu_plan_result(const cpu_plan *p) {
+    return (const float *)(p->memory + p->items[p->g->result->index].offset);
+}
 
 /* ---- running ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    const cpu_plan  *plan;
-    const cpu_step  *steps;
-    size_t           count;
-    cpu_context      context;
-    size_t           end[MOST_IN_REGION]; /* tasks of the steps, added up */
+    const cpu_plan *plan;
+    const cpu_step *steps;
+    size_t          count;
+    cpu_context     context;
+    size_t          end[MOST_IN_REGION]; /* tasks of the steps, added up */
 } region_run;
 
 static void run_task(const region_run *run, size_t task, size_t thread) {
     size_t i = 0;
     while (task >= run->end[i]) i++;
     const size_t scratch = thread * max_size(MATMUL_SCRATCH, ATTENTION_SCRATCH);
-    cpu_step_run(&run->steps[i], &run->context, task - (i ? run->end[i - 1] : 0), run->plan->backend->scratch + scratch);
+    cpu_step_run(&run->steps[i], &run->context, task - (i ? run->end[i - 1] : 0),
+                 run->plan->backend->scratch + scratch);
 }
 
 static void region_work(void *context, size_t thread, size_t threads) {
@@ -197,8 +206,12 @@ static void region_work(void *context, size_t thread, size_t threads) {
 }
 
 gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline) {
-    region_run run = { .plan = p, .context = { .kernels = p->backend->kernels, .in = in, .memory = p->memory, .items = p->items,
-                                               .threads = pool_threads(p->backend->threads) } };
+    region_run run = { .plan = p,
+                       .context = { .kernels = p->backend->kernels,
+                                    .in = in,
+                                    .memory = p->memory,
+                                    .items = p->items,
+                                    .threads = pool_threads(p->backend->threads) } };
     while (p->next < p->step_count) {
         run.steps = &p->steps[p->next];
         run.count = 0;

@@ -3,7 +3,7 @@
  * With w = scale · (q − bias) + offset and x = d · p, a group's part of the sum is
  *     scale · d · Σ q p + (offset − bias · scale) · s,   s = d · Σ p,
  * where Σ q p is an integer; the second terms of 8 groups are one multiply-add. Rows are split into units of 256 values;
- * what is left at a row's end is padded with zeros. There is no prefetching by hand: the processor sees one long stream, and
+ * what is left at a row's end is padded with zeros. There is no prefetching by hand: the processor sees long streams, and
  * hints at any distance made it slower. For many columns see simd_panels.h. */
 
 #ifndef GM_CPU_SIMD_MATMUL_Q8_H
@@ -129,26 +129,56 @@ INLINE q8_column unit_of(unpack_traits t, q8_column x, size_t unit) {
     return (q8_column){ x.q + unit * UNIT, x.d + unit * UNIT / 32, x.s + unit * UNIT / (unsigned)t.group };
 }
 
-/* Rows [first, last) times one column. */
+/* A column of x made ready: its sums by groups, and what is left behind the last whole unit, padded. */
+typedef struct {
+    q8_column x, rest;
+    q8_unit   padded;
+    size_t    units, rest_bytes; /* whole units of a row; bytes of w behind them */
+} ready_column;
+
+INLINE void prepare_column(unpack_traits t, const matmul_job *job, size_t column, float *scratch, ready_column *out) {
+    const size_t rest = job->k % UNIT;
+    out->x = q8_column_of(job, column);
+    out->x.s = sums_of_32(t, job, out->x, scratch);
+    out->units = job->k / UNIT;
+    out->rest_bytes = rest * t.unit_bytes / UNIT;
+    if (rest) out->rest = q8_pad(t, &out->padded, unit_of(t, out->x, out->units), rest);
+}
+
+INLINE float finish_row(unpack_traits t, row_sums *sums, const uint8_t *w, const ready_column *c) {
+    if (c->rest_bytes) {
+        uint8_t padded[MOST_UNIT_BYTES] = { 0 };
+        memcpy(padded, w + c->units * t.unit_bytes, c->rest_bytes);
+        add_unit(t, sums, padded, c->rest);
+    }
+    return total(t, sums);
+}
+
+INLINE float multiply_row(unpack_traits t, const uint8_t *w, const ready_column *c) {
+    row_sums sums = { { f32_zero(), f32_zero() }, f32_zero() };
+    for (size_t i = 0; i < c->units; i++) add_unit(t, &sums, w + i * t.unit_bytes, unit_of(t, c->x, i));
+    return finish_row(t, &sums, w, c);
+}
+
+/* Rows [first, last) times one column. They come from two places at a time: memory gives two streams faster than one. */
 INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first, size_t last, size_t column,
                             float *scratch) {
-    const size_t units = job->k / UNIT, rest = job->k % UNIT;
-    float       *y = y_column_of(job, column);
-    q8_column    x = q8_column_of(job, column);
-    x.s = sums_of_32(t, job, x, scratch);
-    q8_unit         x_unit;
-    const q8_column x_rest = rest ? q8_pad(t, &x_unit, unit_of(t, x, units), rest) : x;
-    for (size_t row = first; row < last; row++) {
-        const uint8_t *w = job->w + row * job->row_bytes;
-        row_sums       sums = { { f32_zero(), f32_zero() }, f32_zero() };
-        for (size_t i = 0; i < units; i++, w += t.unit_bytes) add_unit(t, &sums, w, unit_of(t, x, i));
-        if (rest) {
-            uint8_t padded[MOST_UNIT_BYTES] = { 0 };
-            memcpy(padded, w, rest * t.unit_bytes / UNIT);
-            add_unit(t, &sums, padded, x_rest);
+    const size_t   half = (last - first) / 2, row_bytes = job->row_bytes;
+    float         *y = y_column_of(job, column) + first;
+    const uint8_t *w = job->w + first * row_bytes;
+    ready_column   c;
+    prepare_column(t, job, column, scratch, &c);
+    for (size_t row = 0; row < half; row++) {
+        const uint8_t *above = w + row * row_bytes, *below = above + half * row_bytes;
+        row_sums       a = { { f32_zero(), f32_zero() }, f32_zero() }, b = a;
+        for (size_t i = 0; i < c.units; i++) {
+            add_unit(t, &a, above + i * t.unit_bytes, unit_of(t, c.x, i));
+            add_unit(t, &b, below + i * t.unit_bytes, unit_of(t, c.x, i));
         }
-        y[row] = total(t, &sums);
+        y[row] = finish_row(t, &a, above, &c);
+        y[row + half] = finish_row(t, &b, below, &c);
     }
+    for (size_t row = 2 * half; row < last - first; row++) y[row] = multiply_row(t, w + row * row_bytes, &c);
 }
 
 /* A few columns take turns on a few rows, which then are still in the cache. */

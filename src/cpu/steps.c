@@ -12,7 +12,9 @@ static float *value(const cpu_context *c, const tensor *t) {
     return (float *)(c->memory + c->items[(t->base ? t->base : t)->index].offset) + t->offset;
 }
 
-static size_t count_of(const cpu_context *c, const tensor *t) { return t->axis == AXIS_TOKENS ? c->in->tokens : c->in->outputs; }
+static size_t count_of(const cpu_context *c, const tensor *t) {
+    return t->axis == AXIS_TOKENS ? c->in->tokens : c->in->outputs;
+}
 
 static size_t rows_of(const cpu_context *c, const tensor *t) { return count_of(c, t) * t->ne[1]; }
 
@@ -20,7 +22,9 @@ static float *row(const cpu_context *c, const tensor *t, size_t r) {
     return value(c, t) + r / t->ne[1] * t->token_stride + r % t->ne[1] * t->row_stride;
 }
 
-uint64_t q8_bytes(uint64_t rows, uint64_t k) { return round_up(rows * k, 64) + rows * (k / 32 + k / 16) * sizeof(float); }
+uint64_t q8_bytes(uint64_t rows, uint64_t k) {
+    return round_up(rows * k, 64) + rows * (k / 32 + k / 16) * sizeof(float);
+}
 
 static q8 quantised(const cpu_context *c, int32_t item, size_t rows, size_t k) {
     uint8_t *at = c->memory + c->items[item].offset;
@@ -43,7 +47,9 @@ uint64_t groups_bytes(uint64_t experts, uint64_t tokens, uint64_t used) {
 static expert_groups groups_at(const cpu_context *c, const cpu_step *s) {
     const size_t experts = s->op->in[0]->ne[2], pairs = c->in->tokens * s->op->used;
     int32_t     *at = (int32_t *)(c->memory + c->items[s->groups].offset);
-    return (expert_groups){ .active = at, .begin = at + 1 + experts, .token = at + 2 + 2 * experts, .pair = at + 2 + 2 * experts + pairs };
+    return (expert_groups){
+        .active = at, .begin = at + 1 + experts, .token = at + 2 + 2 * experts, .pair = at + 2 + 2 * experts + pairs
+    };
 }
 
 /* ---- sharing the work ----------------------------------------------------------------------------------------------- */
@@ -79,28 +85,41 @@ static row_split split_of(const cpu_step *s, const cpu_context *c) {
     }
 }
 
-/* Weight rows for one task of a matmul: enough bytes to stream well, few enough that every thread gets several. */
-static size_t matmul_rows_per_task(const cpu_context *c, const tensor *w, size_t columns) {
-    const quant_format *f = quant_format_of(w->type);
-    const size_t        row = (size_t)quant_row_bytes(f, w->ne[0]), multiple = c->kernels->row_multiple;
-    size_t              rows = WEIGHT_BYTES_PER_TASK / max_size(1, row * (columns > 8 ? 2 : 1));
-    const size_t        fair = w->ne[1] / (4 * c->threads);
-    if (rows > fair) rows = fair;
-    rows = rows / multiple * multiple;
-    return max_size(rows, multiple);
+/* The rows of one task of a matmul; returns the number of tasks. The tasks begin large, so that each thread reads one long
+ * stream, which memory likes best, and end small, so that all threads finish together: each takes its share of half of what
+ * is left, down to a size that is still worth a call. */
+static size_t matmul_rows(const cpu_context *c, const tensor *w, size_t task, size_t *first, size_t *last) {
+    const size_t row = (size_t)quant_row_bytes(quant_format_of(w->type), w->ne[0]), multiple = c->kernels->row_multiple;
+    const size_t least = max_size(WEIGHT_BYTES_PER_TASK / row / multiple, 1) * multiple;
+    size_t       count = 0;
+    for (size_t at = 0; at < w->ne[1]; count++) {
+        const size_t left = w->ne[1] - at, share = left / (2 * c->threads) / multiple * multiple,
+                     n = min_size(max_size(share, least), left);
+        if (count == task) {
+            *first = at;
+            *last = at + n;
+        }
+        at += n;
+    }
+    return count;
 }
 
-static size_t matmul_chunks(const cpu_context *c, const tensor *w, size_t columns) {
-    const size_t per = matmul_rows_per_task(c, w, columns);
-    return (w->ne[1] + per - 1) / per;
+static size_t matmul_tasks(const cpu_context *c, const tensor *w) {
+    size_t first, last;
+    return matmul_rows(c, w, SIZE_MAX, &first, &last);
 }
 
 static attention_job attention_of(const cpu_step *s, const cpu_context *c) {
     const op       *o = s->op;
     const kv_layer *kv = &c->in->kv[o->layer];
     return (attention_job){
-        .q = value(c, o->in[0]), .out = value(c, o->out), .kv = { kv->k, kv->v, kv->type, kv->slots, kv->kv_heads, kv->head },
-        .heads = o->in[0]->ne[1], .tokens = c->in->tokens, .start = c->in->start, .window = o->window,
+        .q = value(c, o->in[0]),
+        .out = value(c, o->out),
+        .kv = { kv->k, kv->v, kv->type, kv->slots, kv->kv_heads, kv->head },
+        .heads = o->in[0]->ne[1],
+        .tokens = c->in->tokens,
+        .start = c->in->start,
+        .window = o->window,
     };
 }
 
@@ -110,8 +129,8 @@ size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
     if (o->out && count_of(c, o->out) == 0) return 0;
     if (s->kind == STEP_OP) {
         switch (o->kind) {
-        case OP_MATMUL: return matmul_chunks(c, o->in[0], count_of(c, o->in[1]));
-        case OP_MATMUL_EXPERTS: return (size_t)groups_at(c, s).active[0] * matmul_chunks(c, o->in[0], 1);
+        case OP_MATMUL: return matmul_tasks(c, o->in[0]);
+        case OP_MATMUL_EXPERTS: return (size_t)groups_at(c, s).active[0] * matmul_tasks(c, o->in[0]);
         case OP_ATTENTION: {
             const attention_job job = attention_of(s, c);
             return c->kernels->attention_tasks(&job);
@@ -124,7 +143,7 @@ size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
 
 /* ---- the ops -------------------------------------------------------------------------------------------------------- */
 
-static void run_matmul(const cpu_step *s, const cpu_context *c, size_t chunk, const matmul_job *shared, void *scratch) {
+static void run_matmul(const cpu_step *s, const cpu_context *c, size_t task, const matmul_job *shared, void *scratch) {
     const tensor *w = s->op->in[0];
     matmul_job    job = *shared;
     job.row_bytes = (size_t)quant_row_bytes(quant_format_of(w->type), w->ne[0]);
@@ -134,8 +153,8 @@ static void run_matmul(const cpu_step *s, const cpu_context *c, size_t chunk, co
     job.y_stride = w->ne[1];
     if (s->quantised >= 0) job.x8 = quantised(c, s->quantised, rows_of(c, s->op->in[1]), w->ne[0]);
     else job.x = value(c, s->op->in[1]);
-    const size_t per = matmul_rows_per_task(c, w, s->op->kind == OP_MATMUL ? job.columns : 1);
-    const size_t first = chunk * per, last = min_size(first + per, w->ne[1]);
+    size_t first = 0, last = 0;
+    matmul_rows(c, w, task, &first, &last);
     (s->quantised >= 0 ? c->kernels->matmul_q8 : c->kernels->matmul_f32)(&job, first, last, scratch);
 }
 
@@ -146,8 +165,8 @@ static void run_dense_matmul(const cpu_step *s, const cpu_context *c, size_t tas
 static void run_expert_matmul(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
     const tensor       *w = s->op->in[0];
     const expert_groups g = groups_at(c, s);
-    const size_t        chunks = matmul_chunks(c, w, 1);
-    const int32_t       expert = g.active[1 + task / chunks], begin = g.begin[expert];
+    const size_t        tasks = matmul_tasks(c, w);
+    const int32_t       expert = g.active[1 + task / tasks], begin = g.begin[expert];
     const uint64_t      bytes = quant_row_bytes(quant_format_of(w->type), w->ne[0]) * w->ne[1];
     matmul_job          job = {
                  .w = (const uint8_t *)w->data + (size_t)expert * bytes,
@@ -155,7 +174,7 @@ static void run_expert_matmul(const cpu_step *s, const cpu_context *c, size_t ta
                  .x_index = (s->op->in[1]->ne[1] == 1 ? g.token : g.pair) + begin,
                  .y_index = g.pair + begin,
     };
-    run_matmul(s, c, task % chunks, &job, scratch);
+    run_matmul(s, c, task % tasks, &job, scratch);
 }
 
 /* Counting sort of the pairs by expert; within an expert in the order of the tokens. */
@@ -216,10 +235,10 @@ static void rope_table_row(float *table, const float *frequencies, size_t pairs,
 }
 
 static void store_row(const cpu_step *s, const cpu_context *c, size_t t) {
-    const op           *o = s->op;
-    const kv_layer     *kv = &c->in->kv[o->layer];
-    const size_t        n = kv->kv_heads * kv->head, bytes = (size_t)quant_row_bytes(quant_format_of(kv->type), n);
-    const size_t        slot = (size_t)((c->in->start + t) % kv->slots);
+    const op       *o = s->op;
+    const kv_layer *kv = &c->in->kv[o->layer];
+    const size_t    n = kv->kv_heads * kv->head, bytes = (size_t)quant_row_bytes(quant_format_of(kv->type), n);
+    const size_t    slot = (size_t)((c->in->start + t) % kv->slots);
     c->kernels->store(kv->k + slot * bytes, kv->type, row(c, o->in[0], t * o->in[0]->ne[1]), n);
     c->kernels->store(kv->v + slot * bytes, kv->type, row(c, o->in[1], t * o->in[1]->ne[1]), n);
 }

@@ -53,8 +53,10 @@ static gm_status add_weight(gpu_backend *b, const tensor *t, bool matrix, error 
     if (b->slots[at]) return GM_OK;
     gpu_weight *w = &b->weights[b->count];
     *w = (gpu_weight){ .data = t->data, .matrix = matrix };
-    if (matrix && weight_layout_make(&w->layout, t->type, t->ne, gpu_host_info(b->host)->max_binding, e)) return e->status;
-    if (!matrix) w->layout = (weight_layout){ .type = TYPE_F32, .k = (uint32_t)t->ne[0], .rows = 1, .experts = 1, .tiles = 1 };
+    if (matrix && weight_layout_make(&w->layout, t->type, t->ne, gpu_host_info(b->host)->max_binding, e))
+        return e->status;
+    if (!matrix)
+        w->layout = (weight_layout){ .type = TYPE_F32, .k = (uint32_t)t->ne[0], .rows = 1, .experts = 1, .tiles = 1 };
     w->tiles = calloc(w->layout.tiles, sizeof *w->tiles);
     if (!w->tiles) return fail_memory(e, "a weight's tiles", w->layout.tiles * sizeof *w->tiles);
     b->slots[at] = (uint32_t)++b->count;
@@ -72,7 +74,8 @@ static gm_status find_weights(gpu_backend *b, const graph *g, error *e) {
         const op  *o = &g->ops[i];
         const bool product = o->kind == OP_EMBED || o->kind == OP_MATMUL || o->kind == OP_MATMUL_EXPERTS;
         for (size_t j = 0; j < COUNT_OF(o->in); j++) {
-            if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT && add_weight(b, o->in[j], product && j == 0, e)) return e->status;
+            if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT && add_weight(b, o->in[j], product && j == 0, e))
+                return e->status;
         }
     }
     b->staging = gpu_buffer_new(b->host, STAGING_BYTES, e);
@@ -102,8 +105,14 @@ static gm_status upload_piece(gpu_backend *b, gpu_weight *w, const weight_tile *
     gpu_binding  bindings[KERNEL_BINDS];
     for (uint32_t i = 0; i < kernel.bind_count; i++) {
         const bool raw = !strcmp(kernel.binds[i], "raw"), planes = !strcmp(kernel.binds[i], "planes");
-        bindings[i] = (gpu_binding){ i, raw ? b->staging : planes ? w->tiles[b->next_tile] : b->piece, 0,
-                                     raw ? STAGING_BYTES : planes ? tile->bytes : WEIGHT_PIECE_WORDS * sizeof(uint32_t) };
+        bindings[i] = (gpu_binding){ i,
+                                     raw      ? b->staging
+                                     : planes ? w->tiles[b->next_tile]
+                                              : b->piece,
+                                     0,
+                                     raw      ? STAGING_BYTES
+                                     : planes ? tile->bytes
+                                              : WEIGHT_PIECE_WORDS * sizeof(uint32_t) };
     }
     const gpu_id group = pipeline ? gpu_group_new(b->host, pipeline, bindings, kernel.bind_count, e) : 0;
     if (!group) return e->status;

@@ -59,7 +59,8 @@ typedef struct gpu_plan gpu_plan;
 
 /* Lays the graph out for up to `tokens` tokens and `outputs` outputs, on these caches. Everything is made here; a run only fills
  * in its numbers and submits. */
-gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv, gpu_plan **out, error *e);
+gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
+                       gpu_plan **out, error *e);
 void      gpu_plan_free(gpu_plan *p);
 size_t    gpu_plan_tokens(const gpu_plan *p);
 size_t    gpu_plan_outputs(const gpu_plan *p);

@@ -14,21 +14,21 @@ typedef uint32_t        gpu_id;
 
 typedef struct {
     char     name[128], vendor[64], backend[32], driver[128]; /* for people */
-    bool     software;          /* a CPU that plays a GPU */
-    uint64_t max_buffer;        /* bytes of one buffer, and of one binding */
+    bool     software;                                        /* a CPU that plays a GPU */
+    uint64_t max_buffer;                                      /* bytes of one buffer, and of one binding */
     uint64_t max_binding;
     uint32_t max_storage_buffers; /* bindings of one shader */
     uint32_t max_invocations;     /* of one workgroup */
     uint32_t max_workgroups;      /* in one dimension of a dispatch */
     uint32_t max_workgroup_bytes;
-    uint32_t alignment;           /* of a binding's offset */
+    uint32_t alignment;                  /* of a binding's offset */
     uint32_t subgroup_min, subgroup_max; /* 0 without subgroups */
     bool     subgroups, f16, dot4, timestamps;
 } gpu_info;
 
 typedef struct {
-    int32_t     adapter;  /* which of gpu_host_list; -1: the fastest that the system names */
-    const char *disable;  /* features not to use: "subgroups,dot4,f16", or NULL */
+    int32_t     adapter; /* which of gpu_host_list; -1: the fastest that the system names */
+    const char *disable; /* features not to use: "subgroups,dot4,f16", or NULL */
 } gpu_options;
 
 /* The adapters of this machine; at most `capacity` are written, the count is returned in `*count`. */
@@ -39,9 +39,9 @@ gm_status       gpu_host_open(const gpu_options *options, gpu_host **out, error 
 void            gpu_host_close(gpu_host *h); /* frees whatever is left */
 const gpu_info *gpu_host_info(const gpu_host *h);
 /* What went wrong since the last call, if anything: GM_DEVICE_LOST, GM_NO_MEMORY, or a validation error, which is ours. */
-gm_status       gpu_host_problem(gpu_host *h, error *e);
+gm_status gpu_host_problem(gpu_host *h, error *e);
 /* Bytes of all buffers that live. */
-uint64_t        gpu_host_bytes(const gpu_host *h);
+uint64_t gpu_host_bytes(const gpu_host *h);
 
 /* ---- things ---- */
 
@@ -59,7 +59,8 @@ typedef struct {
 
 /* One compute shader, entry point `main`, all bindings in group 0. `label` is for messages. Compiler messages go into the
  * error. The same text and constants give the same pipeline again. */
-gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants, size_t count, error *e);
+gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants, size_t count,
+                        error *e);
 void   gpu_pipeline_free(gpu_host *h, gpu_id pipeline);
 
 typedef struct {
@@ -79,25 +80,25 @@ void   gpu_group_free(gpu_host *h, gpu_id group);
 enum { GPU_LIST_VERSION = 1 };
 
 typedef enum {
-    GPU_END_PASS = 1,  /* the next dispatch begins a new compute pass */
-    GPU_DISPATCH = 2,  /* pipeline, group, x, y, z */
-    GPU_INDIRECT = 3,  /* pipeline, group, buffer, offset (2): x, y, z are read there */
-    GPU_COPY     = 4,  /* source, offset (2), destination, offset (2), bytes (2) */
-    GPU_CLEAR    = 5,  /* buffer, offset (2), bytes (2) */
-    GPU_WRITE    = 6,  /* buffer, offset (2), then the words themselves: written before the list runs */
-    GPU_READ     = 7,  /* buffer, offset (2), bytes (2), ticket: a copy that arrives later */
+    GPU_END_PASS = 1, /* the next dispatch begins a new compute pass */
+    GPU_DISPATCH = 2, /* pipeline, group, x, y, z */
+    GPU_INDIRECT = 3, /* pipeline, group, buffer, offset (2): x, y, z are read there */
+    GPU_COPY = 4,     /* source, offset (2), destination, offset (2), bytes (2) */
+    GPU_CLEAR = 5,    /* buffer, offset (2), bytes (2) */
+    GPU_WRITE = 6,    /* buffer, offset (2), then the words themselves: written before the list runs */
+    GPU_READ = 7,     /* buffer, offset (2), bytes (2), ticket: a copy that arrives later */
 } gpu_op;
 
 /* Runs the list behind everything submitted before. A list that names a dead id is refused. */
 gm_status gpu_submit(gpu_host *h, const uint32_t *words, size_t count, error *e);
 
 /* A number for a GPU_READ, not used by another that is under way. */
-uint32_t    gpu_ticket_new(gpu_host *h);
+uint32_t gpu_ticket_new(gpu_host *h);
 /* The bytes once they have arrived, else NULL; valid until gpu_ticket_done. */
 const void *gpu_ticket_data(gpu_host *h, uint32_t ticket, uint64_t *bytes);
-void        gpu_ticket_done(gpu_host *h, uint32_t ticket); /* also for one that has not arrived: it is dropped when it does */
+void gpu_ticket_done(gpu_host *h, uint32_t ticket); /* also for one that has not arrived: it is dropped when it does */
 /* Whether everything submitted so far has run. */
-bool        gpu_idle(gpu_host *h);
+bool gpu_idle(gpu_host *h);
 
 /* Lets the GPU's news in, and waits for some at most `milliseconds` (0: do not wait). Native only: a browser has its loop. */
 void gpu_host_wait(gpu_host *h, uint32_t milliseconds);

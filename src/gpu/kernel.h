@@ -12,7 +12,7 @@
 enum { KERNEL_DEFINES = 16, KERNEL_CONSTANTS = 24, KERNEL_BINDS = 8 };
 
 typedef struct {
-    const char   *file; /* of wgsl/ */
+    const char   *file;                    /* of wgsl/ */
     shader_define defines[KERNEL_DEFINES]; /* besides SUBGROUPS, F16 and DOT4, which every shader gets */
     size_t        define_count;
     gpu_constant  constants[KERNEL_CONSTANTS];

@@ -44,7 +44,7 @@ static void start_product(gpu_kernel *out, const char *file, const gpu_matmul_jo
 }
 
 static void place_columns(gpu_kernel *out, const gpu_matmul_job *job) {
-    const uint32_t row_stride = job->x_slots ? job->x.row_stride : 0;
+    const uint32_t  row_stride = job->x_slots ? job->x.row_stride : 0;
     const gpu_place x = { job->x.offset, job->x.token_stride, row_stride };
     kernel_define(out, "VEC4", word(by_fours(job->weights->k, &x)));
     kernel_constant(out, "x_offset", x.offset);
@@ -123,7 +123,8 @@ static void matmul(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile
     kernel_define(out, "TILE", shape->rows_together);
     kernel_define(out, "OUTPUTS", word(job->outputs));
     if (job->q8) {
-        const uint64_t rows = (uint64_t)job->tokens * (job->x_slots ? job->used : 1), scales = rows * job->weights->k / 16;
+        const uint64_t rows = (uint64_t)job->tokens * (job->x_slots ? job->used : 1),
+                       scales = rows * job->weights->k / 16;
         kernel_constant(out, "x_token_stride", job->x_slots ? job->used : 1);
         if (job->used) kernel_constant(out, "x_row_stride", job->x_slots);
         kernel_constant(out, "x_scales", (double)scales);

@@ -25,7 +25,7 @@ typedef struct {
     uint32_t             used;    /* experts for each token; 0: a plain product */
     bool                 x_slots; /* with experts: x has a row for each (token, slot), not one for each token */
     gpu_place            x, y;
-    gpu_place            routes;  /* with experts: of "routes" (few tokens) or "groups" (many) */
+    gpu_place            routes; /* with experts: of "routes" (few tokens) or "groups" (many) */
 } gpu_matmul_job;
 
 /* Whether a product of this kind is to be computed with 8-bit activations, if that is wanted at all. */

@@ -53,6 +53,9 @@ size_t gpu_words_write(gpu_words *w, gpu_id target, uint64_t offset, const uint3
 }
 
 size_t gpu_words_read(gpu_words *w, gpu_id source, uint64_t offset, uint64_t bytes) {
-    record(w, GPU_READ, (uint32_t[]){ source, (uint32_t)offset, (uint32_t)(offset >> 32), (uint32_t)bytes, (uint32_t)(bytes >> 32), 0 }, 6);
+    record(
+        w, GPU_READ,
+        (uint32_t[]){ source, (uint32_t)offset, (uint32_t)(offset >> 32), (uint32_t)bytes, (uint32_t)(bytes >> 32), 0 },
+        6);
     return w->count - 1;
 }

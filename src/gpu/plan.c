@@ -37,23 +37,29 @@ typedef struct {
 
 static const tensor *storage(const tensor *t) { return t->base ? t->base : t; }
 
-static gpu_place place_of(const tensor *t) { return (gpu_place){ (uint32_t)t->offset, (uint32_t)t->token_stride, (uint32_t)t->row_stride }; }
+static gpu_place place_of(const tensor *t) {
+    return (gpu_place){ (uint32_t)t->offset, (uint32_t)t->token_stride, (uint32_t)t->row_stride };
+}
 
 static uint32_t count_of(const gpu_plan *p, const tensor *t) { return t->axis == AXIS_TOKENS ? p->tokens : p->outputs; }
 
-static gpu_kv kv_of(const gpu_kv_layer *l) { return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .slots = l->slots }; }
+static gpu_kv kv_of(const gpu_kv_layer *l) {
+    return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .slots = l->slots };
+}
 
 /* ---- which items there are, and when they live --------------------------------------------------------------------------- */
 
 static bool is_product(const op *o) { return o->kind == OP_MATMUL || o->kind == OP_MATMUL_EXPERTS; }
 
 static bool wants_q8(const gpu_plan *p, const op *o) {
-    return is_product(o) && !p->backend->precise && gpu_matmul_takes_q8(gpu_host_info(p->backend->host), o->in[0]->type, count_of(p, o->in[1]));
+    return is_product(o) && !p->backend->precise &&
+           gpu_matmul_takes_q8(gpu_host_info(p->backend->host), o->in[0]->type, count_of(p, o->in[1]));
 }
 
 static uint32_t splits_of(const gpu_plan *p, const op *o) {
     const gpu_kv kv = kv_of(&p->kv[o->layer]);
-    return gpu_attention_splits(o, &kv, p->tokens, p->kv[o->layer].bytes / gpu_kv_row_bytes(kv.type, kv.kv_heads, kv.head));
+    return gpu_attention_splits(o, &kv, p->tokens,
+                                p->kv[o->layer].bytes / gpu_kv_row_bytes(kv.type, kv.kv_heads, kv.head));
 }
 
 static int32_t new_item(gpu_plan *p, uint64_t bytes, uint32_t now) {
@@ -76,7 +82,8 @@ static gm_status lay_out(gpu_plan *p, value_notes *notes, int32_t *partials, err
     for (uint32_t i = 0; i < g->op_count; i++) {
         const op *o = &g->ops[i];
         if (o->out) {
-            p->items[o->out->index].bytes = round_up(count_of(p, o->out) * o->out->token_stride * sizeof(float), GPU_ALIGNMENT);
+            p->items[o->out->index].bytes =
+                round_up(count_of(p, o->out) * o->out->token_stride * sizeof(float), GPU_ALIGNMENT);
             lives(&p->items[o->out->index], i);
         }
         for (size_t j = 0; j < COUNT_OF(o->in); j++) {
@@ -88,14 +95,16 @@ static gm_status lay_out(gpu_plan *p, value_notes *notes, int32_t *partials, err
             if (bytes) partials[i] = new_item(p, bytes, i);
         }
         if (wants_q8(p, o)) {
-            value_notes *note = &notes[storage(o->in[1])->index];
+            value_notes   *note = &notes[storage(o->in[1])->index];
             const uint64_t rows = (uint64_t)count_of(p, o->in[1]) * o->in[1]->ne[1];
-            if (note->quantised < 0) note->quantised = new_item(p, gpu_quantised_bytes((uint32_t)o->in[1]->ne[0], rows), i);
+            if (note->quantised < 0)
+                note->quantised = new_item(p, gpu_quantised_bytes((uint32_t)o->in[1]->ne[0], rows), i);
             lives(&p->items[note->quantised], i);
         }
         if (o->kind == OP_MATMUL_EXPERTS && gpu_matmul_takes_groups(p->tokens)) {
             value_notes *note = &notes[storage(o->in[2])->index];
-            if (note->groups < 0) note->groups = new_item(p, gpu_groups_bytes((uint32_t)o->in[0]->ne[2], p->tokens, o->used), i);
+            if (note->groups < 0)
+                note->groups = new_item(p, gpu_groups_bytes((uint32_t)o->in[0]->ne[2], p->tokens, o->used), i);
             lives(&p->items[note->groups], i);
         }
     }
@@ -114,7 +123,9 @@ typedef struct {
     bool      x_is_quantised;
 } binding_names;
 
-static gpu_binding item_binding(const gpu_plan *p, int32_t item) { return (gpu_binding){ 0, p->memory, p->items[item].offset, p->items[item].bytes }; }
+static gpu_binding item_binding(const gpu_plan *p, int32_t item) {
+    return (gpu_binding){ 0, p->memory, p->items[item].offset, p->items[item].bytes };
+}
 
 static gpu_binding tensor_binding(const gpu_plan *p, const tensor *t) {
     if (t->kind == TENSOR_VALUE) return item_binding(p, (int32_t)storage(t)->index);
@@ -141,7 +152,9 @@ static gm_status bind(const gpu_plan *p, const binding_names *n, const char *nam
     else if (!strcmp(name, "y") || !strcmp(name, "out")) *out = tensor_binding(p, o->out);
     else if (!strcmp(name, "a")) *out = tensor_binding(p, o->in[0]);
     else if (!strcmp(name, "b")) *out = tensor_binding(p, o->in[1]);
-    else return fail(e, GM_BAD_ARGUMENT, "the kernel of %s binds '%s', which this plan does not know", op_name(o->kind), name);
+    else
+        return fail(e, GM_BAD_ARGUMENT, "the kernel of %s binds '%s', which this plan does not know", op_name(o->kind),
+                    name);
     return GM_OK;
 }
 
@@ -171,7 +184,9 @@ static gm_status emit_embed(gpu_plan *p, const op *o, binding_names names, error
     const gpu_weight *w = gpu_backend_weight(p->backend, o->in[0]);
     for (uint32_t tile = 0; tile < w->layout.tiles && !e->status; tile++) {
         gpu_kernel          k = { 0 };
-        const gpu_embed_job job = { .table = &w->layout, .tile = tile, .tokens = p->tokens, .factor = o->factor, .y = place_of(o->out) };
+        const gpu_embed_job job = {
+            .table = &w->layout, .tile = tile, .tokens = p->tokens, .factor = o->factor, .y = place_of(o->out)
+        };
         gpu_embed_kernel(&k, gpu_host_info(p->backend->host), &job);
         names.weights = w->tiles[tile];
         names.weight_bytes = weight_tile_of(&w->layout, tile).bytes;
@@ -186,9 +201,16 @@ static gm_status emit_product(gpu_plan *p, const op *o, binding_names names, err
     for (uint32_t tile = 0; tile < w->layout.tiles && !e->status; tile++) {
         gpu_kernel           k = { 0 };
         const gpu_matmul_job job = {
-            .weights = &w->layout, .tile = tile, .tokens = count_of(p, x), .outputs = x->axis == AXIS_OUTPUTS, .q8 = names.x_is_quantised,
-            .used = o->kind == OP_MATMUL_EXPERTS ? o->used : 0, .x_slots = x->ne[1] > 1, .x = names.x_is_quantised ? (gpu_place){ 0 } : place_of(x),
-            .y = place_of(o->out), .routes = o->in[2] && names.groups < 0 ? place_of(o->in[2]) : (gpu_place){ 0 },
+            .weights = &w->layout,
+            .tile = tile,
+            .tokens = count_of(p, x),
+            .outputs = x->axis == AXIS_OUTPUTS,
+            .q8 = names.x_is_quantised,
+            .used = o->kind == OP_MATMUL_EXPERTS ? o->used : 0,
+            .x_slots = x->ne[1] > 1,
+            .x = names.x_is_quantised ? (gpu_place){ 0 } : place_of(x),
+            .y = place_of(o->out),
+            .routes = o->in[2] && names.groups < 0 ? place_of(o->in[2]) : (gpu_place){ 0 },
         };
         gpu_matmul_kernel(&k, gpu_host_info(p->backend->host), &job);
         names.weights = w->tiles[tile];
@@ -199,13 +221,18 @@ static gm_status emit_product(gpu_plan *p, const op *o, binding_names names, err
 }
 
 /* What a product needs first, once for all that share it: its input in 8 bits, the pairs by expert. */
-static gm_status prepare_product(gpu_plan *p, const op *o, binding_names *names, value_notes *notes, bool *made, error *e) {
+static gm_status prepare_product(gpu_plan *p, const op *o, binding_names *names, value_notes *notes, bool *made,
+                                 error *e) {
     const tensor *x = o->in[1];
     gpu_kernel    k = { 0 };
     if (wants_q8(p, o)) {
         names->quantised = notes[storage(x)->index].quantised;
         if (!made[names->quantised]) {
-            const gpu_quantise_job job = { .k = (uint32_t)x->ne[0], .rows = (uint32_t)x->ne[1], .tokens = count_of(p, x), .outputs = x->axis == AXIS_OUTPUTS, .x = place_of(x) };
+            const gpu_quantise_job job = { .k = (uint32_t)x->ne[0],
+                                           .rows = (uint32_t)x->ne[1],
+                                           .tokens = count_of(p, x),
+                                           .outputs = x->axis == AXIS_OUTPUTS,
+                                           .x = place_of(x) };
             gpu_quantise_kernel(&k, gpu_host_info(p->backend->host), &job);
             if (emit(p, &k, names, e)) return e->status;
             made[names->quantised] = true;
@@ -268,7 +295,8 @@ static gm_status record(gpu_plan *p, value_notes *notes, const int32_t *partials
     if (!e->status) {
         const tensor *result = p->g->result;
         p->read_record = p->words.count;
-        p->at_ticket = gpu_words_read(&p->words, p->memory, p->items[result->index].offset, count_of(p, result) * result->token_stride * sizeof(float));
+        p->at_ticket = gpu_words_read(&p->words, p->memory, p->items[result->index].offset,
+                                      count_of(p, result) * result->token_stride * sizeof(float));
         if (p->words.failed) fail_memory(e, "a command list", p->words.count * 4);
     }
     free(made);
@@ -276,12 +304,15 @@ static gm_status record(gpu_plan *p, value_notes *notes, const int32_t *partials
     return e->status;
 }
 
-gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv, gpu_plan **out, error *e) {
+gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
+                       gpu_plan **out, error *e) {
     *out = NULL;
     if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
     gpu_plan *p = calloc(1, sizeof *p);
     if (!p) return fail_memory(e, "a plan", sizeof *p);
-    *p = (gpu_plan){ .backend = b, .g = g, .kv = kv, .tokens = (uint32_t)tokens, .outputs = (uint32_t)max_size(outputs, 1) };
+    *p = (gpu_plan){
+        .backend = b, .g = g, .kv = kv, .tokens = (uint32_t)tokens, .outputs = (uint32_t)max_size(outputs, 1)
+    };
     p->items = calloc(g->value_count + 3 * g->op_count, sizeof *p->items);
     value_notes *notes = calloc(max_size(g->value_count, 1), sizeof *notes);
     int32_t     *partials = calloc(max_size(g->op_count, 1), sizeof *partials);
@@ -313,7 +344,8 @@ size_t gpu_plan_outputs(const gpu_plan *p) { return p->outputs; }
 size_t gpu_plan_dispatches(const gpu_plan *p) { return p->dispatches; }
 
 gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e) {
-    if (in->tokens > p->tokens || in->outputs > p->outputs) return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this run");
+    if (in->tokens > p->tokens || in->outputs > p->outputs)
+        return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this run");
     uint32_t *words = p->words.data;
     words[p->at_run] = (uint32_t)in->tokens;
     words[p->at_run + 1] = (uint32_t)in->outputs;

@@ -35,7 +35,8 @@ static const char *value_of(const preprocessor *p, str name) {
 
 static str trim(str s) {
     while (s.length && (s.data[0] == ' ' || s.data[0] == '\t')) s.data++, s.length--;
-    while (s.length && (s.data[s.length - 1] == ' ' || s.data[s.length - 1] == '\t' || s.data[s.length - 1] == '\r')) s.length--;
+    while (s.length && (s.data[s.length - 1] == ' ' || s.data[s.length - 1] == '\t' || s.data[s.length - 1] == '\r'))
+        s.length--;
     return s;
 }
 
@@ -66,7 +67,9 @@ static bool conditional(preprocessor *p, str line) {
         p->open[p->depth++] = (branch){ .live = on, .taken = on, .outer = outer };
     } else if (str_starts_with(line, "#elif ") || str_is(line, "#else")) {
         if (!last) return complain(p, "no #if before", line), true;
-        const bool on = last->outer && !last->taken && (line.data[2] == 'l' && line.data[3] == 's' ? true : condition(p, (str){ line.data + 6, line.length - 6 }));
+        const bool on =
+            last->outer && !last->taken &&
+            (line.data[2] == 'l' && line.data[3] == 's' ? true : condition(p, (str){ line.data + 6, line.length - 6 }));
         last->live = on;
         last->taken |= on;
     } else if (str_is(line, "#endif")) {

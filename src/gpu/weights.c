@@ -13,22 +13,22 @@ typedef struct {
 
 static const plane_format formats[TYPE_COUNT] = {
     /*                       low   high values   signed scales span  bias  affine bits of each plane */
-    [TYPE_F32]    = { "F32", "32", "0", "0", "0", "0", "32", "0", "0", 1024, 0, 0, 0 },
-    [TYPE_F16]    = { "F16", "16", "0", "0", "0", "0", "32", "0", "0", 512, 0, 0, 0 },
-    [TYPE_BF16]   = { "BF16", "16", "0", "0", "0", "0", "32", "0", "0", 512, 0, 0, 0 },
-    [TYPE_Q4_0]   = { "Q4_0", "4", "0", "0", "0", "D", "32", "8", "1", 128, 0, 16, 0 },
-    [TYPE_Q4_1]   = { "Q4_1", "4", "0", "0", "0", "DM", "32", "0", "1", 128, 0, 32, 0 },
-    [TYPE_Q5_0]   = { "Q5_0", "4", "1", "0", "0", "D", "32", "16", "1", 128, 32, 16, 0 },
-    [TYPE_Q5_1]   = { "Q5_1", "4", "1", "0", "0", "DM", "32", "0", "1", 128, 32, 32, 0 },
-    [TYPE_Q8_0]   = { "Q8_0", "8", "0", "0", "1", "D", "32", "0", "0", 256, 0, 16, 0 },
-    [TYPE_Q2_K]   = { "Q2_K", "2", "0", "0", "0", "K2", "16", "0", "1", 64, 0, 16, 4 },
-    [TYPE_Q3_K]   = { "Q3_K", "2", "1", "0", "0", "K3", "16", "4", "1", 64, 32, 16, 0 },
-    [TYPE_Q4_K]   = { "Q4_K", "4", "0", "0", "0", "K4", "32", "0", "1", 128, 0, 16, 0 },
-    [TYPE_Q5_K]   = { "Q5_K", "4", "1", "0", "0", "K4", "32", "0", "1", 128, 32, 16, 0 },
-    [TYPE_Q6_K]   = { "Q6_K", "4", "2", "0", "0", "K6", "16", "32", "1", 128, 64, 16, 2 },
+    [TYPE_F32] = { "F32", "32", "0", "0", "0", "0", "32", "0", "0", 1024, 0, 0, 0 },
+    [TYPE_F16] = { "F16", "16", "0", "0", "0", "0", "32", "0", "0", 512, 0, 0, 0 },
+    [TYPE_BF16] = { "BF16", "16", "0", "0", "0", "0", "32", "0", "0", 512, 0, 0, 0 },
+    [TYPE_Q4_0] = { "Q4_0", "4", "0", "0", "0", "D", "32", "8", "1", 128, 0, 16, 0 },
+    [TYPE_Q4_1] = { "Q4_1", "4", "0", "0", "0", "DM", "32", "0", "1", 128, 0, 32, 0 },
+    [TYPE_Q5_0] = { "Q5_0", "4", "1", "0", "0", "D", "32", "16", "1", 128, 32, 16, 0 },
+    [TYPE_Q5_1] = { "Q5_1", "4", "1", "0", "0", "DM", "32", "0", "1", 128, 32, 32, 0 },
+    [TYPE_Q8_0] = { "Q8_0", "8", "0", "0", "1", "D", "32", "0", "0", 256, 0, 16, 0 },
+    [TYPE_Q2_K] = { "Q2_K", "2", "0", "0", "0", "K2", "16", "0", "1", 64, 0, 16, 4 },
+    [TYPE_Q3_K] = { "Q3_K", "2", "1", "0", "0", "K3", "16", "4", "1", 64, 32, 16, 0 },
+    [TYPE_Q4_K] = { "Q4_K", "4", "0", "0", "0", "K4", "32", "0", "1", 128, 0, 16, 0 },
+    [TYPE_Q5_K] = { "Q5_K", "4", "1", "0", "0", "K4", "32", "0", "1", 128, 32, 16, 0 },
+    [TYPE_Q6_K] = { "Q6_K", "4", "2", "0", "0", "K6", "16", "32", "1", 128, 64, 16, 2 },
     [TYPE_IQ4_NL] = { "IQ4_NL", "4", "0", "IQ4", "1", "D", "32", "0", "0", 128, 0, 16, 0 },
     [TYPE_IQ4_XS] = { "IQ4_XS", "4", "0", "IQ4", "1", "XS", "32", "0", "0", 128, 0, 8, 0 },
-    [TYPE_MXFP4]  = { "MXFP4", "4", "0", "MXFP4", "1", "E8", "32", "0", "0", 128, 0, 8, 0 },
+    [TYPE_MXFP4] = { "MXFP4", "4", "0", "MXFP4", "1", "E8", "32", "0", "0", 128, 0, 8, 0 },
 };
 
 static const plane_format *format_of(quant_type type) {
@@ -60,24 +60,31 @@ static uint64_t steps_that_fit(const plane_format *f, uint64_t step, uint64_t co
 gm_status weight_layout_make(weight_layout *out, quant_type type, const uint64_t ne[3], uint64_t most_bytes, error *e) {
     const plane_format *f = format_of(type);
     const quant_format *block = quant_format_of((uint32_t)type);
-    if (!f) return fail(e, GM_UNSUPPORTED, "weights of type %s cannot be used on the GPU", block ? block->name : "unknown");
+    if (!f)
+        return fail(e, GM_UNSUPPORTED, "weights of type %s cannot be used on the GPU", block ? block->name : "unknown");
     const uint64_t k = ne[0], rows = ne[1], experts = ne[2];
     uint64_t       all_rows, elements;
     if (!k || !rows || !experts || k % block->block || k > UINT32_MAX - 32 || !mul_u64(rows, experts, &all_rows) ||
         all_rows > UINT32_MAX || !mul_u64(k, all_rows, &elements) || elements > (uint64_t)1 << 48) {
-        return fail(e, GM_BAD_FILE, "a weight of type %s with shape %llu x %llu x %llu cannot be laid out on the GPU", f->name,
-                    (unsigned long long)k, (unsigned long long)rows, (unsigned long long)experts);
+        return fail(e, GM_BAD_FILE, "a weight of type %s with shape %llu x %llu x %llu cannot be laid out on the GPU",
+                    f->name, (unsigned long long)k, (unsigned long long)rows, (unsigned long long)experts);
     }
     const uint64_t chunks = (k + 31) / 32, unit = experts > 1 ? rows : 1; /* rows that stay together */
     const uint64_t units = steps_that_fit(f, chunks * unit, all_rows / unit, most_bytes);
     if (!units) {
-        return fail(e, GM_UNSUPPORTED, "%s of a weight of type %s takes %llu bytes, but a binding of this GPU holds %llu",
+        return fail(e, GM_UNSUPPORTED,
+                    "%s of a weight of type %s takes %llu bytes, but a binding of this GPU holds %llu",
                     experts > 1 ? "an expert" : "a row", f->name, (unsigned long long)tile_bytes(f, chunks * unit),
                     (unsigned long long)most_bytes);
     }
     *out = (weight_layout){
-        .type = type, .k = (uint32_t)k, .rows = (uint32_t)rows, .experts = (uint32_t)experts, .chunks = (uint32_t)chunks,
-        .tile_rows = (uint32_t)(units * unit), .tiles = (uint32_t)((all_rows / unit + units - 1) / units),
+        .type = type,
+        .k = (uint32_t)k,
+        .rows = (uint32_t)rows,
+        .experts = (uint32_t)experts,
+        .chunks = (uint32_t)chunks,
+        .tile_rows = (uint32_t)(units * unit),
+        .tiles = (uint32_t)((all_rows / unit + units - 1) / units),
     };
     return GM_OK;
 }
@@ -89,9 +96,13 @@ weight_tile weight_tile_of(const weight_layout *layout, uint32_t tile) {
     const uint64_t      high = plane_bytes(chunks, f->low_bits), scales = high + plane_bytes(chunks, f->high_bits);
     const uint64_t      blocks = scales + plane_bytes(chunks, f->scale_bits);
     return (weight_tile){
-        .first_row = (uint32_t)first, .rows = (uint32_t)rows,
-        .first_expert = (uint32_t)(first / layout->rows), .experts = (uint32_t)(rows / layout->rows),
-        .high = (uint32_t)(high / 16), .scales = (uint32_t)(scales / 16), .blocks = (uint32_t)(blocks / 16),
+        .first_row = (uint32_t)first,
+        .rows = (uint32_t)rows,
+        .first_expert = (uint32_t)(first / layout->rows),
+        .experts = (uint32_t)(rows / layout->rows),
+        .high = (uint32_t)(high / 16),
+        .scales = (uint32_t)(scales / 16),
+        .blocks = (uint32_t)(blocks / 16),
         .bytes = tile_bytes(f, chunks),
     };
 }
@@ -134,7 +145,9 @@ static uint64_t source_bytes(const weight_layout *layout, uint64_t chunks) {
     return quant_row_bytes(block, chunks * 32);
 }
 
-uint64_t weight_staging_least(const weight_layout *layout) { return round_up(source_bytes(layout, piece_unit(layout)), 4); }
+uint64_t weight_staging_least(const weight_layout *layout) {
+    return round_up(source_bytes(layout, piece_unit(layout)), 4);
+}
 
 weight_piece weight_piece_at(const weight_layout *layout, uint32_t tile, uint32_t chunk, uint64_t staging) {
     const weight_tile t = weight_tile_of(layout, tile);
@@ -150,12 +163,15 @@ weight_piece weight_piece_at(const weight_layout *layout, uint32_t tile, uint32_
     };
 }
 
-void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_layout *layout, const weight_piece *piece) {
-    static const struct { const char *block, *bytes; } sizes[TYPE_COUNT] = {
-        [TYPE_Q4_0] = { "32", "18" },   [TYPE_Q4_1] = { "32", "20" },    [TYPE_Q5_0] = { "32", "22" },
-        [TYPE_Q5_1] = { "32", "24" },   [TYPE_Q8_0] = { "32", "34" },    [TYPE_Q2_K] = { "256", "84" },
-        [TYPE_Q3_K] = { "256", "110" }, [TYPE_Q4_K] = { "256", "144" },  [TYPE_Q5_K] = { "256", "176" },
-        [TYPE_Q6_K] = { "256", "210" }, [TYPE_IQ4_NL] = { "32", "18" },  [TYPE_IQ4_XS] = { "256", "136" },
+void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_layout *layout,
+                          const weight_piece *piece) {
+    static const struct {
+        const char *block, *bytes;
+    } sizes[TYPE_COUNT] = {
+        [TYPE_Q4_0] = { "32", "18" },   [TYPE_Q4_1] = { "32", "20" },   [TYPE_Q5_0] = { "32", "22" },
+        [TYPE_Q5_1] = { "32", "24" },   [TYPE_Q8_0] = { "32", "34" },   [TYPE_Q2_K] = { "256", "84" },
+        [TYPE_Q3_K] = { "256", "110" }, [TYPE_Q4_K] = { "256", "144" }, [TYPE_Q5_K] = { "256", "176" },
+        [TYPE_Q6_K] = { "256", "210" }, [TYPE_IQ4_NL] = { "32", "18" }, [TYPE_IQ4_XS] = { "256", "136" },
         [TYPE_MXFP4] = { "32", "17" },
     };
     *out = (gpu_kernel){ .file = "repack.wgsl" };

@@ -22,15 +22,15 @@ typedef struct {
 } weight_layout;
 
 typedef struct {
-    uint32_t first_row, rows;      /* over experts · rows */
+    uint32_t first_row, rows;       /* over experts · rows */
     uint32_t first_expert, experts; /* with several experts: a tile holds whole ones */
-    uint32_t high, scales, blocks; /* where planes begin, in 16 bytes; the quants are at 0 */
-    uint64_t bytes;                /* of the tile's buffer: a multiple of 256 */
+    uint32_t high, scales, blocks;  /* where planes begin, in 16 bytes; the quants are at 0 */
+    uint64_t bytes;                 /* of the tile's buffer: a multiple of 256 */
 } weight_tile;
 
 /* Tiles for bindings of at most `most_bytes`. Fails for a type that no kernel reads, a shape that is not made of whole
  * blocks or beyond 32 bits, and a row (or an expert) that is larger than a binding. */
-gm_status   weight_layout_make(weight_layout *out, quant_type type, const uint64_t ne[3], uint64_t most_bytes, error *e);
+gm_status weight_layout_make(weight_layout *out, quant_type type, const uint64_t ne[3], uint64_t most_bytes, error *e);
 weight_tile weight_tile_of(const weight_layout *layout, uint32_t tile);
 uint64_t    weight_bytes(const weight_layout *layout); /* of all tiles */
 
@@ -42,10 +42,10 @@ void weight_describe(gpu_kernel *kernel, const weight_layout *layout, const weig
 enum { WEIGHT_PIECE_WORDS = 8 };
 
 typedef struct {
-    uint64_t source;        /* where its bytes begin in the tensor, and how many there are */
-    uint64_t bytes;         /* (the staging buffer needs them rounded up to 4) */
+    uint64_t source;                         /* where its bytes begin in the tensor, and how many there are */
+    uint64_t bytes;                          /* (the staging buffer needs them rounded up to 4) */
     uint32_t parameters[WEIGHT_PIECE_WORDS]; /* the kernel's "piece" buffer */
-    uint32_t next;          /* chunk of the tile that the next piece begins with; 0: this was the last */
+    uint32_t next; /* chunk of the tile that the next piece begins with; 0: this was the last */
 } weight_piece;
 
 /* The piece of a tile that begins with `chunk` (0 first) and fits into a staging buffer of `staging` bytes, at least
@@ -54,6 +54,7 @@ weight_piece weight_piece_at(const weight_layout *layout, uint32_t tile, uint32_
 uint64_t     weight_staging_least(const weight_layout *layout);
 
 /* Binds "raw" (the staging buffer), "planes" (the tile) and "piece". One pipeline serves every tensor of a type. */
-void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_layout *layout, const weight_piece *piece);
+void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_layout *layout,
+                          const weight_piece *piece);
 
 #endif

@@ -6,13 +6,20 @@
 #include <string.h>
 
 static const char *const op_names[OP_COUNT] = {
-    [OP_EMBED] = "embed",         [OP_RMS_NORM] = "rms_norm",
-    [OP_MATMUL] = "matmul",       [OP_ROPE_TABLE] = "rope_table",
-    [OP_ROPE] = "rope",           [OP_KV_STORE] = "kv_store",
-    [OP_ATTENTION] = "attention", [OP_GEGLU] = "geglu",
-    [OP_ADD] = "add",             [OP_SCALE] = "scale",
-    [OP_SOFTCAP] = "softcap",     [OP_ROUTE] = "route",
-    [OP_SELECT_ROWS] = "select_rows", [OP_MATMUL_EXPERTS] = "matmul_experts",
+    [OP_EMBED] = "embed",
+    [OP_RMS_NORM] = "rms_norm",
+    [OP_MATMUL] = "matmul",
+    [OP_ROPE_TABLE] = "rope_table",
+    [OP_ROPE] = "rope",
+    [OP_KV_STORE] = "kv_store",
+    [OP_ATTENTION] = "attention",
+    [OP_GEGLU] = "geglu",
+    [OP_ADD] = "add",
+    [OP_SCALE] = "scale",
+    [OP_SOFTCAP] = "softcap",
+    [OP_ROUTE] = "route",
+    [OP_SELECT_ROWS] = "select_rows",
+    [OP_MATMUL_EXPERTS] = "matmul_experts",
     [OP_EXPERT_SUM] = "expert_sum",
 };
 
@@ -35,7 +42,8 @@ static tensor *new_tensor(graph *g, tensor t) {
 }
 
 tensor *graph_weight(graph *g, const char *name, quant_type type, const uint64_t ne[3], const void *data) {
-    return new_tensor(g, (tensor){ .kind = TENSOR_WEIGHT, .type = type, .ne = { ne[0], ne[1], ne[2] }, .data = data, .name = name });
+    return new_tensor(
+        g, (tensor){ .kind = TENSOR_WEIGHT, .type = type, .ne = { ne[0], ne[1], ne[2] }, .data = data, .name = name });
 }
 
 static tensor *new_value(graph *g, tensor_axis axis, uint64_t n, uint64_t rows) {
@@ -61,7 +69,7 @@ static tensor *append(graph *g, bool fits, op what, tensor_axis axis, uint64_t n
     }
     if (g->op_count == g->op_capacity) {
         const size_t capacity = g->op_capacity ? 2 * g->op_capacity : 256;
-        op *ops = realloc(g->ops, capacity * sizeof *ops);
+        op          *ops = realloc(g->ops, capacity * sizeof *ops);
         if (!ops) {
             fail_memory(&g->problem, "the graph's ops", capacity * sizeof *ops);
             return NULL;
@@ -88,24 +96,26 @@ tensor *graph_embed(graph *g, tensor *table, float factor) {
 
 tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps) {
     if (!x) return NULL;
-    return append(g, !weight || weight->ne[0] == x->ne[0], (op){ .kind = OP_RMS_NORM, .in = { x, weight }, .factor = eps },
-                  x->axis, x->ne[0], x->ne[1]);
+    return append(g, !weight || weight->ne[0] == x->ne[0],
+                  (op){ .kind = OP_RMS_NORM, .in = { x, weight }, .factor = eps }, x->axis, x->ne[0], x->ne[1]);
 }
 
 tensor *graph_matmul(graph *g, tensor *weight, tensor *x) {
     if (!weight || !x) return NULL;
-    return append(g, weight->ne[0] == x->ne[0] && x->ne[1] == 1 && contiguous(x), (op){ .kind = OP_MATMUL, .in = { weight, x } },
-                  x->axis, weight->ne[1], 1);
+    return append(g, weight->ne[0] == x->ne[0] && x->ne[1] == 1 && contiguous(x),
+                  (op){ .kind = OP_MATMUL, .in = { weight, x } }, x->axis, weight->ne[1], 1);
 }
 
 tensor *graph_rope_table(graph *g, tensor *frequencies) {
     if (!frequencies) return NULL;
-    return append(g, true, (op){ .kind = OP_ROPE_TABLE, .in = { frequencies } }, AXIS_TOKENS, 2 * frequencies->ne[0], 1);
+    return append(g, true, (op){ .kind = OP_ROPE_TABLE, .in = { frequencies } }, AXIS_TOKENS, 2 * frequencies->ne[0],
+                  1);
 }
 
 tensor *graph_rope(graph *g, tensor *x, tensor *table) {
     if (!x || !table) return NULL;
-    return append(g, x->ne[0] == table->ne[0], (op){ .kind = OP_ROPE, .in = { x, table } }, x->axis, x->ne[0], x->ne[1]);
+    return append(g, x->ne[0] == table->ne[0], (op){ .kind = OP_ROPE, .in = { x, table } }, x->axis, x->ne[0],
+                  x->ne[1]);
 }
 
 void graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer) {
@@ -116,13 +126,15 @@ void graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer) {
 
 tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window) {
     if (!queries) return NULL;
-    return append(g, contiguous(queries), (op){ .kind = OP_ATTENTION, .in = { queries }, .layer = layer, .window = window },
-                  queries->axis, queries->ne[0], queries->ne[1]);
+    return append(g, contiguous(queries),
+                  (op){ .kind = OP_ATTENTION, .in = { queries }, .layer = layer, .window = window }, queries->axis,
+                  queries->ne[0], queries->ne[1]);
 }
 
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up) {
     if (!gate || !up) return NULL;
-    return append(g, same_shape(gate, up), (op){ .kind = OP_GEGLU, .in = { gate, up } }, gate->axis, gate->ne[0], gate->ne[1]);
+    return append(g, same_shape(gate, up), (op){ .kind = OP_GEGLU, .in = { gate, up } }, gate->axis, gate->ne[0],
+                  gate->ne[1]);
 }
 
 tensor *graph_add(graph *g, tensor *a, tensor *b) {
@@ -144,31 +156,37 @@ tensor *graph_route(graph *g, tensor *logits, tensor *expert_scale, uint32_t use
     if (!logits) return NULL;
     const bool fits = logits->ne[1] == 1 && used >= 1 && used <= logits->ne[0] &&
                       (!expert_scale || expert_scale->ne[0] == logits->ne[0]);
-    return append(g, fits, (op){ .kind = OP_ROUTE, .in = { logits, expert_scale }, .used = used }, logits->axis, 2 * used, 1);
+    return append(g, fits, (op){ .kind = OP_ROUTE, .in = { logits, expert_scale }, .used = used }, logits->axis,
+                  2 * used, 1);
 }
 
 tensor *graph_matmul_experts(graph *g, tensor *weight, tensor *x, tensor *routes, uint32_t used) {
     if (!weight || !x || !routes) return NULL;
-    const bool fits = weight->ne[0] == x->ne[0] && (x->ne[1] == 1 || x->ne[1] == used) && routes->ne[0] == 2 * used && contiguous(x);
-    return append(g, fits, (op){ .kind = OP_MATMUL_EXPERTS, .in = { weight, x, routes }, .used = used }, x->axis, weight->ne[1], used);
+    const bool fits =
+        weight->ne[0] == x->ne[0] && (x->ne[1] == 1 || x->ne[1] == used) && routes->ne[0] == 2 * used && contiguous(x);
+    return append(g, fits, (op){ .kind = OP_MATMUL_EXPERTS, .in = { weight, x, routes }, .used = used }, x->axis,
+                  weight->ne[1], used);
 }
 
 tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used) {
     if (!x || !routes) return NULL;
-    return append(g, x->ne[1] == used && routes->ne[0] == 2 * used, (op){ .kind = OP_EXPERT_SUM, .in = { x, routes }, .used = used },
-                  x->axis, x->ne[0], 1);
+    return append(g, x->ne[1] == used && routes->ne[0] == 2 * used,
+                  (op){ .kind = OP_EXPERT_SUM, .in = { x, routes }, .used = used }, x->axis, x->ne[0], 1);
 }
 
 tensor *graph_select_rows(graph *g, tensor *x) {
     if (!x) return NULL;
-    return append(g, x->axis == AXIS_TOKENS, (op){ .kind = OP_SELECT_ROWS, .in = { x } }, AXIS_OUTPUTS, x->ne[0], x->ne[1]);
+    return append(g, x->axis == AXIS_TOKENS, (op){ .kind = OP_SELECT_ROWS, .in = { x } }, AXIS_OUTPUTS, x->ne[0],
+                  x->ne[1]);
 }
 
-static tensor *new_view(graph *g, tensor *x, bool fits, uint64_t offset, uint64_t n, uint64_t rows, uint64_t row_stride) {
+static tensor *new_view(graph *g, tensor *x, bool fits, uint64_t offset, uint64_t n, uint64_t rows,
+                        uint64_t row_stride) {
     if (g->problem.status || !x) return NULL;
     if (!fits) {
-        fail(&g->problem, GM_BAD_FILE, "a view of [%llu, %llu] at %llu does not fit a value of [%llu, %llu]", (unsigned long long)n,
-             (unsigned long long)rows, (unsigned long long)offset, (unsigned long long)x->ne[0], (unsigned long long)x->ne[1]);
+        fail(&g->problem, GM_BAD_FILE, "a view of [%llu, %llu] at %llu does not fit a value of [%llu, %llu]",
+             (unsigned long long)n, (unsigned long long)rows, (unsigned long long)offset, (unsigned long long)x->ne[0],
+             (unsigned long long)x->ne[1]);
         return NULL;
     }
     tensor view = *x;
@@ -185,6 +203,7 @@ tensor *graph_reshape(graph *g, tensor *x, uint64_t n, uint64_t rows) {
 }
 
 tensor *graph_slice(graph *g, tensor *x, uint64_t offset, uint64_t n, uint64_t rows) {
-    return new_view(g, x, x && offset + n <= x->ne[0] * x->ne[1] && (rows == 1 || (rows == x->ne[1] && offset + n <= x->ne[0])), offset,
-                    n, rows, x ? x->row_stride : 0);
+    return new_view(
+        g, x, x && offset + n <= x->ne[0] * x->ne[1] && (rows == 1 || (rows == x->ne[1] && offset + n <= x->ne[0])),
+        offset, n, rows, x ? x->row_stride : 0);
 }

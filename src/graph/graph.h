@@ -30,8 +30,21 @@
  *   SELECT_ROWS     of the tokens of a, those whose outputs are wanted
  */
 typedef enum {
-    OP_EMBED, OP_RMS_NORM, OP_MATMUL, OP_ROPE_TABLE, OP_ROPE, OP_KV_STORE, OP_ATTENTION, OP_GEGLU, OP_ADD, OP_SCALE,
-    OP_SOFTCAP, OP_ROUTE, OP_MATMUL_EXPERTS, OP_EXPERT_SUM, OP_SELECT_ROWS,
+    OP_EMBED,
+    OP_RMS_NORM,
+    OP_MATMUL,
+    OP_ROPE_TABLE,
+    OP_ROPE,
+    OP_KV_STORE,
+    OP_ATTENTION,
+    OP_GEGLU,
+    OP_ADD,
+    OP_SCALE,
+    OP_SOFTCAP,
+    OP_ROUTE,
+    OP_MATMUL_EXPERTS,
+    OP_EXPERT_SUM,
+    OP_SELECT_ROWS,
     OP_COUNT,
 } op_kind;
 
@@ -48,16 +61,16 @@ struct tensor {
     tensor_axis axis;       /* what a value has one of: tokens or outputs */
     uint64_t    row_stride; /* values: elements from row to row, and from token to token */
     uint64_t    token_stride;
-    tensor     *base;       /* a view: into this value, `offset` elements on; NULL otherwise */
+    tensor     *base; /* a view: into this value, `offset` elements on; NULL otherwise */
     uint64_t    offset;
-    const void *data;       /* a weight's bytes */
-    const char *name;       /* a weight's, for messages */
-    uint32_t    index;      /* a value's number, for the plan */
+    const void *data;  /* a weight's bytes */
+    const char *name;  /* a weight's, for messages */
+    uint32_t    index; /* a value's number, for the plan */
 };
 
 typedef struct {
     op_kind  kind;
-    tensor  *out;   /* NULL for KV_STORE */
+    tensor  *out; /* NULL for KV_STORE */
     tensor  *in[3];
     float    factor; /* EMBED, SCALE, SOFTCAP; eps of RMS_NORM */
     uint32_t layer;  /* KV_STORE, ATTENTION: whose cache */
@@ -66,13 +79,13 @@ typedef struct {
 } op;
 
 typedef struct {
-    arena    memory;
-    op      *ops;
-    size_t   op_count, op_capacity;
-    size_t   value_count;
-    tensor  *result; /* set by the builder: what the caller reads after a run */
-    error    problem; /* the first shape that did not fit, or no memory; builders go on and ask at the end */
-} graph; /* zero-initialise */
+    arena   memory;
+    op     *ops;
+    size_t  op_count, op_capacity;
+    size_t  value_count;
+    tensor *result;  /* set by the builder: what the caller reads after a run */
+    error   problem; /* the first shape that did not fit, or no memory; builders go on and ask at the end */
+} graph;             /* zero-initialise */
 
 void graph_free(graph *g);
 
@@ -97,7 +110,7 @@ tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used);
 tensor *graph_select_rows(graph *g, tensor *x);
 
 /* Views: no op, the same memory. */
-tensor *graph_reshape(graph *g, tensor *x, uint64_t n, uint64_t rows);               /* x must be contiguous */
+tensor *graph_reshape(graph *g, tensor *x, uint64_t n, uint64_t rows);                /* x must be contiguous */
 tensor *graph_slice(graph *g, tensor *x, uint64_t offset, uint64_t n, uint64_t rows); /* n of each row, or whole rows */
 
 #endif

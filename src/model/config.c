@@ -20,8 +20,8 @@ static const char *key_of(config_reader *r, const char *name) {
 
 static void between(config_reader *r, const char *name, uint64_t value, uint64_t least, uint64_t most) {
     if (r->e->status || (value >= least && value <= most)) return;
-    fail(r->e, GM_BAD_FILE, "metadata key '%s' must be between %llu and %llu, found %llu", key_of(r, name), (unsigned long long)least,
-         (unsigned long long)most, (unsigned long long)value);
+    fail(r->e, GM_BAD_FILE, "metadata key '%s' must be between %llu and %llu, found %llu", key_of(r, name),
+         (unsigned long long)least, (unsigned long long)most, (unsigned long long)value);
 }
 
 static uint32_t read_u32(config_reader *r, const char *name, uint32_t least, uint32_t most) {
@@ -31,9 +31,10 @@ static uint32_t read_u32(config_reader *r, const char *name, uint32_t least, uin
 }
 
 static uint32_t read_u32_or(config_reader *r, const char *name, uint32_t otherwise, uint32_t least, uint32_t most) {
-    bool found = false;
+    bool     found = false;
     uint32_t value = otherwise;
-    if (!r->e->status && !gguf_get_u32(r->g, key_of(r, name), &value, &found, r->e) && found) between(r, name, value, least, most);
+    if (!r->e->status && !gguf_get_u32(r->g, key_of(r, name), &value, &found, r->e) && found)
+        between(r, name, value, least, most);
     return value;
 }
 
@@ -42,12 +43,14 @@ static float read_f32_or(config_reader *r, const char *name, float otherwise) {
     float value = otherwise;
     if (r->e->status || gguf_get_f32(r->g, key_of(r, name), &value, &found, r->e)) return otherwise;
     if (!isfinite(value) || value < 0) {
-        fail(r->e, GM_BAD_FILE, "metadata key '%s' must be a finite number, not negative, found %g", key_of(r, name), (double)value);
+        fail(r->e, GM_BAD_FILE, "metadata key '%s' must be a finite number, not negative, found %g", key_of(r, name),
+             (double)value);
     }
     return value;
 }
 
-static void read_per_layer(config_reader *r, const char *name, uint32_t *values, uint32_t layers, uint32_t least, uint32_t most) {
+static void read_per_layer(config_reader *r, const char *name, uint32_t *values, uint32_t layers, uint32_t least,
+                           uint32_t most) {
     if (r->e->status || gguf_get_u32s(r->g, key_of(r, name), values, layers, NULL, r->e)) return;
     for (uint32_t i = 0; i < layers; i++) between(r, name, values[i], least, most);
 }
@@ -82,21 +85,21 @@ static void find_donors(config_reader *r, model_config *c, uint32_t shared) {
         uint32_t donor = owners;
         while (donor > 0 && c->layer[donor - 1].sliding != layer->sliding) donor--;
         if (donor == 0) {
-            fail(r->e, GM_BAD_FILE, "layer %u shares keys and values, but none of the %u layers that own some is %s", i, owners,
-                 layer->sliding ? "sliding" : "full");
+            fail(r->e, GM_BAD_FILE, "layer %u shares keys and values, but none of the %u layers that own some is %s", i,
+                 owners, layer->sliding ? "sliding" : "full");
             return;
         }
         layer->donor = donor - 1;
         if (c->layer[layer->donor].kv_heads != layer->kv_heads) {
-            fail(r->e, GM_BAD_FILE, "layer %u has %u K/V heads, but shares those of layer %u, which has %u", i, layer->kv_heads, layer->donor,
-                 c->layer[layer->donor].kv_heads);
+            fail(r->e, GM_BAD_FILE, "layer %u has %u K/V heads, but shares those of layer %u, which has %u", i,
+                 layer->kv_heads, layer->donor, c->layer[layer->donor].kv_heads);
         }
     }
 }
 
 static void read_layers(config_reader *r, model_config *c, arena *a) {
     const size_t n = c->layers;
-    uint32_t *heads = arena_array(a, n, sizeof *heads), *kv_heads = arena_array(a, n, sizeof *kv_heads),
+    uint32_t    *heads = arena_array(a, n, sizeof *heads), *kv_heads = arena_array(a, n, sizeof *kv_heads),
              *feed_forward = arena_array(a, n, sizeof *feed_forward);
     bool *sliding = arena_array(a, n, sizeof *sliding);
     c->layer = arena_array(a, n, sizeof *c->layer);
@@ -112,17 +115,25 @@ static void read_layers(config_reader *r, model_config *c, arena *a) {
     const uint32_t small = read_u32_or(r, "attention.key_length_swa", full, 2, MOST_HEAD_SIZE);
     if (read_u32_or(r, "attention.value_length", full, 2, MOST_HEAD_SIZE) != full ||
         read_u32_or(r, "attention.value_length_swa", small, 2, MOST_HEAD_SIZE) != small) {
-        fail(r->e, GM_UNSUPPORTED, "keys and values of different sizes are not supported (attention.value_length, attention.value_length_swa)");
+        fail(r->e, GM_UNSUPPORTED,
+             "keys and values of different sizes are not supported (attention.value_length, "
+             "attention.value_length_swa)");
     }
     if (read_u32_or(r, "rope.dimension_count", full, 0, MOST_HEAD_SIZE) != full ||
         read_u32_or(r, "rope.dimension_count_swa", small, 0, MOST_HEAD_SIZE) != small) {
-        fail(r->e, GM_UNSUPPORTED, "rope.dimension_count must be the size of a head (%u, and %u on sliding layers)", full, small);
+        fail(r->e, GM_UNSUPPORTED, "rope.dimension_count must be the size of a head (%u, and %u on sliding layers)",
+             full, small);
     }
     for (uint32_t i = 0; i < c->layers && !r->e->status; i++) {
         const uint32_t head = sliding[i] ? small : full;
-        c->layer[i] = (layer_config){ .sliding = sliding[i], .heads = heads[i], .kv_heads = kv_heads[i], .head = head, .feed_forward = feed_forward[i] };
+        c->layer[i] = (layer_config){ .sliding = sliding[i],
+                                      .heads = heads[i],
+                                      .kv_heads = kv_heads[i],
+                                      .head = head,
+                                      .feed_forward = feed_forward[i] };
         if (heads[i] % kv_heads[i]) {
-            fail(r->e, GM_BAD_FILE, "layer %u: attention.head_count %u is not a multiple of attention.head_count_kv %u", i, heads[i], kv_heads[i]);
+            fail(r->e, GM_BAD_FILE, "layer %u: attention.head_count %u is not a multiple of attention.head_count_kv %u",
+                 i, heads[i], kv_heads[i]);
         }
         if (head % 2) fail(r->e, GM_BAD_FILE, "layer %u: a head of %u values cannot be rotated in pairs", i, head);
     }
@@ -134,7 +145,8 @@ gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e
     *out = (model_config){ 0 };
     if (gguf_get_str(g, "general.architecture", &r.architecture, NULL, e)) return e->status;
     if (!str_is(r.architecture, "gemma4")) {
-        return fail(e, GM_UNSUPPORTED, "general.architecture is '%.*s': this program runs 'gemma4' text models", STR_ARGS(r.architecture));
+        return fail(e, GM_UNSUPPORTED, "general.architecture is '%.*s': this program runs 'gemma4' text models",
+                    STR_ARGS(r.architecture));
     }
     out->layers = read_u32(&r, "block_count", 1, MOST_LAYERS);
     out->width = read_u32(&r, "embedding_length", 1, MOST_WIDTH);
@@ -151,15 +163,16 @@ gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e
     out->rope_base_full = read_f32_or(&r, "rope.freq_base", 1e6f);
     out->rope_base_sliding = read_f32_or(&r, "rope.freq_base_swa", 1e4f);
     if (!e->status && (out->rope_base_full < 1 || out->rope_base_sliding < 1)) {
-        fail(e, GM_BAD_FILE, "rope.freq_base and rope.freq_base_swa must be at least 1, found %g and %g", (double)out->rope_base_full,
-             (double)out->rope_base_sliding);
+        fail(e, GM_BAD_FILE, "rope.freq_base and rope.freq_base_swa must be at least 1, found %g and %g",
+             (double)out->rope_base_full, (double)out->rope_base_sliding);
     }
     if (!e->status) read_layers(&r, out, a);
     const gguf_tensor *embedding = e->status ? NULL : gguf_find_tensor(g, "token_embd.weight");
     if (!e->status && !embedding) return fail(e, GM_BAD_FILE, "tensor 'token_embd.weight' is missing");
     if (!e->status) {
         if (embedding->ne[1] < 1 || embedding->ne[1] > 1u << 24) {
-            return fail(e, GM_BAD_FILE, "tensor 'token_embd.weight' has %llu rows: a vocabulary of 1 to 16777216 was expected",
+            return fail(e, GM_BAD_FILE,
+                        "tensor 'token_embd.weight' has %llu rows: a vocabulary of 1 to 16777216 was expected",
                         (unsigned long long)embedding->ne[1]);
         }
         out->vocabulary = (uint32_t)embedding->ne[1];

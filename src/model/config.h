@@ -6,19 +6,19 @@
 #include "gguf/gguf.h"
 
 typedef struct {
-    bool     sliding;  /* sees `window` positions, else all */
-    bool     owns_kv;  /* else it reads the cache of layer `donor` */
-    uint32_t donor;    /* itself when it owns one */
+    bool     sliding;               /* sees `window` positions, else all */
+    bool     owns_kv;               /* else it reads the cache of layer `donor` */
+    uint32_t donor;                 /* itself when it owns one */
     uint32_t heads, kv_heads, head; /* query heads, K/V heads, their size */
     uint32_t feed_forward;
 } layer_config;
 
 typedef struct {
-    uint32_t layers, width, vocabulary, context, window;
-    uint32_t per_layer_width;                      /* 0: no per-layer embeddings */
-    uint32_t experts, experts_used, expert_feed_forward; /* 0: no mixture of experts */
-    float    eps, softcap;                         /* softcap 0: none */
-    float    rope_base_full, rope_base_sliding;
+    uint32_t      layers, width, vocabulary, context, window;
+    uint32_t      per_layer_width;                            /* 0: no per-layer embeddings */
+    uint32_t      experts, experts_used, expert_feed_forward; /* 0: no mixture of experts */
+    float         eps, softcap;                               /* softcap 0: none */
+    float         rope_base_full, rope_base_sliding;
     layer_config *layer;
 } model_config;
 

@@ -18,22 +18,22 @@ typedef struct {
 typedef struct {
     weight attn_norm, attn_q, attn_k, attn_v, attn_output, attn_q_norm, attn_k_norm, post_attention_norm;
     weight ffn_norm, ffn_gate, ffn_up, ffn_down, post_ffw_norm;
-    weight inp_gate, proj, post_norm;                                     /* per-layer embeddings */
+    weight inp_gate, proj, post_norm;                                                       /* per-layer embeddings */
     weight router, router_scale, gate_up_exps, gate_exps, up_exps, down_exps, expert_scale; /* experts */
     weight pre_ffw_norm_2, post_ffw_norm_1, post_ffw_norm_2;
     float  output_scale;
 } layer_weights;
 
 typedef struct {
-    arena         memory; /* norms and other vectors as f32, names, the layer table */
-    const gguf   *file;
-    model_config  config;
-    weight        token_embd, output, output_norm;
-    weight        per_layer_token_embd, per_layer_model_proj, per_layer_proj_norm;
-    weight        frequencies_full, frequencies_sliding; /* RoPE: the angle that one position adds to pair j */
+    arena          memory; /* norms and other vectors as f32, names, the layer table */
+    const gguf    *file;
+    model_config   config;
+    weight         token_embd, output, output_norm;
+    weight         per_layer_token_embd, per_layer_model_proj, per_layer_proj_norm;
+    weight         frequencies_full, frequencies_sliding; /* RoPE: the angle that one position adds to pair j */
     layer_weights *layer;
-    uint64_t      parameters;      /* of all tensors of the file */
-    uint64_t      bytes_per_token; /* weight bytes read to decode one token */
+    uint64_t       parameters;      /* of all tensors of the file */
+    uint64_t       bytes_per_token; /* weight bytes read to decode one token */
 } model;
 
 /* Brings every tensor of a file that comes in pieces into memory: GM_AGAIN while one is missing (its source says what it

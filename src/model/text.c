@@ -12,7 +12,9 @@ typedef struct {
     tensor             *per_layer_inputs;         /* [P, L] */
 } builder;
 
-static tensor *use(builder *b, const weight *w) { return w->data ? graph_weight(b->g, w->name, w->type, w->ne, w->data) : NULL; }
+static tensor *use(builder *b, const weight *w) {
+    return w->data ? graph_weight(b->g, w->name, w->type, w->ne, w->data) : NULL;
+}
 
 static tensor *linear(builder *b, const weight *w, tensor *x) { return graph_matmul(b->g, use(b, w), x); }
 
@@ -23,7 +25,7 @@ static tensor *norm_plain(builder *b, tensor *x) { return graph_rms_norm(b->g, x
 /* pli[l] = (rms(Wp·x · d^-½, w)[l] + E_pl[id][l] · √P) / √2 */
 static tensor *per_layer_inputs(builder *b, tensor *x) {
     const uint32_t p = b->c->per_layer_width, layers = b->c->layers;
-    tensor *tokens = graph_embed(b->g, use(b, &b->m->per_layer_token_embd), sqrtf((float)p));
+    tensor        *tokens = graph_embed(b->g, use(b, &b->m->per_layer_token_embd), sqrtf((float)p));
     tensor *context = graph_scale(b->g, linear(b, &b->m->per_layer_model_proj, x), 1 / sqrtf((float)b->c->width));
     context = norm(b, graph_reshape(b->g, context, p, layers), &b->m->per_layer_proj_norm);
     return graph_scale(b->g, graph_add(b->g, context, graph_reshape(b->g, tokens, p, layers)), sqrtf(0.5f));
@@ -57,8 +59,8 @@ static tensor *feed_forward(builder *b, const layer_weights *w, tensor *n) {
 /* Σ_e w_e · Wdown_e · (gelu(Wgate_e·u) ⊙ Wup_e·u): the router reads the residual itself, the experts their own norm of it */
 static tensor *experts(builder *b, const layer_weights *w, tensor *r) {
     const uint32_t used = b->c->experts_used, ff = b->c->expert_feed_forward;
-    tensor *z = graph_scale(b->g, norm(b, r, &w->router_scale), 1 / sqrtf((float)b->c->width));
-    tensor *routes = graph_route(b->g, linear(b, &w->router, z), use(b, &w->expert_scale), used);
+    tensor        *z = graph_scale(b->g, norm(b, r, &w->router_scale), 1 / sqrtf((float)b->c->width));
+    tensor        *routes = graph_route(b->g, linear(b, &w->router, z), use(b, &w->expert_scale), used);
 
     tensor *u = norm(b, r, &w->pre_ffw_norm_2), *gate, *up;
     if (w->gate_up_exps.data) {
@@ -83,7 +85,8 @@ static tensor *decoder_layer(builder *b, uint32_t i, tensor *x) {
     tensor *y = graph_add(g, r, norm(b, m, &w->post_ffw_norm));
     if (b->per_layer_inputs) {
         const uint32_t p = b->c->per_layer_width;
-        tensor *gated = graph_geglu(g, linear(b, &w->inp_gate, y), graph_slice(g, b->per_layer_inputs, (uint64_t)i * p, p, 1));
+        tensor        *gated =
+            graph_geglu(g, linear(b, &w->inp_gate, y), graph_slice(g, b->per_layer_inputs, (uint64_t)i * p, p, 1));
         y = graph_add(g, y, norm(b, linear(b, &w->proj, gated), &w->post_norm));
     }
     return w->output_scale == 1 ? y : graph_scale(g, y, w->output_scale);
@@ -101,7 +104,8 @@ gm_status model_text_graph(const model *m, graph *out, error *e) {
     tensor *h = norm(&b, graph_select_rows(out, x), &m->output_norm);
     tensor *logits = linear(&b, m->output.data ? &m->output : &m->token_embd, h);
     out->result = b.c->softcap > 0 ? graph_softcap(out, logits, b.c->softcap) : logits;
-    if (!out->result && !out->problem.status) fail(&out->problem, GM_BAD_FILE, "the text model could not be put together");
+    if (!out->result && !out->problem.status)
+        fail(&out->problem, GM_BAD_FILE, "the text model could not be put together");
     if (out->problem.status) {
         fail(e, out->problem.status, "%s", out->problem.why);
         graph_free(out);

@@ -14,7 +14,9 @@ typedef struct {
 } loader;
 
 /* Where a tensor's bytes lie; NULL when they are not in memory. */
-static const uint8_t *bytes_of(const gguf *file, const gguf_tensor *t) { return source_bytes(gguf_source(file, t->part), t->offset, t->bytes); }
+static const uint8_t *bytes_of(const gguf *file, const gguf_tensor *t) {
+    return source_bytes(gguf_source(file, t->part), t->offset, t->bytes);
+}
 
 static bool shape_is(const gguf_tensor *t, uint64_t n0, uint64_t n1, uint64_t n2) {
     return t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1;
@@ -29,16 +31,21 @@ static weight matrix(loader *l, const char *name, uint64_t n0, uint64_t n1, uint
         return (weight){ 0 };
     }
     if (!shape_is(t, n0, n1, n2)) {
-        fail(l->e, GM_BAD_FILE, "tensor '%s' has the shape [%llu, %llu, %llu, %llu], but the metadata asks for [%llu, %llu, %llu]", name,
-             (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2], (unsigned long long)t->ne[3],
-             (unsigned long long)n0, (unsigned long long)n1, (unsigned long long)n2);
+        fail(l->e, GM_BAD_FILE,
+             "tensor '%s' has the shape [%llu, %llu, %llu, %llu], but the metadata asks for [%llu, %llu, %llu]", name,
+             (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2],
+             (unsigned long long)t->ne[3], (unsigned long long)n0, (unsigned long long)n1, (unsigned long long)n2);
         return (weight){ 0 };
     }
     if (!t->format->dequantise) {
         fail(l->e, GM_BAD_FILE, "tensor '%s' has the type %s, which weights cannot have", name, t->format->name);
         return (weight){ 0 };
     }
-    weight w = { .name = arena_copy(&l->m->memory, t->name), .type = t->type, .ne = { n0, n1, n2 }, .bytes = t->bytes, .data = bytes_of(l->m->file, t) };
+    weight w = { .name = arena_copy(&l->m->memory, t->name),
+                 .type = t->type,
+                 .ne = { n0, n1, n2 },
+                 .bytes = t->bytes,
+                 .data = bytes_of(l->m->file, t) };
     if (!w.name) fail_memory(l->e, "a tensor's name", t->name.length);
     if (!w.data) fail(l->e, GM_IO, "tensor '%s' is not in memory", name);
     return w;
@@ -58,7 +65,8 @@ static weight vector(loader *l, const char *name, uint64_t n, bool required) {
     format->dequantise(values, w.data, n / format->block);
     for (uint64_t i = 0; i < n; i++) {
         if (!isfinite(values[i])) {
-            fail(l->e, GM_BAD_FILE, "tensor '%s' holds %s at element %llu", name, isnan(values[i]) ? "NaN" : "an infinity", (unsigned long long)i);
+            fail(l->e, GM_BAD_FILE, "tensor '%s' holds %s at element %llu", name,
+                 isnan(values[i]) ? "NaN" : "an infinity", (unsigned long long)i);
             return (weight){ 0 };
         }
     }
@@ -82,8 +90,8 @@ static void load_attention(loader *l, uint32_t i) {
     const model_config *c = &l->m->config;
     const layer_config *layer = &c->layer[i];
     layer_weights      *w = &l->m->layer[i];
-    const uint64_t      d = c->width, q = (uint64_t)layer->heads * layer->head, kv = (uint64_t)layer->kv_heads * layer->head;
-    layer_name          n;
+    const uint64_t d = c->width, q = (uint64_t)layer->heads * layer->head, kv = (uint64_t)layer->kv_heads * layer->head;
+    layer_name     n;
 
     w->attn_norm = vector(l, of_layer(&n, i, "attn_norm.weight"), d, true);
     w->attn_q = matrix(l, of_layer(&n, i, "attn_q.weight"), d, q, 1, true);
@@ -135,7 +143,8 @@ static void load_experts(loader *l, uint32_t i) {
     }
     w->down_exps = matrix(l, of_layer(&n, i, "ffn_down_exps.weight"), ff, d, experts, true);
     w->expert_scale = vector(l, of_layer(&n, i, "ffn_down_exps.scale"), experts, false);
-    if (!w->expert_scale.data) w->expert_scale = vector(l, of_layer(&n, i, "ffn_gate_inp.per_expert_scale"), experts, false);
+    if (!w->expert_scale.data)
+        w->expert_scale = vector(l, of_layer(&n, i, "ffn_gate_inp.per_expert_scale"), experts, false);
     w->pre_ffw_norm_2 = vector(l, of_layer(&n, i, "pre_ffw_norm_2.weight"), d, true);
     w->post_ffw_norm_1 = vector(l, of_layer(&n, i, "post_ffw_norm_1.weight"), d, true);
     w->post_ffw_norm_2 = vector(l, of_layer(&n, i, "post_ffw_norm_2.weight"), d, true);
@@ -149,12 +158,15 @@ static void check_agreement(loader *l) {
     for (uint32_t i = 0; i < c->layers && !l->e->status; i++) {
         const int has_scale = gguf_find_tensor(l->m->file, of_layer(&n, i, "layer_output_scale.weight")) != NULL;
         if (scaled >= 0 && scaled != has_scale) {
-            fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.layer_output_scale.weight' is missing, though other layers have theirs", has_scale ? i - 1 : i);
+            fail(l->e, GM_BAD_FILE,
+                 "tensor 'blk.%u.layer_output_scale.weight' is missing, though other layers have theirs",
+                 has_scale ? i - 1 : i);
         }
         scaled = has_scale;
         if (c->layer[i].sliding || !c->layer[i].owns_kv) continue;
         const int is_raw = !l->m->layer[i].attn_v.data;
-        if (raw_values >= 0 && raw_values != is_raw) fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.attn_v.weight' is missing or surplus: full layers disagree", i);
+        if (raw_values >= 0 && raw_values != is_raw)
+            fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.attn_v.weight' is missing or surplus: full layers disagree", i);
         raw_values = is_raw;
     }
 }
@@ -182,7 +194,11 @@ static void load_frequencies(loader *l, bool sliding, weight *out) {
         else if (factors.data) values[j] = (float)(frequency / ((const float *)factors.data)[j]);
         else values[j] = j < head / 8 ? (float)frequency : 0;
     }
-    *out = (weight){ .name = "rope frequencies", .type = TYPE_F32, .ne = { pairs, 1, 1 }, .bytes = pairs * sizeof *values, .data = values };
+    *out = (weight){ .name = "rope frequencies",
+                     .type = TYPE_F32,
+                     .ne = { pairs, 1, 1 },
+                     .bytes = pairs * sizeof *values,
+                     .data = values };
 }
 
 static uint64_t row_bytes(const weight *w) { return w->data ? w->bytes / w->ne[1] / w->ne[2] : 0; }
@@ -191,14 +207,18 @@ static void count_bytes(model *m) {
     const model_config *c = &m->config;
     const weight       *head = m->output.data ? &m->output : &m->token_embd;
     for (size_t i = 0; i < gguf_tensor_count(m->file); i++) m->parameters += gguf_tensor_at(m->file, i)->count;
-    m->bytes_per_token = head->bytes + row_bytes(&m->token_embd) + row_bytes(&m->per_layer_token_embd) + m->per_layer_model_proj.bytes +
-                         m->per_layer_proj_norm.bytes + m->output_norm.bytes;
+    m->bytes_per_token = head->bytes + row_bytes(&m->token_embd) + row_bytes(&m->per_layer_token_embd) +
+                         m->per_layer_model_proj.bytes + m->per_layer_proj_norm.bytes + m->output_norm.bytes;
     for (uint32_t i = 0; i < c->layers; i++) {
         const layer_weights *w = &m->layer[i];
-        const weight *const always[] = { &w->attn_norm,  &w->attn_q,    &w->attn_k,   &w->attn_v,     &w->attn_output,       &w->attn_q_norm,
-                                         &w->attn_k_norm, &w->post_attention_norm, &w->ffn_norm, &w->ffn_gate, &w->ffn_up, &w->ffn_down,
-                                         &w->post_ffw_norm, &w->inp_gate, &w->proj,    &w->post_norm,  &w->router,            &w->router_scale,
-                                         &w->pre_ffw_norm_2, &w->post_ffw_norm_1, &w->post_ffw_norm_2 };
+        const weight *const  always[] = {
+            &w->attn_norm,      &w->attn_q,       &w->attn_k,         &w->attn_v,
+            &w->attn_output,    &w->attn_q_norm,  &w->attn_k_norm,    &w->post_attention_norm,
+            &w->ffn_norm,       &w->ffn_gate,     &w->ffn_up,         &w->ffn_down,
+            &w->post_ffw_norm,  &w->inp_gate,     &w->proj,           &w->post_norm,
+            &w->router,         &w->router_scale, &w->pre_ffw_norm_2, &w->post_ffw_norm_1,
+            &w->post_ffw_norm_2
+        };
         const weight *const chosen[] = { &w->gate_up_exps, &w->gate_exps, &w->up_exps, &w->down_exps };
         for (size_t j = 0; j < COUNT_OF(always); j++) m->bytes_per_token += always[j]->bytes;
         for (size_t j = 0; j < COUNT_OF(chosen); j++) {
@@ -207,7 +227,9 @@ static void count_bytes(model *m) {
     }
 }
 
-static bool belongs_to_tower(str name) { return str_starts_with(name, "v.") || str_starts_with(name, "a.") || str_starts_with(name, "mm."); }
+static bool belongs_to_tower(str name) {
+    return str_starts_with(name, "v.") || str_starts_with(name, "a.") || str_starts_with(name, "mm.");
+}
 
 gm_status model_fetch(const gguf *file, size_t *next, source **waiting, error *e) {
     for (; *next < gguf_tensor_count(file); (*next)++) {
@@ -215,7 +237,8 @@ gm_status model_fetch(const gguf *file, size_t *next, source **waiting, error *e
         source            *from = gguf_source(file, t->part);
         if (belongs_to_tower(t->name) || bytes_of(file, t)) continue;
         uint64_t offset, length;
-        if (!source_wanted(from, &offset, &length)) return fail(e, GM_IO, "tensor '%.*s' cannot be read", STR_ARGS(t->name));
+        if (!source_wanted(from, &offset, &length))
+            return fail(e, GM_IO, "tensor '%.*s' cannot be read", STR_ARGS(t->name));
         *waiting = from;
         return GM_AGAIN;
     }
@@ -273,8 +296,9 @@ gm_status model_find_nan(const model *m, error *e) {
             t->format->dequantise(values, data + block * t->format->bytes, 1);
             for (uint32_t j = 0; j < t->format->block; j++) {
                 if (isfinite(values[j])) continue;
-                return fail(e, GM_BAD_FILE, "tensor '%.*s' (%s) holds %s in block %llu: the file is damaged", STR_ARGS(t->name), t->format->name,
-                            isnan(values[j]) ? "NaN" : "an infinity", (unsigned long long)block);
+                return fail(e, GM_BAD_FILE, "tensor '%.*s' (%s) holds %s in block %llu: the file is damaged",
+                            STR_ARGS(t->name), t->format->name, isnan(values[j]) ? "NaN" : "an infinity",
+                            (unsigned long long)block);
             }
         }
     }
@@ -294,7 +318,9 @@ void model_hash(const model *m, uint8_t digest[32]) {
     for (size_t i = 0; i < SAMPLES && tensors; i++) {
         const gguf_tensor *t = gguf_tensor_at(m->file, i * tensors / SAMPLES);
         const uint8_t     *data = bytes_of(m->file, t);
-        if (data) sha256_add(&s, data + t->bytes / 2, (size_t)(t->bytes - t->bytes / 2 < SAMPLE_BYTES ? t->bytes - t->bytes / 2 : SAMPLE_BYTES));
+        if (data)
+            sha256_add(&s, data + t->bytes / 2,
+                       (size_t)(t->bytes - t->bytes / 2 < SAMPLE_BYTES ? t->bytes - t->bytes / 2 : SAMPLE_BYTES));
     }
     sha256_end(&s, digest);
 }

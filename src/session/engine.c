@@ -18,10 +18,13 @@ static bool looks_like_path(const char *model) {
 
 gm_status engine_find_model(const char *model, arena *a, const char **path, engine_origin *origin, error *e) {
     *origin = (engine_origin){ 0 };
-    if (!model || !*model) return fail(e, GM_BAD_ARGUMENT, "no model was named: give a path, an Ollama name such as gemma4:e2b, or 'box'");
+    if (!model || !*model)
+        return fail(e, GM_BAD_ARGUMENT, "no model was named: give a path, an Ollama name such as gemma4:e2b, or 'box'");
     if (!strcmp(model, "box")) {
         const char *box = getenv("GEMMULE_BOX");
-        if (!box) return fail(e, GM_NOT_FOUND, "the model in the box is not part of this version; GEMMULE_BOX can name its file");
+        if (!box)
+            return fail(e, GM_NOT_FOUND,
+                        "the model in the box is not part of this version; GEMMULE_BOX can name its file");
         *path = arena_copy(a, str_of(box));
     } else if (looks_like_path(model)) {
         *path = arena_copy(a, str_of(model));
@@ -48,7 +51,9 @@ static void number_from(const json *params, const char *key, float *out) {
 /* Ollama's params layer, else the file's own keys, else what Gemma 4 was released with. */
 static gm_status read_sampling(gm_engine *engine, const engine_origin *origin, error *e) {
     gm_sampling *s = &engine->sampling;
-    *s = (gm_sampling){ .temperature = 1, .top_k = 64, .top_p = 0.95f, .typical_p = 1, .repetition_penalty = 1, .penalty_window = 64 };
+    *s = (gm_sampling){
+        .temperature = 1, .top_k = 64, .top_p = 0.95f, .typical_p = 1, .repetition_penalty = 1, .penalty_window = 64
+    };
     bool     found;
     uint32_t top_k = 0;
     if (gguf_get_u32(engine->file, "general.sampling.top_k", &top_k, &found, e)) return e->status;
@@ -88,7 +93,8 @@ static bool contains_word(const char *text, const char *const *words, size_t cou
 
 /* The two variants of the chat format differ when thinking is off (gemma4.md §7.1). */
 static chat_variant find_variant(const gm_engine *engine, const engine_origin *origin) {
-    static const char *const small[] = { "e2b", "e4b", "E2B", "E4B" }, *const large[] = { "12b", "26b", "31b", "12B", "26B", "31B" };
+    static const char *const small[] = { "e2b", "e4b", "E2B", "E4B" }, *const large[] = { "12b", "26b", "31b",
+                                                                                          "12B", "26B", "31B" };
     if (origin->renderer && !strcmp(origin->renderer, "gemma4-small")) return CHAT_SMALL;
     if (origin->renderer && !strcmp(origin->renderer, "gemma4-large")) return CHAT_LARGE;
     if (contains_word(origin->name, small, COUNT_OF(small))) return CHAT_SMALL;
@@ -100,7 +106,8 @@ static gm_status find_suppressed(gm_engine *engine, error *e) {
     const size_t n = engine->weights.config.vocabulary;
     for (size_t id = 0; id < n; id++) {
         if (!tokenizer_is_suppressed(engine->words, (int32_t)id)) continue;
-        if (!engine->suppressed) engine->suppressed = arena_array(&engine->memory, n / 32 + 1, sizeof *engine->suppressed);
+        if (!engine->suppressed)
+            engine->suppressed = arena_array(&engine->memory, n / 32 + 1, sizeof *engine->suppressed);
         if (!engine->suppressed) return fail_memory(e, "the suppressed tokens", n / 8);
         engine->suppressed[id / 32] |= 1u << id % 32;
     }
@@ -108,21 +115,23 @@ static gm_status find_suppressed(gm_engine *engine, error *e) {
 }
 
 static gm_status describe(gm_engine *engine, const engine_origin *origin, error *e) {
-    char  device[200];
-    bool  found;
-    str   name = str_of(origin->name);
+    char device[200];
+    bool found;
+    str  name = str_of(origin->name);
     if (gguf_get_str(engine->file, "general.name", &name, &found, e)) return e->status;
     if (engine->on_gpu) {
-        snprintf(device, sizeof device, "gpu (%s%s)", gpu_host_info(engine->gpu.host)->name, engine->precise ? ", precise" : "");
+        snprintf(device, sizeof device, "gpu (%s%s)", gpu_host_info(engine->gpu.host)->name,
+                 engine->precise ? ", precise" : "");
     } else {
         const size_t threads = pool_threads(engine->cpu.threads);
-        snprintf(device, sizeof device, "cpu (%s, %zu thread%s%s)", engine->cpu.kernels->name, threads, threads == 1 ? "" : "s",
-                 engine->precise ? ", precise" : "");
+        snprintf(device, sizeof device, "cpu (%s, %zu thread%s%s)", engine->cpu.kernels->name, threads,
+                 threads == 1 ? "" : "s", engine->precise ? ", precise" : "");
     }
     engine->name = arena_copy(&engine->memory, name);
     engine->device = arena_copy(&engine->memory, str_of(device));
     engine->system = origin->system ? arena_copy(&engine->memory, str_of(origin->system)) : NULL;
-    if (!engine->name || !engine->device || (origin->system && !engine->system)) return fail_memory(e, "the model's description", 200);
+    if (!engine->name || !engine->device || (origin->system && !engine->system))
+        return fail_memory(e, "the model's description", 200);
     return GM_OK;
 }
 
@@ -139,7 +148,8 @@ static gm_status open_backend(gm_engine *engine, const gm_engine_options *option
     return status;
 }
 
-gm_status engine_open_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out, error *e) {
+gm_status engine_open_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out,
+                           error *e) {
     gm_engine *engine = calloc(1, sizeof *engine);
     if (!engine) {
         gguf_free(file);
@@ -150,8 +160,8 @@ gm_status engine_open_file(gguf *file, const gm_engine_options *options, const e
     engine->precise = options->precise;
     if (!e->status && !model_load(file, &engine->weights, e) && !tokenizer_new(file, &engine->words, e)) {
         if (tokenizer_size(engine->words) != engine->weights.config.vocabulary) {
-            fail(e, GM_BAD_FILE, "tokenizer.ggml.tokens has %zu entries, but token_embd.weight has %u rows", tokenizer_size(engine->words),
-                 engine->weights.config.vocabulary);
+            fail(e, GM_BAD_FILE, "tokenizer.ggml.tokens has %zu entries, but token_embd.weight has %u rows",
+                 tokenizer_size(engine->words), engine->weights.config.vocabulary);
         }
     }
     if (!e->status) model_text_graph(&engine->weights, &engine->text, e);
@@ -175,7 +185,8 @@ gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char
     gguf         *file = NULL;
     const char   *path = NULL;
     *out = NULL;
-    if (options->threads > 1024) fail(&e, GM_BAD_ARGUMENT, "threads must be between 1 and 1024, found %u", options->threads);
+    if (options->threads > 1024)
+        fail(&e, GM_BAD_ARGUMENT, "threads must be between 1 and 1024, found %u", options->threads);
     else if (options->data) gguf_open_memory(options->data, options->data_size, &file, &e);
     else if (!engine_find_model(options->model, &scratch, &path, &origin, &e)) gguf_open_file(path, &file, &e);
     if (!e.status) engine_open_file(file, options, &origin, out, &e);
@@ -198,9 +209,16 @@ void gm_engine_close(gm_engine *engine) {
 void gm_engine_get_info(const gm_engine *engine, gm_engine_info *out) {
     const model_config *c = &engine->weights.config;
     *out = (gm_engine_info){
-        .name = engine->name, .architecture = "gemma4", .device = engine->device, .layers = c->layers, .width = c->width,
-        .vocabulary = c->vocabulary, .context = c->context, .parameters = engine->weights.parameters,
-        .file_bytes = gguf_file_bytes(engine->file), .bytes_per_token = engine->weights.bytes_per_token,
+        .name = engine->name,
+        .architecture = "gemma4",
+        .device = engine->device,
+        .layers = c->layers,
+        .width = c->width,
+        .vocabulary = c->vocabulary,
+        .context = c->context,
+        .parameters = engine->weights.parameters,
+        .file_bytes = gguf_file_bytes(engine->file),
+        .bytes_per_token = engine->weights.bytes_per_token,
     };
 }
 
@@ -208,8 +226,8 @@ void gm_sampling_default(const gm_engine *engine, gm_sampling *out) { *out = eng
 
 /* ---- text --------------------------------------------------------------------------------------------------------------- */
 
-gm_status gm_tokenize(const gm_engine *engine, const char *text, size_t length, bool parse_special, int32_t *ids, size_t capacity,
-                      size_t *count, char *why, size_t why_size) {
+gm_status gm_tokenize(const gm_engine *engine, const char *text, size_t length, bool parse_special, int32_t *ids,
+                      size_t capacity, size_t *count, char *why, size_t why_size) {
     error      e = { 0 };
     token_list list = { 0 };
     const str  input = { text, length };

@@ -20,8 +20,8 @@ struct gm_engine {
     tokenizer   *words;
     uint32_t    *suppressed; /* a bit per id that is never drawn; NULL: none */
     chat_variant variant;
-    gm_sampling  sampling;   /* the model's own defaults */
-    arena        memory;     /* the strings below */
+    gm_sampling  sampling; /* the model's own defaults */
+    arena        memory;   /* the strings below */
     const char  *name, *device, *system;
 };
 
@@ -31,7 +31,8 @@ typedef struct {
     const char *name, *renderer, *params, *system;
 } engine_origin;
 
-gm_status engine_open_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out, error *e);
+gm_status engine_open_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out,
+                           error *e);
 
 /* Finds a model by path, Ollama name or "box". The strings live in the arena. */
 gm_status engine_find_model(const char *model, arena *a, const char **path, engine_origin *origin, error *e);

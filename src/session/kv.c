@@ -12,7 +12,7 @@ struct kv_mark {
     size_t    position; /* one past the last */
     size_t    first;    /* the first position copied */
     size_t    bytes;
-    kv_memory rows;     /* layer by layer: keys, then values, of [first, position) */
+    kv_memory rows; /* layer by layer: keys, then values, of [first, position) */
 };
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
@@ -22,7 +22,9 @@ static size_t ring_slots(const kv_cache *kv) { return min_size((size_t)kv->confi
 static gm_status check_type(const model_config *c, quant_type type, error *e) {
     for (uint32_t i = 0; i < c->layers; i++) {
         if (type == TYPE_Q8_0 && c->layer[i].head % 32) {
-            return fail(e, GM_UNSUPPORTED, "keys and values in q8_0 need heads of a multiple of 32 values; layer %u has %u", i, c->layer[i].head);
+            return fail(e, GM_UNSUPPORTED,
+                        "keys and values in q8_0 need heads of a multiple of 32 values; layer %u has %u", i,
+                        c->layer[i].head);
         }
     }
     return GM_OK;
@@ -39,9 +41,16 @@ static void publish(kv_cache *kv, uint32_t i) {
     const layer_config *layer = &kv->config->layer[i];
     kv->changes++;
     if (kv->gpu) {
-        kv->gpu_layers[i] = (gpu_kv_layer){ rows->k.device, rows->v.device, kv->type, rows->ring ? (uint32_t)rows->slots : GPU_KV_NO_RING, layer->kv_heads, layer->head, round_up(rows->row * rows->slots, 16) };
+        kv->gpu_layers[i] = (gpu_kv_layer){ rows->k.device,
+                                            rows->v.device,
+                                            kv->type,
+                                            rows->ring ? (uint32_t)rows->slots : GPU_KV_NO_RING,
+                                            layer->kv_heads,
+                                            layer->head,
+                                            round_up(rows->row * rows->slots, 16) };
     } else {
-        kv->cpu_layers[i] = (kv_layer){ rows->k.host, rows->v.host, kv->type, rows->slots, layer->kv_heads, layer->head };
+        kv->cpu_layers[i] =
+            (kv_layer){ rows->k.host, rows->v.host, kv->type, rows->slots, layer->kv_heads, layer->head };
     }
 }
 
@@ -52,7 +61,9 @@ static gm_status open_layer(kv_cache *kv, uint32_t i, error *e) {
     rows->ring = layer->sliding;
     if (!layer->owns_kv || !rows->ring) return GM_OK;
     rows->slots = ring_slots(kv);
-    if (kv_memory_new(kv->gpu, rows->row * rows->slots, &rows->k, e) || kv_memory_new(kv->gpu, rows->row * rows->slots, &rows->v, e)) return e->status;
+    if (kv_memory_new(kv->gpu, rows->row * rows->slots, &rows->k, e) ||
+        kv_memory_new(kv->gpu, rows->row * rows->slots, &rows->v, e))
+        return e->status;
     publish(kv, i);
     return GM_OK;
 }
@@ -63,7 +74,8 @@ gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant
     kv->rows = calloc(config->layers, sizeof *kv->rows);
     if (gpu) kv->gpu_layers = calloc(config->layers, sizeof *kv->gpu_layers);
     else kv->cpu_layers = calloc(config->layers, sizeof *kv->cpu_layers);
-    if (!kv->rows || (!kv->gpu_layers && !kv->cpu_layers)) fail_memory(e, "the K/V cache's table", config->layers * sizeof *kv->rows);
+    if (!kv->rows || (!kv->gpu_layers && !kv->cpu_layers))
+        fail_memory(e, "the K/V cache's table", config->layers * sizeof *kv->rows);
     for (uint32_t i = 0; i < config->layers && !e->status; i++) open_layer(kv, i, e);
     if (!e->status) kv_reserve(kv, 1, e);
     if (e->status) kv_close(kv);
@@ -157,7 +169,8 @@ static bool ring_reaches(const kv_cache *kv, size_t position) {
 }
 
 /* Copies rows [first, last) between a ring and a packed array, up to where the ring closes at a time. */
-static gm_status copy_ring(kv_cache *kv, const kv_rows *rows, const kv_memory *ring, const kv_memory *packed, uint64_t at, size_t first, size_t last, bool to_ring, error *e) {
+static gm_status copy_ring(kv_cache *kv, const kv_rows *rows, const kv_memory *ring, const kv_memory *packed,
+                           uint64_t at, size_t first, size_t last, bool to_ring, error *e) {
     for (size_t p = first; p < last && !e->status;) {
         const size_t   slot = p % rows->slots, n = min_size(last - p, rows->slots - slot);
         const uint64_t offset = (uint64_t)slot * rows->row, bytes = (uint64_t)n * rows->row;
@@ -196,9 +209,10 @@ size_t kv_rollback(kv_cache *kv, size_t keep) {
 }
 
 void kv_add_mark(kv_cache *kv, size_t position) {
-    const size_t window = kv->config->window, first = max_size(position > window ? position - window : 0, kv_ring_first(kv, position));
-    error        e = { 0 };
-    size_t       bytes = 0;
+    const size_t window = kv->config->window,
+                 first = max_size(position > window ? position - window : 0, kv_ring_first(kv, position));
+    error  e = { 0 };
+    size_t bytes = 0;
     if (!position || (kv->marks && kv->marks->position >= position)) return;
     for (uint32_t i = 0; i < kv->config->layers; i++) {
         if (kv->rows[i].ring && kv_memory_there(&kv->rows[i].k)) bytes += 2 * kv->rows[i].row * (position - first);
@@ -228,7 +242,8 @@ gm_status kv_copy(kv_cache *out, const kv_cache *kv, size_t positions, error *e)
         const kv_rows *from = &kv->rows[i];
         const uint64_t bytes = (uint64_t)from->row * (from->ring ? min_size(from->slots, (size_t)kv->high) : positions);
         if (!kv_memory_there(&from->k)) continue;
-        if (!kv_memory_copy(kv->gpu, &out->rows[i].k, 0, &from->k, 0, bytes, e)) kv_memory_copy(kv->gpu, &out->rows[i].v, 0, &from->v, 0, bytes, e);
+        if (!kv_memory_copy(kv->gpu, &out->rows[i].k, 0, &from->k, 0, bytes, e))
+            kv_memory_copy(kv->gpu, &out->rows[i].v, 0, &from->v, 0, bytes, e);
     }
     out->high = kv->high;
     out->low = kv->low;

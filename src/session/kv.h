@@ -26,8 +26,8 @@ typedef struct {
 
 typedef struct {
     const model_config *config;
-    gpu_host           *gpu;  /* NULL: main memory */
-    kv_rows            *rows; /* [layers] */
+    gpu_host           *gpu;        /* NULL: main memory */
+    kv_rows            *rows;       /* [layers] */
     kv_layer           *cpu_layers; /* the same as the backends want it; one of the two */
     gpu_kv_layer       *gpu_layers;
     quant_type          type;
@@ -35,8 +35,8 @@ typedef struct {
     size_t              capacity; /* positions that the full layers have room for */
     uint32_t            changes;  /* counts how often rows moved to other memory */
     uint64_t            high;     /* one past the highest position that the rings were written at */
-    uint64_t            low;      /* below this they were never filled: a mark or a snapshot holds no more than the window */
-    kv_mark            *marks;    /* the newest first */
+    uint64_t            low; /* below this they were never filled: a mark or a snapshot holds no more than the window */
+    kv_mark            *marks; /* the newest first */
     size_t              mark_bytes, mark_budget;
 } kv_cache;
 
@@ -45,10 +45,10 @@ void      kv_close(kv_cache *kv);
 /* Makes room for `positions` in the full layers. */
 gm_status kv_reserve(kv_cache *kv, size_t positions, error *e);
 /* Notes that positions up to `end` were written. */
-void      kv_written(kv_cache *kv, uint64_t end);
+void kv_written(kv_cache *kv, uint64_t end);
 /* Forgets positions from `keep` on, and returns from which position on the rest must be computed again: `keep` itself when
  * nothing was lost. */
-size_t    kv_rollback(kv_cache *kv, size_t keep);
+size_t kv_rollback(kv_cache *kv, size_t keep);
 /* Copies the rings as they are at `position`, the end of what is held. Without memory there is no mark: it only saves time. */
 void      kv_add_mark(kv_cache *kv, size_t position);
 gm_status kv_copy(kv_cache *out, const kv_cache *kv, size_t positions, error *e);

@@ -25,20 +25,24 @@ void kv_memory_free(gpu_host *gpu, kv_memory *m) {
 
 bool kv_memory_there(const kv_memory *m) { return m->host || m->device; }
 
-gm_status kv_memory_copy(gpu_host *gpu, const kv_memory *to, uint64_t to_offset, const kv_memory *from, uint64_t from_offset, uint64_t bytes, error *e) {
+gm_status kv_memory_copy(gpu_host *gpu, const kv_memory *to, uint64_t to_offset, const kv_memory *from,
+                         uint64_t from_offset, uint64_t bytes, error *e) {
     if (!bytes) return GM_OK;
     if (!gpu) {
         memcpy(to->host + to_offset, from->host + from_offset, bytes);
         return GM_OK;
     }
     const uint32_t words[] = {
-        GPU_LIST_VERSION, GPU_COPY | 8u << 16, from->device, (uint32_t)from_offset, (uint32_t)(from_offset >> 32), to->device, (uint32_t)to_offset,
-        (uint32_t)(to_offset >> 32), (uint32_t)bytes, (uint32_t)(bytes >> 32),
+        GPU_LIST_VERSION,        GPU_COPY | 8u << 16,           from->device,
+        (uint32_t)from_offset,   (uint32_t)(from_offset >> 32), to->device,
+        (uint32_t)to_offset,     (uint32_t)(to_offset >> 32),   (uint32_t)bytes,
+        (uint32_t)(bytes >> 32),
     };
     return gpu_submit(gpu, words, COUNT_OF(words), e);
 }
 
-gm_status kv_memory_write(gpu_host *gpu, const kv_memory *to, uint64_t offset, const void *data, uint64_t bytes, error *e) {
+gm_status kv_memory_write(gpu_host *gpu, const kv_memory *to, uint64_t offset, const void *data, uint64_t bytes,
+                          error *e) {
     if (!gpu) {
         memcpy(to->host + offset, data, bytes);
         return GM_OK;
@@ -58,11 +62,15 @@ gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, 
         return GM_OK;
     }
     const uint32_t ticket = gpu_ticket_new(gpu);
-    const uint32_t words[] = { GPU_LIST_VERSION, GPU_READ | 6u << 16, from->device, (uint32_t)offset, (uint32_t)(offset >> 32), (uint32_t)bytes, (uint32_t)(bytes >> 32), ticket };
-    const void    *arrived = NULL;
-    uint64_t       size = 0;
+    const uint32_t words[] = {
+        GPU_LIST_VERSION, GPU_READ | 6u << 16,     from->device, (uint32_t)offset, (uint32_t)(offset >> 32),
+        (uint32_t)bytes,  (uint32_t)(bytes >> 32), ticket
+    };
+    const void *arrived = NULL;
+    uint64_t    size = 0;
     if (gpu_submit(gpu, words, COUNT_OF(words), e)) return e->status;
-    while (!(arrived = gpu_ticket_data(gpu, ticket, &size)) && !gpu_host_problem(gpu, e)) gpu_host_wait(gpu, WAIT_MILLISECONDS);
+    while (!(arrived = gpu_ticket_data(gpu, ticket, &size)) && !gpu_host_problem(gpu, e))
+        gpu_host_wait(gpu, WAIT_MILLISECONDS);
     if (arrived) memcpy(data, arrived, bytes);
     gpu_ticket_done(gpu, ticket);
     return e->status;

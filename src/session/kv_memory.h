@@ -6,7 +6,7 @@
 #include "gpu/host.h"
 
 typedef struct {
-    uint8_t *host;   /* one of the two, or neither */
+    uint8_t *host; /* one of the two, or neither */
     gpu_id   device;
 } kv_memory;
 
@@ -14,8 +14,10 @@ typedef struct {
 gm_status kv_memory_new(gpu_host *gpu, uint64_t bytes, kv_memory *out, error *e);
 void      kv_memory_free(gpu_host *gpu, kv_memory *m);
 bool      kv_memory_there(const kv_memory *m);
-gm_status kv_memory_copy(gpu_host *gpu, const kv_memory *to, uint64_t to_offset, const kv_memory *from, uint64_t from_offset, uint64_t bytes, error *e);
-gm_status kv_memory_write(gpu_host *gpu, const kv_memory *to, uint64_t offset, const void *data, uint64_t bytes, error *e);
+gm_status kv_memory_copy(gpu_host *gpu, const kv_memory *to, uint64_t to_offset, const kv_memory *from,
+                         uint64_t from_offset, uint64_t bytes, error *e);
+gm_status kv_memory_write(gpu_host *gpu, const kv_memory *to, uint64_t offset, const void *data, uint64_t bytes,
+                          error *e);
 /* Waits for the bytes if they are on the GPU. */
 gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, void *data, uint64_t bytes, error *e);
 

@@ -20,8 +20,8 @@ struct gm_reply {
     detokenizer       letters;
     str              *stops;
     size_t            stop_count;
-    buffer            content;  /* not yet given out: its end may begin a stop string */
-    buffer            piece;    /* what the caller is looking at */
+    buffer            content; /* not yet given out: its end may begin a stop string */
+    buffer            piece;   /* what the caller is looking at */
     size_t            max_tokens, alternatives;
     bool              want_logprobs, called, stopped;
     gm_token_logprob *logprobs; /* rows of 1 + alternatives */
@@ -36,22 +36,32 @@ struct gm_reply {
 /* ---- the prompt ----------------------------------------------------------------------------------------------------- */
 
 static gm_status parse_calls(chat_message *out, const char *text, size_t index, arena *a, error *e) {
-    error  inner = { 0 };
-    json  *calls = NULL;
-    if (json_parse(str_of(text), a, &calls, &inner) || chat_calls_from_json(calls, a, &out->calls, &out->call_count, &inner)) {
+    error inner = { 0 };
+    json *calls = NULL;
+    if (json_parse(str_of(text), a, &calls, &inner) ||
+        chat_calls_from_json(calls, a, &out->calls, &out->call_count, &inner)) {
         return fail(e, inner.status, "messages[%zu].tool_calls: %s", index, inner.why);
     }
     return GM_OK;
 }
 
 static gm_status convert_message(chat_message *out, const gm_message *m, size_t index, arena *a, error *e) {
-    static const char *const roles[] = { [CHAT_SYSTEM] = "system", [CHAT_DEVELOPER] = "developer", [CHAT_USER] = "user", [CHAT_ASSISTANT] = "assistant", [CHAT_TOOL] = "tool" };
-    size_t role = 0;
+    static const char *const roles[] = { [CHAT_SYSTEM] = "system",
+                                         [CHAT_DEVELOPER] = "developer",
+                                         [CHAT_USER] = "user",
+                                         [CHAT_ASSISTANT] = "assistant",
+                                         [CHAT_TOOL] = "tool" };
+    size_t                   role = 0;
     while (role < COUNT_OF(roles) && (!m->role || strcmp(m->role, roles[role]))) role++;
     if (role == COUNT_OF(roles)) {
-        return fail(e, GM_BAD_ARGUMENT, "messages[%zu].role must be system, developer, user, assistant or tool, found '%s'", index, m->role ? m->role : "nothing");
+        return fail(e, GM_BAD_ARGUMENT,
+                    "messages[%zu].role must be system, developer, user, assistant or tool, found '%s'", index,
+                    m->role ? m->role : "nothing");
     }
-    *out = (chat_message){ .role = (chat_role)role, .thinking = str_of(m->thinking), .tool_name = str_of(m->tool_name), .tool_call_id = str_of(m->tool_call_id) };
+    *out = (chat_message){ .role = (chat_role)role,
+                           .thinking = str_of(m->thinking),
+                           .tool_name = str_of(m->tool_name),
+                           .tool_call_id = str_of(m->tool_call_id) };
     out->parts = arena_alloc(a, sizeof *out->parts);
     if (!out->parts) return fail_memory(e, "a message", sizeof *out->parts);
     *out->parts = (chat_part){ .kind = CHAT_TEXT, .text = str_of(m->content) };
@@ -59,8 +69,10 @@ static gm_status convert_message(chat_message *out, const gm_message *m, size_t 
     return m->tool_calls ? parse_calls(out, m->tool_calls, index, a, e) : GM_OK;
 }
 
-static gm_status build_chat(const gm_engine *engine, const gm_message *messages, size_t count, const gm_reply_options *options, arena *a, chat *out, error *e) {
-    const bool system = count && messages[0].role && (!strcmp(messages[0].role, "system") || !strcmp(messages[0].role, "developer"));
+static gm_status build_chat(const gm_engine *engine, const gm_message *messages, size_t count,
+                            const gm_reply_options *options, arena *a, chat *out, error *e) {
+    const bool system =
+        count && messages[0].role && (!strcmp(messages[0].role, "system") || !strcmp(messages[0].role, "developer"));
     const bool own_system = engine->system && !system;
     json      *tools = NULL;
     *out = (chat){ .think = options && options->think, .variant = engine->variant };
@@ -74,12 +86,16 @@ static gm_status build_chat(const gm_engine *engine, const gm_message *messages,
     }
     out->messages = arena_array(a, count + own_system, sizeof *out->messages);
     if (!out->messages) return fail_memory(e, "the messages", count * sizeof *out->messages);
-    if (own_system) convert_message(&out->messages[out->count++], &(gm_message){ .role = "system", .content = engine->system }, 0, a, e);
-    for (size_t i = 0; i < count && !e->status; i++) convert_message(&out->messages[out->count++], &messages[i], i, a, e);
+    if (own_system)
+        convert_message(&out->messages[out->count++], &(gm_message){ .role = "system", .content = engine->system }, 0,
+                        a, e);
+    for (size_t i = 0; i < count && !e->status; i++)
+        convert_message(&out->messages[out->count++], &messages[i], i, a, e);
     return e->status;
 }
 
-gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t count, const gm_reply_options *options, char **text, char *why, size_t why_size) {
+gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t count, const gm_reply_options *options,
+                    char **text, char *why, size_t why_size) {
     error       e = { 0 };
     arena       scratch = { 0 };
     chat        c;
@@ -87,7 +103,8 @@ gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t 
     size_t      piece_count;
     buffer      out = { 0 };
     *text = NULL;
-    if (!build_chat(engine, messages, count, options, &scratch, &c, &e) && !chat_render(&c, &scratch, &pieces, &piece_count, &e)) {
+    if (!build_chat(engine, messages, count, options, &scratch, &c, &e) &&
+        !chat_render(&c, &scratch, &pieces, &piece_count, &e)) {
         chat_pieces_text(pieces, piece_count, &out);
         buffer_text(&out, "");
         if (out.failed || !out.data) fail_memory(&e, "the prompt", out.length);
@@ -106,8 +123,12 @@ static gm_status copy_options(gm_reply *r, const gm_reply_options *options, erro
     r->max_tokens = o->max_tokens ? o->max_tokens : SIZE_MAX;
     r->alternatives = o->logprobs;
     r->want_logprobs = o->want_logprobs || o->logprobs;
-    if (o->logprobs > MOST_LOGPROBS) return fail(e, GM_BAD_ARGUMENT, "at most %d log-probabilities per token can be had, %u were asked for", MOST_LOGPROBS, o->logprobs);
-    if (o->stop_count > MOST_STOPS) return fail(e, GM_BAD_ARGUMENT, "at most %d stop strings can be had, %zu were given", MOST_STOPS, o->stop_count);
+    if (o->logprobs > MOST_LOGPROBS)
+        return fail(e, GM_BAD_ARGUMENT, "at most %d log-probabilities per token can be had, %u were asked for",
+                    MOST_LOGPROBS, o->logprobs);
+    if (o->stop_count > MOST_STOPS)
+        return fail(e, GM_BAD_ARGUMENT, "at most %d stop strings can be had, %zu were given", MOST_STOPS,
+                    o->stop_count);
     if (sampling_check(&r->sampling, r->session->engine->weights.config.vocabulary, e)) return e->status;
     if (r->sampling.bias_count) {
         gm_logit_bias *bias = arena_array(&r->memory, r->sampling.bias_count, sizeof *bias);
@@ -142,8 +163,8 @@ static gm_status finish_start(gm_reply *r, gm_reply **out, error *e, char *why, 
     return error_report(e, why, why_size);
 }
 
-gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t count, const gm_reply_options *options, gm_reply **out, char *why,
-                         size_t why_size) {
+gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t count, const gm_reply_options *options,
+                         gm_reply **out, char *why, size_t why_size) {
     error            e = { 0 };
     gm_reply        *r = NULL;
     const gm_engine *engine = session->engine;
@@ -152,14 +173,15 @@ gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t
     size_t           piece_count;
     *out = NULL;
     if (!reply_new(session, options, &r, &e) && !build_chat(engine, messages, count, options, &r->memory, &c, &e) &&
-        !chat_render(&c, &r->memory, &pieces, &piece_count, &e) && !chat_pieces_tokens(engine->words, pieces, piece_count, &r->prompt, &e)) {
+        !chat_render(&c, &r->memory, &pieces, &piece_count, &e) &&
+        !chat_pieces_tokens(engine->words, pieces, piece_count, &r->prompt, &e)) {
         output_parser_new(c.tools, c.think, chat_starts_thinking(pieces, piece_count), &r->parser, &e);
     }
     return finish_start(r, out, &e, why, why_size);
 }
 
-gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size_t n, const gm_reply_options *options, gm_reply **out, char *why,
-                                size_t why_size) {
+gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size_t n, const gm_reply_options *options,
+                                gm_reply **out, char *why, size_t why_size) {
     error     e = { 0 };
     gm_reply *r = NULL;
     *out = NULL;
@@ -205,7 +227,11 @@ static size_t safe_length(gm_reply *r, bool over) {
 }
 
 static bool give(gm_reply *r, gm_piece *piece, gm_piece_kind kind) {
-    *piece = (gm_piece){ .kind = kind, .text = r->piece.data, .length = r->piece.length, .logprobs = r->logprobs, .logprob_tokens = r->logprob_rows };
+    *piece = (gm_piece){ .kind = kind,
+                         .text = r->piece.data,
+                         .length = r->piece.length,
+                         .logprobs = r->logprobs,
+                         .logprob_tokens = r->logprob_rows };
     r->logprobs_given = true;
     return true;
 }
@@ -282,7 +308,8 @@ static gm_status write_token(gm_reply *r, error *e) {
     if (status) return status;
     if (session_sample(s, &r->sampling, &token, e)) return e->status;
     if (tokenizer_is_stop(words, token)) {
-        end_with(r, r->called || token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS : GM_FINISH_STOP);
+        end_with(r, r->called || token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS
+                                                                                          : GM_FINISH_STOP);
         return GM_OK;
     }
     if (r->want_logprobs && note_logprobs(r, token, e)) return e->status;
@@ -316,7 +343,9 @@ static gm_status compute_prompt(gm_reply *r, gm_piece *piece, error *e) {
     if (status == GM_OK) r->phase = REPLY_WRITING;
     if (status != GM_AGAIN || s->computed == r->progress) return status;
     r->progress = s->computed;
-    *piece = (gm_piece){ .kind = GM_PIECE_PROGRESS, .text = "", .prompt_done = s->computed, .prompt_total = r->prompt.count };
+    *piece = (gm_piece){
+        .kind = GM_PIECE_PROGRESS, .text = "", .prompt_done = s->computed, .prompt_total = r->prompt.count
+    };
     return GM_OK;
 }
 
@@ -344,7 +373,8 @@ static gm_status advance(gm_reply *r, gm_piece *piece, error *e) {
             if (r->problem.status) return fail(e, r->problem.status, "%s", r->problem.why);
             return GM_DONE;
         }
-        if (r->content.failed || r->piece.failed) return fail_memory(e, "the answer", r->content.length + r->piece.length);
+        if (r->content.failed || r->piece.failed)
+            return fail_memory(e, "the answer", r->content.length + r->piece.length);
     }
     return r->piece.failed ? fail_memory(e, "a piece of the answer", r->piece.length) : GM_OK;
 }

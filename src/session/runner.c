@@ -35,14 +35,17 @@ void runner_restart(runner *r) {
     r->submitted = false;
 }
 
-static size_t logit_bytes(const runner *r, size_t rows) { return rows * r->engine->weights.config.vocabulary * sizeof(float); }
+static size_t logit_bytes(const runner *r, size_t rows) {
+    return rows * r->engine->weights.config.vocabulary * sizeof(float);
+}
 
 /* ---- CPU ------------------------------------------------------------------------------------------------------------ */
 
 /* The plan for a single token, else the batch plan, made again when it is too small. */
 static cpu_plan *cpu_plan_for(runner *r, const run_inputs *in, error *e) {
     if (in->tokens == 1) return r->one;
-    if (r->batch && cpu_plan_tokens(r->batch) >= in->tokens && cpu_plan_outputs(r->batch) >= in->outputs) return r->batch;
+    if (r->batch && cpu_plan_tokens(r->batch) >= in->tokens && cpu_plan_outputs(r->batch) >= in->outputs)
+        return r->batch;
     size_t tokens = 16;
     while (tokens < in->tokens) tokens *= 2;
     cpu_plan_free(r->batch);
@@ -54,7 +57,11 @@ static cpu_plan *cpu_plan_for(runner *r, const run_inputs *in, error *e) {
 static gm_status cpu_step(runner *r, const kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
     cpu_plan *plan = cpu_plan_for(r, in, e);
     if (!plan) return e->status;
-    const cpu_inputs inputs = { .ids = in->ids, .tokens = in->tokens, .output_rows = in->output_rows, .outputs = in->outputs, .start = in->start,
+    const cpu_inputs inputs = { .ids = in->ids,
+                                .tokens = in->tokens,
+                                .output_rows = in->output_rows,
+                                .outputs = in->outputs,
+                                .start = in->start,
                                 .kv = kv->cpu_layers };
     if (cpu_plan_step(plan, &inputs, deadline) == GM_AGAIN) return GM_AGAIN;
     if (in->outputs) memcpy(out, cpu_plan_result(plan), logit_bytes(r, in->outputs));
@@ -67,16 +74,19 @@ static gpu_plan *gpu_plan_for(runner *r, const kv_cache *kv, const run_inputs *i
     if (r->kv_changes != kv->changes) drop_gpu_plans(r); /* they are bound to memory that is gone */
     r->kv_changes = kv->changes;
     size_t class = 0, tokens = 1;
-    for (; tokens < in->tokens; tokens *= 4) class++;
+    for (; tokens < in->tokens; tokens *= 4) class ++;
     gpu_plan **plan = &r->classes[class][in->outputs > 1];
-    if (!*plan) gpu_plan_new(&r->engine->gpu, &r->engine->text, tokens, in->outputs > 1 ? tokens : 1, kv->gpu_layers, plan, e);
+    if (!*plan)
+        gpu_plan_new(&r->engine->gpu, &r->engine->text, tokens, in->outputs > 1 ? tokens : 1, kv->gpu_layers, plan, e);
     return *plan;
 }
 
 static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs *in, error *e) {
     gpu_plan *plan = gpu_plan_for(r, kv, in, e);
     if (!plan) return e->status;
-    const gpu_inputs inputs = { .ids = in->ids, .tokens = in->tokens, .output_rows = in->output_rows, .outputs = in->outputs, .start = in->start };
+    const gpu_inputs inputs = {
+        .ids = in->ids, .tokens = in->tokens, .output_rows = in->output_rows, .outputs = in->outputs, .start = in->start
+    };
     r->ticket = in->outputs ? gpu_ticket_new(r->engine->gpu.host) : 0;
     if (!gpu_plan_submit(plan, &inputs, r->ticket, e)) r->submitted = true;
     return e->status;
@@ -91,7 +101,9 @@ static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
         uint64_t    bytes = 0;
         const void *logits = r->ticket ? gpu_ticket_data(h, r->ticket, &bytes) : NULL;
         if (gpu_host_problem(h, e)) return e->status;
-        if (logits && bytes < logit_bytes(r, in->outputs)) return fail(e, GM_IO, "the GPU gave back %llu bytes of logits, %zu were expected", (unsigned long long)bytes, logit_bytes(r, in->outputs));
+        if (logits && bytes < logit_bytes(r, in->outputs))
+            return fail(e, GM_IO, "the GPU gave back %llu bytes of logits, %zu were expected",
+                        (unsigned long long)bytes, logit_bytes(r, in->outputs));
         if (logits) memcpy(out, logits, logit_bytes(r, in->outputs));
         if (logits || (!r->ticket && gpu_idle(h))) break;
         if (clock_seconds() > deadline) return GM_AGAIN;

@@ -34,15 +34,19 @@ gm_status session_new(gm_engine *engine, gm_session **out, error *e) {
     return e->status;
 }
 
-gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, gm_session **out, char *why, size_t why_size) {
+gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, gm_session **out, char *why,
+                         size_t why_size) {
     error        e = { 0 };
     gm_session  *s = NULL;
     const size_t most = engine->weights.config.context, asked = options && options->context ? options->context : 0;
     *out = NULL;
-    if (asked > most) fail(&e, GM_BAD_ARGUMENT, "a context of %zu tokens was asked for, but the model was made for at most %zu", asked, most);
+    if (asked > most)
+        fail(&e, GM_BAD_ARGUMENT, "a context of %zu tokens was asked for, but the model was made for at most %zu",
+             asked, most);
     if (options && options->kv > GM_KV_Q8_0) fail(&e, GM_BAD_ARGUMENT, "%d is no K/V type", (int)options->kv);
     if (!e.status && !session_new(engine, &s, &e)) {
-        kv_open(&s->kv, &engine->weights.config, engine->gpu.host, kv_quant_type(options, engine), asked ? asked : min_size(most, DEFAULT_CONTEXT), &e);
+        kv_open(&s->kv, &engine->weights.config, engine->gpu.host, kv_quant_type(options, engine),
+                asked ? asked : min_size(most, DEFAULT_CONTEXT), &e);
     }
     if (e.status) gm_session_free(s);
     else *out = s;
@@ -69,7 +73,8 @@ gm_status gm_session_fork(const gm_session *session, gm_session **out, char *why
         if (s->tokens.failed) fail_memory(&e, "the tokens", session->tokens.count * sizeof(int32_t));
         s->computed = session->computed;
         s->has_logits = session->has_logits;
-        if (s->has_logits) memcpy(s->logits, session->logits, session->engine->weights.config.vocabulary * sizeof *s->logits);
+        if (s->has_logits)
+            memcpy(s->logits, session->logits, session->engine->weights.config.vocabulary * sizeof *s->logits);
     }
     if (e.status) gm_session_free(s);
     else *out = s;
@@ -94,7 +99,8 @@ static gm_status check_finite(const gm_session *s, const float *logits, error *e
     for (size_t i = 0; i < n; i++) poison += logits[i] * 0; /* 0 unless something is NaN or infinite */
     if (poison == 0) return GM_OK;
     if (model_find_nan(&s->engine->weights, e)) return e->status;
-    return fail(e, GM_BAD_FILE, "the model computed NaN, though its weights are finite: their values must be far out of range");
+    return fail(e, GM_BAD_FILE,
+                "the model computed NaN, though its weights are finite: their values must be far out of range");
 }
 
 static void forget_uncomputed(gm_session *s) {
@@ -112,7 +118,10 @@ static gm_status compute_batch(gm_session *s, double deadline, error *e) {
         s->running = min_size(left, KV_BATCH);
     }
     const int32_t    last = (int32_t)s->running - 1;
-    const run_inputs in = { .ids = s->tokens.ids + s->computed, .tokens = s->running, .output_rows = &last, .outputs = s->running == left,
+    const run_inputs in = { .ids = s->tokens.ids + s->computed,
+                            .tokens = s->running,
+                            .output_rows = &last,
+                            .outputs = s->running == left,
                             .start = s->computed };
     const gm_status  status = runner_step(&s->run, &s->kv, &in, s->logits, deadline, e);
     if (status) return status;
@@ -147,12 +156,14 @@ gm_status session_compute(gm_session *s, double deadline, error *e) {
 static gm_status check_tokens(const gm_session *s, const int32_t *tokens, size_t n, size_t held, error *e) {
     const uint32_t vocabulary = s->engine->weights.config.vocabulary;
     if (n > s->kv.context - held) {
-        return fail(e, GM_CONTEXT_FULL, "the context is full: it has room for %zu tokens, holds %zu, and %zu more were to be added", s->kv.context,
-                    held, n);
+        return fail(e, GM_CONTEXT_FULL,
+                    "the context is full: it has room for %zu tokens, holds %zu, and %zu more were to be added",
+                    s->kv.context, held, n);
     }
     for (size_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= vocabulary) {
-            return fail(e, GM_BAD_ARGUMENT, "token %zu is %d, but the vocabulary has ids from 0 to %u", i, tokens[i], vocabulary - 1);
+            return fail(e, GM_BAD_ARGUMENT, "token %zu is %d, but the vocabulary has ids from 0 to %u", i, tokens[i],
+                        vocabulary - 1);
         }
     }
     return GM_OK;
@@ -238,8 +249,10 @@ gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, flo
     if (session_rollback(s, 0, NULL, e) || hold_all(s, tokens, n, e)) return e->status;
     while (!e->status && s->computed < n) {
         const size_t     count = min_size(n - s->computed, most);
-        const run_inputs in = { .ids = tokens + s->computed, .tokens = count, .output_rows = rows, .outputs = count, .start = s->computed };
-        float           *to = out + s->computed * vocabulary;
+        const run_inputs in = {
+            .ids = tokens + s->computed, .tokens = count, .output_rows = rows, .outputs = count, .start = s->computed
+        };
+        float *to = out + s->computed * vocabulary;
         if (kv_reserve(&s->kv, s->computed + count, e)) break;
         while (runner_step(&s->run, &s->kv, &in, to, clock_seconds() + turn_seconds, e) == GM_AGAIN) {}
         if (e->status) break;
@@ -256,11 +269,13 @@ gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, flo
 /* ---- sampling ------------------------------------------------------------------------------------------------------- */
 
 gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e) {
-    if (!s->has_logits) return fail(e, GM_BAD_ARGUMENT, "there are no logits to draw from: compute at least one token first");
+    if (!s->has_logits)
+        return fail(e, GM_BAD_ARGUMENT, "there are no logits to draw from: compute at least one token first");
     if (sampling_check(sampling, s->engine->weights.config.vocabulary, e)) return e->status;
     const size_t   window = min_size(sampling->penalty_window, s->tokens.count);
     const int32_t *history = window ? s->tokens.ids + (s->tokens.count - window) : NULL;
-    return sampler_draw(s->chooser, sampling, s->logits, history, window, s->engine->suppressed, s->tokens.count, token, e);
+    return sampler_draw(s->chooser, sampling, s->logits, history, window, s->engine->suppressed, s->tokens.count, token,
+                        e);
 }
 
 /* ---- the public face ------------------------------------------------------------------------------------------------ */
@@ -281,9 +296,9 @@ gm_status gm_session_rollback(gm_session *s, size_t keep, size_t *recompute, cha
     return error_report(&e, why, why_size);
 }
 
-gm_status gm_session_sample(gm_session *s, const gm_sampling *sampling, gm_token_logprob *chosen, gm_token_logprob *top, size_t top_count,
-                            char *why, size_t why_size) {
-    error e = { 0 };
+gm_status gm_session_sample(gm_session *s, const gm_sampling *sampling, gm_token_logprob *chosen, gm_token_logprob *top,
+                            size_t top_count, char *why, size_t why_size) {
+    error   e = { 0 };
     int32_t token;
     if (!session_sample(s, sampling ? sampling : &s->engine->sampling, &token, &e)) {
         sampler_logprobs(s->chooser, s->logits, token, chosen, top, top ? top_count : 0);

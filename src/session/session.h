@@ -12,9 +12,9 @@
 struct gm_session {
     gm_engine  *engine;
     kv_cache    kv;
-    token_list  tokens;        /* held */
-    size_t      computed;      /* of these, how many are in the cache: fewer after a long way back */
-    float      *logits;        /* [vocabulary] */
+    token_list  tokens;   /* held */
+    size_t      computed; /* of these, how many are in the cache: fewer after a long way back */
+    float      *logits;   /* [vocabulary] */
     bool        has_logits;
     sampler    *chooser;
     runner      run;

@@ -55,10 +55,14 @@ static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
 }
 
 /* Positions [first, last), read in pieces up to where the ring closes. */
-static gm_status write_rows(gguf_writer *w, gpu_host *gpu, const kv_rows *rows, const kv_memory *from, uint8_t *scratch, size_t first, size_t last, error *e) {
+static gm_status write_rows(gguf_writer *w, gpu_host *gpu, const kv_rows *rows, const kv_memory *from, uint8_t *scratch,
+                            size_t first, size_t last, error *e) {
     for (size_t p = first; p < last;) {
-        const size_t slot = p % rows->slots, n = min_size(min_size(last - p, rows->slots - slot), max_size(SCRATCH_BYTES / rows->row, 1));
-        if (kv_memory_read(gpu, from, slot * rows->row, scratch, n * rows->row, e) || gguf_writer_data(w, scratch, n * rows->row, e)) return e->status;
+        const size_t slot = p % rows->slots,
+                     n = min_size(min_size(last - p, rows->slots - slot), max_size(SCRATCH_BYTES / rows->row, 1));
+        if (kv_memory_read(gpu, from, slot * rows->row, scratch, n * rows->row, e) ||
+            gguf_writer_data(w, scratch, n * rows->row, e))
+            return e->status;
         p += n;
     }
     return GM_OK;
@@ -77,12 +81,14 @@ static gm_status write_session(const gm_session *s, gguf_sink sink, void *user, 
     declare(w, s, ring_first);
     gguf_writer_head(w, sink, user, e);
     if (!e->status && s->tokens.count) gguf_writer_data(w, s->tokens.ids, s->tokens.count * sizeof(int32_t), e);
-    if (!e->status && s->has_logits) gguf_writer_data(w, s->logits, s->engine->weights.config.vocabulary * sizeof(float), e);
+    if (!e->status && s->has_logits)
+        gguf_writer_data(w, s->logits, s->engine->weights.config.vocabulary * sizeof(float), e);
     for (uint32_t i = 0; i < s->engine->weights.config.layers && !e->status; i++) {
         const kv_rows *rows = &s->kv.rows[i];
         const size_t   first = rows->ring ? ring_first : 0;
         if (!kv_memory_there(&rows->k)) continue;
-        if (!write_rows(w, s->kv.gpu, rows, &rows->k, scratch, first, s->computed, e)) write_rows(w, s->kv.gpu, rows, &rows->v, scratch, first, s->computed, e);
+        if (!write_rows(w, s->kv.gpu, rows, &rows->k, scratch, first, s->computed, e))
+            write_rows(w, s->kv.gpu, rows, &rows->v, scratch, first, s->computed, e);
     }
     if (!e->status) gguf_writer_end(w, e);
     gguf_writer_free(w);
@@ -143,8 +149,9 @@ static const uint8_t *tensor_of(const gguf *g, const char *name, quant_type type
         return NULL;
     }
     if (t->type != type || t->ne[0] != n0 || t->ne[1] != n1 || t->ne[2] != 1 || t->ne[3] != 1) {
-        fail(e, GM_BAD_FILE, "the snapshot's tensor '%s' is %s [%llu, %llu], but %s [%llu, %llu] was expected", name, t->format->name,
-             (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], quant_format_of(type)->name, (unsigned long long)n0, (unsigned long long)n1);
+        fail(e, GM_BAD_FILE, "the snapshot's tensor '%s' is %s [%llu, %llu], but %s [%llu, %llu] was expected", name,
+             t->format->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], quant_format_of(type)->name,
+             (unsigned long long)n0, (unsigned long long)n1);
         return NULL;
     }
     return gguf_tensor_data(g, t);
@@ -154,15 +161,21 @@ static gm_status check_identity(const gm_session *s, const gguf *g, error *e) {
     str  kind, hash, type;
     char hex[65];
     if (gguf_get_str(g, "general.architecture", &kind, NULL, e)) return e->status;
-    if (!str_is(kind, architecture)) return fail(e, GM_BAD_FILE, "this is no session snapshot: general.architecture is '%.*s'", STR_ARGS(kind));
+    if (!str_is(kind, architecture))
+        return fail(e, GM_BAD_FILE, "this is no session snapshot: general.architecture is '%.*s'", STR_ARGS(kind));
     uint32_t version = 0;
     if (gguf_get_u32(g, "session.version", &version, NULL, e)) return e->status;
-    if (version != 1) return fail(e, GM_UNSUPPORTED, "the snapshot has version %u, this program reads version 1", version);
-    if (gguf_get_str(g, "session.model", &hash, NULL, e) || gguf_get_str(g, "session.kv_type", &type, NULL, e)) return e->status;
+    if (version != 1)
+        return fail(e, GM_UNSUPPORTED, "the snapshot has version %u, this program reads version 1", version);
+    if (gguf_get_str(g, "session.model", &hash, NULL, e) || gguf_get_str(g, "session.kv_type", &type, NULL, e))
+        return e->status;
     model_name(s, hex);
-    if (!str_is(hash, hex)) return fail(e, GM_BAD_FILE, "the snapshot belongs to another model (%.12s..., this one is %.12s...)", hash.length >= 12 ? hash.data : "?", hex);
+    if (!str_is(hash, hex))
+        return fail(e, GM_BAD_FILE, "the snapshot belongs to another model (%.12s..., this one is %.12s...)",
+                    hash.length >= 12 ? hash.data : "?", hex);
     if (!str_is(type, kv_name(s))) {
-        return fail(e, GM_BAD_FILE, "the snapshot holds keys and values in %.*s, this session in %s", STR_ARGS(type), kv_name(s));
+        return fail(e, GM_BAD_FILE, "the snapshot holds keys and values in %.*s, this session in %s", STR_ARGS(type),
+                    kv_name(s));
     }
     return GM_OK;
 }
@@ -171,11 +184,17 @@ static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
     const gguf_tensor *tokens = gguf_find_tensor(g, "tokens");
     const uint64_t     n = tokens ? tokens->ne[0] : 0, vocabulary = into->engine->weights.config.vocabulary;
     uint64_t           computed = 0, first = 0;
-    if (gguf_get_u64(g, "session.computed", &computed, NULL, e) || gguf_get_u64(g, "session.ring_first", &first, NULL, e)) return e->status;
+    if (gguf_get_u64(g, "session.computed", &computed, NULL, e) ||
+        gguf_get_u64(g, "session.ring_first", &first, NULL, e))
+        return e->status;
     if (n > into->kv.context) {
-        return fail(e, GM_CONTEXT_FULL, "the snapshot holds %llu tokens, but this session has room for %zu", (unsigned long long)n, into->kv.context);
+        return fail(e, GM_CONTEXT_FULL, "the snapshot holds %llu tokens, but this session has room for %zu",
+                    (unsigned long long)n, into->kv.context);
     }
-    if (computed > n || first > computed) return fail(e, GM_BAD_FILE, "the snapshot contradicts itself: session.computed %llu, session.ring_first %llu, %llu tokens", (unsigned long long)computed, (unsigned long long)first, (unsigned long long)n);
+    if (computed > n || first > computed)
+        return fail(e, GM_BAD_FILE,
+                    "the snapshot contradicts itself: session.computed %llu, session.ring_first %llu, %llu tokens",
+                    (unsigned long long)computed, (unsigned long long)first, (unsigned long long)n);
     const uint8_t *bytes = n ? tensor_of(g, "tokens", TYPE_I32, n, 1, e) : NULL;
     for (uint64_t i = 0; i < n && bytes; i++) {
         int32_t id;
@@ -199,13 +218,16 @@ static gm_status read_rows(gm_session *into, const gguf *g, error *e) {
         const kv_rows *rows = &into->kv.rows[i];
         const size_t   first = rows->ring ? (size_t)into->kv.low : 0, n = into->computed - first;
         if (!kv_memory_there(&rows->k) || !n) continue;
-        if (n > rows->slots) return fail(e, GM_BAD_FILE, "the snapshot holds %zu positions of layer %u, which has room for %zu", n, i, rows->slots);
+        if (n > rows->slots)
+            return fail(e, GM_BAD_FILE, "the snapshot holds %zu positions of layer %u, which has room for %zu", n, i,
+                        rows->slots);
         for (int half = 0; half < 2 && !e->status; half++) {
             snprintf(name, sizeof name, "%c.%u", half ? 'v' : 'k', i);
             const uint8_t *data = tensor_of(g, name, TYPE_I8, rows->row, n, e);
             for (size_t p = 0; p < n && data && !e->status;) {
                 const size_t slot = (first + p) % rows->slots, run = min_size(n - p, rows->slots - slot);
-                kv_memory_write(into->kv.gpu, half ? &rows->v : &rows->k, slot * rows->row, data + p * rows->row, run * rows->row, e);
+                kv_memory_write(into->kv.gpu, half ? &rows->v : &rows->k, slot * rows->row, data + p * rows->row,
+                                run * rows->row, e);
                 p += run;
             }
         }
@@ -218,8 +240,9 @@ static gm_status restore(gm_session *s, gguf *g, error *e) {
     gm_session *fresh = NULL;
     if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
     if (check_identity(s, g, e) || session_new(s->engine, &fresh, e)) return e->status;
-    if (!kv_open(&fresh->kv, &s->engine->weights.config, s->kv.gpu, s->kv.type, s->kv.context, e) && !read_tokens(fresh, g, e) &&
-        !kv_reserve(&fresh->kv, fresh->computed ? fresh->computed : 1, e) && !read_rows(fresh, g, e)) {
+    if (!kv_open(&fresh->kv, &s->engine->weights.config, s->kv.gpu, s->kv.type, s->kv.context, e) &&
+        !read_tokens(fresh, g, e) && !kv_reserve(&fresh->kv, fresh->computed ? fresh->computed : 1, e) &&
+        !read_rows(fresh, g, e)) {
         const kv_cache   kv = s->kv;
         const token_list tokens = s->tokens;
         float           *logits = s->logits;
