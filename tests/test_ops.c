@@ -2,9 +2,7 @@
  * instruction set, one thread and three; on the GPU with and without its optional features; with 8-bit activations and without.
  * Inputs come in through an embedding table, as they do in a model. The gradients come with training.
  *
- *     test_ops [cpu|gpu] [disabled GPU features]
- *
- * GEMMULE_BREAK=<file.wgsl> damages that shader: the test must then fail (tests/test_ops_notices.sh). */
+ *     test_ops [cpu|gpu] [disabled GPU features] */
 
 #include "cpu/backend.h"
 #include "gpu/backend.h"

@@ -88,13 +88,18 @@ build wasm test_kernels test_ops test_sampler
 # ---- run ---------------------------------------------------------------------------------------------------------------
 
 step vocabulary node tests/vocabulary.mjs build/vocabulary.gguf
+# A GPU in software for the tests of the GPU, and for them alone: others see what a machine without one sees.
+with_gpu=(env "VK_ICD_FILENAMES=$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)")
 for preset in asan release; do
     for test in $(names tests/test_*.c); do
-        arguments=()
-        if [ "$test" = test_tokenizer ]; then arguments=(build/vocabulary.gguf); fi
-        start "$preset-$test" "build/$preset/$test" "${arguments[@]}"
+        case $test in
+        test_tokenizer) start "$preset-$test" "build/$preset/$test" build/vocabulary.gguf ;;
+        test_gpu_*) start "$preset-$test" "${with_gpu[@]}" "build/$preset/$test" ;;
+        *) start "$preset-$test" "build/$preset/$test" ;;
+        esac
     done
 done
+start release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu
 start clang-test_kernels build/clang/test_kernels
 start aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
 start aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels

@@ -68,6 +68,7 @@ typedef struct {
 
 /* The scales of the groups times those of x, twice; the minima's part of the sum is added to `minima`. */
 INLINE __m512 q4_k_scale(const uint8_t *block, const q4_k_unit *x, __m512 *minima) {
+    prefetch_ahead(block, 144);
     const __m128i head = _mm_loadu_si128((const __m128i *)block);
     const __m512i halve = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     const __m512  both = _mm512_permutexvar_ps(halve, _mm512_castps128_ps512(_mm_cvtph_ps(head))); /* d, d_min */

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The fixtures on the GPU, which here is SwiftShader: `gemmule check --backend gpu` with and without optional features.
+#
+#     tests/test_gpu_check.sh [program]
+set -uo pipefail
+cd "$(dirname "$0")/.."
+program=${1:-${GEMMULE:-build/gemmule}}
+export VK_ICD_FILENAMES=${VK_ICD_FILENAMES:-$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)}
+passed=0 failed=0
+
+# check NAME TOLERANCE OPTION…
+check() {
+    local name=$1 tolerance=$2 output
+    shift 2
+    if output=$("$program" check "tests/fixtures/$name.gguf" "tests/fixtures/$name.expect.gguf" --backend gpu \
+        --tolerance "$tolerance" --quiet "$@" 2>&1); then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf 'FAIL %s at %s %s\n%s\n' "$name" "$tolerance" "$*" "$output"
+    fi
+}
+
+for options in "" "--gpu-disable subgroups,dot4,f16"; do
+    for name in tiny-dense tiny-moe; do # greedy tokens are part of these
+        check $name 5e-3 --kv f32 $options
+        check $name 5e-3 $options
+        check $name 1e-4 --precise $options
+    done
+    check small-dense-Q4_K_M 6e-2 $options
+    check small-moe-Q4_K_M 0.15 $options
+    check small-dense-Q4_K_M 1e-3 --precise $options
+    check small-moe-Q4_K_M 1e-3 --precise $options
+    check small-dense-Q4_K_M 8e-2 --kv q8_0 $options
+done
+
+printf '%d passed, %d failed\n' $passed $failed
+[ $failed = 0 ]
