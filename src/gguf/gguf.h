@@ -12,13 +12,24 @@
 #include "gguf/source.h"
 
 typedef enum {
-    GGUF_U8 = 0, GGUF_I8 = 1, GGUF_U16 = 2, GGUF_I16 = 3, GGUF_U32 = 4, GGUF_I32 = 5, GGUF_F32 = 6, GGUF_BOOL = 7,
-    GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_U64 = 10, GGUF_I64 = 11, GGUF_F64 = 12,
+    GGUF_U8 = 0,
+    GGUF_I8 = 1,
+    GGUF_U16 = 2,
+    GGUF_I16 = 3,
+    GGUF_U32 = 4,
+    GGUF_I32 = 5,
+    GGUF_F32 = 6,
+    GGUF_BOOL = 7,
+    GGUF_STRING = 8,
+    GGUF_ARRAY = 9,
+    GGUF_U64 = 10,
+    GGUF_I64 = 11,
+    GGUF_F64 = 12,
 } gguf_value_type;
 
 typedef struct {
     str             key;
-    gguf_value_type type;  /* of the value, or of the items of an array */
+    gguf_value_type type; /* of the value, or of the items of an array */
     bool            array;
     uint64_t        count; /* items of an array; 1 otherwise */
     const uint8_t  *data;  /* as stored; strings each with their u64 length in front */
@@ -27,11 +38,11 @@ typedef struct {
 
 typedef struct {
     str                 name;
-    uint32_t            dims;   /* 1 to 4 */
-    uint64_t            ne[4];  /* ne[0] is contiguous; missing dimensions are 1 */
+    uint32_t            dims;  /* 1 to 4 */
+    uint64_t            ne[4]; /* ne[0] is contiguous; missing dimensions are 1 */
     quant_type          type;
     const quant_format *format;
-    uint64_t            count;  /* elements */
+    uint64_t            count; /* elements */
     uint64_t            bytes;
     uint64_t            offset; /* from the start of its file */
     uint32_t            part;   /* which file of a split model */
@@ -66,7 +77,7 @@ source            *gguf_source(const gguf *g, uint32_t part);
 uint64_t           gguf_file_bytes(const gguf *g); /* of all parts */
 uint64_t           gguf_head_bytes(const gguf *g); /* of the first part: everything before the tensor data */
 /* The tensor's bytes where they lie, or NULL when the source has them not in memory. */
-const uint8_t     *gguf_tensor_data(const gguf *g, const gguf_tensor *t);
+const uint8_t *gguf_tensor_data(const gguf *g, const gguf_tensor *t);
 
 /* Typed access. Integers of any width and signedness are taken for one another, floats of both widths too; a wrong type is
  * an error that names the key. `found` may be NULL: then the key must be there. If it is absent *out is left alone. */
@@ -80,9 +91,9 @@ gm_status gguf_get_u32s(const gguf *g, const char *key, uint32_t *out, size_t n,
 gm_status gguf_get_bools(const gguf *g, const char *key, bool *out, size_t n, bool *found, error *e);
 
 /* Items of an array value. A string array is walked: start with cursor = value->data. */
-bool     gguf_item_integer(const gguf_value *v, uint64_t i, int64_t *out); /* false: not integers or bools */
-bool     gguf_item_float(const gguf_value *v, uint64_t i, double *out);    /* integers too */
-str      gguf_next_string(const uint8_t **cursor);
+bool gguf_item_integer(const gguf_value *v, uint64_t i, int64_t *out); /* false: not integers or bools */
+bool gguf_item_float(const gguf_value *v, uint64_t i, double *out);    /* integers too */
+str  gguf_next_string(const uint8_t **cursor);
 
 /* ---- writer: metadata first, then infos, then the data of the tensors in the same order ---- */
 
@@ -92,15 +103,16 @@ typedef struct gguf_writer gguf_writer;
 typedef bool (*gguf_sink)(void *user, const void *data, size_t length);
 
 gm_status gguf_writer_new(gguf_writer **out, error *e);
-void gguf_write_u32(gguf_writer *w, const char *key, uint32_t value);
-void gguf_write_i32(gguf_writer *w, const char *key, int32_t value);
-void gguf_write_u64(gguf_writer *w, const char *key, uint64_t value);
-void gguf_write_f32(gguf_writer *w, const char *key, float value);
-void gguf_write_bool(gguf_writer *w, const char *key, bool value);
-void gguf_write_str(gguf_writer *w, const char *key, str value);
-void gguf_write_array(gguf_writer *w, const char *key, gguf_value_type item, const void *items, uint64_t count); /* fixed-size items */
-void gguf_write_strings(gguf_writer *w, const char *key, const str *items, uint64_t count);
-void gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, uint32_t dims, const uint64_t *ne);
+void      gguf_write_u32(gguf_writer *w, const char *key, uint32_t value);
+void      gguf_write_i32(gguf_writer *w, const char *key, int32_t value);
+void      gguf_write_u64(gguf_writer *w, const char *key, uint64_t value);
+void      gguf_write_f32(gguf_writer *w, const char *key, float value);
+void      gguf_write_bool(gguf_writer *w, const char *key, bool value);
+void      gguf_write_str(gguf_writer *w, const char *key, str value);
+void      gguf_write_array(gguf_writer *w, const char *key, gguf_value_type item, const void *items,
+                           uint64_t count); /* fixed-size items */
+void      gguf_write_strings(gguf_writer *w, const char *key, const str *items, uint64_t count);
+void      gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, uint32_t dims, const uint64_t *ne);
 /* Writes the head to the sink. Then give the tensors' data in order by gguf_writer_data, in as many calls as you like: the
  * writer pads between tensors. gguf_writer_end checks that all came. The first failure sticks. */
 gm_status gguf_writer_head(gguf_writer *w, gguf_sink sink, void *user, error *e);

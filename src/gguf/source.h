@@ -33,7 +33,7 @@ void     source_set_piece(source *s, uint64_t bytes);
  * are not there yet: then source_wanted says what to hand in. The range must lie inside the file. */
 const uint8_t *source_bytes(source *s, uint64_t offset, uint64_t length);
 /* What the last source_bytes that returned NULL lacks: a range of at most SOURCE_PIECE bytes. false: nothing. */
-bool      source_wanted(const source *s, uint64_t *offset, uint64_t *length);
+bool source_wanted(const source *s, uint64_t *offset, uint64_t *length);
 /* Answers the range wanted, exactly; anything else is GM_BAD_ARGUMENT. The bytes are copied. */
 gm_status source_give(source *s, uint64_t offset, const void *data, uint64_t length, error *e);
 /* Forgets pieces that lie wholly before `offset`. */

@@ -6,17 +6,17 @@
 #include "base/arena.h"
 
 typedef struct {
-    const char *name;      /* "gemma4:e2b", "hf.co/user/repo:Q4_K_M" */
-    const char *model;     /* path of the GGUF blob; NULL when the manifest names none */
-    const char *projector; /* each NULL when there is none */
-    const char *draft;
+    const char  *name;      /* "gemma4:e2b", "hf.co/user/repo:Q4_K_M" */
+    const char  *model;     /* path of the GGUF blob; NULL when the manifest names none */
+    const char  *projector; /* each NULL when there is none */
+    const char  *draft;
     const char **adapters;
-    size_t      adapter_count;
-    const char *system;    /* the text itself */
-    const char *params;    /* JSON text */
-    const char *renderer, *family, *size_label, *quantisation; /* of the config blob; NULL when absent */
-    uint64_t    bytes;     /* of all layers */
-    char        problem[300]; /* "" or what is missing or partial */
+    size_t       adapter_count;
+    const char  *system;                                        /* the text itself */
+    const char  *params;                                        /* JSON text */
+    const char  *renderer, *family, *size_label, *quantisation; /* of the config blob; NULL when absent */
+    uint64_t     bytes;                                         /* of all layers */
+    char         problem[300];                                  /* "" or what is missing or partial */
 } ollama_model;
 
 /* The store's root: $OLLAMA_MODELS, else the first that exists of ~/.ollama/models and /usr/share/ollama/.ollama/models.

@@ -22,21 +22,21 @@ typedef struct {
 } chat_call;
 
 typedef struct {
-    chat_role  role;
-    chat_part *parts;
-    size_t     part_count;
-    bool       list;        /* content was a list of parts (the system message trims each) */
-    str        thinking;
-    chat_call *calls;
-    size_t     call_count;
-    str        tool_name, tool_call_id;
+    chat_role   role;
+    chat_part  *parts;
+    size_t      part_count;
+    bool        list; /* content was a list of parts (the system message trims each) */
+    str         thinking;
+    chat_call  *calls;
+    size_t      call_count;
+    str         tool_name, tool_call_id;
     const json *tool_object; /* a tool's answer given as an object, or NULL */
 } chat_message;
 
 typedef struct {
     chat_message *messages;
     size_t        count;
-    const json   *tools;   /* an array of OpenAI-style functions, or NULL */
+    const json   *tools; /* an array of OpenAI-style functions, or NULL */
     bool          think;
     chat_variant  variant;
 } chat;
@@ -59,7 +59,7 @@ gm_status chat_render(const chat *c, arena *a, chat_piece **pieces, size_t *coun
 void      chat_pieces_text(const chat_piece *pieces, size_t count, buffer *out);
 gm_status chat_pieces_tokens(const tokenizer *t, const chat_piece *pieces, size_t count, token_list *out, error *e);
 /* Whether the prompt ends inside an open thought (gemma4.md §7.3): the parser must start there. */
-bool      chat_starts_thinking(const chat_piece *pieces, size_t count);
+bool chat_starts_thinking(const chat_piece *pieces, size_t count);
 
 /* ---- output ---- */
 

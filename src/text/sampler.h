@@ -17,10 +17,11 @@ gm_status sampling_check(const gm_sampling *p, size_t vocabulary, error *e);
 
 /* `position` counts the random draws (the index of the token drawn); `history` are the tokens that penalties look at, the
  * newest last; ids for which `suppressed` (may be NULL, a bit per id) is set are never drawn. NaN in the logits is GM_BAD_FILE. */
-gm_status sampler_draw(sampler *s, const gm_sampling *p, const float *logits, const int32_t *history, size_t history_count,
-                       const uint32_t *suppressed, uint64_t position, int32_t *token, error *e);
+gm_status sampler_draw(sampler *s, const gm_sampling *p, const float *logits, const int32_t *history,
+                       size_t history_count, const uint32_t *suppressed, uint64_t position, int32_t *token, error *e);
 
 /* Natural log-probabilities of the softmax of the raw logits: of `token`, and of the `count` likeliest (ties: lower id). */
-void sampler_logprobs(sampler *s, const float *logits, int32_t token, gm_token_logprob *chosen, gm_token_logprob *top, size_t count);
+void sampler_logprobs(sampler *s, const float *logits, int32_t token, gm_token_logprob *chosen, gm_token_logprob *top,
+                      size_t count);
 
 #endif

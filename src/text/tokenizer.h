@@ -8,10 +8,30 @@
 
 /* Special tokens that the chat format speaks with. */
 typedef enum {
-    SPECIAL_PAD, SPECIAL_EOS, SPECIAL_BOS, SPECIAL_UNK, SPECIAL_MASK, SPECIAL_TURN, SPECIAL_TURN_END, SPECIAL_CHANNEL,
-    SPECIAL_CHANNEL_END, SPECIAL_THINK, SPECIAL_TOOL, SPECIAL_TOOL_END, SPECIAL_TOOL_CALL, SPECIAL_TOOL_CALL_END,
-    SPECIAL_TOOL_RESPONSE, SPECIAL_TOOL_RESPONSE_END, SPECIAL_QUOTE, SPECIAL_IMAGE, SPECIAL_IMAGE_SOFT, SPECIAL_IMAGE_END,
-    SPECIAL_AUDIO, SPECIAL_AUDIO_SOFT, SPECIAL_AUDIO_END, SPECIAL_VIDEO_SOFT,
+    SPECIAL_PAD,
+    SPECIAL_EOS,
+    SPECIAL_BOS,
+    SPECIAL_UNK,
+    SPECIAL_MASK,
+    SPECIAL_TURN,
+    SPECIAL_TURN_END,
+    SPECIAL_CHANNEL,
+    SPECIAL_CHANNEL_END,
+    SPECIAL_THINK,
+    SPECIAL_TOOL,
+    SPECIAL_TOOL_END,
+    SPECIAL_TOOL_CALL,
+    SPECIAL_TOOL_CALL_END,
+    SPECIAL_TOOL_RESPONSE,
+    SPECIAL_TOOL_RESPONSE_END,
+    SPECIAL_QUOTE,
+    SPECIAL_IMAGE,
+    SPECIAL_IMAGE_SOFT,
+    SPECIAL_IMAGE_END,
+    SPECIAL_AUDIO,
+    SPECIAL_AUDIO_SOFT,
+    SPECIAL_AUDIO_END,
+    SPECIAL_VIDEO_SOFT,
     SPECIAL_COUNT,
 } special_token;
 
@@ -47,17 +67,19 @@ typedef struct {
 
 /* All special tokens are recognised, but only inside the ranges (in order, not overlapping); the text between specials is
  * tokenised as a whole, so that a border of ranges does not show in the tokens. */
-gm_status tokenizer_encode_ranges(const tokenizer *t, str text, const text_range *ranges, size_t count, token_list *out, error *e);
+gm_status tokenizer_encode_ranges(const tokenizer *t, str text, const text_range *ranges, size_t count, token_list *out,
+                                  error *e);
 
 size_t  tokenizer_size(const tokenizer *t);
 int32_t tokenizer_special(const tokenizer *t, special_token which); /* -1 if the vocabulary has none */
-bool    tokenizer_is_stop(const tokenizer *t, int32_t id); /* <eos>, <turn|>, <|tool_response>, and the file's eos/eot ids */
+bool    tokenizer_is_stop(const tokenizer *t,
+                          int32_t          id); /* <eos>, <turn|>, <|tool_response>, and the file's eos/eot ids */
 bool    tokenizer_is_suppressed(const tokenizer *t, int32_t id); /* tokenizer.ggml.suppress_tokens */
 bool    tokenizer_adds_bos(const tokenizer *t);
 /* The bytes that the token stands for (▁ as a space, a byte token as its byte, special tokens by name). */
-str     tokenizer_text(const tokenizer *t, int32_t id);
+str tokenizer_text(const tokenizer *t, int32_t id);
 /* Control tokens are not shown; those the output parser needs are (<|channel>, <|tool_call>, …; gemma4.md §6.2). */
-bool    tokenizer_is_visible(const tokenizer *t, int32_t id);
+bool tokenizer_is_visible(const tokenizer *t, int32_t id);
 
 /* Streaming: bytes of tokens join into whole UTF-8 characters. Returns what is complete (valid until the next call);
  * bytes that can never become UTF-8 come out as U+FFFD, and tokens that are not visible as nothing. */
