@@ -1,4 +1,4 @@
-/* The chat format: prompts derived by hand from gemma4.md §7.1, shapes of messages that are taken and refused, and content
+/* The chat format: prompts derived by hand from the template, shapes of messages that are taken and refused, and content
  * that tries to speak the template's language. */
 
 #include "test.h"

@@ -168,9 +168,6 @@ missing tools|2|nothere.json|run $dense hi --tools nothere.json
 broken tools|2|line 1|run $dense hi --tools $scratch/broken.json
 context too small|2|context is full|run $dense hi --ctx 4
 context larger than the model's|2|4096|run $dense hi --ctx 100000
-no GPU|4|GPU|run $dense hi --backend gpu
-no GPU, bench|4|GPU|bench $dense --backend gpu
-no GPU, check|4|GPU|check $dense $fixtures/tiny-dense.expect.gguf --backend gpu
 an instruction set of another machine|2|quantum|run $dense hi --cpu quantum
 an id outside the vocabulary|2|outside the vocabulary of 640|tokenize $dense --decode 640
 ids that are none|2|not 'x'|tokenize $dense --decode '1 x'
@@ -179,6 +176,14 @@ arguments swapped|2|MODEL comes first|check $fixtures/tiny-dense.expect.gguf $de
 an expectation as model|2|not a model|check $fixtures/tiny-dense.expect.gguf $fixtures/tiny-dense.expect.gguf
 a folder to write to|2|folder|synth e2b $scratch --layers 2
 END
+
+export GEMMULE_WEBGPU=$scratch/no-such-library.so
+for command in "run $dense hi" "bench $dense" "check $dense $fixtures/tiny-dense.expect.gguf"; do
+    eval "run \"no GPU: $command\" 4 $command --backend gpu" </dev/null
+    says "GEMMULE_WEBGPU names a library that cannot be loaded"
+    one_line
+done
+unset GEMMULE_WEBGPU
 
 run "context full in the middle" 2 run "$dense" hello --ctx 24 --seed 1 --threads 1
 says "context is full"

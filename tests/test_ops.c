@@ -181,7 +181,7 @@ static uint8_t *random_weights(quant_type type, size_t count) {
         for (size_t i = 0; i < count; i++) ((float *)data)[i] = noise();
         return data;
     }
-    for (size_t i = 0; i < blocks * f->bytes; i++) data[i] = (uint8_t)(noise() * 127);
+    for (size_t i = 0; i < blocks * f->bytes; i++) data[i] = (uint8_t)(int)(noise() * 127);
     for (size_t i = 0; i < blocks; i++) {
         uint8_t *block = data + i * f->bytes;
         if (type == TYPE_MXFP4) block[0] = (uint8_t)(120 + i % 5);

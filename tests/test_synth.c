@@ -33,7 +33,7 @@ static const gguf_tensor *find(const gguf_tensor *tensors, size_t count, const c
     return &none;
 }
 
-/* Counts of types, bytes and parameters of the released files (gemma4.md §2.7, §12). */
+/* Counts of types, bytes and parameters of the released files. */
 static void test_mixes(void) {
     static const struct {
         const char *size, *flavour;

@@ -1,4 +1,4 @@
-/* The hyper-parameters of a Gemma 4 text model, read from metadata in either flavour and checked (gemma4.md §2). */
+/* The hyper-parameters of a Gemma 4 text model, read from metadata in either flavour and checked. */
 
 #ifndef GM_CONFIG_H
 #define GM_CONFIG_H

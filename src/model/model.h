@@ -44,7 +44,7 @@ gm_status model_fetch(const gguf *file, size_t *next, source **waiting, error *e
 gm_status model_load(const gguf *file, model *out, error *e);
 void      model_free(model *m);
 
-/* Tokens in, logits of the wanted outputs out (gemma4.md §3). */
+/* Tokens in, logits of the wanted outputs out. */
 gm_status model_text_graph(const model *m, graph *out, error *e);
 
 /* Looks for NaN and infinities in the weights, which takes long: for explaining why logits came out as NaN. The error names

@@ -1,4 +1,4 @@
-/* Writing a model of random numbers: its metadata (gemma4.md §2.2), then its tensors, through a file beside the target. */
+/* Writing a model of random numbers: its metadata, then its tensors, through a file beside the target. */
 
 #include "model/synth.h"
 

@@ -5,7 +5,7 @@
 
 #include "model/synth.h"
 
-/* A released model (gemma4.md §2.1). Sliding layers have heads of 256, full ones of 512; every period-th layer is full. */
+/* A released model. Sliding layers have heads of 256, full ones of 512; every period-th layer is full. */
 typedef struct {
     const char *name, *label;
     uint32_t    width, layers, period, heads, kv_heads_sliding, kv_heads_full, window, context;

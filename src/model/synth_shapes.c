@@ -1,4 +1,4 @@
-/* The tensors of the released models: which there are, their shapes and types (gemma4.md §2.1, §2.4, §2.7). */
+/* The tensors of the released models: which there are, their shapes and types. */
 
 #include "model/synth_parts.h"
 

@@ -1,4 +1,4 @@
-/* A made-up vocabulary of Gemma 4's size, with its special tokens where the real one has them (gemma4.md §6.3).
+/* A made-up vocabulary of Gemma 4's size, with its special tokens where the real one has them.
  *
  *     0 …            control tokens and unused ones          494 … 236742       pieces of 2, 3 and 4 characters
  *     107 … 137      1 to 31 newlines                        236743 …           ▁, then the printable ASCII characters

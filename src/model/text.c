@@ -1,4 +1,4 @@
-/* The text model as a graph: gemma4.md §3, formula by formula. */
+/* The text model as a graph, formula by formula. */
 
 #include "model/model.h"
 

@@ -91,7 +91,7 @@ static bool contains_word(const char *text, const char *const *words, size_t cou
     return false;
 }
 
-/* The two variants of the chat format differ when thinking is off (gemma4.md §7.1). */
+/* The two variants of the chat format differ when thinking is off. */
 static chat_variant find_variant(const gm_engine *engine, const engine_origin *origin) {
     static const char *const small[] = { "e2b", "e4b", "E2B", "E4B" }, *const large[] = { "12b", "26b", "31b",
                                                                                           "12B", "26B", "31B" };

@@ -1,4 +1,4 @@
-/* Gemma 4's chat format: messages → prompt tokens, and the output → content, thinking, tool calls (gemma4.md §7). */
+/* Gemma 4's chat format: messages → prompt tokens, and the output → content, thinking, tool calls. */
 
 #ifndef GM_CHAT_H
 #define GM_CHAT_H
@@ -58,7 +58,7 @@ gm_status chat_render(const chat *c, arena *a, chat_piece **pieces, size_t *coun
 /* The pieces as one text (for looking and tests), and as tokens (with one BOS in front). */
 void      chat_pieces_text(const chat_piece *pieces, size_t count, buffer *out);
 gm_status chat_pieces_tokens(const tokenizer *t, const chat_piece *pieces, size_t count, token_list *out, error *e);
-/* Whether the prompt ends inside an open thought (gemma4.md §7.3): the parser must start there. */
+/* Whether the prompt ends inside an open thought: the parser must start there. */
 bool chat_starts_thinking(const chat_piece *pieces, size_t count);
 
 /* ---- output ---- */

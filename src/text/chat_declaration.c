@@ -1,4 +1,4 @@
-/* A function's JSON schema in the notation that Gemma 4 was trained on (gemma4.md §7.1, declaration). */
+/* A function's JSON schema in the notation that Gemma 4 was trained on. */
 
 #include "text/chat_writer.h"
 

@@ -162,7 +162,7 @@ static bool contains(str text, const char *what) {
     return false;
 }
 
-/* Ollama's rule (gemma4.md §7.4): images take the places of "[img]" in order, those left over stand in front, with a space
+/* Ollama's rule: images take the places of "[img]" in order, those left over stand in front, with a space
  * behind them; a text with numbered tags says itself where they go. */
 static gm_status place_images(reader *r, const json *images, str text, chat_message *m) {
     const bool      numbered = contains(text, "[img-");

@@ -1,4 +1,4 @@
-/* Messages → prompt: the canonical template (gemma4.md §7.1) as code. */
+/* Messages → prompt: the canonical template as code. */
 
 #include "text/chat_writer.h"
 #include "text/white_space.h"

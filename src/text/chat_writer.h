@@ -17,7 +17,7 @@ void chat_write_template(chat_writer *w, const char *text);
 void chat_write_content(chat_writer *w, str text);
 /* Content between <|"|> tokens. */
 void chat_write_quoted(chat_writer *w, str text);
-/* value(v) of gemma4.md §7.1. Keys of objects are bare in arguments and responses, quoted in declarations. */
+/* A value in the template's notation. Keys of objects are bare in arguments and responses, quoted in declarations. */
 void chat_write_value(chat_writer *w, const json *value, bool quoted_keys);
 /* key:value,… of an object without its braces. */
 void chat_write_fields(chat_writer *w, const json *object, bool quoted_keys);

@@ -1,4 +1,4 @@
-/* The model's output, as it streams in, taken apart into content, thinking and tool calls (gemma4.md §7.3).
+/* The model's output, as it streams in, taken apart into content, thinking and tool calls.
  *
  * Text goes into `pending` and is looked at once: `scanned` is how far it is known to hold no tag. What may still become
  * part of a tag, and white space that a tag would trim away, is held back, so the events do not depend on how the text was

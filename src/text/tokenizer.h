@@ -54,7 +54,7 @@ void token_list_add(token_list *l, int32_t id);
 void token_list_free(token_list *l);
 
 /* Appends the tokens of `text`, without BOS. Control tokens are recognised only if `parse_special`, user-defined ones
- * always (gemma4.md §6.1). Any bytes are fine. */
+ * always. Any bytes are fine. */
 gm_status tokenizer_encode(const tokenizer *t, str text, bool parse_special, token_list *out, error *e);
 /* Like parse_special = false, and user-defined tokens such as <|channel> are not recognised either: for message content,
  * which must never be able to speak the template's language. */
@@ -78,7 +78,7 @@ bool    tokenizer_is_suppressed(const tokenizer *t, int32_t id); /* tokenizer.gg
 bool    tokenizer_adds_bos(const tokenizer *t);
 /* The bytes that the token stands for (▁ as a space, a byte token as its byte, special tokens by name). */
 str tokenizer_text(const tokenizer *t, int32_t id);
-/* Control tokens are not shown; those the output parser needs are (<|channel>, <|tool_call>, …; gemma4.md §6.2). */
+/* Control tokens are not shown; those the output parser needs are (<|channel>, <|tool_call>, …). */
 bool tokenizer_is_visible(const tokenizer *t, int32_t id);
 
 /* Streaming: bytes of tokens join into whole UTF-8 characters. Returns what is complete (valid until the next call);

@@ -1,4 +1,4 @@
-/* A tool call's arguments: Gemma 4's notation → JSON (gemma4.md §7.3). */
+/* A tool call's arguments: Gemma 4's notation → JSON. */
 
 #ifndef GM_TOOL_ARGUMENTS_H
 #define GM_TOOL_ARGUMENTS_H
