@@ -342,16 +342,17 @@ static void test_tokenizing(void) {
 /* ---- files ---- */
 
 typedef struct {
-    uint64_t done, total;
+    uint64_t done, total, stop_at;
     int      calls, backwards;
 } watch;
 
-static void watch_progress(void *user, uint64_t done, uint64_t total) {
+static bool watch_progress(void *user, uint64_t done, uint64_t total) {
     watch *w = user;
     w->calls++;
     w->backwards += done < w->done || done > total;
     w->done = done;
     w->total = total;
+    return !w->stop_at || done < w->stop_at;
 }
 
 static void check_file(const char *path, const synth_options *options) {
@@ -422,6 +423,12 @@ static void test_files(void) {
     CHECK_MESSAGE(strstr(e.why, path) && strstr(e.why, "writing failed after"), "says «%s»", e.why);
     CHECK(files_beside(folder) == 1 && stat(path, &info) == 0 && info.st_size == 3);
 #endif
+    TEST("stopping in the middle leaves nothing and keeps what was there");
+    error       stopped = { 0 };
+    struct stat kept = { 0 };
+    watch       stop = { .stop_at = 1 << 20 };
+    CHECK(synth_write(&options, path, watch_progress, &stop, &stopped) == GM_CANCELLED);
+    CHECK(files_beside(folder) == 1 && stat(path, &kept) == 0 && kept.st_size == 3);
     TEST("writing replaces the old file, tells how far it is, and leaves nothing beside");
     error e2 = { 0 };
     watch w = { 0 };

@@ -28,7 +28,10 @@ static const option options[] = {
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
-static void show_progress(void *user, uint64_t done, uint64_t total) { progress_update(user, done, total); }
+static bool show_progress(void *user, uint64_t done, uint64_t total) {
+    progress_update(user, done, total);
+    return !interrupted();
+}
 
 static int synth_run(void *values, const arguments *args) {
     const synth_values *v = values;
@@ -38,6 +41,7 @@ static int synth_run(void *values, const arguments *args) {
     };
     progress bar;
     error    e = { 0 };
+    interrupt_catch();
     progress_start(&bar, "writing", PROGRESS_BYTES, !v->json && !v->quiet);
     const gm_status status = synth_write(&wanted, path, show_progress, &bar, &e);
     progress_end(&bar);

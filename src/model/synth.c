@@ -103,6 +103,7 @@ typedef struct {
     const char    *path; /* the target, for messages */
     uint64_t       done, total;
     int            problem; /* errno of the first write that failed */
+    bool           stopped; /* by `progress` */
     synth_progress progress;
     void          *user;
 } output;
@@ -115,8 +116,8 @@ static bool output_write(void *user, const void *data, size_t length) {
         return false;
     }
     o->done += length;
-    if (o->progress && o->total) o->progress(o->user, o->done, o->total);
-    return true;
+    if (o->progress && o->total && !o->progress(o->user, o->done, o->total)) o->stopped = true;
+    return !o->stopped;
 }
 
 static gm_status write_data(const synth_plan *plan, const synth_tensor *tensor, uint64_t index, uint8_t *chunk,
@@ -211,6 +212,10 @@ gm_status synth_write(const synth_options *options, const char *path, synth_prog
         status = partial ? write_file(&plan, tensors, count, w, partial, &o, e)
                          : fail_memory(e, "a file name", strlen(path));
         if (status != GM_OK && partial && o.file) remove(partial);
+        if (o.stopped) {
+            *e = (error){ 0 }; /* the writer only knows that nobody took its bytes */
+            status = fail(e, GM_CANCELLED, "stopped after %llu bytes", (unsigned long long)o.done);
+        }
         free(partial);
     }
     gguf_writer_free(w);

@@ -15,10 +15,10 @@ typedef struct {
     uint64_t    seed;
 } synth_options;
 
-typedef void (*synth_progress)(void *user, uint64_t done, uint64_t total); /* bytes */
+typedef bool (*synth_progress)(void *user, uint64_t done, uint64_t total); /* bytes; false: stop */
 
 /* Writes the model to `path`: into a file beside it first, which then takes its name, so that a failure leaves nothing and
- * keeps what was there. `progress` (may be NULL) is told now and then how many bytes are written, of how many. An
+ * keeps what was there. `progress` (may be NULL) is told now and then how many bytes are written, of how many; when it wants to stop, that is GM_CANCELLED. An
  * unknown name in the options, or a number of layers outside 2 to the model's own, is GM_BAD_ARGUMENT and says what there is. */
 gm_status synth_write(const synth_options *options, const char *path, synth_progress progress, void *user, error *e);
 
