@@ -109,9 +109,32 @@ static void test_quant_table(void) {
     CHECK(quant_row_bytes(quant_format_of(TYPE_Q6_K), 512) == 420);
 }
 
+/* A block made of zeros, one f16 of which becomes NaN: found if and only if dequantising gives NaN or an infinity. */
+static void test_broken(void) {
+    for (uint32_t type = 0; type < TYPE_COUNT; type++) {
+        const quant_format *f = quant_format_of(type);
+        if (!f || !f->dequantise) continue;
+        TEST("damage in %s is found", f->name);
+        uint8_t blocks[3 * 300] = { 0 };
+        float   values[3 * 256];
+        CHECK(quant_first_broken((quant_type)type, blocks, 3) == 3);
+        for (uint32_t at = 0; at + 1 < f->bytes; at++) {
+            memset(blocks, 1, sizeof blocks);
+            blocks[f->bytes + at] = 0;
+            blocks[f->bytes + at + 1] = 0x7e;
+            if (type == TYPE_F32 || type == TYPE_BF16) blocks[f->bytes + at] = 0xc0, blocks[f->bytes + at + 1] = 0x7f;
+            f->dequantise(values, blocks, 3);
+            bool broken = false;
+            for (uint32_t i = 0; i < 3 * f->block; i++) broken |= !isfinite(values[i]);
+            CHECK_MESSAGE(quant_first_broken((quant_type)type, blocks, 3) == (broken ? 1u : 3u), "byte %u", at);
+        }
+    }
+}
+
 int main(void) {
     test_quant_fixture();
     test_quant_vectors();
     test_quant_table();
+    test_broken();
     return test_end();
 }

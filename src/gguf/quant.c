@@ -277,3 +277,39 @@ bool quant_by_name(const char *name, quant_type *out) {
     }
     return false;
 }
+
+/* ---- damage ---- */
+
+/* Where a block has its f16 scales; -1: none. Integers times finite scales are finite, so nothing else can break. */
+static const struct {
+    int16_t at[2];
+} scale_places[TYPE_COUNT] = {
+    [TYPE_Q4_0] = { { 0, -1 } },   [TYPE_Q4_1] = { { 0, 2 } },    [TYPE_Q5_0] = { { 0, -1 } },
+    [TYPE_Q5_1] = { { 0, 2 } },    [TYPE_Q8_0] = { { 0, -1 } },   [TYPE_Q2_K] = { { 80, 82 } },
+    [TYPE_Q3_K] = { { 108, -1 } }, [TYPE_Q4_K] = { { 0, 2 } },    [TYPE_Q5_K] = { { 0, 2 } },
+    [TYPE_Q6_K] = { { 208, -1 } }, [TYPE_IQ4_NL] = { { 0, -1 } }, [TYPE_IQ4_XS] = { { 0, -1 } },
+    [TYPE_F16] = { { 0, -1 } },
+};
+
+static bool f16_is_broken(const uint8_t *at) { return (at[1] & 0x7c) == 0x7c; }
+
+static bool block_is_broken(quant_type type, const uint8_t *block) {
+    switch (type) {
+    case TYPE_F32: return (block[3] & 0x7f) == 0x7f && (block[2] & 0x80);
+    case TYPE_BF16: return (block[1] & 0x7f) == 0x7f && (block[0] & 0x80);
+    case TYPE_MXFP4: return block[0] == 0xff;
+    default: {
+        const int16_t *at = scale_places[type].at;
+        return f16_is_broken(block + at[0]) || (at[1] >= 0 && f16_is_broken(block + at[1]));
+    }
+    }
+}
+
+uint64_t quant_first_broken(quant_type type, const void *data, uint64_t blocks) {
+    const quant_format *format = quant_format_of(type);
+    if (!format || !format->dequantise) return blocks;
+    for (uint64_t i = 0; i < blocks; i++) {
+        if (block_is_broken(type, (const uint8_t *)data + i * format->bytes)) return i;
+    }
+    return blocks;
+}

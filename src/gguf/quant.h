@@ -45,6 +45,10 @@ bool                quant_by_name(const char *name, quant_type *out); /* "Q4_K";
 /* Bytes of a row of n elements; n must be a multiple of the block. */
 static inline uint64_t quant_row_bytes(const quant_format *f, uint64_t n) { return n / f->block * f->bytes; }
 
+/* Which of `blocks` blocks is the first that holds NaN or an infinity; `blocks` when all are finite. Only scales are looked at
+ * (and every value of the float types), so it is about as fast as reading. */
+uint64_t quant_first_broken(quant_type type, const void *data, uint64_t blocks);
+
 /* The tables of the formats that look values up. */
 extern const int8_t quant_iq4_values[16];
 extern const int8_t quant_mxfp4_values[16]; /* twice the e2m1 value */

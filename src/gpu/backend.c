@@ -52,7 +52,7 @@ static gm_status add_weight(gpu_backend *b, const tensor *t, bool matrix, error 
     const size_t at = slot_of(b, t->data);
     if (b->slots[at]) return GM_OK;
     gpu_weight *w = &b->weights[b->count];
-    *w = (gpu_weight){ .data = t->data, .matrix = matrix };
+    *w = (gpu_weight){ .data = t->data, .name = t->name, .matrix = matrix };
     if (matrix && weight_layout_make(&w->layout, t->type, t->ne, gpu_host_info(b->host)->max_binding, e))
         return e->status;
     if (!matrix)
@@ -85,12 +85,22 @@ static gm_status find_weights(gpu_backend *b, const graph *g, error *e) {
 
 /* ---- bringing them over ------------------------------------------------------------------------------------------------ */
 
+/* A GPU may compute with NaN as it likes, so that logits need not show it: damage is looked for on the way in. */
+static gm_status check_piece(const gpu_weight *w, const uint8_t *bytes, const weight_piece *piece, error *e) {
+    const quant_format *format = quant_format_of(w->layout.type);
+    const uint64_t blocks = piece->bytes / format->bytes, broken = quant_first_broken(w->layout.type, bytes, blocks);
+    if (broken == blocks) return GM_OK;
+    return fail(e, GM_BAD_FILE, "tensor '%s' (%s) holds NaN or an infinity in block %llu: the file is damaged", w->name,
+                format->name, (unsigned long long)(piece->source / format->bytes + broken));
+}
+
 /* One piece of a tile: its bytes to the staging buffer, then the repack kernel. */
 static gm_status upload_piece(gpu_backend *b, gpu_weight *w, const weight_tile *tile, error *e) {
     const weight_piece piece = weight_piece_at(&w->layout, b->next_tile, b->next_chunk, STAGING_BYTES);
     const uint8_t     *bytes = (const uint8_t *)w->data + piece.source;
     const uint64_t     whole = piece.bytes / 4 * 4;
-    uint8_t            tail[4] = { 0 };
+    if (check_piece(w, bytes, &piece, e)) return e->status;
+    uint8_t tail[4] = { 0 };
     memcpy(tail, bytes + whole, (size_t)(piece.bytes - whole));
     gm_status status = whole ? gpu_buffer_write(b->host, b->staging, 0, bytes, whole, e) : GM_OK;
     if (status) return status;

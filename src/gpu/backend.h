@@ -10,6 +10,7 @@
 /* A weight on the GPU. Matrices are repacked into tiles, vectors are f32 as they are. */
 typedef struct {
     const void   *data; /* what it was made of: its key */
+    const char   *name;
     bool          matrix;
     weight_layout layout;
     gpu_id       *tiles; /* a vector has one */

@@ -286,21 +286,14 @@ void model_free(model *m) {
 }
 
 gm_status model_find_nan(const model *m, error *e) {
-    enum { LARGEST_BLOCK = 256 };
-    float values[LARGEST_BLOCK];
     for (size_t i = 0; i < gguf_tensor_count(m->file); i++) {
         const gguf_tensor *t = gguf_tensor_at(m->file, i);
         const uint8_t     *data = bytes_of(m->file, t);
-        if (!t->format->dequantise || !data) continue;
-        for (uint64_t block = 0; block < t->count / t->format->block; block++) {
-            t->format->dequantise(values, data + block * t->format->bytes, 1);
-            for (uint32_t j = 0; j < t->format->block; j++) {
-                if (isfinite(values[j])) continue;
-                return fail(e, GM_BAD_FILE, "tensor '%.*s' (%s) holds %s in block %llu: the file is damaged",
-                            STR_ARGS(t->name), t->format->name, isnan(values[j]) ? "NaN" : "an infinity",
-                            (unsigned long long)block);
-            }
-        }
+        const uint64_t     blocks = t->count / t->format->block,
+                       broken = data ? quant_first_broken(t->type, data, blocks) : blocks;
+        if (broken == blocks) continue;
+        return fail(e, GM_BAD_FILE, "tensor '%.*s' (%s) holds NaN or an infinity in block %llu: the file is damaged",
+                    STR_ARGS(t->name), t->format->name, (unsigned long long)broken);
     }
     return GM_OK;
 }
