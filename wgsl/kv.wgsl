@@ -11,21 +11,7 @@
 override kv_heads: u32;
 override slots:    u32;
 
-#if KV_TYPE == q8_0
-alias kv_unit = u32;
-#elif KV_TYPE == f16
-#if QUADS
-alias kv_unit = vec2<u32>;
-#else
-alias kv_unit = u32;
-#endif
-#else
-#if QUADS
-alias kv_unit = vec4<f32>;
-#else
-alias kv_unit = f32;
-#endif
-#endif
+#include "kv_unit.wgsl"
 
 // Where the row of a position and head begins: x for its values, y for its scales (q8_0).
 fn kv_row(position: u32, kv_head: u32) -> vec2<u32> {

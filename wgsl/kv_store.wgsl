@@ -3,10 +3,7 @@
 //   a, b  f32 [tokens, n] from a_offset and b_offset on: keys and values, n = kv_heads · head
 //   SHARED: both are views of one value, which is bound once
 //   WIDE: n and the offsets are multiples of 4     f16: n is even     q8_0: n is a multiple of 32
-//   dispatch (pieces / 64 rounded up, tokens, 2): z = 0 keys, 1 values; a piece is four values (WIDE), else one (f32) or two
-//   (f16), and 32 of q8_0
-//
-// Rounding to f16 and dividing by 127 are done on the bits: GPUs may round otherwise than a CPU does.
+//   dispatch (pieces / 64 rounded up, tokens, 2): z = 0 keys, 1 values; kv_write.wgsl says what a piece is
 
 #include "run.wgsl"
 #include "unit.wgsl"
@@ -16,17 +13,7 @@ override a_offset: u32;
 override b_offset: u32;
 override slots:    u32;
 
-#if KV_TYPE == q8_0
-alias kv_unit = u32;
-#elif KV_TYPE == f16
-#if WIDE
-alias kv_unit = vec2<u32>;
-#else
-alias kv_unit = u32;
-#endif
-#else
-alias kv_unit = unit;
-#endif
+#include "kv_unit.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> a:      array<unit>;
 @group(0) @binding(1) var<storage, read_write> keys:   array<kv_unit>;
@@ -39,122 +26,19 @@ fn value_in(at: u32) -> unit { return a[at]; }
 fn value_in(at: u32) -> unit { return b[at]; }
 #endif
 
-// Bits of x as f16, to nearest, ties to even.
-fn half_bits(x: f32) -> u32 {
-    let bits = bitcast<u32>(x);
-    let sign = (bits >> 16u) & 0x8000u;
-    let size = bits & 0x7fffffffu;
-    if (size > 0x7f800000u) { return sign | 0x7e00u; }  // not a number
-    if (size >= 0x47800000u) { return sign | 0x7c00u; } // 2^16 and more
-    if (size < 0x33000000u) { return sign; }            // below 2^-25
-    let normal = size >= 0x38800000u;                   // from 2^-14 on
-    let shift = select(126u - (size >> 23u), 13u, normal);
-    let whole = select((size & 0x7fffffu) | 0x800000u, size - (112u << 23u), normal);
-    let kept = whole >> shift;
-    let rest = whole & ((1u << shift) - 1u);
-    let half = 1u << (shift - 1u);
-    return sign | (kept + select(0u, 1u, rest > half || (rest == half && (kept & 1u) == 1u)));
+fn input(at: u32, is_value: bool) -> unit {
+    if (is_value) { return value_in(at); }
+    return a[at];
 }
 
-#if KV_TYPE == q8_0
-// numerator / denominator to the nearest whole number, both positive, the quotient below 2^25: a guess in f32 is off by a
-// few, and what is left over, which wraps around but is small, puts it right. Only the numerator's low word is needed.
-fn nearest_quotient(guess: u32, numerator_low: u32, denominator: u32) -> u32 {
-    var quotient = guess;
-    var left = bitcast<i32>(numerator_low - guess * denominator);
-    let whole = i32(denominator);
-    for (var i = 0; i < 8 && 2 * left > whole; i++) { left -= whole; quotient += 1u; }
-    for (var i = 0; i < 8 && 2 * left < -whole; i++) { left += whole; quotient -= 1u; }
-    if (2 * abs(left) == whole && (quotient & 1u) == 1u) { quotient = select(quotient - 1u, quotient + 1u, left > 0); }
-    return quotient;
-}
-
-// most / 127 as a CPU rounds it, for most from 2^-100 on: fraction · 2^6 or 2^7 / 127 has 24 bits.
-fn divided_by_127(most: f32) -> f32 {
-    let bits = bitcast<u32>(most);
-    let fraction = (bits & 0x7fffffu) | 0x800000u;
-    let shift = select(6u, 7u, fraction < 127u << 17u); // so that the quotient reaches 2^23
-    let shifted = fraction << shift;
-    let quotient = nearest_quotient(shifted / 127u, shifted, 127u);
-    return bitcast<f32>((((bits >> 23u) - shift - 1u) << 23u) + quotient); // its highest bit adds the 1
-}
-
-// 1 / d as a CPU rounds it, d normal: 2^47 / fraction lies between 2^23 and 2^24.
-fn inverted(d: f32) -> f32 {
-    let bits = bitcast<u32>(d);
-    let fraction = (bits & 0x7fffffu) | 0x800000u;
-    if (fraction == 0x800000u) { return bitcast<f32>((254u - (bits >> 23u)) << 23u); }
-    let guess = u32(0x1p47f / f32(fraction));
-    let quotient = nearest_quotient(guess, 0u, fraction);
-    return bitcast<f32>(((253u - (bits >> 23u) - 1u) << 23u) + quotient);
-}
-
-// The f32 value of f16 bits, without a sign.
-fn half_value(bits: u32) -> f32 {
-    if (bits < 0x400u) { return f32(bits) * 0x1p-24f; }
-    return bitcast<f32>((bits << 13u) + (112u << 23u));
-}
-
-// d = f16(max|x| / 127); q = round(x / d), d not rounded yet. Blocks too small for 1/d are zeros, and so is what is no number.
-fn store_block(source: u32, row: u32, block: u32, is_value: bool) {
-    var x: array<vec4<f32>, 8>;
-    var most = 0.0;
-    for (var i = 0u; i < 8u; i++) {
-        if (is_value) { x[i] = value_in(source + block * 8u + i); } else { x[i] = a[source + block * 8u + i]; }
-        let size = abs(x[i]);
-        most = max(most, max(max(size.x, size.y), max(size.z, size.w)));
-    }
-    var d = 0.0;
-    var inverse = 0.0;
-    if (most > 0x1p-100f) { d = divided_by_127(most); }
-    if (d > 1e-35) { inverse = inverted(d); } else { d = 0.0; }
-    let words = (n / 4u + n / 32u + 3u) / 4u * 4u;
-    let scale = bitcast<u32>(half_value(half_bits(d)));
-    let scale_at = row * words + n / 4u + block;
-    if (is_value) { values[scale_at] = scale; } else { keys[scale_at] = scale; }
-    for (var i = 0u; i < 8u; i++) {
-        let scaled = round(x[i] * inverse);
-        let fits = abs(scaled) <= vec4<f32>(127.0);
-        let q = vec4<u32>(vec4<i32>(select(vec4<f32>(), scaled, fits))) & vec4<u32>(255u);
-        let word = q.x | (q.y << 8u) | (q.z << 16u) | (q.w << 24u);
-        let at = row * words + block * 8u + i;
-        if (is_value) { values[at] = word; } else { keys[at] = word; }
-    }
-}
-#elif KV_TYPE == f16
-#if WIDE
-fn pack(x: vec4<f32>) -> vec2<u32> {
-    return vec2<u32>(half_bits(x.x) | (half_bits(x.y) << 16u), half_bits(x.z) | (half_bits(x.w) << 16u));
-}
-#else
-fn pack(x: f32, y: f32) -> u32 { return half_bits(x) | (half_bits(y) << 16u); }
-#endif
-#endif
+#include "kv_write.wgsl"
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     let piece = at.x;
     let token = at.y;
     let is_value = at.z == 1u;
-    if (token >= run.tokens) { return; }
-    let row = (run.start + token) % slots;
+    if (token >= run.tokens || piece >= n / piece_values) { return; }
     let source = (select(a_offset, b_offset, is_value) + token * n) / unit_values;
-#if KV_TYPE == q8_0
-    if (piece < n / 32u) { store_block(source, row, piece, is_value); }
-#elif KV_TYPE == f16
-#if WIDE
-    if (piece >= n / 4u) { return; }
-    let to = row * (n / 4u) + piece;
-    if (is_value) { values[to] = pack(value_in(source + piece)); } else { keys[to] = pack(a[source + piece]); }
-#else
-    if (piece >= n / 2u) { return; }
-    let to = row * (n / 2u) + piece;
-    let first = source + 2u * piece;
-    if (is_value) { values[to] = pack(value_in(first), value_in(first + 1u)); } else { keys[to] = pack(a[first], a[first + 1u]); }
-#endif
-#else
-    if (piece >= n / unit_values) { return; }
-    let to = row * (n / unit_values) + piece;
-    if (is_value) { values[to] = value_in(source + piece); } else { keys[to] = a[source + piece]; }
-#endif
+    store_piece(source, (run.start + token) % slots, piece, is_value);
 }

@@ -1,21 +1,16 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// Matrix times a few columns: y[c, row] = Σ_i W[row, i] · x[c, i] for 1 to 4 columns, f32 activations and sums. For decoding.
+// Matrix times a few columns: y[c, row] = Σ_i W[row, i] · x[c, i] for 2 to 4 columns, f32 activations and sums.
 //
 //   weights  one tile of W, rows of k (weights.wgsl)
 //   x        f32, column c at x_offset + c · x_token_stride
 //   y        f32, column c at y_offset + c · y_token_stride; the tile's first row is first_row
-//   dispatch (row groups in x, going on in z; 1 or pairs in y)
+//   dispatch (row groups in x, going on in z)
 //
-// EXPERTS: W is [experts, rows, k], of which this tile holds `experts` from first_expert on; one column for each pair
-// (token, slot) of used · tokens: expert routes[token, slot], x at token and slot, y likewise. Pairs of other tiles and of
-// tokens that are not there are left alone.
-//
-// `lanes` threads (a power of two, at most 128) share ROWS rows (2; with one column also 4) and go over their chunks of 32
-// weights side by side: few lanes for tall matrices, since then fewer cache lines of x are touched at a time; many for short
-// ones with long rows. A chunk is scaled after it is summed: Σ (scale·q + offset)·x = scale · Σ q·x + offset · Σ x. The threads
-// of a subgroup are taken to be neighbours.
+// `lanes` threads (a power of two, at most 128) share two rows and go over their chunks of 32 weights side by side: few lanes for
+// tall matrices, since then fewer cache lines of x are touched at a time; many for short ones with long rows. A chunk is scaled
+// after it is summed: Σ (scale·q + offset)·x = scale · Σ q·x + offset · Σ x. The threads of a subgroup are taken to be neighbours.
 
 #include "weights.wgsl"
 
@@ -23,7 +18,7 @@ override k:              u32;
 override rows:           u32;
 override first_row:      u32 = 0u;
 override lanes:          u32;
-override columns:        u32 = 1u; // 1 to COLUMNS
+override columns:        u32; // 2 to 4
 override x_offset:       u32 = 0u;
 override x_token_stride: u32 = 0u;
 override y_offset:       u32 = 0u;
@@ -37,19 +32,6 @@ const threads = 128u;
 @group(0) @binding(1) var<storage, read_write> x: array<f32>;
 #endif
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
-
-#if EXPERTS
-#include "run.wgsl"
-override experts:             u32;
-override first_expert:        u32 = 0u;
-override used:                u32;
-override x_row_stride:        u32 = 0u;
-override y_row_stride:        u32 = 0u;
-override routes_offset:       u32 = 0u;
-override routes_token_stride: u32 = 0u;
-@group(0) @binding(3) var<storage, read>       run:    Run;
-@group(0) @binding(4) var<storage, read_write> routes: array<i32>;
-#endif
 
 #include "columns.wgsl"
 
@@ -79,16 +61,12 @@ fn chunk_dot(w: Quads, s: vec4<f32>, v: Quads, v_sums: vec2<f32>) -> f32 {
 #endif
 }
 
-#if COLUMNS == 1
-fn row_dot(chunk: u32, v: Quads, v_sums: vec2<f32>) -> f32 { return chunk_dot(chunk_quads(chunk), scales_of(chunk), v, v_sums); }
-#else
 // Two rows times one column.
 fn rows_dot(w0: Quads, s0: vec4<f32>, w1: Quads, s1: vec4<f32>, column: u32, chunk: u32) -> vec2<f32> {
     let v      = load_chunk(column, chunk);
     let v_sums = half_sums(v);
     return vec2<f32>(chunk_dot(w0, s0, v, v_sums), chunk_dot(w1, s1, v, v_sums));
 }
-#endif
 
 // Sums over the lanes; lane 0 gets the result.
 fn reduce(sum: vec4<f32>, thread: u32, subgroup: u32) -> vec4<f32> {
@@ -119,55 +97,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #else
     let subgroup = 1u;
 #endif
-    let lane  = thread % lanes;
-    let first = ((group.x + group.z * groups.x) * (threads / lanes) + thread / lanes) * ${ROWS}u;
-    var chunks = (k + 31u) / 32u;
-    let row_chunks = chunks;
-
-    var x_at = x_offset;
-    var y_at = y_offset;
-    var w_at = 0u; // row of the tile
-    var here = true;
-#if EXPERTS
-    let token = group.y / used;
-    let slot  = group.y % used;
-    here = token < run.tokens;
-    if (here) {
-        let expert = u32(routes[routes_offset + token * routes_token_stride + slot]) - first_expert; // wraps around below it
-        here = expert < experts;
-        w_at = expert * rows;
-    }
-    if (!here) { chunks = 0u; }
-    x_at += token * x_token_stride + slot * x_row_stride;
-    y_at += token * y_token_stride + slot * y_row_stride;
-#endif
+    let lane   = thread % lanes;
+    let first  = ((group.x + group.z * groups.x) * (threads / lanes) + thread / lanes) * 2u;
+    let chunks = (k + 31u) / 32u;
 
     // Rows past the end read the last one.
-    let row0 = (w_at + min(first, rows - 1u)) * row_chunks;
-    let row1 = (w_at + min(first + 1u, rows - 1u)) * row_chunks;
-#if COLUMNS == 1
-    let row2 = (w_at + min(first + 2u, rows - 1u)) * row_chunks;
-    let row3 = (w_at + min(first + 3u, rows - 1u)) * row_chunks;
-    var sums = vec4<f32>(0.0); // by row
-    for (var chunk = lane; chunk < chunks; chunk += lanes) {
-        let v      = load_chunk(x_at, chunk);
-        let v_sums = half_sums(v);
-        sums.x += row_dot(row0 + chunk, v, v_sums);
-        sums.y += row_dot(row1 + chunk, v, v_sums);
-#if ROWS == 4
-        sums.z += row_dot(row2 + chunk, v, v_sums);
-        sums.w += row_dot(row3 + chunk, v, v_sums);
-#endif
-    }
-    let total = reduce(sums, thread, subgroup);
-    if (lane == 0u && here) {
-        let left = min(${ROWS}u, rows - min(first, rows));
-        for (var r = 0u; r < left; r++) { y[y_at + first_row + first + r] = total[r]; }
-    }
-#else
-    let column1 = x_at + min(1u, columns - 1u) * x_token_stride;
-    let column2 = x_at + min(2u, columns - 1u) * x_token_stride;
-    let column3 = x_at + min(3u, columns - 1u) * x_token_stride;
+    let row0 = min(first, rows - 1u) * chunks;
+    let row1 = min(first + 1u, rows - 1u) * chunks;
+    let column1 = x_offset + x_token_stride;
+    let column2 = x_offset + min(2u, columns - 1u) * x_token_stride;
+    let column3 = x_offset + min(3u, columns - 1u) * x_token_stride;
     var sums0 = vec4<f32>(0.0); // by column
     var sums1 = vec4<f32>(0.0);
     for (var chunk = lane; chunk < chunks; chunk += lanes) {
@@ -175,7 +114,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         let w1 = chunk_quads(row1 + chunk);
         let s0 = scales_of(row0 + chunk);
         let s1 = scales_of(row1 + chunk);
-        let a = rows_dot(w0, s0, w1, s1, x_at, chunk);
+        let a = rows_dot(w0, s0, w1, s1, x_offset, chunk);
         let b = rows_dot(w0, s0, w1, s1, column1, chunk);
         let c = rows_dot(w0, s0, w1, s1, column2, chunk);
         let d = rows_dot(w0, s0, w1, s1, column3, chunk);
@@ -186,10 +125,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let total1 = reduce(sums1, thread, subgroup);
     if (lane == 0u) {
         for (var c = 0u; c < columns; c++) {
-            let at = y_at + c * y_token_stride + first_row + first;
+            let at = y_offset + c * y_token_stride + first_row + first;
             if (first < rows) { y[at] = total0[c]; }
             if (first + 1u < rows) { y[at + 1u] = total1[c]; }
         }
     }
-#endif
 }

@@ -39,7 +39,7 @@ void gpu_backend_close(gpu_backend *b) {
 
 static size_t slot_of(const gpu_backend *b, const void *data) {
     size_t at = (size_t)(((uintptr_t)data >> 5) * 0x9e3779b97f4a7c15u) % b->slot_count;
-    while (b->slots[at] && b->weights[b->slots[at] - 1].data != data) at = (at + 1) % b->slot_count;
+    while (b->slots[at] && b->weights[b->slots[at] - 1].parts[0].data != data) at = (at + 1) % b->slot_count;
     return at;
 }
 
@@ -48,66 +48,124 @@ const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t) {
     return found ? &b->weights[found - 1] : NULL;
 }
 
-static gm_status add_weight(gpu_backend *b, const tensor *t, bool matrix, error *e) {
-    const size_t at = slot_of(b, t->data);
+fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outputs) {
+    const uint64_t padding = 1 << 16; /* planes are a little longer than the tensors they are made of */
+    return (fuse_options){ .one_token = tokens == 1,
+                           .one_output = outputs == 1,
+                           .most_bytes = gpu_host_info(b->host)->max_binding - padding };
+}
+
+static gm_status add_matrix(gpu_backend *b, gpu_weight *w, tensor *const *parts, error *e) {
+    uint64_t ne[3] = { parts[0]->ne[0], 0, parts[0]->ne[2] };
+    w->matrix = true;
+    for (size_t i = 0; i < GPU_WEIGHT_PARTS && parts[i]; i++) {
+        const tensor *t = parts[i];
+        w->parts[w->part_count].data = t->data;
+        w->parts[w->part_count].name = t->name;
+        w->parts[w->part_count++].bytes =
+            quant_row_bytes(quant_format_of((uint32_t)t->type), t->ne[0]) * t->ne[1] * t->ne[2];
+        ne[1] += t->ne[1];
+    }
+    return weight_layout_make(&w->layout, parts[0]->type, ne, gpu_host_info(b->host)->max_binding, e);
+}
+
+static void add_vector(gpu_weight *w, const tensor *t) {
+    w->part_count = 1;
+    w->parts[0].data = t->data;
+    w->parts[0].name = t->name;
+    w->parts[0].bytes = t->ne[0] * sizeof(float);
+    w->layout = (weight_layout){ .type = TYPE_F32, .k = (uint32_t)t->ne[0], .rows = 1, .experts = 1, .tiles = 1 };
+}
+
+/* `parts` of a matrix: up to three, then NULL. */
+static gm_status add_weight(gpu_backend *b, tensor *const *parts, bool matrix, error *e) {
+    const size_t at = slot_of(b, parts[0]->data);
     if (b->slots[at]) return GM_OK;
     gpu_weight *w = &b->weights[b->count];
-    *w = (gpu_weight){ .data = t->data, .name = t->name, .matrix = matrix };
-    if (matrix && weight_layout_make(&w->layout, t->type, t->ne, gpu_host_info(b->host)->max_binding, e))
-        return e->status;
-    if (!matrix)
-        w->layout = (weight_layout){ .type = TYPE_F32, .k = (uint32_t)t->ne[0], .rows = 1, .experts = 1, .tiles = 1 };
+    *w = (gpu_weight){ 0 };
+    if (!matrix) add_vector(w, parts[0]);
+    else if (add_matrix(b, w, parts, e)) return e->status;
     w->tiles = calloc(w->layout.tiles, sizeof *w->tiles);
     if (!w->tiles) return fail_memory(e, "a weight's tiles", w->layout.tiles * sizeof *w->tiles);
     b->slots[at] = (uint32_t)++b->count;
-    b->total += quant_row_bytes(quant_format_of(w->layout.type), w->layout.k) * w->layout.rows * w->layout.experts;
+    for (size_t i = 0; i < w->part_count; i++) b->total += w->parts[i].bytes;
+    return GM_OK;
+}
+
+static gm_status add_weights_of(gpu_backend *b, const op *o, error *e) {
+    if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS) {
+        tensor *parts[GPU_WEIGHT_PARTS + 1] = { o->in[0] };
+        if (o->kind == OP_PRODUCTS) memcpy(parts, o->in, GPU_WEIGHT_PARTS * sizeof *parts);
+        if (add_weight(b, parts, true, e)) return e->status;
+    }
+    const size_t first = o->kind == OP_PRODUCTS ? FUSED_A : o->kind == OP_EMBED;
+    for (size_t j = first; j < OP_INPUTS; j++) {
+        tensor *parts[] = { o->in[j], NULL };
+        if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT && add_weight(b, parts, false, e)) return e->status;
+    }
     return GM_OK;
 }
 
 static gm_status find_weights(gpu_backend *b, const graph *g, error *e) {
-    const size_t most = 3 * g->op_count;
+    const fuse_options options = gpu_backend_fusion(b, 0, 0);
+    const size_t       most = 3 * g->op_count;
+    graph              fused;
+    if (graph_fuse(g, &options, &fused, e)) return e->status;
     b->slot_count = 2 * most + 1;
     b->weights = calloc(most, sizeof *b->weights);
     b->slots = calloc(b->slot_count, sizeof *b->slots);
-    if (!b->weights || !b->slots) return fail_memory(e, "the table of weights", most * sizeof *b->weights);
-    for (size_t i = 0; i < g->op_count; i++) {
-        const op  *o = &g->ops[i];
-        const bool product = o->kind == OP_EMBED || o->kind == OP_MATMUL || o->kind == OP_MATMUL_EXPERTS;
-        for (size_t j = 0; j < COUNT_OF(o->in); j++) {
-            if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT && add_weight(b, o->in[j], product && j == 0, e))
-                return e->status;
-        }
-    }
-    b->staging = gpu_buffer_new(b->host, STAGING_BYTES, e);
-    b->piece = gpu_buffer_new(b->host, WEIGHT_PIECE_WORDS * sizeof(uint32_t), e);
+    if (!b->weights || !b->slots) fail_memory(e, "the table of weights", most * sizeof *b->weights);
+    for (size_t i = 0; i < fused.op_count && !e->status; i++) add_weights_of(b, &fused.ops[i], e);
+    graph_free(&fused);
+    if (!e->status) b->staging = gpu_buffer_new(b->host, STAGING_BYTES, e);
+    if (!e->status) b->piece = gpu_buffer_new(b->host, WEIGHT_PIECE_WORDS * sizeof(uint32_t), e);
     return e->status;
 }
 
 /* ---- bringing them over ------------------------------------------------------------------------------------------------ */
 
 /* A GPU may compute with NaN as it likes, so that logits need not show it: damage is looked for on the way in. */
-static gm_status check_piece(const gpu_weight *w, const uint8_t *bytes, const weight_piece *piece, error *e) {
-    const quant_format *format = quant_format_of(w->layout.type);
-    const uint64_t blocks = piece->bytes / format->bytes, broken = quant_first_broken(w->layout.type, bytes, blocks);
+static gm_status check_blocks(const char *name, quant_type type, const uint8_t *bytes, uint64_t count, uint64_t before,
+                              error *e) {
+    const quant_format *format = quant_format_of((uint32_t)type);
+    const uint64_t      blocks = count / format->bytes, broken = quant_first_broken(type, bytes, blocks);
     if (broken == blocks) return GM_OK;
-    return fail(e, GM_BAD_FILE, "tensor '%s' (%s) holds NaN or an infinity in block %llu: the file is damaged", w->name,
-                format->name, (unsigned long long)(piece->source / format->bytes + broken));
+    return fail(e, GM_BAD_FILE, "tensor '%s' (%s) holds NaN or an infinity in block %llu: the file is damaged", name,
+                format->name, (unsigned long long)(before / format->bytes + broken));
+}
+
+/* Bytes to the staging buffer, which takes whole words: the last one is filled up. */
+static gm_status stage(gpu_backend *b, uint64_t at, const uint8_t *bytes, uint64_t count, error *e) {
+    const uint64_t whole = count / 4 * 4;
+    uint8_t        tail[4] = { 0 };
+    memcpy(tail, bytes + whole, (size_t)(count - whole));
+    gm_status status = whole ? gpu_buffer_write(b->host, b->staging, at, bytes, whole, e) : GM_OK;
+    if (!status && whole < count) status = gpu_buffer_write(b->host, b->staging, at + whole, tail, 4, e);
+    return status;
+}
+
+/* A piece's bytes, from the parts that it lies in. */
+static gm_status stage_piece(gpu_backend *b, const gpu_weight *w, const weight_piece *piece, error *e) {
+    uint64_t part_begins = 0;
+    for (size_t i = 0; i < w->part_count; part_begins += w->parts[i++].bytes) {
+        const uint64_t part_ends = part_begins + w->parts[i].bytes, piece_ends = piece->source + piece->bytes;
+        const uint64_t begin = piece->source > part_begins ? piece->source : part_begins;
+        const uint64_t end = piece_ends < part_ends ? piece_ends : part_ends;
+        if (begin >= end) continue;
+        const uint8_t *bytes = w->parts[i].data + (begin - part_begins);
+        if (check_blocks(w->parts[i].name, w->layout.type, bytes, end - begin, begin - part_begins, e))
+            return e->status;
+        const gm_status status = stage(b, begin - piece->source, bytes, end - begin, e);
+        if (status) return status;
+    }
+    return GM_OK;
 }
 
 /* One piece of a tile: its bytes to the staging buffer, then the repack kernel. */
 static gm_status upload_piece(gpu_backend *b, gpu_weight *w, const weight_tile *tile, error *e) {
     const weight_piece piece = weight_piece_at(&w->layout, b->next_tile, b->next_chunk, STAGING_BYTES);
-    const uint8_t     *bytes = (const uint8_t *)w->data + piece.source;
-    const uint64_t     whole = piece.bytes / 4 * 4;
-    if (check_piece(w, bytes, &piece, e)) return e->status;
-    uint8_t tail[4] = { 0 };
-    memcpy(tail, bytes + whole, (size_t)(piece.bytes - whole));
-    gm_status status = whole ? gpu_buffer_write(b->host, b->staging, 0, bytes, whole, e) : GM_OK;
+    gm_status          status = stage_piece(b, w, &piece, e);
     if (status) return status;
-    if (whole < piece.bytes) {
-        status = gpu_buffer_write(b->host, b->staging, whole, tail, 4, e);
-        if (status) return status;
-    }
 
     gpu_kernel kernel = { 0 };
     weight_repack_kernel(&kernel, gpu_host_info(b->host), &w->layout, &piece);
@@ -145,7 +203,7 @@ static gm_status upload_vector(gpu_backend *b, gpu_weight *w, error *e) {
     const uint64_t bytes = (uint64_t)w->layout.k * sizeof(float);
     if (!w->tiles[0]) w->tiles[0] = gpu_buffer_new(b->host, round_up(bytes, 16), e);
     if (!w->tiles[0]) return e->status;
-    const gm_status status = gpu_buffer_write(b->host, w->tiles[0], 0, w->data, bytes, e);
+    const gm_status status = gpu_buffer_write(b->host, w->tiles[0], 0, w->parts[0].data, bytes, e);
     if (!status) {
         b->uploaded += bytes;
         b->next_tile = 1;

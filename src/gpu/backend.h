@@ -5,12 +5,19 @@
 
 #include "gpu/host.h"
 #include "gpu/weights.h"
-#include "graph/graph.h"
+#include "graph/fuse.h"
 
-/* A weight on the GPU. Matrices are repacked into tiles, vectors are f32 as they are. */
+enum { GPU_WEIGHT_PARTS = 3 };
+
+/* A weight on the GPU: one tensor, or several whose rows follow each other, since they are multiplied together. Matrices are
+ * repacked into tiles, vectors are f32 as they are. */
 typedef struct {
-    const void   *data; /* what it was made of: its key */
-    const char   *name;
+    struct {
+        const uint8_t *data; /* of the first: the key */
+        const char    *name;
+        uint64_t       bytes;
+    } parts[GPU_WEIGHT_PARTS];
+    size_t        part_count;
     bool          matrix;
     weight_layout layout;
     gpu_id       *tiles; /* a vector has one */
@@ -38,7 +45,11 @@ void gpu_backend_clear(gpu_backend *b);
 /* Uploads what the graph needs: GM_AGAIN while writes are under way (let gpu_host_wait run, then call again). */
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e);
 
+/* The weight that begins with this tensor. */
 const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t);
+
+/* How graphs are fused for plans of this backend. */
+fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outputs);
 
 /* A layer's cache. A layer that never wraps has slots 0xffffffff. */
 typedef struct {

@@ -9,7 +9,7 @@
 #include "gpu/host.h"
 #include "gpu/shader.h"
 
-enum { KERNEL_DEFINES = 16, KERNEL_CONSTANTS = 24, KERNEL_BINDS = 8 };
+enum { KERNEL_DEFINES = 32, KERNEL_CONSTANTS = 32, KERNEL_BINDS = 8 };
 
 typedef struct {
     const char   *file;                    /* of wgsl/ */

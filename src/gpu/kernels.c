@@ -186,9 +186,7 @@ gm_status gpu_group_kernel(uint32_t experts, uint32_t used, gpu_kernel *out, err
 
 /* ---- keys and values ---- */
 
-static const char *kv_type_word(quant_type type) {
-    return type == TYPE_F32 ? "f32" : type == TYPE_F16 ? "f16" : "q8_0";
-}
+const char *gpu_kv_type_word(quant_type type) { return type == TYPE_F32 ? "f32" : type == TYPE_F16 ? "f16" : "q8_0"; }
 
 uint64_t gpu_kv_row_bytes(quant_type type, uint32_t kv_heads, uint32_t head) {
     const uint64_t n = (uint64_t)kv_heads * head;
@@ -199,7 +197,7 @@ uint64_t gpu_kv_bytes(const gpu_kv *kv, uint64_t slots) {
     return slots * gpu_kv_row_bytes(kv->type, kv->kv_heads, kv->head);
 }
 
-static gm_status check_kv(const gpu_kv *kv, error *e) {
+gm_status gpu_kv_check(const gpu_kv *kv, error *e) {
     const uint64_t n = (uint64_t)kv->kv_heads * kv->head;
     if (kv->type != TYPE_F32 && kv->type != TYPE_F16 && kv->type != TYPE_Q8_0)
         return fail(e, GM_UNSUPPORTED, "keys and values are f32, f16 or q8_0 on the GPU, not type %d", (int)kv->type);
@@ -216,7 +214,7 @@ static gm_status check_kv(const gpu_kv *kv, error *e) {
 }
 
 gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e) {
-    if (check_kv(kv, e)) return e->status;
+    if (gpu_kv_check(kv, e)) return e->status;
     const tensor  *a = o->in[0], *b = o->in[1];
     const uint64_t n = (uint64_t)kv->kv_heads * kv->head;
     const bool     wide = fours(n, a->offset, b->offset, 0), shared = base_of(a) == base_of(b);
@@ -224,8 +222,9 @@ gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gp
         return fail(e, GM_UNSUPPORTED, "keys and values to be stored in q8_0 must begin at a multiple of 4 values");
     const uint64_t piece = kv->type == TYPE_Q8_0 ? 32 : wide ? 4 : kv->type == TYPE_F16 ? 2 : 1;
     *out = (gpu_kernel){ .file = "kv_store.wgsl", .x = rounded_up(n / piece, 64), .y = tokens, .z = 2 };
-    kernel_define(out, "KV_TYPE", kv_type_word(kv->type));
+    kernel_define(out, "KV_TYPE", gpu_kv_type_word(kv->type));
     kernel_define(out, "WIDE", flag(wide));
+    kernel_define(out, "QUADS", flag(wide));
     kernel_define(out, "SHARED", flag(shared));
     kernel_constant(out, "n", (double)n);
     kernel_constant(out, "a_offset", (double)a->offset);
@@ -269,7 +268,7 @@ uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t spli
 
 static void attention_common(gpu_kernel *k, const op *o, const gpu_kv *kv) {
     const tensor *q = o->in[0];
-    kernel_define(k, "KV_TYPE", kv_type_word(kv->type));
+    kernel_define(k, "KV_TYPE", gpu_kv_type_word(kv->type));
     kernel_define(k, "QUADS", flag(fours(kv->head, q->offset, 0, 0)));
     kernel_constant(k, "head", kv->head);
     kernel_constant(k, "heads", (double)q->ne[1]);
@@ -325,7 +324,7 @@ static gpu_kernel reduce_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, 
 gm_status gpu_attention_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits, gpu_kernel out[2],
                                 size_t *count, error *e) {
     *count = 0;
-    if (check_kv(kv, e)) return e->status;
+    if (gpu_kv_check(kv, e)) return e->status;
     const tensor *q = o->in[0];
     if (q->ne[0] != kv->head || kv->kv_heads == 0 || q->ne[1] % kv->kv_heads)
         return fail(e, GM_BAD_ARGUMENT, "attention: %llu heads of %llu do not fit %u K/V heads of %u",

@@ -38,6 +38,10 @@ uint64_t gpu_kv_row_bytes(quant_type type, uint32_t kv_heads, uint32_t head);
 /* Bytes of a layer's keys; the values take the same. */
 uint64_t gpu_kv_bytes(const gpu_kv *kv, uint64_t slots);
 
+/* Whether the kernels can do with such a cache. */
+gm_status   gpu_kv_check(const gpu_kv *kv, error *e);
+const char *gpu_kv_type_word(quant_type type); /* for a shader's KV_TYPE */
+
 /* KV_STORE: binds a, keys, values, run, b. */
 gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e);
 
@@ -60,5 +64,11 @@ gm_status gpu_attention_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, 
 uint64_t gpu_groups_bytes(uint32_t experts, uint32_t tokens, uint32_t used);
 /* The pairs by expert, for products with many tokens. Binds routes (of a ROUTE op, contiguous), groups, run. */
 gm_status gpu_group_kernel(uint32_t experts, uint32_t used, gpu_kernel *out, error *e);
+
+/* ---- fused ops (graph/fuse.h), but PRODUCTS ---- */
+
+/* NORMS binds a, b, b_weight, sum, run, out, weight; MIX a, experts, routes, a_weight, weight, out, run; HEADS rows (the value that
+ * q, k and v lie in), table, q_weight, out, run, k_weight, keys, values: those at the end only where there is a norm or a store. */
+gm_status gpu_fused_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t outputs, gpu_kernel *out, error *e);
 
 #endif

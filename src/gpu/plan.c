@@ -3,32 +3,15 @@
  * One value is one range of one big buffer. What changes from run to run (ids, wanted rows, the run record, the ticket of the
  * result) stands in the list itself, and a run writes it there. */
 
-#include "gpu/backend.h"
+#include "gpu/plan.h"
+
 #include "gpu/kernels.h"
 #include "gpu/matmul.h"
-#include "gpu/pipeline.h"
-#include "graph/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN_WORDS = 4, GPU_ALIGNMENT = 256 };
-
-struct gpu_plan {
-    gpu_backend        *backend;
-    const graph        *g;
-    const gpu_kv_layer *kv;
-    uint32_t            tokens, outputs;
-    layout_item        *items; /* values by index, then what the plan adds */
-    size_t              item_count;
-    gpu_id              memory, run, ids, rows;
-    uint64_t            bytes;
-    gpu_id             *groups;
-    size_t              group_count, group_capacity;
-    gpu_words           words;
-    size_t              at_run, at_ids, at_rows, at_ticket, read_record; /* places in the words */
-    size_t              dispatches;
-};
+enum { GPU_ALIGNMENT = 256 };
 
 /* What the plan keeps beside a value, by the value's index: items, or -1. */
 typedef struct {
@@ -49,11 +32,53 @@ static gpu_kv kv_of(const gpu_kv_layer *l) {
 
 /* ---- which items there are, and when they live --------------------------------------------------------------------------- */
 
-static bool is_product(const op *o) { return o->kind == OP_MATMUL || o->kind == OP_MATMUL_EXPERTS; }
-
 static bool wants_q8(const gpu_plan *p, const op *o) {
-    return is_product(o) && !p->backend->precise &&
-           gpu_matmul_takes_q8(gpu_host_info(p->backend->host), o->in[0]->type, count_of(p, o->in[1]));
+    return o->kind == OP_PRODUCTS && !p->backend->precise &&
+           gpu_matmul_takes_q8(gpu_host_info(p->backend->host), o->in[FUSED_W0]->type, count_of(p, o->in[FUSED_A]));
+}
+
+static bool wants_groups(const gpu_plan *p, const op *o) {
+    return o->kind == OP_PRODUCTS && o->in[FUSED_ROUTES] && gpu_matmul_takes_groups(p->tokens);
+}
+
+static gpu_place place_or_start(const tensor *t, bool there) { return there ? place_of(t) : (gpu_place){ 0 }; }
+
+static gpu_matmul_job product_job(const gpu_plan *p, const op *o, const gpu_weight *w, uint32_t tile) {
+    const tensor *x = o->in[FUSED_A], *routes = o->in[FUSED_ROUTES];
+    return (gpu_matmul_job){
+        .weights = &w->layout,
+        .tile = tile,
+        .tokens = count_of(p, x),
+        .outputs = x->axis == AXIS_OUTPUTS,
+        .q8 = wants_q8(p, o),
+        .used = routes ? o->used : 0,
+        .x_slots = x->ne[1] > 1,
+        .x = place_or_start(x, !wants_q8(p, o)),
+        .y = place_of(o->out),
+        .routes = place_or_start(routes, routes && !wants_groups(p, o)),
+        .split = true,
+        .residual = o->in[FUSED_B] != NULL,
+        .normed = o->normed,
+        .sum = o->sum && tile == 0,
+        .gate = o->gate,
+        .eps = o->eps,
+        .factor = o->factor,
+        .weight_factor = o->weight_factor,
+        .cap = o->cap,
+        .other_offset = o->in[FUSED_OTHER] ? (uint32_t)o->in[FUSED_OTHER]->offset : 0,
+    };
+}
+
+/* Of the sums of parts of k; the tiles of a weight take turns. */
+static uint64_t product_partial_bytes(const gpu_plan *p, const op *o) {
+    const gpu_weight *w = gpu_backend_weight(p->backend, o->in[FUSED_W0]);
+    uint64_t          most = 0;
+    for (uint32_t tile = 0; w && tile < w->layout.tiles; tile++) {
+        const gpu_matmul_job job = product_job(p, o, w, tile);
+        const uint64_t       bytes = gpu_matmul_partial_bytes(gpu_host_info(p->backend->host), &job);
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 static uint32_t splits_of(const gpu_plan *p, const op *o) {
@@ -72,8 +97,45 @@ static void lives(layout_item *item, uint32_t now) {
     if (now > item->last) item->last = now;
 }
 
+static void lives_as(gpu_plan *p, const tensor *t, uint32_t now) {
+    if (t && t->kind == TENSOR_VALUE) lives(&p->items[storage(t)->index], now);
+}
+
+static void lay_out_value(gpu_plan *p, const tensor *t, uint32_t now) {
+    if (!t) return;
+    const tensor *whole = storage(t);
+    p->items[whole->index].bytes = round_up(count_of(p, whole) * whole->token_stride * sizeof(float), GPU_ALIGNMENT);
+    lives(&p->items[whole->index], now);
+}
+
+/* What ops need beside their values. */
+static void lay_out_extras(gpu_plan *p, const op *o, uint32_t now, value_notes *notes, int32_t *partial) {
+    *partial = -1;
+    if (o->kind == OP_ATTENTION) {
+        const uint64_t bytes = gpu_attention_partial_bytes(o, p->tokens, splits_of(p, o));
+        if (bytes) *partial = new_item(p, bytes, now);
+    }
+    if (o->kind == OP_PRODUCTS) {
+        const uint64_t bytes = product_partial_bytes(p, o);
+        if (bytes) *partial = new_item(p, bytes, now);
+    }
+    if (wants_q8(p, o)) {
+        const tensor  *x = o->in[FUSED_A];
+        value_notes   *note = &notes[storage(x)->index];
+        const uint64_t rows = (uint64_t)count_of(p, x) * x->ne[1];
+        if (note->quantised < 0) note->quantised = new_item(p, gpu_quantised_bytes((uint32_t)x->ne[0], rows), now);
+        lives(&p->items[note->quantised], now);
+    }
+    if (wants_groups(p, o)) {
+        value_notes *note = &notes[storage(o->in[FUSED_ROUTES])->index];
+        if (note->groups < 0)
+            note->groups = new_item(p, gpu_groups_bytes((uint32_t)o->in[FUSED_W0]->ne[2], p->tokens, o->used), now);
+        lives(&p->items[note->groups], now);
+    }
+}
+
 static gm_status lay_out(gpu_plan *p, value_notes *notes, int32_t *partials, error *e) {
-    const graph *g = p->g;
+    const graph *g = &p->g;
     for (size_t i = 0; i < g->value_count; i++) {
         notes[i] = (value_notes){ -1, -1 };
         new_item(p, 0, UINT32_MAX);
@@ -81,32 +143,10 @@ static gm_status lay_out(gpu_plan *p, value_notes *notes, int32_t *partials, err
     }
     for (uint32_t i = 0; i < g->op_count; i++) {
         const op *o = &g->ops[i];
-        if (o->out) {
-            p->items[o->out->index].bytes =
-                round_up(count_of(p, o->out) * o->out->token_stride * sizeof(float), GPU_ALIGNMENT);
-            lives(&p->items[o->out->index], i);
-        }
-        for (size_t j = 0; j < COUNT_OF(o->in); j++) {
-            if (o->in[j] && o->in[j]->kind == TENSOR_VALUE) lives(&p->items[storage(o->in[j])->index], i);
-        }
-        partials[i] = -1;
-        if (o->kind == OP_ATTENTION) {
-            const uint64_t bytes = gpu_attention_partial_bytes(o, p->tokens, splits_of(p, o));
-            if (bytes) partials[i] = new_item(p, bytes, i);
-        }
-        if (wants_q8(p, o)) {
-            value_notes   *note = &notes[storage(o->in[1])->index];
-            const uint64_t rows = (uint64_t)count_of(p, o->in[1]) * o->in[1]->ne[1];
-            if (note->quantised < 0)
-                note->quantised = new_item(p, gpu_quantised_bytes((uint32_t)o->in[1]->ne[0], rows), i);
-            lives(&p->items[note->quantised], i);
-        }
-        if (o->kind == OP_MATMUL_EXPERTS && gpu_matmul_takes_groups(p->tokens)) {
-            value_notes *note = &notes[storage(o->in[2])->index];
-            if (note->groups < 0)
-                note->groups = new_item(p, gpu_groups_bytes((uint32_t)o->in[0]->ne[2], p->tokens, o->used), i);
-            lives(&p->items[note->groups], i);
-        }
+        lay_out_value(p, o->out, i);
+        lay_out_value(p, o->sum, i);
+        for (size_t j = 0; j < OP_INPUTS; j++) lives_as(p, o->in[j], i);
+        lay_out_extras(p, o, i, notes, &partials[i]);
     }
     lives(&p->items[storage(g->result)->index], (uint32_t)g->op_count);
     return layout_assign(p->items, p->item_count, GPU_ALIGNMENT, &p->bytes, e);
@@ -133,11 +173,54 @@ static gpu_binding tensor_binding(const gpu_plan *p, const tensor *t) {
     return (gpu_binding){ 0, w->tiles[0], 0, round_up((uint64_t)w->layout.k * sizeof(float), 16) };
 }
 
+/* The op's inputs by the names that its kernels have for them. */
+typedef struct {
+    const char *name;
+    op_kind     kind; /* OP_COUNT_FUSED: all others */
+    uint32_t    input;
+} input_name;
+
+static const input_name input_names[] = {
+    { "x", OP_PRODUCTS, FUSED_A },
+    { "b", OP_PRODUCTS, FUSED_B },
+    { "b_weight", OP_PRODUCTS, FUSED_B_WEIGHT },
+    { "weight", OP_PRODUCTS, FUSED_WEIGHT },
+    { "other", OP_PRODUCTS, FUSED_OTHER },
+    { "routes", OP_PRODUCTS, FUSED_ROUTES },
+    { "a", OP_NORMS, FUSED_A },
+    { "b", OP_NORMS, FUSED_B },
+    { "b_weight", OP_NORMS, FUSED_B_WEIGHT },
+    { "weight", OP_NORMS, FUSED_WEIGHT },
+    { "rows", OP_HEADS, HEADS_Q },
+    { "table", OP_HEADS, HEADS_TABLE },
+    { "q_weight", OP_HEADS, HEADS_Q_WEIGHT },
+    { "k_weight", OP_HEADS, HEADS_K_WEIGHT },
+    { "a", OP_MIX, MIX_A },
+    { "experts", OP_MIX, MIX_EXPERTS },
+    { "routes", OP_MIX, MIX_ROUTES },
+    { "a_weight", OP_MIX, MIX_A_WEIGHT },
+    { "weight", OP_MIX, MIX_WEIGHT },
+    { "a", OP_COUNT_FUSED, 0 },
+    { "b", OP_COUNT_FUSED, 1 },
+};
+
+static const tensor *named_input(const op *o, const char *name) {
+    const bool fused = o->kind >= OP_COUNT;
+    for (size_t i = 0; i < COUNT_OF(input_names); i++) {
+        const input_name *n = &input_names[i];
+        if (n->kind == (fused ? o->kind : OP_COUNT_FUSED) && !strcmp(n->name, name)) return o->in[n->input];
+    }
+    return NULL;
+}
+
 static gm_status bind(const gpu_plan *p, const binding_names *n, const char *name, gpu_binding *out, error *e) {
     const op           *o = n->op;
-    const gpu_kv_layer *kv = o->kind == OP_KV_STORE || o->kind == OP_ATTENTION ? &p->kv[o->layer] : NULL;
-    const bool          product = is_product(o) || o->kind == OP_EMBED;
-    if (!strcmp(name, "run")) *out = (gpu_binding){ 0, p->run, 0, RUN_WORDS * 4 };
+    const bool          cached = o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS;
+    const gpu_kv_layer *kv = cached ? &p->kv[o->layer] : NULL;
+    const tensor       *input = named_input(o, name);
+    if (!strcmp(name, "x") && n->x_is_quantised) *out = item_binding(p, n->quantised);
+    else if (input) *out = tensor_binding(p, input);
+    else if (!strcmp(name, "run")) *out = (gpu_binding){ 0, p->run, 0, RUN_WORDS * 4 };
     else if (!strcmp(name, "ids")) *out = (gpu_binding){ 0, p->ids, 0, round_up(p->tokens * 4, 16) };
     else if (!strcmp(name, "rows")) *out = (gpu_binding){ 0, p->rows, 0, round_up(p->outputs * 4, 16) };
     else if (!strcmp(name, "keys") && kv) *out = (gpu_binding){ 0, kv->k, 0, kv->bytes };
@@ -145,25 +228,16 @@ static gm_status bind(const gpu_plan *p, const binding_names *n, const char *nam
     else if (!strcmp(name, "weights")) *out = (gpu_binding){ 0, n->weights, 0, n->weight_bytes };
     else if (!strcmp(name, "partial") && n->partial >= 0) *out = item_binding(p, n->partial);
     else if (!strcmp(name, "groups") && n->groups >= 0) *out = item_binding(p, n->groups);
-    else if (!strcmp(name, "routes")) *out = tensor_binding(p, o->in[2]);
-    else if (!strcmp(name, "x") && n->x_is_quantised) *out = item_binding(p, n->quantised);
-    else if (!strcmp(name, "x")) *out = tensor_binding(p, o->in[1]);
-    else if (!strcmp(name, "out") && product) *out = item_binding(p, n->quantised);
+    else if (!strcmp(name, "out") && n->quantised >= 0) *out = item_binding(p, n->quantised);
+    else if (!strcmp(name, "sum") && o->sum) *out = tensor_binding(p, o->sum);
     else if (!strcmp(name, "y") || !strcmp(name, "out")) *out = tensor_binding(p, o->out);
-    else if (!strcmp(name, "a")) *out = tensor_binding(p, o->in[0]);
-    else if (!strcmp(name, "b")) *out = tensor_binding(p, o->in[1]);
     else
         return fail(e, GM_BAD_ARGUMENT, "the kernel of %s binds '%s', which this plan does not know", op_name(o->kind),
                     name);
     return GM_OK;
 }
 
-static gm_status emit(gpu_plan *p, const gpu_kernel *k, const binding_names *names, error *e) {
-    gpu_binding bindings[KERNEL_BINDS];
-    for (uint32_t i = 0; i < k->bind_count; i++) {
-        if (bind(p, names, k->binds[i], &bindings[i], e)) return e->status;
-        bindings[i].binding = i;
-    }
+gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const gpu_binding *bindings, error *e) {
     if (p->group_count == p->group_capacity) {
         const size_t capacity = p->group_capacity ? 2 * p->group_capacity : 256;
         gpu_id      *groups = realloc(p->groups, capacity * sizeof *groups);
@@ -175,9 +249,18 @@ static gm_status emit(gpu_plan *p, const gpu_kernel *k, const binding_names *nam
     const gpu_id group = pipeline ? gpu_group_new(p->backend->host, pipeline, bindings, k->bind_count, e) : 0;
     if (!group) return e->status;
     p->groups[p->group_count++] = group;
-    gpu_words_dispatch(&p->words, pipeline, group, k->x, k->y, k->z);
-    p->dispatches++;
+    gpu_words_dispatch(words, pipeline, group, k->x, k->y, k->z);
     return GM_OK;
+}
+
+static gm_status emit(gpu_plan *p, const gpu_kernel *k, const binding_names *names, error *e) {
+    gpu_binding bindings[KERNEL_BINDS];
+    for (uint32_t i = 0; i < k->bind_count; i++) {
+        if (bind(p, names, k->binds[i], &bindings[i], e)) return e->status;
+        bindings[i].binding = i;
+    }
+    if (!gpu_plan_dispatch(p, &p->words, k, bindings, e)) p->dispatches++;
+    return e->status;
 }
 
 static gm_status emit_embed(gpu_plan *p, const op *o, binding_names names, error *e) {
@@ -196,26 +279,15 @@ static gm_status emit_embed(gpu_plan *p, const op *o, binding_names names, error
 }
 
 static gm_status emit_product(gpu_plan *p, const op *o, binding_names names, error *e) {
-    const gpu_weight *w = gpu_backend_weight(p->backend, o->in[0]);
-    const tensor     *x = o->in[1];
+    const gpu_weight *w = gpu_backend_weight(p->backend, o->in[FUSED_W0]);
+    if (!w) return fail(e, GM_BAD_ARGUMENT, "'%s' was not brought to the GPU", o->in[FUSED_W0]->name);
     for (uint32_t tile = 0; tile < w->layout.tiles && !e->status; tile++) {
-        gpu_kernel           k = { 0 };
-        const gpu_matmul_job job = {
-            .weights = &w->layout,
-            .tile = tile,
-            .tokens = count_of(p, x),
-            .outputs = x->axis == AXIS_OUTPUTS,
-            .q8 = names.x_is_quantised,
-            .used = o->kind == OP_MATMUL_EXPERTS ? o->used : 0,
-            .x_slots = x->ne[1] > 1,
-            .x = names.x_is_quantised ? (gpu_place){ 0 } : place_of(x),
-            .y = place_of(o->out),
-            .routes = o->in[2] && names.groups < 0 ? place_of(o->in[2]) : (gpu_place){ 0 },
-        };
-        gpu_matmul_kernel(&k, gpu_host_info(p->backend->host), &job);
+        gpu_kernel           k[2] = { { 0 }, { 0 } };
+        const gpu_matmul_job job = product_job(p, o, w, tile);
+        const size_t         count = gpu_matmul_kernels(k, gpu_host_info(p->backend->host), &job);
         names.weights = w->tiles[tile];
         names.weight_bytes = weight_tile_of(&w->layout, tile).bytes;
-        emit(p, &k, &names, e);
+        for (size_t i = 0; i < count && !e->status; i++) emit(p, &k[i], &names, e);
     }
     return e->status;
 }
@@ -223,7 +295,7 @@ static gm_status emit_product(gpu_plan *p, const op *o, binding_names names, err
 /* What a product needs first, once for all that share it: its input in 8 bits, the pairs by expert. */
 static gm_status prepare_product(gpu_plan *p, const op *o, binding_names *names, value_notes *notes, bool *made,
                                  error *e) {
-    const tensor *x = o->in[1];
+    const tensor *x = o->in[FUSED_A];
     gpu_kernel    k = { 0 };
     if (wants_q8(p, o)) {
         names->quantised = notes[storage(x)->index].quantised;
@@ -239,11 +311,12 @@ static gm_status prepare_product(gpu_plan *p, const op *o, binding_names *names,
         }
         names->x_is_quantised = true;
     }
-    if (o->kind == OP_MATMUL_EXPERTS && gpu_matmul_takes_groups(p->tokens)) {
-        names->groups = notes[storage(o->in[2])->index].groups;
+    if (wants_groups(p, o)) {
+        names->groups = notes[storage(o->in[FUSED_ROUTES])->index].groups;
         if (!made[names->groups]) {
             k = (gpu_kernel){ 0 };
-            if (gpu_group_kernel((uint32_t)o->in[0]->ne[2], o->used, &k, e) || emit(p, &k, names, e)) return e->status;
+            if (gpu_group_kernel((uint32_t)o->in[FUSED_W0]->ne[2], o->used, &k, e) || emit(p, &k, names, e))
+                return e->status;
             made[names->groups] = true;
         }
     }
@@ -252,24 +325,20 @@ static gm_status prepare_product(gpu_plan *p, const op *o, binding_names *names,
 
 static gm_status emit_op(gpu_plan *p, const op *o, int32_t partial, value_notes *notes, bool *made, error *e) {
     binding_names names = { .op = o, .quantised = -1, .groups = -1, .partial = partial };
+    const bool    cached = o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS;
+    const gpu_kv  kv = cached ? kv_of(&p->kv[o->layer]) : (gpu_kv){ 0 };
     gpu_kernel    k[2] = { { 0 }, { 0 } };
     size_t        count = 1;
-    switch (o->kind) {
+    switch ((int)o->kind) {
     case OP_EMBED: return emit_embed(p, o, names, e);
-    case OP_MATMUL:
-    case OP_MATMUL_EXPERTS:
+    case OP_PRODUCTS:
         if (prepare_product(p, o, &names, notes, made, e)) return e->status;
         return emit_product(p, o, names, e);
-    case OP_KV_STORE: {
-        const gpu_kv kv = kv_of(&p->kv[o->layer]);
-        gpu_kv_store_kernel(o, &kv, p->tokens, k, e);
-        break;
-    }
-    case OP_ATTENTION: {
-        const gpu_kv kv = kv_of(&p->kv[o->layer]);
-        gpu_attention_kernels(o, &kv, p->tokens, splits_of(p, o), k, &count, e);
-        break;
-    }
+    case OP_KV_STORE: gpu_kv_store_kernel(o, &kv, p->tokens, k, e); break;
+    case OP_ATTENTION: gpu_attention_kernels(o, &kv, p->tokens, splits_of(p, o), k, &count, e); break;
+    case OP_NORMS:
+    case OP_HEADS:
+    case OP_MIX: gpu_fused_kernel(o, &kv, p->tokens, p->outputs, k, e); break;
     default: gpu_op_kernel(o, p->tokens, p->outputs, k, e); break;
     }
     for (size_t i = 0; i < count && !e->status; i++) emit(p, &k[i], &names, e);
@@ -291,11 +360,12 @@ static gm_status record(gpu_plan *p, value_notes *notes, const int32_t *partials
         p->at_ids = gpu_words_write(&p->words, p->ids, 0, zeros, p->tokens);
         p->at_rows = gpu_words_write(&p->words, p->rows, 0, zeros, p->outputs);
     }
-    for (size_t i = 0; i < p->g->op_count && !e->status; i++) emit_op(p, &p->g->ops[i], partials[i], notes, made, e);
+    p->first_dispatch = p->words.count;
+    for (size_t i = 0; i < p->g.op_count && !e->status; i++) emit_op(p, &p->g.ops[i], partials[i], notes, made, e);
     if (!e->status) {
-        const tensor *result = p->g->result;
-        p->read_record = p->words.count;
-        p->at_ticket = gpu_words_read(&p->words, p->memory, p->items[result->index].offset,
+        const tensor *result = p->g.result;
+        p->end_dispatch = p->words.count;
+        p->at_ticket = gpu_words_read(&p->words, p->memory, gpu_plan_result_offset(p),
                                       count_of(p, result) * result->token_stride * sizeof(float));
         if (p->words.failed) fail_memory(e, "a command list", p->words.count * 4);
     }
@@ -310,9 +380,13 @@ gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t out
     if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
     gpu_plan *p = calloc(1, sizeof *p);
     if (!p) return fail_memory(e, "a plan", sizeof *p);
-    *p = (gpu_plan){
-        .backend = b, .g = g, .kv = kv, .tokens = (uint32_t)tokens, .outputs = (uint32_t)max_size(outputs, 1)
-    };
+    *p = (gpu_plan){ .backend = b, .kv = kv, .tokens = (uint32_t)tokens, .outputs = (uint32_t)max_size(outputs, 1) };
+    const fuse_options fusion = gpu_backend_fusion(b, p->tokens, p->outputs);
+    if (graph_fuse(g, &fusion, &p->g, e)) {
+        free(p);
+        return e->status;
+    }
+    g = &p->g;
     p->items = calloc(g->value_count + 3 * g->op_count, sizeof *p->items);
     value_notes *notes = calloc(max_size(g->value_count, 1), sizeof *notes);
     int32_t     *partials = calloc(max_size(g->op_count, 1), sizeof *partials);
@@ -333,6 +407,7 @@ void gpu_plan_free(gpu_plan *p) {
     for (size_t i = 0; i < COUNT_OF(buffers); i++) {
         if (buffers[i]) gpu_buffer_free(h, buffers[i]);
     }
+    graph_free(&p->g);
     free(p->groups);
     free(p->items);
     free(p->words.data);
@@ -342,6 +417,8 @@ void gpu_plan_free(gpu_plan *p) {
 size_t gpu_plan_tokens(const gpu_plan *p) { return p->tokens; }
 size_t gpu_plan_outputs(const gpu_plan *p) { return p->outputs; }
 size_t gpu_plan_dispatches(const gpu_plan *p) { return p->dispatches; }
+
+uint64_t gpu_plan_result_offset(const gpu_plan *p) { return p->items[storage(p->g.result)->index].offset; }
 
 gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e) {
     if (in->tokens > p->tokens || in->outputs > p->outputs)
@@ -353,5 +430,5 @@ gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, er
     for (size_t i = 0; i < in->tokens; i++) words[p->at_ids + i] = (uint32_t)in->ids[i];
     for (size_t i = 0; i < in->outputs; i++) words[p->at_rows + i] = (uint32_t)in->output_rows[i];
     words[p->at_ticket] = ticket;
-    return gpu_submit(p->backend->host, words, ticket ? p->words.count : p->read_record, e);
+    return gpu_submit(p->backend->host, words, ticket ? p->words.count : p->end_dispatch, e);
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const op_names[OP_COUNT] = {
+static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_EMBED] = "embed",
     [OP_RMS_NORM] = "rms_norm",
     [OP_MATMUL] = "matmul",
@@ -21,9 +21,13 @@ static const char *const op_names[OP_COUNT] = {
     [OP_SELECT_ROWS] = "select_rows",
     [OP_MATMUL_EXPERTS] = "matmul_experts",
     [OP_EXPERT_SUM] = "expert_sum",
+    [OP_NORMS] = "norms",
+    [OP_PRODUCTS] = "products",
+    [OP_HEADS] = "heads",
+    [OP_MIX] = "mix",
 };
 
-const char *op_name(op_kind kind) { return kind < OP_COUNT ? op_names[kind] : "unknown op"; }
+const char *op_name(op_kind kind) { return kind < OP_COUNT_FUSED ? op_names[kind] : "unknown op"; }
 
 void graph_free(graph *g) {
     arena_free(&g->memory);

@@ -46,7 +46,15 @@ typedef enum {
     OP_EXPERT_SUM,
     OP_SELECT_ROWS,
     OP_COUNT,
+    /* Several of these in one: only fuse.c makes them, for plans; fuse.h says what they compute. */
+    OP_NORMS = OP_COUNT,
+    OP_PRODUCTS,
+    OP_HEADS,
+    OP_MIX,
+    OP_COUNT_FUSED,
 } op_kind;
+
+enum { OP_INPUTS = 9 }; /* the most that an op has; primitives have 3 */
 
 const char *op_name(op_kind kind);
 
@@ -68,14 +76,21 @@ struct tensor {
     uint32_t    index; /* a value's number, for the plan */
 };
 
+typedef enum { GATE_NONE, GATE_PAIR, GATE_VALUE } op_gate;
+
 typedef struct {
     op_kind  kind;
     tensor  *out; /* NULL for KV_STORE */
-    tensor  *in[3];
+    tensor  *in[OP_INPUTS];
     float    factor; /* EMBED, SCALE, SOFTCAP; eps of RMS_NORM */
     uint32_t layer;  /* KV_STORE, ATTENTION: whose cache */
     uint32_t window; /* ATTENTION */
     uint32_t used;   /* ROUTE and the expert ops */
+    /* fused ops */
+    tensor *sum;
+    float   eps, weight_factor, cap;
+    bool    normed;
+    op_gate gate;
 } op;
 
 typedef struct {

@@ -1,0 +1,95 @@
+/* Kernels of the fused ops but PRODUCTS (matmul.h). */
+
+#include "gpu/kernel_build.h"
+#include "gpu/kernels.h"
+#include "graph/fuse.h"
+
+static const char *flag(bool on) { return on ? "1" : "0"; }
+
+/* Whole values are read four at a time where their length allows it. */
+static uint32_t unit_of(const tensor *t) { return t->ne[0] % 4 ? 1 : 4; }
+
+static gpu_kernel norms_kernel(const op *o, uint32_t tokens, uint32_t outputs) {
+    const tensor  *a = o->in[FUSED_A];
+    const uint32_t unit = unit_of(a);
+    const bool     by_token = a->axis == AXIS_TOKENS;
+    gpu_kernel     k = { .file = "norms.wgsl", .x = 1, .y = by_token ? tokens : outputs, .z = 1 };
+    kernel_define(&k, "WIDE", flag(unit == 4));
+    kernel_define(&k, "NORMED", flag(o->normed));
+    kernel_define(&k, "COUNT", by_token ? "tokens" : "outputs");
+    kernel_constant(&k, "n", (double)(a->ne[0] / unit));
+    kernel_constant(&k, "eps", (double)o->eps);
+    kernel_constant(&k, "factor", (double)o->factor);
+    kernel_bind(&k, "a");
+    kernel_bind(&k, "b");
+    kernel_bind(&k, "b_weight");
+    kernel_bind(&k, "sum");
+    kernel_bind(&k, "run");
+    if (o->normed) {
+        kernel_constant(&k, "weight_factor", (double)o->weight_factor);
+        kernel_bind(&k, "out");
+        kernel_bind(&k, "weight");
+    }
+    return k;
+}
+
+static gpu_kernel mix_kernel(const op *o, uint32_t tokens) {
+    const tensor  *a = o->in[MIX_A];
+    const uint32_t unit = unit_of(a);
+    gpu_kernel     k = { .file = "mix.wgsl", .x = 1, .y = tokens, .z = 1 };
+    kernel_define(&k, "WIDE", flag(unit == 4));
+    kernel_constant(&k, "n", (double)(a->ne[0] / unit));
+    kernel_constant(&k, "used", o->used);
+    kernel_constant(&k, "eps", (double)o->eps);
+    kernel_bind(&k, "a");
+    kernel_bind(&k, "experts");
+    kernel_bind(&k, "routes");
+    kernel_bind(&k, "a_weight");
+    kernel_bind(&k, "weight");
+    kernel_bind(&k, "out");
+    kernel_bind(&k, "run");
+    return k;
+}
+
+static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
+    const tensor *q = o->in[HEADS_Q], *k = o->in[HEADS_K], *v = o->in[HEADS_V];
+    const bool    store = k != NULL;
+    gpu_kernel    out = { .file = "heads.wgsl", .x = (uint32_t)q->ne[1], .y = tokens, .z = 1 };
+    kernel_define(&out, "STORE", flag(store));
+    kernel_define(&out, "WIDE", "1");
+    kernel_constant(&out, "head", (double)q->ne[0]);
+    kernel_constant(&out, "heads", (double)q->ne[1]);
+    kernel_constant(&out, "row_stride", (double)q->token_stride);
+    kernel_constant(&out, "q_offset", (double)q->offset);
+    kernel_constant(&out, "eps", (double)o->eps);
+    kernel_bind(&out, "rows");
+    kernel_bind(&out, "table");
+    kernel_bind(&out, "q_weight");
+    kernel_bind(&out, "out");
+    kernel_bind(&out, "run");
+    if (!store) return out;
+    out.x += 2 * kv->kv_heads;
+    kernel_define(&out, "KV_TYPE", gpu_kv_type_word(kv->type));
+    kernel_define(&out, "QUADS", "1");
+    kernel_constant(&out, "kv_heads", kv->kv_heads);
+    kernel_constant(&out, "slots", kv->slots);
+    kernel_constant(&out, "k_offset", (double)k->offset);
+    kernel_constant(&out, "v_offset", (double)v->offset);
+    kernel_bind(&out, "k_weight");
+    kernel_bind(&out, "keys");
+    kernel_bind(&out, "values");
+    return out;
+}
+
+gm_status gpu_fused_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t outputs, gpu_kernel *out,
+                           error *e) {
+    switch ((int)o->kind) {
+    case OP_NORMS: *out = norms_kernel(o, tokens, outputs); return GM_OK;
+    case OP_MIX: *out = mix_kernel(o, tokens); return GM_OK;
+    case OP_HEADS:
+        if (o->in[HEADS_K] && gpu_kv_check(kv, e)) return e->status;
+        *out = heads_kernel(o, kv, tokens);
+        return GM_OK;
+    default: return fail(e, GM_BAD_ARGUMENT, "%s has no kernel of this kind", op_name(o->kind));
+    }
+}

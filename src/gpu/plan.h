@@ -1,0 +1,36 @@
+/* The inside of a plan, for the files of this folder that go on from one: generator.c repeats its dispatches without the host. */
+
+#ifndef GM_GPU_PLAN_H
+#define GM_GPU_PLAN_H
+
+#include "gpu/backend.h"
+#include "gpu/pipeline.h"
+#include "graph/layout.h"
+
+enum { RUN_WORDS = 4 }; /* tokens, outputs, start, spare: wgsl/run.wgsl */
+
+struct gpu_plan {
+    gpu_backend        *backend;
+    graph               g; /* fused */
+    const gpu_kv_layer *kv;
+    uint32_t            tokens, outputs;
+    layout_item        *items; /* values by index, then what the plan adds */
+    size_t              item_count;
+    gpu_id              memory, run, ids, rows; /* buffers: values, run record, u32 [tokens], u32 [outputs] */
+    uint64_t            bytes;
+    gpu_id             *groups;
+    size_t              group_count, group_capacity;
+    /* The list: writes of the run record, ids and rows; the dispatches, words[first_dispatch .. end_dispatch); a read of the
+     * result. */
+    gpu_words words;
+    size_t    at_run, at_ids, at_rows, first_dispatch, end_dispatch, at_ticket;
+    size_t    dispatches;
+};
+
+/* Where the result lies in the plan's memory: [outputs, n]. */
+uint64_t gpu_plan_result_offset(const gpu_plan *p);
+
+/* A pipeline and a bind group for a kernel, recorded as a dispatch at the end of `words`; the group is the plan's. */
+gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const gpu_binding *bindings, error *e);
+
+#endif

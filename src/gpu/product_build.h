@@ -1,0 +1,59 @@
+/* What the files that choose kernels for products share. */
+
+#ifndef GM_GPU_PRODUCT_BUILD_H
+#define GM_GPU_PRODUCT_BUILD_H
+
+#include "gpu/kernel_build.h"
+#include "gpu/matmul.h"
+
+enum { MATVEC_COLUMNS = 4 }; /* up to so many columns a row is read once for all of them */
+
+/* matvec.c */
+void gpu_matvec_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile);
+
+static inline const char *word(bool on) { return on ? "1" : "0"; }
+
+/* Columns can be read four values at a time. */
+static inline bool by_fours(uint32_t k, const gpu_place *x) {
+    return k % 4 == 0 && x->offset % 4 == 0 && x->token_stride % 4 == 0 && x->row_stride % 4 == 0;
+}
+
+static inline uint32_t divide_up(uint32_t a, uint32_t b) { return (uint32_t)(((uint64_t)a + b - 1) / b); }
+
+/* Of y: a gate takes two rows of the weights for one. */
+static inline uint32_t product_rows(const gpu_matmul_job *job, const weight_tile *tile) {
+    const uint32_t rows = job->used ? job->weights->rows : tile->rows;
+    return job->gate == GATE_PAIR ? rows / 2 : rows;
+}
+
+/* What every product has; the rows of one expert are a product of their own. */
+static inline void start_product(gpu_kernel *out, const char *file, const gpu_matmul_job *job,
+                                 const weight_tile *tile) {
+    *out = (gpu_kernel){ .file = file };
+    weight_describe(out, job->weights, tile);
+    kernel_define(out, "EXPERTS", word(job->used > 0));
+    kernel_constant(out, "k", job->weights->k);
+    kernel_constant(out, "rows", product_rows(job, tile));
+    kernel_constant(out, "first_row", job->used ? 0 : tile->first_row);
+    kernel_constant(out, "y_offset", job->y.offset);
+    kernel_constant(out, "y_token_stride", job->y.token_stride);
+    if (job->used) {
+        kernel_constant(out, "first_expert", tile->first_expert);
+        kernel_constant(out, "used", job->used);
+        kernel_constant(out, "y_row_stride", job->y.row_stride);
+    }
+    kernel_bind(out, "weights");
+    kernel_bind(out, "x");
+    kernel_bind(out, "y");
+}
+
+static inline void place_columns(gpu_kernel *out, const gpu_matmul_job *job) {
+    const uint32_t  row_stride = job->x_slots ? job->x.row_stride : 0;
+    const gpu_place x = { job->x.offset, job->x.token_stride, row_stride };
+    kernel_define(out, "VEC4", word(by_fours(job->weights->k, &x)));
+    kernel_constant(out, "x_offset", x.offset);
+    kernel_constant(out, "x_token_stride", x.token_stride);
+    if (job->used) kernel_constant(out, "x_row_stride", row_stride);
+}
+
+#endif

@@ -1,0 +1,480 @@
+/* Fusion: rules over a copy of the graph, one after the other. Each looks for a pattern, writes the fused op in the place of one
+ * of its primitives and marks the others as gone. */
+
+#include "graph/fuse.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { GONE = OP_COUNT_FUSED, NOBODY = UINT32_MAX };
+
+typedef struct {
+    graph              *g;
+    const fuse_options *options;
+    tensor            **values; /* of the copy, by index */
+    uint32_t           *producer, *first_reader, *readers;
+} fuser;
+
+/* ---- the copy ---------------------------------------------------------------------------------------------------------- */
+
+static tensor *copy_tensor(fuser *f, const tensor *t) {
+    tensor *copy = arena_alloc(&f->g->memory, sizeof *copy);
+    if (copy) *copy = *t;
+    else fail_memory(&f->g->problem, "a tensor of the fused graph", sizeof *copy);
+    return copy;
+}
+
+/* Values are copied once, views each time; weights stay. */
+static tensor *use(fuser *f, tensor *t) {
+    if (!t || t->kind == TENSOR_WEIGHT) return t;
+    const tensor *whole = t->base ? t->base : t;
+    if (!f->values[whole->index]) f->values[whole->index] = copy_tensor(f, whole);
+    if (!t->base || !f->values[whole->index]) return f->values[whole->index];
+    tensor *view = copy_tensor(f, t);
+    if (view) view->base = f->values[whole->index];
+    return view;
+}
+
+static gm_status copy_graph(fuser *f, const graph *g, error *e) {
+    f->g->ops = calloc(max_size(g->op_count, 1), sizeof *f->g->ops);
+    if (!f->g->ops) return fail_memory(e, "a fused graph", g->op_count * sizeof *f->g->ops);
+    f->g->op_count = f->g->op_capacity = g->op_count;
+    f->g->value_count = g->value_count;
+    for (size_t i = 0; i < g->op_count; i++) {
+        f->g->ops[i] = g->ops[i];
+        f->g->ops[i].out = use(f, g->ops[i].out);
+        for (size_t j = 0; j < OP_INPUTS; j++) f->g->ops[i].in[j] = use(f, g->ops[i].in[j]);
+    }
+    f->g->result = use(f, g->result);
+    return f->g->problem.status ? fail(e, GM_NO_MEMORY, "%s", f->g->problem.why) : GM_OK;
+}
+
+/* ---- who reads what ----------------------------------------------------------------------------------------------------- */
+
+/* The value that a tensor lies in: parts of a joined row are views of views until the end. */
+static tensor *whole_of(tensor *t) {
+    while (t->base) t = t->base;
+    return t;
+}
+
+/* A value of its own: one row of n for each token. */
+static bool is_row(const tensor *t) { return t && t->kind == TENSOR_VALUE && !t->base && t->ne[1] == 1; }
+
+static void note_reader(fuser *f, const tensor *t, uint32_t reader) {
+    const uint32_t value = whole_of((tensor *)t)->index;
+    if (f->first_reader[value] == NOBODY) f->first_reader[value] = reader;
+    f->readers[value]++;
+}
+
+static void look_around(fuser *f) {
+    for (size_t v = 0; v < f->g->value_count; v++) {
+        f->producer[v] = f->first_reader[v] = NOBODY;
+        f->readers[v] = 0;
+    }
+    for (uint32_t i = 0; i < f->g->op_count; i++) {
+        const op *o = &f->g->ops[i];
+        if (o->kind == (op_kind)GONE) continue;
+        for (size_t j = 0; j < OP_INPUTS; j++) {
+            if (o->in[j] && o->in[j]->kind == TENSOR_VALUE) note_reader(f, o->in[j], i);
+        }
+        if (o->out) f->producer[whole_of(o->out)->index] = i;
+        if (o->sum) f->producer[o->sum->index] = i;
+    }
+    note_reader(f, f->g->result, NOBODY - 1); /* the caller */
+}
+
+/* The op that makes this whole value, if it is of this kind. */
+static op *made_by(const fuser *f, const tensor *t, op_kind kind) {
+    if (!t || t->kind != TENSOR_VALUE || t->base || f->producer[t->index] == NOBODY) return NULL;
+    op *o = &f->g->ops[f->producer[t->index]];
+    return o->kind == kind ? o : NULL;
+}
+
+static bool read_once(const fuser *f, const tensor *t) { return f->readers[t->index] == 1; }
+
+/* The only reader of a value, if it is of this kind. */
+static op *only_reader(const fuser *f, const tensor *t, op_kind kind) {
+    if (!read_once(f, t) || f->first_reader[t->index] >= f->g->op_count) return NULL;
+    op *o = &f->g->ops[f->first_reader[t->index]];
+    return o->kind == kind ? o : NULL;
+}
+
+static uint32_t place_of(const fuser *f, const op *o) { return (uint32_t)(o - f->g->ops); }
+
+static void remove_op(op *o) { o->kind = (op_kind)GONE; }
+
+/* ---- MIX: add(norm(a), norm(expert_sum)) ---------------------------------------------------------------------------------- */
+
+static op *weighted_norm_of(const fuser *f, const tensor *t) {
+    op *norm = made_by(f, t, OP_RMS_NORM);
+    return norm && norm->in[1] && is_row(norm->in[0]) && is_row(norm->out) && read_once(f, t) ? norm : NULL;
+}
+
+static bool try_mix(fuser *f, op *add) {
+    op *first = weighted_norm_of(f, add->in[0]), *second = weighted_norm_of(f, add->in[1]);
+    op *sum = second ? made_by(f, second->in[0], OP_EXPERT_SUM) : NULL;
+    if (!first || !sum || !read_once(f, sum->out) || first->factor != second->factor) return false;
+    *add = (op){ .kind = OP_MIX, .out = add->out, .used = sum->used, .eps = first->factor };
+    add->in[MIX_A] = first->in[0];
+    add->in[MIX_A_WEIGHT] = first->in[1];
+    add->in[MIX_EXPERTS] = sum->in[0];
+    add->in[MIX_ROUTES] = sum->in[1];
+    add->in[MIX_WEIGHT] = second->in[1];
+    remove_op(first);
+    remove_op(second);
+    remove_op(sum);
+    return true;
+}
+
+/* ---- NORMS: scale(add(a, norm(b))), and the norm that reads it first ------------------------------------------------------- */
+
+static bool try_residual(fuser *f, op *add) {
+    for (size_t j = 0; j < 2; j++) {
+        op *norm = weighted_norm_of(f, add->in[1 - j]);
+        if (!norm || !is_row(add->in[j])) continue;
+        op  fused = { .kind = OP_NORMS, .sum = add->out, .factor = 1, .eps = norm->factor, .weight_factor = 1 };
+        op *place = add, *scale = only_reader(f, add->out, OP_SCALE);
+        fused.in[FUSED_A] = add->in[j];
+        fused.in[FUSED_B] = norm->in[0];
+        fused.in[FUSED_B_WEIGHT] = norm->in[1];
+        if (scale && is_row(scale->in[0])) {
+            fused.factor = scale->factor;
+            fused.sum = scale->out;
+            place = scale;
+        }
+        remove_op(norm);
+        remove_op(add);
+        *place = fused;
+        return true;
+    }
+    return false;
+}
+
+static void try_norm_of_sum(fuser *f, op *norms) {
+    const uint32_t reader = f->first_reader[norms->sum->index];
+    op            *norm = reader < f->g->op_count ? &f->g->ops[reader] : NULL;
+    if (!norm || norm->kind != OP_RMS_NORM || norm->in[0] != norms->sum || !norm->in[1] || norm->factor != norms->eps)
+        return;
+    norms->normed = true;
+    norms->in[FUSED_WEIGHT] = norm->in[1];
+    norms->out = norm->out;
+    remove_op(norm);
+}
+
+/* ---- PRODUCTS: all that read one column -------------------------------------------------------------------------------------- */
+
+/* Readers that take a row wherever it lies. */
+static bool read_as_views(const fuser *f, const tensor *value) {
+    for (size_t i = 0; i < f->g->op_count; i++) {
+        const op *o = &f->g->ops[i];
+        if (o->kind == (op_kind)GONE || o->kind == OP_RMS_NORM || o->kind == OP_GEGLU) continue;
+        for (size_t j = 0; j < OP_INPUTS; j++) {
+            if (o->in[j] && o->in[j]->kind == TENSOR_VALUE && whole_of(o->in[j]) == value) return false;
+        }
+    }
+    return value != whole_of(f->g->result);
+}
+
+static uint64_t bytes_of(const tensor *w) {
+    return quant_row_bytes(quant_format_of((uint32_t)w->type), w->ne[0]) * w->ne[1];
+}
+
+static op products_of(const op *matmul) {
+    op fused = { .kind = OP_PRODUCTS, .out = matmul->out, .factor = 1, .weight_factor = 1, .used = matmul->used };
+    fused.in[FUSED_W0] = matmul->in[0];
+    fused.in[FUSED_A] = matmul->in[1];
+    fused.in[FUSED_ROUTES] = matmul->in[2];
+    return fused;
+}
+
+enum { MOST_PARTS = 3 };
+
+/* The products that read the column of ops[first], up to three whose results may become parts of one value. */
+static size_t find_parts(const fuser *f, uint32_t first, op *parts[MOST_PARTS]) {
+    const tensor *x = f->g->ops[first].in[1];
+    size_t        count = 0;
+    for (uint32_t i = first; i < f->g->op_count && count < MOST_PARTS; i++) {
+        op *o = &f->g->ops[i];
+        if (o->kind == OP_MATMUL && o->in[1] == x && is_row(o->out) && read_as_views(f, o->out)) parts[count++] = o;
+    }
+    return count;
+}
+
+/* A part of `row`, which is becoming one value of what were several. */
+static void move_into(tensor *value, tensor *row, uint64_t offset) {
+    value->base = row;
+    value->offset = offset;
+    value->token_stride = row->token_stride;
+}
+
+/* One PRODUCTS of parts[i] and those behind it that have its type, as far as they fit together. Weights are joined on their way
+ * to the backend, which takes them in whole words. Returns how far it filled the row. */
+static uint64_t join_alike(fuser *f, op **parts, size_t i, size_t count, tensor *row, uint64_t offset) {
+    op           *leader = parts[i], fused = products_of(leader);
+    const tensor *first = leader->in[0];
+    const bool    whole_words = bytes_of(first) % 4 == 0;
+    uint64_t      bytes = bytes_of(first), end = offset + first->ne[1];
+    size_t        weights = 1;
+    move_into(leader->out, row, offset);
+    for (size_t j = i + 1; j < count; j++) {
+        const tensor *w = parts[j] ? parts[j]->in[0] : NULL;
+        if (!w || w->type != first->type || !whole_words || bytes_of(w) % 4 ||
+            bytes + bytes_of(w) > f->options->most_bytes)
+            continue;
+        fused.in[FUSED_W0 + weights++] = parts[j]->in[0];
+        move_into(parts[j]->out, row, end);
+        bytes += bytes_of(w);
+        end += w->ne[1];
+        remove_op(parts[j]);
+        parts[j] = NULL;
+    }
+    fused.out = copy_tensor(f, leader->out);
+    if (fused.out) fused.out->ne[0] = fused.out->row_stride = end - offset;
+    *leader = fused;
+    return end;
+}
+
+static void join_products(fuser *f, uint32_t first) {
+    op          *parts[MOST_PARTS];
+    const size_t count = find_parts(f, first, parts);
+    tensor      *row = count > 1 ? copy_tensor(f, parts[0]->out) : NULL;
+    if (!row) return;
+    row->index = (uint32_t)f->g->value_count++;
+    row->ne[0] = 0;
+    for (size_t i = 0; i < count; i++) row->ne[0] += parts[i]->out->ne[0];
+    row->row_stride = row->token_stride = row->ne[0];
+    uint64_t filled = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i]) filled = join_alike(f, parts, i, count, row, filled);
+    }
+}
+
+/* ---- HEADS: norms, turns and the store before an attention -------------------------------------------------------------------- */
+
+typedef struct {
+    op *norm, *rope; /* rope NULL: values are not turned */
+} head_chain;
+
+static bool find_chain(const fuser *f, const tensor *t, bool turned, head_chain *out) {
+    *out = (head_chain){ .rope = turned ? made_by(f, t, OP_ROPE) : NULL };
+    if (turned && (!out->rope || !read_once(f, t))) return false;
+    const tensor *normed = turned ? out->rope->in[0] : t;
+    out->norm = made_by(f, normed, OP_RMS_NORM);
+    return out->norm && read_once(f, normed) && !out->norm->in[1] == !turned && out->norm->in[0]->ne[0] % 4 == 0;
+}
+
+static void remove_chain(const head_chain *c) {
+    remove_op(c->norm);
+    if (c->rope) remove_op(c->rope);
+}
+
+static op *store_before(const fuser *f, const op *attention) {
+    for (op *o = f->g->ops + place_of(f, attention); o-- > f->g->ops;) {
+        if (o->kind == OP_KV_STORE && o->layer == attention->layer) return o;
+        if (o->kind == OP_ATTENTION) return NULL;
+    }
+    return NULL;
+}
+
+static void try_heads(fuser *f, op *attention) {
+    head_chain q, k, v;
+    if (!find_chain(f, attention->in[0], true, &q)) return;
+    op  fused = { .kind = OP_HEADS, .out = attention->in[0], .layer = attention->layer, .eps = q.norm->factor };
+    op *store = store_before(f, attention), *place = q.rope;
+    fused.in[HEADS_Q] = q.norm->in[0];
+    fused.in[HEADS_Q_WEIGHT] = q.norm->in[1];
+    fused.in[HEADS_TABLE] = q.rope->in[1];
+    if (store && find_chain(f, store->in[0], true, &k) && find_chain(f, store->in[1], false, &v) &&
+        k.rope->in[1] == q.rope->in[1] && k.norm->factor == q.norm->factor && v.norm->factor == q.norm->factor &&
+        whole_of(k.norm->in[0]) == whole_of(q.norm->in[0]) && whole_of(v.norm->in[0]) == whole_of(q.norm->in[0]) &&
+        k.norm->in[0]->ne[0] == q.norm->in[0]->ne[0]) {
+        fused.in[HEADS_K] = k.norm->in[0];
+        fused.in[HEADS_V] = v.norm->in[0];
+        fused.in[HEADS_K_WEIGHT] = k.norm->in[1];
+        remove_chain(&k);
+        remove_chain(&v);
+        remove_op(store);
+    }
+    remove_chain(&q);
+    *place = fused;
+}
+
+/* ---- PRODUCTS that make their own column, and pass a gate ---------------------------------------------------------------------- */
+
+static bool one_column(const fuser *f, const op *products) {
+    const tensor *x = products->in[FUSED_A];
+    return is_row(x) && x->ne[0] % 4 == 0 && (x->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output);
+}
+
+static bool read_by_products(const fuser *f, const tensor *x) {
+    for (size_t i = 0; i < f->g->op_count; i++) {
+        const op *o = &f->g->ops[i];
+        for (size_t j = 0; o->kind != (op_kind)GONE && j < OP_INPUTS; j++) {
+            const bool reads = o->in[j] && o->in[j]->kind == TENSOR_VALUE && whole_of(o->in[j]) == x;
+            if (reads && (o->kind != OP_PRODUCTS || j != FUSED_A || !one_column(f, o))) return false;
+        }
+    }
+    return x != whole_of(f->g->result);
+}
+
+/* x = norm(s), or scale(norm(s)): every product that reads it makes it. */
+static void absorb_norm(fuser *f, op *products) {
+    const tensor *x = products->in[FUSED_A];
+    if (!one_column(f, products)) return;
+    op           *scale = made_by(f, x, OP_SCALE);
+    op           *norm = made_by(f, scale ? scale->in[0] : x, OP_RMS_NORM);
+    if (!norm || !norm->in[1] || !is_row(norm->in[0]) || (scale && !read_once(f, norm->out)) || !read_by_products(f, x))
+        return;
+    for (size_t i = 0; i < f->g->op_count; i++) {
+        op *o = &f->g->ops[i];
+        if (o->kind != OP_PRODUCTS || o->in[FUSED_A] != x) continue;
+        o->in[FUSED_A] = norm->in[0];
+        o->in[FUSED_WEIGHT] = norm->in[1];
+        o->eps = norm->factor;
+        o->normed = true;
+        o->weight_factor = scale ? scale->factor : 1;
+    }
+    remove_op(norm);
+    if (scale) remove_op(scale);
+}
+
+/* x = the result of NORMS: the first product makes it and keeps the sum, others start from that. */
+static void absorb_norms(fuser *f, op *products) {
+    const tensor *x = products->in[FUSED_A];
+    if (!one_column(f, products)) return;
+    op           *norms = f->producer[x->index] == NOBODY ? NULL : &f->g->ops[f->producer[x->index]];
+    if (!norms || norms->kind != OP_NORMS || f->first_reader[norms->sum->index] < place_of(f, products)) return;
+    if (x == norms->out ? !read_by_products(f, x) : norms->normed) return;
+    const op made = *norms;
+    for (size_t i = place_of(f, products); i < f->g->op_count && made.normed; i++) {
+        op *o = &f->g->ops[i];
+        if (o->kind != OP_PRODUCTS || o->in[FUSED_A] != x) continue;
+        o->in[FUSED_A] = made.sum;
+        o->in[FUSED_WEIGHT] = made.in[FUSED_WEIGHT];
+        o->eps = made.eps;
+        o->normed = true;
+        o->weight_factor = made.weight_factor;
+    }
+    products->in[FUSED_A] = made.in[FUSED_A];
+    products->in[FUSED_B] = made.in[FUSED_B];
+    products->in[FUSED_B_WEIGHT] = made.in[FUSED_B_WEIGHT];
+    products->sum = made.sum;
+    products->factor = made.factor;
+    products->eps = made.eps;
+    remove_op(norms);
+}
+
+static bool halves_of(const op *geglu, const tensor *row) {
+    const tensor *a = geglu->in[0], *b = geglu->in[1];
+    return a->base == row && b->base == row && a->offset == 0 && b->offset == a->ne[0] && 2 * a->ne[0] == row->ne[0] &&
+           a->ne[1] == row->ne[1] && b->ne[1] == row->ne[1] && (a->ne[1] == 1 || a->row_stride == row->row_stride);
+}
+
+/* geglu of the product's two halves, or of the product and a value that is there before it. */
+static void try_gate(fuser *f, op *geglu) {
+    tensor  *row = whole_of(geglu->in[0]), *other = geglu->in[1];
+    uint32_t producer = f->producer[row->index];
+    op      *products = producer == NOBODY ? NULL : &f->g->ops[producer];
+    if (!products || products->kind != OP_PRODUCTS || products->cap > 0 || !is_row(products->in[FUSED_A])) return;
+    if (!(row->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output)) return;
+    const tensor *made = products->out;
+    const bool    whole = made->ne[0] == row->ne[0]; /* no other product has a part of the row */
+    if (whole && f->readers[row->index] == 2 && halves_of(geglu, row)) products->gate = GATE_PAIR;
+    else if (whole && !geglu->in[0]->base && is_row(row) && read_once(f, row) && !products->in[FUSED_ROUTES] &&
+             other->kind == TENSOR_VALUE && other->ne[1] == 1 && f->producer[whole_of(other)->index] < producer) {
+        products->gate = GATE_VALUE;
+        products->in[FUSED_OTHER] = other;
+    } else return;
+    products->out = geglu->out;
+    remove_op(geglu);
+}
+
+static void try_cap(fuser *f, op *softcap) {
+    op *products = made_by(f, softcap->in[0], OP_PRODUCTS);
+    if (!products || !read_once(f, softcap->in[0]) || products->gate || !one_column(f, products)) return;
+    products->cap = softcap->factor;
+    products->out = softcap->out;
+    remove_op(softcap);
+}
+
+/* ---- all rules ------------------------------------------------------------------------------------------------------------------ */
+
+static void try_add(fuser *f, op *add) {
+    if (!try_mix(f, add)) try_residual(f, add);
+}
+
+static void try_join(fuser *f, op *matmul) { join_products(f, place_of(f, matmul)); }
+
+static void make_products(fuser *f, op *matmul) {
+    (void)f;
+    *matmul = products_of(matmul);
+}
+
+static const struct {
+    op_kind kind;
+    bool    one; /* only where there is one token, or one output */
+    void (*apply)(fuser *f, op *o);
+} rules[] = {
+    { OP_ADD, false, try_add },
+    { OP_NORMS, false, try_norm_of_sum },
+    { OP_MATMUL, false, try_join },
+    { OP_MATMUL, false, make_products },
+    { OP_MATMUL_EXPERTS, false, make_products },
+    { OP_ATTENTION, false, try_heads },
+    { OP_GEGLU, true, try_gate },
+    { OP_SOFTCAP, true, try_cap },
+    { OP_PRODUCTS, true, absorb_norms },
+    { OP_PRODUCTS, true, absorb_norm },
+};
+
+/* A view of a value that is now a part of another lies in that one. */
+static void settle(tensor *t) {
+    if (!t || !t->base || !t->base->base) return;
+    t->offset += t->base->offset;
+    t->token_stride = t->base->token_stride;
+    t->base = t->base->base;
+}
+
+static void finish(fuser *f) {
+    size_t count = 0;
+    for (size_t i = 0; i < f->g->op_count; i++) {
+        op *o = &f->g->ops[i];
+        if (o->kind == (op_kind)GONE) continue;
+        settle(o->out);
+        for (size_t j = 0; j < OP_INPUTS; j++) settle(o->in[j]);
+        f->g->ops[count++] = *o;
+    }
+    f->g->op_count = count;
+}
+
+static void apply_rules(fuser *f) {
+    const bool one = f->options->one_token || f->options->one_output;
+    for (size_t r = 0; r < COUNT_OF(rules) && !f->g->problem.status; r++) {
+        if (rules[r].one && !one) continue;
+        for (size_t i = 0; i < f->g->op_count && !f->g->problem.status; i++) {
+            if (f->g->ops[i].kind != rules[r].kind) continue;
+            look_around(f);
+            rules[r].apply(f, &f->g->ops[i]);
+        }
+    }
+    finish(f);
+}
+
+gm_status graph_fuse(const graph *g, const fuse_options *options, graph *out, error *e) {
+    const size_t most = g->value_count + g->op_count + 1; /* joining adds values */
+    fuser        f = { .g = out, .options = options };
+    *out = (graph){ 0 };
+    f.values = calloc(most, sizeof(tensor *));
+    f.producer = calloc(3 * most, sizeof *f.producer);
+    if (!f.values || !f.producer) fail_memory(e, "a fused graph", most * sizeof(tensor *));
+    else {
+        f.first_reader = f.producer + most;
+        f.readers = f.first_reader + most;
+        if (!copy_graph(&f, g, e)) apply_rules(&f);
+        if (out->problem.status && !e->status) fail(e, out->problem.status, "%s", out->problem.why);
+    }
+    free(f.values);
+    free(f.producer);
+    if (e->status) graph_free(out);
+    return e->status;
+}

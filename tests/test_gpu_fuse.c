@@ -1,0 +1,300 @@
+/* Fused kernels against the sequence of primitives that they stand for: whole decoder layers of odd shapes, computed fused on the
+ * GPU and op by op on the CPU, with one token and with several. And how many dispatches a layer takes.
+ *
+ *     test_gpu_fuse [disabled GPU features] */
+
+#include "gpu/backend.h"
+#include "gpu/kernels.h"
+#include "session/session.h"
+#include "test.h"
+
+#include "cpu/backend.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MOST_TOKENS = 20, VOCABULARY = 40 };
+
+static uint32_t seed = 1;
+
+static float noise(void) {
+    seed = seed * 1664525u + 1013904223u;
+    return (float)(seed >> 8) / (1 << 23) - 1;
+}
+
+/* What a layer is made of. */
+typedef struct {
+    const char *name;
+    quant_type  q, k, v, ff, down;
+    uint64_t    width, head, heads, kv_heads, hidden, per_layer, experts, used;
+    bool        shares_k; /* values are the keys */
+    float       output_scale, cap;
+} layer_case;
+
+static const layer_case cases[] = {
+    { "all of Q4_K", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, 256, 64, 4, 1, 512, 32, 0, 0, false, 0.7f,
+      30 },
+    { "values of Q6_K", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q6_K, TYPE_Q4_K, TYPE_Q6_K, 512, 128, 4, 2, 768, 64, 0, 0, false, 1,
+      0 },
+    { "three types", TYPE_Q8_0, TYPE_Q4_0, TYPE_Q5_1, TYPE_Q5_0, TYPE_Q4_1, 96, 32, 3, 1, 160, 12, 0, 0, false, 2, 30 },
+    { "halves", TYPE_F16, TYPE_F16, TYPE_BF16, TYPE_BF16, TYPE_F16, 60, 20, 2, 2, 76, 0, 0, 0, false, 1, 0 },
+    { "floats of odd width", TYPE_F32, TYPE_F32, TYPE_F32, TYPE_F32, TYPE_F32, 45, 10, 3, 1, 33, 0, 0, 0, false, 1.5f,
+      5 },
+    { "keys as values", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q6_K, TYPE_Q4_K, 256, 512, 2, 1, 256, 0, 0, 0, true, 1,
+      0 },
+    { "experts", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q6_K, TYPE_Q4_K, TYPE_Q5_0, 256, 64, 4, 2, 96, 0, 8, 3, false, 0.5f, 30 },
+    { "a long column", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q3_K, TYPE_Q6_K, 256, 64, 2, 1, 12288, 0, 0, 0, false, 1,
+      0 },
+    { "IQ4 and MXFP4", TYPE_IQ4_XS, TYPE_IQ4_XS, TYPE_IQ4_NL, TYPE_MXFP4, TYPE_Q2_K, 256, 32, 5, 5, 256, 8, 0, 0, false,
+      1, 0 },
+};
+
+typedef struct {
+    const layer_case *shape;
+    graph             g;
+    void             *data[64];
+    size_t            data_count;
+    kv_layer          kv;
+    gpu_kv_layer      gpu_kv;
+    int32_t           ids[MOST_TOKENS], rows[MOST_TOKENS];
+} layer_test;
+
+/* Random blocks, made small: the scales of a block are wherever the type has them, so values are tried until they are finite. */
+static void *random_blocks(quant_type type, uint64_t elements) {
+    const quant_format *f = quant_format_of((uint32_t)type);
+    const uint64_t      blocks = elements / f->block;
+    uint8_t            *data = malloc((size_t)(blocks * f->bytes));
+    float               values[256];
+    for (uint64_t i = 0; i < blocks; i++) {
+        uint8_t *block = data + i * f->bytes;
+        for (;;) {
+            float most = 0;
+            for (size_t j = 0; j < f->bytes; j++)
+                block[j] = (uint8_t)(seed = seed * 1664525u + 1013904223u, seed >> 24);
+            if (f->block == 1 && f->bytes == 4) *(float *)(void *)block = noise();
+            f->dequantise(values, block, 1);
+            for (size_t j = 0; j < f->block; j++) most = fmaxf(most, fabsf(values[j]));
+            if (most < 4 && most > 1e-3f) break;
+        }
+    }
+    return data;
+}
+
+static tensor *matrix(layer_test *t, const char *name, quant_type type, uint64_t k, uint64_t rows, uint64_t experts) {
+    void *data = random_blocks(type, k * rows * experts);
+    t->data[t->data_count++] = data;
+    return graph_weight(&t->g, name, type, (uint64_t[]){ k, rows, experts }, data);
+}
+
+static tensor *vector(layer_test *t, const char *name, uint64_t n) {
+    float *data = malloc((size_t)n * sizeof *data);
+    for (uint64_t i = 0; i < n; i++) data[i] = 1 + 0.5f * noise();
+    t->data[t->data_count++] = data;
+    return graph_weight(&t->g, name, TYPE_F32, (uint64_t[]){ n, 1, 1 }, data);
+}
+
+static tensor *norm(layer_test *t, tensor *x, const char *name) {
+    return graph_rms_norm(&t->g, x, vector(t, name, x->ne[0]), 1e-6f);
+}
+
+static tensor *linear(layer_test *t, const char *name, quant_type type, tensor *x, uint64_t rows) {
+    return graph_matmul(&t->g, matrix(t, name, type, x->ne[0], rows, 1), x);
+}
+
+static tensor *attention(layer_test *t, tensor *x, tensor *rope) {
+    const layer_case *s = t->shape;
+    graph            *g = &t->g;
+    tensor *q = linear(t, "q", s->q, x, s->heads * s->head), *k = linear(t, "k", s->k, x, s->kv_heads * s->head);
+    tensor *v = s->shares_k ? k : linear(t, "v", s->v, x, s->kv_heads * s->head);
+    k = graph_reshape(g, k, s->head, s->kv_heads);
+    v = graph_reshape(g, v, s->head, s->kv_heads);
+    graph_kv_store(g, graph_rope(g, norm(t, k, "k_norm"), rope), graph_rms_norm(g, v, NULL, 1e-6f), 0);
+    q = graph_rope(g, norm(t, graph_reshape(g, q, s->head, s->heads), "q_norm"), rope);
+    tensor *o = graph_reshape(g, graph_attention(g, q, 0, 0), s->head * s->heads, 1);
+    return linear(t, "o", s->head * s->heads % 256 ? TYPE_F16 : s->q, o, s->width);
+}
+
+static tensor *experts(layer_test *t, tensor *r) {
+    const layer_case *s = t->shape;
+    graph            *g = &t->g;
+    const uint32_t    used = (uint32_t)s->used;
+    tensor           *z = graph_scale(g, norm(t, r, "router_norm"), 0.06f);
+    tensor *routes = graph_route(g, linear(t, "router", TYPE_F32, z, s->experts), vector(t, "scale", s->experts), used);
+    tensor *u = norm(t, r, "expert_norm");
+    tensor *both =
+        graph_matmul_experts(g, matrix(t, "gate_up", s->ff, s->width, 2 * s->hidden, s->experts), u, routes, used);
+    tensor *hidden =
+        graph_geglu(g, graph_slice(g, both, 0, s->hidden, used), graph_slice(g, both, s->hidden, s->hidden, used));
+    tensor *down =
+        graph_matmul_experts(g, matrix(t, "downs", s->down, s->hidden, s->width, s->experts), hidden, routes, used);
+    return norm(t, graph_expert_sum(g, down, routes, used), "post_experts");
+}
+
+/* A layer as model/text.c builds it, then once more its attention, so that what lies between two layers is there too. */
+static void build(layer_test *t) {
+    const layer_case *s = t->shape;
+    graph            *g = &t->g;
+    float            *frequencies = malloc((size_t)s->head / 2 * sizeof *frequencies);
+    for (uint64_t j = 0; j < s->head / 2; j++) frequencies[j] = (float)pow(10000, -2.0 * (double)j / (double)s->head);
+    t->data[t->data_count++] = frequencies;
+    tensor *rope =
+        graph_rope_table(g, graph_weight(g, "frequencies", TYPE_F32, (uint64_t[]){ s->head / 2, 1, 1 }, frequencies));
+    tensor *x = graph_embed(g, matrix(t, "table", TYPE_F32, s->width, VOCABULARY, 1), 2);
+    tensor *inputs =
+        s->per_layer ? graph_embed(g, matrix(t, "inputs", TYPE_F32, 2 * s->per_layer, VOCABULARY, 1), 1) : NULL;
+    tensor *r = graph_add(g, x, norm(t, attention(t, norm(t, x, "attn_norm"), rope), "post_attention"));
+    tensor *n = norm(t, r, "ffn_norm"), *gate = linear(t, "gate", s->ff, n, s->hidden),
+           *up = linear(t, "up", s->ff, n, s->hidden);
+    tensor *m = linear(t, "down", s->down, graph_geglu(g, gate, up), s->width);
+    if (s->experts) m = graph_add(g, norm(t, m, "post_1"), experts(t, r));
+    tensor *y = graph_add(g, r, norm(t, m, "post_ffw"));
+    if (s->per_layer) {
+        tensor *gated = graph_geglu(g, linear(t, "inp_gate", TYPE_F32, y, s->per_layer),
+                                    graph_slice(g, inputs, s->per_layer, s->per_layer, 1));
+        y = graph_add(g, y, norm(t, linear(t, "proj", TYPE_F32, gated, s->width), "post_norm"));
+    }
+    if (s->output_scale != 1) y = graph_scale(g, y, s->output_scale);
+    y = graph_add(g, y, attention(t, norm(t, y, "attn_norm_2"), rope));
+    tensor *logits = linear(t, "head", TYPE_F32, norm(t, graph_select_rows(g, y), "output_norm"), 77);
+    g->result = s->cap > 0 ? graph_softcap(g, logits, s->cap) : logits;
+    CHECK_MESSAGE(!g->problem.status, "%s", g->problem.why);
+}
+
+static void compute_on_cpu(layer_test *t, const cpu_backend *b, size_t tokens, uint64_t start, float *out) {
+    error            e = { 0 };
+    cpu_plan        *plan = NULL;
+    const cpu_inputs in = {
+        .ids = t->ids, .tokens = tokens, .output_rows = t->rows, .outputs = 1, .start = start, .kv = &t->kv
+    };
+    CHECK_MESSAGE(!cpu_plan_new(b, &t->g, tokens, 1, &plan, &e), "%s", e.why);
+    if (!plan) return;
+    while (cpu_plan_step(plan, &in, 0) == GM_AGAIN) {}
+    memcpy(out, cpu_plan_result(plan), 77 * sizeof *out);
+    cpu_plan_free(plan);
+}
+
+static void compute_on_gpu(layer_test *t, gpu_backend *b, size_t tokens, uint64_t start, float *out) {
+    error            e = { 0 };
+    gpu_plan        *plan = NULL;
+    uint64_t         bytes = 0;
+    const void      *data = NULL;
+    const gpu_inputs in = { .ids = t->ids, .tokens = tokens, .output_rows = t->rows, .outputs = 1, .start = start };
+    CHECK_MESSAGE(!gpu_plan_new(b, &t->g, tokens, 1, &t->gpu_kv, &plan, &e), "%s", e.why);
+    if (!plan) return;
+    const uint32_t ticket = gpu_ticket_new(b->host);
+    CHECK_MESSAGE(!gpu_plan_submit(plan, &in, ticket, &e), "%s", e.why);
+    while (!e.status && !(data = gpu_ticket_data(b->host, ticket, &bytes)) && !gpu_host_problem(b->host, &e))
+        gpu_host_wait(b->host, 100);
+    CHECK_MESSAGE(data && bytes >= 77 * sizeof *out, "%s", e.why);
+    if (data && bytes >= 77 * sizeof *out) memcpy(out, data, 77 * sizeof *out);
+    gpu_ticket_done(b->host, ticket);
+    gpu_plan_free(plan);
+}
+
+static void compare(layer_test *t, const cpu_backend *cpu, gpu_backend *gpu, size_t tokens, uint64_t start) {
+    float  want[77] = { 0 }, got[77] = { 0 };
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < tokens; i++) t->ids[i] = (int32_t)((i * 7 + start * 3 + 1) % VOCABULARY);
+    t->rows[0] = (int32_t)tokens - 1;
+    compute_on_cpu(t, cpu, tokens, start, want);
+    compute_on_gpu(t, gpu, tokens, start, got);
+    for (size_t i = 0; i < 77; i++) {
+        const double d = (double)got[i] - (double)want[i];
+        difference += d * d;
+        size += (double)want[i] * (double)want[i];
+    }
+    CHECK_MESSAGE(size > 0 && sqrt(difference / size) < 2e-4, "%zu tokens from %llu on: off by %g", tokens,
+                  (unsigned long long)start, sqrt(difference / size));
+}
+
+static void open_caches(layer_test *t, gpu_backend *b, quant_type type) {
+    const layer_case *s = t->shape;
+    const size_t      slots = 64, row = (size_t)quant_row_bytes(quant_format_of((uint32_t)type), s->kv_heads * s->head);
+    const gpu_kv      shape = { type, (uint32_t)s->kv_heads, (uint32_t)s->head, GPU_KV_NO_RING };
+    const uint64_t    bytes = round_up(gpu_kv_bytes(&shape, slots), 16);
+    error             e = { 0 };
+    t->kv = (kv_layer){ malloc(row * slots), malloc(row * slots), type, slots, (size_t)s->kv_heads, (size_t)s->head };
+    t->gpu_kv = (gpu_kv_layer){ gpu_buffer_new(b->host, bytes, &e),
+                                gpu_buffer_new(b->host, bytes, &e),
+                                type,
+                                shape.slots,
+                                shape.kv_heads,
+                                shape.head,
+                                bytes };
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+}
+
+/* A batch, then single tokens behind it, then two and a batch again: every plan writes the cache that the next one reads. */
+static void test_layer(const layer_case *shape, quant_type type, const cpu_backend *cpu, gpu_backend *gpu) {
+    TEST("a layer: %s, keys and values %s", shape->name, quant_format_of((uint32_t)type)->name);
+    static const size_t batches[] = { 7, 1, 1, 2, 16, 1 };
+    layer_test          t = { .shape = shape };
+    error               e = { 0 };
+    gm_status           status;
+    uint64_t            start = 0;
+    build(&t);
+    gpu_backend_clear(gpu);
+    while ((status = gpu_backend_upload(gpu, &t.g, &e)) == GM_AGAIN) gpu_host_wait(gpu->host, 100);
+    CHECK_MESSAGE(!status, "%s", e.why);
+    open_caches(&t, gpu, type);
+    for (size_t i = 0; i < COUNT_OF(batches) && !status && !test_bad; start += batches[i++])
+        compare(&t, cpu, gpu, batches[i], start);
+    gpu_buffer_free(gpu->host, t.gpu_kv.k);
+    gpu_buffer_free(gpu->host, t.gpu_kv.v);
+    free(t.kv.k);
+    free(t.kv.v);
+    graph_free(&t.g);
+    for (size_t i = 0; i < t.data_count; i++) free(t.data[i]);
+}
+
+/* From one layer's heads to the next one's there is one layer's worth of dispatches; attention may take two. */
+static void test_dispatches(const char *path, size_t most) {
+    TEST("%s: at most %zu dispatches a layer", path, most);
+    const gm_engine_options options = { .model = path, .backend = GM_BACKEND_CPU, .threads = 1 };
+    const fuse_options      one = { .one_token = true, .one_output = true, .most_bytes = 1 << 27 };
+    gm_engine              *engine = NULL;
+    char                    why[400] = "";
+    error                   e = { 0 };
+    graph                   fused;
+    CHECK_MESSAGE(!gm_engine_open(&options, &engine, why, sizeof why), "%s", why);
+    if (!engine || graph_fuse(&engine->text, &one, &fused, &e)) {
+        CHECK_MESSAGE(!engine, "%s", e.why);
+        return;
+    }
+    size_t layers = 0, dispatches = 0;
+    for (size_t i = 0; i < fused.op_count; i++) {
+        if (fused.ops[i].kind == OP_HEADS) {
+            if (layers) CHECK_MESSAGE(dispatches <= most, "layer %zu takes %zu", layers - 1, dispatches);
+            layers++;
+            dispatches = 0;
+        }
+        dispatches += fused.ops[i].kind == OP_ATTENTION ? 2 : 1;
+    }
+    CHECK_MESSAGE(layers == engine->weights.config.layers, "%zu of %u layers have fused heads", layers,
+                  engine->weights.config.layers);
+    graph_free(&fused);
+    gm_engine_close(engine);
+}
+
+int main(int argc, char **argv) {
+    cpu_backend       cpu;
+    gpu_backend       gpu;
+    error             e = { 0 };
+    const gpu_options options = { .adapter = -1, .disable = argc > 1 ? argv[1] : NULL };
+    TEST("opening a CPU and a GPU");
+    CHECK_MESSAGE(!cpu_backend_open(&cpu, "scalar", 1, true, &e) && !gpu_backend_open(&gpu, &options, true, &e), "%s",
+                  e.why);
+    if (e.status) return test_end();
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        test_layer(&cases[i], TYPE_F32, &cpu, &gpu);
+        if (i == 0) test_layer(&cases[i], TYPE_F16, &cpu, &gpu);
+        if (i == 0) test_layer(&cases[i], TYPE_Q8_0, &cpu, &gpu);
+    }
+    gpu_backend_close(&gpu);
+    cpu_backend_close(&cpu);
+    test_dispatches("tests/fixtures/tiny-dense.gguf", 10);
+    test_dispatches("tests/fixtures/tiny-moe.gguf", 15);
+    test_dispatches("tests/fixtures/small-dense-Q4_K_M.gguf", 10);
+    test_dispatches("tests/fixtures/small-moe-Q4_K_M.gguf", 15);
+    return test_end();
+}
