@@ -32,7 +32,8 @@ typedef struct {
 typedef struct {
     measurement *m;
     size_t       index;
-    uint64_t     sum; /* so that the reads are not optimised away */
+    uint64_t     sum;          /* so that the reads are not optimised away */
+    double       began, ended; /* of the pass, by its own clock: whoever waits for the workers may be woken late */
 } worker;
 
 static double seconds(void) {
@@ -68,7 +69,9 @@ static void *work(void *argument) {
                  end = lines * (w->index + 1) / m->threads;
     for (size_t pass = 0; pass <= m->passes; pass++) { /* the first is a warm-up */
         pthread_barrier_wait(&m->start);
+        w->began = seconds();
         w->sum += sum_words(m->data + first * (LINE / 8), (end - first) * (LINE / 8), pass);
+        w->ended = seconds();
         pthread_barrier_wait(&m->end);
     }
     return NULL;
@@ -84,6 +87,16 @@ static int complain(const char *what, const char *why) {
     return 2;
 }
 
+/* From the first worker's beginning to the last one's end. */
+static double pass_seconds(const worker *workers, size_t count) {
+    double began = workers[0].began, ended = workers[0].ended;
+    for (size_t i = 1; i < count; i++) {
+        if (workers[i].began < began) began = workers[i].began;
+        if (workers[i].ended > ended) ended = workers[i].ended;
+    }
+    return ended - began;
+}
+
 static int measure(measurement *m) {
     static worker    workers[MOST_THREADS];
     static pthread_t threads[MOST_THREADS];
@@ -97,9 +110,8 @@ static int measure(measurement *m) {
     }
     for (size_t pass = 0; pass <= m->passes; pass++) {
         pthread_barrier_wait(&m->start);
-        const double began = seconds();
-        pthread_barrier_wait(&m->end);
-        if (pass) speeds[pass - 1] = (double)m->bytes / (seconds() - began) / 1e9;
+        pthread_barrier_wait(&m->end); /* a worker cannot begin the next pass before this thread asks for it */
+        if (pass) speeds[pass - 1] = (double)m->bytes / pass_seconds(workers, m->threads) / 1e9;
     }
     uint64_t sum = 0;
     for (size_t i = 0; i < m->threads; i++) {

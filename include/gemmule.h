@@ -87,6 +87,7 @@ typedef struct {
     const char *cpu;         /* instruction set: "scalar", "avx2", "avx512", "neon"; NULL: the best that is there */
     uint32_t    gpu;         /* 1 + its number in `gemmule devices`; 0: the fastest */
     const char *gpu_disable; /* GPU features not to use, such as "subgroups,dot4,f16" */
+    uint64_t    gpu_memory;  /* bytes of GPU memory to use; what does not fit is used from main memory; 0: no limit */
 } gm_engine_options;
 
 typedef struct {
@@ -97,6 +98,7 @@ typedef struct {
     uint64_t    parameters;
     uint64_t    file_bytes;
     uint64_t    bytes_per_token; /* weight bytes read to decode one token */
+    const char *note;            /* what does not fit into GPU memory, and what that costs; "" if all does */
 } gm_engine_info;
 
 GM_API gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char *why, size_t why_size);
@@ -138,7 +140,8 @@ GM_API gm_status gm_session_set(gm_session *session, const int32_t *tokens, size
 /* Computes further tokens behind those held. GM_AGAIN until done. */
 GM_API gm_status gm_session_append(gm_session *session, const int32_t *tokens, size_t n, char *why, size_t why_size);
 
-/* The logits (after the soft cap) behind the last token held; NULL when there are none yet. [vocabulary] */
+/* The logits (after the soft cap) behind the last token held; NULL when there are none: a set or an append leaves them, a
+ * reply need not. [vocabulary] */
 GM_API const float *gm_session_logits(const gm_session *session);
 
 /* Forgets all but the first `keep` tokens. What the sliding windows no longer hold is computed again with the next
@@ -190,7 +193,8 @@ typedef struct {
     float   logprob; /* natural, of the model's own distribution: before penalties, temperature and cuts */
 } gm_token_logprob;
 
-/* Draws the token that follows; it is not appended. `top` (may be NULL) gets the `top_count` likeliest tokens. */
+/* Draws the token that follows; it is not appended. `top` (may be NULL) gets the `top_count` likeliest tokens. Where logits are
+ * missing (after a rollback or a reply), those of the last token are computed first: GM_AGAIN until done. */
 GM_API gm_status gm_session_sample(gm_session *session, const gm_sampling *sampling, gm_token_logprob *chosen,
                                    gm_token_logprob *top, size_t top_count, char *why, size_t why_size);
 

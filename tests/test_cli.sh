@@ -68,11 +68,11 @@ while read -r command options; do
     equals "help $command" "$out" "$by_flag"
 done <<'END'
 list --json
-inspect --json --tensors
+inspect --json --tensors --gpu-memory --ctx --kv
 tokenize -f --special --bos --decode --json
 run -f --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed --system --think --stop --tools --raw --logprobs --backend --kv --ctx --threads --precise --cpu --json
 chat --max --temp --seed --system --think --backend --kv --ctx --threads --precise --cpu
-check --backend --mmproj --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --json
+check --backend --mmproj --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 bench -p -n -d -r --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --quant --flavour --seed
 devices --json
@@ -97,6 +97,8 @@ no value|--seed needs a value|run m hi --seed
 value for a flag|--json takes no value|run m hi --json=yes
 not a number|--temp takes a number from 0 to 100, not 'warm'|run m hi --temp warm
 number out of range|--top-p takes a number from 0 to 1, not '1.5'|run m hi --top-p=1.5
+not a size|--gpu-memory takes a number of bytes such as 4G, 900M or 65536, not '4X'|inspect m --gpu-memory 4X
+no size|--gpu-memory takes a number of bytes|run m hi --gpu-memory ""
 not a number either|--temp takes a number|run m hi --temp nan
 negative count|--max takes a whole number from 1|run m hi --max -1
 fraction|--max takes a whole number|run m hi --max 1.5
@@ -222,6 +224,11 @@ vocabulary            640
 K/V per token, f16    256 bytes, and 256 for the last 16
 K/V at 8k, 32k, 128k  2.10 MB, 8.39 MB, 33.6 MB
 read per token        772 kB of weights (771968 bytes)
+GPU memory            4.44 MB with 4096 tokens of keys and values in F16
+  weights             1.02 MB: tables 246 kB, layers 680 kB, head 81.9 kB, vectors 9.79 kB
+  keys and values     1.38 MB
+  activations         about 1.79 MB
+  uploading           246 kB
 vision tower          no
 audio tower           no
 
@@ -271,6 +278,16 @@ has '"kv_f16":{"bytes_per_token_full":256,"bytes_per_token_sliding":256,"bytes_a
 has '"types":{"F32":{"tensors":48,"bytes":9752},"F16":{"tensors":51,"bytes":1007616}}'
 has '"runs":true,"problem":null'
 lacks '"tensors":['
+has '"gpu":{"context":4096,"kv":"F16","problem":null,"budget":0,'
+run "inspect a GPU's memory" 0 inspect "$dense" --gpu-memory 4M --ctx 2048 --kv f32
+silent
+has "with 2048 tokens of keys and values in F32"
+has "beyond the budget     of 4.19 MB (all of it takes 4.51 MB): in main memory stay 0.246 MB of tables"
+run "inspect a GPU's memory, layers outside" 0 inspect "$dense" --gpu-memory 3700k --json
+has '"bus_bytes_per_token":'
+matches '"outside":\{"tables":[1-9][0-9]*,"experts":0,"layers":[1-9]'
+run "inspect too little memory" 0 inspect "$dense" --gpu-memory 1M
+has "GPU memory            the model cannot run in 1048576 bytes of GPU memory"
 run "inspect tensors" 0 inspect "$fixtures/small-moe-Q4_K_M.gguf" --tensors
 has "experts               8, 2 used per token"
 has "token_embd.weight"

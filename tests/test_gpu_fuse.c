@@ -1,7 +1,7 @@
 /* Fused kernels against the sequence of primitives that they stand for: whole decoder layers of odd shapes, computed fused on the
  * GPU and op by op on the CPU, with one token and with several. And how many dispatches a layer takes.
  *
- *     test_gpu_fuse [disabled GPU features] */
+ *     test_gpu_fuse [disabled GPU features] [only layers with this in their name] */
 
 #include "gpu/backend.h"
 #include "gpu/kernels.h"
@@ -203,8 +203,9 @@ static void compare(layer_test *t, const cpu_backend *cpu, gpu_backend *gpu, siz
         difference += d * d;
         size += (double)want[i] * (double)want[i];
     }
-    CHECK_MESSAGE(size > 0 && sqrt(difference / size) < 2e-4, "%zu tokens from %llu on: off by %g", tokens,
-                  (unsigned long long)start, sqrt(difference / size));
+    /* In 8 bits a value on the edge may be rounded to either side, which the softmax of such sharp scores makes much of. */
+    CHECK_MESSAGE(size > 0 && sqrt(difference / size) < (gpu->precise ? 2e-4 : 0.1),
+                  "%zu tokens from %llu on: off by %g", tokens, (unsigned long long)start, sqrt(difference / size));
 }
 
 static void open_caches(layer_test *t, gpu_backend *b, quant_type type) {
@@ -226,7 +227,8 @@ static void open_caches(layer_test *t, gpu_backend *b, quant_type type) {
 
 /* A batch, then single tokens behind it, then two and a batch again: every plan writes the cache that the next one reads. */
 static void test_layer(const layer_case *shape, quant_type type, const cpu_backend *cpu, gpu_backend *gpu) {
-    TEST("a layer: %s, keys and values %s", shape->name, quant_format_of((uint32_t)type)->name);
+    TEST("a layer: %s, keys and values %s%s", shape->name, quant_format_of((uint32_t)type)->name,
+         gpu->precise ? "" : ", columns in 8 bits");
     static const size_t batches[] = { 7, 1, 1, 2, 16, 1 };
     layer_test          t = { .shape = shape };
     error               e = { 0 };
@@ -247,11 +249,11 @@ static void test_layer(const layer_case *shape, quant_type type, const cpu_backe
     for (size_t i = 0; i < t.data_count; i++) free(t.data[i]);
 }
 
-/* From one layer's heads to the next one's there is one layer's worth of dispatches; attention may take two. */
+/* From one layer's attention to the next one's there is one layer's worth of dispatches; attention may take two. */
 static void test_dispatches(const char *path, size_t most) {
     TEST("%s: at most %zu dispatches a layer", path, most);
     const gm_engine_options options = { .model = path, .backend = GM_BACKEND_CPU, .threads = 1 };
-    const fuse_options      one = { .one_token = true, .one_output = true, .most_bytes = 1 << 27 };
+    const fuse_options      one = { .one_token = true, .one_output = true, .most_bytes = 1 << 27, .most_column = 4096 };
     gm_engine              *engine = NULL;
     char                    why[400] = "";
     error                   e = { 0 };
@@ -263,38 +265,47 @@ static void test_dispatches(const char *path, size_t most) {
     }
     size_t layers = 0, dispatches = 0;
     for (size_t i = 0; i < fused.op_count; i++) {
-        if (fused.ops[i].kind == OP_HEADS) {
+        if (fused.ops[i].kind == OP_ATTEND) {
             if (layers) CHECK_MESSAGE(dispatches <= most, "layer %zu takes %zu", layers - 1, dispatches);
             layers++;
             dispatches = 0;
         }
-        dispatches += fused.ops[i].kind == OP_ATTENTION ? 2 : 1;
+        dispatches += fused.ops[i].kind == OP_ATTEND ? 2 : 1;
     }
-    CHECK_MESSAGE(layers == engine->weights.config.layers, "%zu of %u layers have fused heads", layers,
+    CHECK_MESSAGE(layers == engine->weights.config.layers, "%zu of %u layers make their heads in the attention", layers,
                   engine->weights.config.layers);
     graph_free(&fused);
     gm_engine_close(engine);
 }
 
-int main(int argc, char **argv) {
+/* With f32 columns, and with columns in 8 bits where the GPU has dot products of them: both backends round them alike. */
+static void test_layers(bool precise, const char *disable, const char *only) {
     cpu_backend       cpu;
     gpu_backend       gpu;
     error             e = { 0 };
-    const gpu_options options = { .adapter = -1, .disable = argc > 1 ? argv[1] : NULL };
+    const gpu_options options = { .adapter = -1, .disable = disable };
     TEST("opening a CPU and a GPU");
-    CHECK_MESSAGE(!cpu_backend_open(&cpu, "scalar", 1, true, &e) && !gpu_backend_open(&gpu, &options, true, &e), "%s",
-                  e.why);
-    if (e.status) return test_end();
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    CHECK_MESSAGE(!cpu_backend_open(&cpu, "scalar", 1, precise, &e) && !gpu_backend_open(&gpu, &options, precise, &e),
+                  "%s", e.why);
+    if (e.status) return;
+    for (size_t i = 0; i < COUNT_OF(cases) && (precise || gpu_host_info(gpu.host)->dot4); i++) {
+        if (only && !strstr(cases[i].name, only)) continue;
         test_layer(&cases[i], TYPE_F32, &cpu, &gpu);
-        if (i == 0) test_layer(&cases[i], TYPE_F16, &cpu, &gpu);
-        if (i == 0) test_layer(&cases[i], TYPE_Q8_0, &cpu, &gpu);
+        if (i == 0 && precise) test_layer(&cases[i], TYPE_F16, &cpu, &gpu);
+        if (i == 0 && precise) test_layer(&cases[i], TYPE_Q8_0, &cpu, &gpu);
     }
     gpu_backend_close(&gpu);
     cpu_backend_close(&cpu);
-    test_dispatches("tests/fixtures/tiny-dense.gguf", 10);
-    test_dispatches("tests/fixtures/tiny-moe.gguf", 15);
-    test_dispatches("tests/fixtures/small-dense-Q4_K_M.gguf", 10);
-    test_dispatches("tests/fixtures/small-moe-Q4_K_M.gguf", 15);
+}
+
+int main(int argc, char **argv) {
+    const char *disable = argc > 1 ? argv[1] : NULL, *only = argc > 2 ? argv[2] : NULL;
+    test_layers(true, disable, only);
+    test_layers(false, disable, only);
+    if (argc > 2) return test_end();
+    test_dispatches("tests/fixtures/tiny-dense.gguf", 9);
+    test_dispatches("tests/fixtures/tiny-moe.gguf", 14);
+    test_dispatches("tests/fixtures/small-dense-Q4_K_M.gguf", 9);
+    test_dispatches("tests/fixtures/small-moe-Q4_K_M.gguf", 14);
     return test_end();
 }

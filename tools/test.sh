@@ -103,6 +103,7 @@ start release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu
 start release-test_ops-gpu-plain "${with_gpu[@]}" build/release/test_ops gpu subgroups,dot4,f16
 start release-test_model-gpu "${with_gpu[@]}" build/release/test_model gpu
 start release-test_session-gpu "${with_gpu[@]}" build/release/test_session gpu
+start release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
 start clang-test_kernels build/clang/test_kernels
 start aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
 start aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels

@@ -1,3 +1,6 @@
+#if SUBGROUPS
+enable subgroups;
+#endif
 // Attention of a few tokens (1 to 4), the keys shared out to several workgroups:
 //
 //   out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j; the scale is 1
@@ -5,16 +8,23 @@
 //   queries  f32 [tokens, heads, head] from q_offset on     keys, values  see kv.wgsl
 //   out      with FINAL (splits is 1): f32 [tokens, heads, head]
 //            otherwise vec4<f32> [tokens · heads, splits, head/4 rounded up + 1]: Σ e^(score − highest) v without the division,
-//            then a quad (highest, Σ e^(score − highest), 0, 0), for attention_reduce.wgsl; a sum of 0 says «nothing here»
+//            then a quad (highest, Σ e^(score − highest), 0, 0), for attention_reduce.wgsl; splits without keys write nothing
 //   dispatch (splits, tokens · group / QUERIES rounded up, kv_heads), group = heads / kv_heads
 //
-// A workgroup takes QUERIES pairs (token, head) of one K/V head, so that keys and values are read once for all of them, and
-// its split of the positions in tiles of 32:
-//   scores   eight lanes to a key, 16 keys at a time; the lanes' sums meet in workgroup memory
-//   softmax  16 threads to a query, two keys each, with a running maximum
-//   values   a thread owns four of the head's values for all queries; where the head is short, threads share out the keys
+// HEADS: there is one token, and what heads.wgsl does is done here (attention_heads.wgsl).
 //
-// head ≤ 512, QUERIES ≤ 8, QUERIES · head/4 rounded up ≤ 512: workgroup memory stays below 16 KB.
+// A workgroup takes QUERIES (1, 2, 4 or 8) pairs (token, head) of one K/V head, so that keys and values are read once for all of
+// them, and its split of the positions (attention_split.wgsl), mostly one tile of 32. What waits for memory is a tile's reading,
+// so all of it is asked for before anything is used, and the next tile before this one's values are summed:
+//   scores   32 lanes to four keys, each with STEPS quads of the head for all queries; the sums are folded in the subgroup, so
+//            that each lane ends up with fewer queries
+//   softmax  eight threads to a query, four keys each, with a running maximum
+//   values   a thread owns four of the head's values for all queries, and one of SHARES (2 or 4) shares of the keys; those of
+//            a quad are neighbours and fold their sums likewise
+// Two barriers a tile. Where subgroups have less than 32 threads, or there are none, sums go through workgroup memory. The threads
+// of a subgroup are taken to be neighbours.
+//
+// head ≤ 512, head · SHARES ≤ 1024, STEPS = head/128 rounded up; workgroup memory: 16 bytes for each query's quad and 7 KB.
 
 #include "run.wgsl"
 
@@ -25,16 +35,16 @@ override splits:   u32;
 override q_offset: u32;
 
 override quads: u32 = (head + 3u) / 4u;
-const batch = ${QUERIES}u; // queries of a workgroup
-const threads = 128u;
-const tile = 32u;   // keys
-const lanes = 8u;   // to a key
-const keys_at_once = 16u;   // keys at a time
-const lane_stride = batch * keys_at_once + 4u; // + 4: the lanes' words fall into different banks
-const score_stride = tile + 1u;
+const threads = 256u;
+const lanes = 32u;              // to four keys
+const groups = threads / lanes; // of lanes
+const tile = 4u * groups;       // keys
+const steps = ${STEPS}u;
+const shares = ${SHARES}u;
 const lowest = -3.0e38;
 
 #include "kv.wgsl"
+#include "attention_split.wgsl"
 #include "attention_query.wgsl"
 #if FINAL
 #include "attention_out.wgsl"
@@ -42,139 +52,283 @@ const lowest = -3.0e38;
 @group(0) @binding(1) var<storage, read_write> out: array<vec4<f32>>;
 #endif
 @group(0) @binding(2) var<storage, read> run:    Run;
+#if STORE
+@group(0) @binding(3) var<storage, read_write> keys:   array<kv_unit>;
+@group(0) @binding(4) var<storage, read_write> values: array<kv_unit>;
+#else
 @group(0) @binding(3) var<storage, read> keys:   array<kv_unit>;
 @group(0) @binding(4) var<storage, read> values: array<kv_unit>;
+#endif
 
-var<workgroup> query:   array<vec4<f32>, 512>; // [query, quad]
-var<workgroup> partial: array<f32, max(4u * threads, lanes * lane_stride)>;
-var<workgroup> score:   array<f32, batch * score_stride>;
-var<workgroup> weight:  array<f32, tile * batch>; // [key, query]
-var<workgroup> shrink:  array<f32, batch>;        // by how much a query's sums fall when its maximum rises
+override query_quads: u32 = batch * quads;
+var<workgroup> query:   array<vec4<f32>, query_quads>;
+var<workgroup> staged:  array<vec4<f32>, threads>;
+var<workgroup> score:   array<vec4<f32>, batch * groups>; // [query, four keys]
+var<workgroup> weight:  array<vec4<f32>, batch * groups>; // e^(score − highest)
+var<workgroup> sum_of:  array<f32, batch * groups>;       // of the weights so far
+var<workgroup> shrink:  array<f32, batch>;                // by how much a query's sums fall when its maximum rises
 var<workgroup> highest: array<f32, batch>;
-var<workgroup> total:   array<f32, batch>;
+
+// ---- memory ----
+
+struct Four { a: kv_quad, b: kv_quad, c: kv_quad, d: kv_quad } // of four positions
+
+// The row `i` positions behind the one in slot `first`, but at most `last` behind it: no further than once around.
+fn row_behind(first: u32, i: u32, last: u32, kv_head: u32) -> vec2<u32> {
+    let slot = first + min(i, last);
+    return slot_row(min(slot, slot - slots), kv_head); // below `slots` the difference wraps to something large
+}
+
+fn four_keys(first: u32, i: u32, last: u32, kv_head: u32, quad: u32) -> Four {
+    return Four(key_words(row_behind(first, i, last, kv_head), quad), key_words(row_behind(first, i + 1u, last, kv_head), quad),
+                key_words(row_behind(first, i + 2u, last, kv_head), quad), key_words(row_behind(first, i + 3u, last, kv_head), quad));
+}
+
+fn four_values(first: u32, i: u32, last: u32, kv_head: u32, quad: u32) -> Four {
+    return Four(value_words(row_behind(first, i, last, kv_head), quad), value_words(row_behind(first, i + 1u, last, kv_head), quad),
+                value_words(row_behind(first, i + 2u, last, kv_head), quad), value_words(row_behind(first, i + 3u, last, kv_head), quad));
+}
+
+// What a thread needs of a tile: its group's four keys, quad lane + 32 i of the head in k_i; its quad of the values of its
+// share, which are four keys of every 4 · shares. Named, not an array: nothing may keep them from registers.
+struct Tile { k0: Four, k1: Four, k2: Four, k3: Four, v0: Four, v1: Four, v2: Four, v3: Four }
+
+fn fetch(at: u32, end: u32, kv_head: u32, thread: u32) -> Tile {
+    var t: Tile;
+    if (at >= end) { return t; }
+    let first = at % slots;
+    let last = end - at - 1u;
+    let key = 4u * (thread / lanes);
+    let lane = thread % lanes;
+    if (key <= last) {
+        t.k0 = four_keys(first, key, last, kv_head, min(lane, quads - 1u));
+        if (steps > 1u) { t.k1 = four_keys(first, key, last, kv_head, min(lane + 32u, quads - 1u)); }
+        if (steps > 2u) { t.k2 = four_keys(first, key, last, kv_head, min(lane + 64u, quads - 1u)); }
+        if (steps > 3u) { t.k3 = four_keys(first, key, last, kv_head, min(lane + 96u, quads - 1u)); }
+    }
+    let value = 4u * (thread % shares);
+    let quad = min(thread / shares, quads - 1u);
+    t.v0 = four_values(first, value, last, kv_head, quad);
+    if (4u * shares <= last) { t.v1 = four_values(first, value + 4u * shares, last, kv_head, quad); }
+    if (shares == 2u && 8u * shares <= last) { t.v2 = four_values(first, value + 8u * shares, last, kv_head, quad); }
+    if (shares == 2u && 12u * shares <= last) { t.v3 = four_values(first, value + 12u * shares, last, kv_head, quad); }
+    return t;
+}
+
+// ---- sums over threads ----
+
+// Over the 32 lanes, for each of them.
+fn lane_sums(value: vec4<f32>, thread: u32, subgroup: u32) -> vec4<f32> {
+    var total = value;
+    let width = min(lanes, subgroup);
+#if SUBGROUPS
+    for (var step = 1u; step < width; step *= 2u) { total += subgroupShuffleXor(total, step); }
+#endif
+    if (width < lanes) {
+        staged[thread] = total;
+        workgroupBarrier();
+        total = vec4<f32>();
+        for (var i = 0u; i < lanes; i += width) { total += staged[thread / lanes * lanes + (thread + i) % lanes]; }
+        workgroupBarrier();
+    }
+    return total;
+}
+
+#if SUBGROUPS
+// Of two sums, threads with this bit keep the second, the others the first; each gives what it does not keep.
+fn fold(a: vec4<f32>, b: vec4<f32>, thread: u32, bit: u32) -> vec4<f32> {
+    let second = (thread & bit) != 0u;
+    return select(a, b, second) + subgroupShuffleXor(select(b, a, second), bit);
+}
+#endif
+
+#if HEADS
+#include "attention_heads.wgsl"
+#endif
+
+// ---- scores ----
+
+alias Sums = array<vec4<f32>, batch>; // scores: a query's with four keys; values: a query's quad
+
+// sum + w.x a + w.y b + w.z c + w.w d, in this order, so that each step is one instruction.
+fn weighted(sum: vec4<f32>, w: vec4<f32>, a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> vec4<f32> {
+    return (((sum + w.x * a) + w.y * b) + w.z * c) + w.w * d;
+}
+
+fn add_scores(sums: ptr<function, Sums>, four: Four, quad: u32) {
+    if (quad >= quads) { return; }
+    let k = transpose(mat4x4<f32>(four_of(four.a), four_of(four.b), four_of(four.c), four_of(four.d)));
+    for (var q = 0u; q < batch; q++) {
+        let x = query[q * quads + quad];
+        (*sums)[q] = weighted((*sums)[q], x, k[0], k[1], k[2], k[3]);
+    }
+}
+
+// Keeps a query's scores with the four keys from `at` on: what it does not see is lowest.
+fn put_scores(q: u32, four: vec4<f32>, first_query: u32, at: u32, end: u32, group: u32) {
+    let position = run.start + (first_query + q) / (heads / kv_heads);
+    let j = at + vec4<u32>(0u, 1u, 2u, 3u);
+    let seen = (j < vec4<u32>(end)) & (j <= vec4<u32>(position)) & ((vec4<u32>(position) - j < vec4<u32>(window)) | vec4<bool>(window == 0u));
+    score[q * groups + group] = select(vec4<f32>(lowest), four, seen);
+}
+
+// ---- values ----
+
+fn add_values(sums: ptr<function, Sums>, four: Four, keys_at: u32) {
+    let a = four_of(four.a);
+    let b = four_of(four.b);
+    let c = four_of(four.c);
+    let d = four_of(four.d);
+    for (var q = 0u; q < batch; q++) {
+        (*sums)[q] = weighted((*sums)[q], weight[q * groups + keys_at], a, b, c, d);
+    }
+}
+
+// A quad of a query's result.
+fn put_values(q: u32, quad: u32, four: vec4<f32>, first_query: u32, split: u32, kv_head: u32) {
+    let group = heads / kv_heads;
+    let token = (first_query + q) / group;
+    if (quad >= quads || token >= run.tokens) { return; }
+    let row = token * heads + kv_head * group + (first_query + q) % group;
+    var sum = 0.0;
+#if FINAL
+    for (var i = 0u; i < groups; i++) { sum += sum_of[q * groups + i]; }
+    write_quad(row, quad, four / sum);
+#else
+    let to = (row * splits + split) * (quads + 1u);
+    out[to + quad] = four;
+    if (quad == 0u) {
+        for (var i = 0u; i < groups; i++) { sum += sum_of[q * groups + i]; }
+        out[to + quads] = vec4<f32>(highest[q], sum, 0.0, 0.0);
+    }
+#endif
+}
 
 @compute @workgroup_size(threads)
-fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
+#if SUBGROUPS
+        @builtin(subgroup_size) subgroup: u32,
+#endif
+        @builtin(local_invocation_index) thread: u32) {
+#if SUBGROUPS
+#else
+    let subgroup = 1u;
+#endif
     let split = workgroup.x;
     let kv_head = workgroup.z;
-    let group = heads / kv_heads;
     let first_query = workgroup.y * batch;
-    let first_token = first_query / group;
-    if (first_token >= run.tokens) { return; }
-    let last_token = min((first_query + batch - 1u) / group, run.tokens - 1u);
+    if (first_query / (heads / kv_heads) >= run.tokens) { return; }
+    let span = span_of(first_query);
+    if (split * span.share >= span.count) { return; }
+    let begin = span.first + split * span.share;
+    let end = min(begin + span.share, span.first + span.count);
+    let group = thread / lanes;
+    let lane = thread % lanes;
+    let share = thread % shares;
 
-    // this workgroup's positions: a share of what any of its queries sees
-    let first = first_visible(run.start + first_token);
-    let count = run.start + last_token + 1u - first;
-    let share = ((count + splits - 1u) / splits + tile - 1u) / tile * tile;
-    let begin = first + min(split * share, count);
-    let end = min(begin + share, first + count);
-
+    var now = fetch(begin, end, kv_head, thread);
+#if HEADS
+    make_queries(first_query, kv_head, thread, subgroup, run.start < end);
+#if STORE
+    if (run.start < min(end, begin + tile)) { now = fetch(begin, end, kv_head, thread); } // the newest key is there only now
+#endif
+#else
     for (var i = thread; i < batch * quads; i += threads) {
         let id = first_query + i / quads;
-        let token = id / group;
-        query[i] = vec4<f32>();
-        if (token < run.tokens) { query[i] = query_quad(token * heads + kv_head * group + id % group, i % quads); }
+        let token = min(id / (heads / kv_heads), run.tokens - 1u);
+        query[i] = query_quad(token * heads + kv_head * (heads / kv_heads) + id % (heads / kv_heads), i % quads);
     }
     workgroupBarrier();
-
-    // as the keeper of a score: query thread / 16, keys thread % 16 and 16 more
-    let my_query = thread / keys_at_once;
-    let my_key = thread % keys_at_once;
-    let my_token = (first_query + my_query) / group;
-    let my_position = run.start + my_token;
-    let mine = my_query < batch && my_token < run.tokens;
-    var my_highest = lowest;
-    var my_sum = 0.0;
-
-    // as the owner of a quad of the result
-    let key_groups = max(threads / quads, 1u);
-    let quad = thread % quads;
-    let key_group = thread / quads;
-    var sums: array<vec4<f32>, batch>;
-    for (var q = 0u; q < batch; q++) { sums[q] = vec4<f32>(); }
-
-    for (var at = begin; at < end; at += tile) {
-        for (var half = 0u; half < tile; half += keys_at_once) {
-            let position = at + half + thread / lanes;
-            let lane = thread % lanes;
-            var dots: array<f32, batch>;
-            for (var q = 0u; q < batch; q++) { dots[q] = 0.0; }
-            if (position < end) {
-                let row = kv_row(position, kv_head);
-                for (var i = lane; i < quads; i += lanes) {
-                    let key = key_quad(row, i);
-                    for (var q = 0u; q < batch; q++) { dots[q] += dot(key, query[q * quads + i]); }
-                }
-            }
-            for (var q = 0u; q < batch; q++) { partial[lane * lane_stride + q * keys_at_once + thread / lanes] = dots[q]; }
-            workgroupBarrier();
-            if (my_query < batch) {
-                var sum = 0.0;
-                for (var i = 0u; i < lanes; i++) { sum += partial[i * lane_stride + thread]; }
-                let j = at + half + my_key;
-                let seen = mine && j < end && visible(j, my_position);
-                score[my_query * score_stride + half + my_key] = select(lowest, sum, seen);
-            }
-            workgroupBarrier();
-        }
-
-        if (my_query < batch) {
-            var most = my_highest;
-            for (var i = 0u; i < tile; i++) { most = max(most, score[my_query * score_stride + i]); }
-            let fall = exp(my_highest - most);
-            my_sum *= fall;
-            for (var i = my_key; i < tile; i += keys_at_once) {
-                let s = score[my_query * score_stride + i];
-                let w = select(exp(s - most), 0.0, s == lowest);
-                weight[i * batch + my_query] = w;
-                my_sum += w;
-            }
-            my_highest = most;
-            if (my_key == 0u) { shrink[my_query] = fall; }
-        }
-        workgroupBarrier();
-
-        if (key_group < key_groups) {
-            for (var q = 0u; q < batch; q++) { sums[q] *= shrink[q]; }
-            let here = min(tile, end - at);
-            for (var j = key_group; j < here; j += key_groups) {
-                let value = value_quad(kv_row(at + j, kv_head), quad);
-                for (var q = 0u; q < batch; q++) { sums[q] += weight[j * batch + q] * value; }
-            }
-        }
-    }
-
-    // the sums of the weights, then those of the key groups
-    workgroupBarrier();
-    partial[thread] = my_sum;
-    workgroupBarrier();
-    if (my_query < batch && my_key == 0u) {
-        var sum = 0.0;
-        for (var i = 0u; i < keys_at_once; i++) { sum += partial[thread + i]; }
-        total[my_query] = sum;
-        highest[my_query] = my_highest;
-    }
-    for (var q = 0u; q < batch; q++) {
-        workgroupBarrier();
-        for (var c = 0u; c < 4u; c++) { partial[c * threads + thread] = sums[q][c]; }
-        workgroupBarrier();
-        let id = first_query + q;
-        let token = id / group;
-        if (key_group == 0u && token < run.tokens) {
-            var sum = vec4<f32>();
-            for (var g = 0u; g < key_groups; g++) {
-                let at = g * quads + quad;
-                sum += vec4<f32>(partial[at], partial[threads + at], partial[2u * threads + at], partial[3u * threads + at]);
-            }
-            let row = token * heads + kv_head * group + id % group;
-#if FINAL
-            write_quad(row, quad, sum / total[q]);
-#else
-            let to = (row * splits + split) * (quads + 1u);
-            out[to + quad] = sum;
-            if (quad == 0u) { out[to + quads] = vec4<f32>(highest[q], total[q], 0.0, 0.0); }
 #endif
+
+    var my_highest = lowest; // as one of a query's eight threads
+    var my_sum = 0.0;
+    var sums: Sums;          // of the values
+    for (var q = 0u; q < batch; q++) { sums[q] = vec4<f32>(); }
+    for (var at = begin; at < end; at += tile) {
+        var dots: Sums;
+        for (var q = 0u; q < batch; q++) { dots[q] = vec4<f32>(); }
+        if (at + 4u * group < end) {
+            add_scores(&dots, now.k0, lane);
+            if (steps > 1u) { add_scores(&dots, now.k1, lane + 32u); }
+            if (steps > 2u) { add_scores(&dots, now.k2, lane + 64u); }
+            if (steps > 3u) { add_scores(&dots, now.k3, lane + 96u); }
+        }
+        let four_at = at + 4u * group;
+#if SUBGROUPS
+        if (subgroup >= lanes) {
+            // 16, 8, 4 for eight queries; 8, 4 for four; 4 for two: in the end lane / 4 has its query, summed over the rest
+            for (var q = 0u; q < batch / 2u; q++) { dots[q] = fold(dots[q], dots[q + batch / 2u], thread, 2u * batch); }
+            for (var q = 0u; q < batch / 4u; q++) { dots[q] = fold(dots[q], dots[q + batch / 4u], thread, batch); }
+            for (var q = 0u; q < batch / 8u; q++) { dots[q] = fold(dots[q], dots[q + batch / 8u], thread, batch / 2u); }
+            var four = dots[0];
+            four += subgroupShuffleXor(four, 1u);
+            four += subgroupShuffleXor(four, 2u);
+            for (var step = 4u * batch; step < lanes; step *= 2u) { four += subgroupShuffleXor(four, step); }
+            if (lane % 4u == 0u && lane / 4u < batch) { put_scores(lane / 4u, four, first_query, four_at, end, group); }
+        } else
+#endif
+        {
+            for (var q = 0u; q < batch; q++) {
+                let four = lane_sums(dots[q], thread, subgroup);
+                if (lane == 0u) { put_scores(q, four, first_query, four_at, end, group); }
+            }
+        }
+        workgroupBarrier();
+
+        if (thread < batch * groups) {
+            let q = thread / groups;
+            var four = vec4<f32>(my_highest);
+            for (var i = 0u; i < groups; i++) { four = max(four, score[q * groups + i]); }
+            let most = max(max(four.x, four.y), max(four.z, four.w));
+            let fall = exp(my_highest - most);
+            let s = score[thread];
+            let w = select(exp(s - most), vec4<f32>(), s == vec4<f32>(lowest));
+            my_sum = my_sum * fall + w.x + w.y + w.z + w.w;
+            my_highest = most;
+            weight[thread] = w;
+            sum_of[thread] = my_sum;
+            if (thread % groups == 0u) {
+                shrink[q] = fall;
+                highest[q] = most;
+            }
+        }
+        workgroupBarrier();
+
+        let next = fetch(at + tile, end, kv_head, thread);
+        if (at > begin) {
+            for (var q = 0u; q < batch; q++) { sums[q] *= shrink[q]; }
+        }
+        add_values(&sums, now.v0, share);
+        if (at + 4u * shares < end) { add_values(&sums, now.v1, shares + share); }
+        if (shares == 2u && at + 8u * shares < end) { add_values(&sums, now.v2, 2u * shares + share); }
+        if (shares == 2u && at + 12u * shares < end) { add_values(&sums, now.v3, 3u * shares + share); }
+        now = next;
+    }
+
+    let quad = thread / shares;
+#if SUBGROUPS
+    for (var q = 0u; q < batch / 2u; q++) { sums[q] = fold(sums[q], sums[q + batch / 2u], thread, shares / 2u); }
+    if (batch < 2u) { sums[0] += subgroupShuffleXor(sums[0], shares / 2u); }
+    if (shares == 4u) {
+        for (var q = 0u; q < batch / 4u; q++) { sums[q] = fold(sums[q], sums[q + batch / 4u], thread, 1u); }
+        if (batch < 4u) { sums[0] += subgroupShuffleXor(sums[0], 1u); }
+    }
+    if (share * batch % shares == 0u) {
+        for (var q = 0u; q < max(batch / shares, 1u); q++) {
+            put_values(share * batch / shares + q, quad, sums[q], first_query, split, kv_head);
         }
     }
+#else
+    for (var q = 0u; q < batch; q++) {
+        staged[thread] = sums[q];
+        workgroupBarrier();
+        if (share == 0u) {
+            var sum = vec4<f32>();
+            for (var i = 0u; i < shares; i++) { sum += staged[thread + i]; }
+            put_values(q, quad, sum, first_query, split, kv_head);
+        }
+        workgroupBarrier();
+    }
+#endif
 }

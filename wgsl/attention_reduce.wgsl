@@ -1,43 +1,108 @@
+#if SUBGROUPS
+enable subgroups;
+#endif
 // Puts the splits of attention_decode.wgsl together:
 //
 //   out[row] = Σ_s e^(highest_s − highest) · partial_s / Σ_s e^(highest_s − highest) · sum_s, highest = the largest highest_s
 //
-//   partial  vec4<f32> [tokens · heads, splits, head/4 rounded up + 1], the last quad (highest_s, sum_s, 0, 0)
+//   partial  vec4<f32> [tokens · heads, splits, head/4 rounded up + 1], the last quad (highest_s, sum_s, 0, 0); splits ≤ 256
 //   out      f32 [tokens, heads, head]
-//   dispatch (heads, tokens, 1)
+//   dispatch (heads, tokens, quads / 32 rounded up)
+//
+// Only splits that had keys are read (attention_split.wgsl). A thread keeps the highest and the sum of one split, and adds up a
+// quad of every eighth.
 
 #include "run.wgsl"
 
-override head:   u32;
-override heads:  u32;
-override splits: u32;
+override head:     u32;
+override heads:    u32;
+override kv_heads: u32;
+override window:   u32;
+override splits:   u32;
 
 override quads: u32 = (head + 3u) / 4u;
-const threads = 64u;
+const threads = 256u;
+const lanes = 32u; // quads of a workgroup
+const parts = threads / lanes;
+const lowest = -3.0e38;
+
+#include "visible.wgsl"
+#include "attention_split.wgsl"
+#include "reduce.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> partial: array<vec4<f32>>;
 #include "attention_out.wgsl"
 @group(0) @binding(2) var<storage, read> run: Run;
 
-@compute @workgroup_size(threads)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    if (group.y >= run.tokens) { return; }
-    let row = group.y * heads + group.x;
-    let source = row * splits * (quads + 1u);
-    var highest = -3.0e38;
-    for (var s = 0u; s < splits; s++) { highest = max(highest, partial[source + s * (quads + 1u) + quads].x); }
+var<workgroup> most:   array<f32, threads>;
+var<workgroup> weight: array<f32, threads>; // of the splits
+var<workgroup> staged: array<vec4<f32>, threads>;
 
-    for (var quad = thread; quad < quads; quad += threads) {
-        var value = vec4<f32>();
-        var sum = 0.0;
-        for (var s = 0u; s < splits; s++) {
-            let at = source + s * (quads + 1u);
-            let part = partial[at + quads];
-            if (part.y == 0.0) { continue; } // it saw nothing
-            let weight = exp(part.x - highest);
-            value += weight * partial[at + quad];
-            sum += weight * part.y;
-        }
+// As workgroup_sum.
+fn workgroup_max(value: f32, thread: u32, subgroup: u32) -> f32 {
+#if SUBGROUPS
+    most[thread / subgroup] = subgroupMax(value);
+    workgroupBarrier();
+    var highest = lowest;
+    for (var i = 0u; i < threads / subgroup; i++) { highest = max(highest, most[i]); }
+    return highest;
+#else
+    most[thread] = value;
+    for (var half = threads / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (thread < half) { most[thread] = max(most[thread], most[thread + half]); }
+    }
+    workgroupBarrier();
+    return most[0];
+#endif
+}
+
+@compute @workgroup_size(threads)
+fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
+#if SUBGROUPS
+        @builtin(subgroup_size) subgroup: u32,
+#endif
+        @builtin(local_invocation_index) thread: u32) {
+#if SUBGROUPS
+#else
+    let subgroup = 1u;
+#endif
+    let token = workgroup.y;
+    if (token >= run.tokens) { return; }
+    let group = heads / kv_heads;
+    let span = span_of((token * group + workgroup.x % group) / batch * batch);
+    let used = (span.count + span.share - 1u) / span.share;
+    let row = token * heads + workgroup.x;
+    let stride = quads + 1u;
+    let source = row * splits * stride;
+    let quad = workgroup.z * lanes + thread % lanes;
+    let part = thread / lanes;
+    let quad_at = source + min(quad, quads - 1u);
+
+    // the first sums are on their way before the weights are known
+    var value = vec4<f32>();
+    var kept = vec4<f32>(lowest, 0.0, 0.0, 0.0);
+    if (part < used) { value = partial[quad_at + part * stride]; }
+    if (thread < used) { kept = partial[source + thread * stride + quads]; }
+    let highest = workgroup_max(kept.x, thread, subgroup);
+    let mine = exp(kept.x - highest);
+    weight[thread] = mine;
+    let sum = workgroup_sum(mine * kept.y, thread, subgroup); // with a barrier
+    value *= weight[part];
+    for (var s = part + parts; s < used; s += 4u * parts) {
+        let b = min(s + parts, used - 1u);
+        let c = min(s + 2u * parts, used - 1u);
+        let d = min(s + 3u * parts, used - 1u);
+        let four = array(partial[quad_at + s * stride], partial[quad_at + b * stride], partial[quad_at + c * stride], partial[quad_at + d * stride]);
+        value += weight[s] * four[0];
+        value += select(0.0, weight[b], b == s + parts) * four[1];
+        value += select(0.0, weight[c], c == s + 2u * parts) * four[2];
+        value += select(0.0, weight[d], d == s + 3u * parts) * four[3];
+    }
+    staged[thread] = value;
+    workgroupBarrier();
+    if (part == 0u && quad < quads) {
+        for (var i = 1u; i < parts; i++) { value += staged[i * lanes + thread]; }
         write_quad(row, quad, value / sum);
     }
 }

@@ -12,10 +12,10 @@ override kv_heads: u32;
 override slots:    u32;
 
 #include "kv_unit.wgsl"
+#include "visible.wgsl"
 
-// Where the row of a position and head begins: x for its values, y for its scales (q8_0).
-fn kv_row(position: u32, kv_head: u32) -> vec2<u32> {
-    let slot = position % slots;
+// Where a head's part of the row in a slot begins: x for its values, y for its scales (q8_0).
+fn slot_row(slot: u32, kv_head: u32) -> vec2<u32> {
 #if KV_TYPE == q8_0
     let values = kv_heads * head;
     let words = (values / 4u + values / 32u + 3u) / 4u * 4u;
@@ -27,28 +27,31 @@ fn kv_row(position: u32, kv_head: u32) -> vec2<u32> {
 #endif
 }
 
+fn kv_row(position: u32, kv_head: u32) -> vec2<u32> { return slot_row(position % slots, kv_head); }
+
+// Four values of a row: kv_quad as they are stored, which is what key_words and value_words read, so that many can be under way
+// at once; four_of makes them values.
 #if KV_TYPE == q8_0
-// The four signed bytes of a word.
-fn signed_bytes(word: u32) -> vec4<f32> {
-    return vec4<f32>(vec4<i32>(vec4<u32>(word << 24u, word << 16u, word << 8u, word)) >> vec4<u32>(24u));
+alias kv_quad = vec2<u32>; // four signed bytes, then the bits of their scale
+fn four_of(words: kv_quad) -> vec4<f32> {
+    let bytes = vec4<i32>(vec4<u32>(words.x << 24u, words.x << 16u, words.x << 8u, words.x)) >> vec4<u32>(24u);
+    return vec4<f32>(bytes) * bitcast<f32>(words.y);
 }
-fn key_quad(row: vec2<u32>, quad: u32) -> vec4<f32> {
-    return signed_bytes(keys[row.x + quad]) * bitcast<f32>(keys[row.y + quad / 8u]);
-}
-fn value_quad(row: vec2<u32>, quad: u32) -> vec4<f32> {
-    return signed_bytes(values[row.x + quad]) * bitcast<f32>(values[row.y + quad / 8u]);
-}
+fn key_words(row: vec2<u32>, quad: u32) -> kv_quad { return kv_quad(keys[row.x + quad], keys[row.y + quad / 8u]); }
+fn value_words(row: vec2<u32>, quad: u32) -> kv_quad { return kv_quad(values[row.x + quad], values[row.y + quad / 8u]); }
 #elif QUADS
+alias kv_quad = kv_unit;
 #if KV_TYPE == f16
-fn four_halves(words: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y)); }
-fn key_quad(row: vec2<u32>, quad: u32) -> vec4<f32> { return four_halves(keys[row.x + quad]); }
-fn value_quad(row: vec2<u32>, quad: u32) -> vec4<f32> { return four_halves(values[row.x + quad]); }
+fn four_of(words: kv_quad) -> vec4<f32> { return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y)); }
 #else
-fn key_quad(row: vec2<u32>, quad: u32) -> vec4<f32> { return keys[row.x + quad]; }
-fn value_quad(row: vec2<u32>, quad: u32) -> vec4<f32> { return values[row.x + quad]; }
+fn four_of(words: kv_quad) -> vec4<f32> { return words; }
 #endif
+fn key_words(row: vec2<u32>, quad: u32) -> kv_quad { return keys[row.x + quad]; }
+fn value_words(row: vec2<u32>, quad: u32) -> kv_quad { return values[row.x + quad]; }
 #else
 // One by one; beyond the head's end there are zeros.
+alias kv_quad = vec4<f32>;
+fn four_of(words: kv_quad) -> vec4<f32> { return words; }
 #if KV_TYPE == f16
 fn half_of(word: u32, at: u32) -> f32 { return unpack2x16float(word >> (at % 2u * 16u)).x; }
 fn key_at(at: u32) -> f32 { return half_of(keys[at / 2u], at); }
@@ -57,20 +60,17 @@ fn value_at(at: u32) -> f32 { return half_of(values[at / 2u], at); }
 fn key_at(at: u32) -> f32 { return keys[at]; }
 fn value_at(at: u32) -> f32 { return values[at]; }
 #endif
-fn key_quad(row: vec2<u32>, quad: u32) -> vec4<f32> {
+fn key_words(row: vec2<u32>, quad: u32) -> kv_quad {
     var four = vec4<f32>();
     for (var i = 0u; i < 4u && 4u * quad + i < head; i++) { four[i] = key_at(row.x + 4u * quad + i); }
     return four;
 }
-fn value_quad(row: vec2<u32>, quad: u32) -> vec4<f32> {
+fn value_words(row: vec2<u32>, quad: u32) -> kv_quad {
     var four = vec4<f32>();
     for (var i = 0u; i < 4u && 4u * quad + i < head; i++) { four[i] = value_at(row.x + 4u * quad + i); }
     return four;
 }
 #endif
 
-// Whether a query at `position` sees the key of position j.
-fn visible(j: u32, position: u32) -> bool { return j <= position && (window == 0u || position - j < window); }
-
-// The first position that it sees.
-fn first_visible(position: u32) -> u32 { return select(0u, position + 1u - window, window > 0u && position >= window); }
+fn key_quad(row: vec2<u32>, quad: u32) -> vec4<f32> { return four_of(key_words(row, quad)); }
+fn value_quad(row: vec2<u32>, quad: u32) -> vec4<f32> { return four_of(value_words(row, quad)); }

@@ -6,10 +6,10 @@
 //   run      binding 3, or with EXPERTS groups;  dispatch: tile.wgsl
 //
 // Step by step one chunk of 32 weights of each row, and the same of each column, go to workgroup memory, as quads of 4 along
-// k. Quad q of row r stands at q xor (r mod 8), so that threads on neighbouring rows read different banks.
+// k. COLUMNS is 4, CHUNKS 1.
 
 #include "weights.wgsl"
-#include "tile.wgsl"
+#include "tile_product.wgsl"
 
 #if VEC4
 @group(0) @binding(1) var<storage, read_write> x: array<vec4<f32>>;
@@ -19,71 +19,54 @@
 
 #include "columns.wgsl"
 
-var<workgroup> w_tile: array<vec4<f32>, tile_rows * 8u>;
-var<workgroup> x_tile: array<vec4<f32>, tile_columns * 8u>;
+const quads   = 8u; // of a chunk
+const w_items = 4u * tile_rows;    // quads p and p + 4
+const x_items = 8u * tile_columns; // quads
+const w_slots = (w_items + threads - 1u) / threads;
+const x_slots = (x_items + threads - 1u) / threads;
 
-fn quad_at(row: u32, quad: u32) -> u32 { return 8u * row + (quad ^ (row & 7u)); }
+var<workgroup> w_tile: array<vec4<f32>, tile_rows * quads>;
+var<workgroup> x_tile: array<vec4<f32>, tile_columns * quads>;
 
-fn load_tiles(place: Place, chunk: u32, thread: u32) {
-    let chunks = (k + 31u) / 32u;
-    for (var i = thread; i < 4u * tile_rows; i += threads) {
-        let row = i / 4u;
-        let two = pair_weights((place.w + min(place.row + row, rows - 1u)) * chunks + chunk, i % 4u);
-        w_tile[quad_at(row, i % 4u)]      = two.low;
-        w_tile[quad_at(row, i % 4u + 4u)] = two.high;
+struct Fetched { w: array<Pair, w_slots>, x: array<vec4<f32>, x_slots> }
+
+fn fetch(place: Place, first: u32, thread: u32) -> Fetched {
+    let chunk = min(first, chunks_of_row() - 1u);
+    var next: Fetched;
+    for (var i = 0u; i < w_slots; i++) {
+        let item = min(thread + i * threads, w_items - 1u);
+        next.w[i] = pair_weights(w_row(place, item / 4u) * chunks_of_row() + chunk, item % 4u);
     }
-    for (var i = thread; i < 8u * tile_columns; i += threads) {
-        x_tile[quad_at(i / 8u, i % 8u)] = load_quad(x_column(place, i / 8u), 8u * chunk + i % 8u);
+    for (var i = 0u; i < x_slots; i++) {
+        let item = min(thread + i * threads, x_items - 1u);
+        next.x[i] = load_quad(x_column(place, item / quads), quads * chunk + item % quads);
+    }
+    return next;
+}
+
+fn keep(next: Fetched, first: u32, thread: u32) {
+    for (var i = 0u; i < w_slots; i++) {
+        let item = thread + i * threads;
+        if (item >= w_items) { break; }
+        w_tile[quad_at(item / 4u, item % 4u)]      = next.w[i].low;
+        w_tile[quad_at(item / 4u, item % 4u + 4u)] = next.w[i].high;
+    }
+    for (var i = 0u; i < x_slots; i++) {
+        let item = thread + i * threads;
+        if (item < x_items) { x_tile[quad_at(item / quads, item % quads)] = next.x[i]; }
     }
 }
 
-fn dots(w: vec4<f32>, x0: vec4<f32>, x1: vec4<f32>, x2: vec4<f32>, x3: vec4<f32>) -> vec4<f32> {
-    return vec4<f32>(dot(w, x0), dot(w, x1), dot(w, x2), dot(w, x3));
+const parts = quads;
+
+struct Columns { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
+
+fn columns_at(c: u32, quad: u32) -> Columns {
+    return Columns(x_tile[quad_at(c, quad)], x_tile[quad_at(c + column_threads, quad)],
+                   x_tile[quad_at(c + 2u * column_threads, quad)], x_tile[quad_at(c + 3u * column_threads, quad)]);
 }
 
-@compute @workgroup_size(threads)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    let place = find_place(group, thread);
-#if EXPERTS
-    if (workgroupUniformLoad(&list).y <= place.column) { return; }
-#else
-    if (place.columns == 0u) { return; }
-#endif
-    let r = thread % row_threads;
-    let c = thread / row_threads;
-    var sums0 = vec4<f32>(0.0);
-    var sums1 = vec4<f32>(0.0);
-    var sums2 = vec4<f32>(0.0);
-    var sums3 = vec4<f32>(0.0);
-
-    for (var chunk = 0u; chunk < (k + 31u) / 32u; chunk++) {
-        workgroupBarrier();
-        load_tiles(place, chunk, thread);
-        workgroupBarrier();
-        for (var quad = 0u; quad < 8u; quad++) {
-            let x0 = x_tile[quad_at(c, quad)];
-            let x1 = x_tile[quad_at(c + column_threads, quad)];
-            let x2 = x_tile[quad_at(c + 2u * column_threads, quad)];
-            let x3 = x_tile[quad_at(c + 3u * column_threads, quad)];
-            sums0 += dots(w_tile[quad_at(r, quad)], x0, x1, x2, x3);
-#if TILE == 1
-#else
-            sums1 += dots(w_tile[quad_at(r + row_threads, quad)], x0, x1, x2, x3);
-#if TILE == 4
-            sums2 += dots(w_tile[quad_at(r + 2u * row_threads, quad)], x0, x1, x2, x3);
-            sums3 += dots(w_tile[quad_at(r + 3u * row_threads, quad)], x0, x1, x2, x3);
-#endif
-#endif
-        }
-    }
-
-    store(place, r, c, sums0);
-#if TILE == 1
-#else
-    store(place, r + row_threads, c, sums1);
-#if TILE == 4
-    store(place, r + 2u * row_threads, c, sums2);
-    store(place, r + 3u * row_threads, c, sums3);
-#endif
-#endif
+fn row_dots(row: u32, quad: u32, v: Columns) -> Sums {
+    let w = w_tile[quad_at(row, quad)];
+    return vec4<f32>(dot(w, v.a), dot(w, v.b), dot(w, v.c), dot(w, v.d));
 }

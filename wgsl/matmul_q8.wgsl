@@ -8,75 +8,94 @@
 //   y        f32, column c at y_offset + c · y_token_stride; the tile's first row is first_row; binding 2
 //   run      binding 3, or with EXPERTS groups;  dispatch: tile.wgsl
 //
-// A step takes two chunks of 32. In workgroup memory a row has four quads (16 values each); quad q of row r stands at
-// q xor (r/2 mod 4), so that threads on neighbouring rows read different banks.
+// In workgroup memory a quad is 16 values. SPAN 16: a scale holds for half a chunk, SPAN 32: for a whole one.
 
 #include "weights.wgsl"
-#include "tile.wgsl"
+#include "tile_product.wgsl"
 
 override x_scales: u32;
 @group(0) @binding(1) var<storage, read_write> x: array<vec4<u32>>;
 
 #if SPAN == 16
 alias Scales = vec4<f32>; // of the halves; weights: two scales, two offsets; activations: d, two sums, 0
-#else
-alias Scales = vec2<f32>; // weights: scale, offset; activations: d, sum
-#endif
-
-var<workgroup> w_tile:       array<vec4<u32>, tile_rows * 4u>;
-var<workgroup> x_tile:       array<vec4<u32>, tile_columns * 4u>;
-var<workgroup> w_scale_tile: array<Scales, tile_rows * 2u>;
-var<workgroup> x_scale_tile: array<Scales, tile_columns * 2u>;
-
-fn quad_at(row: u32, quad: u32) -> u32 { return 4u * row + (quad ^ ((row >> 1u) & 3u)); }
-
-#if SPAN == 16
 fn weight_scales(s: vec4<f32>) -> Scales { return s; }
 fn column_scales(s: vec4<f32>) -> Scales { return s; }
 #else
+alias Scales = vec2<f32>; // weights: scale, offset; activations: d, sum
 fn weight_scales(s: vec4<f32>) -> Scales { return s.xz; }
 fn column_scales(s: vec4<f32>) -> Scales { return vec2<f32>(s.x, s.y + s.z); }
 #endif
 
-// Chunks past the end of a row count as zeros.
-fn load_tiles(place: Place, first: u32, thread: u32) {
-    let chunks = k / 32u;
-    for (var i = thread; i < 2u * tile_rows; i += threads) {
-        let row  = i / 2u;
-        let part = i % 2u;
-        var q = Packed(vec4<u32>(0u), vec4<u32>(0u));
-        var s = vec4<f32>(0.0);
-        if (first + part < chunks) {
-            let at = (place.w + min(place.row + row, rows - 1u)) * chunks + first + part;
-            q = chunk_packed(at);
-            s = chunk_affine(at);
-        }
+const quads   = 2u * step_chunks;
+const w_items = tile_rows * step_chunks;    // chunks
+const x_items = tile_columns * quads;       // quads
+const s_items = tile_columns * step_chunks; // scales of a chunk
+const w_slots = (w_items + threads - 1u) / threads;
+const x_slots = (x_items + threads - 1u) / threads;
+const s_slots = (s_items + threads - 1u) / threads;
+
+var<workgroup> w_tile:       array<vec4<u32>, tile_rows * quads>;
+var<workgroup> x_tile:       array<vec4<u32>, tile_columns * quads>;
+var<workgroup> w_scale_tile: array<Scales, w_items>; // [chunk, row]
+var<workgroup> x_scale_tile: array<Scales, s_items>; // [chunk, column]
+
+struct Fetched {
+    chunk:    array<u32, w_slots>, // of the weights' tile
+    w:        array<RawQuants, w_slots>,
+    w_scales: array<vec4<u32>, w_slots>,
+    x:        array<vec4<u32>, x_slots>,
+    x_scales: array<vec4<u32>, s_slots>,
+}
+
+fn fetch(place: Place, first: u32, thread: u32) -> Fetched {
+    let chunks = chunks_of_row();
+    var next: Fetched;
+    for (var i = 0u; i < w_slots; i++) {
+        let item = min(thread + i * threads, w_items - 1u);
+        let at   = w_row(place, item / step_chunks) * chunks + min(first + item % step_chunks, chunks - 1u);
+        next.chunk[i]    = at;
+        next.w[i]        = raw_quants(at);
+        next.w_scales[i] = raw_scales(at);
+    }
+    for (var i = 0u; i < x_slots; i++) {
+        let item = min(thread + i * threads, x_items - 1u);
+        next.x[i] = x[2u * chunks * x_column(place, item / quads) + min(2u * first + item % quads, 2u * chunks - 1u)];
+    }
+    for (var i = 0u; i < s_slots; i++) {
+        let item = min(thread + i * threads, s_items - 1u);
+        next.x_scales[i] = x[x_scales + chunks * x_column(place, item / step_chunks) + min(first + item % step_chunks, chunks - 1u)];
+    }
+    return next;
+}
+
+fn keep(next: Fetched, first: u32, thread: u32) {
+    let chunks = chunks_of_row();
+    for (var i = 0u; i < w_slots; i++) {
+        let item = thread + i * threads;
+        if (w_items % threads != 0u && item >= w_items) { break; }
+        let row  = item / step_chunks;
+        let part = item % step_chunks;
+        let q    = unpack_quants(next.w[i]);
+        let s    = unpack_scales(next.w_scales[i], next.chunk[i]);
         w_tile[quad_at(row, 2u * part)]      = q.low;
         w_tile[quad_at(row, 2u * part + 1u)] = q.high;
-        w_scale_tile[i] = weight_scales(s);
+        w_scale_tile[part * tile_rows + row] = weight_scales(with_bias(s));
     }
-    // From the other end: the first threads have more to do above.
-    for (var i = threads - 1u - thread; i < 2u * tile_columns; i += threads) {
-        let column = i / 2u;
-        let part   = i % 2u;
-        var low  = vec4<u32>(0u);
-        var high = vec4<u32>(0u);
-        var s    = vec4<f32>(0.0);
-        if (first + part < chunks) {
-            let at = x_column(place, column) * chunks + first + part;
-            low  = x[2u * at];
-            high = x[2u * at + 1u];
-            s    = bitcast<vec4<f32>>(x[x_scales + at]);
-        }
-        x_tile[quad_at(column, 2u * part)]      = low;
-        x_tile[quad_at(column, 2u * part + 1u)] = high;
-        x_scale_tile[i] = column_scales(s);
+    for (var i = 0u; i < x_slots; i++) {
+        let item = thread + i * threads;
+        if (x_items % threads != 0u && item >= x_items) { break; }
+        x_tile[quad_at(item / quads, item % quads)] = next.x[i];
+    }
+    for (var i = 0u; i < s_slots; i++) {
+        let item = thread + i * threads;
+        if (s_items % threads != 0u && item >= s_items) { break; }
+        let part = item % step_chunks;
+        let s    = select(vec4<f32>(0.0), bitcast<vec4<f32>>(next.x_scales[i]), first + part < chunks);
+        x_scale_tile[part * tile_columns + item / step_chunks] = column_scales(s);
     }
 }
 
-fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
-    return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
-}
+const parts = step_chunks;
 
 struct Activations { a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32> } // 16 values of each of 4 columns
 
@@ -85,94 +104,73 @@ fn activations(c: u32, quad: u32) -> Activations {
                        x_tile[quad_at(c + 2u * column_threads, quad)], x_tile[quad_at(c + 3u * column_threads, quad)]);
 }
 
-fn dots(row: u32, quad: u32, v: Activations) -> vec4<i32> {
-    let w = w_tile[quad_at(row, quad)];
-    return vec4<i32>(dot16(w, v.a), dot16(w, v.b), dot16(w, v.c), dot16(w, v.d));
-}
-
-// Scales of 4 columns: d, and the sums.
-struct ColumnScales {
-    d:   vec4<f32>,
-    low: vec4<f32>,
+// A chunk of 4 columns: its halves, d, and the sums.
+struct Four {
+    low:  Activations,
+    high: Activations,
+    d:    vec4<f32>,
+    sum:  vec4<f32>,
 #if SPAN == 16
-    high: vec4<f32>,
+    sum_high: vec4<f32>,
 #endif
 }
 
-fn column_scales_of(c: u32, part: u32) -> ColumnScales {
-    let a = x_scale_tile[2u * c + part];
-    let b = x_scale_tile[2u * (c + column_threads) + part];
-    let e = x_scale_tile[2u * (c + 2u * column_threads) + part];
-    let f = x_scale_tile[2u * (c + 3u * column_threads) + part];
+fn four_at(c: u32, part: u32) -> Four {
+    let a = x_scale_tile[part * tile_columns + c];
+    let b = x_scale_tile[part * tile_columns + c + column_threads];
+    let e = x_scale_tile[part * tile_columns + c + 2u * column_threads];
+    let f = x_scale_tile[part * tile_columns + c + 3u * column_threads];
+    return Four(activations(c, 2u * part), activations(c, 2u * part + 1u),
 #if SPAN == 16
-    return ColumnScales(vec4<f32>(a.x, b.x, e.x, f.x), vec4<f32>(a.y, b.y, e.y, f.y), vec4<f32>(a.z, b.z, e.z, f.z));
+                vec4<f32>(a.x, b.x, e.x, f.x), vec4<f32>(a.y, b.y, e.y, f.y), vec4<f32>(a.z, b.z, e.z, f.z));
 #else
-    return ColumnScales(vec4<f32>(a.x, b.x, e.x, f.x), vec4<f32>(a.y, b.y, e.y, f.y));
+                vec4<f32>(a.x, b.x, e.x, f.x), vec4<f32>(a.y, b.y, e.y, f.y));
 #endif
 }
 
-// 32 weights of one row times 4 columns.
-fn chunk_dots(row: u32, part: u32, low: Activations, high: Activations, scales: ColumnScales) -> vec4<f32> {
-    let s = w_scale_tile[2u * row + part];
-    let a = dots(row, 2u * part, low);
-    let b = dots(row, 2u * part + 1u, high);
+// One sum after the other, as a dot product with an accumulator has it.
+fn dot16(a: vec4<u32>, b: vec4<u32>, sum: i32) -> i32 {
+    return dot4I8Packed(a.w, b.w) + (dot4I8Packed(a.z, b.z) + (dot4I8Packed(a.y, b.y) + (dot4I8Packed(a.x, b.x) + sum)));
+}
+
+fn dots(w: vec4<u32>, v: Activations, sums: vec4<i32>) -> vec4<i32> {
+    return vec4<i32>(dot16(w, v.a, sums.x), dot16(w, v.b, sums.y), dot16(w, v.c, sums.z), dot16(w, v.d, sums.w));
+}
+
+fn four_dots(low: vec4<u32>, high: vec4<u32>, s: Scales, v: Four) -> vec4<f32> {
 #if SPAN == 16
-    var sum = (s.x * vec4<f32>(a) + s.y * vec4<f32>(b)) * scales.d;
-#else
-    var sum = (s.x * scales.d) * vec4<f32>(a + b);
-#endif
+    let a = vec4<f32>(dots(low, v.low, vec4<i32>(0)));
+    let b = vec4<f32>(dots(high, v.high, vec4<i32>(0)));
+    var sum = (s.x * a + s.y * b) * v.d;
 #if AFFINE
-#if SPAN == 16
-    sum += s.z * scales.low + s.w * scales.high;
+    sum += s.z * v.sum + s.w * v.sum_high;
+#endif
 #else
-    sum += s.y * scales.low;
+    var sum = (s.x * v.d) * vec4<f32>(dots(high, v.high, dots(low, v.low, vec4<i32>(0))));
+#if AFFINE
+    sum += s.y * v.sum;
 #endif
 #endif
     return sum;
 }
 
-@compute @workgroup_size(threads)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    let place = find_place(group, thread);
-#if EXPERTS
-    if (workgroupUniformLoad(&list).y <= place.column) { return; }
-#else
-    if (place.columns == 0u) { return; }
-#endif
-    let r = thread % row_threads;
-    let c = thread / row_threads;
-    var sums0 = vec4<f32>(0.0);
-    var sums1 = vec4<f32>(0.0);
-    var sums2 = vec4<f32>(0.0);
-    var sums3 = vec4<f32>(0.0);
+#if COLUMNS == 8
+struct Columns { a: Four, b: Four }
 
-    for (var first = 0u; first < k / 32u; first += 2u) {
-        workgroupBarrier();
-        load_tiles(place, first, thread);
-        workgroupBarrier();
-        for (var part = 0u; part < 2u; part++) {
-            let low    = activations(c, 2u * part);
-            let high   = activations(c, 2u * part + 1u);
-            let scales = column_scales_of(c, part);
-            sums0 += chunk_dots(r, part, low, high, scales);
-#if TILE == 1
-#else
-            sums1 += chunk_dots(r + row_threads, part, low, high, scales);
-#if TILE == 4
-            sums2 += chunk_dots(r + 2u * row_threads, part, low, high, scales);
-            sums3 += chunk_dots(r + 3u * row_threads, part, low, high, scales);
-#endif
-#endif
-        }
-    }
+fn columns_at(c: u32, part: u32) -> Columns { return Columns(four_at(c, part), four_at(c + 4u * column_threads, part)); }
 
-    store(place, r, c, sums0);
-#if TILE == 1
-#else
-    store(place, r + row_threads, c, sums1);
-#if TILE == 4
-    store(place, r + 2u * row_threads, c, sums2);
-    store(place, r + 3u * row_threads, c, sums3);
-#endif
-#endif
+fn row_dots(row: u32, part: u32, v: Columns) -> Sums {
+    let low  = w_tile[quad_at(row, 2u * part)];
+    let high = w_tile[quad_at(row, 2u * part + 1u)];
+    let s    = w_scale_tile[part * tile_rows + row];
+    return Sums(four_dots(low, high, s, v.a), four_dots(low, high, s, v.b));
 }
+#else
+alias Columns = Four;
+
+fn columns_at(c: u32, part: u32) -> Columns { return four_at(c, part); }
+
+fn row_dots(row: u32, part: u32, v: Columns) -> Sums {
+    return four_dots(w_tile[quad_at(row, 2u * part)], w_tile[quad_at(row, 2u * part + 1u)], w_scale_tile[part * tile_rows + row], v);
+}
+#endif

@@ -16,7 +16,6 @@ enable subgroups;
 
 override n:             u32;
 override eps:           f32;
-override factor:        f32 = 1.0;
 override weight_factor: f32 = 1.0;
 const threads = 256u;
 
@@ -27,9 +26,10 @@ const threads = 256u;
 @group(0) @binding(2) var<storage, read>       b_weight: array<unit>;
 @group(0) @binding(3) var<storage, read_write> sum:      array<unit>;
 @group(0) @binding(4) var<storage, read>       run:      Run;
+@group(0) @binding(5) var<storage, read>       numbers:  array<f32>; // factor
 #if NORMED
-@group(0) @binding(5) var<storage, read_write> out:      array<unit>;
-@group(0) @binding(6) var<storage, read>       weight:   array<unit>;
+@group(0) @binding(6) var<storage, read_write> out:      array<unit>;
+@group(0) @binding(7) var<storage, read>       weight:   array<unit>;
 #endif
 
 @compute @workgroup_size(threads)
@@ -50,7 +50,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
 
     squares = 0.0;
     for (var i = thread; i < n; i += threads) {
-        let s = (a[row + i] + b[row + i] * (scale * b_weight[i])) * factor;
+        let s = (a[row + i] + b[row + i] * (scale * b_weight[i])) * numbers[0];
         sum[row + i] = s;
         squares += square(s);
     }

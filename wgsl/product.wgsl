@@ -5,22 +5,24 @@ enable subgroups;
 //
 //   s = (x + b · b_weight / rms(b)) · factor with RESIDUAL, otherwise x; written to `sum` with SUM
 //   c = s · weight · weight_factor / rms(s) with NORMED, otherwise s            rms(u) = √(mean(u²) + eps)
-//   v[row] = Σ_i W[row, i] · c[i], f32 activations and sums
+//   v[row] = Σ_i W[row, i] · c[i]
 //   y[row] = GATE none: v[row], or cap · tanh(v[row] / cap) with CAP
 //                 pair: gelu(v[row]) · v[rows + row], where W has twice `rows`     value: gelu(v[row]) · other[row]
 //
 //   weights  one tile of W, rows of k (weights.wgsl)     x  f32, from x_offset on     y  from y_offset on, and first_row
 //   b, b_weight, weight, sum  f32 [k]     other  f32 from other_offset on
+//   Q8_OUT: y goes on in 8 bits (result_q8.wgsl)     COLUMN given: x comes so (column_given.wgsl)
 //   dispatch (row blocks in x, going on in z, and each workgroup goes on in steps of the dispatch; 1 or pairs in y)
 //
 // EXPERTS: W is [experts, rows, k], of which this tile holds `experts` from first_expert on; one column for each pair
 // (token, slot) of used · tokens: expert routes[token, slot], x at token and slot, y likewise. Pairs of other tiles and of
 // tokens that are not there are left alone.
 //
-// A workgroup makes the column itself, `segment` chunks of 32 at a time, in workgroup memory: quad i of chunk c lies at
-// i xor (c mod 8), so that threads with neighbouring chunks do not meet in one bank. What divides by rms(s) waits until the rows
-// are summed. `lanes` threads (a power of two) share ROWS rows and go over their chunks side by side. A chunk is scaled after it is
-// summed: Σ (scale·q + offset)·c = scale · Σ q·c + offset · Σ c. The threads of a subgroup are taken to be neighbours.
+// A workgroup makes the column itself, `segment` chunks of 32 at a time (all at once, if there is a norm), in workgroup memory: as it
+// is (COLUMN f32, column_f32.wgsl) or in 8 bits (COLUMN q8, column_q8.wgsl). What divides by rms(s) waits until the rows are summed. `lanes` threads (a
+// power of two) share ROWS rows and go over their chunks side by side. Time is mostly waiting for memory, so everything is asked
+// for as early as possible: the first weights before the column is made, the next ones before those at hand are used. The threads
+// of a subgroup are taken to be neighbours.
 
 #include "weights.wgsl"
 #include "unit.wgsl"
@@ -30,28 +32,34 @@ override k:             u32;
 override rows:          u32; // of y
 override first_row:     u32 = 0u;
 override lanes:         u32;
-override segment:       u32; // chunks
+override segment:       u32; // chunks; where there are several, a multiple of lanes
 override x_offset:       u32 = 0u;
 override x_token_stride: u32 = 0u;
 override y_offset:       u32 = 0u;
 override y_token_stride: u32 = 0u;
 override other_offset:  u32 = 0u;
 override eps:           f32 = 0.0;
-override factor:        f32 = 1.0;
 override weight_factor: f32 = 1.0;
 override cap:           f32 = 1.0;
 const threads = ${THREADS}u;
+const quads_each = ${QUADS_EACH}u; // of a segment, that a thread makes
 
 @group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
-#if VEC4
+#if COLUMN == given
+#elif VEC4
 @group(0) @binding(1) var<storage, read_write> x: array<vec4<f32>>;
 #else
 @group(0) @binding(1) var<storage, read_write> x: array<f32>;
 #endif
+#if Q8_OUT
+#include "result_q8.wgsl"
+#else
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
+#endif
 #if RESIDUAL
 @group(0) @binding(${B_AT}) var<storage, read_write> b: array<vec4<f32>>;
 @group(0) @binding(${B_WEIGHT_AT}) var<storage, read> b_weight: array<vec4<f32>>;
+@group(0) @binding(${NUMBERS_AT}) var<storage, read> numbers: array<f32>; // factor
 #endif
 #if NORMED
 @group(0) @binding(${WEIGHT_AT}) var<storage, read> weight: array<vec4<f32>>;
@@ -75,39 +83,46 @@ override routes_token_stride: u32 = 0u;
 @group(0) @binding(${ROUTES_AT}) var<storage, read_write> routes: array<i32>;
 #endif
 
+#if COLUMN == given
+#else
 #include "columns.wgsl"
 #include "reduce.wgsl"
+#endif
 
-override staged_quads: u32 = 8u * segment;
-var<workgroup> staged:  array<vec4<f32>, staged_quads>;
 var<workgroup> partial: array<vec4<f32>, threads>;
 
-fn staged_at(quad: u32) -> u32 { return (quad & 0xfffffff8u) | ((quad ^ (quad >> 3u)) & 7u); }
-
-fn staged_chunk(chunk: u32) -> Quads {
-    let at   = 8u * chunk;
-    let turn = chunk & 7u;
-    return Quads(staged[at + turn], staged[at + (turn ^ 1u)], staged[at + (turn ^ 2u)], staged[at + (turn ^ 3u)],
-                 staged[at + (turn ^ 4u)], staged[at + (turn ^ 5u)], staged[at + (turn ^ 6u)], staged[at + (turn ^ 7u)]);
+#if NORMED
+// Σ s², put down before a barrier that is there anyway, and added up behind it.
+var<workgroup> square_sums: array<f32, threads>;
+#if SUBGROUPS
+fn note_squares(squares: f32, thread: u32, subgroup: u32) { square_sums[thread / subgroup] = subgroupAdd(squares); }
+fn squares_of_column(thread: u32, subgroup: u32) -> f32 {
+    var total = 0.0;
+    for (var i = 0u; i < (threads + subgroup - 1u) / subgroup; i++) { total += square_sums[i]; }
+    return total;
 }
-
-// Σ q·c of the two halves of a chunk.
-fn dot_halves(w: Quads, v: Quads) -> vec2<f32> {
-    return vec2<f32>(dot(w.a, v.a) + dot(w.b, v.b) + dot(w.c, v.c) + dot(w.d, v.d),
-                     dot(w.e, v.e) + dot(w.f, v.f) + dot(w.g, v.g) + dot(w.h, v.h));
-}
-
-// A chunk of a row times the column's chunk v, whose halves add up to v_sums.
-fn row_dot(chunk: u32, v: Quads, v_sums: vec2<f32>) -> f32 {
-    let both = dot_halves(chunk_quads(chunk), v);
-#if QUANTISED == 0
-    return both.x + both.y;
-#elif AFFINE
-    return dot(chunk_affine(chunk), vec4<f32>(both, v_sums));
 #else
-    return dot(chunk_affine(chunk).xy, both);
+fn note_squares(squares: f32, thread: u32, subgroup: u32) { square_sums[thread] = squares; }
+fn squares_of_column(thread: u32, subgroup: u32) -> f32 { return workgroup_sum(square_sums[thread], thread, subgroup); }
 #endif
-}
+#endif
+
+// A chunk of a row as it lies in memory.
+#if QUANTISED
+struct Raw { quants: RawQuants, scales: vec4<u32> }
+fn load_raw(chunk: u32) -> Raw { return Raw(raw_quants(chunk), raw_scales(chunk)); }
+#else
+struct Raw { chunk: u32 }
+fn load_raw(chunk: u32) -> Raw { return Raw(chunk); }
+#endif
+
+#if COLUMN == given
+#include "column_given.wgsl"
+#elif COLUMN == q8
+#include "column_q8.wgsl"
+#else
+#include "column_f32.wgsl"
+#endif
 
 // Sums over the lanes; lane 0 gets the result.
 fn reduce(sums: vec4<f32>, thread: u32, subgroup: u32) -> vec4<f32> {
@@ -127,6 +142,56 @@ fn reduce(sums: vec4<f32>, thread: u32, subgroup: u32) -> vec4<f32> {
     }
     return total;
 }
+
+#if COLUMN == given
+#else
+// Each thread makes its quads of chunks begin to end; `keep`: this workgroup writes the sum.
+fn make_column(x_at: u32, begin: u32, end: u32, keep: bool, thread: u32, subgroup: u32) {
+    let quads = 8u * (end - begin);
+    var s: array<vec4<f32>, quads_each>;
+    for (var j = 0u; j < quads_each; j++) {
+        let i = thread + j * threads;
+        s[j] = vec4<f32>(0.0);
+        if (i < quads) { s[j] = load_quad(x_at, 8u * begin + i); }
+    }
+#if NORMED
+    var gains: array<vec4<f32>, quads_each>;
+    for (var j = 0u; j < quads_each; j++) { gains[j] = weight[min(thread + j * threads, k / 4u - 1u)]; }
+#endif
+#if RESIDUAL
+    let factor = numbers[0];
+    var branch: array<vec4<f32>, quads_each>;
+    var b_gains: array<vec4<f32>, quads_each>;
+    var b_squares = 0.0;
+    for (var j = 0u; j < quads_each; j++) {
+        let i = thread + j * threads;
+        branch[j] = vec4<f32>(0.0);
+        if (i < k / 4u) { branch[j] = b[i]; }
+        b_gains[j] = b_weight[min(i, k / 4u - 1u)];
+    }
+    for (var j = 0u; j < quads_each; j++) { b_squares += dot(branch[j], branch[j]); }
+    let b_scale = inverseSqrt(workgroup_sum(b_squares, thread, subgroup) / f32(k) + eps);
+    for (var j = 0u; j < quads_each; j++) { s[j] = (s[j] + branch[j] * (b_scale * b_gains[j])) * factor; }
+#endif
+    var squares = 0.0;
+    for (var j = 0u; j < quads_each; j++) {
+        let i     = thread + j * threads;
+        let there = i < quads;
+        var c     = s[j];
+#if SUM
+        if (keep && i < k / 4u) { sum[i] = c; }
+#endif
+#if NORMED
+        squares += dot(c, c);
+        c *= gains[j];
+#endif
+        stage(i, c, there, thread, subgroup);
+    }
+#if NORMED
+    note_squares(squares, thread, subgroup);
+#endif
+}
+#endif
 
 #if GATE == pair
 const row_values = ${ROWS}u / 2u; // of y, that a thread makes
@@ -158,31 +223,27 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         let expert = u32(routes[routes_offset + token * routes_token_stride + slot]) - first_expert; // wraps around below it
         here = expert < experts;
 #if GATE == pair
-        w_at = expert * 2u * rows;
+        w_at = select(0u, expert * 2u * rows, here);
 #else
-        w_at = expert * rows;
+        w_at = select(0u, expert * rows, here);
 #endif
     }
     x_at += token * x_token_stride + slot * x_row_stride;
     y_at += token * y_token_stride + slot * y_row_stride;
 #endif
+#if COLUMN == given
+    x_row = x_at;
+#endif
     let mine = group.x + group.z * groups.x;
 
-#if RESIDUAL
-    var b_squares = 0.0;
-    for (var i = thread; i < k / 4u; i += threads) { b_squares += dot(b[i], b[i]); }
-    let b_scale = inverseSqrt(workgroup_sum(b_squares, thread, subgroup) / f32(k) + eps);
-    workgroupBarrier();
-#endif
-
-    var scale = 1.0;
     let block_rows = threads / lanes * row_values;
     let blocks = (rows + block_rows - 1u) / block_rows;
+    var scale = 1.0;
     for (var block = mine; block < blocks; block += groups.x * groups.z) {
         let first = block * block_rows + thread / lanes * row_values;
         // Rows past the end read the last one.
-#if GATE == pair
         let row0 = (w_at + min(first, rows - 1u)) * chunks;
+#if GATE == pair
         let next = rows * chunks;
 #if ROWS == 2
         let row1 = row0 + next;
@@ -192,54 +253,70 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         let row3 = row1 + next;
 #endif
 #else
-        let row0 = (w_at + min(first, rows - 1u)) * chunks;
         let row1 = (w_at + min(first + 1u, rows - 1u)) * chunks;
 #if ROWS == 4
         let row2 = (w_at + min(first + 2u, rows - 1u)) * chunks;
         let row3 = (w_at + min(first + 3u, rows - 1u)) * chunks;
 #endif
 #endif
+        var at = lane;
+        let start = min(lane, chunks - 1u);
+        var raw0 = load_raw(row0 + start);
+        var raw1 = load_raw(row1 + start);
+#if ROWS == 4
+        var raw2 = load_raw(row2 + start);
+        var raw3 = load_raw(row3 + start);
+#endif
+
         var sums = vec4<f32>(0.0);
-        var squares = 0.0;
         for (var begin = 0u; begin < chunks; begin += segment) {
-            let here_chunks = min(segment, chunks - begin);
+            let end = min(begin + segment, chunks);
+#if COLUMN == given
+#else
             if (block == mine || chunks > segment) {
-                workgroupBarrier();
-                for (var i = thread; i < 8u * here_chunks; i += threads) {
-                    let at = 8u * begin + i;
-                    var s = load_quad(x_at, at);
-#if RESIDUAL
-                    s = (s + b[at] * (b_scale * b_weight[at])) * factor;
-#endif
-#if SUM
-                    if (mine == 0u && block == 0u && group.y == 0u) { sum[at] = s; }
-#endif
-#if NORMED
-                    squares += dot(s, s);
-                    s *= weight[at];
-#endif
-                    staged[staged_at(i)] = s;
-                }
+                if (begin > 0u || block != mine) { workgroupBarrier(); }
+                make_column(x_at, begin, end, mine == 0u && block == 0u && group.y == 0u, thread, subgroup);
                 workgroupBarrier();
             }
-            if (here) {
-                for (var chunk = lane; chunk < here_chunks; chunk += lanes) {
-                    let v      = staged_chunk(chunk);
-                    let v_sums = half_sums(v);
-                    let at     = begin + chunk;
-                    sums.x += row_dot(row0 + at, v, v_sums);
-                    sums.y += row_dot(row1 + at, v, v_sums);
+#endif
+            for (; at < end && here; at += lanes) {
+                let column = column_chunk(at - begin);
+                let now0 = raw0;
+                let now1 = raw1;
 #if ROWS == 4
-                    sums.z += row_dot(row2 + at, v, v_sums);
-                    sums.w += row_dot(row3 + at, v, v_sums);
+                let now2 = raw2;
+                let now3 = raw3;
+#endif
+                if (at + lanes < chunks) {
+                    raw0 = load_raw(row0 + at + lanes);
+                    raw1 = load_raw(row1 + at + lanes);
+#if ROWS == 4
+                    raw2 = load_raw(row2 + at + lanes);
+                    raw3 = load_raw(row3 + at + lanes);
 #endif
                 }
+                sums.x += chunk_dot(now0, row0 + at, column);
+                sums.y += chunk_dot(now1, row1 + at, column);
+#if ROWS == 4
+                sums.z += chunk_dot(now2, row2 + at, column);
+                sums.w += chunk_dot(now3, row3 + at, column);
+#endif
             }
         }
 #if NORMED
-        if (block == mine) { scale = weight_factor * inverseSqrt(workgroup_sum(squares, thread, subgroup) / f32(k) + eps); }
+        if (block == mine) { scale = weight_factor * inverseSqrt(squares_of_column(thread, subgroup) / f32(k) + eps); }
 #endif
         let total = reduce(sums, thread, subgroup) * scale;
+#if Q8_OUT
+        workgroupBarrier();
+        if (lane == 0u) {
+            for (var r = 0u; r < row_values; r++) {
+                results[thread / lanes * row_values + r] = gelu(total[r]) * total[row_values + r];
+            }
+        }
+        workgroupBarrier();
+        if (here) { write_results(y_at, block * block_rows, block_rows, thread); }
+#else
         if (lane == 0u && here) {
             let left = min(row_values, rows - min(first, rows));
             for (var r = 0u; r < left; r++) {
@@ -254,5 +331,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #endif
             }
         }
+#endif
     }
 }

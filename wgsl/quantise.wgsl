@@ -4,7 +4,9 @@
 //        multiple of 32
 //   out  row t · per + r: k/16 vec4<u32> with p in bytes; from out_scales on (counted in 16 bytes) for each 32 values a
 //        vec4<f32>: d, d·Σp of the first 16, d·Σp of the last 16, 0
-//   dispatch (chunks of a row / 64, rows), one thread for each 32 values; rows of tokens that are not there are left alone
+//   dispatch: 32 chunks (of all rows) to a workgroup, spread over x and y; rows of tokens that are not there are left alone
+//
+// Eight threads share a chunk, four values each, so that neighbours read neighbouring values.
 
 #include "run.wgsl"
 
@@ -14,6 +16,7 @@ override x_offset:       u32 = 0u;
 override x_token_stride: u32;
 override x_row_stride:   u32 = 0u;
 override out_scales:     u32;
+override all_rows:       u32; // tokens · per of the shape class
 
 #if VEC4
 @group(0) @binding(0) var<storage, read_write> x: array<vec4<f32>>;
@@ -27,48 +30,66 @@ struct Quads { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>, e: vec4<f
 
 #include "columns.wgsl"
 
-fn most(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> { return max(abs(a), abs(b)); }
+const threads = 256u;
+const chunks  = threads / 8u; // of a workgroup
 
-fn rounded(v: vec4<f32>, inverse: f32) -> vec4<i32> {
-    return vec4<i32>(clamp(round(v * inverse), vec4<f32>(-127.0), vec4<f32>(127.0)));
+var<workgroup> largest: array<f32, threads>;
+var<workgroup> words:   array<u32, threads>; // four p each
+var<workgroup> totals:  array<i32, threads>;
+
+fn largest_of_chunk(chunk: u32) -> f32 {
+    let i = 8u * chunk;
+    return max(max(max(largest[i], largest[i + 1u]), max(largest[i + 2u], largest[i + 3u])),
+               max(max(largest[i + 4u], largest[i + 5u]), max(largest[i + 6u], largest[i + 7u])));
 }
 
-fn packed(p: vec4<i32>) -> u32 {
-    let b = vec4<u32>(p) & vec4<u32>(255u);
-    return b.x | (b.y << 8u) | (b.z << 16u) | (b.w << 24u);
+// d, or 0 for a chunk without anything in it.
+fn scale_of_chunk(chunk: u32) -> f32 {
+    let d = largest_of_chunk(chunk) / 127.0;
+    return select(0.0, d, d > 1e-35);
 }
 
-fn total(p: vec4<i32>) -> f32 { return f32(p.x + p.y + p.z + p.w); }
+fn total_of_half(i: u32) -> f32 { return f32(totals[i] + totals[i + 1u] + totals[i + 2u] + totals[i + 3u]); }
 
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let chunk = id.x;
-    let row   = id.y;
-    let token = row / per;
+@compute @workgroup_size(threads)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
 #if OUTPUTS
-    let count = run.outputs;
+    let count = min(run.outputs * per, all_rows);
 #else
-    let count = run.tokens;
+    let count = min(run.tokens * per, all_rows);
 #endif
-    if (chunk >= k / 32u || token >= count) { return; }
+    let row_chunks = k / 32u;
+    let first = (group.y * groups.x + group.x) * chunks;
+    let last  = row_chunks * count; // behind the last
+    if (first >= last) { return; }
 
-    let v    = load_chunk(x_offset + token * x_token_stride + (row % per) * x_row_stride, chunk);
-    let top  = max(max(most(v.a, v.b), most(v.c, v.d)), max(most(v.e, v.f), most(v.g, v.h)));
-    let d    = max(max(top.x, top.y), max(top.z, top.w)) / 127.0;
-    let some = d > 1e-35;
-    let inverse = select(0.0, 1.0 / d, some);
-    let scale   = select(0.0, d, some);
+    let id  = min(first + thread / 8u, last - 1u);
+    let row = id / row_chunks;
+    let v   = load_quad(x_offset + (row / per) * x_token_stride + (row % per) * x_row_stride, 8u * (id % row_chunks) + thread % 8u);
+    let top = max(abs(v.xy), abs(v.zw));
+    largest[thread] = max(top.x, top.y);
+    workgroupBarrier();
 
-    let a = rounded(v.a, inverse);
-    let b = rounded(v.b, inverse);
-    let c = rounded(v.c, inverse);
-    let e = rounded(v.d, inverse);
-    let f = rounded(v.e, inverse);
-    let g = rounded(v.f, inverse);
-    let h = rounded(v.g, inverse);
-    let i = rounded(v.h, inverse);
-    let at = row * (k / 32u) + chunk;
-    out[2u * at]         = vec4<u32>(packed(a), packed(b), packed(c), packed(e));
-    out[2u * at + 1u]    = vec4<u32>(packed(f), packed(g), packed(h), packed(i));
-    out[out_scales + at] = bitcast<vec4<u32>>(vec4<f32>(scale, scale * total(a + b + c + e), scale * total(f + g + h + i), 0.0));
+    let d       = scale_of_chunk(thread / 8u);
+    let inverse = select(0.0, 1.0 / d, d > 0.0);
+    let p       = vec4<i32>(clamp(round(v * inverse), vec4<f32>(-127.0), vec4<f32>(127.0)));
+    let bytes   = vec4<u32>(p) & vec4<u32>(255u);
+    words[thread]  = bytes.x | (bytes.y << 8u) | (bytes.z << 16u) | (bytes.w << 24u);
+    totals[thread] = p.x + p.y + p.z + p.w;
+    workgroupBarrier();
+
+    if (thread < 2u * chunks) { // 16 values
+        let i = 4u * thread;
+        if (first + thread / 2u < last) {
+            out[2u * first + thread] = vec4<u32>(words[i], words[i + 1u], words[i + 2u], words[i + 3u]);
+        }
+    } else if (thread < 3u * chunks) {
+        let chunk = thread - 2u * chunks;
+        let scale = scale_of_chunk(chunk);
+        if (first + chunk < last) {
+            out[out_scales + first + chunk] = bitcast<vec4<u32>>(
+                vec4<f32>(scale, scale * total_of_half(8u * chunk), scale * total_of_half(8u * chunk + 4u), 0.0));
+        }
+    }
 }

@@ -53,7 +53,7 @@ struct Settings {
     window:      u32,       // of the penalties
     biases:      u32,
     suppress:    u32,       // 1: `rest` begins with a bit per id
-    spare:       u32,
+    finite:      u32,       // 1: an infinite logit counts as NaN
     exponents:   array<u32, 258>, // round(2^31 · 2^(−i/256)), i ≤ 256
     rest:        array<u32>,      // n / 32 words rounded up, if any; then biases × (token, bias in 2^-16, or «never»), by token
 }
@@ -69,7 +69,7 @@ struct Header {
 }
 
 const drawn = 0u;        // status of a result
-const not_a_number = 1u; // in the logits
+const not_a_number = 1u; // in the logits, or an infinity where that is none either
 const nothing_left = 2u; // all are never
 
 struct State {
@@ -150,7 +150,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(workgroup_id) gro
     if (id < n) {
         let bits = logits[settings.row * n + id];
         value = fixed_from_bits(bits);
-        bad = select(0, 1, (bits & 0x7fffffffu) > 0x7f800000u);
+        bad = select(0, 1, (bits & 0x7fffffffu) > 0x7f800000u - settings.finite);
         if (settings.suppress == 1u && ((settings.rest[id / 32u] >> (id % 32u)) & 1u) == 1u) { value = never; }
         fixed[id] = value;
     }

@@ -1,13 +1,16 @@
-// What the matmul kernels share: which rows and columns a workgroup computes, and where those columns lie.
+// What the matmul kernels share: which rows and columns a workgroup computes, where those columns lie, and which part of k is
+// its own.
 //
-// A tile has TILE_ROWS rows and TILE_COLUMNS columns. Of 256 threads, COLUMN_THREADS times ROW_THREADS, each computes TILE rows
-// (ROW_THREADS apart) of 4 columns (COLUMN_THREADS apart), so that neighbours read and write neighbouring rows.
+//   dispatch (row tiles, splits, column tiles), and with EXPERTS (row tiles, experts of the weight tile, column tiles)
 //
-//   dispatch (row tiles, 1, column tiles), and with EXPERTS (row tiles, experts of the weight tile, column tiles)
+// Splits cut k: each takes split_chunks chunks of 32, and writes its sums y_split_stride behind those of the one before;
+// matmul_sum.wgsl adds them up.
 //
 // EXPERTS: the columns of an expert are the pairs (token · used + slot) that `groups` lists for it: [experts + 1] places where
 // each expert's list begins, then the lists. How many there are is known only here: column tiles that an expert does not
 // fill return.
+//
+// The file that includes this declares the constants tile_rows, tile_columns and threads.
 
 #include "run.wgsl"
 
@@ -18,12 +21,8 @@ override x_offset:       u32 = 0u;
 override x_token_stride: u32 = 0u;
 override y_offset:       u32 = 0u;
 override y_token_stride: u32 = 0u;
-
-const threads        = 256u;
-const column_threads = ${COLUMN_THREADS}u;
-const row_threads    = threads / column_threads;
-const tile_rows      = row_threads * ${TILE}u;
-const tile_columns   = column_threads * 4u;
+override y_split_stride: u32 = 0u;
+override split_chunks:   u32 = 0x10000000u;
 
 @group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
@@ -43,8 +42,11 @@ var<workgroup> pairs: array<u32, tile_columns>;
 @group(0) @binding(3) var<storage, read>       run: Run;
 #endif
 
-// First row and column; how many columns there are from there on; the expert's first row in the weights' tile.
-struct Place { row: u32, column: u32, columns: u32, w: u32 }
+fn chunks_of_row() -> u32 { return (k + 31u) / 32u; }
+
+// First row and column; how many columns there are from there on; the expert's first row in the weights' tile; where the
+// split's sums begin.
+struct Place { row: u32, column: u32, columns: u32, w: u32, y: u32 }
 
 // Uniform over the workgroup; columns is 0 where there is nothing to do.
 fn find_place(group: vec3<u32>, thread: u32) -> Place {
@@ -59,16 +61,28 @@ fn find_place(group: vec3<u32>, thread: u32) -> Place {
     let left = mine.y - min(column, mine.y);
     if (thread < min(left, tile_columns)) { pairs[thread] = groups[groups_offset + all_experts + 1u + mine.x + column + thread]; }
     workgroupBarrier();
-    return Place(row, column, left, group.y * rows);
+    return Place(row, column, left, group.y * rows, y_offset);
 #else
 #if OUTPUTS
     let count = run.outputs;
 #else
     let count = run.tokens;
 #endif
-    return Place(row, column, count - min(column, count), 0u);
+    return Place(row, column, count - min(column, count), 0u, y_offset + group.y * y_split_stride);
 #endif
 }
+
+// The chunks of k that are the workgroup's: the first, and the one behind the last.
+fn find_chunks(group: vec3<u32>) -> vec2<u32> {
+#if EXPERTS
+    return vec2<u32>(0u, chunks_of_row());
+#else
+    return min(vec2<u32>(group.y * split_chunks, (group.y + 1u) * split_chunks), vec2<u32>(chunks_of_row()));
+#endif
+}
+
+// Row r of the tile in the weights; r beyond the rows that there are gives the last of them.
+fn w_row(place: Place, r: u32) -> u32 { return place.w + min(place.row + r, rows - 1u); }
 
 // Where column c of the tile lies in x and y; c beyond the columns that there are gives the last of them.
 fn x_column(place: Place, c: u32) -> u32 {
@@ -82,17 +96,12 @@ fn x_column(place: Place, c: u32) -> u32 {
 
 fn y_column(place: Place, c: u32) -> u32 {
 #if EXPERTS
-    return y_offset + (pairs[c] / used) * y_token_stride + (pairs[c] % used) * y_row_stride;
+    return place.y + (pairs[c] / used) * y_token_stride + (pairs[c] % used) * y_row_stride;
 #else
-    return y_offset + (place.column + c) * y_token_stride;
+    return place.y + (place.column + c) * y_token_stride;
 #endif
 }
 
-// One row of a thread's sums: 4 columns.
-fn store(place: Place, row: u32, c: u32, sums: vec4<f32>) {
-    if (place.row + row >= rows) { return; }
-    for (var j = 0u; j < 4u; j++) {
-        let column = c + j * column_threads;
-        if (column < place.columns) { y[y_column(place, column) + first_row + place.row + row] = sums[j]; }
-    }
+fn store(place: Place, row: u32, column: u32, sum: f32) {
+    if (place.row + row < rows && column < place.columns) { y[y_column(place, column) + first_row + place.row + row] = sum; }
 }

@@ -24,12 +24,6 @@ override w_blocks: u32 = 0u;
 // Word i of a plane.
 fn plane_word(plane: u32, i: u32) -> u32 { return weights[plane + (i >> 2u)][i & 3u]; }
 
-// f16 number i of a plane.
-fn plane_half(plane: u32, i: u32) -> f32 {
-    let two = unpack2x16float(plane_word(plane, i >> 1u));
-    return select(two.x, two.y, (i & 1u) == 1u);
-}
-
 struct Quads { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>, e: vec4<f32>, f: vec4<f32>, g: vec4<f32>, h: vec4<f32> }
 
 #if LOW == 32
@@ -85,25 +79,60 @@ struct Packed { low: vec4<u32>, high: vec4<u32> } // words 0..3 and 4..7
 const shifts_1 = vec4<u32>(0u, 1u, 2u, 3u);
 const shifts_2 = vec4<u32>(0u, 2u, 4u, 6u);
 
-fn chunk_packed(chunk: u32) -> Packed {
+// A chunk's q as they lie in memory. Loading and unpacking are apart, so that something else can be done while the load is
+// under way.
+struct RawQuants {
+#if LOW == 2
+    low: vec2<u32>,
+#else
+    low: vec4<u32>,
+#endif
 #if LOW == 8
-    return Packed(weights[2u * chunk], weights[2u * chunk + 1u]);
-#else
-#if LOW == 4
-    let nibbles = weights[chunk];
-    var low  = nibbles & vec4<u32>(0x0f0f0f0fu);
-    var high = (nibbles >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
-#else
-    var low  = (vec4<u32>(plane_word(0u, 2u * chunk)) >> shifts_2) & vec4<u32>(0x03030303u);
-    var high = (vec4<u32>(plane_word(0u, 2u * chunk + 1u)) >> shifts_2) & vec4<u32>(0x03030303u);
+    more: vec4<u32>,
 #endif
 #if HIGH == 1
-    let bits = vec4<u32>(plane_word(w_high, chunk));
+    high: u32,
+#elif HIGH == 2
+    high: vec2<u32>,
+#endif
+}
+
+fn raw_quants(chunk: u32) -> RawQuants {
+    var raw: RawQuants;
+#if LOW == 8
+    raw.low  = weights[2u * chunk];
+    raw.more = weights[2u * chunk + 1u];
+#elif LOW == 4
+    raw.low = weights[chunk];
+#else
+    raw.low = vec2<u32>(plane_word(0u, 2u * chunk), plane_word(0u, 2u * chunk + 1u));
+#endif
+#if HIGH == 1
+    raw.high = plane_word(w_high, chunk);
+#elif HIGH == 2
+    raw.high = vec2<u32>(plane_word(w_high, 2u * chunk), plane_word(w_high, 2u * chunk + 1u));
+#endif
+    return raw;
+}
+
+fn unpack_quants(raw: RawQuants) -> Packed {
+#if LOW == 8
+    return Packed(raw.low, raw.more);
+#else
+#if LOW == 4
+    var low  = raw.low & vec4<u32>(0x0f0f0f0fu);
+    var high = (raw.low >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
+#else
+    var low  = (vec4<u32>(raw.low.x) >> shifts_2) & vec4<u32>(0x03030303u);
+    var high = (vec4<u32>(raw.low.y) >> shifts_2) & vec4<u32>(0x03030303u);
+#endif
+#if HIGH == 1
+    let bits = vec4<u32>(raw.high);
     low  |= ((bits >> shifts_1) & vec4<u32>(0x01010101u)) << vec4<u32>(${LOW}u);
     high |= ((bits >> (shifts_1 + vec4<u32>(4u))) & vec4<u32>(0x01010101u)) << vec4<u32>(${LOW}u);
 #elif HIGH == 2
-    low  |= ((vec4<u32>(plane_word(w_high, 2u * chunk)) >> shifts_2) & vec4<u32>(0x03030303u)) << vec4<u32>(${LOW}u);
-    high |= ((vec4<u32>(plane_word(w_high, 2u * chunk + 1u)) >> shifts_2) & vec4<u32>(0x03030303u)) << vec4<u32>(${LOW}u);
+    low  |= ((vec4<u32>(raw.high.x) >> shifts_2) & vec4<u32>(0x03030303u)) << vec4<u32>(${LOW}u);
+    high |= ((vec4<u32>(raw.high.y) >> shifts_2) & vec4<u32>(0x03030303u)) << vec4<u32>(${LOW}u);
 #endif
 #if VALUES
     low  = vec4<u32>(looked_up(low.x), looked_up(low.y), looked_up(low.z), looked_up(low.w));
@@ -112,6 +141,8 @@ fn chunk_packed(chunk: u32) -> Packed {
     return Packed(low, high);
 #endif
 }
+
+fn chunk_packed(chunk: u32) -> Packed { return unpack_quants(raw_quants(chunk)); }
 
 // Words p and p + 4 of a chunk, p < 4.
 fn pair_packed(chunk: u32, p: u32) -> vec2<u32> {
@@ -156,75 +187,96 @@ fn q_values(word: u32) -> vec4<f32> {
 #endif
 }
 
-fn chunk_quads(chunk: u32) -> Quads {
-    let q = chunk_packed(chunk);
+fn unpacked_quads(q: Packed) -> Quads {
     return Quads(q_values(q.low.x), q_values(q.low.y), q_values(q.low.z), q_values(q.low.w),
                  q_values(q.high.x), q_values(q.high.y), q_values(q.high.z), q_values(q.high.w));
 }
 
+fn chunk_quads(chunk: u32) -> Quads { return unpacked_quads(chunk_packed(chunk)); }
+
 // ---- scales ----
 
+// What a chunk's scales are made of, as it lies in memory; what that is stands below.
+fn raw_scales(chunk: u32) -> vec4<u32> {
+#if SCALES == D
+    return vec4<u32>(plane_word(w_scales, chunk >> 1u), 0u, 0u, 0u);
+#elif SCALES == DM
+    return vec4<u32>(plane_word(w_scales, chunk), 0u, 0u, 0u);
+#elif SCALES == E8
+    return vec4<u32>(plane_word(w_scales, chunk >> 2u), 0u, 0u, 0u);
+#elif SCALES == K4
+    return weights[w_scales + (chunk >> 3u)];
+#elif SCALES == K6
+    return vec4<u32>(plane_word(w_scales, chunk >> 1u), plane_word(w_blocks, chunk >> 4u), 0u, 0u);
+#elif SCALES == K2
+    return vec4<u32>(plane_word(w_scales, chunk >> 1u), plane_word(w_blocks, chunk >> 3u), 0u, 0u);
+#elif SCALES == K3
+    return weights[w_scales + (chunk >> 3u)];
+#else
+    return vec4<u32>(plane_word(w_scales, 2u * (chunk >> 3u)), plane_word(w_scales, 2u * (chunk >> 3u) + 1u), 0u, 0u);
+#endif
+}
+
 // Scales of the chunk's two halves, then their offsets (0 where the format has none).
-fn chunk_scales(chunk: u32) -> vec4<f32> {
+fn unpack_scales(raw: vec4<u32>, chunk: u32) -> vec4<f32> {
 #if SCALES == D
     // f16 d for each chunk
-    let d = plane_half(w_scales, chunk);
+    let d = unpack2x16float(raw.x >> (16u * (chunk & 1u))).x;
     return vec4<f32>(d, d, 0.0, 0.0);
 #elif SCALES == DM
     // f16 d, m for each chunk
-    return unpack2x16float(plane_word(w_scales, chunk)).xxyy;
+    return unpack2x16float(raw.x).xxyy;
 #elif SCALES == E8
     // one byte for each chunk: 2^(byte − 128); the two smallest are subnormal
-    let e = (plane_word(w_scales, chunk >> 2u) >> (8u * (chunk & 3u))) & 255u;
+    let e = (raw.x >> (8u * (chunk & 3u))) & 255u;
     let d = bitcast<f32>(select((e - 1u) << 23u, 0x200000u << (e & 1u), e < 2u));
     return vec4<f32>(d, d, 0.0, 0.0);
 #elif SCALES == K4
     // for each 256, 16 bytes: f16 d, dmin; low 4 bits of 8 scales; of 8 minima; their high bits, 2 and 2 in 4
-    let block   = weights[w_scales + (chunk >> 3u)];
-    let d       = unpack2x16float(block.x);
-    let bits    = block.yzw >> vec3<u32>(4u * (chunk & 7u));
+    let d       = unpack2x16float(raw.x);
+    let bits    = raw.yzw >> vec3<u32>(4u * (chunk & 7u));
     let scale   = (bits.x & 15u) | ((bits.z & 3u) << 4u);
     let minimum = (bits.y & 15u) | ((bits.z & 12u) << 2u);
     return vec4<f32>(d.x * f32(scale), d.x * f32(scale), -(d.y * f32(minimum)), -(d.y * f32(minimum)));
 #elif SCALES == K6
     // i8 for each 16; f16 d for each 256
-    let two = i32(plane_word(w_scales, chunk >> 1u) >> (16u * (chunk & 1u)));
-    let d   = plane_half(w_blocks, chunk >> 3u);
+    let two = i32(raw.x >> (16u * (chunk & 1u)));
+    let d   = unpack2x16float(raw.y >> (16u * ((chunk >> 3u) & 1u))).x;
     return vec4<f32>(d * f32((two << 24u) >> 24u), d * f32((two << 16u) >> 24u), 0.0, 0.0);
 #elif SCALES == K2
     // for each 16 a byte: 4 bits scale, 4 bits minimum; f16 d, dmin for each 256
-    let two = plane_word(w_scales, chunk >> 1u) >> (16u * (chunk & 1u));
-    let d   = unpack2x16float(plane_word(w_blocks, chunk >> 3u));
+    let two = raw.x >> (16u * (chunk & 1u));
+    let d   = unpack2x16float(raw.y);
     let n   = vec4<f32>((vec4<u32>(two) >> vec4<u32>(0u, 8u, 4u, 12u)) & vec4<u32>(15u));
     return vec4<f32>(d.x * n.xy, -(d.y * n.zw));
 #elif SCALES == K3
     // for each 256, 16 bytes: low 4 bits of 16 scales, their high 2 bits, f16 d; a scale is less 32
-    let block = weights[w_scales + (chunk >> 3u)];
-    let j     = chunk & 7u;
-    let low   = select(block.x, block.y, j >= 4u) >> (8u * (j & 3u));
-    let high  = block.z >> (4u * j);
-    let n     = (vec2<u32>(low, low >> 4u) & vec2<u32>(15u)) | ((vec2<u32>(high, high >> 2u) & vec2<u32>(3u)) << vec2<u32>(4u));
-    return vec4<f32>(unpack2x16float(block.w).x * vec2<f32>(vec2<i32>(n) - vec2<i32>(32)), 0.0, 0.0);
+    let j    = chunk & 7u;
+    let low  = select(raw.x, raw.y, j >= 4u) >> (8u * (j & 3u));
+    let high = raw.z >> (4u * j);
+    let n    = (vec2<u32>(low, low >> 4u) & vec2<u32>(15u)) | ((vec2<u32>(high, high >> 2u) & vec2<u32>(3u)) << vec2<u32>(4u));
+    return vec4<f32>(unpack2x16float(raw.w).x * vec2<f32>(vec2<i32>(n) - vec2<i32>(32)), 0.0, 0.0);
 #else
     // XS: for each 256, 8 bytes: low 4 bits of 8 scales; their high 2 bits, then f16 d; a scale is less 32
-    let at  = 2u * (chunk >> 3u);
-    let j   = chunk & 7u;
-    let two = plane_word(w_scales, at + 1u);
-    let n   = ((plane_word(w_scales, at) >> (4u * j)) & 15u) | (((two >> (2u * j)) & 3u) << 4u);
-    let d   = unpack2x16float(two).y * f32(i32(n) - 32);
+    let j = chunk & 7u;
+    let n = ((raw.x >> (4u * j)) & 15u) | (((raw.y >> (2u * j)) & 3u) << 4u);
+    let d = unpack2x16float(raw.y).y * f32(i32(n) - 32);
     return vec4<f32>(d, d, 0.0, 0.0);
 #endif
 }
 
+fn chunk_scales(chunk: u32) -> vec4<f32> { return unpack_scales(raw_scales(chunk), chunk); }
+
 // The same for w = q · scale + offset, with BIAS in the offset.
-fn chunk_affine(chunk: u32) -> vec4<f32> {
-    let s = chunk_scales(chunk);
+fn with_bias(s: vec4<f32>) -> vec4<f32> {
 #if BIAS
     return vec4<f32>(s.xy, s.xy * -${BIAS}.0);
 #else
     return s;
 #endif
 }
+
+fn chunk_affine(chunk: u32) -> vec4<f32> { return with_bias(chunk_scales(chunk)); }
 
 struct Pair { low: vec4<f32>, high: vec4<f32> }
 

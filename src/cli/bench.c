@@ -1,8 +1,9 @@
 /* gemmule bench: how fast a model runs here.
  *
  * Prefill: a fresh session computes N random tokens. Decode: with D tokens in the session, N more one at a time, each with
- * the choice of a greedy token as in real use; but random tokens are fed, since a model of random weights that follows its
- * own choice repeats one token, and one token's experts and rows stay in the cache. */
+ * the choice of a greedy token as in real use. On the GPU the model follows that choice, which never leaves the GPU. On the
+ * CPU random tokens are fed, since a model of random weights that follows its own choice repeats one token, and one token's
+ * experts and rows stay in the cache. */
 
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
@@ -50,6 +51,7 @@ typedef struct {
     int32_t            *tokens; /* max(prefill, depth + decode) + 1 of them */
     double              load_seconds, prefill_seconds, decode_seconds;
     uint64_t            peak_memory, private_memory;
+    size_t              dispatches; /* per decoded token; 0: not on the GPU */
     progress            bar;
     size_t              steps_done, steps;
 } bench;
@@ -112,20 +114,54 @@ static uint64_t process_memory(const char *field) {
     return kilobytes * 1024;
 }
 
+/* N times: the choice of a token, and another one computed. */
+static gm_status feed_tokens(bench *b, gm_session *session, const gm_sampling *greedy, error *e) {
+    gm_status status = GM_OK;
+    for (size_t i = 0; status == GM_OK && i < b->decode; i++) {
+        int32_t chosen;
+        status = session_sample(session, greedy, &chosen, e);
+        if (status == GM_OK) status = compute(session, b->tokens + b->depth + i, 1, e);
+    }
+    return status;
+}
+
+static gm_status next_token(gm_session *session, const gm_sampling *greedy, size_t most, int32_t *token, error *e) {
+    gm_status status;
+    while ((status = session_next(session, greedy, most, token, clock_seconds() + 0.05, e)) == GM_AGAIN) {}
+    return status;
+}
+
+/* N times: the token chosen last computed, and the next one chosen. Tokens that end an answer do not end this. */
+static gm_status follow_choices(bench *b, gm_session *session, const gm_sampling *greedy, error *e) {
+    gm_status status = GM_OK;
+    for (size_t i = 0; status == GM_OK && i < b->decode; i++) {
+        int32_t chosen;
+        status = next_token(session, greedy, b->decode - i, &chosen, e);
+        if (status == GM_OK && i + 1 < b->decode) status = session_hold(session, chosen, e);
+    }
+    return status;
+}
+
+/* The first step makes the plan and everything around it; it is not kept, so that what is timed begins with it again. */
+static gm_status warm_up_choices(gm_session *session, const gm_sampling *greedy, error *e) {
+    int32_t   token;
+    gm_status status = next_token(session, greedy, 1, &token, e);
+    if (status == GM_OK) status = session_hold(session, token, e);
+    return status == GM_OK ? next_token(session, greedy, 1, &token, e) : status;
+}
+
 static gm_status decode_once(bench *b, gm_session *session, double *seconds, error *e) {
     /* At least one token goes before, so that what is timed are the steps of a running answer. */
     const size_t before = max_size(b->depth, 1);
     gm_sampling  greedy;
     gm_sampling_default(b->engine, &greedy);
     greedy.temperature = 0;
-    gm_status    status = compute(session, b->tokens, before, e);
+    gm_status status = compute(session, b->tokens, before, e);
+    if (status == GM_OK && b->engine->on_gpu) status = warm_up_choices(session, &greedy, e);
     const double start = clock_seconds();
-    for (size_t i = 0; status == GM_OK && i < b->decode; i++) {
-        int32_t chosen;
-        status = session_sample(session, &greedy, &chosen, e);
-        if (status == GM_OK) status = compute(session, b->tokens + b->depth + i, 1, e);
-    }
+    if (status == GM_OK) status = (b->engine->on_gpu ? follow_choices : feed_tokens)(b, session, &greedy, e);
     *seconds = clock_seconds() - start;
+    b->dispatches = session_dispatches(session);
     b->private_memory = process_memory("RssAnon"); /* while the session is there */
     return status;
 }
@@ -175,6 +211,7 @@ static int print_json(const bench *b, const char *model) {
     report_phase(&r, "decode", b->decode, b->decode_seconds, &b->depth);
     report_count(&r, "bytes_per_token", b->info.bytes_per_token);
     report_number(&r, "gigabytes_per_second", gigabytes_per_second(b));
+    if (b->dispatches) report_count(&r, "dispatches_per_token", b->dispatches);
     report_number(&r, "load_seconds", b->load_seconds);
     report_count(&r, "peak_memory_bytes", b->peak_memory);
     report_count(&r, "private_memory_bytes", b->private_memory);
@@ -195,6 +232,7 @@ static void print_text(const bench *b, const char *model) {
         printf("decode    %.2f tokens per second (%zu tokens at depth %zu)\n", rate(b->decode, b->decode_seconds),
                b->decode, b->depth);
         printf("weights   %s per token, read at %.2f GB/s\n", bytes, gigabytes_per_second(b));
+        if (b->dispatches) printf("work      %zu dispatches per token\n", b->dispatches);
     }
     printf("memory    %s at most, of which the mapped file is a part; %s private\n", peak, private);
 }

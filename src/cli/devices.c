@@ -26,6 +26,7 @@ static const struct {
     { "f16", offsetof(gpu_info, f16) },
     { "dot4", offsetof(gpu_info, dot4) },
     { "timestamps", offsetof(gpu_info, timestamps) },
+    { "subgroup_matrix", offsetof(gpu_info, subgroup_matrix) },
 };
 
 static bool has_feature(const gpu_info *d, size_t i) { return *((const char *)d + features[i].offset); }

@@ -2,19 +2,18 @@
 
 #include <errno.h>
 #include <float.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
 static const option_choice backends[] = {
     { "auto", GM_BACKEND_AUTO }, { "cpu", GM_BACKEND_CPU }, { "gpu", GM_BACKEND_GPU }, { NULL, 0 }
 };
-static const option_choice kv_types[] = {
-    { "f16", GM_KV_F16 }, { "f32", GM_KV_F32 }, { "q8_0", GM_KV_Q8_0 }, { NULL, 0 }
-};
+const option_choice kv_choices[] = { { "f16", GM_KV_F16 }, { "f32", GM_KV_F32 }, { "q8_0", GM_KV_Q8_0 }, { NULL, 0 } };
 
 const option engine_options[ENGINE_OPTIONS] = {
     CHOICE_OPTION(engine_values, backend, "backend", 0, "B", backends, "cpu or gpu; default: cpu"),
-    CHOICE_OPTION(engine_values, kv, "kv", 0, "TYPE", kv_types,
+    CHOICE_OPTION(engine_values, kv, "kv", 0, "TYPE", kv_choices,
                   "keep keys and values as f16, f32 or q8_0; default: f16, with --precise f32"),
     COUNT_OPTION(engine_values, threads, "threads", 0, "N", 1, 1024, "CPU threads; default: the physical cores"),
     FLAG_OPTION(engine_values, precise, "precise", 0,
@@ -23,8 +22,12 @@ const option engine_options[ENGINE_OPTIONS] = {
                 "instruction set: scalar, avx2, avx512 or neon; default: the best of this machine (gemmule version)"),
     COUNT_OPTION(engine_values, gpu, "gpu", 0, "N", 0, 63,
                  "which GPU, as `gemmule devices` counts them; default: the fastest"),
-    TEXT_OPTION(engine_values, gpu_disable, "gpu-disable", 0, "LIST",
-                "GPU features to do without, separated by commas, to try the fallbacks: subgroups, dot4, f16"),
+    TEXT_OPTION(
+        engine_values, gpu_disable, "gpu-disable", 0, "LIST",
+        "GPU features to do without, separated by commas, to try the fallbacks: subgroups, dot4, f16, subgroup_matrix"),
+    BYTES_OPTION(engine_values, gpu_memory, "gpu-memory", 0, "N",
+                 "GPU memory to use, such as 4G or 900M (of 1024); what does not fit is used from main memory, which "
+                 "takes longer (`gemmule inspect` tells); default: no limit"),
 };
 
 const option sampling_options[SAMPLING_OPTIONS] = {
@@ -60,10 +63,16 @@ gm_status engine_open(const engine_values *values, const char *model, gm_engine 
         .cpu = values->cpu,
         .gpu = values->gpu.given ? (uint32_t)values->gpu.value + 1 : 0,
         .gpu_disable = values->gpu_disable,
+        .gpu_memory = values->gpu_memory.value,
     };
-    char            why[sizeof e->why] = "";
+    char           why[sizeof e->why] = "";
+    gm_engine_info info;
+    *out = NULL;
     const gm_status status = gm_engine_open(&options, out, why, sizeof why);
-    return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
+    if (status) return fail(e, status, "%s", why);
+    gm_engine_get_info(*out, &info);
+    if (*info.note) fprintf(stderr, "gemmule: %s\n", info.note);
+    return GM_OK;
 }
 
 gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t context, gm_session **out, error *e) {

@@ -14,6 +14,7 @@ typedef struct {
     const char *cpu;
     count_value gpu;
     const char *gpu_disable;
+    count_value gpu_memory;
 } engine_values;
 
 typedef struct {
@@ -21,12 +22,15 @@ typedef struct {
     count_value  top_k, penalty_window, seed;
 } sampling_values;
 
-enum { ENGINE_OPTIONS = 7, SAMPLING_OPTIONS = 10 };
+enum { ENGINE_OPTIONS = 8, SAMPLING_OPTIONS = 10 };
 extern const option engine_options[ENGINE_OPTIONS];
 extern const option sampling_options[SAMPLING_OPTIONS];
 #define ENGINE_GROUP(offset) { "computing", engine_options, ENGINE_OPTIONS, offset }
 #define SAMPLING_GROUP(offset) { "choosing tokens", sampling_options, SAMPLING_OPTIONS, offset }
 
+extern const option_choice kv_choices[]; /* of --kv: gm_kv_type */
+
+/* Says on stderr what does not fit into GPU memory. */
 gm_status engine_open(const engine_values *values, const char *model, gm_engine **out, error *e);
 /* `context` 0: the default. */
 gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t context, gm_session **out, error *e);

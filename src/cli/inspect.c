@@ -3,6 +3,7 @@
 #include "cli/inspect.h"
 
 #include "cli/cli.h"
+#include "cli/engine_arguments.h"
 #include "cli/terminal.h"
 
 #include <inttypes.h>
@@ -10,13 +11,20 @@
 #include <stdio.h>
 
 typedef struct {
-    bool json, tensors;
+    bool        json, tensors;
+    count_value gpu_memory, context;
+    int         kv;
 } inspect_values;
 
 static const option options[] = {
     FLAG_OPTION(inspect_values, tensors, "tensors", 0,
                 "list every tensor: name, type, shape, bytes, offset in its file"),
     FLAG_OPTION(inspect_values, json, "json", 0, "one JSON object"),
+    BYTES_OPTION(inspect_values, gpu_memory, "gpu-memory", 0, "N",
+                 "plan for so much GPU memory, such as 4G or 900M; default: no limit"),
+    COUNT_OPTION(inspect_values, context, "ctx", 0, "N", 1, UINT32_MAX,
+                 "plan for keys and values of N tokens; default 8192"),
+    CHOICE_OPTION(inspect_values, kv, "kv", 0, "TYPE", kv_choices, "plan for keys and values in f16, f32 or q8_0"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
@@ -24,9 +32,7 @@ static const uint64_t contexts[] = { 8192, 32768, 131072 };
 
 /* ---- as text ---- */
 
-static void line(const char *label, const char *format, ...) PRINTF_LIKE(2, 3);
-
-static void line(const char *label, const char *format, ...) {
+void inspect_line(const char *label, const char *format, ...) {
     char    text[1000], clean[1000];
     va_list args;
     va_start(args, format);
@@ -41,7 +47,8 @@ static void print_types(const inspection *f) {
         char bytes[32];
         if (!f->types[type].tensors) continue;
         format_bytes(f->types[type].bytes, bytes);
-        line(label, "%-7s %4" PRIu64 " tensors, %s", quant_format_of(type)->name, f->types[type].tensors, bytes);
+        inspect_line(label, "%-7s %4" PRIu64 " tensors, %s", quant_format_of(type)->name, f->types[type].tensors,
+                     bytes);
         label = "";
     }
 }
@@ -51,8 +58,8 @@ static void print_heads(const model_config *c, bool sliding) {
     for (uint32_t i = 0; i < c->layers; i++) {
         const layer_config *layer = &c->layer[i];
         if (layer->sliding != sliding) continue;
-        line(sliding ? "sliding layers' heads" : "full layers' heads", "%u for queries, %u for keys and values, of %u",
-             layer->heads, layer->kv_heads, layer->head);
+        inspect_line(sliding ? "sliding layers' heads" : "full layers' heads",
+                     "%u for queries, %u for keys and values, of %u", layer->heads, layer->kv_heads, layer->head);
         return;
     }
 }
@@ -66,42 +73,43 @@ static void print_config(const model_config *c) {
         least = layer->feed_forward < least ? layer->feed_forward : least;
         most = layer->feed_forward > most ? layer->feed_forward : most;
     }
-    line("layers", "%u: %u sliding, %u full; %u share keys and values", c->layers, sliding, c->layers - sliding,
-         shared);
-    line("width", "%u", c->width);
+    inspect_line("layers", "%u: %u sliding, %u full; %u share keys and values", c->layers, sliding, c->layers - sliding,
+                 shared);
+    inspect_line("width", "%u", c->width);
     print_heads(c, true);
     print_heads(c, false);
-    line("window", "%u", c->window);
-    if (least == most) line("feed forward", "%u", most);
-    else line("feed forward", "%u to %u", least, most);
-    if (c->per_layer_width) line("per-layer embeddings", "%u wide", c->per_layer_width);
-    else line("per-layer embeddings", "none");
+    inspect_line("window", "%u", c->window);
+    if (least == most) inspect_line("feed forward", "%u", most);
+    else inspect_line("feed forward", "%u to %u", least, most);
+    if (c->per_layer_width) inspect_line("per-layer embeddings", "%u wide", c->per_layer_width);
+    else inspect_line("per-layer embeddings", "none");
     if (c->experts)
-        line("experts", "%u, %u used per token, %u wide", c->experts, c->experts_used, c->expert_feed_forward);
-    else line("experts", "none");
-    line("context", "%u", c->context);
-    line("vocabulary", "%u", c->vocabulary);
+        inspect_line("experts", "%u, %u used per token, %u wide", c->experts, c->experts_used, c->expert_feed_forward);
+    else inspect_line("experts", "none");
+    inspect_line("context", "%u", c->context);
+    inspect_line("vocabulary", "%u", c->vocabulary);
 }
 
 static void print_needs(const inspection *f) {
     char a[32], b[32], c[32];
-    line("K/V per token, f16", "%" PRIu64 " bytes, and %" PRIu64 " for the last %" PRIu64, f->kv.full, f->kv.sliding,
-         f->kv.window);
+    inspect_line("K/V per token, f16", "%" PRIu64 " bytes, and %" PRIu64 " for the last %" PRIu64, f->kv.full,
+                 f->kv.sliding, f->kv.window);
     format_bytes(kv_bytes_at(&f->kv, contexts[0]), a);
     format_bytes(kv_bytes_at(&f->kv, contexts[1]), b);
     format_bytes(kv_bytes_at(&f->kv, contexts[2]), c);
-    line("K/V at 8k, 32k, 128k", "%s, %s, %s", a, b, c);
+    inspect_line("K/V at 8k, 32k, 128k", "%s, %s, %s", a, b, c);
     if (!f->runs) return;
     format_bytes(f->bytes_per_token, a);
-    line("read per token", "%s of weights (%" PRIu64 " bytes)", a, f->bytes_per_token);
+    inspect_line("read per token", "%s of weights (%" PRIu64 " bytes)", a, f->bytes_per_token);
+    inspect_print_gpu(f);
 }
 
 static void print_towers(const inspection *f) {
     if (!f->has_config && !f->vision && !f->audio) return;
-    line("vision tower", "%s%s%.*s", f->vision ? "yes" : "no", f->projector_vision.length ? ", " : "",
-         STR_ARGS(f->projector_vision));
-    line("audio tower", "%s%s%.*s", f->audio ? "yes" : "no", f->projector_audio.length ? ", " : "",
-         STR_ARGS(f->projector_audio));
+    inspect_line("vision tower", "%s%s%.*s", f->vision ? "yes" : "no", f->projector_vision.length ? ", " : "",
+                 STR_ARGS(f->projector_vision));
+    inspect_line("audio tower", "%s%s%.*s", f->audio ? "yes" : "no", f->projector_audio.length ? ", " : "",
+                 STR_ARGS(f->projector_audio));
 }
 
 static int print_metadata(const gguf *file) {
@@ -136,22 +144,22 @@ static void print_tensors(const gguf *file) {
 static int print_text(const inspection *f, bool tensors) {
     char bytes[32];
     format_bytes(gguf_file_bytes(f->file), bytes);
-    line("file", "%s", f->path);
-    line("format", "GGUF v%u, %s, %zu tensors, %zu keys", gguf_version(f->file), bytes, gguf_tensor_count(f->file),
-         gguf_value_count(f->file));
-    if (gguf_parts(f->file) > 1) line("parts", "%u", gguf_parts(f->file));
-    if (f->name.length) line("name", "%.*s", STR_ARGS(f->name));
-    line("architecture", "%.*s", STR_ARGS(f->architecture));
-    if (f->size_label.length) line("size", "%.*s", STR_ARGS(f->size_label));
-    line("parameters", "%" PRIu64, f->parameters);
-    if (f->file_type) line("file type", "%s", f->file_type);
+    inspect_line("file", "%s", f->path);
+    inspect_line("format", "GGUF v%u, %s, %zu tensors, %zu keys", gguf_version(f->file), bytes,
+                 gguf_tensor_count(f->file), gguf_value_count(f->file));
+    if (gguf_parts(f->file) > 1) inspect_line("parts", "%u", gguf_parts(f->file));
+    if (f->name.length) inspect_line("name", "%.*s", STR_ARGS(f->name));
+    inspect_line("architecture", "%.*s", STR_ARGS(f->architecture));
+    if (f->size_label.length) inspect_line("size", "%.*s", STR_ARGS(f->size_label));
+    inspect_line("parameters", "%" PRIu64, f->parameters);
+    if (f->file_type) inspect_line("file type", "%s", f->file_type);
     print_types(f);
     if (f->has_config) {
         print_config(&f->config);
         print_needs(f);
     }
     print_towers(f);
-    if (f->problem.status != GM_OK) line("cannot run", "%s", f->problem.why);
+    if (f->problem.status != GM_OK) inspect_line("cannot run", "%s", f->problem.why);
     const int code = print_metadata(f->file);
     if (tensors) print_tensors(f->file);
     return code;
@@ -197,6 +205,7 @@ static void report_needs(report *r, const inspection *f) {
     report_close(r, '}');
     if (f->runs) report_count(r, "bytes_per_token", f->bytes_per_token);
     else report_null(r, "bytes_per_token");
+    if (f->runs) inspect_report_gpu(r, f);
 }
 
 static void report_types(report *r, const inspection *f) {
@@ -282,14 +291,16 @@ static int inspect_run(void *values, const arguments *args) {
     model_argument        model;
     gguf                 *file = NULL;
     int                   code;
+    const inspect_wishes  wishes = { v->gpu_memory.value, v->context.value, (gm_kv_type)v->kv };
     gm_status             status = model_argument_resolve(args->positional[0], &memory, &model, &e);
     if (status == GM_OK) status = gguf_open_file(model.path, &file, &e);
     if (status != GM_OK) {
         code = complain_error(&e);
     } else {
         inspection found;
-        inspect_file(model.path, file, &memory, &found);
+        inspect_file(model.path, file, &wishes, &memory, &found);
         code = v->json ? print_json(&found, v->tensors) : print_text(&found, v->tensors);
+        inspect_free(&found);
     }
     gguf_free(file);
     arena_free(&memory);
@@ -302,11 +313,14 @@ const command command_inspect = {
     .summary = "show what is in a GGUF file",
     .description =
         "Prints the architecture and its sizes, how many tensors of which type there are, the memory that keys and "
-        "values take per token and at 8k, 32k and 128k tokens of context, the weights read per decoded token, whether "
+        "values take per token and at 8k, 32k and 128k tokens of context, the weights read per decoded token, what a "
+        "GPU "
+        "would hold and what would stay in main memory, whether "
         "vision and audio towers are there, and all metadata (long arrays by their length). Works on any GGUF: models, "
         "projectors, adapters, expectations, saved chats. A model that could not run is shown with the reason.",
     .examples = "  gemmule inspect gemma4:e2b\n"
                 "  gemmule inspect model.gguf --tensors\n"
+                "  gemmule inspect model.gguf --gpu-memory 4G --ctx 32768 --kv q8_0\n"
                 "  gemmule inspect model.gguf --json | jq .kv_f16\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

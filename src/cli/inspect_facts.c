@@ -64,7 +64,22 @@ uint64_t kv_bytes_at(const kv_size *kv, uint64_t tokens) {
     return kv->full * tokens + kv->sliding * (tokens < kv->window ? tokens : kv->window);
 }
 
-void inspect_file(const char *path, const gguf *file, arena *a, inspection *out) {
+static void plan_gpu(const model *m, const inspect_wishes *wishes, inspection *out) {
+    enum { DEFAULT_CONTEXT = 8192 };
+    static const quant_type types[] = {
+        [GM_KV_DEFAULT] = TYPE_F16, [GM_KV_F16] = TYPE_F16, [GM_KV_F32] = TYPE_F32, [GM_KV_Q8_0] = TYPE_Q8_0
+    };
+    graph g;
+    out->context = wishes->context ? wishes->context : min_size(m->config.context, DEFAULT_CONTEXT);
+    out->kv_type = types[wishes->kv];
+    if (model_text_graph(m, &g, &out->gpu_problem)) return;
+    gpu_memory_plan(&g, &m->config, out->kv_type, out->context, wishes->gpu_memory, 0, &out->gpu, &out->gpu_problem);
+    graph_free(&g);
+}
+
+void inspect_free(inspection *f) { gpu_budget_free(&f->gpu); }
+
+void inspect_file(const char *path, const gguf *file, const inspect_wishes *wishes, arena *a, inspection *out) {
     *out = (inspection){ .path = path, .file = file };
     out->name = text_of(file, "general.name");
     out->architecture = text_of(file, "general.architecture");
@@ -82,6 +97,7 @@ void inspect_file(const char *path, const gguf *file, arena *a, inspection *out)
     out->runs = model_load(file, &m, &out->problem) == GM_OK;
     if (!out->runs) return;
     out->bytes_per_token = m.bytes_per_token;
+    plan_gpu(&m, wishes, out);
     model_free(&m);
 }
 

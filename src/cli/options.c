@@ -19,6 +19,17 @@ bool parse_count(const char *text, uint64_t *out) {
     return true;
 }
 
+bool parse_bytes(const char *text, uint64_t *out) {
+    static const char units[] = "KMGT";
+    const size_t      length = strlen(text);
+    const char       *unit = length ? strchr(units, toupper((unsigned char)text[length - 1])) : NULL;
+    char              digits[32];
+    uint64_t          value = 0, scale = 1;
+    snprintf(digits, sizeof digits, "%.*s", (int)min_size(length - (unit != NULL), sizeof digits), text);
+    for (const char *u = units; unit && u <= unit; u++) scale *= 1024;
+    return parse_count(digits, &value) && mul_u64(value, scale, out) && *out;
+}
+
 bool parse_number(const char *text, double *out) {
     if (text[strspn(text, "+-.0123456789eE")]) return false; /* no hexadecimal, no "nan", no spaces */
     char        *end;
@@ -147,6 +158,14 @@ static gm_status set_number(const option *o, void *field, const char *text, erro
     return GM_OK;
 }
 
+static gm_status set_bytes(const option *o, count_value *field, const char *text, error *e) {
+    char title[LONGEST_NAME];
+    option_title(o, title, sizeof title);
+    field->given = parse_bytes(text, &field->value);
+    if (field->given) return GM_OK;
+    return fail(e, GM_BAD_ARGUMENT, "%s takes a number of bytes such as 4G, 900M or 65536, not '%s'", title, text);
+}
+
 static gm_status add_text(texts_value *texts, const char *text, error *e) {
     const size_t bytes = (texts->count + 1) * sizeof *texts->items;
     const char **items = realloc(texts->items, bytes);
@@ -163,6 +182,7 @@ static gm_status set_value(found_option found, const char *text, error *e) {
     case OPTION_TEXT: *(const char **)field = text; return GM_OK;
     case OPTION_TEXTS: return add_text(field, text, e);
     case OPTION_CHOICE: return set_choice(found.option, field, text, e);
+    case OPTION_BYTES: return set_bytes(found.option, field, text, e);
     case OPTION_COUNT:
     case OPTION_NUMBER: break;
     }
@@ -178,7 +198,7 @@ gm_status options_set(const option_group *groups, size_t group_count, void *valu
 
 bool option_value_text(const option *o, const void *group_values, char *out, size_t size) {
     const void *field = (const char *)group_values + o->offset;
-    if (o->kind == OPTION_COUNT) {
+    if (o->kind == OPTION_COUNT || o->kind == OPTION_BYTES) {
         const count_value *count = field;
         if (count->given) snprintf(out, size, "%llu", (unsigned long long)count->value);
         return count->given;

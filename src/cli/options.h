@@ -30,6 +30,7 @@ typedef enum {
     OPTION_TEXT,   /* const char * */
     OPTION_TEXTS,  /* texts_value: may be given more than once */
     OPTION_COUNT,  /* count_value: a whole number from `low` to `high` */
+    OPTION_BYTES,  /* count_value: a number of bytes, perhaps with K, M, G or T behind it */
     OPTION_NUMBER, /* number_value: from `low` to `high` */
     OPTION_CHOICE, /* int: the value of the choice */
 } option_kind;
@@ -66,6 +67,8 @@ typedef struct {
       .low = from,                                                                                                     \
       .high = to,                                                                                                      \
       .help = text }
+#define BYTES_OPTION(type, field, name, letter, value, text)                                                           \
+    { OPTION_FIELD(type, field, name, letter), .kind = OPTION_BYTES, .argument = value, .help = text }
 #define NUMBER_OPTION(type, field, name, letter, value, from, to, text)                                                \
     { OPTION_FIELD(type, field, name, letter),                                                                         \
       .kind = OPTION_NUMBER,                                                                                           \
@@ -114,5 +117,6 @@ const char *nearest_name(const char *wrong, const char *const *names, size_t cou
 /* Whole numbers and numbers as users write them: nothing before, nothing behind, no locale. */
 bool parse_count(const char *text, uint64_t *out);
 bool parse_number(const char *text, double *out);
+bool parse_bytes(const char *text, uint64_t *out); /* "4G", "900M", "65536": powers of 1024, not 0 */
 
 #endif

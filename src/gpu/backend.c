@@ -2,12 +2,11 @@
 
 #include "gpu/backend.h"
 
+#include "gpu/matmul.h"
 #include "gpu/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { STAGING_BYTES = 16 << 20 };
 
 gm_status gpu_backend_open(gpu_backend *b, const gpu_options *options, bool precise, error *e) {
     *b = (gpu_backend){ .precise = precise };
@@ -23,9 +22,10 @@ void gpu_backend_clear(gpu_backend *b) {
     }
     if (b->staging) gpu_buffer_free(b->host, b->staging);
     if (b->piece) gpu_buffer_free(b->host, b->piece);
+    if (b->slot) gpu_buffer_free(b->host, b->slot);
     free(b->weights);
     free(b->slots);
-    *b = (gpu_backend){ .host = b->host, .precise = b->precise };
+    *b = (gpu_backend){ .host = b->host, .precise = b->precise, .budget = b->budget };
 }
 
 void gpu_backend_close(gpu_backend *b) {
@@ -34,6 +34,10 @@ void gpu_backend_close(gpu_backend *b) {
     gpu_host_close(b->host);
     *b = (gpu_backend){ 0 };
 }
+
+void gpu_backend_keep_to(gpu_backend *b, const gpu_budget *budget) { b->budget = budget; }
+
+bool gpu_backend_needs_host(const gpu_backend *b) { return b->budget && b->budget->token_bytes; }
 
 /* ---- which weights there are ----------------------------------------------------------------------------------------- */
 
@@ -52,7 +56,18 @@ fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outp
     const uint64_t padding = 1 << 16; /* planes are a little longer than the tensors they are made of */
     return (fuse_options){ .one_token = tokens == 1,
                            .one_output = outputs == 1,
-                           .most_bytes = gpu_host_info(b->host)->max_binding - padding };
+                           .most_bytes = gpu_host_info(b->host)->max_binding - padding,
+                           .most_column = gpu_matvec_most_column(gpu_host_info(b->host)) };
+}
+
+/* In main memory: as the budget says. Parts that are joined come into the slot as one tile. */
+static gm_status lay_out(gpu_backend *b, gpu_weight *w, const tensor *first, const uint64_t ne[3], error *e) {
+    const budget_weight *plan = b->budget ? gpu_budget_weight(b->budget, first->data) : NULL;
+    uint64_t             most = gpu_host_info(b->host)->max_binding;
+    w->gathered = plan && plan->out && plan->table;
+    w->streamed = plan && plan->out && plan->kind != BUDGET_TABLES;
+    if (w->streamed && w->part_count == 1 && plan->slot < most) most = plan->slot;
+    return weight_layout_make(&w->layout, first->type, ne, most, e);
 }
 
 static gm_status add_matrix(gpu_backend *b, gpu_weight *w, tensor *const *parts, error *e) {
@@ -66,7 +81,7 @@ static gm_status add_matrix(gpu_backend *b, gpu_weight *w, tensor *const *parts,
             quant_row_bytes(quant_format_of((uint32_t)t->type), t->ne[0]) * t->ne[1] * t->ne[2];
         ne[1] += t->ne[1];
     }
-    return weight_layout_make(&w->layout, parts[0]->type, ne, gpu_host_info(b->host)->max_binding, e);
+    return lay_out(b, w, parts[0], ne, e);
 }
 
 static void add_vector(gpu_weight *w, const tensor *t) {
@@ -88,7 +103,10 @@ static gm_status add_weight(gpu_backend *b, tensor *const *parts, bool matrix, e
     w->tiles = calloc(w->layout.tiles, sizeof *w->tiles);
     if (!w->tiles) return fail_memory(e, "a weight's tiles", w->layout.tiles * sizeof *w->tiles);
     b->slots[at] = (uint32_t)++b->count;
-    for (size_t i = 0; i < w->part_count; i++) b->total += w->parts[i].bytes;
+    for (size_t i = 0; i < w->part_count; i++) {
+        b->total += w->parts[i].bytes;
+        if (matrix) b->staging_bytes = max_size(b->staging_bytes, budget_staging(&w->layout, w->parts[i].bytes));
+    }
     return GM_OK;
 }
 
@@ -117,7 +135,8 @@ static gm_status find_weights(gpu_backend *b, const graph *g, error *e) {
     if (!b->weights || !b->slots) fail_memory(e, "the table of weights", most * sizeof *b->weights);
     for (size_t i = 0; i < fused.op_count && !e->status; i++) add_weights_of(b, &fused.ops[i], e);
     graph_free(&fused);
-    if (!e->status) b->staging = gpu_buffer_new(b->host, STAGING_BYTES, e);
+    if (!e->status) b->staging = gpu_buffer_new(b->host, max_size(b->staging_bytes, 256), e);
+    if (!e->status && b->budget && b->budget->slot) b->slot = gpu_buffer_new(b->host, b->budget->slot, e);
     if (!e->status) b->piece = gpu_buffer_new(b->host, WEIGHT_PIECE_WORDS * sizeof(uint32_t), e);
     return e->status;
 }
@@ -162,8 +181,10 @@ static gm_status stage_piece(gpu_backend *b, const gpu_weight *w, const weight_p
 }
 
 /* One piece of a tile: its bytes to the staging buffer, then the repack kernel. */
-static gm_status upload_piece(gpu_backend *b, gpu_weight *w, const weight_tile *tile, error *e) {
-    const weight_piece piece = weight_piece_at(&w->layout, b->next_tile, b->next_chunk, STAGING_BYTES);
+static gm_status upload_piece(gpu_backend *b, const gpu_weight *w, uint32_t index, gpu_id target, uint32_t *chunk,
+                              error *e) {
+    const weight_tile  tile = weight_tile_of(&w->layout, index);
+    const weight_piece piece = weight_piece_at(&w->layout, index, *chunk, b->staging_bytes);
     gm_status          status = stage_piece(b, w, &piece, e);
     if (status) return status;
 
@@ -175,11 +196,11 @@ static gm_status upload_piece(gpu_backend *b, gpu_weight *w, const weight_tile *
         const bool raw = !strcmp(kernel.binds[i], "raw"), planes = !strcmp(kernel.binds[i], "planes");
         bindings[i] = (gpu_binding){ i,
                                      raw      ? b->staging
-                                     : planes ? w->tiles[b->next_tile]
+                                     : planes ? target
                                               : b->piece,
                                      0,
-                                     raw      ? STAGING_BYTES
-                                     : planes ? tile->bytes
+                                     raw      ? b->staging_bytes
+                                     : planes ? tile.bytes
                                               : WEIGHT_PIECE_WORDS * sizeof(uint32_t) };
     }
     const gpu_id group = pipeline ? gpu_group_new(b->host, pipeline, bindings, kernel.bind_count, e) : 0;
@@ -193,8 +214,7 @@ static gm_status upload_piece(gpu_backend *b, gpu_weight *w, const weight_tile *
     gpu_group_free(b->host, group);
     if (!status) {
         b->uploaded += piece.bytes;
-        b->next_chunk = piece.next;
-        if (!piece.next) b->next_tile++;
+        *chunk = piece.next;
     }
     return status;
 }
@@ -211,20 +231,31 @@ static gm_status upload_vector(gpu_backend *b, gpu_weight *w, error *e) {
     return status;
 }
 
+gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, error *e) {
+    return upload_piece(b, w, tile, b->slot, chunk, e);
+}
+
+static gm_status upload_matrix(gpu_backend *b, gpu_weight *w, error *e) {
+    gpu_id *tile = &w->tiles[b->next_tile];
+    error   refused = { 0 };
+    if (!*tile) *tile = gpu_buffer_new(b->host, weight_tile_of(&w->layout, b->next_tile).bytes, &refused);
+    if (!*tile) return fail(e, refused.status, "tensor '%s': %s", w->parts[0].name, refused.why);
+    const gm_status status = upload_piece(b, w, b->next_tile, *tile, &b->next_chunk, e);
+    if (!status && !b->next_chunk) b->next_tile++;
+    return status;
+}
+
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e) {
     if (!b->weights && find_weights(b, g, e)) return e->status;
     for (; b->next_weight < b->count; b->next_weight++, b->next_tile = 0) {
         gpu_weight *w = &b->weights[b->next_weight];
+        if (w->gathered || w->streamed) continue;
         while (b->next_tile < w->layout.tiles) {
-            gm_status status;
-            if (w->matrix) {
-                const weight_tile tile = weight_tile_of(&w->layout, b->next_tile);
-                if (!w->tiles[b->next_tile]) w->tiles[b->next_tile] = gpu_buffer_new(b->host, tile.bytes, e);
-                status = w->tiles[b->next_tile] ? upload_piece(b, w, &tile, e) : e->status;
-            } else status = upload_vector(b, w, e);
+            const gm_status status = w->matrix ? upload_matrix(b, w, e) : upload_vector(b, w, e);
             if (status) return status;
         }
     }
+    if (b->slot) return gpu_host_problem(b->host, e);
     gpu_buffer_free(b->host, b->staging);
     gpu_buffer_free(b->host, b->piece);
     b->staging = b->piece = 0;

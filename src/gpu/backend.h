@@ -3,6 +3,7 @@
 #ifndef GM_GPU_BACKEND_H
 #define GM_GPU_BACKEND_H
 
+#include "gpu/budget.h"
 #include "gpu/host.h"
 #include "gpu/weights.h"
 #include "graph/fuse.h"
@@ -19,31 +20,45 @@ typedef struct {
     } parts[GPU_WEIGHT_PARTS];
     size_t        part_count;
     bool          matrix;
+    bool          gathered; /* not on the GPU: the host looks its rows up */
+    bool          streamed; /* not on the GPU: its tiles come into the slot when they are needed */
     weight_layout layout;
     gpu_id       *tiles; /* a vector has one */
 } gpu_weight;
 
 typedef struct {
-    gpu_host   *host;
-    bool        precise; /* f32 activations in every product */
-    gpu_weight *weights;
-    size_t      count;
-    uint32_t   *slots; /* hash of the key → 1 + index */
-    size_t      slot_count;
-    gpu_id      staging, piece; /* while uploading */
-    size_t      next_weight;    /* where the upload stands */
-    uint32_t    next_tile, next_chunk;
-    uint64_t    uploaded, total; /* bytes of the file */
+    gpu_host         *host;
+    bool              precise; /* f32 activations in every product */
+    const gpu_budget *budget;  /* NULL: all weights are on the GPU */
+    gpu_weight       *weights;
+    size_t            count;
+    uint32_t         *slots; /* hash of the key → 1 + index */
+    size_t            slot_count;
+    gpu_id            staging, piece; /* while uploading; as long as there is a slot */
+    uint64_t          staging_bytes;
+    gpu_id            slot;        /* for tiles of weights that are streamed; 0: none are */
+    size_t            next_weight; /* where the upload stands */
+    uint32_t          next_tile, next_chunk;
+    uint64_t          uploaded, total; /* bytes of the file */
 } gpu_backend;
 
 gm_status gpu_backend_open(gpu_backend *b, const gpu_options *options, bool precise, error *e);
 void      gpu_backend_close(gpu_backend *b);
+
+/* What of the weights is to be on the GPU: said before the upload; NULL, or nothing said: all. It must live as long. */
+void gpu_backend_keep_to(gpu_backend *b, const gpu_budget *budget);
+/* Whether every run needs the host for its weights: nothing can go ahead of it then. */
+bool gpu_backend_needs_host(const gpu_backend *b);
 
 /* Takes the weights off the GPU; the device stays. */
 void gpu_backend_clear(gpu_backend *b);
 
 /* Uploads what the graph needs: GM_AGAIN while writes are under way (let gpu_host_wait run, then call again). */
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e);
+
+/* Brings the next piece of a streamed tile into the slot; `*chunk` says where it begins and is 0 behind the last. GM_AGAIN as
+ * above. */
+gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, error *e);
 
 /* The weight that begins with this tensor. */
 const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t);
@@ -78,7 +93,11 @@ size_t    gpu_plan_tokens(const gpu_plan *p);
 size_t    gpu_plan_outputs(const gpu_plan *p);
 size_t    gpu_plan_dispatches(const gpu_plan *p);
 
-/* Submits a run. The result [outputs, n] comes back under `ticket` (see host.h); 0: nothing comes back. */
+/* Forgets a submit that returned GM_AGAIN. */
+void gpu_plan_restart(gpu_plan *p);
+
+/* Submits a run. The result [outputs, n] comes back under `ticket` (see host.h); 0: nothing comes back. GM_AGAIN, where weights
+ * are not all on the GPU: let gpu_host_wait run, and call again with the same arguments. */
 gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e);
 
 #endif

@@ -19,12 +19,13 @@ static gpu_kernel norms_kernel(const op *o, uint32_t tokens, uint32_t outputs) {
     kernel_define(&k, "COUNT", by_token ? "tokens" : "outputs");
     kernel_constant(&k, "n", (double)(a->ne[0] / unit));
     kernel_constant(&k, "eps", (double)o->eps);
-    kernel_constant(&k, "factor", (double)o->factor);
+    kernel_number(&k, o->factor);
     kernel_bind(&k, "a");
     kernel_bind(&k, "b");
     kernel_bind(&k, "b_weight");
     kernel_bind(&k, "sum");
     kernel_bind(&k, "run");
+    kernel_bind(&k, "numbers");
     if (o->normed) {
         kernel_constant(&k, "weight_factor", (double)o->weight_factor);
         kernel_bind(&k, "out");

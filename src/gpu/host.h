@@ -24,11 +24,14 @@ typedef struct {
     uint32_t alignment;                  /* of a binding's offset */
     uint32_t subgroup_min, subgroup_max; /* 0 without subgroups */
     bool     subgroups, f16, dot4, timestamps;
+    bool     subgroup_matrix; /* products of f16 matrices with f32 sums, [rows, depth] · [depth, columns] */
+    uint32_t matrix_rows, matrix_columns, matrix_depth;
 } gpu_info;
 
 typedef struct {
     int32_t     adapter; /* which of gpu_host_list; -1: the fastest that the system names */
-    const char *disable; /* features not to use: "subgroups,dot4,f16", or NULL */
+    const char *disable; /* features not to use: "subgroups,dot4,f16,subgroup_matrix", or NULL */
+    uint64_t    memory;  /* bytes that all buffers may take together; 0: as many as there are */
 } gpu_options;
 
 /* The adapters of this machine; at most `capacity` are written, the count is returned in `*count`. */
@@ -40,8 +43,9 @@ void            gpu_host_close(gpu_host *h); /* frees whatever is left */
 const gpu_info *gpu_host_info(const gpu_host *h);
 /* What went wrong since the last call, if anything: GM_DEVICE_LOST, GM_NO_MEMORY, or a validation error, which is ours. */
 gm_status gpu_host_problem(gpu_host *h, error *e);
-/* Bytes of all buffers that live. */
+/* Bytes of all buffers that live, and how many they may be (0: no limit). */
 uint64_t gpu_host_bytes(const gpu_host *h);
+uint64_t gpu_host_limit(const gpu_host *h);
 
 /* ---- things ---- */
 

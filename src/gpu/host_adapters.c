@@ -17,21 +17,27 @@ typedef struct {
     const char     *name;       /* in gpu_options.disable */
     WGPUFeatureName numbers[2]; /* in today's header and in those before mid-2025; 0: part of the language */
     size_t          offset;     /* of the field of gpu_info */
-    const char     *shader;     /* works if the feature is there; NULL: a query set is tried */
+    const char     *shader;     /* works if the feature is there; NULL: the function tells */
+    bool (*probe)(gpu_host *h);
 } feature;
 
 #define PROBE(enable, type, expression)                                                                                \
     enable "@group(0) @binding(0) var<storage, read_write> x: array<" type ">;\n"                                      \
            "@compute @workgroup_size(1) fn main() { x[0] = " expression "; }\n"
 
+static bool probe_timestamps(gpu_host *h);
+static bool probe_matrices(gpu_host *h);
+
 static const feature features[] = {
     { "subgroups",
       { 0x12, 0x11 },
       offsetof(gpu_info, subgroups),
-      PROBE("enable subgroups;\n", "f32", "subgroupAdd(x[1])") },
-    { "f16", { 0x0B, 0x0A }, offsetof(gpu_info, f16), PROBE("enable f16;\n", "f16", "x[1] * 2.0h") },
-    { "dot4", { 0, 0 }, offsetof(gpu_info, dot4), PROBE("", "i32", "dot4I8Packed(u32(x[1]), u32(x[2]))") },
-    { "timestamps", { 0x09, 0x03 }, offsetof(gpu_info, timestamps), NULL },
+      PROBE("enable subgroups;\n", "f32", "subgroupAdd(x[1])"),
+      NULL },
+    { "f16", { 0x0B, 0x0A }, offsetof(gpu_info, f16), PROBE("enable f16;\n", "f16", "x[1] * 2.0h"), NULL },
+    { "dot4", { 0, 0 }, offsetof(gpu_info, dot4), PROBE("", "i32", "dot4I8Packed(u32(x[1]), u32(x[2]))"), NULL },
+    { "timestamps", { 0x09, 0x03 }, offsetof(gpu_info, timestamps), NULL, probe_timestamps },
+    { "subgroup_matrix", { 0x50034, 0x50037 }, offsetof(gpu_info, subgroup_matrix), NULL, probe_matrices },
 };
 
 static bool *feature_field(gpu_info *info, const feature *f) {
@@ -47,7 +53,8 @@ static gm_status read_disabled(const char *list, bool disabled[COUNT_OF(features
         while (i < COUNT_OF(features) && !str_is((str){ list, length }, features[i].name)) i++;
         if (i == COUNT_OF(features)) {
             return fail(e, GM_BAD_ARGUMENT,
-                        "'%.*s' is no feature of a GPU: there are subgroups, f16, dot4 and timestamps",
+                        "'%.*s' is no feature of a GPU: there are subgroups, f16, dot4, timestamps and "
+                        "subgroup_matrix",
                         (int)min_size(length, 100), list);
         }
         disabled[i] = true;
@@ -73,8 +80,43 @@ static bool probe_timestamps(gpu_host *h) {
     return set && status == GM_OK;
 }
 
+/* Which sizes a GPU multiplies is tried, too: a pipeline with another size is refused. Ours need f16 with f32 sums, and
+ * subgroups that are all of one size. */
+static bool probe_matrices(gpu_host *h) {
+    static const struct {
+        uint32_t rows, columns, depth;
+    } sizes[] = { { 16, 16, 16 }, { 8, 8, 8 } };
+    gpu_info *info = &h->info;
+    if (!info->f16 || !info->subgroups || info->subgroup_min != info->subgroup_max || info->subgroup_max > 64)
+        return false;
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        char           text[1024];
+        error          e = { 0 };
+        const uint32_t rows = sizes[i].rows, columns = sizes[i].columns, depth = sizes[i].depth;
+        snprintf(text, sizeof text,
+                 "enable f16;\nenable subgroups;\nenable chromium_experimental_subgroup_matrix;\n"
+                 "diagnostic(off, chromium.subgroup_matrix_uniformity);\n"
+                 "@group(0) @binding(0) var<storage, read_write> x: array<vec4<u32>>;\n"
+                 "@compute @workgroup_size(%u) fn main(@builtin(subgroup_id) id: u32) {\n"
+                 "let a = subgroupMatrixLoad<subgroup_matrix_left<f16, %u, %u>, row_major>(&x, id, 4u);\n"
+                 "let b = subgroupMatrixLoad<subgroup_matrix_right<f16, %u, %u>, col_major>(&x, id, 4u);\n"
+                 "var c: subgroup_matrix_result<f32, %u, %u>;\n"
+                 "c = subgroupMatrixMultiplyAccumulate(a, b, c);\n"
+                 "subgroupMatrixStore<col_major>(&x, id, c, 4u); }\n",
+                 info->subgroup_max, depth, rows, columns, depth, columns, rows);
+        const gpu_id pipeline = gpu_pipeline_new(h, "subgroup matrices", text, NULL, 0, &e);
+        gpu_pipeline_free(h, pipeline);
+        if (!pipeline) continue;
+        info->matrix_rows = rows;
+        info->matrix_columns = columns;
+        info->matrix_depth = depth;
+        return true;
+    }
+    return false;
+}
+
 static bool probe(gpu_host *h, const feature *f) {
-    if (!f->shader) return probe_timestamps(h);
+    if (!f->shader) return f->probe(h);
     error        e = { 0 };
     const gpu_id pipeline = gpu_pipeline_new(h, f->name, f->shader, NULL, 0, &e);
     gpu_pipeline_free(h, pipeline);
@@ -84,9 +126,10 @@ static bool probe(gpu_host *h, const feature *f) {
 /* ---- instance ---- */
 
 /* Dawn's switches. What a version does not know it ignores. The first saves time wherever workgroup memory is used, and our
- * shaders rely on none being zeroed; the others let drivers do what they can. */
-static const char *const toggles_on[] = { "disable_workgroup_init", "use_vulkan_memory_model",
-                                          "vulkan_enable_f16_on_nvidia" };
+ * shaders rely on none being zeroed; the second a tenth of all time: shaders are our own and read within their bindings; the
+ * others let drivers do what they can (subgroup matrices are an experiment of Dawn's, which counts as unsafe). */
+static const char *const toggles_on[] = { "disable_workgroup_init", "disable_robustness", "use_vulkan_memory_model",
+                                          "vulkan_enable_f16_on_nvidia", "allow_unsafe_apis" };
 
 typedef struct {
     WGPUDawnTogglesDescriptor descriptor;

@@ -76,8 +76,11 @@ static void on_mapped(uint32_t status, WGPUStringView message, void *first, void
     if (!ticket) return;
     h->news++;
     ticket->state = arrived ? TICKET_HERE : TICKET_FAILED;
-    if (!arrived && !h->closing && !h->lost)
-        host_set_problem(h, GM_UNSUPPORTED, "reading back from the GPU failed", message);
+    if (!arrived && !h->closing && !h->lost) {
+        if (status == WGPUMapAsyncStatus_Error)
+            host_set_problem(h, GM_UNSUPPORTED, "reading back from the GPU failed", message);
+        else host_on_lost(&h->device, 0, message, h, NULL); /* of which the library may tell only later */
+    }
     if (!arrived) give_staging_back(h, ticket->staging, false, false);
     if (!ticket->dropped) return;
     if (arrived) give_staging_back(h, ticket->staging, true, true);

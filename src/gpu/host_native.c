@@ -46,7 +46,12 @@ void host_set_problem(gpu_host *h, gm_status status, const char *what, WGPUStrin
 
 void host_on_error(WGPUDevice const *device, uint32_t type, WGPUStringView message, void *first, void *second) {
     (void)device, (void)second;
-    host_set_problem(first, status_of(type), "the GPU refused a command", message);
+    const gpu_host *h = first;
+    char            what[100] = "the GPU refused a command";
+    if (status_of(type) == GM_NO_MEMORY)
+        snprintf(what, sizeof what, "the GPU ran out of memory with %llu bytes in its buffers",
+                 (unsigned long long)h->bytes);
+    host_set_problem(first, status_of(type), what, message);
 }
 
 void host_on_lost(WGPUDevice const *device, uint32_t reason, WGPUStringView message, void *first, void *second) {
@@ -64,6 +69,7 @@ gm_status host_lost(const gpu_host *h, error *e) {
 }
 
 gm_status gpu_host_problem(gpu_host *h, error *e) {
+    h->api.InstanceProcessEvents(h->instance); /* what is known so far may be the echo of a loss */
     const error problem = h->problem;
     if (problem.status == GM_OK) return GM_OK;
     if (!h->lost) h->problem = (error){ 0 };
@@ -218,6 +224,7 @@ gm_status gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
     h->pipelines = (slots){ .size = sizeof(host_pipeline), .kind = KIND_PIPELINE };
     h->groups = (slots){ .size = sizeof(host_group), .kind = KIND_GROUP };
     h->tickets = (slots){ .size = sizeof(host_ticket), .kind = KIND_TICKET };
+    h->most = options ? options->memory : 0;
     gm_status status = webgpu_load(&h->api, e);
     if (status == GM_OK) status = host_open_device(h, options, e);
     if (status != GM_OK) {
@@ -262,6 +269,7 @@ void gpu_host_close(gpu_host *h) {
 
 const gpu_info *gpu_host_info(const gpu_host *h) { return &h->info; }
 uint64_t        gpu_host_bytes(const gpu_host *h) { return h->bytes; }
+uint64_t        gpu_host_limit(const gpu_host *h) { return h->most; }
 
 bool host_force_loss(gpu_host *h) {
     enum { UNKNOWN_REASON = 1 };

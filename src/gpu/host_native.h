@@ -102,7 +102,7 @@ struct gpu_host {
     slots         buffers, pipelines, groups, tickets;
     host_staging *staging;
     uint32_t      staging_count;
-    uint64_t      bytes;         /* of all buffers */
+    uint64_t      bytes, most;   /* of all buffers, and how many they may be; 0: any */
     uint64_t      buffer_deaths; /* how many buffers were freed */
 
     host_fence fences[FENCES]; /* the oldest first */

@@ -24,14 +24,21 @@ gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e) {
              h->info.name, (unsigned long long)h->info.max_buffer);
         return 0;
     }
+    if (h->most && (h->bytes > h->most || bytes > h->most - h->bytes)) {
+        fail(e, GM_NO_MEMORY,
+             "a GPU buffer of %llu bytes was asked for, beside %llu in use, but the budget is %llu (--gpu-memory)",
+             (unsigned long long)bytes, (unsigned long long)h->bytes, (unsigned long long)h->most);
+        return 0;
+    }
     host_buffer *buffer = slots_add(&h->buffers, &id);
     if (!buffer) return fail_memory(e, "a GPU buffer's record", sizeof *buffer), 0;
 
     const WGPUBufferDescriptor d = { .usage = WGPUBufferUsage_Storage | WGPUBufferUsage_Indirect |
                                               WGPUBufferUsage_CopySrc | WGPUBufferUsage_CopyDst,
                                      .size = round_up(bytes, 4) };
-    char                       what[64];
-    snprintf(what, sizeof what, "a GPU buffer of %llu bytes", (unsigned long long)bytes);
+    char                       what[100];
+    snprintf(what, sizeof what, "a GPU buffer of %llu bytes, beside %llu in use", (unsigned long long)bytes,
+             (unsigned long long)h->bytes);
     host_scope_begin(h);
     buffer->buffer = h->api.DeviceCreateBuffer(h->device, &d);
     const gm_status status = host_scope_end(h, what, e);

@@ -9,17 +9,20 @@
 #include "gpu/host.h"
 #include "gpu/shader.h"
 
-enum { KERNEL_DEFINES = 32, KERNEL_CONSTANTS = 32, KERNEL_BINDS = 8 };
+enum { KERNEL_DEFINES = 32, KERNEL_CONSTANTS = 32, KERNEL_BINDS = 8, KERNEL_NUMBERS = 4 };
 
 typedef struct {
     const char   *file;                    /* of wgsl/ */
-    shader_define defines[KERNEL_DEFINES]; /* besides SUBGROUPS, F16 and DOT4, which every shader gets */
+    shader_define defines[KERNEL_DEFINES]; /* besides those of features, which every shader gets */
     size_t        define_count;
     gpu_constant  constants[KERNEL_CONSTANTS];
     size_t        constant_count;
     const char   *binds[KERNEL_BINDS];
     size_t        bind_count;
     uint32_t      x, y, z; /* workgroups */
+    /* What differs from layer to layer, so that it must not be a constant of the pipeline: bound as "numbers", f32. */
+    float  numbers[KERNEL_NUMBERS];
+    size_t number_count;
 } gpu_kernel;
 
 #endif

@@ -17,6 +17,10 @@ static inline void kernel_bind(gpu_kernel *k, const char *name) {
     if (k->bind_count < KERNEL_BINDS) k->binds[k->bind_count++] = name;
 }
 
+static inline void kernel_number(gpu_kernel *k, float value) {
+    if (k->number_count < KERNEL_NUMBERS) k->numbers[k->number_count++] = value;
+}
+
 /* So many workgroups (a few more, if one dimension cannot count them) over x and y. */
 static inline void kernel_spread(gpu_kernel *k, const gpu_info *info, uint32_t groups) {
     const uint32_t most = info->max_workgroups ? info->max_workgroups : 65535;

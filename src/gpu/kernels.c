@@ -1,8 +1,9 @@
 #include "gpu/kernels.h"
 
 #include "gpu/kernel_build.h"
+#include "graph/fuse.h"
 
-enum { MOST_EXPERTS = 512, MOST_USED = 64, MOST_HEAD = 512, MOST_QUERIES = 8, MOST_QUERY_QUADS = 512 };
+enum { MOST_EXPERTS = 512, MOST_USED = 64, MOST_HEAD = 512 };
 
 static uint32_t rounded_up(uint64_t n, uint64_t by) { return (uint32_t)((n + by - 1) / by); }
 
@@ -240,23 +241,33 @@ gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gp
 
 /* ---- attention ---- */
 
-/* Pairs (token, head) of one K/V head that a decode workgroup takes together: as many as its memory holds. */
-static uint32_t queries_together(const op *o, const gpu_kv *kv, uint32_t tokens) {
-    const size_t all = (size_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
-    return (uint32_t)min_size(min_size(all, MOST_QUERIES), MOST_QUERY_QUADS / rounded_up(kv->head, 4));
+/* How decoding shares out its work: a split has LEAST_KEYS or a multiple of that, and all workgroups together should be one for
+ * each core of a large GPU. */
+enum { LEAST_KEYS = 16, WORKGROUPS = 128, MOST_QUERIES = 8 };
+
+/* Pairs (token, head) of one K/V head that a decode workgroup takes together: as many as its memory holds, a power of two. */
+static uint32_t queries_together(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
+    enum { BESIDE = 7 * 1024 }; /* bytes that it needs whatever the queries are */
+    const uint64_t all = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
+    const uint64_t query_bytes = 16 * rounded_up(kv->head, 4);
+    uint32_t       batch = 1;
+    while (batch < all && batch < MOST_QUERIES && 2 * batch * query_bytes + BESIDE <= info->max_workgroup_bytes)
+        batch *= 2;
+    return batch;
 }
 
-/* A split should have two tiles of 32 keys or more, and all workgroups together should be a few for each core of a large GPU. */
-uint32_t gpu_attention_splits(const op *o, const gpu_kv *kv, uint32_t tokens, uint64_t depth) {
-    enum { KEYS_PER_SPLIT = 64, WORKGROUPS = 256, MOST_SPLITS = 128 };
+/* Workgroups beside each other for every split. */
+static uint32_t workgroups_abreast(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
+    const uint64_t queries = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
+    return rounded_up(queries, queries_together(info, o, kv, tokens)) * kv->kv_heads;
+}
+
+uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint64_t depth) {
     if (tokens > GPU_DECODE_TOKENS) return 1;
-    const uint64_t seen = o->window && o->window < depth ? o->window : depth;
-    const uint32_t batch = queries_together(o, kv, tokens);
-    const uint64_t others =
-        (uint64_t)rounded_up((uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads, batch) * kv->kv_heads;
-    uint32_t splits = 1;
-    while (splits < MOST_SPLITS && 2 * splits * others <= WORKGROUPS && (uint64_t)splits * KEYS_PER_SPLIT < seen)
-        splits *= 2;
+    const uint64_t seen = o->window && o->window < depth ? o->window + tokens - 1 : depth;
+    const uint32_t abreast = workgroups_abreast(info, o, kv, tokens);
+    uint32_t       splits = 1;
+    while (2 * splits * abreast <= WORKGROUPS && (uint64_t)splits * LEAST_KEYS < seen) splits *= 2;
     return splits;
 }
 
@@ -267,9 +278,11 @@ uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t spli
 }
 
 static void attention_common(gpu_kernel *k, const op *o, const gpu_kv *kv) {
-    const tensor *q = o->in[0];
+    static const char *const steps[] = { "0", "1", "2", "3", "4" };
+    const tensor            *q = o->in[0];
     kernel_define(k, "KV_TYPE", gpu_kv_type_word(kv->type));
     kernel_define(k, "QUADS", flag(fours(kv->head, q->offset, 0, 0)));
+    kernel_define(k, "STEPS", steps[rounded_up(kv->head, 128)]);
     kernel_constant(k, "head", kv->head);
     kernel_constant(k, "heads", (double)q->ne[1]);
     kernel_constant(k, "kv_heads", kv->kv_heads);
@@ -287,42 +300,66 @@ static void attention_binds(gpu_kernel *k, const char *out) {
 }
 
 static gpu_kernel prefill_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
-    static const char *const steps[] = { "0", "1", "2", "3", "4" };
-    const uint64_t           queries = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
-    gpu_kernel k = { .file = "attention_prefill.wgsl", .x = rounded_up(queries, 16), .y = kv->kv_heads, .z = 1 };
+    const uint64_t queries = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
+    gpu_kernel     k = { .file = "attention_prefill.wgsl", .x = rounded_up(queries, 16), .y = kv->kv_heads, .z = 1 };
     attention_common(&k, o, kv);
-    kernel_define(&k, "STEPS", steps[rounded_up(kv->head, 128)]);
     attention_binds(&k, "out");
     return k;
 }
 
-static gpu_kernel decode_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
-    static const char *const counts[MOST_QUERIES + 1] = { "0", "1", "2", "3", "4", "5", "6", "7", "8" };
-    const uint32_t           batch = queries_together(o, kv, tokens);
-    const uint64_t           queries = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
-    gpu_kernel k = { .file = "attention_decode.wgsl", .x = splits, .y = rounded_up(queries, batch), .z = kv->kv_heads };
+/* What the two kernels of decoding must agree on. */
+static void share_out(gpu_kernel *k, const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens,
+                      uint32_t splits) {
+    static const char *const counts[MOST_QUERIES + 1] = { [1] = "1", [2] = "2", [4] = "4", [8] = "8" };
+    kernel_define(k, "QUERIES", counts[queries_together(info, o, kv, tokens)]);
+    kernel_constant(k, "splits", splits);
+    kernel_constant(k, "least", LEAST_KEYS);
+}
+
+/* ATTEND: the queries are made on the way, and with keys at in[HEADS_K] the newest position's row of the cache too. */
+static void add_heads(gpu_kernel *k, const op *o) {
+    const bool store = o->in[HEADS_K] != NULL;
+    kernel_define(k, "HEADS", "1");
+    kernel_define(k, "STORE", flag(store));
+    kernel_define(k, "WIDE", "1");
+    kernel_constant(k, "eps", (double)o->eps);
+    kernel_bind(k, "table");
+    kernel_bind(k, "q_weight");
+    if (!store) return;
+    kernel_constant(k, "k_offset", (double)o->in[HEADS_K]->offset);
+    kernel_constant(k, "v_offset", (double)o->in[HEADS_V]->offset);
+    kernel_bind(k, "k_weight");
+}
+
+static gpu_kernel decode_kernel(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
+    const uint32_t abreast = workgroups_abreast(info, o, kv, tokens);
+    gpu_kernel     k = { .file = "attention_decode.wgsl", .x = splits, .y = abreast / kv->kv_heads, .z = kv->kv_heads };
     attention_common(&k, o, kv);
-    kernel_define(&k, "QUERIES", counts[batch]);
+    share_out(&k, info, o, kv, tokens, splits);
+    kernel_define(&k, "SHARES", kv->head > 256 ? "2" : "4");
     kernel_define(&k, "FINAL", flag(splits == 1));
-    kernel_constant(&k, "splits", splits);
     attention_binds(&k, splits == 1 ? "out" : "partial");
+    if (o->kind == OP_ATTEND) add_heads(&k, o);
     return k;
 }
 
-static gpu_kernel reduce_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
-    gpu_kernel k = { .file = "attention_reduce.wgsl", .x = (uint32_t)o->in[0]->ne[1], .y = tokens, .z = 1 };
+static gpu_kernel reduce_kernel(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
+    const uint32_t heads = (uint32_t)o->in[0]->ne[1];
+    gpu_kernel     k = { .file = "attention_reduce.wgsl", .x = heads, .y = tokens, .z = rounded_up(kv->head, 128) };
     kernel_define(&k, "QUADS", flag(kv->head % 4 == 0));
     kernel_constant(&k, "head", kv->head);
-    kernel_constant(&k, "heads", (double)o->in[0]->ne[1]);
-    kernel_constant(&k, "splits", splits);
+    kernel_constant(&k, "heads", heads);
+    kernel_constant(&k, "kv_heads", kv->kv_heads);
+    kernel_constant(&k, "window", o->window);
+    share_out(&k, info, o, kv, tokens, splits);
     kernel_bind(&k, "partial");
     kernel_bind(&k, "out");
     kernel_bind(&k, "run");
     return k;
 }
 
-gm_status gpu_attention_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits, gpu_kernel out[2],
-                                size_t *count, error *e) {
+gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits,
+                                gpu_kernel out[2], size_t *count, error *e) {
     *count = 0;
     if (gpu_kv_check(kv, e)) return e->status;
     const tensor *q = o->in[0];
@@ -330,9 +367,11 @@ gm_status gpu_attention_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, 
         return fail(e, GM_BAD_ARGUMENT, "attention: %llu heads of %llu do not fit %u K/V heads of %u",
                     (unsigned long long)q->ne[1], (unsigned long long)q->ne[0], (unsigned)kv->kv_heads,
                     (unsigned)kv->head);
+    if (o->kind == OP_ATTEND && tokens != 1)
+        return fail(e, GM_BAD_ARGUMENT, "attention with heads is for one token, not %u", (unsigned)tokens);
     if (tokens > GPU_DECODE_TOKENS) out[(*count)++] = prefill_kernel(o, kv, tokens);
-    else out[(*count)++] = decode_kernel(o, kv, tokens, splits);
-    if (tokens <= GPU_DECODE_TOKENS && splits > 1) out[(*count)++] = reduce_kernel(o, kv, tokens, splits);
+    else out[(*count)++] = decode_kernel(info, o, kv, tokens, splits);
+    if (tokens <= GPU_DECODE_TOKENS && splits > 1) out[(*count)++] = reduce_kernel(info, o, kv, tokens, splits);
     return GM_OK;
 }
 

@@ -51,13 +51,14 @@ enum { GPU_DECODE_TOKENS = 4 }; /* up to so many tokens the keys are split over 
 
 /* Into how many splits the keys are best cut when up to `depth` positions are held: rises with the depth, in powers of two.
  * 1 for more than GPU_DECODE_TOKENS tokens. */
-uint32_t gpu_attention_splits(const op *o, const gpu_kv *kv, uint32_t tokens, uint64_t depth);
+uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint64_t depth);
 /* Bytes of "partial"; 0 when there is a single split. */
 uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t splits);
 /* ATTENTION: one dispatch (a, out, run, keys, values), or with splits two (a, partial, run, keys, values; partial, out, run).
- * Any number of splits is right at any depth. */
-gm_status gpu_attention_kernels(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits, gpu_kernel out[2],
-                                size_t *count, error *e);
+ * ATTEND (graph/fuse.h): the same, and the first binds also table, q_weight and, where it stores, k_weight; a is what q, k and v lie
+ * in. Any number of splits up to 256 is right at any depth. */
+gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits,
+                                gpu_kernel out[2], size_t *count, error *e);
 
 /* ---- experts ---- */
 
@@ -67,7 +68,7 @@ gm_status gpu_group_kernel(uint32_t experts, uint32_t used, gpu_kernel *out, err
 
 /* ---- fused ops (graph/fuse.h), but PRODUCTS ---- */
 
-/* NORMS binds a, b, b_weight, sum, run, out, weight; MIX a, experts, routes, a_weight, weight, out, run; HEADS rows (the value that
+/* NORMS binds a, b, b_weight, sum, run, numbers, out, weight; MIX a, experts, routes, a_weight, weight, out, run; HEADS rows (the value that
  * q, k and v lie in), table, q_weight, out, run, k_weight, keys, values: those at the end only where there is a norm or a store. */
 gm_status gpu_fused_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t outputs, gpu_kernel *out, error *e);
 

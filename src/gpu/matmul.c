@@ -2,147 +2,163 @@
 
 #include "gpu/matmul.h"
 
-#include "gpu/kernel_build.h"
+#include "gpu/product_build.h"
 
-enum { MATVEC_COLUMNS = 4, MATVEC_THREADS = 128, MATMUL_THREADS = 256 };
+static bool by_matrices(const gpu_info *info, quant_type type) { return info->subgroup_matrix && type != TYPE_F32; }
 
 bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t tokens) {
-    return info->dot4 && tokens > MATVEC_COLUMNS && type != TYPE_F32 && type != TYPE_F16 && type != TYPE_BF16;
+    const bool quantised = type != TYPE_F32 && type != TYPE_F16 && type != TYPE_BF16;
+    return tokens > MATVEC_COLUMNS && (info->subgroup_matrix ? by_matrices(info, type) : info->dot4 && quantised);
 }
 
 bool gpu_matmul_takes_groups(uint32_t tokens) { return tokens > MATVEC_COLUMNS; }
 
-uint64_t gpu_quantised_bytes(uint32_t k, uint64_t rows) { return rows * k + rows * (k / 32) * 16; }
+/* f16 takes more than 8 bits with their scales. */
+uint64_t gpu_quantised_bytes(uint32_t k, uint64_t rows) { return rows * (round_up(k, 32) * 2 + 16); }
 
-static const char *word(bool on) { return on ? "1" : "0"; }
-
-/* Columns can be read four values at a time. */
-static bool by_fours(uint32_t k, const gpu_place *x) {
-    return k % 4 == 0 && x->offset % 4 == 0 && x->token_stride % 4 == 0 && x->row_stride % 4 == 0;
-}
-
-static uint32_t divide_up(uint32_t a, uint32_t b) { return (uint32_t)(((uint64_t)a + b - 1) / b); }
-
-/* What every product has; the rows of one expert are a product of their own. */
-static void start_product(gpu_kernel *out, const char *file, const gpu_matmul_job *job, const weight_tile *tile) {
-    *out = (gpu_kernel){ .file = file };
-    weight_describe(out, job->weights, tile);
-    kernel_define(out, "EXPERTS", word(job->used > 0));
-    kernel_constant(out, "k", job->weights->k);
-    kernel_constant(out, "rows", job->used ? job->weights->rows : tile->rows);
-    kernel_constant(out, "first_row", job->used ? 0 : tile->first_row);
-    kernel_constant(out, "y_offset", job->y.offset);
-    kernel_constant(out, "y_token_stride", job->y.token_stride);
-    if (job->used) {
-        kernel_constant(out, "first_expert", tile->first_expert);
-        kernel_constant(out, "used", job->used);
-        kernel_constant(out, "y_row_stride", job->y.row_stride);
-    }
-    kernel_bind(out, "weights");
-    kernel_bind(out, "x");
-    kernel_bind(out, "y");
-}
-
-static void place_columns(gpu_kernel *out, const gpu_matmul_job *job) {
-    const uint32_t  row_stride = job->x_slots ? job->x.row_stride : 0;
-    const gpu_place x = { job->x.offset, job->x.token_stride, row_stride };
-    kernel_define(out, "VEC4", word(by_fours(job->weights->k, &x)));
-    kernel_constant(out, "x_offset", x.offset);
-    kernel_constant(out, "x_token_stride", x.token_stride);
-    if (job->used) kernel_constant(out, "x_row_stride", row_stride);
-}
-
-/* ---- few columns ---- */
-
-/* Threads that share a row: so many that about 2^17 threads are busy, as long as each has as much to do as the others; where that
- * leaves most of a GPU idle, more. */
-static uint32_t choose_lanes(uint64_t rows, uint32_t chunks, uint32_t rows_together) {
-    const uint64_t wanted = 1 << 17, idle = 1 << 14;
-    uint32_t       lanes = 8;
-    while (lanes < MATVEC_THREADS && lanes * 2 <= chunks) {
-        const uint64_t threads = rows * lanes / rows_together;
-        if (threads >= wanted || (chunks % (lanes * 2) && threads >= idle)) break;
-        lanes *= 2;
-    }
-    return lanes;
-}
-
-static void matvec(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile) {
-    start_product(out, "matvec.wgsl", job, tile);
-    place_columns(out, job);
-    const uint32_t rows = job->used ? job->weights->rows : tile->rows, pairs = job->used ? job->tokens * job->used : 1;
-    const bool     several = !job->used && job->tokens > 1;
-    const uint32_t together = several || (uint64_t)rows * pairs < 4096 ? 2 : 4; /* rows of a thread */
-    const uint32_t lanes = choose_lanes((uint64_t)rows * pairs, job->weights->chunks, together);
-    kernel_define(out, "ROWS", together == 4 ? "4" : "2");
-    kernel_define(out, "COLUMNS", several ? "4" : "1");
-    kernel_constant(out, "lanes", lanes);
-    kernel_constant(out, "columns", job->used ? 1 : job->tokens);
-    if (job->used) {
-        kernel_constant(out, "experts", tile->experts);
-        kernel_constant(out, "routes_offset", job->routes.offset);
-        kernel_constant(out, "routes_token_stride", job->routes.token_stride);
-        kernel_bind(out, "run");
-        kernel_bind(out, "routes");
-    }
-    kernel_spread(out, info, divide_up(rows, MATVEC_THREADS / lanes * together));
-    out->z = out->y; /* y counts the pairs */
-    out->y = pairs;
+/* Where the scales begin, in 16 bytes. */
+static double scales_at(const gpu_info *info, uint32_t k, uint64_t rows) {
+    return (double)(info->subgroup_matrix ? rows * (round_up(k, 32) / 8) : rows * k / 16);
 }
 
 /* ---- many columns ---- */
 
-/* A tile of 64 or 32 rows and 16, 32 or 64 columns, all within 16 KiB of workgroup memory. */
-typedef struct {
-    uint32_t    columns, rows;
-    const char *column_threads, *rows_together;
-} tile_shape;
-
-static const tile_shape shapes[] = {
-    { 16, 64, "4", "1" },
-    { 32, 64, "8", "2" },
-    { 64, 64, "16", "4" },
-    { 64, 32, "16", "2" }, /* for matrices so short that the taller tile leaves the GPU idle */
-};
-
-/* Experts have few columns each, and lists beside the tiles in workgroup memory. */
-static const tile_shape *choose_shape(const gpu_matmul_job *job, const weight_tile *tile) {
-    if (job->used) {
-        const uint64_t expected = (uint64_t)job->tokens * job->used / job->weights->experts;
-        return &shapes[job->tokens > 16 && expected > 8];
-    }
-    if (job->tokens <= 16) return &shapes[0];
-    if (job->tokens <= 32) return &shapes[1];
-    return &shapes[(uint64_t)divide_up(tile->rows, 64) * divide_up(job->tokens, 64) < 256 ? 3 : 2];
+static const char *number(uint32_t n) {
+    static const char *const words[] = { "0", "1", "2", "3", "4", "5", "6", "7", "8" };
+    return n < COUNT_OF(words) ? words[n] : n == 16 ? "16" : n == 32 ? "32" : n == 64 ? "64" : "128";
 }
 
-static void matmul(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile *tile) {
-    start_product(out, job->q8 ? "matmul_q8.wgsl" : "matmul.wgsl", job, tile);
-    const tile_shape *shape = choose_shape(job, tile);
-    kernel_define(out, "COLUMN_THREADS", shape->column_threads);
-    kernel_define(out, "TILE", shape->rows_together);
-    kernel_define(out, "OUTPUTS", word(job->outputs));
-    if (job->q8) {
-        const uint64_t rows = (uint64_t)job->tokens * (job->x_slots ? job->used : 1),
-                       scales = rows * job->weights->k / 16;
-        kernel_constant(out, "x_token_stride", job->x_slots ? job->used : 1);
-        if (job->used) kernel_constant(out, "x_row_stride", job->x_slots);
-        kernel_constant(out, "x_scales", (double)scales);
-    } else place_columns(out, job);
-    if (job->used) {
-        kernel_constant(out, "all_experts", job->weights->experts);
-        kernel_constant(out, "groups_offset", job->routes.offset);
-    }
-    kernel_bind(out, job->used ? "groups" : "run");
-    out->x = divide_up(job->used ? job->weights->rows : tile->rows, shape->rows);
-    out->y = job->used ? tile->experts : 1;
-    out->z = divide_up(job->tokens, shape->columns);
+uint32_t gpu_tile_rows(const gpu_info *info, const gpu_tile *t) {
+    return t->rows * t->row_threads * (t->matrix ? info->matrix_rows : 1);
 }
 
-void gpu_matmul_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job) {
+uint32_t gpu_tile_columns(const gpu_info *info, const gpu_tile *t) {
+    return t->columns * t->column_threads * (t->matrix ? info->matrix_columns : 1);
+}
+
+/* How many columns a tile should have. Experts have few each. */
+static uint32_t wanted_columns(const gpu_matmul_job *job) {
+    if (job->used && (uint64_t)job->tokens * job->used / job->weights->experts <= 8) return 16;
+    if (job->used) return job->tokens <= 16 ? 16 : 32;
+    return job->tokens <= 16 ? 16 : job->tokens <= 32 ? 32 : 64;
+}
+
+/* So many parts of k that the GPU has enough workgroups, as long as each part is worth it. */
+static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile,
+                              const gpu_tile *t) {
+    const uint64_t wanted = 384, least_chunks = 8;
+    const uint64_t groups =
+        (uint64_t)divide_up(tile->rows, gpu_tile_rows(info, t)) * divide_up(job->tokens, gpu_tile_columns(info, t));
+    uint32_t splits = 1;
+    if (!job->split || job->used) return 1;
+    while (splits < 8 && groups * splits < wanted && job->weights->chunks / (2 * splits) >= least_chunks) splits *= 2;
+    return splits;
+}
+
+gpu_tile gpu_matmul_tile(const gpu_info *info, const gpu_matmul_job *job) {
     const weight_tile tile = weight_tile_of(job->weights, job->tile);
-    if (job->tokens <= MATVEC_COLUMNS) matvec(out, info, job, &tile);
-    else matmul(out, job, &tile);
+    const uint32_t    columns = wanted_columns(job);
+    gpu_tile          t;
+    if (job->q8 && by_matrices(info, job->weights->type)) {
+        t = (gpu_tile){ .matrix = true,
+                        .rows = 32 / info->matrix_rows,
+                        .columns = (columns == 64 ? 32 : 16) / info->matrix_columns,
+                        .row_threads = 2,
+                        .column_threads = columns == 16 ? 1 : 2,
+                        .chunks = 1 };
+    } else {
+        const uint32_t rows = columns == 64 ? (job->q8 ? 8 : 4) : columns / 16; /* of a thread */
+        t = (gpu_tile){ .rows = rows,
+                        .columns = 4,
+                        .row_threads = 64 / rows,
+                        .column_threads = columns / 4,
+                        .chunks = job->q8 ? 2 : 1 };
+    }
+    t.splits = choose_splits(info, job, &tile, &t);
+    return t;
+}
+
+uint64_t gpu_matmul_partial_bytes(const gpu_info *info, const gpu_matmul_job *job) {
+    if (job->tokens <= MATVEC_COLUMNS) return 0;
+    const uint64_t splits = gpu_matmul_tile(info, job).splits;
+    return splits > 1 ? splits * job->tokens * weight_tile_of(job->weights, job->tile).rows * sizeof(float) : 0;
+}
+
+static void define_tile(gpu_kernel *out, const gpu_info *info, const gpu_tile *t) {
+    kernel_define(out, t->matrix ? "BLOCK_ROWS" : "ROWS", number(t->rows));
+    kernel_define(out, t->matrix ? "BLOCK_COLUMNS" : "COLUMNS", number(t->columns));
+    kernel_define(out, t->matrix ? "SUBGROUP_ROWS" : "ROW_THREADS", number(t->row_threads));
+    kernel_define(out, t->matrix ? "SUBGROUP_COLUMNS" : "COLUMN_THREADS", number(t->column_threads));
+    kernel_define(out, "CHUNKS", number(t->chunks));
+    if (t->matrix) {
+        kernel_define(out, "SUBGROUP", number(info->subgroup_max));
+        kernel_define(out, "MATRIX_ROWS", number(info->matrix_rows));
+        kernel_define(out, "MATRIX_COLUMNS", number(info->matrix_columns));
+        kernel_define(out, "MATRIX_DEPTH", number(info->matrix_depth));
+    }
+}
+
+/* Adds the sums of the parts of k up. */
+static void add_up(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile *tile, uint32_t splits) {
+    *out = (gpu_kernel){ .file = "matmul_sum.wgsl" };
+    kernel_define(out, "OUTPUTS", word(job->outputs));
+    kernel_constant(out, "rows", tile->rows);
+    kernel_constant(out, "splits", splits);
+    kernel_constant(out, "split_stride", (double)job->tokens * tile->rows);
+    kernel_constant(out, "first_row", tile->first_row);
+    kernel_constant(out, "y_offset", job->y.offset);
+    kernel_constant(out, "y_token_stride", job->y.token_stride);
+    kernel_bind(out, "partial");
+    kernel_bind(out, "y");
+    kernel_bind(out, "run");
+    out->x = divide_up(tile->rows, 256);
+    out->y = job->tokens;
+    out->z = 1;
+}
+
+size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
+    const weight_tile tile = weight_tile_of(job->weights, job->tile);
+    gpu_matmul_job    part = *job;
+    weight_tile       part_tile = tile;
+    if (t->splits > 1) { /* the sums of a part lie one behind the other */
+        part.y = (gpu_place){ 0, tile.rows, 0 };
+        part_tile.first_row = 0;
+    }
+    const char *file = t->matrix ? "matmul_matrix.wgsl" : job->q8 ? "matmul_q8.wgsl" : "matmul.wgsl";
+    start_product(&out[0], file, &part, &part_tile);
+    define_tile(&out[0], info, t);
+    kernel_define(&out[0], "OUTPUTS", word(job->outputs));
+    if (job->q8) {
+        const uint64_t rows = (uint64_t)job->tokens * (job->x_slots ? job->used : 1);
+        kernel_constant(&out[0], "x_token_stride", job->x_slots ? job->used : 1);
+        if (job->used) kernel_constant(&out[0], "x_row_stride", job->x_slots);
+        kernel_constant(&out[0], "x_scales", scales_at(info, job->weights->k, rows));
+    } else place_columns(&out[0], job);
+    if (job->used) {
+        kernel_constant(&out[0], "all_experts", job->weights->experts);
+        kernel_constant(&out[0], "groups_offset", job->routes.offset);
+    }
+    kernel_bind(&out[0], job->used ? "groups" : "run");
+    out[0].x = divide_up(job->used ? job->weights->rows : tile.rows, gpu_tile_rows(info, t));
+    out[0].y = job->used ? tile.experts : t->splits;
+    out[0].z = divide_up(job->tokens, gpu_tile_columns(info, t));
+    if (t->splits < 2) return 1;
+    const uint32_t chunks = divide_up(job->weights->chunks, t->splits);
+    kernel_constant(&out[0], "split_chunks", (double)round_up(chunks, t->chunks));
+    kernel_constant(&out[0], "y_split_stride", (double)job->tokens * tile.rows);
+    out[0].binds[2] = "partial";
+    add_up(&out[1], job, &tile, t->splits);
+    return 2;
+}
+
+size_t gpu_matmul_kernels(gpu_kernel out[2], const gpu_info *info, const gpu_matmul_job *job) {
+    if (job->tokens <= MATVEC_COLUMNS) {
+        const weight_tile tile = weight_tile_of(job->weights, job->tile);
+        gpu_matvec_kernel(&out[0], info, job, &tile);
+        return 1;
+    }
+    const gpu_tile t = gpu_matmul_tile(info, job);
+    return gpu_matmul_tile_kernels(out, info, job, &t);
 }
 
 /* ---- embeddings, 8 bits ---- */
@@ -168,9 +184,8 @@ void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job
 }
 
 void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quantise_job *job) {
-    const uint64_t scales = (uint64_t)job->tokens * job->rows * job->k / 16;
-    (void)info;
-    *out = (gpu_kernel){ .file = "quantise.wgsl" };
+    const bool halves = info->subgroup_matrix;
+    *out = (gpu_kernel){ .file = halves ? "halve.wgsl" : "quantise.wgsl" };
     kernel_define(out, "VEC4", word(by_fours(job->k, &job->x)));
     kernel_define(out, "OUTPUTS", word(job->outputs));
     kernel_constant(out, "k", job->k);
@@ -178,11 +193,16 @@ void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quanti
     kernel_constant(out, "x_offset", job->x.offset);
     kernel_constant(out, "x_token_stride", job->x.token_stride);
     kernel_constant(out, "x_row_stride", job->x.row_stride);
-    kernel_constant(out, "out_scales", (double)scales);
+    kernel_constant(out, "out_scales", scales_at(info, job->k, (uint64_t)job->tokens * job->rows));
     kernel_bind(out, "x");
     kernel_bind(out, "out");
     kernel_bind(out, "run");
-    out->x = divide_up(job->k / 32, 64);
-    out->y = job->tokens * job->rows;
-    out->z = 1;
+    if (halves) {
+        out->x = 1;
+        out->y = job->tokens * job->rows;
+        out->z = 1;
+    } else {
+        kernel_constant(out, "all_rows", (double)job->tokens * job->rows);
+        kernel_spread(out, info, divide_up(job->tokens * job->rows * (job->k / 32), 32));
+    }
 }

@@ -19,6 +19,10 @@ typedef struct {
     uint32_t offset, token_stride, row_stride;
 } gpu_place;
 
+/* A column as it is; made 8 bits on its way into the product; or in 8 bits already, as y_q8 or the quantise kernel left it: then
+ * x.offset is 0, and token and row stride count whole columns. */
+typedef enum { COLUMN_F32, COLUMN_Q8, COLUMN_GIVEN } gpu_column;
+
 typedef struct {
     const weight_layout *weights;
     uint32_t             tile;
@@ -30,6 +34,8 @@ typedef struct {
     gpu_place            x, y;
     gpu_place            routes; /* with experts: of "routes" (few tokens) or "groups" (many) */
     bool                 split;  /* k may be split: there is a place for gpu_matmul_partial_bytes */
+    gpu_column           column; /* one column: how it is read */
+    bool y_q8; /* one column, with a gate of a pair: the result goes on in 8 bits; its rows are a multiple of 32 */
     /* One column only: what stands before and behind the product, as in graph/fuse.h. */
     bool     residual, normed, sum;
     op_gate  gate;
@@ -42,14 +48,17 @@ bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t tokens)
 /* Whether, with experts, the kernel wants the pairs grouped by expert ("groups") instead of "routes". */
 bool gpu_matmul_takes_groups(uint32_t tokens);
 
-/* Binds "weights", "x", "y"; then for one column (or experts and up to 4 tokens) what it needs of "b", "b_weight", "weight", "sum",
+/* Whether one column is to be made 8 bits on its way into the product, if that is wanted at all. */
+bool gpu_matvec_takes_q8(const gpu_info *info, quant_type type);
+/* The longest column that a product can make from a residual and a norm. */
+uint64_t gpu_matvec_most_column(const gpu_info *info);
+
+/* Binds "weights", "x", "y"; then for one column (or experts and up to 4 tokens) what it needs of "b", "b_weight", "numbers", "weight", "sum",
  * "other", "run" and "routes"; for more than 4 columns "run", or with experts "groups".
  *   "routes"  i32 [2 · used] for each token: the ids come first
- *   "groups"  u32: [experts + 1] beginnings of each expert's list, then the lists of token · used + slot */
-void gpu_matmul_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job);
-
-/* The same, where k may be split (job.split): then the first dispatch binds "partial" instead of "y", and a second ("partial", "y",
- * "run") adds up what the parts left. Returns how many there are. */
+ *   "groups"  u32: [experts + 1] beginnings of each expert's list, then the lists of token · used + slot
+ * Where k is split (job.split allows it), the first dispatch binds "partial" instead of "y", and a second ("partial", "y", "run")
+ * adds up what the parts left. Returns how many dispatches there are. */
 size_t   gpu_matmul_kernels(gpu_kernel out[2], const gpu_info *info, const gpu_matmul_job *job);
 uint64_t gpu_matmul_partial_bytes(const gpu_info *info, const gpu_matmul_job *job); /* of "partial"; 0: there is none */
 

@@ -2,12 +2,33 @@
 
 #include "gpu/product_build.h"
 
-enum { MATVEC_THREADS = 128, PRODUCT_THREADS = 256, MOST_WORKGROUPS = 1024, LEAST_WORKGROUP_BYTES = 16384 };
+enum { MATVEC_THREADS = 128, PRODUCT_THREADS = 256, MOST_WORKGROUPS = 1024 };
+enum { LEAST_WORKGROUP_BYTES = 16384, ENOUGH_WORKGROUP_BYTES = 32768 };
 
-/* Threads that share a row: so many that about 2^17 threads are busy, as long as each has as much to do as the others; where that
+/* ---- the column in workgroup memory ---- */
+
+/* Chunks of a column that fit: column_f32.wgsl takes 128 bytes for each, column_q8.wgsl 80; sums take the rest. */
+static uint32_t chunks_that_fit(const gpu_info *info, bool q8) {
+    const uint32_t sums = PRODUCT_THREADS * (16 + 4 + 4 + (q8 ? 4 : 0));
+    uint32_t       bytes = info->max_workgroup_bytes;
+    if (bytes < LEAST_WORKGROUP_BYTES) bytes = LEAST_WORKGROUP_BYTES;
+    if (bytes > ENOUGH_WORKGROUP_BYTES)
+        bytes = ENOUGH_WORKGROUP_BYTES; /* more would leave room for too few workgroups */
+    return (bytes - sums) / (q8 ? 80 : 128);
+}
+
+uint64_t gpu_matvec_most_column(const gpu_info *info) { return 32 * (uint64_t)chunks_that_fit(info, false); }
+
+bool gpu_matvec_takes_q8(const gpu_info *info, quant_type type) {
+    return info->dot4 && type != TYPE_F32 && type != TYPE_F16 && type != TYPE_BF16;
+}
+
+/* ---- which kernel ---- */
+
+/* Threads that share a row: so many that about 2^15 threads are busy, as long as each has as much to do as the others; where that
  * leaves most of a GPU idle, more. */
 static uint32_t choose_lanes(uint64_t rows, uint32_t chunks, uint32_t rows_together, uint32_t most) {
-    const uint64_t wanted = 1 << 17, idle = 1 << 14;
+    const uint64_t wanted = 1 << 15, idle = 1 << 14;
     uint32_t       lanes = 8;
     while (lanes < most && lanes * 2 <= chunks) {
         const uint64_t threads = rows * lanes / rows_together;
@@ -47,7 +68,8 @@ static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job) {
     if (job->residual) {
         bind_at(out, "b", "B_AT");
         bind_at(out, "b_weight", "B_WEIGHT_AT");
-        kernel_constant(out, "factor", (double)job->factor);
+        bind_at(out, "numbers", "NUMBERS_AT");
+        kernel_number(out, job->factor);
     }
     if (job->normed) {
         bind_at(out, "weight", "WEIGHT_AT");
@@ -70,15 +92,16 @@ static void route(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile 
     bind_at(out, "routes", "ROUTES_AT");
 }
 
-/* Chunks of the column that a workgroup keeps at a time: all, or as even parts as fit. */
-static uint32_t choose_segment(const gpu_info *info, uint32_t chunks, uint32_t lanes) {
-    const uint32_t memory =
-        info->max_workgroup_bytes > LEAST_WORKGROUP_BYTES ? info->max_workgroup_bytes : LEAST_WORKGROUP_BYTES;
-    const uint32_t most =
-        (memory / 2 > LEAST_WORKGROUP_BYTES ? memory / 2 : LEAST_WORKGROUP_BYTES) / 128 - PRODUCT_THREADS * 20 / 128;
+/* Chunks of the column that a workgroup keeps at a time: all, or as even parts as fit, each of whole turns of the lanes. */
+static uint32_t choose_segment(uint32_t chunks, uint32_t most, uint32_t lanes) {
     if (chunks <= most) return chunks;
-    const uint32_t even = divide_up(chunks, divide_up(chunks, most));
-    return even >= lanes && (even + lanes - 1) / lanes * lanes <= most ? (even + lanes - 1) / lanes * lanes : even;
+    const uint32_t turns = divide_up(chunks, lanes), parts = divide_up(turns, most / lanes);
+    return divide_up(turns, parts) * lanes;
+}
+
+static const char *digit(uint32_t n) {
+    static const char *const digits[] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" };
+    return n < COUNT_OF(digits) ? digits[n] : "10";
 }
 
 /* One column; with experts, one for each pair. */
@@ -87,18 +110,27 @@ static void column_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmu
     place_columns(out, job);
     before_and_behind(out, job);
     if (job->used) route(out, job, tile);
-    const uint32_t rows = product_rows(job, tile), pairs = job->used ? job->tokens * job->used : 1;
-    const uint64_t read = (uint64_t)rows * pairs * (job->gate == GATE_PAIR ? 2 : 1); /* rows of the weights */
-    const uint32_t together = read < 4096 ? 2 : 4;                                   /* of a thread */
-    const uint32_t chunks = job->weights->chunks;
-    const uint32_t lanes = choose_lanes(read, chunks, together, PRODUCT_THREADS);
-    const uint32_t segment = choose_segment(info, chunks, lanes);
-    kernel_define(out, "ROWS", together == 4 ? "4" : "2");
+    static const char *const columns[] = { [COLUMN_F32] = "f32", [COLUMN_Q8] = "q8", [COLUMN_GIVEN] = "given" };
+    const uint32_t           rows = product_rows(job, tile), pairs = job->used ? job->tokens * job->used : 1;
+    const uint32_t           chunks = job->weights->chunks, most = chunks_that_fit(info, job->column == COLUMN_Q8);
+    const uint64_t           read = (uint64_t)rows * pairs * (job->gate == GATE_PAIR ? 2 : 1); /* rows of the weights */
+    /* Rows of a thread: two, but for very tall matrices, where there are more threads than the GPU holds anyway. */
+    const uint32_t together = read < 4096 || job->gate == GATE_PAIR ? 2 : 4;
+    uint32_t       lanes = choose_lanes(read, chunks, together, PRODUCT_THREADS);
+    const uint32_t outputs = together / (job->gate == GATE_PAIR ? 2 : 1); /* that a thread makes */
+    while (lanes > most || (job->y_q8 && PRODUCT_THREADS / lanes * outputs % 32)) lanes /= 2;
+    const uint32_t segment = job->column == COLUMN_GIVEN ? chunks : choose_segment(chunks, most, lanes);
+    kernel_define(out, "ROWS", digit(together));
+    kernel_define(out, "COLUMN", columns[job->column]);
+    kernel_define(out, "Q8_OUT", word(job->y_q8));
+    if (job->y_q8) kernel_constant(out, "y_scales", (double)pairs * rows / 4);
+    if (job->column == COLUMN_GIVEN)
+        kernel_constant(out, "x_scales", (double)(job->x_slots ? pairs : job->tokens) * job->weights->k / 16);
     kernel_define(out, "THREADS", "256");
+    kernel_define(out, "QUADS_EACH", digit(divide_up(8 * segment, PRODUCT_THREADS)));
     kernel_constant(out, "lanes", lanes);
     kernel_constant(out, "segment", segment);
-    const uint32_t block = PRODUCT_THREADS / lanes * together / (job->gate == GATE_PAIR ? 2 : 1);
-    const uint32_t blocks = divide_up(rows, block);
+    const uint32_t blocks = divide_up(rows, PRODUCT_THREADS / lanes * outputs);
     /* A column that stays in workgroup memory serves several blocks of rows. */
     kernel_spread(out, info, segment == chunks && blocks > MOST_WORKGROUPS ? MOST_WORKGROUPS : blocks);
     out->z = out->y;

@@ -3,16 +3,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-gpu_id gpu_kernel_pipeline(gpu_host *h, const gpu_kernel *k, error *e) {
-    const gpu_info *info = gpu_host_info(h);
-    shader_define   defines[KERNEL_DEFINES + 3];
-    buffer          text = { 0 };
+gm_status gpu_kernel_text(const gpu_info *info, const gpu_kernel *k, buffer *out, error *e) {
+    const struct {
+        const char *name;
+        bool        on;
+    } features[] = { { "SUBGROUPS", info->subgroups },
+                     { "F16", info->f16 },
+                     { "DOT4", info->dot4 },
+                     { "SUBGROUP_MATRIX", info->subgroup_matrix } };
+    shader_define defines[KERNEL_DEFINES + COUNT_OF(features)];
     memcpy(defines, k->defines, k->define_count * sizeof *defines);
-    defines[k->define_count] = (shader_define){ "SUBGROUPS", info->subgroups ? "1" : "0" };
-    defines[k->define_count + 1] = (shader_define){ "F16", info->f16 ? "1" : "0" };
-    defines[k->define_count + 2] = (shader_define){ "DOT4", info->dot4 ? "1" : "0" };
+    for (size_t i = 0; i < COUNT_OF(features); i++) {
+        defines[k->define_count + i] = (shader_define){ features[i].name, features[i].on ? "1" : "0" };
+    }
+    return shader_text(k->file, defines, k->define_count + COUNT_OF(features), out, e);
+}
+
+gpu_id gpu_kernel_pipeline(gpu_host *h, const gpu_kernel *k, error *e) {
+    buffer text = { 0 };
     gpu_id pipeline = 0;
-    if (!shader_text(k->file, defines, k->define_count + 3, &text, e)) {
+    if (!gpu_kernel_text(gpu_host_info(h), k, &text, e)) {
         pipeline = gpu_pipeline_new(h, k->file, text.data, k->constants, k->constant_count, e);
     }
     buffer_free(&text);
@@ -40,6 +50,8 @@ static void record(gpu_words *w, gpu_op op, const uint32_t *words, size_t n) {
 }
 
 void gpu_words_begin(gpu_words *w) { add(w, &(uint32_t){ GPU_LIST_VERSION }, 1); }
+
+void gpu_words_copy(gpu_words *w, const uint32_t *records, size_t n) { add(w, records, n); }
 
 void gpu_words_dispatch(gpu_words *w, gpu_id pipeline, gpu_id group, uint32_t x, uint32_t y, uint32_t z) {
     record(w, GPU_DISPATCH, (uint32_t[]){ pipeline, group, x, y, z }, 5);

@@ -5,6 +5,9 @@
 
 #include "gpu/kernel.h"
 
+/* Appends the kernel's shader as a GPU with these features gets it. */
+gm_status gpu_kernel_text(const gpu_info *info, const gpu_kernel *k, buffer *out, error *e);
+
 /* Processes the kernel's shader for this device's features and compiles it (once: the host remembers). 0 on failure. */
 gpu_id gpu_kernel_pipeline(gpu_host *h, const gpu_kernel *k, error *e);
 
@@ -16,6 +19,7 @@ typedef struct {
 
 void gpu_words_begin(gpu_words *w);
 void gpu_words_dispatch(gpu_words *w, gpu_id pipeline, gpu_id group, uint32_t x, uint32_t y, uint32_t z);
+void gpu_words_copy(gpu_words *w, const uint32_t *records, size_t n); /* whole records of another list */
 /* Returns where the words themselves begin, so that a later run can change them. */
 size_t gpu_words_write(gpu_words *w, gpu_id buffer, uint64_t offset, const uint32_t *words, size_t n);
 /* Returns where the ticket stands. */

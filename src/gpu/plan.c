@@ -7,11 +7,10 @@
 
 #include "gpu/kernels.h"
 #include "gpu/matmul.h"
+#include "gpu/streaming.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { GPU_ALIGNMENT = 256 };
 
 /* What the plan keeps beside a value, by the value's index: items, or -1. */
 typedef struct {
@@ -25,6 +24,10 @@ static gpu_place place_of(const tensor *t) {
 }
 
 static uint32_t count_of(const gpu_plan *p, const tensor *t) { return t->axis == AXIS_TOKENS ? p->tokens : p->outputs; }
+
+static bool has_cache(const op *o) {
+    return o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS || o->kind == OP_ATTEND;
+}
 
 static gpu_kv kv_of(const gpu_kv_layer *l) {
     return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .slots = l->slots };
@@ -41,7 +44,44 @@ static bool wants_groups(const gpu_plan *p, const op *o) {
     return o->kind == OP_PRODUCTS && o->in[FUSED_ROUTES] && gpu_matmul_takes_groups(p->tokens);
 }
 
+/* The second input of a gate is a part of a value that differs from layer to layer. It is bound as near to its beginning as
+ * bindings may be, so that kernels need not differ too; first_unit is what is left of its offset. */
+static uint64_t first_unit(const tensor *t) { return t->offset % (PLAN_ALIGNMENT / sizeof(float)); }
+
 static gpu_place place_or_start(const tensor *t, bool there) { return there ? place_of(t) : (gpu_place){ 0 }; }
+
+/* ---- one column in 8 bits ---- */
+
+static bool takes_column_q8(const gpu_plan *p, const op *o) {
+    return !p->backend->precise && gpu_matvec_takes_q8(gpu_host_info(p->backend->host), o->in[FUSED_W0]->type);
+}
+
+/* The op that makes a whole value. */
+static const op *maker_of(const gpu_plan *p, const tensor *t) {
+    for (size_t i = 0; i < p->g.op_count && !t->base; i++) {
+        if (p->g.ops[i].out == t) return &p->g.ops[i];
+    }
+    return NULL;
+}
+
+/* Whether a product's gated result goes to its only reader, a product too, in 8 bits: so it is made 8 bits once, and not by every
+ * workgroup of that. */
+static bool gives_q8(const gpu_plan *p, const op *o) {
+    if (!o || o->kind != OP_PRODUCTS || o->gate != GATE_PAIR || o->out->ne[0] % 32 || p->tokens > 1) return false;
+    const op *reader = NULL;
+    for (size_t i = 0; i < p->g.op_count; i++) {
+        for (size_t j = 0; j < OP_INPUTS; j++) {
+            const tensor *t = p->g.ops[i].in[j];
+            if (!t || t->kind != TENSOR_VALUE || storage(t) != o->out) continue;
+            if (reader || t != o->out || p->g.ops[i].kind != OP_PRODUCTS || j != FUSED_A) return false;
+            reader = &p->g.ops[i];
+        }
+    }
+    return reader && !reader->normed && !reader->in[FUSED_B] && takes_column_q8(p, reader);
+}
+
+/* Columns in 8 bits are counted as wholes: one, or one for each expert used. */
+static gpu_place whole_columns(const tensor *t) { return (gpu_place){ 0, (uint32_t)t->ne[1], t->ne[1] > 1 }; }
 
 static gpu_matmul_job product_job(const gpu_plan *p, const op *o, const gpu_weight *w, uint32_t tile) {
     const tensor *x = o->in[FUSED_A], *routes = o->in[FUSED_ROUTES];
@@ -53,8 +93,8 @@ static gpu_matmul_job product_job(const gpu_plan *p, const op *o, const gpu_weig
         .q8 = wants_q8(p, o),
         .used = routes ? o->used : 0,
         .x_slots = x->ne[1] > 1,
-        .x = place_or_start(x, !wants_q8(p, o)),
-        .y = place_of(o->out),
+        .x = gives_q8(p, maker_of(p, x)) ? whole_columns(x) : place_or_start(x, !wants_q8(p, o)),
+        .y = gives_q8(p, o) ? whole_columns(o->out) : place_of(o->out),
         .routes = place_or_start(routes, routes && !wants_groups(p, o)),
         .split = true,
         .residual = o->in[FUSED_B] != NULL,
@@ -65,7 +105,11 @@ static gpu_matmul_job product_job(const gpu_plan *p, const op *o, const gpu_weig
         .factor = o->factor,
         .weight_factor = o->weight_factor,
         .cap = o->cap,
-        .other_offset = o->in[FUSED_OTHER] ? (uint32_t)o->in[FUSED_OTHER]->offset : 0,
+        .other_offset = o->in[FUSED_OTHER] ? (uint32_t)first_unit(o->in[FUSED_OTHER]) : 0,
+        .column = gives_q8(p, maker_of(p, x)) ? COLUMN_GIVEN
+                  : takes_column_q8(p, o)     ? COLUMN_Q8
+                                              : COLUMN_F32,
+        .y_q8 = gives_q8(p, o),
     };
 }
 
@@ -83,12 +127,12 @@ static uint64_t product_partial_bytes(const gpu_plan *p, const op *o) {
 
 static uint32_t splits_of(const gpu_plan *p, const op *o) {
     const gpu_kv kv = kv_of(&p->kv[o->layer]);
-    return gpu_attention_splits(o, &kv, p->tokens,
+    return gpu_attention_splits(gpu_host_info(p->backend->host), o, &kv, p->tokens,
                                 p->kv[o->layer].bytes / gpu_kv_row_bytes(kv.type, kv.kv_heads, kv.head));
 }
 
 static int32_t new_item(gpu_plan *p, uint64_t bytes, uint32_t now) {
-    p->items[p->item_count] = (layout_item){ .bytes = round_up(bytes, GPU_ALIGNMENT), .first = now, .last = now };
+    p->items[p->item_count] = (layout_item){ .bytes = round_up(bytes, PLAN_ALIGNMENT), .first = now, .last = now };
     return (int32_t)p->item_count++;
 }
 
@@ -104,14 +148,14 @@ static void lives_as(gpu_plan *p, const tensor *t, uint32_t now) {
 static void lay_out_value(gpu_plan *p, const tensor *t, uint32_t now) {
     if (!t) return;
     const tensor *whole = storage(t);
-    p->items[whole->index].bytes = round_up(count_of(p, whole) * whole->token_stride * sizeof(float), GPU_ALIGNMENT);
+    p->items[whole->index].bytes = round_up(count_of(p, whole) * whole->token_stride * sizeof(float), PLAN_ALIGNMENT);
     lives(&p->items[whole->index], now);
 }
 
 /* What ops need beside their values. */
 static void lay_out_extras(gpu_plan *p, const op *o, uint32_t now, value_notes *notes, int32_t *partial) {
     *partial = -1;
-    if (o->kind == OP_ATTENTION) {
+    if (o->kind == OP_ATTENTION || o->kind == OP_ATTEND) {
         const uint64_t bytes = gpu_attention_partial_bytes(o, p->tokens, splits_of(p, o));
         if (bytes) *partial = new_item(p, bytes, now);
     }
@@ -134,6 +178,11 @@ static void lay_out_extras(gpu_plan *p, const op *o, uint32_t now, value_notes *
     }
 }
 
+/* Whether the host writes the rows of this table, which it does before everything else. */
+static bool gathered(const gpu_plan *p, const op *o) {
+    return o->kind == OP_EMBED && gpu_backend_weight(p->backend, o->in[0])->gathered;
+}
+
 static gm_status lay_out(gpu_plan *p, value_notes *notes, int32_t *partials, error *e) {
     const graph *g = &p->g;
     for (size_t i = 0; i < g->value_count; i++) {
@@ -143,13 +192,13 @@ static gm_status lay_out(gpu_plan *p, value_notes *notes, int32_t *partials, err
     }
     for (uint32_t i = 0; i < g->op_count; i++) {
         const op *o = &g->ops[i];
-        lay_out_value(p, o->out, i);
+        lay_out_value(p, o->out, gathered(p, o) ? 0 : i);
         lay_out_value(p, o->sum, i);
         for (size_t j = 0; j < OP_INPUTS; j++) lives_as(p, o->in[j], i);
         lay_out_extras(p, o, i, notes, &partials[i]);
     }
     lives(&p->items[storage(g->result)->index], (uint32_t)g->op_count);
-    return layout_assign(p->items, p->item_count, GPU_ALIGNMENT, &p->bytes, e);
+    return layout_assign(p->items, p->item_count, PLAN_ALIGNMENT, &p->bytes, e);
 }
 
 /* ---- recording ------------------------------------------------------------------------------------------------------------- */
@@ -161,6 +210,8 @@ typedef struct {
     uint64_t  weight_bytes;
     int32_t   quantised, groups, partial;
     bool      x_is_quantised;
+    bool      numbered;
+    uint64_t  numbers; /* where the kernel's are */
 } binding_names;
 
 static gpu_binding item_binding(const gpu_plan *p, int32_t item) {
@@ -195,6 +246,10 @@ static const input_name input_names[] = {
     { "table", OP_HEADS, HEADS_TABLE },
     { "q_weight", OP_HEADS, HEADS_Q_WEIGHT },
     { "k_weight", OP_HEADS, HEADS_K_WEIGHT },
+    { "a", OP_ATTEND, HEADS_Q },
+    { "table", OP_ATTEND, HEADS_TABLE },
+    { "q_weight", OP_ATTEND, HEADS_Q_WEIGHT },
+    { "k_weight", OP_ATTEND, HEADS_K_WEIGHT },
     { "a", OP_MIX, MIX_A },
     { "experts", OP_MIX, MIX_EXPERTS },
     { "routes", OP_MIX, MIX_ROUTES },
@@ -213,14 +268,27 @@ static const tensor *named_input(const op *o, const char *name) {
     return NULL;
 }
 
+static bool is_gates_second(const op *o, const tensor *t) {
+    const bool shared = o->kind == OP_GEGLU && storage(o->in[0]) == storage(o->in[1]);
+    return (o->kind == OP_PRODUCTS && t == o->in[FUSED_OTHER]) || (o->kind == OP_GEGLU && t == o->in[1] && !shared);
+}
+
+static gpu_binding whole_units(gpu_binding binding, const op *o, const tensor *t) {
+    const uint64_t skipped = is_gates_second(o, t) ? (t->offset - first_unit(t)) * sizeof(float) : 0;
+    binding.offset += skipped;
+    binding.bytes -= skipped;
+    return binding;
+}
+
 static gm_status bind(const gpu_plan *p, const binding_names *n, const char *name, gpu_binding *out, error *e) {
     const op           *o = n->op;
-    const bool          cached = o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS;
+    const bool          cached = has_cache(o);
     const gpu_kv_layer *kv = cached ? &p->kv[o->layer] : NULL;
     const tensor       *input = named_input(o, name);
     if (!strcmp(name, "x") && n->x_is_quantised) *out = item_binding(p, n->quantised);
-    else if (input) *out = tensor_binding(p, input);
+    else if (input) *out = whole_units(tensor_binding(p, input), o, input);
     else if (!strcmp(name, "run")) *out = (gpu_binding){ 0, p->run, 0, RUN_WORDS * 4 };
+    else if (!strcmp(name, "numbers")) *out = (gpu_binding){ 0, p->numbers, n->numbers, KERNEL_NUMBERS * 4 };
     else if (!strcmp(name, "ids")) *out = (gpu_binding){ 0, p->ids, 0, round_up(p->tokens * 4, 16) };
     else if (!strcmp(name, "rows")) *out = (gpu_binding){ 0, p->rows, 0, round_up(p->outputs * 4, 16) };
     else if (!strcmp(name, "keys") && kv) *out = (gpu_binding){ 0, kv->k, 0, kv->bytes };
@@ -237,6 +305,46 @@ static gm_status bind(const gpu_plan *p, const binding_names *n, const char *nam
     return GM_OK;
 }
 
+/* Kernels are made of constants of the program: two are the same if their pointers and numbers are. */
+static uint64_t hash_words(uint64_t hash, const void *data, size_t bytes) {
+    const uint8_t *at = data;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ at[i]) * 0x100000001b3;
+    return hash;
+}
+
+static uint64_t hash_kernel(const gpu_kernel *k) {
+    uint64_t hash = hash_words(0xcbf29ce484222325, &k->file, sizeof k->file);
+    for (size_t i = 0; i < k->define_count; i++) {
+        hash = hash_words(hash, &k->defines[i].name, sizeof k->defines[i].name);
+        hash = hash_words(hash, k->defines[i].value, strlen(k->defines[i].value) + 1);
+    }
+    for (size_t i = 0; i < k->constant_count; i++) {
+        hash = hash_words(hash, &k->constants[i].name, sizeof k->constants[i].name);
+        hash = hash_words(hash, &k->constants[i].value, sizeof k->constants[i].value);
+    }
+    return hash;
+}
+
+static gpu_id pipeline_of(gpu_plan *p, const gpu_kernel *k, error *e) {
+    const uint64_t hash = hash_kernel(k);
+    for (size_t i = 0; i < p->pipeline_count; i++) {
+        if (p->pipelines[i].hash == hash) return p->pipelines[i].id;
+    }
+    if (p->pipeline_count == p->pipeline_capacity) {
+        const size_t          capacity = p->pipeline_capacity ? 2 * p->pipeline_capacity : 64;
+        struct plan_pipeline *grown = realloc(p->pipelines, capacity * sizeof *grown);
+        if (!grown) {
+            fail_memory(e, "pipelines", capacity * sizeof *grown);
+            return 0;
+        }
+        p->pipelines = grown;
+        p->pipeline_capacity = capacity;
+    }
+    const gpu_id id = gpu_kernel_pipeline(p->backend->host, k, e);
+    if (id) p->pipelines[p->pipeline_count++] = (struct plan_pipeline){ hash, id };
+    return id;
+}
+
 gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const gpu_binding *bindings, error *e) {
     if (p->group_count == p->group_capacity) {
         const size_t capacity = p->group_capacity ? 2 * p->group_capacity : 256;
@@ -245,7 +353,7 @@ gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, 
         p->groups = groups;
         p->group_capacity = capacity;
     }
-    const gpu_id pipeline = gpu_kernel_pipeline(p->backend->host, k, e);
+    const gpu_id pipeline = pipeline_of(p, k, e);
     const gpu_id group = pipeline ? gpu_group_new(p->backend->host, pipeline, bindings, k->bind_count, e) : 0;
     if (!group) return e->status;
     p->groups[p->group_count++] = group;
@@ -253,8 +361,15 @@ gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, 
     return GM_OK;
 }
 
-static gm_status emit(gpu_plan *p, const gpu_kernel *k, const binding_names *names, error *e) {
+static gm_status emit(gpu_plan *p, const gpu_kernel *k, binding_names *names, error *e) {
     gpu_binding bindings[KERNEL_BINDS];
+    if (k->number_count && !names->numbered) { /* the same for all tiles of an op */
+        uint32_t words[KERNEL_NUMBERS];
+        memcpy(words, k->numbers, sizeof words);
+        names->numbers = p->number_count++ * PLAN_ALIGNMENT;
+        names->numbered = true;
+        gpu_words_write(&p->number_words, p->numbers, names->numbers, words, KERNEL_NUMBERS);
+    }
     for (uint32_t i = 0; i < k->bind_count; i++) {
         if (bind(p, names, k->binds[i], &bindings[i], e)) return e->status;
         bindings[i].binding = i;
@@ -265,6 +380,7 @@ static gm_status emit(gpu_plan *p, const gpu_kernel *k, const binding_names *nam
 
 static gm_status emit_embed(gpu_plan *p, const op *o, binding_names names, error *e) {
     const gpu_weight *w = gpu_backend_weight(p->backend, o->in[0]);
+    if (w->gathered) return streaming_gather(p, o, e);
     for (uint32_t tile = 0; tile < w->layout.tiles && !e->status; tile++) {
         gpu_kernel          k = { 0 };
         const gpu_embed_job job = {
@@ -285,11 +401,12 @@ static gm_status emit_product(gpu_plan *p, const op *o, binding_names names, err
         gpu_kernel           k[2] = { { 0 }, { 0 } };
         const gpu_matmul_job job = product_job(p, o, w, tile);
         const size_t         count = gpu_matmul_kernels(k, gpu_host_info(p->backend->host), &job);
-        names.weights = w->tiles[tile];
+        names.weights = w->streamed ? p->backend->slot : w->tiles[tile];
         names.weight_bytes = weight_tile_of(&w->layout, tile).bytes;
+        if (w->streamed && streaming_cut(p, o, w, tile, e)) return e->status;
         for (size_t i = 0; i < count && !e->status; i++) emit(p, &k[i], &names, e);
     }
-    return e->status;
+    return w->streamed && !e->status ? streaming_resume(p, e) : e->status;
 }
 
 /* What a product needs first, once for all that share it: its input in 8 bits, the pairs by expert. */
@@ -325,7 +442,7 @@ static gm_status prepare_product(gpu_plan *p, const op *o, binding_names *names,
 
 static gm_status emit_op(gpu_plan *p, const op *o, int32_t partial, value_notes *notes, bool *made, error *e) {
     binding_names names = { .op = o, .quantised = -1, .groups = -1, .partial = partial };
-    const bool    cached = o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS;
+    const bool    cached = has_cache(o);
     const gpu_kv  kv = cached ? kv_of(&p->kv[o->layer]) : (gpu_kv){ 0 };
     gpu_kernel    k[2] = { { 0 }, { 0 } };
     size_t        count = 1;
@@ -335,10 +452,21 @@ static gm_status emit_op(gpu_plan *p, const op *o, int32_t partial, value_notes 
         if (prepare_product(p, o, &names, notes, made, e)) return e->status;
         return emit_product(p, o, names, e);
     case OP_KV_STORE: gpu_kv_store_kernel(o, &kv, p->tokens, k, e); break;
-    case OP_ATTENTION: gpu_attention_kernels(o, &kv, p->tokens, splits_of(p, o), k, &count, e); break;
+    case OP_ATTENTION:
+    case OP_ATTEND:
+        gpu_attention_kernels(gpu_host_info(p->backend->host), o, &kv, p->tokens, splits_of(p, o), k, &count, e);
+        break;
     case OP_NORMS:
     case OP_HEADS:
     case OP_MIX: gpu_fused_kernel(o, &kv, p->tokens, p->outputs, k, e); break;
+    case OP_GEGLU: {
+        op     nearer = *o;
+        tensor second = *o->in[1];
+        second.offset = first_unit(&second);
+        if (is_gates_second(o, o->in[1])) nearer.in[1] = &second;
+        gpu_op_kernel(&nearer, p->tokens, p->outputs, k, e);
+        break;
+    }
     default: gpu_op_kernel(o, p->tokens, p->outputs, k, e); break;
     }
     for (size_t i = 0; i < count && !e->status; i++) emit(p, &k[i], &names, e);
@@ -350,11 +478,13 @@ static gm_status record(gpu_plan *p, value_notes *notes, const int32_t *partials
     bool     *made = calloc(p->item_count, sizeof *made);
     uint32_t *zeros = calloc(max_size(max_size(p->tokens, p->outputs), RUN_WORDS), sizeof *zeros);
     if (!made || !zeros) fail_memory(e, "a plan", p->item_count);
-    if (!e->status) p->memory = gpu_buffer_new(h, p->bytes ? p->bytes : GPU_ALIGNMENT, e);
+    if (!e->status) p->memory = gpu_buffer_new(h, p->bytes ? p->bytes : PLAN_ALIGNMENT, e);
     if (!e->status) p->run = gpu_buffer_new(h, RUN_WORDS * 4, e);
     if (!e->status) p->ids = gpu_buffer_new(h, round_up(p->tokens * 4, 16), e);
     if (!e->status) p->rows = gpu_buffer_new(h, round_up(p->outputs * 4, 16), e);
+    if (!e->status) p->numbers = gpu_buffer_new(h, (p->g.op_count + 1) * PLAN_ALIGNMENT, e);
     if (!e->status) {
+        gpu_words_begin(&p->number_words);
         gpu_words_begin(&p->words);
         p->at_run = gpu_words_write(&p->words, p->run, 0, zeros, RUN_WORDS);
         p->at_ids = gpu_words_write(&p->words, p->ids, 0, zeros, p->tokens);
@@ -367,7 +497,8 @@ static gm_status record(gpu_plan *p, value_notes *notes, const int32_t *partials
         p->end_dispatch = p->words.count;
         p->at_ticket = gpu_words_read(&p->words, p->memory, gpu_plan_result_offset(p),
                                       count_of(p, result) * result->token_stride * sizeof(float));
-        if (p->words.failed) fail_memory(e, "a command list", p->words.count * 4);
+        if (p->words.failed || p->number_words.failed) fail_memory(e, "a command list", p->words.count * 4);
+        else gpu_submit(h, p->number_words.data, p->number_words.count, e);
     }
     free(made);
     free(zeros);
@@ -402,15 +533,18 @@ gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t out
 void gpu_plan_free(gpu_plan *p) {
     if (!p) return;
     gpu_host    *h = p->backend->host;
-    const gpu_id buffers[] = { p->memory, p->run, p->ids, p->rows };
+    const gpu_id buffers[] = { p->memory, p->run, p->ids, p->rows, p->numbers };
+    streaming_free(p);
     for (size_t i = 0; i < p->group_count; i++) gpu_group_free(h, p->groups[i]);
     for (size_t i = 0; i < COUNT_OF(buffers); i++) {
         if (buffers[i]) gpu_buffer_free(h, buffers[i]);
     }
     graph_free(&p->g);
+    free(p->pipelines);
     free(p->groups);
     free(p->items);
     free(p->words.data);
+    free(p->number_words.data);
     free(p);
 }
 
@@ -419,6 +553,8 @@ size_t gpu_plan_outputs(const gpu_plan *p) { return p->outputs; }
 size_t gpu_plan_dispatches(const gpu_plan *p) { return p->dispatches; }
 
 uint64_t gpu_plan_result_offset(const gpu_plan *p) { return p->items[storage(p->g.result)->index].offset; }
+
+void gpu_plan_restart(gpu_plan *p) { streaming_restart(p); }
 
 gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e) {
     if (in->tokens > p->tokens || in->outputs > p->outputs)
@@ -430,5 +566,6 @@ gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, er
     for (size_t i = 0; i < in->tokens; i++) words[p->at_ids + i] = (uint32_t)in->ids[i];
     for (size_t i = 0; i < in->outputs; i++) words[p->at_rows + i] = (uint32_t)in->output_rows[i];
     words[p->at_ticket] = ticket;
+    if (p->streaming) return streaming_submit(p, in, ticket, e);
     return gpu_submit(p->backend->host, words, ticket ? p->words.count : p->end_dispatch, e);
 }

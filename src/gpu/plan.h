@@ -7,6 +7,9 @@
 #include "gpu/pipeline.h"
 #include "graph/layout.h"
 
+enum { PLAN_ALIGNMENT = 256 }; /* of a binding */
+typedef struct plan_streaming plan_streaming;
+
 enum { RUN_WORDS = 4 }; /* tokens, outputs, start, spare: wgsl/run.wgsl */
 
 struct gpu_plan {
@@ -17,14 +20,24 @@ struct gpu_plan {
     layout_item        *items; /* values by index, then what the plan adds */
     size_t              item_count;
     gpu_id              memory, run, ids, rows; /* buffers: values, run record, u32 [tokens], u32 [outputs] */
+    gpu_id              numbers;                /* what kernels read as "numbers", PLAN_ALIGNMENT apart */
+    gpu_words           number_words;           /* writes them, once */
+    size_t              number_count;
     uint64_t            bytes;
-    gpu_id             *groups;
-    size_t              group_count, group_capacity;
+    struct plan_pipeline {
+        uint64_t hash;
+        gpu_id   id;
+    }      *pipelines; /* of the kernels so far: layers repeat them, and finding one by its text takes long */
+    size_t  pipeline_count, pipeline_capacity;
+    gpu_id *groups;
+    size_t  group_count, group_capacity;
     /* The list: writes of the run record, ids and rows; the dispatches, words[first_dispatch .. end_dispatch); a read of the
      * result. */
     gpu_words words;
     size_t    at_run, at_ids, at_rows, first_dispatch, end_dispatch, at_ticket;
     size_t    dispatches;
+
+    plan_streaming *streaming; /* NULL: every weight is on the GPU */
 };
 
 /* Where the result lies in the plan's memory: [outputs, n]. */

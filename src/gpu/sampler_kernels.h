@@ -66,6 +66,7 @@ enum {
     SAMPLER_WINDOW = 18,
     SAMPLER_BIASES = 19,
     SAMPLER_SUPPRESS = 20,
+    SAMPLER_FINITE = 21,
     SAMPLER_EXPONENTS = 22, /* 257, and one of padding */
     SAMPLER_REST = 280,     /* a bit per suppressed id, if any; then (token, bias) by token */
 };

@@ -55,6 +55,7 @@ typedef struct {
 /* ---- numbers ---- */
 
 enum { WGPUStatus_Success = 1 }; /* of every kind of status: the rest is failure */
+enum { WGPUMapAsyncStatus_Error = 3 };
 
 enum { WGPUCallbackMode_WaitAnyOnly = 1, WGPUCallbackMode_AllowProcessEvents = 2 };
 

@@ -13,6 +13,7 @@ typedef struct {
     const fuse_options *options;
     tensor            **values; /* of the copy, by index */
     uint32_t           *producer, *first_reader, *readers;
+    bool                changed; /* since these were looked up */
 } fuser;
 
 /* ---- the copy ---------------------------------------------------------------------------------------------------------- */
@@ -131,7 +132,7 @@ static bool try_mix(fuser *f, op *add) {
 static bool try_residual(fuser *f, op *add) {
     for (size_t j = 0; j < 2; j++) {
         op *norm = weighted_norm_of(f, add->in[1 - j]);
-        if (!norm || !is_row(add->in[j])) continue;
+        if (!norm || !is_row(add->in[j]) || add->in[j] == norm->in[0]) continue;
         op  fused = { .kind = OP_NORMS, .sum = add->out, .factor = 1, .eps = norm->factor, .weight_factor = 1 };
         op *place = add, *scale = only_reader(f, add->out, OP_SCALE);
         fused.in[FUSED_A] = add->in[j];
@@ -150,15 +151,16 @@ static bool try_residual(fuser *f, op *add) {
     return false;
 }
 
-static void try_norm_of_sum(fuser *f, op *norms) {
+static bool try_norm_of_sum(fuser *f, op *norms) {
     const uint32_t reader = f->first_reader[norms->sum->index];
     op            *norm = reader < f->g->op_count ? &f->g->ops[reader] : NULL;
     if (!norm || norm->kind != OP_RMS_NORM || norm->in[0] != norms->sum || !norm->in[1] || norm->factor != norms->eps)
-        return;
+        return false;
     norms->normed = true;
     norms->in[FUSED_WEIGHT] = norm->in[1];
     norms->out = norm->out;
     remove_op(norm);
+    return true;
 }
 
 /* ---- PRODUCTS: all that read one column -------------------------------------------------------------------------------------- */
@@ -234,11 +236,11 @@ static uint64_t join_alike(fuser *f, op **parts, size_t i, size_t count, tensor 
     return end;
 }
 
-static void join_products(fuser *f, uint32_t first) {
+static bool join_products(fuser *f, uint32_t first) {
     op          *parts[MOST_PARTS];
     const size_t count = find_parts(f, first, parts);
     tensor      *row = count > 1 ? copy_tensor(f, parts[0]->out) : NULL;
-    if (!row) return;
+    if (!row) return false;
     row->index = (uint32_t)f->g->value_count++;
     row->ne[0] = 0;
     for (size_t i = 0; i < count; i++) row->ne[0] += parts[i]->out->ne[0];
@@ -247,6 +249,7 @@ static void join_products(fuser *f, uint32_t first) {
     for (size_t i = 0; i < count; i++) {
         if (parts[i]) filled = join_alike(f, parts, i, count, row, filled);
     }
+    return true;
 }
 
 /* ---- HEADS: norms, turns and the store before an attention -------------------------------------------------------------------- */
@@ -276,9 +279,9 @@ static op *store_before(const fuser *f, const op *attention) {
     return NULL;
 }
 
-static void try_heads(fuser *f, op *attention) {
+static bool try_heads(fuser *f, op *attention) {
     head_chain q, k, v;
-    if (!find_chain(f, attention->in[0], true, &q)) return;
+    if (!find_chain(f, attention->in[0], true, &q)) return false;
     op  fused = { .kind = OP_HEADS, .out = attention->in[0], .layer = attention->layer, .eps = q.norm->factor };
     op *store = store_before(f, attention), *place = q.rope;
     fused.in[HEADS_Q] = q.norm->in[0];
@@ -297,13 +300,36 @@ static void try_heads(fuser *f, op *attention) {
     }
     remove_chain(&q);
     *place = fused;
+    return true;
+}
+
+/* ---- ATTEND: heads and their attention ------------------------------------------------------------------------------------------ */
+
+/* Parts of a joined row are not settled yet. */
+static uint64_t offset_in_whole(const tensor *t) { return t ? t->offset + offset_in_whole(t->base) : 0; }
+
+static bool try_attend(fuser *f, op *attention) {
+    op *heads = made_by(f, attention->in[0], OP_HEADS);
+    if (!f->options->one_token || !heads || !read_once(f, attention->in[0]) || heads->in[HEADS_Q]->ne[0] % 8)
+        return false;
+    for (size_t j = HEADS_Q; j <= HEADS_V; j++) {
+        if (offset_in_whole(heads->in[j]) % 4) return false;
+    }
+    op fused = *heads;
+    fused.kind = OP_ATTEND;
+    fused.out = attention->out;
+    fused.window = attention->window;
+    *attention = fused;
+    remove_op(heads);
+    return true;
 }
 
 /* ---- PRODUCTS that make their own column, and pass a gate ---------------------------------------------------------------------- */
 
 static bool one_column(const fuser *f, const op *products) {
     const tensor *x = products->in[FUSED_A];
-    return is_row(x) && x->ne[0] % 4 == 0 && (x->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output);
+    return is_row(x) && x->ne[0] % 4 == 0 && x->ne[0] <= f->options->most_column &&
+           (x->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output);
 }
 
 static bool read_by_products(const fuser *f, const tensor *x) {
@@ -318,13 +344,13 @@ static bool read_by_products(const fuser *f, const tensor *x) {
 }
 
 /* x = norm(s), or scale(norm(s)): every product that reads it makes it. */
-static void absorb_norm(fuser *f, op *products) {
+static bool absorb_norm(fuser *f, op *products) {
     const tensor *x = products->in[FUSED_A];
-    if (!one_column(f, products)) return;
-    op           *scale = made_by(f, x, OP_SCALE);
-    op           *norm = made_by(f, scale ? scale->in[0] : x, OP_RMS_NORM);
+    if (!one_column(f, products)) return false;
+    op *scale = made_by(f, x, OP_SCALE);
+    op *norm = made_by(f, scale ? scale->in[0] : x, OP_RMS_NORM);
     if (!norm || !norm->in[1] || !is_row(norm->in[0]) || (scale && !read_once(f, norm->out)) || !read_by_products(f, x))
-        return;
+        return false;
     for (size_t i = 0; i < f->g->op_count; i++) {
         op *o = &f->g->ops[i];
         if (o->kind != OP_PRODUCTS || o->in[FUSED_A] != x) continue;
@@ -336,15 +362,18 @@ static void absorb_norm(fuser *f, op *products) {
     }
     remove_op(norm);
     if (scale) remove_op(scale);
+    return true;
 }
 
 /* x = the result of NORMS: the first product makes it and keeps the sum, others start from that. */
-static void absorb_norms(fuser *f, op *products) {
+static bool absorb_norms(fuser *f, op *products) {
     const tensor *x = products->in[FUSED_A];
-    if (!one_column(f, products)) return;
-    op           *norms = f->producer[x->index] == NOBODY ? NULL : &f->g->ops[f->producer[x->index]];
-    if (!norms || norms->kind != OP_NORMS || f->first_reader[norms->sum->index] < place_of(f, products)) return;
-    if (x == norms->out ? !read_by_products(f, x) : norms->normed) return;
+    if (!one_column(f, products)) return false;
+    op *norms = f->producer[x->index] == NOBODY ? NULL : &f->g->ops[f->producer[x->index]];
+    if (!norms || norms->kind != OP_NORMS || products->in[FUSED_ROUTES] ||
+        f->first_reader[norms->sum->index] < place_of(f, products))
+        return false;
+    if (x == norms->out ? !read_by_products(f, x) : norms->normed) return false;
     const op made = *norms;
     for (size_t i = place_of(f, products); i < f->g->op_count && made.normed; i++) {
         op *o = &f->g->ops[i];
@@ -362,6 +391,7 @@ static void absorb_norms(fuser *f, op *products) {
     products->factor = made.factor;
     products->eps = made.eps;
     remove_op(norms);
+    return true;
 }
 
 static bool halves_of(const op *geglu, const tensor *row) {
@@ -371,49 +401,51 @@ static bool halves_of(const op *geglu, const tensor *row) {
 }
 
 /* geglu of the product's two halves, or of the product and a value that is there before it. */
-static void try_gate(fuser *f, op *geglu) {
+static bool try_gate(fuser *f, op *geglu) {
     tensor  *row = whole_of(geglu->in[0]), *other = geglu->in[1];
     uint32_t producer = f->producer[row->index];
     op      *products = producer == NOBODY ? NULL : &f->g->ops[producer];
-    if (!products || products->kind != OP_PRODUCTS || products->cap > 0 || !is_row(products->in[FUSED_A])) return;
-    if (!(row->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output)) return;
+    if (!products || products->kind != OP_PRODUCTS || products->cap > 0 || !is_row(products->in[FUSED_A])) return false;
+    if (!(row->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output)) return false;
     const tensor *made = products->out;
     const bool    whole = made->ne[0] == row->ne[0]; /* no other product has a part of the row */
     if (whole && f->readers[row->index] == 2 && halves_of(geglu, row)) products->gate = GATE_PAIR;
     else if (whole && !geglu->in[0]->base && is_row(row) && read_once(f, row) && !products->in[FUSED_ROUTES] &&
-             other->kind == TENSOR_VALUE && other->ne[1] == 1 && f->producer[whole_of(other)->index] < producer) {
+             other->kind == TENSOR_VALUE && other->ne[1] == 1 && whole_of(other) != products->in[FUSED_A] &&
+             f->producer[whole_of(other)->index] < producer) {
         products->gate = GATE_VALUE;
         products->in[FUSED_OTHER] = other;
-    } else return;
+    } else return false;
     products->out = geglu->out;
     remove_op(geglu);
+    return true;
 }
 
-static void try_cap(fuser *f, op *softcap) {
+static bool try_cap(fuser *f, op *softcap) {
     op *products = made_by(f, softcap->in[0], OP_PRODUCTS);
-    if (!products || !read_once(f, softcap->in[0]) || products->gate || !one_column(f, products)) return;
+    if (!products || !read_once(f, softcap->in[0]) || products->gate || !one_column(f, products)) return false;
     products->cap = softcap->factor;
     products->out = softcap->out;
     remove_op(softcap);
+    return true;
 }
 
 /* ---- all rules ------------------------------------------------------------------------------------------------------------------ */
 
-static void try_add(fuser *f, op *add) {
-    if (!try_mix(f, add)) try_residual(f, add);
-}
+static bool try_add(fuser *f, op *add) { return try_mix(f, add) || try_residual(f, add); }
 
-static void try_join(fuser *f, op *matmul) { join_products(f, place_of(f, matmul)); }
+static bool try_join(fuser *f, op *matmul) { return join_products(f, place_of(f, matmul)); }
 
-static void make_products(fuser *f, op *matmul) {
+static bool make_products(fuser *f, op *matmul) {
     (void)f;
     *matmul = products_of(matmul);
+    return true;
 }
 
 static const struct {
     op_kind kind;
-    bool    one; /* only where there is one token, or one output */
-    void (*apply)(fuser *f, op *o);
+    bool    one;                    /* only where there is one token, or one output */
+    bool (*apply)(fuser *f, op *o); /* whether it did */
 } rules[] = {
     { OP_ADD, false, try_add },
     { OP_NORMS, false, try_norm_of_sum },
@@ -421,6 +453,7 @@ static const struct {
     { OP_MATMUL, false, make_products },
     { OP_MATMUL_EXPERTS, false, make_products },
     { OP_ATTENTION, false, try_heads },
+    { OP_ATTENTION, true, try_attend },
     { OP_GEGLU, true, try_gate },
     { OP_SOFTCAP, true, try_cap },
     { OP_PRODUCTS, true, absorb_norms },
@@ -448,13 +481,14 @@ static void finish(fuser *f) {
 }
 
 static void apply_rules(fuser *f) {
+    f->changed = true;
     const bool one = f->options->one_token || f->options->one_output;
     for (size_t r = 0; r < COUNT_OF(rules) && !f->g->problem.status; r++) {
         if (rules[r].one && !one) continue;
         for (size_t i = 0; i < f->g->op_count && !f->g->problem.status; i++) {
             if (f->g->ops[i].kind != rules[r].kind) continue;
-            look_around(f);
-            rules[r].apply(f, &f->g->ops[i]);
+            if (f->changed) look_around(f);
+            f->changed = rules[r].apply(f, &f->g->ops[i]);
         }
     }
     finish(f);

@@ -9,6 +9,7 @@
  *             cap    above 0: cap · tanh(row / cap)
  *   HEADS     queries q, and keys k and values v if they are there: q and k are normed by their weights and turned by the
  *             table, v is normed; k and v go to the cache of `layer`, q to out
+ *   ATTEND    HEADS and the ATTENTION of its queries in one, where there is one token: inputs as HEADS has them, out as ATTENTION's
  *   MIX       rms(a)·a_weight + rms(Σ_e weight_e · experts[:, e])·weight
  *
  * `factor` is NORMS' and, with eps, a norm's as in the primitives. No fused op has a backward rule: training plans the
@@ -31,7 +32,7 @@ enum {
     FUSED_OTHER = 7,  /* PRODUCTS */
     FUSED_ROUTES = 8, /* PRODUCTS */
 
-    HEADS_Q = 0,
+    HEADS_Q = 0, /* HEADS, ATTEND */
     HEADS_K = 1,
     HEADS_V = 2,
     HEADS_TABLE = 3,
@@ -46,9 +47,10 @@ enum {
 };
 
 typedef struct {
-    bool     one_token;  /* there is never more than one token: products may make their own column and pass a gate */
-    bool     one_output; /* the same for what is counted in outputs */
-    uint64_t most_bytes; /* of weights that are taken together */
+    bool     one_token;   /* there is never more than one token: products may make their own column and pass a gate */
+    bool     one_output;  /* the same for what is counted in outputs */
+    uint64_t most_bytes;  /* of weights that are taken together */
+    uint64_t most_column; /* the longest column that a product can make for itself */
 } fuse_options;
 
 /* `out` is a graph of its own, but its weights are those of `g`, which must live as long. Every product is a PRODUCTS; which

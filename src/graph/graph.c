@@ -24,6 +24,7 @@ static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_NORMS] = "norms",
     [OP_PRODUCTS] = "products",
     [OP_HEADS] = "heads",
+    [OP_ATTEND] = "attend",
     [OP_MIX] = "mix",
 };
 

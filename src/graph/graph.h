@@ -50,6 +50,7 @@ typedef enum {
     OP_NORMS = OP_COUNT,
     OP_PRODUCTS,
     OP_HEADS,
+    OP_ATTEND,
     OP_MIX,
     OP_COUNT_FUSED,
 } op_kind;

@@ -1,6 +1,8 @@
 #include "session/engine.h"
 
 #include "base/json.h"
+#include "session/gpu_memory.h"
+#include "session/self_check.h"
 #include "store/ollama.h"
 
 #include <math.h>
@@ -137,10 +139,38 @@ static gm_status describe(gm_engine *engine, const engine_origin *origin, error 
 
 /* ---- opening ----------------------------------------------------------------------------------------------------------- */
 
+/* A GPU that computes wrongly is refused before the weights go there. */
+static gm_status check_gpu(gm_engine *engine, error *e) {
+    self_check      *check;
+    gm_status        status;
+    const quant_type kv = engine->precise ? TYPE_F32 : TYPE_F16;
+    if (self_check_new(engine->gpu.host, &engine->text, &engine->weights.config, kv, engine->precise, &check, e))
+        return e->status;
+    while ((status = self_check_step(check, e)) == GM_AGAIN) gpu_host_wait(engine->gpu.host, 100);
+    self_check_free(check);
+    return status;
+}
+
+static gm_status plan_memory(gm_engine *engine, uint64_t limit, error *e) {
+    const model_config *c = &engine->weights.config;
+    const size_t        context = min_size(c->context, GPU_MEMORY_CONTEXT);
+    if (!limit) return GM_OK;
+    if (gpu_memory_plan(&engine->text, c, engine->precise ? TYPE_F32 : TYPE_F16, context, limit,
+                        gpu_host_info(engine->gpu.host)->max_binding, &engine->budget, e))
+        return e->status;
+    gpu_budget_explain(&engine->budget, engine->note, sizeof engine->note);
+    gpu_backend_keep_to(&engine->gpu, &engine->budget);
+    return GM_OK;
+}
+
 static gm_status open_backend(gm_engine *engine, const gm_engine_options *options, error *e) {
     if (!engine->on_gpu) return cpu_backend_open(&engine->cpu, options->cpu, options->threads, options->precise, e);
-    const gpu_options gpu = { .adapter = (int32_t)options->gpu - 1, .disable = options->gpu_disable };
+    const gpu_options gpu = { .adapter = (int32_t)options->gpu - 1,
+                              .disable = options->gpu_disable,
+                              .memory = options->gpu_memory };
     gm_status         status = gpu_backend_open(&engine->gpu, &gpu, options->precise, e);
+    if (!status) status = plan_memory(engine, options->gpu_memory, e);
+    if (!status) status = check_gpu(engine, e);
     while (!status && (status = gpu_backend_upload(&engine->gpu, &engine->text, e)) == GM_AGAIN) {
         gpu_host_wait(engine->gpu.host, 100);
         status = GM_OK;
@@ -200,6 +230,7 @@ void gm_engine_close(gm_engine *engine) {
     graph_free(&engine->text);
     cpu_backend_close(&engine->cpu);
     gpu_backend_close(&engine->gpu);
+    gpu_budget_free(&engine->budget);
     model_free(&engine->weights);
     gguf_free(engine->file);
     arena_free(&engine->memory);
@@ -219,6 +250,7 @@ void gm_engine_get_info(const gm_engine *engine, gm_engine_info *out) {
         .parameters = engine->weights.parameters,
         .file_bytes = gguf_file_bytes(engine->file),
         .bytes_per_token = engine->weights.bytes_per_token,
+        .note = engine->note,
     };
 }
 

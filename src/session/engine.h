@@ -17,12 +17,14 @@ struct gm_engine {
     bool         on_gpu, precise;
     cpu_backend  cpu; /* one of the two is open */
     gpu_backend  gpu;
+    gpu_budget   budget; /* what of the weights the GPU holds; used if there is a limit */
     tokenizer   *words;
     uint32_t    *suppressed; /* a bit per id that is never drawn; NULL: none */
     chat_variant variant;
     gm_sampling  sampling; /* the model's own defaults */
     arena        memory;   /* the strings below */
     const char  *name, *device, *system;
+    char         note[400]; /* what does not fit into GPU memory */
 };
 
 /* Opens a model whose file is read already; the engine takes the file over, on failure too. `name` is what the user called

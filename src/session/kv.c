@@ -30,6 +30,23 @@ static gm_status check_type(const model_config *c, quant_type type, error *e) {
     return GM_OK;
 }
 
+/* A layer's keys are bound as a whole, and so are its values. */
+static gm_status check_binding(const kv_cache *kv, error *e) {
+    const uint64_t most = kv->gpu ? gpu_host_info(kv->gpu)->max_binding : UINT64_MAX;
+    for (uint32_t i = 0; i < kv->config->layers; i++) {
+        const layer_config *layer = &kv->config->layer[i];
+        const uint64_t      row = layer->owns_kv ? gpu_kv_row_bytes(kv->type, layer->kv_heads, layer->head) : 0;
+        if (!layer->sliding && row * kv->context > most / 16 * 16) {
+            return fail(e, GM_NO_MEMORY,
+                        "the keys of layer %u at a context of %zu tokens take %llu bytes, but a binding of this GPU "
+                        "holds %llu: the largest context is %llu tokens",
+                        i, kv->context, (unsigned long long)(row * kv->context), (unsigned long long)most,
+                        (unsigned long long)(most / 16 * 16 / row));
+        }
+    }
+    return GM_OK;
+}
+
 static size_t row_bytes(const kv_cache *kv, const layer_config *layer) {
     if (kv->gpu) return (size_t)gpu_kv_row_bytes(kv->type, layer->kv_heads, layer->head);
     return (size_t)quant_row_bytes(quant_format_of(kv->type), (uint64_t)layer->kv_heads * layer->head);
@@ -69,8 +86,9 @@ static gm_status open_layer(kv_cache *kv, uint32_t i, error *e) {
 }
 
 gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant_type type, size_t context, error *e) {
-    *kv = (kv_cache){ .config = config, .gpu = gpu, .type = type, .context = context, .mark_budget = KV_MARK_BUDGET };
-    if (check_type(config, type, e)) return e->status;
+    *kv = (kv_cache){ .config = config, .gpu = gpu, .type = type, .context = context };
+    kv->mark_budget = gpu && gpu_host_limit(gpu) ? 0 : KV_MARK_BUDGET; /* marks only save time: not at others' cost */
+    if (check_type(config, type, e) || check_binding(kv, e)) return e->status;
     kv->rows = calloc(config->layers, sizeof *kv->rows);
     if (gpu) kv->gpu_layers = calloc(config->layers, sizeof *kv->gpu_layers);
     else kv->cpu_layers = calloc(config->layers, sizeof *kv->cpu_layers);

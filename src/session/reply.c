@@ -295,18 +295,28 @@ static gm_status note_logprobs(gm_reply *r, int32_t token, error *e) {
 }
 
 static void end_with(gm_reply *r, gm_finish finish) {
+    session_abandon(r->session); /* the GPU may be ahead */
     r->stats.finish = finish;
     r->phase = REPLY_ENDING;
+}
+
+/* Log-probabilities need the logits here; else they may stay where they are. */
+static gm_status draw_token(gm_reply *r, int32_t *token, error *e) {
+    gm_session  *s = r->session;
+    const double deadline = clock_seconds() + 0.05;
+    if (!r->want_logprobs)
+        return session_next(s, &r->sampling, r->max_tokens - r->stats.reply_tokens, token, deadline, e);
+    const gm_status status = session_want_logits(s, deadline, e);
+    return status ? status : session_sample(s, &r->sampling, token, e);
 }
 
 /* Draws a token and feeds its text; it is computed when the next one is wanted. */
 static gm_status write_token(gm_reply *r, error *e) {
     gm_session      *s = r->session;
     const tokenizer *words = s->engine->words;
-    const gm_status  status = session_compute(s, clock_seconds() + 0.05, e);
     int32_t          token;
+    const gm_status  status = draw_token(r, &token, e);
     if (status) return status;
-    if (session_sample(s, &r->sampling, &token, e)) return e->status;
     if (tokenizer_is_stop(words, token)) {
         end_with(r, r->called || token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS
                                                                                           : GM_FINISH_STOP);

@@ -10,6 +10,8 @@ gm_status runner_open(runner *r, gm_engine *engine, error *e) {
 }
 
 static void drop_gpu_plans(runner *r) {
+    gpu_generator_free(r->generator);
+    r->generator = NULL;
     for (size_t i = 0; i < RUNNER_CLASSES; i++) {
         for (size_t j = 0; j < 2; j++) {
             gpu_plan_free(r->classes[i][j]);
@@ -31,8 +33,14 @@ void runner_restart(runner *r) {
     if (r->one) cpu_plan_restart(r->one);
     if (r->batch) cpu_plan_restart(r->batch);
     if (r->ticket) gpu_ticket_done(r->engine->gpu.host, r->ticket);
+    for (size_t i = 0; i < RUNNER_CLASSES; i++) {
+        for (size_t j = 0; j < 2; j++) {
+            if (r->classes[i][j]) gpu_plan_restart(r->classes[i][j]);
+        }
+    }
     r->ticket = 0;
     r->submitted = false;
+    if (r->generator) gpu_generator_drop(r->generator);
 }
 
 static size_t logit_bytes(const runner *r, size_t rows) {
@@ -70,34 +78,52 @@ static gm_status cpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
 
 /* ---- GPU ------------------------------------------------------------------------------------------------------------ */
 
-static gpu_plan *gpu_plan_for(runner *r, const kv_cache *kv, const run_inputs *in, error *e) {
+static gpu_plan *gpu_plan_for(runner *r, const kv_cache *kv, size_t count, size_t outputs, error *e) {
     if (r->kv_changes != kv->changes) drop_gpu_plans(r); /* they are bound to memory that is gone */
     r->kv_changes = kv->changes;
     size_t class = 0, tokens = 1;
-    for (; tokens < in->tokens; tokens *= 4) class ++;
-    gpu_plan **plan = &r->classes[class][in->outputs > 1];
+    for (; tokens < count; tokens *= 4) class ++;
+    gpu_plan **plan = &r->classes[class][outputs > 1];
     if (!*plan)
-        gpu_plan_new(&r->engine->gpu, &r->engine->text, tokens, in->outputs > 1 ? tokens : 1, kv->gpu_layers, plan, e);
+        gpu_plan_new(&r->engine->gpu, &r->engine->text, tokens, outputs > 1 ? tokens : 1, kv->gpu_layers, plan, e);
     return *plan;
 }
 
+gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e) {
+    gpu_plan *plan = gpu_plan_for(r, kv, 1, 1, e);
+    if (plan && !r->generator)
+        gpu_generator_new(plan, r->engine->weights.config.vocabulary, kv->context, &r->generator, e);
+    return r->generator;
+}
+
+bool runner_is_drawing(const runner *r, const kv_cache *kv) {
+    return r->generator && gpu_generator_begun(r->generator) && r->kv_changes == kv->changes;
+}
+
 static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs *in, error *e) {
-    gpu_plan *plan = gpu_plan_for(r, kv, in, e);
+    gpu_plan *plan = gpu_plan_for(r, kv, in->tokens, in->outputs, e);
     if (!plan) return e->status;
+    if (r->generator) gpu_generator_drop(r->generator); /* this run may write where its steps read */
     const gpu_inputs inputs = {
         .ids = in->ids, .tokens = in->tokens, .output_rows = in->output_rows, .outputs = in->outputs, .start = in->start
     };
-    r->ticket = in->outputs ? gpu_ticket_new(r->engine->gpu.host) : 0;
-    if (!gpu_plan_submit(plan, &inputs, r->ticket, e)) r->submitted = true;
-    return e->status;
+    if (in->outputs && !r->ticket) r->ticket = gpu_ticket_new(r->engine->gpu.host);
+    const gm_status status = gpu_plan_submit(plan, &inputs, r->ticket, e);
+    r->submitted = status == GM_OK;
+    return status;
 }
 
 /* Waits for the logits or, if none are wanted, until the GPU is done: so that at most one batch is under way, and a cancel is
  * heard. */
 static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
     gpu_host *h = r->engine->gpu.host;
-    if (!r->submitted && gpu_submit_run(r, kv, in, e)) return e->status;
     for (;;) {
+        if (!r->submitted && gpu_submit_run(r, kv, in, e) == GM_AGAIN) { /* weights are on their way */
+            if (clock_seconds() > deadline) return GM_AGAIN;
+            gpu_host_wait(h, 1);
+            continue;
+        }
+        if (e->status) return e->status;
         uint64_t    bytes = 0;
         const void *logits = r->ticket ? gpu_ticket_data(h, r->ticket, &bytes) : NULL;
         if (gpu_host_problem(h, e)) return e->status;

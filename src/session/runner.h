@@ -3,6 +3,7 @@
 #ifndef GM_RUNNER_H
 #define GM_RUNNER_H
 
+#include "gpu/generator.h"
 #include "session/engine.h"
 #include "session/kv.h"
 
@@ -17,12 +18,13 @@ typedef struct {
 } run_inputs;
 
 typedef struct {
-    gm_engine *engine;
-    cpu_plan  *one, *batch;                /* CPU: for one token, and for several */
-    gpu_plan  *classes[RUNNER_CLASSES][2]; /* GPU: for one output, and for as many as tokens */
-    uint32_t   kv_changes;                 /* the state of the cache that the GPU plans are bound to */
-    uint32_t   ticket;                     /* of the logits that are on their way */
-    bool       submitted;
+    gm_engine     *engine;
+    cpu_plan      *one, *batch;                /* CPU: for one token, and for several */
+    gpu_plan      *classes[RUNNER_CLASSES][2]; /* GPU: for one output, and for as many as tokens */
+    uint32_t       kv_changes;                 /* the state of the cache that the GPU plans are bound to */
+    uint32_t       ticket;                     /* of the logits that are on their way */
+    bool           submitted;
+    gpu_generator *generator; /* on the plan for one token; NULL until tokens are drawn on the GPU */
 } runner;
 
 gm_status runner_open(runner *r, gm_engine *engine, error *e);
@@ -30,6 +32,11 @@ void      runner_close(runner *r);
 /* Computes the tokens and stores their keys and values; the logits of the wanted rows go to `out` [outputs, vocabulary]. Returns
  * GM_AGAIN at the deadline: call again with the same inputs. */
 gm_status runner_step(runner *r, kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e);
-void      runner_restart(runner *r); /* forget a run that was not finished */
+void      runner_restart(runner *r); /* forgets a run that was not finished, and draws that are under way */
+
+/* The GPU's generator on this cache; NULL on failure. Another run ends what it has begun. */
+gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e);
+/* Whether it has begun, and the cache is still where it was. */
+bool runner_is_drawing(const runner *r, const kv_cache *kv);
 
 #endif

@@ -93,21 +93,28 @@ void gm_session_cancel(gm_session *s) { atomic_store(&s->cancelled, true); }
 /* ---- computing ------------------------------------------------------------------------------------------------------ */
 
 /* The reason for NaN is in the weights, or in nothing that we know. */
-static gm_status check_finite(const gm_session *s, const float *logits, error *e) {
-    const size_t n = s->engine->weights.config.vocabulary;
-    float        poison = 0;
-    for (size_t i = 0; i < n; i++) poison += logits[i] * 0; /* 0 unless something is NaN or infinite */
-    if (poison == 0) return GM_OK;
+gm_status session_not_finite(const gm_session *s, error *e) {
     if (model_find_nan(&s->engine->weights, e)) return e->status;
     return fail(e, GM_BAD_FILE,
                 "the model computed NaN, though its weights are finite: their values must be far out of range");
 }
 
-static void forget_uncomputed(gm_session *s) {
-    s->tokens.count = s->computed;
-    s->pending = false;
+static gm_status check_finite(const gm_session *s, const float *logits, error *e) {
+    const size_t n = s->engine->weights.config.vocabulary;
+    float        poison = 0;
+    for (size_t i = 0; i < n; i++) poison += logits[i] * 0; /* 0 unless something is NaN or infinite */
+    return poison == 0 ? GM_OK : session_not_finite(s, e);
+}
+
+void session_abandon(gm_session *s) {
     s->running = 0;
     runner_restart(&s->run);
+}
+
+void session_forget_uncomputed(gm_session *s) {
+    s->tokens.count = s->computed;
+    s->pending = false;
+    session_abandon(s);
 }
 
 /* One batch of held tokens; the last token held gives logits. */
@@ -116,6 +123,7 @@ static gm_status compute_batch(gm_session *s, double deadline, error *e) {
     if (!s->running) {
         if (kv_reserve(&s->kv, s->computed + min_size(left, KV_BATCH), e)) return e->status;
         s->running = min_size(left, KV_BATCH);
+        kv_written(&s->kv, s->computed + s->running); /* now: a run that is given up has written, too */
     }
     const int32_t    last = (int32_t)s->running - 1;
     const run_inputs in = { .ids = s->tokens.ids + s->computed,
@@ -125,7 +133,6 @@ static gm_status compute_batch(gm_session *s, double deadline, error *e) {
                             .start = s->computed };
     const gm_status  status = runner_step(&s->run, &s->kv, &in, s->logits, deadline, e);
     if (status) return status;
-    kv_written(&s->kv, s->computed + s->running);
     s->computed += s->running;
     s->running = 0;
     if (!in.outputs) return GM_OK;
@@ -136,13 +143,13 @@ static gm_status compute_batch(gm_session *s, double deadline, error *e) {
 gm_status session_compute(gm_session *s, double deadline, error *e) {
     while (s->computed < s->tokens.count) {
         if (atomic_exchange(&s->cancelled, false)) {
-            forget_uncomputed(s);
+            session_forget_uncomputed(s);
             return fail(e, GM_CANCELLED, "cancelled after %zu tokens", s->computed);
         }
         const gm_status status = compute_batch(s, deadline, e);
         if (status == GM_AGAIN) return GM_AGAIN;
         if (status) {
-            forget_uncomputed(s);
+            session_forget_uncomputed(s);
             s->has_logits = false;
             return status;
         }
@@ -196,6 +203,7 @@ gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error 
     if (keep > s->tokens.count) {
         return fail(e, GM_BAD_ARGUMENT, "cannot keep %zu tokens: the session holds %zu", keep, s->tokens.count);
     }
+    session_abandon(s);
     if (keep < s->tokens.count) s->has_logits = false;
     s->tokens.count = keep;
     if (keep < s->computed) s->computed = kv_rollback(&s->kv, keep);
@@ -219,7 +227,10 @@ static gm_status refuse_other_call(const gm_session *s, size_t n, error *e) {
 gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *e) {
     if (s->pending) {
         if (refuse_other_call(s, n, e)) return e->status;
-    } else if (hold_all(s, tokens, n, e)) return e->status;
+    } else {
+        session_abandon(s);
+        if (hold_all(s, tokens, n, e)) return e->status;
+    }
     return finish_turn(s, n, e);
 }
 
@@ -261,21 +272,9 @@ gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, flo
         check_finite(s, to + (count - 1) * vocabulary, e);
     }
     if (!e->status) memcpy(s->logits, out + (n - 1) * vocabulary, vocabulary * sizeof *out);
-    else forget_uncomputed(s);
+    else session_forget_uncomputed(s);
     s->has_logits = !e->status;
     return e->status;
-}
-
-/* ---- sampling ------------------------------------------------------------------------------------------------------- */
-
-gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e) {
-    if (!s->has_logits)
-        return fail(e, GM_BAD_ARGUMENT, "there are no logits to draw from: compute at least one token first");
-    if (sampling_check(sampling, s->engine->weights.config.vocabulary, e)) return e->status;
-    const size_t   window = min_size(sampling->penalty_window, s->tokens.count);
-    const int32_t *history = window ? s->tokens.ids + (s->tokens.count - window) : NULL;
-    return sampler_draw(s->chooser, sampling, s->logits, history, window, s->engine->suppressed, s->tokens.count, token,
-                        e);
 }
 
 /* ---- the public face ------------------------------------------------------------------------------------------------ */
@@ -300,7 +299,9 @@ gm_status gm_session_sample(gm_session *s, const gm_sampling *sampling, gm_token
                             size_t top_count, char *why, size_t why_size) {
     error   e = { 0 };
     int32_t token;
-    if (!session_sample(s, sampling ? sampling : &s->engine->sampling, &token, &e)) {
+    if (s->pending) fail(&e, GM_BUSY, "the session is in the middle of a call");
+    else if (session_want_logits(s, clock_seconds() + turn_seconds, &e) == GM_AGAIN) return GM_AGAIN;
+    if (!e.status && !session_sample(s, sampling ? sampling : &s->engine->sampling, &token, &e)) {
         sampler_logprobs(s->chooser, s->logits, token, chosen, top, top ? top_count : 0);
     }
     return error_report(&e, why, why_size);

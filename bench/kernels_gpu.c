@@ -1,0 +1,360 @@
+/* The GPU's kernels on the shapes of real models: what each takes, how many bytes it moves, and at what rate.
+ *
+ *     kernels_gpu [--quick] [--json] [--gpu N] [--disable FEATURES] [PATTERN]    only rows that contain PATTERN
+ *
+ * A row is a piece of a model's graph, planned as the engine plans it, so that fused kernels are measured where it fuses; the
+ * dispatches that it takes are counted. The piece stands in one list many times, and each waits for the one before, as in a
+ * model, since all values lie in one buffer. Some lists are submitted one behind the other, then twice as many: the second go
+ * less the first is free of what a submit and a wait cost by themselves, and recording hides behind the lists that are running
+ * (where a GPU is faster than the recording, as with the empty dispatch, that is what is measured: so is a token).
+ *
+ * Weights and caches are several in turn, 256 MB together, since a large GPU's cache holds tens of MB. Bytes are those of the
+ * weights as they lie on the GPU, of the keys and values that are seen, and of the values read and written. --quick is for
+ * tests: every kernel once, on shrunk shapes; its times mean nothing. */
+
+#include "kernels_gpu_rows.h"
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "gpu/pipeline.h"
+#include "gpu/sampler_kernels.h"
+#include "model/synth_parts.h"
+#include "text/sampler_settings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SPREAD = 256 << 20, MOST_REPEATS = 256, SUBMITS = 6, ROUNDS = 5 };
+
+typedef struct {
+    gpu_backend gpu;
+    bool        quick, json;
+    const char *pattern;
+    uint8_t    *matrices;
+    float      *numbers;
+    size_t      matrix_bytes, number_count;
+    buffer      report;
+    size_t      reported;
+    error       e;
+} bench;
+
+/* ---- measuring ---------------------------------------------------------------------------------------------------------- */
+
+/* What is submitted: a plan, or a list that was put together here. */
+typedef struct {
+    gpu_plan        *plan;
+    gpu_inputs       in;
+    const gpu_words *list;
+} job;
+
+static gm_status wait_idle(bench *b) {
+    gpu_host *h = b->gpu.host;
+    while (!gpu_idle(h) && !gpu_host_problem(h, &b->e)) gpu_host_wait(h, 1000);
+    return gpu_host_problem(h, &b->e);
+}
+
+static double seconds_of(bench *b, const job *j, size_t submits) {
+    const double start = clock_seconds();
+    for (size_t i = 0; i < submits && !b->e.status; i++) {
+        if (j->plan) gpu_plan_submit(j->plan, &j->in, 0, &b->e);
+        else gpu_submit(b->gpu.host, j->list->data, j->list->count, &b->e);
+    }
+    if (!b->e.status) wait_idle(b);
+    return clock_seconds() - start;
+}
+
+/* Of one list. */
+static double measure(bench *b, const job *j) {
+    const double first = seconds_of(b, j, 1); /* with what a first use costs */
+    double       once = 1e9, twice = 1e9;
+    if (b->quick) return first;
+    for (size_t i = 0; i < ROUNDS && !b->e.status; i++) {
+        const double a = seconds_of(b, j, SUBMITS), c = seconds_of(b, j, 2 * SUBMITS);
+        if (a < once) once = a;
+        if (c < twice) twice = c;
+    }
+    return twice > once ? (twice - once) / SUBMITS : 0;
+}
+
+/* Of one piece. */
+typedef struct {
+    double   seconds, dispatches, products;
+    uint64_t bytes;
+} figures;
+
+static void print_row(bench *b, const char *name, figures f) {
+    const double rate = f.seconds > 0 ? (double)f.bytes / f.seconds / 1e9 : 0;
+    const double speed = f.seconds > 0 ? f.products / f.seconds / 1e9 : 0;
+    if (!b->json) {
+        printf("%-66s %9.2f us %5.1f dispatches %9.3f MB %8.1f GB/s", name, f.seconds * 1e6, f.dispatches,
+               (double)f.bytes / 1e6, rate);
+        if (f.products > 0) printf(" %9.1f GMAC/s", speed);
+        printf("\n");
+        fflush(stdout);
+        return;
+    }
+    if (b->reported++) buffer_char(&b->report, ',');
+    buffer_text(&b->report, "\n  {\"name\":");
+    json_write_string(&b->report, str_of(name));
+    buffer_printf(&b->report, ",\"microseconds\":%.3f,\"dispatches\":%.2f,\"bytes\":%llu,\"gigabytes_per_second\":%.2f",
+                  f.seconds * 1e6, f.dispatches, (unsigned long long)f.bytes, rate);
+    if (f.products > 0) buffer_printf(&b->report, ",\"gigamacs_per_second\":%.2f", speed);
+    buffer_char(&b->report, '}');
+}
+
+/* ---- one row ------------------------------------------------------------------------------------------------------------ */
+
+static void make_matrices(bench *b, quant_type type) {
+    const quant_format *f = quant_format_of((uint32_t)type);
+    const synth_tensor  tensor = { .info = { .type = type, .format = f }, .fill = FILL_MATRIX };
+    const size_t        first = (size_t)1 << 22, whole = first / f->bytes * f->bytes; /* random; the rest repeats it */
+    synth_random        random;
+    synth_random_start(&random, 1, (uint64_t)type);
+    synth_fill_data(&random, &tensor, b->matrices, 0, whole / f->bytes * f->block);
+    for (size_t at = whole; at < b->matrix_bytes; at += whole)
+        memcpy(b->matrices + at, b->matrices, min_size(whole, b->matrix_bytes - at));
+}
+
+/* Keys and values that a run finds: halves of a normal size. */
+static void make_caches(bench *b, scene *s) {
+    const row     *r = &s->row;
+    const uint64_t slots = r->window ? r->window + 256 : r->depth + r->tokens;
+    const gpu_kv   shape = { TYPE_F16, r->kv_heads, r->n, r->window ? (uint32_t)slots : GPU_KV_NO_RING };
+    const uint64_t bytes = round_up(gpu_kv_bytes(&shape, slots), 16);
+    for (size_t i = 0; i < s->copies && !b->e.status; i++) {
+        gpu_kv_layer *layer = &s->kv[i];
+        *layer = (gpu_kv_layer){ 0, 0, TYPE_F16, shape.slots, shape.kv_heads, shape.head, bytes };
+        layer->k = gpu_buffer_new(b->gpu.host, bytes, &b->e);
+        layer->v = gpu_buffer_new(b->gpu.host, bytes, &b->e);
+        for (size_t which = 0; which < 2; which++) {
+            while (!b->e.status &&
+                   gpu_buffer_write(b->gpu.host, which ? layer->v : layer->k, 0, b->matrices, bytes, &b->e) == GM_AGAIN)
+                gpu_host_wait(b->gpu.host, 1000);
+        }
+    }
+}
+
+static void free_caches(bench *b, scene *s) {
+    for (size_t i = 0; i < s->copies; i++) {
+        if (s->kv[i].k) gpu_buffer_free(b->gpu.host, s->kv[i].k);
+        if (s->kv[i].v) gpu_buffer_free(b->gpu.host, s->kv[i].v);
+    }
+}
+
+static void build(scene *s, size_t repeats) {
+    const uint64_t ne[3] = { s->row.width, s->row.tokens, 1 };
+    graph_free(&s->g);
+    s->g = (graph){ 0 };
+    s->bytes = s->held = 0;
+    s->products = 0;
+    s->x = s->g.result = graph_embed(&s->g, graph_weight(&s->g, "input", TYPE_F32, ne, s->numbers), 1);
+    if (s->row.begin) s->row.begin(s);
+    for (size_t i = 0; i < repeats; i++) s->row.piece(s, i);
+}
+
+/* So many pieces that a list takes about 3 ms on a large GPU, and so many weights in turn that none stays in its cache. */
+static void choose_repeats(const bench *b, scene *s) {
+    s->copies = 1;
+    build(s, 1);
+    const double cost = 2e-6 + (double)s->bytes / 2e12 + s->products / 4e12;
+    s->repeats = b->quick ? 1 : max_size(4, min_size(MOST_REPEATS, (size_t)(3e-3 / cost)));
+    s->copies = b->quick ? 1 : min_size(min_size(MOST_COPIES, s->repeats), (size_t)(SPREAD / (s->held + 1)) + 1);
+}
+
+/* A list with `repeats` pieces: what it takes, of which the dispatches. */
+static double plan_and_measure(bench *b, scene *s, size_t repeats, size_t *dispatches) {
+    static const int32_t output = 0;
+    int32_t              ids[TOKENS];
+    gpu_plan            *plan = NULL;
+    double               seconds = 0;
+    for (int32_t i = 0; i < TOKENS; i++) ids[i] = i;
+    build(s, repeats);
+    if (s->g.problem.status) fail(&b->e, s->g.problem.status, "%s", s->g.problem.why);
+    if (repeats && !b->e.status) {
+        while (gpu_backend_upload(&b->gpu, &s->g, &b->e) == GM_AGAIN) gpu_host_wait(b->gpu.host, 1000);
+    }
+    if (!b->e.status) gpu_plan_new(&b->gpu, &s->g, s->row.tokens, 1, s->kv, &plan, &b->e);
+    if (plan) {
+        const gpu_inputs in = {
+            .ids = ids, .tokens = s->row.tokens, .output_rows = &output, .outputs = 1, .start = s->row.depth
+        };
+        *dispatches = gpu_plan_dispatches(plan);
+        seconds = measure(b, &(job){ .plan = plan, .in = in });
+    }
+    gpu_plan_free(plan);
+    return seconds;
+}
+
+static gm_status run_row(bench *b, const row *r, quant_type *filled) {
+    scene s = { .row = b->quick ? quick_row(*r) : *r, .gpu = &b->gpu, .matrices = b->matrices, .numbers = b->numbers };
+    char  name[160];
+    name_row(&s.row, name, sizeof name);
+    if (b->pattern && !strstr(name, b->pattern)) return GM_OK;
+    if (*filled != s.row.type) make_matrices(b, s.row.type);
+    *filled = s.row.type;
+    choose_repeats(b, &s);
+    if (s.row.kv_heads) make_caches(b, &s);
+    size_t       all = 0, before = 0;
+    const double whole = b->e.status ? 0 : plan_and_measure(b, &s, s.repeats, &all), repeats = (double)s.repeats;
+    figures      f = { .products = s.products, .bytes = s.bytes };
+    const double rest = b->e.status ? 0 : plan_and_measure(b, &s, 0, &before); /* the input, and what begins */
+    f.seconds = whole > rest ? (whole - rest) / repeats : 0;
+    f.dispatches = (double)(all - before) / repeats;
+    if (!b->e.status) print_row(b, name, f);
+    free_caches(b, &s);
+    graph_free(&s.g);
+    gpu_backend_clear(&b->gpu);
+    return b->e.status;
+}
+
+/* ---- the sampler, which is no graph ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    gpu_id      buffer;
+    uint64_t    bytes;
+} range;
+
+/* Returns how many dispatches a draw takes. */
+static size_t record_sampler(bench *b, const sampler_shape *shape, const range *ranges, size_t count, size_t draws,
+                             gpu_words *list, gpu_id groups[SAMPLER_KERNELS]) {
+    gpu_kernel   kernels[SAMPLER_KERNELS];
+    gpu_id       pipelines[SAMPLER_KERNELS];
+    const size_t stages = sampler_kernels(shape, kernels);
+    for (size_t i = 0; i < stages && !b->e.status; i++) {
+        gpu_binding bindings[KERNEL_BINDS];
+        for (size_t k = 0; k < kernels[i].bind_count; k++) {
+            size_t at = 0;
+            while (at + 1 < count && strcmp(ranges[at].name, kernels[i].binds[k]) != 0) at++;
+            bindings[k] = (gpu_binding){ (uint32_t)k, ranges[at].buffer, 0, ranges[at].bytes };
+        }
+        pipelines[i] = gpu_kernel_pipeline(b->gpu.host, &kernels[i], &b->e);
+        if (pipelines[i]) groups[i] = gpu_group_new(b->gpu.host, pipelines[i], bindings, kernels[i].bind_count, &b->e);
+    }
+    gpu_words_begin(list);
+    for (size_t n = 0; n < draws && !b->e.status; n++) {
+        for (size_t i = 0; i < stages; i++)
+            gpu_words_dispatch(list, pipelines[i], groups[i], kernels[i].x, kernels[i].y, kernels[i].z);
+    }
+    if (list->failed) fail_memory(&b->e, "a command list", list->count);
+    return stages;
+}
+
+static gm_status run_sampler(bench *b, const char *name, const gm_sampling *sampling) {
+    enum { RESULTS = 8, HISTORY = 512 };
+    const uint32_t n = b->quick ? 8192 : SYNTH_VOCABULARY;
+    if (b->pattern && !strstr(name, b->pattern)) return GM_OK;
+    const sampler_settings settings = { sampling, n, NULL, 0, true };
+    const sampler_shape    shape = { n, RESULTS, HISTORY, sampler_settings_greedy(&settings),
+                                     sampler_settings_edits(&settings) };
+    const sampler_bytes    bytes = sampler_bytes_of(&shape);
+    const size_t           words = sampler_settings_words(&settings);
+    uint32_t              *record = calloc(words, sizeof *record);
+    if (!record) return fail_memory(&b->e, "the sampler's settings", words * sizeof *record);
+    sampler_settings_write(&settings, record, &b->e);
+    range ranges[] = { { "logits", 0, n * sizeof(float) },
+                       { "settings", 0, words * sizeof *record },
+                       { "fixed", 0, bytes.fixed },
+                       { "counts", 0, bytes.counts },
+                       { "blocks", 0, bytes.blocks },
+                       { "candidates", 0, bytes.candidates },
+                       { "header", 0, bytes.header },
+                       { "state", 0, bytes.state },
+                       { "ids", 0, 16 },
+                       { "run", 0, 16 } };
+    for (size_t i = 0; i < COUNT_OF(ranges) && !b->e.status; i++)
+        ranges[i].buffer = gpu_buffer_new(b->gpu.host, round_up(ranges[i].bytes, 16), &b->e);
+    if (!b->e.status) gpu_buffer_write(b->gpu.host, ranges[0].buffer, 0, b->numbers, ranges[0].bytes, &b->e);
+    if (!b->e.status) gpu_buffer_write(b->gpu.host, ranges[1].buffer, 0, record, ranges[1].bytes, &b->e);
+    const size_t draws = b->quick ? 1 : 32;
+    gpu_words    list = { 0 };
+    gpu_id       groups[SAMPLER_KERNELS] = { 0 };
+    size_t       stages = 0;
+    if (!b->e.status) stages = record_sampler(b, &shape, ranges, COUNT_OF(ranges), draws, &list, groups);
+    if (!b->e.status) {
+        const double seconds = measure(b, &(job){ .list = &list }) / (double)draws;
+        print_row(b, name, (figures){ .seconds = seconds, .dispatches = (double)stages, .bytes = n * sizeof(float) });
+    }
+    for (size_t i = 0; i < SAMPLER_KERNELS; i++) gpu_group_free(b->gpu.host, groups[i]);
+    for (size_t i = 0; i < COUNT_OF(ranges); i++) gpu_buffer_free(b->gpu.host, ranges[i].buffer);
+    free(list.data);
+    free(record);
+    return b->e.status;
+}
+
+static gm_status run_samplers(bench *b) {
+    const gm_sampling greedy = { .top_p = 1, .typical_p = 1, .repetition_penalty = 1 };
+    gm_sampling       usual = greedy, open = greedy, penalised;
+    usual.temperature = open.temperature = 1;
+    usual.top_k = 64;
+    usual.top_p = 0.95f;
+    penalised = usual;
+    penalised.repetition_penalty = 1.1f;
+    penalised.penalty_window = 64;
+    const struct {
+        const char        *name;
+        const gm_sampling *sampling;
+    } samplers[] = { { "sampler, greedy", &greedy },
+                     { "sampler, top 64, top_p 0.95", &usual },
+                     { "sampler, top 64, top_p 0.95, penalties", &penalised },
+                     { "sampler, temperature 1 alone", &open } };
+    for (size_t i = 0; i < COUNT_OF(samplers) && !b->e.status; i++)
+        run_sampler(b, samplers[i].name, samplers[i].sampling);
+    return b->e.status;
+}
+
+/* ---- the program -------------------------------------------------------------------------------------------------------- */
+
+static void begin_report(bench *b) {
+    const gpu_info *info = gpu_host_info(b->gpu.host);
+    if (!b->json) {
+        printf("%s (%s), driver %s; subgroups %u to %u%s%s\n", info->name, info->backend, info->driver,
+               info->subgroup_min, info->subgroup_max, info->dot4 ? ", dot4" : "", info->f16 ? ", f16" : "");
+        return;
+    }
+    buffer_text(&b->report, "{\"device\":");
+    json_write_string(&b->report, str_of(info->name));
+    buffer_text(&b->report, ",\"driver\":");
+    json_write_string(&b->report, str_of(info->driver));
+    buffer_printf(&b->report, ",\"subgroups\":%s,\"dot4\":%s,\"f16\":%s,\"quick\":%s,\"rows\":[",
+                  info->subgroups ? "true" : "false", info->dot4 ? "true" : "false", info->f16 ? "true" : "false",
+                  b->quick ? "true" : "false");
+}
+
+static gm_status run_all(bench *b) {
+    quant_type filled = TYPE_COUNT;
+    b->matrix_bytes = b->quick ? (size_t)64 << 20 : (size_t)400 << 20;
+    b->number_count = (size_t)4 << 20;
+    b->matrices = malloc(b->matrix_bytes);
+    b->numbers = malloc(b->number_count * sizeof *b->numbers);
+    if (!b->matrices || !b->numbers) return fail_memory(&b->e, "random weights", b->matrix_bytes);
+    for (size_t i = 0; i < b->number_count; i++) b->numbers[i] = (float)(i * 2654435761u % 65536) / 32768 - 1;
+    begin_report(b);
+    for (size_t i = 0; i < COUNT_OF(all_rows) && !b->e.status; i++) run_row(b, &all_rows[i], &filled);
+    if (!b->e.status) run_samplers(b);
+    if (b->json && !b->e.status) printf("%s\n]}\n", b->report.data);
+    return b->e.status;
+}
+
+int main(int argc, char **argv) {
+    bench       b = { .quick = false };
+    gpu_options options = { .adapter = -1 };
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--quick")) b.quick = true;
+        else if (!strcmp(argv[i], "--json")) b.json = true;
+        else if (!strcmp(argv[i], "--gpu") && i + 1 < argc) options.adapter = (int32_t)strtol(argv[++i], NULL, 10);
+        else if (!strcmp(argv[i], "--disable") && i + 1 < argc) options.disable = argv[++i];
+        else if (argv[i][0] != '-' && !b.pattern) b.pattern = argv[i];
+        else {
+            fprintf(stderr, "usage: kernels_gpu [--quick] [--json] [--gpu N] [--disable FEATURES] [PATTERN]\n");
+            return 3;
+        }
+    }
+    if (!gpu_backend_open(&b.gpu, &options, false, &b.e)) run_all(&b);
+    if (b.e.status) fprintf(stderr, "kernels_gpu: %s\n", b.e.why);
+    gpu_backend_close(&b.gpu);
+    free(b.matrices);
+    free(b.numbers);
+    buffer_free(&b.report);
+    return b.e.status ? 1 : 0;
+}

@@ -1,0 +1,163 @@
+// Measurements of the GPU: kept raw in bench/results.json, shown in bench/RESULTS.md.
+//
+//   node bench/results.mjs add FILE… [--machine TEXT] [--date YYYY-MM-DD] [--clocks FILE] [--command TEXT]
+//   node bench/results.mjs write [--check]
+//
+// `add` takes lines of bench/h200.sh (bench.jsonl), or what `gemmule bench --json` printed; the options say what that alone does not: on which
+// machine, when, at which clocks (a file with what nvidia-smi says), by which command. A measurement by the same command on the same machine
+// replaces the one before. `write` makes RESULTS.md: the text of RESULTS.intro.md, then a table of every measurement with its
+// command and, where it is known, llama.cpp's figure. --check only says whether the file is up to date.
+//
+// --results FILE and --page FILE name other files than those beside this script.
+
+import {existsSync, readFileSync, writeFileSync} from "node:fs";
+import {parseArgs} from "node:util";
+import {basename} from "node:path";
+
+const beside = (name) => new URL(name, import.meta.url).pathname;
+class Wrong extends Error {}
+
+// ---- reading ----
+
+function readStore(path) {
+    if (!existsSync(path)) throw new Wrong(`there is no '${path}'`);
+    const store = JSON.parse(readFileSync(path, "utf8"));
+    if (!Array.isArray(store.results) || typeof store.peers !== "object") throw new Wrong(`${path}: expected "peers" and "results"`);
+    return store;
+}
+
+// What `gemmule bench --json` must have said.
+function checkResult(result, where) {
+    const phase = (name) => result?.[name] && Number.isFinite(result[name].tokens) && Number.isFinite(result[name].tokens_per_second);
+    if (typeof result?.model !== "string" || typeof result.device !== "string" || !phase("prefill") || !phase("decode"))
+        throw new Wrong(`${where}: this is not the output of gemmule bench --json`);
+}
+
+// One object over several lines, or one on each line.
+function readObjects(path) {
+    const text = readFileSync(path, "utf8");
+    try { return [JSON.parse(text)]; } catch { /* then line by line */ }
+    return text.split("\n").filter((line) => line.trim()).map((line, i) => {
+        try { return JSON.parse(line); } catch (problem) { throw new Wrong(`${path}:${i + 1}: ${problem.message}`); }
+    });
+}
+
+function guessCommand({model, device, prefill, decode}) {
+    const depth = decode.depth ? ` -d ${decode.depth}` : "";
+    return `gemmule bench ${basename(model)} --backend ${isGpu(device) ? "gpu" : "cpu"} -p ${prefill.tokens} -n ${decode.tokens}${depth}`;
+}
+
+const isGpu = (device) => device.startsWith("gpu");
+
+function add(store, paths, {machine, date, clocks, command}) {
+    if (!paths.length) throw new Wrong("add: which files?");
+    let count = 0;
+    for (const path of paths) {
+        for (const object of readObjects(path)) {
+            const {result, ...about} = object.result ? object : {result: object};
+            checkResult(result, path);
+            const record = {
+                date: date ?? about.date, machine: machine ?? about.machine,
+                clocks: clocks ? readFileSync(clocks, "utf8").trim() : about.clocks ?? "", command: command ?? about.command ?? guessCommand(result),
+                result: {...result, model: basename(result.model)}, // where it lay there is nobody's business
+            };
+            if (!record.machine) throw new Wrong(`${path}: on which machine? Give --machine`);
+            if (!/^\d{4}-\d\d-\d\d$/.test(record.date ?? "")) throw new Wrong(`${path}: when? Give --date YYYY-MM-DD`);
+            store.results = store.results.filter((old) => old.command !== record.command || old.machine !== record.machine);
+            store.results.push(record);
+            count++;
+        }
+    }
+    return count;
+}
+
+// ---- writing ----
+
+const grouped = (value) => value.toLocaleString("en-GB", {maximumFractionDigits: value < 100 ? 1 : 0});
+const modelName = ({model}) => basename(model).replace(/\.gguf$/, "");
+
+// What was measured in one run, each with llama.cpp's figure for it.
+function phases({result}, peers) {
+    const peer = isGpu(result.device) ? peers[modelName(result)] ?? {} : {}, list = [];
+    if (result.prefill.tokens) list.push({name: `prefill of ${result.prefill.tokens}`, rate: result.prefill.tokens_per_second});
+    if (result.decode.tokens)
+        list.push({name: result.decode.depth ? `decode at depth ${result.decode.depth}` : "decode", rate: result.decode.tokens_per_second});
+    return list.map((phase) => ({...phase, peer: peer[phase.name]}));
+}
+
+function table(records, peers) {
+    const lines = ["| model | | gemmule, tok/s | llama.cpp, tok/s | ratio | dispatches a token | weights read | command |", "| --- | --- | --- | --- | --- | --- | --- | --- |"];
+    const order = ["e2b", "e4b", "12b", "26b", "31b"], rank = (record) => (order.indexOf(modelName(record.result)) + 9) % 9;
+    for (const record of records.toSorted((a, b) => rank(a) - rank(b) || a.result.decode.depth - b.result.decode.depth)) {
+        for (const {name, rate, peer} of phases(record, peers)) {
+            const decode = name.startsWith("decode"), {dispatches_per_token: dispatches, gigabytes_per_second: gigabytes} = record.result;
+            lines.push(`| ${modelName(record.result)} | ${name} | ${grouped(rate)} | ${peer ? grouped(peer) : ""} | ${peer ? (rate / peer).toFixed(2) : ""} | ` +
+                `${decode && dispatches ? dispatches : ""} | ${decode && gigabytes ? `${grouped(gigabytes)} GB/s` : ""} | \`${record.command}\` |`);
+        }
+    }
+    return lines.join("\n");
+}
+
+function loads(records) {
+    const best = new Map();
+    for (const {result} of records) {
+        const seconds = best.get(modelName(result)) ?? Infinity;
+        if (result.load_seconds > 0) best.set(modelName(result), Math.min(seconds, result.load_seconds));
+    }
+    return [...best].map(([model, seconds]) => `${model} ${seconds.toFixed(2)} s`).join(", ");
+}
+
+function page(store, intro) {
+    const groups = new Map();
+    for (const record of store.results) {
+        const key = `${record.machine}, ${record.date}`;
+        groups.set(key, [...groups.get(key) ?? [], record]);
+    }
+    const parts = [intro.trim(), "## GPU, measured by `gemmule bench --json`"];
+    if (!groups.size) parts.push("Nothing yet: `bench/h200.sh` measures, `node bench/results.mjs add` takes it in.");
+    for (const [key, records] of groups) {
+        parts.push(`### ${key}`, table(records, store.peers));
+        const clocks = [...new Set(records.map((record) => record.clocks).filter(Boolean))];
+        if (loads(records)) parts.push(`Opening the model, from the page cache to the GPU: ${loads(records)}.`);
+        if (clocks.length) parts.push(`Clocks while measuring: ${clocks.map((text) => text.replaceAll("\n", "; ")).join("; ")}.`);
+    }
+    parts.push(`Models are files of \`gemmule synth\` (Q4_K_M, random weights). llama.cpp's figures: ${store.peers.about}. Figures are the best run of each ` +
+        "command.", "This page is made by `node bench/results.mjs write` from `results.json` and `RESULTS.intro.md`.");
+    return parts.join("\n\n") + "\n";
+}
+
+// ---- the program ----
+
+const usage = "usage: node bench/results.mjs add FILE… [--machine TEXT] [--date YYYY-MM-DD] [--clocks FILE] [--command TEXT] | write [--check]";
+
+function main() {
+    const text = {type: "string"};
+    const {values, positionals: [verb, ...paths]} = parseArgs({allowPositionals: true, options: {
+        machine: text, date: text, clocks: text, command: text, check: {type: "boolean"},
+        results: {...text, default: beside("results.json")}, page: {...text, default: beside("RESULTS.md")},
+    }});
+    if (verb !== "add" && verb !== "write") throw new Wrong(usage);
+    const store = readStore(values.results);
+    if (verb === "add") {
+        const count = add(store, paths, values);
+        writeFileSync(values.results, JSON.stringify(store, null, 1) + "\n");
+        console.log(`${count} measurements added: ${store.results.length} in ${values.results}`);
+        return 0;
+    }
+    const made = page(store, readFileSync(beside("RESULTS.intro.md"), "utf8"));
+    if (!values.check) {
+        writeFileSync(values.page, made);
+        return 0;
+    }
+    const same = existsSync(values.page) && readFileSync(values.page, "utf8") === made;
+    if (!same) console.log(`${values.page} is not what results.json and RESULTS.intro.md make: node bench/results.mjs write`);
+    return same ? 0 : 1;
+}
+
+try {
+    process.exitCode = main();
+} catch (problem) {
+    if (!(problem instanceof Wrong) && !problem.code) throw problem;
+    console.error(`results: ${problem.message}`);
+    process.exitCode = 3;
+}

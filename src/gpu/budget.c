@@ -1,0 +1,232 @@
+#include "gpu/budget.h"
+
+#include "graph/fuse.h"
+#include "graph/layout.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MATRIX_TILE = 32 << 20, EXPERT_TILE = 4 << 20, MOST_STAGING = 16 << 20 };
+
+const char *const budget_kind_names[BUDGET_KINDS] = { "tables", "experts", "layers", "head", "vectors" };
+
+static const uint64_t default_binding = UINT64_C(1) << 30, binding_padding = 1 << 16; /* as gpu_backend_fusion has it */
+
+uint64_t budget_tile_bytes(const tensor *weight) { return weight->ne[2] > 1 ? EXPERT_TILE : MATRIX_TILE; }
+
+uint64_t budget_staging(const weight_layout *layout, uint64_t bytes) {
+    return round_up(max_size(min_size(bytes, MOST_STAGING), weight_staging_least(layout)), 256);
+}
+
+/* ---- which weights there are ----------------------------------------------------------------------------------------------- */
+
+const budget_weight *gpu_budget_weight(const gpu_budget *b, const void *data) {
+    for (size_t i = 0; i < b->count; i++) {
+        if (b->weights[i].weight->data == data) return &b->weights[i];
+    }
+    return NULL;
+}
+
+/* Bytes of the largest tile when tiles have about `wanted` bytes: rows and experts are not cut. */
+static gm_status largest_tile(const tensor *w, uint64_t wanted, uint64_t max_binding, uint64_t *out, error *e) {
+    weight_layout layout;
+    for (; wanted < max_binding; wanted *= 2) {
+        error ignored = { 0 };
+        if (weight_layout_make(&layout, w->type, w->ne, wanted, &ignored)) continue;
+        *out = weight_tile_of(&layout, 0).bytes;
+        return GM_OK;
+    }
+    if (weight_layout_make(&layout, w->type, w->ne, max_binding, e)) return e->status;
+    *out = weight_tile_of(&layout, 0).bytes;
+    return GM_OK;
+}
+
+static gm_status measure(budget_weight *b, uint64_t max_binding, error *e) {
+    const tensor *w = b->weight;
+    weight_layout layout;
+    b->file = quant_row_bytes(quant_format_of(w->type), w->ne[0]) * w->ne[1] * w->ne[2];
+    b->bytes = round_up(b->file, 16);
+    if (b->kind == BUDGET_VECTORS) return GM_OK;
+    if (weight_layout_make(&layout, w->type, w->ne, max_binding, e)) return e->status;
+    b->bytes = weight_bytes(&layout);
+    b->staging = budget_staging(&layout, b->file);
+    return largest_tile(w, budget_tile_bytes(w), max_binding, &b->slot, e);
+}
+
+static gm_status add_weight(gpu_budget *b, const op *o, size_t input, uint32_t unit, error *e) {
+    const tensor  *w = o->in[input];
+    const bool     product = o->kind == OP_PRODUCTS && input <= FUSED_W2, table = o->kind == OP_EMBED;
+    budget_weight *known = (budget_weight *)gpu_budget_weight(b, w->data);
+    budget_kind    kind = BUDGET_VECTORS;
+    if (table) kind = BUDGET_TABLES;
+    if (product) kind = BUDGET_LAYERS;
+    if (product && o->in[FUSED_ROUTES]) kind = BUDGET_EXPERTS;
+    if (product && o->in[FUSED_A]->axis == AXIS_OUTPUTS) kind = BUDGET_HEAD;
+    if (known) { /* a table that is also multiplied with */
+        known->table = known->table || table;
+        if (product) known->kind = kind;
+        if (product) known->unit = unit;
+        return GM_OK;
+    }
+    b->weights[b->count] = (budget_weight){ .weight = w, .kind = kind, .unit = unit, .table = table, .used = o->used };
+    return measure(&b->weights[b->count++], b->options.max_binding, e);
+}
+
+/* Joined matrices are uploaded as one; experts, and a matrix of its own, tile by tile. */
+static void join_slots(budget_weight *weights, size_t count) {
+    for (size_t first = 0, end; first < count; first = end) {
+        uint64_t all = 0;
+        for (end = first; end < count && weights[end].unit == weights[first].unit; end++) {
+            if (weights[end].kind == BUDGET_LAYERS) all += weights[end].bytes;
+        }
+        for (size_t i = first; i < end && all > weights[first].bytes; i++) weights[i].slot = all;
+    }
+}
+
+static gm_status find_weights(gpu_budget *b, const graph *g, error *e) {
+    b->weights = calloc(max_size(OP_INPUTS * g->op_count, 1), sizeof *b->weights);
+    if (!b->weights) return fail_memory(e, "the memory plan", OP_INPUTS * g->op_count * sizeof *b->weights);
+    for (size_t i = 0; i < g->op_count; i++) {
+        for (size_t j = 0; j < OP_INPUTS; j++) {
+            const tensor *t = g->ops[i].in[j];
+            if (t && t->kind == TENSOR_WEIGHT && add_weight(b, &g->ops[i], j, (uint32_t)i, e)) return e->status;
+        }
+    }
+    join_slots(b->weights, b->count);
+    return GM_OK;
+}
+
+/* ---- what stays outside ---------------------------------------------------------------------------------------------------- */
+
+static void add_up(gpu_budget *b) {
+    uint64_t weights = 0;
+    memset(b->resident, 0, sizeof b->resident);
+    memset(b->outside, 0, sizeof b->outside);
+    b->slot = b->staging = b->token_bytes = 0;
+    for (size_t i = 0; i < b->count; i++) {
+        const budget_weight *w = &b->weights[i];
+        const uint64_t       share = w->kind == BUDGET_EXPERTS ? w->file / w->weight->ne[2] * w->used : w->file;
+        b->staging = max_size(b->staging, w->staging);
+        if (!w->out) {
+            b->resident[w->kind] += w->bytes;
+            weights += w->bytes;
+            continue;
+        }
+        b->outside[w->kind] += w->file;
+        if (w->table) b->token_bytes += w->weight->ne[0] * sizeof(float);
+        if (w->kind == BUDGET_TABLES) continue;
+        b->token_bytes += share;
+        b->slot = max_size(b->slot, w->slot);
+    }
+    b->total = weights + b->slot + b->staging + b->options.kv + b->options.plans;
+}
+
+/* The next to go: of the first kind that has any left the largest table, or the last unit. */
+static budget_weight *next_out(const gpu_budget *b) {
+    budget_weight *found = NULL;
+    for (size_t i = 0; i < b->count; i++) {
+        budget_weight *w = &b->weights[i];
+        if (w->out || w->kind == BUDGET_VECTORS) continue;
+        if (!found || w->kind < found->kind) found = w;
+        else if (w->kind == found->kind && (w->kind != BUDGET_TABLES || w->bytes > found->bytes)) found = w;
+    }
+    return found;
+}
+
+static gm_status refuse(const gpu_budget *b, error *e) {
+    return fail(
+        e, GM_NO_MEMORY,
+        "the model cannot run in %llu bytes of GPU memory: with every matrix in main memory it still takes %llu "
+        "(keys and values %llu, activations %llu, a slot for weights %llu, staging %llu, vectors %llu)",
+        (unsigned long long)b->options.limit, (unsigned long long)b->total, (unsigned long long)b->options.kv,
+        (unsigned long long)b->options.plans, (unsigned long long)b->slot, (unsigned long long)b->staging,
+        (unsigned long long)b->resident[BUDGET_VECTORS]);
+}
+
+static gm_status decide(gpu_budget *b, error *e) {
+    add_up(b);
+    b->everything = b->total;
+    while (b->options.limit && b->total > b->options.limit) {
+        const budget_weight *next = next_out(b);
+        if (!next) return refuse(b, e);
+        for (size_t i = 0; i < b->count; i++) {
+            budget_weight *w = &b->weights[i];
+            if (w == next || (w->kind == next->kind && w->unit == next->unit)) w->out = true;
+        }
+        add_up(b);
+    }
+    return GM_OK;
+}
+
+gm_status gpu_budget_make(gpu_budget *out, const graph *g, const budget_options *options, error *e) {
+    graph fused;
+    *out = (gpu_budget){ .options = *options };
+    if (!out->options.max_binding) out->options.max_binding = default_binding;
+    if (graph_fuse(g, &(fuse_options){ .most_bytes = out->options.max_binding - binding_padding }, &fused, e))
+        return e->status;
+    if (!find_weights(out, &fused, e)) decide(out, e);
+    graph_free(&fused); /* the weights' tensors are those of g */
+    if (e->status) gpu_budget_free(out);
+    return e->status;
+}
+
+void gpu_budget_free(gpu_budget *b) {
+    free(b->weights);
+    *b = (gpu_budget){ 0 };
+}
+
+/* ---- in words -------------------------------------------------------------------------------------------------------------- */
+
+static double megabytes(uint64_t bytes) { return (double)bytes / 1e6; }
+
+void gpu_budget_explain(const gpu_budget *b, char *out, size_t size) {
+    static const char *const how[BUDGET_KINDS] = { "tables (rows are looked up by the host)",
+                                                   "experts (those in use are uploaded for each run)",
+                                                   "layers (uploaded for each run)", "head (uploaded for each run)",
+                                                   "" };
+    int                      used = 0;
+    *out = 0;
+    for (size_t kind = 0; kind < BUDGET_KINDS; kind++) {
+        if (!b->outside[kind] || used < 0 || (size_t)used >= size) continue;
+        used += snprintf(out + used, size - (size_t)used, "%s%.3g MB of %s", used ? ", " : "in main memory stay ",
+                         megabytes(b->outside[kind]), how[kind]);
+    }
+    if (used > 0 && (size_t)used < size)
+        snprintf(out + used, size - (size_t)used, ": %.3g MB over the bus for each token", megabytes(b->token_bytes));
+}
+
+/* ---- plans ----------------------------------------------------------------------------------------------------------------- */
+
+static void lives(layout_item *items, const tensor *t, uint32_t now) {
+    if (!t || t->kind != TENSOR_VALUE) return;
+    layout_item *item = &items[(t->base ? t->base : t)->index];
+    if (now < item->first) item->first = now;
+    if (now > item->last) item->last = now;
+}
+
+/* Values of up to `tokens` tokens, laid out as a plan would, and once more an eighth for what a plan adds. */
+static gm_status plan_bytes(const graph *g, uint64_t tokens, uint64_t *out, error *e) {
+    layout_item *items = calloc(max_size(g->value_count, 1), sizeof *items);
+    uint64_t     bytes = 0;
+    if (!items) return fail_memory(e, "the memory plan", g->value_count * sizeof *items);
+    for (size_t i = 0; i < g->value_count; i++) items[i].first = UINT32_MAX;
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const op *o = &g->ops[i];
+        for (size_t j = 0; j < OP_INPUTS; j++) lives(items, o->in[j], i);
+        if (!o->out) continue;
+        items[o->out->index].bytes =
+            round_up((o->out->axis == AXIS_TOKENS ? tokens : 1) * o->out->token_stride * sizeof(float), 256);
+        lives(items, o->out, i);
+    }
+    layout_assign(items, g->value_count, 256, &bytes, e);
+    free(items);
+    *out += bytes + bytes / 8;
+    return e->status;
+}
+
+gm_status budget_plans(const graph *g, uint64_t *out, error *e) {
+    *out = 3 * sizeof(uint32_t) * g->result->ne[0] + (64 << 10); /* the sampler, and the plans' small buffers */
+    for (uint64_t tokens = 1; tokens <= 256 && !e->status; tokens *= 4) plan_bytes(g, tokens, out, e);
+    return e->status;
+}

@@ -1,0 +1,72 @@
+/* What of a graph's weights fits into a GPU's memory, and how the rest is used from main memory. Arithmetic only: nothing is
+ * uploaded here, so the plan can be shown before anything is loaded.
+ *
+ * When a budget is too small for everything, these leave the GPU, one after the other, until the rest fits:
+ *   tables    that are only looked up (a per-layer table): the host writes the rows of a batch's ids, the GPU holds none
+ *   experts   from the last layer on: those that a batch uses are uploaded for each run
+ *   layers    their other matrices, from the last one on: uploaded for each run
+ *   head      the matrix of the logits, uploaded for each run; if it is the table of the input too, the host looks that up
+ * What is uploaded for each run goes, tile by tile, into one slot that all of it shares. */
+
+#ifndef GM_GPU_BUDGET_H
+#define GM_GPU_BUDGET_H
+
+#include "gpu/weights.h"
+#include "graph/graph.h"
+
+typedef enum { BUDGET_TABLES, BUDGET_EXPERTS, BUDGET_LAYERS, BUDGET_HEAD, BUDGET_VECTORS, BUDGET_KINDS } budget_kind;
+
+extern const char *const budget_kind_names[BUDGET_KINDS];
+
+typedef struct {
+    const tensor *weight;
+    budget_kind   kind;
+    uint32_t      unit;  /* weights that are joined into one matrix share it, and their fate */
+    bool          table; /* looked up by ids; with the kind HEAD it is both */
+    bool          out;   /* not on the GPU */
+    uint32_t      used;  /* experts of a token */
+    uint64_t      bytes; /* on the GPU */
+    uint64_t      file;  /* in the file */
+    uint64_t      slot;  /* bytes that it takes of the slot, if it is uploaded for each run */
+    uint64_t      staging;
+} budget_weight;
+
+typedef struct {
+    uint64_t limit;       /* bytes; 0: none */
+    uint64_t kv;          /* set aside for keys and values */
+    uint64_t plans;       /* and for what is computed: budget_plans */
+    uint64_t max_binding; /* of the GPU; 0: not known yet */
+} budget_options;
+
+typedef struct {
+    budget_options options;
+    budget_weight *weights;
+    size_t         count;
+    uint64_t       resident[BUDGET_KINDS]; /* bytes on the GPU */
+    uint64_t       outside[BUDGET_KINDS];  /* bytes of the file that stay in main memory */
+    uint64_t       slot;                   /* shared by what is uploaded for each run; 0: nothing is */
+    uint64_t       staging;                /* through which bytes go over */
+    uint64_t       total;                  /* all of it: weights, slot, staging, keys and values, plans */
+    uint64_t       everything;             /* the total if nothing stayed outside */
+    uint64_t       token_bytes;            /* over the bus for each token that is decoded */
+} gpu_budget;
+
+/* GM_NO_MEMORY with the numbers when not even the least fits. */
+gm_status gpu_budget_make(gpu_budget *out, const graph *g, const budget_options *options, error *e);
+void      gpu_budget_free(gpu_budget *b);
+
+/* NULL: the graph has no such weight. */
+const budget_weight *gpu_budget_weight(const gpu_budget *b, const void *data);
+/* One sentence: what stays outside and what it costs; empty when all is on the GPU. */
+void gpu_budget_explain(const gpu_budget *b, char *out, size_t size);
+
+/* Bytes that plans for 1, 4, 16, 64 and 256 tokens take together, about. */
+gm_status budget_plans(const graph *g, uint64_t *out, error *e);
+
+/* Tiles of weights that are uploaded for each run: so large (a row or an expert at least). */
+uint64_t budget_tile_bytes(const tensor *weight);
+
+/* Bytes of a staging buffer that brings so many bytes of such a weight over: all of them, up to 16 MiB. */
+uint64_t budget_staging(const weight_layout *layout, uint64_t bytes);
+
+#endif

@@ -1,0 +1,231 @@
+#include "gpu/generator.h"
+
+#include "gpu/plan.h"
+#include "gpu/sampler_kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { GPU_ALIGNMENT = 256, RESULTS = 1 }; /* a list reads its own result, before the next list writes there */
+
+typedef enum { LOGITS, SETTINGS, FIXED, COUNTS, BLOCKS, CANDIDATES, HEADER, STATE, IDS, RUN, RANGES } range_name;
+
+/* What a kernel's names mean. */
+typedef struct {
+    const char *name;
+    gpu_id      buffer;
+    uint64_t    offset, bytes;
+} range;
+
+/* The plan's dispatches, the sampler's, a read of the result. */
+typedef struct {
+    gpu_words words;
+    size_t    at_ticket, dispatches;
+} step_list;
+
+struct gpu_generator {
+    gpu_plan     *plan;
+    sampler_shape shape;            /* greedy and edits are those of a list */
+    gpu_id        memory, settings; /* all that the sampler writes; what it only reads needs a buffer of its own */
+    range         ranges[RANGES];
+    step_list     lists[2][2]; /* by greedy and edits */
+    step_list    *list;        /* NULL: there was no beginning */
+    bool          begun;
+    uint32_t      tickets[GENERATOR_STEPS]; /* a ring */
+    size_t        oldest, flying;
+};
+
+/* ---- life ---- */
+
+static gm_status make_ranges(gpu_generator *g, error *e) {
+    const gpu_plan     *p = g->plan;
+    const sampler_bytes bytes = sampler_bytes_of(&g->shape);
+    const range         ranges[RANGES] = {
+        [LOGITS] = { "logits", p->memory, gpu_plan_result_offset(p), g->shape.vocabulary * sizeof(float) },
+        [SETTINGS] = { "settings", 0, 0, 0 },
+        [FIXED] = { "fixed", 0, 0, bytes.fixed },
+        [COUNTS] = { "counts", 0, 0, bytes.counts },
+        [BLOCKS] = { "blocks", 0, 0, bytes.blocks },
+        [CANDIDATES] = { "candidates", 0, 0, bytes.candidates },
+        [HEADER] = { "header", 0, 0, bytes.header },
+        [STATE] = { "state", 0, 0, bytes.state },
+        [IDS] = { "ids", p->ids, 0, 16 },
+        [RUN] = { "run", p->run, 0, RUN_WORDS * sizeof(uint32_t) },
+    };
+    uint64_t end = 0;
+    memcpy(g->ranges, ranges, sizeof ranges);
+    for (range_name i = FIXED; i <= STATE; i++) {
+        g->ranges[i].offset = end;
+        end = round_up(end + g->ranges[i].bytes, GPU_ALIGNMENT);
+    }
+    g->memory = gpu_buffer_new(p->backend->host, end, e);
+    for (range_name i = FIXED; i <= STATE; i++) g->ranges[i].buffer = g->memory;
+    return e->status;
+}
+
+gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_generator **out, error *e) {
+    *out = NULL;
+    if (p->tokens != 1 || p->outputs != 1)
+        return fail(e, GM_BAD_ARGUMENT, "a generator needs a plan for one token, not for %u", p->tokens);
+    gpu_generator *g = calloc(1, sizeof *g);
+    if (!g) return fail_memory(e, "a generator", sizeof *g);
+    g->plan = p;
+    g->shape = (sampler_shape){ .vocabulary = (uint32_t)vocabulary, .results = RESULTS, .history = 1 };
+    while (g->shape.history < context && g->shape.history < 1u << 31)
+        g->shape.history *= 2; /* sessions of about a size share their pipelines */
+    if (make_ranges(g, e)) gpu_generator_free(g);
+    else *out = g;
+    return e->status;
+}
+
+static void free_lists(gpu_generator *g) {
+    for (size_t i = 0; i < 4; i++) {
+        free(g->lists[i / 2][i % 2].words.data);
+        g->lists[i / 2][i % 2] = (step_list){ 0 };
+    }
+    g->list = NULL;
+}
+
+void gpu_generator_free(gpu_generator *g) {
+    if (!g) return;
+    gpu_host *h = g->plan->backend->host;
+    gpu_generator_drop(g);
+    free_lists(g);
+    if (g->memory) gpu_buffer_free(h, g->memory);
+    if (g->settings) gpu_buffer_free(h, g->settings);
+    free(g);
+}
+
+/* ---- lists ---- */
+
+/* Biases come with the settings, and there may be more of them than the time before. */
+static gm_status reserve_settings(gpu_generator *g, uint64_t bytes, error *e) {
+    gpu_host *h = g->plan->backend->host;
+    if (bytes <= g->ranges[SETTINGS].bytes) return GM_OK;
+    const gpu_id larger = gpu_buffer_new(h, 2 * bytes, e);
+    if (!larger) return e->status;
+    if (g->settings) gpu_buffer_free(h, g->settings);
+    free_lists(g); /* they are bound to the old buffer */
+    g->settings = larger;
+    g->ranges[SETTINGS] = (range){ "settings", larger, 0, 2 * bytes };
+    return GM_OK;
+}
+
+static gm_status add_dispatch(gpu_generator *g, const gpu_kernel *k, gpu_words *words, error *e) {
+    gpu_binding bindings[KERNEL_BINDS];
+    for (uint32_t i = 0; i < k->bind_count; i++) {
+        size_t at = 0;
+        while (at < RANGES && strcmp(g->ranges[at].name, k->binds[i])) at++;
+        if (at == RANGES)
+            return fail(e, GM_BAD_ARGUMENT, "the sampler binds '%s', which its generator does not know", k->binds[i]);
+        bindings[i] = (gpu_binding){ i, g->ranges[at].buffer, g->ranges[at].offset, g->ranges[at].bytes };
+    }
+    return gpu_plan_dispatch(g->plan, words, k, bindings, e);
+}
+
+static gm_status record(gpu_generator *g, step_list *list, bool greedy, bool edits, error *e) {
+    const gpu_plan *p = g->plan;
+    gpu_kernel      kernels[SAMPLER_KERNELS];
+    sampler_shape   shape = g->shape;
+    shape.greedy = greedy;
+    shape.edits = edits;
+    const size_t count = sampler_kernels(&shape, kernels);
+    *list = (step_list){ .dispatches = p->dispatches + count };
+    gpu_words_begin(&list->words);
+    gpu_words_copy(&list->words, p->words.data + p->first_dispatch, p->end_dispatch - p->first_dispatch);
+    for (size_t i = 0; i < count && !e->status; i++) add_dispatch(g, &kernels[i], &list->words, e);
+    list->at_ticket =
+        gpu_words_read(&list->words, g->memory, g->ranges[STATE].offset + SAMPLER_STATE_RESULTS * sizeof(uint32_t),
+                       2 * sizeof(uint32_t));
+    if (list->words.failed) fail_memory(e, "a command list", list->words.count * sizeof(uint32_t));
+    if (e->status) {
+        free(list->words.data);
+        *list = (step_list){ 0 };
+    }
+    return e->status;
+}
+
+/* ---- steps ---- */
+
+gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, error *e) {
+    const size_t next = start->position + 1;
+    if (start->history_count > next || next > g->shape.history)
+        return fail(e, GM_BAD_ARGUMENT, "a generator for %u positions cannot begin at %zu with %zu tokens of history",
+                    g->shape.history, start->position, start->history_count);
+    gpu_generator_drop(g);
+    if (reserve_settings(g, start->setting_words * sizeof(uint32_t), e)) return e->status;
+    step_list *list = &g->lists[start->greedy][start->edits];
+    if (!list->words.data && record(g, list, start->greedy, start->edits, e)) return e->status;
+
+    /* The random numbers are counted by position, and so are the tokens of the history: the ring never closes. */
+    const uint64_t state = g->ranges[STATE].offset,
+                   history = state + (SAMPLER_STATE_RESULTS + 2 * RESULTS + next - start->history_count) * 4;
+    const uint32_t counters[SAMPLER_STATE_RESULTS] = {
+        [SAMPLER_STATE_DRAWS] = (uint32_t)next, [SAMPLER_STATE_APPENDED] = (uint32_t)next
+    };
+    const uint32_t run[RUN_WORDS] = { 1, 1, (uint32_t)start->position, 0 };
+    const struct {
+        gpu_id      buffer;
+        uint64_t    offset;
+        const void *data;
+        uint64_t    bytes;
+    } writes[] = {
+        { g->settings, 0, start->settings, start->setting_words * sizeof(uint32_t) },
+        { g->memory, state, counters, sizeof counters },
+        { g->memory, history, start->history, start->history_count * sizeof(int32_t) },
+        { g->plan->ids, 0, &start->token, sizeof start->token },
+        { g->plan->run, 0, run, sizeof run },
+    };
+    for (size_t i = 0; i < COUNT_OF(writes); i++) {
+        const gm_status status = gpu_buffer_write(g->plan->backend->host, writes[i].buffer, writes[i].offset,
+                                                  writes[i].data, writes[i].bytes, e);
+        if (status) return status;
+    }
+    g->list = list;
+    g->begun = true;
+    return GM_OK;
+}
+
+bool gpu_generator_begun(const gpu_generator *g) { return g->begun; }
+
+gm_status gpu_generator_submit(gpu_generator *g, error *e) {
+    gpu_host *h = g->plan->backend->host;
+    if (!g->begun || g->flying == GENERATOR_STEPS)
+        return fail(e, GM_BAD_ARGUMENT, "a generator with %zu steps under way cannot take one more", g->flying);
+    const uint32_t ticket = gpu_ticket_new(h);
+    if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
+    g->list->words.data[g->list->at_ticket] = ticket;
+    if (gpu_submit(h, g->list->words.data, g->list->words.count, e)) {
+        gpu_ticket_done(h, ticket);
+        return e->status;
+    }
+    g->tickets[(g->oldest + g->flying++) % GENERATOR_STEPS] = ticket;
+    return GM_OK;
+}
+
+gm_status gpu_generator_take(gpu_generator *g, generator_draw *out, error *e) {
+    gpu_host *h = g->plan->backend->host;
+    if (!g->flying) return fail(e, GM_BAD_ARGUMENT, "a generator with no step under way has nothing to give");
+    uint64_t        bytes = 0;
+    const uint32_t  ticket = g->tickets[g->oldest];
+    const uint32_t *result = gpu_ticket_data(h, ticket, &bytes);
+    if (gpu_host_problem(h, e)) return e->status;
+    if (!result) return GM_AGAIN;
+    if (bytes < 2 * sizeof *result || result[0] >= g->shape.vocabulary)
+        return fail(e, GM_IO, "the GPU drew token %u of %u", bytes ? result[0] : 0, g->shape.vocabulary);
+    *out = (generator_draw){ (int32_t)result[0], result[1] };
+    gpu_ticket_done(h, ticket);
+    g->oldest = (g->oldest + 1) % GENERATOR_STEPS;
+    g->flying--;
+    return GM_OK;
+}
+
+void gpu_generator_drop(gpu_generator *g) {
+    for (; g->flying; g->flying--) {
+        gpu_ticket_done(g->plan->backend->host, g->tickets[g->oldest]);
+        g->oldest = (g->oldest + 1) % GENERATOR_STEPS;
+    }
+    g->begun = false;
+}
+
+size_t gpu_generator_dispatches(const gpu_generator *g) { return g->list ? g->list->dispatches : 0; }

@@ -1,0 +1,225 @@
+#include "gpu/streaming.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const tensor *table;
+    float         factor;
+    uint32_t      value; /* whose rows they become */
+} gather;
+
+/* A part of the plan's words that is a list of its own, and what must be in the slot when it runs. */
+typedef struct {
+    size_t            begin, end;
+    const gpu_weight *weight; /* NULL: nothing */
+    uint32_t          tile;
+    const tensor     *routes;  /* runs only if one of the tile's experts is among them; NULL: always */
+    size_t            at_read; /* its last command reads routes back, with the ticket that stands here; 0: no */
+} part;
+
+struct plan_streaming {
+    gather       *gathers;
+    part         *parts;
+    size_t        gather_count, part_count, part_capacity;
+    float        *rows;        /* of the largest table, for all tokens of a run */
+    const tensor *routes_read; /* while recording: whose read-back is recorded already */
+
+    /* the run that is under way */
+    size_t        next; /* part; 0: none is */
+    uint32_t      chunk, ticket;
+    const tensor *routes_known;
+    bool         *in_use; /* by expert, according to routes_known */
+    size_t        experts;
+};
+
+/* ---- recording ------------------------------------------------------------------------------------------------------------- */
+
+static gm_status begin_part(gpu_plan *p, const part *what, error *e) {
+    plan_streaming *s = p->streaming;
+    if (s->part_count == s->part_capacity) {
+        const size_t capacity = s->part_capacity ? 2 * s->part_capacity : 64;
+        part        *parts = realloc(s->parts, capacity * sizeof *parts);
+        if (!parts) return fail_memory(e, "a plan's parts", capacity * sizeof *parts);
+        s->parts = parts;
+        s->part_capacity = capacity;
+    }
+    part begun = *what;
+    if (s->part_count) { /* the first begins with the plan's own words */
+        s->parts[s->part_count - 1].end = begun.begin = p->words.count;
+        gpu_words_begin(&p->words);
+    }
+    s->parts[s->part_count++] = begun;
+    return GM_OK;
+}
+
+static gm_status start(gpu_plan *p, error *e) {
+    if (p->streaming) return GM_OK;
+    p->streaming = calloc(1, sizeof *p->streaming);
+    if (!p->streaming) return fail_memory(e, "a plan's parts", sizeof *p->streaming);
+    return begin_part(p, &(part){ 0 }, e);
+}
+
+gm_status streaming_gather(gpu_plan *p, const op *embed, error *e) {
+    if (start(p, e)) return e->status;
+    plan_streaming *s = p->streaming;
+    const tensor   *table = embed->in[0];
+    gather         *more = realloc(s->gathers, (s->gather_count + 1) * sizeof *more);
+    if (!more) return fail_memory(e, "a plan's tables", (s->gather_count + 1) * sizeof *more);
+    s->gathers = more;
+    s->gathers[s->gather_count++] = (gather){ table, embed->factor, embed->out->index };
+    float *rows = realloc(s->rows, p->tokens * (size_t)table->ne[0] * sizeof *rows);
+    if (!rows) return fail_memory(e, "a batch's rows of a table", p->tokens * table->ne[0] * sizeof *rows);
+    s->rows = rows;
+    return GM_OK;
+}
+
+/* The routes come back to the host at the end of the part that is being recorded. */
+static gm_status read_routes(gpu_plan *p, const tensor *routes, size_t experts, error *e) {
+    plan_streaming *s = p->streaming;
+    const uint64_t  offset = p->items[routes->index].offset;
+    if (routes == s->routes_read) return GM_OK;
+    s->routes_read = routes;
+    s->parts[s->part_count - 1].at_read =
+        gpu_words_read(&p->words, p->memory, offset, p->tokens * routes->token_stride * sizeof(uint32_t));
+    if (experts > s->experts) {
+        bool *in_use = realloc(s->in_use, experts * sizeof *in_use);
+        if (!in_use) return fail_memory(e, "the experts in use", experts * sizeof *in_use);
+        s->in_use = in_use;
+        s->experts = experts;
+    }
+    return GM_OK;
+}
+
+gm_status streaming_cut(gpu_plan *p, const op *product, const gpu_weight *w, uint32_t tile, error *e) {
+    if (start(p, e)) return e->status;
+    const tensor *routes = product->in[FUSED_ROUTES];
+    if (routes && read_routes(p, routes, w->layout.experts, e)) return e->status;
+    const bool always = product->sum && tile == 0; /* its first dispatch also writes what others read */
+    return begin_part(p, &(part){ .weight = w, .tile = tile, .routes = always ? NULL : routes }, e);
+}
+
+gm_status streaming_resume(gpu_plan *p, error *e) { return begin_part(p, &(part){ 0 }, e); }
+
+void streaming_free(gpu_plan *p) {
+    plan_streaming *s = p->streaming;
+    if (!s) return;
+    streaming_restart(p);
+    free(s->gathers);
+    free(s->parts);
+    free(s->rows);
+    free(s->in_use);
+    free(s);
+    p->streaming = NULL;
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------------------- */
+
+void streaming_restart(gpu_plan *p) {
+    plan_streaming *s = p->streaming;
+    if (!s) return;
+    if (s->ticket) gpu_ticket_done(p->backend->host, s->ticket);
+    s->ticket = 0;
+    s->next = 0;
+    s->chunk = 0;
+    s->routes_known = NULL;
+}
+
+/* y[t] = factor · row ids[t] */
+static gm_status write_rows(const gpu_plan *p, const gather *g, const gpu_inputs *in, error *e) {
+    const quant_format *format = quant_format_of(g->table->type);
+    const uint64_t      n = g->table->ne[0], row_bytes = quant_row_bytes(format, n);
+    float              *rows = p->streaming->rows;
+    for (size_t t = 0; t < in->tokens; t++) {
+        const int32_t id = in->ids[t];
+        float        *row = rows + t * n, poison = 0;
+        if (id < 0 || (uint64_t)id >= g->table->ne[1])
+            return fail(e, GM_BAD_ARGUMENT, "token %zu is %d, but '%s' has %llu rows", t, id, g->table->name,
+                        (unsigned long long)g->table->ne[1]);
+        format->dequantise(row, (const uint8_t *)g->table->data + (uint64_t)id * row_bytes, n / format->block);
+        for (uint64_t i = 0; i < n; i++) {
+            poison += row[i] * 0; /* 0 unless something is NaN or infinite */
+            row[i] *= g->factor;
+        }
+        if (poison != 0)
+            return fail(e, GM_BAD_FILE, "tensor '%s' (%s) holds NaN or an infinity in row %d: the file is damaged",
+                        g->table->name, format->name, id);
+    }
+    return gpu_buffer_write(p->backend->host, p->memory, p->items[g->value].offset, rows, in->tokens * n * sizeof *rows,
+                            e);
+}
+
+/* Notes which experts the tokens of this run use; GM_AGAIN until that has come back. */
+static gm_status learn_routes(const gpu_plan *p, const tensor *routes, size_t tokens, error *e) {
+    plan_streaming *s = p->streaming;
+    uint64_t        bytes = 0;
+    const uint32_t *ids = gpu_ticket_data(p->backend->host, s->ticket, &bytes);
+    if (gpu_host_problem(p->backend->host, e)) return e->status;
+    if (!ids) return GM_AGAIN;
+    memset(s->in_use, 0, s->experts * sizeof *s->in_use);
+    for (size_t t = 0; t < tokens; t++) {
+        for (uint64_t i = 0; i < routes->ne[0] / 2; i++) { /* ids, then weights */
+            const uint32_t id = ids[t * routes->token_stride + i];
+            if (id < s->experts) s->in_use[id] = true;
+        }
+    }
+    gpu_ticket_done(p->backend->host, s->ticket);
+    s->ticket = 0;
+    s->routes_known = routes;
+    return GM_OK;
+}
+
+static bool tile_in_use(const plan_streaming *s, const part *part) {
+    if (!part->routes) return true;
+    const weight_tile tile = weight_tile_of(&part->weight->layout, part->tile);
+    for (uint32_t i = 0; i < tile.experts; i++) {
+        if (s->in_use[tile.first_expert + i]) return true;
+    }
+    return false;
+}
+
+static gm_status upload_tile(gpu_plan *p, const part *part, error *e) {
+    plan_streaming *s = p->streaming;
+    gm_status       status;
+    do status = gpu_backend_stream(p->backend, part->weight, part->tile, &s->chunk, e);
+    while (!status && s->chunk);
+    return status;
+}
+
+static gm_status submit_part(gpu_plan *p, part *part, size_t end, error *e) {
+    plan_streaming *s = p->streaming;
+    if (part->at_read) {
+        if (s->ticket) gpu_ticket_done(p->backend->host, s->ticket);
+        s->ticket = gpu_ticket_new(p->backend->host);
+        if (!s->ticket) return fail_memory(e, "a ticket", sizeof s->ticket);
+        p->words.data[part->at_read] = s->ticket;
+    }
+    return gpu_submit(p->backend->host, p->words.data + part->begin, end - part->begin, e);
+}
+
+/* The result is read back by the last part. */
+static size_t end_of(const gpu_plan *p, size_t index, uint32_t ticket) {
+    const plan_streaming *s = p->streaming;
+    if (index + 1 < s->part_count) return s->parts[index].end;
+    return ticket ? p->words.count : p->end_dispatch;
+}
+
+gm_status streaming_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e) {
+    plan_streaming *s = p->streaming;
+    for (size_t i = 0; i < s->gather_count && !s->next; i++) {
+        const gm_status status = write_rows(p, &s->gathers[i], in, e);
+        if (status) return status;
+    }
+    for (; s->next < s->part_count; s->next++) {
+        part     *part = &s->parts[s->next];
+        gm_status status = GM_OK;
+        if (part->routes && part->routes != s->routes_known) status = learn_routes(p, part->routes, in->tokens, e);
+        if (!status && part->weight && !tile_in_use(s, part)) continue;
+        if (!status && part->weight) status = upload_tile(p, part, e);
+        if (!status) status = submit_part(p, part, end_of(p, s->next, ticket), e);
+        if (status) return status;
+    }
+    streaming_restart(p);
+    return GM_OK;
+}

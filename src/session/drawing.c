@@ -1,0 +1,135 @@
+/* Drawing tokens: from logits that came back, or on the GPU, which then goes ahead of us.
+ *
+ * A step on the GPU computes one token and draws the next, which the next step computes: steps are submitted before the draws of
+ * those before are known here. A position counts as computed when its draw has arrived. What was computed beyond an end that
+ * nobody foresaw (a stop token, a cancel, a rollback) is forgotten by not counting it: its keys and values lie behind the end,
+ * where no mask looks, and the rings have slots to spare for it (kv_written knows of them). */
+
+#include "session/session.h"
+
+#include "base/clock.h"
+#include "gpu/sampler_kernels.h"
+#include "text/sampler_settings.h"
+
+#include <stdlib.h>
+
+/* ---- from logits ---- */
+
+gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e) {
+    if (!s->has_logits)
+        return fail(e, GM_BAD_ARGUMENT, "there are no logits to draw from: compute at least one token first");
+    if (sampling_check(sampling, s->engine->weights.config.vocabulary, e)) return e->status;
+    const size_t   window = min_size(sampling->penalty_window, s->tokens.count);
+    const int32_t *history = window ? s->tokens.ids + (s->tokens.count - window) : NULL;
+    return sampler_draw(s->chooser, sampling, s->logits, history, window, s->engine->suppressed, s->tokens.count, token,
+                        e);
+}
+
+/* Where all is in the cache and logits are missing, the last token is computed once more. */
+static void step_back(gm_session *s) {
+    if (s->has_logits || !s->tokens.count || s->computed < s->tokens.count) return;
+    session_abandon(s);
+    s->computed = kv_rollback(&s->kv, s->tokens.count - 1);
+}
+
+gm_status session_want_logits(gm_session *s, double deadline, error *e) {
+    step_back(s);
+    return session_compute(s, deadline, e);
+}
+
+/* ---- on the GPU ---- */
+
+static bool same_sampling(const gm_sampling *a, const gm_sampling *b) {
+    return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p &&
+           a->typical_p == b->typical_p && a->repetition_penalty == b->repetition_penalty &&
+           a->presence_penalty == b->presence_penalty && a->frequency_penalty == b->frequency_penalty &&
+           a->penalty_window == b->penalty_window && a->seed == b->seed && a->bias == b->bias &&
+           a->bias_count == b->bias_count;
+}
+
+/* Whether the next draw is that of the steps under way. If there are none, and no room for one more, it needs a new beginning. */
+static bool goes_on(const gm_session *s, const gm_sampling *sampling) {
+    return runner_is_drawing(&s->run, &s->kv) && s->tokens.ids[s->computed] == s->ahead.token &&
+           (s->ahead.end > s->computed || s->ahead.end < s->kv.capacity) && same_sampling(&s->ahead.sampling, sampling);
+}
+
+static gm_status begin(gm_session *s, const gm_sampling *sampling, error *e) {
+    const sampler_settings settings = { .sampling = sampling,
+                                        .vocabulary = s->engine->weights.config.vocabulary,
+                                        .suppressed = s->engine->suppressed,
+                                        .advance = true };
+    if (sampling_check(sampling, settings.vocabulary, e) || kv_reserve(&s->kv, s->computed + 1, e)) return e->status;
+    gpu_generator *generator = runner_generator(&s->run, &s->kv, e);
+    const size_t   count = sampler_settings_words(&settings);
+    uint32_t      *words = generator ? malloc(count * sizeof *words) : NULL;
+    if (generator && !words) fail_memory(e, "the sampler's settings", count * sizeof *words);
+    if (!words || sampler_settings_write(&settings, words, e)) {
+        free(words);
+        return e->status;
+    }
+    words[SAMPLER_FINITE] = 1; /* an infinite logit is an error, as it is where logits come back */
+    const bool            edits = sampler_settings_edits(&settings);
+    const size_t          window = edits ? min_size(sampling->penalty_window, s->tokens.count) : 0;
+    const generator_start start = { .settings = words,
+                                    .setting_words = count,
+                                    .greedy = sampler_settings_greedy(&settings),
+                                    .edits = edits,
+                                    .token = s->tokens.ids[s->computed],
+                                    .position = s->computed,
+                                    .history = s->tokens.ids + (s->tokens.count - window),
+                                    .history_count = window };
+    const gm_status       status = gpu_generator_begin(generator, &start, e);
+    free(words);
+    s->ahead.sampling = *sampling;
+    s->ahead.token = start.token;
+    s->ahead.end = s->computed;
+    return status;
+}
+
+/* As many steps as are wanted and have room: more room is made when none is under way, since the rows may move. */
+static gm_status go_ahead(gm_session *s, size_t most, error *e) {
+    const size_t end = min_size(s->kv.capacity, s->computed + min_size(max_size(most, 1), GENERATOR_STEPS));
+    while (s->ahead.end < end && !gpu_generator_submit(s->run.generator, e)) kv_written(&s->kv, ++s->ahead.end);
+    return e->status;
+}
+
+static gm_status take(gm_session *s, int32_t *token, error *e) {
+    generator_draw  draw;
+    const gm_status status = gpu_generator_take(s->run.generator, &draw, e);
+    if (status) return status;
+    s->computed++;
+    s->ahead.token = *token = draw.token;
+    if (draw.status == SAMPLER_DRAWN) return GM_OK;
+    if (draw.status == SAMPLER_NOT_A_NUMBER) return session_not_finite(s, e);
+    return fail(e, GM_BAD_ARGUMENT, "no token can be drawn: all %u are suppressed or impossible",
+                s->engine->weights.config.vocabulary);
+}
+
+static gm_status next_on_gpu(gm_session *s, const gm_sampling *sampling, size_t most, int32_t *token, double deadline,
+                             error *e) {
+    if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled after %zu tokens", s->computed);
+    for (;;) {
+        gm_status status = goes_on(s, sampling) ? GM_OK : begin(s, sampling, e);
+        if (!status) status = go_ahead(s, most, e);
+        if (!status) status = take(s, token, e);
+        if (status != GM_AGAIN || clock_seconds() > deadline) return status;
+        gpu_host_wait(s->engine->gpu.host, 1);
+    }
+}
+
+gm_status session_next(gm_session *s, const gm_sampling *sampling, size_t most, int32_t *token, double deadline,
+                       error *e) {
+    step_back(s);
+    if (s->engine->on_gpu && !gpu_backend_needs_host(&s->engine->gpu) && !s->running &&
+        s->computed + 1 == s->tokens.count) {
+        const gm_status status = next_on_gpu(s, sampling, most, token, deadline, e);
+        if (e->status) session_forget_uncomputed(s);
+        return status;
+    }
+    const gm_status status = session_compute(s, deadline, e);
+    return status ? status : session_sample(s, sampling, token, e);
+}
+
+size_t session_dispatches(const gm_session *s) {
+    return s->run.generator ? gpu_generator_dispatches(s->run.generator) : 0;
+}

@@ -1,0 +1,35 @@
+#include "session/gpu_memory.h"
+
+#include "gpu/kernels.h"
+#include "session/kv.h"
+
+uint64_t gpu_memory_kv(const model_config *config, quant_type type, size_t context) {
+    const uint64_t ring = min_size((size_t)config->window + KV_SLACK, context);
+    uint64_t       bytes = 0;
+    for (uint32_t i = 0; i < config->layers; i++) {
+        const layer_config *layer = &config->layer[i];
+        const uint64_t      slots = layer->sliding ? ring : context;
+        if (layer->owns_kv) bytes += 2 * round_up(slots * gpu_kv_row_bytes(type, layer->kv_heads, layer->head), 16);
+    }
+    return bytes;
+}
+
+/* While a layer grows, its old keys live beside the new ones. */
+static uint64_t largest_growth(const model_config *config, quant_type type, size_t context) {
+    uint64_t largest = 0;
+    for (uint32_t i = 0; i < config->layers; i++) {
+        const layer_config *layer = &config->layer[i];
+        const uint64_t      row = gpu_kv_row_bytes(type, layer->kv_heads, layer->head);
+        if (layer->owns_kv && !layer->sliding) largest = max_size(largest, row * context / 2);
+    }
+    return largest;
+}
+
+gm_status gpu_memory_plan(const graph *g, const model_config *config, quant_type kv, size_t context, uint64_t limit,
+                          uint64_t max_binding, gpu_budget *out, error *e) {
+    budget_options options = { .limit = limit,
+                               .kv = gpu_memory_kv(config, kv, context) + largest_growth(config, kv, context),
+                               .max_binding = max_binding };
+    if (budget_plans(g, &options.plans, e)) return e->status;
+    return gpu_budget_make(out, g, &options, e);
+}

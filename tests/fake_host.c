@@ -1,0 +1,184 @@
+/* A GPU that computes nothing, for the host interface (gpu/host.h): it claims the features that it is told to, and writes every
+ * shader text that it is asked to compile into a folder. Test programs linked with it, in place of the native host, plan as
+ * they always do, so whatever they reach is written, also for GPUs that no test machine has (f16, say); what comes back to them
+ * is zeros, so their own verdict means nothing. tests/test_naga.mjs looks at the texts. A hook in the library that wrote
+ * them would be state that every user carries along; this costs the library nothing.
+ *
+ *     FAKE_GPU="subgroups dot4 f16 subgroup_matrix small"    what it has (small: matrices of 8 × 8); may be empty
+ *     FAKE_GPU_SHADERS=folder                                 where the texts go, one file each: label.digest.wgsl */
+
+#include "base/sha256.h"
+#include "gpu/host.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_TICKETS = 256 };
+
+struct gpu_host {
+    gpu_info info;
+    gpu_id   next;
+    void    *tickets[MOST_TICKETS]; /* zeros that have «arrived» */
+    uint64_t bytes[MOST_TICKETS];
+    bool     taken[MOST_TICKETS];
+};
+
+static bool has(const char *feature) {
+    const char *all = getenv("FAKE_GPU");
+    return all && strstr(all, feature);
+}
+
+static gpu_info fake_info(void) {
+    const bool subgroups = has("subgroups");
+    return (gpu_info){ .name = "a GPU that computes nothing",
+                       .vendor = "tests",
+                       .backend = "none",
+                       .driver = "none",
+                       .software = true,
+                       .max_buffer = UINT64_C(1) << 40,
+                       .max_binding = UINT64_C(1) << 31,
+                       .max_storage_buffers = 8,
+                       .max_invocations = 256,
+                       .max_workgroups = 65535,
+                       .max_workgroup_bytes = 16384,
+                       .alignment = 256,
+                       .subgroup_min = subgroups ? 32 : 0,
+                       .subgroup_max = subgroups ? 32 : 0,
+                       .subgroups = subgroups,
+                       .f16 = has("f16"),
+                       .dot4 = has("dot4"),
+                       .subgroup_matrix = has("subgroup_matrix"),
+                       .matrix_rows = has("small") ? 8 : 16,
+                       .matrix_columns = has("small") ? 8 : 16,
+                       .matrix_depth = has("small") ? 8 : 16 };
+}
+
+gm_status gpu_host_list(gpu_info *out, size_t capacity, size_t *count, error *e) {
+    (void)e;
+    if (capacity) *out = fake_info();
+    *count = 1;
+    return GM_OK;
+}
+
+gm_status gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
+    (void)options;
+    *out = calloc(1, sizeof **out);
+    if (!*out) return fail_memory(e, "a host", sizeof **out);
+    (*out)->info = fake_info();
+    return GM_OK;
+}
+
+void gpu_host_close(gpu_host *h) {
+    for (size_t i = 0; h && i < MOST_TICKETS; i++) free(h->tickets[i]);
+    free(h);
+}
+
+const gpu_info *gpu_host_info(const gpu_host *h) { return &h->info; }
+
+gm_status gpu_host_problem(gpu_host *h, error *e) {
+    (void)h, (void)e;
+    return GM_OK;
+}
+
+uint64_t gpu_host_bytes(const gpu_host *h) {
+    (void)h;
+    return 0;
+}
+
+uint64_t gpu_host_limit(const gpu_host *h) {
+    (void)h;
+    return 0;
+}
+
+/* ---- things ---- */
+
+gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e) {
+    if (!bytes) return fail(e, GM_BAD_ARGUMENT, "a GPU buffer of 0 bytes was asked for"), 0;
+    return ++h->next;
+}
+
+void gpu_buffer_free(gpu_host *h, gpu_id buffer) { (void)h, (void)buffer; }
+
+gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const void *data, uint64_t bytes, error *e) {
+    (void)h, (void)buffer, (void)offset, (void)data, (void)bytes, (void)e;
+    return GM_OK;
+}
+
+gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants, size_t count,
+                        error *e) {
+    (void)constants, (void)count;
+    const char *folder = getenv("FAKE_GPU_SHADERS");
+    char        path[1000];
+    sha256      s;
+    uint8_t     digest[32];
+    if (!folder) return fail(e, GM_BAD_ARGUMENT, "FAKE_GPU_SHADERS names no folder"), 0;
+    sha256_start(&s);
+    sha256_add(&s, wgsl, strlen(wgsl));
+    sha256_end(&s, digest);
+    snprintf(path, sizeof path, "%s/%s.%02x%02x%02x%02x%02x%02x.wgsl", folder, label, digest[0], digest[1], digest[2],
+             digest[3], digest[4], digest[5]);
+    FILE *file = fopen(path, "wx");
+    if (!file && errno == EEXIST) return ++h->next;
+    const bool written = file && fputs(wgsl, file) >= 0;
+    if ((file && fclose(file)) || !written) return fail(e, GM_IO, "cannot write %s", path), 0;
+    return ++h->next;
+}
+
+void gpu_pipeline_free(gpu_host *h, gpu_id pipeline) { (void)h, (void)pipeline; }
+
+gpu_id gpu_group_new(gpu_host *h, gpu_id pipeline, const gpu_binding *bindings, size_t count, error *e) {
+    (void)pipeline, (void)bindings, (void)e;
+    return count <= h->info.max_storage_buffers
+               ? ++h->next
+               : (fail(e, GM_BAD_ARGUMENT, "%zu storage buffers: a plain GPU has 8", count), 0);
+}
+
+void gpu_group_free(gpu_host *h, gpu_id group) { (void)h, (void)group; }
+
+/* ---- lists ---- */
+
+gm_status gpu_submit(gpu_host *h, const uint32_t *words, size_t count, error *e) {
+    for (size_t at = 1; at < count; at += 1 + (words[at] >> 16)) {
+        if ((words[at] & 0xffff) != GPU_READ) continue;
+        const uint32_t ticket = words[at + 6];
+        const uint64_t bytes = words[at + 4] | (uint64_t)words[at + 5] << 32;
+        if (!ticket || ticket > MOST_TICKETS || !h->taken[ticket - 1])
+            return fail(e, GM_BAD_ARGUMENT, "a command list reads with ticket %u, which does not live", ticket);
+        free(h->tickets[ticket - 1]);
+        h->tickets[ticket - 1] = calloc(1, bytes + 1);
+        h->bytes[ticket - 1] = bytes;
+        if (!h->tickets[ticket - 1]) return fail_memory(e, "what is read back", bytes);
+    }
+    return GM_OK;
+}
+
+uint32_t gpu_ticket_new(gpu_host *h) {
+    for (uint32_t i = 0; i < MOST_TICKETS; i++) {
+        if (h->taken[i]) continue;
+        h->taken[i] = true;
+        return i + 1;
+    }
+    return 0;
+}
+
+const void *gpu_ticket_data(gpu_host *h, uint32_t ticket, uint64_t *bytes) {
+    if (!ticket || ticket > MOST_TICKETS || !h->taken[ticket - 1]) return NULL;
+    if (bytes) *bytes = h->bytes[ticket - 1];
+    return h->tickets[ticket - 1];
+}
+
+void gpu_ticket_done(gpu_host *h, uint32_t ticket) {
+    if (!ticket || ticket > MOST_TICKETS) return;
+    free(h->tickets[ticket - 1]);
+    h->tickets[ticket - 1] = NULL;
+    h->taken[ticket - 1] = false;
+}
+
+bool gpu_idle(gpu_host *h) {
+    (void)h;
+    return true;
+}
+
+void gpu_host_wait(gpu_host *h, uint32_t milliseconds) { (void)h, (void)milliseconds; }

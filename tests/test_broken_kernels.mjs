@@ -1,0 +1,122 @@
+// The tests of the kernels notice a broken kernel: for every file of wgsl/ there is a row here that damages it, and test_ops (or
+// the sampler's test) must then fail. The damage is done to the text on its way to the compiler (tests/break_shader.c), so the text must
+// still compile: a number comes out wrong, nothing more.
+//
+//     node tests/test_broken_kernels.mjs [folder of the build]
+//
+// A row is: file, a piece of it, what takes its place, the test program with its arguments (features to do without, and words that the
+// cases have in their names). A new file needs a row; a piece that is no longer in its file needs another.
+
+import {execFile, spawnSync} from "node:child_process";
+import {readdirSync, readFileSync} from "node:fs";
+import {availableParallelism} from "node:os";
+import {join} from "node:path";
+
+const build = process.argv[2] ?? "build/release";
+const cases = (words, without = "") => ["ops", "gpu", without, words];
+const layers = (words) => ["gpu_fuse", "", words], draws = (words) => ["gpu_sampler", words];
+const rows = [
+    ["attention_decode.wgsl", "weight[q * groups + keys_at], a, b, c, d)", "weight[q * groups + keys_at], b, a, c, d)", cases("attention F16 5 · 2 × 4/2")],
+    ["attention_decode.wgsl", "- j < vec4<u32>(window)", "- j <= vec4<u32>(window)", cases("attention F16 12 · 3 ×")],
+    ["attention_heads.wgsl", "x * cosines - partner * sines", "x * cosines + partner * sines", layers("three types")],
+    ["attention_out.wgsl", "+ quad] = four;", "+ quad] = four.yxzw;", cases("attention F16 5 · 5 × 4/2")],
+    ["attention_prefill.wgsl", "sums[i * steps + s] += weight[w + i] * value", "sums[i * steps + s] += value", cases("attention F16 5 · 5 × 4/2")],
+    ["attention_query.wgsl", "/ 4u + quad];", "/ 4u + (quad ^ 1u)];", cases("attention F16 5 · 5 × 4/2")],
+    ["attention_reduce.wgsl", "value *= weight[part];", "", cases("attention F16 40 · 4 ×")],
+    ["attention_split.wgsl", "min((first_query + batch - 1u) / group, run.tokens - 1u)", "min(first_query / group, run.tokens - 1u)", cases("attention F16 40 · 4 ×")],
+    ["column_f32.wgsl", "both.x + both.y", "both.x - both.y", cases("matmul F16 1 × [512")],
+    ["column_given.wgsl", "Column(x[2u * at], x[2u * at + 1u],", "Column(x[2u * at + 1u], x[2u * at],", cases("experts Q8_0 1 ×")],
+    ["column_q8.wgsl", "f32(p.x + p.y + p.z + p.w)", "f32(p.x + p.y + p.z)", cases("matmul Q4_0 1 ×")],
+    ["columns.wgsl", "low.x + low.y + low.z + low.w", "low.x + low.y + low.z", cases("matmul Q4_0 2 ×")],
+    ["curves.wgsl", "0.044715", "0.044915", cases("geglu, softcap, slices 2 ×")],
+    ["elementwise.wgsl", "out[to] = x + y;", "out[to] = x - y;", cases("geglu, softcap, slices 2 ×")],
+    ["embed.wgsl", "y[at + i] = factor * v[i];", "y[at + i] = v[i];", cases("embed Q8_0 2 ×")],
+    ["heads.wgsl", "x.x * turn.x - x.y * turn.y", "x.x * turn.x + x.y * turn.y", layers("three types")],
+    ["kv.wgsl", "slot_row(position % slots, kv_head)", "slot_row(min(position, slots - 1u), kv_head)", cases("attention F16 5 · 5 × 3/1")],
+    ["kv_store.wgsl", "(run.start + token) % slots", "token % slots", cases("attention F16 5 · 5 × 4/2")],
+    ["kv_write.wgsl", "let to = row * (n / piece_values) + piece;", "let to = row * (n / piece_values) + (piece ^ 1u);", cases("attention F16 5 · 2 × 4/2")],
+    ["matmul.wgsl", "dot(w, v.a), dot(w, v.b)", "dot(w, v.b), dot(w, v.a)", cases("matmul F16 5 × [512")],
+    ["matmul_q8.wgsl", "sum += s.y * v.sum;", "sum -= s.y * v.sum;", cases("matmul Q4_0 33 × [512")],
+    ["matmul_sum.wgsl", "sum += sums[", "sum = sums[", cases("matmul F16 64 × [512")],
+    ["matvec.wgsl", "sums0 += vec4<f32>(a.x, b.x, c.x, d.x);", "sums0 += vec4<f32>(b.x, a.x, c.x, d.x);", cases("matmul Q4_K 2 ×")],
+    ["mix.wgsl", "out[at] * (scale * weight[i])", "out[at] * (a_scale * weight[i])", layers("experts")],
+    ["moe.wgsl", "logit[other] == logit[x] && other < x", "logit[other] == logit[x] && other > x", cases("experts F32 5 ×")],
+    ["moe.wgsl", "groups[experts + 1u + to] = source + i;", "groups[experts + 1u + to] = source;", cases("experts F32 33 ×")],
+    ["norm.wgsl", "+ eps)", "- eps)", cases("rms_norm 1 × [1, 1]")],
+    ["norms.wgsl", "b[row + i] * (scale * b_weight[i])", "b[row + i] * b_weight[i]", layers("three types")],
+    ["product.wgsl", "sums.x += chunk_dot(", "sums.x -= chunk_dot(", cases("matmul Q4_K 1 ×")],
+    ["product.wgsl", "gelu(total[r]) * total[row_values + r]", "gelu(total[r]) * total[r]", layers("three types")],
+    ["q8_dot.wgsl", "s.x * f32(low + high)", "s.x * f32(low - high)", cases("matmul Q4_0 1 ×")],
+    ["quantise.wgsl", "totals[i] + totals[i + 1u]", "totals[i] - totals[i + 1u]", cases("matmul Q4_0 33 × [512")],
+    ["reduce.wgsl", "sum += reduce_partial[i];", "sum = reduce_partial[i];", cases("rms_norm 2 × [96, 1]")],
+    ["reduce.wgsl", "reduce_partial[thread] += reduce_partial[thread + half];", "", cases("rms_norm 2 × [96, 1]", "subgroups")],
+    ["repack.wgsl", "(raw[(at >> 2u) + 1u] << (32u - shift))", "0u", cases("matmul Q8_0 1 ×")],
+    ["result_q8.wgsl", "& 255u) << (8u * i); }", "& 255u) << (24u - 8u * i); }", cases("experts Q8_0 1 ×")],
+    ["rope.wgsl", "a[source] * cosine - a[source + pairs] * sine", "a[source] * cosine + a[source + pairs] * sine", cases("rope 2 ×")],
+    ["run.wgsl", "    tokens:  u32,\n    outputs: u32,", "    outputs: u32,\n    tokens:  u32,", cases("select_rows")],
+    ["tile.wgsl", "place.row + row] = sum;", "place.row + row] = -sum;", cases("matmul F16 5 × [512")],
+    ["tile_product.wgsl", "sums0 += row_dots(", "sums0 -= row_dots(", cases("matmul F16 5 × [512")],
+    ["unit.wgsl", "return x * x;", "return abs(x);", cases("rms_norm 2 × [33, 3]")],
+    ["visible.wgsl", "position - j < window", "position - j <= window", cases("attention F16 5 · 5 × 3/1")],
+    ["weights.wgsl", "-(d.y * f32(minimum))", "d.y * f32(minimum)", cases("matmul Q4_K 1 ×")],
+    ["wide.wgsl", "a1 * b1 + (middle >> 16u)", "a1 * b1", cases("rope 2 ×")],
+    ["sampler.wgsl", "{ atomicMin(&lowest_block, i); }", "{ atomicMin(&lowest_block, i + 1u); }", draws("greedy")],
+    ["sampler_border.wgsl", "id_found = (id_found << 10u) | found;", "id_found = id_found << 10u;", draws("top-k")],
+    ["sampler_choose.wgsl", "return nearest + wide_quotient(moments, masses);", "return nearest;", draws("typical")],
+    ["sampler_math.wgsl", "0xbb67ae85u", "0xbb67ae86u", draws("top-k")],
+];
+const cannotBeBroken = {
+    "halve.wgsl": "needs subgroup matrices, which a GPU in software has not",
+    "matmul_matrix.wgsl": "the same",
+    "kv_unit.wgsl": "names types only: another type does not compile",
+};
+
+let passed = 0, failed = 0;
+function check(good, message) {
+    if (good) passed++;
+    else {
+        failed++;
+        console.log(`FAIL ${message}`);
+    }
+}
+
+// A GPU in software, unless one is named.
+if (!process.env.VK_ICD_FILENAMES) {
+    const files = spawnSync("dpkg", ["-L", "chromium", "chromium-common"], {encoding: "utf8"}).stdout ?? "";
+    process.env.VK_ICD_FILENAMES = files.split("\n").find((file) => file.endsWith("vk_swiftshader_icd.json")) ?? "";
+}
+
+function run([, from, to, [program, ...args]]) {
+    return new Promise((resolve) => {
+        const env = {...process.env, BREAK_FROM: from, BREAK_TO: to};
+        execFile(join(build, `broken_${program}`), args, {env, timeout: 300_000, maxBuffer: 1 << 26}, (problem, stdout, stderr) =>
+            resolve({output: stdout + stderr, ended: problem ? problem.signal ?? problem.code : 0}));
+    });
+}
+
+async function test(row) {
+    const [file, from, , program] = row, what = `${file}, «${from.split("\n")[0].trim()}»`;
+    if (!readFileSync(join("wgsl", file), "utf8").includes(from)) return check(false, `${what}: the file has no such piece any more`);
+    const {output, ended} = await run(row);
+    const count = /(\d+) passed, (\d+) failed\n$/.exec(output), mistakes = /shader \S+\.wgsl:\d+[^\n]*/.exec(output);
+    if (!count) return check(false, `${what}: the test did not come to its end (${ended}):\n${output.slice(-500)}`);
+    if (mistakes) return check(false, `${what}: what takes its place does not compile: ${mistakes[0]}`);
+    if (!output.includes("broken: ")) return check(false, `${what}: no case of «${program.join(" ")}» uses it`);
+    check(count[2] !== "0" && ended === 1, `${what}: the test passes all the same (${count[0].trim()})`);
+}
+
+for (const file of readdirSync("wgsl")) check(rows.some((row) => row[0] === file) || file in cannotBeBroken, `wgsl/${file} has no row in tests/test_broken_kernels.mjs`);
+
+// Without any damage the same programs pass: what is seen above is the damage.
+{
+    const {output, ended} = await run(["", "", "", cases("rms_norm 2 ×")]);
+    check(ended === 0 && / 0 failed\n$/.test(output) && !output.includes("broken: "), `unbroken, the test fails:\n${output.slice(-500)}`);
+}
+
+const left = [...rows];
+await Promise.all(Array.from({length: availableParallelism()}, async () => {
+    for (let row; (row = left.shift());) await test(row);
+}));
+
+console.log(`${passed} passed, ${failed} failed`);
+process.exit(failed ? 1 : 0);

@@ -1,0 +1,193 @@
+/* Planning a GPU's memory: what stays outside of a budget, in which order, and what it costs. No GPU is needed. */
+
+#include "model/model.h"
+#include "session/gpu_memory.h"
+#include "test.h"
+
+#include <stdlib.h>
+
+typedef struct {
+    gguf *file;
+    model weights;
+    graph g;
+} subject;
+
+static bool open_model(subject *s, const char *path) {
+    error e = { 0 };
+    *s = (subject){ 0 };
+    if (!gguf_open_file(path, &s->file, &e) && !model_load(s->file, &s->weights, &e))
+        model_text_graph(&s->weights, &s->g, &e);
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+    return !e.status;
+}
+
+static void close_model(subject *s) {
+    graph_free(&s->g);
+    model_free(&s->weights);
+    gguf_free(s->file);
+}
+
+static gm_status plan(const subject *s, uint64_t limit, gpu_budget *out, error *e) {
+    return gpu_memory_plan(&s->g, &s->weights.config, TYPE_F16, 512, limit, 0, out, e);
+}
+
+/* What must hold for every plan, whatever the limit. */
+static void check_plan(const gpu_budget *b) {
+    uint64_t    sum = b->slot + b->staging + b->options.kv + b->options.plans, slot = 0;
+    budget_kind last_out = BUDGET_TABLES, first_in = BUDGET_VECTORS;
+    for (size_t i = 0; i < BUDGET_KINDS; i++) sum += b->resident[i];
+    CHECK_MESSAGE(sum == b->total && (!b->options.limit || sum <= b->options.limit), "%llu of %llu, %llu allowed",
+                  (unsigned long long)sum, (unsigned long long)b->total, (unsigned long long)b->options.limit);
+    for (size_t i = 0; i < b->count; i++) {
+        const budget_weight *w = &b->weights[i];
+        CHECK(w->kind != BUDGET_VECTORS || !w->out);
+        CHECK(w->bytes >= w->file * 9 / 10 && (w->kind == BUDGET_VECTORS || w->slot));
+        if (w->out && w->kind > last_out) last_out = w->kind;
+        if (!w->out && w->kind < first_in) first_in = w->kind;
+        if (w->out && w->kind != BUDGET_TABLES && w->slot > slot) slot = w->slot;
+        for (size_t j = 0; j < i; j++) {
+            if (w->unit == b->weights[j].unit && w->kind == b->weights[j].kind) CHECK(w->out == b->weights[j].out);
+        }
+    }
+    CHECK_MESSAGE(last_out <= first_in, "%s are out while %s are in", budget_kind_names[last_out],
+                  budget_kind_names[first_in]);
+    CHECK(slot == b->slot);
+}
+
+static uint64_t out_count(const gpu_budget *b) {
+    uint64_t count = 0;
+    for (size_t i = 0; i < b->count; i++) count += b->weights[i].out;
+    return count;
+}
+
+/* Smaller and smaller budgets: more and more stays outside, until nothing is left that could. */
+static void test_shrinking(const char *path, bool tables, bool experts) {
+    subject s;
+    TEST("%s: everything fits without a limit", path);
+    if (!open_model(&s, path)) return;
+    gpu_budget all, b;
+    error      e = { 0 };
+    char       note[400];
+    CHECK_MESSAGE(!plan(&s, 0, &all, &e), "%s", e.why);
+    check_plan(&all);
+    CHECK(all.total == all.everything && !out_count(&all) && !all.slot && !all.token_bytes);
+    CHECK(!all.resident[BUDGET_TABLES] == !tables && !all.resident[BUDGET_EXPERTS] == !experts);
+    CHECK(all.resident[BUDGET_HEAD] && all.resident[BUDGET_LAYERS] && all.resident[BUDGET_VECTORS]);
+    gpu_budget_explain(&all, note, sizeof note);
+    CHECK(!*note);
+
+    TEST("%s: exactly so much is enough", path);
+    CHECK_MESSAGE(!plan(&s, all.total, &b, &e) && !out_count(&b), "%s", e.why);
+    gpu_budget_free(&b);
+
+    TEST("%s: smaller and smaller", path);
+    uint64_t limit = all.total - 1, before = 0, steps = 0;
+    while (!plan(&s, limit, &b, &e)) {
+        check_plan(&b);
+        CHECK(out_count(&b) > before && b.everything == all.everything && b.token_bytes);
+        gpu_budget_explain(&b, note, sizeof note);
+        CHECK_MESSAGE(strstr(note, "in main memory stay ") == note && strstr(note, " over the bus for each token"),
+                      "%s", note);
+        before = out_count(&b);
+        limit = b.total - 1;
+        steps++;
+        gpu_budget_free(&b);
+    }
+    CHECK_MESSAGE(steps >= 4, "%llu", (unsigned long long)steps);
+    CHECK_MESSAGE(e.status == GM_NO_MEMORY && strstr(e.why, "keys and values"), "%s", e.why);
+    char number[32];
+    snprintf(number, sizeof number, "%llu", (unsigned long long)limit);
+    CHECK_MESSAGE(strstr(e.why, number), "%s", e.why);
+    CHECK(!b.weights);
+    gpu_budget_free(&all);
+    close_model(&s);
+}
+
+/* A graph with the large weights of a model that nobody has to have: nothing of them is read. */
+static void test_numbers(void) {
+    enum { WIDTH = 1536, VOCABULARY = 262144, PER_LAYER = 8960, EXPERTS = 128, USED = 8, FF = 704 };
+    static const char table[1], per_layer[1], q[1], k[1], gate_up[1], router[1];
+    TEST("the numbers of a large model");
+    graph   g = { 0 };
+    tensor *embed = graph_weight(&g, "token_embd", TYPE_Q6_K, (uint64_t[]){ WIDTH, VOCABULARY, 1 }, table);
+    tensor *x = graph_embed(&g, embed, 1);
+    tensor *p = graph_embed(
+        &g, graph_weight(&g, "per_layer", TYPE_F16, (uint64_t[]){ PER_LAYER, VOCABULARY, 1 }, per_layer), 1);
+    tensor *a = graph_rms_norm(
+        &g, graph_matmul(&g, graph_weight(&g, "q", TYPE_Q4_K, (uint64_t[]){ WIDTH, WIDTH, 1 }, q), x), NULL, 1e-6f);
+    tensor *b = graph_rms_norm(
+        &g, graph_matmul(&g, graph_weight(&g, "k", TYPE_Q4_K, (uint64_t[]){ WIDTH, WIDTH, 1 }, k), x), NULL, 1e-6f);
+    tensor *routes = graph_route(
+        &g, graph_matmul(&g, graph_weight(&g, "router", TYPE_F32, (uint64_t[]){ WIDTH, EXPERTS, 1 }, router), a), NULL,
+        USED);
+    tensor *y = graph_matmul_experts(
+        &g, graph_weight(&g, "gate_up", TYPE_Q4_K, (uint64_t[]){ WIDTH, 2 * FF, EXPERTS }, gate_up), b, routes, USED);
+    y = graph_add(&g, graph_slice(&g, graph_expert_sum(&g, y, routes, USED), 0, 256, 1), graph_slice(&g, p, 0, 256, 1));
+    g.result = graph_matmul(&g, embed, graph_select_rows(&g, graph_add(&g, x, x)));
+    CHECK_MESSAGE(!g.problem.status && y, "%s", g.problem.why);
+
+    const uint64_t head_bytes = (uint64_t)WIDTH * VOCABULARY / 256 * 210,
+                   table_bytes = (uint64_t)PER_LAYER * VOCABULARY * 2,
+                   expert_bytes = (uint64_t)WIDTH * 2 * FF * EXPERTS / 256 * 144;
+    const struct {
+        uint64_t limit, tables, experts, head, token;
+    } rows[] = {
+        { 0, 0, 0, 0, 0 },
+        { UINT64_C(6) << 30, 0, 0, 0, 0 },
+        { UINT64_C(1) << 30, table_bytes, 0, 0, 4 * PER_LAYER },
+        { UINT64_C(440) << 20, table_bytes, expert_bytes, 0, 4 * PER_LAYER + expert_bytes / EXPERTS * USED },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        gpu_budget budget;
+        error      e = { 0 };
+        CHECK_MESSAGE(!gpu_budget_make(&budget, &g, &(budget_options){ .limit = rows[i].limit }, &e), "%s", e.why);
+        if (e.status) continue;
+        check_plan(&budget);
+        CHECK_MESSAGE(budget.outside[BUDGET_TABLES] == rows[i].tables &&
+                          budget.outside[BUDGET_EXPERTS] == rows[i].experts &&
+                          budget.outside[BUDGET_HEAD] == rows[i].head && budget.token_bytes == rows[i].token,
+                      "row %zu: %llu %llu %llu %llu", i, (unsigned long long)budget.outside[BUDGET_TABLES],
+                      (unsigned long long)budget.outside[BUDGET_EXPERTS],
+                      (unsigned long long)budget.outside[BUDGET_HEAD], (unsigned long long)budget.token_bytes);
+        const budget_weight *first = gpu_budget_weight(&budget, q), *second = gpu_budget_weight(&budget, k);
+        CHECK(first && second && first->unit == second->unit); /* joined */
+        CHECK(gpu_budget_weight(&budget, table)->table && gpu_budget_weight(&budget, table)->kind == BUDGET_HEAD);
+        gpu_budget_free(&budget);
+    }
+    CHECK(head_bytes);
+
+    TEST("with everything outside the slot holds a tile");
+    gpu_budget budget;
+    error      e = { 0 };
+    CHECK_MESSAGE(!gpu_budget_make(&budget, &g, &(budget_options){ .limit = UINT64_C(60) << 20 }, &e), "%s", e.why);
+    if (!e.status) {
+        check_plan(&budget);
+        CHECK(budget.outside[BUDGET_HEAD] == head_bytes && budget.slot <= UINT64_C(33) << 20);
+        CHECK_MESSAGE(budget.token_bytes > head_bytes + 4 * (WIDTH + PER_LAYER), "%llu",
+                      (unsigned long long)budget.token_bytes);
+        gpu_budget_free(&budget);
+    }
+    graph_free(&g);
+}
+
+static void test_kv(void) {
+    TEST("keys and values: full layers by the context, sliding ones by the window, sharing ones none");
+    layer_config       layers[] = { { .sliding = true, .owns_kv = true, .kv_heads = 2, .head = 64 },
+                                    { .sliding = false, .owns_kv = true, .kv_heads = 1, .head = 128 },
+                                    { .sliding = false, .owns_kv = false, .kv_heads = 1, .head = 128 } };
+    const model_config c = { .layers = 3, .window = 512, .layer = layers };
+    CHECK(gpu_memory_kv(&c, TYPE_F16, 8192) == 2 * 2 * (768 * 128 + 8192 * 128));
+    CHECK(gpu_memory_kv(&c, TYPE_F32, 8192) == 2 * 4 * (768 * 128 + 8192 * 128));
+    CHECK(gpu_memory_kv(&c, TYPE_F16, 100) == 2 * 2 * (100 * 128 + 100 * 128));
+    CHECK(gpu_memory_kv(&c, TYPE_Q8_0, 100) == 2 * (100 * 144 + 100 * 144));
+}
+
+int main(void) {
+    test_shrinking("tests/fixtures/tiny-dense.gguf", true, false);
+    test_shrinking("tests/fixtures/tiny-moe.gguf", false, true);
+    test_shrinking("tests/fixtures/small-dense-Q4_K_M.gguf", true, false);
+    test_shrinking("tests/fixtures/small-moe-Q4_K_M.gguf", false, true);
+    test_numbers();
+    test_kv();
+    return test_end();
+}

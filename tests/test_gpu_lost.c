@@ -1,0 +1,237 @@
+/* A GPU that is lost in the middle of things: every call that is under way says so, nothing hangs, what is left can be closed,
+ * and a new engine in the same process goes on from the tokens or from a snapshot as if nothing had happened. */
+
+#include "base/clock.h"
+#include "gpu/host_native.h"
+#include "session/session.h"
+#include "test.h"
+
+#include <stdlib.h>
+
+enum { PROMPT = 60, REPLY = 24 };
+
+static const char *const path = "tests/fixtures/tiny-dense.gguf";
+static const double      patience = 300; /* seconds until a call that keeps saying GM_AGAIN counts as hanging */
+static char              why[400];
+static int32_t           prompt[PROMPT];
+
+typedef struct {
+    gm_engine  *engine;
+    gm_session *session;
+} conversation;
+
+static bool open_conversation(conversation *c) {
+    const gm_engine_options options = { .model = path, .backend = GM_BACKEND_GPU };
+    *c = (conversation){ 0 };
+    if (!gm_engine_open(&options, &c->engine, why, sizeof why))
+        gm_session_new(c->engine, NULL, &c->session, why, sizeof why);
+    CHECK_MESSAGE(c->session, "%s", why);
+    return c->session;
+}
+
+static void close_conversation(conversation *c) {
+    gm_session_free(c->session);
+    gm_engine_close(c->engine);
+}
+
+static void lose(conversation *c) { CHECK(host_force_loss(c->engine->gpu.host)); }
+
+static gm_status set(conversation *c, size_t n) {
+    const double end = clock_seconds() + patience;
+    gm_status    status;
+    do status = gm_session_set(c->session, prompt, n, why, sizeof why);
+    while (status == GM_AGAIN && clock_seconds() < end);
+    return status;
+}
+
+/* Greedy tokens behind the prompt; `most` of them, or up to how the reply ended. */
+static gm_reply *start_reply(conversation *c) {
+    gm_sampling greedy;
+    gm_reply   *reply = NULL;
+    gm_sampling_default(c->engine, &greedy);
+    greedy.temperature = 0;
+    CHECK_MESSAGE(!gm_reply_start_tokens(c->session, prompt, PROMPT,
+                                         &(gm_reply_options){ .sampling = &greedy, .max_tokens = REPLY }, &reply, why,
+                                         sizeof why),
+                  "%s", why);
+    return reply;
+}
+
+static gm_status next(gm_reply *reply) {
+    const double end = clock_seconds() + patience;
+    gm_piece     piece;
+    gm_status    status;
+    do status = gm_reply_next(reply, &piece, why, sizeof why);
+    while (status == GM_AGAIN && clock_seconds() < end);
+    return status;
+}
+
+static gm_status finish(gm_reply *reply) {
+    gm_status status;
+    do status = next(reply);
+    while (status == GM_OK);
+    return status;
+}
+
+/* What the session holds behind the prompt after a whole reply; -1 where there is nothing. */
+static bool write_reply(conversation *c, int32_t out[REPLY]) {
+    gm_reply       *reply = start_reply(c);
+    const int32_t  *tokens;
+    const gm_status status = reply ? finish(reply) : GM_IO;
+    const size_t    count = gm_session_tokens(c->session, &tokens);
+    CHECK_MESSAGE(status == GM_DONE, "%d %s", status, why);
+    for (size_t i = 0; i < REPLY; i++) out[i] = PROMPT + i < count ? tokens[PROMPT + i] : -1;
+    gm_reply_free(reply);
+    return status == GM_DONE;
+}
+
+/* After a loss everything that needs the GPU says so, and what is in main memory can still be read. */
+static void check_lost_session(conversation *c) {
+    gm_session    *fork = NULL;
+    void          *data = NULL;
+    size_t         size;
+    const int32_t *tokens;
+    const int32_t  token = 300;
+    const size_t   count = gm_session_tokens(c->session, &tokens);
+    CHECK(count <= PROMPT + REPLY && !memcmp(tokens, prompt, min_size(count, PROMPT) * sizeof *tokens));
+    CHECK(gm_session_append(c->session, &token, 1, why, sizeof why) == GM_DEVICE_LOST);
+    CHECK_MESSAGE(strstr(why, "lost"), "%s", why);
+    CHECK(gm_session_save_buffer(c->session, &data, &size, why, sizeof why) == GM_DEVICE_LOST || !count);
+    gm_free(data);
+    CHECK(gm_session_fork(c->session, &fork, why, sizeof why) == GM_DEVICE_LOST && !fork);
+    gm_session_rollback(c->session, 0, NULL, why, sizeof why);
+    CHECK(set(c, 20) == GM_DEVICE_LOST);
+}
+
+static void check_new_engine(const int32_t want[REPLY]) {
+    conversation c;
+    int32_t      got[REPLY];
+    if (open_conversation(&c) && write_reply(&c, got)) CHECK(!memcmp(got, want, sizeof got));
+    close_conversation(&c);
+}
+
+static void test_prefill(const int32_t want[REPLY]) {
+    TEST("lost during prefill");
+    conversation c;
+    if (!open_conversation(&c)) return;
+    const gm_status first = gm_session_set(c.session, prompt, PROMPT, why, sizeof why);
+    CHECK_MESSAGE(first == GM_AGAIN, "%d %s", first, why);
+    lose(&c);
+    const gm_status status = set(&c, PROMPT);
+    CHECK_MESSAGE(status == GM_DEVICE_LOST && strstr(why, "lost on purpose"), "%d %s", status, why);
+    check_lost_session(&c);
+    close_conversation(&c);
+    check_new_engine(want);
+}
+
+static void test_decode(const int32_t want[REPLY], size_t pieces) {
+    TEST("lost after %zu pieces of a reply; a new engine goes on from the tokens", pieces);
+    conversation c;
+    if (!open_conversation(&c)) return;
+    CHECK(set(&c, PROMPT) == GM_OK);
+    gm_reply *reply = start_reply(&c);
+    gm_status status = GM_OK;
+    for (size_t i = 0; reply && i < pieces && status == GM_OK; i++) status = next(reply);
+    CHECK_MESSAGE(status == GM_OK, "%d %s", status, why);
+    lose(&c);
+    if (reply) status = finish(reply); /* tokens that were there before may still come out */
+    CHECK_MESSAGE(status == GM_DEVICE_LOST, "%d %s", status, why);
+    if (reply) CHECK(next(reply) == GM_DEVICE_LOST);
+    gm_reply_free(reply);
+
+    const int32_t *tokens;
+    const size_t   count = gm_session_tokens(c.session, &tokens);
+    if (count > PROMPT) CHECK(!memcmp(tokens + PROMPT, want, (count - PROMPT) * sizeof *tokens));
+    check_lost_session(&c);
+    close_conversation(&c);
+    check_new_engine(want);
+}
+
+static void test_idle(const int32_t want[REPLY]) {
+    TEST("lost while nothing is under way; a snapshot goes on where it was taken");
+    conversation c, other = { 0 };
+    void        *data = NULL;
+    size_t       size = 0;
+    int32_t      got[REPLY];
+    if (!open_conversation(&c)) return;
+    CHECK(set(&c, PROMPT) == GM_OK);
+    CHECK_MESSAGE(!gm_session_save_buffer(c.session, &data, &size, why, sizeof why), "%s", why);
+    lose(&c);
+    if (open_conversation(&other)) { /* while the dead one is still there */
+        CHECK_MESSAGE(!gm_session_restore_buffer(other.session, data, size, why, sizeof why), "%s", why);
+        if (write_reply(&other, got)) CHECK(!memcmp(got, want, sizeof got));
+    }
+    check_lost_session(&c);
+    close_conversation(&c);
+    close_conversation(&other);
+    gm_free(data);
+}
+
+/* A table of zeros, larger than what may be in flight at once. */
+static void test_upload(void) {
+    enum { WIDTH = 4096, ROWS = 10240 };
+    error       e = { 0 };
+    gpu_backend b;
+    graph       g = { 0 };
+    float      *zeros = calloc((size_t)WIDTH * ROWS, sizeof *zeros);
+    g.result = graph_embed(&g, graph_weight(&g, "zeros", TYPE_F32, (uint64_t[]){ WIDTH, ROWS, 1 }, zeros), 1);
+    for (int late = 0; late < 2; late++) {
+        TEST("lost %s an upload", late ? "in the middle of" : "before");
+        e = (error){ 0 };
+        CHECK_MESSAGE(!gpu_backend_open(&b, &(gpu_options){ .adapter = -1 }, false, &e), "%s", e.why);
+        if (e.status) break;
+        if (late) CHECK(gpu_backend_upload(&b, &g, &e) == GM_AGAIN);
+        CHECK(host_force_loss(b.host));
+        const double end = clock_seconds() + patience;
+        gm_status    status;
+        while ((status = gpu_backend_upload(&b, &g, &e)) == GM_AGAIN && clock_seconds() < end)
+            gpu_host_wait(b.host, 100);
+        CHECK_MESSAGE(status == GM_DEVICE_LOST && strstr(e.why, "on purpose"), "%d %s", status, e.why);
+        gpu_backend_close(&b);
+    }
+    free(zeros);
+    graph_free(&g);
+}
+
+/* SwiftShader refuses a buffer of its own limit; other GPUs have an end as well, but not a cheap one. */
+static void test_no_memory(void) {
+    TEST("no memory while uploading is told with what was asked for");
+    error       e = { 0 };
+    gpu_backend b;
+    graph       g = { 0 };
+    CHECK_MESSAGE(!gpu_backend_open(&b, &(gpu_options){ .adapter = -1 }, false, &e), "%s", e.why);
+    if (e.status) return;
+    if (gpu_host_info(b.host)->software) {
+        const uint64_t width = 16384, rows = gpu_host_info(b.host)->max_binding / width / sizeof(float);
+        float         *zeros = calloc(width * rows, sizeof *zeros); /* never touched: nothing of it is really there */
+        char           bytes[32];
+        CHECK(zeros);
+        snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)(width * rows * sizeof *zeros));
+        g.result =
+            graph_embed(&g, graph_weight(&g, "large.weight", TYPE_F32, (uint64_t[]){ width, rows, 1 }, zeros), 1);
+        gm_status status = zeros ? gpu_backend_upload(&b, &g, &e) : GM_OK;
+        CHECK_MESSAGE(status == GM_NO_MEMORY && strstr(e.why, bytes) && strstr(e.why, "large.weight"), "%d %s", status,
+                      e.why);
+        graph_free(&g);
+        free(zeros);
+        gpu_backend_clear(&b);
+        CHECK(gpu_host_bytes(b.host) == 0);
+    }
+    gpu_backend_close(&b);
+}
+
+int main(void) {
+    conversation c;
+    int32_t      want[REPLY] = { 0 };
+    for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(300 + i * 37 % 300);
+    TEST("an undisturbed reply");
+    if (open_conversation(&c)) write_reply(&c, want);
+    close_conversation(&c);
+    test_prefill(want);
+    test_decode(want, 0);
+    test_decode(want, 5);
+    test_idle(want);
+    test_upload();
+    test_no_memory();
+    return test_end();
+}

@@ -1,0 +1,197 @@
+/* Models in less GPU memory than they have weights: whatever stays outside (tables, experts, layers, all of it), the logits are
+ * those of a GPU that holds everything, and no more memory is taken than allowed. */
+
+#include "session/gpu_memory.h"
+#include "session/session.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { BATCHES = 5, REPLY = 12 };
+
+static char why[400];
+
+typedef struct {
+    gm_engine  *engine;
+    gm_session *session;
+} conversation;
+
+static bool open_conversation(conversation *c, const char *path, uint64_t memory, bool precise) {
+    const gm_engine_options options = {
+        .model = path, .backend = GM_BACKEND_GPU, .precise = precise, .gpu_memory = memory
+    };
+    *c = (conversation){ 0 };
+    if (!gm_engine_open(&options, &c->engine, why, sizeof why))
+        gm_session_new(c->engine, NULL, &c->session, why, sizeof why);
+    CHECK_MESSAGE(c->session, "%s", why);
+    return c->session;
+}
+
+static void close_conversation(conversation *c) {
+    gm_session_free(c->session);
+    gm_engine_close(c->engine);
+}
+
+/* Logits behind a prompt, and behind each of some more batches. */
+static float *run(conversation *c, size_t *count) {
+    static const size_t batches[BATCHES] = { 14, 1, 1, 11, 1 };
+    const size_t        vocabulary = c->engine->weights.config.vocabulary;
+    int32_t             tokens[16];
+    float              *logits = calloc(BATCHES * vocabulary, sizeof *logits);
+    *count = BATCHES * vocabulary;
+    for (size_t i = 0; i < BATCHES; i++) {
+        gm_status status;
+        for (size_t t = 0; t < batches[i]; t++) tokens[t] = (int32_t)(300 + (t * 37 + i * 11) % 300);
+        while ((status = gm_session_append(c->session, tokens, batches[i], why, sizeof why)) == GM_AGAIN) {}
+        CHECK_MESSAGE(!status, "batch %zu: %s", i, why);
+        if (status) break;
+        memcpy(logits + i * vocabulary, gm_session_logits(c->session), vocabulary * sizeof *logits);
+    }
+    return logits;
+}
+
+/* Greedy, as a user would: what is drawn must not depend on where weights are. */
+static void reply(conversation *c, int32_t out[REPLY]) {
+    gm_sampling   greedy;
+    gm_reply     *r = NULL;
+    gm_piece      piece;
+    gm_status     status;
+    const int32_t prompt[] = { 301, 305, 330, 399 }, *tokens;
+    gm_sampling_default(c->engine, &greedy);
+    greedy.temperature = 0;
+    CHECK_MESSAGE(!gm_reply_start_tokens(c->session, prompt, COUNT_OF(prompt),
+                                         &(gm_reply_options){ .sampling = &greedy, .max_tokens = REPLY }, &r, why,
+                                         sizeof why),
+                  "%s", why);
+    if (!r) return;
+    do status = gm_reply_next(r, &piece, why, sizeof why);
+    while (status == GM_AGAIN || status == GM_OK);
+    CHECK_MESSAGE(status == GM_DONE, "%d %s", status, why);
+    gm_reply_free(r);
+    const size_t count = gm_session_tokens(c->session, &tokens);
+    for (size_t i = 0; i < REPLY; i++) out[i] = COUNT_OF(prompt) + i < count ? tokens[COUNT_OF(prompt) + i] : -1;
+}
+
+static double difference(const float *a, const float *b, size_t n) {
+    double sum = 0, size = 1e-30;
+    for (size_t i = 0; i < n; i++) {
+        sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(sum / size);
+}
+
+/* The budgets worth trying: what is left when one kind after the other is outside. */
+typedef struct {
+    char     name[32];
+    uint64_t bytes;
+} wish;
+
+static size_t find_budgets(const conversation *c, wish out[BUDGET_KINDS + 1]) {
+    const gm_engine *engine = c->engine;
+    const uint64_t   binding = gpu_host_info(engine->gpu.host)->max_binding;
+    size_t           count = 0;
+    uint64_t         limit = 0;
+    budget_kind      deepest = BUDGET_KINDS;
+    for (;;) {
+        gpu_budget  b;
+        error       e = { 0 };
+        budget_kind kind = BUDGET_KINDS;
+        if (gpu_memory_plan(&engine->text, &engine->weights.config, engine->precise ? TYPE_F32 : TYPE_F16,
+                            c->session->kv.context, limit, binding, &b, &e))
+            break;
+        for (budget_kind k = BUDGET_TABLES; k < BUDGET_VECTORS; k++) {
+            if (b.outside[k]) kind = k;
+        }
+        if (kind != BUDGET_KINDS && (kind != deepest || count == 0)) {
+            snprintf(out[count].name, sizeof out[count].name, "some %s outside", budget_kind_names[kind]);
+            out[count++].bytes = b.total;
+            deepest = kind;
+        }
+        snprintf(out[count].name, sizeof out[count].name, "everything outside");
+        out[count].bytes = b.total; /* the least, once the loop ends */
+        limit = b.total - 1;
+        gpu_budget_free(&b);
+    }
+    return count + 1;
+}
+
+/* `all`: every budget worth trying, else the least only. */
+static void test_model(const char *path, bool precise, bool all_budgets) {
+    conversation all;
+    size_t       count = 0, wishes = 0;
+    wish         budgets[BUDGET_KINDS + 1] = { 0 };
+    int32_t      said[REPLY], again[REPLY];
+    TEST("%s%s without a limit", path, precise ? ", precise" : "");
+    if (!open_conversation(&all, path, 0, precise)) return;
+    float         *want = run(&all, &count);
+    gm_engine_info info;
+    gm_engine_get_info(all.engine, &info);
+    CHECK(!*info.note);
+    wishes = find_budgets(&all, budgets);
+    reply(&all, said);
+    close_conversation(&all);
+    CHECK_MESSAGE(wishes >= 3, "%zu", wishes);
+    for (size_t i = all_budgets ? 0 : wishes - 1; i < wishes; i++) {
+        TEST("%.60s%s in %llu bytes: %.32s", path, precise ? ", precise" : "", (unsigned long long)budgets[i].bytes,
+             budgets[i].name);
+        conversation c;
+        size_t       same;
+        if (!open_conversation(&c, path, budgets[i].bytes, precise)) {
+            close_conversation(&c);
+            continue;
+        }
+        float       *got = run(&c, &same);
+        const double off = difference(got, want, count);
+        CHECK_MESSAGE(off <= (precise ? 1e-5 : 1e-2), "the logits are off by %g", off);
+        const uint64_t used = gpu_host_bytes(c.engine->gpu.host);
+        CHECK_MESSAGE(used <= budgets[i].bytes, "%llu bytes are in use", (unsigned long long)used);
+        gm_engine_get_info(c.engine, &info);
+        CHECK_MESSAGE(strstr(info.note, "over the bus"), "'%s'", info.note);
+        reply(&c, again);
+        if (precise) CHECK(!memcmp(said, again, sizeof said));
+        free(got);
+        close_conversation(&c);
+    }
+    TEST("%s%s in less than the least", path, precise ? ", precise" : "");
+    const gm_engine_options too_small = {
+        .model = path, .backend = GM_BACKEND_GPU, .precise = precise, .gpu_memory = budgets[wishes - 1].bytes - 1
+    };
+    gm_engine *none = NULL;
+    char       number[32];
+    snprintf(number, sizeof number, "%llu", (unsigned long long)too_small.gpu_memory);
+    CHECK(gm_engine_open(&too_small, &none, why, sizeof why) == GM_NO_MEMORY && !none);
+    CHECK_MESSAGE(strstr(why, number), "%s", why);
+    free(want);
+}
+
+static void test_large_context(void) {
+    TEST("a context whose keys exceed a binding is refused with the largest that fits");
+    conversation c;
+    if (!open_conversation(&c, "tests/fixtures/tiny-dense.gguf", 0, false)) return;
+    kv_cache     kv;
+    error        e = { 0 };
+    model_config config = c.engine->weights.config;
+    config.context = UINT32_MAX;
+    CHECK(kv_open(&kv, &config, c.engine->gpu.host, TYPE_F16, UINT32_MAX, &e) == GM_NO_MEMORY);
+    CHECK_MESSAGE(strstr(e.why, "the largest context is "), "%s", e.why);
+    close_conversation(&c);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *path;
+        bool        precise, all_budgets;
+    } rows[] = {
+        { "tests/fixtures/tiny-dense.gguf", true, true },
+        { "tests/fixtures/tiny-moe.gguf", true, true },
+        { "tests/fixtures/small-dense-Q4_K_M.gguf", true, false },
+        { "tests/fixtures/small-moe-Q4_K_M.gguf", false, false },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        if (argc < 2 || strstr(rows[i].path, argv[1])) test_model(rows[i].path, rows[i].precise, rows[i].all_budgets);
+    }
+    test_large_context();
+    return test_end();
+}

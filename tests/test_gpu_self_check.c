@@ -1,0 +1,166 @@
+/* The self-check: a GPU that is right passes for every model and every weight type; one that gets a single value of anything
+ * wrong is refused, with the name of what it got wrong. */
+
+#include "model/model.h"
+#include "session/self_check.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A model as far as a check needs it. */
+typedef struct {
+    gguf        *file;
+    model        weights;
+    model_config config;
+    graph        g;
+} subject;
+
+static bool open_model(subject *s, const char *path) {
+    error e = { 0 };
+    *s = (subject){ 0 };
+    if (!gguf_open_file(path, &s->file, &e) && !model_load(s->file, &s->weights, &e)) {
+        s->config = s->weights.config;
+        model_text_graph(&s->weights, &s->g, &e);
+    }
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+    return !e.status;
+}
+
+/* A graph with a product, a table and experts of every type: what they hold does not matter to the check. */
+static bool open_all_types(subject *s) {
+    error e = { 0 };
+    *s = (subject){ .config = { .width = 512, .eps = 1e-6f } };
+    CHECK_MESSAGE(!gguf_open_file("tests/fixtures/quant-blocks.expect.gguf", &s->file, &e), "%s", e.why);
+    for (size_t i = 0; !e.status && i < gguf_tensor_count(s->file); i++) {
+        const gguf_tensor *t = gguf_tensor_at(s->file, i);
+        const uint64_t     width = t->format->block > 64 ? t->format->block : 64, rows = t->count / width / 8;
+        const void        *data = gguf_tensor_data(s->file, t);
+        if (str_ends_with(t->name, ".f32")) continue;
+        tensor *x = graph_embed(&s->g, graph_weight(&s->g, "e", t->type, (uint64_t[]){ width, 8 * rows, 1 }, data), 1);
+        tensor *routes = graph_route(&s->g, x, NULL, 3);
+        graph_matmul(&s->g, graph_weight(&s->g, "w", t->type, (uint64_t[]){ width, 8 * rows, 1 }, data), x);
+        graph_matmul_experts(&s->g, graph_weight(&s->g, "x", t->type, (uint64_t[]){ width, rows, 8 }, data), x, routes,
+                             3);
+    }
+    CHECK_MESSAGE(!s->g.problem.status, "%s", s->g.problem.why);
+    return !e.status;
+}
+
+static void close_subject(subject *s) {
+    graph_free(&s->g);
+    model_free(&s->weights);
+    gguf_free(s->file);
+}
+
+/* Which check is spoiled, and how. */
+typedef struct {
+    const char *what; /* NULL: none */
+    float       add, times;
+    size_t      runs; /* how many results came by */
+} spoiler;
+
+static void spoil(void *user, const char *what, float *found, size_t count) {
+    spoiler *s = user;
+    if (!s->what || strcmp(what, s->what) != 0) return;
+    s->runs++;
+    found[count - 1] = found[count - 1] * s->times + s->add;
+}
+
+static gm_status run(gpu_host *h, const subject *s, quant_type kv, bool precise, spoiler *wrong, size_t *count,
+                     error *e) {
+    self_check *check = NULL;
+    gm_status   status = self_check_new(h, &s->g, &s->config, kv, precise, &check, e);
+    if (status) return status;
+    self_check_spoil_by(check, spoil, wrong);
+    while ((status = self_check_step(check, e)) == GM_AGAIN) gpu_host_wait(h, 100);
+    for (*count = 0; self_check_name(check, *count); ++*count) {}
+    self_check_free(check);
+    return status;
+}
+
+/* The name of check `index`, to be freed. */
+static char *name_of(gpu_host *h, const subject *s, quant_type kv, size_t index) {
+    error       e = { 0 };
+    self_check *check = NULL;
+    if (self_check_new(h, &s->g, &s->config, kv, false, &check, &e)) return NULL;
+    const char *name = self_check_name(check, index);
+    char       *copy = name ? strdup(name) : NULL;
+    self_check_free(check);
+    return copy;
+}
+
+static const struct {
+    const char *path;
+    size_t      least; /* checks */
+} models[] = { { "tests/fixtures/tiny-dense.gguf", 5 },
+               { "tests/fixtures/tiny-moe.gguf", 6 },
+               { "tests/fixtures/small-dense-Q4_K_M.gguf", 8 },
+               { "tests/fixtures/small-moe-Q4_K_M.gguf", 9 } };
+
+static void test_right(gpu_host *h, const char *device) {
+    static const quant_type kv[] = { TYPE_F16, TYPE_F32 };
+    for (size_t i = 0; i <= COUNT_OF(models); i++) {
+        for (int precise = 0; precise < 2; precise++) {
+            const bool all = i == COUNT_OF(models);
+            TEST("%s passes for %s%s", device, all ? "all types" : models[i].path, precise ? ", precise" : "");
+            subject s;
+            error   e = { 0 };
+            spoiler none = { 0 };
+            size_t  count = 0;
+            if (!(all ? open_all_types(&s) : open_model(&s, models[i].path))) return;
+            CHECK_MESSAGE(run(h, &s, kv[precise], precise, &none, &count, &e) == GM_OK, "%s", e.why);
+            CHECK_MESSAGE(count >= (all ? 15 * 3 : models[i].least), "%zu checks", count);
+            close_subject(&s);
+        }
+    }
+    TEST("%s gave everything back", device);
+    CHECK_MESSAGE(gpu_host_bytes(h) == 0, "%llu bytes", (unsigned long long)gpu_host_bytes(h));
+}
+
+/* One value of one run of each check is spoiled in turn. */
+static void test_wrong(gpu_host *h, const char *path) {
+    static const struct {
+        const char *how;
+        float       times, add;
+    } ways[] = { { "another value", 1, 1000 }, { "NaN", NAN, 0 }, { "infinity", 1, INFINITY } };
+    subject s;
+    char   *name;
+    TEST("%s opens", path);
+    if (!open_model(&s, path)) return;
+    for (size_t i = 0; (name = name_of(h, &s, TYPE_F16, i)); i++) {
+        TEST("wrong %s: %s", name, ways[i % COUNT_OF(ways)].how);
+        error   e = { 0 };
+        spoiler wrong = { .what = name, .times = ways[i % COUNT_OF(ways)].times, .add = ways[i % COUNT_OF(ways)].add };
+        size_t  count;
+        CHECK(run(h, &s, TYPE_F16, false, &wrong, &count, &e) == GM_NO_DEVICE);
+        CHECK_MESSAGE(strstr(e.why, name) && strstr(e.why, gpu_host_info(h)->name) && strstr(e.why, "wrongly") &&
+                          strstr(e.why, "--backend cpu") && strstr(e.why, "--gpu-disable subgroups"),
+                      "%s", e.why);
+        free(name);
+    }
+    TEST("an error of rounding is none");
+    error   e = { 0 };
+    size_t  count;
+    spoiler close = { .what = "RMS norms", .times = 1.00001f };
+    CHECK_MESSAGE(run(h, &s, TYPE_F16, false, &close, &count, &e) == GM_OK && close.runs == 2, "%s", e.why);
+    close_subject(&s);
+}
+
+int main(void) {
+    static const char *const disabled[] = { NULL, "subgroups,dot4,f16" };
+    for (size_t i = 0; i < COUNT_OF(disabled); i++) {
+        error     e = { 0 };
+        gpu_host *h = NULL;
+        TEST("the GPU opens");
+        CHECK_MESSAGE(!gpu_host_open(&(gpu_options){ .adapter = -1, .disable = disabled[i] }, &h, &e), "%s", e.why);
+        if (!h) return test_end();
+        test_right(h, disabled[i] ? "a GPU without features" : "the GPU");
+        if (!disabled[i]) {
+            test_wrong(h, "tests/fixtures/tiny-moe.gguf");
+            test_wrong(h, "tests/fixtures/small-dense-Q4_K_M.gguf");
+        }
+        gpu_host_close(h);
+    }
+    return test_end();
+}

@@ -1,0 +1,102 @@
+// What heads.wgsl does, within attention_decode.wgsl and for its one token: the workgroup norms and turns its own queries, and the
+// one whose split has the newest position does so with that position's key, norms its value, and stores both (STORE). Others never
+// look at that position; where several workgroups share a split, each stores the same.
+//
+//   rows     f32 (bound as queries): q, k and v from q_offset, k_offset and v_offset on, heads of n after each other
+//   table    f32 [n]: cosines, then sines     q_weight, k_weight  f32 [n]
+//
+// 32 lanes to a head: lane l has the quads l and l + 32 of its first half, and their partners of the second. n is a multiple of 8.
+
+override k_offset: u32 = 0u;
+override v_offset: u32 = 0u;
+override eps:      f32;
+
+@group(0) @binding(5) var<storage, read_write> table:    array<vec4<f32>>;
+@group(0) @binding(6) var<storage, read>       q_weight: array<vec4<f32>>;
+
+struct Row { a: vec4<f32>, a_partner: vec4<f32>, b: vec4<f32>, b_partner: vec4<f32> }
+
+fn row_of(begin: u32, lane: u32) -> Row {
+    let half = quads / 2u;
+    var row: Row;
+    if (lane < half) {
+        row.a = input_quad(begin, lane);
+        row.a_partner = input_quad(begin, half + lane);
+    }
+    if (lane + 32u < half) {
+        row.b = input_quad(begin, lane + 32u);
+        row.b_partner = input_quad(begin, half + lane + 32u);
+    }
+    return row;
+}
+
+fn squares_of(r: Row) -> f32 {
+    return dot(r.a, r.a) + dot(r.a_partner, r.a_partner) + dot(r.b, r.b) + dot(r.b_partner, r.b_partner);
+}
+
+struct Pair { x: vec4<f32>, partner: vec4<f32> }
+
+fn turned(x: vec4<f32>, partner: vec4<f32>, quad: u32) -> Pair {
+    let cosines = table[quad];
+    let sines = table[quads / 2u + quad];
+    return Pair(x * cosines - partner * sines, partner * cosines + x * sines);
+}
+
+fn put_query(to: u32, x: vec4<f32>, partner: vec4<f32>, quad: u32) {
+    let pair = turned(x * q_weight[quad], partner * q_weight[quads / 2u + quad], quad);
+    query[to + quad] = pair.x;
+    query[to + quads / 2u + quad] = pair.partner;
+}
+
+#if STORE
+@group(0) @binding(7) var<storage, read> k_weight: array<vec4<f32>>;
+override n: u32 = kv_heads * head; // of a row of the cache
+
+#include "unit.wgsl"
+
+// The newest key lies in `staged`, its value behind it.
+fn input(at: u32, is_value: bool) -> unit { return staged[select(0u, quads, is_value) + at % quads]; }
+
+#include "kv_write.wgsl"
+
+fn put_newest(x: vec4<f32>, partner: vec4<f32>, quad: u32, is_value: bool) {
+    var pair = Pair(x, partner);
+    if (!is_value) { pair = turned(x * k_weight[quad], partner * k_weight[quads / 2u + quad], quad); }
+    let to = select(0u, quads, is_value) + quad;
+    staged[to] = pair.x;
+    staged[to + quads / 2u] = pair.partner;
+}
+#endif
+
+// Ends with a barrier: the queries are there and, if the newest position is here, its key and value are in the cache.
+fn make_queries(first_query: u32, kv_head: u32, thread: u32, subgroup: u32, newest: bool) {
+    let group = heads / kv_heads;
+    let lane = thread % lanes;
+    let q = thread / lanes; // batch is at most `groups`
+    let row = row_of(q_offset + (kv_head * group + min(first_query + q, group - 1u)) * head, lane);
+    var squares = vec4<f32>(squares_of(row), 0.0, 0.0, 0.0);
+#if STORE
+    let is_value = q == 1u; // keys by lanes 0 to 31, values by the next
+    var fresh: Row;
+    if (newest && q < 2u) { fresh = row_of(select(k_offset, v_offset, is_value) + kv_head * head, lane); }
+    squares.y = squares_of(fresh);
+#endif
+    let scale = inverseSqrt(lane_sums(squares, thread, subgroup) / f32(head) + eps);
+    if (q < batch) {
+        if (lane < quads / 2u) { put_query(q * quads, row.a * scale.x, row.a_partner * scale.x, lane); }
+        if (lane + 32u < quads / 2u) { put_query(q * quads, row.b * scale.x, row.b_partner * scale.x, lane + 32u); }
+    }
+#if STORE
+    if (newest) {
+        if (q < 2u) {
+            if (lane < quads / 2u) { put_newest(fresh.a * scale.y, fresh.a_partner * scale.y, lane, is_value); }
+            if (lane + 32u < quads / 2u) { put_newest(fresh.b * scale.y, fresh.b_partner * scale.y, lane + 32u, is_value); }
+        }
+        workgroupBarrier();
+        let pieces = head / piece_values; // of the key, and as many of the value
+        if (thread < 2u * pieces) { store_piece(0u, run.start % slots, kv_head * pieces + thread % pieces, thread >= pieces); }
+        storageBarrier();
+    }
+#endif
+    workgroupBarrier();
+}

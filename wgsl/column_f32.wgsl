@@ -1,0 +1,42 @@
+// A column in workgroup memory as it is, for product.wgsl. Quad i of chunk c lies at i xor (c mod 8), so that threads with
+// neighbouring chunks do not meet in one bank.
+
+override staged_quads: u32 = 8u * segment;
+var<workgroup> staged: array<vec4<f32>, staged_quads>;
+
+// Quad i of the segment; every thread calls, those beyond its end with `there` off.
+fn stage(i: u32, quad: vec4<f32>, there: bool, thread: u32, subgroup: u32) {
+    if (there) { staged[(i & 0xfffffff8u) | ((i ^ (i >> 3u)) & 7u)] = quad; }
+}
+
+struct Column { v: Quads, sums: vec2<f32> } // a chunk, and the sums of its halves
+
+fn column_chunk(chunk: u32) -> Column {
+    let at   = 8u * chunk;
+    let turn = chunk & 7u;
+    let v = Quads(staged[at + turn], staged[at + (turn ^ 1u)], staged[at + (turn ^ 2u)], staged[at + (turn ^ 3u)],
+                  staged[at + (turn ^ 4u)], staged[at + (turn ^ 5u)], staged[at + (turn ^ 6u)], staged[at + (turn ^ 7u)]);
+    return Column(v, half_sums(v));
+}
+
+// Σ q·c of the two halves of a chunk.
+fn dot_halves(w: Quads, v: Quads) -> vec2<f32> {
+    return vec2<f32>(dot(w.a, v.a) + dot(w.b, v.b) + dot(w.c, v.c) + dot(w.d, v.d),
+                     dot(w.e, v.e) + dot(w.f, v.f) + dot(w.g, v.g) + dot(w.h, v.h));
+}
+
+// A chunk of a row times the column's. It is scaled after it is summed: Σ (scale·q + offset)·c = scale · Σ q·c + offset · Σ c.
+fn chunk_dot(raw: Raw, chunk: u32, column: Column) -> f32 {
+#if QUANTISED
+    let both = dot_halves(unpacked_quads(unpack_quants(raw.quants)), column.v);
+    let s    = with_bias(unpack_scales(raw.scales, chunk));
+#if AFFINE
+    return dot(s, vec4<f32>(both, column.sums));
+#else
+    return dot(s.xy, both);
+#endif
+#else
+    let both = dot_halves(chunk_quads(raw.chunk), column.v);
+    return both.x + both.y;
+#endif
+}
