@@ -63,16 +63,11 @@ static const gpu_tile by_threads[] = {
     { false, 8, 8, 16, 16, 1, 1 },  /* 128 x 128, 256 */
 };
 static const gpu_tile by_matrices[] = {
-    { true, 2, 2, 2, 2, 1, 1 },     /*  64 x  64, 4 subgroups */
-    { true, 2, 2, 2, 2, 2, 1 },
-    { true, 2, 4, 2, 2, 1, 1 },     /*  64 x 128, 4 */
+    { true, 2, 2, 2, 2, 2, 1 },     /*  64 x  64, 4 subgroups */
+    { true, 2, 2, 2, 4, 2, 1 },     /*  64 x 128, 8 */
     { true, 4, 2, 2, 2, 1, 1 },     /* 128 x  64, 4 */
-    { true, 4, 2, 2, 2, 2, 1 },
-    { true, 2, 2, 4, 2, 1, 1 },     /* 128 x  64, 8 */
     { true, 4, 4, 2, 2, 1, 1 },     /* 128 x 128, 4 */
     { true, 4, 4, 2, 2, 2, 1 },
-    { true, 4, 2, 2, 4, 1, 1 },     /* 128 x 128, 8 */
-    { true, 2, 4, 2, 4, 1, 1 },     /*  64 x 256, 8 */
 };
 static const gpu_tile expert_threads[] = {
     { false, 1, 4, 64, 4, 2, 1 },   /*  64 x 16, 256 threads */
@@ -245,6 +240,7 @@ int main(int argc, char **argv) {
                          .subgroup_min = 32,
                          .subgroup_max = 32,
                          .max_workgroups = 65535,
+                         .max_workgroup_bytes = 49152,
                          .matrix_rows = 16,
                          .matrix_columns = 16,
                          .matrix_depth = 16 } };

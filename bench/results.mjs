@@ -101,10 +101,12 @@ function table(records, peers) {
 function loads(records) {
     const best = new Map();
     for (const {result} of records) {
-        const seconds = best.get(modelName(result)) ?? Infinity;
-        if (result.load_seconds > 0) best.set(modelName(result), Math.min(seconds, result.load_seconds));
+        const name = modelName(result);
+        if (result.load_seconds > 0 && !(best.get(name)?.load_seconds <= result.load_seconds)) best.set(name, result);
     }
-    return [...best].map(([model, seconds]) => `${model} ${seconds.toFixed(2)} s`).join(", ");
+    const upload = (gpu) => gpu?.upload_seconds > 0
+        ? ` (self-check ${gpu.self_check_seconds.toFixed(2)} s, upload ${gpu.upload_seconds.toFixed(2)} s at ${gpu.upload_gigabytes_per_second.toFixed(2)} GB/s)` : "";
+    return [...best].map(([model, {load_seconds, gpu}]) => `${model} ${load_seconds.toFixed(2)} s${upload(gpu)}`).join(", ");
 }
 
 function page(store, intro) {

@@ -129,7 +129,9 @@ int main(void) {
     usage                   noted = { 0, 0, 0, 0 };
     CHECK_MESSAGE(!gm_engine_open(&options, &engine, why, sizeof why), "%s", why);
     if (engine) crowd_the_gpu(engine->gpu.host);
-    if (engine) CHECK_MESSAGE(!gm_session_new(engine, NULL, &s, why, sizeof why), "%s", why);
+    if (engine)
+        CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .context = PROMPT + ANSWER }, &s, why, sizeof why),
+                      "%s", why);
     for (uint32_t turn = 0; s && tokens < late && empty < 10; turn++) { /* an answer may well begin with its end */
         const size_t more = answer(s, turn, tokens, early, &noted);
         tokens += more;

@@ -482,6 +482,7 @@ static void test_backend(const backend *b) {
     test_attention(b, TYPE_F16, 3, 12, 32, 3, 1, 16); /* the window's edge lies between the tokens of a batch */
     test_attention(b, TYPE_F16, 1, 18, 512, 8, 1, 0); /* the largest heads */
     /* several tiles of 32 keys to a workgroup, with splits and without */
+    test_attention(b, TYPE_F16, 4, 20, 8, 8, 8, 70);
     test_attention(b, TYPE_F16, 4, 20, 8, 64, 64, 70);
     test_attention(b, TYPE_F32, 2, 20, 2, 192, 192, 0);
     test_elementwise(b, 1, 40000); /* one long row is shared between threads */

@@ -29,7 +29,7 @@ start() {
     while [ ${#name_of[@]} -ge "$slots" ]; do reap; done
     printf '+ %s\n' "$*"
     # A shell starts background commands deaf to Ctrl-C, which some tests send.
-    timeout --kill-after=10 900 env --default-signal=INT,QUIT "$@" >"$logs/$name.log" 2>&1 </dev/null &
+    timeout --kill-after=10 1500 env --default-signal=INT,QUIT "$@" >"$logs/$name.log" 2>&1 </dev/null &
     name_of[$!]=$name began_at[$!]=$SECONDS
 }
 
@@ -90,9 +90,12 @@ build wasm test_kernels test_ops test_sampler
 step vocabulary node tests/vocabulary.mjs build/vocabulary.gguf
 # A GPU in software for the tests of the GPU, and for them alone: others see what a machine without one sees.
 with_gpu=(env "VK_ICD_FILENAMES=$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)")
+# 10,000 tokens take minutes on it, with sanitizers as without: once, and first, so that others run beside it.
+start release-test_gpu_steady "${with_gpu[@]}" build/release/test_gpu_steady
 for preset in asan release; do
     for test in $(names tests/test_*.c); do
         case $test in
+        test_gpu_steady) ;;
         test_tokenizer) start "$preset-$test" "build/$preset/$test" build/vocabulary.gguf ;;
         test_gpu_*) start "$preset-$test" "${with_gpu[@]}" "build/$preset/$test" ;;
         *) start "$preset-$test" "build/$preset/$test" ;;

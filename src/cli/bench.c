@@ -200,6 +200,22 @@ static double gigabytes_per_second(const bench *b) {
     return rate(b->decode, b->decode_seconds) * (double)b->info.bytes_per_token / 1e9;
 }
 
+static double upload_rate(const bench *b) {
+    return b->engine->seconds.upload > 0 ? (double)b->engine->gpu.uploaded / b->engine->seconds.upload / 1e9 : 0;
+}
+
+/* What of the load, and before the first token, the GPU takes. */
+static void report_gpu_phases(report *r, const bench *b) {
+    report_open(r, "gpu", '{');
+    report_number(r, "self_check_seconds", b->engine->seconds.check);
+    report_number(r, "upload_seconds", b->engine->seconds.upload);
+    report_count(r, "upload_bytes", b->engine->gpu.uploaded);
+    report_number(r, "upload_gigabytes_per_second", upload_rate(b));
+    report_number(r, "plan_seconds", b->engine->seconds.plans);
+    report_count(r, "memory_bytes", gpu_host_bytes(b->engine->gpu.host));
+    report_close(r, '}');
+}
+
 static int print_json(const bench *b, const char *model) {
     const count_value threads = b->values->engine.threads;
     report            r = { 0 };
@@ -213,6 +229,7 @@ static int print_json(const bench *b, const char *model) {
     report_number(&r, "gigabytes_per_second", gigabytes_per_second(b));
     if (b->dispatches) report_count(&r, "dispatches_per_token", b->dispatches);
     report_number(&r, "load_seconds", b->load_seconds);
+    if (b->engine->on_gpu) report_gpu_phases(&r, b);
     report_count(&r, "peak_memory_bytes", b->peak_memory);
     report_count(&r, "private_memory_bytes", b->private_memory);
     report_close(&r, '}');
@@ -225,7 +242,11 @@ static void print_text(const bench *b, const char *model) {
     format_bytes(b->peak_memory, peak);
     format_bytes(b->private_memory, private);
     printf("model     %s\ndevice    %s\n", model, b->info.device);
-    printf("load      %.3f s\n", b->load_seconds);
+    printf("load      %.3f s", b->load_seconds);
+    if (b->engine->on_gpu)
+        printf(", of which self-check %.3f s, upload %.3f s (%.2f GB/s); plans since %.3f s", b->engine->seconds.check,
+               b->engine->seconds.upload, upload_rate(b), b->engine->seconds.plans);
+    printf("\n");
     if (b->prefill)
         printf("prefill   %.2f tokens per second (%zu tokens)\n", rate(b->prefill, b->prefill_seconds), b->prefill);
     if (b->decode) {

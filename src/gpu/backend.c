@@ -182,9 +182,9 @@ static gm_status stage_piece(gpu_backend *b, const gpu_weight *w, const weight_p
 
 /* One piece of a tile: its bytes to the staging buffer, then the repack kernel. */
 static gm_status upload_piece(gpu_backend *b, const gpu_weight *w, uint32_t index, gpu_id target, uint32_t *chunk,
-                              error *e) {
+                              uint64_t most_bytes, error *e) {
     const weight_tile  tile = weight_tile_of(&w->layout, index);
-    const weight_piece piece = weight_piece_at(&w->layout, index, *chunk, b->staging_bytes);
+    const weight_piece piece = weight_piece_at(&w->layout, index, *chunk, most_bytes);
     gm_status          status = stage_piece(b, w, &piece, e);
     if (status) return status;
 
@@ -231,8 +231,15 @@ static gm_status upload_vector(gpu_backend *b, gpu_weight *w, error *e) {
     return status;
 }
 
-gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, error *e) {
-    return upload_piece(b, w, tile, b->slot, chunk, e);
+gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, uint32_t end,
+                             error *e) {
+    const uint64_t  left = round_up(weight_source_bytes(&w->layout, end - *chunk), 4);
+    const uint64_t  most = left < b->staging_bytes ? left : b->staging_bytes;
+    uint32_t        next = *chunk;
+    const gm_status status =
+        upload_piece(b, w, tile, b->slot, &next, most < weight_staging_least(&w->layout) ? b->staging_bytes : most, e);
+    if (!status) *chunk = next ? next : end;
+    return status;
 }
 
 static gm_status upload_matrix(gpu_backend *b, gpu_weight *w, error *e) {
@@ -240,7 +247,7 @@ static gm_status upload_matrix(gpu_backend *b, gpu_weight *w, error *e) {
     error   refused = { 0 };
     if (!*tile) *tile = gpu_buffer_new(b->host, weight_tile_of(&w->layout, b->next_tile).bytes, &refused);
     if (!*tile) return fail(e, refused.status, "tensor '%s': %s", w->parts[0].name, refused.why);
-    const gm_status status = upload_piece(b, w, b->next_tile, *tile, &b->next_chunk, e);
+    const gm_status status = upload_piece(b, w, b->next_tile, *tile, &b->next_chunk, b->staging_bytes, e);
     if (!status && !b->next_chunk) b->next_tile++;
     return status;
 }

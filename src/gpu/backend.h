@@ -56,9 +56,10 @@ void gpu_backend_clear(gpu_backend *b);
 /* Uploads what the graph needs: GM_AGAIN while writes are under way (let gpu_host_wait run, then call again). */
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e);
 
-/* Brings the next piece of a streamed tile into the slot; `*chunk` says where it begins and is 0 behind the last. GM_AGAIN as
- * above. */
-gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, error *e);
+/* Brings chunks of a streamed tile into the slot, from `*chunk` up to `end`, as many as go at once, and moves `*chunk` behind them.
+ * Both are multiples of weight_piece_unit, or the tile's end. GM_AGAIN as above. */
+gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, uint32_t end,
+                             error *e);
 
 /* The weight that begins with this tensor. */
 const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t);

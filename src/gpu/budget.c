@@ -7,16 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MATRIX_TILE = 32 << 20, EXPERT_TILE = 4 << 20, MOST_STAGING = 16 << 20 };
+enum { STREAMED_TILE = 32 << 20, MOST_STAGING = 16 << 20 };
 
 const char *const budget_kind_names[BUDGET_KINDS] = { "tables", "experts", "layers", "head", "vectors" };
 
 static const uint64_t default_binding = UINT64_C(1) << 30, binding_padding = 1 << 16; /* as gpu_backend_fusion has it */
 
-uint64_t budget_tile_bytes(const tensor *weight) { return weight->ne[2] > 1 ? EXPERT_TILE : MATRIX_TILE; }
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 uint64_t budget_staging(const weight_layout *layout, uint64_t bytes) {
-    return round_up(max_size(min_size(bytes, MOST_STAGING), weight_staging_least(layout)), 256);
+    return round_up(larger(smaller(bytes, MOST_STAGING), weight_staging_least(layout)), 256);
 }
 
 /* ---- which weights there are ----------------------------------------------------------------------------------------------- */
@@ -28,10 +29,11 @@ const budget_weight *gpu_budget_weight(const gpu_budget *b, const void *data) {
     return NULL;
 }
 
-/* Bytes of the largest tile when tiles have about `wanted` bytes: rows and experts are not cut. */
-static gm_status largest_tile(const tensor *w, uint64_t wanted, uint64_t max_binding, uint64_t *out, error *e) {
+/* Bytes of the largest tile of a matrix that comes tile by tile; a row is not cut. Of experts the whole tile has its place in the
+ * slot, as if it were there, but only those in use come. */
+static gm_status largest_tile(const tensor *w, uint64_t max_binding, uint64_t *out, error *e) {
     weight_layout layout;
-    for (; wanted < max_binding; wanted *= 2) {
+    for (uint64_t wanted = STREAMED_TILE; w->ne[2] == 1 && wanted < max_binding; wanted *= 2) {
         error ignored = { 0 };
         if (weight_layout_make(&layout, w->type, w->ne, wanted, &ignored)) continue;
         *out = weight_tile_of(&layout, 0).bytes;
@@ -51,7 +53,7 @@ static gm_status measure(budget_weight *b, uint64_t max_binding, error *e) {
     if (weight_layout_make(&layout, w->type, w->ne, max_binding, e)) return e->status;
     b->bytes = weight_bytes(&layout);
     b->staging = budget_staging(&layout, b->file);
-    return largest_tile(w, budget_tile_bytes(w), max_binding, &b->slot, e);
+    return largest_tile(w, max_binding, &b->slot, e);
 }
 
 static gm_status add_weight(gpu_budget *b, const op *o, size_t input, uint32_t unit, error *e) {
@@ -73,7 +75,7 @@ static gm_status add_weight(gpu_budget *b, const op *o, size_t input, uint32_t u
     return measure(&b->weights[b->count++], b->options.max_binding, e);
 }
 
-/* Joined matrices are uploaded as one; experts, and a matrix of its own, tile by tile. */
+/* Joined matrices are uploaded as one. */
 static void join_slots(budget_weight *weights, size_t count) {
     for (size_t first = 0, end; first < count; first = end) {
         uint64_t all = 0;
@@ -107,7 +109,7 @@ static void add_up(gpu_budget *b) {
     for (size_t i = 0; i < b->count; i++) {
         const budget_weight *w = &b->weights[i];
         const uint64_t       share = w->kind == BUDGET_EXPERTS ? w->file / w->weight->ne[2] * w->used : w->file;
-        b->staging = max_size(b->staging, w->staging);
+        b->staging = larger(b->staging, w->staging);
         if (!w->out) {
             b->resident[w->kind] += w->bytes;
             weights += w->bytes;
@@ -117,7 +119,7 @@ static void add_up(gpu_budget *b) {
         if (w->table) b->token_bytes += w->weight->ne[0] * sizeof(float);
         if (w->kind == BUDGET_TABLES) continue;
         b->token_bytes += share;
-        b->slot = max_size(b->slot, w->slot);
+        b->slot = larger(b->slot, w->slot);
     }
     b->total = weights + b->slot + b->staging + b->options.kv + b->options.plans;
 }
@@ -144,18 +146,35 @@ static gm_status refuse(const gpu_budget *b, error *e) {
         (unsigned long long)b->resident[BUDGET_VECTORS]);
 }
 
+static void move_unit(gpu_budget *b, budget_kind kind, uint32_t unit, bool out) {
+    for (size_t i = 0; i < b->count; i++) {
+        if (b->weights[i].kind == kind && b->weights[i].unit == unit) b->weights[i].out = out;
+    }
+    add_up(b);
+}
+
+/* What went last may have been large: whatever of the rest fits beside it comes back, the costliest first. */
+static void fill_up(gpu_budget *b) {
+    static const budget_kind order[] = { BUDGET_LAYERS, BUDGET_HEAD, BUDGET_EXPERTS, BUDGET_TABLES };
+    for (size_t k = 0; k < COUNT_OF(order); k++) {
+        for (size_t i = 0; i < b->count; i++) {
+            const budget_weight *w = &b->weights[i];
+            if (w->kind != order[k] || !w->out) continue;
+            move_unit(b, w->kind, w->unit, false);
+            if (b->total > b->options.limit) move_unit(b, w->kind, w->unit, true);
+        }
+    }
+}
+
 static gm_status decide(gpu_budget *b, error *e) {
     add_up(b);
     b->everything = b->total;
     while (b->options.limit && b->total > b->options.limit) {
         const budget_weight *next = next_out(b);
         if (!next) return refuse(b, e);
-        for (size_t i = 0; i < b->count; i++) {
-            budget_weight *w = &b->weights[i];
-            if (w == next || (w->kind == next->kind && w->unit == next->unit)) w->out = true;
-        }
-        add_up(b);
+        move_unit(b, next->kind, next->unit, true);
     }
+    if (b->options.limit && b->total < b->everything) fill_up(b);
     return GM_OK;
 }
 
@@ -178,22 +197,31 @@ void gpu_budget_free(gpu_budget *b) {
 
 /* ---- in words -------------------------------------------------------------------------------------------------------------- */
 
-static double megabytes(uint64_t bytes) { return (double)bytes / 1e6; }
+/* "1.23 GB", "35.8 kB" */
+static const char *in_words(uint64_t bytes, char out[32]) {
+    static const char *const units[] = { "B", "kB", "MB", "GB", "TB" };
+    double                   value = (double)bytes;
+    size_t                   unit = 0;
+    for (; value >= 999.5 && unit + 1 < COUNT_OF(units); unit++) value /= 1000;
+    snprintf(out, 32, "%.3g %s", value, units[unit]);
+    return out;
+}
 
 void gpu_budget_explain(const gpu_budget *b, char *out, size_t size) {
     static const char *const how[BUDGET_KINDS] = { "tables (rows are looked up by the host)",
                                                    "experts (those in use are uploaded for each run)",
                                                    "layers (uploaded for each run)", "head (uploaded for each run)",
                                                    "" };
+    char                     amount[32];
     int                      used = 0;
     *out = 0;
     for (size_t kind = 0; kind < BUDGET_KINDS; kind++) {
         if (!b->outside[kind] || used < 0 || (size_t)used >= size) continue;
-        used += snprintf(out + used, size - (size_t)used, "%s%.3g MB of %s", used ? ", " : "in main memory stay ",
-                         megabytes(b->outside[kind]), how[kind]);
+        used += snprintf(out + used, size - (size_t)used, "%s%s of %s", used ? ", " : "in main memory stay ",
+                         in_words(b->outside[kind], amount), how[kind]);
     }
     if (used > 0 && (size_t)used < size)
-        snprintf(out + used, size - (size_t)used, ": %.3g MB over the bus for each token", megabytes(b->token_bytes));
+        snprintf(out + used, size - (size_t)used, ": %s over the bus for each token", in_words(b->token_bytes, amount));
 }
 
 /* ---- plans ----------------------------------------------------------------------------------------------------------------- */

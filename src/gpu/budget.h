@@ -6,7 +6,7 @@
  *   experts   from the last layer on: those that a batch uses are uploaded for each run
  *   layers    their other matrices, from the last one on: uploaded for each run
  *   head      the matrix of the logits, uploaded for each run; if it is the table of the input too, the host looks that up
- * What is uploaded for each run goes, tile by tile, into one slot that all of it shares. */
+ * What of these fits beside the last that went comes back. What is uploaded for each run goes, tile by tile, into one slot that all of it shares. */
 
 #ifndef GM_GPU_BUDGET_H
 #define GM_GPU_BUDGET_H
@@ -62,9 +62,6 @@ void gpu_budget_explain(const gpu_budget *b, char *out, size_t size);
 
 /* Bytes that plans for 1, 4, 16, 64 and 256 tokens take together, about. */
 gm_status budget_plans(const graph *g, uint64_t *out, error *e);
-
-/* Tiles of weights that are uploaded for each run: so large (a row or an expert at least). */
-uint64_t budget_tile_bytes(const tensor *weight);
 
 /* Bytes of a staging buffer that brings so many bytes of such a weight over: all of them, up to 16 MiB. */
 uint64_t budget_staging(const weight_layout *layout, uint64_t bytes);

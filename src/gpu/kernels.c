@@ -242,8 +242,8 @@ gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gp
 /* ---- attention ---- */
 
 /* How decoding shares out its work: a split has LEAST_KEYS or a multiple of that, and all workgroups together should be one for
- * each core of a large GPU. */
-enum { LEAST_KEYS = 16, WORKGROUPS = 128, MOST_QUERIES = 8 };
+ * each core of a large GPU; where a CPU plays a GPU, fewer, since those without keys cost something too. */
+enum { LEAST_KEYS = 16, WORKGROUPS = 128, SOFTWARE_WORKGROUPS = 16, MOST_QUERIES = 8 };
 
 /* Pairs (token, head) of one K/V head that a decode workgroup takes together: as many as its memory holds, a power of two. */
 static uint32_t queries_together(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
@@ -266,8 +266,9 @@ uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *k
     if (tokens > GPU_DECODE_TOKENS) return 1;
     const uint64_t seen = o->window && o->window < depth ? o->window + tokens - 1 : depth;
     const uint32_t abreast = workgroups_abreast(info, o, kv, tokens);
+    const uint32_t most = info->software ? SOFTWARE_WORKGROUPS : WORKGROUPS;
     uint32_t       splits = 1;
-    while (2 * splits * abreast <= WORKGROUPS && (uint64_t)splits * LEAST_KEYS < seen) splits *= 2;
+    while (2 * splits * abreast <= most && (uint64_t)splits * LEAST_KEYS < seen) splits *= 2;
     return splits;
 }
 

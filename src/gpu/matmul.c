@@ -43,38 +43,63 @@ static uint32_t wanted_columns(const gpu_matmul_job *job) {
     return job->tokens <= 16 ? 16 : job->tokens <= 32 ? 32 : 64;
 }
 
+static uint64_t tile_count(const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
+    const weight_tile tile = weight_tile_of(job->weights, job->tile);
+    return (uint64_t)divide_up(tile.rows, gpu_tile_rows(info, t)) * divide_up(job->tokens, gpu_tile_columns(info, t));
+}
+
+/* Matrices with many columns: workgroups enough for a large GPU, measured on one of 132 multiprocessors. */
+#define ENOUGH_WORKGROUPS 96
+
+/* Plain products of a whole batch. */
+static bool many_columns(const gpu_matmul_job *job) { return job->tokens > 64 && !job->used; }
+
 /* So many parts of k that the GPU has enough workgroups, as long as each part is worth it. */
-static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile,
-                              const gpu_tile *t) {
-    const uint64_t wanted = 384, least_chunks = 8;
-    const uint64_t groups =
-        (uint64_t)divide_up(tile->rows, gpu_tile_rows(info, t)) * divide_up(job->tokens, gpu_tile_columns(info, t));
-    uint32_t splits = 1;
+static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
+    const uint64_t wanted = t->matrix && many_columns(job) ? ENOUGH_WORKGROUPS : 384, least_chunks = 8;
+    const uint64_t groups = tile_count(info, job, t);
+    uint32_t       splits = 1;
     if (!job->split || job->used) return 1;
     while (splits < 8 && groups * splits < wanted && job->weights->chunks / (2 * splits) >= least_chunks) splits *= 2;
     return splits;
 }
 
+static gpu_tile thread_tile(const gpu_matmul_job *job, uint32_t columns) {
+    const uint32_t rows = columns == 64 ? (job->q8 ? 8 : 4) : columns / 16; /* of a thread */
+    return (gpu_tile){
+        .rows = rows, .columns = 4, .row_threads = 64 / rows, .column_threads = columns / 4, .chunks = job->q8 ? 2 : 1
+    };
+}
+
+/* What matmul_matrix.wgsl keeps in workgroup memory: 32 values are 64 bytes, and each row and column has 16 that are not used. */
+static bool fits(const gpu_info *info, const gpu_tile *t) {
+    return (gpu_tile_rows(info, t) + gpu_tile_columns(info, t)) * (64 * t->chunks + 16) <= info->max_workgroup_bytes;
+}
+
+/* A large tile unpacks and loads less for what it computes, but a small product has too few of them. A longer step has fewer
+ * barriers; where there are workgroups enough to fill those in, the memory that it takes is worth more. */
+static gpu_tile matrix_tile(const gpu_info *info, const gpu_matmul_job *job, uint32_t columns) {
+    const uint64_t large_weights = 8 << 20;
+    gpu_tile       large = { true, 4, 4, 2, 2, 1, 1 };
+    gpu_tile       small = { .matrix = true,
+                             .rows = 32 / info->matrix_rows,
+                             .columns = (columns == 64 ? 32 : 16) / info->matrix_columns,
+                             .row_threads = 2,
+                             .column_threads = columns == 16 ? 1 : 2,
+                             .chunks = 1 };
+    if (!many_columns(job)) return small;
+    const bool is_large = (uint64_t)job->weights->rows * job->weights->k >= large_weights && fits(info, &large);
+    gpu_tile  *t = is_large ? &large : &small;
+    t->chunks = is_large && tile_count(info, job, t) > ENOUGH_WORKGROUPS ? 1 : 2;
+    if (!fits(info, t)) t->chunks = 1;
+    return *t;
+}
+
 gpu_tile gpu_matmul_tile(const gpu_info *info, const gpu_matmul_job *job) {
-    const weight_tile tile = weight_tile_of(job->weights, job->tile);
-    const uint32_t    columns = wanted_columns(job);
-    gpu_tile          t;
-    if (job->q8 && by_matrices(info, job->weights->type)) {
-        t = (gpu_tile){ .matrix = true,
-                        .rows = 32 / info->matrix_rows,
-                        .columns = (columns == 64 ? 32 : 16) / info->matrix_columns,
-                        .row_threads = 2,
-                        .column_threads = columns == 16 ? 1 : 2,
-                        .chunks = 1 };
-    } else {
-        const uint32_t rows = columns == 64 ? (job->q8 ? 8 : 4) : columns / 16; /* of a thread */
-        t = (gpu_tile){ .rows = rows,
-                        .columns = 4,
-                        .row_threads = 64 / rows,
-                        .column_threads = columns / 4,
-                        .chunks = job->q8 ? 2 : 1 };
-    }
-    t.splits = choose_splits(info, job, &tile, &t);
+    const bool     matrix = job->q8 && by_matrices(info, job->weights->type);
+    const uint32_t columns = wanted_columns(job);
+    gpu_tile       t = matrix ? matrix_tile(info, job, columns) : thread_tile(job, columns);
+    t.splits = choose_splits(info, job, &t);
     return t;
 }
 

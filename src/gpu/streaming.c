@@ -27,8 +27,9 @@ struct plan_streaming {
     const tensor *routes_read; /* while recording: whose read-back is recorded already */
 
     /* the run that is under way */
-    size_t        next; /* part; 0: none is */
-    uint32_t      chunk, ticket;
+    size_t        next;          /* part; 0: none is */
+    uint32_t      expert, chunk; /* of the tile that is being uploaded: up to where it is there */
+    uint32_t      ticket;
     const tensor *routes_known;
     bool         *in_use; /* by expert, according to routes_known */
     size_t        experts;
@@ -122,7 +123,7 @@ void streaming_restart(gpu_plan *p) {
     if (s->ticket) gpu_ticket_done(p->backend->host, s->ticket);
     s->ticket = 0;
     s->next = 0;
-    s->chunk = 0;
+    s->expert = s->chunk = 0;
     s->routes_known = NULL;
 }
 
@@ -179,12 +180,25 @@ static bool tile_in_use(const plan_streaming *s, const part *part) {
     return false;
 }
 
+/* Of a tile with experts those that are in use come to their places; if an expert is not made of whole units, all come. */
 static gm_status upload_tile(gpu_plan *p, const part *part, error *e) {
-    plan_streaming *s = p->streaming;
-    gm_status       status;
-    do status = gpu_backend_stream(p->backend, part->weight, part->tile, &s->chunk, e);
-    while (!status && s->chunk);
-    return status;
+    plan_streaming      *s = p->streaming;
+    const weight_layout *layout = &part->weight->layout;
+    const weight_tile    tile = weight_tile_of(layout, part->tile);
+    const uint64_t       expert = (uint64_t)layout->rows * layout->chunks, all = (uint64_t)tile.rows * layout->chunks;
+    const bool           apart = part->routes && expert % weight_piece_unit(layout) == 0;
+    const uint32_t       step = (uint32_t)(apart ? expert : all);
+    for (; (uint64_t)s->expert * step < all; s->expert++) {
+        const uint32_t end = (s->expert + 1) * step;
+        if (apart && !s->in_use[tile.first_expert + s->expert]) continue;
+        if (s->chunk < end - step) s->chunk = end - step;
+        while (s->chunk < end) {
+            const gm_status status = gpu_backend_stream(p->backend, part->weight, part->tile, &s->chunk, end, e);
+            if (status) return status;
+        }
+    }
+    s->expert = s->chunk = 0;
+    return GM_OK;
 }
 
 static gm_status submit_part(gpu_plan *p, part *part, size_t end, error *e) {

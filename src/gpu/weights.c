@@ -137,27 +137,27 @@ void weight_describe(gpu_kernel *kernel, const weight_layout *layout, const weig
 /* ---- repacking ---- */
 
 /* Pieces begin at multiples of 16 chunks, since 16 share a word of block scales; rows that are padded stay whole. */
-static uint32_t piece_unit(const weight_layout *layout) { return layout->k % 32 ? layout->chunks : 16; }
+uint32_t weight_piece_unit(const weight_layout *layout) { return layout->k % 32 ? layout->chunks : 16; }
 
-static uint64_t source_bytes(const weight_layout *layout, uint64_t chunks) {
+uint64_t weight_source_bytes(const weight_layout *layout, uint64_t chunks) {
     const quant_format *block = quant_format_of((uint32_t)layout->type);
     if (layout->k % 32) return chunks / layout->chunks * quant_row_bytes(block, layout->k);
     return quant_row_bytes(block, chunks * 32);
 }
 
 uint64_t weight_staging_least(const weight_layout *layout) {
-    return round_up(source_bytes(layout, piece_unit(layout)), 4);
+    return round_up(weight_source_bytes(layout, weight_piece_unit(layout)), 4);
 }
 
 weight_piece weight_piece_at(const weight_layout *layout, uint32_t tile, uint32_t chunk, uint64_t staging) {
     const weight_tile t = weight_tile_of(layout, tile);
-    const uint64_t    all = (uint64_t)t.rows * layout->chunks, unit = piece_unit(layout);
-    const uint64_t    fit = staging / 4 * 4 / source_bytes(layout, unit) * unit;
+    const uint64_t    all = (uint64_t)t.rows * layout->chunks, unit = weight_piece_unit(layout);
+    const uint64_t    fit = staging / 4 * 4 / weight_source_bytes(layout, unit) * unit;
     const uint32_t    count = (uint32_t)min_size(fit, all - chunk);
     const uint64_t    before = (uint64_t)t.first_row * layout->chunks + chunk;
     return (weight_piece){
-        .source = source_bytes(layout, before),
-        .bytes = source_bytes(layout, count),
+        .source = weight_source_bytes(layout, before),
+        .bytes = weight_source_bytes(layout, count),
         .parameters = { chunk, count, layout->k, layout->chunks, t.high, t.scales, t.blocks, 0 },
         .next = chunk + count < all ? chunk + count : 0,
     };

@@ -52,6 +52,10 @@ typedef struct {
  * weight_staging_least. */
 weight_piece weight_piece_at(const weight_layout *layout, uint32_t tile, uint32_t chunk, uint64_t staging);
 uint64_t     weight_staging_least(const weight_layout *layout);
+/* Pieces begin at multiples of so many chunks. */
+uint32_t weight_piece_unit(const weight_layout *layout);
+/* Bytes of the file that so many chunks are made of: whole units, or all of a tile. */
+uint64_t weight_source_bytes(const weight_layout *layout, uint64_t chunks);
 
 /* Binds "raw" (the staging buffer), "planes" (the tile) and "piece". One pipeline serves every tensor of a type. */
 void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_layout *layout,

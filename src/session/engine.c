@@ -1,5 +1,6 @@
 #include "session/engine.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "session/gpu_memory.h"
 #include "session/self_check.h"
@@ -170,11 +171,16 @@ static gm_status open_backend(gm_engine *engine, const gm_engine_options *option
                               .memory = options->gpu_memory };
     gm_status         status = gpu_backend_open(&engine->gpu, &gpu, options->precise, e);
     if (!status) status = plan_memory(engine, options->gpu_memory, e);
+    const double checked_from = clock_seconds();
     if (!status) status = check_gpu(engine, e);
+    const double uploaded_from = clock_seconds();
     while (!status && (status = gpu_backend_upload(&engine->gpu, &engine->text, e)) == GM_AGAIN) {
         gpu_host_wait(engine->gpu.host, 100);
         status = GM_OK;
     }
+    while (!status && !gpu_idle(engine->gpu.host)) gpu_host_wait(engine->gpu.host, 100);
+    engine->seconds.check = uploaded_from - checked_from;
+    engine->seconds.upload = clock_seconds() - uploaded_from;
     return status;
 }
 

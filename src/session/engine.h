@@ -25,6 +25,9 @@ struct gm_engine {
     arena        memory;   /* the strings below */
     const char  *name, *device, *system;
     char         note[400]; /* what does not fit into GPU memory */
+    struct {
+        double check, upload, plans;
+    } seconds; /* that the GPU's self-check, the upload of the weights and the making of plans took so far */
 };
 
 /* Opens a model whose file is read already; the engine takes the file over, on failure too. `name` is what the user called

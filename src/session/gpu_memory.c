@@ -20,7 +20,8 @@ static uint64_t largest_growth(const model_config *config, quant_type type, size
     for (uint32_t i = 0; i < config->layers; i++) {
         const layer_config *layer = &config->layer[i];
         const uint64_t      row = gpu_kv_row_bytes(type, layer->kv_heads, layer->head);
-        if (layer->owns_kv && !layer->sliding) largest = max_size(largest, row * context / 2);
+        const uint64_t      growth = row * context / 2;
+        if (layer->owns_kv && !layer->sliding && growth > largest) largest = growth;
     }
     return largest;
 }

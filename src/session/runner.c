@@ -84,8 +84,11 @@ static gpu_plan *gpu_plan_for(runner *r, const kv_cache *kv, size_t count, size_
     size_t class = 0, tokens = 1;
     for (; tokens < count; tokens *= 4) class ++;
     gpu_plan **plan = &r->classes[class][outputs > 1];
-    if (!*plan)
+    if (!*plan) {
+        const double start = clock_seconds();
         gpu_plan_new(&r->engine->gpu, &r->engine->text, tokens, outputs > 1 ? tokens : 1, kv->gpu_layers, plan, e);
+        r->engine->seconds.plans += clock_seconds() - start;
+    }
     return *plan;
 }
 
