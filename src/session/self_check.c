@@ -34,7 +34,8 @@ typedef struct {
     check_kind  kind;
     char        what[96]; /* for messages */
     quant_type  type;
-    const void *data;                  /* blocks of that type: the first ones of some weight of the model */
+    const char *name;                  /* of a weight of the model whose first blocks are used */
+    const void *data;                  /* these blocks */
     uint64_t    k, rows, experts;      /* how they are read */
     uint32_t    used;                  /* experts of a token */
     uint32_t    heads, kv_heads, head; /* attention */
@@ -101,7 +102,7 @@ static void add_check(self_check *c, check added, error *e) {
 
 /* Blocks lie one behind the other, so the first ones of a tensor can be read in any shape that is made of whole blocks. */
 static check shaped(check_kind kind, const tensor *weight, uint64_t k, uint64_t rows, uint64_t experts) {
-    check          added = { .kind = kind, .type = weight->type, .data = weight->data };
+    check          added = { .kind = kind, .type = weight->type, .name = weight->name, .data = weight->data };
     const uint64_t elements = weight->ne[0] * weight->ne[1] * weight->ne[2],
                    block = quant_format_of(weight->type)->block;
     added.k = k < block ? block : k / block * block;
@@ -199,7 +200,7 @@ static tensor *norm(const self_check *c, graph *g, tensor *x) {
 /* The blocks of a check as a matrix: rows from `first` on. */
 static tensor *matrix(graph *g, const check *k, uint64_t first, uint64_t rows) {
     const uint64_t row = quant_row_bytes(quant_format_of(k->type), k->k);
-    return graph_weight(g, "self-check", k->type, (uint64_t[]){ k->k, rows, k->experts },
+    return graph_weight(g, k->name, k->type, (uint64_t[]){ k->k, rows, k->experts },
                         (const uint8_t *)k->data + first * row);
 }
 
