@@ -17,6 +17,10 @@ static char        why[400];
 static const char *program;
 static gm_backend  device = GM_BACKEND_CPU;
 
+/* How far logits may be apart that were computed in batches cut otherwise. A GPU has other kernels for other batches, and sums of
+ * another order may round a key to the f16 next to it. */
+static double close_enough(void) { return device == GM_BACKEND_GPU ? 1e-4 : 1e-5; }
+
 static gm_engine *open_engine(const char *path, bool precise) {
     gm_engine *engine = NULL;
     CHECK_MESSAGE(
@@ -92,7 +96,7 @@ static void test_rollback(gm_engine *engine, gm_kv_type kv, size_t length, size_
     const float *got = gm_session_logits(s), *want = gm_session_logits(fresh);
     CHECK(got && want);
     if (got && want)
-        CHECK_MESSAGE(distance(got, want, VOCABULARY) < 1e-5, "the logits differ by %g",
+        CHECK_MESSAGE(distance(got, want, VOCABULARY) < close_enough(), "the logits differ by %g",
                       distance(got, want, VOCABULARY));
     gm_session_free(s);
     gm_session_free(fresh);
@@ -112,7 +116,7 @@ static void test_prefix_reuse(gm_engine *engine) {
     CHECK(!set(s, tokens, 100)); /* a prefix of what is held: its last token's logits */
     gm_session *fresh = new_session(engine, GM_KV_F32, 0);
     CHECK(!set(fresh, tokens, 100));
-    CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < 1e-5);
+    CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < close_enough());
     gm_session_free(s);
     gm_session_free(fresh);
 }
@@ -259,7 +263,7 @@ static void test_cancel(gm_engine *engine) {
     CHECK(!set(s, tokens, 30));
     gm_session *fresh = new_session(engine, GM_KV_F32, 0);
     CHECK(!set(fresh, tokens, 30));
-    CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < 1e-5);
+    CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < close_enough());
     gm_session_free(s);
     gm_session_free(fresh);
 }
