@@ -110,10 +110,29 @@ static void check_new_engine(const int32_t want[REPLY]) {
     close_conversation(&c);
 }
 
+/* Keeps a GPU that is a CPU busy for seconds, with almost as many bytes behind it as may be in flight: what comes next cannot be
+ * done before the loss, however full the machine is. */
+static void fill_queue(gpu_host *h, error *e) {
+    enum { BYTES = 60 << 20 };
+    static const char *const wgsl = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;\n"
+                                    "@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3u) {\n"
+                                    "    for (var i = 0u; i < 30000u; i++) { x[id.x] = x[id.x] * 3u + i; }\n"
+                                    "}\n";
+    const gpu_id    buffer = gpu_buffer_new(h, BYTES, e), pipeline = gpu_pipeline_new(h, "slow", wgsl, NULL, 0, e);
+    const gpu_id    group = gpu_group_new(h, pipeline, &(gpu_binding){ 0, buffer, 0, BYTES }, 1, e);
+    const uint32_t  list[] = { GPU_LIST_VERSION, GPU_DISPATCH | 5 << 16, pipeline, group, 256, 1, 1 };
+    void           *bytes = calloc(1, BYTES);
+    const gm_status status = gpu_submit(h, list, COUNT_OF(list), e);
+    CHECK(bytes && !status && gpu_buffer_write(h, buffer, 0, bytes, BYTES, e) == GM_OK);
+    free(bytes);
+}
+
 static void test_prefill(const int32_t want[REPLY]) {
     TEST("lost during prefill; a new engine goes on from the tokens");
     conversation c;
+    error        e = { 0 };
     if (!open_conversation(&c)) return;
+    fill_queue(c.engine->gpu.host, &e);
     const gm_status first = gm_session_set(c.session, prompt, PROMPT, why, sizeof why);
     CHECK_MESSAGE(first == GM_AGAIN, "%d %s", first, why);
     lose(&c);
@@ -164,22 +183,6 @@ static void test_idle(const int32_t want[REPLY]) {
     close_conversation(&c);
     close_conversation(&other);
     gm_free(data);
-}
-
-/* Keeps a GPU that is a CPU busy for a while, with almost as many bytes behind it as may be in flight. */
-static void fill_queue(gpu_host *h, error *e) {
-    enum { BYTES = 60 << 20 };
-    static const char *const wgsl = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;\n"
-                                    "@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3u) {\n"
-                                    "    for (var i = 0u; i < 3000u; i++) { x[id.x] = x[id.x] * 3u + i; }\n"
-                                    "}\n";
-    const gpu_id    buffer = gpu_buffer_new(h, BYTES, e), pipeline = gpu_pipeline_new(h, "slow", wgsl, NULL, 0, e);
-    const gpu_id    group = gpu_group_new(h, pipeline, &(gpu_binding){ 0, buffer, 0, BYTES }, 1, e);
-    const uint32_t  list[] = { GPU_LIST_VERSION, GPU_DISPATCH | 5 << 16, pipeline, group, 256, 1, 1 };
-    void           *bytes = calloc(1, BYTES);
-    const gm_status status = gpu_submit(h, list, COUNT_OF(list), e);
-    CHECK(bytes && !status && gpu_buffer_write(h, buffer, 0, bytes, BYTES, e) == GM_OK);
-    free(bytes);
 }
 
 /* A table of zeros that needs more than one piece. */

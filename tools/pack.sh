@@ -26,7 +26,8 @@ dawn=$root/node_modules/bun-webgpu-linux-x64/libwebgpu_wrapper.so
 
 for program in "${programs[@]}"; do [ -f "$program" ] || die "there is no '$program': build it first (make, or cmake --build --preset release)"; done
 [ -f "$dawn" ] || die "there is no '$dawn': tools/setup.sh test gets it"
-loader=$(ldconfig -p | awk '/^\tlibvulkan\.so\.1 .*x86-64/ { print $NF; exit }')
+libraries=$(ldconfig -p) # read to its end: a reader that leaves early would end ldconfig, and pipefail this script
+loader=$(awk '/^\tlibvulkan\.so\.1 .*x86-64/ { print $NF; exit }' <<<"$libraries")
 [ -n "$loader" ] || die "there is no libvulkan.so.1 here: apt-get install libvulkan1"
 
 parent=$(dirname "$folder")
@@ -74,8 +75,9 @@ program=$1
 shift
 [ -x "$here/$program" ] || { echo "run.sh: there is no program '$program' in $here" >&2; exit 3; }
 # The driver's library is found by name; where the server keeps it is asked, since containers have it in odd places.
-driver=$(ldconfig -p 2>/dev/null | awk '/libEGL_nvidia\.so\.0/ { print $NF; exit }')
-if ! ldconfig -p 2>/dev/null | grep -q 'libstdc++\.so\.6 '; then LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$here/fallback; fi
+libraries=$(ldconfig -p 2>/dev/null || true)
+driver=$(awk '/libEGL_nvidia\.so\.0/ { print $NF; exit }' <<<"$libraries")
+if [[ $libraries != *'libstdc++.so.6 '* ]]; then LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$here/fallback; fi
 export LD_LIBRARY_PATH="$here${driver:+:$(dirname "$driver")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 if [ -z "${VK_ICD_FILENAMES:-}${VK_DRIVER_FILES:-}" ]; then
     export VK_DRIVER_FILES=$here/nvidia_icd.json VK_ICD_FILENAMES=$here/nvidia_icd.json
