@@ -35,6 +35,7 @@ const rows = [
     ["kv.wgsl", "slot_row(position % slots, kv_head)", "slot_row(min(position, slots - 1u), kv_head)", cases("attention F16 5 · 5 × 3/1")],
     ["kv_store.wgsl", "(run.start + token) % slots", "token % slots", cases("attention F16 5 · 5 × 4/2")],
     ["kv_write.wgsl", "let to = row * (n / piece_values) + piece;", "let to = row * (n / piece_values) + (piece ^ 1u);", cases("attention F16 5 · 2 × 4/2")],
+    ["lanes.wgsl", "partial[thread] += partial[thread + half];", "", cases("matmul Q4_K 1 ×")],
     ["matmul.wgsl", "dot(w, v.a), dot(w, v.b)", "dot(w, v.b), dot(w, v.a)", cases("matmul F16 5 × [512")],
     ["matmul_q8.wgsl", "sum += s.y * v.sum;", "sum -= s.y * v.sum;", cases("matmul Q4_0 33 × [512")],
     ["matmul_sum.wgsl", "sum += sums[", "sum = sums[", cases("matmul F16 64 × [512")],

@@ -19,12 +19,6 @@ fn column_chunk(chunk: u32) -> Column {
     return Column(v, half_sums(v));
 }
 
-// Σ q·c of the two halves of a chunk.
-fn dot_halves(w: Quads, v: Quads) -> vec2<f32> {
-    return vec2<f32>(dot(w.a, v.a) + dot(w.b, v.b) + dot(w.c, v.c) + dot(w.d, v.d),
-                     dot(w.e, v.e) + dot(w.f, v.f) + dot(w.g, v.g) + dot(w.h, v.h));
-}
-
 // A chunk of a row times the column's. It is scaled after it is summed: Σ (scale·q + offset)·c = scale · Σ q·c + offset · Σ c.
 fn chunk_dot(raw: Raw, chunk: u32, column: Column) -> f32 {
 #if QUANTISED

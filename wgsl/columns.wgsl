@@ -27,3 +27,9 @@ fn half_sums(v: Quads) -> vec2<f32> {
     let high = v.e + v.f + v.g + v.h;
     return vec2<f32>(low.x + low.y + low.z + low.w, high.x + high.y + high.z + high.w);
 }
+
+// Σ w·v of the two halves of a chunk.
+fn dot_halves(w: Quads, v: Quads) -> vec2<f32> {
+    return vec2<f32>(dot(w.a, v.a) + dot(w.b, v.b) + dot(w.c, v.c) + dot(w.d, v.d),
+                     dot(w.e, v.e) + dot(w.f, v.f) + dot(w.g, v.g) + dot(w.h, v.h));
+}

@@ -34,14 +34,7 @@ const threads = 128u;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
 #include "columns.wgsl"
-
-var<workgroup> partial: array<vec4<f32>, threads>;
-
-// Σ q·x of the two halves of a chunk.
-fn dot_halves(w: Quads, v: Quads) -> vec2<f32> {
-    return vec2<f32>(dot(w.a, v.a) + dot(w.b, v.b) + dot(w.c, v.c) + dot(w.d, v.d),
-                     dot(w.e, v.e) + dot(w.f, v.f) + dot(w.g, v.g) + dot(w.h, v.h));
-}
+#include "lanes.wgsl"
 
 #if QUANTISED
 fn scales_of(chunk: u32) -> vec4<f32> { return chunk_affine(chunk); }
@@ -66,25 +59,6 @@ fn rows_dot(w0: Quads, s0: vec4<f32>, w1: Quads, s1: vec4<f32>, column: u32, chu
     let v      = load_chunk(column, chunk);
     let v_sums = half_sums(v);
     return vec2<f32>(chunk_dot(w0, s0, v, v_sums), chunk_dot(w1, s1, v, v_sums));
-}
-
-// Sums over the lanes; lane 0 gets the result.
-fn reduce(sum: vec4<f32>, thread: u32, subgroup: u32) -> vec4<f32> {
-    var total = sum;
-    let width = min(lanes, subgroup);
-#if SUBGROUPS
-    for (var step = 1u; step < width; step *= 2u) { total += subgroupShuffleXor(total, step); }
-#endif
-    if (width < lanes) {
-        workgroupBarrier();
-        partial[thread] = total;
-        for (var half = lanes / 2u; half >= width; half /= 2u) {
-            workgroupBarrier();
-            if (thread % lanes < half) { partial[thread] += partial[thread + half]; }
-        }
-        total = partial[thread];
-    }
-    return total;
 }
 
 @compute @workgroup_size(threads)

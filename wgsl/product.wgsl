@@ -89,7 +89,7 @@ override routes_token_stride: u32 = 0u;
 #include "reduce.wgsl"
 #endif
 
-var<workgroup> partial: array<vec4<f32>, threads>;
+#include "lanes.wgsl"
 
 #if NORMED
 // Σ s², put down before a barrier that is there anyway, and added up behind it.
@@ -123,25 +123,6 @@ fn load_raw(chunk: u32) -> Raw { return Raw(chunk); }
 #else
 #include "column_f32.wgsl"
 #endif
-
-// Sums over the lanes; lane 0 gets the result.
-fn reduce(sums: vec4<f32>, thread: u32, subgroup: u32) -> vec4<f32> {
-    var total = sums;
-    let width = min(lanes, subgroup);
-#if SUBGROUPS
-    for (var step = 1u; step < width; step *= 2u) { total += subgroupShuffleXor(total, step); }
-#endif
-    if (width < lanes) {
-        workgroupBarrier();
-        partial[thread] = total;
-        for (var half = lanes / 2u; half >= width; half /= 2u) {
-            workgroupBarrier();
-            if (thread % lanes < half) { partial[thread] += partial[thread + half]; }
-        }
-        total = partial[thread];
-    }
-    return total;
-}
 
 #if COLUMN == given
 #else

@@ -5,7 +5,7 @@
 override y_scales: u32;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;
 
-const block_most = threads / 4u;
+override block_most: u32 = threads / lanes * row_values;
 var<workgroup> results: array<f32, block_most>;
 
 fn rounded_result(i: u32, inverse: f32) -> i32 { return i32(clamp(round(results[i] * inverse), -127.0, 127.0)); }

@@ -243,7 +243,7 @@ gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gp
 
 /* How decoding shares out its work: a split has LEAST_KEYS or a multiple of that, and all workgroups together should be one for
  * each core of a large GPU; where a CPU plays a GPU, fewer, since those without keys cost something too. */
-enum { LEAST_KEYS = 16, WORKGROUPS = 128, SOFTWARE_WORKGROUPS = 16, MOST_QUERIES = 8 };
+enum { LEAST_KEYS = 16, WORKGROUPS = 128, SOFTWARE_WORKGROUPS = 4, MOST_QUERIES = 8 };
 
 /* Pairs (token, head) of one K/V head that a decode workgroup takes together: as many as its memory holds, a power of two. */
 static uint32_t queries_together(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {

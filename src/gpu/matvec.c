@@ -2,7 +2,8 @@
 
 #include "gpu/product_build.h"
 
-enum { MATVEC_THREADS = 128, PRODUCT_THREADS = 256, MOST_WORKGROUPS = 1024 };
+enum { MATVEC_THREADS = 128, PRODUCT_THREADS = 256, SHORT_COLUMN_THREADS = 64, MOST_WORKGROUPS = 1024 };
+enum { SHORT_COLUMN = 4 }; /* chunks: no more quads than SHORT_COLUMN_THREADS, which make it at once */
 enum { LEAST_WORKGROUP_BYTES = 16384, ENOUGH_WORKGROUP_BYTES = 32768 };
 
 /* ---- the column in workgroup memory ---- */
@@ -25,11 +26,12 @@ bool gpu_matvec_takes_q8(const gpu_info *info, quant_type type) {
 
 /* ---- which kernel ---- */
 
-/* Threads that share a row: so many that about 2^15 threads are busy, as long as each has as much to do as the others; where that
- * leaves most of a GPU idle, more. */
+/* Threads that share a row: eight, or as many as it has chunks; more until about 2^15 threads are busy, as long as each has as
+ * much to do as the others; where that leaves most of a GPU idle, still more. */
 static uint32_t choose_lanes(uint64_t rows, uint32_t chunks, uint32_t rows_together, uint32_t most) {
     const uint64_t wanted = 1 << 15, idle = 1 << 14;
-    uint32_t       lanes = 8;
+    uint32_t       lanes = 1;
+    while (lanes < 8 && lanes * 2 <= chunks) lanes *= 2;
     while (lanes < most && lanes * 2 <= chunks) {
         const uint64_t threads = rows * lanes / rows_together;
         if (threads >= wanted || (chunks % (lanes * 2) && threads >= idle)) break;
@@ -116,9 +118,10 @@ static void column_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmu
     const uint64_t           read = (uint64_t)rows * pairs * (job->gate == GATE_PAIR ? 2 : 1); /* rows of the weights */
     /* Rows of a thread: two, but for very tall matrices, where there are more threads than the GPU holds anyway. */
     const uint32_t together = read < 4096 || job->gate == GATE_PAIR ? 2 : 4;
-    uint32_t       lanes = choose_lanes(read, chunks, together, PRODUCT_THREADS);
+    const uint32_t threads = chunks <= SHORT_COLUMN ? SHORT_COLUMN_THREADS : PRODUCT_THREADS;
+    uint32_t       lanes = choose_lanes(read, chunks, together, threads);
     const uint32_t outputs = together / (job->gate == GATE_PAIR ? 2 : 1); /* that a thread makes */
-    while (lanes > most || (job->y_q8 && PRODUCT_THREADS / lanes * outputs % 32)) lanes /= 2;
+    while (lanes > most || (job->y_q8 && threads / lanes * outputs % 32)) lanes /= 2;
     const uint32_t segment = job->column == COLUMN_GIVEN ? chunks : choose_segment(chunks, most, lanes);
     kernel_define(out, "ROWS", digit(together));
     kernel_define(out, "COLUMN", columns[job->column]);
@@ -126,11 +129,11 @@ static void column_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmu
     if (job->y_q8) kernel_constant(out, "y_scales", (double)pairs * rows / 4);
     if (job->column == COLUMN_GIVEN)
         kernel_constant(out, "x_scales", (double)(job->x_slots ? pairs : job->tokens) * job->weights->k / 16);
-    kernel_define(out, "THREADS", "256");
-    kernel_define(out, "QUADS_EACH", digit(divide_up(8 * segment, PRODUCT_THREADS)));
+    kernel_define(out, "THREADS", chunks <= SHORT_COLUMN ? "64" : "256");
+    kernel_define(out, "QUADS_EACH", digit(divide_up(8 * segment, threads)));
     kernel_constant(out, "lanes", lanes);
     kernel_constant(out, "segment", segment);
-    const uint32_t blocks = divide_up(rows, PRODUCT_THREADS / lanes * outputs);
+    const uint32_t blocks = divide_up(rows, threads / lanes * outputs);
     /* A column that stays in workgroup memory serves several blocks of rows. */
     kernel_spread(out, info, segment == chunks && blocks > MOST_WORKGROUPS ? MOST_WORKGROUPS : blocks);
     out->z = out->y;
