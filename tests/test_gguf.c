@@ -360,8 +360,8 @@ static void test_large_vocabulary(void) {
     CHECK(open_in_pieces((const uint8_t *)file.data, file.length, SOURCE_PIECE, &pieces, &wants, &e) == GM_OK);
     double by_pieces = clock_seconds() - start;
     CHECK_MESSAGE(whole < 1 && by_pieces < 2, "%f s, %f s", whole,
-                  by_pieces); /* 5 and 30 ms; slow machines and sanitizers */
-    CHECK(wants > 10 && wants <= file.length / SOURCE_PIECE + 1);
+                  by_pieces);                                     /* 5 and 30 ms; slow machines and sanitizers */
+    CHECK(wants > 10 && wants <= file.length / SOURCE_PIECE + 4); /* the first ones are smaller */
     const gguf_value *a = gguf_find(g, "tokenizer.ggml.merges"), *b = gguf_find(pieces, "tokenizer.ggml.merges");
     CHECK(a && b && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes));
     const uint8_t *cursor = b->data;

@@ -164,9 +164,11 @@ static void test_numbers(void) {
                       "row %zu: %llu %llu %llu %llu", i, (unsigned long long)budget.outside[BUDGET_TABLES],
                       (unsigned long long)budget.outside[BUDGET_EXPERTS],
                       (unsigned long long)budget.outside[BUDGET_HEAD], (unsigned long long)budget.token_bytes);
-        const budget_weight *first = gpu_budget_weight(&budget, q), *second = gpu_budget_weight(&budget, k);
+        const budget_weight *first = gpu_budget_weight(&budget, &(tensor){ .data = q }),
+                            *second = gpu_budget_weight(&budget, &(tensor){ .data = k }),
+                            *both = gpu_budget_weight(&budget, &(tensor){ .data = table });
         CHECK(first && second && first->unit == second->unit); /* joined */
-        CHECK(gpu_budget_weight(&budget, table)->table && gpu_budget_weight(&budget, table)->kind == BUDGET_HEAD);
+        CHECK(both && both->table && both->kind == BUDGET_HEAD);
         gpu_budget_free(&budget);
     }
     CHECK(head_bytes);

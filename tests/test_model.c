@@ -1,4 +1,4 @@
-/* Model files: both flavours compute the same, files in pieces too; damaged ones are refused with a reason.
+/* Model files: both flavours compute the same; damaged ones are refused with a reason.
  *
  *     test_model [cpu|gpu] */
 
@@ -142,52 +142,9 @@ static void test_flavours(void) {
     }
 }
 
-/* A host that hands in what is wanted, piece by piece. */
-static gm_status answer(source *from, const uint8_t *file, error *e) {
-    uint64_t offset, length;
-    if (!source_wanted(from, &offset, &length)) return fail(e, GM_IO, "nothing is wanted");
-    CHECK(length <= SOURCE_PIECE);
-    return source_give(from, offset, file + offset, length, e);
-}
-
-static void test_pieces(void) {
-    TEST("a file in pieces");
-    buffer     file = model_file_edit(dense, NULL, 0);
-    error      e = { 0 };
-    source    *from = NULL, *waiting = NULL;
-    gguf      *g = NULL;
-    gm_engine *engine = NULL;
-    gm_status  status;
-    size_t     next = 0;
-    CHECK(!source_pieces(file.length, &from, &e) && !gguf_new(from, &g, &e));
-    while ((status = gguf_step(g, &e)) == GM_AGAIN)
-        CHECK(!answer(gguf_waiting_source(g), (const uint8_t *)file.data, &e));
-    CHECK_MESSAGE(!status, "%s", e.why);
-    while ((status = model_fetch(g, &next, &waiting, &e)) == GM_AGAIN)
-        CHECK(!answer(waiting, (const uint8_t *)file.data, &e));
-    CHECK_MESSAGE(!status, "%s", e.why);
-    CHECK_MESSAGE(
-        !engine_open_file(g, &(gm_engine_options){ .threads = 1, .precise = true }, &(engine_origin){ 0 }, &engine, &e),
-        "%s", e.why);
-    if (engine) {
-        float       want[640];
-        gm_session *s = NULL;
-        CHECK(!gm_session_new(engine, NULL, &s, why, sizeof why));
-        static const int32_t tokens[] = { 2,   301, 355, 412, 333, 300, 478, 390, 402, 311,
-                                          322, 345, 367, 378, 389, 401, 350, 360, 370, 380 };
-        while (gm_session_set(s, tokens, COUNT_OF(tokens), why, sizeof why) == GM_AGAIN) {}
-        CHECK(!try_file(file.data, file.length, want, 640));
-        CHECK(gm_session_logits(s) && !memcmp(gm_session_logits(s), want, sizeof want));
-        gm_session_free(s);
-    }
-    gm_engine_close(engine);
-    buffer_free(&file);
-}
-
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
     test_refusals();
     test_flavours();
-    if (device == GM_BACKEND_CPU) test_pieces();
     return test_end();
 }

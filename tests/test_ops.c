@@ -54,6 +54,9 @@ typedef struct {
     float         *table; /* [50, width] */
     int32_t        ids[MOST_TOKENS];
     int32_t        rows[MOST_TOKENS];
+    uint32_t       last_seen[MOST_TOKENS]; /* used if `blocks` */
+    bool           blocks;
+    const float   *given; /* rows that ids below 0 stand for */
     tensor        *x;
     kv_layer       kv;
     gpu_kv_layer   gpu_kv;
@@ -82,9 +85,14 @@ static const float *input(const op_case *c, size_t t) { return c->table + (size_
 static void run_on_cpu(op_case *c, size_t outputs, size_t bytes) {
     error            e = { 0 };
     cpu_plan        *plan = NULL;
-    const cpu_inputs in = {
-        .ids = c->ids, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .start = c->start, .kv = &c->kv
-    };
+    const cpu_inputs in = { .ids = c->ids,
+                            .tokens = c->tokens,
+                            .output_rows = c->rows,
+                            .outputs = outputs,
+                            .start = c->start,
+                            .kv = &c->kv,
+                            .given = c->given,
+                            .last_seen = c->blocks ? c->last_seen : NULL };
     CHECK_MESSAGE(!cpu_plan_new(&c->backend->cpu, &c->g, c->tokens + 3, outputs + 1, &plan, &e), "%s", e.why);
     if (!plan) return;
     while (cpu_plan_step(plan, &in, 0) == GM_AGAIN) {} /* returns after every region */
@@ -92,9 +100,10 @@ static void run_on_cpu(op_case *c, size_t outputs, size_t bytes) {
     cpu_plan_free(plan);
 }
 
-static size_t shape_class(size_t tokens) {
-    size_t n = 1;
-    while (n < tokens) n *= 4;
+/* Blocks need a plan for more tokens than a decode step has. */
+static size_t shape_class(const op_case *c) {
+    size_t n = c->blocks ? 4 * GPU_DECODE_TOKENS : 1;
+    while (n < c->tokens) n *= 4;
     return n;
 }
 
@@ -103,13 +112,17 @@ static void run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     gpu_plan        *plan = NULL;
     gpu_backend     *b = c->backend->gpu;
     gm_status        status;
-    const gpu_inputs in = {
-        .ids = c->ids, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .start = c->start
-    };
+    const gpu_inputs in = { .ids = c->ids,
+                            .tokens = c->tokens,
+                            .output_rows = c->rows,
+                            .outputs = outputs,
+                            .start = c->start,
+                            .given = c->given,
+                            .last_seen = c->blocks ? c->last_seen : NULL };
     gpu_backend_clear(b);
     while ((status = gpu_backend_upload(b, &c->g, &e)) == GM_AGAIN) gpu_host_wait(b->host, 100);
     CHECK_MESSAGE(!status, "upload: %s", e.why);
-    if (status || gpu_plan_new(b, &c->g, shape_class(c->tokens), outputs + 1, &c->gpu_kv, &plan, &e)) {
+    if (status || gpu_plan_new(b, &c->g, shape_class(c), outputs + 1, &c->gpu_kv, &plan, &e)) {
         CHECK_MESSAGE(false, "%s", e.why);
         return;
     }
@@ -271,6 +284,35 @@ static void test_embed(const backend *b, quant_type type, size_t tokens, size_t 
     end(&c);
 }
 
+/* Ids below 0: one table takes given rows in their place, the other its row 0. Given rows come in no order. */
+static void test_given(const backend *b, quant_type type, size_t tokens, size_t n) {
+    CASE("%s: embed %s %zu × %zu, some rows given", b->name, quant_format_of(type)->name, tokens, n);
+    op_case  c = begin(b, tokens, 8);
+    uint8_t *data = random_weights(type, 2 * 50 * n);
+    float   *w = values_of(type, data, 2 * 50 * n), *rows = random_floats(tokens * n);
+    double  *want = doubles(tokens * n);
+    tensor  *first = weight(&c, "first", type, n, 50, 1, data),
+           *second = weight(&c, "second", type, n, 50, 1, data + quant_row_bytes(quant_format_of(type), n) * 50);
+    tensor *y = graph_add(&c.g, graph_embed(&c.g, second, 3), graph_embed_or_given(&c.g, first, 1.5f));
+    for (size_t t = 0; t < tokens; t++) { /* the last token always, and of every four two that follow each other */
+        if (t + 1 == tokens) c.ids[t] = -1;
+        else if (t % 4 > 1) c.ids[t] = -1 - (int32_t)(tokens - 1 - t);
+        else if (t % 8 > 3) c.ids[t] = -1 - (int32_t)t;
+    }
+    c.given = rows;
+    for (size_t i = 0; i < tokens * n; i++) {
+        const int32_t id = c.ids[i / n];
+        const double  added = id < 0 ? rows[(size_t)(-1 - id) * n + i % n] : 1.5 * w[(size_t)id * n + i % n];
+        want[i] = added + 3.0 * w[(50 + (size_t)(id < 0 ? 0 : id)) * n + i % n];
+    }
+    expect(run(&c, y, 0), want, tokens * n, 1e-6);
+    free(data);
+    free(w);
+    free(rows);
+    free(want);
+    end(&c);
+}
+
 static void test_rope(const backend *b, size_t tokens, size_t head, size_t heads) {
     CASE("%s: rope %zu × %zu heads of %zu", b->name, tokens, heads, head);
     op_case c = begin(b, tokens, head * heads);
@@ -294,11 +336,21 @@ static void test_rope(const backend *b, size_t tokens, size_t head, size_t heads
     end(&c);
 }
 
-/* Keys and values are stored batch by batch, so that the ring closes on itself; each batch's queries are checked. */
-static void test_attention(const backend *b, quant_type type, size_t tokens, size_t batches, size_t head, size_t heads,
-                           size_t kv_heads, size_t window) {
-    CASE("%s: kv_store and attention %s %zu · %zu × %zu/%zu heads of %zu, window %zu", b->name,
-         quant_format_of(type)->name, batches, tokens, heads, kv_heads, head, window);
+/* Tokens [begin, begin + count) of a batch see each other. */
+typedef struct {
+    size_t begin, count;
+} block;
+
+/* Keys and values are stored batch by batch, so that the ring closes on itself; each batch's queries are checked. There are no
+ * blocks behind the first that is empty. */
+static void test_attention_with(const backend *b, quant_type type, size_t tokens, size_t batches, size_t head,
+                                size_t heads, size_t kv_heads, size_t window, const block blocks[2]) {
+    char with[80] = "";
+    for (size_t i = 0; i < 2 && blocks[i].count; i++)
+        snprintf(with + strlen(with), sizeof with - strlen(with), ", block of %zu at %zu", blocks[i].count,
+                 blocks[i].begin);
+    CASE("%s: kv_store and attention %s %zu · %zu × %zu/%zu heads of %zu, window %zu%.60s", b->name,
+         quant_format_of(type)->name, batches, tokens, heads, kv_heads, head, window, with);
     const size_t rows = kv_heads * head, slots = window ? window + tokens : tokens * batches;
     op_case      c = begin(b, tokens, (heads + 2 * kv_heads) * head);
     const size_t bytes = (size_t)quant_row_bytes(quant_format_of(type), rows) * slots;
@@ -325,7 +377,17 @@ static void test_attention(const backend *b, quant_type type, size_t tokens, siz
     tensor *k = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head, rows, 1), 1),
            *v = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head + rows, rows, 1), 1);
     graph_kv_store(&c.g, graph_reshape(&c.g, k, head, kv_heads), graph_reshape(&c.g, v, head, kv_heads), 0);
-    tensor *y = graph_attention(&c.g, graph_reshape(&c.g, q, head, heads), 0, (uint32_t)window);
+    q = graph_reshape(&c.g, q, head, heads);
+    c.blocks = blocks[0].count > 0;
+    for (size_t t = 0; t < tokens; t++) {
+        c.last_seen[t] = (uint32_t)t;
+        for (size_t i = 0; i < 2; i++) {
+            if (t >= blocks[i].begin && t < blocks[i].begin + blocks[i].count)
+                c.last_seen[t] = (uint32_t)(blocks[i].begin + blocks[i].count - 1);
+        }
+    }
+    tensor *y =
+        c.blocks ? graph_attention_blocks(&c.g, q, 0, (uint32_t)window) : graph_attention(&c.g, q, 0, (uint32_t)window);
     double *want = doubles(tokens * heads * head), *weights = doubles(tokens * batches);
     int32_t seen[5 * MOST_TOKENS];
     for (size_t batch = 0; batch < batches; batch++) {
@@ -333,18 +395,18 @@ static void test_attention(const backend *b, quant_type type, size_t tokens, siz
         c.start = batch * tokens;
         for (size_t r = 0; r < tokens * heads; r++) {
             const size_t p = c.start + r / heads, h = r % heads, g = h / (heads / kv_heads),
-                         first = window && p + 1 > window ? p + 1 - window : 0;
+                         first = window && p + 1 > window ? p + 1 - window : 0, last = c.start + c.last_seen[r / heads];
             const float *query = input(&c, r / heads) + h * head;
             double       most = -1e30, sum = 0;
-            for (size_t j = first; j <= p; j++) {
+            for (size_t j = first; j <= last; j++) {
                 const float *key = c.table + (size_t)seen[j] * c.width + heads * head + g * head;
                 weights[j] = 0;
                 for (size_t i = 0; i < head; i++) weights[j] += (double)query[i] * key[i];
                 if (weights[j] > most) most = weights[j];
             }
             for (size_t i = 0; i < head; i++) want[r * head + i] = 0;
-            for (size_t j = first; j <= p; j++) sum += exp(weights[j] - most);
-            for (size_t j = first; j <= p; j++) {
+            for (size_t j = first; j <= last; j++) sum += exp(weights[j] - most);
+            for (size_t j = first; j <= last; j++) {
                 const float *value = c.table + (size_t)seen[j] * c.width + heads * head + rows + g * head;
                 for (size_t i = 0; i < head; i++) want[r * head + i] += exp(weights[j] - most) / sum * value[i];
             }
@@ -360,6 +422,43 @@ static void test_attention(const backend *b, quant_type type, size_t tokens, siz
     free(want);
     free(weights);
     end(&c);
+}
+
+static void test_attention(const backend *b, quant_type type, size_t tokens, size_t batches, size_t head, size_t heads,
+                           size_t kv_heads, size_t window) {
+    test_attention_with(b, type, tokens, batches, head, heads, kv_heads, window, (block[2]){ { 0, 0 } });
+}
+
+/* A GPU takes 16 queries at a time, tokens × heads of a K/V head, and 32 keys; a CPU up to 64 queries, and 32 keys too. */
+static void test_blocks(const backend *b) {
+    static const struct {
+        size_t tokens, batches, head, heads, kv_heads, window;
+        block  blocks[2];
+        bool   all_types;
+    } cases[] = {
+        { 33, 3, 32, 3, 1, 16, { { 0, 7 } }, false },   /* at the start: the window reaches into the batch before */
+        { 33, 3, 32, 3, 1, 16, { { 26, 7 } }, false },  /* at the end */
+        { 33, 2, 32, 3, 1, 16, { { 0, 33 } }, true },   /* all of it, longer than the window */
+        { 33, 3, 64, 4, 2, 16, { { 2, 30 } }, true },   /* so that what a token sees begins inside the block */
+        { 64, 2, 32, 2, 2, 24, { { 16, 32 } }, false }, /* from edge to edge of what is taken at once */
+        { 64, 2, 32, 2, 2, 24, { { 15, 34 } }, false }, /* across the edges */
+        { 70, 2, 16, 4, 1, 40, { { 1, 68 } }, false },  /* over several steps of 32 keys */
+        { 33, 3, 32, 2, 1, 16, { { 5, 6 }, { 11, 9 } }, true }, /* side by side */
+        { 64, 2, 8, 2, 1, 1, { { 7, 9 }, { 40, 13 } }, false }, /* the smallest window: nothing before itself */
+        { 33, 3, 32, 3, 1, 0, { { 4, 21 } }, false },           /* no window */
+        { 5, 4, 32, 3, 1, 16, { { 1, 3 } }, false },            /* few tokens */
+        { 2, 6, 32, 3, 1, 16, { { 0, 2 } }, false },
+        { 1, 3, 32, 3, 1, 16, { { 0, 1 } }, false },
+        { 17, 3, 6, 5, 5, 9, { { 3, 11 } }, false }, /* odd sizes */
+        { 33, 2, 256, 8, 1, 40, { { 9, 20 } }, false },
+        { 20, 2, 512, 2, 1, 16, { { 3, 16 } }, false }, /* the largest heads */
+    };
+    static const quant_type types[] = { TYPE_F32, TYPE_F16, TYPE_Q8_0 };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        for (size_t t = 0; t < (cases[i].all_types ? COUNT_OF(types) : 1); t++)
+            test_attention_with(b, types[t], cases[i].tokens, cases[i].batches, cases[i].head, cases[i].heads,
+                                cases[i].kv_heads, cases[i].window, cases[i].blocks);
+    }
 }
 
 /* The whole mixture: route, experts, sum; against the formula. */
@@ -462,6 +561,7 @@ static void test_backend(const backend *b) {
         test_rope(b, n, 32, 3);
         test_rope(b, n, 6, 1);
         for (size_t t = 0; t < COUNT_OF(embeds); t++) test_embed(b, embeds[t], n, 512);
+        test_given(b, TYPE_F16, n, 64);
         for (uint32_t type = 0; type < TYPE_COUNT; type++) {
             const quant_format *f = quant_format_of(type);
             if (f && f->dequantise) test_matmul(b, (quant_type)type, n, 512, 37);
@@ -485,6 +585,7 @@ static void test_backend(const backend *b) {
     test_attention(b, TYPE_F16, 4, 20, 8, 8, 8, 70);
     test_attention(b, TYPE_F16, 4, 20, 8, 64, 64, 70);
     test_attention(b, TYPE_F32, 2, 20, 2, 192, 192, 0);
+    test_blocks(b);
     test_elementwise(b, 1, 40000); /* one long row is shared between threads */
     test_select(b);
 }

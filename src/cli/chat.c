@@ -7,8 +7,6 @@
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 
-#include "store/ollama.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,53 +37,17 @@ static const option_group groups[] = {
 
 /* ---- which model ---- */
 
-static bool is_gemma4(const ollama_model *m) {
-    if (m->problem[0] || !m->model) return false;
-    if (m->family) return !strcmp(m->family, "gemma4");
-    gguf *file = NULL;
-    error ignored = { 0 };
-    str   architecture = { "", 0 };
-    bool  found = false, is = false;
-    if (gguf_open_file(m->model, &file, &ignored) == GM_OK) {
-        is = gguf_get_str(file, "general.architecture", &architecture, &found, &ignored) == GM_OK &&
-             str_is(architecture, "gemma4");
-    }
-    gguf_free(file);
-    return is;
-}
-
-static const char *first_in_store(arena *a) {
-    ollama_model *models = NULL;
-    size_t        count = 0;
-    error         ignored = { 0 };
-    if (!ollama_root(a) || ollama_list(a, &models, &count, &ignored) != GM_OK) return NULL;
-    for (size_t i = 0; i < count; i++) {
-        if (is_gemma4(&models[i])) return models[i].name;
-    }
-    return NULL;
-}
-
 static gm_status choose_model(const arguments *args, arena *a, const char **out, error *e) {
-    const char *named = args->count ? args->positional[0] : getenv("GEMMULE_MODEL"),
-               *fallback = getenv("GEMMULE_FALLBACK");
-    if (!named || !*named) {
-        named = first_in_store(a);
-        if (named) fprintf(stderr, "using %s from Ollama's store\n", named);
-    }
-    if (!named && fallback && *fallback) {
-        named = fallback;
+    model_choice how;
+    if (model_argument_choose(args->count ? args->positional[0] : NULL, a, out, &how, e)) return e->status;
+    if (how == CHOICE_STORE) fprintf(stderr, "using %s from Ollama's store\n", *out);
+    if (how == CHOICE_FALLBACK) {
         fprintf(stderr,
                 "no Gemma 4 found: using %s, a test model that writes noise. `ollama pull gemma4:e2b` gets a real one, "
                 "or name a "
                 "GGUF file.\n",
-                fallback);
+                *out);
     }
-    if (!named) {
-        return fail(e, GM_NOT_FOUND,
-                    "no model: name a GGUF file or an Ollama model, set GEMMULE_MODEL, or get one with `ollama pull "
-                    "gemma4:e2b`");
-    }
-    *out = named;
     return GM_OK;
 }
 

@@ -40,6 +40,18 @@ static const double default_tolerance = 1e-3;
 typedef gm_status (*check_function)(check_state *c, const gguf_tensor *want, const char *rest, check_result *result,
                                     error *e);
 
+static gm_status check_image_logits(check_state *c, const gguf_tensor *want, const char *rest, check_result *result,
+                                    error *e) {
+    (void)rest;
+    return check_soft_logits(c, want, "image", result, e);
+}
+
+static gm_status check_audio_logits(check_state *c, const gguf_tensor *want, const char *rest, check_result *result,
+                                    error *e) {
+    (void)rest;
+    return check_soft_logits(c, want, "audio", result, e);
+}
+
 /* Kinds by how the tensor's name begins; the function gets what follows. */
 static const struct {
     const char    *prefix;
@@ -52,6 +64,8 @@ static const struct {
     { "loss", NULL, "training is" },
     { "grad.", NULL, "training is" },
     { "adamw", NULL, "training is" },
+    { "image.logits", check_image_logits, NULL },
+    { "audio.logits", check_audio_logits, NULL },
     { "image.", NULL, "the vision tower is" },
     { "audio.", NULL, "the audio tower is" },
     { "canvas.", NULL, "diffusion is" },
@@ -64,7 +78,7 @@ static const struct {
 /* What other lines are computed from needs no line of its own: prompts' ids, and blocks with their values beside them. */
 static bool is_input(const gguf *expect, const gguf_tensor *t) {
     char values[100];
-    if (str_is(t->name, "ids") || str_starts_with(t->name, "ids.")) return true;
+    if (str_is(t->name, "ids") || str_starts_with(t->name, "ids.") || str_ends_with(t->name, ".ids")) return true;
     snprintf(values, sizeof values, "%.*s.f32", STR_ARGS(t->name));
     return gguf_find_tensor(expect, values) != NULL;
 }

@@ -28,6 +28,8 @@ typedef struct {
 /* Each fills result->error or returns why it could not; GM_UNSUPPORTED and GM_BAD_ARGUMENT make the line a failed one, other
  * statuses (no memory, no device, Ctrl-C) end the check. `number` is the N of "logits.N". */
 gm_status check_logits(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e);
+/* The same with an image or a sound in the prompt, from the soft tokens that the expectation has: `kind` is image or audio. */
+gm_status check_soft_logits(check_state *c, const gguf_tensor *want, const char *kind, check_result *result, error *e);
 gm_status check_greedy(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e);
 gm_status check_prompt(check_state *c, str text, const char *number, check_result *result, error *e);
 gm_status check_blocks(check_state *c, const gguf_tensor *want, const char *type, check_result *result, error *e);

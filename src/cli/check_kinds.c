@@ -39,11 +39,9 @@ static gm_status need_engine(check_state *c, error *e) {
     return c->engine ? GM_OK : fail(e, c->engine_problem.status, "%s", c->engine_problem.why);
 }
 
-/* The token ids of prompt N, checked against the vocabulary. */
-static gm_status find_ids(check_state *c, const char *number, uint32_t vocabulary, const int32_t **ids, size_t *count,
-                          error *e) {
-    char name[80];
-    snprintf(name, sizeof name, "ids.%s", number);
+/* The token ids of a prompt, checked against the vocabulary. */
+static gm_status find_ids_by_name(check_state *c, const char *name, uint32_t vocabulary, const int32_t **ids,
+                                  size_t *count, error *e) {
     const gguf_tensor *t = gguf_find_tensor(c->expect, name);
     if (!t) return fail(e, GM_BAD_ARGUMENT, "%s has no %s (diffusion is not supported yet)", c->expect_path, name);
     if (t->type != TYPE_I32) return fail(e, GM_BAD_ARGUMENT, "%s is %s, expected I32", name, t->format->name);
@@ -58,6 +56,20 @@ static gm_status find_ids(check_state *c, const char *number, uint32_t vocabular
         }
     }
     return GM_OK;
+}
+
+static gm_status find_ids(check_state *c, const char *number, uint32_t vocabulary, const int32_t **ids, size_t *count,
+                          error *e) {
+    char name[80];
+    snprintf(name, sizeof name, "ids.%s", number);
+    return find_ids_by_name(c, name, vocabulary, ids, count, e);
+}
+
+static gm_status check_logits_shape(const gguf_tensor *want, uint32_t vocabulary, size_t count, error *e) {
+    if (want->type == TYPE_F32 && want->ne[0] == vocabulary && want->count / want->ne[0] == count) return GM_OK;
+    return fail(
+        e, GM_BAD_ARGUMENT, "the expectation is %s [%llu, %llu], expected F32 [%u (the vocabulary), %zu (the prompt)]",
+        want->format->name, (unsigned long long)want->ne[0], (unsigned long long)want->ne[1], vocabulary, count);
 }
 
 static gm_status new_session(check_state *c, size_t tokens, gm_session **out, error *e) {
@@ -80,16 +92,79 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *numb
     if (status != GM_OK) return status;
     gm_engine_get_info(c->engine, &info);
     if ((status = find_ids(c, number, info.vocabulary, &ids, &count, e)) != GM_OK) return status;
-    if (want->type != TYPE_F32 || want->ne[0] != info.vocabulary || want->count / want->ne[0] != count) {
-        return fail(e, GM_BAD_ARGUMENT,
-                    "the expectation is %s [%llu, %llu], expected F32 [%u (the vocabulary), %zu (the prompt)]",
-                    want->format->name, (unsigned long long)want->ne[0], (unsigned long long)want->ne[1],
-                    info.vocabulary, count);
-    }
+    if (check_logits_shape(want, info.vocabulary, count, e)) return e->status;
     float *got = malloc((size_t)want->bytes);
     if (!got) return fail_memory(e, "the logits", want->bytes);
     status = new_session(c, count, &session, e);
     if (status == GM_OK) status = session_logits_all(session, ids, count, got, e);
+    if (status == GM_OK) result->error = relative_error(got, tensor_values(c->expect, want), want->count);
+    end_session(session);
+    free(got);
+    return status;
+}
+
+/* ---- with an image or a sound ---- */
+
+/* What a prompt has in the places of its soft tokens. */
+typedef struct {
+    int32_t      id;
+    const float *rows; /* [count, width] */
+    size_t       count, width;
+    bool         image;
+} soft_rows;
+
+static gm_status find_soft(check_state *c, const char *kind, soft_rows *out, error *e) {
+    char name[80];
+    snprintf(name, sizeof name, "%s.soft_tokens", kind);
+    const gguf_tensor *t = gguf_find_tensor(c->expect, name);
+    out->width = c->engine->weights.config.width;
+    out->image = !strcmp(kind, "image");
+    out->id = tokenizer_special(c->engine->words, out->image ? SPECIAL_IMAGE_SOFT : SPECIAL_AUDIO_SOFT);
+    if (out->id < 0) return fail(e, GM_UNSUPPORTED, "the model's vocabulary has no token for an %s", kind);
+    if (!t) return fail(e, GM_BAD_ARGUMENT, "%s has no %s", c->expect_path, name);
+    if (t->type != TYPE_F32 || t->ne[0] != out->width)
+        return fail(e, GM_BAD_ARGUMENT, "%s is %s [%llu, %llu], expected F32 with rows of %zu", name, t->format->name,
+                    (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], out->width);
+    out->rows = tensor_values(c->expect, t);
+    out->count = (size_t)(t->count / t->ne[0]);
+    return out->rows ? GM_OK : fail(e, GM_BAD_ARGUMENT, "%s has no data", name);
+}
+
+/* Holds the prompt: each run of soft tokens in it takes as many of the rows. */
+static gm_status hold_prompt(gm_session *s, const int32_t *ids, size_t count, const soft_rows *soft, error *e) {
+    size_t used = 0;
+    for (size_t i = 0, n = 1; i < count && !e->status; i += n, n = 1) {
+        if (ids[i] != soft->id) {
+            session_hold(s, ids[i], e);
+            continue;
+        }
+        while (i + n < count && ids[i + n] == soft->id) n++;
+        if (used + n <= soft->count) session_hold_soft(s, soft->id, soft->rows + used * soft->width, n, soft->image, e);
+        used += n;
+    }
+    if (!e->status && used != soft->count)
+        fail(e, GM_BAD_ARGUMENT, "the prompt has %zu soft tokens, the expectation %zu", used, soft->count);
+    return e->status;
+}
+
+gm_status check_soft_logits(check_state *c, const gguf_tensor *want, const char *kind, check_result *result, error *e) {
+    const int32_t *ids = NULL;
+    size_t         count = 0;
+    soft_rows      soft = { 0 };
+    gm_session    *session = NULL;
+    char           name[80];
+    snprintf(name, sizeof name, "%s.ids", kind);
+    gm_status status = need_engine(c, e);
+    if (status != GM_OK) return status;
+    const uint32_t vocabulary = c->engine->weights.config.vocabulary;
+    if (find_ids_by_name(c, name, vocabulary, &ids, &count, e) || find_soft(c, kind, &soft, e) ||
+        check_logits_shape(want, vocabulary, count, e))
+        return e->status;
+    float *got = malloc((size_t)want->bytes);
+    if (!got) return fail_memory(e, "the logits", want->bytes);
+    status = new_session(c, count, &session, e);
+    if (status == GM_OK) status = hold_prompt(session, ids, count, &soft, e);
+    if (status == GM_OK) status = session_logits_held(session, got, e);
     if (status == GM_OK) result->error = relative_error(got, tensor_values(c->expect, want), want->count);
     end_session(session);
     free(got);

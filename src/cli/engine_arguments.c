@@ -54,8 +54,8 @@ const option sampling_options[SAMPLING_OPTIONS] = {
                  "the same seed gives the same text on the same build, backend and threads; default: random"),
 };
 
-gm_status engine_open(const engine_values *values, const char *model, gm_engine **out, error *e) {
-    const gm_engine_options options = {
+gm_engine_options engine_choose(const engine_values *values, const char *model) {
+    return (gm_engine_options){
         .model = model,
         .backend = (gm_backend)values->backend,
         .threads = (uint32_t)values->threads.value,
@@ -65,8 +65,12 @@ gm_status engine_open(const engine_values *values, const char *model, gm_engine 
         .gpu_disable = values->gpu_disable,
         .gpu_memory = values->gpu_memory.value,
     };
-    char           why[sizeof e->why] = "";
-    gm_engine_info info;
+}
+
+gm_status engine_open(const engine_values *values, const char *model, gm_engine **out, error *e) {
+    const gm_engine_options options = engine_choose(values, model);
+    char                    why[sizeof e->why] = "";
+    gm_engine_info          info;
     *out = NULL;
     const gm_status status = gm_engine_open(&options, out, why, sizeof why);
     if (status) return fail(e, status, "%s", why);

@@ -30,6 +30,8 @@ extern const option sampling_options[SAMPLING_OPTIONS];
 
 extern const option_choice kv_choices[]; /* of --kv: gm_kv_type */
 
+/* Strings are not copied. */
+gm_engine_options engine_choose(const engine_values *values, const char *model);
 /* Says on stderr what does not fit into GPU memory. */
 gm_status engine_open(const engine_values *values, const char *model, gm_engine **out, error *e);
 /* `context` 0: the default. */

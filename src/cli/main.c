@@ -12,8 +12,8 @@
 #include <string.h>
 
 static const command *const commands[] = {
-    &command_run,   &command_chat,  &command_list,  &command_inspect, &command_tokenize,
-    &command_check, &command_bench, &command_synth, &command_devices, &command_version,
+    &command_run,   &command_chat, &command_serve, &command_list,  &command_inspect, &command_tokenize,
+    &command_check, &command_eval, &command_bench, &command_synth, &command_devices, &command_version,
 };
 
 /* ---- failures ---- */
@@ -107,8 +107,8 @@ static void print_help(FILE *out) {
             "            4 no device or memory, 130 interrupted\n\n"
             "environment:\n"
             "  OLLAMA_MODELS   where Ollama's store is, if not in ~/.ollama/models\n"
-            "  GEMMULE_MODEL   the model that `gemmule chat` takes when none is named\n"
-            "  GEMMULE_BOX     the file that `box` stands for, if not box.gguf beside the program\n"
+            "  GEMMULE_MODEL   the model that `gemmule chat` and `serve` take when none is named\n"
+            "  GEMMULE_BOX     the file that `box` stands for, if not models/box.gguf beside the program\n"
             "  GEMMULE_WEBGPU  the WebGPU library (Dawn or wgpu-native), if not the one that is found\n"
             "  XDG_STATE_HOME  where the history of `gemmule chat` is kept, if not in ~/.local/state\n\n"
             "examples:\n"

@@ -1,34 +1,26 @@
 #include "cli/model_argument.h"
 
+#include "cli/beside.h"
 #include "session/engine.h"
+#include "store/ollama.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-/* The model in the box, where it lies beside the program: box.gguf in its folder, or in share/gemmule of an installation. */
-static const char *find_box(arena *a) {
-    static const char *const places[] = { "box.gguf", "../share/gemmule/box.gguf" };
-    char                     program[4096], path[4200];
-    const ssize_t            length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (length <= 0) return NULL;
-    program[length] = 0;
-    char *slash = strrchr(program, '/');
-    if (!slash) return NULL;
-    *slash = 0;
-    for (size_t i = 0; i < COUNT_OF(places); i++) {
-        snprintf(path, sizeof path, "%s/%s", program, places[i]);
-        if (!access(path, R_OK)) return arena_copy(a, str_of(path));
-    }
-    return NULL;
+/* ---- the box ---- */
+
+const char *model_box(arena *a) {
+    static const char *const places[] = { "models/box.gguf", "box.gguf", "../share/gemmule/box.gguf" };
+    const char              *set = getenv("GEMMULE_BOX");
+    if (set && *set) return arena_copy(a, str_of(set));
+    return beside_program(places, COUNT_OF(places), a);
 }
 
 gm_status model_argument_resolve(const char *given, arena *a, model_argument *out, error *e) {
     engine_origin origin;
     *out = (model_argument){ .engine = given };
     if (!strcmp(given, "box") && !getenv("GEMMULE_BOX")) {
-        const char *box = find_box(a);
+        const char *box = model_box(a);
         if (box) out->engine = box;
     }
     return engine_find_model(out->engine, a, &out->path, &origin, e);
@@ -39,4 +31,51 @@ gm_status model_argument_open(const char *given, arena *a, gguf **out, error *e)
     gm_status      status = model_argument_resolve(given, a, &model, e);
     if (status == GM_OK) status = gguf_open_file(model.path, out, e);
     return status;
+}
+
+/* ---- which model ---- */
+
+static bool is_gemma4(const ollama_model *m) {
+    if (m->problem[0] || !m->model) return false;
+    if (m->family) return !strcmp(m->family, "gemma4");
+    gguf *file = NULL;
+    error ignored = { 0 };
+    str   architecture = { "", 0 };
+    bool  found = false, is = false;
+    if (gguf_open_file(m->model, &file, &ignored) == GM_OK) {
+        is = gguf_get_str(file, "general.architecture", &architecture, &found, &ignored) == GM_OK &&
+             str_is(architecture, "gemma4");
+    }
+    gguf_free(file);
+    return is;
+}
+
+static const char *first_in_store(arena *a) {
+    ollama_model *models = NULL;
+    size_t        count = 0;
+    error         ignored = { 0 };
+    if (!ollama_root(a) || ollama_list(a, &models, &count, &ignored) != GM_OK) return NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (is_gemma4(&models[i])) return models[i].name;
+    }
+    return NULL;
+}
+
+gm_status model_argument_choose(const char *named, arena *a, const char **out, model_choice *how, error *e) {
+    *how = CHOICE_NAMED;
+    *out = named ? named : getenv("GEMMULE_MODEL");
+    if (*out && **out) return GM_OK;
+    *how = CHOICE_STORE;
+    if ((*out = first_in_store(a))) return GM_OK;
+    *how = CHOICE_BOX;
+    if (model_box(a)) {
+        *out = "box";
+        return GM_OK;
+    }
+    *how = CHOICE_FALLBACK;
+    *out = getenv("GEMMULE_FALLBACK");
+    if (*out && **out) return GM_OK;
+    return fail(e, GM_NOT_FOUND,
+                "no model: name a GGUF file or an Ollama model, set GEMMULE_MODEL, or get one with `ollama pull "
+                "gemma4:e2b`");
 }

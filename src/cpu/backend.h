@@ -33,6 +33,11 @@ typedef struct {
     size_t          outputs;
     uint64_t        start; /* the first token's position */
     const kv_layer *kv;    /* by layer */
+    const float    *given; /* [rows, width]: what ids below 0 stand for */
+    /* [tokens]: up to which of the tokens each sees where blocks count, see attention_job; NULL: up to itself. */
+    const uint32_t *last_seen;
+    /* Of the one table that is not in memory, if there is one: each token's row, as it lies in the file. */
+    const uint8_t *rows;
 } cpu_inputs;
 
 typedef struct cpu_plan cpu_plan;

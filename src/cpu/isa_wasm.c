@@ -4,4 +4,5 @@
 
 #define KERNELS cpu_kernels_wasm
 #define KERNELS_NAME "wasm"
+#define SHARE_KERNELS /* the module is loaded over a network */
 #include "cpu/simd_table.h"

@@ -36,8 +36,9 @@ typedef struct {
     size_t      slots, kv_heads, head;
 } kv_view;
 
-/* out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j of query position `start + t`:
- * j ≤ p, and p - j < window if window > 0. h uses K/V head h / (heads / kv_heads). The scale is 1. */
+/* out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j of query position p = start + t:
+ * j ≤ p, or j ≤ start + last_seen[t] if that is there, and j > p - window if window > 0. h uses K/V head
+ * h / (heads / kv_heads). The scale is 1. */
 typedef struct {
     const float *q;   /* [tokens, heads, head] */
     float       *out; /* same */
@@ -45,7 +46,19 @@ typedef struct {
     size_t       heads, tokens;
     uint64_t     start;
     uint64_t     window;
+    /* [tokens]: the last of them that each sees: itself or a later one, and never before what the token before it sees. */
+    const uint32_t *last_seen;
 } attention_job;
+
+/* The positions that a token sees: [first, last]. */
+static inline uint64_t attention_first(const attention_job *job, size_t token) {
+    const uint64_t end = job->start + token + 1;
+    return job->window && end > job->window ? end - job->window : 0;
+}
+
+static inline uint64_t attention_last(const attention_job *job, size_t token) {
+    return job->start + (job->last_seen ? job->last_seen[token] : token);
+}
 
 enum {
     MATMUL_SCRATCH = 1 << 20, /* bytes of scratch memory per thread that the kernels may use, aligned to 64 */

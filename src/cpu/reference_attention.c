@@ -16,15 +16,14 @@ static void load_head(float *out, const kv_view *kv, const void *base, uint64_t 
 void reference_attention(const attention_job *job, size_t task, void *scratch) {
     const size_t   head = job->kv.head, token = task / job->heads, h = task % job->heads;
     const size_t   kv_head = h / (job->heads / job->kv.kv_heads);
-    const uint64_t position = job->start + token;
-    const uint64_t first = job->window && position + 1 > job->window ? position + 1 - job->window : 0;
+    const uint64_t first = attention_first(job, token), last = attention_last(job, token);
     const float   *q = job->q + (token * job->heads + h) * head;
     float         *out = job->out + (token * job->heads + h) * head;
     double        *sum = scratch; /* Σ e^(score − highest) · v, and the same without v in `weight` */
     float         *row = (float *)(sum + head);
     double         highest = -INFINITY, weight = 0;
     for (size_t i = 0; i < head; i++) sum[i] = 0;
-    for (uint64_t j = first; j <= position; j++) {
+    for (uint64_t j = first; j <= last; j++) {
         double score = 0;
         load_head(row, &job->kv, job->kv.k, j, kv_head);
         for (size_t i = 0; i < head; i++) score += (double)q[i] * row[i];

@@ -170,15 +170,14 @@ static void simd_attention(const attention_job *job, size_t task, void *scratch)
     /* The last rows see the most: they come first, so that threads end together. */
     const size_t begin = (tasks - 1 - task % tasks) * of_task, rows = min_size(of_task, job->tokens * group - begin);
     for (size_t r = 0; r < rows; r++) {
-        const size_t   token = (begin + r) / group, h = kv_head * group + (begin + r) % group;
-        const uint64_t position = job->start + token;
+        const size_t token = (begin + r) / group, h = kv_head * group + (begin + r) % group;
         memset(s->q + r * padded, 0, padded * sizeof *s->q);
         memcpy(s->q + r * padded, job->q + (token * job->heads + h) * head, head * sizeof *s->q);
         memset(s->out + r * padded, 0, padded * sizeof *s->out);
         s->highest[r] = -INFINITY;
         s->weight[r] = 0;
-        s->first[r] = job->window && position + 1 > job->window ? position + 1 - job->window : 0;
-        s->last[r] = position;
+        s->first[r] = attention_first(job, token);
+        s->last[r] = attention_last(job, token);
     }
     const size_t step = min_size(BLOCK, BLOCK * 512 / padded);
     for (uint64_t position = s->first[0]; position <= s->last[rows - 1]; position += step) {

@@ -43,6 +43,13 @@ enum {
     MOST_UNIT_BYTES = 8 * 34,
 };
 
+/* Where code must be small, what runs once a row at most is not made for each type. */
+#if defined(SHARE_KERNELS)
+#define RARELY static __attribute__((noinline))
+#else
+#define RARELY INLINE
+#endif
+
 /* One column of x. A last unit that is not full stands in `tail`, padded. */
 typedef struct {
     const int8_t *q;
@@ -153,16 +160,18 @@ INLINE void prepare_column(unpack_traits t, const matmul_job *job, size_t column
     if (rest) out->rest = q8_pad(t, &out->padded, unit_of(t, out->x, out->units), rest);
 }
 
+RARELY void add_rest(unpack_traits t, row_sums *sums, const uint8_t *w, const ready_column *c) {
+    uint8_t padded[MOST_UNIT_BYTES] = { 0 };
+    memcpy(padded, w + c->units * t.unit_bytes, c->rest_bytes);
+    add_unit(t, sums, padded, c->rest);
+}
+
 INLINE float finish_row(unpack_traits t, row_sums *sums, const uint8_t *w, const ready_column *c) {
-    if (c->rest_bytes) {
-        uint8_t padded[MOST_UNIT_BYTES] = { 0 };
-        memcpy(padded, w + c->units * t.unit_bytes, c->rest_bytes);
-        add_unit(t, sums, padded, c->rest);
-    }
+    if (c->rest_bytes) add_rest(t, sums, w, c);
     return total(t, sums);
 }
 
-INLINE float multiply_row(unpack_traits t, const uint8_t *w, const ready_column *c) {
+RARELY float multiply_row(unpack_traits t, const uint8_t *w, const ready_column *c) {
     row_sums sums = { { f32_zero(), f32_zero() }, f32_zero() };
     for (size_t i = 0; i < c->units; i++) add_unit(t, &sums, w + i * t.unit_bytes, unit_of(t, c->x, i));
     return finish_row(t, &sums, w, c);
@@ -192,13 +201,10 @@ INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first
 /* A few columns take turns on a few rows, which then are still in the cache. */
 INLINE void multiply_columns(unpack_traits t, const matmul_job *job, size_t first, size_t last, float *scratch) {
     enum { ROWS = 8 };
-    if (job->columns == 1) {
-        multiply_column(t, job, first, last, 0, scratch);
-        return;
-    }
-    for (size_t row = first; row < last; row += ROWS)
+    const size_t rows = job->columns == 1 ? last - first : ROWS;
+    for (size_t row = first; row < last; row += rows)
         for (size_t column = 0; column < job->columns; column++)
-            multiply_column(t, job, row, min_size(row + ROWS, last), column, scratch);
+            multiply_column(t, job, row, min_size(row + rows, last), column, scratch);
 }
 
 #endif

@@ -226,15 +226,42 @@ INLINE void multiply_columns_by_panels(unpack_traits t, const matmul_job *job, s
     }
 }
 
+#if defined(SHARE_KERNELS)
+/* Where code must be small: types that are alike share a pair of functions, and only their unpacking is their own. */
+#define FOR_KIND(call, t, ...)                                                                                         \
+    do {                                                                                                               \
+        if ((t).group == 16 && (t).offset)                                                                             \
+            call(((unpack_traits){ (t).unpack, (t).unit_bytes, 16, 0, true, false }), __VA_ARGS__);                    \
+        else if ((t).group == 16)                                                                                      \
+            call(((unpack_traits){ (t).unpack, (t).unit_bytes, 16, (t).bias, false, false }), __VA_ARGS__);            \
+        else if ((t).offset) call(((unpack_traits){ (t).unpack, (t).unit_bytes, 32, 0, true, false }), __VA_ARGS__);   \
+        else if ((t).is_signed)                                                                                        \
+            call(((unpack_traits){ (t).unpack, (t).unit_bytes, 32, SIGNED_BIAS, false, true }), __VA_ARGS__);          \
+        else call(((unpack_traits){ (t).unpack, (t).unit_bytes, 32, (t).bias, false, false }), __VA_ARGS__);           \
+    } while (0)
+
+static void few_columns(unpack_traits t, const matmul_job *job, size_t first, size_t last, void *scratch) {
+    FOR_KIND(multiply_columns, t, job, first, last, scratch);
+}
+
+static void many_columns(unpack_traits t, const matmul_job *job, size_t first, size_t last, size_t column,
+                         size_t columns, void *scratch) {
+    FOR_KIND(multiply_columns_by_panels, t, job, first, last, column, columns, scratch);
+}
+#else
+#define few_columns multiply_columns
+#define many_columns multiply_columns_by_panels
+#endif
+
 /* One pair of functions for each type, with the type's traits as constants. */
 #define DEFINE_MATMUL(type, traits)                                                                                    \
     static void few_columns_##type(const matmul_job *job, size_t first, size_t last, void *scratch) {                  \
-        multiply_columns(traits, job, first, last, scratch);                                                           \
+        few_columns(traits, job, first, last, scratch);                                                                \
     }                                                                                                                  \
     static void many_columns_##type(const matmul_job *job, size_t first, size_t last, void *scratch) {                 \
         for (size_t column = 0; column < job->columns; column += MOST_TILES * TILE)                                    \
-            multiply_columns_by_panels(traits, job, first, last, column,                                               \
-                                       min_size(MOST_TILES *TILE, job->columns - column), scratch);                    \
+            many_columns(traits, job, first, last, column, min_size(MOST_TILES *TILE, job->columns - column),          \
+                         scratch);                                                                                     \
     }
 TRAITS_OF_TYPES(DEFINE_MATMUL)
 #undef DEFINE_MATMUL

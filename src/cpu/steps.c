@@ -120,6 +120,7 @@ static attention_job attention_of(const cpu_step *s, const cpu_context *c) {
         .tokens = c->in->tokens,
         .start = c->in->start,
         .window = o->window,
+        .last_seen = o->blocks ? c->in->last_seen : NULL,
     };
 }
 
@@ -243,17 +244,28 @@ static void store_row(const cpu_step *s, const cpu_context *c, size_t t) {
     c->kernels->store(kv->v + slot * bytes, kv->type, row(c, o->in[1], t * o->in[1]->ne[1]), n);
 }
 
+/* A row of the table, or one that was given. */
+static void embed_row(const op *o, const cpu_context *c, size_t t, size_t n) {
+    const tensor *table = o->in[0];
+    const int32_t id = c->in->ids[t];
+    float        *out = row(c, o->out, t);
+    if (id < 0 && o->given) {
+        memcpy(out, c->in->given + (size_t)(-1 - id) * n, n * sizeof *out);
+        return;
+    }
+    const size_t bytes = (size_t)quant_row_bytes(quant_format_of(table->type), table->ne[0]),
+                 at = id < 0 ? 0 : (size_t)id;
+    const uint8_t *from = table->data ? (const uint8_t *)table->data + at * bytes : c->in->rows + t * bytes;
+    c->kernels->load_row(out, table->type, from, o->factor, n);
+}
+
 /* Values [from, from + n) of row r. */
 static void run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t from, size_t n) {
     const op          *o = s->op;
     const cpu_kernels *k = c->kernels;
     const tensor      *a = o->in[0], *b = o->in[1];
     switch (o->kind) {
-    case OP_EMBED: {
-        const size_t bytes = (size_t)quant_row_bytes(quant_format_of(a->type), a->ne[0]);
-        k->load_row(row(c, o->out, r), a->type, (const uint8_t *)a->data + (size_t)c->in->ids[r] * bytes, o->factor, n);
-        break;
-    }
+    case OP_EMBED: embed_row(o, c, r, n); break;
     case OP_RMS_NORM: k->rms_norm(row(c, o->out, r), row(c, a, r), b ? b->data : NULL, o->factor, n); break;
     case OP_ROPE_TABLE: rope_table_row(row(c, o->out, r), a->data, a->ne[0], c->in->start + r); break;
     case OP_ROPE:

@@ -111,6 +111,8 @@ uint64_t gguf_head_bytes(const gguf *g) {
     return g->parts[0].data_start < length ? g->parts[0].data_start : length;
 }
 
+str gguf_head(const gguf *g) { return (str){ (const char *)g->parts[0].head, (size_t)g->parts[0].at }; }
+
 const uint8_t *gguf_tensor_data(const gguf *g, const gguf_tensor *t) {
     const uint8_t *whole = source_whole(g->parts[t->part].from);
     return whole ? whole + t->offset : NULL;

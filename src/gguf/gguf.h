@@ -76,6 +76,7 @@ const gguf_tensor *gguf_find_tensor(const gguf *g, const char *name);
 source            *gguf_source(const gguf *g, uint32_t part);
 uint64_t           gguf_file_bytes(const gguf *g); /* of all parts */
 uint64_t           gguf_head_bytes(const gguf *g); /* of the first part: everything before the tensor data */
+str                gguf_head(const gguf *g);       /* the same in memory, without the padding at its end */
 /* The tensor's bytes where they lie, or NULL when the source has them not in memory. */
 const uint8_t *gguf_tensor_data(const gguf *g, const gguf_tensor *t);
 

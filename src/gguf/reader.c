@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONGEST_KEY = 65535, LONGEST_TENSOR_NAME = 255, MOST_COLLECTED_HEAD = 512 << 20 };
+enum { LONGEST_KEY = 65535, LONGEST_TENSOR_NAME = 255, MOST_COLLECTED_HEAD = 512 << 20, FIRST_PIECE = 256 << 10 };
 
 /* ---- reading one item ---- */
 
@@ -55,7 +55,8 @@ gm_status part_need(part *p, uint64_t end, error *e) {
                         (unsigned long long)end, MOST_COLLECTED_HEAD >> 20);
         }
         const uint64_t rest = source_length(p->from) - p->head_length, piece = source_piece(p->from);
-        const uint64_t n = rest < piece ? rest : piece;
+        const uint64_t growing = p->head_length > FIRST_PIECE ? p->head_length : FIRST_PIECE; /* most heads are short */
+        const uint64_t most = growing < piece ? growing : piece, n = rest < most ? rest : most;
         const uint8_t *bytes = source_bytes(p->from, p->head_length, n);
         if (!bytes) return GM_AGAIN;
         if (p->head_length + n > p->capacity) {

@@ -128,13 +128,23 @@ static bool range_holds(const range *r, uint64_t offset, uint64_t length) {
     return offset >= r->offset && offset - r->offset <= r->length && length <= r->length - (offset - r->offset);
 }
 
-const uint8_t *source_bytes(source *s, uint64_t offset, uint64_t length) {
-    if (offset > s->length || length > s->length - offset) return NULL;
+static bool range_exists(const source *s, uint64_t offset, uint64_t length) {
+    return offset <= s->length && length <= s->length - offset;
+}
+
+const uint8_t *source_held(const source *s, uint64_t offset, uint64_t length) {
+    if (!range_exists(s, offset, length)) return NULL;
     if (!length) return no_bytes;
     if (s->whole) return s->whole + offset;
-    for (range *r = s->kept; r; r = r->next) {
+    for (const range *r = s->kept; r; r = r->next) {
         if (range_holds(r, offset, length)) return r->data + (offset - r->offset);
     }
+    return NULL;
+}
+
+const uint8_t *source_bytes(source *s, uint64_t offset, uint64_t length) {
+    const uint8_t *held = source_held(s, offset, length);
+    if (held || !range_exists(s, offset, length)) return held;
     if (s->waiting && s->wanted_offset == offset && s->wanted_length == length) return NULL;
     free(s->filling);
     s->filling = NULL;
@@ -153,13 +163,23 @@ bool source_wanted(const source *s, uint64_t *offset, uint64_t *length) {
     return true;
 }
 
-static gm_status start_filling(source *s, error *e) {
-    if (s->wanted_length > SIZE_MAX - sizeof(range)) return fail_memory(e, "a piece of the file", s->wanted_length);
-    s->filling = malloc(sizeof(range) + (size_t)s->wanted_length);
-    if (!s->filling) return fail_memory(e, "a piece of the file", s->wanted_length);
-    s->filling->offset = s->wanted_offset;
-    s->filling->length = s->wanted_length;
-    return GM_OK;
+static range *range_new(uint64_t offset, uint64_t length, error *e) {
+    range *r = length <= SIZE_MAX - sizeof(range) ? malloc(sizeof(range) + (size_t)length) : NULL;
+    if (!r) {
+        fail_memory(e, "a piece of the file", length);
+        return NULL;
+    }
+    r->offset = offset;
+    r->length = length;
+    return r;
+}
+
+uint8_t *source_room(source *s, uint64_t offset, uint64_t length, error *e) {
+    range *r = range_new(offset, length, e);
+    if (!r) return NULL;
+    r->next = s->kept;
+    s->kept = r;
+    return r->data;
 }
 
 gm_status source_give(source *s, uint64_t offset, const void *data, uint64_t length, error *e) {
@@ -173,10 +193,8 @@ gm_status source_give(source *s, uint64_t offset, const void *data, uint64_t len
                     (unsigned long long)wanted_length, (unsigned long long)wanted_offset, (unsigned long long)length,
                     (unsigned long long)offset);
     }
-    if (!s->filling) {
-        gm_status status = start_filling(s, e);
-        if (!s->filling) return status;
-    }
+    if (!s->filling) s->filling = range_new(s->wanted_offset, s->wanted_length, e);
+    if (!s->filling) return GM_NO_MEMORY;
     memcpy(s->filling->data + s->filled, data, (size_t)length);
     s->filled += length;
     if (s->filled == s->wanted_length) {

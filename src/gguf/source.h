@@ -36,6 +36,11 @@ const uint8_t *source_bytes(source *s, uint64_t offset, uint64_t length);
 bool source_wanted(const source *s, uint64_t *offset, uint64_t *length);
 /* Answers the range wanted, exactly; anything else is GM_BAD_ARGUMENT. The bytes are copied. */
 gm_status source_give(source *s, uint64_t offset, const void *data, uint64_t length, error *e);
+/* The same as source_bytes, but nothing is wanted when they are not there. */
+const uint8_t *source_held(const source *s, uint64_t offset, uint64_t length);
+/* Memory for this range of a source in pieces, which counts as held from now on: whoever asked fills it (reads.h) before anyone
+ * looks. Kept until source_drop. NULL: no memory. */
+uint8_t *source_room(source *s, uint64_t offset, uint64_t length, error *e);
 /* Forgets pieces that lie wholly before `offset`. */
 void source_drop(source *s, uint64_t offset);
 

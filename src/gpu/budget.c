@@ -22,9 +22,9 @@ uint64_t budget_staging(const weight_layout *layout, uint64_t bytes) {
 
 /* ---- which weights there are ----------------------------------------------------------------------------------------------- */
 
-const budget_weight *gpu_budget_weight(const gpu_budget *b, const void *data) {
+const budget_weight *gpu_budget_weight(const gpu_budget *b, const tensor *weight) {
     for (size_t i = 0; i < b->count; i++) {
-        if (b->weights[i].weight->data == data) return &b->weights[i];
+        if (tensor_same_weight(b->weights[i].weight, weight)) return &b->weights[i];
     }
     return NULL;
 }
@@ -59,7 +59,7 @@ static gm_status measure(budget_weight *b, uint64_t max_binding, error *e) {
 static gm_status add_weight(gpu_budget *b, const op *o, size_t input, uint32_t unit, error *e) {
     const tensor  *w = o->in[input];
     const bool     product = o->kind == OP_PRODUCTS && input <= FUSED_W2, table = o->kind == OP_EMBED;
-    budget_weight *known = (budget_weight *)gpu_budget_weight(b, w->data);
+    budget_weight *known = (budget_weight *)gpu_budget_weight(b, w);
     budget_kind    kind = BUDGET_VECTORS;
     if (table) kind = BUDGET_TABLES;
     if (product) kind = BUDGET_LAYERS;

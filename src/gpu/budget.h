@@ -56,7 +56,7 @@ gm_status gpu_budget_make(gpu_budget *out, const graph *g, const budget_options 
 void      gpu_budget_free(gpu_budget *b);
 
 /* NULL: the graph has no such weight. */
-const budget_weight *gpu_budget_weight(const gpu_budget *b, const void *data);
+const budget_weight *gpu_budget_weight(const gpu_budget *b, const tensor *weight);
 /* One sentence: what stays outside and what it costs; empty when all is on the GPU. */
 void gpu_budget_explain(const gpu_budget *b, char *out, size_t size);
 

@@ -1,8 +1,11 @@
 /* The GPU as the engine sees it: buffers, pipelines, bind groups, and recorded command lists that are replayed.
  *
- * One header, two implementations: native on webgpu.h (src/gpu/host_native.c, the library is found at run time), and later the
- * browser's. Nothing here waits: what comes back from the GPU has a ticket, and whoever drives the engine asks whether it has
- * arrived. Ids are slot and generation, so that an id kept too long is noticed; 0 is none. */
+ * One header, two implementations: native on webgpu.h (src/gpu/host_native.c, the library is found at run time), and
+ * WebAssembly's (src/gpu/host_wasm.c), whose calls the page answers. There a thing that could not be made is not told by the call
+ * that asked for it, but later by gpu_host_problem, before anything computed with it arrives.
+ *
+ * Nothing here waits: what comes back from the GPU has a ticket, and whoever drives the engine asks whether it has arrived. Ids are
+ * slot and generation, so that an id kept too long is noticed; 0 is none. */
 
 #ifndef GM_GPU_HOST_H
 #define GM_GPU_HOST_H

@@ -304,7 +304,9 @@ static gpu_kernel prefill_kernel(const op *o, const gpu_kv *kv, uint32_t tokens)
     const uint64_t queries = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
     gpu_kernel     k = { .file = "attention_prefill.wgsl", .x = rounded_up(queries, 16), .y = kv->kv_heads, .z = 1 };
     attention_common(&k, o, kv);
+    kernel_define(&k, "BLOCKS", flag(o->blocks));
     attention_binds(&k, "out");
+    if (o->blocks) kernel_bind(&k, "last_seen");
     return k;
 }
 

@@ -8,6 +8,7 @@
  *                   the kernel), a weight from its first byte on. Two inputs of one base are bound once, as a.
  *   run             the run record     rows  u32 [outputs]: which tokens' outputs are wanted, ascending
  *   keys, values    the layer's cache, gpu_kv_bytes each
+ *   last_seen       u32 [tokens]: up to which of the tokens each sees, where blocks count
  *   partial         scratch between the two dispatches of a split attention, gpu_attention_partial_bytes
  *   groups          u32: [experts + 1] begins, then [tokens · used] pairs (token · used + slot) by expert, gpu_groups_bytes */
 
@@ -54,7 +55,8 @@ enum { GPU_DECODE_TOKENS = 4 }; /* up to so many tokens the keys are split over 
 uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint64_t depth);
 /* Bytes of "partial"; 0 when there is a single split. */
 uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t splits);
-/* ATTENTION: one dispatch (a, out, run, keys, values), or with splits two (a, partial, run, keys, values; partial, out, run).
+/* ATTENTION: one dispatch (a, out, run, keys, values), or with splits two (a, partial, run, keys, values; partial, out, run). With
+ * blocks, and more than GPU_DECODE_TOKENS tokens, it binds last_seen too; fewer tokens always see up to themselves.
  * ATTEND (graph/fuse.h): the same, and the first binds also table, q_weight and, where it stores, k_weight; a is what q, k and v lie
  * in. Any number of splits up to 256 is right at any depth. */
 gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits,

@@ -193,6 +193,7 @@ void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job
     (void)info;
     *out = (gpu_kernel){ .file = "embed.wgsl" };
     weight_describe(out, job->table, &tile);
+    kernel_define(out, "GIVEN", word(job->given));
     kernel_constant(out, "k", job->table->k);
     kernel_constant(out, "rows", tile.rows);
     kernel_constant(out, "first_row", tile.first_row);

@@ -77,12 +77,13 @@ size_t   gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const 
 uint32_t gpu_tile_rows(const gpu_info *info, const gpu_tile *tile);
 uint32_t gpu_tile_columns(const gpu_info *info, const gpu_tile *tile);
 
-/* y[t] = factor · row ids[t]. Binds "weights", "ids" (u32), "y", "run". */
+/* y[t] = factor · row ids[t]; below 0 row 0, or none where others write it (given). Binds "weights", "ids", "y", "run". */
 typedef struct {
     const weight_layout *table;
     uint32_t             tile;
     uint32_t             tokens;
     float                factor;
+    bool                 given;
     gpu_place            y;
 } gpu_embed_job;
 

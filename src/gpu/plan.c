@@ -192,7 +192,7 @@ static gm_status lay_out(gpu_plan *p, value_notes *notes, int32_t *partials, err
     }
     for (uint32_t i = 0; i < g->op_count; i++) {
         const op *o = &g->ops[i];
-        lay_out_value(p, o->out, gathered(p, o) ? 0 : i);
+        lay_out_value(p, o->out, gathered(p, o) || o->given ? 0 : i); /* the host writes before everything else */
         lay_out_value(p, o->sum, i);
         for (size_t j = 0; j < OP_INPUTS; j++) lives_as(p, o->in[j], i);
         lay_out_extras(p, o, i, notes, &partials[i]);
@@ -291,6 +291,7 @@ static gm_status bind(const gpu_plan *p, const binding_names *n, const char *nam
     else if (!strcmp(name, "numbers")) *out = (gpu_binding){ 0, p->numbers, n->numbers, KERNEL_NUMBERS * 4 };
     else if (!strcmp(name, "ids")) *out = (gpu_binding){ 0, p->ids, 0, round_up(p->tokens * 4, 16) };
     else if (!strcmp(name, "rows")) *out = (gpu_binding){ 0, p->rows, 0, round_up(p->outputs * 4, 16) };
+    else if (!strcmp(name, "last_seen")) *out = (gpu_binding){ 0, p->last_seen, 0, round_up(p->tokens * 4, 16) };
     else if (!strcmp(name, "keys") && kv) *out = (gpu_binding){ 0, kv->k, 0, kv->bytes };
     else if (!strcmp(name, "values") && kv) *out = (gpu_binding){ 0, kv->v, 0, kv->bytes };
     else if (!strcmp(name, "weights")) *out = (gpu_binding){ 0, n->weights, 0, n->weight_bytes };
@@ -383,9 +384,12 @@ static gm_status emit_embed(gpu_plan *p, const op *o, binding_names names, error
     if (w->gathered) return streaming_gather(p, o, e);
     for (uint32_t tile = 0; tile < w->layout.tiles && !e->status; tile++) {
         gpu_kernel          k = { 0 };
-        const gpu_embed_job job = {
-            .table = &w->layout, .tile = tile, .tokens = p->tokens, .factor = o->factor, .y = place_of(o->out)
-        };
+        const gpu_embed_job job = { .table = &w->layout,
+                                    .tile = tile,
+                                    .tokens = p->tokens,
+                                    .factor = o->factor,
+                                    .given = o->given,
+                                    .y = place_of(o->out) };
         gpu_embed_kernel(&k, gpu_host_info(p->backend->host), &job);
         names.weights = w->tiles[tile];
         names.weight_bytes = weight_tile_of(&w->layout, tile).bytes;
@@ -473,6 +477,13 @@ static gm_status emit_op(gpu_plan *p, const op *o, int32_t partial, value_notes 
     return e->status;
 }
 
+static bool has_blocks(const gpu_plan *p) {
+    for (size_t i = 0; i < p->g.op_count; i++) {
+        if (p->g.ops[i].kind == OP_ATTENTION && p->g.ops[i].blocks) return p->tokens > GPU_DECODE_TOKENS;
+    }
+    return false;
+}
+
 static gm_status record(gpu_plan *p, value_notes *notes, const int32_t *partials, error *e) {
     gpu_host *h = p->backend->host;
     bool     *made = calloc(p->item_count, sizeof *made);
@@ -482,6 +493,7 @@ static gm_status record(gpu_plan *p, value_notes *notes, const int32_t *partials
     if (!e->status) p->run = gpu_buffer_new(h, RUN_WORDS * 4, e);
     if (!e->status) p->ids = gpu_buffer_new(h, round_up(p->tokens * 4, 16), e);
     if (!e->status) p->rows = gpu_buffer_new(h, round_up(p->outputs * 4, 16), e);
+    if (!e->status && has_blocks(p)) p->last_seen = gpu_buffer_new(h, round_up(p->tokens * 4, 16), e);
     if (!e->status) p->numbers = gpu_buffer_new(h, (p->g.op_count + 1) * PLAN_ALIGNMENT, e);
     if (!e->status) {
         gpu_words_begin(&p->number_words);
@@ -489,6 +501,7 @@ static gm_status record(gpu_plan *p, value_notes *notes, const int32_t *partials
         p->at_run = gpu_words_write(&p->words, p->run, 0, zeros, RUN_WORDS);
         p->at_ids = gpu_words_write(&p->words, p->ids, 0, zeros, p->tokens);
         p->at_rows = gpu_words_write(&p->words, p->rows, 0, zeros, p->outputs);
+        if (p->last_seen) p->at_seen = gpu_words_write(&p->words, p->last_seen, 0, zeros, p->tokens);
     }
     p->first_dispatch = p->words.count;
     for (size_t i = 0; i < p->g.op_count && !e->status; i++) emit_op(p, &p->g.ops[i], partials[i], notes, made, e);
@@ -533,7 +546,7 @@ gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t out
 void gpu_plan_free(gpu_plan *p) {
     if (!p) return;
     gpu_host    *h = p->backend->host;
-    const gpu_id buffers[] = { p->memory, p->run, p->ids, p->rows, p->numbers };
+    const gpu_id buffers[] = { p->memory, p->run, p->ids, p->rows, p->last_seen, p->numbers };
     streaming_free(p);
     for (size_t i = 0; i < p->group_count; i++) gpu_group_free(h, p->groups[i]);
     for (size_t i = 0; i < COUNT_OF(buffers); i++) {
@@ -556,16 +569,46 @@ uint64_t gpu_plan_result_offset(const gpu_plan *p) { return p->items[storage(p->
 
 void gpu_plan_restart(gpu_plan *p) { streaming_restart(p); }
 
+/* The tokens from `first` on whose rows follow each other. */
+static size_t given_together(const gpu_inputs *in, size_t first) {
+    size_t n = 1;
+    while (first + n < in->tokens && in->ids[first + n] == in->ids[first] - (int32_t)n) n++;
+    return n;
+}
+
+gm_status gpu_plan_write_given(const gpu_plan *p, const gpu_inputs *in, error *e) {
+    for (size_t i = 0; i < p->g.op_count && in->given; i++) {
+        const op      *o = &p->g.ops[i];
+        const uint64_t row = o->out ? o->out->token_stride * sizeof(float) : 0;
+        for (size_t t = 0, n; o->kind == OP_EMBED && o->given && t < in->tokens; t += n) {
+            n = 1;
+            if (in->ids[t] >= 0) continue;
+            n = given_together(in, t);
+            const float    *from = in->given + (size_t)(-1 - in->ids[t]) * o->out->token_stride;
+            const gm_status status = gpu_buffer_write(p->backend->host, p->memory,
+                                                      p->items[o->out->index].offset + t * row, from, n * row, e);
+            if (status) return status;
+        }
+    }
+    return GM_OK;
+}
+
 gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e) {
     if (in->tokens > p->tokens || in->outputs > p->outputs)
         return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this run");
+    if (in->last_seen && p->tokens <= GPU_DECODE_TOKENS)
+        return fail(e, GM_BAD_ARGUMENT, "tokens that see each other need a plan for more than %d", GPU_DECODE_TOKENS);
     uint32_t *words = p->words.data;
     words[p->at_run] = (uint32_t)in->tokens;
     words[p->at_run + 1] = (uint32_t)in->outputs;
     words[p->at_run + 2] = (uint32_t)in->start;
     for (size_t i = 0; i < in->tokens; i++) words[p->at_ids + i] = (uint32_t)in->ids[i];
     for (size_t i = 0; i < in->outputs; i++) words[p->at_rows + i] = (uint32_t)in->output_rows[i];
+    for (size_t i = 0; i < in->tokens && p->last_seen; i++)
+        words[p->at_seen + i] = in->last_seen ? in->last_seen[i] : (uint32_t)i;
     words[p->at_ticket] = ticket;
     if (p->streaming) return streaming_submit(p, in, ticket, e);
+    const gm_status status = gpu_plan_write_given(p, in, e);
+    if (status) return status;
     return gpu_submit(p->backend->host, words, ticket ? p->words.count : p->end_dispatch, e);
 }

@@ -20,6 +20,7 @@ struct gpu_plan {
     layout_item        *items; /* values by index, then what the plan adds */
     size_t              item_count;
     gpu_id              memory, run, ids, rows; /* buffers: values, run record, u32 [tokens], u32 [outputs] */
+    gpu_id              last_seen;              /* u32 [tokens]; 0: no kernel reads it */
     gpu_id              numbers;                /* what kernels read as "numbers", PLAN_ALIGNMENT apart */
     gpu_words           number_words;           /* writes them, once */
     size_t              number_count;
@@ -31,10 +32,10 @@ struct gpu_plan {
     size_t  pipeline_count, pipeline_capacity;
     gpu_id *groups;
     size_t  group_count, group_capacity;
-    /* The list: writes of the run record, ids and rows; the dispatches, words[first_dispatch .. end_dispatch); a read of the
-     * result. */
+    /* The list: writes of the run record, ids, rows and last_seen; the dispatches, words[first_dispatch .. end_dispatch); a read
+     * of the result. */
     gpu_words words;
-    size_t    at_run, at_ids, at_rows, first_dispatch, end_dispatch, at_ticket;
+    size_t    at_run, at_ids, at_rows, at_seen, first_dispatch, end_dispatch, at_ticket;
     size_t    dispatches;
 
     plan_streaming *streaming; /* NULL: every weight is on the GPU */
@@ -42,6 +43,9 @@ struct gpu_plan {
 
 /* Where the result lies in the plan's memory: [outputs, n]. */
 uint64_t gpu_plan_result_offset(const gpu_plan *p);
+
+/* Writes the rows that were given to where the list looks for them. GM_AGAIN: nothing else may be submitted first. */
+gm_status gpu_plan_write_given(const gpu_plan *p, const gpu_inputs *in, error *e);
 
 /* A pipeline and a bind group for a kernel, recorded as a dispatch at the end of `words`; the group is the plan's. */
 gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const gpu_binding *bindings, error *e);

@@ -1,5 +1,7 @@
 #include "gpu/streaming.h"
 
+#include "gguf/rows.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +9,9 @@
 typedef struct {
     const tensor *table;
     float         factor;
-    uint32_t      value; /* whose rows they become */
+    uint32_t      value;   /* whose rows they become */
+    table_rows    fetched; /* of a table that is not in memory */
+    bool          written; /* in the run that is under way */
 } gather;
 
 /* A part of the plan's words that is a list of its own, and what must be in the slot when it runs. */
@@ -69,7 +73,16 @@ gm_status streaming_gather(gpu_plan *p, const op *embed, error *e) {
     gather         *more = realloc(s->gathers, (s->gather_count + 1) * sizeof *more);
     if (!more) return fail_memory(e, "a plan's tables", (s->gather_count + 1) * sizeof *more);
     s->gathers = more;
-    s->gathers[s->gather_count++] = (gather){ table, embed->factor, embed->out->index };
+    s->gathers[s->gather_count++] =
+        (gather){ .table = table,
+                  .factor = embed->factor,
+                  .value = embed->out->index,
+                  .fetched = { .reads = p->backend->reads,
+                               .from = table->from,
+                               .offset = table->place,
+                               .row = quant_row_bytes(quant_format_of(table->type), table->ne[0]) } };
+    if (!table->data && (!table->from || !p->backend->reads))
+        return fail(e, GM_IO, "tensor '%s' is not in memory", table->name);
     float *rows = realloc(s->rows, p->tokens * (size_t)table->ne[0] * sizeof *rows);
     if (!rows) return fail_memory(e, "a batch's rows of a table", p->tokens * table->ne[0] * sizeof *rows);
     s->rows = rows;
@@ -107,6 +120,7 @@ void streaming_free(gpu_plan *p) {
     plan_streaming *s = p->streaming;
     if (!s) return;
     streaming_restart(p);
+    for (size_t i = 0; i < s->gather_count; i++) table_rows_free(&s->gathers[i].fetched);
     free(s->gathers);
     free(s->parts);
     free(s->rows);
@@ -117,28 +131,38 @@ void streaming_free(gpu_plan *p) {
 
 /* ---- running --------------------------------------------------------------------------------------------------------------- */
 
+static void release_slot(gpu_plan *p) {
+    if (p->backend->slot_for != p) return;
+    gpu_backend_stream_restart(p->backend);
+    p->backend->slot_for = NULL;
+}
+
 void streaming_restart(gpu_plan *p) {
     plan_streaming *s = p->streaming;
     if (!s) return;
     if (s->ticket) gpu_ticket_done(p->backend->host, s->ticket);
+    release_slot(p);
+    for (size_t i = 0; i < s->gather_count; i++) {
+        table_rows_restart(&s->gathers[i].fetched);
+        s->gathers[i].written = false;
+    }
     s->ticket = 0;
     s->next = 0;
     s->expert = s->chunk = 0;
     s->routes_known = NULL;
 }
 
-/* y[t] = factor · row ids[t] */
-static gm_status write_rows(const gpu_plan *p, const gather *g, const gpu_inputs *in, error *e) {
+/* y[t] = factor · row ids[t]; where there is no id, row 0, over which gpu_plan_write_given writes what it knows */
+static gm_status write_rows(const gpu_plan *p, gather *g, const gpu_inputs *in, error *e) {
     const quant_format *format = quant_format_of(g->table->type);
     const uint64_t      n = g->table->ne[0], row_bytes = quant_row_bytes(format, n);
     float              *rows = p->streaming->rows;
     for (size_t t = 0; t < in->tokens; t++) {
-        const int32_t id = in->ids[t];
-        float        *row = rows + t * n, poison = 0;
-        if (id < 0 || (uint64_t)id >= g->table->ne[1])
-            return fail(e, GM_BAD_ARGUMENT, "token %zu is %d, but '%s' has %llu rows", t, id, g->table->name,
-                        (unsigned long long)g->table->ne[1]);
-        format->dequantise(row, (const uint8_t *)g->table->data + (uint64_t)id * row_bytes, n / format->block);
+        const int32_t  id = in->ids[t] < 0 ? 0 : in->ids[t];
+        float         *row = rows + t * n, poison = 0;
+        const uint8_t *from = g->table->data ? (const uint8_t *)g->table->data + (uint64_t)id * row_bytes
+                                             : g->fetched.memory + t * row_bytes;
+        format->dequantise(row, from, n / format->block);
         for (uint64_t i = 0; i < n; i++) {
             poison += row[i] * 0; /* 0 unless something is NaN or infinite */
             row[i] *= g->factor;
@@ -147,8 +171,22 @@ static gm_status write_rows(const gpu_plan *p, const gather *g, const gpu_inputs
             return fail(e, GM_BAD_FILE, "tensor '%s' (%s) holds NaN or an infinity in row %d: the file is damaged",
                         g->table->name, format->name, id);
     }
-    return gpu_buffer_write(p->backend->host, p->memory, p->items[g->value].offset, rows, in->tokens * n * sizeof *rows,
-                            e);
+    const gm_status status = gpu_buffer_write(p->backend->host, p->memory, p->items[g->value].offset, rows,
+                                              in->tokens * n * sizeof *rows, e);
+    g->written = status == GM_OK;
+    return status;
+}
+
+/* The same, for a table that may have to be read first. Ids are checked before anybody reads by them. */
+static gm_status gather_rows(const gpu_plan *p, gather *g, const gpu_inputs *in, error *e) {
+    if (g->written) return GM_OK;
+    for (size_t t = 0; t < in->tokens; t++) {
+        if (in->ids[t] >= 0 && (uint64_t)in->ids[t] >= g->table->ne[1])
+            return fail(e, GM_BAD_ARGUMENT, "token %zu is %d, but '%s' has %llu rows", t, in->ids[t], g->table->name,
+                        (unsigned long long)g->table->ne[1]);
+    }
+    const gm_status status = g->table->data ? GM_OK : table_rows_fetch(&g->fetched, in->ids, in->tokens, e);
+    return status ? status : write_rows(p, g, in, e);
 }
 
 /* Notes which experts the tokens of this run use; GM_AGAIN until that has come back. */
@@ -182,6 +220,8 @@ static bool tile_in_use(const plan_streaming *s, const part *part) {
 
 /* Of a tile with experts those that are in use come to their places; if an expert is not made of whole units, all come. */
 static gm_status upload_tile(gpu_plan *p, const part *part, error *e) {
+    if (p->backend->slot_for && p->backend->slot_for != p) return GM_AGAIN;
+    p->backend->slot_for = p;
     plan_streaming      *s = p->streaming;
     const weight_layout *layout = &part->weight->layout;
     const weight_tile    tile = weight_tile_of(layout, part->tile);
@@ -222,7 +262,11 @@ static size_t end_of(const gpu_plan *p, size_t index, uint32_t ticket) {
 gm_status streaming_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e) {
     plan_streaming *s = p->streaming;
     for (size_t i = 0; i < s->gather_count && !s->next; i++) {
-        const gm_status status = write_rows(p, &s->gathers[i], in, e);
+        const gm_status status = gather_rows(p, &s->gathers[i], in, e);
+        if (status) return status;
+    }
+    if (!s->next) {
+        const gm_status status = gpu_plan_write_given(p, in, e);
         if (status) return status;
     }
     for (; s->next < s->part_count; s->next++) {
@@ -231,8 +275,11 @@ gm_status streaming_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, e
         if (part->routes && part->routes != s->routes_known) status = learn_routes(p, part->routes, in->tokens, e);
         if (!status && part->weight && !tile_in_use(s, part)) continue;
         if (!status && part->weight) status = upload_tile(p, part, e);
+        if (!status && s->next + 1 == s->part_count && p->backend->flags)
+            status = gpu_backend_ask_damage(p->backend, e);
         if (!status) status = submit_part(p, part, end_of(p, s->next, ticket), e);
         if (status) return status;
+        release_slot(p);
     }
     streaming_restart(p);
     return GM_OK;

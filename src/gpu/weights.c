@@ -183,5 +183,6 @@ void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_la
     kernel_bind(out, "raw");
     kernel_bind(out, "planes");
     kernel_bind(out, "piece");
+    kernel_bind(out, "flags");
     kernel_spread(out, info, (piece->parameters[1] + 63) / 64);
 }

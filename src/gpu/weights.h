@@ -57,7 +57,10 @@ uint32_t weight_piece_unit(const weight_layout *layout);
 /* Bytes of the file that so many chunks are made of: whole units, or all of a tile. */
 uint64_t weight_source_bytes(const weight_layout *layout, uint64_t chunks);
 
-/* Binds "raw" (the staging buffer), "planes" (the tile) and "piece". One pipeline serves every tensor of a type. */
+enum { WEIGHT_PIECE_FLAG = 7 }; /* of the parameters: which of "flags" is the tile's, set by whoever dispatches */
+
+/* Binds "raw" (the staging buffer), "planes" (the tile), "piece", and "flags", where damage is noted. One pipeline serves every
+ * tensor of a type. */
 void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_layout *layout,
                           const weight_piece *piece);
 

@@ -94,10 +94,15 @@ static bool same_shape(const tensor *a, const tensor *b) {
     return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->axis == b->axis;
 }
 
-tensor *graph_embed(graph *g, tensor *table, float factor) {
+static tensor *embed(graph *g, tensor *table, float factor, bool given) {
     if (!table) return NULL;
-    return append(g, true, (op){ .kind = OP_EMBED, .in = { table }, .factor = factor }, AXIS_TOKENS, table->ne[0], 1);
+    return append(g, true, (op){ .kind = OP_EMBED, .in = { table }, .factor = factor, .given = given }, AXIS_TOKENS,
+                  table->ne[0], 1);
 }
+
+tensor *graph_embed(graph *g, tensor *table, float factor) { return embed(g, table, factor, false); }
+
+tensor *graph_embed_or_given(graph *g, tensor *table, float factor) { return embed(g, table, factor, true); }
 
 tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps) {
     if (!x) return NULL;
@@ -129,11 +134,19 @@ void graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer) {
            (op){ .kind = OP_KV_STORE, .in = { keys, values }, .layer = layer }, AXIS_TOKENS, 0, 0);
 }
 
-tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window) {
+static tensor *attention(graph *g, tensor *queries, uint32_t layer, uint32_t window, bool blocks) {
     if (!queries) return NULL;
     return append(g, contiguous(queries),
-                  (op){ .kind = OP_ATTENTION, .in = { queries }, .layer = layer, .window = window }, queries->axis,
-                  queries->ne[0], queries->ne[1]);
+                  (op){ .kind = OP_ATTENTION, .in = { queries }, .layer = layer, .window = window, .blocks = blocks },
+                  queries->axis, queries->ne[0], queries->ne[1]);
+}
+
+tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window) {
+    return attention(g, queries, layer, window, false);
+}
+
+tensor *graph_attention_blocks(graph *g, tensor *queries, uint32_t layer, uint32_t window) {
+    return attention(g, queries, layer, window, true);
 }
 
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up) {

@@ -9,16 +9,19 @@
 
 #include "base/arena.h"
 #include "gguf/quant.h"
+#include "gguf/source.h"
 
 /* The ops. in = [a, b, c] below; every value is f32 unless said otherwise.
  *
- *   EMBED           row ids[t] of the table a, times factor
+ *   EMBED           row ids[t] of the table a, times factor. An id below 0 stands for row −1−id of what the run gives, which
+ *                   a tower made: it is that row as it is if the op takes given rows, else row 0 of the table
  *   RMS_NORM        a / sqrt(mean(a²) + eps) · b      over each row; b may be NULL
  *   MATMUL          weights a [k, m], values b [k]  →  [m]
  *   ROPE_TABLE      cos and sin of position · frequency a[j] for each token  →  [2 · n/2]: cosines, then sines
  *   ROPE            rotates the pairs (j, j + n/2) of each row of a by the table b
  *   KV_STORE        keys a and values b of the tokens go to the cache of `layer`
- *   ATTENTION       queries a against the cache of `layer`; window 0 sees every position up to its own
+ *   ATTENTION       queries a against the cache of `layer`; window 0 sees every position up to its own. With `blocks` the run
+ *                   says for each token up to which of the later ones it sees; where its window begins stays the same
  *   GEGLU           gelu(a) · b
  *   ADD             a + b
  *   SCALE           a · factor
@@ -72,10 +75,17 @@ struct tensor {
     uint64_t    token_stride;
     tensor     *base; /* a view: into this value, `offset` elements on; NULL otherwise */
     uint64_t    offset;
-    const void *data;  /* a weight's bytes */
+    const void *data; /* a weight's bytes; NULL: they are only in the source, at `place` */
+    source     *from; /* a weight of a file: where its bytes come from; else NULL */
+    uint64_t    place;
     const char *name;  /* a weight's, for messages */
     uint32_t    index; /* a value's number, for the plan */
 };
+
+/* Whether two tensors are over the same weight: the same bytes, in memory or in a source. */
+static inline bool tensor_same_weight(const tensor *a, const tensor *b) {
+    return a->data == b->data && (a->data || (a->from == b->from && a->place == b->place));
+}
 
 typedef enum { GATE_NONE, GATE_PAIR, GATE_VALUE } op_gate;
 
@@ -86,6 +96,8 @@ typedef struct {
     float    factor; /* EMBED, SCALE, SOFTCAP; eps of RMS_NORM */
     uint32_t layer;  /* KV_STORE, ATTENTION: whose cache */
     uint32_t window; /* ATTENTION */
+    bool     blocks; /* ATTENTION */
+    bool     given;  /* EMBED */
     uint32_t used;   /* ROUTE and the expert ops */
     /* fused ops */
     tensor *sum;
@@ -110,12 +122,14 @@ tensor *graph_weight(graph *g, const char *name, quant_type type, const uint64_t
 
 /* Each appends an op and returns its result; a shape that does not fit is noted in g->problem. A NULL input gives NULL. */
 tensor *graph_embed(graph *g, tensor *table, float factor);
+tensor *graph_embed_or_given(graph *g, tensor *table, float factor);
 tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps); /* weight NULL: none */
 tensor *graph_matmul(graph *g, tensor *weight, tensor *x);
 tensor *graph_rope_table(graph *g, tensor *frequencies);
 tensor *graph_rope(graph *g, tensor *x, tensor *table);
 void    graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer);
 tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window);
+tensor *graph_attention_blocks(graph *g, tensor *queries, uint32_t layer, uint32_t window);
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up);
 tensor *graph_add(graph *g, tensor *a, tensor *b);
 tensor *graph_scale(graph *g, tensor *x, float factor);

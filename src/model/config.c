@@ -153,6 +153,7 @@ gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e
     out->context = read_u32(&r, "context_length", 1, 1u << 30);
     out->window = read_u32(&r, "attention.sliding_window", 1, 1u << 30);
     out->per_layer_width = read_u32_or(&r, "embedding_length_per_layer_input", 0, 0, MOST_WIDTH);
+    out->image_blocks = !out->per_layer_width; /* no key says so: the small models, which have this, do without */
     out->experts = read_u32_or(&r, "expert_count", 0, 0, 65536);
     if (out->experts) {
         out->experts_used = read_u32(&r, "expert_used_count", 1, out->experts < 64 ? out->experts : 64);

@@ -14,11 +14,12 @@ typedef struct {
 } layer_config;
 
 typedef struct {
-    uint32_t      layers, width, vocabulary, context, window;
-    uint32_t      per_layer_width;                            /* 0: no per-layer embeddings */
-    uint32_t      experts, experts_used, expert_feed_forward; /* 0: no mixture of experts */
-    float         eps, softcap;                               /* softcap 0: none */
-    float         rope_base_full, rope_base_sliding;
+    uint32_t layers, width, vocabulary, context, window;
+    uint32_t per_layer_width;                            /* 0: no per-layer embeddings */
+    uint32_t experts, experts_used, expert_feed_forward; /* 0: no mixture of experts */
+    bool     image_blocks; /* on sliding layers the tokens of an image see each other, not only those before them */
+    float    eps, softcap; /* softcap 0: none */
+    float    rope_base_full, rope_base_sliding;
     layer_config *layer;
 } model_config;
 

@@ -1,19 +1,24 @@
 /* A Gemma 4 text model: its hyper-parameters and its weights, found by name, checked against the shapes that the
- * hyper-parameters ask for, and used where they lie in the mapped file. */
+ * hyper-parameters ask for, and used where they lie: in the mapped file, in memory, or still in a source that comes in pieces. */
 
 #ifndef GM_MODEL_H
 #define GM_MODEL_H
 
+#include "gguf/reads.h"
 #include "graph/graph.h"
 #include "model/config.h"
 
+enum { MODEL_READS = 8, MODEL_SAMPLES = 16, MODEL_SAMPLE_BYTES = 256 };
+
 typedef struct {
-    const char *name;
+    const char *name; /* NULL: the model has none */
     quant_type  type;
     uint64_t    ne[3];
     uint64_t    bytes;
-    const void *data;
-} weight; /* data NULL: the model has none */
+    const void *data; /* NULL: not in memory */
+    source     *from; /* where its bytes are in the file; NULL: it was made here */
+    uint64_t    place;
+} weight;
 
 typedef struct {
     weight attn_norm, attn_q, attn_k, attn_v, attn_output, attn_q_norm, attn_k_norm, post_attention_norm;
@@ -36,12 +41,31 @@ typedef struct {
     uint64_t       bytes_per_token; /* weight bytes read to decode one token */
 } model;
 
-/* Brings every tensor of a file that comes in pieces into memory: GM_AGAIN while one is missing (its source says what it
- * wants), GM_OK when all are there; `*next` starts at 0. For files in memory there is nothing to do. Towers are left out. */
-gm_status model_fetch(const gguf *file, size_t *next, source **waiting, error *e);
+/* Brings tensors of a file that comes in pieces into memory, some at a time; for files in memory there is nothing to do. Towers
+ * are left out. Zero-initialise, set the first four. */
+typedef struct {
+    const gguf *file;
+    reads      *reads;
+    bool        matrices; /* all of them: the CPU computes with them, the GPU gets its own from the source */
+    bool        rows;     /* but of the per-layer table single rows will be read */
+    uint64_t    done, total;
+    size_t      next; /* tensor, and how much of it is asked for, to where */
+    uint64_t    asked;
+    uint8_t    *room;
+    uint32_t    tickets[MODEL_READS];
+    uint64_t    lengths[MODEL_READS];
+    size_t      sent, arrived;
+} model_fetch;
 
-/* The file must outlive the model, and its tensors be in memory. */
+gm_status model_fetch_step(model_fetch *f, error *e); /* GM_AGAIN: reads are under way */
+void      model_fetch_drop(model_fetch *f);
+/* Bytes that it will hold in memory. */
+uint64_t model_fetch_bytes(const model_fetch *f);
+
+/* The file must outlive the model; its vectors must be in memory. */
 gm_status model_load(const gguf *file, model *out, error *e);
+/* The same from the header alone: names, types and shapes, no values. For planning, not for computing. */
+gm_status model_shapes(const gguf *file, model *out, error *e);
 void      model_free(model *m);
 
 /* Tokens in, logits of the wanted outputs out. */
@@ -51,7 +75,17 @@ gm_status model_text_graph(const model *m, graph *out, error *e);
  * tensor and block; GM_OK when every weight is finite. */
 gm_status model_find_nan(const model *m, error *e);
 
-/* Identifies model and weights: SHA-256 over the head of the file, its length and samples of its data. */
-void model_hash(const model *m, uint8_t digest[32]);
+/* Identifies model and weights: SHA-256 over the head of the file, its length and samples of its data, which are read first where
+ * they are not in memory. Zero-initialise, set the first two. */
+typedef struct {
+    const gguf *file;
+    reads      *reads; /* NULL: the file is in memory */
+    uint32_t    tickets[MODEL_SAMPLES];
+    size_t      asked, arrived;
+    uint8_t     samples[MODEL_SAMPLES][MODEL_SAMPLE_BYTES];
+} model_hash;
+
+gm_status model_hash_step(model_hash *h, uint8_t digest[32], error *e); /* GM_AGAIN: reads are under way */
+void      model_hash_drop(model_hash *h);
 
 #endif

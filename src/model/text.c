@@ -13,7 +13,10 @@ typedef struct {
 } builder;
 
 static tensor *use(builder *b, const weight *w) {
-    return w->data ? graph_weight(b->g, w->name, w->type, w->ne, w->data) : NULL;
+    tensor *t = w->name ? graph_weight(b->g, w->name, w->type, w->ne, w->data) : NULL;
+    if (t) t->from = w->from;
+    if (t) t->place = w->place;
+    return t;
 }
 
 static tensor *linear(builder *b, const weight *w, tensor *x) { return graph_matmul(b->g, use(b, w), x); }
@@ -22,7 +25,7 @@ static tensor *norm(builder *b, tensor *x, const weight *w) { return graph_rms_n
 
 static tensor *norm_plain(builder *b, tensor *x) { return graph_rms_norm(b->g, x, NULL, b->c->eps); }
 
-/* pli[l] = (rms(Wp·x · d^-½, w)[l] + E_pl[id][l] · √P) / √2 */
+/* pli[l] = (rms(Wp·x · d^-½, w)[l] + E_pl[id][l] · √P) / √2; soft tokens have the row of id 0, the padding */
 static tensor *per_layer_inputs(builder *b, tensor *x) {
     const uint32_t p = b->c->per_layer_width, layers = b->c->layers;
     tensor        *tokens = graph_embed(b->g, use(b, &b->m->per_layer_token_embd), sqrtf((float)p));
@@ -40,13 +43,15 @@ static tensor *attention(builder *b, uint32_t i, tensor *a) {
     tensor *q = linear(b, &w->attn_q, a);
     if (layer->owns_kv) {
         tensor *k = linear(b, &w->attn_k, a);
-        tensor *v = w->attn_v.data ? linear(b, &w->attn_v, a) : k;
+        tensor *v = w->attn_v.name ? linear(b, &w->attn_v, a) : k;
         k = graph_reshape(b->g, k, layer->head, layer->kv_heads);
         v = graph_reshape(b->g, v, layer->head, layer->kv_heads);
         graph_kv_store(b->g, graph_rope(b->g, norm(b, k, &w->attn_k_norm), rope), norm_plain(b, v), i);
     }
     q = graph_rope(b->g, norm(b, graph_reshape(b->g, q, layer->head, layer->heads), &w->attn_q_norm), rope);
-    tensor *o = graph_attention(b->g, q, layer->donor, layer->sliding ? b->c->window : 0);
+    const uint32_t window = layer->sliding ? b->c->window : 0;
+    tensor        *o = window && b->c->image_blocks ? graph_attention_blocks(b->g, q, layer->donor, window)
+                                                    : graph_attention(b->g, q, layer->donor, window);
     return linear(b, &w->attn_output, graph_reshape(b->g, o, (uint64_t)layer->head * layer->heads, 1));
 }
 
@@ -63,7 +68,7 @@ static tensor *experts(builder *b, const layer_weights *w, tensor *r) {
     tensor        *routes = graph_route(b->g, linear(b, &w->router, z), use(b, &w->expert_scale), used);
 
     tensor *u = norm(b, r, &w->pre_ffw_norm_2), *gate, *up;
-    if (w->gate_up_exps.data) {
+    if (w->gate_up_exps.name) {
         tensor *both = graph_matmul_experts(b->g, use(b, &w->gate_up_exps), u, routes, used);
         gate = graph_slice(b->g, both, 0, ff, used);
         up = graph_slice(b->g, both, ff, ff, used);
@@ -95,14 +100,14 @@ static tensor *decoder_layer(builder *b, uint32_t i, tensor *x) {
 gm_status model_text_graph(const model *m, graph *out, error *e) {
     *out = (graph){ 0 };
     builder b = { .g = out, .m = m, .c = &m->config };
-    tensor *x = graph_embed(out, use(&b, &m->token_embd), sqrtf((float)b.c->width));
+    tensor *x = graph_embed_or_given(out, use(&b, &m->token_embd), sqrtf((float)b.c->width));
     if (b.c->per_layer_width) b.per_layer_inputs = per_layer_inputs(&b, x);
     b.rope_full = graph_rope_table(out, use(&b, &m->frequencies_full));
     b.rope_sliding = graph_rope_table(out, use(&b, &m->frequencies_sliding));
     for (uint32_t i = 0; i < b.c->layers; i++) x = decoder_layer(&b, i, x);
 
     tensor *h = norm(&b, graph_select_rows(out, x), &m->output_norm);
-    tensor *logits = linear(&b, m->output.data ? &m->output : &m->token_embd, h);
+    tensor *logits = linear(&b, m->output.name ? &m->output : &m->token_embd, h);
     out->result = b.c->softcap > 0 ? graph_softcap(out, logits, b.c->softcap) : logits;
     if (!out->result && !out->problem.status)
         fail(&out->problem, GM_BAD_FILE, "the text model could not be put together");

@@ -2,20 +2,19 @@
 
 #include "model/model.h"
 
-#include "base/sha256.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 typedef struct {
     model *m;
+    bool   shapes; /* only: values are not asked for */
     error *e;
 } loader;
 
 /* Where a tensor's bytes lie; NULL when they are not in memory. */
 static const uint8_t *bytes_of(const gguf *file, const gguf_tensor *t) {
-    return source_bytes(gguf_source(file, t->part), t->offset, t->bytes);
+    return source_held(gguf_source(file, t->part), t->offset, t->bytes);
 }
 
 static bool shape_is(const gguf_tensor *t, uint64_t n0, uint64_t n1, uint64_t n2) {
@@ -45,9 +44,10 @@ static weight matrix(loader *l, const char *name, uint64_t n0, uint64_t n1, uint
                  .type = t->type,
                  .ne = { n0, n1, n2 },
                  .bytes = t->bytes,
-                 .data = bytes_of(l->m->file, t) };
+                 .data = bytes_of(l->m->file, t),
+                 .from = gguf_source(l->m->file, t->part),
+                 .place = t->offset };
     if (!w.name) fail_memory(l->e, "a tensor's name", t->name.length);
-    if (!w.data) fail(l->e, GM_IO, "tensor '%s' is not in memory", name);
     return w;
 }
 
@@ -55,7 +55,12 @@ static weight matrix(loader *l, const char *name, uint64_t n0, uint64_t n1, uint
  * at: one NaN here would spoil everything. */
 static weight vector(loader *l, const char *name, uint64_t n, bool required) {
     weight w = matrix(l, name, n, 1, 1, required);
-    if (!w.data) return w;
+    if (l->shapes) w.data = NULL;
+    if (!w.name || l->shapes) return w;
+    if (!w.data) {
+        fail(l->e, GM_IO, "tensor '%s' is not in memory", name);
+        return (weight){ 0 };
+    }
     float *values = arena_array(&l->m->memory, n, sizeof *values);
     if (!values) {
         fail_memory(l->e, name, n * sizeof *values);
@@ -73,6 +78,7 @@ static weight vector(loader *l, const char *name, uint64_t n, bool required) {
     w.type = TYPE_F32;
     w.bytes = n * sizeof *values;
     w.data = values;
+    w.from = NULL;
     return w;
 }
 
@@ -137,13 +143,13 @@ static void load_experts(loader *l, uint32_t i) {
     w->router = matrix(l, of_layer(&n, i, "ffn_gate_inp.weight"), d, experts, 1, true);
     w->router_scale = vector(l, of_layer(&n, i, "ffn_gate_inp.scale"), d, true);
     w->gate_up_exps = matrix(l, of_layer(&n, i, "ffn_gate_up_exps.weight"), d, 2 * ff, experts, false);
-    if (!w->gate_up_exps.data) { /* early files keep the two apart */
+    if (!w->gate_up_exps.name) { /* early files keep the two apart */
         w->gate_exps = matrix(l, of_layer(&n, i, "ffn_gate_exps.weight"), d, ff, experts, true);
         w->up_exps = matrix(l, of_layer(&n, i, "ffn_up_exps.weight"), d, ff, experts, true);
     }
     w->down_exps = matrix(l, of_layer(&n, i, "ffn_down_exps.weight"), ff, d, experts, true);
     w->expert_scale = vector(l, of_layer(&n, i, "ffn_down_exps.scale"), experts, false);
-    if (!w->expert_scale.data)
+    if (!w->expert_scale.name)
         w->expert_scale = vector(l, of_layer(&n, i, "ffn_gate_inp.per_expert_scale"), experts, false);
     w->pre_ffw_norm_2 = vector(l, of_layer(&n, i, "pre_ffw_norm_2.weight"), d, true);
     w->post_ffw_norm_1 = vector(l, of_layer(&n, i, "post_ffw_norm_1.weight"), d, true);
@@ -164,7 +170,7 @@ static void check_agreement(loader *l) {
         }
         scaled = has_scale;
         if (c->layer[i].sliding || !c->layer[i].owns_kv) continue;
-        const int is_raw = !l->m->layer[i].attn_v.data;
+        const int is_raw = !l->m->layer[i].attn_v.name;
         if (raw_values >= 0 && raw_values != is_raw)
             fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.attn_v.weight' is missing or surplus: full layers disagree", i);
         raw_values = is_raw;
@@ -201,11 +207,11 @@ static void load_frequencies(loader *l, bool sliding, weight *out) {
                      .data = values };
 }
 
-static uint64_t row_bytes(const weight *w) { return w->data ? w->bytes / w->ne[1] / w->ne[2] : 0; }
+static uint64_t row_bytes(const weight *w) { return w->name ? w->bytes / w->ne[1] / w->ne[2] : 0; }
 
 static void count_bytes(model *m) {
     const model_config *c = &m->config;
-    const weight       *head = m->output.data ? &m->output : &m->token_embd;
+    const weight       *head = m->output.name ? &m->output : &m->token_embd;
     for (size_t i = 0; i < gguf_tensor_count(m->file); i++) m->parameters += gguf_tensor_at(m->file, i)->count;
     m->bytes_per_token = head->bytes + row_bytes(&m->token_embd) + row_bytes(&m->per_layer_token_embd) +
                          m->per_layer_model_proj.bytes + m->per_layer_proj_norm.bytes + m->output_norm.bytes;
@@ -227,27 +233,9 @@ static void count_bytes(model *m) {
     }
 }
 
-static bool belongs_to_tower(str name) {
-    return str_starts_with(name, "v.") || str_starts_with(name, "a.") || str_starts_with(name, "mm.");
-}
-
-gm_status model_fetch(const gguf *file, size_t *next, source **waiting, error *e) {
-    for (; *next < gguf_tensor_count(file); (*next)++) {
-        const gguf_tensor *t = gguf_tensor_at(file, *next);
-        source            *from = gguf_source(file, t->part);
-        if (belongs_to_tower(t->name) || bytes_of(file, t)) continue;
-        uint64_t offset, length;
-        if (!source_wanted(from, &offset, &length))
-            return fail(e, GM_IO, "tensor '%.*s' cannot be read", STR_ARGS(t->name));
-        *waiting = from;
-        return GM_AGAIN;
-    }
-    return GM_OK;
-}
-
-gm_status model_load(const gguf *file, model *out, error *e) {
+static gm_status load(const gguf *file, bool shapes, model *out, error *e) {
     *out = (model){ .file = file };
-    loader              l = { .m = out, .e = e };
+    loader              l = { .m = out, .shapes = shapes, .e = e };
     const model_config *c = &out->config;
     if (model_config_read(file, &out->memory, &out->config, e)) goto failed;
     out->layer = arena_array(&out->memory, c->layers, sizeof *out->layer);
@@ -280,6 +268,10 @@ failed:
     return e->status;
 }
 
+gm_status model_load(const gguf *file, model *out, error *e) { return load(file, false, out, e); }
+
+gm_status model_shapes(const gguf *file, model *out, error *e) { return load(file, true, out, e); }
+
 void model_free(model *m) {
     arena_free(&m->memory);
     *m = (model){ 0 };
@@ -296,24 +288,4 @@ gm_status model_find_nan(const model *m, error *e) {
                     STR_ARGS(t->name), t->format->name, (unsigned long long)broken);
     }
     return GM_OK;
-}
-
-void model_hash(const model *m, uint8_t digest[32]) {
-    enum { SAMPLES = 64, SAMPLE_BYTES = 256 };
-    sha256 s;
-    sha256_start(&s);
-    source        *first = gguf_source(m->file, 0);
-    const uint64_t head = gguf_head_bytes(m->file), length = gguf_file_bytes(m->file);
-    const uint8_t *bytes = source_bytes(first, 0, head);
-    if (bytes) sha256_add(&s, bytes, (size_t)head);
-    sha256_add(&s, &length, sizeof length);
-    const size_t tensors = gguf_tensor_count(m->file);
-    for (size_t i = 0; i < SAMPLES && tensors; i++) {
-        const gguf_tensor *t = gguf_tensor_at(m->file, i * tensors / SAMPLES);
-        const uint8_t     *data = bytes_of(m->file, t);
-        if (data)
-            sha256_add(&s, data + t->bytes / 2,
-                       (size_t)(t->bytes - t->bytes / 2 < SAMPLE_BYTES ? t->bytes - t->bytes / 2 : SAMPLE_BYTES));
-    }
-    sha256_end(&s, digest);
 }

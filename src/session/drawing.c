@@ -7,7 +7,6 @@
 
 #include "session/session.h"
 
-#include "base/clock.h"
 #include "gpu/sampler_kernels.h"
 #include "text/sampler_settings.h"
 
@@ -29,7 +28,7 @@ gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *to
 static void step_back(gm_session *s) {
     if (s->has_logits || !s->tokens.count || s->computed < s->tokens.count) return;
     session_abandon(s);
-    s->computed = kv_rollback(&s->kv, s->tokens.count - 1);
+    s->computed = kv_rollback(&s->kv, session_batch_begin(s, s->tokens.count - 1));
 }
 
 gm_status session_want_logits(gm_session *s, double deadline, error *e) {
@@ -112,8 +111,7 @@ static gm_status next_on_gpu(gm_session *s, const gm_sampling *sampling, size_t 
         gm_status status = goes_on(s, sampling) ? GM_OK : begin(s, sampling, e);
         if (!status) status = go_ahead(s, most, e);
         if (!status) status = take(s, token, e);
-        if (status != GM_AGAIN || clock_seconds() > deadline) return status;
-        gpu_host_wait(s->engine->gpu.host, 1);
+        if (status != GM_AGAIN || !runner_wait(s->engine->gpu.host, deadline)) return status;
     }
 }
 
@@ -121,7 +119,7 @@ gm_status session_next(gm_session *s, const gm_sampling *sampling, size_t most, 
                        error *e) {
     step_back(s);
     if (s->engine->on_gpu && !gpu_backend_needs_host(&s->engine->gpu) && !s->running &&
-        s->computed + 1 == s->tokens.count) {
+        s->computed + 1 == s->tokens.count && soft_end(&s->soft) <= s->computed) {
         const gm_status status = next_on_gpu(s, sampling, most, token, deadline, e);
         if (e->status) session_forget_uncomputed(s);
         return status;

@@ -1,9 +1,7 @@
 #include "session/engine.h"
 
-#include "base/clock.h"
 #include "base/json.h"
-#include "session/gpu_memory.h"
-#include "session/self_check.h"
+#include "session/load.h"
 #include "store/ollama.h"
 
 #include <math.h>
@@ -138,80 +136,26 @@ static gm_status describe(gm_engine *engine, const engine_origin *origin, error 
     return GM_OK;
 }
 
+gm_status engine_describe(gm_engine *engine, const engine_origin *origin, error *e) {
+    if (find_suppressed(engine, e) || read_sampling(engine, origin, e) || describe(engine, origin, e)) return e->status;
+    engine->variant = find_variant(engine, origin);
+    return GM_OK;
+}
+
 /* ---- opening ----------------------------------------------------------------------------------------------------------- */
 
-/* A GPU that computes wrongly is refused before the weights go there. */
-static gm_status check_gpu(gm_engine *engine, error *e) {
-    self_check      *check;
-    gm_status        status;
-    const quant_type kv = engine->precise ? TYPE_F32 : TYPE_F16;
-    if (self_check_new(engine->gpu.host, &engine->text, &engine->weights.config, kv, engine->precise, &check, e))
-        return e->status;
-    while ((status = self_check_step(check, e)) == GM_AGAIN) gpu_host_wait(engine->gpu.host, 100);
-    self_check_free(check);
-    return status;
-}
-
-static gm_status plan_memory(gm_engine *engine, uint64_t limit, error *e) {
-    const model_config *c = &engine->weights.config;
-    const size_t        context = min_size(c->context, GPU_MEMORY_CONTEXT);
-    if (!limit) return GM_OK;
-    if (gpu_memory_plan(&engine->text, c, engine->precise ? TYPE_F32 : TYPE_F16, context, limit,
-                        gpu_host_info(engine->gpu.host)->max_binding, &engine->budget, e))
-        return e->status;
-    gpu_budget_explain(&engine->budget, engine->note, sizeof engine->note);
-    gpu_backend_keep_to(&engine->gpu, &engine->budget);
-    return GM_OK;
-}
-
-static gm_status open_backend(gm_engine *engine, const gm_engine_options *options, error *e) {
-    if (!engine->on_gpu) return cpu_backend_open(&engine->cpu, options->cpu, options->threads, options->precise, e);
-    const gpu_options gpu = { .adapter = (int32_t)options->gpu - 1,
-                              .disable = options->gpu_disable,
-                              .memory = options->gpu_memory };
-    gm_status         status = gpu_backend_open(&engine->gpu, &gpu, options->precise, e);
-    if (!status) status = plan_memory(engine, options->gpu_memory, e);
-    const double checked_from = clock_seconds();
-    if (!status) status = check_gpu(engine, e);
-    const double uploaded_from = clock_seconds();
-    while (!status && (status = gpu_backend_upload(&engine->gpu, &engine->text, e)) == GM_AGAIN) {
-        gpu_host_wait(engine->gpu.host, 100);
+/* A file that is all there: the job waits for nothing but the GPU. */
+static gm_status load_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out,
+                           error *e) {
+    engine_load *load = NULL;
+    gm_status status = engine_load_new(file, NULL, 0, &(load_options){ .engine = options, .origin = origin }, &load, e);
+    while (!status && (status = engine_load_step(load, e)) == GM_AGAIN) {
+        engine_load_wait(load);
         status = GM_OK;
     }
-    while (!status && !gpu_idle(engine->gpu.host)) gpu_host_wait(engine->gpu.host, 100);
-    engine->seconds.check = uploaded_from - checked_from;
-    engine->seconds.upload = clock_seconds() - uploaded_from;
+    if (!status) *out = engine_load_take(load);
+    engine_load_free(load);
     return status;
-}
-
-gm_status engine_open_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out,
-                           error *e) {
-    gm_engine *engine = calloc(1, sizeof *engine);
-    if (!engine) {
-        gguf_free(file);
-        return fail_memory(e, "the engine", sizeof *engine);
-    }
-    engine->file = file;
-    engine->on_gpu = options->backend == GM_BACKEND_GPU;
-    engine->precise = options->precise;
-    if (!e->status && !model_load(file, &engine->weights, e) && !tokenizer_new(file, &engine->words, e)) {
-        if (tokenizer_size(engine->words) != engine->weights.config.vocabulary) {
-            fail(e, GM_BAD_FILE, "tokenizer.ggml.tokens has %zu entries, but token_embd.weight has %u rows",
-                 tokenizer_size(engine->words), engine->weights.config.vocabulary);
-        }
-    }
-    if (!e->status) model_text_graph(&engine->weights, &engine->text, e);
-    if (!e->status) open_backend(engine, options, e);
-    if (!e->status) find_suppressed(engine, e);
-    if (!e->status) read_sampling(engine, origin, e);
-    if (!e->status) describe(engine, origin, e);
-    if (e->status) {
-        gm_engine_close(engine);
-        return e->status;
-    }
-    engine->variant = find_variant(engine, origin);
-    *out = engine;
-    return GM_OK;
 }
 
 gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char *why, size_t why_size) {
@@ -225,7 +169,7 @@ gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char
         fail(&e, GM_BAD_ARGUMENT, "threads must be between 1 and 1024, found %u", options->threads);
     else if (options->data) gguf_open_memory(options->data, options->data_size, &file, &e);
     else if (!engine_find_model(options->model, &scratch, &path, &origin, &e)) gguf_open_file(path, &file, &e);
-    if (!e.status) engine_open_file(file, options, &origin, out, &e);
+    if (!e.status) load_file(file, options, &origin, out, &e);
     arena_free(&scratch);
     return error_report(&e, why, why_size);
 }
@@ -237,6 +181,7 @@ void gm_engine_close(gm_engine *engine) {
     cpu_backend_close(&engine->cpu);
     gpu_backend_close(&engine->gpu);
     gpu_budget_free(&engine->budget);
+    reads_free(engine->reads);
     model_free(&engine->weights);
     gguf_free(engine->file);
     arena_free(&engine->memory);

@@ -18,28 +18,30 @@ struct gm_engine {
     cpu_backend  cpu; /* one of the two is open */
     gpu_backend  gpu;
     gpu_budget   budget; /* what of the weights the GPU holds; used if there is a limit */
+    reads       *reads;  /* by which bytes come that are not in memory */
     tokenizer   *words;
     uint32_t    *suppressed; /* a bit per id that is never drawn; NULL: none */
     chat_variant variant;
     gm_sampling  sampling; /* the model's own defaults */
     arena        memory;   /* the strings below */
     const char  *name, *device, *system;
-    char         note[400]; /* what does not fit into GPU memory */
+    char         note[400];  /* what does not fit into GPU memory */
+    char         digest[65]; /* identifies model and weights */
     struct {
         double check, upload, plans;
     } seconds; /* that the GPU's self-check, the upload of the weights and the making of plans took so far */
 };
 
-/* Opens a model whose file is read already; the engine takes the file over, on failure too. `name` is what the user called
- * it, `renderer`, `params` and `system` come from Ollama's store; each may be NULL. */
+/* What is known of a model beside its file: `name` is what the user called it, `renderer`, `params` and `system` come from Ollama's
+ * store; each may be NULL. */
 typedef struct {
     const char *name, *renderer, *params, *system;
 } engine_origin;
 
-gm_status engine_open_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out,
-                           error *e);
-
 /* Finds a model by path, Ollama name or "box". The strings live in the arena. */
 gm_status engine_find_model(const char *model, arena *a, const char **path, engine_origin *origin, error *e);
+
+/* The end of opening (load.h): what the model says about itself, once weights and backend are there. */
+gm_status engine_describe(gm_engine *engine, const engine_origin *origin, error *e);
 
 #endif

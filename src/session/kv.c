@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KV_FIRST_CAPACITY = 512, KV_MARK_BUDGET = 64 << 20 };
+enum { KV_FIRST_CAPACITY = 512, KV_MARK_BUDGET = 64 << 20, KV_SLACK_STEP = 64 };
 
 struct kv_mark {
     kv_mark  *older;
@@ -17,7 +17,7 @@ struct kv_mark {
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
-static size_t ring_slots(const kv_cache *kv) { return min_size((size_t)kv->config->window + KV_SLACK, kv->context); }
+static size_t ring_slots(const kv_cache *kv) { return min_size((size_t)kv->config->window + kv->slack, kv->context); }
 
 static gm_status check_type(const model_config *c, quant_type type, error *e) {
     for (uint32_t i = 0; i < c->layers; i++) {
@@ -86,7 +86,7 @@ static gm_status open_layer(kv_cache *kv, uint32_t i, error *e) {
 }
 
 gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant_type type, size_t context, error *e) {
-    *kv = (kv_cache){ .config = config, .gpu = gpu, .type = type, .context = context };
+    *kv = (kv_cache){ .config = config, .gpu = gpu, .type = type, .context = context, .slack = KV_SLACK };
     kv->mark_budget = gpu && gpu_host_limit(gpu) ? 0 : KV_MARK_BUDGET; /* marks only save time: not at others' cost */
     if (check_type(config, type, e) || check_binding(kv, e)) return e->status;
     kv->rows = calloc(config->layers, sizeof *kv->rows);
@@ -166,6 +166,54 @@ gm_status kv_reserve(kv_cache *kv, size_t positions, error *e) {
         publish(kv, i);
     }
     kv->capacity = capacity;
+    return GM_OK;
+}
+
+/* Positions [first, last) of one ring to their slots of another, up to where either closes at a time. */
+static gm_status copy_positions(gpu_host *gpu, const kv_rows *rows, const kv_memory *to, size_t to_slots,
+                                const kv_memory *from, size_t from_slots, size_t first, size_t last, error *e) {
+    for (size_t p = first; p < last && !e->status;) {
+        const size_t at = p % to_slots, source = p % from_slots,
+                     n = min_size(last - p, min_size(to_slots - at, from_slots - source));
+        kv_memory_copy(gpu, to, (uint64_t)at * rows->row, from, (uint64_t)source * rows->row, (uint64_t)n * rows->row,
+                       e);
+        p += n;
+    }
+    return e->status;
+}
+
+static gm_status widen_ring(kv_cache *kv, kv_rows *rows, size_t slots, error *e) {
+    const uint64_t bytes = (uint64_t)rows->row * slots;
+    const size_t   high = (size_t)kv->high, first = kv_ring_first(kv, high);
+    kv_memory      k = { 0 }, v = { 0 };
+    if (kv_memory_new(kv->gpu, bytes, &k, e) || kv_memory_new(kv->gpu, bytes, &v, e) ||
+        copy_positions(kv->gpu, rows, &k, slots, &rows->k, rows->slots, first, high, e) ||
+        copy_positions(kv->gpu, rows, &v, slots, &rows->v, rows->slots, first, high, e)) {
+        kv_memory_free(kv->gpu, &k);
+        kv_memory_free(kv->gpu, &v);
+        return e->status;
+    }
+    kv_memory_free(kv->gpu, &rows->k);
+    kv_memory_free(kv->gpu, &rows->v);
+    rows->k = k;
+    rows->v = v;
+    rows->slots = slots;
+    return GM_OK;
+}
+
+/* A ring that is wider than the others, because there was no memory for them, is no harm. */
+gm_status kv_widen(kv_cache *kv, size_t batch, error *e) {
+    if (batch <= kv->slack) return GM_OK;
+    const size_t slack = (size_t)round_up(batch, KV_SLACK_STEP), first = kv_ring_first(kv, (size_t)kv->high);
+    const size_t slots = min_size((size_t)kv->config->window + slack, kv->context);
+    for (uint32_t i = 0; i < kv->config->layers && !e->status; i++) {
+        kv_rows *rows = &kv->rows[i];
+        if (!rows->ring || !kv_memory_there(&rows->k) || rows->slots >= slots) continue;
+        if (!widen_ring(kv, rows, slots, e)) publish(kv, i);
+    }
+    if (e->status) return e->status;
+    kv->slack = slack;
+    kv->low = first; /* what the narrow rings had lost is not there */
     return GM_OK;
 }
 
@@ -255,13 +303,13 @@ void kv_add_mark(kv_cache *kv, size_t position) {
 
 gm_status kv_copy(kv_cache *out, const kv_cache *kv, size_t positions, error *e) {
     if (kv_open(out, kv->config, kv->gpu, kv->type, kv->context, e)) return e->status;
-    kv_reserve(out, max_size(positions, 1), e);
+    if (!kv_widen(out, kv->slack, e)) kv_reserve(out, max_size(positions, 1), e);
     for (uint32_t i = 0; i < kv->config->layers && !e->status; i++) {
-        const kv_rows *from = &kv->rows[i];
-        const uint64_t bytes = (uint64_t)from->row * (from->ring ? min_size(from->slots, (size_t)kv->high) : positions);
+        const kv_rows *from = &kv->rows[i], *to = &out->rows[i];
+        const size_t last = from->ring ? (size_t)kv->high : positions, first = from->ring ? kv_ring_first(kv, last) : 0;
         if (!kv_memory_there(&from->k)) continue;
-        if (!kv_memory_copy(kv->gpu, &out->rows[i].k, 0, &from->k, 0, bytes, e))
-            kv_memory_copy(kv->gpu, &out->rows[i].v, 0, &from->v, 0, bytes, e);
+        if (!copy_positions(kv->gpu, from, &to->k, to->slots, &from->k, from->slots, first, last, e))
+            copy_positions(kv->gpu, from, &to->v, to->slots, &from->v, from->slots, first, last, e);
     }
     out->high = kv->high;
     out->low = kv->low;

@@ -1,9 +1,10 @@
 /* Keys and values of one session, layer by layer; layers that share have none.
  *
- * A full layer keeps every position and grows by doubling. A sliding layer is a ring of window + KV_SLACK slots: position p
+ * A full layer keeps every position and grows by doubling. A sliding layer is a ring of window + slack slots: position p
  * lives in slot p mod slots. Masks compare positions, so what lies beyond the end is never seen, and going back by up to
- * KV_SLACK tokens costs nothing. For longer jumps the rings are copied now and then (marks): going back to a mark, or to a
- * position behind one, starts from that copy. All of it lives in main memory, or on the GPU. */
+ * `slack` tokens (KV_SLACK, unless a larger batch was asked for) costs nothing. For longer jumps the rings are copied now and
+ * then (marks): going back to a mark, or to a position behind one, starts from that copy. All of it lives in main memory, or on
+ * the GPU. */
 
 #ifndef GM_KV_H
 #define GM_KV_H
@@ -13,7 +14,7 @@
 #include "model/config.h"
 #include "session/kv_memory.h"
 
-enum { KV_SLACK = 256, KV_BATCH = 256 }; /* a batch must not be larger than the slack */
+enum { KV_SLACK = 256, KV_BATCH = 256 }; /* a batch must not be larger than the slack: kv_widen */
 
 typedef struct kv_mark kv_mark;
 
@@ -32,6 +33,7 @@ typedef struct {
     gpu_kv_layer       *gpu_layers;
     quant_type          type;
     size_t              context;
+    size_t              slack;    /* slots of a ring beyond the window */
     size_t              capacity; /* positions that the full layers have room for */
     uint32_t            changes;  /* counts how often rows moved to other memory */
     uint64_t            high;     /* one past the highest position that the rings were written at */
@@ -44,6 +46,8 @@ gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant
 void      kv_close(kv_cache *kv);
 /* Makes room for `positions` in the full layers. */
 gm_status kv_reserve(kv_cache *kv, size_t positions, error *e);
+/* Makes the rings wide enough for a batch of so many tokens. */
+gm_status kv_widen(kv_cache *kv, size_t batch, error *e);
 /* Notes that positions up to `end` were written. */
 void kv_written(kv_cache *kv, uint64_t end);
 /* Forgets positions from `keep` on, and returns from which position on the rest must be computed again: `keep` itself when

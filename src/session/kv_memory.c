@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WAIT_MILLISECONDS = 100, WRITE_PIECE = 16 << 20 };
-
 gm_status kv_memory_new(gpu_host *gpu, uint64_t bytes, kv_memory *out, error *e) {
     *out = (kv_memory){ 0 };
     if (gpu) {
@@ -43,35 +41,39 @@ gm_status kv_memory_copy(gpu_host *gpu, const kv_memory *to, uint64_t to_offset,
 
 gm_status kv_memory_write(gpu_host *gpu, const kv_memory *to, uint64_t offset, const void *data, uint64_t bytes,
                           error *e) {
-    if (!gpu) {
-        memcpy(to->host + offset, data, bytes);
-        return GM_OK;
-    }
-    for (uint64_t done = 0; done < bytes && !e->status;) {
-        const uint64_t  n = bytes - done < WRITE_PIECE ? bytes - done : WRITE_PIECE;
-        const gm_status status = gpu_buffer_write(gpu, to->device, offset + done, (const uint8_t *)data + done, n, e);
-        if (status == GM_AGAIN) gpu_host_wait(gpu, WAIT_MILLISECONDS);
-        else done += n;
-    }
-    return e->status;
+    if (gpu) return gpu_buffer_write(gpu, to->device, offset, data, bytes, e);
+    memcpy(to->host + offset, data, bytes);
+    return GM_OK;
 }
 
-gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, void *data, uint64_t bytes, error *e) {
-    if (!gpu) {
-        memcpy(data, from->host + offset, bytes);
-        return GM_OK;
-    }
-    const uint32_t ticket = gpu_ticket_new(gpu);
+static gm_status ask(gpu_host *gpu, const kv_memory *from, uint64_t offset, uint64_t bytes, uint32_t ticket, error *e) {
     const uint32_t words[] = {
         GPU_LIST_VERSION, GPU_READ | 6u << 16,     from->device, (uint32_t)offset, (uint32_t)(offset >> 32),
         (uint32_t)bytes,  (uint32_t)(bytes >> 32), ticket
     };
-    const void *arrived = NULL;
+    return gpu_submit(gpu, words, COUNT_OF(words), e);
+}
+
+gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, void *data, uint64_t bytes,
+                         uint32_t *ticket, error *e) {
+    if (!gpu) {
+        memcpy(data, from->host + offset, bytes);
+        return GM_OK;
+    }
+    if (!*ticket) {
+        *ticket = gpu_ticket_new(gpu);
+        if (!*ticket) return fail_memory(e, "a ticket", sizeof *ticket);
+        if (ask(gpu, from, offset, bytes, *ticket, e)) return e->status;
+    }
     uint64_t    size = 0;
-    if (gpu_submit(gpu, words, COUNT_OF(words), e)) return e->status;
-    while (!(arrived = gpu_ticket_data(gpu, ticket, &size)) && !gpu_host_problem(gpu, e))
-        gpu_host_wait(gpu, WAIT_MILLISECONDS);
-    if (arrived) memcpy(data, arrived, bytes);
-    gpu_ticket_done(gpu, ticket);
+    const void *arrived = gpu_ticket_data(gpu, *ticket, &size);
+    if (gpu_host_problem(gpu, e)) return e->status;
+    if (!arrived) return GM_AGAIN;
+    if (size < bytes)
+        fail(e, GM_IO, "the GPU gave back %llu bytes of keys and values, %llu were expected", (unsigned long long)size,
+             (unsigned long long)bytes);
+    else memcpy(data, arrived, bytes);
+    gpu_ticket_done(gpu, *ticket);
+    *ticket = 0;
     return e->status;
 }

@@ -14,7 +14,8 @@ typedef enum { REPLY_PROMPT, REPLY_WRITING, REPLY_ENDING, REPLY_OVER } reply_pha
 struct gm_reply {
     gm_session       *session;
     arena             memory; /* copies of what the caller gave */
-    token_list        prompt;
+    token_list        prompt; /* and behind it what was resumed of the answer */
+    size_t            resumed;
     gm_sampling       sampling;
     output_parser    *parser; /* NULL: the text is not parsed */
     detokenizer       letters;
@@ -31,6 +32,7 @@ struct gm_reply {
     error             problem; /* what ends the reply after the pieces that are left */
     size_t            progress;
     gm_reply_stats    stats;
+    double            again_since; /* when the call ended that returned GM_AGAIN: what is waited for takes time, too */
 };
 
 /* ---- the prompt ----------------------------------------------------------------------------------------------------- */
@@ -155,7 +157,17 @@ static gm_status reply_new(gm_session *session, const gm_reply_options *options,
     return copy_options(r, options, e);
 }
 
-static gm_status finish_start(gm_reply *r, gm_reply **out, error *e, char *why, size_t why_size) {
+/* The answer that an earlier run of this reply began, if it had the same prompt. */
+static void take_up(gm_reply *r, const gm_reply_options *o) {
+    const size_t n = r->prompt.count;
+    if (!o || o->resume_count <= n || !n || memcmp(o->resume, r->prompt.ids, n * sizeof *o->resume)) return;
+    for (size_t i = n; i < o->resume_count; i++) token_list_add(&r->prompt, o->resume[i]);
+    r->resumed = o->resume_count - n;
+}
+
+static gm_status finish_start(gm_reply *r, const gm_reply_options *options, gm_reply **out, error *e, char *why,
+                              size_t why_size) {
+    if (!e->status && !r->prompt.failed) take_up(r, options);
     if (!e->status && r->prompt.failed) fail_memory(e, "the prompt", r->prompt.count * sizeof(int32_t));
     if (!e->status && r->session->pending) fail(e, GM_BUSY, "the session is in the middle of a call");
     if (e->status) gm_reply_free(r);
@@ -177,7 +189,7 @@ gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t
         !chat_pieces_tokens(engine->words, pieces, piece_count, &r->prompt, &e)) {
         output_parser_new(c.tools, c.think, chat_starts_thinking(pieces, piece_count), &r->parser, &e);
     }
-    return finish_start(r, out, &e, why, why_size);
+    return finish_start(r, options, out, &e, why, why_size);
 }
 
 gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size_t n, const gm_reply_options *options,
@@ -188,7 +200,7 @@ gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size
     if (!reply_new(session, options, &r, &e)) {
         for (size_t i = 0; i < n; i++) token_list_add(&r->prompt, tokens[i]);
     }
-    return finish_start(r, out, &e, why, why_size);
+    return finish_start(r, options, out, &e, why, why_size);
 }
 
 void gm_reply_free(gm_reply *r) {
@@ -340,6 +352,14 @@ static gm_status end_text(gm_reply *r, error *e) {
     return GM_OK;
 }
 
+/* Says the next token again of those that were resumed: with the same pieces as the first time. */
+static gm_status write_resumed(gm_reply *r, error *e) {
+    const int32_t token = r->prompt.ids[r->stats.prompt_tokens + r->stats.reply_tokens++];
+    if (feed(r, detokenizer_add(&r->letters, r->session->engine->words, token), e)) return e->status;
+    if (r->stats.reply_tokens >= r->max_tokens) end_with(r, GM_FINISH_LENGTH);
+    return GM_OK;
+}
+
 static gm_status compute_prompt(gm_reply *r, gm_piece *piece, error *e) {
     gm_session *s = r->session;
     if (!s->pending) {
@@ -347,7 +367,8 @@ static gm_status compute_prompt(gm_reply *r, gm_piece *piece, error *e) {
                s->tokens.ids[r->stats.cached_tokens] == r->prompt.ids[r->stats.cached_tokens]) {
             r->stats.cached_tokens++;
         }
-        r->stats.prompt_tokens = r->prompt.count;
+        r->stats.prompt_tokens = r->prompt.count - r->resumed;
+        r->stats.cached_tokens = min_size(r->stats.cached_tokens, r->stats.prompt_tokens);
     }
     const gm_status status = session_set(s, r->prompt.ids, r->prompt.count, e);
     if (status == GM_OK) r->phase = REPLY_WRITING;
@@ -361,19 +382,22 @@ static gm_status compute_prompt(gm_reply *r, gm_piece *piece, error *e) {
 
 /* GM_OK with a piece, GM_AGAIN, or how it ended. */
 static gm_status advance(gm_reply *r, gm_piece *piece, error *e) {
-    gm_status status;
+    gm_status    status;
+    const double deadline = clock_seconds() + 0.05;
     if (r->logprobs_given) r->logprob_rows = 0;
     r->logprobs_given = false;
     for (;;) {
         if (r->phase != REPLY_PROMPT && take_piece(r, piece)) break;
         if (r->stopped && r->phase == REPLY_WRITING) end_with(r, GM_FINISH_STOP);
+        /* Tokens may give nothing to show for long: the arguments of a call, or those that have no text. */
+        if (r->phase == REPLY_WRITING && clock_seconds() > deadline) return GM_AGAIN;
         switch (r->phase) {
         case REPLY_PROMPT:
             status = compute_prompt(r, piece, e);
             if (status || r->phase == REPLY_PROMPT) return status;
             break;
         case REPLY_WRITING:
-            status = write_token(r, e);
+            status = r->stats.reply_tokens < r->resumed ? write_resumed(r, e) : write_token(r, e);
             if (status) return status;
             break;
         case REPLY_ENDING:
@@ -392,9 +416,11 @@ static gm_status advance(gm_reply *r, gm_piece *piece, error *e) {
 gm_status gm_reply_next(gm_reply *r, gm_piece *piece, char *why, size_t why_size) {
     error           e = { 0 };
     const bool      prompt = r->phase == REPLY_PROMPT;
-    const double    start = clock_seconds();
+    const double    start = r->again_since > 0 ? r->again_since : clock_seconds();
     const gm_status status = advance(r, piece, &e);
-    *(prompt ? &r->stats.prompt_seconds : &r->stats.reply_seconds) += clock_seconds() - start;
+    const double    end = clock_seconds();
+    *(prompt ? &r->stats.prompt_seconds : &r->stats.reply_seconds) += end - start;
+    r->again_since = status == GM_AGAIN ? end : 0;
     if (status == GM_CANCELLED) r->stats.finish = GM_FINISH_CANCELLED;
     if (r->called && r->stats.finish == GM_FINISH_STOP) r->stats.finish = GM_FINISH_TOOL_CALLS;
     return e.status ? error_report(&e, why, why_size) : status;

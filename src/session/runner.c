@@ -6,6 +6,11 @@
 
 gm_status runner_open(runner *r, gm_engine *engine, error *e) {
     *r = (runner){ .engine = engine };
+    const weight *table = &engine->weights.per_layer_token_embd;
+    if (table->name && !table->data)
+        r->table = (table_rows){
+            .reads = engine->reads, .from = table->from, .offset = table->place, .row = table->bytes / table->ne[1]
+        };
     return engine->on_gpu ? GM_OK : cpu_plan_new(&engine->cpu, &engine->text, 1, 1, &r->one, e);
 }
 
@@ -25,6 +30,7 @@ void runner_close(runner *r) {
     if (r->ticket) gpu_ticket_done(r->engine->gpu.host, r->ticket);
     cpu_plan_free(r->one);
     cpu_plan_free(r->batch);
+    table_rows_free(&r->table);
     drop_gpu_plans(r);
     *r = (runner){ 0 };
 }
@@ -40,11 +46,30 @@ void runner_restart(runner *r) {
     }
     r->ticket = 0;
     r->submitted = false;
+    r->has_rows = false;
+    table_rows_restart(&r->table);
     if (r->generator) gpu_generator_drop(r->generator);
+}
+
+bool runner_wait(gpu_host *gpu, double deadline) {
+#ifdef __wasm__
+    (void)gpu, (void)deadline;
+    return false;
+#else
+    if (clock_seconds() > deadline) return false;
+    gpu_host_wait(gpu, 1);
+    return true;
+#endif
 }
 
 static size_t logit_bytes(const runner *r, size_t rows) {
     return rows * r->engine->weights.config.vocabulary * sizeof(float);
+}
+
+enum { OUTPUT_BYTES = 64 << 20, LARGEST_CLASS = 256, LARGER_STEP = 64, BLOCKS_CLASS = 16 };
+
+size_t runner_most_outputs(const runner *r) {
+    return max_size(1, min_size(KV_BATCH, OUTPUT_BYTES / logit_bytes(r, 1)));
 }
 
 /* ---- CPU ------------------------------------------------------------------------------------------------------------ */
@@ -65,13 +90,22 @@ static cpu_plan *cpu_plan_for(runner *r, const run_inputs *in, error *e) {
 static gm_status cpu_step(runner *r, const kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
     cpu_plan *plan = cpu_plan_for(r, in, e);
     if (!plan) return e->status;
+    if (r->table.row && !r->has_rows) {
+        const gm_status status = table_rows_fetch(&r->table, in->ids, in->tokens, e);
+        if (status) return status;
+        r->has_rows = true;
+    }
     const cpu_inputs inputs = { .ids = in->ids,
                                 .tokens = in->tokens,
                                 .output_rows = in->output_rows,
                                 .outputs = in->outputs,
                                 .start = in->start,
-                                .kv = kv->cpu_layers };
+                                .kv = kv->cpu_layers,
+                                .given = in->given,
+                                .last_seen = in->last_seen,
+                                .rows = r->table.memory };
     if (cpu_plan_step(plan, &inputs, deadline) == GM_AGAIN) return GM_AGAIN;
+    r->has_rows = false;
     if (in->outputs) memcpy(out, cpu_plan_result(plan), logit_bytes(r, in->outputs));
     return GM_OK;
 }
@@ -82,11 +116,17 @@ static gpu_plan *gpu_plan_for(runner *r, const kv_cache *kv, size_t count, size_
     if (r->kv_changes != kv->changes) drop_gpu_plans(r); /* they are bound to memory that is gone */
     r->kv_changes = kv->changes;
     size_t class = 0, tokens = 1;
-    for (; tokens < count; tokens *= 4) class ++;
+    for (; tokens < count && tokens <= LARGEST_CLASS; tokens *= 4) class ++;
     gpu_plan **plan = &r->classes[class][outputs > 1];
+    if (tokens > LARGEST_CLASS) tokens = (size_t)round_up(count, LARGER_STEP);
+    if (*plan && gpu_plan_tokens(*plan) < tokens) {
+        gpu_plan_free(*plan);
+        *plan = NULL;
+    }
     if (!*plan) {
         const double start = clock_seconds();
-        gpu_plan_new(&r->engine->gpu, &r->engine->text, tokens, outputs > 1 ? tokens : 1, kv->gpu_layers, plan, e);
+        const size_t most = outputs > 1 ? min_size(tokens, runner_most_outputs(r)) : 1;
+        gpu_plan_new(&r->engine->gpu, &r->engine->text, tokens, most, kv->gpu_layers, plan, e);
         r->engine->seconds.plans += clock_seconds() - start;
     }
     return *plan;
@@ -104,12 +144,18 @@ bool runner_is_drawing(const runner *r, const kv_cache *kv) {
 }
 
 static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs *in, error *e) {
-    gpu_plan *plan = gpu_plan_for(r, kv, in->tokens, in->outputs, e);
+    /* Plans for few tokens have kernels that know nothing of blocks. */
+    gpu_plan *plan =
+        gpu_plan_for(r, kv, in->last_seen ? max_size(in->tokens, BLOCKS_CLASS) : in->tokens, in->outputs, e);
     if (!plan) return e->status;
     if (r->generator) gpu_generator_drop(r->generator); /* this run may write where its steps read */
-    const gpu_inputs inputs = {
-        .ids = in->ids, .tokens = in->tokens, .output_rows = in->output_rows, .outputs = in->outputs, .start = in->start
-    };
+    const gpu_inputs inputs = { .ids = in->ids,
+                                .tokens = in->tokens,
+                                .output_rows = in->output_rows,
+                                .outputs = in->outputs,
+                                .start = in->start,
+                                .given = in->given,
+                                .last_seen = in->last_seen };
     if (in->outputs && !r->ticket) r->ticket = gpu_ticket_new(r->engine->gpu.host);
     const gm_status status = gpu_plan_submit(plan, &inputs, r->ticket, e);
     r->submitted = status == GM_OK;
@@ -122,8 +168,7 @@ static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
     gpu_host *h = r->engine->gpu.host;
     for (;;) {
         if (!r->submitted && gpu_submit_run(r, kv, in, e) == GM_AGAIN) { /* weights are on their way */
-            if (clock_seconds() > deadline) return GM_AGAIN;
-            gpu_host_wait(h, 1);
+            if (!runner_wait(h, deadline)) return GM_AGAIN;
             continue;
         }
         if (e->status) return e->status;
@@ -135,11 +180,10 @@ static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
                         (unsigned long long)bytes, logit_bytes(r, in->outputs));
         if (logits) memcpy(out, logits, logit_bytes(r, in->outputs));
         if (logits || (!r->ticket && gpu_idle(h))) break;
-        if (clock_seconds() > deadline) return GM_AGAIN;
-        gpu_host_wait(h, 1);
+        if (!runner_wait(h, deadline)) return GM_AGAIN;
     }
     runner_restart(r);
-    return GM_OK;
+    return gpu_backend_damage(&r->engine->gpu, e) && e->status ? e->status : GM_OK;
 }
 
 gm_status runner_step(runner *r, kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {

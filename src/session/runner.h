@@ -3,36 +3,47 @@
 #ifndef GM_RUNNER_H
 #define GM_RUNNER_H
 
+#include "gguf/rows.h"
 #include "gpu/generator.h"
 #include "session/engine.h"
 #include "session/kv.h"
 
-enum { RUNNER_CLASSES = 5 }; /* GPU plans are made for 1, 4, 16, 64 and 256 tokens */
+/* GPU plans are made for 1, 4, 16, 64 and 256 tokens, and one for as many as a batch beyond these has. */
+enum { RUNNER_CLASSES = 6 };
 
 typedef struct {
-    const int32_t *ids;
-    size_t         tokens;
-    const int32_t *output_rows;
-    size_t         outputs;
-    uint64_t       start;
+    const int32_t  *ids;
+    size_t          tokens;
+    const int32_t  *output_rows;
+    size_t          outputs; /* at most runner_most_outputs */
+    uint64_t        start;
+    const float    *given; /* these two as cpu_inputs has them */
+    const uint32_t *last_seen;
 } run_inputs;
 
 typedef struct {
     gm_engine     *engine;
     cpu_plan      *one, *batch;                /* CPU: for one token, and for several */
-    gpu_plan      *classes[RUNNER_CLASSES][2]; /* GPU: for one output, and for as many as tokens */
+    gpu_plan      *classes[RUNNER_CLASSES][2]; /* GPU: for one output, and for many */
     uint32_t       kv_changes;                 /* the state of the cache that the GPU plans are bound to */
     uint32_t       ticket;                     /* of the logits that are on their way */
     bool           submitted;
     gpu_generator *generator; /* on the plan for one token; NULL until tokens are drawn on the GPU */
+    table_rows     table;     /* CPU: of a per-layer table that is not in memory */
+    bool           has_rows;  /* of the batch that is being computed */
 } runner;
 
 gm_status runner_open(runner *r, gm_engine *engine, error *e);
 void      runner_close(runner *r);
+/* Logits that one run may give: they take much memory. */
+size_t runner_most_outputs(const runner *r);
 /* Computes the tokens and stores their keys and values; the logits of the wanted rows go to `out` [outputs, vocabulary]. Returns
  * GM_AGAIN at the deadline: call again with the same inputs. */
 gm_status runner_step(runner *r, kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e);
 void      runner_restart(runner *r); /* forgets a run that was not finished, and draws that are under way */
+
+/* Waits a little for the GPU's news; false: the deadline is over, or news come only when the caller has returned, as in a browser. */
+bool runner_wait(gpu_host *gpu, double deadline);
 
 /* The GPU's generator on this cache; NULL on failure. Another run ends what it has begun. */
 gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e);

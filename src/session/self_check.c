@@ -25,6 +25,9 @@ enum {
 enum { FIRST_BATCH, SECOND_BATCH, ONE_TOKEN, RUNS };
 static const uint32_t run_tokens[RUNS] = { TOKENS, TOKENS, 1 };
 
+/* Where blocks count, tokens 3 to 8 of a batch are one. */
+static const uint32_t last_seen[TOKENS] = { 0, 1, 2, 8, 8, 8, 8, 8, 8, 9, 10, 11, 12 };
+
 /* Which of them a check has. */
 enum { BATCHED = 1 << FIRST_BATCH, SINGLE = 1 << ONE_TOKEN, ALL_RUNS = BATCHED | 1 << SECOND_BATCH | SINGLE };
 
@@ -34,14 +37,17 @@ typedef struct {
     check_kind  kind;
     char        what[96]; /* for messages */
     quant_type  type;
-    const char *name;                  /* of a weight of the model whose first blocks are used */
-    const void *data;                  /* these blocks */
+    const char *name; /* of a weight of the model whose first blocks are used */
+    const void *data; /* these blocks; NULL: they are in the source */
+    source     *from;
+    uint64_t    place;
     uint64_t    k, rows, experts;      /* how they are read */
     uint32_t    used;                  /* experts of a token */
     uint32_t    heads, kv_heads, head; /* attention */
     uint32_t    window;
-    uint64_t    start; /* position of the first token */
-    bool        gated; /* a product's two halves pass a GELU gate, as gate and up do */
+    uint64_t    start;  /* position of the first token */
+    bool        gated;  /* a product's two halves pass a GELU gate, as gate and up do */
+    bool        blocks; /* attention: some of a batch's tokens see each other */
     uint32_t    runs;
 } check;
 
@@ -55,6 +61,7 @@ struct self_check {
     size_t            count, capacity;
     self_check_spoil *spoil;
     void             *spoil_user;
+    reads            *reads;
 
     /* the check that is under way */
     size_t       next, run;
@@ -65,6 +72,8 @@ struct self_check {
     gpu_kv_layer gpu_kv;
     kv_layer     cpu_kv;
     uint32_t     ticket;
+    uint8_t     *blocks; /* of a weight, read for this check */
+    uint32_t     blocks_ticket;
     int32_t      ids[TOKENS];
 };
 
@@ -102,7 +111,12 @@ static void add_check(self_check *c, check added, error *e) {
 
 /* Blocks lie one behind the other, so the first ones of a tensor can be read in any shape that is made of whole blocks. */
 static check shaped(check_kind kind, const tensor *weight, uint64_t k, uint64_t rows, uint64_t experts) {
-    check          added = { .kind = kind, .type = weight->type, .name = weight->name, .data = weight->data };
+    check          added = { .kind = kind,
+                             .type = weight->type,
+                             .name = weight->name,
+                             .data = weight->data,
+                             .from = weight->from,
+                             .place = weight->place };
     const uint64_t elements = weight->ne[0] * weight->ne[1] * weight->ne[2],
                    block = quant_format_of(weight->type)->block;
     added.k = k < block ? block : k / block * block;
@@ -152,6 +166,7 @@ static void add_attention(self_check *c, const op *o, const model_config *config
                                   .kv_heads = layer->kv_heads,
                                   .head = layer->head,
                                   .window = o->window,
+                                  .blocks = o->blocks,
                                   .start = o->window ? o->window + KV_SLACK - TOKENS - 1 : 0,
                                   .runs = ALL_RUNS };
     snprintf(added.what, sizeof added.what, "%s attention (%u/%u heads of %u, %s keys and values)",
@@ -241,7 +256,7 @@ static tensor *attention(const self_check *c, graph *g, const check *k) {
     keys = graph_rope(g, graph_rms_norm(g, graph_reshape(g, keys, head, k->kv_heads), weight, c->eps), rope);
     values = graph_rms_norm(g, graph_reshape(g, values, head, k->kv_heads), NULL, c->eps);
     graph_kv_store(g, keys, values, 0);
-    return graph_attention(g, q, 0, k->window);
+    return k->blocks ? graph_attention_blocks(g, q, 0, k->window) : graph_attention(g, q, 0, k->window);
 }
 
 static gm_status build(const self_check *c, const check *k, graph *g, error *e) {
@@ -275,6 +290,10 @@ gm_status self_check_new(gpu_host *host, const graph *g, const model_config *con
 
 static void close_check(self_check *c) {
     if (c->ticket) gpu_ticket_done(c->host, c->ticket);
+    reads_drop(c->reads, c->blocks_ticket);
+    free(c->blocks);
+    c->blocks = NULL;
+    c->blocks_ticket = 0;
     for (size_t i = 0; i < COUNT_OF(c->plans); i++) gpu_plan_free(c->plans[i]);
     if (c->gpu_kv.k) gpu_buffer_free(c->host, c->gpu_kv.k);
     if (c->gpu_kv.v) gpu_buffer_free(c->host, c->gpu_kv.v);
@@ -297,6 +316,8 @@ void self_check_free(self_check *c) {
     free(c->checks);
     free(c);
 }
+
+void self_check_read_by(self_check *c, reads *r) { c->reads = r; }
 
 void self_check_spoil_by(self_check *c, self_check_spoil *spoil, void *user) {
     c->spoil = spoil;
@@ -343,8 +364,11 @@ static gm_status submit(self_check *c, const check *k, error *e) {
     for (uint32_t t = 0; t < tokens; t++) c->ids[t] = (int32_t)((t * 7 + c->run * 3 + 1) % rows_of_table(k));
     if (!*plan && gpu_plan_new(&c->gpu, &c->g, tokens > 1 ? CLASS : 1, 1, &c->gpu_kv, plan, e)) return e->status;
     c->ticket = gpu_ticket_new(c->host);
-    return gpu_plan_submit(*plan, &(gpu_inputs){ .ids = c->ids, .tokens = tokens, .start = k->start + c->run * TOKENS },
-                           c->ticket, e);
+    const gpu_inputs in = { .ids = c->ids,
+                            .tokens = tokens,
+                            .start = k->start + c->run * TOKENS,
+                            .last_seen = k->blocks && tokens > 1 ? last_seen : NULL };
+    return gpu_plan_submit(*plan, &in, c->ticket, e);
 }
 
 /* ---- comparing ----------------------------------------------------------------------------------------------------------- */
@@ -387,9 +411,11 @@ static gm_status compare(const self_check *c, const check *k, const float *expec
 /* The run's results are here: the same on the CPU, and compared. */
 static gm_status finish_run(self_check *c, const check *k, const void *data, uint64_t bytes, error *e) {
     const size_t     n = run_tokens[c->run] * (size_t)c->g.result->token_stride;
-    const cpu_inputs in = {
-        .ids = c->ids, .tokens = run_tokens[c->run], .start = k->start + c->run * TOKENS, .kv = &c->cpu_kv
-    };
+    const cpu_inputs in = { .ids = c->ids,
+                            .tokens = run_tokens[c->run],
+                            .start = k->start + c->run * TOKENS,
+                            .kv = &c->cpu_kv,
+                            .last_seen = k->blocks && run_tokens[c->run] > 1 ? last_seen : NULL };
     if (bytes < n * sizeof(float))
         return fail(e, GM_IO, "the GPU gave back %llu bytes in the self-check, %zu were expected",
                     (unsigned long long)bytes, n * sizeof(float));
@@ -405,8 +431,29 @@ static gm_status finish_run(self_check *c, const check *k, const void *data, uin
     return e->status;
 }
 
+/* The check's blocks come into memory. */
+static gm_status read_blocks(self_check *c, check *k, error *e) {
+    const uint64_t bytes = quant_row_bytes(quant_format_of(k->type), k->k) * k->rows * k->experts;
+    if (!c->reads || bytes > READ_BYTES_MOST) return fail(e, GM_IO, "tensor '%s' is not in memory", k->name);
+    if (!c->blocks) c->blocks = malloc((size_t)bytes);
+    if (!c->blocks) return fail_memory(e, "the self-check's blocks", bytes);
+    if (!c->blocks_ticket)
+        c->blocks_ticket = reads_ask(
+            c->reads, &(read_order){ .from = k->from, .offset = k->place, .length = bytes, .memory = c->blocks });
+    if (!c->blocks_ticket) return GM_AGAIN;
+    const gm_status status = reads_take(c->reads, c->blocks_ticket, e);
+    if (status == GM_AGAIN) return status;
+    c->blocks_ticket = 0;
+    if (!status) k->data = c->blocks;
+    return status;
+}
+
 /* The runs of one check. */
-static gm_status step_check(self_check *c, const check *k, error *e) {
+static gm_status step_check(self_check *c, check *k, error *e) {
+    if (!k->data && k->from) {
+        const gm_status status = read_blocks(c, k, e);
+        if (status) return status;
+    }
     if (!c->open && open_check(c, k, e)) return e->status;
     if (!c->uploaded) {
         const gm_status status = gpu_backend_upload(&c->gpu, &c->g, e);
@@ -427,8 +474,10 @@ static gm_status step_check(self_check *c, const check *k, error *e) {
 
 gm_status self_check_step(self_check *c, error *e) {
     for (; c->next < c->count; c->next++) {
-        const gm_status status = step_check(c, &c->checks[c->next], e);
+        check          *k = &c->checks[c->next];
+        const gm_status status = step_check(c, k, e);
         if (status) return status;
+        if (c->blocks) k->data = NULL;
         close_check(c);
     }
     return GM_OK;

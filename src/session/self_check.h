@@ -17,7 +17,10 @@ gm_status self_check_new(gpu_host *host, const graph *g, const model_config *con
                          self_check **out, error *e);
 void      self_check_free(self_check *c);
 
-/* GM_AGAIN while results are on their way (let gpu_host_wait run, then call again); GM_NO_DEVICE when one is wrong: the error
+/* By whom weights are read that are not in memory. */
+void self_check_read_by(self_check *c, reads *r);
+
+/* GM_AGAIN while results, or blocks of weights, are on their way (let gpu_host_wait run, then call again); GM_NO_DEVICE when one is wrong: the error
  * names the GPU and what it gets wrong. */
 gm_status self_check_step(self_check *c, error *e);
 

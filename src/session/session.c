@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_CONTEXT = 8192, OUTPUT_BYTES = 64 << 20 };
+enum { DEFAULT_CONTEXT = 8192 };
 
 static const double turn_seconds = 0.05; /* how long a call may work before it returns GM_AGAIN */
 
@@ -58,6 +58,7 @@ void gm_session_free(gm_session *s) {
     runner_close(&s->run);
     if (s->kv.rows) kv_close(&s->kv);
     token_list_free(&s->tokens);
+    soft_free(&s->soft);
     sampler_free(s->chooser);
     free(s->logits);
     free(s);
@@ -71,6 +72,7 @@ gm_status gm_session_fork(const gm_session *session, gm_session **out, char *why
     if (!e.status && !session_new(session->engine, &s, &e) && !kv_copy(&s->kv, &session->kv, session->computed, &e)) {
         for (size_t i = 0; i < session->tokens.count; i++) token_list_add(&s->tokens, session->tokens.ids[i]);
         if (s->tokens.failed) fail_memory(&e, "the tokens", session->tokens.count * sizeof(int32_t));
+        else soft_copy(&s->soft, &session->soft, &e);
         s->computed = session->computed;
         s->has_logits = session->has_logits;
         if (s->has_logits)
@@ -113,25 +115,49 @@ void session_abandon(gm_session *s) {
 
 void session_forget_uncomputed(gm_session *s) {
     s->tokens.count = s->computed;
+    soft_truncate(&s->soft, s->computed);
     s->pending = false;
     session_abandon(s);
 }
 
+size_t session_batch_begin(const gm_session *s, size_t position) {
+    const soft_span *block = soft_block_around(&s->soft, position);
+    return block ? block->begin : position;
+}
+
+/* How many tokens to compute next: up to `most`, but tokens that see each other stay together. */
+static size_t next_batch(const gm_session *s, size_t most) {
+    const size_t     end = s->computed + min_size(s->tokens.count - s->computed, most);
+    const soft_span *cut = soft_block_around(&s->soft, end);
+    if (!cut) return end - s->computed;
+    return cut->begin > s->computed ? cut->begin - s->computed : cut->count;
+}
+
+static gm_status make_room(gm_session *s, size_t batch, error *e) {
+    if (kv_widen(&s->kv, batch, e)) return e->status;
+    return kv_reserve(&s->kv, s->computed + batch, e);
+}
+
+static run_inputs inputs_of(gm_session *s, size_t batch) {
+    const soft_batch soft = soft_fill(&s->soft, s->tokens.ids + s->computed, s->computed, batch);
+    return (run_inputs){
+        .ids = soft.ids, .tokens = batch, .start = s->computed, .given = soft.given, .last_seen = soft.last_seen
+    };
+}
+
 /* One batch of held tokens; the last token held gives logits. */
 static gm_status compute_batch(gm_session *s, double deadline, error *e) {
-    const size_t left = s->tokens.count - s->computed;
     if (!s->running) {
-        if (kv_reserve(&s->kv, s->computed + min_size(left, KV_BATCH), e)) return e->status;
-        s->running = min_size(left, KV_BATCH);
+        const size_t batch = next_batch(s, KV_BATCH);
+        if (make_room(s, batch, e)) return e->status;
+        s->running = batch;
         kv_written(&s->kv, s->computed + s->running); /* now: a run that is given up has written, too */
     }
-    const int32_t    last = (int32_t)s->running - 1;
-    const run_inputs in = { .ids = s->tokens.ids + s->computed,
-                            .tokens = s->running,
-                            .output_rows = &last,
-                            .outputs = s->running == left,
-                            .start = s->computed };
-    const gm_status  status = runner_step(&s->run, &s->kv, &in, s->logits, deadline, e);
+    const int32_t last = (int32_t)s->running - 1;
+    run_inputs    in = inputs_of(s, s->running);
+    in.output_rows = &last;
+    in.outputs = s->computed + s->running == s->tokens.count;
+    const gm_status status = runner_step(&s->run, &s->kv, &in, s->logits, deadline, e);
     if (status) return status;
     s->computed += s->running;
     s->running = 0;
@@ -160,13 +186,16 @@ gm_status session_compute(gm_session *s, double deadline, error *e) {
 
 /* ---- what is held --------------------------------------------------------------------------------------------------- */
 
+static gm_status check_room(const gm_session *s, size_t n, size_t held, error *e) {
+    if (n <= s->kv.context - held) return GM_OK;
+    return fail(e, GM_CONTEXT_FULL,
+                "the context is full: it has room for %zu tokens, holds %zu, and %zu more were to be added",
+                s->kv.context, held, n);
+}
+
 static gm_status check_tokens(const gm_session *s, const int32_t *tokens, size_t n, size_t held, error *e) {
     const uint32_t vocabulary = s->engine->weights.config.vocabulary;
-    if (n > s->kv.context - held) {
-        return fail(e, GM_CONTEXT_FULL,
-                    "the context is full: it has room for %zu tokens, holds %zu, and %zu more were to be added",
-                    s->kv.context, held, n);
-    }
+    if (check_room(s, n, held, e)) return e->status;
     for (size_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= vocabulary) {
             return fail(e, GM_BAD_ARGUMENT, "token %zu is %d, but the vocabulary has ids from 0 to %u", i, tokens[i],
@@ -198,14 +227,40 @@ static gm_status hold_all(gm_session *s, const int32_t *tokens, size_t n, error 
     return GM_OK;
 }
 
+gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t n, bool image, error *e) {
+    const size_t        before = s->tokens.count;
+    const model_config *c = &s->engine->weights.config;
+    const bool          block = image && c->image_blocks;
+    if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
+    if (!n) return fail(e, GM_BAD_ARGUMENT, "an image or a sound without tokens cannot be held");
+    if (block && n > SESSION_MOST_IMAGE)
+        return fail(e, GM_BAD_ARGUMENT,
+                    "an image of %zu tokens is too large: they see each other, so they are computed at once, and "
+                    "that is done with up to %d",
+                    n, SESSION_MOST_IMAGE);
+    if (check_room(s, n, before, e)) return e->status;
+    session_abandon(s);
+    for (size_t i = 0; i < n && !e->status; i++) session_hold(s, id, e);
+    if (!e->status) soft_add(&s->soft, before, rows, n, c->width, block, KV_BATCH, e);
+    if (e->status) s->tokens.count = before;
+    return e->status;
+}
+
 gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error *e) {
     if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
     if (keep > s->tokens.count) {
         return fail(e, GM_BAD_ARGUMENT, "cannot keep %zu tokens: the session holds %zu", keep, s->tokens.count);
     }
+    const soft_span *cut = soft_block_around(&s->soft, keep);
+    if (cut) {
+        return fail(e, GM_BAD_ARGUMENT,
+                    "cannot keep %zu tokens: that is inside an image, which has those from %zu to %zu", keep,
+                    cut->begin, cut->begin + cut->count - 1);
+    }
     session_abandon(s);
     if (keep < s->tokens.count) s->has_logits = false;
     s->tokens.count = keep;
+    soft_truncate(&s->soft, keep);
     if (keep < s->computed) s->computed = kv_rollback(&s->kv, keep);
     if (recompute) *recompute = keep - s->computed;
     return GM_OK;
@@ -241,8 +296,9 @@ gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e) 
     }
     if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
     if (check_tokens(s, tokens, n, 0, e)) return e->status;
-    size_t common = 0;
-    while (common < n && common < s->tokens.count && tokens[common] == s->tokens.ids[common]) common++;
+    const size_t most = soft_first(&s->soft, s->tokens.count); /* no token is the same as a soft one */
+    size_t       common = 0;
+    while (common < n && common < most && tokens[common] == s->tokens.ids[common]) common++;
     if (common == n && common == s->tokens.count && s->has_logits) return GM_OK;
     if (common == n) common--;
     if (session_rollback(s, common, NULL, e)) return e->status;
@@ -251,30 +307,43 @@ gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e) 
     return finish_turn(s, n, e);
 }
 
-gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, float *out, error *e) {
+/* One batch with logits behind every token of it. Where a run cannot give that many, the same batch runs several times. */
+static gm_status logits_of_batch(gm_session *s, size_t batch, size_t most, float *out, error *e) {
     const size_t vocabulary = s->engine->weights.config.vocabulary;
-    const size_t most = max_size(1, min_size(KV_BATCH, OUTPUT_BYTES / (vocabulary * sizeof *out)));
     int32_t      rows[KV_BATCH];
-    for (size_t i = 0; i < KV_BATCH; i++) rows[i] = (int32_t)i;
-    if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
-    if (session_rollback(s, 0, NULL, e) || hold_all(s, tokens, n, e)) return e->status;
-    while (!e->status && s->computed < n) {
-        const size_t     count = min_size(n - s->computed, most);
-        const run_inputs in = {
-            .ids = tokens + s->computed, .tokens = count, .output_rows = rows, .outputs = count, .start = s->computed
-        };
-        float *to = out + s->computed * vocabulary;
-        if (kv_reserve(&s->kv, s->computed + count, e)) break;
+    run_inputs   in = inputs_of(s, batch);
+    in.output_rows = rows;
+    for (size_t done = 0; done < batch && !e->status; done += in.outputs) {
+        float *to = out + done * vocabulary;
+        in.outputs = min_size(batch - done, most);
+        for (size_t i = 0; i < in.outputs; i++) rows[i] = (int32_t)(done + i);
         while (runner_step(&s->run, &s->kv, &in, to, clock_seconds() + turn_seconds, e) == GM_AGAIN) {}
-        if (e->status) break;
-        s->computed += count;
-        kv_written(&s->kv, s->computed);
-        check_finite(s, to + (count - 1) * vocabulary, e);
+        if (!e->status) check_finite(s, to + (in.outputs - 1) * vocabulary, e);
+    }
+    return e->status;
+}
+
+gm_status session_logits_held(gm_session *s, float *out, error *e) {
+    const size_t vocabulary = s->engine->weights.config.vocabulary, most = runner_most_outputs(&s->run),
+                 n = s->tokens.count;
+    if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
+    session_abandon(s);
+    s->computed = kv_rollback(&s->kv, 0);
+    while (!e->status && s->computed < n) {
+        const size_t batch = next_batch(s, most);
+        if (make_room(s, batch, e)) break;
+        kv_written(&s->kv, s->computed + batch);
+        if (!logits_of_batch(s, batch, most, out + s->computed * vocabulary, e)) s->computed += batch;
     }
     if (!e->status) memcpy(s->logits, out + (n - 1) * vocabulary, vocabulary * sizeof *out);
     else session_forget_uncomputed(s);
     s->has_logits = !e->status;
     return e->status;
+}
+
+gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, float *out, error *e) {
+    if (session_rollback(s, 0, NULL, e) || hold_all(s, tokens, n, e)) return e->status;
+    return session_logits_held(s, out, e);
 }
 
 /* ---- the public face ------------------------------------------------------------------------------------------------ */

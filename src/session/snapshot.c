@@ -1,6 +1,7 @@
 /* Snapshots: a session as a GGUF file (general.architecture = gemmule-session).
  *
  *   tokens  I32 [held]      logits  F32 [vocabulary], if there are any
+ *   soft.spans  I32 [3, spans]: begin, count, block     soft.rows  F32 [width, soft tokens], if there are any
  *   k.<layer>, v.<layer>    I8 [bytes of a row, positions]: all computed positions of a full layer, the last ones of a ring
  *
  * A hash of the model, the K/V type and the shapes decide whether a snapshot fits. Rows are stored as the backend keeps them;
@@ -8,22 +9,19 @@
 
 #include "session/session.h"
 
-#include "base/sha256.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { SCRATCH_BYTES = 1 << 20 }; /* rows on their way; one row is always less */
+enum {
+    SCRATCH_BYTES = 1 << 20,
+    SPAN_WORDS = 3,
+    WAIT_MILLISECONDS = 100,
+    WRITE_BYTES = 16 << 20
+}; /* rows on their way; one row is always less */
 
 static const char architecture[] = "gemmule-session";
-
-static void model_name(const gm_session *s, char hex[65]) {
-    uint8_t digest[32];
-    model_hash(&s->engine->weights, digest);
-    sha256_hex(digest, hex);
-}
 
 static const char *kv_name(const gm_session *s) {
     if (s->kv.type == TYPE_Q8_0 && s->kv.gpu) return "Q8_0 in planes";
@@ -33,16 +31,19 @@ static const char *kv_name(const gm_session *s) {
 /* ---- saving ---------------------------------------------------------------------------------------------------------- */
 
 static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
-    char hex[65], name[32];
-    model_name(s, hex);
+    char name[32];
     gguf_write_str(w, "general.architecture", str_of(architecture));
     gguf_write_u32(w, "session.version", 1);
-    gguf_write_str(w, "session.model", str_of(hex));
+    gguf_write_str(w, "session.model", str_of(s->engine->digest));
     gguf_write_str(w, "session.kv_type", str_of(kv_name(s)));
     gguf_write_u64(w, "session.computed", s->computed);
     gguf_write_u64(w, "session.ring_first", ring_first);
     if (s->tokens.count) gguf_write_tensor(w, "tokens", TYPE_I32, 1, &(uint64_t){ s->tokens.count });
     if (s->has_logits) gguf_write_tensor(w, "logits", TYPE_F32, 1, &(uint64_t){ s->engine->weights.config.vocabulary });
+    if (s->soft.span_count) {
+        gguf_write_tensor(w, "soft.spans", TYPE_I32, 2, (uint64_t[]){ SPAN_WORDS, s->soft.span_count });
+        gguf_write_tensor(w, "soft.rows", TYPE_F32, 2, (uint64_t[]){ s->soft.width, s->soft.row_count });
+    }
     for (uint32_t i = 0; i < s->engine->weights.config.layers; i++) {
         const kv_rows *rows = &s->kv.rows[i];
         const uint64_t ne[2] = { rows->row, s->computed - (rows->ring ? ring_first : 0) };
@@ -54,46 +55,104 @@ static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
     }
 }
 
-/* Positions [first, last), read in pieces up to where the ring closes. */
-static gm_status write_rows(gguf_writer *w, gpu_host *gpu, const kv_rows *rows, const kv_memory *from, uint8_t *scratch,
-                            size_t first, size_t last, error *e) {
-    for (size_t p = first; p < last;) {
-        const size_t slot = p % rows->slots,
-                     n = min_size(min_size(last - p, rows->slots - slot), max_size(SCRATCH_BYTES / rows->row, 1));
-        if (kv_memory_read(gpu, from, slot * rows->row, scratch, n * rows->row, e) ||
-            gguf_writer_data(w, scratch, n * rows->row, e))
-            return e->status;
-        p += n;
+static gm_status write_soft(gguf_writer *w, const soft_tokens *soft, error *e) {
+    for (size_t i = 0; i < soft->span_count && !e->status; i++) {
+        const soft_span *span = &soft->spans[i];
+        const int32_t    words[SPAN_WORDS] = { (int32_t)span->begin, (int32_t)span->count, span->block };
+        gguf_writer_data(w, words, sizeof words, e);
     }
+    if (!e->status && soft->span_count)
+        gguf_writer_data(w, soft->rows, soft->row_count * soft->width * sizeof *soft->rows, e);
+    return e->status;
+}
+
+/* Rings may be wider here than where the snapshot is restored. */
+static size_t first_of_rings(const gm_session *s) {
+    const size_t held = (size_t)s->engine->weights.config.window + KV_SLACK;
+    return max_size(kv_ring_first(&s->kv, s->computed), s->computed > held ? s->computed - held : 0);
+}
+
+struct snapshot_saving {
+    const gm_session *s;
+    gguf_writer      *w;
+    uint8_t          *scratch;
+    size_t            ring_first;
+    uint32_t          layer; /* which rows come next: layer, keys or values, position */
+    bool              values, begun;
+    size_t            position, count; /* count: of those that are on their way */
+    uint32_t          ticket;
+};
+
+gm_status snapshot_save(const gm_session *s, gguf_sink sink, void *user, snapshot_saving **out, error *e) {
+    *out = NULL;
+    if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
+    snapshot_saving *job = calloc(1, sizeof *job);
+    if (job) *job = (snapshot_saving){ .s = s, .ring_first = first_of_rings(s), .scratch = malloc(SCRATCH_BYTES) };
+    if (!job || !job->scratch) fail_memory(e, "the snapshot", SCRATCH_BYTES);
+    else gguf_writer_new(&job->w, e);
+    if (!e->status) {
+        declare(job->w, s, job->ring_first);
+        gguf_writer_head(job->w, sink, user, e);
+    }
+    if (!e->status && s->tokens.count) gguf_writer_data(job->w, s->tokens.ids, s->tokens.count * sizeof(int32_t), e);
+    if (!e->status && s->has_logits)
+        gguf_writer_data(job->w, s->logits, s->engine->weights.config.vocabulary * sizeof(float), e);
+    if (!e->status) write_soft(job->w, &s->soft, e);
+    if (e->status) snapshot_save_free(job);
+    else *out = job;
+    return e->status;
+}
+
+void snapshot_save_free(snapshot_saving *job) {
+    if (!job) return;
+    if (job->ticket) gpu_ticket_done(job->s->kv.gpu, job->ticket);
+    if (job->w) gguf_writer_free(job->w);
+    free(job->scratch);
+    free(job);
+}
+
+/* Rows of one layer, in pieces up to where the ring closes. */
+static gm_status write_rows(snapshot_saving *job, const kv_rows *rows, const kv_memory *from, error *e) {
+    gpu_host    *gpu = job->s->kv.gpu;
+    const size_t last = job->s->computed, most = max_size(SCRATCH_BYTES / rows->row, 1);
+    if (!job->begun) job->position = rows->ring ? job->ring_first : 0;
+    job->begun = true;
+    while (job->position < last) {
+        const size_t slot = job->position % rows->slots;
+        job->count = min_size(min_size(last - job->position, rows->slots - slot), most);
+        const gm_status status =
+            kv_memory_read(gpu, from, slot * rows->row, job->scratch, job->count * rows->row, &job->ticket, e);
+        if (status) return status;
+        if (gguf_writer_data(job->w, job->scratch, job->count * rows->row, e)) return e->status;
+        job->position += job->count;
+    }
+    job->begun = false;
     return GM_OK;
 }
 
-static gm_status write_session(const gm_session *s, gguf_sink sink, void *user, error *e) {
-    gguf_writer *w = NULL;
-    const size_t ring_first = kv_ring_first(&s->kv, s->computed);
-    if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
-    uint8_t *scratch = malloc(SCRATCH_BYTES);
-    if (!scratch) return fail_memory(e, "the snapshot", SCRATCH_BYTES);
-    if (gguf_writer_new(&w, e)) {
-        free(scratch);
-        return e->status;
-    }
-    declare(w, s, ring_first);
-    gguf_writer_head(w, sink, user, e);
-    if (!e->status && s->tokens.count) gguf_writer_data(w, s->tokens.ids, s->tokens.count * sizeof(int32_t), e);
-    if (!e->status && s->has_logits)
-        gguf_writer_data(w, s->logits, s->engine->weights.config.vocabulary * sizeof(float), e);
-    for (uint32_t i = 0; i < s->engine->weights.config.layers && !e->status; i++) {
-        const kv_rows *rows = &s->kv.rows[i];
-        const size_t   first = rows->ring ? ring_first : 0;
+gm_status snapshot_save_step(snapshot_saving *job, error *e) {
+    for (; job->layer < job->s->engine->weights.config.layers; job->layer++) {
+        const kv_rows *rows = &job->s->kv.rows[job->layer];
         if (!kv_memory_there(&rows->k)) continue;
-        if (!write_rows(w, s->kv.gpu, rows, &rows->k, scratch, first, s->computed, e))
-            write_rows(w, s->kv.gpu, rows, &rows->v, scratch, first, s->computed, e);
+        gm_status status = job->values ? GM_OK : write_rows(job, rows, &rows->k, e);
+        if (status) return status;
+        job->values = true;
+        status = write_rows(job, rows, &rows->v, e);
+        if (status) return status;
+        job->values = false;
     }
-    if (!e->status) gguf_writer_end(w, e);
-    gguf_writer_free(w);
-    free(scratch);
-    return e->status;
+    return gguf_writer_end(job->w, e);
+}
+
+static gm_status write_session(const gm_session *s, gguf_sink sink, void *user, error *e) {
+    snapshot_saving *job;
+    gm_status        status = snapshot_save(s, sink, user, &job, e);
+    while (!status && (status = snapshot_save_step(job, e)) == GM_AGAIN) {
+        gpu_host_wait(s->kv.gpu, WAIT_MILLISECONDS);
+        status = GM_OK;
+    }
+    snapshot_save_free(job);
+    return status;
 }
 
 static bool sink_buffer(void *user, const void *data, size_t length) {
@@ -158,8 +217,7 @@ static const uint8_t *tensor_of(const gguf *g, const char *name, quant_type type
 }
 
 static gm_status check_identity(const gm_session *s, const gguf *g, error *e) {
-    str  kind, hash, type;
-    char hex[65];
+    str kind, hash, type;
     if (gguf_get_str(g, "general.architecture", &kind, NULL, e)) return e->status;
     if (!str_is(kind, architecture))
         return fail(e, GM_BAD_FILE, "this is no session snapshot: general.architecture is '%.*s'", STR_ARGS(kind));
@@ -169,7 +227,7 @@ static gm_status check_identity(const gm_session *s, const gguf *g, error *e) {
         return fail(e, GM_UNSUPPORTED, "the snapshot has version %u, this program reads version 1", version);
     if (gguf_get_str(g, "session.model", &hash, NULL, e) || gguf_get_str(g, "session.kv_type", &type, NULL, e))
         return e->status;
-    model_name(s, hex);
+    const char *hex = s->engine->digest;
     if (!str_is(hash, hex))
         return fail(e, GM_BAD_FILE, "the snapshot belongs to another model (%.12s..., this one is %.12s...)",
                     hash.length >= 12 ? hash.data : "?", hex);
@@ -212,70 +270,154 @@ static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
     return e->status;
 }
 
-static gm_status read_rows(gm_session *into, const gguf *g, error *e) {
-    char name[32];
-    for (uint32_t i = 0; i < into->engine->weights.config.layers && !e->status; i++) {
-        const kv_rows *rows = &into->kv.rows[i];
-        const size_t   first = rows->ring ? (size_t)into->kv.low : 0, n = into->computed - first;
-        if (!kv_memory_there(&rows->k) || !n) continue;
-        if (n > rows->slots)
-            return fail(e, GM_BAD_FILE, "the snapshot holds %zu positions of layer %u, which has room for %zu", n, i,
-                        rows->slots);
-        for (int half = 0; half < 2 && !e->status; half++) {
-            snprintf(name, sizeof name, "%c.%u", half ? 'v' : 'k', i);
-            const uint8_t *data = tensor_of(g, name, TYPE_I8, rows->row, n, e);
-            for (size_t p = 0; p < n && data && !e->status;) {
-                const size_t slot = (first + p) % rows->slots, run = min_size(n - p, rows->slots - slot);
-                kv_memory_write(into->kv.gpu, half ? &rows->v : &rows->k, slot * rows->row, data + p * rows->row,
-                                run * rows->row, e);
-                p += run;
-            }
-        }
+static gm_status read_span(gm_session *into, const int32_t words[SPAN_WORDS], const float *rows, size_t rows_left,
+                           size_t *count, error *e) {
+    const model_config *c = &into->engine->weights.config;
+    const size_t        after = soft_end(&into->soft), held = into->tokens.count;
+    if (words[0] < 0 || words[1] < 1 || (size_t)words[0] < after || (size_t)words[0] > held ||
+        (size_t)words[1] > held - (size_t)words[0] || (size_t)words[1] > rows_left ||
+        (words[2] && (!c->image_blocks || words[1] > SESSION_MOST_IMAGE)))
+        return fail(e, GM_BAD_FILE, "the snapshot contradicts itself: %d soft tokens at %d%s of %zu", words[1],
+                    words[0], words[2] ? ", a block," : "", held);
+    *count = (size_t)words[1];
+    return soft_add(&into->soft, (size_t)words[0], rows, *count, c->width, words[2] != 0, KV_BATCH, e);
+}
+
+static gm_status read_soft(gm_session *into, const gguf *g, error *e) {
+    const gguf_tensor *there = gguf_find_tensor(g, "soft.spans"), *given = gguf_find_tensor(g, "soft.rows");
+    const size_t       width = into->engine->weights.config.width;
+    if (!there) return GM_OK;
+    const size_t   spans = (size_t)there->ne[1];
+    size_t         left = given ? (size_t)given->ne[1] : 0, n = 0;
+    const uint8_t *words = tensor_of(g, "soft.spans", TYPE_I32, SPAN_WORDS, spans, e);
+    const uint8_t *rows = words ? tensor_of(g, "soft.rows", TYPE_F32, width, left, e) : NULL;
+    for (size_t i = 0; i < spans && rows && !e->status; i++) {
+        int32_t span[SPAN_WORDS];
+        memcpy(span, words + i * sizeof span, sizeof span);
+        if (read_span(into, span, (const float *)rows, left, &n, e)) break;
+        left -= n;
+        rows += n * width * sizeof(float);
     }
+    if (!e->status && soft_block_around(&into->soft, into->computed))
+        fail(e, GM_BAD_FILE, "the snapshot contradicts itself: %zu tokens were computed, which is inside an image",
+             into->computed);
     return e->status;
 }
 
-/* Fills a new session, then swaps: whatever goes wrong, the old one keeps what it had. */
-static gm_status restore(gm_session *s, gguf *g, error *e) {
-    gm_session *fresh = NULL;
-    if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
-    if (check_identity(s, g, e) || session_new(s->engine, &fresh, e)) return e->status;
-    if (!kv_open(&fresh->kv, &s->engine->weights.config, s->kv.gpu, s->kv.type, s->kv.context, e) &&
-        !read_tokens(fresh, g, e) && !kv_reserve(&fresh->kv, fresh->computed ? fresh->computed : 1, e) &&
-        !read_rows(fresh, g, e)) {
-        const kv_cache   kv = s->kv;
-        const token_list tokens = s->tokens;
-        float           *logits = s->logits;
-        s->kv = fresh->kv;
-        s->kv.changes += kv.changes; /* plans that are bound to the old rows must notice */
-        s->tokens = fresh->tokens;
-        s->logits = fresh->logits;
-        s->computed = fresh->computed;
-        s->has_logits = fresh->has_logits;
-        fresh->kv = kv;
-        fresh->tokens = tokens;
-        fresh->logits = logits;
+struct snapshot_restoring {
+    gm_session *s,
+        *fresh; /* a new session is filled, then swapped: whatever goes wrong, the old one keeps what it had */
+    gguf    *g;
+    uint32_t layer; /* which rows go next: layer, keys or values, how many are there */
+    bool     values;
+    size_t   done;
+};
+
+gm_status snapshot_restore(gm_session *s, gguf *g, snapshot_restoring **out, error *e) {
+    *out = NULL;
+    snapshot_restoring *job = calloc(1, sizeof *job);
+    if (!job) {
+        gguf_free(g);
+        return fail_memory(e, "the snapshot", sizeof *job);
     }
-    gm_session_free(fresh);
+    *job = (snapshot_restoring){ .s = s, .g = g };
+    if (s->pending) fail(e, GM_BUSY, "the session is in the middle of a call");
+    else if (!check_identity(s, g, e) && !session_new(s->engine, &job->fresh, e) &&
+             !kv_open(&job->fresh->kv, &s->engine->weights.config, s->kv.gpu, s->kv.type, s->kv.context, e) &&
+             !read_tokens(job->fresh, g, e) && !read_soft(job->fresh, g, e))
+        kv_reserve(&job->fresh->kv, job->fresh->computed ? job->fresh->computed : 1, e);
+    if (e->status) snapshot_restore_free(job);
+    else *out = job;
     return e->status;
+}
+
+void snapshot_restore_free(snapshot_restoring *job) {
+    if (!job) return;
+    gm_session_free(job->fresh);
+    gguf_free(job->g);
+    free(job);
+}
+
+/* Keys or values of one layer, up to where the ring closes at a time. */
+static gm_status read_rows(snapshot_restoring *job, const kv_rows *rows, const kv_memory *to, error *e) {
+    gm_session  *into = job->fresh;
+    char         name[32];
+    const size_t first = rows->ring ? (size_t)into->kv.low : 0, n = into->computed - first;
+    if (!n) return GM_OK;
+    if (n > rows->slots)
+        return fail(e, GM_BAD_FILE, "the snapshot holds %zu positions of layer %u, which has room for %zu", n,
+                    job->layer, rows->slots);
+    snprintf(name, sizeof name, "%c.%u", job->values ? 'v' : 'k', job->layer);
+    const uint8_t *data = tensor_of(job->g, name, TYPE_I8, rows->row, n, e);
+    while (data && job->done < n) {
+        const size_t slot = (first + job->done) % rows->slots;
+        const size_t run = min_size(min_size(n - job->done, rows->slots - slot), max_size(WRITE_BYTES / rows->row, 1));
+        const gm_status status =
+            kv_memory_write(into->kv.gpu, to, slot * rows->row, data + job->done * rows->row, run * rows->row, e);
+        if (status) return status;
+        job->done += run;
+    }
+    job->done = 0;
+    return e->status;
+}
+
+static void swap_sessions(gm_session *s, gm_session *fresh) {
+    const kv_cache    kv = s->kv;
+    const token_list  tokens = s->tokens;
+    const soft_tokens soft = s->soft;
+    float            *logits = s->logits;
+    s->kv = fresh->kv;
+    s->kv.changes += kv.changes; /* plans that are bound to the old rows must notice */
+    s->tokens = fresh->tokens;
+    s->soft = fresh->soft;
+    s->logits = fresh->logits;
+    s->computed = fresh->computed;
+    s->has_logits = fresh->has_logits;
+    fresh->kv = kv;
+    fresh->tokens = tokens;
+    fresh->soft = soft;
+    fresh->logits = logits;
+}
+
+gm_status snapshot_restore_step(snapshot_restoring *job, error *e) {
+    for (; job->layer < job->s->engine->weights.config.layers; job->layer++) {
+        const kv_rows *rows = &job->fresh->kv.rows[job->layer];
+        if (!kv_memory_there(&rows->k)) continue;
+        gm_status status = job->values ? GM_OK : read_rows(job, rows, &rows->k, e);
+        if (status) return status;
+        job->values = true;
+        status = read_rows(job, rows, &rows->v, e);
+        if (status) return status;
+        job->values = false;
+    }
+    if (job->s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
+    session_abandon(job->s);
+    swap_sessions(job->s, job->fresh);
+    return GM_OK;
+}
+
+/* Takes the file over. */
+static gm_status restore(gm_session *s, gguf *g, error *e) {
+    snapshot_restoring *job;
+    gm_status           status = snapshot_restore(s, g, &job, e);
+    while (!status && (status = snapshot_restore_step(job, e)) == GM_AGAIN) {
+        gpu_host_wait(s->kv.gpu, WAIT_MILLISECONDS);
+        status = GM_OK;
+    }
+    snapshot_restore_free(job);
+    return status;
 }
 
 gm_status gm_session_restore_buffer(gm_session *s, const void *data, size_t size, char *why, size_t why_size) {
     error e = { 0 };
     gguf *g = NULL;
-    if (!gguf_open_memory(data, size, &g, &e)) {
-        restore(s, g, &e);
-        gguf_free(g);
-    }
+    if (!gguf_open_memory(data, size, &g, &e)) restore(s, g, &e);
     return error_report(&e, why, why_size);
 }
 
 gm_status gm_session_restore(gm_session *s, const char *path, char *why, size_t why_size) {
     error e = { 0 };
     gguf *g = NULL;
-    if (!gguf_open_file(path, &g, &e)) {
-        restore(s, g, &e);
-        gguf_free(g);
-    }
+    if (!gguf_open_file(path, &g, &e)) restore(s, g, &e);
     return error_report(&e, why, why_size);
 }

@@ -1,0 +1,161 @@
+#include "cli/eval_rules.h"
+
+typedef struct {
+    const answer *a;
+    str           content; /* without white space around it */
+    arena         memory;
+} checker;
+
+static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+static str trimmed(str text) {
+    while (text.length && is_space(text.data[0])) text = (str){ text.data + 1, text.length - 1 };
+    while (text.length && is_space(text.data[text.length - 1])) text.length--;
+    return text;
+}
+
+/* ---- texts ---- */
+
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+static bool starts_alike(str text, str start) {
+    if (text.length < start.length) return false;
+    for (size_t i = 0; i < start.length; i++) {
+        if (lower(text.data[i]) != lower(start.data[i])) return false;
+    }
+    return true;
+}
+
+static bool contains(str text, str piece) {
+    for (size_t i = 0; i + piece.length <= text.length; i++) {
+        if (starts_alike((str){ text.data + i, text.length - i }, piece)) return true;
+    }
+    return false;
+}
+
+static bool check_exact(checker *c, const json *want) {
+    for (const json *item = want->first; item; item = item->next) {
+        if (str_equal(c->content, json_string(item, ""))) return true;
+    }
+    return false;
+}
+
+static bool check_contains(checker *c, const json *want) {
+    for (const json *item = want->first; item; item = item->next) {
+        if (!contains(c->content, json_string(item, ""))) return false;
+    }
+    return true;
+}
+
+/* ---- numbers ---- */
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* What a number cannot begin behind: part of a word, or the point of a fraction. */
+static bool is_inside(char c) {
+    return is_digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') || c == '_' || c == '.' || (unsigned char)c >= 0x80;
+}
+
+static bool check_number(checker *c, const json *want) {
+    const str text = c->content;
+    bool      found = false;
+    double    last = 0;
+    for (size_t i = 0; i < text.length; i++) {
+        const size_t sign = text.data[i] == '-';
+        if (i + sign >= text.length || !is_digit(text.data[i + sign]) || (i && is_inside(text.data[i - 1]))) continue;
+        double value = 0;
+        for (i += sign; i < text.length && is_digit(text.data[i]); i++) value = value * 10 + (text.data[i] - '0');
+        last = sign ? -value : value;
+        found = true;
+        i--;
+    }
+    return found && last == want->number;
+}
+
+/* ---- JSON ---- */
+
+static bool means_the_same(const json *a, const json *b) {
+    if (a->kind != b->kind || a->count != b->count) return false;
+    const json *x = a->first, *y = b->first;
+    switch (a->kind) {
+    case JSON_NUMBER: return a->number == b->number;
+    case JSON_STRING: return str_equal(a->text, b->text);
+    case JSON_ARRAY:
+        for (; x && y; x = x->next, y = y->next) {
+            if (!means_the_same(x, y)) return false;
+        }
+        return true;
+    case JSON_OBJECT:
+        for (; x; x = x->next) {
+            const json *other = json_get_str(b, x->key);
+            if (!other || !means_the_same(x, other)) return false;
+        }
+        return true;
+    default: return true;
+    }
+}
+
+static json *parse_answer(checker *c, str text) {
+    error ignored = { 0 };
+    json *value = NULL;
+    return json_parse(text, &c->memory, &value, &ignored) == GM_OK ? value : NULL;
+}
+
+static bool check_json(checker *c, const json *want) {
+    const json *value = parse_answer(c, c->content);
+    return value && means_the_same(value, want);
+}
+
+static bool check_calls(checker *c, const json *want) {
+    buffer list = { 0 };
+    buffer_char(&list, '[');
+    buffer_str(&list, buffer_view(&c->a->calls));
+    buffer_char(&list, ']');
+    const json *calls = list.failed ? NULL : parse_answer(c, buffer_view(&list));
+    bool        same = calls && calls->count == want->count;
+    const json *x = calls ? calls->first : NULL, *y = want->first;
+    for (; same && x && y; x = x->next, y = y->next) {
+        const json *made = json_get(x, "function"), *arguments = json_get(made, "arguments"),
+                   *expected = json_get(y, "arguments");
+        same = str_equal(json_string(json_get(made, "name"), ""), json_string(json_get(y, "name"), "")) && arguments &&
+               expected && means_the_same(arguments, expected);
+    }
+    buffer_free(&list);
+    return same;
+}
+
+static bool check_thinks(checker *c, const json *want) {
+    const str thinking = trimmed(buffer_view(&c->a->thinking));
+    return (thinking.length > 0) == (want->kind == JSON_TRUE);
+}
+
+/* ---- all rules ---- */
+
+enum { ANY_KIND = -1 };
+
+static const struct {
+    const char *name;
+    int         kind; /* json_kind of what is wanted */
+    bool (*check)(checker *c, const json *want);
+} rules[] = {
+    { "exact", JSON_ARRAY, check_exact },    { "contains", JSON_ARRAY, check_contains },
+    { "number", JSON_NUMBER, check_number }, { "json", ANY_KIND, check_json },
+    { "calls", JSON_ARRAY, check_calls },    { "thinks", ANY_KIND, check_thinks },
+};
+
+gm_status eval_passes(const json *check, const answer *a, bool *passed, error *e) {
+    checker c = { .a = a, .content = trimmed(buffer_view(&a->content)) };
+    *passed = true;
+    if (!json_is(check, JSON_OBJECT) || !check->count)
+        fail(e, GM_BAD_ARGUMENT, "\"check\" must be an object with at least one rule");
+    for (const json *want = e->status ? NULL : check->first; want && !e->status; want = want->next) {
+        size_t i = 0;
+        while (i < COUNT_OF(rules) && !str_is(want->key, rules[i].name)) i++;
+        if (i == COUNT_OF(rules)) fail(e, GM_BAD_ARGUMENT, "no rule is called '%.*s'", STR_ARGS(want->key));
+        else if (rules[i].kind != ANY_KIND && (int)want->kind != rules[i].kind)
+            fail(e, GM_BAD_ARGUMENT, "the rule '%s' has a value of the wrong kind", rules[i].name);
+        else *passed &= rules[i].check(&c, want);
+    }
+    arena_free(&c.memory);
+    return e->status;
+}

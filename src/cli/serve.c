@@ -1,0 +1,183 @@
+/* gemmule serve: the app, models and OpenAI's API, for this machine. */
+
+#include "serve/serve.h"
+
+#include "cli/beside.h"
+#include "cli/cli.h"
+#include "cli/engine_arguments.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct {
+    engine_values engine;
+    count_value   port, queue, seconds, context;
+    const char   *listen, *app, *tls_cert, *tls_key, *api_key_file;
+    texts_value   hosts, origins;
+    bool          preload, verbose;
+} serve_values;
+
+static const option address_options[] = {
+    COUNT_OPTION(serve_values, port, "port", 0, "N", 0, 65535,
+                 "the port; 0: any that is free; default 14366. The app's conversations belong to one port"),
+    TEXT_OPTION(serve_values, listen, "listen", 0, "ADDRESS",
+                "the address, in numbers; default 127.0.0.1. One that other machines reach needs TLS and an API key"),
+    TEXTS_OPTION(serve_values, hosts, "host", 0, "NAME",
+                 "a further name under which it is reached; may be given more than once"),
+    TEXTS_OPTION(serve_values, origins, "allow-origin", 0, "ORIGIN",
+                 "let pages of ORIGIN, such as https://example.org, use it; may be given more than once"),
+    TEXT_OPTION(serve_values, tls_cert, "tls-cert", 0, "FILE", "the certificate chain, PEM"),
+    TEXT_OPTION(serve_values, tls_key, "tls-key", 0, "FILE", "its key, PEM"),
+    TEXT_OPTION(serve_values, api_key_file, "api-key-file", 0, "FILE",
+                "ask for the key in FILE (Authorization: Bearer) on everything but the app's own files"),
+};
+static const option serving_options[] = {
+    TEXT_OPTION(serve_values, app, "app", 0, "FOLDER", "the app's files; default: those beside the program"),
+    FLAG_OPTION(serve_values, preload, "preload", 0,
+                "open the model before the address is printed, not with the first request"),
+    COUNT_OPTION(serve_values, context, "ctx", 0, "N", 1, UINT32_MAX,
+                 "most tokens of prompt and answer together; default: 8192, or the model's if that is less"),
+    COUNT_OPTION(serve_values, queue, "queue", 0, "N", 0, 60,
+                 "requests that may wait while one is answered; default 8"),
+    COUNT_OPTION(serve_values, seconds, "timeout", 0, "N", 1, 86400,
+                 "seconds that a client may take to send a request, or without reading on; default 30"),
+    FLAG_OPTION(serve_values, verbose, "verbose", 0, "a line on stderr for each request"),
+};
+static const option_group groups[] = {
+    OPTION_GROUP("address", address_options, 0),
+    OPTION_GROUP("serving", serving_options, 0),
+    ENGINE_GROUP(offsetof(serve_values, engine)),
+};
+
+/* ---- what is served ---- */
+
+/* What requests call the model: its name, or that of its file. */
+static const char *request_name(const char *model, arena *a) {
+    const char *slash = strrchr(model, '/');
+    str         name = str_of(slash && str_ends_with(str_of(model), ".gguf") ? slash + 1 : model);
+    if (str_ends_with(name, ".gguf")) name.length -= strlen(".gguf");
+    return arena_copy(a, name);
+}
+
+/* No model at all is fine: the app brings its own. One that was named must be there. */
+static gm_status choose_model(const serve_values *v, const arguments *args, arena *a, worker_options *out, error *e) {
+    error          none = { 0 };
+    const char    *name = NULL;
+    model_argument model;
+    model_choice   how;
+    *out = (worker_options){ .waiting = v->queue.given ? (size_t)v->queue.value : 8, .preload = v->preload };
+    const gm_status chosen = model_argument_choose(args->count ? args->positional[0] : NULL, a, &name, &how, &none);
+    if (!chosen && model_argument_resolve(name, a, &model, e)) return e->status;
+    out->engine = engine_choose(&v->engine, chosen ? NULL : model.engine);
+    out->session = (gm_session_options){ .context = (uint32_t)v->context.value, .kv = (gm_kv_type)v->engine.kv };
+    out->name = chosen ? "" : request_name(name, a);
+    out->file = chosen ? "" : model.path;
+    return out->name ? GM_OK : fail_memory(e, "the model's name", strlen(name));
+}
+
+static const char *find_app(arena *a) {
+    static const char *const places[] = { "web/index.html", "../share/gemmule/app/index.html" };
+    const char              *page = beside_program(places, COUNT_OF(places), a);
+    return page ? arena_copy(a, (str){ page, strlen(page) - strlen("/index.html") }) : NULL;
+}
+
+static gm_status choose(const serve_values *v, const arguments *args, arena *a, serve_options *out, error *e) {
+    const char *fallback = getenv("GEMMULE_FALLBACK");
+    *out = (serve_options){
+        .address = v->listen ? v->listen : "127.0.0.1",
+        .port = v->port.given ? (uint16_t)v->port.value : SERVE_PORT,
+        .hosts = v->hosts.items,
+        .host_count = v->hosts.count,
+        .origins = v->origins.items,
+        .origin_count = v->origins.count,
+        .app = v->app ? v->app : find_app(a),
+        .box = model_box(a),
+        .tls_cert = v->tls_cert,
+        .tls_key = v->tls_key,
+        .api_key_file = v->api_key_file,
+        .seconds = v->seconds.given ? (uint32_t)v->seconds.value : 30,
+        .log = v->verbose ? stderr : NULL,
+    };
+    if (!out->box && fallback && *fallback) {
+        out->box = fallback;
+        out->box_note = "a test model with random weights: it writes noise";
+    }
+    const gm_status status = choose_model(v, args, a, &out->worker, e);
+    out->worker.log = out->log;
+    return status;
+}
+
+/* ---- until a signal ---- */
+
+/* Signals that the caller does not want to be heard (nohup, a shell's background) stay ignored. */
+static void block_signals(sigset_t *out) {
+    static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+    sigemptyset(out);
+    for (size_t i = 0; i < COUNT_OF(signals); i++) {
+        struct sigaction old;
+        if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN) sigaddset(out, signals[i]);
+    }
+    pthread_sigmask(SIG_BLOCK, out, NULL);
+    signal(SIGPIPE, SIG_IGN); /* a client that leaves is no reason to end */
+}
+
+static bool signal_came(const sigset_t *signals, long milliseconds) {
+    const struct timespec moment = { .tv_sec = 0, .tv_nsec = milliseconds * 1000000 };
+    return sigtimedwait(signals, NULL, &moment) > 0;
+}
+
+/* The address is printed when whoever reads it can go there, and the model is open if that was asked for. */
+static gm_status run_until_signal(server *s, const sigset_t *signals, error *e) {
+    gm_status status;
+    while ((status = server_ready(s, e)) == GM_AGAIN) {
+        if (signal_came(signals, 50)) return GM_OK;
+    }
+    if (status) return status;
+    printf("%s\n", server_address(s));
+    if (flush_output(e)) return e->status;
+    while (!signal_came(signals, 500)) server_sweep(s);
+    return GM_OK;
+}
+
+static int serve_run(void *values, const arguments *args) {
+    const serve_values *v = values;
+    arena               memory = { 0 };
+    error               e = { 0 };
+    serve_options       options;
+    server             *s = NULL;
+    sigset_t            signals;
+    int                 code = EXIT_OK;
+    block_signals(&signals);
+    if (!choose(v, args, &memory, &options, &e) && !server_start(&options, &s, &e)) {
+        run_until_signal(s, &signals, &e);
+        pthread_sigmask(SIG_UNBLOCK, &signals, NULL); /* a second one ends at once */
+        server_stop(s);
+    }
+    if (e.status) code = complain_error(&e);
+    arena_free(&memory);
+    return code;
+}
+
+const command command_serve = {
+    .name = "serve",
+    .arguments = "[MODEL]",
+    .summary = "serve the app and OpenAI's API on this machine",
+    .description =
+        "Listens on 127.0.0.1 and prints its address. In a browser it is the app; below /v1 it is OpenAI's API "
+        "(/v1/chat/completions, /v1/models) on this machine's engine with MODEL, which is opened with the first "
+        "request; /models lists what the app can load. Without MODEL: $GEMMULE_MODEL, else the first usable Gemma 4 "
+        "in Ollama's store, else the model in the box. One answer is written at a time, others wait; a client that "
+        "leaves cancels. Pages of other sites are kept out. A port that is taken is an error. Ctrl-C stops it.",
+    .examples = "  gemmule serve\n"
+                "  gemmule serve gemma4:e2b --backend gpu --preload\n"
+                "  gemmule serve --allow-origin https://example.org\n"
+                "  gemmule serve --listen 192.168.1.5 --tls-cert cert.pem --tls-key key.pem --api-key-file key\n",
+    .groups = groups,
+    .group_count = COUNT_OF(groups),
+    .fewest = 0,
+    .most = 1,
+    .values_size = sizeof(serve_values),
+    .run = serve_run,
+};

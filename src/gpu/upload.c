@@ -1,0 +1,259 @@
+/* Bringing weights over: bytes go through lanes of a staging buffer, from memory or by reads that the host answers; a kernel repacks
+ * them into their tiles and notes what is damaged. The queue keeps the order, so a lane is free again once its repacking was submitted. */
+
+#include "gpu/backend.h"
+#include "gpu/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- staging --------------------------------------------------------------------------------------------------------------- */
+
+/* Bytes to the staging buffer, which takes whole words: the last one is filled up. */
+static gm_status write_bytes(gpu_backend *b, uint64_t at, const uint8_t *bytes, uint64_t count, error *e) {
+    const uint64_t whole = count / 4 * 4;
+    uint8_t        tail[4] = { 0 };
+    memcpy(tail, bytes + whole, (size_t)(count - whole));
+    gm_status status = whole ? gpu_buffer_write(b->host, b->staging, at, bytes, whole, e) : GM_OK;
+    if (!status && whole < count) status = gpu_buffer_write(b->host, b->staging, at + whole, tail, 4, e);
+    return status;
+}
+
+static void drop_reads(const gpu_backend *b, gpu_staged *s) {
+    for (size_t i = 0; i < GPU_WEIGHT_PARTS; i++) {
+        reads_drop(b->reads, s->tickets[i]);
+        s->tickets[i] = 0;
+    }
+}
+
+void gpu_backend_stream_restart(gpu_backend *b) {
+    for (; b->staged_count; b->staged_count--) {
+        drop_reads(b, &b->staged[b->first_staged]);
+        b->first_staged = (b->first_staged + 1) % b->lanes;
+    }
+}
+
+/* The bytes [begin, end) of a part come to the lane, at once or by a read. */
+static gm_status stage_part(gpu_backend *b, gpu_staged *s, size_t part, uint64_t begin, uint64_t end, uint64_t at,
+                            error *e) {
+    const tensor *w = &s->weight->parts[part].weight;
+    if (w->data) return write_bytes(b, at, (const uint8_t *)w->data + begin, end - begin, e);
+    if (!b->reads || !w->from) return fail(e, GM_IO, "tensor '%s' is not in memory", w->name);
+    s->tickets[part] = reads_ask(
+        b->reads,
+        &(read_order){
+            .from = w->from, .offset = w->place + begin, .length = end - begin, .buffer = b->staging, .at = at });
+    return s->tickets[part] ? GM_OK : GM_AGAIN;
+}
+
+/* A piece of a tile takes the next lane: its bytes come from the parts that it lies in. */
+static gm_status stage(gpu_backend *b, const gpu_weight *w, uint32_t tile, gpu_id target, uint32_t chunk,
+                       uint64_t most_bytes, error *e) {
+    const size_t   lane = (b->first_staged + b->staged_count) % b->lanes;
+    gpu_staged    *s = &b->staged[lane];
+    const uint64_t at = lane * b->lane_bytes;
+    *s = (gpu_staged){ .weight = w, .tile = tile, .target = target };
+    s->piece = weight_piece_at(&w->layout, tile, chunk, most_bytes);
+    const uint64_t piece_ends = s->piece.source + s->piece.bytes;
+    uint64_t       part_begins = 0;
+    for (size_t i = 0; i < w->part_count; part_begins += w->parts[i++].bytes) {
+        const uint64_t part_ends = part_begins + w->parts[i].bytes;
+        const uint64_t begin = s->piece.source > part_begins ? s->piece.source : part_begins;
+        const uint64_t end = piece_ends < part_ends ? piece_ends : part_ends;
+        if (begin >= end) continue;
+        const gm_status status =
+            stage_part(b, s, i, begin - part_begins, end - part_begins, at + (begin - s->piece.source), e);
+        if (status) {
+            drop_reads(b, s);
+            return status;
+        }
+    }
+    b->staged_count++;
+    return GM_OK;
+}
+
+/* ---- repacking ------------------------------------------------------------------------------------------------------------- */
+
+static gm_status repack(gpu_backend *b, gpu_staged *s, size_t lane, error *e) {
+    const weight_layout *layout = &s->weight->layout;
+    gpu_kernel           kernel = { 0 };
+    weight_repack_kernel(&kernel, gpu_host_info(b->host), layout, &s->piece);
+    const gpu_binding bindings[] = {
+        { 0, b->staging, lane * b->lane_bytes, b->lane_bytes },
+        { 1, s->target, 0, weight_tile_of(layout, s->tile).bytes },
+        { 2, b->piece, 0, WEIGHT_PIECE_WORDS * sizeof(uint32_t) },
+        { 3, b->flags, 0, max_size(b->flag_count, 4) * sizeof(uint32_t) },
+    };
+    const gpu_id pipeline = gpu_kernel_pipeline(b->host, &kernel, e);
+    const gpu_id group = pipeline ? gpu_group_new(b->host, pipeline, bindings, COUNT_OF(bindings), e) : 0;
+    if (!group) return e->status;
+    gpu_words words = { 0 };
+    s->piece.parameters[WEIGHT_PIECE_FLAG] = s->weight->first_flag + s->tile;
+    gpu_words_begin(&words);
+    gpu_words_write(&words, b->piece, 0, s->piece.parameters, WEIGHT_PIECE_WORDS);
+    gpu_words_dispatch(&words, pipeline, group, kernel.x, kernel.y, kernel.z);
+    const gm_status status =
+        words.failed ? fail_memory(e, "a command list", 64) : gpu_submit(b->host, words.data, words.count, e);
+    free(words.data);
+    gpu_group_free(b->host, group);
+    if (!status) b->uploaded += s->piece.bytes;
+    return status;
+}
+
+/* The oldest piece that was staged is repacked once its bytes are there, and its lane is free; `*next` is where the piece behind it
+ * begins. */
+static gm_status finish_oldest(gpu_backend *b, uint32_t *next, error *e) {
+    gpu_staged *s = &b->staged[b->first_staged];
+    for (size_t i = 0; i < GPU_WEIGHT_PARTS; i++) {
+        if (!s->tickets[i]) continue;
+        const gm_status status = reads_take(b->reads, s->tickets[i], e);
+        if (status == GM_AGAIN) return gpu_host_problem(b->host, e) ? e->status : GM_AGAIN;
+        s->tickets[i] = 0;
+        if (status) return status;
+    }
+    *next = s->piece.next;
+    const gm_status status = repack(b, s, b->first_staged, e);
+    b->first_staged = (b->first_staged + 1) % b->lanes;
+    b->staged_count--;
+    return status;
+}
+
+/* ---- damage ---------------------------------------------------------------------------------------------------------------- */
+
+/* `place` as repack.wgsl reports it: a chunk of the tile, or an element with padding. */
+static gm_status name_damage(const gpu_weight *w, uint32_t tile, uint32_t place, error *e) {
+    const weight_layout *layout = &w->layout;
+    const quant_format  *format = quant_format_of((uint32_t)layout->type);
+    const uint64_t       first = (uint64_t)weight_tile_of(layout, tile).first_row * layout->k;
+    const uint32_t       padded = 32 * layout->chunks;
+    uint64_t             block = first / format->block;
+    if (format->block == 1) block += (uint64_t)(place / padded) * layout->k + place % padded;
+    else block += (uint64_t)place * 32 / format->block;
+    size_t part = 0;
+    for (; part + 1 < w->part_count && block >= w->parts[part].bytes / format->bytes; part++)
+        block -= w->parts[part].bytes / format->bytes;
+    return fail(e, GM_BAD_FILE, "tensor '%s' (%s) holds NaN or an infinity in block %llu: the file is damaged",
+                w->parts[part].weight.name, format->name, (unsigned long long)block);
+}
+
+static gm_status look_at_flags(const gpu_backend *b, const uint32_t *flags, error *e) {
+    for (size_t i = 0; i < b->count; i++) {
+        const gpu_weight *w = &b->weights[i];
+        for (uint32_t tile = 0; w->matrix && tile < w->layout.tiles; tile++) {
+            const uint32_t found = flags[w->first_flag + tile];
+            if (found) return name_damage(w, tile, ~found, e);
+        }
+    }
+    return GM_OK;
+}
+
+gm_status gpu_backend_ask_damage(gpu_backend *b, error *e) {
+    if (b->flag_ticket) gpu_ticket_done(b->host, b->flag_ticket);
+    b->flag_ticket = gpu_ticket_new(b->host);
+    if (!b->flag_ticket) return fail_memory(e, "a ticket", sizeof b->flag_ticket);
+    gpu_words words = { 0 };
+    gpu_words_begin(&words);
+    const size_t at = gpu_words_read(&words, b->flags, 0, max_size(b->flag_count, 4) * sizeof(uint32_t));
+    if (!words.failed) words.data[at] = b->flag_ticket;
+    const gm_status status =
+        words.failed ? fail_memory(e, "a command list", 64) : gpu_submit(b->host, words.data, words.count, e);
+    free(words.data);
+    return status;
+}
+
+gm_status gpu_backend_damage(gpu_backend *b, error *e) {
+    uint64_t        bytes = 0;
+    const uint32_t *flags = b->flag_ticket ? gpu_ticket_data(b->host, b->flag_ticket, &bytes) : NULL;
+    if (gpu_host_problem(b->host, e)) return e->status;
+    if (!flags) return b->flag_ticket ? GM_AGAIN : GM_OK;
+    const gm_status status =
+        bytes < b->flag_count * sizeof *flags
+            ? fail(e, GM_IO, "the GPU gave back %llu bytes about the weights", (unsigned long long)bytes)
+            : look_at_flags(b, flags, e);
+    gpu_ticket_done(b->host, b->flag_ticket);
+    b->flag_ticket = 0;
+    return status;
+}
+
+/* ---- all, and when needed -------------------------------------------------------------------------------------------------- */
+
+static gm_status upload_vector(gpu_backend *b, gpu_weight *w, error *e) {
+    const uint64_t bytes = (uint64_t)w->layout.k * sizeof(float);
+    if (!w->tiles[0]) w->tiles[0] = gpu_buffer_new(b->host, round_up(bytes, 16), e);
+    if (!w->tiles[0]) return e->status;
+    const gm_status status = gpu_buffer_write(b->host, w->tiles[0], 0, w->parts[0].weight.data, bytes, e);
+    if (!status) {
+        b->uploaded += bytes;
+        b->next_tile = 1;
+    }
+    return status;
+}
+
+static gm_status stage_next(gpu_backend *b, gpu_weight *w, error *e) {
+    gpu_id *tile = &w->tiles[b->next_tile];
+    error   refused = { 0 };
+    if (!*tile) *tile = gpu_buffer_new(b->host, weight_tile_of(&w->layout, b->next_tile).bytes, &refused);
+    if (!*tile) return fail(e, refused.status, "tensor '%s': %s", w->parts[0].weight.name, refused.why);
+    const size_t    lane = (b->first_staged + b->staged_count) % b->lanes;
+    const gm_status status = stage(b, w, b->next_tile, *tile, b->next_chunk, b->lane_bytes, e);
+    if (status) return status;
+    b->next_chunk = b->staged[lane].piece.next;
+    if (!b->next_chunk) b->next_tile++;
+    return GM_OK;
+}
+
+/* Fills every lane that is free; GM_OK also when nothing is left to stage. */
+static gm_status fill_lanes(gpu_backend *b, error *e) {
+    for (; b->next_weight < b->count; b->next_weight++, b->next_tile = 0) {
+        gpu_weight *w = &b->weights[b->next_weight];
+        if (w->gathered || w->streamed) continue;
+        while (b->next_tile < w->layout.tiles) {
+            if (w->matrix && b->staged_count == b->lanes) return GM_OK;
+            const gm_status status = w->matrix ? stage_next(b, w, e) : upload_vector(b, w, e);
+            if (status) return status;
+        }
+    }
+    return GM_OK;
+}
+
+/* Everything is submitted: what came is asked for damage, and what is not needed any more goes. */
+static gm_status complete(gpu_backend *b, error *e) {
+    if (!b->flag_ticket && gpu_backend_ask_damage(b, e)) return e->status;
+    const gm_status status = gpu_backend_damage(b, e);
+    if (status) return status;
+    b->complete = true;
+    if (b->slot) return GM_OK;
+    gpu_buffer_free(b->host, b->staging);
+    gpu_buffer_free(b->host, b->piece);
+    gpu_buffer_free(b->host, b->flags);
+    b->staging = b->piece = b->flags = 0;
+    return GM_OK;
+}
+
+gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e) {
+    uint32_t ignored;
+    if (b->complete) return gpu_host_problem(b->host, e);
+    if (!b->weights && gpu_backend_find_weights(b, g, e)) return e->status;
+    for (;;) {
+        gm_status status = fill_lanes(b, e);
+        if (status && (status != GM_AGAIN || !b->staged_count)) return status;
+        if (!b->staged_count) return complete(b, e);
+        status = finish_oldest(b, &ignored, e);
+        if (status) return status;
+    }
+}
+
+gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, uint32_t end,
+                             error *e) {
+    if (!b->staged_count) {
+        const uint64_t  left = round_up(weight_source_bytes(&w->layout, end - *chunk), 4);
+        const uint64_t  most = left < b->lane_bytes ? left : b->lane_bytes;
+        const gm_status status =
+            stage(b, w, tile, b->slot, *chunk, most < weight_staging_least(&w->layout) ? b->lane_bytes : most, e);
+        if (status) return status;
+    }
+    uint32_t        next = *chunk;
+    const gm_status status = finish_oldest(b, &next, e);
+    if (!status) *chunk = next ? next : end;
+    return status;
+}

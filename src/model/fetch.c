@@ -1,0 +1,125 @@
+/* Reading a model's bytes from a file that comes in pieces: tensors into memory, and the samples that identify it. */
+
+#include "model/model.h"
+
+#include "base/sha256.h"
+
+#include <string.h>
+
+enum { FETCH_BYTES = 4 << 20 };
+
+/* ---- tensors ------------------------------------------------------------------------------------------------------------ */
+
+static bool belongs_to_tower(str name) {
+    return str_starts_with(name, "v.") || str_starts_with(name, "a.") || str_starts_with(name, "mm.");
+}
+
+static bool is_wanted(const model_fetch *f, const gguf_tensor *t) {
+    if (belongs_to_tower(t->name) || source_whole(gguf_source(f->file, t->part))) return false;
+    if (t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1) return true;
+    return f->matrices && !(f->rows && str_is(t->name, "per_layer_token_embd.weight"));
+}
+
+uint64_t model_fetch_bytes(const model_fetch *f) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < gguf_tensor_count(f->file); i++) {
+        const gguf_tensor *t = gguf_tensor_at(f->file, i);
+        if (is_wanted(f, t)) bytes += t->bytes; /* tensors lie in the file side by side: no overflow */
+    }
+    return bytes;
+}
+
+/* Asks for the next piece; false when there is none, no ticket, or an error. */
+static bool ask(model_fetch *f, error *e) {
+    const gguf_tensor *t;
+    while ((t = gguf_tensor_at(f->file, f->next)) && (f->asked == t->bytes || !is_wanted(f, t))) {
+        f->next++;
+        f->asked = 0;
+    }
+    if (!t) return false;
+    source *from = gguf_source(f->file, t->part);
+    if (!f->asked) f->room = source_room(from, t->offset, t->bytes, e);
+    if (!f->room) return false;
+    const read_order order = { .from = from,
+                               .offset = t->offset + f->asked,
+                               .length = t->bytes - f->asked < FETCH_BYTES ? t->bytes - f->asked : FETCH_BYTES,
+                               .memory = f->room + f->asked };
+    const uint32_t   ticket = reads_ask(f->reads, &order);
+    if (!ticket) return false;
+    f->tickets[f->sent % MODEL_READS] = ticket;
+    f->lengths[f->sent++ % MODEL_READS] = order.length;
+    f->asked += order.length;
+    return true;
+}
+
+gm_status model_fetch_step(model_fetch *f, error *e) {
+    if (!f->total) f->total = model_fetch_bytes(f);
+    for (;;) {
+        while (f->sent - f->arrived < MODEL_READS && ask(f, e)) {}
+        if (e->status) return e->status;
+        if (f->sent == f->arrived) return gguf_tensor_at(f->file, f->next) ? GM_AGAIN : GM_OK;
+        const gm_status status = reads_take(f->reads, f->tickets[f->arrived % MODEL_READS], e);
+        if (status == GM_AGAIN) return status;
+        f->done += f->lengths[f->arrived++ % MODEL_READS];
+        if (status) return status;
+    }
+}
+
+void model_fetch_drop(model_fetch *f) {
+    for (; f->arrived < f->sent; f->arrived++) reads_drop(f->reads, f->tickets[f->arrived % MODEL_READS]);
+}
+
+/* ---- identity ------------------------------------------------------------------------------------------------------------ */
+
+/* A stretch from the middle of a tensor. */
+static const gguf_tensor *sample_of(const model_hash *h, size_t i, uint64_t *offset, size_t *length) {
+    const gguf_tensor *t = gguf_tensor_at(h->file, i * gguf_tensor_count(h->file) / MODEL_SAMPLES);
+    if (!t) return NULL;
+    const uint64_t half = t->bytes - t->bytes / 2;
+    *offset = t->offset + t->bytes / 2;
+    *length = (size_t)(half < MODEL_SAMPLE_BYTES ? half : MODEL_SAMPLE_BYTES);
+    return t;
+}
+
+/* Asks for sample i, unless it is in memory; false: no ticket is free. */
+static bool ask_sample(model_hash *h, size_t i) {
+    uint64_t           offset = 0;
+    size_t             length = 0;
+    const gguf_tensor *t = sample_of(h, i, &offset, &length);
+    source            *from = t ? gguf_source(h->file, t->part) : NULL;
+    const uint8_t     *held = from ? source_held(from, offset, length) : NULL;
+    if (held) memcpy(h->samples[i], held, length);
+    if (held || !from) return true;
+    h->tickets[i] =
+        reads_ask(h->reads, &(read_order){ .from = from, .offset = offset, .length = length, .memory = h->samples[i] });
+    return h->tickets[i] != 0;
+}
+
+gm_status model_hash_step(model_hash *h, uint8_t digest[32], error *e) {
+    while (h->asked < MODEL_SAMPLES && ask_sample(h, h->asked)) h->asked++;
+    for (; h->arrived < h->asked; h->arrived++) {
+        const uint32_t  ticket = h->tickets[h->arrived];
+        const gm_status status = ticket ? reads_take(h->reads, ticket, e) : GM_OK;
+        if (status) return status;
+        h->tickets[h->arrived] = 0;
+    }
+    if (h->arrived < MODEL_SAMPLES) return GM_AGAIN;
+
+    const uint64_t bytes = gguf_file_bytes(h->file);
+    const str      head = gguf_head(h->file);
+    sha256         s;
+    sha256_start(&s);
+    sha256_add(&s, head.data, head.length);
+    sha256_add(&s, &bytes, sizeof bytes);
+    for (size_t i = 0; i < MODEL_SAMPLES; i++) {
+        uint64_t offset;
+        size_t   length;
+        if (sample_of(h, i, &offset, &length)) sha256_add(&s, h->samples[i], length);
+    }
+    sha256_end(&s, digest);
+    return GM_OK;
+}
+
+void model_hash_drop(model_hash *h) {
+    for (; h->arrived < h->asked; h->arrived++) reads_drop(h->reads, h->tickets[h->arrived]);
+}

@@ -1,0 +1,400 @@
+#include "serve/chat_request.h"
+
+#include "text/chat.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct {
+    chat_request *out;
+    const json   *root;
+    char         *param;
+    error        *e;
+} reader;
+
+/* ---- complaints ---- */
+
+static const char *describe(const json *value) {
+    static const char *const names[] = {
+        [JSON_NULL] = "null",       [JSON_FALSE] = "false",  [JSON_TRUE] = "true",        [JSON_NUMBER] = "a number",
+        [JSON_STRING] = "a string", [JSON_ARRAY] = "a list", [JSON_OBJECT] = "an object",
+    };
+    return value ? names[value->kind] : "nothing";
+}
+
+static gm_status wrong(const reader *r, const char *expected, const json *found) {
+    if (json_is(found, JSON_NUMBER) || json_is(found, JSON_STRING))
+        return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, found %.*s", r->param, expected, STR_ARGS(found->text));
+    return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, found %s", r->param, expected, describe(found));
+}
+
+static gm_status no_memory(const reader *r, size_t bytes) { return fail_memory(r->e, "the request", bytes); }
+
+static void blame(const reader *r, const char *field) { snprintf(r->param, CHAT_PARAM_SIZE, "%s", field); }
+
+/* The library's strings end at a NUL: one inside would cut the rest off. */
+static gm_status copy_text(const reader *r, str text, const char **out) {
+    if (text.length && memchr(text.data, 0, text.length))
+        return fail(r->e, GM_BAD_ARGUMENT, "%s has a NUL character in it", r->param);
+    *out = arena_copy(&r->out->memory, text);
+    return *out ? GM_OK : no_memory(r, text.length);
+}
+
+/* ---- single fields ---- */
+
+static gm_status read_bool(const reader *r, const json *value, bool *out) {
+    if (value->kind != JSON_TRUE && value->kind != JSON_FALSE) return wrong(r, "true or false", value);
+    *out = value->kind == JSON_TRUE;
+    return GM_OK;
+}
+
+static gm_status read_whole(const reader *r, const json *value, int64_t low, int64_t high, int64_t *out) {
+    char expected[80];
+    if (json_integer(value, out) && *out >= low && *out <= high) return GM_OK;
+    snprintf(expected, sizeof expected, "a whole number from %lld to %lld", (long long)low, (long long)high);
+    return wrong(r, expected, value);
+}
+
+static gm_status read_model(reader *r, const json *value) {
+    if (value->kind != JSON_STRING) return wrong(r, "the name of a model", value);
+    return copy_text(r, value->text, &r->out->model);
+}
+
+static gm_status read_stream(reader *r, const json *value) { return read_bool(r, value, &r->out->stream); }
+static gm_status read_logprobs(reader *r, const json *value) { return read_bool(r, value, &r->out->logprobs); }
+
+static gm_status read_stream_options(reader *r, const json *value) {
+    if (value->kind != JSON_OBJECT) return wrong(r, "an object", value);
+    if (!json_is(json_get(r->root, "stream"), JSON_TRUE))
+        return fail(r->e, GM_BAD_ARGUMENT, "stream_options goes only with \"stream\": true");
+    for (const json *option = value->first; option; option = option->next) {
+        if (option->kind == JSON_NULL || str_is(option->key, "include_obfuscation"))
+            continue; /* padding: never added */
+        if (!str_is(option->key, "include_usage"))
+            return fail(r->e, GM_UNSUPPORTED, "stream_options.%.*s is not supported", STR_ARGS(option->key));
+        blame(r, "stream_options.include_usage");
+        if (read_bool(r, option, &r->out->include_usage)) return r->e->status;
+    }
+    return GM_OK;
+}
+
+static gm_status read_top_logprobs(reader *r, const json *value) {
+    int64_t count = 0;
+    if (read_whole(r, value, 0, 20, &count)) return r->e->status;
+    if (!json_is(json_get(r->root, "logprobs"), JSON_TRUE))
+        return fail(r->e, GM_BAD_ARGUMENT, "top_logprobs goes only with \"logprobs\": true");
+    r->out->top_logprobs = (uint32_t)count;
+    return GM_OK;
+}
+
+/* max_tokens and its newer name; the smaller counts. */
+static gm_status read_most(reader *r, const json *value) {
+    int64_t most = 0;
+    if (read_whole(r, value, 1, UINT32_MAX, &most)) return r->e->status;
+    if (!r->out->max_tokens || most < r->out->max_tokens) r->out->max_tokens = (uint32_t)most;
+    return GM_OK;
+}
+
+static gm_status read_seed(reader *r, const json *value) {
+    int64_t seed = 0;
+    if (read_whole(r, value, INT64_MIN, INT64_MAX, &seed)) return r->e->status;
+    r->out->seed = (uint64_t)seed;
+    r->out->has_seed = true;
+    return GM_OK;
+}
+
+static gm_status read_count(reader *r, const json *value) {
+    int64_t n;
+    if (json_integer(value, &n) && n == 1) return GM_OK;
+    return fail(r->e, GM_UNSUPPORTED, "n: one answer at a time is all that this server gives");
+}
+
+static gm_status read_stop(reader *r, const json *value) {
+    const bool   one = value->kind == JSON_STRING;
+    const size_t count = one ? 1 : value->count;
+    if (!one && value->kind != JSON_ARRAY) return wrong(r, "a string or a list of strings", value);
+    r->out->stop_count = 0;
+    r->out->stops = arena_array(&r->out->memory, count + 1, sizeof *r->out->stops);
+    if (!r->out->stops) return no_memory(r, count * sizeof *r->out->stops);
+    for (const json *item = one ? value : value->first; item; item = one ? NULL : item->next) {
+        if (item->kind != JSON_STRING || !item->text.length) return wrong(r, "a string or a list of strings", item);
+        if (copy_text(r, item->text, &r->out->stops[r->out->stop_count])) return r->e->status;
+        r->out->stop_count++;
+    }
+    return GM_OK;
+}
+
+/* A token's id as a key has it: digits alone. */
+static bool read_token(str text, int32_t *out) {
+    int64_t id = 0;
+    if (!text.length || text.length > 10) return false;
+    for (size_t i = 0; i < text.length; i++) {
+        if (text.data[i] < '0' || text.data[i] > '9') return false;
+        id = id * 10 + (text.data[i] - '0');
+    }
+    *out = (int32_t)id;
+    return id <= INT32_MAX;
+}
+
+/* {"token id": bias} */
+static gm_status read_bias(reader *r, const json *value) {
+    if (value->kind != JSON_OBJECT) return wrong(r, "an object from token ids to numbers", value);
+    r->out->bias_count = 0;
+    r->out->bias = arena_array(&r->out->memory, value->count + 1, sizeof *r->out->bias);
+    if (!r->out->bias) return no_memory(r, value->count * sizeof *r->out->bias);
+    for (const json *item = value->first; item; item = item->next) {
+        int32_t token;
+        if (!read_token(item->key, &token) || item->kind != JSON_NUMBER || !(fabs(item->number) <= 100)) {
+            return fail(r->e, GM_BAD_ARGUMENT, "logit_bias must have token ids as keys and numbers from -100 to 100");
+        }
+        r->out->bias[r->out->bias_count++] = (gm_logit_bias){ token, (float)item->number };
+    }
+    return GM_OK;
+}
+
+static gm_status read_tool_choice(reader *r, const json *value) {
+    if (json_is(value, JSON_STRING) && (str_is(value->text, "auto") || str_is(value->text, "none"))) return GM_OK;
+    return fail(r->e, GM_UNSUPPORTED, "tool_choice: only \"auto\" and \"none\" are supported; no call can be forced");
+}
+
+static gm_status read_parallel(reader *r, const json *value) {
+    bool parallel = true;
+    if (read_bool(r, value, &parallel)) return r->e->status;
+    if (parallel || !json_get(r->root, "tools")) return GM_OK;
+    return fail(r->e, GM_UNSUPPORTED, "parallel_tool_calls: false is not supported; the model decides");
+}
+
+static gm_status read_format(reader *r, const json *value) {
+    const str type = json_string(json_get(value, "type"), "");
+    if (str_is(type, "text")) return GM_OK;
+    return fail(r->e, GM_UNSUPPORTED, "response_format of type '%.*s' is not supported, only 'text'", STR_ARGS(type));
+}
+
+static gm_status read_effort(reader *r, const json *value) {
+    static const char *const off[] = { "none", "minimal" }, *const on[] = { "low", "medium", "high", "xhigh" };
+    const str effort = json_string(value, "");
+    for (size_t i = 0; i < COUNT_OF(off); i++) {
+        if (str_is(effort, off[i])) return GM_OK;
+    }
+    for (size_t i = 0; i < COUNT_OF(on); i++) {
+        if (str_is(effort, on[i])) r->out->think = true;
+    }
+    return r->out->think ? GM_OK : wrong(r, "none, minimal, low, medium or high", value);
+}
+
+static gm_status read_modalities(reader *r, const json *value) {
+    if (value->kind != JSON_ARRAY) return wrong(r, "a list", value);
+    for (const json *item = value->first; item; item = item->next) {
+        const str name = json_string(item, "");
+        if (!str_is(name, "text"))
+            return fail(r->e, GM_UNSUPPORTED, "modalities: '%.*s' is not supported, only 'text'", STR_ARGS(name));
+    }
+    return GM_OK;
+}
+
+static gm_status read_store(reader *r, const json *value) {
+    if (value->kind == JSON_FALSE) return GM_OK;
+    return fail(r->e, GM_UNSUPPORTED, "store: nothing is kept on this server");
+}
+
+/* ---- the table ---- */
+
+typedef gm_status (*field_reader)(reader *r, const json *value);
+
+static const struct {
+    const char  *name;
+    field_reader read; /* NULL: read elsewhere, or without effect on the answer */
+} fields[] = {
+    { "messages", NULL },
+    { "tools", NULL },
+    { "think", NULL },
+    { "model", read_model },
+    { "stream", read_stream },
+    { "stream_options", read_stream_options },
+    { "max_tokens", read_most },
+    { "max_completion_tokens", read_most },
+    { "stop", read_stop },
+    { "seed", read_seed },
+    { "logprobs", read_logprobs },
+    { "top_logprobs", read_top_logprobs },
+    { "logit_bias", read_bias },
+    { "n", read_count },
+    { "tool_choice", read_tool_choice },
+    { "parallel_tool_calls", read_parallel },
+    { "response_format", read_format },
+    { "reasoning_effort", read_effort },
+    { "modalities", read_modalities },
+    { "store", read_store },
+    { "user", NULL },
+    { "metadata", NULL },
+    { "safety_identifier", NULL },
+    { "prompt_cache_key", NULL },
+    { "service_tier", NULL },
+};
+
+#define NUMBER(field, low, high) { #field, offsetof(chat_request, field), low, high }
+static const struct {
+    const char *name;
+    size_t      offset; /* of a wished_number */
+    double      low, high;
+} numbers[] = {
+    NUMBER(temperature, 0, 100),
+    NUMBER(top_k, 0, INT32_MAX),
+    NUMBER(top_p, 0, 1),
+    NUMBER(min_p, 0, 1),
+    NUMBER(typical_p, 0, 1),
+    NUMBER(repetition_penalty, FLT_MIN, 100),
+    NUMBER(presence_penalty, -100, 100),
+    NUMBER(frequency_penalty, -100, 100),
+    NUMBER(penalty_window, 0, 1 << 24), /* whole numbers up to here fit into a float */
+};
+
+static gm_status read_number(const reader *r, const json *value, size_t row) {
+    wished_number *out = (wished_number *)(void *)((char *)r->out + numbers[row].offset);
+    char           expected[80];
+    if (value->kind == JSON_NUMBER && value->number >= numbers[row].low && value->number <= numbers[row].high) {
+        *out = (wished_number){ (float)value->number, true };
+        return GM_OK;
+    }
+    snprintf(expected, sizeof expected, "a number from %g to %g", numbers[row].low, numbers[row].high);
+    return wrong(r, expected, value);
+}
+
+static gm_status read_field(reader *r, const json *value) {
+    snprintf(r->param, CHAT_PARAM_SIZE, "%.*s", (int)min_size(value->key.length, CHAT_PARAM_SIZE - 1), value->key.data);
+    for (size_t i = 0; i < COUNT_OF(fields); i++) {
+        if (!str_is(value->key, fields[i].name)) continue;
+        return fields[i].read && value->kind != JSON_NULL ? fields[i].read(r, value) : GM_OK;
+    }
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+        if (!str_is(value->key, numbers[i].name)) continue;
+        return value->kind != JSON_NULL ? read_number(r, value, i) : GM_OK;
+    }
+    if (value->kind == JSON_NULL) return GM_OK;
+    return fail(r->e, GM_UNSUPPORTED, "'%.*s' is not supported by this server", STR_ARGS(value->key));
+}
+
+/* ---- messages ---- */
+
+static gm_status join_parts(const reader *r, const chat_message *m, const char **out) {
+    static const char *const media[] = { [CHAT_IMAGE] = "images", [CHAT_AUDIO] = "sounds", [CHAT_VIDEO] = "videos" };
+    buffer                   text = { 0 };
+    gm_status                status = GM_OK;
+    if (m->tool_object) json_write(&text, m->tool_object);
+    for (size_t i = 0; i < m->part_count && !status; i++) {
+        if (m->parts[i].kind == CHAT_TEXT) buffer_str(&text, m->parts[i].text);
+        else status = fail(r->e, GM_UNSUPPORTED, "%s: %s are not supported", r->param, media[m->parts[i].kind]);
+    }
+    if (!status) status = text.failed ? no_memory(r, text.length) : copy_text(r, buffer_view(&text), out);
+    buffer_free(&text);
+    return status;
+}
+
+static gm_status write_calls(const reader *r, const chat_message *m, const char **out) {
+    buffer text = { 0 };
+    buffer_char(&text, '[');
+    for (size_t i = 0; i < m->call_count; i++) {
+        buffer_text(&text, i ? ",{\"id\":" : "{\"id\":");
+        json_write_string(&text, m->calls[i].id);
+        buffer_text(&text, ",\"type\":\"function\",\"function\":{\"name\":");
+        json_write_string(&text, m->calls[i].name);
+        buffer_text(&text, ",\"arguments\":");
+        json_write(&text, m->calls[i].arguments);
+        buffer_text(&text, "}}");
+    }
+    buffer_char(&text, ']');
+    const gm_status status = text.failed ? no_memory(r, text.length) : copy_text(r, buffer_view(&text), out);
+    buffer_free(&text);
+    return status;
+}
+
+static gm_status convert_message(const reader *r, const chat_message *m, gm_message *out) {
+    static const char *const roles[] = { [CHAT_SYSTEM] = "system",
+                                         [CHAT_DEVELOPER] = "developer",
+                                         [CHAT_USER] = "user",
+                                         [CHAT_ASSISTANT] = "assistant",
+                                         [CHAT_TOOL] = "tool" };
+    *out = (gm_message){ .role = roles[m->role] };
+    if (join_parts(r, m, &out->content)) return r->e->status;
+    if (m->thinking.length && copy_text(r, m->thinking, &out->thinking)) return r->e->status;
+    if (m->tool_name.length && copy_text(r, m->tool_name, &out->tool_name)) return r->e->status;
+    if (m->tool_call_id.length && copy_text(r, m->tool_call_id, &out->tool_call_id)) return r->e->status;
+    return m->call_count ? write_calls(r, m, &out->tool_calls) : GM_OK;
+}
+
+/* What chat_from_json passes over, because it is none of its business. */
+static gm_status refuse_leftovers(const reader *r, const json *message) {
+    static const char *const keys[] = { "function_call", "audio" };
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        const json *value = json_get(message, keys[i]);
+        if (value && value->kind != JSON_NULL)
+            return fail(r->e, GM_UNSUPPORTED, "%s: '%s' is not supported", r->param, keys[i]);
+    }
+    return GM_OK;
+}
+
+static gm_status read_messages(reader *r) {
+    chat  talk;
+    arena scratch = { 0 };
+    blame(r, "messages");
+    if (!chat_from_json(r->root, &scratch, &talk, r->e)) {
+        r->out->message_count = talk.count;
+        r->out->messages = arena_array(&r->out->memory, talk.count + 1, sizeof *r->out->messages);
+        if (!talk.count) fail(r->e, GM_BAD_ARGUMENT, "messages must have at least one message");
+        else if (!r->out->messages) no_memory(r, talk.count * sizeof *r->out->messages);
+        const json *message = json_get(r->root, "messages")->first;
+        for (size_t i = 0; i < talk.count && !r->e->status; i++, message = message->next) {
+            snprintf(r->param, CHAT_PARAM_SIZE, "messages[%zu]", i);
+            if (!refuse_leftovers(r, message)) convert_message(r, &talk.messages[i], &r->out->messages[i]);
+        }
+        r->out->think |= talk.think;
+    } else if (str_starts_with(str_of(r->e->why), "tools")) {
+        blame(r, "tools");
+    }
+    arena_free(&scratch);
+    return r->e->status;
+}
+
+/* Functions only; none at all when no call is wanted. */
+static gm_status read_tools(reader *r) {
+    const json *tools = json_get(r->root, "tools");
+    buffer      text = { 0 };
+    blame(r, "tools");
+    if (!tools || tools->kind == JSON_NULL || !tools->count) return GM_OK;
+    for (const json *tool = tools->first; tool; tool = tool->next) {
+        const str type = json_string(json_get(tool, "type"), "function");
+        if (!str_is(type, "function"))
+            return fail(r->e, GM_UNSUPPORTED, "tools of type '%.*s' are not supported, only 'function'",
+                        STR_ARGS(type));
+    }
+    if (str_is(json_string(json_get(r->root, "tool_choice"), ""), "none")) return GM_OK;
+    json_write(&text, tools);
+    const gm_status status = text.failed ? no_memory(r, text.length) : copy_text(r, buffer_view(&text), &r->out->tools);
+    buffer_free(&text);
+    return status;
+}
+
+gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_SIZE], error *e) {
+    arena  scratch = { 0 };
+    json  *root = NULL;
+    reader r = { .out = out, .param = param, .e = e };
+    *out = (chat_request){ 0 };
+    param[0] = 0;
+    if (!body.data) body = str_of(""); /* no body at all */
+    if (!json_parse(body, &scratch, &root, e)) {
+        r.root = root;
+        if (root->kind != JSON_OBJECT) fail(e, GM_BAD_ARGUMENT, "the request must be a JSON object");
+        for (const json *field = root->first; field && !e->status; field = field->next) read_field(&r, field);
+        if (!e->status && !read_messages(&r)) read_tools(&r);
+    }
+    if (!e->status) param[0] = 0;
+    arena_free(&scratch);
+    return e->status;
+}
+
+void chat_request_free(chat_request *r) {
+    arena_free(&r->memory);
+    *r = (chat_request){ 0 };
+}

@@ -1,0 +1,43 @@
+/* A request for a chat completion, in OpenAI's form: JSON in, what a reply needs out. Whatever cannot be done is refused by
+ * name; nothing is left out silently. */
+
+#ifndef GM_SERVE_CHAT_REQUEST_H
+#define GM_SERVE_CHAT_REQUEST_H
+
+#include "base/json.h"
+
+typedef struct {
+    float value;
+    bool  given;
+} wished_number;
+
+typedef struct {
+    arena       memory; /* of everything below */
+    const char *model;  /* NULL: whichever there is */
+    gm_message *messages;
+    size_t      message_count;
+    const char *tools; /* JSON; NULL: none */
+    bool        think, stream, include_usage;
+
+    wished_number  temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
+    wished_number  penalty_window;
+    bool           has_seed;
+    uint64_t       seed;
+    gm_logit_bias *bias;
+    size_t         bias_count;
+
+    uint32_t     max_tokens; /* 0: as many as fit */
+    const char **stops;
+    size_t       stop_count;
+    bool         logprobs;
+    uint32_t     top_logprobs;
+} chat_request; /* zero-initialise */
+
+enum { CHAT_PARAM_SIZE = 64 };
+
+/* GM_BAD_FILE: not JSON; GM_BAD_ARGUMENT: a wrong value; GM_UNSUPPORTED: a feature that is not there. `param` gets the field
+ * that is to blame, or "". Free the request after a failure, too. */
+gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_SIZE], error *e);
+void      chat_request_free(chat_request *r);
+
+#endif

@@ -1,0 +1,155 @@
+/* Files: whole, in part, or not at all because the client has them; and the app's, which are found by name in its folder. */
+
+#include "serve/http.h"
+
+#include "serve/byte_range.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- opening ---- */
+
+/* Non-blocking, so that opening a pipe that somebody put there does not wait. */
+static int keep_regular(int file) {
+    struct stat about;
+    if (file < 0) return -1;
+    if (!fstat(file, &about) && S_ISREG(about.st_mode)) return file;
+    close(file);
+    return -1;
+}
+
+int open_regular(const char *path) { return keep_regular(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)); }
+
+static bool is_plain(const char *name, size_t length) {
+    if (!length || length > 255 || name[0] == '.') return false;
+    for (size_t i = 0; i < length; i++) {
+        const char c = name[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || strchr("._-+@~", c)))
+            return false;
+    }
+    return true;
+}
+
+/* One folder after the other, each without following links: nothing outside can be reached, whatever the names are. */
+int open_below(int folder, const char *path) {
+    int         at = folder, next = -1;
+    const char *name = path;
+    for (;;) {
+        char         component[256];
+        const size_t length = strcspn(name, "/");
+        const bool   last = !name[length];
+        if (!is_plain(name, length)) break;
+        memcpy(component, name, length);
+        component[length] = 0;
+        next = openat(at, component, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (last ? 0 : O_DIRECTORY));
+        if (last || next < 0) break;
+        if (at != folder) close(at);
+        at = next;
+        next = -1;
+        name += length + 1;
+    }
+    if (at != folder) close(at);
+    return keep_regular(next);
+}
+
+/* ---- answering ---- */
+
+/* If-Range: the part is wanted only of the very file that the client has the rest of. */
+static bool is_same(const char *condition, const char *etag, const char *modified) {
+    return !condition || !strcmp(condition, etag) || !strcmp(condition, modified);
+}
+
+static bool is_known(const request_head *head, const char *etag, time_t modified) {
+    time_t since;
+    if (head->if_none_match) return etag_listed(head->if_none_match, etag);
+    return head->if_modified_since && http_date_parse(head->if_modified_since, &since) && modified <= since;
+}
+
+enum MHD_Result respond_file(request *r, const file_answer *f) {
+    struct stat about;
+    char        own_etag[80], modified[HTTP_DATE_SIZE], range[80];
+    const char *etag = f->etag ? f->etag : own_etag;
+    uint64_t    first = 0, last = 0;
+    if (fstat(f->file, &about)) {
+        close(f->file);
+        return respond_error(r, 500, "io", NULL, NULL, "the file cannot be read");
+    }
+    const uint64_t size = (uint64_t)about.st_size;
+    snprintf(own_etag, sizeof own_etag, "\"%" PRIx64 "-%" PRIx64 ".%" PRIx64 "\"", size, (uint64_t)about.st_mtim.tv_sec,
+             (uint64_t)about.st_mtim.tv_nsec);
+    http_date(about.st_mtim.tv_sec, modified);
+    const bool       get = !strcmp(r->method, "GET"); /* for HEAD ranges have no meaning */
+    const range_kind kind = get && is_same(r->head.if_range, etag, modified)
+                                ? byte_range_parse(r->head.range, size, &first, &last)
+                                : RANGE_WHOLE;
+    const header     headers[] = {
+        { "ETag", etag },
+        { "Last-Modified", modified },
+        { "Accept-Ranges", "bytes" },
+        { "Cache-Control", f->cache },
+        { "Content-Security-Policy", f->policy },
+        { "Content-Type", f->type },
+        { "Content-Range", kind == RANGE_PART ? range : NULL },
+    };
+    if (is_known(&r->head, etag, about.st_mtim.tv_sec)) {
+        close(f->file);
+        return respond_empty(r, 304, headers, 5);
+    }
+    if (kind == RANGE_OUTSIDE) {
+        close(f->file);
+        snprintf(range, sizeof range, "bytes */%" PRIu64, size);
+        return respond_error(r, 416, "range", NULL, &(header){ "Content-Range", range },
+                             "the range lies outside of the file's %" PRIu64 " bytes", size);
+    }
+    snprintf(range, sizeof range, "bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64, first, last, size);
+    const uint64_t       length = kind == RANGE_PART ? last - first + 1 : size;
+    struct MHD_Response *response = MHD_create_response_from_fd_at_offset64(length, f->file, first);
+    if (!response) close(f->file);
+    return respond(r, kind == RANGE_PART ? 206 : 200, response, headers, COUNT_OF(headers));
+}
+
+/* ---- the app ---- */
+
+static const char *type_of(const char *path) {
+    static const struct {
+        const char *ending, *type;
+    } types[] = {
+        { ".html", "text/html; charset=utf-8" },
+        { ".js", "text/javascript; charset=utf-8" },
+        { ".mjs", "text/javascript; charset=utf-8" },
+        { ".css", "text/css; charset=utf-8" },
+        { ".json", "application/json" },
+        { ".map", "application/json" },
+        { ".webmanifest", "application/manifest+json" },
+        { ".wasm", "application/wasm" },
+        { ".svg", "image/svg+xml" },
+        { ".png", "image/png" },
+        { ".webp", "image/webp" },
+        { ".ico", "image/x-icon" },
+        { ".woff2", "font/woff2" },
+        { ".txt", "text/plain; charset=utf-8" },
+    };
+    for (size_t i = 0; i < COUNT_OF(types); i++) {
+        if (str_ends_with(str_of(path), types[i].ending)) return types[i].type;
+    }
+    return "application/octet-stream";
+}
+
+enum MHD_Result answer_app(request *r) {
+    char         path[1024];
+    const size_t length = strlen(r->path);
+    const bool   folder = r->path[length - 1] == '/';
+    if (r->server->app < 0) {
+        return respond_error(r, 404, "no_app", NULL, NULL,
+                             "the app is not there: it was not built, or is not beside the program (--app FOLDER)");
+    }
+    const int needed = snprintf(path, sizeof path, "%s%s", r->path + 1, folder ? "index.html" : "");
+    const int file = needed >= 0 && (size_t)needed < sizeof path ? open_below(r->server->app, path) : -1;
+    if (file < 0) return respond_error(r, 404, "not_found", NULL, NULL, "there is no such file");
+    return respond_file(
+        r, &(file_answer){ .file = file, .type = type_of(path), .policy = app_policy, .cache = "no-cache" });
+}

@@ -1,0 +1,118 @@
+/* What the parts of the server share: a request on its way, and how it is answered. All of it is used by libmicrohttpd's
+ * thread alone, except what has a lock. */
+
+#ifndef GM_SERVE_HTTP_H
+#define GM_SERVE_HTTP_H
+
+#include "serve/guards.h"
+#include "serve/serve.h"
+#include "store/ollama.h"
+
+#include <microhttpd.h>
+#include <pthread.h>
+
+enum {
+    LARGEST_BODY =
+        4 << 20, /* of a POST: far more text than any context holds; its JSON tree takes up to 40 times that */
+    LARGEST_HEADERS = 32 << 10, /* libmicrohttpd's memory for a connection */
+    MOST_CONNECTIONS = 64,
+};
+
+/* A connection, for server_sweep. */
+typedef struct client client;
+struct client {
+    int     socket;
+    double  since; /* it is the client's turn since then: the request is not complete; negative: it is ours */
+    client *next, **link;
+};
+
+/* Ollama's store as it was a moment ago. */
+typedef struct {
+    arena         memory;
+    ollama_model *models;
+    size_t        count;
+    double        at; /* 0: never looked */
+    error         problem;
+} store_view;
+
+struct server {
+    serve_options      options;
+    guards             guards;
+    arena              memory; /* strings of the guards and the address */
+    const char        *address;
+    int                app; /* the folder; -1: none */
+    store_view         store;
+    worker            *worker;
+    struct MHD_Daemon *daemon;
+    char               complaint[200]; /* the last that libmicrohttpd said, for a start that fails */
+
+    pthread_mutex_t lock; /* of what follows */
+    client         *clients;
+    size_t          requests; /* being answered */
+};
+
+typedef struct request request;
+
+typedef struct {
+    const char *path;
+    bool        below;   /* the path and whatever is below it */
+    bool        post;    /* POST, else GET and HEAD */
+    bool        public_; /* needs no API key */
+    enum MHD_Result (*answer)(request *r);
+} route;
+
+struct request {
+    server                *server;
+    struct MHD_Connection *connection; /* NULL until the headers are there */
+    const char            *target;     /* path and query as they came */
+    const char            *method, *path;
+    request_head           head;
+    const route           *route;
+    buffer                 body;
+    bool                   too_large;
+    job                   *job;
+    unsigned               status; /* of the answer, for the log */
+    client                *client;
+};
+
+/* Content-Security-Policy: of the app's files (workers have that of their own script), and of everything else. */
+extern const char app_policy[], bare_policy[];
+
+/* A header of an answer; a NULL value leaves it out. */
+typedef struct {
+    const char *name, *value;
+} header;
+
+/* Adds the headers that every answer has, and sends. The response is given up. NULL: there was no memory for it. */
+enum MHD_Result respond(request *r, unsigned status, struct MHD_Response *response, const header *headers,
+                        size_t count);
+/* The text is taken over. */
+enum MHD_Result respond_json(request *r, unsigned status, buffer *text, const header *headers, size_t count);
+enum MHD_Result respond_error(request *r, unsigned status, const char *code, const char *param, const header *extra,
+                              const char *format, ...) PRINTF_LIKE(6, 7);
+enum MHD_Result respond_empty(request *r, unsigned status, const header *headers, size_t count);
+
+/* A file, whole or in part, with the conditions of the request. `file` is taken over. */
+typedef struct {
+    int         file;
+    const char *etag; /* with its quotes; NULL: from size and time */
+    const char *type, *policy, *cache;
+} file_answer;
+enum MHD_Result respond_file(request *r, const file_answer *f);
+
+/* Opens a regular file; -1: there is none. The other opens it below a folder by a path of plain names: no name that begins
+ * with a dot, no link on the way. */
+int open_regular(const char *path);
+int open_below(int folder, const char *path);
+
+/* The routes' answers. */
+enum MHD_Result answer_app(request *r);
+enum MHD_Result answer_models(request *r);
+enum MHD_Result answer_box(request *r);
+enum MHD_Result answer_blob(request *r);
+enum MHD_Result answer_engine_models(request *r);
+enum MHD_Result answer_completion(request *r);
+
+void store_free(store_view *v);
+
+#endif

@@ -1,0 +1,109 @@
+/* OpenAI's endpoints: /v1/models, and /v1/chat/completions, which hands its request to the engine's thread. */
+
+#include "serve/http.h"
+
+#include "base/json.h"
+#include "serve/chat_answer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum MHD_Result answer_engine_models(request *r) {
+    const worker_options *o = &r->server->options.worker;
+    buffer                out = { 0 };
+    struct stat           about;
+    buffer_text(&out, "{\"object\":\"list\",\"data\":[");
+    if (o->engine.model) {
+        const int64_t created = stat(o->file, &about) ? 0 : (int64_t)about.st_mtim.tv_sec;
+        buffer_text(&out, "{\"id\":");
+        json_write_string(&out, str_of(o->name));
+        buffer_printf(&out, ",\"object\":\"model\",\"created\":%" PRId64 ",\"owned_by\":\"gemmule\"}", created);
+    }
+    buffer_text(&out, "]}\n");
+    return respond_json(r, 200, &out, NULL, 0);
+}
+
+/* ---- waiting ---- */
+
+static void fall_asleep(void *connection) { MHD_suspend_connection(connection); }
+static void wake_up(void *connection) { MHD_resume_connection(connection); }
+
+/* ---- starting ---- */
+
+static enum MHD_Result refuse(request *r, const error *e, const char *param) {
+    const char *code = NULL;
+    unsigned    status = http_status_of(e->status, &code);
+    if (e->status == GM_BUSY) {
+        return respond_error(r, 429, "queue_full", NULL, &(header){ "Retry-After", "2" },
+                             "%s: one answer is written at a time, and %zu may wait", e->why,
+                             r->server->options.worker.waiting);
+    }
+    if (e->status == GM_BAD_FILE) status = 400, code = "invalid_json";
+    return respond_error(r, status, code, param, NULL, "%s", e->why);
+}
+
+static bool is_our_model(const server *s, const char *wanted) {
+    return !wanted || !*wanted || !s->options.worker.engine.model || !strcmp(wanted, s->options.worker.name);
+}
+
+static enum MHD_Result submit(request *r) {
+    error        e = { 0 };
+    char         param[CHAT_PARAM_SIZE];
+    chat_request wanted;
+    if (chat_request_parse(buffer_view(&r->body), &wanted, param, &e)) {
+        chat_request_free(&wanted);
+        return refuse(r, &e, param);
+    }
+    buffer_free(&r->body);
+    if (!is_our_model(r->server, wanted.model)) {
+        const enum MHD_Result result =
+            respond_error(r, 404, "model_not_found", "model", NULL, "there is no model '%.100s' here, only '%.100s'",
+                          wanted.model, r->server->options.worker.name);
+        chat_request_free(&wanted);
+        return result;
+    }
+    const job_client who = {
+        .sleep = fall_asleep, .wake = wake_up, .who = r->connection, .socket = r->client ? r->client->socket : -1
+    };
+    const gm_status status = job_submit(r->server->worker, &wanted, &who, &r->job, &e);
+    chat_request_free(&wanted);
+    return status ? refuse(r, &e, NULL) : MHD_YES;
+}
+
+/* ---- answering ---- */
+
+static ssize_t read_on(void *context, uint64_t position, char *to, size_t most) {
+    (void)position;
+    request   *r = context;
+    const long n = job_read(r->job, to, most);
+    return n < 0 ? MHD_CONTENT_READER_END_OF_STREAM : n;
+}
+
+static enum MHD_Result stream(request *r) {
+    const header headers[] = { { "Content-Type", "text/event-stream; charset=utf-8" },
+                               { "Cache-Control", "no-store" },
+                               { "Content-Security-Policy", bare_policy } };
+    return respond(r, 200, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8192, read_on, r, NULL), headers,
+                   COUNT_OF(headers));
+}
+
+static enum MHD_Result answer_whole(request *r, unsigned status) {
+    buffer out = { 0 };
+    char   piece[4096];
+    long   n;
+    while ((n = job_read(r->job, piece, sizeof piece)) > 0) buffer_append(&out, piece, (size_t)n);
+    return respond_json(r, status, &out, NULL, 0);
+}
+
+/* Called when the request is complete, and again whenever the connection wakes up before its answer has begun. */
+enum MHD_Result answer_completion(request *r) {
+    if (!r->job) {
+        const enum MHD_Result result = submit(r);
+        if (!r->job) return result;
+    }
+    const unsigned status = job_status(r->job);
+    if (!status) return MHD_YES; /* asleep */
+    return status == 200 && job_streams(r->job) ? stream(r) : answer_whole(r, status);
+}

@@ -1,0 +1,377 @@
+/* The server: from a connection to a route, and its life. */
+
+#include "serve/http.h"
+
+#include "base/clock.h"
+#include "serve/listen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* The first that fits. */
+static const route routes[] = {
+    { "/v1/chat/completions", .post = true, .answer = answer_completion },
+    { "/v1/models", .answer = answer_engine_models },
+    { "/models", .answer = answer_models },
+    { "/models/box.gguf", .answer = answer_box },
+    { "/ollama/blobs/", .below = true, .answer = answer_blob },
+    { "/", .below = true, .public_ = true, .answer = answer_app },
+};
+
+static const route *find_route(const char *path) {
+    for (size_t i = 0; i < COUNT_OF(routes); i++) {
+        if (routes[i].below ? str_starts_with(str_of(path), routes[i].path) : !strcmp(path, routes[i].path))
+            return &routes[i];
+    }
+    return NULL;
+}
+
+/* ---- headers ---- */
+
+#define HEAD(name, field) { name, offsetof(request_head, field) }
+static const struct {
+    const char *name;
+    size_t      offset;
+} head_fields[] = {
+    HEAD("Host", host),
+    HEAD("Origin", origin),
+    HEAD("Sec-Fetch-Site", fetch_site),
+    HEAD("Sec-Fetch-Mode", fetch_mode),
+    HEAD("Sec-Fetch-Dest", fetch_dest),
+    HEAD("Authorization", authorization),
+    HEAD("Content-Type", content_type),
+    HEAD("Content-Length", content_length),
+    HEAD("Range", range),
+    HEAD("If-Range", if_range),
+    HEAD("If-None-Match", if_none_match),
+    HEAD("If-Modified-Since", if_modified_since),
+    HEAD("Access-Control-Request-Method", wanted_method),
+    HEAD("Access-Control-Request-Private-Network", private_network),
+};
+
+static enum MHD_Result take_header(void *context, enum MHD_ValueKind kind, const char *name, const char *value) {
+    (void)kind;
+    request_head *head = context;
+    for (size_t i = 0; i < COUNT_OF(head_fields); i++) {
+        if (strcasecmp(name, head_fields[i].name) != 0) continue;
+        const char **field = (const char **)(void *)((char *)head + head_fields[i].offset);
+        if (*field) head->repeated = head_fields[i].name;
+        else *field = value ? value : "";
+    }
+    return MHD_YES;
+}
+
+/* ---- a request ---- */
+
+static bool is_reading(const char *method) { return !strcmp(method, "GET") || !strcmp(method, "HEAD"); }
+
+static enum MHD_Result refuse(request *r, verdict v) {
+    char location[1024];
+    if (v.status == 308) {
+        const int length = snprintf(location, sizeof location, "%s://%s%s", r->server->guards.scheme,
+                                    r->server->guards.hosts[0], r->target);
+        if (length < 0 || (size_t)length >= sizeof location)
+            return respond_error(r, 414, "too_long", NULL, NULL, "the path is too long");
+        return respond_error(r, 308, v.code, NULL, &(header){ "Location", location }, "%s: %s", v.message, location);
+    }
+    const header challenge = { "WWW-Authenticate", "Bearer" };
+    return respond_error(r, v.status, v.code, NULL, v.status == 401 ? &challenge : NULL, "%s", v.message);
+}
+
+static const char *allowed_methods(const route *to) { return to->post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS"; }
+
+/* What may be asked; to an allowed foreign page also in the words of a preflight. */
+static enum MHD_Result answer_options(request *r) {
+    const char  *methods = allowed_methods(r->route);
+    const bool   preflight = r->head.wanted_method && guards_foreign(&r->server->guards, &r->head);
+    const header headers[] = {
+        { "Allow", methods },
+        { "Access-Control-Allow-Methods", preflight ? methods : NULL },
+        { "Access-Control-Allow-Headers", preflight ? "Authorization, Content-Type, Range, If-Range" : NULL },
+        { "Access-Control-Max-Age", preflight ? "600" : NULL },
+        { "Access-Control-Allow-Private-Network", preflight && r->head.private_network ? "true" : NULL },
+        { "Content-Security-Policy", bare_policy },
+    };
+    return respond_empty(r, 204, headers, COUNT_OF(headers));
+}
+
+static bool is_too_long(const char *content_length) {
+    return content_length && strtoull(content_length, NULL, 10) > LARGEST_BODY;
+}
+
+/* All that can be said from the headers is said before the body is read. */
+static enum MHD_Result begin(request *r) {
+    server *s = r->server;
+    if (r->target[0] != '/') return respond_error(r, 400, "bad_target", NULL, NULL, "a path begins with a slash");
+    r->route = find_route(r->path);
+    const size_t length = strlen(r->path);
+    const bool   page = r->route && r->route->answer == answer_app && is_reading(r->method) &&
+                      (r->path[length - 1] == '/' || str_ends_with(str_of(r->path), ".html"));
+    verdict v = guards_check(&s->guards, &r->head, page);
+    if (v.status) return refuse(r, v);
+    if (!r->route) return respond_error(r, 404, "not_found", NULL, NULL, "there is nothing at this path");
+    if (!strcmp(r->method, "OPTIONS")) return answer_options(r);
+    if (r->route->post ? strcmp(r->method, "POST") != 0 : !is_reading(r->method)) {
+        return respond_error(r, 405, "wrong_method", NULL, &(header){ "Allow", allowed_methods(r->route) },
+                             "this path takes %s", allowed_methods(r->route));
+    }
+    if (!r->route->public_ && (v = guards_check_key(&s->guards, &r->head)).status) return refuse(r, v);
+    if (!r->route->post) return MHD_YES;
+    if (!is_json_type(r->head.content_type)) {
+        return respond_error(r, 415, "wrong_type", NULL, NULL, "the body must be application/json, and say so");
+    }
+    if (is_too_long(r->head.content_length)) {
+        return respond_error(r, 413, "too_large", NULL, NULL, "the body may have at most %d bytes", LARGEST_BODY);
+    }
+    return MHD_YES;
+}
+
+/* Bodies without a length in front; whatever is too much, or not asked for, is thrown away. */
+static void take_body(request *r, const char *data, size_t size) {
+    if (!r->route || !r->route->post || r->too_large) return;
+    if (size > LARGEST_BODY - r->body.length) {
+        r->too_large = true;
+        buffer_free(&r->body);
+        return;
+    }
+    buffer_append(&r->body, data, size);
+}
+
+static void our_turn(const request *r) {
+    if (!r->client) return;
+    pthread_mutex_lock(&r->server->lock);
+    r->client->since = -1;
+    pthread_mutex_unlock(&r->server->lock);
+}
+
+static enum MHD_Result handle(void *context, struct MHD_Connection *connection, const char *url, const char *method,
+                              const char *version, const char *data, size_t *size, void **state) {
+    (void)version;
+    server  *s = context;
+    request *r = *state;
+    if (!r) return MHD_NO; /* no memory */
+    if (!r->connection) {
+        r->connection = connection;
+        r->method = method;
+        r->path = url;
+        const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        r->client = info ? info->socket_context : NULL;
+        MHD_get_connection_values(connection, MHD_HEADER_KIND, take_header, &r->head);
+        pthread_mutex_lock(&s->lock);
+        s->requests++;
+        pthread_mutex_unlock(&s->lock);
+        const enum MHD_Result result = begin(r);
+        if (r->status) our_turn(r);
+        return result;
+    }
+    if (*size) {
+        take_body(r, data, *size);
+        *size = 0;
+        return MHD_YES;
+    }
+    our_turn(r);
+    if (r->too_large)
+        return respond_error(r, 413, "too_large", NULL, NULL, "the body may have at most %d bytes", LARGEST_BODY);
+    if (r->body.failed) return respond_error(r, 503, "out_of_memory", NULL, NULL, "not enough memory for the body");
+    return r->route->answer(r);
+}
+
+/* The first that is heard of a request: its target as it came, before anybody reads escapes. */
+static void *note_target(void *context, const char *target, struct MHD_Connection *connection) {
+    (void)connection;
+    const size_t length = strlen(target);
+    request     *r = calloc(1, sizeof *r + length + 1);
+    if (!r) return NULL;
+    r->server = context;
+    r->target = memcpy(r + 1, target, length + 1);
+    return r;
+}
+
+/* Paths are taken as they are: no file and no route has a name that needs an escape. */
+static size_t keep_escapes(void *context, struct MHD_Connection *connection, char *text) {
+    (void)context;
+    (void)connection;
+    return strlen(text);
+}
+
+static void log_request(const request *r, enum MHD_RequestTerminationCode how) {
+    char target[200];
+    if (!r->server->options.log) return;
+    snprintf(target, sizeof target, "%s", r->target);
+    for (char *c = target; *c; c++) {
+        if (*c < ' ' || *c > '~') *c = '?'; /* a terminal must not obey what stands in a request */
+    }
+    fprintf(r->server->options.log, "gemmule: %s %s %u%s\n", r->method ? r->method : "?", target, r->status,
+            how == MHD_REQUEST_TERMINATED_COMPLETED_OK ? "" : ", cut off");
+}
+
+static void finish(void *context, struct MHD_Connection *connection, void **state,
+                   enum MHD_RequestTerminationCode how) {
+    (void)connection;
+    server  *s = context;
+    request *r = *state;
+    if (!r) return;
+    *state = NULL;
+    if (r->job) job_leave(r->job);
+    log_request(r, how);
+    pthread_mutex_lock(&s->lock);
+    if (r->connection) s->requests--;
+    if (r->client) r->client->since = clock_seconds();
+    pthread_mutex_unlock(&s->lock);
+    buffer_free(&r->body);
+    free(r);
+}
+
+/* ---- connections ---- */
+
+static void connection_begins(server *s, struct MHD_Connection *connection, void **state) {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    client                         *c = info ? calloc(1, sizeof *c) : NULL;
+    *state = c;
+    if (!c) return; /* not watched, but answered */
+    c->socket = info->connect_fd;
+    c->since = clock_seconds();
+    pthread_mutex_lock(&s->lock);
+    c->next = s->clients;
+    c->link = &s->clients;
+    if (c->next) c->next->link = &c->next;
+    s->clients = c;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void connection_ends(server *s, client *c) {
+    if (!c) return;
+    pthread_mutex_lock(&s->lock);
+    *c->link = c->next;
+    if (c->next) c->next->link = c->link;
+    pthread_mutex_unlock(&s->lock);
+    free(c);
+}
+
+static void watch_connection(void *context, struct MHD_Connection *connection, void **state,
+                             enum MHD_ConnectionNotificationCode what) {
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) connection_begins(context, connection, state);
+    else connection_ends(context, *state);
+}
+
+/* libmicrohttpd's own timeout counts from the last byte: a client that sends one now and then would stay for ever. */
+void server_sweep(server *s) {
+    const double now = clock_seconds();
+    pthread_mutex_lock(&s->lock);
+    for (client *c = s->clients; c; c = c->next) {
+        if (c->since >= 0 && now - c->since > s->options.seconds) shutdown(c->socket, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- life ---- */
+
+static void hear_complaint(void *context, const char *format, va_list args) {
+    server *s = context;
+    vsnprintf(s->complaint, sizeof s->complaint, format, args);
+    s->complaint[strcspn(s->complaint, "\n")] = 0;
+    if (s->options.log) fprintf(s->options.log, "gemmule: http: %s\n", s->complaint);
+}
+
+static gm_status start_daemon(server *s, listener *at, error *e) {
+    const bool tls = s->options.tls_cert != NULL;
+    str        certificate = { NULL, 0 }, key = { NULL, 0 };
+    if (tls && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
+        return fail(e, GM_UNSUPPORTED, "this libmicrohttpd was built without TLS");
+    if (tls && (read_small_file(s->options.tls_cert, &s->memory, &certificate, e) ||
+                read_small_file(s->options.tls_key, &s->memory, &key, e)))
+        return e->status;
+    const struct MHD_OptionItem with_tls[] = {
+        { MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)certificate.data },
+        { MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)key.data },
+        { MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)"SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2" },
+        { MHD_OPTION_END, 0, NULL },
+    };
+    const unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+                           (tls ? MHD_USE_TLS : 0u) | (at->ipv6 ? MHD_USE_IPv6 : 0u);
+    s->daemon = MHD_start_daemon(
+        flags, at->port, NULL, NULL, handle, s,                                                        /* */
+        MHD_OPTION_EXTERNAL_LOGGER, hear_complaint, s,                                                 /* first */
+        MHD_OPTION_LISTEN_SOCKET, at->socket,                                                          /* */
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,                                       /* */
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LARGEST_HEADERS,                                   /* */
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options.seconds,                                   /* */
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, note_target, s,                  /* */
+        MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, s, MHD_OPTION_NOTIFY_COMPLETED, finish, s,         /* */
+        MHD_OPTION_NOTIFY_CONNECTION, watch_connection, s, MHD_OPTION_ARRAY, with_tls + (tls ? 0 : 3), /* */
+        MHD_OPTION_END);
+    if (s->daemon) return GM_OK;
+    return fail(e, tls ? GM_BAD_FILE : GM_IO, "the server cannot start: %s",
+                s->complaint[0] ? s->complaint : "libmicrohttpd does not say why");
+}
+
+static gm_status open_app(server *s, error *e) {
+    s->app = -1;
+    if (!s->options.app) return GM_OK;
+    s->app = open(s->options.app, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (s->app >= 0) return GM_OK;
+    return fail(e, GM_NOT_FOUND, "the app's folder %s cannot be opened: %s", s->options.app, strerror(errno));
+}
+
+static gm_status write_address(server *s, error *e) {
+    buffer text = { 0 };
+    buffer_printf(&text, "%s://%s/", s->guards.scheme, s->guards.hosts[0]);
+    s->address = text.failed ? NULL : arena_copy(&s->memory, buffer_view(&text));
+    buffer_free(&text);
+    return s->address ? GM_OK : fail_memory(e, "the address", 100);
+}
+
+gm_status server_start(const serve_options *options, server **out, error *e) {
+    listener at = { .socket = -1 };
+    server  *s = calloc(1, sizeof *s);
+    if (!s) return fail_memory(e, "the server", sizeof *s);
+    s->options = *options;
+    s->app = -1;
+    pthread_mutex_init(&s->lock, NULL);
+    if (!open_app(s, e) && !listen_on(options->address, options->port, &at, e) &&
+        !guards_open(options, &at, &s->memory, &s->guards, e) && !write_address(s, e) &&
+        !worker_start(&options->worker, &s->worker, e))
+        start_daemon(s, &at, e);
+    if (e->status) {
+        if (at.socket >= 0) close(at.socket);
+        server_stop(s);
+        return e->status;
+    }
+    *out = s;
+    return GM_OK;
+}
+
+const char *server_address(const server *s) { return s->address; }
+
+gm_status server_ready(server *s, error *e) { return worker_ready(s->worker, e); }
+
+static size_t requests_left(server *s) {
+    pthread_mutex_lock(&s->lock);
+    const size_t count = s->requests;
+    pthread_mutex_unlock(&s->lock);
+    return count;
+}
+
+/* Answers are ended first, so that nobody sleeps when libmicrohttpd closes; then there is a moment for what was said last. */
+void server_stop(server *s) {
+    if (!s) return;
+    const int listening = s->daemon ? MHD_quiesce_daemon(s->daemon) : -1;
+    if (listening >= 0) close(listening);
+    if (s->worker) worker_stop(s->worker);
+    if (s->daemon) {
+        for (int i = 0; i < 50 && requests_left(s); i++) usleep(10000);
+        MHD_stop_daemon(s->daemon);
+    }
+    worker_free(s->worker);
+    if (s->app >= 0) close(s->app);
+    store_free(&s->store);
+    arena_free(&s->memory);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}

@@ -1,0 +1,281 @@
+#include "session/load_parts.h"
+
+#include "base/clock.h"
+#include "base/sha256.h"
+#include "session/gpu_memory.h"
+#include "session/self_check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- life -------------------------------------------------------------------------------------------------------------- */
+
+static const char *copied(engine_load *l, const char *text, error *e) {
+    char *copy = text ? arena_copy(&l->memory, str_of(text)) : NULL;
+    if (text && !copy) fail_memory(e, "the options", strlen(text));
+    return copy;
+}
+
+static gm_status copy_options(engine_load *l, const load_options *options, error *e) {
+    l->options = *options->engine;
+    l->options.model = NULL;
+    l->options.cpu = copied(l, options->engine->cpu, e);
+    l->options.gpu_disable = copied(l, options->engine->gpu_disable, e);
+    if (options->origin) {
+        l->origin.name = copied(l, options->origin->name, e);
+        l->origin.renderer = copied(l, options->origin->renderer, e);
+        l->origin.params = copied(l, options->origin->params, e);
+        l->origin.system = copied(l, options->origin->system, e);
+    }
+    l->most_memory = options->memory ? options->memory : UINT64_C(3) << 30;
+    return e->status;
+}
+
+gm_status engine_load_new(gguf *file, source **others, size_t count, const load_options *options, engine_load **out,
+                          error *e) {
+    engine_load *l = calloc(1, sizeof *l);
+    *out = NULL;
+    if (l) l->engine = calloc(1, sizeof *l->engine);
+    if (l) l->others = calloc(max_size(count, 1), sizeof *l->others);
+    if (!l || !l->engine || !l->others) {
+        fail_memory(e, "the engine", sizeof *l + sizeof *l->engine);
+        for (size_t i = 0; i < count; i++) source_free(others[i]);
+        gguf_free(file);
+        engine_load_free(l);
+        return e->status;
+    }
+    l->engine->file = file;
+    l->other_count = count;
+    for (size_t i = 0; i < count; i++) l->others[i] = others[i];
+    l->engine->on_gpu = options->engine->backend == GM_BACKEND_GPU;
+    l->engine->precise = options->engine->precise;
+    if (!copy_options(l, options, e)) reads_new(&l->engine->reads, e);
+    if (e->status) engine_load_free(l);
+    else *out = l;
+    return e->status;
+}
+
+void engine_load_free(engine_load *l) {
+    if (!l) return;
+    if (l->engine) { /* it was not taken */
+        reads_drop(l->engine->reads, l->piece_ticket);
+        model_fetch_drop(&l->fetch);
+        model_hash_drop(&l->hash);
+        self_check_free(l->check);
+        gm_engine_close(l->engine);
+    }
+    for (size_t i = l->others_given; i < l->other_count; i++) source_free(l->others[i]);
+    free(l->others);
+    free(l->piece);
+    arena_free(&l->memory);
+    free(l);
+}
+
+reads *engine_load_reads(const engine_load *l) { return l->engine->reads; }
+
+const gguf *engine_load_file(const engine_load *l) { return l->engine->file; }
+
+void engine_load_wait(const engine_load *l) {
+    if (l->engine->gpu.host) gpu_host_wait(l->engine->gpu.host, 100);
+}
+
+gm_engine *engine_load_take(engine_load *l) {
+    gm_engine *engine = l->engine;
+    l->engine = NULL;
+    return engine;
+}
+
+/* ---- the header --------------------------------------------------------------------------------------------------------- */
+
+/* Hands the source what it wants, piece by piece. */
+static gm_status feed(engine_load *l, source *from, error *e) {
+    uint64_t offset = 0, length = 0;
+    if (!source_wanted(from, &offset, &length)) return fail(e, GM_IO, "the header cannot be read");
+    if (!l->piece_ticket) {
+        uint8_t *grown = realloc(l->piece, (size_t)length);
+        if (!grown) return fail_memory(e, "a piece of the header", length);
+        l->piece = grown;
+        l->piece_ticket = reads_ask(
+            l->engine->reads, &(read_order){ .from = from, .offset = offset, .length = length, .memory = l->piece });
+        if (!l->piece_ticket) return GM_AGAIN;
+    }
+    const gm_status status = reads_take(l->engine->reads, l->piece_ticket, e);
+    if (status == GM_AGAIN) return status;
+    l->piece_ticket = 0;
+    if (status) return status;
+    l->header_done = offset + length;
+    return source_give(from, offset, l->piece, length, e);
+}
+
+static gm_status add_next_part(engine_load *l, error *e) {
+    if (l->others_given == l->other_count)
+        return fail(e, GM_BAD_ARGUMENT, "the model is split into %u parts (split.count), but %zu were given",
+                    gguf_parts(l->engine->file), l->other_count + 1);
+    source *part = l->others[l->others_given++];
+    return gguf_add_part(l->engine->file, part, e);
+}
+
+static gm_status read_header(engine_load *l, error *e) {
+    gguf     *file = l->engine->file;
+    gm_status status;
+    for (;;) {
+        while ((status = gguf_step(file, e)) == GM_AGAIN) {
+            status = feed(l, gguf_waiting_source(file), e);
+            if (status) return status;
+        }
+        if (status) return status;
+        if (gguf_parts(file) == 1 + l->others_given) break;
+        if (gguf_source(file, gguf_parts(file) - 1)) break; /* it came with all its parts */
+        if (add_next_part(l, e)) return e->status;
+    }
+    if (l->others_given < l->other_count)
+        return fail(e, GM_BAD_ARGUMENT, "%zu parts were given, but the model has %u (split.count)", l->other_count + 1,
+                    gguf_parts(file));
+    free(l->piece);
+    l->piece = NULL;
+    return GM_OK;
+}
+
+/* ---- weights into memory, and the model ----------------------------------------------------------------------------------- */
+
+/* What cannot work is refused before anything is read: a model that makes no sense, or that does not fit. */
+static gm_status plan_fetch(engine_load *l, error *e) {
+    gm_engine *engine = l->engine;
+    model      shapes;
+    if (model_shapes(engine->file, &shapes, e)) return e->status;
+    model_free(&shapes);
+    l->fetch = (model_fetch){ .file = engine->file, .reads = engine->reads, .matrices = !engine->on_gpu };
+    return engine->on_gpu ? GM_OK : load_check_memory(engine->file, l->most_memory, &l->fetch.rows, NULL, e);
+}
+
+static gm_status open_backend(engine_load *l, error *e) {
+    gm_engine               *engine = l->engine;
+    const gm_engine_options *o = &l->options;
+    if (!engine->on_gpu) return cpu_backend_open(&engine->cpu, o->cpu, o->threads, o->precise, e);
+    const gpu_options gpu = { .adapter = (int32_t)o->gpu - 1, .disable = o->gpu_disable, .memory = o->gpu_memory };
+    return gpu_backend_open(&engine->gpu, &gpu, o->precise, e);
+}
+
+static gm_status fetch(engine_load *l, error *e) { return model_fetch_step(&l->fetch, e); }
+
+static gm_status build_model(engine_load *l, error *e) {
+    gm_engine *engine = l->engine;
+    if (model_load(engine->file, &engine->weights, e) || tokenizer_new(engine->file, &engine->words, e))
+        return e->status;
+    if (tokenizer_size(engine->words) != engine->weights.config.vocabulary) {
+        return fail(e, GM_BAD_FILE, "tokenizer.ggml.tokens has %zu entries, but token_embd.weight has %u rows",
+                    tokenizer_size(engine->words), engine->weights.config.vocabulary);
+    }
+    return model_text_graph(&engine->weights, &engine->text, e);
+}
+
+/* ---- the GPU -------------------------------------------------------------------------------------------------------------- */
+
+static gm_status plan_memory(engine_load *l, error *e) {
+    gm_engine          *engine = l->engine;
+    const model_config *c = &engine->weights.config;
+    const uint64_t      limit = l->options.gpu_memory;
+    if (!engine->on_gpu || !limit) return GM_OK;
+    if (gpu_memory_plan(&engine->text, c, engine->precise ? TYPE_F32 : TYPE_F16,
+                        min_size(c->context, GPU_MEMORY_CONTEXT), limit, gpu_host_info(engine->gpu.host)->max_binding,
+                        &engine->budget, e))
+        return e->status;
+    gpu_budget_explain(&engine->budget, engine->note, sizeof engine->note);
+    gpu_backend_keep_to(&engine->gpu, &engine->budget);
+    return GM_OK;
+}
+
+/* A GPU that computes wrongly is refused before the weights go there. */
+static gm_status check_gpu(engine_load *l, error *e) {
+    gm_engine       *engine = l->engine;
+    const quant_type kv = engine->precise ? TYPE_F32 : TYPE_F16;
+    if (!engine->on_gpu) return GM_OK;
+    if (!l->check) {
+        if (self_check_new(engine->gpu.host, &engine->text, &engine->weights.config, kv, engine->precise, &l->check, e))
+            return e->status;
+        self_check_read_by(l->check, engine->reads);
+    }
+    const gm_status status = self_check_step(l->check, e);
+    if (status) return status;
+    self_check_free(l->check);
+    l->check = NULL;
+    return GM_OK;
+}
+
+static bool in_pieces(const gguf *file) {
+    for (uint32_t i = 0; i < gguf_parts(file); i++) {
+        if (!source_whole(gguf_source(file, i))) return true;
+    }
+    return false;
+}
+
+static gm_status upload(engine_load *l, error *e) {
+    gm_engine *engine = l->engine;
+    if (!engine->on_gpu) return GM_OK;
+    if (in_pieces(engine->file)) gpu_backend_read_by(&engine->gpu, engine->reads);
+    return gpu_backend_upload(&engine->gpu, &engine->text, e);
+}
+
+/* ---- the end --------------------------------------------------------------------------------------------------------------- */
+
+static gm_status identify(engine_load *l, error *e) {
+    uint8_t digest[32];
+    l->hash.file = l->engine->file;
+    l->hash.reads = l->engine->reads;
+    const gm_status status = model_hash_step(&l->hash, digest, e);
+    if (!status) sha256_hex(digest, l->engine->digest);
+    return status;
+}
+
+static gm_status describe(engine_load *l, error *e) { return engine_describe(l->engine, &l->origin, e); }
+
+typedef gm_status stage(engine_load *l, error *e);
+
+static const struct {
+    stage     *run;
+    load_phase phase;
+} stages[] = {
+    { read_header, LOAD_HEADER },  { plan_fetch, LOAD_HEADER }, { open_backend, LOAD_CHECK }, { fetch, LOAD_WEIGHTS },
+    { build_model, LOAD_WEIGHTS }, { plan_memory, LOAD_CHECK }, { check_gpu, LOAD_CHECK },    { upload, LOAD_WEIGHTS },
+    { identify, LOAD_PLANS },      { describe, LOAD_PLANS },
+};
+
+/* What a stage took, where somebody wants to know. */
+static void note_seconds(engine_load *l, double seconds) {
+    if (stages[l->stage].run == check_gpu) l->engine->seconds.check = seconds;
+    if (stages[l->stage].run == fetch || stages[l->stage].run == upload) l->engine->seconds.upload += seconds;
+}
+
+gm_status engine_load_step(engine_load *l, error *e) {
+    const double deadline = clock_seconds() + 0.05;
+    while (l->stage < COUNT_OF(stages)) {
+        if (!l->stage_started) l->stage_started = clock_seconds();
+        const gm_status status = stages[l->stage].run(l, e);
+        if (status) return status;
+        const double now = clock_seconds();
+        note_seconds(l, now - l->stage_started);
+        l->stage_started = 0;
+        l->stage++;
+        if (now > deadline && l->stage < COUNT_OF(stages)) return GM_AGAIN;
+    }
+    return GM_OK;
+}
+
+gm_status engine_load_header(engine_load *l, error *e) {
+    const gm_status status = l->stage ? GM_OK : read_header(l, e);
+    if (!status && !l->stage) l->stage = 1;
+    return status;
+}
+
+load_progress engine_load_progress(const engine_load *l) {
+    const gm_engine *engine = l->engine;
+    load_progress    p = { .phase = LOAD_PLANS };
+    if (!engine || l->stage >= COUNT_OF(stages)) return p;
+    p.phase = stages[l->stage].phase;
+    if (p.phase == LOAD_HEADER) p.done = p.total = l->header_done;
+    if (p.phase == LOAD_WEIGHTS) {
+        p.done = l->fetch.done + engine->gpu.uploaded;
+        p.total = l->fetch.total + engine->gpu.total;
+    }
+    return p;
+}

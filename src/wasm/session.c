@@ -1,0 +1,313 @@
+/* Sessions, snapshots and replies, for JavaScript. */
+
+#include "wasm/wasm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a session ---------------------------------------------------------------------------------------------------------- */
+
+/* `kv` as gm_kv_type. */
+EXPORT(gmw_session_new)
+gm_status gmw_session_new(wasm_context *c, gm_engine *engine, uint32_t context, int32_t kv, gm_session **out) {
+    error           e = { 0 };
+    char            why[sizeof e.why];
+    const gm_status status =
+        gm_session_new(engine, &(gm_session_options){ .context = context, .kv = (gm_kv_type)kv }, out, why, sizeof why);
+    if (status) fail(&e, status, "%s", why);
+    return wasm_end(c, &e);
+}
+
+EXPORT(gmw_session_free) void gmw_session_free(gm_session *s) { gm_session_free(s); }
+
+EXPORT(gmw_session_context) size_t gmw_session_context(const gm_session *s) { return s->kv.context; }
+
+EXPORT(gmw_session_count) size_t gmw_session_count(const gm_session *s) { return s->tokens.count; }
+
+EXPORT(gmw_session_ids) const int32_t *gmw_session_ids(const gm_session *s) { return s->tokens.ids; }
+
+EXPORT(gmw_session_vocabulary) size_t gmw_session_vocabulary(const gm_session *s) {
+    return s->engine->weights.config.vocabulary;
+}
+
+EXPORT(gmw_session_logits) const float *gmw_session_logits(const gm_session *s) { return gm_session_logits(s); }
+
+EXPORT(gmw_session_dispatches) size_t gmw_session_dispatches(const gm_session *s) { return session_dispatches(s); }
+
+EXPORT(gmw_session_set) gm_status gmw_session_set(wasm_context *c, gm_session *s, const int32_t *ids, size_t n) {
+    error           e = { 0 };
+    const gm_status status = session_set(s, ids, n, &e);
+    return wasm_end_step(c, status, &e);
+}
+
+EXPORT(gmw_session_append) gm_status gmw_session_append(wasm_context *c, gm_session *s, const int32_t *ids, size_t n) {
+    error           e = { 0 };
+    const gm_status status = session_append(s, ids, n, &e);
+    return wasm_end_step(c, status, &e);
+}
+
+/* Ends whatever is under way: of a set or an append what was computed stays, of a reply all that was given out. */
+EXPORT(gmw_session_stop) void gmw_session_stop(gm_session *s) {
+    if (s->pending) session_forget_uncomputed(s);
+    else session_abandon(s);
+}
+
+EXPORT(gmw_session_rollback)
+gm_status gmw_session_rollback(wasm_context *c, gm_session *s, size_t keep, size_t *recompute) {
+    error e = { 0 };
+    session_rollback(s, keep, recompute, &e);
+    return wasm_end(c, &e);
+}
+
+EXPORT(gmw_session_fork) gm_status gmw_session_fork(wasm_context *c, const gm_session *s, gm_session **out) {
+    error           e = { 0 };
+    char            why[sizeof e.why];
+    const gm_status status = gm_session_fork(s, out, why, sizeof why);
+    if (status) fail(&e, status, "%s", why);
+    return wasm_end(c, &e);
+}
+
+/* ---- snapshots ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    buffer           bytes;
+    snapshot_saving *job;
+} saving;
+
+static bool append(void *user, const void *data, size_t length) {
+    buffer_append(user, data, length);
+    return !((buffer *)user)->failed;
+}
+
+EXPORT(gmw_save_free) void gmw_save_free(saving *s) {
+    snapshot_save_free(s->job);
+    buffer_free(&s->bytes);
+    free(s);
+}
+
+EXPORT(gmw_save_new) gm_status gmw_save_new(wasm_context *c, const gm_session *session, saving **out) {
+    error   e = { 0 };
+    saving *s = *out = calloc(1, sizeof *s);
+    if (!s) fail_memory(&e, "the snapshot", sizeof *s);
+    else if (snapshot_save(session, append, &s->bytes, &s->job, &e)) {
+        gmw_save_free(s);
+        *out = NULL;
+    }
+    return wasm_end(c, &e);
+}
+
+EXPORT(gmw_save_step) gm_status gmw_save_step(wasm_context *c, saving *s) {
+    error           e = { 0 };
+    const gm_status status = snapshot_save_step(s->job, &e);
+    return wasm_end_step(c, status, &e);
+}
+
+EXPORT(gmw_save_bytes) const char *gmw_save_bytes(const saving *s) { return s->bytes.data; }
+
+EXPORT(gmw_save_length) size_t gmw_save_length(const saving *s) { return s->bytes.length; }
+
+/* The bytes must live until gmw_restore_free. */
+EXPORT(gmw_restore_new)
+gm_status gmw_restore_new(wasm_context *c, gm_session *session, const void *data, size_t length,
+                          snapshot_restoring **out) {
+    error e = { 0 };
+    gguf *g = NULL;
+    *out = NULL;
+    if (!gguf_open_memory(data, length, &g, &e)) snapshot_restore(session, g, out, &e);
+    return wasm_end(c, &e);
+}
+
+EXPORT(gmw_restore_step) gm_status gmw_restore_step(wasm_context *c, snapshot_restoring *r) {
+    error           e = { 0 };
+    const gm_status status = snapshot_restore_step(r, &e);
+    return wasm_end_step(c, status, &e);
+}
+
+EXPORT(gmw_restore_free) void gmw_restore_free(snapshot_restoring *r) { snapshot_restore_free(r); }
+
+/* ---- replies ------------------------------------------------------------------------------------------------------------ */
+
+/* What a request's JSON becomes; strings live in the arena. */
+typedef struct {
+    arena            memory;
+    gm_message      *messages;
+    size_t           count;
+    gm_sampling      sampling;
+    gm_reply_options options;
+} request;
+
+static const char *text_of(request *r, const json *object, const char *key, error *e) {
+    const json *value = json_get(object, key);
+    if (!value || value->kind == JSON_NULL) return NULL;
+    buffer list = { 0 };
+    char  *copy;
+    if (value->kind == JSON_STRING) {
+        if (memchr(value->text.data, 0, value->text.length)) {
+            fail(e, GM_BAD_ARGUMENT, "%s holds a zero character, which no text may", key);
+            return NULL;
+        }
+        copy = arena_copy(&r->memory, value->text);
+    } else {
+        json_write(&list, value); /* tools and calls go on as JSON */
+        copy = list.failed ? NULL : arena_copy(&r->memory, buffer_view(&list));
+        buffer_free(&list);
+    }
+    if (!copy) fail_memory(e, "a message", value->text.length);
+    return copy;
+}
+
+static gm_status read_messages(request *r, const json *list, error *e) {
+    if (!json_is(list, JSON_ARRAY)) return fail(e, GM_BAD_ARGUMENT, "messages must be a list");
+    r->messages = arena_array(&r->memory, max_size(list->count, 1), sizeof *r->messages);
+    if (!r->messages) return fail_memory(e, "the messages", list->count * sizeof *r->messages);
+    for (const json *m = list->first; m && !e->status; m = m->next)
+        r->messages[r->count++] = (gm_message){ .role = text_of(r, m, "role", e),
+                                                .content = text_of(r, m, "content", e),
+                                                .thinking = text_of(r, m, "thinking", e),
+                                                .tool_calls = text_of(r, m, "tool_calls", e),
+                                                .tool_name = text_of(r, m, "tool_name", e),
+                                                .tool_call_id = text_of(r, m, "tool_call_id", e) };
+    return e->status;
+}
+
+static uint32_t count_of(const json *object, const char *key, error *e) {
+    const json *value = json_get(object, key);
+    int64_t     n = 0;
+    if (!value) return 0;
+    if (!json_integer(value, &n) || n < 0 || n > UINT32_MAX)
+        fail(e, GM_BAD_ARGUMENT, "%s must be a whole number that is not below 0", key);
+    return (uint32_t)n;
+}
+
+static gm_status read_resume(request *r, const json *list, error *e) {
+    int32_t *ids = arena_array(&r->memory, max_size(list->count, 1), sizeof *ids);
+    if (!ids) return fail_memory(e, "the tokens of a reply", list->count * sizeof *ids);
+    r->options.resume = ids;
+    for (const json *id = list->first; id; id = id->next) {
+        int64_t value = 0;
+        if (!json_integer(id, &value) || value < 0 || value > INT32_MAX)
+            return fail(e, GM_BAD_ARGUMENT, "resume must be a list of token ids");
+        ids[r->options.resume_count++] = (int32_t)value;
+    }
+    return GM_OK;
+}
+
+static gm_status read_options(request *r, const gm_engine *engine, const json *o, error *e) {
+    const json *stops = json_get(o, "stop");
+    r->sampling = engine->sampling;
+    if (wasm_read_sampling(json_get(o, "sampling"), &r->sampling, &r->memory, e)) return e->status;
+    r->options = (gm_reply_options){ .sampling = &r->sampling,
+                                     .tools = text_of(r, o, "tools", e),
+                                     .think = json_is(json_get(o, "think"), JSON_TRUE),
+                                     .max_tokens = count_of(o, "maxTokens", e),
+                                     .logprobs = count_of(o, "logprobs", e),
+                                     .want_logprobs = json_get(o, "logprobs") != NULL };
+    if (json_is(json_get(o, "resume"), JSON_ARRAY)) read_resume(r, json_get(o, "resume"), e);
+    if (e->status || !json_is(stops, JSON_ARRAY)) return e->status;
+    const char **stop = arena_array(&r->memory, max_size(stops->count, 1), sizeof *stop);
+    if (!stop) return fail_memory(e, "the stop strings", stops->count * sizeof *stop);
+    for (const json *s = stops->first; s && !e->status; s = s->next) {
+        stop[r->options.stop_count] = s->kind == JSON_STRING ? arena_copy(&r->memory, s->text) : NULL;
+        if (!stop[r->options.stop_count++]) fail(e, GM_BAD_ARGUMENT, "stop must be a list of strings");
+    }
+    r->options.stop = stop;
+    return e->status;
+}
+
+/* {"messages": [...], "options": {...}} */
+static gm_status read_request(request *r, const gm_engine *engine, str text, bool messages, error *e) {
+    json *all = NULL;
+    if (json_parse(text, &r->memory, &all, e) || read_options(r, engine, json_get(all, "options"), e)) return e->status;
+    return messages ? read_messages(r, json_get(all, "messages"), e) : GM_OK;
+}
+
+EXPORT(gmw_render) gm_status gmw_render(wasm_context *c, const gm_engine *engine, const char *text, size_t length) {
+    error   e = { 0 };
+    request r = { 0 };
+    char    why[sizeof e.why], *prompt = NULL;
+    buffer_clear(&c->result);
+    if (!read_request(&r, engine, (str){ text, length }, true, &e)) {
+        const gm_status status = gm_render(engine, r.messages, r.count, &r.options, &prompt, why, sizeof why);
+        if (status) fail(&e, status, "%s", why);
+    }
+    if (prompt) buffer_text(&c->result, prompt);
+    gm_free(prompt);
+    arena_free(&r.memory);
+    return wasm_end(c, &e);
+}
+
+/* `ids` NULL: the request's messages are answered; else these tokens are gone on from. */
+EXPORT(gmw_reply_new)
+gm_status gmw_reply_new(wasm_context *c, gm_session *s, const char *text, size_t length, const int32_t *ids, size_t n,
+                        gm_reply **out) {
+    error   e = { 0 };
+    request r = { 0 };
+    char    why[sizeof e.why];
+    *out = NULL;
+    if (!read_request(&r, s->engine, (str){ text, length }, !ids, &e)) {
+        const gm_status status = ids ? gm_reply_start_tokens(s, ids, n, &r.options, out, why, sizeof why)
+                                     : gm_reply_start(s, r.messages, r.count, &r.options, out, why, sizeof why);
+        if (status) fail(&e, status, "%s", why);
+    }
+    arena_free(&r.memory);
+    return wasm_end(c, &e);
+}
+
+EXPORT(gmw_reply_free) void gmw_reply_free(gm_reply *r) { gm_reply_free(r); }
+
+static void write_logprobs(buffer *out, const gm_piece *piece, size_t row) {
+    wasm_key(out, "logprobs");
+    for (size_t i = 0; i < piece->logprob_tokens; i++) {
+        buffer_char(out, i ? ',' : '[');
+        for (size_t j = 0; j < row; j++) {
+            const gm_token_logprob *p = &piece->logprobs[i * row + j];
+            buffer_text(out, j ? ",{\"token\":" : "[{\"token\":");
+            json_write_number(out, p->token);
+            wasm_number(out, "logprob", p->logprob);
+            buffer_char(out, '}');
+        }
+        buffer_char(out, ']');
+    }
+    buffer_char(out, ']');
+}
+
+/* A piece as JSON with the status GM_OK; `row` is 1 + the alternatives that were asked for, 0: no log-probabilities. A tool call's
+ * text is JSON itself. */
+EXPORT(gmw_reply_next) gm_status gmw_reply_next(wasm_context *c, gm_reply *r, size_t row) {
+    static const char *const kinds[] = { "content", "thinking", "tool_call", "progress" };
+    error                    e = { 0 };
+    char                     why[sizeof e.why];
+    gm_piece                 piece = { 0 };
+    buffer                  *out = &c->result;
+    const gm_status          status = gm_reply_next(r, &piece, why, sizeof why);
+    buffer_clear(out);
+    if (status == GM_AGAIN || status == GM_DONE) return status;
+    if (status) {
+        fail(&e, status, "%s", status == GM_CANCELLED ? "cancelled" : why);
+        return wasm_end(c, &e);
+    }
+    buffer_char(out, '{');
+    wasm_text(out, "kind", kinds[piece.kind]);
+    if (piece.kind == GM_PIECE_PROGRESS) {
+        wasm_number(out, "done", (double)piece.prompt_done);
+        wasm_number(out, "total", (double)piece.prompt_total);
+    } else {
+        wasm_key(out, "text");
+        json_write_string(out, (str){ piece.text, piece.length });
+    }
+    if (row && piece.logprob_tokens) write_logprobs(out, &piece, row);
+    buffer_char(out, '}');
+    return wasm_end(c, &e);
+}
+
+/* Fills [finish, prompt tokens, cached, reply tokens, prompt seconds, reply seconds]. */
+EXPORT(gmw_reply_stats) void gmw_reply_stats(const gm_reply *r, double out[6]) {
+    gm_reply_stats stats;
+    gm_reply_get_stats(r, &stats);
+    out[0] = stats.finish;
+    out[1] = (double)stats.prompt_tokens;
+    out[2] = (double)stats.cached_tokens;
+    out[3] = (double)stats.reply_tokens;
+    out[4] = stats.prompt_seconds;
+    out[5] = stats.reply_seconds;
+}

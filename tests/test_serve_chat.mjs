@@ -1,0 +1,213 @@
+// OpenAI's API of `gemmule serve`: whole and streamed answers of models that say what they are told, sampling, everything that is refused,
+// the queue, and clients that leave.
+//
+//     node tests/test_serve_chat.mjs [PROGRAM]      build/gemmule, or e.g. build/asan/gemmule
+
+import {ask, chat, check, dense, endless, endlessModel, equals, events, has, open, runAll, say, scripted, serve, show, silent,
+    until} from "./serve_tools.mjs";
+
+const tools = [{type: "function", function: {name: "add", description: "adds", parameters: {type: "object", properties: {a: {type: "number"}}}}}];
+
+async function answers() {
+    const yes = await serve([scripted("think", "<|channel>", "H", "m", "<channel|>", "Y", "e", "s", ".", "<turn|>"), "--threads", "1", "--preload"]);
+    const greedy = {model: "think", messages: say("Hello"), temperature: 0};
+    const whole = (await chat(yes, greedy)).json, choice = whole.choices[0];
+    check(whole.object === "chat.completion" && whole.id.startsWith("chatcmpl-") && whole.model === "think" &&
+        Math.abs(whole.created - Date.now() / 1000) < 1000, `the frame: ${show(whole)}`);
+    equals(show(choice), '{"index":0,"message":{"role":"assistant","content":"Yes.","refusal":null},"logprobs":null,"finish_reason":"stop"}',
+        "a whole answer");
+    check(whole.usage.total_tokens === whole.usage.prompt_tokens + whole.usage.completion_tokens && whole.usage.completion_tokens >= 8 &&
+        whole.usage.prompt_tokens > 5, `usage: ${show(whole.usage)}`);
+    for (const more of [{think: true}, {reasoning_effort: "high"}]) {
+        const thought = (await chat(yes, {...greedy, ...more})).json.choices[0].message;
+        check(thought.reasoning_content === "Hm" && thought.content === "Yes.", `thinking: ${show(thought)}`);
+    }
+    const streamed = await chat(yes, {...greedy, think: true, stream: true, stream_options: {include_usage: true}});
+    has(streamed.headers["content-type"], "text/event-stream", "a stream's type");
+    equals(streamed.headers["cache-control"], "no-store", "a stream is not cached");
+    check(streamed.text.endsWith("data: [DONE]\n\n"), "a stream's end");
+    const parts = events(streamed.text), join = (key) => parts.map((part) => part.choices[0]?.delta[key] ?? "").join("");
+    equals(join("content"), "Yes.", "a stream's content");
+    equals(join("reasoning_content"), "Hm", "a stream's thinking");
+    equals(parts[0].choices[0].delta.role, "assistant", "a stream's first event");
+    check(parts.every((part) => part.object === "chat.completion.chunk" && part.id === parts[0].id), "a stream's events belong together");
+    equals(parts.at(-2).choices[0].finish_reason, "stop", "a stream's reason");
+    check(parts.at(-1).choices.length === 0 && parts.at(-1).usage.completion_tokens >= 8 && parts.slice(0, -1).every((part) => part.usage === null),
+        "a stream's usage");
+    const plain = events((await chat(yes, {...greedy, stream: true})).text);
+    check(plain.length > 3 && plain.every((part) => !("usage" in part)), "without include_usage there is none");
+
+    for (const [more, content, reason] of [[{stop: "s"}, "Ye", "stop"], [{stop: ["xyz", "es"]}, "Y", "stop"], [{max_tokens: 5}, "Y", "length"],
+        [{max_completion_tokens: 6}, "Ye", "length"],
+        [{max_tokens: 7, max_completion_tokens: 5}, "Y", "length"], [{stop: null, max_tokens: null, tools: [], n: 1, user: "me",
+            response_format: {type: "text"}, tool_choice: "none", store: false}, "Yes.", "stop"]]) {
+        const got = (await chat(yes, {...greedy, ...more})).json.choices[0];
+        equals(`${got.message.content} ${got.finish_reason}`, `${content} ${reason}`, show(more));
+        const pieces = events((await chat(yes, {...greedy, ...more, stream: true})).text);
+        equals(`${pieces.map((part) => part.choices[0].delta.content ?? "").join("")} ${pieces.at(-1).choices[0].finish_reason}`,
+            `${content} ${reason}`, `${show(more)}, streamed`);
+    }
+    const probable = (await chat(yes, {...greedy, logprobs: true, top_logprobs: 2})).json.choices[0].logprobs.content;
+    check(probable.length >= 4 && probable.every((token) => token.logprob <= 0 && token.top_logprobs.length === 2 &&
+        token.top_logprobs[0].token === token.token && token.bytes.length > 0),
+        `logprobs: ${show(probable)}`);
+    const few = events((await chat(yes, {...greedy, stream: true, logprobs: true})).text).flatMap((part) => part.choices[0].logprobs?.content ?? []);
+    check(few.length >= 4 && few.every((token) => token.top_logprobs.length === 0), `streamed logprobs: ${show(few)}`);
+
+    // The same conversation goes on: what was computed is not computed again.
+    const later = (await chat(yes, {...greedy, messages: [...say("Hello"), {role: "assistant", content: "Yes."}, ...say("And?")]})).json;
+    check(later.usage.prompt_tokens_details.cached_tokens > whole.usage.prompt_tokens / 2, `what is known is reused: ${show(later.usage)}`);
+    equals(await yes.stop(), 0, "a stop after answers");
+
+    const caller = await serve([scripted("call", "O", "k", "<|tool_call>", "c", "al", "l", ":", "ad", "d", "{", "a", "<0x3A>", "1", "}",
+        "<tool_call|>", "<|tool_response>"), "--threads", "1"]);
+    const called = (await chat(caller, {...greedy, model: "call", tools})).json.choices[0], call = called.message.tool_calls[0];
+    equals(called.finish_reason, "tool_calls", "a call's reason");
+    check(called.message.content === "Ok" && call.type === "function" && call.function.name === "add" && call.function.arguments === '{"a":1}' &&
+        call.id.startsWith("call_"), `a call: ${show(called)}`);
+    const deltas = events((await chat(caller, {...greedy, model: "call", tools, stream: true})).text);
+    const delta = deltas.find((part) => part.choices[0].delta.tool_calls).choices[0].delta.tool_calls[0];
+    check(delta.index === 0 && delta.function.name === "add" && JSON.parse(delta.function.arguments).a === 1, `a streamed call: ${show(delta)}`);
+    equals(deltas.at(-1).choices[0].finish_reason, "tool_calls", "a streamed call's reason");
+    const loop = await chat(caller, {...greedy, model: "call", tools, messages: [...say("1+1?"),
+        {role: "assistant", content: null, tool_calls: [call]}, {role: "tool", tool_call_id: call.id, content: "2"}]});
+    equals(loop.status, 200, `an answer to a call: ${show(loop.json)}`);
+    await caller.stop();
+}
+
+async function sampling(server) {
+    const text = async (more) => (await chat(server, {messages: [{role: "developer",
+        content: [{type: "text", text: "Be"},
+        {type: "text", text: " odd"}]}, ...say("Hi")], max_tokens: 12, ...more})).json?.choices?.[0]?.message?.content;
+    equals(await text({seed: 7}), await text({seed: 7}), "the same seed, the same text");
+    check(new Set([await text({seed: 1}), await text({seed: 2}), await text({seed: 3})]).size > 1, "other seeds, other texts");
+    equals(await text({seed: -7}), await text({seed: -7}), "a negative seed");
+    equals(await text({temperature: 0}), await text({temperature: 0, seed: 5}), "greedy");
+    equals(await text({top_k: 1}), await text({temperature: 0}), "top_k 1 is greedy");
+    check((await text({logit_bias: {20: 100}, temperature: 0})) !== (await text({temperature: 0})), "a bias");
+    check(typeof (await text({top_p: 0.5, min_p: 0.1, typical_p: 0.9, presence_penalty: 1, frequency_penalty: -1, repetition_penalty: 1.1,
+        penalty_window: 10})) === "string", "all of them");
+}
+
+async function refusals(server) {
+    const good = {messages: say("Hi"), max_tokens: 1};
+    const image = {role: "user", content: [{type: "text", text: "What is this?"},
+        {type: "image_url", image_url: {url: "data:image/png;base64,AAAA"}}]};
+    for (const [request, status, code, param, word] of [
+        ["", 400, "invalid_json", null, "JSON"], ["{", 400, "invalid_json", null, "JSON"], ["[]", 400, "invalid_value", null, "object"],
+            ["null", 400, "invalid_value", null, "object"],
+        ["[".repeat(5000), 400, "invalid_json", null, "JSON"], [JSON.stringify(good) + "x", 400, "invalid_json", null, "JSON"],
+        [{}, 400, "invalid_value", "messages", "messages"], [{messages: []}, 400, "invalid_value", "messages", "at least one"],
+            [{messages: {}}, 400, "invalid_value", "messages", "list"],
+        [{messages: [{role: "robot", content: "x"}]}, 400, "invalid_value", "messages", "role"],
+            [{messages: [{role: "user", content: 5}]}, 400, "invalid_value", "messages", "content"],
+        [{messages: say("a\0b")}, 400, "invalid_value", "messages[0]", "NUL"], [{messages: [image]}, 400, "unsupported", "messages[0]", "images"],
+        [{messages: [{role: "user", content: [{type: "input_audio", input_audio: {}}]}]}, 400, "unsupported", "messages[0]", "sounds"],
+        [{messages: [{role: "user", content: [{type: "file", file: {}}]}]}, 400, "invalid_value", "messages", "type"],
+        [{messages: [{role: "assistant", content: "x", function_call: {}}]}, 400, "unsupported", "messages[0]", "function_call"],
+        [{...good, response_format: {type: "json_schema", json_schema: {}}}, 400, "unsupported", "response_format", "json_schema"],
+        [{...good, response_format: {type: "json_object"}}, 400, "unsupported", "response_format", "json_object"],
+            [{...good, n: 2}, 400, "unsupported", "n", "one answer"],
+        [{...good, tools: [{type: "custom", custom: {}, function: {name: "x"}}]}, 400, "unsupported", "tools", "custom"],
+            [{...good, tools: [{type: "function"}]}, 400, "invalid_value", "tools", "function"],
+        [{...good, tools, tool_choice: "required"}, 400, "unsupported", "tool_choice", "forced"],
+            [{...good, tools, tool_choice: {type: "function"}}, 400, "unsupported", "tool_choice", "auto"],
+        [{...good, tools, parallel_tool_calls: false}, 400, "unsupported", "parallel_tool_calls", "false"],
+            [{...good, modalities: ["text", "audio"]}, 400, "unsupported", "modalities", "audio"],
+        [{...good, audio: {}}, 400, "unsupported", "audio", "audio"], [{...good, functions: []}, 400, "unsupported", "functions", "functions"],
+            [{...good, store: true}, 400, "unsupported", "store", "kept"],
+        [{...good, frobnicate: 1}, 400, "unsupported", "frobnicate", "frobnicate"],
+            [{...good, temperature: -1}, 400, "invalid_value", "temperature", "from 0"],
+        [{...good, temperature: "hot"}, 400, "invalid_value", "temperature", "hot"],
+            [{...good, top_p: 2}, 400, "invalid_value", "top_p", "from 0 to 1"],
+            [{...good, max_tokens: 0}, 400, "invalid_value", "max_tokens", "whole"],
+        [{...good, max_tokens: 1.5}, 400, "invalid_value", "max_tokens", "whole"], [{...good, seed: "x"}, 400, "invalid_value", "seed", "whole"],
+            [{...good, stop: 5}, 400, "invalid_value", "stop", "string"],
+        [{...good, stop: ["a", ""]}, 400, "invalid_value", "stop", "string"],
+            [{...good, stop: Array(100).fill("a")}, 400, "invalid_value", null, "stop"],
+            [{...good, stream: "yes"}, 400, "invalid_value", "stream", "true or false"],
+        [{...good, stream_options: {include_usage: true}}, 400, "invalid_value", "stream_options", "stream"],
+            [{...good, top_logprobs: 3}, 400, "invalid_value", "top_logprobs", "logprobs"],
+        [{...good, logprobs: true, top_logprobs: 21}, 400, "invalid_value", "top_logprobs", "20"],
+            [{...good, logit_bias: {x: 1}}, 400, "invalid_value", "logit_bias", "token ids"],
+        [{...good, logit_bias: {"1.5": 1}}, 400, "invalid_value", "logit_bias", "token ids"],
+            [{...good, logit_bias: {99999999: 1}}, 400, "invalid_value", null, "99999999"],
+        [{...good, reasoning_effort: "huge"}, 400, "invalid_value", "reasoning_effort", "low"],
+            [{...good, model: "gpt-9"}, 404, "model_not_found", "model", "gpt-9"],
+        [{messages: say("word ".repeat(20_000))}, 400, "context_length_exceeded", null, "context"],
+            [{messages: say("word ".repeat(20_000)), stream: true}, 400, "context_length_exceeded", null, "context"],
+    ]) {
+        const answer = await chat(server, request), error = answer.json?.error;
+        const what = show(request).slice(0, 120);
+        equals(answer.status, status, `${what}: ${show(error)}`);
+        check(error?.code === code && error.param === param && error.type === "invalid_request_error",
+            `${what}: ${show(error)}, expected ${code} of ${param}`);
+        has(error?.message, word, what);
+    }
+    const broken = await ask(server, "/v1/chat/completions", {method: "POST", headers: {"Content-Type": "application/json"},
+        body: Buffer.from('{"messages":[{"role":"user","content":"\xff"}]}', "latin1")});
+    equals(broken.json?.error?.code, "invalid_json", "a body that is not UTF-8");
+    equals((await chat(server, good)).status, 200, "it still answers");
+}
+
+const short = {messages: say("Hi"), max_tokens: 2, temperature: 0};
+
+// While one is being answered, with room for one that waits: of two more one waits, and one is sent away.
+async function fill(server) {
+    const pair = [open(server, short), open(server, short)];
+    await until(() => pair.some((stream) => stream.over), "a full queue");
+    const [refused, waiter] = pair[0].over ? pair : pair.toReversed();
+    equals(refused.status, 429, `a full queue: ${show(refused.text)}`);
+    return {refused, waiter};
+}
+
+async function queueAndLeaving() {
+    const server = await serve([endlessModel(), "--threads", "1", "--queue", "1", "--ctx", String(1 << 20), "--verbose"]);
+    const long = {messages: say("a b c d ".repeat(60_000)), max_tokens: 1};
+    // Opens a request and waits until it is the one being answered.
+    const start = async (request) => {
+        const answered = () => server.log.split("answering").length, before = answered(), stream = open(server, request);
+        await until(() => answered() > before, "its turn");
+        return stream;
+    };
+
+    for (const [what, request, sign] of [
+        ["a stream", endless, '"content":"L'], ["tokens that have no text", silent, '"role":"assistant"'],
+            ["a long prompt", {...long, stream: true}, '"role":"assistant"'], ["a long prompt without a stream", long],
+    ]) {
+        const first = await start(request);
+        if (sign) await first.has(sign);
+        const {refused, waiter} = await fill(server);
+        const problem = JSON.parse(refused.text).error;
+        check(problem.code === "queue_full" && problem.type === "rate_limit_error" && Number(refused.headers["retry-after"]) > 0,
+            `${what}: ${show(problem)}`);
+        check(!first.over && !waiter.over, `${what}: one is answered, one waits`);
+        first.leave();
+        await until(() => waiter.over, `the next one after ${what}`);
+        equals(waiter.status, 200, `leaving ${what} cancels it, and the next is answered`);
+    }
+
+    // Who leaves while waiting frees the place.
+    const first = await start(endless);
+    const {waiter} = await fill(server), cutOff = () => server.log.split("cut off").length, before = cutOff();
+    waiter.leave();
+    await until(() => cutOff() > before, "the end of the one that waited");
+    const next = await fill(server);
+    first.leave();
+    await until(() => next.waiter.over, "the one that took the place");
+    equals(next.waiter.status, 200, "the place of one that left while waiting is free");
+
+    has(server.log, "POST /v1/chat/completions 200\n", "--verbose tells of requests");
+    has(server.log, "cut off", "--verbose tells of those that left");
+    equals(await server.stop(), 0, "it ends well");
+}
+
+await runAll(async () => {
+    const server = await serve([dense, "--threads", "1"]);
+    await sampling(server);
+    await refusals(server);
+    equals(await server.stop(), 0, `it ends well: ${server.log}`);
+    equals(server.log, "", "nothing was printed");
+    await answers();
+    await queueAndLeaving();
+});

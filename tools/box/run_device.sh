@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Everything that runs on the machine with the GPU, one command a chunk. What is to be carried there: build/box-kit.tar.xz (pack_kit.sh makes it), and
+# for a resume build/box-in with the files that the last chunk left.
+#
+#   tools/box/run_device.sh smoke                          a minute: is everything there, and does it agree with transformers?
+#   tools/box/run_device.sh train SECONDS STEPS [OPTIONS]  a chunk of training; goes on from build/box-in if a checkpoint lies there
+#   tools/box/run_device.sh finish DRAFT_SECONDS           exports and scores the checkpoint in build/box-in, trains the drafter
+#
+# Results go to $OUT (or build/box-out): a chunk's checkpoint is 27 MB in files below 16.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+kit=$PWD/build/box-kit in=build/box-in out=${OUT:-build/box-out}
+mkdir -p "$out"
+export PYTHONUNBUFFERED=1 OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+if [ ! -d "$kit" ] && [ -f "$kit.tar.xz" ]; then tar -xJf "$kit.tar.xz" -C build; fi
+if [ -d "$kit" ]; then
+    export ESPEAK_LIBRARY=$kit/lib/libespeak-ng.so.1 ESPEAK_DATA_PATH=$kit FONT_FOLDER=$kit/fonts LD_LIBRARY_PATH=$kit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
+resume=()
+if [ -f "$in/checkpoint-0.npz" ]; then resume=(--resume "$in"); fi
+
+case ${1:-} in
+smoke)
+    python3 tools/box/train.py --smoke --out "$out" "${@:2}"
+    rm -f "$out"/checkpoint-*.npz
+    ;;
+train)
+    python3 tools/box/train.py --out "$out" --seconds "$2" --steps "$3" "${resume[@]}" "${@:4}"
+    ;;
+finish)
+    [ ${#resume[@]} != 0 ] || { echo "there is no checkpoint in $in" >&2 && exit 2; }
+    python3 tools/box/train.py --out "$out" --finish "${resume[@]}"
+    python3 tools/box/draft.py --target "$out/box.gguf" --out "$out" --seconds "${2:-120}" --steps 4000
+    ;;
+*) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2 && exit 3 ;;
+esac
+ls -l "$out"

@@ -1,0 +1,130 @@
+// Takes the pictures under docs/screenshots, of the built app (build/web): `node web/app/screenshots.ts`. The conversation in them
+// is imported, since the tests' model writes noise.
+
+import { mkdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Page } from 'playwright-core';
+import { fakeOllama, startSite, Visit } from './tests/site.ts';
+
+const FOLDER = 'docs/screenshots';
+const LARGEST = 150_000;
+
+const ANSWER = `Sunlight enters a **raindrop**, bends, is reflected at the back and bends again on its way out. Each colour bends by a *slightly* different angle, so each reaches your eye from a different height:
+
+| Colour | Wavelength | Angle |
+| --- | ---: | ---: |
+| Red | 700 nm | 42.4° |
+| Violet | 400 nm | 40.6° |
+
+For an index of refraction $n$ light gathers at the angle
+
+$$
+\\theta = 4\\arcsin\\frac{s}{n} - 2\\arcsin s \\qquad s = \\sqrt{\\frac{4 - n^2}{3}}
+$$
+
+\`\`\`python
+from math import asin, degrees, sqrt
+
+def bow(n: float) -> float:
+    """The angle of the bow for an index of refraction n."""
+    s = sqrt((4 - n * n) / 3)
+    return degrees(4 * asin(s / n) - 2 * asin(s))
+
+print(bow(1.331))  # red: 42.4
+\`\`\`
+`;
+
+function conversations(): Buffer {
+    const questions: [string, string][] = [
+        ['Plan a weekend of small repairs', 'Saturday: the hinge.'],
+        ['Translate a letter to my landlord', 'Dear Ms Weber,'],
+        ['Why do cats purr?', 'They move muscles of the larynx.'],
+        ['Explain how a rainbow forms, with a little program', ANSWER],
+    ];
+    const list = questions.map(([question, answer], at) => ({
+        id: `c${at}`, title: question, named: true, created: Date.now(), updated: Date.now() + at, system: null, chosen: { '': 'q', q: 'a' },
+        nodes: {
+            q: { id: 'q', parent: null, created: 1, role: 'user', content: question },
+            a: {
+                id: 'a', parent: 'q', created: 2, role: 'assistant', finish: 'stop',
+                steps: [{ thinking: 'Refraction, then the numbers, then code.', content: answer, calls: [] }],
+            },
+        },
+    }));
+    return Buffer.from(JSON.stringify({ format: 'gemmule-conversations', version: 1, exported: '', conversations: list }));
+}
+
+async function importAll(page: Page, origin: string): Promise<void> {
+    await page.goto(`${origin}/#/settings`);
+    const [chooser] = await Promise.all([page.waitForEvent('filechooser'), page.getByRole('button', { name: 'Import' }).click()]);
+    await chooser.setFiles({ name: 'c.json', mimeType: 'application/json', buffer: conversations() });
+    await page.waitForSelector('.row >> nth=3', { state: 'attached' });
+}
+
+async function openRainbow(page: Page): Promise<void> {
+    await page.evaluate(() => document.querySelector<HTMLAnchorElement>('.row a')!.click());
+    await page.waitForSelector('.answer-body > .prose .t-keyword');
+    await page.waitForSelector('.answer-body > .prose mfrac');
+    await page.evaluate(() => { document.querySelector('.messages')!.scrollTop = 0; });
+}
+
+async function shoot(page: Page, name: string): Promise<void> {
+    await page.waitForTimeout(400);
+    const path = join(FOLDER, `${name}.png`);
+    await page.screenshot({ path });
+    const { size } = statSync(path);
+    if (size > LARGEST) throw new Error(`${path} has ${size} bytes, more than ${LARGEST}`);
+    console.log(path, size);
+}
+
+async function desktop(origin: string): Promise<void> {
+    const visit = await Visit.begin({ gpu: true });
+    const page = await visit.page();
+    await page.emulateMedia({ colorScheme: 'light' });
+    await page.goto(origin);
+    await page.waitForSelector('.chip-ready', { timeout: 180_000 });
+    await shoot(page, 'first-visit');
+    await importAll(page, origin);
+    await openRainbow(page);
+    await shoot(page, 'chat');
+    await page.emulateMedia({ colorScheme: 'dark' });
+    await shoot(page, 'chat-dark');
+    await page.emulateMedia({ colorScheme: 'light' });
+    await page.goto(`${origin}/#/models`);
+    await fakeOllama(page);
+    await page.getByRole('button', { name: 'Choose the folder' }).click();
+    await page.waitForSelector('.choice .fit-yes');
+    await page.evaluate(() => { document.querySelector('main')!.scrollTop = 0; });
+    await shoot(page, 'models');
+    await visit.end();
+}
+
+async function benchmark(origin: string): Promise<void> {
+    const visit = await Visit.begin();
+    const page = await visit.page();
+    await page.emulateMedia({ colorScheme: 'dark' });
+    await page.goto(`${origin}/#/benchmark`);
+    await page.waitForSelector('.chip-ready');
+    await page.getByRole('button', { name: 'Run the benchmark' }).click();
+    await page.waitForSelector('.chart-bar', { timeout: 120_000 });
+    await shoot(page, 'benchmark-dark');
+    await visit.end();
+}
+
+async function phone(origin: string): Promise<void> {
+    const visit = await Visit.begin({ phone: true });
+    const page = await visit.page();
+    await page.goto(origin);
+    await page.waitForSelector('.chip-ready');
+    await importAll(page, origin);
+    await openRainbow(page);
+    await shoot(page, 'phone');
+    await visit.end();
+}
+
+mkdirSync(FOLDER, { recursive: true });
+const site = await startSite();
+await desktop(site.origin);
+await benchmark(site.origin);
+await phone(site.origin);
+await site.close();

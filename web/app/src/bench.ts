@@ -1,0 +1,78 @@
+// Measures the loaded model: how fast prompts of several lengths are read, and how fast words come behind them.
+
+import { write, type BenchResult } from './database.ts';
+import type { ChatSession, LoadedModel, ReplyOptions, ReplyStats } from './engine.ts';
+
+export const LENGTHS = [32, 128, 512, 1024];
+const DECODED = 48;
+
+const TEXT = 'A lighthouse keeper counts the ships at dusk and writes their names into a long grey book. ';
+
+export interface BenchProgress {
+    done: number;
+    total: number;
+    doing: string;
+}
+
+export async function runBenchmark(loaded: LoadedModel, name: string, signal: AbortSignal, onProgress: (progress: BenchProgress) => void): Promise<BenchResult> {
+    const most = Math.min(loaded.info.context, 8192);
+    const lengths = LENGTHS.filter((length) => length + DECODED + 1 < most);
+    const longest = lengths.at(-1) ?? 0;
+    const sample = await loaded.tokenize(TEXT.repeat(Math.ceil(longest / 8) + 4));
+    if (sample.length === 0) throw new Error('the tokenizer gave nothing back');
+    const prompt = Int32Array.from({ length: longest }, (_, at) => sample[at % sample.length]!);
+    const { device, parameters } = loaded.info;
+    const result: BenchResult = { id: crypto.randomUUID(), when: Date.now(), model: name, device, parameters, prefill: [], decode: [] };
+    const total = 1 + lengths.length * 2;
+    let done = 0;
+    const tell = (doing: string): void => onProgress({ done: done++, total, doing });
+    const session = await loaded.session({ context: longest + DECODED + 8 });
+    try {
+        tell('Warming up'); // the first run makes plans and shaders
+        await session.set(prompt.subarray(0, lengths[0]), signal);
+        await decode(session, prompt.subarray(0, lengths[0]), 4, signal);
+        for (const length of lengths) {
+            tell(`Reading ${length} tokens`);
+            result.prefill.push({ tokens: length, speed: await prefill(session, prompt.slice(0, length), signal) });
+            tell(`Writing behind ${length} tokens`);
+            result.decode.push({ depth: length, speed: await decode(session, prompt.slice(0, length), DECODED, signal) });
+        }
+        await write('benchmarks', result).catch(() => undefined);
+        return result;
+    } finally {
+        await session.free().catch(() => undefined);
+    }
+}
+
+// The better of two: the first at a length makes its plan, and on a small machine anything may come in between.
+async function prefill(session: ChatSession, prompt: Int32Array, signal: AbortSignal): Promise<number> {
+    let best = Infinity;
+    for (let round = 0; round < 2; round++) {
+        await session.rollback(0);
+        const began = performance.now();
+        await session.set(prompt, signal);
+        best = Math.min(best, performance.now() - began);
+    }
+    return prompt.length / (best / 1000);
+}
+
+// Tokens a second, by the engine's own clock. The model may end its turn early: then it begins another one, so that the number
+// is never that of three tokens.
+async function decode(session: ChatSession, prompt: Int32Array, wanted: number, signal: AbortSignal): Promise<number> {
+    let tokens = 0, seconds = 0;
+    for (let seed = 1; tokens < wanted && seed <= wanted; seed++) {
+        const { replyTokens, replySeconds } = await generate(session, prompt, { maxTokens: wanted - tokens, signal, sampling: { seed } });
+        signal.throwIfAborted();
+        tokens += replyTokens;
+        seconds += replySeconds;
+    }
+    return seconds > 0 ? tokens / seconds : 0;
+}
+
+async function generate(session: ChatSession, prompt: Int32Array, options: ReplyOptions): Promise<ReplyStats> {
+    const pieces = await session.generate(prompt, options);
+    for (;;) {
+        const next = await pieces.next();
+        if (next.done) return next.value;
+    }
+}

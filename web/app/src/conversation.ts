@@ -1,0 +1,251 @@
+// A conversation is a tree: an edited question and a regenerated answer are siblings of what they replace, and `chosen` says
+// which child is shown at each fork. All functions are pure: they return a new conversation.
+
+export interface ToolUse {
+    id: string;
+    name: string;
+    arguments: unknown;
+    /** What the tool said; absent while it runs. */
+    result?: string;
+}
+
+/** One pass of the model. An answer has several where it called tools in between. */
+export interface Step {
+    thinking: string;
+    content: string;
+    calls: ToolUse[];
+}
+
+export interface AnswerStats {
+    model: string;
+    promptTokens: number;
+    cachedTokens: number;
+    replyTokens: number;
+    promptSeconds: number;
+    replySeconds: number;
+    /** Tokens in the session behind it. */
+    held: number;
+}
+
+interface NodeBase {
+    id: string;
+    /** null: the first message. */
+    parent: string | null;
+    created: number;
+}
+export interface Question extends NodeBase {
+    role: 'user';
+    content: string;
+}
+export interface Answer extends NodeBase {
+    role: 'assistant';
+    steps: Step[];
+    /** error: something broke; the steps are what had been written. */
+    finish: 'stop' | 'length' | 'cancelled' | 'full' | 'error' | 'writing';
+    error?: string;
+    /** So many of the oldest exchanges were not shown to the model, to make room. */
+    leftOut?: number;
+    stats?: AnswerStats;
+}
+export type Node = Question | Answer;
+
+export interface Conversation {
+    id: string;
+    title: string;
+    /** A title of the user's is not replaced by one of ours. */
+    named: boolean;
+    created: number;
+    updated: number;
+    /** Replaces the system prompt of the settings. */
+    system: string | null;
+    nodes: Record<string, Node>;
+    /** Parent id ('' for the first message) → the child that is shown. */
+    chosen: Record<string, string>;
+}
+
+export function newConversation(id: string, now: number): Conversation {
+    return { id, title: '', named: false, created: now, updated: now, system: null, nodes: {}, chosen: {} };
+}
+
+/** The messages that are shown, first to last. */
+export function path(conversation: Conversation): Node[] {
+    const shown: Node[] = [];
+    const seen = new Set<string>(); // an imported file may have a ring
+    for (let id = conversation.chosen['']; id !== undefined && !seen.has(id); id = conversation.chosen[id]) {
+        const node = conversation.nodes[id];
+        if (!node) break;
+        seen.add(id);
+        shown.push(node);
+    }
+    return shown;
+}
+
+/** The ids of the alternatives at every place, by parent ('' for the first message), oldest first. */
+export function alternatives(conversation: Conversation): Map<string, string[]> {
+    const places = new Map<string, Node[]>();
+    for (const node of Object.values(conversation.nodes)) {
+        const place = places.get(node.parent ?? '');
+        if (place) place.push(node);
+        else places.set(node.parent ?? '', [node]);
+    }
+    return new Map([...places].map(([parent, nodes]) => [parent, nodes.sort((a, b) => a.created - b.created || (a.id < b.id ? -1 : 1)).map((node) => node.id)]));
+}
+
+/** Adds a message below its parent, or replaces the one with its id; what is added is shown. */
+export function put(conversation: Conversation, node: Node): Conversation {
+    const added = !(node.id in conversation.nodes);
+    return {
+        ...conversation,
+        updated: Math.max(conversation.updated, node.created),
+        nodes: { ...conversation.nodes, [node.id]: node },
+        chosen: added ? { ...conversation.chosen, [node.parent ?? '']: node.id } : conversation.chosen,
+        title: conversation.named ? conversation.title : conversation.title || (node.role === 'user' ? titleFrom(node.content) : ''),
+    };
+}
+
+/** Shows the branch that begins with this node. */
+export function choose(conversation: Conversation, id: string): Conversation {
+    const node = conversation.nodes[id];
+    return node ? { ...conversation, chosen: { ...conversation.chosen, [node.parent ?? '']: id } } : conversation;
+}
+
+/** A title of a few words from the first question. */
+export function titleFrom(question: string): string {
+    const line = question.split('\n').map((each) => each.replace(/^[#>*\-\s`]+/, '').trim()).find((each) => each !== '') ?? '';
+    if (line.length <= 48) return line;
+    const cut = line.slice(0, 48);
+    return `${cut.slice(0, cut.lastIndexOf(' ') > 24 ? cut.lastIndexOf(' ') : 47).trimEnd()}…`;
+}
+
+/** What the answer says, without thinking and tools. */
+export function answerText(answer: Answer): string {
+    return answer.steps.map((step) => step.content).filter((content) => content !== '').join('\n\n');
+}
+
+/** Whether every word of the query is in the title or in a message. */
+export function matches(conversation: Conversation, query: string): boolean {
+    const words = query.toLowerCase().split(/\s+/).filter((word) => word !== '');
+    if (words.length === 0) return true;
+    const texts = Object.values(conversation.nodes).map((node) => (node.role === 'user' ? node.content : answerText(node)));
+    const all = [conversation.title, ...texts].join('\n').toLowerCase();
+    return words.every((word) => all.includes(word));
+}
+
+// ---- messages for the model -------------------------------------------------------------------------------------------------
+
+export interface ModelMessage {
+    role: 'system' | 'user' | 'assistant' | 'tool';
+    content: string;
+    thinking?: string;
+    tool_calls?: { id: string; type: 'function'; function: { name: string; arguments: unknown } }[];
+    tool_name?: string;
+    tool_call_id?: string;
+}
+
+export function messagesOf(nodes: Node[], system: string): ModelMessage[] {
+    const messages: ModelMessage[] = system.trim() === '' ? [] : [{ role: 'system', content: system }];
+    for (const node of nodes) {
+        if (node.role === 'user') messages.push({ role: 'user', content: node.content });
+        else messages.push(...node.steps.flatMap(stepMessages));
+    }
+    return messages;
+}
+
+function stepMessages(step: Step): ModelMessage[] {
+    if (step.content === '' && step.calls.length === 0 && step.thinking === '') return [];
+    const message: ModelMessage = { role: 'assistant', content: step.content };
+    if (step.thinking !== '') message.thinking = step.thinking;
+    if (step.calls.length === 0) return [message];
+    message.tool_calls = step.calls.map(({ id, name, arguments: given }) => ({ id, type: 'function', function: { name, arguments: given } }));
+    const results = step.calls.map(({ id, name, result }): ModelMessage => ({ role: 'tool', content: result ?? '', tool_name: name, tool_call_id: id }));
+    return [message, ...results];
+}
+
+/** Leaves out the oldest exchanges, one more than last time: the system prompt and the newest question stay. null: nothing left to leave out. */
+export function withoutOldest(messages: ModelMessage[]): ModelMessage[] | null {
+    const first = messages.findIndex((message) => message.role === 'user');
+    const second = messages.findIndex((message, at) => at > first && message.role === 'user');
+    return first < 0 || second < 0 ? null : [...messages.slice(0, first), ...messages.slice(second)];
+}
+
+// ---- files ------------------------------------------------------------------------------------------------------------------
+
+export interface ExportFile {
+    format: 'gemmule-conversations';
+    version: 1;
+    exported: string;
+    conversations: Conversation[];
+}
+
+export function exportFile(conversations: Conversation[], now: Date): ExportFile {
+    return { format: 'gemmule-conversations', version: 1, exported: now.toISOString(), conversations };
+}
+
+/** The conversations of a file; an Error that says what is wrong where it is not one of ours. Everything is rebuilt field by field. */
+export function importFile(text: string, newId: () => string): Conversation[] {
+    let data: unknown;
+    try {
+        data = JSON.parse(text);
+    } catch {
+        throw new Error('This is not a JSON file.');
+    }
+    const file = data as Partial<ExportFile> | null;
+    if (file?.format !== 'gemmule-conversations' || !Array.isArray(file.conversations)) {
+        throw new Error('This file has no conversations of gemmule: "format" should be "gemmule-conversations".');
+    }
+    if (file.version !== 1) throw new Error(`The file has version ${String(file.version)}; this app reads version 1.`);
+    return file.conversations.map((each) => readConversation(each, newId));
+}
+
+const text = (value: unknown): string => (typeof value === 'string' ? value : '');
+const count = (value: unknown): number => (typeof value === 'number' && Number.isFinite(value) ? value : 0);
+
+function readConversation(value: unknown, newId: () => string): Conversation {
+    const from = (value ?? {}) as Record<string, unknown>;
+    const ids = new Map<string, string>(); // fresh ids: an import never overwrites
+    const given = Object.values((from['nodes'] ?? {}) as Record<string, unknown>) as Record<string, unknown>[];
+    for (const node of given) ids.set(text(node?.['id']), newId());
+    const nodes: Record<string, Node> = {};
+    for (const each of given) {
+        const node = readNode(each, ids);
+        if (node) nodes[node.id] = node;
+    }
+    const chosen: Record<string, string> = {};
+    for (const [parent, child] of Object.entries((from['chosen'] ?? {}) as Record<string, unknown>)) {
+        const to = ids.get(text(child)), at = parent === '' ? '' : ids.get(parent);
+        if (to && at !== undefined && nodes[to] && (nodes[to].parent ?? '') === at) chosen[at] = to;
+    }
+    const created = count(from['created']);
+    return {
+        id: newId(), title: text(from['title']).slice(0, 200), named: from['named'] === true, created,
+        updated: count(from['updated']) || created, system: typeof from['system'] === 'string' ? from['system'] : null, nodes, chosen,
+    };
+}
+
+function readNode(from: Record<string, unknown>, ids: Map<string, string>): Node | null {
+    const id = ids.get(text(from?.['id']));
+    const parent = from?.['parent'] === null ? null : ids.get(text(from?.['parent']));
+    if (!id || parent === undefined || parent === id) return null;
+    const base = { id, parent, created: count(from['created']) };
+    if (from['role'] === 'user') return { ...base, role: 'user', content: text(from['content']) };
+    if (from['role'] !== 'assistant' || !Array.isArray(from['steps'])) return null;
+    const steps = (from['steps'] as Record<string, unknown>[]).map((step): Step => ({
+        thinking: text(step?.['thinking']),
+        content: text(step?.['content']),
+        calls: (Array.isArray(step?.['calls']) ? (step['calls'] as Record<string, unknown>[]) : []).map((call) => ({
+            id: text(call?.['id']), name: text(call?.['name']), arguments: call?.['arguments'] ?? {}, result: text(call?.['result']),
+        })),
+    }));
+    const finish = (['stop', 'length', 'cancelled', 'full', 'error'] as const).find((each) => each === from['finish']) ?? 'stop';
+    const error = text(from['error']), stats = readStats(from['stats']), leftOut = count(from['leftOut']);
+    return { ...base, role: 'assistant', steps, finish, ...(error && { error }), ...(leftOut > 0 && { leftOut }), ...(stats && { stats }) };
+}
+
+function readStats(value: unknown): AnswerStats | undefined {
+    if (typeof value !== 'object' || value === null) return undefined;
+    const from = value as Record<string, unknown>;
+    return {
+        model: text(from['model']), promptTokens: count(from['promptTokens']), cachedTokens: count(from['cachedTokens']), replyTokens: count(from['replyTokens']),
+        promptSeconds: count(from['promptSeconds']), replySeconds: count(from['replySeconds']), held: count(from['held']),
+    };
+}

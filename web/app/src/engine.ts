@@ -1,0 +1,245 @@
+// The package as the app uses it: the one file that knows its interface.
+
+import { Gemmule, GemmuleError, ModelCache, OllamaFolder, type Engine, type Session, type Source } from '../../src/api/index.ts';
+import type {
+    Backend, CacheEntry, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
+    ReplyStats, Sampling, SessionOptions,
+} from '../../src/api/index.ts';
+import { formatBytes } from './format.ts';
+
+export type { DeviceEvent, DeviceInfo, EngineStats, FitReport, ReplyOptions, ReplyStats };
+export type Piece = ReplyPiece;
+
+// ---- engines ------------------------------------------------------------------------------------------------------------------
+
+/** Where a model is, in a form that can be remembered; only files cannot. */
+export type ModelSource =
+    | { kind: 'url'; url: string }
+    | { kind: 'stored'; key: string }
+    /** By the local server; its files are on this machine already, so nothing is kept twice. */
+    | { kind: 'server'; url: string; ollama: OllamaParts }
+    | { kind: 'folder'; name: string }
+    | { kind: 'file'; files: File[] };
+
+interface OllamaParts {
+    params?: string;
+    system?: string;
+    renderer?: string;
+}
+
+export interface LoadSettings {
+    name: string;
+    backend: 'auto' | Backend;
+    powerPreference: 'high-performance' | 'low-power';
+    signal?: AbortSignal;
+    onProgress?(progress: Progress): void;
+}
+
+export interface LoadedModel {
+    readonly info: EngineInfo;
+    readonly samplingDefault: Sampling;
+    session(options?: SessionOptions): Promise<ChatSession>;
+    tokenize(text: string): Promise<Int32Array>;
+    /** Tokens that a conversation takes. */
+    countTokens(messages: Message[], options?: ReplyOptions): Promise<number>;
+    selfCheck(): Promise<void>;
+    stats(): Promise<EngineStats>;
+    onDevice(listener: (event: DeviceEvent) => void): void;
+    recover(backend: 'auto' | Backend, onProgress: (progress: Progress) => void): Promise<unknown>;
+    unload(): Promise<void>;
+}
+
+export interface ChatSession {
+    readonly context: number;
+    tokens(): Promise<Int32Array>;
+    set(ids: Int32Array, signal?: AbortSignal): Promise<void>;
+    rollback(keep: number): Promise<number>;
+    reply(messages: Message[], options: ReplyOptions): AsyncGenerator<Piece, ReplyStats>;
+    generate(ids: Int32Array, options: ReplyOptions): Promise<AsyncGenerator<Piece, ReplyStats>>;
+    save(): Promise<Uint8Array>;
+    restore(bytes: Uint8Array): Promise<void>;
+    free(): Promise<void>;
+}
+
+export async function loadModel(source: ModelSource, settings: LoadSettings): Promise<LoadedModel> {
+    const { found, options } = await resolve(source);
+    return wrapEngine(await Gemmule.load(found, { ...settings, ...options }));
+}
+
+export async function fitOfModel(source: ModelSource, settings: LoadSettings): Promise<FitReport> {
+    const { found, options } = await resolve(source);
+    return Gemmule.dryRun(found, { ...settings, ...options, cache: false });
+}
+
+export function engineDevices(): Promise<DeviceInfo[]> {
+    return Gemmule.devices();
+}
+
+async function resolve(source: ModelSource): Promise<{ found: Source; options: { cache?: false | 'if-it-fits'; ollama?: OllamaParts } }> {
+    switch (source.kind) {
+        case 'url': return { found: source.url, options: { cache: 'if-it-fits' } };
+        case 'stored': return { found: { cached: source.key }, options: {} };
+        case 'server': return { found: new URL(source.url, document.baseURI), options: { cache: false, ollama: source.ollama } };
+        case 'file': return { found: source.files, options: {} };
+        case 'folder': {
+            const folder = folderNow ?? (await OllamaFolder.saved());
+            if (!folder) {
+                const why = `The browser wants a click before it opens your Ollama folder again: choose ${source.name} on the page Models.`;
+                throw new GemmuleError('NotFound', why);
+            }
+            return { found: await folder.resolve(source.name), options: {} };
+        }
+    }
+}
+
+function wrapEngine(engine: Engine): LoadedModel {
+    return {
+        get info() {
+            return engine.info;
+        },
+        get samplingDefault() {
+            return engine.samplingDefault;
+        },
+        session: async (options) => wrapSession(await engine.session(options)),
+        tokenize: (text) => engine.tokenize(text),
+        countTokens: async (messages, options) => (await engine.tokenize(await engine.render(messages, options), { special: true })).length,
+        selfCheck: () => engine.selfCheck(),
+        stats: () => engine.stats(),
+        onDevice: (listener) => {
+            engine.onDeviceLost = listener;
+        },
+        recover: (backend, onProgress) => engine.recover({ backend, onProgress }),
+        unload: () => engine.unload(),
+    };
+}
+
+function wrapSession(session: Session): ChatSession {
+    return {
+        context: session.context,
+        tokens: () => session.tokens(),
+        set: (ids, signal) => session.set(ids, signal ? { signal } : {}),
+        rollback: (keep) => session.rollback(keep),
+        reply: (messages, options) => session.reply(messages, options)[Symbol.asyncIterator](),
+        generate: async (ids, options) => (await session.generate(ids, options))[Symbol.asyncIterator](),
+        save: () => session.save(),
+        restore: (bytes) => session.restore(bytes),
+        free: () => session.close(),
+    };
+}
+
+// ---- errors -------------------------------------------------------------------------------------------------------------------
+
+export const isAbort = (error: unknown): boolean => (error as { name?: string } | null)?.name === 'Aborted' || (error as { name?: string } | null)?.name === 'AbortError';
+export const isContextFull = (error: unknown): boolean => error instanceof GemmuleError && error.name === 'ContextFull';
+
+/** An error's kind and a sentence for the user. */
+export function messageOf(error: unknown): { kind: string; message: string } {
+    const { name = '', message = String(error) } = (error ?? {}) as { name?: string; message?: string };
+    const sentence = message.charAt(0).toUpperCase() + message.slice(1);
+    return { kind: name, message: /[.!?…]$/.test(sentence) ? sentence : `${sentence}.` };
+}
+
+// ---- models that could be loaded ----------------------------------------------------------------------------------------------
+
+/** A model by how to get at it again. */
+export interface ModelChoice {
+    /** Tells choices apart. */
+    id: string;
+    name: string;
+    source: ModelSource;
+}
+export interface FolderModel {
+    choice: ModelChoice;
+    words: string;
+    problem: string;
+}
+export type ServerModel = FolderModel;
+export interface StoredModel {
+    key: string;
+    url: string;
+    choice: ModelChoice;
+    stored: number;
+    size: number | null;
+    done: boolean;
+    problem: string;
+}
+
+let folderNow: OllamaFolder | null = null;
+
+export const canPickFolder = (): boolean => OllamaFolder.canPick();
+export const pickFolder = (): Promise<FolderModel[]> => OllamaFolder.pick().then(listFolder);
+export const folderFromFiles = (files: File[]): Promise<FolderModel[]> => OllamaFolder.fromFiles(files).then(listFolder);
+export const folderFromDrop = (data: DataTransfer): Promise<FolderModel[]> => OllamaFolder.fromDrop(data).then(listFolder);
+
+/** The folder of an earlier visit: whether there is one, and what is in it if it may be read. `ask` needs a click. */
+export async function savedFolder(ask: boolean): Promise<{ known: boolean; models: FolderModel[] | null }> {
+    const known = await OllamaFolder.hasSaved();
+    const folder = folderNow ?? (known ? await OllamaFolder.saved({ ask }) : null);
+    return { known, models: folder ? await listFolder(folder) : null };
+}
+
+async function listFolder(folder: OllamaFolder): Promise<FolderModel[]> {
+    const models = await folder.list();
+    folderNow = folder;
+    return models.map((model) => ({
+        choice: { id: `folder:${model.name}`, name: model.name, source: { kind: 'folder', name: model.name } },
+        words: describe(model.bytes, model.sizeLabel, model.quantisation, model.family),
+        problem: folderProblem(model),
+    }));
+}
+
+function folderProblem(model: OllamaModel): string {
+    if (model.problem) return sentenceOf(model.problem);
+    return notOurs(model.family);
+}
+
+const sentenceOf = (text: string): string => messageOf(new Error(text)).message;
+const notOurs = (family: string | null | undefined): string => (family && !/^gemma4/.test(family) ? `This is a ${family} model; gemmule runs Gemma 4.` : '');
+const describe = (bytes: number, ...words: (string | null | undefined)[]): string => [...words.filter((word) => word), formatBytes(bytes)].join(' · ');
+
+/** What `gemmule serve` offers where it serves this page; nothing elsewhere. */
+export async function askServer(): Promise<{ models: ServerModel[]; boxNote: string }> {
+    const response = await fetch(new URL('models', document.baseURI), { headers: { accept: 'application/json' } });
+    if (!response.ok || !/json/.test(response.headers.get('content-type') ?? '')) return { models: [], boxNote: '' };
+    const { models = [] } = (await response.json()) as { models?: Record<string, unknown>[] };
+    const note = models.find((model) => model['source'] === 'box')?.['note'];
+    return { models: models.filter((model) => model['source'] === 'ollama').map(serverModel), boxNote: typeof note === 'string' ? note : '' };
+}
+
+function serverModel(model: Record<string, unknown>): ServerModel {
+    const text = (key: string): string | undefined => (typeof model[key] === 'string' ? model[key] : undefined);
+    const name = text('name') ?? '', file = model['model'] as { url?: unknown } | null;
+    const ollama: OllamaParts = {};
+    for (const key of ['params', 'system', 'renderer'] as const) if (text(key) !== undefined) ollama[key] = text(key)!;
+    const url = typeof file?.url === 'string' ? file.url : '';
+    return {
+        choice: { id: `server:${name}`, name, source: { kind: 'server', url, ollama } },
+        words: describe(Number(model['bytes']) || 0, text('parameters'), text('quantisation'), text('family')),
+        problem: text('problem') ? sentenceOf(text('problem')!) : url === '' ? 'Its file is missing.' : notOurs(text('family')),
+    };
+}
+
+export async function listStored(): Promise<StoredModel[]> {
+    const entries = await (await ModelCache.open()).list();
+    return entries.map((entry: CacheEntry) => {
+        const name = entry.url ? nameOfUrl(entry.url) : entry.key.slice(0, 12);
+        // A whole file is opened as it is, without asking its server; the rest of one is fetched from where it came.
+        const source: ModelSource = entry.done ? { kind: 'stored', key: entry.key } : { kind: 'url', url: entry.url };
+        const { key, url, stored, size, done } = entry;
+        return { key, url, choice: { id: `stored:${key}`, name, source }, stored, size, done, problem: entry.problem && sentenceOf(entry.problem) };
+    });
+}
+
+export async function deleteStored(key: string): Promise<void> {
+    await (await ModelCache.open()).delete(key);
+}
+
+/** The last part of an address, without its ending. */
+export function nameOfUrl(url: string): string {
+    const last = url.split(/[?#]/)[0]!.split('/').filter((part) => part !== '').at(-1) ?? url;
+    try {
+        return decodeURIComponent(last).replace(/\.gguf$/i, '');
+    } catch {
+        return last;
+    }
+}

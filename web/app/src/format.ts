@@ -1,0 +1,81 @@
+// Numbers and times as people read them.
+
+/** 1234567 → '1.2 MB'. Powers of 1000, as disks and downloads count. */
+export function formatBytes(bytes: number): string {
+    if (!Number.isFinite(bytes) || bytes < 0) return '–';
+    const units = ['bytes', 'KB', 'MB', 'GB', 'TB'];
+    let value = bytes, unit = 0;
+    while (value >= 999.5 && unit < units.length - 1) {
+        value /= 1000;
+        unit++;
+    }
+    return `${unit === 0 || value >= 99.95 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
+}
+
+/** 75 → '1 min 15 s'; rough on purpose where it is long. */
+export function formatSeconds(seconds: number): string {
+    if (!Number.isFinite(seconds) || seconds < 0) return '–';
+    if (seconds < 1) return 'less than 1 s';
+    if (seconds < 60) return `${Math.round(seconds)} s`;
+    const minutes = Math.floor(seconds / 60);
+    if (minutes < 10) return `${minutes} min ${Math.round(seconds % 60)} s`;
+    if (minutes < 60) return `${Math.round(seconds / 60)} min`;
+    return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** 0.8 → '0.80', 12.34 → '12.3', 1234 → '1,234'. */
+export function formatSpeed(perSecond: number): string {
+    if (!Number.isFinite(perSecond) || perSecond < 0) return '–';
+    if (perSecond >= 100) return Math.round(perSecond).toLocaleString('en');
+    return perSecond >= 10 ? perSecond.toFixed(1) : perSecond.toFixed(2);
+}
+
+/** 2300000000 → '2.3 B'. */
+export function formatCount(count: number): string {
+    for (const [size, unit] of [[1e12, 'T'], [1e9, 'B'], [1e6, 'M'], [1e3, 'K']] as const) {
+        if (count >= size * 0.9995) return `${(count / size).toFixed(count / size >= 99.95 ? 0 : 1)} ${unit}`;
+    }
+    return String(count);
+}
+
+/** The heading under which a conversation stands in the list. */
+export function dayGroup(when: number, now: number): string {
+    const midnight = new Date(now);
+    midnight.setHours(0, 0, 0, 0);
+    const days = Math.ceil((midnight.getTime() - when) / 86_400_000);
+    if (days <= 0) return 'Today';
+    if (days === 1) return 'Yesterday';
+    if (days <= 7) return 'Last 7 days';
+    if (days <= 30) return 'Last 30 days';
+    return 'Older';
+}
+
+/** Speed and time left of something that counts bytes or tokens, smoothed over about three seconds. */
+export class Pace {
+    private last: { at: number; done: number } | null = null;
+    private smooth = 0;
+
+    /** Tells how far it is at a time in seconds; done may start above 0 (a resume). */
+    update(at: number, done: number): void {
+        if (!this.last || done < this.last.done) {
+            this.last = { at, done };
+            this.smooth = 0;
+            return;
+        }
+        const span = at - this.last.at;
+        if (span < 0.2) return;
+        const speed = (done - this.last.done) / span;
+        const share = this.smooth === 0 ? 1 : 1 - Math.exp(-span / 3);
+        this.smooth += (speed - this.smooth) * share;
+        this.last = { at, done };
+    }
+
+    get speed(): number {
+        return this.smooth;
+    }
+
+    /** Seconds left, or null while nothing is known. */
+    left(total: number): number | null {
+        return this.last && this.smooth > 0 ? Math.max(0, total - this.last.done) / this.smooth : null;
+    }
+}

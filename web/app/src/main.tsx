@@ -1,0 +1,31 @@
+// The app's start: theme, conversations, model, and then everything is drawn.
+
+import { render } from 'preact';
+import { App } from './app.tsx';
+import { keepNow, openChats, report } from './chat.ts';
+import { loadAtStart, lookAtServer } from './models.ts';
+import { applyTheme, settings } from './settings.ts';
+import './style/base.css';
+import './style/layout.css';
+import './style/chat.css';
+import './style/pages.css';
+
+applyTheme();
+settings.watch(applyTheme);
+render(<App />, document.getElementById('app')!);
+void openChats();
+void loadAtStart();
+void lookAtServer();
+
+// A tab that goes away in the background may not come back: keep what the session holds.
+document.addEventListener('visibilitychange', () => {
+    if (document.visibilityState === 'hidden') void keepNow();
+});
+
+if ('serviceWorker' in navigator && import.meta.env.PROD) {
+    const updating = navigator.serviceWorker.controller !== null;
+    navigator.serviceWorker.addEventListener('controllerchange', () => {
+        if (updating) report('The app has been updated. It is used from the next reload on.');
+    });
+    void navigator.serviceWorker.register('./sw.js').catch((error: unknown) => console.warn('no offline use:', error));
+}

@@ -1,0 +1,215 @@
+// The model that is loaded, and the ones that could be. One engine at a time; loading another one unloads the first.
+
+import { askServer, fitOfModel, isAbort, loadModel, messageOf } from './engine.ts';
+import type { DeviceEvent, FitReport, LoadedModel, ModelChoice, ServerModel } from './engine.ts';
+import { Pace } from './format.ts';
+import { changeSettings, settings } from './settings.ts';
+import { Store } from './store.ts';
+
+export interface LoadingProgress {
+    phase: string;
+    done: number;
+    total: number;
+    /** Bytes a second; 0 while unknown. */
+    speed: number;
+    /** Seconds; null while unknown. */
+    left: number | null;
+}
+
+export interface Failure {
+    kind: string;
+    message: string;
+}
+
+export interface ModelState {
+    phase: 'none' | 'loading' | 'ready' | 'failed';
+    choice: ModelChoice | null;
+    progress: LoadingProgress | null;
+    loaded: LoadedModel | null;
+    failure: Failure | null;
+    /** The GPU is gone for good: this model can go on with another device. */
+    stranded: LoadedModel | null;
+    /** Something to know that is no failure: a sentence. */
+    notice: string;
+}
+
+export const model = new Store<ModelState>({ phase: 'none', choice: null, progress: null, loaded: null, failure: null, stranded: null, notice: '' });
+
+export const BOX: ModelChoice = { id: 'box', name: 'The model in the box', source: { kind: 'url', url: new URL('models/box.gguf', document.baseURI).href } };
+
+let loading: AbortController | null = null;
+let queue: Promise<unknown> = Promise.resolve();
+const beforeUnload = new Set<() => Promise<void>>();
+
+/** Work to do while the engine still lives: keeping what sessions hold. */
+export function onUnload(work: () => Promise<void>): void {
+    beforeUnload.add(work);
+}
+
+/** Loads a model, unloading the one before; resolves when it is there or failed, which the store says. */
+export function load(choice: ModelChoice): Promise<void> {
+    loading?.abort();
+    const stop = (loading = new AbortController());
+    const work = queue.then(() => (stop.signal.aborted ? undefined : loadNow(choice, stop)));
+    queue = work.catch(() => undefined);
+    return work;
+}
+
+async function loadNow(choice: ModelChoice, stop: AbortController): Promise<void> {
+    await unloadNow();
+    model.set({ phase: 'loading', choice, progress: null, loaded: null, failure: null, stranded: null, notice: '' });
+    const pace = { phase: '', now: new Pace() };
+    const { backend, powerPreference } = settings.get();
+    try {
+        const loaded = await loadModel(choice.source, {
+            name: choice.name, backend, powerPreference, signal: stop.signal,
+            onProgress: (progress) => {
+                if (!stop.signal.aborted) showProgress(pace, progress);
+            },
+        });
+        if (stop.signal.aborted) {
+            await loaded.unload();
+            return;
+        }
+        loaded.onDevice((event) => deviceChanged(loaded, event));
+        model.set({ phase: 'ready', loaded, progress: null });
+        // Only the user can choose a file again: it is not loaded by itself next time.
+        if (choice.source.kind !== 'file') changeSettings({ lastModel: JSON.stringify(choice) });
+    } catch (error) {
+        if (loading !== stop) return; // another load took its place, and says how it goes
+        if (isAbort(error)) model.set({ phase: 'none', choice: null, progress: null });
+        else model.set({ phase: 'failed', progress: null, failure: messageOf(error) });
+    } finally {
+        if (loading === stop) loading = null;
+    }
+}
+
+// Each phase has a pace of its own: hashing what is there says nothing about the download that follows.
+function showProgress(pace: { phase: string; now: Pace }, { phase, done, total }: { phase: string; done: number; total: number }): void {
+    if (pace.phase !== phase) Object.assign(pace, { phase, now: new Pace() });
+    pace.now.update(performance.now() / 1000, done);
+    model.set({ progress: { phase, done, total, speed: pace.now.speed, left: pace.now.left(total) } });
+}
+
+function deviceChanged(loaded: LoadedModel, event: DeviceEvent): void {
+    if (model.get().loaded !== loaded) return;
+    switch (event.type) {
+        case 'lost':
+            model.set({ notice: `The GPU was lost (${event.reason || 'the browser gave no reason'}). It is being set up again.` });
+            break;
+        case 'restored':
+            model.set({ notice: 'The GPU was lost and is back. Your conversation goes on where it was.' });
+            break;
+        case 'gone':
+            model.set({ phase: 'failed', loaded: null, stranded: loaded, notice: '', failure: { kind: 'DeviceLost', message: messageOf(event.error).message } });
+            break;
+        case 'restoring':
+            break;
+    }
+}
+
+/** After the GPU is gone for good: the same model and the same conversation on what there is. */
+export async function recover(backend: 'auto' | 'wasm'): Promise<void> {
+    const { stranded } = model.get();
+    if (!stranded) return;
+    const pace = { phase: '', now: new Pace() };
+    model.set({ phase: 'loading', failure: null, progress: null });
+    try {
+        await stranded.recover(backend, (progress) => showProgress(pace, progress));
+        model.set({ phase: 'ready', loaded: stranded, stranded: null, progress: null });
+    } catch (error) {
+        model.set({ phase: 'failed', progress: null, failure: messageOf(error) });
+    }
+}
+
+export function stopLoading(): void {
+    loading?.abort();
+}
+
+export function unload(): Promise<void> {
+    loading?.abort();
+    const work = queue.then(unloadNow);
+    queue = work.catch(() => undefined);
+    return work.then(() => model.set({ phase: 'none', choice: null, progress: null, loaded: null, failure: null, stranded: null, notice: '' }));
+}
+
+async function unloadNow(): Promise<void> {
+    const loaded = model.get().loaded ?? model.get().stranded;
+    if (!loaded) return;
+    for (const work of beforeUnload) await work().catch(() => undefined);
+    model.set({ loaded: null, stranded: null, phase: 'none' });
+    await loaded.unload().catch(() => undefined);
+}
+
+/** At the start: the model of last time, else the one in the box. */
+export async function loadAtStart(): Promise<void> {
+    const choice = rememberedChoice() ?? BOX;
+    await load(choice);
+    if (model.get().phase === 'failed' && choice.id !== BOX.id) {
+        const failure = model.get().failure;
+        await load(BOX);
+        if (model.get().phase === 'ready') model.set({ notice: `${choice.name} could not be loaded: ${failure?.message ?? ''} The model in the box is loaded instead.` });
+    }
+}
+
+function rememberedChoice(): ModelChoice | null {
+    try {
+        const choice = JSON.parse(settings.get().lastModel) as ModelChoice;
+        return choice.id === BOX.id ? BOX : typeof choice.name === 'string' && typeof choice.source?.kind === 'string' ? choice : null;
+    } catch {
+        return null;
+    }
+}
+
+/** Loads the same model again: after a change of the settings that it depends on. */
+export function reload(): Promise<void> {
+    const { choice } = model.get();
+    return choice ? load(choice) : Promise.resolve();
+}
+
+export function whenReady(signal: AbortSignal): Promise<LoadedModel> {
+    return new Promise((resolve, reject) => {
+        const look = (): void => {
+            const { phase, loaded, failure } = model.get();
+            if (loaded) resolve(loaded);
+            else if (signal.aborted) reject(signal.reason);
+            else if (phase === 'failed') reject(new Error(failure?.message ?? 'the model could not be loaded'));
+            else if (phase === 'none') reject(new Error('No model is loaded. Choose one on the page Models.'));
+            else return;
+            unwatch();
+        };
+        const unwatch = model.watch(look);
+        signal.addEventListener('abort', look, { once: true });
+        look();
+    });
+}
+
+// ---- the local server ---------------------------------------------------------------------------------------------------------
+
+export const server = new Store<{ models: ServerModel[]; boxNote: string }>({ models: [], boxNote: '' });
+
+/** Asks `gemmule serve` what it has; elsewhere there is nobody to ask, which is fine. */
+export async function lookAtServer(): Promise<void> {
+    try {
+        server.set(await askServer());
+    } catch {
+        // No server of ours, or no network.
+    }
+}
+
+// ---- what fits --------------------------------------------------------------------------------------------------------------
+
+export const fits = new Store<{ reports: Record<string, FitReport | Failure | 'asking'> }>({ reports: {} });
+
+export async function askFit(choice: ModelChoice): Promise<void> {
+    if (fits.get().reports[choice.id] !== undefined) return;
+    const say = (report: FitReport | Failure | 'asking'): void => fits.set({ reports: { ...fits.get().reports, [choice.id]: report } });
+    say('asking');
+    const { backend, powerPreference } = settings.get();
+    await fitOfModel(choice.source, { name: choice.name, backend, powerPreference }).then(say, (error: unknown) => say(messageOf(error)));
+}
+
+/** Asks for several, one after the other: headers of files on this machine are soon read. */
+export async function askFits(choices: ModelChoice[]): Promise<void> {
+    for (const choice of choices.slice(0, 24)) await askFit(choice);
+}

@@ -1,0 +1,211 @@
+// The conversations: new, search, the list by day with rename, export and delete; below it the other pages and the theme.
+
+import type { JSX } from 'preact';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { chat, removeConversation, rename } from '../chat.ts';
+import { exportFile, matches, type Conversation } from '../conversation.ts';
+import { saveFile } from '../files.ts';
+import { dayGroup } from '../format.ts';
+import { Icon, Logo, type IconName } from '../icons.tsx';
+import { chatHref, go, pageHref, PAGES, route, type Page } from '../route.ts';
+import { changeSettings, settings, type Settings } from '../settings.ts';
+import { useStore } from '../store.ts';
+import { Dialog } from './dialog.tsx';
+
+const PAGE_ICONS: Record<keyof typeof PAGES, IconName> = { models: 'chip', benchmark: 'chart', settings: 'sliders', about: 'info' };
+
+export function Sidebar({ onClose, onHelp }: { onClose: () => void; onHelp: () => void }): JSX.Element {
+    const [query, setQuery] = useState('');
+    return (
+        <nav class="sidebar" aria-label="Conversations and pages">
+            <div class="sidebar-head">
+                <a class="wordmark" href={chatHref(null)} onClick={onClose}><Logo size={26} />gemmule</a>
+                <button type="button" class="icon-button only-narrow" aria-label="Close the list" onClick={onClose}>
+                    <Icon name="close" size={20} />
+                </button>
+            </div>
+            <a class="button wide" href={chatHref(null)} onClick={() => { onClose(); requestAnimationFrame(() => document.getElementById('composer')?.focus()); }}>
+                <Icon name="plus" />New conversation
+            </a>
+            <label class="search">
+                <Icon name="search" size={16} />
+                <span class="visually-hidden">Search conversations</span>
+                <input id="search" type="search" placeholder="Search" value={query} onInput={(event) => setQuery(event.currentTarget.value)}
+                    onKeyDown={(event) => { if (event.key === 'Escape') { setQuery(''); event.currentTarget.blur(); } }} />
+            </label>
+            <ConversationList query={query} onOpen={onClose} />
+            <PageLinks onHelp={onHelp} />
+        </nav>
+    );
+}
+
+function ConversationList({ query, onOpen }: { query: string; onOpen: () => void }): JSX.Element {
+    const conversations = useStore(chat, (state) => state.conversations);
+    const ready = useStore(chat, (state) => state.ready);
+    const found = useMemo(() => conversations.filter((each) => matches(each, query)), [conversations, query]);
+    const groups = useMemo(() => {
+        const byDay = new Map<string, Conversation[]>();
+        for (const each of found) byDay.set(dayGroup(each.updated, Date.now()), [...(byDay.get(dayGroup(each.updated, Date.now())) ?? []), each]);
+        return [...byDay];
+    }, [found]);
+    if (found.length === 0) {
+        return (
+            <div class="conversations">
+                <p class="quiet empty">{!ready ? '' : query ? 'Nothing found.' : 'Your conversations will be here. They stay on this machine.'}</p>
+            </div>
+        );
+    }
+    return (
+        <div class="conversations">
+            {groups.map(([day, list]) => (
+                <section key={day} aria-label={day}>
+                    <h2>{day}</h2>
+                    <ul>{list.map((each) => <Row key={each.id} conversation={each} onOpen={onOpen} />)}</ul>
+                </section>
+            ))}
+        </div>
+    );
+}
+
+function Row({ conversation, onOpen }: { conversation: Conversation; onOpen: () => void }): JSX.Element {
+    const current = useStore(chat, (state) => state.current === conversation.id);
+    const onChat = useStore(route, (state) => state.page === 'chat');
+    const busy = useStore(chat, (state) => state.writing?.conversation === conversation.id);
+    const [open, setOpen] = useState(false);
+    const [dialog, setDialog] = useState<'rename' | 'delete' | null>(null);
+    const title = conversation.title || 'Untitled';
+    const shown = current && onChat;
+    return (
+        <li class={`row${shown ? ' row-current' : ''}`}>
+            <a href={chatHref(conversation.id)} aria-current={shown ? 'page' : undefined} onClick={onOpen} title={title}>
+                <span class="row-title">{title}</span>
+                {busy && <span class="pulse" aria-label="an answer is being written" role="img" />}
+            </a>
+            <RowMenu open={open} setOpen={setOpen} title={title} actions={[
+                { icon: 'edit', label: 'Rename', run: () => setDialog('rename') },
+                { icon: 'download', label: 'Export', run: () => saveFile(`${fileName(title)}.json`, JSON.stringify(exportFile([conversation], new Date()), null, 1)) },
+                { icon: 'trash', label: 'Delete', run: () => setDialog('delete') },
+            ]} />
+            <RenameDialog open={dialog === 'rename'} title={title} onClose={() => setDialog(null)}
+                onRename={(name) => rename(conversation.id, name)} />
+            <Dialog open={dialog === 'delete'} title="Delete this conversation?" onClose={() => setDialog(null)}>
+                <p>«{title}» and what was computed for it are removed from this machine. This cannot be undone.</p>
+                <div class="actions">
+                    <button type="button" class="button" onClick={() => setDialog(null)}>Keep it</button>
+                    <button type="button" class="button danger"
+                        onClick={() => { if (shown) go(chatHref(null)); void removeConversation(conversation.id); }}>
+                        Delete
+                    </button>
+                </div>
+            </Dialog>
+        </li>
+    );
+}
+
+const fileName = (title: string): string => title.replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '').slice(0, 60) || 'conversation';
+
+interface Action {
+    icon: IconName;
+    label: string;
+    run: () => void;
+}
+
+function RowMenu({ open, setOpen, title, actions }: { open: boolean; setOpen: (open: boolean) => void; title: string; actions: Action[] }): JSX.Element {
+    const element = useRef<HTMLDivElement>(null);
+    const [up, setUp] = useState(false);
+    useEffect(() => {
+        if (!open) return undefined;
+        const list = element.current!.closest('.conversations')!.getBoundingClientRect();
+        setUp(element.current!.getBoundingClientRect().bottom + 140 > list.bottom);
+        const away = (event: Event): void => { if (!element.current?.contains(event.target as globalThis.Node)) setOpen(false); };
+        document.addEventListener('pointerdown', away);
+        element.current?.querySelector<HTMLElement>('[role=menuitem]')?.focus();
+        return () => document.removeEventListener('pointerdown', away);
+    }, [open]);
+    const key = (event: KeyboardEvent): void => {
+        const items = [...(element.current?.querySelectorAll<HTMLElement>('[role=menuitem]') ?? [])];
+        const at = items.indexOf(document.activeElement as HTMLElement);
+        if (event.key === 'Escape') {
+            setOpen(false);
+            element.current?.querySelector<HTMLElement>('button')?.focus();
+        } else if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
+            items[(at + (event.key === 'ArrowDown' ? 1 : items.length - 1)) % items.length]?.focus();
+        } else return;
+        event.preventDefault();
+        event.stopPropagation();
+    };
+    return (
+        <div class="row-menu" ref={element} onKeyDown={open ? key : undefined}>
+            <button type="button" class="icon-button" aria-haspopup="menu" aria-expanded={open} aria-label={`More for «${title}»`}
+                onClick={() => setOpen(!open)}>
+                <Icon name="dots" size={16} />
+            </button>
+            {open && (
+                <div class={`menu${up ? ' menu-up' : ''}`} role="menu" aria-label={title}>
+                    {actions.map(({ icon, label, run }) => (
+                        <button key={label} type="button" role="menuitem" tabIndex={-1} onClick={() => { setOpen(false); run(); }}>
+                            <Icon name={icon} size={16} />
+                            {label}
+                        </button>
+                    ))}
+                </div>
+            )}
+        </div>
+    );
+}
+
+function RenameDialog({ open, title, onClose, onRename }: { open: boolean; title: string; onClose: () => void; onRename: (title: string) => void }): JSX.Element {
+    const input = useRef<HTMLInputElement>(null);
+    useEffect(() => { if (open) input.current?.select(); }, [open]);
+    const done = (event: Event): void => {
+        event.preventDefault();
+        onRename(input.current!.value);
+        onClose();
+    };
+    return (
+        <Dialog open={open} title="Rename" onClose={onClose}>
+            <form onSubmit={done}>
+                <label class="field">Title<input ref={input} type="text" defaultValue={title} maxLength={200} /></label>
+                <div class="actions"><button type="submit" class="button primary">Rename</button></div>
+            </form>
+        </Dialog>
+    );
+}
+
+const THEMES: { value: Settings['theme']; icon: IconName; label: string }[] = [
+    { value: 'light', icon: 'sun', label: 'Light' },
+    { value: 'dark', icon: 'moon', label: 'Dark' },
+    { value: 'system', icon: 'auto', label: 'As the system' },
+];
+
+function PageLinks({ onHelp }: { onHelp: () => void }): JSX.Element {
+    const page = useStore(route, (state) => state.page);
+    const theme = useStore(settings, (state) => state.theme);
+    return (
+        <div class="sidebar-foot">
+            <ul>
+                {(Object.keys(PAGES) as (keyof typeof PAGES)[]).map((each) => (
+                    <li key={each}>
+                        <a href={pageHref(each as Page)} class="page-link" aria-current={page === each ? 'page' : undefined}>
+                            <Icon name={PAGE_ICONS[each]} />
+                            {PAGES[each]}
+                        </a>
+                    </li>
+                ))}
+            </ul>
+            <div class="foot-row">
+                <div class="segments" role="group" aria-label="Theme">
+                    {THEMES.map(({ value, icon, label }) => (
+                        <button key={value} type="button" aria-pressed={theme === value} aria-label={label} title={label}
+                            onClick={() => changeSettings({ theme: value })}>
+                            <Icon name={icon} size={16} />
+                        </button>
+                    ))}
+                </div>
+                <button type="button" class="icon-button only-wide" aria-label="Keyboard shortcuts" title="Keyboard shortcuts" onClick={onHelp}>
+                    <Icon name="keyboard" />
+                </button>
+            </div>
+        </div>
+    );
+}

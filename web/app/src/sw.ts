@@ -1,0 +1,65 @@
+// The service worker: keeps the app's own files, so that it starts without a network. Models are not its business: the package keeps
+// them in the origin's file storage.
+//
+// The build puts VERSION and FILES before this text: a digest of all files, and those that a first load needs. Other files of
+// the app (maths, the highlighter, other languages) are kept when they are first asked for; their names carry a digest of
+// their content.
+
+declare const VERSION: string;
+declare const FILES: string[];
+
+// What of a service worker's scope is used here: the types of pages and those of workers do not go together in one program.
+interface Waiting extends Event {
+    waitUntil(work: Promise<unknown>): void;
+}
+interface Fetching extends Event {
+    request: Request;
+    respondWith(response: Promise<Response>): void;
+}
+interface Scope {
+    registration: { scope: string };
+    clients: { claim(): Promise<void> };
+    skipWaiting(): Promise<void>;
+    addEventListener(type: 'install' | 'activate', listener: (event: Waiting) => void): void;
+    addEventListener(type: 'fetch', listener: (event: Fetching) => void): void;
+}
+
+const worker = globalThis as unknown as Scope;
+const CACHE = `gemmule-app-${VERSION}`;
+
+worker.addEventListener('install', (event) => {
+    const keep = async (): Promise<void> => {
+        const cache = await caches.open(CACHE);
+        await cache.addAll(FILES.map((file) => new Request(file, { cache: 'no-cache' })));
+        await worker.skipWaiting(); // file names carry digests: an open page goes on with what it has loaded
+    };
+    event.waitUntil(keep());
+});
+
+worker.addEventListener('activate', (event) => {
+    const clean = async (): Promise<void> => {
+        for (const name of await caches.keys()) if (name.startsWith('gemmule-app-') && name !== CACHE) await caches.delete(name);
+        await worker.clients.claim();
+    };
+    event.waitUntil(clean());
+});
+
+worker.addEventListener('fetch', (event) => {
+    const { request } = event;
+    const url = new URL(request.url);
+    const scope = new URL(worker.registration.scope);
+    if (request.method !== 'GET' || url.origin !== scope.origin || !url.pathname.startsWith(scope.pathname) || request.headers.has('range')) return;
+    const path = url.pathname.slice(scope.pathname.length);
+    if (request.mode === 'navigate' && (path === '' || path === 'index.html')) event.respondWith(answer('./', request));
+    else if (path.startsWith('assets/') || FILES.includes(`./${path}`)) event.respondWith(answer(request, request));
+});
+
+// What is kept, first: one version of the app is one set of files.
+async function answer(key: Request | string, request: Request): Promise<Response> {
+    const cache = await caches.open(CACHE);
+    const kept = await cache.match(key, { ignoreVary: true });
+    if (kept) return kept;
+    const response = await fetch(request);
+    if (response.ok && response.type === 'basic') await cache.put(key, response.clone());
+    return response;
+}

@@ -1,0 +1,125 @@
+// The tree of a conversation: branches, what is shown, what the model is told, files.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { alternatives, answerText, choose, exportFile, importFile, matches, messagesOf, newConversation, path, put, titleFrom, withoutOldest, type Answer, type Conversation, type Question } from '../src/conversation.ts';
+
+const question = (id: string, parent: string | null, created: number, content = id): Question => ({ id, parent, created, role: 'user', content });
+const answer = (id: string, parent: string, created: number, content = id): Answer => ({ id, parent, created, role: 'assistant', finish: 'stop', steps: [{ thinking: '', content, calls: [] }] });
+const shown = (conversation: Conversation): string => path(conversation).map((node) => node.id).join(' ');
+
+// q1 → a1, a2 (shown) → q2 → b1; and q1 edited: q3
+function sample(): Conversation {
+    let conversation = newConversation('c', 0);
+    for (const node of [question('q1', null, 1), answer('a1', 'q1', 2), answer('a2', 'q1', 3), question('q2', 'a2', 4), answer('b1', 'q2', 5)]) conversation = put(conversation, node);
+    return conversation;
+}
+
+test('what is added is shown; siblings stay', () => {
+    const conversation = sample();
+    assert.equal(shown(conversation), 'q1 a2 q2 b1');
+    assert.deepEqual(alternatives(conversation).get('q1'), ['a1', 'a2']);
+    const edited = put(conversation, question('q3', null, 6));
+    assert.equal(shown(edited), 'q3');
+    assert.deepEqual(alternatives(edited).get(''), ['q1', 'q3']);
+    assert.equal(shown(conversation), 'q1 a2 q2 b1', 'the first one is unchanged');
+});
+
+test('a branch remembers what was shown below it', () => {
+    const conversation = put(sample(), question('q3', null, 6));
+    assert.equal(shown(choose(conversation, 'q1')), 'q1 a2 q2 b1');
+    assert.equal(shown(choose(choose(conversation, 'q1'), 'a1')), 'q1 a1');
+    assert.equal(shown(choose(choose(choose(conversation, 'q1'), 'a1'), 'a2')), 'q1 a2 q2 b1');
+    assert.equal(choose(conversation, 'nothing'), conversation);
+});
+
+test('replacing a message keeps its place and what is shown', () => {
+    const conversation = choose(sample(), 'a1');
+    const replaced = put(conversation, { ...answer('a2', 'q1', 3), finish: 'cancelled' });
+    assert.equal(shown(replaced), 'q1 a1');
+    assert.equal(Object.keys(replaced.nodes).length, 5);
+});
+
+test('titles come from the first question, unless the user gave one', () => {
+    assert.equal(sample().title, 'q1');
+    const named = put({ ...newConversation('c', 0), title: 'mine', named: true }, question('q', null, 1, 'other'));
+    assert.equal(named.title, 'mine');
+    for (const [from, to] of [
+        ['  \n# Hello\nmore', 'Hello'],
+        ['> quoted', 'quoted'],
+        ['a'.repeat(60), `${'a'.repeat(47)}…`],
+        ['one two three four five six seven eight nine ten eleven', 'one two three four five six seven eight nine…'],
+        ['', ''],
+    ] as const) assert.equal(titleFrom(from), to);
+});
+
+test('search finds every word, in titles and messages', () => {
+    const conversation = put(sample(), answer('x', 'q2', 9, 'The *Lighthouse* keeper'));
+    for (const [query, found] of [['lighthouse', true], ['KEEPER light', true], ['keeper whale', false], ['', true], ['q1', true]] as const) {
+        assert.equal(matches(conversation, query), found, query);
+    }
+});
+
+test('messages: system first, tool calls with their results', () => {
+    const withTool: Answer = {
+        ...answer('t', 'q', 2), steps: [
+            { thinking: 'hm', content: '', calls: [{ id: '1', name: 'calculate', arguments: { expression: '1+1' }, result: '{"value":2}' }] },
+            { thinking: '', content: 'Two.', calls: [] },
+        ],
+    };
+    assert.deepEqual(messagesOf([question('q', null, 1, 'Sum?'), withTool], 'Be brief.'), [
+        { role: 'system', content: 'Be brief.' },
+        { role: 'user', content: 'Sum?' },
+        { role: 'assistant', content: '', thinking: 'hm', tool_calls: [{ id: '1', type: 'function', function: { name: 'calculate', arguments: { expression: '1+1' } } }] },
+        { role: 'tool', content: '{"value":2}', tool_name: 'calculate', tool_call_id: '1' },
+        { role: 'assistant', content: 'Two.' },
+    ]);
+    assert.equal(answerText(withTool), 'Two.');
+    assert.deepEqual(messagesOf([], '  '), []);
+});
+
+test('leaving out the oldest keeps the system prompt and the newest question', () => {
+    const messages = messagesOf(path(sample()), 'S');
+    const once = withoutOldest(messages);
+    assert.deepEqual(once?.map((message) => message.content), ['S', 'q2', 'b1']);
+    assert.equal(withoutOldest(once!), null);
+    assert.equal(withoutOldest([]), null);
+});
+
+test('export and import give the same tree with new ids', () => {
+    let count = 0;
+    const stats = { model: 'm', promptTokens: 5, cachedTokens: 2, replyTokens: 3, promptSeconds: 0.5, replySeconds: 0.25, held: 8 };
+    const given = put(sample(), { ...answer('b1', 'q2', 5), stats, leftOut: 2 });
+    const [read] = importFile(JSON.stringify(exportFile([given], new Date(0))), () => `n${count++}`);
+    assert.equal(read!.title, 'q1');
+    assert.equal(path(read!).map((node) => (node.role === 'user' ? node.content : answerText(node))).join(' '), 'q1 a2 q2 b1');
+    assert.equal(Object.keys(read!.nodes).length, 5);
+    const last = path(read!).at(-1) as Answer;
+    assert.deepEqual([last.stats, last.leftOut], [stats, 2]);
+    assert.ok(Object.keys(read!.nodes).every((id) => id.startsWith('n')));
+});
+
+test('import refuses what is not ours and survives what is broken', () => {
+    for (const text of ['', '{', '[]', '{}', 'null', '{"format":"other","conversations":[]}', '{"format":"gemmule-conversations","version":2,"conversations":[]}']) {
+        assert.throws(() => importFile(text, () => 'x'), Error, text);
+    }
+    let count = 0;
+    const id = (): string => `n${count++}`;
+    const broken = {
+        format: 'gemmule-conversations', version: 1, conversations: [
+            null, 7, {}, { nodes: { a: null, b: 3, c: { id: 'c', parent: 'missing', role: 'user' }, d: { id: 'd', parent: 'd', role: 'user' }, e: { id: 'e', parent: null, role: 'assistant' } } },
+            { title: 5, chosen: { '': 'x', x: 'x' }, nodes: { x: { id: 'x', parent: null, role: 'user', content: {}, created: 'now' }, y: { id: 'y', parent: 'x', role: 'assistant', steps: [null, { calls: [null, 3] }], finish: 'evil' } } },
+        ],
+    };
+    const read = importFile(JSON.stringify(broken), id);
+    assert.equal(read.length, 5);
+    for (const conversation of read) path(conversation);
+    const last = read.at(-1)!;
+    assert.deepEqual(path(last).map((node) => node.role), ['user']);
+    assert.deepEqual(Object.values(last.nodes).map((node) => (node.role === 'assistant' ? node.finish : '')), ['', 'stop']);
+});
+
+test('a ring in the tree ends', () => {
+    const conversation = { ...sample(), chosen: { '': 'q1', q1: 'a1', a1: 'q1' } };
+    assert.equal(shown(conversation), 'q1 a1');
+});

@@ -1,0 +1,92 @@
+// Builds the app into build/web: `vite build --config web/app/vite.config.ts`. Says how large a first load is.
+
+import { createHash } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { gzipSync } from 'node:zlib';
+import { defineConfig, transformWithOxc, type Plugin } from 'vite';
+
+const here = import.meta.dirname;
+const root = resolve(here, '../..');
+const { version } = JSON.parse(readFileSync(resolve(here, '../package.json'), 'utf8')) as { version: string };
+
+const MOST_FIRST_LOAD = 500_000; // bytes, compressed, without a model
+
+// What is loaded only when it is met: everything that no static import and no URL of the entry leads to.
+function serviceWorker(): Plugin {
+    return {
+        name: 'service-worker',
+        apply: 'build',
+        async generateBundle(_, bundle) {
+            const first = new Set<string>();
+            const follow = (name: string): void => {
+                const file = bundle[name];
+                if (!file || first.has(name)) return;
+                first.add(name);
+                if (file.type !== 'chunk') return;
+                file.imports.forEach(follow);
+                file.viteMetadata?.importedCss.forEach(follow);
+                file.viteMetadata?.importedAssets.forEach(follow);
+            };
+            for (const [name, file] of Object.entries(bundle)) {
+                if (file.type === 'chunk' ? file.isEntry : /\.(?:wasm|css|html)$|worker-[^/]*\.js$/.test(name)) follow(name);
+            }
+            const contents = [...first].sort().map((name) => {
+                const file = bundle[name]!;
+                return { name, bytes: Buffer.from(file.type === 'chunk' ? file.code : file.source) };
+            });
+            for (const name of readdirSync(join(here, 'public'))) contents.push({ name, bytes: readFileSync(join(here, 'public', name)) });
+            const digest = createHash('sha256');
+            for (const { name, bytes } of contents) digest.update(name).update(bytes);
+            const names = ['./', ...contents.filter(({ name }) => name !== 'index.html').map(({ name }) => `./${name}`)];
+            const head = `const VERSION = ${JSON.stringify(digest.digest('hex').slice(0, 16))};\nconst FILES = ${JSON.stringify(names)};\n`;
+            const { code } = await transformWithOxc(readFileSync(join(here, 'src/sw.ts'), 'utf8'), 'sw.ts', { target: 'es2022' });
+            this.emitFile({ type: 'asset', fileName: 'sw.js', source: head + code });
+            report(contents);
+        },
+    };
+    function report(contents: { name: string; bytes: Buffer }[]): void {
+        let sum = 0;
+        const lines = contents.map(({ name, bytes }) => {
+            const size = gzipSync(bytes, { level: 9 }).length;
+            sum += size;
+            return `  ${String(size).padStart(8)}  ${name}`;
+        });
+        console.log(`first load, gzip bytes:\n${lines.join('\n')}\n  ${String(sum).padStart(8)}  together, of ${MOST_FIRST_LOAD} allowed`);
+        if (sum > MOST_FIRST_LOAD) throw new Error(`the first load is ${sum} bytes compressed, more than ${MOST_FIRST_LOAD}`);
+    }
+}
+
+// The package finds its worker and its wasm beside itself by literals that bundlers know. Here it is not built yet: the
+// literals are pointed at the sources.
+function packageSources(): Plugin {
+    const literals = [
+        { file: resolve(here, '../src/api/connect.ts'), from: "'./worker.js'", to: "'../worker/worker.ts'" },
+        { file: resolve(here, '../src/worker/worker.ts'), from: "'./gemmule.wasm'", to: "'../../../build/wasm/gemmule.wasm'" },
+    ];
+    const transform = (code: string, id: string): string | null => {
+        const literal = literals.find(({ file }) => id.split('?')[0] === file);
+        if (!literal) return null;
+        if (!code.includes(literal.from)) throw new Error(`${id}: expected the literal ${literal.from}`);
+        return code.replace(literal.from, literal.to);
+    };
+    return { name: 'package-sources', enforce: 'pre', transform };
+}
+
+export default defineConfig({
+    root: here,
+    base: './',
+    define: { __VERSION__: JSON.stringify(version) },
+    oxc: { jsx: { runtime: 'automatic', importSource: 'preact' } },
+    worker: { format: 'es', plugins: () => [packageSources()] },
+    build: {
+        outDir: resolve(root, 'build/web'),
+        emptyOutDir: true,
+        target: 'es2022',
+        cssTarget: ['chrome123', 'firefox120', 'safari17.5'], // light-dark(); WebGPU came later to all of them but the first
+        assetsInlineLimit: 0,
+        modulePreload: { polyfill: false },
+        chunkSizeWarningLimit: 700,
+    },
+    plugins: [packageSources(), serviceWorker()],
+});

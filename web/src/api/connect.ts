@@ -1,0 +1,59 @@
+/* Starts the worker, and notices when it dies. */
+
+import { GemmuleError, throwIfAborted } from '../core/errors.ts';
+import { Connection } from '../worker/connection.ts';
+import type { Port } from '../worker/protocol.ts';
+
+export interface WorkerOptions {
+    /** Where worker.js is served, if not beside this module. Same origin. */
+    workerUrl?: string | URL;
+    /** Where gemmule.wasm is served, if not beside the worker. */
+    wasmUrl?: string | URL;
+    signal?: AbortSignal;
+}
+
+/** How the API reaches an engine: by a worker in the browser, directly in Node. */
+export type Connect = (options: WorkerOptions & { backend?: 'auto' | 'gpu' | 'wasm' }) => Promise<Connection>;
+
+export async function connectWorker({ workerUrl, wasmUrl, signal }: WorkerOptions): Promise<Connection> {
+    throwIfAborted(signal);
+    let worker: Worker;
+    try {
+        // The literal form is what bundlers look for.
+        worker = workerUrl === undefined
+            ? new Worker(new URL('./worker.js', import.meta.url), { type: 'module' })
+            : new Worker(workerUrl, { type: 'module' });
+    } catch (thrown) {
+        throw new GemmuleError('WorkerDied', `the worker cannot be started: ${(thrown as Error).message}`, undefined, { cause: thrown });
+    }
+    const port: Port = {
+        post: (message, transfer) => worker.postMessage(message, transfer),
+        onMessage: null,
+        close: () => worker.terminate(),
+    };
+    const connection = new Connection(port);
+    worker.onmessage = (event) => port.onMessage?.(event.data);
+    worker.onmessageerror = () => connection.close(new GemmuleError('WorkerDied', 'a message of the worker could not be read'));
+    worker.onerror = (event) => {
+        const reason = event.message || `${workerUrl ?? 'worker.js'} could not be loaded`;
+        connection.close(new GemmuleError('WorkerDied', `the worker failed: ${reason}`));
+    };
+    try {
+        const life = navigator.locks ? `gemmule/worker/${crypto.randomUUID?.() ?? Math.random()}` : undefined;
+        await connection.call('hello', {
+            ...(life ? { life } : {}),
+            ...(wasmUrl === undefined ? {} : { wasmUrl: new URL(wasmUrl, location.href).href }),
+        }, { signal });
+        if (life) watchLife(connection, life);
+    } catch (thrown) {
+        connection.close();
+        throw thrown;
+    }
+    return connection;
+}
+
+/* A worker that ends without a word (out of memory, close()) fires no event. But it holds a lock for as long as it lives. */
+function watchLife(connection: Connection, life: string): void {
+    const died = () => connection.close(new GemmuleError('WorkerDied', 'the worker ended; it may have run out of memory'));
+    navigator.locks.request(life, died).catch(() => undefined);
+}

@@ -1,0 +1,35 @@
+/* gemmule for the browser: the engine runs in a worker, models come from wherever the user has them.
+ *
+ *     const engine = await Gemmule.load('hf:owner/repo/model.gguf', { onProgress: console.log });
+ *     const stream = await engine.chat.completions.create({ messages: [{ role: 'user', content: 'Hello!' }], stream: true });
+ *     for await (const chunk of stream) console.log(chunk.choices[0]?.delta.content);
+ */
+
+import { askPersistence } from '../sources/persist.ts';
+import { connectWorker } from './connect.ts';
+import { type Loader, makeLoader } from './engine.ts';
+import { type Source, specify } from './source.ts';
+
+/** Loads models: `Gemmule.load(source, options)`. */
+export const Gemmule: Loader<Source> = makeLoader<Source>(connectWorker, specify, ({ sources }) => {
+    if (sources.some((source) => source.kind === 'url' && source.cache)) void askPersistence();
+});
+
+export type { Loader, LoadOptions } from './engine.ts';
+export { Engine } from './engine.ts';
+export { Session, Reply } from './session.ts';
+export type { Source, SourceOptions } from './source.ts';
+export type { WorkerOptions } from './connect.ts';
+export type * from './chat.ts';
+export { ERROR_CODES, GemmuleError } from '../core/errors.ts';
+export type { ErrorName, WireError } from '../core/errors.ts';
+export { ModelCache } from '../sources/opfs.ts';
+export type { CacheEntry } from '../sources/opfs.ts';
+export { OllamaFolder } from '../sources/ollama.ts';
+export type { OllamaModel } from '../sources/ollama.ts';
+export type { Folder } from '../sources/folder.ts';
+export type { CacheMode, DeviceEvent, Progress, ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
+export type {
+    Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, KeyValueType, Message, ReplyOptions, ReplyStats, Sampling, SessionOptions, Tool,
+    ToolCall,
+} from '../core/types.ts';

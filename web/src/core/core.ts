@@ -1,0 +1,619 @@
+// The engine without DOM and without Worker: models are opened from sources of bytes, and sessions answer.
+//
+// The engine itself (WebAssembly) never waits and never calls out. Here is the loop that drives it: a call that returns «again» is
+// repeated when bytes that it asked for have come, when the GPU has news, or after others had their turn. Each engine has an instance
+// of the module of its own, so that closing it gives all of its memory back.
+
+import { ERROR_CODES, GemmuleError, throwIfAborted, toGemmuleError } from './errors.ts';
+import { GpuHost, noGpuImports } from './gpu_host.ts';
+import { Reads } from './reads.ts';
+import { Wasm } from './wasm.ts';
+import type {
+    Backend,
+    ByteSource,
+    CoreEngineLike,
+    CoreLike,
+    CoreOptions,
+    CoreSessionLike,
+    DeviceInfo,
+    EngineInfo,
+    EngineOptions,
+    EngineStats,
+    FitReport,
+    KeyValueType,
+    LoadProgress,
+    Message,
+    Piece,
+    ReplyOptions,
+    ReplyStats,
+    Sampling,
+    SessionOptions,
+    TokenLogprob,
+} from './types.ts';
+
+const OK = 0;
+const AGAIN = 1;
+const DONE = 2;
+const CANCELLED = ERROR_CODES.Aborted;
+
+const KV_TYPES: Record<KeyValueType, number> = { f16: 1, f32: 2, q8_0: 3 };
+const PHASES: LoadProgress['phase'][] = ['header', 'check', 'weights', 'plans'];
+const FINISHES: ReplyStats['finish'][] = ['stop', 'stop', 'length', 'tool_calls', 'cancelled'];
+const BUSY_MILLISECONDS = 30; // a call that took so long was computing: it only wants others to have their turn
+
+// Lets other events in, without the 4 ms that a timer costs.
+const immediate = (globalThis as { setImmediate?: (call: () => void) => unknown }).setImmediate;
+let channel: MessageChannel | null = null;
+const waiting: (() => void)[] = [];
+function letOthers(): Promise<void> {
+    if (immediate) return new Promise((resolve) => void immediate(resolve));
+    if (!channel) {
+        channel = new MessageChannel();
+        channel.port1.onmessage = () => waiting.shift()?.();
+    }
+    return new Promise((resolve) => {
+        waiting.push(resolve);
+        channel!.port2.postMessage(0);
+    });
+}
+
+/** An instance with what drives it: its sources and its GPU. */
+class Machine {
+    readonly wasm: Wasm;
+    readonly gpu: GpuHost | null;
+    reads: Reads | null = null;
+    #closed: GemmuleError | null = null;
+    #sleepers: (() => void)[] = [];
+    #listening = false; // to the GPU
+
+    static async create(module: WebAssembly.Module, gpu: GpuHost | null): Promise<Machine> {
+        const imports = (memory: () => WebAssembly.Memory) => (gpu ? gpu.imports(memory) : noGpuImports());
+        return new Machine(await Wasm.create(module, imports as (memory: () => WebAssembly.Memory) => WebAssembly.ModuleImports), gpu);
+    }
+
+    private constructor(wasm: Wasm, gpu: GpuHost | null) {
+        this.wasm = wasm;
+        this.gpu = gpu;
+    }
+
+    get closed(): boolean {
+        return this.#closed !== null;
+    }
+
+    /** Something happened that a call may have waited for. */
+    wake(): void {
+        const woken = this.#sleepers;
+        this.#sleepers = [];
+        for (const go of woken) go();
+    }
+
+    close(why: GemmuleError): void {
+        if (this.#closed) return;
+        this.#closed = why;
+        this.reads?.close();
+        this.gpu?.close();
+        this.wake();
+    }
+
+    check(): void {
+        if (this.#closed) throw this.#closed;
+    }
+
+    /** The error of a call that gave this status. Where a read failed, its own error says more than what came through the engine. */
+    error(status: number): GemmuleError {
+        const message = this.wasm.resultText();
+        return this.reads?.errorFor(message) ?? GemmuleError.fromCode(status, message);
+    }
+
+    /** A call that is over at once. */
+    call(status: number): void {
+        if (status !== OK) throw this.error(status);
+    }
+
+    /** Repeats a call until it is over; gives its last status, which is neither «again» nor an error. */
+    async drive(call: () => number, signal?: AbortSignal): Promise<number> {
+        const stop = () => this.wake();
+        signal?.addEventListener('abort', stop);
+        try {
+            for (;;) {
+                this.check();
+                throwIfAborted(signal);
+                const start = performance.now();
+                const status = this.#guarded(call);
+                if (status === OK || status === DONE) return status;
+                if (status !== AGAIN) throw this.error(status);
+                this.reads?.start();
+                await this.#untilNews(performance.now() - start);
+            }
+        } finally {
+            signal?.removeEventListener('abort', stop);
+        }
+    }
+
+    // A trap leaves the instance in no state to go on.
+    #guarded(call: () => number): number {
+        try {
+            return call();
+        } catch (thrown) {
+            if (thrown instanceof WebAssembly.RuntimeError) {
+                this.close(new GemmuleError('Internal', `the engine broke off: ${thrown.message}`, undefined, { cause: thrown }));
+                this.check();
+            }
+            throw thrown;
+        }
+    }
+
+    // Not by Promise.race, which leaves something behind with every promise that never settles.
+    #untilNews(took: number): Promise<void> {
+        if (took > BUSY_MILLISECONDS || (!this.gpu && !this.reads?.underWay)) return letOthers();
+        if (this.gpu && !this.#listening) {
+            this.#listening = true;
+            void this.gpu.news().then(() => {
+                this.#listening = false;
+                this.wake();
+            });
+        }
+        return new Promise((resolve) => this.#sleepers.push(resolve));
+    }
+}
+
+// ---- the core ----
+
+interface Loading {
+    machine: Machine;
+    load: number;
+}
+
+/** The module, and the GPU if there is one; opens engines. */
+export class Core implements CoreLike {
+    readonly #module: WebAssembly.Module;
+    readonly #gpu: GPU | null;
+
+    static async create(options: CoreOptions): Promise<Core> {
+        try {
+            const given = options.wasm;
+            const module = given instanceof WebAssembly.Module ? given : await WebAssembly.compile(given);
+            return new Core(module, options.gpu ?? null);
+        } catch (thrown) {
+            const reason = thrown instanceof Error ? thrown.message : String(thrown);
+            throw new GemmuleError('NotSupported', `the engine cannot be compiled: WebAssembly with SIMD is needed (${reason})`, undefined, {
+                cause: thrown,
+            });
+        }
+    }
+
+    private constructor(module: WebAssembly.Module, gpu: GPU | null) {
+        this.#module = module;
+        this.#gpu = gpu;
+    }
+
+    async devices(): Promise<DeviceInfo[]> {
+        const wasm: DeviceInfo = { backend: 'wasm', name: 'WebAssembly', vendor: '', driver: '', software: true, features: ['simd128'], limits: {} };
+        const found = await GpuHost.describe(this.#gpu);
+        if (!found) return [wasm];
+        const features = (['subgroups', 'f16', 'dot4', 'timestamps', 'subgroup_matrix'] as const).filter((name) => found[name]);
+        const limits: Record<string, number> = {};
+        for (const [name, value] of Object.entries(found)) {
+            if (typeof value === 'number') limits[name] = value;
+        }
+        const { name, vendor, driver, software } = found;
+        return [{ backend: 'gpu', name, vendor, driver, software, features, limits }, wasm];
+    }
+
+    async dryRun(sources: ByteSource[], options: EngineOptions = {}): Promise<FitReport> {
+        const adapter = options.backend === 'wasm' ? null : await GpuHost.describe(this.#gpu, { powerPreference: options.powerPreference });
+        if (!adapter && options.backend === 'gpu') throw noAdapter(this.#gpu);
+        const { machine, load } = await this.#begin(sources, options, null, adapter !== null);
+        const { wasm } = machine;
+        try {
+            await machine.drive(() => wasm.exports.gmw_load_header(wasm.context, load), options.signal);
+            machine.call(wasm.exports.gmw_load_fit(wasm.context, load, adapter?.max_binding ?? 0));
+            return { ...wasm.resultJson<Omit<FitReport, 'backend'>>(), backend: adapter ? 'gpu' : 'wasm' };
+        } finally {
+            machine.close(new GemmuleError('Aborted', 'the look at the model is over'));
+        }
+    }
+
+    async open(sources: ByteSource[], options: EngineOptions = {}): Promise<CoreEngine> {
+        throwIfAborted(options.signal);
+        const gpu = await this.#openGpu(options);
+        let loading: Loading | null = null;
+        try {
+            loading = await this.#begin(sources, options, gpu, gpu !== null);
+            return await finishLoading(loading, gpu ? 'gpu' : 'wasm', options);
+        } catch (thrown) {
+            const failed = toGemmuleError(thrown);
+            loading?.machine.close(failed);
+            gpu?.close();
+            throw failed;
+        }
+    }
+
+    // auto: wasm where there is no adapter; an adapter that gives no device is an error in both cases.
+    async #openGpu(options: EngineOptions): Promise<GpuHost | null> {
+        const wanted = options.backend ?? 'auto';
+        if (wanted === 'wasm') return null;
+        const adapter = this.#gpu ? await GpuHost.describe(this.#gpu, { powerPreference: options.powerPreference }) : null;
+        if (this.#gpu && adapter) return GpuHost.open(this.#gpu, { powerPreference: options.powerPreference });
+        if (wanted === 'gpu') throw noAdapter(this.#gpu);
+        return null;
+    }
+
+    async #begin(sources: ByteSource[], options: EngineOptions, gpu: GpuHost | null, onGpu: boolean): Promise<Loading> {
+        if (!sources.length) throw new GemmuleError('BadArgument', 'a model needs at least one source of bytes');
+        const machine = await Machine.create(this.#module, gpu);
+        const { wasm } = machine;
+        const { name, ollama, precise, gpuMemory, wasmMemory, gpuDisable } = options;
+        const text = JSON.stringify({ ...ollama, name, precise, gpuMemory, wasmMemory, gpuDisable, gpu: onGpu });
+        const sizes = new Float64Array(sources.map((source) => source.size));
+        machine.call(
+            wasm.withText(text, (at, length) =>
+                wasm.with(new Uint8Array(sizes.buffer), (list) =>
+                    wasm.exports.gmw_load_new(wasm.context, at, length, list, sizes.length, wasm.scratch),
+                ),
+            ),
+        );
+        const load = wasm.pointer();
+        machine.reads = new Reads(wasm, gpu, sources, wasm.exports.gmw_load_reads(load), wasm.exports.gmw_load_file(load), () => machine.wake());
+        return { machine, load };
+    }
+}
+
+function noAdapter(gpu: GPU | null): GemmuleError {
+    const why = gpu ? 'the browser has WebGPU, but gives no graphics adapter: its driver may be missing or blocked' : 'this browser has no WebGPU';
+    return new GemmuleError('NoWebGPU', `${why}; the engine also runs without (backend: 'wasm'), more slowly`);
+}
+
+async function finishLoading({ machine, load }: Loading, backend: Backend, options: EngineOptions): Promise<CoreEngine> {
+    const { wasm } = machine;
+    const tell = () => {
+        if (!options.onProgress) return;
+        wasm.exports.gmw_load_progress(load, wasm.scratch);
+        const [phase, done, total] = wasm.numbers(3) as [number, number, number];
+        options.onProgress({ phase: PHASES[phase]!, done, total });
+    };
+    await machine.drive(() => {
+        const status = wasm.exports.gmw_load_step(wasm.context, load);
+        if (status === OK || status === AGAIN) tell();
+        return status;
+    }, options.signal);
+    const engine = wasm.exports.gmw_load_take(load);
+    wasm.exports.gmw_load_free(load);
+    return new CoreEngine(machine, engine, backend);
+}
+
+// ---- an engine ----
+
+/** A model on a device. */
+export class CoreEngine implements CoreEngineLike {
+    readonly info: EngineInfo;
+    readonly samplingDefault: Sampling;
+    readonly lost: Promise<string>;
+
+    readonly #machine: Machine;
+    readonly #engine: number;
+    readonly #sessions = new Set<CoreSession>();
+
+    /** @internal */
+    constructor(machine: Machine, engine: number, backend: Backend) {
+        const { wasm } = machine;
+        this.#machine = machine;
+        this.#engine = engine;
+        machine.call(wasm.exports.gmw_engine_info(wasm.context, engine));
+        const { sampling, ...info } = wasm.resultJson<Omit<EngineInfo, 'backend'> & { sampling: Sampling }>();
+        this.info = { ...info, backend };
+        this.samplingDefault = sampling;
+        this.lost = machine.gpu?.lost ?? new Promise<string>(() => {});
+    }
+
+    session(options: SessionOptions = {}): CoreSession {
+        const { wasm } = this.#machine;
+        this.#machine.check();
+        const kv = options.kv ? KV_TYPES[options.kv] : 0;
+        if (kv === undefined) throw new GemmuleError('BadArgument', `keys and values cannot be kept as '${options.kv}': f16, f32 or q8_0`);
+        this.#machine.call(wasm.exports.gmw_session_new(wasm.context, this.#engine, wholeNumber(options.context ?? 0, 'context'), kv, wasm.scratch));
+        return this.#adopt(wasm.pointer());
+    }
+
+    #adopt(pointer: number): CoreSession {
+        const session: CoreSession = new CoreSession(this.#machine, pointer, {
+            adopt: (forked) => this.#adopt(forked),
+            gone: () => void this.#sessions.delete(session),
+        });
+        this.#sessions.add(session);
+        return session;
+    }
+
+    tokenize(text: string, parseSpecial = false): Int32Array {
+        const { wasm } = this.#machine;
+        this.#machine.check();
+        this.#machine.call(wasm.withText(text, (at, length) => wasm.exports.gmw_tokenize(wasm.context, this.#engine, at, length, Number(parseSpecial))));
+        return new Int32Array(wasm.resultBytes().buffer);
+    }
+
+    tokenText(id: number): Uint8Array {
+        const { wasm } = this.#machine;
+        this.#machine.check();
+        this.#machine.call(wasm.exports.gmw_token_text(wasm.context, this.#engine, wholeNumber(id, 'a token id', -1)));
+        return wasm.resultBytes();
+    }
+
+    detokenize(ids: Iterable<number>): string {
+        const decoder = new TextDecoder();
+        let text = '';
+        for (const id of ids) text += decoder.decode(this.tokenText(id), { stream: true });
+        return text + decoder.decode();
+    }
+
+    render(messages: Message[], options: ReplyOptions = {}): string {
+        const { wasm } = this.#machine;
+        this.#machine.check();
+        this.#machine.call(wasm.withText(requestText(messages, options), (at, length) => wasm.exports.gmw_render(wasm.context, this.#engine, at, length)));
+        return wasm.resultText();
+    }
+
+    async selfCheck(): Promise<void> {
+        const { wasm } = this.#machine;
+        this.#machine.check();
+        this.#machine.call(wasm.exports.gmw_check_new(wasm.context, this.#engine, wasm.scratch));
+        const check = wasm.pointer();
+        if (!check) return; // without a GPU there is nothing to compare with
+        try {
+            await this.#machine.drive(() => wasm.exports.gmw_check_step(wasm.context, check));
+        } finally {
+            if (!this.#machine.closed) wasm.exports.gmw_check_free(check);
+        }
+    }
+
+    stats(): EngineStats {
+        const { wasm } = this.#machine;
+        this.#machine.check();
+        wasm.exports.gmw_engine_stats(this.#engine, wasm.scratch);
+        const [gpuBytes, checkSeconds, loadSeconds, planSeconds] = wasm.numbers(4) as [number, number, number, number];
+        const dispatchesPerToken = Math.max(0, ...[...this.#sessions].map((session) => session.dispatches));
+        return { wasmBytes: wasm.bytes, gpuBytes, dispatchesPerToken, checkSeconds, loadSeconds, planSeconds };
+    }
+
+    close(): void {
+        if (this.#machine.closed) return;
+        this.#machine.close(new GemmuleError('Aborted', 'the engine was closed'));
+        this.#sessions.clear();
+    }
+}
+
+function wholeNumber(value: number, what: string, least = 0): number {
+    if (Number.isInteger(value) && value >= least && value <= 0x7fffffff) return value;
+    throw new GemmuleError('BadArgument', `${what} must be a whole number of at least ${least}, found ${value}`);
+}
+
+// A seed has 64 bits, more than a JSON number: it goes over as digits. Keys of an object are strings: ids go over as numbers.
+function requestText(messages: Message[] | null, options: ReplyOptions): string {
+    const { signal: _, sampling, resume, ...rest } = options;
+    const { seed, logit_bias, ...numbers } = sampling ?? {};
+    const random = () => new DataView(crypto.getRandomValues(new Uint8Array(8)).buffer).getBigUint64(0);
+    const settings: Record<string, unknown> = { ...numbers, seed: String(seed ?? random()) };
+    if (logit_bias) settings['logit_bias'] = Object.entries(logit_bias).map(([id, bias]) => [Number(id), bias]);
+    return JSON.stringify({ messages, options: { ...rest, ...(resume ? { resume: [...resume] } : {}), sampling: settings } });
+}
+
+// ---- a session ----
+
+interface SessionOwner {
+    adopt(session: number): CoreSession;
+    gone(): void;
+}
+
+type WirePiece =
+    | { kind: 'content' | 'thinking' | 'tool_call'; text: string; logprobs?: TokenLogprob[][] }
+    | { kind: 'progress'; done: number; total: number };
+
+/** One conversation. One call at a time: a second one is refused as Busy. */
+export class CoreSession implements CoreSessionLike {
+    readonly context: number;
+    readonly #machine: Machine;
+    readonly #session: number;
+    readonly #owner: SessionOwner;
+    #free = false;
+    #busy = false;
+
+    /** @internal */
+    constructor(machine: Machine, session: number, owner: SessionOwner) {
+        this.#machine = machine;
+        this.#session = session;
+        this.#owner = owner;
+        this.context = machine.wasm.exports.gmw_session_context(session);
+    }
+
+    #check(): void {
+        this.#machine.check();
+        if (this.#free) throw new GemmuleError('BadArgument', 'the session was freed');
+    }
+
+    #checkIdle(): void {
+        this.#check();
+        if (this.#busy) throw new GemmuleError('Busy', 'the session is in the middle of a call');
+    }
+
+    /** @internal */
+    get dispatches(): number {
+        return this.#machine.wasm.exports.gmw_session_dispatches(this.#session);
+    }
+
+    tokens(): Int32Array {
+        const { wasm } = this.#machine;
+        this.#check();
+        const at = wasm.exports.gmw_session_ids(this.#session) >>> 0;
+        return new Int32Array(wasm.view(at, 4 * wasm.exports.gmw_session_count(this.#session)).slice().buffer);
+    }
+
+    logits(): Float32Array | null {
+        const { wasm } = this.#machine;
+        this.#check();
+        const at = wasm.exports.gmw_session_logits(this.#session) >>> 0;
+        return at ? new Float32Array(wasm.view(at, 4 * this.#vocabulary()).slice().buffer) : null;
+    }
+
+    #vocabulary(): number {
+        return this.#machine.wasm.exports.gmw_session_vocabulary(this.#session);
+    }
+
+    rollback(keep: number): number {
+        const { wasm } = this.#machine;
+        this.#checkIdle();
+        this.#machine.call(wasm.exports.gmw_session_rollback(wasm.context, this.#session, wholeNumber(keep, 'tokens to keep'), wasm.scratch));
+        return wasm.pointer();
+    }
+
+    set(ids: Int32Array, signal?: AbortSignal): Promise<void> {
+        const { exports } = this.#machine.wasm;
+        return this.#compute(ids, exports.gmw_session_set, signal);
+    }
+
+    append(ids: Int32Array, signal?: AbortSignal): Promise<void> {
+        const { exports } = this.#machine.wasm;
+        return this.#compute(ids, exports.gmw_session_append, signal);
+    }
+
+    async #compute(ids: Int32Array, call: (context: number, session: number, ids: number, count: number) => number, signal?: AbortSignal): Promise<void> {
+        const { wasm } = this.#machine;
+        await this.#alone(async () => {
+            const copy = wasm.alloc(4 * ids.length);
+            wasm.put(copy, new Uint8Array(ids.buffer, ids.byteOffset, ids.byteLength));
+            try {
+                await this.#machine.drive(() => call(wasm.context, this.#session, copy, ids.length), signal);
+            } finally {
+                if (!this.#machine.closed) wasm.free(copy);
+            }
+        });
+    }
+
+    // What is cut off in the middle is ended in the engine, too: what was computed stays.
+    async #alone<T>(work: () => Promise<T>): Promise<T> {
+        this.#checkIdle();
+        this.#busy = true;
+        try {
+            return await work();
+        } catch (thrown) {
+            if (!this.#machine.closed) this.#machine.wasm.exports.gmw_session_stop(this.#session);
+            throw thrown;
+        } finally {
+            this.#busy = false;
+            if (this.#free) this.#reallyFree();
+        }
+    }
+
+    async fork(): Promise<CoreSession> {
+        const { wasm } = this.#machine;
+        this.#checkIdle();
+        this.#machine.call(wasm.exports.gmw_session_fork(wasm.context, this.#session, wasm.scratch));
+        return this.#owner.adopt(wasm.pointer());
+    }
+
+    async save(): Promise<Uint8Array> {
+        const { wasm } = this.#machine;
+        return this.#alone(async () => {
+            this.#machine.call(wasm.exports.gmw_save_new(wasm.context, this.#session, wasm.scratch));
+            const save = wasm.pointer();
+            try {
+                await this.#machine.drive(() => wasm.exports.gmw_save_step(wasm.context, save));
+                return wasm.view(wasm.exports.gmw_save_bytes(save), wasm.exports.gmw_save_length(save)).slice();
+            } finally {
+                if (!this.#machine.closed) wasm.exports.gmw_save_free(save);
+            }
+        });
+    }
+
+    async restore(bytes: Uint8Array): Promise<void> {
+        const { wasm } = this.#machine;
+        return this.#alone(async () => {
+            const copy = wasm.alloc(bytes.length);
+            let restore = 0;
+            try {
+                wasm.put(copy, bytes);
+                this.#machine.call(wasm.exports.gmw_restore_new(wasm.context, this.#session, copy, bytes.length, wasm.scratch));
+                restore = wasm.pointer();
+                await this.#machine.drive(() => wasm.exports.gmw_restore_step(wasm.context, restore));
+            } finally {
+                if (!this.#machine.closed) {
+                    if (restore) wasm.exports.gmw_restore_free(restore);
+                    wasm.free(copy);
+                }
+            }
+        });
+    }
+
+    reply(messages: Message[], options: ReplyOptions = {}): AsyncGenerator<Piece, ReplyStats> {
+        return this.#reply(requestText(messages, options), null, options);
+    }
+
+    replyTokens(ids: Int32Array, options: ReplyOptions = {}): AsyncGenerator<Piece, ReplyStats> {
+        return this.#reply(requestText(null, options), ids, options);
+    }
+
+    async *#reply(request: string, ids: Int32Array | null, options: ReplyOptions): AsyncGenerator<Piece, ReplyStats> {
+        const { wasm } = this.#machine;
+        const row = options.logprobs === undefined ? 0 : 1 + options.logprobs;
+        this.#checkIdle();
+        this.#busy = true;
+        let reply = 0;
+        let over = false;
+        try {
+            reply = this.#startReply(request, ids);
+            for (;;) {
+                const status = await this.#machine.drive(() => wasm.exports.gmw_reply_next(wasm.context, reply, row), options.signal);
+                over = status === DONE;
+                if (over) return this.#stats(reply);
+                yield pieceOf(wasm.resultJson<WirePiece>());
+            }
+        } catch (thrown) {
+            const failed = toGemmuleError(thrown);
+            // A context that is full ends an answer, too: whoever reads it may want to know how far it came.
+            if (failed.name === 'ContextFull' && reply) throw new GemmuleError('ContextFull', failed.message, { stats: this.#stats(reply) });
+            if (!options.signal?.aborted || failed.code !== CANCELLED || this.#machine.closed || !reply) throw failed;
+            return { ...this.#stats(reply), finish: 'cancelled' };
+        } finally {
+            this.#busy = false;
+            if (!this.#machine.closed) {
+                if (!over) wasm.exports.gmw_session_stop(this.#session);
+                if (reply) wasm.exports.gmw_reply_free(reply);
+            }
+            if (this.#free) this.#reallyFree();
+        }
+    }
+
+    #startReply(request: string, ids: Int32Array | null): number {
+        const { wasm } = this.#machine;
+        const start = (tokens: number, count: number) =>
+            wasm.withText(request, (at, length) =>
+                wasm.exports.gmw_reply_new(wasm.context, this.#session, at, length, tokens, count, wasm.scratch),
+            );
+        this.#machine.call(ids ? wasm.withIds(ids, start) : start(0, 0));
+        return wasm.pointer();
+    }
+
+    #stats(reply: number): ReplyStats {
+        const { wasm } = this.#machine;
+        wasm.exports.gmw_reply_stats(reply, wasm.scratch);
+        const [finish, promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds] = wasm.numbers(6) as [number, number, number, number, number, number];
+        return { finish: FINISHES[finish]!, promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds };
+    }
+
+    /** While a call is under way it is freed at its end. */
+    free(): void {
+        if (this.#free) return;
+        this.#free = true;
+        if (!this.#busy) this.#reallyFree();
+    }
+
+    #reallyFree(): void {
+        if (!this.#machine.closed) this.#machine.wasm.exports.gmw_session_free(this.#session);
+        this.#owner.gone();
+    }
+}
+
+function pieceOf(wire: WirePiece): Piece {
+    if (wire.kind === 'progress') return wire;
+    if (wire.kind !== 'tool_call') return { ...wire, kind: wire.kind };
+    const { name, arguments: given } = JSON.parse(wire.text) as { name: string; arguments: unknown };
+    return { kind: 'tool_call', name, arguments: given, json: wire.text };
+}

@@ -1,0 +1,112 @@
+// Answers the engine's reads (src/gguf/reads.h) from sources of bytes: into its memory, or straight into a buffer of the GPU, so that weights
+// never pass through WebAssembly.
+
+import { GemmuleError, toGemmuleError } from './errors.ts';
+import type { GpuHost } from './gpu_host.ts';
+import type { ByteSource } from './types.ts';
+import type { Wasm } from './wasm.ts';
+
+const STORAGE = 14; // gm_status GM_IO
+const LONGEST_WHY = 399; // of a message that passes through the engine
+
+interface Order {
+    ticket: number;
+    source: ByteSource;
+    offset: number;
+    length: number;
+    /** 0: memory. */
+    buffer: number;
+    at: number;
+}
+
+export class Reads {
+    readonly #wasm: Wasm;
+    readonly #gpu: GpuHost | null;
+    readonly #sources: ByteSource[];
+    readonly #reads: number;
+    readonly #file: number;
+    readonly #answered: () => void;
+    readonly #abort = new AbortController();
+    #writes: Promise<void> = Promise.resolve(); // to the GPU, one behind the other
+    #failed: GemmuleError | null = null;
+    underWay = 0;
+
+    constructor(wasm: Wasm, gpu: GpuHost | null, sources: ByteSource[], reads: number, file: number, answered: () => void) {
+        this.#wasm = wasm;
+        this.#gpu = gpu;
+        this.#sources = sources;
+        this.#reads = reads;
+        this.#file = file;
+        this.#answered = answered;
+    }
+
+    /** Begins whatever the engine has asked for since the last call. */
+    start(): void {
+        for (let order = this.#next(); order; order = this.#next()) {
+            this.underWay++;
+            void this.#answer(order);
+        }
+    }
+
+    close(): void {
+        this.#abort.abort(new GemmuleError('Aborted', 'the engine was closed'));
+    }
+
+    /** The error of the read that failed with this message, if it was one. */
+    errorFor(message: string): GemmuleError | null {
+        return this.#failed && this.#failed.message.startsWith(message) && message ? this.#failed : null;
+    }
+
+    #next(): Order | null {
+        const wasm = this.#wasm;
+        const ticket = wasm.exports.gmw_read_next(this.#reads, this.#file, wasm.scratch) >>> 0;
+        if (!ticket) return null;
+        const [part, offset, length, buffer, at] = wasm.numbers(5) as [number, number, number, number, number];
+        return { ticket, source: this.#sources[part]!, offset, length, buffer, at };
+    }
+
+    #waits(ticket: number): boolean {
+        return !this.#abort.signal.aborted && this.#wasm.exports.gmw_read_waits(this.#reads, ticket) !== 0;
+    }
+
+    async #answer(order: Order): Promise<void> {
+        try {
+            const bytes = await this.#read(order);
+            if (order.buffer) await this.#toGpu(order, bytes);
+            else this.#toMemory(order, bytes);
+            if (this.#waits(order.ticket)) this.#wasm.exports.gmw_read_answer(this.#reads, order.ticket, 0, 0);
+        } catch (thrown) {
+            this.#fail(order, toGemmuleError(thrown, order.source.name));
+        }
+        this.underWay--;
+        this.#answered();
+    }
+
+    async #read({ source, offset, length }: Order): Promise<Uint8Array> {
+        const bytes = await source.read(offset, length, this.#abort.signal);
+        if (bytes.length === length) return bytes;
+        throw new GemmuleError('Storage', `${source.name}: ${length} bytes at ${offset} were asked for, ${bytes.length} came`);
+    }
+
+    // Who asked may have given up in the meantime; its memory is gone then.
+    #toMemory({ ticket }: Order, bytes: Uint8Array): void {
+        if (this.#waits(ticket)) this.#wasm.put(this.#wasm.exports.gmw_read_memory(this.#reads, ticket), bytes);
+    }
+
+    // In turn: a late write for somebody who gave up must not come behind one of who has the place now.
+    #toGpu({ ticket, buffer, at }: Order, bytes: Uint8Array): Promise<void> {
+        const written = this.#writes.then(async () => {
+            if (this.#waits(ticket)) await this.#gpu!.writeBuffer(buffer, at, bytes as Uint8Array<ArrayBuffer>);
+        });
+        this.#writes = written.catch(() => {});
+        return written;
+    }
+
+    #fail({ ticket }: Order, failed: GemmuleError): void {
+        if (!this.#waits(ticket)) return;
+        this.#failed = failed;
+        this.#wasm.withText(failed.message.slice(0, LONGEST_WHY), (why) =>
+            this.#wasm.exports.gmw_read_answer(this.#reads, ticket, failed.code || STORAGE, why),
+        );
+    }
+}

@@ -1,0 +1,176 @@
+// The engine's WebAssembly module: an instance with its few imports, and strings and numbers over its memory.
+//
+// Memory moves when it grows, and views of it die with that: nothing here keeps one, and nobody else may over an await or a call
+// into the module.
+
+import { GemmuleError } from './errors.ts';
+
+type Pointer = number;
+
+/** The exports of src/wasm. Addresses and lengths are unsigned 32-bit numbers, which JavaScript sees as signed: `>>> 0`. */
+interface Exports {
+    memory: WebAssembly.Memory;
+    _initialize(): void;
+    gmw_alloc(bytes: number): Pointer;
+    gmw_free(data: Pointer): void;
+    gmw_context_new(): Pointer;
+    gmw_result(context: Pointer): Pointer;
+    gmw_result_length(context: Pointer): number;
+    gmw_load_new(context: Pointer, options: Pointer, length: number, sizes: Pointer, count: number, out: Pointer): number;
+    gmw_load_free(load: Pointer): void;
+    gmw_load_step(context: Pointer, load: Pointer): number;
+    gmw_load_header(context: Pointer, load: Pointer): number;
+    gmw_load_progress(load: Pointer, out: Pointer): void;
+    gmw_load_take(load: Pointer): Pointer;
+    gmw_load_reads(load: Pointer): Pointer;
+    gmw_load_file(load: Pointer): Pointer;
+    gmw_load_fit(context: Pointer, load: Pointer, maxBinding: number): number;
+    gmw_read_next(reads: Pointer, file: Pointer, out: Pointer): number;
+    gmw_read_waits(reads: Pointer, ticket: number): number;
+    gmw_read_memory(reads: Pointer, ticket: number): Pointer;
+    gmw_read_answer(reads: Pointer, ticket: number, status: number, why: Pointer): void;
+    gmw_engine_info(context: Pointer, engine: Pointer): number;
+    gmw_engine_stats(engine: Pointer, out: Pointer): void;
+    gmw_tokenize(context: Pointer, engine: Pointer, text: Pointer, length: number, special: number): number;
+    gmw_token_text(context: Pointer, engine: Pointer, id: number): number;
+    gmw_check_new(context: Pointer, engine: Pointer, out: Pointer): number;
+    gmw_check_step(context: Pointer, check: Pointer): number;
+    gmw_check_free(check: Pointer): void;
+    gmw_session_new(context: Pointer, engine: Pointer, tokens: number, kv: number, out: Pointer): number;
+    gmw_session_free(session: Pointer): void;
+    gmw_session_context(session: Pointer): number;
+    gmw_session_count(session: Pointer): number;
+    gmw_session_ids(session: Pointer): Pointer;
+    gmw_session_vocabulary(session: Pointer): number;
+    gmw_session_logits(session: Pointer): Pointer;
+    gmw_session_dispatches(session: Pointer): number;
+    gmw_session_set(context: Pointer, session: Pointer, ids: Pointer, count: number): number;
+    gmw_session_append(context: Pointer, session: Pointer, ids: Pointer, count: number): number;
+    gmw_session_stop(session: Pointer): void;
+    gmw_session_rollback(context: Pointer, session: Pointer, keep: number, out: Pointer): number;
+    gmw_session_fork(context: Pointer, session: Pointer, out: Pointer): number;
+    gmw_save_new(context: Pointer, session: Pointer, out: Pointer): number;
+    gmw_save_step(context: Pointer, save: Pointer): number;
+    gmw_save_bytes(save: Pointer): Pointer;
+    gmw_save_length(save: Pointer): number;
+    gmw_save_free(save: Pointer): void;
+    gmw_restore_new(context: Pointer, session: Pointer, data: Pointer, length: number, out: Pointer): number;
+    gmw_restore_step(context: Pointer, restore: Pointer): number;
+    gmw_restore_free(restore: Pointer): void;
+    gmw_render(context: Pointer, engine: Pointer, text: Pointer, length: number): number;
+    gmw_reply_new(context: Pointer, session: Pointer, text: Pointer, length: number, ids: Pointer, count: number, out: Pointer): number;
+    gmw_reply_next(context: Pointer, reply: Pointer, row: number): number;
+    gmw_reply_stats(reply: Pointer, out: Pointer): void;
+    gmw_reply_free(reply: Pointer): void;
+}
+
+const SCRATCH = 64; // bytes for what a call gives back beside its status
+
+// What the C library asks of its system: the clock. There are no files; what it would print has nowhere to go.
+function systemImports(memory: () => WebAssembly.Memory): WebAssembly.ModuleImports {
+    const NO_SUCH_FILE = 8;
+    return {
+        clock_time_get(_clock: number, _precision: bigint, out: number): number {
+            const nanoseconds = BigInt(Math.round(performance.now() * 1e6));
+            new DataView(memory().buffer).setBigUint64(out >>> 0, nanoseconds, true);
+            return 0;
+        },
+        fd_close: () => NO_SUCH_FILE,
+        fd_seek: () => NO_SUCH_FILE,
+        fd_write: () => NO_SUCH_FILE,
+    };
+}
+
+/** One instance: an engine, and whatever belongs to it. Its memory goes when nobody holds it any more. */
+export class Wasm {
+    readonly exports: Exports;
+    readonly context: Pointer;
+    /** A few bytes for what a call gives back beside its status. */
+    readonly scratch: Pointer;
+
+    /** `gpu` answers the module's questions to the GPU; it is given a way to the memory. */
+    static async create(
+        module: WebAssembly.Module,
+        gpu: (memory: () => WebAssembly.Memory) => WebAssembly.ModuleImports,
+    ): Promise<Wasm> {
+        let exports: Exports | null = null;
+        const memory = () => exports!.memory;
+        const imports = { wasi_snapshot_preview1: systemImports(memory), gpu: gpu(memory) };
+        const instance = await WebAssembly.instantiate(module, imports);
+        exports = instance.exports as unknown as Exports;
+        exports._initialize();
+        return new Wasm(exports);
+    }
+
+    private constructor(exports: Exports) {
+        this.exports = exports;
+        this.context = exports.gmw_context_new() >>> 0;
+        this.scratch = this.alloc(SCRATCH);
+    }
+
+    get bytes(): number {
+        return this.exports.memory.buffer.byteLength;
+    }
+
+    alloc(bytes: number): Pointer {
+        const data = this.exports.gmw_alloc(bytes) >>> 0;
+        if (!data) throw new GemmuleError('OutOfMemory', `there is no memory for ${bytes} bytes more: ${this.bytes} are in use`);
+        return data;
+    }
+
+    free(data: Pointer): void {
+        this.exports.gmw_free(data);
+    }
+
+    /** Bytes at an address, to be used at once. */
+    view(at: Pointer, length: number): Uint8Array<ArrayBuffer> {
+        return new Uint8Array(this.exports.memory.buffer as ArrayBuffer, at >>> 0, length);
+    }
+
+    put(at: Pointer, bytes: ArrayLike<number>): void {
+        this.view(at, bytes.length).set(bytes);
+    }
+
+    /** Calls with a copy of the bytes in memory, which is freed afterwards. */
+    with<T>(bytes: Uint8Array, call: (at: Pointer, length: number) => T): T {
+        const at = this.alloc(bytes.length + 1);
+        try {
+            this.put(at, bytes);
+            this.view(at + bytes.length, 1)[0] = 0;
+            return call(at, bytes.length);
+        } finally {
+            this.free(at);
+        }
+    }
+
+    withText<T>(text: string, call: (at: Pointer, length: number) => T): T {
+        return this.with(new TextEncoder().encode(text), call);
+    }
+
+    withIds<T>(ids: Int32Array, call: (at: Pointer, count: number) => T): T {
+        return this.with(new Uint8Array(ids.buffer, ids.byteOffset, ids.byteLength), (at) => call(at, ids.length));
+    }
+
+    /** The pointer that a call wrote into `scratch`. */
+    pointer(): Pointer {
+        return new DataView(this.exports.memory.buffer).getUint32(this.scratch, true);
+    }
+
+    /** The numbers that a call wrote into `scratch`. */
+    numbers(count: number): number[] {
+        return Array.from(new Float64Array(this.exports.memory.buffer, this.scratch, count));
+    }
+
+    resultBytes(): Uint8Array {
+        const { gmw_result, gmw_result_length } = this.exports;
+        return this.view(gmw_result(this.context), gmw_result_length(this.context)).slice();
+    }
+
+    resultText(): string {
+        return new TextDecoder().decode(this.resultBytes());
+    }
+
+    resultJson<T>(): T {
+        return JSON.parse(this.resultText()) as T;
+    }
+}

@@ -1,0 +1,72 @@
+/* gemmule for Node: the same interface, with the engine in this thread, on Dawn (the npm package `webgpu`, if it is installed) or on
+ * wasm; models come from files, too. */
+
+import { readFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import type { WorkerOptions } from './api/connect.ts';
+import { type Loader, type LoadOptions, makeLoader } from './api/engine.ts';
+import { type Source, type SourceOptions, type Specified, specify } from './api/source.ts';
+import { GemmuleError } from './core/errors.ts';
+import { FileSource } from './sources/file.ts';
+import { partNames } from './sources/split.ts';
+import { Connection, directLine } from './worker/connection.ts';
+import { Core, Host, openSource } from './worker/worker.ts';
+
+/** Toggles of Dawn that cost nothing in safety that matters outside a browser, and without which NVIDIA's GPUs have no f16. */
+const DAWN = [
+    'enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia,disable_workgroup_init,disable_robustness,use_vulkan_memory_model',
+];
+
+interface Dawn {
+    create(options: string[]): GPU;
+    globals: object;
+}
+
+let dawn: Promise<GPU | null> | null = null;
+
+/* One instance for the whole process. null where the package is not installed. */
+function dawnGpu(): Promise<GPU | null> {
+    dawn ??= (import('webgpu') as Promise<Dawn>).then(
+        ({ create, globals }) => {
+            Object.assign(globalThis, globals);
+            return create(DAWN);
+        },
+        () => null,
+    );
+    return dawn;
+}
+
+async function readWasm(url: string | URL | undefined): Promise<Uint8Array<ArrayBuffer>> {
+    const place = url ?? new URL('./gemmule.wasm', import.meta.url);
+    const path = /^file:/.test(String(place)) ? fileURLToPath(place) : String(place);
+    try {
+        return new Uint8Array(await readFile(path));
+    } catch (thrown) {
+        throw new GemmuleError('NotFound', `the engine cannot be read: ${(thrown as Error).message}`, undefined, { cause: thrown });
+    }
+}
+
+async function connect({ wasmUrl, backend }: WorkerOptions & Pick<LoadOptions, 'backend'>): Promise<Connection> {
+    const [page, worker] = directLine();
+    new Host(worker, {
+        core: async () => Core.create({ wasm: await readWasm(wasmUrl), gpu: backend === 'wasm' ? null : await dawnGpu() }),
+        openSource: (spec, options) => (spec.kind === 'path' ? FileSource.open(spec.path) : openSource(spec, options)),
+    });
+    return new Connection(page);
+}
+
+/* A text without a scheme is a path. There is no storage of its own here: addresses are read from the network as needed. */
+function specifyNode(source: Source, options: SourceOptions): Specified {
+    const text = source instanceof URL ? source.href : source;
+    if (typeof text !== 'string' || /^(https?|data|blob|hf):/i.test(text)) return specify(source, { cache: false, ...options });
+    const path = /^file:/i.test(text) ? fileURLToPath(text) : text;
+    return { sources: partNames(path).map((part) => ({ kind: 'path', path: part })), options: {} };
+}
+
+/** Loads models: `Gemmule.load(pathOrSource, options)`. */
+export const Gemmule: Loader<Source> = makeLoader<Source>(connect, specifyNode);
+
+export type * from './api/index.ts';
+export { Engine } from './api/engine.ts';
+export { Reply, Session } from './api/session.ts';
+export { ERROR_CODES, GemmuleError } from './core/errors.ts';

@@ -1,0 +1,69 @@
+/* A File or Blob as a source, and a data: URL as a Blob. */
+
+import type { ByteSource } from '../core/types.ts';
+import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
+
+export class BlobSource implements ByteSource {
+    readonly name: string;
+    readonly size: number;
+    readonly #blob: Blob;
+
+    constructor(blob: Blob, name = blob instanceof File ? blob.name : 'blob') {
+        this.#blob = blob;
+        this.name = name;
+        this.size = blob.size;
+    }
+
+    async read(offset: number, length: number, signal?: AbortSignal): Promise<Uint8Array> {
+        throwIfAborted(signal);
+        checkRange(this, offset, length);
+        let bytes: ArrayBuffer;
+        try {
+            bytes = await this.#blob.slice(offset, offset + length).arrayBuffer();
+        } catch (thrown) {
+            // A File is a name, not its bytes: it cannot be read once it was changed, moved or its folder's permission was taken away.
+            throw toGemmuleError(thrown, `${this.name} can no longer be read; was it changed or moved?`);
+        }
+        throwIfAborted(signal);
+        if (bytes.byteLength !== length) {
+            throw new GemmuleError('Storage', `${this.name}: ${length} bytes wanted at ${offset}, ${bytes.byteLength} found`);
+        }
+        return new Uint8Array(bytes);
+    }
+}
+
+/** A read must lie within the source. */
+export function checkRange(source: ByteSource, offset: number, length: number): void {
+    if (Number.isSafeInteger(offset) && Number.isSafeInteger(length) && offset >= 0 && length >= 0 && offset + length <= source.size) return;
+    throw new GemmuleError('BadArgument', `${source.name}: bytes ${offset} to ${offset + length} of ${source.size} do not exist`);
+}
+
+/** The bytes of a data: URL, taken apart here: a content security policy may forbid to fetch one. */
+export function decodeDataUrl(url: string): { type: string; bytes: Uint8Array<ArrayBuffer> } {
+    const comma = url.indexOf(',');
+    if (!/^data:/i.test(url) || comma < 0) throw new GemmuleError('BadArgument', 'not a data: URL with a comma');
+    const head = url.slice(5, comma);
+    const base64 = /;\s*base64\s*$/i.test(head);
+    const type = head.replace(/;\s*base64\s*$/i, '') || 'text/plain;charset=US-ASCII';
+    const body = percentDecode(url.slice(comma + 1));
+    if (!base64) return { type, bytes: body };
+    try {
+        const text = atob(new TextDecoder('latin1').decode(body).replace(/[\t\n\f\r ]/g, ''));
+        return { type, bytes: Uint8Array.from(text, (letter) => letter.charCodeAt(0)) };
+    } catch (thrown) {
+        throw new GemmuleError('BadArgument', 'the data: URL is not base64', undefined, { cause: thrown });
+    }
+}
+
+/* %41 → A; what is no such escape stays as it is. */
+function percentDecode(text: string): Uint8Array<ArrayBuffer> {
+    const bytes = new TextEncoder().encode(text);
+    let length = 0;
+    for (let at = 0; at < bytes.length; at++) {
+        const escape = bytes[at] === 0x25 ? String.fromCharCode(bytes[at + 1] ?? 0, bytes[at + 2] ?? 0) : '';
+        const isEscape = /^[0-9a-f]{2}$/i.test(escape);
+        bytes[length++] = isEscape ? parseInt(escape, 16) : bytes[at]!;
+        if (isEscape) at += 2;
+    }
+    return bytes.slice(0, length);
+}

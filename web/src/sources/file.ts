@@ -1,0 +1,49 @@
+/* A file on disk, for Node. */
+
+import { type FileHandle, open } from 'node:fs/promises';
+import { GemmuleError, throwIfAborted } from '../core/errors.ts';
+import type { ByteSource } from '../core/types.ts';
+import { checkRange } from './blob.ts';
+
+export class FileSource implements ByteSource {
+    readonly name: string;
+    readonly size: number;
+    readonly #file: FileHandle;
+
+    private constructor(name: string, size: number, file: FileHandle) {
+        this.name = name;
+        this.size = size;
+        this.#file = file;
+    }
+
+    static async open(path: string): Promise<FileSource> {
+        let file: FileHandle | undefined;
+        try {
+            file = await open(path);
+            const about = await file.stat();
+            if (!about.isFile()) throw new GemmuleError('BadArgument', `${path} is no file`);
+            return new FileSource(path, about.size, file);
+        } catch (thrown) {
+            await file?.close();
+            if (thrown instanceof GemmuleError) throw thrown;
+            const { code, message } = thrown as NodeJS.ErrnoException;
+            throw new GemmuleError(code === 'ENOENT' ? 'NotFound' : 'Storage', message, undefined, { cause: thrown });
+        }
+    }
+
+    async read(offset: number, length: number, signal?: AbortSignal): Promise<Uint8Array> {
+        throwIfAborted(signal);
+        checkRange(this, offset, length);
+        const bytes = new Uint8Array(length);
+        for (let at = 0; at < length; ) {
+            const { bytesRead } = await this.#file.read(bytes, at, length - at, offset + at);
+            if (!bytesRead) throw new GemmuleError('Storage', `${this.name}: ${length} bytes wanted at ${offset}, ${at} found`);
+            at += bytesRead;
+        }
+        return bytes;
+    }
+
+    close(): Promise<void> {
+        return this.#file.close();
+    }
+}

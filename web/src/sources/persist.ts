@@ -1,0 +1,16 @@
+/* Asks the browser, once, not to throw the cache away when it is short of space. */
+
+import { keep, kept } from './keep.ts';
+
+const ASKED = 'persistence-asked';
+
+export async function askPersistence(): Promise<void> {
+    try {
+        const { storage } = navigator;
+        if (!storage?.persist || (await storage.persisted()) || (await kept(ASKED))) return;
+        await keep(ASKED, true);
+        await storage.persist();
+    } catch {
+        // Without it downloads still work.
+    }
+}

@@ -1,0 +1,478 @@
+/* The worker's end of the line: one engine, its sessions, and a queue.
+ *
+ * Whatever computes takes its turn; the rest answers at once. When the GPU is lost, sessions become the token lists that they are, the
+ * model is loaded again onto a new device, and what was under way goes on: a session's tokens are computed again when it is next
+ * used, an answer is taken up behind its last token. */
+
+import { GemmuleError, abortedBy, throwIfAborted, toGemmuleError } from '../core/errors.ts';
+import type {
+    ByteSource, CoreEngineLike, CoreLike, CoreSessionLike, EngineInfo, EngineOptions, Piece, ReplyOptions, ReplyStats, SessionOptions,
+} from '../core/types.ts';
+import {
+    type Args, type DeviceEvent, type Event, type LoadArgs, type LoadResult, type Operation, type Port, PROTOCOL, type Progress,
+    type ReplyPiece, type Request, type Result, type SourceSpec, type WireReplyOptions,
+} from './protocol.ts';
+
+/** What the host needs from where it runs. */
+export interface Environment {
+    core(wasmUrl: string | undefined): Promise<CoreLike>;
+    /** headerOnly: only the beginning will be read, so nothing is downloaded for keeps. */
+    openSource(spec: SourceSpec, options: { headerOnly: boolean; signal: AbortSignal; onProgress(progress: Progress): void }): Promise<ByteSource>;
+}
+
+interface Context<O extends Operation> {
+    signal: AbortSignal;
+    emit(event: Event<O>): void;
+}
+
+type Tell = (progress: Progress) => void;
+
+type Handlers = { [O in Operation]: (args: Args<O>, context: Context<O>) => Promise<Result<O>> | Result<O> };
+
+interface HeldSession {
+    options: SessionOptions;
+    /** null after a lost device, until it is used again. */
+    core: CoreSessionLike | null;
+    /** What it holds while `core` is null. */
+    tokens: Int32Array;
+}
+
+const MOST_LOSSES = 4; // of the device during one operation
+const OPEN_TRIES = 5; // the browser needs a moment to start its GPU process again
+
+export class Host {
+    readonly #port: Port;
+    readonly #environment: Environment;
+    readonly #running = new Map<number, AbortController>();
+    readonly #sessions = new Map<number, HeldSession>();
+    #lastSession = 0;
+    #turn: Promise<unknown> = Promise.resolve();
+    #wasmUrl: string | undefined;
+    #core: Promise<CoreLike> | null = null;
+    #loaded: { args: LoadArgs; sources: ByteSource[]; info: EngineInfo } | null = null;
+    #engine: CoreEngineLike | null = null;
+    #gone: GemmuleError | null = null;
+
+    constructor(port: Port, environment: Environment) {
+        this.#port = port;
+        this.#environment = environment;
+        port.onMessage = (message) => void this.#answer(message as Request);
+    }
+
+    // ---- messages ----
+
+    async #answer({ v, id, op, args }: Request): Promise<void> {
+        const controller = new AbortController();
+        try {
+            if (v !== PROTOCOL) {
+                throw new GemmuleError('NotSupported', `the page speaks version ${v} of the protocol, the worker ${PROTOCOL}: reload the page`);
+            }
+            const handler = Object.hasOwn(this.#handlers, op) ? this.#handlers[op] : null;
+            if (!handler) throw new GemmuleError('BadArgument', `there is no operation '${op}'`);
+            this.#running.set(id, controller);
+            const emit = (event: unknown) => this.#port.post({ id, event }, []);
+            const result = await (handler as (args: unknown, context: Context<Operation>) => unknown)(args, { signal: controller.signal, emit });
+            this.#port.post({ id, result }, transferable(result));
+        } catch (thrown) {
+            this.#postError(id, toGemmuleError(thrown));
+        } finally {
+            this.#running.delete(id);
+        }
+    }
+
+    #postError(id: number, error: GemmuleError): void {
+        try {
+            this.#port.post({ id, error: error.toWire() }, []);
+        } catch { // the detail cannot be cloned
+            this.#port.post({ id, error: { ...error.toWire(), detail: undefined } }, []);
+        }
+    }
+
+    #tell(event: DeviceEvent): void {
+        this.#port.post({ id: 0, event }, []);
+    }
+
+    // ---- turns ----
+
+    /* One after the other. Who is stopped while waiting does not wait for the turn. */
+    #exclusive<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+        let started = false;
+        const turn = this.#turn.then(() => {
+            throwIfAborted(signal);
+            started = true;
+            return work();
+        });
+        this.#turn = turn.catch(() => undefined);
+        return new Promise((resolve, reject) => {
+            const stop = () => started || reject(abortedBy(signal));
+            signal.addEventListener('abort', stop, { once: true });
+            turn.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
+        });
+    }
+
+    /* Work that needs the device: repeated on a new one when it is lost. */
+    #compute<T>(signal: AbortSignal, work: (engine: CoreEngineLike) => Promise<T> | T): Promise<T> {
+        return this.#exclusive(signal, async () => {
+            for (let losses = 0; ; losses++) {
+                const engine = await this.#ready(signal);
+                try {
+                    return await work(engine);
+                } catch (thrown) {
+                    const error = toGemmuleError(thrown);
+                    const lost = error.name === 'DeviceLost' || this.#engine !== engine;
+                    if (!lost || losses === MOST_LOSSES) throw error;
+                    this.#lose(engine, error.message);
+                }
+            }
+        });
+    }
+
+    // ---- the engine ----
+
+    #ownCore(): Promise<CoreLike> {
+        this.#core ??= this.#environment.core(this.#wasmUrl);
+        this.#core.catch(() => (this.#core = null));
+        return this.#core;
+    }
+
+    async #openSources(specs: SourceSpec[], headerOnly: boolean, signal: AbortSignal, onProgress: Tell): Promise<ByteSource[]> {
+        const sources: ByteSource[] = [];
+        try {
+            for (const spec of specs) sources.push(await this.#environment.openSource(spec, { headerOnly, signal, onProgress }));
+            return sources;
+        } catch (thrown) {
+            await closeAll(sources);
+            throw thrown;
+        }
+    }
+
+    async #load(args: LoadArgs, signal: AbortSignal, emit: Tell): Promise<LoadResult> {
+        if (this.#loaded) throw new GemmuleError('Busy', 'a model is loaded already: unload it first');
+        const sources = await this.#openSources(args.sources, false, signal, emit);
+        try {
+            const engine = await this.#openEngine(sources, args, args.options.backend ?? 'auto', signal, emit);
+            this.#loaded = { args, sources, info: engine.info };
+            return this.#adopt(engine);
+        } catch (thrown) {
+            await closeAll(sources);
+            throw thrown;
+        }
+    }
+
+    /* Tries again when the device is lost on the way; where none comes back, goes on with wasm if that was wished. */
+    async #openEngine(
+        sources: ByteSource[], args: LoadArgs, backend: NonNullable<EngineOptions['backend']>, signal: AbortSignal, emit: Tell,
+    ): Promise<CoreEngineLike> {
+        const core = await this.#ownCore();
+        let lost = this.#loaded !== null;
+        for (let tries = 1; ; tries++) {
+            throwIfAborted(signal);
+            try {
+                return await core.open(sources.map(withoutClose), { ...args.options, backend, signal, onProgress: emit });
+            } catch (thrown) {
+                const error = toGemmuleError(thrown);
+                lost ||= error.name === 'DeviceLost';
+                if (!lost || (error.name !== 'DeviceLost' && error.name !== 'NoWebGPU')) throw error;
+                if (tries < OPEN_TRIES) {
+                    await new Promise((resolve) => setTimeout(resolve, 100 * 2 ** tries));
+                } else if (args.fallback === 'wasm') {
+                    backend = 'wasm';
+                    lost = false;
+                } else {
+                    throw new GemmuleError('NoWebGPU', `the GPU was lost and none came back: ${error.message}`, {
+                        conversationKept: this.#sessions.size > 0, offers: ['wasm', 'reload'],
+                    });
+                }
+            }
+        }
+    }
+
+    #adopt(engine: CoreEngineLike): LoadResult {
+        this.#engine = engine;
+        this.#gone = null;
+        this.#loaded!.info = engine.info;
+        void engine.lost.then((reason) => {
+            if (this.#engine !== engine) return;
+            this.#lose(engine, reason);
+            const never = new AbortController().signal;
+            this.#exclusive(never, () => this.#ready(never)).catch(() => undefined); // the next operation says why
+        });
+        return { info: engine.info, samplingDefault: engine.samplingDefault };
+    }
+
+    #lose(engine: CoreEngineLike, reason: string): void {
+        if (this.#engine !== engine) return;
+        this.#engine = null;
+        for (const held of this.#sessions.values()) {
+            if (held.core) held.tokens = this.#tokens(held);
+            held.core = null;
+        }
+        engine.close();
+        this.#tell({ type: 'lost', reason });
+    }
+
+    /* The engine, after it was brought back if need be. Only within a turn. */
+    async #ready(signal: AbortSignal): Promise<CoreEngineLike> {
+        if (this.#engine) return this.#engine;
+        if (this.#gone) throw this.#gone;
+        if (!this.#loaded) throw new GemmuleError('BadArgument', 'no model is loaded');
+        return this.#restore(this.#loaded.info.backend, signal, seldom((progress) => this.#tell({ type: 'restoring', progress })));
+    }
+
+    async #restore(backend: NonNullable<EngineOptions['backend']>, signal: AbortSignal, emit: Tell): Promise<CoreEngineLike> {
+        const { args, sources } = this.#loaded!;
+        try {
+            const engine = await this.#openEngine(sources, args, backend, signal, emit);
+            this.#adopt(engine);
+            this.#tell({ type: 'restored', info: engine.info });
+            return engine;
+        } catch (thrown) {
+            const error = toGemmuleError(thrown);
+            if (error.name !== 'Aborted') {
+                this.#gone = error;
+                this.#tell({ type: 'gone', error: error.toWire() });
+            }
+            throw error;
+        }
+    }
+
+    async #unload(): Promise<void> {
+        const { sources = [] } = this.#loaded ?? {};
+        const engine = this.#engine;
+        this.#loaded = this.#engine = this.#gone = null;
+        this.#sessions.clear();
+        engine?.close();
+        await closeAll(sources);
+    }
+
+    // ---- sessions ----
+
+    #held(session: number): HeldSession {
+        const held = this.#sessions.get(session);
+        if (!held) throw new GemmuleError('BadArgument', `there is no session ${session}; was it closed?`);
+        return held;
+    }
+
+    #hold(options: SessionOptions, core: CoreSessionLike): { session: number; context: number } {
+        this.#sessions.set(++this.#lastSession, { options, core, tokens: new Int32Array(0) });
+        return { session: this.#lastSession, context: core.context };
+    }
+
+    /* The session on the present device; its tokens are computed there if that has not been done. */
+    async #live(engine: CoreEngineLike, held: HeldSession, signal: AbortSignal): Promise<CoreSessionLike> {
+        if (held.core) return held.core;
+        const core = engine.session(held.options);
+        try {
+            if (held.tokens.length) await core.set(held.tokens, signal);
+        } catch (thrown) {
+            if (this.#engine === engine) core.free();
+            throw thrown;
+        }
+        return (held.core = core);
+    }
+
+    /* A change of a session: after a loss it begins again from what the session held before. */
+    #change<T>(session: number, signal: AbortSignal, work: (core: CoreSessionLike) => Promise<T> | T): Promise<T> {
+        let before: Int32Array | null = null;
+        return this.#compute(signal, async (engine) => {
+            const held = this.#held(session);
+            if (before && !held.core) held.tokens = before;
+            before ??= this.#tokens(held);
+            return work(await this.#live(engine, held, signal));
+        });
+    }
+
+    #tokens(held: HeldSession): Int32Array {
+        return held.core ? held.core.tokens() : held.tokens.slice();
+    }
+
+    /* Answers are written anew on a device that takes the lost one's place: with the same seed, from the tokens that were there, and
+     * without what was said already. */
+    #reply(
+        session: number, wire: WireReplyOptions, context: { signal: AbortSignal; emit(piece: ReplyPiece): void },
+        start: (core: CoreSessionLike, options: ReplyOptions) => AsyncGenerator<Piece, ReplyStats>,
+    ): Promise<ReplyStats> {
+        const options: ReplyOptions = { ...wire, sampling: { ...wire.sampling }, signal: context.signal };
+        options.sampling!.seed ??= randomSeed();
+        const said = new Said();
+        let broken = false;
+        return this.#compute(context.signal, async (engine) => {
+            const held = this.#held(session);
+            // The prompt is computed by the reply itself: no need to bring the old tokens back first.
+            if (broken && !held.core) options.resume = held.tokens;
+            held.core ??= engine.session(held.options);
+            broken = true;
+            const pieces = start(held.core, options);
+            const breath = makeBreath();
+            said.beginAgain();
+            for (;;) {
+                const next = await pieces.next();
+                if (next.done) return next.value;
+                const piece = said.rest(next.value);
+                if (piece) context.emit(withText(engine, piece));
+                await breath();
+            }
+        });
+    }
+
+    // ---- operations ----
+
+    readonly #handlers: Handlers = {
+        hello: ({ life, wasmUrl }) => {
+            this.#wasmUrl = wasmUrl;
+            return life ? holdLock(life) : null;
+        },
+        devices: async () => (await this.#ownCore()).devices(),
+        dryRun: async ({ sources: specs, options }, { signal, emit }) => {
+            const onProgress = seldom(emit);
+            const sources = await this.#openSources(specs, true, signal, onProgress);
+            try {
+                return await (await this.#ownCore()).dryRun(sources.map(withoutClose), { ...options, signal, onProgress });
+            } finally {
+                await closeAll(sources);
+            }
+        },
+        load: (args, { signal, emit }) => this.#exclusive(signal, () => this.#load(args, signal, seldom(emit))),
+        recover: ({ backend }, { signal, emit }) =>
+            this.#exclusive(signal, async () => {
+                if (!this.#loaded) throw new GemmuleError('BadArgument', 'no model is loaded');
+                const engine = this.#engine ?? (await this.#restore(backend ?? this.#loaded.info.backend, signal, seldom(emit)));
+                return { info: engine.info, samplingDefault: engine.samplingDefault };
+            }),
+        unload: async (_, { signal }) => {
+            for (const controller of this.#running.values()) if (controller.signal !== signal) controller.abort();
+            await this.#exclusive(signal, () => this.#unload());
+            return null;
+        },
+        tokenize: async ({ text, special }, { signal }) => (await this.#now(signal)).tokenize(text, special),
+        detokenize: async ({ ids }, { signal }) => (await this.#now(signal)).detokenize(ids),
+        render: async ({ messages, options }, { signal }) => (await this.#now(signal)).render(messages, options),
+        stats: async (_, { signal }) => (await this.#now(signal)).stats(),
+        selfCheck: async (_, { signal }) => {
+            await this.#compute(signal, (engine) => engine.selfCheck());
+            return null;
+        },
+        open: ({ options }, { signal }) => this.#compute(signal, (engine) => this.#hold(options, engine.session(options))),
+        close: ({ session }, { signal }) =>
+            this.#exclusive(signal, async () => {
+                this.#sessions.get(session)?.core?.free();
+                this.#sessions.delete(session);
+                return null;
+            }),
+        tokens: ({ session }) => this.#tokens(this.#held(session)),
+        set: async ({ session, ids }, { signal }) => {
+            await this.#change(session, signal, (core) => core.set(ids, signal));
+            return null;
+        },
+        append: async ({ session, ids }, { signal }) => {
+            await this.#change(session, signal, (core) => core.append(ids, signal));
+            return null;
+        },
+        rollback: ({ session, keep }, { signal }) => this.#change(session, signal, (core) => core.rollback(keep)),
+        fork: ({ session }, { signal }) =>
+            this.#change(session, signal, async (core) => this.#hold(this.#held(session).options, await core.fork())),
+        save: ({ session }, { signal }) => this.#change(session, signal, (core) => core.save()),
+        restore: async ({ session, bytes }, { signal }) => {
+            await this.#change(session, signal, (core) => core.restore(bytes));
+            return null;
+        },
+        logits: ({ session }, { signal }) => this.#change(session, signal, (core) => core.logits()),
+        reply: ({ session, messages, options }, context) =>
+            this.#reply(session, options, context, (core, full) => core.reply(messages, full)),
+        replyTokens: ({ session, ids, options }, context) =>
+            this.#reply(session, options, context, (core, full) => core.replyTokens(ids, full)),
+        abort: ({ target }) => {
+            this.#running.get(target)?.abort();
+            return null;
+        },
+    };
+
+    /* The engine for what does not compute: at once where it is there, else in turn. */
+    async #now(signal: AbortSignal): Promise<CoreEngineLike> {
+        return this.#engine ?? this.#exclusive(signal, () => this.#ready(signal));
+    }
+}
+
+// ---- answers taken up again ----
+
+/* How much of an answer was said: characters of each kind, and calls. An answer that is written again says it all once more. */
+class Said {
+    readonly #said = { content: 0, thinking: 0, calls: 0 };
+    readonly #seen = { content: 0, thinking: 0, calls: 0 };
+
+    beginAgain(): void {
+        Object.assign(this.#seen, { content: 0, thinking: 0, calls: 0 });
+    }
+
+    /** The part of a piece that is new; null if nothing is. */
+    rest(piece: Piece): Piece | null {
+        if (piece.kind === 'progress') return piece;
+        const kind = piece.kind === 'tool_call' ? 'calls' : piece.kind;
+        const length = piece.kind === 'tool_call' ? 1 : piece.text.length;
+        const known = Math.min(length, this.#said[kind] - this.#seen[kind]);
+        this.#seen[kind] += length;
+        if (known === length) return null;
+        this.#said[kind] = this.#seen[kind];
+        return known === 0 || piece.kind === 'tool_call' ? piece : { kind: piece.kind, text: piece.text.slice(known) };
+    }
+}
+
+function withText(engine: CoreEngineLike, piece: Piece): ReplyPiece {
+    if ((piece.kind !== 'content' && piece.kind !== 'thinking') || !piece.logprobs) return piece as ReplyPiece;
+    return { ...piece, logprobs: piece.logprobs.map((row) => row.map((one) => ({ ...one, bytes: engine.tokenText(one.token) }))) };
+}
+
+function randomSeed(): number {
+    const [high, low] = crypto.getRandomValues(new Uint32Array(2)) as unknown as [number, number];
+    return (high & 0x1fffff) * 2 ** 32 + low;
+}
+
+// ---- small things ----
+
+/* A small model writes token after token without ever waiting: a message that says stop would come in only at the end. */
+function makeBreath(): () => Promise<void> {
+    let last = performance.now();
+    return async () => {
+        if (performance.now() - last < 10) return;
+        await new Promise<void>((resolve) => setTimeout(resolve));
+        last = performance.now();
+    };
+}
+
+/* Progress ten times a second is enough for any bar; the first and the last of a phase are always told. */
+function seldom(tell: Tell): Tell {
+    let phase = '';
+    let last = 0;
+    return (progress) => {
+        const now = performance.now();
+        if (progress.phase === phase && progress.done < progress.total && now - last < 100) return;
+        phase = progress.phase;
+        last = now;
+        tell(progress);
+    };
+}
+
+/* Only what owns the whole of its memory may be given away. */
+function transferable(result: unknown): Transferable[] {
+    if (!ArrayBuffer.isView(result) || !(result.buffer instanceof ArrayBuffer)) return [];
+    return result.byteLength === result.buffer.byteLength ? [result.buffer] : [];
+}
+
+/* The host closes sources itself: an engine that is opened again needs them again. */
+function withoutClose(source: ByteSource): ByteSource {
+    return { name: source.name, size: source.size, read: (offset, length, signal) => source.read(offset, length, signal) };
+}
+
+async function closeAll(sources: ByteSource[]): Promise<void> {
+    await Promise.allSettled(sources.map((source) => source.close?.()));
+}
+
+/* Holds a lock for as long as this worker lives: the page asks for the same one, and gets it when the worker is no more. */
+function holdLock(name: string): Promise<null> {
+    return new Promise((resolve, reject) => {
+        navigator.locks.request(name, () => {
+            resolve(null);
+            return new Promise(() => undefined);
+        }).catch(reject);
+    });
+}

@@ -1,0 +1,125 @@
+/* What the page and the worker say to each other.
+ *
+ *     page → worker   { v, id, op, args }
+ *     worker → page   { id, event } any number of times, then { id, result } or { id, error }
+ *
+ * Ids are the page's, from 1 on; what the worker says of itself has id 0. GPU objects never cross. Snapshots and token lists are
+ * transferred, not copied. */
+
+import type { WireError } from '../core/errors.ts';
+import type {
+    Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Message, Piece, ReplyOptions, ReplyStats, Sampling,
+    SessionOptions, EngineOptions,
+} from '../core/types.ts';
+import type { StoreProgress } from '../sources/store.ts';
+
+/** Page and worker come from the same build, but a cache may serve an old worker. */
+export const PROTOCOL = 1;
+
+/** true: kept in the origin's file storage. false: read from the network as it is needed. 'if-it-fits': as true, and as false where the
+ * storage has no room. */
+export type CacheMode = boolean | 'if-it-fits';
+
+/** Where a file is, in a form that can cross. */
+export type SourceSpec =
+    | { kind: 'url'; url: string; sha256?: string; cache: CacheMode }
+    | { kind: 'blob'; blob: Blob; name: string }
+    | { kind: 'handle'; handle: FileSystemFileHandle }
+    | { kind: 'cached'; key: string }
+    | { kind: 'path'; path: string };
+
+/** Load options without what cannot cross. */
+export type WireEngineOptions = Omit<EngineOptions, 'signal' | 'onProgress'>;
+export type WireReplyOptions = Omit<ReplyOptions, 'signal'>;
+
+export interface LoadArgs {
+    sources: SourceSpec[];
+    options: WireEngineOptions;
+    /** What to do when the GPU is lost and none comes back: go on with wasm, or wait for `recover`. */
+    fallback: 'wasm' | 'none';
+}
+
+export interface LoadResult {
+    info: EngineInfo;
+    samplingDefault: Sampling;
+}
+
+/** One token of a log-probability list, with its bytes: alone they may not be UTF-8. */
+export interface TokenLogprobText {
+    token: number;
+    logprob: number;
+    bytes: Uint8Array;
+}
+
+/** A piece of an answer. Log-probabilities: for each token the chosen one, then the alternatives. */
+export type ReplyPiece =
+    | { kind: 'content' | 'thinking'; text: string; logprobs?: TokenLogprobText[][] }
+    | Exclude<Piece, { kind: 'content' | 'thinking' }>;
+
+export type Progress = LoadProgress | StoreProgress;
+
+/** What happens to the device while an engine is loaded. */
+export type DeviceEvent =
+    | { type: 'lost'; reason: string }
+    | { type: 'restoring'; progress: Progress }
+    | { type: 'restored'; info: EngineInfo }
+    /** No device came back: conversations are kept, `recover({ backend: 'wasm' })` goes on with them. */
+    | { type: 'gone'; error: WireError };
+
+interface SessionRef {
+    session: number;
+}
+
+/** Every operation: what it takes, gives, and tells on the way. */
+export interface Operations {
+    hello: { args: { life?: string; wasmUrl?: string }; result: null; event: never };
+    devices: { args: object; result: DeviceInfo[]; event: never };
+    dryRun: { args: LoadArgs; result: FitReport; event: Progress };
+    load: { args: LoadArgs; result: LoadResult; event: Progress };
+    recover: { args: { backend?: 'auto' | Backend }; result: LoadResult; event: Progress };
+    unload: { args: object; result: null; event: never };
+    tokenize: { args: { text: string; special: boolean }; result: Int32Array; event: never };
+    detokenize: { args: { ids: Int32Array }; result: string; event: never };
+    render: { args: { messages: Message[]; options: WireReplyOptions }; result: string; event: never };
+    selfCheck: { args: object; result: null; event: never };
+    stats: { args: object; result: EngineStats; event: never };
+    open: { args: { options: SessionOptions }; result: { session: number; context: number }; event: never };
+    close: { args: SessionRef; result: null; event: never };
+    tokens: { args: SessionRef; result: Int32Array; event: never };
+    set: { args: SessionRef & { ids: Int32Array }; result: null; event: never };
+    append: { args: SessionRef & { ids: Int32Array }; result: null; event: never };
+    rollback: { args: SessionRef & { keep: number }; result: number; event: never };
+    fork: { args: SessionRef; result: { session: number; context: number }; event: never };
+    save: { args: SessionRef; result: Uint8Array; event: never };
+    restore: { args: SessionRef & { bytes: Uint8Array }; result: null; event: never };
+    logits: { args: SessionRef; result: Float32Array | null; event: never };
+    reply: { args: SessionRef & { messages: Message[]; options: WireReplyOptions }; result: ReplyStats; event: ReplyPiece };
+    replyTokens: { args: SessionRef & { ids: Int32Array; options: WireReplyOptions }; result: ReplyStats; event: ReplyPiece };
+    /** Answers at once; the operation that is stopped answers for itself. */
+    abort: { args: { target: number }; result: null; event: never };
+}
+
+export type Operation = keyof Operations;
+export type Args<O extends Operation> = Operations[O]['args'];
+export type Result<O extends Operation> = Operations[O]['result'];
+export type Event<O extends Operation> = Operations[O]['event'];
+
+export interface Request<O extends Operation = Operation> {
+    v: number;
+    id: number;
+    op: O;
+    args: Args<O>;
+}
+
+export type Answer =
+    | { id: number; event: unknown }
+    | { id: number; result: unknown }
+    | { id: number; error: WireError };
+
+/** One end of the line: a Worker, a MessagePort, or a direct connection within one thread. */
+export interface Port {
+    post(message: unknown, transfer: Transferable[]): void;
+    onMessage: ((message: unknown) => void) | null;
+    /** Ends the other side, where that can be done. */
+    close(): void;
+}

@@ -1,0 +1,68 @@
+// The app on WebGPU in Chromium (SwiftShader): it answers there, and a lost GPU does not end the conversation. Needs build/web.
+
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import type { Page } from 'playwright-core';
+import { startSite, Visit } from '../../app/tests/site.ts';
+import type { TestServer } from './server.ts';
+
+describe('the app on a GPU', { timeout: 600_000 }, () => {
+    let site: TestServer, visit: Visit, page: Page;
+    before(async () => {
+        site = await startSite();
+        visit = await Visit.begin({ gpu: true });
+        page = await visit.page();
+        await page.goto(site.origin);
+        await page.evaluate(() => localStorage.setItem('gemmule.settings', JSON.stringify({ maxTokens: 48, sampling: { seed: 7 }, welcomed: true })));
+        await page.reload();
+        await page.waitForSelector('.chip-ready', { timeout: 180_000 });
+    });
+    after(async () => {
+        await visit?.end();
+        await site?.close();
+    });
+
+    const ask = async (text: string): Promise<void> => {
+        await page.fill('#composer', text);
+        await page.press('#composer', 'Enter');
+    };
+    const crash = async (): Promise<void> => {
+        const client = await visit.context.browser()!.newBrowserCDPSession();
+        await client.send('Browser.crashGpuProcess' as never).catch(() => undefined);
+        await client.detach();
+    };
+    const answers = (count: number): Promise<unknown> => page.waitForFunction((wanted) => document.querySelectorAll('.answer .stats').length >= wanted && !document.querySelector('.send.stop'), count, { timeout: 240_000 });
+
+    test('it answers on the GPU', async () => {
+        assert.equal(await page.innerText('.chip-device'), 'GPU');
+        await ask('Hello');
+        await answers(1);
+        assert.deepEqual(visit.foreign, []);
+        assert.deepEqual(visit.complaints, []);
+    });
+
+    test('the GPU is lost while words come: it comes back, and the answer goes on', async () => {
+        await ask('Are you still there?');
+        await page.waitForSelector('.live-line .speed');
+        await crash();
+        await page.waitForSelector('.notice >> text=The GPU was lost', { timeout: 120_000 });
+        await answers(2);
+        assert.equal(await page.locator('.box-error').count(), 0);
+        await ask('And then?');
+        await answers(3);
+        assert.equal(await page.locator('.box-error').count(), 0);
+    });
+
+    test('no GPU comes back: the CPU goes on with the same conversation', async () => {
+        await crash(); // after the second crash on a page there is no adapter
+        await page.waitForSelector('.chip-failed', { timeout: 120_000 });
+        await page.goto(`${page.url().split('#')[0]}#/models`);
+        await page.getByRole('button', { name: 'Go on with the CPU' }).click();
+        await page.waitForSelector('.chip-ready', { timeout: 120_000 });
+        assert.equal(await page.innerText('.chip-device'), 'CPU');
+        await page.locator('.row a').first().click();
+        await ask('And now?');
+        await answers(4);
+        assert.equal(await page.locator('.box-error').count(), 0);
+    });
+});

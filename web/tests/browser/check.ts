@@ -1,0 +1,114 @@
+// What `gemmule check` does, in a page or in Node: the logits of a fixture's prompts, and the tokens that follow greedily, against what the
+// reference computed (*.expect.gguf).
+
+import { Core } from '../../src/core/core.ts';
+import type { ByteSource, EngineOptions, SessionOptions } from '../../src/core/types.ts';
+
+export interface CheckOptions extends Pick<EngineOptions, 'precise' | 'gpuDisable' | 'gpuMemory'> {
+    kv?: SessionOptions['kv'];
+}
+
+export interface CheckReport {
+    device: string;
+    /** Relative error by name: of the last position of a prompt run as a batch, and of all positions one by one. */
+    errors: Record<string, number>;
+    /** Prompts whose greedy continuation was the reference's, of how many. */
+    greedy: [number, number];
+}
+
+// ---- expectations: a GGUF with I32 and F32 tensors ----
+
+type Numbers = Int32Array | Float32Array;
+
+export function readExpectation(file: ArrayBuffer): Map<string, Numbers> {
+    const view = new DataView(file);
+    const scalars: Record<number, number> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 };
+    let at = 8;
+    const u32 = () => view.getUint32((at += 4) - 4, true);
+    const u64 = () => Number(view.getBigUint64((at += 8) - 8, true));
+    const text = () => {
+        const length = u64();
+        return new TextDecoder().decode(new Uint8Array(file, (at += length) - length, length));
+    };
+    const skip = (type: number): void => {
+        if (type === 8) text();
+        else if (type === 9) {
+            const item = u32();
+            for (let count = u64(); count > 0; count--) skip(item);
+        } else at += scalars[type]!;
+    };
+    const tensorCount = u64();
+    for (let pairs = u64(); pairs > 0; pairs--) {
+        text();
+        skip(u32());
+    }
+    const infos = Array.from({ length: tensorCount }, () => {
+        const name = text();
+        const size = Array.from({ length: u32() }, u64).reduce((product, n) => product * n, 1);
+        return { name, size, type: u32(), offset: u64() };
+    });
+    const data = Math.ceil(at / 32) * 32;
+    return new Map(
+        infos.map(({ name, size, type, offset }) => {
+            const bytes = file.slice(data + offset, data + offset + 4 * size);
+            return [name, type === 0 ? new Float32Array(bytes) : new Int32Array(bytes)];
+        }),
+    );
+}
+
+// ---- the check ----
+
+function relativeError(got: ArrayLike<number>, want: ArrayLike<number>): number {
+    let difference = 0;
+    let size = 0;
+    for (let i = 0; i < want.length; i++) {
+        difference += (got[i]! - want[i]!) ** 2;
+        size += want[i]! ** 2;
+    }
+    return got.length === want.length ? Math.sqrt(difference / size) : NaN;
+}
+
+export async function check(core: Core, model: ByteSource, expectation: ArrayBuffer, options: CheckOptions = {}): Promise<CheckReport> {
+    const { kv, ...engineOptions } = options;
+    const expected = readExpectation(expectation);
+    const engine = await core.open([model], { backend: 'gpu', ...engineOptions });
+    const report: CheckReport = { device: engine.info.device, errors: {}, greedy: [0, 0] };
+    const width = engine.info.vocabulary;
+    for (let prompt = 0; expected.has(`ids.${prompt}`); prompt++) {
+        const ids = expected.get(`ids.${prompt}`) as Int32Array;
+        const logits = expected.get(`logits.${prompt}`) as Float32Array;
+        const session = engine.session(kv ? { context: 256, kv } : { context: 256 });
+        await session.set(ids);
+        report.errors[`prompt ${prompt}`] = relativeError(session.logits()!, logits.subarray(logits.length - width));
+
+        const got = new Float32Array(logits.length);
+        session.rollback(0);
+        for (let i = 0; i < ids.length && prompt === 0; i++) {
+            await session.append(ids.subarray(i, i + 1));
+            got.set(session.logits()!, i * width);
+        }
+        if (prompt === 0) report.errors['prompt 0, token by token'] = relativeError(got, logits);
+
+        const greedy = expected.get(`greedy.${prompt}`) as Int32Array | undefined;
+        if (greedy) {
+            for await (const _ of session.replyTokens(ids, { sampling: { temperature: 0 }, maxTokens: greedy.length })) void _;
+            const wrote = session.tokens().subarray(ids.length, ids.length + greedy.length);
+            report.greedy[0] += wrote.every((id, i) => id === greedy[i]) ? 1 : 0;
+            report.greedy[1]++;
+        }
+        session.free();
+    }
+    engine.close();
+    return report;
+}
+
+export function memorySource(name: string, bytes: Uint8Array): ByteSource {
+    return { name, size: bytes.length, read: async (offset, length) => bytes.slice(offset, offset + length) };
+}
+
+/** In a page: fetches engine, model and expectation, and checks. */
+export async function checkInPage(wasm: string, model: string, expectation: string, options: CheckOptions = {}): Promise<CheckReport> {
+    const bytes = async (url: string) => (await fetch(url)).arrayBuffer();
+    const core = await Core.create({ wasm: await bytes(wasm), gpu: navigator.gpu });
+    return check(core, memorySource(model, new Uint8Array(await bytes(model))), await bytes(expectation), options);
+}

@@ -1,0 +1,43 @@
+/* The package as it is built (web/dist) in Firefox: its storage has exclusive handles only, so a second reader takes the other way. */
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { launchFirefox } from './browsers.ts';
+import { type TestServer, startServer } from './server.ts';
+
+let server: TestServer;
+let browser: Awaited<ReturnType<typeof launchFirefox>>;
+before(async () => {
+    server = await startServer({
+        files: { '/model.gguf': 'tests/fixtures/tiny-dense.gguf' },
+        routes: { '/': (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html><title>a page</title>') },
+    });
+    browser = await launchFirefox();
+});
+after(async () => {
+    await browser?.close();
+    await server?.close();
+});
+
+test('a model is downloaded once, and read by two tabs', { timeout: 180_000 }, async () => {
+    const load = `(async () => {
+        const { Gemmule } = await import('/web/dist/index.js');
+        window.engine = await Gemmule.load('/model.gguf', { backend: 'wasm' });
+        const { choices } = await window.engine.chat.completions.create({ messages: [{ role: 'user', content: 'Hello' }], max_tokens: 8, seed: 4 });
+        return choices[0].message.content;
+    })()`;
+    const [one, two] = [await browser.newPage(), await browser.newPage()];
+    const texts: unknown[] = [];
+    for (const page of [one, two]) {
+        await page.goto(`${server.origin}/`);
+        texts.push(await page.evaluate(load));
+    }
+    assert.ok(String(texts[0]).length > 0);
+    assert.equal(texts[1], texts[0]);
+    assert.equal(server.requests.filter((path) => path === '/model.gguf').length, 2, 'a probe and a download');
+    const entries = await two.evaluate(`(async () => {
+        const { ModelCache } = await import('/web/dist/index.js');
+        return (await (await ModelCache.open()).list()).map(({ done, stored, size }) => done && stored === size);
+    })()`);
+    assert.deepEqual(entries, [true]);
+});

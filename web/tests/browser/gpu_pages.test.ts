@@ -1,0 +1,137 @@
+// The engine on the GPU of real browsers: the op test (the C program, on the package's GPU host), the fixtures' logits and greedy tokens,
+// memory per token, and a GPU that is lost.
+//
+// Chromium on SwiftShader has subgroups and no f16, Firefox on lavapipe f16, no subgroups, and bindings of 128 MiB. Of the op test's cases a
+// page runs those with one token, Firefox fewer; GEMMULE_ALL_OPS=1 runs all, which takes minutes. The wasm files are those of the wasm
+// preset, or of the folder $GEMMULE_WASM.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+
+import type { EngineStats } from '../../src/core/types.ts';
+import { launchChromium, launchFirefox } from './browsers.ts';
+import type { CheckReport } from './check.ts';
+import { startServer } from './server.ts';
+import type { TestServer } from './server.ts';
+
+const BUILD = process.env.GEMMULE_WASM ?? 'build/wasm';
+const ALL = process.env.GEMMULE_ALL_OPS === '1';
+const MODELS = ['tiny-dense', 'tiny-moe'];
+
+// What both drivers of browsers have.
+interface Page {
+    goto(url: string): Promise<unknown>;
+    evaluate(expression: string): Promise<unknown>;
+}
+interface Browser {
+    newPage(): Promise<Page>;
+    close(): Promise<void>;
+}
+
+const BROWSERS: { name: string; launch(): Promise<Browser>; ops: string; features: string[]; without: string[] }[] = [
+    { name: 'Chromium', launch: launchChromium, ops: ' 1 ×', features: ['subgroups', 'dot4'], without: ['f16'] },
+    { name: 'Firefox', launch: launchFirefox, ops: 'attention F16 5 · 1 ×', features: ['f16', 'dot4'], without: ['subgroups'] },
+];
+
+let server: TestServer;
+before(async () => {
+    const programs = ['gemmule.wasm', 'test_ops.wasm'];
+    const files = Object.fromEntries(programs.map((name) => [`/wasm/${name}`, `${BUILD}/${name}`]));
+    server = await startServer({ files: { ...files, '/': 'web/tests/browser/blank.html' } });
+});
+after(() => server.close());
+
+async function withPage(launch: () => Promise<Browser>, body: (page: Page) => Promise<void>): Promise<void> {
+    const browser = await launch();
+    try {
+        const page = await browser.newPage();
+        await page.goto(`${server.origin}/`);
+        await body(page);
+    } finally {
+        await browser.close();
+    }
+}
+
+const call = (page: Page, module: string, name: string, ...args: unknown[]) =>
+    page.evaluate(`import('/web/tests/browser/${module}').then((module) => module.${name}(${args.map((arg) => JSON.stringify(arg)).join()}))`);
+
+for (const { name, launch, ops, features, without } of BROWSERS) {
+    test(`${name}: the GPU is the one that the test is meant for`, () =>
+        withPage(launch, async (page) => {
+            const seen = (await page.evaluate(
+                `import('/web/src/core/gpu_host.ts').then(({ GpuHost }) => GpuHost.describe(navigator.gpu))`,
+            )) as Record<string, unknown>;
+            for (const feature of features) assert.equal(seen[feature], true, feature);
+            for (const feature of without) assert.equal(seen[feature], false, feature);
+            assert.equal(seen.software, true);
+        }));
+
+    test(`${name}: the op test`, () =>
+        withPage(launch, async (page) => {
+            const only = ALL ? '' : ops;
+            const { status, output } = (await call(page, 'program.ts', 'runInPage', '/wasm/test_ops.wasm', ['gpu', '', only])) as {
+                status: number;
+                output: string;
+            };
+            const [, passed, failed] = /(\d+) passed, (\d+) failed\s*$/.exec(output) ?? [];
+            console.log(`${passed} passed, ${failed} failed`);
+            assert.equal(status, 0, output.slice(0, 4000));
+            assert.ok(Number(passed) >= 4);
+        }));
+
+    test(`${name}: check ${MODELS.join(', ')}`, () =>
+        withPage(launch, async (page) => {
+            for (const model of MODELS) {
+                const [file, expectation] = [`/tests/fixtures/${model}.gguf`, `/tests/fixtures/${model}.expect.gguf`];
+                const report = (await call(page, 'check.ts', 'checkInPage', '/wasm/gemmule.wasm', file, expectation, { precise: true })) as CheckReport;
+                const errors = Object.entries(report.errors);
+                assert.ok(errors.length >= 2, model);
+                for (const [what, error] of errors) assert.ok(error < 1e-4, `${model}, ${what}: relative error ${error}`);
+                assert.equal(report.greedy[0], report.greedy[1], model);
+                assert.ok(report.greedy[1] >= 1);
+            }
+        }));
+}
+
+test('Chromium: tokens need no memory, and a GPU process that crashes is a lost device', async () => {
+    const TOKENS = 600;
+    const MODEL = '/tests/fixtures/tiny-dense.gguf';
+    const browser = await launchChromium();
+    try {
+        const page = await browser.newPage();
+        await page.goto(`${server.origin}/`);
+        const writer = (name: string, ...args: unknown[]) => call(page, 'writer.ts', name, ...args);
+        await writer('open', '/wasm/gemmule.wasm', MODEL);
+
+        const protocol = await page.context().newCDPSession(page);
+        const heap = () => protocol.send('Runtime.getHeapUsage') as Promise<{ usedSize: number; embedderHeapUsedSize?: number }>;
+        const collected = async () => {
+            for (let i = 0; i < 2; i++) await protocol.send('HeapProfiler.collectGarbage');
+            return heap();
+        };
+        const first = (await writer('write', 300)) as EngineStats;
+        const before = await collected();
+        const last = (await writer('write', TOKENS)) as EngineStats;
+        const [littered, swept] = [await heap(), await collected()];
+        const perToken = (after: typeof before) => [
+            (after.usedSize - before.usedSize) / TOKENS,
+            ((after.embedderHeapUsedSize ?? 0) - (before.embedderHeapUsedSize ?? 0)) / TOKENS,
+        ] as const;
+        console.log(`bytes a token (JavaScript, embedder): ${perToken(littered)}, of which stay ${perToken(swept)}`);
+        assert.ok(perToken(swept)[0] < 256 && perToken(swept)[1] < 256);
+        assert.equal(last.wasmBytes, first.wasmBytes);
+        assert.ok(last.gpuBytes <= 1.01 * first.gpuBytes); // a plan for another depth
+
+        const ended = writer('writeUntilLost') as Promise<{ name: string; message: string; lost: string }>;
+        await Promise.race([ended, page.waitForFunction(`document.title === 'writing'`, undefined, { timeout: 120_000 })]);
+        const session = await browser.newBrowserCDPSession();
+        await session.send('Browser.crashGpuProcess' as never).catch(() => {}); // it does not answer
+        const report = await ended;
+        assert.equal(report.name, 'DeviceLost', report.message);
+        assert.match(report.lost, /lost/);
+        await writer('open', '/wasm/gemmule.wasm', MODEL);
+        assert.ok(((await writer('write', 20)) as EngineStats).dispatchesPerToken > 0);
+    } finally {
+        await browser.close();
+    }
+});

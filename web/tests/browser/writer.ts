@@ -1,0 +1,45 @@
+// For tests that look at a page from outside while it writes: an engine that stays open in the page, and writes as it is told.
+
+import { Core } from '../../src/core/core.ts';
+import type { CoreEngine, CoreSession } from '../../src/core/core.ts';
+import type { EngineStats } from '../../src/core/types.ts';
+import { memorySource } from './check.ts';
+
+let engine: CoreEngine;
+
+export async function open(wasm: string, model: string): Promise<void> {
+    const bytes = async (url: string) => (await fetch(url)).arrayBuffer();
+    const core = await Core.create({ wasm: await bytes(wasm), gpu: navigator.gpu });
+    engine = await core.open([memorySource(model, new Uint8Array(await bytes(model)))], { backend: 'gpu' });
+}
+
+async function reply(session: CoreSession, most: number): Promise<number> {
+    const pieces = session.replyTokens(new Int32Array([2, 5, 6, 7]), { sampling: { temperature: 1, seed: most }, maxTokens: most });
+    for (;;) {
+        const next = await pieces.next();
+        if (next.done) return next.value.replyTokens;
+        document.title = 'writing';
+    }
+}
+
+/** Writes so many tokens, over several replies. */
+export async function write(tokens: number): Promise<EngineStats> {
+    const session = engine.session({ context: 512 });
+    for (let left = tokens; left > 0; ) left -= Math.max(1, await reply(session, Math.min(left, 400)));
+    const stats = engine.stats();
+    session.free();
+    return stats;
+}
+
+/** The error that ends the writing, and what `engine.lost` settled with. */
+export async function writeUntilLost(): Promise<{ name: string; message: string; lost: string }> {
+    document.title = 'opened';
+    try {
+        for (;;) await write(400);
+    } catch (thrown) {
+        const { name, message } = thrown as Error;
+        const lost = await Promise.race([engine.lost, new Promise<string>((resolve) => setTimeout(resolve, 10_000, 'never'))]);
+        engine.close();
+        return { name, message, lost };
+    }
+}

@@ -1,0 +1,235 @@
+/* The cache over files in memory. web/tests/browser has the same in a real browser. */
+
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { after, before, test } from 'node:test';
+import { GemmuleError } from '../src/core/errors.ts';
+import { ModelCache } from '../src/sources/opfs.ts';
+import { type StoreProgress, fetchIntoCache } from '../src/sources/store.ts';
+import { type ServedFile, type TestServer, noise, startServer } from './support/http_server.ts';
+import { type Disk, MemoryFolder, disk } from './support/memory_files.ts';
+
+let server: TestServer;
+before(async () => (server = await startServer()));
+after(() => server.close());
+
+const BYTES = noise(6_000_000);
+const HASH = createHash('sha256').update(BYTES).digest('hex');
+const QUICK = { delay: 1, tries: 2 };
+
+interface Bench {
+    root: MemoryFolder;
+    cache: ModelCache;
+    url: string;
+    key: string;
+    path: string;
+    disk: Disk;
+    meta(): Record<string, unknown>;
+}
+
+async function bench(file: Partial<ServedFile> = {}, on = disk()): Promise<Bench> {
+    server.files.set('/model.gguf', { bytes: BYTES, ...file });
+    server.requests.length = 0;
+    const root = new MemoryFolder('', on);
+    const url = `${server.origin}/model.gguf`;
+    const key = ModelCache.key(url);
+    const path = `gemmule/v1/blobs/${key}`;
+    const cache = await ModelCache.open(root as unknown as FileSystemDirectoryHandle);
+    return { root, cache, url, key, path, disk: on, meta: () => JSON.parse(new TextDecoder().decode(root.at(`${path}/meta.json`).bytes)) as Record<string, unknown> };
+}
+
+function fails(name: string, text: RegExp) {
+    return (error: { name: string; message: string }) => {
+        assert.equal(error.name, name, error.message);
+        assert.match(error.message, text);
+        return true;
+    };
+}
+
+/* A download that breaks off after about `bytes`. */
+async function breakOff({ cache, url }: Bench, bytes: number): Promise<void> {
+    server.files.get('/model.gguf')!.cuts = [bytes, 0, 0];
+    await assert.rejects(fetchIntoCache(cache, url, QUICK), fails('Network', /tries/));
+    server.files.get('/model.gguf')!.cuts = [];
+    server.requests.length = 0;
+}
+
+test('a file is stored, described, and read from then on without the network', async () => {
+    const b = await bench();
+    const seen: StoreProgress[] = [];
+    const source = await fetchIntoCache(b.cache, b.url, { ...QUICK, onProgress: (progress) => seen.push(progress) });
+    assert.equal(source.size, BYTES.length);
+    assert.deepEqual(await source.read(1_000_000, 100), BYTES.slice(1_000_000, 1_000_100));
+    await assert.rejects(source.read(BYTES.length, 1), fails('BadArgument', /do not exist/));
+    await source.close!();
+    assert.deepEqual(b.meta(), {
+        schema: 1, url: b.url, size: BYTES.length, etag: '"one"', sha256: HASH, done: true, stored: BYTES.length, prefix: HASH,
+    });
+    assert.equal(seen.at(-1)!.done, BYTES.length);
+    assert.ok(b.disk.flushes >= 2);
+    server.files.delete('/model.gguf');
+    server.requests.length = 0;
+    const again = await fetchIntoCache(b.cache, b.url, QUICK);
+    const twice = await fetchIntoCache(b.cache, b.url, QUICK); // two readers of one file
+    assert.deepEqual(await again.read(5, 5), await twice.read(5, 5));
+    assert.deepEqual(server.requests, []);
+    assert.deepEqual(await b.cache.list(), [
+        { key: b.key, url: b.url, size: BYTES.length, stored: BYTES.length, sha256: HASH, done: true, problem: '' },
+    ]);
+});
+
+test('a download that broke off is taken up where it was, after its hash was checked', async () => {
+    const b = await bench();
+    await breakOff(b, 5_000_000);
+    const { stored, prefix, done } = b.meta() as { stored: number; prefix: string; done: boolean };
+    assert.ok(stored > 1_000_000 && stored <= 5_000_000 && !done);
+    assert.equal(prefix, createHash('sha256').update(BYTES.subarray(0, stored)).digest('hex'));
+    const phases = new Set<string>();
+    const source = await fetchIntoCache(b.cache, b.url, { ...QUICK, onProgress: ({ phase }) => phases.add(phase) });
+    assert.deepEqual([...phases], ['verify', 'download']);
+    assert.deepEqual(server.requests, ['GET /model.gguf bytes=0-15', `GET /model.gguf bytes=${stored}-`]);
+    assert.deepEqual(await source.read(0, BYTES.length), BYTES);
+    assert.equal(b.meta().sha256, HASH);
+});
+
+test('what was noted and is not there any more starts anew', async () => {
+    type Spoil = (b: Bench) => void;
+    const rows: [string, Spoil][] = [
+        ['another ETag', () => (server.files.get('/model.gguf')!.etag = '"two"')],
+        ['a flipped bit', (b) => (b.root.at(`${b.path}/data`).bytes[12345]! ^= 1)],
+        ['fewer bytes than noted', (b) => (b.root.at(`${b.path}/data`).bytes = b.root.at(`${b.path}/data`).bytes.slice(0, 1000))],
+        ['a description that does not parse', (b) => (b.root.at(`${b.path}/meta.json`).bytes = new TextEncoder().encode('{"schema": 1, "ur'))],
+        ['a description of something else', (b) => (b.root.at(`${b.path}/meta.json`).bytes = new TextEncoder().encode('[1, 2]'))],
+        ['a hash that is none', (b) => (b.root.at(`${b.path}/meta.json`).bytes = new TextEncoder().encode(JSON.stringify({ ...b.meta(), sha256: '../..' })))],
+        ['a size that is none', (b) => (b.root.at(`${b.path}/meta.json`).bytes = new TextEncoder().encode(JSON.stringify({ ...b.meta(), stored: -5 })))],
+    ];
+    for (const [name, spoil] of rows) {
+        const b = await bench();
+        await breakOff(b, 3_000_000);
+        spoil(b);
+        const source = await fetchIntoCache(b.cache, b.url, QUICK);
+        assert.equal(server.requests.at(-1), 'GET /model.gguf', name);
+        assert.deepEqual(await source.read(0, BYTES.length), BYTES, name);
+        assert.equal(b.meta().sha256, HASH, name);
+    }
+});
+
+test('bytes behind the last note are not believed', async () => {
+    const b = await bench();
+    await breakOff(b, 3_000_000);
+    const { stored } = b.meta() as { stored: number };
+    const data = b.root.at(`${b.path}/data`);
+    data.bytes = new Uint8Array([...data.bytes.subarray(0, stored), ...new Uint8Array(100_000)]); // as after a crash
+    const source = await fetchIntoCache(b.cache, b.url, QUICK);
+    assert.equal(server.requests.at(-1), `GET /model.gguf bytes=${stored}-`);
+    assert.deepEqual(await source.read(0, BYTES.length), BYTES);
+});
+
+test('a stop keeps what came', async () => {
+    const b = await bench({ pause: 1 });
+    const controller = new AbortController();
+    const stopped = fetchIntoCache(b.cache, b.url, { ...QUICK, signal: controller.signal, onProgress: ({ done }) => done > 2_000_000 && controller.abort() });
+    await assert.rejects(stopped, fails('Aborted', /stopped/));
+    const { stored } = b.meta() as { stored: number };
+    assert.ok(stored > 2_000_000 && stored < BYTES.length);
+    server.files.get('/model.gguf')!.pause = 0;
+    assert.deepEqual(await (await fetchIntoCache(b.cache, b.url, QUICK)).read(0, BYTES.length), BYTES);
+});
+
+test('no room: numbers, and the part is kept until there is', async () => {
+    const b = await bench({}, disk(4_000_000));
+    await assert.rejects(fetchIntoCache(b.cache, b.url, QUICK), (error: { name: string; detail: Record<string, number> }) => {
+        assert.equal(error.name, 'QuotaExceeded');
+        const { size, stored, needed } = error.detail;
+        assert.equal(size, BYTES.length);
+        assert.ok(stored! > 3_000_000 && stored! < 4_000_000);
+        assert.equal(needed, size! - stored!);
+        return true;
+    });
+    b.disk.quota = Infinity;
+    assert.deepEqual(await (await fetchIntoCache(b.cache, b.url, QUICK)).read(0, BYTES.length), BYTES);
+    assert.match(server.requests.at(-1)!, /bytes=3\d{6}-/);
+});
+
+test('a write that returns anything but the length is a failure', async () => {
+    for (const short of [0, 10, 1e9]) {
+        const b = await bench();
+        await breakOff(b, 1_000_000);
+        const { stored } = b.meta() as { stored: number };
+        b.disk.shortWrites = [NaN, short];
+        b.disk.shortWrites[0] = JSON.stringify({ ...b.meta() }).length; // the description's own write is answered right
+        await assert.rejects(fetchIntoCache(b.cache, b.url, QUICK), fails('Storage', new RegExp(`were to be written at ${stored}, the browser says ${short}`)));
+        assert.equal(b.meta().done, false);
+        assert.deepEqual(await (await fetchIntoCache(b.cache, b.url, QUICK)).read(0, BYTES.length), BYTES);
+    }
+});
+
+test('a known SHA-256 is the key, and a file with another is refused', async () => {
+    const b = await bench();
+    const source = await fetchIntoCache(b.cache, b.url, { ...QUICK, sha256: HASH });
+    await source.close!();
+    assert.deepEqual((await b.cache.list()).map(({ key, done }) => [key, done]), [[HASH, true]]);
+    const wrong = 'ab'.repeat(32);
+    await assert.rejects(fetchIntoCache(b.cache, b.url, { ...QUICK, sha256: wrong }), fails('BadModel', new RegExp(`should be ${wrong} and is ${HASH}`)));
+    await assert.rejects(b.cache.read(wrong), fails('NotFound', /has no file/));
+    await assert.rejects(fetchIntoCache(b.cache, b.url, { sha256: '../../x' }), fails('BadArgument', /no SHA-256/));
+});
+
+test('a newer schema is left alone', async () => {
+    const b = await bench();
+    const text = JSON.stringify({ schema: 7, url: b.url, layout: 'other' });
+    b.root.put(`${b.path}/meta.json`, text);
+    await assert.rejects(fetchIntoCache(b.cache, b.url, QUICK), fails('Storage', /newer gemmule \(schema 7, this one knows 1\) and is left alone/));
+    assert.match((await b.cache.list())[0]!.problem, /newer/);
+    assert.equal(new TextDecoder().decode(b.root.at(`${b.path}/meta.json`).bytes), text);
+});
+
+test('done, but of another length: said, and brought in again', async () => {
+    const b = await bench();
+    await (await fetchIntoCache(b.cache, b.url, QUICK)).close!();
+    const data = b.root.at(`${b.path}/data`);
+    data.bytes = data.bytes.slice(0, -1);
+    assert.match((await b.cache.list())[0]!.problem, /should have/);
+    await assert.rejects(b.cache.read(b.key), fails('Storage', /should have/));
+    assert.deepEqual(await (await fetchIntoCache(b.cache, b.url, QUICK)).read(0, BYTES.length), BYTES);
+});
+
+test('two at once: one writes, the other waits and reads', async () => {
+    const b = await bench({ pause: 1 });
+    const phases: string[] = [];
+    const [one, two] = await Promise.all([
+        fetchIntoCache(b.cache, b.url, QUICK), fetchIntoCache(b.cache, b.url, { ...QUICK, onProgress: ({ phase }) => phases.push(phase) }),
+    ]);
+    assert.deepEqual(phases, ['wait']);
+    assert.equal(server.requests.length, 2);
+    assert.deepEqual(await one.read(7, 7), await two.read(7, 7));
+});
+
+test('deleting: not what is being written; what is not there is no error', async () => {
+    const b = await bench({ pause: 1 });
+    const under = fetchIntoCache(b.cache, b.url, QUICK);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    await assert.rejects(b.cache.delete(b.key), fails('Busy', /being written/));
+    await (await under).close!();
+    await b.cache.delete(b.key);
+    await b.cache.delete(b.key);
+    await assert.rejects(b.cache.delete('../x'), fails('BadArgument', /no key/));
+    assert.deepEqual(await b.cache.list(), []);
+    await assert.rejects(b.cache.read(b.key), fails('NotFound', /has no file/));
+});
+
+test('without ranges, and without a known size', async () => {
+    const b = await bench({ ranges: false, length: false, etag: null });
+    assert.deepEqual(await (await fetchIntoCache(b.cache, b.url, QUICK)).read(0, BYTES.length), BYTES);
+    assert.deepEqual([b.meta().size, b.meta().etag], [BYTES.length, null]);
+});
+
+test('what is refused, or not there, leaves nothing behind', async () => {
+    const b = await bench();
+    const accept = () => {
+        throw new GemmuleError('BadModel', 'a web page');
+    };
+    await assert.rejects(fetchIntoCache(b.cache, b.url, { ...QUICK, accept }), fails('BadModel', /a web page/));
+    await assert.rejects(fetchIntoCache(b.cache, `${server.origin}/absent.gguf`, QUICK), fails('NotFound', /404/));
+    assert.deepEqual(await b.cache.list(), []);
+});

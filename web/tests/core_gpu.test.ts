@@ -1,0 +1,50 @@
+/* The core on WebGPU: Dawn for Node, on a GPU in software. */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { after, test } from 'node:test';
+import { Core } from '../src/core/core.ts';
+import { closeTo, coreTests, sourceOf } from './core_cases.ts';
+import { nodeGpu } from './node_gpu.ts';
+import { DENSE, MOE, WASM } from './support/models.ts';
+
+const gpu = await nodeGpu();
+coreTests('gpu', async () => gpu, { backend: 'gpu' });
+after(() => setImmediate(() => process.exit())); // Dawn keeps Node alive
+
+test('what does not fit into GPU memory is read from the source when it is needed', async () => {
+    const core = await Core.create({ wasm: readFileSync(WASM), gpu });
+    const limits = [
+        { path: DENSE, gpuMemory: 5_700_000, stays: /^in main memory stay 246 kB of tables \(rows/ },
+        { path: DENSE, gpuMemory: 4_900_000, stays: /tables .* layers .* head / },
+        { path: MOE, gpuMemory: 4_300_000, stays: /experts .* layers / },
+    ];
+    const ids = Int32Array.from({ length: 20 }, (_, i) => 300 + i);
+    for (const { path, gpuMemory, stays } of limits) {
+        const source = sourceOf(path);
+        const [all, part] = [await core.open([sourceOf(path)], { precise: true }), await core.open([source], { precise: true, gpuMemory })];
+        assert.match(part.info.note, stays);
+        const [a, b] = [all.session({ context: 256 }), part.session({ context: 256 })];
+        const reads = source.reads;
+        await Promise.all([a.set(ids), b.set(ids)]);
+        closeTo(b.logits(), a.logits()!, 1e-5);
+        assert(source.reads > reads + 3);
+        assert(part.stats().gpuBytes <= gpuMemory);
+
+        const stop = new AbortController(); // in the middle of a tile, or of its rows
+        const append = b.append(Int32Array.of(20, 21), stop.signal);
+        stop.abort();
+        await assert.rejects(append, { name: 'Aborted' });
+        await Promise.all([a.append(Int32Array.of(22)), b.append(Int32Array.of(22))]);
+        closeTo(b.logits(), a.logits()!, 1e-5);
+        all.close();
+        part.close();
+    }
+});
+
+test('the adapter and what it can do are told', async () => {
+    const core = await Core.create({ wasm: readFileSync(WASM), gpu });
+    const [device, wasm] = await core.devices();
+    assert.deepEqual([device!.backend, device!.software, wasm!.backend], ['gpu', true, 'wasm']);
+    assert(device!.limits['max_buffer']! > 1e8);
+});

@@ -1,0 +1,358 @@
+/* The package's interface on the real engine (wasm), in Node. */
+
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { after, before, test } from 'node:test';
+import { type Engine, Gemmule, type ReplyPiece } from '../src/node.ts';
+import { type ChatCompletionChunk, type ChatCompletionParams, type ChatStream, readParams } from '../src/api/chat.ts';
+import { startServer, type TestServer } from './support/http_server.ts';
+import { ADD_CALL, DENSE, ENDLESS, MOE, THINKING, WASM, endlessModel, scratch, scripted } from './support/models.ts';
+
+const OPTIONS = { wasmUrl: WASM, backend: 'wasm' } as const;
+const HELLO = [{ role: 'user', content: 'Hello' }] as const;
+const TOOLS = [{ type: 'function', function: { name: 'add', description: 'Adds.', parameters: { type: 'object', properties: { a: { type: 'number' } } } } }] as const;
+
+let engine: Engine;
+let server: TestServer;
+before(async () => {
+    engine = await Gemmule.load(DENSE, OPTIONS);
+    server = await startServer();
+});
+after(async () => {
+    await engine.unload();
+    await server.close();
+});
+
+function fails(name: string, text: RegExp) {
+    return (error: { name: string; message: string }) => {
+        assert.equal(error.name, name, error.message);
+        assert.match(error.message, text);
+        return true;
+    };
+}
+
+async function textOf(pieces: AsyncIterable<ReplyPiece>): Promise<string> {
+    let text = '';
+    for await (const piece of pieces) if (piece.kind === 'content') text += piece.text;
+    return text;
+}
+
+// ---- loading ----
+
+test('the header alone says whether a model fits', async () => {
+    const report = await Gemmule.dryRun(DENSE, OPTIONS);
+    assert.deepEqual([report.fits, report.architecture, report.layers, report.backend], [true, 'gemma4', 6, 'wasm']);
+    assert.equal(report.fileBytes, readFileSync(DENSE).length);
+});
+
+test('models come from paths, blobs, URLs with and without ranges', async () => {
+    const bytes = readFileSync(DENSE);
+    server.files.set('/m.gguf', { bytes });
+    server.files.set('/plain.gguf', { bytes, ranges: false });
+    const phases = new Set<string>();
+    for (const source of [new File([bytes], 'm.gguf'), [new Blob([bytes])], `${server.origin}/m.gguf`, `${server.origin}/plain.gguf`, `data:;base64,${bytes.toString('base64')}`, new URL(`file://${DENSE}`)]) {
+        assert.equal((await Gemmule.dryRun(source, OPTIONS)).name, 'Tiny Dense');
+        const own = await Gemmule.load(source, { ...OPTIONS, onProgress: ({ phase }) => phases.add(phase) });
+        assert.equal(own.info.digest, engine.info.digest);
+        await own.unload();
+    }
+    for (const phase of ['download', 'header', 'plans', 'weights']) assert.ok(phases.has(phase), phase);
+});
+
+test('what cannot be loaded says why', async () => {
+    writeFileSync(scratch('short.gguf'), readFileSync(DENSE).subarray(0, 50_000));
+    writeFileSync(scratch('text.gguf'), 'not a model');
+    writeFileSync(scratch('m-00001-of-00002.gguf'), 'x');
+    const rows: [unknown, string, RegExp][] = [
+        ['/no/such/file.gguf', 'NotFound', /no such file/],
+        [scratch('short.gguf'), 'BadModel', /.+/],
+        [scratch('text.gguf'), 'BadModel', /.+/],
+        [scratch('m-00001-of-00002.gguf'), 'NotFound', /m-00002-of-00002/],
+        [`${server.origin}/absent.gguf`, 'NotFound', /404/],
+        [new Blob([]), 'BadModel', /.+/],
+        [{ kind: 'ollama', name: 'a:b', model: null, problem: 'the model layer is missing', adapters: 0 }, 'BadModel', /a:b: the model layer is missing/],
+        [{ kind: 'ollama', name: 'a:b', model: new File([], 'x'), problem: '', adapters: 1 }, 'NotSupported', /adapters are not supported/],
+        [17, 'BadArgument', /a source must be/],
+        [[], 'BadArgument', /no file/],
+    ];
+    for (const [source, name, text] of rows) await assert.rejects(Gemmule.load(source as string, OPTIONS), fails(name, text));
+    await assert.rejects(Gemmule.load(DENSE, { ...OPTIONS, signal: AbortSignal.abort() }), fails('Aborted', /stopped/));
+    await assert.rejects(Gemmule.load(DENSE, { ...OPTIONS, wasmUrl: '/no/such.wasm' }), fails('NotFound', /the engine cannot be read/));
+    const controller = new AbortController();
+    const under = Gemmule.load(DENSE, { ...OPTIONS, signal: controller.signal, onProgress: ({ phase }) => phase === 'weights' && controller.abort() });
+    await assert.rejects(under, fails('Aborted', /stopped/));
+});
+
+test('an Ollama model brings its parameters and system prompt', async () => {
+    const model = {
+        kind: 'ollama', name: 'tiny:dense', model: new File([readFileSync(DENSE)], 'sha256-x'), digest: '', size: 0, bytes: 0, projector: false, draft: false,
+        adapters: 0, problem: '', params: '{"temperature": 0.25, "top_k": 7}', system: 'Be brief.',
+    } as const;
+    await using own = await Gemmule.load(model, OPTIONS);
+    assert.deepEqual([own.samplingDefault.temperature, own.samplingDefault.top_k], [0.25, 7]);
+    assert.match(await own.render([{ role: 'user', content: 'Hi' }]), /Be brief\./);
+});
+
+test('devices, statistics, self-check', async () => {
+    const devices = await Gemmule.devices(OPTIONS);
+    assert.equal(devices.at(-1)!.backend, 'wasm');
+    assert.deepEqual(await engine.devices(), devices);
+    await engine.selfCheck();
+    const stats = await engine.stats();
+    assert.ok(stats.wasmBytes > 1e6 && stats.gpuBytes === 0);
+});
+
+// ---- text ----
+
+test('tokens there and back; special ones only when asked for', async () => {
+    const text = 'Hello there, <turn|> “ünïcode” 🙂';
+    assert.equal(await engine.detokenize(await engine.tokenize(text)), text);
+    const plain = await engine.tokenize('<turn|>');
+    const special = await engine.tokenize('<turn|>', { special: true });
+    assert.ok(plain.length > 1 && special.length === 1);
+});
+
+// ---- sessions ----
+
+test('append, roll back, fork, save, restore', async () => {
+    await using session = await engine.session({ context: 256 });
+    assert.equal(session.context, 256);
+    const ids = await engine.tokenize('Once upon a time there was');
+    await session.set(ids);
+    const logits = (await session.logits())!;
+    assert.equal(logits.length, engine.info.vocabulary);
+    await session.append(' a model');
+    const all = await session.tokens();
+    assert.ok(all.length > ids.length);
+    const fork = await session.fork();
+    const bytes = await session.save();
+    assert.equal(await session.rollback(ids.length), 0);
+    assert.deepEqual(await session.tokens(), ids);
+    assert.deepEqual(await fork.tokens(), all);
+    await session.set(ids);
+    const again = (await session.logits())!;
+    assert.ok(again.every((logit, i) => Math.abs(logit - logits[i]!) < 1e-3), 'a token alone and in a batch: the same but for rounding');
+    const copy = bytes.slice();
+    await session.restore(bytes);
+    assert.deepEqual(await session.tokens(), all);
+    const broken = copy.slice();
+    broken[broken.length >> 1]! ^= 255;
+    await assert.rejects(session.restore(broken.subarray(0, 1000)), (error: Error) => error.name === 'BadModel');
+    assert.deepEqual(await session.tokens(), all);
+    await using other = await Gemmule.load(MOE, OPTIONS);
+    const foreign = await other.session();
+    await assert.rejects(foreign.restore(copy), (error: Error) => ['BadArgument', 'BadModel'].includes(error.name));
+    await fork.close();
+    await assert.rejects(fork.tokens(), fails('BadArgument', /was it closed/));
+});
+
+test('generate goes on from tokens; the same seed gives the same', async () => {
+    await using session = await engine.session();
+    const ids = await engine.tokenize('Once upon');
+    const options = { maxTokens: 24, sampling: { seed: 9 } };
+    const reply = await session.generate(ids, options);
+    const text = await textOf(reply);
+    const stats = await reply.stats;
+    assert.deepEqual([stats.finish, stats.replyTokens, stats.promptTokens], ['length', 24, ids.length]);
+    assert.equal(await textOf(await session.generate([...ids], options)), text);
+    assert.notEqual(await textOf(await session.generate(ids, { ...options, sampling: { seed: 10 } })), text);
+    const more = await session.generate(null, { maxTokens: 2 });
+    await textOf(more);
+    assert.equal((await more.stats).promptTokens, ids.length + 24);
+});
+
+test('leaving the loop stops; what was written stays; the next call goes on from there', async () => {
+    await using long = await Gemmule.load(endlessModel(), { ...OPTIONS, context: 100_000 });
+    const session = await long.session();
+    const reply = session.reply([...HELLO], { sampling: ENDLESS });
+    let count = 0;
+    for await (const piece of reply) if (piece.kind === 'content' && ++count === 5) break;
+    const stats = await reply.stats;
+    assert.equal(stats.finish, 'cancelled');
+    const held = await session.tokens();
+    assert.ok(held.length >= stats.promptTokens + 5 && held.length < 2000, `${held.length} tokens`);
+    const again = await session.generate(held, { maxTokens: 1 });
+    await textOf(again);
+    assert.ok((await again.stats).cachedTokens >= held.length - 1);
+    const controller = new AbortController();
+    const signalled = session.reply([...HELLO], { sampling: ENDLESS, signal: controller.signal });
+    setTimeout(() => controller.abort(), 50);
+    await textOf(signalled);
+    assert.equal((await signalled.stats).finish, 'cancelled');
+    const stopped = session.reply([...HELLO], { sampling: ENDLESS });
+    stopped.stop();
+    await assert.doesNotReject(stopped.stats.catch((error: Error) => assert.equal(error.name, 'Aborted')));
+});
+
+test('answers take turns; one that is stopped while it waits does not wait', async () => {
+    await using long = await Gemmule.load(endlessModel(), { ...OPTIONS, context: 100_000 });
+    const [one, two, three] = await Promise.all([long.session(), long.session(), long.session()]);
+    const first = one.reply([...HELLO], { sampling: ENDLESS });
+    const waiting = new AbortController();
+    const second = two.reply([...HELLO], { signal: waiting.signal });
+    const third = three.reply([...HELLO], { maxTokens: 3 });
+    waiting.abort();
+    await assert.rejects(second.stats, fails('Aborted', /stopped/));
+    let over = false;
+    void third.stats.then(() => (over = true));
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    assert.equal(over, false);
+    first.stop();
+    assert.equal((await third.stats).replyTokens, 3);
+    assert.equal((await first.stats).finish, 'cancelled');
+});
+
+test('unload rejects what is under way, and what comes later', async () => {
+    const long = await Gemmule.load(endlessModel(), { ...OPTIONS, context: 100_000 });
+    const session = await long.session();
+    const reply = session.reply([...HELLO], { sampling: ENDLESS });
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    await long.unload();
+    await reply.stats.then((stats) => assert.equal(stats.finish, 'cancelled'), (error: Error) => assert.equal(error.name, 'Aborted'));
+    await assert.rejects(long.tokenize('x'), fails('Aborted', /unloaded/));
+    await long.unload();
+});
+
+// ---- chat completions ----
+
+async function chunksOf(stream: ChatStream): Promise<ChatCompletionChunk[]> {
+    const chunks: ChatCompletionChunk[] = [];
+    for await (const chunk of stream) chunks.push(chunk);
+    return chunks;
+}
+
+test('whole and streamed answers are the same', async () => {
+    const params: ChatCompletionParams = { messages: HELLO, seed: -5, max_tokens: 30 };
+    const whole = await engine.chat.completions.create({ ...params, stream: false });
+    const chunks = await chunksOf(await engine.chat.completions.create({ ...params, stream: true, stream_options: { include_usage: true } }));
+    const { choices: [choice], usage } = whole;
+    assert.equal(chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join(''), choice!.message.content);
+    assert.deepEqual(chunks[0]!.choices[0]!.delta, { role: 'assistant', content: '' });
+    assert.equal(chunks.at(-2)!.choices[0]!.finish_reason, 'length');
+    assert.deepEqual([whole.object, choice!.finish_reason, usage.completion_tokens, usage.total_tokens], ['chat.completion', 'length', 30, usage.prompt_tokens + 30]);
+    assert.deepEqual(chunks.at(-1)!.choices, []);
+    assert.equal(chunks.at(-1)!.usage!.completion_tokens, 30);
+    assert.ok(chunks.at(-1)!.usage!.prompt_tokens_details.cached_tokens > 0);
+    assert.ok(chunks.every((chunk) => chunk.object === 'chat.completion.chunk' && chunk.id === chunks[0]!.id && chunk.model === 'Tiny Dense'));
+    assert.ok(chunks.slice(0, -1).every((chunk) => chunk.usage === null));
+    const bare = await chunksOf(await engine.chat.completions.create({ ...params, stream: true }));
+    assert.ok(bare.every((chunk) => !('usage' in chunk)));
+});
+
+test('stop strings, log-probabilities, bias', async () => {
+    const params = { messages: HELLO, seed: 3, max_tokens: 30 };
+    const whole = (await engine.chat.completions.create(params)).choices[0]!.message.content!;
+    const stop = whole.slice(8, 11);
+    const cut = (await engine.chat.completions.create({ ...params, stop: ['nowhere', stop] })).choices[0]!;
+    assert.equal(cut.message.content, whole.slice(0, whole.indexOf(stop)));
+    assert.equal(cut.finish_reason, 'stop');
+    const { logprobs } = (await engine.chat.completions.create({ ...params, max_tokens: 6, logprobs: true, top_logprobs: 3 })).choices[0]!;
+    assert.ok(logprobs!.content.length >= 5);
+    for (const { token, logprob, bytes, top_logprobs: top } of logprobs!.content) {
+        assert.equal(new TextDecoder().decode(new Uint8Array(bytes)), token);
+        assert.ok(logprob <= 0 && top.length === 3 && top[0]!.logprob >= top[1]!.logprob);
+    }
+    const none = (await engine.chat.completions.create({ ...params, max_tokens: 3, logprobs: true })).choices[0]!;
+    assert.deepEqual(none.logprobs!.content[0]!.top_logprobs, []);
+    assert.equal((await engine.chat.completions.create({ ...params, max_tokens: 3 })).choices[0]!.logprobs, null);
+    const id = (await engine.tokenize('x'))[0]!;
+    const biased = await engine.chat.completions.create({ ...params, temperature: 0, max_tokens: 4, logit_bias: { [id]: 100 } });
+    assert.equal(biased.choices[0]!.message.content, 'xxxx');
+});
+
+test('tool calls come out as OpenAI has them, and their results go in', async () => {
+    await using own = await Gemmule.load(scripted('call', ...ADD_CALL), OPTIONS);
+    const params = { messages: HELLO, tools: TOOLS, temperature: 0 };
+    const whole = (await own.chat.completions.create(params)).choices[0]!;
+    const [call] = whole.message.tool_calls!;
+    assert.equal(whole.finish_reason, 'tool_calls');
+    assert.equal(whole.message.content, 'Ok');
+    assert.deepEqual([call!.type, call!.function], ['function', { name: 'add', arguments: '{"a":1}' }]);
+    assert.match(call!.id, /^call_/);
+    const chunks = await chunksOf(await own.chat.completions.create({ ...params, stream: true }));
+    const delta = chunks.find((chunk) => chunk.choices[0]?.delta.tool_calls)!.choices[0]!.delta.tool_calls![0]!;
+    assert.deepEqual([delta.index, delta.function], [0, { name: 'add', arguments: '{"a":1}' }]);
+    assert.equal(chunks.at(-1)!.choices[0]!.finish_reason, 'tool_calls');
+    const prompt = await own.render([
+        { role: 'user', content: 'Hello' },
+        { role: 'assistant', content: '', tool_calls: [{ id: 'c1', type: 'function', function: { name: 'add', arguments: { a: 1 } } }] },
+        { role: 'tool', content: '2', tool_call_id: 'c1', tool_name: 'add' },
+    ]);
+    assert.match(prompt, /add/);
+    await own.chat.completions.create({ ...params, max_tokens: 2, messages: [...HELLO, { role: 'assistant', content: null, tool_calls: [call!] }, { role: 'tool', content: '2', tool_call_id: call!.id }] });
+    assert.deepEqual(readParams(params).tools, TOOLS);
+    assert.equal(readParams({ ...params, tool_choice: 'none' }).tools, undefined);
+});
+
+test('thoughts are apart from the answer', async () => {
+    await using own = await Gemmule.load(scripted('think', ...THINKING), OPTIONS);
+    const { message, finish_reason: finish } = (await own.chat.completions.create({ messages: HELLO, temperature: 0, reasoning_effort: 'low' })).choices[0]!;
+    assert.deepEqual([message.content, message.reasoning_content, finish], ['Yes.', 'Hm', 'stop']);
+});
+
+test('what is not supported is named, what is wrong is said', async () => {
+    const rows: [object, string, RegExp][] = [
+        [{ response_format: { type: 'json_object' } }, 'NotSupported', /response_format of type 'json_object'/],
+        [{ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] }] }, 'NotSupported', /images \(image_url\) are not supported/],
+        [{ messages: [{ role: 'user', content: [{ type: 'input_audio' }] }] }, 'NotSupported', /sounds/],
+        [{ messages: [{ role: 'user', content: [{ type: 'hologram' }] }] }, 'NotSupported', /hologram/],
+        [{ tool_choice: 'required' }, 'NotSupported', /tool_choice/],
+        [{ n: 2 }, 'NotSupported', /^n:/],
+        [{ adapter: 'x' }, 'NotSupported', /'adapter'/],
+        [{ functions: [] }, 'NotSupported', /'functions'/],
+        [{ tools: [{ type: 'web_search' }] }, 'NotSupported', /web_search/],
+        [{ messages: [] }, 'BadArgument', /at least one/],
+        [{ messages: [{ role: 'wizard', content: '' }] }, 'BadArgument', /found 'wizard'/],
+        [{ messages: [{ role: 'tool', content: '' }] }, 'BadArgument', /tool_call_id/],
+        [{ temperature: -1 }, 'BadArgument', /temperature must be a number from 0/],
+        [{ temperature: 'hot' }, 'BadArgument', /found hot/],
+        [{ max_tokens: 1.5 }, 'BadArgument', /max_tokens/],
+        [{ top_logprobs: 2 }, 'BadArgument', /logprobs: true/],
+        [{ logprobs: true, top_logprobs: 21 }, 'BadArgument', /0 to 20/],
+        [{ stop: [''] }, 'BadArgument', /stop/],
+        [{ logit_bias: { a: 1 } }, 'BadArgument', /logit_bias/],
+        [{ stream_options: {} }, 'BadArgument', /stream: true/],
+        [{ messages: [{ role: 'assistant', content: '', tool_calls: [{ id: 'x', type: 'function', function: { name: 'f', arguments: '{' } }] }] }, 'BadArgument', /must be JSON/],
+    ];
+    for (const [params, name, text] of rows) {
+        await assert.rejects(engine.chat.completions.create({ messages: HELLO, max_tokens: 1, ...params } as ChatCompletionParams), fails(name, text), JSON.stringify(params));
+    }
+    await engine.chat.completions.create({
+        messages: [{ role: 'developer', content: [{ type: 'text', text: 'Be' }, { type: 'text', text: ' brief' }] }, ...HELLO], max_tokens: 1, user: 'me', n: 1,
+        response_format: { type: 'text' }, model: 'any', tool_choice: 'auto',
+    });
+});
+
+test('stopping: a stream ends quietly, a whole answer rejects with what there was', async () => {
+    await using long = await Gemmule.load(endlessModel(), { ...OPTIONS, context: 100_000 });
+    const params = { messages: HELLO, ...ENDLESS };
+    const stream = await long.chat.completions.create({ ...params, stream: true });
+    let count = 0;
+    for await (const chunk of stream) if (chunk.choices[0]?.delta.content && ++count === 4) stream.controller.abort();
+    assert.ok(count >= 4);
+    const left = await long.chat.completions.create({ ...params, stream: true });
+    for await (const chunk of left) if (chunk.choices[0]?.delta.content) break;
+    await assert.rejects(long.chat.completions.create(params, { signal: AbortSignal.timeout(60) }), (error: { name: string; detail: { partial: { content: string } } }) => {
+        assert.equal(error.name, 'Aborted');
+        assert.ok(error.detail.partial.content.length > 0);
+        return true;
+    });
+    const done = await long.chat.completions.create({ messages: HELLO, max_tokens: 2 });
+    assert.equal(done.usage.completion_tokens, 2);
+});
+
+test('a full context ends an answer with length, and refuses a prompt that does not fit', async () => {
+    await using small = await Gemmule.load(DENSE, { ...OPTIONS, context: 48 });
+    const { choices, usage } = await small.chat.completions.create({ messages: HELLO, ...ENDLESS });
+    assert.equal(choices[0]!.finish_reason, 'length');
+    assert.ok(usage.total_tokens <= 48 && usage.total_tokens >= 46, `${usage.total_tokens}`);
+    await assert.rejects(small.chat.completions.create({ messages: [{ role: 'user', content: 'many words '.repeat(50) }] }), fails('ContextFull', /full/));
+});
+
+test('progress of the prompt is told', async () => {
+    const session = await engine.session({ context: 4096 });
+    const seen: [number, number][] = [];
+    await engine.chat.completions.create({ messages: [{ role: 'user', content: 'word '.repeat(600) }], max_tokens: 1 }, { session, onPromptProgress: (done, total) => seen.push([done, total]) });
+    assert.ok(seen.length > 0 && seen.every(([done, total]) => done <= total && total > 600));
+    await session.close();
+});

@@ -1,0 +1,51 @@
+// The C tests of the GPU, built for wasm, on the package's GPU host and Dawn for Node.
+//
+// A GPU in software takes minutes for all cases, which run natively anyway: here run some of every kind; GEMMULE_ALL_OPS=1 runs all. The
+// wasm files are those of the wasm preset, or of the folder $GEMMULE_WASM.
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { test } from 'node:test';
+
+import { softwareDriver } from './node_gpu.ts';
+
+const BUILD = process.env.GEMMULE_WASM ?? 'build/wasm';
+const ALL = process.env.GEMMULE_ALL_OPS === '1';
+
+// The programs wait, for which Node needs a flag.
+function run(program: string, args: string[], runner = 'web/tests/run_gpu.ts'): Promise<{ status: number | null; output: string }> {
+    const flags = ['--experimental-wasm-jspi', '--disable-warning=ExperimentalWarning'];
+    const child = spawn(process.execPath, [...flags, runner, `${BUILD}/${program}.wasm`, ...args], {
+        env: { ...process.env, VK_ICD_FILENAMES: softwareDriver() },
+    });
+    let output = '';
+    child.stdout.on('data', (text) => (output += text));
+    child.stderr.on('data', (text) => (output += text));
+    return new Promise((resolve) => child.on('close', (status) => resolve({ status, output })));
+}
+
+// Arguments for some cases, and for all.
+const PROGRAMS: [string, string[], string[]][] = [
+    ['test_ops', ['gpu', '', 'experts Q8_0'], ['gpu', '', '']],
+    ['test_ops', ['gpu', 'subgroups,dot4,f16', 'attention F16 5 · 2 ×'], ['gpu', 'subgroups,dot4,f16', '']],
+    ['test_gpu_sampler', ['top-k'], []],
+    ['test_gpu_fuse', ['', 'halves'], ['', '']], // its fixtures are files, which wasm does not open
+];
+
+for (const [program, some, all] of PROGRAMS) {
+    test(`${program} ${some.join(' ')}`, async () => {
+        const { status, output } = await run(program, ALL ? all : some);
+        const [, passed] = /(\d+) passed, 0 failed\s*$/.exec(output) ?? [];
+        assert.equal(status, 0, output.slice(-4000));
+        assert.ok(Number(passed) >= 4, output.slice(-4000));
+    });
+}
+
+test('a feature that is none, and no GPU at all, are told', async () => {
+    const wrong = await run('test_ops', ['gpu', 'dot4,warp']);
+    assert.equal(wrong.status, 1);
+    assert.match(wrong.output, /'warp' is no feature of a GPU/);
+    const none = await run('test_ops', ['gpu'], 'tests/run_wasi.mjs');
+    assert.equal(none.status, 1);
+    assert.match(none.output, /there is no WebGPU here/);
+});

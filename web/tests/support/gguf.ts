@@ -1,0 +1,110 @@
+/* Just enough of GGUF to look at fixtures, and to cut a file into parts. */
+
+interface Tensor {
+    name: string;
+    dims: bigint[];
+    type: number;
+    /** From the start of the file. */
+    offset: number;
+    bytes: number;
+    /** The info as it stands, up to the offset. */
+    info: Buffer;
+}
+
+const VALUE_BYTES: Record<number, number> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 };
+const TYPE_BYTES: Record<number, number> = { 0: 4, 1: 2, 26: 4, 30: 2 }; // F32, F16, I32, BF16
+const ALIGNMENT = 32;
+const align = (n: number) => Math.ceil(n / ALIGNMENT) * ALIGNMENT;
+
+class Reader {
+    at = 8;
+    readonly file: Buffer;
+
+    constructor(file: Buffer) {
+        this.file = file;
+    }
+    u32(): number {
+        return this.file.readUInt32LE((this.at += 4) - 4);
+    }
+    u64(): number {
+        return Number(this.file.readBigUInt64LE((this.at += 8) - 8));
+    }
+    text(): string {
+        const length = this.u64();
+        return this.file.toString('utf8', this.at, (this.at += length));
+    }
+    skip(type: number): void {
+        if (type === 8) this.text();
+        else if (type === 9) {
+            const item = this.u32();
+            for (let left = this.u64(); left > 0; left--) this.skip(item);
+        } else this.at += VALUE_BYTES[type]!;
+    }
+}
+
+function parse(file: Buffer): { keys: number; metadata: Buffer; tensors: Tensor[] } {
+    const r = new Reader(file);
+    const [count, keys] = [r.u64(), r.u64()];
+    const start = r.at;
+    for (let i = 0; i < keys; i++) {
+        r.text();
+        r.skip(r.u32());
+    }
+    const metadata = file.subarray(start, r.at);
+    const tensors: Tensor[] = [];
+    for (let i = 0; i < count; i++) {
+        const begin = r.at;
+        const name = r.text();
+        const dims = Array.from({ length: r.u32() }, () => BigInt(r.u64()));
+        const type = r.u32();
+        const info = file.subarray(begin, r.at);
+        const elements = Number(dims.reduce((a, b) => a * b, 1n));
+        tensors.push({ name, dims, type, offset: r.u64(), bytes: elements * (TYPE_BYTES[type] ?? 0), info });
+    }
+    const data = align(r.at);
+    for (const tensor of tensors) tensor.offset += data;
+    return { keys, metadata, tensors };
+}
+
+export function readGguf(file: Buffer): { offset(name: string): number; int32(name: string): Int32Array; float32(name: string): Float32Array } {
+    const { tensors } = parse(file);
+    const find = (name: string) => {
+        const found = tensors.find((tensor) => tensor.name === name);
+        if (!found) throw new Error(`no tensor ${name}`);
+        return found;
+    };
+    const bytes = (name: string) => new Uint8Array(file.subarray(find(name).offset, find(name).offset + find(name).bytes)).buffer;
+    return {
+        offset: (name) => find(name).offset,
+        int32: (name) => new Int32Array(bytes(name)),
+        float32: (name) => new Float32Array(bytes(name)),
+    };
+}
+
+const u32 = (n: number) => Buffer.from(Uint32Array.of(n).buffer);
+const u64 = (n: number) => Buffer.from(BigUint64Array.of(BigInt(n)).buffer);
+const text = (s: string) => Buffer.concat([u64(s.length), Buffer.from(s)]);
+const padded = (b: Buffer) => Buffer.concat([b, Buffer.alloc(align(b.length) - b.length)]);
+
+/** The file's tensors over so many parts, as llama.cpp splits: all metadata is in the first. */
+export function splitGguf(file: Buffer, parts: number): Buffer[] {
+    const { keys, metadata, tensors } = parse(file);
+    const each = Math.ceil(tensors.length / parts);
+    return Array.from({ length: parts }, (_, part) => {
+        const mine = tensors.slice(part * each, (part + 1) * each);
+        const split = [
+            [text('split.no'), u32(4), u32(part)],
+            [text('split.count'), u32(4), u32(parts)],
+            [text('split.tensors.count'), u32(5), u32(tensors.length)],
+        ].map((entry) => Buffer.concat(entry));
+        let offset = 0;
+        const infos = mine.map((tensor) => {
+            const info = Buffer.concat([tensor.info, u64(offset)]);
+            offset += align(tensor.bytes);
+            return info;
+        });
+        const head = [Buffer.from('GGUF'), u32(3), u64(mine.length), u64((part ? 0 : keys) + split.length), ...(part ? [] : [metadata]), ...split, ...infos];
+        const data = mine.map((tensor) => padded(file.subarray(tensor.offset, tensor.offset + tensor.bytes)));
+        return Buffer.concat([padded(Buffer.concat(head)), ...data]);
+    });
+}
