@@ -35,7 +35,8 @@ async function bench(file: Partial<ServedFile> = {}, on = disk()): Promise<Bench
     const key = ModelCache.key(url);
     const path = `gemmule/v1/blobs/${key}`;
     const cache = await ModelCache.open(root as unknown as FileSystemDirectoryHandle);
-    return { root, cache, url, key, path, disk: on, meta: () => JSON.parse(new TextDecoder().decode(root.at(`${path}/meta.json`).bytes)) as Record<string, unknown> };
+    const meta = () => JSON.parse(new TextDecoder().decode(root.at(`${path}/meta.json`).bytes)) as Record<string, unknown>;
+    return { root, cache, url, key, path, disk: on, meta };
 }
 
 function fails(name: string, text: RegExp) {

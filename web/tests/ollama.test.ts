@@ -40,7 +40,8 @@ class Store {
 
 function usual(): Store {
     const store = new Store();
-    const config = { ...store.layer('config', JSON.stringify({ model_family: 'gemma4', model_type: '5.1B', file_type: 'Q4_K_M', renderer: 'gemma4' })), mediaType: 'application/vnd.docker.container.image.v1+json' };
+    const about = JSON.stringify({ model_family: 'gemma4', model_type: '5.1B', file_type: 'Q4_K_M', renderer: 'gemma4' });
+    const config = { ...store.layer('config', about), mediaType: 'application/vnd.docker.container.image.v1+json' };
     store.model('registry.ollama.ai/library/gemma4/e2b', [
         store.layer('model', MODEL), store.layer('template', 'x'), store.layer('license', 'MIT'), store.layer('system', 'Be brief.'),
         store.layer('params', '{"temperature": 0.5}'), store.layer('projector', 'tower'),
@@ -187,7 +188,7 @@ test('a dropped folder, by its handle or by the older interface', async () => {
     const fresh = drop({ webkitGetAsEntry: () => null, getAsFileSystemHandle: async () => folder });
     for (const data of [old, fresh]) {
         const store = await OllamaFolder.from(await folderOfDrop(data));
-        assert.deepEqual((await store.list()).map(({ name, problem }) => [name, problem]), [['gemma4:e2b', ''], ['hf.co/user/repo:Q4_K_M', ''], ['me/tuned:latest', '']]);
+        assert.deepEqual((await store.list()).map(({ name, problem }) => name + problem), ['gemma4:e2b', 'hf.co/user/repo:Q4_K_M', 'me/tuned:latest']);
         assert.deepEqual(new Uint8Array(await (await store.resolve('gemma4:e2b')).model!.arrayBuffer()), MODEL);
     }
     await assert.rejects(folderOfDrop(drop({ webkitGetAsEntry: () => ({ isDirectory: false }) })), fails('BadArgument', /no folder/));

@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { Worker } from 'node:worker_threads';
 import { type LoadOptions, makeLoader } from '../src/api/engine.ts';
+import type { Session } from '../src/api/session.ts';
 import { GemmuleError } from '../src/core/errors.ts';
 import { Core } from '../src/core/core.ts';
 import type { CoreEngineLike, CoreLike, CoreSessionLike, EngineOptions, Piece, ReplyStats } from '../src/core/types.ts';
@@ -36,7 +37,11 @@ interface Thread {
 
 async function startThread(): Promise<Thread> {
     const worker = new Worker(new URL('./support/thread.ts', import.meta.url));
-    const port: Port = { post: (message, transfer) => worker.postMessage(message, transfer as ArrayBuffer[]), onMessage: null, close: () => void worker.terminate() };
+    const port: Port = {
+        post: (message, transfer) => worker.postMessage(message, transfer as ArrayBuffer[]),
+        onMessage: null,
+        close: () => void worker.terminate(),
+    };
     const connection = new Connection(port);
     worker.on('message', (message) => port.onMessage?.(message));
     worker.on('error', (error) => connection.close(new GemmuleError('WorkerDied', error.message)));
@@ -196,7 +201,7 @@ async function fragile(options: LoadOptions = {}) {
 
 const gone = () => new GemmuleError('NoWebGPU', 'no adapter');
 
-async function answer(session: { reply: Awaited<ReturnType<Awaited<ReturnType<Awaited<ReturnType<typeof fragile>>['load']>>['session']>>['reply'] }): Promise<[string, ReplyStats]> {
+async function answer(session: Session): Promise<[string, ReplyStats]> {
     let text = '';
     const reply = session.reply([...HELLO], { maxTokens: 40, sampling: { seed: 77 } });
     for await (const piece of reply) if (piece.kind === 'content') text += piece.text;

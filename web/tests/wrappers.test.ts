@@ -54,7 +54,9 @@ test('generateText with a tool: it is called, and its result goes back', async (
     assert.equal(steps.length, 1);
     assert.deepEqual(toolCalls.map(({ toolName, input }) => [toolName, input]), [['add', { a: 1 }]]);
     assert.deepEqual(toolResults.map(({ output }) => output), [{ sum: 2 }]);
-    const { steps: two } = await generateText({ model: gemmule(call), prompt: 'Hello', temperature: 0, tools: { add }, maxOutputTokens: 40, stopWhen: ({ steps: done }) => done.length === 2 });
+    const { steps: two } = await generateText({
+        model: gemmule(call), prompt: 'Hello', temperature: 0, tools: { add }, maxOutputTokens: 40, stopWhen: ({ steps: done }) => done.length === 2,
+    });
     assert.equal(two.length, 2);
 });
 

@@ -40,11 +40,11 @@ export async function connectWorker({ workerUrl, wasmUrl, signal }: WorkerOption
     };
     try {
         const life = navigator.locks ? `gemmule/worker/${crypto.randomUUID?.() ?? Math.random()}` : undefined;
-        await connection.call('hello', {
+        const held = await connection.call('hello', {
             ...(life ? { life } : {}),
             ...(wasmUrl === undefined ? {} : { wasmUrl: new URL(wasmUrl, location.href).href }),
         }, { signal });
-        if (life) watchLife(connection, life);
+        if (life && held) watchLife(connection, life);
     } catch (thrown) {
         connection.close();
         throw thrown;

@@ -320,7 +320,7 @@ export class Host {
     readonly #handlers: Handlers = {
         hello: ({ life, wasmUrl }) => {
             this.#wasmUrl = wasmUrl;
-            return life ? holdLock(life) : null;
+            return life ? holdLock(life) : false;
         },
         devices: async () => (await this.#ownCore()).devices(),
         dryRun: async ({ sources: specs, options }, { signal, emit }) => {
@@ -468,11 +468,12 @@ async function closeAll(sources: ByteSource[]): Promise<void> {
 }
 
 /* Holds a lock for as long as this worker lives: the page asks for the same one, and gets it when the worker is no more. */
-function holdLock(name: string): Promise<null> {
-    return new Promise((resolve, reject) => {
-        navigator.locks.request(name, () => {
-            resolve(null);
+function holdLock(name: string): Promise<boolean> {
+    return new Promise((resolve) => {
+        const held = () => {
+            resolve(true);
             return new Promise(() => undefined);
-        }).catch(reject);
+        };
+        navigator.locks.request(name, held).catch(() => resolve(false)); // as on a page without an origin of its own
     });
 }

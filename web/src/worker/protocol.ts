@@ -72,7 +72,8 @@ interface SessionRef {
 
 /** Every operation: what it takes, gives, and tells on the way. */
 export interface Operations {
-    hello: { args: { life?: string; wasmUrl?: string }; result: null; event: never };
+    /** `life`: a lock to hold for as long as the worker lives; says whether it is held. */
+    hello: { args: { life?: string; wasmUrl?: string }; result: boolean; event: never };
     devices: { args: object; result: DeviceInfo[]; event: never };
     dryRun: { args: LoadArgs; result: FitReport; event: Progress };
     load: { args: LoadArgs; result: LoadResult; event: Progress };

@@ -85,7 +85,8 @@ test('it builds, and the result can be previewed', { timeout: 120_000 }, async (
 
 test('a plain page with an import map loads it', { timeout: 120_000 }, async () => {
     const map = '{ "imports": { "gemmule": "/node_modules/gemmule/dist/index.js" } }';
-    writeFileSync(join(project, 'plain.html'), `<!doctype html><title>waiting</title><link rel="icon" href="data:,"><script type="importmap">${map}</script><script type="module">${MAIN}</script>`);
+    const head = '<!doctype html><title>waiting</title><link rel="icon" href="data:,">';
+    writeFileSync(join(project, 'plain.html'), `${head}<script type="importmap">${map}</script><script type="module">${MAIN}</script>`);
     const server = await startServer({ root: project, files: { '/model.gguf': resolve('tests/fixtures/tiny-dense.gguf') } });
     try {
         await answers(`${server.origin}/plain.html`);
@@ -113,7 +114,9 @@ export async function use(file: File): Promise<string> {
 }
 `);
     writeFileSync(join(project, 'tsconfig.json'), JSON.stringify({
-        compilerOptions: { target: 'ES2022', module: 'ESNext', moduleResolution: 'bundler', lib: ['ES2023', 'ESNext.Disposable', 'DOM'], types: [], strict: true, noEmit: true },
+        compilerOptions: {
+            target: 'ES2022', module: 'ESNext', moduleResolution: 'bundler', lib: ['ES2023', 'ESNext.Disposable', 'DOM'], types: [], strict: true, noEmit: true,
+        },
         files: ['use.ts'],
     }));
     execFileSync(process.execPath, [resolve('node_modules/typescript/bin/tsc'), '-p', project], { stdio: ['ignore', 'inherit', 'inherit'] });

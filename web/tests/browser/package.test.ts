@@ -84,7 +84,9 @@ async function visit(from: BrowserContext = context, path = '/', origin = server
     const run = <T>(script: string) =>
         page.evaluate(`(async () => {
             const { Gemmule, GemmuleError, ModelCache, OllamaFolder } = await import('/web/dist/index.js');
-            const caught = (promise) => promise.then(() => null, (error) => ({ name: error.name, message: error.message, detail: error.detail, own: error instanceof GemmuleError }));
+            const plain = (error) => ({ name: error.name, message: error.message, detail: error.detail, own: error instanceof GemmuleError });
+            const caught = (promise) => promise.then(() => null, plain);
+            const nameOf = async (source, options) => { const engine = await Gemmule.load(source, { backend: 'wasm', ...options }); await engine.unload(); return engine.info.name; };
             const textOf = async (reply) => { let text = ''; for await (const piece of reply) if (piece.kind === 'content') text += piece.text; return text; };
             const HELLO = [{ role: 'user', content: 'Hello' }];
             ${script}
@@ -137,13 +139,12 @@ test('a download that broke off is taken up, then read without the network', { t
     assert.ok(behaviour.asked.length >= 3, 'the server cut the connection once more');
     Object.assign(behaviour, { gone: true, cutAfter: Infinity });
     await page.reload();
-    assert.equal(await run<string>(`const engine = await Gemmule.load('${url}', { backend: 'wasm' }); await engine.unload(); return engine.info.name;`), 'Tiny Dense');
+    assert.equal(await run(`return nameOf('${url}');`), 'Tiny Dense');
     const names = await run<string[]>(`
         const [{ key }] = await (await ModelCache.open()).list();
-        const file = await (await (await (await (await (await navigator.storage.getDirectory()).getDirectoryHandle('gemmule')).getDirectoryHandle('v1')).getDirectoryHandle('blobs')).getDirectoryHandle(key)).getFileHandle('data');
-        const engines = [await Gemmule.load({ cached: key }, { backend: 'wasm' }), await Gemmule.load(file, { backend: 'wasm' })];
-        await Promise.all(engines.map((engine) => engine.unload()));
-        return engines.map((engine) => engine.info.name);`);
+        let folder = await navigator.storage.getDirectory();
+        for (const name of ['gemmule', 'v1', 'blobs', key]) folder = await folder.getDirectoryHandle(name);
+        return Promise.all([nameOf({ cached: key }), nameOf(await folder.getFileHandle('data'))]);`);
     assert.deepEqual(names, ['Tiny Dense', 'Tiny Dense']);
     behaviour.gone = false;
     const webPage = await run<Caught>(`return caught(Gemmule.load('/web/example/index.html', { backend: 'wasm' }));`);
@@ -164,8 +165,7 @@ test('no room: numbers, the part is kept, and it runs without', { timeout: 120_0
     assert.ok(first.size === BIG && first.stored > 10_000_000 && first.stored < 20_000_000 && first.stored + first.needed === BIG, JSON.stringify(first));
     assert.match(before.message, /it has 40\.0 MB, 1\d\.\d MB are stored and kept, 2\d\.\d MB are still needed/);
     await run(`await (await ModelCache.open()).clear();`);
-    const fits = await run<string>(`const engine = await Gemmule.load('${url}', { backend: 'wasm', cache: 'if-it-fits' }); await engine.unload(); return engine.info.name;`);
-    assert.equal(fits, 'Tiny Dense');
+    assert.equal(await run(`return nameOf('${url}', { cache: 'if-it-fits' });`), 'Tiny Dense');
     // The room goes while the download runs.
     await session.send('Storage.overrideQuotaForOrigin', { origin: server.origin, quotaSize: 200_000_000 });
     behaviour.pause = 20;
@@ -181,7 +181,7 @@ test('no room: numbers, the part is kept, and it runs without', { timeout: 120_0
     assert.ok(stored > 1_000_000 && stored + needed === BIG, JSON.stringify(middle.detail));
     await session.send('Storage.overrideQuotaForOrigin', { origin: server.origin });
     behaviour.asked = [];
-    assert.equal(await run(`const engine = await Gemmule.load('${url}', { backend: 'wasm' }); await engine.unload(); return engine.info.name;`), 'Tiny Dense');
+    assert.equal(await run(`return nameOf('${url}');`), 'Tiny Dense');
     assert.match(behaviour.asked[1]!, /^bytes=[1-9]\d*-$/);
     await run(`await (await ModelCache.open()).clear();`);
     await page.close();
@@ -229,8 +229,10 @@ test('a folder of Ollama is picked, kept, and found again after a reload', { tim
         const layer = { mediaType: 'application/vnd.ollama.image.model', digest: 'sha256:${digest}', size: model.size };
         await write('.ollama/models/blobs/sha256-${digest}', model);
         await write('.ollama/models/manifests/registry.ollama.ai/library/gemma4/tiny', JSON.stringify({ layers: [layer] }));
-        await write('.ollama/models/manifests/registry.ollama.ai/library/gemma4/lost', JSON.stringify({ layers: [{ ...layer, digest: 'sha256:' + 'a'.repeat(64) }] }));`);
-    const first = await run<{ name: string; problem: string }[]>(`${pick} return (await (await OllamaFolder.pick()).list()).map(({ name, problem }) => ({ name, problem }));`);
+        const lost = { ...layer, digest: 'sha256:' + 'a'.repeat(64) };
+        await write('.ollama/models/manifests/registry.ollama.ai/library/gemma4/lost', JSON.stringify({ layers: [lost] }));`);
+    const first = await run<{ name: string; problem: string }[]>(`${pick}
+        return (await (await OllamaFolder.pick()).list()).map(({ name, problem }) => ({ name, problem }));`);
     assert.deepEqual(first.map(({ name }) => name), ['gemma4:lost', 'gemma4:tiny']);
     assert.match(first[0]!.problem, /the model layer is missing/);
     await page.reload();
@@ -260,7 +262,8 @@ test('a worker that ends without a word rejects everything', { timeout: 60_000 }
         window.Worker = Real;
         const waiting = engine.session().then(async (session) => { worker.terminate(); return session.save(); });
         const dead = await caught(waiting);
-        return [dead, await caught(Gemmule.load('/model.gguf', { workerUrl: '/nothing.js' })), await caught(Gemmule.load('/model.gguf', { wasmUrl: '/nothing.wasm' }))];`);
+        const missing = await caught(Gemmule.load('/model.gguf', { workerUrl: '/nothing.js' }));
+        return [dead, missing, await caught(Gemmule.load('/model.gguf', { wasmUrl: '/nothing.wasm' }))];`);
     assert.deepEqual([dead!.name, dead!.own], ['WorkerDied', true]);
     assert.equal(missing!.name, 'WorkerDied');
     assert.match(other!.message, /nothing\.wasm.*404/);
@@ -359,7 +362,8 @@ test('the GPU dies while the model is loaded, and again while a prompt is comput
         window.events = [];
         window.seen = 0;
         window.engine = await Gemmule.load('/model.gguf', {
-            backend: 'gpu', fallback: 'wasm', cache: false, onProgress: ({ phase }) => { window.seen ||= Number(phase !== 'header'); }, onDeviceLost: (event) => window.events.push(event.type),
+            backend: 'gpu', fallback: 'wasm', cache: false, onProgress: ({ phase }) => { window.seen ||= Number(phase !== 'header'); },
+            onDeviceLost: (event) => window.events.push(event.type),
         });
         return window.engine.info.backend;`);
     await page.waitForFunction(() => window.seen > 0, null, { timeout: 60_000, polling: 20 });
