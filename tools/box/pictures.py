@@ -140,12 +140,13 @@ def draw_scene(r, what):
 
 FONTS = {  # Debian's files; the second list is for the held-out set alone
     False: """DejaVuSans.ttf DejaVuSans-Bold.ttf DejaVuSerif.ttf DejaVuSerif-Bold.ttf DejaVuSansMono.ttf DejaVuSansMono-Bold.ttf
-    DejaVuSansCondensed.ttf LiberationSans-Regular.ttf LiberationSans-Italic.ttf LiberationSerif-Regular.ttf LiberationSerif-
-    Bold.ttf LiberationMono-Regular.ttf FreeSans.ttf FreeSansBold.ttf FreeSerif.ttf FreeSerifItalic.ttf FreeMono.ttf
-    FreeMonoBold.ttf C059-Roman.otf NimbusSansNarrow-Bold.otf URWGothic-Book.otf P052-Roman.otf URWBookman-Light.otf Carlito-
-    Regular.ttf Carlito-Bold.ttf Inconsolata.otf OpenSans-Regular.ttf OpenSans-CondBold.ttf LinLibertine_R.otf LinBiolinum_R.otf""".split(),
-    True: """Lato-Regular.ttf Lato-Bold.ttf Caladea-Regular.ttf Caladea-Bold.ttf Cantarell-Regular.otf Hack-Regular.ttf Roboto-
-    Regular.ttf Roboto-Medium.ttf""".split(),
+    DejaVuSansCondensed.ttf LiberationSans-Regular.ttf LiberationSans-Italic.ttf LiberationSerif-Regular.ttf
+    LiberationSerif-Bold.ttf LiberationMono-Regular.ttf FreeSans.ttf FreeSansBold.ttf FreeSerif.ttf FreeSerifItalic.ttf
+    FreeMono.ttf FreeMonoBold.ttf C059-Roman.otf NimbusSansNarrow-Bold.otf URWGothic-Book.otf P052-Roman.otf
+    URWBookman-Light.otf Carlito-Regular.ttf Carlito-Bold.ttf Inconsolata.otf OpenSans-Regular.ttf OpenSans-CondBold.ttf
+    LinLibertine_R.otf LinBiolinum_R.otf""".split(),
+    True: """Lato-Regular.ttf Lato-Bold.ttf Caladea-Regular.ttf Caladea-Bold.ttf Cantarell-Regular.otf Hack-Regular.ttf Roboto-Regular.ttf
+    Roboto-Medium.ttf""".split(),
 }
 
 
