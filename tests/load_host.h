@@ -16,9 +16,9 @@ typedef struct {
     bool           backwards; /* the newest read is answered first */
     size_t         fail_at;   /* the read that fails, from 1 on; 0: none */
     size_t         answered;
-    uint64_t       read;                    /* bytes */
-    uint32_t pending[READS_MOST], to_write; /* tickets taken and not answered; one that waits for room on the GPU */
-    size_t   pending_count;
+    uint64_t       read;                /* bytes */
+    uint32_t       pending[READS_MOST]; /* tickets taken and not answered */
+    size_t         pending_count;
 } load_host;
 
 static inline gm_status load_host_start(const load_host *h, const load_options *options, uint64_t piece,

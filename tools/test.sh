@@ -117,6 +117,7 @@ done
 start release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu
 start release-test_ops-gpu-plain "${with_gpu[@]}" build/release/test_ops gpu subgroups,dot4,f16
 start release-test_model-gpu "${with_gpu[@]}" build/release/test_model gpu
+start release-test_load-gpu "${with_gpu[@]}" build/release/test_load gpu
 start release-test_soft-gpu "${with_gpu[@]}" build/release/test_soft gpu
 start release-test_session-gpu "${with_gpu[@]}" build/release/test_session gpu
 start release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick

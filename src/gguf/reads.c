@@ -78,10 +78,3 @@ void reads_answer(reads *r, uint32_t ticket, gm_status status, const char *why) 
     s->state = SLOT_ANSWERED;
     if (status) fail(&s->problem, status, "%s", why && *why ? why : "the bytes cannot be read");
 }
-
-bool reads_waiting(const reads *r) {
-    for (uint32_t i = 0; i < READS_MOST; i++) {
-        if (r->slots[i].state == SLOT_ASKED || r->slots[i].state == SLOT_GIVEN) return true;
-    }
-    return false;
-}

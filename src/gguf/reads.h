@@ -40,7 +40,5 @@ uint32_t reads_next(reads *r, read_order *out);
 const read_order *reads_order(const reads *r, uint32_t ticket);
 /* `status` GM_OK: the bytes are where they belong. Else `why` says what went wrong. Unknown tickets are ignored. */
 void reads_answer(reads *r, uint32_t ticket, gm_status status, const char *why);
-/* Whether some are under way. */
-bool reads_waiting(const reads *r);
 
 #endif

@@ -144,6 +144,7 @@ static gm_status plan_fetch(engine_load *l, error *e) {
     model      shapes;
     if (model_shapes(engine->file, &shapes, e)) return e->status;
     model_free(&shapes);
+    l->expected = model_fetch_bytes(&(model_fetch){ .file = engine->file, .matrices = true });
     l->fetch = (model_fetch){ .file = engine->file, .reads = engine->reads, .matrices = !engine->on_gpu };
     return engine->on_gpu ? GM_OK : load_check_memory(engine->file, l->most_memory, &l->fetch.rows, NULL, e);
 }
@@ -275,7 +276,7 @@ load_progress engine_load_progress(const engine_load *l) {
     if (p.phase == LOAD_HEADER) p.done = p.total = l->header_done;
     if (p.phase == LOAD_WEIGHTS) {
         p.done = l->fetch.done + engine->gpu.uploaded;
-        p.total = l->fetch.total + engine->gpu.total;
+        p.total = engine->on_gpu && !engine->gpu.total ? l->expected : l->fetch.total + engine->gpu.total;
     }
     return p;
 }

@@ -20,6 +20,7 @@ struct engine_load {
     uint8_t    *piece; /* of the header, on its way */
     uint32_t    piece_ticket;
     uint64_t    header_done;
+    uint64_t    expected; /* bytes of weights, before it is known which ones the GPU gets */
     model_fetch fetch;
     model_hash  hash;
     self_check *check;
