@@ -1,0 +1,67 @@
+// The engine's speed in Node: the npm package (web/dist, see web/build.mjs) on Dawn (the npm package webgpu), or on wasm. What
+// `gemmule bench --json` measures natively, in the same words, as one JSON object.
+//
+//     node bench/node/bench.mjs MODEL [--backend gpu|wasm] [--prefill 512] [--decode 128] [--depth 0] [--repeats 3]
+//                               [--gpu-disable subgroup_matrix] [--package web/dist]
+//
+// Each figure is the best of so many runs after a warm-up. VK_ICD_FILENAMES names the Vulkan driver where the system does not.
+
+import { join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+
+const options = { backend: 'gpu', prefill: 512, decode: 128, depth: 0, repeats: 3, 'gpu-disable': '', package: join(import.meta.dirname, '../../web/dist') };
+const models = [];
+for (let i = 2; i < process.argv.length; i++) {
+    const name = process.argv[i].replace(/^--/, '');
+    if (name === process.argv[i]) models.push(name);
+    else if (!(name in options) || i + 1 === process.argv.length) models.push(name, '?');
+    else options[name] = typeof options[name] === 'number' ? Number(process.argv[++i]) : process.argv[++i];
+}
+if (models.length !== 1 || Object.values(options).some(Number.isNaN)) {
+    console.error('usage: bench.mjs MODEL [--backend gpu|wasm] [--prefill N] [--decode N] [--depth N] [--repeats N] [--gpu-disable LIST] [--package FOLDER]');
+    process.exit(2);
+}
+
+const { Gemmule } = await import(pathToFileURL(join(resolve(options.package), 'node.js')).href);
+const opened = performance.now();
+const engine = await Gemmule.load(models[0], { backend: options.backend, gpuDisable: options['gpu-disable'] || undefined });
+const openSeconds = (performance.now() - opened) / 1000;
+const { prefill, decode, depth, repeats } = options;
+const session = await engine.session({ context: Math.min(engine.info.context, depth + Math.max(prefill, decode + 2) + 64) });
+
+// Ordinary tokens, as mixed as text.
+const ids = (n) => Int32Array.from({ length: n }, (_, i) => 300 + ((i * 2654435761) >>> 7) % (engine.info.vocabulary - 300));
+
+async function best(what) {
+    let least = Infinity;
+    for (let i = 0; i <= repeats; i++) {
+        const seconds = await what();
+        if (i) least = Math.min(least, seconds);
+    }
+    return least;
+}
+
+async function prefillSeconds() {
+    await session.rollback(0);
+    const begin = performance.now();
+    await session.append(ids(prefill));
+    return (performance.now() - begin) / 1000;
+}
+
+// Greedy. An answer that ends early counts as long as it is.
+async function decodeSeconds() {
+    await session.set(ids(Math.max(depth, 1)));
+    const reply = await session.generate(null, { sampling: { temperature: 0 }, maxTokens: decode });
+    for await (const _ of reply) { /* only counted */ }
+    const stats = await reply.stats;
+    if (!stats.replyTokens) throw new Error('the model ended its answer at once: nothing to measure');
+    return stats.replySeconds / stats.replyTokens;
+}
+
+const result = { model: models[0], name: engine.info.name, device: engine.info.device, runtime: `node ${process.versions.node}`, open_seconds: openSeconds };
+if (prefill) result.prefill = { tokens: prefill, tokens_per_second: prefill / (await best(prefillSeconds)) };
+if (decode) result.decode = { tokens: decode, depth, tokens_per_second: 1 / (await best(decodeSeconds)) };
+const stats = await engine.stats();
+console.log(JSON.stringify({ ...result, gpu: stats }));
+await engine.unload();
+process.exit(0); // Dawn keeps the process alive
