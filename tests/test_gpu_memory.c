@@ -192,7 +192,6 @@ int main(int argc, char **argv) {
     } rows[] = {
         { "tests/fixtures/tiny-dense.gguf", true, false },
         { "tests/fixtures/tiny-moe.gguf", true, true },
-        { "tests/fixtures/small-dense-Q4_K_M.gguf", true, false },
         { "tests/fixtures/small-moe-Q4_K_M.gguf", false, false },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {

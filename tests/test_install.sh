@@ -86,7 +86,7 @@ check "the manual page has every command of a chat" test -n "$in_chat" -a -z "$(
 
 completes() { # completes LINE WORD: bash offers WORD at the end of LINE
     bash --norc -c 'PATH=$1:$PATH; . "$2"; COMP_LINE=$3 COMP_POINT=${#3}; read -ra COMP_WORDS <<<"$3"; _gemmule; printf "%s\n" "${COMPREPLY[@]}"' \
-        - "$prefix/bin" "$prefix/share/bash-completion/completions/gemmule" "$1" | grep -qxF -e "$2"
+        - "$prefix/bin" "$prefix/share/bash-completion/completions/gemmule" "$1" | grep -xF -e "$2" >/dev/null
 }
 check "bash completes a command" completes "gemmule ins" inspect
 check "bash completes an option" completes "gemmule run x.gguf --prec" --precise
