@@ -36,8 +36,8 @@ for (const name of ["GEMMULE_BOX", "GEMMULE_MODEL", "GEMMULE_FALLBACK"]) delete 
 const running = new Set();
 
 // Starts one and waits for its address.
-export async function serve(args = [], env = {}) {
-    const child = spawn(program, ["serve", "--port", "0", ...args], {env: {...clean, ...env}, stdio: ["ignore", "pipe", "pipe"]});
+export async function serve(args = [], env = {}, path = program) {
+    const child = spawn(path, ["serve", "--port", "0", ...args], {env: {...clean, ...env}, stdio: ["ignore", "pipe", "pipe"]});
     const server = {child, out: "", log: "", ended: new Promise((done) => child.on("exit", (code, signal) => done(signal ?? code)))};
     running.add(server);
     child.stderr.on("data", (data) => (server.log += data));

@@ -94,7 +94,7 @@ function run([, from, to, [program, ...args]]) {
     return new Promise((resolve) => {
         const env = {...process.env, BREAK_FROM: from, BREAK_TO: to};
         execFile(join(build, `broken_${program}`), args, {env, timeout: 300_000, maxBuffer: 1 << 26}, (problem, stdout, stderr) =>
-            resolve({output: stdout + stderr, ended: problem ? problem.signal ?? problem.code : 0}));
+            resolve({output: stderr + stdout, ended: problem ? problem.signal ?? problem.code : 0}));
     });
 }
 

@@ -5,7 +5,7 @@
 
 import {execFileSync, spawnSync} from "node:child_process";
 import {randomBytes} from "node:crypto";
-import {closeSync, copyFileSync, ftruncateSync, openSync, readFileSync, writeFileSync, writeSync} from "node:fs";
+import {closeSync, copyFileSync, ftruncateSync, mkdirSync, openSync, readFileSync, writeFileSync, writeSync} from "node:fs";
 import https from "node:https";
 import net from "node:net";
 import {join} from "node:path";
@@ -103,7 +103,10 @@ async function theApp(server) {
         equals(answer.status, status, show(headers));
         if (status === 304) equals(answer.text, "", "a 304 has no body");
     }
-    const bare = await serve();
+    const alone = join(folder, "alone"); // where no app is beside it
+    mkdirSync(alone);
+    copyFileSync(program, join(alone, "gemmule"));
+    const bare = await serve([], {}, join(alone, "gemmule"));
     const none = await ask(bare, "/");
     equals(none.status, 404, "without the app");
     has(none.json?.error?.message, "--app", "it says how to name it");

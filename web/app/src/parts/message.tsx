@@ -2,7 +2,7 @@
 // fast it came.
 
 import type { JSX } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { edit, regenerate, showBranch, type Writing } from '../chat.ts';
 import { answerText, type Answer, type Question, type Step, type ToolUse } from '../conversation.ts';
 import { formatSeconds, formatSpeed } from '../format.ts';
@@ -50,7 +50,8 @@ export const QuestionView = memo(({ question, ...around }: { question: Question 
 
 function EditBox({ text, onClose, onSend }: { text: string; onClose: () => void; onSend: (text: string) => void }): JSX.Element {
     const box = useRef<HTMLTextAreaElement>(null);
-    useEffect(() => {
+    // Before it is seen: later, the caret would jump from under what is typed already.
+    useLayoutEffect(() => {
         box.current!.focus();
         box.current!.setSelectionRange(text.length, text.length);
     }, []);
