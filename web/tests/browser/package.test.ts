@@ -127,7 +127,8 @@ test('a download that broke off is taken up, then read without the network', { t
     assert.deepEqual([stopped.name, stopped.own], ['Aborted', true]);
     const [part] = await run<{ done: boolean; stored: number; size: number }[]>(`return (await ModelCache.open()).list();`);
     assert.ok(!part!.done && part!.stored > 9_000_000 && part!.stored < BIG && part!.size === BIG, JSON.stringify(part));
-    behaviour.asked = [];
+    // However much was stored by then: the rest takes two connections.
+    Object.assign(behaviour, { cutAfter: Math.ceil((BIG - part!.stored) / 2), asked: [] });
     const loaded = await run<{ phases: string[]; name: string; list: { done: boolean; sha256: string }[] }>(`
         const phases = new Set();
         const engine = await Gemmule.load('${url}', { backend: 'wasm', onProgress: ({ phase }) => phases.add(phase) });
