@@ -325,3 +325,11 @@ void json_write(buffer *out, const json *value) {
         break;
     }
 }
+
+const char *json_describe(const json *value) {
+    static const char *const names[] = {
+        [JSON_NULL] = "null",       [JSON_FALSE] = "false",  [JSON_TRUE] = "true",        [JSON_NUMBER] = "a number",
+        [JSON_STRING] = "a string", [JSON_ARRAY] = "a list", [JSON_OBJECT] = "an object",
+    };
+    return value ? names[value->kind] : "nothing";
+}

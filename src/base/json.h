@@ -34,4 +34,7 @@ void json_write_string(buffer *out, str text);   /* quoted and escaped; broken U
 void json_write_number(buffer *out,
                        double  value); /* shortest text that reads back the same; null for NaN and infinities */
 
+/* What a value is, for messages: "a number"; NULL is "nothing". */
+const char *json_describe(const json *value);
+
 #endif

@@ -16,18 +16,10 @@ typedef struct {
 
 /* ---- complaints ---- */
 
-static const char *describe(const json *value) {
-    static const char *const names[] = {
-        [JSON_NULL] = "null",       [JSON_FALSE] = "false",  [JSON_TRUE] = "true",        [JSON_NUMBER] = "a number",
-        [JSON_STRING] = "a string", [JSON_ARRAY] = "a list", [JSON_OBJECT] = "an object",
-    };
-    return value ? names[value->kind] : "nothing";
-}
-
 static gm_status wrong(const reader *r, const char *expected, const json *found) {
     if (json_is(found, JSON_NUMBER) || json_is(found, JSON_STRING))
         return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, found %.*s", r->param, expected, STR_ARGS(found->text));
-    return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, found %s", r->param, expected, describe(found));
+    return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, found %s", r->param, expected, json_describe(found));
 }
 
 static gm_status no_memory(const reader *r, size_t bytes) { return fail_memory(r->e, "the request", bytes); }

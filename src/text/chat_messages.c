@@ -28,18 +28,10 @@ typedef struct {
     char   place[200]; /* what is being read: "messages[2]" */
 } reader;
 
-static const char *describe(const json *value) {
-    static const char *const names[] = {
-        [JSON_NULL] = "null",       [JSON_FALSE] = "false",  [JSON_TRUE] = "true",        [JSON_NUMBER] = "a number",
-        [JSON_STRING] = "a string", [JSON_ARRAY] = "a list", [JSON_OBJECT] = "an object",
-    };
-    return value ? names[value->kind] : "nothing";
-}
-
 static bool is_absent(const json *value) { return !value || value->kind == JSON_NULL; }
 
 static gm_status wrong(const reader *r, const char *field, const char *expected, const json *found) {
-    return fail(r->e, GM_BAD_ARGUMENT, "%s%s must be %s, found %s", r->place, field, expected, describe(found));
+    return fail(r->e, GM_BAD_ARGUMENT, "%s%s must be %s, found %s", r->place, field, expected, json_describe(found));
 }
 
 static gm_status no_memory(const reader *r, size_t bytes) { return fail_memory(r->e, "the messages", bytes); }
