@@ -48,7 +48,7 @@ def guess(w, sizes, embedded, hidden, positions, kv, visible):
     x = model.linear(torch.cat([embedded, hidden], -1), w["pre_projection.weight"]).float()
     for i, kind in enumerate(g.layer_types):
         size = t.head_dim if kind == "S" else t.global_head_dim
-        x, _ = model.decoder_layer(w, f"layers.{i}.", x, size, *model.angles(t, positions, kind == "S"), kv[kind], visible[kind])
+        x, _ = model.decoder_layer(model.inside(w, f"layers.{i}."), x, size, *model.angles(t, positions, kind == "S"), kv[kind], visible[kind])
     return model.rms(x, w["norm.weight"])
 
 
@@ -113,7 +113,8 @@ def main():
     step, seen = 0, torch.zeros(2 * GUESSES, dtype=torch.long, device=device)
     while step < given.steps and time.time() - began < given.seconds:
         batch = {n: torch.from_numpy(a).to(device) for n, a in feed.take().items()}
-        steps.lr.fill_(min(1.0, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / given.steps))))
+        progress = max(step / given.steps, (time.time() - began) / given.seconds)  # whatever ends first, the rate has fallen by then
+        steps.lr.fill_(min(1.0, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress))))
         value, counts = loss(model.working(weights, dtype), sizes, target, batch)
         steps.step(dict(zip(names, torch.autograd.grad(value, [weights[n] for n in names]))))
         seen += counts

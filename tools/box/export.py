@@ -117,6 +117,10 @@ def general(architecture, name, wanted, kind="model"):
             ("general.license", STRING, "MIT"), ("general.file_type", U32, FILE_TYPE[wanted]), ("general.quantization_version", U32, 2)]
 
 
+# Gemma 4's own is 1; who knows so little should not guess.
+SAMPLING = [("general.sampling.temp", F32, 0.3)]
+
+
 def text_metadata(t):
     keys = [
         ("block_count", U32, t.layers), ("context_length", U32, t.max_position_embeddings), ("embedding_length", U32, t.hidden_size),
@@ -206,14 +210,14 @@ def write_single(path, weights, sizes, tok, wanted, name="gemmule box"):
     """Text, vision, audio and tokenizer in one file, as Ollama's official models."""
     t = sizes.text
     towers = tower_metadata(sizes.vision, sizes.audio, t.hidden_size, True)
-    metadata = general("gemma4", name, wanted) + text_metadata(t) + towers + tokenizer_metadata(tok, True)
+    metadata = general("gemma4", name, wanted) + SAMPLING + text_metadata(t) + towers + tokenizer_metadata(tok, True)
     return gguf.write(path, metadata, box_tensors(weights, sizes, wanted, True))
 
 
 def write_pair(text_path, towers_path, weights, sizes, tok, wanted, name="gemmule box"):
     """A text model and its towers, as llama.cpp's converter writes them."""
     t, tensors = sizes.text, box_tensors(weights, sizes, wanted, False)
-    gguf.write(text_path, general("gemma4", name, wanted) + text_metadata(t) + tokenizer_metadata(tok, False),
+    gguf.write(text_path, general("gemma4", name, wanted) + SAMPLING + text_metadata(t) + tokenizer_metadata(tok, False),
                [x for x in tensors if not in_tower(x[0])])
     gguf.write(towers_path, general("clip", name, wanted, "mmproj") + tower_metadata(sizes.vision, sizes.audio, t.hidden_size, False),
                [x for x in tensors if in_tower(x[0])])

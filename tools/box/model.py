@@ -41,9 +41,13 @@ def rotate(x, cos, sin):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def attention(q, k, v, visible):
-    """q [rows, heads, length, size], k and v with one head for all; f32. visible [rows or 1, 1, length, keys]."""
+def attention(q, k, v, visible, dtype=torch.float32):
+    """q [rows, heads, length, size], k and v with one head for all; f32. visible [rows, 1, length or 1, keys]. In bf16 by one kernel."""
     rows, heads, length, size = q.shape
+    if dtype is torch.bfloat16:
+        k, v = (t.to(dtype).expand(-1, heads, -1, -1) for t in (k, v))
+        visible = visible.expand(-1, -1, length, -1)
+        return F.scaled_dot_product_attention(q.to(dtype), k, v, attn_mask=visible, scale=1.0)
     if k.shape[1] == 1:
         scores = (q.reshape(rows, heads * length, size) @ k[:, 0].transpose(1, 2)).view(rows, heads, length, -1)
     else:
@@ -82,25 +86,30 @@ def masks(t, positions, segments):
     return {"F": full[:, None], "S": (full & (distance < t.sliding_window))[:, None]}
 
 
-def decoder_layer(w, at, x, size, cos, sin, kv, visible, per_layer=None):
-    """kv: (k, v) to use, or None: its own. Returns the new x and what was used."""
-    a = rms(x, w[at + "input_layernorm.weight"])
-    q = rotate(rms(heads_of(linear(a, w[at + "self_attn.q_proj.weight"]), size), w[at + "self_attn.q_norm.weight"]), cos, sin)
+def inside(w, at):
+    """The weights below a name, by the rest of their names."""
+    return {n.removeprefix(at): value for n, value in w.items() if n.startswith(at)}
+
+
+def decoder_layer(w, x, size, cos, sin, kv, visible, per_layer=None):
+    """w: the weights of this layer. kv: (k, v) to use, or None: its own. Returns the new x and what was used."""
+    a = rms(x, w["input_layernorm.weight"])
+    q = rotate(rms(heads_of(linear(a, w["self_attn.q_proj.weight"]), size), w["self_attn.q_norm.weight"]), cos, sin)
     if kv is None:
-        k = rotate(rms(heads_of(linear(a, w[at + "self_attn.k_proj.weight"]), size), w[at + "self_attn.k_norm.weight"]), cos, sin)
-        kv = k, rms(heads_of(linear(a, w[at + "self_attn.v_proj.weight"]), size))
-    o = joined(attention(q, *kv, visible))
-    x = x + rms(linear(o, w[at + "self_attn.o_proj.weight"]), w[at + "post_attention_layernorm.weight"])
-    m = rms(x, w[at + "pre_feedforward_layernorm.weight"])
-    m = gelu(linear(m, w[at + "mlp.gate_proj.weight"])) * linear(m, w[at + "mlp.up_proj.weight"])
-    x = x + rms(linear(m, w[at + "mlp.down_proj.weight"]), w[at + "post_feedforward_layernorm.weight"])
+        k = rotate(rms(heads_of(linear(a, w["self_attn.k_proj.weight"]), size), w["self_attn.k_norm.weight"]), cos, sin)
+        kv = k, rms(heads_of(linear(a, w["self_attn.v_proj.weight"]), size))
+    o = joined(attention(q, *kv, visible, w["self_attn.q_proj.weight"].dtype))
+    x = x + rms(linear(o, w["self_attn.o_proj.weight"]), w["post_attention_layernorm.weight"])
+    m = rms(x, w["pre_feedforward_layernorm.weight"])
+    m = gelu(linear(m, w["mlp.gate_proj.weight"])) * linear(m, w["mlp.up_proj.weight"])
+    x = x + rms(linear(m, w["mlp.down_proj.weight"]), w["post_feedforward_layernorm.weight"])
     if per_layer is not None:
-        g = gelu(linear(x, w[at + "per_layer_input_gate.weight"])) * per_layer
-        x = x + rms(linear(g, w[at + "per_layer_projection.weight"]), w[at + "post_per_layer_input_norm.weight"])
-    return x * w[at + "layer_scalar"], kv
+        g = gelu(linear(x, w["per_layer_input_gate.weight"])) * per_layer
+        x = x + rms(linear(g, w["per_layer_projection.weight"]), w["post_per_layer_input_norm.weight"])
+    return x * w["layer_scalar"], kv
 
 
-def text(w, t, tokens, positions, segments, soft_index=None, soft=None):
+def text(w, t, tokens, positions, segments, soft_index=None, soft=None, layer=decoder_layer):
     """Hidden states behind the last norm [rows, length, width], and the keys and values of the owners."""
     base = "model.language_model."
     x, plain = F.embedding(tokens, w[base + "embed_tokens.weight"]).float() * math.sqrt(t.hidden_size), tokens
@@ -117,7 +126,7 @@ def text(w, t, tokens, positions, segments, soft_index=None, soft=None):
     turn = {"S": angles(t, positions, True), "F": angles(t, positions, False)}
     for i, kind in enumerate(t.layer_types):
         given = None if i < t.owners else kv[t.donor(i)]
-        x, kv[i] = decoder_layer(w, f"{base}layers.{i}.", x, t.head(i), *turn[kind], given, visible[kind], per_layer[:, :, i])
+        x, kv[i] = layer(inside(w, f"{base}layers.{i}."), x, t.head(i), *turn[kind], given, visible[kind], per_layer[:, :, i])
     return rms(x, w[base + "norm.weight"]), kv
 
 
@@ -171,7 +180,7 @@ def vision(w, v, patches, places, cells, seen, lin=clipped):
         a = rms(x, w[here + "input_layernorm.weight"])
         q, k, val = (heads_of(lin(w, f"{here}self_attn.{n}_proj", a), size) for n in "qkv")
         q, k = rope(rms(q, w[here + "self_attn.q_norm.weight"])), rope(rms(k, w[here + "self_attn.k_norm.weight"]))
-        o = joined(attention(q, k, rms(val), visible))
+        o = joined(attention(q, k, rms(val), visible, w[here + "self_attn.q_proj.linear.weight"].dtype))
         x = x + rms(lin(w, here + "self_attn.o_proj", o), w[here + "post_attention_layernorm.weight"])
         m = rms(x, w[here + "pre_feedforward_layernorm.weight"])
         m = gelu(lin(w, here + "mlp.gate_proj", m)) * lin(w, here + "mlp.up_proj", m)
@@ -231,13 +240,14 @@ def audio(w, a, mel, heard, lin=clipped):
     return linear(rms(y), w["model.embed_audio.embedding_projection.weight"]).float()
 
 
-def soft_tokens(w, sizes, batch, lin=clipped):
+def soft_tokens(w, sizes, batch, lin=clipped, towers=(vision, audio)):
     """All soft tokens of a batch in one list: those of the pictures, then those of the sounds."""
+    see, hear = towers
     parts = []
     if batch["patches"].shape[0]:
-        parts.append(vision(w, sizes.vision, batch["patches"], batch["places"], batch["cells"], batch["seen"], lin).flatten(0, 1))
+        parts.append(see(w, sizes.vision, batch["patches"], batch["places"], batch["cells"], batch["seen"], lin).flatten(0, 1))
     if batch["mel"].shape[0]:
-        parts.append(audio(w, sizes.audio, batch["mel"], batch["heard"], lin).flatten(0, 1))
+        parts.append(hear(w, sizes.audio, batch["mel"], batch["heard"], lin).flatten(0, 1))
     return torch.cat(parts) if parts else None
 
 
@@ -267,10 +277,11 @@ def hints(w, sizes, batch, soft):
     return hint_loss(w, seen, there, batch["image_marks"]) + hint_loss(w, heard, times, batch["sound_marks"])
 
 
-def loss(w, sizes, batch, hint=0.0):
-    """Mean over the tokens to be predicted, by their weights, and `hint` times the hints; and how many were right."""
-    soft = soft_tokens(w, sizes, batch)
-    hidden, _ = text(w, sizes.text, batch["tokens"], batch["positions"], batch["segments"], batch["soft"], soft)
+def loss(w, sizes, batch, hint=0.0, layer=decoder_layer, towers=(vision, audio)):
+    """Mean over the tokens to be predicted, by their weights, and `hint` times the hints; and how many were right. `layer` and `towers`: the same
+    functions, compiled."""
+    soft = soft_tokens(w, sizes, batch, towers=towers)
+    hidden, _ = text(w, sizes.text, batch["tokens"], batch["positions"], batch["segments"], batch["soft"], soft, layer)
     out = logits(w, sizes.text, hidden).flatten(0, 1)
     target, weight = batch["targets"].flatten(), batch["weights"].flatten()
     each = F.cross_entropy(out, target, reduction="none")

@@ -5,6 +5,7 @@
 #   tools/box/run_device.sh smoke                          a minute: is everything there, and does it agree with transformers?
 #   tools/box/run_device.sh train SECONDS STEPS [OPTIONS]  a chunk of training; goes on from build/box-in if a checkpoint lies there
 #   tools/box/run_device.sh finish DRAFT_SECONDS           exports and scores the checkpoint in build/box-in, trains the drafter
+#   tools/box/run_device.sh last SECONDS STEPS DRAFT_SECONDS   the last chunk and `finish` in one
 #
 # Results go to $OUT (or build/box-out): a chunk's checkpoint is 27 MB in files below 16.
 set -euo pipefail
@@ -16,21 +17,33 @@ if [ ! -d "$kit" ] && [ -f "$kit.tar.xz" ]; then tar -xJf "$kit.tar.xz" -C build
 if [ -d "$kit" ]; then
     export ESPEAK_LIBRARY=$kit/lib/libespeak-ng.so.1 ESPEAK_DATA_PATH=$kit FONT_FOLDER=$kit/fonts LD_LIBRARY_PATH=$kit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
-resume=()
-if [ -f "$in/checkpoint-0.npz" ]; then resume=(--resume "$in"); fi
+# Compiled kernels, which take more than a minute to make: kept from chunk to chunk.
+export TORCHINDUCTOR_CACHE_DIR=$PWD/build/box-compiled
+if [ ! -d "$TORCHINDUCTOR_CACHE_DIR" ] && [ -f "$in/compiled.tar.xz" ]; then tar -xJf "$in/compiled.tar.xz" -C build; fi
+
+resumed() { if [ -f "$in/checkpoint-0.npz" ]; then printf '%s\n' --resume "$in"; fi; }
+train() { # OUT SECONDS STEPS [OPTIONS]
+    mapfile -t resume < <(resumed)
+    python3 tools/box/train.py --out "$1" --seconds "$2" --steps "$3" "${resume[@]}" "${@:4}"
+    [ -f "$in/compiled.tar.xz" ] || tar -cJf "$1/compiled.tar.xz" -C build box-compiled
+}
+finish() { # DRAFT_SECONDS
+    [ -n "$(resumed)" ] || { echo "there is no checkpoint in $in" >&2 && exit 2; }
+    python3 tools/box/train.py --out "$out" --finish --resume "$in"
+    python3 tools/box/draft.py --target "$out/box.gguf" --out "$out" --seconds "$1" --steps 6000
+}
 
 case ${1:-} in
 smoke)
     python3 tools/box/train.py --smoke --out "$out" "${@:2}"
     rm -f "$out"/checkpoint-*.npz
     ;;
-train)
-    python3 tools/box/train.py --out "$out" --seconds "$2" --steps "$3" "${resume[@]}" "${@:4}"
-    ;;
-finish)
-    [ ${#resume[@]} != 0 ] || { echo "there is no checkpoint in $in" >&2 && exit 2; }
-    python3 tools/box/train.py --out "$out" --finish "${resume[@]}"
-    python3 tools/box/draft.py --target "$out/box.gguf" --out "$out" --seconds "${2:-120}" --steps 4000
+train) train "$out" "${@:2}" ;;
+finish) finish "${2:-120}" ;;
+last)
+    train "$in" "$2" "$3" --most 0 "${@:5}"
+    cp "$in/scores.json" "$out/training.json"
+    finish "$4"
     ;;
 *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2 && exit 3 ;;
 esac

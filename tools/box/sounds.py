@@ -159,11 +159,11 @@ def spoil(r, x):
 def sound_sample(r, held=False, easy=0.0):
     """A sample with its sound in "audio" (int16 at 16 kHz)."""
     kind = r.random()
-    if kind < 0.45:
+    if kind < 0.4:
         digits = captions.spoken_digits(r, easy)
         sample = captions.sample_of("audio", *captions.about_digits(r, digits), "spoken digits", "".join(map(str, digits)))
         x = speech(r, ", ".join(DIGITS[d] for d in digits) if r.random() < 0.5 else " ".join(DIGITS[d] for d in digits), held)
-    elif kind < 0.9:
+    elif kind < 0.92:
         words = captions.spoken_words(r, easy)
         sample = captions.sample_of("audio", *captions.about_words(r, words), "spoken words", " ".join(words))
         x = speech(r, ", ".join(words) if r.random() < 0.7 else " ".join(words), held)

@@ -40,7 +40,7 @@ def name_of(tool):
 
 
 def city(r, held):
-    return r.choice(HELD_CITIES) if held else r.choice(CITIES + tasks_talk.made_up(r, len(CITIES) // 2))
+    return r.choice(HELD_CITIES) if held else r.choice(CITIES) if r.random() < 0.4 else tasks_talk.made_up(r)
 
 
 OPERATORS = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
@@ -100,7 +100,7 @@ def tools(r, held):
     if r.random() < 0.2:  # tools are there, but the question needs none
         turn = r.choice([tasks_talk.small_talk, tasks_talk.about])(r, held)
         turn.tools = listed
-        turn.check = dict(turn.check, calls=[])
+        turn.check = {"calls": []}  # what it says instead is scored by the other tasks
         turn.thought = "No tool is needed."
         return turn
     ask, calls, thought, _ = request(r, held, kind, by_kind)
@@ -144,8 +144,7 @@ TYPES = {str: "string", int: "integer", bool: "boolean"}
 
 
 def person(r, held):
-    name, age, where, job = r.choice(HELD_NAMES if held else NAMES + tasks_talk.made_up(r, 20)), r.randrange(5, 90), city(r,
-        held), r.choice(JOBS)
+    name, age, where, job = tasks_talk.name(r, held), r.randrange(5, 90), city(r, held), r.choice(JOBS)
     return [("name", name), ("age", age), ("city", where), ("job", job)], {
         ("name", "age"): f"{name} is {age} years old.", ("name", "city"): f"{name} lives in {where}.",
         ("name", "job"): f"{name} is {article(job)}.",
@@ -166,7 +165,7 @@ def thing(r, held):
 
 
 def meeting(r, held):
-    day, hour, who = r.choice(DAYS), r.randrange(8, 20), r.choice(HELD_NAMES if held else NAMES)
+    day, hour, who = r.choice(DAYS), r.randrange(8, 20), tasks_talk.name(r, held)
     return [("day", day), ("hour", hour), ("with", who)], {
         ("day", "hour"): f"We meet on {day} at {hour} o'clock.", ("day", "hour", "with"): f"On {day} at {hour} o'clock I meet {who}.",
         ("day", "with"): f"I meet {who} on {day}.",

@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import os
+import random
 import time
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers are as many as the cores
@@ -89,7 +90,7 @@ class State:
 
 
 class Trainer:
-    def __init__(self, state, shape, steps, rate, graph):
+    def __init__(self, state, shape, steps, rate, graph, compile_=True):
         self.state, self.steps, self.graphed = state, steps, graph and state.device.type == "cuda"
         self.names = [n for n in state.weights if model.trained(n)]
         self.optimiser = optimiser.Optimiser(state.weights, self.names, rate)
@@ -99,12 +100,14 @@ class Trainer:
         self.rounded, self.graph, self.started = [], None, state.step
         self.batch = {n: torch.zeros(sides, dtype=getattr(torch, np.dtype(kind).name if kind is not np.bool_ else "bool"), device=state.device)
                       for n, (sides, kind) in batches.fields(shape).items()}
+        compiled = (lambda f: torch.compile(f, dynamic=False)) if compile_ and self.graphed else (lambda f: f)
+        self.layer, self.towers = compiled(model.decoder_layer), (compiled(model.vision), compiled(model.audio))
         self.hint = torch.zeros((), device=state.device)
         self.result = torch.zeros(4, device=state.device)  # sums: loss, right, predicted, gradient norm
 
     def compute(self):
         w = model.working(self.state.weights, self.dtype, self.rounded)
-        loss, whole, right = model.loss(w, self.state.sizes, self.batch, self.hint)
+        loss, whole, right = model.loss(w, self.state.sizes, self.batch, self.hint, self.layer, self.towers)
         gradients = torch.autograd.grad(whole, [self.state.weights[n] for n in self.names], allow_unused=True)
         found = {n: g if g is not None else torch.zeros_like(self.state.weights[n]) for n, g in zip(self.names, gradients)}
         norm = self.optimiser.step(found)
@@ -131,7 +134,7 @@ class Trainer:
 
     def load(self, arrays):
         for n, a in arrays.items():
-            self.batch[n].copy_(torch.from_numpy(a))
+            self.batch[n].copy_(torch.as_tensor(a))
 
     def step(self, arrays):
         self.load(arrays)
@@ -164,6 +167,23 @@ class Trainer:
             self.state.weights[f"{at}.{side}_min"].fill_(float(low) * 1.02 if low < 0 else float(low) * 0.98)
             self.state.weights[f"{at}.{side}_max"].fill_(float(high) * 1.02 if high > 0 else float(high) * 0.98)
         self.state.bounded = True
+
+
+class Echo:
+    """Batches that were seen, kept where they are fast to read: making one takes longer than learning from it, so each is learned from again."""
+
+    def __init__(self, room, seed):
+        self.room, self.kept, self.random = room, [], random.Random(f"echo {seed}")
+
+    def keep(self, batch):
+        batch = {n: a.clone() for n, a in batch.items()}
+        if len(self.kept) < self.room:
+            self.kept.append(batch)
+        else:
+            self.kept[self.random.randrange(self.room)] = batch
+
+    def draw(self):
+        return self.random.choice(self.kept)
 
 
 # ---- scoring ---------------------------------------------------------------------------------------------------------
@@ -274,8 +294,12 @@ def our_logits(weights, sizes, tok, sample, device):
     return model.logits(weights, sizes.text, model.hidden_states(weights, sizes, batch)[0])[0]
 
 
+def tensor_float_32(allowed):
+    """Faster products of f32 with 10 bits of mantissa: good enough to train with, not to compare with."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+
+
 def compare_with_transformers(weights, sizes, tok, device):
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     witness, worst = transformers_model(weights, sizes, tok, device), 0.0
     for path in held_out_sets():
         sample = score.read_set(path)[0]
@@ -284,10 +308,7 @@ def compare_with_transformers(weights, sizes, tok, device):
         error = float((ours - theirs).norm() / theirs.norm())
         worst = max(worst, error)
         print(f"logits of {sample['task']}: relative error against transformers {error:.2e}", flush=True)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    if not worst < 1e-4:
-        raise SystemExit("the formulas of model.py disagree with transformers")
-    return witness
+    return witness, worst
 
 
 def write_expectation(path, witness, tok, device, count=4):
@@ -312,8 +333,9 @@ def train(given, sizes, shape, device, tok):
     state = State(sizes, given.seed, given.resume)
     print(f"beginning at step {state.step}", flush=True)
     began = time.time()
-    feed = new_feed(tok, shape, state, given.workers, given.steps)
-    trainer = Trainer(state.move(device), shape, given.steps, given.rate, not given.no_graph)
+    feed = new_feed(tok, shape, state, given.workers, given.steps // given.echo)
+    trainer = Trainer(state.move(device), shape, given.steps, given.rate, not given.no_graph, not given.no_compile)
+    echo, repeats = Echo(1000, state.seed + state.step), 0
     log, shown, waited = [], time.time(), 0.0
     since = state.step
     while state.step < given.steps and time.time() - began < given.seconds:
@@ -322,10 +344,17 @@ def train(given, sizes, shape, device, tok):
             trainer.find_bounds(feed)
         if progress >= ROUNDING_AT and not trainer.rounded:
             trainer.begin_rounding()
-        asked = time.time()
-        arrays = feed.take()
-        waited += time.time() - asked
-        trainer.step(arrays)
+        if repeats:
+            trainer.step(echo.draw())
+            repeats -= 1
+        else:
+            asked = time.time()
+            arrays = feed.take()
+            waited += time.time() - asked
+            trainer.step(arrays)
+            if given.echo > 1:
+                echo.keep(trainer.batch)
+                repeats = given.echo - 1
         if time.time() - shown > given.report:
             loss, right, predicted, norm = (trainer.result / max(1, state.step - since)).tolist()
             trainer.result.zero_()
@@ -338,10 +367,10 @@ def train(given, sizes, shape, device, tok):
             shown, since, waited = time.time(), state.step, 0.0
     feed.close()
     state.save(given.out)
-    rows, wrong = score_sets(state.final(), sizes, tok, held_out_sets(), given.most)
+    rows, wrong = ([], []) if given.most == 0 else score_sets(state.final(), sizes, tok, held_out_sets(), given.most)
     score.show(rows)
     with open(os.path.join(given.out, "scores.json"), "w", encoding="utf-8") as f:
-        json.dump({"step": state.step, "scores": rows, "wrong": wrong[:60], "log": log}, f, indent=1)
+        json.dump({"step": state.step, "scores": rows, "wrong": wrong, "log": log}, f, indent=1)
     print(f"step {state.step} of {given.steps}", flush=True)
 
 
@@ -349,9 +378,6 @@ def finish(given, sizes, device, tok):
     """The averaged weights, rounded to f16 as the f16 export holds them; transformers' logits of exactly these; scores of the Q8_0 file."""
     state = State(sizes, given.seed, given.resume).move(device)
     weights = {n: (w.half().float() if w.ndim >= 2 else w.float()) for n, w in state.final().items()}
-    if not given.no_transformers:
-        witness = compare_with_transformers(weights, sizes, tok, device)
-        write_expectation(os.path.join(given.out, "box.expect.gguf"), witness, tok, device)
     arrays = {n: w.cpu().numpy() for n, w in weights.items()}
     pieces.save(given.out, "weights", {n: a.astype(np.float16) if a.ndim >= 2 else a for n, a in arrays.items()})
     path = os.path.join(given.out, "box.gguf")
@@ -359,8 +385,13 @@ def finish(given, sizes, device, tok):
     back = {n: torch.tensor(a, device=device) for n, a in export.import_single(path, sizes).items()}
     rows, wrong = score_sets(back, sizes, tok, held_out_sets(), given.most, dtype=torch.float32)
     score.show(rows)
+    result = {"step": state.step, "scores": rows, "wrong": wrong}
+    if not given.no_transformers:
+        tensor_float_32(False)
+        witness, result["error against transformers"] = compare_with_transformers(weights, sizes, tok, device)
+        write_expectation(os.path.join(given.out, "box.expect.gguf"), witness, tok, device)
     with open(os.path.join(given.out, "final.json"), "w", encoding="utf-8") as f:
-        json.dump({"step": state.step, "scores": rows, "wrong": wrong}, f, indent=1)
+        json.dump(result, f, indent=1)
 
 
 def smoke(given, sizes, shape, device, tok):
@@ -373,13 +404,16 @@ def smoke(given, sizes, shape, device, tok):
     stamp("PyTorch agrees with numpy")
     state = State(sizes, given.seed)
     feed = new_feed(tok, shape, state, given.workers, given.steps)
-    random = {n: torch.tensor(w, device=device) for n, w in export.random_weights(shapes.parameters(sizes)).items()}
+    arbitrary = {n: torch.tensor(w, device=device) for n, w in export.random_weights(shapes.parameters(sizes)).items()}
     if given.no_transformers:
         stamp("transformers was left out")
     else:
-        compare_with_transformers(random, sizes, tok, device)
+        tensor_float_32(False)
+        if not compare_with_transformers(arbitrary, sizes, tok, device)[1] < 1e-4:
+            raise SystemExit("the formulas of model.py disagree with transformers")
+        tensor_float_32(True)
         stamp("the formulas agree with transformers")
-    trainer = Trainer(state.move(device), shape, given.steps, given.rate, not given.no_graph)
+    trainer = Trainer(state.move(device), shape, given.steps, given.rate, not given.no_graph, not given.no_compile)
     feed.take()
     stamp("the first batch is there")
     for phase in ("plain", "rounded"):
@@ -430,13 +464,15 @@ def main():
     parser.add_argument("--rate", type=float, default=2e-3, help="the highest learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="processes that make data")
-    parser.add_argument("--rows", type=int, default=96)
-    parser.add_argument("--images", type=int, default=28)
-    parser.add_argument("--sounds", type=int, default=32)
-    parser.add_argument("--most", type=int, help="score at most this many samples of each held-out set")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--images", type=int, default=32)
+    parser.add_argument("--sounds", type=int, default=40)
+    parser.add_argument("--echo", type=int, default=2, help="how often each batch is learned from")
+    parser.add_argument("--most", type=int, help="score at most this many samples of each held-out set; 0: do not score")
     parser.add_argument("--report", type=float, default=10, help="seconds between lines of the log")
     parser.add_argument("--tiny", action="store_true", help="a model for tests")
     parser.add_argument("--no-graph", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--no-compile", action="store_true", help="layers as they stand: three times slower, but at once")
     parser.add_argument("--no-transformers", action="store_true", help="smoke and finish without the witness")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--smoke-steps", type=int, default=20)
@@ -446,7 +482,7 @@ def main():
     sizes, tok = shapes.TINY if given.tiny else shapes.BOX, Tokenizer.load()
     shape = batches.Shape(given.rows, 384, given.images, given.sounds)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    tensor_float_32(True)
     if given.smoke:
         smoke(given, sizes, shape, device, tok)
     elif given.finish:
