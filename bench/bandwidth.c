@@ -177,6 +177,10 @@ int main(int count, char **arguments) {
     } else {
         void *memory = mmap(NULL, m.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED) return complain("the buffer", strerror(errno));
+#if defined(MADV_HUGEPAGE)
+        madvise(memory, m.bytes,
+                MADV_HUGEPAGE); /* as the weights are: small pages would be the limit, not the memory */
+#endif
         memset(memory, 1, m.bytes); /* pages that were never written are all the same one */
         data = memory;
     }

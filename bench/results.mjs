@@ -1,9 +1,9 @@
-// Measurements of the GPU: kept raw in bench/results.json, shown in bench/RESULTS.md.
+// Measurements of the GPU, in Node and in browsers: kept raw in bench/results.json, shown in bench/RESULTS.md.
 //
 //   node bench/results.mjs add FILE… [--machine TEXT] [--date YYYY-MM-DD] [--clocks FILE] [--command TEXT]
 //   node bench/results.mjs write [--check]
 //
-// `add` takes lines of bench/h200.sh (bench.jsonl), or what `gemmule bench --json` printed; the options say what that alone does not: on which
+// `add` takes lines of bench/h200.sh and bench/browser (bench.jsonl), or what `gemmule bench --json` printed; the options say what that alone does not: on which
 // machine, when, at which clocks (a file with what nvidia-smi says), by which command. A measurement by the same command on the same machine
 // replaces the one before. `write` makes RESULTS.md: the text of RESULTS.intro.md, then a table of every measurement with its
 // command and, where it is known, llama.cpp's figure. --check only says whether the file is up to date.
@@ -109,12 +109,82 @@ function loads(records) {
     return [...best].map(([model, {load_seconds, gpu}]) => `${model} ${load_seconds.toFixed(2)} s${upload(gpu)}`).join(", ");
 }
 
-function page(store, intro) {
-    const groups = new Map();
-    for (const record of store.results) {
-        const key = `${record.machine}, ${record.date}`;
-        groups.set(key, [...groups.get(key) ?? [], record]);
+// ---- in Node and in browsers ----
+
+const round = (value) => value < 10 ? value.toFixed(2) : grouped(value);
+const isOwn = ({result}) => result.engine !== "wllama";
+
+// The package's figures beside the program's own on the same machine.
+function webTable(records, native) {
+    const lines = ["| model | where | | tok/s | natively | ratio | what stays outside GPU memory | command |", "| --- | --- | --- | --- | --- | --- | --- | --- |"];
+    for (const record of records) {
+        for (const {name, rate} of phases(record, {})) {
+            const same = native.filter(({machine, result}) => machine === record.machine && result.model === record.result.model && isGpu(result.device) === isGpu(record.result.device));
+            const own = Math.max(0, ...same.flatMap((other) => phases(other, {})).filter((phase) => phase.name === name).map((phase) => phase.rate));
+            const {runtime, note, device} = record.result;
+            lines.push(`| ${modelName(record.result)} | ${runtime}, ${device} | ${name} | ${grouped(rate)} | ${own ? grouped(own) : ""} | ${own ? (rate / own).toFixed(2) : ""} | ` +
+                `${note ?? ""} | \`${record.command}\` |`);
+        }
     }
+    return lines.join("\n");
+}
+
+// What is better with more, and what with less.
+const SIDE_BY_SIDE = [
+    {name: () => "load on a first visit, s", of: (r) => r.load_seconds},
+    {name: () => "load from the browser's storage, s", of: (r) => r.reload_seconds},
+    {name: () => "first token after loading, s", of: (r) => r.first_token_seconds},
+    {name: (r) => `prefill of ${r.prefill.tokens}, tok/s`, of: (r) => r.prefill.tokens_per_second, more: true},
+    {name: (r) => `decode of ${r.decode.tokens}${r.decode.depth ? ` at depth ${r.decode.depth}` : ""}, tok/s`, of: (r) => r.decode.tokens_per_second, more: true},
+    {name: () => "renderer while it loads first, MB", of: (r) => r.memory.renderer_loading_bytes / 1e6},
+    {name: () => "renderer at most, MB", of: (r) => r.memory.renderer_bytes / 1e6},
+    {name: () => "GPU process at most, MB", of: (r) => r.memory.gpu_bytes / 1e6},
+];
+
+// One column for each run; behind gemmule's figures how many times better than wllama's best they are.
+function peerTable(records) {
+    const ordered = records.toSorted((a, b) => isOwn(a) - isOwn(b));
+    const title = ({result}) => `${isOwn({result}) ? "gemmule" : ["wllama", result.version].filter(Boolean).join(" ")}, ${result.device}`;
+    const lines = [`| | ${ordered.map(title).join(" | ")} |`, `| --- |${" --- |".repeat(ordered.length)}`];
+    for (const {name, of, more} of SIDE_BY_SIDE) {
+        const values = ordered.map(({result}) => of(result)), theirs = values.filter((value, i) => !isOwn(ordered[i]) && Number.isFinite(value));
+        if (!values.some(Number.isFinite)) continue;
+        const best = theirs.length ? (more ? Math.max : Math.min)(...theirs) : NaN;
+        const cells = values.map((value, i) => {
+            if (!Number.isFinite(value)) return "";
+            const times = more ? value / best : best / value;
+            return round(value) + (isOwn(ordered[i]) && Number.isFinite(times) ? ` (${times.toFixed(2)} ×)` : "");
+        });
+        lines.push(`| ${name(ordered[0].result)} | ${cells.join(" | ")} |`);
+    }
+    return lines.join("\n");
+}
+
+function groupBy(records, key) {
+    const groups = new Map();
+    for (const record of records) groups.set(key(record), [...groups.get(key(record)) ?? [], record]);
+    return groups;
+}
+
+const place = ({machine, date}) => `${machine}, ${date}`;
+
+function webParts(web, native) {
+    const parts = [], pairs = groupBy(web, (record) => `${modelName(record.result)}: ${place(record)}`);
+    const compared = (record) => pairs.get(`${modelName(record.result)}: ${place(record)}`).some((other) => !isOwn(other));
+    const alone = groupBy(web.filter((record) => !compared(record)), place);
+    if (alone.size) parts.push("## In Node and in the browser");
+    for (const [key, records] of alone) parts.push(`### ${key}`, webTable(records, native));
+    const sides = [...pairs].filter(([, records]) => compared(records[0]));
+    if (sides.length) parts.push("## In the browser, beside wllama", "The same file in the same Chromium, each engine in a browser of its own with an empty profile, measured from " +
+        "the page (`make bench-browser`; [bench/browser](browser/bench.mjs) says how). × is how many times better than wllama: faster, sooner, or in less memory.");
+    for (const [key, records] of sides)
+        parts.push(`### ${key}`, `${records[0].result.runtime}.`, peerTable(records), records.map(({command}) => `\`${command}\``).join(", ") + ".");
+    return parts;
+}
+
+function page(store, intro) {
+    const native = store.results.filter(({result}) => !result.runtime), web = store.results.filter(({result}) => result.runtime);
+    const groups = groupBy(native, place);
     const parts = [intro.trim(), "## GPU, measured by `gemmule bench --json`"];
     if (!groups.size) parts.push("Nothing yet: `bench/h200.sh` measures, `node bench/results.mjs add` takes it in.");
     for (const [key, records] of groups) {
@@ -124,7 +194,7 @@ function page(store, intro) {
         if (clocks.length) parts.push(`Clocks while measuring: ${clocks.map((text) => text.replaceAll("\n", "; ")).join("; ")}.`);
     }
     parts.push(`Models are files of \`gemmule synth\` (Q4_K_M, random weights). llama.cpp's figures: ${store.peers.about}. Figures are the best run of each ` +
-        "command.", "This page is made by `node bench/results.mjs write` from `results.json` and `RESULTS.intro.md`.");
+        "command.", ...webParts(web, native), "This page is made by `node bench/results.mjs write` from `results.json` and `RESULTS.intro.md`.");
     return parts.join("\n\n") + "\n";
 }
 

@@ -32,7 +32,7 @@ export const has = (text, part, message) => check(String(text).includes(part), `
 // ---- the server ---------------------------------------------------------------------------------------------------------
 
 export const clean = {...process.env, OLLAMA_MODELS: join(folder, "no-store"), HOME: folder};
-for (const name of ["GEMMULE_BOX", "GEMMULE_MODEL", "GEMMULE_FALLBACK"]) delete clean[name];
+for (const name of ["GEMMULE_BOX", "GEMMULE_MODEL"]) delete clean[name];
 const running = new Set();
 
 // Starts one and waits for its address.

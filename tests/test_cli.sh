@@ -10,7 +10,7 @@ dense=$fixtures/tiny-dense.gguf
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export OLLAMA_MODELS=$scratch/no-store HOME=$scratch/home XDG_STATE_HOME=$scratch/state LC_ALL=C.UTF-8
-unset GEMMULE_MODEL GEMMULE_FALLBACK GEMMULE_BOX
+unset GEMMULE_MODEL GEMMULE_BOX
 mkdir -p "$HOME"
 passed=0 failed=0
 
@@ -147,8 +147,6 @@ missing file, chat|2|nothere.gguf|chat nothere.gguf
 missing model, check|2|nothere.gguf|check nothere.gguf $fixtures/tiny-dense.expect.gguf
 missing expectation|2|nothere.gguf|check $dense nothere.gguf
 missing Ollama model|2|gemma4|run gemma4:e2b hi
-no model in the box|2|box|run box hi
-no model for a chat|2|no model|chat
 empty model name|2|no model was named|run '' hi
 a folder|2|is a directory|run $fixtures hi
 a folder, inspect|2|is a directory|inspect $fixtures
@@ -192,9 +190,6 @@ unset GEMMULE_WEBGPU
 run "context full in the middle" 2 run "$dense" hello --ctx 24 --seed 1 --threads 1
 says "context is full"
 matches '.+' # what was written before it
-GEMMULE_BOX=nothere.gguf run "a box that is not there" 2 run box hi
-says "nothere.gguf"
-GEMMULE_BOX=$dense run "the box" 0 run box hi --max 2 --threads 1
 run "a damaged model is still shown" 0 inspect "$scratch/missing-tensor.gguf"
 has "cannot run"
 has "blk.1.attn_q.weight"
@@ -518,14 +513,49 @@ rm -f "$scratch/e2b.gguf"
 run "synth to a folder that is not there" 2 synth e2b "$scratch/no/such/folder.gguf" --layers 2
 equals "synth leaves nothing behind" "$(ls "$scratch" | grep -c partial)" 0
 
+# ---- the model in the box ----
+
+GEMMULE_BOX=nothere.gguf run "a box that is not there" 2 run box hi
+says "nothere.gguf"
+one_line
+GEMMULE_BOX=nothere.gguf run "a box that is not there, list" 0 list
+matches 'box .*nothere\.gguf: cannot be opened'
+GEMMULE_BOX=$dense run "the box" 0 run box hi --max 2 --threads 1
+
+# A copy of the program far from the source tree: beside it is what is put there.
+built=$program program=$scratch/lonely/tree/bin/gemmule
+mkdir -p "$(dirname "$program")"
+cp "$built" "$program"
+run "no model in the box" 2 run box hi
+says "GEMMULE_BOX is not set"
+says "$(dirname "$program"), models, ../share/gemmule, ../models or ../../models"
+one_line
+GEMMULE_BOX='' run "an empty GEMMULE_BOX is none" 2 run box hi
+says "GEMMULE_BOX is not set"
+run "no model for a chat" 2 chat </dev/null
+says "no model: name a GGUF file"
+says "there is no model in the box"
+one_line
+run "neither box nor store" 0 list
+equals "neither box nor store" "$out" ""
+run "neither box nor store, as JSON" 0 list --json
+has '"models":[]}'
+for place in box.gguf models/box.gguf ../share/gemmule/box.gguf ../models/box.gguf ../../models/box.gguf; do
+    mkdir -p "$(dirname "$(dirname "$program")/$place")"
+    cp "$dense" "$(dirname "$program")/$place"
+    run "the box as $place" 0 list --json
+    has "\"name\":\"box\",\"bytes\":$(stat -c %s "$dense"),\"family\":\"gemma4\",\"parameters\":\"506K\",\"quantisation\":\"F16\",\"model\":\"$(dirname "$program")/$place\""
+    rm "$(dirname "$program")/$place"
+done
+program=$built
+
 # ---- Ollama's store ----
 
+export GEMMULE_BOX=$dense
 run "list without a store" 0 list
 says "$OLLAMA_MODELS"
 says "is not there"
-equals "list without a store" "$out" ""
-run "list without a store as JSON" 0 list --json
-has '"models":[]}'
+equals "list without a store" "$out" "$(printf 'NAME       SIZE  PARAMETERS  TYPE      STATE\nbox     1.04 MB        506K  F16       ok')"
 
 store=$scratch/store
 mkdir -p "$store/blobs" "$store/manifests/registry.ollama.ai/library/gemma4" "$store/manifests/hf.co/someone/tiny"
@@ -553,6 +583,7 @@ export OLLAMA_MODELS=$store
 
 run "list" 0 list
 silent
+equals "the box comes first" "$(sed -n '2s/ .*//p' <<<"$out")" box
 matches 'NAME +SIZE +PARAMETERS +TYPE +STATE'
 matches 'gemma4:tiny +1\.04 MB +506K +F16 +ok'
 matches 'hf\.co/someone/tiny:F16 +1\.04 MB +506K +F16 +ok'
@@ -580,8 +611,9 @@ equals "the store is never written to" "$(find "$store" -type f -exec sha256sum 
 run "chat takes the first Gemma 4 of the store" 0 chat --max 3 "${one[@]}" <<<"Hello"
 says "using gemma4:tiny from Ollama's store"
 export OLLAMA_MODELS=$scratch/no-store
-GEMMULE_FALLBACK=$dense run "chat falls back to the test model" 0 chat --max 3 "${one[@]}" <<<"Hello"
-says "writes noise"
+run "chat takes the model in the box" 0 chat --max 3 "${one[@]}" <<<"Hello"
+says "using the small model in the box"
+unset GEMMULE_BOX
 GEMMULE_MODEL=$dense run "chat takes \$GEMMULE_MODEL" 0 chat --max 3 "${one[@]}" <<<"Hello"
 run "chat without input" 0 chat "$dense" </dev/null
 equals "chat without input" "$out" ""

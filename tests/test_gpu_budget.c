@@ -79,7 +79,7 @@ static void test_shrinking(const char *path, bool tables, bool experts) {
     CHECK(all.total == all.everything && !out_count(&all) && !all.slot && !all.token_bytes);
     CHECK(!all.resident[BUDGET_TABLES] == !tables && !all.resident[BUDGET_EXPERTS] == !experts);
     CHECK(all.resident[BUDGET_HEAD] && all.resident[BUDGET_LAYERS] && all.resident[BUDGET_VECTORS]);
-    gpu_budget_explain(&all, note, sizeof note);
+    gpu_budget_explain(&all, false, note, sizeof note);
     CHECK(!*note);
 
     TEST("%s: exactly so much is enough", path);
@@ -97,7 +97,7 @@ static void test_shrinking(const char *path, bool tables, bool experts) {
             seen[i] = seen[i] || b.outside[i];
         }
         if (!steps) CHECK(b.outside[tables ? BUDGET_TABLES : BUDGET_EXPERTS] == b.outside[0] + b.outside[1]);
-        gpu_budget_explain(&b, note, sizeof note);
+        gpu_budget_explain(&b, false, note, sizeof note);
         CHECK_MESSAGE(strstr(note, "in main memory stay ") == note && strstr(note, " over the bus for each token"),
                       "%s", note);
         limit = b.total - 1;

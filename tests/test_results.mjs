@@ -52,9 +52,27 @@ try {
         "| 26b | decode | 420 | 210 | 2.00 |", "`gemmule bench e2b.gguf`", "`by hand`", "### a server, 2026-01-03", "### a test machine, 2026-01-02",
         "SM 1980 MHz", "SM: 1755 MHz", "e2b 1.50 s", "measured separately on 2026-11-15", "## CPU, side by side with llama.cpp",
     ]) check(text.includes(line), `the page lacks «${line}»`);
+    // In browsers: beside wllama where it ran on the same file, else beside the program.
+    const inPage = (engine, device, load, rate, more = {}) => ({
+        ...raw("box", 100 * rate, rate, 0, device), engine, runtime: "Chromium 1", load_seconds: load, first_token_seconds: load / 2,
+        memory: {renderer_loading_bytes: 2e8, renderer_bytes: 3e8, gpu_bytes: 1e8}, ...more,
+    });
+    const page2 = [
+        {command: "theirs", result: inPage("wllama", "wasm (1 thread)", 3, 50, {version: "3.8"})}, {command: "theirs twice", result: inPage("wllama", "wasm (2 threads)", 4, 60)},
+        {command: "ours", result: inPage("gemmule", "cpu (wasm, 2 threads)", 1.5, 240)},
+        {command: "large", result: {...raw("e2b", 12900, 319, 0), runtime: "Node 24", note: "in the file stay 1 GB of tables"}},
+    ].map((each) => JSON.stringify({...record, ...each})).join("\n");
+    check(run("add", file("pages.jsonl", page2)).status === 0 && run("write").status === 0, "lines of a browser are refused");
+    const web = readFileSync(page, "utf8");
+    for (const line of [
+        "## In the browser, beside wllama", "| | wllama 3.8, wasm (1 thread) | wllama, wasm (2 threads) | gemmule, cpu (wasm, 2 threads) |",
+        "| load on a first visit, s | 3.00 | 4.00 | 1.50 (2.00 ×) |", "| decode of 64, tok/s | 50 | 60 | 240 (4.00 ×) |", "| renderer at most, MB | 300 | 300 | 300 (1.00 ×) |",
+        "| e2b | Node 24, gpu (Some GPU) | decode | 319 | 638 | 0.50 | in the file stay 1 GB of tables | `large` |",
+    ]) check(web.includes(line), `the page lacks «${line}»`);
+    check(!web.includes("browser's storage"), "a row without figures is shown");
     check(!/tiny-dense.*\| (319|12,900) \|/.test(text), "a CPU's line has the figure of another machine's GPU beside it");
     check(run("write", "--check").status === 0, "--check does not accept what was just written");
-    writeFileSync(page, text + "more\n");
+    writeFileSync(page, web + "more\n");
     check(run("write", "--check").status === 1, "--check accepts a page that was changed by hand");
 
     const before = readFileSync(results, "utf8");

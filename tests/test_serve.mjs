@@ -86,6 +86,8 @@ async function theApp(server) {
         equals(status, 200, path);
         equals(headers["content-type"], type, path);
         equals(headers["content-security-policy"], appPolicy, path); // scripts too: a worker obeys that of its own
+        equals(headers["cross-origin-opener-policy"], "same-origin", path); // isolated, scripts too: else there are no threads
+        equals(headers["cross-origin-embedder-policy"], "require-corp", path);
         equals(headers["cache-control"], "no-cache", path);
     }
     const page = await ask(server, "/"), etag = page.headers.etag;
@@ -102,6 +104,7 @@ async function theApp(server) {
         const answer = await ask(server, "/", {headers});
         equals(answer.status, status, show(headers));
         if (status === 304) equals(answer.text, "", "a 304 has no body");
+        equals(answer.headers["cross-origin-embedder-policy"], "require-corp", show(headers)); // of a 304, too: it renews what was kept
     }
     const alone = join(folder, "alone"); // where no app is beside it
     mkdirSync(alone);
@@ -367,23 +370,32 @@ async function models(server) {
     check(tiny.system === "Be kind." && JSON.parse(tiny.params).temperature === 0.5, "its system prompt and parameters");
     equals((await ask(server, tiny.model.url)).headers.etag, `"${store.model.digest.replace(":", "-")}"`, "a blob's ETag is its digest");
 
-    const none = await serve();
+    const lonely = join(folder, "lonely"); // where no box is beside it
+    mkdirSync(lonely);
+    copyFileSync(program, join(lonely, "gemmule"));
+    const none = await serve([], {}, join(lonely, "gemmule"));
     equals(show((await ask(none, "/models")).json), '{"models":[],"problem":null}', "nothing at all");
     const missing = await ask(none, "/models/box.gguf");
     equals(missing.status, 404, "no box");
     has(missing.json?.error?.message, "GEMMULE_BOX", "it says how to name one");
+    has(missing.json?.error?.message, "../share/gemmule", "it says where it was looked for");
     equals(show((await ask(none, "/v1/models")).json), '{"object":"list","data":[]}', "no model for the engine");
     const refused = await chat(none, {messages: say("Hi")});
     equals(refused.status, 503, "no model for the engine");
     has(refused.json?.error?.message, "gemmule serve MODEL", "it says how to name one");
     await none.stop();
 
-    const fallback = await serve([], {GEMMULE_FALLBACK: dense});
-    const only = (await ask(fallback, "/models")).json.models;
-    check(only.length === 1 && only[0].note.includes("noise"), `the fallback as the box: ${show(only)}`);
-    equals((await ask(fallback, "/models/box.gguf")).bytes.length, bytes, "the fallback's file");
-    equals((await ask(fallback, "/v1/models")).json.data[0].id, "tiny-dense", "the fallback as the engine's model");
-    await fallback.stop();
+    copyFileSync(dense, join(lonely, "box.gguf"));
+    const beside = await serve([], {}, join(lonely, "gemmule"));
+    equals((await ask(beside, "/models")).json.models.map((m) => m.name).join(), "box", "a box beside the program");
+    equals((await ask(beside, "/models/box.gguf")).bytes.length, bytes, "its file");
+    equals((await ask(beside, "/v1/models")).json.data[0].id, "box", "it is the engine's model where there is no other");
+    equals((await chat(beside, {model: "box", messages: say("Hi"), max_tokens: 1})).status, 200, "and answers");
+    await beside.stop();
+
+    const gone = await serve([], {GEMMULE_BOX: join(folder, "gone.gguf")});
+    has((await ask(gone, "/models/box.gguf")).json?.error?.message, "gone.gguf", "a box that is not where GEMMULE_BOX says");
+    await gone.stop();
 
     const named = await serve([], {OLLAMA_MODELS: store.root});
     equals((await ask(named, "/v1/models")).json.data[0].id, "tiny:latest", "the first of the store as the engine's model");

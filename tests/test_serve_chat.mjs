@@ -1,5 +1,5 @@
-// OpenAI's API of `gemmule serve`: whole and streamed answers of models that say what they are told, sampling, everything that is refused,
-// the queue, and clients that leave.
+// OpenAI's API of `gemmule serve`: whole and streamed answers of models that say what they are told, and of the box; sampling, everything that is
+// refused, the queue, and clients that leave.
 //
 //     node tests/test_serve_chat.mjs [PROGRAM]      build/gemmule, or e.g. build/asan/gemmule
 
@@ -73,6 +73,25 @@ async function answers() {
         {role: "assistant", content: null, tool_calls: [call]}, {role: "tool", tool_call_id: call.id, content: "2"}]});
     equals(loop.status, 200, `an answer to a call: ${show(loop.json)}`);
     await caller.stop();
+}
+
+// A model that means what it says.
+async function theBox() {
+    const server = await serve(["box", "--threads", "1"]), sum = {messages: say("What is 12 + 30?")};
+    equals((await chat(server, sum)).json?.choices[0].message.content, "12 + 30 = 42.", "the box adds");
+    const streamed = events((await chat(server, {...sum, stream: true})).text);
+    equals(streamed.map((part) => part.choices[0].delta.content ?? "").join(""), "12 + 30 = 42.", "the box adds, streamed");
+    const thought = (await chat(server, {...sum, think: true})).json.choices[0].message;
+    check(thought.reasoning_content.includes("Ones: 2 + 0 = 2") && thought.content.includes("42"), `the box thinks first: ${show(thought)}`);
+    const weather = {name: "weather", description: "The weather in a city",
+        parameters: {type: "object", properties: {city: {type: "string", description: "The city"}}, required: ["city"]}};
+    const asked = {messages: say("What is the weather in London?"), tools: [{type: "function", function: weather}]};
+    const {message, finish_reason} = (await chat(server, asked)).json.choices[0], [call] = message.tool_calls ?? [];
+    equals(`${finish_reason} ${call?.function.name} ${call?.function.arguments}`, 'tool_calls weather {"city":"London"}', "the box calls a tool");
+    const result = {role: "tool", tool_call_id: call?.id, content: JSON.stringify({temperature: 17, condition: "rainy"})};
+    const told = (await chat(server, {...asked, messages: [...asked.messages, message, result]})).json?.choices[0].message.content;
+    has(told, "17", "the box answers from the tool's result");
+    equals(await server.stop(), 0, "a stop after the box");
 }
 
 async function sampling(server) {
@@ -209,5 +228,6 @@ await runAll(async () => {
     equals(await server.stop(), 0, `it ends well: ${server.log}`);
     equals(server.log, "", "nothing was printed");
     await answers();
+    await theBox();
     await queueAndLeaving();
 });

@@ -2,10 +2,10 @@
  *
  *     test_session [cpu|gpu] */
 
+#include "distance.h"
 #include "session/session.h"
 #include "test.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -56,15 +56,6 @@ static void make_tokens(int32_t *tokens, size_t n, uint32_t seed) {
         tokens[i] = 300 + (int32_t)(seed >> 8) % 300;
         if (tokens[i] < 300) tokens[i] += 300;
     }
-}
-
-static double distance(const float *a, const float *b, size_t n) {
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < n; i++) {
-        difference += (double)(a[i] - b[i]) * (a[i] - b[i]);
-        size += (double)b[i] * b[i];
-    }
-    return sqrt(difference / size);
 }
 
 enum { LONG = 2600, VOCABULARY = 640 };
@@ -421,16 +412,19 @@ int main(int argc, char **argv) {
               *fast = open_engine("tests/fixtures/tiny-dense.gguf", false),
               *moe = open_engine("tests/fixtures/tiny-moe.gguf", false);
     if (!precise || !fast || !moe) return test_end();
-    const size_t length = device == GM_BACKEND_GPU ? 700 : 2500; /* a GPU in software takes its time */
+    /* What is kept, and from where it is computed again, is the same code on both. A GPU in software takes its time: there each
+     * step is gone back once, and snapshots are of one type of each kind. */
+    const bool   gpu = device == GM_BACKEND_GPU;
+    const size_t length = gpu ? 700 : 2500;
     for (size_t i = 0; i < COUNT_OF(steps); i++) {
-        if (steps[i] >= length) continue;
-        test_rollback(precise, GM_KV_F32, length, steps[i], false);
-        test_rollback(precise, GM_KV_F32, length, steps[i], true);
+        if (steps[i] >= length || (gpu && steps[i] == 16)) continue;
+        if (!gpu || i % 2) test_rollback(precise, GM_KV_F32, length, steps[i], false);
+        if (!gpu || i % 2 == 0) test_rollback(precise, GM_KV_F32, length, steps[i], true);
     }
     for (size_t i = 0; i < COUNT_OF(types); i++) test_rollback(precise, types[i], 700, 500, true);
     test_prefix_reuse(precise);
     for (size_t i = 0; i < COUNT_OF(types); i++) test_fork(fast, types[i]);
-    for (size_t i = 0; i < COUNT_OF(types); i++) test_snapshot(fast, types[i], 500);
+    for (size_t i = gpu ? 2 : 0; i < COUNT_OF(types); i++) test_snapshot(fast, types[i], 500);
     test_snapshot(fast, GM_KV_F16, 10);
     test_bad_snapshots(fast, moe);
     test_cancel(fast);

@@ -3,6 +3,7 @@
  *
  *     test_soft [cpu|gpu] */
 
+#include "distance.h"
 #include "session/gpu_memory.h"
 #include "session/session.h"
 #include "test.h"
@@ -34,15 +35,6 @@ static gm_session *new_session(gm_engine *engine, gm_kv_type kv) {
     CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .kv = kv, .context = 3000 }, &s, why, sizeof why),
                   "%s", why);
     return s;
-}
-
-static double distance(const float *a, const float *b, size_t n) {
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < n; i++) {
-        difference += (double)(a[i] - b[i]) * (a[i] - b[i]);
-        size += (double)b[i] * b[i];
-    }
-    return sqrt(difference / size);
 }
 
 static double close_enough(void) { return device == GM_BACKEND_GPU ? 1e-4 : 1e-5; }

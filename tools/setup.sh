@@ -4,7 +4,7 @@
 #   tools/setup.sh build    what `make` needs
 #   tools/setup.sh web      that, and what `make run` and `make web` need
 #   tools/setup.sh test     that, and what `make test`, `make format`, `make tidy` and `make fuzz` need
-#   tools/setup.sh bench    what `make bench` needs
+#   tools/setup.sh bench    what `make bench` and `make bench-browser` need
 #   tools/setup.sh box      what making the data of the model in the box needs
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,6 +33,10 @@ if [ "$stage" = test ]; then
                openssl                                                                  # certificates for the test of the server
                man-db)
     programs+=(openssl clang-format-19 clang-tidy-19 aarch64-linux-gnu-gcc qemu-aarch64 chromium firefox-esr man)
+fi
+if [ "$stage" = bench ]; then
+    packages+=(chromium python3-numpy)
+    programs+=(chromium /usr/bin/python3)
 fi
 if [ "$stage" = box ]; then
     packages+=(espeak-ng python3-numpy python3-pil fonts-dejavu-core fonts-dejavu-extra fonts-liberation fonts-freefont-ttf fonts-urw-base35

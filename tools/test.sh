@@ -69,6 +69,23 @@ step() {
     reap
 }
 
+# plan NAME COMMAND…: for run_planned. Those of its arguments are started first, so that nothing long is left alone at the end.
+declare -A planned=() # by name, the command as the shell reads it
+order=()
+plan() {
+    planned[$1]=${*@Q}
+    order+=("$1")
+}
+run_planned() {
+    local name
+    for name in "$@" "${order[@]}"; do
+        [ -n "${planned[$name]:-}" ] || continue
+        eval "start ${planned[$name]}"
+        unset "planned[$name]"
+    done
+    finish
+}
+
 # build PRESET [TARGET…]
 build() {
     local preset=$1
@@ -86,7 +103,7 @@ build clang
 build asan
 build aarch64 test_kernels
 build aarch64-dotprod test_kernels
-build wasm gemmule_wasm test_kernels test_ops test_sampler test_gpu_fuse test_gpu_sampler
+build wasm gemmule_wasm gemmule_wasm_threads test_kernels test_ops test_sampler test_gpu_fuse test_gpu_sampler
 step web-types node node_modules/typescript/bin/tsc -p web/tsconfig.json --noEmit
 step web-app-types node node_modules/typescript/bin/tsc -p web/app/tsconfig.json --noEmit
 step web-package node web/build.mjs
@@ -97,53 +114,53 @@ step web-app node node_modules/vite/bin/vite.js build --config web/app/vite.conf
 step vocabulary node tests/vocabulary.mjs build/vocabulary.gguf
 # A GPU in software for the tests of the GPU, and for them alone: others see what a machine without one sees.
 with_gpu=(env "VK_ICD_FILENAMES=$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)")
-# 10,000 tokens take minutes on it: first, so that others run beside it.
-start release-test_gpu_steady "${with_gpu[@]}" build/release/test_gpu_steady
 for preset in asan release; do
     for test in $(names tests/test_*.c); do
-        # A GPU in software takes the same minutes with and without sanitizers: tests that are all GPU run once, those of
-        # what stands around it with them.
+        # Sanitizers make the compilers of shaders two and a half times as slow. What is mostly GPU runs without them, and of it
+        # with them what frees things and breaks off.
+        arguments=() prefix=()
         case $preset-$test in
-        *-test_gpu_steady | asan-test_gpu_fuse | asan-test_gpu_greedy) continue ;;
-        release-test_gpu_generate | release-test_gpu_lost | release-test_gpu_memory | release-test_gpu_self_check) continue ;;
+        asan-test_gpu_generate) arguments=(disturbed) ;;
+        asan-test_gpu_memory) arguments=(tiny-dense) ;;
+        asan-test_gpu_lost | asan-test_gpu_host | asan-test_gpu_budget) ;;
+        asan-test_gpu_* | release-test_gpu_lost) continue ;;
+        *-test_tokenizer) arguments=(build/vocabulary.gguf) ;;
         esac
-        case $test in
-        test_tokenizer) start "$preset-$test" "build/$preset/$test" build/vocabulary.gguf ;;
-        test_gpu_*) start "$preset-$test" "${with_gpu[@]}" "build/$preset/$test" ;;
-        *) start "$preset-$test" "build/$preset/$test" ;;
-        esac
+        if [[ $test = test_gpu_* ]]; then prefix=("${with_gpu[@]}"); fi
+        plan "$preset-$test" "${prefix[@]}" "build/$preset/$test" "${arguments[@]}"
     done
 done
-start release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu
-start release-test_ops-gpu-plain "${with_gpu[@]}" build/release/test_ops gpu subgroups,dot4,f16
-start release-test_model-gpu "${with_gpu[@]}" build/release/test_model gpu
-start release-test_load-gpu "${with_gpu[@]}" build/release/test_load gpu
-start release-test_soft-gpu "${with_gpu[@]}" build/release/test_soft gpu
-start release-test_session-gpu "${with_gpu[@]}" build/release/test_session gpu
-start release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
-start clang-test_kernels build/clang/test_kernels
-start aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
-start aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels
+for test in test_ops test_model test_load test_soft test_session; do
+    plan "release-$test-gpu" "${with_gpu[@]}" "build/release/$test" gpu
+done
+plan release-test_ops-gpu-plain "${with_gpu[@]}" build/release/test_ops gpu subgroups,dot4,f16
+plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
+plan clang-test_kernels build/clang/test_kernels
+plan aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
+plan aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels
 for test in test_kernels test_ops test_sampler; do
-    start "wasm-$test" node tests/run_wasi.mjs "build/wasm/$test.wasm"
+    plan "wasm-$test" node tests/run_wasi.mjs "build/wasm/$test.wasm"
 done
 
-for test in $(names tests/test_*.sh); do start "$test" bash "tests/$test.sh"; done
-start asan-test_cli bash tests/test_cli.sh build/asan/gemmule
-for test in test_serve test_serve_chat; do start "asan-$test" node "tests/$test.mjs" build/asan/gemmule; done
-for test in $(names tests/test_*.mjs); do start "$test" node "tests/$test.mjs"; done
+for test in $(names tests/test_*.sh); do plan "$test" bash "tests/$test.sh"; done
+plan asan-test_cli bash tests/test_cli.sh build/asan/gemmule
+for test in test_serve test_serve_chat; do plan "asan-$test" node "tests/$test.mjs" build/asan/gemmule; done
+for test in $(names tests/test_*.mjs); do plan "$test" node "tests/$test.mjs"; done
 
 for file in web/tests/*.test.ts web/app/tests/*.test.ts web/tests/browser/*.test.ts; do
-    start "web-$(basename "${file%.ts}")" node --test "$file"
+    plan "web-$(basename "${file%.ts}")" node --test "$file"
 done
 
 for target in $(names fuzz/fuzz_*.c); do
     rm -rf "build/fuzz/$target" # always from the seeds: the same run every time
-    start "$target" tools/fuzz.sh "$target" -runs=20000 -max_total_time=20 -seed=1
+    plan "$target" tools/fuzz.sh "$target" -runs=20000 -max_total_time=20 -seed=1
 done
 
-start format make -s check-format
-finish
+plan format make -s check-format
+
+run_planned release-test_gpu_steady test_gpu_check web-gpu_pages.test release-test_session-gpu web-memory.test web-core_gpu.test \
+    release-test_gpu_generate asan-test_gpu_generate release-test_gpu_memory asan-test_gpu_memory web-app_gpu.test web-package.test \
+    release-test_load-gpu release-test_ops-gpu release-test_gpu_fuse release-test_gpu_greedy asan-test_gpu_lost
 
 # ---- sum ---------------------------------------------------------------------------------------------------------------
 

@@ -1,14 +1,15 @@
-// Builds the package into dist/: the modules and the worker (minified), gemmule.wasm, and the types.
+// Builds the package into dist/: the modules and the worker (minified), gemmule.wasm and gemmule-threads.wasm, and the types.
 //
 //     node web/build.mjs [--wasm FILE]
 //
-// FILE is build/wasm/gemmule.wasm unless given. The worker is one file without top-level await and dynamic import; the modules share
-// what they have in common in chunks.
+// FILE is build/wasm/gemmule.wasm unless given; the other one lies beside it. The worker is one file without top-level await and dynamic
+// import; the modules share what they have in common in chunks.
 
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, readFileSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { gzipSync } from 'node:zlib';
 import { build } from 'vite';
 
 const here = dirname(fileURLToPath(import.meta.url));
@@ -16,15 +17,19 @@ const root = resolve(here, '..');
 const out = join(here, 'dist');
 const given = process.argv.indexOf('--wasm');
 const wasm = given > 0 ? resolve(process.argv[given + 1]) : join(root, 'build/wasm/gemmule.wasm');
+const MODULES = ['gemmule.wasm', 'gemmule-threads.wasm'];
+const modulePath = (name) => (name === MODULES[0] ? wasm : join(dirname(wasm), name));
 const MOST_SCRIPT = 120 * 1024;
+const MOST_WASM = { raw: 600 * 1024, gzip: 220 * 1024 };
 
 // References to files beside the output, such as new URL('./worker.js', import.meta.url), stay as they are: the user's bundler, or the
-// browser, resolves them.
+// browser, resolves them. Node's threads run the worker's source, which is worker.js here.
 const keepUrls = {
     name: 'keep-urls',
     enforce: 'pre',
-    transform: (code, id) => (id.includes('/web/src/') ? code.replaceAll(/new URL\((?='\.\/)/g, 'new URL(/* @vite-ignore */') : null),
+    transform: (code, id) => (id.includes('/web/src/') ? code.replaceAll(/new URL\((?='\.\/)('\.\/worker\/worker\.ts')?/g, keepUrl) : null),
 };
+const keepUrl = (_, source) => `new URL(/* @vite-ignore */${source ? "'./worker.js'" : ''}`;
 const restoreUrls = {
     name: 'restore-urls',
     generateBundle(_, bundle) {
@@ -76,21 +81,32 @@ function check() {
     const scripts = readdirSync(out).filter((name) => name.endsWith('.js'));
     const bytes = scripts.reduce((sum, name) => sum + statSync(join(out, name)).size, 0);
     const pages = scripts.filter((name) => name !== 'worker.js').map((name) => readFileSync(join(out, name), 'utf8')).join('\n');
+    const modules = MODULES.map((name) => {
+        const content = readFileSync(join(out, name));
+        return { name, raw: content.length, gzip: gzipSync(content, { level: 9 }).length };
+    });
     const rules = [
         [!/\bimport\s*\(/.test(worker), 'worker.js has a dynamic import'],
         [!/(^|[;}])(import\s*[{*"'`]|export\b[^;]*?\bfrom\s*["'`])/.test(worker), 'worker.js imports another file'],
-        [worker.includes('new URL("./gemmule.wasm",import.meta.url)'), 'worker.js does not name gemmule.wasm in the form that bundlers know'],
+        ...MODULES.map((name) => [worker.includes(`new URL("./${name}",import.meta.url)`), `worker.js does not name ${name} in the form that bundlers know`]),
         [pages.includes('new Worker(new URL("./worker.js",import.meta.url),{type:"module"})'), 'no module names worker.js in the form that bundlers know'],
+        [readFileSync(join(out, 'node.js'), 'utf8').includes('new URL("./worker.js",import.meta.url)'), 'node.js does not name worker.js'],
         [bytes <= MOST_SCRIPT, `the scripts have ${bytes} bytes, more than ${MOST_SCRIPT}`],
+        ...modules.flatMap(({ name, raw, gzip }) => [
+            [raw <= MOST_WASM.raw, `${name} has ${raw} bytes, more than ${MOST_WASM.raw}`],
+            [gzip <= MOST_WASM.gzip, `${name} has ${gzip} bytes compressed, more than ${MOST_WASM.gzip}`],
+        ]),
     ];
     const broken = rules.filter(([holds]) => !holds);
     for (const [, why] of broken) console.error(`web/dist: ${why}`);
     if (broken.length) process.exit(1);
-    console.log(`web/dist: ${scripts.length} scripts of ${bytes} bytes, gemmule.wasm of ${statSync(join(out, 'gemmule.wasm')).size} bytes`);
+    const sizes = modules.map(({ name, raw, gzip }) => `${name} of ${raw} bytes (${gzip} compressed)`);
+    console.log(`web/dist: ${scripts.length} scripts of ${bytes} bytes, ${sizes.join(', ')}`);
 }
 
-if (!existsSync(wasm)) {
-    console.error(`${wasm} is missing: cmake --preset wasm && cmake --build --preset wasm`);
+for (const path of MODULES.map(modulePath)) {
+    if (existsSync(path)) continue;
+    console.error(`${path} is missing: cmake --preset wasm && cmake --build --preset wasm`);
     process.exit(1);
 }
 rmSync(out, { recursive: true, force: true });
@@ -99,6 +115,6 @@ await bundle({
     'ai-sdk': join(here, 'src/api/ai_sdk.ts'), 'language-model': join(here, 'src/api/language_model.ts'),
 }, false);
 await bundle({ worker: join(here, 'src/worker/worker.ts') }, true);
-copyFileSync(wasm, join(out, 'gemmule.wasm'));
+for (const name of MODULES) copyFileSync(modulePath(name), join(out, name));
 run(process.execPath, [join(root, 'node_modules/typescript/bin/tsc'), '-p', 'tsconfig.types.json']);
 check();

@@ -78,10 +78,10 @@ static gm_status compute(gm_session *session, const int32_t *tokens, size_t coun
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
 
+typedef gm_status bench_work(bench *b, gm_session *session, double *seconds, error *e);
+
 /* One fresh session of `context` tokens, computed by `work`; the best time is kept. */
-static gm_status with_session(bench *b, size_t context,
-                              gm_status (*work)(bench *b, gm_session *session, double *seconds, error *e), double *best,
-                              error *e) {
+static gm_status with_session(bench *b, size_t context, bench_work *work, double *best, error *e) {
     gm_session *session = NULL;
     double      seconds = 0;
     gm_status   status = session_open(&b->values->engine, b->engine, context, &session, e);
@@ -91,7 +91,23 @@ static gm_status with_session(bench *b, size_t context,
     interrupt_watch(NULL);
     gm_session_free(session);
     if (status == GM_OK && (*best == 0 || seconds < *best)) *best = seconds;
-    progress_update(&b->bar, ++b->steps_done, b->steps);
+    return status;
+}
+
+/* The first times are for warming up: pages of the file, clocks of the machine. A GPU takes its time to raise them, and
+ * lowers them again while it waits for kernels to be compiled. */
+static gm_status measure_best(bench *b, size_t context, bench_work *work, bool warm, double *best, error *e) {
+    const double enough = b->engine->on_gpu ? 1 : 0, start = clock_seconds();
+    double       ignored = 0;
+    gm_status    status = GM_OK;
+    for (bool cold = !warm; status == GM_OK && cold; cold = clock_seconds() - start < enough) {
+        status = with_session(b, context, work, &ignored, e);
+    }
+    if (!warm) progress_update(&b->bar, ++b->steps_done, b->steps);
+    for (size_t i = 0; status == GM_OK && i < b->repeats; i++) {
+        status = with_session(b, context, work, best, e);
+        progress_update(&b->bar, ++b->steps_done, b->steps);
+    }
     return status;
 }
 
@@ -168,18 +184,12 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
 
 static gm_status measure(bench *b, error *e) {
     gm_status status = make_tokens(b, e);
-    double    ignored = 0;
     b->steps = (b->prefill ? b->repeats + 1 : 0) + (b->decode ? b->repeats + !b->prefill : 0);
-    /* The first time is for warming up: pages of the file, clocks of the machine. */
-    if (status == GM_OK && b->prefill) status = with_session(b, b->prefill, prefill_once, &ignored, e);
-    for (size_t i = 0; status == GM_OK && b->prefill && i < b->repeats; i++) {
-        status = with_session(b, b->prefill, prefill_once, &b->prefill_seconds, e);
-    }
+    if (status == GM_OK && b->prefill)
+        status = measure_best(b, b->prefill, prefill_once, false, &b->prefill_seconds, e);
     const size_t context = max_size(b->depth, 1) + b->decode;
-    if (status == GM_OK && b->decode && !b->prefill) status = with_session(b, context, decode_once, &ignored, e);
-    for (size_t i = 0; status == GM_OK && b->decode && i < b->repeats; i++) {
-        status = with_session(b, context, decode_once, &b->decode_seconds, e);
-    }
+    if (status == GM_OK && b->decode)
+        status = measure_best(b, context, decode_once, b->prefill > 0, &b->decode_seconds, e);
     b->peak_memory = process_memory("VmHWM");
     if (!b->private_memory) b->private_memory = process_memory("RssAnon");
     return status;

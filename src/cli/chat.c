@@ -41,12 +41,9 @@ static gm_status choose_model(const arguments *args, arena *a, const char **out,
     model_choice how;
     if (model_argument_choose(args->count ? args->positional[0] : NULL, a, out, &how, e)) return e->status;
     if (how == CHOICE_STORE) fprintf(stderr, "using %s from Ollama's store\n", *out);
-    if (how == CHOICE_FALLBACK) {
-        fprintf(stderr,
-                "no Gemma 4 found: using %s, a test model that writes noise. `ollama pull gemma4:e2b` gets a real one, "
-                "or name a "
-                "GGUF file.\n",
-                *out);
+    if (how == CHOICE_BOX) {
+        fprintf(stderr, "using the small model in the box; `ollama pull gemma4:e2b` gets a big one, or name a GGUF "
+                        "file\n");
     }
     return GM_OK;
 }

@@ -45,7 +45,7 @@ void inspect_print_gpu(const inspection *f) {
     inspect_line("  activations", "about %s", other);
     format_bytes(b->staging + b->slot, other);
     inspect_line("  uploading", "%s", other);
-    gpu_budget_explain(b, note, sizeof note);
+    gpu_budget_explain(b, false, note, sizeof note);
     if (!*note) return;
     format_bytes(b->options.limit, other);
     format_bytes(b->everything, total);

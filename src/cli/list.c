@@ -1,8 +1,10 @@
-/* gemmule list: what Ollama has on this machine. */
+/* gemmule list: the model in the box, and what Ollama has on this machine. */
 
 #include "cli/cli.h"
+#include "cli/inspect.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
+#include "store/box.h"
 #include "store/ollama.h"
 
 #include <stdio.h>
@@ -17,6 +19,52 @@ static const option options[] = {
     FLAG_OPTION(list_values, json, "json", 0, "one JSON object, with the paths of the files"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
+
+/* ---- the box, in the words of the store ---- */
+
+static void describe_file(const char *path, arena *a, ollama_model *out) {
+    static const struct {
+        uint64_t    unit;
+        const char *name;
+    } units[] = { { 1000000000, "B" }, { 1000000, "M" }, { 1000, "K" }, { 1, "" } };
+    error      e = { 0 };
+    gguf      *file = NULL;
+    inspection found;
+    char       label[32];
+    size_t     i = 0;
+    if (gguf_open_file(path, &file, &e)) {
+        snprintf(out->problem, sizeof out->problem, "%.*s", (int)sizeof out->problem - 1, e.why);
+        return;
+    }
+    inspect_file(path, file, &(inspect_wishes){ 0 }, a, &found);
+    while (i < COUNT_OF(units) - 1 && found.parameters < units[i].unit) i++;
+    snprintf(label, sizeof label, "%.3g%s", (double)found.parameters / (double)units[i].unit, units[i].name);
+    out->bytes = gguf_file_bytes(file);
+    out->family = arena_copy(a, found.architecture);
+    out->size_label = arena_copy(a, str_of(label));
+    out->quantisation = found.file_type;
+    if (!found.runs)
+        snprintf(out->problem, sizeof out->problem, "%.*s", (int)sizeof out->problem - 1, found.problem.why);
+    inspect_free(&found);
+    gguf_free(file);
+}
+
+/* The box before the models of the store; without a box these alone. */
+static gm_status add_box(arena *a, ollama_model **models, size_t *count, error *e) {
+    error       none = { 0 };
+    const char *path = NULL;
+    if (box_find(a, &path, &none)) return GM_OK;
+    ollama_model *all = arena_array(a, *count + 1, sizeof *all);
+    if (!all) return fail_memory(e, "the list of models", (*count + 1) * sizeof *all);
+    all[0] = (ollama_model){ .name = "box", .model = path };
+    describe_file(path, a, &all[0]);
+    if (*count) memcpy(all + 1, *models, *count * sizeof *all);
+    *models = all;
+    *count += 1;
+    return GM_OK;
+}
+
+/* ---- printing ---- */
 
 static int print_json(const char *root, const ollama_model *models, size_t count) {
     report r = { 0 };
@@ -78,10 +126,12 @@ static int list_run(void *values, const arguments *args) {
     size_t             count = 0;
     int                code = EXIT_OK;
     const char        *root = ollama_root(&a);
-    if (root && ollama_list(&a, &models, &count, &e) != GM_OK) {
+    if (root) ollama_list(&a, &models, &count, &e);
+    const bool nothing = !count;
+    if (e.status || add_box(&a, &models, &count, &e)) {
         code = complain_error(&e);
     } else {
-        if (!count) explain_nothing(root);
+        if (nothing) explain_nothing(root);
         if (v->json) code = print_json(root, models, count);
         else if (count) print_table(models, count);
     }
@@ -92,11 +142,12 @@ static int list_run(void *values, const arguments *args) {
 const command command_list = {
     .name = "list",
     .arguments = "",
-    .summary = "list the models in Ollama's store",
+    .summary = "list the model in the box and those in Ollama's store",
     .description =
         "Looks in $OLLAMA_MODELS, else ~/.ollama/models, else /usr/share/ollama/.ollama/models, and prints a line for "
-        "each model: name, size on disk, parameters, quantisation, and `ok` or what is missing or partial. The names "
-        "can be used as MODEL. Nothing is ever written there. Without a store the list is empty and the exit code 0.",
+        "each model: name, size on disk, parameters, quantisation, and `ok` or what is missing or partial; `box` is "
+        "the model that comes with the program. The names can be used as MODEL. Nothing is ever written there. "
+        "Without a store only the box is listed, and the exit code is 0.",
     .examples = "  gemmule list\n  gemmule list --json | jq -r '.models[] | select(.problem == null) | .name'\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

@@ -108,10 +108,11 @@ static void print_help(FILE *out) {
             "environment:\n"
             "  OLLAMA_MODELS   where Ollama's store is, if not in ~/.ollama/models\n"
             "  GEMMULE_MODEL   the model that `gemmule chat` and `serve` take when none is named\n"
-            "  GEMMULE_BOX     the file that `box` stands for, if not models/box.gguf beside the program\n"
+            "  GEMMULE_BOX     the file that `box` stands for, if not the one that is found\n"
             "  GEMMULE_WEBGPU  the WebGPU library (Dawn or wgpu-native), if not the one that is found\n"
             "  XDG_STATE_HOME  where the history of `gemmule chat` is kept, if not in ~/.local/state\n\n"
             "examples:\n"
+            "  gemmule chat box\n"
             "  gemmule run gemma4:e2b \"Why is the sky blue?\"\n"
             "  gemmule chat gemma4:e4b\n"
             "  gemmule inspect model.gguf\n",

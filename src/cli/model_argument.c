@@ -1,29 +1,16 @@
 #include "cli/model_argument.h"
 
-#include "cli/beside.h"
 #include "session/engine.h"
+#include "store/box.h"
 #include "store/ollama.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the box ---- */
-
-const char *model_box(arena *a) {
-    static const char *const places[] = { "models/box.gguf", "box.gguf", "../share/gemmule/box.gguf" };
-    const char              *set = getenv("GEMMULE_BOX");
-    if (set && *set) return arena_copy(a, str_of(set));
-    return beside_program(places, COUNT_OF(places), a);
-}
-
 gm_status model_argument_resolve(const char *given, arena *a, model_argument *out, error *e) {
     engine_origin origin;
     *out = (model_argument){ .engine = given };
-    if (!strcmp(given, "box") && !getenv("GEMMULE_BOX")) {
-        const char *box = model_box(a);
-        if (box) out->engine = box;
-    }
-    return engine_find_model(out->engine, a, &out->path, &origin, e);
+    return engine_find_model(given, a, &out->path, &origin, e);
 }
 
 gm_status model_argument_open(const char *given, arena *a, gguf **out, error *e) {
@@ -68,14 +55,9 @@ gm_status model_argument_choose(const char *named, arena *a, const char **out, m
     *how = CHOICE_STORE;
     if ((*out = first_in_store(a))) return GM_OK;
     *how = CHOICE_BOX;
-    if (model_box(a)) {
-        *out = "box";
-        return GM_OK;
-    }
-    *how = CHOICE_FALLBACK;
-    *out = getenv("GEMMULE_FALLBACK");
-    if (*out && **out) return GM_OK;
-    return fail(e, GM_NOT_FOUND,
-                "no model: name a GGUF file or an Ollama model, set GEMMULE_MODEL, or get one with `ollama pull "
-                "gemma4:e2b`");
+    *out = "box";
+    const char *path;
+    error       none = { 0 };
+    if (!box_find(a, &path, &none)) return GM_OK;
+    return fail(e, GM_NOT_FOUND, "no model: name a GGUF file, or get one with `ollama pull gemma4:e2b`; %s", none.why);
 }

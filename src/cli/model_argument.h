@@ -13,14 +13,11 @@ typedef struct {
 gm_status model_argument_resolve(const char *given, arena *a, model_argument *out, error *e);
 
 /* What is meant when no model is named. */
-typedef enum { CHOICE_NAMED, CHOICE_STORE, CHOICE_BOX, CHOICE_FALLBACK } model_choice;
+typedef enum { CHOICE_NAMED, CHOICE_STORE, CHOICE_BOX } model_choice;
 
-/* `named` (may be NULL), else $GEMMULE_MODEL, else the first usable Gemma 4 in Ollama's store, else the model in the box, else
- * $GEMMULE_FALLBACK, which `make run` sets. GM_NOT_FOUND says how to get one. */
+/* `named` (may be NULL), else $GEMMULE_MODEL, else the first usable Gemma 4 in Ollama's store, else the model in the box.
+ * GM_NOT_FOUND says how to get one. */
 gm_status model_argument_choose(const char *named, arena *a, const char **out, model_choice *how, error *e);
-
-/* The file of the model in the box: $GEMMULE_BOX, else one beside the program; NULL: there is none. */
-const char *model_box(arena *a);
 
 /* Resolves and opens the file alone, without an engine. */
 gm_status model_argument_open(const char *given, arena *a, gguf **out, error *e);

@@ -2,9 +2,10 @@
 
 #include "serve/serve.h"
 
-#include "cli/beside.h"
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
+#include "store/beside.h"
+#include "store/box.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -79,12 +80,12 @@ static gm_status choose_model(const serve_values *v, const arguments *args, aren
 
 static const char *find_app(arena *a) {
     static const char *const places[] = { "web/index.html", "../share/gemmule/app/index.html" };
-    const char              *page = beside_program(places, COUNT_OF(places), a);
+    const char              *page = beside_find(beside_program(a), places, COUNT_OF(places), a);
     return page ? arena_copy(a, (str){ page, strlen(page) - strlen("/index.html") }) : NULL;
 }
 
 static gm_status choose(const serve_values *v, const arguments *args, arena *a, serve_options *out, error *e) {
-    const char *fallback = getenv("GEMMULE_FALLBACK");
+    error no_box = { 0 }; /* the app says so, and the request that wants it */
     *out = (serve_options){
         .address = v->listen ? v->listen : "127.0.0.1",
         .port = v->port.given ? (uint16_t)v->port.value : SERVE_PORT,
@@ -93,16 +94,15 @@ static gm_status choose(const serve_values *v, const arguments *args, arena *a, 
         .origins = v->origins.items,
         .origin_count = v->origins.count,
         .app = v->app ? v->app : find_app(a),
-        .box = model_box(a),
         .tls_cert = v->tls_cert,
         .tls_key = v->tls_key,
         .api_key_file = v->api_key_file,
         .seconds = v->seconds.given ? (uint32_t)v->seconds.value : 30,
         .log = v->verbose ? stderr : NULL,
     };
-    if (!out->box && fallback && *fallback) {
-        out->box = fallback;
-        out->box_note = "a test model with random weights: it writes noise";
+    if (box_find(a, &out->box, &no_box)) {
+        out->box = NULL;
+        out->no_box = arena_copy(a, str_of(no_box.why));
     }
     const gm_status status = choose_model(v, args, a, &out->worker, e);
     out->worker.log = out->log;

@@ -207,17 +207,18 @@ static const char *in_words(uint64_t bytes, char out[32]) {
     return out;
 }
 
-void gpu_budget_explain(const gpu_budget *b, char *out, size_t size) {
-    static const char *const how[BUDGET_KINDS] = { "tables (rows are looked up by the host)",
-                                                   "experts (those in use are uploaded for each run)",
-                                                   "layers (uploaded for each run)", "head (uploaded for each run)",
-                                                   "" };
-    char                     amount[32];
-    int                      used = 0;
+void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t size) {
+    const char *const how[BUDGET_KINDS] = { in_file ? "tables (rows are read for each token)"
+                                                    : "tables (rows are looked up by the host)",
+                                            "experts (those in use are uploaded for each run)",
+                                            "layers (uploaded for each run)", "head (uploaded for each run)", "" };
+    const char *stay = in_file ? "in the file stay " : "in main memory stay ";
+    char        amount[32];
+    int         used = 0;
     *out = 0;
     for (size_t kind = 0; kind < BUDGET_KINDS; kind++) {
         if (!b->outside[kind] || used < 0 || (size_t)used >= size) continue;
-        used += snprintf(out + used, size - (size_t)used, "%s%s of %s", used ? ", " : "in main memory stay ",
+        used += snprintf(out + used, size - (size_t)used, "%s%s of %s", used ? ", " : stay,
                          in_words(b->outside[kind], amount), how[kind]);
     }
     if (used > 0 && (size_t)used < size)

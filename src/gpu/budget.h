@@ -57,8 +57,9 @@ void      gpu_budget_free(gpu_budget *b);
 
 /* NULL: the graph has no such weight. */
 const budget_weight *gpu_budget_weight(const gpu_budget *b, const tensor *weight);
-/* One sentence: what stays outside and what it costs; empty when all is on the GPU. */
-void gpu_budget_explain(const gpu_budget *b, char *out, size_t size);
+/* One sentence: what stays outside, which is in main memory or in a file that is read as needed, and what it costs; empty when all is
+ * on the GPU. */
+void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t size);
 
 /* Bytes that plans for 1, 4, 16, 64 and 256 tokens take together, about. */
 gm_status budget_plans(const graph *g, uint64_t *out, error *e);

@@ -65,7 +65,7 @@ typedef struct {
 } gpu_constant;
 
 /* One compute shader, entry point `main`, all bindings in group 0. `label` is for messages. Compiler messages go into the
- * error. The same text and constants give the same pipeline again. */
+ * error. The same text and constants give the same pipeline again, without compiling it even if all have freed it. */
 gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants, size_t count,
                         error *e);
 void   gpu_pipeline_free(gpu_host *h, gpu_id pipeline);

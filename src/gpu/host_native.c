@@ -244,6 +244,7 @@ static void close_things(gpu_host *h) {
         pipeline->references = 1;
         gpu_pipeline_free(h, id);
     }
+    host_release_kept(h);
     for (index = 0; slots_next(&h->buffers, &index, &id);) gpu_buffer_free(h, id);
     host_close_tickets(h);
     slots_free(&h->groups);

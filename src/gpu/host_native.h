@@ -48,6 +48,13 @@ typedef struct {
     uint32_t            references;
 } host_pipeline;
 
+/* Pipelines that nobody has any more, until the host is closed: the next session, or the same one with a larger cache, wants
+ * them again, and compiling is what takes longest. There are as many as the model's plans have. */
+typedef struct {
+    host_pipeline *data;
+    size_t         count, capacity;
+} host_kept;
+
 typedef struct {
     slot          slot;
     WGPUBindGroup group;
@@ -100,6 +107,7 @@ struct gpu_host {
     gpu_info     info;
 
     slots         buffers, pipelines, groups, tickets;
+    host_kept     kept;
     host_staging *staging;
     uint32_t      staging_count;
     uint64_t      bytes, most;   /* of all buffers, and how many they may be; 0: any */
@@ -148,6 +156,7 @@ gm_status host_open_device(gpu_host *h, const gpu_options *options, error *e);
 
 /* Empties tickets and staging buffers. */
 void host_close_tickets(gpu_host *h);
+void host_release_kept(gpu_host *h); /* pipelines that were freed */
 
 /* For tests: the device is lost as if its driver had crashed. False where the library cannot do it. */
 bool host_force_loss(gpu_host *h);

@@ -155,12 +155,45 @@ static void digest_of(const char *wgsl, const gpu_constant *constants, size_t co
     sha256_end(&s, out);
 }
 
+static void release(gpu_host *h, const host_pipeline *p) {
+    h->api.BindGroupLayoutRelease(p->layout);
+    h->api.ComputePipelineRelease(p->pipeline);
+}
+
+static bool take_kept(host_kept *kept, const uint8_t digest[32], host_pipeline *out) {
+    for (size_t i = 0; i < kept->count; i++) {
+        if (memcmp(kept->data[i].digest, digest, 32) != 0) continue;
+        *out = kept->data[i];
+        kept->data[i] = kept->data[--kept->count];
+        return true;
+    }
+    return false;
+}
+
+static bool keep(host_kept *kept, const host_pipeline *p) {
+    if (kept->count == kept->capacity) {
+        const size_t   capacity = 2 * kept->capacity + 32;
+        host_pipeline *grown = realloc(kept->data, capacity * sizeof *grown);
+        if (!grown) return false;
+        kept->data = grown;
+        kept->capacity = capacity;
+    }
+    kept->data[kept->count++] = *p;
+    return true;
+}
+
+void host_release_kept(gpu_host *h) {
+    for (size_t i = 0; i < h->kept.count; i++) release(h, &h->kept.data[i]);
+    free(h->kept.data);
+    h->kept = (host_kept){ 0 };
+}
+
 gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants, size_t count,
                         error *e) {
     uint8_t        digest[32];
     uint32_t       index = 0;
     gpu_id         id = 0;
-    host_pipeline *pipeline, made = { .references = 1 };
+    host_pipeline *pipeline, made = { 0 };
     if (host_lost(h, e) != GM_OK) return 0;
     if (count > MOST_CONSTANTS) {
         return fail(e, GM_BAD_ARGUMENT, "shader %s has %zu constants: at most %d", label, count, MOST_CONSTANTS), 0;
@@ -171,15 +204,16 @@ gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const 
         pipeline->references++;
         return id;
     }
-    if (make_pipeline(h, label, wgsl, constants, count, &made, e) != GM_OK) return 0;
+    if (!take_kept(&h->kept, digest, &made) && make_pipeline(h, label, wgsl, constants, count, &made, e) != GM_OK)
+        return 0;
     memcpy(made.digest, digest, sizeof digest);
     pipeline = slots_add(&h->pipelines, &id);
     if (!pipeline) {
-        h->api.BindGroupLayoutRelease(made.layout);
-        h->api.ComputePipelineRelease(made.pipeline);
+        release(h, &made);
         return fail_memory(e, "a pipeline's record", sizeof *pipeline), 0;
     }
     made.slot = pipeline->slot;
+    made.references = 1;
     *pipeline = made;
     return id;
 }
@@ -187,8 +221,7 @@ gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const 
 void gpu_pipeline_free(gpu_host *h, gpu_id pipeline) {
     host_pipeline *thing = slots_find(&h->pipelines, pipeline);
     if (!thing || --thing->references) return;
-    h->api.BindGroupLayoutRelease(thing->layout);
-    h->api.ComputePipelineRelease(thing->pipeline);
+    if (!keep(&h->kept, thing)) release(h, thing);
     slots_remove(&h->pipelines, pipeline);
 }
 

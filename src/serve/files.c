@@ -86,18 +86,21 @@ enum MHD_Result respond_file(request *r, const file_answer *f) {
     const range_kind kind = get && is_same(r->head.if_range, etag, modified)
                                 ? byte_range_parse(r->head.range, size, &first, &last)
                                 : RANGE_WHOLE;
-    const header     headers[] = {
+    const bool   app = f->policy == app_policy; /* isolated from other origins it may have threads that share memory */
+    const header headers[] = {
         { "ETag", etag },
         { "Last-Modified", modified },
         { "Accept-Ranges", "bytes" },
         { "Cache-Control", f->cache },
         { "Content-Security-Policy", f->policy },
+        { "Cross-Origin-Opener-Policy", app ? "same-origin" : NULL },
+        { "Cross-Origin-Embedder-Policy", app ? "require-corp" : NULL },
         { "Content-Type", f->type },
         { "Content-Range", kind == RANGE_PART ? range : NULL },
     };
     if (is_known(&r->head, etag, about.st_mtim.tv_sec)) {
         close(f->file);
-        return respond_empty(r, 304, headers, 5);
+        return respond_empty(r, 304, headers, 7);
     }
     if (kind == RANGE_OUTSIDE) {
         close(f->file);

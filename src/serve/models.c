@@ -81,9 +81,11 @@ enum MHD_Result answer_box(request *r) {
     const char *path = r->server->options.box;
     const int   file = path ? open_regular(path) : -1;
     if (file >= 0) return respond_model(r, file, NULL);
-    return respond_error(r, 404, "no_box", NULL, NULL,
-                         "the model in the box is not there: GEMMULE_BOX names its file, else it is models/box.gguf "
-                         "or box.gguf beside the program");
+    if (path)
+        return respond_error(r, 404, "no_box", NULL, NULL, "the file of the model in the box, %s, cannot be read",
+                             path);
+    const char *why = r->server->options.no_box;
+    return respond_error(r, 404, "no_box", NULL, NULL, "%s", why ? why : "there is no model in the box");
 }
 
 /* ---- the list ---- */
@@ -129,7 +131,6 @@ static bool write_box(buffer *out, const serve_options *o) {
     if (!o->box || stat(o->box, &about) || !S_ISREG(about.st_mode)) return false;
     buffer_printf(out, "{\"source\":\"box\",\"name\":\"box\",\"bytes\":%" PRIu64 ",\"complete\":true,\"problem\":null",
                   (uint64_t)about.st_size);
-    write_text(out, "note", o->box_note);
     buffer_printf(out, ",\"model\":{\"url\":\"/models/box.gguf\",\"bytes\":%" PRIu64 ",\"digest\":null}}",
                   (uint64_t)about.st_size);
     return true;

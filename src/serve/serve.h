@@ -19,7 +19,7 @@ typedef struct {
     const char *const *origins; /* whose pages may use it, besides its own */
     size_t             origin_count;
     const char        *app, *box; /* the app's folder, the file of the model in the box; each may be NULL */
-    const char        *box_note;  /* what to know about the box; NULL: nothing */
+    const char        *no_box;    /* where the box was looked for, when there is none; may be NULL */
     const char        *tls_cert, *tls_key, *api_key_file; /* paths; each may be NULL */
     uint32_t           seconds; /* that a client may take for a request, or without reading on */
     FILE              *log;     /* NULL: none */

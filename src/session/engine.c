@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "session/load.h"
+#include "store/box.h"
 #include "store/ollama.h"
 
 #include <math.h>
@@ -22,11 +23,7 @@ gm_status engine_find_model(const char *model, arena *a, const char **path, engi
     if (!model || !*model)
         return fail(e, GM_BAD_ARGUMENT, "no model was named: give a path, an Ollama name such as gemma4:e2b, or 'box'");
     if (!strcmp(model, "box")) {
-        const char *box = getenv("GEMMULE_BOX");
-        if (!box)
-            return fail(e, GM_NOT_FOUND,
-                        "the model in the box is not part of this version; GEMMULE_BOX can name its file");
-        *path = arena_copy(a, str_of(box));
+        if (box_find(a, path, e)) return e->status;
     } else if (looks_like_path(model)) {
         *path = arena_copy(a, str_of(model));
     } else {

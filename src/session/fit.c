@@ -43,7 +43,8 @@ static gm_status fit_on_gpu(const engine_load *l, const model *m, uint64_t max_b
     snprintf(out->why, sizeof out->why, "%s", too_small.why);
     if (!out->fits) return GM_OK;
     out->bytes = budget.total;
-    gpu_budget_explain(&budget, out->note, sizeof out->note);
+    out->table_kept = !budget.outside[BUDGET_TABLES];
+    gpu_budget_explain(&budget, load_in_pieces(out->file), out->note, sizeof out->note);
     gpu_budget_free(&budget);
     return GM_OK;
 }
@@ -53,6 +54,7 @@ static void fit_in_memory(const engine_load *l, load_fit *out) {
     bool  rows = false;
     out->fits = !load_check_memory(l->engine->file, l->most_memory, &rows, &out->bytes, &too_large);
     snprintf(out->why, sizeof out->why, "%s", too_large.why);
+    out->table_kept = !rows;
     if (out->fits && rows) snprintf(out->note, sizeof out->note, "rows of the per-layer table are read for each token");
 }
 
@@ -64,6 +66,7 @@ gm_status engine_load_fit(const engine_load *l, uint64_t max_binding, load_fit *
     out->config = m.config;
     out->config.layer = NULL;
     out->parameters = m.parameters;
+    out->table_bytes = m.per_layer_token_embd.bytes;
     out->kv_bytes_per_token = kv_per_token(&m.config, l->engine->precise ? TYPE_F32 : TYPE_F16);
     if (l->engine->on_gpu) fit_on_gpu(l, &m, max_binding, out, e);
     else fit_in_memory(l, out);

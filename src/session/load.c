@@ -181,7 +181,7 @@ static gm_status plan_memory(engine_load *l, error *e) {
                         min_size(c->context, GPU_MEMORY_CONTEXT), limit, gpu_host_info(engine->gpu.host)->max_binding,
                         &engine->budget, e))
         return e->status;
-    gpu_budget_explain(&engine->budget, engine->note, sizeof engine->note);
+    gpu_budget_explain(&engine->budget, load_in_pieces(engine->file), engine->note, sizeof engine->note);
     gpu_backend_keep_to(&engine->gpu, &engine->budget);
     return GM_OK;
 }
@@ -203,7 +203,7 @@ static gm_status check_gpu(engine_load *l, error *e) {
     return GM_OK;
 }
 
-static bool in_pieces(const gguf *file) {
+bool load_in_pieces(const gguf *file) {
     for (uint32_t i = 0; i < gguf_parts(file); i++) {
         if (!source_whole(gguf_source(file, i))) return true;
     }
@@ -213,7 +213,7 @@ static bool in_pieces(const gguf *file) {
 static gm_status upload(engine_load *l, error *e) {
     gm_engine *engine = l->engine;
     if (!engine->on_gpu) return GM_OK;
-    if (in_pieces(engine->file)) gpu_backend_read_by(&engine->gpu, engine->reads);
+    if (load_in_pieces(engine->file)) gpu_backend_read_by(&engine->gpu, engine->reads);
     return gpu_backend_upload(&engine->gpu, &engine->text, e);
 }
 

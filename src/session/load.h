@@ -56,7 +56,9 @@ typedef struct {
     const gguf  *file;
     model_config config; /* `layer` is not kept */
     uint64_t     parameters;
-    uint64_t     bytes; /* of the GPU's memory, or of ours */
+    uint64_t     bytes;       /* of the GPU's memory, or of ours */
+    uint64_t     table_bytes; /* of the per-layer table; 0: there is none */
+    bool         table_kept;  /* in that memory: else its rows are read for each token */
     uint64_t     kv_bytes_per_token;
 } load_fit;
 

@@ -26,4 +26,7 @@ struct engine_load {
     self_check *check;
 };
 
+/* Not all of it is in memory: what is wanted is read. */
+bool load_in_pieces(const gguf *file);
+
 #endif

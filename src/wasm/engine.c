@@ -41,7 +41,7 @@ static gm_status start_load(source **parts, size_t count, const json *o, arena *
                                        .system = option_text(o, "system", a, e) };
     const bool              gpu = json_is(json_get(o, "gpu"), JSON_TRUE);
     const gm_engine_options engine = { .backend = gpu ? GM_BACKEND_GPU : GM_BACKEND_CPU,
-                                       .threads = 1,
+                                       .threads = (uint32_t)option_bytes(o, "threads"), /* without workers it is 1 */
                                        .precise = json_is(json_get(o, "precise"), JSON_TRUE),
                                        .gpu_disable = option_text(o, "gpuDisable", a, e),
                                        .gpu_memory = option_bytes(o, "gpuMemory") };
@@ -58,7 +58,7 @@ static gm_status start_load(source **parts, size_t count, const json *o, arena *
         &(load_options){ .engine = &engine, .origin = &origin, .memory = option_bytes(o, "wasmMemory") }, out, e);
 }
 
-/* Sources by their sizes; options as JSON: {gpu, precise, gpuMemory, wasmMemory, gpuDisable, name, renderer, params, system}. */
+/* Sources by their sizes; options as JSON: {gpu, threads, precise, gpuMemory, wasmMemory, gpuDisable, name, renderer, params, system}. */
 EXPORT(gmw_load_new)
 gm_status gmw_load_new(wasm_context *c, const char *options, size_t length, const double *sizes, size_t count,
                        engine_load **out) {
@@ -123,6 +123,8 @@ EXPORT(gmw_load_fit) gm_status gmw_load_fit(wasm_context *c, const engine_load *
     wasm_number(out, "fileBytes", (double)gguf_file_bytes(fit.file));
     wasm_number(out, "gpuBytes", (double)fit.bytes);
     wasm_number(out, "kvBytesPerToken", (double)fit.kv_bytes_per_token);
+    wasm_number(out, "tableBytes", (double)fit.table_bytes);
+    wasm_bool(out, "tableKept", fit.table_kept);
     wasm_key(out, "notes");
     buffer_char(out, '[');
     if (fit.note[0]) json_write_string(out, str_of(fit.note));

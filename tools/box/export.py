@@ -155,7 +155,8 @@ def tokenizer_metadata(tok, ollama):
 
 
 def tower_metadata(v, a, d, ollama):
-    out = [] if ollama else [("clip.has_vision_encoder", BOOL, True), ("clip.has_audio_encoder", BOOL, True)]
+    # use_gelu: without it llama.cpp takes a rougher GELU than the one that the towers were trained with.
+    out = [] if ollama else [("clip.has_vision_encoder", BOOL, True), ("clip.has_audio_encoder", BOOL, True), ("clip.use_gelu", BOOL, True)]
     vision = [("block_count", U32, v.num_hidden_layers), ("embedding_length", U32, v.hidden_size),
               ("feed_forward_length", U32, v.intermediate_size),
               ("attention.head_count", U32, v.num_attention_heads), ("attention.layer_norm_epsilon", F32, 1e-6),

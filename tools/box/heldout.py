@@ -1,10 +1,12 @@
 """Writes the held-out set, tests/box: cases that training never sees, with other seeds, voices and fonts.
 
-    python3 tools/box/heldout.py
+    python3 tools/box/heldout.py                                                  tests/box
+    python3 tools/box/heldout.py --folder build/box-more --seed more --times 6    others, and more of them, for steadier scores
 
-The files are committed, so this runs again only when the tasks change. What is on the held-out side is decided in turn.py, pictures.py and sounds.py.
+The files of tests/box are committed, so it is written again only when the tasks change. What is on the held-out side is decided in turn.py, pictures.py and sounds.py.
 """
 
+import argparse
 import json
 import os
 import random
@@ -20,8 +22,8 @@ OTHERS = 24
 SHAPES, NUMBERS, DIGITS, WORDS, TONES = 40, 40, 16, 16, 8
 
 
-def lines(name, samples):
-    with open(os.path.join(FOLDER, name), "w", encoding="utf-8") as f:
+def lines(folder, name, samples):
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
         for s in samples:
             f.write(json.dumps({k: v for k, v in s.items() if k not in ("answer", "marks") and v not in (False, [])}, ensure_ascii=False) + "\n")
 
@@ -39,29 +41,29 @@ def distinct(make, count):
     return out
 
 
-def text_set():
-    r, out = random.Random("held out"), []
+def text_set(seed, times):
+    r, out = random.Random(f"held out{seed}"), []
     for name in tasks.TASKS:
-        out += distinct(lambda: tasks.make_sample(name, r, True), COUNTS.get(name, OTHERS))
+        out += distinct(lambda: tasks.make_sample(name, r, True), COUNTS.get(name, OTHERS) * times)
     return out
 
 
-def save_picture(r, image, name):
+def save_picture(folder, r, image, name):
     """Half of them as PNG, half as JPEG: what a decoder makes of the file is what is seen."""
     kind = r.choice(["png", "jpg"])
     path = f"pictures/{name}.{kind}"
     if kind == "png":
-        image.quantize(64, dither=0).save(os.path.join(FOLDER, path),
-                                          optimize=True) if r.random() < 0.3 else image.save(os.path.join(FOLDER, path), optimize=True)
+        image.quantize(64, dither=0).save(os.path.join(folder, path),
+                                          optimize=True) if r.random() < 0.3 else image.save(os.path.join(folder, path), optimize=True)
     else:
-        image.save(os.path.join(FOLDER, path), quality=r.randrange(50, 90))
+        image.save(os.path.join(folder, path), quality=r.randrange(50, 90))
     return path
 
 
-def picture_set():
-    r, out = random.Random("held out pictures"), []
-    for i in range(SHAPES + NUMBERS):
-        if i < SHAPES:
+def picture_set(folder, seed, times):
+    r, out = random.Random(f"held out pictures{seed}"), []
+    for i in range((SHAPES + NUMBERS) * times):
+        if i < SHAPES * times:
             what = captions.scene(r)
             while not pictures.scene_aside(what):
                 what = captions.scene(r)
@@ -69,30 +71,42 @@ def picture_set():
         else:
             digits = captions.written_number(r)
             sample, image = captions.sample_of("image", *captions.about_number(r, digits), "numbers read"), pictures.draw_number(r, digits, True)
-        sample["image"] = save_picture(r, image, f"{i:02}")
+        sample["image"] = save_picture(folder, r, image, f"{i:02}")
         out.append(sample)
     return out
 
 
-def sound_set():
-    r, out, wanted = random.Random("held out sounds"), [], {"spoken digits": DIGITS, "spoken words": WORDS, "tones": TONES}
+def sound_set(folder, seed, times):
+    r, out, wanted = random.Random(f"held out sounds{seed}"), [], {"spoken digits": DIGITS * times, "spoken words": WORDS * times, "tones": TONES * times}
     while any(wanted.values()):
         sample = sounds.sound_sample(r, True)
         if not wanted[sample["task"]]:
             continue
         wanted[sample["task"]] -= 1
         path = f"sounds/{len(out):02}.wav"
-        sounds.write_wav(os.path.join(FOLDER, path), sample["audio"])
+        sounds.write_wav(os.path.join(folder, path), sample["audio"])
         sample["audio"] = path
         out.append(sample)
     return sorted(out, key=lambda s: s["task"])
 
 
-if __name__ == "__main__":
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", default=FOLDER)
+    parser.add_argument("--seed", default="", help="any word: another set")
+    parser.add_argument("--times", type=int, default=1, help="so many times as large")
+    given = parser.parse_args()
     for folder in ("pictures", "sounds"):
-        os.makedirs(os.path.join(FOLDER, folder), exist_ok=True)
-        for name in os.listdir(os.path.join(FOLDER, folder)):
-            os.remove(os.path.join(FOLDER, folder, name))
-    for name, samples in (("text.jsonl", text_set()), ("pictures.jsonl", picture_set()), ("sounds.jsonl", sound_set())):
-        lines(name, samples)
+        folder = os.path.join(given.folder, folder)
+        os.makedirs(folder, exist_ok=True)
+        for name in os.listdir(folder):
+            os.remove(os.path.join(folder, name))
+    sets = {"text.jsonl": text_set(given.seed, given.times), "pictures.jsonl": picture_set(given.folder, given.seed, given.times),
+            "sounds.jsonl": sound_set(given.folder, given.seed, given.times)}
+    for name, samples in sets.items():
+        lines(given.folder, name, samples)
         print(name, len(samples))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,12 @@
-// Takes the pictures under docs/screenshots, of the built app (build/web): `node web/app/screenshots.ts`. The conversation in them
-// is imported, since the tests' model writes noise.
+// Takes the pictures under docs/screenshots, of the built app (build/web): `node web/app/screenshots.ts`. The model is that in the box, and what it says in
+// them is what it said; it cannot do formulas and programs: the conversation that shows those is imported.
 
 import { mkdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Page } from 'playwright-core';
-import { fakeOllama, startSite, Visit } from './tests/site.ts';
+import { BOX, fakeOllama, startSite, Visit } from './tests/site.ts';
 
-const FOLDER = 'docs/screenshots';
+const FOLDER = process.argv[2] ?? 'docs/screenshots';
 const LARGEST = 150_000;
 
 const ANSWER = `Sunlight enters a **raindrop**, bends, is reflected at the back and bends again on its way out. Each colour bends by a *slightly* different angle, so each reaches your eye from a different height:
@@ -68,6 +68,17 @@ async function openRainbow(page: Page): Promise<void> {
     await page.evaluate(() => { document.querySelector('.messages')!.scrollTop = 0; });
 }
 
+const TALK = ['Who are you?', 'Tell me a story about a fox in a castle with a lantern.', 'How do you say house in Spanish?', 'What is 12 + 30?'];
+
+async function talk(page: Page, origin: string, questions: string[]): Promise<void> {
+    await page.goto(`${origin}/#/`);
+    for (const [at, question] of questions.entries()) {
+        await page.fill('#composer', question);
+        await page.press('#composer', 'Enter');
+        await page.waitForFunction((count) => document.querySelectorAll('.answer .stats').length === count && !document.querySelector('.send.stop'), at + 1);
+    }
+}
+
 async function shoot(page: Page, name: string): Promise<void> {
     await page.waitForTimeout(400);
     const path = join(FOLDER, `${name}.png`);
@@ -78,20 +89,24 @@ async function shoot(page: Page, name: string): Promise<void> {
 }
 
 async function desktop(origin: string): Promise<void> {
-    const visit = await Visit.begin({ gpu: true });
+    const visit = await Visit.begin();
     const page = await visit.page();
     await page.emulateMedia({ colorScheme: 'light' });
     await page.goto(origin);
-    await page.waitForSelector('.chip-ready', { timeout: 180_000 });
+    await page.waitForSelector('.chip-ready');
     await shoot(page, 'first-visit');
+    await page.emulateMedia({ colorScheme: 'dark' });
+    await shoot(page, 'first-visit-dark');
+    await page.emulateMedia({ colorScheme: 'light' });
+    await talk(page, origin, TALK);
+    await shoot(page, 'chat');
     await importAll(page, origin);
     await openRainbow(page);
-    await shoot(page, 'chat');
     await page.emulateMedia({ colorScheme: 'dark' });
     await shoot(page, 'chat-dark');
     await page.emulateMedia({ colorScheme: 'light' });
     await page.goto(`${origin}/#/models`);
-    await fakeOllama(page);
+    await fakeOllama(page, { model_type: '8.9M', file_type: 'Q8_0' });
     await page.getByRole('button', { name: 'Choose the folder' }).click();
     await page.waitForSelector('.choice .fit-yes');
     await page.evaluate(() => { document.querySelector('main')!.scrollTop = 0; });
@@ -116,14 +131,13 @@ async function phone(origin: string): Promise<void> {
     const page = await visit.page();
     await page.goto(origin);
     await page.waitForSelector('.chip-ready');
-    await importAll(page, origin);
-    await openRainbow(page);
+    await talk(page, origin, TALK.slice(0, 2));
     await shoot(page, 'phone');
     await visit.end();
 }
 
 mkdirSync(FOLDER, { recursive: true });
-const site = await startSite();
+const site = await startSite({}, BOX);
 await desktop(site.origin);
 await benchmark(site.origin);
 await phone(site.origin);

@@ -1,7 +1,7 @@
 // Builds the app into build/web: `vite build --config web/app/vite.config.ts`. Says how large a first load is.
 
 import { createHash } from 'node:crypto';
-import { readdirSync, readFileSync } from 'node:fs';
+import { copyFileSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { defineConfig, transformWithOxc, type Plugin } from 'vite';
@@ -12,7 +12,10 @@ const { version } = JSON.parse(readFileSync(resolve(here, '../package.json'), 'u
 
 const MOST_FIRST_LOAD = 500_000; // bytes, compressed, without a model
 
-// What is loaded only when it is met: everything that no static import and no URL of the entry leads to.
+// What is loaded only when it is met: everything that no static import and no URL of the entry leads to, and the engine with threads,
+// which only browsers without WebGPU ask for.
+const LATER = /gemmule-threads-[^/]*\.wasm$/;
+
 function serviceWorker(): Plugin {
     return {
         name: 'service-worker',
@@ -29,7 +32,7 @@ function serviceWorker(): Plugin {
                 file.viteMetadata?.importedAssets.forEach(follow);
             };
             for (const [name, file] of Object.entries(bundle)) {
-                if (file.type === 'chunk' ? file.isEntry : /\.(?:wasm|css|html)$|worker-[^/]*\.js$/.test(name)) follow(name);
+                if (file.type === 'chunk' ? file.isEntry : /\.(?:wasm|css|html)$|worker-[^/]*\.js$/.test(name) && !LATER.test(name)) follow(name);
             }
             const contents = [...first].sort().map((name) => {
                 const file = bundle[name]!;
@@ -57,18 +60,32 @@ function serviceWorker(): Plugin {
     }
 }
 
+// The model in the box goes along, for servers that have nothing but the app's files; it is no part of a first load.
+function box(): Plugin {
+    const file = resolve(root, 'models/box.gguf');
+    return {
+        name: 'box',
+        apply: 'build',
+        writeBundle({ dir }) {
+            mkdirSync(join(dir!, 'models'), { recursive: true });
+            copyFileSync(file, join(dir!, 'models/box.gguf'));
+        },
+    };
+}
+
 // The package finds its worker and its wasm beside itself by literals that bundlers know. Here it is not built yet: the
 // literals are pointed at the sources.
 function packageSources(): Plugin {
     const literals = [
         { file: resolve(here, '../src/api/connect.ts'), from: "'./worker.js'", to: "'../worker/worker.ts'" },
         { file: resolve(here, '../src/worker/worker.ts'), from: "'./gemmule.wasm'", to: "'../../../build/wasm/gemmule.wasm'" },
+        { file: resolve(here, '../src/worker/worker.ts'), from: "'./gemmule-threads.wasm'", to: "'../../../build/wasm/gemmule-threads.wasm'" },
     ];
     const transform = (code: string, id: string): string | null => {
-        const literal = literals.find(({ file }) => id.split('?')[0] === file);
-        if (!literal) return null;
-        if (!code.includes(literal.from)) throw new Error(`${id}: expected the literal ${literal.from}`);
-        return code.replace(literal.from, literal.to);
+        const here = literals.filter(({ file }) => id.split('?')[0] === file);
+        const missing = here.find(({ from }) => !code.includes(from));
+        if (missing) throw new Error(`${id}: expected the literal ${missing.from}`);
+        return here.length ? here.reduce((text, { from, to }) => text.replace(from, to), code) : null;
     };
     return { name: 'package-sources', enforce: 'pre', transform };
 }
@@ -88,5 +105,5 @@ export default defineConfig({
         modulePreload: { polyfill: false },
         chunkSizeWarningLimit: 700,
     },
-    plugins: [packageSources(), serviceWorker()],
+    plugins: [packageSources(), serviceWorker(), box()],
 });

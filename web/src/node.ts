@@ -2,11 +2,14 @@
  * wasm; models come from files, too. */
 
 import { readFile } from 'node:fs/promises';
+import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
+import { Worker } from 'node:worker_threads';
 import type { WorkerOptions } from './api/connect.ts';
 import { type Loader, type LoadOptions, makeLoader } from './api/engine.ts';
 import { type Source, type SourceOptions, type Specified, specify } from './api/source.ts';
 import { GemmuleError } from './core/errors.ts';
+import { THREAD, type ThreadHost, type ThreadPort, besideWasm } from './core/threads.ts';
 import { FileSource } from './sources/file.ts';
 import { partNames } from './sources/split.ts';
 import { Connection, directLine } from './worker/connection.ts';
@@ -36,8 +39,7 @@ function dawnGpu(): Promise<GPU | null> {
     return dawn;
 }
 
-async function readWasm(url: string | URL | undefined): Promise<Uint8Array<ArrayBuffer>> {
-    const place = url ?? new URL('./gemmule.wasm', import.meta.url);
+async function readWasm(place: string | URL): Promise<Uint8Array<ArrayBuffer>> {
     const path = /^file:/.test(String(place)) ? fileURLToPath(place) : String(place);
     try {
         return new Uint8Array(await readFile(path));
@@ -46,10 +48,33 @@ async function readWasm(url: string | URL | undefined): Promise<Uint8Array<Array
     }
 }
 
-async function connect({ wasmUrl, backend }: WorkerOptions & Pick<LoadOptions, 'backend'>): Promise<Connection> {
+/* A thread of the engine: the worker's file, as in a browser. It does not keep the process alive. */
+function startThread(): ThreadPort {
+    const worker = new Worker(new URL('./worker/worker.ts', import.meta.url), { workerData: THREAD });
+    const port: ThreadPort = { post: (message) => worker.postMessage(message), onMessage: null, onError: null, close: () => void worker.terminate() };
+    worker.on('message', (message) => {
+        worker.unref();
+        port.onMessage?.(message);
+    });
+    worker.on('error', (error) => port.onError?.(error instanceof Error ? error.message : String(error)));
+    worker.on('exit', () => port.onError?.('it ended'));
+    return port;
+}
+
+function threadHost({ wasmUrl, wasmThreadsUrl }: WorkerOptions): ThreadHost {
+    const place = wasmThreadsUrl ?? (wasmUrl ? besideWasm(String(wasmUrl)) : new URL('./gemmule-threads.wasm', import.meta.url));
+    return { processors: availableParallelism(), compile: async () => WebAssembly.compile(await readWasm(place)), start: startThread };
+}
+
+async function connect(options: WorkerOptions & Pick<LoadOptions, 'backend'>): Promise<Connection> {
     const [page, worker] = directLine();
     new Host(worker, {
-        core: async () => Core.create({ wasm: await readWasm(wasmUrl), gpu: backend === 'wasm' ? null : await dawnGpu() }),
+        core: async () =>
+            Core.create({
+                wasm: await readWasm(options.wasmUrl ?? new URL('./gemmule.wasm', import.meta.url)),
+                gpu: options.backend === 'wasm' ? null : await dawnGpu(),
+                threads: threadHost(options),
+            }),
         openSource: (spec, options) => (spec.kind === 'path' ? FileSource.open(spec.path) : openSource(spec, options)),
     });
     return new Connection(page);

@@ -41,6 +41,9 @@ test('a model that does not fit is refused from its header, with the sizes', asy
 test('rows of the per-layer table are read as they are needed where memory is short', async () => {
     const source = sourceOf(DENSE);
     const [all, rows] = [await core.open([sourceOf(DENSE)], {}), await core.open([source], { wasmMemory: 900_000 })];
+    const [whole, part] = [await core.dryRun([sourceOf(DENSE)], {}), await core.dryRun([source], { wasmMemory: 900_000 })];
+    assert.deepEqual([whole.tableKept, part.tableKept, whole.notes, part.notes.length], [true, false, [], 1]);
+    assert(whole.tableBytes > 200_000 && whole.tableBytes === part.tableBytes && whole.gpuBytes - part.gpuBytes === part.tableBytes);
     const [a, b] = [all.session(), rows.session()];
     const ids = Int32Array.from({ length: 200 }, (_, i) => 300 + i);
     const reads = source.reads;

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, test } from 'node:test';
 import { Core } from '../src/core/core.ts';
+import type { CoreEngine } from '../src/core/core.ts';
 import { closeTo, coreTests, sourceOf } from './core_cases.ts';
 import { nodeGpu } from './node_gpu.ts';
 import { DENSE, MOE, WASM } from './support/models.ts';
@@ -15,15 +16,20 @@ after(() => setImmediate(() => process.exit())); // Dawn keeps Node alive
 test('what does not fit into GPU memory is read from the source when it is needed', async () => {
     const core = await Core.create({ wasm: readFileSync(WASM), gpu });
     const limits = [
-        { path: DENSE, gpuMemory: 5_700_000, stays: /^in main memory stay 246 kB of tables \(rows/ },
+        { path: DENSE, gpuMemory: 5_700_000, stays: /^in the file stay 246 kB of tables \(rows are read for each token\)/ },
         { path: DENSE, gpuMemory: 4_900_000, stays: /tables .* layers .* head / },
         { path: MOE, gpuMemory: 4_300_000, stays: /experts .* layers / },
     ];
     const ids = Int32Array.from({ length: 20 }, (_, i) => 300 + i);
+    const whole = new Map<string, CoreEngine>();
+    for (const path of [DENSE, MOE]) whole.set(path, await core.open([sourceOf(path)], { precise: true }));
     for (const { path, gpuMemory, stays } of limits) {
         const source = sourceOf(path);
-        const [all, part] = [await core.open([sourceOf(path)], { precise: true }), await core.open([source], { precise: true, gpuMemory })];
+        const [all, part] = [whole.get(path)!, await core.open([source], { precise: true, gpuMemory })];
         assert.match(part.info.note, stays);
+        const fits = [await core.dryRun([source], { precise: true }), await core.dryRun([source], { precise: true, gpuMemory })];
+        assert.deepEqual(fits.map(({ notes }) => notes), [[], [part.info.note]]);
+        assert.deepEqual(fits.map(({ tableBytes, tableKept }) => [tableBytes > 0, tableKept]), path === DENSE ? [[true, true], [true, false]] : [[false, true], [false, true]]);
         const [a, b] = [all.session({ context: 256 }), part.session({ context: 256 })];
         const reads = source.reads;
         await Promise.all([a.set(ids), b.set(ids)]);
@@ -37,9 +43,10 @@ test('what does not fit into GPU memory is read from the source when it is neede
         await assert.rejects(append, { name: 'Aborted' });
         await Promise.all([a.append(Int32Array.of(22)), b.append(Int32Array.of(22))]);
         closeTo(b.logits(), a.logits()!, 1e-5);
-        all.close();
+        a.free();
         part.close();
     }
+    for (const engine of whole.values()) engine.close();
 });
 
 test('the adapter and what it can do are told', async () => {

@@ -9,7 +9,7 @@ import { splitGguf } from './support/gguf.ts';
 import { startServer, type TestServer } from './support/http_server.ts';
 import { ADD_CALL, DENSE, ENDLESS, MOE, THINKING, WASM, endlessModel, scratch, scripted } from './support/models.ts';
 
-const OPTIONS = { wasmUrl: WASM, backend: 'wasm' } as const;
+const OPTIONS = { wasmUrl: WASM, backend: 'wasm', threads: 1 } as const;
 const HELLO = [{ role: 'user', content: 'Hello' }] as const;
 const PARAMETERS = { type: 'object', properties: { a: { type: 'number' } } };
 const TOOLS = [{ type: 'function', function: { name: 'add', description: 'Adds.', parameters: PARAMETERS } }] as const;

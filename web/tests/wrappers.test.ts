@@ -8,7 +8,7 @@ import { languageModel, polyfill } from '../src/api/language_model.ts';
 import { type Engine, Gemmule } from '../src/node.ts';
 import { ADD_CALL, DENSE, THINKING, WASM, endlessModel, scripted } from './support/models.ts';
 
-const OPTIONS = { wasmUrl: WASM, backend: 'wasm' } as const;
+const OPTIONS = { wasmUrl: WASM, backend: 'wasm', threads: 1 } as const;
 const engines: Engine[] = [];
 async function load(path: string, options = {}): Promise<Engine> {
     engines.push(await Gemmule.load(path, { ...OPTIONS, ...options }));

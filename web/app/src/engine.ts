@@ -31,6 +31,8 @@ export interface LoadSettings {
     name: string;
     backend: 'auto' | Backend;
     powerPreference: 'high-performance' | 'low-power';
+    /** Bytes of the GPU's memory to use. */
+    gpuMemory?: number;
     signal?: AbortSignal;
     onProgress?(progress: Progress): void;
 }
@@ -198,12 +200,11 @@ const notOurs = (family: string | null | undefined): string => (family && !/^gem
 const describe = (bytes: number, ...words: (string | null | undefined)[]): string => [...words.filter((word) => word), formatBytes(bytes)].join(' · ');
 
 /** What `gemmule serve` offers where it serves this page; nothing elsewhere. */
-export async function askServer(): Promise<{ models: ServerModel[]; boxNote: string }> {
+export async function askServer(): Promise<ServerModel[]> {
     const response = await fetch(new URL('models', document.baseURI), { headers: { accept: 'application/json' } });
-    if (!response.ok || !/json/.test(response.headers.get('content-type') ?? '')) return { models: [], boxNote: '' };
+    if (!response.ok || !/json/.test(response.headers.get('content-type') ?? '')) return [];
     const { models = [] } = (await response.json()) as { models?: Record<string, unknown>[] };
-    const note = models.find((model) => model['source'] === 'box')?.['note'];
-    return { models: models.filter((model) => model['source'] === 'ollama').map(serverModel), boxNote: typeof note === 'string' ? note : '' };
+    return models.filter((model) => model['source'] === 'ollama').map(serverModel);
 }
 
 function serverModel(model: Record<string, unknown>): ServerModel {

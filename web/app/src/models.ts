@@ -1,7 +1,7 @@
 // The model that is loaded, and the ones that could be. One engine at a time; loading another one unloads the first.
 
 import { askServer, fitOfModel, isAbort, loadModel, messageOf } from './engine.ts';
-import type { DeviceEvent, FitReport, LoadedModel, ModelChoice, ServerModel } from './engine.ts';
+import type { DeviceEvent, FitReport, LoadedModel, LoadSettings, ModelChoice, ServerModel } from './engine.ts';
 import { Pace } from './format.ts';
 import { changeSettings, settings } from './settings.ts';
 import { Store } from './store.ts';
@@ -55,14 +55,19 @@ export function load(choice: ModelChoice): Promise<void> {
     return work;
 }
 
+/** What the user has set about the device. */
+function device(): Pick<LoadSettings, 'backend' | 'powerPreference' | 'gpuMemory'> {
+    const { backend, powerPreference, gpuMemory } = settings.get();
+    return { backend, powerPreference, ...(gpuMemory > 0 ? { gpuMemory: Math.round(gpuMemory * 1e9) } : {}) };
+}
+
 async function loadNow(choice: ModelChoice, stop: AbortController): Promise<void> {
     await unloadNow();
     model.set({ phase: 'loading', choice, progress: null, loaded: null, failure: null, stranded: null, notice: '' });
     const pace = { phase: '', now: new Pace() };
-    const { backend, powerPreference } = settings.get();
     try {
         const loaded = await loadModel(choice.source, {
-            name: choice.name, backend, powerPreference, signal: stop.signal,
+            name: choice.name, ...device(), signal: stop.signal,
             onProgress: (progress) => {
                 if (!stop.signal.aborted) showProgress(pace, progress);
             },
@@ -186,12 +191,12 @@ export function whenReady(signal: AbortSignal): Promise<LoadedModel> {
 
 // ---- the local server ---------------------------------------------------------------------------------------------------------
 
-export const server = new Store<{ models: ServerModel[]; boxNote: string }>({ models: [], boxNote: '' });
+export const server = new Store<{ models: ServerModel[] }>({ models: [] });
 
 /** Asks `gemmule serve` what it has; elsewhere there is nobody to ask, which is fine. */
 export async function lookAtServer(): Promise<void> {
     try {
-        server.set(await askServer());
+        server.set({ models: await askServer() });
     } catch {
         // No server of ours, or no network.
     }
@@ -205,8 +210,12 @@ export async function askFit(choice: ModelChoice): Promise<void> {
     if (fits.get().reports[choice.id] !== undefined) return;
     const say = (report: FitReport | Failure | 'asking'): void => fits.set({ reports: { ...fits.get().reports, [choice.id]: report } });
     say('asking');
-    const { backend, powerPreference } = settings.get();
-    await fitOfModel(choice.source, { name: choice.name, backend, powerPreference }).then(say, (error: unknown) => say(messageOf(error)));
+    await fitOfModel(choice.source, { name: choice.name, ...device() }).then(say, (error: unknown) => say(messageOf(error)));
+}
+
+/** What was said about fitting counts no more: the settings have changed. */
+export function forgetFits(): void {
+    fits.set({ reports: {} });
 }
 
 /** Asks for several, one after the other: headers of files on this machine are soon read. */

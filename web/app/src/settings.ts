@@ -22,6 +22,8 @@ export interface Settings {
     kv: 'f16' | 'q8_0' | 'f32';
     backend: 'auto' | 'gpu' | 'wasm';
     powerPreference: 'high-performance' | 'low-power';
+    /** GB of the GPU's memory to use; 0: no limit. */
+    gpuMemory: number;
     think: boolean;
     tools: boolean;
     whenFull: 'stop' | 'forget';
@@ -29,7 +31,6 @@ export interface Settings {
     sendKey: 'enter' | 'ctrl-enter';
     /** The model that was loaded last, to load it again: see models.ts. */
     lastModel: string;
-    welcomed: boolean;
 }
 
 export const DEFAULTS: Settings = {
@@ -41,13 +42,13 @@ export const DEFAULTS: Settings = {
     kv: 'f16',
     backend: 'auto',
     powerPreference: 'high-performance',
+    gpuMemory: 0,
     think: false,
     tools: false,
     whenFull: 'stop',
     snapshots: true,
     sendKey: 'enter',
     lastModel: '',
-    welcomed: false,
 };
 
 const KEY = 'gemmule.settings';

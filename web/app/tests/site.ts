@@ -1,4 +1,4 @@
-// What the browser tests of the app stand on: the built app on a server, with the app's Content-Security-Policy, and a Chromium
+// What the browser tests of the app stand on: the built app on a server, with the headers of `gemmule serve`, and a Chromium
 // with an empty profile that reaches nothing else, and a note of everything that tried to.
 
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
@@ -11,16 +11,20 @@ import { CHROMIUM_FLAGS, which } from '../../tests/browser/browsers.ts';
 import { startServer, type ServerOptions, type TestServer } from '../../tests/browser/server.ts';
 
 const APP = 'build/web';
-export const MODEL = 'tests/fixtures/tiny-dense.gguf';
+export const MODEL = 'tests/fixtures/tiny-dense.gguf'; // writes noise, and soon
+export const BOX = 'models/box.gguf'; // means what it says
 
 const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' blob:; media-src blob:; connect-src 'self' https:; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/** The app, with a tiny model as the one in the box. */
-export function startSite(routes: NonNullable<ServerOptions['routes']> = {}): Promise<TestServer> {
+/** The app, with a model as the one in the box. */
+export function startSite(routes: NonNullable<ServerOptions['routes']> = {}, model = MODEL): Promise<TestServer> {
     if (!existsSync(join(APP, 'index.html'))) throw new Error(`${APP} is missing: build the app first`);
     return startServer({
-        root: APP, files: { '/models/box.gguf': resolve(MODEL) }, routes,
-        headers: { 'content-security-policy': POLICY, 'x-content-type-options': 'nosniff', 'cache-control': 'no-cache' },
+        root: APP, files: { '/models/box.gguf': resolve(model) }, routes,
+        headers: {
+            'content-security-policy': POLICY, 'x-content-type-options': 'nosniff', 'cache-control': 'no-cache',
+            'cross-origin-opener-policy': 'same-origin', 'cross-origin-embedder-policy': 'require-corp',
+        },
     });
 }
 
@@ -120,8 +124,8 @@ async function startSink(foreign: string[]): Promise<Server> {
 }
 
 /** Gives the page a folder of Ollama to pick: a real directory handle, of the origin's private file system, instead of the dialog's. */
-export async function fakeOllama(page: Page): Promise<void> {
-    await page.evaluate(async () => {
+export async function fakeOllama(page: Page, labels = { model_type: '506K', file_type: 'F16' }): Promise<void> {
+    await page.evaluate(async (given) => {
         const bytes = await (await fetch('models/box.gguf')).arrayBuffer();
         const digest = [...new Uint8Array(await crypto.subtle.digest('SHA-256', bytes))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
         const root = await (await navigator.storage.getDirectory()).getDirectoryHandle('their-ollama', { create: true });
@@ -132,7 +136,7 @@ export async function fakeOllama(page: Page): Promise<void> {
             await stream.write(data);
             await stream.close();
         };
-        const config = JSON.stringify({ model_family: 'gemma4', model_type: '506K', file_type: 'F32' });
+        const config = JSON.stringify({ model_family: 'gemma4', ...given });
         const configDigest = [...new Uint8Array(await crypto.subtle.digest('SHA-256', new TextEncoder().encode(config)))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
         await write(['blobs', `sha256-${digest}`], bytes);
         await write(['blobs', `sha256-${configDigest}`], config);
@@ -142,5 +146,5 @@ export async function fakeOllama(page: Page): Promise<void> {
             config: { mediaType: 'application/vnd.docker.container.image.v1+json', digest: `sha256:${configDigest}`, size: config.length }, layers: [layer('model', digest, bytes.byteLength)],
         }));
         (globalThis as unknown as { showDirectoryPicker: () => Promise<unknown> }).showDirectoryPicker = async () => root;
-    });
+    }, labels);
 }

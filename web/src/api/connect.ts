@@ -9,13 +9,15 @@ export interface WorkerOptions {
     workerUrl?: string | URL;
     /** Where gemmule.wasm is served, if not beside the worker. */
     wasmUrl?: string | URL;
+    /** Where gemmule-threads.wasm is served, if not beside gemmule.wasm. */
+    wasmThreadsUrl?: string | URL;
     signal?: AbortSignal;
 }
 
 /** How the API reaches an engine: by a worker in the browser, directly in Node. */
 export type Connect = (options: WorkerOptions & { backend?: 'auto' | 'gpu' | 'wasm' }) => Promise<Connection>;
 
-export async function connectWorker({ workerUrl, wasmUrl, signal }: WorkerOptions): Promise<Connection> {
+export async function connectWorker({ workerUrl, wasmUrl, wasmThreadsUrl, signal }: WorkerOptions): Promise<Connection> {
     throwIfAborted(signal);
     let worker: Worker;
     try {
@@ -43,6 +45,7 @@ export async function connectWorker({ workerUrl, wasmUrl, signal }: WorkerOption
         const held = await connection.call('hello', {
             ...(life ? { life } : {}),
             ...(wasmUrl === undefined ? {} : { wasmUrl: new URL(wasmUrl, location.href).href }),
+            ...(wasmThreadsUrl === undefined ? {} : { wasmThreadsUrl: new URL(wasmThreadsUrl, location.href).href }),
         }, { signal });
         if (life && held) watchLife(connection, life);
     } catch (thrown) {

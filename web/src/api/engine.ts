@@ -21,6 +21,8 @@ export interface LoadOptions extends SourceOptions, WorkerOptions {
     precise?: boolean;
     /** Bytes of GPU memory to use; what does not fit is read from the source when it is needed. */
     gpuMemory?: number;
+    /** Threads on wasm, where the page is cross-origin isolated, and in Node: as many as the processor is worth by default; 1: off. */
+    threads?: number;
     /** GPU features not to use, such as 'subgroups,f16'. */
     gpuDisable?: string;
     powerPreference?: GPUPowerPreference;
@@ -130,7 +132,7 @@ function sessionOptions({ context, kv }: LoadOptions): SessionOptions {
     return { ...(context === undefined ? {} : { context }), ...(kv === undefined ? {} : { kv }) };
 }
 
-const ENGINE_OPTIONS = ['backend', 'precise', 'gpuMemory', 'gpuDisable', 'powerPreference', 'name', 'ollama'] as const;
+const ENGINE_OPTIONS = ['backend', 'precise', 'gpuMemory', 'threads', 'gpuDisable', 'powerPreference', 'name', 'ollama'] as const;
 
 function loadArgs({ sources, options: own }: Specified, options: LoadOptions): LoadArgs {
     const given = Object.fromEntries(ENGINE_OPTIONS.filter((key) => options[key] !== undefined).map((key) => [key, options[key]]));

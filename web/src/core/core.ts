@@ -7,9 +7,9 @@
 import { ERROR_CODES, GemmuleError, throwIfAborted, toGemmuleError } from './errors.ts';
 import { GpuHost, noGpuImports } from './gpu_host.ts';
 import { Reads } from './reads.ts';
+import { type ThreadHost, Threads, usualThreads } from './threads.ts';
 import { Wasm } from './wasm.ts';
 import type {
-    Backend,
     ByteSource,
     CoreEngineLike,
     CoreLike,
@@ -39,6 +39,7 @@ const CANCELLED = ERROR_CODES.Aborted;
 const KV_TYPES: Record<KeyValueType, number> = { f16: 1, f32: 2, q8_0: 3 };
 const PHASES: LoadProgress['phase'][] = ['header', 'check', 'weights', 'plans'];
 const FINISHES: ReplyStats['finish'][] = ['stop', 'stop', 'length', 'tool_calls', 'cancelled'];
+const MOST_THREADS = 64; // of src/base/pool_wasm.c
 const BUSY_MILLISECONDS = 30; // a call that took so long was computing: it only wants others to have their turn
 
 // Lets other events in, without the 4 ms that a timer costs.
@@ -57,23 +58,28 @@ function letOthers(): Promise<void> {
     });
 }
 
-/** An instance with what drives it: its sources and its GPU. */
+/** An instance with what drives it: its sources, its GPU, its threads. */
 class Machine {
     readonly wasm: Wasm;
     readonly gpu: GpuHost | null;
+    readonly threads: Threads | null;
     reads: Reads | null = null;
+    note = ''; // for the engine's own
     #closed: GemmuleError | null = null;
     #sleepers: (() => void)[] = [];
     #listening = false; // to the GPU
 
-    static async create(module: WebAssembly.Module, gpu: GpuHost | null): Promise<Machine> {
+    static async create(module: WebAssembly.Module, gpu: GpuHost | null, threads: Threads | null = null): Promise<Machine> {
         const imports = (memory: () => WebAssembly.Memory) => (gpu ? gpu.imports(memory) : noGpuImports());
-        return new Machine(await Wasm.create(module, imports as (memory: () => WebAssembly.Memory) => WebAssembly.ModuleImports), gpu);
+        const wasm = await Wasm.create(module, imports as (memory: () => WebAssembly.Memory) => WebAssembly.ModuleImports, threads);
+        return new Machine(wasm, gpu, threads);
     }
 
-    private constructor(wasm: Wasm, gpu: GpuHost | null) {
+    private constructor(wasm: Wasm, gpu: GpuHost | null, threads: Threads | null) {
         this.wasm = wasm;
         this.gpu = gpu;
+        this.threads = threads;
+        if (threads) threads.onDeath = (why) => this.close(why);
     }
 
     get closed(): boolean {
@@ -92,6 +98,7 @@ class Machine {
         this.#closed = why;
         this.reads?.close();
         this.gpu?.close();
+        this.threads?.close();
         this.wake();
     }
 
@@ -130,11 +137,12 @@ class Machine {
         }
     }
 
-    // A trap leaves the instance in no state to go on.
+    // A trap leaves the instance in no state to go on, and so does a thread that died.
     #guarded(call: () => number): number {
         try {
             return call();
         } catch (thrown) {
+            if (thrown instanceof GemmuleError && thrown.name === 'WorkerDied') this.close(thrown);
             if (thrown instanceof WebAssembly.RuntimeError) {
                 this.close(new GemmuleError('Internal', `the engine broke off: ${thrown.message}`, undefined, { cause: thrown }));
                 this.check();
@@ -159,21 +167,18 @@ class Machine {
 
 // ---- the core ----
 
-interface Loading {
-    machine: Machine;
-    load: number;
-}
-
 /** The module, and the GPU if there is one; opens engines. */
 export class Core implements CoreLike {
     readonly #module: WebAssembly.Module;
     readonly #gpu: GPU | null;
+    readonly #threads: ThreadHost | null;
+    #threadModule: Promise<WebAssembly.Module> | null = null;
 
     static async create(options: CoreOptions): Promise<Core> {
         try {
             const given = options.wasm;
             const module = given instanceof WebAssembly.Module ? given : await WebAssembly.compile(given);
-            return new Core(module, options.gpu ?? null);
+            return new Core(module, options.gpu ?? null, options.threads ?? null);
         } catch (thrown) {
             const reason = thrown instanceof Error ? thrown.message : String(thrown);
             throw new GemmuleError('NotSupported', `the engine cannot be compiled: WebAssembly with SIMD is needed (${reason})`, undefined, {
@@ -182,13 +187,18 @@ export class Core implements CoreLike {
         }
     }
 
-    private constructor(module: WebAssembly.Module, gpu: GPU | null) {
+    private constructor(module: WebAssembly.Module, gpu: GPU | null, threads: ThreadHost | null) {
         this.#module = module;
         this.#gpu = gpu;
+        this.#threads = threads;
     }
 
     async devices(): Promise<DeviceInfo[]> {
-        const wasm: DeviceInfo = { backend: 'wasm', name: 'WebAssembly', vendor: '', driver: '', software: true, features: ['simd128'], limits: {} };
+        const threads = this.#threads ? usualThreads(this.#threads.processors) : 1;
+        const wasm: DeviceInfo = {
+            backend: 'wasm', name: 'WebAssembly', vendor: '', driver: '', software: true,
+            features: threads > 1 ? ['simd128', 'threads'] : ['simd128'], limits: { threads },
+        };
         const found = await GpuHost.describe(this.#gpu);
         if (!found) return [wasm];
         const features = (['subgroups', 'f16', 'dot4', 'timestamps', 'subgroup_matrix'] as const).filter((name) => found[name]);
@@ -203,9 +213,10 @@ export class Core implements CoreLike {
     async dryRun(sources: ByteSource[], options: EngineOptions = {}): Promise<FitReport> {
         const adapter = options.backend === 'wasm' ? null : await GpuHost.describe(this.#gpu, { powerPreference: options.powerPreference });
         if (!adapter && options.backend === 'gpu') throw noAdapter(this.#gpu);
-        const { machine, load } = await this.#begin(sources, options, null, adapter !== null);
+        const machine = await Machine.create(this.#module, null);
         const { wasm } = machine;
         try {
+            const load = beginLoading(sources, options, machine, adapter !== null);
             await machine.drive(() => wasm.exports.gmw_load_header(wasm.context, load), options.signal);
             machine.call(wasm.exports.gmw_load_fit(wasm.context, load, adapter?.max_binding ?? 0));
             return { ...wasm.resultJson<Omit<FitReport, 'backend'>>(), backend: adapter ? 'gpu' : 'wasm' };
@@ -217,13 +228,13 @@ export class Core implements CoreLike {
     async open(sources: ByteSource[], options: EngineOptions = {}): Promise<CoreEngine> {
         throwIfAborted(options.signal);
         const gpu = await this.#openGpu(options);
-        let loading: Loading | null = null;
+        let machine: Machine | null = null;
         try {
-            loading = await this.#begin(sources, options, gpu, gpu !== null);
-            return await finishLoading(loading, gpu ? 'gpu' : 'wasm', options);
+            machine = gpu ? await Machine.create(this.#module, gpu) : await this.#wasmMachine(options.threads);
+            return await finishLoading(machine, beginLoading(sources, options, machine, gpu !== null), options);
         } catch (thrown) {
             const failed = toGemmuleError(thrown);
-            loading?.machine.close(failed);
+            machine?.close(failed);
             gpu?.close();
             throw failed;
         }
@@ -239,23 +250,23 @@ export class Core implements CoreLike {
         return null;
     }
 
-    async #begin(sources: ByteSource[], options: EngineOptions, gpu: GpuHost | null, onGpu: boolean): Promise<Loading> {
-        if (!sources.length) throw new GemmuleError('BadArgument', 'a model needs at least one source of bytes');
-        const machine = await Machine.create(this.#module, gpu);
-        const { wasm } = machine;
-        const { name, ollama, precise, gpuMemory, wasmMemory, gpuDisable } = options;
-        const text = JSON.stringify({ ...ollama, name, precise, gpuMemory, wasmMemory, gpuDisable, gpu: onGpu });
-        const sizes = new Float64Array(sources.map((source) => source.size));
-        machine.call(
-            wasm.withText(text, (at, length) =>
-                wasm.with(new Uint8Array(sizes.buffer), (list) =>
-                    wasm.exports.gmw_load_new(wasm.context, at, length, list, sizes.length, wasm.scratch),
-                ),
-            ),
-        );
-        const load = wasm.pointer();
-        machine.reads = new Reads(wasm, gpu, sources, wasm.exports.gmw_load_reads(load), wasm.exports.gmw_load_file(load), () => machine.wake());
-        return { machine, load };
+    // Where threads cannot be had, one computes: more slowly, but the same.
+    async #wasmMachine(wished: number | undefined): Promise<Machine> {
+        const host = this.#threads;
+        const count = wished === undefined ? usualThreads(host?.processors ?? 1) : wholeNumber(wished, 'threads', 1, MOST_THREADS);
+        if (!host || count === 1) return Machine.create(this.#module, null);
+        let threads: Threads | null = null;
+        try {
+            const module = await (this.#threadModule ??= host.compile());
+            threads = await Threads.start(host, module, count);
+            return await Machine.create(module, null, threads);
+        } catch (thrown) {
+            threads?.close();
+            this.#threadModule = null;
+            const machine = await Machine.create(this.#module, null);
+            machine.note = `one thread computes instead of ${count}: ${toGemmuleError(thrown).message}`;
+            return machine;
+        }
     }
 }
 
@@ -264,7 +275,25 @@ function noAdapter(gpu: GPU | null): GemmuleError {
     return new GemmuleError('NoWebGPU', `${why}; the engine also runs without (backend: 'wasm'), more slowly`);
 }
 
-async function finishLoading({ machine, load }: Loading, backend: Backend, options: EngineOptions): Promise<CoreEngine> {
+function beginLoading(sources: ByteSource[], options: EngineOptions, machine: Machine, onGpu: boolean): number {
+    if (!sources.length) throw new GemmuleError('BadArgument', 'a model needs at least one source of bytes');
+    const { wasm, gpu, threads } = machine;
+    const { name, ollama, precise, gpuMemory, wasmMemory, gpuDisable } = options;
+    const text = JSON.stringify({ ...ollama, name, precise, gpuMemory, wasmMemory, gpuDisable, gpu: onGpu, threads: threads?.count });
+    const sizes = new Float64Array(sources.map((source) => source.size));
+    machine.call(
+        wasm.withText(text, (at, length) =>
+            wasm.with(new Uint8Array(sizes.buffer), (list) =>
+                wasm.exports.gmw_load_new(wasm.context, at, length, list, sizes.length, wasm.scratch),
+            ),
+        ),
+    );
+    const load = wasm.pointer();
+    machine.reads = new Reads(wasm, gpu, sources, wasm.exports.gmw_load_reads(load), wasm.exports.gmw_load_file(load), () => machine.wake());
+    return load;
+}
+
+async function finishLoading(machine: Machine, load: number, options: EngineOptions): Promise<CoreEngine> {
     const { wasm } = machine;
     const tell = () => {
         if (!options.onProgress) return;
@@ -279,7 +308,7 @@ async function finishLoading({ machine, load }: Loading, backend: Backend, optio
     }, options.signal);
     const engine = wasm.exports.gmw_load_take(load);
     wasm.exports.gmw_load_free(load);
-    return new CoreEngine(machine, engine, backend);
+    return new CoreEngine(machine, engine);
 }
 
 // ---- an engine ----
@@ -295,13 +324,14 @@ export class CoreEngine implements CoreEngineLike {
     readonly #sessions = new Set<CoreSession>();
 
     /** @internal */
-    constructor(machine: Machine, engine: number, backend: Backend) {
+    constructor(machine: Machine, engine: number) {
         const { wasm } = machine;
         this.#machine = machine;
         this.#engine = engine;
         machine.call(wasm.exports.gmw_engine_info(wasm.context, engine));
-        const { sampling, ...info } = wasm.resultJson<Omit<EngineInfo, 'backend'> & { sampling: Sampling }>();
-        this.info = { ...info, backend };
+        const { sampling, ...info } = wasm.resultJson<Omit<EngineInfo, 'backend' | 'threads'> & { sampling: Sampling }>();
+        const backend = machine.gpu ? 'gpu' : 'wasm';
+        this.info = { ...info, backend, threads: machine.threads?.count ?? 1, note: info.note || machine.note };
         this.samplingDefault = sampling;
         this.lost = machine.gpu?.lost ?? new Promise<string>(() => {});
     }
@@ -381,9 +411,10 @@ export class CoreEngine implements CoreEngineLike {
     }
 }
 
-function wholeNumber(value: number, what: string, least = 0): number {
-    if (Number.isInteger(value) && value >= least && value <= 0x7fffffff) return value;
-    throw new GemmuleError('BadArgument', `${what} must be a whole number of at least ${least}, found ${value}`);
+function wholeNumber(value: number, what: string, least = 0, most = 0x7fffffff): number {
+    if (Number.isInteger(value) && value >= least && value <= most) return value;
+    const range = most === 0x7fffffff ? `of at least ${least}` : `from ${least} to ${most}`;
+    throw new GemmuleError('BadArgument', `${what} must be a whole number ${range}, found ${value}`);
 }
 
 // A seed has 64 bits, more than a JSON number: it goes over as digits. Keys of an object are strings: ids go over as numbers.

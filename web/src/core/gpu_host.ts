@@ -8,7 +8,7 @@ import { describeAdapter, findAdapter, openDevice } from './gpu_device.ts';
 import type { GpuDescription, GpuOptions } from './gpu_device.ts';
 import { CommandList } from './gpu_list.ts';
 import type { HostBuffer, HostGroup, HostPipeline } from './gpu_list.ts';
-import { GpuQueue, MOST_IN_FLIGHT } from './gpu_queue.ts';
+import { GpuQueue, LITTLE_IN_FLIGHT, MOST_IN_FLIGHT } from './gpu_queue.ts';
 import { Shaders } from './gpu_shaders.ts';
 import { KIND, Slots } from './gpu_slots.ts';
 import { Tickets } from './gpu_tickets.ts';
@@ -20,7 +20,7 @@ const AGAIN = 1;
 const { BadArgument, NotSupported, OutOfMemory, DeviceLost, Busy } = ERROR_CODES;
 
 const USAGE = 0x80 | 0x100 | 0x4 | 0x8; // storage, indirect, copied from, copied to
-const PIECE = 16 * 2 ** 20; // of a write that is larger than what may be in flight
+const PIECE = 2 ** 20; // of a write that has time: one that the GPU's process puts into memory that it has already
 const SCOPED = 2 ** 20; // from this size on the verdict about a buffer is waited for
 const MOST_LISTS = 256;
 const LOSS_MILLISECONDS = 100;
@@ -371,7 +371,7 @@ export class GpuHost {
     async #writeSoon(id: number, offset: number, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
         for (let at = 0; at < bytes.length; at += PIECE) {
             const piece = bytes.subarray(at, at + PIECE);
-            while (this.#queue.waits || !this.#queue.hasRoom(piece.length)) {
+            while (this.#queue.waits || !this.#queue.hasRoom(piece.length, LITTLE_IN_FLIGHT)) {
                 if (this.#closing || this.#refuseLost()) break;
                 this.#queue.fence();
                 await this.#change();

@@ -5,7 +5,9 @@ import type { CommandList } from './gpu_list.ts';
 import type { Tickets } from './gpu_tickets.ts';
 
 export const MOST_IN_FLIGHT = 64 * 2 ** 20; // bytes of writes
-const BYTES_PER_FENCE = 8 * 2 ** 20; // so that room comes back in pieces
+/** Of writes that have time. What is in flight lies in the browser's memory twice: on its way to the GPU's process, and there. */
+export const LITTLE_IN_FLIGHT = 8 * 2 ** 20;
+const BYTES_PER_FENCE = 2 * 2 ** 20; // so that room comes back in pieces
 const MOST_FENCES = 32;
 
 // What keeps its place while a pipeline is compiled.
@@ -44,8 +46,8 @@ export class GpuQueue {
         return this.#later.length > 0;
     }
 
-    hasRoom(bytes: number): boolean {
-        return this.#inFlight + bytes <= MOST_IN_FLIGHT;
+    hasRoom(bytes: number, most = MOST_IN_FLIGHT): boolean {
+        return this.#inFlight + bytes <= most;
     }
 
     /** While something waits the bytes are copied. */

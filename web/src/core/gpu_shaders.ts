@@ -29,7 +29,7 @@ export class Shaders {
         this.#owner = owner;
     }
 
-    /** The same text and constants give the same pipeline, with one more reference. */
+    /** The same text and constants give the same pipeline, with one more reference; it is compiled once, also if all forgot it. */
     pipeline(label: string, wgsl: string, constants: Record<string, number>): HostPipeline {
         const shader = this.#shader(label, wgsl);
         const key = JSON.stringify(constants);
@@ -50,6 +50,8 @@ export class Shaders {
                 return group;
             },
             forget: () => {
+                // What is compiled stays: the next session, or the same one with a larger cache, wants it again.
+                if (pipeline.made) return;
                 shader.pipelines.delete(key);
                 if (shader.pipelines.size === 0) this.#shaders.delete(wgsl);
             },

@@ -8,6 +8,7 @@ import type { Wasm } from './wasm.ts';
 
 const STORAGE = 14; // gm_status GM_IO
 const LONGEST_WHY = 399; // of a message that passes through the engine
+const SPARE = 4; // as many pieces as the engine has under way
 
 interface Order {
     ticket: number;
@@ -29,6 +30,8 @@ export class Reads {
     readonly #abort = new AbortController();
     #writes: Promise<void> = Promise.resolve(); // to the GPU, one behind the other
     #failed: GemmuleError | null = null;
+    // Memory that weights passed through, for the next ones. A collector would come late: it looks at its own heap, on which each is a few bytes.
+    #spare: ArrayBuffer[] = [];
     underWay = 0;
 
     constructor(wasm: Wasm, gpu: GpuHost | null, sources: ByteSource[], reads: number, file: number, answered: () => void) {
@@ -70,10 +73,14 @@ export class Reads {
     }
 
     async #answer(order: Order): Promise<void> {
+        const { buffer, length } = order;
+        const spare = buffer ? this.#spare.findIndex((one) => one.byteLength >= length) : -1;
+        const into = spare < 0 ? new ArrayBuffer(length) : this.#spare.splice(spare, 1)[0]!;
         try {
-            const bytes = await this.#read(order);
-            if (order.buffer) await this.#toGpu(order, bytes);
+            const bytes = await this.#read(order, into);
+            if (buffer) await this.#toGpu(order, bytes);
             else this.#toMemory(order, bytes);
+            if (buffer && this.#spare.length < SPARE) this.#spare.push(into);
             if (this.#waits(order.ticket)) this.#wasm.exports.gmw_read_answer(this.#reads, order.ticket, 0, 0);
         } catch (thrown) {
             this.#fail(order, toGemmuleError(thrown, order.source.name));
@@ -82,8 +89,8 @@ export class Reads {
         this.#answered();
     }
 
-    async #read({ source, offset, length }: Order): Promise<Uint8Array> {
-        const bytes = await source.read(offset, length, this.#abort.signal);
+    async #read({ source, offset, length }: Order, into: ArrayBuffer): Promise<Uint8Array> {
+        const bytes = await source.read(offset, length, this.#abort.signal, into);
         if (bytes.length === length) return bytes;
         throw new GemmuleError('Storage', `${source.name}: ${length} bytes at ${offset} were asked for, ${bytes.length} came`);
     }

@@ -3,13 +3,15 @@
 // Core, CoreEngine and CoreSession (core.ts) run where they are made, without DOM and without Worker: in the package's worker,
 // or inline in Node. Everything here but ByteSource, AbortSignal and callbacks can be cloned into a message.
 
+import type { ThreadHost } from './threads.ts';
+
 /** Where a file's bytes are: a URL, a File, an OPFS entry, memory. */
 export interface ByteSource {
     /** For messages. */
     readonly name: string;
     readonly size: number;
-    /** Exactly `length` bytes, or a GemmuleError. */
-    read(offset: number, length: number, signal?: AbortSignal): Promise<Uint8Array>;
+    /** Exactly `length` bytes, or a GemmuleError. `into`: memory that they may be put into, at its beginning. */
+    read(offset: number, length: number, signal?: AbortSignal, into?: ArrayBuffer): Promise<Uint8Array>;
     close?(): Promise<void>;
 }
 
@@ -20,6 +22,8 @@ export interface CoreOptions {
     wasm: WebAssembly.Module | BufferSource;
     /** navigator.gpu, or Dawn's in Node; null: none. */
     gpu?: GPU | null;
+    /** Where threads come from; null: nowhere, as on a page that may not share memory. */
+    threads?: ThreadHost | null;
 }
 
 export interface LoadProgress {
@@ -40,6 +44,8 @@ export interface EngineOptions {
     /** Without a GPU: bytes of weights that WebAssembly may hold, 3 GiB if nothing is said. Where they are more, rows of the per-layer
      * table are read from the source for each token; where that does not help, the model is refused. */
     wasmMemory?: number;
+    /** Threads on wasm, where there can be some: as many as the processor is worth if nothing is said; 1: off. */
+    threads?: number;
     /** GPU features not to use, such as 'subgroups,dot4,f16'. */
     gpuDisable?: string;
     powerPreference?: GPUPowerPreference;
@@ -64,6 +70,10 @@ export interface FitReport {
     /** On the GPU: weights, plans and keys and values of a usual session; on wasm: bytes of main memory. */
     gpuBytes: number;
     kvBytesPerToken: number;
+    /** Of the per-layer table, of which a token needs one row; 0: the model has none. */
+    tableBytes: number;
+    /** In GPU memory, or on wasm in main memory: else its rows are read from the source for each token, and none is computed ahead. */
+    tableKept: boolean;
     backend: Backend;
     notes: string[];
 }
@@ -82,7 +92,9 @@ export interface EngineInfo {
     fileBytes: number;
     /** Weight bytes read to decode one token. */
     bytesPerToken: number;
-    /** What does not fit into GPU memory, and what that costs; '' if all does. */
+    /** That compute on wasm; 1 with a GPU. */
+    threads: number;
+    /** What does not fit into GPU memory, and what that costs, or why threads could not be started; '' if all is well. */
     note: string;
     /** Ties a snapshot to the model: 64 hex digits. */
     digest: string;

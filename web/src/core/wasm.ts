@@ -4,6 +4,7 @@
 // into the module.
 
 import { GemmuleError } from './errors.ts';
+import type { Threads } from './threads.ts';
 
 type Pointer = number;
 
@@ -62,6 +63,8 @@ interface Exports {
     gmw_reply_next(context: Pointer, reply: Pointer, row: number): number;
     gmw_reply_stats(reply: Pointer, out: Pointer): void;
     gmw_reply_free(reply: Pointer): void;
+    /** Only of the module with threads. */
+    gmw_threads_stop(pool: Pointer): void;
 }
 
 const SCRATCH = 64; // bytes for what a call gives back beside its status
@@ -88,17 +91,20 @@ export class Wasm {
     /** A few bytes for what a call gives back beside its status. */
     readonly scratch: Pointer;
 
-    /** `gpu` answers the module's questions to the GPU; it is given a way to the memory. */
+    /** `gpu` answers the module's questions to the GPU; it is given a way to the memory. With threads the module is theirs. */
     static async create(
         module: WebAssembly.Module,
         gpu: (memory: () => WebAssembly.Memory) => WebAssembly.ModuleImports,
+        threads: Threads | null = null,
     ): Promise<Wasm> {
         let exports: Exports | null = null;
         const memory = () => exports!.memory;
-        const imports = { wasi_snapshot_preview1: systemImports(memory), gpu: gpu(memory) };
+        const imports: WebAssembly.Imports = { wasi_snapshot_preview1: systemImports(memory), gpu: gpu(memory) };
+        if (threads) Object.assign(imports, { env: { memory: threads.memory }, threads: threads.imports() });
         const instance = await WebAssembly.instantiate(module, imports);
         exports = instance.exports as unknown as Exports;
         exports._initialize();
+        threads?.attach(exports);
         return new Wasm(exports);
     }
 
@@ -122,9 +128,9 @@ export class Wasm {
         this.exports.gmw_free(data);
     }
 
-    /** Bytes at an address, to be used at once. */
-    view(at: Pointer, length: number): Uint8Array<ArrayBuffer> {
-        return new Uint8Array(this.exports.memory.buffer as ArrayBuffer, at >>> 0, length);
+    /** Bytes at an address, to be used at once. The memory may be shared: what goes to the platform (a decoder, a message) is a copy. */
+    view(at: Pointer, length: number): Uint8Array {
+        return new Uint8Array(this.exports.memory.buffer, at >>> 0, length);
     }
 
     put(at: Pointer, bytes: ArrayLike<number>): void {

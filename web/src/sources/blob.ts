@@ -3,6 +3,10 @@
 import type { ByteSource } from '../core/types.ts';
 import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
 
+// A blob is read into new memory each time, which only a collector frees: little of it at a time. (A stream that fills one buffer again and again
+// does not help: in Chromium it makes as many new ones behind the scenes, and stalls when several are read side by side.)
+const PIECE = 1 << 20;
+
 export class BlobSource implements ByteSource {
     readonly name: string;
     readonly size: number;
@@ -14,21 +18,25 @@ export class BlobSource implements ByteSource {
         this.size = blob.size;
     }
 
-    async read(offset: number, length: number, signal?: AbortSignal): Promise<Uint8Array> {
+    async read(offset: number, length: number, signal?: AbortSignal, into = new ArrayBuffer(length)): Promise<Uint8Array> {
         throwIfAborted(signal);
         checkRange(this, offset, length);
-        let bytes: ArrayBuffer;
+        const bytes = new Uint8Array(into, 0, length);
+        let found = 0;
         try {
-            bytes = await this.#blob.slice(offset, offset + length).arrayBuffer();
+            while (found < length) {
+                const piece = await this.#blob.slice(offset + found, Math.min(offset + found + PIECE, offset + length)).arrayBuffer();
+                if (piece.byteLength === 0) break;
+                bytes.set(new Uint8Array(piece), found);
+                found += piece.byteLength;
+            }
         } catch (thrown) {
             // A File is a name, not its bytes: it cannot be read once it was changed, moved or its folder's permission was taken away.
             throw toGemmuleError(thrown, `${this.name} can no longer be read; was it changed or moved?`);
         }
         throwIfAborted(signal);
-        if (bytes.byteLength !== length) {
-            throw new GemmuleError('Storage', `${this.name}: ${length} bytes wanted at ${offset}, ${bytes.byteLength} found`);
-        }
-        return new Uint8Array(bytes);
+        if (found !== length) throw new GemmuleError('Storage', `${this.name}: ${length} bytes wanted at ${offset}, ${found} found`);
+        return bytes;
     }
 }
 

@@ -69,10 +69,10 @@ class OpfsSource implements ByteSource {
         this.#handle = handle;
     }
 
-    async read(offset: number, length: number, signal?: AbortSignal): Promise<Uint8Array> {
+    async read(offset: number, length: number, signal?: AbortSignal, into = new ArrayBuffer(length)): Promise<Uint8Array> {
         throwIfAborted(signal);
         checkRange(this, offset, length);
-        const bytes = new Uint8Array(length);
+        const bytes = new Uint8Array(into, 0, length);
         const found = this.#handle.read(bytes, { at: offset });
         if (found !== length) throw new GemmuleError('Storage', `${this.name}: ${length} bytes wanted at ${offset}, ${found} found`);
         return bytes;

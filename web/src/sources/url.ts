@@ -279,11 +279,11 @@ export class UrlSource implements ByteSource {
         this.size = file.size;
     }
 
-    async read(offset: number, length: number, signal?: AbortSignal): Promise<Uint8Array> {
+    async read(offset: number, length: number, signal?: AbortSignal, into?: ArrayBuffer): Promise<Uint8Array> {
         checkRange(this, offset, length);
         throwIfAborted(signal);
         if (length === 0) return new Uint8Array(0);
-        if (length > READ_AHEAD / 4 || offset + length > HEADER_ZONE) return this.#fetch(offset, length, signal);
+        if (length > READ_AHEAD / 4 || offset + length > HEADER_ZONE) return this.#fetch(offset, length, signal, into);
         const out = new Uint8Array(length);
         for (let at = 0; at < length; ) {
             const index = Math.floor((offset + at) / READ_AHEAD);
@@ -309,8 +309,8 @@ export class UrlSource implements ByteSource {
         return block;
     }
 
-    async #fetch(offset: number, length: number, signal?: AbortSignal): Promise<Uint8Array> {
-        const bytes = new Uint8Array(length);
+    async #fetch(offset: number, length: number, signal?: AbortSignal, into = new ArrayBuffer(length)): Promise<Uint8Array> {
+        const bytes = new Uint8Array(into, 0, length);
         const signals = [signal, this.#options.signal].filter((one) => one !== undefined);
         const options = signals.length ? { ...this.#options, signal: AbortSignal.any(signals) } : this.#options;
         let at = 0;

@@ -10,12 +10,12 @@ import type {
 } from '../core/types.ts';
 import {
     type Args, type DeviceEvent, type Event, type LoadArgs, type LoadResult, type Operation, type Port, PROTOCOL, type Progress,
-    type ReplyPiece, type Request, type Result, type SourceSpec, type WireReplyOptions,
+    type ReplyPiece, type Request, type Result, type SourceSpec, type WasmUrls, type WireReplyOptions,
 } from './protocol.ts';
 
 /** What the host needs from where it runs. */
 export interface Environment {
-    core(wasmUrl: string | undefined): Promise<CoreLike>;
+    core(urls: WasmUrls): Promise<CoreLike>;
     /** headerOnly: only the beginning will be read, so nothing is downloaded for keeps. */
     openSource(spec: SourceSpec, options: { headerOnly: boolean; signal: AbortSignal; onProgress(progress: Progress): void }): Promise<ByteSource>;
 }
@@ -47,7 +47,7 @@ export class Host {
     readonly #sessions = new Map<number, HeldSession>();
     #lastSession = 0;
     #turn: Promise<unknown> = Promise.resolve();
-    #wasmUrl: string | undefined;
+    #wasmUrls: WasmUrls = {};
     #core: Promise<CoreLike> | null = null;
     #loaded: { args: LoadArgs; sources: ByteSource[]; info: EngineInfo } | null = null;
     #engine: CoreEngineLike | null = null;
@@ -130,7 +130,7 @@ export class Host {
     // ---- the engine ----
 
     #ownCore(): Promise<CoreLike> {
-        this.#core ??= this.#environment.core(this.#wasmUrl);
+        this.#core ??= this.#environment.core(this.#wasmUrls);
         this.#core.catch(() => (this.#core = null));
         return this.#core;
     }
@@ -318,8 +318,8 @@ export class Host {
     // ---- operations ----
 
     readonly #handlers: Handlers = {
-        hello: ({ life, wasmUrl }) => {
-            this.#wasmUrl = wasmUrl;
+        hello: ({ life, ...urls }) => {
+            this.#wasmUrls = urls;
             return life ? holdLock(life) : false;
         },
         devices: async () => (await this.#ownCore()).devices(),

@@ -66,6 +66,12 @@ export type DeviceEvent =
     /** No device came back: conversations are kept, `recover({ backend: 'wasm' })` goes on with them. */
     | { type: 'gone'; error: WireError };
 
+/** Where the engine is: the module for one thread, and that for several; none: beside the worker. */
+export interface WasmUrls {
+    wasmUrl?: string;
+    wasmThreadsUrl?: string;
+}
+
 interface SessionRef {
     session: number;
 }
@@ -73,7 +79,7 @@ interface SessionRef {
 /** Every operation: what it takes, gives, and tells on the way. */
 export interface Operations {
     /** `life`: a lock to hold for as long as the worker lives; says whether it is held. */
-    hello: { args: { life?: string; wasmUrl?: string }; result: boolean; event: never };
+    hello: { args: { life?: string } & WasmUrls; result: boolean; event: never };
     devices: { args: object; result: DeviceInfo[]; event: never };
     dryRun: { args: LoadArgs; result: FitReport; event: Progress };
     load: { args: LoadArgs; result: LoadResult; event: Progress };

@@ -29,7 +29,7 @@ const lastText = async (page: Page): Promise<string> => (await page.locator('.an
 
 /** Short answers that are the same each time. */
 async function shortAnswers(page: Page, more: object = {}): Promise<void> {
-    await page.evaluate((given) => localStorage.setItem('gemmule.settings', JSON.stringify({ maxTokens: 12, sampling: { seed: 7 }, welcomed: true, ...given })), more);
+    await page.evaluate((given) => localStorage.setItem('gemmule.settings', JSON.stringify({ maxTokens: 12, sampling: { seed: 7 }, ...given })), more);
     await page.reload();
     await ready(page);
 }
@@ -104,7 +104,7 @@ describe('the app', { timeout: 600_000 }, () => {
         assert.equal(await page.locator('.row').count(), 1);
         assert.equal(await page.innerText('h1'), 'Tell me a long story');
         await page.goto(`${site.origin}/#/`);
-        assert.match(await page.innerText('.suggest'), /Ollama folder/);
+        assert.match(await page.innerText('.box-remark'), /Load a big one/);
         if (await page.locator('.send.stop').count()) await page.locator('.send.stop').click();
         await idle(page);
     });
@@ -331,7 +331,7 @@ describe('the app', { timeout: 600_000 }, () => {
         await page.evaluate(() => navigator.storage.getDirectory().then((root) => root.getDirectoryHandle('mark', { create: true })));
         await page.getByRole('button', { name: 'Erase everything' }).first().click();
         await page.getByRole('dialog').getByRole('button', { name: 'Erase everything' }).click();
-        await page.waitForSelector('.suggest'); // as on the first visit
+        await page.waitForSelector('.box-remark'); // as on the first visit
         await ready(page);
         assert.equal(await page.locator('.row').count(), 0);
         const left = await page.evaluate(async () => {

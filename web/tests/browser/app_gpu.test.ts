@@ -13,7 +13,7 @@ describe('the app on a GPU', { timeout: 600_000 }, () => {
         visit = await Visit.begin({ gpu: true });
         page = await visit.page();
         await page.goto(site.origin);
-        await page.evaluate(() => localStorage.setItem('gemmule.settings', JSON.stringify({ maxTokens: 48, sampling: { seed: 7 }, welcomed: true })));
+        await page.evaluate(() => localStorage.setItem('gemmule.settings', JSON.stringify({ maxTokens: 48, sampling: { seed: 7 } })));
         await page.reload();
         await page.waitForSelector('.chip-ready', { timeout: 180_000 });
     });
@@ -39,6 +39,22 @@ describe('the app on a GPU', { timeout: 600_000 }, () => {
         await answers(1);
         assert.deepEqual(visit.foreign, []);
         assert.deepEqual(visit.complaints, []);
+    });
+
+    test('the model manager says where the per-layer table is', async () => {
+        const site = page.url().split('#')[0];
+        const back = page.url();
+        for (const [gigabytes, where] of [[0.0043, 'stays in the file'], [0, 'is in GPU memory, too']] as const) {
+            await page.goto(`${site}#/settings`);
+            await page.getByLabel('GPU memory, GB').fill(String(gigabytes));
+            await page.getByLabel('GPU memory, GB').blur();
+            await page.goto(`${site}#/models`);
+            await page.getByRole('button', { name: 'Does it fit?' }).first().click();
+            await page.waitForSelector(`.fit-yes >> text=Its per-layer table of 246 KB ${where}`);
+            assert.equal(await page.locator('.fit-yes >> text=in the file stay 246 kB of tables').count(), gigabytes > 0 ? 1 : 0);
+        }
+        await page.goto(back);
+        await page.waitForSelector('#composer');
     });
 
     test('the GPU is lost while words come: it comes back, and the answer goes on', async () => {

@@ -14,11 +14,13 @@ import { startServer } from './server.ts';
 
 const MAIN = `
 import { Gemmule } from 'gemmule';
-const engine = await Gemmule.load('/model.gguf', { backend: 'wasm' });
+const engine = await Gemmule.load('/model.gguf', { backend: 'wasm', threads: 2 });
 const { choices } = await engine.chat.completions.create({ messages: [{ role: 'user', content: 'Hello' }], max_tokens: 8, seed: 1 });
-document.title = 'done: ' + engine.info.name + ': ' + choices[0].finish_reason;
+document.title = 'done: ' + engine.info.name + ': ' + choices[0].finish_reason + ', ' + engine.info.threads + (engine.info.note || ' threads');
 `;
-const WANTED = 'done: Tiny Dense: length';
+const ISOLATED = { 'cross-origin-opener-policy': 'same-origin', 'cross-origin-embedder-policy': 'require-corp' };
+const HEADERS = [[{}, 1], [ISOLATED, 2]] as const; // and how many threads there are with them
+const wantedWith = (threads: number) => `done: Tiny Dense: length, ${threads} threads`;
 
 const project = mkdtempSync(join(tmpdir(), 'gemmule-project-'));
 const packed = join(project, 'node_modules/gemmule');
@@ -29,7 +31,7 @@ before(async () => {
         execFileSync('npm', ['pack', '--json', '--ignore-scripts', '--pack-destination', project], { cwd: 'web', encoding: 'utf8' }),
     ) as [{ filename: string; files: { path: string }[] }];
     const paths = files.map(({ path }) => path);
-    for (const path of ['README.md', 'LICENSE', 'package.json', 'dist/index.js', 'dist/worker.js', 'dist/node.js', 'dist/gemmule.wasm']) {
+    for (const path of ['README.md', 'LICENSE', 'package.json', 'dist/index.js', 'dist/worker.js', 'dist/node.js', 'dist/gemmule.wasm', 'dist/gemmule-threads.wasm']) {
         assert.ok(paths.includes(path), `${path} is not in the package`);
     }
     assert.deepEqual(paths.filter((path) => !/^(dist\/|README\.md|LICENSE|package\.json)/.test(path)), []);
@@ -47,14 +49,14 @@ after(async () => {
     rmSync(project, { recursive: true, force: true });
 });
 
-async function answers(url: string): Promise<void> {
+async function answers(url: string, threads: number): Promise<void> {
     const page = await browser.newPage();
     const complaints: string[] = [];
     page.on('pageerror', (error) => complaints.push(error.message));
     page.on('console', (message) => message.type() === 'error' && complaints.push(message.text()));
     try {
         await page.goto(url);
-        await page.waitForFunction((wanted) => document.title === wanted, WANTED, { timeout: 60_000 }).catch(async (thrown: Error) => {
+        await page.waitForFunction((wanted) => document.title === wanted, wantedWith(threads), { timeout: 60_000 }).catch(async (thrown: Error) => {
             throw new Error(`${await page.title()}: ${complaints.join('; ') || thrown.message}`);
         });
         assert.deepEqual(complaints, []);
@@ -64,22 +66,26 @@ async function answers(url: string): Promise<void> {
 }
 
 test('a fresh Vite project runs it in dev', { timeout: 120_000 }, async () => {
-    const server = await createServer({ root: project, logLevel: 'error', server: { port: 0, host: '127.0.0.1' } });
-    try {
-        await server.listen();
-        await answers(server.resolvedUrls!.local[0]!);
-    } finally {
-        await server.close();
+    for (const [headers, threads] of HEADERS) {
+        const server = await createServer({ root: project, logLevel: 'error', server: { port: 0, host: '127.0.0.1', headers } });
+        try {
+            await server.listen();
+            await answers(server.resolvedUrls!.local[0]!, threads);
+        } finally {
+            await server.close();
+        }
     }
 });
 
 test('it builds, and the result can be previewed', { timeout: 120_000 }, async () => {
     await build({ root: project, logLevel: 'error' });
-    const server = await preview({ root: project, logLevel: 'error', preview: { port: 0, host: '127.0.0.1' } });
-    try {
-        await answers(server.resolvedUrls!.local[0]!);
-    } finally {
-        await server.close();
+    for (const [headers, threads] of HEADERS) {
+        const server = await preview({ root: project, logLevel: 'error', preview: { port: 0, host: '127.0.0.1', headers } });
+        try {
+            await answers(server.resolvedUrls!.local[0]!, threads);
+        } finally {
+            await server.close();
+        }
     }
 });
 
@@ -89,7 +95,7 @@ test('a plain page with an import map loads it', { timeout: 120_000 }, async () 
     writeFileSync(join(project, 'plain.html'), `${head}<script type="importmap">${map}</script><script type="module">${MAIN}</script>`);
     const server = await startServer({ root: project, files: { '/model.gguf': resolve('tests/fixtures/tiny-dense.gguf') } });
     try {
-        await answers(`${server.origin}/plain.html`);
+        await answers(`${server.origin}/plain.html`, 1);
     } finally {
         await server.close();
     }
@@ -125,14 +131,14 @@ export async function use(file: File): Promise<string> {
 test('Node finds its own entry', { timeout: 60_000 }, () => {
     writeFileSync(join(project, 'node.mjs'), `
 import { Gemmule, GemmuleError } from 'gemmule';
-const engine = await Gemmule.load(process.argv[2], { backend: 'wasm' });
+const engine = await Gemmule.load(process.argv[2], { backend: 'wasm', threads: 2 });
 const { usage } = await engine.chat.completions.create({ messages: [{ role: 'user', content: 'Hello' }], max_tokens: 3 });
 const missing = await Gemmule.load('/no/such.gguf', { backend: 'wasm' }).catch((error) => error);
-console.log(engine.info.name, usage.completion_tokens, missing instanceof GemmuleError, missing.name);
+console.log(engine.info.name, engine.info.threads, usage.completion_tokens, missing instanceof GemmuleError, missing.name);
 await engine.unload();
 `);
     const out = execFileSync(process.execPath, [join(project, 'node.mjs'), resolve('tests/fixtures/tiny-dense.gguf')], { encoding: 'utf8' });
-    assert.equal(out, 'Tiny Dense 3 true NotFound\n');
+    assert.equal(out, 'Tiny Dense 2 3 true NotFound\n');
 });
 
 test('the provider for the AI SDK is there', { timeout: 60_000 }, () => {

@@ -5,9 +5,11 @@ import type { CoreEngine, CoreSession } from '../../src/core/core.ts';
 import type { EngineStats } from '../../src/core/types.ts';
 import { memorySource } from './check.ts';
 
-let engine: CoreEngine;
+let engine: CoreEngine | null = null;
 
+/** Closes the one before. */
 export async function open(wasm: string, model: string): Promise<void> {
+    engine?.close();
     const bytes = async (url: string) => (await fetch(url)).arrayBuffer();
     const core = await Core.create({ wasm: await bytes(wasm), gpu: navigator.gpu });
     engine = await core.open([memorySource(model, new Uint8Array(await bytes(model)))], { backend: 'gpu' });
@@ -24,9 +26,9 @@ async function reply(session: CoreSession, most: number): Promise<number> {
 
 /** Writes so many tokens, over several replies. */
 export async function write(tokens: number): Promise<EngineStats> {
-    const session = engine.session({ context: 512 });
+    const session = engine!.session({ context: 512 });
     for (let left = tokens; left > 0; ) left -= Math.max(1, await reply(session, Math.min(left, 400)));
-    const stats = engine.stats();
+    const stats = engine!.stats();
     session.free();
     return stats;
 }
@@ -38,8 +40,8 @@ export async function writeUntilLost(): Promise<{ name: string; message: string;
         for (;;) await write(400);
     } catch (thrown) {
         const { name, message } = thrown as Error;
-        const lost = await Promise.race([engine.lost, new Promise<string>((resolve) => setTimeout(resolve, 10_000, 'never'))]);
-        engine.close();
+        const lost = await Promise.race([engine!.lost, new Promise<string>((resolve) => setTimeout(resolve, 10_000, 'never'))]);
+        engine!.close();
         return { name, message, lost };
     }
 }

@@ -108,3 +108,38 @@ export function splitGguf(file: Buffer, parts: number): Buffer[] {
         return Buffer.concat([padded(Buffer.concat(head)), ...data]);
     });
 }
+
+const ARRAY = 9;
+
+/** The model with its first layer alone, and without per-layer embeddings: the fewest dispatches that a token can have. */
+export function firstLayer(file: Buffer): Buffer {
+    const r = new Reader(file);
+    const [count, keys] = [r.u64(), r.u64()];
+    const entries: Buffer[] = [];
+    for (let i = 0; i < keys; i++) {
+        const begin = r.at;
+        const name = r.text();
+        const [typeAt, type] = [r.at, r.u32()];
+        r.skip(type);
+        let entry = Buffer.from(file.subarray(begin, r.at));
+        const value = typeAt - begin + 4;
+        if (name === 'gemma4.block_count') entry.writeUInt32LE(1, value);
+        if (name === 'gemma4.attention.shared_kv_layers') entry.writeUInt32LE(0, value);
+        if (/feed_forward_length|sliding_window_pattern/.test(name) && type === ARRAY) {
+            entry.writeBigUInt64LE(1n, value + 4);
+            entry = entry.subarray(0, value + 12 + VALUE_BYTES[entry.readUInt32LE(value)]!);
+        }
+        if (name !== 'gemma4.embedding_length_per_layer_input') entries.push(entry);
+    }
+    const kept = parse(file).tensors.filter(({ name }) => !/^per_layer|^blk\.[1-9]|\.(inp_gate|proj|post_norm)\./.test(name));
+    if (kept.length === count) throw new Error('this model has one layer already');
+    const offsets: number[] = [];
+    let end = 0;
+    for (const { bytes } of kept) end = offsets[offsets.push(end) - 1]! + align(bytes);
+    const u64 = (n: number) => Buffer.from(BigUint64Array.of(BigInt(n)).buffer);
+    const head = Buffer.concat([file.subarray(0, 8), u64(kept.length), u64(entries.length), ...entries, ...kept.flatMap(({ info }, i) => [info, u64(offsets[i]!)])]);
+    const whole = Buffer.alloc(align(head.length) + end);
+    head.copy(whole);
+    kept.forEach(({ offset, bytes }, i) => file.copy(whole, align(head.length) + offsets[i]!, offset, offset + bytes));
+    return whole;
+}

@@ -10,7 +10,7 @@ import type { Port } from '../../src/worker/protocol.ts';
 
 const port: Port = { post: (message, transfer) => parentPort!.postMessage(message, transfer as ArrayBuffer[]), onMessage: null, close: () => parentPort!.close() };
 new Host(port, {
-    core: async (wasmUrl) => Core.create({ wasm: readFileSync(wasmUrl!) as Uint8Array<ArrayBuffer>, gpu: null }),
+    core: async ({ wasmUrl }) => Core.create({ wasm: readFileSync(wasmUrl!) as Uint8Array<ArrayBuffer>, gpu: null }),
     openSource: (spec, options) => (spec.kind === 'path' ? FileSource.open(spec.path) : openSource(spec, options)),
 });
 parentPort!.on('message', (message: unknown) => {

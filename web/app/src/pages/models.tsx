@@ -4,7 +4,7 @@ import type { ComponentChildren, JSX } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
 import { announce, report } from '../chat.ts';
 import { canPickFolder, deleteStored, folderFromDrop, folderFromFiles, listStored, messageOf, nameOfUrl, pickFolder, savedFolder } from '../engine.ts';
-import type { FolderModel, ModelChoice, StoredModel } from '../engine.ts';
+import type { FitReport, FolderModel, ModelChoice, StoredModel } from '../engine.ts';
 import { openFiles } from '../files.ts';
 import { formatBytes, formatCount } from '../format.ts';
 import { Icon, type IconName } from '../icons.tsx';
@@ -14,7 +14,6 @@ import { StorageMeter } from '../parts/storage.tsx';
 import { useStore } from '../store.ts';
 
 export function ModelsPage(): JSX.Element {
-    const boxNote = useStore(server, (state) => state.boxNote);
     const [stored, setStored] = useState<StoredModel[]>([]);
     const phase = useStore(model, (state) => state.phase);
     const refresh = (): void => void listStored().then(setStored, () => setStored([]));
@@ -29,7 +28,7 @@ export function ModelsPage(): JSX.Element {
                 <div class="cards">
                     <UrlCard />
                     <FileCard />
-                    <ChoiceCard choice={BOX} icon="box" words={boxNote || 'Small, comes with the app, works at once.'} />
+                    <ChoiceCard choice={BOX} icon="box" words="Small: 10 MB. Comes with the app, works at once, knows little." />
                 </div>
             </section>
             <StoredSection stored={stored} onChange={refresh} />
@@ -97,9 +96,17 @@ function FitLine({ fit }: { fit: NonNullable<ReturnType<typeof fits.get>['report
                 <Icon name={fit.fits ? 'check' : 'warn'} size={16} />
                 {fit.fits ? `Fits: ${formatBytes(fit.gpuBytes)} of ${where}, ${formatBytes(fit.kvBytesPerToken)} more for each token.` : 'Does not fit.'}
             </p>
-            {[fit.why, ...fit.notes].filter((each) => each !== '').map((each) => <p key={each} class="quiet">{each}</p>)}
+            {[fit.why, tableWords(fit), ...fit.notes].filter((each) => each !== '').map((each) => <p key={each} class="quiet">{each}</p>)}
         </div>
     );
+}
+
+/** Of models with a per-layer table: where it is, which decides how fast answers are written. */
+function tableWords({ fits: fitting, backend, tableBytes, tableKept }: FitReport): string {
+    if (!fitting || tableBytes === 0) return '';
+    const table = `Its per-layer table of ${formatBytes(tableBytes)}`;
+    return tableKept ? `${table} is in ${backend === 'gpu' ? 'GPU' : 'main'} memory, too: answers are written at full speed.`
+        : `${table} stays in the file: a row is read for each token, and answers are written more slowly.`;
 }
 
 // ---- Ollama's folder ----------------------------------------------------------------------------------------------------------

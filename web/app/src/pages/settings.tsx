@@ -6,7 +6,7 @@ import { announce, chat, importConversations, report } from '../chat.ts';
 import { exportFile } from '../conversation.ts';
 import { eraseEverything } from '../erase.ts';
 import { openFiles, saveFile } from '../files.ts';
-import { model, reload } from '../models.ts';
+import { forgetFits, model, reload } from '../models.ts';
 import { Dialog } from '../parts/dialog.tsx';
 import { changeSettings, DEFAULTS, settings, type SamplingSettings, type Settings } from '../settings.ts';
 import { dropAllSnapshots } from '../snapshots.ts';
@@ -89,11 +89,12 @@ function SamplingSection(): JSX.Element {
 }
 
 function DeviceSection(): JSX.Element {
-    const { backend, powerPreference } = useStore(settings, (each) => each);
+    const { backend, powerPreference, gpuMemory } = useStore(settings, (each) => each);
     const loaded = useStore(model, (each) => each.phase === 'ready');
     const [changed, setChanged] = useState(false);
     const change = (what: Partial<Settings>): void => {
         changeSettings(what);
+        forgetFits();
         setChanged(true);
     };
     return (
@@ -103,6 +104,10 @@ function DeviceSection(): JSX.Element {
             <Choice label="If there are two GPUs" value={powerPreference}
                 options={[['high-performance', 'The fast one'], ['low-power', 'The thrifty one']]}
                 onChange={(value) => change({ powerPreference: value })} />
+            <Field label="GPU memory, GB"
+                hint="What does not fit is read from the file for each token, which is slower: of Gemma 4 E2B and E4B first their large table. 0: no limit.">
+                {(id) => <NumberInput id={id} value={gpuMemory} min={0} max={1024} step={0.5} onChange={(value) => change({ gpuMemory: value ?? 0 })} />}
+            </Field>
             {changed && loaded && (
                 <p class="box-note">
                     This counts from the next loading on.{' '}

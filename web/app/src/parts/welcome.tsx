@@ -3,12 +3,15 @@
 import type { JSX } from 'preact';
 import { formatBytes, formatSeconds } from '../format.ts';
 import { Icon, Logo } from '../icons.tsx';
-import { BOX, load, model, recover, server, stopLoading } from '../models.ts';
+import { BOX, load, model, recover, stopLoading } from '../models.ts';
 import { pageHref } from '../route.ts';
-import { changeSettings, settings } from '../settings.ts';
 import { useStore } from '../store.ts';
 
 const IDEAS = ['Explain how a rainbow forms', 'Write a limerick about a lighthouse', 'Plan a weekend of small repairs', 'Show me quicksort in Python'];
+// What the model in the box was made for.
+const SMALL_IDEAS = [
+    'Tell me a story about a fox in a castle with a lantern.', 'Who are you?', 'What is 12 + 30?', 'How do you say house in Spanish?', 'Tell me a joke.',
+];
 
 const PHASES: Record<string, string> = {
     wait: 'Another tab is fetching it',
@@ -21,7 +24,6 @@ const PHASES: Record<string, string> = {
 };
 
 export function Welcome({ missing }: { missing: boolean }): JSX.Element {
-    const welcomed = useStore(settings, (state) => state.welcomed);
     const isBox = useStore(model, (state) => state.choice?.id === BOX.id);
     return (
         <div class="welcome">
@@ -32,21 +34,13 @@ export function Welcome({ missing }: { missing: boolean }): JSX.Element {
                 machine.
             </p>
             <ModelStatus />
-            <ul class="ideas" aria-label="Things to ask">
-                {IDEAS.map((idea) => <li key={idea}><button type="button" onClick={() => fill(idea)}>{idea}</button></li>)}
+            <ul class={`ideas${isBox ? ' small-ideas' : ''}`} aria-label="Things to ask">
+                {(isBox ? SMALL_IDEAS : IDEAS).map((idea) => <li key={idea}><button type="button" onClick={() => fill(idea)}>{idea}</button></li>)}
             </ul>
-            {isBox && !welcomed && (
-                <div class="suggest">
-                    <Icon name="folder" size={22} />
-                    <p>
-                        <strong>Have Ollama?</strong> The model in the box is small so that you can start at once. Open your Ollama folder to use
-                        the bigger ones that are already on your disk, without downloading again.
-                    </p>
-                    <a class="button primary" href={pageHref('models')}>Choose a bigger model</a>
-                    <button type="button" class="icon-button" aria-label="Not now" onClick={() => changeSettings({ welcomed: true })}>
-                        <Icon name="close" size={16} />
-                    </button>
-                </div>
+            {isBox && (
+                <p class="box-remark">
+                    This is the small model in the box. <a href={pageHref('models')}>Load a big one</a>, from Ollama or elsewhere.
+                </p>
             )}
         </div>
     );
@@ -62,16 +56,12 @@ function fill(text: string): void {
 
 export function ModelStatus(): JSX.Element {
     const { phase, choice, progress, loaded, failure, stranded } = useStore(model, (state) => state);
-    const boxNote = useStore(server, (state) => state.boxNote);
     if (phase === 'ready' && loaded) {
         return (
-            <div class="model-status">
-                <p class="ready">
-                    <Icon name="check" size={16} />
-                    {loaded.info.name || choice?.name} is ready on {loaded.info.backend === 'gpu' ? 'your GPU' : 'your CPU'}.
-                </p>
-                {choice?.id === BOX.id && boxNote && <p class="quiet box-remark">{boxNote}</p>}
-            </div>
+            <p class="model-status ready">
+                <Icon name="check" size={16} />
+                {(choice?.id === BOX.id ? choice.name : loaded.info.name) || choice?.name} is ready on {loaded.info.backend === 'gpu' ? 'your GPU' : 'your CPU'}.
+            </p>
         );
     }
     if (phase === 'loading') {

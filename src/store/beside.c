@@ -1,0 +1,58 @@
+#include "store/beside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__wasi__) /* no programs, no libraries */
+
+const char *beside_program(arena *a) {
+    (void)a;
+    return NULL;
+}
+
+const char *beside_library(arena *a) {
+    (void)a;
+    return NULL;
+}
+
+#else
+
+#include <dlfcn.h>
+
+/* The folder of a file, without links; NULL if there is no such file. */
+static const char *folder_of(const char *file, arena *a) {
+    char       *path = realpath(file, NULL);
+    char       *slash = path ? strrchr(path, '/') : NULL;
+    const char *folder = slash ? arena_copy(a, (str){ path, (size_t)(slash - path) }) : NULL;
+    free(path);
+    return folder;
+}
+
+const char *beside_program(arena *a) { return folder_of("/proc/self/exe", a); }
+
+const char *beside_library(arena *a) {
+    static const char here = 0;
+    Dl_info           about;
+    char             *program = realpath("/proc/self/exe", NULL);
+    char             *file = dladdr(&here, &about) && about.dli_fname ? realpath(about.dli_fname, NULL) : NULL;
+    const bool        is_library = program && file && strcmp(program, file) && strstr(file, ".so");
+    const char       *folder = is_library ? folder_of(file, a) : NULL;
+    free(program);
+    free(file);
+    return folder;
+}
+
+#endif
+
+const char *beside_find(const char *folder, const char *const *places, size_t count, arena *a) {
+    for (size_t i = 0; folder && i < count; i++) {
+        const size_t size = strlen(folder) + strlen(places[i]) + 2;
+        char        *path = arena_alloc(a, size);
+        if (!path) return NULL;
+        snprintf(path, size, "%s/%s", folder, places[i]);
+        if (!access(path, R_OK)) return path;
+    }
+    return NULL;
+}

@@ -1,0 +1,38 @@
+#include "store/box.h"
+
+#include "store/beside.h"
+
+#include <stdlib.h>
+
+/* Seen from the program, that of build/ and of build/release, too. */
+static const char *const near_program[] = {
+    "box.gguf", "models/box.gguf", "../share/gemmule/box.gguf", "../models/box.gguf", "../../models/box.gguf",
+};
+/* Seen from lib, from lib/x86_64-linux-gnu, and from build/release. */
+static const char *const near_library[] = {
+    "../share/gemmule/box.gguf",
+    "../../share/gemmule/box.gguf",
+    "../../models/box.gguf",
+};
+
+gm_status box_find(arena *a, const char **path, error *e) {
+    const char *set = getenv("GEMMULE_BOX");
+    if (set && *set) {
+        *path = arena_copy(a, str_of(set));
+        return *path ? GM_OK : fail_memory(e, "the box's path", str_of(set).length);
+    }
+    const char *program = beside_program(a), *library = beside_library(a);
+    *path = beside_find(program, near_program, COUNT_OF(near_program), a);
+    if (!*path) *path = beside_find(library, near_library, COUNT_OF(near_library), a);
+    if (*path) return GM_OK;
+    if (library)
+        return fail(e, GM_NOT_FOUND,
+                    "there is no model in the box: GEMMULE_BOX is not set, and there is no box.gguf in %.120s, models, "
+                    "../share/gemmule, ../models or ../../models seen from it, nor in ../share/gemmule, "
+                    "../../share/gemmule or ../../models seen from %.120s",
+                    program ? program : "the program's folder", library);
+    return fail(e, GM_NOT_FOUND,
+                "there is no model in the box: GEMMULE_BOX is not set, and there is no box.gguf in %.200s, models, "
+                "../share/gemmule, ../models or ../../models seen from it",
+                program ? program : "the program's folder");
+}

@@ -1,0 +1,89 @@
+/* The model in the box: the program on CPU and GPU, and the engine in wasm, open its one file and write the same words; and what it answers to
+ * questions that its training never saw is right as often as it must be. Needs build/gemmule and models/box.gguf. */
+
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { Gemmule, type Message } from '../src/node.ts';
+import { ROOT, WASM, scratch } from './support/models.ts';
+
+const PROGRAM = process.env['GEMMULE'] ?? join(ROOT, 'build/gemmule');
+const BOX = join(ROOT, 'models/box.gguf');
+const SET = join(ROOT, 'tests/box/text.jsonl');
+
+interface Question {
+    task: string;
+    messages: Message[];
+    tools?: unknown;
+    think?: boolean;
+}
+interface Row {
+    task: string;
+    asked: number;
+    right: number;
+    ended: number;
+}
+
+/** One short question of each of these tasks. */
+function someQuestions(): Question[] {
+    const all = readFileSync(SET, 'utf8').trim().split('\n').map((line) => JSON.parse(line) as Question);
+    return ['arithmetic', 'opposites', 'translating'].map((task) => {
+        const found = all.find((question) => question.task === task && question.messages.length === 1 && !question.think && !question.tools);
+        assert.ok(found, `no plain question about ${task}`);
+        return found;
+    });
+}
+
+function evaluate(...args: string[]): string {
+    const env = { ...process.env, GEMMULE_BOX: BOX };
+    return execFileSync(PROGRAM, ['eval', 'box', ...args], { env, encoding: 'utf8', maxBuffer: 1 << 26, stdio: ['ignore', 'pipe', 'ignore'] });
+}
+
+/** The program's answers: `--show` prints those that are wrong, and here all are; a line «task: question», then the answer behind four blanks. */
+function answersOf(questions: Question[], ...args: string[]): string[] {
+    const set = scratch('some.jsonl');
+    writeFileSync(set, questions.map((question) => `${JSON.stringify({ ...question, check: { exact: [''] } })}\n`).join(''));
+    const shown = evaluate(set, '--show', ...args);
+    return questions.map(({ task, messages }) => {
+        const head = `${task}: ${String(messages[0]!.content)}\n    `, at = shown.indexOf(head);
+        assert.ok(at >= 0, `${shown} lacks ${head}`);
+        return shown.slice(at + head.length).split('\n')[0]!;
+    });
+}
+
+async function wasmAnswers(questions: Question[]): Promise<string[]> {
+    const engine = await Gemmule.load(BOX, { wasmUrl: WASM, backend: 'wasm' });
+    const answers: string[] = [];
+    for (const { messages } of questions) {
+        const session = await engine.session();
+        let text = '';
+        for await (const piece of session.reply(messages, { sampling: { temperature: 0 } })) if (piece.kind === 'content') text += piece.text;
+        answers.push(text);
+        await session.close();
+    }
+    await engine.unload();
+    return answers;
+}
+
+function swiftShader(): string {
+    const files = execFileSync('dpkg', ['-L', 'chromium', 'chromium-common'], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] });
+    return files.split('\n').find((file) => file.endsWith('vk_swiftshader_icd.json')) ?? '';
+}
+
+test('CPU, wasm and GPU write the same', async () => {
+    const questions = someQuestions(), cpu = answersOf(questions);
+    process.env['VK_ICD_FILENAMES'] ??= swiftShader();
+    const others = { wasm: await wasmAnswers(questions), gpu: answersOf(questions, '--backend', 'gpu', '--gpu-disable', 'subgroups,dot4,f16') }; // in software these only cost time
+    for (const [name, answers] of Object.entries(others)) assert.deepEqual(answers, cpu, name);
+});
+
+test('held-out questions are answered as well as the model card says', () => {
+    const { tasks, asked, ended } = JSON.parse(evaluate(SET, '--json')) as { tasks: Row[]; asked: number; ended: number };
+    for (const task of ['arithmetic', 'tools']) {
+        const row = tasks.find((each) => each.task === task);
+        assert.ok(row && row.right >= 0.95 * row.asked, `${task}: ${row?.right} of ${row?.asked}`);
+    }
+    assert.ok(ended >= 0.98 * asked, `${ended} of ${asked} answers end by themselves`);
+});

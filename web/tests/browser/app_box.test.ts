@@ -1,0 +1,129 @@
+// The first visit: `gemmule serve` as `make run` starts it, a Chromium with an empty profile, no network, and the model in the box, which
+// answers. Needs build/gemmule, build/web and models/box.gguf.
+
+import assert from 'node:assert/strict';
+import { spawn, type ChildProcess } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import type { Page } from 'playwright-core';
+import { BOX, startSite, Visit } from '../../app/tests/site.ts';
+
+const PROGRAM = resolve(process.env['GEMMULE'] ?? 'build/gemmule');
+
+/** The server, as it is found beside the program: no option names the app or the model. */
+async function serve(home: string): Promise<{ child: ChildProcess; origin: string }> {
+    const { GEMMULE_MODEL: _, ...env } = process.env;
+    const child = spawn(PROGRAM, ['serve', '--port', '0'], { env: { ...env, HOME: home, OLLAMA_MODELS: join(home, 'no-store') }, stdio: ['ignore', 'pipe', 'inherit'] });
+    const origin = await new Promise<string>((found, fail) => {
+        child.stdout!.once('data', (line: Buffer) => found(line.toString().trim().replace(/\/$/, '')));
+        child.once('exit', (code) => fail(new Error(`gemmule serve ended with ${code}`)));
+    });
+    return { child, origin };
+}
+
+async function stop({ child }: { child: ChildProcess }): Promise<void> {
+    const ended = new Promise((done) => child.once('exit', done));
+    if (child.exitCode === null && child.signalCode === null && child.kill()) await ended;
+}
+
+/** Notes what the page says of its loading, which may be over before a test looks. */
+function noteLoading(): void {
+    const seen: string[] = ((window as unknown as { loading: string[] }).loading = []);
+    new MutationObserver(() => {
+        const line = document.querySelector('.model-status.loading progress') && document.querySelector('.model-status.loading')?.textContent;
+        if (line && seen.at(-1) !== line) seen.push(line);
+    }).observe(document, { subtree: true, childList: true, characterData: true, attributes: true });
+}
+
+function says(answer: string, ...words: string[]): void {
+    for (const word of words) assert.ok(answer.includes(word), `«${answer}» should have «${word}»`);
+}
+
+async function ask(page: Page, question: string): Promise<string> {
+    const before = await page.locator('.answer .stats').count();
+    await page.fill('#composer', question);
+    await page.press('#composer', 'Enter');
+    return answerBehind(page, before);
+}
+
+async function askByIdea(page: Page, idea: string): Promise<string> {
+    await page.getByRole('button', { name: idea }).click();
+    await page.press('#composer', 'Enter');
+    return answerBehind(page, 0);
+}
+
+async function answerBehind(page: Page, before: number): Promise<string> {
+    await page.waitForFunction((count) => document.querySelectorAll('.answer .stats').length > count && !document.querySelector('.send.stop'), before);
+    assert.equal(await page.locator('.box-error').count(), 0);
+    return (await page.locator('.answer').last().locator('.prose').allInnerTexts()).join('\n');
+}
+
+describe('the first visit', { timeout: 300_000 }, () => {
+    const home = mkdtempSync(join(tmpdir(), 'gemmule-box-'));
+    let server: Awaited<ReturnType<typeof serve>>, visit: Visit, page: Page;
+    before(async () => {
+        server = await serve(home);
+        visit = await Visit.begin();
+        page = await visit.page();
+        await page.addInitScript(noteLoading);
+    });
+    after(async () => {
+        await visit?.end();
+        if (server) await stop(server);
+        rmSync(home, { recursive: true, force: true });
+    });
+
+    test('the box is loaded without asking, says what it is, and answers', async () => {
+        await page.goto(server.origin);
+        await page.waitForSelector('.chip-ready');
+        const loading = await page.evaluate(() => (window as unknown as { loading: string[] }).loading);
+        assert.ok(loading.some((line) => line.includes('The model in the box')), `it says how far it is: ${loading.join(' | ')}`);
+        assert.match(await page.innerText('.model-status'), /^The model in the box is ready on your CPU/);
+        assert.match(await page.innerText('.box-remark'), /small model in the box.*Load a big one/s);
+        says(await askByIdea(page, 'What is 12 + 30?'), '42');
+        assert.deepEqual(visit.foreign, [], 'requests to other hosts');
+        assert.deepEqual(visit.complaints, [], 'complaints of the page');
+    });
+
+    test('what it offers to be asked, it can do', async () => {
+        const parts: Record<string, string[]> = { 'Tell me a story': ['fox', 'castle', 'lantern'], 'Who are you': ['small model in the box'], 'in Spanish': ['casa'] };
+        await page.goto(`${server.origin}/#/`);
+        const ideas = await page.locator('.ideas button').allInnerTexts();
+        assert.equal(ideas.length, 5);
+        for (const [idea, words] of Object.entries(parts)) {
+            await page.goto(`${server.origin}/#/`);
+            await page.waitForSelector('.ideas');
+            says(await ask(page, ideas.find((each) => each.includes(idea))!), ...words);
+        }
+    });
+
+    test('without the server it starts again and answers', async () => {
+        await page.waitForFunction(() => navigator.serviceWorker.controller !== null);
+        await stop(server);
+        await page.goto(`${server.origin}/#/`);
+        await page.reload();
+        await page.waitForSelector('.chip-ready');
+        says(await ask(page, 'What is 12 + 30?'), '42');
+        assert.deepEqual(visit.foreign, []);
+    });
+});
+
+describe('the first visit, on WebGPU', { timeout: 300_000 }, () => {
+    test('the box answers there', async () => {
+        const site = await startSite({}, BOX), visit = await Visit.begin({ gpu: true });
+        try {
+            const page = await visit.page();
+            await page.goto(site.origin);
+            await page.waitForSelector('.chip-ready', { timeout: 180_000 });
+            assert.match(await page.innerText('.model-status'), /^The model in the box is ready on your GPU/);
+            says(await askByIdea(page, 'What is 12 + 30?'), '42');
+            assert.deepEqual(visit.foreign, []);
+            assert.deepEqual(visit.complaints, []);
+        } finally {
+            await visit.end();
+            await site.close();
+        }
+    });
+});
