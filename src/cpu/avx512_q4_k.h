@@ -1,16 +1,18 @@
 /* Q4_K times few columns on AVX-512: the format that most of a model's bytes are in, so it gets a kernel of its own.
  *
  * The general kernel (simd_matmul_q8.h) turns each group's integer sum into floats by itself. Here a lane belongs to a group
- * throughout a block: all of a block's products are summed as integers in two registers, which are converted and scaled
- * once (a third faster). To this end x is permuted beforehand. The 128 bytes of a block are 4 × 32: byte c of the i-th 32
- * has value c of group 2i in its low nibble and of group 2i + 1 in its high one. Two permutations of 8-byte words make
- * registers whose halves hold words j of i = 0, 1, 2, 3; masks that alternate by 4 bytes then take the low nibbles of one
- * half-word and the high nibbles of the other (left in place: a factor of 16, which the scales absorb), or the other way
- * round:
+ * throughout a block: all of a block's products are summed as integers in one register, which is converted and scaled
+ * once. To this end x is permuted beforehand. The 128 bytes of a block are 4 × 32: byte c of the i-th 32 has value c of
+ * group 2i in its low nibble and of group 2i + 1 in its high one. Two permutations of 8-byte words make registers whose
+ * halves hold words j of i = 0, 1, 2, 3; masks that alternate by 4 bytes then take the low nibbles of one half-word and the
+ * high nibbles of the other (left in place: a factor of 16, which the scales absorb), or the other way round:
  *     straight:  lanes 2i, 2i + 1 of a half belong to groups 2i, 2i + 1
  *     crossed:   lanes 2i, 2i + 1 of a half belong to groups 2i + 1, 2i
- * Rows are taken one after the other, not several at once: memory is fastest as one long stream (two rows at a time halved
- * the speed). Q6_K was tried likewise, and lost to the general kernel. */
+ * so that the crossed sums, neighbours swapped, are where the straight ones are.
+ *
+ * The vector unit is busy for most of the time that memory takes. So the scales are unpacked by the scalar one, and two
+ * rows go together, step by step, since a row alone would wait for its own results (from the second-level cache 35 GB/s
+ * instead of 30). They come from two places: memory gives two streams faster than one, and four much slower. */
 
 #ifndef GM_CPU_AVX512_Q4_K_H
 #define GM_CPU_AVX512_Q4_K_H
@@ -52,94 +54,85 @@ static void q4_k_permute(q4_k_unit *out, q8_column x, size_t units) {
     }
 }
 
-/* The block's 8 scales, then its 8 minima, as 16 bytes; the 12 bytes a, b, c are explained in simd_unpack.h. */
-INLINE __m128i q4_k_scales(__m128i head) {
-    const __m128i low_from = _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);  /* a c b c */
-    const __m128i high_from = _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11); /* - a - b */
-    const __m128i low_mask = _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f);
-    const __m128i low = _mm_srlv_epi32(_mm_shuffle_epi8(head, low_from), _mm_setr_epi32(0, 0, 0, 4));
-    const __m128i high = _mm_srli_epi32(_mm_shuffle_epi8(head, high_from), 2);
-    return _mm_or_si128(_mm_and_si128(low, low_mask), _mm_and_si128(high, _mm_set1_epi32(0x30303030)));
+/* The block's 8 scales and 8 minima, a byte each; the 12 bytes a, b, c are explained in simd_unpack.h. */
+INLINE void q4_k_bytes(const uint8_t *block, uint64_t *scales, uint64_t *minima) {
+    const uint64_t ab = load_u64(block + 4), c = load_u32(block + 12), top = 0xffffffff00000000;
+    const uint64_t first = ab & 0x3f3f3f3f3f3f3f3f; /* four scales, four minima */
+    const uint64_t last = (ab >> 2 & 0x3030303030303030) | ((c | c << 28) & 0x0f0f0f0f0f0f0f0f);
+    *scales = (first & ~top) | last << 32;
+    *minima = first >> 32 | (last & top);
 }
 
+/* The nibbles of a block, permuted. */
 typedef struct {
-    __m512 straight, crossed, minima; /* of minima the upper half counts */
-} q4_k_sums;
+    __m512i first, last;
+} q4_k_words;
 
-/* The scales of the groups times those of x, twice; the minima's part of the sum is added to `minima`. */
-INLINE __m512 q4_k_scale(const uint8_t *block, const q4_k_unit *x, __m512 *minima) {
-    prefetch_ahead(block, 144);
-    const __m128i head = _mm_loadu_si128((const __m128i *)block);
-    const __m512i halve = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    const __m512  both = _mm512_permutexvar_ps(halve, _mm512_castps128_ps512(_mm_cvtph_ps(head))); /* d, d_min */
-    __m512        scale = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(q4_k_scales(head)));
-    scale = _mm512_mul_ps(_mm512_mul_ps(scale, both), _mm512_loadu_ps(x->d));
-    *minima = _mm512_add_ps(*minima, scale);
-    return _mm512_shuffle_f32x4(scale, scale, 0x44);
+INLINE q4_k_words q4_k_load(const uint8_t *block) {
+    const __m512i a = _mm512_loadu_si512(block + 16), b = _mm512_loadu_si512(block + 80);
+    return (q4_k_words){ _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 4, 8, 12, 1, 5, 9, 13), b),
+                         _mm512_permutex2var_epi64(a, _mm512_setr_epi64(2, 6, 10, 14, 3, 7, 11, 15), b) };
 }
 
-INLINE void q4_k_add(q4_k_sums *sums, const uint8_t *block, const q4_k_unit *x) {
-    const __m512i straight = _mm512_set1_epi64((long long)0xf0f0f0f00f0f0f0f);
-    const __m512i crossed = _mm512_set1_epi64(0x0f0f0f0ff0f0f0f0);
-    const __m512i first = _mm512_setr_epi64(0, 4, 8, 12, 1, 5, 9, 13),
-                  last = _mm512_setr_epi64(2, 6, 10, 14, 3, 7, 11, 15);
-    const __m512i a = _mm512_loadu_si512(block + 16), b = _mm512_loadu_si512(block + 80), zero = _mm512_setzero_si512();
-    const __m512i w0 = _mm512_permutex2var_epi64(a, first, b), w1 = _mm512_permutex2var_epi64(a, last, b);
-    const __m512  scale = q4_k_scale(block, x, &sums->minima);
-    __m512i       s = _mm512_dpbusd_epi32(zero, _mm512_and_si512(w0, straight), _mm512_loadu_si512(x->q[0]));
-    __m512i       c = _mm512_dpbusd_epi32(zero, _mm512_and_si512(w0, crossed), _mm512_loadu_si512(x->q[1]));
-    s = _mm512_dpbusd_epi32(s, _mm512_and_si512(w1, straight), _mm512_loadu_si512(x->q[2]));
-    c = _mm512_dpbusd_epi32(c, _mm512_and_si512(w1, crossed), _mm512_loadu_si512(x->q[3]));
-    sums->straight = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), scale, sums->straight);
-    sums->crossed = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c), _mm512_permute_ps(scale, 0xb1), sums->crossed);
+INLINE __m512i q4_k_straight(__m512i w) {
+    return _mm512_and_si512(_mm512_set1_epi64((long long)0xf0f0f0f00f0f0f0f), w);
+}
+INLINE __m512i q4_k_crossed(__m512i w) {
+    return _mm512_andnot_si512(_mm512_set1_epi64((long long)0xf0f0f0f00f0f0f0f), w);
 }
 
-INLINE float q4_k_total(const q4_k_sums *sums) {
-    const __m512 products = _mm512_add_ps(sums->straight, sums->crossed);
-    const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(products), _mm512_extractf32x8_ps(products, 1));
-    return f32_sum(_mm256_add_ps(halves, _mm512_extractf32x8_ps(sums->minima, 1)));
-}
-
-INLINE float q4_k_row(const uint8_t *w, const q4_k_unit *x, size_t units) {
-    q4_k_sums sums = { _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps() };
-    for (size_t u = 0; u < units; u++) q4_k_add(&sums, w + u * 144, x + u);
-    return q4_k_total(&sums);
-}
-
-/* One column: the rows come from two places at a time, because memory gives two streams faster than one. */
-static void q4_k_one_column(float *y, const uint8_t *w, size_t row_bytes, size_t rows, const q4_k_unit *x,
-                            size_t units) {
-    const size_t half = rows / 2;
-    for (size_t row = 0; row < half; row++) {
-        const uint8_t *above = w + row * row_bytes, *below = above + half * row_bytes;
-        q4_k_sums      a = { _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps() }, b = a;
-        for (size_t u = 0; u < units; u++) {
-            q4_k_add(&a, above + u * 144, x + u);
-            q4_k_add(&b, below + u * 144, x + u);
+/* Two rows, which may be the same one; every step for both before the next. */
+INLINE void q4_k_rows(float *y, const uint8_t *w, size_t row_bytes, size_t above, size_t below, const q4_k_unit *x,
+                      size_t units) {
+#define BOTH UNROLL for (int i = 0; i < 2; i++)
+    const uint8_t *block[2] = { w + above * row_bytes, w + below * row_bytes };
+    __m256         products[2] = { _mm256_setzero_ps(), _mm256_setzero_ps() }, rest[2] = { products[0], products[0] };
+    for (size_t u = 0; u < units; u++, x++) {
+        q4_k_words    words[2];
+        __m512i       sums[2];
+        __m256        scale[2], minima[2];
+        __m128        d[2];
+        uint64_t      scale_bytes[2], minimum_bytes[2];
+        BOTH          prefetch_ahead(block[i], 144);
+        BOTH          words[i] = q4_k_load(block[i]);
+        const __m512i crossed = _mm512_loadu_si512(x->q[1]), crossed_last = _mm512_loadu_si512(x->q[3]);
+        BOTH          sums[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), q4_k_crossed(words[i].first), crossed);
+        BOTH          q4_k_bytes(block[i], &scale_bytes[i], &minimum_bytes[i]);
+        BOTH          d[i] = _mm_cvtph_ps(_mm_cvtsi32_si128((int)load_u32(block[i]))); /* d, d_min */
+        BOTH          sums[i] = _mm512_dpbusd_epi32(sums[i], q4_k_crossed(words[i].last), crossed_last);
+        BOTH          scale[i] = _mm256_mul_ps(f32_from_u8(scale_bytes[i]), _mm256_loadu_ps(x->d));
+        BOTH          minima[i] = _mm256_mul_ps(f32_from_u8(minimum_bytes[i]), _mm256_loadu_ps(x->minus_sum));
+        const __m512i straight = _mm512_loadu_si512(x->q[0]), straight_last = _mm512_loadu_si512(x->q[2]);
+        BOTH          sums[i] =
+            _mm512_dpbusd_epi32(_mm512_shuffle_epi32(sums[i], 0xb1), q4_k_straight(words[i].first), straight);
+        BOTH rest[i] = _mm256_fmadd_ps(minima[i], _mm256_broadcastss_ps(_mm_movehdup_ps(d[i])), rest[i]);
+        BOTH scale[i] = _mm256_mul_ps(scale[i], _mm256_broadcastss_ps(d[i]));
+        BOTH sums[i] = _mm512_dpbusd_epi32(sums[i], q4_k_straight(words[i].last), straight_last);
+        BOTH {
+            const __m256i sum =
+                _mm256_add_epi32(_mm512_castsi512_si256(sums[i]), _mm512_extracti64x4_epi64(sums[i], 1));
+            products[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale[i], products[i]);
         }
-        y[row] = q4_k_total(&a);
-        y[row + half] = q4_k_total(&b);
+        BOTH block[i] += 144;
     }
-    for (size_t row = 2 * half; row < rows; row++) y[row] = q4_k_row(w + row * row_bytes, x, units);
+    y[above] = f32_sum(_mm256_add_ps(products[0], rest[0]));
+    y[below] = f32_sum(_mm256_add_ps(products[1], rest[1]));
+#undef BOTH
 }
 
 static void q4_k_few_columns(const matmul_job *job, size_t first, size_t last, void *scratch) {
-    enum { ROWS = 8 }; /* that columns take turns on */
     q4_k_unit     *x = scratch;
     const uint8_t *w = job->w + first * job->row_bytes;
     const size_t   units = job->k / UNIT, rows = last - first;
     for (size_t column = 0; column < job->columns; column++)
         q4_k_permute(x + column * units, q8_column_of(job, column), units);
-    if (job->columns == 1) {
-        q4_k_one_column(y_column_of(job, 0) + first, w, job->row_bytes, rows, x, units);
-        return;
-    }
-    for (size_t begin = 0; begin < rows; begin += ROWS)
-        for (size_t column = 0; column < job->columns; column++) {
-            float *y = y_column_of(job, column) + first;
-            for (size_t row = begin; row < min_size(begin + ROWS, rows); row++)
-                y[row] = q4_k_row(w + row * job->row_bytes, x + column * units, units);
-        }
+    const size_t half = job->columns == 1 ? rows / 2 : 0;
+    for (size_t row = 0; row < half; row++)
+        q4_k_rows(y_column_of(job, 0) + first, w, job->row_bytes, row, row + half, x, units);
+    for (size_t row = 2 * half; row < rows; row += 2)
+        for (size_t column = 0; column < job->columns; column++)
+            q4_k_rows(y_column_of(job, column) + first, w, job->row_bytes, row, min_size(row + 1, rows - 1),
+                      x + column * units, units);
 }
 
 #endif

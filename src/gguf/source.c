@@ -88,8 +88,8 @@ static gm_status map_file(int file, const char *path, source **out, error *e) {
         return status;
     }
 #if defined(MADV_HUGEPAGE)
-    /* What is not in memory yet comes in pages of 2 MB, where the file system can: a model's pages are more than the
-     * processor can keep track of, and looking each up costs a third of the speed of reading. A wish, so no error. */
+    /* What is not in memory yet comes in pages of 2 MB, where the file system can: of small pages a model has more than the
+     * processor keeps track of, which costs one thread up to a third of the speed of reading. A wish, so no error. */
     if (mapped) (void)madvise(mapped, (size_t)length, MADV_HUGEPAGE);
 #endif
     (*out)->whole = mapped ? mapped : no_bytes;

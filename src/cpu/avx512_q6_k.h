@@ -1,0 +1,125 @@
+/* Q6_K times few columns on AVX-512: the format of a model's head and of much of the rest.
+ *
+ * As in avx512_q4_k.h a block's products are summed as integers in one register, here with a lane for each of the 16
+ * groups. Half a block is 128 values: 64 bytes with value c in the low nibble of byte c and value 64 + c in the high one,
+ * and 32 bytes with the two high bits of values c, 32 + c, 64 + c and 96 + c in byte c. Words of 4 bytes of the two halves
+ * take turns, so that quarter L of a register holds, of 16 bytes in each half, words that belong to
+ *     straight:  groups L, 8 + L (low nibbles), 4 + L, 12 + L (high nibbles)
+ *     crossed:   groups 4 + L, 12 + L (high nibbles), L, 8 + L (low nibbles)
+ * x is brought into these two orders. No value moves between the quarters of a register, which would be slow. */
+
+#ifndef GM_CPU_AVX512_Q6_K_H
+#define GM_CPU_AVX512_Q6_K_H
+
+#include "cpu/simd_matmul_q8.h"
+
+/* One unit of x: straight and crossed for the first words of all 16 bytes, then for the last. */
+typedef struct {
+    int8_t q[4][64];
+    float  d[16];    /* by lanes */
+    float  bias[16]; /* −32 · d · Σ p: the weights are q − 32 */
+} q6_k_unit;
+
+_Static_assert(sizeof(q6_k_unit) == 384, "units are loaded as whole registers");
+
+static void q6_k_permute(q6_k_unit *out, q8_column x, size_t units) {
+    enum { ODD = 0xaa };
+    const __m512i group = _mm512_setr_epi32(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15);
+    for (size_t u = 0; u < units; u++, out++, x = q8_advance(x, UNIT)) {
+        const __m512i a = _mm512_loadu_si512(x.q), b = _mm512_loadu_si512(x.q + 64);
+        const __m512i c = _mm512_loadu_si512(x.q + 128), d = _mm512_loadu_si512(x.q + 192);
+        const __m512i low = _mm512_unpacklo_epi32(a, c),
+                      high = _mm512_unpacklo_epi32(b, d); /* of what nibbles they meet */
+        const __m512i low_last = _mm512_unpackhi_epi32(a, c), high_last = _mm512_unpackhi_epi32(b, d);
+        _mm512_storeu_si512(out->q[0], _mm512_mask_blend_epi64(ODD, low, high));
+        _mm512_storeu_si512(out->q[1], _mm512_mask_blend_epi64(ODD, high, low));
+        _mm512_storeu_si512(out->q[2], _mm512_mask_blend_epi64(ODD, low_last, high_last));
+        _mm512_storeu_si512(out->q[3], _mm512_mask_blend_epi64(ODD, high_last, low_last));
+        const __m512 scales = _mm512_castps256_ps512(_mm256_loadu_ps(x.d)), sums = _mm512_loadu_ps(x.s);
+        _mm512_storeu_ps(out->d, _mm512_permutexvar_ps(_mm512_srli_epi32(group, 1), scales));
+        _mm512_storeu_ps(out->bias, _mm512_mul_ps(_mm512_permutexvar_ps(group, sums), _mm512_set1_ps(-32)));
+    }
+}
+
+/* Words of both halves of a block in turn: nibbles and high bits, the first and last words of all 16 bytes. */
+typedef struct {
+    __m512i first, last, top_first, top_last;
+} q6_k_words;
+
+INLINE q6_k_words q6_k_load(const uint8_t *block) {
+    const __m512i a = _mm512_loadu_si512(block), b = _mm512_loadu_si512(block + 64);
+    const __m512i top_a = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(block + 128)));
+    const __m512i top_b = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(block + 160)));
+    return (q6_k_words){ _mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b), _mm512_unpacklo_epi32(top_a, top_b),
+                         _mm512_unpackhi_epi32(top_a, top_b) };
+}
+
+/* The values: the high nibbles of the words in `high` and the low ones of the others, with two bits of `top` above them.
+ * Left by 4, 2, 0 and −2 bits, the high bits of the four quarters of the values lie where they belong. */
+INLINE __m512i q6_k_values(__m512i words, __m512i top, __mmask16 high, __m512i left) {
+    enum { A_OR_B_AND_C = 0xf8 };
+    const __m512i nibbles = _mm512_and_si512(_mm512_mask_srli_epi32(words, high, words, 4), _mm512_set1_epi8(15));
+    return _mm512_ternarylogic_epi32(nibbles, _mm512_rolv_epi32(top, left), _mm512_set1_epi8(0x30), A_OR_B_AND_C);
+}
+INLINE __m512i q6_k_straight(__m512i words, __m512i top) {
+    return q6_k_values(words, top, 0xcccc, _mm512_setr_epi32(4, 4, 0, 0, 4, 4, 0, 0, 2, 2, 30, 30, 2, 2, 30, 30));
+}
+INLINE __m512i q6_k_crossed(__m512i words, __m512i top) {
+    return q6_k_values(words, top, 0x3333, _mm512_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4, 30, 30, 2, 2, 30, 30, 2, 2));
+}
+
+INLINE __m512 q6_k_scales(const uint8_t *block) {
+    const __m128i order = _mm_setr_epi8(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15);
+    const __m128i bytes = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(block + 192)), order);
+    const __m512  d = _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(block + 208))));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), d);
+}
+
+/* Two rows, which may be the same one; every step for both before the next. */
+INLINE void q6_k_rows(float *y, const uint8_t *w, size_t row_bytes, size_t above, size_t below, const q6_k_unit *x,
+                      size_t units) {
+#define BOTH UNROLL for (int i = 0; i < 2; i++)
+    const uint8_t *block[2] = { w + above * row_bytes, w + below * row_bytes };
+    __m512         total[2] = { _mm512_setzero_ps(), _mm512_setzero_ps() };
+    for (size_t u = 0; u < units; u++, x++) {
+        q6_k_words words[2];
+        __m512i    crossed[2], straight[2];
+        __m512     scale[2], products[2];
+        BOTH       prefetch_ahead(block[i], 210);
+        BOTH       words[i] = q6_k_load(block[i]);
+        BOTH crossed[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), q6_k_crossed(words[i].first, words[i].top_first),
+                                              _mm512_loadu_si512(x->q[1]));
+        BOTH crossed[i] = _mm512_dpbusd_epi32(crossed[i], q6_k_crossed(words[i].last, words[i].top_last),
+                                              _mm512_loadu_si512(x->q[3]));
+        BOTH straight[i] = _mm512_dpbusd_epi32(
+            _mm512_setzero_si512(), q6_k_straight(words[i].first, words[i].top_first), _mm512_loadu_si512(x->q[0]));
+        BOTH straight[i] = _mm512_dpbusd_epi32(straight[i], q6_k_straight(words[i].last, words[i].top_last),
+                                               _mm512_loadu_si512(x->q[2]));
+        BOTH scale[i] = q6_k_scales(block[i]);
+        BOTH straight[i] = _mm512_add_epi32(straight[i], _mm512_shuffle_epi32(crossed[i], 0x4e));
+        BOTH products[i] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(straight[i]), _mm512_loadu_ps(x->d), _mm512_loadu_ps(x->bias));
+        BOTH total[i] = _mm512_fmadd_ps(products[i], scale[i], total[i]);
+        BOTH block[i] += 210;
+    }
+    y[above] = wide_sum(total[0]);
+    y[below] = wide_sum(total[1]);
+#undef BOTH
+}
+
+static void q6_k_few_columns(const matmul_job *job, size_t first, size_t last, void *scratch) {
+    q6_k_unit     *x = scratch;
+    const uint8_t *w = job->w + first * job->row_bytes;
+    const size_t   units = job->k / UNIT, rows = last - first;
+    for (size_t column = 0; column < job->columns; column++)
+        q6_k_permute(x + column * units, q8_column_of(job, column), units);
+    const size_t half = job->columns == 1 ? rows / 2 : 0;
+    for (size_t row = 0; row < half; row++)
+        q6_k_rows(y_column_of(job, 0) + first, w, job->row_bytes, row, row + half, x, units);
+    for (size_t row = 2 * half; row < rows; row += 2)
+        for (size_t column = 0; column < job->columns; column++)
+            q6_k_rows(y_column_of(job, column) + first, w, job->row_bytes, row, min_size(row + 1, rows - 1),
+                      x + column * units, units);
+}
+
+#endif
