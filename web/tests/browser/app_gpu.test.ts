@@ -6,15 +6,27 @@ import type { Page } from 'playwright-core';
 import { startSite, Visit } from '../../app/tests/site.ts';
 import type { TestServer } from './server.ts';
 
+/** A visit to the app with short answers; the model is being loaded. */
+async function begin(site: TestServer, maxTokens: number): Promise<{ visit: Visit; page: Page }> {
+    const visit = await Visit.begin({ gpu: true });
+    const page = await visit.page();
+    await page.goto(`${site.origin}/icon-maskable.svg`); // of the same origin, and no app
+    await page.evaluate((most) => localStorage.setItem('gemmule.settings', JSON.stringify({ maxTokens: most, sampling: { seed: 7 } })), maxTokens);
+    await page.goto(site.origin);
+    return { visit, page };
+}
+
+async function crashGpu(visit: Visit): Promise<void> {
+    const client = await visit.context.browser()!.newBrowserCDPSession();
+    await client.send('Browser.crashGpuProcess' as never).catch(() => undefined);
+    await client.detach();
+}
+
 describe('the app on a GPU', { timeout: 600_000 }, () => {
     let site: TestServer, visit: Visit, page: Page;
     before(async () => {
         site = await startSite();
-        visit = await Visit.begin({ gpu: true });
-        page = await visit.page();
-        await page.goto(site.origin);
-        await page.evaluate(() => localStorage.setItem('gemmule.settings', JSON.stringify({ maxTokens: 48, sampling: { seed: 7 } })));
-        await page.reload();
+        ({ visit, page } = await begin(site, 48));
         await page.waitForSelector('.chip-ready', { timeout: 180_000 });
     });
     after(async () => {
@@ -26,11 +38,7 @@ describe('the app on a GPU', { timeout: 600_000 }, () => {
         await page.fill('#composer', text);
         await page.press('#composer', 'Enter');
     };
-    const crash = async (): Promise<void> => {
-        const client = await visit.context.browser()!.newBrowserCDPSession();
-        await client.send('Browser.crashGpuProcess' as never).catch(() => undefined);
-        await client.detach();
-    };
+    const crash = (): Promise<void> => crashGpu(visit);
     const answers = (count: number): Promise<unknown> => page.waitForFunction((wanted) => document.querySelectorAll('.answer .stats').length >= wanted && !document.querySelector('.send.stop'), count, { timeout: 240_000 });
 
     test('it answers on the GPU', async () => {
@@ -82,3 +90,36 @@ describe('the app on a GPU', { timeout: 600_000 }, () => {
         assert.equal(await page.locator('.box-error').count(), 0);
     });
 });
+
+// A visit of its own for each: after the second crash there is no adapter.
+for (const moment of ['while the model is brought there', 'while a question is read']) {
+    test(`the app's GPU is lost ${moment}: it answers all the same`, { timeout: 300_000 }, async () => {
+        const site = await startSite();
+        const { visit, page } = await begin(site, 6);
+        try {
+            const ask = async (text: string): Promise<void> => {
+                await page.fill('#composer', text);
+                await page.press('#composer', 'Enter');
+            };
+            const answers = (count: number): Promise<unknown> => page.waitForFunction((wanted) => document.querySelectorAll('.answer .stats').length >= wanted && !document.querySelector('.send.stop'), count, { timeout: 120_000 });
+            if (moment.startsWith('while the model')) {
+                await page.waitForFunction(() => /Checking the device|Loading weights/.test(document.body.innerText), null, { timeout: 60_000, polling: 20 });
+                await crashGpu(visit);
+                await ask('Hello');
+            } else {
+                await page.waitForSelector('.chip-ready', { timeout: 180_000 });
+                await ask('word '.repeat(250));
+                await page.waitForSelector('.prompt-progress', { timeout: 60_000 });
+                await crashGpu(visit);
+                await page.waitForSelector('.notice >> text=The GPU was lost', { timeout: 120_000 });
+            }
+            await answers(1);
+            await ask('And then?');
+            await answers(2);
+            assert.equal(await page.locator('.box-error').count(), 0);
+        } finally {
+            await visit.end();
+            await site.close();
+        }
+    });
+}

@@ -16,7 +16,7 @@ export async function open(wasm: string, model: string): Promise<void> {
 }
 
 async function reply(session: CoreSession, most: number): Promise<number> {
-    const pieces = session.replyTokens(new Int32Array([2, 5, 6, 7]), { sampling: { temperature: 1, seed: most }, maxTokens: most });
+    const pieces = session.replyTokens(new Int32Array([2, 5, 6, 7]), { sampling: { temperature: 0, logit_bias: { 368: 100 } }, maxTokens: most });
     for (;;) {
         const next = await pieces.next();
         if (next.done) return next.value.replyTokens;
