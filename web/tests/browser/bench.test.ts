@@ -31,7 +31,7 @@ test('what it cannot do is refused', () => {
         ['there is no \'llama\'', '--engines', 'llama'], ['one of gemmule must come first', '--engines', 'wllama,gemmule-wasm'], ['--gpu is', '--gpu', 'some'],
         ['takes a whole number', '--repeats', 'many'], ['there is no \'/nowhere\'', '--dist', '/nowhere'],
     ] as const) {
-        const { status, stderr } = spawnSync(process.execPath, [...BENCH, ...args], { encoding: 'utf8' });
+        const { status, stderr } = spawnSync(process.execPath, [...BENCH, '--engines', 'gemmule-wasm', ...args], { encoding: 'utf8' });
         assert.equal(status, 3, stderr);
         assert.ok(stderr.includes(why), stderr);
     }
