@@ -524,6 +524,11 @@ static void test_pool(void) {
         pool *p = NULL;
         CHECK(pool_new(threads[i], &p, NULL) == GM_OK && pool_threads(p) == threads[i]);
         for (int n = 0; n < 1000; n++) CHECK(run_once(p));
+        const uint8_t *const streams[POOL_STREAMS] = { (const uint8_t *)p, NULL, (const uint8_t *)UINTPTR_MAX };
+        for (size_t n = 0; n < 100; n++) { /* addresses that may be anything, for threads that are there or not */
+            pool_will_read(p, n % threads[i], streams, n * 997);
+            CHECK(run_once(p));
+        }
         for (int n = 0; n < 5; n++) { /* long enough for the workers to fall asleep */
             for (double start = clock_seconds(); clock_seconds() - start < 0.0005;) {}
             CHECK(run_once(p));

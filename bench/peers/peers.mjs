@@ -1,13 +1,14 @@
 // Side by side with llama.cpp: the same file, the same threads, the same number of tokens, in one run.
 //
 //   node bench/peers/peers.mjs --gemmule build/gemmule --model FILE [--threads 2] [--prompt 64,512] [--generate 64]
-//                              [--repeats 3] [--bandwidth build/bandwidth] [--json]
+//                              [--repeats 5] [--bandwidth build/bandwidth] [--json]
 //
 // Both engines compute the prompt in one go and the head for its last token only; both decode one token at a time, choose the
 // likeliest next one, and are fed a random token instead, since a model of random weights that follows its own choice repeats
 // itself. One round is: llama.cpp, then gemmule, for every measurement; the first round of llama.cpp is a warm-up, and gemmule
-// warms up in each of its runs. The table has the best and the median of the rounds. With --bandwidth, that program measures how
-// fast the machine reads memory before and after, and the table says how much of it gemmule's decoding uses.
+// warms up in each of its runs. The table has the best and the median of the rounds. With --bandwidth, that program reads memory
+// right after gemmule's decoding in each round, as many bytes as that read, and the table says how much of this speed the decoding
+// uses: both are speeds over seconds, since on a machine that is shared with others a single pass may be twice as fast as most.
 
 import {execFile} from "node:child_process";
 import {existsSync, readFileSync, statSync} from "node:fs";
@@ -28,7 +29,7 @@ function readOptions() {
     try {
         ({values} = parseArgs({options: {
             model: text(), gemmule: text(), bandwidth: text(), threads: text("2"), prompt: text("64,512"), generate: text("64"),
-            repeats: text("3"), json: {type: "boolean", default: false},
+            repeats: text("5"), json: {type: "boolean", default: false},
         }}));
     } catch (problem) { throw new Usage(problem.message); }
     const whole = (name, word) => {
@@ -84,9 +85,10 @@ function openGemmule({gemmule, model, threads}) {
     };
 }
 
-async function readBandwidth({bandwidth, threads}) {
-    const {stdout} = await run(bandwidth, ["--threads", String(threads), "--json"]);
-    return JSON.parse(stdout).gigabytes_per_second;
+async function readBandwidth({bandwidth, threads}, bytes) {
+    const passes = Math.min(1000, Math.max(12, Math.round(bytes / (1200 * 2 ** 20))));
+    const {stdout} = await run(bandwidth, ["--threads", String(threads), "--mib", "1200", "--passes", String(passes), "--json"]);
+    return JSON.parse(stdout);
 }
 
 const median = (numbers) => numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
@@ -98,7 +100,6 @@ async function measure(options, say) {
         {name: `decode ${options.generate}`, kind: "decode", tokens: options.generate},
     ].map((row) => ({...row, llama: [], gemmule: []}));
     const result = {bandwidths: [], details: null};
-    if (options.bandwidth) result.bandwidths.push(await readBandwidth(options));
     const gemmule = options.gemmule ? openGemmule(options) : null;
     const llama = await openLlama(options);
     for (const row of rows) await llama[row.kind](row.tokens);
@@ -110,10 +111,10 @@ async function measure(options, say) {
             const got = await gemmule[row.kind](row.tokens);
             if (row.kind === "decode" && (!result.details || got.gigabytes_per_second > result.details.gigabytes_per_second)) result.details = got;
             row.gemmule.push(row.kind === "decode" ? got.decode.tokens_per_second : got);
+            if (row.kind === "decode" && options.bandwidth) result.bandwidths.push(await readBandwidth(options, row.tokens * got.bytes_per_token));
         }
     }
     await llama.close();
-    if (options.bandwidth) result.bandwidths.push(await readBandwidth(options));
     result.rows = rows.map(({name, kind, tokens, ...engines}) => {
         const llama = summary(engines.llama), gemmule = summary(engines.gemmule);
         return {name, kind, tokens, llama, gemmule, ratio: gemmule && gemmule.best / llama.best, medianRatio: gemmule && gemmule.median / llama.median};
@@ -146,9 +147,11 @@ function table(about, {rows, bandwidths, details}) {
         text.push("", `gemmule reads ${(details.bytes_per_token / 1e9).toFixed(3)} GB per token: ${details.gigabytes_per_second.toFixed(2)} GB/s; ` +
             `memory ${(details.peak_memory_bytes / 1e6).toFixed(0)} MB at most`);
     if (bandwidths.length) {
-        const best = Math.max(...bandwidths);
-        text.push(`the machine reads ${best.toFixed(2)} GB/s` +
-            (details ? `: decoding uses ${(100 * details.gigabytes_per_second / best).toFixed(0)} % of it` : ""));
+        const decode = rows.find(({kind}) => kind === "decode");
+        const sustained = summary(bandwidths.map((b) => b.sustained)), pass = Math.max(...bandwidths.map((b) => b.gigabytes_per_second));
+        const share = (tokensPerSecond, speed) => `${(100 * tokensPerSecond * details.bytes_per_token / 1e9 / speed).toFixed(0)} %`;
+        text.push(`the machine reads ${sustained.best.toFixed(2)} GB/s over seconds (median of the rounds ${sustained.median.toFixed(2)}; best pass of 1.26 GB ${pass.toFixed(2)}): ` +
+            `decoding uses ${share(decode.gemmule.best, sustained.best)} of it (medians ${share(decode.gemmule.median, sustained.median)}; of the best pass ${share(decode.gemmule.best, pass)})`);
     }
     return text.join("\n");
 }

@@ -4,6 +4,8 @@
  * for a while before it lies down; waking it costs a system call only then. Whoever sleeps announces it first and looks once
  * more (both sequentially consistent), so that no wake-up is lost.
  *
+ * While it looks it also brings near what it will read next (pool_will_read), since memory is idle then.
+ *
  * The gate is one word: the number of the run, whether it is still open, and how many workers are inside. A worker enters
  * only an open run; the caller closes it when no task is left and waits for those inside. So a worker that the system keeps
  * from running holds nobody up: it finds the gate closed and waits for the next run. */
@@ -41,6 +43,10 @@ void pool_run(pool *p, pool_work work, void *context) {
 
 size_t pool_take(pool *p) { return p->next++; }
 
+void pool_will_read(pool *p, size_t thread, const uint8_t *const streams[POOL_STREAMS], size_t bytes) {
+    (void)p, (void)thread, (void)streams, (void)bytes;
+}
+
 #else
 
 #include <pthread.h>
@@ -55,6 +61,12 @@ typedef struct {
     pool     *owner;
     size_t    thread;
     pthread_t handle;
+
+    _Alignas(LINE) atomic_uint wishes; /* counts pool_will_read */
+    atomic_uintptr_t streams[POOL_STREAMS];
+    atomic_size_t    bytes;
+    unsigned         seen; /* of the wishes; this and the next are the worker's own */
+    size_t           brought;
 } worker;
 
 struct pool {
@@ -83,6 +95,14 @@ static void pause_a_moment(void) {
 #endif
 }
 
+static void prefetch_line(uintptr_t address) {
+#if defined(__GNUC__)
+    __builtin_prefetch((const void *)address, 0, 2);
+#else
+    (void)address;
+#endif
+}
+
 static const uint64_t closed = 1u << 31, inside = (1u << 31) - 1;
 
 static uint32_t run_of(uint64_t gate) { return (uint32_t)(gate >> 32); }
@@ -92,10 +112,7 @@ static bool has_new_run(pool *p, uint32_t seen) {
     return (run_of(gate) != seen && !(gate & closed)) || atomic_load(&p->stop);
 }
 
-static bool all_left(pool *p, uint32_t unused) {
-    (void)unused;
-    return (atomic_load(&p->gate) & inside) == 0;
-}
+static bool all_left(pool *p) { return (atomic_load(&p->gate) & inside) == 0; }
 
 /* Enters the run that is open, unless it closes first or was seen already. */
 static bool enter(pool *p, uint32_t seen, uint32_t *run) {
@@ -108,22 +125,53 @@ static bool enter(pool *p, uint32_t seen, uint32_t *run) {
     return false;
 }
 
-/* Looks for a while; false when it did not come. */
-static bool spin_until(pool *p, bool (*ready)(pool *, uint32_t), uint32_t seen) {
-    if (ready(p, seen)) return true;
+/* Looks for a while; false when they did not. */
+static bool spin_until_all_left(pool *p) {
+    if (all_left(p)) return true;
     if (!p->spins) return false;
-    double start = clock_seconds();
+    const double start = clock_seconds();
     do {
         for (int i = 0; i < 32; i++) {
-            if (ready(p, seen)) return true;
+            if (all_left(p)) return true;
             pause_a_moment();
         }
     } while (clock_seconds() - start < spin_seconds);
     return false;
 }
 
-static void wait_for_run(pool *p, uint32_t seen) {
-    if (spin_until(p, has_new_run, seen)) return;
+/* Asks for the next lines of what the worker will read; false if there is nothing left to ask for. What it sees of a wish that
+ * is just being written may be half of it and half of the last: then it asks for something else, and soon sees the new one. */
+static bool bring_near(worker *self) {
+    enum { AT_ONCE = 4 * LINE };
+    const unsigned wishes = atomic_load_explicit(&self->wishes, memory_order_acquire);
+    if (wishes != self->seen) self->seen = wishes, self->brought = 0;
+    const size_t bytes = atomic_load_explicit(&self->bytes, memory_order_relaxed);
+    if (self->brought >= bytes * (POOL_STREAMS / 2)) return false;
+    for (size_t i = 0; i < 2; i++) {
+        const uintptr_t at = atomic_load_explicit(&self->streams[self->brought / bytes * 2 + i], memory_order_relaxed) +
+                             self->brought % bytes;
+        for (size_t line = 0; line < AT_ONCE && at; line += LINE) prefetch_line(at + line);
+    }
+    self->brought += AT_ONCE;
+    return true;
+}
+
+static bool spin_for_run(worker *self, uint32_t seen) {
+    pool *p = self->owner;
+    if (!p->spins) return has_new_run(p, seen);
+    const double start = clock_seconds();
+    do {
+        for (int i = 0; i < 32; i++) {
+            if (has_new_run(p, seen)) return true;
+            if (!bring_near(self)) pause_a_moment();
+        }
+    } while (clock_seconds() - start < spin_seconds);
+    return false;
+}
+
+static void wait_for_run(worker *self, uint32_t seen) {
+    pool *p = self->owner;
+    if (spin_for_run(self, seen)) return;
     pthread_mutex_lock(&p->sleep);
     atomic_fetch_add(&p->asleep, 1);
     while (!has_new_run(p, seen)) pthread_cond_wait(&p->wake, &p->sleep);
@@ -132,10 +180,10 @@ static void wait_for_run(pool *p, uint32_t seen) {
 }
 
 static void wait_for_workers(pool *p) {
-    if (spin_until(p, all_left, 0)) return;
+    if (spin_until_all_left(p)) return;
     pthread_mutex_lock(&p->sleep);
     atomic_store(&p->caller_asleep, true);
-    while (!all_left(p, 0)) pthread_cond_wait(&p->done, &p->sleep);
+    while (!all_left(p)) pthread_cond_wait(&p->done, &p->sleep);
     atomic_store(&p->caller_asleep, false);
     pthread_mutex_unlock(&p->sleep);
 }
@@ -144,7 +192,7 @@ static void *worker_main(void *argument) {
     worker *self = argument;
     pool   *p = self->owner;
     for (uint32_t seen = 0;;) {
-        wait_for_run(p, seen);
+        wait_for_run(self, seen);
         if (atomic_load(&p->stop)) return NULL;
         if (!enter(p, seen, &seen)) continue;
         p->work(p->context, self->thread, p->threads);
@@ -183,6 +231,15 @@ void pool_run(pool *p, pool_work work, void *context) {
 
 size_t pool_take(pool *p) { return atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed); }
 
+void pool_will_read(pool *p, size_t thread, const uint8_t *const streams[POOL_STREAMS], size_t bytes) {
+    if (!thread) return; /* the caller does not wait before a run */
+    worker *w = &p->workers[thread - 1];
+    for (size_t i = 0; i < POOL_STREAMS; i++)
+        atomic_store_explicit(&w->streams[i], (uintptr_t)streams[i], memory_order_relaxed);
+    atomic_store_explicit(&w->bytes, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&w->wishes, 1, memory_order_release);
+}
+
 size_t pool_threads(const pool *p) { return p->threads; }
 
 /* Signals are the business of the program's own threads: Ctrl-C must not land in a worker. */
@@ -211,7 +268,7 @@ gm_status pool_new(size_t threads, pool **out, error *e) {
     if (!p) return fail_memory(e, "a thread pool", bytes);
     memset(p, 0, bytes);
     p->threads = threads;
-    p->workers = calloc(threads, sizeof *p->workers);
+    p->workers = aligned_alloc(LINE, threads * sizeof *p->workers);
     if (!p->workers) {
         free(p);
         return fail_memory(e, "a thread pool", threads * sizeof(worker));

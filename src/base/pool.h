@@ -20,6 +20,11 @@ void      pool_run(pool *p, pool_work work, void *context);
 /* The next task number of this run, counted from 0: every number is given to one thread. */
 size_t pool_take(pool *p);
 
+/* What a thread will read in a run to come: some streams, all to be read from their beginning. While it waits, it brings the
+ * first bytes of each near, two streams at a time. A wish, which only costs time: the addresses need not be valid by then. */
+enum { POOL_STREAMS = 4 };
+void pool_will_read(pool *p, size_t thread, const uint8_t *const streams[POOL_STREAMS], size_t bytes);
+
 /* Physical cores that this process may run on; at least 1. */
 size_t physical_cores(void);
 /* Hardware threads that it may run on; at least 1. */

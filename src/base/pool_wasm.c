@@ -146,6 +146,10 @@ void pool_run(pool *p, pool_work work, void *context) {
 
 size_t pool_take(pool *p) { return atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed); }
 
+void pool_will_read(pool *p, size_t thread, const uint8_t *const streams[POOL_STREAMS], size_t bytes) {
+    (void)p, (void)thread, (void)streams, (void)bytes; /* WebAssembly cannot ask for memory without reading it */
+}
+
 size_t pool_threads(const pool *p) { return p->threads; }
 
 gm_status pool_new(size_t threads, pool **out, error *e) {

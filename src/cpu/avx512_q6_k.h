@@ -15,29 +15,40 @@
 
 /* One unit of x: straight and crossed for the first words of all 16 bytes, then for the last. */
 typedef struct {
-    int8_t q[4][64];
-    float  d[16];    /* by lanes */
-    float  bias[16]; /* −32 · d · Σ p: the weights are q − 32 */
+    int8_t  q[4][64];
+    float   d[16];    /* by lanes */
+    int32_t bias[16]; /* −32 · Σ p, since the weights are q − 32; in the crossed order, where the sums begin */
 } q6_k_unit;
 
 _Static_assert(sizeof(q6_k_unit) == 384, "units are loaded as whole registers");
 
+/* From the crossed order of sums to the straight one, and back. */
+INLINE __m512i q6_k_cross(__m512i sums) { return _mm512_shuffle_epi32(sums, 0x4e); }
+
 static void q6_k_permute(q6_k_unit *out, q8_column x, size_t units) {
     enum { ODD = 0xaa };
-    const __m512i group = _mm512_setr_epi32(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15);
+    const __m512i pair = _mm512_setr_epi32(0, 4, 2, 6, 0, 4, 2, 6, 1, 5, 3, 7, 1, 5, 3, 7); /* of groups */
+    const __m512i all_32 = _mm512_set1_epi8(32);
     for (size_t u = 0; u < units; u++, out++, x = q8_advance(x, UNIT)) {
         const __m512i a = _mm512_loadu_si512(x.q), b = _mm512_loadu_si512(x.q + 64);
         const __m512i c = _mm512_loadu_si512(x.q + 128), d = _mm512_loadu_si512(x.q + 192);
         const __m512i low = _mm512_unpacklo_epi32(a, c),
                       high = _mm512_unpacklo_epi32(b, d); /* of what nibbles they meet */
         const __m512i low_last = _mm512_unpackhi_epi32(a, c), high_last = _mm512_unpackhi_epi32(b, d);
-        _mm512_storeu_si512(out->q[0], _mm512_mask_blend_epi64(ODD, low, high));
-        _mm512_storeu_si512(out->q[1], _mm512_mask_blend_epi64(ODD, high, low));
-        _mm512_storeu_si512(out->q[2], _mm512_mask_blend_epi64(ODD, low_last, high_last));
-        _mm512_storeu_si512(out->q[3], _mm512_mask_blend_epi64(ODD, high_last, low_last));
-        const __m512 scales = _mm512_castps256_ps512(_mm256_loadu_ps(x.d)), sums = _mm512_loadu_ps(x.s);
-        _mm512_storeu_ps(out->d, _mm512_permutexvar_ps(_mm512_srli_epi32(group, 1), scales));
-        _mm512_storeu_ps(out->bias, _mm512_mul_ps(_mm512_permutexvar_ps(group, sums), _mm512_set1_ps(-32)));
+        const __m512i straight = _mm512_mask_blend_epi64(ODD, low, high),
+                      crossed = _mm512_mask_blend_epi64(ODD, high, low);
+        const __m512i straight_last = _mm512_mask_blend_epi64(ODD, low_last, high_last),
+                      crossed_last = _mm512_mask_blend_epi64(ODD, high_last, low_last);
+        _mm512_storeu_si512(out->q[0], straight);
+        _mm512_storeu_si512(out->q[1], crossed);
+        _mm512_storeu_si512(out->q[2], straight_last);
+        _mm512_storeu_si512(out->q[3], crossed_last);
+        const __m512 scales = _mm512_castps256_ps512(_mm256_loadu_ps(x.d));
+        _mm512_storeu_ps(out->d, _mm512_permutexvar_ps(pair, scales));
+        __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), all_32, straight);
+        sums = q6_k_cross(_mm512_dpbusd_epi32(sums, all_32, straight_last));
+        sums = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums, all_32, crossed), all_32, crossed_last);
+        _mm512_storeu_si512(out->bias, _mm512_sub_epi32(_mm512_setzero_si512(), sums));
     }
 }
 
@@ -50,16 +61,19 @@ INLINE q6_k_words q6_k_load(const uint8_t *block) {
     const __m512i a = _mm512_loadu_si512(block), b = _mm512_loadu_si512(block + 64);
     const __m512i top_a = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(block + 128)));
     const __m512i top_b = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(block + 160)));
-    return (q6_k_words){ _mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b), _mm512_unpacklo_epi32(top_a, top_b),
-                         _mm512_unpackhi_epi32(top_a, top_b) };
+    const __m512i used = _mm512_inserti64x4(_mm512_set1_epi8(0x33), _mm256_set1_epi8((char)0xcc), 1);
+    return (q6_k_words){ _mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b),
+                         _mm512_and_si512(_mm512_unpacklo_epi32(top_a, top_b), used),
+                         _mm512_and_si512(_mm512_unpackhi_epi32(top_a, top_b), used) };
 }
 
 /* The values: the high nibbles of the words in `high` and the low ones of the others, with two bits of `top` above them.
- * Left by 4, 2, 0 and −2 bits, the high bits of the four quarters of the values lie where they belong. */
+ * Left by 4, 2, 0 and −2 bits, the high bits of the four quarters of the values lie where they belong. Of these, q6_k_load
+ * has left those that are used in this half of the register: the other two bits of a byte are 0. */
 INLINE __m512i q6_k_values(__m512i words, __m512i top, __mmask16 high, __m512i left) {
-    enum { A_OR_B_AND_C = 0xf8 };
-    const __m512i nibbles = _mm512_and_si512(_mm512_mask_srli_epi32(words, high, words, 4), _mm512_set1_epi8(15));
-    return _mm512_ternarylogic_epi32(nibbles, _mm512_rolv_epi32(top, left), _mm512_set1_epi8(0x30), A_OR_B_AND_C);
+    enum { A_WHERE_C_ELSE_B = 0xe4 };
+    return _mm512_ternarylogic_epi32(_mm512_mask_srli_epi32(words, high, words, 4), _mm512_rolv_epi32(top, left),
+                                     _mm512_set1_epi8(15), A_WHERE_C_ELSE_B);
 }
 INLINE __m512i q6_k_straight(__m512i words, __m512i top) {
     return q6_k_values(words, top, 0xcccc, _mm512_setr_epi32(4, 4, 0, 0, 4, 4, 0, 0, 2, 2, 30, 30, 2, 2, 30, 30));
@@ -68,11 +82,9 @@ INLINE __m512i q6_k_crossed(__m512i words, __m512i top) {
     return q6_k_values(words, top, 0x3333, _mm512_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4, 30, 30, 2, 2, 30, 30, 2, 2));
 }
 
-INLINE __m512 q6_k_scales(const uint8_t *block) {
+INLINE __m512i q6_k_scales(const uint8_t *block) {
     const __m128i order = _mm_setr_epi8(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15);
-    const __m128i bytes = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(block + 192)), order);
-    const __m512  d = _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(block + 208))));
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), d);
+    return _mm512_cvtepi8_epi32(_mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(block + 192)), order));
 }
 
 /* Two rows, which may be the same one; every step for both before the next. */
@@ -83,23 +95,22 @@ INLINE void q6_k_rows(float *y, const uint8_t *w, size_t row_bytes, size_t above
     __m512         total[2] = { _mm512_setzero_ps(), _mm512_setzero_ps() };
     for (size_t u = 0; u < units; u++, x++) {
         q6_k_words words[2];
-        __m512i    crossed[2], straight[2];
-        __m512     scale[2], products[2];
+        __m512i    sums[2], scales[2];
+        __m512     d[2];
         BOTH       prefetch_ahead(block[i], 210);
         BOTH       words[i] = q6_k_load(block[i]);
-        BOTH crossed[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), q6_k_crossed(words[i].first, words[i].top_first),
-                                              _mm512_loadu_si512(x->q[1]));
-        BOTH crossed[i] = _mm512_dpbusd_epi32(crossed[i], q6_k_crossed(words[i].last, words[i].top_last),
-                                              _mm512_loadu_si512(x->q[3]));
-        BOTH straight[i] = _mm512_dpbusd_epi32(
-            _mm512_setzero_si512(), q6_k_straight(words[i].first, words[i].top_first), _mm512_loadu_si512(x->q[0]));
-        BOTH straight[i] = _mm512_dpbusd_epi32(straight[i], q6_k_straight(words[i].last, words[i].top_last),
-                                               _mm512_loadu_si512(x->q[2]));
-        BOTH scale[i] = q6_k_scales(block[i]);
-        BOTH straight[i] = _mm512_add_epi32(straight[i], _mm512_shuffle_epi32(crossed[i], 0x4e));
-        BOTH products[i] =
-            _mm512_fmadd_ps(_mm512_cvtepi32_ps(straight[i]), _mm512_loadu_ps(x->d), _mm512_loadu_ps(x->bias));
-        BOTH total[i] = _mm512_fmadd_ps(products[i], scale[i], total[i]);
+        BOTH       sums[i] = _mm512_dpbusd_epi32(
+            _mm512_loadu_si512(x->bias), q6_k_crossed(words[i].first, words[i].top_first), _mm512_loadu_si512(x->q[1]));
+        BOTH sums[i] =
+            _mm512_dpbusd_epi32(sums[i], q6_k_crossed(words[i].last, words[i].top_last), _mm512_loadu_si512(x->q[3]));
+        BOTH sums[i] = _mm512_dpbusd_epi32(q6_k_cross(sums[i]), q6_k_straight(words[i].first, words[i].top_first),
+                                           _mm512_loadu_si512(x->q[0]));
+        BOTH d[i] = _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(block[i] + 208))));
+        BOTH scales[i] = q6_k_scales(block[i]);
+        BOTH sums[i] =
+            _mm512_dpbusd_epi32(sums[i], q6_k_straight(words[i].last, words[i].top_last), _mm512_loadu_si512(x->q[2]));
+        BOTH d[i] = _mm512_mul_ps(d[i], _mm512_loadu_ps(x->d));
+        BOTH total[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_mullo_epi32(sums[i], scales[i])), d[i], total[i]);
         BOTH block[i] += 210;
     }
     y[above] = wide_sum(total[0]);

@@ -48,7 +48,6 @@ gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size
 void      cpu_plan_free(cpu_plan *p);
 size_t    cpu_plan_tokens(const cpu_plan *p);
 size_t    cpu_plan_outputs(const cpu_plan *p);
-uint64_t  cpu_plan_bytes(const cpu_plan *p);
 
 /* Runs on until the end (GM_OK) or until the clock passes `deadline` (GM_AGAIN: call again with the same inputs). */
 gm_status    cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline);

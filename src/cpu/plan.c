@@ -171,7 +171,6 @@ void cpu_plan_free(cpu_plan *p) {
 
 size_t       cpu_plan_tokens(const cpu_plan *p) { return p->tokens; }
 size_t       cpu_plan_outputs(const cpu_plan *p) { return p->outputs; }
-uint64_t     cpu_plan_bytes(const cpu_plan *p) { return p->bytes; }
 void         cpu_plan_restart(cpu_plan *p) { p->next = 0; }
 const float *cpu_plan_result(const cpu_plan *p) {
     return (const float *)(p->memory + p->items[p->g->result->index].offset);
@@ -205,6 +204,17 @@ static void region_work(void *context, size_t thread, size_t threads) {
     }
 }
 
+static bool is_matmul(const cpu_step *s) { return s->kind == STEP_OP && s->op->kind == OP_MATMUL; }
+
+/* While a product is computed, threads that are done with their part look ahead to the next one, and go on to do so during
+ * the steps between the two, which leave memory idle. */
+static void look_ahead(const cpu_plan *p, const region_run *run) {
+    if (run->context.in->tokens != 1 || !is_matmul(run->steps)) return;
+    size_t next = p->next + run->count;
+    while (next < p->step_count && !is_matmul(&p->steps[next])) next++;
+    if (next < p->step_count) cpu_step_announce(&p->steps[next], &run->context, p->backend->threads);
+}
+
 gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline) {
     region_run run = { .plan = p,
                        .context = { .kernels = p->backend->kernels,
@@ -220,6 +230,7 @@ gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline) {
             tasks += cpu_step_tasks(&run.steps[run.count], &run.context);
             run.end[run.count++] = tasks;
         }
+        look_ahead(p, &run);
         if (tasks > 1) {
             pool_run(p->backend->threads, region_work, &run);
         } else if (tasks == 1) {

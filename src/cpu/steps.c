@@ -178,6 +178,29 @@ static void run_expert_matmul(const cpu_step *s, const cpu_context *c, size_t ta
     run_matmul(s, c, task % tasks, &job, scratch);
 }
 
+/* A task is read as two streams, from its beginning and from its middle (avx512_q4_k.h says why). Thread i will probably take
+ * task i. The caller's is fetched by the first worker: into its own cache, or into that of the core that they share. */
+void cpu_step_announce(const cpu_step *s, const cpu_context *c, pool *threads) {
+    enum { AHEAD = 128 << 10 };
+    const tensor *w = s->op->in[0];
+    const size_t  row = (size_t)quant_row_bytes(quant_format_of(w->type), w->ne[0]);
+    const size_t  tasks = matmul_tasks(c, w);
+    for (size_t thread = 1; thread < c->threads && thread < tasks; thread++) {
+        const uint8_t *streams[POOL_STREAMS] = { NULL };
+        size_t         first = 0, last = 0;
+        matmul_rows(c, w, thread, &first, &last);
+        streams[0] = (const uint8_t *)w->data + first * row;
+        streams[1] = streams[0] + (last - first) / 2 * row;
+        const size_t bytes = min_size((last - first) / 2 * row, AHEAD);
+        if (thread == 1) {
+            matmul_rows(c, w, 0, &first, &last);
+            streams[2] = (const uint8_t *)w->data + first * row;
+            streams[3] = streams[2] + (last - first) / 2 * row;
+        }
+        pool_will_read(threads, thread, streams, bytes);
+    }
+}
+
 /* Counting sort of the pairs by expert; within an expert in the order of the tokens. */
 static void run_group(const cpu_step *s, const cpu_context *c) {
     const op           *o = s->op;

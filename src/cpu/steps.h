@@ -33,5 +33,7 @@ uint64_t groups_bytes(uint64_t experts, uint64_t tokens, uint64_t used);
 /* Into how many tasks the step falls in this run: 0 if there is nothing to do, 1 if sharing it would not pay. */
 size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c);
 void   cpu_step_run(const cpu_step *s, const cpu_context *c, size_t task, void *scratch);
+/* Has threads that wait bring near what they will read first of the weights of this step, a matmul of one token. */
+void cpu_step_announce(const cpu_step *s, const cpu_context *c, pool *threads);
 
 #endif

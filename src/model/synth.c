@@ -13,7 +13,9 @@
 #include <unistd.h>
 #endif
 
-enum { CHUNK = 4 << 20 }; /* bytes made and written at a time */
+/* Bytes made at a time, and written at a time: pages of 2 MB, which Linux keeps in memory as they were written (see
+ * source.c on what small ones cost). */
+enum { CHUNK = 1 << 20, PAGE = 2 << 20 };
 
 /* ---- metadata ---- */
 
@@ -182,11 +184,13 @@ static gm_status write_file(const synth_plan *plan, const synth_tensor *tensors,
                             const char *partial, output *o, error *e) {
     o->file = fopen(partial, "wb");
     if (!o->file) return fail(e, GM_IO, "%s: cannot be written: %s", o->path, strerror(errno));
-    setvbuf(o->file, NULL, _IONBF, 0); /* the chunks are large already */
+    char *pages = malloc(PAGE); /* without it the file is written in smaller pieces */
+    if (pages) setvbuf(o->file, pages, _IOFBF, PAGE);
     error     inner = { 0 };
     gm_status status = write_model(plan, tensors, count, w, o, &inner);
     errno = 0;
     if (fclose(o->file) != 0 && !o->problem && status == GM_OK) o->problem = errno ? errno : EIO;
+    free(pages);
     if (o->problem)
         return fail(e, GM_IO, "%s: writing failed after %.1f of %.1f MB: %s", o->path, (double)o->done / 1e6,
                     (double)gguf_writer_size(w) / 1e6, strerror(o->problem));
