@@ -240,18 +240,20 @@ static size_t record_sampler(bench *b, const sampler_shape *shape, const range *
     return stages;
 }
 
-static gm_status run_sampler(bench *b, const char *name, const gm_sampling *sampling) {
+static gm_status run_sampler(bench *b, const char *name, const gm_sampling *sampling, uint32_t alternatives) {
     enum { RESULTS = 8, HISTORY = 512 };
     const uint32_t n = b->quick ? 8192 : SYNTH_VOCABULARY;
     if (b->pattern && !strstr(name, b->pattern)) return GM_OK;
     const sampler_settings settings = { sampling, n, NULL, 0, true };
-    const sampler_shape    shape = { n, RESULTS, HISTORY, sampler_settings_greedy(&settings),
-                                     sampler_settings_edits(&settings) };
-    const sampler_bytes    bytes = sampler_bytes_of(&shape);
-    const size_t           words = sampler_settings_words(&settings);
-    uint32_t              *record = calloc(words, sizeof *record);
+    const sampler_shape    shape = {
+        n, RESULTS, HISTORY, sampler_settings_greedy(&settings), sampler_settings_edits(&settings), alternatives > 0
+    };
+    const sampler_bytes bytes = sampler_bytes_of(&shape);
+    const size_t        words = sampler_settings_words(&settings);
+    uint32_t           *record = calloc(words, sizeof *record);
     if (!record) return fail_memory(&b->e, "the sampler's settings", words * sizeof *record);
     sampler_settings_write(&settings, record, &b->e);
+    record[SAMPLER_ALTERNATIVES] = alternatives;
     range ranges[] = { { "logits", 0, n * sizeof(float) },
                        { "settings", 0, words * sizeof *record },
                        { "fixed", 0, bytes.fixed },
@@ -259,6 +261,8 @@ static gm_status run_sampler(bench *b, const char *name, const gm_sampling *samp
                        { "blocks", 0, bytes.blocks },
                        { "candidates", 0, bytes.candidates },
                        { "header", 0, bytes.header },
+                       { "parts", 0, bytes.parts },
+                       { "record", 0, bytes.record },
                        { "state", 0, bytes.state },
                        { "ids", 0, 16 },
                        { "run", 0, 16 } };
@@ -294,12 +298,14 @@ static gm_status run_samplers(bench *b) {
     const struct {
         const char        *name;
         const gm_sampling *sampling;
-    } samplers[] = { { "sampler, greedy", &greedy },
-                     { "sampler, top 64, top_p 0.95", &usual },
-                     { "sampler, top 64, top_p 0.95, penalties", &penalised },
-                     { "sampler, temperature 1 alone", &open } };
+        uint32_t           alternatives;
+    } samplers[] = { { "sampler, greedy", &greedy, 0 },
+                     { "sampler, greedy, 5 alternatives", &greedy, 5 },
+                     { "sampler, top 64, top_p 0.95", &usual, 0 },
+                     { "sampler, top 64, top_p 0.95, penalties", &penalised, 0 },
+                     { "sampler, temperature 1 alone", &open, 0 } };
     for (size_t i = 0; i < COUNT_OF(samplers) && !b->e.status; i++)
-        run_sampler(b, samplers[i].name, samplers[i].sampling);
+        run_sampler(b, samplers[i].name, samplers[i].sampling, samplers[i].alternatives);
     return b->e.status;
 }
 

@@ -54,7 +54,7 @@ run "version" 0 version
 matches "^gemmule [0-9]+\.[0-9]+\.[0-9]+"$'\n'
 run "--version" 0 --version
 run "version as JSON" 0 version --json
-matches '^\{"version":"[0-9.]+","compiler":".+","backends":\["cpu"\],"cpu":\[.*"scalar"\],"cores":[0-9]+\}$'
+matches '^\{"version":"[0-9.]+","compiler":".+","backends":\["cpu","gpu"\],"cpu":\[.*"scalar"\],"cores":[0-9]+\}$'
 
 # Every option of every command is in its help.
 while read -r command options; do
@@ -102,6 +102,7 @@ number out of range|--top-p takes a number from 0 to 1, not '1.5'|run m hi --top
 not a size|--gpu-memory takes a number of bytes such as 4G, 900M or 65536, not '4X'|inspect m --gpu-memory 4X
 no size|--gpu-memory takes a number of bytes|run m hi --gpu-memory ""
 not a number either|--temp takes a number|run m hi --temp nan
+penalty of nothing|--repeat-penalty takes a number from 0.01 to 100|run m hi --repeat-penalty 0.001
 negative count|--max takes a whole number from 1|run m hi --max -1
 fraction|--max takes a whole number|run m hi --max 1.5
 zero|--max takes a whole number from 1|run m hi --max 0
@@ -133,6 +134,7 @@ LC_ALL=C sed 's/tokenizer\.ggml\.merges/tokenizer.ggml.mergex/' "$dense" >"$scra
 LC_ALL=C sed 's/gemma4\.block_count/gemma4.block_c0unt/' "$dense" >"$scratch/no-layers.gguf"
 printf 'a\0b' >"$scratch/nul.txt"
 printf '[1, 2' >"$scratch/broken.json"
+printf '[{"type": "function", "function": {"name": 5}}]' >"$scratch/nameless.json"
 
 while IFS='|' read -r what code message arguments; do
     eval "run \"\$what\" $code $arguments" </dev/null
@@ -168,6 +170,7 @@ a folder as prompt|2|tests|run $dense -f tests
 a NUL byte in the prompt|2|NUL byte at offset 1|run $dense -f $scratch/nul.txt
 missing tools|2|nothere.json|run $dense hi --tools nothere.json
 broken tools|2|line 1|run $dense hi --tools $scratch/broken.json
+tools that are none|2|tools[0].function.name must be a name, found a number|run $dense hi --tools $scratch/nameless.json
 context too small|2|context is full|run $dense hi --ctx 4
 context larger than the model's|2|4096|run $dense hi --ctx 100000
 an instruction set of another machine|2|quantum|run $dense hi --cpu quantum
@@ -459,6 +462,15 @@ for model in tiny-mm tiny-mm-bidir; do # from the soft tokens that the expectati
     equals "check $model: image and sound" "$(grep -cE '^(image|audio)\.logits [0-9]\.[0-9]{3}e-0[5-9]$' "$scratch/out")" 2
     has "image.soft_tokens cannot be computed: the vision tower is not supported yet"
 done
+# Random weights in shapes that no released model has, computed by a plain numpy version of the formulas: odd widths, heads of 6 and
+# 10, no rope_freqs, another epsilon and cap; and, in GGUF v2 as early Ollama files are, an odd number of experts whose gate and up are
+# apart, all types with blocks of 32, a head of its own, heads by layer, keys that are values.
+for model in odd-dense odd-moe; do
+    for isa in $(sed -n 's/^cpu:\([^;]*\);.*/\1/p' <<<"$("$program" version)" | tr -d ,); do
+        checks "check $model, precise, $isa" $fixtures/$model.gguf $fixtures/$model.expect.gguf 4 1e-4 --precise --cpu "$isa"
+    done
+done
+checks "check odd-moe" $fixtures/odd-moe.gguf $fixtures/odd-moe.expect.gguf 4 0.15
 for model in small-dense-Q4_K_M small-moe-Q4_K_M; do
     checks "check $model, precise" $fixtures/$model.gguf $fixtures/$model.expect.gguf 2 1e-3 --precise
 done
@@ -578,6 +590,9 @@ model=$(blob "$dense")
 manifest registry.ollama.ai/library/gemma4/tiny "$config" "$(layer model "$model"),$(layer params "$(blob "$scratch/params.json")"),$(layer system "$(blob "$scratch/system.txt")")"
 manifest registry.ollama.ai/library/gemma4/gone "$config" "$(layer model "\"digest\":\"sha256:$(printf '%064d' 1)\",\"size\":12345")"
 manifest hf.co/someone/tiny/F16 "$config" "$(layer model "$model")"
+printf '{"temperature":"hot"}' >"$scratch/warm.json"
+manifest registry.ollama.ai/library/gemma4/warm "$config" "$(layer model "$model"),$(layer params "$(blob "$scratch/warm.json")")"
+manifest registry.ollama.ai/library/gemma4/adapted "$config" "$(layer model "$model"),$(layer adapter "$model")"
 printf '{"schemaVersion":2,' >"$store/manifests/registry.ollama.ai/library/gemma4/broken"
 export OLLAMA_MODELS=$store
 
@@ -589,6 +604,7 @@ matches 'gemma4:tiny +1\.04 MB +506K +F16 +ok'
 matches 'hf\.co/someone/tiny:F16 +1\.04 MB +506K +F16 +ok'
 matches 'gemma4:gone .*sha256-0{63}1'
 has gemma4:broken
+matches 'gemma4:adapted .*it has an adapter'
 run "list as JSON" 0 list --json
 matches '\{"name":"gemma4:tiny","bytes":[0-9]+,"family":"gemma4","parameters":"506K","quantisation":"F16","model":".*/blobs/sha256-[0-9a-f]{64}","projector":null,"draft":null,"problem":null\}'
 run "run by name" 0 run gemma4:tiny Hello --max 20 --json "${one[@]}"
@@ -599,6 +615,12 @@ run "run by a full name" 0 run hf.co/someone/tiny:F16 Hello --max 3 --seed 1 "${
 run "a missing blob" 2 run gemma4:gone Hello
 says "sha256-0000"
 run "a broken manifest" 2 run gemma4:broken Hello
+one_line
+run "a parameter of the wrong type" 2 run gemma4:warm Hello
+says "temperature must be a number"
+one_line
+run "an adapter is not left out silently" 2 run gemma4:adapted Hello
+says "adapters are not supported yet"
 one_line
 run "an unknown tag" 2 run gemma4:e2b Hello
 one_line
@@ -667,6 +689,12 @@ run "load what is cut off" 2 "${chat[@]}" <<<"/load $scratch/cut-talk.gguf"
 one_line
 run "save where one cannot" 2 "${chat[@]}" <<<"/save $scratch/no/such/file"
 says "cannot write"
+limited() { (trap '' XFSZ && ulimit -f 4 && exec "$built" "$@"); } # no file above 4 KiB: as if the disk were full
+built=$program program=limited
+run "save on a full disk" 2 "${chat[@]}" <<<$'Hello\n/save '"$scratch/full.gguf"
+says "cannot write $scratch/full.gguf: File too large"
+program=$built
+equals "a failed save leaves nothing behind" "$(ls "$scratch" | grep -c '^full')" 0
 
 # A context that fills up: the oldest turns go, and that is said.
 run "a full context" 0 chat "$dense" --ctx 100 --max 12 --seed 1 --threads 1 <<<$'First question\nSecond question\nThird question\nFourth question\nFifth question'
@@ -676,7 +704,7 @@ says "context is full"
 
 # ---- Ctrl-C ----
 
-# interrupted NAME ARGUMENTS…: sends SIGINT when the answer has begun, or after a second
+# interrupted NAME ARGUMENTS…: sends SIGINT when the answer has begun, or after $patience twentieths of a second
 interrupted() {
     local code=0
     name=$1
@@ -684,7 +712,7 @@ interrupted() {
     rm -f "$scratch/out" # of the run before
     "$program" "$@" >"$scratch/out" 2>"$scratch/err" </dev/null &
     local process=$!
-    for _ in {1..20}; do
+    for ((i = 0; i < ${patience:-20}; i++)); do
         [ -s "$scratch/out" ] && break
         sleep 0.05
     done
@@ -697,7 +725,7 @@ run "a slow model" 0 synth e2b "$scratch/slow.gguf" --layers 5 --quant q4_0 --qu
 silent
 head -c 3000 tests/test_cli.sh >"$scratch/long.txt"
 interrupted "Ctrl-C ends an answer with 130" run "$scratch/slow.gguf" Hello --seed 1 --cpu scalar --threads 1
-interrupted "Ctrl-C while the prompt is computed" run "$scratch/slow.gguf" -f "$scratch/long.txt" --cpu scalar --threads 1 --json
+patience=80 interrupted "Ctrl-C while the prompt is computed" run "$scratch/slow.gguf" -f "$scratch/long.txt" --cpu scalar --threads 1 --json
 grep -q '"finish_reason":"cancelled"' "$scratch/out" && pass || fail "$name" "no JSON: $(cat "$scratch/out" "$scratch/err")"
 interrupted "Ctrl-C ends bench" bench "$scratch/slow.gguf" -p 512 --cpu scalar --threads 1
 

@@ -2,7 +2,8 @@
  * for many samplings, and wherever an answer may end or be disturbed while steps are under way. It needs a WebGPU library and a
  * Vulkan driver, like test_gpu_host.
  *
- *     test_gpu_generate [disturbed]: only what is freed or cut off in odd moments, which is what sanitizers are for */
+ *     test_gpu_generate [drawn|disturbed]: only which tokens are drawn and where answers end; only what is freed or cut off in odd
+ *     moments, which is what sanitizers are for */
 
 #include "test.h"
 
@@ -106,9 +107,15 @@ typedef struct {
     outcome     got, want;
 } pair;
 
+static gm_session *new_plain_session(gm_engine *engine, uint32_t context) {
+    gm_session *s = new_session(engine, context);
+    s->ahead.possible = false;
+    return s;
+}
+
 static void open_pair(pair *p, gm_engine *engine, uint32_t context) {
     p->ahead = new_session(engine, context);
-    p->plain = new_session(engine, context);
+    p->plain = new_plain_session(engine, context);
 }
 
 static void close_pair(pair *p) {
@@ -118,7 +125,6 @@ static void close_pair(pair *p) {
 
 static void reply_both(pair *p, const int32_t *prompt, size_t n, gm_reply_options options) {
     finish(p->ahead, start(p->ahead, prompt, n, &options), &p->got);
-    options.want_logprobs = true;
     finish(p->plain, start(p->plain, prompt, n, &options), &p->want);
     check_same(&p->got, &p->want);
     CHECK(session_dispatches(p->plain) == 0);
@@ -382,15 +388,13 @@ static void test_disturbances(gm_engine *engine, const int32_t *prompt, gm_reply
         gm_reply *ahead = start(p.ahead, prompt, PROMPT, &options);
         take_pieces(ahead, 6);
         note_tokens(p.ahead, &p.got);
-        options.want_logprobs = true;
         gm_reply *plain = start(p.plain, prompt, PROMPT, &options);
-        options.want_logprobs = false;
         take_pieces(plain, 6);
         note_tokens(p.plain, &p.want);
         CHECK(p.got.count == p.want.count);
         disturb(p.ahead, kind, &twin);
         if (kind == FORK || kind == SAVE) { /* the twin goes its own way */
-            twin.plain = new_session(engine, 0);
+            twin.plain = new_plain_session(engine, 0);
             follow(&twin);
             go_on_both(&twin, BATCHED);
             close_pair(&twin);
@@ -441,11 +445,15 @@ static void test_replies_disturbed(gm_engine *engine) {
 
 /* ---- tokens one by one ---- */
 
-static gm_status next(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e) {
+static gm_status next_with(gm_session *s, draw_wish wish, int32_t *token, error *e) {
     gm_status status;
     *e = (error){ 0 };
-    while ((status = session_next(s, sampling, SIZE_MAX, token, clock_seconds() + 0.05, e)) == GM_AGAIN) {}
+    while ((status = session_next(s, &wish, token, clock_seconds() + 0.05, e)) == GM_AGAIN) {}
     return status;
+}
+
+static gm_status next(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e) {
+    return next_with(s, (draw_wish){ .sampling = sampling, .most = SIZE_MAX }, token, e);
 }
 
 static gm_session *session_with(gm_engine *engine, uint32_t seed) {
@@ -479,6 +487,32 @@ static void test_next(gm_engine *engine) {
         const int32_t held = i % 11 == 5 ? (want + 1) % VOCABULARY : want;
         CHECK(!session_hold(s, held, &e) && !session_hold(plain, held, &e));
     }
+    gm_session_free(s);
+    gm_session_free(plain);
+}
+
+/* Their number changes on the way, and for some tokens none are wanted. */
+static void test_logprobs(gm_engine *engine) {
+    TEST("log-probabilities of what the GPU draws");
+    enum { MOST = 20 };
+    gm_session *s = session_with(engine, 8), *plain = session_with(engine, 8);
+    error       e;
+    for (int i = 0; i < 24; i++) {
+        gm_token_logprob   got[1 + MOST], want[1 + MOST];
+        const gm_sampling *sampling = &samplings[i / 8 * 3].sampling;
+        const size_t       count = (size_t)(i / 4 % 3 * 10);
+        int32_t            token = -1;
+        const draw_wish    wish = { sampling, SIZE_MAX, i % 12 == 11 ? NULL : got, count };
+        CHECK_MESSAGE(!next_with(s, wish, &token, &e), "%s", e.why);
+        CHECK(token == next_plain(plain, sampling));
+        sampler_logprobs(plain->chooser, plain->logits, token, want, want + 1, count);
+        for (size_t j = 0; wish.logprobs && j < 1 + count; j++)
+            CHECK_MESSAGE(got[j].token == want[j].token && fabsf(got[j].logprob - want[j].logprob) < 1e-5f,
+                          "token %d, place %zu: %d (%g), not %d (%g)", i, j, got[j].token, (double)got[j].logprob,
+                          want[j].token, (double)want[j].logprob);
+        CHECK(!session_hold(s, token, &e) && !session_hold(plain, token, &e));
+    }
+    CHECK(session_dispatches(s) > 0);
     gm_session_free(s);
     gm_session_free(plain);
 }
@@ -562,24 +596,28 @@ static void test_lost(const char *model) {
 }
 
 int main(int argc, char **argv) {
-    const bool all = argc < 2 || strcmp(argv[1], "disturbed") != 0;
-    for (size_t i = 0; i < (all ? COUNT_OF(models) : 1); i++) {
+    const bool all = argc < 2, drawn = all || !strcmp(argv[1], "drawn"),
+               disturbed = all || !strcmp(argv[1], "disturbed");
+    for (size_t i = 0; i < (drawn ? COUNT_OF(models) : 1); i++) {
         TEST("opening %s", models[i]);
         gm_engine *engine = open_engine(&(gm_engine_options){ .model = models[i] });
         if (!engine) return test_end();
-        if (all) test_samplings(engine, models[i], 1 + 2 * i);
-        if (i == 0) {
-            if (all) test_stop_tokens(engine);
+        if (drawn) test_samplings(engine, models[i], 1 + 2 * i);
+        if (i == 0 && drawn) {
+            test_stop_tokens(engine);
+            test_limits(engine);
+            test_growth(engine);
+            test_next(engine);
+            test_logprobs(engine);
+        }
+        if (i == 0 && disturbed) {
             test_stop_strings(engine);
-            if (all) test_limits(engine);
-            if (all) test_growth(engine);
             test_replies_disturbed(engine);
-            if (all) test_next(engine);
             test_nothing_left(engine);
         }
         gm_engine_close(engine);
     }
-    test_not_a_number(models[0]);
-    test_lost(models[0]);
+    if (disturbed) test_not_a_number(models[0]);
+    if (disturbed) test_lost(models[0]);
     return test_end();
 }

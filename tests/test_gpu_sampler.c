@@ -1,4 +1,5 @@
-/* The GPU's sampler draws the very tokens of the C sampler: the golden ones, and random logits with random parameters. It needs
+/* The GPU's sampler draws the very tokens of the C sampler: the golden ones, and random logits with random parameters; and it finds
+ * the same log-probabilities. It needs
  * a WebGPU library and a Vulkan driver, like test_gpu_host.
  *
  *     test_gpu_sampler [only golden tokens with this in their name] */
@@ -17,7 +18,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { RESULTS = 3, HISTORY = 128, MOST_DRAWS = 4, START = 100, PROMPT = 5 };
+enum { READS = 4, RESULTS = 3, HISTORY = 128, MOST_DRAWS = 4, START = 100, PROMPT = 5 };
 
 /* ---- one draw after the other on the GPU ---- */
 
@@ -28,8 +29,9 @@ typedef struct {
 } range;
 
 typedef struct {
-    int32_t  token[MOST_DRAWS];
-    uint32_t status[MOST_DRAWS];
+    int32_t        token[MOST_DRAWS];
+    uint32_t       status[MOST_DRAWS];
+    sampler_record record; /* the last draw's */
 } outcome;
 
 typedef struct {
@@ -41,6 +43,7 @@ typedef struct {
     const uint32_t    *suppressed;
     uint64_t           position;
     size_t             draws;
+    uint32_t           alternatives;
 } request;
 
 static const void *wait_for(gpu_host *h, uint32_t ticket) {
@@ -88,13 +91,18 @@ static uint32_t *first_state(const request *r, uint64_t bytes) {
 static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
     error                  e = { 0 };
     const sampler_settings settings = { r->sampling, r->vocabulary, r->suppressed, 0, true };
-    const sampler_shape    shape = { (uint32_t)r->vocabulary, RESULTS, HISTORY, sampler_settings_greedy(&settings),
-                                     sampler_settings_edits(&settings) };
+    const sampler_shape    shape = { .vocabulary = (uint32_t)r->vocabulary,
+                                     .results = RESULTS,
+                                     .history = HISTORY,
+                                     .greedy = sampler_settings_greedy(&settings),
+                                     .edits = sampler_settings_edits(&settings),
+                                     .logprobs = true };
     const sampler_bytes    bytes = sampler_bytes_of(&shape);
     const size_t           words = sampler_settings_words(&settings);
     uint32_t              *record = malloc(words * sizeof *record), *state = first_state(r, bytes.state);
     if (!record) abort();
     CHECK_MESSAGE(sampler_settings_write(&settings, record, &e) == GM_OK, "%s", e.why);
+    record[SAMPLER_ALTERNATIVES] = r->alternatives;
     const range ranges[] = {
         new_range(h, "logits", r->vocabulary * sizeof(float), r->logits),
         new_range(h, "settings", words * sizeof *record, record),
@@ -106,6 +114,8 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
         new_range(h, "state", bytes.state, state),
         new_range(h, "ids", 4 * sizeof(uint32_t), NULL),
         new_range(h, "run", 4 * sizeof(uint32_t), (const uint32_t[]){ PROMPT, 1, START, 0 }),
+        new_range(h, "record", bytes.record, NULL),
+        new_range(h, "parts", bytes.parts, NULL),
     };
     gpu_kernel   kernels[SAMPLER_KERNELS];
     gpu_id       pipelines[SAMPLER_KERNELS], groups[SAMPLER_KERNELS];
@@ -117,16 +127,21 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
     }
     for (size_t d = 0; d < r->draws && !e.status; d++) { /* a read after each draw: the ring is shorter than the list */
         gpu_words      list = { 0 };
-        const uint32_t tickets[3] = { gpu_ticket_new(h), gpu_ticket_new(h), gpu_ticket_new(h) };
+        const uint32_t tickets[READS] = { gpu_ticket_new(h), gpu_ticket_new(h), gpu_ticket_new(h), gpu_ticket_new(h) };
         gpu_words_begin(&list);
         for (size_t i = 0; i < count; i++)
             gpu_words_dispatch(&list, pipelines[i], groups[i], kernels[i].x, kernels[i].y, kernels[i].z);
-        for (size_t i = 0; i < 3; i++)
-            list.data[gpu_words_read(&list, ranges[7 + i].buffer, 0, i ? 16 : bytes.state)] = tickets[i];
+        for (size_t i = 0; i < READS; i++) { /* state, ids, run, record */
+            const size_t at = gpu_words_read(&list, ranges[7 + i].buffer, 0, ranges[7 + i].bytes);
+            list.data[at] = tickets[i];
+        }
         CHECK_MESSAGE(gpu_submit(h, list.data, list.count, &e) == GM_OK, "%s", e.why);
         const uint32_t *after = wait_for(h, tickets[0]), *ids = wait_for(h, tickets[1]), *run = wait_for(h, tickets[2]);
-        CHECK(after && ids && run);
-        if (after && ids && run) {
+        const sampler_record *record = wait_for(h, tickets[3]);
+        CHECK(after && ids && run && record);
+        if (after && ids && run && record) {
+            out->record = *record;
+            CHECK(record->token == ids[0] && record->status == after[SAMPLER_STATE_RESULTS + 2 * (d % RESULTS) + 1]);
             const uint32_t *result = after + SAMPLER_STATE_RESULTS + 2 * (d % RESULTS);
             const size_t    appended = r->history_count + d;
             out->token[d] = (int32_t)result[0];
@@ -136,7 +151,7 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
             CHECK(after[SAMPLER_STATE_RESULTS + 2 * RESULTS + appended % HISTORY] == result[0]);
             CHECK(run[0] == 1 && run[1] == 1 && run[2] == START + PROMPT + d);
         }
-        for (size_t i = 0; i < 3; i++) gpu_ticket_done(h, tickets[i]);
+        for (size_t i = 0; i < READS; i++) gpu_ticket_done(h, tickets[i]);
         free(list.data);
     }
     for (size_t i = 0; i < count; i++) gpu_group_free(h, groups[i]);
@@ -166,14 +181,41 @@ static void draw_on_cpu(const request *r, outcome *out) {
     sampler_free(s);
 }
 
+static bool near(float a, double b) { return (isinf(a) && isinf(b)) || fabs(a - b) <= 2e-6 * (1 + fabs(b)); }
+
+/* The record of a draw, finished as the session does it. */
+static void compare_logprobs(const request *r, const sampler_record *record) {
+    error            e = { 0 };
+    sampler         *s = NULL;
+    gm_token_logprob chosen, top[SAMPLER_MOST_ALTERNATIVES];
+    CHECK_MESSAGE(sampler_new(r->vocabulary, &s, &e) == GM_OK, "%s", e.why);
+    if (!s) return;
+    sampler_logprobs(s, r->logits, (int32_t)record->token, &chosen, top, r->alternatives);
+    const double base = (double)record->largest + log((double)record->sum);
+    if (record->sum > 0) {
+        const double logprob = record->known ? (double)record->logit - base : -INFINITY;
+        CHECK_MESSAGE(near(chosen.logprob, logprob), "log-probability %g of token %u, not %g", logprob, record->token,
+                      (double)chosen.logprob);
+    } else CHECK(chosen.logprob == -INFINITY && !record->known);
+    for (size_t i = 0; i < r->alternatives; i++) {
+        const int32_t token = (int32_t)record->likeliest[i].token;
+        CHECK_MESSAGE(token == top[i].token &&
+                          (token < 0 || near(top[i].logprob, (double)record->likeliest[i].logit - base)),
+                      "alternative %zu of %u: token %d (%g), not %d (%g)", i, r->alternatives, token,
+                      (double)record->likeliest[i].logit - base, top[i].token, (double)top[i].logprob);
+    }
+    sampler_free(s);
+}
+
 static void compare(gpu_host *h, const request *r) {
-    outcome gpu = { { 0 }, { 99 } }, cpu = { { 0 }, { 0 } };
+    outcome gpu = { .status = { 99 } }, cpu = { .status = { 0 } };
     draw_on_gpu(h, r, &gpu);
     draw_on_cpu(r, &cpu);
     for (size_t d = 0; d < r->draws; d++)
         CHECK_MESSAGE(gpu.token[d] == cpu.token[d] && gpu.status[d] == cpu.status[d],
                       "draw %zu of %zu tokens: %d (status %u), not %d (status %u)", d, r->vocabulary, gpu.token[d],
                       gpu.status[d], cpu.token[d], cpu.status[d]);
+    compare_logprobs(r, &gpu.record);
 }
 
 /* Each golden row at one of the positions: all of them would take minutes without a real GPU. */
@@ -184,12 +226,19 @@ static void test_golden(gpu_host *h, const char *only) {
     for (size_t i = 0; i < COUNT_OF(golden_rows); i++) {
         if (!strstr(golden_rows[i].name, only)) continue;
         TEST("golden token: %s", golden_rows[i].name);
-        const size_t j = i % GOLDEN_POSITIONS;
-        outcome      out = { { -1 }, { 99 } };
-        draw_on_gpu(h,
-                    &(request){ &golden_rows[i].sampling, logits, GOLDEN_VOCABULARY, golden_history,
-                                COUNT_OF(golden_history), NULL, golden_positions[j], 1 },
-                    &out);
+        const size_t  j = i % GOLDEN_POSITIONS;
+        outcome       out = { { -1 }, { 99 }, { 0 } };
+        const request wanted = { &golden_rows[i].sampling,
+                                 logits,
+                                 GOLDEN_VOCABULARY,
+                                 golden_history,
+                                 COUNT_OF(golden_history),
+                                 NULL,
+                                 golden_positions[j],
+                                 1,
+                                 3 };
+        draw_on_gpu(h, &wanted, &out);
+        compare_logprobs(&wanted, &out.record);
         CHECK_MESSAGE(out.token[0] == golden_rows[i].tokens[j] && out.status[0] == SAMPLER_DRAWN,
                       "position %zu: %d, not %d", j, out.token[0], golden_rows[i].tokens[j]);
     }
@@ -237,8 +286,8 @@ static void random_logits(dice *d, float *logits, size_t n) {
 }
 
 static void test_random(gpu_host *h) {
-    static const size_t sizes[] = { 1, 2, 5, 255, 256, 257, 640, 1025, 2999 };
-    enum { CASES = 54, LARGEST = 2999, MOST_BIASES = 20 };
+    static const size_t sizes[] = { 1, 2, 5, 255, 256, 257, 640, 1025, 2999, 9001 };
+    enum { CASES = 50, LARGEST = 9001, MOST_BIASES = 20 };
     static float    logits[LARGEST];
     static uint32_t suppressed[LARGEST / 32 + 1];
     for (uint32_t i = 0; i < CASES; i++) {
@@ -256,9 +305,13 @@ static void test_random(gpu_host *h) {
         p.bias_count = roll(&d, 3) ? 0 : roll(&d, MOST_BIASES);
         for (size_t j = 0; j < p.bias_count; j++)
             biases[j] = (gm_logit_bias){ (int32_t)roll(&d, near), PICK(&d, -INFINITY, -1000, 0.25f, 3, 700, 1000) };
-        for (size_t j = 0; j < COUNT_OF(suppressed); j++) suppressed[j] = roll(&d, UINT32_MAX) & roll(&d, UINT32_MAX);
+        for (size_t j = 0; j < COUNT_OF(suppressed); j++) {
+            const uint32_t half = roll(&d, UINT32_MAX);
+            suppressed[j] = half & roll(&d, UINT32_MAX); /* one bit in four */
+        }
         compare(h, &(request){ &p, logits, n, history, history_count, roll(&d, 4) ? NULL : suppressed,
-                               (uint64_t)roll(&d, 3) << 32 | roll(&d, UINT32_MAX), MOST_DRAWS });
+                               (uint64_t)roll(&d, 3) << 32 | roll(&d, UINT32_MAX), MOST_DRAWS,
+                               (uint32_t)PICK(&d, 0, 1, 5, SAMPLER_MOST_ALTERNATIVES) });
     }
 }
 

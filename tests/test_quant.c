@@ -101,10 +101,6 @@ static void test_quant_vectors(void) {
 
 static void test_quant_table(void) {
     TEST("the table of formats");
-    quant_type type;
-    CHECK(quant_by_name("q4_k", &type) && type == TYPE_Q4_K && quant_by_name("MXFP4", &type) && type == TYPE_MXFP4);
-    CHECK(quant_by_name("Iq4_Xs", &type) && type == TYPE_IQ4_XS);
-    CHECK(!quant_by_name("Q4_", &type) && !quant_by_name("Q4_KK", &type) && !quant_by_name("", &type));
     CHECK(!quant_format_of(4) && !quant_format_of(40) && !quant_format_of(UINT32_MAX) && quant_format_of(0));
     CHECK(quant_row_bytes(quant_format_of(TYPE_Q6_K), 512) == 420);
 }

@@ -100,7 +100,6 @@ static void test_prompts(const char *name) {
 static void test_knowledge(const tokenizer *t) {
     TEST("what is known about tokens");
     CHECK(tokenizer_size(t) == 640);
-    CHECK(tokenizer_adds_bos(t));
     for (int i = 0; i < SPECIAL_COUNT; i++) {
         int32_t id = tokenizer_special(t, (special_token)i);
         CHECK_MESSAGE(str_is(tokenizer_text(t, id), special_token_text[i]), "%s", special_token_text[i]);

@@ -11,6 +11,8 @@
 //         choose     (1)                   the cuts and the draw, among the candidates; where a border turns out to lie beyond
 //                                          them, which is rare, once more among all tokens
 //
+// and, where log-probabilities are wanted, those of sampler_logprobs.wgsl.
+//
 // Nothing is sorted, and no list gets shorter: each cut is a border in an order (key, id), and a candidate survives if it lies
 // up to both borders, that in the order of distances and that in the order of deviations from the typical one. A border is
 // found digit by digit (10 bits) with a histogram of the survivors' weights.
@@ -18,7 +20,7 @@
 //   logits      f32 [rows, n], read as bits
 //   settings    see below; the host writes it when the parameters change
 //   fixed       i32 [n]     counts  u32 [n], zeros between draws     blocks  i32 [n / 256 rounded up] × (best, NaN seen)
-//   candidates  u32 [the smaller of n and 8192] × (id, distance)     header  the struct below
+//   candidates  u32 [the smaller of n and 8192] × (id, distance)     header, record  the structs below
 //   state       what goes on from token to token: the number of draws so far (the random numbers' counter), a ring of
 //               `results` results (token, status) and a ring of `history` tokens that penalties look at
 //   ids, run    ids[0] becomes the token; with settings.advance the run record becomes that of this one token's run
@@ -54,7 +56,8 @@ struct Settings {
     biases:      u32,
     suppress:    u32,       // 1: `rest` begins with a bit per id
     finite:      u32,       // 1: an infinite logit counts as NaN
-    exponents:   array<u32, 258>, // round(2^31 · 2^(−i/256)), i ≤ 256
+    exponents:   array<u32, 257>, // round(2^31 · 2^(−i/256)), i ≤ 256
+    alternatives: u32,            // of the log-probabilities, at most 20
     rest:        array<u32>,      // n / 32 words rounded up, if any; then biases × (token, bias in 2^-16, or «never»), by token
 }
 
@@ -66,6 +69,16 @@ struct Header {
     count:    atomic<u32>, // of candidates: above the capacity they are of no use
     widest:   atomic<u32>, // the largest distance of all
     far:      array<atomic<u32>, 4>, // without top-k the others' weights: at temperature 1 (low, high), at the draw's
+}
+
+struct Record {
+    token:     u32,
+    status:    u32,
+    known:     u32, // 0: the token has no log-probability, as its logit is −infinity
+    logit:     f32,
+    largest:   f32,
+    sum:       f32,
+    likeliest: array<vec2<u32>, 20>, // (id, logit), the likeliest first; id 0xffffffff: there are no more
 }
 
 const drawn = 0u;        // status of a result
@@ -114,6 +127,16 @@ const never = -0x7fffffff - 1;
 @group(0) @binding(2) var<storage, read_write> header:     Header;
 @group(0) @binding(3) var<storage, read_write> candidates: array<vec2<u32>>;
 #include "sampler_math.wgsl"
+#elif STAGE == likely
+@group(0) @binding(0) var<storage, read_write> logits:   array<u32>;
+@group(0) @binding(1) var<storage, read>       settings: Settings;
+@group(0) @binding(2) var<storage, read_write> parts:    array<u32>;
+#elif STAGE == logprobs
+@group(0) @binding(0) var<storage, read_write> logits:   array<u32>;
+@group(0) @binding(1) var<storage, read>       settings: Settings;
+@group(0) @binding(2) var<storage, read_write> parts:    array<u32>;
+@group(0) @binding(3) var<storage, read_write> state:    State;
+@group(0) @binding(4) var<storage, read_write> record:   Record;
 #else
 @group(0) @binding(0) var<storage, read>       settings:   Settings;
 @group(0) @binding(1) var<storage, read_write> header:     Header;
@@ -349,4 +372,8 @@ fn main(@builtin(local_invocation_index) thread: u32) {
 
 #if STAGE == choose
 #include "sampler_choose.wgsl"
+#endif
+
+#if LOGPROBS
+#include "sampler_logprobs.wgsl"
 #endif

@@ -142,8 +142,9 @@ static gm_status feed_tokens(bench *b, gm_session *session, const gm_sampling *g
 }
 
 static gm_status next_token(gm_session *session, const gm_sampling *greedy, size_t most, int32_t *token, error *e) {
-    gm_status status;
-    while ((status = session_next(session, greedy, most, token, clock_seconds() + 0.05, e)) == GM_AGAIN) {}
+    gm_status       status;
+    const draw_wish wish = { .sampling = greedy, .most = most };
+    while ((status = session_next(session, &wish, token, clock_seconds() + 0.05, e)) == GM_AGAIN) {}
     return status;
 }
 

@@ -241,7 +241,8 @@ const command command_chat = {
                    "is full the oldest turns are dropped, and that is said. When standard input is no terminal, each "
                    "line is a turn, "
                    "answers go to standard output, and the end of the input ends the program with 0. "
-                   "Without MODEL: $GEMMULE_MODEL, else the first usable Gemma 4 in Ollama's store.",
+                   "Without MODEL: $GEMMULE_MODEL, else the first usable Gemma 4 in Ollama's store, else the model in "
+                   "the box.",
     .examples = "  gemmule chat\n"
                 "  gemmule chat gemma4:e2b --system \"Answer in one sentence.\"\n"
                 "  printf 'Hello\\nAnd again\\n' | gemmule chat model.gguf --seed 1\n",

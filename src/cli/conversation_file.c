@@ -77,14 +77,15 @@ static gm_status write_beside(const conversation *c, const void *snapshot, uint6
     buffer beside = { 0 };
     buffer_printf(&beside, "%s.%ld.part", path, (long)getpid());
     if (beside.failed) return fail_memory(e, "a path", beside.length);
+    error     why = { 0 };
     FILE     *file = fopen(beside.data, "wb");
-    gm_status status = file ? write_file(c, snapshot, size, file, e)
-                            : fail(e, GM_IO, "cannot write %s: %s", beside.data, strerror(errno));
-    bool      written = file && !ferror(file) && !fflush(file) && !fsync(fileno(file));
-    if (file && fclose(file)) written = false;
-    if (status == GM_OK && !written) status = fail(e, GM_IO, "cannot write %s: %s", beside.data, strerror(errno));
-    if (status == GM_OK && rename(beside.data, path))
-        status = fail(e, GM_IO, "cannot write %s: %s", path, strerror(errno));
+    gm_status status = file ? write_file(c, snapshot, size, file, &why) : GM_IO;
+    if (status == GM_OK && (fflush(file) || fsync(fileno(file)))) status = GM_IO;
+    int reason = errno; /* of what failed first */
+    if (file && fclose(file) && status == GM_OK) status = GM_IO, reason = errno;
+    if (status == GM_OK && rename(beside.data, path)) status = GM_IO, reason = errno;
+    if (status == GM_IO) fail(e, GM_IO, "cannot write %s: %s", path, strerror(reason));
+    else if (status != GM_OK) fail(e, status, "%s", why.why);
     if (status != GM_OK && file) remove(beside.data);
     buffer_free(&beside);
     return status;

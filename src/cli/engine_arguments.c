@@ -1,7 +1,6 @@
 #include "cli/engine_arguments.h"
 
 #include <errno.h>
-#include <float.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -42,7 +41,7 @@ const option sampling_options[SAMPLING_OPTIONS] = {
                   "only tokens at least P times as likely as the likeliest, 0: all; default 0"),
     NUMBER_OPTION(sampling_values, typical_p, "typical", 0, "P", 0, 1,
                   "locally typical sampling with mass P, 1: off; default 1"),
-    NUMBER_OPTION(sampling_values, repetition_penalty, "repeat-penalty", 0, "X", FLT_MIN, 100,
+    NUMBER_OPTION(sampling_values, repetition_penalty, "repeat-penalty", 0, "X", 0.01, 100,
                   "make tokens that were there X times less likely, 1: off; default 1"),
     NUMBER_OPTION(sampling_values, presence_penalty, "presence-penalty", 0, "X", -100, 100,
                   "subtract X from the logit of a token that was there, 0: off; default 0"),

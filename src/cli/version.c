@@ -36,6 +36,7 @@ static int version_run(void *values, const arguments *args) {
         report_text(&r, "compiler", COMPILER);
         report_open(&r, "backends", '[');
         report_text(&r, NULL, "cpu");
+        report_text(&r, NULL, "gpu"); /* where there is one: `gemmule devices` says */
         report_close(&r, ']');
         report_open(&r, "cpu", '[');
         for (size_t i = 0; i < count; i++) report_text(&r, NULL, kernels[i]->name);

@@ -263,21 +263,6 @@ const quant_format *quant_format_of(uint32_t type) {
     return type < TYPE_COUNT && formats[type].name ? &formats[type] : NULL;
 }
 
-static char upper(char c) { return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c; }
-
-bool quant_by_name(const char *name, quant_type *out) {
-    for (int type = 0; type < TYPE_COUNT; type++) {
-        const char *candidate = formats[type].name;
-        if (!candidate) continue;
-        size_t i = 0;
-        while (candidate[i] && upper(name[i]) == candidate[i]) i++;
-        if (candidate[i] || name[i]) continue;
-        *out = (quant_type)type;
-        return true;
-    }
-    return false;
-}
-
 /* ---- damage ---- */
 
 /* Where a block has its f16 scales; -1: none. Integers times finite scales are finite, so nothing else can break. */

@@ -41,7 +41,6 @@ typedef struct {
 
 /* NULL for a number that is no type that we read. */
 const quant_format *quant_format_of(uint32_t type);
-bool                quant_by_name(const char *name, quant_type *out); /* "Q4_K"; case does not matter */
 /* Bytes of a row of n elements; n must be a multiple of the block. */
 static inline uint64_t quant_row_bytes(const quant_format *f, uint64_t n) { return n / f->block * f->bytes; }
 

@@ -123,7 +123,6 @@ gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t out
                        gpu_plan **out, error *e);
 void      gpu_plan_free(gpu_plan *p);
 size_t    gpu_plan_tokens(const gpu_plan *p);
-size_t    gpu_plan_outputs(const gpu_plan *p);
 size_t    gpu_plan_dispatches(const gpu_plan *p);
 
 /* Forgets a submit that returned GM_AGAIN. */

@@ -1,14 +1,27 @@
 #include "gpu/generator.h"
 
 #include "gpu/plan.h"
-#include "gpu/sampler_kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { GPU_ALIGNMENT = 256, RESULTS = 1 }; /* a list reads its own result, before the next list writes there */
 
-typedef enum { LOGITS, SETTINGS, FIXED, COUNTS, BLOCKS, CANDIDATES, HEADER, STATE, IDS, RUN, RANGES } range_name;
+typedef enum {
+    LOGITS,
+    SETTINGS,
+    FIXED,
+    COUNTS,
+    BLOCKS,
+    CANDIDATES,
+    HEADER,
+    PARTS,
+    RECORD,
+    STATE,
+    IDS,
+    RUN,
+    RANGES
+} range_name;
 
 /* What a kernel's names mean. */
 typedef struct {
@@ -25,11 +38,11 @@ typedef struct {
 
 struct gpu_generator {
     gpu_plan     *plan;
-    sampler_shape shape;            /* greedy and edits are those of a list */
+    sampler_shape shape;            /* greedy, edits and logprobs are those of a list */
     gpu_id        memory, settings; /* all that the sampler writes; what it only reads needs a buffer of its own */
     range         ranges[RANGES];
-    step_list     lists[2][2]; /* by greedy and edits */
-    step_list    *list;        /* NULL: there was no beginning */
+    step_list     lists[2][2][2]; /* by greedy, edits and logprobs */
+    step_list    *list;           /* NULL: there was no beginning */
     bool          begun;
     uint32_t      tickets[GENERATOR_STEPS]; /* a ring */
     size_t        oldest, flying;
@@ -48,6 +61,8 @@ static gm_status make_ranges(gpu_generator *g, error *e) {
         [BLOCKS] = { "blocks", 0, 0, bytes.blocks },
         [CANDIDATES] = { "candidates", 0, 0, bytes.candidates },
         [HEADER] = { "header", 0, 0, bytes.header },
+        [PARTS] = { "parts", 0, 0, bytes.parts },
+        [RECORD] = { "record", 0, 0, bytes.record },
         [STATE] = { "state", 0, 0, bytes.state },
         [IDS] = { "ids", p->ids, 0, 16 },
         [RUN] = { "run", p->run, 0, RUN_WORDS * sizeof(uint32_t) },
@@ -79,9 +94,10 @@ gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_
 }
 
 static void free_lists(gpu_generator *g) {
-    for (size_t i = 0; i < 4; i++) {
-        free(g->lists[i / 2][i % 2].words.data);
-        g->lists[i / 2][i % 2] = (step_list){ 0 };
+    for (size_t i = 0; i < 8; i++) {
+        step_list *list = &g->lists[i / 4][i / 2 % 2][i % 2];
+        free(list->words.data);
+        *list = (step_list){ 0 };
     }
     g->list = NULL;
 }
@@ -123,20 +139,22 @@ static gm_status add_dispatch(gpu_generator *g, const gpu_kernel *k, gpu_words *
     return gpu_plan_dispatch(g->plan, words, k, bindings, e);
 }
 
-static gm_status record(gpu_generator *g, step_list *list, bool greedy, bool edits, error *e) {
+static gm_status record(gpu_generator *g, step_list *list, const generator_start *start, error *e) {
     const gpu_plan *p = g->plan;
     gpu_kernel      kernels[SAMPLER_KERNELS];
     sampler_shape   shape = g->shape;
-    shape.greedy = greedy;
-    shape.edits = edits;
+    shape.greedy = start->greedy;
+    shape.edits = start->edits;
+    shape.logprobs = start->logprobs;
     const size_t count = sampler_kernels(&shape, kernels);
     *list = (step_list){ .dispatches = p->dispatches + count };
     gpu_words_begin(&list->words);
     gpu_words_copy(&list->words, p->words.data + p->first_dispatch, p->end_dispatch - p->first_dispatch);
     for (size_t i = 0; i < count && !e->status; i++) add_dispatch(g, &kernels[i], &list->words, e);
-    list->at_ticket =
-        gpu_words_read(&list->words, g->memory, g->ranges[STATE].offset + SAMPLER_STATE_RESULTS * sizeof(uint32_t),
-                       2 * sizeof(uint32_t));
+    const uint64_t results = g->ranges[STATE].offset + SAMPLER_STATE_RESULTS * sizeof(uint32_t);
+    list->at_ticket = shape.logprobs
+                          ? gpu_words_read(&list->words, g->memory, g->ranges[RECORD].offset, sizeof(sampler_record))
+                          : gpu_words_read(&list->words, g->memory, results, 2 * sizeof(uint32_t));
     if (list->words.failed) fail_memory(e, "a command list", list->words.count * sizeof(uint32_t));
     if (e->status) {
         free(list->words.data);
@@ -154,8 +172,8 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
                     g->shape.history, start->position, start->history_count);
     gpu_generator_drop(g);
     if (reserve_settings(g, start->setting_words * sizeof(uint32_t), e)) return e->status;
-    step_list *list = &g->lists[start->greedy][start->edits];
-    if (!list->words.data && record(g, list, start->greedy, start->edits, e)) return e->status;
+    step_list *list = &g->lists[start->greedy][start->edits][start->logprobs];
+    if (!list->words.data && record(g, list, start, e)) return e->status;
 
     /* The random numbers are counted by position, and so are the tokens of the history: the ring never closes. */
     const uint64_t state = g->ranges[STATE].offset,
@@ -203,7 +221,7 @@ gm_status gpu_generator_submit(gpu_generator *g, error *e) {
     return GM_OK;
 }
 
-gm_status gpu_generator_take(gpu_generator *g, generator_draw *out, error *e) {
+gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e) {
     gpu_host *h = g->plan->backend->host;
     if (!g->flying) return fail(e, GM_BAD_ARGUMENT, "a generator with no step under way has nothing to give");
     uint64_t        bytes = 0;
@@ -213,7 +231,8 @@ gm_status gpu_generator_take(gpu_generator *g, generator_draw *out, error *e) {
     if (!result) return GM_AGAIN;
     if (bytes < 2 * sizeof *result || result[0] >= g->shape.vocabulary)
         return fail(e, GM_IO, "the GPU drew token %u of %u", bytes ? result[0] : 0, g->shape.vocabulary);
-    *out = (generator_draw){ (int32_t)result[0], result[1] };
+    *out = (sampler_record){ 0 }; /* a record begins as a result does */
+    memcpy(out, result, bytes < sizeof *out ? (size_t)bytes : sizeof *out);
     gpu_ticket_done(h, ticket);
     g->oldest = (g->oldest + 1) % GENERATOR_STEPS;
     g->flying--;

@@ -8,6 +8,7 @@
 #define GM_GPU_GENERATOR_H
 
 #include "gpu/backend.h"
+#include "gpu/sampler_kernels.h"
 
 /* Steps under way at once. Two would hide the way back to the host; more let the host be late now and then. */
 enum { GENERATOR_STEPS = 4 };
@@ -19,16 +20,12 @@ typedef struct {
     const uint32_t *settings; /* as sampler_settings_write leaves them: row 0, advance */
     size_t          setting_words;
     bool            greedy, edits; /* as sampler_settings.h tells */
+    bool            logprobs;      /* draws come with what log-probabilities are made of */
     int32_t         token;         /* to be computed, */
     size_t          position;      /* and where it stands: all before it is in the caches */
     const int32_t  *history;       /* the tokens that penalties look at; the last one is `token` itself */
     size_t          history_count;
 } generator_start;
-
-typedef struct {
-    int32_t  token;
-    uint32_t status; /* SAMPLER_DRAWN and so on: sampler_kernels.h */
-} generator_draw;
 
 /* On a plan for one token and one output, which must outlive it. The positions of tokens stay below `context`. */
 gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_generator **out, error *e);
@@ -40,8 +37,9 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
 bool      gpu_generator_begun(const gpu_generator *g);
 /* One step more; at most GENERATOR_STEPS may be under way. */
 gm_status gpu_generator_submit(gpu_generator *g, error *e);
-/* The draw of the oldest step that is under way, which ends with this; GM_AGAIN: it has not come yet. */
-gm_status gpu_generator_take(gpu_generator *g, generator_draw *out, error *e);
+/* The draw of the oldest step that is under way, which ends with this: token and status, and the rest if it was wanted. GM_AGAIN:
+ * it has not come yet. */
+gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e);
 /* Whatever is under way runs, but nobody hears of it; the next step needs a new beginning. */
 void gpu_generator_drop(gpu_generator *g);
 

@@ -21,8 +21,8 @@ void gpu_words_begin(gpu_words *w);
 void gpu_words_dispatch(gpu_words *w, gpu_id pipeline, gpu_id group, uint32_t x, uint32_t y, uint32_t z);
 void gpu_words_copy(gpu_words *w, const uint32_t *records, size_t n); /* whole records of another list */
 /* Returns where the words themselves begin, so that a later run can change them. */
-size_t gpu_words_write(gpu_words *w, gpu_id buffer, uint64_t offset, const uint32_t *words, size_t n);
+size_t gpu_words_write(gpu_words *w, gpu_id target, uint64_t offset, const uint32_t *words, size_t n);
 /* Returns where the ticket stands. */
-size_t gpu_words_read(gpu_words *w, gpu_id buffer, uint64_t offset, uint64_t bytes);
+size_t gpu_words_read(gpu_words *w, gpu_id source, uint64_t offset, uint64_t bytes);
 
 #endif

@@ -562,7 +562,6 @@ void gpu_plan_free(gpu_plan *p) {
 }
 
 size_t gpu_plan_tokens(const gpu_plan *p) { return p->tokens; }
-size_t gpu_plan_outputs(const gpu_plan *p) { return p->outputs; }
 size_t gpu_plan_dispatches(const gpu_plan *p) { return p->dispatches; }
 
 uint64_t gpu_plan_result_offset(const gpu_plan *p) { return p->items[storage(p->g.result)->index].offset; }

@@ -2,25 +2,27 @@
 
 #include "gpu/kernel_build.h"
 
-enum { BLOCK = 256, CANDIDATES = 8192 }; /* as in the shader */
+enum { BLOCK = 256, SPAN = 4096, CANDIDATES = 8192 }; /* as in the shader */
 
 typedef struct {
     const char *stage;
-    const char *part;      /* a define that switches on what several stages share */
-    bool        per_block; /* one workgroup to 256 tokens of the vocabulary, otherwise a single one */
+    const char *part; /* a define that switches on what several stages share */
+    uint32_t    span; /* a workgroup to so many tokens of the vocabulary; 0: a single one */
     const char *binds[KERNEL_BINDS];
 } stage;
 
-typedef enum { CONVERT, EDIT, BLOCKS, GREEDY, THRESHOLD, GATHER, CHOOSE } stage_name;
+typedef enum { CONVERT, EDIT, BLOCKS, GREEDY, THRESHOLD, GATHER, CHOOSE, LIKELY, LOGPROBS } stage_name;
 
 static const stage stages[] = {
-    [CONVERT] = { "convert", "BLOCKS", true, { "logits", "settings", "fixed", "blocks" } },
-    [EDIT] = { "edit", NULL, false, { "settings", "fixed", "counts", "state" } },
-    [BLOCKS] = { "blocks", "BLOCKS", true, { "fixed", "blocks" } },
-    [GREEDY] = { "greedy", "FINISH", false, { "settings", "fixed", "blocks", "state", "ids", "run" } },
-    [THRESHOLD] = { "threshold", NULL, false, { "settings", "blocks", "header" } },
-    [GATHER] = { "gather", NULL, true, { "settings", "fixed", "header", "candidates" } },
-    [CHOOSE] = { "choose", "FINISH", false, { "settings", "header", "candidates", "fixed", "state", "ids", "run" } },
+    [CONVERT] = { "convert", "BLOCKS", BLOCK, { "logits", "settings", "fixed", "blocks" } },
+    [EDIT] = { "edit", NULL, 0, { "settings", "fixed", "counts", "state" } },
+    [BLOCKS] = { "blocks", "BLOCKS", BLOCK, { "fixed", "blocks" } },
+    [GREEDY] = { "greedy", "FINISH", 0, { "settings", "fixed", "blocks", "state", "ids", "run" } },
+    [THRESHOLD] = { "threshold", NULL, 0, { "settings", "blocks", "header" } },
+    [GATHER] = { "gather", NULL, BLOCK, { "settings", "fixed", "header", "candidates" } },
+    [CHOOSE] = { "choose", "FINISH", 0, { "settings", "header", "candidates", "fixed", "state", "ids", "run" } },
+    [LIKELY] = { "likely", "LOGPROBS", SPAN, { "logits", "settings", "parts" } },
+    [LOGPROBS] = { "logprobs", "LOGPROBS", 0, { "logits", "settings", "parts", "state", "record" } },
 };
 
 sampler_bytes sampler_bytes_of(const sampler_shape *s) {
@@ -31,6 +33,8 @@ sampler_bytes sampler_bytes_of(const sampler_shape *s) {
         .blocks = blocks * 2 * word,
         .candidates = (n < CANDIDATES ? n : CANDIDATES) * 2 * word,
         .header = 10 * word,
+        .parts = (n + SPAN - 1) / SPAN * (2 + 2 * SAMPLER_MOST_ALTERNATIVES) * word,
+        .record = sizeof(sampler_record),
         .state = (SAMPLER_STATE_RESULTS + 2ull * s->results + s->history) * word,
     };
 }
@@ -38,7 +42,7 @@ sampler_bytes sampler_bytes_of(const sampler_shape *s) {
 static gpu_kernel kernel_of(const sampler_shape *s, stage_name name) {
     const stage *from = &stages[name];
     gpu_kernel   k = {
-          .file = "sampler.wgsl", .x = from->per_block ? (s->vocabulary + BLOCK - 1) / BLOCK : 1, .y = 1, .z = 1
+          .file = "sampler.wgsl", .x = from->span ? (s->vocabulary + from->span - 1) / from->span : 1, .y = 1, .z = 1
     };
     kernel_define(&k, "STAGE", from->stage);
     if (from->part) kernel_define(&k, from->part, "1");
@@ -59,10 +63,14 @@ size_t sampler_kernels(const sampler_shape *s, gpu_kernel out[SAMPLER_KERNELS]) 
     }
     if (s->greedy) {
         out[count++] = kernel_of(s, GREEDY);
-        return count;
+    } else {
+        out[count++] = kernel_of(s, THRESHOLD);
+        out[count++] = kernel_of(s, GATHER);
+        out[count++] = kernel_of(s, CHOOSE);
     }
-    out[count++] = kernel_of(s, THRESHOLD);
-    out[count++] = kernel_of(s, GATHER);
-    out[count++] = kernel_of(s, CHOOSE);
+    if (s->logprobs) {
+        out[count++] = kernel_of(s, LIKELY);
+        out[count++] = kernel_of(s, LOGPROBS);
+    }
     return count;
 }

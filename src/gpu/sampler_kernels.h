@@ -6,8 +6,9 @@
  * What the kernels bind, by name (all zeroed when they are made; each a range of some buffer, its offset a multiple of 256):
  *   logits                                   the value that holds the logits
  *   settings                                 sampler_settings.h writes it: parameters, suppressed ids, biases
- *   fixed, counts, blocks, candidates, header  working memory, sampler_bytes long
+ *   fixed, counts, blocks, candidates, header, parts  working memory, sampler_bytes long
  *   state                                    what goes on from token to token, sampler_bytes long, SAMPLER_STATE_… below
+ *   record                                   with log-probabilities: a sampler_record
  *   ids, run                                 the ids that embeddings read, and the run record */
 
 #ifndef GM_GPU_SAMPLER_KERNELS_H
@@ -15,7 +16,7 @@
 
 #include "gpu/kernel.h"
 
-enum { SAMPLER_KERNELS = 6 };
+enum { SAMPLER_KERNELS = 8, SAMPLER_MOST_ALTERNATIVES = 20 };
 
 typedef struct {
     uint32_t vocabulary; /* at most 2^20 */
@@ -23,6 +24,7 @@ typedef struct {
     uint32_t history;    /* entries of the ring of tokens for penalties: at least the penalty window, or the context */
     bool     greedy;     /* temperature 0 */
     bool     edits;      /* there are biases or penalties */
+    bool     logprobs;   /* what log-probabilities are made of is wanted too, in `record` */
 } sampler_shape;
 
 /* Words of `state`. The host writes draws and history when a conversation begins or goes back; the GPU goes on from there. */
@@ -37,8 +39,19 @@ enum {
 /* A result's status. The token is 0 unless it is SAMPLER_DRAWN. */
 enum { SAMPLER_DRAWN = 0, SAMPLER_NOT_A_NUMBER = 1, SAMPLER_NOTHING_LEFT = 2 };
 
+/* What the draw and its log-probabilities come to: log p = logit − largest − log(sum). */
 typedef struct {
-    uint64_t fixed, counts, blocks, candidates, header, state;
+    uint32_t token, status;
+    uint32_t known; /* 0: the token's logit is −infinity */
+    float    logit, largest, sum;
+    struct {
+        uint32_t token; /* UINT32_MAX: there are no more */
+        float    logit;
+    } likeliest[SAMPLER_MOST_ALTERNATIVES];
+} sampler_record;
+
+typedef struct {
+    uint64_t fixed, counts, blocks, candidates, header, parts, record, state;
 } sampler_bytes;
 
 sampler_bytes sampler_bytes_of(const sampler_shape *s);
@@ -67,8 +80,9 @@ enum {
     SAMPLER_BIASES = 19,
     SAMPLER_SUPPRESS = 20,
     SAMPLER_FINITE = 21,
-    SAMPLER_EXPONENTS = 22, /* 257, and one of padding */
-    SAMPLER_REST = 280,     /* a bit per suppressed id, if any; then (token, bias) by token */
+    SAMPLER_EXPONENTS = 22, /* 257 */
+    SAMPLER_ALTERNATIVES = 279,
+    SAMPLER_REST = 280, /* a bit per suppressed id, if any; then (token, bias) by token */
 };
 
 #endif

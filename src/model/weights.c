@@ -177,6 +177,23 @@ static void check_agreement(loader *l) {
     }
 }
 
+/* What a key denies, but the file has, would be left out of every sum without a word. */
+static void check_denied(loader *l) {
+    const model_config *c = &l->m->config;
+    const struct {
+        const char *tensor, *key;
+        bool        used;
+    } rows[] = {
+        { "per_layer_token_embd.weight", "gemma4.embedding_length_per_layer_input", c->per_layer_width != 0 },
+        { "blk.0.ffn_gate_inp.weight", "gemma4.expert_count", c->experts != 0 },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows) && !l->e->status; i++) {
+        if (rows[i].used || !gguf_find_tensor(l->m->file, rows[i].tensor)) continue;
+        fail(l->e, GM_BAD_FILE, "metadata key '%s' is 0 or missing, but there is a tensor '%s'", rows[i].key,
+             rows[i].tensor);
+    }
+}
+
 /* Pair j of a head of n turns by base^(-2j/n) a position. On full layers only the first quarter of the pairs turns: the
  * file says so by dividing by rope_freqs (1 or 1e30); without that tensor the rule is j < n/8. */
 static void load_frequencies(loader *l, bool sliding, weight *out) {
@@ -258,6 +275,7 @@ static gm_status load(const gguf *file, bool shapes, model *out, error *e) {
         load_experts(&l, i);
     }
     check_agreement(&l);
+    check_denied(&l);
     load_frequencies(&l, true, &out->frequencies_sliding);
     load_frequencies(&l, false, &out->frequencies_full);
     if (e->status) goto failed;

@@ -10,6 +10,7 @@
 #include "gpu/sampler_kernels.h"
 #include "text/sampler_settings.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- from logits ---- */
@@ -47,12 +48,15 @@ static bool same_sampling(const gm_sampling *a, const gm_sampling *b) {
 }
 
 /* Whether the next draw is that of the steps under way. If there are none, and no room for one more, it needs a new beginning. */
-static bool goes_on(const gm_session *s, const gm_sampling *sampling) {
+static bool goes_on(const gm_session *s, const draw_wish *wish) {
     return runner_is_drawing(&s->run, &s->kv) && s->tokens.ids[s->computed] == s->ahead.token &&
-           (s->ahead.end > s->computed || s->ahead.end < s->kv.capacity) && same_sampling(&s->ahead.sampling, sampling);
+           (s->ahead.end > s->computed || s->ahead.end < s->kv.capacity) &&
+           s->ahead.logprobs == (wish->logprobs != NULL) && s->ahead.alternatives == wish->alternatives &&
+           same_sampling(&s->ahead.sampling, wish->sampling);
 }
 
-static gm_status begin(gm_session *s, const gm_sampling *sampling, error *e) {
+static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
+    const gm_sampling     *sampling = wish->sampling;
     const sampler_settings settings = { .sampling = sampling,
                                         .vocabulary = s->engine->weights.config.vocabulary,
                                         .suppressed = s->engine->suppressed,
@@ -67,12 +71,14 @@ static gm_status begin(gm_session *s, const gm_sampling *sampling, error *e) {
         return e->status;
     }
     words[SAMPLER_FINITE] = 1; /* an infinite logit is an error, as it is where logits come back */
+    words[SAMPLER_ALTERNATIVES] = (uint32_t)min_size(wish->alternatives, SAMPLER_MOST_ALTERNATIVES);
     const bool            edits = sampler_settings_edits(&settings);
     const size_t          window = edits ? min_size(sampling->penalty_window, s->tokens.count) : 0;
     const generator_start start = { .settings = words,
                                     .setting_words = count,
                                     .greedy = sampler_settings_greedy(&settings),
                                     .edits = edits,
+                                    .logprobs = wish->logprobs != NULL,
                                     .token = s->tokens.ids[s->computed],
                                     .position = s->computed,
                                     .history = s->tokens.ids + (s->tokens.count - window),
@@ -80,6 +86,8 @@ static gm_status begin(gm_session *s, const gm_sampling *sampling, error *e) {
     const gm_status       status = gpu_generator_begin(generator, &start, e);
     free(words);
     s->ahead.sampling = *sampling;
+    s->ahead.logprobs = start.logprobs;
+    s->ahead.alternatives = wish->alternatives;
     s->ahead.token = start.token;
     s->ahead.end = s->computed;
     return status;
@@ -92,40 +100,54 @@ static gm_status go_ahead(gm_session *s, size_t most, error *e) {
     return e->status;
 }
 
-static gm_status take(gm_session *s, int32_t *token, error *e) {
-    generator_draw  draw;
+/* The same as sampler_logprobs gives, of what the GPU has found in the logits. */
+static void write_logprobs(const draw_wish *wish, const sampler_record *draw) {
+    const double base = (double)draw->largest + (draw->sum > 0 ? log((double)draw->sum) : 0);
+    wish->logprobs[0] =
+        (gm_token_logprob){ (int32_t)draw->token, draw->known ? (float)((double)draw->logit - base) : -INFINITY };
+    for (size_t i = 0; i < wish->alternatives; i++) {
+        const bool known = i < SAMPLER_MOST_ALTERNATIVES && draw->likeliest[i].token != UINT32_MAX;
+        wish->logprobs[1 + i] = known ? (gm_token_logprob){ (int32_t)draw->likeliest[i].token,
+                                                            (float)((double)draw->likeliest[i].logit - base) }
+                                      : (gm_token_logprob){ -1, -INFINITY };
+    }
+}
+
+static gm_status take(gm_session *s, const draw_wish *wish, int32_t *token, error *e) {
+    sampler_record  draw;
     const gm_status status = gpu_generator_take(s->run.generator, &draw, e);
     if (status) return status;
     s->computed++;
-    s->ahead.token = *token = draw.token;
+    s->ahead.token = *token = (int32_t)draw.token;
+    if (wish->logprobs) write_logprobs(wish, &draw);
     if (draw.status == SAMPLER_DRAWN) return GM_OK;
     if (draw.status == SAMPLER_NOT_A_NUMBER) return session_not_finite(s, e);
     return fail(e, GM_BAD_ARGUMENT, "no token can be drawn: all %u are suppressed or impossible",
                 s->engine->weights.config.vocabulary);
 }
 
-static gm_status next_on_gpu(gm_session *s, const gm_sampling *sampling, size_t most, int32_t *token, double deadline,
-                             error *e) {
+static gm_status next_on_gpu(gm_session *s, const draw_wish *wish, int32_t *token, double deadline, error *e) {
     if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled after %zu tokens", s->computed);
     for (;;) {
-        gm_status status = goes_on(s, sampling) ? GM_OK : begin(s, sampling, e);
-        if (!status) status = go_ahead(s, most, e);
-        if (!status) status = take(s, token, e);
+        gm_status status = goes_on(s, wish) ? GM_OK : begin(s, wish, e);
+        if (!status) status = go_ahead(s, wish->most, e);
+        if (!status) status = take(s, wish, token, e);
         if (status != GM_AGAIN || !runner_wait(s->engine->gpu.host, deadline)) return status;
     }
 }
 
-gm_status session_next(gm_session *s, const gm_sampling *sampling, size_t most, int32_t *token, double deadline,
-                       error *e) {
+gm_status session_next(gm_session *s, const draw_wish *wish, int32_t *token, double deadline, error *e) {
     step_back(s);
-    if (s->engine->on_gpu && !gpu_backend_needs_host(&s->engine->gpu) && !s->running &&
-        s->computed + 1 == s->tokens.count && soft_end(&s->soft) <= s->computed) {
-        const gm_status status = next_on_gpu(s, sampling, most, token, deadline, e);
+    if (s->ahead.possible && !s->running && s->computed + 1 == s->tokens.count && soft_end(&s->soft) <= s->computed) {
+        const gm_status status = next_on_gpu(s, wish, token, deadline, e);
         if (e->status) session_forget_uncomputed(s);
         return status;
     }
-    const gm_status status = session_compute(s, deadline, e);
-    return status ? status : session_sample(s, sampling, token, e);
+    gm_status status = session_compute(s, deadline, e);
+    if (!status) status = session_sample(s, wish->sampling, token, e);
+    if (!status && wish->logprobs)
+        sampler_logprobs(s->chooser, s->logits, *token, wish->logprobs, wish->logprobs + 1, wish->alternatives);
+    return status;
 }
 
 size_t session_dispatches(const gm_session *s) {

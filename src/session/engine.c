@@ -30,6 +30,8 @@ gm_status engine_find_model(const char *model, arena *a, const char **path, engi
         ollama_model found;
         if (ollama_resolve(model, a, &found, e)) return e->status;
         if (!found.model) return fail(e, GM_UNSUPPORTED, "'%s' in Ollama's store has no GGUF layer", model);
+        const char *lacking = ollama_unsupported(&found);
+        if (lacking) return fail(e, GM_UNSUPPORTED, "'%s' cannot be run: %s", model, lacking);
         *path = found.model;
         origin->renderer = found.renderer;
         origin->params = found.params;
@@ -41,9 +43,12 @@ gm_status engine_find_model(const char *model, arena *a, const char **path, engi
 
 /* ---- what the model says about itself --------------------------------------------------------------------------------- */
 
-static void number_from(const json *params, const char *key, float *out) {
+/* An error that was there before stays, and nothing is read. */
+static void number_from(const json *params, const char *key, float *out, error *e) {
     const json *value = json_get(params, key);
+    if (e->status || !value || json_is(value, JSON_NULL)) return;
     if (json_is(value, JSON_NUMBER)) *out = (float)value->number;
+    else fail(e, GM_BAD_FILE, "the params layer: %s must be a number", key);
 }
 
 /* Ollama's params layer, else the file's own keys, else what Gemma 4 was released with. */
@@ -66,18 +71,19 @@ static gm_status read_sampling(gm_engine *engine, const engine_origin *origin, e
             return e->status;
         }
         float k = (float)s->top_k, window = (float)s->penalty_window;
-        number_from(params, "temperature", &s->temperature);
-        number_from(params, "top_k", &k);
-        number_from(params, "top_p", &s->top_p);
-        number_from(params, "min_p", &s->min_p);
-        number_from(params, "typical_p", &s->typical_p);
-        number_from(params, "repeat_penalty", &s->repetition_penalty);
-        number_from(params, "presence_penalty", &s->presence_penalty);
-        number_from(params, "frequency_penalty", &s->frequency_penalty);
-        number_from(params, "repeat_last_n", &window);
+        number_from(params, "temperature", &s->temperature, e);
+        number_from(params, "top_k", &k, e);
+        number_from(params, "top_p", &s->top_p, e);
+        number_from(params, "min_p", &s->min_p, e);
+        number_from(params, "typical_p", &s->typical_p, e);
+        number_from(params, "repeat_penalty", &s->repetition_penalty, e);
+        number_from(params, "presence_penalty", &s->presence_penalty, e);
+        number_from(params, "frequency_penalty", &s->frequency_penalty, e);
+        number_from(params, "repeat_last_n", &window, e);
         s->top_k = k > 0 && k < 1e9f ? (int32_t)k : 0;
         s->penalty_window = window > 0 && window < 1e9f ? (uint32_t)window : 0;
         arena_free(&scratch);
+        if (e->status) return e->status;
     }
     return sampling_check(s, engine->weights.config.vocabulary, e);
 }
@@ -164,6 +170,7 @@ gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char
     *out = NULL;
     if (options->threads > 1024)
         fail(&e, GM_BAD_ARGUMENT, "threads must be between 1 and 1024, found %u", options->threads);
+    else if (options->backend > GM_BACKEND_GPU) fail(&e, GM_BAD_ARGUMENT, "%d is no backend", (int)options->backend);
     else if (options->data) gguf_open_memory(options->data, options->data_size, &file, &e);
     else if (!engine_find_model(options->model, &scratch, &path, &origin, &e)) gguf_open_file(path, &file, &e);
     if (!e.status) load_file(file, options, &origin, out, &e);
@@ -210,7 +217,7 @@ gm_status gm_tokenize(const gm_engine *engine, const char *text, size_t length, 
                       size_t capacity, size_t *count, char *why, size_t why_size) {
     error      e = { 0 };
     token_list list = { 0 };
-    const str  input = { text, length };
+    const str  input = { length ? text : "", length };
     if (parse_special) tokenizer_encode(engine->words, input, true, &list, &e);
     else tokenizer_encode_plain(engine->words, input, &list, &e);
     *count = list.count;

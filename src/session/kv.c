@@ -36,11 +36,12 @@ static gm_status check_binding(const kv_cache *kv, error *e) {
     for (uint32_t i = 0; i < kv->config->layers; i++) {
         const layer_config *layer = &kv->config->layer[i];
         const uint64_t      row = layer->owns_kv ? gpu_kv_row_bytes(kv->type, layer->kv_heads, layer->head) : 0;
-        if (!layer->sliding && row * kv->context > most / 16 * 16) {
+        const uint64_t      bytes = row * kv->context;
+        if (!layer->sliding && bytes > most / 16 * 16) {
             return fail(e, GM_NO_MEMORY,
                         "the keys of layer %u at a context of %zu tokens take %llu bytes, but a binding of this GPU "
                         "holds %llu: the largest context is %llu tokens",
-                        i, kv->context, (unsigned long long)(row * kv->context), (unsigned long long)most,
+                        i, kv->context, (unsigned long long)bytes, (unsigned long long)most,
                         (unsigned long long)(most / 16 * 16 / row));
         }
     }

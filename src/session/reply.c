@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LOGPROBS = 20, MOST_STOPS = 64 };
+enum { MOST_LOGPROBS = SAMPLER_MOST_ALTERNATIVES, MOST_STOPS = 64 };
 
 typedef enum { REPLY_PROMPT, REPLY_WRITING, REPLY_ENDING, REPLY_OVER } reply_phase;
 
@@ -73,17 +73,17 @@ static gm_status convert_message(chat_message *out, const gm_message *m, size_t 
 
 static gm_status build_chat(const gm_engine *engine, const gm_message *messages, size_t count,
                             const gm_reply_options *options, arena *a, chat *out, error *e) {
-    const bool system =
-        count && messages[0].role && (!strcmp(messages[0].role, "system") || !strcmp(messages[0].role, "developer"));
+    const bool system = count && messages && messages[0].role &&
+                        (!strcmp(messages[0].role, "system") || !strcmp(messages[0].role, "developer"));
     const bool own_system = engine->system && !system;
     json      *tools = NULL;
     *out = (chat){ .think = options && options->think, .variant = engine->variant };
-    if (!count) return fail(e, GM_BAD_ARGUMENT, "a conversation needs at least one message");
+    if (!count || !messages) return fail(e, GM_BAD_ARGUMENT, "a conversation needs at least one message");
     if (options && options->tools) {
         char *text = arena_copy(a, str_of(options->tools));
         if (!text) return fail_memory(e, "the tools", strlen(options->tools));
         if (json_parse(str_of(text), a, &tools, e)) return e->status;
-        if (tools->kind != JSON_ARRAY) return fail(e, GM_BAD_ARGUMENT, "tools must be a JSON list of functions");
+        if (chat_check_tools(tools, e)) return e->status;
         out->tools = tools;
     }
     out->messages = arena_array(a, count + own_system, sizeof *out->messages);
@@ -131,6 +131,8 @@ static gm_status copy_options(gm_reply *r, const gm_reply_options *options, erro
     if (o->stop_count > MOST_STOPS)
         return fail(e, GM_BAD_ARGUMENT, "at most %d stop strings can be had, %zu were given", MOST_STOPS,
                     o->stop_count);
+    if (o->stop_count && !o->stop)
+        return fail(e, GM_BAD_ARGUMENT, "stop_count is %zu, but stop is NULL", o->stop_count);
     if (sampling_check(&r->sampling, r->session->engine->weights.config.vocabulary, e)) return e->status;
     if (r->sampling.bias_count) {
         gm_logit_bias *bias = arena_array(&r->memory, r->sampling.bias_count, sizeof *bias);
@@ -292,18 +294,21 @@ static gm_status feed(gm_reply *r, str text, error *e) {
 
 /* ---- writing ------------------------------------------------------------------------------------------------------------- */
 
-static gm_status note_logprobs(gm_reply *r, int32_t token, error *e) {
+/* Room for the log-probabilities of one more token; NULL: none are wanted, or there is no memory. */
+static gm_token_logprob *logprob_row(gm_reply *r, error *e) {
     const size_t row = 1 + r->alternatives;
+    if (!r->want_logprobs) return NULL;
     if (r->logprob_rows == r->logprob_capacity) {
         const size_t      capacity = r->logprob_capacity ? 2 * r->logprob_capacity : 16;
         gm_token_logprob *grown = realloc(r->logprobs, capacity * row * sizeof *grown);
-        if (!grown) return fail_memory(e, "log-probabilities", capacity * row * sizeof *grown);
+        if (!grown) {
+            fail_memory(e, "log-probabilities", capacity * row * sizeof *grown);
+            return NULL;
+        }
         r->logprobs = grown;
         r->logprob_capacity = capacity;
     }
-    gm_token_logprob *at = r->logprobs + r->logprob_rows++ * row;
-    sampler_logprobs(r->session->chooser, r->session->logits, token, at, at + 1, r->alternatives);
-    return GM_OK;
+    return r->logprobs + r->logprob_rows * row;
 }
 
 static void end_with(gm_reply *r, gm_finish finish) {
@@ -312,14 +317,12 @@ static void end_with(gm_reply *r, gm_finish finish) {
     r->phase = REPLY_ENDING;
 }
 
-/* Log-probabilities need the logits here; else they may stay where they are. */
 static gm_status draw_token(gm_reply *r, int32_t *token, error *e) {
-    gm_session  *s = r->session;
-    const double deadline = clock_seconds() + 0.05;
-    if (!r->want_logprobs)
-        return session_next(s, &r->sampling, r->max_tokens - r->stats.reply_tokens, token, deadline, e);
-    const gm_status status = session_want_logits(s, deadline, e);
-    return status ? status : session_sample(s, &r->sampling, token, e);
+    const draw_wish wish = { .sampling = &r->sampling,
+                             .most = r->max_tokens - r->stats.reply_tokens,
+                             .logprobs = logprob_row(r, e),
+                             .alternatives = r->alternatives };
+    return e->status ? e->status : session_next(r->session, &wish, token, clock_seconds() + 0.05, e);
 }
 
 /* Draws a token and feeds its text; it is computed when the next one is wanted. */
@@ -334,7 +337,7 @@ static gm_status write_token(gm_reply *r, error *e) {
                                                                                           : GM_FINISH_STOP);
         return GM_OK;
     }
-    if (r->want_logprobs && note_logprobs(r, token, e)) return e->status;
+    if (r->want_logprobs) r->logprob_rows++;
     if (session_hold(s, token, &r->problem)) { /* the context is full: what was written so far still comes out */
         end_with(r, GM_FINISH_LENGTH);
         return GM_OK;
@@ -381,16 +384,15 @@ static gm_status compute_prompt(gm_reply *r, gm_piece *piece, error *e) {
 }
 
 /* GM_OK with a piece, GM_AGAIN, or how it ended. */
-static gm_status advance(gm_reply *r, gm_piece *piece, error *e) {
-    gm_status    status;
-    const double deadline = clock_seconds() + 0.05;
+static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e) {
+    gm_status status;
     if (r->logprobs_given) r->logprob_rows = 0;
     r->logprobs_given = false;
-    for (;;) {
+    for (size_t tokens = 0;; tokens++) {
         if (r->phase != REPLY_PROMPT && take_piece(r, piece)) break;
         if (r->stopped && r->phase == REPLY_WRITING) end_with(r, GM_FINISH_STOP);
         /* Tokens may give nothing to show for long: the arguments of a call, or those that have no text. */
-        if (r->phase == REPLY_WRITING && clock_seconds() > deadline) return GM_AGAIN;
+        if (tokens && r->phase == REPLY_WRITING && clock_seconds() > deadline) return GM_AGAIN;
         switch (r->phase) {
         case REPLY_PROMPT:
             status = compute_prompt(r, piece, e);
@@ -416,8 +418,9 @@ static gm_status advance(gm_reply *r, gm_piece *piece, error *e) {
 gm_status gm_reply_next(gm_reply *r, gm_piece *piece, char *why, size_t why_size) {
     error           e = { 0 };
     const bool      prompt = r->phase == REPLY_PROMPT;
-    const double    start = r->again_since > 0 ? r->again_since : clock_seconds();
-    const gm_status status = advance(r, piece, &e);
+    const double    now = clock_seconds();
+    const double    start = r->again_since > 0 ? r->again_since : now;
+    const gm_status status = advance(r, now + 0.05, piece, &e);
     const double    end = clock_seconds();
     *(prompt ? &r->stats.prompt_seconds : &r->stats.reply_seconds) += end - start;
     r->again_since = status == GM_AGAIN ? end : 0;

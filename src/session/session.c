@@ -25,6 +25,7 @@ gm_status session_new(gm_engine *engine, gm_session **out, error *e) {
     gm_session  *s = calloc(1, sizeof *s);
     if (!s) return fail_memory(e, "a session", sizeof *s);
     s->engine = engine;
+    s->ahead.possible = engine->on_gpu && !gpu_backend_needs_host(&engine->gpu);
     s->logits = malloc(vocabulary * sizeof *s->logits);
     if (!s->logits) fail_memory(e, "the logits", vocabulary * sizeof *s->logits);
     if (!e->status) sampler_new(vocabulary, &s->chooser, e);
@@ -195,6 +196,7 @@ static gm_status check_room(const gm_session *s, size_t n, size_t held, error *e
 
 static gm_status check_tokens(const gm_session *s, const int32_t *tokens, size_t n, size_t held, error *e) {
     const uint32_t vocabulary = s->engine->weights.config.vocabulary;
+    if (n && !tokens) return fail(e, GM_BAD_ARGUMENT, "%zu tokens were promised, but there is no list of them", n);
     if (check_room(s, n, held, e)) return e->status;
     for (size_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= vocabulary) {

@@ -22,7 +22,10 @@ struct gm_session {
     runner      run;
     size_t      running; /* tokens of the batch that is being computed; 0: none */
     struct {             /* tokens that the GPU draws before we have seen those before: drawing.c */
+        bool        possible;
         gm_sampling sampling;
+        bool        logprobs;
+        size_t      alternatives;
         int32_t     token; /* the newest that was seen: only if it is held do the steps go on */
         size_t      end;   /* steps were submitted for the positions [computed, end) */
     } ahead;
@@ -43,11 +46,19 @@ gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error 
 gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e);
 /* Computes what it takes for logits of the last token held; does nothing where there is no token. GM_AGAIN at the deadline. */
 gm_status session_want_logits(gm_session *s, double deadline, error *e);
+/* A draw, and how many more of the kind may be wanted, this one included. `logprobs`, if not NULL: the log-probabilities of the
+ * token drawn and of so many alternatives go there. */
+typedef struct {
+    const gm_sampling *sampling;
+    size_t             most;
+    gm_token_logprob  *logprobs;
+    size_t             alternatives;
+} draw_wish;
+
 /* Computes what is held and draws the next token, which is not held yet: the same one as session_compute and session_sample
  * give, but without logits that come back where the GPU can do without. If it is held next, and the call repeated with the same
- * sampling, the GPU goes ahead: `most` says how many draws may still be wanted, this one included. GM_AGAIN at the deadline. */
-gm_status session_next(gm_session *s, const gm_sampling *sampling, size_t most, int32_t *token, double deadline,
-                       error *e);
+ * wish, the GPU goes ahead. GM_AGAIN at the deadline. */
+gm_status session_next(gm_session *s, const draw_wish *wish, int32_t *token, double deadline, error *e);
 /* Dispatches of one step of session_next on the GPU; 0 if there was none. */
 size_t session_dispatches(const gm_session *s);
 /* Holds one more token without computing it yet. */

@@ -9,6 +9,7 @@
 
 #include "session/session.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,19 +183,19 @@ gm_status gm_session_save_buffer(const gm_session *s, void **data, size_t *size,
 }
 
 gm_status gm_session_save(const gm_session *s, const char *path, char *why, size_t why_size) {
-    error  e = { 0 };
+    error  e = { 0 }, inner = { 0 };
     buffer name = { 0 };
     buffer_printf(&name, "%s.%ld.part", path, (long)getpid());
-    FILE *file = name.failed ? NULL : fopen(name.data, "wb");
-    if (name.failed) fail_memory(&e, "the path", strlen(path));
-    else if (!file) fail(&e, GM_IO, "cannot write '%s'", path);
-    if (file) {
-        write_session(s, sink_file, file, &e);
-        if (fflush(file) || fsync(fileno(file))) fail(&e, GM_IO, "writing '%s' failed: is the disk full?", path);
-        if (fclose(file)) fail(&e, GM_IO, "writing '%s' failed: is the disk full?", path);
-        if (!e.status && rename(name.data, path)) fail(&e, GM_IO, "cannot write '%s'", path);
-        if (e.status) remove(name.data);
-    }
+    if (name.failed) return fail_memory(&e, "the path", strlen(path)), error_report(&e, why, why_size);
+    FILE     *file = fopen(name.data, "wb");
+    gm_status status = file ? write_session(s, sink_file, file, &inner) : GM_IO;
+    if (status == GM_OK && (fflush(file) || fsync(fileno(file)))) status = GM_IO;
+    int reason = errno; /* of what failed first */
+    if (file && fclose(file) && status == GM_OK) status = GM_IO, reason = errno;
+    if (status == GM_OK && rename(name.data, path)) status = GM_IO, reason = errno;
+    if (status == GM_IO) fail(&e, GM_IO, "cannot write '%s': %s", path, strerror(reason));
+    else if (status != GM_OK) e = inner;
+    if (status != GM_OK && file) remove(name.data);
     buffer_free(&name);
     return error_report(&e, why, why_size);
 }

@@ -265,6 +265,10 @@ static gm_status find_names(const char *root, arena *a, walk *out, error *e) {
     return status;
 }
 
+const char *ollama_unsupported(const ollama_model *m) {
+    return m->adapter_count ? "it has an adapter, and adapters are not supported yet" : NULL;
+}
+
 gm_status ollama_list(arena *a, ollama_model **models, size_t *count, error *e) {
     *models = NULL;
     *count = 0;
@@ -277,7 +281,11 @@ gm_status ollama_list(arena *a, ollama_model **models, size_t *count, error *e) 
     for (size_t i = 0; i < w.count; i++) {
         ollama_model *model = &(*models)[i];
         error         inner = { 0 };
-        if (read_model(root, &w.names[i], a, model, &inner) == GM_OK) continue;
+        if (read_model(root, &w.names[i], a, model, &inner) == GM_OK) {
+            const char *lacking = ollama_unsupported(model);
+            snprintf(model->problem, sizeof model->problem, "%s", lacking ? lacking : "");
+            continue;
+        }
         if (inner.status == GM_NO_MEMORY) return fail(e, GM_NO_MEMORY, "%s", inner.why);
         str         prefix = str_of(model->name);
         const char *why = inner.why;

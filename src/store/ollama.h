@@ -16,7 +16,7 @@ typedef struct {
     const char  *params;                                        /* JSON text */
     const char  *renderer, *family, *size_label, *quantisation; /* of the config blob; NULL when absent */
     uint64_t     bytes;                                         /* of all layers */
-    char         problem[300];                                  /* "" or what is missing or partial */
+    char         problem[300];                                  /* "" or what is missing, partial or not supported */
 } ollama_model;
 
 /* The store's root: $OLLAMA_MODELS, else the first that exists of ~/.ollama/models and /usr/share/ollama/.ollama/models.
@@ -27,7 +27,10 @@ const char *ollama_root(arena *a);
  * there; a blob that is missing, partial or of another size than the manifest says is an error that names the file. */
 gm_status ollama_resolve(const char *name, arena *a, ollama_model *out, error *e);
 
-/* Everything in the store, sorted by name; a broken entry is listed with its `problem`. */
+/* NULL, or what of the model, whose files are all there, is not supported: without it the answers would be another model's. */
+const char *ollama_unsupported(const ollama_model *m);
+
+/* Everything in the store, sorted by name; an entry that cannot be run is listed with its `problem`. */
 gm_status ollama_list(arena *a, ollama_model **models, size_t *count, error *e);
 
 #endif

@@ -44,6 +44,8 @@ typedef struct {
 /* {"messages": […], "tools": […], "think": bool} in OpenAI's or Ollama's shape. Strings point into the arena; tools, arguments
  * and objects into `value`, which must outlive the chat. */
 gm_status chat_from_json(const json *value, arena *a, chat *out, error *e);
+/* Whether `tools` is a list of functions in OpenAI's shape. */
+gm_status chat_check_tools(const json *tools, error *e);
 /* A message's "tool_calls" alone: [{"id": …, "function": {"name": …, "arguments": object or JSON text}}]. */
 gm_status chat_calls_from_json(const json *list, arena *a, chat_call **calls, size_t *count, error *e);
 void      chat_message_to_json(buffer *out, const chat_message *message);

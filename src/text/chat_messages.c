@@ -297,7 +297,8 @@ static gm_status read_message(reader *r, const json *value, chat_message *m) {
     return read_first_string(r, value, tool_call_id, &m->tool_call_id);
 }
 
-static gm_status check_tools(reader *r, const json *tools) {
+gm_status chat_check_tools(const json *tools, error *e) {
+    reader place = { .e = e }, *r = &place;
     size_t i = 0;
     if (tools->kind != JSON_ARRAY) return wrong(r, "tools", "a list", tools);
     for (const json *tool = tools->first; tool; tool = tool->next, i++) {
@@ -339,7 +340,7 @@ gm_status chat_from_json(const json *value, arena *a, chat *out, error *e) {
         out->count++;
     }
     if (!is_absent(tools)) {
-        gm_status status = check_tools(&r, tools);
+        gm_status status = chat_check_tools(tools, e);
         if (status) return status;
         out->tools = tools;
     }

@@ -127,10 +127,6 @@ int32_t tokenizer_special(const tokenizer *t, special_token which) { return t->s
 bool    tokenizer_is_stop(const tokenizer *t, int32_t id) { return has_flag(t, id, TOKEN_STOP); }
 bool    tokenizer_is_suppressed(const tokenizer *t, int32_t id) { return has_flag(t, id, TOKEN_SUPPRESSED); }
 
-/* Whatever the file says: Ollama's flavour says no because its renderer writes <bos> itself; ours does too, and text that
- * comes from elsewhere needs it. */
-bool tokenizer_adds_bos(const tokenizer *t) { return t->special[SPECIAL_BOS] >= 0; }
-
 str tokenizer_text(const tokenizer *t, int32_t id) {
     if (id < 0 || (uint32_t)id >= t->symbols.tokens) return (str){ "", 0 };
     const uint32_t start = t->text_starts[id];

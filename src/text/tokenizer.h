@@ -75,7 +75,6 @@ int32_t tokenizer_special(const tokenizer *t, special_token which); /* -1 if the
 bool    tokenizer_is_stop(const tokenizer *t,
                           int32_t          id); /* <eos>, <turn|>, <|tool_response>, and the file's eos/eot ids */
 bool    tokenizer_is_suppressed(const tokenizer *t, int32_t id); /* tokenizer.ggml.suppress_tokens */
-bool    tokenizer_adds_bos(const tokenizer *t);
 /* The bytes that the token stands for (▁ as a space, a byte token as its byte, special tokens by name). */
 str tokenizer_text(const tokenizer *t, int32_t id);
 /* Control tokens are not shown; those the output parser needs are (<|channel>, <|tool_call>, …). */
