@@ -18,7 +18,7 @@ mkdir -p "$logs"
 
 # ---- steps: one command each, several at a time ------------------------------------------------------------------------
 
-slots=$(nproc)
+slots=$(($(nproc) + 1)) # tests on the GPU wait for it now and then: another one fills these gaps
 declare -A name_of=() began_at=() # by process id
 passed=0 failed=0 failures=()
 trap 'kill "${!name_of[@]}" 2>/dev/null; exit 130' INT TERM
@@ -73,6 +73,7 @@ step() {
 declare -A planned=() # by name, the command as the shell reads it
 order=()
 plan() {
+    [ -z "${planned[$1]:-}" ] || { printf 'test: two steps are called %s\n' "$1" >&2; exit 1; }
     planned[$1]=${*@Q}
     order+=("$1")
 }
@@ -116,12 +117,14 @@ step vocabulary node tests/vocabulary.mjs build/vocabulary.gguf
 with_gpu=(env "VK_ICD_FILENAMES=$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)")
 for preset in asan release; do
     for test in $(names tests/test_*.c); do
-        # Sanitizers make the compilers of shaders two and a half times as slow. What is mostly GPU runs without them, and of it
-        # with them what frees things and breaks off.
+        # Sanitizers make the compilers of shaders two and a half times as slow. What is mostly GPU runs without them, but for what
+        # frees things and breaks off, which runs with them, and only so.
         arguments=() prefix=()
         case $preset-$test in
         asan-test_gpu_generate) arguments=(disturbed) ;;
+        release-test_gpu_generate) arguments=(drawn) ;;
         asan-test_gpu_memory) arguments=(tiny-dense) ;;
+        release-test_gpu_memory) arguments=(moe) ;;
         asan-test_gpu_lost | asan-test_gpu_host | asan-test_gpu_budget) ;;
         asan-test_gpu_* | release-test_gpu_lost) continue ;;
         *-test_tokenizer) arguments=(build/vocabulary.gguf) ;;
@@ -148,7 +151,8 @@ for test in test_serve test_serve_chat; do plan "asan-$test" node "tests/$test.m
 for test in $(names tests/test_*.mjs); do plan "$test" node "tests/$test.mjs"; done
 
 for file in web/tests/*.test.ts web/app/tests/*.test.ts web/tests/browser/*.test.ts; do
-    plan "web-$(basename "${file%.ts}")" node --test "$file"
+    name=${file#web/} name=${name/tests\//} name=${name//\//-}
+    plan "web-${name%.ts}" node --test "$file" # web-cache.test, web-app-parts.test, web-browser-app.test
 done
 
 for target in $(names fuzz/fuzz_*.c); do
@@ -158,9 +162,10 @@ done
 
 plan format make -s check-format
 
-run_planned release-test_gpu_steady test_gpu_check web-gpu_pages.test release-test_session-gpu web-memory.test web-core_gpu.test \
-    release-test_gpu_generate asan-test_gpu_generate release-test_gpu_memory asan-test_gpu_memory web-app_gpu.test web-package.test \
-    release-test_load-gpu release-test_ops-gpu release-test_gpu_fuse release-test_gpu_greedy asan-test_gpu_lost
+run_planned release-test_gpu_steady web-browser-gpu_pages.test test_gpu_check release-test_session-gpu web-core_gpu.test release-test_gpu_generate \
+    asan-test_gpu_generate release-test_gpu_memory web-browser-app_gpu.test release-test_ops-gpu release-test_ops-gpu-plain release-test_gpu_fuse \
+    release-test_gpu_greedy asan-test_gpu_lost release-test_soft-gpu web-browser-package.test asan-test_gpu_memory asan-test_cli release-test_model-gpu \
+    web-browser-app.test web-browser-app_box.test release-test_gpu_self_check test_cli test_broken_kernels release-test_load-gpu web-browser-memory.test
 
 # ---- sum ---------------------------------------------------------------------------------------------------------------
 

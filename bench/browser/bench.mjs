@@ -14,7 +14,8 @@
 //
 // An engine may be followed by @N: so many threads on wasm instead of all. Rates are the best of so many runs after a warm-up, measured in the page from call to answer. Of small vocabularies only plain ASCII is drawn
 // and no end: so all answers are equally long, and wllama, which throws on anything but UTF-8, survives random weights.
-// --gpu native: the flags with which a headless Chromium uses a real GPU through Vulkan.
+// --gpu native: the flags with which a headless Chromium uses a real GPU through Vulkan. wllama computes on adapters with shader-f16 only, which Dawn
+// denies NVIDIA's on Vulkan unless it is told otherwise; both engines get it. `note` says why wllama is not on the GPU; wllama-wasm keeps it off.
 
 import { execFileSync } from 'node:child_process';
 import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -25,18 +26,18 @@ import { chromium } from 'playwright-core';
 import { startServer } from '../../web/tests/browser/server.ts';
 import { memoryOf } from './processes.mjs';
 
-const ENGINES = ['gemmule-gpu', 'gemmule-wasm', 'wllama'];
+const ENGINES = ['gemmule-gpu', 'gemmule-wasm', 'wllama', 'wllama-wasm'];
 const SMALL_VOCABULARY = 16384;
 const FLAGS = {
     common: ['--no-sandbox', '--enable-unsafe-webgpu', '--disable-dev-shm-usage'],
     software: ['--enable-dawn-features=disable_workgroup_init'], // which SwiftShader does at great cost
     native: ['--disable-gpu-sandbox', '--ignore-gpu-blocklist', '--use-vulkan=native', '--enable-features=Vulkan', '--use-gl=angle', '--use-angle=vulkan',
-        '--disable-vulkan-surface', '--disable-gpu-compositing'],
+        '--disable-vulkan-surface', '--disable-gpu-compositing', '--enable-dawn-features=vulkan_enable_f16_on_nvidia'],
 };
 const here = import.meta.dirname;
 const text = (value) => ({ type: 'string', ...(value === undefined ? {} : { default: value }) });
 const OPTIONS = {
-    engines: text(ENGINES.join()), prefill: text('512'), decode: text('128'), depth: text('0'), repeats: text('3'), gpu: text('software'),
+    engines: text('gemmule-gpu,gemmule-wasm,wllama'), prefill: text('512'), decode: text('128'), depth: text('0'), repeats: text('3'), gpu: text('software'),
     'no-cache': { type: 'boolean', default: false }, 'gpu-memory': text('0'), machine: text(), out: text(), dist: text(join(here, '../../web/dist')),
     wllama: text(join(here, '../peers/node_modules/@wllama/wllama/esm')), chromium: text(), verbose: { type: 'boolean', default: false },
 };

@@ -1,6 +1,6 @@
 // The part of the browser's benchmark that runs in the page: both engines behind one interface, measured from outside in the same way.
 //
-//     { device, threads, vocabulary, complete(prompt, { count, avoid }), stats(), close() }
+//     { device, threads, note(), vocabulary, complete(prompt, { count, avoid }), stats(), close() }
 //
 // `complete` goes on greedily from a prompt and says when the first piece came and when all was over, in milliseconds since the call. A prompt is
 // { ids, text }, the same thing twice: gemmule takes ids, wllama only text, before which it puts <bos>.
@@ -14,7 +14,7 @@ async function openGemmule({ url, dist, backend, cache, context, gpuMemory, thre
     return {
         device: engine.info.device,
         threads: engine.info.threads ?? 1,
-        note: engine.info.note,
+        note: async () => engine.info.note,
         vocabulary: engine.info.vocabulary,
         async complete({ ids }, { count, avoid }) {
             await session.rollback(0);
@@ -33,17 +33,22 @@ async function openGemmule({ url, dist, backend, cache, context, gpuMemory, thre
     };
 }
 
-async function openWllama({ url, wllama: folder, cache, context, threads }) {
+async function openWllama({ url, wllama: folder, backend, cache, context, threads }) {
     const { Wllama } = await import(`${folder}/index.js`);
     const said = [];
     const note = (...words) => void said.push(words.join(' '));
     const engine = new Wllama({ default: `${folder}/wasm/wllama.wasm` }, { logger: { debug: note, log: note, warn: note, error: note } });
-    await engine.loadModelFromUrl(url, { useCache: cache, n_ctx: context, n_parallel: 1, n_threads: threads || navigator.hardwareConcurrency });
+    try {
+        await engine.loadModelFromUrl(url, {
+            useCache: cache, n_ctx: context, n_parallel: 1, n_threads: threads || navigator.hardwareConcurrency, ...(backend === 'wasm' ? { n_gpu_layers: 0 } : {}),
+        });
+    } catch (problem) { throw new Error([problem.message, ...said.slice(-8)].join('\n')); } // why is in its log, if anywhere
     const count = engine.getNumThreads();
+    const gpu = wllamaGpu(said.join('\n'));
     return {
-        device: wllamaGpu(said.join('\n')) || `wasm (${count} ${count === 1 ? 'thread' : 'threads'})`,
+        device: gpu || `wasm (${count} ${count === 1 ? 'thread' : 'threads'})`,
         threads: count,
-        note: '',
+        note: async () => gpu || backend ? '' : whyNoGpu(),
         said,
         vocabulary: engine.getLoadedContextInfo().n_vocab,
         async complete({ text }, { count, avoid }) {
@@ -73,6 +78,15 @@ function wllamaGpu(log) {
     return layers ? `gpu (${[...new Set(about)].join(' ')}, ${layers[1]} layers)` : '';
 }
 
+/** It takes the GPU without being asked, but only one with half floats. */
+async function whyNoGpu() {
+    const adapter = await navigator.gpu?.requestAdapter();
+    if (!adapter) return 'WebGPU: there is no adapter';
+    const name = [adapter.info.vendor, adapter.info.architecture].filter(Boolean).join(' ');
+    if (!adapter.features.has('shader-f16')) return `WebGPU: the adapter (${name}) has no shader-f16, which wllama needs`;
+    return `WebGPU: wllama did not take the adapter (${name})`;
+}
+
 let engine = null;
 
 /** Opens the model; gives seconds and what it runs on. */
@@ -81,7 +95,7 @@ export async function open(options) {
     engine = await (options.engine === 'wllama' ? openWllama : openGemmule)(options);
     const seconds = since(begin) / 1000;
     const { device, threads, note, vocabulary, said } = engine;
-    return { seconds, device, threads, note, vocabulary, said };
+    return { seconds, device, threads, note: await note(), vocabulary, said };
 }
 
 export const close = () => engine.close();

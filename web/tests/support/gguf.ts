@@ -109,6 +109,17 @@ export function splitGguf(file: Buffer, parts: number): Buffer[] {
     });
 }
 
+/** The same model in a larger file: its tensors begin so many bytes apart. */
+export function spreadGguf(file: Buffer, step: number): Buffer {
+    const { keys, metadata, tensors } = parse(file);
+    const infos = tensors.map(({ info }, i) => Buffer.concat([info, u64(i * step)]));
+    const head = padded(Buffer.concat([file.subarray(0, 8), u64(tensors.length), u64(keys), metadata, ...infos]));
+    const whole = Buffer.alloc(head.length + tensors.length * step);
+    head.copy(whole);
+    tensors.forEach(({ offset, bytes }, i) => file.copy(whole, head.length + i * step, offset, offset + bytes));
+    return whole;
+}
+
 const ARRAY = 9;
 
 /** The model with its first layer alone, and without per-layer embeddings: the fewest dispatches that a token can have. */
