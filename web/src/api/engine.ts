@@ -1,5 +1,6 @@
 /* A loaded model, and how one is loaded. */
 
+import { GemmuleError } from '../core/errors.ts';
 import type {
     Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, KeyValueType, Message, ReplyOptions, Sampling, SessionOptions,
 } from '../core/types.ts';
@@ -7,7 +8,7 @@ import type { Connection } from '../worker/connection.ts';
 import type { DeviceEvent, LoadArgs, LoadResult, Progress } from '../worker/protocol.ts';
 import { Chat } from './chat.ts';
 import type { Connect, WorkerOptions } from './connect.ts';
-import { Session, wireOptions } from './session.ts';
+import { Session, tokenIds, wireOptions } from './session.ts';
 import { type SourceOptions, type Specified } from './source.ts';
 
 export interface LoadOptions extends SourceOptions, WorkerOptions {
@@ -79,12 +80,13 @@ export class Engine {
     }
 
     /** The tokens of a text. Special tokens such as <|turn> are recognised only with `special`: leave it off for text of others. */
-    tokenize(text: string, { special = false }: { special?: boolean } = {}): Promise<Int32Array> {
+    async tokenize(text: string, { special = false }: { special?: boolean } = {}): Promise<Int32Array> {
+        if (typeof text !== 'string') throw new GemmuleError('BadArgument', `the text must be a string, found ${String(text)}`);
         return this.#connection.call('tokenize', { text, special });
     }
 
-    detokenize(ids: Iterable<number>): Promise<string> {
-        return this.#connection.call('detokenize', { ids: Int32Array.from(ids) });
+    async detokenize(ids: Iterable<number>): Promise<string> {
+        return this.#connection.call('detokenize', { ids: tokenIds(ids) });
     }
 
     /** The prompt that a conversation becomes, as text: for looking, not for feeding back. */
@@ -107,6 +109,7 @@ export class Engine {
 
     /** After a lost GPU of which none came back: tries again, or goes on with wasm. Conversations are as they were. */
     async recover({ backend, signal, onProgress }: Pick<LoadOptions, 'backend' | 'signal' | 'onProgress'> = {}): Promise<EngineInfo> {
+        checkBackend(backend);
         this.#loaded = await this.#connection.call('recover', { ...(backend ? { backend } : {}) }, { signal, onEvent: onProgress });
         return this.info;
     }
@@ -115,6 +118,7 @@ export class Engine {
     async unload(): Promise<void> {
         if (this.#connection.dead) return;
         const unloaded = this.#connection.call('unload', {}).catch(() => undefined);
+        this.#connection.refuse(new GemmuleError('Aborted', 'the engine was unloaded'));
         let timer: ReturnType<typeof setTimeout> | undefined;
         await Promise.race([unloaded, new Promise((resolve) => (timer = setTimeout(resolve, LONGEST_UNLOAD)))]);
         clearTimeout(timer);
@@ -132,9 +136,17 @@ function sessionOptions({ context, kv }: LoadOptions): SessionOptions {
     return { ...(context === undefined ? {} : { context }), ...(kv === undefined ? {} : { kv }) };
 }
 
+const BACKENDS = ['auto', 'gpu', 'wasm'];
+
+function checkBackend(backend: string | undefined): void {
+    if (backend === undefined || BACKENDS.includes(backend)) return;
+    throw new GemmuleError('BadArgument', `backend must be one of ${BACKENDS.join(', ')}, found ${backend}`);
+}
+
 const ENGINE_OPTIONS = ['backend', 'precise', 'gpuMemory', 'threads', 'gpuDisable', 'powerPreference', 'name', 'ollama'] as const;
 
 function loadArgs({ sources, options: own }: Specified, options: LoadOptions): LoadArgs {
+    checkBackend(options.backend);
     const given = Object.fromEntries(ENGINE_OPTIONS.filter((key) => options[key] !== undefined).map((key) => [key, options[key]]));
     return { sources, options: { ...own, ...given }, fallback: options.fallback ?? 'none' };
 }

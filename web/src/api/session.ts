@@ -34,6 +34,14 @@ export function wireOptions(options: ReplyOptions): WireReplyOptions {
     return wire;
 }
 
+/** Numbers as the ids of tokens: what is none is refused, not rounded. */
+export function tokenIds(ids: Iterable<number>): Int32Array {
+    return Int32Array.from(ids, (id) => {
+        if (id === (id | 0)) return id;
+        throw new GemmuleError('BadArgument', `ids of tokens must be whole numbers of 32 bits, found ${String(id)}`);
+    });
+}
+
 /** A conversation: the tokens seen so far and their keys and values. Calls take turns with all others on the engine. */
 export class Session {
     readonly #connection: Connection;
@@ -62,7 +70,7 @@ export class Session {
     /** Goes on from these tokens, without the chat format and without reading thoughts or calls out of the text; by default from what
      * the session holds. */
     async generate(ids?: Int32Array | readonly number[] | null, options: ReplyOptions = {}): Promise<Reply> {
-        const from = ids ? Int32Array.from(ids) : await this.tokens();
+        const from = ids ? tokenIds(ids) : await this.tokens();
         if (!from.length) throw new GemmuleError('BadArgument', 'there are no tokens to go on from');
         const args = { session: this.#id, ids: from, options: wireOptions(options) };
         return new Reply(this.#connection.stream('replyTokens', args, { signal: options.signal }));
@@ -70,14 +78,14 @@ export class Session {
 
     /** Makes the session hold exactly these tokens; a common beginning is not computed again. */
     async set(ids: Int32Array | readonly number[], { signal }: { signal?: AbortSignal } = {}): Promise<void> {
-        await this.#connection.call('set', { session: this.#id, ids: Int32Array.from(ids) }, { signal });
+        await this.#connection.call('set', { session: this.#id, ids: tokenIds(ids) }, { signal });
     }
 
     /** Computes further tokens, or further text, behind those held. Special tokens in text are only text. */
     async append(more: Int32Array | readonly number[] | string, { signal }: { signal?: AbortSignal } = {}): Promise<void> {
         const ids = typeof more === 'string'
             ? await this.#connection.call('tokenize', { text: more, special: false }, { signal })
-            : Int32Array.from(more);
+            : tokenIds(more);
         await this.#connection.call('append', { session: this.#id, ids }, { signal });
     }
 

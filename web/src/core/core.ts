@@ -40,6 +40,7 @@ const KV_TYPES: Record<KeyValueType, number> = { f16: 1, f32: 2, q8_0: 3 };
 const PHASES: LoadProgress['phase'][] = ['header', 'check', 'weights', 'plans'];
 const FINISHES: ReplyStats['finish'][] = ['stop', 'stop', 'length', 'tool_calls', 'cancelled'];
 const MOST_THREADS = 64; // of src/base/pool_wasm.c
+const BREATH_MILLISECONDS = 10; // a small model writes token after token without ever waiting: a message that says stop must come in, too
 const BUSY_MILLISECONDS = 30; // a call that took so long was computing: it only wants others to have their turn
 
 // Lets other events in, without the 4 ms that a timer costs.
@@ -66,8 +67,17 @@ class Machine {
     reads: Reads | null = null;
     note = ''; // for the engine's own
     #closed: GemmuleError | null = null;
-    #sleepers: (() => void)[] = [];
-    #listening = false; // to the GPU
+    // What a call may have waited for: how often something happened, also before the last call; when that began, and how long it took.
+    #events = 0;
+    #eventsBefore = 0;
+    #began = 0;
+    #took = 0;
+    #rests = false; // since the last call
+    #breath = performance.now(); // when others last had their turn
+    // Until something happens. Whatever every token takes is made once where that can be done.
+    #sleep: Promise<void> | null = null;
+    #awake: (() => void) | null = null;
+    readonly #fallAsleep = (resolve: () => void) => void (this.#awake = resolve);
 
     static async create(module: WebAssembly.Module, gpu: GpuHost | null, threads: Threads | null = null): Promise<Machine> {
         const imports = (memory: () => WebAssembly.Memory) => (gpu ? gpu.imports(memory) : noGpuImports());
@@ -80,6 +90,7 @@ class Machine {
         this.gpu = gpu;
         this.threads = threads;
         if (threads) threads.onDeath = (why) => this.close(why);
+        if (gpu) gpu.onNews = () => this.wake();
     }
 
     get closed(): boolean {
@@ -88,9 +99,10 @@ class Machine {
 
     /** Something happened that a call may have waited for. */
     wake(): void {
-        const woken = this.#sleepers;
-        this.#sleepers = [];
-        for (const go of woken) go();
+        const awake = this.#awake;
+        this.#events++;
+        this.#sleep = this.#awake = null;
+        awake?.();
     }
 
     close(why: GemmuleError): void {
@@ -123,18 +135,30 @@ class Machine {
         signal?.addEventListener('abort', stop);
         try {
             for (;;) {
-                this.check();
-                throwIfAborted(signal);
-                const start = performance.now();
-                const status = this.#guarded(call);
-                if (status === OK || status === DONE) return status;
-                if (status !== AGAIN) throw this.error(status);
-                this.reads?.start();
-                await this.#untilNews(performance.now() - start);
+                const status = this.step(call, signal);
+                if (status !== AGAIN) return status;
+                await this.rest();
             }
         } finally {
             signal?.removeEventListener('abort', stop);
         }
+    }
+
+    /** Calls once; gives the status, which is no error. */
+    step(call: () => number, signal?: AbortSignal): number {
+        this.check();
+        throwIfAborted(signal);
+        const start = performance.now();
+        if (this.#rests) this.#breath = start;
+        this.#rests = false;
+        this.#began = start;
+        this.#eventsBefore = this.#events;
+        const status = this.#guarded(call);
+        if (status === OK || status === DONE) return status;
+        if (status !== AGAIN) throw this.error(status);
+        this.reads?.start();
+        this.#took = performance.now() - start;
+        return AGAIN;
     }
 
     // A trap leaves the instance in no state to go on, and so does a thread that died.
@@ -151,17 +175,22 @@ class Machine {
         }
     }
 
-    // Not by Promise.race, which leaves something behind with every promise that never settles.
-    #untilNews(took: number): Promise<void> {
-        if (took > BUSY_MILLISECONDS || (!this.gpu && !this.reads?.underWay)) return letOthers();
-        if (this.gpu && !this.#listening) {
-            this.#listening = true;
-            void this.gpu.news().then(() => {
-                this.#listening = false;
-                this.wake();
-            });
-        }
-        return new Promise((resolve) => this.#sleepers.push(resolve));
+    /** Behind a step that gave «again»: until there is something new to see, or others had their turn. */
+    rest(): Promise<void> {
+        this.#rests = true;
+        const waits = this.#events === this.#eventsBefore && (this.gpu ? !this.gpu.gone : this.reads?.underWay);
+        if (this.#took > BUSY_MILLISECONDS || !waits) return letOthers();
+        return (this.#sleep ??= new Promise(this.#fallAsleep));
+    }
+
+    /** Others had no turn for a while. */
+    get breathless(): boolean {
+        return this.#began - this.#breath > BREATH_MILLISECONDS;
+    }
+
+    breathe(): Promise<void> {
+        this.#rests = true;
+        return letOthers();
     }
 }
 
@@ -588,13 +617,21 @@ export class CoreSession implements CoreSessionLike {
         this.#busy = true;
         let reply = 0;
         let over = false;
+        const next = () => wasm.exports.gmw_reply_next(wasm.context, reply, row);
+        const stop = () => this.#machine.wake();
+        options.signal?.addEventListener('abort', stop);
         try {
             reply = this.#startReply(request, ids);
             for (;;) {
-                const status = await this.#machine.drive(() => wasm.exports.gmw_reply_next(wasm.context, reply, row), options.signal);
+                const status = this.#machine.step(next, options.signal);
                 over = status === DONE;
                 if (over) return this.#stats(reply);
+                if (status === AGAIN) {
+                    await this.#machine.rest();
+                    continue;
+                }
                 yield pieceOf(wasm.resultJson<WirePiece>());
+                if (this.#machine.breathless) await this.#machine.breathe();
             }
         } catch (thrown) {
             const failed = toGemmuleError(thrown);
@@ -603,6 +640,7 @@ export class CoreSession implements CoreSessionLike {
             if (!options.signal?.aborted || failed.code !== CANCELLED || this.#machine.closed || !reply) throw failed;
             return { ...this.#stats(reply), finish: 'cancelled' };
         } finally {
+            options.signal?.removeEventListener('abort', stop);
             this.#busy = false;
             if (!this.#machine.closed) {
                 if (!over) wasm.exports.gmw_session_stop(this.#session);
@@ -643,8 +681,7 @@ export class CoreSession implements CoreSessionLike {
 }
 
 function pieceOf(wire: WirePiece): Piece {
-    if (wire.kind === 'progress') return wire;
-    if (wire.kind !== 'tool_call') return { ...wire, kind: wire.kind };
+    if (wire.kind !== 'tool_call') return wire as Piece;
     const { name, arguments: given } = JSON.parse(wire.text) as { name: string; arguments: unknown };
     return { kind: 'tool_call', name, arguments: given, json: wire.text };
 }

@@ -43,6 +43,8 @@ export class GpuHost {
     readonly description: GpuDescription;
     /** Settles with the reason when the device is lost; never for our own close. */
     readonly lost: Promise<string>;
+    /** Called whenever news() would settle: every token has news, and a promise for each is much. */
+    onNews: (() => void) | null = null;
 
     readonly #device: GPUDevice;
     readonly #queue: GpuQueue;
@@ -61,7 +63,7 @@ export class GpuHost {
     readonly #tickets: Tickets;
     #shaders: Shaders;
     #idOfPipeline = new Map<HostPipeline, number>();
-    #lists = new Map<number, CommandList>(); // by address and length
+    #lists = new Map<number, CommandList>(); // by address
     #deaths = 0; // of things; lists that were read before the last one are read again
     #listsReadAt = 0;
 
@@ -116,11 +118,16 @@ export class GpuHost {
         this.#unseen = false;
     }
 
+    /** The device is lost: what the engine waits for does not come. */
+    get gone(): boolean {
+        return this.#lostWhy !== null;
+    }
+
     /** Writes in order with the engine's own writes and lists; a promise while there is no room, or while a list waits. Bytes behind
      * the last whole word are filled up with zeros. */
     writeBuffer(id: number, offset: number, bytes: Uint8Array<ArrayBuffer>): Promise<void> | void {
         if (this.#checkWrite(id, offset, Math.ceil(bytes.length / 4) * 4) !== OK) throw this.#refusalError();
-        if (!this.#queue.waits && this.#queue.hasRoom(bytes.length)) return this.#writeNow(id, offset, bytes);
+        if (bytes.length <= PIECE && !this.#queue.waits && this.#queue.hasRoom(bytes.length, LITTLE_IN_FLIGHT)) return this.#writeNow(id, offset, bytes);
         return this.#writeSoon(id, offset, bytes);
     }
 
@@ -220,6 +227,7 @@ export class GpuHost {
         const next = this.#next;
         this.#next = null;
         next?.settle();
+        this.onNews?.();
     }
 
     #onError(error: GPUError): void {
@@ -457,15 +465,14 @@ export class GpuHost {
     #listAt(start: number, count: number): CommandList | null {
         if (this.#listsReadAt !== this.#deaths || this.#lists.size > MOST_LISTS) this.#lists.clear();
         this.#listsReadAt = this.#deaths;
-        const key = start * 2 ** 22 + count;
-        const known = this.#lists.get(key);
+        const known = this.#lists.get(start);
         if (known?.same(this.#words, start, count)) return known;
         const list = CommandList.read(this.#words, start, count, this.#things);
         if (typeof list === 'string') {
             this.#refuse(BadArgument, list);
             return null;
         }
-        this.#lists.set(key, list);
+        this.#lists.set(start, list);
         return list;
     }
 
@@ -496,8 +503,7 @@ export class GpuHost {
 
     #ticketTake(id: number, out: number): void {
         this.#look();
-        const bytes = this.#tickets.bytes(id, this.#verdictsCome);
-        if (bytes >= 0) this.#tickets.take(id, this.#bytes.subarray(out, out + bytes));
+        if (this.#tickets.bytes(id, this.#verdictsCome) >= 0) this.#tickets.take(id, this.#bytes, out);
     }
 
     #idle(): boolean {

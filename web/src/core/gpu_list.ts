@@ -127,7 +127,8 @@ export class CommandList {
         if (this.#steps.length === 0) return null;
         const encoder = device.createCommandEncoder();
         let pass: GPUComputePassEncoder | null = null;
-        for (const step of this.#steps) {
+        for (let i = 0; i < this.#steps.length; i++) { // without an iterator, for every token
+            const step = this.#steps[i]!;
             if (step.op === OP.dispatch || step.op === OP.indirect) {
                 pass ??= encoder.beginComputePass();
                 if (step.pipeline !== null) pass.setPipeline(step.pipeline.made!);

@@ -110,24 +110,26 @@ export class GpuQueue {
         this.#countWork(bytes);
     }
 
-    // The words are those of the engine, or a copy of them.
+    // The words are those of the engine, or a copy of them. For every token, so without iterators.
     #run(list: CommandList, words: Uint32Array, start: number): void {
+        const { writes, reads } = list;
         if (list.broken() !== null) { // which is a problem of its own
             this.#inFlight -= list.written;
-            for (const read of list.reads) this.#tickets.fail(words[start + read.at]!);
+            for (const read of reads) this.#tickets.fail(words[start + read.at]!);
             return;
         }
-        for (const write of list.writes) {
+        for (let i = 0; i < writes.length; i++) {
+            const write = writes[i]!;
             const at = words.byteOffset + (start + write.at) * 4;
             this.#queue.writeBuffer(write.target, write.offset, words.buffer as ArrayBuffer, at, write.bytes);
         }
-        for (const read of list.reads) read.staging = this.#tickets.stage(words[start + read.at]!);
+        for (let i = 0; i < reads.length; i++) reads[i]!.staging = this.#tickets.stage(words[start + reads[i]!.at]!);
         const commands = list.encode(this.#device);
         if (commands) {
             this.#batch[0] = commands;
             this.#queue.submit(this.#batch);
         }
-        for (const read of list.reads) this.#tickets.map(words[start + read.at]!);
+        for (let i = 0; i < reads.length; i++) this.#tickets.map(words[start + reads[i]!.at]!);
         this.#countWork(list.written);
     }
 

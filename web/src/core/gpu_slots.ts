@@ -6,7 +6,8 @@ const GENERATION_BITS = 12;
 const LAST_SLOT = 2 ** SLOT_BITS - 1;
 const LAST_GENERATION = 2 ** GENERATION_BITS - 1;
 
-export const KIND = { buffer: 0, pipeline: 1, group: 2, ticket: 3 } as const;
+/** Tickets have the smallest ids: every token has one, and numbers from 2^30 on take memory in JavaScript. */
+export const KIND = { ticket: 0, buffer: 1, pipeline: 2, group: 3 } as const;
 
 export class Slots<T> {
     readonly #kind: number;

@@ -102,10 +102,10 @@ export class Tickets {
         return ticket.state === 'here' || ticket.state === 'taken' ? ticket.bytes : -1;
     }
 
-    take(id: number, out: Uint8Array): void {
+    take(id: number, out: Uint8Array, at: number): void {
         const ticket = this.#tickets.find(id);
         if (!ticket || ticket.state !== 'here') return;
-        out.set(new Uint8Array(ticket.staging!.buffer.getMappedRange(0, ticket.bytes)));
+        out.set(new Uint8Array(ticket.staging!.buffer.getMappedRange(0, ticket.bytes)), at);
         this.#giveBack(ticket);
         ticket.state = 'taken';
     }
@@ -133,7 +133,8 @@ export class Tickets {
     // ---- staging buffers ----
 
     #takeStaging(bytes: number): Staging {
-        for (const staging of this.#staging) {
+        for (let i = 0; i < this.#staging.length; i++) { // without an iterator, for every token
+            const staging = this.#staging[i]!;
             if (staging.busy || staging.bytes < bytes || staging.bytes / 4 > bytes + SMALLEST) continue;
             staging.busy = true;
             return staging;

@@ -3,12 +3,13 @@
 
 import { GemmuleError, toGemmuleError } from './errors.ts';
 import type { GpuHost } from './gpu_host.ts';
+import { release } from './release.ts';
 import type { ByteSource } from './types.ts';
 import type { Wasm } from './wasm.ts';
 
 const STORAGE = 14; // gm_status GM_IO
 const LONGEST_WHY = 399; // of a message that passes through the engine
-const SPARE = 4; // as many pieces as the engine has under way
+const MOST_SPARE = 16 << 20; // as much as the engine has under way
 
 interface Order {
     ticket: number;
@@ -30,7 +31,7 @@ export class Reads {
     readonly #abort = new AbortController();
     #writes: Promise<void> = Promise.resolve(); // to the GPU, one behind the other
     #failed: GemmuleError | null = null;
-    // Memory that weights passed through, for the next ones. A collector would come late: it looks at its own heap, on which each is a few bytes.
+    // Memory that bytes passed through, for the next ones; the largest first. A collector would come late.
     #spare: ArrayBuffer[] = [];
     underWay = 0;
 
@@ -73,20 +74,29 @@ export class Reads {
     }
 
     async #answer(order: Order): Promise<void> {
-        const { buffer, length } = order;
-        const spare = buffer ? this.#spare.findIndex((one) => one.byteLength >= length) : -1;
-        const into = spare < 0 ? new ArrayBuffer(length) : this.#spare.splice(spare, 1)[0]!;
+        const into = this.#take(order.length);
         try {
             const bytes = await this.#read(order, into);
-            if (buffer) await this.#toGpu(order, bytes);
+            if (order.buffer) await this.#toGpu(order, bytes);
             else this.#toMemory(order, bytes);
-            if (buffer && this.#spare.length < SPARE) this.#spare.push(into);
+            this.#keep(into);
             if (this.#waits(order.ticket)) this.#wasm.exports.gmw_read_answer(this.#reads, order.ticket, 0, 0);
         } catch (thrown) {
             this.#fail(order, toGemmuleError(thrown, order.source.name));
         }
         this.underWay--;
         this.#answered();
+    }
+
+    #take(length: number): ArrayBuffer {
+        const smallest = this.#spare.findLastIndex((one) => one.byteLength >= length);
+        return smallest < 0 ? new ArrayBuffer(length) : this.#spare.splice(smallest, 1)[0]!;
+    }
+
+    #keep(memory: ArrayBuffer): void {
+        this.#spare.push(memory);
+        this.#spare.sort((one, other) => other.byteLength - one.byteLength);
+        while (this.#spare.reduce((sum, one) => sum + one.byteLength, 0) > MOST_SPARE) release(new Uint8Array(this.#spare.pop()!));
     }
 
     async #read({ source, offset, length }: Order, into: ArrayBuffer): Promise<Uint8Array> {

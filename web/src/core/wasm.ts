@@ -67,15 +67,21 @@ interface Exports {
     gmw_threads_stop(pool: Pointer): void;
 }
 
+const decoder = new TextDecoder();
 const SCRATCH = 64; // bytes for what a call gives back beside its status
 
 // What the C library asks of its system: the clock. There are no files; what it would print has nowhere to go.
 function systemImports(memory: () => WebAssembly.Memory): WebAssembly.ModuleImports {
     const NO_SUCH_FILE = 8;
+    let words = new Uint32Array(0);
     return {
+        // Asked several times for every token: in two halves, without big numbers.
         clock_time_get(_clock: number, _precision: bigint, out: number): number {
-            const nanoseconds = BigInt(Math.round(performance.now() * 1e6));
-            new DataView(memory().buffer).setBigUint64(out >>> 0, nanoseconds, true);
+            const nanoseconds = Math.round(performance.now() * 1e6);
+            const { buffer } = memory();
+            if (words.buffer !== buffer) words = new Uint32Array(buffer);
+            words[out >>> 2] = nanoseconds % 2 ** 32;
+            words[(out >>> 2) + 1] = nanoseconds / 2 ** 32;
             return 0;
         },
         fd_close: () => NO_SUCH_FILE,
@@ -167,13 +173,18 @@ export class Wasm {
         return Array.from(new Float64Array(this.exports.memory.buffer, this.scratch, count));
     }
 
-    resultBytes(): Uint8Array {
+    #result(): Uint8Array {
         const { gmw_result, gmw_result_length } = this.exports;
-        return this.view(gmw_result(this.context), gmw_result_length(this.context)).slice();
+        return this.view(gmw_result(this.context), gmw_result_length(this.context));
+    }
+
+    resultBytes(): Uint8Array {
+        return this.#result().slice();
     }
 
     resultText(): string {
-        return new TextDecoder().decode(this.resultBytes());
+        const bytes = this.#result();
+        return decoder.decode(bytes.buffer instanceof ArrayBuffer ? bytes : bytes.slice());
     }
 
     resultJson<T>(): T {

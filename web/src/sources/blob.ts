@@ -2,10 +2,9 @@
 
 import type { ByteSource } from '../core/types.ts';
 import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
+import { release } from '../core/release.ts';
 
-// A blob is read into new memory each time, which only a collector frees: little of it at a time. (A stream that fills one buffer again and again
-// does not help: in Chromium it makes as many new ones behind the scenes, and stalls when several are read side by side.)
-const PIECE = 1 << 20;
+const PIECE = 1 << 20; // is read at once, into memory of its own
 
 export class BlobSource implements ByteSource {
     readonly name: string;
@@ -25,10 +24,12 @@ export class BlobSource implements ByteSource {
         let found = 0;
         try {
             while (found < length) {
-                const piece = await this.#blob.slice(offset + found, Math.min(offset + found + PIECE, offset + length)).arrayBuffer();
-                if (piece.byteLength === 0) break;
-                bytes.set(new Uint8Array(piece), found);
-                found += piece.byteLength;
+                const part = this.#blob.slice(offset + found, Math.min(offset + found + PIECE, offset + length));
+                const piece = new Uint8Array(await part.arrayBuffer());
+                if (piece.length === 0) break;
+                bytes.set(piece, found);
+                found += piece.length;
+                release(piece);
             }
         } catch (thrown) {
             // A File is a name, not its bytes: it cannot be read once it was changed, moved or its folder's permission was taken away.

@@ -31,10 +31,10 @@ export class FileSource implements ByteSource {
         }
     }
 
-    async read(offset: number, length: number, signal?: AbortSignal): Promise<Uint8Array> {
+    async read(offset: number, length: number, signal?: AbortSignal, into = new ArrayBuffer(length)): Promise<Uint8Array> {
         throwIfAborted(signal);
         checkRange(this, offset, length);
-        const bytes = new Uint8Array(length);
+        const bytes = new Uint8Array(into, 0, length);
         for (let at = 0; at < length; ) {
             const { bytesRead } = await this.#file.read(bytes, at, length - at, offset + at);
             if (!bytesRead) throw new GemmuleError('Storage', `${this.name}: ${length} bytes wanted at ${offset}, ${at} found`);

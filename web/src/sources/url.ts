@@ -5,6 +5,7 @@ import type { ByteSource } from '../core/types.ts';
 import { GemmuleError, abortedBy, throwIfAborted } from '../core/errors.ts';
 import { expandUrl } from './address.ts';
 import { checkRange } from './blob.ts';
+import { release } from '../core/release.ts';
 
 export interface UrlOptions {
     /** Tries without a byte of progress before giving up. */
@@ -73,7 +74,7 @@ class Exchange {
         return new Exchange(response, controller, stall);
     }
 
-    /** Hands out the body piece by piece. */
+    /** Hands out the body piece by piece; each is gone when the next one is asked for. */
     async *pieces(signal?: AbortSignal): AsyncGenerator<Uint8Array, void> {
         const reader = this.response.body?.getReader();
         if (!reader) return;
@@ -82,6 +83,7 @@ class Exchange {
                 const { done, value } = await watch(reader.read(), this.#controller, this.#stall, signal);
                 if (done) return;
                 yield value;
+                release(value);
             }
         } finally {
             this.close();
@@ -330,26 +332,33 @@ export class UrlSource implements ByteSource {
     }
 }
 
+const BLOB = 16 << 20;
+
 /** A file from a server without ranges, taken in one stream and kept as a Blob, which the browser may lay on disk. */
 export async function download(
     file: RemoteFile, options: UrlOptions = {}, onProgress?: (done: number, total: number) => void,
 ): Promise<Blob> {
     const blobs: Blob[] = [];
-    let pieces: Uint8Array<ArrayBuffer>[] = [];
+    const gathered = new Uint8Array(BLOB);
     let waiting = 0;
     let done = 0;
+    const lay = () => {
+        blobs.push(new Blob([gathered.subarray(0, waiting)]));
+        waiting = 0;
+    };
     await stream(file, 0, (bytes) => {
-        pieces.push(bytes.slice());
-        waiting += bytes.length;
-        done += bytes.length;
-        if (waiting >= 16 << 20) {
-            blobs.push(new Blob(pieces));
-            pieces = [];
-            waiting = 0;
+        for (let at = 0; at < bytes.length; ) {
+            const some = bytes.subarray(at, at + BLOB - waiting);
+            gathered.set(some, waiting);
+            waiting += some.length;
+            at += some.length;
+            if (waiting === BLOB) lay();
         }
+        done += bytes.length;
         onProgress?.(done, file.size ?? 0);
     }, options);
-    return new Blob([...blobs, ...pieces]);
+    lay();
+    return new Blob(blobs);
 }
 
 const LONGEST_PREFIX = 256 << 20;

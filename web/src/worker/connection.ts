@@ -20,6 +20,7 @@ export class Connection {
     readonly #calls = new Map<number, Call>();
     #lastId = 0;
     #dead: GemmuleError | null = null;
+    #refused: GemmuleError | null = null;
     /** What happens to the device. */
     onDevice: ((event: DeviceEvent) => void) | null = null;
 
@@ -35,7 +36,8 @@ export class Connection {
 
     call<O extends Operation>(op: O, args: Args<O>, options: CallOptions<O> = {}): Promise<Result<O>> {
         const { signal, onEvent, transfer = [] } = options;
-        if (this.#dead) return Promise.reject(this.#dead);
+        const refused = this.#dead ?? this.#refused;
+        if (refused) return Promise.reject(refused);
         if (signal?.aborted) return Promise.reject(abortedBy(signal));
         const id = ++this.#lastId;
         return new Promise<Result<O>>((resolve, reject) => {
@@ -94,6 +96,11 @@ export class Connection {
             }
         }
         return { events: loop(), result, stop: () => controller.abort() };
+    }
+
+    /** Rejects whatever comes later; what is under way goes on. */
+    refuse(error: GemmuleError): void {
+        this.#refused ??= error;
     }
 
     /** Rejects everything that is under way and whatever comes later. */

@@ -37,6 +37,7 @@ interface HeldSession {
     tokens: Int32Array;
 }
 
+const NOTHING: Transferable[] = []; // is given away with most messages
 const MOST_LOSSES = 4; // of the device during one operation
 const OPEN_TRIES = 5; // the browser needs a moment to start its GPU process again
 
@@ -70,7 +71,7 @@ export class Host {
             const handler = Object.hasOwn(this.#handlers, op) ? this.#handlers[op] : null;
             if (!handler) throw new GemmuleError('BadArgument', `there is no operation '${op}'`);
             this.#running.set(id, controller);
-            const emit = (event: unknown) => this.#port.post({ id, event }, []);
+            const emit = (event: unknown) => this.#port.post({ id, event }, NOTHING);
             const result = await (handler as (args: unknown, context: Context<Operation>) => unknown)(args, { signal: controller.signal, emit });
             this.#port.post({ id, result }, transferable(result));
         } catch (thrown) {
@@ -303,14 +304,12 @@ export class Host {
             held.core ??= engine.session(held.options);
             broken = true;
             const pieces = start(held.core, options);
-            const breath = makeBreath();
             said.beginAgain();
             for (;;) {
                 const next = await pieces.next();
                 if (next.done) return next.value;
                 const piece = said.rest(next.value);
                 if (piece) context.emit(withText(engine, piece));
-                await breath();
             }
         });
     }
@@ -429,16 +428,6 @@ function randomSeed(): number {
 
 // ---- small things ----
 
-/* A small model writes token after token without ever waiting: a message that says stop would come in only at the end. */
-function makeBreath(): () => Promise<void> {
-    let last = performance.now();
-    return async () => {
-        if (performance.now() - last < 10) return;
-        await new Promise<void>((resolve) => setTimeout(resolve));
-        last = performance.now();
-    };
-}
-
 /* Progress ten times a second is enough for any bar; the first and the last of a phase are always told. */
 function seldom(tell: Tell): Tell {
     let phase = '';
@@ -460,7 +449,7 @@ function transferable(result: unknown): Transferable[] {
 
 /* The host closes sources itself: an engine that is opened again needs them again. */
 function withoutClose(source: ByteSource): ByteSource {
-    return { name: source.name, size: source.size, read: (offset, length, signal) => source.read(offset, length, signal) };
+    return { name: source.name, size: source.size, read: (...what) => source.read(...what) };
 }
 
 async function closeAll(sources: ByteSource[]): Promise<void> {

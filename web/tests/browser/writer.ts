@@ -6,10 +6,12 @@ import type { EngineStats } from '../../src/core/types.ts';
 import { memorySource } from './check.ts';
 
 let engine: CoreEngine | null = null;
+let session: CoreSession | null = null;
 
 /** Closes the one before. */
 export async function open(wasm: string, model: string): Promise<void> {
     engine?.close();
+    session = null;
     const bytes = async (url: string) => (await fetch(url)).arrayBuffer();
     const core = await Core.create({ wasm: await bytes(wasm), gpu: navigator.gpu });
     engine = await core.open([memorySource(model, new Uint8Array(await bytes(model)))], { backend: 'gpu' });
@@ -17,20 +19,18 @@ export async function open(wasm: string, model: string): Promise<void> {
 
 async function reply(session: CoreSession, most: number): Promise<number> {
     const pieces = session.replyTokens(new Int32Array([2, 5, 6, 7]), { sampling: { temperature: 0, logit_bias: { 368: 100 } }, maxTokens: most });
-    for (;;) {
+    for (let first = true; ; first = false) {
         const next = await pieces.next();
         if (next.done) return next.value.replyTokens;
-        document.title = 'writing';
+        if (first) document.title = 'writing';
     }
 }
 
-/** Writes so many tokens, over several replies. */
+/** Writes so many tokens, over several replies of one session. */
 export async function write(tokens: number): Promise<EngineStats> {
-    const session = engine!.session({ context: 512 });
+    session ??= engine!.session({ context: 512 });
     for (let left = tokens; left > 0; ) left -= Math.max(1, await reply(session, Math.min(left, 400)));
-    const stats = engine!.stats();
-    session.free();
-    return stats;
+    return engine!.stats();
 }
 
 /** The error that ends the writing, and what `engine.lost` settled with. */
