@@ -6,7 +6,8 @@
 // Both engines compute the prompt in one go and the head for its last token only; both decode one token at a time, choose the
 // likeliest next one, and are fed a random token instead, since a model of random weights that follows its own choice repeats
 // itself. One round is: llama.cpp, then gemmule, for every measurement; the first round of llama.cpp is a warm-up, and gemmule
-// warms up in each of its runs. The table has the best and the median of the rounds. With --bandwidth, that program reads memory
+// warms up in each of its runs. The table has the best and the median of the rounds; the last column is the median of the rounds' own
+// ratios, of runs that were neighbours in time. With --bandwidth, that program reads memory
 // right after gemmule's decoding in each round, as many bytes as that read, and the table says how much of this speed the decoding
 // uses: both are speeds over seconds, since on a machine that is shared with others a single pass may be twice as fast as most.
 
@@ -117,7 +118,7 @@ async function measure(options, say) {
     await llama.close();
     result.rows = rows.map(({name, kind, tokens, ...engines}) => {
         const llama = summary(engines.llama), gemmule = summary(engines.gemmule);
-        return {name, kind, tokens, llama, gemmule, ratio: gemmule && gemmule.best / llama.best, medianRatio: gemmule && gemmule.median / llama.median};
+        return {name, kind, tokens, llama, gemmule, ratio: gemmule && gemmule.best / llama.best, medianRatio: gemmule && median(gemmule.all.map((speed, round) => speed / llama.all[round]))};
     });
     return result;
 }
@@ -136,7 +137,7 @@ function describe(options) {
 
 function table(about, {rows, bandwidths, details}) {
     const number = (value) => value == null ? "–" : value.toFixed(2);
-    const lines = [["tokens per second", "llama.cpp", "(median)", "gemmule", "(median)", "ratio", "(medians)"]];
+    const lines = [["tokens per second", "llama.cpp", "(median)", "gemmule", "(median)", "ratio", "(median)"]];
     for (const row of rows)
         lines.push([row.name, number(row.llama.best), number(row.llama.median), number(row.gemmule?.best), number(row.gemmule?.median),
             number(row.ratio), number(row.medianRatio)]);
@@ -149,9 +150,12 @@ function table(about, {rows, bandwidths, details}) {
     if (bandwidths.length) {
         const decode = rows.find(({kind}) => kind === "decode");
         const sustained = summary(bandwidths.map((b) => b.sustained)), pass = Math.max(...bandwidths.map((b) => b.gigabytes_per_second));
-        const share = (tokensPerSecond, speed) => `${(100 * tokensPerSecond * details.bytes_per_token / 1e9 / speed).toFixed(0)} %`;
+        const share = (tokensPerSecond, speed) => tokensPerSecond * details.bytes_per_token / 1e9 / speed;
+        const percent = (part) => `${(100 * part).toFixed(0)} %`;
         text.push(`the machine reads ${sustained.best.toFixed(2)} GB/s over seconds (median of the rounds ${sustained.median.toFixed(2)}; best pass of 1.26 GB ${pass.toFixed(2)}): ` +
-            `decoding uses ${share(decode.gemmule.best, sustained.best)} of it (medians ${share(decode.gemmule.median, sustained.median)}; of the best pass ${share(decode.gemmule.best, pass)})`);
+            `decoding uses ${percent(share(decode.gemmule.best, sustained.best))} of it ` +
+            `(median of the rounds ${percent(median(decode.gemmule.all.map((speed, round) => share(speed, sustained.all[round]))))}; ` +
+            `of the best pass ${percent(share(decode.gemmule.best, pass))})`);
     }
     return text.join("\n");
 }
