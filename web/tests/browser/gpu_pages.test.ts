@@ -148,7 +148,8 @@ test('Chromium: tokens need no memory, and a GPU process that crashes is a lost 
         console.log('bytes of script that a token makes:', one.made, 'with more dispatches:', six.made);
         assert.ok(one.script < 16 && one.embedder < 16, 'flat');
         assert.ok(six.last.dispatchesPerToken > 3 * one.last.dispatchesPerToken && six.script < 1024 && six.embedder < 4096);
-        assert.ok(one.made > 100 && one.made <= 1024 && six.made <= 1024, 'little to collect, however many dispatches a token takes');
+        assert.ok(one.made > 100 && one.made <= 1024, 'little to collect');
+        assert.ok(six.made <= one.made + 256, 'however many dispatches a token takes; one that takes longer is looked for more often');
         assert.equal(one.last.wasmBytes, one.first.wasmBytes);
         assert.ok(one.last.gpuBytes - one.first.gpuBytes < 1024); // no byte a token; a plan may have been missing yet
 
