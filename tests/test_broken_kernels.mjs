@@ -68,7 +68,7 @@ const rows = [
     ["sampler_border.wgsl", "id_found = (id_found << 10u) | found;", "id_found = id_found << 10u;", draws("top-k")],
     ["sampler_choose.wgsl", "return nearest + wide_quotient(moments, masses);", "return nearest;", draws("typical")],
     ["sampler_logprobs.wgsl", "a.key == b.key && a.id < b.id", "a.key == b.key && a.id > b.id", draws("greedy")],
-    ["sampler_logprobs.wgsl", "/ each * part_words + 2u", "/ each * part_words", draws("greedy")],
+    ["sampler_logprobs.wgsl", "parts[to + 3u + 2u * i] = last.id;", "parts[to + 3u + 2u * i] = last.id + 1u;", draws("greedy")],
     ["sampler_math.wgsl", "0xbb67ae85u", "0xbb67ae86u", draws("top-k")],
 ];
 const cannotBeBroken = {
