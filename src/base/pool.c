@@ -148,9 +148,10 @@ static bool bring_near(worker *self) {
     const size_t bytes = atomic_load_explicit(&self->bytes, memory_order_relaxed);
     if (self->brought >= bytes * (POOL_STREAMS / 2)) return false;
     for (size_t i = 0; i < 2; i++) {
-        const uintptr_t at = atomic_load_explicit(&self->streams[self->brought / bytes * 2 + i], memory_order_relaxed) +
-                             self->brought % bytes;
-        for (size_t line = 0; line < AT_ONCE && at; line += LINE) prefetch_line(at + line);
+        atomic_uintptr_t *stream = &self->streams[self->brought / bytes * 2 + i];
+        const uintptr_t   begin = atomic_load_explicit(stream, memory_order_relaxed);
+        for (size_t line = 0; begin && line < AT_ONCE; line += LINE)
+            prefetch_line(begin + self->brought % bytes + line);
     }
     self->brought += AT_ONCE;
     return true;
