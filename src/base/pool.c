@@ -112,7 +112,10 @@ static bool has_new_run(pool *p, uint32_t seen) {
     return (run_of(gate) != seen && !(gate & closed)) || atomic_load(&p->stop);
 }
 
-static bool all_left(pool *p) { return (atomic_load(&p->gate) & inside) == 0; }
+static bool all_left(pool *p, uint32_t unused) {
+    (void)unused;
+    return (atomic_load(&p->gate) & inside) == 0;
+}
 
 /* Enters the run that is open, unless it closes first or was seen already. */
 static bool enter(pool *p, uint32_t seen, uint32_t *run) {
@@ -122,20 +125,6 @@ static bool enter(pool *p, uint32_t seen, uint32_t *run) {
         *run = run_of(gate);
         return true;
     }
-    return false;
-}
-
-/* Looks for a while; false when they did not. */
-static bool spin_until_all_left(pool *p) {
-    if (all_left(p)) return true;
-    if (!p->spins) return false;
-    const double start = clock_seconds();
-    do {
-        for (int i = 0; i < 32; i++) {
-            if (all_left(p)) return true;
-            pause_a_moment();
-        }
-    } while (clock_seconds() - start < spin_seconds);
     return false;
 }
 
@@ -157,14 +146,15 @@ static bool bring_near(worker *self) {
     return true;
 }
 
-static bool spin_for_run(worker *self, uint32_t seen) {
-    pool *p = self->owner;
-    if (!p->spins) return has_new_run(p, seen);
+/* Looks for a while; false when it did not come. A worker makes itself useful meanwhile. */
+static bool spin_until(pool *p, bool (*ready)(pool *, uint32_t), uint32_t seen, worker *useful) {
+    if (ready(p, seen)) return true;
+    if (!p->spins) return false;
     const double start = clock_seconds();
     do {
         for (int i = 0; i < 32; i++) {
-            if (has_new_run(p, seen)) return true;
-            if (!bring_near(self)) pause_a_moment();
+            if (ready(p, seen)) return true;
+            if (!useful || !bring_near(useful)) pause_a_moment();
         }
     } while (clock_seconds() - start < spin_seconds);
     return false;
@@ -172,7 +162,7 @@ static bool spin_for_run(worker *self, uint32_t seen) {
 
 static void wait_for_run(worker *self, uint32_t seen) {
     pool *p = self->owner;
-    if (spin_for_run(self, seen)) return;
+    if (spin_until(p, has_new_run, seen, self)) return;
     pthread_mutex_lock(&p->sleep);
     atomic_fetch_add(&p->asleep, 1);
     while (!has_new_run(p, seen)) pthread_cond_wait(&p->wake, &p->sleep);
@@ -181,10 +171,10 @@ static void wait_for_run(worker *self, uint32_t seen) {
 }
 
 static void wait_for_workers(pool *p) {
-    if (spin_until_all_left(p)) return;
+    if (spin_until(p, all_left, 0, NULL)) return;
     pthread_mutex_lock(&p->sleep);
     atomic_store(&p->caller_asleep, true);
-    while (!all_left(p)) pthread_cond_wait(&p->done, &p->sleep);
+    while (!all_left(p, 0)) pthread_cond_wait(&p->done, &p->sleep);
     atomic_store(&p->caller_asleep, false);
     pthread_mutex_unlock(&p->sleep);
 }

@@ -20,9 +20,9 @@ struct gm_session {
     bool        has_logits;
     sampler    *chooser;
     runner      run;
-    size_t      running; /* tokens of the batch that is being computed; 0: none */
-    struct {             /* tokens that the GPU draws before we have seen those before: drawing.c */
-        bool        possible;
+    size_t      running;      /* tokens of the batch that is being computed; 0: none */
+    struct {                  /* tokens that the GPU draws before we have seen those before: drawing.c */
+        bool        possible; /* not where the host has a part in every token */
         gm_sampling sampling;
         bool        logprobs;
         size_t      alternatives;
