@@ -2,7 +2,7 @@
 
 import { GemmuleError, throwIfAborted } from '../core/errors.ts';
 import { Connection } from '../worker/connection.ts';
-import type { Port } from '../worker/protocol.ts';
+import type { Port, ThreadFailure, ThreadRequest } from '../worker/protocol.ts';
 
 export interface WorkerOptions {
     /** Where worker.js is served, if not beside this module. Same origin. */
@@ -17,28 +17,59 @@ export interface WorkerOptions {
 /** How the API reaches an engine: by a worker in the browser, directly in Node. */
 export type Connect = (options: WorkerOptions & { backend?: 'auto' | 'gpu' | 'wasm' }) => Promise<Connection>;
 
-export async function connectWorker({ workerUrl, wasmUrl, wasmThreadsUrl, signal }: WorkerOptions): Promise<Connection> {
-    throwIfAborted(signal);
-    let worker: Worker;
+function newWorker(workerUrl: WorkerOptions['workerUrl']): Worker {
     try {
         // The literal form is what bundlers look for.
-        worker = workerUrl === undefined
+        return workerUrl === undefined
             ? new Worker(new URL('./worker.js', import.meta.url), { type: 'module' })
             : new Worker(workerUrl, { type: 'module' });
     } catch (thrown) {
         throw new GemmuleError('WorkerDied', `the worker cannot be started: ${(thrown as Error).message}`, undefined, { cause: thrown });
     }
+}
+
+const reasonOf = (event: ErrorEvent, workerUrl: WorkerOptions['workerUrl']) => event.message || `${workerUrl ?? 'worker.js'} could not be loaded`;
+
+/* Starts and ends the engine's threads (worker/protocol.ts). */
+function serveThreads(worker: Worker, threads: Map<number, Worker>, workerUrl: WorkerOptions['workerUrl'], request: ThreadRequest): void {
+    if ('end' in request) {
+        threads.get(request.end)?.terminate();
+        threads.delete(request.end);
+        return;
+    }
+    const failed = (reason: string) => worker.postMessage({ thread: request.start, failed: reason } satisfies ThreadFailure);
+    try {
+        const thread = newWorker(workerUrl);
+        threads.set(request.start, thread);
+        thread.onerror = (event) => {
+            event.preventDefault(); // the engine says it
+            failed(reasonOf(event, workerUrl));
+        };
+        thread.postMessage({ line: request.line }, [request.line]);
+    } catch (thrown) {
+        failed((thrown as Error).message);
+    }
+}
+
+export async function connectWorker({ workerUrl, wasmUrl, wasmThreadsUrl, signal }: WorkerOptions): Promise<Connection> {
+    throwIfAborted(signal);
+    const worker = newWorker(workerUrl);
+    const threads = new Map<number, Worker>();
     const port: Port = {
         post: (message, transfer) => worker.postMessage(message, transfer),
         onMessage: null,
-        close: () => worker.terminate(),
+        close: () => {
+            for (const each of [worker, ...threads.values()]) each.terminate();
+        },
     };
     const connection = new Connection(port);
-    worker.onmessage = (event) => port.onMessage?.(event.data);
+    worker.onmessage = ({ data }) => {
+        if ('start' in data || 'end' in data) serveThreads(worker, threads, workerUrl, data as ThreadRequest);
+        else port.onMessage?.(data);
+    };
     worker.onmessageerror = () => connection.close(new GemmuleError('WorkerDied', 'a message of the worker could not be read'));
     worker.onerror = (event) => {
-        const reason = event.message || `${workerUrl ?? 'worker.js'} could not be loaded`;
-        connection.close(new GemmuleError('WorkerDied', `the worker failed: ${reason}`));
+        connection.close(new GemmuleError('WorkerDied', `the worker failed: ${reasonOf(event, workerUrl)}`));
     };
     try {
         const life = navigator.locks ? `gemmule/worker/${crypto.randomUUID?.() ?? Math.random()}` : undefined;

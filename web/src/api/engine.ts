@@ -14,7 +14,7 @@ import { type SourceOptions, type Specified } from './source.ts';
 export interface LoadOptions extends SourceOptions, WorkerOptions {
     /** auto, the default: the GPU where there is one, else wasm. */
     backend?: 'auto' | Backend;
-    /** Most tokens of a conversation; by default the model's, at most 8192. */
+    /** Most tokens of a conversation; by default an Ollama model's `num_ctx`, else the model's, at most 8192. */
     context?: number;
     /** Type of the keys and values: f16 by default. */
     kv?: KeyValueType;

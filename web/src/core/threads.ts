@@ -22,7 +22,7 @@ export interface ThreadHost {
     start(): ThreadPort;
 }
 
-/** How a worker knows that it is to be a thread: its name, or in Node its data. */
+/** How a worker of Node's knows that it is to be a thread: its data. */
 export const THREAD = 'gemmule-thread';
 
 /** Where the module for shared memory lies if the other one was named: beside it. */

@@ -204,7 +204,7 @@ export interface ReplyStats {
 }
 
 export interface SessionOptions {
-    /** Most tokens held; none: the model's, at most 8192. */
+    /** Most tokens held; none: an Ollama model's `num_ctx`, else the model's, at most 8192. */
     context?: number;
     /** f16, or f32 on a precise engine. */
     kv?: KeyValueType;

@@ -4,7 +4,14 @@
  *     worker → page   { id, event } any number of times, then { id, result } or { id, error }
  *
  * Ids are the page's, from 1 on; what the worker says of itself has id 0. GPU objects never cross. Snapshots and token lists are
- * transferred, not copied. */
+ * transferred, not copied.
+ *
+ * The engine's threads are further workers on the same file. The page starts them, since Firefox may wait forever in a worker that starts
+ * another one while the machine is busy. Then the engine talks with them by a line of its own:
+ *
+ *     worker → page   { start, line }, { end } with the thread's number
+ *     page → thread   { line }
+ *     page → worker   { thread, failed } */
 
 import type { WireError } from '../core/errors.ts';
 import type {
@@ -122,6 +129,12 @@ export type Answer =
     | { id: number; event: unknown }
     | { id: number; result: unknown }
     | { id: number; error: WireError };
+
+export type ThreadRequest = { start: number; line: MessagePort } | { end: number };
+export interface ThreadFailure {
+    thread: number;
+    failed: string;
+}
 
 /** One end of the line: a Worker, a MessagePort, or a direct connection within one thread. */
 export interface Port {

@@ -5,13 +5,12 @@ import { THREAD, type ThreadHost, type ThreadPort, besideWasm, threadAnswers } f
 import { compileWasm } from './compile.ts';
 import { openSource } from '../sources/open.ts';
 import { Host } from './host.ts';
-import type { Port } from './protocol.ts';
+import type { Port, ThreadFailure, ThreadRequest } from './protocol.ts';
 
 /* What Node runs in its own thread. */
 export { Core, Host, openSource };
 
 interface Scope {
-    name: string;
     postMessage(message: unknown, transfer: Transferable[]): void;
     onmessage: ((event: MessageEvent) => void) | null;
     close(): void;
@@ -23,50 +22,72 @@ function start(scope: Scope): void {
         onMessage: null,
         close: () => scope.close(),
     };
+    const threads = new PageThreads(scope);
     new Host(port, {
         core: async ({ wasmUrl, wasmThreadsUrl = wasmUrl && besideWasm(wasmUrl) }) =>
             Core.create({
                 wasm: await compileWasm(wasmUrl ?? new URL('./gemmule.wasm', import.meta.url).href),
                 gpu: navigator.gpu ?? null,
-                threads: threadHost(wasmThreadsUrl),
+                threads: threadHost(threads, wasmThreadsUrl),
             }),
         openSource,
     });
-    scope.onmessage = (event) => port.onMessage?.(event.data);
+    scope.onmessage = ({ data }) => {
+        if ('line' in data) startAsThread(scope, data.line as MessagePort);
+        else if ('thread' in data) threads.fail(data as ThreadFailure);
+        else port.onMessage?.(data);
+    };
 }
 
 // ---- threads ----
 
-function threadHost(wasmUrl: string | undefined): ThreadHost | null {
-    if (!globalThis.crossOriginIsolated || !('Worker' in globalThis)) return null;
+function threadHost(threads: PageThreads, wasmUrl: string | undefined): ThreadHost | null {
+    if (!globalThis.crossOriginIsolated) return null;
     return {
         processors: navigator.hardwareConcurrency ?? 1,
         compile: () => compileWasm(wasmUrl ?? new URL('./gemmule-threads.wasm', import.meta.url).href),
-        start: startThread,
+        start: () => threads.start(),
     };
 }
 
-/* A thread runs this same file, by its own address: nobody needs to find another one. */
-function startThread(): ThreadPort {
-    const worker = new Worker(location.href, { type: 'module', name: THREAD });
-    const port: ThreadPort = {
-        post: (message) => worker.postMessage(message),
-        onMessage: null,
-        onError: null,
-        // Mostly the page now ends this worker, and its threads with it. Chromium never ends one whose own workers are just being ended.
-        close: () => void setTimeout(() => worker.terminate(), 1000),
-    };
-    worker.onmessage = (event) => port.onMessage?.(event.data);
-    worker.onerror = (event) => {
-        event.preventDefault(); // else it counts as an error of this worker
-        port.onError?.(event.message || `${location.href} could not be loaded`);
-    };
-    return port;
+/* Threads that the page starts and ends (protocol.ts). */
+class PageThreads {
+    readonly #scope: Scope;
+    readonly #ports = new Map<number, ThreadPort>();
+    #last = 0;
+
+    constructor(scope: Scope) {
+        this.#scope = scope;
+    }
+
+    start(): ThreadPort {
+        const number = ++this.#last;
+        const { port1: line, port2: theirs } = new MessageChannel();
+        const port: ThreadPort = {
+            post: (message) => line.postMessage(message),
+            onMessage: null,
+            onError: null,
+            close: () => {
+                this.#ports.delete(number);
+                line.close();
+                this.#scope.postMessage({ end: number } satisfies ThreadRequest, []);
+            },
+        };
+        line.onmessage = (event) => port.onMessage?.(event.data);
+        this.#ports.set(number, port);
+        this.#scope.postMessage({ start: number, line: theirs } satisfies ThreadRequest, [theirs]);
+        return port;
+    }
+
+    fail({ thread, failed }: ThreadFailure): void {
+        this.#ports.get(thread)?.onError?.(failed);
+    }
 }
 
-function startAsThread(scope: Scope): void {
-    const answers = threadAnswers((answer) => scope.postMessage(answer, []));
-    scope.onmessage = (event) => answers(event.data);
+function startAsThread(scope: Scope, line: MessagePort): void {
+    const answers = threadAnswers((answer) => line.postMessage(answer));
+    scope.onmessage = null;
+    line.onmessage = (event) => answers(event.data);
 }
 
 /* Of Node's module node:worker_threads, which a file for browsers cannot import. */
@@ -83,9 +104,7 @@ function startAsNodeThread({ workerData, parentPort }: NodeThread): void {
 }
 
 if ('DedicatedWorkerGlobalScope' in globalThis) {
-    const scope = globalThis as unknown as Scope;
-    if (scope.name === THREAD) startAsThread(scope);
-    else start(scope);
+    start(globalThis as unknown as Scope);
 } else {
     const thread = (globalThis as { process?: NodeProcess }).process?.getBuiltinModule?.('node:worker_threads');
     if (thread) startAsNodeThread(thread);

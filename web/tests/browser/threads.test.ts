@@ -54,6 +54,12 @@ const script = (threads: number) => `(async () => {
     return { threads: engine.info.threads, device: engine.info.device, note: engine.info.note, tokens, finish };
 })()`;
 
+const SECOND_WORKER_IS_MISSING = `{
+    const Real = Worker;
+    let started = 0;
+    globalThis.Worker = function (url, options) { return new Real(++started > 1 ? '/missing.js' : url, options); };
+}`;
+
 const BROWSERS: { name: string; launch(): Promise<Browser> }[] = [
     { name: 'Chromium', launch: launchChromium },
     { name: 'Firefox', launch: launchFirefox },
@@ -77,6 +83,11 @@ for (const { name, launch } of BROWSERS) {
                 assert.equal(answer.device, `cpu (wasm, ${threads} thread${threads === 1 ? '' : 's'})`);
                 assert.deepEqual(answer.tokens, alone.tokens);
             }
+            await page.evaluate(SECOND_WORKER_IS_MISSING);
+            const without = (await page.evaluate(script(2))) as Answer;
+            assert.equal(without.threads, 1);
+            assert.match(without.note, /^one thread computes instead of 2: .*worker\.js could not be loaded$/);
+            assert.deepEqual(without.tokens, alone.tokens);
             for (const end = Date.now() + 20_000; page.workers().length; ) {
                 assert.ok(Date.now() < end, `${page.workers().length} workers are left`);
                 await new Promise((resolve) => setTimeout(resolve, 20));
