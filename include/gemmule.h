@@ -121,13 +121,16 @@ GM_API gm_status gm_token_text(const gm_engine *engine, int32_t id, const char *
 typedef enum { GM_KV_DEFAULT = 0, GM_KV_F16 = 1, GM_KV_F32 = 2, GM_KV_Q8_0 = 3 } gm_kv_type;
 
 typedef struct {
-    uint32_t context; /* most tokens held; 0: the model's, at most 8192. Memory grows with use, not with this number */
+    uint32_t context; /* most tokens held; 0: Ollama's num_ctx, else the model's, at most 8192. Memory grows with use */
     gm_kv_type kv;    /* f16, or f32 on a precise engine */
 } gm_session_options;
 
 GM_API gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, gm_session **out, char *why,
                                 size_t why_size);
 GM_API void      gm_session_free(gm_session *session);
+
+/* The most tokens that the session can hold. */
+GM_API size_t gm_session_context(const gm_session *session);
 
 /* The tokens that the session holds; valid until the next call on the session. */
 GM_API size_t gm_session_tokens(const gm_session *session, const int32_t **tokens);
@@ -201,8 +204,8 @@ GM_API gm_status gm_session_sample(gm_session *session, const gm_sampling *sampl
 /* ---- replies ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *role; /* "system", "user", "assistant", "tool" */
-    const char *content;
+    const char *role;         /* "system", "user", "assistant", "tool" */
+    const char *content;      /* NULL in the first, of a system: no system prompt, not even the Ollama model's own */
     const char *thinking;     /* assistant: kept only inside a running tool loop */
     const char *tool_calls;   /* assistant: JSON, [{"id": …, "function": {"name": …, "arguments": {…}}}] */
     const char *tool_name;    /* tool */
@@ -213,8 +216,8 @@ typedef struct {
     const gm_sampling *sampling; /* NULL: the default */
     const char        *tools;    /* JSON, [{"type": "function", "function": {"name": …, "parameters": {…}}}] */
     bool               think;
-    uint32_t           max_tokens; /* 0: as many as fit */
-    const char *const *stop;       /* strings that end the answer; not part of it */
+    uint32_t           max_tokens; /* 0: Ollama's num_predict, else as many as fit */
+    const char *const *stop;       /* strings that end the answer; not part of it; none: those of the Ollama model */
     size_t             stop_count;
     uint32_t           logprobs; /* with every piece, this many alternatives per token; at most 20 */
     bool               want_logprobs;

@@ -592,6 +592,10 @@ manifest registry.ollama.ai/library/gemma4/gone "$config" "$(layer model "\"dige
 manifest hf.co/someone/tiny/F16 "$config" "$(layer model "$model")"
 printf '{"temperature":"hot"}' >"$scratch/warm.json"
 manifest registry.ollama.ai/library/gemma4/warm "$config" "$(layer model "$model"),$(layer params "$(blob "$scratch/warm.json")")"
+printf '{"num_predict":4,"num_ctx":30,"top_k":1}' >"$scratch/short.json"
+manifest registry.ollama.ai/library/gemma4/tiny-short "$config" "$(layer model "$model"),$(layer params "$(blob "$scratch/short.json")")"
+printf '{"stop":7}' >"$scratch/stop.json"
+manifest registry.ollama.ai/library/gemma4/tiny-stop "$config" "$(layer model "$model"),$(layer params "$(blob "$scratch/stop.json")")"
 manifest registry.ollama.ai/library/gemma4/adapted "$config" "$(layer model "$model"),$(layer adapter "$model")"
 printf '{"schemaVersion":2,' >"$store/manifests/registry.ollama.ai/library/gemma4/broken"
 export OLLAMA_MODELS=$store
@@ -611,6 +615,30 @@ run "run by name" 0 run gemma4:tiny Hello --max 20 --json "${one[@]}"
 by_name=$(grep -o '"content":"[^}]*","thinking"' <<<"$out")
 run "the store's parameters and system prompt" 0 run "$dense" Hello --max 20 --temp 0 --system "Answer like a pirate." --json "${one[@]}"
 equals "the store's parameters and system prompt" "$by_name" "$(grep -o '"content":"[^}]*","thinking"' <<<"$out")"
+run "no system prompt" 0 run "$dense" Hello --max 20 --temp 0 --json "${one[@]}"
+without=$(grep -o '"content":"[^}]*","thinking"' <<<"$out")
+run "not even the store's" 0 run gemma4:tiny Hello --max 20 --system "" --json "${one[@]}"
+equals "an empty system prompt replaces the store's" "$(grep -o '"content":"[^}]*","thinking"' <<<"$out")" "$without"
+run "chat has not even the store's" 0 chat gemma4:tiny --max 20 --system "" "${one[@]}" <<<"Hello"
+chatted=$out
+run "chat without" 0 chat "$dense" --max 20 --temp 0 "${one[@]}" <<<"Hello"
+equals "an empty system prompt of a chat" "$chatted" "$out"
+run "the store's length of an answer" 0 run gemma4:tiny-short Hello --json "${one[@]}"
+has '"finish_reason":"length"'
+has '"completion_tokens":4'
+run "a longer one when asked for" 0 run gemma4:tiny-short Hello --max 6 --json "${one[@]}"
+has '"completion_tokens":6'
+run "the store's context" 2 run gemma4:tiny-short "$(printf 'word %.0s' {1..40})" "${one[@]}"
+says "30"
+run "a stop string that is none" 2 run gemma4:tiny-stop Hello
+says "stop must be a string or a list of strings, found a number"
+one_line
+run "an answer to stop" 0 run "$dense" Hello --max 40 --temp 0 "${one[@]}"
+whole=$out stop=$(grep -o '[a-z][a-z]' <<<"$out" | sed -n 3p)
+printf '{"stop":["never","%s"],"temperature":0}' "$stop" >"$scratch/stops.json"
+manifest registry.ollama.ai/library/gemma4/tiny-stops "$config" "$(layer model "$model"),$(layer params "$(blob "$scratch/stops.json")")"
+run "the store's stop strings" 0 run gemma4:tiny-stops Hello --max 40 "${one[@]}"
+equals "the store's stop strings" "$out" "${whole%%"$stop"*}"
 run "run by a full name" 0 run hf.co/someone/tiny:F16 Hello --max 3 --seed 1 "${one[@]}"
 run "a missing blob" 2 run gemma4:gone Hello
 says "sha256-0000"
@@ -622,11 +650,30 @@ one_line
 run "an adapter is not left out silently" 2 run gemma4:adapted Hello
 says "adapters are not supported yet"
 one_line
+run "an unknown feature of a GPU" 2 run gemma4:tiny Hello --gpu-disable subgroups,magic
+says "'magic' is no feature of a GPU"
+one_line
 run "an unknown tag" 2 run gemma4:e2b Hello
 one_line
 before=$(find "$store" -type f -exec sha256sum {} + | sort)
 run "inspect by name" 0 inspect gemma4:tiny
 equals "the store is never written to" "$(find "$store" -type f -exec sha256sum {} + | sort)" "$before"
+
+# ---- a model that is cut off while it is in use ----
+
+cp "$dense" "$scratch/cut.gguf"
+mkfifo "$scratch/questions"
+"$program" chat "$scratch/cut.gguf" --max 3 "${one[@]}" <"$scratch/questions" >"$scratch/out" 2>"$scratch/err" &
+exec 7>"$scratch/questions"
+printf 'Hello\n' >&7
+for _ in {1..200}; do [ -s "$scratch/out" ] && break; sleep 0.05; done
+truncate -s 4096 "$scratch/cut.gguf"
+printf 'Hello again\n' >&7
+exec 7>&-
+wait $!
+equals "the exit code of a chat whose model was cut off" $? 2
+name="a model that was cut off" err=$(<"$scratch/err")
+says "became shorter"
 
 # ---- chat from a pipe ----
 

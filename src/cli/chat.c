@@ -21,12 +21,13 @@ typedef struct {
 
 static const option chat_options[] = {
     TEXT_OPTION(chat_values, system, "system", 0, "TEXT",
-                "system prompt; default: that of the Ollama model, else none"),
+                "system prompt, \"\": none; default: that of the Ollama model, else none"),
     FLAG_OPTION(chat_values, think, "think", 0, "let the model think before it answers, and show it"),
     COUNT_OPTION(chat_values, settings.max, "max", 0, "N", 1, UINT32_MAX,
                  "at most N tokens an answer; default: as many as fit"),
     COUNT_OPTION(chat_values, context, "ctx", 0, "N", 1, UINT32_MAX,
-                 "most tokens of the conversation; default: 8192, or the model's if that is less"),
+                 "most tokens of the conversation; default: the Ollama model's num_ctx, else 8192, or the model's "
+                 "limit if that is less"),
     FLAG_OPTION(chat_values, quiet, "quiet", 0, "no speed after the answers, no progress bar"),
 };
 static const option_group groups[] = {
@@ -202,10 +203,10 @@ static gm_status chat_open(chat_state *s, const chat_values *v, const arguments 
     if (status == GM_OK) status = engine_open(&v->engine, model.engine, &s->engine, e);
     if (status == GM_OK) status = session_open(&v->engine, s->engine, v->context.value, &s->session, e);
     if (status == GM_OK) status = line_editor_new(s->interactive, &s->lines, e);
-    if (status == GM_OK) status = conversation_set_system(&s->talk, str_of(v->system), e);
+    if (status == GM_OK) status = conversation_set_system(&s->talk, v->system, e);
     if (status != GM_OK) return status;
     gm_engine_get_info(s->engine, &info);
-    s->context = v->context.given ? (size_t)v->context.value : min_size(info.context, 8192);
+    s->context = gm_session_context(s->session);
     s->talk.settings = v->settings;
     s->talk.think = v->think;
     if (s->interactive) {

@@ -56,9 +56,10 @@ static gm_status slash_load(chat_state *s, const char *rest, error *e) { return 
 
 static gm_status slash_system(chat_state *s, const char *rest, error *e) {
     gm_status status = GM_OK;
-    if (!strcmp(rest, "none")) status = conversation_set_system(&s->talk, str_of(""), e);
-    else if (*rest) status = conversation_set_system(&s->talk, str_of(rest), e);
-    if (status == GM_OK) SAY("system: %s\n", s->talk.system ? s->talk.system : "none of your own");
+    if (!strcmp(rest, "none")) status = conversation_set_system(&s->talk, NULL, e);
+    else if (*rest) status = conversation_set_system(&s->talk, rest, e);
+    if (status == GM_OK)
+        SAY("system: %s\n", !s->talk.system ? "none of your own" : *s->talk.system ? s->talk.system : "none");
     return status;
 }
 

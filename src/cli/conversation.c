@@ -63,9 +63,9 @@ bool conversation_drop_oldest(conversation *c) {
     return true;
 }
 
-gm_status conversation_set_system(conversation *c, str text, error *e) {
-    char *copy = text.length ? copy_text(text, e) : NULL;
-    if (text.length && !copy) return e->status;
+gm_status conversation_set_system(conversation *c, const char *text, error *e) {
+    char *copy = text ? copy_text(str_of(text), e) : NULL;
+    if (text && !copy) return e->status;
     free(c->system);
     c->system = copy;
     return GM_OK;
@@ -75,7 +75,7 @@ gm_status conversation_messages(const conversation *c, gm_message **out, size_t 
     gm_message *messages = calloc(c->count + 1, sizeof *messages);
     if (!messages) return fail_memory(e, "the conversation", c->count * sizeof *messages);
     size_t n = 0;
-    if (c->system) messages[n++] = (gm_message){ .role = "system", .content = c->system };
+    if (c->system) messages[n++] = (gm_message){ .role = "system", .content = *c->system ? c->system : NULL };
     for (size_t i = 0; i < c->count; i++) {
         messages[n++] =
             (gm_message){ .role = c->turns[i].from_user ? "user" : "assistant", .content = c->turns[i].content };

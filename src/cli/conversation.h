@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     chat_turn    *turns;
     size_t        count, capacity;
-    char         *system; /* NULL: none */
+    char         *system; /* NULL: the Ollama model's own, if it has one; "": none */
     bool          think;
     chat_settings settings;
 } conversation; /* zero-initialise */
@@ -34,7 +34,7 @@ void      conversation_remove_last(conversation *c);
 void conversation_clear(conversation *c);
 /* Forgets the oldest question with its answer; false when only the last question is left. */
 bool      conversation_drop_oldest(conversation *c);
-gm_status conversation_set_system(conversation *c, str text, error *e); /* empty: none */
+gm_status conversation_set_system(conversation *c, const char *text, error *e); /* as above */
 
 /* The messages for gm_reply_start, valid until the conversation changes; free() the array. */
 gm_status conversation_messages(const conversation *c, gm_message **out, size_t *count, error *e);

@@ -181,7 +181,11 @@ static gm_status read_file(const gguf *file, conversation *c, error *e) {
         status = fail(e, GM_BAD_FILE, "chat.system has a NUL byte");
     if (status == GM_OK) status = read_settings(file, c, e);
     if (status == GM_OK) status = read_turns(file, c, e);
-    if (status == GM_OK) status = conversation_set_system(c, system, e);
+    if (status == GM_OK && found) {
+        char *text = strndup(system.data, system.length);
+        status = text ? conversation_set_system(c, text, e) : fail_memory(e, "the system prompt", system.length);
+        free(text);
+    }
     return status;
 }
 

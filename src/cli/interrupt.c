@@ -18,13 +18,25 @@ static void on_interrupt(int signal_number) {
     if (session) gm_session_cancel(session);
 }
 
-void interrupt_catch(void) {
+static void catch_signal(int signal_number, void (*handler)(int)) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
-    action.sa_handler = on_interrupt;
+    action.sa_handler = handler;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL); /* without SA_RESTART: a read that waits for input must come back */
+    sigaction(signal_number, &action, NULL); /* without SA_RESTART: a read that waits for input must come back */
 }
+
+void interrupt_catch(void) { catch_signal(SIGINT, on_interrupt); }
+
+static void on_bus_error(int signal_number) {
+    static const char message[] = "gemmule: a file that is in use became shorter, or cannot be read any more\n";
+    (void)signal_number;
+    const ssize_t written = write(STDERR_FILENO, message, sizeof message - 1);
+    (void)written;
+    _exit(EXIT_BAD_INPUT);
+}
+
+void interrupt_catch_lost_files(void) { catch_signal(SIGBUS, on_bus_error); }
 
 void interrupt_watch(gm_session *session) { atomic_store(&watched, session); }
 bool interrupted(void) { return atomic_load(&pending) > 0; }

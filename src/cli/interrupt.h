@@ -1,4 +1,4 @@
-/* Ctrl-C. The first asks the work that is running to stop; a second one, while nobody has reacted to the first, ends the
+/* Signals. Of Ctrl-C the first asks the work that is running to stop; a second one, while nobody has reacted to the first, ends the
  * program at once with 130. Commands that do not catch it are simply ended by the first. */
 
 #ifndef GM_INTERRUPT_H
@@ -10,6 +10,8 @@
 void interrupt_catch(void);
 /* The session that SIGINT cancels; NULL: none. */
 void interrupt_watch(gm_session *session);
+/* Models are used from where they lie on the disk. One that gets shorter meanwhile raises SIGBUS, which becomes an error. */
+void interrupt_catch_lost_files(void);
 bool interrupted(void);
 void interrupt_clear(void);
 

@@ -200,6 +200,7 @@ int main(int argc, char **argv) {
     const char *charset = setlocale(LC_CTYPE, "");
     /* The line editor needs to know that input is UTF-8; numbers keep their points. */
     if (!charset || (!strstr(charset, "UTF-8") && !strstr(charset, "utf8"))) setlocale(LC_CTYPE, "C.UTF-8");
+    interrupt_catch_lost_files();
     error     e = { 0 };
     const int code = dispatch(argc, argv);
     if (flush_output(&e) != GM_OK && code == EXIT_OK) return complain_error(&e);

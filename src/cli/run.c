@@ -25,7 +25,8 @@ typedef struct {
 static const option prompt_options[] = {
     TEXT_OPTION(run_values, file, "file", 'f', "FILE",
                 "read the prompt from FILE; with PROMPT too, FILE comes after it"),
-    TEXT_OPTION(run_values, system, "system", 0, "TEXT", "system prompt; default: that of the Ollama model, else none"),
+    TEXT_OPTION(run_values, system, "system", 0, "TEXT",
+                "system prompt, \"\": none; default: that of the Ollama model, else none"),
     TEXT_OPTION(
         run_values, tools, "tools", 0, "FILE",
         "functions that the model may call: a JSON list in OpenAI's form; calls are printed as JSON, one a line"),
@@ -45,7 +46,8 @@ static const option answer_options[] = {
 };
 static const option context_options[] = {
     COUNT_OPTION(run_values, context, "ctx", 0, "N", 1, UINT32_MAX,
-                 "most tokens of prompt and answer together; default: 8192, or the model's if that is less"),
+                 "most tokens of prompt and answer together; default: the Ollama model's num_ctx, else 8192, or the "
+                 "model's limit if that is less"),
 };
 static const option_group groups[] = {
     OPTION_GROUP("prompt", prompt_options, 0),      OPTION_GROUP("answer", answer_options, 0),
@@ -115,11 +117,10 @@ static gm_status start_reply(run_state *r, const run_values *v, error *e) {
         if ((status = raw_tokens(r, &count, e)) != GM_OK) return status;
         status = gm_reply_start_tokens(r->session, r->tokens, count, &options, &r->reply, why, sizeof why);
     } else {
-        const gm_message messages[2] = { { .role = "system", .content = v->system },
+        const gm_message messages[2] = { { .role = "system", .content = v->system && *v->system ? v->system : NULL },
                                          { .role = "user", .content = r->prompt.data } };
-        const bool       with_system = v->system && *v->system;
-        status =
-            gm_reply_start(r->session, messages + !with_system, 1 + with_system, &options, &r->reply, why, sizeof why);
+        const bool       given = v->system != NULL;
+        status = gm_reply_start(r->session, messages + !given, 1 + given, &options, &r->reply, why, sizeof why);
     }
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }

@@ -39,7 +39,8 @@ static const option serving_options[] = {
     FLAG_OPTION(serve_values, preload, "preload", 0,
                 "open the model before the address is printed, not with the first request"),
     COUNT_OPTION(serve_values, context, "ctx", 0, "N", 1, UINT32_MAX,
-                 "most tokens of prompt and answer together; default: 8192, or the model's if that is less"),
+                 "most tokens of prompt and answer together; default: the Ollama model's num_ctx, else 8192, or the "
+                 "model's limit if that is less"),
     COUNT_OPTION(serve_values, queue, "queue", 0, "N", 0, 60,
                  "requests that may wait while one is answered; default 8"),
     COUNT_OPTION(serve_values, seconds, "timeout", 0, "N", 1, 86400,

@@ -3,6 +3,7 @@
  * Feature numbers moved between versions of webgpu.h, so a feature is asked for by both of its numbers (what else these stand
  * for is harmless), and a tiny shader tells whether it came. */
 
+#include "gpu/features.h"
 #include "gpu/host_native.h"
 
 #include <stdio.h>
@@ -14,9 +15,7 @@ enum { MOST_ADAPTERS = 16, MOST_TOGGLES = 24 };
 /* ---- features ---- */
 
 typedef struct {
-    const char     *name;       /* in gpu_options.disable */
     WGPUFeatureName numbers[2]; /* in today's header and in those before mid-2025; 0: part of the language */
-    size_t          offset;     /* of the field of gpu_info */
     const char     *shader;     /* works if the feature is there; NULL: the function tells */
     bool (*probe)(gpu_host *h);
 } feature;
@@ -28,40 +27,13 @@ typedef struct {
 static bool probe_timestamps(gpu_host *h);
 static bool probe_matrices(gpu_host *h);
 
-static const feature features[] = {
-    { "subgroups",
-      { 0x12, 0x11 },
-      offsetof(gpu_info, subgroups),
-      PROBE("enable subgroups;\n", "f32", "subgroupAdd(x[1])"),
-      NULL },
-    { "f16", { 0x0B, 0x0A }, offsetof(gpu_info, f16), PROBE("enable f16;\n", "f16", "x[1] * 2.0h"), NULL },
-    { "dot4", { 0, 0 }, offsetof(gpu_info, dot4), PROBE("", "i32", "dot4I8Packed(u32(x[1]), u32(x[2]))"), NULL },
-    { "timestamps", { 0x09, 0x03 }, offsetof(gpu_info, timestamps), NULL, probe_timestamps },
-    { "subgroup_matrix", { 0x50034, 0x50037 }, offsetof(gpu_info, subgroup_matrix), NULL, probe_matrices },
+static const feature features[GPU_FEATURES] = {
+    [GPU_SUBGROUPS] = { { 0x12, 0x11 }, PROBE("enable subgroups;\n", "f32", "subgroupAdd(x[1])"), NULL },
+    [GPU_F16] = { { 0x0B, 0x0A }, PROBE("enable f16;\n", "f16", "x[1] * 2.0h"), NULL },
+    [GPU_DOT4] = { { 0, 0 }, PROBE("", "i32", "dot4I8Packed(u32(x[1]), u32(x[2]))"), NULL },
+    [GPU_TIMESTAMPS] = { { 0x09, 0x03 }, NULL, probe_timestamps },
+    [GPU_SUBGROUP_MATRIX] = { { 0x50034, 0x50037 }, NULL, probe_matrices },
 };
-
-static bool *feature_field(gpu_info *info, const feature *f) {
-    void *field = (char *)info + f->offset;
-    return field;
-}
-
-/* Reads "subgroups,dot4" into a flag for each feature. */
-static gm_status read_disabled(const char *list, bool disabled[COUNT_OF(features)], error *e) {
-    while (list && *list) {
-        const size_t length = strcspn(list, ",");
-        size_t       i = 0;
-        while (i < COUNT_OF(features) && !str_is((str){ list, length }, features[i].name)) i++;
-        if (i == COUNT_OF(features)) {
-            return fail(e, GM_BAD_ARGUMENT,
-                        "'%.*s' is no feature of a GPU: there are subgroups, f16, dot4, timestamps and "
-                        "subgroup_matrix",
-                        (int)min_size(length, 100), list);
-        }
-        disabled[i] = true;
-        list += length + (list[length] == ',');
-    }
-    return GM_OK;
-}
 
 static bool has_number(const WGPUSupportedFeatures *list, WGPUFeatureName number) {
     for (size_t i = 0; i < list->featureCount; i++) {
@@ -115,10 +87,11 @@ static bool probe_matrices(gpu_host *h) {
     return false;
 }
 
-static bool probe(gpu_host *h, const feature *f) {
+static bool probe(gpu_host *h, gpu_feature which) {
+    const feature *f = &features[which];
     if (!f->shader) return f->probe(h);
     error        e = { 0 };
-    const gpu_id pipeline = gpu_pipeline_new(h, f->name, f->shader, NULL, 0, &e);
+    const gpu_id pipeline = gpu_pipeline_new(h, gpu_feature_names[which], f->shader, NULL, 0, &e);
     gpu_pipeline_free(h, pipeline);
     return pipeline;
 }
@@ -318,15 +291,15 @@ static void on_device(uint32_t status, WGPUDevice device, WGPUStringView message
 }
 
 /* A device with the adapter's real limits and every feature that is there and not disabled. */
-static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const bool disabled[COUNT_OF(features)],
+static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const bool disabled[GPU_FEATURES],
                              error *e) {
     WGPUSupportedFeatures there = { 0 };
-    WGPUFeatureName       wanted[2 * COUNT_OF(features)];
+    WGPUFeatureName       wanted[2 * GPU_FEATURES];
     size_t                count = 0;
     WGPULimits            limits;
     read_adapter(h, adapter, &h->info, &limits);
     h->api.AdapterGetFeatures(adapter, &there);
-    for (size_t i = 0; i < COUNT_OF(features); i++) {
+    for (size_t i = 0; i < GPU_FEATURES; i++) {
         for (size_t j = 0; j < 2 && !disabled[i]; j++) {
             if (features[i].numbers[j] && has_number(&there, features[i].numbers[j]))
                 wanted[count++] = features[i].numbers[j];
@@ -355,19 +328,19 @@ static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const
     h->device = h->answer.device;
     h->queue = h->api.DeviceGetQueue(h->device);
 
-    for (size_t i = 0; i < COUNT_OF(features); i++) {
-        *feature_field(&h->info, &features[i]) = !disabled[i] && probe(h, &features[i]);
+    for (size_t i = 0; i < GPU_FEATURES; i++) {
+        *gpu_feature_field(&h->info, (gpu_feature)i) = !disabled[i] && probe(h, (gpu_feature)i);
     }
     if (!h->info.subgroups) h->info.subgroup_min = h->info.subgroup_max = 0;
     return host_lost(h, e);
 }
 
 gm_status host_open_device(gpu_host *h, const gpu_options *options, error *e) {
-    bool        disabled[COUNT_OF(features)] = { false };
+    bool        disabled[GPU_FEATURES];
     toggles     t;
     WGPUAdapter adapters[MOST_ADAPTERS];
     size_t      count = 0, chosen = 0;
-    gm_status   status = read_disabled(options ? options->disable : NULL, disabled, e);
+    gm_status   status = gpu_features_read(options ? options->disable : NULL, disabled, e);
     if (status != GM_OK) return status;
     read_toggles(&t);
     if (open_instance(h, &t, e) != GM_OK) return e->status;

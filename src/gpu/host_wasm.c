@@ -5,7 +5,7 @@
  * read-back arrives, nor is the queue idle, before the verdict about every large buffer made until then has come. Sizes and
  * offsets cross as doubles, which are exact up to 2^53. */
 
-#include "gpu/host.h"
+#include "gpu/features.h"
 
 #include "base/json.h"
 
@@ -92,19 +92,6 @@ static const struct {
     { "matrix_depth", offsetof(gpu_info, matrix_depth) },
 };
 
-static const struct {
-    const char *name;
-    size_t      offset;
-    bool        optional; /* can be disabled */
-} flags[] = {
-    { "software", offsetof(gpu_info, software), false },
-    { "subgroups", offsetof(gpu_info, subgroups), true },
-    { "f16", offsetof(gpu_info, f16), true },
-    { "dot4", offsetof(gpu_info, dot4), true },
-    { "timestamps", offsetof(gpu_info, timestamps), true },
-    { "subgroup_matrix", offsetof(gpu_info, subgroup_matrix), true },
-};
-
 static uint64_t whole_number(const json *object, const char *key, uint64_t most) {
     int64_t value = 0;
     if (!json_integer(json_get(object, key), &value) || value < 0) return 0;
@@ -123,10 +110,9 @@ static void fill(gpu_info *out, const json *from) {
         const uint32_t value = (uint32_t)whole_number(from, numbers[i].name, UINT32_MAX);
         memcpy(base + numbers[i].offset, &value, sizeof value);
     }
-    for (size_t i = 0; i < COUNT_OF(flags); i++) {
-        const bool value = json_is(json_get(from, flags[i].name), JSON_TRUE);
-        memcpy(base + flags[i].offset, &value, sizeof value);
-    }
+    out->software = json_is(json_get(from, "software"), JSON_TRUE);
+    for (size_t i = 0; i < GPU_FEATURES; i++)
+        *gpu_feature_field(out, (gpu_feature)i) = json_is(json_get(from, gpu_feature_names[i]), JSON_TRUE);
     out->max_buffer = whole_number(from, "max_buffer", UINT64_MAX);
     out->max_binding = whole_number(from, "max_binding", UINT64_MAX);
 }
@@ -150,17 +136,10 @@ static gm_status describe(gpu_info *out, error *e) {
 
 /* Takes features away that are not to be used: "subgroups,dot4". What builds on one goes with it. */
 static gm_status disable(gpu_info *info, const char *list, error *e) {
-    while (list && *list) {
-        const size_t length = strcspn(list, ",");
-        size_t       i = 0;
-        while (i < COUNT_OF(flags) && !(flags[i].optional && str_is((str){ list, length }, flags[i].name))) i++;
-        if (i == COUNT_OF(flags)) {
-            return fail(e, GM_BAD_ARGUMENT,
-                        "'%.*s' is no feature of a GPU: there are subgroups, f16, dot4, timestamps and subgroup_matrix",
-                        (int)min_size(length, 100), list);
-        }
-        memset((char *)info + flags[i].offset, 0, sizeof(bool));
-        list += length + (list[length] == ',');
+    bool disabled[GPU_FEATURES];
+    if (gpu_features_read(list, disabled, e)) return e->status;
+    for (size_t i = 0; i < GPU_FEATURES; i++) {
+        if (disabled[i]) *gpu_feature_field(info, (gpu_feature)i) = false;
     }
     if (!info->subgroups) info->subgroup_min = info->subgroup_max = 0;
     if (!info->subgroups || !info->f16) info->subgroup_matrix = false;

@@ -1,6 +1,7 @@
 #include "session/engine.h"
 
 #include "base/json.h"
+#include "gpu/features.h"
 #include "session/load.h"
 #include "store/box.h"
 #include "store/ollama.h"
@@ -51,40 +52,74 @@ static void number_from(const json *params, const char *key, float *out, error *
     else fail(e, GM_BAD_FILE, "the params layer: %s must be a number", key);
 }
 
+/* Of a number that counts; what is below 0 stands for no limit, and 0 does here. */
+static uint32_t count_of(float number) { return number > 0 && number < 1e9f ? (uint32_t)number : 0; }
+
+static void sampling_from(const json *params, gm_sampling *s, error *e) {
+    float k = (float)s->top_k, window = (float)s->penalty_window;
+    number_from(params, "temperature", &s->temperature, e);
+    number_from(params, "top_k", &k, e);
+    number_from(params, "top_p", &s->top_p, e);
+    number_from(params, "min_p", &s->min_p, e);
+    number_from(params, "typical_p", &s->typical_p, e);
+    number_from(params, "repeat_penalty", &s->repetition_penalty, e);
+    number_from(params, "presence_penalty", &s->presence_penalty, e);
+    number_from(params, "frequency_penalty", &s->frequency_penalty, e);
+    number_from(params, "repeat_last_n", &window, e);
+    s->top_k = (int32_t)count_of(k);
+    s->penalty_window = count_of(window);
+}
+
+/* A string, or a list of them. */
+static void stops_from(const json *params, gm_engine *engine, error *e) {
+    const json *stop = json_get(params, "stop");
+    if (e->status || !stop || json_is(stop, JSON_NULL)) return;
+    const bool list = json_is(stop, JSON_ARRAY);
+    engine->stops = arena_array(&engine->memory, list ? stop->count : 1, sizeof *engine->stops);
+    if (!engine->stops) fail_memory(e, "the stop strings", stop->count * sizeof *engine->stops);
+    for (const json *text = list ? stop->first : stop; text && !e->status; text = list ? text->next : NULL) {
+        if (!json_is(text, JSON_STRING)) {
+            fail(e, GM_BAD_FILE, "the params layer: stop must be a string or a list of strings, found %s",
+                 json_describe(text));
+        } else if (text->text.length) {
+            const char *copy = arena_copy(&engine->memory, text->text);
+            if (!copy) fail_memory(e, "a stop string", text->text.length);
+            engine->stops[engine->stop_count++] = copy;
+        }
+    }
+}
+
+static gm_status read_params(gm_engine *engine, const char *text, error *e) {
+    arena scratch = { 0 };
+    json *params = NULL;
+    float context = 0, most_tokens = 0;
+    if (!json_parse(str_of(text), &scratch, &params, e)) {
+        sampling_from(params, &engine->sampling, e);
+        stops_from(params, engine, e);
+        number_from(params, "num_ctx", &context, e);
+        number_from(params, "num_predict", &most_tokens, e);
+        engine->most_tokens = count_of(most_tokens);
+        if (count_of(context)) engine->context = (uint32_t)min_size(count_of(context), engine->weights.config.context);
+    }
+    arena_free(&scratch);
+    return e->status;
+}
+
 /* Ollama's params layer, else the file's own keys, else what Gemma 4 was released with. */
-static gm_status read_sampling(gm_engine *engine, const engine_origin *origin, error *e) {
+static gm_status read_defaults(gm_engine *engine, const engine_origin *origin, error *e) {
+    enum { CONTEXT = 8192 };
     gm_sampling *s = &engine->sampling;
     *s = (gm_sampling){
         .temperature = 1, .top_k = 64, .top_p = 0.95f, .typical_p = 1, .repetition_penalty = 1, .penalty_window = 64
     };
+    engine->context = (uint32_t)min_size(engine->weights.config.context, CONTEXT);
     bool     found;
     uint32_t top_k = 0;
     if (gguf_get_u32(engine->file, "general.sampling.top_k", &top_k, &found, e)) return e->status;
     if (found) s->top_k = (int32_t)(top_k > INT32_MAX ? INT32_MAX : top_k);
     if (gguf_get_f32(engine->file, "general.sampling.top_p", &s->top_p, &found, e)) return e->status;
     if (gguf_get_f32(engine->file, "general.sampling.temp", &s->temperature, &found, e)) return e->status;
-    if (origin->params) {
-        arena scratch = { 0 };
-        json *params = NULL;
-        if (json_parse(str_of(origin->params), &scratch, &params, e)) {
-            arena_free(&scratch);
-            return e->status;
-        }
-        float k = (float)s->top_k, window = (float)s->penalty_window;
-        number_from(params, "temperature", &s->temperature, e);
-        number_from(params, "top_k", &k, e);
-        number_from(params, "top_p", &s->top_p, e);
-        number_from(params, "min_p", &s->min_p, e);
-        number_from(params, "typical_p", &s->typical_p, e);
-        number_from(params, "repeat_penalty", &s->repetition_penalty, e);
-        number_from(params, "presence_penalty", &s->presence_penalty, e);
-        number_from(params, "frequency_penalty", &s->frequency_penalty, e);
-        number_from(params, "repeat_last_n", &window, e);
-        s->top_k = k > 0 && k < 1e9f ? (int32_t)k : 0;
-        s->penalty_window = window > 0 && window < 1e9f ? (uint32_t)window : 0;
-        arena_free(&scratch);
-        if (e->status) return e->status;
-    }
+    if (origin->params && read_params(engine, origin->params, e)) return e->status;
     return sampling_check(s, engine->weights.config.vocabulary, e);
 }
 
@@ -140,7 +175,7 @@ static gm_status describe(gm_engine *engine, const engine_origin *origin, error 
 }
 
 gm_status engine_describe(gm_engine *engine, const engine_origin *origin, error *e) {
-    if (find_suppressed(engine, e) || read_sampling(engine, origin, e) || describe(engine, origin, e)) return e->status;
+    if (find_suppressed(engine, e) || read_defaults(engine, origin, e) || describe(engine, origin, e)) return e->status;
     engine->variant = find_variant(engine, origin);
     return GM_OK;
 }
@@ -161,6 +196,14 @@ static gm_status load_file(gguf *file, const gm_engine_options *options, const e
     return status;
 }
 
+static gm_status check_options(const gm_engine_options *options, error *e) {
+    bool disabled[GPU_FEATURES];
+    if (options->threads > 1024)
+        return fail(e, GM_BAD_ARGUMENT, "threads must be between 1 and 1024, found %u", options->threads);
+    if (options->backend > GM_BACKEND_GPU) return fail(e, GM_BAD_ARGUMENT, "%d is no backend", (int)options->backend);
+    return gpu_features_read(options->gpu_disable, disabled, e);
+}
+
 gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char *why, size_t why_size) {
     error         e = { 0 };
     arena         scratch = { 0 };
@@ -168,11 +211,10 @@ gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char
     gguf         *file = NULL;
     const char   *path = NULL;
     *out = NULL;
-    if (options->threads > 1024)
-        fail(&e, GM_BAD_ARGUMENT, "threads must be between 1 and 1024, found %u", options->threads);
-    else if (options->backend > GM_BACKEND_GPU) fail(&e, GM_BAD_ARGUMENT, "%d is no backend", (int)options->backend);
-    else if (options->data) gguf_open_memory(options->data, options->data_size, &file, &e);
-    else if (!engine_find_model(options->model, &scratch, &path, &origin, &e)) gguf_open_file(path, &file, &e);
+    if (!check_options(options, &e)) {
+        if (options->data) gguf_open_memory(options->data, options->data_size, &file, &e);
+        else if (!engine_find_model(options->model, &scratch, &path, &origin, &e)) gguf_open_file(path, &file, &e);
+    }
     if (!e.status) load_file(file, options, &origin, out, &e);
     arena_free(&scratch);
     return error_report(&e, why, why_size);

@@ -23,8 +23,12 @@ struct gm_engine {
     uint32_t    *suppressed; /* a bit per id that is never drawn; NULL: none */
     chat_variant variant;
     gm_sampling  sampling; /* the model's own defaults */
+    uint32_t     context;  /* of a session for which nothing else is asked */
     arena        memory;   /* the strings below */
     const char  *name, *device, *system;
+    const char **stops; /* with most_tokens what ends a reply for which nothing else is asked; 0: nothing */
+    size_t       stop_count;
+    uint32_t     most_tokens;
     char         note[400];  /* what does not fit into GPU memory */
     char         digest[65]; /* identifies model and weights */
     struct {

@@ -75,7 +75,7 @@ static gm_status build_chat(const gm_engine *engine, const gm_message *messages,
                             const gm_reply_options *options, arena *a, chat *out, error *e) {
     const bool system = count && messages && messages[0].role &&
                         (!strcmp(messages[0].role, "system") || !strcmp(messages[0].role, "developer"));
-    const bool own_system = engine->system && !system;
+    const bool own_system = engine->system && !system, no_system = system && !messages[0].content;
     json      *tools = NULL;
     *out = (chat){ .think = options && options->think, .variant = engine->variant };
     if (!count || !messages) return fail(e, GM_BAD_ARGUMENT, "a conversation needs at least one message");
@@ -91,7 +91,7 @@ static gm_status build_chat(const gm_engine *engine, const gm_message *messages,
     if (own_system)
         convert_message(&out->messages[out->count++], &(gm_message){ .role = "system", .content = engine->system }, 0,
                         a, e);
-    for (size_t i = 0; i < count && !e->status; i++)
+    for (size_t i = no_system; i < count && !e->status; i++)
         convert_message(&out->messages[out->count++], &messages[i], i, a, e);
     return e->status;
 }
@@ -121,31 +121,32 @@ gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t 
 
 static gm_status copy_options(gm_reply *r, const gm_reply_options *options, error *e) {
     const gm_reply_options none = { 0 }, *o = options ? options : &none;
-    r->sampling = o->sampling ? *o->sampling : r->session->engine->sampling;
-    r->max_tokens = o->max_tokens ? o->max_tokens : SIZE_MAX;
+    const gm_engine       *engine = r->session->engine;
+    const size_t           stop_count = o->stop_count ? o->stop_count : engine->stop_count;
+    const char *const     *stops = o->stop_count ? o->stop : engine->stops;
+    r->sampling = o->sampling ? *o->sampling : engine->sampling;
+    r->max_tokens = o->max_tokens ? o->max_tokens : engine->most_tokens ? engine->most_tokens : SIZE_MAX;
     r->alternatives = o->logprobs;
     r->want_logprobs = o->want_logprobs || o->logprobs;
     if (o->logprobs > MOST_LOGPROBS)
         return fail(e, GM_BAD_ARGUMENT, "at most %d log-probabilities per token can be had, %u were asked for",
                     MOST_LOGPROBS, o->logprobs);
-    if (o->stop_count > MOST_STOPS)
-        return fail(e, GM_BAD_ARGUMENT, "at most %d stop strings can be had, %zu were given", MOST_STOPS,
-                    o->stop_count);
-    if (o->stop_count && !o->stop)
-        return fail(e, GM_BAD_ARGUMENT, "stop_count is %zu, but stop is NULL", o->stop_count);
-    if (sampling_check(&r->sampling, r->session->engine->weights.config.vocabulary, e)) return e->status;
+    if (stop_count > MOST_STOPS)
+        return fail(e, GM_BAD_ARGUMENT, "at most %d stop strings can be had, %zu were given", MOST_STOPS, stop_count);
+    if (stop_count && !stops) return fail(e, GM_BAD_ARGUMENT, "stop_count is %zu, but stop is NULL", stop_count);
+    if (sampling_check(&r->sampling, engine->weights.config.vocabulary, e)) return e->status;
     if (r->sampling.bias_count) {
         gm_logit_bias *bias = arena_array(&r->memory, r->sampling.bias_count, sizeof *bias);
         if (!bias) return fail_memory(e, "the logit bias", r->sampling.bias_count * sizeof *bias);
         memcpy(bias, r->sampling.bias, r->sampling.bias_count * sizeof *bias);
         r->sampling.bias = bias;
     }
-    r->stops = arena_array(&r->memory, o->stop_count, sizeof *r->stops);
-    if (!r->stops && o->stop_count) return fail_memory(e, "the stop strings", o->stop_count * sizeof *r->stops);
-    for (size_t i = 0; i < o->stop_count; i++) {
-        if (!o->stop[i] || !*o->stop[i]) return fail(e, GM_BAD_ARGUMENT, "stop string %zu is empty", i);
-        char *copy = arena_copy(&r->memory, str_of(o->stop[i]));
-        if (!copy) return fail_memory(e, "a stop string", strlen(o->stop[i]));
+    r->stops = arena_array(&r->memory, stop_count, sizeof *r->stops);
+    if (!r->stops && stop_count) return fail_memory(e, "the stop strings", stop_count * sizeof *r->stops);
+    for (size_t i = 0; i < stop_count; i++) {
+        if (!stops[i] || !*stops[i]) return fail(e, GM_BAD_ARGUMENT, "stop string %zu is empty", i);
+        char *copy = arena_copy(&r->memory, str_of(stops[i]));
+        if (!copy) return fail_memory(e, "a stop string", strlen(stops[i]));
         r->stops[r->stop_count++] = str_of(copy);
     }
     return GM_OK;

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_CONTEXT = 8192 };
-
 static const double turn_seconds = 0.05; /* how long a call may work before it returns GM_AGAIN */
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
@@ -47,12 +45,14 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
     if (options && options->kv > GM_KV_Q8_0) fail(&e, GM_BAD_ARGUMENT, "%d is no K/V type", (int)options->kv);
     if (!e.status && !session_new(engine, &s, &e)) {
         kv_open(&s->kv, &engine->weights.config, engine->gpu.host, kv_quant_type(options, engine),
-                asked ? asked : min_size(most, DEFAULT_CONTEXT), &e);
+                asked ? asked : engine->context, &e);
     }
     if (e.status) gm_session_free(s);
     else *out = s;
     return error_report(&e, why, why_size);
 }
+
+size_t gm_session_context(const gm_session *s) { return s->kv.context; }
 
 void gm_session_free(gm_session *s) {
     if (!s) return;

@@ -20,7 +20,7 @@ gm_status gmw_session_new(wasm_context *c, gm_engine *engine, uint32_t context, 
 
 EXPORT(gmw_session_free) void gmw_session_free(gm_session *s) { gm_session_free(s); }
 
-EXPORT(gmw_session_context) size_t gmw_session_context(const gm_session *s) { return s->kv.context; }
+EXPORT(gmw_session_context) size_t gmw_session_context(const gm_session *s) { return gm_session_context(s); }
 
 EXPORT(gmw_session_count) size_t gmw_session_count(const gm_session *s) { return s->tokens.count; }
 

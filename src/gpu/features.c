@@ -1,0 +1,36 @@
+#include "gpu/features.h"
+
+#include <string.h>
+
+const char *const gpu_feature_names[GPU_FEATURES] = { [GPU_SUBGROUPS] = "subgroups",
+                                                      [GPU_F16] = "f16",
+                                                      [GPU_DOT4] = "dot4",
+                                                      [GPU_TIMESTAMPS] = "timestamps",
+                                                      [GPU_SUBGROUP_MATRIX] = "subgroup_matrix" };
+
+bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
+    switch (which) {
+    case GPU_SUBGROUPS: return &info->subgroups;
+    case GPU_F16: return &info->f16;
+    case GPU_DOT4: return &info->dot4;
+    case GPU_TIMESTAMPS: return &info->timestamps;
+    default: return &info->subgroup_matrix;
+    }
+}
+
+gm_status gpu_features_read(const char *list, bool named[GPU_FEATURES], error *e) {
+    memset(named, 0, GPU_FEATURES * sizeof *named);
+    while (list && *list) {
+        const size_t length = strcspn(list, ",");
+        size_t       i = 0;
+        while (i < GPU_FEATURES && !str_is((str){ list, length }, gpu_feature_names[i])) i++;
+        if (i == GPU_FEATURES) {
+            return fail(e, GM_BAD_ARGUMENT,
+                        "'%.*s' is no feature of a GPU: there are subgroups, f16, dot4, timestamps and subgroup_matrix",
+                        (int)min_size(length, 100), list);
+        }
+        named[i] = true;
+        list += length + (list[length] == ',');
+    }
+    return GM_OK;
+}
