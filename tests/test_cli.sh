@@ -663,16 +663,16 @@ equals "the store is never written to" "$(find "$store" -type f -exec sha256sum 
 
 cp "$dense" "$scratch/cut.gguf"
 mkfifo "$scratch/questions"
-"$program" chat "$scratch/cut.gguf" --max 3 "${one[@]}" <"$scratch/questions" >"$scratch/out" 2>"$scratch/err" &
+"$program" chat "$scratch/cut.gguf" --max 3 "${one[@]}" <"$scratch/questions" >"$scratch/cut.out" 2>"$scratch/cut.err" &
 exec 7>"$scratch/questions"
 printf 'Hello\n' >&7
-for _ in {1..200}; do [ -s "$scratch/out" ] && break; sleep 0.05; done
+for _ in {1..200}; do [ -s "$scratch/cut.out" ] && break; sleep 0.05; done
 truncate -s 4096 "$scratch/cut.gguf"
 printf 'Hello again\n' >&7
 exec 7>&-
 wait $!
 equals "the exit code of a chat whose model was cut off" $? 2
-name="a model that was cut off" err=$(<"$scratch/err")
+name="a model that was cut off" err=$(<"$scratch/cut.err")
 says "became shorter"
 
 # ---- chat from a pipe ----
