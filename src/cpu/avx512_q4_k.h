@@ -85,6 +85,7 @@ INLINE __m512i q4_k_crossed(__m512i w) {
 INLINE void q4_k_rows(float *y, const uint8_t *w, size_t row_bytes, size_t above, size_t below, const q4_k_unit *x,
                       size_t units) {
 #define BOTH UNROLL for (int i = 0; i < 2; i++)
+    const bool     long_x = is_long(units);
     const uint8_t *block[2] = { w + above * row_bytes, w + below * row_bytes };
     __m256         products[2] = { _mm256_setzero_ps(), _mm256_setzero_ps() }, rest[2] = { products[0], products[0] };
     for (size_t u = 0; u < units; u++, x++) {
@@ -93,7 +94,7 @@ INLINE void q4_k_rows(float *y, const uint8_t *w, size_t row_bytes, size_t above
         __m256        scale[2], minima[2];
         __m128        d[2];
         uint64_t      scale_bytes[2], minimum_bytes[2];
-        BOTH          prefetch_ahead(block[i], 144);
+        BOTH          prefetch_ahead(block[i], 144, long_x);
         BOTH          words[i] = q4_k_load(block[i]);
         const __m512i crossed = _mm512_loadu_si512(x->q[1]), crossed_last = _mm512_loadu_si512(x->q[3]);
         BOTH          sums[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), q4_k_crossed(words[i].first), crossed);

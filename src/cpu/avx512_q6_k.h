@@ -91,13 +91,14 @@ INLINE __m512i q6_k_scales(const uint8_t *block) {
 INLINE void q6_k_rows(float *y, const uint8_t *w, size_t row_bytes, size_t above, size_t below, const q6_k_unit *x,
                       size_t units) {
 #define BOTH UNROLL for (int i = 0; i < 2; i++)
+    const bool     long_x = is_long(units);
     const uint8_t *block[2] = { w + above * row_bytes, w + below * row_bytes };
     __m512         total[2] = { _mm512_setzero_ps(), _mm512_setzero_ps() };
     for (size_t u = 0; u < units; u++, x++) {
         q6_k_words words[2];
         __m512i    sums[2], scales[2];
         __m512     d[2];
-        BOTH       prefetch_ahead(block[i], 210);
+        BOTH       prefetch_ahead(block[i], 210, long_x);
         BOTH       words[i] = q6_k_load(block[i]);
         BOTH       sums[i] = _mm512_dpbusd_epi32(
             _mm512_loadu_si512(x->bias), q6_k_crossed(words[i].first, words[i].top_first), _mm512_loadu_si512(x->q[1]));

@@ -113,15 +113,22 @@ INLINE void add_groups_of_16(unpack_traits t, row_sums *sums, const unpacked *u,
 #undef ADD
 }
 
-/* Asks for the weights that the stream comes to a little later. */
-INLINE void prefetch_ahead(const uint8_t *w, size_t bytes) {
-    enum { AHEAD = 2048, LINE = 64 };
-    for (size_t at = 0; at < bytes; at += LINE) prefetch_once((uintptr_t)w + AHEAD + at);
+/* Asks for the weights that the stream comes to a little later. A long x does not stay in the first-level cache: there it
+ * must not wait behind weights that wait for memory, so these are brought to the second only, and earlier. */
+INLINE void prefetch_ahead(const uint8_t *w, size_t bytes, bool long_x) {
+    enum { AHEAD = 2048, FAR_AHEAD = 4096, LINE = 64 };
+    for (size_t at = 0; at < bytes; at += LINE) {
+        if (long_x) prefetch_later((uintptr_t)w + FAR_AHEAD + at);
+        else prefetch_once((uintptr_t)w + AHEAD + at);
+    }
 }
+
+/* Whether x, brought into a kernel's order, and two rows of weights take more than a first-level cache has. */
+INLINE bool is_long(size_t units) { return units > 32; }
 
 INLINE void add_unit(unpack_traits t, row_sums *sums, const uint8_t *w, q8_column x) {
     unpacked u;
-    prefetch_ahead(w, t.unit_bytes);
+    prefetch_ahead(w, t.unit_bytes, false);
     t.unpack(&u, w);
     if (t.group == 32) add_groups_of_32(t, sums, &u, x);
     else add_groups_of_16(t, sums, &u, x);

@@ -26,14 +26,10 @@
 #define UNROLL
 #endif
 
-/* Asks for the line at an address, which may lie outside everything, to be read once and soon. */
-INLINE void prefetch_once(uintptr_t address) {
-#if defined(__GNUC__)
-    __builtin_prefetch((const void *)address, 0, 0);
-#else
-    (void)address;
-#endif
-}
+/* Asks for the line at an address, which may lie outside everything: to be read once and soon, or a little later from the
+ * second-level cache. */
+INLINE void prefetch_once(uintptr_t address) { __builtin_prefetch((const void *)address, 0, 0); }
+INLINE void prefetch_later(uintptr_t address) { __builtin_prefetch((const void *)address, 0, 2); }
 
 INLINE uint16_t load_u16(const uint8_t *p) {
     uint16_t v;
