@@ -1,15 +1,16 @@
 // Side by side with llama.cpp: the same file, the same threads, the same number of tokens, in one run.
 //
 //   node bench/peers/peers.mjs --gemmule build/gemmule --model FILE [--threads 2] [--prompt 64,512] [--generate 64]
-//                              [--repeats 5] [--bandwidth build/bandwidth] [--json]
+//                              [--repeats 7] [--bandwidth build/bandwidth] [--json]
 //
 // Both engines compute the prompt in one go and the head for its last token only; both decode one token at a time, choose the
 // likeliest next one, and are fed a random token instead, since a model of random weights that follows its own choice repeats
 // itself. One round is: llama.cpp, then gemmule, for every measurement; the first round of llama.cpp is a warm-up, and gemmule
-// warms up in each of its runs. The table has the best and the median of the rounds; the last column is the median of the rounds' own
-// ratios, of runs that were neighbours in time. With --bandwidth, that program reads memory
-// right after gemmule's decoding in each round, as many bytes as that read, and the table says how much of this speed the decoding
-// uses: both are speeds over seconds, since on a machine that is shared with others a single pass may be twice as fast as most.
+// warms up in each of its runs. The table has the median and the best of the rounds. A ratio is the median of the rounds' own ratios,
+// of runs that were neighbours in time: a machine that is shared with others may be twice as fast for some seconds, and the best of one
+// engine need not be of the same seconds as the best of the other (their ratio stands beside it). With --bandwidth, that program reads
+// memory right after gemmule's decoding in each round, as many bytes as that read, and the table says how much of this speed the
+// decoding uses, in the same way.
 
 import {execFile} from "node:child_process";
 import {existsSync, readFileSync, statSync} from "node:fs";
@@ -30,7 +31,7 @@ function readOptions() {
     try {
         ({values} = parseArgs({options: {
             model: text(), gemmule: text(), bandwidth: text(), threads: text("2"), prompt: text("64,512"), generate: text("64"),
-            repeats: text("5"), json: {type: "boolean", default: false},
+            repeats: text("7"), json: {type: "boolean", default: false},
         }}));
     } catch (problem) { throw new Usage(problem.message); }
     const whole = (name, word) => {
@@ -118,7 +119,8 @@ async function measure(options, say) {
     await llama.close();
     result.rows = rows.map(({name, kind, tokens, ...engines}) => {
         const llama = summary(engines.llama), gemmule = summary(engines.gemmule);
-        return {name, kind, tokens, llama, gemmule, ratio: gemmule && gemmule.best / llama.best, medianRatio: gemmule && median(gemmule.all.map((speed, round) => speed / llama.all[round]))};
+        const ratio = gemmule && median(gemmule.all.map((speed, round) => speed / llama.all[round]));
+        return {name, kind, tokens, llama, gemmule, ratio, bestRatio: gemmule && gemmule.best / llama.best};
     });
     return result;
 }
@@ -137,25 +139,24 @@ function describe(options) {
 
 function table(about, {rows, bandwidths, details}) {
     const number = (value) => value == null ? "–" : value.toFixed(2);
-    const lines = [["tokens per second", "llama.cpp", "(median)", "gemmule", "(median)", "ratio", "(median)"]];
+    const lines = [["tokens per second", "llama.cpp", "(best)", "gemmule", "(best)", "ratio", "(of the best)"]];
     for (const row of rows)
-        lines.push([row.name, number(row.llama.best), number(row.llama.median), number(row.gemmule?.best), number(row.gemmule?.median),
-            number(row.ratio), number(row.medianRatio)]);
+        lines.push([row.name, number(row.llama.median), number(row.llama.best), number(row.gemmule?.median), number(row.gemmule?.best),
+            number(row.ratio), number(row.bestRatio)]);
     const widths = lines[0].map((_, column) => Math.max(...lines.map((line) => line[column].length)));
     const text = lines.map((line) => line.map((word, column) => column ? word.padStart(widths[column]) : word.padEnd(widths[column])).join("  "));
     text.unshift(`${about.machine}, ${about.threads} threads, ${about.date}`, `${about.model} (${(about.bytes / 1e9).toFixed(2)} GB), ${about.llama}`, about.command, "");
     if (details)
-        text.push("", `gemmule reads ${(details.bytes_per_token / 1e9).toFixed(3)} GB per token: ${details.gigabytes_per_second.toFixed(2)} GB/s; ` +
+        text.push("", `gemmule reads ${(details.bytes_per_token / 1e9).toFixed(3)} GB per token: ${details.gigabytes_per_second.toFixed(2)} GB/s at best; ` +
             `memory ${(details.peak_memory_bytes / 1e6).toFixed(0)} MB at most`);
     if (bandwidths.length) {
         const decode = rows.find(({kind}) => kind === "decode");
         const sustained = summary(bandwidths.map((b) => b.sustained)), pass = Math.max(...bandwidths.map((b) => b.gigabytes_per_second));
         const share = (tokensPerSecond, speed) => tokensPerSecond * details.bytes_per_token / 1e9 / speed;
         const percent = (part) => `${(100 * part).toFixed(0)} %`;
-        text.push(`the machine reads ${sustained.best.toFixed(2)} GB/s over seconds (median of the rounds ${sustained.median.toFixed(2)}; best pass of 1.26 GB ${pass.toFixed(2)}): ` +
-            `decoding uses ${percent(share(decode.gemmule.best, sustained.best))} of it ` +
-            `(median of the rounds ${percent(median(decode.gemmule.all.map((speed, round) => share(speed, sustained.all[round]))))}; ` +
-            `of the best pass ${percent(share(decode.gemmule.best, pass))})`);
+        text.push(`the machine reads ${sustained.median.toFixed(2)} GB/s over seconds (median of the rounds; best ${sustained.best.toFixed(2)}, best pass of 1.26 GB ${pass.toFixed(2)}): ` +
+            `decoding uses ${percent(median(decode.gemmule.all.map((speed, round) => share(speed, sustained.all[round]))))} of it ` +
+            `(median of the rounds; of the best ${percent(share(decode.gemmule.best, sustained.best))}, of the best pass ${percent(share(decode.gemmule.best, pass))})`);
     }
     return text.join("\n");
 }

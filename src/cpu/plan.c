@@ -26,6 +26,7 @@ struct cpu_plan {
     uint8_t           *memory;
     uint64_t           bytes;
     size_t             next; /* the step that a run goes on with */
+    arena              cuts; /* of the steps */
 };
 
 /* ---- making ------------------------------------------------------------------------------------------------------- */
@@ -123,6 +124,21 @@ static void find_lifetimes(cpu_plan *p) {
     lives(&p->items[storage(p->g->result)->index], region);
 }
 
+static bool is_matmul(const cpu_step *s) { return s->kind == STEP_OP && s->op->kind == OP_MATMUL; }
+
+/* A region's matrices are cut together; those of experts one by one, since nobody knows yet which will be there. */
+static bool cut_matrices(cpu_plan *p) {
+    const size_t multiple = p->backend->kernels->row_multiple, threads = pool_threads(p->backend->threads);
+    for (size_t i = 0, count; i < p->step_count; i += count) {
+        cpu_step *s = &p->steps[i];
+        count = 1;
+        if (s->kind != STEP_OP || (s->op->kind != OP_MATMUL && s->op->kind != OP_MATMUL_EXPERTS)) continue;
+        while (is_matmul(s) && i + count < p->step_count && s[count].region == s->region) count++;
+        if (!cpu_steps_cut(s, count, multiple, threads, &p->cuts)) return false;
+    }
+    return true;
+}
+
 gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, cpu_plan **out, error *e) {
     if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
     cpu_plan *p = calloc(1, sizeof *p);
@@ -145,6 +161,10 @@ gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size
         add_steps(p, &g->ops[i], notes);
     }
     find_lifetimes(p);
+    if (!cut_matrices(p)) {
+        fail_memory(e, "a plan's tasks", p->step_count * sizeof *p->steps);
+        goto failed;
+    }
     if (layout_assign(p->items, p->item_count, 64, &p->bytes, e)) goto failed;
     p->bytes = round_up(p->bytes + 64, 64);
     p->memory = aligned_alloc(64, p->bytes);
@@ -166,6 +186,7 @@ void cpu_plan_free(cpu_plan *p) {
     free(p->steps);
     free(p->items);
     free(p->memory);
+    arena_free(&p->cuts);
     free(p);
 }
 
@@ -203,8 +224,6 @@ static void region_work(void *context, size_t thread, size_t threads) {
         run_task(run, task, thread);
     }
 }
-
-static bool is_matmul(const cpu_step *s) { return s->kind == STEP_OP && s->op->kind == OP_MATMUL; }
 
 /* While a product is computed, threads that are done with their part look ahead to the next one, and go on to do so during
  * the steps between the two, which leave memory idle. */

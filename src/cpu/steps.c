@@ -32,6 +32,8 @@ static q8 quantised(const cpu_context *c, int32_t item, size_t rows, size_t k) {
     return (q8){ .q = (int8_t *)at, .d = d, .s = d + rows * (k / 32) };
 }
 
+static size_t matrix_row_bytes(const tensor *w) { return (size_t)quant_row_bytes(quant_format_of(w->type), w->ne[0]); }
+
 /* The (token, slot) pairs sorted by expert. */
 typedef struct {
     int32_t *active; /* how many experts have work, then which */
@@ -85,28 +87,40 @@ static row_split split_of(const cpu_step *s, const cpu_context *c) {
     }
 }
 
-/* The rows of one task of a matmul; returns the number of tasks. The tasks begin large, so that each thread reads one long
- * stream, which memory likes best, and end small, so that all threads finish together: each takes its share of half of what
- * is left, down to a size that is still worth a call. */
-static size_t matmul_rows(const cpu_context *c, const tensor *w, size_t task, size_t *first, size_t *last) {
-    const size_t row = (size_t)quant_row_bytes(quant_format_of(w->type), w->ne[0]), multiple = c->kernels->row_multiple;
-    const size_t least = max_size(WEIGHT_BYTES_PER_TASK / row / multiple, 1) * multiple;
-    size_t       count = 0;
+/* How many rows the next task takes, when `rows` of this matrix and `bytes` of all are left. */
+static size_t rows_of_task(const tensor *w, size_t multiple, size_t threads, size_t rows, uint64_t bytes) {
+    const size_t row = matrix_row_bytes(w), least = max_size(WEIGHT_BYTES_PER_TASK / row / multiple, 1) * multiple;
+    const size_t share = (size_t)(bytes / (2 * threads) / row) / multiple * multiple;
+    return min_size(max_size(share, least), rows);
+}
+
+/* Writes where the tasks of a matrix begin, and its end; `left` are the bytes of it and of those behind it. */
+static size_t cut_matrix(const tensor *w, size_t multiple, size_t threads, uint64_t left, uint32_t *cuts) {
+    size_t count = 0;
     for (size_t at = 0; at < w->ne[1]; count++) {
-        const size_t left = w->ne[1] - at, share = left / (2 * c->threads) / multiple * multiple,
-                     n = min_size(max_size(share, least), left);
-        if (count == task) {
-            *first = at;
-            *last = at + n;
-        }
+        const size_t n = rows_of_task(w, multiple, threads, w->ne[1] - at, left);
+        if (cuts) cuts[count] = (uint32_t)at;
         at += n;
+        left -= (uint64_t)n * matrix_row_bytes(w);
     }
+    if (cuts) cuts[count] = (uint32_t)w->ne[1];
     return count;
 }
 
-static size_t matmul_tasks(const cpu_context *c, const tensor *w) {
-    size_t first, last;
-    return matmul_rows(c, w, SIZE_MAX, &first, &last);
+bool cpu_steps_cut(cpu_step *steps, size_t count, size_t multiple, size_t threads, arena *a) {
+    uint64_t left = 0;
+    for (size_t i = 0; i < count; i++)
+        left += (uint64_t)steps[i].op->in[0]->ne[1] * matrix_row_bytes(steps[i].op->in[0]);
+    for (size_t i = 0; i < count; i++) {
+        const tensor *w = steps[i].op->in[0];
+        steps[i].tasks = cut_matrix(w, multiple, threads, left, NULL);
+        uint32_t *cuts = arena_array(a, steps[i].tasks + 1, sizeof *cuts);
+        if (!cuts) return false;
+        cut_matrix(w, multiple, threads, left, cuts);
+        steps[i].cuts = cuts;
+        left -= (uint64_t)w->ne[1] * matrix_row_bytes(w);
+    }
+    return true;
 }
 
 static attention_job attention_of(const cpu_step *s, const cpu_context *c) {
@@ -130,8 +144,8 @@ size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
     if (o->out && count_of(c, o->out) == 0) return 0;
     if (s->kind == STEP_OP) {
         switch (o->kind) {
-        case OP_MATMUL: return matmul_tasks(c, o->in[0]);
-        case OP_MATMUL_EXPERTS: return (size_t)groups_at(c, s).active[0] * matmul_tasks(c, o->in[0]);
+        case OP_MATMUL: return s->tasks;
+        case OP_MATMUL_EXPERTS: return (size_t)groups_at(c, s).active[0] * s->tasks;
         case OP_ATTENTION: {
             const attention_job job = attention_of(s, c);
             return c->kernels->attention_tasks(&job);
@@ -147,16 +161,15 @@ size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
 static void run_matmul(const cpu_step *s, const cpu_context *c, size_t task, const matmul_job *shared, void *scratch) {
     const tensor *w = s->op->in[0];
     matmul_job    job = *shared;
-    job.row_bytes = (size_t)quant_row_bytes(quant_format_of(w->type), w->ne[0]);
+    job.row_bytes = matrix_row_bytes(w);
     job.k = w->ne[0];
     job.type = w->type;
     job.y = value(c, s->op->out);
     job.y_stride = w->ne[1];
     if (s->quantised >= 0) job.x8 = quantised(c, s->quantised, rows_of(c, s->op->in[1]), w->ne[0]);
     else job.x = value(c, s->op->in[1]);
-    size_t first = 0, last = 0;
-    matmul_rows(c, w, task, &first, &last);
-    (s->quantised >= 0 ? c->kernels->matmul_q8 : c->kernels->matmul_f32)(&job, first, last, scratch);
+    (s->quantised >= 0 ? c->kernels->matmul_q8 : c->kernels->matmul_f32)(&job, s->cuts[task], s->cuts[task + 1],
+                                                                         scratch);
 }
 
 static void run_dense_matmul(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
@@ -166,38 +179,32 @@ static void run_dense_matmul(const cpu_step *s, const cpu_context *c, size_t tas
 static void run_expert_matmul(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
     const tensor       *w = s->op->in[0];
     const expert_groups g = groups_at(c, s);
-    const size_t        tasks = matmul_tasks(c, w);
-    const int32_t       expert = g.active[1 + task / tasks], begin = g.begin[expert];
-    const uint64_t      bytes = quant_row_bytes(quant_format_of(w->type), w->ne[0]) * w->ne[1];
+    const int32_t       expert = g.active[1 + task / s->tasks], begin = g.begin[expert];
+    const uint64_t      bytes = (uint64_t)matrix_row_bytes(w) * w->ne[1];
     matmul_job          job = {
                  .w = (const uint8_t *)w->data + (size_t)expert * bytes,
                  .columns = (size_t)(g.begin[expert + 1] - begin),
                  .x_index = (s->op->in[1]->ne[1] == 1 ? g.token : g.pair) + begin,
                  .y_index = g.pair + begin,
     };
-    run_matmul(s, c, task % tasks, &job, scratch);
+    run_matmul(s, c, task % s->tasks, &job, scratch);
 }
 
 /* A task is read as two streams, from its beginning and from its middle (avx512_q4_k.h says why). Thread i will probably take
  * task i. The caller's is fetched by the first worker: into its own cache, or into that of the core that they share. */
 void cpu_step_announce(const cpu_step *s, const cpu_context *c, pool *threads) {
     enum { AHEAD = 128 << 10 };
-    const tensor *w = s->op->in[0];
-    const size_t  row = (size_t)quant_row_bytes(quant_format_of(w->type), w->ne[0]);
-    const size_t  tasks = matmul_tasks(c, w);
-    for (size_t thread = 1; thread < c->threads && thread < tasks; thread++) {
-        const uint8_t *streams[POOL_STREAMS] = { NULL };
-        size_t         first = 0, last = 0;
-        matmul_rows(c, w, thread, &first, &last);
-        streams[0] = (const uint8_t *)w->data + first * row;
-        streams[1] = streams[0] + (last - first) / 2 * row;
-        const size_t bytes = min_size((last - first) / 2 * row, AHEAD);
+    const size_t row = matrix_row_bytes(s->op->in[0]);
+    for (size_t thread = 1; thread < c->threads && thread < s->tasks; thread++) {
+        const size_t   half = (s->cuts[thread + 1] - s->cuts[thread]) / 2 * row;
+        const uint8_t *streams[POOL_STREAMS] = { NULL }, *w = s->op->in[0]->data;
+        streams[0] = w + s->cuts[thread] * row;
+        streams[1] = streams[0] + half;
         if (thread == 1) {
-            matmul_rows(c, w, 0, &first, &last);
-            streams[2] = (const uint8_t *)w->data + first * row;
-            streams[3] = streams[2] + (last - first) / 2 * row;
+            streams[2] = w;
+            streams[3] = w + s->cuts[1] / 2 * row;
         }
-        pool_will_read(threads, thread, streams, bytes);
+        pool_will_read(threads, thread, streams, min_size(half, AHEAD));
     }
 }
 

@@ -3,6 +3,7 @@
 #ifndef GM_CPU_STEPS_H
 #define GM_CPU_STEPS_H
 
+#include "base/arena.h"
 #include "cpu/backend.h"
 #include "graph/layout.h"
 
@@ -17,6 +18,9 @@ typedef struct {
     const op     *op;
     int32_t       quantised, groups; /* items, or -1 */
     uint32_t      region;
+    /* Matmuls: the first rows of the tasks into which the matrix, or that of each expert, is cut, and behind them its end. */
+    size_t          tasks;
+    const uint32_t *cuts;
 } cpu_step;
 
 typedef struct {
@@ -26,6 +30,11 @@ typedef struct {
     const layout_item *items;
     size_t             threads;
 } cpu_context;
+
+/* Cuts the matrices of steps that run side by side. Tasks begin large, so that each thread reads one long stream, which memory
+ * likes best, and end small, so that all threads finish together: each takes its share of half of what is left of all the
+ * matrices, down to a size that is still worth a call. False: there is no memory. */
+bool cpu_steps_cut(cpu_step *steps, size_t count, size_t multiple, size_t threads, arena *a);
 
 uint64_t q8_bytes(uint64_t rows, uint64_t k);
 uint64_t groups_bytes(uint64_t experts, uint64_t tokens, uint64_t used);
