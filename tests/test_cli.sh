@@ -623,6 +623,15 @@ run "chat has not even the store's" 0 chat gemma4:tiny --max 20 --system "" "${o
 chatted=$out
 run "chat without" 0 chat "$dense" --max 20 --temp 0 "${one[@]}" <<<"Hello"
 equals "an empty system prompt of a chat" "$chatted" "$out"
+run "chat by commands" 0 chat gemma4:tiny --max 20 "${one[@]}" <<<$'/system none\n/save none.gguf\nHello'
+equals "no system prompt by a command" "$out" "$chatted"
+run "a saved chat without a system prompt" 0 chat gemma4:tiny --max 20 "${one[@]}" <<<$'/load none.gguf\n/system\nHello'
+equals "no system prompt in a saved chat" "$out" "$chatted"
+says "system: none"
+run "the model's own again" 0 chat gemma4:tiny --max 20 --system "" "${one[@]}" <<<$'/system default\nHello'
+own=$out
+run "the model's own" 0 chat gemma4:tiny --max 20 "${one[@]}" <<<"Hello"
+equals "the model's own system prompt again" "$own" "$out"
 run "the store's length of an answer" 0 run gemma4:tiny-short Hello --json "${one[@]}"
 has '"finish_reason":"length"'
 has '"completion_tokens":4'
@@ -661,19 +670,22 @@ equals "the store is never written to" "$(find "$store" -type f -exec sha256sum 
 
 # ---- a model that is cut off while it is in use ----
 
-cp "$dense" "$scratch/cut.gguf"
 mkfifo "$scratch/questions"
-"$program" chat "$scratch/cut.gguf" --max 3 "${one[@]}" <"$scratch/questions" >"$scratch/cut.out" 2>"$scratch/cut.err" &
-exec 7>"$scratch/questions"
-printf 'Hello\n' >&7
-for _ in {1..200}; do [ -s "$scratch/cut.out" ] && break; sleep 0.05; done
-truncate -s 4096 "$scratch/cut.gguf"
-printf 'Hello again\n' >&7
-exec 7>&-
-wait $!
-equals "the exit code of a chat whose model was cut off" $? 2
-name="a model that was cut off" err=$(<"$scratch/cut.err")
-says "became shorter"
+for threads in 1 2 2 2; do
+    cp "$fixtures/small-dense-Q4_K_M.gguf" "$scratch/cut.gguf"
+    rm -f "$scratch/cut.out"
+    "$program" chat "$scratch/cut.gguf" --max 3 --temp 0 --threads $threads <"$scratch/questions" >"$scratch/cut.out" 2>"$scratch/cut.err" &
+    exec 7>"$scratch/questions"
+    printf 'Hello\n' >&7
+    for _ in {1..200}; do [ -s "$scratch/cut.out" ] && break; sleep 0.05; done
+    truncate -s 4096 "$scratch/cut.gguf"
+    printf 'Hello again\n' >&7
+    exec 7>&-
+    wait $!
+    equals "the exit code of a chat whose model was cut off, $threads threads" $? 2
+    name="a model that was cut off" err=$(<"$scratch/cut.err")
+    says "became shorter"
+done
 
 # ---- chat from a pipe ----
 

@@ -389,7 +389,12 @@ static void test_replies(gm_engine *engine) {
     gm_reply_free(reply);
 
     TEST("the prompt as text");
-    char *text = NULL;
+    char            *text = NULL;
+    const gm_message nothing[] = { { .role = "system" }, hello[0] };
+    char            *without = NULL;
+    CHECK(gm_render(engine, nothing, 1, NULL, &without, why, sizeof why) == GM_BAD_ARGUMENT && !without);
+    CHECK(!gm_render(engine, nothing, 2, NULL, &without, why, sizeof why) && !strstr(without, "system"));
+    gm_free(without);
     CHECK(!gm_render(engine, hello, 1, NULL, &text, why, sizeof why));
     CHECK_MESSAGE(text && !strcmp(text, "<bos><|turn>user\nHello <turn|> there<turn|>\n<|turn>model\n"), "%s",
                   text ? text : "");

@@ -93,7 +93,10 @@ async function readBandwidth({bandwidth, threads}, bytes) {
     return JSON.parse(stdout);
 }
 
-const median = (numbers) => numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
+const median = (numbers) => {
+    const sorted = numbers.toSorted((a, b) => a - b);
+    return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
+};
 const summary = (numbers) => numbers.length ? {best: Math.max(...numbers), median: median(numbers), all: numbers} : null;
 
 async function measure(options, say) {

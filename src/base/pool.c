@@ -233,10 +233,13 @@ void pool_will_read(pool *p, size_t thread, const uint8_t *const streams[POOL_ST
 
 size_t pool_threads(const pool *p) { return p->threads; }
 
-/* Signals are the business of the program's own threads: Ctrl-C must not land in a worker. */
+/* Signals are the business of the program's own threads: Ctrl-C must not land in a worker. Only what a worker does itself comes to it,
+ * such as reading from a file that got shorter: the system ends a program that has that blocked. */
 static int start_workers(pool *p) {
-    sigset_t all, before;
+    static const int own[] = { SIGBUS, SIGSEGV, SIGFPE, SIGILL };
+    sigset_t         all, before;
     sigfillset(&all);
+    for (size_t i = 0; i < COUNT_OF(own); i++) sigdelset(&all, own[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int status = 0;
     while (!status && p->started + 1 < p->threads) {

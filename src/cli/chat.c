@@ -24,7 +24,7 @@ static const option chat_options[] = {
                 "system prompt, \"\": none; default: that of the Ollama model, else none"),
     FLAG_OPTION(chat_values, think, "think", 0, "let the model think before it answers, and show it"),
     COUNT_OPTION(chat_values, settings.max, "max", 0, "N", 1, UINT32_MAX,
-                 "at most N tokens an answer; default: as many as fit"),
+                 "at most N tokens an answer; default: the Ollama model's num_predict, else as many as fit"),
     COUNT_OPTION(chat_values, context, "ctx", 0, "N", 1, UINT32_MAX,
                  "most tokens of the conversation; default: the Ollama model's num_ctx, else 8192, or the model's "
                  "limit if that is less"),

@@ -56,10 +56,13 @@ static gm_status slash_load(chat_state *s, const char *rest, error *e) { return 
 
 static gm_status slash_system(chat_state *s, const char *rest, error *e) {
     gm_status status = GM_OK;
-    if (!strcmp(rest, "none")) status = conversation_set_system(&s->talk, NULL, e);
+    if (!strcmp(rest, "none")) status = conversation_set_system(&s->talk, "", e);
+    else if (!strcmp(rest, "default")) status = conversation_set_system(&s->talk, NULL, e);
     else if (*rest) status = conversation_set_system(&s->talk, rest, e);
     if (status == GM_OK)
-        SAY("system: %s\n", !s->talk.system ? "none of your own" : *s->talk.system ? s->talk.system : "none");
+        SAY("system: %s\n", !s->talk.system   ? "the model's own, if it has one"
+                            : *s->talk.system ? s->talk.system
+                                              : "none");
     return status;
 }
 
@@ -115,7 +118,8 @@ static const slash_command slash_commands[] = {
     { "clear", "", "forget the conversation, keep the settings", slash_clear },
     { "save", "FILE", "save the conversation, with everything computed", slash_save },
     { "load", "FILE", "go on with a saved conversation", slash_load },
-    { "system", "[TEXT]", "set the system prompt; `none` takes it back; nothing shows it", slash_system },
+    { "system", "[TEXT]", "set the system prompt; `none`: without one, `default`: the model's own; nothing shows it",
+      slash_system },
     { "think", "[on|off]", "let the model think first, and show it", slash_think },
     { "set", "[NAME VALUE]", "change a setting such as temp, top-k, seed, max; nothing lists them", slash_set },
     { "exit", "", "leave", slash_exit },

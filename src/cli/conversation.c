@@ -5,7 +5,7 @@
 
 static const option chat_options[] = {
     COUNT_OPTION(chat_settings, max, "max", 0, "N", 1, UINT32_MAX,
-                 "at most N tokens an answer; default: as many as fit into the context"),
+                 "at most N tokens an answer; default: the Ollama model's num_predict, else as many as fit"),
 };
 
 const option_group chat_setting_groups[CHAT_SETTING_GROUPS] = {

@@ -34,8 +34,9 @@ static const option prompt_options[] = {
 };
 static const option answer_options[] = {
     COUNT_OPTION(run_values, max, "max", 0, "N", 1, UINT32_MAX,
-                 "at most N tokens; default: as many as fit into the context"),
-    TEXTS_OPTION(run_values, stop, "stop", 0, "TEXT", "end the answer before TEXT; may be given more than once"),
+                 "at most N tokens; default: the Ollama model's num_predict, else as many as fit into the context"),
+    TEXTS_OPTION(run_values, stop, "stop", 0, "TEXT",
+                 "end the answer before TEXT; may be given more than once; default: the Ollama model's own"),
     FLAG_OPTION(run_values, think, "think", 0,
                 "let the model think first, and show it: dim before the answer on a terminal, else on stderr"),
     FLAG_OPTION(run_values, json, "json", 0,

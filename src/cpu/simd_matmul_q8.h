@@ -123,7 +123,7 @@ INLINE void prefetch_ahead(const uint8_t *w, size_t bytes, bool long_x) {
     }
 }
 
-/* Whether x, brought into a kernel's order, and two rows of weights take more than a first-level cache has. */
+/* Whether x, beside the weights that pass through, is too long for a first-level cache; measured on Zen 4 (32 KB). */
 INLINE bool is_long(size_t units) { return units > 32; }
 
 INLINE void add_unit(unpack_traits t, row_sums *sums, const uint8_t *w, q8_column x) {

@@ -28,8 +28,13 @@
 
 /* Asks for the line at an address, which may lie outside everything: to be read once and soon, or a little later from the
  * second-level cache. */
+#if defined(__GNUC__)
 INLINE void prefetch_once(uintptr_t address) { __builtin_prefetch((const void *)address, 0, 0); }
 INLINE void prefetch_later(uintptr_t address) { __builtin_prefetch((const void *)address, 0, 2); }
+#else
+INLINE void prefetch_once(uintptr_t address) { (void)address; }
+INLINE void prefetch_later(uintptr_t address) { (void)address; }
+#endif
 
 INLINE uint16_t load_u16(const uint8_t *p) {
     uint16_t v;

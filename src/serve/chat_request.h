@@ -26,7 +26,7 @@ typedef struct {
     gm_logit_bias *bias;
     size_t         bias_count;
 
-    uint32_t     max_tokens; /* 0: as many as fit */
+    uint32_t     max_tokens; /* 0: the model's own limit, else as many as fit */
     const char **stops;
     size_t       stop_count;
     bool         logprobs;

@@ -1,7 +1,6 @@
 #include "session/engine.h"
 
 #include "base/json.h"
-#include "gpu/features.h"
 #include "session/load.h"
 #include "store/box.h"
 #include "store/ollama.h"
@@ -75,12 +74,16 @@ static void stops_from(const json *params, gm_engine *engine, error *e) {
     const json *stop = json_get(params, "stop");
     if (e->status || !stop || json_is(stop, JSON_NULL)) return;
     const bool list = json_is(stop, JSON_ARRAY);
+    if (list && stop->count > MOST_STOPS)
+        fail(e, GM_BAD_FILE, "the params layer: stop has %zu strings, at most %d can be had", stop->count, MOST_STOPS);
     engine->stops = arena_array(&engine->memory, list ? stop->count : 1, sizeof *engine->stops);
     if (!engine->stops) fail_memory(e, "the stop strings", stop->count * sizeof *engine->stops);
     for (const json *text = list ? stop->first : stop; text && !e->status; text = list ? text->next : NULL) {
         if (!json_is(text, JSON_STRING)) {
             fail(e, GM_BAD_FILE, "the params layer: stop must be a string or a list of strings, found %s",
                  json_describe(text));
+        } else if (memchr(text->text.data, 0, text->text.length)) {
+            fail(e, GM_BAD_FILE, "the params layer: a stop string has a NUL byte");
         } else if (text->text.length) {
             const char *copy = arena_copy(&engine->memory, text->text);
             if (!copy) fail_memory(e, "a stop string", text->text.length);
@@ -197,11 +200,10 @@ static gm_status load_file(gguf *file, const gm_engine_options *options, const e
 }
 
 static gm_status check_options(const gm_engine_options *options, error *e) {
-    bool disabled[GPU_FEATURES];
     if (options->threads > 1024)
         return fail(e, GM_BAD_ARGUMENT, "threads must be between 1 and 1024, found %u", options->threads);
     if (options->backend > GM_BACKEND_GPU) return fail(e, GM_BAD_ARGUMENT, "%d is no backend", (int)options->backend);
-    return gpu_features_read(options->gpu_disable, disabled, e);
+    return GM_OK;
 }
 
 gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char *why, size_t why_size) {

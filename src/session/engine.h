@@ -10,6 +10,8 @@
 #include "text/sampler.h"
 #include "text/tokenizer.h"
 
+enum { MOST_STOPS = 64 }; /* strings that end a reply */
+
 struct gm_engine {
     gguf        *file;
     model        weights;

@@ -31,21 +31,26 @@ static gm_status check_type(const model_config *c, quant_type type, error *e) {
 }
 
 /* A layer's keys are bound as a whole, and so are its values. */
-static gm_status check_binding(const kv_cache *kv, error *e) {
-    const uint64_t most = kv->gpu ? gpu_host_info(kv->gpu)->max_binding : UINT64_MAX;
-    for (uint32_t i = 0; i < kv->config->layers; i++) {
-        const layer_config *layer = &kv->config->layer[i];
-        const uint64_t      row = layer->owns_kv ? gpu_kv_row_bytes(kv->type, layer->kv_heads, layer->head) : 0;
-        const uint64_t      bytes = row * kv->context;
-        if (!layer->sliding && bytes > most / 16 * 16) {
-            return fail(e, GM_NO_MEMORY,
-                        "the keys of layer %u at a context of %zu tokens take %llu bytes, but a binding of this GPU "
-                        "holds %llu: the largest context is %llu tokens",
-                        i, kv->context, (unsigned long long)bytes, (unsigned long long)most,
-                        (unsigned long long)(most / 16 * 16 / row));
-        }
+size_t kv_most_context(const model_config *c, gpu_host *gpu, quant_type type) {
+    const uint64_t binding = gpu ? gpu_host_info(gpu)->max_binding / 16 * 16 : UINT64_MAX;
+    uint64_t       most = SIZE_MAX;
+    for (uint32_t i = 0; i < c->layers && gpu; i++) {
+        const layer_config *layer = &c->layer[i];
+        if (!layer->owns_kv || layer->sliding) continue;
+        const uint64_t tokens = binding / gpu_kv_row_bytes(type, layer->kv_heads, layer->head);
+        if (tokens < most) most = tokens;
     }
-    return GM_OK;
+    return (size_t)most;
+}
+
+static gm_status check_binding(const kv_cache *kv, error *e) {
+    const size_t most = kv_most_context(kv->config, kv->gpu, kv->type);
+    if (kv->context <= most) return GM_OK;
+    return fail(
+        e, GM_NO_MEMORY,
+        "a context of %zu tokens was asked for, but a binding of this GPU holds %llu bytes of a layer's keys: the "
+        "largest context is %zu tokens",
+        kv->context, (unsigned long long)gpu_host_info(kv->gpu)->max_binding, most);
 }
 
 static size_t row_bytes(const kv_cache *kv, const layer_config *layer) {

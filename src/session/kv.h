@@ -42,6 +42,9 @@ typedef struct {
     size_t              mark_bytes, mark_budget;
 } kv_cache;
 
+/* How many tokens can be bound on this GPU; without one there is no limit. */
+size_t kv_most_context(const model_config *config, gpu_host *gpu, quant_type type);
+
 gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant_type type, size_t context, error *e);
 void      kv_close(kv_cache *kv);
 /* Makes room for `positions` in the full layers. */

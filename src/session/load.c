@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/sha256.h"
+#include "gpu/features.h"
 #include "session/gpu_memory.h"
 #include "session/self_check.h"
 
@@ -27,6 +28,8 @@ static gm_status copy_options(engine_load *l, const load_options *options, error
         l->origin.params = copied(l, options->origin->params, e);
         l->origin.system = copied(l, options->origin->system, e);
     }
+    bool disabled[GPU_FEATURES];
+    if (!e->status) gpu_features_read(l->options.gpu_disable, disabled, e);
     l->most_memory = options->memory ? options->memory : UINT64_C(3) << 30;
     return e->status;
 }

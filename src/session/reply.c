@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LOGPROBS = SAMPLER_MOST_ALTERNATIVES, MOST_STOPS = 64 };
+enum { MOST_LOGPROBS = SAMPLER_MOST_ALTERNATIVES };
 
 typedef enum { REPLY_PROMPT, REPLY_WRITING, REPLY_ENDING, REPLY_OVER } reply_phase;
 
@@ -78,7 +78,7 @@ static gm_status build_chat(const gm_engine *engine, const gm_message *messages,
     const bool own_system = engine->system && !system, no_system = system && !messages[0].content;
     json      *tools = NULL;
     *out = (chat){ .think = options && options->think, .variant = engine->variant };
-    if (!count || !messages) return fail(e, GM_BAD_ARGUMENT, "a conversation needs at least one message");
+    if (count <= no_system || !messages) return fail(e, GM_BAD_ARGUMENT, "a conversation needs at least one message");
     if (options && options->tools) {
         char *text = arena_copy(a, str_of(options->tools));
         if (!text) return fail_memory(e, "the tools", strlen(options->tools));

@@ -44,8 +44,10 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
              asked, most);
     if (options && options->kv > GM_KV_Q8_0) fail(&e, GM_BAD_ARGUMENT, "%d is no K/V type", (int)options->kv);
     if (!e.status && !session_new(engine, &s, &e)) {
-        kv_open(&s->kv, &engine->weights.config, engine->gpu.host, kv_quant_type(options, engine),
-                asked ? asked : engine->context, &e);
+        const quant_type type = kv_quant_type(options, engine);
+        gpu_host        *gpu = engine->gpu.host;
+        const size_t     usual = min_size(engine->context, kv_most_context(&engine->weights.config, gpu, type));
+        kv_open(&s->kv, &engine->weights.config, gpu, type, asked ? asked : usual, &e);
     }
     if (e.status) gm_session_free(s);
     else *out = s;

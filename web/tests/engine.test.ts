@@ -109,11 +109,17 @@ test('what cannot be loaded says why', async () => {
 test('an Ollama model brings its parameters and system prompt', async () => {
     const model = {
         kind: 'ollama', name: 'tiny:dense', model: new File([readFileSync(DENSE)], 'sha256-x'), digest: '', size: 0, bytes: 0, projector: false, draft: false,
-        adapters: 0, problem: '', params: '{"temperature": 0.25, "top_k": 7}', system: 'Be brief.',
+        adapters: 0, problem: '', params: '{"temperature": 0.25, "top_k": 7, "num_ctx": 100, "num_predict": 3}', system: 'Be brief.',
     } as const;
     await using own = await Gemmule.load(model, OPTIONS);
     assert.deepEqual([own.samplingDefault.temperature, own.samplingDefault.top_k], [0.25, 7]);
     assert.match(await own.render([{ role: 'user', content: 'Hi' }]), /Be brief\./);
+    const session = await own.session();
+    const reply = session.reply([{ role: 'user', content: 'Hi' }], { sampling: { temperature: 0 } });
+    for await (const _ of reply);
+    assert.deepEqual([session.context, (await reply.stats).replyTokens, (await reply.stats).finish], [100, 3, 'length']);
+    assert.equal((await own.session({ context: 200 })).context, 200);
+    await assert.rejects(Gemmule.load({ ...model, params: '{"stop": [1]}' }, OPTIONS), fails('BadModel', /stop must be a string or a list of strings, found a number/));
 });
 
 test('devices, statistics, self-check', async () => {

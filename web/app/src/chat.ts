@@ -402,6 +402,7 @@ export function usedTokens(conversation: Conversation | undefined): number {
 /** The most tokens that a conversation may have: the session's, the settings' or the model's. */
 export function contextSize(): number {
     const { loaded } = model.get();
+    if (live && live.loaded === loaded && live.context === settings.get().context) return live.session.context;
     const set = settings.get().context;
     const most = loaded?.info.context ?? 8192;
     return Math.min(set > 0 ? set : 8192, most);

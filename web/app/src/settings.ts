@@ -15,9 +15,9 @@ export interface Settings {
     theme: 'system' | 'light' | 'dark';
     system: string;
     sampling: SamplingSettings;
-    /** 0: as long as it fits. */
+    /** 0: as long as the model's own settings allow and as it fits. */
     maxTokens: number;
-    /** 0: the model's, at most 8192. */
+    /** 0: an Ollama model's setting, else the model's, at most 8192. */
     context: number;
     kv: 'f16' | 'q8_0' | 'f32';
     backend: 'auto' | 'gpu' | 'wasm';

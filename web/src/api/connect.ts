@@ -17,7 +17,7 @@ export interface WorkerOptions {
 /** How the API reaches an engine: by a worker in the browser, directly in Node. */
 export type Connect = (options: WorkerOptions & { backend?: 'auto' | 'gpu' | 'wasm' }) => Promise<Connection>;
 
-function newWorker(workerUrl: WorkerOptions['workerUrl']): Worker {
+function newWorker(workerUrl: string | undefined): Worker {
     try {
         // The literal form is what bundlers look for.
         return workerUrl === undefined
@@ -28,10 +28,19 @@ function newWorker(workerUrl: WorkerOptions['workerUrl']): Worker {
     }
 }
 
-const reasonOf = (event: ErrorEvent, workerUrl: WorkerOptions['workerUrl']) => event.message || `${workerUrl ?? 'worker.js'} could not be loaded`;
+/* By where the page is now: threads start later, when it may have another address. */
+function absolute(workerUrl: string | URL): string {
+    try {
+        return new URL(workerUrl, globalThis.document?.baseURI ?? location.href).href;
+    } catch {
+        throw new GemmuleError('BadArgument', `workerUrl: '${workerUrl}' is no address`);
+    }
+}
+
+const reasonOf = (event: ErrorEvent, workerUrl: string | undefined) => event.message || `${workerUrl ?? 'worker.js'} could not be loaded`;
 
 /* Starts and ends the engine's threads (worker/protocol.ts). */
-function serveThreads(worker: Worker, threads: Map<number, Worker>, workerUrl: WorkerOptions['workerUrl'], request: ThreadRequest): void {
+function serveThreads(worker: Worker, threads: Map<number, Worker>, workerUrl: string | undefined, request: ThreadRequest): void {
     if ('end' in request) {
         threads.get(request.end)?.terminate();
         threads.delete(request.end);
@@ -51,8 +60,9 @@ function serveThreads(worker: Worker, threads: Map<number, Worker>, workerUrl: W
     }
 }
 
-export async function connectWorker({ workerUrl, wasmUrl, wasmThreadsUrl, signal }: WorkerOptions): Promise<Connection> {
+export async function connectWorker({ workerUrl: given, wasmUrl, wasmThreadsUrl, signal }: WorkerOptions): Promise<Connection> {
     throwIfAborted(signal);
+    const workerUrl = given === undefined ? undefined : absolute(given);
     const worker = newWorker(workerUrl);
     const threads = new Map<number, Worker>();
     const port: Port = {

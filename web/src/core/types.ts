@@ -175,9 +175,9 @@ export interface ReplyOptions {
     sampling?: Partial<Sampling>;
     tools?: Tool[];
     think?: boolean;
-    /** 0 or none: as many as fit. */
+    /** 0 or none: an Ollama model's `num_predict`, else as many as fit. */
     maxTokens?: number;
-    /** Strings that end the answer; not part of it. */
+    /** Strings that end the answer; not part of it. None: those of an Ollama model. */
     stop?: string[];
     /** With every piece, this many alternatives per token (at most 20); 0: only the chosen one; none: no log-probabilities. */
     logprobs?: number;

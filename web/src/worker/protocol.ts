@@ -21,7 +21,7 @@ import type {
 import type { StoreProgress } from '../sources/store.ts';
 
 /** Page and worker come from the same build, but a cache may serve an old worker. */
-export const PROTOCOL = 1;
+export const PROTOCOL = 2;
 
 /** true: kept in the origin's file storage. false: read from the network as it is needed. 'if-it-fits': as true, and as false where the
  * storage has no room. */

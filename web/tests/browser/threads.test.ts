@@ -54,6 +54,18 @@ const script = (threads: number) => `(async () => {
     return { threads: engine.info.threads, device: engine.info.device, note: engine.info.note, tokens, finish };
 })()`;
 
+/* The engine's worker is ended; its threads end with it, as the test sees at its end. */
+const KILLED = `(async () => {
+    const { Gemmule } = await import('/web/dist/index.js');
+    const Real = Worker, workers = [];
+    globalThis.Worker = function (...args) { const worker = new Real(...args); workers.push(worker); return worker; };
+    const engine = await Gemmule.load('/model.gguf', { backend: 'wasm', cache: false, threads: 3 });
+    globalThis.Worker = Real;
+    if (workers.length !== 3) throw new Error(workers.length + ' workers instead of 3');
+    workers[0].terminate();
+    return engine.session().then(() => 'a session', (error) => error.name);
+})()`;
+
 const SECOND_WORKER_IS_MISSING = `{
     const Real = Worker;
     let started = 0;
@@ -83,6 +95,7 @@ for (const { name, launch } of BROWSERS) {
                 assert.equal(answer.device, `cpu (wasm, ${threads} thread${threads === 1 ? '' : 's'})`);
                 assert.deepEqual(answer.tokens, alone.tokens);
             }
+            assert.equal(await page.evaluate(KILLED), 'WorkerDied');
             await page.evaluate(SECOND_WORKER_IS_MISSING);
             const without = (await page.evaluate(script(2))) as Answer;
             assert.equal(without.threads, 1);

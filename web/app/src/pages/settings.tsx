@@ -23,7 +23,7 @@ export function SettingsPage(): JSX.Element {
                             onInput={(event) => changeSettings({ system: event.currentTarget.value })} />
                     )}
                 </Field>
-                <Field label="Longest answer" hint="In tokens. 0: as long as the context allows.">
+                <Field label="Longest answer" hint="In tokens. 0: as long as the model's own settings and the context allow.">
                     {(id) => (
                         <NumberInput id={id} value={state.maxTokens} min={0} max={1_000_000} step={1}
                             onChange={(value) => changeSettings({ maxTokens: value ?? 0 })} />
@@ -35,7 +35,7 @@ export function SettingsPage(): JSX.Element {
             <SamplingSection />
             <Section title="Context">
                 <Field label="Size"
-                    hint="Tokens that the model sees at once, of your messages and its answers. 0: the model's own, at most 8,192. Memory grows with use.">
+                    hint="Tokens that the model sees at once, of your messages and its answers. 0: what an Ollama model is set to, else the model's own, at most 8,192. Memory grows with use.">
                     {(id) => <NumberInput id={id} value={state.context} min={0} max={262_144} step={256} onChange={(value) => changeSettings({ context: value ?? 0 })} />}
                 </Field>
                 <Choice label="When it is full" value={state.whenFull}

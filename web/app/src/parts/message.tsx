@@ -166,7 +166,7 @@ function WaitingForModel(): JSX.Element {
 function Ending({ answer }: { answer: Answer }): JSX.Element | null {
     switch (answer.finish) {
         case 'cancelled': return <p class="ending quiet">Stopped.</p>;
-        case 'length': return <p class="ending quiet">Cut at the longest length that the settings allow.</p>;
+        case 'length': return <p class="ending quiet">Cut at the longest length that is set, here or by the model.</p>;
         case 'full': return (
             <div class="ending box-note">
                 <p>
