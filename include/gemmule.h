@@ -205,7 +205,7 @@ GM_API gm_status gm_session_sample(gm_session *session, const gm_sampling *sampl
 
 typedef struct {
     const char *role;         /* "system", "user", "assistant", "tool" */
-    const char *content;      /* NULL in the first, of a system: no system prompt, not even the Ollama model's own */
+    const char *content;      /* NULL in a leading system message: no system prompt, not even Ollama's */
     const char *thinking;     /* assistant: kept only inside a running tool loop */
     const char *tool_calls;   /* assistant: JSON, [{"id": …, "function": {"name": …, "arguments": {…}}}] */
     const char *tool_name;    /* tool */

@@ -623,9 +623,9 @@ run "chat has not even the store's" 0 chat gemma4:tiny --max 20 --system "" "${o
 chatted=$out
 run "chat without" 0 chat "$dense" --max 20 --temp 0 "${one[@]}" <<<"Hello"
 equals "an empty system prompt of a chat" "$chatted" "$out"
-run "chat by commands" 0 chat gemma4:tiny --max 20 "${one[@]}" <<<$'/system none\n/save none.gguf\nHello'
+run "chat by commands" 0 chat gemma4:tiny --max 20 "${one[@]}" <<<$'/system none\n/save '"$scratch/none.gguf"$'\nHello'
 equals "no system prompt by a command" "$out" "$chatted"
-run "a saved chat without a system prompt" 0 chat gemma4:tiny --max 20 "${one[@]}" <<<$'/load none.gguf\n/system\nHello'
+run "a saved chat without a system prompt" 0 chat gemma4:tiny --max 20 "${one[@]}" <<<"/load $scratch/none.gguf"$'\n/system\nHello'
 equals "no system prompt in a saved chat" "$out" "$chatted"
 says "system: none"
 run "the model's own again" 0 chat gemma4:tiny --max 20 --system "" "${one[@]}" <<<$'/system default\nHello'
