@@ -5,6 +5,7 @@ import { copyFileSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { defineConfig, transformWithOxc, type Plugin } from 'vite';
+import { NOTICES, notices } from './notices.ts';
 
 const here = import.meta.dirname;
 const root = resolve(here, '../..');
@@ -32,7 +33,7 @@ function serviceWorker(): Plugin {
                 file.viteMetadata?.importedAssets.forEach(follow);
             };
             for (const [name, file] of Object.entries(bundle)) {
-                if (file.type === 'chunk' ? file.isEntry : /\.(?:wasm|css|html)$|worker-[^/]*\.js$/.test(name) && !LATER.test(name)) follow(name);
+                if (file.type === 'chunk' ? file.isEntry : /\.(?:wasm|css|html)$|worker-[^/]*\.js$/.test(name) && !LATER.test(name) || name === NOTICES) follow(name);
             }
             const contents = [...first].sort().map((name) => {
                 const file = bundle[name]!;
@@ -90,12 +91,14 @@ function packageSources(): Plugin {
     return { name: 'package-sources', enforce: 'pre', transform };
 }
 
+const licences = notices(resolve(root, 'node_modules'));
+
 export default defineConfig({
     root: here,
     base: './',
     define: { __VERSION__: JSON.stringify(version) },
     oxc: { jsx: { runtime: 'automatic', importSource: 'preact' } },
-    worker: { format: 'es', plugins: () => [packageSources()] },
+    worker: { format: 'es', plugins: () => [packageSources(), licences.collect()] },
     build: {
         outDir: resolve(root, 'build/web'),
         emptyOutDir: true,
@@ -105,5 +108,5 @@ export default defineConfig({
         modulePreload: { polyfill: false },
         chunkSizeWarningLimit: 700,
     },
-    plugins: [packageSources(), serviceWorker(), box()],
+    plugins: [packageSources(), licences.write(), serviceWorker(), box()],
 });

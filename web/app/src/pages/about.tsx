@@ -33,8 +33,8 @@ export function AboutPage(): JSX.Element {
             <section class="card-section">
                 <h2>Made with</h2>
                 <p class="quiet">
-                    Preact, highlight.js (when code is shown) and temml (when formulas are shown). gemmule {__VERSION__}, MIT licence. Models
-                    have licences of their own.
+                    gemmule {__VERSION__}, MIT licence. It contains Preact, highlight.js, Temml and other open-source software:{' '}
+                    <a href="./notices.txt" target="_blank" rel="noopener">licence notices</a>. Models have licences of their own.
                 </p>
             </section>
         </div>
