@@ -364,8 +364,22 @@ static void test_replies(gm_engine *engine) {
     }
     gm_session_free(fresh);
 
+    TEST("the time of a token that comes with the end of the prompt is the answer's");
+    gm_reply      *reply = NULL;
+    gm_piece       piece = { 0 };
+    gm_status      status;
+    gm_reply_stats stats;
+    CHECK(!gm_reply_start(s, hello, 1, &(gm_reply_options){ .sampling = &sampling }, &reply, why, sizeof why));
+    do {
+        status = gm_reply_next(reply, &piece, why, sizeof why);
+    } while (status == GM_AGAIN || (status == GM_OK && piece.kind == GM_PIECE_PROGRESS));
+    gm_reply_get_stats(reply, &stats);
+    CHECK_MESSAGE(stats.reply_tokens > 0 && stats.reply_seconds > 0 && stats.prompt_seconds > 0, "%zu tokens in %g s",
+                  stats.reply_tokens, stats.reply_seconds);
+    gm_reply_free(reply);
+    reply = NULL;
+
     TEST("bad conversations are refused");
-    gm_reply *reply = NULL;
     CHECK(gm_reply_start(s, hello, 0, NULL, &reply, why, sizeof why) == GM_BAD_ARGUMENT);
     CHECK(gm_reply_start(s, NULL, 1, NULL, &reply, why, sizeof why) == GM_BAD_ARGUMENT);
     CHECK(gm_reply_start(s, hello, 1, &(gm_reply_options){ .stop_count = 2 }, &reply, why, sizeof why) ==
@@ -380,8 +394,6 @@ static void test_replies(gm_engine *engine) {
 
     TEST("a full context ends a reply by name");
     gm_session *small = new_session(engine, GM_KV_F16, 40);
-    gm_piece    piece;
-    gm_status   status;
     CHECK_MESSAGE(!gm_reply_start(small, hello, 1, NULL, &reply, why, sizeof why), "%s", why);
     sampling.temperature = 0;
     while ((status = gm_reply_next(reply, &piece, why, sizeof why)) <= GM_AGAIN) {}

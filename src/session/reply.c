@@ -33,6 +33,7 @@ struct gm_reply {
     size_t            progress;
     gm_reply_stats    stats;
     double            again_since; /* when the call ended that returned GM_AGAIN: what is waited for takes time, too */
+    double            prompt_end;  /* when the prompt was computed; the same call may go on to write tokens */
 };
 
 /* ---- the prompt ----------------------------------------------------------------------------------------------------- */
@@ -375,7 +376,10 @@ static gm_status compute_prompt(gm_reply *r, gm_piece *piece, error *e) {
         r->stats.cached_tokens = min_size(r->stats.cached_tokens, r->stats.prompt_tokens);
     }
     const gm_status status = session_set(s, r->prompt.ids, r->prompt.count, e);
-    if (status == GM_OK) r->phase = REPLY_WRITING;
+    if (status == GM_OK) {
+        r->phase = REPLY_WRITING;
+        r->prompt_end = clock_seconds();
+    }
     if (status != GM_AGAIN || s->computed == r->progress) return status;
     r->progress = s->computed;
     *piece = (gm_piece){
@@ -423,7 +427,9 @@ gm_status gm_reply_next(gm_reply *r, gm_piece *piece, char *why, size_t why_size
     const double    start = r->again_since > 0 ? r->again_since : now;
     const gm_status status = advance(r, now + 0.05, piece, &e);
     const double    end = clock_seconds();
-    *(prompt ? &r->stats.prompt_seconds : &r->stats.reply_seconds) += end - start;
+    const double    turn = !prompt ? start : r->phase == REPLY_PROMPT ? end : r->prompt_end;
+    r->stats.prompt_seconds += turn - start;
+    r->stats.reply_seconds += end - turn;
     r->again_since = status == GM_AGAIN ? end : 0;
     if (status == GM_CANCELLED) r->stats.finish = GM_FINISH_CANCELLED;
     if (r->called && r->stats.finish == GM_FINISH_STOP) r->stats.finish = GM_FINISH_TOOL_CALLS;
