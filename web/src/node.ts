@@ -8,6 +8,7 @@ import { Worker } from 'node:worker_threads';
 import type { WorkerOptions } from './api/connect.ts';
 import { type Loader, type LoadOptions, makeLoader } from './api/engine.ts';
 import { type Source, type SourceOptions, type Specified, specify } from './api/source.ts';
+import type { Verdict } from './core/choice.ts';
 import { GemmuleError } from './core/errors.ts';
 import { THREAD, type ThreadHost, type ThreadPort, besideWasm } from './core/threads.ts';
 import { FileSource } from './sources/file.ts';
@@ -66,6 +67,9 @@ function threadHost({ wasmUrl, wasmThreadsUrl }: WorkerOptions): ThreadHost {
     return { processors: availableParallelism(), compile: async () => WebAssembly.compile(await readWasm(place)), start: startThread };
 }
 
+/* Which backend was faster, for as long as the process lives. */
+const verdicts = new Map<string, Verdict>();
+
 async function connect(options: WorkerOptions & Pick<LoadOptions, 'backend'>): Promise<Connection> {
     const [page, worker] = directLine();
     new Host(worker, {
@@ -74,6 +78,7 @@ async function connect(options: WorkerOptions & Pick<LoadOptions, 'backend'>): P
                 wasm: await readWasm(options.wasmUrl ?? new URL('./gemmule.wasm', import.meta.url)),
                 gpu: options.backend === 'wasm' ? null : await dawnGpu(),
                 threads: threadHost(options),
+                verdicts: { get: async (key) => verdicts.get(key), set: async (key, verdict) => verdicts.set(key, verdict) },
             }),
         openSource: (spec, options) => (spec.kind === 'path' ? FileSource.open(spec.path) : openSource(spec, options)),
     });

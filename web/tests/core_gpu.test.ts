@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import { after, test } from 'node:test';
 import { Core } from '../src/core/core.ts';
 import type { CoreEngine } from '../src/core/core.ts';
-import { closeTo, coreTests, sourceOf } from './core_cases.ts';
+import { closeTo, coreTests, fails, sourceOf } from './core_cases.ts';
 import { nodeGpu } from './node_gpu.ts';
 import { DENSE, MOE, WASM } from './support/models.ts';
 
@@ -15,7 +15,7 @@ after(() => setImmediate(() => process.exit())); // Dawn keeps Node alive
 
 test('what does not fit into GPU memory is read from the source when it is needed', async () => {
     const core = await Core.create({ wasm: readFileSync(WASM), gpu });
-    const little = await core.dryRun([sourceOf(DENSE)], { precise: true, gpuMemory: 5_700_000 });
+    const little = await core.dryRun([sourceOf(DENSE)], { backend: 'gpu', precise: true, gpuMemory: 5_700_000 });
     assert.match(little.notes[0]!, /^in the file stay 246 kB of tables \(rows are read for each token\)/);
     const limits = [
         { path: DENSE, gpuMemory: 4_900_000, stays: /tables .* layers .* head / },
@@ -23,12 +23,12 @@ test('what does not fit into GPU memory is read from the source when it is neede
     ];
     const ids = Int32Array.from({ length: 20 }, (_, i) => 300 + i);
     const whole = new Map<string, CoreEngine>();
-    for (const path of [DENSE, MOE]) whole.set(path, await core.open([sourceOf(path)], { precise: true }));
+    for (const path of [DENSE, MOE]) whole.set(path, await core.open([sourceOf(path)], { backend: 'gpu', precise: true }));
     for (const { path, gpuMemory, stays } of limits) {
         const source = sourceOf(path);
-        const [all, part] = [whole.get(path)!, await core.open([source], { precise: true, gpuMemory })];
+        const [all, part] = [whole.get(path)!, await core.open([source], { backend: 'gpu', precise: true, gpuMemory })];
         assert.match(part.info.note, stays);
-        const fits = [await core.dryRun([source], { precise: true }), await core.dryRun([source], { precise: true, gpuMemory })];
+        const fits = [await core.dryRun([source], { backend: 'gpu', precise: true }), await core.dryRun([source], { backend: 'gpu', precise: true, gpuMemory })];
         assert.deepEqual(fits.map(({ notes }) => notes), [[], [part.info.note]]);
         assert.deepEqual(fits.map(({ tableBytes, tableKept }) => [tableBytes > 0, tableKept]), path === DENSE ? [[true, true], [true, false]] : [[false, true], [false, true]]);
         const [a, b] = [all.session({ context: 256 }), part.session({ context: 256 })];
@@ -55,4 +55,38 @@ test('the adapter and what it can do are told', async () => {
     const [device, wasm] = await core.devices();
     assert.deepEqual([device!.backend, device!.software, wasm!.backend], ['gpu', true, 'wasm']);
     assert(device!.limits['max_buffer']! > 1e8);
+});
+
+/* The software GPU under another name: what a hardware GPU looks like to the package. */
+function asHardware(software: GPU): GPU {
+    const requestAdapter = async () => {
+        const adapter = (await software.requestAdapter())!;
+        const info = { vendor: 'acme', architecture: '', device: '', description: 'Acme One', isFallbackAdapter: false };
+        const { features, limits } = adapter;
+        return { info, features, limits, requestDevice: (wanted: GPUDeviceDescriptor) => adapter.requestDevice(wanted) };
+    };
+    return { requestAdapter, wgslLanguageFeatures: software.wgslLanguageFeatures } as unknown as GPU;
+}
+
+test('a software GPU is used on request only', async () => {
+    const core = await Core.create({ wasm: readFileSync(WASM), gpu });
+    const { info } = await core.open([sourceOf(DENSE)]);
+    assert.equal(info.backend, 'wasm');
+    assert.match(info.backendReason, /^the only GPU is .*SwiftShader.*, which is software/);
+    assert.equal((await core.dryRun([sourceOf(DENSE)])).backend, 'wasm');
+    await assert.rejects(core.open([sourceOf(DENSE)], { backend: 'gpu', softwareGpu: false }), fails('NoWebGPU', /which is software/));
+});
+
+test('a hardware GPU and wasm write a few tokens each, and the faster one is remembered', async () => {
+    const core = await Core.create({ wasm: readFileSync(WASM), gpu: asHardware(gpu) });
+    const phases = new Set<string>();
+    const first = await core.open([sourceOf(DENSE)], { onProgress: ({ phase }) => phases.add(phase) });
+    assert(phases.has('measure'));
+    assert.match(first.info.backendReason, /^measured with this model: [1-9]\d* tokens per second on the GPU, [1-9]\d* on wasm$/);
+    phases.clear();
+    const second = await core.open([sourceOf(DENSE)], { onProgress: ({ phase }) => phases.add(phase) });
+    assert(!phases.has('measure'));
+    assert.deepEqual([second.info.backend, second.info.backendReason], [first.info.backend, first.info.backendReason]);
+    first.close();
+    second.close();
 });

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { after, before, test } from 'node:test';
 import { expandUrl } from '../src/sources/address.ts';
 import { BlobSource, decodeDataUrl } from '../src/sources/blob.ts';
-import { Sha256 } from '../src/sources/sha256.ts';
+import { Sha256 } from '../src/core/sha256.ts';
 import { partNames, partUrls, sortParts } from '../src/sources/split.ts';
 import { PrefixSource, UrlSource, download, probe, stream } from '../src/sources/url.ts';
 import { type ServedFile, type TestServer, noise, startServer } from './support/http_server.ts';

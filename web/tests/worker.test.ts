@@ -144,7 +144,7 @@ class FragileCore implements CoreLike {
     dryRun: CoreLike['dryRun'] = (sources, options) => this.#core.dryRun(sources, options);
 
     async open(sources: Parameters<CoreLike['open']>[0], options: EngineOptions = {}): Promise<CoreEngineLike> {
-        this.opened.push(options.backend ?? 'auto');
+        this.opened.push(`${options.softwareGpu === false ? 'hardware ' : ''}${options.backend ?? 'auto'}`);
         const failure = options.backend === 'wasm' ? undefined : this.failures.shift();
         if (failure) throw failure;
         const engine = await this.#core.open(sources, { ...options, backend: 'wasm' });
@@ -234,7 +234,7 @@ test('a GPU that is lost while nothing runs comes back by itself, and conversati
     core.lose();
     assert.deepEqual(await session.tokens(), held);
     while (!events.some(({ type }) => type === 'restored')) await new Promise((resolve) => setTimeout(resolve, 10));
-    assert.deepEqual(core.opened, ['auto', 'gpu', 'gpu', 'gpu']);
+    assert.deepEqual(core.opened, ['auto', 'hardware gpu', 'hardware gpu', 'hardware gpu']);
     const fork = await session.fork();
     assert.deepEqual(await fork.tokens(), held);
     await fork.rollback(10);

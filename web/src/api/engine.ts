@@ -12,7 +12,8 @@ import { Session, tokenIds, wireOptions } from './session.ts';
 import { type SourceOptions, type Specified } from './source.ts';
 
 export interface LoadOptions extends SourceOptions, WorkerOptions {
-    /** auto, the default: the GPU where there is one, else wasm. */
+    /** 'auto', the default: a hardware GPU or wasm, whichever writes this model faster (`info.backendReason` says why).
+     * 'gpu': any GPU, also a software one such as SwiftShader. 'wasm': the CPU. */
     backend?: 'auto' | Backend;
     /** Most tokens of a conversation; by default an Ollama model's `num_ctx`, else the model's, at most 8192. */
     context?: number;

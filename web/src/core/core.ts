@@ -4,12 +4,14 @@
 // repeated when bytes that it asked for have come, when the GPU has news, or after others had their turn. Each engine has an instance
 // of the module of its own, so that closing it gives all of its memory back.
 
+import { type Verdict, type Verdicts, measureSpeed, openFaster } from './choice.ts';
 import { ERROR_CODES, GemmuleError, throwIfAborted, toGemmuleError } from './errors.ts';
-import { GpuHost, noGpuImports } from './gpu_host.ts';
+import { type GpuDescription, GpuHost, noGpuImports } from './gpu_host.ts';
 import { Reads } from './reads.ts';
 import { type ThreadHost, Threads, usualThreads } from './threads.ts';
 import { Wasm } from './wasm.ts';
 import type {
+    Backend,
     ByteSource,
     CoreEngineLike,
     CoreLike,
@@ -201,13 +203,14 @@ export class Core implements CoreLike {
     readonly #module: WebAssembly.Module;
     readonly #gpu: GPU | null;
     readonly #threads: ThreadHost | null;
+    readonly #verdicts: Verdicts;
     #threadModule: Promise<WebAssembly.Module> | null = null;
 
     static async create(options: CoreOptions): Promise<Core> {
         try {
             const given = options.wasm;
             const module = given instanceof WebAssembly.Module ? given : await WebAssembly.compile(given);
-            return new Core(module, options.gpu ?? null, options.threads ?? null);
+            return new Core(module, options);
         } catch (thrown) {
             const reason = thrown instanceof Error ? thrown.message : String(thrown);
             throw new GemmuleError('NotSupported', `the engine cannot be compiled: WebAssembly with SIMD is needed (${reason})`, undefined, {
@@ -216,10 +219,11 @@ export class Core implements CoreLike {
         }
     }
 
-    private constructor(module: WebAssembly.Module, gpu: GPU | null, threads: ThreadHost | null) {
+    private constructor(module: WebAssembly.Module, { gpu, threads, verdicts }: CoreOptions) {
         this.#module = module;
-        this.#gpu = gpu;
-        this.#threads = threads;
+        this.#gpu = gpu ?? null;
+        this.#threads = threads ?? null;
+        this.#verdicts = verdicts ?? verdictsInMemory();
     }
 
     async devices(): Promise<DeviceInfo[]> {
@@ -240,8 +244,7 @@ export class Core implements CoreLike {
     }
 
     async dryRun(sources: ByteSource[], options: EngineOptions = {}): Promise<FitReport> {
-        const adapter = options.backend === 'wasm' ? null : await GpuHost.describe(this.#gpu, { powerPreference: options.powerPreference });
-        if (!adapter && options.backend === 'gpu') throw noAdapter(this.#gpu);
+        const { adapter } = await this.#findAdapter(options);
         const machine = await Machine.create(this.#module, null);
         const { wasm } = machine;
         try {
@@ -250,13 +253,27 @@ export class Core implements CoreLike {
             machine.call(wasm.exports.gmw_load_fit(wasm.context, load, adapter?.max_binding ?? 0));
             return { ...wasm.resultJson<Omit<FitReport, 'backend'>>(), backend: adapter ? 'gpu' : 'wasm' };
         } finally {
-            machine.close(new GemmuleError('Aborted', 'the look at the model is over'));
+            machine.close(new GemmuleError('Aborted', 'the dry run is over'));
         }
     }
 
     async open(sources: ByteSource[], options: EngineOptions = {}): Promise<CoreEngine> {
         throwIfAborted(options.signal);
-        const gpu = await this.#openGpu(options);
+        const { adapter, reason } = await this.#findAdapter(options);
+        if (adapter && (options.backend ?? 'auto') === 'auto') {
+            return openFaster<CoreEngine>({
+                sources, options, gpu: adapter, verdicts: this.#verdicts, measure: measureSpeed,
+                threads: options.threads ?? usualThreads(this.#threads?.processors ?? 1),
+                open: (backend, given) => this.#openOn(backend, sources, given),
+            });
+        }
+        const engine = await this.#openOn(adapter ? 'gpu' : 'wasm', sources, options);
+        engine.info.backendReason = reason;
+        return engine;
+    }
+
+    async #openOn(backend: Backend, sources: ByteSource[], options: EngineOptions): Promise<CoreEngine> {
+        const gpu = backend === 'gpu' ? await GpuHost.open(this.#gpu!, { powerPreference: options.powerPreference }) : null;
         let machine: Machine | null = null;
         try {
             machine = gpu ? await Machine.create(this.#module, gpu) : await this.#wasmMachine(options.threads);
@@ -269,14 +286,15 @@ export class Core implements CoreLike {
         }
     }
 
-    // auto: wasm where there is no adapter; an adapter that gives no device is an error in both cases.
-    async #openGpu(options: EngineOptions): Promise<GpuHost | null> {
+    /* The adapter to use; null: wasm. A software adapter is slower than wasm, so only a caller who asks for the GPU gets one. */
+    async #findAdapter(options: EngineOptions): Promise<{ adapter: GpuDescription | null; reason: string }> {
         const wanted = options.backend ?? 'auto';
-        if (wanted === 'wasm') return null;
-        const adapter = this.#gpu ? await GpuHost.describe(this.#gpu, { powerPreference: options.powerPreference }) : null;
-        if (this.#gpu && adapter) return GpuHost.open(this.#gpu, { powerPreference: options.powerPreference });
-        if (wanted === 'gpu') throw noAdapter(this.#gpu);
-        return null;
+        if (wanted === 'wasm') return { adapter: null, reason: 'requested' };
+        const adapter = await GpuHost.describe(this.#gpu, { powerPreference: options.powerPreference });
+        const usable = adapter && (!adapter.software || (options.softwareGpu ?? wanted === 'gpu'));
+        const reason = usable ? 'requested' : whyNoGpu(this.#gpu, adapter);
+        if (!usable && wanted === 'gpu') throw new GemmuleError('NoWebGPU', `${reason}; backend: 'wasm' runs the model on the CPU`);
+        return { adapter: usable ? adapter : null, reason };
     }
 
     // Where threads cannot be had, one computes: more slowly, but the same.
@@ -299,9 +317,15 @@ export class Core implements CoreLike {
     }
 }
 
-function noAdapter(gpu: GPU | null): GemmuleError {
-    const why = gpu ? 'the browser has WebGPU, but gives no graphics adapter: its driver may be missing or blocked' : 'this browser has no WebGPU';
-    return new GemmuleError('NoWebGPU', `${why}; the engine also runs without (backend: 'wasm'), more slowly`);
+function whyNoGpu(gpu: GPU | null, adapter: GpuDescription | null): string {
+    if (!gpu) return 'WebGPU is not available here';
+    if (adapter) return `the only GPU is ${adapter.name}, which is software and slower than wasm`;
+    return 'WebGPU found no graphics adapter: its driver may be missing or blocked';
+}
+
+function verdictsInMemory(): Verdicts {
+    const known = new Map<string, Verdict>();
+    return { get: async (key) => known.get(key), set: async (key, verdict) => known.set(key, verdict) };
 }
 
 function beginLoading(sources: ByteSource[], options: EngineOptions, machine: Machine, onGpu: boolean): number {
@@ -358,9 +382,9 @@ export class CoreEngine implements CoreEngineLike {
         this.#machine = machine;
         this.#engine = engine;
         machine.call(wasm.exports.gmw_engine_info(wasm.context, engine));
-        const { sampling, ...info } = wasm.resultJson<Omit<EngineInfo, 'backend' | 'threads'> & { sampling: Sampling }>();
+        const { sampling, ...info } = wasm.resultJson<Omit<EngineInfo, 'backend' | 'backendReason' | 'threads'> & { sampling: Sampling }>();
         const backend = machine.gpu ? 'gpu' : 'wasm';
-        this.info = { ...info, backend, threads: machine.threads?.count ?? 1, note: info.note || machine.note };
+        this.info = { ...info, backend, backendReason: '', threads: machine.threads?.count ?? 1, note: info.note || machine.note };
         this.samplingDefault = sampling;
         this.lost = machine.gpu?.lost ?? new Promise<string>(() => {});
     }

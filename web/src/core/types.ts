@@ -3,6 +3,7 @@
 // Core, CoreEngine and CoreSession (core.ts) run where they are made, without DOM and without Worker: in the package's worker,
 // or inline in Node. Everything here but ByteSource, AbortSignal and callbacks can be cloned into a message.
 
+import type { Verdicts } from './choice.ts';
 import type { ThreadHost } from './threads.ts';
 
 /** Where a file's bytes are: a URL, a File, an OPFS entry, memory. */
@@ -24,19 +25,24 @@ export interface CoreOptions {
     gpu?: GPU | null;
     /** Where threads come from; null: nowhere, as on a page that may not share memory. */
     threads?: ThreadHost | null;
+    /** Where `backend: 'auto'` remembers which backend was faster; in memory by default. */
+    verdicts?: Verdicts;
 }
 
 export interface LoadProgress {
-    /** header: metadata is read. check: the GPU computes known things. weights: bytes come in. plans: the engine gets ready. */
-    phase: 'header' | 'check' | 'weights' | 'plans';
-    /** Bytes; of the check and the plans, steps. */
+    /** header: metadata is read. check: the GPU computes known results. weights: bytes come in. plans: the engine gets ready.
+     * measure: GPU and wasm are compared. */
+    phase: 'header' | 'check' | 'weights' | 'plans' | 'measure';
+    /** Bytes; steps in the phases check, plans and measure. */
     done: number;
     total: number;
 }
 
 export interface EngineOptions {
-    /** auto: the GPU where an adapter is, else wasm. */
+    /** auto: a hardware GPU or wasm, whichever writes this model faster. gpu: any adapter, also a software one. */
     backend?: 'auto' | Backend;
+    /** Whether a software GPU will do; by default only with `backend: 'gpu'`. */
+    softwareGpu?: boolean;
     /** f32 activations, keys and values: slower, exact against the reference. */
     precise?: boolean;
     /** Bytes of GPU memory to use; what does not fit is read from the source when it is needed. */
@@ -83,6 +89,8 @@ export interface EngineInfo {
     architecture: string;
     device: string;
     backend: Backend;
+    /** Why this backend: 'requested', what the GPU lacks, or the measured speeds of both. */
+    backendReason: string;
     layers: number;
     width: number;
     vocabulary: number;

@@ -12,7 +12,7 @@ import type { ByteSource } from '../core/types.ts';
 import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
 import { expandUrl } from './address.ts';
 import { BlobSource, checkRange } from './blob.ts';
-import { sha256Text } from './sha256.ts';
+import { sha256Text } from '../core/sha256.ts';
 
 export const SCHEMA = 1;
 const LARGEST_META = 64 << 10;

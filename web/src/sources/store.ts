@@ -4,7 +4,7 @@ import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts'
 import type { ByteSource } from '../core/types.ts';
 import { expandUrl } from './address.ts';
 import { type Meta, ModelCache, SCHEMA, type SyncFileHandle, type SyncHandle, dataSize, newer, readMeta, withLock } from './opfs.ts';
-import { Sha256 } from './sha256.ts';
+import { Sha256 } from '../core/sha256.ts';
 import { type RemoteFile, type UrlOptions, probe, stream } from './url.ts';
 
 const NOTE_EVERY = 64 << 20;

@@ -27,6 +27,8 @@ interface Context<O extends Operation> {
 
 type Tell = (progress: Progress) => void;
 
+type BackendWish = Pick<EngineOptions, 'backend' | 'softwareGpu'>;
+
 type Handlers = { [O in Operation]: (args: Args<O>, context: Context<O>) => Promise<Result<O>> | Result<O> };
 
 interface HeldSession {
@@ -151,7 +153,7 @@ export class Host {
         if (this.#loaded) throw new GemmuleError('Busy', 'a model is loaded already: unload it first');
         const sources = await this.#openSources(args.sources, false, signal, emit);
         try {
-            const engine = await this.#openEngine(sources, args, args.options.backend ?? 'auto', signal, emit);
+            const engine = await this.#openEngine(sources, args, { backend: args.options.backend ?? 'auto' }, signal, emit);
             this.#loaded = { args, sources, info: engine.info };
             return this.#adopt(engine);
         } catch (thrown) {
@@ -162,14 +164,14 @@ export class Host {
 
     /* Tries again when the device is lost on the way; where none comes back, goes on with wasm if that was wished. */
     async #openEngine(
-        sources: ByteSource[], args: LoadArgs, backend: NonNullable<EngineOptions['backend']>, signal: AbortSignal, emit: Tell,
+        sources: ByteSource[], args: LoadArgs, wish: BackendWish, signal: AbortSignal, emit: Tell,
     ): Promise<CoreEngineLike> {
         const core = await this.#ownCore();
         let lost = this.#loaded !== null;
         for (let tries = 1; ; tries++) {
             throwIfAborted(signal);
             try {
-                return await core.open(sources.map(withoutClose), { ...args.options, backend, signal, onProgress: emit });
+                return await core.open(sources.map(withoutClose), { ...args.options, ...wish, signal, onProgress: emit });
             } catch (thrown) {
                 const error = toGemmuleError(thrown);
                 lost ||= error.name === 'DeviceLost';
@@ -177,7 +179,7 @@ export class Host {
                 if (tries < OPEN_TRIES) {
                     await new Promise((resolve) => setTimeout(resolve, 100 * 2 ** tries));
                 } else if (args.fallback === 'wasm') {
-                    backend = 'wasm';
+                    wish = { backend: 'wasm' };
                     lost = false;
                 } else {
                     throw new GemmuleError('NoWebGPU', `the GPU was lost and none came back: ${error.message}`, {
@@ -217,13 +219,19 @@ export class Host {
         if (this.#engine) return this.#engine;
         if (this.#gone) throw this.#gone;
         if (!this.#loaded) throw new GemmuleError('BadArgument', 'no model is loaded');
-        return this.#restore(this.#loaded.info.backend, signal, seldom((progress) => this.#tell({ type: 'restoring', progress })));
+        return this.#restore(this.#sameBackend(), signal, seldom((progress) => this.#tell({ type: 'restoring', progress })));
     }
 
-    async #restore(backend: NonNullable<EngineOptions['backend']>, signal: AbortSignal, emit: Tell): Promise<CoreEngineLike> {
+    /* The GPU that takes a lost one's place may be a software one, which only a caller who asked for a GPU wants. */
+    #sameBackend(): BackendWish {
+        const { args, info } = this.#loaded!;
+        return { backend: info.backend, softwareGpu: args.options.backend === 'gpu' };
+    }
+
+    async #restore(wish: BackendWish, signal: AbortSignal, emit: Tell): Promise<CoreEngineLike> {
         const { args, sources } = this.#loaded!;
         try {
-            const engine = await this.#openEngine(sources, args, backend, signal, emit);
+            const engine = await this.#openEngine(sources, args, wish, signal, emit);
             this.#adopt(engine);
             this.#tell({ type: 'restored', info: engine.info });
             return engine;
@@ -335,7 +343,7 @@ export class Host {
         recover: ({ backend }, { signal, emit }) =>
             this.#exclusive(signal, async () => {
                 if (!this.#loaded) throw new GemmuleError('BadArgument', 'no model is loaded');
-                const engine = this.#engine ?? (await this.#restore(backend ?? this.#loaded.info.backend, signal, seldom(emit)));
+                const engine = this.#engine ?? (await this.#restore(backend ? { backend } : this.#sameBackend(), signal, seldom(emit)));
                 return { info: engine.info, samplingDefault: engine.samplingDefault };
             }),
         unload: async (_, { signal }) => {

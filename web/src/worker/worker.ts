@@ -3,6 +3,7 @@
 import { Core } from '../core/core.ts';
 import { THREAD, type ThreadHost, type ThreadPort, besideWasm, threadAnswers } from '../core/threads.ts';
 import { compileWasm } from './compile.ts';
+import { keep, kept } from '../sources/keep.ts';
 import { openSource } from '../sources/open.ts';
 import { Host } from './host.ts';
 import type { Port, ThreadFailure, ThreadRequest } from './protocol.ts';
@@ -29,6 +30,7 @@ function start(scope: Scope): void {
                 wasm: await compileWasm(wasmUrl ?? new URL('./gemmule.wasm', import.meta.url).href),
                 gpu: navigator.gpu ?? null,
                 threads: threadHost(threads, wasmThreadsUrl),
+                verdicts: { get: kept, set: keep },
             }),
         openSource,
     });

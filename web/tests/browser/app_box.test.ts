@@ -111,11 +111,15 @@ describe('the first visit', { timeout: 300_000 }, () => {
 });
 
 describe('the first visit, on WebGPU', { timeout: 300_000 }, () => {
-    test('the box answers there', async () => {
+    test('a software GPU is left alone until the settings ask for the GPU; the box answers there', async () => {
         const site = await startSite({}, BOX), visit = await Visit.begin({ gpu: true });
         try {
             const page = await visit.page();
             await page.goto(site.origin);
+            await page.waitForSelector('.chip-ready', { timeout: 180_000 });
+            assert.match(await page.innerText('.model-status'), /^The model in the box is ready on your CPU/);
+            await page.evaluate(() => localStorage.setItem('gemmule.settings', JSON.stringify({ backend: 'gpu' })));
+            await page.reload();
             await page.waitForSelector('.chip-ready', { timeout: 180_000 });
             assert.match(await page.innerText('.model-status'), /^The model in the box is ready on your GPU/);
             says(await askByIdea(page, 'What is 12 + 30?'), '42');

@@ -15,7 +15,7 @@ async function begin(site: TestServer, maxTokens: number, more: object = {}): Pr
     const visit = await Visit.begin({ gpu: true });
     const page = await visit.page();
     await page.goto(`${site.origin}/icon-maskable.svg`); // of the same origin, and no app
-    await page.evaluate((given) => localStorage.setItem('gemmule.settings', JSON.stringify(given)), { maxTokens, sampling: { seed: 7 }, ...more });
+    await page.evaluate((given) => localStorage.setItem('gemmule.settings', JSON.stringify(given)), { backend: 'gpu', maxTokens, sampling: { seed: 7 }, ...more });
     await page.goto(site.origin);
     return { visit, page };
 }

@@ -21,6 +21,7 @@ const PHASES: Record<string, string> = {
     check: 'Checking the device',
     weights: 'Loading weights',
     plans: 'Getting ready',
+    measure: 'Comparing GPU and CPU',
 };
 
 export function Welcome({ missing }: { missing: boolean }): JSX.Element {
