@@ -1,15 +1,16 @@
 // The conversations and the answer that is being written. Components read `chat`; everything that happens is a function here.
 
-import { choose, importFile, messagesOf, newConversation, path, put, withoutOldest } from './conversation.ts';
+import { addRound, choose, importFile, messagesOf, newConversation, path, put, withoutOldest } from './conversation.ts';
 import type { Answer, Conversation, ModelMessage, Node, Step } from './conversation.ts';
 import { erase, read, readAll, write } from './database.ts';
 import { isAbort, isContextFull, messageOf, type ChatSession, type LoadedModel, type Piece, type ReplyOptions, type ReplyStats } from './engine.ts';
+import { LiveSpeed } from './format.ts';
 import { onUnload, model, whenReady } from './models.ts';
 import { settings } from './settings.ts';
 import { fitOf } from './snapshot_index.ts';
 import { dropSnapshots, keepSnapshot, restoreSnapshot } from './snapshots.ts';
 import { Store } from './store.ts';
-import { runTool, TOOLS } from './tools.ts';
+import { inRounds, noMoreTools, runTool, TOOLS } from './tools.ts';
 
 /** The answer that is being written. Its text is here, not in the conversation, so that a new word redraws one message. */
 export interface Writing {
@@ -171,8 +172,6 @@ export async function stop(): Promise<void> {
 
 // ---- answering ----------------------------------------------------------------------------------------------------------------
 
-const MOST_STEPS = 8; // rounds of tool calls in one answer
-
 async function answerNow(conversation: Conversation, begun: Answer, signal: AbortSignal): Promise<void> {
     const draft = new Draft(conversation, begun);
     try {
@@ -181,19 +180,20 @@ async function answerNow(conversation: Conversation, begun: Answer, signal: Abor
         const session = await sessionFor(loaded, conversation.id, shown);
         const system = conversation.system ?? settings.get().system;
         let messages = await fitting(loaded, session, messagesOf(shown, system), draft);
-        for (let round = 1; ; round++) {
-            const stats = await oneStep(session, messages, replyOptions(signal, round < MOST_STEPS), draft);
+        const write = async (): Promise<ReplyStats> => {
+            const stats = await oneStep(session, messages, replyOptions(signal), draft);
             draft.count(loaded, stats);
-            const calls = draft.answer.steps.at(-1)!.calls;
-            if (calls.length === 0 || stats.finish === 'cancelled') {
-                const full = stats.finish === 'length' && stats.promptTokens + stats.replyTokens >= session.context - 1;
-                draft.end(full ? 'full' : stats.finish === 'tool_calls' ? 'stop' : stats.finish);
-                break;
-            }
-            draft.runTools();
+            return stats;
+        };
+        const runTools = (allowed: boolean): void => {
+            draft.runTools(allowed ? runTool : noMoreTools);
+            if (!allowed) return;
             messages = [...messages, ...messagesOf([{ ...draft.answer, steps: draft.answer.steps.slice(-1) }], '')];
             draft.addStep();
-        }
+        };
+        const { last, cut } = await inRounds(write, ({ finish }) => finish !== 'cancelled' && draft.answer.steps.at(-1)!.calls.length > 0, runTools);
+        const full = last.finish === 'length' && last.promptTokens + last.replyTokens >= session.context - 1;
+        draft.end(cut ? 'tools' : full ? 'full' : last.finish === 'tool_calls' ? 'stop' : last.finish);
         if (live?.session === session) live.node = begun.id;
         void keepSoon();
     } catch (error) {
@@ -212,14 +212,14 @@ async function oneStep(session: ChatSession, messages: ModelMessage[], options: 
     }
 }
 
-function replyOptions(signal: AbortSignal, withTools: boolean): ReplyOptions {
+function replyOptions(signal: AbortSignal): ReplyOptions {
     const { sampling, maxTokens, think, tools } = settings.get();
     const set = Object.fromEntries(Object.entries(sampling).filter(([, value]) => value !== null));
     return {
         sampling: { ...set, seed: sampling.seed ?? crypto.getRandomValues(new Uint32Array(1))[0]! },
         think, signal,
         ...(maxTokens > 0 && { maxTokens }),
-        ...(tools && withTools && { tools: TOOLS }),
+        ...(tools && { tools: TOOLS }),
     };
 }
 
@@ -244,8 +244,7 @@ class Draft {
     private readonly conversation: string;
     private frame = 0;
     private kept = performance.now();
-    private firstWord = 0;
-    private pieces = 0;
+    private readonly speed = new LiveSpeed();
     private readonly change: Partial<Writing> = {};
 
     constructor(conversation: Conversation, answer: Answer) {
@@ -258,12 +257,11 @@ class Draft {
         const step = this.answer.steps.at(-1)!;
         if (piece.kind === 'progress') {
             Object.assign(this.change, { phase: 'prompt', prompt: { done: piece.done, total: piece.total } });
-            this.pieces = 0;
+            this.speed.endRound();
         } else {
-            if (this.pieces === 0) this.firstWord = now;
+            this.speed.add(now / 1000);
             this.change.phase = 'answer';
-            this.change.speed = this.pieces > 1 ? this.pieces / ((now - this.firstWord) / 1000) : 0;
-            this.pieces++;
+            this.change.speed = this.speed.perSecond;
             if (piece.kind === 'tool_call') this.replaceStep({ ...step, calls: [...step.calls, { id: newId(), name: piece.name, arguments: piece.arguments }] });
             else if (piece.kind === 'thinking') this.replaceStep({ ...step, thinking: step.thinking + piece.text });
             else this.replaceStep({ ...step, content: step.content + piece.text });
@@ -278,12 +276,12 @@ class Draft {
 
     addStep(): void {
         this.answer = { ...this.answer, steps: [...this.answer.steps, newStep()] };
-        this.pieces = 0;
     }
 
-    runTools(): void {
+    /** Gives every call of the last step its result. */
+    runTools(run: (name: string, given: unknown) => string): void {
         const step = this.answer.steps.at(-1)!;
-        this.replaceStep({ ...step, calls: step.calls.map((call) => ({ ...call, result: runTool(call.name, call.arguments) })) });
+        this.replaceStep({ ...step, calls: step.calls.map((call) => ({ ...call, result: run(call.name, call.arguments) })) });
         this.drawSoon();
     }
 
@@ -291,21 +289,10 @@ class Draft {
         if (leftOut > 0) this.answer = { ...this.answer, leftOut };
     }
 
-    /** Adds the numbers of one pass. */
+    /** Adds the numbers of one round. */
     count(loaded: LoadedModel, stats: ReplyStats): void {
-        const before = this.answer.stats;
-        this.answer = {
-            ...this.answer,
-            stats: {
-                model: loaded.info.name || (model.get().choice?.name ?? ''),
-                promptTokens: stats.promptTokens,
-                cachedTokens: stats.cachedTokens,
-                replyTokens: stats.replyTokens + (before?.replyTokens ?? 0),
-                promptSeconds: stats.promptSeconds + (before?.promptSeconds ?? 0),
-                replySeconds: stats.replySeconds + (before?.replySeconds ?? 0),
-                held: stats.promptTokens + stats.replyTokens,
-            },
-        };
+        this.speed.endRound(stats.replyTokens, stats.replySeconds);
+        this.answer = { ...this.answer, stats: addRound(this.answer.stats, stats, loaded.info.name || (model.get().choice?.name ?? '')) };
     }
 
     end(finish: Answer['finish'], error?: string): void {
@@ -338,6 +325,7 @@ const ENDINGS: Record<Answer['finish'], string> = {
     length: 'The answer was cut at its longest length.',
     cancelled: 'Stopped.',
     full: 'The context is full.',
+    tools: 'Stopped after too many tool calls.',
     error: 'The answer failed.',
     writing: '',
 };

@@ -40,8 +40,8 @@ export interface Question extends NodeBase {
 export interface Answer extends NodeBase {
     role: 'assistant';
     steps: Step[];
-    /** error: something broke; the steps are what had been written. */
-    finish: 'stop' | 'length' | 'cancelled' | 'full' | 'error' | 'writing';
+    /** tools: it called tools too many times. error: something broke; the steps are what had been written. */
+    finish: 'stop' | 'length' | 'cancelled' | 'full' | 'tools' | 'error' | 'writing';
     error?: string;
     /** So many of the oldest exchanges were not shown to the model, to make room. */
     leftOut?: number;
@@ -120,6 +120,20 @@ export function titleFrom(question: string): string {
 /** What the answer says, without thinking and tools. */
 export function answerText(answer: Answer): string {
     return answer.steps.map((step) => step.content).filter((content) => content !== '').join('\n\n');
+}
+
+/** The numbers of an answer after one more round: tokens and seconds add up, the prompt is the last one. */
+export function addRound(before: AnswerStats | undefined, round: Omit<AnswerStats, 'model' | 'held'>, model: string): AnswerStats {
+    const computed = round.promptTokens - round.cachedTokens + (before ? before.promptTokens - before.cachedTokens : 0);
+    return {
+        model,
+        promptTokens: round.promptTokens,
+        cachedTokens: Math.max(0, round.promptTokens - computed),
+        replyTokens: round.replyTokens + (before?.replyTokens ?? 0),
+        promptSeconds: round.promptSeconds + (before?.promptSeconds ?? 0),
+        replySeconds: round.replySeconds + (before?.replySeconds ?? 0),
+        held: round.promptTokens + round.replyTokens,
+    };
 }
 
 /** Whether every word of the query is in the title or in a message. */
@@ -236,7 +250,7 @@ function readNode(from: Record<string, unknown>, ids: Map<string, string>): Node
             id: text(call?.['id']), name: text(call?.['name']), arguments: call?.['arguments'] ?? {}, result: text(call?.['result']),
         })),
     }));
-    const finish = (['stop', 'length', 'cancelled', 'full', 'error'] as const).find((each) => each === from['finish']) ?? 'stop';
+    const finish = (['stop', 'length', 'cancelled', 'full', 'tools', 'error'] as const).find((each) => each === from['finish']) ?? 'stop';
     const error = text(from['error']), stats = readStats(from['stats']), leftOut = count(from['leftOut']);
     return { ...base, role: 'assistant', steps, finish, ...(error && { error }), ...(leftOut > 0 && { leftOut }), ...(stats && { stats }) };
 }

@@ -79,3 +79,32 @@ export class Pace {
         return this.last && this.smooth > 0 ? Math.max(0, total - this.last.done) / this.smooth : null;
     }
 }
+
+/** Tokens a second while an answer is written, over all its rounds. The time that prompts and tools take does not count. */
+export class LiveSpeed {
+    private tokens = 0;
+    private seconds = 0;
+    private first = 0;
+    private last = 0;
+    private pieces = 0;
+
+    /** A piece came, about one token, at a time in seconds. */
+    add(at: number): void {
+        if (this.pieces++ === 0) this.first = at;
+        this.last = at;
+    }
+
+    /** A round ended: its exact numbers replace the pieces. Without numbers the pieces are forgotten. */
+    endRound(tokens = 0, seconds = 0): void {
+        this.tokens += tokens;
+        this.seconds += seconds;
+        this.pieces = 0;
+    }
+
+    /** 0 until a quarter of a second was measured: pieces may come several at once. */
+    get perSecond(): number {
+        const current = this.pieces > 1 ? { tokens: this.pieces - 1, seconds: this.last - this.first } : { tokens: 0, seconds: 0 };
+        const seconds = this.seconds + current.seconds;
+        return seconds >= 0.25 ? (this.tokens + current.tokens) / seconds : 0;
+    }
+}

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { alternatives, answerText, choose, exportFile, importFile, matches, messagesOf, newConversation, path, put, titleFrom, withoutOldest, type Answer, type Conversation, type Question } from '../src/conversation.ts';
+import { addRound, alternatives, answerText, choose, exportFile, importFile, matches, messagesOf, newConversation, path, put, titleFrom, withoutOldest, type Answer, type Conversation, type Question } from '../src/conversation.ts';
 
 const question = (id: string, parent: string | null, created: number, content = id): Question => ({ id, parent, created, role: 'user', content });
 const answer = (id: string, parent: string, created: number, content = id): Answer => ({ id, parent, created, role: 'assistant', finish: 'stop', steps: [{ thinking: '', content, calls: [] }] });
@@ -122,4 +122,12 @@ test('import refuses what is not ours and survives what is broken', () => {
 test('a ring in the tree ends', () => {
     const conversation = { ...sample(), chosen: { '': 'q1', q1: 'a1', a1: 'q1' } };
     assert.equal(shown(conversation), 'q1 a1');
+});
+
+test('the numbers of an answer add up over its rounds', () => {
+    const first = addRound(undefined, { promptTokens: 100, cachedTokens: 60, replyTokens: 20, promptSeconds: 1, replySeconds: 2 }, 'm');
+    assert.deepEqual(first, { model: 'm', promptTokens: 100, cachedTokens: 60, replyTokens: 20, promptSeconds: 1, replySeconds: 2, held: 120 });
+    const second = addRound(first, { promptTokens: 130, cachedTokens: 120, replyTokens: 10, promptSeconds: 0.5, replySeconds: 1 }, 'm');
+    // 40 + 10 tokens of prompts were computed; 30 were written in 3 s.
+    assert.deepEqual(second, { model: 'm', promptTokens: 130, cachedTokens: 80, replyTokens: 30, promptSeconds: 1.5, replySeconds: 3, held: 140 });
 });

@@ -3,11 +3,12 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { dayGroup, formatBytes, formatCount, formatSeconds, formatSpeed, Pace } from '../src/format.ts';
+import { dayGroup, formatBytes, formatCount, formatSeconds, formatSpeed, LiveSpeed, Pace } from '../src/format.ts';
 import { highlight, languageOf, loadLanguage, type Token } from '../src/markdown/highlight.ts';
 import { copy, loadMaths, mathsTree, type MathNode } from '../src/markdown/maths.ts';
 import { bestFor, evict, fitOf, snapshotKey, superseded, type SnapshotEntry } from '../src/snapshot_index.ts';
-import { calculate, runTool, TOOLS } from '../src/tools.ts';
+import { timeIn } from '../src/time.ts';
+import { calculate, inRounds, MOST_ROUNDS, noMoreTools, runTool, TOOLS } from '../src/tools.ts';
 
 test('numbers as people read them', () => {
     const rows: [(value: number) => string, number, string][] = [
@@ -72,18 +73,69 @@ test('snapshots: the one behind the latest answer that is shown', () => {
 
 test('the calculator', () => {
     const rows: [string, number][] = [
-        ['1+2*3', 7], ['(1+2)*3', 9], ['2^3^2', 512], ['-2^2', -4], ['2^-1', 0.5], ['10 % 4', 2], ['sqrt(16) + abs(-3)', 7], ['max(1, 2, 3)', 3], ['pi', Math.PI], ['1.5e3', 1500], ['--1', 1], ['.5*2', 1],
+        ['1+2*3', 7], ['(1+2)*3', 9], ['2^3^2', 512], ['-2^2', -4], ['2^-1', 0.5], ['10 % 4', 2], ['sqrt(16) + abs(-3)', 7], ['max(1, 2, 3)', 3],
+        ['pi', 3.14159265359], ['1.5e3', 1500], ['--1', 1], ['.5*2', 1], ['0.1 + 0.2', 0.3], ['12.5 * 4.2', 52.5], ['7 × 6 ÷ 2 − 1', 20], ['1e300 * 10', 1e301],
     ];
     for (const [expression, value] of rows) assert.equal(calculate(expression), value, expression);
-    for (const wrong of ['', '1+', '(1', '1 2', 'alert(1)', 'constructor', '__proto__(1)', '1;2', 'sqrt 4', '1'.repeat(1001)]) assert.throws(() => calculate(wrong), Error, wrong);
+    const wrong: [string, RegExp][] = [
+        ['', /^Expected a number, found the end\.$/], ['1+', /found the end/], ['(1', /^Expected '\)', found the end\.$/], ['1 2', /^Expected an operator or the end, found '2'\.$/],
+        ['alert(1)', /^Expected a number or a function, found 'alert'\.$/], ['constructor', /'constructor'/], ['__proto__(1)', /'_'/], ['1;2', /';'/],
+        ['sqrt 4', /^Expected '\(', found '4'\.$/], ['1'.repeat(1001), /longer than 1,000/], ['1 / 0', /^Division by zero/], ['5 % 0', /^Division by zero/], ['1e308 * 10', /not a finite number/], ['sqrt(-1)', /not a finite number/],
+    ];
+    for (const [expression, error] of wrong) assert.throws(() => calculate(expression), { message: error }, expression);
 });
 
 test('tools answer, and say what is wrong', () => {
-    assert.equal(runTool('calculate', { expression: '6*7' }), '{"value":42}');
-    assert.match(runTool('calculate', null), /error/);
-    assert.match(runTool('toString', {}), /no tool/);
-    assert.match(runTool('current_time', {}), /zone/);
-    for (const { function: { name } } of TOOLS) assert.doesNotMatch(runTool(name, { expression: '1' }), /error/);
+    assert.deepEqual(TOOLS.map((tool) => tool.function.name), ['get_time', 'calculate'], 'what the model in the box was taught');
+    assert.equal(runTool('calculate', { expression: '2.5 * 5' }), '{"result":12.5}');
+    assert.equal(runTool('calculate', { expression: '1 / 0' }), '{"error":"Division by zero has no result."}');
+    for (const given of [null, 'text', [], {}, { expression: {} }]) assert.match(runTool('calculate', given), /^\{"error":/, JSON.stringify(given));
+    for (const name of ['current_time', 'toString', '__proto__', '']) {
+        assert.deepEqual(JSON.parse(runTool(name, {})), { error: `There is no tool named '${name}'. The tools are: get_time, calculate.` });
+    }
+    assert.match(runTool('get_time', {}), /^\{"time":"\d\d:\d\d","date":"\w+day, \d+ \w+ \d{4}","timezone":"[\w/]+"\}$/);
+    for (const given of [null, { city: 7 }, { city: '' }]) assert.match(runTool('get_time', given), /^\{"time":/, JSON.stringify(given));
+});
+
+test('a model that keeps calling tools is stopped', async () => {
+    for (const [wanted, writes, ran, cut] of [[0, 1, 0, false], [2, 3, 2, false], [5, 6, 5, false], [6, 6, 5, true], [100, 6, 5, true]] as const) {
+        const allowed: boolean[] = [];
+        let written = 0;
+        const ended = await inRounds(async () => ++written, (round) => round <= wanted, (may) => void allowed.push(may));
+        assert.deepEqual(ended, { last: writes, cut }, `${wanted} rounds`);
+        assert.deepEqual(allowed, [...Array<boolean>(ran).fill(true), ...(cut ? [false] : [])]);
+    }
+    assert.deepEqual(JSON.parse(noMoreTools()), { error: `Tools may be called in at most ${MOST_ROUNDS} rounds for one answer.` });
+});
+
+test('the time in a city', () => {
+    const now = new Date('2026-11-16T13:05:00Z');
+    assert.deepEqual(timeIn('Paris', now), { city: 'Paris', time: '14:05', date: 'Monday, 16 November 2026', timezone: 'Europe/Paris' });
+    const rows: [string, string][] = [
+        ['tokyo', '22:05'], ['New York', '08:05'], ['new york city', '08:05'], ['Buenos Aires', '10:05'], ['São Paulo', '10:05'], ['Paris, France', '14:05'], ['Kolkata', '18:35'],
+        ['Asia/Tokyo', '22:05'], ['Japan', '22:05'], ['UTC', '13:05'], [' London ', '13:05'],
+    ];
+    for (const [city, time] of rows) assert.equal((timeIn(city, now) as { time: string }).time, time, city);
+    const midnight = timeIn('London', new Date('2026-11-16T00:00:00Z')) as { time: string };
+    assert.equal(midnight.time, '00:00');
+    for (const city of ['Xyz', 'Munich', 'a b c', '../etc', '<b>', 'York/New']) {
+        assert.match((timeIn(city, now) as { error: string }).error, /^No time zone is known for '.*'\. The local time is \d\d:\d\d\.$/, city);
+    }
+});
+
+test('the speed of an answer counts tokens and seconds of all rounds', () => {
+    const speed = new LiveSpeed();
+    speed.add(10);
+    for (const at of [10.0001, 10.0002]) speed.add(at); // several at once say nothing yet
+    assert.equal(speed.perSecond, 0);
+    for (let at = 1; at <= 10; at++) speed.add(10 + at / 10);
+    assert.ok(Math.abs(speed.perSecond - 12) < 0.1, String(speed.perSecond));
+    speed.endRound(20, 2);
+    assert.equal(speed.perSecond, 10);
+    for (const at of [30, 30.00001, 30.00002]) speed.add(at); // after a tool
+    assert.ok(Math.abs(speed.perSecond - 11) < 0.01, String(speed.perSecond));
+    speed.endRound();
+    assert.equal(speed.perSecond, 10, 'the prompt is computed again: its pieces are forgotten');
 });
 
 test('colours: a tree of words whose text is the code', async () => {

@@ -99,6 +99,16 @@ describe('the first visit', { timeout: 300_000 }, () => {
         }
     });
 
+    test('it calls the tools that the app offers', async () => {
+        await page.goto(`${server.origin}/#/`);
+        await page.getByRole('button', { name: 'Tools', exact: true }).click();
+        await ask(page, 'What time is it in Paris?');
+        await page.locator('.answer .fold summary').first().click();
+        assert.match(await page.locator('.answer .fold').first().innerText(), /get_time.*"city": "Paris".*"time":"\d\d:\d\d".*"timezone":"Europe\/Paris"/s);
+        await page.getByRole('button', { name: 'Tools', exact: true }).click();
+        assert.deepEqual(visit.complaints, [], 'complaints of the page');
+    });
+
     test('without the server it starts again and answers', async () => {
         await page.waitForFunction(() => navigator.serviceWorker.controller !== null);
         await stop(server);

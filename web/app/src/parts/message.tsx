@@ -12,6 +12,7 @@ import { memo } from '../memo.ts';
 import { model } from '../models.ts';
 import { chatHref, pageHref } from '../route.ts';
 import { useStore } from '../store.ts';
+import { MOST_ROUNDS } from '../tools.ts';
 import { CopyButton } from './copy_button.tsx';
 
 interface Around {
@@ -167,6 +168,7 @@ function Ending({ answer }: { answer: Answer }): JSX.Element | null {
     switch (answer.finish) {
         case 'cancelled': return <p class="ending quiet">Stopped.</p>;
         case 'length': return <p class="ending quiet">Cut at the longest length that is set, here or by the model.</p>;
+        case 'tools': return <p class="ending quiet">Stopped after {MOST_ROUNDS} rounds of tool calls.</p>;
         case 'full': return (
             <div class="ending box-note">
                 <p>
