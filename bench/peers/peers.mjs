@@ -19,7 +19,7 @@ import {parseArgs, promisify} from "node:util";
 import {getLlama, LlamaLogLevel} from "node-llama-cpp";
 
 const run = promisify(execFile);
-const llamaVersion = JSON.parse(readFileSync(new URL("node_modules/node-llama-cpp/package.json", import.meta.url))).version;
+const llamaVersion = JSON.parse(readFileSync(new URL("../node_modules/node-llama-cpp/package.json", import.meta.url))).version;
 const usage = "usage: node bench/peers/peers.mjs --model FILE [--gemmule PROGRAM] [--threads N] [--prompt N,N] [--generate N] " +
     "[--repeats N] [--bandwidth PROGRAM] [--json]";
 

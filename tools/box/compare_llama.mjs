@@ -18,7 +18,7 @@ if (!values.model) {
     process.exit(3);
 }
 const gemmule = (...args) => execFileSync(values.gemmule, args, {encoding: "utf8", maxBuffer: 1 << 26});
-const packages = createRequire(new URL("../../bench/peers/package.json", import.meta.url));
+const packages = createRequire(new URL("../../bench/package.json", import.meta.url));
 const {getLlama, LlamaLogLevel} = await import(pathToFileURL(packages.resolve("node-llama-cpp")));
 
 const all = gemmule("eval", values.model, values.set, "--prompts").trim().split("\n").map((line) => JSON.parse(line));

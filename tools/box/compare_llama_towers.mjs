@@ -9,8 +9,7 @@
 
 import {readFileSync} from "node:fs";
 import {parseArgs} from "node:util";
-import {chromium} from "playwright-core";
-import {which} from "../../web/tests/browser/browsers.ts";
+import {chromium, which} from "../../web/tests/browser/browsers.ts";
 import {startServer} from "../../web/tests/browser/server.ts";
 
 const {values} = parseArgs({options: {model: {type: "string"}, mmproj: {type: "string"}, cases: {type: "string", default: "8"}}});
@@ -54,7 +53,7 @@ const server = await startServer({headers, files: {"/model.gguf": values.model, 
 const browser = await chromium.launch({executablePath: which("chromium"), headless: true, args: ["--no-sandbox"]});
 const page = await browser.newPage();
 await page.goto(`${server.origin}/web/tests/browser/blank.html`);
-const result = await page.evaluate(inPage, {wllama: "/bench/peers/node_modules/@wllama/wllama/esm", template: TEMPLATE, cases});
+const result = await page.evaluate(inPage, {wllama: "/bench/node_modules/@wllama/wllama/esm", template: TEMPLATE, cases});
 await browser.close();
 await server.close();
 

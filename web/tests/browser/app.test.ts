@@ -8,7 +8,7 @@ import { breaksOff, fakeOllama, MODEL, startSite, Visit } from '../../app/tests/
 import type { ServerOptions, TestServer } from './server.ts';
 
 const XSS = JSON.parse(readFileSync('web/app/tests/xss.json', 'utf8')) as string[];
-const AXE = readFileSync('node_modules/axe-core/axe.min.js', 'utf8');
+const AXE = readFileSync('web/node_modules/axe-core/axe.min.js', 'utf8');
 const PAGES = ['', 'models', 'benchmark', 'settings', 'about'];
 
 const ready = (page: Page): Promise<unknown> => page.waitForSelector('.chip-ready');

@@ -8,6 +8,8 @@ import { chromium } from 'playwright-core';
 import type { Browser as PlaywrightBrowser, LaunchOptions } from 'playwright-core';
 import puppeteer from 'puppeteer-core';
 
+export { chromium }; // for tools in folders that do not see web/node_modules
+
 export const which = (program: string) => execFileSync('which', [program], { encoding: 'utf8' }).trim();
 
 /** Chromium's flags: workgroup memory is not zeroed, which SwiftShader does at great cost. */

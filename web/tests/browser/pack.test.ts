@@ -142,7 +142,7 @@ await engine.unload();
 });
 
 test('the provider for the AI SDK is there', { timeout: 60_000 }, () => {
-    symlinkSync(resolve('node_modules/ai'), join(project, 'node_modules/ai'));
+    symlinkSync(resolve('web/node_modules/ai'), join(project, 'node_modules/ai'));
     writeFileSync(join(project, 'sdk.mjs'), `
 import { generateText } from 'ai';
 import { Gemmule } from 'gemmule';
