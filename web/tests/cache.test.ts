@@ -50,7 +50,7 @@ function fails(name: string, text: RegExp) {
 /* A download that breaks off after about `bytes`. */
 async function breakOff({ cache, url }: Bench, bytes: number): Promise<void> {
     server.files.get('/model.gguf')!.cuts = [bytes, 0, 0];
-    await assert.rejects(fetchIntoCache(cache, url, QUICK), fails('Network', /tries/));
+    await assert.rejects(fetchIntoCache(cache, url, QUICK), fails('Network', /tried 2 times/));
     server.files.get('/model.gguf')!.cuts = [];
     server.requests.length = 0;
 }
@@ -113,6 +113,35 @@ test('what was noted and is not there any more starts anew', async () => {
         assert.deepEqual(await source.read(0, BYTES.length), BYTES, name);
         assert.equal(b.meta().sha256, HASH, name);
     }
+});
+
+test('a part without a validator is not taken up: the server may have another version by now', async () => {
+    const other = noise(BYTES.length, 2);
+    const written = (seconds: number): Partial<ServedFile> => ({
+        etag: null, headers: (headers) => (headers['last-modified'] = new Date(Date.now() - 1000 * seconds).toUTCString()),
+    });
+    for (const file of [{ etag: null }, { etag: 'W/"one"' }, written(5)]) {
+        const b = await bench(file);
+        await breakOff(b, 3_000_000);
+        server.files.get('/model.gguf')!.bytes = other;
+        const source = await fetchIntoCache(b.cache, b.url, QUICK);
+        assert.equal(server.requests.at(-1), 'GET /model.gguf');
+        assert.deepEqual(await source.read(0, other.length), other);
+        assert.equal(b.meta().sha256, createHash('sha256').update(other).digest('hex'));
+    }
+    const stamp = 'Tue, 02 Jan 2024 03:04:05 GMT';
+    const settled = await bench({ etag: null, headers: (headers) => (headers['last-modified'] = stamp) });
+    await breakOff(settled, 3_000_000);
+    assert.deepEqual(await (await fetchIntoCache(settled.cache, settled.url, QUICK)).read(0, BYTES.length), BYTES);
+    assert.match(server.requests.at(-1)!, /bytes=\d+-$/);
+});
+
+test('a connection that breaks during a download without a validator starts it again', async () => {
+    const other = noise(BYTES.length, 2);
+    const b = await bench({ etag: null, next: other, cuts: [3_000_000] });
+    const source = await fetchIntoCache(b.cache, b.url, QUICK);
+    assert.deepEqual(await source.read(0, other.length), other);
+    assert.equal(b.meta().sha256, createHash('sha256').update(other).digest('hex'));
 });
 
 test('bytes behind the last note are not believed', async () => {

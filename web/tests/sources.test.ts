@@ -4,6 +4,7 @@ import { after, before, test } from 'node:test';
 import { expandUrl } from '../src/sources/address.ts';
 import { BlobSource, decodeDataUrl } from '../src/sources/blob.ts';
 import { Sha256 } from '../src/core/sha256.ts';
+import { openUncached } from '../src/sources/open.ts';
 import { partNames, partUrls, sortParts } from '../src/sources/split.ts';
 import { PrefixSource, UrlSource, download, probe, stream } from '../src/sources/url.ts';
 import { type ServedFile, type TestServer, noise, startServer } from './support/http_server.ts';
@@ -31,9 +32,22 @@ function fails(name: string, text: RegExp) {
 
 async function collect(url: string, offset = 0): Promise<Buffer> {
     const pieces: Uint8Array[] = [];
-    await stream(await probe(url, QUICK), offset, (bytes) => void pieces.push(bytes.slice()), QUICK);
+    const sink = { write: (bytes: Uint8Array) => void pieces.push(bytes.slice()), restart: () => void (pieces.length = 0) };
+    await stream(await probe(url, QUICK), offset, sink, QUICK);
     return Buffer.concat(pieces);
 }
+
+const never = (): never => assert.fail('a restart');
+
+/* How a file says, or does not say, that it is still the same. */
+const ago = (seconds: number) => new Date(Date.now() - 1000 * seconds).toUTCString();
+const modified = (text: string): Partial<ServedFile> => ({ etag: null, headers: (headers) => (headers['last-modified'] = text) });
+const NO_VALIDATOR: [string, Partial<ServedFile>][] = [
+    ['neither ETag nor Last-Modified', { etag: null }],
+    ['a weak ETag', { etag: 'W/"one"' }],
+    ['a file written just now', modified(ago(5))],
+    ['a Last-Modified that is no date', modified('yesterday')],
+];
 
 // ---- hash, names, blobs ----
 
@@ -105,31 +119,52 @@ test('short forms of addresses', () => {
 
 test('a probe learns size, validator and ranges', async () => {
     const rows: [Partial<ServedFile>, object][] = [
-        [{}, { size: BYTES.length, etag: '"one"', ranges: true }],
-        [{ ranges: false }, { size: BYTES.length, etag: '"one"', ranges: false }],
-        [{ ranges: false, length: false }, { size: null, etag: '"one"', ranges: false }],
-        [{ etag: null }, { size: BYTES.length, etag: null, ranges: true }],
+        [{}, { size: BYTES.length, validator: '"one"', ranges: true }],
+        [{ ranges: false }, { size: BYTES.length, validator: '"one"', ranges: false }],
+        [{ ranges: false, length: false }, { size: null, validator: '"one"', ranges: false }],
         // What a server of another origin does not expose.
-        [{ headers: (headers) => delete headers['content-range'] }, { size: BYTES.length, etag: '"one"', ranges: true }],
-        [{ etag: null, headers: (headers) => (headers['last-modified'] = 'yesterday') }, { size: BYTES.length, etag: 'yesterday', ranges: true }],
-        [{ ranges: false, headers: (headers) => (headers['content-encoding'] = 'x-odd') }, { size: null, etag: '"one"', ranges: false }],
+        [{ headers: (headers) => delete headers['content-range'] }, { size: BYTES.length, validator: '"one"', ranges: true }],
+        [modified('Tue, 02 Jan 2024 03:04:05 GMT'), { size: BYTES.length, validator: 'Tue, 02 Jan 2024 03:04:05 GMT', ranges: true }],
+        [{ ranges: false, headers: (headers) => (headers['content-encoding'] = 'x-odd') }, { size: null, validator: '"one"', ranges: false }],
+        ...NO_VALIDATOR.map(([, file]): [Partial<ServedFile>, object] => [file, { size: BYTES.length, validator: null, ranges: true }]),
     ];
     for (const [file, wanted] of rows) {
         const url = serve('probe', file);
         assert.deepEqual(await probe(url, QUICK), { url, ...wanted });
     }
     await assert.rejects(probe(`${server.origin}/nothing`, QUICK), fails('NotFound', /404/));
-    await assert.rejects(probe(serve('probe', { statuses: [403] }), QUICK), fails('Network', /permission \(403\)/));
+    await assert.rejects(probe(serve('probe', { statuses: [403] }), QUICK), fails('Network', /refuses access \(403\)/));
     await assert.rejects(probe(serve('probe', { bytes: new Uint8Array(0) }), QUICK), fails('BadModel', /empty/));
     await assert.rejects(probe('ftp://x/y', QUICK), fails('BadArgument', /https:/));
-    await assert.rejects(probe('http://127.0.0.1:1/x', QUICK), fails('Network', /3 tries/));
+});
+
+test('a server that cannot be reached fails at once, and the address keeps its case', async () => {
+    const patient = { delay: 60_000, signal: AbortSignal.timeout(20_000) };
+    const gone = await startServer();
+    await gone.close();
+    const url = `${gone.origin}/Model.gguf`;
+    await assert.rejects(probe(url, patient), fails('Network', new RegExp(`^cannot load ${url}: the server cannot be reached \\(.*ECONNREFUSED`)));
+    await assert.rejects(probe(serve('mute', { silent: true }), { ...patient, stall: 20 }), fails('Network', /nothing came for 0.02 s/));
+});
+
+test('an https: page says at once that browsers block http: addresses', async () => {
+    const page = (href: string) => Object.defineProperty(globalThis, 'location', { value: new URL(href), configurable: true });
+    try {
+        page('https://gemmule.example/');
+        await assert.rejects(probe('http://models.example/m.gguf', QUICK), fails('Network', /^cannot load http:\/\/models\.example\/m\.gguf: browsers block http: addresses on https: pages/));
+        assert.equal((await probe(serve('mixed'), QUICK)).size, BYTES.length); // the user's own machine
+        page('http://gemmule.example/');
+        assert.equal((await probe(serve('mixed').replace('127.0.0.1', 'localhost'), QUICK)).size, BYTES.length);
+    } finally {
+        Reflect.deleteProperty(globalThis, 'location');
+    }
 });
 
 test('what passes is tried again, what does not is not', async () => {
     assert.equal((await probe(serve('again', { statuses: [503, 429] }), QUICK)).size, BYTES.length);
     assert.equal(server.requests.length, 3);
-    await assert.rejects(probe(serve('again', { statuses: [500, 500, 500] }), QUICK), fails('Network', /answers 500 \(3 tries\)/));
-    await assert.rejects(probe(serve('again', { statuses: [400] }), QUICK), fails('Network', /answers 400/));
+    await assert.rejects(probe(serve('again', { statuses: [500, 500, 500] }), QUICK), fails('Network', /answered 500 \(tried 3 times\)/));
+    await assert.rejects(probe(serve('again', { statuses: [400] }), QUICK), fails('Network', /answered 400/));
     assert.equal(server.requests.length, 1);
 });
 
@@ -156,12 +191,41 @@ test('a read over cut connections goes on where it broke', async () => {
 });
 
 test('a file that changes while it is read is noticed', async () => {
-    for (const change of [{ etag: '"two"' }, { bytes: noise(2_999_999), etag: null }, { ranges: false }, { bytes: noise(10), etag: null }]) {
-        const url = serve('change', 'etag' in change && change.etag === null ? { etag: null } : {});
-        const source = new UrlSource(await probe(url, QUICK), QUICK);
+    for (const change of [{ etag: '"two"' }, { etag: null }, { bytes: noise(2_999_999) }, { ranges: false }, { bytes: noise(10) }]) {
+        const source = new UrlSource(await probe(serve('change'), QUICK), QUICK);
         Object.assign(server.files.get('/change')!, change);
-        await assert.rejects(source.read(1_000_000, 500_000), fails('Network', /has changed on the server/));
+        await assert.rejects(source.read(1_000_000, 500_000), fails('Network', /it changed on the server/));
     }
+});
+
+test('a file without a validator is never put together from two versions', async () => {
+    const next = noise(BYTES.length, 2);
+    for (const [name, file] of NO_VALIDATOR) {
+        for (const ranges of [true, false]) {
+            const changing = () => serve('splice', { ...file, ranges, next, cuts: [...(ranges ? [] : [Infinity]), 1_000_000] });
+            assert.ok((await collect(changing())).equals(next), name);
+            const blob = await download(await probe(changing(), QUICK), QUICK);
+            assert.ok(Buffer.from(await blob.arrayBuffer()).equals(next), name);
+        }
+        const remote = await probe(serve('splice', file), QUICK);
+        assert.throws(() => new UrlSource(remote), fails('NotSupported', /ETag or Last-Modified/), name);
+        const source = await openUncached(serve('splice', file), { headerOnly: false, signal: new AbortController().signal, onProgress: () => undefined });
+        Object.assign(server.files.get('/splice')!, { bytes: next });
+        assert.ok(Buffer.from(await source.read(0, BYTES.length)).equals(BYTES), name);
+    }
+    // Breaking off at the same place for ever is not progress.
+    await assert.rejects(collect(serve('splice', { etag: null, cuts: Array(9).fill(500_000) })), fails('Network', /tried 3 times/));
+});
+
+test('a header without a validator is read from one version only', async () => {
+    const next = noise(BYTES.length, 2);
+    const broken = async (first: number) => {
+        const source = new PrefixSource(await probe(serve('head', { etag: null, next, cuts: [200_000] }), QUICK), QUICK);
+        if (first) await source.read(0, first);
+        return source.read(250_000, 100_000);
+    };
+    assert.deepEqual(await broken(0), next.slice(250_000, 350_000));
+    await assert.rejects(broken(1000), fails('Network', /cannot be resumed/));
 });
 
 test('ranges that are not those asked for are refused', async () => {
@@ -169,7 +233,7 @@ test('ranges that are not those asked for are refused', async () => {
         if (!headers['content-range']?.startsWith('bytes 0-15/')) headers['content-range'] = `bytes 7-1000006/${BYTES.length}`;
     };
     const source = new UrlSource(await probe(serve('wrong', { headers: wrong }), QUICK), QUICK);
-    await assert.rejects(source.read(1000, 1_000_000), fails('Network', /from 1000 on were asked for, the server sent those from 7 on/));
+    await assert.rejects(source.read(1000, 1_000_000), fails('Network', /was asked for the bytes from 1000 on and sent those from 7 on/));
 });
 
 test('streams arrive whole, with and without ranges, over cut connections', async () => {
@@ -181,28 +245,30 @@ test('streams arrive whole, with and without ranges, over cut connections', asyn
     }
     assert.ok((await collect(serve('stream'), 1_234_567)).equals(BYTES.subarray(1_234_567)));
     assert.equal(server.requests.at(-1), 'GET /stream bytes=1234567-');
-    await assert.rejects(collect(serve('stream', { cuts: [0, 0, 0] })), fails('Network', /3 tries/));
+    await assert.rejects(collect(serve('stream', { cuts: [0, 0, 0] })), fails('Network', /tried 3 times/));
 });
 
 test('a stream that grows is refused', async () => {
     const url = serve('grow', { ranges: false });
-    const file = { ...(await probe(url, QUICK)), size: 1000 };
-    await assert.rejects(stream(file, 0, () => undefined, QUICK), fails('Network', /sends more/));
+    const sink = { write: () => undefined, restart: never };
+    const grown = { ...(await probe(url, QUICK)), size: 1000 };
+    await assert.rejects(stream(grown, 0, sink, QUICK), fails('Network', /had 1000 bytes and has 3000000/));
+    server.files.get('/grow')!.length = false; // the server does not say
+    await assert.rejects(stream(grown, 0, sink, QUICK), fails('Network', /had 1000 bytes and now has more/));
 });
 
 test('signals stop what is under way, and waiting', async () => {
     const slow = await probe(serve('slow', { pause: 20 }), QUICK);
     const controller = new AbortController();
     let got = 0;
-    const under = stream(slow, 0, (bytes) => {
+    const write = (bytes: Uint8Array) => {
         if ((got += bytes.length) > 200_000) controller.abort();
-    }, { signal: controller.signal });
+    };
+    const under = stream(slow, 0, { write, restart: never }, { signal: controller.signal });
     await assert.rejects(under, fails('Aborted', /stopped/));
     assert.ok(got < 1_000_000);
     const waiting = probe(serve('slow', { statuses: [503, 503, 503] }), { delay: 60_000, signal: AbortSignal.timeout(30) });
     await assert.rejects(waiting, fails('Aborted', /stopped/));
-    const silent = probe(serve('slow', { silent: true }), { ...QUICK, stall: 20 });
-    await assert.rejects(silent, fails('Network', /nothing came for 0.02 s/));
 });
 
 test('a download without ranges becomes a blob', async () => {
@@ -222,5 +288,5 @@ test('the beginning of a file without ranges is read no further than asked', asy
     assert.deepEqual(await source.read(5, 10), whole.slice(5, 15));
     await source.close();
     await assert.rejects(source.read(10_000_000, 1), fails('Aborted', /stopped/));
-    assert.throws(() => new PrefixSource({ url, size: null, etag: null, ranges: false }), fails('NotSupported', /size/));
+    assert.throws(() => new PrefixSource({ url, size: null, validator: null, ranges: false }), fails('NotSupported', /size/));
 });

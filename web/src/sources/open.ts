@@ -6,7 +6,7 @@ import type { Progress, SourceSpec } from '../worker/protocol.ts';
 import { BlobSource } from './blob.ts';
 import { ModelCache, openFileHandle } from './opfs.ts';
 import { fetchIntoCache } from './store.ts';
-import { PrefixSource, UrlSource, download, probe } from './url.ts';
+import { PrefixSource, UrlSource, download, hasStableRanges, probe } from './url.ts';
 
 export interface OpenOptions {
     /** Only the beginning will be read: nothing is downloaded for keeps. */
@@ -52,7 +52,7 @@ async function openUrl(spec: SourceSpec & { kind: 'url' }, options: OpenOptions)
 /** A file on a server, without keeping it. */
 export async function openUncached(url: string, { headerOnly, signal, onProgress }: OpenOptions): Promise<ByteSource> {
     const file = await probe(url, { signal });
-    if (file.ranges) return new UrlSource(file);
+    if (hasStableRanges(file)) return new UrlSource(file);
     if (headerOnly) return new PrefixSource(file, { signal });
     const blob = await download(file, { signal }, (done, total) => onProgress({ phase: 'download', done, total }));
     return new BlobSource(blob, file.url);

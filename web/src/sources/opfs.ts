@@ -34,6 +34,7 @@ export interface Meta {
     schema: number;
     url: string;
     size: number | null;
+    /** The server's validator: an ETag or Last-Modified. */
     etag: string | null;
     sha256: string | null;
     done: boolean;

@@ -81,6 +81,13 @@ class Writer {
         else this.#hash.reset();
     }
 
+    /** Discards everything: the file comes again from its beginning. */
+    async restart(): Promise<void> {
+        this.#at = 0;
+        this.#hash.reset();
+        await this.begin();
+    }
+
     async begin(): Promise<void> {
         this.#data.truncate(this.#at);
         await this.note();
@@ -143,9 +150,10 @@ async function store(cache: ModelCache, key: string, url: string, options: Store
     if (old && old.schema > SCHEMA) throw newer(old);
     if (old?.done && (await dataSize(there!)) === old.size) return; // another tab was faster
     const remote = await probe(url, options);
-    const same = old !== null && !old.done && old.url === url && old.size === remote.size && old.etag === remote.etag;
+    // Without a validator nobody knows whether the rest on the server belongs to the part that is here.
+    const same = old !== null && !old.done && old.url === url && old.size === remote.size && remote.validator !== null && old.etag === remote.validator;
     const meta: Meta = {
-        schema: SCHEMA, url, size: remote.size, etag: remote.etag, sha256: options.sha256 ?? null, done: false, stored: 0, prefix: '',
+        schema: SCHEMA, url, size: remote.size, etag: remote.validator, sha256: options.sha256 ?? null, done: false, stored: 0, prefix: '',
     };
     const folder = there ?? (await cache.folder(key, { create: true }))!;
     const data = await syncHandle(await folder.getFileHandle('data', { create: true }));
@@ -171,11 +179,12 @@ async function bring(writer: Writer, remote: RemoteFile, options: StoreOptions):
         await writer.begin();
         const report = () => options.onProgress?.({ phase: 'download', done: writer.stored, total: remote.size ?? 0 });
         report();
-        await stream(remote, writer.stored, async (bytes) => {
+        const write = async (bytes: Uint8Array) => {
             if (writer.stored === 0) options.accept?.(bytes);
             await writer.write(bytes);
             report();
-        }, options);
+        };
+        await stream(remote, writer.stored, { write, restart: () => writer.restart() }, options);
         await writer.finish();
     } catch (thrown) {
         const error = toGemmuleError(thrown);

@@ -1,18 +1,21 @@
-/* Files on a web server: by HTTP Range where the server does that, else as one stream. Connections that break are taken up where
- * they broke; a file that is another one by then is noticed. */
+/* Files on a web server, read by HTTP Range where the server supports that, else as one stream.
+ *
+ * A download whose connection breaks resumes where it broke, but only if the server gives the file a validator: a strong ETag, or a
+ * Last-Modified that is old enough. Without one nobody can tell whether the rest belongs to the same version, so it starts again. */
 
 import type { ByteSource } from '../core/types.ts';
 import { GemmuleError, abortedBy, throwIfAborted } from '../core/errors.ts';
 import { expandUrl } from './address.ts';
 import { checkRange } from './blob.ts';
 import { release } from '../core/release.ts';
+import { checkMixedContent, watchPolicy, whyUnreachable } from './reach.ts';
 
 export interface UrlOptions {
-    /** Tries without a byte of progress before giving up. */
+    /** How many tries without a byte of progress until the download fails. */
     tries?: number;
-    /** Milliseconds before the second try; doubled with each further one. */
+    /** Milliseconds before the second try; each further one waits twice as long. */
     delay?: number;
-    /** Milliseconds without a byte after which a connection counts as broken. */
+    /** Milliseconds without a byte until a connection counts as broken. */
     stall?: number;
     signal?: AbortSignal;
 }
@@ -22,14 +25,14 @@ export interface RemoteFile {
     url: string;
     /** null: the server does not say. */
     size: number | null;
-    /** ETag, else Last-Modified, else null. */
-    etag: string | null;
+    /** Two answers with the same validator have the same bytes. A strong ETag, else Last-Modified, else null. */
+    validator: string | null;
     ranges: boolean;
 }
 
 // ---- one request ----
 
-/* A failure that a second try may mend. */
+/* A failure that may pass. */
 class Transient extends Error {
     readonly wait: number | null;
     constructor(message: string, wait: number | null = null, cause?: unknown) {
@@ -38,22 +41,30 @@ class Transient extends Error {
     }
 }
 
+/* There was no answer at all. */
+class Unreachable extends Transient {}
+
+/* The address stands in the middle: it keeps its case where a message becomes a sentence. */
+function failure(url: string, why: string, detail?: unknown, cause?: unknown): GemmuleError {
+    return new GemmuleError('Network', `cannot load ${url}: ${why}`, detail, { cause });
+}
+
 const UNAUTHORISED = [401, 403, 407];
 
 function statusError(url: string, response: Response): Error {
     const { status } = response;
-    if (status === 404 || status === 410) return new GemmuleError('NotFound', `${url}: the server has no such file (${status})`, { status });
-    if (UNAUTHORISED.includes(status)) {
-        return new GemmuleError('Network', `${url}: the server does not give the file out without permission (${status})`, { status });
+    if (status === 404 || status === 410) {
+        return new GemmuleError('NotFound', `cannot load ${url}: the server has no such file (${status})`, { status });
     }
+    if (UNAUTHORISED.includes(status)) return failure(url, `the server wants a login or refuses access (${status})`, { status });
     if (status === 408 || status === 425 || status === 429 || status >= 500) {
         const seconds = Number(response.headers.get('retry-after') ?? NaN);
-        return new Transient(`the server answers ${status}`, Number.isFinite(seconds) ? Math.min(seconds, 60) * 1000 : null);
+        return new Transient(`the server answered ${status}`, Number.isFinite(seconds) ? Math.min(seconds, 60) * 1000 : null);
     }
-    return new GemmuleError('Network', `${url}: the server answers ${status}`, { status });
+    return failure(url, `the server answered ${status}`, { status });
 }
 
-/* A response, and a watch over it: without a byte for `stall` milliseconds the connection is given up. */
+/* A response whose connection is closed after `stall` milliseconds without a byte. */
 class Exchange {
     readonly response: Response;
     readonly #controller: AbortController;
@@ -69,12 +80,13 @@ class Exchange {
         const controller = new AbortController();
         const stall = options.stall ?? 30_000;
         const signal = options.signal ? AbortSignal.any([options.signal, controller.signal]) : controller.signal;
-        // no-store: a model in the browser's own cache would lie there a second time.
-        const response = await watch(fetch(url, { ...init, signal, cache: 'no-store' }), controller, stall, options.signal);
-        return new Exchange(response, controller, stall);
+        watchPolicy();
+        // no-store: the browser's own cache would keep a second copy of the model.
+        const request = fetch(url, { ...init, signal, cache: 'no-store' });
+        return new Exchange(await watch(request, controller, stall, options.signal, Unreachable), controller, stall);
     }
 
-    /** Hands out the body piece by piece; each is gone when the next one is asked for. */
+    /** Yields the body piece by piece. A piece is valid until the next one is requested. */
     async *pieces(signal?: AbortSignal): AsyncGenerator<Uint8Array, void> {
         const reader = this.response.body?.getReader();
         if (!reader) return;
@@ -95,8 +107,10 @@ class Exchange {
     }
 }
 
-/* Waits for a step of a connection. Whatever goes wrong on the way is transient, but not what the caller's signal did. */
-async function watch<T>(step: Promise<T>, controller: AbortController, stall: number, signal?: AbortSignal): Promise<T> {
+/* Waits for a step of a connection. Every failure is transient, except that the caller's signal aborts. */
+async function watch<T>(
+    step: Promise<T>, controller: AbortController, stall: number, signal?: AbortSignal, Failure: typeof Transient = Transient,
+): Promise<T> {
     let stalled = false;
     const timer = setTimeout(() => {
         stalled = true;
@@ -106,11 +120,16 @@ async function watch<T>(step: Promise<T>, controller: AbortController, stall: nu
         return await step;
     } catch (thrown) {
         if (signal?.aborted) throw abortedBy(signal);
-        const reason = thrown as Error;
-        throw new Transient(stalled ? `nothing came for ${stall / 1000} s` : reason.message || String(reason), null, thrown);
+        throw new Failure(stalled ? `nothing came for ${stall / 1000} s` : reasonOf(thrown), null, thrown);
     } finally {
         clearTimeout(timer);
     }
+}
+
+/* Node says only "fetch failed"; the cause has the reason. */
+function reasonOf(thrown: unknown): string {
+    const { message, cause } = thrown as { message?: string; cause?: { message?: string; code?: string } };
+    return cause?.message || cause?.code || message || String(thrown);
 }
 
 // ---- tries ----
@@ -129,7 +148,7 @@ function sleep(milliseconds: number, signal?: AbortSignal): Promise<void> {
     });
 }
 
-/* Repeats `step` while it fails in ways that may pass. A step that got further (it says so by `progress`) has all its tries again. */
+/* Repeats `step` while it fails in ways that may pass. A step that calls `progress` has all its tries again. */
 async function withTries<T>(url: string, options: UrlOptions, step: (progress: () => void) => Promise<T>): Promise<T> {
     const tries = options.tries ?? 6;
     for (let failed = 0; ; ) {
@@ -139,7 +158,7 @@ async function withTries<T>(url: string, options: UrlOptions, step: (progress: (
         } catch (thrown) {
             if (!(thrown instanceof Transient)) throw thrown;
             if (++failed >= tries) {
-                throw new GemmuleError('Network', `${url}: ${thrown.message} (${failed} tries)`, undefined, { cause: thrown });
+                throw failure(url, `${thrown.message} (tried ${failed} times)`, undefined, thrown);
             }
             const wait = thrown.wait ?? (options.delay ?? 500) * 2 ** (failed - 1) * (0.75 + Math.random() / 2);
             await sleep(Math.min(wait, 60_000), options.signal);
@@ -149,11 +168,20 @@ async function withTries<T>(url: string, options: UrlOptions, step: (progress: (
 
 // ---- what the server says ----
 
-function validator(response: Response): string | null {
-    return response.headers.get('etag') ?? response.headers.get('last-modified');
+const SETTLED = 60_000; // milliseconds; a file written just now may change again within the second that Last-Modified counts in
+
+/* A weak ETag promises the same meaning, not the same bytes. The bytes of a blob: address never change. */
+function validatorOf(url: string, response: Response): string | null {
+    if (/^blob:/i.test(url)) return url;
+    const etag = response.headers.get('etag');
+    if (etag && !/^W\//i.test(etag)) return etag;
+    const modified = response.headers.get('last-modified');
+    const date = response.headers.get('date');
+    const age = (date === null ? Date.now() : Date.parse(date)) - Date.parse(modified ?? '');
+    return age >= SETTLED ? modified : null;
 }
 
-/* The length of an unencoded body. Where the server compresses, the length says nothing about the file. */
+/* The length of an unencoded body. If the server compresses, the length says nothing about the file. */
 function bodyLength(response: Response): number | null {
     const length = response.headers.get('content-length');
     if (length === null || !/^\d+$/.test(length) || (response.headers.get('content-encoding') ?? 'identity') !== 'identity') return null;
@@ -173,23 +201,34 @@ function contentRange(response: Response): ContentRange | null {
     return { start: Number(found[1]), end: Number(found[2]) + 1, total: found[3] === '*' ? null : Number(found[3]) };
 }
 
-/** Asks for the first bytes: that tells size, validator, and whether ranges work. */
+/** Asks for the first bytes to learn the size, the validator, and whether ranges work. A server that cannot be reached fails at
+ * once; what it calls temporary itself (429, 503) is tried again. */
 export async function probe(address: string, options: UrlOptions = {}): Promise<RemoteFile> {
     const url = expandUrl(address);
     if (!/^(https?|blob):/i.test(new URL(url, globalThis.location?.href ?? 'file:///').protocol)) {
-        throw new GemmuleError('BadArgument', `'${address}' is no address that can be loaded: expected https:, http: or hf:`);
+        throw new GemmuleError('BadArgument', `cannot load '${address}': expected an address with https:, http: or hf:`);
     }
+    checkMixedContent(url);
     return withTries(url, options, async () => {
-        const exchange = await Exchange.open(url, { headers: { range: 'bytes=0-15' } }, options);
-        const { response } = exchange;
-        exchange.close();
-        if (response.status === 416) throw new GemmuleError('BadModel', `${url}: the file is empty`);
-        if (!response.ok) throw statusError(url, response);
-        const etag = validator(response);
-        if (response.status !== 206) return { url, size: bodyLength(response), etag, ranges: false };
-        const size = contentRange(response)?.total ?? (await sizeByHead(url, options));
-        return { url, size, etag, ranges: size !== null };
+        try {
+            return await probeOnce(url, options);
+        } catch (thrown) {
+            if (!(thrown instanceof Unreachable)) throw thrown;
+            throw failure(url, await whyUnreachable(url, thrown.message), undefined, thrown);
+        }
     });
+}
+
+async function probeOnce(url: string, options: UrlOptions): Promise<RemoteFile> {
+    const exchange = await Exchange.open(url, { headers: { range: 'bytes=0-15' } }, options);
+    const { response } = exchange;
+    exchange.close();
+    if (response.status === 416) throw new GemmuleError('BadModel', `cannot load ${url}: the file is empty`);
+    if (!response.ok) throw statusError(url, response);
+    const validator = validatorOf(url, response);
+    if (response.status !== 206) return { url, size: bodyLength(response), validator, ranges: false };
+    const size = contentRange(response)?.total ?? (await sizeByHead(url, options));
+    return { url, size, validator, ranges: size !== null };
 }
 
 async function sizeByHead(url: string, options: UrlOptions): Promise<number | null> {
@@ -199,10 +238,10 @@ async function sizeByHead(url: string, options: UrlOptions): Promise<number | nu
 }
 
 function changed(file: RemoteFile, what: string): GemmuleError {
-    return new GemmuleError('Network', `${file.url} has changed on the server while it was being read: ${what}`, { changed: true });
+    return failure(file.url, `it changed on the server in the meantime: ${what}`, { changed: true });
 }
 
-/* Opens the bytes from `start` on, and checks that they are those of the file that was probed. */
+/* Opens the bytes from `start` on, and checks that they belong to the file that was probed. */
 async function openRange(file: RemoteFile, start: number, end: number | null, options: UrlOptions): Promise<Exchange> {
     const headers: Record<string, string> = {};
     if (start > 0 || end !== null) headers.range = `bytes=${start}-${end === null ? '' : end - 1}`;
@@ -211,15 +250,16 @@ async function openRange(file: RemoteFile, start: number, end: number | null, op
         const { response } = exchange;
         if (response.status === 416) throw changed(file, `it had ${file.size} bytes, now it ends before byte ${start}`);
         if (!response.ok) throw statusError(file.url, response);
-        const etag = validator(response);
-        if (file.etag !== null && etag !== null && etag !== file.etag) throw changed(file, `its ETag was ${file.etag} and is ${etag}`);
-        const range = contentRange(response);
-        if (range?.total != null && file.size !== null && range.total !== file.size) {
-            throw changed(file, `it had ${file.size} bytes and has ${range.total}`);
+        const validator = validatorOf(file.url, response);
+        if (file.validator !== null && validator !== file.validator) {
+            throw changed(file, `its validator was ${file.validator} and is ${validator ?? 'missing'}`);
         }
-        if (headers.range && response.status !== 206) throw changed(file, 'ranges worked and no longer do');
+        const range = contentRange(response);
+        const total = response.status === 206 ? range?.total : bodyLength(response);
+        if (total != null && file.size !== null && total !== file.size) throw changed(file, `it had ${file.size} bytes and has ${total}`);
+        if (headers.range && response.status !== 206) throw changed(file, 'the server no longer answers HTTP Range');
         if (range && range.start !== start) {
-            throw new GemmuleError('Network', `${file.url}: bytes from ${start} on were asked for, the server sent those from ${range.start} on`);
+            throw failure(file.url, `the server was asked for the bytes from ${start} on and sent those from ${range.start} on`);
         }
         return exchange;
     } catch (thrown) {
@@ -230,13 +270,25 @@ async function openRange(file: RemoteFile, start: number, end: number | null, op
 
 // ---- streaming ----
 
-/** Streams the file from `offset` on into `take`, which is called with each piece in order. Returns the file's size.
- * A server without ranges sends everything again after a break; what is there already is skipped. */
-export async function stream(
-    file: RemoteFile, offset: number, take: (bytes: Uint8Array) => void | Promise<void>, options: UrlOptions = {},
-): Promise<number> {
+/** Where a stream goes. */
+export interface Sink {
+    write(bytes: Uint8Array): void | Promise<void>;
+    /** Discards everything written: the file comes again from its beginning. */
+    restart(): void | Promise<void>;
+}
+
+/** Streams the file from `offset` on into `sink`, in order. Returns the file's size. After a break a server without ranges sends
+ * everything again, and what is there already is skipped; a file without a validator starts again. */
+export async function stream(file: RemoteFile, offset: number, sink: Sink, options: UrlOptions = {}): Promise<number> {
     let at = offset;
+    let furthest = offset;
+    let broken = false;
     return withTries(file.url, options, async (progress) => {
+        if (broken && file.validator === null && at > 0) {
+            await sink.restart();
+            at = 0;
+        }
+        broken = true;
         if (at === file.size) return at;
         const exchange = await openRange(file, file.ranges ? at : 0, null, options);
         let skip = file.ranges ? 0 : at;
@@ -246,11 +298,11 @@ export async function stream(
             skip -= skipped;
             if (skipped === piece.length) continue;
             const bytes = piece.subarray(skipped);
-            if (file.size !== null && at + bytes.length > file.size) {
-                throw changed(file, `it had ${file.size} bytes and sends more`);
-            }
-            await take(bytes);
+            if (file.size !== null && at + bytes.length > file.size) throw changed(file, `it had ${file.size} bytes and now has more`);
+            await sink.write(bytes);
             at += bytes.length;
+            if (at <= furthest) continue;
+            furthest = at;
             progress();
         }
         if (skip > 0) throw changed(file, `it ends after ${at - skip} bytes`);
@@ -265,6 +317,11 @@ const READ_AHEAD = 1 << 20;
 const HEADER_ZONE = 64 << 20; // metadata with a vocabulary of 262,144 words takes about 15 MB
 const BLOCKS_KEPT = 4;
 
+/** Whether a file can be read by ranges over time without mixing two versions of it. */
+export function hasStableRanges(file: RemoteFile): boolean {
+    return file.ranges && file.size !== null && file.validator !== null;
+}
+
 /** A file read by ranges, without a copy. Small reads near the front are the header's: they are served from blocks read ahead. */
 export class UrlSource implements ByteSource {
     readonly name: string;
@@ -274,11 +331,13 @@ export class UrlSource implements ByteSource {
     readonly #blocks = new Map<number, Promise<Uint8Array>>();
 
     constructor(file: RemoteFile, options: UrlOptions = {}) {
-        if (!file.ranges || file.size === null) throw new GemmuleError('NotSupported', `${file.url}: the server does not do HTTP Range`);
+        if (!hasStableRanges(file)) {
+            throw new GemmuleError('NotSupported', `cannot read ${file.url} in parts: the server lacks HTTP Range, ETag or Last-Modified`);
+        }
         this.#file = file;
         this.#options = options;
         this.name = file.url;
-        this.size = file.size;
+        this.size = file.size!;
     }
 
     async read(offset: number, length: number, signal?: AbortSignal, into?: ArrayBuffer): Promise<Uint8Array> {
@@ -299,7 +358,7 @@ export class UrlSource implements ByteSource {
         return out;
     }
 
-    /* Without the caller's signal: others may be waiting for the same block. */
+    /* Takes no signal: several reads may wait for the same block. */
     #block(index: number): Promise<Uint8Array> {
         const there = this.#blocks.get(index);
         if (there) return there;
@@ -320,7 +379,7 @@ export class UrlSource implements ByteSource {
             const exchange = await openRange(this.#file, offset + at, offset + length, options);
             for await (const piece of exchange.pieces(options.signal)) {
                 if (at + piece.length > length) {
-                    throw new GemmuleError('Network', `${this.name}: ${length} bytes were asked for at ${offset}, the server sent more`);
+                    throw failure(this.name, `the server was asked for ${length} bytes at ${offset} and sent more`);
                 }
                 bytes.set(piece, at);
                 at += piece.length;
@@ -334,7 +393,7 @@ export class UrlSource implements ByteSource {
 
 const BLOB = 16 << 20;
 
-/** A file from a server without ranges, taken in one stream and kept as a Blob, which the browser may lay on disk. */
+/** Downloads a file in one stream and keeps it as a Blob, which the browser may put on disk. */
 export async function download(
     file: RemoteFile, options: UrlOptions = {}, onProgress?: (done: number, total: number) => void,
 ): Promise<Blob> {
@@ -346,7 +405,7 @@ export async function download(
         blobs.push(new Blob([gathered.subarray(0, waiting)]));
         waiting = 0;
     };
-    await stream(file, 0, (bytes) => {
+    const write = (bytes: Uint8Array) => {
         for (let at = 0; at < bytes.length; ) {
             const some = bytes.subarray(at, at + BLOB - waiting);
             gathered.set(some, waiting);
@@ -356,14 +415,18 @@ export async function download(
         }
         done += bytes.length;
         onProgress?.(done, file.size ?? 0);
-    }, options);
+    };
+    const restart = () => {
+        blobs.length = waiting = done = 0;
+    };
+    await stream(file, 0, { write, restart }, options);
     lay();
     return new Blob(blobs);
 }
 
 const LONGEST_PREFIX = 256 << 20;
 
-/** The beginning of a file from a server without ranges: read as far as somebody asks, then given up. Enough for a header. */
+/** The beginning of a file, for its header: streamed only as far as it is read. */
 export class PrefixSource implements ByteSource {
     readonly name: string;
     readonly size: number;
@@ -372,17 +435,19 @@ export class PrefixSource implements ByteSource {
     #pieces: Uint8Array[] = [];
     #length = 0;
     #wanted = 0;
+    #given = false; // some bytes were read by a caller
     #wake: (() => void) | null = null; // of the reader
     #pull: (() => void) | null = null; // of the stream
 
     constructor(file: RemoteFile, options: UrlOptions = {}) {
         if (file.size === null) {
-            throw new GemmuleError('NotSupported', `${file.url}: the server says neither the file's size nor does it do HTTP Range`);
+            throw new GemmuleError('NotSupported', `cannot read ${file.url} in parts: the server tells no size and lacks HTTP Range`);
         }
         this.name = file.url;
         this.size = file.size;
         const signals = [this.#controller.signal, ...(options.signal ? [options.signal] : [])];
-        this.#whole = stream(file, 0, (bytes) => this.#take(bytes), { ...options, signal: AbortSignal.any(signals) });
+        const sink = { write: (bytes: Uint8Array) => this.#take(bytes), restart: () => this.#restart(file.url) };
+        this.#whole = stream(file, 0, sink, { ...options, signal: AbortSignal.any(signals) });
         this.#whole.catch(() => undefined).finally(() => this.#wake?.());
     }
 
@@ -390,7 +455,7 @@ export class PrefixSource implements ByteSource {
         checkRange(this, offset, length);
         const end = offset + length;
         if (end > LONGEST_PREFIX) {
-            throw new GemmuleError('NotSupported', `${this.name}: the server does not do HTTP Range, and byte ${end} is far into the file`);
+            throw new GemmuleError('NotSupported', `cannot read byte ${end} of ${this.name}: the server lacks HTTP Range`);
         }
         this.#wanted = Math.max(this.#wanted, end);
         this.#pull?.();
@@ -399,6 +464,7 @@ export class PrefixSource implements ByteSource {
             await Promise.race([this.#whole, new Promise<void>((resolve) => (this.#wake = resolve))]);
         }
         if (this.#pieces.length > 1) this.#pieces = [join(this.#pieces, this.#length)];
+        this.#given = true;
         return this.#pieces[0]?.slice(offset, end) ?? new Uint8Array(0);
     }
 
@@ -407,7 +473,13 @@ export class PrefixSource implements ByteSource {
         this.#pull?.();
     }
 
-    /* Reads no further than was asked for: the rest of the model stays where it is. */
+    #restart(url: string): void {
+        if (this.#given) throw failure(url, 'the connection broke, and without ETag or Last-Modified it cannot be resumed');
+        this.#pieces = [];
+        this.#length = 0;
+    }
+
+    /* Streams no further than somebody reads: the rest of the model is not downloaded. */
     async #take(bytes: Uint8Array): Promise<void> {
         this.#pieces.push(bytes.slice());
         this.#length += bytes.length;

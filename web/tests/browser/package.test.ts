@@ -271,6 +271,21 @@ test('a worker that ends without a word rejects everything', { timeout: 60_000 }
     await page.close();
 });
 
+test("what the page's policy forbids is said, not tried again", { timeout: 60_000 }, async () => {
+    const { page, run } = await visit();
+    const tried: string[] = [];
+    page.on('console', (message) => /Content Security Policy/.test(message.text()) && tried.push(message.text()));
+    const refusals = await run<Caught[]>(`
+        const load = (url) => caught(Gemmule.load(url, { backend: 'wasm' }));
+        return [await load('http://Models.example/A.gguf'), await load('https://models.example/A.gguf')];`);
+    assert.deepEqual(refusals.map(({ name, message }) => [name, message]), [
+        ['Network', 'cannot load http://models.example/A.gguf: the Content-Security-Policy of this page forbids it. Use an https: address, or download the file and open it from disk'],
+        ['Network', 'cannot load https://models.example/A.gguf: the Content-Security-Policy of this page forbids it. It must allow this server in connect-src'],
+    ]);
+    assert.ok(tried.length <= 4, tried.join('\n')); // Chromium says it twice
+    await page.close();
+});
+
 // ---- without WebGPU ----
 
 test('no adapter, and no navigator.gpu at all: wasm', { timeout: 120_000 }, async () => {

@@ -12,6 +12,8 @@ export interface ServedFile {
     length?: boolean;
     /** Bytes after which the next responses are cut, one number per response. */
     cuts?: number[];
+    /** Another version of the file, served once a response was cut. */
+    next?: Uint8Array;
     /** Status codes for the next responses. */
     statuses?: number[];
     /** Changes the headers of a response. */
@@ -61,6 +63,7 @@ async function respond(file: ServedFile, request: IncomingMessage, response: Ser
         if (piece.length && !response.write(piece)) await new Promise((resolve) => response.once('drain', resolve).once('close', resolve));
         if (at + 65536 >= start + cut) {
             response.destroy();
+            file.bytes = file.next ?? file.bytes;
             return;
         }
         if (file.pause) await new Promise((resolve) => setTimeout(resolve, file.pause));
