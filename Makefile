@@ -67,7 +67,7 @@ install: release ## install into PREFIX (/usr/local), below DESTDIR; the app too
 uninstall: ## remove what the last `make install` wrote; give the same DESTDIR
 	@test -f build/release/install_manifest.txt || { echo "uninstall: nothing was installed from this tree" >&2; exit 1; }
 	@while read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done < build/release/install_manifest.txt
-	@sed -n 's|/box\.gguf$$||p' build/release/install_manifest.txt | while read -r folder; do \
+	@sed -n 's,/\(box\.gguf\|libwebgpu_wrapper\.so\)$$,,p' build/release/install_manifest.txt | while read -r folder; do \
 	    find "$(DESTDIR)$$folder" -type d -empty -delete; done
 	@rm build/release/install_manifest.txt
 

@@ -75,6 +75,9 @@ typedef struct gm_reply   gm_reply;
 
 /* ---- engine -------------------------------------------------------------------------------------------------------- */
 
+/* AUTO takes a GPU in hardware if there is one, it passes its self-check, and the model fits; else the CPU. If `cpu` or `gpu`
+ * below names a device, AUTO takes that one. CPU and GPU take nothing else: with GPU a software GPU counts too, and opening
+ * fails where there is none. */
 typedef enum { GM_BACKEND_AUTO = 0, GM_BACKEND_CPU = 1, GM_BACKEND_GPU = 2 } gm_backend;
 
 typedef struct {
@@ -99,6 +102,7 @@ typedef struct {
     uint64_t    file_bytes;
     uint64_t    bytes_per_token; /* weight bytes read to decode one token */
     const char *note;            /* what does not fit into GPU memory, and what that costs; "" if all does */
+    const char *why_device;      /* why GM_BACKEND_AUTO took this device; "" if the backend was named */
 } gm_engine_info;
 
 GM_API gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char *why, size_t why_size);

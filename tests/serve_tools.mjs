@@ -37,7 +37,7 @@ const running = new Set();
 
 // Starts one and waits for its address.
 export async function serve(args = [], env = {}, path = program) {
-    const child = spawn(path, ["serve", "--port", "0", ...args], {env: {...clean, ...env}, stdio: ["ignore", "pipe", "pipe"]});
+    const child = spawn(path, ["serve", "--port", "0", ...(args.includes("--backend") ? [] : ["--backend", "cpu"]), ...args], {env: {...clean, ...env}, stdio: ["ignore", "pipe", "pipe"]});
     const server = {child, out: "", log: "", ended: new Promise((done) => child.on("exit", (code, signal) => done(signal ?? code)))};
     running.add(server);
     child.stderr.on("data", (data) => (server.log += data));

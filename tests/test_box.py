@@ -91,7 +91,7 @@ def test_split():
 
 
 def test_chat(model):
-    prompts = [json.loads(line) for line in gemmule("eval", model, "tests/box/text.jsonl", "--prompts", "--threads", "1").splitlines()]
+    prompts = [json.loads(line) for line in gemmule("eval", model, "tests/box/text.jsonl", "--prompts", "--backend", "cpu", "--threads", "1").splitlines()]
     check("a prompt for each line", len(prompts) == len(TEXT_SET))
     wrong = [s for p, s in zip(prompts, TEXT_SET) if p != chat.prompt(s)]
     check("prompts are gemmule's", not wrong, wrong[:1])
@@ -160,7 +160,7 @@ def test_export():
     single, pair = reference.Weights(at("single.gguf")), reference.Weights(at("text.gguf"), at("towers.gguf"))
     expectation(at("expect.gguf"), reference.Text(single), TEXT_SET[::160])
     for name in ("single.gguf", "text.gguf"):
-        gemmule("check", at(name), at("expect.gguf"), "--precise", "--tolerance", "1e-4", "--threads", "1")
+        gemmule("check", at(name), at("expect.gguf"), "--backend", "cpu", "--precise", "--tolerance", "1e-4", "--threads", "1")
     back = export.import_single(at("single.gguf"), tiny)
     worst = max(float(np.abs(back[n] - weights[n]).max()) for n in weights)
     check("the way back", worst < 1e-6, worst)

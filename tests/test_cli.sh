@@ -20,12 +20,21 @@ fail() { # fail NAME WHAT…
     printf 'FAIL %s: %s\n' "$1" "${*:2}"
 }
 
+# name_backend ARGUMENTS…: into $arguments; what computes and names no backend does so on the CPU, whatever machine this is
+name_backend() {
+    arguments=("$@")
+    case ${1:-} in
+    run | chat | serve | check | eval | bench)
+        [[ " $* " == *" --backend"* ]] || arguments=("$1" --backend cpu "${@:2}") ;;
+    esac
+}
 # run NAME EXIT-CODE ARGUMENTS…: runs the program; stdout and stderr are then in $out and $err. stdin is the caller's.
 run() {
     name=$1
     local want=$2 code=0
     shift 2
-    "$program" "$@" >"$scratch/out" 2>"$scratch/err" || code=$?
+    name_backend "$@"
+    "$program" "${arguments[@]}" >"$scratch/out" 2>"$scratch/err" || code=$?
     out=$(tr -d '\0' <"$scratch/out") err=$(tr -d '\0' <"$scratch/err")
     if [ "$code" = "$want" ]; then pass; else fail "$name" "exit code $code, expected $want; stderr: $err"; fi
 }
@@ -189,6 +198,16 @@ for command in "run $dense hi" "bench $dense" "check $dense $fixtures/tiny-dense
     one_line
 done
 unset GEMMULE_WEBGPU
+VK_ICD_FILENAMES=$scratch/no-driver.json GEMMULE_WEBGPU=$scratch/no-such-library.so run "auto without a library" 0 run "$dense" hi --backend auto --max 2 --threads 1
+says "gemmule: using cpu ("
+says "1 thread): no WebGPU library was found"
+equals "auto says it in one line" "$(wc -l <<<"$err")" 1
+for backend in "" auto; do
+    VK_ICD_FILENAMES=$scratch/no-driver.json run "auto without a driver" 0 bench "$dense" ${backend:+--backend "$backend"} -p 2 -n 2 -r 1 --threads 1
+done
+says "1 thread): no GPU was found"
+run "a named backend needs no words" 0 run "$dense" hi --backend cpu --max 2 --threads 1
+silent
 
 run "context full in the middle" 2 run "$dense" hello --ctx 24 --seed 1 --threads 1
 says "context is full"
@@ -362,7 +381,7 @@ run "prompt and file" 0 run "$dense" "Summarise:" -f "$scratch/prompt.txt" --see
 joined=$out
 run "prompt and file, by hand" 0 run "$dense" $'Summarise:\n\nHello' --seed 7 --max 20 "${one[@]}"
 equals "prompt and file" "$out" "$joined"
-"$program" run "$dense" Hello --seed 7 --max 20 "${one[@]}" >"$scratch/raw.out" 2>/dev/null
+"$program" run "$dense" Hello --backend cpu --seed 7 --max 20 "${one[@]}" >"$scratch/raw.out" 2>/dev/null
 equals "the answer ends with a newline" "$(tail -c 1 "$scratch/raw.out" | od -An -c | tr -d ' ')" '\n'
 run "greedy does not look at the seed" 0 run "$dense" Hello --temp 0 --seed 1 --max 20 "${one[@]}"
 greedy=$out
@@ -404,7 +423,7 @@ matches '"prompt_tokens":[0-9]{2}'
 run "think" 0 run "$dense" Hello --think --max 10 --seed 1 "${one[@]}"
 run "system" 0 run "$dense" Hello --system "Be brief." --max 5 --json --seed 1 "${one[@]}"
 
-for arguments in "version" "run $dense Hello --max 5" "run $dense Hello --max 5 --json" "inspect $dense" "tokenize $dense Hello" "help"; do
+for arguments in "version" "run $dense Hello --max 5 --backend cpu" "run $dense Hello --max 5 --json --backend cpu" "inspect $dense" "tokenize $dense Hello" "help"; do
     code=0
     # shellcheck disable=SC2086 — the arguments are words
     err=$("$program" $arguments 2>&1 >/dev/full) || code=$?
@@ -674,7 +693,7 @@ mkfifo "$scratch/questions"
 for threads in 1 2 2 2; do
     cp "$fixtures/small-dense-Q4_K_M.gguf" "$scratch/cut.gguf"
     rm -f "$scratch/cut.out"
-    "$program" chat "$scratch/cut.gguf" --max 3 --temp 0 --threads $threads <"$scratch/questions" >"$scratch/cut.out" 2>"$scratch/cut.err" &
+    "$program" chat "$scratch/cut.gguf" --backend cpu --max 3 --temp 0 --threads $threads <"$scratch/questions" >"$scratch/cut.out" 2>"$scratch/cut.err" &
     exec 7>"$scratch/questions"
     printf 'Hello\n' >&7
     for _ in {1..200}; do [ -s "$scratch/cut.out" ] && break; sleep 0.05; done
@@ -769,7 +788,8 @@ interrupted() {
     name=$1
     shift
     rm -f "$scratch/out" # of the run before
-    "$program" "$@" >"$scratch/out" 2>"$scratch/err" </dev/null &
+    name_backend "$@"
+    "$program" "${arguments[@]}" >"$scratch/out" 2>"$scratch/err" </dev/null &
     local process=$!
     for ((i = 0; i < ${patience:-20}; i++)); do
         [ -s "$scratch/out" ] && break
@@ -794,7 +814,8 @@ interrupted "Ctrl-C ends bench" bench "$scratch/slow.gguf" -p 512 --cpu scalar -
 terminal() {
     local input=$1 command
     shift
-    command=$(printf '%q ' "$program" "$@")
+    name_backend "$@"
+    command=$(printf '%q ' "$program" "${arguments[@]}")
     {
         sleep 1
         while IFS= read -r -d '|' piece; do

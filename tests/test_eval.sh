@@ -27,7 +27,7 @@ question() { printf '{"task":"t","messages":[{"role":"user","content":"Hi"}],"ch
 # scores NAME MODEL CHECK RIGHT [MORE]: whether the answer passes, by --json
 scores() {
     question "$3" "${5:-}" >"$scratch/set.jsonl"
-    check "$1" "$("$program" eval "$scratch/$2.gguf" "$scratch/set.jsonl" --json --threads 1 2>&1 | grep -o '"right":[0-9]*,"ended":[0-9]*' | head -n 1)" "\"right\":$4,\"ended\":1"
+    check "$1" "$("$program" eval --backend cpu "$scratch/$2.gguf" "$scratch/set.jsonl" --json --threads 1 2>&1 | grep -o '"right":[0-9]*,"ended":[0-9]*' | head -n 1)" "\"right\":$4,\"ended\":1"
 }
 while IFS='|' read -r name model rules right more; do
     scores "$name" "$model" "$rules" "$right" "$more"
@@ -59,26 +59,26 @@ END
 # ---- the table, and the exit code ----
 
 { question '{"exact":["Yes."]}' && question '{"exact":["No."]}' && question '{"exact":["No."]}' '"image":"a.png"'; } >"$scratch/set.jsonl"
-check "table" "$("$program" eval "$scratch/yes.gguf" "$scratch/set.jsonl" --threads 1)" \
+check "table" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --threads 1)" \
     "t                        1 of     2 right   50.0 %   ended by itself 100.0 %, 1 not asked: pictures are not supported yet"
 for least in 0:1 50:1; do # what was not asked counts
-    "$program" eval "$scratch/yes.gguf" "$scratch/set.jsonl" --threads 1 --least "${least%:*}" >/dev/null
+    "$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --threads 1 --least "${least%:*}" >/dev/null
     check "--least ${least%:*} with a picture" "$?" "${least#*:}"
 done
 for least in 40:0 60:1; do
-    "$program" eval "$scratch/yes.gguf" "$scratch/set.jsonl" --first 2 --threads 1 --least "${least%:*}" >/dev/null
+    "$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --first 2 --threads 1 --least "${least%:*}" >/dev/null
     check "--least ${least%:*}" "$?" "${least#*:}"
 done
-check "an answer that does not end" "$("$program" eval "$scratch/endless.gguf" "$scratch/set.jsonl" --first 1 --max 3 --threads 1)" \
+check "an answer that does not end" "$("$program" eval --backend cpu "$scratch/endless.gguf" "$scratch/set.jsonl" --first 1 --max 3 --threads 1)" \
     "t                        0 of     1 right    0.0 %   ended by itself   0.0 %"
-check "--show" "$("$program" eval "$scratch/yes.gguf" "$scratch/set.jsonl" --first 2 --show --threads 1 | head -n 2)" $'t: Hi\n    Yes.'
-check "--prompts" "$("$program" eval "$scratch/yes.gguf" "$scratch/set.jsonl" --first 1 --prompts --threads 1)" '"<bos><|turn>user\nHi<turn|>\n<|turn>model\n"'
+check "--show" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --first 2 --show --threads 1 | head -n 2)" $'t: Hi\n    Yes.'
+check "--prompts" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --first 1 --prompts --threads 1)" '"<bos><|turn>user\nHi<turn|>\n<|turn>model\n"'
 
 # ---- what is wrong with a set ----
 
 while IFS='|' read -r name line says; do
     printf '%s\n' "$line" >"$scratch/bad.jsonl"
-    out=$("$program" eval "$scratch/yes.gguf" "$scratch/bad.jsonl" --threads 1 2>&1)
+    out=$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/bad.jsonl" --threads 1 2>&1)
     check "$name: exit code" "$?" 2
     case $out in gemmule:*"$says"*) passed=$((passed + 1)) ;; *) check "$name" "$out" "$says" ;; esac
 done <<'END'
@@ -93,7 +93,7 @@ no check|{"messages":[{"role":"user","content":"Hi"}]}|"check" must be an object
 tools that are none|{"messages":[{"role":"user","content":"Hi"}],"tools":3,"check":{"exact":["a"]}}|line 1:
 nothing||there are no questions
 END
-"$program" eval "$scratch/yes.gguf" "$scratch/nothere.jsonl" >/dev/null 2>&1
+"$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/nothere.jsonl" >/dev/null 2>&1
 check "a missing set" "$?" 2
 
 printf '%d passed, %d failed\n' "$passed" "$failed"

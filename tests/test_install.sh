@@ -19,7 +19,8 @@ check() { # check WHAT COMMAND…
 check "make install" make -s install PREFIX="$prefix"
 for file in bin/gemmule include/gemmule.h lib/libgemmule.a lib/libgemmule.so lib/libgemmule.so.0 lib/pkgconfig/gemmule.pc \
             share/man/man1/gemmule.1 share/bash-completion/completions/gemmule share/zsh/site-functions/_gemmule \
-            share/fish/vendor_completions.d/gemmule.fish share/gemmule/box.gguf share/gemmule/draft.gguf share/gemmule/app/index.html; do
+            share/fish/vendor_completions.d/gemmule.fish share/gemmule/box.gguf share/gemmule/draft.gguf share/gemmule/app/index.html \
+            lib/gemmule/libwebgpu_wrapper.so lib/gemmule/libwebgpu_wrapper.LICENSE; do
     check "$file is installed" test -s "$prefix/$file"
 done
 
@@ -49,7 +50,7 @@ int fail(void) { return 3; }
 int pool_run(void) { return 4; }
 int main(int argc, char **argv) {
     gm_engine *engine;
-    if (gm_engine_open(&(gm_engine_options){ .model = argv[argc - 1] }, &engine, 0, 0)) return 1;
+    if (gm_engine_open(&(gm_engine_options){ .model = argv[argc - 1], .backend = GM_BACKEND_CPU }, &engine, 0, 0)) return 1;
     gm_engine_close(engine);
     return json_parse() + sha256_add() + fail() + pool_run() != 10;
 }
@@ -78,13 +79,28 @@ check "a program's own json_parse does not clash" built "$scratch/clash" "$scrat
 check "that program runs" "$scratch/clash" "$model"
 check "the header compiles as C++" clang++-19 -std=c++11 -Wall -Wextra -Werror -fsyntax-only -x c++ include/gemmule.h
 
+# ---- the WebGPU library that was installed ----
+
+# On a machine without a GPU the driver of one in software shows that the library is loaded, and from where.
+export VK_ICD_FILENAMES=${VK_ICD_FILENAMES:-$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)}
+loads() { # loads COMMAND…: the command ends well, and loads the installed library, no other
+    rm -f "$scratch"/loaded.*
+    LD_DEBUG=files LD_DEBUG_OUTPUT=$scratch/loaded "$@" >"$scratch/stdout" 2>"$scratch/stderr" </dev/null &&
+        grep -q "file=$prefix/.*lib/gemmule/libwebgpu_wrapper.so" "$scratch"/loaded.* && ! grep -q "file=.*node_modules" "$scratch"/loaded.*
+}
+check "the installed program lists GPUs" loads "$prefix/bin/gemmule" devices
+check "the program says what auto takes" grep -q -- '--backend auto takes' "$scratch/stdout"
+check "nothing else is said" test ! -s "$scratch/stderr"
+check "the shared library looks for a GPU" loads env LD_LIBRARY_PATH="$prefix/lib" "$scratch/hello-shared" "$model"
+unset VK_ICD_FILENAMES
+
 # ---- the installed program, the box and the app ----
 
 gemmule=$prefix/bin/gemmule
 check "the box is listed" grep -qE '^box +[0-9.]+ MB .* ok$' <("$gemmule" list 2>/dev/null)
-check "the box answers" answers 42 "$gemmule" run box --max 40
-check "the box is what a chat begins with" answers 42 "$gemmule" chat --max 40
-"$gemmule" serve --port 0 >"$scratch/address" &
+check "the box answers" answers 42 "$gemmule" run box --backend cpu --max 40
+check "the box is what a chat begins with" answers 42 "$gemmule" chat --backend cpu --max 40
+"$gemmule" serve --port 0 --backend cpu >"$scratch/address" &
 server=$!
 for _ in {1..100}; do [ -s "$scratch/address" ] || sleep 0.1; done
 fetched() { # fetched PATH FILE: what the server gives is the file
@@ -105,7 +121,7 @@ sed 's/\\-/-/g' "$page" | grep -oE '(^|[^a-z-])--?[a-z][a-z0-9-]*' | grep -oE --
 check "the manual page has no mistakes" test -z "$(man --warnings -l -Tutf8 "$page" 2>&1 >/dev/null)"
 check "the manual page has every command" test -z "$(for command in $commands; do grep -qx "\.B $command" "$page" || echo "$command"; done)"
 check "the manual page has the options of the help, no more and no less" diff "$scratch/options" <(grep -vx -- '--name' "$scratch/page-options")
-in_chat=$(echo /help | "$gemmule" chat "$model" 2>&1 | grep -oE '^  /[a-z]+')
+in_chat=$(echo /help | "$gemmule" chat "$model" --backend cpu 2>&1 | grep -oE '^  /[a-z]+')
 check "the manual page has every command of a chat" test -n "$in_chat" -a -z "$(for command in $in_chat; do grep -qE "^\.[A-Z]+ $command\b" "$page" || echo "$command"; done)"
 
 completes() { # completes LINE WORD: bash offers WORD at the end of LINE
@@ -115,13 +131,14 @@ completes() { # completes LINE WORD: bash offers WORD at the end of LINE
 check "bash completes a command" completes "gemmule ins" inspect
 check "bash completes an option" completes "gemmule run x.gguf --prec" --precise
 check "bash completes a short option's long form" completes "gemmule bench x.gguf --pre" --prefill
+check "bash completes a backend" completes "gemmule run --backend a" auto
 check "bash completes a value" completes "gemmule run --kv q" q8_0
 check "bash completes the box" completes "gemmule run b" box
 check "bash completes an instruction set" completes "gemmule run --cpu s" scalar
 
 check "make uninstall" make -s uninstall
 check "nothing is left" test -z "$(find "$prefix" ! -type d)"
-check "no folder of ours is left" test ! -e "$prefix/share/gemmule"
+check "no folder of ours is left" test ! -e "$prefix/share/gemmule" -a ! -e "$prefix/lib/gemmule"
 
 check "make install with DESTDIR" make -s install PREFIX=/usr DESTDIR="$scratch/stage"
 check "DESTDIR is honoured" test -x "$scratch/stage/usr/bin/gemmule"

@@ -285,7 +285,7 @@ static void test_limits(gm_engine *engine) {
     size_t none_at_all = 1;
     CHECK(!gm_tokenize(engine, NULL, 0, false, NULL, 0, &none_at_all, why, sizeof why) && !none_at_all);
     gm_engine        *nowhere = NULL;
-    gm_engine_options nonsense = { .model = "tests/fixtures/tiny-dense.gguf" };
+    gm_engine_options nonsense = { .model = "tests/fixtures/tiny-dense.gguf", .backend = GM_BACKEND_CPU };
     memset(&nonsense.backend, 77, sizeof nonsense.backend);
     CHECK(gm_engine_open(&nonsense, &nowhere, why, sizeof why) == GM_BAD_ARGUMENT && !nowhere);
     CHECK(gm_session_new(engine, &(gm_session_options){ .context = 5000 }, &none, why, sizeof why) == GM_BAD_ARGUMENT &&

@@ -78,7 +78,7 @@ async function openLlama({model: modelPath, threads, prompts, generate}) {
 
 function openGemmule({gemmule, model, threads}) {
     const bench = async (...extra) => {
-        const {stdout} = await run(gemmule, ["bench", model, "--threads", String(threads), "-r", "1", "--json", ...extra], {maxBuffer: 1 << 20});
+        const {stdout} = await run(gemmule, ["bench", model, "--backend", "cpu", "--threads", String(threads), "-r", "1", "--json", ...extra], {maxBuffer: 1 << 20});
         return JSON.parse(stdout);
     };
     return {

@@ -31,6 +31,9 @@ static const struct {
 
 static bool has_feature(const gpu_info *d, size_t i) { return *((const char *)d + features[i].offset); }
 
+/* What --backend auto takes: the fastest, unless it is software. */
+static bool auto_takes_gpu(const gpu_info *devices, size_t count) { return count && !devices[0].software; }
+
 static int print_json(const gpu_info *devices, size_t count) {
     report r = { 0 };
     report_open(&r, NULL, '{');
@@ -61,6 +64,7 @@ static int print_json(const gpu_info *devices, size_t count) {
         report_close(&r, '}');
     }
     report_close(&r, ']');
+    report_text(&r, "auto", auto_takes_gpu(devices, count) ? "gpu" : "cpu");
     report_close(&r, '}');
     return report_print(&r);
 }
@@ -71,7 +75,7 @@ static void print_device(size_t number, const gpu_info *d) {
     format_bytes(d->max_buffer, buffer);
     format_bytes(d->max_binding, binding);
     format_bytes(d->max_workgroup_bytes, workgroup);
-    printf("%zu: %s%s\n", number, d->name, d->software ? " (a CPU that plays a GPU)" : "");
+    printf("%zu: %s%s\n", number, d->name, d->software ? " (software)" : "");
     printf("   driver      %s, %s\n", d->backend, d->driver[0] ? d->driver : "unknown");
     printf("   features    ");
     for (size_t i = 0; i < COUNT_OF(features); i++) {
@@ -98,6 +102,8 @@ static int devices_run(void *values, const arguments *args) {
     count = min_size(count, COUNT_OF(devices));
     if (v->json) return print_json(devices, count);
     for (size_t i = 0; i < count; i++) print_device(i, &devices[i]);
+    if (auto_takes_gpu(devices, count)) printf("--backend auto takes GPU 0\n");
+    else printf("--backend auto takes the CPU: a GPU in software is slower\n");
     return EXIT_OK;
 }
 
@@ -106,8 +112,9 @@ const command command_devices = {
     .arguments = "",
     .summary = "list the GPUs of this machine",
     .description =
-        "Prints the number of each GPU, the fastest first, with its driver, its features and its limits. Exit "
-        "code 4 when there is none: the message says what is missing, the WebGPU library or a driver.",
+        "Prints the number of each GPU, the fastest first, with its driver, its features and its limits, and what "
+        "--backend auto takes. Exit code 4 when there is none: the message says what is missing, the WebGPU library or "
+        "a driver.",
     .examples = "  gemmule devices\n  gemmule devices --json | jq -r '.devices[].name'\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

@@ -11,7 +11,9 @@ static const option_choice backends[] = {
 const option_choice kv_choices[] = { { "f16", GM_KV_F16 }, { "f32", GM_KV_F32 }, { "q8_0", GM_KV_Q8_0 }, { NULL, 0 } };
 
 const option engine_options[ENGINE_OPTIONS] = {
-    CHOICE_OPTION(engine_values, backend, "backend", 0, "B", backends, "cpu or gpu; default: cpu"),
+    CHOICE_OPTION(
+        engine_values, backend, "backend", 0, "B", backends,
+        "auto, cpu or gpu; default: auto, which takes a GPU in hardware if the model runs there, else the CPU"),
     CHOICE_OPTION(engine_values, kv, "kv", 0, "TYPE", kv_choices,
                   "keep keys and values as f16, f32 or q8_0; default: f16, with --precise f32"),
     COUNT_OPTION(engine_values, threads, "threads", 0, "N", 1, 1024, "CPU threads; default: the physical cores"),
@@ -74,6 +76,7 @@ gm_status engine_open(const engine_values *values, const char *model, gm_engine 
     const gm_status status = gm_engine_open(&options, out, why, sizeof why);
     if (status) return fail(e, status, "%s", why);
     gm_engine_get_info(*out, &info);
+    if (*info.why_device) fprintf(stderr, "gemmule: using %s: %s\n", info.device, info.why_device);
     if (*info.note) fprintf(stderr, "gemmule: %s\n", info.note);
     return GM_OK;
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const command *const commands[] = {
     &command_run,   &command_chat, &command_serve, &command_list,  &command_inspect, &command_tokenize,
@@ -196,11 +197,20 @@ static int dispatch(int argc, char **argv) {
     return c ? run_command(c, argc - 2, argv + 2) : unknown_command(name);
 }
 
+/* A layer of Mesa's looks for a Wayland display when a GPU is opened, and libwayland complains on stderr where the folder for its
+ * socket is not named, as on servers. This is the folder that a login names. */
+static void settle_runtime_folder(void) {
+    char folder[40];
+    snprintf(folder, sizeof folder, "/run/user/%lu", (unsigned long)getuid());
+    setenv("XDG_RUNTIME_DIR", folder, 0);
+}
+
 int main(int argc, char **argv) {
     const char *charset = setlocale(LC_CTYPE, "");
     /* The line editor needs to know that input is UTF-8; numbers keep their points. */
     if (!charset || (!strstr(charset, "UTF-8") && !strstr(charset, "utf8"))) setlocale(LC_CTYPE, "C.UTF-8");
     interrupt_catch_lost_files();
+    settle_runtime_folder();
     error     e = { 0 };
     const int code = dispatch(argc, argv);
     if (flush_output(&e) != GM_OK && code == EXIT_OK) return complain_error(&e);

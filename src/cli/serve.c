@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
-#include "store/beside.h"
+#include "base/beside.h"
 #include "store/box.h"
 
 #include <signal.h>

@@ -17,7 +17,7 @@ typedef uint32_t        gpu_id;
 
 typedef struct {
     char     name[128], vendor[64], backend[32], driver[128]; /* for people */
-    bool     software;                                        /* a CPU that plays a GPU */
+    bool     software;                                        /* a GPU in software: SwiftShader, llvmpipe */
     uint64_t max_buffer;                                      /* bytes of one buffer, and of one binding */
     uint64_t max_binding;
     uint32_t max_storage_buffers; /* bindings of one shader */
@@ -32,7 +32,9 @@ typedef struct {
 } gpu_info;
 
 typedef struct {
-    int32_t     adapter; /* which of gpu_host_list; -1: the fastest that the system names */
+    int32_t adapter; /* which of gpu_host_list; -1: the fastest that the system names */
+    bool
+        hardware; /* with adapter -1: a software GPU counts as none, and the error is short enough for a line of status */
     const char *disable; /* features not to use: "subgroups,dot4,f16,subgroup_matrix", or NULL */
     uint64_t    memory;  /* bytes that all buffers may take together; 0: as many as there are */
 } gpu_options;

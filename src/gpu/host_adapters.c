@@ -138,12 +138,31 @@ static WGPUChainedStruct *toggles_chain(const gpu_host *h, toggles *t) {
     return h->api.DeviceTick ? &t->descriptor.chain : NULL;
 }
 
+/* Dawn prints what it has to say, unless somebody listens. Errors reach us by other ways; of the rest only the reason why an
+ * adapter cannot be used matters, for the message that there is none. */
+static void instance_log(uint32_t type, WGPUStringView message, void *first, void *second) {
+    (void)type, (void)second;
+    gpu_host *h = first;
+    size_t    length = 0; /* of the first line: the rest is where in Dawn's source it happened */
+    while (message.data && length < message.length && message.data[length] && message.data[length] != '\n') length++;
+    webgpu_text(h->log, sizeof h->log, (WGPUStringView){ message.data, length });
+}
+
+static void device_log(uint32_t type, WGPUStringView message, void *first, void *second) {
+    (void)type, (void)message, (void)first, (void)second;
+}
+
 static gm_status open_instance(gpu_host *h, toggles *t, error *e) {
     const uint32_t                    wanted = WGPUInstanceFeatureName_TimedWaitAny;
-    const WGPUInstanceDescriptor      newer = { .nextInChain = toggles_chain(h, t),
+    WGPUDawnInstanceDescriptor        dawn = { .next = toggles_chain(h, t),
+                                               .sType = WGPUSType_DawnInstanceDescriptor,
+                                               .backendValidationLevel = WGPUDawnValidation_Disabled,
+                                               .loggingCallbackInfo = { .callback = instance_log, .userdata1 = h } };
+    WGPUChainedStruct                *chain = h->api.DeviceSetLoggingCallback ? (void *)&dawn : toggles_chain(h, t);
+    const WGPUInstanceDescriptor      newer = { .nextInChain = chain,
                                                 .requiredFeatureCount = 1,
                                                 .requiredFeatures = &wanted };
-    const WGPUOlderInstanceDescriptor older = { .nextInChain = toggles_chain(h, t), .timedWaitAnyEnable = true };
+    const WGPUOlderInstanceDescriptor older = { .nextInChain = chain, .timedWaitAnyEnable = true };
     const void                       *descriptor = &newer;
     if (h->api.GetInstanceCapabilities) descriptor = &older;
     if (h->api.DevicePoll) descriptor = NULL;
@@ -196,6 +215,15 @@ static const char *const backends[] = {
     [WGPUBackendType_OpenGL] = "OpenGL",     [WGPUBackendType_OpenGLES] = "OpenGL ES",
 };
 
+/* OpenGL on llvmpipe does not say that it is a CPU. */
+static bool is_software(const char *name) {
+    static const char *const names[] = { "SwiftShader", "llvmpipe", "lavapipe", "softpipe", "Microsoft Basic Render" };
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        if (strstr(name, names[i])) return true;
+    }
+    return false;
+}
+
 /* What is known without a device: names and limits. `limits` gets them as the library has them. */
 static void read_adapter(const gpu_host *h, WGPUAdapter adapter, gpu_info *out, WGPULimits *limits) {
     WGPUAdapterInfo info = { 0 };
@@ -217,7 +245,7 @@ static void read_adapter(const gpu_host *h, WGPUAdapter adapter, gpu_info *out, 
     webgpu_text(out->driver, sizeof out->driver, info.description);
     const char *backend = info.backendType < COUNT_OF(backends) ? backends[info.backendType] : NULL;
     snprintf(out->backend, sizeof out->backend, "%s", backend ? backend : "unknown");
-    out->software = info.adapterType == WGPUAdapterType_CPU;
+    out->software = info.adapterType == WGPUAdapterType_CPU || is_software(out->name) || is_software(out->driver);
     out->subgroup_min = info.subgroupMinSize;
     out->subgroup_max = info.subgroupMaxSize;
     h->api.AdapterInfoFreeMembers(info);
@@ -274,9 +302,9 @@ static size_t find_adapters(gpu_host *h, toggles *t, WGPUAdapter out[MOST_ADAPTE
 static gm_status no_adapter(const gpu_host *h, error *e) {
     return fail(
         e, GM_NO_DEVICE,
-        "no GPU was found by %s: it needs a driver for Vulkan and its loader (Debian: libvulkan1 and "
-        "mesa-vulkan-drivers, or the maker's); VK_ICD_FILENAMES names a driver's file if it is in an unusual place",
-        h->api.path);
+        "%s found no GPU: it needs a Vulkan driver and the Vulkan loader (Debian: libvulkan1 and mesa-vulkan-drivers, "
+        "or the maker's own); VK_ICD_FILENAMES names a driver's file in an unusual place%s%s%s",
+        h->api.path, *h->log ? " (the library says: " : "", h->log, *h->log ? ")" : "");
 }
 
 /* ---- devices ---- */
@@ -326,6 +354,8 @@ static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const
         return fail(e, GM_NO_DEVICE, "the GPU %s cannot be used: %s", h->info.name, h->answer.message);
     }
     h->device = h->answer.device;
+    if (h->api.DeviceSetLoggingCallback)
+        h->api.DeviceSetLoggingCallback(h->device, (WGPULoggingCallbackInfo){ .callback = device_log });
     h->queue = h->api.DeviceGetQueue(h->device);
 
     for (size_t i = 0; i < GPU_FEATURES; i++) {
@@ -335,7 +365,16 @@ static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const
     return host_lost(h, e);
 }
 
+/* Whether an adapter may be used where only real GPUs are wanted. */
+static gm_status refuse_software(const gpu_host *h, WGPUAdapter adapter, error *e) {
+    gpu_info   info;
+    WGPULimits limits;
+    read_adapter(h, adapter, &info, &limits);
+    return info.software ? fail(e, GM_NO_DEVICE, "the only GPU, '%s', is software", info.name) : GM_OK;
+}
+
 gm_status host_open_device(gpu_host *h, const gpu_options *options, error *e) {
+    const bool  hardware = options && options->hardware && options->adapter < 0;
     bool        disabled[GPU_FEATURES];
     toggles     t;
     WGPUAdapter adapters[MOST_ADAPTERS];
@@ -350,10 +389,12 @@ gm_status host_open_device(gpu_host *h, const gpu_options *options, error *e) {
     } else if ((adapters[0] = request_adapter(h, &t, WGPUPowerPreference_HighPerformance, false))) {
         count = 1;
     }
-    if (!count) status = no_adapter(h, e);
+    if (!count) status = hardware ? fail(e, GM_NO_DEVICE, "no GPU was found") : no_adapter(h, e);
+    else if (hardware && refuse_software(h, adapters[0], e)) status = e->status;
     else if (chosen >= count) {
-        status = fail(e, GM_NO_DEVICE, "there is no GPU %zu: this machine has %zu (0 to %zu; see `gemmule devices`)",
-                      chosen, count, count - 1);
+        status =
+            fail(e, GM_NO_DEVICE, "there is no GPU %zu: this machine has %zu, counted from 0 (see `gemmule devices`)",
+                 chosen, count);
     } else status = open_device(h, &t, adapters[chosen], disabled, e);
     for (size_t i = 0; i < count; i++) h->api.AdapterRelease(adapters[i]);
     return status;

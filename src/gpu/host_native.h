@@ -123,6 +123,7 @@ struct gpu_host {
 
     bool        closing, lost;
     error       problem;
+    char        log[300]; /* what the library last said about an adapter that it cannot use */
     host_answer answer;
 };
 

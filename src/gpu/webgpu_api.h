@@ -35,7 +35,7 @@ typedef uint32_t WGPUFeatureName; /* see host_adapters.c: the numbers moved */
 
 typedef struct {
     const char *data;
-    size_t      length; /* SIZE_MAX: up to the NUL; then no data at all means «not given» */
+    size_t      length; /* SIZE_MAX: up to the NUL; then no data at all means "not given" */
 } WGPUStringView;
 
 typedef struct WGPUChainedStruct {
@@ -73,6 +73,7 @@ typedef enum {
 } WGPUErrorType;
 
 enum { WGPUAdapterType_CPU = 3 };
+enum { WGPUDawnValidation_Disabled = 2 };
 
 enum {
     WGPUBackendType_Null = 1,
@@ -165,6 +166,27 @@ typedef struct { /* of libraries that have wgpuGetInstanceCapabilities */
     WGPUBool           timedWaitAnyEnable;
     size_t             timedWaitAnyMaxCount;
 } WGPUOlderInstanceDescriptor;
+
+typedef void (*WGPULoggingCallback)(uint32_t type, WGPUStringView message, void *first, void *second);
+
+typedef struct { /* Dawn's own */
+    WGPUChainedStruct  *nextInChain;
+    WGPULoggingCallback callback;
+    void               *userdata1, *userdata2;
+} WGPULoggingCallbackInfo;
+
+/* Dawn's own. It is a C++ class there, whose first member fills the gap behind sType. */
+typedef struct {
+    void                   *next;
+    uint32_t                sType;
+    uint32_t                additionalRuntimeSearchPathsCount;
+    const char *const      *additionalRuntimeSearchPaths;
+    void                   *platform;
+    uint32_t                backendValidationLevel;
+    uint8_t                 beginCaptureOnStartup;
+    WGPULoggingCallbackInfo loggingCallbackInfo;
+    uint64_t                spare[8];
+} WGPUDawnInstanceDescriptor;
 
 typedef struct { /* Dawn's own */
     WGPUChainedStruct  chain;
@@ -289,7 +311,7 @@ typedef struct {
     uint32_t           type, count;
 } WGPUQuerySetDescriptor;
 
-/* ---- functions: F(result, name without «wgpu», parameters) ---- */
+/* ---- functions: F(result, name without "wgpu", parameters) ---- */
 
 #define WEBGPU_FUNCTIONS(F)                                                                                            \
     F(WGPUInstance, CreateInstance, (const void *descriptor))                                                          \
@@ -352,6 +374,7 @@ typedef struct {
     F(uint32_t, GetInstanceCapabilities, (void *))                                    /* older: see above */           \
     F(void, DeviceTick, (WGPUDevice))                                                 /* Dawn */                       \
     F(void, DeviceForceLoss, (WGPUDevice, uint32_t reason, WGPUStringView message))   /* Dawn */                       \
+    F(void, DeviceSetLoggingCallback, (WGPUDevice, WGPULoggingCallbackInfo))          /* Dawn */                       \
     F(WGPUBool, DevicePoll, (WGPUDevice, WGPUBool wait, const uint64_t *submission))  /* wgpu-native */                \
     F(size_t, InstanceEnumerateAdapters, (WGPUInstance, const void *, WGPUAdapter *)) /* wgpu-native */
 

@@ -211,8 +211,8 @@ static gm_status open_engine(worker *w, error *e) {
         if (status) return fail(e, status, "%s", why);
         gm_engine_get_info(w->engine, &info);
         if (w->options.log)
-            fprintf(w->options.log, "gemmule: %s is open on %s%s%s\n", w->options.name, info.device,
-                    *info.note ? "; " : "", info.note);
+            fprintf(w->options.log, "gemmule: %s is open on %s%s%s%s%s\n", w->options.name, info.device,
+                    *info.why_device ? ": " : "", info.why_device, *info.note ? "; " : "", info.note);
     }
     if (!w->session) status = gm_session_new(w->engine, &w->options.session, &w->session, why, sizeof why);
     return status ? fail(e, status, "%s", why) : GM_OK;

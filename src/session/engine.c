@@ -250,6 +250,7 @@ void gm_engine_get_info(const gm_engine *engine, gm_engine_info *out) {
         .file_bytes = gguf_file_bytes(engine->file),
         .bytes_per_token = engine->weights.bytes_per_token,
         .note = engine->note,
+        .why_device = engine->why_device,
     };
 }
 

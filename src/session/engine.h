@@ -32,6 +32,7 @@ struct gm_engine {
     size_t       stop_count;
     uint32_t     most_tokens;
     char         note[400];  /* what does not fit into GPU memory */
+    char         why_device[400];
     char         digest[65]; /* identifies model and weights */
     struct {
         double check, upload, plans;

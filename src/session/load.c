@@ -6,6 +6,7 @@
 #include "session/gpu_memory.h"
 #include "session/self_check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,8 +51,10 @@ gm_status engine_load_new(gguf *file, source **others, size_t count, const load_
     l->engine->file = file;
     l->other_count = count;
     for (size_t i = 0; i < count; i++) l->others[i] = others[i];
-    l->engine->on_gpu = options->engine->backend == GM_BACKEND_GPU;
-    l->engine->precise = options->engine->precise;
+    const gm_engine_options *o = options->engine;
+    l->automatic = o->backend == GM_BACKEND_AUTO && !o->cpu && !o->gpu;
+    l->engine->on_gpu = o->backend == GM_BACKEND_GPU || (o->backend == GM_BACKEND_AUTO && o->gpu && !o->cpu);
+    l->engine->precise = o->precise;
     if (!copy_options(l, options, e)) reads_new(&l->engine->reads, e);
     if (e->status) engine_load_free(l);
     else *out = l;
@@ -152,12 +155,30 @@ static gm_status plan_fetch(engine_load *l, error *e) {
     return engine->on_gpu ? GM_OK : load_check_memory(engine->file, l->most_memory, &l->fetch.rows, NULL, e);
 }
 
+static gm_status open_gpu(engine_load *l, error *e) {
+    const gm_engine_options *o = &l->options;
+    const gpu_options        gpu = {
+               .adapter = (int32_t)o->gpu - 1, .hardware = l->automatic, .disable = o->gpu_disable, .memory = o->gpu_memory
+    };
+    return gpu_backend_open(&l->engine->gpu, &gpu, o->precise, e);
+}
+
 static gm_status open_backend(engine_load *l, error *e) {
     gm_engine               *engine = l->engine;
     const gm_engine_options *o = &l->options;
     if (!engine->on_gpu) return cpu_backend_open(&engine->cpu, o->cpu, o->threads, o->precise, e);
-    const gpu_options gpu = { .adapter = (int32_t)o->gpu - 1, .disable = o->gpu_disable, .memory = o->gpu_memory };
-    return gpu_backend_open(&engine->gpu, &gpu, o->precise, e);
+    return engine->gpu.host ? GM_OK : open_gpu(l, e);
+}
+
+/* Where the backend is left to us: a GPU in hardware, if there is one. What it cannot do is seen later (fall_back). */
+static gm_status choose_backend(engine_load *l, error *e) {
+    error problem = { 0 };
+    if (!l->automatic) return GM_OK;
+    l->engine->on_gpu = !open_gpu(l, &problem);
+    if (problem.status == GM_BAD_ARGUMENT) return fail(e, problem.status, "%s", problem.why); /* in gpu_disable */
+    snprintf(l->engine->why_device, sizeof l->engine->why_device, "%s",
+             l->engine->on_gpu ? "chosen because it is a GPU in hardware" : problem.why);
+    return GM_OK;
 }
 
 static gm_status fetch(engine_load *l, error *e) { return model_fetch_step(&l->fetch, e); }
@@ -175,6 +196,10 @@ static gm_status build_model(engine_load *l, error *e) {
 
 /* ---- the GPU -------------------------------------------------------------------------------------------------------------- */
 
+/* A CPU reads its memory about three times as fast as weights go over the bus: if more than a third of what a token reads would
+ * have to, the CPU is faster. */
+enum { SLOWER_BUS = 3 };
+
 static gm_status plan_memory(engine_load *l, error *e) {
     gm_engine          *engine = l->engine;
     const model_config *c = &engine->weights.config;
@@ -184,6 +209,12 @@ static gm_status plan_memory(engine_load *l, error *e) {
                         min_size(c->context, GPU_MEMORY_CONTEXT), limit, gpu_host_info(engine->gpu.host)->max_binding,
                         &engine->budget, e))
         return e->status;
+    if (l->automatic && engine->budget.token_bytes * SLOWER_BUS > engine->weights.bytes_per_token)
+        return fail(e, GM_NO_MEMORY,
+                    "%.1f of the %.1f GB of weights that a token reads do not fit into the %.1f GB of GPU "
+                    "memory that may be used",
+                    (double)engine->budget.token_bytes / 1e9, (double)engine->weights.bytes_per_token / 1e9,
+                    (double)limit / 1e9);
     gpu_budget_explain(&engine->budget, load_in_pieces(engine->file), engine->note, sizeof engine->note);
     gpu_backend_keep_to(&engine->gpu, &engine->budget);
     return GM_OK;
@@ -220,6 +251,27 @@ static gm_status upload(engine_load *l, error *e) {
     return gpu_backend_upload(&engine->gpu, &engine->text, e);
 }
 
+/* Whether there is room behind the weights for a conversation's keys and values and for the plans: nobody tells how much memory
+ * a GPU has left, so we take it, and give it back. */
+static gm_status try_memory(engine_load *l, error *e) {
+    gm_engine          *engine = l->engine;
+    const model_config *c = &engine->weights.config;
+    gpu_id              taken[64];
+    size_t              count = 0;
+    uint64_t            wanted = 0;
+    if (!engine->on_gpu || !l->automatic || l->options.gpu_memory) return GM_OK;
+    if (budget_plans(&engine->text, &wanted, e)) return e->status;
+    wanted += gpu_memory_kv(c, engine->precise ? TYPE_F32 : TYPE_F16, min_size(c->context, GPU_MEMORY_CONTEXT));
+    while (wanted && count < COUNT_OF(taken) && !e->status) {
+        const uint64_t bytes = min_size(wanted, gpu_host_info(engine->gpu.host)->max_buffer) / 4 * 4;
+        taken[count] = gpu_buffer_new(engine->gpu.host, max_size(bytes, 4), e);
+        if (taken[count]) count++;
+        wanted -= min_size(wanted, max_size(bytes, 4));
+    }
+    while (count) gpu_buffer_free(engine->gpu.host, taken[--count]);
+    return e->status ? e->status : gpu_host_problem(engine->gpu.host, e);
+}
+
 /* ---- the end --------------------------------------------------------------------------------------------------------------- */
 
 static gm_status identify(engine_load *l, error *e) {
@@ -235,14 +287,39 @@ static gm_status describe(engine_load *l, error *e) { return engine_describe(l->
 
 typedef gm_status stage(engine_load *l, error *e);
 
+enum { FIRST_OF_BACKEND = 2 }; /* the stage from which another backend begins */
+
 static const struct {
     stage     *run;
     load_phase phase;
+    bool       gpu; /* what fails here is the GPU, or the bytes that go there */
 } stages[] = {
-    { read_header, LOAD_HEADER },  { plan_fetch, LOAD_HEADER }, { open_backend, LOAD_CHECK }, { fetch, LOAD_WEIGHTS },
-    { build_model, LOAD_WEIGHTS }, { plan_memory, LOAD_CHECK }, { check_gpu, LOAD_CHECK },    { upload, LOAD_WEIGHTS },
-    { identify, LOAD_PLANS },      { describe, LOAD_PLANS },
+    { read_header, LOAD_HEADER, false }, { choose_backend, LOAD_CHECK, false }, { plan_fetch, LOAD_HEADER, false },
+    { open_backend, LOAD_CHECK, false }, { fetch, LOAD_WEIGHTS, false },        { build_model, LOAD_WEIGHTS, false },
+    { plan_memory, LOAD_CHECK, true },   { check_gpu, LOAD_CHECK, true },       { upload, LOAD_WEIGHTS, true },
+    { try_memory, LOAD_CHECK, true },    { identify, LOAD_PLANS, false },       { describe, LOAD_PLANS, false },
 };
+
+/* The GPU that we took by ourselves has failed: closes it, remembers why, and begins again on the CPU. */
+static void fall_back(engine_load *l, error *e) {
+    gm_engine *engine = l->engine;
+    snprintf(engine->why_device, sizeof engine->why_device, "%s", e->why);
+    *e = (error){ 0 };
+    self_check_free(l->check);
+    l->check = NULL;
+    graph_free(&engine->text);
+    engine->text = (graph){ 0 };
+    gpu_backend_close(&engine->gpu);
+    gpu_budget_free(&engine->budget);
+    engine->budget = (gpu_budget){ 0 };
+    tokenizer_free(engine->words);
+    engine->words = NULL;
+    model_free(&engine->weights);
+    model_fetch_drop(&l->fetch);
+    *engine->note = 0;
+    engine->on_gpu = false;
+    l->stage = FIRST_OF_BACKEND;
+}
 
 /* What a stage took, where somebody wants to know. */
 static void note_seconds(engine_load *l, double seconds) {
@@ -255,6 +332,11 @@ gm_status engine_load_step(engine_load *l, error *e) {
     while (l->stage < COUNT_OF(stages)) {
         if (!l->stage_started) l->stage_started = clock_seconds();
         const gm_status status = stages[l->stage].run(l, e);
+        if (e->status && e->status != GM_BAD_FILE && l->automatic && l->engine->on_gpu && stages[l->stage].gpu) {
+            fall_back(l, e);
+            l->stage_started = 0;
+            continue;
+        }
         if (status) return status;
         const double now = clock_seconds();
         note_seconds(l, now - l->stage_started);

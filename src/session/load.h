@@ -14,7 +14,7 @@
 typedef struct engine_load engine_load;
 
 typedef struct {
-    const gm_engine_options *engine; /* backend AUTO means CPU; the model is not looked for */
+    const gm_engine_options *engine; /* the model is not looked for */
     const engine_origin     *origin; /* NULL: nothing is known */
     uint64_t                 memory; /* weights that come in pieces may take so many bytes on the CPU; 0: 3 GiB */
 } load_options;

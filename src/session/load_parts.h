@@ -12,7 +12,8 @@ struct engine_load {
     size_t            other_count, others_given;
     gm_engine_options options;
     engine_origin     origin;
-    arena             memory; /* their strings */
+    arena             memory;    /* their strings */
+    bool              automatic; /* the backend was left to us: what the GPU cannot do, the CPU does */
     uint64_t          most_memory;
     size_t            stage;
     double            stage_started;

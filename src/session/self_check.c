@@ -392,9 +392,9 @@ static gm_status refuse(const self_check *c, const check *k, float expected, flo
     char            list[80];
     const char     *features = features_in_use(info, list);
     return fail(e, GM_NO_DEVICE,
-                "the GPU '%.60s' (driver %.60s) computes %s wrongly: expected %g, found %g; use --backend cpu%s%s",
-                info->name, *info->driver ? info->driver : "unknown", k->what, (double)expected, (double)found,
-                *features ? ", or try --gpu-disable " : "", features);
+                "the GPU '%.60s' (driver %.60s) computes %s wrongly: expected %g, found %g%s%s%s", info->name,
+                *info->driver ? info->driver : "unknown", k->what, (double)expected, (double)found,
+                *features ? "; --gpu-disable " : "", features, *features ? " may help" : "");
 }
 
 static gm_status compare(const self_check *c, const check *k, const float *expected, const float *found, error *e) {

@@ -1,6 +1,6 @@
 #include "store/box.h"
 
-#include "store/beside.h"
+#include "base/beside.h"
 
 #include <stdlib.h>
 

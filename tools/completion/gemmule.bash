@@ -12,7 +12,7 @@ _gemmule() {
     COMPREPLY=()
     case ${#words[@]}:$previous in
     1:* | *:help) candidates=$("$program" --help 2>/dev/null | sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p') ;;
-    *:--backend) candidates="cpu gpu" ;;
+    *:--backend) candidates="auto cpu gpu" ;;
     *:--kv) candidates="f16 f32 q8_0" ;;
     *:--cpu) candidates=$("$program" version 2>/dev/null | sed -n 's/^cpu:\([^;]*\);.*/\1/p' | tr -d ,) ;;
     *:--quant) candidates="q4_k_m q4_0 q8_0 f16" ;;

@@ -12,7 +12,7 @@ function __gemmule_complete
     end
     switch (count $words):$previous
         case '*:--backend'
-            printf '%s\n' cpu gpu
+            printf '%s\n' auto cpu gpu
         case '*:--kv'
             printf '%s\n' f16 f32 q8_0
         case '*:--cpu'

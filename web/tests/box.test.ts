@@ -38,7 +38,7 @@ function someQuestions(): Question[] {
 
 function evaluate(...args: string[]): string {
     const env = { ...process.env, GEMMULE_BOX: BOX };
-    return execFileSync(PROGRAM, ['eval', 'box', ...args], { env, encoding: 'utf8', maxBuffer: 1 << 26, stdio: ['ignore', 'pipe', 'ignore'] });
+    return execFileSync(PROGRAM, ['eval', 'box', '--backend', 'cpu', ...args], { env, encoding: 'utf8', maxBuffer: 1 << 26, stdio: ['ignore', 'pipe', 'ignore'] });
 }
 
 /** The program's answers: `--show` prints those that are wrong, and here all are; a line «task: question», then the answer behind four blanks. */
@@ -74,7 +74,7 @@ function swiftShader(): string {
 
 // What is left is the rounding to 8 bits: an f16 export is off by 3e-7 (docs/BOX.md).
 test('its logits are those that transformers computed before it was exported', () => {
-    const checked = execFileSync(PROGRAM, ['check', BOX, join(ROOT, 'tests/box.expect.gguf'), '--precise', '--tolerance', '8e-3'], { encoding: 'utf8' });
+    const checked = execFileSync(PROGRAM, ['check', BOX, join(ROOT, 'tests/box.expect.gguf'), '--backend', 'cpu', '--precise', '--tolerance', '8e-3'], { encoding: 'utf8' });
     assert.match(checked, /^logits\.3 /m);
 });
 

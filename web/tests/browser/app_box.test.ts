@@ -15,7 +15,7 @@ const PROGRAM = resolve(process.env['GEMMULE'] ?? 'build/gemmule');
 /** The server, as it is found beside the program: no option names the app or the model. */
 async function serve(home: string): Promise<{ child: ChildProcess; origin: string }> {
     const { GEMMULE_MODEL: _, ...env } = process.env;
-    const child = spawn(PROGRAM, ['serve', '--port', '0'], { env: { ...env, HOME: home, OLLAMA_MODELS: join(home, 'no-store') }, stdio: ['ignore', 'pipe', 'inherit'] });
+    const child = spawn(PROGRAM, ['serve', '--port', '0', '--backend', 'cpu'], { env: { ...env, HOME: home, OLLAMA_MODELS: join(home, 'no-store') }, stdio: ['ignore', 'pipe', 'inherit'] });
     const origin = await new Promise<string>((found, fail) => {
         child.stdout!.once('data', (line: Buffer) => found(line.toString().trim().replace(/\/$/, '')));
         child.once('exit', (code) => fail(new Error(`gemmule serve ended with ${code}`)));

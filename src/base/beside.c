@@ -1,4 +1,4 @@
-#include "store/beside.h"
+#include "base/beside.h"
 
 #include <stdio.h>
 #include <stdlib.h>

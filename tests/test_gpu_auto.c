@@ -1,0 +1,134 @@
+/* GM_BACKEND_AUTO: which device an engine gets when nobody names one, and what gm_engine_info says about it.
+ *
+ * The only GPU here is software. The linker puts the functions below between the engine and its host, so that it pretends to be
+ * hardware, and fails in the ways that real ones fail. */
+
+#include "gemmule.h"
+#include "gpu/host.h"
+#include "test.h"
+
+#include <stdlib.h>
+
+static struct {
+    bool     hardware; /* the GPU says that it is */
+    bool     wrong;    /* its products are wrong */
+    bool     refuses;  /* its compiler refuses a shader */
+    uint64_t memory;   /* bytes that it has; 0: any */
+} pretended;
+
+static gpu_info shown;
+
+gm_status       __real_gpu_host_open(const gpu_options *options, gpu_host **out, error *e);
+const gpu_info *__real_gpu_host_info(const gpu_host *h);
+gpu_id          __real_gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants,
+                                        size_t count, error *e);
+gm_status       __wrap_gpu_host_open(const gpu_options *options, gpu_host **out, error *e);
+const gpu_info *__wrap_gpu_host_info(const gpu_host *h);
+gpu_id          __wrap_gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants,
+                                        size_t count, error *e);
+
+gm_status __wrap_gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
+    gpu_options asked = *options;
+    if (pretended.hardware) asked.hardware = false;
+    if (pretended.memory) asked.memory = pretended.memory;
+    return __real_gpu_host_open(&asked, out, e);
+}
+
+const gpu_info *__wrap_gpu_host_info(const gpu_host *h) {
+    shown = *__real_gpu_host_info(h);
+    if (pretended.hardware) shown.software = false;
+    return &shown;
+}
+
+gpu_id __wrap_gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants,
+                               size_t count, error *e) {
+    const char *at = pretended.wrong ? strstr(wgsl, "sums.x += chunk_dot(") : NULL;
+    char       *text = strdup(wgsl);
+    if (!text) return fail_memory(e, "a shader", strlen(wgsl)), 0;
+    if (at) text[at - wgsl + strlen("sums.x ")] = '-';
+    if (pretended.refuses && !strcmp(label, "norm.wgsl")) text[0] = '!';
+    const gpu_id id = __real_gpu_pipeline_new(h, label, text, constants, count, e);
+    free(text);
+    return id;
+}
+
+static const char *const model = "tests/fixtures/tiny-dense.gguf";
+
+/* Opens with these options, has it say something, and compares device and reason. */
+static void expect(gm_engine_options options, const char *device, const char *why) {
+    gm_engine     *engine = NULL;
+    gm_session    *session = NULL;
+    gm_engine_info info;
+    char           problem[600] = "";
+    options.model = model;
+    options.threads = 1;
+    const gm_status status = gm_engine_open(&options, &engine, problem, sizeof problem);
+    CHECK_MESSAGE(!status, "%s", problem);
+    if (status) return;
+    gm_engine_get_info(engine, &info);
+    CHECK_MESSAGE(!strncmp(info.device, device, strlen(device)), "%s", info.device);
+    CHECK_MESSAGE(*why ? strstr(info.why_device, why) != NULL : !*info.why_device, "%s", info.why_device);
+    const int32_t tokens[] = { 2, 10, 20, 30 };
+    CHECK_MESSAGE(!gm_session_new(engine, NULL, &session, problem, sizeof problem), "%s", problem);
+    gm_status run;
+    while ((run = gm_session_set(session, tokens, 4, problem, sizeof problem)) == GM_AGAIN) {}
+    CHECK_MESSAGE(!run, "%s", problem);
+    gm_session_free(session);
+    gm_engine_close(engine);
+}
+
+int main(void) {
+    const gm_engine_options automatic = { .backend = GM_BACKEND_AUTO };
+
+    TEST("a GPU in software is not taken, and its name is told");
+    expect(automatic, "cpu (", "SwiftShader");
+    expect(automatic, "cpu (", "is software");
+    TEST("a GPU in software is taken if it is named");
+    expect((gm_engine_options){ .backend = GM_BACKEND_GPU }, "gpu (SwiftShader", "");
+    TEST("and by its number");
+    expect((gm_engine_options){ .gpu = 1 }, "gpu (SwiftShader", "");
+
+    pretended.hardware = true;
+    TEST("a GPU in hardware is taken");
+    expect(automatic, "gpu (SwiftShader", "hardware");
+    TEST("unless the CPU is named");
+    expect((gm_engine_options){ .backend = GM_BACKEND_CPU }, "cpu (", "");
+    TEST("or one of its instruction sets");
+    expect((gm_engine_options){ .cpu = "scalar" }, "cpu (scalar", "");
+
+    pretended.wrong = true;
+    TEST("a GPU that computes wrongly is given up for the CPU");
+    expect(automatic, "cpu (", "wrongly");
+    TEST("but a named one is an error");
+    gm_engine *engine = NULL;
+    char       why[600] = "";
+    CHECK(gm_engine_open(&(gm_engine_options){ .model = model, .backend = GM_BACKEND_GPU }, &engine, why, sizeof why) ==
+          GM_NO_DEVICE);
+    CHECK_MESSAGE(!engine && strstr(why, "wrongly"), "%s", why);
+    pretended.wrong = false;
+
+    TEST("a GPU whose compiler refuses a shader");
+    pretended.refuses = true;
+    expect(automatic, "cpu (", "norm.wgsl");
+    pretended.refuses = false;
+
+    TEST("a GPU whose memory holds the self-check and not the weights");
+    pretended.memory = 900 << 10;
+    expect(automatic, "cpu (", "memory");
+    TEST("a GPU whose memory holds the weights and not a conversation");
+    pretended.memory = 3 << 20;
+    expect(automatic, "cpu (", "memory");
+    pretended.memory = 0;
+
+    TEST("a limit that leaves nearly all weights in main memory");
+    expect((gm_engine_options){ .gpu_memory = 3550 << 10 }, "cpu (", "GPU memory");
+
+    TEST("without a library");
+    pretended.hardware = false;
+    setenv("GEMMULE_WEBGPU", "/no/such/library.so", 1);
+    expect(automatic, "cpu (", "no WebGPU library");
+    TEST("without a driver");
+    unsetenv("VK_ICD_FILENAMES");
+    expect(automatic, "cpu (", "no GPU was found");
+    return test_end();
+}
