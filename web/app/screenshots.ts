@@ -1,5 +1,5 @@
-// Takes the pictures under docs/screenshots, of the built app (build/web): `node web/app/screenshots.ts`. The model is that in the box, and what it says in
-// them is what it said; it cannot do formulas and programs: the conversation that shows those is imported.
+// Takes the screenshots in docs/screenshots of the built app (build/web): `node web/app/screenshots.ts`. The answers are the box's own, except
+// for the one with formulas and a program, which it cannot write: that conversation is imported.
 
 import { mkdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -107,7 +107,7 @@ async function desktop(origin: string): Promise<void> {
     await page.emulateMedia({ colorScheme: 'light' });
     await page.goto(`${origin}/#/models`);
     await fakeOllama(page, { model_type: '8.9M', file_type: 'Q8_0' });
-    await page.getByRole('button', { name: 'Choose the folder' }).click();
+    await page.getByRole('button', { name: 'Choose folder' }).click();
     await page.waitForSelector('.choice .fit-yes');
     await page.evaluate(() => { document.querySelector('main')!.scrollTop = 0; });
     await shoot(page, 'models');
@@ -120,7 +120,7 @@ async function benchmark(origin: string): Promise<void> {
     await page.emulateMedia({ colorScheme: 'dark' });
     await page.goto(`${origin}/#/benchmark`);
     await page.waitForSelector('.chip-ready');
-    await page.getByRole('button', { name: 'Run the benchmark' }).click();
+    await page.getByRole('button', { name: 'Run benchmark' }).click();
     await page.waitForSelector('.chart-bar', { timeout: 120_000 });
     await shoot(page, 'benchmark-dark');
     await visit.end();

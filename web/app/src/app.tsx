@@ -1,7 +1,7 @@
-// The frame: list of conversations at the left, the page beside it, what is said aloud, shortcuts.
+// The frame: the sidebar, the page beside it, the live region for screen readers, keyboard shortcuts.
 
 import type { JSX } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { chat, find, report, stop } from './chat.ts';
 import { Icon, Logo } from './icons.tsx';
 import { model } from './models.ts';
@@ -31,6 +31,7 @@ export function App(): JSX.Element {
         document.title = shown ? `${shown} – gemmule` : 'gemmule';
     }, [shown]);
     useEffect(() => setDrawer(false), [page, title]);
+    useLayoutEffect(() => { if (main.current) main.current.scrollTop = 0; }, [page]); // all pages scroll in <main>
     useEffect(() => {
         if (!drawer) return undefined;
         const escape = (event: KeyboardEvent): void => { if (event.key === 'Escape') setDrawer(false); };
@@ -47,7 +48,7 @@ export function App(): JSX.Element {
             <div class="scrim" onClick={() => setDrawer(false)} />
             <div class="column">
                 <header class="topbar">
-                    <button type="button" class="icon-button only-narrow" aria-label="Open the list of conversations" aria-expanded={drawer}
+                    <button type="button" class="icon-button only-narrow" aria-label="Open conversation list" aria-expanded={drawer}
                         onClick={() => setDrawer(true)}>
                         <Icon name="menu" size={20} />
                     </button>

@@ -1,4 +1,4 @@
-// Measures the loaded model: how fast prompts of several lengths are read, and how fast words come behind them.
+// Measures how fast the loaded model reads prompts of several lengths, and how fast it writes after each.
 
 import { write, type BenchResult } from './database.ts';
 import type { ChatSession, LoadedModel, ReplyOptions, ReplyStats } from './engine.ts';
@@ -19,7 +19,7 @@ export async function runBenchmark(loaded: LoadedModel, name: string, signal: Ab
     const lengths = LENGTHS.filter((length) => length + DECODED + 1 < most);
     const longest = lengths.at(-1) ?? 0;
     const sample = await loaded.tokenize(TEXT.repeat(Math.ceil(longest / 8) + 4));
-    if (sample.length === 0) throw new Error('the tokenizer gave nothing back');
+    if (sample.length === 0) throw new Error('the tokenizer returned no tokens');
     const prompt = Int32Array.from({ length: longest }, (_, at) => sample[at % sample.length]!);
     const { device, parameters } = loaded.info;
     const result: BenchResult = { id: crypto.randomUUID(), when: Date.now(), model: name, device, parameters, prefill: [], decode: [] };
@@ -28,13 +28,13 @@ export async function runBenchmark(loaded: LoadedModel, name: string, signal: Ab
     const tell = (doing: string): void => onProgress({ done: done++, total, doing });
     const session = await loaded.session({ context: longest + DECODED + 8 });
     try {
-        tell('Warming up'); // the first run makes plans and shaders
+        tell('Warming up'); // the first run builds plans and shaders
         await session.set(prompt.subarray(0, lengths[0]), signal);
         await decode(session, prompt.subarray(0, lengths[0]), 4, signal);
         for (const length of lengths) {
             tell(`Reading ${length} tokens`);
             result.prefill.push({ tokens: length, speed: await prefill(session, prompt.slice(0, length), signal) });
-            tell(`Writing behind ${length} tokens`);
+            tell(`Writing after ${length} tokens`);
             result.decode.push({ depth: length, speed: await decode(session, prompt.slice(0, length), DECODED, signal) });
         }
         await write('benchmarks', result).catch(() => undefined);
@@ -44,7 +44,7 @@ export async function runBenchmark(loaded: LoadedModel, name: string, signal: Ab
     }
 }
 
-// The better of two: the first at a length makes its plan, and on a small machine anything may come in between.
+// The better of two runs: the first one at a length builds its plan, and on a small machine other work may interfere.
 async function prefill(session: ChatSession, prompt: Int32Array, signal: AbortSignal): Promise<number> {
     let best = Infinity;
     for (let round = 0; round < 2; round++) {
@@ -56,8 +56,8 @@ async function prefill(session: ChatSession, prompt: Int32Array, signal: AbortSi
     return prompt.length / (best / 1000);
 }
 
-// Tokens a second, by the engine's own clock. The model may end its turn early: then it begins another one, so that the number
-// is never that of three tokens.
+// Tokens per second, by the engine's own clock. If the model ends its turn early it starts another one, so that the number never rests on
+// three tokens.
 async function decode(session: ChatSession, prompt: Int32Array, wanted: number, signal: AbortSignal): Promise<number> {
     let tokens = 0, seconds = 0;
     for (let seed = 1; tokens < wanted && seed <= wanted; seed++) {

@@ -1,11 +1,11 @@
-// The package as the app uses it: the one file that knows its interface.
+// The package as the app uses it. Only this file knows the package's interface.
 
 import { Gemmule, GemmuleError, ModelCache, OllamaFolder, type Engine, type Session, type Source } from '../../src/api/index.ts';
 import type {
     Backend, CacheEntry, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
     ReplyStats, Sampling, SessionOptions,
 } from '../../src/api/index.ts';
-import { formatBytes } from './format.ts';
+import { formatBytes, sentence } from './format.ts';
 
 export type { DeviceEvent, DeviceInfo, EngineStats, FitReport, ReplyOptions, ReplyStats };
 export type Piece = ReplyPiece;
@@ -16,7 +16,7 @@ export type Piece = ReplyPiece;
 export type ModelSource =
     | { kind: 'url'; url: string }
     | { kind: 'stored'; key: string }
-    /** By the local server; its files are on this machine already, so nothing is kept twice. */
+    /** From the local server. Its files are on this machine already, so the browser stores no copy. */
     | { kind: 'server'; url: string; ollama: OllamaParts }
     | { kind: 'folder'; name: string }
     | { kind: 'file'; files: File[] };
@@ -86,7 +86,7 @@ async function resolve(source: ModelSource): Promise<{ found: Source; options: {
         case 'folder': {
             const folder = folderNow ?? (await OllamaFolder.saved());
             if (!folder) {
-                const why = `The browser wants a click before it opens your Ollama folder again: choose ${source.name} on the page Models.`;
+                const why = `The browser needs your permission to open the Ollama folder again. Choose ${source.name} on the Models page.`;
                 throw new GemmuleError('NotFound', why);
             }
             return { found: await folder.resolve(source.name), options: {} };
@@ -134,16 +134,15 @@ function wrapSession(session: Session): ChatSession {
 export const isAbort = (error: unknown): boolean => (error as { name?: string } | null)?.name === 'Aborted' || (error as { name?: string } | null)?.name === 'AbortError';
 export const isContextFull = (error: unknown): boolean => error instanceof GemmuleError && error.name === 'ContextFull';
 
-/** An error's kind and a sentence for the user. */
+/** An error's kind, and its message as a sentence. */
 export function messageOf(error: unknown): { kind: string; message: string } {
     const { name = '', message = String(error) } = (error ?? {}) as { name?: string; message?: string };
-    const sentence = message.charAt(0).toUpperCase() + message.slice(1);
-    return { kind: name, message: /[.!?…]$/.test(sentence) ? sentence : `${sentence}.` };
+    return { kind: name, message: sentence(message) };
 }
 
 // ---- models that could be loaded ----------------------------------------------------------------------------------------------
 
-/** A model by how to get at it again. */
+/** A model, and how to open it again. */
 export interface ModelChoice {
     /** Tells choices apart. */
     id: string;
@@ -173,7 +172,7 @@ export const pickFolder = (): Promise<FolderModel[]> => OllamaFolder.pick().then
 export const folderFromFiles = (files: File[]): Promise<FolderModel[]> => OllamaFolder.fromFiles(files).then(listFolder);
 export const folderFromDrop = (data: DataTransfer): Promise<FolderModel[]> => OllamaFolder.fromDrop(data).then(listFolder);
 
-/** The folder of an earlier visit: whether there is one, and what is in it if it may be read. `ask` needs a click. */
+/** The folder of an earlier visit: whether there is one, and its models if it may be read. `ask` needs a click. */
 export async function savedFolder(ask: boolean): Promise<{ known: boolean; models: FolderModel[] | null }> {
     const known = await OllamaFolder.hasSaved();
     const folder = folderNow ?? (known ? await OllamaFolder.saved({ ask }) : null);
@@ -191,15 +190,14 @@ async function listFolder(folder: OllamaFolder): Promise<FolderModel[]> {
 }
 
 function folderProblem(model: OllamaModel): string {
-    if (model.problem) return sentenceOf(model.problem);
+    if (model.problem) return sentence(model.problem);
     return notOurs(model.family);
 }
 
-const sentenceOf = (text: string): string => messageOf(new Error(text)).message;
 const notOurs = (family: string | null | undefined): string => (family && !/^gemma4/.test(family) ? `This is a ${family} model; gemmule runs Gemma 4.` : '');
 const describe = (bytes: number, ...words: (string | null | undefined)[]): string => [...words.filter((word) => word), formatBytes(bytes)].join(' · ');
 
-/** What `gemmule serve` offers where it serves this page; nothing elsewhere. */
+/** The models of `gemmule serve`, if it serves this page; none elsewhere. */
 export async function askServer(): Promise<ServerModel[]> {
     const response = await fetch(new URL('models', document.baseURI), { headers: { accept: 'application/json' } });
     if (!response.ok || !/json/.test(response.headers.get('content-type') ?? '')) return [];
@@ -216,7 +214,7 @@ function serverModel(model: Record<string, unknown>): ServerModel {
     return {
         choice: { id: `server:${name}`, name, source: { kind: 'server', url, ollama } },
         words: describe(Number(model['bytes']) || 0, text('parameters'), text('quantisation'), text('family')),
-        problem: text('problem') ? sentenceOf(text('problem')!) : url === '' ? 'Its file is missing.' : notOurs(text('family')),
+        problem: text('problem') ? sentence(text('problem')!) : url === '' ? 'The model file is missing.' : notOurs(text('family')),
     };
 }
 
@@ -224,10 +222,10 @@ export async function listStored(): Promise<StoredModel[]> {
     const entries = await (await ModelCache.open()).list();
     return entries.map((entry: CacheEntry) => {
         const name = entry.url ? nameOfUrl(entry.url) : entry.key.slice(0, 12);
-        // A whole file is opened as it is, without asking its server; the rest of one is fetched from where it came.
+        // A complete file opens without its server; an incomplete one downloads the rest.
         const source: ModelSource = entry.done ? { kind: 'stored', key: entry.key } : { kind: 'url', url: entry.url };
         const { key, url, stored, size, done } = entry;
-        return { key, url, choice: { id: `stored:${key}`, name, source }, stored, size, done, problem: entry.problem && sentenceOf(entry.problem) };
+        return { key, url, choice: { id: `stored:${key}`, name, source }, stored, size, done, problem: entry.problem && sentence(entry.problem) };
     });
 }
 
@@ -235,7 +233,7 @@ export async function deleteStored(key: string): Promise<void> {
     await (await ModelCache.open()).delete(key);
 }
 
-/** The last part of an address, without its ending. */
+/** The last part of a URL, without its extension. */
 export function nameOfUrl(url: string): string {
     const last = url.split(/[?#]/)[0]!.split('/').filter((part) => part !== '').at(-1) ?? url;
     try {

@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Numbers and times, formatted for reading.
 
 /** 1234567 → '1.2 MB'. Powers of 1000, as disks and downloads count. */
 export function formatBytes(bytes: number): string {
@@ -12,7 +12,7 @@ export function formatBytes(bytes: number): string {
     return `${unit === 0 || value >= 99.95 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
 }
 
-/** 75 → '1 min 15 s'; rough on purpose where it is long. */
+/** 75 → '1 min 15 s'. Long times are rounded to minutes. */
 export function formatSeconds(seconds: number): string {
     if (!Number.isFinite(seconds) || seconds < 0) return '–';
     if (seconds < 1) return 'less than 1 s';
@@ -38,7 +38,16 @@ export function formatCount(count: number): string {
     return String(count);
 }
 
-/** The heading under which a conversation stands in the list. */
+/** '1 model', '2 models'; nouns that take more than an s are given as they are. */
+export const countOf = (count: number, noun: string, nouns = `${noun}s`): string => `${count.toLocaleString('en')} ${count === 1 ? noun : nouns}`;
+
+/** An error's message as a sentence. One that starts with an address, a file name or an option keeps its case. */
+export function sentence(message: string): string {
+    const text = /^[a-z][a-z'’-]*[,;]?(?:\s|$)/.test(message) ? message.charAt(0).toUpperCase() + message.slice(1) : message;
+    return /[.!?…]$/.test(text) ? text : `${text}.`;
+}
+
+/** The heading of a conversation's group in the list. */
 export function dayGroup(when: number, now: number): string {
     const midnight = new Date(now);
     midnight.setHours(0, 0, 0, 0);
@@ -50,12 +59,12 @@ export function dayGroup(when: number, now: number): string {
     return 'Older';
 }
 
-/** Speed and time left of something that counts bytes or tokens, smoothed over about three seconds. */
+/** Speed and time left of a job that counts bytes or tokens, smoothed over about three seconds. */
 export class Pace {
     private last: { at: number; done: number } | null = null;
     private smooth = 0;
 
-    /** Tells how far it is at a time in seconds; done may start above 0 (a resume). */
+    /** Notes what is done at a time in seconds; a resumed job starts above 0. */
     update(at: number, done: number): void {
         if (!this.last || done < this.last.done) {
             this.last = { at, done };
@@ -74,7 +83,7 @@ export class Pace {
         return this.smooth;
     }
 
-    /** Seconds left, or null while nothing is known. */
+    /** Seconds left; null while the speed is unknown. */
     left(total: number): number | null {
         return this.last && this.smooth > 0 ? Math.max(0, total - this.last.done) / this.smooth : null;
     }

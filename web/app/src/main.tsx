@@ -1,4 +1,4 @@
-// The app's start: theme, conversations, model, and then everything is drawn.
+// Starts the app: theme, conversations, model.
 
 import { render } from 'preact';
 import { App } from './app.tsx';
@@ -17,7 +17,7 @@ void openChats();
 void loadAtStart();
 void lookAtServer();
 
-// A tab that goes away in the background may not come back: keep what the session holds.
+// A hidden tab may be closed without notice: save what the session holds.
 document.addEventListener('visibilitychange', () => {
     if (document.visibilityState === 'hidden') void keepNow();
 });
@@ -25,7 +25,7 @@ document.addEventListener('visibilitychange', () => {
 if ('serviceWorker' in navigator && import.meta.env.PROD) {
     const updating = navigator.serviceWorker.controller !== null;
     navigator.serviceWorker.addEventListener('controllerchange', () => {
-        if (updating) report('The app has been updated. It is used from the next reload on.');
+        if (updating) report('The app has been updated. Reload the page to use the new version.');
     });
     void navigator.serviceWorker.register('./sw.js').catch((error: unknown) => console.warn('no offline use:', error));
 }

@@ -1,4 +1,4 @@
-// A component that is drawn again only when its properties differ. (preact/compat has one too, with all of compat behind it.)
+// A component that renders again only when its properties differ. (preact/compat has one, but brings all of compat along.)
 
 import { Component, type ComponentChild, type FunctionComponent, h } from 'preact';
 

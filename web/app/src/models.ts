@@ -100,10 +100,10 @@ function deviceChanged(loaded: LoadedModel, event: DeviceEvent): void {
     if (model.get().loaded !== loaded) return;
     switch (event.type) {
         case 'lost':
-            model.set({ notice: `The GPU was lost (${event.reason || 'the browser gave no reason'}). It is being set up again.` });
+            model.set({ notice: `The GPU was lost (${event.reason || 'the browser gave no reason'}). Restarting it.` });
             break;
         case 'restored':
-            model.set({ notice: 'The GPU was lost and is back. Your conversation goes on where it was.' });
+            model.set({ notice: 'The GPU was lost and has been restored. Your conversation continues where it was.' });
             break;
         case 'gone':
             model.set({ phase: 'failed', loaded: null, stranded: loaded, notice: '', failure: { kind: 'DeviceLost', message: messageOf(event.error).message } });
@@ -179,7 +179,7 @@ export function whenReady(signal: AbortSignal): Promise<LoadedModel> {
             if (loaded) resolve(loaded);
             else if (signal.aborted) reject(signal.reason);
             else if (phase === 'failed') reject(new Error(failure?.message ?? 'the model could not be loaded'));
-            else if (phase === 'none') reject(new Error('No model is loaded. Choose one on the page Models.'));
+            else if (phase === 'none') reject(new Error('No model is loaded. Choose one on the Models page.'));
             else return;
             unwatch();
         };

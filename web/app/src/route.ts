@@ -1,4 +1,4 @@
-// Which page is shown: the part of the address behind #.
+// The page that is shown, from the part of the URL after #.
 
 import { chat } from './chat.ts';
 import { Store } from './store.ts';

@@ -1,4 +1,4 @@
-// State that components watch: an object that is replaced, never changed in place.
+// State that components watch: an object that is replaced, never modified.
 
 import { useLayoutEffect, useState } from 'preact/hooks';
 
@@ -25,7 +25,7 @@ export class Store<T extends object> {
     }
 }
 
-/** A part of a store's state; the component is drawn again when that part is another value. */
+/** A part of a store's state. The component renders again when that part changes. */
 export function useStore<T extends object, S>(store: Store<T>, select: (state: T) => S): S {
     const value = select(store.get());
     const [, draw] = useState({});
@@ -37,7 +37,7 @@ export function useStore<T extends object, S>(store: Store<T>, select: (state: T
             seen = now;
             draw({});
         };
-        look(); // it may have changed since it was drawn
+        look(); // it may have changed since the last render
         return store.watch(look);
     });
     return value;

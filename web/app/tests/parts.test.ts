@@ -3,7 +3,8 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { dayGroup, formatBytes, formatCount, formatSeconds, formatSpeed, LiveSpeed, Pace } from '../src/format.ts';
+import { checkAddress } from '../src/address.ts';
+import { countOf, dayGroup, formatBytes, formatCount, formatSeconds, formatSpeed, LiveSpeed, Pace, sentence } from '../src/format.ts';
 import { highlight, languageOf, loadLanguage, type Token } from '../src/markdown/highlight.ts';
 import { copy, loadMaths, mathsTree, type MathNode } from '../src/markdown/maths.ts';
 import { bestFor, evict, fitOf, snapshotKey, superseded, type SnapshotEntry } from '../src/snapshot_index.ts';
@@ -18,6 +19,42 @@ test('numbers as people read them', () => {
         [formatCount, 512, '512'], [formatCount, 5.1e9, '5.1 B'], [formatCount, 262144, '262 K'], [formatCount, 1e12, '1.0 T'],
     ];
     for (const [format, value, expected] of rows) assert.equal(format(value), expected, `${format.name}(${value})`);
+});
+
+test('one and many', () => {
+    for (const [count, words] of [[0, '0 models'], [1, '1 model'], [2, '2 models'], [1234, '1,234 models']] as const) assert.equal(countOf(count, 'model'), words);
+    assert.equal(countOf(2, 'reply', 'replies'), '2 replies');
+});
+
+test('errors become sentences; addresses, names and options keep their case', () => {
+    const rows: [string, string][] = [
+        ['the server has no such file', 'The server has no such file.'], ['https://a.example/b: the server has no such file (404)', 'https://a.example/b: the server has no such file (404).'],
+        ['box.gguf: not a GGUF file', 'box.gguf: not a GGUF file.'], ['max_tokens must be positive', 'max_tokens must be positive.'], ['hf:a/b: expected a file', 'hf:a/b: expected a file.'],
+        ['gemma4:e2b is missing!', 'gemma4:e2b is missing!'], ["it's over", "It's over."], ['Done.', 'Done.'], ['aborted', 'Aborted.'],
+    ];
+    for (const [message, expected] of rows) assert.equal(sentence(message), expected);
+});
+
+test('a URL is checked while it is typed', () => {
+    const origin = 'http://127.0.0.1:8080';
+    const good = ['https://a.example/m.gguf', 'HTTPS://a.example/m.gguf', 'hf:owner/repo/file.gguf', 'hf:owner/repo@main/dir/file.gguf', `${origin}/files/m.gguf`, 'https://huggingface.co/o/r/resolve/main/f.gguf'];
+    for (const url of good) assert.deepEqual(checkAddress(` ${url} `, origin), { ok: true, url }, url);
+    assert.equal(checkAddress('  ', origin), null);
+    const bad: [string, RegExp, string?][] = [
+        ['http://a.example/m.gguf', /https:\/\/ URLs only, not http:\/\/\. Try https/, 'https://a.example/m.gguf'],
+        ['http://localhost:9000/m.gguf', /https:\/\/ URLs only.*Use "File"/], ['http://127.0.0.1:8081/m.gguf', /Use "File"/], ['http://[::1]/m.gguf', /Use "File"/],
+        ['ftp://a.example/m.gguf', /not ftp:\/\//], ['file:///home/me/m.gguf', /Use "File"/], ['/home/me/m.gguf', /Use "File"/], ['~/m.gguf', /Use "File"/], ['C:\\models\\m.gguf', /Use "File"/],
+        ['owner/repo/file.gguf', /add hf:/, 'hf:owner/repo/file.gguf'], ['a.example/m.gguf', /needs https/, 'https://a.example/m.gguf'], ['hf:owner', /hf:owner\/repo\/file\.gguf/],
+        ['https://', /incomplete/], ['http:', /incomplete/], ['https://a b/m', /not a valid URL/], ['gemma', /starts with https/], ['javascript:alert(1)', /starts with https/],
+        ['https://huggingface.co/o/r/blob/main/f.gguf?x=1', /web page/, 'https://huggingface.co/o/r/resolve/main/f.gguf'],
+    ];
+    for (const [typed, why, instead] of bad) {
+        const check = checkAddress(typed, origin);
+        assert.ok(check && !check.ok, typed);
+        assert.match(check.why, why, typed);
+        assert.equal(check.instead, instead, typed);
+        if (instead) assert.deepEqual(checkAddress(instead, origin), { ok: true, url: instead });
+    }
 });
 
 test('days', () => {

@@ -38,7 +38,7 @@ function noteLoading(): void {
 }
 
 function says(answer: string, ...words: string[]): void {
-    for (const word of words) assert.ok(answer.includes(word), `«${answer}» should have «${word}»`);
+    for (const word of words) assert.ok(answer.includes(word), `'${answer}' should have '${word}'`);
 }
 
 async function ask(page: Page, question: string): Promise<string> {
@@ -81,7 +81,7 @@ describe('the first visit', { timeout: 300_000 }, () => {
         const loading = await page.evaluate(() => (window as unknown as { loading: string[] }).loading);
         assert.ok(loading.some((line) => line.includes('The model in the box')), `it says how far it is: ${loading.join(' | ')}`);
         assert.match(await page.innerText('.model-status'), /^The model in the box is ready on your CPU/);
-        assert.match(await page.innerText('.box-remark'), /small model in the box.*Load a big one/s);
+        assert.match(await page.innerText('.box-remark'), /small model in the box.*Load a bigger one/s);
         says(await askByIdea(page, 'What is 12 + 30?'), '42');
         assert.deepEqual(visit.foreign, [], 'requests to other hosts');
         assert.deepEqual(visit.complaints, [], 'complaints of the page');

@@ -85,13 +85,13 @@ describe('the app on a GPU', { timeout: 600_000 }, () => {
     test('the model manager says where the per-layer table is', async () => {
         const site = page.url().split('#')[0];
         const back = page.url();
-        for (const [gigabytes, where] of [[0.0043, 'stays in the file'], [0, 'is in GPU memory, too']] as const) {
+        for (const [gigabytes, where] of [[0.0043, 'stays in the file'], [0, 'is kept in GPU memory too']] as const) {
             await page.goto(`${site}#/settings`);
-            await page.getByLabel('GPU memory, GB').fill(String(gigabytes));
-            await page.getByLabel('GPU memory, GB').blur();
+            await page.getByLabel('GPU memory limit (GB)').fill(String(gigabytes));
+            await page.getByLabel('GPU memory limit (GB)').blur();
             await page.goto(`${site}#/models`);
             await page.getByRole('button', { name: 'Does it fit?' }).first().click();
-            await page.waitForSelector(`.fit-yes >> text=Its per-layer table of 246 KB ${where}`);
+            await page.waitForSelector(`.fit-yes >> text=The per-layer table (246 KB) ${where}`);
             assert.equal(await page.locator('.fit-yes >> text=in the file stay 246 kB of tables').count(), gigabytes > 0 ? 1 : 0);
         }
         await page.goto(back);
@@ -114,7 +114,7 @@ describe('the app on a GPU', { timeout: 600_000 }, () => {
         await crash(); // after the second crash on a page there is no adapter
         await page.waitForSelector('.chip-failed', { timeout: 120_000 });
         await page.goto(`${page.url().split('#')[0]}#/models`);
-        await page.getByRole('button', { name: 'Go on with the CPU' }).click();
+        await page.getByRole('button', { name: 'Continue on the CPU' }).click();
         await page.waitForSelector('.chip-ready', { timeout: 120_000 });
         assert.equal(await page.innerText('.chip-device'), 'CPU');
         await page.locator('.row a').first().click();

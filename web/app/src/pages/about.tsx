@@ -1,4 +1,4 @@
-// About: what this is, the device and what it can do, the self-check, what is used.
+// The About page: what this is, the self-check, devices and their limits, storage, licences.
 
 import type { JSX } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
@@ -18,8 +18,8 @@ export function AboutPage(): JSX.Element {
             <section class="about-head">
                 <Logo size={48} />
                 <p class="lead">
-                    gemmule runs Gemma 4 in your browser: an engine in C, compiled to WebAssembly, that drives your GPU through WebGPU. There is
-                    no server behind this page; once loaded, it works without a network.
+                    gemmule runs Gemma 4 in your browser. Its engine is written in C, compiled to WebAssembly, and uses your GPU through
+                    WebGPU. There is no server behind this page: once loaded, it works offline.
                 </p>
             </section>
             <SelfCheck />
@@ -28,10 +28,10 @@ export function AboutPage(): JSX.Element {
             <section class="card-section">
                 <h2>Storage</h2>
                 <StorageMeter />
-                <p class="quiet">Export, import and «Erase everything» are in the <a href={pageHref('settings')}>settings</a>.</p>
+                <p class="quiet">You can export, import or erase your data in <a href={pageHref('settings')}>Settings</a>.</p>
             </section>
             <section class="card-section">
-                <h2>Made with</h2>
+                <h2>Licences</h2>
                 <p class="quiet">
                     gemmule {__VERSION__}, MIT licence. It contains Preact, highlight.js, Temml and other open-source software:{' '}
                     <a href="./notices.txt" target="_blank" rel="noopener">licence notices</a>. Models have licences of their own.
@@ -51,7 +51,7 @@ function SelfCheck(): JSX.Element {
         const began = performance.now();
         try {
             await loaded!.selfCheck();
-            setState({ kind: 'good', words: `The device computes what it should (${formatSeconds((performance.now() - began) / 1000)}).` });
+            setState({ kind: 'good', words: `Passed: results are correct (${formatSeconds((performance.now() - began) / 1000)}).` });
         } catch (error) {
             setState({ kind: 'bad', words: messageOf(error).message });
         }
@@ -60,7 +60,7 @@ function SelfCheck(): JSX.Element {
         <section class="card-section">
             <h2>Self-check</h2>
             <div class="card">
-                <p>Some GPUs and drivers compute wrong results without saying so. The self-check computes known things on the device and compares.</p>
+                <p>Some GPUs and drivers give wrong results without reporting an error. The self-check runs known computations and compares the results.</p>
                 <div class="actions start">
                     <button type="button" class="button primary" disabled={!loaded || answering || state.kind === 'running'}
                         onClick={() => void check()}>
@@ -82,9 +82,9 @@ const LIMITS: [string, string, boolean][] = [
     ['max_buffer', 'Largest buffer', true],
     ['max_binding', 'Largest binding', true],
     ['max_workgroup_bytes', 'Workgroup memory', true],
-    ['max_invocations', 'Invocations in a workgroup', false],
-    ['max_storage_buffers', 'Storage buffers in a shader', false],
-    ['subgroup_max', 'Subgroup size, at most', false],
+    ['max_invocations', 'Invocations per workgroup', false],
+    ['max_storage_buffers', 'Storage buffers per shader', false],
+    ['subgroup_max', 'Largest subgroup', false],
 ];
 
 function Devices(): JSX.Element {
@@ -97,20 +97,20 @@ function Devices(): JSX.Element {
             {failure && <p class="box-note">{failure}</p>}
             {devices && !devices.some((device) => device.backend === 'gpu') && (
                 <p class="box-note">
-                    This browser offers no WebGPU here: models run on the CPU. Chrome, Edge, Safari 26 and Firefox have it; it may have to be
-                    switched on.
+                    WebGPU is not available here, so models run on the CPU. Chrome, Edge, Firefox and Safari 26 support WebGPU; you may have
+                    to turn it on.
                 </p>
             )}
             {devices?.map((device) => (
                 <div class="card device" key={device.backend + device.name}>
                     <div class="choice-head">
                         <Icon name="chip" size={20} />
-                        <h3>{device.backend === 'gpu' ? device.name || device.vendor || 'GPU' : 'CPU by WebAssembly'}</h3>
+                        <h3>{device.backend === 'gpu' ? device.name || device.vendor || 'GPU' : 'CPU (WebAssembly)'}</h3>
                     </div>
                     {device.backend === 'gpu' && <dl class="facts">
                         {device.vendor && <Fact name="Vendor" value={device.vendor} />}
                         {device.driver && <Fact name="Driver" value={device.driver} />}
-                        {device.backend === 'gpu' && device.software && <Fact name="Kind" value="software: a CPU that plays a GPU" />}
+                        {device.software && <Fact name="Kind" value="Software: runs on the CPU, slowly. Used only if you choose GPU in Settings." />}
                         {LIMITS.filter(([key]) => device.limits[key]).map(([key, words, bytes]) => (
                             <Fact key={key} name={words}
                                 value={bytes ? formatBytes(device.limits[key]!) : device.limits[key]!.toLocaleString('en')} />
@@ -142,7 +142,7 @@ function EngineFacts(): JSX.Element | null {
                     {stats.gpuBytes > 0 && <Fact name="GPU memory" value={formatBytes(stats.gpuBytes)} />}
                     {stats.dispatchesPerToken > 0 && <Fact name="Dispatches per token" value={stats.dispatchesPerToken.toLocaleString('en')} />}
                     <Fact name="Weights read per token" value={formatBytes(loaded.info.bytesPerToken)} />
-                    <Fact name="Loading took" value={formatSeconds(stats.checkSeconds + stats.loadSeconds + stats.planSeconds)} />
+                    <Fact name="Load time" value={formatSeconds(stats.checkSeconds + stats.loadSeconds + stats.planSeconds)} />
                 </dl>
             </div>
         </section>

@@ -1,4 +1,4 @@
-// How fast the loaded model is on this machine, as a chart; earlier results below.
+// The Benchmark page: the speed of the loaded model as charts, and all earlier results.
 
 import type { JSX } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
@@ -36,7 +36,7 @@ export function BenchmarkPage(): JSX.Element {
             await refresh();
             setResults((all) => (all.some((each) => each.id === result.id) ? all : [result, ...all]));
             setShown(result.id);
-            announce('The benchmark is complete.');
+            announce('Benchmark finished.');
         } catch (error) {
             if (!stop.signal.aborted && !isAbort(error)) setFailure(messageOf(error).message);
         } finally {
@@ -48,8 +48,8 @@ export function BenchmarkPage(): JSX.Element {
     return (
         <div class="page">
             <p class="lead">
-                How fast {loaded ? name : 'a model'} is on this machine: reading (the whole prompt at once) and writing (one token after
-                another). A run takes from seconds to some minutes.
+                Measures how fast {loaded ? name : 'a model'} reads prompts and writes answers on this machine. A run takes between a few
+                seconds and a few minutes.
             </p>
             {!loaded && <ModelStatus />}
             <div class="actions start">
@@ -57,10 +57,10 @@ export function BenchmarkPage(): JSX.Element {
                     ? <button type="button" class="button" onClick={() => stopper.current?.abort()}><Icon name="stop" size={16} />Stop</button>
                     : (
                         <button type="button" class="button primary" disabled={!loaded || answering} onClick={() => void start()}>
-                            <Icon name="chart" size={16} />Run the benchmark
+                            <Icon name="chart" size={16} />Run benchmark
                         </button>
                     )}
-                {answering && <span class="quiet">Wait for the answer that is being written.</span>}
+                {answering && <span class="quiet">Wait until the current answer is finished.</span>}
             </div>
             {progress && (
                 <div class="prompt-progress">
@@ -68,7 +68,7 @@ export function BenchmarkPage(): JSX.Element {
                     <span class="quiet">{progress.doing}</span>
                 </div>
             )}
-            {failure && <div class="box-note box-error" role="alert"><p><strong>This did not work.</strong> {failure}</p></div>}
+            {failure && <div class="box-note box-error" role="alert"><p><strong>Something went wrong.</strong> {failure}</p></div>}
             {current ? <Result result={current} before={before} /> : !progress && (
                 <div class="card empty-chart"><Icon name="chart" size={32} /><p class="quiet">No results yet.</p></div>
             )}
@@ -87,15 +87,15 @@ function Result({ result, before }: { result: BenchResult; before: BenchResult |
             <h2>{result.model} <span class="quiet">on {result.device}</span></h2>
             <div class="charts">
                 <div class="card">
-                    <Chart title="Reading" unit="tokens a second" axis="tokens in the prompt" kind="bars" points={prefill(result)}
+                    <Chart title="Reading" unit="tokens per second" axis="length of the prompt in tokens" kind="bars" points={prefill(result)}
                         before={before && prefill(before)} />
                 </div>
                 <div class="card">
-                    <Chart title="Writing" unit="tokens a second" axis="tokens before it" kind="line" points={decode(result)}
+                    <Chart title="Writing" unit="tokens per second" axis="tokens already in the context" kind="line" points={decode(result)}
                         before={before && decode(before)} />
                 </div>
             </div>
-            {before && <p class="quiet">Grey: {before.model}, {new Date(before.when).toLocaleString()}.</p>}
+            {before && <p class="quiet">Grey: {before.model} on {new Date(before.when).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' })}.</p>}
         </section>
     );
 }
@@ -110,16 +110,16 @@ interface HistoryProps {
 function History({ results, shown, onShow, onDelete }: HistoryProps): JSX.Element {
     return (
         <section class="card-section">
-            <h2>Results so far</h2>
-            <div class="table-scroll" tabIndex={0} role="group" aria-label="Results so far">
+            <h2>All results</h2>
+            <div class="table-scroll" tabIndex={0} role="group" aria-label="All results">
                 <table class="plain">
                     <thead>
                         <tr>
-                            <th scope="col">When</th>
+                            <th scope="col">Date</th>
                             <th scope="col">Model</th>
-                            <th scope="col" class="align-right">Size</th>
-                            <th scope="col" class="align-right">Reading, best</th>
-                            <th scope="col" class="align-right">Writing, best</th>
+                            <th scope="col" class="align-right">Parameters</th>
+                            <th scope="col" class="align-right">Best reading</th>
+                            <th scope="col" class="align-right">Best writing</th>
                             <th scope="col"><span class="visually-hidden">Actions</span></th>
                         </tr>
                     </thead>
@@ -136,7 +136,7 @@ function History({ results, shown, onShow, onDelete }: HistoryProps): JSX.Elemen
                                 <td class="align-right">{formatSpeed(Math.max(0, ...each.prefill.map((point) => point.speed)))}</td>
                                 <td class="align-right">{formatSpeed(Math.max(0, ...each.decode.map((point) => point.speed)))}</td>
                                 <td class="align-right">
-                                    <button type="button" class="icon-button" aria-label={`Delete the result of ${each.model}`}
+                                    <button type="button" class="icon-button" aria-label={`Delete the result for ${each.model}`}
                                         onClick={() => onDelete(each.id)}>
                                         <Icon name="trash" size={16} />
                                     </button>

@@ -1,4 +1,4 @@
-// The conversation: messages, the answer as it comes, the box to type in.
+// The conversation: messages, the answer as it grows, the composer.
 
 import type { JSX } from 'preact';
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
@@ -32,7 +32,7 @@ export function ChatPage(): JSX.Element {
             </div>
             <div class="dock">
                 {scroll.away && shown.length > 0 && (
-                    <button type="button" class="to-end icon-button" aria-label="Go to the end" onClick={scroll.toEnd}><Icon name="down" /></button>
+                    <button type="button" class="to-end icon-button" aria-label="Scroll to the end" onClick={scroll.toEnd}><Icon name="down" /></button>
                 )}
                 <Composer conversation={conversation} />
             </div>
@@ -47,7 +47,7 @@ function MessageRow({ node, conversation, beside, writing }: { node: Node; conve
     return <AnswerView answer={answer} live={live} conversation={conversation} beside={beside} busy={writing !== null} />;
 }
 
-// Stays at the end while words come, unless the reader has scrolled up.
+// Stays at the end while the answer grows, unless the reader has scrolled up.
 function useStickyScroll(conversation: string | null, count: number, writing: Writing | null) {
     const box = useRef<HTMLDivElement>(null);
     const stuck = useRef(true);

@@ -1,15 +1,16 @@
-// The model manager: what is loaded, what is on this machine, where others come from, and what fits.
+// The Models page: the loaded model, models on this machine, other sources, and whether each fits.
 
 import type { ComponentChildren, JSX } from 'preact';
-import { useEffect, useState } from 'preact/hooks';
-import { announce, report } from '../chat.ts';
+import { useEffect, useId, useState } from 'preact/hooks';
+import { checkAddress } from '../address.ts';
+import { announce } from '../chat.ts';
 import { canPickFolder, deleteStored, folderFromDrop, folderFromFiles, listStored, messageOf, nameOfUrl, pickFolder, savedFolder } from '../engine.ts';
 import type { FitReport, FolderModel, ModelChoice, StoredModel } from '../engine.ts';
 import { openFiles } from '../files.ts';
-import { formatBytes, formatCount } from '../format.ts';
+import { countOf, formatBytes, formatCount } from '../format.ts';
 import { Icon, type IconName } from '../icons.tsx';
 import { askFit, askFits, BOX, fits, load, lookAtServer, model, server, unload } from '../models.ts';
-import { ModelStatus } from '../parts/welcome.tsx';
+import { ChoiceStatus, ModelStatus } from '../parts/welcome.tsx';
 import { StorageMeter } from '../parts/storage.tsx';
 import { useStore } from '../store.ts';
 
@@ -24,11 +25,11 @@ export function ModelsPage(): JSX.Element {
             <OllamaSection />
             <ServerSection />
             <section class="card-section">
-                <h2>More ways</h2>
+                <h2>Other sources</h2>
                 <div class="cards">
                     <UrlCard />
                     <FileCard />
-                    <ChoiceCard choice={BOX} icon="box" words="Small: 10 MB. Comes with the app, works at once, knows little." />
+                    <ChoiceCard choice={BOX} icon="box" words="A very small model (10 MB) that comes with the app. It starts at once but knows little." />
                 </div>
             </section>
             <StoredSection stored={stored} onChange={refresh} />
@@ -40,7 +41,7 @@ function Current(): JSX.Element {
     const { phase, loaded } = useStore(model, (state) => state);
     return (
         <section class="card-section">
-            <h2>Loaded now</h2>
+            <h2>Loaded model</h2>
             <div class="card current-model">
                 <ModelStatus />
                 {phase === 'ready' && loaded && (
@@ -48,8 +49,8 @@ function Current(): JSX.Element {
                         <dl class="facts">
                             <Fact name="Parameters" value={formatCount(loaded.info.parameters)} />
                             <Fact name="Layers" value={`${loaded.info.layers} × ${loaded.info.width.toLocaleString('en')}`} />
-                            <Fact name="Context, at most" value={`${loaded.info.context.toLocaleString('en')} tokens`} />
-                            <Fact name="File" value={formatBytes(loaded.info.fileBytes)} />
+                            <Fact name="Maximum context" value={`${loaded.info.context.toLocaleString('en')} tokens`} />
+                            <Fact name="File size" value={formatBytes(loaded.info.fileBytes)} />
                             <Fact name="Device" value={loaded.info.device} />
                         </dl>
                         {loaded.info.note && <p class="box-note">{loaded.info.note}</p>}
@@ -65,7 +66,7 @@ export function Fact({ name, value }: { name: string; value: ComponentChildren }
     return <div><dt>{name}</dt><dd>{value}</dd></div>;
 }
 
-// ---- one model to choose ------------------------------------------------------------------------------------------------------
+// ---- a model to choose --------------------------------------------------------------------------------------------------------
 
 function ChoiceCard({ choice, icon, words, problem = '' }: { choice: ModelChoice; icon: IconName; words: string; problem?: string }): JSX.Element {
     const current = useStore(model, (state) => (state.choice?.id === choice.id ? state.phase : 'none'));
@@ -76,37 +77,38 @@ function ChoiceCard({ choice, icon, words, problem = '' }: { choice: ModelChoice
             <p class="quiet">{words}</p>
             {problem && <p class="fit fit-no"><Icon name="warn" size={16} />{problem}</p>}
             {fit && <FitLine fit={fit} />}
+            <ChoiceStatus is={(id) => id === choice.id} />
             <div class="actions start">
                 <button type="button" class="button primary" disabled={problem !== '' || current === 'loading' || current === 'ready'} onClick={() => void load(choice)}>
                     {current === 'ready' ? 'Loaded' : current === 'loading' ? 'Loading…' : 'Load'}
                 </button>
-                {!fit && !problem && <button type="button" class="button" onClick={() => void askFit(choice)}>Does it fit?</button>}
+                {!fit && !problem && current !== 'loading' && <button type="button" class="button" onClick={() => void askFit(choice)}>Does it fit?</button>}
             </div>
         </div>
     );
 }
 
 function FitLine({ fit }: { fit: NonNullable<ReturnType<typeof fits.get>['reports'][string]> }): JSX.Element {
-    if (fit === 'asking') return <p class="fit quiet">Reading its header…</p>;
+    if (fit === 'asking') return <p class="fit quiet">Reading the file header…</p>;
     if ('kind' in fit) return <p class="fit fit-no"><Icon name="warn" size={16} />{fit.message}</p>;
-    const where = fit.backend === 'gpu' ? 'GPU memory' : 'main memory';
+    const memory = fit.backend === 'gpu' ? 'GPU memory' : 'memory';
     return (
         <div class={`fit ${fit.fits ? 'fit-yes' : 'fit-no'}`}>
             <p>
                 <Icon name={fit.fits ? 'check' : 'warn'} size={16} />
-                {fit.fits ? `Fits: ${formatBytes(fit.gpuBytes)} of ${where}, ${formatBytes(fit.kvBytesPerToken)} more for each token.` : 'Does not fit.'}
+                {fit.fits ? `Fits: needs ${formatBytes(fit.gpuBytes)} of ${memory}, plus ${formatBytes(fit.kvBytesPerToken)} per token of context.` : 'Does not fit.'}
             </p>
             {[fit.why, tableWords(fit), ...fit.notes].filter((each) => each !== '').map((each) => <p key={each} class="quiet">{each}</p>)}
         </div>
     );
 }
 
-/** Of models with a per-layer table: where it is, which decides how fast answers are written. */
+/** Where a model's per-layer table is kept, which decides how fast it writes; '' if it has none. */
 function tableWords({ fits: fitting, backend, tableBytes, tableKept }: FitReport): string {
     if (!fitting || tableBytes === 0) return '';
-    const table = `Its per-layer table of ${formatBytes(tableBytes)}`;
-    return tableKept ? `${table} is in ${backend === 'gpu' ? 'GPU' : 'main'} memory, too: answers are written at full speed.`
-        : `${table} stays in the file: a row is read for each token, and answers are written more slowly.`;
+    const table = `The per-layer table (${formatBytes(tableBytes)})`;
+    return tableKept ? `${table} is kept in ${backend === 'gpu' ? 'GPU memory' : 'memory'} too, so answers come at full speed.`
+        : `${table} stays in the file. Each token reads a row of it from there, so answers come more slowly.`;
 }
 
 // ---- Ollama's folder ----------------------------------------------------------------------------------------------------------
@@ -115,17 +117,19 @@ function OllamaSection(): JSX.Element {
     const [models, setModels] = useState<FolderModel[] | null>(null);
     const [saved, setSaved] = useState(false);
     const [over, setOver] = useState(false);
+    const [problem, setProblem] = useState('');
     useEffect(() => void savedFolder(false).then(({ known, models: list }) => { setSaved(known); if (list) void take(Promise.resolve(list)); }, () => undefined), []);
     const take = async (work: Promise<FolderModel[] | null>): Promise<void> => {
+        setProblem('');
         try {
             const list = await work;
             if (!list) return;
             setModels(list);
             void askFits(list.filter((each) => !each.problem).map((each) => each.choice));
-            announce(`${list.length} models found.`);
+            announce(`${countOf(list.length, 'model')} found.`);
         } catch (error) {
             const { kind, message } = messageOf(error);
-            if (kind !== 'Aborted') report(message);
+            if (kind !== 'Aborted') setProblem(message);
         }
     };
     const pick = async (): Promise<FolderModel[] | null> => {
@@ -145,35 +149,36 @@ function OllamaSection(): JSX.Element {
                 onDragOver={(event) => { event.preventDefault(); setOver(true); }}>
                 <div class="choice-head">
                     <Icon name="folder" size={20} />
-                    <h3>{models ? 'Models in the folder' : 'Use what Ollama has already downloaded'}</h3>
+                    <h3>{models ? 'Models in the folder' : 'Use models that Ollama has downloaded'}</h3>
                 </div>
-                <p class="quiet">The files are read where they are: nothing is copied and nothing is uploaded.</p>
+                <p class="quiet">Files are read in place. Nothing is copied or uploaded.</p>
                 <div class="actions start">
                     {saved && !models && (
                         <button type="button" class="button primary" onClick={() => void take(savedFolder(true).then(({ models: list }) => list))}>
-                            Open it again
+                            Reopen folder
                         </button>
                     )}
                     <button type="button" class={`button${saved || models ? '' : ' primary'}`} onClick={() => void take(pick())}>
-                        {saved || models ? 'Choose another folder' : 'Choose the folder'}
+                        {saved || models ? 'Choose another folder' : 'Choose folder'}
                     </button>
                     <span class="quiet only-wide">or drop it here</span>
                 </div>
+                {problem && <Problem words={problem} />}
                 <details class="hint">
-                    <summary>Where is it?</summary>
+                    <summary>Where is the folder?</summary>
                     <ul>
                         <li>
-                            macOS: <code>~/.ollama/models</code>. In the dialog press <Keys keys="⌘ Shift ." /> to see hidden folders,
+                            macOS: <code>~/.ollama/models</code>. In the dialog, press <Keys keys="⌘ Shift ." /> to show hidden folders
                             or <Keys keys="⌘ Shift G" /> to type the path.
                         </li>
                         <li>
-                            Linux: <code>~/.ollama/models</code>; where Ollama runs as a service, <code>/usr/share/ollama/.ollama/models</code>.{' '}
-                            <Keys keys="Ctrl H" /> shows hidden folders.
+                            Linux: <code>~/.ollama/models</code>, or <code>/usr/share/ollama/.ollama/models</code> if Ollama runs as a
+                            service. <Keys keys="Ctrl H" /> shows hidden folders.
                         </li>
                         <li>Windows: <code>%USERPROFILE%\.ollama\models</code>. Type the path into the dialog's address bar.</li>
                         <li>
-                            Elsewhere if <code>OLLAMA_MODELS</code> is set. A browser may refuse folders of the system: then choose the file
-                            below, or use <code>gemmule serve</code>, which lists them here by itself.
+                            If <code>OLLAMA_MODELS</code> is set, it names the folder. Browsers may refuse system folders: choose a model
+                            file below instead, or run <code>gemmule serve</code>, which lists your Ollama models on this page.
                         </li>
                     </ul>
                 </details>
@@ -185,7 +190,7 @@ function OllamaSection(): JSX.Element {
                     ))}
                 </div>
             )}
-            {models?.length === 0 && <p class="quiet">The folder has no models.</p>}
+            {models?.length === 0 && <p class="quiet">No models found in this folder.</p>}
         </section>
     );
 }
@@ -201,7 +206,7 @@ function ServerSection(): JSX.Element | null {
     if (models.length === 0) return null;
     return (
         <section class="card-section">
-            <h2>From the gemmule server on this machine</h2>
+            <h2>On this machine, from gemmule serve</h2>
             <div class="cards">
                 {models.map((each) => (
                     <ChoiceCard key={each.choice.id} choice={each.choice} icon="server" words={each.words} problem={each.problem} />
@@ -211,27 +216,50 @@ function ServerSection(): JSX.Element | null {
     );
 }
 
+const isUrl = (id: string): boolean => id.startsWith('url:');
+const isFile = (id: string): boolean => id.startsWith('file:');
+
 function UrlCard(): JSX.Element {
-    const [url, setUrl] = useState('');
-    const valid = /^(?:hf:[^\s/]+\/[^\s/]+\/\S+|https?:\/\/\S+)$/i.test(url.trim());
+    const hint = useId();
+    const [url, setUrl] = useState(() => loadingUrl() ?? '');
+    const check = checkAddress(url, location.origin);
     const submit = (event: Event): void => {
         event.preventDefault();
-        if (valid) void load({ id: `url:${url.trim()}`, name: nameOfUrl(url.trim()), source: { kind: 'url', url: url.trim() } });
+        if (check?.ok) void load({ id: `url:${check.url}`, name: nameOfUrl(check.url), source: { kind: 'url', url: check.url } });
     };
     return (
         <form class="card choice" onSubmit={submit}>
-            <div class="choice-head"><Icon name="link" size={20} /><h3>Address</h3></div>
+            <div class="choice-head"><Icon name="link" size={20} /><h3>URL</h3></div>
             <p class="quiet">
-                A GGUF file by https, or <code>hf:owner/repo/file.gguf</code>. It is kept on this machine; a download that breaks off goes on
-                where it stopped. This is the one thing here that uses the network.
+                Downloads a GGUF file from an https:// URL or from Hugging Face (<code>hf:owner/repo/file.gguf</code>) and stores it in this
+                browser. Interrupted downloads resume. Nothing else in this app uses the network.
             </p>
-            <label class="field"><span class="visually-hidden">Address of a GGUF file</span>
-                <input type="text" inputMode="url" autoComplete="off" spellcheck={false}
-                    placeholder="https://… or hf:owner/repo/file.gguf" value={url} onInput={(event) => setUrl(event.currentTarget.value)} />
+            <label class="field"><span class="visually-hidden">URL of a GGUF file</span>
+                <input type="text" inputMode="url" autoComplete="off" autoCapitalize="off" spellcheck={false} aria-describedby={hint}
+                    aria-invalid={check !== null && !check.ok} placeholder="https://… or hf:owner/repo/file.gguf" value={url}
+                    onInput={(event) => setUrl(event.currentTarget.value)} />
             </label>
-            <div class="actions start"><button type="submit" class="button primary" disabled={!valid}>Download and load</button></div>
+            <div id={hint} role="status">
+                {check && !check.ok && (
+                    <p class="fit fit-no">
+                        <Icon name="warn" size={16} />
+                        <span>
+                            {check.why}{' '}
+                            {check.instead && <button type="button" class="link" onClick={() => setUrl(check.instead!)}>Use {check.instead}</button>}
+                        </span>
+                    </p>
+                )}
+            </div>
+            {(!check || check.ok) && <ChoiceStatus is={isUrl} />}
+            <div class="actions start"><button type="submit" class="button primary" disabled={!check?.ok}>Download and load</button></div>
         </form>
     );
+}
+
+// The URL of a load that is under way or has failed, so that the field has it after a look at another page.
+function loadingUrl(): string | null {
+    const { choice, phase } = model.get();
+    return choice && phase !== 'ready' && isUrl(choice.id) && choice.source.kind === 'url' ? choice.source.url : null;
 }
 
 function FileCard(): JSX.Element {
@@ -243,9 +271,11 @@ function FileCard(): JSX.Element {
         <div class="card choice">
             <div class="choice-head"><Icon name="file" size={20} /><h3>File</h3></div>
             <p class="quiet">
-                A GGUF file, or a blob of Ollama's folder (<code>sha256-…</code>). All parts of a split one together. It is read where it is.
+                A GGUF file or an Ollama blob (<code>sha256-…</code>) on this machine. For a split model, select all parts. Files are read in
+                place.
             </p>
-            <div class="actions start"><button type="button" class="button primary" onClick={() => void pick()}>Choose a file</button></div>
+            <ChoiceStatus is={isFile} />
+            <div class="actions start"><button type="button" class="button primary" onClick={() => void pick()}>Choose file</button></div>
         </div>
     );
 }
@@ -253,24 +283,26 @@ function FileCard(): JSX.Element {
 // ---- what is stored -----------------------------------------------------------------------------------------------------------
 
 const storedWords = ({ done, stored, size }: StoredModel): string =>
-    done ? formatBytes(stored) : `${formatBytes(stored)}${size ? ` of ${formatBytes(size)}` : ''}: not complete`;
+    done ? formatBytes(stored) : `${formatBytes(stored)}${size ? ` of ${formatBytes(size)}` : ''}, incomplete`;
 
 function StoredSection({ stored, onChange }: { stored: StoredModel[]; onChange: () => void }): JSX.Element {
+    const [problem, setProblem] = useState('');
     const remove = async (each: StoredModel): Promise<void> => {
+        setProblem('');
         try {
             const source = model.get().choice?.source;
             const inUse = (source?.kind === 'stored' && source.key === each.key) || (source?.kind === 'url' && source.url === each.url);
             if (inUse) await unload();
             await deleteStored(each.key);
-            announce(`${each.choice.name} was deleted.`);
+            announce(`${each.choice.name} deleted.`);
         } catch (error) {
-            report(messageOf(error).message);
+            setProblem(messageOf(error).message);
         }
         onChange();
     };
     return (
         <section class="card-section">
-            <h2>Stored on this machine</h2>
+            <h2>Stored in this browser</h2>
             <StorageMeter />
             {stored.length > 0 && (
                 <ul class="stored">
@@ -282,8 +314,9 @@ function StoredSection({ stored, onChange }: { stored: StoredModel[]; onChange: 
                                     {each.problem || storedWords(each)}
                                 </p>
                                 {!each.done && !each.problem && each.size && (
-                                    <progress max={each.size} value={each.stored} aria-label={`${each.choice.name}, stored part`} />
+                                    <progress max={each.size} value={each.stored} aria-label={`${each.choice.name}, downloaded part`} />
                                 )}
+                                <ChoiceStatus is={(id) => id === each.choice.id} />
                             </div>
                             <div class="actions">
                                 {!each.problem && (
@@ -299,6 +332,9 @@ function StoredSection({ stored, onChange }: { stored: StoredModel[]; onChange: 
                     ))}
                 </ul>
             )}
+            {problem && <Problem words={problem} />}
         </section>
     );
 }
+
+const Problem = ({ words }: { words: string }): JSX.Element => <p class="fit fit-no" role="alert"><Icon name="warn" size={16} />{words}</p>;

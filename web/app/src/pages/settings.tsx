@@ -1,13 +1,16 @@
-// Settings: what the model is told, how it samples, context, device, looks, and everything that can be exported or erased.
+// The Settings page: system prompt, sampling, context, device, appearance, and the user's data.
 
 import type { ComponentChildren, JSX, TargetedEvent } from 'preact';
 import { useId, useState } from 'preact/hooks';
-import { announce, chat, importConversations, report } from '../chat.ts';
+import { announce, chat, importConversations } from '../chat.ts';
 import { exportFile } from '../conversation.ts';
 import { eraseEverything } from '../erase.ts';
 import { openFiles, saveFile } from '../files.ts';
+import { countOf, sentence } from '../format.ts';
+import { Icon } from '../icons.tsx';
 import { forgetFits, model, reload } from '../models.ts';
 import { Dialog } from '../parts/dialog.tsx';
+import { ChoiceStatus } from '../parts/welcome.tsx';
 import { changeSettings, DEFAULTS, settings, type SamplingSettings, type Settings } from '../settings.ts';
 import { dropAllSnapshots } from '../snapshots.ts';
 import { useStore } from '../store.ts';
@@ -17,13 +20,13 @@ export function SettingsPage(): JSX.Element {
     return (
         <div class="page">
             <Section title="Answers">
-                <Field label="System prompt" hint="What the model is told before every conversation.">
+                <Field label="System prompt" hint="Instructions that the model gets at the start of every conversation.">
                     {(id) => (
                         <textarea id={id} rows={4} value={state.system} placeholder="For example: Answer briefly and in plain words."
                             onInput={(event) => changeSettings({ system: event.currentTarget.value })} />
                     )}
                 </Field>
-                <Field label="Longest answer" hint="In tokens. 0: as long as the model's own settings and the context allow.">
+                <Field label="Maximum answer length" hint="In tokens. 0 leaves it to the model and the context.">
                     {(id) => (
                         <NumberInput id={id} value={state.maxTokens} min={0} max={1_000_000} step={1}
                             onChange={(value) => changeSettings({ maxTokens: value ?? 0 })} />
@@ -34,24 +37,24 @@ export function SettingsPage(): JSX.Element {
             </Section>
             <SamplingSection />
             <Section title="Context">
-                <Field label="Size"
-                    hint="Tokens that the model sees at once, of your messages and its answers. 0: what an Ollama model is set to, else the model's own, at most 8,192. Memory grows with use.">
+                <Field label="Context size"
+                    hint="How many tokens of a conversation the model sees at once. 0 uses the model's setting, up to 8,192. A longer context needs more memory.">
                     {(id) => <NumberInput id={id} value={state.context} min={0} max={262_144} step={256} onChange={(value) => changeSettings({ context: value ?? 0 })} />}
                 </Field>
-                <Choice label="When it is full" value={state.whenFull}
-                    options={[['stop', 'Stop and say so'], ['forget', 'Leave out the oldest messages']]}
+                <Choice label="When the context is full" value={state.whenFull}
+                    options={[['stop', 'Stop and show a message'], ['forget', 'Leave out the oldest messages']]}
                     onChange={(whenFull) => changeSettings({ whenFull })} />
-                <Choice label="Keys and values"
-                    hint="How the computed context is stored. q8_0 takes half the memory of f16 and costs a little accuracy."
+                <Choice label="Context cache"
+                    hint="Precision of the cached keys and values. q8_0 needs half the memory of f16 and is slightly less accurate."
                     value={state.kv} options={[['f16', 'f16'], ['q8_0', 'q8_0'], ['f32', 'f32']]} onChange={(kv) => changeSettings({ kv })} />
-                <Switch label="Keep computed context"
-                    hint="Conversations go on at once after a reload. At most 2 GB; what was not used for longest goes first."
+                <Switch label="Save processed context"
+                    hint="Conversations continue at once after a reload. Uses up to 2 GB; the least recently used are removed first."
                     value={state.snapshots}
                     onChange={(snapshots) => { changeSettings({ snapshots }); if (!snapshots) void dropAllSnapshots(); }} />
             </Section>
             <DeviceSection />
-            <Section title="Looks">
-                <Choice label="Theme" value={state.theme} options={[['system', 'As the system'], ['light', 'Light'], ['dark', 'Dark']]}
+            <Section title="Appearance">
+                <Choice label="Theme" value={state.theme} options={[['system', 'Match system'], ['light', 'Light'], ['dark', 'Dark']]}
                     onChange={(theme) => changeSettings({ theme })} />
             </Section>
             <DataSection />
@@ -63,19 +66,19 @@ function SamplingSection(): JSX.Element {
     const sampling = useStore(settings, (each) => each.sampling);
     const defaults = useStore(model, (each) => each.loaded?.samplingDefault);
     const rows: { key: keyof SamplingSettings; label: string; hint: string; min: number; max: number; step: number }[] = [
-        { key: 'temperature', label: 'Temperature', hint: 'Higher is more surprising; 0 always takes the likeliest word.', min: 0, max: 5, step: 0.05 },
-        { key: 'top_k', label: 'Top k', hint: 'Only the k likeliest tokens; 0: all.', min: 0, max: 1000, step: 1 },
-        { key: 'top_p', label: 'Top p', hint: 'Only the likeliest tokens that together reach this share; 1: all.', min: 0, max: 1, step: 0.01 },
-        { key: 'min_p', label: 'Min p', hint: 'Only tokens at least this likely beside the likeliest; 0: all.', min: 0, max: 1, step: 0.01 },
-        { key: 'repetition_penalty', label: 'Repetition penalty', hint: '1: none.', min: 0.5, max: 2, step: 0.01 },
-        { key: 'seed', label: 'Seed', hint: 'The same seed gives the same answer again. Empty: another one each time.', min: 0, max: 2 ** 32 - 1, step: 1 },
+        { key: 'temperature', label: 'Temperature', hint: 'Higher values give more varied answers; 0 always picks the most likely token.', min: 0, max: 5, step: 0.05 },
+        { key: 'top_k', label: 'Top k', hint: 'Considers only the k most likely tokens; 0 considers all.', min: 0, max: 1000, step: 1 },
+        { key: 'top_p', label: 'Top p', hint: 'Considers only the most likely tokens that together reach this probability; 1 considers all.', min: 0, max: 1, step: 0.01 },
+        { key: 'min_p', label: 'Min p', hint: 'Ignores tokens below this fraction of the highest probability; 0 considers all.', min: 0, max: 1, step: 0.01 },
+        { key: 'repetition_penalty', label: 'Repetition penalty', hint: 'Values above 1 discourage repetition; 1 turns this off.', min: 0.5, max: 2, step: 0.01 },
+        { key: 'seed', label: 'Seed', hint: 'The same seed gives the same answer. Leave empty for a different one each time.', min: 0, max: 2 ** 32 - 1, step: 1 },
     ];
-    // The model's own values are 32-bit floats: 0.95 comes as 0.949999988.
+    // The model's defaults are 32-bit floats: 0.95 arrives as 0.949999988.
     const own = (key: keyof SamplingSettings): string => (key === 'seed' ? 'random' : defaults ? String(Math.round(defaults[key] * 1000) / 1000) : '');
     const changed = Object.values(sampling).some((value) => value !== null);
     return (
         <Section title="Sampling" aside={changed && <button type="button" class="link" onClick={() => changeSettings({ sampling: DEFAULTS.sampling })}>Reset</button>}>
-            <p class="quiet">Empty fields are left to the model.</p>
+            <p class="quiet">Empty fields use the model's defaults.</p>
             <div class="field-grid">
                 {rows.map(({ key, label, hint, min, max, step }) => (
                     <Field key={key} label={label} hint={hint}>
@@ -99,36 +102,39 @@ function DeviceSection(): JSX.Element {
     };
     return (
         <Section title="Device">
-            <Choice label="Compute on" hint="The GPU by WebGPU is much faster. The CPU works everywhere, with small models." value={backend}
-                options={[['auto', 'Best there is'], ['gpu', 'GPU'], ['wasm', 'CPU']]} onChange={(value) => change({ backend: value })} />
-            <Choice label="If there are two GPUs" value={powerPreference}
-                options={[['high-performance', 'The fast one'], ['low-power', 'The thrifty one']]}
+            <Choice label="Compute on" hint="The GPU is usually much faster. The CPU works everywhere and suits small models." value={backend}
+                options={[['auto', 'Automatic'], ['gpu', 'GPU'], ['wasm', 'CPU']]} onChange={(value) => change({ backend: value })} />
+            <Choice label="If there are several GPUs" value={powerPreference}
+                options={[['high-performance', 'High performance'], ['low-power', 'Power-saving']]}
                 onChange={(value) => change({ powerPreference: value })} />
-            <Field label="GPU memory, GB"
-                hint="What does not fit is read from the file for each token, which is slower: of Gemma 4 E2B and E4B first their large table. 0: no limit.">
+            <Field label="GPU memory limit (GB)"
+                hint="Weights beyond the limit are read from the file for each token, which is slower. 0 means no limit.">
                 {(id) => <NumberInput id={id} value={gpuMemory} min={0} max={1024} step={0.5} onChange={(value) => change({ gpuMemory: value ?? 0 })} />}
             </Field>
             {changed && loaded && (
                 <p class="box-note">
-                    This counts from the next loading on.{' '}
-                    <button type="button" class="link" onClick={() => { setChanged(false); void reload(); }}>Load the model again now</button>
+                    Applies when the model is loaded again.{' '}
+                    <button type="button" class="link" onClick={() => { setChanged(false); void reload(); }}>Reload the model now</button>
                 </p>
             )}
+            <ChoiceStatus is={() => true} />
         </Section>
     );
 }
 
 function DataSection(): JSX.Element {
     const [asking, setAsking] = useState(false);
+    const [imported, setImported] = useState<{ good: boolean; words: string } | null>(null);
     const count = useStore(chat, (state) => state.conversations.length);
     const bring = async (): Promise<void> => {
         const [file] = await openFiles('.json,application/json');
         if (!file) return;
         try {
-            const added = importConversations(await file.text());
-            announce(`${added} conversations imported.`);
+            const words = `${countOf(importConversations(await file.text()), 'conversation')} imported.`;
+            setImported({ good: true, words });
+            announce(words);
         } catch (error) {
-            report(`${file.name} could not be imported. ${error instanceof Error ? error.message : String(error)}`);
+            setImported({ good: false, words: `${file.name} could not be imported. ${sentence(error instanceof Error ? error.message : String(error))}` });
         }
     };
     const saveAll = (): void => {
@@ -137,7 +143,7 @@ function DataSection(): JSX.Element {
     };
     return (
         <Section title="Your data">
-            <p class="quiet">Conversations are kept in this browser, on this machine, and nowhere else.</p>
+            <p class="quiet">Your conversations are stored in this browser, on this machine, and nowhere else.</p>
             <div class="actions start">
                 <button type="button" class="button" disabled={count === 0}
                     onClick={saveAll}>
@@ -146,13 +152,18 @@ function DataSection(): JSX.Element {
                 <button type="button" class="button" onClick={() => void bring()}>Import</button>
                 <button type="button" class="button danger" onClick={() => setAsking(true)}>Erase everything</button>
             </div>
+            {imported && (
+                <p class={`fit ${imported.good ? 'fit-yes' : 'fit-no'}`} role={imported.good ? undefined : 'alert'}>
+                    <Icon name={imported.good ? 'check' : 'warn'} size={16} />{imported.words}
+                </p>
+            )}
             <Dialog open={asking} title="Erase everything?" onClose={() => setAsking(false)}>
                 <p>
-                    All conversations, stored models, computed context, settings and the offline copy of this app are removed from this browser.
-                    This cannot be undone. Files of Ollama are not touched.
+                    This removes all conversations, stored models, saved context, settings and the offline copy of this app from this browser.
+                    It cannot be undone. Ollama's files are not touched.
                 </p>
                 <div class="actions">
-                    <button type="button" class="button" onClick={() => setAsking(false)}>Keep everything</button>
+                    <button type="button" class="button" onClick={() => setAsking(false)}>Cancel</button>
                     <button type="button" class="button danger" onClick={() => void eraseEverything()}>Erase everything</button>
                 </div>
             </Dialog>

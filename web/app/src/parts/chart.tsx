@@ -1,5 +1,4 @@
-// A chart of bars or a line, drawn as SVG. Each series has a colour of the theme; values stand at the marks, so that no colour
-// is needed to read it.
+// A bar or line chart as SVG. Values are printed at the marks, so that the chart can be read without colours.
 
 import type { JSX } from 'preact';
 import { formatSpeed } from '../format.ts';
@@ -12,10 +11,10 @@ export interface ChartPoint {
 interface ChartProps {
     title: string;
     unit: string;
-    /** What the labels below are. */
+    /** What the labels on the x axis mean. */
     axis: string;
     points: ChartPoint[];
-    /** An earlier run, drawn behind. */
+    /** An earlier run, drawn behind this one. */
     before?: ChartPoint[] | undefined;
     kind: 'bars' | 'line';
 }
@@ -73,7 +72,7 @@ export function Chart({ title, unit, axis, points, before, kind }: ChartProps): 
 
 const axisNumber = (value: number): string => (value >= 1000 ? `${+(value / 1000).toFixed(1)}k` : String(+value.toFixed(2)));
 
-/** The next number above whose quarters are round, too. */
+/** The next larger number whose quarters are round as well. */
 function niceTop(value: number): number {
     const power = 10 ** Math.floor(Math.log10(value));
     return (([1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10] as const).find((step) => step * power >= value * 1.02) ?? 10) * power;

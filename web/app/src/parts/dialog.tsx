@@ -1,4 +1,4 @@
-// A modal window: the browser's own <dialog>, which keeps the focus inside and closes on Escape.
+// A modal dialog: the browser's own <dialog>, which traps the focus and closes on Escape.
 
 import type { ComponentChildren, JSX } from 'preact';
 import { useEffect, useId, useRef } from 'preact/hooks';

@@ -1,5 +1,4 @@
-// One message of a conversation: a question that can be edited, an answer with what was thought, which tools were called, and how
-// fast it came.
+// One message of a conversation: a question that can be edited, or an answer with its thoughts, tool calls and speed.
 
 import type { JSX } from 'preact';
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
@@ -110,7 +109,7 @@ function StepView({ step, writing }: { step: Step; writing: boolean }): JSX.Elem
         <>
             {step.thinking !== '' && (
                 <details class="fold">
-                    <summary><Icon name="bulb" size={16} />{thinkingNow ? 'Thinking…' : 'Thought about it'}</summary>
+                    <summary><Icon name="bulb" size={16} />{thinkingNow ? 'Thinking…' : 'Thoughts'}</summary>
                     <div class="fold-body thinking"><Markdown text={step.thinking} /></div>
                 </details>
             )}
@@ -123,11 +122,11 @@ function StepView({ step, writing }: { step: Step; writing: boolean }): JSX.Elem
 function CallView({ call }: { call: ToolUse }): JSX.Element {
     return (
         <details class="fold">
-            <summary><Icon name="tool" size={16} />{call.result === undefined ? 'Calls' : 'Called'} <code>{call.name}</code></summary>
+            <summary><Icon name="tool" size={16} />{call.result === undefined ? 'Calling' : 'Called'} <code>{call.name}</code></summary>
             <div class="fold-body">
-                <p class="quiet">Given</p>
+                <p class="quiet">Input</p>
                 <pre>{JSON.stringify(call.arguments, null, 2)}</pre>
-                {call.result !== undefined && <><p class="quiet">Answered</p><pre>{call.result}</pre></>}
+                {call.result !== undefined && <><p class="quiet">Result</p><pre>{call.result}</pre></>}
             </div>
         </details>
     );
@@ -159,7 +158,7 @@ function WaitingForModel(): JSX.Element {
     return (
         <div class="prompt-progress">
             <progress max={1} value={progress && progress.total > 0 ? progress.done / progress.total : 0} aria-label="Loading the model" />
-            <span class="quiet">The model is loading; the answer begins when it is there.</span>
+            <span class="quiet">The model is loading. The answer starts when it is ready.</span>
         </div>
     );
 }
@@ -167,7 +166,7 @@ function WaitingForModel(): JSX.Element {
 function Ending({ answer }: { answer: Answer }): JSX.Element | null {
     switch (answer.finish) {
         case 'cancelled': return <p class="ending quiet">Stopped.</p>;
-        case 'length': return <p class="ending quiet">Cut at the longest length that is set, here or by the model.</p>;
+        case 'length': return <p class="ending quiet">Stopped at the maximum answer length.</p>;
         case 'tools': return <p class="ending quiet">Stopped after {MOST_ROUNDS} rounds of tool calls.</p>;
         case 'full': return (
             <div class="ending box-note">
@@ -180,12 +179,12 @@ function Ending({ answer }: { answer: Answer }): JSX.Element | null {
         );
         case 'error': return (
             <div class="ending box-note box-error" role="alert">
-                <p><strong>This did not work.</strong> {answer.error}</p>
+                <p><strong>Something went wrong.</strong> {answer.error}</p>
             </div>
         );
         default: {
             const silent = answer.steps.every((step) => step.content === '' && step.calls.length === 0);
-            return silent ? <p class="ending quiet">The model had nothing to say.</p> : null;
+            return silent ? <p class="ending quiet">The model gave no answer.</p> : null;
         }
     }
 }
@@ -214,6 +213,6 @@ function Stats({ answer }: { answer: Answer }): JSX.Element | null {
     const speed = stats.replySeconds > 0 ? stats.replyTokens / stats.replySeconds : 0;
     const fresh = stats.promptTokens - stats.cachedTokens;
     const title = `${stats.model}\n${stats.replyTokens} tokens in ${formatSeconds(stats.replySeconds)}\n` +
-        `Prompt: ${stats.promptTokens} tokens, ${stats.cachedTokens} of them from before, ${fresh} computed in ${formatSeconds(stats.promptSeconds)}`;
+        `Prompt: ${stats.promptTokens} tokens, ${stats.cachedTokens} cached, ${fresh} computed in ${formatSeconds(stats.promptSeconds)}`;
     return <span class="stats quiet" title={title}>{stats.replyTokens} tokens{speed > 0 && ` · ${formatSpeed(speed)}/s`}</span>;
 }

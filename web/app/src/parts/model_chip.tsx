@@ -1,4 +1,4 @@
-// Which model is loaded, in the corner of every page; how far it is while it loads.
+// The loaded model, in the corner of every page; its progress while it loads.
 
 import type { JSX } from 'preact';
 import { Icon } from '../icons.tsx';
@@ -10,11 +10,11 @@ export function ModelChip(): JSX.Element {
     const { phase, choice, progress, loaded } = useStore(model, (state) => state);
     const share = progress && progress.total > 0 ? Math.min(1, progress.done / progress.total) : 0;
     const name = loaded?.info.name || choice?.name || 'No model';
-    const state = phase === 'loading' ? `loading, ${Math.round(share * 100)} %` : phase === 'failed' ? 'could not be loaded' : phase === 'ready' ? 'ready' : 'choose one';
+    const state = phase === 'loading' ? `loading, ${Math.round(share * 100)} %` : phase === 'failed' ? 'failed to load' : phase === 'ready' ? 'ready' : 'choose one';
     return (
         <a class={`chip chip-${phase}`} href={pageHref('models')} title={`${name}: ${state}`}>
             <span class="chip-dot" />
-            <span class="chip-name">{phase === 'loading' ? `Loading ${Math.round(share * 100)} %` : phase === 'failed' ? 'Model failed' : name}</span>
+            <span class="chip-name">{phase === 'loading' ? `Loading ${Math.round(share * 100)} %` : phase === 'failed' ? 'Loading failed' : name}</span>
             <span class="visually-hidden">, {state}. Models</span>
             {loaded && <span class="chip-device">{loaded.info.backend === 'gpu' ? 'GPU' : 'CPU'}</span>}
             <Icon name="down" size={14} />

@@ -1,4 +1,4 @@
-// The list of keyboard shortcuts.
+// The keyboard shortcuts.
 
 import type { JSX } from 'preact';
 import { settings } from '../settings.ts';
@@ -13,11 +13,11 @@ export function ShortcutsDialog({ open, onClose }: { open: boolean; onClose: () 
         [enter ? ['Enter'] : [command, 'Enter'], 'Send'],
         [enter ? ['Shift', 'Enter'] : ['Enter'], 'New line'],
         [['Esc'], 'Stop the answer'],
-        [['↑'], 'Edit your last message (in an empty box)'],
+        [['↑'], 'Edit your last message (if the message box is empty)'],
         [['/'], 'Go to the message box'],
         [[command, 'K'], 'Search conversations'],
         [[command, 'Shift', 'O'], 'New conversation'],
-        [['?'], 'This list'],
+        [['?'], 'Show this list'],
     ];
     return (
         <Dialog open={open} title="Keyboard shortcuts" onClose={onClose}>

@@ -1,4 +1,4 @@
-// The conversations: new, search, the list by day with rename, export and delete; below it the other pages and the theme.
+// The sidebar: new conversation, search, the list by day with rename, export and delete; below it the other pages and the theme.
 
 import type { JSX } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
@@ -20,7 +20,7 @@ export function Sidebar({ onClose, onHelp }: { onClose: () => void; onHelp: () =
         <nav class="sidebar" aria-label="Conversations and pages">
             <div class="sidebar-head">
                 <a class="wordmark" href={chatHref(null)} onClick={onClose}><Logo size={26} />gemmule</a>
-                <button type="button" class="icon-button only-narrow" aria-label="Close the list" onClick={onClose}>
+                <button type="button" class="icon-button only-narrow" aria-label="Close conversation list" onClick={onClose}>
                     <Icon name="close" size={20} />
                 </button>
             </div>
@@ -51,7 +51,7 @@ function ConversationList({ query, onOpen }: { query: string; onOpen: () => void
     if (found.length === 0) {
         return (
             <div class="conversations">
-                <p class="quiet empty">{!ready ? '' : query ? 'Nothing found.' : 'Your conversations will be here. They stay on this machine.'}</p>
+                <p class="quiet empty">{!ready ? '' : query ? 'No conversations found.' : 'Your conversations will appear here. They stay on this machine.'}</p>
             </div>
         );
     }
@@ -79,7 +79,7 @@ function Row({ conversation, onOpen }: { conversation: Conversation; onOpen: () 
         <li class={`row${shown ? ' row-current' : ''}`}>
             <a href={chatHref(conversation.id)} aria-current={shown ? 'page' : undefined} onClick={onOpen} title={title}>
                 <span class="row-title">{title}</span>
-                {busy && <span class="pulse" aria-label="an answer is being written" role="img" />}
+                {busy && <span class="pulse" aria-label="answer in progress" role="img" />}
             </a>
             <RowMenu open={open} setOpen={setOpen} title={title} actions={[
                 { icon: 'edit', label: 'Rename', run: () => setDialog('rename') },
@@ -89,9 +89,9 @@ function Row({ conversation, onOpen }: { conversation: Conversation; onOpen: () 
             <RenameDialog open={dialog === 'rename'} title={title} onClose={() => setDialog(null)}
                 onRename={(name) => rename(conversation.id, name)} />
             <Dialog open={dialog === 'delete'} title="Delete this conversation?" onClose={() => setDialog(null)}>
-                <p>«{title}» and what was computed for it are removed from this machine. This cannot be undone.</p>
+                <p>“{title}” and its saved context will be removed from this browser. This cannot be undone.</p>
                 <div class="actions">
-                    <button type="button" class="button" onClick={() => setDialog(null)}>Keep it</button>
+                    <button type="button" class="button" onClick={() => setDialog(null)}>Cancel</button>
                     <button type="button" class="button danger"
                         onClick={() => { if (shown) go(chatHref(null)); void removeConversation(conversation.id); }}>
                         Delete
@@ -136,7 +136,7 @@ function RowMenu({ open, setOpen, title, actions }: { open: boolean; setOpen: (o
     };
     return (
         <div class="row-menu" ref={element} onKeyDown={open ? key : undefined}>
-            <button type="button" class="icon-button" aria-haspopup="menu" aria-expanded={open} aria-label={`More for «${title}»`}
+            <button type="button" class="icon-button" aria-haspopup="menu" aria-expanded={open} aria-label={`More actions for “${title}”`}
                 onClick={() => setOpen(!open)}>
                 <Icon name="dots" size={16} />
             </button>
@@ -175,7 +175,7 @@ function RenameDialog({ open, title, onClose, onRename }: { open: boolean; title
 const THEMES: { value: Settings['theme']; icon: IconName; label: string }[] = [
     { value: 'light', icon: 'sun', label: 'Light' },
     { value: 'dark', icon: 'moon', label: 'Dark' },
-    { value: 'system', icon: 'auto', label: 'As the system' },
+    { value: 'system', icon: 'auto', label: 'Match system' },
 ];
 
 function PageLinks({ onHelp }: { onHelp: () => void }): JSX.Element {

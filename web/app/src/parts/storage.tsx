@@ -1,4 +1,4 @@
-// How much this app stores, and of how much.
+// How much storage this app uses, and how much it may use.
 
 import type { JSX } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
@@ -21,9 +21,8 @@ export function StorageMeter(): JSX.Element {
         <div class="storage">
             <progress max={state.quota || 1} value={state.usage} aria-label="Storage used" />
             <p class="quiet">
-                {formatBytes(state.usage)} of the {formatBytes(state.quota)} that the browser grants,{' '}
-                {formatBytes(state.snapshots)} of it computed context of conversations.{' '}
-                {state.lasting ? 'The browser keeps it until you delete it.' : 'The browser may clear it when the disk runs short.'}
+                {formatBytes(state.usage)} of {formatBytes(state.quota)} used, including {formatBytes(state.snapshots)} of saved context.{' '}
+                {state.lasting ? 'The browser keeps this data until you delete it.' : 'The browser may delete this data when disk space runs low.'}
             </p>
         </div>
     );

@@ -1,4 +1,4 @@
-// The system prompt of one conversation: the one of the settings, or its own.
+// The system prompt of one conversation: the default from the settings, or its own.
 
 import type { JSX } from 'preact';
 import { useRef } from 'preact/hooks';
@@ -15,13 +15,13 @@ export function SystemDialog({ open, conversation, onClose }: { open: boolean; c
     };
     return (
         <Dialog open={open} title="System prompt" onClose={onClose}>
-            <p class="quiet">What the model is told before this conversation. It counts from the next answer on.</p>
+            <p class="quiet">Instructions for the model in this conversation. Applies from the next answer.</p>
             <label class="field"><span class="visually-hidden">System prompt</span>
                 <textarea ref={box} rows={6} defaultValue={conversation.system ?? settings.get().system}
                     placeholder="You are a patient teacher. Answer briefly." />
             </label>
             <div class="actions">
-                {conversation.system !== null && <button type="button" class="button" onClick={() => save(null)}>Use the one of the settings</button>}
+                {conversation.system !== null && <button type="button" class="button" onClick={() => save(null)}>Use the default</button>}
                 <button type="button" class="button primary" onClick={() => save(box.current!.value)}>Save</button>
             </div>
         </Dialog>

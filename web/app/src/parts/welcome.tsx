@@ -1,26 +1,26 @@
-// What an empty conversation shows: on the first visit what this is, how far the model is, and what to do next.
+// An empty conversation: what this is, the state of the model, and things to ask. Also the state of the model for other pages.
 
 import type { JSX } from 'preact';
 import { formatBytes, formatSeconds } from '../format.ts';
 import { Icon, Logo } from '../icons.tsx';
-import { BOX, load, model, recover, stopLoading } from '../models.ts';
-import { pageHref } from '../route.ts';
+import { BOX, load, model, recover, stopLoading, type ModelState } from '../models.ts';
+import { pageHref, route } from '../route.ts';
 import { useStore } from '../store.ts';
 
 const IDEAS = ['Explain how a rainbow forms', 'Write a limerick about a lighthouse', 'Plan a weekend of small repairs', 'Show me quicksort in Python'];
-// What the model in the box was made for.
+// What the model in the box can do.
 const SMALL_IDEAS = [
     'Tell me a story about a fox in a castle with a lantern.', 'Who are you?', 'What is 12 + 30?', 'How do you say house in Spanish?', 'Tell me a joke.',
 ];
 
 const PHASES: Record<string, string> = {
-    wait: 'Another tab is fetching it',
-    verify: 'Checking what is stored',
-    download: 'Fetching',
-    header: 'Reading the header',
+    wait: 'Waiting for another tab to download',
+    verify: 'Verifying the stored file',
+    download: 'Downloading',
+    header: 'Reading the file header',
     check: 'Checking the device',
     weights: 'Loading weights',
-    plans: 'Getting ready',
+    plans: 'Preparing',
     measure: 'Comparing GPU and CPU',
 };
 
@@ -29,7 +29,7 @@ export function Welcome({ missing }: { missing: boolean }): JSX.Element {
     return (
         <div class="welcome">
             <Logo size={56} />
-            <h2>{missing ? 'This conversation is not on this machine' : 'What is on your mind?'}</h2>
+            <h2>{missing ? 'This conversation is not stored on this machine' : 'What’s on your mind?'}</h2>
             <p class="lead">
                 gemmule runs Gemma 4 right here in your browser, on your own hardware. Nothing you type and nothing it answers leaves this
                 machine.
@@ -40,7 +40,7 @@ export function Welcome({ missing }: { missing: boolean }): JSX.Element {
             </ul>
             {isBox && (
                 <p class="box-remark">
-                    This is the small model in the box. <a href={pageHref('models')}>Load a big one</a>, from Ollama or elsewhere.
+                    This is the small model in the box. <a href={pageHref('models')}>Load a bigger one</a> from Ollama or elsewhere.
                 </p>
             )}
         </div>
@@ -57,6 +57,7 @@ function fill(text: string): void {
 
 export function ModelStatus(): JSX.Element {
     const { phase, choice, progress, loaded, failure, stranded } = useStore(model, (state) => state);
+    const elsewhere = useStore(route, (state) => state.page !== 'models');
     if (phase === 'ready' && loaded) {
         return (
             <p class="model-status ready">
@@ -66,36 +67,51 @@ export function ModelStatus(): JSX.Element {
         );
     }
     if (phase === 'loading') {
-        const known = progress !== null && progress.total > 0;
-        const bytes = progress?.phase === 'download' || progress?.phase === 'weights' || progress?.phase === 'verify';
-        return (
-            <div class="model-status loading">
-                <div class="load-line"><span>{PHASES[progress?.phase ?? 'header'] ?? 'Loading'}: {choice?.name}</span>
-                    <button type="button" class="link" onClick={stopLoading}>Stop</button></div>
-                {known ? <progress max={progress.total} value={progress.done} aria-label="Loading the model" /> : <progress aria-label="Loading the model" />}
-                <p class="quiet">
-                    {bytes && known ? `${formatBytes(progress.done)} of ${formatBytes(progress.total)}` : '\u00a0'}
-                    {bytes && progress && progress.speed > 0 ? ` · ${formatBytes(progress.speed)}/s` : ''}
-                    {bytes && progress?.left != null && progress.left > 1 ? ` · ${formatSeconds(progress.left)} left` : ''}
-                </p>
-            </div>
-        );
+        return <div class="model-status loading"><LoadProgress progress={progress} name={choice?.name} /></div>;
     }
     if (phase === 'failed') {
         return (
             <div class="model-status box-note box-error" role="alert">
                 <p>
-                    <strong>{stranded ? 'The GPU is gone.' : `${choice?.name ?? 'The model'} could not be loaded.`}</strong> {failure?.message}
-                    {stranded && ' Your conversations are kept.'}
+                    <strong>{stranded ? 'The GPU is no longer available.' : `${choice?.name ?? 'The model'} could not be loaded.`}</strong> {failure?.message}
+                    {stranded && ' Your conversations are safe.'}
                 </p>
                 <div class="actions">
                     {stranded && <button type="button" class="button" onClick={() => void recover('auto')}>Try the GPU again</button>}
-                    {stranded && <button type="button" class="button primary" onClick={() => void recover('wasm')}>Go on with the CPU</button>}
+                    {stranded && <button type="button" class="button primary" onClick={() => void recover('wasm')}>Continue on the CPU</button>}
                     {!stranded && choice && <button type="button" class="button" onClick={() => void load(choice)}>Try again</button>}
-                    {!stranded && <a class="button primary" href={pageHref('models')}>Choose a model</a>}
+                    {!stranded && elsewhere && <a class="button primary" href={pageHref('models')}>Choose a model</a>}
                 </div>
             </div>
         );
     }
-    return <p class="model-status"><a class="button primary" href={pageHref('models')}>Choose a model</a></p>;
+    return <p class="model-status">{elsewhere ? <a class="button primary" href={pageHref('models')}>Choose a model</a> : 'No model is loaded.'}</p>;
+}
+
+/** Progress and failure of a load, beside the button that started it: `is` picks the models of that button. */
+export function ChoiceStatus({ is }: { is: (id: string) => boolean }): JSX.Element | null {
+    const state = useStore(model, (each) => (each.choice && is(each.choice.id) ? each : null));
+    if (state?.phase === 'loading') return <div class="choice-status"><LoadProgress progress={state.progress} /></div>;
+    if (state?.phase !== 'failed' || state.stranded) return null;
+    return <p class="choice-status fit fit-no"><Icon name="warn" size={16} />{state.failure?.message}</p>;
+}
+
+function LoadProgress({ progress, name }: { progress: ModelState['progress']; name?: string | undefined }): JSX.Element {
+    const known = progress !== null && progress.total > 0;
+    const bytes = progress?.phase === 'download' || progress?.phase === 'weights' || progress?.phase === 'verify';
+    const phase = PHASES[progress?.phase ?? 'header'] ?? 'Loading';
+    return (
+        <>
+            <div class="load-line">
+                <span>{name ? `${phase}: ${name}` : phase}</span>
+                <button type="button" class="link" onClick={stopLoading}>Stop</button>
+            </div>
+            {known ? <progress max={progress.total} value={progress.done} aria-label="Loading the model" /> : <progress aria-label="Loading the model" />}
+            <p class="quiet">
+                {bytes && known ? `${formatBytes(progress.done)} of ${formatBytes(progress.total)}` : '\u00a0'}
+                {bytes && progress && progress.speed > 0 ? ` · ${formatBytes(progress.speed)}/s` : ''}
+                {bytes && progress?.left != null && progress.left > 1 ? ` · ${formatSeconds(progress.left)} left` : ''}
+            </p>
+        </>
+    );
 }
