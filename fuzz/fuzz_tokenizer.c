@@ -81,9 +81,11 @@ static void fuzz_text(str text, int mode) {
     encode(vocabulary, text, mode, &ids);
     for (size_t i = 0; i < ids.count; i++) {
         buffer_str(&back, tokenizer_text(vocabulary, ids.ids[i]));
-        detokenizer_add(&d, vocabulary, ids.ids[i]);
+        str piece;
+        detokenizer_add(&d, vocabulary, ids.ids[i], &piece, NULL);
     }
-    detokenizer_end(&d);
+    str rest;
+    detokenizer_end(&d, &rest, NULL);
     for (size_t i = 0; i < text.length;) {
         bool block = text.length - i >= 3 && !memcmp(text.data + i, "\xe2\x96\x81", 3);
         buffer_char(&want, block ? ' ' : text.data[i]);

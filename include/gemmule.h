@@ -1,8 +1,7 @@
 /* gemmule.h: run Gemma 4 from a GGUF file.
  *
  * An engine holds a model's weights on one device; a session is one conversation on an engine: the tokens seen so far,
- * their keys and values, and the logits of the last one. A reply is one answer being written into a session. One engine
- * serves many sessions; a session is used by one thread at a time, except gm_session_cancel.
+ * their keys and values, and the logits of the last one. A reply is one answer being written into a session.
  *
  *     char why[256];
  *     gm_engine *engine;
@@ -24,10 +23,23 @@
  *     gm_session_free(session);
  *     gm_engine_close(engine);
  *
- * Nothing blocks for long: a call that has more work than about 50 ms returns GM_AGAIN and is repeated with the same
- * arguments. Functions that can fail return a gm_status and explain in `why`, in a sentence that a user can act on;
- * `why` may be NULL. Strings are UTF-8 and end with a NUL unless a length stands beside them. A field that is 0 or NULL
- * means the default. The library prints nothing, keeps no global state and never leaves the machine. */
+ * Functions that can fail return a gm_status and explain in `why`, in a sentence that a user can act on; `why` may be NULL.
+ * Strings are UTF-8 and end with a NUL unless a length stands beside them. A field that is 0 or NULL means the default. The
+ * library prints nothing, keeps no global state and never leaves the machine.
+ *
+ * Threads. The sessions of one engine may be used from several threads. A session and its replies are used by one thread at
+ * a time; only gm_session_cancel may be called from any thread meanwhile. The text functions and gm_engine_get_info may be
+ * called from any thread at any time. An engine computes for one session at a time: a call waits for its turn, turns are
+ * taken in the order in which they were asked for, and last as long as a call (below). Results do not depend on what other
+ * threads do. gm_engine_close comes after everything else.
+ *
+ * Time. gm_session_set, gm_session_append, gm_session_sample and gm_reply_next return GM_AGAIN after about 50 ms of work and
+ * are repeated with the same arguments. A turn takes longer where something cannot be divided:
+ *   - on a GPU, the first batch of each size compiles its shaders, which takes up to some seconds;
+ *   - when a model computes NaN, all of its weights are read once to name the one that is broken;
+ *   - on a slow processor, one matrix product of a large batch.
+ * gm_engine_open, gm_session_new, gm_session_fork and the functions that save and restore return when they are done. Saving
+ * and restoring give other threads their turns about every 50 ms. */
 
 #ifndef GEMMULE_H
 #define GEMMULE_H
@@ -106,8 +118,9 @@ typedef struct {
 } gm_engine_info;
 
 GM_API gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char *why, size_t why_size);
-GM_API void      gm_engine_close(gm_engine *engine); /* after its sessions; NULL is fine */
-GM_API void      gm_engine_get_info(const gm_engine *engine, gm_engine_info *out);
+GM_API void
+gm_engine_close(gm_engine *engine); /* after its sessions; NULL is fine, as with every function that frees */
+GM_API void gm_engine_get_info(const gm_engine *engine, gm_engine_info *out);
 
 /* ---- text ---------------------------------------------------------------------------------------------------------- */
 
@@ -140,11 +153,12 @@ GM_API size_t gm_session_context(const gm_session *session);
 GM_API size_t gm_session_tokens(const gm_session *session, const int32_t **tokens);
 
 /* Makes the session hold exactly these tokens: rolls back to the longest common prefix and computes what is missing; the
- * last token is always computed, so that its logits are there. GM_AGAIN until done; the tokens must stay valid. After an
+ * last token is always computed, so that its logits are there. GM_AGAIN until done: repeat the call with the same tokens.
+ * Other tokens, and other calls on the session, are refused with GM_BUSY until then, or until gm_session_cancel. After an
  * error or a cancel the session holds what was computed so far and can go on. */
 GM_API gm_status gm_session_set(gm_session *session, const int32_t *tokens, size_t n, char *why, size_t why_size);
 
-/* Computes further tokens behind those held. GM_AGAIN until done. */
+/* Computes further tokens behind those held. GM_AGAIN until done, as above. */
 GM_API gm_status gm_session_append(gm_session *session, const int32_t *tokens, size_t n, char *why, size_t why_size);
 
 /* The logits (after the soft cap) behind the last token held; NULL when there are none: a set or an append leaves them, a
@@ -156,20 +170,23 @@ GM_API const float *gm_session_logits(const gm_session *session);
 GM_API gm_status gm_session_rollback(gm_session *session, size_t keep, size_t *recompute, char *why, size_t why_size);
 
 /* A second session that holds the same and goes its own way. */
-GM_API gm_status gm_session_fork(const gm_session *session, gm_session **out, char *why, size_t why_size);
+GM_API gm_status gm_session_fork(gm_session *session, gm_session **out, char *why, size_t why_size);
 
-/* Snapshots: everything that the session holds, tied to this model and K/V type by a hash. The buffer is the caller's, to
- * be given to gm_free. Restoring replaces what the session held; a snapshot that does not fit is refused and changes
- * nothing. A file is written beside the target and renamed, so a failure leaves the old one. */
-GM_API gm_status gm_session_save(const gm_session *session, const char *path, char *why, size_t why_size);
+/* Snapshots: everything that the session holds, tied to this model and K/V type by a hash, with a digest over all of it. The
+ * buffer is the caller's, to be given to gm_free. Restoring replaces what the session held; a snapshot that is damaged or
+ * does not fit is refused and changes nothing. A file is written beside the target and renamed: a failure leaves the old
+ * one, and of several that are saved to one path at once, one is there as a whole. It keeps the mode of the file that it
+ * replaces; a new one is private (0600). */
+GM_API gm_status gm_session_save(gm_session *session, const char *path, char *why, size_t why_size);
 GM_API gm_status gm_session_restore(gm_session *session, const char *path, char *why, size_t why_size);
-GM_API gm_status gm_session_save_buffer(const gm_session *session, void **data, size_t *size, char *why,
-                                        size_t why_size);
+GM_API gm_status gm_session_save_buffer(gm_session *session, void **data, size_t *size, char *why, size_t why_size);
 GM_API gm_status gm_session_restore_buffer(gm_session *session, const void *data, size_t size, char *why,
                                            size_t why_size);
 GM_API void      gm_free(void *data);
 
-/* The call that is running, or the next one, returns GM_CANCELLED soon. From any thread. */
+/* The call that is running returns GM_CANCELLED soon. A set or an append that returned GM_AGAIN ends, whether it is repeated
+ * (then it returns GM_CANCELLED) or not. If there is neither, the next call that computes is cancelled. From any thread, and
+ * from a signal handler. */
 GM_API void gm_session_cancel(gm_session *session);
 
 /* ---- sampling ------------------------------------------------------------------------------------------------------ */
@@ -225,8 +242,8 @@ typedef struct {
     size_t             stop_count;
     uint32_t           logprobs; /* with every piece, this many alternatives per token; at most 20 */
     bool               want_logprobs;
-    /* What a session held when this same reply broke off, as with a lost GPU: what lies behind the prompt is taken as the
-     * answer's beginning, and its pieces come again. */
+    /* The tokens that a session held when this same reply broke off, for example because the GPU was lost. What follows
+     * the prompt is taken as the beginning of the answer, and its pieces come again. */
     const int32_t *resume;
     size_t         resume_count;
 } gm_reply_options;
@@ -272,10 +289,19 @@ GM_API gm_status gm_reply_start_tokens(gm_session *session, const int32_t *token
                                        const gm_reply_options *options, gm_reply **out, char *why, size_t why_size);
 
 /* GM_OK with a piece, GM_AGAIN, GM_DONE at the end, or an error. After GM_DONE and after a cancel the session holds the
- * prompt and the answer as far as it went. */
+ * prompt and the answer as far as it went. A session has one reply at a time: when another one begins, or a set, append,
+ * rollback or restore changes the session, the reply before gets GM_BAD_ARGUMENT. */
 GM_API gm_status gm_reply_next(gm_reply *reply, gm_piece *piece, char *why, size_t why_size);
 GM_API void      gm_reply_get_stats(const gm_reply *reply, gm_reply_stats *out);
-GM_API void      gm_reply_free(gm_reply *reply);
+
+/* Ends the answer here and keeps its text: gm_reply_next gives what is left of it (characters that might have begun a stop
+ * string, for example) and then GM_DONE; the finish is GM_FINISH_CANCELLED. The session holds the prompt as far as it was
+ * computed, and the answer as far as it was written. */
+GM_API void gm_reply_stop(gm_reply *reply);
+
+/* Frees a reply at any time. One that is not over is abandoned: the session holds what was computed and can go on. A reply
+ * may be freed after its session. */
+GM_API void gm_reply_free(gm_reply *reply);
 
 /* The prompt that gm_reply_start would compute, as text; for looking, not for feeding back. To be given to gm_free. */
 GM_API gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t count,

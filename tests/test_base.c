@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "base/json.h"
 #include "base/pool.h"
+#include "base/turns.h"
 #include "base/random.h"
 #include "base/sha256.h"
 #include "base/table.h"
@@ -510,11 +511,20 @@ static bool run_once(pool *p) {
     return right;
 }
 
-static void *run_often(void *p) {
+typedef struct {
+    pool *p;
+    turns turns;
+} shared_pool;
+
+static void *run_often(void *shared) {
+    shared_pool *s = shared;
+    bool         right = true;
     for (int i = 0; i < 500; i++) {
-        if (!run_once(p)) return p;
+        turns_enter(&s->turns);
+        right &= run_once(s->p);
+        turns_leave(&s->turns);
     }
-    return NULL;
+    return right ? NULL : shared;
 }
 
 static void test_pool(void) {
@@ -533,10 +543,13 @@ static void test_pool(void) {
             for (double start = clock_seconds(); clock_seconds() - start < 0.0005;) {}
             CHECK(run_once(p));
         }
-        pthread_t callers[3];
-        void     *wrong = NULL;
-        for (int n = 0; n < 3; n++) CHECK(!pthread_create(&callers[n], NULL, run_often, p));
+        pthread_t   callers[3];
+        void       *wrong = NULL;
+        shared_pool shared = { .p = p };
+        turns_open(&shared.turns);
+        for (int n = 0; n < 3; n++) CHECK(!pthread_create(&callers[n], NULL, run_often, &shared));
         for (int n = 0; n < 3; n++) CHECK(!pthread_join(callers[n], &wrong) && !wrong);
+        turns_close(&shared.turns);
         pool_free(p);
     }
     TEST("pool arguments");
@@ -545,6 +558,56 @@ static void test_pool(void) {
     CHECK(pool_new(0, &p, &e) == GM_BAD_ARGUMENT && !p && pool_new(100000, &p, NULL) == GM_BAD_ARGUMENT && !p);
     pool_free(NULL);
     CHECK(physical_cores() >= 1 && physical_cores() <= usable_processors());
+}
+
+/* Threads that ask for a turn while one is taken get theirs in the order in which they asked. */
+enum { WAITING = 4 };
+
+typedef struct {
+    turns     turns;
+    size_t    order[WAITING], count;
+    pthread_t threads[WAITING];
+} queue;
+
+typedef struct {
+    queue *q;
+    size_t number;
+} waiting;
+
+static void *take_turn(void *argument) {
+    const waiting *w = argument;
+    turns_enter(&w->q->turns);
+    w->q->order[w->q->count++] = w->number;
+    turns_leave(&w->q->turns);
+    return NULL;
+}
+
+static uint64_t numbers_drawn(turns *t) {
+    pthread_mutex_lock(&t->lock);
+    const uint64_t drawn = t->next;
+    pthread_mutex_unlock(&t->lock);
+    return drawn;
+}
+
+static void test_turns(void) {
+    TEST("turns are taken in the order in which they were asked for");
+    queue   q = { .count = 0 };
+    waiting all[WAITING];
+    turns_open(&q.turns);
+    turns_enter(&q.turns);
+    for (size_t i = 0; i < WAITING; i++) {
+        all[i] = (waiting){ &q, i };
+        CHECK(!pthread_create(&q.threads[i], NULL, take_turn, &all[i]));
+        while (numbers_drawn(&q.turns) < i + 2) sched_yield();
+    }
+    CHECK(q.count == 0);
+    turns_leave(&q.turns);
+    turns_enter(&q.turns); /* behind all that wait */
+    CHECK(q.count == WAITING);
+    for (size_t i = 0; i < q.count; i++) CHECK(q.order[i] == i);
+    turns_leave(&q.turns);
+    for (size_t i = 0; i < WAITING; i++) pthread_join(q.threads[i], NULL);
+    turns_close(&q.turns);
 }
 
 int main(void) {
@@ -561,5 +624,6 @@ int main(void) {
     test_half();
     test_table();
     test_pool();
+    test_turns();
     return test_end();
 }

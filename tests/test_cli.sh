@@ -759,7 +759,7 @@ has "gemmule-chat"
 run "load into another model" 2 chat $fixtures/tiny-moe.gguf <<<"/load $scratch/talk.gguf"
 one_line
 run "load a model" 2 "${chat[@]}" <<<"/load $dense"
-says "no saved chat"
+says "not a saved chat"
 run "load what is not there" 2 "${chat[@]}" <<<"/load $scratch/nothere"
 says "nothere"
 head -c 2000 "$scratch/talk.gguf" >"$scratch/cut-talk.gguf"

@@ -7,6 +7,7 @@
 #include "test.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 static long requests, fail_at = -1;
 
@@ -27,13 +28,31 @@ void *__wrap_realloc(void *p, size_t n) { return refuse() ? NULL : __real_reallo
 void *__wrap_aligned_alloc(size_t alignment, size_t n) { return refuse() ? NULL : __real_aligned_alloc(alignment, n); }
 
 static char why[400];
+static char saved[] = "/tmp/gemmule-faults-XXXXXX";
+
+/* What the replies said. */
+static char   said[4000];
+static size_t said_length;
+
+/* Reads a reply to its end and frees it. */
+static gm_status finish_reply(gm_reply *reply) {
+    gm_piece  piece;
+    gm_status status;
+    while ((status = gm_reply_next(reply, &piece, why, sizeof why)) <= GM_AGAIN) {
+        if (status == GM_AGAIN || piece.kind == GM_PIECE_PROGRESS || said_length + piece.length >= sizeof said)
+            continue;
+        memcpy(said + said_length, piece.text, piece.length);
+        said_length += piece.length;
+    }
+    gm_reply_free(reply);
+    return status == GM_DONE ? GM_OK : status;
+}
 
 /* Everything that a program does with the library, once; the first failure ends it. */
 static gm_status use_everything(const char *path) {
     gm_engine             *engine = NULL;
     gm_session            *s = NULL, *twin = NULL;
     gm_reply              *reply = NULL;
-    gm_piece               piece;
     void                  *snapshot = NULL;
     char                  *text = NULL;
     size_t                 size = 0, count;
@@ -48,6 +67,7 @@ static gm_status use_everything(const char *path) {
                                        .tools =
                                            "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
                                            "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}}}]" };
+    said_length = 0;
     for (size_t i = 0; i < 600; i++) ids[i] = 300 + (int32_t)(i % 100);
     gm_status status = gm_engine_open(&(gm_engine_options){ .model = path, .backend = GM_BACKEND_CPU, .threads = 2 }, &engine, why, sizeof why);
     if (!status) status = gm_tokenize(engine, "some text", 9, false, ids, 600, &count, why, sizeof why);
@@ -56,10 +76,13 @@ static gm_status use_everything(const char *path) {
     if (!status) status = gm_session_fork(s, &twin, why, sizeof why);
     if (!status) status = gm_session_save_buffer(s, &snapshot, &size, why, sizeof why);
     if (!status) status = gm_session_restore_buffer(twin, snapshot, size, why, sizeof why);
+    if (!status) status = gm_session_save(s, saved, why, sizeof why);
+    if (!status) status = gm_session_restore(twin, saved, why, sizeof why);
     if (!status) status = gm_render(engine, hello, 1, &options, &text, why, sizeof why);
     if (!status) status = gm_reply_start(s, hello, 1, &options, &reply, why, sizeof why);
-    while (!status && (status = gm_reply_next(reply, &piece, why, sizeof why)) <= GM_AGAIN) status = GM_OK;
-    gm_reply_free(reply);
+    if (!status) status = finish_reply(reply);
+    if (!status) status = gm_reply_start_tokens(twin, ids, 20, &options, &reply, why, sizeof why);
+    if (!status) status = finish_reply(reply);
     gm_free(snapshot);
     gm_free(text);
     gm_session_free(twin);
@@ -114,17 +137,23 @@ static void test_running_out(const char *path) {
     TEST("each request for memory may fail: %s", path);
     fail_at = -1;
     requests = 0;
-    CHECK_MESSAGE(use_everything(path) == GM_DONE, "%s", why);
-    const long all = requests;
-    CHECK(all > 50);
+    CHECK_MESSAGE(use_everything(path) == GM_OK, "%s", why);
+    const long   all = requests;
+    char         want[sizeof said];
+    const size_t want_length = said_length;
+    memcpy(want, said, want_length);
+    CHECK(all > 50 && want_length > 5);
     for (fail_at = 0; fail_at < all; fail_at++) {
         requests = 0;
         *why = 0;
         const gm_status status = use_everything(path);
         /* A mark that finds no memory is done without; everything else says so. */
-        CHECK_MESSAGE(status == GM_NO_MEMORY || status == GM_DONE, "request %ld: %s: %s", fail_at,
-                      gm_status_name(status), why);
-        CHECK_MESSAGE(status == GM_DONE || strstr(why, "memory"), "request %ld: %s", fail_at, why);
+        CHECK_MESSAGE(status == GM_NO_MEMORY || status == GM_OK, "request %ld: %s: %s", fail_at, gm_status_name(status),
+                      why);
+        CHECK_MESSAGE(status == GM_OK || strstr(why, "memory"), "request %ld: %s", fail_at, why);
+        CHECK_MESSAGE(status || (said_length == want_length && !memcmp(said, want, want_length)),
+                      "request %ld: success, but it says '%.*s' instead of '%.*s'", fail_at, (int)said_length, said,
+                      (int)want_length, want);
     }
     fail_at = -1;
 }
@@ -158,10 +187,12 @@ static void test_decode_loop(const char *path) {
 
 int main(void) {
     static const char *const files[] = { "tests/fixtures/tiny-dense.gguf", "tests/fixtures/tiny-moe.gguf" };
+    close(mkstemp(saved));
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         test_running_out(files[i]);
         if (!i) test_pieces(files[i]);
         test_decode_loop(files[i]);
     }
+    remove(saved);
     return test_end();
 }

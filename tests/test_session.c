@@ -211,7 +211,7 @@ static void test_bad_snapshots(gm_engine *engine, gm_engine *other) {
           strstr(why, "another model"));
     CHECK(gm_session_restore_buffer(small, data, size, why, sizeof why) == GM_CONTEXT_FULL);
     CHECK(gm_session_restore(target, "tests/fixtures/tiny-dense.gguf", why, sizeof why) == GM_BAD_FILE &&
-          strstr(why, "no session snapshot"));
+          strstr(why, "not a session snapshot"));
     CHECK(gm_session_restore(target, "tests/fixtures/no such file", why, sizeof why) != GM_OK);
     char *damaged = malloc(size);
     for (size_t cut = 0; cut < size; cut += 1 + size / 97) {

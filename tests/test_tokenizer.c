@@ -15,11 +15,13 @@
 static void decode(const tokenizer *t, const int32_t *ids, size_t count, buffer *out) {
     detokenizer d = { 0 };
     for (size_t i = 0; i < count; i++) {
-        str piece = detokenizer_add(&d, t, ids[i]);
-        CHECK(utf8_valid(piece));
+        str piece;
+        CHECK(!detokenizer_add(&d, t, ids[i], &piece, NULL) && utf8_valid(piece));
         buffer_str(out, piece);
     }
-    buffer_str(out, detokenizer_end(&d));
+    str rest;
+    CHECK(!detokenizer_end(&d, &rest, NULL));
+    buffer_str(out, rest);
     detokenizer_free(&d);
 }
 
@@ -163,10 +165,12 @@ static void test_detokenizer(const tokenizer *t) {
         TEST("detokenizer: %s", cases[c].name);
         for (; cases[c].bytes[n] >= 0; n++) {
             int32_t id = cases[c].bytes[n] >= 1000 ? cases[c].bytes[n] - 1000 : cases[c].bytes[n] + 24;
-            str     piece = detokenizer_add(&d, t, id);
+            str     piece;
+            CHECK(!detokenizer_add(&d, t, id, &piece, NULL));
             CHECK_MESSAGE(str_is(piece, cases[c].want[n]), "piece %zu is \"%.*s\"", n, STR_ARGS(piece));
         }
-        str rest = detokenizer_end(&d);
+        str rest;
+        CHECK(!detokenizer_end(&d, &rest, NULL));
         CHECK_MESSAGE(str_is(rest, cases[c].want[n]), "the end is \"%.*s\"", STR_ARGS(rest));
         detokenizer_free(&d);
     }

@@ -82,7 +82,6 @@ struct pool {
 
     _Alignas(LINE) atomic_size_t asleep; /* workers on `wake` */
     atomic_bool     caller_asleep, stop;
-    pthread_mutex_t turn; /* one run at a time */
     pthread_mutex_t sleep;
     pthread_cond_t  wake, done;
 };
@@ -204,7 +203,6 @@ static void wake_all(pool *p) {
 }
 
 void pool_run(pool *p, pool_work work, void *context) {
-    pthread_mutex_lock(&p->turn);
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     if (p->threads == 1) {
         work(context, 0, 1);
@@ -217,7 +215,6 @@ void pool_run(pool *p, pool_work work, void *context) {
         atomic_fetch_or(&p->gate, closed);
         wait_for_workers(p);
     }
-    pthread_mutex_unlock(&p->turn);
 }
 
 size_t pool_take(pool *p) { return atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed); }
@@ -274,7 +271,6 @@ gm_status pool_new(size_t threads, pool **out, error *e) {
     atomic_init(&p->stop, false);
     p->spins =
         threads <= usable_processors(); /* with more threads than processors, looking keeps the others from working */
-    pthread_mutex_init(&p->turn, NULL);
     pthread_mutex_init(&p->sleep, NULL);
     pthread_cond_init(&p->wake, NULL);
     pthread_cond_init(&p->done, NULL);
@@ -295,7 +291,6 @@ void pool_free(pool *p) {
     pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->sleep);
     for (size_t i = 0; i < p->started; i++) pthread_join(p->workers[i].handle, NULL);
-    pthread_mutex_destroy(&p->turn);
     pthread_mutex_destroy(&p->sleep);
     pthread_cond_destroy(&p->wake);
     pthread_cond_destroy(&p->done);

@@ -3,7 +3,8 @@
  * pool_run calls work(context, thread, threads) on the caller's thread (0) and on every other that is free before the caller
  * is done, once each, and returns when all are back. Inside, threads share the work by pool_take: an atomic counter, so a
  * thread that the system slowed down does not hold up the rest. Results must not depend on which thread does what. With one
- * thread, and on wasm without workers (pool_wasm.c has them), it is a plain call. pool_run may be called from several threads: they take turns. */
+ * thread, and on wasm without workers (pool_wasm.c has them), it is a plain call. One caller at a time: an engine sees to that
+ * (engine_enter). */
 
 #ifndef GM_POOL_H
 #define GM_POOL_H

@@ -124,11 +124,19 @@ gm_status answer_collect(answer *a, gm_reply *reply, const answer_style *style, 
     gm_status status = GM_OK;
     char      why[sizeof e->why] = "";
     progress_start(&s.bar, "reading the prompt", PROGRESS_TOKENS, style->progress);
+    bool cancelled = false;
     while (status == GM_OK || status == GM_AGAIN) {
         gm_piece piece = { 0 };
         status = gm_reply_next(reply, &piece, why, sizeof why);
+        if (status == GM_CANCELLED && !cancelled) { /* what was written so far and held back still comes */
+            cancelled = true;
+            gm_reply_stop(reply);
+            status = GM_OK;
+            continue;
+        }
         if (status == GM_OK) status = take_piece(a, &s, &piece, e);
     }
+    if (cancelled && status == GM_DONE) status = GM_CANCELLED;
     progress_end(&s.bar);
     end_thinking(&s);
     if (style->stream && s.something && s.last != '\n') putchar('\n');

@@ -41,7 +41,7 @@ gm_status conversation_messages(const conversation *c, gm_message **out, size_t 
 
 /* One GGUF file: the turns and settings as metadata, the session's snapshot as a tensor of bytes, so that going on costs
  * nothing and gives the same text as without the break. Written beside the target and renamed. */
-gm_status conversation_save(const conversation *c, const gm_session *session, const char *path, error *e);
+gm_status conversation_save(const conversation *c, gm_session *session, const char *path, error *e);
 /* Replaces conversation and session; a file that does not fit changes nothing. */
 gm_status conversation_load(conversation *c, gm_session *session, const char *path, error *e);
 

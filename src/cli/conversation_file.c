@@ -1,25 +1,24 @@
 /* Saved conversations. A GGUF with general.architecture = gemmule-chat:
  *
- *     chat.version       1
+ *     chat.version       2; version 1 has no digest
  *     chat.roles         "user" or "assistant" for each turn
  *     chat.contents      what was said
  *     chat.system        the system prompt, if there is one
  *     chat.think         whether the model thinks first
  *     chat.setting_names, chat.setting_values   what was /set
- *     tensor `session`   I8: the session's snapshot, if it holds anything */
+ *     tensor `session`   I8: the session's snapshot, if it holds anything
+ *     tensor `digest`    the seal over everything before it (gguf.h) */
 
 #include "cli/conversation.h"
 
-#include "base/buffer.h"
+#include "base/new_file.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char architecture[] = "gemmule-chat";
-enum { FORMAT_VERSION = 1, MOST_SETTINGS = 32 };
+enum { FORMAT_VERSION = 2, UNSEALED_VERSION = 1, MOST_SETTINGS = 32 };
 
 /* ---- writing ---- */
 
@@ -48,9 +47,7 @@ static void write_settings(gguf_writer *w, const chat_settings *settings) {
     gguf_write_strings(w, "chat.setting_values", values, count);
 }
 
-static bool write_bytes(void *user, const void *data, size_t length) { return fwrite(data, 1, length, user) == length; }
-
-static gm_status write_file(const conversation *c, const void *snapshot, uint64_t size, FILE *file, error *e) {
+static gm_status write_file(const conversation *c, const void *snapshot, uint64_t size, new_file *file, error *e) {
     gguf_writer *w = NULL;
     str         *items = calloc(c->count + 1, sizeof *items);
     if (!items) return fail_memory(e, "the conversation", c->count * sizeof *items);
@@ -63,7 +60,8 @@ static gm_status write_file(const conversation *c, const void *snapshot, uint64_
         gguf_write_bool(w, "chat.think", c->think);
         write_settings(w, &c->settings);
         if (size) gguf_write_tensor(w, "session", TYPE_I8, 1, &size);
-        status = gguf_writer_head(w, write_bytes, file, e);
+        gguf_write_seal(w);
+        status = gguf_writer_head(w, new_file_write, file, e);
     }
     if (status == GM_OK && size) status = gguf_writer_data(w, snapshot, size, e);
     if (status == GM_OK) status = gguf_writer_end(w, e);
@@ -72,26 +70,7 @@ static gm_status write_file(const conversation *c, const void *snapshot, uint64_
     return status;
 }
 
-/* Everything reaches the disk under another name first: a failure leaves the old file as it was. */
-static gm_status write_beside(const conversation *c, const void *snapshot, uint64_t size, const char *path, error *e) {
-    buffer beside = { 0 };
-    buffer_printf(&beside, "%s.%ld.part", path, (long)getpid());
-    if (beside.failed) return fail_memory(e, "a path", beside.length);
-    error     why = { 0 };
-    FILE     *file = fopen(beside.data, "wb");
-    gm_status status = file ? write_file(c, snapshot, size, file, &why) : GM_IO;
-    if (status == GM_OK && (fflush(file) || fsync(fileno(file)))) status = GM_IO;
-    int reason = errno; /* of what failed first */
-    if (file && fclose(file) && status == GM_OK) status = GM_IO, reason = errno;
-    if (status == GM_OK && rename(beside.data, path)) status = GM_IO, reason = errno;
-    if (status == GM_IO) fail(e, GM_IO, "cannot write %s: %s", path, strerror(reason));
-    else if (status != GM_OK) fail(e, status, "%s", why.why);
-    if (status != GM_OK && file) remove(beside.data);
-    buffer_free(&beside);
-    return status;
-}
-
-gm_status conversation_save(const conversation *c, const gm_session *session, const char *path, error *e) {
+gm_status conversation_save(const conversation *c, gm_session *session, const char *path, error *e) {
     void     *snapshot = NULL;
     size_t    size = 0;
     char      why[sizeof e->why] = "";
@@ -100,9 +79,14 @@ gm_status conversation_save(const conversation *c, const gm_session *session, co
         status = gm_session_save_buffer(session, &snapshot, &size, why, sizeof why);
         if (status != GM_OK) return fail(e, status, "%s", why);
     }
-    status = write_beside(c, snapshot, size, path, e);
+    error     problem = { 0 };
+    new_file *file = NULL;
+    if (!new_file_open(path, &file, e)) {
+        write_file(c, snapshot, size, file, &problem);
+        new_file_end(file, &problem, e);
+    }
     gm_free(snapshot);
-    return status;
+    return e->status;
 }
 
 /* ---- reading ---- */
@@ -163,19 +147,25 @@ static gm_status read_settings(const gguf *file, conversation *c, error *e) {
     return GM_OK;
 }
 
+/* What the file is, and that all of it is there as it was written. */
+static gm_status check_file(const gguf *file, uint32_t *version, error *e) {
+    str kind = { "", 0 };
+    if (gguf_get_str(file, "general.architecture", &kind, NULL, e)) return e->status;
+    if (!str_is(kind, architecture))
+        return fail(e, GM_BAD_FILE, "not a saved chat: general.architecture is '%.*s', expected '%s'", STR_ARGS(kind),
+                    architecture);
+    if (gguf_get_u32(file, "chat.version", version, NULL, e)) return e->status;
+    if (*version == UNSEALED_VERSION) return GM_OK;
+    if (*version != FORMAT_VERSION)
+        return fail(e, GM_UNSUPPORTED, "chat.version is %u; this program reads versions %d and %d", *version,
+                    UNSEALED_VERSION, FORMAT_VERSION);
+    return gguf_seal_check(file, &(gguf_seal){ 0 }, UINT64_MAX, e);
+}
+
 static gm_status read_file(const gguf *file, conversation *c, error *e) {
-    str       kind = { "", 0 }, system = { "", 0 };
-    uint32_t  version = 0;
+    str       system = { "", 0 };
     bool      found = false;
-    gm_status status = gguf_get_str(file, "general.architecture", &kind, NULL, e);
-    if (status == GM_OK && !str_is(kind, architecture)) {
-        status = fail(e, GM_BAD_FILE, "it is no saved chat: general.architecture is '%.*s', expected '%s'",
-                      STR_ARGS(kind), architecture);
-    }
-    if (status == GM_OK) status = gguf_get_u32(file, "chat.version", &version, NULL, e);
-    if (status == GM_OK && version != FORMAT_VERSION)
-        status = fail(e, GM_UNSUPPORTED, "chat.version is %u, expected %d", version, FORMAT_VERSION);
-    if (status == GM_OK) status = gguf_get_bool(file, "chat.think", &c->think, NULL, e);
+    gm_status status = gguf_get_bool(file, "chat.think", &c->think, NULL, e);
     if (status == GM_OK) status = gguf_get_str(file, "chat.system", &system, &found, e);
     if (status == GM_OK && system.length && memchr(system.data, 0, system.length))
         status = fail(e, GM_BAD_FILE, "chat.system has a NUL byte");
@@ -189,10 +179,11 @@ static gm_status read_file(const gguf *file, conversation *c, error *e) {
     return status;
 }
 
-static gm_status restore_session(const gguf *file, gm_session *session, error *e) {
+/* The snapshot of an unsealed chat cannot be checked: without it the turns are computed again with the next question. */
+static gm_status restore_session(const gguf *file, uint32_t version, gm_session *session, error *e) {
     char               why[sizeof e->why] = "";
     gm_status          status;
-    const gguf_tensor *t = gguf_find_tensor(file, "session");
+    const gguf_tensor *t = version == UNSEALED_VERSION ? NULL : gguf_find_tensor(file, "session");
     if (!t) status = gm_session_rollback(session, 0, NULL, why, sizeof why);
     else if (t->type != TYPE_I8) return fail(e, GM_BAD_FILE, "tensor session is %s, expected I8", t->format->name);
     else status = gm_session_restore_buffer(session, gguf_tensor_data(file, t), (size_t)t->bytes, why, sizeof why);
@@ -202,11 +193,13 @@ static gm_status restore_session(const gguf *file, gm_session *session, error *e
 gm_status conversation_load(conversation *c, gm_session *session, const char *path, error *e) {
     conversation loaded = { 0 };
     gguf        *file = NULL;
+    uint32_t     version = 0;
     error        why = { 0 };
     gm_status    status = gguf_open_file(path, &file, e);
     if (status != GM_OK) return status;
-    status = read_file(file, &loaded, &why);
-    if (status == GM_OK) status = restore_session(file, session, &why);
+    status = check_file(file, &version, &why);
+    if (status == GM_OK) status = read_file(file, &loaded, &why);
+    if (status == GM_OK) status = restore_session(file, version, session, &why);
     gguf_free(file);
     if (status != GM_OK) {
         conversation_free(&loaded);

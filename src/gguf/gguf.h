@@ -8,6 +8,7 @@
 #define GM_GGUF_H
 
 #include "base/arena.h"
+#include "base/sha256.h"
 #include "gguf/quant.h"
 #include "gguf/source.h"
 
@@ -121,5 +122,22 @@ gm_status gguf_writer_data(gguf_writer *w, const void *data, uint64_t length, er
 gm_status gguf_writer_end(gguf_writer *w, error *e);
 uint64_t  gguf_writer_size(const gguf_writer *w); /* of the whole file, after head */
 void      gguf_writer_free(gguf_writer *w);
+
+/* ---- seals: the last tensor is the SHA-256 of all bytes before it, so that damaged and mixed-up files are noticed ---- */
+
+#define GGUF_SEAL "digest"
+enum { GGUF_SEAL_BYTES = 32 };
+
+/* After all other tensors, before the head. gguf_writer_end writes its data. */
+void gguf_write_seal(gguf_writer *w);
+
+/* How far a seal has been checked; zero-initialise. */
+typedef struct {
+    sha256   hash;
+    uint64_t done;
+} gguf_seal;
+
+/* Reads up to `most` bytes further of a file that is all in memory. GM_AGAIN until it has seen all, then GM_OK or GM_BAD_FILE. */
+gm_status gguf_seal_check(const gguf *g, gguf_seal *s, uint64_t most, error *e);
 
 #endif

@@ -19,7 +19,9 @@ struct gguf_writer {
     gguf_sink sink;
     void     *user;
     uint64_t  head_bytes, current, written; /* the tensor that is being written, and how much of it is */
-    error     failure;                      /* the first one; it sticks */
+    bool      sealed;
+    sha256    hash;    /* of what went to the sink, if sealed */
+    error     failure; /* the first one; it sticks */
 };
 
 gm_status gguf_writer_new(gguf_writer **out, error *e) {
@@ -182,6 +184,12 @@ void gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, uint32
     put_u64(&w->infos, 0); /* the offset: known once the alignment is settled */
 }
 
+void gguf_write_seal(gguf_writer *w) {
+    gguf_write_tensor(w, GGUF_SEAL, TYPE_I8, 1, &(uint64_t){ GGUF_SEAL_BYTES });
+    w->sealed = true;
+    sha256_start(&w->hash);
+}
+
 /* Offsets are the last 8 bytes of each info; they are set from the sizes, in order. */
 static gm_status set_offsets(gguf_writer *w) {
     uint64_t offset = 0;
@@ -206,6 +214,7 @@ static gm_status set_offsets(gguf_writer *w) {
 
 static gm_status emit(gguf_writer *w, const void *data, size_t length) {
     if (w->failure.status) return w->failure.status;
+    if (w->sealed) sha256_add(&w->hash, data, length);
     if (length && !w->sink(w->user, data, length)) return fail(&w->failure, GM_IO, "writing the file failed");
     return GM_OK;
 }
@@ -265,6 +274,11 @@ gm_status gguf_writer_data(gguf_writer *w, const void *data, uint64_t length, er
 
 gm_status gguf_writer_end(gguf_writer *w, error *e) {
     if (!w->sink) fail(&w->failure, GM_BAD_ARGUMENT, "the file ends before its head was written");
+    if (w->sealed && w->current + 1 == w->tensor_count && !w->written) {
+        uint8_t digest[GGUF_SEAL_BYTES];
+        sha256_end(&w->hash, digest);
+        gguf_writer_data(w, digest, sizeof digest, e);
+    }
     if (w->current < w->tensor_count) {
         fail(&w->failure, GM_BAD_ARGUMENT, "the data of %llu of %llu tensors is missing",
              (unsigned long long)(w->tensor_count - w->current), (unsigned long long)w->tensor_count);

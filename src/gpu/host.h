@@ -108,6 +108,9 @@ const void *gpu_ticket_data(gpu_host *h, uint32_t ticket, uint64_t *bytes);
 void gpu_ticket_done(gpu_host *h, uint32_t ticket); /* also for one that has not arrived: it is dropped when it does */
 /* Whether everything submitted so far has run. */
 bool gpu_idle(gpu_host *h);
+/* A number for what was submitted so far, and whether all of that has run: others may have submitted more since. */
+uint64_t gpu_submitted(const gpu_host *h);
+bool     gpu_passed(gpu_host *h, uint64_t submitted);
 
 /* Lets the GPU's news in, and waits for some at most `milliseconds` (0: do not wait). Native only: a browser has its loop. */
 void gpu_host_wait(gpu_host *h, uint32_t milliseconds);

@@ -166,11 +166,15 @@ void host_count_work(gpu_host *h, uint64_t written) {
     if (h->written >= BYTES_PER_FENCE) add_fence(h);
 }
 
-bool gpu_idle(gpu_host *h) {
+uint64_t gpu_submitted(const gpu_host *h) { return h->work; }
+
+bool gpu_passed(gpu_host *h, uint64_t submitted) {
     add_fence(h);
     look_at_fences(h);
-    return h->lost || h->work_done == h->work;
+    return h->lost || h->work_done >= submitted;
 }
+
+bool gpu_idle(gpu_host *h) { return gpu_passed(h, h->work); }
 
 static void let_news_in(gpu_host *h) {
     h->api.InstanceProcessEvents(h->instance);

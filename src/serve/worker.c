@@ -273,20 +273,13 @@ static bool hand_over(worker *w, job *j, buffer *written) {
 }
 
 static gm_status write_reply(worker *w, job *j, gm_reply *reply, chat_answer *a, buffer *out, error *e) {
-    bool begun = false, cancelled = false;
-    for (;;) {
+    bool begun = false;
+    while (is_wanted(w, j)) {
         gm_piece        piece = { 0 };
         char            why[sizeof e->why] = "";
         const gm_status status = gm_reply_next(reply, &piece, why, sizeof why);
         gm_reply_stats  stats;
         gm_reply_get_stats(reply, &stats);
-        if (cancelled && status != GM_OK && status != GM_AGAIN) {
-            if (status != GM_CANCELLED) { /* it came too late, and would hit the next reply */
-                gm_session_free(w->session);
-                w->session = NULL;
-            }
-            return fail(e, GM_CANCELLED, "the client has left");
-        }
         const bool full = status == GM_CONTEXT_FULL && stats.finish == GM_FINISH_LENGTH; /* cut off, but an answer */
         if (status != GM_OK && status != GM_AGAIN && status != GM_DONE && !full) return fail(e, status, "%s", why);
         if (!begun) chat_answer_begin(a, out);
@@ -296,10 +289,8 @@ static gm_status write_reply(worker *w, job *j, gm_reply *reply, chat_answer *a,
         if ((out->length || !begun) && !hand_over(w, j, out)) return fail_memory(e, "the answer", out->length);
         begun = true;
         if (status == GM_DONE || full) return GM_OK;
-        if (cancelled || is_wanted(w, j)) continue;
-        cancelled = true;
-        gm_session_cancel(w->session);
     }
+    return fail(e, GM_CANCELLED, "the client has left"); /* freeing the reply ends the work for it */
 }
 
 static gm_status answer(worker *w, job *j, error *e) {

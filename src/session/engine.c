@@ -207,12 +207,14 @@ static gm_status check_options(const gm_engine_options *options, error *e) {
 }
 
 gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char *why, size_t why_size) {
-    error         e = { 0 };
-    arena         scratch = { 0 };
-    engine_origin origin = { 0 };
-    gguf         *file = NULL;
-    const char   *path = NULL;
+    const gm_engine_options none = { 0 };
+    error                   e = { 0 };
+    arena                   scratch = { 0 };
+    engine_origin           origin = { 0 };
+    gguf                   *file = NULL;
+    const char             *path = NULL;
     *out = NULL;
+    if (!options) options = &none;
     if (!check_options(options, &e)) {
         if (options->data) gguf_open_memory(options->data, options->data_size, &file, &e);
         else if (!engine_find_model(options->model, &scratch, &path, &origin, &e)) gguf_open_file(path, &file, &e);
@@ -233,6 +235,7 @@ void gm_engine_close(gm_engine *engine) {
     model_free(&engine->weights);
     gguf_free(engine->file);
     arena_free(&engine->memory);
+    turns_close(&engine->turns);
     free(engine);
 }
 

@@ -12,9 +12,10 @@ enum { MOST_LOGPROBS = SAMPLER_MOST_ALTERNATIVES };
 typedef enum { REPLY_PROMPT, REPLY_WRITING, REPLY_ENDING, REPLY_OVER } reply_phase;
 
 struct gm_reply {
-    gm_session       *session;
-    arena             memory; /* copies of what the caller gave */
-    token_list        prompt; /* and behind it what was resumed of the answer */
+    gm_session       *session; /* NULL: it was freed */
+    gm_reply         *next;    /* of the session's replies */
+    arena             memory;  /* copies of what the caller gave */
+    token_list        prompt;  /* and behind it what was resumed of the answer */
     size_t            resumed;
     gm_sampling       sampling;
     output_parser    *parser; /* NULL: the text is not parsed */
@@ -25,6 +26,7 @@ struct gm_reply {
     buffer            piece;   /* what the caller is looking at */
     size_t            max_tokens, alternatives;
     bool              want_logprobs, called, stopped;
+    bool              begun;    /* the session was set to its prompt, or began to be */
     gm_token_logprob *logprobs; /* rows of 1 + alternatives */
     size_t            logprob_rows, logprob_capacity;
     bool              logprobs_given;
@@ -128,6 +130,8 @@ static gm_status copy_options(gm_reply *r, const gm_reply_options *options, erro
     r->sampling = o->sampling ? *o->sampling : engine->sampling;
     r->max_tokens = o->max_tokens ? o->max_tokens : engine->most_tokens ? engine->most_tokens : SIZE_MAX;
     r->alternatives = o->logprobs;
+    if (o->resume_count && !o->resume)
+        return fail(e, GM_BAD_ARGUMENT, "resume_count is %zu, but resume is NULL", o->resume_count);
     r->want_logprobs = o->want_logprobs || o->logprobs;
     if (o->logprobs > MOST_LOGPROBS)
         return fail(e, GM_BAD_ARGUMENT, "at most %d log-probabilities per token can be had, %u were asked for",
@@ -157,6 +161,8 @@ static gm_status reply_new(gm_session *session, const gm_reply_options *options,
     gm_reply *r = calloc(1, sizeof *r);
     if (!r) return fail_memory(e, "a reply", sizeof *r);
     r->session = session;
+    r->next = session->replies;
+    session->replies = r;
     *out = r;
     return copy_options(r, options, e);
 }
@@ -169,11 +175,46 @@ static void take_up(gm_reply *r, const gm_reply_options *o) {
     r->resumed = o->resume_count - n;
 }
 
+/* Stops computing for this reply: what is in the cache stays usable. */
+static void abandon_work(gm_reply *r) {
+    gm_session *s = r->session;
+    if (!s || s->writer != r || r->phase >= REPLY_ENDING) return;
+    if (s->pending) session_forget_uncomputed(s); /* in the middle of the prompt */
+    else session_abandon(s);                      /* the GPU may be ahead */
+}
+
+static void reply_free(gm_reply *r) {
+    if (!r) return;
+    if (r->session) {
+        abandon_work(r);
+        if (r->session->writer == r) r->session->writer = NULL;
+        gm_reply **at = &r->session->replies;
+        while (*at != r) at = &(*at)->next;
+        *at = r->next;
+    }
+    output_parser_free(r->parser);
+    detokenizer_free(&r->letters);
+    token_list_free(&r->prompt);
+    buffer_free(&r->content);
+    buffer_free(&r->piece);
+    free(r->logprobs);
+    arena_free(&r->memory);
+    free(r);
+}
+
+void reply_lose_session(gm_reply *first) {
+    for (gm_reply *r = first; r; r = r->next) r->session = NULL;
+}
+
 static gm_status finish_start(gm_reply *r, const gm_reply_options *options, gm_reply **out, error *e, char *why,
                               size_t why_size) {
     if (!e->status && !r->prompt.failed) take_up(r, options);
     if (!e->status && r->prompt.failed) fail_memory(e, "the prompt", r->prompt.count * sizeof(int32_t));
-    if (!e->status && r->session->pending) fail(e, GM_BUSY, "the session is in the middle of a call");
+    if (!e->status) {
+        engine_enter(r->session->engine);
+        session_check_free(r->session, e);
+        engine_leave(r->session->engine);
+    }
     if (e->status) gm_reply_free(r);
     else *out = r;
     return error_report(e, why, why_size);
@@ -202,21 +243,17 @@ gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size
     gm_reply *r = NULL;
     *out = NULL;
     if (!reply_new(session, options, &r, &e)) {
-        for (size_t i = 0; i < n; i++) token_list_add(&r->prompt, tokens[i]);
+        if (n && !tokens) fail(&e, GM_BAD_ARGUMENT, "n is %zu, but tokens is NULL", n);
+        for (size_t i = 0; i < n && !e.status; i++) token_list_add(&r->prompt, tokens[i]);
     }
     return finish_start(r, options, out, &e, why, why_size);
 }
 
 void gm_reply_free(gm_reply *r) {
-    if (!r) return;
-    output_parser_free(r->parser);
-    detokenizer_free(&r->letters);
-    token_list_free(&r->prompt);
-    buffer_free(&r->content);
-    buffer_free(&r->piece);
-    free(r->logprobs);
-    arena_free(&r->memory);
-    free(r);
+    gm_engine *engine = r && r->session ? r->session->engine : NULL;
+    if (engine) engine_enter(engine);
+    reply_free(r);
+    if (engine) engine_leave(engine);
 }
 
 void gm_reply_get_stats(const gm_reply *r, gm_reply_stats *out) { *out = r->stats; }
@@ -294,6 +331,12 @@ static gm_status feed(gm_reply *r, str text, error *e) {
     return GM_OK;
 }
 
+static gm_status feed_token(gm_reply *r, int32_t token, error *e) {
+    str text;
+    if (detokenizer_add(&r->letters, r->session->engine->words, token, &text, e)) return e->status;
+    return feed(r, text, e);
+}
+
 /* ---- writing ------------------------------------------------------------------------------------------------------------- */
 
 /* Room for the log-probabilities of one more token; NULL: none are wanted, or there is no memory. */
@@ -319,20 +362,20 @@ static void end_with(gm_reply *r, gm_finish finish) {
     r->phase = REPLY_ENDING;
 }
 
-static gm_status draw_token(gm_reply *r, int32_t *token, error *e) {
+static gm_status draw_token(gm_reply *r, int32_t *token, double deadline, error *e) {
     const draw_wish wish = { .sampling = &r->sampling,
                              .most = r->max_tokens - r->stats.reply_tokens,
                              .logprobs = logprob_row(r, e),
                              .alternatives = r->alternatives };
-    return e->status ? e->status : session_next(r->session, &wish, token, clock_seconds() + 0.05, e);
+    return e->status ? e->status : session_next(r->session, &wish, token, deadline, e);
 }
 
 /* Draws a token and feeds its text; it is computed when the next one is wanted. */
-static gm_status write_token(gm_reply *r, error *e) {
+static gm_status write_token(gm_reply *r, double deadline, error *e) {
     gm_session      *s = r->session;
     const tokenizer *words = s->engine->words;
     int32_t          token;
-    const gm_status  status = draw_token(r, &token, e);
+    const gm_status  status = draw_token(r, &token, deadline, e);
     if (status) return status;
     if (tokenizer_is_stop(words, token)) {
         end_with(r, r->called || token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS
@@ -345,13 +388,14 @@ static gm_status write_token(gm_reply *r, error *e) {
         return GM_OK;
     }
     r->stats.reply_tokens++;
-    if (feed(r, detokenizer_add(&r->letters, words, token), e)) return e->status;
+    if (feed_token(r, token, e)) return e->status;
     if (r->stats.reply_tokens >= r->max_tokens) end_with(r, GM_FINISH_LENGTH);
     return GM_OK;
 }
 
 static gm_status end_text(gm_reply *r, error *e) {
-    if (feed(r, detokenizer_end(&r->letters), e)) return e->status;
+    str rest;
+    if (detokenizer_end(&r->letters, &rest, e) || feed(r, rest, e)) return e->status;
     if (r->parser && output_parser_end(r->parser, e)) return e->status;
     r->phase = REPLY_OVER;
     return GM_OK;
@@ -360,7 +404,7 @@ static gm_status end_text(gm_reply *r, error *e) {
 /* Says the next token again of those that were resumed: with the same pieces as the first time. */
 static gm_status write_resumed(gm_reply *r, error *e) {
     const int32_t token = r->prompt.ids[r->stats.prompt_tokens + r->stats.reply_tokens++];
-    if (feed(r, detokenizer_add(&r->letters, r->session->engine->words, token), e)) return e->status;
+    if (feed_token(r, token, e)) return e->status;
     if (r->stats.reply_tokens >= r->max_tokens) end_with(r, GM_FINISH_LENGTH);
     return GM_OK;
 }
@@ -395,6 +439,8 @@ static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e
     r->logprobs_given = false;
     for (size_t tokens = 0;; tokens++) {
         if (r->phase != REPLY_PROMPT && take_piece(r, piece)) break;
+        if (r->content.failed || r->piece.failed)
+            return fail_memory(e, "the answer", r->content.length + r->piece.length);
         if (r->stopped && r->phase == REPLY_WRITING) end_with(r, GM_FINISH_STOP);
         /* Tokens may give nothing to show for long: the arguments of a call, or those that have no text. */
         if (tokens && r->phase == REPLY_WRITING && clock_seconds() > deadline) return GM_AGAIN;
@@ -404,7 +450,7 @@ static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e
             if (status || r->phase == REPLY_PROMPT) return status;
             break;
         case REPLY_WRITING:
-            status = r->stats.reply_tokens < r->resumed ? write_resumed(r, e) : write_token(r, e);
+            status = r->stats.reply_tokens < r->resumed ? write_resumed(r, e) : write_token(r, deadline, e);
             if (status) return status;
             break;
         case REPLY_ENDING:
@@ -414,24 +460,57 @@ static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e
             if (r->problem.status) return fail(e, r->problem.status, "%s", r->problem.why);
             return GM_DONE;
         }
-        if (r->content.failed || r->piece.failed)
-            return fail_memory(e, "the answer", r->content.length + r->piece.length);
     }
     return r->piece.failed ? fail_memory(e, "a piece of the answer", r->piece.length) : GM_OK;
 }
 
+/* Whether the session is still what this reply made of it. */
+static gm_status check_session(const gm_reply *r, error *e) {
+    if (r->phase >= REPLY_ENDING) return GM_OK; /* what is left needs no session */
+    if (!r->session) return fail(e, GM_BAD_ARGUMENT, "the session of this reply was freed");
+    if (r->begun && r->session->writer != r)
+        return fail(e, GM_BAD_ARGUMENT,
+                    "this reply cannot go on: its session was changed by another reply, or by a set, append, rollback "
+                    "or restore");
+    return GM_OK;
+}
+
+/* One step with the engine to ourselves. */
+static gm_status take_turn(gm_reply *r, gm_piece *piece, error *e) {
+    const bool first = r->phase == REPLY_PROMPT && !r->begun;
+    if (check_session(r, e)) return e->status;
+    const gm_status status = advance(r, clock_seconds() + turn_seconds, piece, e);
+    if (first && status != GM_BUSY) {
+        r->begun = true;
+        r->session->writer = r;
+    }
+    return status;
+}
+
 gm_status gm_reply_next(gm_reply *r, gm_piece *piece, char *why, size_t why_size) {
-    error           e = { 0 };
-    const bool      prompt = r->phase == REPLY_PROMPT;
-    const double    now = clock_seconds();
-    const double    start = r->again_since > 0 ? r->again_since : now;
-    const gm_status status = advance(r, now + 0.05, piece, &e);
-    const double    end = clock_seconds();
-    const double    turn = !prompt ? start : r->phase == REPLY_PROMPT ? end : r->prompt_end;
+    error        e = { 0 };
+    gm_engine   *engine = r->session ? r->session->engine : NULL;
+    const bool   prompt = r->phase == REPLY_PROMPT;
+    const double start = r->again_since > 0 ? r->again_since : clock_seconds();
+    if (engine) engine_enter(engine);
+    const gm_status status = take_turn(r, piece, &e);
+    if (engine) engine_leave(engine);
+    const double end = clock_seconds();
+    const double turn = !prompt ? start : r->phase == REPLY_PROMPT ? end : r->prompt_end;
     r->stats.prompt_seconds += turn - start;
     r->stats.reply_seconds += end - turn;
     r->again_since = status == GM_AGAIN ? end : 0;
     if (status == GM_CANCELLED) r->stats.finish = GM_FINISH_CANCELLED;
     if (r->called && r->stats.finish == GM_FINISH_STOP) r->stats.finish = GM_FINISH_TOOL_CALLS;
     return e.status ? error_report(&e, why, why_size) : status;
+}
+
+void gm_reply_stop(gm_reply *r) {
+    if (r->phase >= REPLY_ENDING) return;
+    gm_engine *engine = r->session ? r->session->engine : NULL;
+    if (engine) engine_enter(engine);
+    abandon_work(r);
+    if (engine) engine_leave(engine);
+    r->stats.finish = GM_FINISH_CANCELLED;
+    r->phase = REPLY_ENDING;
 }

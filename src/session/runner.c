@@ -159,11 +159,12 @@ static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs 
     if (in->outputs && !r->ticket) r->ticket = gpu_ticket_new(r->engine->gpu.host);
     const gm_status status = gpu_plan_submit(plan, &inputs, r->ticket, e);
     r->submitted = status == GM_OK;
+    r->behind = gpu_submitted(r->engine->gpu.host);
     return status;
 }
 
-/* Waits for the logits or, if none are wanted, until the GPU is done: so that at most one batch is under way, and a cancel is
- * heard. */
+/* Waits for the logits or, if none are wanted, until the GPU has run the batch: a session has at most one under way, so that a
+ * cancel takes effect soon. */
 static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
     gpu_host *h = r->engine->gpu.host;
     for (;;) {
@@ -179,7 +180,7 @@ static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
             return fail(e, GM_IO, "the GPU gave back %llu bytes of logits, %zu were expected",
                         (unsigned long long)bytes, logit_bytes(r, in->outputs));
         if (logits) memcpy(out, logits, logit_bytes(r, in->outputs));
-        if (logits || (!r->ticket && gpu_idle(h))) break;
+        if (logits || (!r->ticket && gpu_passed(h, r->behind))) break;
         if (!runner_wait(h, deadline)) return GM_AGAIN;
     }
     runner_restart(r);

@@ -28,6 +28,7 @@ typedef struct {
     uint32_t       kv_changes;                 /* the state of the cache that the GPU plans are bound to */
     uint32_t       ticket;                     /* of the logits that are on their way */
     bool           submitted;
+    uint64_t       behind;    /* what the GPU had been given when it was: gpu_passed */
     gpu_generator *generator; /* on the plan for one token; NULL until tokens are drawn on the GPU */
     table_rows     table;     /* CPU: of a per-layer table that is not in memory */
     bool           has_rows;  /* of the batch that is being computed */

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double turn_seconds = 0.05; /* how long a call may work before it returns GM_AGAIN */
-
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
 static quant_type kv_quant_type(const gm_session_options *options, const gm_engine *engine) {
@@ -28,7 +26,7 @@ gm_status session_new(gm_engine *engine, gm_session **out, error *e) {
     if (!s->logits) fail_memory(e, "the logits", vocabulary * sizeof *s->logits);
     if (!e->status) sampler_new(vocabulary, &s->chooser, e);
     if (!e->status) runner_open(&s->run, engine, e);
-    if (e->status) gm_session_free(s);
+    if (e->status) session_free(s);
     else *out = s;
     return e->status;
 }
@@ -43,21 +41,24 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
         fail(&e, GM_BAD_ARGUMENT, "a context of %zu tokens was asked for, but the model was made for at most %zu",
              asked, most);
     if (options && options->kv > GM_KV_Q8_0) fail(&e, GM_BAD_ARGUMENT, "%d is no K/V type", (int)options->kv);
+    engine_enter(engine);
     if (!e.status && !session_new(engine, &s, &e)) {
         const quant_type type = kv_quant_type(options, engine);
         gpu_host        *gpu = engine->gpu.host;
         const size_t     usual = min_size(engine->context, kv_most_context(&engine->weights.config, gpu, type));
         kv_open(&s->kv, &engine->weights.config, gpu, type, asked ? asked : usual, &e);
     }
-    if (e.status) gm_session_free(s);
+    if (e.status) session_free(s);
     else *out = s;
+    engine_leave(engine);
     return error_report(&e, why, why_size);
 }
 
 size_t gm_session_context(const gm_session *s) { return s->kv.context; }
 
-void gm_session_free(gm_session *s) {
+void session_free(gm_session *s) {
     if (!s) return;
+    reply_lose_session(s->replies);
     runner_close(&s->run);
     if (s->kv.rows) kv_close(&s->kv);
     token_list_free(&s->tokens);
@@ -67,12 +68,21 @@ void gm_session_free(gm_session *s) {
     free(s);
 }
 
-gm_status gm_session_fork(const gm_session *session, gm_session **out, char *why, size_t why_size) {
+void gm_session_free(gm_session *s) {
+    if (!s) return;
+    gm_engine *engine = s->engine;
+    engine_enter(engine);
+    session_free(s);
+    engine_leave(engine);
+}
+
+gm_status gm_session_fork(gm_session *session, gm_session **out, char *why, size_t why_size) {
     error       e = { 0 };
     gm_session *s = NULL;
     *out = NULL;
-    if (session->pending) fail(&e, GM_BUSY, "the session is in the middle of a call");
-    if (!e.status && !session_new(session->engine, &s, &e) && !kv_copy(&s->kv, &session->kv, session->computed, &e)) {
+    engine_enter(session->engine);
+    if (!session_check_free(session, &e) && !session_new(session->engine, &s, &e) &&
+        !kv_copy(&s->kv, &session->kv, session->computed, &e)) {
         for (size_t i = 0; i < session->tokens.count; i++) token_list_add(&s->tokens, session->tokens.ids[i]);
         if (s->tokens.failed) fail_memory(&e, "the tokens", session->tokens.count * sizeof(int32_t));
         else soft_copy(&s->soft, &session->soft, &e);
@@ -81,8 +91,9 @@ gm_status gm_session_fork(const gm_session *session, gm_session **out, char *why
         if (s->has_logits)
             memcpy(s->logits, session->logits, session->engine->weights.config.vocabulary * sizeof *s->logits);
     }
-    if (e.status) gm_session_free(s);
+    if (e.status) session_free(s);
     else *out = s;
+    engine_leave(session->engine);
     return error_report(&e, why, why_size);
 }
 
@@ -240,7 +251,7 @@ gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t
     const size_t        before = s->tokens.count;
     const model_config *c = &s->engine->weights.config;
     const bool          block = image && c->image_blocks;
-    if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
+    if (session_check_free(s, e)) return e->status;
     if (!n) return fail(e, GM_BAD_ARGUMENT, "an image or a sound without tokens cannot be held");
     if (block && n > SESSION_MOST_IMAGE)
         return fail(e, GM_BAD_ARGUMENT,
@@ -256,7 +267,7 @@ gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t
 }
 
 gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error *e) {
-    if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
+    if (session_check_free(s, e)) return e->status;
     if (keep > s->tokens.count) {
         return fail(e, GM_BAD_ARGUMENT, "cannot keep %zu tokens: the session holds %zu", keep, s->tokens.count);
     }
@@ -276,33 +287,38 @@ gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error 
 }
 
 /* Ends a call of set or append: remembers that it goes on, or that it is over. */
-static gm_status finish_turn(gm_session *s, size_t n, error *e) {
+static gm_status finish_turn(gm_session *s, size_t from, error *e) {
     const gm_status status = session_compute(s, clock_seconds() + turn_seconds, e);
     s->pending = status == GM_AGAIN;
-    s->pending_count = n;
+    s->pending_from = from;
     return status;
 }
 
-static gm_status refuse_other_call(const gm_session *s, size_t n, error *e) {
-    if (s->pending_count == n) return GM_OK;
-    return fail(e, GM_BUSY, "another call returned GM_AGAIN and is not finished: repeat it, or cancel it");
+gm_status session_check_free(gm_session *s, error *e) {
+    if (s->pending && atomic_exchange(&s->cancelled, false)) session_forget_uncomputed(s);
+    if (!s->pending) return GM_OK;
+    return fail(e, GM_BUSY,
+                "another call on this session returned GM_AGAIN and has not finished: repeat that one, or cancel it");
+}
+
+/* Whether the pending call is repeated: the tokens held from there on are the same. */
+static bool goes_on(const gm_session *s, const int32_t *tokens, size_t n) {
+    if (!s->pending || n != s->tokens.count - s->pending_from || (n && !tokens)) return false;
+    return !n || !memcmp(s->tokens.ids + s->pending_from, tokens, n * sizeof *tokens);
 }
 
 gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *e) {
-    if (s->pending) {
-        if (refuse_other_call(s, n, e)) return e->status;
-    } else {
-        session_abandon(s);
-        if (hold_all(s, tokens, n, e)) return e->status;
-    }
-    return finish_turn(s, n, e);
+    if (goes_on(s, tokens, n)) return finish_turn(s, s->pending_from, e);
+    if (session_check_free(s, e)) return e->status;
+    session_abandon(s);
+    const size_t before = s->tokens.count;
+    if (hold_all(s, tokens, n, e)) return e->status;
+    return finish_turn(s, before, e);
 }
 
 gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e) {
-    if (s->pending) {
-        if (refuse_other_call(s, n, e)) return e->status;
-        return finish_turn(s, n, e);
-    }
+    if (!s->pending_from && goes_on(s, tokens, n)) return finish_turn(s, 0, e);
+    if (session_check_free(s, e)) return e->status;
     if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
     if (check_tokens(s, tokens, n, 0, e)) return e->status;
     const size_t most = soft_first(&s->soft, s->tokens.count); /* no token is the same as a soft one */
@@ -313,7 +329,7 @@ gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e) 
     if (session_rollback(s, common, NULL, e)) return e->status;
     if (s->computed == common) kv_add_mark(&s->kv, common); /* a turn starts here: people come back to such places */
     if (hold_all(s, tokens + common, n - common, e)) return e->status;
-    return finish_turn(s, n, e);
+    return finish_turn(s, 0, e);
 }
 
 /* One batch with logits behind every token of it. Where a run cannot give that many, the same batch runs several times. */
@@ -357,30 +373,54 @@ gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, flo
 
 /* ---- the public face ------------------------------------------------------------------------------------------------ */
 
+/* The session's tokens are about to change: a reply that wrote some of them cannot go on. One that waits to be called again
+ * keeps its place, since everybody else gets GM_BUSY. */
+static void take_from_writer(gm_session *s) {
+    if (!s->pending) s->writer = NULL;
+}
+
 gm_status gm_session_set(gm_session *s, const int32_t *tokens, size_t n, char *why, size_t why_size) {
     error e = { 0 };
-    return session_set(s, tokens, n, &e) == GM_AGAIN ? GM_AGAIN : error_report(&e, why, why_size);
+    engine_enter(s->engine);
+    take_from_writer(s);
+    const gm_status status = session_set(s, tokens, n, &e);
+    engine_leave(s->engine);
+    return status == GM_AGAIN ? GM_AGAIN : error_report(&e, why, why_size);
 }
 
 gm_status gm_session_append(gm_session *s, const int32_t *tokens, size_t n, char *why, size_t why_size) {
     error e = { 0 };
-    return session_append(s, tokens, n, &e) == GM_AGAIN ? GM_AGAIN : error_report(&e, why, why_size);
+    engine_enter(s->engine);
+    take_from_writer(s);
+    const gm_status status = session_append(s, tokens, n, &e);
+    engine_leave(s->engine);
+    return status == GM_AGAIN ? GM_AGAIN : error_report(&e, why, why_size);
 }
 
 gm_status gm_session_rollback(gm_session *s, size_t keep, size_t *recompute, char *why, size_t why_size) {
     error e = { 0 };
+    engine_enter(s->engine);
+    take_from_writer(s);
     session_rollback(s, keep, recompute, &e);
+    engine_leave(s->engine);
     return error_report(&e, why, why_size);
+}
+
+static gm_status sample_and_explain(gm_session *s, const gm_sampling *sampling, gm_token_logprob *chosen,
+                                    gm_token_logprob *top, size_t top_count, error *e) {
+    int32_t token;
+    if (session_check_free(s, e)) return e->status;
+    const gm_status status = session_want_logits(s, clock_seconds() + turn_seconds, e);
+    if (status || session_sample(s, sampling ? sampling : &s->engine->sampling, &token, e)) return status;
+    sampler_logprobs(s->chooser, s->logits, token, chosen, top, top ? top_count : 0);
+    return GM_OK;
 }
 
 gm_status gm_session_sample(gm_session *s, const gm_sampling *sampling, gm_token_logprob *chosen, gm_token_logprob *top,
                             size_t top_count, char *why, size_t why_size) {
-    error   e = { 0 };
-    int32_t token;
-    if (s->pending) fail(&e, GM_BUSY, "the session is in the middle of a call");
-    else if (session_want_logits(s, clock_seconds() + turn_seconds, &e) == GM_AGAIN) return GM_AGAIN;
-    if (!e.status && !session_sample(s, sampling ? sampling : &s->engine->sampling, &token, &e)) {
-        sampler_logprobs(s->chooser, s->logits, token, chosen, top, top ? top_count : 0);
-    }
-    return error_report(&e, why, why_size);
+    error e = { 0 };
+    engine_enter(s->engine);
+    const gm_status status = sample_and_explain(s, sampling, chosen, top, top_count, &e);
+    engine_leave(s->engine);
+    return status == GM_AGAIN ? GM_AGAIN : error_report(&e, why, why_size);
 }

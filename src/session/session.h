@@ -29,9 +29,11 @@ struct gm_session {
         int32_t     token; /* the newest that was seen: only if it is held do the steps go on */
         size_t      end;   /* steps were submitted for the positions [computed, end) */
     } ahead;
-    bool        pending;       /* a set or append returned GM_AGAIN */
-    size_t      pending_count; /* its token count, to recognise it */
+    bool        pending;      /* a set or append returned GM_AGAIN: the tokens held are those that it will compute */
+    size_t      pending_from; /* where the tokens that it was given begin */
     atomic_bool cancelled;
+    gm_reply   *replies; /* that live, linked by gm_reply.next */
+    gm_reply   *writer;  /* the reply that the tokens held belong to; NULL: somebody else changed them */
 };
 
 /* Computes what is held and not yet in the cache, until `deadline`. */
@@ -42,6 +44,8 @@ gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e);
 gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *e);
 /* What is kept must not end inside an image whose tokens see each other. */
 gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error *e);
+/* GM_BUSY while another call is to be repeated; if that one was cancelled, it ends here. */
+gm_status session_check_free(gm_session *s, error *e);
 /* Draws the next token from the logits, which must be there. It is not held yet. */
 gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e);
 /* Computes what it takes for logits of the last token held; does nothing where there is no token. GM_AGAIN at the deadline. */
@@ -86,6 +90,9 @@ gm_status session_not_finite(const gm_session *s, error *e);
 
 /* Everything but the cache, which the caller opens: for fork and restore. */
 gm_status session_new(gm_engine *engine, gm_session **out, error *e);
+void      session_free(gm_session *s);
+/* Parts a session that is about to be freed from its replies, which may live on. */
+void reply_lose_session(gm_reply *first);
 
 /* ---- snapshots as jobs: what is on the GPU comes and goes by and by ---- */
 
@@ -93,7 +100,7 @@ typedef struct snapshot_saving    snapshot_saving;
 typedef struct snapshot_restoring snapshot_restoring;
 
 /* The session must stay as it is until the job is freed. A step gives GM_AGAIN while rows are on their way, GM_OK at the end. */
-gm_status snapshot_save(const gm_session *s, gguf_sink sink, void *user, snapshot_saving **out, error *e);
+gm_status snapshot_save(gm_session *s, gguf_sink sink, void *user, snapshot_saving **out, error *e);
 gm_status snapshot_save_step(snapshot_saving *job, error *e);
 void      snapshot_save_free(snapshot_saving *job);
 

@@ -3,24 +3,27 @@
  *   tokens  I32 [held]      logits  F32 [vocabulary], if there are any
  *   soft.spans  I32 [3, spans]: begin, count, block     soft.rows  F32 [width, soft tokens], if there are any
  *   k.<layer>, v.<layer>    I8 [bytes of a row, positions]: all computed positions of a full layer, the last ones of a ring
+ *   digest  I8 [32]         the seal over everything before it
  *
- * A hash of the model, the K/V type and the shapes decide whether a snapshot fits. Rows are stored as the backend keeps them;
- * in f32 and f16 they are the same on all, in q8_0 the CPU and the GPU have their own order. */
+ * A hash of the model, the K/V type and the shapes decide whether a snapshot fits. Every backend stores rows as it keeps them:
+ * f32 and f16 are the same everywhere; q8_0 has one order on the CPU and another on the GPU. */
 
 #include "session/session.h"
 
-#include <errno.h>
+#include "base/clock.h"
+
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
-    SCRATCH_BYTES = 1 << 20,
+    FORMAT_VERSION = 2,
     SPAN_WORDS = 3,
-    WAIT_MILLISECONDS = 100,
-    WRITE_BYTES = 16 << 20
-}; /* rows on their way; one row is always less */
+    SCRATCH_BYTES = 1 << 20, /* rows on their way from the GPU; one row is always less */
+    WRITE_BYTES = 16 << 20,  /* and to it */
+    HASH_BYTES = 1 << 20,    /* hashed between two looks at the clock */
+};
 
 static const char architecture[] = "gemmule-session";
 
@@ -34,7 +37,7 @@ static const char *kv_name(const gm_session *s) {
 static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
     char name[32];
     gguf_write_str(w, "general.architecture", str_of(architecture));
-    gguf_write_u32(w, "session.version", 1);
+    gguf_write_u32(w, "session.version", FORMAT_VERSION);
     gguf_write_str(w, "session.model", str_of(s->engine->digest));
     gguf_write_str(w, "session.kv_type", str_of(kv_name(s)));
     gguf_write_u64(w, "session.computed", s->computed);
@@ -54,6 +57,7 @@ static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
         name[0] = 'v';
         gguf_write_tensor(w, name, TYPE_I8, 2, ne);
     }
+    gguf_write_seal(w);
 }
 
 static gm_status write_soft(gguf_writer *w, const soft_tokens *soft, error *e) {
@@ -84,9 +88,9 @@ struct snapshot_saving {
     uint32_t          ticket;
 };
 
-gm_status snapshot_save(const gm_session *s, gguf_sink sink, void *user, snapshot_saving **out, error *e) {
+gm_status snapshot_save(gm_session *s, gguf_sink sink, void *user, snapshot_saving **out, error *e) {
     *out = NULL;
-    if (s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
+    if (session_check_free(s, e)) return e->status;
     snapshot_saving *job = calloc(1, sizeof *job);
     if (job) *job = (snapshot_saving){ .s = s, .ring_first = first_of_rings(s), .scratch = malloc(SCRATCH_BYTES) };
     if (!job || !job->scratch) fail_memory(e, "the snapshot", SCRATCH_BYTES);
@@ -113,7 +117,8 @@ void snapshot_save_free(snapshot_saving *job) {
 }
 
 /* Rows of one layer, in pieces up to where the ring closes. */
-static gm_status write_rows(snapshot_saving *job, const kv_rows *rows, const kv_memory *from, error *e) {
+static gm_status write_rows(snapshot_saving *job, const kv_rows *rows, const kv_memory *from, double deadline,
+                            error *e) {
     gpu_host    *gpu = job->s->kv.gpu;
     const size_t last = job->s->computed, most = max_size(SCRATCH_BYTES / rows->row, 1);
     if (!job->begun) job->position = rows->ring ? job->ring_first : 0;
@@ -126,78 +131,25 @@ static gm_status write_rows(snapshot_saving *job, const kv_rows *rows, const kv_
         if (status) return status;
         if (gguf_writer_data(job->w, job->scratch, job->count * rows->row, e)) return e->status;
         job->position += job->count;
+        if (clock_seconds() > deadline) return GM_AGAIN;
     }
     job->begun = false;
     return GM_OK;
 }
 
 gm_status snapshot_save_step(snapshot_saving *job, error *e) {
+    const double deadline = clock_seconds() + turn_seconds;
     for (; job->layer < job->s->engine->weights.config.layers; job->layer++) {
         const kv_rows *rows = &job->s->kv.rows[job->layer];
         if (!kv_memory_there(&rows->k)) continue;
-        gm_status status = job->values ? GM_OK : write_rows(job, rows, &rows->k, e);
+        gm_status status = job->values ? GM_OK : write_rows(job, rows, &rows->k, deadline, e);
         if (status) return status;
         job->values = true;
-        status = write_rows(job, rows, &rows->v, e);
+        status = write_rows(job, rows, &rows->v, deadline, e);
         if (status) return status;
         job->values = false;
     }
     return gguf_writer_end(job->w, e);
-}
-
-static gm_status write_session(const gm_session *s, gguf_sink sink, void *user, error *e) {
-    snapshot_saving *job;
-    gm_status        status = snapshot_save(s, sink, user, &job, e);
-    while (!status && (status = snapshot_save_step(job, e)) == GM_AGAIN) {
-        gpu_host_wait(s->kv.gpu, WAIT_MILLISECONDS);
-        status = GM_OK;
-    }
-    snapshot_save_free(job);
-    return status;
-}
-
-static bool sink_buffer(void *user, const void *data, size_t length) {
-    buffer_append(user, data, length);
-    return !((buffer *)user)->failed;
-}
-
-static bool sink_file(void *user, const void *data, size_t length) { return fwrite(data, 1, length, user) == length; }
-
-gm_status gm_session_save_buffer(const gm_session *s, void **data, size_t *size, char *why, size_t why_size) {
-    error  e = { 0 };
-    buffer out = { 0 };
-    *data = NULL;
-    *size = 0;
-    write_session(s, sink_buffer, &out, &e);
-    if (out.failed) { /* the writer only knows that nobody took its bytes */
-        e = (error){ 0 };
-        fail_memory(&e, "the snapshot", out.length);
-    }
-    if (e.status) {
-        buffer_free(&out);
-    } else {
-        *data = out.data;
-        *size = out.length;
-    }
-    return error_report(&e, why, why_size);
-}
-
-gm_status gm_session_save(const gm_session *s, const char *path, char *why, size_t why_size) {
-    error  e = { 0 }, inner = { 0 };
-    buffer name = { 0 };
-    buffer_printf(&name, "%s.%ld.part", path, (long)getpid());
-    if (name.failed) return fail_memory(&e, "the path", strlen(path)), error_report(&e, why, why_size);
-    FILE     *file = fopen(name.data, "wb");
-    gm_status status = file ? write_session(s, sink_file, file, &inner) : GM_IO;
-    if (status == GM_OK && (fflush(file) || fsync(fileno(file)))) status = GM_IO;
-    int reason = errno; /* of what failed first */
-    if (file && fclose(file) && status == GM_OK) status = GM_IO, reason = errno;
-    if (status == GM_OK && rename(name.data, path)) status = GM_IO, reason = errno;
-    if (status == GM_IO) fail(&e, GM_IO, "cannot write '%s': %s", path, strerror(reason));
-    else if (status != GM_OK) e = inner;
-    if (status != GM_OK && file) remove(name.data);
-    buffer_free(&name);
-    return error_report(&e, why, why_size);
 }
 
 /* ---- restoring --------------------------------------------------------------------------------------------------------- */
@@ -221,11 +173,13 @@ static gm_status check_identity(const gm_session *s, const gguf *g, error *e) {
     str kind, hash, type;
     if (gguf_get_str(g, "general.architecture", &kind, NULL, e)) return e->status;
     if (!str_is(kind, architecture))
-        return fail(e, GM_BAD_FILE, "this is no session snapshot: general.architecture is '%.*s'", STR_ARGS(kind));
+        return fail(e, GM_BAD_FILE, "not a session snapshot: general.architecture is '%.*s', expected '%s'",
+                    STR_ARGS(kind), architecture);
     uint32_t version = 0;
     if (gguf_get_u32(g, "session.version", &version, NULL, e)) return e->status;
-    if (version != 1)
-        return fail(e, GM_UNSUPPORTED, "the snapshot has version %u, this program reads version 1", version);
+    if (version != FORMAT_VERSION)
+        return fail(e, GM_UNSUPPORTED, "the snapshot has version %u; this program reads version %d", version,
+                    FORMAT_VERSION);
     if (gguf_get_str(g, "session.model", &hash, NULL, e) || gguf_get_str(g, "session.kv_type", &type, NULL, e))
         return e->status;
     const char *hex = s->engine->digest;
@@ -239,9 +193,33 @@ static gm_status check_identity(const gm_session *s, const gguf *g, error *e) {
     return GM_OK;
 }
 
+/* The rings must hold all that the next token's window reaches, or it would read slots that nobody wrote. */
+static gm_status check_positions(const gm_session *into, uint64_t computed, uint64_t first, uint64_t held, error *e) {
+    const uint64_t window = into->engine->weights.config.window;
+    if (computed <= held && first <= (computed + 1 > window ? computed + 1 - window : 0)) return GM_OK;
+    return fail(e, GM_BAD_FILE,
+                "the snapshot contradicts itself: session.computed %llu, session.ring_first %llu, %llu tokens, and a "
+                "window of %llu",
+                (unsigned long long)computed, (unsigned long long)first, (unsigned long long)held,
+                (unsigned long long)window);
+}
+
+static gm_status read_logits(gm_session *into, const gguf *g, error *e) {
+    const size_t   vocabulary = into->engine->weights.config.vocabulary;
+    const uint8_t *logits = tensor_of(g, "logits", TYPE_F32, vocabulary, 1, e);
+    if (!logits) return e->status;
+    memcpy(into->logits, logits, vocabulary * sizeof(float));
+    for (size_t i = 0; i < vocabulary; i++) {
+        if (!isfinite(into->logits[i]))
+            return fail(e, GM_BAD_FILE, "the snapshot's logit of token %zu is not a finite number", i);
+    }
+    into->has_logits = into->computed == into->tokens.count;
+    return GM_OK;
+}
+
 static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
     const gguf_tensor *tokens = gguf_find_tensor(g, "tokens");
-    const uint64_t     n = tokens ? tokens->ne[0] : 0, vocabulary = into->engine->weights.config.vocabulary;
+    const uint64_t     n = tokens ? tokens->ne[0] : 0;
     uint64_t           computed = 0, first = 0;
     if (gguf_get_u64(g, "session.computed", &computed, NULL, e) ||
         gguf_get_u64(g, "session.ring_first", &first, NULL, e))
@@ -250,10 +228,7 @@ static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
         return fail(e, GM_CONTEXT_FULL, "the snapshot holds %llu tokens, but this session has room for %zu",
                     (unsigned long long)n, into->kv.context);
     }
-    if (computed > n || first > computed)
-        return fail(e, GM_BAD_FILE,
-                    "the snapshot contradicts itself: session.computed %llu, session.ring_first %llu, %llu tokens",
-                    (unsigned long long)computed, (unsigned long long)first, (unsigned long long)n);
+    if (check_positions(into, computed, first, n, e)) return e->status;
     const uint8_t *bytes = n ? tensor_of(g, "tokens", TYPE_I32, n, 1, e) : NULL;
     for (uint64_t i = 0; i < n && bytes; i++) {
         int32_t id;
@@ -263,11 +238,7 @@ static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
     into->computed = (size_t)computed;
     into->kv.high = computed;
     into->kv.low = first;
-    if (!e->status && gguf_find_tensor(g, "logits")) {
-        const uint8_t *logits = tensor_of(g, "logits", TYPE_F32, vocabulary, 1, e);
-        if (logits) memcpy(into->logits, logits, vocabulary * sizeof(float));
-        into->has_logits = logits && computed == n;
-    }
+    if (!e->status && gguf_find_tensor(g, "logits")) read_logits(into, g, e);
     return e->status;
 }
 
@@ -306,12 +277,14 @@ static gm_status read_soft(gm_session *into, const gguf *g, error *e) {
 }
 
 struct snapshot_restoring {
-    gm_session *s,
-        *fresh; /* a new session is filled, then swapped: whatever goes wrong, the old one keeps what it had */
-    gguf    *g;
-    uint32_t layer; /* which rows go next: layer, keys or values, how many are there */
-    bool     values;
-    size_t   done;
+    gm_session *s;
+    gm_session *fresh; /* is filled, then swapped with s: whatever goes wrong, s keeps what it had */
+    gguf       *g;
+    gguf_seal   seal;
+    bool        genuine; /* the seal was checked */
+    uint32_t    layer;   /* which rows go next: layer, keys or values, how many are there */
+    bool        values;
+    size_t      done;
 };
 
 gm_status snapshot_restore(gm_session *s, gguf *g, snapshot_restoring **out, error *e) {
@@ -322,10 +295,9 @@ gm_status snapshot_restore(gm_session *s, gguf *g, snapshot_restoring **out, err
         return fail_memory(e, "the snapshot", sizeof *job);
     }
     *job = (snapshot_restoring){ .s = s, .g = g };
-    if (s->pending) fail(e, GM_BUSY, "the session is in the middle of a call");
-    else if (!check_identity(s, g, e) && !session_new(s->engine, &job->fresh, e) &&
-             !kv_open(&job->fresh->kv, &s->engine->weights.config, s->kv.gpu, s->kv.type, s->kv.context, e) &&
-             !read_tokens(job->fresh, g, e) && !read_soft(job->fresh, g, e))
+    if (!session_check_free(s, e) && !check_identity(s, g, e) && !session_new(s->engine, &job->fresh, e) &&
+        !kv_open(&job->fresh->kv, &s->engine->weights.config, s->kv.gpu, s->kv.type, s->kv.context, e) &&
+        !read_tokens(job->fresh, g, e) && !read_soft(job->fresh, g, e))
         kv_reserve(&job->fresh->kv, job->fresh->computed ? job->fresh->computed : 1, e);
     if (e->status) snapshot_restore_free(job);
     else *out = job;
@@ -334,13 +306,14 @@ gm_status snapshot_restore(gm_session *s, gguf *g, snapshot_restoring **out, err
 
 void snapshot_restore_free(snapshot_restoring *job) {
     if (!job) return;
-    gm_session_free(job->fresh);
+    session_free(job->fresh);
     gguf_free(job->g);
     free(job);
 }
 
 /* Keys or values of one layer, up to where the ring closes at a time. */
-static gm_status read_rows(snapshot_restoring *job, const kv_rows *rows, const kv_memory *to, error *e) {
+static gm_status read_rows(snapshot_restoring *job, const kv_rows *rows, const kv_memory *to, double deadline,
+                           error *e) {
     gm_session  *into = job->fresh;
     char         name[32];
     const size_t first = rows->ring ? (size_t)into->kv.low : 0, n = into->computed - first;
@@ -357,8 +330,9 @@ static gm_status read_rows(snapshot_restoring *job, const kv_rows *rows, const k
             kv_memory_write(into->kv.gpu, to, slot * rows->row, data + job->done * rows->row, run * rows->row, e);
         if (status) return status;
         job->done += run;
+        if (clock_seconds() > deadline) return GM_AGAIN;
     }
-    job->done = 0;
+    if (!e->status) job->done = 0;
     return e->status;
 }
 
@@ -380,45 +354,33 @@ static void swap_sessions(gm_session *s, gm_session *fresh) {
     fresh->logits = logits;
 }
 
-gm_status snapshot_restore_step(snapshot_restoring *job, error *e) {
-    for (; job->layer < job->s->engine->weights.config.layers; job->layer++) {
-        const kv_rows *rows = &job->fresh->kv.rows[job->layer];
-        if (!kv_memory_there(&rows->k)) continue;
-        gm_status status = job->values ? GM_OK : read_rows(job, rows, &rows->k, e);
-        if (status) return status;
-        job->values = true;
-        status = read_rows(job, rows, &rows->v, e);
-        if (status) return status;
-        job->values = false;
-    }
-    if (job->s->pending) return fail(e, GM_BUSY, "the session is in the middle of a call");
-    session_abandon(job->s);
-    swap_sessions(job->s, job->fresh);
-    return GM_OK;
-}
-
-/* Takes the file over. */
-static gm_status restore(gm_session *s, gguf *g, error *e) {
-    snapshot_restoring *job;
-    gm_status           status = snapshot_restore(s, g, &job, e);
-    while (!status && (status = snapshot_restore_step(job, e)) == GM_AGAIN) {
-        gpu_host_wait(s->kv.gpu, WAIT_MILLISECONDS);
-        status = GM_OK;
-    }
-    snapshot_restore_free(job);
+static gm_status check_seal(snapshot_restoring *job, double deadline, error *e) {
+    gm_status status = GM_AGAIN;
+    while (status == GM_AGAIN && clock_seconds() <= deadline)
+        status = gguf_seal_check(job->g, &job->seal, HASH_BYTES, e);
+    job->genuine = status == GM_OK;
     return status;
 }
 
-gm_status gm_session_restore_buffer(gm_session *s, const void *data, size_t size, char *why, size_t why_size) {
-    error e = { 0 };
-    gguf *g = NULL;
-    if (!gguf_open_memory(data, size, &g, &e)) restore(s, g, &e);
-    return error_report(&e, why, why_size);
-}
-
-gm_status gm_session_restore(gm_session *s, const char *path, char *why, size_t why_size) {
-    error e = { 0 };
-    gguf *g = NULL;
-    if (!gguf_open_file(path, &g, &e)) restore(s, g, &e);
-    return error_report(&e, why, why_size);
+gm_status snapshot_restore_step(snapshot_restoring *job, error *e) {
+    const double deadline = clock_seconds() + turn_seconds;
+    if (!job->genuine) {
+        const gm_status status = check_seal(job, deadline, e);
+        if (status) return status;
+    }
+    for (; job->layer < job->s->engine->weights.config.layers; job->layer++) {
+        const kv_rows *rows = &job->fresh->kv.rows[job->layer];
+        if (!kv_memory_there(&rows->k)) continue;
+        gm_status status = job->values ? GM_OK : read_rows(job, rows, &rows->k, deadline, e);
+        if (status) return status;
+        job->values = true;
+        status = read_rows(job, rows, &rows->v, deadline, e);
+        if (status) return status;
+        job->values = false;
+    }
+    if (session_check_free(job->s, e)) return e->status;
+    session_abandon(job->s);
+    job->s->writer = NULL; /* a reply that wrote what was held before cannot go on */
+    swap_sessions(job->s, job->fresh);
+    return GM_OK;
 }

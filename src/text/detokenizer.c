@@ -5,9 +5,9 @@
 
 static const str replacement = { "\xef\xbf\xbd", 3 }; /* U+FFFD */
 
-/* Moves what is settled from `held` to `out`: whole characters, and U+FFFD for each byte that can belong to none. At most
- * the beginning of one character stays. */
-static void settle(detokenizer *d, bool end) {
+/* Moves what can no longer change from `held` to `out`: whole characters, and U+FFFD for each byte that can belong to none. At
+ * most the beginning of one character stays. */
+static gm_status move_whole(detokenizer *d, bool end, str *text, error *e) {
     size_t at = 0;
     while (at < d->held.length) {
         int n = utf8_length((str){ d->held.data + at, d->held.length - at });
@@ -17,19 +17,19 @@ static void settle(detokenizer *d, bool end) {
         at += n > 0 ? (size_t)n : 1;
     }
     buffer_consume(&d->held, at);
+    *text = buffer_view(&d->out);
+    return d->held.failed || d->out.failed ? fail_memory(e, "the text of a token", d->out.length) : GM_OK;
 }
 
-str detokenizer_add(detokenizer *d, const tokenizer *t, int32_t id) {
+gm_status detokenizer_add(detokenizer *d, const tokenizer *t, int32_t id, str *text, error *e) {
     buffer_clear(&d->out);
     if (tokenizer_is_visible(t, id)) buffer_str(&d->held, tokenizer_text(t, id));
-    settle(d, false);
-    return buffer_view(&d->out);
+    return move_whole(d, false, text, e);
 }
 
-str detokenizer_end(detokenizer *d) {
+gm_status detokenizer_end(detokenizer *d, str *text, error *e) {
     buffer_clear(&d->out);
-    settle(d, true);
-    return buffer_view(&d->out);
+    return move_whole(d, true, text, e);
 }
 
 void detokenizer_free(detokenizer *d) {

@@ -80,14 +80,14 @@ str tokenizer_text(const tokenizer *t, int32_t id);
 /* Control tokens are not shown; those the output parser needs are (<|channel>, <|tool_call>, …). */
 bool tokenizer_is_visible(const tokenizer *t, int32_t id);
 
-/* Streaming: bytes of tokens join into whole UTF-8 characters. Returns what is complete (valid until the next call);
- * bytes that can never become UTF-8 come out as U+FFFD, and tokens that are not visible as nothing. */
+/* Streaming: bytes of tokens join into whole UTF-8 characters. `*text` is what is complete, valid until the next call. Bytes
+ * that can never become UTF-8 come out as U+FFFD, tokens that are not visible as nothing. The only error is GM_NO_MEMORY. */
 typedef struct {
     buffer held, out;
 } detokenizer; /* zero-initialise */
 
-str  detokenizer_add(detokenizer *d, const tokenizer *t, int32_t id);
-str  detokenizer_end(detokenizer *d); /* what is left over */
-void detokenizer_free(detokenizer *d);
+gm_status detokenizer_add(detokenizer *d, const tokenizer *t, int32_t id, str *text, error *e);
+gm_status detokenizer_end(detokenizer *d, str *text, error *e); /* what is left over */
+void      detokenizer_free(detokenizer *d);
 
 #endif

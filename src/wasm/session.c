@@ -59,7 +59,7 @@ gm_status gmw_session_rollback(wasm_context *c, gm_session *s, size_t keep, size
     return wasm_end(c, &e);
 }
 
-EXPORT(gmw_session_fork) gm_status gmw_session_fork(wasm_context *c, const gm_session *s, gm_session **out) {
+EXPORT(gmw_session_fork) gm_status gmw_session_fork(wasm_context *c, gm_session *s, gm_session **out) {
     error           e = { 0 };
     char            why[sizeof e.why];
     const gm_status status = gm_session_fork(s, out, why, sizeof why);
@@ -85,7 +85,7 @@ EXPORT(gmw_save_free) void gmw_save_free(saving *s) {
     free(s);
 }
 
-EXPORT(gmw_save_new) gm_status gmw_save_new(wasm_context *c, const gm_session *session, saving **out) {
+EXPORT(gmw_save_new) gm_status gmw_save_new(wasm_context *c, gm_session *session, saving **out) {
     error   e = { 0 };
     saving *s = *out = calloc(1, sizeof *s);
     if (!s) fail_memory(&e, "the snapshot", sizeof *s);

@@ -1,0 +1,22 @@
+/* A file that takes the place of another once it is complete.
+ *
+ * Everything is written under a name of its own in the same folder (.gemmule-….part), reaches the disk, and is then renamed:
+ * whatever fails, the old file stays as it was, and several writers of one path each leave a whole file. A part that a crash
+ * left behind is removed by the next new file in that folder; a lock tells it from one that is being written. */
+
+#ifndef GM_NEW_FILE_H
+#define GM_NEW_FILE_H
+
+#include "base/base.h"
+
+typedef struct new_file new_file;
+
+/* Only a regular file is replaced, and its mode is kept; a file that was not there is private (0600). */
+gm_status new_file_open(const char *path, new_file **out, error *e);
+/* As a gguf_sink has it: false when the bytes cannot be written. Once that has happened nothing more is. */
+bool new_file_write(void *file, const void *data, size_t length);
+/* Ends the file and frees it. It takes its place only if nothing failed: `problem` is what went wrong where its bytes come
+ * from, and is passed on unless writing failed first. */
+gm_status new_file_end(new_file *f, const error *problem, error *e);
+
+#endif
