@@ -770,7 +770,7 @@ says "cannot write"
 limited() { (trap '' XFSZ && ulimit -f 4 && exec "$built" "$@"); } # no file above 4 KiB: as if the disk were full
 built=$program program=limited
 run "save on a full disk" 2 "${chat[@]}" <<<$'Hello\n/save '"$scratch/full.gguf"
-says "cannot write $scratch/full.gguf: File too large"
+says "cannot write '$scratch/full.gguf': File too large"
 program=$built
 equals "a failed save leaves nothing behind" "$(ls "$scratch" | grep -c '^full')" 0
 
