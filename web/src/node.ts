@@ -1,8 +1,10 @@
 /* gemmule for Node: the same interface, with the engine in this thread, on Dawn (the npm package `webgpu`, if it is installed) or on
- * wasm; models come from files, too. */
+ * wasm. Models may also come from files. */
 
+import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
+import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import type { WorkerOptions } from './api/connect.ts';
@@ -85,15 +87,28 @@ async function connect(options: WorkerOptions & Pick<LoadOptions, 'backend'>): P
     return new Connection(page);
 }
 
-/* A text without a scheme is a path. There is no storage of its own here: addresses are read from the network as needed. */
+const here = dirname(fileURLToPath(import.meta.url));
+const BOX_PLACES = [join(here, 'box.gguf'), join(here, '../../models/box.gguf')]; // beside the package, or in a checkout
+
+/* The model in the box: where $GEMMULE_BOX says, else the package's or the checkout's. */
+function findBox(): string {
+    const set = process.env['GEMMULE_BOX'];
+    if (set) return set;
+    const found = BOX_PLACES.find((path) => existsSync(path));
+    if (found) return found;
+    const why = `the model in the box is not here: GEMMULE_BOX is not set, and there is no file at ${BOX_PLACES.join(' or ')}`;
+    throw new GemmuleError('NotFound', `${why}. Give the path or the address of a model instead`);
+}
+
+/* A text without a scheme is a path. Node has no storage for downloads: addresses are read from the network as needed. */
 function specifyNode(source: Source, options: SourceOptions): Specified {
     const text = source instanceof URL ? source.href : source;
     if (typeof text !== 'string' || /^(https?|data|blob|hf):/i.test(text)) return specify(source, { cache: false, ...options });
-    const path = /^file:/i.test(text) ? fileURLToPath(text) : text;
+    const path = /^file:/i.test(text) ? fileURLToPath(text) : text === 'box' && !existsSync(text) ? findBox() : text;
     return { sources: partNames(path).map((part) => ({ kind: 'path', path: part })), options: {} };
 }
 
-/** Loads models: `Gemmule.load(pathOrSource, options)`. */
+/** Loads models: `Gemmule.load(source, options)`, where the source may also be a path, or 'box': the model in the box. */
 export const Gemmule: Loader<Source> = makeLoader<Source>(connect, specifyNode);
 
 export type * from './api/index.ts';

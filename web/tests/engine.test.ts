@@ -92,10 +92,11 @@ test('what cannot be loaded says why', async () => {
         [scratch('m-00001-of-00002.gguf'), 'NotFound', /m-00002-of-00002/],
         [`${server.origin}/absent.gguf`, 'NotFound', /404/],
         [new Blob([]), 'BadModel', /.+/],
-        [{ kind: 'ollama', name: 'a:b', model: null, problem: 'the model layer is missing', adapters: 0 }, 'BadModel', /a:b: the model layer is missing/],
+        [{ kind: 'ollama', name: 'a:b', model: null, problem: 'the model layer is missing', adapters: 0 }, 'BadModel', /cannot load a:b: the model layer is missing/],
         [{ kind: 'ollama', name: 'a:b', model: new File([], 'x'), problem: '', adapters: 1 }, 'NotSupported', /adapters are not supported/],
         [17, 'BadArgument', /a source must be/],
-        [[], 'BadArgument', /no file/],
+        [[], 'BadArgument', /no file given/],
+        ['gemma4:e2b', 'NotFound', /^cannot load gemma4:e2b: there is no such file\. Expected the path of a GGUF file, an address .* or 'box'$/],
     ];
     for (const [source, name, text] of rows) await assert.rejects(Gemmule.load(source as string, OPTIONS), fails(name, text));
     await assert.rejects(Gemmule.load(DENSE, { ...OPTIONS, signal: AbortSignal.abort() }), fails('Aborted', /stopped/));

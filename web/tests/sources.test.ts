@@ -71,16 +71,16 @@ test('names of split models', () => {
     assert.deepEqual(partUrls('https://h/m-00001-of-00002.gguf?download=true'), [
         'https://h/m-00001-of-00002.gguf?download=true', 'https://h/m-00002-of-00002.gguf?download=true',
     ]);
-    assert.throws(() => partNames('m-00002-of-00003.gguf'), fails('BadArgument', /give the first one, m-00001-of-00003\.gguf/));
+    assert.throws(() => partNames('m-00002-of-00003.gguf'), fails('BadArgument', /Give the first one, m-00001-of-00003\.gguf/));
     assert.throws(() => partNames('m-00004-of-00003.gguf'), fails('BadArgument', /no part 4 of 3/));
     const file = (name: string) => ({ name });
     assert.deepEqual(sortParts([file('m-00002-of-00002.gguf'), file('m-00001-of-00002.gguf')]).map((f) => f.name), [
         'm-00001-of-00002.gguf', 'm-00002-of-00002.gguf',
     ]);
     assert.throws(() => sortParts([file('m-00001-of-00003.gguf'), file('m-00003-of-00003.gguf')]), fails('NotFound', /m-00002-of-00003\.gguf is missing/));
-    assert.throws(() => sortParts([file('m-00001-of-00002.gguf'), file('n-00002-of-00002.gguf')]), fails('BadArgument', /no part of the model/));
+    assert.throws(() => sortParts([file('m-00001-of-00002.gguf'), file('n-00002-of-00002.gguf')]), fails('BadArgument', /not a part of the same model/));
     assert.throws(() => sortParts([file('m-00001-of-00002.gguf'), file('m-00001-of-00002.gguf')]), fails('NotFound', /m-00002/));
-    assert.throws(() => sortParts([file('m-00001-of-00002.gguf')]), fails('NotFound', /2 parts and 1 were given/));
+    assert.throws(() => sortParts([file('m-00001-of-00002.gguf')]), fails('NotFound', /2 parts, got 1/));
 });
 
 test('blobs give exactly what is asked for', async () => {

@@ -149,21 +149,108 @@ test('the oldest turns go when the context is full', async () => {
     await assert.rejects(session.prompt('word '.repeat(300)), fails('QuotaExceeded', /does not fit/));
 });
 
+interface NativeModel {
+    availability?(): Promise<string>;
+    create?(options: object): Promise<object>;
+}
+const scope = globalThis as { LanguageModel?: NativeModel };
+
 test('polyfill alone touches the global; an engine is loaded when first needed', async () => {
-    const scope = globalThis as { LanguageModel?: { availability(): Promise<string>; create(options: object): Promise<object> } };
     assert.equal(scope.LanguageModel, undefined);
     let loads = 0;
     const seen: number[] = [];
-    assert.equal(polyfill(async (onProgress) => {
+    const done = polyfill(async (onProgress) => {
         loads++;
         onProgress(0.5);
         return dense;
-    }), true);
-    assert.equal(await scope.LanguageModel!.availability(), 'downloadable');
+    });
+    const { availability, create } = scope.LanguageModel! as Required<NativeModel>; // at once
+    assert.equal(await done, true);
+    assert.equal(await availability(), 'downloadable');
     const monitor = (target: EventTarget) => target.addEventListener('downloadprogress', (event) => seen.push((event as Event & { loaded: number }).loaded));
-    await Promise.all([scope.LanguageModel!.create({ monitor }), scope.LanguageModel!.create({})]);
+    await Promise.all([create({ monitor }), create({})]);
     assert.deepEqual([loads, seen], [1, [0.5]]);
-    assert.equal(await scope.LanguageModel!.availability(), 'available');
-    assert.equal(polyfill(dense), false);
+    assert.equal(await availability(), 'available');
+    assert.equal(await polyfill(dense), false);
     delete scope.LanguageModel;
+});
+
+test("polyfill keeps a browser's own LanguageModel that works, and replaces one that does not", async () => {
+    const unsupported = async () => {
+        throw new DOMException('not here', 'NotSupportedError');
+    };
+    const rows: [NativeModel, boolean][] = [
+        [{ availability: async () => 'available' }, false],
+        [{ availability: async () => 'downloadable' }, false],
+        [{ availability: async () => 'downloading' }, false],
+        [{ availability: async () => 'unavailable' }, true],
+        [{ availability: unsupported }, true],
+        [{}, true],
+    ];
+    for (const [native, replaced] of rows) {
+        Object.defineProperty(globalThis, 'LanguageModel', { value: native, writable: false, configurable: true });
+        assert.equal(await polyfill(dense), replaced);
+        assert.equal(scope.LanguageModel !== native, replaced);
+        if (replaced) assert.equal(await scope.LanguageModel!.availability!(), 'available');
+        assert.equal(await polyfill(dense, { force: true }), true);
+        assert.notEqual(scope.LanguageModel, native);
+        delete scope.LanguageModel;
+    }
+});
+
+// ---- abort ----
+
+const pause = () => new Promise((resolve) => setTimeout(resolve, 50)); // the engine writes on meanwhile
+
+/* Reads two chunks, aborts, and says how many come behind that. */
+async function chunksAfterAbort(chunks: AsyncIterable<unknown>, controller: AbortController): Promise<number> {
+    let [before, behind] = [0, 0];
+    try {
+        for await (const _ of chunks) {
+            if (controller.signal.aborted) behind++;
+            else if (++before === 2) {
+                await pause();
+                controller.abort();
+            }
+        }
+    } catch {
+        // some forms end with an error
+    }
+    assert.ok(controller.signal.aborted, 'the answer is too short for this test');
+    return behind;
+}
+
+test('after an abort no form of the API delivers another chunk', async () => {
+    const model = await Gemmule.load(scripted('long', ...'abcdefghijklmnopqrstuvwxyz'.split('')), OPTIONS);
+    const session = await model.session();
+    const native = await languageModel(model).create();
+    const prompt = [{ role: 'user' as const, content: [{ type: 'text' as const, text: 'Hello' }] }];
+    const forms: [string, (signal: AbortSignal) => Promise<AsyncIterable<unknown>> | AsyncIterable<unknown>][] = [
+        ['session', (signal) => session.reply([{ role: 'user', content: 'Hello' }], { signal, sampling: { temperature: 0 } })],
+        ['chat', (signal) => model.chat.completions.create({ messages: [{ role: 'user', content: 'Hello' }], stream: true, temperature: 0, stream_options: { include_usage: true } }, { signal })],
+        ['language model', (signal) => native.promptStreaming('Hello', { signal }) as unknown as AsyncIterable<unknown>],
+    ];
+    for (const [name, open] of forms) {
+        const controller = new AbortController();
+        assert.equal(await chunksAfterAbort(await open(controller.signal), controller), 0, name);
+    }
+    const controller = new AbortController();
+    const { stream } = await gemmule(model).doStream({ prompt, temperature: 0, abortSignal: controller.signal });
+    const types: string[] = [];
+    for await (const part of stream as unknown as AsyncIterable<{ type: string }>) {
+        if (controller.signal.aborted) types.push(part.type);
+        else if (part.type === 'text-delta') {
+            await pause();
+            controller.abort();
+        }
+    }
+    assert.deepEqual(types, ['error']);
+    const stopped = session.reply([{ role: 'user', content: 'Hello' }], { sampling: { temperature: 0 } });
+    const pieces = stopped[Symbol.asyncIterator]();
+    await pieces.next();
+    await pause();
+    stopped.stop();
+    const { done, value } = await pieces.next();
+    assert.deepEqual([done, (value as { finish: string }).finish, (await stopped.stats).finish], [true, 'cancelled', 'cancelled']);
+    await model.unload();
 });

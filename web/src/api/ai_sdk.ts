@@ -185,10 +185,15 @@ class GemmuleLanguageModel implements LanguageModelV4 {
             const open = new Parts();
             yield { type: 'stream-start', warnings };
             try {
-                for await (const piece of reply) yield* open.of(piece);
-                yield* open.end();
+                for await (const piece of reply) {
+                    for (const part of open.of(piece)) {
+                        options.abortSignal?.throwIfAborted();
+                        yield part;
+                    }
+                }
                 const stats = await reply.stats;
-                if (stats.finish === 'cancelled' && options.abortSignal?.aborted) throw options.abortSignal.reason;
+                options.abortSignal?.throwIfAborted();
+                yield* open.end();
                 yield { type: 'finish', usage: usageOf(stats), finishReason: finishOf(stats) };
             } catch (error) {
                 yield { type: 'error', error };
@@ -206,7 +211,7 @@ class GemmuleLanguageModel implements LanguageModelV4 {
                     reply.stop();
                     await iterator.return(undefined);
                 },
-            }),
+            }, { highWaterMark: 0 }), // reads nothing ahead, so that nothing is left to deliver after an abort
         };
     }
 

@@ -447,6 +447,7 @@ async function* streamChunks(
     });
     let calls = 0;
     try {
+        if (signal.aborted) return;
         yield chunk({ role: 'assistant', content: '' });
         const pieces = withProgress(reply, options);
         let next = await pieces.next();
@@ -458,9 +459,9 @@ async function* streamChunks(
         }
         const stats = next.value;
         const finish = finishOf(stats);
-        if (!finish) return;
+        if (!finish || signal.aborted) return;
         yield chunk({}, finish);
-        if (includeUsage) yield { ...head, object: 'chat.completion.chunk', choices: [], usage: usageOf(stats) };
+        if (includeUsage && !signal.aborted) yield { ...head, object: 'chat.completion.chunk', choices: [], usage: usageOf(stats) };
     } catch (thrown) {
         if (toGemmuleError(thrown).name === 'Aborted' && signal.aborted) return;
         throw thrown;

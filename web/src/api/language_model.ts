@@ -161,7 +161,7 @@ export class LanguageModelSession extends EventTarget {
             async cancel() {
                 await pieces.return();
             },
-        });
+        }, { highWaterMark: 0 }); // reads nothing ahead, so that nothing is left to deliver after an abort
     }
 
     /** Adds to the conversation without an answer. */
@@ -343,10 +343,20 @@ export function languageModel(giver: EngineGiver): LanguageModelFactory {
     };
 }
 
-/** Makes `LanguageModel` global where the browser has none of its own (or always, with `force`). Returns whether it did. */
-export function polyfill(giver: EngineGiver, { force = false }: { force?: boolean } = {}): boolean {
-    const scope = globalThis as { LanguageModel?: unknown };
-    if (scope.LanguageModel !== undefined && !force) return false;
-    scope.LanguageModel = languageModel(giver);
+/** Makes `LanguageModel` global, unless the browser has one that works or can download its model; `force` replaces that, too.
+ * Resolves with whether it did. Where the browser has none, the global is there at once. */
+export async function polyfill(giver: EngineGiver, { force = false }: { force?: boolean } = {}): Promise<boolean> {
+    const scope = globalThis as { LanguageModel?: Partial<LanguageModelFactory> };
+    if (!force && scope.LanguageModel !== undefined && (await isUsable(scope.LanguageModel))) return false;
+    Object.defineProperty(scope, 'LanguageModel', { value: languageModel(giver), writable: true, configurable: true });
     return true;
+}
+
+/* Chromium has the interface on machines where it never becomes available. */
+async function isUsable(native: Partial<LanguageModelFactory>): Promise<boolean> {
+    try {
+        return (await native.availability!()) !== 'unavailable';
+    } catch {
+        return false;
+    }
 }

@@ -5,7 +5,8 @@ import { GemmuleError } from '../core/errors.ts';
 import type { Connection, Stream } from '../worker/connection.ts';
 import type { ReplyPiece, WireReplyOptions } from '../worker/protocol.ts';
 
-/** An answer as it is written. It begins at once; leaving the `for await` stops it, and what was written stays in the session. */
+/** An answer as it is written. It starts at once. Leaving the `for await`, `stop` or the signal end it: no further piece is delivered,
+ * and what was written stays in the session. */
 export class Reply implements AsyncIterable<ReplyPiece> {
     readonly #stream: Stream<ReplyPiece, ReplyStats>;
 
@@ -16,7 +17,7 @@ export class Reply implements AsyncIterable<ReplyPiece> {
 
     /** Settles when the answer is over: `finish` is 'cancelled' where it was stopped. */
     get stats(): Promise<ReplyStats> {
-        return this.#stream.result;
+        return this.#stream.result();
     }
 
     stop(): void {
@@ -27,6 +28,9 @@ export class Reply implements AsyncIterable<ReplyPiece> {
         return this.#stream.events;
     }
 }
+
+/* The engine may have finished an answer that its reader cut short. */
+const whenCut = (stats: ReplyStats): ReplyStats => ({ ...stats, finish: 'cancelled' });
 
 /** Options as they cross: without the signal. */
 export function wireOptions(options: ReplyOptions): WireReplyOptions {
@@ -64,7 +68,7 @@ export class Session {
     /** Answers a conversation in Gemma's chat format. What the session already holds of it is not computed again. */
     reply(messages: readonly Message[], options: ReplyOptions = {}): Reply {
         const args = { session: this.#id, messages: [...messages], options: wireOptions(options) };
-        return new Reply(this.#connection.stream('reply', args, { signal: options.signal }));
+        return new Reply(this.#connection.stream('reply', args, { signal: options.signal, whenCut }));
     }
 
     /** Goes on from these tokens, without the chat format and without reading thoughts or calls out of the text; by default from what
@@ -73,7 +77,7 @@ export class Session {
         const from = ids ? tokenIds(ids) : await this.tokens();
         if (!from.length) throw new GemmuleError('BadArgument', 'there are no tokens to go on from');
         const args = { session: this.#id, ids: from, options: wireOptions(options) };
-        return new Reply(this.#connection.stream('replyTokens', args, { signal: options.signal }));
+        return new Reply(this.#connection.stream('replyTokens', args, { signal: options.signal, whenCut }));
     }
 
     /** Makes the session hold exactly these tokens; a common beginning is not computed again. */

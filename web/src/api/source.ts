@@ -45,7 +45,7 @@ export function specify(source: Source, options: SourceOptions): Specified {
         if (isHandle(source)) return { sources: [{ kind: 'handle', handle: source }], options: {} };
         if ('cached' in source) return { sources: [{ kind: 'cached', key: source.cached }], options: {} };
     }
-    throw new GemmuleError('BadArgument', 'a source must be an address, a File or Blob, a file handle, { cached: key } or a model of OllamaFolder');
+    throw new GemmuleError('BadArgument', 'a source must be an address, a File or Blob, a file handle, { cached: key } or a model from OllamaFolder');
 }
 
 function fromUrl(text: string, { cache = true, sha256 }: SourceOptions): Specified {
@@ -58,12 +58,12 @@ function fromUrl(text: string, { cache = true, sha256 }: SourceOptions): Specifi
         url = new URL(expandUrl(text), globalThis.location?.href).href;
     } catch (thrown) {
         if (thrown instanceof GemmuleError) throw thrown;
-        throw new GemmuleError('BadArgument', `'${text}' is no address`);
+        throw new GemmuleError('BadArgument', `'${text}' is not a valid address`);
     }
     const urls = partUrls(url);
     const hashes = sha256 === undefined ? [] : [sha256].flat();
     if (hashes.length && hashes.length !== urls.length) {
-        throw new GemmuleError('BadArgument', `the model has ${urls.length} files and ${hashes.length} SHA-256 were given`);
+        throw new GemmuleError('BadArgument', `the model has ${urls.length} files, got ${hashes.length} SHA-256 hashes`);
     }
     const keeps = url.startsWith('blob:') ? false : cache;
     const sources = urls.map((one, i): SourceSpec => {
@@ -77,17 +77,17 @@ function blobSpec(blob: Blob): SourceSpec {
 }
 
 function fromParts(blobs: readonly Blob[]): Specified {
-    if (!blobs.length) throw new GemmuleError('BadArgument', 'no file was given');
+    if (!blobs.length) throw new GemmuleError('BadArgument', 'no file given');
     if (blobs.length > 1 && !blobs.every((blob) => blob instanceof File)) {
-        throw new GemmuleError('BadArgument', 'the parts of a split model must be Files: their names say their order');
+        throw new GemmuleError('BadArgument', 'the parts of a split model must be Files: their names give the order');
     }
     const files = blobs.length > 1 ? sortParts(blobs as readonly File[]) : blobs;
     return { sources: files.map(blobSpec), options: {} };
 }
 
 function fromOllama(model: OllamaModel): Specified {
-    if (model.problem || !model.model) throw new GemmuleError('BadModel', `${model.name}: ${model.problem || 'its file is missing'}`);
-    if (model.adapters) throw new GemmuleError('NotSupported', `${model.name} has an adapter: adapters are not supported yet`);
+    if (model.problem || !model.model) throw new GemmuleError('BadModel', `cannot load ${model.name}: ${model.problem || 'its file is missing'}`);
+    if (model.adapters) throw new GemmuleError('NotSupported', `cannot load ${model.name}: adapters are not supported`);
     const { params, system, renderer } = model;
     return {
         sources: [{ kind: 'blob', blob: model.model, name: model.name }],

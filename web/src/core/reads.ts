@@ -102,7 +102,7 @@ export class Reads {
     async #read({ source, offset, length }: Order, into: ArrayBuffer): Promise<Uint8Array> {
         const bytes = await source.read(offset, length, this.#abort.signal, into);
         if (bytes.length === length) return bytes;
-        throw new GemmuleError('Storage', `${source.name}: ${length} bytes at ${offset} were asked for, ${bytes.length} came`);
+        throw new GemmuleError('Storage', `cannot read ${source.name}: wanted ${length} bytes at ${offset}, found ${bytes.length}`);
     }
 
     // Who asked may have given up in the meantime; its memory is gone then.

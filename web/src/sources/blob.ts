@@ -4,7 +4,7 @@ import type { ByteSource } from '../core/types.ts';
 import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
 import { release } from '../core/release.ts';
 
-const PIECE = 1 << 20; // is read at once, into memory of its own
+const PIECE = 1 << 20; // bytes of one read
 
 export class BlobSource implements ByteSource {
     readonly name: string;
@@ -32,22 +32,27 @@ export class BlobSource implements ByteSource {
                 release(piece);
             }
         } catch (thrown) {
-            // A File is a name, not its bytes: it cannot be read once it was changed, moved or its folder's permission was taken away.
-            throw toGemmuleError(thrown, `${this.name} can no longer be read; was it changed or moved?`);
+            // A File is a name, not its bytes: it is unreadable once it changes, moves, or the permission for its folder ends.
+            throw toGemmuleError(thrown, `cannot read ${this.name} any more (was it changed or moved?)`);
         }
         throwIfAborted(signal);
-        if (found !== length) throw new GemmuleError('Storage', `${this.name}: ${length} bytes wanted at ${offset}, ${found} found`);
+        if (found !== length) throw shortRead(this, offset, length, found);
         return bytes;
     }
 }
 
-/** A read must lie within the source. */
-export function checkRange(source: ByteSource, offset: number, length: number): void {
-    if (Number.isSafeInteger(offset) && Number.isSafeInteger(length) && offset >= 0 && length >= 0 && offset + length <= source.size) return;
-    throw new GemmuleError('BadArgument', `${source.name}: bytes ${offset} to ${offset + length} of ${source.size} do not exist`);
+/** The error of a read that got fewer bytes than it wanted. */
+export function shortRead(source: ByteSource, offset: number, length: number, found: number): GemmuleError {
+    return new GemmuleError('Storage', `cannot read ${source.name}: wanted ${length} bytes at ${offset}, found ${found}`);
 }
 
-/** The bytes of a data: URL, taken apart here: a content security policy may forbid to fetch one. */
+/** Throws for a read that does not lie within the source. */
+export function checkRange(source: ByteSource, offset: number, length: number): void {
+    if (Number.isSafeInteger(offset) && Number.isSafeInteger(length) && offset >= 0 && length >= 0 && offset + length <= source.size) return;
+    throw new GemmuleError('BadArgument', `cannot read ${source.name}: bytes ${offset} to ${offset + length} of ${source.size} do not exist`);
+}
+
+/** The bytes of a data: URL, decoded here because a Content-Security-Policy may forbid fetching it. */
 export function decodeDataUrl(url: string): { type: string; bytes: Uint8Array<ArrayBuffer> } {
     const comma = url.indexOf(',');
     if (!/^data:/i.test(url) || comma < 0) throw new GemmuleError('BadArgument', 'not a data: URL with a comma');
@@ -64,7 +69,7 @@ export function decodeDataUrl(url: string): { type: string; bytes: Uint8Array<Ar
     }
 }
 
-/* %41 → A; what is no such escape stays as it is. */
+/* %41 → A; an invalid escape stays as it is. */
 function percentDecode(text: string): Uint8Array<ArrayBuffer> {
     const bytes = new TextEncoder().encode(text);
     let length = 0;

@@ -3,7 +3,7 @@
 import { type FileHandle, open } from 'node:fs/promises';
 import { GemmuleError, throwIfAborted } from '../core/errors.ts';
 import type { ByteSource } from '../core/types.ts';
-import { checkRange } from './blob.ts';
+import { checkRange, shortRead } from './blob.ts';
 
 export class FileSource implements ByteSource {
     readonly name: string;
@@ -21,13 +21,12 @@ export class FileSource implements ByteSource {
         try {
             file = await open(path);
             const about = await file.stat();
-            if (!about.isFile()) throw new GemmuleError('BadArgument', `${path} is no file`);
+            if (!about.isFile()) throw new GemmuleError('BadArgument', `cannot load ${path}: it is not a file`);
             return new FileSource(path, about.size, file);
         } catch (thrown) {
             await file?.close();
             if (thrown instanceof GemmuleError) throw thrown;
-            const { code, message } = thrown as NodeJS.ErrnoException;
-            throw new GemmuleError(code === 'ENOENT' ? 'NotFound' : 'Storage', message, undefined, { cause: thrown });
+            throw openError(path, thrown as NodeJS.ErrnoException);
         }
     }
 
@@ -37,7 +36,7 @@ export class FileSource implements ByteSource {
         const bytes = new Uint8Array(into, 0, length);
         for (let at = 0; at < length; ) {
             const { bytesRead } = await this.#file.read(bytes, at, length - at, offset + at);
-            if (!bytesRead) throw new GemmuleError('Storage', `${this.name}: ${length} bytes wanted at ${offset}, ${at} found`);
+            if (!bytesRead) throw shortRead(this, offset, length, at);
             at += bytesRead;
         }
         return bytes;
@@ -46,4 +45,11 @@ export class FileSource implements ByteSource {
     close(): Promise<void> {
         return this.#file.close();
     }
+}
+
+function openError(path: string, cause: NodeJS.ErrnoException): GemmuleError {
+    if (cause.code !== 'ENOENT') return new GemmuleError('Storage', `cannot load ${path}: ${cause.message}`, undefined, { cause });
+    const isName = !/[\\/]|\.gguf$/i.test(path);
+    const hint = isName ? `. Expected the path of a GGUF file, an address (https:, hf:owner/repo/file) or 'box'` : '';
+    return new GemmuleError('NotFound', `cannot load ${path}: there is no such file${hint}`, undefined, { cause });
 }

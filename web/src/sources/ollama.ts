@@ -232,7 +232,7 @@ export class OllamaFolder {
             throw new GemmuleError('NotFound', `no model '${shown}' in the folder: it has ${list}`, { models: there });
         }
         const model = await this.#read(name);
-        if (model.problem) throw new GemmuleError('BadModel', `${model.name}: ${model.problem}`);
+        if (model.problem) throw new GemmuleError('BadModel', `cannot load ${model.name}: ${model.problem}`);
         return model;
     }
 

@@ -1,4 +1,4 @@
-/* From what the page says about a file to something that reads its bytes. */
+/* Opens the source of bytes that the page describes. */
 
 import { GemmuleError, toGemmuleError } from '../core/errors.ts';
 import type { ByteSource } from '../core/types.ts';
@@ -9,7 +9,7 @@ import { fetchIntoCache } from './store.ts';
 import { PrefixSource, UrlSource, download, hasStableRanges, probe } from './url.ts';
 
 export interface OpenOptions {
-    /** Only the beginning will be read: nothing is downloaded for keeps. */
+    /** Only the header will be read: nothing is stored. */
     headerOnly: boolean;
     signal: AbortSignal;
     onProgress(progress: Progress): void;
@@ -26,7 +26,7 @@ export async function openSource(spec: SourceSpec, options: OpenOptions): Promis
         case 'url':
             return openUrl(spec, options);
         default:
-            throw new GemmuleError('NotSupported', `a source of kind '${spec.kind}' cannot be opened here`);
+            throw new GemmuleError('NotSupported', `cannot open a source of kind '${spec.kind}' here`);
     }
 }
 
@@ -41,15 +41,15 @@ async function openUrl(spec: SourceSpec & { kind: 'url' }, options: OpenOptions)
             if ((await store.find(key))?.done) return await store.read(key);
         } catch (thrown) {
             const error = toGemmuleError(thrown);
-            // Where there is no storage (a page without https), or no room in it, the model can still be used as it comes in.
-            const passable = error.name === 'NotSupported' || (cache === 'if-it-fits' && ['QuotaExceeded', 'Storage', 'Busy'].includes(error.name));
-            if (!passable) throw error;
+            // Without storage (a page without https) or without room in it, the model can still be read from the network.
+            const canGoOn = error.name === 'NotSupported' || (cache === 'if-it-fits' && ['QuotaExceeded', 'Storage', 'Busy'].includes(error.name));
+            if (!canGoOn) throw error;
         }
     }
     return openUncached(url, options);
 }
 
-/** A file on a server, without keeping it. */
+/** A file on a server, without storing it. */
 export async function openUncached(url: string, { headerOnly, signal, onProgress }: OpenOptions): Promise<ByteSource> {
     const file = await probe(url, { signal });
     if (hasStableRanges(file)) return new UrlSource(file);
@@ -58,11 +58,11 @@ export async function openUncached(url: string, { headerOnly, signal, onProgress
     return new BlobSource(blob, file.url);
 }
 
-/* Said before gigabytes of something else are stored: an address often leads to a page about the file. */
+/* Checked before gigabytes of something else are stored: an address often leads to a page about the file. */
 function checkMagic(url: string, beginning: Uint8Array): void {
     const magic = String.fromCharCode(...beginning.subarray(0, 4));
     if (beginning.length >= 4 && magic !== 'GGUF') {
         const hint = /^\s*</.test(magic) ? ' (it looks like a web page)' : '';
-        throw new GemmuleError('BadModel', `${url} is no GGUF file: it begins with ${JSON.stringify(magic)}${hint}`);
+        throw new GemmuleError('BadModel', `cannot load ${url}: not a GGUF file: it starts with ${JSON.stringify(magic)}${hint}`);
     }
 }

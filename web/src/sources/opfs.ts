@@ -11,7 +11,7 @@
 import type { ByteSource } from '../core/types.ts';
 import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
 import { expandUrl } from './address.ts';
-import { BlobSource, checkRange } from './blob.ts';
+import { BlobSource, checkRange, shortRead } from './blob.ts';
 import { sha256Text } from '../core/sha256.ts';
 
 export const SCHEMA = 1;
@@ -75,7 +75,7 @@ class OpfsSource implements ByteSource {
         checkRange(this, offset, length);
         const bytes = new Uint8Array(into, 0, length);
         const found = this.#handle.read(bytes, { at: offset });
-        if (found !== length) throw new GemmuleError('Storage', `${this.name}: ${length} bytes wanted at ${offset}, ${found} found`);
+        if (found !== length) throw shortRead(this, offset, length, found);
         return bytes;
     }
 
@@ -223,7 +223,7 @@ export class ModelCache {
         if (!entry) throw new GemmuleError('NotFound', `the cache has no file ${key}`);
         if (entry.problem) throw new GemmuleError('Storage', `the cached file ${entry.url || key} cannot be used: ${entry.problem}`);
         if (!entry.done) {
-            throw new GemmuleError('NotFound', `${entry.url} is not whole in the cache: ${entry.stored} of ${entry.size ?? 'unknown'} bytes`);
+            throw new GemmuleError('NotFound', `the download of ${entry.url} is not complete: ${entry.stored} of ${entry.size ?? 'unknown'} bytes`);
         }
         const folder = await this.#blobs.getDirectoryHandle(key);
         return openFileHandle(await folder.getFileHandle('data'), entry.url || key);

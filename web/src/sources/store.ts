@@ -1,4 +1,4 @@
-/* Brings a file from a server into the cache. Only in workers: a page cannot write synchronously. */
+/* Downloads a file into the cache. Works only in workers: a page cannot write synchronously. */
 
 import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
 import type { ByteSource } from '../core/types.ts';
@@ -11,26 +11,26 @@ const NOTE_EVERY = 64 << 20;
 const WRITE_SIZE = 1 << 20;
 
 export interface StoreProgress {
-    /** wait: another tab is writing this file. verify: what is there is hashed again. download: bytes come in. */
+    /** wait: another tab is downloading this file. verify: the stored part is hashed again. download: bytes come in. */
     phase: 'wait' | 'verify' | 'download';
     done: number;
     total: number;
 }
 
 export interface StoreOptions extends UrlOptions {
-    /** Hexadecimal. A file that has another one is refused. */
+    /** Hexadecimal. A file with a different hash is refused. */
     sha256?: string;
-    /** Sees the first bytes before anything is kept; throws `BadModel` for what is not wanted. */
+    /** Sees the first bytes before anything is stored; throws `BadModel` to refuse the file. */
     accept?: (beginning: Uint8Array) => void;
     onProgress?: (progress: StoreProgress) => void;
 }
 
-/* New text over the old one, and only then cut: a crash in between leaves JSON that does not parse at worst, never another's numbers. */
+/* Writes over the old text, then truncates. A crash in between leaves JSON that does not parse at worst, never wrong numbers. */
 async function writeMeta(folder: FileSystemDirectoryHandle, meta: Meta): Promise<void> {
     const handle = await syncHandle(await folder.getFileHandle('meta.json', { create: true }));
     try {
         const bytes = new TextEncoder().encode(JSON.stringify(meta));
-        if (handle.write(bytes, { at: 0 }) !== bytes.length) throw new GemmuleError('Storage', 'meta.json could not be written');
+        if (handle.write(bytes, { at: 0 }) !== bytes.length) throw new GemmuleError('Storage', 'cannot write meta.json');
         handle.truncate(bytes.length);
         handle.flush();
     } finally {
@@ -40,11 +40,11 @@ async function writeMeta(folder: FileSystemDirectoryHandle, meta: Meta): Promise
 
 async function syncHandle(file: FileSystemFileHandle): Promise<SyncHandle> {
     const make = (file as SyncFileHandle).createSyncAccessHandle;
-    if (!make) throw new GemmuleError('NotSupported', 'this browser cannot write files of its own from a worker (createSyncAccessHandle)');
+    if (!make) throw new GemmuleError('NotSupported', 'this browser cannot write files in a worker (createSyncAccessHandle is missing)');
     return make.call(file);
 }
 
-// ---- one file being written ----
+// ---- writing one file ----
 
 class Writer {
     readonly #folder: FileSystemDirectoryHandle;
@@ -63,7 +63,7 @@ class Writer {
         return this.#at;
     }
 
-    /** Takes up what an earlier try left, if it is what was noted of it. */
+    /** Continues after the part that an earlier download left, if its hash is still the noted one. */
     async resume(old: Meta, options: StoreOptions): Promise<void> {
         const length = old.stored;
         if (this.#data.getSize() < length) return;
@@ -71,7 +71,7 @@ class Writer {
         for (let at = 0; at < length; ) {
             throwIfAborted(options.signal);
             const wanted = Math.min(bytes.length, length - at);
-            if (this.#data.read(bytes.subarray(0, wanted), { at }) !== wanted) throw new GemmuleError('Storage', 'the cached part cannot be read');
+            if (this.#data.read(bytes.subarray(0, wanted), { at }) !== wanted) throw new GemmuleError('Storage', 'cannot read the stored part');
             this.#hash.update(bytes.subarray(0, wanted));
             at += wanted;
             options.onProgress?.({ phase: 'verify', done: at, total: length });
@@ -96,14 +96,14 @@ class Writer {
     async write(bytes: Uint8Array): Promise<void> {
         const written = this.#data.write(bytes, { at: this.#at });
         if (written !== bytes.length) {
-            throw new GemmuleError('Storage', `${bytes.length} bytes were to be written at ${this.#at}, the browser says ${written}`);
+            throw new GemmuleError('Storage', `cannot store the download: the browser wrote ${written} of ${bytes.length} bytes at ${this.#at}`);
         }
         this.#hash.update(bytes);
         this.#at += bytes.length;
         if (this.#at - this.#meta.stored >= NOTE_EVERY) await this.note();
     }
 
-    /** What is written is on disk from here on. */
+    /** Flushes, and notes that everything written so far is on disk. */
     async note(): Promise<void> {
         this.#data.flush();
         this.#meta.stored = this.#at;
@@ -114,27 +114,27 @@ class Writer {
     async finish(): Promise<void> {
         const sha256 = this.#hash.hex();
         if (this.#meta.sha256 !== null && this.#meta.sha256 !== sha256) {
-            throw new GemmuleError('BadModel', `${this.#meta.url}: its SHA-256 should be ${this.#meta.sha256} and is ${sha256}`);
+            throw new GemmuleError('BadModel', `cannot load ${this.#meta.url}: its SHA-256 is ${sha256}, expected ${this.#meta.sha256}`);
         }
         this.#data.flush();
         Object.assign(this.#meta, { size: this.#at, sha256, stored: this.#at, prefix: sha256, done: true });
         await writeMeta(this.#folder, this.#meta);
     }
 
-    /** After a failure: what came so far is kept, as far as that can be written. */
+    /** After a failure: keeps what came so far, if it can still be written. */
     async keep(): Promise<void> {
         try {
             this.#data.truncate(this.#at);
             await this.note();
         } catch {
-            // The last note holds.
+            // The last note still holds.
         }
     }
 }
 
-// ---- bringing it in ----
+// ---- downloading ----
 
-/** The file at `url`: from the cache, after it was brought there if need be. */
+/** The file at `url` from the cache; downloads it first if it is not there. */
 export async function fetchIntoCache(cache: ModelCache, url: string, options: StoreOptions = {}): Promise<ByteSource> {
     const key = ModelCache.key(url, options.sha256);
     if (!(await cache.find(key))?.done) {
@@ -170,7 +170,7 @@ async function store(cache: ModelCache, key: string, url: string, options: Store
         data.close();
     }
     if (!refused) return;
-    await cache.remove(key); // what is no model, or not the right one, is of no use later
+    await cache.remove(key); // a file that is not the model is of no use later
     throw refused;
 }
 
@@ -195,12 +195,12 @@ async function bring(writer: Writer, remote: RemoteFile, options: StoreOptions):
 
 // ---- space ----
 
-/* What is free is not said: the browsers' own estimates are made up (Chromium's is always 10 GiB), so they are not asked beforehand, either. */
+/* Says nothing about free space, and nobody asks for it beforehand: browsers make their estimates up (Chromium always says 10 GiB). */
 function quotaError(remote: RemoteFile, stored: number): GemmuleError {
     const needed = remote.size === null ? null : remote.size - stored;
-    const size = remote.size === null ? 'its size is unknown' : `it has ${megabytes(remote.size)}`;
-    const rest = needed === null ? '' : `, ${megabytes(needed)} are still needed`;
-    const message = `${remote.url} does not fit into what the browser lets this page store: ${size}, ${megabytes(stored)} are stored and kept${rest}`;
+    const size = remote.size === null ? '' : ` of ${megabytes(remote.size)}`;
+    const rest = needed === null ? '' : `; ${megabytes(needed)} more are needed`;
+    const message = `cannot store ${remote.url}: the browser gives this page no more space. ${megabytes(stored)}${size} are stored and kept${rest}`;
     return new GemmuleError('QuotaExceeded', message, { size: remote.size, stored, needed });
 }
 

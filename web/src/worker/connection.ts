@@ -61,21 +61,29 @@ export class Connection {
         });
     }
 
-    /** Starts an operation at once and hands its events out one by one. Leaving the loop stops it, and waits until it has stopped. */
-    stream<O extends Operation>(op: O, args: Args<O>, options: Omit<CallOptions<O>, 'onEvent'> = {}): Stream<Event<O>, Result<O>> {
+    /** Starts an operation at once and yields its events one by one. Leaving the loop stops it, and waits until it has stopped.
+     * After an abort no event is delivered, not even one that is here already; `whenCut` corrects the result of a stream that
+     * lost events this way. */
+    stream<O extends Operation>(op: O, args: Args<O>, { signal: given, whenCut = (whole) => whole }: StreamOptions<O> = {}): Stream<Event<O>, Result<O>> {
         const controller = new AbortController();
-        const signal = options.signal ? AbortSignal.any([options.signal, controller.signal]) : controller.signal;
+        const signal = given ? AbortSignal.any([given, controller.signal]) : controller.signal;
         const events: Event<O>[] = [];
         let wake: (() => void) | null = null;
         let over = false;
+        let cut = false;
         const result = this.call(op, args, {
-            ...options,
             signal,
             onEvent: (event) => {
-                events.push(event);
+                if (signal.aborted) cut = true;
+                else events.push(event);
                 wake?.();
             },
         });
+        signal.addEventListener('abort', () => {
+            cut ||= events.length > 0;
+            events.length = 0;
+        });
+        const outcome = () => result.then((whole) => (cut ? whenCut(whole) : whole));
         const end = () => {
             over = true;
             wake?.();
@@ -85,7 +93,7 @@ export class Connection {
             try {
                 for (;;) {
                     while (events.length) yield events.shift()!;
-                    if (over) return await result;
+                    if (over) return await outcome();
                     await new Promise<void>((resolve) => (wake = resolve));
                 }
             } finally {
@@ -95,7 +103,7 @@ export class Connection {
                 }
             }
         }
-        return { events: loop(), result, stop: () => controller.abort() };
+        return { events: loop(), result: outcome, stop: () => controller.abort() };
     }
 
     /** Rejects whatever comes later; what is under way goes on. */
@@ -133,9 +141,14 @@ export class Connection {
     }
 }
 
+export interface StreamOptions<O extends Operation> {
+    signal?: AbortSignal | undefined;
+    whenCut?(whole: Result<O>): Result<O>;
+}
+
 export interface Stream<E, R> {
     events: AsyncGenerator<E, R>;
-    result: Promise<R>;
+    result(): Promise<R>;
     stop(): void;
 }
 

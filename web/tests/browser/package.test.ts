@@ -149,7 +149,7 @@ test('a download that broke off is taken up, then read without the network', { t
     assert.deepEqual(names, ['Tiny Dense', 'Tiny Dense']);
     behaviour.gone = false;
     const webPage = await run<Caught>(`return caught(Gemmule.load('/web/example/index.html', { backend: 'wasm' }));`);
-    assert.match(webPage.message, /is no GGUF file: it begins with "<!do" \(it looks like a web page\)/);
+    assert.match(webPage.message, /not a GGUF file: it starts with "<!do" \(it looks like a web page\)/);
     await run(`await (await ModelCache.open()).clear();`);
     assert.deepEqual(await run(`return (await ModelCache.open()).list();`), []);
     await page.close();
@@ -164,7 +164,7 @@ test('no room: numbers, the part is kept, and it runs without', { timeout: 120_0
     assert.equal(before.name, 'QuotaExceeded', before.message);
     const first = before.detail as { size: number; stored: number; needed: number };
     assert.ok(first.size === BIG && first.stored > 10_000_000 && first.stored < 20_000_000 && first.stored + first.needed === BIG, JSON.stringify(first));
-    assert.match(before.message, /it has 40\.0 MB, 1\d\.\d MB are stored and kept, 2\d\.\d MB are still needed/);
+    assert.match(before.message, /1\d\.\d MB of 40\.0 MB are stored and kept; 2\d\.\d MB more are needed/);
     await run(`await (await ModelCache.open()).clear();`);
     assert.equal(await run(`return nameOf('${url}', { cache: 'if-it-fits' });`), 'Tiny Dense');
     // The room goes while the download runs.
