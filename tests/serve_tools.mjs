@@ -36,8 +36,9 @@ for (const name of ["GEMMULE_BOX", "GEMMULE_MODEL"]) delete clean[name];
 const running = new Set();
 
 // Starts one and waits for its address.
-export async function serve(args = [], env = {}, path = program) {
-    const child = spawn(path, ["serve", "--port", "0", ...(args.includes("--backend") ? [] : ["--backend", "cpu"]), ...args], {env: {...clean, ...env}, stdio: ["ignore", "pipe", "pipe"]});
+export async function serve(args = [], env = {}, path = program, more = {}) {
+    const backend = args.includes("--backend") ? [] : ["--backend", "cpu"];
+    const child = spawn(path, ["serve", "--port", "0", ...backend, ...args], {env: {...clean, ...env}, stdio: ["ignore", "pipe", "pipe"], ...more});
     const server = {child, out: "", log: "", ended: new Promise((done) => child.on("exit", (code, signal) => done(signal ?? code)))};
     running.add(server);
     child.stderr.on("data", (data) => (server.log += data));
@@ -177,8 +178,8 @@ export function makeApp() {
 }
 
 // A store with a whole model, one that is not finished, and a blob that nobody names.
-export function makeStore() {
-    const root = join(folder, "store"), names = {};
+export function makeStore(name = "store") {
+    const root = join(folder, name), names = {};
     mkdirSync(join(root, "blobs"), {recursive: true});
     const blob = (content) => {
         const digest = createHash("sha256").update(content).digest("hex");
@@ -197,7 +198,15 @@ export function makeStore() {
     names.stray = blob(Buffer.from("nobody names me"));
     manifest("tiny/latest", config, [layer("model", names.model), layer("params", params), layer("system", system)]);
     manifest("broken/latest", config, [layer("model", {digest: `sha256:${"ab".repeat(32)}`, size: 10})]);
-    return {root, ...names, path: (of) => `/ollama/blobs/${of.digest.replace(":", "-")}`};
+    // A model whose layer is a link to a file outside the store.
+    const secret = join(folder, "outside.txt"), link = {digest: `sha256:${"cd".repeat(32)}`, size: 6};
+    const steal = (model, kind) => {
+        writeFileSync(secret, "secret");
+        rmSync(join(root, "blobs", link.digest.replace(":", "-")), {force: true});
+        symlinkSync(secret, join(root, "blobs", link.digest.replace(":", "-")));
+        manifest(`${model}/latest`, config, [layer(kind, link)]);
+    };
+    return {root, ...names, steal, secret: link, path: (of) => `/ollama/blobs/${of.digest.replace(":", "-")}`};
 }
 
 // ---- running ------------------------------------------------------------------------------------------------------------

@@ -39,10 +39,10 @@ run() {
     if [ "$code" = "$want" ]; then pass; else fail "$name" "exit code $code, expected $want; stderr: $err"; fi
 }
 # says TEXT, has TEXT, lacks TEXT: about stderr and stdout of the last run
-says() { if [[ $err == *"$1"* ]]; then pass; else fail "$name" "stderr should have «$1»: $err"; fi; }
-has() { if [[ $out == *"$1"* ]]; then pass; else fail "$name" "stdout should have «$1»: $out"; fi; }
-lacks() { if [[ $out != *"$1"* ]]; then pass; else fail "$name" "stdout should not have «$1»"; fi; }
-matches() { if [[ $out =~ $1 ]]; then pass; else fail "$name" "stdout should match «$1»: $out"; fi; }
+says() { if [[ $err == *"$1"* ]]; then pass; else fail "$name" "stderr should have '$1': $err"; fi; }
+has() { if [[ $out == *"$1"* ]]; then pass; else fail "$name" "stdout should have '$1': $out"; fi; }
+lacks() { if [[ $out != *"$1"* ]]; then pass; else fail "$name" "stdout should not have '$1'"; fi; }
+matches() { if [[ $out =~ $1 ]]; then pass; else fail "$name" "stdout should match '$1': $out"; fi; }
 silent() { if [ -z "$err" ]; then pass; else fail "$name" "stderr should be empty: $err"; fi; }
 # an error is one line on stderr that begins with the program's name, and nothing on stdout
 one_line() { if [[ $err == gemmule:* && $err != *$'\n'* && -z $out ]]; then pass; else fail "$name" "expected one line: $err / $out"; fi; }
@@ -96,11 +96,19 @@ while IFS='|' read -r what message arguments; do
     says "$message"
     one_line
 done <<'END'
-unknown command|did you mean bench|bnech
-unknown command, no hint|unknown command 'xyzzy'|xyzzy
+unknown command|did you mean 'bench'?|bnech
+unknown command, swapped letters|did you mean 'chat'?|caht
+unknown command, cut off|did you mean 'tokenize'?|tok
+unknown command of another program|did you mean 'list'?|ls
+unknown command of another program, too|did you mean 'inspect'?|show m
+unknown command that downloads|use `ollama pull NAME`|pull gemma4:e2b
+unknown command, no hint|unknown command 'xyzzy'; the commands are run, chat, serve|xyzzy
+a model without a command|try `gemmule chat gemma4:e2b`|gemma4:e2b
+a file without a command|try `gemmule chat m.gguf`|m.gguf
 help for nothing|unknown command|help xyzzy
-no model|too few arguments|run
-too many arguments|'three' is too much|run one two three
+no model|missing argument; usage: gemmule run MODEL|run
+too many arguments|unexpected argument 'three'|run one two three
+arguments where none belong|unexpected argument 'extra'; usage: gemmule list (|list extra
 unknown option|did you mean --temp?|run m --tempp 1
 unknown option, no hint|unknown option --frobnicate|run m --frobnicate
 unknown letter|unknown option -z|run m -z
@@ -125,7 +133,7 @@ too many logprobs|from 0 to 20|run m hi --json --logprobs 21
 raw with system|--raw|run m hi --raw --system x
 decode with text|--decode|tokenize m text --decode 1
 nothing to measure|nothing to measure|bench m -p 0 -n 0
-one argument of two|too few arguments|check m
+one argument of two|missing argument; usage: gemmule check MODEL EXPECT|check m
 unknown size|e2b|synth e3b out.gguf
 unknown quantisation|q4_k_m|synth e2b out.gguf --quant q1
 too few layers|--layers takes|synth e2b out.gguf --layers 1
@@ -542,7 +550,34 @@ else
 fi
 rm -f "$scratch/e2b.gguf"
 run "synth to a folder that is not there" 2 synth e2b "$scratch/no/such/folder.gguf" --layers 2
+echo old >"$scratch/kept.gguf"
+limited() { (ulimit -f 4 && exec "$built" "$@"); } # no file above 4 KiB: as if the disk were full
+built=$program program=limited
+run "synth on a full disk" 2 synth e2b "$scratch/kept.gguf" --layers 2 --quiet
+says "kept.gguf: writing failed"
+says "File too large"
+one_line
+run "standard output on a full disk" 2 tokenize $dense -f tests/test_cli.sh
+says "cannot write to standard output: File too large"
+program=$built
+equals "the old file is kept" "$(cat "$scratch/kept.gguf")" old
 equals "synth leaves nothing behind" "$(ls "$scratch" | grep -c partial)" 0
+
+# ---- too little memory ----
+
+if ! grep -q __asan_init "$program"; then # which needs terabytes of addresses; test_gguf.c tests the same there
+    cp "$dense" "$scratch/huge.gguf"
+    truncate -s 8G "$scratch/huge.gguf" # holes: it only needs addresses
+    cramped() { (ulimit -v 2000000 && exec "$built" "$@"); }
+    built=$program program=cramped
+    for command in "run $scratch/huge.gguf hi" "inspect $scratch/huge.gguf" "tokenize $scratch/huge.gguf hi" "bench $scratch/huge.gguf"; do
+        run "too few addresses: $command" 4 $command </dev/null
+        says "out of memory: $scratch/huge.gguf"
+        one_line
+    done
+    program=$built
+    rm "$scratch/huge.gguf"
+fi
 
 # ---- the model in the box ----
 
@@ -570,7 +605,7 @@ one_line
 run "neither box nor store" 0 list
 equals "neither box nor store" "$out" ""
 run "neither box nor store, as JSON" 0 list --json
-has '"models":[]}'
+has '"models":[],"unreadable":[]}'
 for place in box.gguf models/box.gguf ../share/gemmule/box.gguf ../models/box.gguf ../../models/box.gguf; do
     mkdir -p "$(dirname "$(dirname "$program")/$place")"
     cp "$dense" "$(dirname "$program")/$place"
@@ -585,7 +620,7 @@ program=$built
 export GEMMULE_BOX=$dense
 run "list without a store" 0 list
 says "$OLLAMA_MODELS"
-says "is not there"
+says "does not exist"
 equals "list without a store" "$out" "$(printf 'NAME       SIZE  PARAMETERS  TYPE      STATE\nbox     1.04 MB        506K  F16       ok')"
 
 store=$scratch/store
@@ -630,6 +665,17 @@ has gemma4:broken
 matches 'gemma4:adapted .*it has an adapter'
 run "list as JSON" 0 list --json
 matches '\{"name":"gemma4:tiny","bytes":[0-9]+,"family":"gemma4","parameters":"506K","quantisation":"F16","model":".*/blobs/sha256-[0-9a-f]{64}","projector":null,"draft":null,"problem":null\}'
+ln -s ../.. "$store/manifests/registry.ollama.ai/library/round"
+run "list beside a link" 0 list
+says "skipped $store/manifests/registry.ollama.ai/library/round: links in Ollama's store are not followed"
+matches 'gemma4:tiny +1\.04 MB +506K +F16 +ok'
+run "list beside a link, as JSON" 0 list --json
+has '"unreadable":["'
+rm "$store/manifests/registry.ollama.ai/library/round"
+run "a name that is not in the store" 2 run gemma4:e2b hi
+says "there is no model 'gemma4:e2b' in Ollama's store"
+says "get it with \`ollama pull gemma4:e2b\`, give the path of a GGUF file, or use \`box\`"
+one_line
 run "run by name" 0 run gemma4:tiny Hello --max 20 --json "${one[@]}"
 by_name=$(grep -o '"content":"[^}]*","thinking"' <<<"$out")
 run "the store's parameters and system prompt" 0 run "$dense" Hello --max 20 --temp 0 --system "Answer like a pirate." --json "${one[@]}"
@@ -767,7 +813,6 @@ run "load what is cut off" 2 "${chat[@]}" <<<"/load $scratch/cut-talk.gguf"
 one_line
 run "save where one cannot" 2 "${chat[@]}" <<<"/save $scratch/no/such/file"
 says "cannot write"
-limited() { (trap '' XFSZ && ulimit -f 4 && exec "$built" "$@"); } # no file above 4 KiB: as if the disk were full
 built=$program program=limited
 run "save on a full disk" 2 "${chat[@]}" <<<$'Hello\n/save '"$scratch/full.gguf"
 says "cannot write '$scratch/full.gguf': File too large"

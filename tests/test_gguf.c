@@ -6,6 +6,7 @@
 #include "test.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* ---- writer and reader ---- */
@@ -548,7 +549,34 @@ static void test_split(void) {
     for (int k = 0; k < 3; k++) buffer_free(&b[k]);
 }
 
+/* ---- too few addresses ---- */
+
+/* A file of holes that is larger than what the process may still map. */
+static void test_address_space(void) {
+    char          path[] = "/tmp/gemmule-holes-XXXXXX";
+    struct rlimit old, tight;
+    gguf         *g = NULL;
+    error         e = { 0 };
+    unsigned long pages = 0;
+    TEST("a file that does not fit into the address space is a lack of memory");
+    const int file = mkstemp(path);
+    FILE     *about = fopen("/proc/self/statm", "r");
+    CHECK(file >= 0 && !ftruncate(file, (off_t)4 << 30) && about && fscanf(about, "%lu", &pages) == 1);
+    if (about) fclose(about);
+    CHECK(!getrlimit(RLIMIT_AS, &old));
+    tight = old;
+    tight.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + ((rlim_t)1 << 30);
+    CHECK(!setrlimit(RLIMIT_AS, &tight));
+    const gm_status status = gguf_open_file(path, &g, &e);
+    CHECK(!setrlimit(RLIMIT_AS, &old));
+    CHECK_MESSAGE(status == GM_NO_MEMORY && strstr(e.why, path), "%d: %s", status, e.why);
+    gguf_free(g);
+    close(file);
+    unlink(path);
+}
+
 int main(void) {
+    test_address_space();
     test_round_trip();
     test_getter_errors();
     test_writer_errors();

@@ -227,9 +227,9 @@ static void test_resolve(void) {
         const char *message;
     } bad[] = {
         { "broken:missing", GM_NOT_FOUND, "model layer is missing: " },
-        { "broken:partial", GM_NOT_FOUND, "-partial; `ollama pull`" },
-        { "broken:partial2", GM_NOT_FOUND, "is not finished" },
-        { "broken:cut", GM_BAD_FILE, "has 7 bytes, the manifest says 12: " },
+        { "broken:partial", GM_NOT_FOUND, "-partial; run `ollama pull`" },
+        { "broken:partial2", GM_NOT_FOUND, "only partly downloaded" },
+        { "broken:cut", GM_BAD_FILE, "has 7 bytes, but the manifest says 12: " },
         { "broken:tensors", GM_UNSUPPORTED, "safetensors" },
         { "broken:nothing", GM_UNSUPPORTED, "names no model layer" },
         { "broken:badparams", GM_BAD_FILE, "must be a JSON object" },
@@ -241,7 +241,7 @@ static void test_resolve(void) {
         { "broken:notjson", GM_BAD_FILE, "broken/notjson: JSON line 1" },
         { "broken:list", GM_BAD_FILE, "layers: expected an array" },
         { "broken:digest", GM_BAD_FILE, "layer 1: digest 'sha256:../../../../etc/passwd'" },
-        { "gemma4:e9b", GM_NOT_FOUND, "manifests/registry.ollama.ai/library/gemma4/e9b; the store has " },
+        { "gemma4:e9b", GM_NOT_FOUND, "there is no model 'gemma4:e9b' in Ollama's store" },
         { "../x", GM_BAD_ARGUMENT, "is no model name" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
@@ -255,12 +255,15 @@ static void test_resolve(void) {
 }
 
 static void test_list(void) {
-    arena         a = { 0 };
-    error         e = { 0 };
-    ollama_model *models = NULL;
-    size_t        count = 0, problems = 0;
+    arena        a = { 0 };
+    error        e = { 0 };
+    ollama_store store;
+    size_t       problems = 0;
     TEST("list the store");
-    CHECK_MESSAGE(ollama_list(&a, &models, &count, &e) == GM_OK && count == 20, "%zu: %s", count, e.why);
+    const gm_status     status = ollama_list(&a, &store, &e);
+    const ollama_model *models = store.models;
+    const size_t        count = store.count;
+    CHECK_MESSAGE(status == GM_OK && count == 20 && !store.unreadable_count, "%zu: %s", count, e.why);
     for (size_t i = 0; i < count; i++) {
         const bool broken = !strncmp(models[i].name, "broken:", 7), adapted = models[i].adapter_count != 0;
         if (i) CHECK(strcmp(models[i - 1].name, models[i].name) < 0);
@@ -278,15 +281,16 @@ static void test_list(void) {
 static void test_roots(void) {
     arena        a = { 0 };
     error        e = { 0 };
-    ollama_model m, *models = NULL;
-    size_t       count = 9;
+    ollama_model m;
+    ollama_store listed;
     char         home[200], store[250];
     TEST("where the store is");
     CHECK(!strcmp(ollama_root(&a), root));
     setenv("OLLAMA_MODELS", "/nowhere/at/all", 1);
-    CHECK(ollama_resolve("gemma4:e2b", &a, &m, &e) == GM_NOT_FOUND && strstr(e.why, "/nowhere/at/all/manifests") &&
-          strstr(e.why, "no models"));
-    CHECK(ollama_list(&a, &models, &count, NULL) == GM_OK && count == 0);
+    CHECK(ollama_resolve("gemma4:e2b", &a, &m, &e) == GM_NOT_FOUND &&
+          strstr(e.why, "/nowhere/at/all, which has no models") && strstr(e.why, "`ollama pull gemma4:e2b`") &&
+          strstr(e.why, "`box`") && strstr(e.why, "path of a GGUF file"));
+    CHECK(ollama_list(&a, &listed, NULL) == GM_OK && !listed.count && !listed.unreadable_count);
     setenv("OLLAMA_MODELS", "", 1);
     snprintf(home, sizeof home, "%s/home", root);
     snprintf(store, sizeof store, "%s/.ollama/models", home);
@@ -295,12 +299,116 @@ static void test_roots(void) {
     CHECK(!found || !strcmp(found, "/usr/share/ollama/.ollama/models"));
     if (!found) {
         error none = { 0 };
-        CHECK(ollama_resolve("gemma4:e2b", &a, &m, &none) == GM_NOT_FOUND && strstr(none.why, "no Ollama store"));
-        CHECK(ollama_list(&a, &models, &count, NULL) == GM_OK && count == 0);
+        CHECK(ollama_resolve("gemma4:e2b", &a, &m, &none) == GM_NOT_FOUND && strstr(none.why, "no Ollama store") &&
+              strstr(none.why, "`ollama pull gemma4:e2b`") && strstr(none.why, "`box`"));
+        CHECK(ollama_list(&a, &listed, NULL) == GM_OK && !listed.count && !listed.unreadable_count);
     }
     write_file("home/.ollama/models/x", "", 0);
     found = ollama_root(&a);
     CHECK(found && !strcmp(found, store));
+    arena_free(&a);
+}
+
+/* ---- links, and folders that cannot be read ---- */
+
+static void make_link(const char *target, const char *below) {
+    char path[500];
+    snprintf(path, sizeof path, "%s/%s", root, below);
+    make_folders(path);
+    CHECK_MESSAGE(!symlink(target, path), "cannot link %s", path);
+}
+
+/* A model whose one layer is a blob of this name, which the caller makes. */
+static void name_blob(const char *tag, const char *kind, const char *hex, size_t size) {
+    char path[200], text[500];
+    snprintf(path, sizeof path, "manifests/registry.ollama.ai/library/linked/%s", tag);
+    snprintf(text, sizeof text, "{\"layers\":[{\"mediaType\":\"" LAYER "%s\",\"digest\":\"sha256:%s\",\"size\":%zu}]}",
+             kind, hex, size);
+    write_file(path, text, strlen(text));
+}
+
+static const ollama_model *find_listed(const ollama_store *s, const char *name) {
+    for (size_t i = 0; i < s->count; i++) {
+        if (!strcmp(s->models[i].name, name)) return &s->models[i];
+    }
+    return NULL;
+}
+
+static bool is_skipped(const ollama_store *s, const char *path, const char *reason) {
+    for (size_t i = 0; i < s->unreadable_count; i++) {
+        if (strstr(s->unreadable[i], path) && strstr(s->unreadable[i], reason)) return true;
+    }
+    return false;
+}
+
+static void test_links(void) {
+    static const char weights[] = "1111111111111111111111111111111111111111111111111111111111111111";
+    static const char system[] = "2222222222222222222222222222222222222222222222222222222222222222";
+    static const char pipe[] = "3333333333333333333333333333333333333333333333333333333333333333";
+    arena             a = { 0 };
+    error             e = { 0 };
+    ollama_store      store;
+    ollama_model      m;
+    char              path[300];
+    TEST("links out of the store are not followed");
+    write_file("outside/secret", "secret", 6);
+    snprintf(path, sizeof path, "blobs/sha256-%s", weights), make_link("../outside/secret", path);
+    snprintf(path, sizeof path, "blobs/sha256-%s", system), make_link("../outside/secret", path);
+    snprintf(path, sizeof path, "%s/blobs/sha256-%s", root, pipe);
+    CHECK(!mkfifo(path, 0644));
+    name_blob("weights", "model", weights, 6), name_blob("system", "system", system, 6),
+        name_blob("pipe", "model", pipe, 0);
+    make_link("../../../..", "manifests/registry.ollama.ai/library/up");
+    make_link("/proc/self/root", "manifests/registry.ollama.ai/everything");
+    make_link("linked/weights", "manifests/registry.ollama.ai/library/alias/latest");
+    CHECK_MESSAGE(ollama_list(&a, &store, &e) == GM_OK && store.count == 23, "%zu: %s", store.count, e.why);
+    for (size_t i = 0; i < store.count; i++)
+        CHECK(!store.models[i].system || !strstr(store.models[i].system, "secret"));
+    static const char *const refused[] = { "linked:weights", "linked:system" };
+    for (size_t i = 0; i < COUNT_OF(refused); i++) {
+        const ollama_model *listed = find_listed(&store, refused[i]);
+        error               why = { 0 };
+        CHECK_MESSAGE(listed && strstr(listed->problem, "links in Ollama's store are not followed"), "%s",
+                      listed ? listed->problem : "not listed");
+        CHECK(ollama_resolve(refused[i], &a, &m, &why) == GM_IO && strstr(why.why, "are not followed"));
+    }
+    CHECK(ollama_resolve("linked:pipe", &a, &m, NULL) == GM_BAD_FILE);
+    CHECK(ollama_resolve("alias", &a, &m, NULL) == GM_IO);
+    CHECK(store.unreadable_count == 3 && is_skipped(&store, "/library/up: ", "links") &&
+          is_skipped(&store, "/everything: ", "links") && is_skipped(&store, "/alias/latest: ", "links"));
+
+    TEST("blobs are opened without links");
+    const ollama_model *whole = find_listed(&store, "plain:latest");
+    const char         *name = whole && whole->model ? strrchr(whole->model, '/') + 1 : "";
+    const int           file = ollama_open_blob(root, name);
+    CHECK(file >= 0 && !close(file));
+    snprintf(path, sizeof path, "sha256-%s", weights);
+    CHECK(ollama_open_blob(root, path) < 0);
+    snprintf(path, sizeof path, "sha256-%s", pipe);
+    CHECK(ollama_open_blob(root, path) < 0 && ollama_open_blob(root, "../outside/secret") < 0);
+    CHECK(ollama_open_blob("/nowhere", name) < 0);
+    arena_free(&a);
+}
+
+static void test_unreadable(void) {
+    arena        a = { 0 };
+    error        e = { 0 }, why = { 0 };
+    ollama_store store;
+    ollama_model m;
+    char         closed[300];
+    TEST("a folder that cannot be read hides no other model");
+    snprintf(closed, sizeof closed, "%s/manifests/hf.co", root);
+    CHECK(!chmod(root, 0755) && !chmod(closed, 0));
+    const bool superuser = geteuid() == 0; /* for whom every folder is open */
+    if (superuser) CHECK(!seteuid(65534));
+    CHECK_MESSAGE(ollama_list(&a, &store, &e) == GM_OK && store.count == 22, "%zu: %s", store.count, e.why);
+    CHECK(is_skipped(&store, "/manifests/hf.co: ", "Permission denied") && find_listed(&store, "plain:latest"));
+    CHECK(ollama_resolve("PLAIN", &a, &m, NULL) == GM_OK);
+    CHECK(ollama_resolve("hf.co/user/Repo-GGUF:Q4_K_M", &a, &m, &why) == GM_IO && strstr(why.why, "Permission denied"));
+    error unknown = { 0 };
+    CHECK(ollama_resolve("unknown", &a, &m, &unknown) == GM_NOT_FOUND && strstr(unknown.why, "could not read"));
+    if (superuser) CHECK(!seteuid(0));
+    CHECK(!chmod(closed, 0755));
     arena_free(&a);
 }
 
@@ -312,6 +420,8 @@ int main(void) {
     test_names();
     test_resolve();
     test_list();
+    test_links();
+    test_unreadable();
     test_roots();
     CHECK(!nftw(root, remove_entry, 16, FTW_DEPTH | FTW_PHYS));
     return test_end();

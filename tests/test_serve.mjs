@@ -5,7 +5,7 @@
 
 import {execFileSync, spawnSync} from "node:child_process";
 import {randomBytes} from "node:crypto";
-import {closeSync, copyFileSync, ftruncateSync, mkdirSync, openSync, readFileSync, writeFileSync, writeSync} from "node:fs";
+import {chmodSync, closeSync, copyFileSync, ftruncateSync, mkdirSync, openSync, readFileSync, symlinkSync, writeFileSync, writeSync} from "node:fs";
 import https from "node:https";
 import net from "node:net";
 import {join} from "node:path";
@@ -49,7 +49,7 @@ async function startAndStop() {
         ["an address in words", 2, "is no address", "--listen", "localhost"],
             ["an origin with a path", 2, "--allow-origin", "--allow-origin", "https://a.example/"],
         ["every origin", 2, "--allow-origin", "--allow-origin", "*"], ["a host with a port", 2, "--host", "--host", "a.example:1"],
-        ["too many arguments", 3, "too much", dense, dense], ["a port that is none", 3, "--port", "--port", "70000"],
+        ["too many arguments", 3, "unexpected argument", dense, dense], ["a port that is none", 3, "--port", "--port", "70000"],
         ["half a certificate", 2, "belong together", "--tls-cert", "x"], ["a short key", 2, "API key", "--api-key-file", writeKey("short", "abc\n")],
         ["a key file that is not there", 2, "no-key", "--api-key-file", join(folder, "no-key")],
     ]) {
@@ -130,7 +130,7 @@ async function traversal(server) {
         `/ollama/blobs/x/${store.path(store.model).slice(14)}`, `/ollama/blobs//${store.path(store.model).slice(14)}`, `${store.path(store.model)}/`,
             `${store.path(store.model)}.`,
         "/ollama/manifests/registry.ollama.ai/library/tiny/latest", store.path(store.stray), store.path(store.params), "/models/",
-            "/models/../index.html", "/models/box.gguf/", "/v1", "/v1/models/"];
+            "/models/../index.html", "/models/box.gguf/", "/v1", "/v1/models/", "/v1/../index.html"];
     for (const path of paths) {
         const got = await send(server.port, Buffer.from(`GET ${path} HTTP/1.1\r\nHost: ${server.host}\r\nConnection: close\r\n\r\n`, "latin1"));
         check((got === "" || [400, 404].includes(statusOf(got))) && !got.includes("secret") && !got.includes("root:"),
@@ -403,6 +403,52 @@ async function models(server) {
     await named.stop();
 }
 
+// Links in the store lead nowhere, and what cannot be read hides nothing else. The superuser may read everything, so the server is another's then.
+async function linksAndLockedFolders() {
+    const linked = makeStore("linked");
+    linked.steal("weights", "model"), linked.steal("prompt", "system");
+    symlinkSync("..", join(linked.root, "manifests/registry.ollama.ai/library/up"));
+    symlinkSync("/proc/self/root", join(linked.root, "manifests/registry.ollama.ai/everything"));
+    const locked = join(linked.root, "manifests/hf.co"), open = join(folder, "open");
+    mkdirSync(open), mkdirSync(locked);
+    copyFileSync(program, join(open, "gemmule")), copyFileSync(dense, join(open, "box.gguf"));
+    chmodSync(folder, 0o755), chmodSync(locked, 0);
+    const server = await serve([], {OLLAMA_MODELS: linked.root}, join(open, "gemmule"), process.getuid() === 0 ? {uid: 65534} : {});
+    const {models: list, problem} = (await ask(server, "/models")).json;
+    equals(list.map((m) => m.name).join(), "box,broken:latest,prompt:latest,tiny:latest,weights:latest", "the list beside a folder that cannot be read");
+    has(problem, "manifests/hf.co: Permission denied", "it says what cannot be read");
+    for (const link of ["library/up", "everything"]) has(problem, `${link}: links in Ollama's store are not followed`, "it says which links it skips");
+    for (const name of ["weights:latest", "prompt:latest"]) {
+        const {complete, problem: why, model, system} = list.find((m) => m.name === name);
+        check(!complete && why.includes("links") && model === null && system === null, `${name}: ${show({complete, why, model, system})}`);
+    }
+    equals((await ask(server, linked.path(linked.secret))).status, 404, "a blob that is a link is not sent");
+    equals((await ask(server, linked.path(linked.model))).status, 200, "a plain one is");
+    check(!JSON.stringify(list).includes("secret"), "nothing from outside the store is told");
+    equals(await server.stop(), 0, "it ends well");
+    chmodSync(locked, 0o755);
+}
+
+// More connections than there are places, all of which dawdle: whoever has something to say is heard.
+async function crowd() {
+    const server = await serve(["--app", app, "--timeout", "600"]);
+    const dawdlers = await Promise.all(Array.from({length: 100}, (_, i) => new Promise((done) => {
+        const socket = net.connect(server.port, "127.0.0.1", () => done(socket));
+        socket.on("error", () => {}), socket.on("close", () => (socket.gone = true)), socket.on("data", () => {});
+        if (i % 2) socket.write(`GET / HTTP/1.1\r\nHost: ${server.host}\r\nX: `);
+        else socket.write(`POST /v1/chat/completions HTTP/1.1\r\nHost: ${server.host}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{`);
+    })));
+    for (let i = 0; i < 20; i++) equals((await ask(server, "/")).status, 200, "an answer in a crowd of dawdlers");
+    await until(() => dawdlers.filter((socket) => socket.gone).length >= 36, "room in the table");
+    equals(dawdlers.slice(0, 10).filter((socket) => socket.gone).length, 10, "the oldest made room");
+    const idle = dawdlers.filter((socket, i) => i % 2 && !socket.gone);
+    check(idle.length > 0, "the youngest stay");
+    await until(() => idle.every((socket) => socket.gone), "the end of headers that do not come, after 5 s of the 600 that a body has");
+    check(dawdlers.some((socket, i) => i % 2 === 0 && !socket.gone), "a body has more time");
+    for (const socket of dawdlers) socket.destroy();
+    equals(await server.stop(), 0, "it ends well");
+}
+
 async function slowClients() {
     const server = await serve(["--timeout", "1", "--app", app]);
     const quiet = await send(server.port, "GET / HTTP/1.1\r\n");
@@ -450,6 +496,14 @@ async function beyondLoopback() {
     const wrong = spawnSync(program, ["serve", "--port", "0", "--tls-cert", key, "--tls-key", cert],
         {env: clean, encoding: "utf8", timeout: patience});
     equals(wrong.status, 2, "a certificate that is none");
+    has(wrong.stderr, `${key}: not a PEM certificate`, "a certificate that is none");
+    const otherKey = join(folder, "other.pem");
+    execFileSync("openssl", ["genrsa", "-out", otherKey, "2048"], {stdio: "ignore"});
+    for (const [file, message] of [[otherKey, `the TLS key ${otherKey} does not belong to the certificate ${cert}`], [cert, `${cert}: not a PEM private key`]]) {
+        const refused = spawnSync(program, ["serve", "--port", "0", "--tls-cert", cert, "--tls-key", file], {env: clean, encoding: "utf8", timeout: patience});
+        equals(refused.status, 2, message);
+        has(refused.stderr, message, "a key that does not fit");
+    }
 
     const server = await serve(["--listen", "0.0.0.0", "--host", "gemmule.test", ...whole, dense, "--threads", "1"]);
     equals(server.address, `https://gemmule.test:${server.port}/`, "the address");
@@ -498,5 +552,7 @@ await runAll(async () => {
     equals(await server.stop(), 0, `it ends well: ${server.log}`);
     equals(server.log, "", "nothing was printed");
     await slowClients();
+    await crowd();
+    await linksAndLockedFolders();
     await beyondLoopback();
 });

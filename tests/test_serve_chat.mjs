@@ -3,7 +3,9 @@
 //
 //     node tests/test_serve_chat.mjs [PROGRAM]      build/gemmule, or e.g. build/asan/gemmule
 
-import {ask, chat, check, dense, endless, endlessModel, equals, events, has, open, runAll, say, scripted, serve, show, silent,
+import {copyFileSync, mkdirSync} from "node:fs";
+import {join} from "node:path";
+import {ask, chat, check, dense, endless, endlessModel, equals, events, folder, has, open, runAll, say, scripted, serve, show, silent,
     until} from "./serve_tools.mjs";
 
 const tools = [{type: "function", function: {name: "add", description: "adds", parameters: {type: "object", properties: {a: {type: "number"}}}}}];
@@ -104,6 +106,7 @@ async function sampling(server) {
     equals(await text({temperature: 0}), await text({temperature: 0, seed: 5}), "greedy");
     equals(await text({top_k: 1}), await text({temperature: 0}), "top_k 1 is greedy");
     check((await text({logit_bias: {20: 100}, temperature: 0})) !== (await text({temperature: 0})), "a bias");
+    equals(await text({top_k: 1.0, penalty_window: 1e1}), await text({temperature: 0}), "whole numbers may be written as 1.0 and 1e1");
     check(typeof (await text({top_p: 0.5, min_p: 0.1, typical_p: 0.9, presence_penalty: 1, frequency_penalty: -1, repetition_penalty: 1.1,
         penalty_window: 10})) === "string", "all of them");
 }
@@ -126,7 +129,12 @@ async function refusals(server) {
         [{messages: [{role: "assistant", content: "x", function_call: {}}]}, 400, "unsupported", "messages[0]", "function_call"],
         [{...good, response_format: {type: "json_schema", json_schema: {}}}, 400, "unsupported", "response_format", "json_schema"],
         [{...good, response_format: {type: "json_object"}}, 400, "unsupported", "response_format", "json_object"],
-            [{...good, n: 2}, 400, "unsupported", "n", "one answer"],
+            [{...good, n: 2}, 400, "unsupported", "n", "n must be 1"],
+        [{...good, n: 1.5}, 400, "unsupported", "n", "n must be 1"], [{...good, top_k: 0.5}, 400, "invalid_value", "top_k", "a whole number from 0 to 2147483647, not 0.5"],
+            [{...good, penalty_window: 1.5}, 400, "invalid_value", "penalty_window", "whole"],
+        [{...good, logprobs: true, top_logprobs: 1.5}, 400, "invalid_value", "top_logprobs", "whole"],
+            [{...good, max_completion_tokens: 1.5}, 400, "invalid_value", "max_completion_tokens", "whole"], [{...good, seed: 1.5}, 400, "invalid_value", "seed", "whole"],
+            [{...good, repetition_penalty: 0}, 400, "invalid_value", "repetition_penalty", "from 0.01 to 100"],
         [{...good, tools: [{type: "custom", custom: {}, function: {name: "x"}}]}, 400, "unsupported", "tools", "custom"],
             [{...good, tools: [{type: "function"}]}, 400, "invalid_value", "tools", "function"],
         [{...good, tools, tool_choice: "required"}, 400, "unsupported", "tool_choice", "forced"],
@@ -167,6 +175,42 @@ async function refusals(server) {
         body: Buffer.from('{"messages":[{"role":"user","content":"\xff"}]}', "latin1")});
     equals(broken.json?.error?.code, "invalid_json", "a body that is not UTF-8");
     equals((await chat(server, good)).status, 200, "it still answers");
+}
+
+// What OpenAI has and we lack, what nobody has, and single models by name.
+async function endpoints() {
+    const path = join(folder, "hf.co:5000"), name = "hf.co:5000/user/a model:Q4";
+    mkdirSync(join(path, "user"), {recursive: true});
+    copyFileSync(dense, join(path, "user/a model:Q4"));
+    const server = await serve([name, "--threads", "1"], {}, undefined, {cwd: folder});
+    equals((await ask(server, "/v1/models")).json.data[0].id, name, "a name with slashes, colons and a space");
+    const one = (await ask(server, `/v1/models/${encodeURIComponent(name)}`)).json;
+    check(one.id === name && one.object === "model" && one.owned_by === "gemmule" && one.created > 0, `a model by its name: ${show(one)}`);
+    for (const written of [name.replace(" ", "%20"), name.replace(" ", "%20").replaceAll("/", "%2f"), encodeURI(name)])
+        equals((await ask(server, `/v1/models/${written}`)).json.id, name, `/v1/models/${written}`);
+    equals((await ask(server, `/v1/models/${encodeURIComponent(name)}`, {method: "HEAD"})).status, 200, "HEAD of a model");
+    equals((await ask(server, `/v1/models/${encodeURIComponent(name)}`, {method: "DELETE"})).status, 405, "a model cannot be deleted");
+
+    const body = JSON.stringify({model: name, input: "Hi"}), headers = {"Content-Type": "application/json"};
+    for (const [method, path, status, code, word] of [
+        ["POST", "/v1/embeddings", 501, "not_implemented", "/v1/embeddings"], ["POST", "/v1/completions", 501, "not_implemented", "/v1/completions"],
+        ["POST", "/v1/responses", 501, "not_implemented", "/v1/responses"], ["GET", "/v1/responses/resp_1", 501, "not_implemented", "/v1/responses/resp_1"],
+        ["POST", "/v1/images/generations", 501, "not_implemented", "/v1/images/generations"], ["POST", "/v1/audio/speech", 501, "not_implemented", "/v1/audio/speech"],
+        ["POST", "/v1/moderations", 501, "not_implemented", "/v1/moderations"], ["GET", "/v1/files", 501, "not_implemented", "/v1/files"],
+        ["DELETE", "/v1/files/x", 501, "not_implemented", "/v1/files/x"], ["GET", "/v1/chat/completions/x", 501, "not_implemented", "/v1/chat/completions/x"],
+        ["POST", "/v1/nothing", 404, "unknown_url", "POST /v1/nothing"], ["GET", "/v1/nothing", 404, "unknown_url", "GET /v1/nothing"],
+        ["PUT", "/v1/embeddingsx", 404, "unknown_url", "/v1/embeddingsx"], ["GET", "/v1", 404, "unknown_url", "/v1/models"],
+        ["GET", "/v1/", 404, "unknown_url", "/v1/models"], ["GET", "/v1/%ff%00", 404, "unknown_url", "%ff%00"],
+        ["GET", "/v1/models/", 404, "model_not_found", "''"], ["GET", "/v1/models/gpt-9", 404, "model_not_found", "'gpt-9'"],
+        ["GET", "/v1/models/%ff", 404, "model_not_found", name], ["GET", `/v1/models/${encodeURIComponent(name)}%00x`, 404, "model_not_found", name],
+    ]) {
+        const answer = await ask(server, path, method === "POST" ? {method, headers, body} : {method});
+        equals(answer.status, status, `${method} ${path}`);
+        check(answer.json?.error?.code === code && answer.json.error.param !== undefined && answer.json.error.type, `${method} ${path}: ${show(answer.text)}`);
+        has(answer.json?.error?.message, word, `${method} ${path}`);
+        if (status === 501) equals(answer.headers["x-should-retry"], "false", `${method} ${path}: no retries`);
+    }
+    equals(await server.stop(), 0, "it ends well");
 }
 
 const short = {messages: say("Hi"), max_tokens: 2, temperature: 0};
@@ -227,6 +271,7 @@ await runAll(async () => {
     await refusals(server);
     equals(await server.stop(), 0, `it ends well: ${server.log}`);
     equals(server.log, "", "nothing was printed");
+    await endpoints();
     await answers();
     await theBox();
     await queueAndLeaving();

@@ -23,7 +23,7 @@ box) npm_folders=() ;;
 esac
 
 # Every Debian package is named here, and nowhere else.
-packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev libmicrohttpd-dev)
+packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev libmicrohttpd-dev libgnutls28-dev)
 programs=(cc make cmake ninja pkg-config)
 if [[ $stage = web || $stage = docs || $stage = test ]]; then
     packages+=(clang-19 lld-19 llvm-19 libclang-rt-19-dev-wasm32 wasi-libc) # WebAssembly

@@ -29,14 +29,17 @@ static void catch_signal(int signal_number, void (*handler)(int)) {
 void interrupt_catch(void) { catch_signal(SIGINT, on_interrupt); }
 
 static void on_bus_error(int signal_number) {
-    static const char message[] = "gemmule: a file that is in use became shorter, or cannot be read any more\n";
+    static const char message[] = "gemmule: a file in use became shorter or unreadable\n";
     (void)signal_number;
     const ssize_t written = write(STDERR_FILENO, message, sizeof message - 1);
     (void)written;
     _exit(EXIT_BAD_INPUT);
 }
 
-void interrupt_catch_lost_files(void) { catch_signal(SIGBUS, on_bus_error); }
+void interrupt_catch_file_trouble(void) {
+    catch_signal(SIGBUS, on_bus_error);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond `ulimit -f` is then a failed write, which is reported */
+}
 
 void interrupt_watch(gm_session *session) { atomic_store(&watched, session); }
 bool interrupted(void) { return atomic_load(&pending) > 0; }

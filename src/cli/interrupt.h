@@ -10,8 +10,9 @@
 void interrupt_catch(void);
 /* The session that SIGINT cancels; NULL: none. */
 void interrupt_watch(gm_session *session);
-/* Models are used from where they lie on the disk. One that gets shorter meanwhile raises SIGBUS, which becomes an error. */
-void interrupt_catch_lost_files(void);
+/* Turns file trouble into errors: a model that becomes shorter while it is mapped (SIGBUS), a file too large to write
+ * (SIGXFSZ). */
+void interrupt_catch_file_trouble(void);
 bool interrupted(void);
 void interrupt_clear(void);
 

@@ -49,30 +49,30 @@ static void describe_file(const char *path, arena *a, ollama_model *out) {
     gguf_free(file);
 }
 
-/* The box before the models of the store; without a box these alone. */
-static gm_status add_box(arena *a, ollama_model **models, size_t *count, error *e) {
+/* Puts the box, if there is one, before the models of the store. */
+static gm_status add_box(arena *a, ollama_store *store, error *e) {
     error       none = { 0 };
     const char *path = NULL;
     if (box_find(a, &path, &none)) return GM_OK;
-    ollama_model *all = arena_array(a, *count + 1, sizeof *all);
-    if (!all) return fail_memory(e, "the list of models", (*count + 1) * sizeof *all);
+    ollama_model *all = arena_array(a, store->count + 1, sizeof *all);
+    if (!all) return fail_memory(e, "the list of models", (store->count + 1) * sizeof *all);
     all[0] = (ollama_model){ .name = "box", .model = path };
     describe_file(path, a, &all[0]);
-    if (*count) memcpy(all + 1, *models, *count * sizeof *all);
-    *models = all;
-    *count += 1;
+    if (store->count) memcpy(all + 1, store->models, store->count * sizeof *all);
+    store->models = all;
+    store->count += 1;
     return GM_OK;
 }
 
 /* ---- printing ---- */
 
-static int print_json(const char *root, const ollama_model *models, size_t count) {
+static int print_json(const ollama_store *store) {
     report r = { 0 };
     report_open(&r, NULL, '{');
-    report_text(&r, "root", root);
+    report_text(&r, "root", store->root);
     report_open(&r, "models", '[');
-    for (size_t i = 0; i < count; i++) {
-        const ollama_model *m = &models[i];
+    for (size_t i = 0; i < store->count; i++) {
+        const ollama_model *m = &store->models[i];
         report_open(&r, NULL, '{');
         report_text(&r, "name", m->name);
         report_count(&r, "bytes", m->bytes);
@@ -85,6 +85,9 @@ static int print_json(const char *root, const ollama_model *models, size_t count
         report_text(&r, "problem", m->problem[0] ? m->problem : NULL);
         report_close(&r, '}');
     }
+    report_close(&r, ']');
+    report_open(&r, "unreadable", '[');
+    for (size_t i = 0; i < store->unreadable_count; i++) report_text(&r, NULL, store->unreadable[i]);
     report_close(&r, ']');
     report_close(&r, '}');
     return report_print(&r);
@@ -105,15 +108,15 @@ static void print_table(const ollama_model *models, size_t count) {
     }
 }
 
-/* An empty list is no failure, but people should learn where it was looked for. */
-static void explain_nothing(const char *root) {
+/* An empty list is not a failure, but people should learn where we looked. */
+static void explain_empty_store(const char *root) {
     if (!root) {
         fprintf(stderr,
                 "gemmule: there is no Ollama store: $OLLAMA_MODELS is not set, and neither ~/.ollama/models nor "
-                "/usr/share/ollama/.ollama/models is there\n");
+                "/usr/share/ollama/.ollama/models exists\n");
     } else {
         fprintf(stderr, "gemmule: the Ollama store %s %s\n", root,
-                access(root, R_OK) ? "is not there" : "has no models");
+                access(root, F_OK) ? "does not exist" : "has no models");
     }
 }
 
@@ -122,18 +125,17 @@ static int list_run(void *values, const arguments *args) {
     const list_values *v = values;
     arena              a = { 0 };
     error              e = { 0 };
-    ollama_model      *models = NULL;
-    size_t             count = 0;
+    ollama_store       store;
     int                code = EXIT_OK;
-    const char        *root = ollama_root(&a);
-    if (root) ollama_list(&a, &models, &count, &e);
-    const bool nothing = !count;
-    if (e.status || add_box(&a, &models, &count, &e)) {
+    ollama_list(&a, &store, &e);
+    const bool empty = !store.count && !store.unreadable_count;
+    if (e.status || add_box(&a, &store, &e)) {
         code = complain_error(&e);
     } else {
-        if (nothing) explain_nothing(root);
-        if (v->json) code = print_json(root, models, count);
-        else if (count) print_table(models, count);
+        if (empty) explain_empty_store(store.root);
+        for (size_t i = 0; i < store.unreadable_count; i++) complain(EXIT_OK, "skipped %s", store.unreadable[i]);
+        if (v->json) code = print_json(&store);
+        else if (store.count) print_table(store.models, store.count);
     }
     arena_free(&a);
     return code;

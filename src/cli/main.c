@@ -2,6 +2,7 @@
 
 #include "cli/cli.h"
 
+#include "base/buffer.h"
 #include "cli/interrupt.h"
 
 #include <errno.h>
@@ -136,21 +137,51 @@ static const command *find_command(const char *name) {
     return NULL;
 }
 
-static int unknown_command(const char *name) {
+/* What people type who know other programs. */
+static const struct {
+    const char *word, *command;
+} familiar_words[] = {
+    { "ls", "list" },          { "models", "list" },     { "ps", "list" },         { "show", "inspect" },
+    { "info", "inspect" },     { "generate", "run" },    { "complete", "run" },    { "prompt", "run" },
+    { "ask", "run" },          { "infer", "run" },       { "server", "serve" },    { "start", "serve" },
+    { "interactive", "chat" }, { "talk", "chat" },       { "benchmark", "bench" }, { "perplexity", "eval" },
+    { "gpus", "devices" },     { "encode", "tokenize" },
+};
+
+/* The command that was probably meant, or NULL. */
+static const char *nearest_command(const char *word) {
     const char *names[COUNT_OF(commands) + 1] = { "help" };
-    for (size_t i = 0; i < COUNT_OF(commands); i++) names[i + 1] = commands[i]->name;
-    const char *hint = nearest_name(name, names, COUNT_OF(names));
-    if (hint) return complain(EXIT_USAGE, "unknown command '%s'; did you mean %s? (gemmule --help)", name, hint);
-    return complain(EXIT_USAGE, "unknown command '%s' (gemmule --help)", name);
+    for (size_t i = 0; i < COUNT_OF(familiar_words); i++) {
+        if (!strcmp(word, familiar_words[i].word)) return familiar_words[i].command;
+    }
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        names[i + 1] = commands[i]->name;
+        if (strlen(word) > 1 && str_starts_with(str_of(commands[i]->name), word)) return commands[i]->name;
+    }
+    return nearest_name(word, names, COUNT_OF(names));
+}
+
+static int unknown_command(const char *name) {
+    const char *hint = nearest_command(name);
+    if (hint) return complain(EXIT_USAGE, "unknown command '%s'; did you mean '%s'? (gemmule --help)", name, hint);
+    if (!strcmp(name, "pull") || !strcmp(name, "download"))
+        return complain(EXIT_USAGE, "gemmule does not download models; use `ollama pull NAME` (gemmule --help)");
+    if (str_ends_with(str_of(name), ".gguf") || strchr(name, ':'))
+        return complain(EXIT_USAGE, "'%s' is not a command; try `gemmule chat %s` (gemmule --help)", name, name);
+    buffer list = { 0 };
+    for (size_t i = 0; i < COUNT_OF(commands); i++) buffer_printf(&list, "%s%s", i ? ", " : "", commands[i]->name);
+    const int code = complain(EXIT_USAGE, "unknown command '%s'; the commands are %s (gemmule --help)", name,
+                              list.failed ? "in the help" : list.data);
+    buffer_free(&list);
+    return code;
 }
 
 static int check_positional(const command *c, const arguments *args) {
-    const char *takes = *c->arguments ? c->arguments : "no arguments";
     if (args->count < c->fewest)
-        return complain_usage(c->name, "%s takes %s, but too few arguments were given", c->name, takes);
-    if (args->count > c->most) {
-        return complain_usage(c->name, "%s takes %s; '%s' is too much", c->name, takes, args->positional[c->most]);
-    }
+        return complain_usage(c->name, "missing argument; usage: gemmule %s %s", c->name, c->arguments);
+    if (args->count > c->most)
+        return complain_usage(c->name, "unexpected argument '%s'; usage: gemmule %s%s%s", args->positional[c->most],
+                              c->name, *c->arguments ? " " : "", c->arguments);
     return EXIT_OK;
 }
 
@@ -209,7 +240,7 @@ int main(int argc, char **argv) {
     const char *charset = setlocale(LC_CTYPE, "");
     /* The line editor needs to know that input is UTF-8; numbers keep their points. */
     if (!charset || (!strstr(charset, "UTF-8") && !strstr(charset, "utf8"))) setlocale(LC_CTYPE, "C.UTF-8");
-    interrupt_catch_lost_files();
+    interrupt_catch_file_trouble();
     settle_runtime_folder();
     error     e = { 0 };
     const int code = dispatch(argc, argv);

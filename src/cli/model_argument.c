@@ -38,12 +38,11 @@ static bool is_gemma4(const ollama_model *m) {
 }
 
 static const char *first_in_store(arena *a) {
-    ollama_model *models = NULL;
-    size_t        count = 0;
-    error         ignored = { 0 };
-    if (!ollama_root(a) || ollama_list(a, &models, &count, &ignored) != GM_OK) return NULL;
-    for (size_t i = 0; i < count; i++) {
-        if (is_gemma4(&models[i])) return models[i].name;
+    ollama_store store;
+    error        ignored = { 0 };
+    if (ollama_list(a, &store, &ignored) != GM_OK) return NULL;
+    for (size_t i = 0; i < store.count; i++) {
+        if (is_gemma4(&store.models[i])) return store.models[i].name;
     }
     return NULL;
 }

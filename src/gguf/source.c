@@ -81,6 +81,7 @@ static gm_status map_file(int file, const char *path, source **out, error *e) {
     const uint64_t length = (uint64_t)about.st_size;
     if (length > SIZE_MAX) return fail(e, GM_UNSUPPORTED, "%s: too large for the address space of this build", path);
     void *mapped = length ? mmap(NULL, (size_t)length, PROT_READ, MAP_PRIVATE, file, 0) : NULL;
+    if (mapped == MAP_FAILED && errno == ENOMEM) return fail_memory(e, path, length); /* of the address space */
     if (mapped == MAP_FAILED) return fail(e, GM_IO, "%s: cannot be mapped: %s", path, strerror(errno));
     gm_status status = source_new(length, out, e);
     if (!*out) {

@@ -2,7 +2,6 @@
 
 #include "text/chat.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,9 +16,11 @@ typedef struct {
 /* ---- complaints ---- */
 
 static gm_status wrong(const reader *r, const char *expected, const json *found) {
-    if (json_is(found, JSON_NUMBER) || json_is(found, JSON_STRING))
-        return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, found %.*s", r->param, expected, STR_ARGS(found->text));
-    return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, found %s", r->param, expected, json_describe(found));
+    if (json_is(found, JSON_NUMBER))
+        return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, not %.*s", r->param, expected, STR_ARGS(found->text));
+    if (json_is(found, JSON_STRING))
+        return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, not \"%.*s\"", r->param, expected, STR_ARGS(found->text));
+    return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, not %s", r->param, expected, json_describe(found));
 }
 
 static gm_status no_memory(const reader *r, size_t bytes) { return fail_memory(r->e, "the request", bytes); }
@@ -100,7 +101,7 @@ static gm_status read_seed(reader *r, const json *value) {
 static gm_status read_count(reader *r, const json *value) {
     int64_t n;
     if (json_integer(value, &n) && n == 1) return GM_OK;
-    return fail(r->e, GM_UNSUPPORTED, "n: one answer at a time is all that this server gives");
+    return fail(r->e, GM_UNSUPPORTED, "n must be 1");
 }
 
 static gm_status read_stop(reader *r, const json *value) {
@@ -226,26 +227,34 @@ static const struct {
     { "service_tier", NULL },
 };
 
-#define NUMBER(field, low, high) { #field, offsetof(chat_request, field), low, high }
+#define NUMBER(field, low, high) { #field, offsetof(chat_request, field), low, high, false }
+#define WHOLE(field, low, high) { #field, offsetof(chat_request, field), low, high, true }
 static const struct {
     const char *name;
     size_t      offset; /* of a wished_number */
     double      low, high;
+    bool        whole;
 } numbers[] = {
     NUMBER(temperature, 0, 100),
-    NUMBER(top_k, 0, INT32_MAX),
+    WHOLE(top_k, 0, INT32_MAX),
     NUMBER(top_p, 0, 1),
     NUMBER(min_p, 0, 1),
     NUMBER(typical_p, 0, 1),
-    NUMBER(repetition_penalty, FLT_MIN, 100),
+    NUMBER(repetition_penalty, 0.01, 100),
     NUMBER(presence_penalty, -100, 100),
     NUMBER(frequency_penalty, -100, 100),
-    NUMBER(penalty_window, 0, 1 << 24), /* whole numbers up to here fit into a float */
+    WHOLE(penalty_window, 0, 1 << 24), /* a float holds every whole number up to here */
 };
 
 static gm_status read_number(const reader *r, const json *value, size_t row) {
     wished_number *out = (wished_number *)(void *)((char *)r->out + numbers[row].offset);
     char           expected[80];
+    int64_t        whole = 0;
+    if (numbers[row].whole) {
+        if (read_whole(r, value, (int64_t)numbers[row].low, (int64_t)numbers[row].high, &whole)) return r->e->status;
+        *out = (wished_number){ (float)whole, true };
+        return GM_OK;
+    }
     if (value->kind == JSON_NUMBER && value->number >= numbers[row].low && value->number <= numbers[row].high) {
         *out = (wished_number){ (float)value->number, true };
         return GM_OK;

@@ -3,58 +3,13 @@
 #include "serve/http.h"
 
 #include "serve/byte_range.h"
+#include "store/below.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* ---- opening ---- */
-
-/* Non-blocking, so that opening a pipe that somebody put there does not wait. */
-static int keep_regular(int file) {
-    struct stat about;
-    if (file < 0) return -1;
-    if (!fstat(file, &about) && S_ISREG(about.st_mode)) return file;
-    close(file);
-    return -1;
-}
-
-int open_regular(const char *path) { return keep_regular(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)); }
-
-static bool is_plain(const char *name, size_t length) {
-    if (!length || length > 255 || name[0] == '.') return false;
-    for (size_t i = 0; i < length; i++) {
-        const char c = name[i];
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || strchr("._-+@~", c)))
-            return false;
-    }
-    return true;
-}
-
-/* One folder after the other, each without following links: nothing outside can be reached, whatever the names are. */
-int open_below(int folder, const char *path) {
-    int         at = folder, next = -1;
-    const char *name = path;
-    for (;;) {
-        char         component[256];
-        const size_t length = strcspn(name, "/");
-        const bool   last = !name[length];
-        if (!is_plain(name, length)) break;
-        memcpy(component, name, length);
-        component[length] = 0;
-        next = openat(at, component, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (last ? 0 : O_DIRECTORY));
-        if (last || next < 0) break;
-        if (at != folder) close(at);
-        at = next;
-        next = -1;
-        name += length + 1;
-    }
-    if (at != folder) close(at);
-    return keep_regular(next);
-}
 
 /* ---- answering ---- */
 
@@ -142,6 +97,16 @@ static const char *type_of(const char *path) {
     return "application/octet-stream";
 }
 
+/* The app's files have plain names; any other character belongs to an attempt at something else. */
+static bool is_plain(const char *path) {
+    for (; *path; path++) {
+        const char c = *path;
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || strchr("/._-+@~", c)))
+            return false;
+    }
+    return true;
+}
+
 enum MHD_Result answer_app(request *r) {
     char         path[1024];
     const size_t length = strlen(r->path);
@@ -150,9 +115,10 @@ enum MHD_Result answer_app(request *r) {
         return respond_error(r, 404, "no_app", NULL, NULL,
                              "the app is not there: it was not built, or is not beside the program (--app FOLDER)");
     }
-    const int needed = snprintf(path, sizeof path, "%s%s", r->path + 1, folder ? "index.html" : "");
-    const int file = needed >= 0 && (size_t)needed < sizeof path ? open_below(r->server->app, path) : -1;
-    if (file < 0) return respond_error(r, 404, "not_found", NULL, NULL, "there is no such file");
+    const int  needed = snprintf(path, sizeof path, "%s%s", r->path + 1, folder ? "index.html" : "");
+    const bool fits = needed >= 0 && (size_t)needed < sizeof path;
+    const int  file = fits && is_plain(path) ? below_open_file(r->server->app, path) : -1;
+    if (file < 0) return respond_error(r, 404, "not_found", NULL, NULL, "file not found");
     return respond_file(
         r, &(file_answer){ .file = file, .type = type_of(path), .policy = app_policy, .cache = "no-cache" });
 }

@@ -4,6 +4,7 @@
 #ifndef GM_SERVE_HTTP_H
 #define GM_SERVE_HTTP_H
 
+#include "serve/clients.h"
 #include "serve/guards.h"
 #include "serve/serve.h"
 #include "store/ollama.h"
@@ -15,24 +16,14 @@ enum {
     LARGEST_BODY =
         4 << 20, /* of a POST: far more text than any context holds; its JSON tree takes up to 40 times that */
     LARGEST_HEADERS = 32 << 10, /* libmicrohttpd's memory for a connection */
-    MOST_CONNECTIONS = 64,
-};
-
-/* A connection, for server_sweep. */
-typedef struct client client;
-struct client {
-    int     socket;
-    double  since; /* it is the client's turn since then: the request is not complete; negative: it is ours */
-    client *next, **link;
 };
 
 /* Ollama's store as it was a moment ago. */
 typedef struct {
-    arena         memory;
-    ollama_model *models;
-    size_t        count;
-    double        at; /* 0: never looked */
-    error         problem;
+    arena        memory;
+    ollama_store store;
+    double       at; /* 0: never looked */
+    error        problem;
 } store_view;
 
 struct server {
@@ -47,7 +38,7 @@ struct server {
     char               complaint[200]; /* the last that libmicrohttpd said, for a start that fails */
 
     pthread_mutex_t lock; /* of what follows */
-    client         *clients;
+    clients         clients;
     size_t          requests; /* being answered */
 };
 
@@ -55,9 +46,10 @@ typedef struct request request;
 
 typedef struct {
     const char *path;
-    bool        below;   /* the path and whatever is below it */
-    bool        post;    /* POST, else GET and HEAD */
-    bool        public_; /* needs no API key */
+    bool        below;      /* the path and whatever is below it */
+    bool        post;       /* POST, else GET and HEAD */
+    bool        any_method; /* all methods; the body is ignored */
+    bool        public_;    /* needs no API key */
     enum MHD_Result (*answer)(request *r);
 } route;
 
@@ -100,17 +92,14 @@ typedef struct {
 } file_answer;
 enum MHD_Result respond_file(request *r, const file_answer *f);
 
-/* Opens a regular file; -1: there is none. The other opens it below a folder by a path of plain names: no name that begins
- * with a dot, no link on the way. */
-int open_regular(const char *path);
-int open_below(int folder, const char *path);
-
 /* The routes' answers. */
 enum MHD_Result answer_app(request *r);
 enum MHD_Result answer_models(request *r);
 enum MHD_Result answer_box(request *r);
 enum MHD_Result answer_blob(request *r);
 enum MHD_Result answer_engine_models(request *r);
+enum MHD_Result answer_engine_model(request *r);
+enum MHD_Result answer_unknown_endpoint(request *r);
 enum MHD_Result answer_completion(request *r);
 
 void store_free(store_view *v);

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "store/below.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,13 +28,13 @@ void store_free(store_view *v) {
     *v = (store_view){ 0 };
 }
 
-/* A model comes in hundreds of parts: the manifests are read again only after some seconds, or when something is not there. */
-static const store_view *look_into_store(store_view *v, double at_most) {
+/* The app fetches a model in hundreds of parts, so manifests are read again only when the view is older than `most_seconds`. */
+static const store_view *store_refresh(store_view *v, double most_seconds) {
     const double now = clock_seconds();
-    if (v->at && now - v->at <= at_most) return v;
+    if (v->at && now - v->at <= most_seconds) return v;
     store_free(v);
     v->at = now;
-    if (ollama_list(&v->memory, &v->models, &v->count, &v->problem)) v->count = 0;
+    ollama_list(&v->memory, &v->store, &v->problem);
     return v;
 }
 
@@ -42,35 +43,41 @@ static const char *file_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* The path of a blob that a model of the store names as one of its files of weights. */
-static const char *find_blob(const store_view *v, const char *name) {
-    for (size_t i = 0; i < v->count; i++) {
-        const ollama_model *m = &v->models[i];
-        const char         *paths[] = { m->model, m->projector, m->draft };
-        for (size_t k = 0; k < COUNT_OF(paths); k++) {
-            if (paths[k] && !strcmp(file_name(paths[k]), name)) return paths[k];
-        }
-        for (size_t k = 0; k < m->adapter_count; k++) {
-            if (!strcmp(file_name(m->adapters[k]), name)) return m->adapters[k];
-        }
+/* Whether a model of the store names this blob as one of its files of weights. */
+static bool names_blob(const ollama_model *m, const char *blob) {
+    const char *paths[] = { m->model, m->projector, m->draft };
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        if (paths[i] && !strcmp(file_name(paths[i]), blob)) return true;
     }
-    return NULL;
+    for (size_t i = 0; i < m->adapter_count; i++) {
+        if (!strcmp(file_name(m->adapters[i]), blob)) return true;
+    }
+    return false;
+}
+
+static bool store_names_blob(const store_view *v, const char *blob) {
+    for (size_t i = 0; i < v->store.count; i++) {
+        if (names_blob(&v->store.models[i], blob)) return true;
+    }
+    return false;
 }
 
 static bool is_blob_name(const char *name) {
     return strlen(name) == 71 && !strncmp(name, "sha256-", 7) && strspn(name + 7, "0123456789abcdef") == 64;
 }
 
+/* The view may be old: a blob that it lacks may belong to a model pulled since. */
+static bool is_served_blob(server *s, const char *blob) {
+    return store_names_blob(store_refresh(&s->store, 5), blob) || store_names_blob(store_refresh(&s->store, 0.2), blob);
+}
+
 enum MHD_Result answer_blob(request *r) {
-    const char *name = file_name(r->path);
+    server     *s = r->server;
+    const char *name = r->path + strlen(r->route->path);
     char        etag[80];
-    const char *path = NULL;
-    if (is_blob_name(name) && r->path + strlen(r->route->path) == name) {
-        path = find_blob(look_into_store(&r->server->store, 5), name);
-        if (!path) path = find_blob(look_into_store(&r->server->store, 0.2), name);
-    }
-    const int file = path ? open_regular(path) : -1;
-    if (file < 0) return respond_error(r, 404, "not_found", NULL, NULL, "no model of Ollama's store has such a blob");
+    const int   file = is_blob_name(name) && is_served_blob(s, name) ? ollama_open_blob(s->store.store.root, name) : -1;
+    if (file < 0)
+        return respond_error(r, 404, "not_found", NULL, NULL, "no model in Ollama's store has a blob of this name");
     snprintf(etag, sizeof etag, "\"%s\"", name);
     return respond_model(r, file, etag);
 }
@@ -79,7 +86,7 @@ enum MHD_Result answer_blob(request *r) {
 
 enum MHD_Result answer_box(request *r) {
     const char *path = r->server->options.box;
-    const int   file = path ? open_regular(path) : -1;
+    const int   file = path ? open_regular_file(path) : -1;
     if (file >= 0) return respond_model(r, file, NULL);
     if (path)
         return respond_error(r, 404, "no_box", NULL, NULL, "the file of the model in the box, %s, cannot be read",
@@ -97,16 +104,15 @@ static void write_text(buffer *out, const char *key, const char *value) {
 }
 
 /* ,"model":{"url": …, "bytes": …, "digest": …}; null where there is no file. */
-static void write_blob(buffer *out, const char *key, const char *path) {
-    struct stat about;
+static void write_blob(buffer *out, const char *key, const char *path, uint64_t bytes) {
     buffer_printf(out, ",\"%s\":", key);
-    if (!path || stat(path, &about)) {
+    if (!path) {
         buffer_text(out, "null");
         return;
     }
     const char *name = file_name(path);
-    buffer_printf(out, "{\"url\":\"/ollama/blobs/%s\",\"bytes\":%" PRIu64 ",\"digest\":\"sha256:%s\"}", name,
-                  (uint64_t)about.st_size, name + strlen("sha256-"));
+    buffer_printf(out, "{\"url\":\"/ollama/blobs/%s\",\"bytes\":%" PRIu64 ",\"digest\":\"sha256:%s\"}", name, bytes,
+                  name + strlen("sha256-"));
 }
 
 static void write_ollama_model(buffer *out, const ollama_model *m) {
@@ -121,8 +127,8 @@ static void write_ollama_model(buffer *out, const ollama_model *m) {
     write_text(out, "renderer", m->renderer);
     write_text(out, "system", m->system);
     write_text(out, "params", m->params); /* Ollama's JSON, as text: its reader is elsewhere */
-    write_blob(out, "model", m->model);
-    write_blob(out, "projector", m->projector);
+    write_blob(out, "model", m->model, m->model_bytes);
+    write_blob(out, "projector", m->projector, m->projector_bytes);
     buffer_char(out, '}');
 }
 
@@ -136,17 +142,28 @@ static bool write_box(buffer *out, const serve_options *o) {
     return true;
 }
 
+/* ,"problem":… null, or everything that could not be read. */
+static void write_problem(buffer *out, const store_view *v) {
+    buffer text = { 0 };
+    if (v->problem.status) buffer_text(&text, v->problem.why);
+    for (size_t i = 0; i < v->store.unreadable_count; i++)
+        buffer_printf(&text, "%s%s", text.length ? "; " : "skipped ", v->store.unreadable[i]);
+    write_text(out, "problem", text.length ? text.data : NULL);
+    out->failed |= text.failed;
+    buffer_free(&text);
+}
+
 enum MHD_Result answer_models(request *r) {
     buffer            out = { 0 };
-    const store_view *v = look_into_store(&r->server->store, 0.2);
+    const store_view *v = store_refresh(&r->server->store, 0.2);
     buffer_text(&out, "{\"models\":[");
     const bool box = write_box(&out, &r->server->options);
-    for (size_t i = 0; i < v->count; i++) {
+    for (size_t i = 0; i < v->store.count; i++) {
         if (box || i) buffer_char(&out, ',');
-        write_ollama_model(&out, &v->models[i]);
+        write_ollama_model(&out, &v->store.models[i]);
     }
     buffer_char(&out, ']');
-    write_text(&out, "problem", v->problem.status ? v->problem.why : NULL);
+    write_problem(&out, v);
     buffer_text(&out, "}\n");
     return respond_json(r, 200, &out, NULL, 0);
 }

@@ -1,4 +1,5 @@
-/* OpenAI's endpoints: /v1/models, and /v1/chat/completions, which hands its request to the engine's thread. */
+/* OpenAI's endpoints: /v1/models, /v1/chat/completions, which hands its request to the engine's thread, and errors for all
+ * the others. */
 
 #include "serve/http.h"
 
@@ -10,19 +11,89 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* ---- models ---- */
+
+static void write_engine_model(const worker_options *o, buffer *out) {
+    struct stat   about;
+    const int64_t created = stat(o->file, &about) ? 0 : (int64_t)about.st_mtim.tv_sec;
+    buffer_text(out, "{\"id\":");
+    json_write_string(out, str_of(o->name));
+    buffer_printf(out, ",\"object\":\"model\",\"created\":%" PRId64 ",\"owned_by\":\"gemmule\"}", created);
+}
+
 enum MHD_Result answer_engine_models(request *r) {
     const worker_options *o = &r->server->options.worker;
     buffer                out = { 0 };
-    struct stat           about;
     buffer_text(&out, "{\"object\":\"list\",\"data\":[");
-    if (o->engine.model) {
-        const int64_t created = stat(o->file, &about) ? 0 : (int64_t)about.st_mtim.tv_sec;
-        buffer_text(&out, "{\"id\":");
-        json_write_string(&out, str_of(o->name));
-        buffer_printf(&out, ",\"object\":\"model\",\"created\":%" PRId64 ",\"owned_by\":\"gemmule\"}", created);
-    }
+    if (o->engine.model) write_engine_model(o, &out);
     buffer_text(&out, "]}\n");
     return respond_json(r, 200, &out, NULL, 0);
+}
+
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Undoes URL encoding: names have colons and slashes, which clients may encode or not. */
+static void url_decode(const char *text, char *out, size_t size) {
+    size_t n = 0;
+    for (; *text && n + 1 < size; text++) {
+        const int high = *text == '%' ? hex_digit(text[1]) : -1, low = high >= 0 ? hex_digit(text[2]) : -1;
+        const int byte = low >= 0 ? high << 4 | low : 0; /* %00 stays: it would end the name */
+        out[n++] = byte ? (char)byte : *text;
+        if (byte) text += 2;
+    }
+    out[n] = 0;
+}
+
+static enum MHD_Result refuse_model(request *r, const char *wanted) {
+    const worker_options *o = &r->server->options.worker;
+    if (!o->engine.model) return respond_error(r, 404, "model_not_found", "model", NULL, "this server has no model");
+    return respond_error(r, 404, "model_not_found", "model", NULL,
+                         "this server does not have the model '%.200s', only '%.200s'", wanted, o->name);
+}
+
+enum MHD_Result answer_engine_model(request *r) {
+    const worker_options *o = &r->server->options.worker;
+    buffer                out = { 0 };
+    char                  name[1024];
+    url_decode(r->path + strlen(r->route->path), name, sizeof name);
+    if (!o->engine.model || strcmp(name, o->name) != 0) return refuse_model(r, name);
+    write_engine_model(o, &out);
+    buffer_char(&out, '\n');
+    return respond_json(r, 200, &out, NULL, 0);
+}
+
+/* ---- endpoints that are not there ---- */
+
+/* What OpenAI has and this server lacks, by the first name below /v1. */
+static const char *const missing_endpoints[] = {
+    "assistants",    "audio",   "batches",     "chat/completions", "chatkit",  "completions", "containers",
+    "conversations", "edits",   "embeddings",  "engines",          "evals",    "files",       "fine-tunes",
+    "fine_tuning",   "images",  "moderations", "organization",     "projects", "realtime",    "responses",
+    "skills",        "threads", "uploads",     "vector_stores",    "videos",
+};
+
+static bool is_missing_endpoint(const char *path) {
+    const str rest = str_of(path);
+    for (size_t i = 0; i < COUNT_OF(missing_endpoints); i++) {
+        const size_t length = strlen(missing_endpoints[i]);
+        if (str_starts_with(rest, missing_endpoints[i]) && (!path[length] || path[length] == '/')) return true;
+    }
+    return false;
+}
+
+enum MHD_Result answer_unknown_endpoint(request *r) {
+    static const char here[] = "this server has /v1/chat/completions and /v1/models";
+    const char       *name = r->path + strlen("/v1");
+    if (*name == '/' && is_missing_endpoint(name + 1)) {
+        const header final = { "X-Should-Retry", "false" }; /* OpenAI's clients try again after any other 5xx */
+        return respond_error(r, 501, "not_implemented", NULL, &final, "%.200s is not implemented; %s", r->path, here);
+    }
+    return respond_error(r, 404, "unknown_url", NULL, NULL, "unknown URL: %.40s %.200s; %s", r->method, r->path, here);
 }
 
 /* ---- waiting ---- */
@@ -58,9 +129,7 @@ static enum MHD_Result submit(request *r) {
     }
     buffer_free(&r->body);
     if (!is_our_model(r->server, wanted.model)) {
-        const enum MHD_Result result =
-            respond_error(r, 404, "model_not_found", "model", NULL, "there is no model '%.100s' here, only '%.100s'",
-                          wanted.model, r->server->options.worker.name);
+        const enum MHD_Result result = refuse_model(r, wanted.model);
         chat_request_free(&wanted);
         return result;
     }

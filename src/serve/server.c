@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "serve/listen.h"
+#include "serve/tls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,10 +15,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The first that fits. */
+/* The first match counts. */
 static const route routes[] = {
     { "/v1/chat/completions", .post = true, .answer = answer_completion },
     { "/v1/models", .answer = answer_engine_models },
+    { "/v1/models/", .below = true, .answer = answer_engine_model },
+    { "/v1", .any_method = true, .answer = answer_unknown_endpoint },
+    { "/v1/", .below = true, .any_method = true, .answer = answer_unknown_endpoint },
     { "/models", .answer = answer_models },
     { "/models/box.gguf", .answer = answer_box },
     { "/ollama/blobs/", .below = true, .answer = answer_blob },
@@ -84,7 +88,13 @@ static enum MHD_Result refuse(request *r, verdict v) {
     return respond_error(r, v.status, v.code, NULL, v.status == 401 ? &challenge : NULL, "%s", v.message);
 }
 
-static const char *allowed_methods(const route *to) { return to->post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS"; }
+static const char *allowed_methods(const route *to) {
+    return to->any_method ? "GET, HEAD, POST, OPTIONS" : to->post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+}
+
+static bool is_allowed(const route *to, const char *method) {
+    return to->any_method || (to->post ? !strcmp(method, "POST") : is_reading(method));
+}
 
 /* What may be asked; to an allowed foreign page also in the words of a preflight. */
 static enum MHD_Result answer_options(request *r) {
@@ -117,11 +127,12 @@ static enum MHD_Result begin(request *r) {
     if (v.status) return refuse(r, v);
     if (!r->route) return respond_error(r, 404, "not_found", NULL, NULL, "there is nothing at this path");
     if (!strcmp(r->method, "OPTIONS")) return answer_options(r);
-    if (r->route->post ? strcmp(r->method, "POST") != 0 : !is_reading(r->method)) {
+    if (!is_allowed(r->route, r->method)) {
         return respond_error(r, 405, "wrong_method", NULL, &(header){ "Allow", allowed_methods(r->route) },
                              "this path takes %s", allowed_methods(r->route));
     }
     if (!r->route->public_ && (v = guards_check_key(&s->guards, &r->head)).status) return refuse(r, v);
+    if (r->route->any_method) return r->route->answer(r); /* an error: no body is waited for */
     if (!r->route->post) return MHD_YES;
     if (!is_json_type(r->head.content_type)) {
         return respond_error(r, 415, "wrong_type", NULL, NULL, "the body must be application/json, and say so");
@@ -143,10 +154,17 @@ static void take_body(request *r, const char *data, size_t size) {
     buffer_append(&r->body, data, size);
 }
 
-static void our_turn(const request *r) {
+static client *client_of(struct MHD_Connection *connection) {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+/* The headers are there: the body follows, or the answer. */
+static void note_progress(const request *r, bool complete) {
     if (!r->client) return;
     pthread_mutex_lock(&r->server->lock);
-    r->client->since = -1;
+    if (complete) client_is_answered(r->client);
+    else client_starts_body(&r->server->clients, r->client, clock_seconds());
     pthread_mutex_unlock(&r->server->lock);
 }
 
@@ -160,14 +178,13 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
         r->connection = connection;
         r->method = method;
         r->path = url;
-        const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-        r->client = info ? info->socket_context : NULL;
+        r->client = client_of(connection);
         MHD_get_connection_values(connection, MHD_HEADER_KIND, take_header, &r->head);
         pthread_mutex_lock(&s->lock);
         s->requests++;
         pthread_mutex_unlock(&s->lock);
         const enum MHD_Result result = begin(r);
-        if (r->status) our_turn(r);
+        note_progress(r, r->status != 0);
         return result;
     }
     if (*size) {
@@ -175,7 +192,7 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
         *size = 0;
         return MHD_YES;
     }
-    our_turn(r);
+    note_progress(r, true);
     if (r->too_large)
         return respond_error(r, 413, "too_large", NULL, NULL, "the body may have at most %d bytes", LARGEST_BODY);
     if (r->body.failed) return respond_error(r, 503, "out_of_memory", NULL, NULL, "not enough memory for the body");
@@ -184,11 +201,15 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
 
 /* The first that is heard of a request: its target as it came, before anybody reads escapes. */
 static void *note_target(void *context, const char *target, struct MHD_Connection *connection) {
-    (void)connection;
+    server      *s = context;
+    client      *c = client_of(connection);
     const size_t length = strlen(target);
     request     *r = calloc(1, sizeof *r + length + 1);
+    pthread_mutex_lock(&s->lock);
+    if (c) client_starts_headers(&s->clients, c, clock_seconds());
+    pthread_mutex_unlock(&s->lock);
     if (!r) return NULL;
-    r->server = context;
+    r->server = s;
     r->target = memcpy(r + 1, target, length + 1);
     return r;
 }
@@ -222,7 +243,7 @@ static void finish(void *context, struct MHD_Connection *connection, void **stat
     log_request(r, how);
     pthread_mutex_lock(&s->lock);
     if (r->connection) s->requests--;
-    if (r->client) r->client->since = clock_seconds();
+    if (r->client) client_is_idle(&s->clients, r->client, clock_seconds());
     pthread_mutex_unlock(&s->lock);
     buffer_free(&r->body);
     free(r);
@@ -231,27 +252,19 @@ static void finish(void *context, struct MHD_Connection *connection, void **stat
 /* ---- connections ---- */
 
 static void connection_begins(server *s, struct MHD_Connection *connection, void **state) {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    client                         *c = info ? calloc(1, sizeof *c) : NULL;
-    *state = c;
-    if (!c) return; /* not watched, but answered */
-    c->socket = info->connect_fd;
-    c->since = clock_seconds();
+    const union MHD_ConnectionInfo *socket = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *from = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    if (!socket) return;
     pthread_mutex_lock(&s->lock);
-    c->next = s->clients;
-    c->link = &s->clients;
-    if (c->next) c->next->link = &c->next;
-    s->clients = c;
+    *state = clients_add(&s->clients, socket->connect_fd, from ? from->client_addr : NULL, clock_seconds());
     pthread_mutex_unlock(&s->lock);
 }
 
 static void connection_ends(server *s, client *c) {
     if (!c) return;
     pthread_mutex_lock(&s->lock);
-    *c->link = c->next;
-    if (c->next) c->next->link = c->link;
+    clients_remove(c);
     pthread_mutex_unlock(&s->lock);
-    free(c);
 }
 
 static void watch_connection(void *context, struct MHD_Connection *connection, void **state,
@@ -262,11 +275,8 @@ static void watch_connection(void *context, struct MHD_Connection *connection, v
 
 /* libmicrohttpd's own timeout counts from the last byte: a client that sends one now and then would stay for ever. */
 void server_sweep(server *s) {
-    const double now = clock_seconds();
     pthread_mutex_lock(&s->lock);
-    for (client *c = s->clients; c; c = c->next) {
-        if (c->since >= 0 && now - c->since > s->options.seconds) shutdown(c->socket, SHUT_RDWR);
-    }
+    clients_sweep(&s->clients, clock_seconds());
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -281,28 +291,28 @@ static void hear_complaint(void *context, const char *format, va_list args) {
 
 static gm_status start_daemon(server *s, listener *at, error *e) {
     const bool tls = s->options.tls_cert != NULL;
-    str        certificate = { NULL, 0 }, key = { NULL, 0 };
+    pem_file   certificate = { .path = s->options.tls_cert }, key = { .path = s->options.tls_key };
     if (tls && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
         return fail(e, GM_UNSUPPORTED, "this libmicrohttpd was built without TLS");
-    if (tls && (read_small_file(s->options.tls_cert, &s->memory, &certificate, e) ||
-                read_small_file(s->options.tls_key, &s->memory, &key, e)))
+    if (tls && (read_small_file(certificate.path, &s->memory, &certificate.text, e) ||
+                read_small_file(key.path, &s->memory, &key.text, e) || tls_check(&certificate, &key, e)))
         return e->status;
     const struct MHD_OptionItem with_tls[] = {
-        { MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)certificate.data },
-        { MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)key.data },
+        { MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)certificate.text.data },
+        { MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)key.text.data },
         { MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)"SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2" },
         { MHD_OPTION_END, 0, NULL },
     };
     const unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
                            (tls ? MHD_USE_TLS : 0u) | (at->ipv6 ? MHD_USE_IPv6 : 0u);
     s->daemon = MHD_start_daemon(
-        flags, at->port, NULL, NULL, handle, s,                                                        /* */
-        MHD_OPTION_EXTERNAL_LOGGER, hear_complaint, s,                                                 /* first */
-        MHD_OPTION_LISTEN_SOCKET, at->socket,                                                          /* */
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,                                       /* */
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LARGEST_HEADERS,                                   /* */
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options.seconds,                                   /* */
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, note_target, s,                  /* */
+        flags, at->port, NULL, NULL, handle, s,                                       /* */
+        MHD_OPTION_EXTERNAL_LOGGER, hear_complaint, s,                                /* first */
+        MHD_OPTION_LISTEN_SOCKET, at->socket,                                         /* */
+        MHD_OPTION_CONNECTION_LIMIT, 2u * MOST_CONNECTIONS,                           /* clients.h makes room before */
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LARGEST_HEADERS,                  /* */
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options.seconds,                  /* */
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, note_target, s, /* */
         MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, s, MHD_OPTION_NOTIFY_COMPLETED, finish, s,         /* */
         MHD_OPTION_NOTIFY_CONNECTION, watch_connection, s, MHD_OPTION_ARRAY, with_tls + (tls ? 0 : 3), /* */
         MHD_OPTION_END);
@@ -332,6 +342,7 @@ gm_status server_start(const serve_options *options, server **out, error *e) {
     server  *s = calloc(1, sizeof *s);
     if (!s) return fail_memory(e, "the server", sizeof *s);
     s->options = *options;
+    s->clients.seconds = options->seconds;
     s->app = -1;
     pthread_mutex_init(&s->lock, NULL);
     if (!open_app(s, e) && !listen_on(options->address, options->port, &at, e) &&
