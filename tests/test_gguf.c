@@ -236,11 +236,11 @@ static void test_writer_errors(void) {
     static const struct {
         const char *what, *message;
     } rows[] = {
-        { "duplicate key", "'a' is there already" },
-        { "duplicate tensor", "tensor 't' is there already" },
+        { "duplicate key", "'a' appears twice" },
+        { "duplicate tensor", "tensor 't' appears twice" },
         { "empty key", "1 to 65535" },
-        { "shape", "does not go with its type" },
-        { "zero", "does not go with its type" },
+        { "shape", "does not fit its type" },
+        { "zero", "does not fit its type" },
         { "missing data", "1 of 1 tensors is missing" },
         { "too much data", "1 bytes more" },
         { "sink", "writing the file failed" },
@@ -322,7 +322,7 @@ static void test_fixtures(void) {
     CHECK(gguf_open_file("tests/fixtures", &g, &folder) == GM_BAD_ARGUMENT && strstr(folder.why, "is a directory"));
     CHECK(gguf_open_file("/dev/null", &g, &device) == GM_BAD_ARGUMENT && strstr(device.why, "not a regular file"));
     CHECK(gguf_open_file("tests/test_gguf.c", &g, &text) == GM_BAD_FILE &&
-          strstr(text.why, "tests/test_gguf.c: the header: this is no GGUF file"));
+          strstr(text.why, "tests/test_gguf.c: the header: not a GGUF file"));
 }
 
 /* ---- a head of real size ---- */
@@ -476,7 +476,7 @@ static void test_split(void) {
           -1,
           0 },
         { "the same tensor twice",
-          "tensor 'tensor.a' is there twice",
+          "tensor 'tensor.a' appears twice",
           { { 0, 3, 3, "tensor.a" }, { 1, 3, 3, "tensor.b" }, { 2, 3, 3, "tensor.a" } },
           -1,
           0 },

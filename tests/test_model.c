@@ -73,7 +73,7 @@ static void test_refusals(void) {
         { dense, { SET_U32, "gemma4.block_count", 7, 0, 0 }, GM_BAD_FILE, "" },
         { dense, { SET_U32, "gemma4.block_count", 4000000000u, 0, 0 }, GM_BAD_FILE, "gemma4.block_count" },
         { dense, { SET_TEXT, "gemma4.block_count", 0, "six", 0 }, GM_BAD_FILE, "gemma4.block_count" },
-        { dense, { SET_U32, "gemma4.embedding_length", 65, 0, 0 }, GM_BAD_FILE, "metadata asks for [65" },
+        { dense, { SET_U32, "gemma4.embedding_length", 65, 0, 0 }, GM_BAD_FILE, "metadata requires [65" },
         { dense, { SET_U32, "gemma4.attention.head_count", 3, 0, 0 }, GM_BAD_FILE, "attn_q" },
         { dense, { SET_U32, "gemma4.attention.head_count", 0, 0, 0 }, GM_BAD_FILE, "head_count" },
         { moe, { SET_U32, "gemma4.attention.head_count", 5, 0, 0 }, GM_BAD_FILE, "not a multiple" },

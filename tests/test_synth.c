@@ -137,19 +137,19 @@ static void test_bad_options(void) {
         synth_options options;
         const char   *says;
     } rows[] = {
-        { { .size = "7b" }, "no model of size '7b': choose e2b" },
-        { { 0 }, "no model of size ''" },
-        { { .size = "e2b", .quant = "q3" }, "no quantisation 'q3'" },
-        { { .size = "e2b", .flavour = "vanilla" }, "no flavour 'vanilla'" },
-        { { .size = "e2b", .layers = 36 }, "2 to 35 layers, not to 36" },
-        { { .size = "e2b", .layers = -1 }, "not to -1" },
-        { { .size = "e2b", .layers = 1 }, "not to 1" },
+        { { .size = "7b" }, "unknown size '7b': choose e2b" },
+        { { 0 }, "unknown size ''" },
+        { { .size = "e2b", .quant = "q3" }, "unknown quantisation 'q3'" },
+        { { .size = "e2b", .flavour = "vanilla" }, "unknown flavour 'vanilla'" },
+        { { .size = "e2b", .layers = 36 }, "2 to 35 layers, not 36" },
+        { { .size = "e2b", .layers = -1 }, "not -1" },
+        { { .size = "e2b", .layers = 1 }, "not 1" },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         TEST("options: %s", rows[i].says);
         error e = { 0 };
         CHECK(synth_write(&rows[i].options, "never-written.gguf", NULL, NULL, &e) == GM_BAD_ARGUMENT);
-        CHECK_MESSAGE(strstr(e.why, rows[i].says), "says «%s»", e.why);
+        CHECK_MESSAGE(strstr(e.why, rows[i].says), "says '%s'", e.why);
         CHECK(access("never-written.gguf", F_OK) != 0);
     }
 }
@@ -326,7 +326,7 @@ static void test_tokenizing(void) {
         CHECK_MESSAGE(tokenizer_new(g, &t, &e) == GM_OK, "%s", e.why);
         CHECK(t && tokenizer_is_suppressed(t, 258883) == (strcmp(*flavour, "ollama") != 0));
         for (size_t i = 0; t && i < COUNT_OF(rows); i++) {
-            TEST("tokens of «%s», %s", rows[i].text, *flavour);
+            TEST("tokens of '%s', %s", rows[i].text, *flavour);
             token_list ids = { 0 };
             CHECK(tokenizer_encode(t, str_of(rows[i].text), true, &ids, &e) == GM_OK);
             CHECK_MESSAGE(ids.count == rows[i].count && memcmp(ids.ids, rows[i].ids, ids.count * sizeof *ids.ids) == 0,
@@ -420,7 +420,7 @@ static void test_files(void) {
     signal(SIGXFSZ, handler);
     struct stat info = { 0 };
     CHECK(status == GM_IO);
-    CHECK_MESSAGE(strstr(e.why, path) && strstr(e.why, "writing failed after"), "says «%s»", e.why);
+    CHECK_MESSAGE(strstr(e.why, path) && strstr(e.why, "writing failed after"), "says '%s'", e.why);
     CHECK(files_beside(folder) == 1 && stat(path, &info) == 0 && info.st_size == 3);
 #endif
     TEST("stopping in the middle leaves nothing and keeps what was there");

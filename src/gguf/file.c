@@ -1,4 +1,4 @@
-/* Opening a model that is all there: a file with its other parts beside it, or bytes in memory. */
+/* Opens a model that is complete: a file, with its other parts beside it, or bytes in memory. */
 
 #include "base/buffer.h"
 #include "gguf/gguf.h"
@@ -9,7 +9,7 @@
 /* "-00001-of-00003.gguf" */
 enum { SUFFIX = 20 };
 
-/* The path of part `number` (from 0) beside `path`, into `out`; false when `path` does not end as a first part does. */
+/* Writes the path of part `number` (from 0) into `out`. False if `path` does not end like the name of a first part. */
 static bool part_path(const char *path, uint32_t number, uint32_t count, buffer *out) {
     char expected[40];
     snprintf(expected, sizeof expected, "-00001-of-%05u.gguf", count);

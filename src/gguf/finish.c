@@ -1,5 +1,5 @@
-/* The end of a part's head: names become pointers, tensors get their place in the file, and what can only be checked with
- * everything at hand is checked: names that occur twice, data past the end, overlaps, parts that disagree. */
+/* Runs once the head of a part is read: turns names into pointers, finds each tensor's place in the file, and makes the checks
+ * that need the whole head: duplicate names, data past the end, overlaps, parts that disagree. */
 
 #include "gguf/parts.h"
 
@@ -21,7 +21,7 @@ static gm_status index_values(part *p, error *e) {
     for (size_t i = 0; i < p->value_count; i++) {
         if (table_add(&p->value_table, p->values[i].key, (uint32_t)i, &no_memory)) continue;
         if (no_memory) return fail_memory(e, "the table of metadata keys", p->value_count * sizeof(str));
-        return fail(e, GM_BAD_FILE, "metadata key '%.*s' is there twice", STR_ARGS(p->values[i].key));
+        return fail(e, GM_BAD_FILE, "metadata key '%.*s' appears twice", STR_ARGS(p->values[i].key));
     }
     return GM_OK;
 }
@@ -31,7 +31,7 @@ const gguf_value *part_find(const part *p, const char *key) {
     return table_find(&p->value_table, str_of(key), &i) ? &p->values[i] : NULL;
 }
 
-/* A whole number of 0 to `most`; *out stays as it is when the key is absent. */
+/* Reads a whole number from 0 to `most`. Leaves *out alone if the key is absent. */
 static gm_status part_integer(const part *p, const char *key, int64_t most, uint64_t *out, error *e) {
     const gguf_value *value = part_find(p, key);
     int64_t           n = 0;
@@ -66,11 +66,11 @@ static gm_status place_tensors(part *p, uint64_t alignment, error *e) {
         gguf_tensor *t = &p->tensors[i];
         uint64_t     end = 0;
         if (t->offset % alignment) {
-            return fail(e, GM_BAD_FILE, "tensor '%.*s': its offset %llu is no multiple of the alignment %llu",
+            return fail(e, GM_BAD_FILE, "tensor '%.*s': its offset %llu is not a multiple of the alignment %llu",
                         STR_ARGS(t->name), (unsigned long long)t->offset, (unsigned long long)alignment);
         }
         if (!add_u64(t->offset, p->data_start, &t->offset) || !add_u64(t->offset, t->bytes, &end)) {
-            return fail(e, GM_BAD_FILE, "tensor '%.*s': its offset is past what 64 bits hold", STR_ARGS(t->name));
+            return fail(e, GM_BAD_FILE, "tensor '%.*s': its offset does not fit in 64 bits", STR_ARGS(t->name));
         }
         if (end > length) {
             return fail(e, GM_BAD_FILE, "the file is cut off: tensor '%.*s' ends at byte %llu, the file has %llu",
@@ -105,7 +105,7 @@ static gm_status check_overlap(const part *p, error *e) {
     return status;
 }
 
-/* The tensors of a part join those of the parts before it. */
+/* Appends the part's tensors to those of the parts before it. */
 static gm_status join_tensors(gguf *g, const part *p, error *e) {
     const size_t count = g->tensor_count + p->tensor_count;
     if (count > MOST_TENSORS)
@@ -117,14 +117,14 @@ static gm_status join_tensors(gguf *g, const part *p, error *e) {
         bool no_memory = false;
         if (!table_add(&g->tensor_table, p->tensors[i].name, (uint32_t)g->tensor_count, &no_memory)) {
             if (no_memory) return fail_memory(e, "the table of tensor names", count * sizeof(str));
-            return fail(e, GM_BAD_FILE, "tensor '%.*s' is there twice", STR_ARGS(p->tensors[i].name));
+            return fail(e, GM_BAD_FILE, "tensor '%.*s' appears twice", STR_ARGS(p->tensors[i].name));
         }
         all[g->tensor_count++] = p->tensors[i];
     }
     return GM_OK;
 }
 
-/* split.no, split.count and split.tensors.count must agree over the parts and add up. */
+/* All parts must agree on split.count and split.tensors.count, be in the order of split.no, and have that many tensors. */
 static gm_status check_split(gguf *g, const part *p, error *e) {
     uint64_t  number = 0, count = 1, tensors = UINT64_MAX;
     gm_status status = part_integer(p, "split.no", MOST_PARTS, &number, e);

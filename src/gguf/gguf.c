@@ -1,11 +1,11 @@
-/* A model file: its parts, one after the other, and looking things up in it. */
+/* A model file: adding its parts in order, and lookup. */
 
 #include "gguf/parts.h"
 
 #include <stdlib.h>
 
 gm_status gguf_step(gguf *g, error *e) {
-    if (g->failed) return fail(e, g->failed, "the file was refused before");
+    if (g->failed) return fail(e, g->failed, "the file was already refused");
     while (g->parts_read < g->part_count) {
         part     *p = &g->parts[g->parts_read];
         gm_status status = part_read(p, e);
@@ -17,7 +17,7 @@ gm_status gguf_step(gguf *g, error *e) {
     return GM_OK;
 }
 
-/* ---- making and freeing ---- */
+/* ---- creation ---- */
 
 static gm_status add_part(gguf *g, source *from, error *e) {
     part *parts = realloc(g->parts, ((size_t)g->part_count + 1) * sizeof *parts);
@@ -47,9 +47,9 @@ gm_status gguf_new(source *first, gguf **out, error *e) {
 gm_status gguf_add_part(gguf *g, source *part, error *e) {
     gm_status status = GM_OK;
     if (g->failed || g->parts_read < g->part_count)
-        status = fail(e, GM_BAD_ARGUMENT, "the part before is not read yet");
+        status = fail(e, GM_BAD_ARGUMENT, "the previous part is not read yet");
     else if (g->part_count == g->part_total)
-        status = fail(e, GM_BAD_ARGUMENT, "the model has %u parts, all are there", g->part_total);
+        status = fail(e, GM_BAD_ARGUMENT, "the model has %u parts, and all are added", g->part_total);
     else status = add_part(g, part, e);
     if (status) source_free(part);
     return status;
@@ -73,7 +73,7 @@ void gguf_free(gguf *g) {
     free(g);
 }
 
-/* ---- looking ---- */
+/* ---- lookup ---- */
 
 source *gguf_waiting_source(gguf *g) { return g->parts_read < g->part_count ? g->parts[g->parts_read].from : NULL; }
 

@@ -1,4 +1,4 @@
-/* GGUF: the file format of the models, adapters, expectations and snapshots.
+/* GGUF: the file format of models, adapters, expected test results and snapshots.
  *
  * The reader trusts nothing. It reads header, metadata and tensor infos in bounded steps over a source; every count and size
  * is checked in 64 bits against the file's length before anything is allocated, and an error names the field, what was
@@ -51,13 +51,13 @@ typedef struct {
 
 typedef struct gguf gguf;
 
-/* A file (or the first part of a split one: `NAME-00001-of-0000N.gguf`, metadata split.count). The reader takes its sources
- * over and frees them, on failure too. */
+/* Reads a file, or the first part of a split one (`NAME-00001-of-0000N.gguf`, metadata split.count). The reader owns its sources
+ * and frees them, also if it fails. */
 gm_status gguf_new(source *first, gguf **out, error *e);
-/* Reads on. GM_OK when every part given so far is read, GM_AGAIN when bytes are missing (gguf_waiting_source says whose), or an error. */
+/* Continues reading. GM_OK: every part added so far is read. GM_AGAIN: bytes are missing, of gguf_waiting_source. */
 gm_status gguf_step(gguf *g, error *e);
 source   *gguf_waiting_source(gguf *g);
-/* Once the first part is read: how many parts there are (1 for an ordinary file), and adding the others in order. */
+/* After the first part: how many parts there are (1 for an ordinary file). Add the others in order. */
 uint32_t  gguf_parts(const gguf *g);
 gm_status gguf_add_part(gguf *g, source *part, error *e);
 void      gguf_free(gguf *g);
@@ -78,30 +78,30 @@ source            *gguf_source(const gguf *g, uint32_t part);
 uint64_t           gguf_file_bytes(const gguf *g); /* of all parts */
 uint64_t           gguf_head_bytes(const gguf *g); /* of the first part: everything before the tensor data */
 str                gguf_head(const gguf *g);       /* the same in memory, without the padding at its end */
-/* The tensor's bytes where they lie, or NULL when the source has them not in memory. */
+/* The tensor's bytes, not copied. NULL if the source does not have them in memory. */
 const uint8_t *gguf_tensor_data(const gguf *g, const gguf_tensor *t);
 
-/* Typed access. Integers of any width and signedness are taken for one another, floats of both widths too; a wrong type is
- * an error that names the key. `found` may be NULL: then the key must be there. If it is absent *out is left alone. */
+/* Typed access. Integers convert between all widths and signs if the value fits, and floats between both widths. A wrong type
+ * is an error that names the key. If `found` is NULL the key is required. If the key is absent, *out is left alone. */
 gm_status gguf_get_u32(const gguf *g, const char *key, uint32_t *out, bool *found, error *e);
 gm_status gguf_get_u64(const gguf *g, const char *key, uint64_t *out, bool *found, error *e);
 gm_status gguf_get_f32(const gguf *g, const char *key, float *out, bool *found, error *e);
 gm_status gguf_get_bool(const gguf *g, const char *key, bool *out, bool *found, error *e);
 gm_status gguf_get_str(const gguf *g, const char *key, str *out, bool *found, error *e);
-/* `n` numbers from an array of exactly n, or n copies of a scalar: the two flavours of per-layer values. */
+/* Reads `n` numbers: an array of exactly n, or n copies of a scalar. Files write per-layer values in either way. */
 gm_status gguf_get_u32s(const gguf *g, const char *key, uint32_t *out, size_t n, bool *found, error *e);
 gm_status gguf_get_bools(const gguf *g, const char *key, bool *out, size_t n, bool *found, error *e);
 
-/* Items of an array value. A string array is walked: start with cursor = value->data. */
+/* Items of an array. Walk a string array with a cursor that starts at value->data. */
 bool gguf_item_integer(const gguf_value *v, uint64_t i, int64_t *out); /* false: not integers or bools */
 bool gguf_item_float(const gguf_value *v, uint64_t i, double *out);    /* integers too */
 str  gguf_next_string(const uint8_t **cursor);
 
-/* ---- writer: metadata first, then infos, then the data of the tensors in the same order ---- */
+/* ---- writer: first metadata, then tensor infos, then the tensors' data in the same order ---- */
 
 typedef struct gguf_writer gguf_writer;
 
-/* Where bytes go; returns false when they cannot. */
+/* Receives the bytes; returns false if it cannot store them. */
 typedef bool (*gguf_sink)(void *user, const void *data, size_t length);
 
 gm_status gguf_writer_new(gguf_writer **out, error *e);
@@ -115,8 +115,8 @@ void      gguf_write_array(gguf_writer *w, const char *key, gguf_value_type item
                            uint64_t count); /* fixed-size items */
 void      gguf_write_strings(gguf_writer *w, const char *key, const str *items, uint64_t count);
 void      gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, uint32_t dims, const uint64_t *ne);
-/* Writes the head to the sink. Then give the tensors' data in order by gguf_writer_data, in as many calls as you like: the
- * writer pads between tensors. gguf_writer_end checks that all came. The first failure sticks. */
+/* Writes the head to the sink. Then pass the tensors' data in order to gguf_writer_data, in any number of calls; the writer pads
+ * between tensors. gguf_writer_end checks that nothing is missing. The first failure sticks. */
 gm_status gguf_writer_head(gguf_writer *w, gguf_sink sink, void *user, error *e);
 gm_status gguf_writer_data(gguf_writer *w, const void *data, uint64_t length, error *e);
 gm_status gguf_writer_end(gguf_writer *w, error *e);

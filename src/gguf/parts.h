@@ -1,4 +1,4 @@
-/* Inside of src/gguf: a model file as it is being read. */
+/* Internal to src/gguf: a model file while it is being read. */
 
 #ifndef GM_GGUF_PARTS_H
 #define GM_GGUF_PARTS_H
@@ -6,7 +6,7 @@
 #include "base/table.h"
 #include "gguf/gguf.h"
 
-/* No sane file comes near these; they bound the work and the memory that a hostile one can cause. */
+/* No sane file comes near these limits. They bound the time and memory that a hostile file can cost. */
 enum { MOST_VALUES = 1 << 20, MOST_TENSORS = 1 << 20, MOST_PARTS = 65535 };
 
 typedef enum { AT_HEADER, AT_VALUE, AT_STRINGS, AT_INFO, AT_END } stage;
@@ -19,7 +19,7 @@ typedef struct {
 typedef struct {
     source        *from;
     uint32_t       number;    /* 0 for the first */
-    const uint8_t *head;      /* the whole source, or what of its beginning has come */
+    const uint8_t *head;      /* the whole source, or the beginning of it that has arrived */
     uint8_t       *collected; /* our own copy, for a source in pieces */
     uint64_t       head_length, capacity;
     stage          stage;
@@ -37,22 +37,22 @@ typedef struct {
 
 struct gguf {
     part        *parts;
-    uint32_t     part_count; /* given so far */
+    uint32_t     part_count; /* added so far */
     uint32_t     parts_read, part_total;
-    uint64_t     split_tensors; /* what the first part says; UINT64_MAX: nothing */
+    uint64_t     split_tensors; /* as the first part says; UINT64_MAX if it does not */
     gguf_tensor *tensors;       /* of all parts read */
     size_t       tensor_count;
     table        tensor_table;
     gm_status    failed;
 };
 
-/* Reads the items of a part that are left: GM_OK once its head is complete, GM_AGAIN when bytes are missing. */
+/* Reads the remaining items of a part. GM_OK: its head is complete. GM_AGAIN: bytes are missing. */
 gm_status part_read(part *p, error *e);
 
-/* Makes the first `end` bytes of the part available; GM_AGAIN when they are not there yet. */
+/* Makes the first `end` bytes of the part available. GM_AGAIN: they have not arrived yet. */
 gm_status part_need(part *p, uint64_t end, error *e);
 
-/* Turns places into pointers, checks what needs the whole head, and joins the tensors to the model's. */
+/* Turns offsets into pointers, makes the checks that need the whole head, and adds the tensors to the model's. */
 gm_status part_finish(gguf *g, part *p, error *e);
 
 const gguf_value *part_find(const part *p, const char *key);

@@ -18,8 +18,8 @@ static float read_f16(const uint8_t *at) { return f16_to_f32(read_u16(at)); }
 
 static uint32_t read_u32(const uint8_t *at) { return read_u16(at) | (uint32_t)read_u16(at + 2) << 16; }
 
-/* The order that all 32-wide formats share: low nibbles first, then high ones. */
-static int nibble(const uint8_t *qs, int e) { return e < 16 ? qs[e] & 15 : qs[e - 16] >> 4; }
+/* All 32-wide formats have the same order: first the low nibbles, then the high ones. */
+static int nibble_at(const uint8_t *qs, int e) { return e < 16 ? qs[e] & 15 : qs[e - 16] >> 4; }
 
 /* ---- plain numbers ---- */
 
@@ -42,7 +42,7 @@ static void dequantise_q4_0(float *out, const void *in, size_t blocks) {
     const uint8_t *b = in;
     for (; blocks; blocks--, b += 18, out += 32) {
         const float d = read_f16(b);
-        for (int e = 0; e < 32; e++) out[e] = (float)(nibble(b + 2, e) - 8) * d;
+        for (int e = 0; e < 32; e++) out[e] = (float)(nibble_at(b + 2, e) - 8) * d;
     }
 }
 
@@ -51,7 +51,7 @@ static void dequantise_q4_1(float *out, const void *in, size_t blocks) {
     const uint8_t *b = in;
     for (; blocks; blocks--, b += 20, out += 32) {
         const float d = read_f16(b), m = read_f16(b + 2);
-        for (int e = 0; e < 32; e++) out[e] = (float)nibble(b + 4, e) * d + m;
+        for (int e = 0; e < 32; e++) out[e] = (float)nibble_at(b + 4, e) * d + m;
     }
 }
 
@@ -61,7 +61,7 @@ static void dequantise_q5_0(float *out, const void *in, size_t blocks) {
     for (; blocks; blocks--, b += 22, out += 32) {
         const float    d = read_f16(b);
         const uint32_t high = read_u32(b + 2);
-        for (int e = 0; e < 32; e++) out[e] = (float)((nibble(b + 6, e) | (int)(high >> e & 1) << 4) - 16) * d;
+        for (int e = 0; e < 32; e++) out[e] = (float)((nibble_at(b + 6, e) | (int)(high >> e & 1) << 4) - 16) * d;
     }
 }
 
@@ -71,7 +71,7 @@ static void dequantise_q5_1(float *out, const void *in, size_t blocks) {
     for (; blocks; blocks--, b += 24, out += 32) {
         const float    d = read_f16(b), m = read_f16(b + 2);
         const uint32_t high = read_u32(b + 4);
-        for (int e = 0; e < 32; e++) out[e] = (float)(nibble(b + 8, e) | (int)(high >> e & 1) << 4) * d + m;
+        for (int e = 0; e < 32; e++) out[e] = (float)(nibble_at(b + 8, e) | (int)(high >> e & 1) << 4) * d + m;
     }
 }
 
@@ -89,7 +89,7 @@ static void dequantise_iq4_nl(float *out, const void *in, size_t blocks) {
     const uint8_t *b = in;
     for (; blocks; blocks--, b += 18, out += 32) {
         const float d = read_f16(b);
-        for (int e = 0; e < 32; e++) out[e] = d * (float)quant_iq4_values[nibble(b + 2, e)];
+        for (int e = 0; e < 32; e++) out[e] = d * (float)quant_iq4_values[nibble_at(b + 2, e)];
     }
 }
 
@@ -106,7 +106,7 @@ static void dequantise_mxfp4(float *out, const void *in, size_t blocks) {
     const uint8_t *b = in;
     for (; blocks; blocks--, b += 17, out += 32) {
         const float scale = mxfp4_scale(b[0]);
-        for (int e = 0; e < 32; e++) out[e] = scale * (float)quant_mxfp4_values[nibble(b + 1, e)];
+        for (int e = 0; e < 32; e++) out[e] = scale * (float)quant_mxfp4_values[nibble_at(b + 1, e)];
     }
 }
 
@@ -228,7 +228,7 @@ static void dequantise_iq4_xs(float *out, const void *in, size_t blocks) {
         for (int s = 0; s < 8; s++, out += 32) {
             const int   scale = (b[4 + s / 2] >> 4 * (s % 2) & 15) | (high >> 2 * s & 3) << 4;
             const float a = d * (float)(scale - 32);
-            for (int e = 0; e < 32; e++) out[e] = a * (float)quant_iq4_values[nibble(b + 8 + 16 * s, e)];
+            for (int e = 0; e < 32; e++) out[e] = a * (float)quant_iq4_values[nibble_at(b + 8 + 16 * s, e)];
         }
     }
 }
@@ -263,9 +263,9 @@ const quant_format *quant_format_of(uint32_t type) {
     return type < TYPE_COUNT && formats[type].name ? &formats[type] : NULL;
 }
 
-/* ---- damage ---- */
+/* ---- NaN and infinities ---- */
 
-/* Where a block has its f16 scales; -1: none. Integers times finite scales are finite, so nothing else can break. */
+/* Byte offsets of a block's f16 scales; -1: none. Integers times finite scales are finite, so only the scales can be broken. */
 static const struct {
     int16_t at[2];
 } scale_places[TYPE_COUNT] = {

@@ -39,16 +39,16 @@ typedef struct {
     void (*dequantise)(float *out, const void *in, size_t blocks);
 } quant_format;
 
-/* NULL for a number that is no type that we read. */
+/* NULL if we do not read this type. */
 const quant_format *quant_format_of(uint32_t type);
 /* Bytes of a row of n elements; n must be a multiple of the block. */
 static inline uint64_t quant_row_bytes(const quant_format *f, uint64_t n) { return n / f->block * f->bytes; }
 
-/* Which of `blocks` blocks is the first that holds NaN or an infinity; `blocks` when all are finite. Only scales are looked at
- * (and every value of the float types), so it is about as fast as reading. */
+/* The index of the first block with a NaN or an infinity; `blocks` if all are finite. Looks only at scales (and at every value
+ * of the float types), so it is about as fast as reading. */
 uint64_t quant_first_broken(quant_type type, const void *data, uint64_t blocks);
 
-/* The tables of the formats that look values up. */
+/* Value tables of the formats that have one. */
 extern const int8_t quant_iq4_values[16];
 extern const int8_t quant_mxfp4_values[16]; /* twice the e2m1 value */
 

@@ -1,9 +1,8 @@
-/* The GGUF reader: a state machine over the head of a part, one item at a time.
+/* The GGUF reader: a state machine that reads the head of a part one item at a time.
  *
- * An item (the header, a metadata entry, a string of an array, a tensor info) is read whole or not at all: when bytes are
- * missing nothing was committed, and the next step reads the item again from its start. The head of a source in pieces is
- * collected in memory of our own that moves as it grows, so until the head is complete names and values are kept as
- * offsets; part_finish turns them into pointers. */
+ * An item (the header, a metadata entry, a string of an array, a tensor info) is read whole or not at all. If bytes are missing,
+ * nothing is committed and the next step reads the item again from its start. For a source in pieces we collect the head in our
+ * own memory, which moves as it grows, so names and values are offsets until part_finish turns them into pointers. */
 
 #include "gguf/parts.h"
 
@@ -19,16 +18,16 @@ enum { LONGEST_KEY = 65535, LONGEST_TENSOR_NAME = 255, MOST_COLLECTED_HEAD = 512
 typedef struct {
     part       *p;
     uint64_t    at;
-    gm_status   status; /* the first failure sticks; later reads give zeros */
+    gm_status   status; /* the first failure sticks; later reads return zeros */
     error      *e;
     const char *kind;  /* "metadata entry": what is being read, for messages */
     const char *named; /* "metadata key": the same, once the name is known */
     uint64_t    index, name_at, name_length;
 } cursor;
 
-/* Fails with the item in front: "metadata key 'x': …". */
-static gm_status bad(cursor *c, gm_status status, const char *format, ...) PRINTF_LIKE(3, 4);
-static gm_status bad(cursor *c, gm_status status, const char *format, ...) {
+/* Puts the item before the message: "metadata key 'x': …". */
+static gm_status item_fail(cursor *c, gm_status status, const char *format, ...) PRINTF_LIKE(3, 4);
+static gm_status item_fail(cursor *c, gm_status status, const char *format, ...) {
     if (c->status) return c->status;
     char    what[300], where[260], part_number[24] = "";
     va_list args;
@@ -51,7 +50,7 @@ gm_status part_need(part *p, uint64_t end, error *e) {
     while (p->head_length < end) {
         if (end > MOST_COLLECTED_HEAD) {
             return fail(e, GM_UNSUPPORTED,
-                        "the metadata reaches to byte %llu; at most %d MiB are read from a file that comes in pieces",
+                        "the metadata extends to byte %llu; the limit for a file that arrives in pieces is %d MiB",
                         (unsigned long long)end, MOST_COLLECTED_HEAD >> 20);
         }
         const uint64_t rest = source_length(p->from) - p->head_length, piece = source_piece(p->from);
@@ -73,13 +72,13 @@ gm_status part_need(part *p, uint64_t end, error *e) {
     return GM_OK;
 }
 
-/* The next n bytes, valid until the next read; NULL on failure. */
-static const uint8_t *take(cursor *c, uint64_t n, const char *field) {
+/* The next n bytes, valid until the next read. NULL if it fails. */
+static const uint8_t *take_bytes(cursor *c, uint64_t n, const char *field) {
     if (c->status) return NULL;
     const uint64_t left = source_length(c->p->from) - c->at;
     if (n > left) {
-        bad(c, GM_BAD_FILE, "the file ends inside %s: %llu bytes needed, %llu left", field, (unsigned long long)n,
-            (unsigned long long)left);
+        item_fail(c, GM_BAD_FILE, "the file ends inside %s: %llu bytes needed, %llu left", field, (unsigned long long)n,
+                  (unsigned long long)left);
         return NULL;
     }
     c->status = part_need(c->p, c->at + n, c->e);
@@ -89,17 +88,17 @@ static const uint8_t *take(cursor *c, uint64_t n, const char *field) {
     return bytes;
 }
 
-/* GGUF is little endian, and so are the machines that we build for. */
+/* GGUF is little-endian, and so are the machines we build for. */
 static uint32_t take_u32(cursor *c, const char *field) {
     uint32_t       value = 0;
-    const uint8_t *bytes = take(c, sizeof value, field);
+    const uint8_t *bytes = take_bytes(c, sizeof value, field);
     if (bytes) memcpy(&value, bytes, sizeof value);
     return value;
 }
 
 static uint64_t take_u64(cursor *c, const char *field) {
     uint64_t       value = 0;
-    const uint8_t *bytes = take(c, sizeof value, field);
+    const uint8_t *bytes = take_bytes(c, sizeof value, field);
     if (bytes) memcpy(&value, bytes, sizeof value);
     return value;
 }
@@ -107,21 +106,21 @@ static uint64_t take_u64(cursor *c, const char *field) {
 static void take_name(cursor *c, uint64_t longest) {
     const uint64_t length = take_u64(c, "its name's length");
     if (c->status) return;
-    if (!length) bad(c, GM_BAD_FILE, "its name is empty");
+    if (!length) item_fail(c, GM_BAD_FILE, "its name is empty");
     if (length > longest) {
-        bad(c, GM_BAD_FILE, "its name has %llu bytes, at most %llu are allowed", (unsigned long long)length,
-            (unsigned long long)longest);
+        item_fail(c, GM_BAD_FILE, "its name has %llu bytes; the limit is %llu", (unsigned long long)length,
+                  (unsigned long long)longest);
     }
-    const uint8_t *name = take(c, length, "its name");
+    const uint8_t *name = take_bytes(c, length, "its name");
     if (!name) return;
-    if (memchr(name, 0, (size_t)length)) bad(c, GM_BAD_FILE, "its name contains a zero byte");
+    if (memchr(name, 0, (size_t)length)) item_fail(c, GM_BAD_FILE, "its name contains a zero byte");
     c->name_at = c->at - length;
     c->name_length = length;
 }
 
 /* ---- header ---- */
 
-/* What people open by mistake. */
+/* Files that people open by mistake, by their first bytes. */
 static const char *guess_kind(const uint8_t *magic) {
     static const struct {
         const char *magic, *kind;
@@ -129,8 +128,8 @@ static const char *guess_kind(const uint8_t *magic) {
         { "lmgg", "a GGML file from before GGUF: convert the model again" },
         { "fmgg", "a GGML file from before GGUF: convert the model again" },
         { "tjgg", "a GGML file from before GGUF: convert the model again" },
-        { "vers", "text; perhaps a Git LFS pointer instead of the model: fetch it with git lfs pull" },
-        { "PK\3\4", "a zip file; perhaps a PyTorch model" },
+        { "vers", "a Git LFS pointer instead of the model? fetch it with git lfs pull" },
+        { "PK\3\4", "a zip archive, perhaps a PyTorch model" },
         { "<!DO", "a web page: the download went wrong" },
         { "<!do", "a web page: the download went wrong" },
         { "<htm", "a web page: the download went wrong" },
@@ -138,36 +137,38 @@ static const char *guess_kind(const uint8_t *magic) {
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         if (!memcmp(magic, kinds[i].magic, 4)) return kinds[i].kind;
     }
-    return "something else";
+    return "";
 }
 
 static gm_status check_version(cursor *c, uint32_t version) {
     if (version == 2 || version == 3) return GM_OK;
-    if (version == 1) return bad(c, GM_UNSUPPORTED, "GGUF version 1 is not read: convert the model again");
+    if (version == 1) return item_fail(c, GM_UNSUPPORTED, "GGUF version 1 is not supported: convert the model again");
     if (version && !(version & 0xffff))
-        return bad(c, GM_UNSUPPORTED, "the file is big-endian; only little-endian GGUF is read");
-    return bad(c, GM_UNSUPPORTED, "GGUF version %u is not known, only 2 and 3", version);
+        return item_fail(c, GM_UNSUPPORTED, "the file is big-endian; only little-endian GGUF is supported");
+    return item_fail(c, GM_UNSUPPORTED, "GGUF version is %u; 2 and 3 are supported", version);
 }
 
-/* A count of things that take at least `each` bytes: refused before anyone allocates for it if the file cannot hold them. */
+/* Reads a count of things of at least `each` bytes. Refuses it, before anything is allocated, if the file is too short for them. */
 static uint64_t take_count(cursor *c, const char *field, uint64_t each, uint64_t most) {
     const uint64_t count = take_u64(c, field), left = source_length(c->p->from) - c->at;
     if (c->status) return 0;
     if (count > left / each) {
-        bad(c, GM_BAD_FILE, "%s says %llu, but only %llu bytes follow", field, (unsigned long long)count,
-            (unsigned long long)left);
+        item_fail(c, GM_BAD_FILE, "%s says %llu, but only %llu bytes follow", field, (unsigned long long)count,
+                  (unsigned long long)left);
     } else if (count > most) {
-        bad(c, GM_UNSUPPORTED, "%s says %llu, at most %llu are read", field, (unsigned long long)count,
-            (unsigned long long)most);
+        item_fail(c, GM_UNSUPPORTED, "%s says %llu; the limit is %llu", field, (unsigned long long)count,
+                  (unsigned long long)most);
     }
     return c->status ? 0 : count;
 }
 
 static gm_status read_header(part *p, error *e) {
     cursor         c = { .p = p, .e = e, .kind = "the header" };
-    const uint8_t *magic = take(&c, 4, "the magic bytes");
+    const uint8_t *magic = take_bytes(&c, 4, "the magic bytes");
     if (!magic) return c.status;
-    if (memcmp(magic, "GGUF", 4) != 0) return bad(&c, GM_BAD_FILE, "this is no GGUF file but %s", guess_kind(magic));
+    const char *kind = guess_kind(magic);
+    if (memcmp(magic, "GGUF", 4) != 0)
+        return item_fail(&c, GM_BAD_FILE, "not a GGUF file%s%s", *kind ? ": " : "", kind);
     const uint32_t version = take_u32(&c, "the version");
     if (c.status || check_version(&c, version)) return c.status;
     const uint64_t tensors = take_count(&c, "the tensor count", 8 + 1 + 4 + 8 + 4 + 8, MOST_TENSORS);
@@ -183,8 +184,8 @@ static gm_status read_header(part *p, error *e) {
 
 /* ---- metadata ---- */
 
-/* Room for one more in the two arrays that belong together. */
-static gm_status grow(void **items, size_t item, place **places, size_t count, size_t *capacity, error *e) {
+/* Makes room for one more in the two parallel arrays. */
+static gm_status grow_tables(void **items, size_t item, place **places, size_t count, size_t *capacity, error *e) {
     if (count < *capacity) return GM_OK;
     const size_t more = *capacity ? *capacity * 2 : 64;
     void        *grown = realloc(*items, more * item);
@@ -199,7 +200,7 @@ static gm_status grow(void **items, size_t item, place **places, size_t count, s
 
 static gm_status add_value(part *p, const cursor *c, gguf_value value) {
     void     *items = p->values;
-    gm_status status = grow(&items, sizeof value, &p->value_places, p->value_count, &p->value_capacity, c->e);
+    gm_status status = grow_tables(&items, sizeof value, &p->value_places, p->value_count, &p->value_capacity, c->e);
     p->values = items;
     if (status) return status;
     p->value_places[p->value_count] = (place){ c->name_at, c->at };
@@ -207,7 +208,7 @@ static gm_status add_value(part *p, const cursor *c, gguf_value value) {
     return GM_OK;
 }
 
-/* Bytes of a value of each type; 0 for those that have no fixed size. */
+/* Bytes of a value of each type; 0: no fixed size. */
 static const uint8_t value_bytes[] = {
     [GGUF_U8] = 1,  [GGUF_I8] = 1,  [GGUF_U16] = 2,  [GGUF_I16] = 2,    [GGUF_U32] = 4,
     [GGUF_I32] = 4, [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_STRING] = 0, [GGUF_ARRAY] = 0,
@@ -220,29 +221,29 @@ static gm_status read_value(part *p, error *e) {
     };
     take_name(&c, LONGEST_KEY);
     uint32_t type = take_u32(&c, "its value type");
-    if (!c.status && type >= COUNT_OF(value_bytes)) return bad(&c, GM_BAD_FILE, "value type %u is not known", type);
+    if (!c.status && type >= COUNT_OF(value_bytes)) return item_fail(&c, GM_BAD_FILE, "unknown value type %u", type);
     const bool array = type == GGUF_ARRAY;
     uint64_t   count = 1, bytes = 0;
     if (array) {
         type = take_u32(&c, "its item type");
         count = take_u64(&c, "its item count");
         if (c.status) return c.status;
-        if (type == GGUF_ARRAY) return bad(&c, GM_UNSUPPORTED, "arrays of arrays are not read");
-        if (type >= COUNT_OF(value_bytes)) return bad(&c, GM_BAD_FILE, "item type %u is not known", type);
+        if (type == GGUF_ARRAY) return item_fail(&c, GM_UNSUPPORTED, "arrays of arrays are not supported");
+        if (type >= COUNT_OF(value_bytes)) return item_fail(&c, GM_BAD_FILE, "unknown item type %u", type);
     }
     if (c.status) return c.status;
     const uint64_t left = source_length(p->from) - c.at, each = type == GGUF_STRING ? 8 : value_bytes[type];
     if (count > left / each) {
-        return bad(&c, GM_BAD_FILE,
-                   "the file ends inside its value: %llu items of at least %llu bytes, %llu bytes left",
-                   (unsigned long long)count, (unsigned long long)each, (unsigned long long)left);
+        return item_fail(&c, GM_BAD_FILE,
+                         "the file ends inside its value: %llu items of at least %llu bytes, %llu bytes left",
+                         (unsigned long long)count, (unsigned long long)each, (unsigned long long)left);
     }
     if (type != GGUF_STRING) bytes = count * each;
     if (type == GGUF_BOOL && !array) {
         cursor         peek = c;
-        const uint8_t *value = take(&peek, 1, "its value");
+        const uint8_t *value = take_bytes(&peek, 1, "its value");
         if (!value) return peek.status;
-        if (*value > 1) return bad(&c, GM_BAD_FILE, "a bool must be 0 or 1, found %u", *value);
+        if (*value > 1) return item_fail(&c, GM_BAD_FILE, "a bool must be 0 or 1, found %u", *value);
     }
     gguf_value value = { .key = { NULL, (size_t)c.name_length },
                          .type = (gguf_value_type)type,
@@ -260,8 +261,8 @@ static gm_status read_value(part *p, error *e) {
     return GM_OK;
 }
 
-/* Walks over the strings of the last value. The loop looks at what is available without calls: a vocabulary has half a
- * million of them. */
+/* Skips the strings of the last value. The loop makes no calls while bytes are available: a vocabulary has half a million
+ * strings. */
 static gm_status read_strings(part *p, error *e) {
     gguf_value    *value = &p->values[p->value_count - 1];
     const place   *where = &p->value_places[p->value_count - 1];
@@ -275,7 +276,7 @@ static gm_status read_strings(part *p, error *e) {
                        .name_at = where->name,
                        .name_length = value->key.length };
         uint64_t length = 0;
-        if (end - p->at < 8) return bad(&c, GM_BAD_FILE, "the file ends inside a string's length");
+        if (end - p->at < 8) return item_fail(&c, GM_BAD_FILE, "the file ends inside a string's length");
         if (p->head_length - p->at < 8) {
             gm_status status = part_need(p, p->at + 8, e);
             if (status) return status;
@@ -283,9 +284,9 @@ static gm_status read_strings(part *p, error *e) {
         memcpy(&length, p->head + p->at, sizeof length);
         const uint64_t left = end - p->at - 8, index = value->count - p->strings_left + 1;
         if (length > left) {
-            return bad(&c, GM_BAD_FILE, "the file ends inside string %llu of %llu: %llu bytes needed, %llu left",
-                       (unsigned long long)index, (unsigned long long)value->count, (unsigned long long)length,
-                       (unsigned long long)left);
+            return item_fail(&c, GM_BAD_FILE, "the file ends inside string %llu of %llu: %llu bytes needed, %llu left",
+                             (unsigned long long)index, (unsigned long long)value->count, (unsigned long long)length,
+                             (unsigned long long)left);
         }
         if (p->head_length - p->at - 8 < length) {
             gm_status status = part_need(p, p->at + 8 + length, e);
@@ -316,22 +317,23 @@ static const char *foreign_type(uint32_t type) {
     return "unknown";
 }
 
-/* Elements and bytes of a tensor, in 64 bits. */
+/* Computes a tensor's elements and bytes in 64 bits. */
 static gm_status size_tensor(cursor *c, gguf_tensor *t) {
     uint64_t rows = 1;
     for (uint32_t i = 0; i < 4; i++) {
-        if (!t->ne[i]) return bad(c, GM_BAD_FILE, "dimension %u is 0", i);
+        if (!t->ne[i]) return item_fail(c, GM_BAD_FILE, "dimension %u is 0", i);
         if (i && !mul_u64(rows, t->ne[i], &rows))
-            return bad(c, GM_BAD_FILE, "its dimensions multiply to more than 64 bits hold");
+            return item_fail(c, GM_BAD_FILE, "the product of its dimensions does not fit in 64 bits");
     }
     if (t->ne[0] % t->format->block) {
-        return bad(c, GM_BAD_FILE, "its rows have %llu elements, which is no multiple of the %u in a block of %s",
-                   (unsigned long long)t->ne[0], t->format->block, t->format->name);
+        return item_fail(c, GM_BAD_FILE,
+                         "its rows have %llu elements, which is not a multiple of the %u in a block of %s",
+                         (unsigned long long)t->ne[0], t->format->block, t->format->name);
     }
     uint64_t row_bytes = 0;
     if (!mul_u64(t->ne[0], rows, &t->count) || !mul_u64(t->ne[0] / t->format->block, t->format->bytes, &row_bytes) ||
         !mul_u64(row_bytes, rows, &t->bytes)) {
-        return bad(c, GM_BAD_FILE, "its dimensions multiply to more than 64 bits hold");
+        return item_fail(c, GM_BAD_FILE, "the product of its dimensions does not fit in 64 bits");
     }
     return GM_OK;
 }
@@ -343,18 +345,17 @@ static gm_status read_info(part *p, error *e) {
     t.name.length = (size_t)c.name_length;
     t.dims = take_u32(&c, "its number of dimensions");
     if (c.status) return c.status;
-    if (t.dims < 1 || t.dims > 4) return bad(&c, GM_BAD_FILE, "it has %u dimensions, 1 to 4 are allowed", t.dims);
+    if (t.dims < 1 || t.dims > 4) return item_fail(&c, GM_BAD_FILE, "it has %u dimensions; expected 1 to 4", t.dims);
     for (uint32_t i = 0; i < t.dims; i++) t.ne[i] = take_u64(&c, "its dimensions");
     const uint32_t type = take_u32(&c, "its type");
     t.offset = take_u64(&c, "its offset"); /* from the start of the data, until part_finish */
     if (c.status) return c.status;
     t.format = quant_format_of(type);
-    if (!t.format)
-        return bad(&c, GM_UNSUPPORTED, "its type %u (%s) is not one that this build reads", type, foreign_type(type));
+    if (!t.format) return item_fail(&c, GM_UNSUPPORTED, "its type %u (%s) is not supported", type, foreign_type(type));
     t.type = (quant_type)type;
     if (size_tensor(&c, &t)) return c.status;
     void     *items = p->tensors;
-    gm_status status = grow(&items, sizeof t, &p->tensor_places, p->tensor_count, &p->tensor_capacity, e);
+    gm_status status = grow_tables(&items, sizeof t, &p->tensor_places, p->tensor_count, &p->tensor_capacity, e);
     p->tensors = items;
     if (status) return status;
     p->tensor_places[p->tensor_count] = (place){ c.name_at, 0 };
@@ -381,5 +382,5 @@ gm_status part_read(part *p, error *e) {
         case AT_END: break;
         }
     }
-    return status ? status : part_need(p, p->at, e); /* the last value may be an array that was only skipped */
+    return status ? status : part_need(p, p->at, e); /* the last value may be an array that we only skipped */
 }

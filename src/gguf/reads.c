@@ -6,7 +6,7 @@ typedef enum { SLOT_FREE, SLOT_ASKED, SLOT_GIVEN, SLOT_ANSWERED } slot_state;
 
 typedef struct {
     slot_state state;
-    uint32_t   ticket, turn; /* turn: in which order they were asked */
+    uint32_t   ticket, turn; /* turn: counts requests, oldest first */
     read_order order;
     error      problem;
 } slot;
@@ -23,7 +23,7 @@ gm_status reads_new(reads **out, error *e) {
 
 void reads_free(reads *r) { free(r); }
 
-/* A ticket is its slot and how often that was used. */
+/* A ticket encodes its slot and the slot's generation. */
 static slot *slot_of(const reads *r, uint32_t ticket) {
     const slot *s = &r->slots[ticket % READS_MOST];
     return ticket && s->state != SLOT_FREE && s->ticket == ticket ? (slot *)s : NULL;
@@ -36,7 +36,7 @@ uint32_t reads_ask(reads *r, const read_order *order) {
         const uint32_t generation = s->ticket / READS_MOST + 1;
         *s = (slot){ .state = SLOT_ASKED, .turn = r->turns++, .order = *order };
         s->ticket = generation * READS_MOST + i;
-        if (!s->ticket) s->ticket = READS_MOST + i; /* generations begin again */
+        if (!s->ticket) s->ticket = READS_MOST + i; /* the generation wrapped around; 0 is not a ticket */
         return s->ticket;
     }
     return 0;
@@ -44,7 +44,7 @@ uint32_t reads_ask(reads *r, const read_order *order) {
 
 gm_status reads_take(reads *r, uint32_t ticket, error *e) {
     slot *s = slot_of(r, ticket);
-    if (!s) return fail(e, GM_BAD_ARGUMENT, "a read is waited for that was never asked for");
+    if (!s) return fail(e, GM_BAD_ARGUMENT, "there is no read with this ticket");
     if (s->state != SLOT_ANSWERED) return GM_AGAIN;
     s->state = SLOT_FREE;
     return s->problem.status ? fail(e, s->problem.status, "%s", s->problem.why) : GM_OK;

@@ -37,7 +37,7 @@ gm_status table_rows_fetch(table_rows *t, const int32_t *ids, size_t n, error *e
             if (!ticket) break;
             t->tickets[t->asked % READS_MOST] = ticket;
         }
-        if (t->asked == t->arrived) return GM_AGAIN; /* others have all tickets */
+        if (t->asked == t->arrived) return GM_AGAIN; /* other readers hold all tickets */
         const gm_status status = reads_take(t->reads, t->tickets[t->arrived % READS_MOST], e);
         if (status == GM_AGAIN) return status;
         t->arrived++;

@@ -1,4 +1,4 @@
-/* Bytes from memory, from a mapped file, or handed in by pieces. */
+/* Bytes from memory, from a mapped file, or handed in as pieces. */
 
 #include "gguf/source.h"
 
@@ -18,10 +18,10 @@ struct source {
     const uint8_t *whole;  /* NULL for pieces */
     void          *mapped; /* to be unmapped */
     uint64_t       piece;
-    range         *kept; /* what was asked for and has arrived */
+    range         *kept; /* ranges that have arrived */
     bool           waiting;
-    uint64_t       wanted_offset, wanted_length, filled; /* while waiting: the range, and how much of it has come */
-    range         *filling;                              /* NULL until its first piece comes */
+    uint64_t       wanted_offset, wanted_length, filled; /* while waiting: the range, and how much of it has arrived */
+    range         *filling;                              /* NULL until its first piece arrives */
 };
 
 static const uint8_t no_bytes[1];
@@ -59,10 +59,10 @@ void source_set_piece(source *s, uint64_t bytes) { s->piece = bytes ? bytes : SO
 
 gm_status source_file(const char *path, source **out, error *e) {
     *out = NULL;
-    return fail(e, GM_UNSUPPORTED, "%s: this build opens no files; hand the bytes in", path);
+    return fail(e, GM_UNSUPPORTED, "%s: this build cannot open files; hand the bytes in", path);
 }
 
-static void unmap(source *s) { (void)s; }
+static void source_unmap(source *s) { (void)s; }
 
 void source_will_need(source *s) { (void)s; }
 
@@ -89,8 +89,8 @@ static gm_status map_file(int file, const char *path, source **out, error *e) {
         return status;
     }
 #if defined(MADV_HUGEPAGE)
-    /* What is not in memory yet comes in pages of 2 MB, where the file system can: of small pages a model has more than the
-     * processor keeps track of, which costs one thread up to a third of the speed of reading. A wish, so no error. */
+    /* Asks for 2 MB pages where the file system has them: a model in small pages overflows the TLB, which costs one thread up to
+     * a third of its reading speed. Only a hint, so failure is no error. */
     if (mapped) (void)madvise(mapped, (size_t)length, MADV_HUGEPAGE);
 #endif
     (*out)->whole = mapped ? mapped : no_bytes;
@@ -100,7 +100,7 @@ static gm_status map_file(int file, const char *path, source **out, error *e) {
 
 gm_status source_file(const char *path, source **out, error *e) {
     *out = NULL;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not keep us waiting before it is refused */
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not block before we refuse it */
     if (file < 0) {
         gm_status status = errno == ENOENT || errno == ENOTDIR ? GM_NOT_FOUND : GM_IO;
         return fail(e, status, "%s: cannot be opened: %s", path, strerror(errno));
@@ -110,7 +110,7 @@ gm_status source_file(const char *path, source **out, error *e) {
     return status;
 }
 
-static void unmap(source *s) {
+static void source_unmap(source *s) {
     if (s->mapped) munmap(s->mapped, (size_t)s->length);
 }
 
@@ -126,7 +126,7 @@ void source_free(source *s) {
     if (!s) return;
     source_drop(s, UINT64_MAX);
     free(s->filling);
-    unmap(s);
+    source_unmap(s);
     free(s);
 }
 

@@ -1,15 +1,15 @@
 /* Where the bytes of a file come from: memory, a mapped file, or pieces that the host hands in on request.
  *
- * Nothing here calls out for bytes. A source that has everything (memory, mapped) answers source_bytes at once. A source in
- * pieces answers NULL and notes what is wanted; whoever drives the job reads that range from wherever it is, hands it in
- * with source_give, and lets the job go on. */
+ * Nothing here calls out for bytes. A complete source (memory, mapped file) answers source_bytes at once. A source in pieces
+ * returns NULL and notes the range it lacks; whoever drives the job reads that range, hands it in with source_give, and
+ * continues the job. */
 
 #ifndef GM_SOURCE_H
 #define GM_SOURCE_H
 
 #include "base/base.h"
 
-enum { SOURCE_PIECE = 1 << 20 }; /* the most that is wanted at a time */
+enum { SOURCE_PIECE = 1 << 20 }; /* the longest range wanted at a time */
 
 typedef struct source source;
 
@@ -23,23 +23,23 @@ void      source_free(source *s);
 
 uint64_t source_length(const source *s);
 
-/* All of the file where it lies in memory; NULL for a source in pieces. */
+/* The whole file in memory; NULL for a source in pieces. */
 const uint8_t *source_whole(const source *s);
-/* The most that is wanted at a time: SOURCE_PIECE unless set otherwise (a host with its own buffer size, tests). */
+/* The longest range wanted at a time: SOURCE_PIECE, unless a host with its own buffer size, or a test, sets another. */
 uint64_t source_piece(const source *s);
 void     source_set_piece(source *s, uint64_t bytes);
 
-/* `length` bytes at `offset`, valid while the source lives (memory, mapped) or until source_drop (pieces). NULL when they
- * are not there yet: then source_wanted says what to hand in. The range must lie inside the file. */
+/* `length` bytes at `offset`, valid as long as the source (memory, mapped) or until source_drop (pieces). NULL if they have not
+ * arrived yet: then source_wanted says what to hand in. The range must lie inside the file. */
 const uint8_t *source_bytes(source *s, uint64_t offset, uint64_t length);
-/* What the last source_bytes that returned NULL lacks: a range of at most SOURCE_PIECE bytes. false: nothing. */
+/* The range that the last source_bytes lacked, at most SOURCE_PIECE bytes. False: none. */
 bool source_wanted(const source *s, uint64_t *offset, uint64_t *length);
-/* Answers the range wanted, exactly; anything else is GM_BAD_ARGUMENT. The bytes are copied. */
+/* Hands in exactly the range wanted; anything else is GM_BAD_ARGUMENT. Copies the bytes. */
 gm_status source_give(source *s, uint64_t offset, const void *data, uint64_t length, error *e);
-/* The same as source_bytes, but nothing is wanted when they are not there. */
+/* Like source_bytes, but does not ask for missing bytes. */
 const uint8_t *source_held(const source *s, uint64_t offset, uint64_t length);
-/* Memory for this range of a source in pieces, which counts as held from now on: whoever asked fills it (reads.h) before anyone
- * looks. Kept until source_drop. NULL: no memory. */
+/* Allocates memory for a range of a source in pieces. The range counts as held from now on: the caller must fill it (reads.h)
+ * before anyone looks. Kept until source_drop. NULL: no memory. */
 uint8_t *source_room(source *s, uint64_t offset, uint64_t length, error *e);
 /* Forgets pieces that lie wholly before `offset`. */
 void source_drop(source *s, uint64_t offset);

@@ -1,10 +1,10 @@
-/* Typed access to metadata: what is stored may have any width, what is asked for has one. */
+/* Typed access to metadata: converts from the stored width to the requested one. */
 
 #include "gguf/gguf.h"
 
 #include <string.h>
 
-/* A number as stored: whole ones exactly, as sign and magnitude. */
+/* A number as stored. Whole numbers are exact: sign and magnitude. */
 typedef struct {
     bool     whole, negative;
     uint64_t magnitude;
@@ -24,7 +24,7 @@ static number signed_number(int64_t n) { return whole_number(n < 0, n < 0 ? 0 - 
     type name;                                                                                                         \
     memcpy(&name, v->data + i * sizeof name, sizeof name)
 
-/* Item i; false for strings and past the end. */
+/* Reads item i. False for strings and past the end. */
 static bool number_at(const gguf_value *v, uint64_t i, number *out) {
     if (i >= v->count) return false;
     switch (v->type) {
@@ -106,13 +106,13 @@ static const char *const type_names[] = {
     [GGUF_U64] = "u64", [GGUF_I64] = "i64", [GGUF_F64] = "f64",
 };
 
-static gm_status wrong_type(const gguf_value *v, const char *key, const char *expected, error *e) {
+static gm_status fail_type(const gguf_value *v, const char *key, const char *expected, error *e) {
     return fail(e, GM_BAD_FILE, "metadata key '%s': expected %s, found %s%s", key, expected,
                 v->array ? "an array of " : "", type_names[v->type]);
 }
 
-/* The value, or NULL with *status telling whether that is an error. */
-static const gguf_value *look_up(const gguf *g, const char *key, bool *found, gm_status *status, error *e) {
+/* The value. If it is NULL, *status says whether that is an error. */
+static const gguf_value *find_value(const gguf *g, const char *key, bool *found, gm_status *status, error *e) {
     const gguf_value *v = gguf_find(g, key);
     *status = GM_OK;
     if (found) *found = v != NULL;
@@ -120,10 +120,10 @@ static const gguf_value *look_up(const gguf *g, const char *key, bool *found, gm
     return v;
 }
 
-/* Item i as a whole number of 0 to `most`. */
+/* Item i as a whole number from 0 to `most`. */
 static gm_status whole_at(const gguf_value *v, const char *key, uint64_t i, uint64_t most, uint64_t *out, error *e) {
     number n;
-    if (v->type == GGUF_BOOL || !number_at(v, i, &n) || !n.whole) return wrong_type(v, key, "a whole number", e);
+    if (v->type == GGUF_BOOL || !number_at(v, i, &n) || !n.whole) return fail_type(v, key, "a whole number", e);
     if (n.negative || n.magnitude > most) {
         return fail(e, GM_BAD_FILE, "metadata key '%s': expected 0 to %llu, found %s%llu", key,
                     (unsigned long long)most, n.negative ? "-" : "", (unsigned long long)n.magnitude);
@@ -135,25 +135,25 @@ static gm_status whole_at(const gguf_value *v, const char *key, uint64_t i, uint
 /* Item i as a bool: a bool, or a whole number of 0 or 1. */
 static gm_status bool_at(const gguf_value *v, const char *key, uint64_t i, bool *out, error *e) {
     number n;
-    if (!number_at(v, i, &n) || !n.whole || n.negative || n.magnitude > 1) return wrong_type(v, key, "a bool", e);
+    if (!number_at(v, i, &n) || !n.whole || n.negative || n.magnitude > 1) return fail_type(v, key, "a bool", e);
     *out = n.magnitude == 1;
     return GM_OK;
 }
 
 gm_status gguf_get_u64(const gguf *g, const char *key, uint64_t *out, bool *found, error *e) {
     gm_status         status;
-    const gguf_value *v = look_up(g, key, found, &status, e);
+    const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
-    if (v->array) return wrong_type(v, key, "a whole number", e);
+    if (v->array) return fail_type(v, key, "a whole number", e);
     return whole_at(v, key, 0, UINT64_MAX, out, e);
 }
 
 gm_status gguf_get_u32(const gguf *g, const char *key, uint32_t *out, bool *found, error *e) {
     gm_status         status;
     uint64_t          n = 0;
-    const gguf_value *v = look_up(g, key, found, &status, e);
+    const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
-    if (v->array) return wrong_type(v, key, "a whole number", e);
+    if (v->array) return fail_type(v, key, "a whole number", e);
     status = whole_at(v, key, 0, UINT32_MAX, &n, e);
     if (!status) *out = (uint32_t)n;
     return status;
@@ -162,25 +162,25 @@ gm_status gguf_get_u32(const gguf *g, const char *key, uint32_t *out, bool *foun
 gm_status gguf_get_f32(const gguf *g, const char *key, float *out, bool *found, error *e) {
     gm_status         status;
     double            n = 0;
-    const gguf_value *v = look_up(g, key, found, &status, e);
+    const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
-    if (v->array || !gguf_item_float(v, 0, &n)) return wrong_type(v, key, "a number", e);
+    if (v->array || !gguf_item_float(v, 0, &n)) return fail_type(v, key, "a number", e);
     *out = (float)n;
     return GM_OK;
 }
 
 gm_status gguf_get_bool(const gguf *g, const char *key, bool *out, bool *found, error *e) {
     gm_status         status;
-    const gguf_value *v = look_up(g, key, found, &status, e);
+    const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
-    return v->array ? wrong_type(v, key, "a bool", e) : bool_at(v, key, 0, out, e);
+    return v->array ? fail_type(v, key, "a bool", e) : bool_at(v, key, 0, out, e);
 }
 
 gm_status gguf_get_str(const gguf *g, const char *key, str *out, bool *found, error *e) {
     gm_status         status;
-    const gguf_value *v = look_up(g, key, found, &status, e);
+    const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
-    if (v->array || v->type != GGUF_STRING) return wrong_type(v, key, "a string", e);
+    if (v->array || v->type != GGUF_STRING) return fail_type(v, key, "a string", e);
     const uint8_t *cursor = v->data;
     *out = gguf_next_string(&cursor);
     return GM_OK;
@@ -194,7 +194,7 @@ static gm_status check_count(const gguf_value *v, const char *key, size_t n, err
 
 gm_status gguf_get_u32s(const gguf *g, const char *key, uint32_t *out, size_t n, bool *found, error *e) {
     gm_status         status;
-    const gguf_value *v = look_up(g, key, found, &status, e);
+    const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
     status = check_count(v, key, n, e);
     for (size_t i = 0; i < n && !status; i++) {
@@ -207,7 +207,7 @@ gm_status gguf_get_u32s(const gguf *g, const char *key, uint32_t *out, size_t n,
 
 gm_status gguf_get_bools(const gguf *g, const char *key, bool *out, size_t n, bool *found, error *e) {
     gm_status         status;
-    const gguf_value *v = look_up(g, key, found, &status, e);
+    const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
     status = check_count(v, key, n, e);
     for (size_t i = 0; i < n && !status; i++) status = bool_at(v, key, v->array ? i : 0, &out[i], e);

@@ -1,5 +1,5 @@
-/* Fusion: rules over a copy of the graph, one after the other. Each looks for a pattern, writes the fused op in the place of one
- * of its primitives and marks the others as gone. */
+/* Fusion: applies one rule after another to a copy of the graph. A rule looks for a pattern, writes the fused op in the place of
+ * one of its primitives, and marks the others as gone. */
 
 #include "graph/fuse.h"
 
@@ -13,7 +13,7 @@ typedef struct {
     const fuse_options *options;
     tensor            **values; /* of the copy, by index */
     uint32_t           *producer, *first_reader, *readers;
-    bool                changed; /* since these were looked up */
+    bool                changed; /* since fuser_index last ran */
 } fuser;
 
 /* ---- the copy ---------------------------------------------------------------------------------------------------------- */
@@ -25,8 +25,8 @@ static tensor *copy_tensor(fuser *f, const tensor *t) {
     return copy;
 }
 
-/* Values are copied once, views each time; weights stay. */
-static tensor *use(fuser *f, tensor *t) {
+/* The tensor in the copy. Copies a value once and a view at each use; shares weights. */
+static tensor *copy_of(fuser *f, tensor *t) {
     if (!t || t->kind == TENSOR_WEIGHT) return t;
     const tensor *whole = t->base ? t->base : t;
     if (!f->values[whole->index]) f->values[whole->index] = copy_tensor(f, whole);
@@ -43,22 +43,22 @@ static gm_status copy_graph(fuser *f, const graph *g, error *e) {
     f->g->value_count = g->value_count;
     for (size_t i = 0; i < g->op_count; i++) {
         f->g->ops[i] = g->ops[i];
-        f->g->ops[i].out = use(f, g->ops[i].out);
-        for (size_t j = 0; j < OP_INPUTS; j++) f->g->ops[i].in[j] = use(f, g->ops[i].in[j]);
+        f->g->ops[i].out = copy_of(f, g->ops[i].out);
+        for (size_t j = 0; j < OP_INPUTS; j++) f->g->ops[i].in[j] = copy_of(f, g->ops[i].in[j]);
     }
-    f->g->result = use(f, g->result);
+    f->g->result = copy_of(f, g->result);
     return f->g->problem.status ? fail(e, GM_NO_MEMORY, "%s", f->g->problem.why) : GM_OK;
 }
 
-/* ---- who reads what ----------------------------------------------------------------------------------------------------- */
+/* ---- producers and readers ----------------------------------------------------------------------------------------------------- */
 
-/* The value that a tensor lies in: parts of a joined row are views of views until the end. */
+/* The value that a tensor is a view of. Until fuser_finish, parts of a joined row may be views of views. */
 static tensor *whole_of(tensor *t) {
     while (t->base) t = t->base;
     return t;
 }
 
-/* A value of its own: one row of n for each token. */
+/* Whether this is a value, not a view, with one row per token. */
 static bool is_row(const tensor *t) { return t && t->kind == TENSOR_VALUE && !t->base && t->ne[1] == 1; }
 
 static void note_reader(fuser *f, const tensor *t, uint32_t reader) {
@@ -67,7 +67,8 @@ static void note_reader(fuser *f, const tensor *t, uint32_t reader) {
     f->readers[value]++;
 }
 
-static void look_around(fuser *f) {
+/* Finds the producer, the first reader and the number of readers of every value. */
+static void fuser_index(fuser *f) {
     for (size_t v = 0; v < f->g->value_count; v++) {
         f->producer[v] = f->first_reader[v] = NOBODY;
         f->readers[v] = 0;
@@ -84,8 +85,8 @@ static void look_around(fuser *f) {
     note_reader(f, f->g->result, NOBODY - 1); /* the caller */
 }
 
-/* The op that makes this whole value, if it is of this kind. */
-static op *made_by(const fuser *f, const tensor *t, op_kind kind) {
+/* The op that produces this whole value, if it is of this kind. */
+static op *producer_of(const fuser *f, const tensor *t, op_kind kind) {
     if (!t || t->kind != TENSOR_VALUE || t->base || f->producer[t->index] == NOBODY) return NULL;
     op *o = &f->g->ops[f->producer[t->index]];
     return o->kind == kind ? o : NULL;
@@ -100,20 +101,20 @@ static op *only_reader(const fuser *f, const tensor *t, op_kind kind) {
     return o->kind == kind ? o : NULL;
 }
 
-static uint32_t place_of(const fuser *f, const op *o) { return (uint32_t)(o - f->g->ops); }
+static uint32_t op_index(const fuser *f, const op *o) { return (uint32_t)(o - f->g->ops); }
 
 static void remove_op(op *o) { o->kind = (op_kind)GONE; }
 
 /* ---- MIX: add(norm(a), norm(expert_sum)) ---------------------------------------------------------------------------------- */
 
 static op *weighted_norm_of(const fuser *f, const tensor *t) {
-    op *norm = made_by(f, t, OP_RMS_NORM);
+    op *norm = producer_of(f, t, OP_RMS_NORM);
     return norm && norm->in[1] && is_row(norm->in[0]) && is_row(norm->out) && read_once(f, t) ? norm : NULL;
 }
 
 static bool try_mix(fuser *f, op *add) {
     op *first = weighted_norm_of(f, add->in[0]), *second = weighted_norm_of(f, add->in[1]);
-    op *sum = second ? made_by(f, second->in[0], OP_EXPERT_SUM) : NULL;
+    op *sum = second ? producer_of(f, second->in[0], OP_EXPERT_SUM) : NULL;
     if (!first || !sum || !read_once(f, sum->out) || first->factor != second->factor) return false;
     *add = (op){ .kind = OP_MIX, .out = add->out, .used = sum->used, .eps = first->factor };
     add->in[MIX_A] = first->in[0];
@@ -163,10 +164,10 @@ static bool try_norm_of_sum(fuser *f, op *norms) {
     return true;
 }
 
-/* ---- PRODUCTS: all that read one column -------------------------------------------------------------------------------------- */
+/* ---- PRODUCTS: joins all products that read one column -------------------------------------------------------------------------------------- */
 
-/* Readers that take a row wherever it lies. */
-static bool read_as_views(const fuser *f, const tensor *value) {
+/* Whether all readers of a value can also read it as a view. */
+static bool readers_take_views(const fuser *f, const tensor *value) {
     for (size_t i = 0; i < f->g->op_count; i++) {
         const op *o = &f->g->ops[i];
         if (o->kind == (op_kind)GONE || o->kind == OP_RMS_NORM || o->kind == OP_GEGLU) continue;
@@ -177,7 +178,7 @@ static bool read_as_views(const fuser *f, const tensor *value) {
     return value != whole_of(f->g->result);
 }
 
-static uint64_t bytes_of(const tensor *w) {
+static uint64_t weight_bytes(const tensor *w) {
     return quant_row_bytes(quant_format_of((uint32_t)w->type), w->ne[0]) * w->ne[1];
 }
 
@@ -191,41 +192,42 @@ static op products_of(const op *matmul) {
 
 enum { MOST_PARTS = 3 };
 
-/* The products that read the column of ops[first], up to three whose results may become parts of one value. */
+/* Finds up to three products of the column of ops[first] whose results can become parts of one value. */
 static size_t find_parts(const fuser *f, uint32_t first, op *parts[MOST_PARTS]) {
     const tensor *x = f->g->ops[first].in[1];
     size_t        count = 0;
     for (uint32_t i = first; i < f->g->op_count && count < MOST_PARTS; i++) {
         op *o = &f->g->ops[i];
-        if (o->kind == OP_MATMUL && o->in[1] == x && is_row(o->out) && read_as_views(f, o->out)) parts[count++] = o;
+        if (o->kind == OP_MATMUL && o->in[1] == x && is_row(o->out) && readers_take_views(f, o->out))
+            parts[count++] = o;
     }
     return count;
 }
 
-/* A part of `row`, which is becoming one value of what were several. */
-static void move_into(tensor *value, tensor *row, uint64_t offset) {
+/* Makes `value` a view of `row`. */
+static void make_part_of(tensor *value, tensor *row, uint64_t offset) {
     value->base = row;
     value->offset = offset;
     value->token_stride = row->token_stride;
 }
 
-/* One PRODUCTS of parts[i] and those behind it that have its type, as far as they fit together. Weights are joined on their way
- * to the backend, which takes them in whole words. Returns how far it filled the row. */
+/* Joins parts[i] and all later parts of the same type into one PRODUCTS, up to most_bytes of weights. The backend uploads joined
+ * weights in whole words, so their sizes must be multiples of 4. Returns where the next part starts in the row. */
 static uint64_t join_alike(fuser *f, op **parts, size_t i, size_t count, tensor *row, uint64_t offset) {
     op           *leader = parts[i], fused = products_of(leader);
     const tensor *first = leader->in[0];
-    const bool    whole_words = bytes_of(first) % 4 == 0;
-    uint64_t      bytes = bytes_of(first), end = offset + first->ne[1];
+    const bool    whole_words = weight_bytes(first) % 4 == 0;
+    uint64_t      bytes = weight_bytes(first), end = offset + first->ne[1];
     size_t        weights = 1;
-    move_into(leader->out, row, offset);
+    make_part_of(leader->out, row, offset);
     for (size_t j = i + 1; j < count; j++) {
         const tensor *w = parts[j] ? parts[j]->in[0] : NULL;
-        if (!w || w->type != first->type || !whole_words || bytes_of(w) % 4 ||
-            bytes + bytes_of(w) > f->options->most_bytes)
+        if (!w || w->type != first->type || !whole_words || weight_bytes(w) % 4 ||
+            bytes + weight_bytes(w) > f->options->most_bytes)
             continue;
         fused.in[FUSED_W0 + weights++] = parts[j]->in[0];
-        move_into(parts[j]->out, row, end);
-        bytes += bytes_of(w);
+        make_part_of(parts[j]->out, row, end);
+        bytes += weight_bytes(w);
         end += w->ne[1];
         remove_op(parts[j]);
         parts[j] = NULL;
@@ -252,27 +254,27 @@ static bool join_products(fuser *f, uint32_t first) {
     return true;
 }
 
-/* ---- HEADS: norms, turns and the store before an attention -------------------------------------------------------------------- */
+/* ---- HEADS: norms, rotations and the K/V store before an attention -------------------------------------------------------------------- */
 
 typedef struct {
-    op *norm, *rope; /* rope NULL: values are not turned */
+    op *norm, *rope; /* rope NULL: values are not rotated */
 } head_chain;
 
-static bool find_chain(const fuser *f, const tensor *t, bool turned, head_chain *out) {
-    *out = (head_chain){ .rope = turned ? made_by(f, t, OP_ROPE) : NULL };
+static bool find_head_chain(const fuser *f, const tensor *t, bool turned, head_chain *out) {
+    *out = (head_chain){ .rope = turned ? producer_of(f, t, OP_ROPE) : NULL };
     if (turned && (!out->rope || !read_once(f, t))) return false;
     const tensor *normed = turned ? out->rope->in[0] : t;
-    out->norm = made_by(f, normed, OP_RMS_NORM);
+    out->norm = producer_of(f, normed, OP_RMS_NORM);
     return out->norm && read_once(f, normed) && !out->norm->in[1] == !turned && out->norm->in[0]->ne[0] % 4 == 0;
 }
 
-static void remove_chain(const head_chain *c) {
+static void remove_head_chain(const head_chain *c) {
     remove_op(c->norm);
     if (c->rope) remove_op(c->rope);
 }
 
 static op *store_before(const fuser *f, const op *attention) {
-    for (op *o = f->g->ops + place_of(f, attention); o-- > f->g->ops;) {
+    for (op *o = f->g->ops + op_index(f, attention); o-- > f->g->ops;) {
         if (o->kind == OP_KV_STORE && o->layer == attention->layer) return o;
         if (o->kind == OP_ATTENTION) return NULL;
     }
@@ -281,35 +283,35 @@ static op *store_before(const fuser *f, const op *attention) {
 
 static bool try_heads(fuser *f, op *attention) {
     head_chain q, k, v;
-    if (!find_chain(f, attention->in[0], true, &q)) return false;
+    if (!find_head_chain(f, attention->in[0], true, &q)) return false;
     op  fused = { .kind = OP_HEADS, .out = attention->in[0], .layer = attention->layer, .eps = q.norm->factor };
     op *store = store_before(f, attention), *place = q.rope;
     fused.in[HEADS_Q] = q.norm->in[0];
     fused.in[HEADS_Q_WEIGHT] = q.norm->in[1];
     fused.in[HEADS_TABLE] = q.rope->in[1];
-    if (store && find_chain(f, store->in[0], true, &k) && find_chain(f, store->in[1], false, &v) &&
+    if (store && find_head_chain(f, store->in[0], true, &k) && find_head_chain(f, store->in[1], false, &v) &&
         k.rope->in[1] == q.rope->in[1] && k.norm->factor == q.norm->factor && v.norm->factor == q.norm->factor &&
         whole_of(k.norm->in[0]) == whole_of(q.norm->in[0]) && whole_of(v.norm->in[0]) == whole_of(q.norm->in[0]) &&
         k.norm->in[0]->ne[0] == q.norm->in[0]->ne[0]) {
         fused.in[HEADS_K] = k.norm->in[0];
         fused.in[HEADS_V] = v.norm->in[0];
         fused.in[HEADS_K_WEIGHT] = k.norm->in[1];
-        remove_chain(&k);
-        remove_chain(&v);
+        remove_head_chain(&k);
+        remove_head_chain(&v);
         remove_op(store);
     }
-    remove_chain(&q);
+    remove_head_chain(&q);
     *place = fused;
     return true;
 }
 
-/* ---- ATTEND: heads and their attention ------------------------------------------------------------------------------------------ */
+/* ---- ATTEND: HEADS and its ATTENTION ------------------------------------------------------------------------------------------ */
 
-/* Parts of a joined row are not settled yet. */
+/* Sums the offsets of views of views, which fuser_finish has not flattened yet. */
 static uint64_t offset_in_whole(const tensor *t) { return t ? t->offset + offset_in_whole(t->base) : 0; }
 
 static bool try_attend(fuser *f, op *attention) {
-    op *heads = made_by(f, attention->in[0], OP_HEADS);
+    op *heads = producer_of(f, attention->in[0], OP_HEADS);
     if (!f->options->one_token || !heads || !read_once(f, attention->in[0]) || heads->in[HEADS_Q]->ne[0] % 8)
         return false;
     for (size_t j = HEADS_Q; j <= HEADS_V; j++) {
@@ -324,9 +326,9 @@ static bool try_attend(fuser *f, op *attention) {
     return true;
 }
 
-/* ---- PRODUCTS that make their own column, and pass a gate ---------------------------------------------------------------------- */
+/* ---- PRODUCTS with norms, a gate or a cap ---------------------------------------------------------------------- */
 
-static bool one_column(const fuser *f, const op *products) {
+static bool can_make_column(const fuser *f, const op *products) {
     const tensor *x = products->in[FUSED_A];
     return is_row(x) && x->ne[0] % 4 == 0 && x->ne[0] <= f->options->most_column &&
            (x->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output);
@@ -337,18 +339,18 @@ static bool read_by_products(const fuser *f, const tensor *x) {
         const op *o = &f->g->ops[i];
         for (size_t j = 0; o->kind != (op_kind)GONE && j < OP_INPUTS; j++) {
             const bool reads = o->in[j] && o->in[j]->kind == TENSOR_VALUE && whole_of(o->in[j]) == x;
-            if (reads && (o->kind != OP_PRODUCTS || j != FUSED_A || !one_column(f, o))) return false;
+            if (reads && (o->kind != OP_PRODUCTS || j != FUSED_A || !can_make_column(f, o))) return false;
         }
     }
     return x != whole_of(f->g->result);
 }
 
-/* x = norm(s), or scale(norm(s)): every product that reads it makes it. */
-static bool absorb_norm(fuser *f, op *products) {
+/* x = norm(s) or scale(norm(s)): every product that reads x computes it for itself. */
+static bool try_absorb_norm(fuser *f, op *products) {
     const tensor *x = products->in[FUSED_A];
-    if (!one_column(f, products)) return false;
-    op *scale = made_by(f, x, OP_SCALE);
-    op *norm = made_by(f, scale ? scale->in[0] : x, OP_RMS_NORM);
+    if (!can_make_column(f, products)) return false;
+    op *scale = producer_of(f, x, OP_SCALE);
+    op *norm = producer_of(f, scale ? scale->in[0] : x, OP_RMS_NORM);
     if (!norm || !norm->in[1] || !is_row(norm->in[0]) || (scale && !read_once(f, norm->out)) || !read_by_products(f, x))
         return false;
     for (size_t i = 0; i < f->g->op_count; i++) {
@@ -365,17 +367,17 @@ static bool absorb_norm(fuser *f, op *products) {
     return true;
 }
 
-/* x = the result of NORMS: the first product makes it and keeps the sum, others start from that. */
-static bool absorb_norms(fuser *f, op *products) {
+/* x = the result of NORMS: the first product computes it and stores the sum, from which the others start. */
+static bool try_absorb_norms(fuser *f, op *products) {
     const tensor *x = products->in[FUSED_A];
-    if (!one_column(f, products)) return false;
+    if (!can_make_column(f, products)) return false;
     op *norms = f->producer[x->index] == NOBODY ? NULL : &f->g->ops[f->producer[x->index]];
     if (!norms || norms->kind != OP_NORMS || products->in[FUSED_ROUTES] ||
-        f->first_reader[norms->sum->index] < place_of(f, products))
+        f->first_reader[norms->sum->index] < op_index(f, products))
         return false;
     if (x == norms->out ? !read_by_products(f, x) : norms->normed) return false;
     const op made = *norms;
-    for (size_t i = place_of(f, products); i < f->g->op_count && made.normed; i++) {
+    for (size_t i = op_index(f, products); i < f->g->op_count && made.normed; i++) {
         op *o = &f->g->ops[i];
         if (o->kind != OP_PRODUCTS || o->in[FUSED_A] != x) continue;
         o->in[FUSED_A] = made.sum;
@@ -394,13 +396,13 @@ static bool absorb_norms(fuser *f, op *products) {
     return true;
 }
 
-static bool halves_of(const op *geglu, const tensor *row) {
+static bool are_halves_of(const op *geglu, const tensor *row) {
     const tensor *a = geglu->in[0], *b = geglu->in[1];
     return a->base == row && b->base == row && a->offset == 0 && b->offset == a->ne[0] && 2 * a->ne[0] == row->ne[0] &&
            a->ne[1] == row->ne[1] && b->ne[1] == row->ne[1] && (a->ne[1] == 1 || a->row_stride == row->row_stride);
 }
 
-/* geglu of the product's two halves, or of the product and a value that is there before it. */
+/* Matches geglu of the product's two halves, or of the product and a value that was computed before it. */
 static bool try_gate(fuser *f, op *geglu) {
     tensor  *row = whole_of(geglu->in[0]), *other = geglu->in[1];
     uint32_t producer = f->producer[row->index];
@@ -408,8 +410,8 @@ static bool try_gate(fuser *f, op *geglu) {
     if (!products || products->kind != OP_PRODUCTS || products->cap > 0 || !is_row(products->in[FUSED_A])) return false;
     if (!(row->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output)) return false;
     const tensor *made = products->out;
-    const bool    whole = made->ne[0] == row->ne[0]; /* no other product has a part of the row */
-    if (whole && f->readers[row->index] == 2 && halves_of(geglu, row)) products->gate = GATE_PAIR;
+    const bool    whole = made->ne[0] == row->ne[0]; /* the row is this product's alone */
+    if (whole && f->readers[row->index] == 2 && are_halves_of(geglu, row)) products->gate = GATE_PAIR;
     else if (whole && !geglu->in[0]->base && is_row(row) && read_once(f, row) && !products->in[FUSED_ROUTES] &&
              other->kind == TENSOR_VALUE && other->ne[1] == 1 && whole_of(other) != products->in[FUSED_A] &&
              f->producer[whole_of(other)->index] < producer) {
@@ -422,19 +424,19 @@ static bool try_gate(fuser *f, op *geglu) {
 }
 
 static bool try_cap(fuser *f, op *softcap) {
-    op *products = made_by(f, softcap->in[0], OP_PRODUCTS);
-    if (!products || !read_once(f, softcap->in[0]) || products->gate || !one_column(f, products)) return false;
+    op *products = producer_of(f, softcap->in[0], OP_PRODUCTS);
+    if (!products || !read_once(f, softcap->in[0]) || products->gate || !can_make_column(f, products)) return false;
     products->cap = softcap->factor;
     products->out = softcap->out;
     remove_op(softcap);
     return true;
 }
 
-/* ---- all rules ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the rules, in order ------------------------------------------------------------------------------------------------------------------ */
 
 static bool try_add(fuser *f, op *add) { return try_mix(f, add) || try_residual(f, add); }
 
-static bool try_join(fuser *f, op *matmul) { return join_products(f, place_of(f, matmul)); }
+static bool try_join(fuser *f, op *matmul) { return join_products(f, op_index(f, matmul)); }
 
 static bool make_products(fuser *f, op *matmul) {
     (void)f;
@@ -444,8 +446,8 @@ static bool make_products(fuser *f, op *matmul) {
 
 static const struct {
     op_kind kind;
-    bool    one;                    /* only where there is one token, or one output */
-    bool (*apply)(fuser *f, op *o); /* whether it did */
+    bool    one;                    /* only in plans for one token or one output */
+    bool (*apply)(fuser *f, op *o); /* returns whether it changed the graph */
 } rules[] = {
     { OP_ADD, false, try_add },
     { OP_NORMS, false, try_norm_of_sum },
@@ -456,25 +458,25 @@ static const struct {
     { OP_ATTENTION, true, try_attend },
     { OP_GEGLU, true, try_gate },
     { OP_SOFTCAP, true, try_cap },
-    { OP_PRODUCTS, true, absorb_norms },
-    { OP_PRODUCTS, true, absorb_norm },
+    { OP_PRODUCTS, true, try_absorb_norms },
+    { OP_PRODUCTS, true, try_absorb_norm },
 };
 
-/* A view of a value that is now a part of another lies in that one. */
-static void settle(tensor *t) {
+/* Flattens a view of a view into a view of the whole value. */
+static void view_flatten(tensor *t) {
     if (!t || !t->base || !t->base->base) return;
     t->offset += t->base->offset;
     t->token_stride = t->base->token_stride;
     t->base = t->base->base;
 }
 
-static void finish(fuser *f) {
+static void fuser_finish(fuser *f) {
     size_t count = 0;
     for (size_t i = 0; i < f->g->op_count; i++) {
         op *o = &f->g->ops[i];
         if (o->kind == (op_kind)GONE) continue;
-        settle(o->out);
-        for (size_t j = 0; j < OP_INPUTS; j++) settle(o->in[j]);
+        view_flatten(o->out);
+        for (size_t j = 0; j < OP_INPUTS; j++) view_flatten(o->in[j]);
         f->g->ops[count++] = *o;
     }
     f->g->op_count = count;
@@ -487,15 +489,15 @@ static void apply_rules(fuser *f) {
         if (rules[r].one && !one) continue;
         for (size_t i = 0; i < f->g->op_count && !f->g->problem.status; i++) {
             if (f->g->ops[i].kind != rules[r].kind) continue;
-            if (f->changed) look_around(f);
+            if (f->changed) fuser_index(f);
             f->changed = rules[r].apply(f, &f->g->ops[i]);
         }
     }
-    finish(f);
+    fuser_finish(f);
 }
 
 gm_status graph_fuse(const graph *g, const fuse_options *options, graph *out, error *e) {
-    const size_t most = g->value_count + g->op_count + 1; /* joining adds values */
+    const size_t most = g->value_count + g->op_count + 1; /* joining products adds values */
     fuser        f = { .g = out, .options = options };
     *out = (graph){ 0 };
     f.values = calloc(most, sizeof(tensor *));

@@ -1,26 +1,26 @@
-/* The same computation in fewer ops, for a backend that pays for each: what a graph's builder wrote as primitives becomes
+/* Rewrites a graph into fewer ops, for a backend where each op costs a dispatch. The builder's primitives become
  *
- *   NORMS     s = (a + b · b_weight / rms(b)) · factor, or a without b; kept as `sum` if that is set
- *             out = s · weight · weight_factor / rms(s)   (normed; without it there is only the sum)
- *   PRODUCTS  weights W0, W1, W2 (those that are there; one type, one k), a column x: [W0·x, W1·x, W2·x] as one row
- *             x is what NORMS makes of a, b and the weights, or a itself
- *             routes: the one weight is [k, m, experts], and there is a row for each expert used, as with MATMUL_EXPERTS
+ *   NORMS     s = (a + b · b_weight / rms(b)) · factor, or a if there is no b; stored in `sum` if that is set
+ *             out = s · weight · weight_factor / rms(s)   (only if `normed`)
+ *   PRODUCTS  up to three weights W0, W1, W2 of one type and one k, a column x: [W0·x, W1·x, W2·x] as one row
+ *             x is a, or what NORMS computes from a, b and the norm weights
+ *             with routes: one weight [k, m, experts] and a row for each expert used, as in MATMUL_EXPERTS
  *             gate   pair: gelu(first half of the row) · second half;  value: gelu(row) · other
  *             cap    above 0: cap · tanh(row / cap)
- *   HEADS     queries q, and keys k and values v if they are there: q and k are normed by their weights and turned by the
- *             table, v is normed; k and v go to the cache of `layer`, q to out
- *   ATTEND    HEADS and the ATTENTION of its queries in one, where there is one token: inputs as HEADS has them, out as ATTENTION's
+ *   HEADS     queries q, and optionally keys k and values v: norms q and k with their weights and rotates them by the table,
+ *             norms v; k and v go to the cache of `layer`, q to out
+ *   ATTEND    HEADS and its ATTENTION in one, for a single token: the inputs of HEADS, the output of ATTENTION
  *   MIX       rms(a)·a_weight + rms(Σ_e weight_e · experts[:, e])·weight
  *
- * `factor` is NORMS' and, with eps, a norm's as in the primitives. No fused op has a backward rule: training plans the
- * primitives. A pattern does not match where an inner value has another reader. */
+ * No fused op has a backward rule: training plans the primitives. A pattern does not match if an inner value has another
+ * reader. */
 
 #ifndef GM_FUSE_H
 #define GM_FUSE_H
 
 #include "graph/graph.h"
 
-/* Where the fused ops have their inputs. */
+/* Indices of the fused ops' inputs. */
 enum {
     FUSED_W0 = 0, /* PRODUCTS */
     FUSED_W1 = 1,
@@ -47,14 +47,14 @@ enum {
 };
 
 typedef struct {
-    bool     one_token;   /* there is never more than one token: products may make their own column and pass a gate */
-    bool     one_output;  /* the same for what is counted in outputs */
-    uint64_t most_bytes;  /* of weights that are taken together */
-    uint64_t most_column; /* the longest column that a product can make for itself */
+    bool     one_token;   /* for one token only: products may compute their own column and apply a gate */
+    bool     one_output;  /* the same for values on the axis of outputs */
+    uint64_t most_bytes;  /* the limit for joined weights */
+    uint64_t most_column; /* the longest column that a product can compute for itself */
 } fuse_options;
 
-/* `out` is a graph of its own, but its weights are those of `g`, which must live as long. Every product is a PRODUCTS; which
- * weights are taken together depends on most_bytes alone. */
+/* `out` shares the weights of `g`, which must outlive it. Every product becomes a PRODUCTS; which weights are joined depends on
+ * most_bytes alone, so that all plans of a model agree. */
 gm_status graph_fuse(const graph *g, const fuse_options *options, graph *out, error *e);
 
 #endif

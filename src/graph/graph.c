@@ -1,4 +1,4 @@
-/* Building graphs: every op with its shape rule. */
+/* Builds graphs: one function per op, with its shape rule. */
 
 #include "graph/graph.h"
 
@@ -62,8 +62,8 @@ static tensor *new_value(graph *g, tensor_axis axis, uint64_t n, uint64_t rows) 
     return t;
 }
 
-/* Appends the op and makes its result; notes `what` when the shapes do not fit. */
-static tensor *append(graph *g, bool fits, op what, tensor_axis axis, uint64_t n, uint64_t rows) {
+/* Appends the op and creates its result. If the shapes do not fit, notes the problem instead. */
+static tensor *append_op(graph *g, bool fits, op what, tensor_axis axis, uint64_t n, uint64_t rows) {
     if (g->problem.status) return NULL;
     if (!fits) {
         const tensor *a = what.in[0], *b = what.in[1];
@@ -88,114 +88,117 @@ static tensor *append(graph *g, bool fits, op what, tensor_axis axis, uint64_t n
     return what.out;
 }
 
-static bool contiguous(const tensor *t) { return t->row_stride == t->ne[0] && t->token_stride == t->ne[0] * t->ne[1]; }
+static bool is_contiguous(const tensor *t) {
+    return t->row_stride == t->ne[0] && t->token_stride == t->ne[0] * t->ne[1];
+}
 
 static bool same_shape(const tensor *a, const tensor *b) {
     return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->axis == b->axis;
 }
 
-static tensor *embed(graph *g, tensor *table, float factor, bool given) {
+static tensor *append_embed(graph *g, tensor *table, float factor, bool given) {
     if (!table) return NULL;
-    return append(g, true, (op){ .kind = OP_EMBED, .in = { table }, .factor = factor, .given = given }, AXIS_TOKENS,
-                  table->ne[0], 1);
+    return append_op(g, true, (op){ .kind = OP_EMBED, .in = { table }, .factor = factor, .given = given }, AXIS_TOKENS,
+                     table->ne[0], 1);
 }
 
-tensor *graph_embed(graph *g, tensor *table, float factor) { return embed(g, table, factor, false); }
+tensor *graph_embed(graph *g, tensor *table, float factor) { return append_embed(g, table, factor, false); }
 
-tensor *graph_embed_or_given(graph *g, tensor *table, float factor) { return embed(g, table, factor, true); }
+tensor *graph_embed_or_given(graph *g, tensor *table, float factor) { return append_embed(g, table, factor, true); }
 
 tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps) {
     if (!x) return NULL;
-    return append(g, !weight || weight->ne[0] == x->ne[0],
-                  (op){ .kind = OP_RMS_NORM, .in = { x, weight }, .factor = eps }, x->axis, x->ne[0], x->ne[1]);
+    return append_op(g, !weight || weight->ne[0] == x->ne[0],
+                     (op){ .kind = OP_RMS_NORM, .in = { x, weight }, .factor = eps }, x->axis, x->ne[0], x->ne[1]);
 }
 
 tensor *graph_matmul(graph *g, tensor *weight, tensor *x) {
     if (!weight || !x) return NULL;
-    return append(g, weight->ne[0] == x->ne[0] && x->ne[1] == 1 && contiguous(x),
-                  (op){ .kind = OP_MATMUL, .in = { weight, x } }, x->axis, weight->ne[1], 1);
+    return append_op(g, weight->ne[0] == x->ne[0] && x->ne[1] == 1 && is_contiguous(x),
+                     (op){ .kind = OP_MATMUL, .in = { weight, x } }, x->axis, weight->ne[1], 1);
 }
 
 tensor *graph_rope_table(graph *g, tensor *frequencies) {
     if (!frequencies) return NULL;
-    return append(g, true, (op){ .kind = OP_ROPE_TABLE, .in = { frequencies } }, AXIS_TOKENS, 2 * frequencies->ne[0],
-                  1);
+    return append_op(g, true, (op){ .kind = OP_ROPE_TABLE, .in = { frequencies } }, AXIS_TOKENS, 2 * frequencies->ne[0],
+                     1);
 }
 
 tensor *graph_rope(graph *g, tensor *x, tensor *table) {
     if (!x || !table) return NULL;
-    return append(g, x->ne[0] == table->ne[0], (op){ .kind = OP_ROPE, .in = { x, table } }, x->axis, x->ne[0],
-                  x->ne[1]);
+    return append_op(g, x->ne[0] == table->ne[0], (op){ .kind = OP_ROPE, .in = { x, table } }, x->axis, x->ne[0],
+                     x->ne[1]);
 }
 
 void graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer) {
     if (!keys || !values) return;
-    append(g, same_shape(keys, values) && contiguous(keys) && contiguous(values),
-           (op){ .kind = OP_KV_STORE, .in = { keys, values }, .layer = layer }, AXIS_TOKENS, 0, 0);
+    append_op(g, same_shape(keys, values) && is_contiguous(keys) && is_contiguous(values),
+              (op){ .kind = OP_KV_STORE, .in = { keys, values }, .layer = layer }, AXIS_TOKENS, 0, 0);
 }
 
-static tensor *attention(graph *g, tensor *queries, uint32_t layer, uint32_t window, bool blocks) {
+static tensor *append_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window, bool blocks) {
     if (!queries) return NULL;
-    return append(g, contiguous(queries),
-                  (op){ .kind = OP_ATTENTION, .in = { queries }, .layer = layer, .window = window, .blocks = blocks },
-                  queries->axis, queries->ne[0], queries->ne[1]);
+    return append_op(
+        g, is_contiguous(queries),
+        (op){ .kind = OP_ATTENTION, .in = { queries }, .layer = layer, .window = window, .blocks = blocks },
+        queries->axis, queries->ne[0], queries->ne[1]);
 }
 
 tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window) {
-    return attention(g, queries, layer, window, false);
+    return append_attention(g, queries, layer, window, false);
 }
 
 tensor *graph_attention_blocks(graph *g, tensor *queries, uint32_t layer, uint32_t window) {
-    return attention(g, queries, layer, window, true);
+    return append_attention(g, queries, layer, window, true);
 }
 
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up) {
     if (!gate || !up) return NULL;
-    return append(g, same_shape(gate, up), (op){ .kind = OP_GEGLU, .in = { gate, up } }, gate->axis, gate->ne[0],
-                  gate->ne[1]);
+    return append_op(g, same_shape(gate, up), (op){ .kind = OP_GEGLU, .in = { gate, up } }, gate->axis, gate->ne[0],
+                     gate->ne[1]);
 }
 
 tensor *graph_add(graph *g, tensor *a, tensor *b) {
     if (!a || !b) return NULL;
-    return append(g, same_shape(a, b), (op){ .kind = OP_ADD, .in = { a, b } }, a->axis, a->ne[0], a->ne[1]);
+    return append_op(g, same_shape(a, b), (op){ .kind = OP_ADD, .in = { a, b } }, a->axis, a->ne[0], a->ne[1]);
 }
 
 tensor *graph_scale(graph *g, tensor *x, float factor) {
     if (!x) return NULL;
-    return append(g, true, (op){ .kind = OP_SCALE, .in = { x }, .factor = factor }, x->axis, x->ne[0], x->ne[1]);
+    return append_op(g, true, (op){ .kind = OP_SCALE, .in = { x }, .factor = factor }, x->axis, x->ne[0], x->ne[1]);
 }
 
 tensor *graph_softcap(graph *g, tensor *x, float cap) {
     if (!x) return NULL;
-    return append(g, cap > 0, (op){ .kind = OP_SOFTCAP, .in = { x }, .factor = cap }, x->axis, x->ne[0], x->ne[1]);
+    return append_op(g, cap > 0, (op){ .kind = OP_SOFTCAP, .in = { x }, .factor = cap }, x->axis, x->ne[0], x->ne[1]);
 }
 
 tensor *graph_route(graph *g, tensor *logits, tensor *expert_scale, uint32_t used) {
     if (!logits) return NULL;
     const bool fits = logits->ne[1] == 1 && used >= 1 && used <= logits->ne[0] &&
                       (!expert_scale || expert_scale->ne[0] == logits->ne[0]);
-    return append(g, fits, (op){ .kind = OP_ROUTE, .in = { logits, expert_scale }, .used = used }, logits->axis,
-                  2 * used, 1);
+    return append_op(g, fits, (op){ .kind = OP_ROUTE, .in = { logits, expert_scale }, .used = used }, logits->axis,
+                     2 * used, 1);
 }
 
 tensor *graph_matmul_experts(graph *g, tensor *weight, tensor *x, tensor *routes, uint32_t used) {
     if (!weight || !x || !routes) return NULL;
-    const bool fits =
-        weight->ne[0] == x->ne[0] && (x->ne[1] == 1 || x->ne[1] == used) && routes->ne[0] == 2 * used && contiguous(x);
-    return append(g, fits, (op){ .kind = OP_MATMUL_EXPERTS, .in = { weight, x, routes }, .used = used }, x->axis,
-                  weight->ne[1], used);
+    const bool fits = weight->ne[0] == x->ne[0] && (x->ne[1] == 1 || x->ne[1] == used) && routes->ne[0] == 2 * used &&
+                      is_contiguous(x);
+    return append_op(g, fits, (op){ .kind = OP_MATMUL_EXPERTS, .in = { weight, x, routes }, .used = used }, x->axis,
+                     weight->ne[1], used);
 }
 
 tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used) {
     if (!x || !routes) return NULL;
-    return append(g, x->ne[1] == used && routes->ne[0] == 2 * used,
-                  (op){ .kind = OP_EXPERT_SUM, .in = { x, routes }, .used = used }, x->axis, x->ne[0], 1);
+    return append_op(g, x->ne[1] == used && routes->ne[0] == 2 * used,
+                     (op){ .kind = OP_EXPERT_SUM, .in = { x, routes }, .used = used }, x->axis, x->ne[0], 1);
 }
 
 tensor *graph_select_rows(graph *g, tensor *x) {
     if (!x) return NULL;
-    return append(g, x->axis == AXIS_TOKENS, (op){ .kind = OP_SELECT_ROWS, .in = { x } }, AXIS_OUTPUTS, x->ne[0],
-                  x->ne[1]);
+    return append_op(g, x->axis == AXIS_TOKENS, (op){ .kind = OP_SELECT_ROWS, .in = { x } }, AXIS_OUTPUTS, x->ne[0],
+                     x->ne[1]);
 }
 
 static tensor *new_view(graph *g, tensor *x, bool fits, uint64_t offset, uint64_t n, uint64_t rows,
@@ -217,7 +220,7 @@ static tensor *new_view(graph *g, tensor *x, bool fits, uint64_t offset, uint64_
 }
 
 tensor *graph_reshape(graph *g, tensor *x, uint64_t n, uint64_t rows) {
-    return new_view(g, x, x && contiguous(x) && n * rows == x->ne[0] * x->ne[1], 0, n, rows, n);
+    return new_view(g, x, x && is_contiguous(x) && n * rows == x->ne[0] * x->ne[1], 0, n, rows, n);
 }
 
 tensor *graph_slice(graph *g, tensor *x, uint64_t offset, uint64_t n, uint64_t rows) {

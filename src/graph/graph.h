@@ -1,8 +1,8 @@
-/* What to compute, as a list of ops on tensors. A model is a function that builds a graph; nothing here knows a backend.
+/* What to compute: a list of ops on tensors. A model is a function that builds a graph; nothing here depends on a backend.
  *
  * Shapes are those of ONE token: ne[0] is contiguous, ne[1] counts rows within the token (heads, experts). How many tokens
  * there are is known only when a plan runs; they are the outermost dimension of every value, so a plan made for 256 tokens
- * also runs 3. After the layers only some rows matter (those whose logits are wanted): values on that side count OUTPUTS. */
+ * also runs 3. After the layers only the tokens whose logits are wanted matter: values there have the axis of OUTPUTS. */
 
 #ifndef GM_GRAPH_H
 #define GM_GRAPH_H
@@ -13,15 +13,15 @@
 
 /* The ops. in = [a, b, c] below; every value is f32 unless said otherwise.
  *
- *   EMBED           row ids[t] of the table a, times factor. An id below 0 stands for row −1−id of what the run gives, which
- *                   a tower made: it is that row as it is if the op takes given rows, else row 0 of the table
+ *   EMBED           row ids[t] of the table a, times factor. An id below 0 stands for a soft token: row −1−id of the rows
+ *                   that the run passes in, unscaled, if the op takes given rows; otherwise row 0 of the table
  *   RMS_NORM        a / sqrt(mean(a²) + eps) · b      over each row; b may be NULL
  *   MATMUL          weights a [k, m], values b [k]  →  [m]
  *   ROPE_TABLE      cos and sin of position · frequency a[j] for each token  →  [2 · n/2]: cosines, then sines
  *   ROPE            rotates the pairs (j, j + n/2) of each row of a by the table b
  *   KV_STORE        keys a and values b of the tokens go to the cache of `layer`
- *   ATTENTION       queries a against the cache of `layer`; window 0 sees every position up to its own. With `blocks` the run
- *                   says for each token up to which of the later ones it sees; where its window begins stays the same
+ *   ATTENTION       queries a against the cache of `layer`; with window 0 a token sees every position up to its own. With
+ *                   `blocks` the run says for each token how far ahead it also sees; its window begins where it did
  *   GEGLU           gelu(a) · b
  *   ADD             a + b
  *   SCALE           a · factor
@@ -30,7 +30,7 @@
  *                   likeliest experts as i32 bits, then their weights: p_e / Σ_used p · b_e, p = softmax over all experts
  *   MATMUL_EXPERTS  weights a [k, m, experts], values b [k, 1 or used], routes c  →  [m, used]
  *   EXPERT_SUM      Σ_e weight_e · a[:, e], routes b
- *   SELECT_ROWS     of the tokens of a, those whose outputs are wanted
+ *   SELECT_ROWS     the tokens of a whose outputs are wanted
  */
 typedef enum {
     OP_EMBED,
@@ -49,7 +49,7 @@ typedef enum {
     OP_EXPERT_SUM,
     OP_SELECT_ROWS,
     OP_COUNT,
-    /* Several of these in one: only fuse.c makes them, for plans; fuse.h says what they compute. */
+    /* Fused ops: only fuse.c creates them, for plans; fuse.h says what they compute. */
     OP_NORMS = OP_COUNT,
     OP_PRODUCTS,
     OP_HEADS,
@@ -58,7 +58,7 @@ typedef enum {
     OP_COUNT_FUSED,
 } op_kind;
 
-enum { OP_INPUTS = 9 }; /* the most that an op has; primitives have 3 */
+enum { OP_INPUTS = 9 }; /* the most inputs of any op; primitives have up to 3 */
 
 const char *op_name(op_kind kind);
 
@@ -70,10 +70,10 @@ struct tensor {
     tensor_kind kind;
     quant_type  type;
     uint64_t    ne[3];      /* a value: [n, rows]; a weight: as in the file, missing dimensions 1 */
-    tensor_axis axis;       /* what a value has one of: tokens or outputs */
+    tensor_axis axis;       /* a value has one entry per token or per output */
     uint64_t    row_stride; /* values: elements from row to row, and from token to token */
     uint64_t    token_stride;
-    tensor     *base; /* a view: into this value, `offset` elements on; NULL otherwise */
+    tensor     *base; /* a view: the value it points into, at element `offset`; NULL otherwise */
     uint64_t    offset;
     const void *data; /* a weight's bytes; NULL: they are only in the source, at `place` */
     source     *from; /* a weight of a file: where its bytes come from; else NULL */
@@ -82,7 +82,7 @@ struct tensor {
     uint32_t    index; /* a value's number, for the plan */
 };
 
-/* Whether two tensors are over the same weight: the same bytes, in memory or in a source. */
+/* Whether two tensors refer to the same weight: the same bytes in memory or in a source. */
 static inline bool tensor_same_weight(const tensor *a, const tensor *b) {
     return a->data == b->data && (a->data || (a->from == b->from && a->place == b->place));
 }
@@ -111,16 +111,16 @@ typedef struct {
     op     *ops;
     size_t  op_count, op_capacity;
     size_t  value_count;
-    tensor *result;  /* set by the builder: what the caller reads after a run */
-    error   problem; /* the first shape that did not fit, or no memory; builders go on and ask at the end */
+    tensor *result;  /* set by the builder: the caller reads it after a run */
+    error   problem; /* the first shape that did not fit, or no memory; builders continue and check at the end */
 } graph;             /* zero-initialise */
 
 void graph_free(graph *g);
 
-/* A tensor over weights that lie somewhere else. */
+/* A tensor for weights that somebody else owns. */
 tensor *graph_weight(graph *g, const char *name, quant_type type, const uint64_t ne[3], const void *data);
 
-/* Each appends an op and returns its result; a shape that does not fit is noted in g->problem. A NULL input gives NULL. */
+/* Each appends an op and returns its result. A shape that does not fit is noted in g->problem. A NULL input returns NULL. */
 tensor *graph_embed(graph *g, tensor *table, float factor);
 tensor *graph_embed_or_given(graph *g, tensor *table, float factor);
 tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps); /* weight NULL: none */
@@ -139,7 +139,7 @@ tensor *graph_matmul_experts(graph *g, tensor *weight, tensor *x, tensor *routes
 tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used);
 tensor *graph_select_rows(graph *g, tensor *x);
 
-/* Views: no op, the same memory. */
+/* Views: no op; they share the memory of x. */
 tensor *graph_reshape(graph *g, tensor *x, uint64_t n, uint64_t rows);                /* x must be contiguous */
 tensor *graph_slice(graph *g, tensor *x, uint64_t offset, uint64_t n, uint64_t rows); /* n of each row, or whole rows */
 

@@ -18,7 +18,7 @@ static int lower_first(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* The largest first, each at the lowest offset where it overlaps nobody who lives at the same time. */
+/* Places the largest items first, each at the lowest offset where it overlaps no item that is live at the same time. */
 gm_status layout_assign(layout_item *items, size_t count, uint64_t alignment, uint64_t *size, error *e) {
     *size = 0;
     if (!count) return GM_OK;
@@ -42,7 +42,7 @@ gm_status layout_assign(layout_item *items, size_t count, uint64_t alignment, ui
         qsort(neighbours, near, sizeof *neighbours, lower_first);
         uint64_t at = 0;
         for (size_t i = 0; i < near; i++) {
-            if (neighbours[i]->offset >= at + item->bytes) break; /* it fits into the gap before this one */
+            if (neighbours[i]->offset >= at + item->bytes) break; /* it fits in the gap before this one */
             const uint64_t end = round_up(neighbours[i]->offset + neighbours[i]->bytes, alignment);
             if (end > at) at = end;
         }

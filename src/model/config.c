@@ -5,7 +5,7 @@
 
 enum { MOST_LAYERS = 1024, MOST_HEADS = 1024, MOST_HEAD_SIZE = 1024, MOST_WIDTH = 1 << 20 };
 
-/* One key of the model's architecture at a time; the first failure sticks in `e`. */
+/* Reads the keys of the model's architecture. The first failure sticks in `e`. */
 typedef struct {
     const gguf *g;
     str         architecture;
@@ -18,7 +18,7 @@ static const char *key_of(config_reader *r, const char *name) {
     return r->key;
 }
 
-static void between(config_reader *r, const char *name, uint64_t value, uint64_t least, uint64_t most) {
+static void check_between(config_reader *r, const char *name, uint64_t value, uint64_t least, uint64_t most) {
     if (r->e->status || (value >= least && value <= most)) return;
     fail(r->e, GM_BAD_FILE, "metadata key '%s' must be between %llu and %llu, found %llu", key_of(r, name),
          (unsigned long long)least, (unsigned long long)most, (unsigned long long)value);
@@ -26,7 +26,8 @@ static void between(config_reader *r, const char *name, uint64_t value, uint64_t
 
 static uint32_t read_u32(config_reader *r, const char *name, uint32_t least, uint32_t most) {
     uint32_t value = 0;
-    if (!r->e->status && !gguf_get_u32(r->g, key_of(r, name), &value, NULL, r->e)) between(r, name, value, least, most);
+    if (!r->e->status && !gguf_get_u32(r->g, key_of(r, name), &value, NULL, r->e))
+        check_between(r, name, value, least, most);
     return value;
 }
 
@@ -34,7 +35,7 @@ static uint32_t read_u32_or(config_reader *r, const char *name, uint32_t otherwi
     bool     found = false;
     uint32_t value = otherwise;
     if (!r->e->status && !gguf_get_u32(r->g, key_of(r, name), &value, &found, r->e) && found)
-        between(r, name, value, least, most);
+        check_between(r, name, value, least, most);
     return value;
 }
 
@@ -43,7 +44,7 @@ static float read_f32_or(config_reader *r, const char *name, float otherwise) {
     float value = otherwise;
     if (r->e->status || gguf_get_f32(r->g, key_of(r, name), &value, &found, r->e)) return otherwise;
     if (!isfinite(value) || value < 0) {
-        fail(r->e, GM_BAD_FILE, "metadata key '%s' must be a finite number, not negative, found %g", key_of(r, name),
+        fail(r->e, GM_BAD_FILE, "metadata key '%s' must be a finite number of at least 0, found %g", key_of(r, name),
              (double)value);
     }
     return value;
@@ -52,22 +53,22 @@ static float read_f32_or(config_reader *r, const char *name, float otherwise) {
 static void read_per_layer(config_reader *r, const char *name, uint32_t *values, uint32_t layers, uint32_t least,
                            uint32_t most) {
     if (r->e->status || gguf_get_u32s(r->g, key_of(r, name), values, layers, NULL, r->e)) return;
-    for (uint32_t i = 0; i < layers; i++) between(r, name, values[i], least, most);
+    for (uint32_t i = 0; i < layers; i++) check_between(r, name, values[i], least, most);
 }
 
-/* true = sliding. Either a bool per layer, or a number n: every n-th layer is a full one. */
+/* true: sliding. The file has a bool per layer, or a number n: every n-th layer is full. */
 static void read_pattern(config_reader *r, bool *sliding, uint32_t layers) {
     if (r->e->status) return;
     const char       *key = key_of(r, "attention.sliding_window_pattern");
     const gguf_value *value = gguf_find(r->g, key);
     if (!value) {
-        fail(r->e, GM_BAD_FILE, "metadata key '%s' is missing: it says which layers are sliding", key);
+        fail(r->e, GM_BAD_FILE, "metadata key '%s' is missing; it says which layers are sliding", key);
         return;
     }
     if (!value->array && value->type != GGUF_BOOL) {
         uint32_t period = 0;
         if (gguf_get_u32(r->g, key, &period, NULL, r->e)) return;
-        between(r, "attention.sliding_window_pattern", period, 1, MOST_LAYERS);
+        check_between(r, "attention.sliding_window_pattern", period, 1, MOST_LAYERS);
         for (uint32_t i = 0; i < layers && period; i++) sliding[i] = (i + 1) % period != 0;
         return;
     }
@@ -85,8 +86,8 @@ static void find_donors(config_reader *r, model_config *c, uint32_t shared) {
         uint32_t donor = owners;
         while (donor > 0 && c->layer[donor - 1].sliding != layer->sliding) donor--;
         if (donor == 0) {
-            fail(r->e, GM_BAD_FILE, "layer %u shares keys and values, but none of the %u layers that own some is %s", i,
-                 owners, layer->sliding ? "sliding" : "full");
+            fail(r->e, GM_BAD_FILE, "layer %u shares keys and values, but none of the %u layers with their own is %s",
+                 i, owners, layer->sliding ? "sliding" : "full");
             return;
         }
         layer->donor = donor - 1;
@@ -145,7 +146,7 @@ gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e
     *out = (model_config){ 0 };
     if (gguf_get_str(g, "general.architecture", &r.architecture, NULL, e)) return e->status;
     if (!str_is(r.architecture, "gemma4")) {
-        return fail(e, GM_UNSUPPORTED, "general.architecture is '%.*s': this program runs 'gemma4' text models",
+        return fail(e, GM_UNSUPPORTED, "general.architecture is '%.*s'; this program runs 'gemma4' text models",
                     STR_ARGS(r.architecture));
     }
     out->layers = read_u32(&r, "block_count", 1, MOST_LAYERS);
@@ -153,7 +154,7 @@ gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e
     out->context = read_u32(&r, "context_length", 1, 1u << 30);
     out->window = read_u32(&r, "attention.sliding_window", 1, 1u << 30);
     out->per_layer_width = read_u32_or(&r, "embedding_length_per_layer_input", 0, 0, MOST_WIDTH);
-    out->image_blocks = !out->per_layer_width; /* no key says so: the small models, which have this, do without */
+    out->image_blocks = !out->per_layer_width; /* no key says this: only models without per-layer embeddings do it */
     out->experts = read_u32_or(&r, "expert_count", 0, 0, 65536);
     if (out->experts) {
         out->experts_used = read_u32(&r, "expert_used_count", 1, out->experts < 64 ? out->experts : 64);
@@ -173,7 +174,7 @@ gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e
     if (!e->status) {
         if (embedding->ne[1] < 1 || embedding->ne[1] > 1u << 24) {
             return fail(e, GM_BAD_FILE,
-                        "tensor 'token_embd.weight' has %llu rows: a vocabulary of 1 to 16777216 was expected",
+                        "tensor 'token_embd.weight' has %llu rows; expected a vocabulary of 1 to 16777216",
                         (unsigned long long)embedding->ne[1]);
         }
         out->vocabulary = (uint32_t)embedding->ne[1];

@@ -1,4 +1,4 @@
-/* Reading a model's bytes from a file that comes in pieces: tensors into memory, and the samples that identify it. */
+/* Reads a model from a file that arrives in pieces: tensors into memory, and the samples that identify the model. */
 
 #include "model/model.h"
 
@@ -24,13 +24,13 @@ uint64_t model_fetch_bytes(const model_fetch *f) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < gguf_tensor_count(f->file); i++) {
         const gguf_tensor *t = gguf_tensor_at(f->file, i);
-        if (is_wanted(f, t)) bytes += t->bytes; /* tensors lie in the file side by side: no overflow */
+        if (is_wanted(f, t)) bytes += t->bytes; /* cannot overflow: tensors do not overlap in the file */
     }
     return bytes;
 }
 
-/* Asks for the next piece; false when there is none, no ticket, or an error. */
-static bool ask(model_fetch *f, error *e) {
+/* Asks for the next piece. False if there is none, no ticket is free, or it failed. */
+static bool ask_piece(model_fetch *f, error *e) {
     const gguf_tensor *t;
     while ((t = gguf_tensor_at(f->file, f->next)) && (f->asked == t->bytes || !is_wanted(f, t))) {
         f->next++;
@@ -55,7 +55,7 @@ static bool ask(model_fetch *f, error *e) {
 gm_status model_fetch_step(model_fetch *f, error *e) {
     if (!f->total) f->total = model_fetch_bytes(f);
     for (;;) {
-        while (f->sent - f->arrived < MODEL_READS && ask(f, e)) {}
+        while (f->sent - f->arrived < MODEL_READS && ask_piece(f, e)) {}
         if (e->status) return e->status;
         if (f->sent == f->arrived) return gguf_tensor_at(f->file, f->next) ? GM_AGAIN : GM_OK;
         const gm_status status = reads_take(f->reads, f->tickets[f->arrived % MODEL_READS], e);
@@ -71,7 +71,7 @@ void model_fetch_drop(model_fetch *f) {
 
 /* ---- identity ------------------------------------------------------------------------------------------------------------ */
 
-/* A stretch from the middle of a tensor. */
+/* The range to sample: bytes from the middle of a tensor. */
 static const gguf_tensor *sample_of(const model_hash *h, size_t i, uint64_t *offset, size_t *length) {
     const gguf_tensor *t = gguf_tensor_at(h->file, i * gguf_tensor_count(h->file) / MODEL_SAMPLES);
     if (!t) return NULL;
@@ -81,7 +81,7 @@ static const gguf_tensor *sample_of(const model_hash *h, size_t i, uint64_t *off
     return t;
 }
 
-/* Asks for sample i, unless it is in memory; false: no ticket is free. */
+/* Asks for sample i unless it is in memory. False: no ticket is free. */
 static bool ask_sample(model_hash *h, size_t i) {
     uint64_t           offset = 0;
     size_t             length = 0;

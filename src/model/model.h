@@ -1,5 +1,5 @@
-/* A Gemma 4 text model: its hyper-parameters and its weights, found by name, checked against the shapes that the
- * hyper-parameters ask for, and used where they lie: in the mapped file, in memory, or still in a source that comes in pieces. */
+/* A Gemma 4 text model: its hyper-parameters and its weights. Weights are found by name and checked against the shapes that the
+ * hyper-parameters require. They are not copied: they stay in the mapped file, in memory, or in a source in pieces. */
 
 #ifndef GM_MODEL_H
 #define GM_MODEL_H
@@ -16,7 +16,7 @@ typedef struct {
     uint64_t    ne[3];
     uint64_t    bytes;
     const void *data; /* NULL: not in memory */
-    source     *from; /* where its bytes are in the file; NULL: it was made here */
+    source     *from; /* where its bytes are in the file; NULL: it was computed here */
     uint64_t    place;
 } weight;
 
@@ -35,21 +35,21 @@ typedef struct {
     model_config   config;
     weight         token_embd, output, output_norm;
     weight         per_layer_token_embd, per_layer_model_proj, per_layer_proj_norm;
-    weight         frequencies_full, frequencies_sliding; /* RoPE: the angle that one position adds to pair j */
+    weight         frequencies_full, frequencies_sliding; /* RoPE: the angle per position of pair j */
     layer_weights *layer;
     uint64_t       parameters;      /* of all tensors of the file */
     uint64_t       bytes_per_token; /* weight bytes read to decode one token */
 } model;
 
-/* Brings tensors of a file that comes in pieces into memory, some at a time; for files in memory there is nothing to do. Towers
- * are left out. Zero-initialise, set the first four. */
+/* Reads tensors of a file in pieces into memory, some at a time. Does nothing for files in memory. Leaves the towers out.
+ * Zero-initialise, then set the first four fields. */
 typedef struct {
     const gguf *file;
     reads      *reads;
-    bool        matrices; /* all of them: the CPU computes with them, the GPU gets its own from the source */
-    bool        rows;     /* but of the per-layer table single rows will be read */
+    bool        matrices; /* all matrices: the CPU computes with them; the GPU reads its own copy from the source */
+    bool        rows;     /* without the per-layer table: its rows are read on demand */
     uint64_t    done, total;
-    size_t      next; /* tensor, and how much of it is asked for, to where */
+    size_t      next; /* the tensor, how much of it was asked for, and where it goes */
     uint64_t    asked;
     uint8_t    *room;
     uint32_t    tickets[MODEL_READS];
@@ -59,12 +59,12 @@ typedef struct {
 
 gm_status model_fetch_step(model_fetch *f, error *e); /* GM_AGAIN: reads are under way */
 void      model_fetch_drop(model_fetch *f);
-/* Bytes that it will hold in memory. */
+/* The bytes that it will hold in memory. */
 uint64_t model_fetch_bytes(const model_fetch *f);
 
 /* The file must outlive the model; its vectors must be in memory. */
 gm_status model_load(const gguf *file, model *out, error *e);
-/* The same from the header alone: names, types and shapes, no values. For planning, not for computing. */
+/* Like model_load, from the header alone: names, types and shapes, but no values. For planning, not for computing. */
 gm_status model_shapes(const gguf *file, model *out, error *e);
 void      model_free(model *m);
 
@@ -75,8 +75,8 @@ gm_status model_text_graph(const model *m, graph *out, error *e);
  * tensor and block; GM_OK when every weight is finite. */
 gm_status model_find_nan(const model *m, error *e);
 
-/* Identifies model and weights: SHA-256 over the head of the file, its length and samples of its data, which are read first where
- * they are not in memory. Zero-initialise, set the first two. */
+/* Identifies the model and its weights: SHA-256 over the head of the file, its length, and samples of its data, which are read
+ * first if they are not in memory. Zero-initialise, then set the first two fields. */
 typedef struct {
     const gguf *file;
     reads      *reads; /* NULL: the file is in memory */

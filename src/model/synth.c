@@ -1,4 +1,4 @@
-/* Writing a model of random numbers: its metadata, then its tensors, through a file beside the target. */
+/* Writes a model with random weights: metadata, then tensors. Writes a temporary file and renames it when it is complete. */
 
 #include "model/synth.h"
 
@@ -13,8 +13,8 @@
 #include <unistd.h>
 #endif
 
-/* Bytes made at a time, and written at a time: pages of 2 MB, which Linux keeps in memory as they were written (see
- * source.c on what small ones cost). */
+/* Bytes generated at a time, and bytes written at a time. Linux caches a file in the sizes it was written in, and small pages make
+ * reading slow (see source.c). */
 enum { CHUNK = 1 << 20, PAGE = 2 << 20 };
 
 /* ---- metadata ---- */
@@ -43,7 +43,7 @@ static void write_general(const synth_plan *plan, uint64_t parameters, gguf_writ
     }
 }
 
-/* One number if all layers agree, else one for each. */
+/* Writes one number if all layers agree, otherwise one per layer. */
 static void write_per_layer(gguf_writer *w, const char *key, const int32_t *values, uint32_t layers) {
     uint32_t equal = 1;
     while (equal < layers && values[equal] == values[0]) equal++;
@@ -160,12 +160,12 @@ static gm_status write_model(const synth_plan *plan, const synth_tensor *tensors
     return status;
 }
 
-/* Only a file may be replaced, and only once the new one is whole. */
+/* Only an ordinary file may be replaced. */
 static gm_status check_target(const char *path, error *e) {
     struct stat info;
     if (!*path) return fail(e, GM_BAD_ARGUMENT, "the name of the file to write is empty");
     if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) return GM_OK;
-    return fail(e, GM_IO, "%s is %s, and only an ordinary file can be replaced", path,
+    return fail(e, GM_IO, "%s is %s; only an ordinary file can be replaced", path,
                 S_ISDIR(info.st_mode) ? "a folder" : "not a file");
 }
 
@@ -196,7 +196,7 @@ static gm_status write_file(const synth_plan *plan, const synth_tensor *tensors,
                     (double)gguf_writer_size(w) / 1e6, strerror(o->problem));
     if (status != GM_OK) return fail(e, status, "%s", inner.why);
     if (rename(partial, o->path) != 0)
-        return fail(e, GM_IO, "%s: the file is written, but cannot get its name: %s", o->path, strerror(errno));
+        return fail(e, GM_IO, "%s: the file was written but could not be renamed: %s", o->path, strerror(errno));
     return GM_OK;
 }
 
@@ -217,7 +217,7 @@ gm_status synth_write(const synth_options *options, const char *path, synth_prog
                          : fail_memory(e, "a file name", strlen(path));
         if (status != GM_OK && partial && o.file) remove(partial);
         if (o.stopped) {
-            *e = (error){ 0 }; /* the writer only knows that nobody took its bytes */
+            *e = (error){ 0 }; /* the writer only knows that its sink failed */
             status = fail(e, GM_CANCELLED, "stopped after %llu bytes", (unsigned long long)o.done);
         }
         free(partial);

@@ -1,5 +1,5 @@
-/* Random weights, made directly as the blocks of each format: quants are random bits, scales are chosen so that the weights
- * have a mean of about 0 and a spread of about 0.02, as trained ones have. */
+/* Random weights, generated directly in the blocks of each format. Quants are random bits; scales are chosen so that the weights
+ * have a mean of about 0 and a standard deviation of about 0.02, like trained weights. */
 
 #include "model/synth_parts.h"
 
@@ -12,7 +12,7 @@
 
 static uint64_t rotate_left(uint64_t x, int k) { return x << k | x >> (64 - k); }
 
-static inline uint64_t next(synth_random *r) {
+static inline uint64_t random_next(synth_random *r) {
     uint64_t      *s = r->state;
     const uint64_t result = rotate_left(s[0] + s[3], 23) + s[0], t = s[1] << 17;
     s[2] ^= s[0];
@@ -24,7 +24,7 @@ static inline uint64_t next(synth_random *r) {
     return result;
 }
 
-/* splitmix64: spreads any seed over the state. */
+/* Initialises the state with splitmix64, so that any seed will do. */
 void synth_random_start(synth_random *random, uint64_t seed, uint64_t stream) {
     uint64_t x = seed ^ stream * 0xd1342543de82ef95;
     for (int i = 0; i < 4; i++) {
@@ -38,17 +38,17 @@ void synth_random_start(synth_random *random, uint64_t seed, uint64_t stream) {
 static void random_bytes(synth_random *r, uint8_t *out, size_t words) {
     synth_random local = *r; /* in registers */
     for (size_t i = 0; i < words; i++) {
-        const uint64_t word = next(&local);
+        const uint64_t word = random_next(&local);
         memcpy(out + 8 * i, &word, 8);
     }
     *r = local;
 }
 
-static double uniform(synth_random *r) { return (double)(next(r) >> 11) / 9007199254740992.0; }
+static double random_uniform(synth_random *r) { return (double)(random_next(r) >> 11) / 9007199254740992.0; }
 
 /* ---- blocks ---- */
 
-/* An f16 between 1 and 1.25 times the power of two whose bits are given. */
+/* Writes an f16 between 1 and 1.25 times the power of two with the given bits. */
 static void put_scale(uint8_t *out, uint32_t power, uint64_t word) {
     const uint16_t bits = (uint16_t)(power | (word & 255));
     memcpy(out, &bits, 2);
@@ -56,10 +56,10 @@ static void put_scale(uint8_t *out, uint32_t power, uint64_t word) {
 
 static uint32_t random_sign(uint64_t word) { return (uint32_t)(word >> 8 & 1) << 15; }
 
-/* 16 steps: a spread of 4.6 scales; the sign evens out that zero is not in their middle. */
+/* 16 levels have a deviation of 4.6 scales. Zero is not their middle; random signs of the scale even that out. */
 static void fill_q4_0(synth_random *r, uint8_t *out, size_t blocks) {
     for (; blocks--; out += 18) {
-        const uint64_t word = next(r);
+        const uint64_t word = random_next(r);
         put_scale(out, 0x1c00 | random_sign(word), word); /* 2^-8 */
         random_bytes(r, out + 2, 2);
     }
@@ -67,7 +67,7 @@ static void fill_q4_0(synth_random *r, uint8_t *out, size_t blocks) {
 
 static void fill_q5_0(synth_random *r, uint8_t *out, size_t blocks) {
     for (; blocks--; out += 22) {
-        const uint64_t word = next(r);
+        const uint64_t word = random_next(r);
         const uint32_t high = (uint32_t)(word >> 32);
         put_scale(out, 0x1800 | random_sign(word), word); /* 2^-9 */
         memcpy(out + 2, &high, 4);
@@ -77,15 +77,15 @@ static void fill_q5_0(synth_random *r, uint8_t *out, size_t blocks) {
 
 static void fill_q8_0(synth_random *r, uint8_t *out, size_t blocks) {
     for (; blocks--; out += 34) {
-        put_scale(out, 0x0c00, next(r)); /* 2^-12 */
+        put_scale(out, 0x0c00, random_next(r)); /* 2^-12 */
         random_bytes(r, out + 2, 4);
     }
 }
 
-/* Sub-block scales of 16 to 47 under d = 2^-13 and minima that take the mean away: 8d · 15/16 · scale ≈ 7.5d · scale. */
+/* Sub-block scales of 16 to 47 times d = 2^-13, and minima that cancel the mean: 8d · 15/16 · scale ≈ 7.5d · scale. */
 static void fill_q4_k(synth_random *r, uint8_t *out, size_t blocks) {
     for (; blocks--; out += 144) {
-        const uint64_t word = next(r), choice = next(r);
+        const uint64_t word = random_next(r), choice = random_next(r);
         uint32_t       scale[8], minimum[8];
         for (int i = 0; i < 8; i++) {
             scale[i] = 16 + (choice >> 8 * i & 31);
@@ -102,10 +102,10 @@ static void fill_q4_k(synth_random *r, uint8_t *out, size_t blocks) {
     }
 }
 
-/* Sub-block scales of ±4 to ±11 under d = 2^-13. */
+/* Sub-block scales of ±4 to ±11 times d = 2^-13. */
 static void fill_q6_k(synth_random *r, uint8_t *out, size_t blocks) {
     for (; blocks--; out += 210) {
-        const uint64_t word = next(r), choice = next(r);
+        const uint64_t word = random_next(r), choice = random_next(r);
         random_bytes(r, out, 24);
         for (int i = 0; i < 16; i++) {
             const int size = 4 + (int)(choice >> 4 * i & 7);
@@ -115,7 +115,7 @@ static void fill_q6_k(synth_random *r, uint8_t *out, size_t blocks) {
     }
 }
 
-/* The value below which a normal variable with spread 0.02 lies with probability p, by bisection. */
+/* The p-quantile of a normal distribution with standard deviation 0.02, by bisection. */
 static float normal_quantile(double p) {
     double low = -8, high = 8;
     for (int i = 0; i < 60; i++) {
@@ -126,12 +126,12 @@ static float normal_quantile(double p) {
     return (float)(0.02 * low);
 }
 
-/* 256 values of a normal distribution, drawn with equal chance. */
+/* Draws from 256 equally likely quantiles of a normal distribution. */
 static void fill_halves(synth_random *r, uint8_t *out, size_t count, uint16_t (*convert)(float)) {
     uint16_t values[256];
     for (int i = 0; i < 256; i++) values[i] = convert(normal_quantile((i + 0.5) / 256));
     for (size_t i = 0; i < count; i += 4) {
-        uint64_t     word = next(r);
+        uint64_t     word = random_next(r);
         const size_t n = min_size(4, count - i);
         for (size_t j = 0; j < n; j++, word >>= 16) memcpy(out + 2 * (i + j), &values[word & 255], 2);
     }
@@ -152,15 +152,16 @@ static void fill_matrix(synth_random *r, quant_type type, uint8_t *out, size_t b
         if (table[i].type == type) table[i].fill(r, out, blocks);
 }
 
-/* ---- the few tensors in f32 ---- */
+/* ---- f32 tensors ---- */
 
-/* Full layers turn the first quarter of the pairs; the rest has a period without end. */
+/* Full layers rotate only the first quarter of the pairs: the others get an infinite period. */
 static float small_value(synth_random *r, synth_fill fill, uint64_t index) {
     switch (fill) {
     case FILL_ROPE: return index < 64 ? 1.0f : 1e30f;
-    case FILL_LAYER_SCALE: return (float)(0.5 + 0.5 * uniform(r));
-    case FILL_ROUTER: return (float)((uniform(r) + uniform(r) + uniform(r) + uniform(r) - 2) * 1.7320508);
-    default: return (float)(0.9 + 0.2 * uniform(r));
+    case FILL_LAYER_SCALE: return (float)(0.5 + 0.5 * random_uniform(r));
+    case FILL_ROUTER:
+        return (float)((random_uniform(r) + random_uniform(r) + random_uniform(r) + random_uniform(r) - 2) * 1.7320508);
+    default: return (float)(0.9 + 0.2 * random_uniform(r));
     }
 }
 

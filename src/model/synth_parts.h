@@ -1,23 +1,23 @@
-/* What the parts of synth share: the plan that the options become, its tensors, its vocabulary, its random blocks. */
+/* Internal to synth*.c: the plan made from the options, its tensors, its vocabulary and its random blocks. */
 
 #ifndef GM_SYNTH_PARTS_H
 #define GM_SYNTH_PARTS_H
 
 #include "model/synth.h"
 
-/* A released model. Sliding layers have heads of 256, full ones of 512; every period-th layer is full. */
+/* A released model. Heads have 256 values on sliding layers and 512 on full ones; every period-th layer is full. */
 typedef struct {
     const char *name, *label;
     uint32_t    width, layers, period, heads, kv_heads_sliding, kv_heads_full, window, context;
-    uint32_t    feed_forward, feed_forward_sharing; /* of layers with their own K/V, and of those that share */
-    uint32_t    sharing;                            /* last layers, which use the K/V of an earlier one */
+    uint32_t    feed_forward, feed_forward_sharing; /* in layers with their own K/V, and in those that share */
+    uint32_t    sharing;                            /* how many of the last layers use an earlier layer's K/V */
     uint32_t    per_layer;                          /* width of the per-layer embedding; 0: none */
     uint32_t    experts, experts_used, expert_feed_forward;
     bool        keys_are_values; /* full layers have no attn_v */
-    bool        suppresses;      /* the file lists tokens that must not be drawn */
+    bool        suppresses;      /* the file lists tokens that must not be sampled */
 } synth_size;
 
-/* What a kind of file stores its matrices in. */
+/* The types of a file's matrices. */
 typedef struct {
     const char *name;
     uint32_t    file_type;         /* general.file_type */
@@ -56,7 +56,7 @@ typedef struct {
 } synth_random;
 
 void synth_random_start(synth_random *random, uint64_t seed, uint64_t stream);
-/* `count` elements, a whole number of blocks, with a spread of about 0.02 for matrices. */
+/* Fills in `count` elements, a whole number of blocks. */
 void synth_fill_data(synth_random *random, const synth_tensor *tensor, void *out, uint64_t first, uint64_t count);
 
 #endif

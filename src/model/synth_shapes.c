@@ -1,4 +1,4 @@
-/* The tensors of the released models: which there are, their shapes and types. */
+/* The tensors of the released models, with their shapes and types. */
 
 #include "model/synth_parts.h"
 
@@ -47,9 +47,9 @@ static const synth_quant *find_quant(const char *name) {
     return NULL;
 }
 
-/* How many of the remaining layers share K/V. A sharing layer uses the last owner of its own kind, which loaders take to be
- * the two layers before the first sharing one: sliding, then full. So the owners are whole periods, about the share of all
- * layers that they are in the full model and at least one period; if that leaves no layer over, none shares. */
+/* How many of the remaining layers share K/V. A sharing layer uses the last owner of its own kind, and loaders expect the owners to
+ * end with a sliding layer and then a full one. So the owners are whole periods: about the same fraction of the layers as in the
+ * full model, and at least one period. If that leaves no layer over, none shares. */
 static uint32_t scaled_sharing(const synth_size *size, uint32_t layers) {
     if (size->sharing == 0 || layers == size->layers) return size->sharing;
     const uint32_t owners = size->layers - size->sharing, unit = size->period * size->layers;
@@ -62,18 +62,18 @@ gm_status synth_plan_make(const synth_options *options, synth_plan *plan, error 
                *flavour = options->flavour ? options->flavour : "llama.cpp";
     *plan = (synth_plan){ .size = find_size(options->size), .quant = find_quant(quant), .seed = options->seed };
     if (!plan->size) {
-        fail(e, GM_BAD_ARGUMENT, "there is no model of size '%s': choose e2b, e4b, 12b, 26b or 31b",
+        fail(e, GM_BAD_ARGUMENT, "unknown size '%s': choose e2b, e4b, 12b, 26b or 31b",
              options->size ? options->size : "");
         return GM_BAD_ARGUMENT;
     }
     if (!plan->quant)
-        return fail(e, GM_BAD_ARGUMENT, "there is no quantisation '%s' here: choose q4_k_m, q4_0, q8_0 or f16", quant);
+        return fail(e, GM_BAD_ARGUMENT, "unknown quantisation '%s': choose q4_k_m, q4_0, q8_0 or f16", quant);
     plan->ollama = strcmp(flavour, "ollama") == 0;
     if (!plan->ollama && strcmp(flavour, "llama.cpp") != 0)
-        return fail(e, GM_BAD_ARGUMENT, "there is no flavour '%s': choose llama.cpp or ollama", flavour);
+        return fail(e, GM_BAD_ARGUMENT, "unknown flavour '%s': choose llama.cpp or ollama", flavour);
     if (options->layers != 0 && (options->layers < 2 || options->layers > (int)plan->size->layers))
-        return fail(e, GM_BAD_ARGUMENT, "%s can be cut to 2 to %u layers, not to %d", plan->size->name,
-                    plan->size->layers, options->layers);
+        return fail(e, GM_BAD_ARGUMENT, "%s can have 2 to %u layers, not %d", plan->size->name, plan->size->layers,
+                    options->layers);
     plan->layers = options->layers ? (uint32_t)options->layers : plan->size->layers;
     plan->sharing = scaled_sharing(plan->size, plan->layers);
     return GM_OK;
@@ -89,14 +89,14 @@ uint32_t synth_feed_forward(const synth_plan *plan, uint32_t layer) {
 
 /* ---- types ---- */
 
-/* Blocks of 256 do not fit every row. */
+/* Falls back to blocks of 32 where rows are not a multiple of 256. */
 static quant_type fitting_type(quant_type type, uint64_t row) {
     const quant_format *format = quant_format_of(type);
     if (!format || row % format->block == 0) return type;
     return type == TYPE_Q4_K ? TYPE_Q5_0 : type == TYPE_Q6_K ? TYPE_Q8_0 : TYPE_F16;
 }
 
-/* The n-th of `count` tensors of its kind gets the better type in the first and last eighth, and every third between. */
+/* Whether tensor n of `count` of its kind gets the better type: the first and last eighth, and every third in between. */
 static bool is_important(uint32_t n, uint32_t count) {
     return n < count / 8 || n >= 7 * count / 8 || (n - count / 8) % 3 == 2;
 }
@@ -111,12 +111,12 @@ typedef struct {
     bool              failed;
 } tensor_list;
 
-static void add(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2,
-                const char *format, ...) PRINTF_LIKE(7, 8);
+static void add_tensor(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2,
+                       const char *format, ...) PRINTF_LIKE(7, 8);
 
-/* A dimension of 0 is none. */
-static void add(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2,
-                const char *format, ...) {
+/* A dimension of 0 is left out. */
+static void add_tensor(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2,
+                       const char *format, ...) {
     char    name[64];
     va_list arguments;
     va_start(arguments, format);
@@ -141,9 +141,9 @@ static void add(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne
     list->items[list->count++] = (synth_tensor){ t, fill };
 }
 
-#define ADD_NORM(list, n, ...) add(list, FILL_NORM, TYPE_F32, n, 0, 0, __VA_ARGS__)
+#define ADD_NORM(list, n, ...) add_tensor(list, FILL_NORM, TYPE_F32, n, 0, 0, __VA_ARGS__)
 #define ADD_MATRIX(list, in, out, ...)                                                                                 \
-    add(list, FILL_MATRIX, fitting_type((list)->plan->quant->matrix, in), in, out, 0, __VA_ARGS__)
+    add_tensor(list, FILL_MATRIX, fitting_type((list)->plan->quant->matrix, in), in, out, 0, __VA_ARGS__)
 
 static quant_type graded_type(const synth_plan *plan, uint32_t n, uint32_t count, uint64_t row) {
     return fitting_type(is_important(n, count) ? plan->quant->important : plan->quant->matrix, row);
@@ -158,30 +158,30 @@ static void add_attention(tensor_list *list, uint32_t i, uint32_t *values, uint3
     ADD_MATRIX(list, size->width, queries, "blk.%u.attn_q.weight", i);
     ADD_MATRIX(list, size->width, keys, "blk.%u.attn_k.weight", i);
     if (!full || !size->keys_are_values)
-        add(list, FILL_MATRIX, graded_type(list->plan, (*values)++, value_count, size->width), size->width, keys, 0,
-            "blk.%u.attn_v.weight", i);
+        add_tensor(list, FILL_MATRIX, graded_type(list->plan, (*values)++, value_count, size->width), size->width, keys,
+                   0, "blk.%u.attn_v.weight", i);
     ADD_MATRIX(list, queries, size->width, "blk.%u.attn_output.weight", i);
     ADD_NORM(list, head, "blk.%u.attn_q_norm.weight", i);
     ADD_NORM(list, head, "blk.%u.attn_k_norm.weight", i);
     ADD_NORM(list, size->width, "blk.%u.post_attention_norm.weight", i);
 }
 
-/* Early Ollama files keep the experts' gate and up apart. (They also have another name for the experts' scale, which llama.cpp
- * does not know.) */
+/* Early Ollama files have separate tensors for the experts' gate and up. (They also name the experts' scale differently, which
+ * llama.cpp does not know.) */
 static void add_experts(tensor_list *list, uint32_t i) {
     const synth_plan *plan = list->plan;
     const uint64_t    d = plan->size->width, n = plan->size->experts, ff = plan->size->expert_feed_forward;
     const quant_type  matrix = fitting_type(plan->quant->matrix, d);
-    add(list, FILL_ROUTER, TYPE_F32, d, n, 0, "blk.%u.ffn_gate_inp.weight", i);
+    add_tensor(list, FILL_ROUTER, TYPE_F32, d, n, 0, "blk.%u.ffn_gate_inp.weight", i);
     ADD_NORM(list, d, "blk.%u.ffn_gate_inp.scale", i);
     if (plan->ollama) {
-        add(list, FILL_MATRIX, matrix, d, ff, n, "blk.%u.ffn_gate_exps.weight", i);
-        add(list, FILL_MATRIX, matrix, d, ff, n, "blk.%u.ffn_up_exps.weight", i);
+        add_tensor(list, FILL_MATRIX, matrix, d, ff, n, "blk.%u.ffn_gate_exps.weight", i);
+        add_tensor(list, FILL_MATRIX, matrix, d, ff, n, "blk.%u.ffn_up_exps.weight", i);
     } else {
-        add(list, FILL_MATRIX, matrix, d, 2 * ff, n, "blk.%u.ffn_gate_up_exps.weight", i);
+        add_tensor(list, FILL_MATRIX, matrix, d, 2 * ff, n, "blk.%u.ffn_gate_up_exps.weight", i);
     }
     ADD_NORM(list, n, "blk.%u.ffn_down_exps.scale", i);
-    add(list, FILL_MATRIX, graded_type(plan, i, plan->layers, ff), ff, d, n, "blk.%u.ffn_down_exps.weight", i);
+    add_tensor(list, FILL_MATRIX, graded_type(plan, i, plan->layers, ff), ff, d, n, "blk.%u.ffn_down_exps.weight", i);
     ADD_NORM(list, d, "blk.%u.pre_ffw_norm_2.weight", i);
     ADD_NORM(list, d, "blk.%u.post_ffw_norm_1.weight", i);
     ADD_NORM(list, d, "blk.%u.post_ffw_norm_2.weight", i);
@@ -193,7 +193,7 @@ static void add_feed_forward(tensor_list *list, uint32_t i) {
     ADD_NORM(list, d, "blk.%u.ffn_norm.weight", i);
     ADD_MATRIX(list, d, ff, "blk.%u.ffn_gate.weight", i);
     ADD_MATRIX(list, d, ff, "blk.%u.ffn_up.weight", i);
-    add(list, FILL_MATRIX, graded_type(plan, i, plan->layers, ff), ff, d, 0, "blk.%u.ffn_down.weight", i);
+    add_tensor(list, FILL_MATRIX, graded_type(plan, i, plan->layers, ff), ff, d, 0, "blk.%u.ffn_down.weight", i);
     if (plan->size->experts) add_experts(list, i);
     ADD_NORM(list, d, "blk.%u.post_ffw_norm.weight", i);
 }
@@ -212,7 +212,7 @@ static void add_layers(tensor_list *list) {
             ADD_MATRIX(list, p, d, "blk.%u.proj.weight", i);
             ADD_NORM(list, d, "blk.%u.post_norm.weight", i);
         }
-        add(list, FILL_LAYER_SCALE, TYPE_F32, 1, 0, 0, "blk.%u.layer_output_scale.weight", i);
+        add_tensor(list, FILL_LAYER_SCALE, TYPE_F32, 1, 0, 0, "blk.%u.layer_output_scale.weight", i);
     }
 }
 
@@ -222,12 +222,13 @@ gm_status synth_list_tensors(const synth_plan *plan, arena *a, synth_tensor **te
     list.items = arena_array(a, list.capacity, sizeof *list.items);
     if (!list.items) return fail_memory(e, "the list of tensors", list.capacity * sizeof *list.items);
 
-    add(&list, FILL_MATRIX, plan->quant->embedding, d, SYNTH_VOCABULARY, 0, "token_embd.weight");
-    add(&list, FILL_ROPE, TYPE_F32, 256, 0, 0, "rope_freqs.weight");
+    add_tensor(&list, FILL_MATRIX, plan->quant->embedding, d, SYNTH_VOCABULARY, 0, "token_embd.weight");
+    add_tensor(&list, FILL_ROPE, TYPE_F32, 256, 0, 0, "rope_freqs.weight");
     if (p) {
-        add(&list, FILL_MATRIX, plan->ollama ? TYPE_BF16 : plan->quant->embedding, p, SYNTH_VOCABULARY, 0,
-            "per_layer_token_embd.weight");
-        add(&list, FILL_MATRIX, plan->ollama ? plan->quant->matrix : TYPE_BF16, d, p, 0, "per_layer_model_proj.weight");
+        add_tensor(&list, FILL_MATRIX, plan->ollama ? TYPE_BF16 : plan->quant->embedding, p, SYNTH_VOCABULARY, 0,
+                   "per_layer_token_embd.weight");
+        add_tensor(&list, FILL_MATRIX, plan->ollama ? plan->quant->matrix : TYPE_BF16, d, p, 0,
+                   "per_layer_model_proj.weight");
         ADD_NORM(&list, plan->size->per_layer, "per_layer_proj_norm.weight");
     }
     add_layers(&list);

@@ -1,4 +1,4 @@
-/* A made-up vocabulary of Gemma 4's size, with its special tokens where the real one has them.
+/* An artificial vocabulary of Gemma 4's size, with special tokens at their real ids.
  *
  *     0 …            control tokens and unused ones          494 … 236742       pieces of 2, 3 and 4 characters
  *     107 … 137      1 to 31 newlines                        236743 …           ▁, then the printable ASCII characters
@@ -6,10 +6,9 @@
  *     168 … 237      markup, with </s> at 212                255999 …           media tokens and unused ones
  *     238 … 493      the bytes
  *
- * Pieces of two characters are all pairs of printable ASCII and ▁; longer ones are lower-case letters, perhaps behind a ▁,
- * so that English text becomes about as many tokens as with the real vocabulary. Merges come in the order of the pieces'
- * lengths; a piece of three or four characters can be reached in two ways, which makes about as many merges as the real
- * vocabulary has. */
+ * Pieces of two characters are all pairs of printable ASCII and ▁. Longer ones are lower-case letters, some after a ▁. English
+ * text takes about as many tokens as with the real vocabulary. Merges are ordered by the length of the piece. A piece of three or
+ * four characters can be merged in two ways, which gives about as many merges as the real vocabulary has. */
 
 #include "model/synth_parts.h"
 
@@ -77,7 +76,7 @@ static const struct {
     { 258884, KIND_CONTROL, "<|video|>" },
 };
 
-/* Strings in one buffer, which moves while it grows: their places are kept as numbers. */
+/* Strings in one buffer. It moves as it grows, so the list keeps offsets. */
 typedef struct {
     buffer  text;
     size_t *ends;
@@ -138,7 +137,7 @@ static piece piece_at(uint32_t n) {
     if (n < pairs) return (piece){ { character_at((n + 1) / all), character_at((n + 1) % all) }, 2 };
     n -= pairs;
     if (n < triples) return (piece){ { letter_at(n / 676), letter_at(1 + n / 26 % 26), letter_at(1 + n % 26) }, 3 };
-    n = (uint32_t)((uint64_t)(n - triples) * 104729 % QUADS); /* a prime: visits each of them once */
+    n = (uint32_t)((uint64_t)(n - triples) * 104729 % QUADS); /* a prime, so that each is visited once */
     return (piece){
         { letter_at(n / 17576), letter_at(1 + n / 676 % 26), letter_at(1 + n / 26 % 26), letter_at(1 + n % 26) }, 4
     };
@@ -146,7 +145,7 @@ static piece piece_at(uint32_t n) {
 
 /* ---- tokens ---- */
 
-/* The text and kind of an ordinary token; the specials come from their table. */
+/* Appends the text of an ordinary token and returns its kind; special tokens come from their table. */
 static token_kind append_token(buffer *out, int32_t id) {
     for (size_t i = 0; i < COUNT_OF(specials); i++)
         if (specials[i].id == id) {

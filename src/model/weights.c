@@ -1,4 +1,4 @@
-/* Finding a model's weights and checking that they are what the hyper-parameters promise. */
+/* Finds a model's weights and checks them against the hyper-parameters. */
 
 #include "model/model.h"
 
@@ -8,12 +8,12 @@
 
 typedef struct {
     model *m;
-    bool   shapes; /* only: values are not asked for */
+    bool   shapes; /* only shapes: values are not needed */
     error *e;
 } loader;
 
-/* Where a tensor's bytes lie; NULL when they are not in memory. */
-static const uint8_t *bytes_of(const gguf *file, const gguf_tensor *t) {
+/* A tensor's bytes; NULL if they are not in memory. */
+static const uint8_t *tensor_bytes(const gguf *file, const gguf_tensor *t) {
     return source_held(gguf_source(file, t->part), t->offset, t->bytes);
 }
 
@@ -21,8 +21,8 @@ static bool shape_is(const gguf_tensor *t, uint64_t n0, uint64_t n1, uint64_t n2
     return t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1;
 }
 
-/* A matrix (or a stack of them) in place. Absent: an error if `required`, else an empty weight. */
-static weight matrix(loader *l, const char *name, uint64_t n0, uint64_t n1, uint64_t n2, bool required) {
+/* A matrix, or a stack of matrices, not copied. If it is absent: an error if `required`, otherwise an empty weight. */
+static weight load_matrix(loader *l, const char *name, uint64_t n0, uint64_t n1, uint64_t n2, bool required) {
     if (l->e->status) return (weight){ 0 };
     const gguf_tensor *t = gguf_find_tensor(l->m->file, name);
     if (!t) {
@@ -31,7 +31,7 @@ static weight matrix(loader *l, const char *name, uint64_t n0, uint64_t n1, uint
     }
     if (!shape_is(t, n0, n1, n2)) {
         fail(l->e, GM_BAD_FILE,
-             "tensor '%s' has the shape [%llu, %llu, %llu, %llu], but the metadata asks for [%llu, %llu, %llu]", name,
+             "tensor '%s' has the shape [%llu, %llu, %llu, %llu]; the metadata requires [%llu, %llu, %llu]", name,
              (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2],
              (unsigned long long)t->ne[3], (unsigned long long)n0, (unsigned long long)n1, (unsigned long long)n2);
         return (weight){ 0 };
@@ -44,17 +44,17 @@ static weight matrix(loader *l, const char *name, uint64_t n0, uint64_t n1, uint
                  .type = t->type,
                  .ne = { n0, n1, n2 },
                  .bytes = t->bytes,
-                 .data = bytes_of(l->m->file, t),
+                 .data = tensor_bytes(l->m->file, t),
                  .from = gguf_source(l->m->file, t->part),
                  .place = t->offset };
     if (!w.name) fail_memory(l->e, "a tensor's name", t->name.length);
     return w;
 }
 
-/* A vector as f32: norms are stored as F32, but other float types are welcome. They are small, so that each value is looked
- * at: one NaN here would spoil everything. */
-static weight vector(loader *l, const char *name, uint64_t n, bool required) {
-    weight w = matrix(l, name, n, 1, 1, required);
+/* A vector, converted to f32 from any float type. Vectors are small, so every value is checked: one NaN in a norm would
+ * spoil everything. */
+static weight load_vector(loader *l, const char *name, uint64_t n, bool required) {
+    weight w = load_matrix(l, name, n, 1, 1, required);
     if (l->shapes) w.data = NULL;
     if (!w.name || l->shapes) return w;
     if (!w.data) {
@@ -70,7 +70,7 @@ static weight vector(loader *l, const char *name, uint64_t n, bool required) {
     format->dequantise(values, w.data, n / format->block);
     for (uint64_t i = 0; i < n; i++) {
         if (!isfinite(values[i])) {
-            fail(l->e, GM_BAD_FILE, "tensor '%s' holds %s at element %llu", name,
+            fail(l->e, GM_BAD_FILE, "tensor '%s' has %s at element %llu", name,
                  isnan(values[i]) ? "NaN" : "an infinity", (unsigned long long)i);
             return (weight){ 0 };
         }
@@ -82,12 +82,12 @@ static weight vector(loader *l, const char *name, uint64_t n, bool required) {
     return w;
 }
 
-/* "blk.<layer>.<name>" in a buffer that the next call reuses. */
+/* "blk.<layer>.<name>", in a buffer that the next call reuses. */
 typedef struct {
     char text[96];
 } layer_name;
 
-static const char *of_layer(layer_name *n, uint32_t layer, const char *name) {
+static const char *layer_tensor(layer_name *n, uint32_t layer, const char *name) {
     snprintf(n->text, sizeof n->text, "blk.%u.%s", layer, name);
     return n->text;
 }
@@ -99,17 +99,17 @@ static void load_attention(loader *l, uint32_t i) {
     const uint64_t d = c->width, q = (uint64_t)layer->heads * layer->head, kv = (uint64_t)layer->kv_heads * layer->head;
     layer_name     n;
 
-    w->attn_norm = vector(l, of_layer(&n, i, "attn_norm.weight"), d, true);
-    w->attn_q = matrix(l, of_layer(&n, i, "attn_q.weight"), d, q, 1, true);
-    w->attn_q_norm = vector(l, of_layer(&n, i, "attn_q_norm.weight"), layer->head, true);
-    w->attn_output = matrix(l, of_layer(&n, i, "attn_output.weight"), q, d, 1, true);
-    w->post_attention_norm = vector(l, of_layer(&n, i, "post_attention_norm.weight"), d, true);
-    if (!layer->owns_kv) return; /* files may carry k and v of sharing layers: they are never used */
-    w->attn_k = matrix(l, of_layer(&n, i, "attn_k.weight"), d, kv, 1, true);
-    w->attn_k_norm = vector(l, of_layer(&n, i, "attn_k_norm.weight"), layer->head, true);
+    w->attn_norm = load_vector(l, layer_tensor(&n, i, "attn_norm.weight"), d, true);
+    w->attn_q = load_matrix(l, layer_tensor(&n, i, "attn_q.weight"), d, q, 1, true);
+    w->attn_q_norm = load_vector(l, layer_tensor(&n, i, "attn_q_norm.weight"), layer->head, true);
+    w->attn_output = load_matrix(l, layer_tensor(&n, i, "attn_output.weight"), q, d, 1, true);
+    w->post_attention_norm = load_vector(l, layer_tensor(&n, i, "post_attention_norm.weight"), d, true);
+    if (!layer->owns_kv) return; /* files may contain k and v of sharing layers, which are never used */
+    w->attn_k = load_matrix(l, layer_tensor(&n, i, "attn_k.weight"), d, kv, 1, true);
+    w->attn_k_norm = load_vector(l, layer_tensor(&n, i, "attn_k_norm.weight"), layer->head, true);
     /* Full layers of the large models have no attn_v: their values are the raw keys. */
     const bool keys_are_values_allowed = !layer->sliding && !c->per_layer_width;
-    w->attn_v = matrix(l, of_layer(&n, i, "attn_v.weight"), d, kv, 1, !keys_are_values_allowed);
+    w->attn_v = load_matrix(l, layer_tensor(&n, i, "attn_v.weight"), d, kv, 1, !keys_are_values_allowed);
 }
 
 static void load_feed_forward(loader *l, uint32_t i) {
@@ -118,19 +118,19 @@ static void load_feed_forward(loader *l, uint32_t i) {
     const uint64_t      d = c->width, ff = c->layer[i].feed_forward;
     layer_name          n;
 
-    w->ffn_norm = vector(l, of_layer(&n, i, "ffn_norm.weight"), d, true);
-    w->ffn_gate = matrix(l, of_layer(&n, i, "ffn_gate.weight"), d, ff, 1, true);
-    w->ffn_up = matrix(l, of_layer(&n, i, "ffn_up.weight"), d, ff, 1, true);
-    w->ffn_down = matrix(l, of_layer(&n, i, "ffn_down.weight"), ff, d, 1, true);
-    w->post_ffw_norm = vector(l, of_layer(&n, i, "post_ffw_norm.weight"), d, true);
-    const weight scale = vector(l, of_layer(&n, i, "layer_output_scale.weight"), 1, false);
+    w->ffn_norm = load_vector(l, layer_tensor(&n, i, "ffn_norm.weight"), d, true);
+    w->ffn_gate = load_matrix(l, layer_tensor(&n, i, "ffn_gate.weight"), d, ff, 1, true);
+    w->ffn_up = load_matrix(l, layer_tensor(&n, i, "ffn_up.weight"), d, ff, 1, true);
+    w->ffn_down = load_matrix(l, layer_tensor(&n, i, "ffn_down.weight"), ff, d, 1, true);
+    w->post_ffw_norm = load_vector(l, layer_tensor(&n, i, "post_ffw_norm.weight"), d, true);
+    const weight scale = load_vector(l, layer_tensor(&n, i, "layer_output_scale.weight"), 1, false);
     w->output_scale = scale.data ? *(const float *)scale.data : 1;
 
     const uint64_t p = c->per_layer_width;
     if (!p) return;
-    w->inp_gate = matrix(l, of_layer(&n, i, "inp_gate.weight"), d, p, 1, true);
-    w->proj = matrix(l, of_layer(&n, i, "proj.weight"), p, d, 1, true);
-    w->post_norm = vector(l, of_layer(&n, i, "post_norm.weight"), d, true);
+    w->inp_gate = load_matrix(l, layer_tensor(&n, i, "inp_gate.weight"), d, p, 1, true);
+    w->proj = load_matrix(l, layer_tensor(&n, i, "proj.weight"), p, d, 1, true);
+    w->post_norm = load_vector(l, layer_tensor(&n, i, "post_norm.weight"), d, true);
 }
 
 static void load_experts(loader *l, uint32_t i) {
@@ -140,45 +140,45 @@ static void load_experts(loader *l, uint32_t i) {
     layer_name          n;
 
     if (!experts) return;
-    w->router = matrix(l, of_layer(&n, i, "ffn_gate_inp.weight"), d, experts, 1, true);
-    w->router_scale = vector(l, of_layer(&n, i, "ffn_gate_inp.scale"), d, true);
-    w->gate_up_exps = matrix(l, of_layer(&n, i, "ffn_gate_up_exps.weight"), d, 2 * ff, experts, false);
-    if (!w->gate_up_exps.name) { /* early files keep the two apart */
-        w->gate_exps = matrix(l, of_layer(&n, i, "ffn_gate_exps.weight"), d, ff, experts, true);
-        w->up_exps = matrix(l, of_layer(&n, i, "ffn_up_exps.weight"), d, ff, experts, true);
+    w->router = load_matrix(l, layer_tensor(&n, i, "ffn_gate_inp.weight"), d, experts, 1, true);
+    w->router_scale = load_vector(l, layer_tensor(&n, i, "ffn_gate_inp.scale"), d, true);
+    w->gate_up_exps = load_matrix(l, layer_tensor(&n, i, "ffn_gate_up_exps.weight"), d, 2 * ff, experts, false);
+    if (!w->gate_up_exps.name) { /* early files have them in two tensors */
+        w->gate_exps = load_matrix(l, layer_tensor(&n, i, "ffn_gate_exps.weight"), d, ff, experts, true);
+        w->up_exps = load_matrix(l, layer_tensor(&n, i, "ffn_up_exps.weight"), d, ff, experts, true);
     }
-    w->down_exps = matrix(l, of_layer(&n, i, "ffn_down_exps.weight"), ff, d, experts, true);
-    w->expert_scale = vector(l, of_layer(&n, i, "ffn_down_exps.scale"), experts, false);
+    w->down_exps = load_matrix(l, layer_tensor(&n, i, "ffn_down_exps.weight"), ff, d, experts, true);
+    w->expert_scale = load_vector(l, layer_tensor(&n, i, "ffn_down_exps.scale"), experts, false);
     if (!w->expert_scale.name)
-        w->expert_scale = vector(l, of_layer(&n, i, "ffn_gate_inp.per_expert_scale"), experts, false);
-    w->pre_ffw_norm_2 = vector(l, of_layer(&n, i, "pre_ffw_norm_2.weight"), d, true);
-    w->post_ffw_norm_1 = vector(l, of_layer(&n, i, "post_ffw_norm_1.weight"), d, true);
-    w->post_ffw_norm_2 = vector(l, of_layer(&n, i, "post_ffw_norm_2.weight"), d, true);
+        w->expert_scale = load_vector(l, layer_tensor(&n, i, "ffn_gate_inp.per_expert_scale"), experts, false);
+    w->pre_ffw_norm_2 = load_vector(l, layer_tensor(&n, i, "pre_ffw_norm_2.weight"), d, true);
+    w->post_ffw_norm_1 = load_vector(l, layer_tensor(&n, i, "post_ffw_norm_1.weight"), d, true);
+    w->post_ffw_norm_2 = load_vector(l, layer_tensor(&n, i, "post_ffw_norm_2.weight"), d, true);
 }
 
-/* A tensor that some layers have and others lack was lost on the way: nothing else would notice. */
+/* If only some layers have a tensor, the file is damaged, and nothing else would notice. */
 static void check_agreement(loader *l) {
     const model_config *c = &l->m->config;
     int                 raw_values = -1, scaled = -1;
     layer_name          n;
     for (uint32_t i = 0; i < c->layers && !l->e->status; i++) {
-        const int has_scale = gguf_find_tensor(l->m->file, of_layer(&n, i, "layer_output_scale.weight")) != NULL;
+        const int has_scale = gguf_find_tensor(l->m->file, layer_tensor(&n, i, "layer_output_scale.weight")) != NULL;
         if (scaled >= 0 && scaled != has_scale) {
-            fail(l->e, GM_BAD_FILE,
-                 "tensor 'blk.%u.layer_output_scale.weight' is missing, though other layers have theirs",
+            fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.layer_output_scale.weight' is missing, but other layers have one",
                  has_scale ? i - 1 : i);
         }
         scaled = has_scale;
         if (c->layer[i].sliding || !c->layer[i].owns_kv) continue;
         const int is_raw = !l->m->layer[i].attn_v.name;
         if (raw_values >= 0 && raw_values != is_raw)
-            fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.attn_v.weight' is missing or surplus: full layers disagree", i);
+            fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.attn_v.weight': some full layers have this tensor and some do not",
+                 i);
         raw_values = is_raw;
     }
 }
 
-/* What a key denies, but the file has, would be left out of every sum without a word. */
-static void check_denied(loader *l) {
+/* Refuses a file with tensors that its metadata denies: the model would silently compute without them. */
+static void check_unexpected(loader *l) {
     const model_config *c = &l->m->config;
     const struct {
         const char *tensor, *key;
@@ -194,8 +194,8 @@ static void check_denied(loader *l) {
     }
 }
 
-/* Pair j of a head of n turns by base^(-2j/n) a position. On full layers only the first quarter of the pairs turns: the
- * file says so by dividing by rope_freqs (1 or 1e30); without that tensor the rule is j < n/8. */
+/* Pair j of a head of n values rotates by base^(-2j/n) per position. On full layers only the first quarter of the pairs rotates:
+ * rope_freqs divides the others by 1e30. Without that tensor the rule is j < n/8. */
 static void load_frequencies(loader *l, bool sliding, weight *out) {
     const model_config *c = &l->m->config;
     uint32_t            head = 0;
@@ -204,7 +204,7 @@ static void load_frequencies(loader *l, bool sliding, weight *out) {
     }
     if (!head || l->e->status) return;
     const uint32_t pairs = head / 2;
-    const weight   factors = sliding ? (weight){ 0 } : vector(l, "rope_freqs.weight", pairs, false);
+    const weight   factors = sliding ? (weight){ 0 } : load_vector(l, "rope_freqs.weight", pairs, false);
     float         *values = arena_array(&l->m->memory, pairs, sizeof *values);
     if (!values) {
         fail_memory(l->e, "the RoPE frequencies", pairs * sizeof *values);
@@ -250,7 +250,7 @@ static void count_bytes(model *m) {
     }
 }
 
-static gm_status load(const gguf *file, bool shapes, model *out, error *e) {
+static gm_status model_read(const gguf *file, bool shapes, model *out, error *e) {
     *out = (model){ .file = file };
     loader              l = { .m = out, .shapes = shapes, .e = e };
     const model_config *c = &out->config;
@@ -261,13 +261,13 @@ static gm_status load(const gguf *file, bool shapes, model *out, error *e) {
         goto failed;
     }
     const uint64_t d = c->width, p = (uint64_t)c->per_layer_width * c->layers;
-    out->token_embd = matrix(&l, "token_embd.weight", d, c->vocabulary, 1, true);
-    out->output = matrix(&l, "output.weight", d, c->vocabulary, 1, false);
-    out->output_norm = vector(&l, "output_norm.weight", d, true);
+    out->token_embd = load_matrix(&l, "token_embd.weight", d, c->vocabulary, 1, true);
+    out->output = load_matrix(&l, "output.weight", d, c->vocabulary, 1, false);
+    out->output_norm = load_vector(&l, "output_norm.weight", d, true);
     if (p) {
-        out->per_layer_token_embd = matrix(&l, "per_layer_token_embd.weight", p, c->vocabulary, 1, true);
-        out->per_layer_model_proj = matrix(&l, "per_layer_model_proj.weight", d, p, 1, true);
-        out->per_layer_proj_norm = vector(&l, "per_layer_proj_norm.weight", c->per_layer_width, true);
+        out->per_layer_token_embd = load_matrix(&l, "per_layer_token_embd.weight", p, c->vocabulary, 1, true);
+        out->per_layer_model_proj = load_matrix(&l, "per_layer_model_proj.weight", d, p, 1, true);
+        out->per_layer_proj_norm = load_vector(&l, "per_layer_proj_norm.weight", c->per_layer_width, true);
     }
     for (uint32_t i = 0; i < c->layers && !e->status; i++) {
         load_attention(&l, i);
@@ -275,7 +275,7 @@ static gm_status load(const gguf *file, bool shapes, model *out, error *e) {
         load_experts(&l, i);
     }
     check_agreement(&l);
-    check_denied(&l);
+    check_unexpected(&l);
     load_frequencies(&l, true, &out->frequencies_sliding);
     load_frequencies(&l, false, &out->frequencies_full);
     if (e->status) goto failed;
@@ -286,9 +286,9 @@ failed:
     return e->status;
 }
 
-gm_status model_load(const gguf *file, model *out, error *e) { return load(file, false, out, e); }
+gm_status model_load(const gguf *file, model *out, error *e) { return model_read(file, false, out, e); }
 
-gm_status model_shapes(const gguf *file, model *out, error *e) { return load(file, true, out, e); }
+gm_status model_shapes(const gguf *file, model *out, error *e) { return model_read(file, true, out, e); }
 
 void model_free(model *m) {
     arena_free(&m->memory);
@@ -298,7 +298,7 @@ void model_free(model *m) {
 gm_status model_find_nan(const model *m, error *e) {
     for (size_t i = 0; i < gguf_tensor_count(m->file); i++) {
         const gguf_tensor *t = gguf_tensor_at(m->file, i);
-        const uint8_t     *data = bytes_of(m->file, t);
+        const uint8_t     *data = tensor_bytes(m->file, t);
         const uint64_t     blocks = t->count / t->format->block,
                        broken = data ? quant_first_broken(t->type, data, blocks) : blocks;
         if (broken == blocks) continue;
