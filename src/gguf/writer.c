@@ -1,4 +1,4 @@
-/* The GGUF writer. Metadata and infos are gathered in memory; the tensors' data streams through to the sink. */
+/* The GGUF writer. Collects metadata and tensor infos in memory; streams the tensors' data to the sink. */
 
 #include "base/buffer.h"
 #include "base/table.h"
@@ -10,7 +10,7 @@
 enum { WRITER_ALIGNMENT = 32 };
 
 struct gguf_writer {
-    arena     memory; /* names, for the tables of what is there */
+    arena     memory; /* the names in the tables */
     table     keys, names;
     buffer    values, infos;
     uint64_t  value_count, tensor_count, tensor_capacity, data_bytes;
@@ -18,10 +18,10 @@ struct gguf_writer {
     uint32_t  alignment;
     gguf_sink sink;
     void     *user;
-    uint64_t  head_bytes, current, written; /* the tensor that is being written, and how much of it is */
+    uint64_t  head_bytes, current, written; /* current: the tensor being written; written: its bytes so far */
     bool      sealed;
     sha256    hash;    /* of what went to the sink, if sealed */
-    error     failure; /* the first one; it sticks */
+    error     failure; /* the first failure; it sticks */
 };
 
 gm_status gguf_writer_new(gguf_writer **out, error *e) {
@@ -42,7 +42,7 @@ void gguf_writer_free(gguf_writer *w) {
     free(w);
 }
 
-static gm_status report(const gguf_writer *w, error *e) {
+static gm_status report_failure(const gguf_writer *w, error *e) {
     if (!w->failure.status) return GM_OK;
     return fail(e, w->failure.status, "%s", w->failure.why);
 }
@@ -58,12 +58,13 @@ static void put_str(buffer *b, str text) {
     buffer_str(b, text);
 }
 
-/* Notes a name; false when something is wrong with it, or was before. */
-static bool new_name(gguf_writer *w, table *names, const char *what, const char *name, size_t longest) {
+/* Adds a name. False if it is not acceptable, or something failed before. */
+static bool add_name(gguf_writer *w, table *names, const char *what, const char *name, size_t longest) {
     str text = str_of(name);
     if (w->failure.status) return false;
     if (w->sink)
-        return fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s' comes after the head was written", what, text.data), false;
+        return fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s' was added after the head was written", what, text.data),
+               false;
     if (!text.length || text.length > longest) {
         return fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s': a name has 1 to %zu bytes", what, text.data, longest),
                false;
@@ -72,12 +73,12 @@ static bool new_name(gguf_writer *w, table *names, const char *what, const char 
     bool        no_memory = false;
     if (copy && table_add(names, (str){ copy, text.length }, 0, &no_memory)) return true;
     if (!copy || no_memory) fail_memory(&w->failure, "names", text.length);
-    else fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s' is there already", what, text.data);
+    else fail(&w->failure, GM_BAD_ARGUMENT, "%s '%s' appears twice", what, text.data);
     return false;
 }
 
 static bool start_value(gguf_writer *w, const char *key, uint32_t type) {
-    if (!new_name(w, &w->keys, "metadata key", key, 65535)) return false;
+    if (!add_name(w, &w->keys, "metadata key", key, 65535)) return false;
     put_str(&w->values, str_of(key));
     put_u32(&w->values, type);
     w->value_count++;
@@ -91,7 +92,7 @@ static void write_scalar(gguf_writer *w, const char *key, gguf_value_type type, 
 void gguf_write_u32(gguf_writer *w, const char *key, uint32_t value) {
     if (str_is(str_of(key), "general.alignment")) {
         if (value < 8 || (value & (value - 1))) {
-            fail(&w->failure, GM_BAD_ARGUMENT, "general.alignment %u is no power of two of at least 8", value);
+            fail(&w->failure, GM_BAD_ARGUMENT, "general.alignment is %u, expected a power of two of at least 8", value);
             return;
         }
         w->alignment = value;
@@ -143,7 +144,7 @@ void gguf_write_strings(gguf_writer *w, const char *key, const str *items, uint6
     for (uint64_t i = 0; i < count; i++) put_str(&w->values, items[i]);
 }
 
-/* Bytes of the tensor; false when its shape does not go with its type. */
+/* Computes the tensor's bytes. False if its shape does not fit its type. */
 static bool tensor_bytes(const quant_format *format, uint32_t dims, const uint64_t *ne, uint64_t *bytes) {
     if (!format || dims < 1 || dims > 4 || !ne[0] || ne[0] % format->block) return false;
     if (!mul_u64(ne[0] / format->block, format->bytes, bytes)) return false;
@@ -153,7 +154,7 @@ static bool tensor_bytes(const quant_format *format, uint32_t dims, const uint64
     return true;
 }
 
-static uint64_t padding(const gguf_writer *w, uint64_t bytes) {
+static uint64_t padding_after(const gguf_writer *w, uint64_t bytes) {
     return (w->alignment - bytes % w->alignment) % w->alignment;
 }
 
@@ -171,9 +172,9 @@ static bool remember_size(gguf_writer *w, uint64_t bytes) {
 
 void gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, uint32_t dims, const uint64_t *ne) {
     uint64_t bytes = 0;
-    if (!new_name(w, &w->names, "tensor", name, 255)) return;
+    if (!add_name(w, &w->names, "tensor", name, 255)) return;
     if (!tensor_bytes(quant_format_of((uint32_t)type), dims, ne, &bytes)) {
-        fail(&w->failure, GM_BAD_ARGUMENT, "tensor '%s': its shape does not go with its type %d", name, (int)type);
+        fail(&w->failure, GM_BAD_ARGUMENT, "tensor '%s': its shape does not fit its type %d", name, (int)type);
         return;
     }
     if (!remember_size(w, bytes)) return;
@@ -181,7 +182,7 @@ void gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, uint32
     put_u32(&w->infos, dims);
     for (uint32_t i = 0; i < dims; i++) put_u64(&w->infos, ne[i]);
     put_u32(&w->infos, type);
-    put_u64(&w->infos, 0); /* the offset: known once the alignment is settled */
+    put_u64(&w->infos, 0); /* the offset, filled in when the alignment is known */
 }
 
 void gguf_write_seal(gguf_writer *w) {
@@ -190,7 +191,7 @@ void gguf_write_seal(gguf_writer *w) {
     sha256_start(&w->hash);
 }
 
-/* Offsets are the last 8 bytes of each info; they are set from the sizes, in order. */
+/* Fills in the offsets, which are the last 8 bytes of each info, from the sizes. */
 static gm_status set_offsets(gguf_writer *w) {
     uint64_t offset = 0;
     char    *at = w->infos.data;
@@ -202,8 +203,8 @@ static gm_status set_offsets(gguf_writer *w) {
         at += 8 + name + 4 + 8 * (size_t)dims + 4;
         memcpy(at, &offset, sizeof offset);
         at += 8;
-        if (!add_u64(offset, w->sizes[i], &after) || !add_u64(after, padding(w, after), &offset)) {
-            return fail(&w->failure, GM_BAD_ARGUMENT, "the tensors together need more bytes than 64 bits count");
+        if (!add_u64(offset, w->sizes[i], &after) || !add_u64(after, padding_after(w, after), &offset)) {
+            return fail(&w->failure, GM_BAD_ARGUMENT, "the size of all tensors does not fit in 64 bits");
         }
     }
     w->data_bytes = offset;
@@ -212,18 +213,18 @@ static gm_status set_offsets(gguf_writer *w) {
 
 /* ---- output ---- */
 
-static gm_status emit(gguf_writer *w, const void *data, size_t length) {
+static gm_status write_bytes(gguf_writer *w, const void *data, size_t length) {
     if (w->failure.status) return w->failure.status;
     if (w->sealed) sha256_add(&w->hash, data, length);
     if (length && !w->sink(w->user, data, length)) return fail(&w->failure, GM_IO, "writing the file failed");
     return GM_OK;
 }
 
-static void emit_padding(gguf_writer *w, uint64_t behind) {
+static void write_padding(gguf_writer *w, uint64_t behind) {
     static const uint8_t zeros[256];
-    for (uint64_t left = padding(w, behind); left;) {
+    for (uint64_t left = padding_after(w, behind); left;) {
         const uint64_t n = left < sizeof zeros ? left : sizeof zeros;
-        if (emit(w, zeros, (size_t)n)) return;
+        if (write_bytes(w, zeros, (size_t)n)) return;
         left -= n;
     }
 }
@@ -231,7 +232,7 @@ static void emit_padding(gguf_writer *w, uint64_t behind) {
 gm_status gguf_writer_head(gguf_writer *w, gguf_sink sink, void *user, error *e) {
     if (w->sink) fail(&w->failure, GM_BAD_ARGUMENT, "the head was written already");
     if (w->values.failed || w->infos.failed) fail_memory(&w->failure, "metadata", w->values.length + w->infos.length);
-    if (w->failure.status || set_offsets(w)) return report(w, e);
+    if (w->failure.status || set_offsets(w)) return report_failure(w, e);
     w->sink = sink;
     w->user = user;
     buffer start = { 0 };
@@ -241,39 +242,39 @@ gm_status gguf_writer_head(gguf_writer *w, gguf_sink sink, void *user, error *e)
     put_u64(&start, w->value_count);
     if (start.failed) fail_memory(&w->failure, "the header", 24);
     w->head_bytes = start.length + w->values.length + w->infos.length;
-    emit(w, start.data, start.length);
-    emit(w, w->values.data, w->values.length);
-    emit(w, w->infos.data, w->infos.length);
-    emit_padding(w, w->head_bytes);
-    w->head_bytes += padding(w, w->head_bytes);
+    write_bytes(w, start.data, start.length);
+    write_bytes(w, w->values.data, w->values.length);
+    write_bytes(w, w->infos.data, w->infos.length);
+    write_padding(w, w->head_bytes);
+    w->head_bytes += padding_after(w, w->head_bytes);
     buffer_free(&start);
-    return report(w, e);
+    return report_failure(w, e);
 }
 
 gm_status gguf_writer_data(gguf_writer *w, const void *data, uint64_t length, error *e) {
     const uint8_t *at = data;
-    if (!w->sink) fail(&w->failure, GM_BAD_ARGUMENT, "tensor data comes before the head");
+    if (!w->sink) fail(&w->failure, GM_BAD_ARGUMENT, "tensor data came before the head");
     while (length && !w->failure.status) {
         if (w->current == w->tensor_count) {
             fail(&w->failure, GM_BAD_ARGUMENT, "%llu bytes more than the tensors have", (unsigned long long)length);
             break;
         }
         const uint64_t left = w->sizes[w->current] - w->written, n = length < left ? length : left;
-        emit(w, at, (size_t)n);
+        write_bytes(w, at, (size_t)n);
         at += n;
         length -= n;
         w->written += n;
         if (w->written == w->sizes[w->current]) {
-            emit_padding(w, w->written); /* every tensor starts aligned, so its size alone says how much */
+            write_padding(w, w->written); /* every tensor starts aligned, so the padding depends on its size alone */
             w->current++;
             w->written = 0;
         }
     }
-    return report(w, e);
+    return report_failure(w, e);
 }
 
 gm_status gguf_writer_end(gguf_writer *w, error *e) {
-    if (!w->sink) fail(&w->failure, GM_BAD_ARGUMENT, "the file ends before its head was written");
+    if (!w->sink) fail(&w->failure, GM_BAD_ARGUMENT, "the file ended before its head was written");
     if (w->sealed && w->current + 1 == w->tensor_count && !w->written) {
         uint8_t digest[GGUF_SEAL_BYTES];
         sha256_end(&w->hash, digest);
@@ -283,7 +284,7 @@ gm_status gguf_writer_end(gguf_writer *w, error *e) {
         fail(&w->failure, GM_BAD_ARGUMENT, "the data of %llu of %llu tensors is missing",
              (unsigned long long)(w->tensor_count - w->current), (unsigned long long)w->tensor_count);
     }
-    return report(w, e);
+    return report_failure(w, e);
 }
 
 uint64_t gguf_writer_size(const gguf_writer *w) { return w->head_bytes + w->data_bytes; }
