@@ -1,18 +1,18 @@
-/* Q4_K times few columns on AVX-512: the format that most of a model's bytes are in, so it gets a kernel of its own.
+/* Q4_K times few columns on AVX-512. Most of a model's bytes are in this format, so it has a kernel of its own.
  *
- * The general kernel (simd_matmul_q8.h) turns each group's integer sum into floats by itself. Here a lane belongs to a group
- * throughout a block: all of a block's products are summed as integers in one register, which is converted and scaled
- * once. To this end x is permuted beforehand. The 128 bytes of a block are 4 × 32: byte c of the i-th 32 has value c of
+ * The general kernel (simd_matmul_q8.h) converts the integer sum of each group to float separately. Here a lane belongs to one
+ * group for a whole block: all products of a block are summed as integers in one register, which is converted and scaled
+ * once. For this, x is permuted beforehand. The 128 bytes of a block are 4 × 32: byte c of the i-th 32 has value c of
  * group 2i in its low nibble and of group 2i + 1 in its high one. Two permutations of 8-byte words make registers whose
- * halves hold words j of i = 0, 1, 2, 3; masks that alternate by 4 bytes then take the low nibbles of one half-word and the
- * high nibbles of the other (left in place: a factor of 16, which the scales absorb), or the other way round:
+ * halves hold words j of i = 0, 1, 2, 3; masks that alternate every 4 bytes then take the low nibbles of one half-word and the
+ * high nibbles of the other (not shifted: the scales absorb the factor of 16), or the other way round:
  *     straight:  lanes 2i, 2i + 1 of a half belong to groups 2i, 2i + 1
  *     crossed:   lanes 2i, 2i + 1 of a half belong to groups 2i + 1, 2i
- * so that the crossed sums, neighbours swapped, are where the straight ones are.
+ * Swapping neighbours moves the crossed sums to the lanes of the straight ones.
  *
- * The vector unit is busy for most of the time that memory takes. So the scales are unpacked by the scalar one, and two
- * rows go together, step by step, since a row alone would wait for its own results (from the second-level cache 35 GB/s
- * instead of 30). They come from two places: memory gives two streams faster than one, and four much slower. */
+ * The vector unit is busy for most of the time that memory takes, so the scalar unit unpacks the scales. Two rows are computed
+ * together, because one row would wait for its own results (35 GB/s instead of 30 from the second-level cache). The two rows are
+ * far apart: memory delivers two streams faster than one, but four much more slowly. */
 
 #ifndef GM_CPU_AVX512_Q4_K_H
 #define GM_CPU_AVX512_Q4_K_H
@@ -22,14 +22,14 @@
 /* One unit of x, permuted: straight and crossed for the first permutation, then for the second. */
 typedef struct {
     int8_t q[4][64];
-    float  d[8];         /* of the groups; of odd ones a 16th */
+    float  d[8];         /* of the groups; a 16th of it for odd ones */
     float  minus_sum[8]; /* −d · Σ p of the groups */
 } q4_k_unit;
 
 _Static_assert(sizeof(q4_k_unit) == 320, "units are loaded as whole registers");
 
-/* Where word `lane` of register `which` comes from, in the 32 words of two pairs of groups: words of groups 0 and 1, then of
- * 2 and 3. Lanes of the other two pairs get the same numbers. */
+/* The source of word `lane` of register `which`, in the 32 words of two pairs of groups: first groups 0 and 1, then 2 and 3. The
+ * lanes of the other two pairs have the same numbers. */
 INLINE int32_t q4_k_source(int which, int lane) {
     const int half = lane / 8, i = lane / 2 % 4, odd = lane % 2, group = which % 2 ? 1 - odd : odd;
     return 16 * (i % 2) + 8 * group + 2 * (2 * (which / 2) + half) + odd;
@@ -81,7 +81,7 @@ INLINE __m512i q4_k_crossed(__m512i w) {
     return _mm512_andnot_si512(_mm512_set1_epi64((long long)0xf0f0f0f00f0f0f0f), w);
 }
 
-/* Two rows, which may be the same one; every step for both before the next. */
+/* Two rows, which may be the same, one step at a time for both. */
 INLINE void q4_k_rows(float *y, const uint8_t *w, size_t row_bytes, size_t above, size_t below, const q4_k_unit *x,
                       size_t units) {
 #define BOTH UNROLL for (int i = 0; i < 2; i++)

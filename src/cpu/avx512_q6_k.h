@@ -1,12 +1,12 @@
-/* Q6_K times few columns on AVX-512: the format of a model's head and of much of the rest.
+/* Q6_K times few columns on AVX-512. This is the format of a model's head and of many other tensors.
  *
- * As in avx512_q4_k.h a block's products are summed as integers in one register, here with a lane for each of the 16
+ * As in avx512_q4_k.h, all products of a block are summed as integers in one register, here with one lane for each of the 16
  * groups. Half a block is 128 values: 64 bytes with value c in the low nibble of byte c and value 64 + c in the high one,
  * and 32 bytes with the two high bits of values c, 32 + c, 64 + c and 96 + c in byte c. Words of 4 bytes of the two halves
- * take turns, so that quarter L of a register holds, of 16 bytes in each half, words that belong to
+ * alternate, so that quarter L of a register, which holds 16 bytes of each half, has words of
  *     straight:  groups L, 8 + L (low nibbles), 4 + L, 12 + L (high nibbles)
  *     crossed:   groups 4 + L, 12 + L (high nibbles), L, 8 + L (low nibbles)
- * x is brought into these two orders. No value moves between the quarters of a register, which would be slow. */
+ * x is permuted into these two orders. No value moves between the quarters of a register, which would be slow. */
 
 #ifndef GM_CPU_AVX512_Q6_K_H
 #define GM_CPU_AVX512_Q6_K_H
@@ -17,7 +17,7 @@
 typedef struct {
     int8_t  q[4][64];
     float   d[16];    /* by lanes */
-    int32_t bias[16]; /* −32 · Σ p, since the weights are q − 32; in the crossed order, where the sums begin */
+    int32_t bias[16]; /* −32 · Σ p, because weights are q − 32; in the crossed order, in which the sums start */
 } q6_k_unit;
 
 _Static_assert(sizeof(q6_k_unit) == 384, "units are loaded as whole registers");
@@ -67,9 +67,9 @@ INLINE q6_k_words q6_k_load(const uint8_t *block) {
                          _mm512_and_si512(_mm512_unpackhi_epi32(top_a, top_b), used) };
 }
 
-/* The values: the high nibbles of the words in `high` and the low ones of the others, with two bits of `top` above them.
- * Left by 4, 2, 0 and −2 bits, the high bits of the four quarters of the values lie where they belong. Of these, q6_k_load
- * has left those that are used in this half of the register: the other two bits of a byte are 0. */
+/* The values: the high nibbles of the words in `high` and the low nibbles of the others, with two bits of `top` above them.
+ * Shifted left by 4, 2, 0 and −2 bits, the high bits of the four quarters are in place. q6_k_load keeps only those that this half
+ * of the register uses: the other two bits of a byte are 0. */
 INLINE __m512i q6_k_values(__m512i words, __m512i top, __mmask16 high, __m512i left) {
     enum { A_WHERE_C_ELSE_B = 0xe4 };
     return _mm512_ternarylogic_epi32(_mm512_mask_srli_epi32(words, high, words, 4), _mm512_rolv_epi32(top, left),
@@ -87,7 +87,7 @@ INLINE __m512i q6_k_scales(const uint8_t *block) {
     return _mm512_cvtepi8_epi32(_mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(block + 192)), order));
 }
 
-/* Two rows, which may be the same one; every step for both before the next. */
+/* Two rows, which may be the same, one step at a time for both. */
 INLINE void q6_k_rows(float *y, const uint8_t *w, size_t row_bytes, size_t above, size_t below, const q6_k_unit *x,
                       size_t units) {
 #define BOTH UNROLL for (int i = 0; i < 2; i++)

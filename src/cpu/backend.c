@@ -16,7 +16,7 @@ gm_status cpu_backend_open(cpu_backend *b, const char *instructions, size_t thre
             if (strlen(there) + strlen(list[i]->name) + 3 > sizeof there) break;
             strcat(strcat(there, i ? ", " : ""), list[i]->name);
         }
-        return fail(e, GM_BAD_ARGUMENT, "this machine cannot run the instruction set '%s': it has %s", instructions,
+        return fail(e, GM_BAD_ARGUMENT, "this machine cannot run the instruction set '%s'; it has %s", instructions,
                     there);
     }
     if (pool_new(threads ? threads : physical_cores(), &b->threads, e)) return e->status;

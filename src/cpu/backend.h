@@ -10,7 +10,7 @@
 typedef struct {
     const cpu_kernels *kernels;
     pool              *threads;
-    uint8_t           *scratch; /* for each thread the larger of the kernels' needs */
+    uint8_t           *scratch; /* for each thread, as much as the largest kernel needs */
     bool               precise; /* f32 activations in every matmul */
 } cpu_backend;
 
@@ -18,14 +18,14 @@ typedef struct {
 gm_status cpu_backend_open(cpu_backend *b, const char *instructions, size_t threads, bool precise, error *e);
 void      cpu_backend_close(cpu_backend *b);
 
-/* A layer's cache, to be written: rows of kv_heads · head values, position p in slot p mod slots. */
+/* A layer's writable cache: rows of kv_heads · head values, position p in slot p mod slots. */
 typedef struct {
     uint8_t   *k, *v;
     quant_type type;
     size_t     slots, kv_heads, head;
 } kv_layer;
 
-/* One run: what changes from one to the next. */
+/* The inputs of one run. */
 typedef struct {
     const int32_t  *ids; /* [tokens] */
     size_t          tokens;
@@ -33,25 +33,25 @@ typedef struct {
     size_t          outputs;
     uint64_t        start; /* the first token's position */
     const kv_layer *kv;    /* by layer */
-    const float    *given; /* [rows, width]: what ids below 0 stand for */
-    /* [tokens]: up to which of the tokens each sees where blocks count, see attention_job; NULL: up to itself. */
+    const float    *given; /* [rows, width]: the soft tokens that ids below 0 stand for */
+    /* [tokens]: the last token that each token sees, for ops with `blocks`; see attention_job. NULL: itself. */
     const uint32_t *last_seen;
-    /* Of the one table that is not in memory, if there is one: each token's row, as it lies in the file. */
+    /* If a table is not in memory: its row for each token, in the format of the file. */
     const uint8_t *rows;
 } cpu_inputs;
 
 typedef struct cpu_plan cpu_plan;
 
-/* Lays the graph out for up to `tokens` tokens and `outputs` outputs. Graph and backend must outlive the plan. Everything is
- * allocated here, nothing while it runs. */
+/* Plans the graph for up to `tokens` tokens and `outputs` outputs. Graph and backend must outlive the plan. Allocates everything:
+ * a run allocates nothing. */
 gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, cpu_plan **out, error *e);
 void      cpu_plan_free(cpu_plan *p);
 size_t    cpu_plan_tokens(const cpu_plan *p);
 size_t    cpu_plan_outputs(const cpu_plan *p);
 
-/* Runs on until the end (GM_OK) or until the clock passes `deadline` (GM_AGAIN: call again with the same inputs). */
+/* Runs to the end (GM_OK) or until the clock passes `deadline` (GM_AGAIN: call again with the same inputs). */
 gm_status    cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline);
-void         cpu_plan_restart(cpu_plan *p);      /* forget a run that was not finished */
+void         cpu_plan_restart(cpu_plan *p);      /* abandons an unfinished run */
 const float *cpu_plan_result(const cpu_plan *p); /* [outputs, n] after a run */
 
 #endif

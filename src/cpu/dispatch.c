@@ -1,5 +1,5 @@
-/* Which tables this machine can run. What is compiled in is told by the build (an isa_*.c for each instruction set of the
- * processor family); what can run is asked of the processor. */
+/* Finds the kernel tables that this machine can run: the build decides which are compiled in (one isa_*.c per instruction set of
+ * the processor family), and the processor says which of them it supports. */
 
 #include "cpu/isa.h"
 
@@ -13,7 +13,7 @@ static bool runs_avx512(void) {
            __builtin_cpu_supports("avx512vnni");
 }
 
-/* The compiler's names do not include f16c everywhere; every processor with AVX2 and FMA has it. */
+/* Not every compiler can ask for f16c. Every processor with AVX2 and FMA has it. */
 static bool runs_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 static const cpu_kernels *const with_avx512[] = { &cpu_kernels_avx512, &cpu_kernels_avx2, &cpu_kernels_scalar };

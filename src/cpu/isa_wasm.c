@@ -4,5 +4,5 @@
 
 #define KERNELS cpu_kernels_wasm
 #define KERNELS_NAME "wasm"
-#define SHARE_KERNELS /* the module is loaded over a network */
+#define SHARE_KERNELS /* smaller code: the module is downloaded */
 #include "cpu/simd_table.h"

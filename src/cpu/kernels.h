@@ -1,13 +1,13 @@
-/* The CPU's kernels: one table of functions per instruction set. The scalar table is the reference; the others compute the
- * same up to rounding. Which one to use is decided once, at run time (on wasm when compiling). Kernels know nothing of
- * graphs and threads: they work on the range that they are given. */
+/* The CPU's kernels: one table of functions per instruction set. The scalar table is the reference; the others compute the same up
+ * to rounding. The table is chosen once, at run time (on wasm at compile time). Kernels know nothing about graphs and threads: they
+ * compute the range they are given. */
 
 #ifndef GM_CPU_KERNELS_H
 #define GM_CPU_KERNELS_H
 
 #include "gguf/quant.h"
 
-/* Activations in 8 bits: per 32 values a scale, x ≈ d·q, |q| ≤ 127. Rows of k values (a multiple of 32) follow each other. */
+/* 8-bit activations: x ≈ d·q with |q| ≤ 127 and one scale d per 32 values. Rows of k values, a multiple of 32, are adjacent. */
 typedef struct {
     int8_t *q; /* [rows, k] */
     float  *d; /* [rows, k/32] */
@@ -37,7 +37,7 @@ typedef struct {
 } kv_view;
 
 /* out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j of query position p = start + t:
- * j ≤ p, or j ≤ start + last_seen[t] if that is there, and j > p - window if window > 0. h uses K/V head
+ * j ≤ p, or j ≤ start + last_seen[t] if that is given, and j > p - window if window > 0. h uses K/V head
  * h / (heads / kv_heads). The scale is 1. */
 typedef struct {
     const float *q;   /* [tokens, heads, head] */
@@ -46,7 +46,7 @@ typedef struct {
     size_t       heads, tokens;
     uint64_t     start;
     uint64_t     window;
-    /* [tokens]: the last of them that each sees: itself or a later one, and never before what the token before it sees. */
+    /* [tokens]: the last token that each sees: itself or a later one. Never decreases. */
     const uint32_t *last_seen;
 } attention_job;
 
@@ -87,10 +87,10 @@ typedef struct {
     /* Rows [first, last) of W times all columns. q8: quantised types; f32: every type, f32 activations and sums. */
     void (*matmul_q8)(const matmul_job *job, size_t first, size_t last, void *scratch);
     void (*matmul_f32)(const matmul_job *job, size_t first, size_t last, void *scratch);
-    /* Rows that one call should get at least, and a multiple of which it likes. */
+    /* The fewest rows worth a call; calls with a multiple of it are fastest. */
     size_t row_multiple;
 
-    /* The job falls into attention_tasks(job) parts that can run side by side. */
+    /* The job consists of attention_tasks(job) parts that can run in parallel. */
     size_t (*attention_tasks)(const attention_job *job);
     void (*attention)(const attention_job *job, size_t task, void *scratch);
 } cpu_kernels;
@@ -100,9 +100,9 @@ extern const cpu_kernels cpu_kernels_scalar;
 /* All tables that this machine can run, the best first; the scalar one is the last. */
 size_t             cpu_kernels_available(const cpu_kernels *const **list);
 const cpu_kernels *cpu_kernels_best(void);
-const cpu_kernels *cpu_kernels_by_name(const char *name); /* NULL: not here */
+const cpu_kernels *cpu_kernels_by_name(const char *name); /* NULL: this machine cannot run it */
 
-/* Whether matmul_q8 takes this type. */
+/* Whether matmul_q8 supports this type. */
 bool cpu_type_has_q8(quant_type type);
 
 #endif

@@ -1,4 +1,4 @@
-/* The scalar table: what every kernel computes, without cleverness. */
+/* The scalar table: the plain version of every kernel. */
 
 #include "cpu/reference.h"
 #include "cpu/unpack.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 
 static void rms_norm(float *y, const float *x, const float *w, float eps, size_t n) {
-    double sum = 0; /* double: rounding here moves every value of the row */
+    double sum = 0; /* double, because rounding here would affect every value of the row */
     for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
     const float r = (float)(1 / sqrt(sum / (double)n + eps));
     for (size_t i = 0; i < n; i++) y[i] = x[i] * r * (w ? w[i] : 1);
@@ -48,8 +48,8 @@ static void rope(float *x, const float *table, size_t n) {
     }
 }
 
-/* 32 values to 8 bits; returns the scale. Values so small that 1/d would overflow become zeros. Bytes cannot say NaN or
- * infinity: the scale becomes NaN then, so that a damaged model is noticed in its logits. */
+/* Converts 32 values to 8 bits and returns the scale. Values so small that 1/d would overflow become zeros. 8 bits cannot
+ * represent NaN or infinity, so the scale becomes NaN and a damaged model shows in its logits. */
 static float quantise_32(int8_t *q, const float *x) {
     float most = 0, spoilt = 0; /* spoilt: 0, or NaN */
     for (size_t i = 0; i < 32; i++) {

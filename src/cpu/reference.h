@@ -1,4 +1,4 @@
-/* The functions of the scalar table, where other tables or files use them too. */
+/* The functions of the scalar table that other files use too. */
 
 #ifndef GM_CPU_REFERENCE_H
 #define GM_CPU_REFERENCE_H

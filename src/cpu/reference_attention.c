@@ -1,4 +1,4 @@
-/* Attention of the scalar table: a task is one query head of one token, softmax with a running maximum. */
+/* Attention of the scalar table. A task is one query head of one token; the softmax keeps a running maximum. */
 
 #include "cpu/reference.h"
 

@@ -1,4 +1,4 @@
-/* The matrix products of the scalar table, as plainly as they can be written. */
+/* The matrix products of the scalar table, as plain as possible. */
 
 #include "cpu/reference.h"
 #include "cpu/unpack.h"
@@ -41,10 +41,10 @@ void reference_matmul_q8(const matmul_job *job, size_t first, size_t last, void 
     }
 }
 
-/* Weights are made f32 a piece at a time: a multiple of every block length. */
+/* Weights are converted to f32 a piece at a time; a piece is a multiple of every block length. */
 enum { PIECE = 4096 };
 
-/* Doubles, because this is what the others are measured with. */
+/* In double, because other kernels are compared with it. */
 static double dot_f32(const float *a, const float *b, size_t n) {
     double sum = 0;
     for (size_t i = 0; i < n; i++) sum += (double)a[i] * b[i];

@@ -1,7 +1,7 @@
-/* Vector attention: a task is some query rows (tokens × heads) that share a K/V head.
+/* Vector attention. A task is a group of query rows (tokens × heads) that share a K/V head.
  *
- * Keys and values are taken in tiles of BLOCK positions, made f32 once for all rows of the task; the softmax runs along with
- * them: with m the highest score so far, out = Σ e^(score − m) v and weight = Σ e^(score − m), both shrunk when m grows. */
+ * Keys and values are processed in tiles of BLOCK positions, converted to f32 once for all rows of the task, with a running
+ * softmax: m is the highest score so far, out = Σ e^(score − m) v, weight = Σ e^(score − m); both are rescaled when m grows. */
 
 #ifndef GM_CPU_SIMD_ATTENTION_H
 #define GM_CPU_SIMD_ATTENTION_H
@@ -15,7 +15,7 @@ enum {
     BLOCK = 32,            /* positions of a tile */
     MOST_ROWS = 64,        /* query rows of a task */
     ROW_FLOATS = 64 * 512, /* rows × head, at most */
-    WANTED_TASKS = 8,      /* when there are few rows, so that threads have something to share */
+    WANTED_TASKS = 8,      /* if there are few rows, so that all threads get some */
     LONG = 8192,           /* positions */
 };
 
@@ -32,8 +32,8 @@ _Static_assert(sizeof(attention_scratch) <= ATTENTION_SCRATCH, "attention needs 
 
 INLINE size_t padded_head(const attention_job *job) { return (job->kv.head + 15) / 16 * 16; }
 
-/* Rows of a task: all that fit, but fewer when there would be too few tasks. With very few rows converting keys and values
- * costs more than using them: only when there are many are tasks made that small. */
+/* Rows per task: as many as fit, but fewer if there would be too few tasks. With very few rows, converting keys and values costs
+ * more than using them, so tasks become that small only for long contexts. */
 INLINE size_t rows_of_task(const attention_job *job) {
     const size_t   rows = job->tokens * job->heads; /* over all K/V heads */
     const size_t   most = min_size(MOST_ROWS, ROW_FLOATS / padded_head(job));
@@ -87,7 +87,7 @@ INLINE void score_block(attention_scratch *s, size_t rows, size_t count, size_t 
     if (r < rows) score_rows(s, r, 2, rows, count, head);
 }
 
-/* Scores of one row become weights e^(score − highest); what the row does not see gets 0. */
+/* Turns the scores of one row into weights e^(score − highest). Positions that the row does not see get 0. */
 INLINE void weigh_row(attention_scratch *s, size_t r, uint64_t position, size_t count, size_t head) {
     float       *scores = s->scores[r];
     const size_t from = s->first[r] > position ? (size_t)(s->first[r] - position) : 0;
@@ -167,7 +167,7 @@ static void simd_attention(const attention_job *job, size_t task, void *scratch)
     attention_scratch *s = scratch;
     const size_t       group = job->heads / job->kv.kv_heads, head = job->kv.head, padded = padded_head(job);
     const size_t       tasks = tasks_of_kv_head(job), kv_head = task / tasks, of_task = rows_of_task(job);
-    /* The last rows see the most: they come first, so that threads end together. */
+    /* The last rows see the most positions. They run first, so that all threads finish together. */
     const size_t begin = (tasks - 1 - task % tasks) * of_task, rows = min_size(of_task, job->tokens * group - begin);
     for (size_t r = 0; r < rows; r++) {
         const size_t token = (begin + r) / group, h = kv_head * group + (begin + r) % group;

@@ -1,7 +1,7 @@
-/* Products with f32 activations and f32 sums: for F32, F16 and BF16 weights, and for every type when precision is asked for.
+/* Products with f32 activations and f32 sums: for F32, F16 and BF16 weights, and for every type in precise mode.
  *
- * Quantised weights become their exact f32 values a piece at a time. The sum of a row and a column does not depend on which
- * other rows and columns are computed with it (but the two paths, for few and for many columns, add in different orders). */
+ * Quantised weights are converted to their exact f32 values a piece at a time. The sum of a row and a column does not depend on
+ * which other rows and columns are computed with it, but the paths for few and for many columns add in different orders. */
 
 #ifndef GM_CPU_SIMD_MATMUL_F32_H
 #define GM_CPU_SIMD_MATMUL_F32_H
@@ -11,7 +11,7 @@
 enum {
     PIECE = 1024, /* values of k at a time: a multiple of every block */
     TILE_ROWS = 4,
-    TILE_COLUMNS = WIDE == 16 ? 4 : 2, /* what the registers hold */
+    TILE_COLUMNS = WIDE == 16 ? 4 : 2, /* as many as the registers hold */
 };
 
 INLINE const float *x_column_of(const matmul_job *job, size_t column) {
@@ -102,7 +102,7 @@ INLINE void dot_tile(float sums[TILE_ROWS][TILE_COLUMNS], const float *const *a,
     }
 }
 
-/* n values of a row as f32; halves with vector code, because a row of them is converted for every few columns. */
+/* Converts n values of a row to f32. Half floats use vector code, because each row is converted again for every few columns. */
 INLINE void row_to_f32(float *out, quant_type type, const uint8_t *w, size_t n) {
     const quant_format *format = quant_format_of((uint32_t)type);
     size_t              i = 0;
@@ -113,7 +113,7 @@ INLINE void row_to_f32(float *out, quant_type type, const uint8_t *w, size_t n) 
     if (i < n) format->dequantise(out + i, w + quant_row_bytes(format, i), (n - i) / format->block);
 }
 
-/* At most TILE_ROWS rows, all columns; missing rows and columns of a tile are computed as copies and dropped. */
+/* At most TILE_ROWS rows, all columns. Missing rows and columns of a tile are computed as copies and discarded. */
 static void multiply_rows(const matmul_job *job, size_t first, size_t rows, float *scratch) {
     const quant_format *format = quant_format_of((uint32_t)job->type);
     for (size_t at = 0; at < job->k; at += PIECE) {

@@ -1,11 +1,10 @@
-/* Quantised weights times 8-bit activations, for few columns: W is read once, row after row, at the speed of memory.
+/* Quantised weights times 8-bit activations, for few columns: reads W once, row by row, at memory speed.
  *
- * With w = scale · (q − bias) + offset and x = d · p, a group's part of the sum is
+ * With w = scale · (q − bias) + offset and x = d · p, a group contributes
  *     scale · d · Σ q p + (offset − bias · scale) · s,   s = d · Σ p,
- * where Σ q p is an integer; the second terms of 8 groups are one multiply-add. Rows are split into units of 256 values;
- * what is left at a row's end is padded with zeros. The
- * processor's own prefetching stops at the end of each page, so the weights are asked for by hand, and past the caches
- * (each byte is needed once): 10 % faster. For many columns see simd_panels.h. */
+ * where Σ q p is an integer; the second terms of 8 groups take one multiply-add. Rows are split into units of 256 values; the rest
+ * of a row is padded with zeros. The hardware prefetcher stops at the end of each page, so we prefetch explicitly, and bypass the
+ * caches because each byte is used once: 10 % faster. For many columns see simd_panels.h. */
 
 #ifndef GM_CPU_SIMD_MATMUL_Q8_H
 #define GM_CPU_SIMD_MATMUL_Q8_H
@@ -13,7 +12,7 @@
 #include "cpu/kernels.h"
 #include "cpu/simd_unpack.h"
 
-/* What the kernels must know of a format, as constants. */
+/* A format's properties, known at compile time. */
 typedef struct {
     unpack_256 unpack;
     size_t     unit_bytes; /* of 256 values */
@@ -43,14 +42,14 @@ enum {
     MOST_UNIT_BYTES = 8 * 34,
 };
 
-/* Where code must be small, what runs once a row at most is not made for each type. */
+/* Where code must be small, code that runs at most once per row is shared between types. */
 #if defined(SHARE_KERNELS)
 #define RARELY static __attribute__((noinline))
 #else
 #define RARELY INLINE
 #endif
 
-/* One column of x. A last unit that is not full stands in `tail`, padded. */
+/* One column of x. An incomplete last unit is in `tail`, padded. */
 typedef struct {
     const int8_t *q;
     const float  *d, *s;
@@ -82,7 +81,7 @@ INLINE float *y_column_of(const matmul_job *job, size_t column) {
     return job->y + (job->y_index ? (size_t)job->y_index[column] : column) * job->y_stride;
 }
 
-/* The sums of a row on their way; two of the first kind hide the latency of an addition. */
+/* The running sums of a row; two accumulators hide the latency of an addition. */
 typedef struct {
     f32x8 products[2], rest;
 } row_sums;
@@ -113,8 +112,8 @@ INLINE void add_groups_of_16(unpack_traits t, row_sums *sums, const unpacked *u,
 #undef ADD
 }
 
-/* Asks for the weights that the stream comes to a little later. A long x does not stay in the first-level cache: there it
- * must not wait behind weights that wait for memory, so these are brought to the second only, and earlier. */
+/* Prefetches weights. A long x does not stay in the first-level cache and must not queue there behind weights that wait for
+ * memory; so for a long x we prefetch only into the second-level cache, and earlier. */
 INLINE void prefetch_ahead(const uint8_t *w, size_t bytes, bool long_x) {
     enum { AHEAD = 2048, FAR_AHEAD = 4096, LINE = 64 };
     for (size_t at = 0; at < bytes; at += LINE) {
@@ -140,7 +139,7 @@ INLINE float total(unpack_traits t, const row_sums *sums) {
     return f32_sum(f32_fma(sums->rest, f32_set(t.offset ? 1 : -(float)t.bias), products));
 }
 
-/* The sums of x over 16 values become sums over 32, when groups are that long. */
+/* For formats with groups of 32: adds up pairs of x's sums over 16 values. */
 INLINE const float *sums_of_32(unpack_traits t, const matmul_job *job, q8_column x, float *scratch) {
     if (t.group == 16) return x.s;
     for (size_t i = 0; i < job->k / 32; i++) scratch[i] = x.s[2 * i] + x.s[2 * i + 1];
@@ -151,11 +150,11 @@ INLINE q8_column unit_of(unpack_traits t, q8_column x, size_t unit) {
     return (q8_column){ x.q + unit * UNIT, x.d + unit * UNIT / 32, x.s + unit * UNIT / (unsigned)t.group };
 }
 
-/* A column of x made ready: its sums by groups, and what is left behind the last whole unit, padded. */
+/* A prepared column of x: its sums by group, and the padded rest after the last whole unit. */
 typedef struct {
     q8_column x, rest;
     q8_unit   padded;
-    size_t    units, rest_bytes; /* whole units of a row; bytes of w behind them */
+    size_t    units, rest_bytes; /* whole units of a row, and the bytes of w after them */
 } ready_column;
 
 INLINE void prepare_column(unpack_traits t, const matmul_job *job, size_t column, float *scratch, ready_column *out) {
@@ -184,7 +183,7 @@ RARELY float multiply_row(unpack_traits t, const uint8_t *w, const ready_column 
     return finish_row(t, &sums, w, c);
 }
 
-/* Rows [first, last) times one column. They come from two places at a time: memory gives two streams faster than one. */
+/* Rows [first, last) times one column. Reads from two places in turn: memory delivers two streams faster than one. */
 INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first, size_t last, size_t column,
                             float *scratch) {
     const size_t   half = (last - first) / 2, row_bytes = job->row_bytes;
@@ -205,7 +204,7 @@ INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first
     for (size_t row = 2 * half; row < last - first; row++) y[row] = multiply_row(t, w + row * row_bytes, &c);
 }
 
-/* A few columns take turns on a few rows, which then are still in the cache. */
+/* Multiplies a few rows by all columns in turn, while the rows are in the cache. */
 INLINE void multiply_columns(unpack_traits t, const matmul_job *job, size_t first, size_t last, float *scratch) {
     enum { ROWS = 8 };
     const size_t rows = job->columns == 1 ? last - first : ROWS;

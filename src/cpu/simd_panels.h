@@ -1,10 +1,10 @@
-/* Quantised weights times 8-bit activations, for many columns: the arithmetic is the limit, so weights are unpacked once and
- * used for all columns.
+/* Quantised weights times 8-bit activations, for many columns. Arithmetic is the bottleneck, so weights are unpacked once and used
+ * for all columns.
  *
- * A panel is WIDE rows of W over a chunk of k, unpacked and turned so that a register holds 4 values of each of its rows;
- * columns are turned likewise in tiles of 8. A tile's kernel multiplies a register of weights by 4 values of a column,
- * broadcast, which gives WIDE sums of 4 products in one instruction. The bias of a format is part of the integer sum's
- * start (−bias · Σ p), an offset is a multiply-add for each group. The sum of a row and a column does not depend on which
+ * A panel is WIDE rows of W over a chunk of k, unpacked and transposed so that a register holds 4 values of each row. Columns are
+ * transposed in the same way, in tiles of 8. The kernel multiplies a register of weights by 4 values of a column, broadcast, which
+ * gives WIDE sums of 4 products in one instruction. A format's bias goes into the initial value of the integer sum (−bias · Σ p);
+ * an offset takes one multiply-add per group. The sum of a row and a column does not depend on which
  * other rows and columns are computed with it. */
 
 #ifndef GM_CPU_SIMD_PANELS_H
@@ -16,8 +16,8 @@ enum {
     CHUNK = 2 * UNIT,
     TILE = 8,
     KERNEL = WIDE == 16 ? 8 : 4, /* columns of a tile that the registers hold at once */
-    MOST_TILES = 64,             /* more columns are taken in several passes */
-    MOST_PACKED = 80,            /* tiles times chunks: half a megabyte, of a second-level cache of one or more */
+    MOST_TILES = 64,             /* more columns take several passes */
+    MOST_PACKED = 80,            /* tiles times chunks: 0.5 MB of a second-level cache of at least 1 MB */
     FEW_COLUMNS = 4,             /* fewer are faster without panels */
 };
 
@@ -36,7 +36,7 @@ typedef struct {
     };
 } column_tile;
 
-/* One row's 256 values on their way into a panel. */
+/* 256 values of eight rows, before they are transposed into a panel. */
 typedef struct {
     uint8_t q[TILE][UNIT];
     float   scale[TILE][UNIT / 16], offset[TILE][UNIT / 16];
@@ -52,7 +52,7 @@ _Static_assert(sizeof(panel_scratch) <= MATMUL_SCRATCH, "panels need more scratc
 
 /* ---- columns ---- */
 
-/* 8 columns (missing ones are zero), `blocks` times 32 values from `at` on. */
+/* Packs 8 columns (zeros if there are fewer): `blocks` times 32 values, starting at `at`. */
 INLINE void pack_columns(unpack_traits t, column_tile *tile, const matmul_job *job, size_t first, size_t at,
                          size_t blocks) {
     q8_column    x[TILE];
@@ -81,8 +81,8 @@ INLINE void pack_columns(unpack_traits t, column_tile *tile, const matmul_job *j
 
 /* ---- weights ---- */
 
-/* Unpacks 256 values of one row; `values` says how many the row still has. A panel's rows are too many short streams for the
- * processor to foresee, so the next panel is asked for here. */
+/* Unpacks 256 values of one row, of which `values` are left. The hardware prefetcher cannot follow the many short streams of a
+ * panel's rows, so we prefetch the next panel here. */
 INLINE void unpack_row(unpack_traits t, eight_rows *rows, size_t r, const uint8_t *w, size_t row_bytes, size_t values) {
     uint8_t padded[MOST_UNIT_BYTES];
     for (size_t line = 0; line < t.unit_bytes; line += 64) prefetch((uintptr_t)w + WIDE * row_bytes + line);
@@ -101,15 +101,15 @@ INLINE void unpack_row(unpack_traits t, eight_rows *rows, size_t r, const uint8_
     }
 }
 
-/* 8 rows of 8 words, `stride` bytes apart, become columns WIDE words apart. */
-INLINE void turn(void *to, const void *from, size_t stride) {
+/* Transposes 8 rows of 8 words, `stride` bytes apart, into columns WIDE words apart. */
+INLINE void transpose_words(void *to, const void *from, size_t stride) {
     b32 r[8];
     UNROLL for (size_t i = 0; i < 8; i++) r[i] = b_load((const uint8_t *)from + stride * i);
     transpose_8x8(r);
     UNROLL for (size_t i = 0; i < 8; i++) b_store((uint8_t *)to + 4 * WIDE * i, r[i]);
 }
 
-/* Rows [row, row + WIDE) of W, those from `last` on as zeros; `values` of k from `at` on. */
+/* Fills a panel with rows [row, row + WIDE) of W (zeros from `last` on): `values` values of k, starting at `at`. */
 INLINE void fill_panel(unpack_traits t, panel *p, eight_rows *rows, const matmul_job *job, size_t row, size_t last,
                        size_t at, size_t values) {
     const size_t groups = UNIT / (unsigned)t.group;
@@ -119,15 +119,17 @@ INLINE void fill_panel(unpack_traits t, panel *p, eight_rows *rows, const matmul
             const uint8_t *w = job->w + (row + lane) * job->row_bytes + (at / UNIT + unit) * t.unit_bytes;
             for (size_t r = 0; r < count; r++)
                 unpack_row(t, rows, r, w + r * job->row_bytes, job->row_bytes, values - unit * UNIT);
-            for (size_t r = count; r < 8; r++) { /* what they compute is not stored */
+            for (size_t r = count; r < 8; r++) { /* their results are not stored */
                 memset(rows->q[r], 0, sizeof rows->q[r]);
                 memset(rows->scale[r], 0, sizeof rows->scale[r]);
                 memset(rows->offset[r], 0, sizeof rows->offset[r]);
             }
-            for (size_t b = 0; b < 8; b++) turn(p->q[unit * UNIT / 4 + 8 * b][lane], rows->q[0] + 32 * b, UNIT);
+            for (size_t b = 0; b < 8; b++)
+                transpose_words(p->q[unit * UNIT / 4 + 8 * b][lane], rows->q[0] + 32 * b, UNIT);
             for (size_t g = 0; g < groups; g += 8) {
-                turn(&p->scale[unit * groups + g][lane], &rows->scale[0][g], sizeof rows->scale[0]);
-                if (t.offset) turn(&p->offset[unit * groups + g][lane], &rows->offset[0][g], sizeof rows->offset[0]);
+                transpose_words(&p->scale[unit * groups + g][lane], &rows->scale[0][g], sizeof rows->scale[0]);
+                if (t.offset)
+                    transpose_words(&p->offset[unit * groups + g][lane], &rows->offset[0][g], sizeof rows->offset[0]);
             }
         }
     }
@@ -205,7 +207,7 @@ INLINE void multiply_panel(unpack_traits t, const matmul_job *job, const panel *
 INLINE void multiply_columns_by_panels(unpack_traits t, const matmul_job *job, size_t first, size_t last, size_t column,
                                        size_t columns, panel_scratch *scratch) {
     const size_t tiles = (columns + TILE - 1) / TILE, chunks = (job->k + CHUNK - 1) / CHUNK;
-    const size_t at_once = MOST_PACKED / tiles; /* chunks that are packed together */
+    const size_t at_once = MOST_PACKED / tiles; /* chunks packed together */
     for (size_t pass = 0; pass < chunks; pass += at_once) {
         const size_t end = min_size(chunks, pass + at_once);
         for (size_t chunk = pass; chunk < end; chunk++) {
@@ -227,7 +229,7 @@ INLINE void multiply_columns_by_panels(unpack_traits t, const matmul_job *job, s
 }
 
 #if defined(SHARE_KERNELS)
-/* Where code must be small: types that are alike share a pair of functions, and only their unpacking is their own. */
+/* Where code must be small, similar types share a pair of functions and differ only in their unpacking. */
 #define FOR_KIND(call, t, ...)                                                                                         \
     do {                                                                                                               \
         if ((t).group == 16 && (t).offset)                                                                             \
@@ -268,7 +270,7 @@ TRAITS_OF_TYPES(DEFINE_MATMUL)
 
 typedef void (*matmul_function)(const matmul_job *job, size_t first, size_t last, void *scratch);
 
-/* Where an instruction set has something better for few columns of a type, it says so here. */
+/* An instruction set may define special kernels for few columns of a type. */
 #if !defined(SPECIAL_FEW_COLUMNS)
 #define SPECIAL_FEW_COLUMNS [TYPE_F32] = NULL
 #endif

@@ -20,8 +20,8 @@ INLINE void store_part(float *p, f32x8 a, size_t n) {
     memcpy(p, lanes, n * sizeof *p);
 }
 
-/* e^x = 2^n · e^r with r = x − n·ln 2, |r| ≤ 0.35: a Taylor polynomial of degree 7 is exact to 1e-8, so what remains is
- * rounding. Below -87 the result stays at about 1e-38. */
+/* e^x = 2^n · e^r with r = x − n·ln 2, |r| ≤ 0.35. A Taylor polynomial of degree 7 is exact to 1e-8; the rest is rounding. Below
+ * -87 the result stays at about 1e-38. */
 INLINE f32x8 f32_exp(f32x8 x) {
     x = f32_min(f32_set(88), f32_max(f32_set(-87), x)); /* in this order NaN stays NaN on x86 */
     const i32x8 n = f32_round(f32_mul(x, f32_set(1.44269504f)));
@@ -135,8 +135,8 @@ static void simd_rope(float *x, const float *table, size_t n) {
     }
 }
 
-/* 32 values to 8 bits; returns the scale and gives the sums of the two halves. Bytes cannot say NaN or infinity: the scale
- * becomes NaN then, so that a damaged model is noticed in its logits. */
+/* Converts 32 values to 8 bits; returns the scale, and the sums of both halves in `sums`. 8 bits cannot represent NaN or infinity,
+ * so the scale becomes NaN and a damaged model shows in its logits. */
 INLINE float quantise_32(int8_t *q, const float *x, int32_t sums[2]) {
     const f32x8 x0 = f32_load(x), x1 = f32_load(x + 8), x2 = f32_load(x + 16), x3 = f32_load(x + 24);
     const f32x8 most = f32_max(f32_max(f32_abs(x0), f32_abs(x1)), f32_max(f32_abs(x2), f32_abs(x3)));

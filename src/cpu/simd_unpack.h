@@ -2,8 +2,8 @@
  *
  * w = scale · (q − bias) + offset. A format has one scale for each group of 32 or 16 values, and either a bias (the same
  * for all blocks) or an offset (stored in the block), not both. q is from 0 to 127, or signed where the format says so
- * (b_signed: what the vocabulary's signed dot product wants; its SIGNED_BIAS counts as bias). Formats with blocks of 32 are
- * taken 8 blocks at a time; see simd_matmul_q8.h for the rest of a row. */
+ * (b_signed: the form that the vocabulary's signed dot product takes; its SIGNED_BIAS counts as bias). Formats with blocks of 32
+ * are unpacked 8 blocks at a time; see simd_matmul_q8.h for the rest of a row. */
 
 #ifndef GM_CPU_SIMD_UNPACK_H
 #define GM_CPU_SIMD_UNPACK_H

@@ -3,12 +3,12 @@
 #include <math.h>
 #include <string.h>
 
-/* A task should be worth waking a thread for: about this many values of simple arithmetic, or bytes of weights. */
+/* A task must be worth waking a thread: about this many values of simple arithmetic, or bytes of weights. */
 enum { VALUES_PER_TASK = 8192, WEIGHT_BYTES_PER_TASK = 48 << 10, MOST_EXPERTS_USED = 64 };
 
-/* ---- where things are ---------------------------------------------------------------------------------------------- */
+/* ---- addresses ---------------------------------------------------------------------------------------------- */
 
-static float *value(const cpu_context *c, const tensor *t) {
+static float *value_at(const cpu_context *c, const tensor *t) {
     return (float *)(c->memory + c->items[(t->base ? t->base : t)->index].offset) + t->offset;
 }
 
@@ -18,15 +18,15 @@ static size_t count_of(const cpu_context *c, const tensor *t) {
 
 static size_t rows_of(const cpu_context *c, const tensor *t) { return count_of(c, t) * t->ne[1]; }
 
-static float *row(const cpu_context *c, const tensor *t, size_t r) {
-    return value(c, t) + r / t->ne[1] * t->token_stride + r % t->ne[1] * t->row_stride;
+static float *row_at(const cpu_context *c, const tensor *t, size_t r) {
+    return value_at(c, t) + r / t->ne[1] * t->token_stride + r % t->ne[1] * t->row_stride;
 }
 
 uint64_t q8_bytes(uint64_t rows, uint64_t k) {
     return round_up(rows * k, 64) + rows * (k / 32 + k / 16) * sizeof(float);
 }
 
-static q8 quantised(const cpu_context *c, int32_t item, size_t rows, size_t k) {
+static q8 quantised_at(const cpu_context *c, int32_t item, size_t rows, size_t k) {
     uint8_t *at = c->memory + c->items[item].offset;
     float   *d = (float *)(at + round_up(rows * k, 64));
     return (q8){ .q = (int8_t *)at, .d = d, .s = d + rows * (k / 32) };
@@ -36,7 +36,7 @@ static size_t matrix_row_bytes(const tensor *w) { return (size_t)quant_row_bytes
 
 /* The (token, slot) pairs sorted by expert. */
 typedef struct {
-    int32_t *active; /* how many experts have work, then which */
+    int32_t *active; /* how many experts have tokens, then their ids */
     int32_t *begin;  /* [experts + 1] into the next two */
     int32_t *token;  /* [tokens · used]: the token of each pair */
     int32_t *pair;   /* [tokens · used]: token · used + slot */
@@ -54,9 +54,9 @@ static expert_groups groups_at(const cpu_context *c, const cpu_step *s) {
     };
 }
 
-/* ---- sharing the work ----------------------------------------------------------------------------------------------- */
+/* ---- cutting into tasks ----------------------------------------------------------------------------------------------- */
 
-/* Row-wise ops: whole rows; `total` values are shared in chunks. Elementwise ops on a single long row are cut inside it. */
+/* How row-wise ops are cut: into whole rows. Elementwise ops on a single long row are cut within it. */
 typedef struct {
     size_t tasks, rows_per_task, pieces_per_row, piece;
 } row_split;
@@ -87,14 +87,14 @@ static row_split split_of(const cpu_step *s, const cpu_context *c) {
     }
 }
 
-/* How many rows the next task takes, when `rows` of this matrix and `bytes` of all are left. */
+/* The rows of the next task, if `rows` of this matrix and `bytes` of all matrices are left. */
 static size_t rows_of_task(const tensor *w, size_t multiple, size_t threads, size_t rows, uint64_t bytes) {
     const size_t row = matrix_row_bytes(w), least = max_size(WEIGHT_BYTES_PER_TASK / row / multiple, 1) * multiple;
     const size_t share = (size_t)(bytes / (2 * threads) / row) / multiple * multiple;
     return min_size(max_size(share, least), rows);
 }
 
-/* Writes where the tasks of a matrix begin, and its end; `left` are the bytes of it and of those behind it. */
+/* Writes the first row of each task of a matrix, then its end. `left`: the bytes of this matrix and of those after it. */
 static size_t cut_matrix(const tensor *w, size_t multiple, size_t threads, uint64_t left, uint32_t *cuts) {
     size_t count = 0;
     for (size_t at = 0; at < w->ne[1]; count++) {
@@ -127,8 +127,8 @@ static attention_job attention_of(const cpu_step *s, const cpu_context *c) {
     const op       *o = s->op;
     const kv_layer *kv = &c->in->kv[o->layer];
     return (attention_job){
-        .q = value(c, o->in[0]),
-        .out = value(c, o->out),
+        .q = value_at(c, o->in[0]),
+        .out = value_at(c, o->out),
         .kv = { kv->k, kv->v, kv->type, kv->slots, kv->kv_heads, kv->head },
         .heads = o->in[0]->ne[1],
         .tokens = c->in->tokens,
@@ -164,10 +164,10 @@ static void run_matmul(const cpu_step *s, const cpu_context *c, size_t task, con
     job.row_bytes = matrix_row_bytes(w);
     job.k = w->ne[0];
     job.type = w->type;
-    job.y = value(c, s->op->out);
+    job.y = value_at(c, s->op->out);
     job.y_stride = w->ne[1];
-    if (s->quantised >= 0) job.x8 = quantised(c, s->quantised, rows_of(c, s->op->in[1]), w->ne[0]);
-    else job.x = value(c, s->op->in[1]);
+    if (s->quantised >= 0) job.x8 = quantised_at(c, s->quantised, rows_of(c, s->op->in[1]), w->ne[0]);
+    else job.x = value_at(c, s->op->in[1]);
     (s->quantised >= 0 ? c->kernels->matmul_q8 : c->kernels->matmul_f32)(&job, s->cuts[task], s->cuts[task + 1],
                                                                          scratch);
 }
@@ -190,8 +190,8 @@ static void run_expert_matmul(const cpu_step *s, const cpu_context *c, size_t ta
     run_matmul(s, c, task % s->tasks, &job, scratch);
 }
 
-/* A task is read as two streams, from its beginning and from its middle (avx512_q4_k.h says why). Thread i will probably take
- * task i. The caller's is fetched by the first worker: into its own cache, or into that of the core that they share. */
+/* A task reads two streams, from its beginning and from its middle (see avx512_q4_k.h). Thread i will probably take task i. The
+ * first worker fetches the caller's: into its own cache, or into the core's cache if they share one. */
 void cpu_step_announce(const cpu_step *s, const cpu_context *c, pool *threads) {
     enum { AHEAD = 128 << 10 };
     const size_t row = matrix_row_bytes(s->op->in[0]);
@@ -208,14 +208,14 @@ void cpu_step_announce(const cpu_step *s, const cpu_context *c, pool *threads) {
     }
 }
 
-/* Counting sort of the pairs by expert; within an expert in the order of the tokens. */
+/* Counting sort of the pairs by expert, stable in the tokens. */
 static void run_group(const cpu_step *s, const cpu_context *c) {
     const op           *o = s->op;
     const expert_groups g = groups_at(c, s);
     const size_t        experts = o->in[0]->ne[2], used = o->used;
     memset(g.begin, 0, (experts + 1) * sizeof *g.begin);
     for (size_t t = 0; t < c->in->tokens; t++) {
-        const int32_t *ids = (const int32_t *)row(c, o->in[2], t);
+        const int32_t *ids = (const int32_t *)row_at(c, o->in[2], t);
         for (size_t i = 0; i < used; i++) g.begin[ids[i] + 1]++;
     }
     g.active[0] = 0;
@@ -223,8 +223,9 @@ static void run_group(const cpu_step *s, const cpu_context *c) {
         if (g.begin[x + 1]) g.active[1 + g.active[0]++] = (int32_t)x;
         g.begin[x + 1] += g.begin[x];
     }
-    for (size_t t = 0; t < c->in->tokens; t++) { /* fill; begin[x] moves to the end of x, which is the begin of x + 1 */
-        const int32_t *ids = (const int32_t *)row(c, o->in[2], t);
+    for (size_t t = 0; t < c->in->tokens;
+         t++) { /* fill in; begin[x] moves to the end of x, which is the beginning of x + 1 */
+        const int32_t *ids = (const int32_t *)row_at(c, o->in[2], t);
         for (size_t i = 0; i < used; i++) {
             const int32_t at = g.begin[ids[i]]++;
             g.token[at] = (int32_t)t;
@@ -235,8 +236,8 @@ static void run_group(const cpu_step *s, const cpu_context *c) {
     g.begin[0] = 0;
 }
 
-/* The `used` likeliest experts and their weights: softmax over all, the largest (ties: lowest index first), made to sum
- * to 1, then each times its own scale. */
+/* The `used` likeliest experts and their weights: softmax over all experts, the largest (ties: lowest index first), normalised to
+ * a sum of 1, each times its scale. */
 static void route_row(float *out, const float *logits, const float *scale, size_t experts, size_t used) {
     int32_t ids[MOST_EXPERTS_USED];
     double  weights[MOST_EXPERTS_USED], most = logits[0], sum = 0;
@@ -248,7 +249,7 @@ static void route_row(float *out, const float *logits, const float *scale, size_
             for (size_t j = 0; j < i; j++) taken |= ids[j] == (int32_t)x;
             if (!taken && (best == experts || logits[x] > logits[best])) best = x;
         }
-        if (best == experts) best = i; /* only with NaN, which the logits will show */
+        if (best == experts) best = i; /* only with NaN, which will show in the logits */
         ids[i] = (int32_t)best;
         weights[i] = exp(logits[best] - most);
         sum += weights[i];
@@ -270,15 +271,15 @@ static void store_row(const cpu_step *s, const cpu_context *c, size_t t) {
     const kv_layer *kv = &c->in->kv[o->layer];
     const size_t    n = kv->kv_heads * kv->head, bytes = (size_t)quant_row_bytes(quant_format_of(kv->type), n);
     const size_t    slot = (size_t)((c->in->start + t) % kv->slots);
-    c->kernels->store(kv->k + slot * bytes, kv->type, row(c, o->in[0], t * o->in[0]->ne[1]), n);
-    c->kernels->store(kv->v + slot * bytes, kv->type, row(c, o->in[1], t * o->in[1]->ne[1]), n);
+    c->kernels->store(kv->k + slot * bytes, kv->type, row_at(c, o->in[0], t * o->in[0]->ne[1]), n);
+    c->kernels->store(kv->v + slot * bytes, kv->type, row_at(c, o->in[1], t * o->in[1]->ne[1]), n);
 }
 
-/* A row of the table, or one that was given. */
+/* A row of the table, or a soft token. */
 static void embed_row(const op *o, const cpu_context *c, size_t t, size_t n) {
     const tensor *table = o->in[0];
     const int32_t id = c->in->ids[t];
-    float        *out = row(c, o->out, t);
+    float        *out = row_at(c, o->out, t);
     if (id < 0 && o->given) {
         memcpy(out, c->in->given + (size_t)(-1 - id) * n, n * sizeof *out);
         return;
@@ -296,27 +297,29 @@ static void run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t fr
     const tensor      *a = o->in[0], *b = o->in[1];
     switch (o->kind) {
     case OP_EMBED: embed_row(o, c, r, n); break;
-    case OP_RMS_NORM: k->rms_norm(row(c, o->out, r), row(c, a, r), b ? b->data : NULL, o->factor, n); break;
-    case OP_ROPE_TABLE: rope_table_row(row(c, o->out, r), a->data, a->ne[0], c->in->start + r); break;
+    case OP_RMS_NORM: k->rms_norm(row_at(c, o->out, r), row_at(c, a, r), b ? b->data : NULL, o->factor, n); break;
+    case OP_ROPE_TABLE: rope_table_row(row_at(c, o->out, r), a->data, a->ne[0], c->in->start + r); break;
     case OP_ROPE:
-        memcpy(row(c, o->out, r), row(c, a, r), n * sizeof(float));
-        k->rope(row(c, o->out, r), row(c, b, r / a->ne[1]), n);
+        memcpy(row_at(c, o->out, r), row_at(c, a, r), n * sizeof(float));
+        k->rope(row_at(c, o->out, r), row_at(c, b, r / a->ne[1]), n);
         break;
     case OP_KV_STORE: store_row(s, c, r); break;
-    case OP_GEGLU: k->geglu(row(c, o->out, r) + from, row(c, a, r) + from, row(c, b, r) + from, n); break;
-    case OP_ADD: k->add(row(c, o->out, r) + from, row(c, a, r) + from, row(c, b, r) + from, n); break;
-    case OP_SCALE: k->scale(row(c, o->out, r) + from, row(c, a, r) + from, o->factor, n); break;
-    case OP_SOFTCAP: k->softcap(row(c, o->out, r) + from, row(c, a, r) + from, o->factor, n); break;
-    case OP_ROUTE: route_row(row(c, o->out, r), row(c, a, r), b ? b->data : NULL, a->ne[0], o->used); break;
+    case OP_GEGLU: k->geglu(row_at(c, o->out, r) + from, row_at(c, a, r) + from, row_at(c, b, r) + from, n); break;
+    case OP_ADD: k->add(row_at(c, o->out, r) + from, row_at(c, a, r) + from, row_at(c, b, r) + from, n); break;
+    case OP_SCALE: k->scale(row_at(c, o->out, r) + from, row_at(c, a, r) + from, o->factor, n); break;
+    case OP_SOFTCAP: k->softcap(row_at(c, o->out, r) + from, row_at(c, a, r) + from, o->factor, n); break;
+    case OP_ROUTE: route_row(row_at(c, o->out, r), row_at(c, a, r), b ? b->data : NULL, a->ne[0], o->used); break;
     case OP_EXPERT_SUM: {
-        float       *y = row(c, o->out, r);
-        const float *weights = row(c, b, r) + o->used;
+        float       *y = row_at(c, o->out, r);
+        const float *weights = row_at(c, b, r) + o->used;
         memset(y, 0, o->out->ne[0] * sizeof *y);
-        for (size_t i = 0; i < o->used; i++) k->add_scaled(y, row(c, a, r * o->used + i), weights[i], o->out->ne[0]);
+        for (size_t i = 0; i < o->used; i++) k->add_scaled(y, row_at(c, a, r * o->used + i), weights[i], o->out->ne[0]);
         break;
     }
-    case OP_SELECT_ROWS: memcpy(row(c, o->out, r), row(c, a, (size_t)c->in->output_rows[r]), n * sizeof(float)); break;
-    default: break; /* matmuls and attention are cut otherwise */
+    case OP_SELECT_ROWS:
+        memcpy(row_at(c, o->out, r), row_at(c, a, (size_t)c->in->output_rows[r]), n * sizeof(float));
+        break;
+    default: break; /* matmuls and attention are cut differently */
     }
 }
 
@@ -326,9 +329,9 @@ static void run_rows(const cpu_step *s, const cpu_context *c, size_t task) {
     if (s->kind == STEP_QUANTISE) {
         const tensor *x = o->in[1];
         const size_t  first = task * split.rows_per_task, rows = rows_of(c, x), k = x->ne[0];
-        q8            out = quantised(c, s->quantised, rows, k);
+        q8            out = quantised_at(c, s->quantised, rows, k);
         out = (q8){ out.q + first * k, out.d + first * (k / 32), out.s + first * (k / 16) };
-        c->kernels->quantise(out, row(c, x, first), min_size(split.rows_per_task, rows - first), k);
+        c->kernels->quantise(out, row_at(c, x, first), min_size(split.rows_per_task, rows - first), k);
         return;
     }
     const size_t n = o->out ? o->out->ne[0] : 0;

@@ -1,4 +1,4 @@
-/* The scalar unpacking of every quantised format: the reference of the vector code in simd_unpack.h. */
+/* Scalar unpacking of every quantised format: the reference for simd_unpack.h. */
 
 #include "cpu/unpack.h"
 
@@ -33,7 +33,7 @@ static void add_fifth_bits(int16_t *q, const uint8_t *bits) {
     for (size_t i = 0; i < 32; i++) q[i] = (int16_t)(q[i] | (bits[i / 8] >> i % 8 & 1) << 4);
 }
 
-static void look_up(int16_t *q, size_t n, const int8_t *values) {
+static void map_values(int16_t *q, size_t n, const int8_t *values) {
     for (size_t i = 0; i < n; i++) q[i] = values[q[i]];
 }
 
@@ -69,13 +69,13 @@ static void unpack_q8_0(unpacked_block *out, const uint8_t *block) {
 static void unpack_iq4_nl(unpacked_block *out, const uint8_t *block) {
     set_groups(out, 0, 2, half_at(block), 0);
     unpack_nibbles(out->q, block + 2);
-    look_up(out->q, 32, quant_iq4_values);
+    map_values(out->q, 32, quant_iq4_values);
 }
 
 static void unpack_mxfp4(unpacked_block *out, const uint8_t *block) {
     set_groups(out, 0, 2, ldexpf(1, block[0] - 128), 0);
     unpack_nibbles(out->q, block + 1);
-    look_up(out->q, 32, quant_mxfp4_values);
+    map_values(out->q, 32, quant_mxfp4_values);
 }
 
 /* Scales and minima of Q4_K and Q5_K: eight of 6 bits each in 12 bytes. */
@@ -89,7 +89,7 @@ static void set_k_scales(unpacked_block *out, const uint8_t *block) {
     }
 }
 
-/* 128 bytes: of each 32 bytes the low nibbles are 32 values, the high ones the next 32. */
+/* 128 bytes: in each 32 bytes the low nibbles are 32 values and the high nibbles the next 32. */
 static void unpack_k_nibbles(int16_t *q, const uint8_t *qs) {
     for (size_t i = 0; i < 256; i++) q[i] = i / 32 % 2 ? qs[i / 64 * 32 + i % 32] >> 4 : qs[i / 64 * 32 + i % 32] & 15;
 }
@@ -146,7 +146,7 @@ static void unpack_iq4_xs(unpacked_block *out, const uint8_t *block) {
         set_groups(out, 2 * i, 2, d * (float)(scale - 32), 0);
         unpack_nibbles(out->q + 32 * i, block + 8 + 16 * i);
     }
-    look_up(out->q, 256, quant_iq4_values);
+    map_values(out->q, 256, quant_iq4_values);
 }
 
 unpack_function unpack_of(quant_type type) {

@@ -1,7 +1,6 @@
-/* What all vocabularies of the vector kernels share. A vocabulary (vec_avx2.h, vec_avx512.h, vec_neon.h, vec_wasm.h) gives
- * the types f32x8 (8 floats), i32x8 (8 integers), b32 (32 bytes), wide_f and wide_i (WIDE floats or integers: what a
- * register holds, the rows of a panel) and small functions on them; the kernels in simd_*.h are written once, in these
- * words. */
+/* Shared by all vocabularies of the vector kernels. A vocabulary (vec_avx2.h, vec_avx512.h, vec_neon.h, vec_wasm.h) defines the
+ * types f32x8 (8 floats), i32x8 (8 integers), b32 (32 bytes), wide_f and wide_i (WIDE floats or integers: one register, the rows of
+ * a panel) and small functions on them. The kernels in simd_*.h are written once, with these. */
 
 #ifndef GM_CPU_VEC_H
 #define GM_CPU_VEC_H
@@ -10,14 +9,14 @@
 
 #include <string.h>
 
-/* Kernels are built from functions that take constants (a format, a tile's size) and must vanish in the caller. */
+/* Kernels consist of functions that take constants (a format, a tile size) and must be inlined for them to fold. */
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline, unused))
 #else
 #define INLINE static inline
 #endif
 
-/* Loops over registers; not under gcc's sanitizers, which then take minutes to compile. */
+/* Unrolls loops over registers, except under gcc's sanitizers, where compiling would take minutes. */
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__)
@@ -26,8 +25,8 @@
 #define UNROLL
 #endif
 
-/* Asks for the line at an address, which may lie outside everything: to be read once and soon, or a little later from the
- * second-level cache. */
+/* Prefetches the cache line at any address, valid or not: to be read once and soon, or a little later from the second-level
+ * cache. */
 #if defined(__GNUC__)
 INLINE void prefetch_once(uintptr_t address) { __builtin_prefetch((const void *)address, 0, 0); }
 INLINE void prefetch_later(uintptr_t address) { __builtin_prefetch((const void *)address, 0, 2); }

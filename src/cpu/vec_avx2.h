@@ -1,4 +1,4 @@
-/* The vocabulary on AVX2: what vec_x86.h leaves open. */
+/* The vocabulary on AVX2: completes vec_x86.h. */
 
 #ifndef GM_CPU_VEC_AVX2_H
 #define GM_CPU_VEC_AVX2_H

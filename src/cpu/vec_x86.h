@@ -1,4 +1,4 @@
-/* What the vector kernels are written in, on x86-64 with AVX2, FMA and F16C: 8 floats, 8 integers or 32 bytes in a register.
+/* The vocabulary on x86-64 with AVX2, FMA and F16C: 8 floats, 8 integers or 32 bytes in a register.
  * vec_avx2.h and vec_avx512.h add what differs between the two. */
 
 #ifndef GM_CPU_VEC_X86_H
