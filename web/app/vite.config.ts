@@ -1,4 +1,4 @@
-// Builds the app into build/web: `vite build --config web/app/vite.config.ts`. Says how large a first load is.
+// Builds the app into build/web: `vite build --config web/app/vite.config.ts`. Prints the size of a first load.
 
 import { createHash } from 'node:crypto';
 import { copyFileSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
@@ -13,8 +13,8 @@ const { version } = JSON.parse(readFileSync(resolve(here, '../package.json'), 'u
 
 const MOST_FIRST_LOAD = 500_000; // bytes, compressed, without a model
 
-// What is loaded only when it is met: everything that no static import and no URL of the entry leads to, and the engine with threads,
-// which only browsers without WebGPU ask for.
+// Not part of a first load: whatever no static import or URL of the entry leads to, and the engine with threads, which only browsers
+// without WebGPU request.
 const LATER = /gemmule-threads-[^/]*\.wasm$/;
 
 function serviceWorker(): Plugin {
@@ -61,7 +61,7 @@ function serviceWorker(): Plugin {
     }
 }
 
-// The model in the box goes along, for servers that have nothing but the app's files; it is no part of a first load.
+// Copies the model in the box beside the app, for servers that have only the app's files. It is not part of a first load.
 function box(): Plugin {
     const file = resolve(root, 'models/box.gguf');
     return {
@@ -74,8 +74,8 @@ function box(): Plugin {
     };
 }
 
-// The package finds its worker and its wasm beside itself by literals that bundlers know. Here it is not built yet: the
-// literals are pointed at the sources.
+// The built package finds its worker and its wasm beside itself, by literals that bundlers recognise. The app is built from the package's
+// sources, so the literals are changed to point there.
 function packageSources(): Plugin {
     const literals = [
         { file: resolve(here, '../src/api/connect.ts'), from: "'./worker.js'", to: "'../worker/worker.ts'" },

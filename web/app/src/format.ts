@@ -41,6 +41,9 @@ export function formatCount(count: number): string {
 /** '1 model', '2 models'; nouns that take more than an s are given as they are. */
 export const countOf = (count: number, noun: string, nouns = `${noun}s`): string => `${count.toLocaleString('en')} ${count === 1 ? noun : nouns}`;
 
+/** The engine's name for a device, for reading: 'cpu (wasm, 2 threads)' → 'CPU (WebAssembly, 2 threads)'. */
+export const formatDevice = (device: string): string => device.replace(/^cpu\b/, 'CPU').replace(/\(wasm\b/, '(WebAssembly');
+
 /** An error's message as a sentence. One that starts with an address, a file name or an option keeps its case. */
 export function sentence(message: string): string {
     const text = /^[a-z][a-z'’-]*[,;]?(?:\s|$)/.test(message) ? message.charAt(0).toUpperCase() + message.slice(1) : message;

@@ -1,14 +1,12 @@
-// The service worker: keeps the app's own files, so that it starts without a network. Models are not its business: the package keeps
-// them in the origin's file storage.
+// The service worker: stores the app's own files, so that the app starts offline. The package stores models itself.
 //
-// The build puts VERSION and FILES before this text: a digest of all files, and those that a first load needs. Other files of
-// the app (maths, the highlighter, other languages) are kept when they are first asked for; their names carry a digest of
-// their content.
+// The build puts VERSION and FILES before this text: a digest of all files, and the files of a first load. Other files (maths, the
+// highlighter and its languages) are stored when they are first requested; their names contain a digest of their content.
 
 declare const VERSION: string;
 declare const FILES: string[];
 
-// What of a service worker's scope is used here: the types of pages and those of workers do not go together in one program.
+// The parts of a service worker's scope that are used here: TypeScript cannot have the types of pages and workers in one program.
 interface Waiting extends Event {
     waitUntil(work: Promise<unknown>): void;
 }
@@ -31,7 +29,7 @@ worker.addEventListener('install', (event) => {
     const keep = async (): Promise<void> => {
         const cache = await caches.open(CACHE);
         await cache.addAll(FILES.map((file) => new Request(file, { cache: 'no-cache' })));
-        await worker.skipWaiting(); // file names carry digests: an open page goes on with what it has loaded
+        await worker.skipWaiting(); // file names contain digests, so an open page keeps the version that it has loaded
     };
     event.waitUntil(keep());
 });
@@ -54,7 +52,7 @@ worker.addEventListener('fetch', (event) => {
     else if (path.startsWith('assets/') || FILES.includes(`./${path}`)) event.respondWith(answer(request, request));
 });
 
-// What is kept, first: one version of the app is one set of files.
+// Stored files come first: one version of the app is one set of files.
 async function answer(key: Request | string, request: Request): Promise<Response> {
     const cache = await caches.open(CACHE);
     const kept = await cache.match(key, { ignoreVary: true });

@@ -1,10 +1,10 @@
-// The small pure parts: numbers as text, pace, snapshots' names and eviction, the calculator, colours and formulas as trees.
+// The small pure parts: numbers and errors as text, URLs, pace and speed, snapshots, tools, highlighting and formulas as trees.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { checkAddress } from '../src/address.ts';
-import { countOf, dayGroup, formatBytes, formatCount, formatSeconds, formatSpeed, LiveSpeed, Pace, sentence } from '../src/format.ts';
+import { countOf, dayGroup, formatBytes, formatCount, formatDevice, formatSeconds, formatSpeed, LiveSpeed, Pace, sentence } from '../src/format.ts';
 import { highlight, languageOf, loadLanguage, type Token } from '../src/markdown/highlight.ts';
 import { copy, loadMaths, mathsTree, type MathNode } from '../src/markdown/maths.ts';
 import { bestFor, evict, fitOf, snapshotKey, superseded, type SnapshotEntry } from '../src/snapshot_index.ts';
@@ -21,9 +21,11 @@ test('numbers as people read them', () => {
     for (const [format, value, expected] of rows) assert.equal(format(value), expected, `${format.name}(${value})`);
 });
 
-test('one and many', () => {
+test('counts and devices', () => {
     for (const [count, words] of [[0, '0 models'], [1, '1 model'], [2, '2 models'], [1234, '1,234 models']] as const) assert.equal(countOf(count, 'model'), words);
     assert.equal(countOf(2, 'reply', 'replies'), '2 replies');
+    assert.equal(formatDevice('cpu (wasm, 1 thread)'), 'CPU (WebAssembly, 1 thread)');
+    assert.equal(formatDevice('NVIDIA cpu'), 'NVIDIA cpu');
 });
 
 test('errors become sentences; addresses, names and options keep their case', () => {

@@ -1,5 +1,5 @@
-// What the browser tests of the app stand on: the built app on a server, with the headers of `gemmule serve`, and a Chromium
-// with an empty profile that reaches nothing else, and a note of everything that tried to.
+// For the browser tests of the app: the built app on a server with the headers of `gemmule serve`, and a Chromium with an empty profile
+// that reaches nothing else and records every attempt.
 
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
@@ -16,7 +16,7 @@ export const BOX = 'models/box.gguf'; // means what it says
 
 const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' blob:; media-src blob:; connect-src 'self' https:; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/** The app, with a model as the one in the box. */
+/** Serves the app, with `model` as the one in the box. */
 export function startSite(routes: NonNullable<ServerOptions['routes']> = {}, model = MODEL): Promise<TestServer> {
     if (!existsSync(join(APP, 'index.html'))) throw new Error(`${APP} is missing: build the app first`);
     return startServer({
@@ -28,7 +28,7 @@ export function startSite(routes: NonNullable<ServerOptions['routes']> = {}, mod
     });
 }
 
-/** Serves bytes by range; the first answer breaks off after `after` of them. */
+/** Serves bytes by range; the first response breaks off after `after` bytes. */
 export function breaksOff(bytes: Buffer, after: number): (request: IncomingMessage, response: ServerResponse) => void {
     let broken = false;
     return (request, response) => {
@@ -46,7 +46,7 @@ export function breaksOff(bytes: Buffer, after: number): (request: IncomingMessa
 }
 
 export interface VisitOptions {
-    /** WebGPU by SwiftShader; else there is none. */
+    /** WebGPU by SwiftShader; without it there is none. */
     gpu?: boolean;
     phone?: boolean;
 }
@@ -55,7 +55,7 @@ export class Visit {
     readonly context: BrowserContext;
     /** Hosts that the browser tried to reach. */
     readonly foreign: string[];
-    /** What pages complained about: errors, and breaches of the Content-Security-Policy. */
+    /** Errors on the console of pages, among them breaches of the Content-Security-Policy. */
     readonly complaints: string[] = [];
     private readonly profile: string;
     private readonly sink: Server;
@@ -106,7 +106,7 @@ export class Visit {
     }
 }
 
-// Whatever leaves 127.0.0.1, also from workers, goes to a proxy that only takes note. Chromium has errands of its own.
+// Every request beyond 127.0.0.1, also from workers, goes to a proxy that only records it. Chromium makes some of its own.
 async function startSink(foreign: string[]): Promise<Server> {
     const note = ({ url = '' }: IncomingMessage): void => {
         if (!/^(?:https?:\/\/)?[\w.-]*\.(?:google|googleapis|gvt1|gstatic)\.com\b/.test(url)) foreign.push(url);
@@ -123,7 +123,7 @@ async function startSink(foreign: string[]): Promise<Server> {
     return sink;
 }
 
-/** Gives the page a folder of Ollama to pick: a real directory handle, of the origin's private file system, instead of the dialog's. */
+/** Gives the page an Ollama folder to pick: a real directory handle from the origin's private file system, in place of the dialog. */
 export async function fakeOllama(page: Page, labels = { model_type: '506K', file_type: 'F16' }): Promise<void> {
     await page.evaluate(async (given) => {
         const bytes = await (await fetch('models/box.gguf')).arrayBuffer();

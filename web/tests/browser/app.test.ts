@@ -296,9 +296,13 @@ describe('the app', { timeout: 600_000 }, () => {
         await page.waitForSelector('.card .fit-no >> text=conversations.json could not be imported.');
         assert.equal(await page.locator('.notice').count(), 0);
         await page.evaluate(() => { document.querySelector('main')!.scrollTop = 9999; });
-        await page.goto(`${site.origin}/#/about`);
-        await page.waitForSelector('.about-head');
-        assert.equal(await page.evaluate(() => document.querySelector('main')!.scrollTop), 0);
+        await page.goto(`${site.origin}/#/models`);
+        await page.waitForSelector('.current-model');
+        const main = await page.evaluate(() => {
+            const { scrollTop, scrollHeight, clientHeight } = document.querySelector('main')!;
+            return { scrollTop, long: scrollHeight > clientHeight + 100 };
+        });
+        assert.deepEqual(main, { scrollTop: 0, long: true });
         assert.equal(await page.getByText('could not be imported').count(), 0);
         await importFile(page, site, conversationFile(['One'], 'One'));
         await page.waitForSelector('.card .fit-yes >> text=1 conversation imported.');

@@ -1,12 +1,12 @@
-// Markdown's blocks: headings, lists, quotes, fences, tables, maths. Made for text that is still being written: a fence without
-// an end is a code block that is open, and `cutSections` tells the blocks apart so that only the last few are parsed again.
+// Markdown's blocks: headings, lists, quotes, fences, tables, maths. Made for text that still grows: a fence without an end is an open code
+// block, and `cutSections` separates the blocks so that only the last few are parsed again.
 
 import { parseInline, unescapeText, type Inline } from './inline.ts';
 
 export type Align = 'left' | 'center' | 'right' | '';
 
 export interface ListItem {
-    /** For a task list: whether it is ticked. */
+    /** In a task list: whether the item is ticked. */
     task?: boolean;
     blocks: Block[];
 }
@@ -24,7 +24,7 @@ export type Block =
 
 const DEEPEST = 16; // containers inside each other; deeper ones are text
 
-// One block found: where it ends, and how to build it when it is wanted.
+// A block that was found: where it ends, and how to build it.
 interface Found {
     end: number;
     build(): Block[];
@@ -57,7 +57,7 @@ const fence: Finder = (lines, at) => {
     return { end: closed ? end + 1 : end, build };
 };
 
-// $$ … $$ and \[ … \] that begin a line. Text behind the closer on its line makes it a paragraph instead.
+// $$ … $$ and \[ … \] at the start of a line. If text follows the closer on its line, it is a paragraph instead.
 const maths: Finder = (lines, at) => {
     const open = MATHS.exec(lines[at]!);
     if (!open) return null;
@@ -97,7 +97,7 @@ const quote: Finder = (lines, at, depth) => {
     return { end, build: () => [{ kind: 'quote', blocks: buildAll(inner.lines, depth + 1) }] };
 };
 
-// The lines of a container as they are taken off its marks.
+// The lines of a container, without its marks.
 class Inner {
     readonly lines: string[] = [];
     private fenced = false;
@@ -107,7 +107,7 @@ class Inner {
         if (FENCE.test(line)) this.fenced = !this.fenced;
     }
 
-    /** Whether the unmarked line `at` goes on with the paragraph that the last line is part of. */
+    /** Whether the unmarked line `at` continues the paragraph of the line before. */
     goesOn(lines: string[], at: number): boolean {
         const last = this.lines.at(-1);
         if (this.fenced || isBlank(last) || HEADING.test(last!) || RULE.test(last!)) return false;
@@ -168,7 +168,7 @@ function takeItem(lines: string[], at: number, marker: RegExpExecArray): { lines
             continue;
         }
         const deep = indentOf(line);
-        // Models often indent what hangs below `1.` by two: a marker that stands in by two or more belongs to the item.
+        // Models often indent by two below `1.`: a marker that is indented by two or more belongs to the item.
         if (deep < width && deep >= indent.length + 2 && ITEM.test(line)) width = deep;
         if (deep >= width) inner.push(line.slice(width));
         else if (inner.goesOn(lines, next)) inner.push(line.trimStart());
@@ -220,7 +220,7 @@ function tableStart(lines: string[], at: number): Align[] | null {
     return marks.map((mark) => (mark.endsWith(':') ? (mark.startsWith(':') ? 'center' : 'right') : mark.startsWith(':') ? 'left' : ''));
 }
 
-// A row's cells: bars cut, except escaped ones and those inside code.
+// A row's cells, split at bars that are neither escaped nor inside code.
 function splitRow(line: string): string[] {
     const cells: string[] = [];
     let cell = '', ticks = false;
@@ -242,7 +242,7 @@ function splitRow(line: string): string[] {
     return cells;
 }
 
-// What may end a paragraph without an empty line before it.
+// What can end a paragraph without an empty line.
 function interrupts(lines: string[], at: number): boolean {
     const line = lines[at]!;
     if (HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || fence(lines, at, 0) || (MATHS.test(line) && maths(lines, at, 0))) return true;
@@ -303,7 +303,7 @@ export function parseMarkdown(text: string): Block[] {
     return buildAll(toLines(text), 0);
 }
 
-/** A text cut into its top-level blocks: the text of each, and the line at which it begins. */
+/** The top-level blocks of a text: the text of each, and its first line. */
 export interface Sections {
     text: string;
     parts: string[];
@@ -314,7 +314,7 @@ export interface Sections {
  * same strings, so that neither they are looked for again nor what was drawn for them is drawn again. */
 export function cutSections(text: string, before?: Sections): Sections {
     const lines = toLines(text);
-    // What follows can still change the last block, and make the ones before it part of it; no more than that.
+    // New text can change the last block and join it with the ones before; nothing further back changes.
     const keep = before && text.startsWith(before.text) ? Math.max(0, before.parts.length - 3) : 0;
     const parts = keep > 0 ? before!.parts.slice(0, keep) : [];
     const starts = keep > 0 ? before!.starts.slice(0, keep) : [];

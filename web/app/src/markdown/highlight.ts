@@ -1,9 +1,9 @@
-// Colours for code: highlight.js, loaded when the first code block with a known language is met. Its tree of tokens is taken as it
-// is and becomes elements; its HTML is never used.
+// Syntax highlighting by highlight.js, loaded with the first code block in a known language. Its token tree becomes elements; its HTML is
+// never used.
 
 import type { LanguageFn } from 'highlight.js';
 
-/** A string, or a piece with a name such as 'keyword'. */
+/** A string, or tokens with a scope such as 'keyword'. */
 export type Token = string | { scope: string; children: Token[] };
 
 const LANGUAGES: Record<string, () => Promise<{ default: LanguageFn }>> = {
@@ -49,7 +49,7 @@ const ALIASES: Record<string, string> = {
 
 const LONGEST = 50_000; // characters; what is longer stays plain
 
-/** The language's own name, or '' where there are no colours for it. */
+/** The name that highlight.js uses for a language; '' if it is not supported. */
 export function languageOf(info: string): string {
     const name = info.toLowerCase();
     const known = Object.hasOwn(ALIASES, name) ? ALIASES[name]! : name;
@@ -65,7 +65,7 @@ export async function loadLanguage(language: string): Promise<void> {
     const hljs = await core;
     let loading = registered.get(language);
     if (!loading) {
-        // Pages and PHP have other languages inside.
+        // HTML and PHP contain other languages.
         const needed = language === 'xml' || language === 'php' ? [...new Set([language, 'xml', 'css', 'javascript'])] : [language];
         loading = Promise.all(needed.map(async (name) => hljs.registerLanguage(name, (await LANGUAGES[name]!()).default))).then(() => undefined);
         registered.set(language, loading);
@@ -73,7 +73,7 @@ export async function loadLanguage(language: string): Promise<void> {
     await loading;
 }
 
-/** The tokens of the code, or null where the language is not loaded. */
+/** The tokens of the code; null if the language is not loaded. */
 export function highlight(code: string, language: string): Token[] | null {
     if (!ready?.getLanguage(language) || code.length > LONGEST) return null;
     const result = ready.highlight(code, { language, ignoreIllegals: true });
@@ -86,7 +86,7 @@ function children(node: unknown): Token[] {
     return list.map((child): Token => {
         if (typeof child === 'string') return child;
         const { scope } = child as { scope?: unknown };
-        // 'title.function' colours as 'title'; whatever is not a plain word is dropped.
+        // 'title.function' is coloured as 'title'; scopes that are not plain words are dropped.
         const name = typeof scope === 'string' ? (scope.split('.')[0] ?? '') : '';
         return { scope: /^[a-z_-]+$/.test(name) ? name : '', children: children(child) };
     });

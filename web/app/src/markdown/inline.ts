@@ -1,6 +1,6 @@
-// Markdown inside a line: emphasis, code, links, maths. CommonMark's rules for what people and models write; raw HTML is text.
+// Markdown within a line: emphasis, code, links, maths. Follows CommonMark for what people and models write; raw HTML is text.
 //
-// The result is a tree of plain objects: who draws it makes elements from it, never markup.
+// The result is a tree of plain objects, which the view turns into elements, never into markup.
 
 export type Inline =
     | { kind: 'text'; text: string }
@@ -8,14 +8,14 @@ export type Inline =
     | { kind: 'maths'; text: string; display: boolean }
     | { kind: 'break' }
     | { kind: 'emphasis' | 'strong' | 'strike'; children: Inline[] }
-    /** image: what the text wanted to load; it becomes a link, so that a model cannot send data out by showing a picture. */
+    /** image: shown as a link, so that a model cannot send data out by making the page load a picture. */
     | { kind: 'link'; href: string; children: Inline[]; image?: boolean };
 
-/** The address if a link may lead there: http, https and mailto, written out or relative to one of them; else ''. */
+/** The URL if a link may lead there (http, https, mailto, or relative to one of them); else ''. */
 export function safeHref(address: string): string {
     const trimmed = address.trim();
     if (!/^(?:https?:\/\/|mailto:)/i.test(trimmed)) return '';
-    // URL drops tabs and line ends inside an address, as the browser would.
+    // URL drops tabs and line breaks inside a URL, as the browser does.
     try {
         const url = new URL(trimmed);
         return ['http:', 'https:', 'mailto:'].includes(url.protocol) ? url.href : '';
@@ -40,13 +40,13 @@ function entity(name: string): string | undefined {
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
 
-/** Text with its backslash escapes and entities resolved: link addresses and fence languages. */
+/** Text with backslash escapes and entities resolved, for link targets and fence languages. */
 export function unescapeText(text: string): string {
     return text.replace(/\\([!-/:-@[-`{-~])|&(#[xX]?[0-9a-fA-F]{1,7}|[a-zA-Z]{2,8});/g, (whole, escaped, name) =>
         escaped ?? entity(name) ?? whole);
 }
 
-// Finished inlines and delimiter runs, in the order of the text; emphasis is found by walking it.
+// Finished inlines and delimiter runs in text order; emphasis is found by walking the sequence.
 interface Entry {
     inline?: Inline;
     delimiter?: { mark: string; count: number; length: number; opens: boolean; closes: boolean };
@@ -74,7 +74,7 @@ class Sequence {
         else this.push({ inline: { kind: 'text', text } });
     }
 
-    /** Takes everything behind `after` out of the sequence, finished. */
+    /** Removes everything after `after` from the sequence and returns it, finished. */
     cut(after: Entry | undefined): Inline[] {
         resolveEmphasis(this, after);
         const taken: Inline[] = [];
@@ -96,8 +96,8 @@ function appendFinished(out: Inline[], entry: Entry): void {
     else if (inline.kind !== 'text' || inline.text !== '') out.push(inline.kind === 'text' ? { ...inline } : inline);
 }
 
-// CommonMark's procedure: for each closer the nearest opener that may pair with it. `bottom` remembers, for each kind of closer,
-// below which point there is no opener, so that a long run of closers stays linear.
+// CommonMark's procedure: each closer pairs with the nearest opener that fits. `bottom` records, for each kind of closer, the point below
+// which there is no opener, so that a long run of closers takes linear time.
 function resolveEmphasis(sequence: Sequence, after: Entry | undefined): void {
     const bottom = new Map<string, Entry | undefined>();
     let closer = after ? after.next : sequence.first;
@@ -125,7 +125,7 @@ function pairs(opener: Entry, close: NonNullable<Entry['delimiter']>): boolean {
     const open = opener.delimiter;
     if (!open || !open.opens || open.count === 0 || open.mark !== close.mark) return false;
     if (close.mark === '~') return open.count === close.count;
-    // The rule of three: a run that can do both does not pair with one when their lengths add up to a multiple of three.
+    // CommonMark's rule of three: if either run can both open and close, they do not pair when their lengths add up to a multiple of three.
     return !((open.closes || close.opens) && (open.length + close.length) % 3 === 0 && (open.length % 3 !== 0 || close.length % 3 !== 0));
 }
 
@@ -188,7 +188,7 @@ class InlineParser {
         }
     }
 
-    // The place of `closer` from `from` on; remembers when there is none, so that openers without a closer stay cheap.
+    // The position of `closer` at or after `from`. A miss is remembered, so that openers without a closer stay cheap.
     private find(closer: string, from: number): number {
         if (this.absent.has(closer)) return -1;
         const found = this.text.indexOf(closer, from);
@@ -286,7 +286,7 @@ class InlineParser {
         return true;
     }
 
-    // `(address "title")` behind a closing bracket.
+    // `(target "title")` after a closing bracket.
     private target(at: number): { href: string; end: number } | null {
         if (this.text[at] !== '(') return null;
         const angled = /\(\s*<([^<>\n]*)>(?:\s+(?:"[^"]*"|'[^']*'|\([^()]*\)))?\s*\)/y;
@@ -346,7 +346,7 @@ class InlineParser {
         return true;
     }
 
-    // $…$ counts as maths only where it cannot be money: nothing but text directly inside, no digit directly behind.
+    // $…$ is maths only where it cannot be money: no space next to the inner side of a dollar, no digit right after the closing one.
     private dollar(): boolean {
         if (this.text.startsWith('$$', this.at)) {
             const end = this.find('$$', this.at + 2);
@@ -386,7 +386,7 @@ class InlineParser {
     private link(address: string, shown: string, end: number): boolean {
         const href = safeHref(address);
         if (href === '') return false;
-        // Addresses inside a link's text stay text: links do not nest.
+        // URLs inside a link's text stay text: links do not nest.
         if (this.brackets.some((entry) => entry.bracket!.active && !entry.bracket!.image && this.text.indexOf('](', end) > 0)) {
             this.out.text(this.text.slice(this.at, end));
         } else {
@@ -397,7 +397,7 @@ class InlineParser {
     }
 }
 
-// Punctuation at the end belongs to the sentence, not to the address; so does a parenthesis that was not opened inside.
+// Trailing punctuation belongs to the sentence, not to the URL; so does a closing parenthesis that the URL does not open.
 function trimAddress(address: string): string {
     for (;;) {
         const shorter = address.replace(/(?:[?!.,:;*_~'"]+|&\w+;)$/, '');

@@ -1,7 +1,7 @@
-// TeX to MathML by temml, loaded when the first formula is met. Its tree is copied element by element through a list of what
-// may be there: no links, no images, no attributes that lead anywhere.
+// TeX to MathML by temml, loaded with the first formula. Its tree is copied through a list of allowed elements and attributes: no links, no
+// images, nothing that loads anything.
 
-/** An element of MathML, or text. */
+/** A MathML element, or text. */
 export type MathNode = string | { name: string; attributes: Record<string, string>; styles: Record<string, string>; className: string; children: MathNode[] };
 
 const ELEMENTS = new Set([
@@ -14,7 +14,7 @@ const ATTRIBUTES = new Set([
     'columnalign', 'rowspacing', 'columnspacing', 'columnlines', 'rowlines', 'frame', 'rowspan', 'columnspan', 'notation',
 ]);
 
-// Of styles only spaces and lines: the gaps of a table, the frame of a box.
+// Only styles for spacing and lines: the gaps of a table, the frame of a box.
 const STYLE = /^(?:padding|border)(?:-?(?:left|right|top|bottom))?$/i;
 const STYLE_VALUE = /^[\d.]+(?:em|ex|px|pt)(?: (?:solid|dashed))?$/;
 
@@ -29,7 +29,7 @@ export function loadMaths(): Promise<void> {
     return loading;
 }
 
-/** The formula; null while temml is not loaded, and where it is not TeX. */
+/** The formula; null while temml is not loaded, or if the text is not valid TeX. */
 export function mathsTree(tex: string, display: boolean): MathNode | null {
     if (!ready || tex.length > 10_000) return null;
     try {
@@ -52,7 +52,7 @@ export function copy(node: TreeNode): MathNode {
     if (typeof node.text === 'string') return node.text;
     const children = (node.children ?? []).map(copy);
     const name = node.type ?? '';
-    // A fragment or an element that we do not know: what is inside it stays.
+    // A fragment or an unknown element: its children are kept.
     if (!ELEMENTS.has(name)) return { name: 'mrow', attributes: {}, styles: {}, className: '', children };
     const attributes: Record<string, string> = {};
     for (const [key, value] of Object.entries(node.attributes ?? {})) {

@@ -20,13 +20,13 @@ export function Markdown({ text }: { text: string }): JSX.Element {
     );
 }
 
-// Drawn again only when its own text has changed: a long answer costs its last paragraph.
+// Renders again only when its own text changes, so a growing answer costs its last paragraph.
 const Section = memo(({ source }: { source: string }): JSX.Element => <>{parseMarkdown(source).map(drawBlock)}</>, (a, b) => a.source === b.source);
 
 function drawBlock(block: Block, key: number): JSX.Element {
     switch (block.kind) {
         case 'paragraph': return <p key={key} dir="auto">{drawInlines(block.inline)}</p>;
-        // The page has one h1, the conversation's title; an answer's own headings begin below it.
+        // The page's only h1 is the conversation's title; headings of answers start below it.
         case 'heading': return createElement(`h${Math.min(6, block.level + 2)}`, { key, class: `level-${block.level}`, dir: 'auto' }, drawInlines(block.inline));
         case 'code': return <CodeBlock key={key} language={block.language} text={block.text} open={block.open} />;
         case 'maths': return (
@@ -93,7 +93,7 @@ function CodeBlock({ language, text, open }: { language: string; text: string; o
     useEffect(() => {
         if (known !== '') void loadLanguage(known).then(() => setLoaded(known), () => undefined);
     }, [known]);
-    // While it is being written it stays plain beyond some length: colouring all of it for each word would cost more each time.
+    // A long block stays plain while it grows: highlighting all of it for each word would cost more each time.
     const tokens = useMemo(() => (known !== '' && loaded === known && !(open && text.length > 6000) ? highlight(text, known) : null), [text, known, loaded, open]);
     return (
         <figure class="code-block">
@@ -128,7 +128,7 @@ function Maths({ tex, display, open }: { tex: string; display: boolean; open: bo
 function drawMaths(node: MathNode, key: number, label?: string): JSX.Element | string {
     if (typeof node === 'string') return node;
     const children = node.children.map((child, at) => drawMaths(child, at));
-    // The TeX as label: screen readers that do not read MathML say at least that.
+    // The TeX is the label for screen readers that do not read MathML.
     const props: Record<string, unknown> = { key, ...node.attributes };
     if (Object.keys(node.styles).length > 0) props['style'] = node.styles; // an object: set property by property, which the policy allows
     if (node.className) props['class'] = node.className;

@@ -6,7 +6,7 @@ import { announce, chat } from '../chat.ts';
 import { runBenchmark, type BenchProgress } from '../bench.ts';
 import { erase, readAll, type BenchResult } from '../database.ts';
 import { isAbort, messageOf } from '../engine.ts';
-import { formatCount, formatSpeed } from '../format.ts';
+import { formatCount, formatDevice, formatSpeed } from '../format.ts';
 import { Icon } from '../icons.tsx';
 import { model } from '../models.ts';
 import { Chart } from '../parts/chart.tsx';
@@ -84,7 +84,7 @@ function Result({ result, before }: { result: BenchResult; before: BenchResult |
     const decode = (each: BenchResult) => each.decode.map(({ depth, speed }) => ({ label: String(depth), value: speed }));
     return (
         <section class="card-section" aria-label="Result">
-            <h2>{result.model} <span class="quiet">on {result.device}</span></h2>
+            <h2>{result.model} <span class="quiet">on {formatDevice(result.device)}</span></h2>
             <div class="charts">
                 <div class="card">
                     <Chart title="Reading" unit="tokens per second" axis="length of the prompt in tokens" kind="bars" points={prefill(result)}

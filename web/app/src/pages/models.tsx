@@ -7,7 +7,7 @@ import { announce } from '../chat.ts';
 import { canPickFolder, deleteStored, folderFromDrop, folderFromFiles, listStored, messageOf, nameOfUrl, pickFolder, savedFolder } from '../engine.ts';
 import type { FitReport, FolderModel, ModelChoice, StoredModel } from '../engine.ts';
 import { openFiles } from '../files.ts';
-import { countOf, formatBytes, formatCount } from '../format.ts';
+import { countOf, formatBytes, formatCount, formatDevice } from '../format.ts';
 import { Icon, type IconName } from '../icons.tsx';
 import { askFit, askFits, BOX, fits, load, lookAtServer, model, server, unload } from '../models.ts';
 import { ChoiceStatus, ModelStatus } from '../parts/welcome.tsx';
@@ -51,7 +51,7 @@ function Current(): JSX.Element {
                             <Fact name="Layers" value={`${loaded.info.layers} × ${loaded.info.width.toLocaleString('en')}`} />
                             <Fact name="Maximum context" value={`${loaded.info.context.toLocaleString('en')} tokens`} />
                             <Fact name="File size" value={formatBytes(loaded.info.fileBytes)} />
-                            <Fact name="Device" value={loaded.info.device} />
+                            <Fact name="Device" value={formatDevice(loaded.info.device)} />
                         </dl>
                         {loaded.info.note && <p class="box-note">{loaded.info.note}</p>}
                         <div class="actions start"><button type="button" class="button" onClick={() => void unload()}>Unload</button></div>
@@ -287,12 +287,13 @@ const storedWords = ({ done, stored, size }: StoredModel): string =>
 
 function StoredSection({ stored, onChange }: { stored: StoredModel[]; onChange: () => void }): JSX.Element {
     const [problem, setProblem] = useState('');
+    const used = useStore(model, (state) => (state.phase === 'ready' ? state.choice?.source : undefined));
+    const isUsed = ({ key, url }: StoredModel, source = used): boolean =>
+        (source?.kind === 'stored' && source.key === key) || (source?.kind === 'url' && source.url === url);
     const remove = async (each: StoredModel): Promise<void> => {
         setProblem('');
         try {
-            const source = model.get().choice?.source;
-            const inUse = (source?.kind === 'stored' && source.key === each.key) || (source?.kind === 'url' && source.url === each.url);
-            if (inUse) await unload();
+            if (isUsed(each, model.get().choice?.source)) await unload();
             await deleteStored(each.key);
             announce(`${each.choice.name} deleted.`);
         } catch (error) {
@@ -320,8 +321,8 @@ function StoredSection({ stored, onChange }: { stored: StoredModel[]; onChange: 
                             </div>
                             <div class="actions">
                                 {!each.problem && (
-                                    <button type="button" class="button" onClick={() => void load(each.choice)}>
-                                        {each.done ? 'Load' : 'Resume'}
+                                    <button type="button" class="button" disabled={isUsed(each)} onClick={() => void load(each.choice)}>
+                                        {isUsed(each) ? 'Loaded' : each.done ? 'Load' : 'Resume'}
                                     </button>
                                 )}
                                 <button type="button" class="button" aria-label={`Delete ${each.choice.name}`} onClick={() => void remove(each)}>

@@ -19,7 +19,7 @@ interface ChartProps {
     kind: 'bars' | 'line';
 }
 
-const WIDTH = 520, HEIGHT = 240, LEFT = 52, RIGHT = 16, TOP = 26, BOTTOM = 42;
+const WIDTH = 400, HEIGHT = 220, LEFT = 44, RIGHT = 8, TOP = 26, BOTTOM = 42; // in a card of a phone about 0.8 of this
 
 export function Chart({ title, unit, axis, points, before, kind }: ChartProps): JSX.Element {
     const top = niceTop(Math.max(1e-9, ...points.map((point) => point.value), ...(before ?? []).map((point) => point.value)));
