@@ -30,7 +30,7 @@ static bool can_join(const bpe_merges *m, uint32_t first, uint32_t second) {
     return m->joints[bit / 64] >> bit % 64 & 1;
 }
 
-/* A byte that begins no valid character stands for itself, out of the way of all code points. */
+/* A byte that does not start a valid character stands for itself, with a number above all code points. */
 static uint32_t read_character(str text, size_t at, size_t *length) {
     unsigned char c = (unsigned char)text.data[at];
     *length = 1;
@@ -42,7 +42,7 @@ static uint32_t read_character(str text, size_t at, size_t *length) {
     return utf8_decode(text.data + at, n);
 }
 
-/* The part's last character, read as encoding would: it walks from the left over at most the last few bytes. */
+/* The text's last character, decoded from the left as encoding does, within the last few bytes. */
 static uint32_t last_character(str text) {
     size_t at = text.length - 1, length;
     while (at && text.length - at < 4 && ((unsigned char)text.data[at] & 0xc0) == 0x80) at--;
@@ -54,9 +54,8 @@ static uint32_t last_character(str text) {
 static gm_status add_merge(bpe_merges *m, symbols *s, str text, uint32_t rank, error *e) {
     const char *space = text.length > 2 ? memchr(text.data + 1, ' ', text.length - 2) : NULL;
     if (!space) {
-        return fail(e, GM_BAD_FILE,
-                    "tokenizer.ggml.merges[%u] must be two texts with a space between them, found \"%.*s\"", rank,
-                    STR_ARGS(text));
+        return fail(e, GM_BAD_FILE, "tokenizer.ggml.merges[%u] must be two texts separated by a space, found \"%.*s\"",
+                    rank, STR_ARGS(text));
     }
     str      left = { text.data, (size_t)(space - text.data) }, right = { space + 1, text.length - left.length - 1 };
     str      nothing = { "", 0 };
@@ -65,7 +64,7 @@ static gm_status add_merge(bpe_merges *m, symbols *s, str text, uint32_t rank, e
     if (a == SYMBOL_NONE || b == SYMBOL_NONE || result == SYMBOL_NONE)
         return fail_memory(e, "the merges' texts", s->extra.length);
     bpe_merge *slot = find_merge(m, a, b);
-    if (slot->left == SYMBOL_NONE) *slot = (bpe_merge){ a, b, rank, result }; /* of equal merges the first counts */
+    if (slot->left == SYMBOL_NONE) *slot = (bpe_merge){ a, b, rank, result }; /* of equal merges the first wins */
     size_t   length;
     uint32_t bit = joint_bit(last_character(left), read_character(right, 0, &length));
     m->joints[bit / 64] |= (uint64_t)1 << bit % 64;
@@ -74,7 +73,7 @@ static gm_status add_merge(bpe_merges *m, symbols *s, str text, uint32_t rank, e
 
 gm_status bpe_merges_init(bpe_merges *m, symbols *s, const gguf_value *merges, error *e) {
     if (merges->count > INT32_MAX / 4) {
-        return fail(e, GM_UNSUPPORTED, "tokenizer.ggml.merges has %llu items, more than this build can number",
+        return fail(e, GM_UNSUPPORTED, "tokenizer.ggml.merges has %llu items, more than this build supports",
                     (unsigned long long)merges->count);
     }
     unsigned bits = 8;
@@ -133,9 +132,9 @@ void bpe_work_free(bpe_work *w) {
 
 /* ---- encoding ---- */
 
-/* Looks up the merge of part i with its neighbour. A heap entry counts only while its part still has that rank: the rank
- * names both symbols, so entries need not be removed when a neighbour changes. */
-static bool look_right(const bpe *b, bpe_work *w, uint32_t i) {
+/* Looks up the merge of part i with its right neighbour. A heap entry is valid only while its part still has that rank. A rank
+ * identifies both symbols, so stale entries need not be removed when a neighbour changes. */
+static bool find_right_merge(const bpe *b, bpe_work *w, uint32_t i) {
     bpe_part *part = &w->parts[i];
     part->rank = SYMBOL_NONE;
     if (part->next == SYMBOL_NONE || part->symbol == SYMBOL_NONE) return true;
@@ -153,7 +152,7 @@ static bool merge_parts(const bpe *b, bpe_work *w, uint32_t count) {
         w->parts[i].next = i + 1 < count ? i + 1 : SYMBOL_NONE;
     }
     for (uint32_t i = 0; i < count; i++) {
-        if (!look_right(b, w, i)) return false;
+        if (!find_right_merge(b, w, i)) return false;
     }
     while (w->heap_count) {
         uint64_t  key = heap_pop(w);
@@ -165,13 +164,13 @@ static bool merge_parts(const bpe *b, bpe_work *w, uint32_t count) {
         part->next = right->next;
         right->rank = SYMBOL_NONE;
         if (part->next != SYMBOL_NONE) w->parts[part->next].previous = i;
-        if (!look_right(b, w, i)) return false;
-        if (part->previous != SYMBOL_NONE && !look_right(b, w, part->previous)) return false;
+        if (!find_right_merge(b, w, i)) return false;
+        if (part->previous != SYMBOL_NONE && !find_right_merge(b, w, part->previous)) return false;
     }
     return true;
 }
 
-static void emit_part(const bpe *b, const bpe_part *part, str text, token_list *out) {
+static void append_part(const bpe *b, const bpe_part *part, str text, token_list *out) {
     if (part->symbol < b->symbols->tokens) {
         token_list_add(out, (int32_t)part->symbol);
         return;
@@ -193,7 +192,7 @@ static gm_status encode_stretch(const bpe *b, bpe_work *w, uint32_t count, str r
     for (uint32_t i = 0; i != SYMBOL_NONE; i = w->parts[i].next) {
         const bpe_part *part = &w->parts[i];
         size_t          stop = part->next == SYMBOL_NONE ? end : w->parts[part->next].start;
-        emit_part(b, part, (str){ run.data + part->start, stop - part->start }, out);
+        append_part(b, part, (str){ run.data + part->start, stop - part->start }, out);
     }
     return GM_OK;
 }

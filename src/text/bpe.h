@@ -1,5 +1,5 @@
-/* Byte pair encoding by rank: of all neighbours that a merge joins, the one with the smallest rank is joined first, the
- * leftmost on ties, until no merge applies. */
+/* Byte pair encoding by rank: repeatedly joins the pair of neighbours whose merge has the lowest rank, the leftmost on ties, until
+ * no merge applies. */
 
 #ifndef GM_BPE_H
 #define GM_BPE_H
@@ -17,10 +17,10 @@ typedef struct {
     uint32_t   slot_count;
     unsigned   shift;
     uint64_t  *joints; /* bit set over pairs of characters: some merge has the first at the end of its left part and the
-                          second at the start of its right part. Elsewhere a text can be cut without changing a token. */
+                          second at the start of its right part. A text can be split at any other pair. */
 } bpe_merges;
 
-/* From tokenizer.ggml.merges; texts of parts and results that are no tokens are numbered in `s`. */
+/* From tokenizer.ggml.merges. Texts of parts and results that are not tokens get numbers in `s`. */
 gm_status bpe_merges_init(bpe_merges *m, symbols *s, const gguf_value *merges, error *e);
 void      bpe_merges_free(bpe_merges *m);
 
@@ -30,7 +30,7 @@ typedef struct {
     uint32_t rank, result; /* of the merge with the next one; rank SYMBOL_NONE: there is none */
 } bpe_part;
 
-/* What encoding needs while it runs; reused from run to run. */
+/* Working memory of the encoder, reused from run to run. */
 typedef struct {
     bpe_part *parts;
     size_t    part_capacity;
@@ -47,7 +47,7 @@ typedef struct {
     const int32_t    *bytes; /* [256] the token of each byte */
 } bpe;
 
-/* Appends the tokens of a run: characters, with each space taken for ▁; what ends up as no token goes byte by byte. */
+/* Appends the tokens of a run, with ▁ for each space. Parts that are not tokens are encoded byte by byte. */
 gm_status bpe_encode(const bpe *b, bpe_work *w, str run, token_list *out, error *e);
 
 #endif

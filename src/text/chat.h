@@ -25,7 +25,7 @@ typedef struct {
     chat_role   role;
     chat_part  *parts;
     size_t      part_count;
-    bool        list; /* content was a list of parts (the system message trims each) */
+    bool        list; /* content was a list of parts, each of which the system message trims */
     str         thinking;
     chat_call  *calls;
     size_t      call_count;
@@ -50,17 +50,17 @@ gm_status chat_check_tools(const json *tools, error *e);
 gm_status chat_calls_from_json(const json *list, arena *a, chat_call **calls, size_t *count, error *e);
 void      chat_message_to_json(buffer *out, const chat_message *message);
 
-/* The prompt. Scaffolding becomes special tokens, content never does. A piece is either scaffolding or content. */
+/* The prompt, as pieces of scaffolding or content. Only scaffolding becomes special tokens. */
 typedef struct {
     bool scaffolding;
     str  text;
 } chat_piece;
 
 gm_status chat_render(const chat *c, arena *a, chat_piece **pieces, size_t *count, error *e);
-/* The pieces as one text (for looking and tests), and as tokens (with one BOS in front). */
+/* The pieces as one text, for display and tests, and as tokens, after one BOS. */
 void      chat_pieces_text(const chat_piece *pieces, size_t count, buffer *out);
 gm_status chat_pieces_tokens(const tokenizer *t, const chat_piece *pieces, size_t count, token_list *out, error *e);
-/* Whether the prompt ends inside an open thought: the parser must start there. */
+/* Whether the prompt ends inside a thought: then the parser must start there. */
 bool chat_starts_thinking(const chat_piece *pieces, size_t count);
 
 /* ---- output ---- */
@@ -72,7 +72,7 @@ typedef struct {
     str         text;      /* content or thinking */
     str         name;      /* call */
     str         arguments; /* call: JSON text, always an object */
-    bool        repaired;  /* call: the arguments were not well-formed and had to be mended */
+    bool        repaired;  /* call: the arguments were malformed and were repaired */
 } output_event;
 
 typedef struct output_parser output_parser;
@@ -80,10 +80,9 @@ typedef struct output_parser output_parser;
 /* `tools` (may be NULL) helps to repair arguments; it must outlive the parser. */
 gm_status output_parser_new(const json *tools, bool think, bool starts_thinking, output_parser **out, error *e);
 void      output_parser_free(output_parser *p);
-/* Feeds text as it comes (whole UTF-8 characters). Then take events until there is none; their strings are valid until the
- * next feed. */
+/* Feeds text in whole UTF-8 characters. Then take events until there are none; their strings are valid until the next feed. */
 gm_status output_parser_feed(output_parser *p, str text, error *e);
-gm_status output_parser_end(output_parser *p, error *e); /* the answer is over: what is held back comes out */
+gm_status output_parser_end(output_parser *p, error *e); /* the answer is complete: releases what was held back */
 bool      output_parser_next(output_parser *p, output_event *event);
 
 #endif

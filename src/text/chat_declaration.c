@@ -1,4 +1,4 @@
-/* A function's JSON schema in the notation that Gemma 4 was trained on. */
+/* Writes a function's JSON schema in the notation that Gemma 4 was trained on. */
 
 #include "text/chat_writer.h"
 
@@ -14,7 +14,7 @@ static bool is_truthy(const json *value) {
 }
 
 /* Writes a comma before every part but the first. */
-static void next_part(chat_writer *w, bool *first, const char *name) {
+static void begin_part(chat_writer *w, bool *first, const char *name) {
     if (!*first) chat_write_template(w, ",");
     *first = false;
     chat_write_template(w, name);
@@ -25,7 +25,7 @@ static void write_required(chat_writer *w, const json *required) {
     chat_write_template(w, "required:[");
     for (const json *item = required->first; item; item = item->next) {
         if (item->kind != JSON_STRING && item->kind != JSON_NUMBER) continue;
-        next_part(w, &first, "");
+        begin_part(w, &first, "");
         chat_write_quoted(w, item->text);
     }
     chat_write_template(w, "]");
@@ -83,7 +83,7 @@ static void write_items(chat_writer *w, const json *items) {
     for (size_t i = 0; i < count; i++) {
         const json *field = fields[i];
         if (field->kind == JSON_NULL) continue;
-        next_part(w, &first, "");
+        begin_part(w, &first, "");
         if (str_is(field->key, "properties")) {
             chat_write_template(w, "properties:{");
             write_properties(w, field, false);
@@ -108,34 +108,34 @@ static void write_property(chat_writer *w, const json *property) {
     const str type = type_text(w, json_get(property, "type"));
     bool      first = true;
     if (json_is(description, JSON_STRING) && description->text.length) {
-        next_part(w, &first, "description:");
+        begin_part(w, &first, "description:");
         chat_write_quoted(w, description->text);
     }
     if (str_is(type, "STRING") && json_is(choices, JSON_ARRAY) && choices->count) {
-        next_part(w, &first, "enum:");
+        begin_part(w, &first, "enum:");
         chat_write_value(w, choices, true);
     }
     if (str_is(type, "ARRAY") && json_is(items, JSON_OBJECT) && items->count) {
-        next_part(w, &first, "items:{");
+        begin_part(w, &first, "items:{");
         write_items(w, items);
         chat_write_template(w, "}");
     }
-    if (is_truthy(json_get(property, "nullable"))) next_part(w, &first, "nullable:true");
+    if (is_truthy(json_get(property, "nullable"))) begin_part(w, &first, "nullable:true");
     if (str_is(type, "OBJECT")) {
-        next_part(w, &first, "properties:{");
+        begin_part(w, &first, "properties:{");
         if (json_is(inner, JSON_OBJECT)) write_properties(w, inner, false);
         else write_properties(w, property, true);
         chat_write_template(w, "}");
         if (json_is(required, JSON_ARRAY) && required->count) {
-            next_part(w, &first, "");
+            begin_part(w, &first, "");
             write_required(w, required);
         }
     }
-    next_part(w, &first, "type:");
+    begin_part(w, &first, "type:");
     chat_write_quoted(w, type);
 }
 
-/* `own_keys`: an object schema without "properties", whose own keys stand for them, except the ones that mean something. */
+/* `own_keys`: an object schema without "properties". Its own keys are the properties, except for the keywords of schemas. */
 static void write_properties(chat_writer *w, const json *properties, bool own_keys) {
     static const char *const meaningful[] = { "description", "type", "properties", "required", "nullable" };
     size_t                   count;
@@ -145,7 +145,7 @@ static void write_properties(chat_writer *w, const json *properties, bool own_ke
         bool skip = false;
         for (size_t k = 0; own_keys && k < COUNT_OF(meaningful); k++) skip |= str_is(fields[i]->key, meaningful[k]);
         if (skip) continue;
-        next_part(w, &first, "");
+        begin_part(w, &first, "");
         chat_write_content(w, fields[i]->key);
         chat_write_template(w, ":{");
         write_property(w, fields[i]);
@@ -161,16 +161,16 @@ static void write_parameters(chat_writer *w, const json *parameters) {
     bool first = true;
     chat_write_template(w, ",parameters:{");
     if (json_is(properties, JSON_OBJECT) && properties->count) {
-        next_part(w, &first, "properties:{");
+        begin_part(w, &first, "properties:{");
         write_properties(w, properties, false);
         chat_write_template(w, "}");
     }
     if (json_is(required, JSON_ARRAY) && required->count) {
-        next_part(w, &first, "");
+        begin_part(w, &first, "");
         write_required(w, required);
     }
     if (is_truthy(type)) {
-        next_part(w, &first, "type:");
+        begin_part(w, &first, "type:");
         chat_write_quoted(w, type_text(w, type));
     }
     chat_write_template(w, "}");
@@ -181,11 +181,11 @@ static void write_response(chat_writer *w, const json *response) {
     bool        first = true;
     chat_write_template(w, ",response:{");
     if (json_is(description, JSON_STRING) && description->text.length) {
-        next_part(w, &first, "description:");
+        begin_part(w, &first, "description:");
         chat_write_quoted(w, description->text);
     }
     if (is_truthy(type)) {
-        next_part(w, &first, "type:");
+        begin_part(w, &first, "type:");
         chat_write_quoted(w, type_text(w, type));
     }
     chat_write_template(w, "}");

@@ -1,4 +1,4 @@
-/* Messages from JSON, in OpenAI's and in Ollama's shape, and back. An error names the place: messages[2].content. */
+/* Converts messages from OpenAI's or Ollama's JSON and back. An error names the place: messages[2].content. */
 
 #include "text/chat.h"
 
@@ -15,7 +15,7 @@ static const struct {
     const char    *type;
     chat_part_kind kind;
 } part_types[] = {
-    { "text", CHAT_TEXT }, /* of each kind the first name is the one that is written */
+    { "text", CHAT_TEXT }, /* the first name of each kind is the one we write */
     { "image", CHAT_IMAGE },       { "audio", CHAT_AUDIO },       { "video", CHAT_VIDEO },
     { "input_text", CHAT_TEXT },   { "output_text", CHAT_TEXT },  { "image_url", CHAT_IMAGE },
     { "input_image", CHAT_IMAGE }, { "input_audio", CHAT_AUDIO }, { "audio_url", CHAT_AUDIO },
@@ -30,15 +30,17 @@ typedef struct {
 
 static bool is_absent(const json *value) { return !value || value->kind == JSON_NULL; }
 
-static gm_status wrong(const reader *r, const char *field, const char *expected, const json *found) {
+static gm_status fail_type(const reader *r, const char *field, const char *expected, const json *found) {
     return fail(r->e, GM_BAD_ARGUMENT, "%s%s must be %s, found %s", r->place, field, expected, json_describe(found));
 }
 
-static gm_status no_memory(const reader *r, size_t bytes) { return fail_memory(r->e, "the messages", bytes); }
+static gm_status fail_messages_memory(const reader *r, size_t bytes) {
+    return fail_memory(r->e, "the messages", bytes);
+}
 
-/* Goes into a field or an item; the length to restore is returned. */
-static size_t enter(reader *r, const char *format, ...) PRINTF_LIKE(2, 3);
-static size_t enter(reader *r, const char *format, ...) {
+/* Appends a field or an item to the place; returns the length to restore. */
+static size_t enter_place(reader *r, const char *format, ...) PRINTF_LIKE(2, 3);
+static size_t enter_place(reader *r, const char *format, ...) {
     size_t  before = strlen(r->place);
     va_list args;
     va_start(args, format);
@@ -47,11 +49,11 @@ static size_t enter(reader *r, const char *format, ...) {
     return before;
 }
 
-static void leave(reader *r, size_t before) { r->place[before] = 0; }
+static void leave_place(reader *r, size_t before) { r->place[before] = 0; }
 
 static str copy_text(reader *r, str text, gm_status *status) {
     char *copy = arena_copy(r->memory, text);
-    if (!copy && !*status) *status = no_memory(r, text.length);
+    if (!copy && !*status) *status = fail_messages_memory(r, text.length);
     return (str){ copy, copy ? text.length : 0 };
 }
 
@@ -62,7 +64,7 @@ static gm_status read_string(reader *r, const json *object, const char *key, str
     gm_status   status = GM_OK;
     snprintf(field, sizeof field, ".%s", key);
     if (is_absent(value)) return GM_OK;
-    if (value->kind != JSON_STRING) return wrong(r, field, "a string", value);
+    if (value->kind != JSON_STRING) return fail_type(r, field, "a string", value);
     *out = copy_text(r, value->text, &status);
     return status;
 }
@@ -83,10 +85,10 @@ static bool add_part(reader *r, chat_message *m, size_t most, chat_part part) {
 }
 
 static gm_status read_part(reader *r, const json *item, size_t media, chat_part *out) {
-    if (!json_is(item, JSON_OBJECT)) return wrong(r, "", "an object with a type", item);
+    if (!json_is(item, JSON_OBJECT)) return fail_type(r, "", "an object with a type", item);
     const json *type = json_get(item, "type"), *text = json_get(item, "text");
     if (is_absent(type) && json_is(text, JSON_STRING)) type = NULL;
-    else if (!json_is(type, JSON_STRING)) return wrong(r, ".type", "a string", type);
+    else if (!json_is(type, JSON_STRING)) return fail_type(r, ".type", "a string", type);
     size_t i = 0;
     while (type && i < COUNT_OF(part_types) && !str_is(type->text, part_types[i].type)) i++;
     if (i == COUNT_OF(part_types)) {
@@ -97,7 +99,7 @@ static gm_status read_part(reader *r, const json *item, size_t media, chat_part 
     *out = (chat_part){ .kind = part_types[i].kind, .index = media };
     if (out->kind != CHAT_TEXT) return GM_OK;
     gm_status status = GM_OK;
-    if (!json_is(text, JSON_STRING)) return wrong(r, ".text", "a string", text);
+    if (!json_is(text, JSON_STRING)) return fail_type(r, ".text", "a string", text);
     out->text = copy_text(r, text->text, &status);
     return status;
 }
@@ -107,12 +109,13 @@ static gm_status read_part_list(reader *r, const json *content, chat_message *m)
     m->list = true;
     for (const json *item = content->first; item; item = item->next, i++) {
         chat_part part;
-        size_t    before = enter(r, ".content[%zu]", i);
+        size_t    before = enter_place(r, ".content[%zu]", i);
         gm_status status = read_part(r, item, media, &part);
-        if (!status && !add_part(r, m, content->count, part)) status = no_memory(r, content->count * sizeof part);
+        if (!status && !add_part(r, m, content->count, part))
+            status = fail_messages_memory(r, content->count * sizeof part);
         if (status) return status;
         media += part.kind != CHAT_TEXT;
-        leave(r, before);
+        leave_place(r, before);
     }
     return GM_OK;
 }
@@ -135,7 +138,7 @@ static bool is_wav(str base64) {
     return !memcmp(head, "RIFF", 4) && !memcmp(head + 8, "WAVE", 4);
 }
 
-/* "[img]" or "[img-7]" at the start of the text: its length and number (SIZE_MAX: the next one), or 0. */
+/* The length of "[img]" or "[img-7]" at the start of the text, or 0; and its number (SIZE_MAX: the next image). */
 static size_t image_tag(str text, bool numbered, size_t *number) {
     *number = SIZE_MAX;
     if (!numbered) return str_starts_with(text, "[img]") ? 5 : 0;
@@ -154,17 +157,17 @@ static bool contains(str text, const char *what) {
     return false;
 }
 
-/* Ollama's rule: images take the places of "[img]" in order, those left over stand in front, with a space
- * behind them; a text with numbered tags says itself where they go. */
+/* Ollama's rule: images replace "[img]" in order, and the others go in front, followed by a space. Numbered tags say which image
+ * goes where. */
 static gm_status place_images(reader *r, const json *images, str text, chat_message *m) {
     const bool      numbered = contains(text, "[img-");
     size_t          tags = 0, next = 0, number, length;
     chat_part_kind *kinds = arena_array(r->memory, images->count, sizeof *kinds);
-    if (!kinds) return no_memory(r, images->count);
+    if (!kinds) return fail_messages_memory(r, images->count);
     for (const json *image = images->first; image; image = image->next) {
         if (image->kind != JSON_STRING) {
-            enter(r, ".images[%zu]", next);
-            return wrong(r, "", "a string in base64", image);
+            enter_place(r, ".images[%zu]", next);
+            return fail_type(r, "", "a string in base64", image);
         }
         kinds[next++] = is_wav(image->text) ? CHAT_AUDIO : CHAT_IMAGE;
     }
@@ -192,29 +195,31 @@ static gm_status place_images(reader *r, const json *images, str text, chat_mess
     }
     if (text.length > start)
         fine = fine && add_part(r, m, most, (chat_part){ .text = { text.data + start, text.length - start } });
-    return fine ? GM_OK : no_memory(r, most * sizeof(chat_part));
+    return fine ? GM_OK : fail_messages_memory(r, most * sizeof(chat_part));
 }
 
 static gm_status read_content(reader *r, const json *message, chat_message *m) {
     const json *content = json_get(message, "content"), *images = json_get(message, "images");
     gm_status   status = GM_OK;
-    if (!is_absent(images) && images->kind != JSON_ARRAY) return wrong(r, ".images", "a list", images);
+    if (!is_absent(images) && images->kind != JSON_ARRAY) return fail_type(r, ".images", "a list", images);
     if (m->role == CHAT_TOOL && json_is(content, JSON_OBJECT)) {
         m->tool_object = content;
         return GM_OK;
     }
     if (json_is(content, JSON_ARRAY)) return read_part_list(r, content, m);
-    if (!is_absent(content) && content->kind != JSON_STRING) return wrong(r, ".content", "a string or a list", content);
+    if (!is_absent(content) && content->kind != JSON_STRING)
+        return fail_type(r, ".content", "a string or a list", content);
     str text = copy_text(r, json_string(content, ""), &status);
     if (status) return status;
     if (!is_absent(images) && images->count) return place_images(r, images, text, m);
-    if (text.length && !add_part(r, m, 1, (chat_part){ .text = text })) return no_memory(r, sizeof(chat_part));
+    if (text.length && !add_part(r, m, 1, (chat_part){ .text = text }))
+        return fail_messages_memory(r, sizeof(chat_part));
     return GM_OK;
 }
 
 /* ---- calls ---- */
 
-/* An object, or an object as JSON text, as OpenAI has it. */
+/* An object, or JSON text of an object as in OpenAI's API. */
 static gm_status read_arguments(reader *r, const json *value, const json **out) {
     json     *parsed = NULL;
     error     why = { 0 };
@@ -223,41 +228,41 @@ static gm_status read_arguments(reader *r, const json *value, const json **out) 
         *out = value;
         return GM_OK;
     }
-    if (!is_absent(value) && value->kind != JSON_STRING) return wrong(r, "", "an object or its JSON text", value);
+    if (!is_absent(value) && value->kind != JSON_STRING) return fail_type(r, "", "an object or its JSON text", value);
     gm_status status = json_parse(text.length ? text : (str){ "{}", 2 }, r->memory, &parsed, &why);
-    if (status == GM_NO_MEMORY) return no_memory(r, text.length);
+    if (status == GM_NO_MEMORY) return fail_messages_memory(r, text.length);
     if (status) return fail(r->e, GM_BAD_ARGUMENT, "%s must be an object or its JSON text: %s", r->place, why.why);
-    if (parsed->kind != JSON_OBJECT) return wrong(r, "", "an object or its JSON text", parsed);
+    if (parsed->kind != JSON_OBJECT) return fail_type(r, "", "an object or its JSON text", parsed);
     *out = parsed;
     return GM_OK;
 }
 
 static gm_status read_call(reader *r, const json *value, chat_call *out) {
     const json *function = json_get(value, "function"), *name = json_get(function, "name");
-    if (!json_is(value, JSON_OBJECT)) return wrong(r, "", "an object", value);
-    if (!json_is(function, JSON_OBJECT)) return wrong(r, ".function", "an object", function);
-    if (!json_is(name, JSON_STRING) || !name->text.length) return wrong(r, ".function.name", "a name", name);
+    if (!json_is(value, JSON_OBJECT)) return fail_type(r, "", "an object", value);
+    if (!json_is(function, JSON_OBJECT)) return fail_type(r, ".function", "an object", function);
+    if (!json_is(name, JSON_STRING) || !name->text.length) return fail_type(r, ".function.name", "a name", name);
     gm_status status = read_string(r, value, "id", &out->id);
     out->name = copy_text(r, name->text, &status);
-    enter(r, ".function.arguments");
+    enter_place(r, ".function.arguments");
     return status ? status : read_arguments(r, json_get(function, "arguments"), &out->arguments);
 }
 
 static gm_status read_calls(reader *r, const json *list, chat_call **calls, size_t *count) {
     size_t i = 0;
     if (is_absent(list)) return GM_OK;
-    size_t outside = enter(r, ".tool_calls");
-    if (list->kind != JSON_ARRAY) return wrong(r, "", "a list", list);
+    size_t outside = enter_place(r, ".tool_calls");
+    if (list->kind != JSON_ARRAY) return fail_type(r, "", "a list", list);
     if (!(*calls = arena_array(r->memory, list->count + 1, sizeof **calls)))
-        return no_memory(r, list->count * sizeof **calls);
+        return fail_messages_memory(r, list->count * sizeof **calls);
     for (const json *item = list->first; item; item = item->next, i++) {
-        size_t    before = enter(r, "[%zu]", i);
+        size_t    before = enter_place(r, "[%zu]", i);
         gm_status status = read_call(r, item, &(*calls)[i]);
         if (status) return status;
-        leave(r, before);
+        leave_place(r, before);
     }
     *count = i;
-    leave(r, outside);
+    leave_place(r, outside);
     return GM_OK;
 }
 
@@ -271,7 +276,7 @@ gm_status chat_calls_from_json(const json *list, arena *a, chat_call **calls, si
 /* ---- messages ---- */
 
 static gm_status read_role(const reader *r, const json *role, chat_role *out) {
-    if (!json_is(role, JSON_STRING)) return wrong(r, ".role", "a string", role);
+    if (!json_is(role, JSON_STRING)) return fail_type(r, ".role", "a string", role);
     for (size_t i = 0; i < COUNT_OF(role_names); i++) {
         *out = (chat_role)i;
         if (str_is(role->text, role_names[i])) return GM_OK;
@@ -285,7 +290,7 @@ static gm_status read_message(reader *r, const json *value, chat_message *m) {
     static const char *const tool_name[] = { "tool_name", "name", NULL };
     static const char *const tool_call_id[] = { "tool_call_id", NULL };
     gm_status                status;
-    if (!json_is(value, JSON_OBJECT)) return wrong(r, "", "an object", value);
+    if (!json_is(value, JSON_OBJECT)) return fail_type(r, "", "an object", value);
     if ((status = read_role(r, json_get(value, "role"), &m->role)) || (status = read_content(r, value, m)))
         return status;
     if (m->role == CHAT_ASSISTANT) {
@@ -300,43 +305,43 @@ static gm_status read_message(reader *r, const json *value, chat_message *m) {
 gm_status chat_check_tools(const json *tools, error *e) {
     reader place = { .e = e }, *r = &place;
     size_t i = 0;
-    if (tools->kind != JSON_ARRAY) return wrong(r, "tools", "a list", tools);
+    if (tools->kind != JSON_ARRAY) return fail_type(r, "tools", "a list", tools);
     for (const json *tool = tools->first; tool; tool = tool->next, i++) {
         const json *function = json_get(tool, "function"), *name = json_get(function, "name"),
                    *parameters = json_get(function, "parameters");
-        enter(r, "tools[%zu]", i);
-        if (!json_is(tool, JSON_OBJECT)) return wrong(r, "", "an object", tool);
-        if (!json_is(function, JSON_OBJECT)) return wrong(r, ".function", "an object", function);
-        if (!json_is(name, JSON_STRING) || !name->text.length) return wrong(r, ".function.name", "a name", name);
+        enter_place(r, "tools[%zu]", i);
+        if (!json_is(tool, JSON_OBJECT)) return fail_type(r, "", "an object", tool);
+        if (!json_is(function, JSON_OBJECT)) return fail_type(r, ".function", "an object", function);
+        if (!json_is(name, JSON_STRING) || !name->text.length) return fail_type(r, ".function.name", "a name", name);
         if (!is_absent(parameters) && parameters->kind != JSON_OBJECT)
-            return wrong(r, ".function.parameters", "an object", parameters);
-        leave(r, 0);
+            return fail_type(r, ".function.parameters", "an object", parameters);
+        leave_place(r, 0);
     }
     return GM_OK;
 }
 
-/* true or false, or an effort as Ollama has it. */
+/* true or false, or an effort as in Ollama's API. */
 static gm_status read_think(reader *r, const json *think, bool *out) {
     *out = json_is(think, JSON_TRUE) || (json_is(think, JSON_STRING) && think->text.length);
     if (is_absent(think) || think->kind == JSON_FALSE || think->kind == JSON_TRUE || think->kind == JSON_STRING)
         return GM_OK;
-    return wrong(r, "think", "true or false", think);
+    return fail_type(r, "think", "true or false", think);
 }
 
 gm_status chat_from_json(const json *value, arena *a, chat *out, error *e) {
     reader r = { .memory = a, .e = e };
     *out = (chat){ 0 };
-    if (!json_is(value, JSON_OBJECT)) return wrong(&r, "the chat", "an object with messages", value);
+    if (!json_is(value, JSON_OBJECT)) return fail_type(&r, "the chat", "an object with messages", value);
     const json *messages = json_get(value, "messages"), *tools = json_get(value, "tools");
-    if (!json_is(messages, JSON_ARRAY)) return wrong(&r, "messages", "a list", messages);
+    if (!json_is(messages, JSON_ARRAY)) return fail_type(&r, "messages", "a list", messages);
     if (!(out->messages = arena_array(a, messages->count + 1, sizeof *out->messages))) {
-        return no_memory(&r, messages->count * sizeof *out->messages);
+        return fail_messages_memory(&r, messages->count * sizeof *out->messages);
     }
     for (const json *message = messages->first; message; message = message->next) {
-        enter(&r, "messages[%zu]", out->count);
+        enter_place(&r, "messages[%zu]", out->count);
         gm_status status = read_message(&r, message, &out->messages[out->count]);
         if (status) return status;
-        leave(&r, 0);
+        leave_place(&r, 0);
         out->count++;
     }
     if (!is_absent(tools)) {

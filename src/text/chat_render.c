@@ -25,7 +25,7 @@ static size_t find_text(str text, size_t from, const char *what) {
     return SIZE_MAX;
 }
 
-/* Without its <|channel>…<channel|> spans; one that is not closed goes to the end. */
+/* Removes <|channel>…<channel|> spans. A span that is not closed extends to the end. */
 static str strip_thinking(chat_writer *w, str text) {
     size_t at = find_text(text, 0, "<|channel>"), from = 0, length = 0;
     if (at == SIZE_MAX) return text;
@@ -43,7 +43,7 @@ static str strip_thinking(chat_writer *w, str text) {
     return (str){ kept, length };
 }
 
-/* Outer white space goes: of each part when the content was a list, of the whole when it was a text (with media in it). */
+/* Trims white space: around each part if the content was a list, around the whole if it was a text with media in it. */
 static void trim_parts(const chat_message *m, str *texts) {
     if (m->list) {
         for (size_t i = 0; i < m->part_count; i++) texts[i] = trim(texts[i]);
@@ -57,7 +57,7 @@ static void trim_parts(const chat_message *m, str *texts) {
     }
 }
 
-/* false: there was nothing to write. */
+/* False: there was nothing to write. */
 static bool write_body(chat_writer *w, const chat_message *m) {
     bool any = false;
     if (!m->part_count) return false;
@@ -115,7 +115,7 @@ static void write_calls(chat_writer *w, const chat_message *m) {
     }
 }
 
-/* The name of the call that it answers, or what it calls itself. */
+/* The name of the call that it answers, or its own name. */
 static str name_of_tool(const chat_message *caller, const chat_message *answer) {
     for (size_t i = 0; answer->tool_call_id.length && i < caller->call_count; i++) {
         if (str_equal(caller->calls[i].id, answer->tool_call_id)) return caller->calls[i].name;
@@ -220,14 +220,14 @@ void chat_pieces_text(const chat_piece *pieces, size_t count, buffer *out) {
     for (size_t i = 0; i < count; i++) buffer_str(out, pieces[i].text);
 }
 
-/* A template token that the vocabulary lacks would be spelled out, and the model would see nonsense. */
+/* A template token that the vocabulary lacks would be spelled out as text, which the model does not understand. */
 static gm_status check_specials(const tokenizer *t, const chat_piece *pieces, size_t count, error *e) {
     for (int special = 0; special < SPECIAL_COUNT; special++) {
         if (special == SPECIAL_BOS || tokenizer_special(t, (special_token)special) >= 0) continue;
         for (size_t i = 0; i < count; i++) {
             if (!pieces[i].scaffolding || find_text(pieces[i].text, 0, special_token_text[special]) == SIZE_MAX)
                 continue;
-            return fail(e, GM_UNSUPPORTED, "this prompt needs the token %s, which the model's vocabulary lacks",
+            return fail(e, GM_UNSUPPORTED, "this prompt needs the token %s, which is not in the model's vocabulary",
                         special_token_text[special]);
         }
     }

@@ -1,4 +1,4 @@
-/* Writing a prompt: pieces, and values in Gemma 4's notation. */
+/* Writes a prompt: pieces, and values in Gemma 4's notation. */
 
 #include "text/chat_writer.h"
 
@@ -63,7 +63,7 @@ const json **chat_sorted_children(chat_writer *w, const json *object, size_t *co
     return sorted;
 }
 
-/* A whole number loses its fraction (1.0 → 1), as Ollama prints it; what JSON wrote as an integer stays as it is. */
+/* Whole numbers lose their fraction (1.0 → 1), as in Ollama. Integers stay as they are. */
 static void write_number(chat_writer *w, const json *value) {
     bool plain = value->text.length > 0;
     for (size_t i = 0; i < value->text.length; i++) plain &= !strchr(".eE", value->text.data[i]);

@@ -1,4 +1,4 @@
-/* Writing a prompt: a list of pieces, each either the template's own text or somebody's content. */
+/* Writes a prompt: a list of pieces, each either the template's own text or content. */
 
 #ifndef GM_CHAT_WRITER_H
 #define GM_CHAT_WRITER_H
@@ -12,7 +12,7 @@ typedef struct {
     bool        failed; /* no memory; sticks */
 } chat_writer;
 
-/* Template text (zero-terminated, must stay) may hold special tokens; content never does, whatever it says. */
+/* Template text is zero-terminated, must outlive the writer, and may contain special tokens. Content never does. */
 void chat_write_template(chat_writer *w, const char *text);
 void chat_write_content(chat_writer *w, str text);
 /* Content between <|"|> tokens. */
@@ -24,9 +24,9 @@ void chat_write_fields(chat_writer *w, const json *object, bool quoted_keys);
 /* A function's declaration, between <|tool> and <tool|>. */
 void chat_write_declaration(chat_writer *w, const json *function);
 
-/* An object's children by ascending key (bytewise); of equal keys the last one. NULL with *count 0 when empty. */
+/* An object's children by ascending key (bytewise); the last one of equal keys. NULL, with *count 0, if there are none. */
 const json **chat_sorted_children(chat_writer *w, const json *object, size_t *count);
-/* Memory from the arena; NULL sets `failed`. */
+/* Memory from the arena. If there is none: NULL, and sets `failed`. */
 void *chat_writer_array(chat_writer *w, size_t count, size_t size);
 
 #endif

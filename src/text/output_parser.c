@@ -1,8 +1,7 @@
-/* The model's output, as it streams in, taken apart into content, thinking and tool calls.
+/* Splits the model's output, as it streams in, into content, thinking and tool calls.
  *
- * Text goes into `pending` and is looked at once: `scanned` is how far it is known to hold no tag. What may still become
- * part of a tag, and white space that a tag would trim away, is held back, so the events do not depend on how the text was
- * cut. */
+ * Text goes into `pending` and is scanned once: there is no tag before `scanned`. The parser holds back text that may become a tag,
+ * and white space that a tag would trim, so the events do not depend on how the text was cut into pieces. */
 
 #include "text/chat.h"
 #include "text/tool_arguments.h"
@@ -26,9 +25,9 @@ static const char *const tag_text[TAG_COUNT] = {
     "", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>",
 };
 
-/* The tags that mean something in each state. */
+/* The tags that each state recognises. */
 static const tag state_tags[STATE_COUNT][3] = {
-    [STATE_CONTENT] = { TAG_CHANNEL, TAG_CALL, TAG_CHANNEL_END }, /* the last: a stray one, swallowed */
+    [STATE_CONTENT] = { TAG_CHANNEL, TAG_CALL, TAG_CHANNEL_END }, /* the last one is a stray tag, which is dropped */
     [STATE_THINKING] = { TAG_CHANNEL_END },
     [STATE_CALL] = { TAG_CALL_END },
     [STATE_AFTER_CALL] = { TAG_CALL_END, TAG_RESPONSE },
@@ -45,9 +44,9 @@ struct output_parser {
     const json   *tools;
     bool          think;
     parser_state  state;
-    bool          skip_space; /* at the start of content behind a thought */
+    bool          skip_space; /* at the start of content after a thought */
     buffer        pending;
-    size_t        at;      /* what is before was dealt with */
+    size_t        at;      /* everything before was handled */
     size_t        scanned; /* at <= scanned: no tag before it */
     size_t        space;   /* at <= space <= scanned: from here to `scanned` is white space */
     stored_event *events;
@@ -92,7 +91,7 @@ static stored_event *add_event(output_parser *p, output_kind kind) {
     return event;
 }
 
-static void emit(output_parser *p, output_kind kind, str text) {
+static void emit_text(output_parser *p, output_kind kind, str text) {
     if (!text.length || (kind == OUTPUT_THINKING && !p->think)) return;
     stored_event *last = p->event_count ? &p->events[p->event_count - 1] : NULL;
     if (!last || last->kind != kind) last = add_event(p, kind);
@@ -102,10 +101,10 @@ static void emit(output_parser *p, output_kind kind, str text) {
 }
 
 /* Content or thinking in `pending` up to `end`. */
-static void emit_to(output_parser *p, size_t end) {
+static void emit_pending_to(output_parser *p, size_t end) {
     if (end > p->at)
-        emit(p, p->state == STATE_CONTENT ? OUTPUT_CONTENT : OUTPUT_THINKING,
-             (str){ p->pending.data + p->at, end - p->at });
+        emit_text(p, p->state == STATE_CONTENT ? OUTPUT_CONTENT : OUTPUT_THINKING,
+                  (str){ p->pending.data + p->at, end - p->at });
     p->at = max_size(p->at, end);
 }
 
@@ -134,7 +133,7 @@ static const json *properties_of(const json *tools, str name) {
     return NULL;
 }
 
-/* "call:NAME{…}". What is none, or has arguments beyond repair, is shown as it came, so that nothing is lost unseen. */
+/* "call:NAME{…}". Anything else, and a call whose arguments cannot be repaired, becomes content, so that nothing gets lost. */
 static void emit_call(output_parser *p, str raw, bool closed) {
     str         text = trim(raw);
     const char *brace = text.length ? memchr(text.data, '{', text.length) : NULL;
@@ -159,14 +158,14 @@ static void emit_call(output_parser *p, str raw, bool closed) {
         if (status == GM_NO_MEMORY) p->failed = true;
         if (status != GM_BAD_FILE) return;
     }
-    emit(p, OUTPUT_CONTENT, str_of(tag_text[TAG_CALL]));
-    emit(p, OUTPUT_CONTENT, raw);
-    if (closed) emit(p, OUTPUT_CONTENT, str_of(tag_text[TAG_CALL_END]));
+    emit_text(p, OUTPUT_CONTENT, str_of(tag_text[TAG_CALL]));
+    emit_text(p, OUTPUT_CONTENT, raw);
+    if (closed) emit_text(p, OUTPUT_CONTENT, str_of(tag_text[TAG_CALL_END]));
 }
 
 /* ---- tags ---- */
 
-/* Whether a tag of the state stands at `at`. *maybe: the text ends inside what may become one. */
+/* The state's tag at `at`, if any. *maybe: the text ends inside what may become one. */
 static tag tag_at(const output_parser *p, size_t at, bool *maybe) {
     const size_t left = p->pending.length - at;
     *maybe = false;
@@ -180,7 +179,7 @@ static tag tag_at(const output_parser *p, size_t at, bool *maybe) {
     return TAG_NONE;
 }
 
-/* The next tag from `scanned` on, which moves there, or to the place where a tag may be beginning, or to the end. */
+/* The next tag from `scanned` on. Moves `scanned` to the tag, to where a tag may begin, or to the end. */
 static tag find_tag(output_parser *p) {
     size_t at = p->scanned;
     tag    found = TAG_NONE;
@@ -196,17 +195,17 @@ static tag find_tag(output_parser *p) {
     return found;
 }
 
-/* Goes on behind `at` in a new state. */
-static void enter(output_parser *p, parser_state state, size_t at) {
+/* Continues at `at` in a new state. */
+static void enter_state(output_parser *p, parser_state state, size_t at) {
     p->state = state;
     p->at = p->scanned = p->space = at;
 }
 
-/* ---- states: each returns whether it got further ---- */
+/* ---- states: each returns whether it made progress ---- */
 
 static void skip_white_space(output_parser *p) {
     str rest = { p->pending.data + p->at, p->pending.length - p->at };
-    enter(p, p->state, p->pending.length - (rest.length ? trim_left(rest).length : 0));
+    enter_state(p, p->state, p->pending.length - (rest.length ? trim_left(rest).length : 0));
 }
 
 static bool parse_content(output_parser *p) {
@@ -216,13 +215,13 @@ static bool parse_content(output_parser *p) {
         p->skip_space = false;
     }
     tag found = find_tag(p);
-    emit_to(p, found == TAG_CHANNEL_END ? p->scanned : p->space);
+    emit_pending_to(p, found == TAG_CHANNEL_END ? p->scanned : p->space);
     if (found)
-        enter(p,
-              found == TAG_CHANNEL ? STATE_THINKING_NAME
-              : found == TAG_CALL  ? STATE_CALL
-                                   : STATE_CONTENT,
-              p->scanned + strlen(tag_text[found]));
+        enter_state(p,
+                    found == TAG_CHANNEL ? STATE_THINKING_NAME
+                    : found == TAG_CALL  ? STATE_CALL
+                                         : STATE_CONTENT,
+                    p->scanned + strlen(tag_text[found]));
     return found;
 }
 
@@ -231,19 +230,19 @@ static bool parse_thinking_name(output_parser *p) {
     static const char name[] = "thought\n";
     const size_t      left = p->pending.length - p->at, shared = min_size(left, strlen(name));
     if (shared && memcmp(p->pending.data + p->at, name, shared) != 0) {
-        enter(p, STATE_THINKING, p->at);
+        enter_state(p, STATE_THINKING, p->at);
         return true;
     }
     if (shared < strlen(name)) return false;
-    enter(p, STATE_THINKING, p->at + shared);
+    enter_state(p, STATE_THINKING, p->at + shared);
     return true;
 }
 
 static bool parse_thinking(output_parser *p) {
     tag found = find_tag(p);
-    emit_to(p, p->space);
+    emit_pending_to(p, p->space);
     if (!found) return false;
-    enter(p, STATE_CONTENT, p->scanned + strlen(tag_text[found]));
+    enter_state(p, STATE_CONTENT, p->scanned + strlen(tag_text[found]));
     return p->skip_space = true;
 }
 
@@ -251,7 +250,7 @@ static bool parse_call(output_parser *p) {
     tag found = find_tag(p);
     if (!found) return false;
     emit_call(p, (str){ p->pending.data + p->at, p->scanned - p->at }, true);
-    enter(p, STATE_AFTER_CALL, p->scanned + strlen(tag_text[found]));
+    enter_state(p, STATE_AFTER_CALL, p->scanned + strlen(tag_text[found]));
     return true;
 }
 
@@ -261,11 +260,11 @@ static bool parse_after_call(output_parser *p) {
     if (p->at == p->pending.length) return false;
     tag stray = tag_at(p, p->at, &maybe);
     if (!stray && maybe) return false;
-    enter(p, stray ? STATE_AFTER_CALL : STATE_CONTENT, p->at + strlen(tag_text[stray]));
+    enter_state(p, stray ? STATE_AFTER_CALL : STATE_CONTENT, p->at + strlen(tag_text[stray]));
     return true;
 }
 
-static gm_status parse(output_parser *p, error *e) {
+static gm_status parse_pending(output_parser *p, error *e) {
     static bool (*const parsers[STATE_COUNT])(output_parser *) = {
         [STATE_CONTENT] = parse_content, [STATE_THINKING_NAME] = parse_thinking_name, [STATE_THINKING] = parse_thinking,
         [STATE_CALL] = parse_call,       [STATE_AFTER_CALL] = parse_after_call,
@@ -286,10 +285,10 @@ gm_status output_parser_feed(output_parser *p, str text, error *e) {
     if (!text.length) return GM_OK;
     buffer_str(&p->pending, text);
     if (p->pending.failed) return fail_memory(e, "the model's output", text.length);
-    return parse(p, e);
+    return parse_pending(p, e);
 }
 
-/* The beginning of a tag that never came to its end. */
+/* The length without the beginning of a tag that was never completed. */
 static size_t without_partial_tag(const output_parser *p) {
     bool maybe = false;
     if (p->scanned < p->pending.length) tag_at(p, p->scanned, &maybe);
@@ -303,17 +302,17 @@ gm_status output_parser_end(output_parser *p, error *e) {
     switch (p->state) {
     case STATE_CONTENT:
     case STATE_AFTER_CALL:
-        if (!p->skip_space) emit(p, OUTPUT_CONTENT, rest);
+        if (!p->skip_space) emit_text(p, OUTPUT_CONTENT, rest);
         break;
     case STATE_THINKING_NAME:
-        if (!str_is(rest, "thought")) emit(p, OUTPUT_THINKING, rest);
+        if (!str_is(rest, "thought")) emit_text(p, OUTPUT_THINKING, rest);
         break;
-    case STATE_THINKING: emit(p, OUTPUT_THINKING, rest); break;
+    case STATE_THINKING: emit_text(p, OUTPUT_THINKING, rest); break;
     case STATE_CALL: emit_call(p, (str){ rest.data, without_partial_tag(p) }, false); break;
     case STATE_COUNT: break;
     }
     buffer_clear(&p->pending);
-    enter(p, STATE_CONTENT, 0);
+    enter_state(p, STATE_CONTENT, 0);
     p->skip_space = false;
     return p->failed || p->strings.failed ? fail_memory(e, "the model's output", rest.length) : GM_OK;
 }

@@ -1,20 +1,20 @@
-/* Choosing a token, in integers: the specification that every backend follows.
+/* Chooses a token with integer arithmetic. This comment is the specification that every backend follows.
  *
  * Units: a logit L is a whole number of 2^-16; a weight is a whole number of 2^-31; n is the vocabulary.
  *
- *  1. Fixed point.   L = round(logit · 65536), ties to even, clamped to ±2^30; −infinity becomes «never»; NaN is an error.
- *  2. Bias.          For each (token, bias) in order: L += round(bias · 65536), clamped; a bias of −infinity is «never».
+ *  1. Fixed point.   L = round(logit · 65536), ties to even, clamped to ±2^30; −infinity becomes NEVER; NaN is an error.
+ *  2. Bias.          For each (token, bias) in order: L += round(bias · 65536), clamped; a bias of −infinity is NEVER.
  *  3. Penalties.     For each token that occurs c > 0 times among the last `penalty_window` of the history:
  *                    L = L > 0 ? L · A / 2^24 : L · B / 2^24, rounded to nearest (halves away from zero), clamped,
  *                    with A = round(2^24 / repetition), B = round(2^24 · repetition), if repetition is not 1;
  *                    then L −= presence + c · frequency, both in units of 2^-16, clamped.
- *  4. Suppressed ids become «never». «Never» stays so through 2 and 3. If all are, it is an error.
+ *  4. Suppressed ids become NEVER. Steps 2 and 3 do not change NEVER. If all are NEVER, it is an error.
  *  5. Greedy.        With temperature 0: the largest L, the lowest id among equals. Done.
- *  6. Distance.      D = (largest L) − L, unsigned. The survivors, at first all but «never», are ordered by (D, id).
+ *  6. Distance.      D = (largest L) − L, unsigned. The survivors, at first all but NEVER, are ordered by (D, id).
  *                    A weight is w(D, T) = 2^31 · exp(−D / (65536 · T)) as weight_of computes it, with D counted from the
  *                    smallest D among the survivors. The cuts use T = 1:
  *     top-k          keeps the first k.
- *     typical        M = Σ v·D / Σ v, rounded down, with v = w >> 4: the mean distance, which stands at the entropy.
+ *     typical        M = Σ v·D / Σ v, rounded down, with v = w >> 4: the mean distance, which corresponds to the entropy.
  *                    Ordered by (|D − M|, id), keeps the first whose weights add up to at least typical_p of the sum.
  *     top-p          keeps the first whose weights add up to at least top_p of the sum.
  *     min-p          keeps D − (smallest D) ≤ −ln(min_p) · 65536, rounded down.
@@ -23,8 +23,8 @@
  *                    words), low word first; R = (u[0] · 2^32 + u[1]) · Z / 2^64, rounded down. The token is the first one, in
  *                    the order (D, id), at which the weights so far add up to more than R.
  *
- * Nothing is sorted: top-k, typical, top-p and the draw all ask the same question («where in this order does the sum of
- * weights reach this target?»), and find_border answers it by histograms of 11 bits of the key at a time. Sums of integers do
+ * Nothing is sorted: top-k, typical, top-p and the draw all ask the same question ("where in this order does the sum of
+ * weights reach this target?"), and find_border answers it by histograms of 11 bits of the key at a time. Sums of integers do
  * not depend on the order of adding, so threads and GPUs may split them as they like. */
 
 #include "text/sampler.h"
@@ -40,7 +40,7 @@ enum { BLOCK = 256, DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, MOST_TOKENS = 1 <
 struct sampler {
     size_t    n, blocks;
     int32_t  *fixed;      /* [n] L */
-    int32_t  *block_best; /* [blocks] largest L of each BLOCK logits: what makes top-k cheap */
+    int32_t  *block_best; /* [blocks] largest L of each BLOCK logits; makes top-k cheap */
     uint32_t *counts;     /* [n] occurrences in the penalty window; all 0 between draws */
     uint32_t *id;         /* [n] survivors, ascending */
     uint32_t *distance;   /* [n] their D */
@@ -53,7 +53,7 @@ struct sampler {
 gm_status sampler_new(size_t n, sampler **out, error *e) {
     *out = NULL;
     if (n == 0 || n > MOST_TOKENS)
-        return fail(e, GM_BAD_ARGUMENT, "a sampler works on 1 to %d tokens, not on %zu", MOST_TOKENS, n);
+        return fail(e, GM_BAD_ARGUMENT, "a sampler supports 1 to %d tokens, not %zu", MOST_TOKENS, n);
     const size_t blocks = (n + BLOCK - 1) / BLOCK, words = 6 * n + blocks;
     sampler     *s = calloc(1, sizeof *s);
     uint32_t    *memory = calloc(words, sizeof *memory);
@@ -127,7 +127,7 @@ static int32_t largest_of(const int32_t *values, size_t count) {
 
 static size_t block_size(const sampler *s, size_t block) { return min_size(BLOCK, s->n - block * BLOCK); }
 
-static gm_status convert(sampler *s, const float *logits, error *e) {
+static gm_status logits_to_fixed(sampler *s, const float *logits, error *e) {
     int32_t not_a_number = 0;
     for (size_t block = 0; block < s->blocks; block++) {
         const float *in = logits + block * BLOCK;
@@ -167,7 +167,7 @@ static void apply_penalties(sampler *s, const gm_sampling *p, const int32_t *his
     for (const int32_t *token = window; token < end; token++) {
         if (*token < 0 || (size_t)*token >= s->n || !s->counts[*token]) continue;
         const int64_t times = s->counts[*token];
-        s->counts[*token] = 0; /* each token once, and the counts are clean for the next draw */
+        s->counts[*token] = 0; /* so that each token counts once, and all counts are 0 for the next draw */
         int32_t value = s->fixed[*token];
         if (value == FIXED_NEVER) continue;
         if (repetition) value = fixed_scale(value, value > 0 ? divide : multiply);
@@ -183,9 +183,9 @@ static void apply_suppressed(sampler *s, const uint32_t *suppressed) {
     }
 }
 
-/* Bias, penalties and suppression, and then the blocks' best again. */
-static void edit(sampler *s, const gm_sampling *p, const int32_t *history, size_t history_count,
-                 const uint32_t *suppressed) {
+/* Applies bias, penalties and suppression, then updates block_best. */
+static void logits_edit(sampler *s, const gm_sampling *p, const int32_t *history, size_t history_count,
+                        const uint32_t *suppressed) {
     const bool penalties = p->penalty_window && history_count &&
                            (p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0);
     if (!p->bias_count && !penalties && !suppressed) return;
@@ -196,7 +196,7 @@ static void edit(sampler *s, const gm_sampling *p, const int32_t *history, size_
         s->block_best[block] = largest_of(s->fixed + block * BLOCK, block_size(s, block));
 }
 
-static int32_t greedy(const sampler *s, int32_t best) {
+static int32_t draw_greedy(const sampler *s, int32_t best) {
     size_t block = 0;
     while (s->block_best[block] != best) block++;
     size_t id = block * BLOCK;
@@ -204,16 +204,16 @@ static int32_t greedy(const sampler *s, int32_t best) {
     return (int32_t)id;
 }
 
-/* ---- the one question ---- */
+/* ---- finding a border ---- */
 
-/* A place in the order (key, id): everything with a smaller key lies before it, and the first `ties` with this very key. */
+/* A place in the order (key, id): everything with a smaller key is before it, and the first `ties` items with this key. */
 typedef struct {
     uint32_t key;
     size_t   ties, last; /* last: index of the item at which the target is reached */
 } border;
 
-/* Where do the weights (NULL: 1 each) of `count` items, in the order (key, index), add up to the target? The target must be
- * at least 1 and at most the sum of all. */
+/* Finds where the weights (NULL: 1 each) of `count` items, in the order (key, index), add up to the target, which must be at least
+ * 1 and at most the sum of all. */
 static border find_border(sampler *s, const uint32_t *key, const uint32_t *weight, size_t count, uint64_t target) {
     uint32_t largest = 0;
     for (size_t i = 0; i < count; i++) largest = key[i] > largest ? key[i] : largest;
@@ -241,8 +241,8 @@ static border find_border(sampler *s, const uint32_t *key, const uint32_t *weigh
     return b;
 }
 
-/* Keeps what lies up to the border. */
-static void cut(sampler *s, const uint32_t *key, border b) {
+/* Keeps the survivors up to the border. */
+static void cut_at(sampler *s, const uint32_t *key, border b) {
     size_t kept = 0;
     for (size_t i = 0; i < s->survivors; i++) {
         if (key[i] > b.key || (key[i] == b.key && b.ties == 0)) continue;
@@ -255,9 +255,9 @@ static void cut(sampler *s, const uint32_t *key, border b) {
 
 /* ---- survivors ---- */
 
-/* All that can be drawn. With top-k only those that can be among the first k: if k blocks have a logit of at least x each,
- * the k-th largest logit is at least x. */
-static void gather(sampler *s, int32_t best, size_t k) {
+/* Collects all tokens that can be drawn. With top-k only those that can be among the first k: if k blocks have a logit of at least
+ * x each, the k-th largest logit is at least x. */
+static void gather_survivors(sampler *s, int32_t best, size_t k) {
     size_t alive = 0;
     for (size_t block = 0; block < s->blocks; block++)
         if (s->block_best[block] != FIXED_NEVER)
@@ -284,7 +284,7 @@ static uint32_t nearest_of(const sampler *s) {
 }
 
 /* Weights of the survivors at a temperature; returns their sum. */
-static uint64_t weigh(sampler *s, double temperature) {
+static uint64_t weigh_survivors(sampler *s, double temperature) {
     const exponent_scale scale = exponent_scale_of(temperature);
     const uint32_t       nearest = nearest_of(s);
     uint64_t             sum = 0;
@@ -293,7 +293,7 @@ static uint64_t weigh(sampler *s, double temperature) {
 }
 
 static void cut_typical(sampler *s, float typical_p) {
-    const uint64_t sum = weigh(s, 1);
+    const uint64_t sum = weigh_survivors(s, 1);
     uint64_t       moment = 0, mass = 0; /* v·D is below 2^42 where v is not 0, and there are at most 2^20 of them */
     const uint32_t nearest = nearest_of(s);
     for (size_t i = 0; i < s->survivors; i++) {
@@ -303,24 +303,24 @@ static void cut_typical(sampler *s, float typical_p) {
     const uint32_t mean = nearest + (uint32_t)(mass ? moment / mass : 0); /* the nearest has mass */
     for (size_t i = 0; i < s->survivors; i++)
         s->deviation[i] = s->distance[i] > mean ? s->distance[i] - mean : mean - s->distance[i];
-    cut(s, s->deviation,
-        find_border(s, s->deviation, s->weight, s->survivors, share_of(share_from_probability(typical_p), sum)));
+    cut_at(s, s->deviation,
+           find_border(s, s->deviation, s->weight, s->survivors, share_of(share_from_probability(typical_p), sum)));
 }
 
 static void cut_top_p(sampler *s, float top_p) {
-    const uint64_t sum = weigh(s, 1);
-    cut(s, s->distance,
-        find_border(s, s->distance, s->weight, s->survivors, share_of(share_from_probability(top_p), sum)));
+    const uint64_t sum = weigh_survivors(s, 1);
+    cut_at(s, s->distance,
+           find_border(s, s->distance, s->weight, s->survivors, share_of(share_from_probability(top_p), sum)));
 }
 
 static void cut_min_p(sampler *s, float min_p) {
     const uint64_t farthest =
         (uint64_t)floor(-log((double)min_p) * 65536) + nearest_of(s); /* ln of the least float is −103 */
-    if (farthest <= UINT32_MAX) cut(s, s->distance, (border){ .key = (uint32_t)farthest, .ties = s->survivors });
+    if (farthest <= UINT32_MAX) cut_at(s, s->distance, (border){ .key = (uint32_t)farthest, .ties = s->survivors });
 }
 
-static int32_t draw(sampler *s, float temperature, uint64_t seed, uint64_t position) {
-    const uint64_t sum = weigh(s, (double)temperature);
+static int32_t draw_weighted(sampler *s, float temperature, uint64_t seed, uint64_t position) {
+    const uint64_t sum = weigh_survivors(s, (double)temperature);
     const uint32_t counter[4] = { (uint32_t)position, (uint32_t)(position >> 32), 0, 0 };
     const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
     uint32_t       random[4];
@@ -332,30 +332,30 @@ static int32_t draw(sampler *s, float temperature, uint64_t seed, uint64_t posit
 gm_status sampler_draw(sampler *s, const gm_sampling *p, const float *logits, const int32_t *history,
                        size_t history_count, const uint32_t *suppressed, uint64_t position, int32_t *token, error *e) {
     gm_status status = sampling_check(p, s->n, e);
-    if (status == GM_OK) status = convert(s, logits, e);
+    if (status == GM_OK) status = logits_to_fixed(s, logits, e);
     if (status != GM_OK) return status;
-    edit(s, p, history, history_count, suppressed);
+    logits_edit(s, p, history, history_count, suppressed);
 
     const int32_t best = largest_of(s->block_best, s->blocks);
     if (best == FIXED_NEVER)
         return fail(e, GM_BAD_ARGUMENT, "no token can be drawn: all %zu are suppressed or impossible", s->n);
     if (p->temperature == 0) {
-        *token = greedy(s, best);
+        *token = draw_greedy(s, best);
         return GM_OK;
     }
     const size_t k = (size_t)p->top_k < s->n ? (size_t)p->top_k : 0;
-    gather(s, best, k);
-    if (k && k < s->survivors) cut(s, s->distance, find_border(s, s->distance, NULL, s->survivors, k));
+    gather_survivors(s, best, k);
+    if (k && k < s->survivors) cut_at(s, s->distance, find_border(s, s->distance, NULL, s->survivors, k));
     if (p->typical_p < 1) cut_typical(s, p->typical_p);
     if (p->top_p < 1) cut_top_p(s, p->top_p);
     if (p->min_p > 0) cut_min_p(s, p->min_p);
-    *token = draw(s, p->temperature, p->seed, position);
+    *token = draw_weighted(s, p->temperature, p->seed, position);
     return GM_OK;
 }
 
 /* ---- log-probabilities ---- */
 
-/* Puts an id into the list of the likeliest, which is ordered; `filled` of `count` places are taken. */
+/* Inserts an id into the ordered list of the likeliest; `filled` of `count` places are taken. */
 static size_t insert_likeliest(gm_token_logprob *top, size_t filled, size_t count, int32_t id, float logit) {
     if (filled == count && !(logit > top[count - 1].logprob)) return filled;
     size_t at = filled < count ? filled : count - 1;

@@ -1,5 +1,5 @@
-/* Choosing a token. Logits become integers (round(logit · 2^16)); penalties, temperature, exp and sums are integer
- * arithmetic in 32-bit words with 64-bit sums, so that C and WGSL give the same token for the same logits and seed. */
+/* Chooses a token. Logits become integers (round(logit · 2^16)); penalties, temperature, exp and sums are integer arithmetic in
+ * 32-bit words with 64-bit sums, so that C and WGSL draw the same token for the same logits and seed. */
 
 #ifndef GM_SAMPLER_H
 #define GM_SAMPLER_H
@@ -8,11 +8,11 @@
 
 typedef struct sampler sampler;
 
-/* Working memory for a vocabulary of n: nothing is allocated afterwards. */
+/* Allocates working memory for a vocabulary of n; drawing allocates nothing. */
 gm_status sampler_new(size_t n, sampler **out, error *e);
 void      sampler_free(sampler *s);
 
-/* Checks the ranges and names the parameter that is off. */
+/* Checks the ranges. The error names the parameter. */
 gm_status sampling_check(const gm_sampling *p, size_t vocabulary, error *e);
 
 /* `position` counts the random draws (the index of the token drawn); `history` are the tokens that penalties look at, the

@@ -28,9 +28,9 @@ static inline float float_from_bits(uint32_t bits) {
 
 static inline bool is_not_a_number(float value) { return (float_bits(value) & 0x7fffffff) > 0x7f800000; }
 
-/* round(logit · 2^16), ties to even, clamped. Rounding by adding and taking away 2^23 is exact below 2^23 in the default
- * rounding mode, and above it a float is whole. All decisions are on integers: without branches, and without comparisons of
- * floats, which may trap, compilers work on several logits at once. NaN gives a number: the caller has to notice it. */
+/* round(logit · 2^16), ties to even, clamped. Adding and subtracting 2^23 rounds exactly below 2^23 in the default rounding mode;
+ * above it a float is whole. There are no branches and no comparisons of floats, which may trap, so compilers can vectorise this.
+ * NaN becomes some number: the caller must check for it. */
 static inline int32_t fixed_from_logit(float logit) {
     const uint32_t bits = float_bits(logit), absolute = bits & 0x7fffffff;
     const uint32_t clamped = absolute < 0x46800000 ? absolute : 0x46800000; /* 2^14 */
@@ -63,7 +63,7 @@ typedef struct {
 static inline exponent_scale exponent_scale_of(double temperature) {
     int          exponent;
     const double mantissa = frexp(1.4426950408889634 * 2 / temperature, &exponent); /* in [½, 1) */
-    if (exponent > 32) return (exponent_scale){ UINT32_MAX, 0 }; /* so cold that any distance is too far */
+    if (exponent > 32) return (exponent_scale){ UINT32_MAX, 0 }; /* so cold that every other token has weight 0 */
     const double factor = nearbyint(ldexp(mantissa, 32));
     return (exponent_scale){ factor > 4294967295.0 ? UINT32_MAX : (uint32_t)factor, (uint32_t)(32 - exponent) };
 }

@@ -9,18 +9,17 @@
 static size_t suppressed_words(const sampler_settings *s) { return s->suppressed ? (s->vocabulary + 31) / 32 : 0; }
 
 size_t sampler_settings_words(const sampler_settings *s) {
-    return SAMPLER_REST +
-           max_size(2, suppressed_words(s) +
-                           2 * s->sampling->bias_count); /* the shader's struct ends there at the least */
+    return SAMPLER_REST + max_size(2, suppressed_words(s) +
+                                          2 * s->sampling->bias_count); /* the shader's struct is at least this long */
 }
 
 bool sampler_settings_greedy(const sampler_settings *s) { return s->sampling->temperature == 0; }
 
-static bool penalises(const gm_sampling *p) {
+static bool has_penalties(const gm_sampling *p) {
     return p->penalty_window && (p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0);
 }
 
-bool sampler_settings_edits(const sampler_settings *s) { return s->sampling->bias_count || penalises(s->sampling); }
+bool sampler_settings_edits(const sampler_settings *s) { return s->sampling->bias_count || has_penalties(s->sampling); }
 
 typedef struct {
     uint32_t token, order, bias;
@@ -32,7 +31,7 @@ static int by_token(const void *a, const void *b) {
     return x->order < y->order ? -1 : 1;
 }
 
-/* By token, those of one token in the order given. */
+/* Sorted by token; biases of the same token stay in order. */
 static gm_status write_biases(const gm_sampling *p, uint32_t *words, error *e) {
     if (!p->bias_count) return GM_OK;
     ordered_bias *list = malloc(p->bias_count * sizeof *list);
@@ -77,7 +76,7 @@ gm_status sampler_settings_write(const sampler_settings *s, uint32_t *words, err
     words[SAMPLER_MULTIPLY] = (uint32_t)nearbyint(16777216 * (double)p->repetition_penalty);
     words[SAMPLER_PRESENCE] = (uint32_t)fixed_from_parameter(p->presence_penalty);
     words[SAMPLER_FREQUENCY] = (uint32_t)fixed_from_parameter(p->frequency_penalty);
-    words[SAMPLER_WINDOW] = penalises(p) ? p->penalty_window : 0;
+    words[SAMPLER_WINDOW] = has_penalties(p) ? p->penalty_window : 0;
     words[SAMPLER_BIASES] = (uint32_t)p->bias_count;
     words[SAMPLER_SUPPRESS] = s->suppressed != NULL;
     memcpy(words + SAMPLER_EXPONENTS, exp2_table, sizeof exp2_table);

@@ -1,6 +1,6 @@
-/* Finding special tokens: a trie walk gives the longest candidate at each place, then candidates are settled from the
- * longest to the shortest. A candidate that loses steps down to its next shorter one, so every candidate is looked at once,
- * and a text without special tokens costs one table look-up a byte. */
+/* Finds special tokens. A walk through a trie finds the longest candidate at each place; then candidates are accepted or rejected
+ * from the longest to the shortest. A rejected candidate is replaced by the next shorter one at its place. A text without special
+ * tokens costs one table lookup per byte. */
 
 #include "text/specials.h"
 
@@ -9,7 +9,7 @@
 
 struct specials_node {
     uint32_t parent, child, sibling;
-    uint32_t shorter; /* the nearest node above that ends a token */
+    uint32_t shorter; /* the nearest ancestor that ends a token */
     uint32_t depth;   /* bytes from the start */
     int32_t  id;      /* of the token that ends here, or -1 */
     uint8_t  byte;
@@ -81,7 +81,7 @@ typedef struct {
     size_t          match_count, match_capacity;
 } search;
 
-/* The node itself if it ends a token that is wanted, else the next shorter one that does; 0: none. */
+/* The node, or its nearest ancestor, that ends a wanted token; 0: none. */
 static uint32_t wanted_ending(const search *f, uint32_t node) {
     while (node && (f->s->nodes[node].id < 0 || (f->s->nodes[node].control && !f->control)))
         node = f->s->nodes[node].shorter;
@@ -103,7 +103,7 @@ static bool add_candidate(search *f, size_t start, uint32_t node) {
 }
 
 /* The longest candidate at each place. */
-static bool collect(search *f, str text, text_range range) {
+static bool collect_candidates(search *f, str text, text_range range) {
     for (size_t start = range.start; start < range.end; start++) {
         uint32_t deepest = f->s->roots[(uint8_t)text.data[start]];
         if (!deepest) continue;
@@ -118,7 +118,7 @@ static bool collect(search *f, str text, text_range range) {
     return true;
 }
 
-/* ---- settling ---- */
+/* ---- accepting candidates ---- */
 
 static bool is_taken(const search *f, size_t at) { return f->taken[at / 64] >> at % 64 & 1; }
 
@@ -147,7 +147,7 @@ static void put_into_bucket(search *f, uint32_t index) {
     *bucket = index + 1;
 }
 
-static bool accept(search *f, size_t start, uint32_t length, int32_t id) {
+static bool accept_match(search *f, size_t start, uint32_t length, int32_t id) {
     if (f->match_count == f->match_capacity) {
         size_t         capacity = f->match_capacity ? f->match_capacity * 2 : 16;
         special_match *matches =
@@ -161,14 +161,14 @@ static bool accept(search *f, size_t start, uint32_t length, int32_t id) {
     return true;
 }
 
-static bool settle(search *f, uint32_t length) {
+static bool accept_length(search *f, uint32_t length) {
     size_t count = sorted_bucket(f, length);
     for (size_t i = 0; i < count; i++) {
         candidate *c = &f->candidates[(uint32_t)f->keys[i]];
-        if (is_taken(f, c->start)) continue; /* whatever is shorter here overlaps too */
-        /* What is taken is at least as long as this candidate, so it cannot hide strictly inside. */
+        if (is_taken(f, c->start)) continue; /* shorter candidates overlap here too */
+        /* Accepted matches are at least as long as this candidate, so checking both ends is enough. */
         if (!is_taken(f, c->start + length - 1)) {
-            if (!accept(f, c->start, length, f->s->nodes[c->node].id)) return false;
+            if (!accept_match(f, c->start, length, f->s->nodes[c->node].id)) return false;
         } else if ((c->node = wanted_ending(f, f->s->nodes[c->node].shorter))) {
             put_into_bucket(f, (uint32_t)f->keys[i]);
         }
@@ -181,14 +181,14 @@ static int compare_matches(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static bool settle_all(search *f, str text) {
+static bool accept_candidates(search *f, str text) {
     f->buckets = calloc((size_t)f->longest + 1, sizeof *f->buckets);
     f->keys = calloc(f->count, sizeof *f->keys);
     f->taken = calloc(text.length / 64 + 1, sizeof *f->taken);
     if (!f->buckets || !f->keys || !f->taken) return false;
     for (size_t i = f->count; i--;) put_into_bucket(f, (uint32_t)i);
     for (uint32_t length = f->longest; length; length--) {
-        if (!settle(f, length)) return false;
+        if (!accept_length(f, length)) return false;
     }
     if (f->match_count) qsort(f->matches, f->match_count, sizeof *f->matches, compare_matches);
     return true;
@@ -198,8 +198,8 @@ gm_status specials_find(const specials *s, str text, const text_range *ranges, s
                         special_match **matches, size_t *count, error *e) {
     search f = { .s = s, .control = control };
     bool   fine = true;
-    for (size_t i = 0; i < range_count && fine && s->count; i++) fine = collect(&f, text, ranges[i]);
-    if (fine && f.count) fine = settle_all(&f, text);
+    for (size_t i = 0; i < range_count && fine && s->count; i++) fine = collect_candidates(&f, text, ranges[i]);
+    if (fine && f.count) fine = accept_candidates(&f, text);
     free(f.candidates);
     free(f.buckets);
     free(f.keys);

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t hash_bytes(uint32_t hash, str text) { /* FNV-1a, which can go on from the left half to the right one */
+static uint32_t hash_bytes(uint32_t hash,
+                           str      text) { /* FNV-1a, which can continue from the left half to the right one */
     for (size_t i = 0; i < text.length; i++) hash = (hash ^ (unsigned char)text.data[i]) * 16777619u;
     return hash;
 }
@@ -31,7 +32,7 @@ static bool equals_halves(str text, str left, str right) {
            (!right.length || !memcmp(text.data + left.length, right.data, right.length));
 }
 
-/* Where the text is, or the free slot where it belongs. */
+/* The slot of the text, or the free slot for it. */
 static symbol_slot *find_slot(const symbols *s, uint32_t hash, str left, str right) {
     for (uint32_t i = hash & (s->slot_count - 1);; i = (i + 1) & (s->slot_count - 1)) {
         symbol_slot *slot = &s->slots[i];
@@ -66,7 +67,7 @@ static bool make_room(symbols *s, uint64_t count) {
 gm_status symbols_init(symbols *s, const gguf_value *tokens, error *e) {
     if (tokens->bytes > UINT32_MAX || tokens->count > INT32_MAX / 4) {
         return fail(e, GM_UNSUPPORTED,
-                    "tokenizer.ggml.tokens has %llu tokens in %llu bytes, more than this build can number",
+                    "tokenizer.ggml.tokens has %llu tokens in %llu bytes, more than this build supports",
                     (unsigned long long)tokens->count, (unsigned long long)tokens->bytes);
     }
     const size_t count = (size_t)tokens->count;

@@ -1,4 +1,4 @@
-/* The tokenizer's public side: text → ids, and what is known about an id. */
+/* The public functions of the tokenizer: text → ids, and properties of an id. */
 
 #include "text/vocabulary.h"
 
@@ -53,8 +53,8 @@ void token_list_free(token_list *l) {
 
 /* ---- encoding ---- */
 
-/* Text without special tokens: runs of newlines and runs of everything else. No merge mixes the two, but a run of newlines
- * that is itself a token is that token, whatever the merges would make of it. */
+/* Encodes text without special tokens: runs of newlines, and runs of everything else. No merge joins the two. A run of newlines
+ * that is a token becomes that token, whatever the merges say. */
 static gm_status encode_text(const tokenizer *t, bpe_work *w, str text, token_list *out, error *e) {
     const bpe b = { &t->symbols, &t->merges, t->ascii, t->bytes };
     for (size_t at = 0, length; at < text.length; at += length) {
@@ -74,14 +74,13 @@ static gm_status encode_text(const tokenizer *t, bpe_work *w, str text, token_li
     return GM_OK;
 }
 
-static gm_status encode(const tokenizer *t, str text, const text_range *ranges, size_t range_count, bool control,
-                        token_list *out, error *e) {
+static gm_status encode_ranges(const tokenizer *t, str text, const text_range *ranges, size_t range_count, bool control,
+                               token_list *out, error *e) {
     special_match *matches = NULL;
     size_t         count = 0, at = 0;
     bpe_work       work = { 0 };
     if (text.length > INT32_MAX) {
-        return fail(e, GM_BAD_ARGUMENT, "a text of %zu bytes is too long to tokenise at once; at most 2 GiB",
-                    text.length);
+        return fail(e, GM_BAD_ARGUMENT, "the text has %zu bytes; at most 2 GiB can be tokenised at once", text.length);
     }
     gm_status status = specials_find(&t->specials, text, ranges, range_count, control, &matches, &count, e);
     for (size_t i = 0; i < count && !status; i++) {
@@ -97,11 +96,11 @@ static gm_status encode(const tokenizer *t, str text, const text_range *ranges, 
 }
 
 gm_status tokenizer_encode(const tokenizer *t, str text, bool parse_special, token_list *out, error *e) {
-    return encode(t, text, &(text_range){ 0, text.length }, 1, parse_special, out, e);
+    return encode_ranges(t, text, &(text_range){ 0, text.length }, 1, parse_special, out, e);
 }
 
 gm_status tokenizer_encode_plain(const tokenizer *t, str text, token_list *out, error *e) {
-    return encode(t, text, NULL, 0, false, out, e);
+    return encode_ranges(t, text, NULL, 0, false, out, e);
 }
 
 gm_status tokenizer_encode_ranges(const tokenizer *t, str text, const text_range *ranges, size_t count, token_list *out,
@@ -113,10 +112,10 @@ gm_status tokenizer_encode_ranges(const tokenizer *t, str text, const text_range
         }
         before = ranges[i].end;
     }
-    return encode(t, text, ranges, count, true, out, e);
+    return encode_ranges(t, text, ranges, count, true, out, e);
 }
 
-/* ---- what is known about an id ---- */
+/* ---- properties of an id ---- */
 
 static bool has_flag(const tokenizer *t, int32_t id, unsigned flag) {
     return id >= 0 && (uint32_t)id < t->symbols.tokens && t->flags[id] & flag;

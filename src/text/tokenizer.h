@@ -6,7 +6,7 @@
 #include "base/buffer.h"
 #include "gguf/gguf.h"
 
-/* Special tokens that the chat format speaks with. */
+/* The special tokens of the chat format. */
 typedef enum {
     SPECIAL_PAD,
     SPECIAL_EOS,
@@ -56,8 +56,8 @@ void token_list_free(token_list *l);
 /* Appends the tokens of `text`, without BOS. Control tokens are recognised only if `parse_special`, user-defined ones
  * always. Any bytes are fine. */
 gm_status tokenizer_encode(const tokenizer *t, str text, bool parse_special, token_list *out, error *e);
-/* Like parse_special = false, and user-defined tokens such as <|channel> are not recognised either: for message content,
- * which must never be able to speak the template's language. */
+/* Recognises no special tokens at all, not even user-defined ones such as <|channel>. For message content, which must not be able
+ * to imitate the template. */
 gm_status tokenizer_encode_plain(const tokenizer *t, str text, token_list *out, error *e);
 
 /* Part of a text, in bytes. */
@@ -65,8 +65,8 @@ typedef struct {
     size_t start, end;
 } text_range;
 
-/* All special tokens are recognised, but only inside the ranges (in order, not overlapping); the text between specials is
- * tokenised as a whole, so that a border of ranges does not show in the tokens. */
+/* Recognises all special tokens, but only inside the ranges (in order, not overlapping). The text between special tokens is encoded
+ * as a whole, so range borders do not affect the tokens. */
 gm_status tokenizer_encode_ranges(const tokenizer *t, str text, const text_range *ranges, size_t count, token_list *out,
                                   error *e);
 
@@ -77,7 +77,7 @@ bool    tokenizer_is_stop(const tokenizer *t,
 bool    tokenizer_is_suppressed(const tokenizer *t, int32_t id); /* tokenizer.ggml.suppress_tokens */
 /* The bytes that the token stands for (▁ as a space, a byte token as its byte, special tokens by name). */
 str tokenizer_text(const tokenizer *t, int32_t id);
-/* Control tokens are not shown; those the output parser needs are (<|channel>, <|tool_call>, …). */
+/* Control tokens are invisible, except those that the output parser needs (<|channel>, <|tool_call>, …). */
 bool tokenizer_is_visible(const tokenizer *t, int32_t id);
 
 /* Streaming: bytes of tokens join into whole UTF-8 characters. `*text` is what is complete, valid until the next call. Bytes
@@ -87,7 +87,7 @@ typedef struct {
 } detokenizer; /* zero-initialise */
 
 gm_status detokenizer_add(detokenizer *d, const tokenizer *t, int32_t id, str *text, error *e);
-gm_status detokenizer_end(detokenizer *d, str *text, error *e); /* what is left over */
+gm_status detokenizer_end(detokenizer *d, str *text, error *e); /* the rest */
 void      detokenizer_free(detokenizer *d);
 
 #endif

@@ -1,8 +1,7 @@
 /* A tool call's arguments: {a:1,b:<|"|>text<|"|>} → {"a":1,"b":"text"}.
  *
- * What is not well-formed is mended step by step, in this order: values in single quotes become strings; a string that is
- * not closed is closed; closing brackets that are missing are added; values of string properties that have no quotes get
- * them. After each step it is tried again. */
+ * Malformed text is repaired in this order: values in single quotes become strings; an open string is closed; missing closing
+ * brackets are added; values of string properties get missing quotes. After each step the text is tried again. */
 
 #include "text/tool_arguments.h"
 #include "text/white_space.h"
@@ -30,7 +29,7 @@ static size_t skip_space(str text, size_t at) {
     return at;
 }
 
-/* Behind the string that starts at `at`: between <|"|> tokens, or in JSON's own quotes. If it is open: the text's end. */
+/* The end of the string that starts at `at`, in <|"|> tokens or JSON quotes. If it is not closed: the end of the text. */
 static size_t skip_string(str text, size_t at) {
     if (text.data[at] != '"') {
         size_t close = find_quote(text, at + quote.length);
@@ -42,7 +41,7 @@ static size_t skip_string(str text, size_t at) {
 
 static bool at_string(str text, size_t at) { return text.data[at] == '"' || at_quote(text, at); }
 
-/* A key without quotes: letters, digits, underscores of any script, and whatever else is not part of the notation. */
+/* The length of a key without quotes: everything that is not part of the notation. */
 static size_t bare_key_length(str text, size_t at) {
     size_t end = at;
     while (end < text.length && !strchr("{}[]:,\"'<> \t\r\n", text.data[end])) end++;
@@ -51,7 +50,7 @@ static size_t bare_key_length(str text, size_t at) {
 
 /* ---- the notation as JSON text ---- */
 
-/* Behind '{' or ',': quotes the bare key, if that is what follows. Returns where to go on. */
+/* After '{' or ',': quotes a bare key, if there is one. Returns where to continue. */
 static size_t convert_key(str text, size_t at, buffer *out) {
     size_t start = skip_space(text, at), length = bare_key_length(text, start), end = skip_space(text, start + length);
     if (!length || end >= text.length || text.data[end] != ':') return at;
@@ -59,12 +58,12 @@ static size_t convert_key(str text, size_t at, buffer *out) {
     return end;
 }
 
-static void convert(str text, buffer *out) {
+static void convert_notation(str text, buffer *out) {
     for (size_t at = 0; at < text.length;) {
         if (at_quote(text, at)) {
             size_t start = at + quote.length, close = find_quote(text, start);
             json_write_string(out, (str){ text.data + start, close - start });
-            if (close == text.length) return; /* not closed: no JSON object, since the final brace is inside */
+            if (close == text.length) return; /* not closed, so the final brace is inside: not a JSON object */
             at = close + quote.length;
         } else if (text.data[at] == '"') {
             size_t end = skip_string(text, at);
@@ -83,7 +82,7 @@ static gm_status try_convert(str text, buffer *out) {
     arena  memory = { 0 };
     error  e = { 0 };
     json  *value = NULL;
-    convert(text, &converted);
+    convert_notation(text, &converted);
     gm_status status = converted.failed ? GM_NO_MEMORY : json_parse(buffer_view(&converted), &memory, &value, &e);
     if (!status && value->kind != JSON_OBJECT) status = GM_BAD_FILE;
     if (!status) json_write(out, value);
@@ -93,9 +92,9 @@ static gm_status try_convert(str text, buffer *out) {
     return status;
 }
 
-/* ---- repairs: each writes the mended text, or nothing when there is nothing for it to do ---- */
+/* ---- repairs: each writes the repaired text, or nothing if it does not apply ---- */
 
-/* Where a value in single quotes that starts at `at` ends: at a quote before ',' '}' ']' or the end. 0: it does not. */
+/* The end of a value in single quotes that starts at `at`: a quote before ',' '}' ']' or the end. 0: none. */
 static size_t single_quoted_end(str text, size_t at) {
     for (size_t end = at + 1; end < text.length; end++) {
         if (text.data[end] == '\\') {
@@ -133,7 +132,7 @@ static void mend_single_quotes(str text, buffer *out) {
             value_next = false;
             continue;
         }
-        if (c == '\'' && value_next) hopeless = true; /* no later one ends either */
+        if (c == '\'' && value_next) hopeless = true; /* no later one can end either */
         if (!strchr(" \t\r\n", c)) value_next = c == ':' || c == '[' || c == ',';
         buffer_char(out, c);
         at++;
@@ -141,7 +140,7 @@ static void mend_single_quotes(str text, buffer *out) {
     if (!any) buffer_clear(out);
 }
 
-/* How many closing brackets end the text; more than a few are not worth guessing about. */
+/* Counts the closing brackets at the end of the text, up to a few: more are not worth guessing. */
 static size_t count_closers(str text, size_t *start_of_last) {
     enum { MOST = 8 };
     size_t count = 0, end = trim_right(text).length;
@@ -190,14 +189,14 @@ static bool is_string_property(const json *properties, str key) {
     return str_is(name, "string") || str_is(name, "STRING");
 }
 
-/* The known key that stands at `at`, followed by ':': its end, or 0. */
+/* The end of a known key at `at` that is followed by ':', or 0. */
 static size_t known_key_end(str text, size_t at, const json *properties, str *key) {
     size_t start = skip_space(text, at), length = bare_key_length(text, start), end = skip_space(text, start + length);
     *key = (str){ text.data + start, length };
     return length && end < text.length && text.data[end] == ':' && json_get_str(properties, *key) ? end + 1 : 0;
 }
 
-/* Where a raw value ends: before the next ",knownkey:", else before the final brace. */
+/* The end of a raw value: before the next ",knownkey:", or before the final brace. */
 static size_t raw_value_end(str text, size_t at, const json *properties) {
     size_t last = trim_right(text).length;
     str    key;
@@ -246,7 +245,7 @@ static void mend_raw_strings(str text, const json *properties, buffer *out) {
     if (!any) buffer_clear(out);
 }
 
-/* ---- all of it ---- */
+/* ---- conversion with repairs ---- */
 
 static void swap_buffers(buffer *a, buffer *b) {
     buffer swap = *a;
@@ -259,7 +258,7 @@ static gm_status try_mended(const buffer *mended, buffer *out) {
     return mended->length ? try_convert(buffer_view(mended), out) : GM_BAD_FILE;
 }
 
-/* The missing <|"|> belongs before the final bracket; a string inside lists and objects ends before several. */
+/* The missing <|"|> belongs before the final bracket, or before several if the string is inside lists and objects. */
 static gm_status try_closing_string(buffer *text, buffer *mended, buffer *out) {
     size_t    ends[8], count = count_closers(buffer_view(text), ends);
     gm_status status = GM_BAD_FILE;
@@ -286,7 +285,7 @@ static gm_status mend_and_try(buffer *text, const json *properties, buffer *mend
     buffer_clear(mended);
     mend_brackets(buffer_view(text), mended);
     status = try_mended(mended, out);
-    /* If a brace is there at the end, what confused the count may be raw text: the next repair goes on from before. */
+    /* If the text ends with a brace, raw text may have confused the count: then the next repair starts from the original. */
     if (mended->length && !str_ends_with(trim_right(buffer_view(text)), "}")) swap_buffers(text, mended);
     if (status != GM_BAD_FILE) return status;
     buffer_clear(mended);

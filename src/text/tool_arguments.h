@@ -5,8 +5,8 @@
 
 #include "base/json.h"
 
-/* `text` is "{…}"; appends compact JSON, always an object. `properties` (may be NULL) is the schema's, used to mend.
- * Returns GM_OK, GM_BAD_FILE when the text cannot be mended, or GM_NO_MEMORY. */
+/* `text` is "{…}"; appends compact JSON, always an object. `properties` (may be NULL) of the schema help to repair it.
+ * Returns GM_OK, GM_BAD_FILE if the text cannot be repaired, or GM_NO_MEMORY. */
 gm_status tool_arguments_to_json(str text, const json *properties, buffer *out, bool *repaired);
 
 #endif

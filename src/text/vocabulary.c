@@ -1,7 +1,7 @@
-/* The tokenizer.ggml.* metadata, in llama.cpp's and in Ollama's flavour, made into tables.
+/* Builds the tokenizer's tables from the tokenizer.ggml.* metadata of llama.cpp's and Ollama's files.
  *
- * Files disagree about token types: Ollama's call byte tokens normal and the specials that must be visible control. So byte
- * tokens and the chat format's specials are known by their text, and the file's types decide about the rest. */
+ * Files disagree about token types: in Ollama's, byte tokens are normal tokens, and special tokens that must be visible are control
+ * tokens. So byte tokens and the chat format's special tokens are found by their text; the file's types apply to all others. */
 
 #include "text/vocabulary.h"
 
@@ -37,7 +37,7 @@ const char *const special_token_text[SPECIAL_COUNT] = {
     [SPECIAL_VIDEO_SOFT] = "<|video|>",
 };
 
-/* The ones that the output parser must see. */
+/* The special tokens that the output parser must see. */
 static const special_token visible_specials[] = {
     SPECIAL_CHANNEL,       SPECIAL_CHANNEL_END,       SPECIAL_TOOL_CALL, SPECIAL_TOOL_CALL_END,
     SPECIAL_TOOL_RESPONSE, SPECIAL_TOOL_RESPONSE_END, SPECIAL_QUOTE,
@@ -47,7 +47,7 @@ static const special_token visible_specials[] = {
 
 static const gguf_value *need_strings(const gguf *g, const char *key, gm_status *status, error *e) {
     const gguf_value *value = gguf_find(g, key);
-    if (!value) *status = fail(e, GM_UNSUPPORTED, "%s is missing: this is no BPE vocabulary", key);
+    if (!value) *status = fail(e, GM_UNSUPPORTED, "%s is missing: not a BPE vocabulary", key);
     else if (!value->array || value->type != GGUF_STRING)
         *status = fail(e, GM_BAD_FILE, "%s must be an array of strings", key);
     else if (!value->count) *status = fail(e, GM_BAD_FILE, "%s is empty", key);
@@ -61,7 +61,7 @@ static gm_status check_id(const tokenizer *t, const char *key, int64_t id, error
                 t->symbols.tokens);
 }
 
-/* One id or an array of them. Calls `use` for each; absent is fine. */
+/* Calls `use` for one id or each id of an array. The key may be absent. */
 static gm_status each_id(tokenizer *t, const gguf *g, const char *key, void (*use)(tokenizer *, int32_t), error *e) {
     const gguf_value *value = gguf_find(g, key);
     for (uint64_t i = 0; value && i < value->count; i++) {
@@ -165,23 +165,23 @@ static gm_status load_specials(tokenizer *t, const gguf *g, error *e) {
 /* ---- stop and suppressed tokens ---- */
 
 static void add_stop(tokenizer *t, int32_t id) {
-    /* Some conversions list it, but it is the HTML tag: ordinary text. */
+    /* Some conversions list this token, but it is the HTML tag: ordinary text. */
     if (!str_is(symbols_text(&t->symbols, (uint32_t)id), "</s>")) t->flags[id] |= TOKEN_STOP;
 }
 
 static void add_suppressed(tokenizer *t, int32_t id) { t->flags[id] |= TOKEN_SUPPRESSED; }
 
-static void just_check(tokenizer *t, int32_t id) { (void)t, (void)id; }
+static void ignore_id(tokenizer *t, int32_t id) { (void)t, (void)id; }
 
 static gm_status load_ids(tokenizer *t, const gguf *g, error *e) {
     static const struct {
         const char *key;
         void (*use)(tokenizer *, int32_t);
     } keys[] = {
-        { KEY("eos_token_id"), add_stop },       { KEY("eot_token_id"), add_stop },
-        { KEY("eos_token_ids"), add_stop },      { KEY("bos_token_id"), just_check },
-        { KEY("unknown_token_id"), just_check }, { KEY("padding_token_id"), just_check },
-        { KEY("mask_token_id"), just_check },    { KEY("suppress_tokens"), add_suppressed },
+        { KEY("eos_token_id"), add_stop },      { KEY("eot_token_id"), add_stop },
+        { KEY("eos_token_ids"), add_stop },     { KEY("bos_token_id"), ignore_id },
+        { KEY("unknown_token_id"), ignore_id }, { KEY("padding_token_id"), ignore_id },
+        { KEY("mask_token_id"), ignore_id },    { KEY("suppress_tokens"), add_suppressed },
     };
     static const special_token stops[] = { SPECIAL_EOS, SPECIAL_TURN_END, SPECIAL_TOOL_RESPONSE };
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
@@ -194,7 +194,7 @@ static gm_status load_ids(tokenizer *t, const gguf *g, error *e) {
     return GM_OK;
 }
 
-/* ---- what tokens stand for ---- */
+/* ---- texts of tokens ---- */
 
 static size_t decode_text(char *out, str text) {
     size_t length = 0;
@@ -217,7 +217,7 @@ static gm_status load_texts(tokenizer *t, const gguf_value *tokens, error *e) {
         length += (uint32_t)decode_text(t->texts + length, symbols_text(&t->symbols, i));
         t->text_starts[i + 1] = length;
     }
-    /* A byte token's six characters have room for its byte; the rest of them is never looked at. */
+    /* A byte token's text has room for its byte; the rest of it is unused. */
     for (unsigned i = 0; i < 256; i++) t->texts[t->text_starts[t->bytes[i]]] = (char)i;
     char *smaller = realloc(t->texts, (size_t)length + 1);
     if (smaller) t->texts = smaller;
@@ -249,6 +249,6 @@ gm_status vocabulary_load(tokenizer *t, const gguf *g, error *e) {
         (status = bpe_merges_init(&t->merges, &t->symbols, merges, e))) {
         return status;
     }
-    load_ascii(t); /* after the merges, which may know characters that are no tokens */
+    load_ascii(t); /* after the merges, which may contain characters that are not tokens */
     return GM_OK;
 }

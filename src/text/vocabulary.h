@@ -1,4 +1,4 @@
-/* What a tokenizer is made of, for the files that share it. */
+/* Internal to src/text: the tables of a tokenizer. */
 
 #ifndef GM_VOCABULARY_H
 #define GM_VOCABULARY_H
@@ -26,7 +26,7 @@ struct tokenizer {
     uint32_t   ascii[128];
 };
 
-/* Reads the metadata into an empty tokenizer; on failure what is there already is tokenizer_free's to give back. */
+/* Reads the metadata into an empty tokenizer. If it fails, call tokenizer_free. */
 gm_status vocabulary_load(tokenizer *t, const gguf *g, error *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* White space as Unicode has it. */
+/* Unicode white space. */
 
 #include "text/white_space.h"
 #include "base/utf8.h"

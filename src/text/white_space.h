@@ -1,4 +1,4 @@
-/* White space as Unicode has it (the White_Space property). */
+/* Unicode white space (the White_Space property). */
 
 #ifndef GM_WHITE_SPACE_H
 #define GM_WHITE_SPACE_H
