@@ -2,7 +2,8 @@
 
 import type { JSX } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
-import { chat, find, report, stop } from './chat.ts';
+import { stopShown } from './answering.ts';
+import { chat, find, report } from './chat.ts';
 import { Icon, Logo } from './icons.tsx';
 import { model } from './models.ts';
 import { AboutPage } from './pages/about.tsx';
@@ -99,9 +100,9 @@ function useShortcuts({ openSearch, openHelp }: { openSearch: () => void; openHe
                 event.preventDefault();
                 go(chatHref(null));
                 requestAnimationFrame(() => document.getElementById('composer')?.focus());
-            } else if (event.key === 'Escape' && chat.get().writing && !document.querySelector('dialog[open]')) {
+            } else if (event.key === 'Escape' && document.querySelector('.send.stop') && !document.querySelector('dialog[open]')) {
                 event.preventDefault();
-                void stop();
+                stopShown();
             } else if ((event.key === '?' && !typing) || (command && event.key === '/')) {
                 event.preventDefault();
                 openHelp();

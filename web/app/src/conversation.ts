@@ -1,6 +1,8 @@
 // A conversation is a tree: an edited question and a regenerated answer are siblings of what they replace, and `chosen` says
 // which child is shown at each fork. All functions are pure: they return a new conversation.
 
+import type { ModelChoice } from './engine.ts';
+
 export interface ToolUse {
     id: string;
     name: string;
@@ -43,9 +45,11 @@ export interface Answer extends NodeBase {
     /** tools: it called tools too many times. error: something broke; the steps are what had been written. */
     finish: 'stop' | 'length' | 'cancelled' | 'full' | 'tools' | 'error' | 'writing';
     error?: string;
-    /** So many of the oldest exchanges were not shown to the model, to make room. */
+    /** So many of the oldest questions, with their answers, were left out of what the model saw. */
     leftOut?: number;
     stats?: AnswerStats;
+    /** The model that wrote it, to load it again. Not imported from files: it names places that the app opens. */
+    choice?: ModelChoice;
 }
 export type Node = Question | Answer;
 
@@ -61,6 +65,13 @@ export interface Conversation {
     nodes: Record<string, Node>;
     /** Parent id ('' for the first message) → the child that is shown. */
     chosen: Record<string, string>;
+}
+
+/** A conversation without its messages, which are stored one by one. */
+export type Head = Omit<Conversation, 'nodes'>;
+
+export function headOf({ nodes: _, ...head }: Conversation): Head {
+    return head;
 }
 
 export function newConversation(id: string, now: number): Conversation {
@@ -93,20 +104,30 @@ export function alternatives(conversation: Conversation): Map<string, string[]> 
 
 /** Adds a message below its parent, or replaces the one with its id; what is added is shown. */
 export function put(conversation: Conversation, node: Node): Conversation {
-    const added = !(node.id in conversation.nodes);
+    const changed = node.id in conversation.nodes ? conversation : withMessage(conversation, node);
+    return { ...changed, nodes: { ...conversation.nodes, [node.id]: node } };
+}
+
+/** The head of a conversation to which a message is added: it is shown, and a first question gives the title. */
+export function withMessage<H extends Head>(head: H, node: Node): H {
     return {
-        ...conversation,
-        updated: Math.max(conversation.updated, node.created),
-        nodes: { ...conversation.nodes, [node.id]: node },
-        chosen: added ? { ...conversation.chosen, [node.parent ?? '']: node.id } : conversation.chosen,
-        title: conversation.named ? conversation.title : conversation.title || (node.role === 'user' ? titleFrom(node.content) : ''),
+        ...head,
+        updated: Math.max(head.updated, node.created),
+        chosen: { ...head.chosen, [node.parent ?? '']: node.id },
+        title: head.title || (node.role === 'user' && !head.named ? titleFrom(node.content) : ''),
     };
 }
 
-/** Shows the branch that begins with this node. */
-export function choose(conversation: Conversation, id: string): Conversation {
-    const node = conversation.nodes[id];
-    return node ? { ...conversation, chosen: { ...conversation.chosen, [node.parent ?? '']: id } } : conversation;
+/** Shows the branch that begins with this message. */
+export function choose<H extends Head>(head: H, node: Node): H {
+    return { ...head, chosen: { ...head.chosen, [node.parent ?? '']: node.id } };
+}
+
+/** Answers that are being written are ones that were stopped: the tab that wrote them is gone. */
+export function stopAnswers(conversation: Conversation): Node[] {
+    return Object.values(conversation.nodes)
+        .filter((node): node is Answer => node.role === 'assistant' && node.finish === 'writing')
+        .map((answer) => ({ ...answer, finish: 'cancelled' }));
 }
 
 /** A title of a few words from the first question. */
@@ -156,10 +177,13 @@ export interface ModelMessage {
     tool_call_id?: string;
 }
 
+// The engine takes no zero characters, but a model may write one, and a file may hold one.
+const withoutZeros = (text: string): string => text.replaceAll('\0', '\ufffd');
+
 export function messagesOf(nodes: Node[], system: string): ModelMessage[] {
-    const messages: ModelMessage[] = system.trim() === '' ? [] : [{ role: 'system', content: system }];
+    const messages: ModelMessage[] = system.trim() === '' ? [] : [{ role: 'system', content: withoutZeros(system) }];
     for (const node of nodes) {
-        if (node.role === 'user') messages.push({ role: 'user', content: node.content });
+        if (node.role === 'user') messages.push({ role: 'user', content: withoutZeros(node.content) });
         else messages.push(...node.steps.flatMap(stepMessages));
     }
     return messages;
@@ -167,19 +191,19 @@ export function messagesOf(nodes: Node[], system: string): ModelMessage[] {
 
 function stepMessages(step: Step): ModelMessage[] {
     if (step.content === '' && step.calls.length === 0 && step.thinking === '') return [];
-    const message: ModelMessage = { role: 'assistant', content: step.content };
-    if (step.thinking !== '') message.thinking = step.thinking;
+    const message: ModelMessage = { role: 'assistant', content: withoutZeros(step.content) };
+    if (step.thinking !== '') message.thinking = withoutZeros(step.thinking);
     if (step.calls.length === 0) return [message];
     message.tool_calls = step.calls.map(({ id, name, arguments: given }) => ({ id, type: 'function', function: { name, arguments: given } }));
     const results = step.calls.map(({ id, name, result }): ModelMessage => ({ role: 'tool', content: result ?? '', tool_name: name, tool_call_id: id }));
     return [message, ...results];
 }
 
-/** Leaves out the oldest exchanges, one more than last time: the system prompt and the newest question stay. null: nothing left to leave out. */
-export function withoutOldest(messages: ModelMessage[]): ModelMessage[] | null {
-    const first = messages.findIndex((message) => message.role === 'user');
-    const second = messages.findIndex((message, at) => at > first && message.role === 'user');
-    return first < 0 || second < 0 ? null : [...messages.slice(0, first), ...messages.slice(second)];
+/** Leaves out the oldest questions and what answered them; the system prompt and the newest question stay. */
+export function withoutOldest(messages: ModelMessage[], exchanges: number): ModelMessage[] {
+    const questions = messages.flatMap((message, at) => (message.role === 'user' ? [at] : []));
+    const first = questions[0], kept = questions[Math.min(exchanges, questions.length - 1)];
+    return first === undefined || kept === undefined ? messages : [...messages.slice(0, first), ...messages.slice(kept)];
 }
 
 // ---- files ------------------------------------------------------------------------------------------------------------------
@@ -205,7 +229,7 @@ export function importFile(text: string, newId: () => string): Conversation[] {
     }
     const file = data as Partial<ExportFile> | null;
     if (file?.format !== 'gemmule-conversations' || !Array.isArray(file.conversations)) {
-        throw new Error('This file has no conversations of gemmule: "format" should be "gemmule-conversations".');
+        throw new Error('This is not a file of gemmule conversations: "format" should be "gemmule-conversations".');
     }
     if (file.version !== 1) throw new Error(`The file has version ${String(file.version)}; this app reads version 1.`);
     return file.conversations.map((each) => readConversation(each, newId));
@@ -250,7 +274,8 @@ function readNode(from: Record<string, unknown>, ids: Map<string, string>): Node
             id: text(call?.['id']), name: text(call?.['name']), arguments: call?.['arguments'] ?? {}, result: text(call?.['result']),
         })),
     }));
-    const finish = (['stop', 'length', 'cancelled', 'full', 'tools', 'error'] as const).find((each) => each === from['finish']) ?? 'stop';
+    const finish = from['finish'] === 'writing' ? 'cancelled' // exported while it was being written
+        : (['stop', 'length', 'cancelled', 'full', 'tools', 'error'] as const).find((each) => each === from['finish']) ?? 'stop';
     const error = text(from['error']), stats = readStats(from['stats']), leftOut = count(from['leftOut']);
     return { ...base, role: 'assistant', steps, finish, ...(error && { error }), ...(leftOut > 0 && { leftOut }), ...(stats && { stats }) };
 }

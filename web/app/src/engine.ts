@@ -12,7 +12,7 @@ export type Piece = ReplyPiece;
 
 // ---- engines ------------------------------------------------------------------------------------------------------------------
 
-/** Where a model is, in a form that can be remembered; only files cannot. */
+/** Where a model is, in a form that can be stored; of files, models.ts keeps the handles. */
 export type ModelSource =
     | { kind: 'url'; url: string }
     | { kind: 'stored'; key: string }

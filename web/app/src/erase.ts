@@ -1,11 +1,11 @@
-// «Erase everything»: whatever this origin has stored, of the app and of the package.
+// "Erase everything": removes whatever the app and the package have stored in this browser.
 
-import { stop } from './chat.ts';
+import { stopAll } from './answering.ts';
 import { closeDatabase } from './database.ts';
 import { unload } from './models.ts';
 
 export async function eraseEverything(): Promise<void> {
-    await stop();
+    await stopAll();
     await unload().catch(() => undefined);
     closeDatabase();
     const root = await navigator.storage?.getDirectory?.().catch(() => null);

@@ -21,3 +21,30 @@ export function openFiles(accept: string, options: { folder?: boolean; several?:
         input.click();
     });
 }
+
+interface FilePicker {
+    showOpenFilePicker?(options: { multiple: boolean; id: string }): Promise<FileSystemFileHandle[]>;
+}
+type AskableHandle = FileSystemFileHandle & Record<'queryPermission' | 'requestPermission', (how: { mode: 'read' }) => Promise<PermissionState>>;
+
+/** Asks for files, with handles that open them again on a later visit where the browser gives some. */
+export async function pickFiles(): Promise<{ files: File[]; handles: FileSystemFileHandle[] }> {
+    const { showOpenFilePicker } = globalThis as FilePicker;
+    if (!showOpenFilePicker) return { files: await openFiles('', { several: true }), handles: [] };
+    const handles = await showOpenFilePicker({ multiple: true, id: 'gemmule-model' }).catch((error: DOMException) => {
+        if (error.name === 'AbortError') return []; // the user changed their mind
+        throw error;
+    });
+    return { files: await Promise.all(handles.map((handle) => handle.getFile())), handles };
+}
+
+/** The files of handles from an earlier visit; null without permission. To ask for it takes a click. */
+export async function filesOf(handles: FileSystemFileHandle[], ask: boolean): Promise<File[] | null> {
+    const files: File[] = [];
+    for (const handle of handles as AskableHandle[]) {
+        const permission = await (ask ? handle.requestPermission({ mode: 'read' }) : handle.queryPermission({ mode: 'read' }));
+        if (permission !== 'granted') return null;
+        files.push(await handle.getFile());
+    }
+    return files;
+}

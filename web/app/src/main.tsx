@@ -2,8 +2,10 @@
 
 import { render } from 'preact';
 import { App } from './app.tsx';
-import { keepNow, openChats, report } from './chat.ts';
+import { openChats, report } from './chat.ts';
 import { loadAtStart, lookAtServer } from './models.ts';
+import { hasFiles } from './parts/drop_text.ts';
+import { keepNow } from './sessions.ts';
 import { applyTheme, settings } from './settings.ts';
 import './style/base.css';
 import './style/layout.css';
@@ -21,6 +23,15 @@ void lookAtServer();
 document.addEventListener('visibilitychange', () => {
     if (document.visibilityState === 'hidden') void keepNow();
 });
+
+// A file that is dropped where nothing takes it would replace the app.
+for (const type of ['dragover', 'drop'] as const) {
+    window.addEventListener(type, (event) => {
+        if (event.defaultPrevented || !hasFiles(event)) return;
+        event.preventDefault();
+        event.dataTransfer!.dropEffect = 'none';
+    });
+}
 
 if ('serviceWorker' in navigator && import.meta.env.PROD) {
     const updating = navigator.serviceWorker.controller !== null;

@@ -1,7 +1,9 @@
 // The model that is loaded, and the ones that could be. One engine at a time; loading another one unloads the first.
 
-import { askServer, fitOfModel, isAbort, loadModel, messageOf } from './engine.ts';
+import { read, write } from './database.ts';
+import { askServer, fitOfModel, isAbort, loadModel, messageOf, savedFolder } from './engine.ts';
 import type { DeviceEvent, FitReport, LoadedModel, LoadSettings, ModelChoice, ServerModel } from './engine.ts';
+import { filesOf, pickFiles } from './files.ts';
 import { Pace } from './format.ts';
 import { changeSettings, settings } from './settings.ts';
 import { Store } from './store.ts';
@@ -29,11 +31,21 @@ export interface ModelState {
     failure: Failure | null;
     /** The GPU is gone for good: this model can go on with another device. */
     stranded: LoadedModel | null;
+    /** The model of last time, which opens again only after a click: nothing else takes its place unasked. */
+    wanted: WantedModel | null;
     /** Something to know that is no failure: a sentence. */
     notice: string;
 }
 
-export const model = new Store<ModelState>({ phase: 'none', choice: null, progress: null, loaded: null, failure: null, stranded: null, notice: '' });
+export interface WantedModel {
+    choice: ModelChoice;
+    /** The browser has kept the way to it, and asks for permission; else the user must choose the file again. */
+    kept: boolean;
+}
+
+const NOTHING: ModelState = { phase: 'none', choice: null, progress: null, loaded: null, failure: null, stranded: null, wanted: null, notice: '' };
+
+export const model = new Store<ModelState>(NOTHING);
 
 export const BOX: ModelChoice = { id: 'box', name: 'The model in the box', source: { kind: 'url', url: new URL('models/box.gguf', document.baseURI).href } };
 
@@ -62,8 +74,8 @@ function device(): Pick<LoadSettings, 'backend' | 'powerPreference' | 'gpuMemory
 }
 
 async function loadNow(choice: ModelChoice, stop: AbortController): Promise<void> {
-    await unloadNow();
-    model.set({ phase: 'loading', choice, progress: null, loaded: null, failure: null, stranded: null, notice: '' });
+    await unloadNow('loading');
+    model.set({ ...NOTHING, phase: 'loading', choice });
     const pace = { phase: '', now: new Pace() };
     try {
         const loaded = await loadModel(choice.source, {
@@ -78,8 +90,7 @@ async function loadNow(choice: ModelChoice, stop: AbortController): Promise<void
         }
         loaded.onDevice((event) => deviceChanged(loaded, event));
         model.set({ phase: 'ready', loaded, progress: null });
-        // Only the user can choose a file again: it is not loaded by itself next time.
-        if (choice.source.kind !== 'file') changeSettings({ lastModel: JSON.stringify(choice) });
+        changeSettings({ lastModel: JSON.stringify(withoutFiles(choice)) });
     } catch (error) {
         if (loading !== stop) return; // another load took its place, and says how it goes
         if (isAbort(error)) model.set({ phase: 'none', choice: null, progress: null });
@@ -133,27 +144,30 @@ export function stopLoading(): void {
 
 export function unload(): Promise<void> {
     loading?.abort();
-    const work = queue.then(unloadNow);
+    const work = queue.then(() => unloadNow('none'));
     queue = work.catch(() => undefined);
-    return work.then(() => model.set({ phase: 'none', choice: null, progress: null, loaded: null, failure: null, stranded: null, notice: '' }));
+    return work.then(() => model.set(NOTHING));
 }
 
-async function unloadNow(): Promise<void> {
+async function unloadNow(next: 'loading' | 'none'): Promise<void> {
     const loaded = model.get().loaded ?? model.get().stranded;
     if (!loaded) return;
     for (const work of beforeUnload) await work().catch(() => undefined);
-    model.set({ loaded: null, stranded: null, phase: 'none' });
+    model.set({ loaded: null, stranded: null, phase: next });
     await loaded.unload().catch(() => undefined);
 }
 
 /** At the start: the model of last time, else the one in the box. */
 export async function loadAtStart(): Promise<void> {
     const choice = rememberedChoice() ?? BOX;
-    await load(choice);
+    model.set({ phase: 'loading', choice });
+    const way = await wayTo(choice, false);
+    if (way.closed) return model.set({ ...NOTHING, wanted: { choice, kept: way.kept } });
+    await load(way.choice);
     if (model.get().phase === 'failed' && choice.id !== BOX.id) {
         const failure = model.get().failure;
         await load(BOX);
-        if (model.get().phase === 'ready') model.set({ notice: `${choice.name} could not be loaded: ${failure?.message ?? ''} The model in the box is loaded instead.` });
+        if (model.get().phase === 'ready') model.set({ notice: `${choice.name} could not be loaded. ${failure?.message ?? ''} The model in the box is loaded instead.` });
     }
 }
 
@@ -164,6 +178,55 @@ function rememberedChoice(): ModelChoice | null {
     } catch {
         return null;
     }
+}
+
+// ---- files, chosen before -----------------------------------------------------------------------------------------------------
+
+/** A choice that can be stored: its files are left out. */
+export function withoutFiles(choice: ModelChoice): ModelChoice {
+    return choice.source.kind === 'file' ? { ...choice, source: { kind: 'file', files: [] } } : choice;
+}
+
+type Way = { closed: false; choice: ModelChoice } | { closed: true; kept: boolean };
+
+// Files and folders that the user chose on an earlier visit stay closed until the browser has asked, which it does after a click.
+async function wayTo(choice: ModelChoice, ask: boolean): Promise<Way> {
+    try {
+        if (choice.source.kind === 'folder') {
+            const { known, models } = await savedFolder(ask);
+            return models ? { closed: false, choice } : { closed: true, kept: known };
+        }
+        if (choice.source.kind !== 'file') return { closed: false, choice };
+        const kept = await read('files', choice.id);
+        const files = kept && (await filesOf(kept.handles, ask));
+        return files ? { closed: false, choice: { ...choice, source: { kind: 'file', files } } } : { closed: true, kept: kept !== undefined };
+    } catch (error) {
+        console.warn(`${choice.name} cannot be opened again:`, error); // moved or deleted, most likely
+        return { closed: true, kept: false };
+    }
+}
+
+/** After a click: loads a model that was used before, asking the browser or the user for its file. */
+export async function loadAgain(choice: ModelChoice): Promise<void> {
+    const way = await wayTo(choice, true);
+    if (!way.closed) return load(way.choice);
+    const { wanted } = model.get();
+    if (way.kept) return; // the user said no
+    if (wanted) model.set({ wanted: { choice, kept: false } });
+    if (choice.source.kind === 'file') return loadFile();
+}
+
+/** Asks for the file of a model, or all parts of a split one, and loads it. */
+export async function loadFile(): Promise<void> {
+    const { files, handles } = await pickFiles().catch((error: unknown) => {
+        model.set({ notice: messageOf(error).message });
+        return { files: [], handles: [] };
+    });
+    const first = files[0]?.name;
+    if (first === undefined) return;
+    const choice: ModelChoice = { id: `file:${first}`, name: first.replace(/\.gguf$/i, ''), source: { kind: 'file', files } };
+    if (handles.length > 0) await write('files', { id: choice.id, handles }).catch(() => undefined);
+    await load(choice);
 }
 
 /** Loads the same model again: after a change of the settings that it depends on. */

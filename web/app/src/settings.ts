@@ -26,7 +26,8 @@ export interface Settings {
     gpuMemory: number;
     think: boolean;
     tools: boolean;
-    whenFull: 'stop' | 'forget';
+    /** What happens to a conversation that is longer than the context. */
+    overflow: 'leave-out' | 'stop';
     snapshots: boolean;
     sendKey: 'enter' | 'ctrl-enter';
     /** The model that was loaded last, to load it again: see models.ts. */
@@ -45,7 +46,7 @@ export const DEFAULTS: Settings = {
     gpuMemory: 0,
     think: false,
     tools: false,
-    whenFull: 'stop',
+    overflow: 'leave-out',
     snapshots: true,
     sendKey: 'enter',
     lastModel: '',

@@ -2,7 +2,10 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { addRound, alternatives, answerText, choose, exportFile, importFile, matches, messagesOf, newConversation, path, put, titleFrom, withoutOldest, type Answer, type Conversation, type Question } from '../src/conversation.ts';
+import {
+    addRound, alternatives, answerText, choose, exportFile, headOf, importFile, matches, messagesOf, newConversation, path, put, stopAnswers,
+    titleFrom, withMessage, withoutOldest, type Answer, type Conversation, type Question,
+} from '../src/conversation.ts';
 
 const question = (id: string, parent: string | null, created: number, content = id): Question => ({ id, parent, created, role: 'user', content });
 const answer = (id: string, parent: string, created: number, content = id): Answer => ({ id, parent, created, role: 'assistant', finish: 'stop', steps: [{ thinking: '', content, calls: [] }] });
@@ -25,19 +28,33 @@ test('what is added is shown; siblings stay', () => {
     assert.equal(shown(conversation), 'q1 a2 q2 b1', 'the first one is unchanged');
 });
 
+const chosen = (conversation: Conversation, ...ids: string[]): Conversation => ids.reduce((each, id) => choose(each, each.nodes[id]!), conversation);
+
 test('a branch remembers what was shown below it', () => {
     const conversation = put(sample(), question('q3', null, 6));
-    assert.equal(shown(choose(conversation, 'q1')), 'q1 a2 q2 b1');
-    assert.equal(shown(choose(choose(conversation, 'q1'), 'a1')), 'q1 a1');
-    assert.equal(shown(choose(choose(choose(conversation, 'q1'), 'a1'), 'a2')), 'q1 a2 q2 b1');
-    assert.equal(choose(conversation, 'nothing'), conversation);
+    assert.equal(shown(chosen(conversation, 'q1')), 'q1 a2 q2 b1');
+    assert.equal(shown(chosen(conversation, 'q1', 'a1')), 'q1 a1');
+    assert.equal(shown(chosen(conversation, 'q1', 'a1', 'a2')), 'q1 a2 q2 b1');
 });
 
 test('replacing a message keeps its place and what is shown', () => {
-    const conversation = choose(sample(), 'a1');
+    const conversation = chosen(sample(), 'a1');
     const replaced = put(conversation, { ...answer('a2', 'q1', 3), finish: 'cancelled' });
     assert.equal(shown(replaced), 'q1 a1');
     assert.equal(Object.keys(replaced.nodes).length, 5);
+});
+
+test('heads and messages, stored apart, are the conversation again', () => {
+    const { nodes, ...head } = sample();
+    assert.deepEqual(headOf(sample()), head);
+    const grown = withMessage(head, question('q3', null, 6));
+    assert.deepEqual({ ...grown, nodes: { ...nodes, q3: question('q3', null, 6) } }, put(sample(), question('q3', null, 6)));
+});
+
+test('answers that nobody writes any more are stopped; others stay', () => {
+    const conversation = put(sample(), { ...answer('b2', 'q2', 6, 'half'), finish: 'writing' });
+    assert.deepEqual(stopAnswers(conversation), [{ ...answer('b2', 'q2', 6, 'half'), finish: 'cancelled' }]);
+    assert.deepEqual(stopAnswers(sample()), []);
 });
 
 test('titles come from the first question, unless the user gave one', () => {
@@ -76,26 +93,30 @@ test('messages: system first, tool calls with their results', () => {
     ]);
     assert.equal(answerText(withTool), 'Two.');
     assert.deepEqual(messagesOf([], '  '), []);
+    const zeros = messagesOf([question('q', null, 1, 'a\0b'), answer('a', 'q', 2, '\0c')], 'd\0');
+    assert.equal(zeros.map(({ content }) => content).join(' '), 'd\ufffd a\ufffdb \ufffdc', 'zeros would be refused, and with them every later question');
 });
 
 test('leaving out the oldest keeps the system prompt and the newest question', () => {
     const messages = messagesOf(path(sample()), 'S');
-    const once = withoutOldest(messages);
-    assert.deepEqual(once?.map((message) => message.content), ['S', 'q2', 'b1']);
-    assert.equal(withoutOldest(once!), null);
-    assert.equal(withoutOldest([]), null);
+    const contents = (count: number): string => withoutOldest(messages, count).map((message) => message.content).join(' ');
+    assert.equal(contents(0), 'S q1 a2 q2 b1');
+    assert.equal(contents(1), 'S q2 b1');
+    assert.equal(contents(9), 'S q2 b1');
+    assert.deepEqual(withoutOldest([], 1), []);
 });
 
 test('export and import give the same tree with new ids', () => {
     let count = 0;
     const stats = { model: 'm', promptTokens: 5, cachedTokens: 2, replyTokens: 3, promptSeconds: 0.5, replySeconds: 0.25, held: 8 };
-    const given = put(sample(), { ...answer('b1', 'q2', 5), stats, leftOut: 2 });
+    const choice = { id: 'url:x', name: 'x', source: { kind: 'url', url: 'https://elsewhere.example/x.gguf' } } as const;
+    const given = put(sample(), { ...answer('b1', 'q2', 5), stats, leftOut: 2, choice });
     const [read] = importFile(JSON.stringify(exportFile([given], new Date(0))), () => `n${count++}`);
     assert.equal(read!.title, 'q1');
     assert.equal(path(read!).map((node) => (node.role === 'user' ? node.content : answerText(node))).join(' '), 'q1 a2 q2 b1');
     assert.equal(Object.keys(read!.nodes).length, 5);
     const last = path(read!).at(-1) as Answer;
-    assert.deepEqual([last.stats, last.leftOut], [stats, 2]);
+    assert.deepEqual([last.stats, last.leftOut, last.choice], [stats, 2, undefined], 'a file names no model to load');
     assert.ok(Object.keys(read!.nodes).every((id) => id.startsWith('n')));
 });
 

@@ -240,18 +240,6 @@ describe('the app', { timeout: 600_000 }, () => {
         assert.equal(await page.locator('.answer > .answer-body > .prose table td').count(), 2);
     });
 
-    test('the context is full: it says so; or leaves out the oldest', async () => {
-        await shortAnswers(page, { context: 96, maxTokens: 0 });
-        await page.goto(`${site.origin}/#/`);
-        for (let round = 0; round < 6 && !(await page.locator('.ending strong').count()); round++) await ask(page, `Count the ships of the harbour, number ${round}, one by one`);
-        assert.match(await page.locator('.ending').last().innerText(), /The context is full/);
-        await shortAnswers(page, { context: 256, maxTokens: 8, whenFull: 'forget' });
-        await page.goto(`${site.origin}/#/`);
-        for (let round = 0; round < 8; round++) await ask(page, `Count the ships of the harbour, number ${round}, one by one and slowly please`);
-        assert.equal(await page.locator('.ending strong').count(), 0);
-        assert.equal(await page.locator('.question').count(), 8);
-    });
-
     test('models: what fits, an address whose connection breaks and goes on, a broken file, delete', async () => {
         await shortAnswers(page);
         const whole = readFileSync(MODEL);

@@ -1,12 +1,14 @@
 // The conversation: messages, the answer as it grows, the composer.
 
-import type { JSX } from 'preact';
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
+import type { JSX, TargetedEvent } from 'preact';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { chat, find, type Writing } from '../chat.ts';
 import { alternatives, path, type Answer, type Node } from '../conversation.ts';
 import { Icon } from '../icons.tsx';
 import { Composer } from '../parts/composer.tsx';
+import { hasFiles, takeFiles } from '../parts/drop_text.ts';
 import { AnswerView, QuestionView } from '../parts/message.tsx';
+import { ModelNotice } from '../parts/model_notice.tsx';
 import { Welcome } from '../parts/welcome.tsx';
 import { useStore } from '../store.ts';
 
@@ -14,54 +16,101 @@ export function ChatPage(): JSX.Element {
     const conversation = useStore(chat, (state) => find(state.current));
     const ready = useStore(chat, (state) => state.ready);
     const current = useStore(chat, (state) => state.current);
-    const writing = useStore(chat, (state) => (state.writing && state.writing.conversation === state.current ? state.writing : null));
+    const writing = useStore(chat, (state) => (state.writing?.conversation === state.current ? state.writing : state.elsewhere[state.current ?? ''] ?? null));
+    const busy = useStore(chat, (state) => state.writing?.conversation === state.current || (state.current ?? '') in state.elsewhere);
     const shown = useMemo(() => (conversation ? path(conversation) : []), [conversation]);
     const places = useMemo(() => (conversation ? alternatives(conversation) : new Map<string, string[]>()), [conversation]);
-    const scroll = useStickyScroll(current, shown.length, writing);
+    const scroll = useStickyScroll(current, shown.length);
+    const drop = useFileDrop(conversation?.id ?? '');
     return (
-        <div class="chat">
+        <div class={`chat${drop.over ? ' drop-over' : ''}`} {...drop.handlers}>
             <div class="messages" ref={scroll.box} onScroll={scroll.onScroll} tabIndex={0} role="log" aria-label="Messages" aria-live="off">
-                {shown.length === 0 ? <Welcome missing={ready && current !== null && !conversation} />
-                    : (
-                        <div class="thread">
-                            {shown.map((node) => (
-                                <MessageRow key={node.id} node={node} conversation={current!} beside={places.get(node.parent ?? '') ?? []} writing={writing} />
-                            ))}
-                        </div>
-                    )}
+                <div ref={scroll.content} class="messages-content">
+                    {shown.length === 0 ? <Welcome missing={ready && current !== null && !conversation} />
+                        : (
+                            <div class="thread">
+                                {shown.map((node, at) => (
+                                    <MessageRow key={node.id} node={node} conversation={current!} beside={places.get(node.parent ?? '') ?? []}
+                                        writing={writing} busy={busy} leftOutBefore={leftOutBefore(shown, at)} />
+                                ))}
+                            </div>
+                        )}
+                </div>
             </div>
             <div class="dock">
                 {scroll.away && shown.length > 0 && (
                     <button type="button" class="to-end icon-button" aria-label="Scroll to the end" onClick={scroll.toEnd}><Icon name="down" /></button>
                 )}
+                <ModelNotice conversation={conversation} />
                 <Composer conversation={conversation} />
             </div>
         </div>
     );
 }
 
-function MessageRow({ node, conversation, beside, writing }: { node: Node; conversation: string; beside: string[]; writing: Writing | null }): JSX.Element {
-    if (node.role === 'user') return <QuestionView question={node} conversation={conversation} beside={beside} busy={writing !== null} />;
-    const live = writing?.answer.id === node.id ? writing : null;
-    const answer: Answer = live ? live.answer : node;
-    return <AnswerView answer={answer} live={live} conversation={conversation} beside={beside} busy={writing !== null} />;
+/** How many questions the answer before this message was written without. */
+const leftOutBefore = (shown: Node[], at: number): number =>
+    shown.slice(0, at).findLast((node): node is Answer => node.role === 'assistant')?.leftOut ?? 0;
+
+interface RowProps {
+    node: Node;
+    conversation: string;
+    beside: string[];
+    writing: Writing | null;
+    busy: boolean;
+    leftOutBefore: number;
 }
 
-// Stays at the end while the answer grows, unless the reader has scrolled up.
-function useStickyScroll(conversation: string | null, count: number, writing: Writing | null) {
-    const box = useRef<HTMLDivElement>(null);
+function MessageRow({ node, conversation, beside, writing, busy, leftOutBefore: before }: RowProps): JSX.Element {
+    if (node.role === 'user') return <QuestionView question={node} conversation={conversation} beside={beside} busy={busy} />;
+    const live = writing?.answer.id === node.id ? writing : node.finish === 'writing' ? unseen(conversation, node) : null;
+    return <AnswerView answer={live ? live.answer : node} live={live} conversation={conversation} beside={beside} busy={busy} leftOutBefore={before} />;
+}
+
+// Another tab writes the answer and has not said how far it is.
+const unseen = (conversation: string, answer: Answer): Writing => ({ conversation, answer, phase: 'answer', prompt: null, speed: 0 });
+
+// Stays at the end while the messages grow or the room for them shrinks, unless the reader has scrolled up.
+function useStickyScroll(conversation: string | null, count: number) {
+    const box = useRef<HTMLDivElement>(null), content = useRef<HTMLDivElement>(null);
     const stuck = useRef(true);
     const [away, setAway] = useState(false);
     const toEnd = (): void => {
         stuck.current = true;
         if (box.current) box.current.scrollTop = box.current.scrollHeight;
     };
-    const onScroll = (): void => {
-        const { scrollTop, scrollHeight, clientHeight } = box.current!;
+    const onScroll = (event: TargetedEvent<HTMLDivElement>): void => {
+        const { scrollTop, scrollHeight, clientHeight } = event.currentTarget;
         stuck.current = scrollHeight - scrollTop - clientHeight < 40;
         setAway(!stuck.current);
     };
     useEffect(toEnd, [conversation, count]);
-    useLayoutEffect(() => { if (stuck.current && writing) toEnd(); }, [writing]);
-    return { box, onScroll, toEnd, away };
+    useEffect(() => {
+        const observer = new ResizeObserver(() => { if (stuck.current) toEnd(); });
+        observer.observe(box.current!);
+        observer.observe(content.current!);
+        return () => observer.disconnect();
+    }, []);
+    return { box, content, onScroll, toEnd, away };
+}
+
+function useFileDrop(place: string) {
+    const [over, setOver] = useState(false);
+    const handlers = {
+        onDragOver: (event: DragEvent): void => {
+            if (!hasFiles(event)) return;
+            event.preventDefault();
+            setOver(true);
+        },
+        onDragLeave: (event: DragEvent): void => {
+            if (!(event.currentTarget as Element).contains(event.relatedTarget as Element | null)) setOver(false);
+        },
+        onDrop: (event: DragEvent): void => {
+            if (!hasFiles(event)) return;
+            event.preventDefault();
+            setOver(false);
+            void takeFiles(place, [...event.dataTransfer!.files]);
+        },
+    };
+    return { over, handlers };
 }

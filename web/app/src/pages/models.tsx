@@ -9,7 +9,7 @@ import type { FitReport, FolderModel, ModelChoice, StoredModel } from '../engine
 import { openFiles } from '../files.ts';
 import { countOf, formatBytes, formatCount, formatDevice } from '../format.ts';
 import { Icon, type IconName } from '../icons.tsx';
-import { askFit, askFits, BOX, fits, load, lookAtServer, model, server, unload } from '../models.ts';
+import { askFit, askFits, BOX, fits, load, loadFile, lookAtServer, model, server, unload } from '../models.ts';
 import { ChoiceStatus, ModelStatus } from '../parts/welcome.tsx';
 import { StorageMeter } from '../parts/storage.tsx';
 import { useStore } from '../store.ts';
@@ -263,10 +263,6 @@ function loadingUrl(): string | null {
 }
 
 function FileCard(): JSX.Element {
-    const pick = async (): Promise<void> => {
-        const files = await openFiles('', { several: true });
-        if (files.length > 0) void load({ id: `file:${files[0]!.name}`, name: files[0]!.name.replace(/\.gguf$/i, ''), source: { kind: 'file', files } });
-    };
     return (
         <div class="card choice">
             <div class="choice-head"><Icon name="file" size={20} /><h3>File</h3></div>
@@ -275,7 +271,7 @@ function FileCard(): JSX.Element {
                 place.
             </p>
             <ChoiceStatus is={isFile} />
-            <div class="actions start"><button type="button" class="button primary" onClick={() => void pick()}>Choose file</button></div>
+            <div class="actions start"><button type="button" class="button primary" onClick={() => void loadFile()}>Choose file</button></div>
         </div>
     );
 }

@@ -3,6 +3,7 @@
 import type { ComponentChildren, JSX, TargetedEvent } from 'preact';
 import { useId, useState } from 'preact/hooks';
 import { announce, chat, importConversations } from '../chat.ts';
+import { whyClamped } from '../context.ts';
 import { exportFile } from '../conversation.ts';
 import { eraseEverything } from '../erase.ts';
 import { openFiles, saveFile } from '../files.ts';
@@ -17,6 +18,7 @@ import { useStore } from '../store.ts';
 
 export function SettingsPage(): JSX.Element {
     const state = useStore(settings, (each) => each);
+    const clamped = useStore(model, ({ loaded }) => (loaded ? whyClamped(state.context, loaded.info.context) : ''));
     return (
         <div class="page">
             <Section title="Answers">
@@ -41,9 +43,10 @@ export function SettingsPage(): JSX.Element {
                     hint="How many tokens of a conversation the model sees at once. 0 uses the model's setting, up to 8,192. A longer context needs more memory.">
                     {(id) => <NumberInput id={id} value={state.context} min={0} max={262_144} step={256} onChange={(value) => changeSettings({ context: value ?? 0 })} />}
                 </Field>
-                <Choice label="When the context is full" value={state.whenFull}
-                    options={[['stop', 'Stop and show a message'], ['forget', 'Leave out the oldest messages']]}
-                    onChange={(whenFull) => changeSettings({ whenFull })} />
+                {clamped && <p class="box-note">{clamped}</p>}
+                <Choice label="When the context is full" value={state.overflow}
+                    options={[['leave-out', 'Leave out the oldest messages'], ['stop', 'Stop and show a message']]}
+                    onChange={(overflow) => changeSettings({ overflow })} />
                 <Choice label="Context cache"
                     hint="Precision of the cached keys and values. q8_0 needs half the memory of f16 and is slightly less accurate."
                     value={state.kv} options={[['f16', 'f16'], ['q8_0', 'q8_0'], ['f32', 'f32']]} onChange={(kv) => changeSettings({ kv })} />

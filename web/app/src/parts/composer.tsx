@@ -1,25 +1,32 @@
-// The box to type in: send and stop, thinking and tools, and how much of the context is used.
+// The box to type in: send and stop, what waits to be sent, thinking and tools, and how much of the context is used.
 
 import type { JSX } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
-import { chat, contextSize, send, stop, usedTokens } from '../chat.ts';
+import { send, stopShown, takeBack } from '../answering.ts';
+import { chat } from '../chat.ts';
+import { whyClamped } from '../context.ts';
 import { path, type Conversation } from '../conversation.ts';
+import { draftOf, drafts, setDraft } from '../drafts.ts';
 import { Icon } from '../icons.tsx';
 import { model } from '../models.ts';
-import { chatHref, go, pageHref } from '../route.ts';
-import { changeSettings, settings } from '../settings.ts';
+import { pageHref } from '../route.ts';
+import { contextSize, usedTokens } from '../sessions.ts';
+import { changeSettings, settings, type Settings } from '../settings.ts';
 import { useStore } from '../store.ts';
 import { SystemDialog } from './system_dialog.tsx';
 
-const drafts = new Map<string, string>(); // what was typed and not sent, by conversation
+/** Whether a key sends what was typed, here and where a message is edited. Shift+Enter never does. */
+export function isSendKey(event: KeyboardEvent, sendKey: Settings['sendKey']): boolean {
+    const command = event.ctrlKey || event.metaKey;
+    return event.key === 'Enter' && !event.shiftKey && !event.isComposing && (sendKey === 'enter' ? !command : command);
+}
 
 export function Composer({ conversation }: { conversation: Conversation | undefined }): JSX.Element {
     const place = conversation?.id ?? '';
-    const [text, setText] = useState(drafts.get(place) ?? '');
-    const writing = useStore(chat, (state) => state.writing);
+    const text = useStore(drafts, () => draftOf(place));
+    const writing = useStore(chat, (state) => (state.writing ? state.writing.conversation : place in state.elsewhere ? place : null));
     const sendKey = useStore(settings, (state) => state.sendKey);
     const box = useRef<HTMLTextAreaElement>(null);
-    useEffect(() => setText(drafts.get(place) ?? ''), [place]);
     useLayoutEffect(() => {
         const area = box.current!;
         area.style.height = 'auto';
@@ -28,20 +35,16 @@ export function Composer({ conversation }: { conversation: Conversation | undefi
     useEffect(() => { if (matchMedia('(hover: hover)').matches) box.current?.focus(); }, [place]);
 
     const type = (typed: string): void => {
-        drafts.set(place, typed);
-        setText(typed);
+        if (chat.get().refusal?.place === place) chat.set({ refusal: null });
+        setDraft(place, typed);
     };
     const submit = (): void => {
-        const id = send(text);
-        if (id === null) return;
-        drafts.delete(place);
-        setText('');
-        go(chatHref(id));
+        if (text.trim() === '') return;
+        setDraft(place, '');
+        send(text);
     };
     const key = (event: KeyboardEvent): void => {
-        if (event.isComposing) return;
-        const command = event.ctrlKey || event.metaKey;
-        if (event.key === 'Enter' && !event.shiftKey && (sendKey === 'enter' ? !command : command)) {
+        if (isSendKey(event, sendKey)) {
             event.preventDefault();
             submit();
         } else if (event.key === 'ArrowUp' && text === '') {
@@ -51,30 +54,61 @@ export function Composer({ conversation }: { conversation: Conversation | undefi
             edits[edits.length - 1]!.click();
         }
     };
-    const elsewhere = writing !== null && writing.conversation !== place;
+    const elsewhere = writing !== null && writing !== place;
     return (
-        <form class="composer" onSubmit={(event) => { event.preventDefault(); submit(); }}>
-            <label class="visually-hidden" for="composer">Message</label>
-            <textarea id="composer" ref={box} rows={1} value={text} placeholder="Ask anything"
-                onInput={(event) => type(event.currentTarget.value)} onKeyDown={key} enterkeyhint="send" dir="auto" />
-            <div class="composer-row">
-                <Toggle label="Think" title="Let the model think before it answers" icon="bulb" setting="think" />
-                <Toggle label="Tools" title="Offer the model a clock and a calculator, which run in this page" icon="tool" setting="tools" />
-                <SystemButton conversation={conversation} />
-                <ContextMeter conversation={conversation} />
-                {writing
-                    ? (
-                        <button type="button" class="send stop"
-                            aria-label={elsewhere ? 'Stop the answer in the other conversation' : 'Stop'}
-                            title={elsewhere ? 'An answer is being written in another conversation' : 'Stop (Esc)'}
-                            onClick={() => void stop()}>
-                            <Icon name="stop" />
-                        </button>
-                    )
-                    : <button type="submit" class="send" aria-label="Send" title="Send" disabled={text.trim() === ''}><Icon name="send" /></button>}
-            </div>
-        </form>
+        <>
+            <Queue place={place} />
+            <RefusalNote place={place} />
+            <form class="composer" onSubmit={(event) => { event.preventDefault(); submit(); }}>
+                <label class="visually-hidden" for="composer">Message</label>
+                <textarea id="composer" ref={box} rows={1} value={text} placeholder="Ask anything"
+                    onInput={(event) => type(event.currentTarget.value)} onKeyDown={key} enterkeyhint="send" dir="auto" />
+                <div class="composer-row">
+                    <Toggle label="Think" title="Let the model think before it answers" icon="bulb" setting="think" />
+                    <Toggle label="Tools" title="Offer the model a clock and a calculator, which run in this page" icon="tool" setting="tools" />
+                    <SystemButton conversation={conversation} />
+                    <ContextMeter conversation={conversation} />
+                    {writing !== null && text.trim() !== '' && (
+                        <button type="submit" class="send-later" aria-label="Send after this answer" title="Send after this answer"><Icon name="send" /></button>
+                    )}
+                    {writing !== null
+                        ? (
+                            <button type="button" class="send stop"
+                                aria-label={elsewhere ? 'Stop the answer in the other conversation' : 'Stop'}
+                                title={elsewhere ? 'An answer is being written in another conversation' : 'Stop (Esc)'} onClick={stopShown}>
+                                <Icon name="stop" />
+                            </button>
+                        )
+                        : <button type="submit" class="send" aria-label="Send" title="Send" disabled={text.trim() === ''}><Icon name="send" /></button>}
+                </div>
+            </form>
+        </>
     );
+}
+
+function Queue({ place }: { place: string }): JSX.Element | null {
+    const queue = useStore(chat, (state) => state.queue);
+    const waiting = queue.filter((job) => job.place === place);
+    if (waiting.length === 0) return null;
+    return (
+        <ul class="queue" aria-label="Waiting to be sent">
+            {waiting.map((job) => (
+                <li key={job.id}>
+                    <span class="queue-text" dir="auto">{job.content ?? 'Another answer'}</span>
+                    <span class="quiet">Next</span>
+                    <button type="button" class="icon-button" aria-label="Do not send" title={job.content === null ? 'Remove' : 'Back to the draft'}
+                        onClick={() => takeBack(job)}>
+                        <Icon name="close" size={16} />
+                    </button>
+                </li>
+            ))}
+        </ul>
+    );
+}
+
+function RefusalNote({ place }: { place: string }): JSX.Element | null {
+    const refusal = useStore(chat, (state) => (state.refusal?.place === place && state.refusal.question === null ? state.refusal : null));
+    return refusal && <p class="dock-note box-note" role="alert">{refusal.why}</p>;
 }
 
 function Toggle({ label, title, icon, setting }: { label: string; title: string; icon: 'bulb' | 'tool'; setting: 'think' | 'tools' }): JSX.Element {
@@ -102,10 +136,10 @@ function SystemButton({ conversation }: { conversation: Conversation | undefined
 function ContextMeter({ conversation }: { conversation: Conversation | undefined }): JSX.Element | null {
     const [open, setOpen] = useState(false);
     const loaded = useStore(model, (state) => state.loaded);
-    const whenFull = useStore(settings, (state) => state.whenFull);
-    useStore(settings, (state) => state.context);
+    const overflow = useStore(settings, (state) => state.overflow);
+    const asked = useStore(settings, (state) => state.context);
     if (!loaded || !conversation || path(conversation).length === 0) return <span class="grow" />;
-    const size = contextSize(), used = Math.min(size, usedTokens(conversation));
+    const size = contextSize(loaded), used = Math.min(size, usedTokens(conversation));
     const share = used / size;
     const round = 2 * Math.PI * 8;
     const words = `${used.toLocaleString('en')} of ${size.toLocaleString('en')} tokens of context used`;
@@ -121,9 +155,9 @@ function ContextMeter({ conversation }: { conversation: Conversation | undefined
             </button>
             {open && (
                 <span class="popover" role="note">
-                    <strong>{words}.</strong> {whenFull === 'stop'
-                        ? 'When it is full, the answer stops and says so; nothing is dropped silently.'
-                        : 'When it is nearly full, the oldest questions and answers are left out of what the model sees; they stay in the list above.'}{' '}
+                    <strong>{words}.</strong> {whyClamped(asked, loaded.info.context)} {overflow === 'stop'
+                        ? 'When the context is full, the answer stops and says so.'
+                        : 'When the context is nearly full, the model no longer sees the oldest messages. They stay in the conversation.'}{' '}
                     <a href={pageHref('settings')} onPointerDown={(event) => event.preventDefault()}>Change</a>
                 </span>
             )}

@@ -2,7 +2,8 @@
 
 import type { JSX } from 'preact';
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
-import { edit, regenerate, showBranch, type Writing } from '../chat.ts';
+import { edit, regenerate } from '../answering.ts';
+import { chat, showBranch, type Refusal, type Writing } from '../chat.ts';
 import { answerText, type Answer, type Question, type Step, type ToolUse } from '../conversation.ts';
 import { formatSeconds, formatSpeed } from '../format.ts';
 import { Icon, Logo } from '../icons.tsx';
@@ -10,8 +11,11 @@ import { Markdown } from '../markdown/view.tsx';
 import { memo } from '../memo.ts';
 import { model } from '../models.ts';
 import { chatHref, pageHref } from '../route.ts';
+import { contextSize } from '../sessions.ts';
+import { settings } from '../settings.ts';
 import { useStore } from '../store.ts';
 import { MOST_ROUNDS } from '../tools.ts';
+import { isSendKey } from './composer.tsx';
 import { CopyButton } from './copy_button.tsx';
 
 interface Around {
@@ -25,13 +29,19 @@ interface Around {
 const sameAround = (a: Around, b: Around): boolean => a.busy === b.busy && a.conversation === b.conversation && a.beside.join() === b.beside.join();
 
 export const QuestionView = memo(({ question, ...around }: { question: Question } & Around): JSX.Element => {
-    const [editing, setEditing] = useState(false);
+    const refusal = useStore(chat, (state) => (state.refusal?.question === question.id ? state.refusal : null));
+    const [open, setOpen] = useState(false);
+    const editing = open || refusal !== null;
+    const close = (): void => {
+        setOpen(false);
+        if (refusal) chat.set({ refusal: null });
+    };
     return (
         <article class="message question" aria-label="You" data-id={question.id}>
             {editing
                 ? (
-                    <EditBox text={question.content} onClose={() => setEditing(false)}
-                        onSend={(text) => { setEditing(false); edit(around.conversation, question.id, text); }} />
+                    <EditBox text={refusal?.content ?? question.content} refusal={refusal} onClose={close}
+                        onSend={(text) => { close(); edit(around.conversation, question.id, text); }} />
                 )
                 : <div class="bubble" dir="auto">{question.content}</div>}
             {!editing && (
@@ -39,7 +49,7 @@ export const QuestionView = memo(({ question, ...around }: { question: Question 
                     <Branches id={question.id} {...around} />
                     <CopyButton text={() => question.content} label="Copy message" />
                     <button type="button" class="icon-button edit-message" aria-label="Edit message" title="Edit" disabled={around.busy}
-                        onClick={() => setEditing(true)}>
+                        onClick={() => setOpen(true)}>
                         <Icon name="edit" size={16} />
                     </button>
                 </div>
@@ -48,8 +58,16 @@ export const QuestionView = memo(({ question, ...around }: { question: Question 
     );
 }, (a, b) => a.question === b.question && sameAround(a, b));
 
-function EditBox({ text, onClose, onSend }: { text: string; onClose: () => void; onSend: (text: string) => void }): JSX.Element {
+interface EditProps {
+    text: string;
+    refusal: Refusal | null;
+    onClose: () => void;
+    onSend: (text: string) => void;
+}
+
+function EditBox({ text, refusal, onClose, onSend }: EditProps): JSX.Element {
     const box = useRef<HTMLTextAreaElement>(null);
+    const sendKey = useStore(settings, (state) => state.sendKey);
     // Before it is seen: later, the caret would jump from under what is typed already.
     useLayoutEffect(() => {
         box.current!.focus();
@@ -57,7 +75,7 @@ function EditBox({ text, onClose, onSend }: { text: string; onClose: () => void;
     }, []);
     const key = (event: KeyboardEvent): void => {
         if (event.key === 'Escape') onClose();
-        else if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) onSend(box.current!.value);
+        else if (isSendKey(event, sendKey)) onSend(box.current!.value);
         else return;
         event.preventDefault();
         event.stopPropagation();
@@ -65,7 +83,8 @@ function EditBox({ text, onClose, onSend }: { text: string; onClose: () => void;
     return (
         <div class="edit-box">
             <textarea ref={box} aria-label="Edit your message" rows={Math.min(12, text.split('\n').length + 1)} defaultValue={text} onKeyDown={key} />
-            <p class="quiet">The answers so far stay: the edited message begins a branch.</p>
+            {refusal ? <p class="box-note" role="alert">{refusal.why}</p>
+                : <p class="quiet">Sending starts a new branch. The answers so far are kept.</p>}
             <div class="actions">
                 <button type="button" class="button" onClick={onClose}>Cancel</button>
                 <button type="button" class="button primary" onClick={() => onSend(box.current!.value)}>Send</button>
@@ -74,18 +93,21 @@ function EditBox({ text, onClose, onSend }: { text: string; onClose: () => void;
     );
 }
 
-export const AnswerView = memo(({ answer, live, ...around }: { answer: Answer; live: Writing | null } & Around): JSX.Element => {
+interface AnswerProps extends Around {
+    answer: Answer;
+    live: Writing | null;
+    /** How many questions the answer before was written without. */
+    leftOutBefore: number;
+}
+
+export const AnswerView = memo(({ answer, live, leftOutBefore, ...around }: AnswerProps): JSX.Element => {
     const empty = answer.steps.every((step) => step.content === '' && step.thinking === '' && step.calls.length === 0);
     const again = answer.finish === 'error' ? 'Try again' : 'Another answer';
     return (
         <article class="message answer" aria-label="Answer" aria-busy={live !== null} data-id={answer.id}>
             <div class="avatar"><Logo size={22} /></div>
             <div class="answer-body">
-                {answer.leftOut && (
-                    <p class="ending quiet">
-                        To make room, the model was not shown the {answer.leftOut === 1 ? 'oldest exchange' : `${answer.leftOut} oldest exchanges`}.
-                    </p>
-                )}
+                {answer.leftOut && answer.leftOut !== leftOutBefore && <LeftOut count={answer.leftOut} />}
                 {answer.steps.map((step, at) => <StepView key={at} step={step} writing={live !== null && at === answer.steps.length - 1} />)}
                 {live && <Progress live={live} empty={empty} />}
                 {!live && <Ending answer={answer} />}
@@ -101,7 +123,17 @@ export const AnswerView = memo(({ answer, live, ...around }: { answer: Answer; l
             </div>
         </article>
     );
-}, (a, b) => a.answer === b.answer && a.live === b.live && sameAround(a, b));
+}, (a, b) => a.answer === b.answer && a.live?.answer === b.live?.answer && a.live?.phase === b.live?.phase && a.live?.prompt === b.live?.prompt &&
+    a.leftOutBefore === b.leftOutBefore && sameAround(a, b));
+
+function LeftOut({ count }: { count: number }): JSX.Element {
+    return (
+        <p class="left-out quiet">
+            Earlier messages are left out: the context is full, so the model no longer
+            sees the {count === 1 ? 'oldest question and its answer' : `${count} oldest questions and their answers`}.
+        </p>
+    );
+}
 
 function StepView({ step, writing }: { step: Step; writing: boolean }): JSX.Element {
     const thinkingNow = writing && step.content === '' && step.calls.length === 0;
@@ -168,25 +200,37 @@ function Ending({ answer }: { answer: Answer }): JSX.Element | null {
         case 'cancelled': return <p class="ending quiet">Stopped.</p>;
         case 'length': return <p class="ending quiet">Stopped at the maximum answer length.</p>;
         case 'tools': return <p class="ending quiet">Stopped after {MOST_ROUNDS} rounds of tool calls.</p>;
-        case 'full': return (
-            <div class="ending box-note">
-                <p>
-                    <strong>The context is full.</strong> The model can see no more of this conversation at once.{' '}
-                    <a href={chatHref(null)}>Start a new one</a>, or raise the context or let the oldest messages be left out in
-                    the <a href={pageHref('settings')}>settings</a>.
-                </p>
-            </div>
-        );
+        case 'full': return <FullNote />;
         case 'error': return (
             <div class="ending box-note box-error" role="alert">
                 <p><strong>Something went wrong.</strong> {answer.error}</p>
             </div>
         );
+        case 'writing': return null;
         default: {
             const silent = answer.steps.every((step) => step.content === '' && step.calls.length === 0);
             return silent ? <p class="ending quiet">The model gave no answer.</p> : null;
         }
     }
+}
+
+// What helps depends on the model: the context can be raised only up to its own.
+function FullNote(): JSX.Element {
+    const overflow = useStore(settings, (state) => state.overflow);
+    const loaded = useStore(model, (state) => state.loaded);
+    const size = contextSize(loaded), raisable = loaded !== null && size < loaded.info.context;
+    const settingsLink = (words: string): JSX.Element => <a href={pageHref('settings')}>{words}</a>;
+    return (
+        <div class="ending box-note">
+            <p>
+                <strong>The context is full.</strong> The answer stops here: the model reads {size.toLocaleString('en')} tokens at once, and this
+                conversation has filled them.{' '}
+                {overflow === 'leave-out' ? <>You can go on: the oldest messages are then left out.</>
+                    : <><a href={chatHref(null)}>Start a new conversation</a>, or {settingsLink('let the oldest messages be left out')}.</>}
+                {raisable && <> This model can read up to {loaded.info.context.toLocaleString('en')}: {settingsLink('raise the context size')}.</>}
+            </p>
+        </div>
+    );
 }
 
 function Branches({ id, conversation, beside, busy }: { id: string } & Around): JSX.Element | null {

@@ -70,7 +70,7 @@ function ConversationList({ query, onOpen }: { query: string; onOpen: () => void
 function Row({ conversation, onOpen }: { conversation: Conversation; onOpen: () => void }): JSX.Element {
     const current = useStore(chat, (state) => state.current === conversation.id);
     const onChat = useStore(route, (state) => state.page === 'chat');
-    const busy = useStore(chat, (state) => state.writing?.conversation === conversation.id);
+    const busy = useStore(chat, (state) => state.writing?.conversation === conversation.id || conversation.id in state.elsewhere);
     const [open, setOpen] = useState(false);
     const [dialog, setDialog] = useState<'rename' | 'delete' | null>(null);
     const title = conversation.title || 'Untitled';

@@ -1,11 +1,13 @@
 // An empty conversation: what this is, the state of the model, and things to ask. Also the state of the model for other pages.
 
 import type { JSX } from 'preact';
+import { setDraft } from '../drafts.ts';
 import { formatBytes, formatSeconds } from '../format.ts';
 import { Icon, Logo } from '../icons.tsx';
 import { BOX, load, model, recover, stopLoading, type ModelState } from '../models.ts';
 import { pageHref, route } from '../route.ts';
 import { useStore } from '../store.ts';
+import { WantedNote } from './model_notice.tsx';
 
 const IDEAS = ['Explain how a rainbow forms', 'Write a limerick about a lighthouse', 'Plan a weekend of small repairs', 'Show me quicksort in Python'];
 // What the model in the box can do.
@@ -48,15 +50,12 @@ export function Welcome({ missing }: { missing: boolean }): JSX.Element {
 }
 
 function fill(text: string): void {
-    const box = document.getElementById('composer') as HTMLTextAreaElement | null;
-    if (!box) return;
-    box.value = text;
-    box.dispatchEvent(new InputEvent('input', { bubbles: true }));
-    box.focus();
+    setDraft('', text);
+    document.getElementById('composer')?.focus();
 }
 
 export function ModelStatus(): JSX.Element {
-    const { phase, choice, progress, loaded, failure, stranded } = useStore(model, (state) => state);
+    const { phase, choice, progress, loaded, failure, stranded, wanted } = useStore(model, (state) => state);
     const elsewhere = useStore(route, (state) => state.page !== 'models');
     if (phase === 'ready' && loaded) {
         return (
@@ -85,6 +84,7 @@ export function ModelStatus(): JSX.Element {
             </div>
         );
     }
+    if (wanted) return <WantedNote wanted={wanted} />;
     return <p class="model-status">{elsewhere ? <a class="button primary" href={pageHref('models')}>Choose a model</a> : 'No model is loaded.'}</p>;
 }
 

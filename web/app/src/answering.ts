@@ -1,0 +1,401 @@
+// Asking and answering. What is sent waits in a queue: this tab writes one answer at a time, and a conversation gets one at a time from
+// all tabs together. A message is stored once the model is there and says that it fits; until then it is shown from memory alone.
+
+import { announce, change, chat, find, lockOf, newId, onOthers, refresh, report, show, store, tell, watch, type Job, type Writing } from './chat.ts';
+import { fitPrompt, whyTooLong } from './context.ts';
+import { addRound, messagesOf, newConversation, path, put, withMessage, type Answer, type Conversation, type Head, type ModelMessage, type Node, type Question, type Step } from './conversation.ts';
+import { readConversation, writeConversation } from './database.ts';
+import { hold, putBack, release } from './drafts.ts';
+import { isAbort, isContextFull, messageOf, type ChatSession, type LoadedModel, type Piece, type ReplyOptions, type ReplyStats } from './engine.ts';
+import { LiveSpeed } from './format.ts';
+import { model, onUnload, withoutFiles, whenReady } from './models.ts';
+import { chatHref, go, route } from './route.ts';
+import { closeSession, keepNow, keepSoon, sessionFor } from './sessions.ts';
+import { settings } from './settings.ts';
+import { inRounds, noMoreTools, runTool, TOOLS } from './tools.ts';
+
+// ---- the queue ----------------------------------------------------------------------------------------------------------------
+
+/** Sends a message in the current conversation, or in a new one. */
+export function send(content: string): void {
+    const id = find(chat.get().current)?.id;
+    if (content.trim() !== '') submit({ id: newId(), conversation: id ?? newId(), place: id ?? '', content: content.trim(), question: null });
+}
+
+/** Asks again with other words: a branch beside the question. */
+export function edit(conversation: string, question: string, content: string): void {
+    if (content.trim() !== '') submit({ id: newId(), conversation, place: conversation, content: content.trim(), question });
+}
+
+/** Another answer to the same question: a branch beside the one there is. */
+export function regenerate(conversation: string, answer: string): void {
+    const question = find(conversation)?.nodes[answer]?.parent;
+    if (question) submit({ id: newId(), conversation, place: conversation, content: null, question });
+}
+
+function submit(job: Job): void {
+    if (model.get().phase === 'none') return refuse(job, NO_MODEL);
+    if (job.content !== null) hold(job.place, job.id, job.content);
+    chat.set({ queue: [...chat.get().queue, job], refusal: null, problem: '' });
+    startNext();
+}
+
+/** Takes a message out of the queue and puts it back into the draft. */
+export function takeBack(job: Job): void {
+    chat.set({ queue: chat.get().queue.filter((each) => each !== job) });
+    returnToDraft(job);
+}
+
+function returnToDraft(job: Job): void {
+    if (job.content === null) return;
+    release(job.place, job.id);
+    putBack(job.place, job.content);
+}
+
+interface Running {
+    conversation: string;
+    abort: AbortController;
+    done: Promise<void>;
+}
+let running: Running | null = null;
+let paused = false; // the model is being unloaded
+
+function startNext(): void {
+    if (running || paused) return;
+    const { queue, elsewhere } = chat.get();
+    const job = queue.find((each) => !(each.conversation in elsewhere));
+    if (!job) return;
+    chat.set({ queue: queue.filter((each) => each !== job) });
+    const mine: Running = (running = { conversation: job.conversation, abort: new AbortController(), done: Promise.resolve() });
+    mine.done = runJob(job, mine.abort.signal).catch((error: unknown) => report(messageOf(error).message)).finally(() => {
+        running = null;
+        startNext();
+    });
+}
+
+/** Stops the answer that is being written here. The next in the queue follows. */
+export async function stop(): Promise<void> {
+    running?.abort.abort();
+    await running?.done;
+}
+
+/** Stops the answer that the user sees: this tab's, else that of another tab in the conversation. */
+export function stopShown(): void {
+    const { current, elsewhere } = chat.get();
+    if (running) void stop();
+    else if (current !== null && current in elsewhere) tell({ kind: 'stop', id: current });
+}
+
+/** Stops the answer and empties the queue. */
+export async function stopAll(): Promise<void> {
+    for (const job of chat.get().queue) takeBack(job);
+    await stop();
+}
+
+onOthers({
+    stop: async (id) => {
+        for (const job of chat.get().queue) if (job.conversation === id) takeBack(job);
+        if (running?.conversation === id) await stop();
+    },
+    free: startNext,
+});
+
+onUnload(async () => {
+    paused = true;
+    await stop();
+    await keepNow();
+    await closeSession();
+});
+model.watch(() => {
+    if (!paused || model.get().loaded) return;
+    paused = false;
+    startNext();
+});
+
+// ---- one job ------------------------------------------------------------------------------------------------------------------
+
+const NO_MODEL = 'No model is loaded. Choose one first; your message stays here.';
+
+async function runJob(job: Job, signal: AbortSignal): Promise<void> {
+    const before = find(job.conversation);
+    const answer = new AnswerWriter(job, before);
+    if (!answer.begin(before)) return;
+    const had = await navigator.locks.request(lockOf(job.conversation), { ifAvailable: true }, async (lock) => {
+        if (!lock) return false;
+        // Another tab may have added messages that this one has not heard of yet.
+        const kept = before && (await readConversation(job.conversation).catch(() => undefined));
+        if (!kept || answer.begin(kept)) await answerJob(job, answer, signal);
+        return true;
+    });
+    if (had) return answer.stored === 'kept' ? refresh(job.conversation) : undefined;
+    // Another tab was faster: the message goes behind its answer.
+    chat.set({ writing: null, queue: [job, ...chat.get().queue] });
+    show(job.conversation, before);
+    watch(job.conversation);
+}
+
+async function answerJob(job: Job, answer: AnswerWriter, signal: AbortSignal): Promise<void> {
+    try {
+        const loaded = await whenReady(signal);
+        const session = await sessionFor(loaded, job.conversation, answer.shown);
+        const tooLong = await lengthProblem(loaded, session, answer);
+        if (tooLong) return refuse(job, tooLong, answer);
+        await answer.store();
+        await writeAnswer(loaded, session, answer, signal);
+        void keepSoon(session, answer.node.id);
+    } catch (error) {
+        if (answer.stored === 'no' && !signal.aborted && model.get().phase === 'none') return refuse(job, NO_MODEL, answer);
+        if (answer.stored === 'no') await answer.store();
+        if (signal.aborted || isAbort(error)) await answer.end('cancelled');
+        else if (isContextFull(error)) await answer.end('full');
+        else {
+            await answer.end('error', messageOf(error).message);
+            for (const next of chat.get().queue) takeBack(next);
+        }
+    }
+}
+
+// The message goes back to where it was typed.
+function refuse(job: Job, why: string, answer?: AnswerWriter): void {
+    answer?.discard();
+    const editing = job.content !== null && job.question !== null;
+    if (editing) release(job.place, job.id);
+    else returnToDraft(job);
+    chat.set({ refusal: { place: job.place, question: editing ? job.question : null, content: job.content ?? '', why } });
+    announce(why);
+}
+
+async function writeAnswer(loaded: LoadedModel, session: ChatSession, answer: AnswerWriter, signal: AbortSignal): Promise<void> {
+    let messages = await promptOf(loaded, session, answer);
+    const write = async (): Promise<ReplyStats> => {
+        const stats = await oneStep(session, messages, replyOptions(signal), answer);
+        answer.count(loaded, stats);
+        return stats;
+    };
+    const runTools = (allowed: boolean): void => {
+        answer.runTools(allowed ? runTool : noMoreTools);
+        if (!allowed) return;
+        messages = [...messages, ...messagesOf([{ ...answer.node, steps: answer.node.steps.slice(-1) }], '')];
+        answer.addStep();
+    };
+    const { last, cut } = await inRounds(write, ({ finish }) => finish !== 'cancelled' && answer.node.steps.at(-1)!.calls.length > 0, runTools);
+    const full = last.finish === 'length' && last.promptTokens + last.replyTokens >= session.context - 1;
+    await answer.end(cut ? 'tools' : full ? 'full' : last.finish === 'tool_calls' ? 'stop' : last.finish);
+}
+
+async function oneStep(session: ChatSession, messages: ModelMessage[], options: ReplyOptions, answer: AnswerWriter): Promise<ReplyStats> {
+    const pieces = session.reply(messages, options);
+    for (;;) {
+        const next = await pieces.next();
+        if (next.done) return next.value;
+        answer.add(next.value);
+    }
+}
+
+function replyOptions(signal: AbortSignal): ReplyOptions {
+    const { sampling, maxTokens } = settings.get();
+    const set = Object.fromEntries(Object.entries(sampling).filter(([, value]) => value !== null));
+    return {
+        sampling: { ...set, seed: sampling.seed ?? crypto.getRandomValues(new Uint32Array(1))[0]! }, signal,
+        ...promptOptions(),
+        ...(maxTokens > 0 && { maxTokens }),
+    };
+}
+
+function promptOptions(): ReplyOptions {
+    const { think, tools } = settings.get();
+    return { think, ...(tools && { tools: TOOLS }) };
+}
+
+// ---- the prompt ---------------------------------------------------------------------------------------------------------------
+
+const systemOf = (conversation: Conversation): string => conversation.system ?? settings.get().system;
+
+async function lengthProblem(loaded: LoadedModel, session: ChatSession, answer: AnswerWriter): Promise<string> {
+    const question = answer.shown.at(-1);
+    if (question?.role !== 'user') return '';
+    const prompt = await loaded.countTokens(messagesOf([question], systemOf(answer.conversation)), promptOptions());
+    const message = (await loaded.tokenize(messagesOf([question], '')[0]!.content)).length;
+    return whyTooLong({ message, prompt, context: session.context, largest: loaded.info.context });
+}
+
+async function promptOf(loaded: LoadedModel, session: ChatSession, answer: AnswerWriter): Promise<ModelMessage[]> {
+    const messages = messagesOf(answer.shown, systemOf(answer.conversation));
+    if (settings.get().overflow === 'stop') return messages;
+    const before = answer.shown.findLast((node): node is Answer => node.role === 'assistant')?.leftOut ?? 0;
+    const fitted = await fitPrompt(messages, before, session.context, (some) => loaded.countTokens(some, promptOptions()));
+    answer.leaveOut(fitted.leftOut, before);
+    return fitted.messages;
+}
+
+// ---- the answer while it grows ------------------------------------------------------------------------------------------------
+
+const newStep = (): Step => ({ thinking: '', content: '', calls: [] });
+const STORE_EVERY = 2000, TELL_EVERY = 150; // milliseconds
+
+/** Redraws once a frame, tells other tabs several times a second, and stores what there is every other second. */
+class AnswerWriter {
+    node: Answer;
+    conversation: Conversation;
+    /** no: it is in memory alone. kept: it is in the database. failed: the database did not take it. */
+    stored: 'no' | 'kept' | 'failed' = 'no';
+    private question: Question | null = null;
+    private readonly job: Job;
+    private before: Conversation | undefined;
+    private frame = 0;
+    private storedAt = performance.now();
+    private toldAt = 0;
+    private telling: ReturnType<typeof setTimeout> | undefined;
+    private readonly speed = new LiveSpeed();
+    private writing: Omit<Writing, 'answer'>;
+
+    constructor(job: Job, before: Conversation | undefined) {
+        this.job = job;
+        this.before = before;
+        this.conversation = before ?? newConversation(job.conversation, Date.now());
+        this.node = { id: newId(), parent: '', created: Date.now(), role: 'assistant', steps: [newStep()], finish: 'writing' };
+        this.writing = { conversation: job.conversation, phase: 'waiting', prompt: null, speed: 0 };
+    }
+
+    /** Shows question and answer at their place in the conversation, in memory. False: the question that they belong to is gone. */
+    begin(base: Conversation = this.conversation): boolean {
+        const { content, question } = this.job;
+        const beside = question === null ? undefined : base.nodes[question];
+        if (question !== null && !beside) return false;
+        if (content !== null) {
+            const parent = beside ? beside.parent : (path(base).at(-1)?.id ?? null);
+            this.question = { id: this.question?.id ?? newId(), parent, created: this.node.created, role: 'user', content };
+        }
+        this.node = { ...this.node, parent: this.question?.id ?? question };
+        if (this.before) this.before = base;
+        this.conversation = this.nodes().reduce(put, base);
+        const begun = chat.get().writing !== null;
+        show(this.conversation.id, this.conversation);
+        chat.set({ writing: { ...this.writing, answer: this.node } });
+        if (this.job.place === '' && chat.get().current === null) {
+            chat.set({ current: this.conversation.id });
+            if (route.get().page === 'chat') go(chatHref(this.conversation.id));
+        }
+        if (!begun) announce('Working on an answer.');
+        return true;
+    }
+
+    private nodes(): Node[] {
+        return this.question ? [this.question, this.node] : [this.node];
+    }
+
+    /** What is before the answer. */
+    get shown(): Node[] {
+        return path(this.conversation).slice(0, -1);
+    }
+
+    /** Takes question and answer away again: they are stored nowhere. */
+    discard(): void {
+        const { id } = this.conversation, { current } = chat.get();
+        chat.set({ writing: null });
+        show(id, this.before);
+        if (!this.before && current === id && route.get().page === 'chat') go(chatHref(null));
+    }
+
+    async store(): Promise<void> {
+        const nodes = this.nodes();
+        this.writing = { ...this.writing, phase: 'prompt' };
+        const kept = await store(this.conversation.id, (head: Head) => nodes.reduce((grown: Head, node) => withMessage(grown, node), head), nodes,
+            this.before ? undefined : newConversation(this.conversation.id, this.conversation.created));
+        this.stored = kept ? 'kept' : 'failed';
+        release(this.job.place, this.job.id);
+        this.draw({});
+    }
+
+    add(piece: Piece): void {
+        const now = performance.now();
+        const step = this.node.steps.at(-1)!;
+        if (piece.kind === 'progress') {
+            this.speed.endRound();
+            this.draw({ phase: 'prompt', prompt: { done: piece.done, total: piece.total } });
+        } else {
+            this.speed.add(now / 1000);
+            if (piece.kind === 'tool_call') this.replaceStep({ ...step, calls: [...step.calls, { id: newId(), name: piece.name, arguments: piece.arguments }] });
+            else if (piece.kind === 'thinking') this.replaceStep({ ...step, thinking: step.thinking + piece.text });
+            else this.replaceStep({ ...step, content: step.content + piece.text });
+            this.draw({ phase: 'answer', speed: this.speed.perSecond });
+        }
+        if (now - this.storedAt > STORE_EVERY) {
+            this.storedAt = now;
+            void writeConversation(this.conversation.id, [this.node], (head) => head).catch(() => undefined);
+        }
+    }
+
+    addStep(): void {
+        this.node = { ...this.node, steps: [...this.node.steps, newStep()] };
+    }
+
+    /** Gives every call of the last step its result. */
+    runTools(run: (name: string, given: unknown) => string): void {
+        const step = this.node.steps.at(-1)!;
+        this.replaceStep({ ...step, calls: step.calls.map((call) => ({ ...call, result: run(call.name, call.arguments) })) });
+        this.draw({});
+    }
+
+    leaveOut(leftOut: number, before: number): void {
+        if (leftOut > 0) this.node = { ...this.node, leftOut };
+        if (leftOut > before) announce('Earlier messages are left out.');
+    }
+
+    /** Adds the numbers of one round. */
+    count(loaded: LoadedModel, stats: ReplyStats): void {
+        const { choice } = model.get();
+        this.speed.endRound(stats.replyTokens, stats.replySeconds);
+        this.node = {
+            ...this.node,
+            ...(choice && { choice: withoutFiles(choice) }),
+            stats: addRound(this.node.stats, stats, loaded.info.name || (choice?.name ?? '')),
+        };
+    }
+
+    /** Resolves when the end is stored: the conversation's lock is held until then. */
+    async end(finish: Answer['finish'], error?: string): Promise<void> {
+        if (this.frame !== 0) cancelAnimationFrame(this.frame);
+        this.node = { ...this.node, finish, ...(error !== undefined && { error }) };
+        chat.set({ writing: null });
+        announce(ENDINGS[finish]);
+        await change(this.conversation.id, (head) => ({ ...head, updated: Date.now() }), [this.node]);
+    }
+
+    private replaceStep(step: Step): void {
+        this.node = { ...this.node, steps: [...this.node.steps.slice(0, -1), step] };
+    }
+
+    // Not by frames, of which a hidden tab has none; and by a timer only for what comes last, because it is slow there.
+    private tellOthers(): void {
+        const wait = this.toldAt + TELL_EVERY - performance.now();
+        clearTimeout(this.telling);
+        if (this.stored !== 'kept' || this.node.finish !== 'writing') return;
+        if (wait > 0) {
+            this.telling = setTimeout(() => this.tellOthers(), wait);
+            return;
+        }
+        this.toldAt = performance.now();
+        tell({ kind: 'growing', writing: { ...this.writing, answer: this.node } });
+    }
+
+    private draw(news: Partial<Writing>): void {
+        this.writing = { ...this.writing, ...news };
+        this.tellOthers();
+        if (this.frame !== 0) return;
+        this.frame = requestAnimationFrame(() => {
+            this.frame = 0;
+            if (chat.get().writing?.answer.id === this.node.id) chat.set({ writing: { ...this.writing, answer: this.node } });
+        });
+    }
+}
+
+const ENDINGS: Record<Answer['finish'], string> = {
+    stop: 'The answer is complete.',
+    length: 'The answer was cut at its longest length.',
+    cancelled: 'Stopped.',
+    full: 'The context is full.',
+    tools: 'Stopped after too many tool calls.',
+    error: 'The answer failed.',
+    writing: '',
+};

@@ -1,0 +1,60 @@
+// Says that the model of a conversation is not the one that is loaded, and offers to load it again: a model never silently takes
+// another's place.
+
+import type { JSX } from 'preact';
+import { useState } from 'preact/hooks';
+import { path, type Answer, type Conversation } from '../conversation.ts';
+import type { ModelChoice } from '../engine.ts';
+import { BOX, load, loadAgain, model, type WantedModel } from '../models.ts';
+import { pageHref } from '../route.ts';
+import { useStore } from '../store.ts';
+
+/** The model of last time, whose file or folder the browser opens only after a click. */
+export function WantedNote({ wanted: { choice, kept } }: { wanted: WantedModel }): JSX.Element {
+    const folder = choice.source.kind === 'folder';
+    return (
+        <div class="model-status box-note">
+            <p>
+                <strong>{choice.name} is not loaded.</strong>{' '}
+                {kept ? `It is in a ${folder ? 'folder' : 'file'} of yours, which the browser opens again only with your permission.`
+                    : 'You loaded it from a file, and this browser cannot open files again by itself.'}
+            </p>
+            <div class="actions">
+                <button type="button" class="button" onClick={() => void load(BOX)}>Use the model in the box</button>
+                <LoadAgain choice={choice} words={kept ? `Open ${choice.name}` : 'Choose the file again'} />
+            </div>
+        </div>
+    );
+}
+
+function LoadAgain({ choice, words }: { choice: ModelChoice; words: string }): JSX.Element {
+    return <button type="button" class="button primary" onClick={() => void loadAgain(choice)}>{words}</button>;
+}
+
+const accepted = new Set<string>(); // conversations whose user goes on with another model
+
+/** Above the composer. */
+export function ModelNotice({ conversation }: { conversation: Conversation | undefined }): JSX.Element | null {
+    const { wanted, loaded, choice } = useStore(model, (state) => state);
+    const [, draw] = useState({});
+    const last = conversation && path(conversation).findLast((node): node is Answer => node.role === 'assistant' && node.stats !== undefined);
+    if (!conversation || path(conversation).length === 0) return null;
+    if (wanted) return <div class="dock-note"><WantedNote wanted={wanted} /></div>;
+    const now = loaded?.info.name || choice?.name;
+    const place = `${conversation.id} ${now}`;
+    if (!last?.stats || !loaded || last.stats.model === now || accepted.has(place)) return null;
+    const accept = (): void => {
+        accepted.add(place);
+        draw({});
+    };
+    return (
+        <div class="dock-note box-note" role="status">
+            <p>The last answer here came from <strong>{last.stats.model}</strong>. Now <strong>{now}</strong> is loaded.</p>
+            <div class="actions">
+                <button type="button" class="button" onClick={accept}>Go on with {choice?.id === BOX.id ? 'the model in the box' : now}</button>
+                {last.choice ? <LoadAgain choice={last.choice} words={`Load ${last.stats.model}`} />
+                    : <a class="button primary" href={pageHref('models')}>Choose a model</a>}
+            </div>
+        </div>
+    );
+}
