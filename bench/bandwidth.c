@@ -1,11 +1,10 @@
-/* How fast can this machine read memory? The limit for decoding, which reads every weight once per token.
+/* Measures how fast this machine reads memory: the limit for decoding, which reads every weight once per token.
  *
  *     bandwidth [--threads N] [--mib N] [--passes N] [--file PATH] [--json]
  *
- * Every thread sums its own part of a buffer (or of a mapped file, as the weights are), pass after pass; a pass lasts until
- * the last thread is done. A size that is no power of two keeps the threads off the same memory banks. Prints the best and
- * the median pass in GB/s (10^9 bytes), and the sustained speed: all bytes by all seconds, of the walk that suits the
- * machine best. */
+ * Every thread sums its own part of a buffer, or of a mapped file like a model's. A pass ends when the last thread is done. A size
+ * that is not a power of two keeps the threads on different memory banks. Prints the best and the median pass in GB/s (10^9
+ * bytes), and the sustained speed (all bytes divided by all seconds) of the access pattern that is fastest on this machine. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +33,7 @@ typedef struct {
     measurement *m;
     size_t       index;
     uint64_t     sum;          /* so that the reads are not optimised away */
-    double       began, ended; /* of the pass, by its own clock: whoever waits for the workers may be woken late */
+    double       began, ended; /* of the pass, taken by the worker, because the waiting thread may wake up late */
 } worker;
 
 static double seconds(void) {
@@ -43,7 +42,7 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Walks `streams` parts side by side. Sums that do not wait for one another: compilers make wide loads of it. */
+/* Reads `streams` parts in parallel. The sums are independent, so compilers use wide loads. */
 static inline uint64_t sum_streams(const uint64_t *at, size_t words, size_t streams) {
     enum { LANES = 8, MOST_STREAMS = 4 };
     uint64_t     sums[MOST_STREAMS][LANES] = { { 0 } }, total = 0;
@@ -57,7 +56,7 @@ static inline uint64_t sum_streams(const uint64_t *at, size_t words, size_t stre
     return total;
 }
 
-/* Which walk suits the prefetchers best depends on the machine: the passes take turns. */
+/* The best pattern for the prefetchers depends on the machine: passes alternate between them. */
 static uint64_t sum_words(const uint64_t *at, size_t words, size_t pass) {
     if (pass % WALKS == 0) return sum_streams(at, words, 4);
     return pass % WALKS == 1 ? sum_streams(at, words, 2) : sum_streams(at, words, 1);
@@ -88,7 +87,7 @@ static int complain(const char *what, const char *why) {
     return 2;
 }
 
-/* From the first worker's beginning to the last one's end. */
+/* From the first worker's start to the last worker's end. */
 static double pass_seconds(const worker *workers, size_t count) {
     double began = workers[0].began, ended = workers[0].ended;
     for (size_t i = 1; i < count; i++) {
@@ -112,7 +111,7 @@ static int measure(measurement *m) {
     }
     for (size_t pass = 0; pass <= m->passes; pass++) {
         pthread_barrier_wait(&m->start);
-        pthread_barrier_wait(&m->end); /* a worker cannot begin the next pass before this thread asks for it */
+        pthread_barrier_wait(&m->end); /* workers start the next pass only when this thread says so */
         if (!pass) continue;
         const double taken = pass_seconds(workers, m->threads);
         speeds[pass - 1] = (double)m->bytes / taken / 1e9;
@@ -190,9 +189,9 @@ int main(int count, char **arguments) {
         if (memory == MAP_FAILED) return complain("the buffer", strerror(errno));
 #if defined(MADV_HUGEPAGE)
         madvise(memory, m.bytes,
-                MADV_HUGEPAGE); /* as the weights are: small pages would be the limit, not the memory */
+                MADV_HUGEPAGE); /* like the weights; with small pages the TLB would be the limit, not memory */
 #endif
-        memset(memory, 1, m.bytes); /* pages that were never written are all the same one */
+        memset(memory, 1, m.bytes); /* all pages that were never written share one zero page */
         data = memory;
     }
     m.data = data;

@@ -1,13 +1,13 @@
-/* The matmul kernels as JSON, for bench/gpu-node: texts behind the preprocessor, constants, bindings, sizes; for the shapes of E2B
- * and of the experts of 26B-A4B in a file of Q4_K_M, each cut in several ways.
+/* Prints the matmul kernels as JSON for bench/gpu-node: preprocessed texts, constants, bindings and sizes, for the shapes of E2B
+ * and of the experts of 26B-A4B in Q4_K_M, each cut in several ways.
  *
  *     dump_kernels [--tokens N] [--subgroup N] [--matrix ROWSxCOLUMNSxDEPTH] > kernels.json
  *
  * texts   [text]
  * cases   name, type, k, rows, experts, used, tokens; times: how often a batch of the model needs it; weight_bytes, scales (the
  *         word of weights.wgsl) and planes {high, scales, blocks} in 16 bytes; partial_bytes, quantised_bytes; variants
- * variant name, kind (f32, q8 or matrix), chosen (the engine's own choice), dispatches: {text, constants, binds, groups}; the one
- *         that prepares the activations, if there is one, is the first and binds "out" */
+ * variant name, kind (f32, q8 or matrix), chosen (the engine's own choice), dispatches: {text, constants, binds, groups}; the dispatch
+ *         that prepares the activations, if any, comes first and binds "out" */
 
 #include "base/json.h"
 #include "gpu/matmul.h"
@@ -165,7 +165,7 @@ static void add_variant(dump *d, const shape *s, gpu_matmul_job job, const gpu_t
     buffer_text(&d->cases, "]}");
 }
 
-/* Every cut with 1, 2, 4 … parts of k, as long as a part is worth it, where that makes neither few nor very many workgroups. */
+/* Every cut with 1, 2, 4 … parts of k while parts are large enough, if that gives neither too few nor too many workgroups. */
 static void add_variants(dump *d, const shape *s, gpu_matmul_job job, const char *kind, const gpu_tile *tiles,
                          size_t count) {
     const uint64_t few = 96, many = 600;

@@ -4,13 +4,13 @@
 #   OUT=results ./run.sh h200.sh [e2b] [26b] [e4b] [31b] [kernels] [tests]      default: e2b 26b
 #
 # For each model: a file of random weights, then `gemmule bench --backend gpu --json` of a prefill of 512 with 128 tokens decoded, and of
-# 128 tokens at a depth of 4096. Every step has a time limit, so that one that hangs does not cost the rest. Into $OUT go
+# 128 tokens at a depth of 4096. Every step has a time limit, so that one that hangs does not spoil the rest. Writes into $OUT:
 #
-#   bench.jsonl     a line for each measurement: command, machine, date, clocks seen meanwhile, and what was printed;
-#                   `node bench/results.mjs add bench.jsonl` takes it
+#   bench.jsonl     one line per measurement: command, machine, date, clocks, and the output; an input for
+#                   `node bench/results.mjs add bench.jsonl`
 #   kernels.json    what kernels_gpu --json prints      nvidia-smi.txt  the GPU, before and after      log.txt  everything else
 #
-# MODELS is where the files go (default /tmp); each is removed after its turn unless KEEP=1. REPEATS: runs of each, default 3.
+# MODELS: the folder for model files (default /tmp); each is removed after its turn unless KEEP=1. REPEATS: runs of each (default 3).
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${OUT:-results} models=${MODELS:-/tmp} repeats=${REPEATS:-3}

@@ -1,10 +1,10 @@
-/* The CPU's matrix products on the shapes of real models, with one thread and with all, beside the speed at which the
- * machine reads memory, measured in the same run.
+/* Measures the CPU's matrix products on the shapes of real models, with one thread and with all, and the machine's memory speed in
+ * the same run.
  *
- *     kernels_cpu [TABLE] [PATTERN]    a table's name (scalar, avx2, …; default: the best); only rows that contain PATTERN
+ *     kernels_cpu [TABLE] [PATTERN]    TABLE: scalar, avx2, … (default: the best); PATTERN: only rows that contain it
  *
- * One column is limited by memory (GB/s: compare with the reads), many by arithmetic (GMAC/s: multiply-adds). The weights
- * lie in a buffer much larger than the caches and are read through from one matrix to the next. */
+ * One column is limited by memory (compare its GB/s with plain reads), many columns by arithmetic (GMAC/s: multiply-adds). The
+ * weights are in a buffer much larger than the caches, one matrix after another. */
 
 #include "base/clock.h"
 #include "base/pool.h"
@@ -89,7 +89,7 @@ static void *need(size_t bytes) {
     return p;
 }
 
-/* Rows per task as an engine would choose: a few tasks for each thread, larger ones when columns have to be packed. */
+/* Rows per task as the engine chooses them: a few tasks per thread, larger if columns have to be packed. */
 static size_t chunk_of(const work *w, size_t threads) {
     const size_t multiple = w->kernels->row_multiple, each = w->rows / (threads * 4) / multiple * multiple;
     return max_size(multiple, min_size(each, w->job.columns >= 4 ? 1024 : 256));
@@ -125,14 +125,14 @@ static void run_case(work *w, size_t i, const char *pattern) {
 int main(int argc, char **argv) {
     const cpu_kernels *kernels = argc > 1 && *argv[1] ? cpu_kernels_by_name(argv[1]) : cpu_kernels_best();
     if (!kernels) {
-        fprintf(stderr, "kernels_cpu: this machine has no table %s\n", argv[1]);
+        fprintf(stderr, "kernels_cpu: this machine cannot run the table '%s'\n", argv[1]);
         return 3;
     }
     uint8_t *buffer = need(BUFFER);
 #if defined(MADV_HUGEPAGE)
     madvise((void *)round_up((uintptr_t)buffer, 2 << 20), BUFFER - (4 << 20), MADV_HUGEPAGE); /* as the weights are */
 #endif
-    /* Bits without meaning: bytes below 64 keep every half and every exponent small. */
+    /* Arbitrary bits: bytes below 64 keep every half float and every exponent small. */
     for (size_t i = 0; i < BUFFER; i++) buffer[i] = (uint8_t)(i * 2654435761u >> 13 & 0x3b);
     work         w = { .kernels = kernels, .buffer = buffer, .bytes = BUFFER };
     const size_t counts[] = { 1, min_size(physical_cores(), COUNT_OF(w.scratch)) };

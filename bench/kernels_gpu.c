@@ -1,16 +1,15 @@
-/* The GPU's kernels on the shapes of real models: what each takes, how many bytes it moves, and at what rate.
+/* Measures the GPU's kernels on the shapes of real models: their time, the bytes they move, and the rate.
  *
  *     kernels_gpu [--quick] [--json] [--gpu N] [--disable FEATURES] [PATTERN]    only rows that contain PATTERN
  *
- * A row is a piece of a model's graph, planned as the engine plans it, so that fused kernels are measured where it fuses; the
- * dispatches that it takes are counted. The piece stands in one list many times, and each waits for the one before, as in a
- * model, since all values lie in one buffer. Some lists are submitted one behind the other, then twice as many: the second go
- * less the first is free of what a submit and a wait cost by themselves, and recording hides behind the lists that are running
- * (where a GPU is faster than the recording, as with the empty dispatch, that is what is measured: so is a token).
+ * A row is a piece of a model's graph, planned as the engine plans it, with the same fusion; its dispatches are counted. A command
+ * list repeats the piece many times. Each repetition waits for the one before, as in a model, because all values are in one buffer.
+ * We submit some lists, then twice as many, and subtract: this removes the cost of a submit and a wait. Recording overlaps with the
+ * lists that run; if the GPU is faster than recording, as for the empty dispatch, recording is what we measure, as it is for a token.
  *
- * Weights and caches are several in turn, 256 MB together, since a large GPU's cache holds tens of MB. Bytes are those of the
- * weights as they lie on the GPU, of the keys and values that are seen, and of the values read and written. --quick is for
- * tests: every kernel once, on shrunk shapes; its times mean nothing. */
+ * Repetitions alternate between weights and caches of 256 MB in total, because a large GPU's cache holds tens of MB. Bytes count the
+ * weights as stored on the GPU, the visible keys and values, and the values read and written. --quick is for tests: every kernel
+ * once, on small shapes; its times mean nothing. */
 
 #include "kernels_gpu_rows.h"
 
@@ -40,7 +39,7 @@ typedef struct {
 
 /* ---- measuring ---------------------------------------------------------------------------------------------------------- */
 
-/* What is submitted: a plan, or a list that was put together here. */
+/* The work to submit: a plan, or a list built here. */
 typedef struct {
     gpu_plan        *plan;
     gpu_inputs       in;

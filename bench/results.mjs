@@ -1,14 +1,14 @@
-// Measurements of the GPU, in Node and in browsers: kept raw in bench/results.json, shown in bench/RESULTS.md.
+// Measurements on GPUs, in Node and in browsers: raw data in bench/results.json, shown in bench/RESULTS.md.
 //
 //   node bench/results.mjs add FILE… [--machine TEXT] [--date YYYY-MM-DD] [--clocks FILE] [--command TEXT]
 //   node bench/results.mjs write [--check]
 //
-// `add` takes lines of bench/h200.sh and bench/browser (bench.jsonl), or what `gemmule bench --json` printed; the options say what that alone does not: on which
-// machine, when, at which clocks (a file with what nvidia-smi says), by which command. A measurement by the same command on the same machine
-// replaces the one before. `write` makes RESULTS.md: the text of RESULTS.intro.md, then a table of every measurement with its
-// command and, where it is known, llama.cpp's figure. --check only says whether the file is up to date.
+// `add` reads the lines of bench/h200.sh and bench/browser (bench.jsonl), or the output of `gemmule bench --json`, which lacks the
+// machine, the date, the clocks (a file with nvidia-smi's output) and the command: these are options. A measurement replaces an
+// earlier one by the same command on the same machine. `write` makes RESULTS.md: the text of RESULTS.intro.md, then a table of all
+// measurements with their commands and, where known, llama.cpp's figures. --check only says whether the file is up to date.
 //
-// --results FILE and --page FILE name other files than those beside this script.
+// --results FILE and --page FILE replace the files beside this script.
 
 import {existsSync, readFileSync, writeFileSync} from "node:fs";
 import {parseArgs} from "node:util";
@@ -26,7 +26,7 @@ function readStore(path) {
     return store;
 }
 
-// What `gemmule bench --json` must have said.
+// The fields that `gemmule bench --json` must have printed.
 function checkResult(result, where) {
     const phase = (name) => result?.[name] && Number.isFinite(result[name].tokens) && Number.isFinite(result[name].tokens_per_second);
     if (typeof result?.model !== "string" || typeof result.device !== "string" || !phase("prefill") || !phase("decode"))
@@ -76,7 +76,7 @@ function add(store, paths, {machine, date, clocks, command}) {
 const grouped = (value) => value.toLocaleString("en-GB", {maximumFractionDigits: value < 100 ? 1 : 0});
 const modelName = ({model}) => basename(model).replace(/\.gguf$/, "");
 
-// What was measured in one run, each with llama.cpp's figure for it.
+// The figures of one run, with llama.cpp's figure for each.
 function phases({result}, peers) {
     const peer = isGpu(result.device) ? peers[modelName(result)] ?? {} : {}, list = [];
     if (result.prefill.tokens) list.push({name: `prefill of ${result.prefill.tokens}`, rate: result.prefill.tokens_per_second});
@@ -114,7 +114,7 @@ function loads(records) {
 const round = (value) => value < 10 ? value.toFixed(2) : grouped(value);
 const isOwn = ({result}) => result.engine !== "wllama";
 
-// The package's figures beside the program's own on the same machine.
+// The package's figures, next to the program's on the same machine.
 function webTable(records, native) {
     const lines = ["| model | where | | tok/s | natively | ratio | what stays outside GPU memory | command |", "| --- | --- | --- | --- | --- | --- | --- | --- |"];
     for (const record of records) {
@@ -129,7 +129,7 @@ function webTable(records, native) {
     return lines.join("\n");
 }
 
-// What is better with more, and what with less.
+// Figures for which more is better, and for which less is.
 const SIDE_BY_SIDE = [
     {name: () => "load on a first visit, s", of: (r) => r.load_seconds},
     {name: () => "load from the browser's storage, s", of: (r) => r.reload_seconds},
@@ -141,7 +141,7 @@ const SIDE_BY_SIDE = [
     {name: () => "GPU process at most, MB", of: (r) => r.memory.gpu_bytes / 1e6},
 ];
 
-// One column for each run; behind gemmule's figures how many times better than wllama's best they are.
+// One column per run. gemmule's figures are followed by their ratio to wllama's best.
 function peerTable(records) {
     const ordered = records.toSorted((a, b) => isOwn(a) - isOwn(b));
     const title = ({result}) => `${isOwn({result}) ? "gemmule" : ["wllama", result.version].filter(Boolean).join(" ")}, ${result.device}`;

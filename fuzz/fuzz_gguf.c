@@ -1,4 +1,4 @@
-/* Fuzzing the GGUF reader: whole and in pieces, which must agree; everything that opens is looked at to the last byte. */
+/* Fuzzes the GGUF reader, whole and in pieces, which must agree. Reads every byte of a file that opens. */
 
 #include "gguf/gguf.h"
 
@@ -39,7 +39,7 @@ static void look(const gguf *g) {
     seen = sum;
 }
 
-/* Metadata keys ask for every type; most must refuse, none may crash. */
+/* Asks for each metadata key as every type; most must be refused, none may crash. */
 static void get_all(const gguf *g) {
     for (size_t i = 0; i < gguf_value_count(g) && i < 8; i++) {
         str  key = gguf_value_at(g, i)->key;
@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         look(g);
         get_all(g);
     } else if (!e.why[0]) {
-        abort(); /* an error that explains nothing */
+        abort(); /* an error without a message */
     }
     gguf_free(g);
     if (read_in_pieces(data, size, 1 + size % 61) != status) abort();

@@ -1,4 +1,4 @@
-/* Fuzzing JSON: what parses is written, parsed again, and must be the same. */
+/* Fuzzes JSON: a value that parses is written and parsed again, and must be the same. */
 
 #include "base/json.h"
 #include "base/utf8.h"
@@ -16,7 +16,7 @@ static bool same(const json *a, const json *b) {
     return !x && !y;
 }
 
-/* Numbers survive printing by value too. */
+/* Printing a number by value must preserve it, too. */
 static bool numbers_survive(const json *value) {
     if (value->kind == JSON_NUMBER && value->number - value->number == 0) {
         buffer text = { 0 };

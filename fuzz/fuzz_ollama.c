@@ -1,4 +1,4 @@
-/* Fuzzing what Ollama's store is made of: manifests, config blobs and names. No name and no digest may lead out of it. */
+/* Fuzzes Ollama's store: manifests, config blobs and names. No name and no digest may lead out of it. */
 
 #include "store/manifest.h"
 

@@ -1,5 +1,5 @@
-/* Fuzzing the output parser: a text fed whole and fed in pieces must give the same events, and a call's arguments must
- * always be a JSON object. The first bytes choose the flags and how the text is cut. */
+/* Fuzzes the output parser: a text must produce the same events whole and in pieces, and a call's arguments must always be a JSON
+ * object. The first bytes choose the flags and where the text is cut. */
 
 #include "base/utf8.h"
 #include "text/chat.h"
@@ -60,7 +60,7 @@ static void parse(const json *tools, str text, uint8_t flags, uint64_t cuts, buf
     output_parser_free(p);
 }
 
-/* The parser's contract asks for whole characters, which the detokenizer gives. */
+/* The parser requires whole characters, as the detokenizer produces them. */
 static void make_valid(const uint8_t *data, size_t size, buffer *out) {
     for (size_t at = 0; at < size;) {
         int n = utf8_length((str){ (const char *)data + at, size - at });

@@ -1,4 +1,4 @@
-/* Fuzzing what `gemmule serve` reads from a request's body: it is refused with a reason, or everything in it is whole. */
+/* Fuzzes the parser of request bodies in `gemmule serve`: it refuses a body with a reason, or the result is complete. */
 
 #include "serve/chat_request.h"
 

@@ -1,8 +1,7 @@
-/* Fuzzing the tokenizer, in two ways chosen by the first byte:
- *  - the rest is a text for the small vocabulary of the fixtures. However it is read, its tokens must be in range and stand
- *    for its bytes (▁ reads back as a space: the one thing that encoding does not keep apart);
- *  - the rest edits the tokenizer's metadata of that file: a tokenizer is made of it, or refused with a reason, and one that
- *    was made must encode.
+/* Fuzzes the tokenizer in one of two ways, chosen by the first byte:
+ *  - The rest is a text for the small vocabulary of the fixtures. In every mode, its tokens must be valid and decode to the same
+ *    bytes (except that ▁ decodes to a space).
+ *  - The rest edits the tokenizer's metadata of that file. The tokenizer must refuse it with a reason, or load and encode.
  *
  * Runs with the repository's root as working directory. */
 
@@ -31,7 +30,7 @@ static bool append(void *user, const void *data, size_t length) {
     return true;
 }
 
-/* The tokenizer's metadata in a file of its own, so that random edits hit them. */
+/* A file with only the tokenizer's metadata, so that random edits hit it. */
 static void write_head(void) {
     static const char *const lists[] = { "tokenizer.ggml.tokens", "tokenizer.ggml.merges" };
     gguf_writer             *w = NULL;
@@ -98,7 +97,7 @@ static void fuzz_text(str text, int mode) {
     detokenizer_free(&d);
 }
 
-/* Edits: a place (two bytes), a length, that many bytes to put there. */
+/* Edits: an offset (two bytes), a length, and that many bytes to write there. */
 static void fuzz_metadata(const uint8_t *data, size_t size) {
     buffer     edited = { 0 };
     gguf      *g = NULL;

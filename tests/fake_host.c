@@ -20,7 +20,7 @@ enum { MOST_TICKETS = 256 };
 struct gpu_host {
     gpu_info info;
     gpu_id   next;
-    void    *tickets[MOST_TICKETS]; /* zeros that have «arrived» */
+    void    *tickets[MOST_TICKETS]; /* zeros that have "arrived" */
     uint64_t bytes[MOST_TICKETS];
     bool     taken[MOST_TICKETS];
 };

@@ -1,7 +1,7 @@
 /* Just enough to write a test: CHECK what should hold, name the cases, and end main with `return test_end();`.
  *
  * A case is one row of a table or one function; it fails if any CHECK inside it fails. The last line that a test program
- * prints is «N passed, N failed», which tools/test.sh adds up. */
+ * prints is "N passed, N failed", which tools/test.sh adds up. */
 
 #ifndef GM_TEST_H
 #define GM_TEST_H

@@ -101,14 +101,14 @@ function run([, from, to, [program, ...args]]) {
 }
 
 async function test(row) {
-    const [file, from, , program] = row, what = `${file}, «${from.split("\n")[0].trim()}»`;
+    const [file, from, , program] = row, what = `${file}, "${from.split("\n")[0].trim()}"`;
     const text = readFileSync(join("wgsl", file), "utf8").replace(/\n +/g, "\n"); // the program has it without indentation
     if (!text.includes(from)) return check(false, `${what}: the file has no such piece any more`);
     const {output, ended} = await run(row);
     const count = /(\d+) passed, (\d+) failed\n$/.exec(output), mistakes = /shader \S+\.wgsl:\d+[^\n]*/.exec(output);
     if (!count) return check(false, `${what}: the test did not come to its end (${ended}):\n${output.slice(-500)}`);
     if (mistakes) return check(false, `${what}: what takes its place does not compile: ${mistakes[0]}`);
-    if (!output.includes("broken: ")) return check(false, `${what}: no case of «${program.join(" ")}» uses it`);
+    if (!output.includes("broken: ")) return check(false, `${what}: no case of "${program.join(" ")}" uses it`);
     check(count[2] !== "0" && ended === 1, `${what}: the test passes all the same (${count[0].trim()})`);
 }
 

@@ -10,7 +10,7 @@ unset GEMMULE_MODEL GEMMULE_BOX
 passed=0 failed=0
 
 check() { # check NAME GOT WANT
-    if [ "$2" = "$3" ]; then passed=$((passed + 1)); else failed=$((failed + 1)) && printf 'FAIL %s: got «%s», expected «%s»\n' "$1" "$2" "$3"; fi
+    if [ "$2" = "$3" ]; then passed=$((passed + 1)); else failed=$((failed + 1)) && printf 'FAIL %s: got "%s", expected "%s"\n' "$1" "$2" "$3"; fi
 }
 scripted() { # scripted NAME PIECES…
     node tests/scripted_model.mjs "$scratch/$1.gguf" "${@:2}" || check "$1.gguf" "cannot be made" "made"

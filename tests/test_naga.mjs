@@ -68,7 +68,7 @@ function run({name, args, ends, status}, has, folder) {
         child.on("error", (problem) => resolve(`${name} could not be started: ${problem.message}`));
         child.on("close", (code, signal) => {
             const good = signal === null && (status === undefined || code === status) && ends.test(output);
-            resolve(good ? null : `${name} with «${has}» ended with ${signal ?? code}:\n${output.slice(-1000)}`);
+            resolve(good ? null : `${name} with "${has}" ended with ${signal ?? code}:\n${output.slice(-1000)}`);
         });
     });
 }
@@ -89,7 +89,7 @@ try {
     const verdicts = new Map(), excluded = new Map(), files = new Set();
     combinations.forEach((has, i) => {
         const names = readdirSync(join(folder, String(i)));
-        check(names.length > 0, `no texts with «${has}»`);
+        check(names.length > 0, `no texts with "${has}"`);
         for (const name of names) {
             const text = readFileSync(join(folder, String(i), name), "utf8"), file = name.replace(/\.[0-9a-f]{12}\.wgsl$/, "");
             files.add(file);
@@ -100,7 +100,7 @@ try {
             }
             const problem = problemOf(text);
             verdicts.set(name, problem);
-            check(!problem, `${name} with «${has}»:\n${problem}`);
+            check(!problem, `${name} with "${has}":\n${problem}`);
             check(storageBuffers(text) <= 8, `${name}: ${storageBuffers(text)} storage buffers, where a plain GPU has 8`);
             check(!/^enable subgroups;/m.test(text) || has.includes("subgroups"), `${name} uses subgroups that are not there`);
             check(!/^enable f16;/m.test(text) || has.includes("f16"), `${name} uses f16 that is not there`);

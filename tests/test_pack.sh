@@ -13,7 +13,7 @@ check() { # check WHAT COMMAND…
 says() { # says FILE WORD…: all of them
     local file=$1 word
     shift
-    for word in "$@"; do grep -qF -- "$word" "$file" || { echo "«$word» is not in:" && cat "$file" && return 1; }; done
+    for word in "$@"; do grep -qF -- "$word" "$file" || { echo "'$word' is not in:" && cat "$file" && return 1; }; done
 }
 driver=$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)
 
@@ -49,7 +49,7 @@ refuses() { # refuses STATUS WORD COMMAND…
 mkdir "$scratch/mine" && echo precious >"$scratch/mine/file"
 check "a program that is not there" refuses 1 "no/such/program" tools/pack.sh "$scratch/new" no/such/program
 check "a failure leaves nothing" test ! -e "$scratch/new"
-check "somebody else's folder" refuses 1 "is no packed folder" tools/pack.sh "$scratch/mine"
+check "somebody else's folder" refuses 1 "is not a packed folder" tools/pack.sh "$scratch/mine"
 check "somebody else's file" test -s "$scratch/mine/file"
 check "no folder" refuses 3 "tools/pack.sh FOLDER" tools/pack.sh
 check "run.sh without a program" refuses 3 "gemmule" "$scratch/elsewhere/run.sh"

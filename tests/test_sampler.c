@@ -532,7 +532,7 @@ static void test_errors(void) {
         TEST("check %zu: %s", i, rows[i].says);
         e = (error){ 0 };
         CHECK(sampling_check(&rows[i].p, SMALL, &e) == GM_BAD_ARGUMENT);
-        CHECK_MESSAGE(strstr(e.why, rows[i].says), "says «%s»", e.why);
+        CHECK_MESSAGE(strstr(e.why, rows[i].says), "says '%s'", e.why);
     }
     TEST("check: fine");
     e = (error){ 0 };

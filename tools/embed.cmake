@@ -7,7 +7,7 @@ foreach(file ${FILES})
   string(MAKE_C_IDENTIFIER ${name} id)
   file(READ ${file} bytes HEX)
   string(REGEX REPLACE "(..)" " \\1" bytes "${bytes}")
-  # Comments, indentation and empty lines stay at home: a third of the text.
+  # Drops comments, indentation and empty lines, a third of the text.
   string(REGEX REPLACE "( 20)* 2f 2f( [1-9a-f].| 0[^a])* 0a" " 0a" bytes "${bytes}")
   string(REGEX REPLACE " 0a(( 20| 0a)+)" " 0a" bytes "${bytes}")
   string(REGEX REPLACE " (..)" "0x\\1," bytes "${bytes}")

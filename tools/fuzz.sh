@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs one fuzz target of the asan build: tools/fuzz.sh fuzz_gguf [libFuzzer options]
 #
-# New inputs go to build/fuzz/TARGET and are used again by the next run; the seeds in fuzz/corpus/TARGET are only read. An
-# input that breaks something is written to build/fuzz and named in the output.
+# Writes new inputs to build/fuzz/TARGET, where the next run finds them; only reads the seeds in fuzz/corpus/TARGET. Writes an input
+# that fails to build/fuzz and names it in the output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$1

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes a folder that runs on a server with an NVIDIA driver and nothing else: no X, no packages, no network.
+# Makes a folder that runs on a server that has only an NVIDIA driver: no X, no packages, no network.
 #
 #   tools/pack.sh FOLDER [PROGRAM…]      build/gemmule, and further programs, e.g. build/release/test_ops bench/h200.sh
 #
-# In it: the programs, Dawn (npm package bun-webgpu-linux-x64, found beside the program), the Vulkan loader, the shared libraries that
-# a bare server lacks, an ICD file that names the driver's headless Vulkan (libEGL_nvidia.so.0), and
+# It contains the programs, Dawn (npm package bun-webgpu-linux-x64), the Vulkan loader, the shared libraries that a bare server
+# lacks, an ICD file that names the driver's headless Vulkan (libEGL_nvidia.so.0), and
 #
 #   run.sh PROGRAM [ARGUMENT…]      runs a program of the folder with all that; VK_ICD_FILENAMES or VK_DRIVER_FILES, if set, win
 #
-# What is missing is refused by name, and the folder is then not made.
+# If something is missing, names it and makes no folder.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -20,7 +20,7 @@ if [ $# = 0 ] || [[ $1 == -* ]]; then
 fi
 folder=$1
 shift
-[ ! -e "$folder" ] || [ -e "$folder/run.sh" ] || die "'$folder' exists and is no packed folder: choose another, or remove it"
+[ ! -e "$folder" ] || [ -e "$folder/run.sh" ] || die "'$folder' exists and is not a packed folder: choose another name, or remove it"
 programs=("$root/build/gemmule" "$@")
 dawn=$root/node_modules/bun-webgpu-linux-x64/libwebgpu_wrapper.so
 
@@ -36,7 +36,7 @@ new=$(mktemp -d "$parent/.pack-XXXXXX")
 trap 'rm -rf "$new"' EXIT
 mkdir "$new/fallback"
 
-# Libraries that every glibc system with an NVIDIA driver has; all others go along.
+# Libraries that every glibc system with an NVIDIA driver has. All others are packed.
 is_everywhere() { [[ $1 =~ ^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libresolv|libutil)\.so ]]; }
 
 pack_libraries_of() {
@@ -45,7 +45,7 @@ pack_libraries_of() {
         [ "$arrow" = "=>" ] || continue
         [ "$path" != not ] || die "'$1' needs $name, which is not here"
         is_everywhere "$name" && continue
-        # The server's own C++ library, where there is one, may be newer and wanted by its driver.
+        # If the server has a C++ library, it may be newer, and its driver may need it.
         if [[ $name =~ ^lib(stdc\+\+|gcc_s)\.so ]]; then cp -L "$path" "$new/fallback/$name"; else cp -L "$path" "$new/$name"; fi
     done < <(ldd "$1" 2>/dev/null)
 }
@@ -74,7 +74,7 @@ if [ $# = 0 ]; then echo "usage: run.sh PROGRAM [ARGUMENT…]; there is: $(cd "$
 program=$1
 shift
 [ -x "$here/$program" ] || { echo "run.sh: there is no program '$program' in $here" >&2; exit 3; }
-# The driver's library is found by name; where the server keeps it is asked, since containers have it in odd places.
+# Asks where the driver's library is, because containers have it in odd places.
 libraries=$(ldconfig -p 2>/dev/null || true)
 driver=$(awk '/libEGL_nvidia\.so\.0/ { print $NF; exit }' <<<"$libraries")
 if [[ $libraries != *'libstdc++.so.6 '* ]]; then LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$here/fallback; fi
@@ -82,7 +82,7 @@ export LD_LIBRARY_PATH="$here${driver:+:$(dirname "$driver")}${LD_LIBRARY_PATH:+
 if [ -z "${VK_ICD_FILENAMES:-}${VK_DRIVER_FILES:-}" ]; then
     export VK_DRIVER_FILES=$here/nvidia_icd.json VK_ICD_FILENAMES=$here/nvidia_icd.json
 fi
-# Headless: the driver asks for both, and a bare server has neither.
+# The driver needs both, and a bare server has neither.
 export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} HOME=${HOME:-/tmp}
 exec "$here/$program" "$@"
 SCRIPT

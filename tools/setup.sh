@@ -22,7 +22,7 @@ box) npm_folders=() ;;
 *) echo "usage: tools/setup.sh [build|web|docs|test|bench|box]" >&2 && exit 3 ;;
 esac
 
-# Every Debian package is named here, and nowhere else.
+# All Debian packages are listed here and nowhere else.
 packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev libmicrohttpd-dev libgnutls28-dev)
 programs=(cc make cmake ninja pkg-config)
 if [[ $stage = web || $stage = docs || $stage = test ]]; then

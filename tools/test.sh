@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# `make test`: builds with both compilers, for ARM and for WebAssembly, and runs every test: natively (release, and under
-# the sanitizers), the kernels on an emulated ARM and in Node, the scripts, the web part in Node, Chromium and Firefox, the fuzz targets
-# for a moment, the code layout.
+# `make test`: builds with both compilers, for ARM and for WebAssembly, and runs every test: natively (release, and with
+# sanitizers), the kernels on an emulated ARM and in Node, the scripts, the web part in Node, Chromium and Firefox, each fuzz target
+# briefly, and the check of the code's format.
 #
-# Test programs say «N passed, N failed» on their last line, Node's tests «pass N» and «fail N»; a step that has no such line counts as one. The last line
-# is the sum, and the exit status is 0 only if nothing failed. Logs are kept in build/logs.
+# The last line of a test program is "N passed, N failed"; Node's tests end with "pass N" and "fail N". A step without such a line
+# counts as one test. The last line of this script is the sum; its exit status is 0 only if nothing failed. Logs: build/logs.
 set -uo pipefail
 shopt -s nullglob
 cd "$(dirname "$0")/.."
@@ -18,23 +18,23 @@ mkdir -p "$logs"
 
 # ---- steps: one command each, several at a time ------------------------------------------------------------------------
 
-slots=$(($(nproc) + 1)) # tests on the GPU wait for it now and then: another one fills these gaps
+slots=$(($(nproc) + 1)) # one more than processors: GPU tests wait now and then
 declare -A name_of=() began_at=() # by process id
 passed=0 failed=0 failures=()
 trap 'kill "${!name_of[@]}" 2>/dev/null; exit 130' INT TERM
 
-# start NAME COMMAND…: runs the command beside others; waits while all slots are taken.
+# start NAME COMMAND…: runs the command in the background; waits while all slots are taken.
 start() {
     local name=$1
     shift
     while [ ${#name_of[@]} -ge "$slots" ]; do reap; done
     printf '+ %s\n' "$*"
-    # A shell starts background commands deaf to Ctrl-C, which some tests send.
+    # A shell makes background commands ignore SIGINT, which some tests send.
     timeout --kill-after=10 1500 env --default-signal=INT,QUIT "$@" >"$logs/$name.log" 2>&1 </dev/null &
     name_of[$!]=$name began_at[$!]=$SECONDS
 }
 
-# Waits for one command to end, and counts what it said.
+# Waits for one command to end and counts its tests.
 reap() {
     local pid status=0 name log counts good=0 bad=0
     wait -n -p pid "${!name_of[@]}" || status=$?
@@ -47,9 +47,9 @@ reap() {
     elif [ $status = 0 ] && [[ $name != *-test_* && $name != web-*.test ]]; then
         good=1
     else
-        bad=1 # a test program that says nothing has not run
+        bad=1 # a test program without a count has not run
     fi
-    if grep -aqE '^(#|ℹ) skipped [1-9]' "$log"; then bad=$((bad + 1)); fi # nothing is left out
+    if grep -aqE '^(#|ℹ) skipped [1-9]' "$log"; then bad=$((bad + 1)); fi # no test may be skipped
     passed=$((passed + good)) failed=$((failed + bad))
     printf '    %s: %d passed, %d failed (%d s)\n' "$name" "$good" "$bad" $((SECONDS - began_at[$pid]))
     if [ "$bad" != 0 ]; then
@@ -69,7 +69,7 @@ step() {
     reap
 }
 
-# plan NAME COMMAND…: for run_planned. Those of its arguments are started first, so that nothing long is left alone at the end.
+# plan NAME COMMAND…: queues the command for run_planned, which starts its arguments first, so that no long test runs alone at the end.
 declare -A planned=() # by name, the command as the shell reads it
 order=()
 plan() {
@@ -113,12 +113,12 @@ step web-app node node_modules/vite/bin/vite.js build --config web/app/vite.conf
 # ---- run ---------------------------------------------------------------------------------------------------------------
 
 step vocabulary node tests/vocabulary.mjs build/vocabulary.gguf
-# A GPU in software for the tests of the GPU, and for them alone: others see what a machine without one sees.
+# GPU tests run on a software GPU. All other tests see no GPU.
 with_gpu=(env "VK_ICD_FILENAMES=$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)")
 for preset in asan release; do
     for test in $(names tests/test_*.c); do
-        # Sanitizers make the compilers of shaders two and a half times as slow. What is mostly GPU runs without them, but for what
-        # frees things and breaks off, which runs with them, and only so.
+        # With sanitizers, shader compilers take two and a half times as long. So most GPU tests run without them; those that free
+        # things or stop halfway run only with them.
         arguments=() prefix=()
         case $preset-$test in
         asan-test_gpu_generate) arguments=(disturbed) ;;

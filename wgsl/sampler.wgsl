@@ -58,7 +58,7 @@ struct Settings {
     finite:      u32,       // 1: an infinite logit counts as NaN
     exponents:   array<u32, 257>, // round(2^31 · 2^(−i/256)), i ≤ 256
     alternatives: u32,            // of the log-probabilities, at most 20
-    rest:        array<u32>,      // n / 32 words rounded up, if any; then biases × (token, bias in 2^-16, or «never»), by token
+    rest:        array<u32>,      // n / 32 words rounded up, if any; then biases × (token, bias in 2^-16, or "never"), by token
 }
 
 struct Header {

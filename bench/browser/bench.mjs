@@ -1,21 +1,23 @@
-// The speed of engines in Chromium: gemmule's package (web/dist) and wllama on the same file, one after the other, each in a browser of its
-// own with an empty profile.
+// Measures engines in Chromium: gemmule's package (web/dist) and wllama on the same file, one after the other, each in its own
+// browser with an empty profile.
 //
 //     node bench/browser/bench.mjs MODEL [--engines gemmule-gpu,gemmule-wasm,wllama] [--prefill 512] [--decode 128] [--depth 0] [--repeats 3]
 //                                        [--gpu software|native] [--no-cache] [--gpu-memory BYTES] [--machine TEXT] [--out FILE]
 //                                        [--dist web/dist] [--wllama FOLDER] [--chromium FILE] [--verbose]
 //
-// For each engine a line of JSON, on standard output or behind what FILE has, which `node bench/results.mjs add` takes: date, machine, command, and
-// as the result the words of `gemmule bench --json`, and
+// Prints one line of JSON per engine, or appends it to FILE, for `node bench/results.mjs add`: date, machine, command, and as the
+// result the fields of `gemmule bench --json` and
 //
-//     load_seconds, reload_seconds    from the server on a first visit, and from the browser's storage on the second; with --no-cache only the former
-//     first_token_seconds             of the first answer to a prompt of 32 tokens: what is made ready only then is part of it
-//     memory                          bytes resident of the renderer and of the GPU process, at most while loading and at most in all
+//     load_seconds, reload_seconds    from the server on the first visit, from the browser's storage on the second (not with --no-cache)
+//     first_token_seconds             of the first answer, to a prompt of 32 tokens, including everything that is prepared only then
+//     memory                          resident bytes of the renderer and of the GPU process: the peak while loading, and overall
 //
-// An engine may be followed by @N: so many threads on wasm instead of all. Rates are the best of so many runs after a warm-up, measured in the page from call to answer. Of small vocabularies only plain ASCII is drawn
-// and no end: so all answers are equally long, and wllama, which throws on anything but UTF-8, survives random weights.
-// --gpu native: the flags with which a headless Chromium uses a real GPU through Vulkan. wllama computes on adapters with shader-f16 only, which Dawn
-// denies NVIDIA's on Vulkan unless it is told otherwise; both engines get it. `note` says why wllama is not on the GPU; wllama-wasm keeps it off.
+// ENGINE@N uses N threads on wasm instead of all. Rates are the best of the repeats after a warm-up, measured in the page from call
+// to answer. With small vocabularies only plain ASCII is drawn, and never the end of a turn: all answers have the same length, and
+// wllama, which throws on invalid UTF-8, survives random weights.
+// --gpu native: the flags with which a headless Chromium uses a real GPU through Vulkan. wllama needs an adapter with shader-f16,
+// which Dawn does not offer on NVIDIA's Vulkan driver by default; both engines get the flag for it. `note` says why wllama is not on
+// the GPU; wllama-wasm keeps it off.
 
 import { execFileSync } from 'node:child_process';
 import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -147,7 +149,7 @@ function commandOf(engine, { model, prefill, decode, depth, repeats, gpu, gpuMem
 async function main() {
     const options = readOptions();
     const version = (folder) => JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')).version;
-    // Isolated, so that both may use threads.
+    // Cross-origin isolated, so that both can use threads.
     const headers = { 'Cross-Origin-Opener-Policy': 'same-origin', 'Cross-Origin-Embedder-Policy': 'require-corp' };
     const prefixes = { '/dist/': options.dist, '/wllama/': options.wllama, '/bench/': here };
     const server = await startServer({

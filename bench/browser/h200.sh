@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Measures the web part on a server with an NVIDIA driver and nothing else, from what bench/browser/pack.sh has packed:
+# Measures the web part on a server that has only an NVIDIA driver, with what bench/browser/pack.sh has packed:
 #
 #   OUT=results bench/browser/h200.sh [e2b] [box] [node] [ollama]      default: all, in this order
 #
 #   e2b      `gemmule synth e2b` in headless Chromium: prefill and decode
-#   box      the model in the box as a file of llama.cpp's, in Chromium: gemmule beside wllama
+#   box      the model in the box in llama.cpp's format, in Chromium: gemmule and wllama
 #   node     the same e2b in Node on Dawn, with f16 and subgroup matrices
-#   ollama   `synth e2b --flavour ollama` (its per-layer table is BF16, 4.7 GB) in Node: all of it on the GPU, and the table's rows from the file
+#   ollama   `synth e2b --flavour ollama` (its per-layer table is BF16, 4.7 GB) in Node: all of it on the GPU, and with the
+#            table's rows read from the file
 #
-# Into $OUT go bench.jsonl, which `node bench/results.mjs add` takes, and log.txt. Every step has a time limit, and all together DEADLINE seconds
-# (default 235). PACKED: where the parts are (build/h200-browser). MODELS: where models and everything unpacked go (a new folder of /tmp,
-# removed at the end). To try it on a machine without such a GPU: GPU=software VK_ICD_FILENAMES=…, LAYERS=N for smaller models, and
-# MEMORY, the budget in bytes that leaves the table outside (default 4 GiB).
+# Writes bench.jsonl, an input for `node bench/results.mjs add`, and log.txt into $OUT. Every step has a time limit; all together
+# DEADLINE seconds (default 235). PACKED: the folder with the parts (build/h200-browser). MODELS: the folder for models and unpacked
+# files (default: a new folder in /tmp, removed at the end). To try it on a machine without such a GPU: GPU=software
+# VK_ICD_FILENAMES=…, LAYERS=N for smaller models, and MEMORY, a budget in bytes that the table does not fit in (default 4 GiB).
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=${OUT:-results} packed=${PACKED:-$root/build/h200-browser} gpu=${GPU:-native} repeats=${REPEATS:-3} deadline=${DEADLINE:-235}
@@ -55,7 +56,7 @@ if wants e2b || wants node; then synth e2b & synths+=($!); fi
 if wants ollama; then synth e2b-ollama --flavour ollama & synths+=($!); fi
 wait "$kit_job" || { say "the kit cannot be unpacked: are all parts there?"; exit 1; }
 kit=$work/kit
-# Scripts find their packages above them.
+# Node looks for packages in the folders above a script.
 mkdir -p "$work/bench" "$work/web/tests/browser"
 cp -r "$root/bench/browser" "$root/bench/node" "$work/bench/"
 cp "$root/web/tests/browser/server.ts" "$work/web/tests/browser/"

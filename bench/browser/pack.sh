@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Packs what bench/browser/h200.sh needs on a server with an NVIDIA driver and nothing else, in parts that are small enough to carry:
+# Packs what bench/browser/h200.sh needs on a server that has only an NVIDIA driver, in parts small enough to transfer:
 #
 #   bench/browser/pack.sh [FOLDER]      default build/h200-browser
 #
-#   FOLDER/kit.tar.xz.NN     Chromium with its libraries, Node, playwright-core, Dawn for Node, the Vulkan loader: packed only when one of
-#                            them has changed, since it takes minutes
-#   FOLDER/own.tar.xz        what we built: gemmule with the native Dawn (tools/pack.sh), web/dist; wllama; the model in the box as a file of
-#                            llama.cpp's, if BOX (default build/bench/box-text.gguf, see the Makefile) is there
+#   FOLDER/kit.tar.xz.NN     Chromium with its libraries, Node, playwright-core, Dawn for Node, the Vulkan loader; packed only if one
+#                            of them has changed, since it takes minutes
+#   FOLDER/own.tar.xz        our own build: gemmule with the native Dawn (tools/pack.sh) and web/dist; wllama; the model in the box in
+#                            llama.cpp's format, if the file BOX exists (default build/bench/box-text.gguf, see the Makefile)
 #
-# PART is a part's size in MB, default 19.
+# PART: the size of a part in MB (default 19).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=${1:-build/h200-browser} part=${PART:-19} box=${BOX:-build/bench/box-text.gguf}
@@ -31,7 +31,7 @@ mkdir -p "$folder"
 work=$(mktemp -d "$folder/.pack-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# Libraries that every glibc system with an NVIDIA driver has; all others go along.
+# Libraries that every glibc system with an NVIDIA driver has. All others are packed.
 is_everywhere() { [[ $1 =~ ^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libresolv|libutil|libstdc\+\+|libgcc_s)\.so ]]; }
 
 pack_libraries_of() {

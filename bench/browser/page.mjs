@@ -1,9 +1,9 @@
-// The part of the browser's benchmark that runs in the page: both engines behind one interface, measured from outside in the same way.
+// The part of the browser benchmark that runs in the page: both engines behind one interface, measured in the same way.
 //
 //     { device, threads, note(), vocabulary, complete(prompt, { count, avoid }), stats(), close() }
 //
-// `complete` goes on greedily from a prompt and says when the first piece came and when all was over, in milliseconds since the call. A prompt is
-// { ids, text }, the same thing twice: gemmule takes ids, wllama only text, before which it puts <bos>.
+// `complete` continues a prompt greedily and returns the times of the first piece and of the end, in milliseconds since the call. A
+// prompt is { ids, text }, the same content twice: gemmule takes ids; wllama takes only text and puts <bos> in front.
 
 const since = (begin) => performance.now() - begin;
 
@@ -130,7 +130,7 @@ export async function firstToken({ prompt, avoid }) {
     return (await engine.complete(prompt, { count: 2, avoid })).first / 1000;
 }
 
-// A GPU takes its time to raise its clocks, and lowers them while it waits for kernels to be compiled.
+// A GPU raises its clocks slowly, and lowers them while it waits for kernels to compile.
 async function warmUp(what) {
     const begin = performance.now();
     do await what(); while (performance.now() - begin < 1000);

@@ -1,4 +1,4 @@
-// What Chromium's processes take of memory, by /proc.
+// The memory of Chromium's processes, from /proc.
 
 import { readFileSync, readdirSync } from 'node:fs';
 

@@ -4,12 +4,12 @@
 //
 //   --only     only cases whose name contains PATTERN; several, separated by |
 //   --kinds    only variants of these kinds; f32 always runs, since the others are compared with it
-//   --best     so many variants of each kind and case are printed, the fastest first (default 4; 0: all)
-//   --check    no timing: is each variant right?
-//   --toggles  Dawn's switches besides those that the engine uses; -NAME switches one off
+//   --best     how many variants of each kind and case to print, fastest first (default 4; 0: all)
+//   --check    only check results, without timing
+//   --toggles  Dawn toggles in addition to the engine's; -NAME disables one
 //
-// A variant that does not compile or computes something else is named, with the reason, and the rest goes on. The exit status
-// is 1 if any computed something else. $WEBGPU_PACKAGE is the path of the package's index.js, if it is not found by its name.
+// Names each variant that does not compile or gives wrong results, with the reason, and continues. The exit status is 1 if any
+// result was wrong. $WEBGPU_PACKAGE is the path of the package's index.js, if Node does not find it by name.
 
 import { readFileSync } from 'node:fs';
 
@@ -177,7 +177,7 @@ async function submit(steps, repeats) {
     return Number(end - begin) / 1e6;
 }
 
-// An idle GPU clocks down, to a fifth or less, and takes its time to come back: it is kept busy until it gets no faster.
+// An idle GPU clocks down to a fifth or less and recovers slowly: keep it busy until it gets no faster.
 async function warm_up(steps) {
     const start = performance.now();
     let repeats = 1, best = Infinity, improved = start;
@@ -188,7 +188,7 @@ async function warm_up(steps) {
     }
 }
 
-// Milliseconds of one go of each list of steps: in every round each is repeated for some milliseconds; the median of the rounds.
+// Milliseconds of one run of each list of steps: every round repeats each for some milliseconds; the median of the rounds.
 async function time(lists) {
     if (!lists.length) return [];
     const rounds = 5, busy = 3;
@@ -283,7 +283,7 @@ function report(c) {
     }
 }
 
-// How often a batch prepares the activations for it: q, k and v share them, gate and up do.
+// How often a batch prepares activations for it: q, k and v share them, and so do gate and up.
 const prepares = (c) => (/^[kv] /.test(c.name) ? 0 : /^gate/.test(c.name) ? c.times / 2 : c.times);
 
 function sum(cases, title) {
@@ -306,7 +306,7 @@ function sum(cases, title) {
     }
 }
 
-// What the products of a batch would take if all were cut one way, with the best number of splits for each.
+// The time of a batch's products if all were cut the same way, with the best number of splits for each.
 function rank(cases, title) {
     if (!cases.length || options.check) return;
     for (const kind of ['q8', 'matrix']) {

@@ -1,10 +1,10 @@
-// The engine's speed in Node: the npm package (web/dist, see web/build.mjs) on Dawn (the npm package webgpu), or on wasm. What
-// `gemmule bench --json` measures natively, in the same words, as one JSON object.
+// Measures the engine in Node: the npm package (web/dist, see web/build.mjs) on Dawn (the npm package webgpu) or on wasm. Prints one
+// JSON object with the same fields as `gemmule bench --json`.
 //
 //     node bench/node/bench.mjs MODEL [--backend gpu|wasm] [--prefill 512] [--decode 128] [--depth 0] [--repeats 3]
 //                               [--gpu-disable subgroup_matrix] [--gpu-memory BYTES] [--threads N] [--package web/dist]
 //
-// Each figure is the best of so many runs after a second of warming up. VK_ICD_FILENAMES names the Vulkan driver where the system does not.
+// Each figure is the best of the repeats after a second of warm-up. VK_ICD_FILENAMES names the Vulkan driver if the system does not.
 
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -35,7 +35,7 @@ const session = await engine.session({ context: Math.min(engine.info.context, de
 // Ordinary tokens, as mixed as text.
 const ids = (n) => Int32Array.from({ length: n }, (_, i) => 300 + ((i * 2654435761) >>> 7) % (engine.info.vocabulary - 300));
 
-// A GPU takes its time to raise its clocks, and lowers them while it waits for kernels to be compiled.
+// A GPU raises its clocks slowly, and lowers them while it waits for kernels to compile.
 async function best(what) {
     const begin = performance.now();
     do await what(); while (performance.now() - begin < 1000);
@@ -51,7 +51,7 @@ async function prefillSeconds() {
     return (performance.now() - begin) / 1000;
 }
 
-// Greedy. An answer that ends early counts as long as it is.
+// Greedy. An answer that ends early counts with its actual length.
 async function decodeSeconds() {
     await session.set(ids(Math.max(depth, 1)));
     const reply = await session.generate(null, { sampling: { temperature: 0 }, maxTokens: decode });

@@ -1,16 +1,15 @@
-// Side by side with llama.cpp: the same file, the same threads, the same number of tokens, in one run.
+// Compares with llama.cpp: the same file, threads and number of tokens, in one run.
 //
 //   node bench/peers/peers.mjs --gemmule build/gemmule --model FILE [--threads 2] [--prompt 64,512] [--generate 64]
 //                              [--repeats 7] [--bandwidth build/bandwidth] [--json]
 //
-// Both engines compute the prompt in one go and the head for its last token only; both decode one token at a time, choose the
-// likeliest next one, and are fed a random token instead, since a model of random weights that follows its own choice repeats
-// itself. One round is: llama.cpp, then gemmule, for every measurement; the first round of llama.cpp is a warm-up, and gemmule
-// warms up in each of its runs. The table has the median and the best of the rounds. A ratio is the median of the rounds' own ratios,
-// of runs that were neighbours in time: a machine that is shared with others may be twice as fast for some seconds, and the best of one
-// engine need not be of the same seconds as the best of the other (their ratio stands beside it). With --bandwidth, that program reads
-// memory right after gemmule's decoding in each round, as many bytes as that read, and the table says how much of this speed the
-// decoding uses, in the same way.
+// Both engines compute the prompt at once, with the head for its last token only. Both decode one token at a time and choose the
+// likeliest next token, but are fed a random one, because a model with random weights would repeat itself. A round runs llama.cpp,
+// then gemmule, for every measurement; llama.cpp's first round is a warm-up, and gemmule warms up in each run. The table has the
+// median and the best of the rounds. A ratio is the median of the rounds' ratios, each of two runs next to each other in time: a
+// shared machine may be twice as fast for some seconds, and the best runs of the two engines need not fall into the same seconds
+// (their ratio is shown, too). With --bandwidth, that program reads memory right after gemmule's decoding in each round, as many
+// bytes as decoding read, and the table says how much of that speed decoding uses.
 
 import {execFile} from "node:child_process";
 import {existsSync, readFileSync, statSync} from "node:fs";
@@ -50,7 +49,7 @@ function readOptions() {
     };
 }
 
-// Fixed and scattered over the vocabulary, past the special tokens at its start.
+// Fixed, and spread over the vocabulary after the special tokens at its start.
 const tokenAt = (i) => 500 + Math.imul(i + 1, 0x9e3779b1) % 100000 + 100000;
 
 async function openLlama({model: modelPath, threads, prompts, generate}) {

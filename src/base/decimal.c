@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Halfway cases of doubles have at most 767 digits; what lies behind 800 only says «a little more». */
+/* Halfway cases of doubles have at most 767 digits; what lies behind 800 only says "a little more". */
 enum { DIGITS = 800, MOST_SHIFT = 56 };
 
 /* 0.d0 d1 d2 … · 10^point */
@@ -147,7 +147,7 @@ bool decimal_parse(str text, double *out) {
     return true;
 }
 
-/* «123» and exponent 1 (for 1.23e1) → "12.3"; far from 1 in the way of JavaScript: 1e21, 1e-7. */
+/* "123" and exponent 1 (for 1.23e1) → "12.3"; far from 1 in the way of JavaScript: 1e21, 1e-7. */
 static size_t place_point(char *out, const char *digits, int count, int exponent) {
     char *at = out;
     if (exponent < -7 || exponent >= 21) {

@@ -1,4 +1,4 @@
-/* Memory, results and messages: what all calls share. */
+/* Memory, results and messages, shared by all calls. */
 
 #include "wasm/wasm.h"
 
@@ -99,7 +99,7 @@ static gm_status read_bias(const json *list, gm_sampling *out, arena *a, error *
     return GM_OK;
 }
 
-/* A seed has 64 bits, more than a JSON number carries through JavaScript: it comes as digits. */
+/* A seed has 64 bits, more than a number in JavaScript, so it is a string of digits. */
 static gm_status read_seed(str digits, uint64_t *out, error *e) {
     uint64_t seed = 0;
     bool     good = digits.length > 0;
@@ -109,7 +109,7 @@ static gm_status read_seed(str digits, uint64_t *out, error *e) {
             digit >= '0' && digit <= '9' && mul_u64(seed, 10, &seed) && add_u64(seed, (uint64_t)(digit - '0'), &seed);
     }
     if (!good)
-        return fail(e, GM_BAD_ARGUMENT, "sampling.seed must be a whole number of 0 to 2^64 - 1, found '%.*s'",
+        return fail(e, GM_BAD_ARGUMENT, "sampling.seed must be a whole number from 0 to 2^64 - 1, found '%.*s'",
                     STR_ARGS(digits));
     *out = seed;
     return GM_OK;

@@ -1,4 +1,4 @@
-/* Loading, the engine, and its text functions, for JavaScript. */
+/* For JavaScript: loading, the engine, and its text functions. */
 
 #include "wasm/wasm.h"
 
@@ -41,7 +41,7 @@ static gm_status start_load(source **parts, size_t count, const json *o, arena *
                                        .system = option_text(o, "system", a, e) };
     const bool              gpu = json_is(json_get(o, "gpu"), JSON_TRUE);
     const gm_engine_options engine = { .backend = gpu ? GM_BACKEND_GPU : GM_BACKEND_CPU,
-                                       .threads = (uint32_t)option_bytes(o, "threads"), /* without workers it is 1 */
+                                       .threads = (uint32_t)option_bytes(o, "threads"), /* 1 without workers */
                                        .precise = json_is(json_get(o, "precise"), JSON_TRUE),
                                        .gpu_disable = option_text(o, "gpuDisable", a, e),
                                        .gpu_memory = option_bytes(o, "gpuMemory") };
@@ -52,7 +52,7 @@ static gm_status start_load(source **parts, size_t count, const json *o, arena *
     if (gguf_new(first, &file, e)) return e->status;
     source *others[64];
     memcpy(others, parts + 1, (count - 1) * sizeof *others);
-    memset(parts, 0, count * sizeof *parts); /* they are the job's now */
+    memset(parts, 0, count * sizeof *parts); /* the job owns them now */
     return engine_load_new(
         file, others, count - 1,
         &(load_options){ .engine = &engine, .origin = &origin, .memory = option_bytes(o, "wasmMemory") }, out, e);
@@ -68,7 +68,7 @@ gm_status gmw_load_new(wasm_context *c, const char *options, size_t length, cons
     source *parts[64] = { 0 };
     *out = NULL;
     if (count < 1 || count > COUNT_OF(parts))
-        fail(&e, GM_BAD_ARGUMENT, "a model of %zu parts was given: 1 to %zu can be read", count, COUNT_OF(parts));
+        fail(&e, GM_BAD_ARGUMENT, "the model has %zu parts; 1 to %zu are supported", count, COUNT_OF(parts));
     if (!e.status && !json_parse((str){ options, length }, &a, &o, &e) && !make_sources(sizes, count, parts, &e))
         start_load(parts, count, o, &a, out, &e);
     for (size_t i = 0; i < COUNT_OF(parts); i++) source_free(parts[i]);
@@ -90,7 +90,7 @@ EXPORT(gmw_load_header) gm_status gmw_load_header(wasm_context *c, engine_load *
     return wasm_end_step(c, status, &e);
 }
 
-/* Fills [phase, done, total] and returns nothing that could fail. */
+/* Fills in [phase, done, total]. */
 EXPORT(gmw_load_progress) void gmw_load_progress(const engine_load *l, double out[3]) {
     const load_progress p = engine_load_progress(l);
     out[0] = p.phase;
@@ -140,8 +140,8 @@ static uint32_t part_of(const gguf *file, const source *from) {
     return part;
 }
 
-/* The next order as [part, offset, length, buffer (0: memory), offset in the buffer]; returns its ticket, 0: none. The file is that
- * of the load, or of the engine later. */
+/* The next order as [part, offset, length, buffer (0: memory), offset in the buffer]. Returns its ticket; 0: none. `file` belongs to
+ * the load, or later to the engine. */
 EXPORT(gmw_read_next) uint32_t gmw_read_next(reads *r, const gguf *file, double out[5]) {
     read_order     order;
     const uint32_t ticket = reads_next(r, &order);
@@ -156,12 +156,12 @@ EXPORT(gmw_read_next) uint32_t gmw_read_next(reads *r, const gguf *file, double 
 
 EXPORT(gmw_load_file) const gguf *gmw_load_file(const engine_load *l) { return engine_load_file(l); }
 
-/* Whether somebody still waits for it. */
+/* Whether the read is still wanted. */
 EXPORT(gmw_read_waits) int32_t gmw_read_waits(const reads *r, uint32_t ticket) {
     return reads_order(r, ticket) != NULL;
 }
 
-/* Where its bytes belong; NULL: nobody waits, or they go to the GPU. */
+/* Where its bytes go; NULL: they are not wanted, or go to the GPU. */
 EXPORT(gmw_read_memory) void *gmw_read_memory(const reads *r, uint32_t ticket) {
     const read_order *order = reads_order(r, ticket);
     return order ? order->memory : NULL;

@@ -1,4 +1,4 @@
-/* Sessions, snapshots and replies, for JavaScript. */
+/* For JavaScript: sessions, snapshots and replies. */
 
 #include "wasm/wasm.h"
 
@@ -46,7 +46,7 @@ EXPORT(gmw_session_append) gm_status gmw_session_append(wasm_context *c, gm_sess
     return wasm_end_step(c, status, &e);
 }
 
-/* Ends whatever is under way: of a set or an append what was computed stays, of a reply all that was given out. */
+/* Stops the current operation. Keeps the computed tokens of a set or an append, and the delivered tokens of a reply. */
 EXPORT(gmw_session_stop) void gmw_session_stop(gm_session *s) {
     if (s->pending) session_forget_uncomputed(s);
     else session_abandon(s);
@@ -127,7 +127,7 @@ EXPORT(gmw_restore_free) void gmw_restore_free(snapshot_restoring *r) { snapshot
 
 /* ---- replies ------------------------------------------------------------------------------------------------------------ */
 
-/* What a request's JSON becomes; strings live in the arena. */
+/* A parsed request; its strings live in the arena. */
 typedef struct {
     arena            memory;
     gm_message      *messages;
@@ -148,7 +148,7 @@ static const char *text_of(request *r, const json *object, const char *key, erro
         }
         copy = arena_copy(&r->memory, value->text);
     } else {
-        json_write(&list, value); /* tools and calls go on as JSON */
+        json_write(&list, value); /* tools and calls stay JSON */
         copy = list.failed ? NULL : arena_copy(&r->memory, buffer_view(&list));
         buffer_free(&list);
     }
@@ -236,7 +236,7 @@ EXPORT(gmw_render) gm_status gmw_render(wasm_context *c, const gm_engine *engine
     return wasm_end(c, &e);
 }
 
-/* `ids` NULL: the request's messages are answered; else these tokens are gone on from. */
+/* Answers the request's messages or, if `ids` is not NULL, continues from these tokens. */
 EXPORT(gmw_reply_new)
 gm_status gmw_reply_new(wasm_context *c, gm_session *s, const char *text, size_t length, const int32_t *ids, size_t n,
                         gm_reply **out) {
@@ -271,8 +271,8 @@ static void write_logprobs(buffer *out, const gm_piece *piece, size_t row) {
     buffer_char(out, ']');
 }
 
-/* A piece as JSON with the status GM_OK; `row` is 1 + the alternatives that were asked for, 0: no log-probabilities. A tool call's
- * text is JSON itself. */
+/* GM_OK: the result is a piece as JSON. `row` is 1 + the number of alternatives, or 0 without log-probabilities. The text of a tool
+ * call is JSON itself. */
 EXPORT(gmw_reply_next) gm_status gmw_reply_next(wasm_context *c, gm_reply *r, size_t row) {
     static const char *const kinds[] = { "content", "thinking", "tool_call", "progress" };
     error                    e = { 0 };

@@ -41,7 +41,7 @@ function evaluate(...args: string[]): string {
     return execFileSync(PROGRAM, ['eval', 'box', '--backend', 'cpu', ...args], { env, encoding: 'utf8', maxBuffer: 1 << 26, stdio: ['ignore', 'pipe', 'ignore'] });
 }
 
-/** The program's answers: `--show` prints those that are wrong, and here all are; a line «task: question», then the answer behind four blanks. */
+/** The program's answers: `--show` prints those that are wrong, and here all are; a line "task: question", then the answer behind four blanks. */
 function answersOf(questions: Question[], ...args: string[]): string[] {
     const set = scratch('some.jsonl');
     writeFileSync(set, questions.map((question) => `${JSON.stringify({ ...question, check: { exact: [''] } })}\n`).join(''));

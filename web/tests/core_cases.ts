@@ -11,7 +11,7 @@ import { readGguf, splitGguf } from './support/gguf.ts';
 import { ADD_CALL, DENSE, MOE, ROOT, THINKING, WASM, scripted } from './support/models.ts';
 
 const GREEDY = { temperature: 0 };
-const ENDLESS = { temperature: 0, logit_bias: { 300: 100 } }; // «4», as long as there is room
+const ENDLESS = { temperature: 0, logit_bias: { 300: 100 } }; // "4", as long as there is room
 const HELLO = [{ role: 'user', content: 'Hello' }] as const;
 
 /** A file as a source: every read comes later, some out of order. */

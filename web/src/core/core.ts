@@ -1,6 +1,6 @@
 // The engine without DOM and without Worker: models are opened from sources of bytes, and sessions answer.
 //
-// The engine itself (WebAssembly) never waits and never calls out. Here is the loop that drives it: a call that returns «again» is
+// The engine itself (WebAssembly) never waits and never calls out. Here is the loop that drives it: a call that returns "again" is
 // repeated when bytes that it asked for have come, when the GPU has news, or after others had their turn. Each engine has an instance
 // of the module of its own, so that closing it gives all of its memory back.
 
@@ -131,7 +131,7 @@ class Machine {
         if (status !== OK) throw this.error(status);
     }
 
-    /** Repeats a call until it is over; gives its last status, which is neither «again» nor an error. */
+    /** Repeats a call until it is over; gives its last status, which is neither "again" nor an error. */
     async drive(call: () => number, signal?: AbortSignal): Promise<number> {
         const stop = () => this.wake();
         signal?.addEventListener('abort', stop);
@@ -177,7 +177,7 @@ class Machine {
         }
     }
 
-    /** Behind a step that gave «again»: until there is something new to see, or others had their turn. */
+    /** Behind a step that gave "again": until there is something new to see, or others had their turn. */
     rest(): Promise<void> {
         this.#rests = true;
         const waits = this.#events === this.#eventsBefore && (this.gpu ? !this.gpu.gone : this.reads?.underWay);

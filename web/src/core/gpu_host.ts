@@ -25,7 +25,7 @@ const SCOPED = 2 ** 20; // from this size on the verdict about a buffer is waite
 const MOST_LISTS = 256;
 const LOSS_MILLISECONDS = 100;
 
-// Functions of the module «gpu». Numbers that are ids, addresses and lengths are i32, sizes and offsets doubles.
+// Functions of the module "gpu". Numbers that are ids, addresses and lengths are i32, sizes and offsets doubles.
 export type GpuImports = Record<string, (...numbers: number[]) => number | void>;
 
 const hex = (id: number) => `0x${(id >>> 0).toString(16)}`;
@@ -140,7 +140,7 @@ export class GpuHost {
         this.#happened();
     }
 
-    /** The import object for module «gpu» of one instance, whose memory is asked for when the engine first calls. */
+    /** The import object for module "gpu" of one instance, whose memory is asked for when the engine first calls. */
     imports(memory: () => WebAssembly.Memory): GpuImports {
         this.#memory = memory;
         return {

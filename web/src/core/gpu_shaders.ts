@@ -107,7 +107,7 @@ export class Shaders {
     }
 }
 
-// «label:line:column: message»; what follows the first mistake is often its echo.
+// "label:line:column: message"; what follows the first mistake is often its echo.
 async function firstMistake(label: string, module: GPUShaderModule): Promise<string | null> {
     try {
         const { messages } = await module.getCompilationInfo();

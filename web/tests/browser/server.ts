@@ -27,7 +27,7 @@ const TYPES: Record<string, string> = {
 };
 
 export interface ServerOptions {
-    /** The folder that «/» is; the current one unless told. */
+    /** The folder that "/" is; the current one unless told. */
     root?: string;
     /** Files that are not where their address says: by address, the path (from the root, unless it begins with a slash). */
     files?: Record<string, string>;
@@ -38,7 +38,7 @@ export interface ServerOptions {
 }
 
 export interface TestServer {
-    /** «http://127.0.0.1:PORT», a secure context. */
+    /** "http://127.0.0.1:PORT", a secure context. */
     origin: string;
     /** Paths asked for so far. */
     requests: string[];
