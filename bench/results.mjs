@@ -86,7 +86,7 @@ function phases({result}, peers) {
 }
 
 function table(records, peers) {
-    const lines = ["| model | | gemmule, tok/s | llama.cpp, tok/s | ratio | dispatches a token | weights read | command |", "| --- | --- | --- | --- | --- | --- | --- | --- |"];
+    const lines = ["| model | | gemmule, tok/s | llama.cpp, tok/s | ratio | dispatches per token | weights read | command |", "| --- | --- | --- | --- | --- | --- | --- | --- |"];
     const order = ["e2b", "e4b", "12b", "26b", "31b"], rank = (record) => (order.indexOf(modelName(record.result)) + 9) % 9;
     for (const record of records.toSorted((a, b) => rank(a) - rank(b) || a.result.decode.depth - b.result.decode.depth)) {
         for (const {name, rate, peer} of phases(record, peers)) {
@@ -116,7 +116,7 @@ const isOwn = ({result}) => result.engine !== "wllama";
 
 // The package's figures, next to the program's on the same machine.
 function webTable(records, native) {
-    const lines = ["| model | where | | tok/s | natively | ratio | what stays outside GPU memory | command |", "| --- | --- | --- | --- | --- | --- | --- | --- |"];
+    const lines = ["| model | where | | tok/s | native program | ratio | outside GPU memory | command |", "| --- | --- | --- | --- | --- | --- | --- | --- |"];
     for (const record of records) {
         for (const {name, rate} of phases(record, {})) {
             const same = native.filter(({machine, result}) => machine === record.machine && result.model === record.result.model && isGpu(result.device) === isGpu(record.result.device));
@@ -136,9 +136,9 @@ const SIDE_BY_SIDE = [
     {name: () => "first token after loading, s", of: (r) => r.first_token_seconds},
     {name: (r) => `prefill of ${r.prefill.tokens}, tok/s`, of: (r) => r.prefill.tokens_per_second, more: true},
     {name: (r) => `decode of ${r.decode.tokens}${r.decode.depth ? ` at depth ${r.decode.depth}` : ""}, tok/s`, of: (r) => r.decode.tokens_per_second, more: true},
-    {name: () => "renderer while it loads first, MB", of: (r) => r.memory.renderer_loading_bytes / 1e6},
-    {name: () => "renderer at most, MB", of: (r) => r.memory.renderer_bytes / 1e6},
-    {name: () => "GPU process at most, MB", of: (r) => r.memory.gpu_bytes / 1e6},
+    {name: () => "renderer, peak while loading, MB", of: (r) => r.memory.renderer_loading_bytes / 1e6},
+    {name: () => "renderer, peak, MB", of: (r) => r.memory.renderer_bytes / 1e6},
+    {name: () => "GPU process, peak, MB", of: (r) => r.memory.gpu_bytes / 1e6},
 ];
 
 // One column per run. gemmule's figures are followed by their ratio to wllama's best.
@@ -175,27 +175,30 @@ function webParts(web, native) {
     if (alone.size) parts.push("## In Node and in the browser");
     for (const [key, records] of alone) parts.push(`### ${key}`, webTable(records, native));
     const sides = [...pairs].filter(([, records]) => compared(records[0]));
-    if (sides.length) parts.push("## In the browser, beside wllama", "The same file in the same Chromium, each engine in a browser of its own with an empty profile, measured from " +
-        "the page (`make bench-browser`; [bench/browser](browser/bench.mjs) says how). × is how many times better than wllama: faster, sooner, or in less memory.");
+    if (sides.length) parts.push("## In the browser, compared with wllama", "The same file in the same Chromium, each engine in its own browser with an empty profile, measured in the page " +
+        "(`make bench-browser`; see [bench/browser](browser/bench.mjs)). × says how many times better than wllama: faster, sooner, or with less memory.");
     for (const [key, records] of sides)
         parts.push(`### ${key}`, `${records[0].result.runtime}.`, peerTable(records), records.map(({command}) => `\`${command}\``).join(", ") + ".");
     return parts;
 }
 
+// Breaks lines of prose at blanks, also in code, where Markdown allows it.
+const wrapped = (text) => text.replaceAll(/(?=.{131})(.{1,130}) /g, "$1\n");
+
 function page(store, intro) {
     const native = store.results.filter(({result}) => !result.runtime), web = store.results.filter(({result}) => result.runtime);
     const groups = groupBy(native, place);
     const parts = [intro.trim(), "## GPU, measured by `gemmule bench --json`"];
-    if (!groups.size) parts.push("Nothing yet: `bench/h200.sh` measures, `node bench/results.mjs add` takes it in.");
+    if (!groups.size) parts.push("No results yet: `bench/h200.sh` measures, `node bench/results.mjs add` adds the results.");
     for (const [key, records] of groups) {
         parts.push(`### ${key}`, table(records, store.peers));
         const clocks = [...new Set(records.map((record) => record.clocks).filter(Boolean))];
-        if (loads(records)) parts.push(`Opening the model, from the page cache to the GPU: ${loads(records)}.`);
+        if (loads(records)) parts.push(`Time to open the model, from the page cache to the GPU: ${loads(records)}.`);
         if (clocks.length) parts.push(`Clocks while measuring: ${clocks.map((text) => text.replaceAll("\n", "; ")).join("; ")}.`);
     }
-    parts.push(`Models are files of \`gemmule synth\` (Q4_K_M, random weights). llama.cpp's figures: ${store.peers.about}. Figures are the best run of each ` +
-        "command.", ...webParts(web, native), "This page is made by `node bench/results.mjs write` from `results.json` and `RESULTS.intro.md`.");
-    return parts.join("\n\n") + "\n";
+    parts.push(`The models are from \`gemmule synth\` (Q4_K_M, random weights). llama.cpp's figures: ${store.peers.about}. Each figure is the best run of its ` +
+        "command.", ...webParts(web, native), "`node bench/results.mjs write` makes this page from `results.json` and `RESULTS.intro.md`.");
+    return parts.map((part) => /^[|#]/.test(part) ? part : wrapped(part)).join("\n\n") + "\n";
 }
 
 // ---- the program ----

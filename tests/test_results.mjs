@@ -50,9 +50,9 @@ try {
     for (const line of [
         "| e2b | prefill of 512 | 25,800 | 12,900 | 2.00 |", "| e2b | decode | 638 | 319 | 2.00 | 315 |", "| e2b | decode at depth 4096 | 149 | 298 | 0.50 |",
         "| 26b | decode | 420 | 210 | 2.00 |", "`gemmule bench e2b.gguf`", "`by hand`", "### a server, 2026-01-03", "### a test machine, 2026-01-02",
-        "SM 1980 MHz", "SM: 1755 MHz", "e2b 1.50 s", "measured separately on 2026-11-15", "## CPU, side by side with llama.cpp",
+        "SM 1980 MHz", "SM: 1755 MHz", "e2b 1.50 s", "measured separately on 2026-11-15", "## CPU, compared with llama.cpp",
     ]) check(text.includes(line), `the page lacks "${line}"`);
-    // In browsers: beside wllama where it ran on the same file, else beside the program.
+    // In browsers: compared with wllama if it ran on the same file, otherwise with the program.
     const inPage = (engine, device, load, rate, more = {}) => ({
         ...raw("box", 100 * rate, rate, 0, device), engine, runtime: "Chromium 1", load_seconds: load, first_token_seconds: load / 2,
         memory: {renderer_loading_bytes: 2e8, renderer_bytes: 3e8, gpu_bytes: 1e8}, ...more,
@@ -65,8 +65,8 @@ try {
     check(run("add", file("pages.jsonl", page2)).status === 0 && run("write").status === 0, "lines of a browser are refused");
     const web = readFileSync(page, "utf8");
     for (const line of [
-        "## In the browser, beside wllama", "| | wllama 3.8, wasm (1 thread) | wllama, wasm (2 threads) | gemmule, cpu (wasm, 2 threads) |",
-        "| load on a first visit, s | 3.00 | 4.00 | 1.50 (2.00 ×) |", "| decode of 64, tok/s | 50 | 60 | 240 (4.00 ×) |", "| renderer at most, MB | 300 | 300 | 300 (1.00 ×) |",
+        "## In the browser, compared with wllama", "| | wllama 3.8, wasm (1 thread) | wllama, wasm (2 threads) | gemmule, cpu (wasm, 2 threads) |",
+        "| load on a first visit, s | 3.00 | 4.00 | 1.50 (2.00 ×) |", "| decode of 64, tok/s | 50 | 60 | 240 (4.00 ×) |", "| renderer, peak, MB | 300 | 300 | 300 (1.00 ×) |",
         "| e2b | Node 24, gpu (Some GPU) | decode | 319 | 638 | 0.50 | in the file stay 1 GB of tables | `large` |",
     ]) check(web.includes(line), `the page lacks "${line}"`);
     check(!web.includes("browser's storage"), "a row without figures is shown");
