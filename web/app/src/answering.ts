@@ -16,10 +16,9 @@ import { inRounds, noMoreTools, runTool, TOOLS } from './tools.ts';
 
 // ---- the queue ----------------------------------------------------------------------------------------------------------------
 
-/** Sends a message in the current conversation, or in a new one. */
-export function send(content: string): void {
-    const id = find(chat.get().current)?.id;
-    if (content.trim() !== '') submit({ id: newId(), conversation: id ?? newId(), place: id ?? '', content: content.trim(), question: null });
+/** Sends a message in a conversation; '' begins a new one. */
+export function send(place: string, content: string): void {
+    if (content.trim() !== '') submit({ id: newId(), conversation: place || newId(), place, content: content.trim(), question: null });
 }
 
 /** Asks again with other words: a branch beside the question. */
@@ -61,8 +60,8 @@ let running: Running | null = null;
 let paused = false; // the model is being unloaded
 
 function startNext(): void {
-    if (running || paused) return;
-    const { queue, elsewhere } = chat.get();
+    const { ready, queue, elsewhere } = chat.get();
+    if (running || paused || !ready) return;
     const job = queue.find((each) => !(each.conversation in elsewhere));
     if (!job) return;
     chat.set({ queue: queue.filter((each) => each !== job) });

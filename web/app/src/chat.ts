@@ -76,6 +76,7 @@ export async function openChats(): Promise<void> {
         chat.set({ ready: true, problem: `Conversations cannot be saved in this browser. ${messageOf(error).message}` });
     }
     others.onmessage = ({ data }: MessageEvent<News>) => hear(data);
+    hooks.free();
 }
 
 const sorted = (conversations: Conversation[]): Conversation[] => [...conversations].sort((a, b) => b.updated - a.updated);
@@ -104,7 +105,7 @@ const hooks = {
     stop: (_id: string): Promise<void> => Promise.resolve(),
     free: (): void => undefined,
 };
-/** What answering.ts does when it is asked to stop in a conversation, and when another tab has let go of one. */
+/** What answering.ts does when it is asked to stop in a conversation, and when one becomes free to be answered in. */
 export function onOthers(work: typeof hooks): void {
     Object.assign(hooks, work);
 }

@@ -21,7 +21,8 @@ export function ChatPage(): JSX.Element {
     const shown = useMemo(() => (conversation ? path(conversation) : []), [conversation]);
     const places = useMemo(() => (conversation ? alternatives(conversation) : new Map<string, string[]>()), [conversation]);
     const scroll = useStickyScroll(current, shown.length);
-    const drop = useFileDrop(conversation?.id ?? '');
+    const place = conversation?.id ?? (ready ? '' : current ?? '');
+    const drop = useFileDrop(place);
     return (
         <div class={`chat${drop.over ? ' drop-over' : ''}`} {...drop.handlers}>
             <div class="messages" ref={scroll.box} onScroll={scroll.onScroll} tabIndex={0} role="log" aria-label="Messages" aria-live="off">
@@ -42,7 +43,7 @@ export function ChatPage(): JSX.Element {
                     <button type="button" class="to-end icon-button" aria-label="Scroll to the end" onClick={scroll.toEnd}><Icon name="down" /></button>
                 )}
                 <ModelNotice conversation={conversation} />
-                <Composer conversation={conversation} />
+                <Composer conversation={conversation} place={place} />
             </div>
         </div>
     );

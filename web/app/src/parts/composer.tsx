@@ -21,8 +21,8 @@ export function isSendKey(event: KeyboardEvent, sendKey: Settings['sendKey']): b
     return event.key === 'Enter' && !event.shiftKey && !event.isComposing && (sendKey === 'enter' ? !command : command);
 }
 
-export function Composer({ conversation }: { conversation: Conversation | undefined }): JSX.Element {
-    const place = conversation?.id ?? '';
+/** `place`: the id of the conversation, which may not have been read yet; '' for a new one. */
+export function Composer({ conversation, place }: { conversation: Conversation | undefined; place: string }): JSX.Element {
     const text = useStore(drafts, () => draftOf(place));
     const writing = useStore(chat, (state) => (state.writing ? state.writing.conversation : place in state.elsewhere ? place : null));
     const sendKey = useStore(settings, (state) => state.sendKey);
@@ -41,7 +41,7 @@ export function Composer({ conversation }: { conversation: Conversation | undefi
     const submit = (): void => {
         if (text.trim() === '') return;
         setDraft(place, '');
-        send(text);
+        send(place, text);
     };
     const key = (event: KeyboardEvent): void => {
         if (isSendKey(event, sendKey)) {
