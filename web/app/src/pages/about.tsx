@@ -107,10 +107,12 @@ function Devices(): JSX.Element {
                         <Icon name="chip" size={20} />
                         <h3>{device.backend === 'gpu' ? device.name || device.vendor || 'GPU' : 'CPU (WebAssembly)'}</h3>
                     </div>
+                    {device.backend === 'gpu' && device.software && (
+                        <p class="quiet">This GPU is emulated on the CPU, and slow. It is used only if you choose “GPU” in Settings.</p>
+                    )}
                     {device.backend === 'gpu' && <dl class="facts">
                         {device.vendor && <Fact name="Vendor" value={device.vendor} />}
                         {device.driver && <Fact name="Driver" value={device.driver} />}
-                        {device.software && <Fact name="Kind" value="Software: runs on the CPU, slowly. Used only if you choose GPU in Settings." />}
                         {LIMITS.filter(([key]) => device.limits[key]).map(([key, words, bytes]) => (
                             <Fact key={key} name={words}
                                 value={bytes ? formatBytes(device.limits[key]!) : device.limits[key]!.toLocaleString('en')} />

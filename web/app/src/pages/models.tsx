@@ -7,7 +7,7 @@ import { announce } from '../chat.ts';
 import { canPickFolder, deleteStored, folderFromDrop, folderFromFiles, listStored, messageOf, nameOfUrl, pickFolder, savedFolder } from '../engine.ts';
 import type { FitReport, FolderModel, ModelChoice, StoredModel } from '../engine.ts';
 import { openFiles } from '../files.ts';
-import { countOf, formatBytes, formatCount, formatDevice } from '../format.ts';
+import { countOf, formatBytes, formatCount, formatDevice, sentence } from '../format.ts';
 import { Icon, type IconName } from '../icons.tsx';
 import { askFit, askFits, BOX, fits, load, loadFile, lookAtServer, model, server, unload } from '../models.ts';
 import { ChoiceStatus, ModelStatus } from '../parts/welcome.tsx';
@@ -53,7 +53,10 @@ function Current(): JSX.Element {
                             <Fact name="File size" value={formatBytes(loaded.info.fileBytes)} />
                             <Fact name="Device" value={formatDevice(loaded.info.device)} />
                         </dl>
-                        {loaded.info.note && <p class="box-note">{loaded.info.note}</p>}
+                        {loaded.info.backendReason !== '' && loaded.info.backendReason !== 'requested' && (
+                            <p class="quiet reason">Why this device: {loaded.info.backendReason.replace(/\bwasm\b/g, 'WebAssembly')}.</p>
+                        )}
+                        {loaded.info.note && <p class="box-note">{sentence(loaded.info.note)}</p>}
                         <div class="actions start"><button type="button" class="button" onClick={() => void unload()}>Unload</button></div>
                     </>
                 )}
