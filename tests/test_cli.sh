@@ -57,7 +57,7 @@ run "no command" 3 </dev/null
 says "usage: gemmule COMMAND"
 run "help" 0 help
 has "usage: gemmule COMMAND"
-has "exit codes: 0 ok, 1 a check failed, 2 bad input, 3 wrong usage"
+has "exit codes: 0 success, 1 a check failed, 2 bad input, 3 wrong usage"
 silent
 run "version" 0 version
 matches "^gemmule [0-9]+\.[0-9]+\.[0-9]+"$'\n'
@@ -188,12 +188,12 @@ a NUL byte in the prompt|2|NUL byte at offset 1|run $dense -f $scratch/nul.txt
 missing tools|2|nothere.json|run $dense hi --tools nothere.json
 broken tools|2|line 1|run $dense hi --tools $scratch/broken.json
 tools that are none|2|tools[0].function.name must be a name, found a number|run $dense hi --tools $scratch/nameless.json
-context too small|2|context is full|run $dense hi --ctx 4
+context too small|2|the prompt has 13 tokens; the context holds 4|run $dense hi --ctx 4
 context larger than the model's|2|4096|run $dense hi --ctx 100000
 an instruction set of another machine|2|quantum|run $dense hi --cpu quantum
 an id outside the vocabulary|2|outside the vocabulary of 640|tokenize $dense --decode 640
 ids that are none|2|not 'x'|tokenize $dense --decode '1 x'
-a model as expectation|2|no expectation file|check $dense $dense
+a model as expectation|2|not an expectation file|check $dense $dense
 arguments swapped|2|MODEL comes first|check $fixtures/tiny-dense.expect.gguf $dense
 an expectation as model|2|not a model|check $fixtures/tiny-dense.expect.gguf $fixtures/tiny-dense.expect.gguf
 a folder to write to|2|folder|synth e2b $scratch --layers 2
@@ -240,15 +240,15 @@ types                 F32       48 tensors, 9.75 kB
                       F16       51 tensors, 1.01 MB
 layers                6: 4 sliding, 2 full; 3 share keys and values
 width                 64
-sliding layers' heads 2 for queries, 1 for keys and values, of 32
-full layers' heads    2 for queries, 1 for keys and values, of 64
+sliding layers' heads 2 for queries, 1 for keys and values, 32 wide
+full layers' heads    2 for queries, 1 for keys and values, 64 wide
 window                16
 feed forward          128 to 256
 per-layer embeddings  32 wide
 experts               none
 context               4096
 vocabulary            640
-K/V per token, f16    256 bytes, and 256 for the last 16
+K/V per token, f16    256 bytes, plus 256 for each of the last 16
 K/V at 8k, 32k, 128k  2.10 MB, 8.39 MB, 33.6 MB
 read per token        772 kB of weights (771968 bytes)
 GPU memory            4.44 MB with 4096 tokens of keys and values in F16
@@ -309,7 +309,7 @@ has '"gpu":{"context":4096,"kv":"F16","problem":null,"budget":0,'
 run "inspect a GPU's memory" 0 inspect "$dense" --gpu-memory 4M --ctx 2048 --kv f32
 silent
 has "with 2048 tokens of keys and values in F32"
-has "beyond the budget     of 4.19 MB (all of it takes 4.51 MB): in main memory stay 246 kB of tables"
+has "beyond the budget     of 4.19 MB (everything takes 4.51 MB): in main memory stay 246 kB of tables"
 run "inspect a GPU's memory, layers outside" 0 inspect "$dense" --gpu-memory 3700k --json
 has '"bus_bytes_per_token":'
 matches '"outside":\{"tables":[1-9][0-9]*,"experts":0,"layers":[1-9]'
@@ -525,7 +525,7 @@ run "one wrong byte" 1 check $fixtures/quant-blocks.expect.gguf "$scratch/blocks
 LC_ALL=C sed 's/greedy\.0/gradAA.0/; s/logits\.1/grad.L0x/' $fixtures/tiny-dense.expect.gguf >"$scratch/kinds.gguf"
 run "kinds that are not there yet" 1 check $dense "$scratch/kinds.gguf" --precise
 has "grad.L0x cannot be computed: training is not supported yet"
-has "gradAA.0 cannot be computed: this kind of expectation is not known"
+has "gradAA.0 cannot be computed: unknown kind of expectation"
 
 # ---- bench and synth ----
 
@@ -539,7 +539,7 @@ run "bench prefill only" 0 bench $dense -p 16 -n 0 -r 1 "${one[@]}"
 lacks decode
 run "bench beyond the context" 2 bench $dense -p 5000 -n 0
 run "synth" 0 synth e2b "$scratch/e2b.gguf" --layers 5 --quant q4_0 --seed 3
-says "random weights in the shapes of e2b"
+says "random weights with the shapes of e2b"
 if [ -s "$scratch/e2b.gguf" ]; then
     run "a synth model can be inspected" 0 inspect "$scratch/e2b.gguf" --json
     has '"runs":true,"problem":null'
@@ -594,13 +594,13 @@ mkdir -p "$(dirname "$program")"
 cp "$built" "$program"
 run "no model in the box" 2 run box hi
 says "GEMMULE_BOX is not set"
-says "$(dirname "$program"), models, ../share/gemmule, ../models or ../../models"
+says "$(dirname "$program"), nor in models, ../share/gemmule, ../models or ../../models relative to it"
 one_line
 GEMMULE_BOX='' run "an empty GEMMULE_BOX is none" 2 run box hi
 says "GEMMULE_BOX is not set"
 run "no model for a chat" 2 chat </dev/null
-says "no model: name a GGUF file"
-says "there is no model in the box"
+says "no model: give the path of a GGUF file"
+says "the model in the box is missing"
 one_line
 run "neither box nor store" 0 list
 equals "neither box nor store" "$out" ""
@@ -822,8 +822,9 @@ equals "a failed save leaves nothing behind" "$(ls "$scratch" | grep -c '^full')
 # A context that fills up: the oldest turns go, and that is said.
 run "a full context" 0 chat "$dense" --ctx 100 --max 12 --seed 1 --threads 1 <<<$'First question\nSecond question\nThird question\nFourth question\nFifth question'
 says "dropped the oldest"
-run "a message that cannot fit" 2 chat "$dense" --ctx 32 --threads 1 <<<"$(printf 'word %.0s' {1..60})"
-says "context is full"
+run "a message that cannot fit" 2 chat "$dense" --ctx 32 --threads 1 <<<"$(printf 'word %.0s' {1..600})"
+says "the prompt has 1,812 tokens; the context holds 32"
+one_line
 
 # ---- Ctrl-C ----
 
@@ -876,7 +877,7 @@ if command -v script >/dev/null; then
     name="chat on a terminal"
     terminal 'Hello\n|/exit\n' chat "$dense" --seed 5 --max 12 --threads 1
     equals "$name: exit code" $code 0
-    has "/help lists the commands"
+    has "Type /help for the commands"
     has "tokens per second"
     name="Ctrl-C stops an answer, not the chat"
     terminal 'Hello\n|\003|/exit\n' chat "$scratch/slow.gguf" --seed 5 --threads 1 --cpu scalar
@@ -909,7 +910,7 @@ if command -v script >/dev/null; then
     name="no prompt at a terminal"
     terminal '' run "$dense"
     equals "$name" $code 3
-    has "no text was given"
+    has "no text given"
 else
     fail "on a terminal" "the program script (bsdutils) is missing"
 fi

@@ -174,7 +174,7 @@ static void test_names(void) {
             CHECK_MESSAGE(name.path && !strcmp(name.path, rows[i].path), "%s", name.path ? name.path : "");
             CHECK_MESSAGE(name.shown && !strcmp(name.shown, rows[i].shown), "%s", name.shown ? name.shown : "");
         } else {
-            CHECK(status == GM_BAD_ARGUMENT && strstr(e.why, "is no model name"));
+            CHECK(status == GM_BAD_ARGUMENT && strstr(e.why, "is not a model name"));
         }
         arena_free(&a);
     }
@@ -242,7 +242,7 @@ static void test_resolve(void) {
         { "broken:list", GM_BAD_FILE, "layers: expected an array" },
         { "broken:digest", GM_BAD_FILE, "layer 1: digest 'sha256:../../../../etc/passwd'" },
         { "gemma4:e9b", GM_NOT_FOUND, "there is no model 'gemma4:e9b' in Ollama's store" },
-        { "../x", GM_BAD_ARGUMENT, "is no model name" },
+        { "../x", GM_BAD_ARGUMENT, "is not a model name" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         error why = { 0 };

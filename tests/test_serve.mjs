@@ -25,7 +25,7 @@ async function startAndStop() {
     const first = await serve();
     const second = spawnSync(program, ["serve", "--port", String(first.port)], {env: clean, encoding: "utf8"});
     equals(second.status, 2, "a port that is taken");
-    has(second.stderr, `port ${first.port} of 127.0.0.1 is taken`, "it says so");
+    has(second.stderr, `port ${first.port} on 127.0.0.1 is taken`, "it says so");
     has(second.stderr, "--port", "it says how to choose another");
     equals(second.stdout, "", "no address is printed");
     await first.stop();
@@ -46,11 +46,11 @@ async function startAndStop() {
         ["a model that is not there", 2, "nothing.gguf", "nothing.gguf", "--preload"],
             ["a file that is no model", 2, "package.json", "./package.json", "--preload"],
             ["an app that is not there", 2, "no/app", "--app", "no/app"],
-        ["an address in words", 2, "is no address", "--listen", "localhost"],
+        ["an address in words", 2, "is not an IP address", "--listen", "localhost"],
             ["an origin with a path", 2, "--allow-origin", "--allow-origin", "https://a.example/"],
         ["every origin", 2, "--allow-origin", "--allow-origin", "*"], ["a host with a port", 2, "--host", "--host", "a.example:1"],
         ["too many arguments", 3, "unexpected argument", dense, dense], ["a port that is none", 3, "--port", "--port", "70000"],
-        ["half a certificate", 2, "belong together", "--tls-cert", "x"], ["a short key", 2, "API key", "--api-key-file", writeKey("short", "abc\n")],
+        ["half a certificate", 2, "go together", "--tls-cert", "x"], ["a short key", 2, "API key", "--api-key-file", writeKey("short", "abc\n")],
         ["a key file that is not there", 2, "no-key", "--api-key-file", join(folder, "no-key")],
     ]) {
         const refused = spawnSync(program, ["serve", "--port", "0", ...args], {env: clean, encoding: "utf8", timeout: patience});

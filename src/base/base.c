@@ -116,3 +116,14 @@ const char *gm_status_name(gm_status status) {
 }
 
 void gm_free(void *data) { free(data); }
+
+const char *with_commas(uint64_t n, char out[32]) {
+    char   digits[32];
+    size_t length = (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)n), used = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0) out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = 0;
+    return out;
+}

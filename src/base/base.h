@@ -52,6 +52,9 @@ int  str_compare(str a, str b); /* bytewise */
 bool mul_u64(uint64_t a, uint64_t b, uint64_t *out);
 bool add_u64(uint64_t a, uint64_t b, uint64_t *out);
 
+/* "2,048": a number for people to read. Returns `out`. */
+const char *with_commas(uint64_t n, char out[32]);
+
 static inline size_t   min_size(size_t a, size_t b) { return a < b ? a : b; }
 static inline size_t   max_size(size_t a, size_t b) { return a > b ? a : b; }
 static inline uint64_t round_up(uint64_t n, uint64_t multiple) { return (n + multiple - 1) / multiple * multiple; }

@@ -21,7 +21,7 @@ const char *beside_library(arena *a) {
 
 #include <dlfcn.h>
 
-/* The folder of a file, without links; NULL if there is no such file. */
+/* The folder of a file with all links resolved; NULL if the file does not exist. */
 static const char *folder_of(const char *file, arena *a) {
     char       *path = realpath(file, NULL);
     char       *slash = path ? strrchr(path, '/') : NULL;

@@ -11,15 +11,15 @@ const char *finish_name(gm_finish finish) {
     return (size_t)finish < COUNT_OF(names) ? names[finish] : "none";
 }
 
-/* What is on the screen while an answer is shown. */
+/* The state of the screen while an answer is shown. */
 typedef struct {
     const answer_style *style;
     progress            bar;
     bool                terminal, thinking, something;
-    char                last; /* character shown */
+    char                last; /* character printed */
 } screen;
 
-/* A terminal must not obey what a model writes: control characters other than tab and newline are shown as U+FFFD. */
+/* Model output must not control the terminal: control characters other than tab and newline become U+FFFD. */
 static void print_harmless(FILE *out, str text) {
     for (size_t i = 0; i < text.length;) {
         const int  length = utf8_length((str){ text.data + i, text.length - i });
@@ -101,7 +101,7 @@ static void add_logprobs(answer *a, const answer_style *style, const gm_piece *p
     }
 }
 
-static gm_status take_piece(answer *a, screen *s, const gm_piece *piece, error *e) {
+static gm_status show_piece(answer *a, screen *s, const gm_piece *piece, error *e) {
     const str text = { piece->text, piece->length };
     add_logprobs(a, s->style, piece);
     if (piece->kind == GM_PIECE_PROGRESS) {
@@ -134,7 +134,7 @@ gm_status answer_collect(answer *a, gm_reply *reply, const answer_style *style, 
             status = GM_OK;
             continue;
         }
-        if (status == GM_OK) status = take_piece(a, &s, &piece, e);
+        if (status == GM_OK) status = show_piece(a, &s, &piece, e);
     }
     if (cancelled && status == GM_DONE) status = GM_CANCELLED;
     progress_end(&s.bar);

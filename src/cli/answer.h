@@ -1,4 +1,4 @@
-/* An answer as it comes: shown piece by piece, and kept. */
+/* Shows an answer piece by piece as it arrives, and keeps it. */
 
 #ifndef GM_ANSWER_H
 #define GM_ANSWER_H
@@ -7,11 +7,11 @@
 #include "cli/report.h"
 
 typedef struct {
-    bool stream;                   /* show content on stdout while it comes */
-    bool show_thinking;            /* dim on stdout if that is a terminal, else on stderr: stdout has only the answer */
-    bool progress;                 /* a bar while the prompt is computed */
+    bool stream;        /* print the content to stdout as it arrives */
+    bool show_thinking; /* dim on stdout if that is a terminal, else on stderr, so that stdout has only the answer */
+    bool progress;      /* show a progress bar while the prompt is computed */
     const gm_engine *logprobs_of;  /* collect log-probabilities; NULL: none */
-    uint32_t         alternatives; /* per token, beside the chosen one */
+    uint32_t         alternatives; /* per token, besides the chosen one */
 } answer_style;
 
 typedef struct {
@@ -22,7 +22,7 @@ typedef struct {
     gm_reply_stats stats;
 } answer; /* zero-initialise */
 
-/* Runs the reply to its end. GM_OK when it is complete; GM_CANCELLED and errors keep what came. */
+/* Runs the reply to its end. GM_OK when it is complete; after GM_CANCELLED and errors, what arrived is kept. */
 gm_status answer_collect(answer *a, gm_reply *reply, const answer_style *style, error *e);
 void      answer_free(answer *a);
 

@@ -1,9 +1,9 @@
-/* gemmule bench: how fast a model runs here.
+/* gemmule bench: measures how fast a model runs.
  *
- * Prefill: a fresh session computes N random tokens. Decode: with D tokens in the session, N more one at a time, each with
- * the choice of a greedy token as in real use. On the GPU the model follows that choice, which never leaves the GPU. On the
- * CPU random tokens are fed, since a model of random weights that follows its own choice repeats one token, and one token's
- * experts and rows stay in the cache. */
+ * Prefill: a fresh session computes N random tokens. Decode: a session of D tokens computes N more, one at a time, and picks
+ * a greedy token after each, as in real use. On the GPU the model continues with that token, which never leaves the GPU. On
+ * the CPU we feed random tokens instead: a model of random weights would repeat one token, whose experts and rows stay in
+ * the cache. */
 
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
@@ -29,17 +29,16 @@ typedef struct {
 
 static const option bench_options[] = {
     COUNT_OPTION(bench_values, prefill, "prefill", 'p', "N", 0, 1 << 20,
-                 "tokens of prompt; 0: no prefill; default 512"),
-    COUNT_OPTION(bench_values, decode, "decode", 'n', "N", 0, 1 << 20,
-                 "tokens decoded one by one; 0: none; default 32"),
+                 "length of the prompt in tokens, 0: skip; default 512"),
+    COUNT_OPTION(bench_values, decode, "decode", 'n', "N", 0, 1 << 20, "tokens to decode, 0: skip; default 32"),
     COUNT_OPTION(bench_values, depth, "depth", 'd', "DEPTH", 0, 1 << 20,
-                 "tokens in the session before decoding; default 0"),
-    COUNT_OPTION(bench_values, repeats, "repeats", 'r', "R", 1, 1000, "measure R times and take the best; default 3"),
-    FLAG_OPTION(bench_values, json, "json", 0, "one JSON object"),
+                 "tokens already in the session when decoding starts; default 0"),
+    COUNT_OPTION(bench_values, repeats, "repeats", 'r', "R", 1, 1000, "measure R times and report the best; default 3"),
+    FLAG_OPTION(bench_values, json, "json", 0, "print one JSON object"),
     FLAG_OPTION(bench_values, quiet, "quiet", 0, "no progress bar"),
 };
 static const option_group groups[] = {
-    OPTION_GROUP("measuring", bench_options, 0),
+    OPTION_GROUP("measurement", bench_options, 0),
     ENGINE_GROUP(offsetof(bench_values, engine)),
 };
 
@@ -48,10 +47,10 @@ typedef struct {
     size_t              prefill, decode, depth, repeats;
     gm_engine          *engine;
     gm_engine_info      info;
-    int32_t            *tokens; /* max(prefill, depth + decode) + 1 of them */
+    int32_t            *tokens; /* max(prefill, depth + decode) + 1 tokens */
     double              load_seconds, prefill_seconds, decode_seconds;
     uint64_t            peak_memory, private_memory;
-    size_t              dispatches; /* per decoded token; 0: not on the GPU */
+    size_t              dispatches; /* per decoded token; 0 on the CPU */
     progress            bar;
     size_t              steps_done, steps;
 } bench;
@@ -80,7 +79,7 @@ static gm_status compute(gm_session *session, const int32_t *tokens, size_t coun
 
 typedef gm_status bench_work(bench *b, gm_session *session, double *seconds, error *e);
 
-/* One fresh session of `context` tokens, computed by `work`; the best time is kept. */
+/* Runs `work` on a fresh session of `context` tokens and keeps the best time. */
 static gm_status with_session(bench *b, size_t context, bench_work *work, double *best, error *e) {
     gm_session *session = NULL;
     double      seconds = 0;
@@ -94,8 +93,7 @@ static gm_status with_session(bench *b, size_t context, bench_work *work, double
     return status;
 }
 
-/* The first times are for warming up: pages of the file, clocks of the machine. A GPU takes its time to raise them, and
- * lowers them again while it waits for kernels to be compiled. */
+/* The first runs warm up file pages and clocks. A GPU is slow to raise its clocks, and lowers them while kernels compile. */
 static gm_status measure_best(bench *b, size_t context, bench_work *work, bool warm, double *best, error *e) {
     const double enough = b->engine->on_gpu ? 1 : 0, start = clock_seconds();
     double       ignored = 0;
@@ -118,7 +116,7 @@ static gm_status prefill_once(bench *b, gm_session *session, double *seconds, er
     return status;
 }
 
-/* The number in kB behind `field` in /proc/self/status, in bytes; 0 where there is none. */
+/* The value of a field of /proc/self/status in bytes; 0 if there is none. */
 static uint64_t process_memory(const char *field) {
     char     line[200];
     uint64_t kilobytes = 0;
@@ -130,7 +128,7 @@ static uint64_t process_memory(const char *field) {
     return kilobytes * 1024;
 }
 
-/* N times: the choice of a token, and another one computed. */
+/* N times: picks a token, then computes a random one. */
 static gm_status feed_tokens(bench *b, gm_session *session, const gm_sampling *greedy, error *e) {
     gm_status status = GM_OK;
     for (size_t i = 0; status == GM_OK && i < b->decode; i++) {
@@ -148,7 +146,7 @@ static gm_status next_token(gm_session *session, const gm_sampling *greedy, size
     return status;
 }
 
-/* N times: the token chosen last computed, and the next one chosen. Tokens that end an answer do not end this. */
+/* N times: computes the token picked last and picks the next. Tokens that end an answer do not stop it. */
 static gm_status follow_choices(bench *b, gm_session *session, const gm_sampling *greedy, error *e) {
     gm_status status = GM_OK;
     for (size_t i = 0; status == GM_OK && i < b->decode; i++) {
@@ -159,7 +157,7 @@ static gm_status follow_choices(bench *b, gm_session *session, const gm_sampling
     return status;
 }
 
-/* The first step makes the plan and everything around it; it is not kept, so that what is timed begins with it again. */
+/* The first step builds the plan. Its token is not kept, so the timed run starts at the same position. */
 static gm_status warm_up_choices(gm_session *session, const gm_sampling *greedy, error *e) {
     int32_t   token;
     gm_status status = next_token(session, greedy, 1, &token, e);
@@ -168,7 +166,7 @@ static gm_status warm_up_choices(gm_session *session, const gm_sampling *greedy,
 }
 
 static gm_status decode_once(bench *b, gm_session *session, double *seconds, error *e) {
-    /* At least one token goes before, so that what is timed are the steps of a running answer. */
+    /* At least one token comes first, so that the timed steps are those of a running answer. */
     const size_t before = max_size(b->depth, 1);
     gm_sampling  greedy;
     gm_sampling_default(b->engine, &greedy);
@@ -179,7 +177,7 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
     if (status == GM_OK) status = (b->engine->on_gpu ? follow_choices : feed_tokens)(b, session, &greedy, e);
     *seconds = clock_seconds() - start;
     b->dispatches = session_dispatches(session);
-    b->private_memory = process_memory("RssAnon"); /* while the session is there */
+    b->private_memory = process_memory("RssAnon"); /* while the session exists */
     return status;
 }
 
@@ -215,7 +213,7 @@ static double upload_rate(const bench *b) {
     return b->engine->seconds.upload > 0 ? (double)b->engine->gpu.uploaded / b->engine->seconds.upload / 1e9 : 0;
 }
 
-/* What of the load, and before the first token, the GPU takes. */
+/* The GPU's share of loading, and of the time before the first token. */
 static void report_gpu_phases(report *r, const bench *b) {
     report_open(r, "gpu", '{');
     report_number(r, "self_check_seconds", b->engine->seconds.check);
@@ -255,8 +253,8 @@ static void print_text(const bench *b, const char *model) {
     printf("model     %s\ndevice    %s\n", model, b->info.device);
     printf("load      %.3f s", b->load_seconds);
     if (b->engine->on_gpu)
-        printf(", of which self-check %.3f s, upload %.3f s (%.2f GB/s); plans since %.3f s", b->engine->seconds.check,
-               b->engine->seconds.upload, upload_rate(b), b->engine->seconds.plans);
+        printf(", including self-check %.3f s and upload %.3f s (%.2f GB/s); plans built in %.3f s",
+               b->engine->seconds.check, b->engine->seconds.upload, upload_rate(b), b->engine->seconds.plans);
     printf("\n");
     if (b->prefill)
         printf("prefill   %.2f tokens per second (%zu tokens)\n", rate(b->prefill, b->prefill_seconds), b->prefill);
@@ -266,7 +264,7 @@ static void print_text(const bench *b, const char *model) {
         printf("weights   %s per token, read at %.2f GB/s\n", bytes, gigabytes_per_second(b));
         if (b->dispatches) printf("work      %zu dispatches per token\n", b->dispatches);
     }
-    printf("memory    %s at most, of which the mapped file is a part; %s private\n", peak, private);
+    printf("memory    %s peak, including the mapped file; %s private\n", peak, private);
 }
 
 static gm_status bench_model(bench *b, const char *given, arena *memory, error *e) {
@@ -296,7 +294,8 @@ static int bench_run(void *values, const arguments *args) {
     arena memory = { 0 };
     error e = { 0 };
     int   code = EXIT_OK;
-    if (!b.prefill && !b.decode) return complain_usage("bench", "bench: -p 0 and -n 0 leave nothing to measure");
+    if (!b.prefill && !b.decode)
+        return complain_usage("bench", "bench: with -p 0 and -n 0 there is nothing to measure");
     interrupt_catch();
     const gm_status status = bench_model(&b, args->positional[0], &memory, &e);
     if (status != GM_OK) code = complain_error(&e);
@@ -312,13 +311,11 @@ const command command_bench = {
     .name = "bench",
     .arguments = "MODEL",
     .summary = "measure speed and memory",
-    .description = "Prints tokens per second of prefill (the prompt, computed in batches) and of decode (the answer, "
-                   "token by token), "
-                   "the weight bytes read per decoded token and the bandwidth that this makes, the time to open the "
-                   "model, and the "
-                   "memory at its peak, together with the private part of it (without the mapped file). Each is the "
-                   "best of R runs "
-                   "after a warm-up.",
+    .description =
+        "Prints the speed of prefill (the prompt, computed in batches) and of decode (the answer, token by token) in "
+        "tokens per second, the weights read per decoded token and the resulting bandwidth, the time to open the "
+        "model, "
+        "and peak and private memory (without the mapped file). Speeds are the best of R runs after a warm-up.",
     .examples = "  gemmule bench gemma4:e2b\n"
                 "  gemmule bench e2b.gguf -p 64 -n 64 --threads 2 --json\n"
                 "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n",

@@ -1,4 +1,4 @@
-/* gemmule chat: a conversation in the terminal, or line by line from a pipe. */
+/* gemmule chat: a conversation in the terminal, or from a pipe, line by line. */
 
 #include "cli/chat.h"
 
@@ -21,14 +21,15 @@ typedef struct {
 
 static const option chat_options[] = {
     TEXT_OPTION(chat_values, system, "system", 0, "TEXT",
-                "system prompt, \"\": none; default: that of the Ollama model, else none"),
-    FLAG_OPTION(chat_values, think, "think", 0, "let the model think before it answers, and show it"),
+                "system prompt, \"\" for none; default: the Ollama model's, if it has one"),
+    FLAG_OPTION(chat_values, think, "think", 0, "let the model think before it answers, and show its thoughts"),
     COUNT_OPTION(chat_values, settings.max, "max", 0, "N", 1, UINT32_MAX,
-                 "at most N tokens an answer; default: the Ollama model's num_predict, else as many as fit"),
-    COUNT_OPTION(chat_values, context, "ctx", 0, "N", 1, UINT32_MAX,
-                 "most tokens of the conversation; default: the Ollama model's num_ctx, else 8192, or the model's "
-                 "limit if that is less"),
-    FLAG_OPTION(chat_values, quiet, "quiet", 0, "no speed after the answers, no progress bar"),
+                 "at most N tokens per answer; default: the Ollama model's num_predict, or as many as fit"),
+    COUNT_OPTION(
+        chat_values, context, "ctx", 0, "N", 1, UINT32_MAX,
+        "context size in tokens; default: the Ollama model's num_ctx, or 8192, or the model's limit if that is "
+        "smaller"),
+    FLAG_OPTION(chat_values, quiet, "quiet", 0, "hide the speed after each answer and the progress bar"),
 };
 static const option_group groups[] = {
     OPTION_GROUP("chat", chat_options, 0),
@@ -36,22 +37,22 @@ static const option_group groups[] = {
     ENGINE_GROUP(offsetof(chat_values, engine)),
 };
 
-/* ---- which model ---- */
+/* ---- choosing the model ---- */
 
 static gm_status choose_model(const arguments *args, arena *a, const char **out, error *e) {
     model_choice how;
     if (model_argument_choose(args->count ? args->positional[0] : NULL, a, out, &how, e)) return e->status;
     if (how == CHOICE_STORE) fprintf(stderr, "using %s from Ollama's store\n", *out);
     if (how == CHOICE_BOX) {
-        fprintf(stderr, "using the small model in the box; `ollama pull gemma4:e2b` gets a big one, or name a GGUF "
-                        "file\n");
+        fprintf(stderr, "using the small model in the box; get a big one with `ollama pull gemma4:e2b`, or give the "
+                        "path of a GGUF file\n");
     }
     return GM_OK;
 }
 
 /* ---- answering ---- */
 
-/* How many tokens the prompt has, roughly: text that looks like a special token counts as one. */
+/* An estimate of the prompt's length: text that looks like a special token counts as one. */
 static gm_status count_prompt(const chat_state *s, const gm_message *messages, size_t count,
                               const gm_reply_options *options, size_t *tokens, error *e) {
     char     *text = NULL;
@@ -62,7 +63,7 @@ static gm_status count_prompt(const chat_state *s, const gm_message *messages, s
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
 
-/* Drops the oldest turns until the prompt leaves room for an answer, as long as there are any. */
+/* Drops the oldest turns until the prompt leaves room for an answer, or only the last question is left. */
 static gm_status make_room(chat_state *s, const gm_reply_options *options, error *e) {
     const size_t room = min_size(s->context / 4, 1024);
     size_t       dropped = 0;
@@ -77,20 +78,23 @@ static gm_status make_room(chat_state *s, const gm_reply_options *options, error
         dropped++;
     }
     if (dropped) {
-        fprintf(stderr, "%s(the context of %zu tokens is full: dropped the oldest %zu turn%s)%s\n",
-                dim_on(terminal_errors()), s->context, dropped, dropped == 1 ? "" : "s", dim_off(terminal_errors()));
+        char context[32];
+        fprintf(stderr, "%s(the context of %s tokens is full; dropped the oldest %zu turn%s)%s\n",
+                dim_on(terminal_errors()), with_commas(s->context, context), dropped, dropped == 1 ? "" : "s",
+                dim_off(terminal_errors()));
     }
     return status;
 }
 
 static void print_speed(const chat_state *s, const gm_reply_stats *stats, gm_status status) {
     const bool dim = terminal_errors();
+    char       reply[32], prompt[32], cached[32];
     if (s->quiet) return;
     const double speed = stats->reply_seconds > 0 ? (double)stats->reply_tokens / stats->reply_seconds : 0;
-    fprintf(stderr, "%s(%zu tokens, %.1f tokens per second; prompt %zu, of which %zu were known, %.1f s%s%s)%s\n",
-            dim_on(dim), stats->reply_tokens, speed, stats->prompt_tokens, stats->cached_tokens, stats->prompt_seconds,
-            status == GM_CANCELLED ? "; stopped" : "", stats->finish == GM_FINISH_LENGTH ? "; cut off" : "",
-            dim_off(dim));
+    fprintf(stderr, "%s(%s tokens, %.1f tokens per second; prompt: %s tokens, %s cached, %.1f s%s%s)%s\n", dim_on(dim),
+            with_commas(stats->reply_tokens, reply), speed, with_commas(stats->prompt_tokens, prompt),
+            with_commas(stats->cached_tokens, cached), stats->prompt_seconds, status == GM_CANCELLED ? "; stopped" : "",
+            stats->finish == GM_FINISH_LENGTH ? "; cut off" : "", dim_off(dim));
 }
 
 static gm_status answer_question(chat_state *s, answer *a, error *e) {
@@ -120,8 +124,8 @@ static gm_status answer_question(chat_state *s, answer *a, error *e) {
     return status;
 }
 
-/* One turn. A question without any answer is taken back; an answer that was stopped stays as far as it went. */
-static gm_status take_turn(chat_state *s, str question, error *e) {
+/* One turn. A question that got no answer is removed; an answer that was stopped is kept as far as it went. */
+static gm_status run_turn(chat_state *s, str question, error *e) {
     answer    a = { 0 };
     gm_status status = conversation_add(&s->talk, true, question, e);
     if (status != GM_OK) return status;
@@ -133,14 +137,15 @@ static gm_status take_turn(chat_state *s, str question, error *e) {
     } else {
         conversation_remove_last(&s->talk);
     }
-    if (status == GM_OK || status == GM_CANCELLED || status == GM_CONTEXT_FULL) print_speed(s, &a.stats, status);
+    const bool cut_off = status == GM_CONTEXT_FULL && a.stats.reply_tokens;
+    if (status == GM_OK || status == GM_CANCELLED || cut_off) print_speed(s, &a.stats, status);
     answer_free(&a);
     return status;
 }
 
 /* ---- the loop ---- */
 
-/* A line that ends in a backslash goes on in the next one. */
+/* A backslash at the end of a line continues it on the next. */
 static line_result read_question(chat_state *s, buffer *line, buffer *question, error *e) {
     const char *prompt = "> ";
     buffer_clear(question);
@@ -155,15 +160,15 @@ static line_result read_question(chat_state *s, buffer *line, buffer *question, 
     }
 }
 
-static gm_status take_line(chat_state *s, const buffer *question, error *e) {
+static gm_status handle_line(chat_state *s, const buffer *question, error *e) {
     const char *text = question->data + strspn(question->data, " \t\n");
     if (!*text) return GM_OK;
     line_editor_remember(s->lines, question->data);
     if (text[0] == '/' && text[1] != '/') return chat_command(s, text, e);
-    return take_turn(s, str_of(text[0] == '/' ? text + 1 : question->data), e);
+    return run_turn(s, str_of(text[0] == '/' ? text + 1 : question->data), e);
 }
 
-/* At a terminal a failure is told and the chat goes on; in a script it ends the program. */
+/* On a terminal the chat continues after an error; in a script an error ends the program. */
 static int chat_loop(chat_state *s) {
     buffer line = { 0 }, question = { 0 };
     bool   interrupted_before = false;
@@ -176,13 +181,13 @@ static int chat_loop(chat_state *s) {
         if (result == LINE_FAILED) code = complain_error(&e);
         if (result == LINE_INTERRUPTED) {
             if (!s->interactive || interrupted_before) code = EXIT_INTERRUPTED;
-            else fputs("\n(Ctrl-C again, Ctrl-D or /exit leaves)\n", stderr);
+            else fputs("\n(press Ctrl-C again, press Ctrl-D or type /exit to leave)\n", stderr);
         }
         interrupted_before = result == LINE_INTERRUPTED;
         if (result != LINE_READ) continue;
         if (question.failed) {
             code = complain(EXIT_NO_DEVICE, "not enough memory for the question");
-        } else if (take_line(s, &question, &e) != GM_OK) {
+        } else if (handle_line(s, &question, &e) != GM_OK) {
             const int told = complain_error(&e);
             if (!s->interactive) code = told;
             else interrupt_clear();
@@ -210,7 +215,7 @@ static gm_status chat_open(chat_state *s, const chat_values *v, const arguments 
     s->talk.settings = v->settings;
     s->talk.think = v->think;
     if (s->interactive) {
-        fprintf(stderr, "%s on %s. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n",
+        fprintf(stderr, "%s on %s. Type /help for the commands; Ctrl-C stops an answer, Ctrl-D leaves.\n",
                 *info.name ? info.name : name, info.device);
     }
     return GM_OK;
@@ -235,15 +240,13 @@ const command command_chat = {
     .name = "chat",
     .arguments = "[MODEL]",
     .summary = "talk with a model",
-    .description = "A conversation in the terminal, with line editing and a history. Answers are streamed; Ctrl-C "
-                   "stops one, twice at "
-                   "the prompt leaves. A line that ends in a backslash goes on in the next; /help lists the commands. "
-                   "When the context "
-                   "is full the oldest turns are dropped, and that is said. When standard input is no terminal, each "
-                   "line is a turn, "
-                   "answers go to standard output, and the end of the input ends the program with 0. "
-                   "Without MODEL: $GEMMULE_MODEL, else the first usable Gemma 4 in Ollama's store, else the model in "
-                   "the box.",
+    .description =
+        "A conversation in the terminal, with line editing and history. Answers are streamed. Ctrl-C stops an answer; "
+        "pressed twice at the prompt, it leaves. A backslash at the end of a line continues it on the next; /help "
+        "lists "
+        "the commands. When the context is full, the oldest turns are dropped, with a notice. If standard input is not "
+        "a terminal, each line is a turn, answers go to standard output, and the end of input ends the chat. Without "
+        "MODEL, uses $GEMMULE_MODEL, or the first usable Gemma 4 in Ollama's store, or the model in the box.",
     .examples = "  gemmule chat\n"
                 "  gemmule chat gemma4:e2b --system \"Answer in one sentence.\"\n"
                 "  printf 'Hello\\nAnd again\\n' | gemmule chat model.gguf --seed 1\n",

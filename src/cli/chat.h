@@ -11,12 +11,12 @@ typedef struct {
     gm_session  *session;
     line_editor *lines;
     conversation talk;
-    size_t       context; /* tokens that the session can hold */
+    size_t       context; /* in tokens */
     bool         interactive, quiet;
     bool         leave; /* /exit was typed */
 } chat_state;
 
-/* Does what a line that begins with a slash says. */
+/* Runs a slash command. */
 gm_status chat_command(chat_state *s, const char *line, error *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* The commands inside a chat: /help and the others. */
+/* The slash commands of a chat. */
 
 #include "cli/chat.h"
 
@@ -15,7 +15,7 @@ typedef struct {
     slash_function run;
 } slash_command;
 
-/* What a command did, for whoever typed it; the answers alone go to stdout. */
+/* Feedback for the user. Only answers go to stdout. */
 #define SAY(...) fprintf(stderr, __VA_ARGS__)
 
 static gm_status slash_help(chat_state *s, const char *rest, error *e);
@@ -23,11 +23,11 @@ static gm_status slash_help(chat_state *s, const char *rest, error *e);
 static gm_status slash_clear(chat_state *s, const char *rest, error *e) {
     (void)rest, (void)e;
     conversation_clear(&s->talk);
-    SAY("a new conversation\n");
+    SAY("new conversation\n");
     return GM_OK;
 }
 
-/* "~/x" is in the home folder, as the shell would have it. */
+/* Expands "~/x" as a shell does. */
 static gm_status expand_path(const char *path, buffer *out, error *e) {
     const char *home = getenv("HOME");
     if (!strncmp(path, "~/", 2) && home) buffer_printf(out, "%s%s", home, path + 1);
@@ -60,9 +60,7 @@ static gm_status slash_system(chat_state *s, const char *rest, error *e) {
     else if (!strcmp(rest, "default")) status = conversation_set_system(&s->talk, NULL, e);
     else if (*rest) status = conversation_set_system(&s->talk, rest, e);
     if (status == GM_OK)
-        SAY("system: %s\n", !s->talk.system   ? "the model's own, if it has one"
-                            : *s->talk.system ? s->talk.system
-                                              : "none");
+        SAY("system: %s\n", !s->talk.system ? "the model's own, if any" : *s->talk.system ? s->talk.system : "none");
     return status;
 }
 
@@ -102,7 +100,7 @@ static gm_status slash_set(chat_state *s, const char *rest, error *e) {
     if (!*value) return fail(e, GM_BAD_ARGUMENT, "/set needs a value: /set %s VALUE", name);
     error     why = { 0 };
     gm_status status = options_set(chat_setting_groups, CHAT_SETTING_GROUPS, &s->talk.settings, name, value, &why);
-    if (status != GM_OK) return fail(e, status, "%s; /set alone lists the settings", why.why);
+    if (status != GM_OK) return fail(e, status, "%s; /set without arguments lists the settings", why.why);
     SAY("%s = %s\n", name, value);
     return GM_OK;
 }
@@ -114,14 +112,16 @@ static gm_status slash_exit(chat_state *s, const char *rest, error *e) {
 }
 
 static const slash_command slash_commands[] = {
-    { "help", "", "this list", slash_help },
-    { "clear", "", "forget the conversation, keep the settings", slash_clear },
-    { "save", "FILE", "save the conversation, with everything computed", slash_save },
-    { "load", "FILE", "go on with a saved conversation", slash_load },
-    { "system", "[TEXT]", "set the system prompt; `none`: without one, `default`: the model's own; nothing shows it",
+    { "help", "", "show this list", slash_help },
+    { "clear", "", "forget the conversation but keep the settings", slash_clear },
+    { "save", "FILE", "save the conversation and its computed state", slash_save },
+    { "load", "FILE", "continue a saved conversation", slash_load },
+    { "system", "[TEXT]",
+      "set the system prompt, or `none`, or `default` for the model's own; without an argument, shows it",
       slash_system },
-    { "think", "[on|off]", "let the model think first, and show it", slash_think },
-    { "set", "[NAME VALUE]", "change a setting such as temp, top-k, seed, max; nothing lists them", slash_set },
+    { "think", "[on|off]", "let the model think before it answers, and show its thoughts", slash_think },
+    { "set", "[NAME VALUE]", "change a setting such as temp, top-k, seed or max; without arguments, lists them",
+      slash_set },
     { "exit", "", "leave", slash_exit },
 };
 
@@ -131,8 +131,8 @@ static gm_status slash_help(chat_state *s, const char *rest, error *e) {
         const slash_command *c = &slash_commands[i];
         SAY("  /%-7s %-13s %s\n", c->name, c->argument, c->help);
     }
-    SAY("  A line that ends in \\ goes on in the next. A message that begins with / is written with //.\n"
-        "  Ctrl-C stops an answer; twice at the prompt, or Ctrl-D, leaves.\n");
+    SAY("  A \\ at the end of a line continues it on the next. To start a message with /, type //.\n"
+        "  Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice at the prompt, leaves.\n");
     return GM_OK;
 }
 
@@ -158,6 +158,6 @@ gm_status chat_command(chat_state *s, const char *line, error *e) {
     if (status != GM_NOT_FOUND || e->status) return status;
     const char *hint = nearest_name(name, names, COUNT_OF(names));
     if (hint) return fail(e, GM_BAD_ARGUMENT, "unknown command /%s; did you mean /%s?", name, hint);
-    return fail(e, GM_BAD_ARGUMENT, "unknown command /%s; /help lists them, and // begins a message with a slash",
-                name);
+    return fail(e, GM_BAD_ARGUMENT,
+                "unknown command /%s; /help lists the commands, and // starts a message with a slash", name);
 }

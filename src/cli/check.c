@@ -20,22 +20,22 @@ typedef struct {
 
 static const option check_options[] = {
     NUMBER_OPTION(check_values, tolerance, "tolerance", 0, "X", 0, 1e30,
-                  "the largest relative error that passes; default 1e-3"),
+                  "largest relative error that passes; default 1e-3"),
     TEXT_OPTION(check_values, mmproj, "mmproj", 0, "FILE",
-                "the vision and audio towers, for expectations of images and sounds"),
-    TEXT_OPTION(check_values, adapter, "adapter", 0, "DIR", "a LoRA adapter, for expectations computed with one"),
-    TEXT_OPTION(check_values, target, "target", 0, "MODEL", "the model that a drafter drafts for"),
-    FLAG_OPTION(check_values, json, "json", 0, "one JSON object"),
+                "vision and audio towers, for expectations with images and audio"),
+    TEXT_OPTION(check_values, adapter, "adapter", 0, "DIR", "LoRA adapter, for expectations computed with one"),
+    TEXT_OPTION(check_values, target, "target", 0, "MODEL", "the model that a drafter works for"),
+    FLAG_OPTION(check_values, json, "json", 0, "print one JSON object"),
     FLAG_OPTION(check_values, quiet, "quiet", 0, "no progress bar"),
 };
 static const option_group groups[] = {
-    OPTION_GROUP("checking", check_options, 0),
+    OPTION_GROUP("comparison", check_options, 0),
     ENGINE_GROUP(offsetof(check_values, engine)),
 };
 
 static const double default_tolerance = 1e-3;
 
-/* ---- what kinds there are ---- */
+/* ---- kinds of expectations ---- */
 
 typedef gm_status (*check_function)(check_state *c, const gguf_tensor *want, const char *rest, check_result *result,
                                     error *e);
@@ -52,11 +52,11 @@ static gm_status check_audio_logits(check_state *c, const gguf_tensor *want, con
     return check_soft_logits(c, want, "audio", result, e);
 }
 
-/* Kinds by how the tensor's name begins; the function gets what follows. */
+/* A kind is known by the prefix of the tensor's name; the function gets the rest of the name. */
 static const struct {
     const char    *prefix;
-    check_function check;   /* NULL: not yet */
-    const char    *lacking; /* what it would need */
+    check_function check;   /* NULL: not supported yet */
+    const char    *lacking; /* the missing feature */
 } kinds[] = {
     { "logits.", check_logits, NULL },
     { "greedy.", check_greedy, NULL },
@@ -75,7 +75,7 @@ static const struct {
     { "draft", NULL, "drafting is" },
 };
 
-/* What other lines are computed from needs no line of its own: prompts' ids, and blocks with their values beside them. */
+/* Inputs of other lines have no line of their own: token ids of prompts, and blocks that come with their values. */
 static bool is_input(const gguf *expect, const gguf_tensor *t) {
     char values[100];
     if (str_is(t->name, "ids") || str_starts_with(t->name, "ids.") || str_ends_with(t->name, ".ids")) return true;
@@ -96,7 +96,7 @@ static gm_status check_tensor(check_state *c, const gguf_tensor *t, check_result
         if (!kinds[i].check) return fail(e, GM_UNSUPPORTED, "%s not supported yet", kinds[i].lacking);
         return kinds[i].check(c, t, name + strlen(kinds[i].prefix), result, e);
     }
-    return fail(e, GM_UNSUPPORTED, "this kind of expectation is not known");
+    return fail(e, GM_UNSUPPORTED, "unknown kind of expectation");
 }
 
 /* ---- the list of results ---- */
@@ -106,8 +106,8 @@ typedef struct {
     size_t        count;
 } results;
 
-/* Keeps a line's failure inside its line, unless nothing further can come of the check. */
-static gm_status settle(check_result *result, gm_status status, const error *why, error *e) {
+/* Turns a failure into the problem of its line, unless the check cannot go on. */
+static gm_status result_note_failure(check_result *result, gm_status status, const error *why, error *e) {
     if (status == GM_OK) return GM_OK;
     snprintf(result->problem, sizeof result->problem, "%s", why->why);
     if (status == GM_UNSUPPORTED || status == GM_BAD_ARGUMENT) return GM_OK;
@@ -125,9 +125,9 @@ static gm_status check_prompts(check_state *c, results *out, error *e) {
         const uint8_t *cursor = value->data;
         error          why = { 0 };
         name_result(result, value->key);
-        status =
-            settle(result, check_prompt(c, gguf_next_string(&cursor), result->name + strlen("prompt."), result, &why),
-                   &why, e);
+        status = result_note_failure(
+            result, check_prompt(c, gguf_next_string(&cursor), result->name + strlen("prompt."), result, &why), &why,
+            e);
     }
     return status;
 }
@@ -148,17 +148,16 @@ static gm_status check_all(check_state *c, results *out, bool progress_wanted, e
         check_result *result = &out->items[out->count++];
         error         why = { 0 };
         name_result(result, t->name);
-        status = settle(result, check_tensor(c, t, result, &why), &why, e);
+        status = result_note_failure(result, check_tensor(c, t, result, &why), &why, e);
     }
     progress_end(&bar);
-    if (status == GM_OK && !out->count)
-        status = fail(e, GM_BAD_FILE, "%s expects nothing: it has no tensors to check", c->expect_path);
+    if (status == GM_OK && !out->count) status = fail(e, GM_BAD_FILE, "%s has no tensors to check", c->expect_path);
     return status;
 }
 
 static bool passes(const check_result *result, double tolerance) {
     if (result->problem[0]) return false;
-    return result->exact ? result->error == 0 : result->error <= tolerance; /* a NaN passes neither */
+    return result->exact ? result->error == 0 : result->error <= tolerance; /* a NaN fails both */
 }
 
 static size_t count_failed(const results *r, double tolerance) {
@@ -213,7 +212,7 @@ static bool is_expectation(const gguf *file) {
            str_is(architecture, "expect");
 }
 
-/* Tells the ways apart in which the two arguments can be mixed up. */
+/* Explains which of the two arguments is wrong when they are mixed up. */
 static gm_status check_roles(const check_state *c, error *e) {
     const bool model_expects = is_expectation(c->model), expect_expects = is_expectation(c->expect);
     bool       blocks = false;
@@ -222,7 +221,7 @@ static gm_status check_roles(const check_state *c, error *e) {
                     c->model_path);
     }
     if (!expect_expects) {
-        return fail(e, GM_BAD_ARGUMENT, "%s is no expectation file: its general.architecture is not `expect`",
+        return fail(e, GM_BAD_ARGUMENT, "%s is not an expectation file: its general.architecture is not `expect`",
                     c->expect_path);
     }
     for (size_t i = 0; i < gguf_tensor_count(c->expect); i++) {
@@ -278,15 +277,14 @@ static int check_run(void *values, const arguments *args) {
 const command command_check = {
     .name = "check",
     .arguments = "MODEL EXPECT",
-    .summary = "compare what is computed with an expectation file",
+    .summary = "compare results with an expectation file",
     .description =
-        "EXPECT is a GGUF with what a reference implementation computed. Every tensor of it is computed again, and a "
-        "line "
-        "`name relative-error` printed: the norm of the difference over the norm of what was expected, over the whole "
-        "tensor. For greedy tokens it is the share that differs, for a prompt's tokens 0 or 1; quantised blocks must "
-        "be "
-        "equal bit for bit (there MODEL is the expectation file itself). The exit code is 1 when an error is above the "
-        "tolerance, or when something could not be computed (`name cannot be computed: why`).",
+        "EXPECT is a GGUF file with results of a reference implementation. Computes every tensor in it again and "
+        "prints "
+        "a line `name relative-error` for each: the norm of the difference divided by the norm of the expected tensor. "
+        "For greedy tokens it is the fraction that differs, for a prompt's tokens 0 or 1. Quantised blocks must match "
+        "bit for bit (MODEL is then the expectation file itself). Exits with 1 if an error is above the tolerance or "
+        "something could not be computed (`name cannot be computed: why`).",
     .examples = "  gemmule check tiny-dense.gguf tiny-dense.expect.gguf --precise --tolerance 1e-4\n"
                 "  gemmule check quant-blocks.expect.gguf quant-blocks.expect.gguf\n"
                 "  gemmule check model.gguf model.expect.gguf --cpu scalar --threads 1 --json\n",

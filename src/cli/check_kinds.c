@@ -13,7 +13,7 @@
 double relative_error(const float *got, const float *want, uint64_t count) {
     double difference = 0, size = 0;
     for (uint64_t i = 0; i < count; i++) {
-        if (isnan(got[i]) && isnan(want[i])) continue; /* a NaN scale must come out as NaN */
+        if (isnan(got[i]) && isnan(want[i])) continue; /* a NaN scale must give NaN */
         if (got[i] == want[i]) {
             if (isfinite(want[i])) size += (double)want[i] * want[i];
             continue;
@@ -27,7 +27,7 @@ double relative_error(const float *got, const float *want, uint64_t count) {
     return isnan(relative) ? INFINITY : relative;
 }
 
-/* The data of an F32 or I32 tensor: the format aligns it. */
+/* The data of an F32 or I32 tensor, which the format aligns. */
 static const void *tensor_values(const gguf *file, const gguf_tensor *t) { return gguf_tensor_data(file, t); }
 
 /* ---- text models ---- */
@@ -51,7 +51,7 @@ static gm_status find_ids_by_name(check_state *c, const char *name, uint32_t voc
     *count = (size_t)t->count;
     for (size_t i = 0; i < *count; i++) {
         if ((*ids)[i] < 0 || (uint32_t)(*ids)[i] >= vocabulary) {
-            return fail(e, GM_BAD_ARGUMENT, "%s has token %d at %zu, but the model's vocabulary is %u", name,
+            return fail(e, GM_BAD_ARGUMENT, "%s has token %d at position %zu, but the vocabulary has %u tokens", name,
                         (int)(*ids)[i], i, vocabulary);
         }
     }
@@ -103,9 +103,9 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *numb
     return status;
 }
 
-/* ---- with an image or a sound ---- */
+/* ---- images and audio ---- */
 
-/* What a prompt has in the places of its soft tokens. */
+/* The rows that take the place of a prompt's soft tokens. */
 typedef struct {
     int32_t      id;
     const float *rows; /* [count, width] */
@@ -130,7 +130,7 @@ static gm_status find_soft(check_state *c, const char *kind, soft_rows *out, err
     return out->rows ? GM_OK : fail(e, GM_BAD_ARGUMENT, "%s has no data", name);
 }
 
-/* Holds the prompt: each run of soft tokens in it takes as many of the rows. */
+/* Adds the prompt to the session; each run of soft tokens takes the next rows. */
 static gm_status hold_prompt(gm_session *s, const int32_t *ids, size_t count, const soft_rows *soft, error *e) {
     size_t used = 0;
     for (size_t i = 0, n = 1; i < count && !e->status; i += n, n = 1) {
@@ -143,7 +143,7 @@ static gm_status hold_prompt(gm_session *s, const int32_t *ids, size_t count, co
         used += n;
     }
     if (!e->status && used != soft->count)
-        fail(e, GM_BAD_ARGUMENT, "the prompt has %zu soft tokens, the expectation %zu", used, soft->count);
+        fail(e, GM_BAD_ARGUMENT, "the prompt has %zu soft tokens, but the expectation has %zu", used, soft->count);
     return e->status;
 }
 
@@ -179,7 +179,7 @@ static int32_t likeliest(const float *logits, uint32_t count) {
     return (int32_t)best;
 }
 
-/* Writes `count` greedy tokens after the prompt. */
+/* Generates `count` greedy tokens after the prompt. */
 static gm_status write_greedy(gm_session *session, const int32_t *prompt, size_t prompt_count, uint32_t vocabulary,
                               int32_t *out, size_t count, error *e) {
     char      why[sizeof e->why] = "";
@@ -238,7 +238,7 @@ gm_status check_blocks(check_state *c, const gguf_tensor *want, const char *type
     result->exact = true;
     const gguf_tensor *blocks = gguf_find_tensor(c->model, type);
     if (!blocks)
-        return fail(e, GM_BAD_ARGUMENT, "MODEL has no tensor %s: for blocks MODEL is the expectation file itself",
+        return fail(e, GM_BAD_ARGUMENT, "MODEL has no tensor %s; for blocks, MODEL must be the expectation file itself",
                     type);
     if (!blocks->format->dequantise)
         return fail(e, GM_UNSUPPORTED, "weights cannot have type %s", blocks->format->name);

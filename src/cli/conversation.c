@@ -5,7 +5,7 @@
 
 static const option chat_options[] = {
     COUNT_OPTION(chat_settings, max, "max", 0, "N", 1, UINT32_MAX,
-                 "at most N tokens an answer; default: the Ollama model's num_predict, else as many as fit"),
+                 "at most N tokens per answer; default: the Ollama model's num_predict, or as many as fit"),
 };
 
 const option_group chat_setting_groups[CHAT_SETTING_GROUPS] = {
@@ -54,7 +54,7 @@ void conversation_remove_last(conversation *c) {
 }
 
 bool conversation_drop_oldest(conversation *c) {
-    size_t end = 1; /* where the second question stands */
+    size_t end = 1; /* index of the second question */
     while (end < c->count && !c->turns[end].from_user) end++;
     if (end >= c->count) return false;
     for (size_t i = 0; i < end; i++) free(c->turns[i].content);

@@ -5,10 +5,10 @@
 
 #include "cli/engine_arguments.h"
 
-/* What a user can change while chatting. */
+/* Settings that /set changes. */
 typedef struct {
     sampling_values sampling;
-    count_value     max; /* tokens of an answer */
+    count_value     max; /* tokens per answer */
 } chat_settings;
 
 enum { CHAT_SETTING_GROUPS = 2 };
@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     chat_turn    *turns;
     size_t        count, capacity;
-    char         *system; /* NULL: the Ollama model's own, if it has one; "": none */
+    char         *system; /* NULL: the Ollama model's own, if any; "": none */
     bool          think;
     chat_settings settings;
 } conversation; /* zero-initialise */
@@ -30,9 +30,9 @@ typedef struct {
 void      conversation_free(conversation *c);
 gm_status conversation_add(conversation *c, bool from_user, str content, error *e);
 void      conversation_remove_last(conversation *c);
-/* Forgets all turns; the rest stays. */
+/* Forgets all turns and keeps the settings. */
 void conversation_clear(conversation *c);
-/* Forgets the oldest question with its answer; false when only the last question is left. */
+/* Forgets the oldest question and its answer; false if only the last question is left. */
 bool      conversation_drop_oldest(conversation *c);
 gm_status conversation_set_system(conversation *c, const char *text, error *e); /* as above */
 

@@ -1,4 +1,4 @@
-/* gemmule devices: the GPUs that WebGPU finds on this machine. */
+/* gemmule devices: lists the GPUs that WebGPU finds. */
 
 #include "cli/cli.h"
 #include "cli/report.h"
@@ -14,7 +14,7 @@ typedef struct {
 } devices_values;
 
 static const option options[] = {
-    FLAG_OPTION(devices_values, json, "json", 0, "one JSON object, with all limits"),
+    FLAG_OPTION(devices_values, json, "json", 0, "print one JSON object with all limits"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
@@ -88,7 +88,7 @@ static void print_device(size_t number, const gpu_info *d) {
         separator = ", ";
     }
     printf("%s\n", *separator ? "" : "none");
-    printf("   buffers     up to %s, %s in a binding, %u bindings\n", buffer, binding, d->max_storage_buffers);
+    printf("   buffers     up to %s each, %s per binding, %u bindings\n", buffer, binding, d->max_storage_buffers);
     printf("   workgroups  up to %u invocations, %s of memory\n", d->max_invocations, workgroup);
 }
 
@@ -110,7 +110,7 @@ static int devices_run(void *values, const arguments *args) {
 const command command_devices = {
     .name = "devices",
     .arguments = "",
-    .summary = "list the GPUs of this machine",
+    .summary = "list this machine's GPUs",
     .description =
         "Prints the number of each GPU, the fastest first, with its driver, its features and its limits, and what "
         "--backend auto takes. Exit code 4 when there is none: the message says what is missing, the WebGPU library or "

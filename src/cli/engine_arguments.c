@@ -15,44 +15,45 @@ const option engine_options[ENGINE_OPTIONS] = {
         engine_values, backend, "backend", 0, "B", backends,
         "auto, cpu or gpu; default: auto, which takes a GPU in hardware if the model runs there, else the CPU"),
     CHOICE_OPTION(engine_values, kv, "kv", 0, "TYPE", kv_choices,
-                  "keep keys and values as f16, f32 or q8_0; default: f16, with --precise f32"),
-    COUNT_OPTION(engine_values, threads, "threads", 0, "N", 1, 1024, "CPU threads; default: the physical cores"),
+                  "type of stored keys and values: f16, f32 or q8_0; default: f16, or f32 with --precise"),
+    COUNT_OPTION(engine_values, threads, "threads", 0, "N", 1, 1024, "CPU threads; default: one per physical core"),
     FLAG_OPTION(engine_values, precise, "precise", 0,
-                "f32 activations, keys, values and sums: slower, closest to the reference"),
+                "use f32 for activations, keys, values and sums: slower, but closest to the reference"),
     TEXT_OPTION(engine_values, cpu, "cpu", 0, "ISA",
-                "instruction set: scalar, avx2, avx512 or neon; default: the best of this machine (gemmule version)"),
+                "instruction set: scalar, avx2, avx512 or neon; default: the best one here (see gemmule version)"),
     COUNT_OPTION(engine_values, gpu, "gpu", 0, "N", 0, 63,
-                 "which GPU, as `gemmule devices` counts them; default: the fastest"),
+                 "number of the GPU, see `gemmule devices`; default: the fastest"),
     TEXT_OPTION(
         engine_values, gpu_disable, "gpu-disable", 0, "LIST",
-        "GPU features to do without, separated by commas, to try the fallbacks: subgroups, dot4, f16, subgroup_matrix"),
+        "GPU features not to use, separated by commas: subgroups, dot4, f16, subgroup_matrix (tests the fallbacks)"),
     BYTES_OPTION(engine_values, gpu_memory, "gpu-memory", 0, "N",
-                 "GPU memory to use, such as 4G or 900M (of 1024); what does not fit is used from main memory, which "
-                 "takes longer (`gemmule inspect` tells); default: no limit"),
+                 "limit GPU memory, such as 4G or 900M (powers of 1024); weights that do not fit stay in main memory, "
+                 "which is slower (`gemmule inspect` shows the plan); default: no limit"),
 };
 
 const option sampling_options[SAMPLING_OPTIONS] = {
     NUMBER_OPTION(sampling_values, temperature, "temp", 0, "T", 0, 100,
-                  "temperature, 0: always the likeliest token; default: the model's own setting, usually 1"),
+                  "temperature, 0: always take the likeliest token; default: the model's, usually 1"),
     COUNT_OPTION(sampling_values, top_k, "top-k", 0, "K", 0, INT32_MAX,
-                 "only the K likeliest tokens, 0: all; default: the model's, usually 64"),
+                 "consider only the K likeliest tokens, 0: all; default: the model's, usually 64"),
     NUMBER_OPTION(
         sampling_values, top_p, "top-p", 0, "P", 0, 1,
-        "only the likeliest tokens that together have probability P, 1: all; default: the model's, usually 0.95"),
+        "consider the likeliest tokens whose probabilities add up to P, 1: all; default: the model's, usually 0.95"),
     NUMBER_OPTION(sampling_values, min_p, "min-p", 0, "P", 0, 1,
-                  "only tokens at least P times as likely as the likeliest, 0: all; default 0"),
+                  "drop tokens less than P times as likely as the likeliest, 0: off; default 0"),
     NUMBER_OPTION(sampling_values, typical_p, "typical", 0, "P", 0, 1,
                   "locally typical sampling with mass P, 1: off; default 1"),
     NUMBER_OPTION(sampling_values, repetition_penalty, "repeat-penalty", 0, "X", 0.01, 100,
-                  "make tokens that were there X times less likely, 1: off; default 1"),
+                  "make tokens that have appeared X times less likely, 1: off; default 1"),
     NUMBER_OPTION(sampling_values, presence_penalty, "presence-penalty", 0, "X", -100, 100,
-                  "subtract X from the logit of a token that was there, 0: off; default 0"),
+                  "subtract X from the logit of every token that has appeared, 0: off; default 0"),
     NUMBER_OPTION(sampling_values, frequency_penalty, "frequency-penalty", 0, "X", -100, 100,
-                  "subtract X for each time that it was there, 0: off; default 0"),
+                  "subtract X from a token's logit for each time it has appeared, 0: off; default 0"),
     COUNT_OPTION(sampling_values, penalty_window, "penalty-window", 0, "N", 0, UINT32_MAX,
-                 "the penalties look at the last N tokens; default 64"),
-    COUNT_OPTION(sampling_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX,
-                 "the same seed gives the same text on the same build, backend and threads; default: random"),
+                 "apply the penalties to the last N tokens; default 64"),
+    COUNT_OPTION(
+        sampling_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX,
+        "random seed; the same seed gives the same text on the same build, backend and threads; default: random"),
 };
 
 gm_engine_options engine_choose(const engine_values *values, const char *model) {
@@ -88,19 +89,19 @@ gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t 
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
 
-static void take(float *field, number_value given) {
+static void apply_number(float *field, number_value given) {
     if (given.given) *field = (float)given.value;
 }
 
 gm_status sampling_choose(const sampling_values *values, const gm_engine *engine, gm_sampling *out, error *e) {
     gm_sampling_default(engine, out);
-    take(&out->temperature, values->temperature);
-    take(&out->top_p, values->top_p);
-    take(&out->min_p, values->min_p);
-    take(&out->typical_p, values->typical_p);
-    take(&out->repetition_penalty, values->repetition_penalty);
-    take(&out->presence_penalty, values->presence_penalty);
-    take(&out->frequency_penalty, values->frequency_penalty);
+    apply_number(&out->temperature, values->temperature);
+    apply_number(&out->top_p, values->top_p);
+    apply_number(&out->min_p, values->min_p);
+    apply_number(&out->typical_p, values->typical_p);
+    apply_number(&out->repetition_penalty, values->repetition_penalty);
+    apply_number(&out->presence_penalty, values->presence_penalty);
+    apply_number(&out->frequency_penalty, values->frequency_penalty);
     if (values->top_k.given) out->top_k = (int32_t)values->top_k.value;
     if (values->penalty_window.given) out->penalty_window = (uint32_t)values->penalty_window.value;
     else if (!out->penalty_window) out->penalty_window = 64;

@@ -1,4 +1,4 @@
-/* Options that the commands which compute have in common: on what to compute, and how to choose tokens. */
+/* Options shared by the commands that compute: the engine and the sampling. */
 
 #ifndef GM_ENGINE_ARGUMENTS_H
 #define GM_ENGINE_ARGUMENTS_H
@@ -25,8 +25,8 @@ typedef struct {
 enum { ENGINE_OPTIONS = 8, SAMPLING_OPTIONS = 10 };
 extern const option engine_options[ENGINE_OPTIONS];
 extern const option sampling_options[SAMPLING_OPTIONS];
-#define ENGINE_GROUP(offset) { "computing", engine_options, ENGINE_OPTIONS, offset }
-#define SAMPLING_GROUP(offset) { "choosing tokens", sampling_options, SAMPLING_OPTIONS, offset }
+#define ENGINE_GROUP(offset) { "engine", engine_options, ENGINE_OPTIONS, offset }
+#define SAMPLING_GROUP(offset) { "sampling", sampling_options, SAMPLING_OPTIONS, offset }
 
 extern const option_choice kv_choices[]; /* of --kv: gm_kv_type */
 
@@ -37,7 +37,7 @@ gm_status engine_open(const engine_values *values, const char *model, gm_engine 
 /* `context` 0: the default. */
 gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t context, gm_session **out, error *e);
 
-/* The model's defaults, changed by what was given. Without --seed a random one is drawn: it can be read in `out`. */
+/* The model's defaults, overridden by the options. Without --seed, `out` gets a random one. */
 gm_status sampling_choose(const sampling_values *values, const gm_engine *engine, gm_sampling *out, error *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* gemmule eval: answers a set of questions and scores the answers. */
+/* gemmule eval: asks a set of questions and scores the answers. */
 
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
@@ -23,19 +23,19 @@ typedef struct {
 } eval_values;
 
 static const option eval_options[] = {
-    TEXT_OPTION(eval_values, task, "task", 0, "NAME", "only the questions of this task"),
-    COUNT_OPTION(eval_values, first, "first", 0, "N", 1, UINT32_MAX, "only the first N questions of each set"),
-    COUNT_OPTION(eval_values, max, "max", 0, "N", 1, UINT32_MAX, "at most N tokens an answer; default 256"),
+    TEXT_OPTION(eval_values, task, "task", 0, "NAME", "ask only the questions of this task"),
+    COUNT_OPTION(eval_values, first, "first", 0, "N", 1, UINT32_MAX, "ask only the first N questions of each set"),
+    COUNT_OPTION(eval_values, max, "max", 0, "N", 1, UINT32_MAX, "at most N tokens per answer; default 256"),
     NUMBER_OPTION(eval_values, least, "least", 0, "PERCENT", 0, 100,
-                  "exit with 1 when a task has less than this, or a question could not be put"),
-    FLAG_OPTION(eval_values, show, "show", 0, "show the answers that do not pass"),
+                  "exit with 1 if a task scores less than this, or a question could not be asked"),
+    FLAG_OPTION(eval_values, show, "show", 0, "show the answers that fail"),
     FLAG_OPTION(eval_values, prompts, "prompts", 0,
-                "answer nothing: print the prompt of each question as the model would get it, a JSON string a line"),
-    FLAG_OPTION(eval_values, json, "json", 0, "one JSON object"),
+                "do not answer; print each question's prompt as the model would get it, one JSON string per line"),
+    FLAG_OPTION(eval_values, json, "json", 0, "print one JSON object"),
     FLAG_OPTION(eval_values, quiet, "quiet", 0, "no progress bar"),
 };
 static const option_group groups[] = {
-    OPTION_GROUP("evaluating", eval_options, 0),
+    OPTION_GROUP("evaluation", eval_options, 0),
     ENGINE_GROUP(offsetof(eval_values, engine)),
 };
 
@@ -63,7 +63,7 @@ static task_row *row_of(tally *t, str name, error *e) {
         if (!strcmp(t->rows[i].name, short_name)) return &t->rows[i];
     }
     if (t->count == MOST_TASKS) {
-        fail(e, GM_UNSUPPORTED, "more than %d tasks in one evaluation", MOST_TASKS);
+        fail(e, GM_UNSUPPORTED, "an evaluation may have at most %d tasks", MOST_TASKS);
         return NULL;
     }
     task_row *row = &t->rows[t->count++];
@@ -93,7 +93,7 @@ typedef struct {
     const char *tools; /* JSON text, or NULL */
     bool        think;
     const json *check;
-    const char *refusal; /* why it cannot be put to the model yet, or NULL */
+    const char *refusal; /* why it cannot be asked yet, or NULL */
 } question;
 
 static const char *copy_json(const json *value, arena *a) {
@@ -111,7 +111,7 @@ static const char *text_field(const json *object, const char *key, arena *a) {
 
 static gm_status read_messages(const json *list, question *q, arena *a, error *e) {
     if (!json_is(list, JSON_ARRAY) || !list->count)
-        return fail(e, GM_BAD_ARGUMENT, "\"messages\" must be a list with at least one message");
+        return fail(e, GM_BAD_ARGUMENT, "\"messages\" must be a list of at least one message");
     q->messages = arena_array(a, list->count, sizeof *q->messages);
     if (!q->messages) return fail_memory(e, "the messages", list->count * sizeof *q->messages);
     for (const json *m = list->first; m; m = m->next) {
@@ -138,9 +138,9 @@ static gm_status read_question(const json *value, question *q, arena *a, error *
     *q = (question){ .task = json_string(json_get(value, "task"), "questions"),
                      .think = json_is(json_get(value, "think"), JSON_TRUE),
                      .check = json_get(value, "check") };
-    if (json_get(value, "image")) q->refusal = "pictures are not supported yet";
-    if (json_get(value, "audio")) q->refusal = "sounds are not supported yet";
-    if (!json_is(value, JSON_OBJECT)) return fail(e, GM_BAD_ARGUMENT, "a line must be a JSON object");
+    if (json_get(value, "image")) q->refusal = "images are not supported yet";
+    if (json_get(value, "audio")) q->refusal = "audio is not supported yet";
+    if (!json_is(value, JSON_OBJECT)) return fail(e, GM_BAD_ARGUMENT, "each line must be a JSON object");
     if (tools && !(q->tools = copy_json(tools, a))) return fail_memory(e, "the tools", 0);
     return read_messages(json_get(value, "messages"), q, a, e);
 }
@@ -174,7 +174,7 @@ static void note_wrong(evaluation *v, const question *q, const answer *a) {
     report_close(w, '}');
 }
 
-static gm_status put_question(evaluation *v, const question *q, const gm_reply_options *options, task_row *row,
+static gm_status ask_question(evaluation *v, const question *q, const gm_reply_options *options, task_row *row,
                               error *e) {
     gm_reply          *reply = NULL;
     answer             a = { 0 };
@@ -212,7 +212,7 @@ static gm_status print_prompt(const evaluation *v, const question *q, const gm_r
     return e->status;
 }
 
-static gm_status take_line(evaluation *v, str line, error *e) {
+static gm_status ask_line(evaluation *v, str line, error *e) {
     arena     memory = { 0 };
     json     *value;
     question  q = { 0 };
@@ -232,14 +232,14 @@ static gm_status take_line(evaluation *v, str line, error *e) {
             row->refused++;
             snprintf(v->tally.refusal, sizeof v->tally.refusal, "%s", q.refusal);
         } else {
-            status = v->values->prompts ? print_prompt(v, &q, &options, e) : put_question(v, &q, &options, row, e);
+            status = v->values->prompts ? print_prompt(v, &q, &options, e) : ask_question(v, &q, &options, row, e);
         }
     }
     arena_free(&memory);
     return status;
 }
 
-static gm_status take_set(evaluation *v, const char *path, error *e) {
+static gm_status ask_set(evaluation *v, const char *path, error *e) {
     buffer    text = { 0 };
     progress  bar;
     size_t    number = 0, taken = 0;
@@ -256,7 +256,7 @@ static gm_status take_set(evaluation *v, const char *path, error *e) {
             error why = { 0 };
             progress_update(&bar, text.length - rest.length, text.length);
             taken++;
-            status = take_line(v, line, &why);
+            status = ask_line(v, line, &why);
             if (status != GM_OK) fail(e, status, "%s, line %zu: %s", path, number, why.why);
         }
         if (status == GM_OK && interrupted()) status = fail(e, GM_CANCELLED, "interrupted");
@@ -271,7 +271,7 @@ static gm_status take_set(evaluation *v, const char *path, error *e) {
 static void print_row(const task_row *row, const char *refusal) {
     printf("%-20s", row->name);
     if (row->asked)
-        printf(" %5zu of %5zu right  %5.1f %%   ended by itself %5.1f %%", row->right, row->asked,
+        printf(" %5zu of %5zu right  %5.1f %%   complete %5.1f %%", row->right, row->asked,
                percent(row->right, row->asked), percent(row->ended, row->asked));
     if (row->refused) printf("%s %zu not asked: %s", row->asked ? "," : "", row->refused, refusal);
     putchar('\n');
@@ -340,9 +340,9 @@ static int eval_run(void *values, const arguments *args) {
         gm_sampling_default(state.engine, &state.sampling);
         state.sampling.temperature = 0;
     }
-    for (size_t i = 1; status == GM_OK && i < args->count; i++) status = take_set(&state, args->positional[i], &e);
+    for (size_t i = 1; status == GM_OK && i < args->count; i++) status = ask_set(&state, args->positional[i], &e);
     if (status == GM_OK && !state.tally.count)
-        status = fail(&e, GM_BAD_ARGUMENT, "there are no questions%s%s", v->task ? " of the task " : " in the set",
+        status = fail(&e, GM_BAD_ARGUMENT, "there are no questions%s%s", v->task ? " for the task " : " in the set",
                       v->task ? v->task : "");
     if (status != GM_OK) code = complain_error(&e);
     else if (v->prompts) code = EXIT_OK;
@@ -360,13 +360,16 @@ static int eval_run(void *values, const arguments *args) {
 const command command_eval = {
     .name = "eval",
     .arguments = "MODEL SET...",
-    .summary = "answer a set of questions and score the answers",
+    .summary = "ask a set of questions and score the answers",
     .description =
-        "SET has one question a line, in JSON: {\"task\", \"messages\", \"tools\", \"think\", \"check\"}. Messages and "
-        "tools are those of a chat, in OpenAI's form; `check` says what the answer must be: exact [texts], contains "
-        "[texts], number n, json value, calls [{\"name\", \"arguments\"}], thinks true; several of them must all hold. "
-        "Answers are greedy. Printed is, for each task, how many answers pass, and how many ended by themselves. "
-        "Questions about pictures and sounds are counted, but not asked yet.",
+        "SET has one question per line, in JSON: {\"task\", \"messages\", \"tools\", \"think\", \"check\"}. Messages "
+        "and "
+        "tools are in OpenAI's form. `check` lists rules that must all hold: exact [texts], contains [texts], number "
+        "n, "
+        "json value, calls [{\"name\", \"arguments\"}], thinks true. Answers are greedy. For each task, prints how "
+        "many "
+        "answers are right and how many are complete, not cut off. Questions about images and audio are counted but "
+        "not asked yet.",
     .examples = "  gemmule eval box tests/box/text.jsonl\n"
                 "  gemmule eval box tests/box/text.jsonl --task arithmetic --show\n"
                 "  gemmule eval model.gguf questions.jsonl --json --least 95\n",

@@ -2,7 +2,7 @@
 
 typedef struct {
     const answer *a;
-    str           content; /* without white space around it */
+    str           content; /* trimmed */
     arena         memory;
 } checker;
 
@@ -51,7 +51,7 @@ static bool check_contains(checker *c, const json *want) {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* What a number cannot begin behind: part of a word, or the point of a fraction. */
+/* A number does not start after these: inside a word, or after a decimal point. */
 static bool is_inside(char c) {
     return is_digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') || c == '_' || c == '.' || (unsigned char)c >= 0x80;
 }
@@ -74,7 +74,7 @@ static bool check_number(checker *c, const json *want) {
 
 /* ---- JSON ---- */
 
-static bool means_the_same(const json *a, const json *b) {
+static bool json_equals(const json *a, const json *b) {
     if (a->kind != b->kind || a->count != b->count) return false;
     const json *x = a->first, *y = b->first;
     switch (a->kind) {
@@ -82,13 +82,13 @@ static bool means_the_same(const json *a, const json *b) {
     case JSON_STRING: return str_equal(a->text, b->text);
     case JSON_ARRAY:
         for (; x && y; x = x->next, y = y->next) {
-            if (!means_the_same(x, y)) return false;
+            if (!json_equals(x, y)) return false;
         }
         return true;
     case JSON_OBJECT:
         for (; x; x = x->next) {
             const json *other = json_get_str(b, x->key);
-            if (!other || !means_the_same(x, other)) return false;
+            if (!other || !json_equals(x, other)) return false;
         }
         return true;
     default: return true;
@@ -103,7 +103,7 @@ static json *parse_answer(checker *c, str text) {
 
 static bool check_json(checker *c, const json *want) {
     const json *value = parse_answer(c, c->content);
-    return value && means_the_same(value, want);
+    return value && json_equals(value, want);
 }
 
 static bool check_calls(checker *c, const json *want) {
@@ -118,7 +118,7 @@ static bool check_calls(checker *c, const json *want) {
         const json *made = json_get(x, "function"), *arguments = json_get(made, "arguments"),
                    *expected = json_get(y, "arguments");
         same = str_equal(json_string(json_get(made, "name"), ""), json_string(json_get(y, "name"), "")) && arguments &&
-               expected && means_the_same(arguments, expected);
+               expected && json_equals(arguments, expected);
     }
     buffer_free(&list);
     return same;
@@ -135,7 +135,7 @@ enum { ANY_KIND = -1 };
 
 static const struct {
     const char *name;
-    int         kind; /* json_kind of what is wanted */
+    int         kind; /* json_kind of the rule's value */
     bool (*check)(checker *c, const json *want);
 } rules[] = {
     { "exact", JSON_ARRAY, check_exact },    { "contains", JSON_ARRAY, check_contains },
@@ -151,9 +151,9 @@ gm_status eval_passes(const json *check, const answer *a, bool *passed, error *e
     for (const json *want = e->status ? NULL : check->first; want && !e->status; want = want->next) {
         size_t i = 0;
         while (i < COUNT_OF(rules) && !str_is(want->key, rules[i].name)) i++;
-        if (i == COUNT_OF(rules)) fail(e, GM_BAD_ARGUMENT, "no rule is called '%.*s'", STR_ARGS(want->key));
+        if (i == COUNT_OF(rules)) fail(e, GM_BAD_ARGUMENT, "unknown rule '%.*s'", STR_ARGS(want->key));
         else if (rules[i].kind != ANY_KIND && (int)want->kind != rules[i].kind)
-            fail(e, GM_BAD_ARGUMENT, "the rule '%s' has a value of the wrong kind", rules[i].name);
+            fail(e, GM_BAD_ARGUMENT, "the rule '%s' has a value of the wrong type", rules[i].name);
         else *passed &= rules[i].check(&c, want);
     }
     arena_free(&c.memory);

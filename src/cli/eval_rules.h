@@ -1,4 +1,4 @@
-/* What `gemmule eval` asks of an answer. tools/box/score.py has the same rules. */
+/* The rules by which `gemmule eval` judges an answer. tools/box/score.py has the same rules. */
 
 #ifndef GM_EVAL_RULES_H
 #define GM_EVAL_RULES_H
@@ -7,14 +7,14 @@
 
 /* `check` is an object whose keys are rules, all of which must hold:
  *
- *     exact     [texts]  the answer, without white space around it, is one of them
- *     contains  [texts]  each of them is in the answer; capitals of the Latin alphabet do not matter
+ *     exact     [texts]  the trimmed answer is one of them
+ *     contains  [texts]  the answer contains all of them; ASCII case is ignored
  *     number    n        the last whole number in the answer is n
- *     json      value    the answer is JSON and means the same
+ *     json      value    the answer is equal JSON
  *     calls     [{"name", "arguments"}]  exactly these functions are called, in this order
- *     thinks    true     a thought came first
+ *     thinks    true     the model thought first
  *
- * A rule that is none of these is GM_BAD_ARGUMENT. */
+ * Any other rule is GM_BAD_ARGUMENT. */
 gm_status eval_passes(const json *check, const answer *a, bool *passed, error *e);
 
 #endif

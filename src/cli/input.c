@@ -32,7 +32,7 @@ gm_status input_prompt(const char *argument, const char *file, buffer *out, erro
     gm_status status = GM_OK;
     if (!argument && !file) {
         if (terminal_input()) {
-            return fail(e, GM_BAD_ARGUMENT, "no text was given: write it as an argument, use -f FILE, or pipe it in");
+            return fail(e, GM_BAD_ARGUMENT, "no text given: pass it as an argument, use -f FILE, or pipe it in");
         }
         argument = "-";
     }
@@ -41,11 +41,11 @@ gm_status input_prompt(const char *argument, const char *file, buffer *out, erro
     if (argument && file) buffer_text(out, "\n\n");
     if (status == GM_OK && file) status = input_read(file, out, e);
     if (status != GM_OK) return status;
-    buffer_text(out, ""); /* so that there is a NUL, even behind nothing */
+    buffer_text(out, ""); /* adds the final NUL even if the text is empty */
     if (out->failed) return fail_memory(e, "the prompt", out->length);
     const char *nul = out->length ? memchr(out->data, 0, out->length) : NULL;
     if (nul)
-        return fail(e, GM_BAD_ARGUMENT, "the text has a NUL byte at offset %zu: is it a text file?",
+        return fail(e, GM_BAD_ARGUMENT, "there is a NUL byte at offset %zu; is this a text file?",
                     (size_t)(nul - out->data));
     return GM_OK;
 }

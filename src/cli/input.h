@@ -1,17 +1,17 @@
-/* Text that the user hands in: an argument, a file, or standard input. */
+/* Text from the user: an argument, a file, or standard input. */
 
 #ifndef GM_INPUT_H
 #define GM_INPUT_H
 
 #include "base/buffer.h"
 
-enum { INPUT_MOST = 256 << 20 }; /* bytes: no prompt is longer, and /dev/zero ends somewhere */
+enum { INPUT_MOST = 256 << 20 }; /* bytes: more than any prompt, and a bound for /dev/zero */
 
-/* Appends the whole file, or standard input when path is "-". Errors name the path. */
+/* Appends the whole file, or standard input if the path is "-". Errors name the path. */
 gm_status input_read(const char *path, buffer *out, error *e);
 
-/* Puts a prompt together: `argument` (may be NULL; "-" is standard input), then the file (may be NULL) after an empty
- * line. With neither, standard input, unless it is a terminal (GM_BAD_ARGUMENT). A NUL byte is refused. */
+/* Builds a prompt from `argument` ("-": standard input) and the file, separated by an empty line; each may be NULL. With
+ * neither, reads standard input, unless that is a terminal (GM_BAD_ARGUMENT). Refuses NUL bytes. */
 gm_status input_prompt(const char *argument, const char *file, buffer *out, error *e);
 
 #endif

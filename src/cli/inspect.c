@@ -1,4 +1,4 @@
-/* gemmule inspect: what is in a GGUF file, and what it takes to run it. */
+/* gemmule inspect: shows what is in a GGUF file and what it takes to run it. */
 
 #include "cli/inspect.h"
 
@@ -19,11 +19,10 @@ typedef struct {
 static const option options[] = {
     FLAG_OPTION(inspect_values, tensors, "tensors", 0,
                 "list every tensor: name, type, shape, bytes, offset in its file"),
-    FLAG_OPTION(inspect_values, json, "json", 0, "one JSON object"),
+    FLAG_OPTION(inspect_values, json, "json", 0, "print one JSON object"),
     BYTES_OPTION(inspect_values, gpu_memory, "gpu-memory", 0, "N",
-                 "plan for so much GPU memory, such as 4G or 900M; default: no limit"),
-    COUNT_OPTION(inspect_values, context, "ctx", 0, "N", 1, UINT32_MAX,
-                 "plan for keys and values of N tokens; default 8192"),
+                 "plan for this much GPU memory, such as 4G or 900M; default: no limit"),
+    COUNT_OPTION(inspect_values, context, "ctx", 0, "N", 1, UINT32_MAX, "plan for a context of N tokens; default 8192"),
     CHOICE_OPTION(inspect_values, kv, "kv", 0, "TYPE", kv_choices, "plan for keys and values in f16, f32 or q8_0"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
@@ -53,13 +52,13 @@ static void print_types(const inspection *f) {
     }
 }
 
-/* "1 of 256": K/V heads of one kind of layer and their size. */
+/* Number and size of the heads of one kind of layer. */
 static void print_heads(const model_config *c, bool sliding) {
     for (uint32_t i = 0; i < c->layers; i++) {
         const layer_config *layer = &c->layer[i];
         if (layer->sliding != sliding) continue;
         inspect_line(sliding ? "sliding layers' heads" : "full layers' heads",
-                     "%u for queries, %u for keys and values, of %u", layer->heads, layer->kv_heads, layer->head);
+                     "%u for queries, %u for keys and values, %u wide", layer->heads, layer->kv_heads, layer->head);
         return;
     }
 }
@@ -92,7 +91,7 @@ static void print_config(const model_config *c) {
 
 static void print_needs(const inspection *f) {
     char a[32], b[32], c[32];
-    inspect_line("K/V per token, f16", "%" PRIu64 " bytes, and %" PRIu64 " for the last %" PRIu64, f->kv.full,
+    inspect_line("K/V per token, f16", "%" PRIu64 " bytes, plus %" PRIu64 " for each of the last %" PRIu64, f->kv.full,
                  f->kv.sliding, f->kv.window);
     format_bytes(kv_bytes_at(&f->kv, contexts[0]), a);
     format_bytes(kv_bytes_at(&f->kv, contexts[1]), b);
@@ -220,7 +219,7 @@ static void report_types(report *r, const inspection *f) {
     report_close(r, '}');
 }
 
-/* Keys come from the file and are written as strings of any bytes. */
+/* Keys come from the file and may contain any bytes. */
 static void report_metadata(report *r, const gguf *file) {
     buffer text = { 0 };
     buffer_char(&text, '{');
@@ -312,12 +311,11 @@ const command command_inspect = {
     .arguments = "MODEL",
     .summary = "show what is in a GGUF file",
     .description =
-        "Prints the architecture and its sizes, how many tensors of which type there are, the memory that keys and "
-        "values take per token and at 8k, 32k and 128k tokens of context, the weights read per decoded token, what a "
-        "GPU "
-        "would hold and what would stay in main memory, whether "
-        "vision and audio towers are there, and all metadata (long arrays by their length). Works on any GGUF: models, "
-        "projectors, adapters, expectations, saved chats. A model that could not run is shown with the reason.",
+        "Prints the architecture and its sizes, the number of tensors of each type, the memory that keys and values "
+        "need per token and for contexts of 8k, 32k and 128k tokens, the weights read per decoded token, what a GPU "
+        "would hold and what would stay in main memory, whether there are vision and audio towers, and all metadata "
+        "(for long arrays, the length). Works on any GGUF file: models, projectors, adapters, expectations, saved "
+        "chats. If a model cannot run, says why.",
     .examples = "  gemmule inspect gemma4:e2b\n"
                 "  gemmule inspect model.gguf --tensors\n"
                 "  gemmule inspect model.gguf --gpu-memory 4G --ctx 32768 --kv q8_0\n"

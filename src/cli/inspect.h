@@ -1,4 +1,4 @@
-/* What `gemmule inspect` finds out about a file, before it is printed in either form. */
+/* What `gemmule inspect` finds out about a file, before printing it as text or JSON. */
 
 #ifndef GM_INSPECT_H
 #define GM_INSPECT_H
@@ -23,23 +23,23 @@ typedef struct {
     const char  *path;
     const gguf  *file;
     str          name, architecture, size_label, projector_vision, projector_audio;
-    const char  *file_type; /* general.file_type as a word, or NULL */
+    const char  *file_type; /* general.file_type by name, or NULL */
     uint64_t     parameters;
     type_share   types[TYPE_COUNT];
     bool         vision, audio;
-    bool         has_config; /* the two below are known: it is a Gemma 4 text model */
+    bool         has_config; /* a Gemma 4 text model: the two fields below are set */
     model_config config;
     kv_size      kv;
-    bool         runs; /* its weights are all there and fit */
+    bool         runs; /* all weights are present and fit the config */
     uint64_t     bytes_per_token;
-    error        problem; /* why it is no model that can run */
-    uint64_t     context; /* what the GPU's memory was planned for */
+    error        problem; /* why it cannot run */
+    uint64_t     context; /* tokens that the GPU memory was planned for */
     quant_type   kv_type;
     gpu_budget   gpu;
-    error        gpu_problem; /* why it cannot be planned */
+    error        gpu_problem; /* why there is no plan */
 } inspection;
 
-/* What a GPU is to be planned for; zeros are the defaults. */
+/* What to plan GPU memory for; zeros are the defaults. */
 typedef struct {
     uint64_t   gpu_memory, context;
     gm_kv_type kv;
@@ -51,11 +51,11 @@ uint64_t kv_bytes_at(const kv_size *kv, uint64_t tokens);
 
 /* "label   text": a line of the text form. */
 void inspect_line(const char *label, const char *format, ...) PRINTF_LIKE(2, 3);
-/* inspect_gpu.c: the plan of the GPU's memory. */
+/* inspect_gpu.c: the GPU memory plan. */
 void inspect_print_gpu(const inspection *f);
 void inspect_report_gpu(report *r, const inspection *f);
 
-/* One value of the metadata as JSON; an array of more than `most` items as "[N strings]". */
+/* Writes a metadata value as JSON; an array of more than `most` items becomes "[N strings]". */
 void inspect_value(buffer *out, const gguf_value *value, uint64_t most);
 
 #endif

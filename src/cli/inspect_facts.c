@@ -1,4 +1,4 @@
-/* Finding out what a GGUF file is: type counts, towers, and for a Gemma 4 what it needs when it runs. */
+/* Examines a GGUF file: types, towers, and what a Gemma 4 needs to run. */
 
 #include "cli/inspect.h"
 
@@ -6,7 +6,7 @@
 
 #include <inttypes.h>
 
-/* general.file_type is a label only; the tensors' own types are what counts. */
+/* general.file_type is only a label; the tensors' own types count. */
 static const struct {
     uint32_t    number;
     const char *name;
@@ -28,7 +28,7 @@ static const char *file_type_name(const gguf *file) {
     return NULL;
 }
 
-/* The string under a key; empty when it is absent or something else: inspecting goes on. */
+/* The string under a key; empty if it is absent or not a string. */
 static str text_of(const gguf *file, const char *key) {
     str   text = { "", 0 };
     bool  found = false;

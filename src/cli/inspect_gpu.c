@@ -1,4 +1,4 @@
-/* gemmule inspect: what the model takes of a GPU's memory, and what stays outside of a budget. */
+/* gemmule inspect: how much GPU memory the model takes, and what does not fit the budget. */
 
 #include "cli/inspect.h"
 
@@ -49,7 +49,7 @@ void inspect_print_gpu(const inspection *f) {
     if (!*note) return;
     format_bytes(b->options.limit, other);
     format_bytes(b->everything, total);
-    inspect_line("beyond the budget", "of %s (all of it takes %s): %s", other, total, note);
+    inspect_line("beyond the budget", "of %s (everything takes %s): %s", other, total, note);
 }
 
 static void report_kinds(report *r, const char *key, const uint64_t bytes[BUDGET_KINDS]) {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A signal handler has no other place to look. Lock-free atomics may be used in one; cancelling sets such a flag too. */
+/* A signal handler can only reach globals. Lock-free atomics are safe in it; cancelling sets such a flag, too. */
 static atomic_int            pending;
 static _Atomic(gm_session *) watched;
 
@@ -23,7 +23,7 @@ static void catch_signal(int signal_number, void (*handler)(int)) {
     memset(&action, 0, sizeof action);
     action.sa_handler = handler;
     sigemptyset(&action.sa_mask);
-    sigaction(signal_number, &action, NULL); /* without SA_RESTART: a read that waits for input must come back */
+    sigaction(signal_number, &action, NULL); /* no SA_RESTART: a read waiting for input must return */
 }
 
 void interrupt_catch(void) { catch_signal(SIGINT, on_interrupt); }

@@ -1,12 +1,12 @@
-/* Signals. Of Ctrl-C the first asks the work that is running to stop; a second one, while nobody has reacted to the first, ends the
- * program at once with 130. Commands that do not catch it are simply ended by the first. */
+/* Signals. The first Ctrl-C asks the running work to stop; a second one before it has stopped ends the program at once with
+ * 130. Commands that do not catch it end at the first. */
 
 #ifndef GM_INTERRUPT_H
 #define GM_INTERRUPT_H
 
 #include "base/base.h"
 
-/* From now on SIGINT sets the flag and cancels the session being watched. */
+/* From now on, SIGINT sets the flag and cancels the watched session. */
 void interrupt_catch(void);
 /* The session that SIGINT cancels; NULL: none. */
 void interrupt_watch(gm_session *session);

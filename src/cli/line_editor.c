@@ -25,10 +25,10 @@ struct line_editor {
 static char *current_prompt(EditLine *edit) {
     line_editor *l = NULL;
     el_get(edit, EL_CLIENTDATA, &l);
-    return (char *)(uintptr_t)l->prompt; /* libedit only reads it, but says char * */
+    return (char *)(uintptr_t)l->prompt; /* libedit wants char *, but only reads it */
 }
 
-/* Makes the folders on the way to `path`, each for the user alone. */
+/* Creates the folders above `path`, private to the user. */
 static void make_folders(char *path) {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
@@ -64,12 +64,12 @@ gm_status line_editor_new(bool edit, line_editor **out, error *e) {
     if (!edit) return GM_OK;
     l->prompt = "";
     l->edit = el_init("gemmule", stdin, stdout, stderr);
-    if (!l->edit) return GM_OK; /* a terminal that libedit does not know still has lines */
+    if (!l->edit) return GM_OK; /* unknown terminal: plain lines */
     el_set(l->edit, EL_CLIENTDATA, l);
     el_set(l->edit, EL_PROMPT, current_prompt);
     el_set(l->edit, EL_EDITOR, "emacs");
     el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    el_set(l->edit, EL_SIGNAL, 0); /* Ctrl-C is ours */
+    el_set(l->edit, EL_SIGNAL, 0); /* we handle Ctrl-C */
     open_history(l);
     el_source(l->edit, NULL); /* the user's ~/.editrc */
     return GM_OK;
@@ -131,7 +131,7 @@ line_result line_editor_read(line_editor *l, const char *prompt, buffer *out, er
     }
     if (result == LINE_READ) cut_newline(out);
     if (result == LINE_READ && memchr(out->data, 0, out->length)) {
-        fail(e, GM_BAD_ARGUMENT, "standard input has a NUL byte: is it text?");
+        fail(e, GM_BAD_ARGUMENT, "there is a NUL byte in standard input; is it text?");
         return LINE_FAILED;
     }
     return result;

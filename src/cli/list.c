@@ -1,4 +1,4 @@
-/* gemmule list: the model in the box, and what Ollama has on this machine. */
+/* gemmule list: the model in the box and those in Ollama's store. */
 
 #include "cli/cli.h"
 #include "cli/inspect.h"
@@ -16,11 +16,11 @@ typedef struct {
 } list_values;
 
 static const option options[] = {
-    FLAG_OPTION(list_values, json, "json", 0, "one JSON object, with the paths of the files"),
+    FLAG_OPTION(list_values, json, "json", 0, "print one JSON object with the paths of the files"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
-/* ---- the box, in the words of the store ---- */
+/* ---- the box as an entry of the store ---- */
 
 static void describe_file(const char *path, arena *a, ollama_model *out) {
     static const struct {
@@ -146,10 +146,13 @@ const command command_list = {
     .arguments = "",
     .summary = "list the model in the box and those in Ollama's store",
     .description =
-        "Looks in $OLLAMA_MODELS, else ~/.ollama/models, else /usr/share/ollama/.ollama/models, and prints a line for "
-        "each model: name, size on disk, parameters, quantisation, and `ok` or what is missing or partial; `box` is "
-        "the model that comes with the program. The names can be used as MODEL. Nothing is ever written there. "
-        "Without a store only the box is listed, and the exit code is 0.",
+        "Looks in $OLLAMA_MODELS, ~/.ollama/models or /usr/share/ollama/.ollama/models, whichever comes first, and "
+        "prints a line for each model: name, size on disk, parameters, quantisation, and `ok` or what is wrong with "
+        "it. "
+        "`box` is the model that comes with the program. Every name can be used as MODEL. The store is only read, "
+        "links "
+        "in it are not followed, and folders that cannot be read are named on standard error. Without a store, lists "
+        "only the box.",
     .examples = "  gemmule list\n  gemmule list --json | jq -r '.models[] | select(.problem == null) | .name'\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

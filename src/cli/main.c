@@ -1,4 +1,4 @@
-/* The `gemmule` program: the table of commands, their help, and the way from arguments to a command. */
+/* The `gemmule` program: the table of commands, the help, and the dispatch of arguments to a command. */
 
 #include "cli/cli.h"
 
@@ -72,7 +72,7 @@ int complain(int exit_code, const char *format, ...) {
 }
 
 int complain_status(gm_status status, const char *why) {
-    if (status == GM_CANCELLED) return EXIT_INTERRUPTED; /* who pressed Ctrl-C knows */
+    if (status == GM_CANCELLED) return EXIT_INTERRUPTED; /* the user pressed Ctrl-C and knows */
     return complain(exit_code_of(status), "%s", why && *why ? why : gm_status_name(status));
 }
 
@@ -96,7 +96,7 @@ gm_status flush_output(error *e) {
 /* ---- help ---- */
 
 static void print_help(FILE *out) {
-    fprintf(out, "gemmule runs Gemma 4 from GGUF files, on this machine and nowhere else.\n\n"
+    fprintf(out, "gemmule runs Gemma 4 from GGUF files, entirely on this machine.\n\n"
                  "usage: gemmule COMMAND [ARGUMENTS]\n\ncommands:\n");
     for (size_t i = 0; i < COUNT_OF(commands); i++)
         fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
@@ -105,14 +105,14 @@ static void print_help(FILE *out) {
             "MODEL is the path of a GGUF file, the name of a model in Ollama's store\n"
             "(gemma4:e2b), or `box`, the model that comes with the program.\n"
             "`gemmule COMMAND --help` explains a command.\n\n"
-            "exit codes: 0 ok, 1 a check failed, 2 bad input, 3 wrong usage,\n"
-            "            4 no device or memory, 130 interrupted\n\n"
+            "exit codes: 0 success, 1 a check failed, 2 bad input, 3 wrong usage,\n"
+            "            4 no device or not enough memory, 130 interrupted\n\n"
             "environment:\n"
-            "  OLLAMA_MODELS   where Ollama's store is, if not in ~/.ollama/models\n"
-            "  GEMMULE_MODEL   the model that `gemmule chat` and `serve` take when none is named\n"
-            "  GEMMULE_BOX     the file that `box` stands for, if not the one that is found\n"
+            "  OLLAMA_MODELS   folder of Ollama's store; default ~/.ollama/models\n"
+            "  GEMMULE_MODEL   default model of `gemmule chat` and `gemmule serve`\n"
+            "  GEMMULE_BOX     file to use as `box`\n"
             "  GEMMULE_WEBGPU  the WebGPU library (Dawn or wgpu-native), if not the one that is found\n"
-            "  XDG_STATE_HOME  where the history of `gemmule chat` is kept, if not in ~/.local/state\n\n"
+            "  XDG_STATE_HOME  folder for the history of `gemmule chat`; default ~/.local/state\n\n"
             "examples:\n"
             "  gemmule chat box\n"
             "  gemmule run gemma4:e2b \"Why is the sky blue?\"\n"
@@ -238,7 +238,7 @@ static void settle_runtime_folder(void) {
 
 int main(int argc, char **argv) {
     const char *charset = setlocale(LC_CTYPE, "");
-    /* The line editor needs to know that input is UTF-8; numbers keep their points. */
+    /* The line editor must know that input is UTF-8. Only LC_CTYPE is set, so numbers keep their decimal points. */
     if (!charset || (!strstr(charset, "UTF-8") && !strstr(charset, "utf8"))) setlocale(LC_CTYPE, "C.UTF-8");
     interrupt_catch_file_trouble();
     settle_runtime_folder();

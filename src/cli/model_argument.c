@@ -20,7 +20,7 @@ gm_status model_argument_open(const char *given, arena *a, gguf **out, error *e)
     return status;
 }
 
-/* ---- which model ---- */
+/* ---- the default model ---- */
 
 static bool is_gemma4(const ollama_model *m) {
     if (m->problem[0] || !m->model) return false;
@@ -58,5 +58,6 @@ gm_status model_argument_choose(const char *named, arena *a, const char **out, m
     const char *path;
     error       none = { 0 };
     if (!box_find(a, &path, &none)) return GM_OK;
-    return fail(e, GM_NOT_FOUND, "no model: name a GGUF file, or get one with `ollama pull gemma4:e2b`; %s", none.why);
+    return fail(e, GM_NOT_FOUND, "no model: give the path of a GGUF file, or get one with `ollama pull gemma4:e2b`; %s",
+                none.why);
 }

@@ -10,7 +10,7 @@
 /* ---- numbers ---- */
 
 bool parse_count(const char *text, uint64_t *out) {
-    if (!isdigit((unsigned char)text[0])) return false; /* strtoull would take spaces and a minus */
+    if (!isdigit((unsigned char)text[0])) return false; /* strtoull would accept spaces and a minus sign */
     char *end;
     errno = 0;
     const unsigned long long value = strtoull(text, &end, 10);
@@ -42,7 +42,7 @@ bool parse_number(const char *text, double *out) {
 /* "a whole number from 1 to 20" */
 static void describe_range(const option *o, char *out, size_t size) {
     const char *kind = o->kind == OPTION_COUNT ? "a whole number" : "a number";
-    /* %.10g would round the largest count up to one that does not fit. */
+    /* %.10g would round the largest count up to a number that does not fit. */
     if (o->high >= (double)UINT64_MAX)
         snprintf(out, size, "%s from %.10g to %llu", kind, o->low, (unsigned long long)UINT64_MAX);
     else snprintf(out, size, "%s from %.10g to %.10g", kind, o->low, o->high);
@@ -52,7 +52,7 @@ static void describe_range(const option *o, char *out, size_t size) {
 
 enum { LONGEST_NAME = 64 };
 
-/* How many letters must be added, removed or replaced. */
+/* How many letters must be inserted, deleted or replaced. */
 static size_t edit_distance(const char *a, const char *b) {
     size_t       row[LONGEST_NAME + 1];
     const size_t length = strlen(b);
@@ -73,7 +73,7 @@ static size_t edit_distance(const char *a, const char *b) {
 
 const char *nearest_name(const char *wrong, const char *const *names, size_t count) {
     const char *best = NULL;
-    size_t      least = 1 + (strlen(wrong) + 2) / 3; /* further away is no typing mistake */
+    size_t      least = 1 + (strlen(wrong) + 2) / 3; /* anything further away is not a typo */
     for (size_t i = 0; i < count; i++) {
         const size_t distance = edit_distance(wrong, names[i]);
         if (distance < least) {
@@ -192,7 +192,7 @@ static gm_status set_value(found_option found, const char *text, error *e) {
 gm_status options_set(const option_group *groups, size_t group_count, void *values, const char *name, const char *text,
                       error *e) {
     const found_option found = find_option(groups, group_count, values, name, strlen(name), 0);
-    if (!found.option) return fail(e, GM_BAD_ARGUMENT, "there is no setting '%s'", name);
+    if (!found.option) return fail(e, GM_BAD_ARGUMENT, "unknown setting '%s'", name);
     return set_value(found, text, e);
 }
 
@@ -213,7 +213,7 @@ bool option_value_text(const option *o, const void *group_values, char *out, siz
 
 /* ---- the command line ---- */
 
-/* One option at argv[*at], which may take argv[*at + 1] too. */
+/* Parses the option at argv[*at], which may use argv[*at + 1], too. */
 static gm_status parse_option(int argc, char **argv, int *at, const option_group *groups, size_t group_count,
                               void *values, error *e) {
     const char  *given = argv[*at];
@@ -226,7 +226,7 @@ static gm_status parse_option(int argc, char **argv, int *at, const option_group
     if (!found.option) return unknown_option(groups, group_count, given, e);
     option_title(found.option, title, sizeof title);
     if (found.option->kind == OPTION_FLAG) {
-        if (text) return fail(e, GM_BAD_ARGUMENT, "%s takes no value, but '%s' was given", title, text);
+        if (text) return fail(e, GM_BAD_ARGUMENT, "%s takes no value, but got '%s'", title, text);
     } else if (!text) {
         if (*at + 1 >= argc)
             return fail(e, GM_BAD_ARGUMENT, "%s needs a value: %s %s", title, title, found.option->argument);

@@ -1,6 +1,6 @@
-/* Options of a command, as tables: one row says how an option is called, what it takes, what the help says about it and
- * which field of the command's values it fills. `--name value` and `--name=value` are the same, `-f value` and `-fvalue`
- * too; `--` ends the options; everything else is positional. */
+/* Command-line options as tables: a row has an option's name, its argument, its help and the field it sets in the command's
+ * values. `--name value` equals `--name=value`, and `-f value` equals `-fvalue`; `--` ends the options; everything else is
+ * positional. */
 
 #ifndef GM_OPTIONS_H
 #define GM_OPTIONS_H
@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-/* The types of the fields. All are zero when the option was not given. */
+/* The types of the fields. All are zero if the option is not given. */
 typedef struct {
     uint64_t value;
     bool     given;
@@ -30,7 +30,7 @@ typedef enum {
     OPTION_TEXT,   /* const char * */
     OPTION_TEXTS,  /* texts_value: may be given more than once */
     OPTION_COUNT,  /* count_value: a whole number from `low` to `high` */
-    OPTION_BYTES,  /* count_value: a number of bytes, perhaps with K, M, G or T behind it */
+    OPTION_BYTES,  /* count_value: a number of bytes, with an optional K, M, G or T */
     OPTION_NUMBER, /* number_value: from `low` to `high` */
     OPTION_CHOICE, /* int: the value of the choice */
 } option_kind;
@@ -92,10 +92,10 @@ typedef struct {
 typedef struct {
     const char **positional;
     size_t       count;
-    bool         help; /* --help or -h was there: nothing else was looked at behind it */
+    bool         help; /* --help or -h was given; arguments after it were not read */
 } arguments;
 
-/* Reads the arguments behind the command's name into `values`. GM_BAD_ARGUMENT is a mistake of the user. */
+/* Reads the arguments after the command's name into `values`. GM_BAD_ARGUMENT is a user's mistake. */
 gm_status options_parse(int argc, char **argv, const option_group *groups, size_t group_count, void *values,
                         arguments *out, error *e);
 void      options_free(const option_group *groups, size_t group_count, void *values, arguments *parsed);
@@ -103,18 +103,18 @@ void      options_free(const option_group *groups, size_t group_count, void *val
 /* Sets one option by its name, as `--name text` would. */
 gm_status options_set(const option_group *groups, size_t group_count, void *values, const char *name, const char *text,
                       error *e);
-/* The value of an option as text that options_set takes; false when it was not given. Numbers and counts only. */
+/* The value of an option as text for options_set; false if it was not given. Only for numbers and counts. */
 bool option_value_text(const option *o, const void *group_values, char *out, size_t size);
 
-/* Prints words in lines of at most 80 columns, each beginning at `indent`; the cursor stands at `column`, left of it. */
+/* Prints text in lines of at most 80 columns, indented by `indent`; the cursor is at `column`, left of that. */
 void print_wrapped(const char *text, int column, int indent);
 /* Prints the groups for --help, in two columns. */
 void options_help(const option_group *groups, size_t group_count);
 
-/* The one of `count` names that `wrong` was probably meant to be, or NULL. */
+/* The name that was probably meant by `wrong`, or NULL. */
 const char *nearest_name(const char *wrong, const char *const *names, size_t count);
 
-/* Whole numbers and numbers as users write them: nothing before, nothing behind, no locale. */
+/* Parse the whole text, without spaces and independent of the locale. */
 bool parse_count(const char *text, uint64_t *out);
 bool parse_number(const char *text, double *out);
 bool parse_bytes(const char *text, uint64_t *out); /* "4G", "900M", "65536": powers of 1024, not 0 */

@@ -7,21 +7,21 @@
 
 typedef struct {
     buffer text;
-    bool   comma; /* something stands before the next item */
+    bool   comma; /* the next item needs a comma */
 } report;         /* zero-initialise */
 
 void report_open(report *r, const char *key, char bracket); /* '{' or '[' */
 void report_close(report *r, char bracket);                 /* '}' or ']' */
 void report_str(report *r, const char *key, str value);
-void report_text(report *r, const char *key, const char *value); /* NULL is written as null */
+void report_text(report *r, const char *key, const char *value); /* NULL becomes null */
 void report_count(report *r, const char *key, uint64_t value);
 void report_integer(report *r, const char *key, int64_t value);
-void report_number(report *r, const char *key, double value); /* with the digits that matter; null for NaN */
+void report_number(report *r, const char *key, double value); /* six significant digits; null for NaN */
 void report_bool(report *r, const char *key, bool value);
 void report_null(report *r, const char *key);
-void report_json(report *r, const char *key, str json); /* text that is JSON already */
+void report_json(report *r, const char *key, str json); /* text that already is JSON */
 
-/* Prints it with a newline and frees it. Returns the exit code: 0, or 4 when memory ran out on the way. */
+/* Prints the report with a newline and frees it. Returns the exit code: 0, or 4 if memory ran out. */
 int report_print(report *r);
 
 #endif

@@ -1,4 +1,4 @@
-/* gemmule run: one prompt, one answer. */
+/* gemmule run: answers one prompt. */
 
 #include "cli/answer.h"
 #include "cli/cli.h"
@@ -24,31 +24,32 @@ typedef struct {
 
 static const option prompt_options[] = {
     TEXT_OPTION(run_values, file, "file", 'f', "FILE",
-                "read the prompt from FILE; with PROMPT too, FILE comes after it"),
+                "read the prompt from FILE; if PROMPT is given as well, FILE follows it"),
     TEXT_OPTION(run_values, system, "system", 0, "TEXT",
-                "system prompt, \"\": none; default: that of the Ollama model, else none"),
+                "system prompt, \"\" for none; default: the Ollama model's, if it has one"),
     TEXT_OPTION(
         run_values, tools, "tools", 0, "FILE",
-        "functions that the model may call: a JSON list in OpenAI's form; calls are printed as JSON, one a line"),
-    FLAG_OPTION(run_values, raw, "raw", 0, "go on from the text as it is: no chat format; special tokens are read"),
+        "functions that the model may call, as a JSON list in OpenAI's form; calls are printed as JSON, one per line"),
+    FLAG_OPTION(run_values, raw, "raw", 0,
+                "continue the text as it is, without the chat format; special tokens in it count"),
 };
 static const option answer_options[] = {
     COUNT_OPTION(run_values, max, "max", 0, "N", 1, UINT32_MAX,
-                 "at most N tokens; default: the Ollama model's num_predict, else as many as fit into the context"),
+                 "at most N tokens; default: the Ollama model's num_predict, or as many as fit in the context"),
     TEXTS_OPTION(run_values, stop, "stop", 0, "TEXT",
-                 "end the answer before TEXT; may be given more than once; default: the Ollama model's own"),
+                 "end the answer before TEXT; can be repeated; default: the Ollama model's"),
     FLAG_OPTION(run_values, think, "think", 0,
-                "let the model think first, and show it: dim before the answer on a terminal, else on stderr"),
+                "let the model think first, and show its thoughts: dimmed on a terminal, else on stderr"),
     FLAG_OPTION(run_values, json, "json", 0,
-                "one JSON object: content, thinking, tool_calls, usage, timings, seed, finish_reason"),
+                "print one JSON object: content, thinking, tool_calls, usage, timings, seed, finish_reason"),
     COUNT_OPTION(run_values, logprobs, "logprobs", 0, "N", 0, 20,
-                 "with --json: the log-probability of each token, and of its N likeliest alternatives"),
+                 "with --json: the log-probability of each token and of the N likeliest alternatives"),
     FLAG_OPTION(run_values, quiet, "quiet", 0, "no progress bar"),
 };
 static const option context_options[] = {
     COUNT_OPTION(run_values, context, "ctx", 0, "N", 1, UINT32_MAX,
-                 "most tokens of prompt and answer together; default: the Ollama model's num_ctx, else 8192, or the "
-                 "model's limit if that is less"),
+                 "context size in tokens, for prompt and answer; default: the Ollama model's num_ctx, or 8192, or the "
+                 "model's limit if that is smaller"),
 };
 static const option_group groups[] = {
     OPTION_GROUP("prompt", prompt_options, 0),      OPTION_GROUP("answer", answer_options, 0),
@@ -56,7 +57,7 @@ static const option_group groups[] = {
     OPTION_GROUP("context", context_options, 0),
 };
 
-/* What a run holds, freed together. */
+/* Everything a run owns. */
 typedef struct {
     arena          memory;
     model_argument model;
@@ -82,7 +83,7 @@ static void run_free(run_state *r) {
     arena_free(&r->memory);
 }
 
-/* The prompt's tokens with exactly one BOS in front, whether or not the text has it. */
+/* The prompt's tokens, starting with exactly one BOS whether or not the text has it. */
 static gm_status raw_tokens(run_state *r, size_t *count, error *e) {
     static const char bos[] = "<bos>";
     buffer            text = { 0 };
@@ -199,7 +200,7 @@ static int run_run(void *values, const arguments *args) {
     int               code;
     if (v->logprobs.given && !v->json) return complain_usage("run", "run: --logprobs needs --json");
     if (v->raw && (v->system || v->tools))
-        return complain_usage("run", "run: --raw has no chat format for --system or --tools");
+        return complain_usage("run", "run: --raw cannot be combined with --system or --tools");
 
     interrupt_catch();
     gm_status status = model_argument_resolve(model, &r.memory, &r.model, &e);
@@ -223,11 +224,13 @@ const command command_run = {
     .name = "run",
     .arguments = "MODEL [PROMPT|-]",
     .summary = "answer one prompt",
-    .description =
-        "Prints the answer, and only the answer, to standard output as it comes. Without PROMPT and -f, or with `-`, "
-        "the prompt is read from standard input. Thinking is off unless --think asks for it. Ctrl-C stops the answer "
-        "and exits with 130. A prompt and answer that do not fit into the context are an error with exit code 2. "
-        "What is in the prompt is never taken for the model's control tokens, except with --raw.",
+    .description = "Streams the answer, and nothing else, to standard output. Without PROMPT and -f, or with `-`, "
+                   "reads the prompt "
+                   "from standard input. The model thinks only with --think. Ctrl-C stops the answer and exits with "
+                   "130. If prompt "
+                   "and answer do not fit in the context, exits with 2. Text in the prompt is never read as control "
+                   "tokens, except "
+                   "with --raw.",
     .examples = "  gemmule run gemma4:e2b \"Why is the sky blue?\"\n"
                 "  git diff | gemmule run gemma4:e4b - --system \"Write a commit message for this change.\"\n"
                 "  gemmule run model.gguf \"Summarise:\" -f paper.txt --max 300 --temp 0\n"

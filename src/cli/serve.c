@@ -1,4 +1,4 @@
-/* gemmule serve: the app, models and OpenAI's API, for this machine. */
+/* gemmule serve: serves the app, models and OpenAI's API. */
 
 #include "serve/serve.h"
 
@@ -22,30 +22,31 @@ typedef struct {
 
 static const option address_options[] = {
     COUNT_OPTION(serve_values, port, "port", 0, "N", 0, 65535,
-                 "the port; 0: any that is free; default 14366. The app's conversations belong to one port"),
-    TEXT_OPTION(serve_values, listen, "listen", 0, "ADDRESS",
-                "the address, in numbers; default 127.0.0.1. One that other machines reach needs TLS and an API key"),
-    TEXTS_OPTION(serve_values, hosts, "host", 0, "NAME",
-                 "a further name under which it is reached; may be given more than once"),
+                 "port, 0: any free one; default 14366. The app's conversations belong to one port"),
+    TEXT_OPTION(
+        serve_values, listen, "listen", 0, "ADDRESS",
+        "IP address to listen on; default 127.0.0.1. If other machines can reach it, TLS and an API key are required"),
+    TEXTS_OPTION(serve_values, hosts, "host", 0, "NAME", "another host name of this server; can be repeated"),
     TEXTS_OPTION(serve_values, origins, "allow-origin", 0, "ORIGIN",
-                 "let pages of ORIGIN, such as https://example.org, use it; may be given more than once"),
-    TEXT_OPTION(serve_values, tls_cert, "tls-cert", 0, "FILE", "the certificate chain, PEM"),
-    TEXT_OPTION(serve_values, tls_key, "tls-key", 0, "FILE", "its key, PEM"),
+                 "let pages from ORIGIN, such as https://example.org, use the server; can be repeated"),
+    TEXT_OPTION(serve_values, tls_cert, "tls-cert", 0, "FILE", "certificate chain, PEM"),
+    TEXT_OPTION(serve_values, tls_key, "tls-key", 0, "FILE", "private key of the certificate, PEM"),
     TEXT_OPTION(serve_values, api_key_file, "api-key-file", 0, "FILE",
-                "ask for the key in FILE (Authorization: Bearer) on everything but the app's own files"),
+                "require the key in FILE (Authorization: Bearer) for everything but the app's own files"),
 };
 static const option serving_options[] = {
-    TEXT_OPTION(serve_values, app, "app", 0, "FOLDER", "the app's files; default: those beside the program"),
+    TEXT_OPTION(serve_values, app, "app", 0, "FOLDER",
+                "folder of the app; default: the one that comes with the program"),
     FLAG_OPTION(serve_values, preload, "preload", 0,
-                "open the model before the address is printed, not with the first request"),
+                "open the model before printing the address instead of with the first request"),
     COUNT_OPTION(serve_values, context, "ctx", 0, "N", 1, UINT32_MAX,
-                 "most tokens of prompt and answer together; default: the Ollama model's num_ctx, else 8192, or the "
-                 "model's limit if that is less"),
+                 "context size in tokens, for prompt and answer; default: the Ollama model's num_ctx, or 8192, or the "
+                 "model's limit if that is smaller"),
     COUNT_OPTION(serve_values, queue, "queue", 0, "N", 0, 60,
-                 "requests that may wait while one is answered; default 8"),
+                 "how many requests may wait while one is answered; default 8"),
     COUNT_OPTION(serve_values, seconds, "timeout", 0, "N", 1, 86400,
-                 "seconds that a client may take to send a request, or without reading on; default 30"),
-    FLAG_OPTION(serve_values, verbose, "verbose", 0, "a line on stderr for each request"),
+                 "seconds for a client to send a request, or without reading the answer; default 30. Headers have 5"),
+    FLAG_OPTION(serve_values, verbose, "verbose", 0, "print a line on stderr for each request"),
 };
 static const option_group groups[] = {
     OPTION_GROUP("address", address_options, 0),
@@ -55,7 +56,7 @@ static const option_group groups[] = {
 
 /* ---- what is served ---- */
 
-/* What requests call the model: its name, or that of its file. */
+/* The model's name in requests: its own, or that of its file. */
 static const char *request_name(const char *model, arena *a) {
     const char *slash = strrchr(model, '/');
     str         name = str_of(slash && str_ends_with(str_of(model), ".gguf") ? slash + 1 : model);
@@ -63,7 +64,7 @@ static const char *request_name(const char *model, arena *a) {
     return arena_copy(a, name);
 }
 
-/* No model at all is fine: the app brings its own. One that was named must be there. */
+/* It is fine to have no model, since the app brings its own. A model that was named must exist. */
 static gm_status choose_model(const serve_values *v, const arguments *args, arena *a, worker_options *out, error *e) {
     error          none = { 0 };
     const char    *name = NULL;
@@ -86,7 +87,7 @@ static const char *find_app(arena *a) {
 }
 
 static gm_status choose(const serve_values *v, const arguments *args, arena *a, serve_options *out, error *e) {
-    error no_box = { 0 }; /* the app says so, and the request that wants it */
+    error no_box = { 0 }; /* reported when somebody asks for it */
     *out = (serve_options){
         .address = v->listen ? v->listen : "127.0.0.1",
         .port = v->port.given ? (uint16_t)v->port.value : SERVE_PORT,
@@ -112,7 +113,7 @@ static gm_status choose(const serve_values *v, const arguments *args, arena *a, 
 
 /* ---- until a signal ---- */
 
-/* Signals that the caller does not want to be heard (nohup, a shell's background) stay ignored. */
+/* Signals that are ignored (nohup, background jobs of a shell) stay ignored. */
 static void block_signals(sigset_t *out) {
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
     sigemptyset(out);
@@ -121,7 +122,7 @@ static void block_signals(sigset_t *out) {
         if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN) sigaddset(out, signals[i]);
     }
     pthread_sigmask(SIG_BLOCK, out, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a client that leaves is no reason to end */
+    signal(SIGPIPE, SIG_IGN); /* a client may disconnect at any time */
 }
 
 static bool signal_came(const sigset_t *signals, long milliseconds) {
@@ -129,7 +130,7 @@ static bool signal_came(const sigset_t *signals, long milliseconds) {
     return sigtimedwait(signals, NULL, &moment) > 0;
 }
 
-/* The address is printed when whoever reads it can go there, and the model is open if that was asked for. */
+/* Prints the address once the server answers and, with --preload, the model is open. */
 static gm_status run_until_signal(server *s, const sigset_t *signals, error *e) {
     gm_status status;
     while ((status = server_ready(s, e)) == GM_AGAIN) {
@@ -153,7 +154,7 @@ static int serve_run(void *values, const arguments *args) {
     block_signals(&signals);
     if (!choose(v, args, &memory, &options, &e) && !server_start(&options, &s, &e)) {
         run_until_signal(s, &signals, &e);
-        pthread_sigmask(SIG_UNBLOCK, &signals, NULL); /* a second one ends at once */
+        pthread_sigmask(SIG_UNBLOCK, &signals, NULL); /* a second signal ends the program at once */
         server_stop(s);
     }
     if (e.status) code = complain_error(&e);
@@ -164,13 +165,14 @@ static int serve_run(void *values, const arguments *args) {
 const command command_serve = {
     .name = "serve",
     .arguments = "[MODEL]",
-    .summary = "serve the app and OpenAI's API on this machine",
+    .summary = "serve the app and OpenAI's API",
     .description =
-        "Listens on 127.0.0.1 and prints its address. In a browser it is the app; below /v1 it is OpenAI's API "
-        "(/v1/chat/completions, /v1/models) on this machine's engine with MODEL, which is opened with the first "
-        "request; /models lists what the app can load. Without MODEL: $GEMMULE_MODEL, else the first usable Gemma 4 "
-        "in Ollama's store, else the model in the box. One answer is written at a time, others wait; a client that "
-        "leaves cancels. Pages of other sites are kept out. A port that is taken is an error. Ctrl-C stops it.",
+        "Listens on 127.0.0.1 and prints its address. A browser gets the app there; below /v1 is OpenAI's API "
+        "(/v1/chat/completions, /v1/models), answered by MODEL on this machine. The model is opened with the first "
+        "request. /models lists what the app can load. Without MODEL, uses $GEMMULE_MODEL, or the first usable Gemma 4 "
+        "in Ollama's store, or the model in the box. The server writes one answer at a time while other requests wait; "
+        "a client that disconnects cancels its answer. Web pages from other sites have no access. Log-probabilities "
+        "vary slightly (by up to 0.002) with how much of the prompt is cached. Ctrl-C stops the server.",
     .examples = "  gemmule serve\n"
                 "  gemmule serve gemma4:e2b --backend gpu --preload\n"
                 "  gemmule serve --allow-origin https://example.org\n"

@@ -1,4 +1,4 @@
-/* gemmule synth: a file with the shapes of a real model and random weights. */
+/* gemmule synth: writes a file with the shapes of a real model and random weights. */
 
 #include "cli/cli.h"
 #include "cli/interrupt.h"
@@ -17,14 +17,15 @@ typedef struct {
 } synth_values;
 
 static const option options[] = {
-    COUNT_OPTION(synth_values, layers, "layers", 0, "N", 2, 1000, "only so many layers; default: all"),
-    TEXT_OPTION(synth_values, quant, "quant", 0, "TYPE", "q4_k_m, q4_0, q8_0 or f16; default q4_k_m"),
+    COUNT_OPTION(synth_values, layers, "layers", 0, "N", 2, 1000, "number of layers; default: all"),
+    TEXT_OPTION(synth_values, quant, "quant", 0, "TYPE", "quantisation: q4_k_m, q4_0, q8_0 or f16; default q4_k_m"),
     TEXT_OPTION(synth_values, flavour, "flavour", 0, "F",
-                "llama.cpp or ollama: metadata and types as either writes them; default llama.cpp"),
+                "write metadata and types like llama.cpp or like ollama; default llama.cpp"),
     COUNT_OPTION(synth_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX,
-                 "the same seed gives the same file; default 0"),
-    FLAG_OPTION(synth_values, json, "json", 0, "one JSON object with the path and size of the file; no progress bar"),
-    FLAG_OPTION(synth_values, quiet, "quiet", 0, "no progress bar, no message"),
+                 "random seed; the same seed gives the same file; default 0"),
+    FLAG_OPTION(synth_values, json, "json", 0,
+                "print one JSON object with the path and size of the file; no progress bar"),
+    FLAG_OPTION(synth_values, quiet, "quiet", 0, "no progress bar and no message"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
@@ -61,7 +62,7 @@ static int synth_run(void *values, const arguments *args) {
     if (!v->quiet) {
         char text[32];
         format_bytes(bytes, text);
-        fprintf(stderr, "%s: %s, random weights in the shapes of %s\n", path, text, size);
+        fprintf(stderr, "%s: %s, random weights with the shapes of %s\n", path, text, size);
     }
     return EXIT_OK;
 }
@@ -69,12 +70,11 @@ static int synth_run(void *values, const arguments *args) {
 const command command_synth = {
     .name = "synth",
     .arguments = "{e2b,e4b,12b,26b,31b} OUT",
-    .summary = "write a model of random numbers in a real model's shapes",
-    .description = "The file has the tensors, shapes, types, metadata and vocabulary size of a released Gemma 4, so "
-                   "that speed and "
-                   "memory can be measured, and compared with other engines on the very same file, without the real "
-                   "weights. What it "
-                   "says is noise. A full e2b takes 3.4 GB, 31b 18.7 GB; --layers makes it smaller.",
+    .summary = "write a model with random weights",
+    .description =
+        "The file has the tensors, shapes, types, metadata and vocabulary size of a released Gemma 4. It serves to "
+        "measure speed and memory, and to compare engines on the same file, without the real weights. Its answers are "
+        "noise. A full e2b takes 3.4 GB, a full 31b 18.7 GB; --layers makes it smaller.",
     .examples = "  gemmule synth e2b e2b.gguf\n"
                 "  gemmule synth 26b moe.gguf --layers 6 --quant q4_0\n",
     .groups = groups,

@@ -8,17 +8,17 @@
 bool   terminal_input(void);  /* stdin is a terminal */
 bool   terminal_output(void); /* stdout is */
 bool   terminal_errors(void); /* stderr is */
-size_t terminal_width(void);  /* of stderr; 80 when unknown */
+size_t terminal_width(void);  /* of stderr; 80 if unknown */
 
-/* "3.4 GB", "17.9 kB": decimal, as disks are sold. */
+/* "3.4 GB", "17.9 kB": powers of 1000. */
 void format_bytes(uint64_t bytes, char out[32]);
 /* "1:02:03", "4:05", "0:07" */
 void format_duration(double seconds, char out[32]);
 
 typedef enum { PROGRESS_BYTES, PROGRESS_TOKENS, PROGRESS_STEPS } progress_unit;
 
-/* A bar on stderr, with rate and remaining time. It appears only after a moment (short work needs none) and goes away
- * without a trace. Does nothing when it is not wanted or stderr is no terminal. */
+/* A progress bar on stderr, with rate and remaining time. It appears after a moment, since short work needs none, and leaves
+ * no trace. Does nothing if it is not wanted or stderr is not a terminal. */
 typedef struct {
     bool          on, shown;
     const char   *what;
@@ -30,7 +30,7 @@ void progress_start(progress *p, const char *what, progress_unit unit, bool want
 void progress_update(progress *p, uint64_t done, uint64_t total);
 void progress_end(progress *p);
 
-/* Dim text, for what is not the answer. Nothing when `on` is false. */
+/* Dim text, for everything but the answer; "" if `on` is false. */
 const char *dim_on(bool on);
 const char *dim_off(bool on);
 

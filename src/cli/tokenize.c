@@ -1,4 +1,4 @@
-/* gemmule tokenize: text → token ids, and back. */
+/* gemmule tokenize: converts text to token ids and back. */
 
 #include "cli/cli.h"
 #include "cli/input.h"
@@ -21,18 +21,16 @@ typedef struct {
 
 static const option options[] = {
     TEXT_OPTION(tokenize_values, file, "file", 'f', "FILE", "read the text from FILE"),
-    FLAG_OPTION(tokenize_values, special, "special", 0,
-                "read special tokens such as <|turn> in the text as what they are"),
-    FLAG_OPTION(tokenize_values, bos, "bos", 0, "put the beginning-of-text token in front"),
-    TEXT_OPTION(
-        tokenize_values, decode, "decode", 0, "IDS",
-        "the way back: print the text of these ids, separated by spaces or commas; `-` reads them from standard input"),
+    FLAG_OPTION(tokenize_values, special, "special", 0, "recognise special tokens such as <|turn> in the text"),
+    FLAG_OPTION(tokenize_values, bos, "bos", 0, "start with the beginning-of-text token"),
+    TEXT_OPTION(tokenize_values, decode, "decode", 0, "IDS",
+                "print the text of these ids, separated by spaces or commas; `-` reads them from standard input"),
     FLAG_OPTION(tokenize_values, json, "json", 0,
-                "one JSON object with count, ids and pieces (with --decode: ids and text)"),
+                "print one JSON object with count, ids and pieces (with --decode: ids and text)"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
-/* A byte token alone is not UTF-8: it is shown by its name, <0xF0>. */
+/* A byte token on its own is not UTF-8 and is shown by its name, <0xF0>. */
 static str piece_text(const tokenizer *t, int32_t id, char name[8]) {
     const str text = tokenizer_text(t, id);
     if (utf8_valid(text)) return text;
@@ -116,7 +114,7 @@ static int print_text(const tokenizer *t, const token_list *tokens, bool json) {
         report_close(&r, '}');
         code = report_print(&r);
     } else {
-        fwrite(text.data, 1, text.length, stdout); /* exactly these bytes, so that they can go into a file */
+        fwrite(text.data, 1, text.length, stdout); /* exactly these bytes, so that the output can go to a file */
         if (terminal_output()) putchar('\n');
     }
     buffer_free(&text);
@@ -145,11 +143,11 @@ static int tokenize_run(void *values, const arguments *args) {
     token_list             tokens = { 0 };
     int                    code;
     if (v->decode && (argument || v->file || v->special || v->bos)) {
-        return complain_usage("tokenize", "tokenize: --decode takes ids and goes with --json only");
+        return complain_usage("tokenize", "tokenize: --decode takes only ids, and combines only with --json");
     }
     if (!v->decode && !argument && !v->file && terminal_input()) {
         return complain_usage("tokenize",
-                              "tokenize: no text was given: write it as an argument, use -f FILE, or pipe it in");
+                              "tokenize: no text given: pass it as an argument, use -f FILE, or pipe it in");
     }
     gm_status status = model_argument_open(args->positional[0], &memory, &file, &e);
     if (status == GM_OK) status = tokenizer_new(file, &t, &e);
@@ -166,12 +164,11 @@ static int tokenize_run(void *values, const arguments *args) {
 const command command_tokenize = {
     .name = "tokenize",
     .arguments = "MODEL [TEXT|-]",
-    .summary = "turn text into token ids, or back",
+    .summary = "convert text to token ids, or back",
     .description =
-        "Prints a line for each token: its id, a tab, and its text as a JSON string; a byte that is no character alone "
-        "is shown as <0xF0>. Without TEXT and -f, or with `-`, the text is read from standard input, as it is: a "
-        "newline "
-        "at its end counts. Only the tokenizer of MODEL is read, not the weights.",
+        "Prints a line for each token: its id, a tab, and its text as a JSON string; a byte that is not a character on "
+        "its own is shown as <0xF0>. Without TEXT and -f, or with `-`, reads the text from standard input, including a "
+        "newline at its end. Reads only the tokenizer of MODEL, not the weights.",
     .examples = "  gemmule tokenize gemma4:e2b \"Hello world\"\n"
                 "  gemmule tokenize model.gguf --special --bos \"<|turn>user\" --json\n"
                 "  gemmule tokenize model.gguf -f book.txt | wc -l\n"

@@ -1,4 +1,4 @@
-/* gemmule version: which program this is, and what it may use here. */
+/* gemmule version: the version, and what this machine supports. */
 
 #include "base/pool.h"
 #include "cli/cli.h"
@@ -12,7 +12,7 @@ typedef struct {
 } version_values;
 
 static const option options[] = {
-    FLAG_OPTION(version_values, json, "json", 0, "one JSON object"),
+    FLAG_OPTION(version_values, json, "json", 0, "print one JSON object"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
@@ -36,7 +36,7 @@ static int version_run(void *values, const arguments *args) {
         report_text(&r, "compiler", COMPILER);
         report_open(&r, "backends", '[');
         report_text(&r, NULL, "cpu");
-        report_text(&r, NULL, "gpu"); /* where there is one: `gemmule devices` says */
+        report_text(&r, NULL, "gpu"); /* if there is one; see `gemmule devices` */
         report_close(&r, ']');
         report_open(&r, "cpu", '[');
         for (size_t i = 0; i < count; i++) report_text(&r, NULL, kernels[i]->name);
@@ -55,10 +55,10 @@ static int version_run(void *values, const arguments *args) {
 const command command_version = {
     .name = "version",
     .arguments = "",
-    .summary = "print the version, and what this machine can use",
-    .description =
-        "The first line is the version alone. Then the compiler, the instruction sets that --cpu takes on this "
-        "machine (the first is the default), and the physical cores (the default of --threads).",
+    .summary = "print the version and what this machine supports",
+    .description = "The first line is the version. Then come the compiler, the instruction sets that --cpu accepts on "
+                   "this machine "
+                   "(the first is the default), and the number of physical cores (the default of --threads).",
     .examples = "  gemmule version\n  gemmule version --json\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Digits at `*at`; false when there are none or too many. */
+/* Reads digits at `*at`; false if there are none, or too many for 64 bits. */
 static bool read_number(const char **at, uint64_t *out) {
     const char *start = *at;
     for (*out = 0; **at >= '0' && **at <= '9'; ++*at) {
@@ -24,7 +24,7 @@ range_kind byte_range_parse(const char *text, uint64_t size, uint64_t *first, ui
     if (!text || strncasecmp(text, unit, sizeof unit - 1) != 0) return RANGE_WHOLE;
     const char *at = text + sizeof unit - 1;
     at += strspn(at, " \t");
-    if (*at == '-') { /* the last so many */
+    if (*at == '-') { /* the last N bytes */
         uint64_t count;
         at++;
         if (!read_number(&at, &count) || at[strspn(at, " \t")]) return RANGE_WHOLE;
@@ -38,7 +38,7 @@ range_kind byte_range_parse(const char *text, uint64_t size, uint64_t *first, ui
     return part(from, to < size ? to : size - 1, first, last);
 }
 
-/* Only LC_CTYPE is ever set, so that days and months have their English names. */
+/* We only ever set LC_CTYPE, so days and months have their English names. */
 void http_date(time_t at, char out[HTTP_DATE_SIZE]) {
     struct tm parts;
     out[0] = 0;

@@ -1,4 +1,4 @@
-/* Range and conditional requests (RFC 9110), as far as one range goes. Text in, numbers out. */
+/* Range and conditional requests (RFC 9110), for a single range. Pure functions on text. */
 
 #ifndef GM_SERVE_BYTE_RANGE_H
 #define GM_SERVE_BYTE_RANGE_H
@@ -8,7 +8,7 @@
 #include <time.h>
 
 typedef enum {
-    RANGE_WHOLE, /* none, several, or nothing that we understand: the standard says to send the whole */
+    RANGE_WHOLE, /* none, several, or not understood: the standard says to send the whole file */
     RANGE_PART,
     RANGE_OUTSIDE, /* 416 */
 } range_kind;
@@ -21,7 +21,7 @@ enum { HTTP_DATE_SIZE = 32 };
 void http_date(time_t at, char out[HTTP_DATE_SIZE]);
 bool http_date_parse(const char *text, time_t *out);
 
-/* Whether the entity tag (with its quotes) stands in an If-None-Match list, or the list is "*". */
+/* Whether the entity tag (with its quotes) is in an If-None-Match list, or the list is "*". */
 bool etag_listed(const char *list, const char *etag);
 
 #endif

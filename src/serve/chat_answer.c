@@ -6,7 +6,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-/* An id that no other answer has; a failing generator only makes it less random. */
+/* A unique id. If the random generator fails, the time has to do. */
 static void random_id(const char *prefix, char out[32]) {
     uint64_t bits[2] = { (uint64_t)time(NULL), 0 };
     if (getrandom(bits, sizeof bits, 0) != sizeof bits) bits[1] = bits[0];
@@ -31,7 +31,7 @@ bool chat_answer_failed(const chat_answer *a) {
 
 /* ---- parts ---- */
 
-/* "id", "object", "created" and "model", and what they open. */
+/* "id", "object", "created" and "model", and the opening of "choices". */
 static void write_head(const chat_answer *a, const char *object, buffer *out) {
     buffer_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", a->id, object,
                   a->created);
@@ -66,7 +66,7 @@ static void write_token(const chat_answer *a, const gm_token_logprob *token, buf
     buffer_char(out, ']');
 }
 
-/* The items of a list, with a comma in front where `first` is not the first. */
+/* The items of a list; a comma comes first unless `first` is set. */
 static void write_logprobs(const chat_answer *a, const gm_piece *piece, bool first, buffer *out) {
     const gm_token_logprob *row = piece->logprobs;
     const size_t            alternatives = a->request->top_logprobs;
@@ -84,7 +84,7 @@ static void write_logprobs(const chat_answer *a, const gm_piece *piece, bool fir
     }
 }
 
-/* A call as the library gives it, {"name": …, "arguments": {…}}, in OpenAI's form: the arguments are text. */
+/* Turns the library's {"name": …, "arguments": {…}} into OpenAI's form, in which the arguments are a string. */
 static void write_call(const chat_answer *a, const gm_piece *piece, buffer *out) {
     arena  scratch = { 0 };
     json  *call = NULL;
@@ -98,7 +98,7 @@ static void write_call(const chat_answer *a, const gm_piece *piece, buffer *out)
     if (json_parse((str){ piece->text, piece->length }, &scratch, &call, &ignored) == GM_OK) {
         json_write(&arguments, json_get(call, "arguments"));
     } else {
-        out->failed = true; /* it is the library's own text: only memory can be missing */
+        out->failed = true; /* the library wrote this JSON: only memory can have run out */
     }
     json_write_string(out, json_string(json_get(call, "name"), ""));
     buffer_text(out, ",\"arguments\":");
@@ -117,7 +117,7 @@ static void open_event(const chat_answer *a, buffer *out) {
     buffer_text(out, "{\"index\":0,\"delta\":");
 }
 
-/* With include_usage every event but the last says that it has none. */
+/* With include_usage, every event but the last has a null usage. */
 static void close_event(const chat_answer *a, const char *reason, buffer *out) {
     buffer_text(out, ",\"finish_reason\":");
     if (reason) json_write_string(out, str_of(reason));
@@ -161,7 +161,7 @@ static void end_events(const chat_answer *a, const gm_reply_stats *stats, buffer
     buffer_text(out, "data: [DONE]\n\n");
 }
 
-/* ---- the whole ---- */
+/* ---- a whole answer ---- */
 
 static void collect(chat_answer *a, const gm_piece *piece) {
     const str text = { piece->text, piece->length };
@@ -207,7 +207,7 @@ static void write_whole(const chat_answer *a, const gm_reply_stats *stats, buffe
     buffer_text(out, "}\n");
 }
 
-/* ---- the public face ---- */
+/* ---- API ---- */
 
 void chat_answer_begin(chat_answer *a, buffer *out) {
     if (!a->request->stream) return;
@@ -218,7 +218,7 @@ void chat_answer_begin(chat_answer *a, buffer *out) {
 
 void chat_answer_piece(chat_answer *a, const gm_piece *piece, buffer *out) {
     if (piece->kind == GM_PIECE_PROGRESS) return;
-    if (piece->kind == GM_PIECE_THINKING && !a->request->think) return; /* nobody asked for it */
+    if (piece->kind == GM_PIECE_THINKING && !a->request->think) return; /* not requested */
     if (!a->request->stream) collect(a, piece);
     else if (piece->kind == GM_PIECE_TOOL_CALL) call_event(a, piece, out);
     else text_event(a, piece->kind == GM_PIECE_THINKING ? "reasoning_content" : "content", piece, out);

@@ -13,9 +13,9 @@ typedef struct {
     error        *e;
 } reader;
 
-/* ---- complaints ---- */
+/* ---- errors ---- */
 
-static gm_status wrong(const reader *r, const char *expected, const json *found) {
+static gm_status fail_value(const reader *r, const char *expected, const json *found) {
     if (json_is(found, JSON_NUMBER))
         return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, not %.*s", r->param, expected, STR_ARGS(found->text));
     if (json_is(found, JSON_STRING))
@@ -25,12 +25,12 @@ static gm_status wrong(const reader *r, const char *expected, const json *found)
 
 static gm_status no_memory(const reader *r, size_t bytes) { return fail_memory(r->e, "the request", bytes); }
 
-static void blame(const reader *r, const char *field) { snprintf(r->param, CHAT_PARAM_SIZE, "%s", field); }
+static void name_param(const reader *r, const char *field) { snprintf(r->param, CHAT_PARAM_SIZE, "%s", field); }
 
-/* The library's strings end at a NUL: one inside would cut the rest off. */
+/* The library's strings end at a NUL, so one inside would cut off the rest. */
 static gm_status copy_text(const reader *r, str text, const char **out) {
     if (text.length && memchr(text.data, 0, text.length))
-        return fail(r->e, GM_BAD_ARGUMENT, "%s has a NUL character in it", r->param);
+        return fail(r->e, GM_BAD_ARGUMENT, "%s contains a NUL character", r->param);
     *out = arena_copy(&r->out->memory, text);
     return *out ? GM_OK : no_memory(r, text.length);
 }
@@ -38,7 +38,7 @@ static gm_status copy_text(const reader *r, str text, const char **out) {
 /* ---- single fields ---- */
 
 static gm_status read_bool(const reader *r, const json *value, bool *out) {
-    if (value->kind != JSON_TRUE && value->kind != JSON_FALSE) return wrong(r, "true or false", value);
+    if (value->kind != JSON_TRUE && value->kind != JSON_FALSE) return fail_value(r, "true or false", value);
     *out = value->kind == JSON_TRUE;
     return GM_OK;
 }
@@ -47,11 +47,11 @@ static gm_status read_whole(const reader *r, const json *value, int64_t low, int
     char expected[80];
     if (json_integer(value, out) && *out >= low && *out <= high) return GM_OK;
     snprintf(expected, sizeof expected, "a whole number from %lld to %lld", (long long)low, (long long)high);
-    return wrong(r, expected, value);
+    return fail_value(r, expected, value);
 }
 
 static gm_status read_model(reader *r, const json *value) {
-    if (value->kind != JSON_STRING) return wrong(r, "the name of a model", value);
+    if (value->kind != JSON_STRING) return fail_value(r, "the name of a model", value);
     return copy_text(r, value->text, &r->out->model);
 }
 
@@ -59,15 +59,15 @@ static gm_status read_stream(reader *r, const json *value) { return read_bool(r,
 static gm_status read_logprobs(reader *r, const json *value) { return read_bool(r, value, &r->out->logprobs); }
 
 static gm_status read_stream_options(reader *r, const json *value) {
-    if (value->kind != JSON_OBJECT) return wrong(r, "an object", value);
+    if (value->kind != JSON_OBJECT) return fail_value(r, "an object", value);
     if (!json_is(json_get(r->root, "stream"), JSON_TRUE))
-        return fail(r->e, GM_BAD_ARGUMENT, "stream_options goes only with \"stream\": true");
+        return fail(r->e, GM_BAD_ARGUMENT, "stream_options requires \"stream\": true");
     for (const json *option = value->first; option; option = option->next) {
         if (option->kind == JSON_NULL || str_is(option->key, "include_obfuscation"))
-            continue; /* padding: never added */
+            continue; /* we never add padding */
         if (!str_is(option->key, "include_usage"))
             return fail(r->e, GM_UNSUPPORTED, "stream_options.%.*s is not supported", STR_ARGS(option->key));
-        blame(r, "stream_options.include_usage");
+        name_param(r, "stream_options.include_usage");
         if (read_bool(r, option, &r->out->include_usage)) return r->e->status;
     }
     return GM_OK;
@@ -77,12 +77,12 @@ static gm_status read_top_logprobs(reader *r, const json *value) {
     int64_t count = 0;
     if (read_whole(r, value, 0, 20, &count)) return r->e->status;
     if (!json_is(json_get(r->root, "logprobs"), JSON_TRUE))
-        return fail(r->e, GM_BAD_ARGUMENT, "top_logprobs goes only with \"logprobs\": true");
+        return fail(r->e, GM_BAD_ARGUMENT, "top_logprobs requires \"logprobs\": true");
     r->out->top_logprobs = (uint32_t)count;
     return GM_OK;
 }
 
-/* max_tokens and its newer name; the smaller counts. */
+/* max_tokens and its newer name; the smaller one counts. */
 static gm_status read_most(reader *r, const json *value) {
     int64_t most = 0;
     if (read_whole(r, value, 1, UINT32_MAX, &most)) return r->e->status;
@@ -107,19 +107,20 @@ static gm_status read_count(reader *r, const json *value) {
 static gm_status read_stop(reader *r, const json *value) {
     const bool   one = value->kind == JSON_STRING;
     const size_t count = one ? 1 : value->count;
-    if (!one && value->kind != JSON_ARRAY) return wrong(r, "a string or a list of strings", value);
+    if (!one && value->kind != JSON_ARRAY) return fail_value(r, "a string or a list of strings", value);
     r->out->stop_count = 0;
     r->out->stops = arena_array(&r->out->memory, count + 1, sizeof *r->out->stops);
     if (!r->out->stops) return no_memory(r, count * sizeof *r->out->stops);
     for (const json *item = one ? value : value->first; item; item = one ? NULL : item->next) {
-        if (item->kind != JSON_STRING || !item->text.length) return wrong(r, "a string or a list of strings", item);
+        if (item->kind != JSON_STRING || !item->text.length)
+            return fail_value(r, "a string or a list of strings", item);
         if (copy_text(r, item->text, &r->out->stops[r->out->stop_count])) return r->e->status;
         r->out->stop_count++;
     }
     return GM_OK;
 }
 
-/* A token's id as a key has it: digits alone. */
+/* A token id, which as a key of an object is a string of digits. */
 static bool read_token(str text, int32_t *out) {
     int64_t id = 0;
     if (!text.length || text.length > 10) return false;
@@ -133,14 +134,14 @@ static bool read_token(str text, int32_t *out) {
 
 /* {"token id": bias} */
 static gm_status read_bias(reader *r, const json *value) {
-    if (value->kind != JSON_OBJECT) return wrong(r, "an object from token ids to numbers", value);
+    if (value->kind != JSON_OBJECT) return fail_value(r, "an object from token ids to numbers", value);
     r->out->bias_count = 0;
     r->out->bias = arena_array(&r->out->memory, value->count + 1, sizeof *r->out->bias);
     if (!r->out->bias) return no_memory(r, value->count * sizeof *r->out->bias);
     for (const json *item = value->first; item; item = item->next) {
         int32_t token;
         if (!read_token(item->key, &token) || item->kind != JSON_NUMBER || !(fabs(item->number) <= 100)) {
-            return fail(r->e, GM_BAD_ARGUMENT, "logit_bias must have token ids as keys and numbers from -100 to 100");
+            return fail(r->e, GM_BAD_ARGUMENT, "logit_bias must map token ids to numbers from -100 to 100");
         }
         r->out->bias[r->out->bias_count++] = (gm_logit_bias){ token, (float)item->number };
     }
@@ -149,14 +150,14 @@ static gm_status read_bias(reader *r, const json *value) {
 
 static gm_status read_tool_choice(reader *r, const json *value) {
     if (json_is(value, JSON_STRING) && (str_is(value->text, "auto") || str_is(value->text, "none"))) return GM_OK;
-    return fail(r->e, GM_UNSUPPORTED, "tool_choice: only \"auto\" and \"none\" are supported; no call can be forced");
+    return fail(r->e, GM_UNSUPPORTED, "tool_choice must be \"auto\" or \"none\"; calls cannot be forced");
 }
 
 static gm_status read_parallel(reader *r, const json *value) {
     bool parallel = true;
     if (read_bool(r, value, &parallel)) return r->e->status;
     if (parallel || !json_get(r->root, "tools")) return GM_OK;
-    return fail(r->e, GM_UNSUPPORTED, "parallel_tool_calls: false is not supported; the model decides");
+    return fail(r->e, GM_UNSUPPORTED, "parallel_tool_calls must be true; the model decides");
 }
 
 static gm_status read_format(reader *r, const json *value) {
@@ -174,11 +175,11 @@ static gm_status read_effort(reader *r, const json *value) {
     for (size_t i = 0; i < COUNT_OF(on); i++) {
         if (str_is(effort, on[i])) r->out->think = true;
     }
-    return r->out->think ? GM_OK : wrong(r, "none, minimal, low, medium or high", value);
+    return r->out->think ? GM_OK : fail_value(r, "none, minimal, low, medium or high", value);
 }
 
 static gm_status read_modalities(reader *r, const json *value) {
-    if (value->kind != JSON_ARRAY) return wrong(r, "a list", value);
+    if (value->kind != JSON_ARRAY) return fail_value(r, "a list", value);
     for (const json *item = value->first; item; item = item->next) {
         const str name = json_string(item, "");
         if (!str_is(name, "text"))
@@ -189,7 +190,7 @@ static gm_status read_modalities(reader *r, const json *value) {
 
 static gm_status read_store(reader *r, const json *value) {
     if (value->kind == JSON_FALSE) return GM_OK;
-    return fail(r->e, GM_UNSUPPORTED, "store: nothing is kept on this server");
+    return fail(r->e, GM_UNSUPPORTED, "store must be false; this server stores nothing");
 }
 
 /* ---- the table ---- */
@@ -198,7 +199,7 @@ typedef gm_status (*field_reader)(reader *r, const json *value);
 
 static const struct {
     const char  *name;
-    field_reader read; /* NULL: read elsewhere, or without effect on the answer */
+    field_reader read; /* NULL: read elsewhere, or without effect */
 } fields[] = {
     { "messages", NULL },
     { "tools", NULL },
@@ -260,7 +261,7 @@ static gm_status read_number(const reader *r, const json *value, size_t row) {
         return GM_OK;
     }
     snprintf(expected, sizeof expected, "a number from %g to %g", numbers[row].low, numbers[row].high);
-    return wrong(r, expected, value);
+    return fail_value(r, expected, value);
 }
 
 static gm_status read_field(reader *r, const json *value) {
@@ -274,19 +275,19 @@ static gm_status read_field(reader *r, const json *value) {
         return value->kind != JSON_NULL ? read_number(r, value, i) : GM_OK;
     }
     if (value->kind == JSON_NULL) return GM_OK;
-    return fail(r->e, GM_UNSUPPORTED, "'%.*s' is not supported by this server", STR_ARGS(value->key));
+    return fail(r->e, GM_UNSUPPORTED, "this server does not support '%.*s'", STR_ARGS(value->key));
 }
 
 /* ---- messages ---- */
 
 static gm_status join_parts(const reader *r, const chat_message *m, const char **out) {
-    static const char *const media[] = { [CHAT_IMAGE] = "images", [CHAT_AUDIO] = "sounds", [CHAT_VIDEO] = "videos" };
+    static const char *const media[] = { [CHAT_IMAGE] = "image", [CHAT_AUDIO] = "audio", [CHAT_VIDEO] = "video" };
     buffer                   text = { 0 };
     gm_status                status = GM_OK;
     if (m->tool_object) json_write(&text, m->tool_object);
     for (size_t i = 0; i < m->part_count && !status; i++) {
         if (m->parts[i].kind == CHAT_TEXT) buffer_str(&text, m->parts[i].text);
-        else status = fail(r->e, GM_UNSUPPORTED, "%s: %s are not supported", r->param, media[m->parts[i].kind]);
+        else status = fail(r->e, GM_UNSUPPORTED, "%s: %s input is not supported", r->param, media[m->parts[i].kind]);
     }
     if (!status) status = text.failed ? no_memory(r, text.length) : copy_text(r, buffer_view(&text), out);
     buffer_free(&text);
@@ -325,7 +326,7 @@ static gm_status convert_message(const reader *r, const chat_message *m, gm_mess
     return m->call_count ? write_calls(r, m, &out->tool_calls) : GM_OK;
 }
 
-/* What chat_from_json passes over, because it is none of its business. */
+/* Refuses what chat_from_json does not look at. */
 static gm_status refuse_leftovers(const reader *r, const json *message) {
     static const char *const keys[] = { "function_call", "audio" };
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
@@ -339,11 +340,11 @@ static gm_status refuse_leftovers(const reader *r, const json *message) {
 static gm_status read_messages(reader *r) {
     chat  talk;
     arena scratch = { 0 };
-    blame(r, "messages");
+    name_param(r, "messages");
     if (!chat_from_json(r->root, &scratch, &talk, r->e)) {
         r->out->message_count = talk.count;
         r->out->messages = arena_array(&r->out->memory, talk.count + 1, sizeof *r->out->messages);
-        if (!talk.count) fail(r->e, GM_BAD_ARGUMENT, "messages must have at least one message");
+        if (!talk.count) fail(r->e, GM_BAD_ARGUMENT, "messages must contain at least one message");
         else if (!r->out->messages) no_memory(r, talk.count * sizeof *r->out->messages);
         const json *message = json_get(r->root, "messages")->first;
         for (size_t i = 0; i < talk.count && !r->e->status; i++, message = message->next) {
@@ -352,17 +353,17 @@ static gm_status read_messages(reader *r) {
         }
         r->out->think |= talk.think;
     } else if (str_starts_with(str_of(r->e->why), "tools")) {
-        blame(r, "tools");
+        name_param(r, "tools");
     }
     arena_free(&scratch);
     return r->e->status;
 }
 
-/* Functions only; none at all when no call is wanted. */
+/* Only functions; none at all with tool_choice "none". */
 static gm_status read_tools(reader *r) {
     const json *tools = json_get(r->root, "tools");
     buffer      text = { 0 };
-    blame(r, "tools");
+    name_param(r, "tools");
     if (!tools || tools->kind == JSON_NULL || !tools->count) return GM_OK;
     for (const json *tool = tools->first; tool; tool = tool->next) {
         const str type = json_string(json_get(tool, "type"), "function");
@@ -383,7 +384,7 @@ gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_
     reader r = { .out = out, .param = param, .e = e };
     *out = (chat_request){ 0 };
     param[0] = 0;
-    if (!body.data) body = str_of(""); /* no body at all */
+    if (!body.data) body = str_of(""); /* there was no body */
     if (!json_parse(body, &scratch, &root, e)) {
         r.root = root;
         if (root->kind != JSON_OBJECT) fail(e, GM_BAD_ARGUMENT, "the request must be a JSON object");

@@ -1,5 +1,5 @@
-/* A request for a chat completion, in OpenAI's form: JSON in, what a reply needs out. Whatever cannot be done is refused by
- * name; nothing is left out silently. */
+/* Parses OpenAI's chat completion request into what a reply needs. Unsupported fields are refused by name; none is ignored
+ * silently. */
 
 #ifndef GM_SERVE_CHAT_REQUEST_H
 #define GM_SERVE_CHAT_REQUEST_H
@@ -12,8 +12,8 @@ typedef struct {
 } wished_number;
 
 typedef struct {
-    arena       memory; /* of everything below */
-    const char *model;  /* NULL: whichever there is */
+    arena       memory; /* owns everything below */
+    const char *model;  /* NULL: any */
     gm_message *messages;
     size_t      message_count;
     const char *tools; /* JSON; NULL: none */
@@ -26,7 +26,7 @@ typedef struct {
     gm_logit_bias *bias;
     size_t         bias_count;
 
-    uint32_t     max_tokens; /* 0: the model's own limit, else as many as fit */
+    uint32_t     max_tokens; /* 0: the model's own limit, or else as many as fit */
     const char **stops;
     size_t       stop_count;
     bool         logprobs;
@@ -35,8 +35,8 @@ typedef struct {
 
 enum { CHAT_PARAM_SIZE = 64 };
 
-/* GM_BAD_FILE: not JSON; GM_BAD_ARGUMENT: a wrong value; GM_UNSUPPORTED: a feature that is not there. `param` gets the field
- * that is to blame, or "". Free the request after a failure, too. */
+/* GM_BAD_FILE: not JSON; GM_BAD_ARGUMENT: a wrong value; GM_UNSUPPORTED: a missing feature. `param` gets the name of the
+ * field at fault, or "". Free the request even after a failure. */
 gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_SIZE], error *e);
 void      chat_request_free(chat_request *r);
 

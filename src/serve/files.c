@@ -1,4 +1,4 @@
-/* Files: whole, in part, or not at all because the client has them; and the app's, which are found by name in its folder. */
+/* Sending files, whole or in part, with conditional requests; and the app's files, found by name in its folder. */
 
 #include "serve/http.h"
 
@@ -13,12 +13,12 @@
 
 /* ---- answering ---- */
 
-/* If-Range: the part is wanted only of the very file that the client has the rest of. */
-static bool is_same(const char *condition, const char *etag, const char *modified) {
+/* If-Range: send the part only if the client has the rest of this very file. */
+static bool if_range_matches(const char *condition, const char *etag, const char *modified) {
     return !condition || !strcmp(condition, etag) || !strcmp(condition, modified);
 }
 
-static bool is_known(const request_head *head, const char *etag, time_t modified) {
+static bool client_has(const request_head *head, const char *etag, time_t modified) {
     time_t since;
     if (head->if_none_match) return etag_listed(head->if_none_match, etag);
     return head->if_modified_since && http_date_parse(head->if_modified_since, &since) && modified <= since;
@@ -31,18 +31,18 @@ enum MHD_Result respond_file(request *r, const file_answer *f) {
     uint64_t    first = 0, last = 0;
     if (fstat(f->file, &about)) {
         close(f->file);
-        return respond_error(r, 500, "io", NULL, NULL, "the file cannot be read");
+        return respond_error(r, 500, "io", NULL, NULL, "cannot read the file");
     }
     const uint64_t size = (uint64_t)about.st_size;
     snprintf(own_etag, sizeof own_etag, "\"%" PRIx64 "-%" PRIx64 ".%" PRIx64 "\"", size, (uint64_t)about.st_mtim.tv_sec,
              (uint64_t)about.st_mtim.tv_nsec);
     http_date(about.st_mtim.tv_sec, modified);
-    const bool       get = !strcmp(r->method, "GET"); /* for HEAD ranges have no meaning */
-    const range_kind kind = get && is_same(r->head.if_range, etag, modified)
+    const bool       get = !strcmp(r->method, "GET"); /* ranges mean nothing for HEAD */
+    const range_kind kind = get && if_range_matches(r->head.if_range, etag, modified)
                                 ? byte_range_parse(r->head.range, size, &first, &last)
                                 : RANGE_WHOLE;
-    const bool   app = f->policy == app_policy; /* isolated from other origins it may have threads that share memory */
-    const header headers[] = {
+    const bool       app = f->policy == app_policy; /* cross-origin isolation allows threads with shared memory */
+    const header     headers[] = {
         { "ETag", etag },
         { "Last-Modified", modified },
         { "Accept-Ranges", "bytes" },
@@ -53,7 +53,7 @@ enum MHD_Result respond_file(request *r, const file_answer *f) {
         { "Content-Type", f->type },
         { "Content-Range", kind == RANGE_PART ? range : NULL },
     };
-    if (is_known(&r->head, etag, about.st_mtim.tv_sec)) {
+    if (client_has(&r->head, etag, about.st_mtim.tv_sec)) {
         close(f->file);
         return respond_empty(r, 304, headers, 7);
     }
@@ -61,7 +61,7 @@ enum MHD_Result respond_file(request *r, const file_answer *f) {
         close(f->file);
         snprintf(range, sizeof range, "bytes */%" PRIu64, size);
         return respond_error(r, 416, "range", NULL, &(header){ "Content-Range", range },
-                             "the range lies outside of the file's %" PRIu64 " bytes", size);
+                             "the range is outside the file, which has %" PRIu64 " bytes", size);
     }
     snprintf(range, sizeof range, "bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64, first, last, size);
     const uint64_t       length = kind == RANGE_PART ? last - first + 1 : size;
@@ -72,7 +72,7 @@ enum MHD_Result respond_file(request *r, const file_answer *f) {
 
 /* ---- the app ---- */
 
-static const char *type_of(const char *path) {
+static const char *media_type(const char *path) {
     static const struct {
         const char *ending, *type;
     } types[] = {
@@ -113,12 +113,12 @@ enum MHD_Result answer_app(request *r) {
     const bool   folder = r->path[length - 1] == '/';
     if (r->server->app < 0) {
         return respond_error(r, 404, "no_app", NULL, NULL,
-                             "the app is not there: it was not built, or is not beside the program (--app FOLDER)");
+                             "the app was not found: build it, or name its folder with --app");
     }
     const int  needed = snprintf(path, sizeof path, "%s%s", r->path + 1, folder ? "index.html" : "");
     const bool fits = needed >= 0 && (size_t)needed < sizeof path;
     const int  file = fits && is_plain(path) ? below_open_file(r->server->app, path) : -1;
     if (file < 0) return respond_error(r, 404, "not_found", NULL, NULL, "file not found");
     return respond_file(
-        r, &(file_answer){ .file = file, .type = type_of(path), .policy = app_policy, .cache = "no-cache" });
+        r, &(file_answer){ .file = file, .type = media_type(path), .policy = app_policy, .cache = "no-cache" });
 }

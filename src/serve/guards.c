@@ -14,15 +14,15 @@ static verdict check_host(const guards *g, const request_head *head) {
         if (!strcasecmp(head->host, g->hosts[i])) return fine;
     }
     if (head->host && g->redirected && !strcasecmp(head->host, g->redirected))
-        return (verdict){ 308, "moved", "this server is at its address, not at localhost" };
+        return (verdict){ 308, "moved", "this server uses its address instead of localhost" };
     return (verdict){ 421, "wrong_host",
-                      "the Host header names another server; this one answers only under the address that it printed "
-                      "(further names: --host)" };
+                      "the Host header names a different server; use the address that this one printed, or add a name "
+                      "with --host" };
 }
 
 /* ---- origin ---- */
 
-/* Our own origin is the scheme and the Host of the request, which was found to be ours. */
+/* Our own origin is our scheme and the request's Host, which has been checked. */
 static bool is_own(const guards *g, const request_head *head) {
     const size_t scheme = strlen(g->scheme);
     return head->host && !strncmp(head->origin, g->scheme, scheme) && !strncmp(head->origin + scheme, "://", 3) &&
@@ -39,22 +39,23 @@ bool guards_foreign(const guards *g, const request_head *head) {
 
 static verdict check_origin(const guards *g, const request_head *head) {
     if (!head->origin || is_own(g, head) || guards_foreign(g, head)) return fine;
-    return (verdict){ 403, "foreign_origin", "pages of this origin may not use this server (--allow-origin)" };
+    return (verdict){ 403, "foreign_origin",
+                      "pages from this origin may not use this server; --allow-origin permits it" };
 }
 
-/* Browsers say where a fetch comes from, also where they send no Origin (pictures, scripts, links). A link may lead to the
- * app, as to any site: it cannot be framed, and opening it changes nothing. */
+/* Browsers say where a fetch comes from even when they send no Origin (images, scripts, links). Links to the app are
+ * allowed: it cannot be framed, and opening it changes nothing. */
 static verdict check_fetch(const guards *g, const request_head *head, bool page) {
     if (!head->fetch_site || !strcmp(head->fetch_site, "same-origin") || !strcmp(head->fetch_site, "none")) return fine;
     if (guards_foreign(g, head)) return fine;
     if (page && !head->origin && head->fetch_mode && !strcmp(head->fetch_mode, "navigate") && head->fetch_dest &&
         !strcmp(head->fetch_dest, "document"))
         return fine;
-    return (verdict){ 403, "cross_site", "pages of other sites may not fetch from this server (--allow-origin)" };
+    return (verdict){ 403, "cross_site", "pages from other sites may not use this server; --allow-origin permits it" };
 }
 
 verdict guards_check(const guards *g, const request_head *head, bool page) {
-    if (head->repeated) return (verdict){ 400, "repeated_header", "a header is there twice" };
+    if (head->repeated) return (verdict){ 400, "repeated_header", "a header appears twice" };
     verdict v = check_host(g, head);
     if (!v.status) v = check_origin(g, head);
     if (!v.status) v = check_fetch(g, head, page);
@@ -75,7 +76,7 @@ void guards_set_key(guards *g, str key) {
     digest(key, g->key);
 }
 
-/* What is compared are digests, every byte of them: the time tells nothing about the key, and its length neither. */
+/* Compares all bytes of the digests, so that the time it takes reveals neither the key nor its length. */
 verdict guards_check_key(const guards *g, const request_head *head) {
     static const char bearer[] = "Bearer ";
     uint8_t           given[32], difference = 0;
@@ -86,7 +87,7 @@ verdict guards_check_key(const guards *g, const request_head *head) {
     for (size_t i = 0; i < sizeof given; i++) difference |= given[i] ^ g->key[i];
     if (present && !difference) return fine;
     return (verdict){ 401, "invalid_api_key",
-                      present ? "the API key is wrong" : "an API key is needed: Authorization: Bearer KEY" };
+                      present ? "wrong API key" : "send the API key as Authorization: Bearer KEY" };
 }
 
 /* ---- values ---- */

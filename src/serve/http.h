@@ -1,5 +1,5 @@
-/* What the parts of the server share: a request on its way, and how it is answered. All of it is used by libmicrohttpd's
- * thread alone, except what has a lock. */
+/* What the parts of the server share: a request and how it is answered. Only libmicrohttpd's thread uses any of this, except
+ * for what the lock protects. */
 
 #ifndef GM_SERVE_HTTP_H
 #define GM_SERVE_HTTP_H
@@ -14,11 +14,11 @@
 
 enum {
     LARGEST_BODY =
-        4 << 20, /* of a POST: far more text than any context holds; its JSON tree takes up to 40 times that */
+        4 << 20, /* of a POST: far more text than any context holds; the JSON tree takes up to 40 times as much */
     LARGEST_HEADERS = 32 << 10, /* libmicrohttpd's memory for a connection */
 };
 
-/* Ollama's store as it was a moment ago. */
+/* A recent view of Ollama's store. */
 typedef struct {
     arena        memory;
     ollama_store store;
@@ -29,15 +29,15 @@ typedef struct {
 struct server {
     serve_options      options;
     guards             guards;
-    arena              memory; /* strings of the guards and the address */
+    arena              memory; /* holds the strings of the guards, and the address */
     const char        *address;
     int                app; /* the folder; -1: none */
     store_view         store;
     worker            *worker;
     struct MHD_Daemon *daemon;
-    char               complaint[200]; /* the last that libmicrohttpd said, for a start that fails */
+    char               complaint[200]; /* libmicrohttpd's last message, for when it does not start */
 
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* protects the fields below */
     clients         clients;
     size_t          requests; /* being answered */
 };
@@ -56,18 +56,18 @@ typedef struct {
 struct request {
     server                *server;
     struct MHD_Connection *connection; /* NULL until the headers are there */
-    const char            *target;     /* path and query as they came */
+    const char            *target;     /* path and query, unchanged */
     const char            *method, *path;
     request_head           head;
     const route           *route;
     buffer                 body;
     bool                   too_large;
     job                   *job;
-    unsigned               status; /* of the answer, for the log */
+    unsigned               status; /* of the answer; 0: none yet */
     client                *client;
 };
 
-/* Content-Security-Policy: of the app's files (workers have that of their own script), and of everything else. */
+/* Content-Security-Policy for the app's files (a worker obeys the policy of its own script), and for everything else. */
 extern const char app_policy[], bare_policy[];
 
 /* A header of an answer; a NULL value leaves it out. */
@@ -75,16 +75,16 @@ typedef struct {
     const char *name, *value;
 } header;
 
-/* Adds the headers that every answer has, and sends. The response is given up. NULL: there was no memory for it. */
+/* Adds the common headers and sends the response, which is consumed. NULL means that there was no memory for it. */
 enum MHD_Result respond(request *r, unsigned status, struct MHD_Response *response, const header *headers,
                         size_t count);
-/* The text is taken over. */
+/* Takes over the text. */
 enum MHD_Result respond_json(request *r, unsigned status, buffer *text, const header *headers, size_t count);
 enum MHD_Result respond_error(request *r, unsigned status, const char *code, const char *param, const header *extra,
                               const char *format, ...) PRINTF_LIKE(6, 7);
 enum MHD_Result respond_empty(request *r, unsigned status, const header *headers, size_t count);
 
-/* A file, whole or in part, with the conditions of the request. `file` is taken over. */
+/* Sends a file, whole or in part, as the request's conditions say. Closes the file. */
 typedef struct {
     int         file;
     const char *etag; /* with its quotes; NULL: from size and time */
@@ -92,7 +92,7 @@ typedef struct {
 } file_answer;
 enum MHD_Result respond_file(request *r, const file_answer *f);
 
-/* The routes' answers. */
+/* One function per route. */
 enum MHD_Result answer_app(request *r);
 enum MHD_Result answer_models(request *r);
 enum MHD_Result answer_box(request *r);

@@ -41,12 +41,13 @@ static bool parse_address(const char *text, uint16_t port, socket_address *out, 
 
 static gm_status cannot_listen(const char *address, uint16_t port, int problem, error *e) {
     if (problem == EADDRINUSE) {
-        return fail(e, GM_IO,
-                    "port %u of %s is taken: gemmule serve may be running already, or another program has it; "
-                    "--port N chooses another (the app's saved conversations and models belong to one address)",
-                    port, address);
+        return fail(
+            e, GM_IO,
+            "port %u on %s is taken, perhaps by another gemmule serve; choose a different one with --port N (the "
+            "app's conversations and models belong to one address)",
+            port, address);
     }
-    return fail(e, GM_IO, "cannot listen on port %u of %s: %s", port, address, strerror(problem));
+    return fail(e, GM_IO, "cannot listen on port %u on %s: %s", port, address, strerror(problem));
 }
 
 gm_status listen_on(const char *address, uint16_t port, listener *out, error *e) {
@@ -55,12 +56,12 @@ gm_status listen_on(const char *address, uint16_t port, listener *out, error *e)
     const int      yes = 1;
     *out = (listener){ .socket = -1 };
     if (!parse_address(address, port, &at, &size, out)) {
-        return fail(e, GM_BAD_ARGUMENT, "'%s' is no address: expected one in numbers, such as 192.168.1.5 or ::1",
-                    address);
+        return fail(e, GM_BAD_ARGUMENT, "'%s' is not an IP address such as 192.168.1.5 or ::1", address);
     }
     const int s = socket(at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s < 0) return cannot_listen(address, port, errno, e);
-    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* a restart must not wait for old connections to fade */
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes,
+               sizeof yes); /* restart without waiting for old connections to time out */
     if (out->ipv6) setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
     if (bind(s, &at.any, size) || listen(s, 64) || getsockname(s, &at.any, &size)) {
         const int problem = errno;
@@ -96,7 +97,7 @@ static bool is_host_name(const char *text) {
            strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") == strlen(text);
 }
 
-/* Adds NAME:PORT, and NAME alone where browsers leave out the port. */
+/* Adds NAME:PORT, and NAME alone for the default port, which browsers omit. */
 static bool add_host(const char *name, const listener *at, bool tls, arena *a, const char **hosts, size_t *count) {
     const bool ipv6 = strchr(name, ':') != NULL, usual = at->port == (tls ? 443 : 80);
     char       text[300];
@@ -115,13 +116,12 @@ static gm_status open_hosts(const serve_options *o, const listener *at, arena *a
     bool         fine = hosts != NULL;
     for (size_t i = 0; i < o->host_count; i++) {
         if (!is_host_name(o->hosts[i]))
-            return fail(e, GM_BAD_ARGUMENT, "--host '%s': expected a name such as gemmule.example.org, without port",
+            return fail(e, GM_BAD_ARGUMENT, "--host '%s': expected a name such as gemmule.example.org, without a port",
                         o->hosts[i]);
     }
     if (at->anywhere && !o->host_count) {
         return fail(e, GM_BAD_ARGUMENT,
-                    "%s is every address of this machine: --host NAME must say under which name it is reached",
-                    o->address);
+                    "%s means every address of this machine; --host NAME must say which name clients use", o->address);
     }
     if (fine && !at->anywhere) fine = add_host(o->address, at, tls, a, hosts, &g->host_count);
     for (size_t i = 0; fine && i < o->host_count; i++) fine = add_host(o->hosts[i], at, tls, a, hosts, &g->host_count);
@@ -139,8 +139,8 @@ static gm_status open_origins(const serve_options *o, guards *g, error *e) {
     for (size_t i = 0; i < o->origin_count; i++) {
         if (is_origin(o->origins[i])) continue;
         return fail(e, GM_BAD_ARGUMENT,
-                    "--allow-origin '%s': expected one as browsers write it, such as https://example.org or "
-                    "http://127.0.0.1:5173, without a path",
+                    "--allow-origin '%s': expected an origin such as https://example.org or http://127.0.0.1:5173, "
+                    "without a path",
                     o->origins[i]);
     }
     g->origins = o->origins;
@@ -157,8 +157,8 @@ static gm_status open_key(const serve_options *o, arena *a, guards *g, error *e)
     bool plain = true;
     for (size_t i = 0; i < text.length; i++) plain &= text.data[i] > ' ' && text.data[i] < 127;
     if (!plain || text.length < SHORTEST || text.length > LONGEST) {
-        return fail(e, GM_BAD_FILE, "%s: an API key is one line of %d to %d letters, digits and signs", o->api_key_file,
-                    SHORTEST, LONGEST);
+        return fail(e, GM_BAD_FILE, "%s: an API key is a single line of %d to %d visible ASCII characters",
+                    o->api_key_file, SHORTEST, LONGEST);
     }
     guards_set_key(g, text);
     return GM_OK;
@@ -167,10 +167,10 @@ static gm_status open_key(const serve_options *o, arena *a, guards *g, error *e)
 gm_status guards_open(const serve_options *o, const listener *at, arena *a, guards *out, error *e) {
     *out = (guards){ .scheme = o->tls_cert ? "https" : "http" };
     if (!o->tls_cert != !o->tls_key)
-        return fail(e, GM_BAD_ARGUMENT, "--tls-cert and --tls-key belong together: one of them is missing");
+        return fail(e, GM_BAD_ARGUMENT, "--tls-cert and --tls-key go together; one of them is missing");
     if (!at->loopback && (!o->tls_cert || !o->api_key_file)) {
         return fail(e, GM_BAD_ARGUMENT,
-                    "%s can be reached by other machines: that needs TLS (--tls-cert, --tls-key) and an API key "
+                    "other machines can reach %s, which requires TLS (--tls-cert, --tls-key) and an API key "
                     "(--api-key-file)",
                     o->address);
     }

@@ -1,4 +1,4 @@
-/* Where the server listens, and under which names: sockets and strings, no HTTP. */
+/* The listening socket, and the names that the server answers to. No HTTP. */
 
 #ifndef GM_SERVE_LISTEN_H
 #define GM_SERVE_LISTEN_H
@@ -12,10 +12,10 @@ typedef struct {
     bool     loopback, ipv6, anywhere /* 0.0.0.0 or :: */;
 } listener;
 
-/* An address that is taken is GM_IO, with what to do about it. */
+/* GM_IO if the port is taken, with advice. */
 gm_status listen_on(const char *address, uint16_t port, listener *out, error *e);
 
-/* The names in Host, the origins, the key and what a server beyond loopback needs; strings live in the arena. */
+/* Sets up host names, origins and the key, and demands what a server beyond loopback needs. Strings live in the arena. */
 gm_status guards_open(const serve_options *options, const listener *at, arena *a, guards *out, error *e);
 
 /* A whole small text file, in the arena. */

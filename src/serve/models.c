@@ -1,4 +1,4 @@
-/* Models as files, for the app: the box, and what Ollama has on this machine. */
+/* Model files for the app: the box, and what is in Ollama's store. */
 
 #include "serve/http.h"
 
@@ -14,7 +14,7 @@
 
 static const char model_type[] = "application/octet-stream";
 
-/* The app keeps models itself: in the browser's cache they would only lie twice. */
+/* The app stores models itself; the browser's cache would only hold a second copy. */
 static enum MHD_Result respond_model(request *r, int file, const char *etag) {
     return respond_file(
         r,
@@ -88,11 +88,9 @@ enum MHD_Result answer_box(request *r) {
     const char *path = r->server->options.box;
     const int   file = path ? open_regular_file(path) : -1;
     if (file >= 0) return respond_model(r, file, NULL);
-    if (path)
-        return respond_error(r, 404, "no_box", NULL, NULL, "the file of the model in the box, %s, cannot be read",
-                             path);
+    if (path) return respond_error(r, 404, "no_box", NULL, NULL, "cannot read the model in the box: %s", path);
     const char *why = r->server->options.no_box;
-    return respond_error(r, 404, "no_box", NULL, NULL, "%s", why ? why : "there is no model in the box");
+    return respond_error(r, 404, "no_box", NULL, NULL, "%s", why ? why : "this server has no model in the box");
 }
 
 /* ---- the list ---- */
@@ -103,7 +101,7 @@ static void write_text(buffer *out, const char *key, const char *value) {
     else buffer_text(out, "null");
 }
 
-/* ,"model":{"url": …, "bytes": …, "digest": …}; null where there is no file. */
+/* ,"model":{"url": …, "bytes": …, "digest": …}, or null if there is no file. */
 static void write_blob(buffer *out, const char *key, const char *path, uint64_t bytes) {
     buffer_printf(out, ",\"%s\":", key);
     if (!path) {
@@ -126,7 +124,7 @@ static void write_ollama_model(buffer *out, const ollama_model *m) {
     write_text(out, "quantisation", m->quantisation);
     write_text(out, "renderer", m->renderer);
     write_text(out, "system", m->system);
-    write_text(out, "params", m->params); /* Ollama's JSON, as text: its reader is elsewhere */
+    write_text(out, "params", m->params); /* Ollama's JSON, passed on as text */
     write_blob(out, "model", m->model, m->model_bytes);
     write_blob(out, "projector", m->projector, m->projector_bytes);
     buffer_char(out, '}');

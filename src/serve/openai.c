@@ -98,17 +98,17 @@ enum MHD_Result answer_unknown_endpoint(request *r) {
 
 /* ---- waiting ---- */
 
-static void fall_asleep(void *connection) { MHD_suspend_connection(connection); }
-static void wake_up(void *connection) { MHD_resume_connection(connection); }
+static void suspend_connection(void *connection) { MHD_suspend_connection(connection); }
+static void resume_connection(void *connection) { MHD_resume_connection(connection); }
 
 /* ---- starting ---- */
 
-static enum MHD_Result refuse(request *r, const error *e, const char *param) {
+static enum MHD_Result respond_failure(request *r, const error *e, const char *param) {
     const char *code = NULL;
     unsigned    status = http_status_of(e->status, &code);
     if (e->status == GM_BUSY) {
         return respond_error(r, 429, "queue_full", NULL, &(header){ "Retry-After", "2" },
-                             "%s: one answer is written at a time, and %zu may wait", e->why,
+                             "%s; this server writes one answer at a time, and %zu requests may wait", e->why,
                              r->server->options.worker.waiting);
     }
     if (e->status == GM_BAD_FILE) status = 400, code = "invalid_json";
@@ -119,13 +119,13 @@ static bool is_our_model(const server *s, const char *wanted) {
     return !wanted || !*wanted || !s->options.worker.engine.model || !strcmp(wanted, s->options.worker.name);
 }
 
-static enum MHD_Result submit(request *r) {
+static enum MHD_Result submit_job(request *r) {
     error        e = { 0 };
     char         param[CHAT_PARAM_SIZE];
     chat_request wanted;
     if (chat_request_parse(buffer_view(&r->body), &wanted, param, &e)) {
         chat_request_free(&wanted);
-        return refuse(r, &e, param);
+        return respond_failure(r, &e, param);
     }
     buffer_free(&r->body);
     if (!is_our_model(r->server, wanted.model)) {
@@ -133,28 +133,29 @@ static enum MHD_Result submit(request *r) {
         chat_request_free(&wanted);
         return result;
     }
-    const job_client who = {
-        .sleep = fall_asleep, .wake = wake_up, .who = r->connection, .socket = r->client ? r->client->socket : -1
-    };
-    const gm_status status = job_submit(r->server->worker, &wanted, &who, &r->job, &e);
+    const job_client who = { .sleep = suspend_connection,
+                             .wake = resume_connection,
+                             .who = r->connection,
+                             .socket = r->client ? r->client->socket : -1 };
+    const gm_status  status = job_submit(r->server->worker, &wanted, &who, &r->job, &e);
     chat_request_free(&wanted);
-    return status ? refuse(r, &e, NULL) : MHD_YES;
+    return status ? respond_failure(r, &e, NULL) : MHD_YES;
 }
 
 /* ---- answering ---- */
 
-static ssize_t read_on(void *context, uint64_t position, char *to, size_t most) {
+static ssize_t read_stream(void *context, uint64_t position, char *to, size_t most) {
     (void)position;
     request   *r = context;
     const long n = job_read(r->job, to, most);
     return n < 0 ? MHD_CONTENT_READER_END_OF_STREAM : n;
 }
 
-static enum MHD_Result stream(request *r) {
+static enum MHD_Result answer_stream(request *r) {
     const header headers[] = { { "Content-Type", "text/event-stream; charset=utf-8" },
                                { "Cache-Control", "no-store" },
                                { "Content-Security-Policy", bare_policy } };
-    return respond(r, 200, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8192, read_on, r, NULL), headers,
+    return respond(r, 200, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8192, read_stream, r, NULL), headers,
                    COUNT_OF(headers));
 }
 
@@ -166,13 +167,13 @@ static enum MHD_Result answer_whole(request *r, unsigned status) {
     return respond_json(r, status, &out, NULL, 0);
 }
 
-/* Called when the request is complete, and again whenever the connection wakes up before its answer has begun. */
+/* Called once the request is complete, and again each time the connection wakes up before the answer has begun. */
 enum MHD_Result answer_completion(request *r) {
     if (!r->job) {
-        const enum MHD_Result result = submit(r);
+        const enum MHD_Result result = submit_job(r);
         if (!r->job) return result;
     }
     const unsigned status = job_status(r->job);
     if (!status) return MHD_YES; /* asleep */
-    return status == 200 && job_streams(r->job) ? stream(r) : answer_whole(r, status);
+    return status == 200 && job_streams(r->job) ? answer_stream(r) : answer_whole(r, status);
 }

@@ -1,4 +1,4 @@
-/* Answers: the headers that all of them have, JSON, errors. */
+/* Responses: common headers, JSON, errors. */
 
 #include "serve/http.h"
 

@@ -1,4 +1,4 @@
-/* The server: from a connection to a route, and its life. */
+/* The server: from a connection to a route; starting and stopping. */
 
 #include "serve/http.h"
 
@@ -59,7 +59,7 @@ static const struct {
     HEAD("Access-Control-Request-Private-Network", private_network),
 };
 
-static enum MHD_Result take_header(void *context, enum MHD_ValueKind kind, const char *name, const char *value) {
+static enum MHD_Result note_header(void *context, enum MHD_ValueKind kind, const char *name, const char *value) {
     (void)kind;
     request_head *head = context;
     for (size_t i = 0; i < COUNT_OF(head_fields); i++) {
@@ -81,7 +81,7 @@ static enum MHD_Result refuse(request *r, verdict v) {
         const int length = snprintf(location, sizeof location, "%s://%s%s", r->server->guards.scheme,
                                     r->server->guards.hosts[0], r->target);
         if (length < 0 || (size_t)length >= sizeof location)
-            return respond_error(r, 414, "too_long", NULL, NULL, "the path is too long");
+            return respond_error(r, 414, "too_long", NULL, NULL, "the URL is too long");
         return respond_error(r, 308, v.code, NULL, &(header){ "Location", location }, "%s: %s", v.message, location);
     }
     const header challenge = { "WWW-Authenticate", "Bearer" };
@@ -96,7 +96,7 @@ static bool is_allowed(const route *to, const char *method) {
     return to->any_method || (to->post ? !strcmp(method, "POST") : is_reading(method));
 }
 
-/* What may be asked; to an allowed foreign page also in the words of a preflight. */
+/* The allowed methods; an allowed foreign page also gets the headers of a preflight. */
 static enum MHD_Result answer_options(request *r) {
     const char  *methods = allowed_methods(r->route);
     const bool   preflight = r->head.wanted_method && guards_foreign(&r->server->guards, &r->head);
@@ -115,36 +115,38 @@ static bool is_too_long(const char *content_length) {
     return content_length && strtoull(content_length, NULL, 10) > LARGEST_BODY;
 }
 
-/* All that can be said from the headers is said before the body is read. */
-static enum MHD_Result begin(request *r) {
+/* Refuses whatever the headers alone allow to refuse, before the body arrives. */
+static enum MHD_Result check_head(request *r) {
     server *s = r->server;
-    if (r->target[0] != '/') return respond_error(r, 400, "bad_target", NULL, NULL, "a path begins with a slash");
+    if (r->target[0] != '/')
+        return respond_error(r, 400, "bad_target", NULL, NULL,
+                             "the request target must be a path that starts with a slash");
     r->route = find_route(r->path);
     const size_t length = strlen(r->path);
     const bool   page = r->route && r->route->answer == answer_app && is_reading(r->method) &&
                       (r->path[length - 1] == '/' || str_ends_with(str_of(r->path), ".html"));
     verdict v = guards_check(&s->guards, &r->head, page);
     if (v.status) return refuse(r, v);
-    if (!r->route) return respond_error(r, 404, "not_found", NULL, NULL, "there is nothing at this path");
+    if (!r->route) return respond_error(r, 404, "not_found", NULL, NULL, "nothing here");
     if (!strcmp(r->method, "OPTIONS")) return answer_options(r);
     if (!is_allowed(r->route, r->method)) {
         return respond_error(r, 405, "wrong_method", NULL, &(header){ "Allow", allowed_methods(r->route) },
-                             "this path takes %s", allowed_methods(r->route));
+                             "this URL allows %s", allowed_methods(r->route));
     }
     if (!r->route->public_ && (v = guards_check_key(&s->guards, &r->head)).status) return refuse(r, v);
     if (r->route->any_method) return r->route->answer(r); /* an error: no body is waited for */
     if (!r->route->post) return MHD_YES;
     if (!is_json_type(r->head.content_type)) {
-        return respond_error(r, 415, "wrong_type", NULL, NULL, "the body must be application/json, and say so");
+        return respond_error(r, 415, "wrong_type", NULL, NULL, "send Content-Type: application/json");
     }
     if (is_too_long(r->head.content_length)) {
-        return respond_error(r, 413, "too_large", NULL, NULL, "the body may have at most %d bytes", LARGEST_BODY);
+        return respond_error(r, 413, "too_large", NULL, NULL, "the body may have at most %d MiB", LARGEST_BODY >> 20);
     }
     return MHD_YES;
 }
 
-/* Bodies without a length in front; whatever is too much, or not asked for, is thrown away. */
-static void take_body(request *r, const char *data, size_t size) {
+/* Collects the body. What is too large, or not wanted, is thrown away: a chunked body does not announce its length. */
+static void append_body(request *r, const char *data, size_t size) {
     if (!r->route || !r->route->post || r->too_large) return;
     if (size > LARGEST_BODY - r->body.length) {
         r->too_large = true;
@@ -179,27 +181,27 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
         r->method = method;
         r->path = url;
         r->client = client_of(connection);
-        MHD_get_connection_values(connection, MHD_HEADER_KIND, take_header, &r->head);
+        MHD_get_connection_values(connection, MHD_HEADER_KIND, note_header, &r->head);
         pthread_mutex_lock(&s->lock);
         s->requests++;
         pthread_mutex_unlock(&s->lock);
-        const enum MHD_Result result = begin(r);
+        const enum MHD_Result result = check_head(r);
         note_progress(r, r->status != 0);
         return result;
     }
     if (*size) {
-        take_body(r, data, *size);
+        append_body(r, data, *size);
         *size = 0;
         return MHD_YES;
     }
     note_progress(r, true);
     if (r->too_large)
-        return respond_error(r, 413, "too_large", NULL, NULL, "the body may have at most %d bytes", LARGEST_BODY);
+        return respond_error(r, 413, "too_large", NULL, NULL, "the body may have at most %d MiB", LARGEST_BODY >> 20);
     if (r->body.failed) return respond_error(r, 503, "out_of_memory", NULL, NULL, "not enough memory for the body");
     return r->route->answer(r);
 }
 
-/* The first that is heard of a request: its target as it came, before anybody reads escapes. */
+/* libmicrohttpd's first call for a request, with the target as the client sent it, before anything is unescaped. */
 static void *note_target(void *context, const char *target, struct MHD_Connection *connection) {
     server      *s = context;
     client      *c = client_of(connection);
@@ -214,7 +216,7 @@ static void *note_target(void *context, const char *target, struct MHD_Connectio
     return r;
 }
 
-/* Paths are taken as they are: no file and no route has a name that needs an escape. */
+/* Paths stay escaped: no file and no route has a name that needs it. */
 static size_t keep_escapes(void *context, struct MHD_Connection *connection, char *text) {
     (void)context;
     (void)connection;
@@ -226,14 +228,14 @@ static void log_request(const request *r, enum MHD_RequestTerminationCode how) {
     if (!r->server->options.log) return;
     snprintf(target, sizeof target, "%s", r->target);
     for (char *c = target; *c; c++) {
-        if (*c < ' ' || *c > '~') *c = '?'; /* a terminal must not obey what stands in a request */
+        if (*c < ' ' || *c > '~') *c = '?'; /* control characters must not reach a terminal */
     }
     fprintf(r->server->options.log, "gemmule: %s %s %u%s\n", r->method ? r->method : "?", target, r->status,
             how == MHD_REQUEST_TERMINATED_COMPLETED_OK ? "" : ", cut off");
 }
 
-static void finish(void *context, struct MHD_Connection *connection, void **state,
-                   enum MHD_RequestTerminationCode how) {
+static void end_request(void *context, struct MHD_Connection *connection, void **state,
+                        enum MHD_RequestTerminationCode how) {
     (void)connection;
     server  *s = context;
     request *r = *state;
@@ -273,7 +275,7 @@ static void watch_connection(void *context, struct MHD_Connection *connection, v
     else connection_ends(context, *state);
 }
 
-/* libmicrohttpd's own timeout counts from the last byte: a client that sends one now and then would stay for ever. */
+/* libmicrohttpd's own timeout restarts with every byte: a client that sends one now and then would stay for ever. */
 void server_sweep(server *s) {
     pthread_mutex_lock(&s->lock);
     clients_sweep(&s->clients, clock_seconds());
@@ -282,7 +284,7 @@ void server_sweep(server *s) {
 
 /* ---- life ---- */
 
-static void hear_complaint(void *context, const char *format, va_list args) {
+static void note_complaint(void *context, const char *format, va_list args) {
     server *s = context;
     vsnprintf(s->complaint, sizeof s->complaint, format, args);
     s->complaint[strcspn(s->complaint, "\n")] = 0;
@@ -293,7 +295,7 @@ static gm_status start_daemon(server *s, listener *at, error *e) {
     const bool tls = s->options.tls_cert != NULL;
     pem_file   certificate = { .path = s->options.tls_cert }, key = { .path = s->options.tls_key };
     if (tls && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
-        return fail(e, GM_UNSUPPORTED, "this libmicrohttpd was built without TLS");
+        return fail(e, GM_UNSUPPORTED, "libmicrohttpd was built without TLS");
     if (tls && (read_small_file(certificate.path, &s->memory, &certificate.text, e) ||
                 read_small_file(key.path, &s->memory, &key.text, e) || tls_check(&certificate, &key, e)))
         return e->status;
@@ -307,18 +309,18 @@ static gm_status start_daemon(server *s, listener *at, error *e) {
                            (tls ? MHD_USE_TLS : 0u) | (at->ipv6 ? MHD_USE_IPv6 : 0u);
     s->daemon = MHD_start_daemon(
         flags, at->port, NULL, NULL, handle, s,                                       /* */
-        MHD_OPTION_EXTERNAL_LOGGER, hear_complaint, s,                                /* first */
+        MHD_OPTION_EXTERNAL_LOGGER, note_complaint, s,                                /* first */
         MHD_OPTION_LISTEN_SOCKET, at->socket,                                         /* */
         MHD_OPTION_CONNECTION_LIMIT, 2u * MOST_CONNECTIONS,                           /* clients.h makes room before */
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LARGEST_HEADERS,                  /* */
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options.seconds,                  /* */
         MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, note_target, s, /* */
-        MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, s, MHD_OPTION_NOTIFY_COMPLETED, finish, s,         /* */
+        MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, s, MHD_OPTION_NOTIFY_COMPLETED, end_request, s,    /* */
         MHD_OPTION_NOTIFY_CONNECTION, watch_connection, s, MHD_OPTION_ARRAY, with_tls + (tls ? 0 : 3), /* */
         MHD_OPTION_END);
     if (s->daemon) return GM_OK;
     return fail(e, tls ? GM_BAD_FILE : GM_IO, "the server cannot start: %s",
-                s->complaint[0] ? s->complaint : "libmicrohttpd does not say why");
+                s->complaint[0] ? s->complaint : "libmicrohttpd gives no reason");
 }
 
 static gm_status open_app(server *s, error *e) {
@@ -326,7 +328,7 @@ static gm_status open_app(server *s, error *e) {
     if (!s->options.app) return GM_OK;
     s->app = open(s->options.app, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (s->app >= 0) return GM_OK;
-    return fail(e, GM_NOT_FOUND, "the app's folder %s cannot be opened: %s", s->options.app, strerror(errno));
+    return fail(e, GM_NOT_FOUND, "cannot open the app's folder %s: %s", s->options.app, strerror(errno));
 }
 
 static gm_status write_address(server *s, error *e) {
@@ -369,7 +371,8 @@ static size_t requests_left(server *s) {
     return count;
 }
 
-/* Answers are ended first, so that nobody sleeps when libmicrohttpd closes; then there is a moment for what was said last. */
+/* Ends answers first, so that no connection is suspended when libmicrohttpd closes, then waits up to half a second for the
+ * last bytes to go out. */
 void server_stop(server *s) {
     if (!s) return;
     const int listening = s->daemon ? MHD_quiesce_daemon(s->daemon) : -1;

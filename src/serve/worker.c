@@ -9,51 +9,51 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* Everything below `client` is shared, under the worker's lock. */
+/* The worker's lock protects everything from `client` on. */
 struct job {
     worker      *owner;
     chat_request request;
     bool         stream;
-    job_client   client; /* socket -1: nobody is there any more */
+    job_client   client; /* socket -1: disconnected */
     job         *next;
     bool         asleep, gone, over;
-    unsigned     status; /* of HTTP; 0: not known yet */
+    unsigned     status; /* HTTP status; 0: not known yet */
     buffer       out;
     size_t       sent;
-    int          holders; /* the client, and the queue or the thread */
+    int          holders; /* references: the client's, and that of the queue or the thread */
 };
 
 struct worker {
     worker_options  options;
     pthread_t       thread;
     bool            started, stopping;
-    gm_status       ready; /* of preloading */
+    gm_status       ready; /* result of preloading */
     error           problem;
     pthread_mutex_t lock;
     pthread_cond_t  news;
     job            *first, *running;
     size_t          waiting;
 
-    /* The thread's alone. */
+    /* Used only by the thread. */
     gm_engine  *engine;
     gm_session *session;
-    double      watched; /* when the clients were last looked at */
+    double      watched; /* when the sockets were last polled */
 };
 
-/* ---- jobs, under the lock ---- */
+/* ---- jobs; call with the lock held ---- */
 
-static void wake(job *j) {
+static void job_wake(job *j) {
     if (j->asleep) j->client.wake(j->client.who);
     j->asleep = false;
 }
 
-static void fall_asleep(job *j) {
+static void job_sleep(job *j) {
     if (j->asleep) return;
     j->asleep = true;
     j->client.sleep(j->client.who);
 }
 
-static void drop(job *j, int holds) {
+static void job_drop(job *j, int holds) {
     j->holders -= holds;
     if (j->holders) return;
     chat_request_free(&j->request);
@@ -61,19 +61,19 @@ static void drop(job *j, int holds) {
     free(j);
 }
 
-/* A stream that is under way gets the error as its last event; any other answer has not begun. */
-static void refuse(job *j, unsigned status, const char *code, const char *message) {
+/* A stream that has begun gets the error as its last event; other answers have not begun, and become the error. */
+static void job_fail(job *j, unsigned status, const char *code, const char *message) {
     if (j->over) return;
     if (j->status && j->stream) buffer_text(&j->out, "data: ");
     write_error(&j->out, status, code, NULL, message);
     if (j->status && j->stream) buffer_char(&j->out, '\n');
     if (!j->status) j->status = status;
     j->over = true;
-    wake(j);
+    job_wake(j);
 }
 
-/* Whether it was in the queue, whose hold the caller then drops. */
-static bool take_out(worker *w, const job *j) {
+/* Removes the job from the queue; true if it was there, and then the caller drops the queue's reference. */
+static bool queue_remove(worker *w, const job *j) {
     for (job **at = &w->first; *at; at = &(*at)->next) {
         if (*at != j) continue;
         *at = j->next;
@@ -107,8 +107,7 @@ gm_status job_submit(worker *w, chat_request *request, const job_client *client,
         return GM_OK;
     }
     free(j);
-    return fail(e, status, "%s",
-                status == GM_BUSY ? "too many requests are waiting already" : "the server is stopping");
+    return fail(e, status, "%s", status == GM_BUSY ? "too many requests are waiting" : "the server is stopping");
 }
 
 bool job_streams(const job *j) { return j->stream; }
@@ -117,7 +116,7 @@ unsigned job_status(job *j) {
     worker *w = j->owner;
     pthread_mutex_lock(&w->lock);
     const unsigned status = j->status;
-    if (!status) fall_asleep(j);
+    if (!status) job_sleep(j);
     pthread_mutex_unlock(&w->lock);
     return status;
 }
@@ -136,7 +135,7 @@ long job_read(job *j, char *to, size_t most) {
             j->sent = 0;
         }
     } else if (!j->over) {
-        fall_asleep(j);
+        job_sleep(j);
         got = 0;
     }
     pthread_mutex_unlock(&w->lock);
@@ -149,16 +148,16 @@ void job_leave(job *j) {
     j->gone = true;
     j->asleep = false;
     j->client.socket = -1;
-    drop(j, take_out(w, j) ? 2 : 1);
+    job_drop(j, queue_remove(w, j) ? 2 : 1);
     pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- the thread: who is still there ---- */
+/* ---- the thread: disconnected clients ---- */
 
 enum { MOST_WATCHED = 64 };
 
-/* Asks the sockets of the running job and of those that wait. A client that has closed its side counts as gone: nobody is
- * there to read. While the engine works HTTP's thread would not notice, since a sleeping connection is not looked at. */
+/* Polls the sockets of the running and the waiting jobs. libmicrohttpd does not poll suspended connections, so it would not
+ * notice. A client that has closed its side counts as gone: nobody is left to read the answer. */
 static void watch_clients(worker *w) {
     struct pollfd sockets[MOST_WATCHED];
     job          *jobs[MOST_WATCHED];
@@ -174,8 +173,8 @@ static void watch_clients(worker *w) {
             if (!(sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))) continue;
             jobs[i]->gone = true;
             if (jobs[i] == w->running) continue;
-            refuse(jobs[i], 503, "cancelled", "the client has left");
-            if (take_out(w, jobs[i])) drop(jobs[i], 1);
+            job_fail(jobs[i], 503, "cancelled", "the client disconnected");
+            if (queue_remove(w, jobs[i])) job_drop(jobs[i], 1);
         }
     }
     pthread_mutex_unlock(&w->lock);
@@ -204,33 +203,32 @@ static gm_status open_engine(worker *w, error *e) {
     gm_engine_info info;
     gm_status      status = GM_OK;
     if (!w->options.engine.model)
-        return fail(e, GM_NOT_FOUND,
-                    "this server was started without a model, and found none: `gemmule serve MODEL` names one");
+        return fail(e, GM_NOT_FOUND, "this server has no model; name one with `gemmule serve MODEL`");
     if (!w->engine) {
         status = gm_engine_open(&w->options.engine, &w->engine, why, sizeof why);
         if (status) return fail(e, status, "%s", why);
         gm_engine_get_info(w->engine, &info);
         if (w->options.log)
-            fprintf(w->options.log, "gemmule: %s is open on %s%s%s%s%s\n", w->options.name, info.device,
+            fprintf(w->options.log, "gemmule: opened %s on %s%s%s%s%s\n", w->options.name, info.device,
                     *info.why_device ? ": " : "", info.why_device, *info.note ? "; " : "", info.note);
     }
     if (!w->session) status = gm_session_new(w->engine, &w->options.session, &w->session, why, sizeof why);
     return status ? fail(e, status, "%s", why) : GM_OK;
 }
 
-static void wish(float *field, wished_number wished) {
+static void apply_number(float *field, wished_number wished) {
     if (wished.given) *field = wished.value;
 }
 
 static gm_status choose_sampling(const worker *w, const chat_request *r, gm_sampling *out, error *e) {
     gm_sampling_default(w->engine, out);
-    wish(&out->temperature, r->temperature);
-    wish(&out->top_p, r->top_p);
-    wish(&out->min_p, r->min_p);
-    wish(&out->typical_p, r->typical_p);
-    wish(&out->repetition_penalty, r->repetition_penalty);
-    wish(&out->presence_penalty, r->presence_penalty);
-    wish(&out->frequency_penalty, r->frequency_penalty);
+    apply_number(&out->temperature, r->temperature);
+    apply_number(&out->top_p, r->top_p);
+    apply_number(&out->min_p, r->min_p);
+    apply_number(&out->typical_p, r->typical_p);
+    apply_number(&out->repetition_penalty, r->repetition_penalty);
+    apply_number(&out->presence_penalty, r->presence_penalty);
+    apply_number(&out->frequency_penalty, r->frequency_penalty);
     if (r->top_k.given) out->top_k = r->top_k.value < 0x1p31f ? (int32_t)r->top_k.value : INT32_MAX;
     if (r->penalty_window.given) out->penalty_window = (uint32_t)r->penalty_window.value;
     out->bias = r->bias;
@@ -259,14 +257,14 @@ static gm_status start_reply(worker *w, const chat_request *r, gm_reply **out, e
     return status ? fail(e, status, "%s", why) : GM_OK;
 }
 
-/* Moves what was written to the client. The first time it also says that the answer has begun: a stream's headers go then, so
- * that whatever is wrong with the prompt can still be told by the status. */
+/* Moves what was written to the client. The first call sets the status, which sends a stream's headers: until then, a
+ * problem with the prompt can still be reported by the status. */
 static bool hand_over(worker *w, job *j, buffer *written) {
     pthread_mutex_lock(&w->lock);
     if (!j->status && j->stream) j->status = 200;
     buffer_str(&j->out, buffer_view(written));
     const bool fine = !j->out.failed;
-    if (j->stream) wake(j);
+    if (j->stream) job_wake(j);
     pthread_mutex_unlock(&w->lock);
     buffer_clear(written);
     return fine;
@@ -280,7 +278,7 @@ static gm_status write_reply(worker *w, job *j, gm_reply *reply, chat_answer *a,
         const gm_status status = gm_reply_next(reply, &piece, why, sizeof why);
         gm_reply_stats  stats;
         gm_reply_get_stats(reply, &stats);
-        const bool full = status == GM_CONTEXT_FULL && stats.finish == GM_FINISH_LENGTH; /* cut off, but an answer */
+        const bool full = status == GM_CONTEXT_FULL && stats.finish == GM_FINISH_LENGTH; /* truncated, but an answer */
         if (status != GM_OK && status != GM_AGAIN && status != GM_DONE && !full) return fail(e, status, "%s", why);
         if (!begun) chat_answer_begin(a, out);
         if (status == GM_OK) chat_answer_piece(a, &piece, out);
@@ -290,14 +288,14 @@ static gm_status write_reply(worker *w, job *j, gm_reply *reply, chat_answer *a,
         begun = true;
         if (status == GM_DONE || full) return GM_OK;
     }
-    return fail(e, GM_CANCELLED, "the client has left"); /* freeing the reply ends the work for it */
+    return fail(e, GM_CANCELLED, "the client disconnected"); /* freeing the reply ends the work for it */
 }
 
-static gm_status answer(worker *w, job *j, error *e) {
+static gm_status answer_job(worker *w, job *j, error *e) {
     gm_reply   *reply = NULL;
     chat_answer a;
     buffer      out = { 0 };
-    if (!is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client has left");
+    if (!is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
     if (open_engine(w, e) || start_reply(w, &j->request, &reply, e)) return e->status;
     chat_answer_start(&a, &j->request, w->engine, w->options.name);
     write_reply(w, j, reply, &a, &out, e);
@@ -307,30 +305,30 @@ static gm_status answer(worker *w, job *j, error *e) {
     return e->status;
 }
 
-static void work_on(worker *w, job *j) {
+static void run_job(worker *w, job *j) {
     error       e = { 0 };
     const char *code = NULL;
     const bool  loaded = w->engine && w->session;
-    answer(w, j, &e);
+    answer_job(w, j, &e);
     const bool unloadable = e.status && !loaded && !(w->engine && w->session);
     unsigned   status = e.status ? http_status_of(e.status, &code) : 200;
-    if (unloadable && e.status != GM_CANCELLED) { /* no fault of the request */
+    if (unloadable && e.status != GM_CANCELLED) { /* not the request's fault */
         status = 503;
         code = "model_unavailable";
     }
-    if (e.status == GM_DEVICE_LOST) close_engine(w); /* the next request opens it again */
+    if (e.status == GM_DEVICE_LOST) close_engine(w); /* the next request reopens it */
     pthread_mutex_lock(&w->lock);
     if (!j->status && status == 200) j->status = 200;
-    if (e.status == GM_CANCELLED && w->stopping) refuse(j, 503, "stopping", "the server is stopping");
-    else if (e.status) refuse(j, status, code, e.why);
+    if (e.status == GM_CANCELLED && w->stopping) job_fail(j, 503, "stopping", "the server is stopping");
+    else if (e.status) job_fail(j, status, code, e.why);
     j->over = true;
-    wake(j);
+    job_wake(j);
     w->running = NULL;
-    drop(j, 1);
+    job_drop(j, 1);
     pthread_mutex_unlock(&w->lock);
 }
 
-static void *work(void *context) {
+static void *run_jobs(void *context) {
     worker *w = context;
     error   e = { 0 };
     if (w->options.preload) {
@@ -353,7 +351,7 @@ static void *work(void *context) {
         pthread_mutex_unlock(&w->lock);
         if (!j) break;
         if (w->options.log) fprintf(w->options.log, "gemmule: answering; %zu waiting\n", waiting);
-        work_on(w, j);
+        run_job(w, j);
     }
     close_engine(w);
     return NULL;
@@ -369,7 +367,7 @@ gm_status worker_start(const worker_options *options, worker **out, error *e) {
     if (w->options.waiting > MOST_WATCHED - 1) w->options.waiting = MOST_WATCHED - 1;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->news, NULL);
-    const int problem = pthread_create(&w->thread, NULL, work, w);
+    const int problem = pthread_create(&w->thread, NULL, run_jobs, w);
     w->started = !problem;
     *out = w;
     return problem ? fail(e, GM_NO_MEMORY, "cannot start the engine's thread: %s", strerror(problem)) : GM_OK;
@@ -388,9 +386,9 @@ void worker_stop(worker *w) {
     w->stopping = true;
     while (w->first) {
         job *j = w->first;
-        refuse(j, 503, "stopping", "the server is stopping");
-        take_out(w, j);
-        drop(j, 1);
+        job_fail(j, 503, "stopping", "the server is stopping");
+        queue_remove(w, j);
+        job_drop(j, 1);
     }
     pthread_cond_signal(&w->news);
     pthread_mutex_unlock(&w->lock);

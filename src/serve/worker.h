@@ -1,5 +1,5 @@
-/* The engine's own thread, and the queue before it. One request is answered at a time; the others wait, as many as there is
- * room for. Nobody else touches the engine: HTTP's thread hands jobs in, sleeps, and takes bytes out. */
+/* The engine's thread and its queue. It answers one request at a time; a limited number of others wait. No other thread
+ * touches the engine: the HTTP thread submits jobs, suspends the connection, and reads bytes from the job. */
 
 #ifndef GM_SERVE_WORKER_H
 #define GM_SERVE_WORKER_H
@@ -9,12 +9,12 @@
 #include <stdio.h>
 
 typedef struct {
-    gm_engine_options  engine; /* its strings must outlive the worker; no model: every request is refused */
+    gm_engine_options  engine; /* strings must outlive the worker; without a model, every request is refused */
     gm_session_options session;
-    const char        *name;    /* what the model is called in requests */
-    const char        *file;    /* where it lies */
-    size_t             waiting; /* most jobs that wait */
-    bool               preload; /* open the model at once, not with the first request */
+    const char        *name;    /* the model's name in requests */
+    const char        *file;    /* its path */
+    size_t             waiting; /* how many jobs may wait */
+    bool               preload; /* open the model at once instead of with the first request */
     FILE              *log;     /* NULL: none */
 } worker_options;
 
@@ -22,29 +22,28 @@ typedef struct worker worker;
 typedef struct job    job;
 
 gm_status worker_start(const worker_options *options, worker **out, error *e);
-/* With `preload`: GM_AGAIN until the model is open, or why it cannot be opened. Else GM_OK. */
+/* With `preload`: GM_AGAIN until the model is open, then GM_OK or the reason why it cannot be opened. Otherwise GM_OK. */
 gm_status worker_ready(worker *w, error *e);
-/* Ends what is running within a step, refuses what waits, wakes everybody. */
+/* Ends the running job within one step, refuses the waiting ones, wakes all connections. */
 void worker_stop(worker *w);
-void worker_free(worker *w); /* after its jobs; stops first */
+void worker_free(worker *w); /* stops first; all jobs must have been left */
 
-/* How a connection waits: both are called with the worker's lock held, so that no waking is lost. */
+/* How a connection is suspended and resumed. Both are called with the worker's lock held, so that no wake-up is lost. */
 typedef struct {
     void (*sleep)(void *who);
     void (*wake)(void *who);
     void *who;
-    int   socket; /* watched: a client that leaves while it waits, or while its prompt is computed, cancels */
+    int   socket; /* watched: a client that disconnects while waiting, or while its prompt is computed, cancels */
 } job_client;
 
-/* The request is taken over. NULL with GM_BUSY when the queue is full, with GM_CANCELLED when the worker was stopped, or
- * with GM_NO_MEMORY. */
+/* Takes over the request. GM_BUSY: the queue is full; GM_CANCELLED: the worker was stopped; or GM_NO_MEMORY. */
 gm_status job_submit(worker *w, chat_request *request, const job_client *client, job **out, error *e);
-/* The HTTP status of the answer; 0 while it is not known: then the client was put to sleep. */
+/* The HTTP status of the answer; 0: not known yet, and the connection has been suspended. */
 unsigned job_status(job *j);
-/* Copies out what there is, at most `most` bytes: 0 after the client was put to sleep, -1 at the end. */
+/* Copies up to `most` bytes out. 0: none yet, and the connection has been suspended; -1: the end. */
 long job_read(job *j, char *to, size_t most);
 bool job_streams(const job *j);
-/* The client is gone, or has everything: cancels if the job is not over. */
+/* The client has left or has everything. Cancels the job if it is not over. */
 void job_leave(job *j);
 
 #endif

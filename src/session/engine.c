@@ -75,7 +75,8 @@ static void stops_from(const json *params, gm_engine *engine, error *e) {
     if (e->status || !stop || json_is(stop, JSON_NULL)) return;
     const bool list = json_is(stop, JSON_ARRAY);
     if (list && stop->count > MOST_STOPS)
-        fail(e, GM_BAD_FILE, "the params layer: stop has %zu strings, at most %d can be had", stop->count, MOST_STOPS);
+        fail(e, GM_BAD_FILE, "the params layer: stop has %zu strings, but at most %d are allowed", stop->count,
+             MOST_STOPS);
     engine->stops = arena_array(&engine->memory, list ? stop->count : 1, sizeof *engine->stops);
     if (!engine->stops) fail_memory(e, "the stop strings", stop->count * sizeof *engine->stops);
     for (const json *text = list ? stop->first : stop; text && !e->status; text = list ? text->next : NULL) {
@@ -202,7 +203,8 @@ static gm_status load_file(gguf *file, const gm_engine_options *options, const e
 static gm_status check_options(const gm_engine_options *options, error *e) {
     if (options->threads > 1024)
         return fail(e, GM_BAD_ARGUMENT, "threads must be between 1 and 1024, found %u", options->threads);
-    if (options->backend > GM_BACKEND_GPU) return fail(e, GM_BAD_ARGUMENT, "%d is no backend", (int)options->backend);
+    if (options->backend > GM_BACKEND_GPU)
+        return fail(e, GM_BAD_ARGUMENT, "%d is not a backend", (int)options->backend);
     return GM_OK;
 }
 

@@ -134,10 +134,10 @@ static gm_status copy_options(gm_reply *r, const gm_reply_options *options, erro
         return fail(e, GM_BAD_ARGUMENT, "resume_count is %zu, but resume is NULL", o->resume_count);
     r->want_logprobs = o->want_logprobs || o->logprobs;
     if (o->logprobs > MOST_LOGPROBS)
-        return fail(e, GM_BAD_ARGUMENT, "at most %d log-probabilities per token can be had, %u were asked for",
-                    MOST_LOGPROBS, o->logprobs);
+        return fail(e, GM_BAD_ARGUMENT, "at most %d log-probabilities per token are available, not %u", MOST_LOGPROBS,
+                    o->logprobs);
     if (stop_count > MOST_STOPS)
-        return fail(e, GM_BAD_ARGUMENT, "at most %d stop strings can be had, %zu were given", MOST_STOPS, stop_count);
+        return fail(e, GM_BAD_ARGUMENT, "at most %d stop strings are allowed, not %zu", MOST_STOPS, stop_count);
     if (stop_count && !stops) return fail(e, GM_BAD_ARGUMENT, "stop_count is %zu, but stop is NULL", stop_count);
     if (sampling_check(&r->sampling, engine->weights.config.vocabulary, e)) return e->status;
     if (r->sampling.bias_count) {

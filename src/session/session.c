@@ -40,7 +40,7 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
     if (asked > most)
         fail(&e, GM_BAD_ARGUMENT, "a context of %zu tokens was asked for, but the model was made for at most %zu",
              asked, most);
-    if (options && options->kv > GM_KV_Q8_0) fail(&e, GM_BAD_ARGUMENT, "%d is no K/V type", (int)options->kv);
+    if (options && options->kv > GM_KV_Q8_0) fail(&e, GM_BAD_ARGUMENT, "%d is not a K/V type", (int)options->kv);
     engine_enter(engine);
     if (!e.status && !session_new(engine, &s, &e)) {
         const quant_type type = kv_quant_type(options, engine);
@@ -207,14 +207,16 @@ gm_status session_compute(gm_session *s, double deadline, error *e) {
 
 static gm_status check_room(const gm_session *s, size_t n, size_t held, error *e) {
     if (n <= s->kv.context - held) return GM_OK;
-    return fail(e, GM_CONTEXT_FULL,
-                "the context is full: it has room for %zu tokens, holds %zu, and %zu more were to be added",
-                s->kv.context, held, n);
+    char context[32], used[32], more[32];
+    with_commas(s->kv.context, context), with_commas(held, used), with_commas(n, more);
+    if (!held) return fail(e, GM_CONTEXT_FULL, "the prompt has %s tokens; the context holds %s", more, context);
+    return fail(e, GM_CONTEXT_FULL, "the context is full: it holds %s tokens, %s are in use, and %s more do not fit",
+                context, used, more);
 }
 
 static gm_status check_tokens(const gm_session *s, const int32_t *tokens, size_t n, size_t held, error *e) {
     const uint32_t vocabulary = s->engine->weights.config.vocabulary;
-    if (n && !tokens) return fail(e, GM_BAD_ARGUMENT, "%zu tokens were promised, but there is no list of them", n);
+    if (n && !tokens) return fail(e, GM_BAD_ARGUMENT, "%zu tokens were announced, but the list is NULL", n);
     if (check_room(s, n, held, e)) return e->status;
     for (size_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= vocabulary) {

@@ -4,11 +4,11 @@
 
 #include <stdlib.h>
 
-/* Seen from the program, that of build/ and of build/release, too. */
+/* Relative to the program, which may also be in build/ or build/release/. */
 static const char *const near_program[] = {
     "box.gguf", "models/box.gguf", "../share/gemmule/box.gguf", "../models/box.gguf", "../../models/box.gguf",
 };
-/* Seen from lib, from lib/x86_64-linux-gnu, and from build/release. */
+/* Relative to lib/, lib/x86_64-linux-gnu/ and build/release/. */
 static const char *const near_library[] = {
     "../share/gemmule/box.gguf",
     "../../share/gemmule/box.gguf",
@@ -26,13 +26,14 @@ gm_status box_find(arena *a, const char **path, error *e) {
     if (!*path) *path = beside_find(library, near_library, COUNT_OF(near_library), a);
     if (*path) return GM_OK;
     if (library)
-        return fail(e, GM_NOT_FOUND,
-                    "there is no model in the box: GEMMULE_BOX is not set, and there is no box.gguf in %.120s, models, "
-                    "../share/gemmule, ../models or ../../models seen from it, nor in ../share/gemmule, "
-                    "../../share/gemmule or ../../models seen from %.120s",
-                    program ? program : "the program's folder", library);
+        return fail(
+            e, GM_NOT_FOUND,
+            "the model in the box is missing: GEMMULE_BOX is not set, and there is no box.gguf in %.120s, nor in "
+            "models, ../share/gemmule, ../models or ../../models relative to it, nor in ../share/gemmule, "
+            "../../share/gemmule or ../../models relative to %.120s",
+            program ? program : "the program's folder", library);
     return fail(e, GM_NOT_FOUND,
-                "there is no model in the box: GEMMULE_BOX is not set, and there is no box.gguf in %.200s, models, "
-                "../share/gemmule, ../models or ../../models seen from it",
+                "the model in the box is missing: GEMMULE_BOX is not set, and there is no box.gguf in %.200s, nor in "
+                "models, ../share/gemmule, ../models or ../../models relative to it",
                 program ? program : "the program's folder");
 }

@@ -5,8 +5,8 @@
 
 #include "base/arena.h"
 
-/* The path of its file: $GEMMULE_BOX as it is, else the first that is there beside the program, where `make install` puts it, in the
- * source tree of a program that was built there, or beside the shared library. GM_NOT_FOUND says where it was looked for. */
+/* The path of its file: $GEMMULE_BOX if set, else the first that exists beside the program, where `make install` puts it,
+ * in the source tree the program was built in, or beside the shared library. GM_NOT_FOUND says where we looked. */
 gm_status box_find(arena *a, const char **path, error *e);
 
 #endif

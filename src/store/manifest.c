@@ -1,4 +1,4 @@
-/* Manifests, config blobs and names: what Ollama's texts mean. */
+/* Parsing Ollama's manifests, config blobs and model names. */
 
 #include "store/manifest.h"
 #include "base/buffer.h"
@@ -10,7 +10,7 @@ static const char media_prefix[] = "application/vnd.ollama.image.";
 
 /* ---- layers ---- */
 
-/* "sha256:<64 hex>" → "sha256-<64 hex>". A digest becomes a file's name, so it must be nothing else. */
+/* "sha256:<64 hex>" → "sha256-<64 hex>". A digest becomes a file name, so nothing else is accepted. */
 static bool blob_name(str digest, char out[72]) {
     if (digest.length != 71 || !(str_starts_with(digest, "sha256:") || str_starts_with(digest, "sha256-")))
         return false;
@@ -61,7 +61,7 @@ gm_status manifest_parse(str text, arena *a, manifest *out, error *e) {
         manifest_layer *parsed = &out->layers[out->count];
         if ((status = parse_layer(layer, "layer", ++out->count, a, parsed, e))) return status;
         if (!add_u64(out->bytes, parsed->size, &out->bytes))
-            return fail(e, GM_BAD_FILE, "the sizes of the layers add up to too much");
+            return fail(e, GM_BAD_FILE, "the layers' sizes add up to more than 64 bits hold");
     }
     return GM_OK;
 }
@@ -100,8 +100,8 @@ static bool is_word(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/* Letters, digits and _ anywhere, - and . behind the first: so neither "..", nor hidden files, nor separators. A host may
- * have a port. */
+/* Letters, digits and _ anywhere, - and . after the first character: this rules out "..", hidden files and separators. A
+ * host may have a port. */
 static bool valid_component(str text, bool host) {
     if (!text.length || text.length > LONGEST_COMPONENT || !is_word(text.data[0])) return false;
     for (size_t i = 1; i < text.length; i++) {
@@ -114,8 +114,8 @@ static bool valid_component(str text, bool host) {
 static gm_status bad_name(str name, error *e) {
     return fail(
         e, GM_BAD_ARGUMENT,
-        "'%.*s' is no model name: expected model:tag, namespace/model:tag or host/namespace/model:tag, of letters, "
-        "digits, '_', '-' and '.'",
+        "'%.*s' is not a model name: expected model:tag, namespace/model:tag or host/namespace/model:tag, made of "
+        "letters, digits, '_', '-' and '.'",
         STR_ARGS(name));
 }
 

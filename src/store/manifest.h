@@ -1,4 +1,4 @@
-/* Ollama's manifests: JSON that lists a model's layers. Text in, structure out; nothing here touches the disk. */
+/* Ollama's manifests: JSON that lists a model's layers. Parses text and never touches the disk. */
 
 #ifndef GM_MANIFEST_H
 #define GM_MANIFEST_H
@@ -12,7 +12,7 @@ typedef struct {
 } manifest_layer;
 
 typedef struct {
-    manifest_layer  config; /* blob is "" when there is none */
+    manifest_layer  config; /* blob is "" if the manifest has no config */
     manifest_layer *layers;
     size_t          count;
     uint64_t        bytes; /* of all layers */
@@ -28,12 +28,12 @@ gm_status manifest_config_parse(str text, arena *a, manifest_config *out, error 
 /* A model's name as Ollama reads it: [[host/]namespace/]model[:tag]. */
 typedef struct {
     const char *path;  /* "registry.ollama.ai/library/gemma4/e2b": the manifest's place below manifests/ */
-    const char *shown; /* "gemma4:e2b": without what are the defaults anyway */
+    const char *shown; /* "gemma4:e2b": without the defaults */
 } manifest_name;
 
-/* GM_BAD_ARGUMENT for what can be no name, above all what would lead out of the store. */
+/* GM_BAD_ARGUMENT for anything that cannot be a name, above all paths that lead out of the store. */
 gm_status manifest_name_parse(const char *name, arena *a, manifest_name *out, error *e);
-/* The other way round, from a path of at least four components; GM_BAD_ARGUMENT as above. */
+/* The reverse, from a path of at least four components; GM_BAD_ARGUMENT as above. */
 gm_status manifest_name_of_path(const char *path, arena *a, manifest_name *out, error *e);
 
 #endif
