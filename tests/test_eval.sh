@@ -60,7 +60,7 @@ END
 
 { question '{"exact":["Yes."]}' && question '{"exact":["No."]}' && question '{"exact":["No."]}' '"image":"a.png"'; } >"$scratch/set.jsonl"
 check "table" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --threads 1)" \
-    "t                        1 of     2 right   50.0 %   ended by itself 100.0 %, 1 not asked: pictures are not supported yet"
+    "t                        1 of     2 right   50.0 %   complete 100.0 %, 1 not asked: images are not supported yet"
 for least in 0:1 50:1; do # what was not asked counts
     "$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --threads 1 --least "${least%:*}" >/dev/null
     check "--least ${least%:*} with a picture" "$?" "${least#*:}"
@@ -70,7 +70,7 @@ for least in 40:0 60:1; do
     check "--least ${least%:*}" "$?" "${least#*:}"
 done
 check "an answer that does not end" "$("$program" eval --backend cpu "$scratch/endless.gguf" "$scratch/set.jsonl" --first 1 --max 3 --threads 1)" \
-    "t                        0 of     1 right    0.0 %   ended by itself   0.0 %"
+    "t                        0 of     1 right    0.0 %   complete   0.0 %"
 check "--show" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --first 2 --show --threads 1 | head -n 2)" $'t: Hi\n    Yes.'
 check "--prompts" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --first 1 --prompts --threads 1)" '"<bos><|turn>user\nHi<turn|>\n<|turn>model\n"'
 
@@ -87,8 +87,8 @@ no object|[1]|must be a JSON object
 no messages|{"check":{"exact":["a"]}}|"messages" must be a list
 no role|{"messages":[{"content":"Hi"}],"check":{"exact":["a"]}}|messages[0].role must be a string
 content of the wrong kind|{"messages":[{"role":"user","content":3}],"check":{"exact":["a"]}}|messages[0].content must be
-an unknown rule|{"messages":[{"role":"user","content":"Hi"}],"check":{"exactly":["a"]}}|no rule is called 'exactly'
-a rule of the wrong kind|{"messages":[{"role":"user","content":"Hi"}],"check":{"exact":"a"}}|the rule 'exact' has a value of the wrong kind
+an unknown rule|{"messages":[{"role":"user","content":"Hi"}],"check":{"exactly":["a"]}}|unknown rule 'exactly'
+a rule of the wrong kind|{"messages":[{"role":"user","content":"Hi"}],"check":{"exact":"a"}}|the rule 'exact' has a value of the wrong type
 no check|{"messages":[{"role":"user","content":"Hi"}]}|"check" must be an object
 tools that are none|{"messages":[{"role":"user","content":"Hi"}],"tools":3,"check":{"exact":["a"]}}|line 1:
 nothing||there are no questions
