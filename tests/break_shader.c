@@ -1,5 +1,5 @@
-/* Linked into a test program (-Wl,--wrap=gpu_pipeline_new) it damages shaders on their way to the compiler: whatever stands in
- * BREAK_FROM becomes what stands in BREAK_TO. So tests/test_broken_kernels.mjs sees whether the test notices. */
+/* Linked into a test program with -Wl,--wrap=gpu_pipeline_new, this damages shaders before they are compiled: the text in
+ * $BREAK_FROM becomes the text in $BREAK_TO. tests/test_broken_kernels.mjs checks that the test then fails. */
 
 #include "gpu/host.h"
 

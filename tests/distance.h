@@ -1,4 +1,4 @@
-/* How far two rows of logits are apart: |a − b| / |b|. */
+/* The distance between two rows of logits: |a − b| / |b|. */
 
 #ifndef GM_TEST_DISTANCE_H
 #define GM_TEST_DISTANCE_H

@@ -1,8 +1,7 @@
-/* A GPU that computes nothing, for the host interface (gpu/host.h): it claims the features that it is told to, and writes every
- * shader text that it is asked to compile into a folder. Test programs linked with it, in place of the native host, plan as
- * they always do, so whatever they reach is written, also for GPUs that no test machine has (f16, say); what comes back to them
- * is zeros, so their own verdict means nothing. tests/test_naga.mjs looks at the texts. A hook in the library that wrote
- * them would be state that every user carries along; this costs the library nothing.
+/* A host (gpu/host.h) for a GPU that computes nothing: it claims the features it is told to, and writes every shader text that it
+ * should compile into a folder. Test programs linked with it instead of the native host plan as usual, so all their shaders are
+ * written, also those for GPUs that no test machine has (f16, for example). All results are zeros, so the programs' own verdicts mean
+ * nothing. tests/test_naga.mjs checks the texts. The library itself needs no hook for this.
  *
  *     FAKE_GPU="subgroups dot4 f16 subgroup_matrix small"    what it has (small: matrices of 8 × 8); may be empty
  *     FAKE_GPU_SHADERS=folder                                 where the texts go, one file each: label.digest.wgsl */
@@ -92,7 +91,7 @@ uint64_t gpu_host_limit(const gpu_host *h) {
     return 0;
 }
 
-/* ---- things ---- */
+/* ---- objects ---- */
 
 gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e) {
     if (!bytes) return fail(e, GM_BAD_ARGUMENT, "a GPU buffer of 0 bytes was asked for"), 0;

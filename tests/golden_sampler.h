@@ -1,5 +1,5 @@
-/* The tokens that every backend must draw: computed from the specification at the top of src/text/sampler.c by another
- * program, in another language. */
+/* The tokens that every backend must draw. Another program, in another language, computed them from the specification at the top of
+ * src/text/sampler.c. */
 
 #ifndef GM_GOLDEN_SAMPLER_H
 #define GM_GOLDEN_SAMPLER_H

@@ -1,5 +1,5 @@
-/* A host for tests that open an engine from pieces: it answers the job's reads from a file in memory, some at a time, in an order and
- * with failures of its choice. */
+/* A host for tests that open an engine from pieces. It answers the job's reads from a file in memory, some at a time, in any order and
+ * with failures on request. */
 
 #ifndef GM_LOAD_HOST_H
 #define GM_LOAD_HOST_H
@@ -55,7 +55,7 @@ static inline gm_status load_host_write(gpu_host *gpu, const read_order *order, 
     return status;
 }
 
-/* Answers one read; false: there is none, or the GPU has no room. `gpu` may be NULL. */
+/* Answers one read. False: there is none, or the GPU has no room. `gpu` may be NULL. */
 static inline bool load_host_answer(load_host *h, reads *r, const gguf *file, gpu_host *gpu) {
     read_order order;
     uint32_t   ticket;

@@ -1,4 +1,4 @@
-/* Makes variants of a model file in memory: everything is copied, but for the edits of a list. */
+/* Makes variants of a model file in memory: copies it and applies a list of edits. */
 
 #ifndef GM_MODEL_FILE_H
 #define GM_MODEL_FILE_H
@@ -125,7 +125,7 @@ static inline void copy_tensor(gguf_writer *w, const gguf *g, const gguf_tensor 
     free(copy);
 }
 
-/* The edited file; empty on failure. */
+/* The edited file; empty if it fails. */
 static inline buffer model_file_edit(const char *path, const edit *edits, size_t count) {
     error        e = { 0 };
     gguf        *g = NULL;

@@ -1,5 +1,5 @@
-/* Plans the text graphs of model files on the GPU in every way that a session may, and runs nothing: for tests that look at
- * what is planned (tests/test_naga.mjs).
+/* Plans the text graphs of model files on the GPU in every way that a session does, without running them, for tests that look at the
+ * plans (tests/test_naga.mjs).
  *
  *     plan_models FILE… */
 
@@ -13,7 +13,7 @@
 
 enum { DEEP = 4096, SLACK = 256 };
 
-/* Caches as a session has them: rings for the sliding layers, `depth` positions for the others. */
+/* Caches like a session's: rings for the sliding layers, `depth` positions for the others. */
 static gm_status make_caches(const model_config *c, quant_type type, uint32_t depth, gpu_host *h, gpu_kv_layer *kv,
                              error *e) {
     for (uint32_t i = 0; i < c->layers && !e->status; i++) {

@@ -1,4 +1,4 @@
-/* Just enough to write a test: CHECK what should hold, name the cases, and end main with `return test_end();`.
+/* A minimal test framework: begin each case with TEST, CHECK conditions, and end main with `return test_end();`.
  *
  * A case is one row of a table or one function; it fails if any CHECK inside it fails. The last line that a test program
  * prints is "N passed, N failed", which tools/test.sh adds up. */
@@ -21,7 +21,7 @@ static void test_close(void) {
     test_open = false;
 }
 
-/* Begins a case; the one before ends. */
+/* Begins a case and ends the one before. */
 #define TEST(...)                                                                                                      \
     do {                                                                                                               \
         test_close();                                                                                                  \
@@ -32,7 +32,7 @@ static void test_close(void) {
 
 #define CHECK(condition) CHECK_MESSAGE(condition, "%s", #condition)
 
-/* Like CHECK, and says more when it fails. */
+/* Like CHECK, with a message for failures. */
 #define CHECK_MESSAGE(condition, ...)                                                                                  \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \

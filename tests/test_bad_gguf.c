@@ -1,4 +1,4 @@
-/* Hostile and damaged GGUF files: each gets a clean error that names the field, and nothing crashes. */
+/* Hostile and damaged GGUF files: each must give a clean error that names the field, without a crash. */
 
 #include "base/buffer.h"
 #include "base/random.h"
@@ -266,7 +266,7 @@ static const struct {
 
 /* ---- ways to read a file ---- */
 
-/* Looks at everything that an opened file offers. */
+/* Reads everything in an opened file. */
 static uint64_t touch(const gguf *g) {
     uint64_t sum = 0;
     for (size_t i = 0; i < gguf_value_count(g); i++) {
@@ -294,7 +294,7 @@ static uint64_t touch(const gguf *g) {
     return sum;
 }
 
-/* Reads from a copy of exactly that size, so that a sanitizer sees every byte too far. */
+/* Reads from a copy of exactly that size, so that a sanitizer notices every access beyond it. */
 static gm_status read_whole(const void *data, size_t length, error *e) {
     uint8_t *copy = malloc(length ? length : 1);
     if (length) memcpy(copy, data, length);

@@ -1,5 +1,5 @@
-/* The chat format: prompts derived by hand from the template, shapes of messages that are taken and refused, and content
- * that tries to speak the template's language. */
+/* The chat format: prompts derived from the template by hand, forms of messages that are accepted or refused, and content that
+ * imitates the template. */
 
 #include "test.h"
 #include "text/chat.h"
@@ -36,7 +36,7 @@ static void render(const chat *c, arena *memory, chat_piece **pieces, size_t *co
     chat_pieces_text(*pieces, *count, text);
 }
 
-/* Rendered prompts must have the tokens that the whole text has: borders of pieces do not show. */
+/* A rendered prompt must have the tokens of its whole text: borders between pieces must not matter. */
 static void check_tokens(const tokenizer *t, const chat_piece *pieces, size_t count, str text) {
     token_list by_pieces = { 0 }, as_text = { 0 };
     error      e = { 0 };
@@ -353,7 +353,7 @@ static void test_injection(const tokenizer *t) {
     }
 }
 
-/* Content that begins with what the template's text ends with joins it, as it would in the whole text. */
+/* Content that could merge with the end of the template's text does merge, as in the whole text. */
 static void test_borders(const tokenizer *t) {
     static const chat_piece pieces[] = {
         { true, { "<|turn>user\nth", 14 } }, { false, { "e ", 2 } },    { false, { "th", 2 } },
@@ -432,7 +432,7 @@ static void test_refusals(void) {
     }
 }
 
-/* Messages written as JSON and read again give the same prompt. */
+/* Messages that are written as JSON and read again must give the same prompt. */
 static void test_round_trip(void) {
     static const char *const cases[] = {
         MESSAGES(SAYS("system", "S") "," SAYS("user", "a \\'q\\' \\n b") "," SAYS("assistant", "b")),

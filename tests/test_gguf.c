@@ -113,7 +113,7 @@ static void check_sample_values(const gguf *g) {
     CHECK(str_equal(gguf_next_string(&cursor), (str){ "x\0\xff\n", 4 }) && cursor == v->data + v->bytes);
 }
 
-/* Reads a file that is handed in by pieces; returns how many were wanted. */
+/* Reads a file in pieces; returns how many it wanted. */
 static gm_status open_in_pieces(const uint8_t *data, uint64_t length, uint64_t piece, gguf **out, size_t *wants,
                                 error *e) {
     source  *s = NULL;
@@ -551,7 +551,7 @@ static void test_split(void) {
 
 /* ---- too few addresses ---- */
 
-/* A file of holes that is larger than what the process may still map. */
+/* A sparse file that is larger than the process's remaining address space. */
 static void test_address_space(void) {
     char          path[] = "/tmp/gemmule-holes-XXXXXX";
     struct rlimit old, tight;

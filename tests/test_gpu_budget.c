@@ -1,4 +1,4 @@
-/* Planning a GPU's memory: what stays outside of a budget, in which order, and what it costs. No GPU is needed. */
+/* Planning a GPU's memory: which weights stay outside a budget, in which order, and what that costs. Needs no GPU. */
 
 #include "model/model.h"
 #include "session/gpu_memory.h"
@@ -66,7 +66,7 @@ static uint64_t out_count(const gpu_budget *b) {
     return count;
 }
 
-/* Smaller and smaller budgets: more and more stays outside, until nothing is left that could. */
+/* With ever smaller budgets more and more stays outside, until everything that can be outside is. */
 static void test_shrinking(const char *path, bool tables, bool experts) {
     subject s;
     TEST("%s: everything fits without a limit", path);
@@ -116,7 +116,7 @@ static void test_shrinking(const char *path, bool tables, bool experts) {
     close_model(&s);
 }
 
-/* A graph with the large weights of a model that nobody has to have: nothing of them is read. */
+/* A graph with a large model's weights, which are never read, so nobody needs the model. */
 static void test_numbers(void) {
     enum { WIDTH = 1536, VOCABULARY = 262144, PER_LAYER = 8960, EXPERTS = 128, USED = 8, FF = 704 };
     static const char table[1], per_layer[1], q[1], k[1], gate_up[2], router[1];

@@ -1,5 +1,5 @@
-/* Fused kernels against the sequence of primitives that they stand for: whole decoder layers of odd shapes, computed fused on the
- * GPU and op by op on the CPU, with one token and with several. And how many dispatches a layer takes.
+/* Compares fused kernels with the primitives that they replace: whole decoder layers of odd shapes, fused on the GPU and op by op on
+ * the CPU, with one token and with several. Also counts the dispatches of a layer.
  *
  *     test_gpu_fuse [disabled GPU features] [only layers with this in their name] */
 
@@ -22,7 +22,7 @@ static float noise(void) {
     return (float)(seed >> 8) / (1 << 23) - 1;
 }
 
-/* What a layer is made of. */
+/* The parts of a layer. */
 typedef struct {
     const char *name;
     quant_type  q, k, v, ff, down;
@@ -227,7 +227,7 @@ static void open_caches(layer_test *t, gpu_backend *b, quant_type type) {
     CHECK_MESSAGE(!e.status, "%s", e.why);
 }
 
-/* A batch, then single tokens behind it, then two and a batch again: every plan writes the cache that the next one reads. */
+/* A batch, then single tokens, then two tokens and another batch: every plan writes the cache that the next one reads. */
 static void test_layer(const layer_case *shape, quant_type type, const cpu_backend *cpu, gpu_backend *gpu) {
     TEST("a layer: %s, keys and values %s%s", shape->name, quant_format_of((uint32_t)type)->name,
          gpu->precise ? "" : ", columns in 8 bits");
@@ -280,7 +280,7 @@ static void test_dispatches(const char *path, size_t most) {
     gm_engine_close(engine);
 }
 
-/* With f32 columns, and with columns in 8 bits where the GPU has dot products of them: both backends round them alike. */
+/* With f32 columns and, if the GPU has packed dot products, with 8-bit columns, which both backends round in the same way. */
 static void test_layers(gpu_backend *gpu, bool precise, const char *only) {
     cpu_backend cpu;
     error       e = { 0 };

@@ -1,9 +1,9 @@
-/* Answers whose tokens are drawn on the GPU, several ahead, are those of logits that come back and are drawn from on the CPU:
- * for many samplings, and wherever an answer may end or be disturbed while steps are under way. It needs a WebGPU library and a
- * Vulkan driver, like test_gpu_host.
+/* Drawing tokens on the GPU, several ahead, must give the same answers as reading logits back and drawing on the CPU: with many
+ * sampling settings, and wherever an answer ends or is disturbed while steps are in flight. Needs a WebGPU library and a Vulkan
+ * driver, like test_gpu_host.
  *
- *     test_gpu_generate [drawn|disturbed]: only which tokens are drawn and where answers end; only what is freed or cut off in odd
- *     moments, which is what sanitizers are for */
+ *     test_gpu_generate [drawn|disturbed]: only draws and ends of answers; only things freed or stopped at odd moments, for
+ *     sanitizers */
 
 #include "test.h"
 
@@ -539,7 +539,7 @@ static void test_nothing_left(gm_engine *engine) {
     gm_session_free(plain);
 }
 
-/* ---- what a GPU can do to us ---- */
+/* ---- faults of a GPU ---- */
 
 /* A norm so large that logits are infinite or no numbers, though every weight is one; a soft cap would hide it. */
 static void test_not_a_number(const char *model) {

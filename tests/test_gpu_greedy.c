@@ -1,6 +1,6 @@
-/* 500 greedy tokens on the GPU and on the CPU, both precise, on the tiny models: the same ones; and fewer behind another prompt. A
- * comparison may end early only where the two best logits are closer than 1e-4, since there rounding decides; the position is
- * then printed. */
+/* On the tiny models, GPU and CPU, both precise, must choose the same 500 greedy tokens, and fewer after another prompt. A
+ * comparison may end early only where the two best logits are closer than 1e-4, because there rounding decides; it prints the
+ * position. */
 
 #include "session/session.h"
 #include "test.h"

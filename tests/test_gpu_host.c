@@ -29,7 +29,7 @@ static gpu_host *open_host(const char *disable) {
     return h;
 }
 
-/* Closes, and expects that nothing was refused unseen. */
+/* Closes the host and expects no unreported refusals. */
 static void close_host(gpu_host *h) {
     error e = { 0 };
     CHECK_MESSAGE(gpu_host_problem(h, &e) == GM_OK, "%s", e.why);
@@ -103,7 +103,7 @@ static void write_words(gpu_host *h, gpu_id buffer, uint64_t offset, const uint3
     CHECK_MESSAGE(gpu_buffer_write(h, buffer, offset, words, count * 4, &e) == GM_OK, "%s", e.why);
 }
 
-/* Under the address sanitizer freed memory stays in quarantine: what is allocated counts there, not what is resident. */
+/* The address sanitizer quarantines freed memory, so we count allocated bytes there instead of resident ones. */
 static long memory_kib(void) {
 #if defined(ADDRESS_SANITIZER)
     return (long)(__sanitizer_get_current_allocated_bytes() / 1024);
@@ -324,7 +324,7 @@ static void test_too_large(gpu_host *h) {
     gpu_buffer_free(h, fine);
 }
 
-/* Keeps a GPU that is a CPU busy for some hundred milliseconds. */
+/* Keeps a software GPU busy for some hundred milliseconds. */
 static void slow_work(gpu_host *h, gpu_id buffer) {
     static const char *const wgsl = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;\n"
                                     "@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3u) {\n"
@@ -664,7 +664,7 @@ static void test_growth(gpu_host *h) {
     gpu_buffer_free(h, y);
 }
 
-/* ---- lives of hosts ---- */
+/* ---- opening and closing hosts ---- */
 
 static void test_two_hosts(void) {
     TEST("two hosts at once");

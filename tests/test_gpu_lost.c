@@ -1,5 +1,5 @@
-/* A GPU that is lost in the middle of things: every call that is under way says so, nothing hangs, what is left can be closed,
- * and a new engine in the same process goes on from the tokens or from a snapshot as if nothing had happened. */
+/* A GPU that is lost at an inconvenient moment: the current call reports it, nothing hangs, everything can be closed, and a new engine
+ * in the same process continues from the tokens or a snapshot as if nothing had happened. */
 
 #include "base/clock.h"
 #include "gpu/host_native.h"

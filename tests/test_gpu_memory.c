@@ -1,5 +1,5 @@
-/* Models in less GPU memory than they have weights: whatever stays outside (tables, experts, layers, all of it), the logits are
- * those of a GPU that holds everything, and no more memory is taken than allowed.
+/* Models with more weights than GPU memory: whatever stays outside (tables, experts, layers, everything), the logits must be those of
+ * a GPU that holds all weights, within the memory limit.
  *
  *     test_gpu_memory [part of a model's name] */
 
@@ -53,7 +53,7 @@ static float *run(conversation *c, size_t *count) {
     return logits;
 }
 
-/* Greedy, as a user would: what is drawn must not depend on where weights are. */
+/* Greedy, like a user: the tokens must not depend on where the weights are. */
 static void reply(conversation *c, int32_t out[REPLY]) {
     gm_sampling   greedy;
     gm_reply     *r = NULL;

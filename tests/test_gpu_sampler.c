@@ -1,6 +1,5 @@
-/* The GPU's sampler draws the very tokens of the C sampler: the golden ones, and random logits with random parameters; and it finds
- * the same log-probabilities. It needs
- * a WebGPU library and a Vulkan driver, like test_gpu_host.
+/* The GPU's sampler must draw the same tokens as the C sampler, for the golden tokens and for random logits with random parameters, and
+ * find the same log-probabilities. Needs a WebGPU library and a Vulkan driver, like test_gpu_host.
  *
  *     test_gpu_sampler [only golden tokens with this in their name] */
 

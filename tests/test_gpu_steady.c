@@ -1,5 +1,5 @@
-/* Decoding takes no more memory as it goes on: private memory and the GPU's after 1,000 and 10,000 tokens. It needs a WebGPU
- * library and a Vulkan driver, like test_gpu_host. */
+/* Decoding must not take more memory over time: compares private and GPU memory after 1,000 and 10,000 tokens. Needs a WebGPU library
+ * and a Vulkan driver, like test_gpu_host. */
 
 #include "test.h"
 

@@ -1,6 +1,6 @@
-/* The CPU's kernels: every function of every table that this machine runs against formulas in double, or against the scalar
- * table where that must be met bit for bit. Buffers have exactly the size that the contract says, so that a sanitizer sees
- * every step outside. */
+/* The CPU's kernels: compares every function of every table that this machine can run with formulas in double, or with the scalar
+ * table where results must be identical. Buffers have exactly the size of the contract, so that a sanitizer notices every access
+ * beyond them. */
 
 #include "base/half.h"
 #include "cpu/kernels.h"

@@ -1,5 +1,5 @@
-/* Opening an engine from pieces: whatever the size of the pieces and the order of the answers, it computes the same as from a file
- * that is all there; what goes wrong on the way is told, and leaves nothing behind.
+/* Opening an engine from pieces: for any size of the pieces and any order of the answers, it must compute the same as from a complete
+ * file. Failures are reported and leave nothing behind.
  *
  *     test_load [cpu|gpu] */
 
@@ -107,7 +107,7 @@ static void test_pieces(void) {
     }
 }
 
-/* Every read may fail, and the job may be given up after every answer. */
+/* Every read may fail, and the job may be abandoned after every answer. */
 static void test_failing_reads(void) {
     buffer            file = whole_file(dense);
     gm_engine_options options = options_of();
@@ -145,7 +145,7 @@ static void test_failing_reads(void) {
     buffer_free(&file);
 }
 
-/* What cannot work is refused before weights are read. */
+/* Impossible options are refused before weights are read. */
 static void test_refusals(void) {
     static const struct {
         const char *what;
@@ -182,7 +182,7 @@ static void test_refusals(void) {
     }
 }
 
-/* Damage is found although the bytes never pass through our memory: the repack kernel reports it. */
+/* The repack kernel reports damaged weights, although they never pass through our memory. */
 static void test_damage(void) {
     static const struct {
         const char *file, *tensor;

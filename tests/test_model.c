@@ -1,4 +1,4 @@
-/* Model files: both flavours compute the same; damaged ones are refused with a reason.
+/* Model files: llama.cpp's and Ollama's must compute the same; damaged ones are refused with a reason.
  *
  *     test_model [cpu|gpu] */
 
@@ -111,7 +111,7 @@ static void test_refusals(void) {
     }
 }
 
-/* What two flavours of a file say differently must not change a logit. */
+/* The formats differ in how they write things; that must not change a logit. */
 static void test_flavours(void) {
     static const struct {
         const char *file;

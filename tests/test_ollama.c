@@ -1,4 +1,4 @@
-/* Ollama's store: names, manifests, blobs, against a store that the test builds in a temporary folder. */
+/* Ollama's store: names, manifests and blobs, with a store that the test builds in a temporary folder. */
 
 #include "base/buffer.h"
 #include "base/sha256.h"

@@ -1,6 +1,6 @@
-/* Every op as a graph of its own, planned and run on every backend, against the formula in doubles: on the CPU with every
- * instruction set, one thread and three; on the GPU with and without its optional features; with 8-bit activations and without.
- * Inputs come in through an embedding table, as they do in a model. The gradients come with training.
+/* Plans and runs each op as a graph on every backend and compares it with the formula in double: on the CPU with every instruction
+ * set, with one thread and three; on the GPU with and without its optional features; with and without 8-bit activations. Inputs enter
+ * through an embedding table, as in a model.
  *
  *     test_ops [cpu|gpu] [disabled GPU features] [only cases with this in their name] */
 

@@ -1,4 +1,4 @@
-/* The output parser: each case fed whole, character by character and in random cuts must give the same events. */
+/* The output parser: each case must give the same events whole, character by character and in random pieces. */
 
 #include "base/clock.h"
 #include "base/random.h"
@@ -226,7 +226,7 @@ static void test_random(const json *tools) {
     }
 }
 
-/* What comes must come at once: only what may be part of a tag, or be trimmed, waits. */
+/* Text must come out at once, unless it may be part of a tag or be trimmed. */
 static void test_promptness(void) {
     static const struct {
         const char *fed, *out;

@@ -1,4 +1,4 @@
-/* The block formats against exact witnesses: a fixture of random blocks, and blocks whose values are known. */
+/* Compares the block formats with exact values: a fixture of random blocks, and blocks with known values. */
 
 #include "gguf/gguf.h"
 #include "test.h"

@@ -1,5 +1,5 @@
-/* The sampler: its arithmetic against double, its cuts against a plain reference, its draws against the exact distribution,
- * and a table of tokens that every backend must draw. */
+/* The sampler: compares its arithmetic with double, its cuts with a plain reference and its draws with the exact distribution; and a
+ * table of tokens that every backend must draw. */
 
 #include "base/random.h"
 #include "golden_sampler.h"

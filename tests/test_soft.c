@@ -1,5 +1,5 @@
-/* Soft tokens: images and sounds as a tower gives them, inside a conversation. The logits of the fixtures, batches that keep an image
- * whole, and all that a session does with what it holds.
+/* Soft tokens: images and sounds from a tower, inside a conversation. The logits of the fixtures, batches that keep an image whole, and
+ * everything that a session does with them.
  *
  *     test_soft [cpu|gpu] */
 

@@ -1,5 +1,5 @@
-/* Models of random numbers: the tensors against what is known of the real files, the blocks' statistics, the vocabulary with
- * our tokenizer and against llama.cpp's answers, and the writing of a file. */
+/* Models with random weights: compares the tensors with the real files, checks the statistics of blocks, compares the vocabulary with
+ * llama.cpp's results, and writes files. */
 
 #include "base/table.h"
 #include "model/synth.h"

@@ -1,5 +1,5 @@
-/* The tokenizer against llama.cpp's on a small vocabulary, and, when a vocabulary of real size is given (made by
- * node tests/vocabulary.mjs build/vocabulary.gguf), against published vectors and the clock.
+/* Compares the tokenizer with llama.cpp's on a small vocabulary and, given a vocabulary of real size (made by
+ * node tests/vocabulary.mjs build/vocabulary.gguf), with published vectors; prints its speed.
  *
  *     test_tokenizer [build/vocabulary.gguf] */
 

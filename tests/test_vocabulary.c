@@ -1,5 +1,5 @@
-/* Tokenizers made of vocabularies that the test writes: both flavours of metadata, what is refused, and random ones on which
- * special tokens and merges must come out as the rules say, applied step by step. */
+/* Tokenizers from vocabularies that the test writes: both forms of metadata, refused ones, and random ones, on which special tokens
+ * and merges must give the same result as the rules applied step by step. */
 
 #include "base/utf8.h"
 #include "tokenizer_tools.h"

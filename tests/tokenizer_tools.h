@@ -1,4 +1,4 @@
-/* What the tests of tokenizers share. */
+/* Shared by the tests of tokenizers. */
 
 #ifndef GM_TOKENIZER_TOOLS_H
 #define GM_TOKENIZER_TOOLS_H
