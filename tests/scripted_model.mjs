@@ -1,10 +1,10 @@
-// Writes a model that says what it is told: tiny-dense with its layers silenced and a head in which each token calls for the
-// next one. So the way of thoughts, tool calls and ends of turns through the program can be tested from end to end.
+// Writes a model with a scripted answer: tiny-dense with its layers silenced, and a head in which each token predicts the next one.
+// With it, thoughts, tool calls and ends of turns can be tested from end to end.
 //
 //     node tests/scripted_model.mjs OUT.gguf PIECE…
 //
-// The pieces are entries of tiny-dense's vocabulary (▁ for a space, <0x0A> for a byte), none of them twice, since a token can
-// have only one successor. They follow the newline (<0x0A>) that ends every prompt; greedy decoding (--temp 0) gives exactly them.
+// The pieces are entries of tiny-dense's vocabulary (▁ for a space, <0x0A> for a byte). None may occur twice, because a token can
+// have only one successor. They follow the newline (<0x0A>) that ends every prompt; greedy decoding (--temp 0) produces exactly these.
 
 import { readFileSync, writeFileSync } from 'node:fs';
 
@@ -12,7 +12,7 @@ const [out, ...pieces] = process.argv.slice(2);
 const file = readFileSync(new URL('fixtures/tiny-dense.gguf', import.meta.url));
 const align = (n) => (n + 31) & ~31;
 
-// ---- reading: where metadata and infos lie ----
+// ---- reading: offsets of metadata and infos ----
 
 let at = 8;
 const u32 = () => file.readUInt32LE((at += 4) - 4);

@@ -1,11 +1,11 @@
-// The tests of the kernels notice a broken kernel: for every file of wgsl/ there is a row here that damages it, and test_ops (or
-// the sampler's test) must then fail. The damage is done to the text on its way to the compiler (tests/break_shader.c), so the text must
-// still compile: a number comes out wrong, nothing more.
+// Checks that the kernel tests notice a broken kernel. For every file in wgsl/, a row here damages it, and test_ops (or the sampler's
+// test) must then fail. tests/break_shader.c damages the text before it is compiled. The text must still compile and only compute a
+// wrong number.
 //
 //     node tests/test_broken_kernels.mjs [folder of the build]
 //
-// A row is: file, a piece of it, what takes its place, the test program with its arguments (features to do without, and words that the
-// cases have in their names). A new file needs a row; a piece that is no longer in its file needs another.
+// A row is: file, a piece of its text, the replacement, and the test program with its arguments (features to disable, and words in the
+// names of the cases to run). A new file needs a row; if a piece is no longer in its file, choose another.
 
 import {execFile, spawnSync} from "node:child_process";
 import {readdirSync, readFileSync} from "node:fs";
@@ -86,7 +86,7 @@ function check(good, message) {
     }
 }
 
-// A GPU in software, unless one is named.
+// A software GPU, unless another is named.
 if (!process.env.VK_ICD_FILENAMES) {
     const files = spawnSync("dpkg", ["-L", "chromium", "chromium-common"], {encoding: "utf8"}).stdout ?? "";
     process.env.VK_ICD_FILENAMES = files.split("\n").find((file) => file.endsWith("vk_swiftshader_icd.json")) ?? "";
@@ -114,7 +114,7 @@ async function test(row) {
 
 for (const file of readdirSync("wgsl")) check(rows.some((row) => row[0] === file) || file in cannotBeBroken, `wgsl/${file} has no row in tests/test_broken_kernels.mjs`);
 
-// Without any damage the same programs pass: what is seen above is the damage.
+// Undamaged, the same programs pass: so the failures above come from the damage.
 {
     const {output, ended} = await run(["", "", "", cases("rms_norm 2 ×")]);
     check(ended === 0 && / 0 failed\n$/.test(output) && !output.includes("broken: "), `unbroken, the test fails:\n${output.slice(-500)}`);

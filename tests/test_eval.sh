@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gemmule eval: every rule, on models that say what they are told. The program is the first argument, else build/gemmule.
+# gemmule eval: every rule, on models with scripted answers. The program is the first argument, or build/gemmule.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 program=$(realpath "${1:-build/gemmule}") || exit 1
@@ -74,7 +74,7 @@ check "an answer that does not end" "$("$program" eval --backend cpu "$scratch/e
 check "--show" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --first 2 --show --threads 1 | head -n 2)" $'t: Hi\n    Yes.'
 check "--prompts" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --first 1 --prompts --threads 1)" '"<bos><|turn>user\nHi<turn|>\n<|turn>model\n"'
 
-# ---- what is wrong with a set ----
+# ---- bad sets ----
 
 while IFS='|' read -r name line says; do
     printf '%s\n' "$line" >"$scratch/bad.jsonl"

@@ -69,7 +69,8 @@ static gm_status use_everything(const char *path) {
                                            "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}}}]" };
     said_length = 0;
     for (size_t i = 0; i < 600; i++) ids[i] = 300 + (int32_t)(i % 100);
-    gm_status status = gm_engine_open(&(gm_engine_options){ .model = path, .backend = GM_BACKEND_CPU, .threads = 2 }, &engine, why, sizeof why);
+    gm_status status = gm_engine_open(&(gm_engine_options){ .model = path, .backend = GM_BACKEND_CPU, .threads = 2 },
+                                      &engine, why, sizeof why);
     if (!status) status = gm_tokenize(engine, "some text", 9, false, ids, 600, &count, why, sizeof why);
     if (!status) status = gm_session_new(engine, NULL, &s, why, sizeof why);
     while (!status && (status = gm_session_set(s, ids, 600, why, sizeof why)) == GM_AGAIN) status = GM_OK;
@@ -165,7 +166,8 @@ static void test_decode_loop(const char *path) {
     int32_t     ids[20];
     gm_sampling sampling;
     for (size_t i = 0; i < 20; i++) ids[i] = 300 + (int32_t)i;
-    CHECK(!gm_engine_open(&(gm_engine_options){ .model = path, .backend = GM_BACKEND_CPU, .threads = 2 }, &engine, why, sizeof why));
+    CHECK(!gm_engine_open(&(gm_engine_options){ .model = path, .backend = GM_BACKEND_CPU, .threads = 2 }, &engine, why,
+                          sizeof why));
     CHECK(!gm_session_new(engine, NULL, &s, why, sizeof why));
     while (gm_session_set(s, ids, 20, why, sizeof why) == GM_AGAIN) {}
     gm_sampling_default(engine, &sampling);

@@ -21,7 +21,7 @@ check() {
     fi
 }
 
-# soft NAME TOLERANCE OPTION…: prompts with an image and with a sound, from their soft tokens; the towers are not there yet
+# soft NAME TOLERANCE OPTION…: prompts with an image and with a sound, from their soft tokens; there are no towers yet
 soft() {
     local name=$1 tolerance=$2 output
     shift 2
@@ -34,7 +34,7 @@ soft() {
     fi
 }
 
-# What a run takes here is seconds of compiling, most of it products in 8 bits: each kind of kernel is met by one model at least.
+# Most of the time is spent compiling 8-bit products. At least one model uses each kind of kernel.
 for name in tiny-dense tiny-moe; do # greedy tokens are part of these
     check $name 5e-3 --kv f32
     check $name 5e-3
@@ -47,7 +47,7 @@ for options in "" "--gpu-disable subgroups,dot4,f16"; do
     check small-dense-Q4_K_M 6e-2 $options
     check small-moe-Q4_K_M 0.15 $options
 done
-# Kernels for f32 without features are met by the tiny models above, and by the op test.
+# The tiny models above and the op test cover the f32 kernels without features.
 check small-dense-Q4_K_M 1e-3 --precise
 check small-moe-Q4_K_M 1e-3 --precise
 # Widths, heads and windows that no real model has.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs into an empty prefix, builds the example against what was installed, runs it, lets the installed program answer and serve the app
-# with the model in the box, and uninstalls. The app must have been built (build/web).
+# Installs into an empty prefix, builds and runs the example against it, lets the installed program answer and serve the app with the
+# model in the box, and uninstalls. Needs the app (build/web).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
@@ -24,7 +24,7 @@ for file in bin/gemmule include/gemmule.h lib/libgemmule.a lib/libgemmule.so lib
     check "$file is installed" test -s "$prefix/$file"
 done
 
-# ---- what the libraries show ----
+# ---- symbols of the libraries ----
 
 only_api() { [ -s "$1" ] && ! grep -v ' gm_' "$1"; }
 nm -D --defined-only "$prefix/lib/libgemmule.so" >"$scratch/shared"
@@ -35,7 +35,7 @@ declared() { grep '^GM_API' include/gemmule.h | grep -oE '\bgm_[a-z_]+\(' | tr -
 check "the shared library has all of the header" diff <(declared) <(sed 's/.* //' "$scratch/shared" | sort -u)
 check "the SONAME is libgemmule.so.0" grep -q 'SONAME.*\[libgemmule.so.0\]' <(readelf -d "$prefix/lib/libgemmule.so")
 
-# ---- the example, and a program with functions named like our own inside ----
+# ---- the example, and a program with functions named like our internal ones ----
 
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 model=$PWD/tests/fixtures/tiny-dense.gguf

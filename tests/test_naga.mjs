@@ -1,6 +1,6 @@
-// Every WGSL text that the engine can make is valid for naga (Firefox's compiler) too. Dawn's compiler, Tint, sees those of the
-// machine's own features in the tests that run them; here test programs plan on a host that computes nothing (tests/fake_host.c) with every
-// combination of optional features, and what they would have compiled is checked.
+// Checks every WGSL text that the engine can produce with naga, Firefox's compiler. Dawn's compiler, Tint, sees the texts for the
+// machine's own features in the tests that run them. Here, test programs plan on a host that computes nothing (tests/fake_host.c), with
+// every combination of optional features, and naga checks the texts.
 //
 //     node tests/test_naga.mjs [folder of the build]
 //
@@ -18,7 +18,7 @@ const features = ["subgroups", "dot4", "f16"];
 const combinations = Array.from({length: 1 << features.length}, (_, bits) => features.filter((_, i) => bits >> i & 1).join(" "));
 combinations.push("subgroups dot4 f16 subgroup_matrix", "subgroups dot4 f16 subgroup_matrix small");
 const fixtures = ["tiny-dense", "tiny-moe", "small-dense-Q4_K_M", "small-moe-Q4_K_M"].map((name) => `tests/fixtures/${name}.gguf`);
-// Test programs judge by results, which are zeros here: only that they come to their end counts.
+// The test programs' results are zeros here, so only their normal exit counts.
 const programs = [
     {name: "test_ops", args: ["gpu"], ends: /\d+ passed, \d+ failed\n$/},
     {name: "test_gpu_fuse", args: [], ends: /\d+ passed, \d+ failed\n$/},
@@ -110,7 +110,7 @@ try {
     check(verdicts.size >= fewestTexts, `${verdicts.size} different texts were looked at: at least ${fewestTexts} were expected`);
     console.log(`${verdicts.size} different texts of ${files.size} kernels, ${excluded.size} left out`);
 
-    // A kernel that no program here plans is one that nobody has looked at.
+    // A kernel that no program here plans was never checked.
     const sources = readdirSync("wgsl").map((file) => ({file, text: readFileSync(join("wgsl", file), "utf8")}));
     const included = new Set(sources.flatMap(({text}) => [...text.matchAll(/^#include "(.*)"/gm)].map((match) => match[1])));
     for (const {file, text} of sources)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/pack.sh makes a folder that runs by itself: here with SwiftShader in place of an NVIDIA driver, from an empty environment.
+# tools/pack.sh makes a self-contained folder. Here it runs with SwiftShader instead of an NVIDIA driver, in an empty environment.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
@@ -32,7 +32,7 @@ check "gemmule version runs" says "$scratch/version" "$(build/gemmule version | 
 check "gemmule devices finds the GPU in software" says "$scratch/devices" SwiftShader
 (cd / && "${bare[@]}" gemmule devices --json) >"$scratch/json" 2>&1
 check "arguments are passed on" says "$scratch/json" '"software":true'
-# Where each library comes from, as the loader tells.
+# The loader says where each library comes from.
 LD_TRACE_LOADED_OBJECTS=1 LD_LIBRARY_PATH=$scratch/elsewhere "$scratch/elsewhere/gemmule" >"$scratch/libraries"
 check "libraries come from the folder" says "$scratch/libraries" "libedit.so.2 => $scratch/elsewhere/libedit.so.2"
 env -i "PATH=$PATH" "$scratch/elsewhere/run.sh" gemmule devices >"$scratch/none" 2>&1

@@ -1,5 +1,5 @@
-// npm packages are installed where they are needed. The root's lock file, which `make run` installs, has nothing that only tests or
-// benchmarks use; every import names a package that a package.json above the importing file lists; lock files name no download addresses.
+// npm packages are installed where they are needed: the root's lock file, which `make run` installs, has nothing that only tests or
+// benchmarks use; every imported package is listed in a package.json above the importing file; lock files have no download addresses.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -18,10 +18,10 @@ const listed = (folder) => {
 };
 const lockedAs = (folder, name) => locks.get(folder)[`node_modules/${name}`]?.version;
 
-// What only the tests, the documentation and the benchmarks use, and with it most of the bytes.
+// The packages that only tests, documentation and benchmarks use: most of the bytes.
 const NOT_FOR_RUN = new Set(['web', 'tests', 'bench'].flatMap((folder) => Object.keys(listed(folder))));
 
-// Packages that a file imports, types included. Templates and JSDoc count too, as long as they are at the beginning of a line.
+// The packages that a file imports, including types, and imports at the beginning of a line in templates and comments.
 const IMPORT = /(?:^\s*(?:import|export|\})[^'"`;]*?\bfrom\s*|^\s*import\s*|\bimport\(\s*)['"]([^'"]+)['"]/gm;
 const packageOf = (specifier) => specifier.split('/').slice(0, specifier.startsWith('@') ? 2 : 1).join('/');
 function importsOf(file) {
@@ -30,7 +30,7 @@ function importsOf(file) {
 }
 const OWN = 'gemmule'; // the examples import the package itself
 
-// The folders above a file that have packages, the nearest first: where Node looks.
+// The folders above a file that have packages, nearest first, as Node looks for them.
 function foldersAbove(file) {
     const above = [];
     for (let folder = dirname(file); ; folder = dirname(folder)) {

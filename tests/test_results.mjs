@@ -1,4 +1,4 @@
-// bench/results.mjs: measurements go in, the page comes out; what is no measurement is refused. The page in the tree is up to date.
+// bench/results.mjs: turns measurements into the page and refuses anything else. The page in the tree must be up to date.
 
 import {execFileSync, spawnSync} from "node:child_process";
 import {copyFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync} from "node:fs";
@@ -30,7 +30,7 @@ const raw = (model, prefill, decode, depth, device = "gpu (Some GPU)") => ({
 });
 
 try {
-    // What the program itself prints is accepted.
+    // It accepts the program's own output.
     const bench = ["bench", "tests/fixtures/tiny-dense.gguf", "--backend", "cpu", "-p", "8", "-n", "4", "-r", "1", "--threads", "1", "--json"];
     const printed = file("printed.json", execFileSync("build/gemmule", bench, {encoding: "utf8"}));
     const own = run("add", printed, "--machine", "a test machine", "--date", "2026-01-02");

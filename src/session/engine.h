@@ -33,7 +33,7 @@ struct gm_engine {
     const char **stops; /* with most_tokens what ends a reply for which nothing else is asked; 0: nothing */
     size_t       stop_count;
     uint32_t     most_tokens;
-    char         note[400];  /* what does not fit into GPU memory */
+    char         note[400]; /* what does not fit into GPU memory */
     char         why_device[400];
     char         digest[65]; /* identifies model and weights */
     struct {

@@ -391,9 +391,8 @@ static gm_status refuse(const self_check *c, const check *k, float expected, flo
     const gpu_info *info = gpu_host_info(c->host);
     char            list[80];
     const char     *features = features_in_use(info, list);
-    return fail(e, GM_NO_DEVICE,
-                "the GPU '%.60s' (driver %.60s) computes %s wrongly: expected %g, found %g%s%s%s", info->name,
-                *info->driver ? info->driver : "unknown", k->what, (double)expected, (double)found,
+    return fail(e, GM_NO_DEVICE, "the GPU '%.60s' (driver %.60s) computes %s wrongly: expected %g, found %g%s%s%s",
+                info->name, *info->driver ? info->driver : "unknown", k->what, (double)expected, (double)found,
                 *features ? "; --gpu-disable " : "", features, *features ? " may help" : "");
 }
 
