@@ -36,7 +36,7 @@ typedef struct {
     double       began, ended; /* of the pass, taken by the worker, because the waiting thread may wake up late */
 } worker;
 
-static double seconds(void) {
+static double clock_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -62,16 +62,16 @@ static uint64_t sum_words(const uint64_t *at, size_t words, size_t pass) {
     return pass % WALKS == 1 ? sum_streams(at, words, 2) : sum_streams(at, words, 1);
 }
 
-static void *work(void *argument) {
+static void *worker_run(void *argument) {
     worker      *w = argument;
     measurement *m = w->m;
     const size_t lines = m->bytes / LINE, first = lines * w->index / m->threads,
                  end = lines * (w->index + 1) / m->threads;
     for (size_t pass = 0; pass <= m->passes; pass++) { /* the first is a warm-up */
         pthread_barrier_wait(&m->start);
-        w->began = seconds();
+        w->began = clock_now();
         w->sum += sum_words(m->data + first * (LINE / 8), (end - first) * (LINE / 8), pass);
-        w->ended = seconds();
+        w->ended = clock_now();
         pthread_barrier_wait(&m->end);
     }
     return NULL;
@@ -82,7 +82,7 @@ static int by_size(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static int complain(const char *what, const char *why) {
+static int print_failure(const char *what, const char *why) {
     fprintf(stderr, "bandwidth: %s: %s\n", what, why);
     return 2;
 }
@@ -97,7 +97,7 @@ static double pass_seconds(const worker *workers, size_t count) {
     return ended - began;
 }
 
-static int measure(measurement *m) {
+static int measure_passes(measurement *m) {
     static worker    workers[MOST_THREADS];
     static pthread_t threads[MOST_THREADS];
     static double    speeds[MOST_PASSES];
@@ -106,8 +106,8 @@ static int measure(measurement *m) {
     pthread_barrier_init(&m->end, NULL, (unsigned)m->threads + 1);
     for (size_t i = 0; i < m->threads; i++) {
         workers[i] = (worker){ .m = m, .index = i };
-        const int problem = pthread_create(&threads[i], NULL, work, &workers[i]);
-        if (problem) return complain("a thread cannot be started", strerror(problem));
+        const int problem = pthread_create(&threads[i], NULL, worker_run, &workers[i]);
+        if (problem) return print_failure("a thread cannot be started", strerror(problem));
     }
     for (size_t pass = 0; pass <= m->passes; pass++) {
         pthread_barrier_wait(&m->start);
@@ -138,7 +138,7 @@ static int measure(measurement *m) {
     return 0;
 }
 
-static bool parse(measurement *m, int count, char **arguments) {
+static bool parse_arguments(measurement *m, int count, char **arguments) {
     size_t mib = 0;
     for (int i = 1; i < count; i++) {
         const char *name = arguments[i], *value = i + 1 < count ? arguments[i + 1] : NULL;
@@ -175,7 +175,7 @@ static const void *map_file(measurement *m) {
 int main(int count, char **arguments) {
     const long  online = sysconf(_SC_NPROCESSORS_ONLN);
     measurement m = { .threads = online > 0 ? (size_t)online : 1, .bytes = (size_t)1200 << 20, .passes = 12 };
-    if (!parse(&m, count, arguments)) {
+    if (!parse_arguments(&m, count, arguments)) {
         fprintf(stderr, "usage: bandwidth [--threads 1-%d] [--mib N] [--passes 1-%d] [--file PATH] [--json]\n",
                 MOST_THREADS, MOST_PASSES);
         return 3;
@@ -183,10 +183,10 @@ int main(int count, char **arguments) {
     const void *data;
     if (m.file) {
         data = map_file(&m);
-        if (data == MAP_FAILED) return complain(m.file, strerror(errno));
+        if (data == MAP_FAILED) return print_failure(m.file, strerror(errno));
     } else {
         void *memory = mmap(NULL, m.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (memory == MAP_FAILED) return complain("the buffer", strerror(errno));
+        if (memory == MAP_FAILED) return print_failure("the buffer", strerror(errno));
 #if defined(MADV_HUGEPAGE)
         madvise(memory, m.bytes,
                 MADV_HUGEPAGE); /* like the weights; with small pages the TLB would be the limit, not memory */
@@ -195,7 +195,7 @@ int main(int count, char **arguments) {
         data = memory;
     }
     m.data = data;
-    const int result = measure(&m);
+    const int result = measure_passes(&m);
     munmap((void *)(uintptr_t)data, m.bytes);
     return result;
 }

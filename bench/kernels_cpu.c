@@ -54,7 +54,7 @@ static void read_plainly(void *context, size_t thread, size_t threads) {
     for (size_t i = 0; i < 8; i++) w->sums[thread] += a[i];
 }
 
-static void multiply(void *context, size_t thread, size_t threads) {
+static void multiply_share(void *context, size_t thread, size_t threads) {
     work        *w = context;
     const size_t pieces = (w->rows + w->chunk - 1) / w->chunk;
     (void)threads;
@@ -80,7 +80,7 @@ static double best_time(work *w, pool_work run) {
     return best;
 }
 
-static void *need(size_t bytes) {
+static void *allocate(size_t bytes) {
     void *p = aligned_alloc(64, round_up(bytes, 64));
     if (!p) {
         fprintf(stderr, "kernels_cpu: no memory for %zu bytes\n", bytes);
@@ -108,14 +108,14 @@ static void run_case(work *w, size_t i, const char *pattern) {
     w->job.row_bytes = (size_t)quant_row_bytes(format, k);
     const size_t most = BUFFER / (w->rows * w->job.row_bytes), wanted = n > 3 ? 1 + 64 / n : most;
     w->matrices = max_size(1, min_size(most, wanted));
-    float *x = need(k * n * 4);
+    float *x = allocate(k * n * 4);
     for (size_t j = 0; j < k * n; j++) x[j] = (float)(j * 2654435761u % 1000) / 500 - 1;
     w->job.x = x;
-    w->job.x8 = (q8){ need(k * n), need(k * n / 32 * 4), need(k * n / 16 * 4) };
+    w->job.x8 = (q8){ allocate(k * n), allocate(k * n / 32 * 4), allocate(k * n / 16 * 4) };
     w->kernels->quantise(w->job.x8, x, n, k);
-    w->job.y = need(w->rows * n * 4);
+    w->job.y = allocate(w->rows * n * 4);
     w->chunk = chunk_of(w, pool_threads(w->threads));
-    const double took = best_time(w, multiply), weights = (double)w->rows * (double)(k * w->matrices);
+    const double took = best_time(w, multiply_share), weights = (double)w->rows * (double)(k * w->matrices);
     printf("%s  %7.2f GB/s %8.1f GMAC/s\n", name, weights / (double)k * (double)w->job.row_bytes / took / 1e9,
            weights * (double)n / took / 1e9);
     fflush(stdout);
@@ -128,7 +128,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "kernels_cpu: this machine cannot run the table '%s'\n", argv[1]);
         return 3;
     }
-    uint8_t *buffer = need(BUFFER);
+    uint8_t *buffer = allocate(BUFFER);
 #if defined(MADV_HUGEPAGE)
     madvise((void *)round_up((uintptr_t)buffer, 2 << 20), BUFFER - (4 << 20), MADV_HUGEPAGE); /* as the weights are */
 #endif
@@ -144,7 +144,7 @@ int main(int argc, char **argv) {
             return 4;
         }
         for (size_t i = 0; i < threads; i++)
-            if (!w.scratch[i]) w.scratch[i] = need(MATMUL_SCRATCH);
+            if (!w.scratch[i]) w.scratch[i] = allocate(MATMUL_SCRATCH);
         printf("%s, %zu thread%s: plain reads %.2f GB/s\n", kernels->name, threads, threads > 1 ? "s" : "",
                BUFFER / best_time(&w, read_plainly) / 1e9);
         for (size_t i = 0; i < COUNT_OF(cases); i++) run_case(&w, i, argc > 2 ? argv[2] : NULL);

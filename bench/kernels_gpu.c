@@ -63,7 +63,7 @@ static double seconds_of(bench *b, const job *j, size_t submits) {
 }
 
 /* Of one list. */
-static double measure(bench *b, const job *j) {
+static double seconds_per_list(bench *b, const job *j) {
     const double first = seconds_of(b, j, 1); /* with what a first use costs */
     double       once = 1e9, twice = 1e9;
     if (b->quick) return first;
@@ -140,7 +140,7 @@ static void free_caches(bench *b, scene *s) {
     }
 }
 
-static void build(scene *s, size_t repeats) {
+static void scene_build(scene *s, size_t repeats) {
     const uint64_t ne[3] = { s->row.width, s->row.tokens, 1 };
     graph_free(&s->g);
     s->g = (graph){ 0 };
@@ -154,7 +154,7 @@ static void build(scene *s, size_t repeats) {
 /* So many pieces that a list takes about 3 ms on a large GPU, and so many weights in turn that none stays in its cache. */
 static void choose_repeats(const bench *b, scene *s) {
     s->copies = 1;
-    build(s, 1);
+    scene_build(s, 1);
     const double cost = 2e-6 + (double)s->bytes / 2e12 + s->products / 4e12;
     s->repeats = b->quick ? 1 : max_size(4, min_size(MOST_REPEATS, (size_t)(3e-3 / cost)));
     s->copies = b->quick ? 1 : min_size(min_size(MOST_COPIES, s->repeats), (size_t)(SPREAD / (s->held + 1)) + 1);
@@ -167,7 +167,7 @@ static double plan_and_measure(bench *b, scene *s, size_t repeats, size_t *dispa
     gpu_plan            *plan = NULL;
     double               seconds = 0;
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = i;
-    build(s, repeats);
+    scene_build(s, repeats);
     if (s->g.problem.status) fail(&b->e, s->g.problem.status, "%s", s->g.problem.why);
     if (repeats && !b->e.status) {
         while (gpu_backend_upload(&b->gpu, &s->g, &b->e) == GM_AGAIN) gpu_host_wait(b->gpu.host, 1000);
@@ -178,7 +178,7 @@ static double plan_and_measure(bench *b, scene *s, size_t repeats, size_t *dispa
             .ids = ids, .tokens = s->row.tokens, .output_rows = &output, .outputs = 1, .start = s->row.depth
         };
         *dispatches = gpu_plan_dispatches(plan);
-        seconds = measure(b, &(job){ .plan = plan, .in = in });
+        seconds = seconds_per_list(b, &(job){ .plan = plan, .in = in });
     }
     gpu_plan_free(plan);
     return seconds;
@@ -275,7 +275,7 @@ static gm_status run_sampler(bench *b, const char *name, const gm_sampling *samp
     size_t       stages = 0;
     if (!b->e.status) stages = record_sampler(b, &shape, ranges, COUNT_OF(ranges), draws, &list, groups);
     if (!b->e.status) {
-        const double seconds = measure(b, &(job){ .list = &list }) / (double)draws;
+        const double seconds = seconds_per_list(b, &(job){ .list = &list }) / (double)draws;
         print_row(b, name, (figures){ .seconds = seconds, .dispatches = (double)stages, .bytes = n * sizeof(float) });
     }
     for (size_t i = 0; i < SAMPLER_KERNELS; i++) gpu_group_free(b->gpu.host, groups[i]);

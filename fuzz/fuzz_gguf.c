@@ -7,7 +7,7 @@
 
 static volatile uint64_t seen;
 
-static void look(const gguf *g) {
+static void read_everything(const gguf *g) {
     uint64_t sum = 0;
     for (size_t i = 0; i < gguf_value_count(g); i++) {
         const gguf_value *v = gguf_value_at(g, i);
@@ -73,7 +73,7 @@ static gm_status read_in_pieces(const uint8_t *data, size_t size, uint64_t piece
         if (!source_wanted(s, &offset, &length) || length > piece) abort();
         if (source_give(s, offset, data + offset, length, NULL)) abort();
     }
-    if (status == GM_OK) look(g);
+    if (status == GM_OK) read_everything(g);
     gguf_free(g);
     return status;
 }
@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (source_memory(data, size, &s, &e) || gguf_new(s, &g, &e)) return 0;
     gm_status status = gguf_step(g, &e);
     if (status == GM_OK) {
-        look(g);
+        read_everything(g);
         get_all(g);
     } else if (!e.why[0]) {
         abort(); /* an error without a message */

@@ -5,13 +5,13 @@
 
 #include <stdlib.h>
 
-static bool same(const json *a, const json *b) {
+static bool json_same(const json *a, const json *b) {
     if (a->kind != b->kind || a->count != b->count || !str_equal(a->key, b->key) || !str_equal(a->text, b->text))
         return false;
     if (a->kind == JSON_NUMBER && a->number != b->number) return false;
     const json *x = a->first, *y = b->first;
     for (; x && y; x = x->next, y = y->next) {
-        if (!same(x, y)) return false;
+        if (!json_same(x, y)) return false;
     }
     return !x && !y;
 }
@@ -45,7 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         json_get(value, "a");
         json_write(&text, value);
         if (text.failed || !utf8_valid(buffer_view(&text))) abort();
-        if (json_parse(buffer_view(&text), &a, &again, &e) != GM_OK || !same(value, again) || !numbers_survive(value))
+        if (json_parse(buffer_view(&text), &a, &again, &e) != GM_OK || !json_same(value, again) ||
+            !numbers_survive(value))
             abort();
     } else if (value || !e.why[0]) {
         abort();

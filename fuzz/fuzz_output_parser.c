@@ -37,7 +37,7 @@ static void take_events(output_parser *p, buffer *out, int *last) {
     }
 }
 
-static void parse(const json *tools, str text, uint8_t flags, uint64_t cuts, buffer *out) {
+static void parse_in_pieces(const json *tools, str text, uint8_t flags, uint64_t cuts, buffer *out) {
     output_parser *p = NULL;
     error          e = { 0 };
     int            last = -1;
@@ -79,8 +79,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     buffer text = { 0 }, whole = { 0 }, cut = { 0 };
     REQUIRE(!json_parse(str_of(tools_text), &memory, &tools, &e));
     make_valid(data + 2, size - 2, &text);
-    parse(tools, buffer_view(&text), data[0], 0, &whole);
-    parse(tools, buffer_view(&text), data[0], 1 + data[1], &cut);
+    parse_in_pieces(tools, buffer_view(&text), data[0], 0, &whole);
+    parse_in_pieces(tools, buffer_view(&text), data[0], 1 + data[1], &cut);
     REQUIRE(str_equal(buffer_view(&whole), buffer_view(&cut)));
     buffer_free(&text);
     buffer_free(&whole);

@@ -25,7 +25,7 @@ static gguf      *file;
 static tokenizer *vocabulary;
 static buffer     head; /* the file's metadata alone, as a GGUF without tensors */
 
-static bool append(void *user, const void *data, size_t length) {
+static bool buffer_sink(void *user, const void *data, size_t length) {
     buffer_append(user, data, length);
     return true;
 }
@@ -52,11 +52,11 @@ static void write_head(void) {
     gguf_write_u32(w, "tokenizer.ggml.eos_token_id", 1);
     gguf_write_u32(w, "tokenizer.ggml.bos_token_id", 2);
     gguf_write_array(w, "tokenizer.ggml.suppress_tokens", GGUF_I32, (int32_t[]){ 18, 21 }, 2);
-    REQUIRE(!gguf_writer_head(w, append, &head, &e) && !gguf_writer_end(w, &e));
+    REQUIRE(!gguf_writer_head(w, buffer_sink, &head, &e) && !gguf_writer_end(w, &e));
     gguf_writer_free(w);
 }
 
-static void load(void) {
+static void load_tokenizer(void) {
     error e = { 0 };
     if (gguf_open_file(model_path, &file, &e) || tokenizer_new(file, &vocabulary, &e)) {
         fprintf(stderr, "%s\n", e.why);
@@ -65,7 +65,7 @@ static void load(void) {
     write_head();
 }
 
-static void encode(const tokenizer *t, str text, int mode, token_list *out) {
+static void check_encoding(const tokenizer *t, str text, int mode, token_list *out) {
     error     e = { 0 };
     gm_status status =
         mode == 0 ? tokenizer_encode_plain(t, text, out, &e) : tokenizer_encode(t, text, mode == 1, out, &e);
@@ -77,7 +77,7 @@ static void fuzz_text(str text, int mode) {
     token_list  ids = { 0 };
     buffer      back = { 0 }, want = { 0 };
     detokenizer d = { 0 };
-    encode(vocabulary, text, mode, &ids);
+    check_encoding(vocabulary, text, mode, &ids);
     for (size_t i = 0; i < ids.count; i++) {
         buffer_str(&back, tokenizer_text(vocabulary, ids.ids[i]));
         str piece;
@@ -117,7 +117,7 @@ static void fuzz_metadata(const uint8_t *data, size_t size) {
     }
     if (t) {
         token_list ids = { 0 };
-        encode(t, str_of("<|turn>user\nthe weights of the <|channel> é東 \xff model<turn|>"), 1, &ids);
+        check_encoding(t, str_of("<|turn>user\nthe weights of the <|channel> é東 \xff model<turn|>"), 1, &ids);
         for (size_t i = 0; i < ids.count; i++) tokenizer_text(t, ids.ids[i]);
         token_list_free(&ids);
     }
@@ -128,7 +128,7 @@ static void fuzz_metadata(const uint8_t *data, size_t size) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    if (!vocabulary) load();
+    if (!vocabulary) load_tokenizer();
     if (!size) return 0;
     if (data[0] % 4 < 3) fuzz_text((str){ (const char *)data + 1, size - 1 }, data[0] % 4);
     else fuzz_metadata(data + 1, size - 1);

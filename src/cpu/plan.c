@@ -1,9 +1,8 @@
-/* A graph made ready for the CPU.
+/* Plans a graph for the CPU.
  *
- * The graph's ops become steps; matmuls with quantised weights get their input quantised first, once for all that read it,
- * and expert matmuls get the tokens sorted by expert. Steps that do not wait for each other (q, k and v; gate and up) form a
- * region: its tasks run side by side on the pool, and a region ends when all are done. A region with little work runs on the
- * calling thread alone: waking the others would cost more. */
+ * Ops become steps. A matmul with quantised weights gets a step that quantises its input, once for all readers of that input; expert
+ * matmuls get a step that sorts the tokens by expert. Independent steps (q, k and v; gate and up) form a region, whose tasks run in
+ * parallel on the pool. A region with little work runs on the calling thread alone, because waking the others would cost more. */
 
 #include "cpu/backend.h"
 #include "cpu/steps.h"
@@ -29,7 +28,7 @@ struct cpu_plan {
     arena              cuts; /* of the steps */
 };
 
-/* ---- making ------------------------------------------------------------------------------------------------------- */
+/* ---- planning ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t value_bytes(const cpu_plan *p, const tensor *t) {
     return (t->axis == AXIS_TOKENS ? p->tokens : p->outputs) * t->ne[0] * t->ne[1] * sizeof(float);
@@ -39,13 +38,13 @@ static uint64_t rows_of(const cpu_plan *p, const tensor *t) {
     return (t->axis == AXIS_TOKENS ? p->tokens : p->outputs) * t->ne[1];
 }
 
-/* What the plan knows of a value while it is made. */
+/* Notes on a value while planning. */
 typedef struct {
     int32_t quantised; /* the item that holds it in 8 bits, or -1 */
     int32_t groups;    /* routes: the item that holds the tokens by expert, or -1 */
 } value_notes;
 
-static const tensor *storage(const tensor *t) { return t->base ? t->base : t; }
+static const tensor *storage_of(const tensor *t) { return t->base ? t->base : t; }
 
 static int32_t new_item(cpu_plan *p, uint64_t bytes) {
     p->items[p->item_count] = (layout_item){ .bytes = bytes, .first = UINT32_MAX, .last = 0 };
@@ -57,12 +56,12 @@ static bool wants_q8(const cpu_plan *p, const op *o) {
            cpu_type_has_q8(o->in[0]->type);
 }
 
-/* One op becomes up to two steps: what it needs first, then itself. */
+/* Turns one op into up to two steps: a preparation, and the op itself. */
 static void add_steps(cpu_plan *p, const op *o, value_notes *notes) {
     cpu_step step = { .kind = STEP_OP, .op = o, .quantised = -1, .groups = -1 };
     if (wants_q8(p, o)) {
         const tensor *x = o->in[1];
-        value_notes  *note = &notes[storage(x)->index];
+        value_notes  *note = &notes[storage_of(x)->index];
         if (note->quantised < 0) {
             note->quantised = new_item(p, q8_bytes(rows_of(p, x), x->ne[0]));
             p->steps[p->step_count++] =
@@ -71,7 +70,7 @@ static void add_steps(cpu_plan *p, const op *o, value_notes *notes) {
         step.quantised = note->quantised;
     }
     if (o->kind == OP_MATMUL_EXPERTS) {
-        value_notes *note = &notes[storage(o->in[2])->index];
+        value_notes *note = &notes[storage_of(o->in[2])->index];
         if (note->groups < 0) {
             note->groups = new_item(p, groups_bytes(o->in[0]->ne[2], p->tokens, o->used));
             p->steps[p->step_count++] =
@@ -82,51 +81,51 @@ static void add_steps(cpu_plan *p, const op *o, value_notes *notes) {
     p->steps[p->step_count++] = step;
 }
 
-/* Steps may share a region if they are matmuls and none reads what another writes. */
-static bool joins(const cpu_step *first, size_t count, const cpu_step *next) {
+/* Matmuls may share a region if none reads what another writes. */
+static bool may_join_region(const cpu_step *first, size_t count, const cpu_step *next) {
     const op *o = next->op;
     if (count == MOST_IN_REGION || next->kind != STEP_OP || (o->kind != OP_MATMUL && o->kind != OP_MATMUL_EXPERTS))
         return false;
     for (size_t i = 0; i < count; i++) {
         if (first[i].kind != STEP_OP || first[i].op->kind != o->kind) return false;
         for (size_t j = 0; j < COUNT_OF(o->in); j++) {
-            if (o->in[j] && o->in[j]->kind == TENSOR_VALUE && storage(o->in[j]) == first[i].op->out) return false;
+            if (o->in[j] && o->in[j]->kind == TENSOR_VALUE && storage_of(o->in[j]) == first[i].op->out) return false;
         }
     }
     return true;
 }
 
-static void lives(layout_item *item, uint32_t region) {
+static void item_live_in(layout_item *item, uint32_t region) {
     if (region < item->first) item->first = region;
     if (region > item->last) item->last = region;
 }
 
-/* Regions first, then from the first to the last region in which a value is touched it keeps its memory. */
+/* Assigns steps to regions. A value keeps its memory from the first to the last region that touches it. */
 static void find_lifetimes(cpu_plan *p) {
     uint32_t region = 0;
     for (size_t i = 0; i < p->step_count;) {
         size_t count = 1;
-        while (i + count < p->step_count && joins(&p->steps[i], count, &p->steps[i + count])) count++;
+        while (i + count < p->step_count && may_join_region(&p->steps[i], count, &p->steps[i + count])) count++;
         for (size_t j = i; j < i + count; j++) {
             cpu_step *s = &p->steps[j];
             s->region = region;
-            if (s->quantised >= 0) lives(&p->items[s->quantised], region);
-            if (s->groups >= 0) lives(&p->items[s->groups], region);
-            if (s->kind == STEP_OP && s->op->out) lives(&p->items[s->op->out->index], region);
+            if (s->quantised >= 0) item_live_in(&p->items[s->quantised], region);
+            if (s->groups >= 0) item_live_in(&p->items[s->groups], region);
+            if (s->kind == STEP_OP && s->op->out) item_live_in(&p->items[s->op->out->index], region);
             for (size_t k = 0; k < COUNT_OF(s->op->in); k++) {
                 const tensor *t = s->op->in[k];
-                if (t && t->kind == TENSOR_VALUE) lives(&p->items[storage(t)->index], region);
+                if (t && t->kind == TENSOR_VALUE) item_live_in(&p->items[storage_of(t)->index], region);
             }
         }
         i += count;
         region++;
     }
-    lives(&p->items[storage(p->g->result)->index], region);
+    item_live_in(&p->items[storage_of(p->g->result)->index], region);
 }
 
 static bool is_matmul(const cpu_step *s) { return s->kind == STEP_OP && s->op->kind == OP_MATMUL; }
 
-/* A region's matrices are cut together; those of experts one by one, since nobody knows yet which will be there. */
+/* Cuts a region's matrices together, but experts' matrices one by one, because a run decides which are used. */
 static bool cut_matrices(cpu_plan *p) {
     const size_t multiple = p->backend->kernels->row_multiple, threads = pool_threads(p->backend->threads);
     for (size_t i = 0, count; i < p->step_count; i += count) {
@@ -225,8 +224,8 @@ static void region_work(void *context, size_t thread, size_t threads) {
     }
 }
 
-/* While a product is computed, threads that are done with their part look ahead to the next one, and go on to do so during
- * the steps between the two, which leave memory idle. */
+/* Threads that have finished their part of a product prefetch the weights of the next one, also during the steps in between, which
+ * leave memory idle. */
 static void look_ahead(const cpu_plan *p, const region_run *run) {
     if (run->context.in->tokens != 1 || !is_matmul(run->steps)) return;
     size_t next = p->next + run->count;

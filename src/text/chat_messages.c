@@ -150,7 +150,7 @@ static size_t image_tag(str text, bool numbered, size_t *number) {
     return at > 5 && at < text.length && text.data[at] == ']' ? at + 1 : 0;
 }
 
-static bool contains(str text, const char *what) {
+static bool text_contains(str text, const char *what) {
     for (size_t i = 0; i < text.length; i++) {
         if (str_starts_with((str){ text.data + i, text.length - i }, what)) return true;
     }
@@ -160,7 +160,7 @@ static bool contains(str text, const char *what) {
 /* Ollama's rule: images replace "[img]" in order, and the others go in front, followed by a space. Numbered tags say which image
  * goes where. */
 static gm_status place_images(reader *r, const json *images, str text, chat_message *m) {
-    const bool      numbered = contains(text, "[img-");
+    const bool      numbered = text_contains(text, "[img-");
     size_t          tags = 0, next = 0, number, length;
     chat_part_kind *kinds = arena_array(r->memory, images->count, sizeof *kinds);
     if (!kinds) return fail_messages_memory(r, images->count);

@@ -74,7 +74,7 @@ typedef struct {
     snapshot_saving *job;
 } saving;
 
-static bool append(void *user, const void *data, size_t length) {
+static bool snapshot_append(void *user, const void *data, size_t length) {
     buffer_append(user, data, length);
     return !((buffer *)user)->failed;
 }
@@ -89,7 +89,7 @@ EXPORT(gmw_save_new) gm_status gmw_save_new(wasm_context *c, gm_session *session
     error   e = { 0 };
     saving *s = *out = calloc(1, sizeof *s);
     if (!s) fail_memory(&e, "the snapshot", sizeof *s);
-    else if (snapshot_save(session, append, &s->bytes, &s->job, &e)) {
+    else if (snapshot_save(session, snapshot_append, &s->bytes, &s->job, &e)) {
         gmw_save_free(s);
         *out = NULL;
     }
