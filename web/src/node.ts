@@ -18,7 +18,7 @@ import { partNames } from './sources/split.ts';
 import { Connection, directLine } from './worker/connection.ts';
 import { Core, Host, openSource } from './worker/worker.ts';
 
-/** Toggles of Dawn that cost nothing in safety that matters outside a browser, and without which NVIDIA's GPUs have no f16. */
+/** Dawn's toggles: f16 on NVIDIA's GPUs, and no checks that protect a browser from its pages. */
 const DAWN = [
     'enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia,disable_workgroup_init,disable_robustness,use_vulkan_memory_model',
 ];
@@ -30,7 +30,7 @@ interface Dawn {
 
 let dawn: Promise<GPU | null> | null = null;
 
-/* One instance for the whole process. null where the package is not installed. */
+/* One instance for the whole process; null if the package is not installed. */
 function dawnGpu(): Promise<GPU | null> {
     dawn ??= (import('webgpu') as Promise<Dawn>).then(
         ({ create, globals }) => {
@@ -47,11 +47,11 @@ async function readWasm(place: string | URL): Promise<Uint8Array<ArrayBuffer>> {
     try {
         return new Uint8Array(await readFile(path));
     } catch (thrown) {
-        throw new GemmuleError('NotFound', `the engine cannot be read: ${(thrown as Error).message}`, undefined, { cause: thrown });
+        throw new GemmuleError('NotFound', `cannot read the engine: ${(thrown as Error).message}`, undefined, { cause: thrown });
     }
 }
 
-/* A thread of the engine: the worker's file, as in a browser. It does not keep the process alive. */
+/* Starts a thread from the worker's file, as in a browser. It does not keep the process alive. */
 function startThread(): ThreadPort {
     const worker = new Worker(new URL('./worker/worker.ts', import.meta.url), { workerData: THREAD });
     const port: ThreadPort = { post: (message) => worker.postMessage(message), onMessage: null, onError: null, close: () => void worker.terminate() };
@@ -60,7 +60,7 @@ function startThread(): ThreadPort {
         port.onMessage?.(message);
     });
     worker.on('error', (error) => port.onError?.(error instanceof Error ? error.message : String(error)));
-    worker.on('exit', () => port.onError?.('it ended'));
+    worker.on('exit', () => port.onError?.('it ended unexpectedly'));
     return port;
 }
 
@@ -69,7 +69,7 @@ function threadHost({ wasmUrl, wasmThreadsUrl }: WorkerOptions): ThreadHost {
     return { processors: availableParallelism(), compile: async () => WebAssembly.compile(await readWasm(place)), start: startThread };
 }
 
-/* Which backend was faster, for as long as the process lives. */
+/* Remembers for the life of the process which backend was faster. */
 const verdicts = new Map<string, Verdict>();
 
 async function connect(options: WorkerOptions & Pick<LoadOptions, 'backend'>): Promise<Connection> {

@@ -126,13 +126,14 @@ test('a part without a validator is not taken up: the server may have another ve
         server.files.get('/model.gguf')!.bytes = other;
         const source = await fetchIntoCache(b.cache, b.url, QUICK);
         assert.equal(server.requests.at(-1), 'GET /model.gguf');
-        assert.deepEqual(await source.read(0, other.length), other);
+        assert.ok(Buffer.from(await source.read(0, other.length)).equals(other));
         assert.equal(b.meta().sha256, createHash('sha256').update(other).digest('hex'));
     }
     const stamp = 'Tue, 02 Jan 2024 03:04:05 GMT';
     const settled = await bench({ etag: null, headers: (headers) => (headers['last-modified'] = stamp) });
     await breakOff(settled, 3_000_000);
-    assert.deepEqual(await (await fetchIntoCache(settled.cache, settled.url, QUICK)).read(0, BYTES.length), BYTES);
+    const rest = await fetchIntoCache(settled.cache, settled.url, QUICK);
+    assert.ok(Buffer.from(await rest.read(0, BYTES.length)).equals(BYTES));
     assert.match(server.requests.at(-1)!, /bytes=\d+-$/);
 });
 
@@ -140,7 +141,7 @@ test('a connection that breaks during a download without a validator starts it a
     const other = noise(BYTES.length, 2);
     const b = await bench({ etag: null, next: other, cuts: [3_000_000] });
     const source = await fetchIntoCache(b.cache, b.url, QUICK);
-    assert.deepEqual(await source.read(0, other.length), other);
+    assert.ok(Buffer.from(await source.read(0, other.length)).equals(other));
     assert.equal(b.meta().sha256, createHash('sha256').update(other).digest('hex'));
 });
 
@@ -202,14 +203,14 @@ test('a known SHA-256 is the key, and a file with another is refused', async () 
     const wrong = 'ab'.repeat(32);
     await assert.rejects(fetchIntoCache(b.cache, b.url, { ...QUICK, sha256: wrong }), fails('BadModel', new RegExp(`is ${HASH}, expected ${wrong}`)));
     await assert.rejects(b.cache.read(wrong), fails('NotFound', /has no file/));
-    await assert.rejects(fetchIntoCache(b.cache, b.url, { sha256: '../../x' }), fails('BadArgument', /no SHA-256/));
+    await assert.rejects(fetchIntoCache(b.cache, b.url, { sha256: '../../x' }), fails('BadArgument', /sha256 must be 64/));
 });
 
 test('a newer schema is left alone', async () => {
     const b = await bench();
     const text = JSON.stringify({ schema: 7, url: b.url, layout: 'other' });
     b.root.put(`${b.path}/meta.json`, text);
-    await assert.rejects(fetchIntoCache(b.cache, b.url, QUICK), fails('Storage', /newer gemmule \(schema 7, this one knows 1\) and is left alone/));
+    await assert.rejects(fetchIntoCache(b.cache, b.url, QUICK), fails('Storage', /a newer version of gemmule wrote it \(schema 7, this version knows 1\)/));
     assert.match((await b.cache.list())[0]!.problem, /newer/);
     assert.equal(new TextDecoder().decode(b.root.at(`${b.path}/meta.json`).bytes), text);
 });
@@ -219,8 +220,8 @@ test('done, but of another length: said, and brought in again', async () => {
     await (await fetchIntoCache(b.cache, b.url, QUICK)).close!();
     const data = b.root.at(`${b.path}/data`);
     data.bytes = data.bytes.slice(0, -1);
-    assert.match((await b.cache.list())[0]!.problem, /should have/);
-    await assert.rejects(b.cache.read(b.key), fails('Storage', /should have/));
+    assert.match((await b.cache.list())[0]!.problem, /bytes, expected/);
+    await assert.rejects(b.cache.read(b.key), fails('Storage', /bytes, expected/));
     assert.deepEqual(await (await fetchIntoCache(b.cache, b.url, QUICK)).read(0, BYTES.length), BYTES);
 });
 
@@ -243,7 +244,7 @@ test('deleting: not what is being written; what is not there is no error', async
     await (await under).close!();
     await b.cache.delete(b.key);
     await b.cache.delete(b.key);
-    await assert.rejects(b.cache.delete('../x'), fails('BadArgument', /no key/));
+    await assert.rejects(b.cache.delete('../x'), fails('BadArgument', /not a key/));
     assert.deepEqual(await b.cache.list(), []);
     await assert.rejects(b.cache.read(b.key), fails('NotFound', /has no file/));
 });

@@ -170,7 +170,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         const [a, b] = [exact.session(), exact.session()];
         const ids = Int32Array.from({ length: 300 }, (_, i) => 300 + (i % 200));
         const first = a.set(ids);
-        await assert.rejects(a.set(ids), fails('Busy', /middle of a call/));
+        await assert.rejects(a.set(ids), fails('Busy', /busy with another call/));
         await Promise.all([first, b.set(ids)]);
         assert.deepEqual(a.logits(), b.logits());
         a.free();
@@ -321,7 +321,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
                 core.open([new Failing(at, () => Promise.reject(new Error('a surprise')))], base),
                 fails('Internal', /test\.gguf: a surprise/),
             );
-            await assert.rejects(core.open([new Failing(at, async () => new Uint8Array(3))], base), fails('Storage', /bytes at \d+ were asked for, 3 came/));
+            await assert.rejects(core.open([new Failing(at, async () => new Uint8Array(3))], base), fails('Storage', /wanted \d+ bytes at \d+, found 3/));
         }
     });
 
@@ -348,7 +348,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         await assert.rejects(open(Buffer.from('<!DOCTYPE html><html>not here</html>')), fails('BadModel', /a web page/));
         await assert.rejects(open(new Uint8Array(0)), fails('BadModel', /ends inside/));
         await assert.rejects(open(file.subarray(0, 1000)), fails('BadModel', /only 984 bytes follow/));
-        await assert.rejects(core.open([new TestSource(file.subarray(0, 500_000), file.length)], base), fails('Storage', /were asked for/));
+        await assert.rejects(core.open([new TestSource(file.subarray(0, 500_000), file.length)], base), fails('Storage', /wanted \d+ bytes/));
         await assert.rejects(core.open([new TestSource(file, NaN)], base), fails('BadArgument', /cannot be read/));
 
         const poisoned = Buffer.from(file);

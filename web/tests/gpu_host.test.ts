@@ -269,7 +269,7 @@ test('bindings and writes that do not fit are refused', () =>
             assert.throws(() => e.host.writeBuffer(x, offset, new Uint8Array(bytes)), { code: BadArgument });
         }
         assert.equal(e.call.buffer_write!(y + 1, 0, 16, 4), BadArgument);
-        assert.match(e.told('why').why, /does not live/);
+        assert.match(e.told('why').why, /does not exist/);
     }));
 
 test('what comes behind a list that waits for its pipeline waits too', () =>

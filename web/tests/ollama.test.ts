@@ -61,7 +61,7 @@ test('names as Ollama reads them', () => {
     ];
     for (const [name, path, shown] of rows) assert.deepEqual(parseName(name), { path: path.split('/'), shown });
     for (const name of ['', '..', '../x', 'a//b', 'a/../b', '.hidden', 'a b', 'a:', 'a/b/c/d/e/f/g/h', 'x:y/z', '-a', 'a\\b']) {
-        assert.throws(() => parseName(name), fails('BadArgument', /is no model name/), name);
+        assert.throws(() => parseName(name), fails('BadArgument', /is not a model name/), name);
     }
 });
 
@@ -85,8 +85,8 @@ test('everything in the folder is listed, with what is known of it', async () =>
 test('a model is found by name, whatever its case', async () => {
     const folder = await OllamaFolder.from(usual().folder);
     assert.equal((await folder.resolve('Gemma4:E2B')).name, 'gemma4:e2b');
-    await assert.rejects(folder.resolve('gemma4:31b'), fails('NotFound', /no model 'gemma4:31b' in the folder: it has gemma4:e2b, hf\.co/));
-    await assert.rejects(folder.resolve('../../etc/passwd'), fails('BadArgument', /no model name/));
+    await assert.rejects(folder.resolve('gemma4:31b'), fails('NotFound', /no model 'gemma4:31b' in the folder; it has gemma4:e2b, hf\.co/));
+    await assert.rejects(folder.resolve('../../etc/passwd'), fails('BadArgument', /not a model name/));
 });
 
 test('the folder, the one above, or the one that holds it', async () => {
@@ -96,7 +96,7 @@ test('the folder, the one above, or the one that holds it', async () => {
     const home = new MemoryFolder('me');
     home.children.set('.ollama', above);
     for (const root of [folder, above, home]) assert.equal((await (await OllamaFolder.from(root)).list()).length, 3);
-    await assert.rejects(OllamaFolder.from(new MemoryFolder('Pictures')), fails('NotFound', /Pictures is no folder of Ollama's models.*\/usr\/share\/ollama/));
+    await assert.rejects(OllamaFolder.from(new MemoryFolder('Pictures')), fails('NotFound', /the folder Pictures has no Ollama models.*\/usr\/share\/ollama/));
 });
 
 test('what is wrong with an entry is said, and the others are listed', async () => {
@@ -105,15 +105,15 @@ test('what is wrong with an entry is said, and the others are listed', async () 
     const layer = (digest: string, size: unknown = MODEL.length, kind = 'model') => ({ mediaType: PREFIX + kind, digest, size });
     const rows: [unknown, RegExp][] = [
         [{ layers: [layer(missing)] }, /the model layer is missing: blobs\/sha256-aaaa/],
-        [{ layers: [layer('sha256:' + 'b'.repeat(64))] }, /not finished: blobs\/sha256-b+-partial; 'ollama pull'/],
+        [{ layers: [layer('sha256:' + 'b'.repeat(64))] }, /incomplete \(blobs\/sha256-b+-partial\): 'ollama pull'/],
         [{ layers: [layer(good, 4999)] }, /has 5000 bytes, the manifest says 4999/],
-        [{ layers: [layer('sha256:../../../../etc/passwd')] }, /layer 1: digest 'sha256:\.\.\/.*' is not sha256: and 64/],
-        [{ layers: [layer('sha256:' + 'A'.repeat(64))] }, /is not sha256:/],
+        [{ layers: [layer('sha256:../../../../etc/passwd')] }, /layer 1: the digest must be sha256: and 64 .* found 'sha256:\.\.\//],
+        [{ layers: [layer('sha256:' + 'A'.repeat(64))] }, /the digest must be sha256:/],
         [{ layers: [layer(good, -1)] }, /size must be a whole number/],
         [{ layers: [layer(good, '5000')] }, /size must be a whole number/],
         [{ layers: [layer(good, 1e300)] }, /size must be a whole number/],
-        [{ layers: [null] }, /digest 'undefined'/],
-        [{ layers: {} }, /layers: expected a list/],
+        [{ layers: [null] }, /found 'undefined'/],
+        [{ layers: {} }, /has no list of layers/],
         [{ layers: [layer(good), layer(good)] }, /more than one model layer/],
         [{ layers: [layer(missing, 5, 'tensor')] }, /safetensors/],
         [{ layers: [] }, /names no model layer/],
@@ -191,5 +191,5 @@ test('a dropped folder, by its handle or by the older interface', async () => {
         assert.deepEqual((await store.list()).map(({ name, problem }) => name + problem), ['gemma4:e2b', 'hf.co/user/repo:Q4_K_M', 'me/tuned:latest']);
         assert.deepEqual(new Uint8Array(await (await store.resolve('gemma4:e2b')).model!.arrayBuffer()), MODEL);
     }
-    await assert.rejects(folderOfDrop(drop({ webkitGetAsEntry: () => ({ isDirectory: false }) })), fails('BadArgument', /no folder/));
+    await assert.rejects(folderOfDrop(drop({ webkitGetAsEntry: () => ({ isDirectory: false }) })), fails('BadArgument', /not a folder/));
 });

@@ -89,8 +89,8 @@ test('as many as the processor is worth, unless told; one where there are none t
 
 test('threads that cannot be started: one computes, and it is said why', async () => {
     const hosts: [ThreadHost, RegExp][] = [
-        [{ ...host, compile: () => Promise.reject(new Error('no such file')) }, /^one thread computes instead of 2: no such file$/],
-        [{ ...host, start: () => startThread((message) => ({ ...message, memory: null })) }, /^one thread computes instead of 2: a thread of the engine failed: .*memory/],
+        [{ ...host, compile: () => Promise.reject(new Error('no such file')) }, /^running on 1 thread instead of 2: no such file$/],
+        [{ ...host, start: () => startThread((message) => ({ ...message, memory: null })) }, /^running on 1 thread instead of 2: a thread of the engine failed: .*memory/],
     ];
     for (const [broken, why] of hosts) {
         const engine = await (await coreWith(broken)).open([sourceOf(DENSE)]);
@@ -137,7 +137,7 @@ test('a thread that dies ends the engine with an error', async () => {
     const write = async () => {
         for await (const _ of session.replyTokens(PROMPT, { sampling: ENDLESS }));
     };
-    const why = fails('WorkerDied', /^a thread of the engine failed: it broke off, or does not answer$/);
+    const why = fails('WorkerDied', /^a thread of the engine failed: it crashed, or does not respond$/);
     await assert.rejects(write, why);
     assert.throws(() => first.session(), why);
     await ended();

@@ -27,7 +27,7 @@ function toolOutput(output: LanguageModelV4ToolResultOutput): string {
         case 'error-json':
             return JSON.stringify(output.value);
         case 'execution-denied':
-            return output.reason ?? 'the call was denied';
+            return output.reason ?? 'the user denied this call';
         case 'content':
             return output.value.map((part) => {
                 if (part.type !== 'text') throw unsupported(`a tool result of type ${part.type}`);
@@ -52,13 +52,13 @@ function readMessage(message: LanguageModelV4Message): Message[] {
                 else if (part.type === 'reasoning') out.thinking = (out.thinking ?? '') + part.text;
                 else if (part.type === 'tool-call') {
                     (out.tool_calls ??= []).push({ id: part.toolCallId, type: 'function', function: { name: part.toolName, arguments: part.input } });
-                } else throw unsupported(`an assistant's part of type ${part.type}`);
+                } else throw unsupported(`an assistant part of type ${part.type}`);
             }
             return [out];
         }
         case 'tool':
             return message.content.map((part): Message => {
-                if (part.type !== 'tool-result') throw unsupported(`a tool's part of type ${part.type}`);
+                if (part.type !== 'tool-result') throw unsupported(`a tool part of type ${part.type}`);
                 return { role: 'tool', content: toolOutput(part.output), tool_name: part.toolName, tool_call_id: part.toolCallId };
             });
     }
@@ -68,7 +68,7 @@ function readMessage(message: LanguageModelV4Message): Message[] {
 
 function readTools(options: LanguageModelV4CallOptions): Tool[] {
     const { tools = [], toolChoice = { type: 'auto' } } = options;
-    if (toolChoice.type === 'required' || toolChoice.type === 'tool') throw unsupported(`toolChoice '${toolChoice.type}': no call can be forced, it`);
+    if (toolChoice.type === 'required' || toolChoice.type === 'tool') throw unsupported(`toolChoice '${toolChoice.type}'`);
     if (toolChoice.type === 'none') return [];
     return tools.map((tool): Tool => {
         if (tool.type !== 'function') throw unsupported(`the provider's tool ${tool.id}`);
@@ -113,7 +113,7 @@ function finishOf({ finish }: ReplyStats): LanguageModelV4FinishReason {
     return { unified, raw: finish };
 }
 
-/* Pieces become parts: text and thoughts have a beginning and an end around them. */
+/* Turns pieces into parts: text and reasoning are enclosed by a start and an end part. */
 class Parts {
     #open: { type: 'text' | 'reasoning'; id: string } | null = null;
     #count = 0;
@@ -173,7 +173,7 @@ class GemmuleLanguageModel implements LanguageModelV4 {
             else if (part.type === 'error') throw part.error;
             else if (part.type === 'finish') end = part;
         }
-        if (!end) throw new GemmuleError('Internal', 'the answer has no end');
+        if (!end) throw new GemmuleError('Internal', 'the answer ended without a finish part');
         return { content, finishReason: end.finishReason, usage: end.usage, warnings };
     }
 

@@ -1,4 +1,4 @@
-/* OpenAI's chat completions on an engine. Whatever cannot be done is refused by name; nothing is left out silently. */
+/* OpenAI's chat completions on an engine. An unsupported parameter throws and is named; none is ignored silently. */
 
 import { GemmuleError, toGemmuleError } from '../core/errors.ts';
 import type { Message, ReplyOptions, ReplyStats, Sampling, Tool, ToolCall } from '../core/types.ts';
@@ -6,14 +6,14 @@ import type { ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
 import type { Engine } from './engine.ts';
 import type { Reply, Session } from './session.ts';
 
-// ---- what goes in ----
+// ---- requests ----
 
 export interface ChatTextPart {
     type: 'text';
     text: string;
 }
 
-/** Media and files, which throw `NotSupported`. */
+/** Media and files throw `NotSupported`. */
 export interface ChatOtherPart {
     type: 'image_url' | 'input_audio' | 'file' | 'video_url';
     [key: string]: unknown;
@@ -36,7 +36,7 @@ export type ChatMessage =
     | {
           role: 'assistant';
           content?: ChatContent | null;
-          /** Thoughts; they matter only within a running loop of tool calls. */
+          /** Thoughts; used only between tool calls of one answer. */
           reasoning_content?: string | null;
           tool_calls?: readonly ChatToolCall[];
           refusal?: string | null;
@@ -46,7 +46,7 @@ export type ChatMessage =
 
 export interface ChatCompletionParams {
     messages: readonly ChatMessage[];
-    /** Taken as it is: an engine has one model. */
+    /** Ignored: an engine has one model. */
     model?: string;
     stream?: boolean | null;
     stream_options?: { include_usage?: boolean } | null;
@@ -62,16 +62,16 @@ export interface ChatCompletionParams {
     logprobs?: boolean | null;
     top_logprobs?: number | null;
     tools?: readonly Tool[] | null;
-    /** No call can be forced yet: 'required' and a named function throw `NotSupported`. */
+    /** 'required' and a named function throw `NotSupported`. */
     tool_choice?: 'none' | 'auto' | 'required' | { type: 'function'; function: { name: string } } | null;
-    /** Other types than text throw `NotSupported`. */
+    /** Types other than text throw `NotSupported`. */
     response_format?: { type: string } | null;
     reasoning_effort?: 'none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | null;
     n?: number | null;
     parallel_tool_calls?: boolean | null;
     user?: string;
     metadata?: unknown;
-    // beyond OpenAI's
+    // extensions
     top_k?: number | null;
     min_p?: number | null;
     typical_p?: number | null;
@@ -83,13 +83,13 @@ export interface ChatCompletionParams {
 
 export interface ChatRequestOptions {
     signal?: AbortSignal;
-    /** The conversation to answer in, where there are several: what it holds is reused. By default one that all calls share. */
+    /** The session to answer in; what it holds is reused. By default all calls share one. */
     session?: Session;
-    /** While the prompt is computed: tokens done, and tokens in all. */
+    /** Progress while the prompt is computed, in tokens. */
     onPromptProgress?(done: number, total: number): void;
 }
 
-// ---- what comes out ----
+// ---- responses ----
 
 export interface ChatTokenLogprob {
     token: string;
@@ -140,7 +140,7 @@ export interface ChatCompletionChunk {
     usage?: ChatUsage | null;
 }
 
-/** An answer as it comes. Leaving the loop, or `controller.abort()`, stops it. A stream that was stopped by its signal ends quietly. */
+/** An answer as it comes. Leaving the loop or `controller.abort()` stops it. A stream stopped by its signal ends without an error. */
 export interface ChatStream extends AsyncIterable<ChatCompletionChunk> {
     readonly controller: AbortController;
 }
@@ -152,7 +152,7 @@ const KNOWN = [
     'messages', 'stream', 'stream_options', 'max_tokens', 'max_completion_tokens', 'stop', 'seed', 'logit_bias', 'logprobs', 'top_logprobs',
     'tools', 'tool_choice', 'response_format', 'reasoning_effort', 'n', 'parallel_tool_calls', 'modalities', 'think',
 ];
-/* name → lowest and highest */
+/* The lowest and highest value of each. */
 const NUMBERS: Record<string, [number, number]> = {
     temperature: [0, 100], top_p: [0, 1], top_k: [0, 1e9], min_p: [0, 1], typical_p: [0, 1], repetition_penalty: [0.01, 100],
     presence_penalty: [-100, 100], frequency_penalty: [-100, 100], penalty_window: [0, 1e9],
@@ -179,7 +179,7 @@ function refuseUnknown(params: ChatCompletionParams & { modalities?: unknown }):
         throw unsupported(key, `'${key}' is not supported`);
     }
     const { n, tool_choice: choice, response_format: format, modalities, parallel_tool_calls: parallel, tools } = params;
-    if (n != null && n !== 1) throw unsupported('n', 'n: one answer at a time is all there is');
+    if (n != null && n !== 1) throw unsupported('n', 'n must be 1');
     if (choice != null && choice !== 'auto' && choice !== 'none') {
         throw unsupported('tool_choice', "tool_choice: only 'auto' and 'none' are supported; no call can be forced");
     }
@@ -187,7 +187,7 @@ function refuseUnknown(params: ChatCompletionParams & { modalities?: unknown }):
         throw unsupported('response_format', `response_format of type '${format.type}' is not supported, only 'text'`);
     }
     if (parallel === false && tools?.length) {
-        throw unsupported('parallel_tool_calls', 'parallel_tool_calls: false is not supported; the model decides');
+        throw unsupported('parallel_tool_calls', 'parallel_tool_calls: false is not supported');
     }
     if (modalities != null && !(Array.isArray(modalities) && modalities.every((one) => one === 'text'))) {
         throw unsupported('modalities', "modalities: only 'text' is supported");
@@ -216,7 +216,7 @@ function readSampling(params: ChatCompletionParams): Partial<Sampling> {
     return sampling;
 }
 
-/** Parameters of a completion as those of a reply. */
+/** Turns the parameters of a completion into those of a reply. */
 export function readParams(params: ChatCompletionParams): ReplyOptions {
     refuseUnknown(params);
     const options: ReplyOptions = { sampling: readSampling(params) };
@@ -226,10 +226,10 @@ export function readParams(params: ChatCompletionParams): ReplyOptions {
     }
     if (stop != null) {
         options.stop = [stop].flat() as string[];
-        if (!options.stop.every((one) => typeof one === 'string' && one)) throw bad('stop must be a string or a list of strings, none of them empty');
+        if (!options.stop.every((one) => typeof one === 'string' && one)) throw bad('stop must be a non-empty string or a list of non-empty strings');
     }
     if (logprobs != null && typeof logprobs !== 'boolean') throw bad(`logprobs must be true or false, found ${String(logprobs)}`);
-    if (top != null && !logprobs) throw bad('top_logprobs goes only with logprobs: true');
+    if (top != null && !logprobs) throw bad('top_logprobs needs logprobs: true');
     if (logprobs) options.logprobs = top == null ? 0 : whole('top_logprobs', top, 0, 20);
     if (tools != null && !Array.isArray(tools)) throw bad('tools must be a list');
     if (tools?.length && params.tool_choice !== 'none') options.tools = tools.map(readTool);
@@ -275,7 +275,7 @@ function readCall(call: ChatToolCall, where: string): ToolCall {
 
 export function readMessages(messages: readonly ChatMessage[]): Message[] {
     if (!Array.isArray(messages) || !messages.length) throw bad('messages must be a list with at least one message');
-    const names = new Map<string, string>(); // a tool's answer names only the call
+    const names = new Map<string, string>(); // a tool message names only the call's id
     return (messages as readonly ChatMessage[]).map((message, i): Message => {
         const where = `messages[${i}]`;
         switch (message?.role) {
@@ -340,12 +340,12 @@ export class Completions {
         this.#engine = engine;
     }
 
-    /** Answers a conversation: whole, or piece by piece with `stream: true`. */
+    /** Answers a conversation, in one piece or as a stream. */
     create(params: ChatCompletionParams & { stream: true }, options?: ChatRequestOptions): Promise<ChatStream>;
     create(params: ChatCompletionParams & { stream?: false | null }, options?: ChatRequestOptions): Promise<ChatCompletion>;
     create(params: ChatCompletionParams, options?: ChatRequestOptions): Promise<ChatCompletion | ChatStream>;
     async create(params: ChatCompletionParams, options: ChatRequestOptions = {}): Promise<ChatCompletion | ChatStream> {
-        if (params.stream_options != null && !params.stream) throw bad('stream_options goes only with stream: true');
+        if (params.stream_options != null && !params.stream) throw bad('stream_options needs stream: true');
         const messages = readMessages(params.messages);
         const wishes = readParams(params);
         const controller = new AbortController();
@@ -395,7 +395,7 @@ interface Head {
     model: string;
 }
 
-/* An answer being put together. */
+/* Collects the pieces of an answer. */
 class Answer {
     #content = '';
     #thinking = '';
@@ -423,7 +423,7 @@ class Answer {
     }
 }
 
-/* Pieces without progress, then the statistics. An answer that filled the context has ended by its length. */
+/* Yields the pieces without progress, and returns the statistics. An answer that fills the context ends with 'length'. */
 async function* withProgress(reply: Reply, options: ChatRequestOptions): AsyncGenerator<Exclude<ReplyPiece, { kind: 'progress' }>, ReplyStats> {
     try {
         for await (const piece of reply) {
@@ -466,7 +466,7 @@ async function* streamChunks(
         if (toGemmuleError(thrown).name === 'Aborted' && signal.aborted) return;
         throw thrown;
     } finally {
-        reply.stop(); // left before the end
+        reply.stop(); // in case the loop was left early
         await reply.stats.catch(() => undefined);
     }
 }

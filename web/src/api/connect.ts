@@ -14,30 +14,30 @@ export interface WorkerOptions {
     signal?: AbortSignal;
 }
 
-/** How the API reaches an engine: by a worker in the browser, directly in Node. */
+/** How the API reaches an engine: through a worker in the browser, directly in Node. */
 export type Connect = (options: WorkerOptions & { backend?: 'auto' | 'gpu' | 'wasm' }) => Promise<Connection>;
 
 function newWorker(workerUrl: string | undefined): Worker {
     try {
-        // The literal form is what bundlers look for.
+        // Bundlers look for exactly this form.
         return workerUrl === undefined
             ? new Worker(new URL('./worker.js', import.meta.url), { type: 'module' })
             : new Worker(workerUrl, { type: 'module' });
     } catch (thrown) {
-        throw new GemmuleError('WorkerDied', `the worker cannot be started: ${(thrown as Error).message}`, undefined, { cause: thrown });
+        throw new GemmuleError('WorkerDied', `cannot start the worker: ${(thrown as Error).message}`, undefined, { cause: thrown });
     }
 }
 
-/* By where the page is now: threads start later, when it may have another address. */
+/* Resolved now: threads start later, when the page's address may have changed. */
 function absolute(workerUrl: string | URL): string {
     try {
         return new URL(workerUrl, globalThis.document?.baseURI ?? location.href).href;
     } catch {
-        throw new GemmuleError('BadArgument', `workerUrl: '${workerUrl}' is no address`);
+        throw new GemmuleError('BadArgument', `workerUrl must be a valid address, found '${workerUrl}'`);
     }
 }
 
-const reasonOf = (event: ErrorEvent, workerUrl: string | undefined) => event.message || `${workerUrl ?? 'worker.js'} could not be loaded`;
+const reasonOf = (event: ErrorEvent, workerUrl: string | undefined) => event.message || `cannot load ${workerUrl ?? 'worker.js'}`;
 
 /* Starts and ends the engine's threads (worker/protocol.ts). */
 function serveThreads(worker: Worker, threads: Map<number, Worker>, workerUrl: string | undefined, request: ThreadRequest): void {
@@ -51,7 +51,7 @@ function serveThreads(worker: Worker, threads: Map<number, Worker>, workerUrl: s
         const thread = newWorker(workerUrl);
         threads.set(request.start, thread);
         thread.onerror = (event) => {
-            event.preventDefault(); // the engine says it
+            event.preventDefault(); // the engine reports it
             failed(reasonOf(event, workerUrl));
         };
         thread.postMessage({ line: request.line }, [request.line]);
@@ -77,7 +77,7 @@ export async function connectWorker({ workerUrl: given, wasmUrl, wasmThreadsUrl,
         if ('start' in data || 'end' in data) serveThreads(worker, threads, workerUrl, data as ThreadRequest);
         else port.onMessage?.(data);
     };
-    worker.onmessageerror = () => connection.close(new GemmuleError('WorkerDied', 'a message of the worker could not be read'));
+    worker.onmessageerror = () => connection.close(new GemmuleError('WorkerDied', 'a message from the worker could not be read'));
     worker.onerror = (event) => {
         connection.close(new GemmuleError('WorkerDied', `the worker failed: ${reasonOf(event, workerUrl)}`));
     };
@@ -96,7 +96,7 @@ export async function connectWorker({ workerUrl: given, wasmUrl, wasmThreadsUrl,
     return connection;
 }
 
-/* A worker that ends without a word (out of memory, close()) fires no event. But it holds a lock for as long as it lives. */
+/* A worker that just ends (out of memory, close()) fires no event, but it releases the lock that it holds while it lives. */
 function watchLife(connection: Connection, life: string): void {
     const died = () => connection.close(new GemmuleError('WorkerDied', 'the worker ended; it may have run out of memory'));
     navigator.locks.request(life, died).catch(() => undefined);

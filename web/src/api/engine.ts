@@ -1,4 +1,4 @@
-/* A loaded model, and how one is loaded. */
+/* Loading models, and the loaded model. */
 
 import { GemmuleError } from '../core/errors.ts';
 import type {
@@ -15,30 +15,30 @@ export interface LoadOptions extends SourceOptions, WorkerOptions {
     /** 'auto', the default: a hardware GPU or wasm, whichever writes this model faster (`info.backendReason` says why).
      * 'gpu': any GPU, also a software one such as SwiftShader. 'wasm': the CPU. */
     backend?: 'auto' | Backend;
-    /** Most tokens of a conversation; by default an Ollama model's `num_ctx`, else the model's, at most 8192. */
+    /** Most tokens of a conversation; by default an Ollama model's `num_ctx`, else the model's context, at most 8192. */
     context?: number;
     /** Type of the keys and values: f16 by default. */
     kv?: KeyValueType;
-    /** f32 throughout: slower, exact against the reference. */
+    /** Computes in f32 throughout: slower, and exact compared with the reference. */
     precise?: boolean;
-    /** Bytes of GPU memory to use; what does not fit is read from the source when it is needed. */
+    /** Bytes of GPU memory to use. Weights that do not fit are read from the source when they are needed. */
     gpuMemory?: number;
-    /** Threads on wasm, where the page is cross-origin isolated, and in Node: as many as the processor is worth by default; 1: off. */
+    /** Threads on wasm, in Node and on cross-origin isolated pages; by default as many as the processor can use. 1: off. */
     threads?: number;
     /** GPU features not to use, such as 'subgroups,f16'. */
     gpuDisable?: string;
     powerPreference?: GPUPowerPreference;
-    /** What to call the model. */
+    /** A name for the model. */
     name?: string;
-    /** What Ollama says beside the weights, for its files by address: JSON of the params layer, the system prompt, the renderer. */
+    /** What Ollama has beside the weights, for its files loaded by address: the params layer as JSON, the system prompt, the renderer. */
     ollama?: { params?: string; system?: string; renderer?: string };
-    /** Where the GPU is lost and none comes back: 'wasm' goes on with that, 'none' (the default) waits for `recover`. */
+    /** If a lost GPU does not come back: 'wasm' continues there, 'none' (the default) waits for `recover`. */
     fallback?: 'wasm' | 'none';
     onProgress?(progress: Progress): void;
     onDeviceLost?(event: DeviceEvent): void;
 }
 
-/** A model, loaded. It lives in a worker of its own until `unload`. */
+/** A loaded model. It has a worker of its own until `unload`. */
 export class Engine {
     readonly #connection: Connection;
     readonly #sessionOptions: SessionOptions;
@@ -64,25 +64,25 @@ export class Engine {
         return this.#loaded.info;
     }
 
-    /** What is sampled with where the caller says nothing: the file's or Ollama's parameters. */
+    /** The default sampling parameters: the file's or Ollama's. */
     get samplingDefault(): Sampling {
         return this.#loaded.samplingDefault;
     }
 
-    /** Told when the GPU is lost, while a new one is made ready, and how that ended. */
+    /** Called when the GPU is lost, while the model is restored, and when that succeeds or fails. */
     set onDeviceLost(listener: (event: DeviceEvent) => void) {
         this.#onDevice = listener;
     }
 
-    /** A conversation of its own. */
+    /** Starts a conversation. */
     async session(options: SessionOptions = {}): Promise<Session> {
         const { session, context } = await this.#connection.call('open', { options: { ...this.#sessionOptions, ...options } });
         return new Session(this.#connection, session, context);
     }
 
-    /** The tokens of a text. Special tokens such as <|turn> are recognised only with `special`: leave it off for text of others. */
+    /** The tokens of a text. Special tokens such as <|turn> are recognised only with `special`: never set it for text from others. */
     async tokenize(text: string, { special = false }: { special?: boolean } = {}): Promise<Int32Array> {
-        if (typeof text !== 'string') throw new GemmuleError('BadArgument', `the text must be a string, found ${String(text)}`);
+        if (typeof text !== 'string') throw new GemmuleError('BadArgument', `text must be a string, found ${String(text)}`);
         return this.#connection.call('tokenize', { text, special });
     }
 
@@ -90,7 +90,7 @@ export class Engine {
         return this.#connection.call('detokenize', { ids: tokenIds(ids) });
     }
 
-    /** The prompt that a conversation becomes, as text: for looking, not for feeding back. */
+    /** The prompt for a conversation, as text: to look at, not to send back. */
     render(messages: readonly Message[], options: ReplyOptions = {}): Promise<string> {
         return this.#connection.call('render', { messages: [...messages], options: wireOptions(options) });
     }
@@ -99,7 +99,7 @@ export class Engine {
         return this.#connection.call('devices', {});
     }
 
-    /** Computes known things on the device; throws where the result is wrong. */
+    /** Computes known results on the device; throws if one is wrong. */
     async selfCheck(): Promise<void> {
         await this.#connection.call('selfCheck', {});
     }
@@ -108,14 +108,14 @@ export class Engine {
         return this.#connection.call('stats', {});
     }
 
-    /** After a lost GPU of which none came back: tries again, or goes on with wasm. Conversations are as they were. */
+    /** If a lost GPU did not come back: tries again, or continues on wasm. Conversations are kept. */
     async recover({ backend, signal, onProgress }: Pick<LoadOptions, 'backend' | 'signal' | 'onProgress'> = {}): Promise<EngineInfo> {
         checkBackend(backend);
         this.#loaded = await this.#connection.call('recover', { ...(backend ? { backend } : {}) }, { signal, onEvent: onProgress });
         return this.info;
     }
 
-    /** Frees everything, and ends the worker. What is under way is rejected with `Aborted`. */
+    /** Frees everything and ends the worker. Running calls are rejected with `Aborted`. */
     async unload(): Promise<void> {
         if (this.#connection.dead) return;
         const unloaded = this.#connection.call('unload', {}).catch(() => undefined);
@@ -131,7 +131,7 @@ export class Engine {
     }
 }
 
-const LONGEST_UNLOAD = 3000; // milliseconds; then the worker is ended in the middle of whatever it does
+const LONGEST_UNLOAD = 3000; // milliseconds; then the worker is terminated
 
 function sessionOptions({ context, kv }: LoadOptions): SessionOptions {
     return { ...(context === undefined ? {} : { context }), ...(kv === undefined ? {} : { kv }) };
@@ -152,13 +152,13 @@ function loadArgs({ sources, options: own }: Specified, options: LoadOptions): L
     return { sources, options: { ...own, ...given }, fallback: options.fallback ?? 'none' };
 }
 
-/** Everything that can be done before a model is there; `S` is what can be loaded. */
+/** What can be done without a loaded model. `S`: the sources that can be loaded. */
 export interface Loader<S> {
     /** Loads a model. */
     load(source: S, options?: LoadOptions): Promise<Engine>;
-    /** Whether a model fits, from its header alone: nothing is downloaded for keeps. */
+    /** Whether a model fits, from its header alone. Nothing is stored. */
     dryRun(source: S, options?: LoadOptions): Promise<FitReport>;
-    /** What there is to compute on. */
+    /** The devices to compute on. */
     devices(options?: WorkerOptions): Promise<DeviceInfo[]>;
 }
 

@@ -1,4 +1,4 @@
-/* gemmule for the browser: the engine runs in a worker, models come from wherever the user has them.
+/* gemmule for the browser: the engine runs in a worker, and models come from wherever the user has them.
  *
  *     const engine = await Gemmule.load('hf:owner/repo/model.gguf', { onProgress: console.log });
  *     const stream = await engine.chat.completions.create({ messages: [{ role: 'user', content: 'Hello!' }], stream: true });

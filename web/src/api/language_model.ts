@@ -1,4 +1,4 @@
-/* The shape of the browsers' own Prompt API, on an engine of ours. Nothing is put into the global scope but by polyfill(). */
+/* The interface of the browsers' Prompt API on a gemmule engine. Only polyfill() changes the global scope. */
 
 import { GemmuleError, abortedBy } from '../core/errors.ts';
 import type { Message, ReplyOptions, Sampling, Tool } from '../core/types.ts';
@@ -10,7 +10,7 @@ export type LanguageModelRole = 'system' | 'user' | 'assistant';
 export interface LanguageModelMessage {
     role: LanguageModelRole;
     content: string | readonly { type: 'text' | 'image' | 'audio'; value: unknown }[];
-    /** On the last message, an assistant's: the answer must begin with it. */
+    /** On a last message of the assistant: the answer must begin with it. Throws NotSupported. */
     prefix?: boolean;
 }
 
@@ -36,7 +36,7 @@ export interface LanguageModelCreateOptions {
 
 export interface LanguageModelPromptOptions {
     signal?: AbortSignal;
-    /** Not there yet: throws NotSupported. */
+    /** Throws NotSupported. */
     responseConstraint?: unknown;
 }
 
@@ -48,17 +48,17 @@ export interface LanguageModelFactory {
     create(options?: LanguageModelCreateOptions): Promise<LanguageModelSession>;
 }
 
-/** An engine, or how to get one when it is first needed. */
+/** An engine, or a function that loads one when it is first needed. */
 export type EngineGiver = Engine | ((onProgress: (loaded: number) => void) => Promise<Engine>);
 
-const MOST_ROUNDS = 16; // of tool calls in one answer
+const MOST_ROUNDS = 16; // rounds of tool calls in one answer
 
 // ---- checking ----
 
 function refuseMedia(wishes: LanguageModelCreateOptions): void {
     for (const { type } of [...(wishes.expectedInputs ?? []), ...(wishes.expectedOutputs ?? [])]) {
         if (type !== 'text' && !(type.startsWith('tool-') && wishes.tools?.length)) {
-            throw new GemmuleError('NotSupported', `${type} is not supported, only text`, { feature: type });
+            throw new GemmuleError('NotSupported', `the type ${type} is not supported, only text`, { feature: type });
         }
     }
 }
@@ -67,13 +67,13 @@ function readMessage({ role, content, prefix }: LanguageModelMessage): Message {
     if (!['system', 'user', 'assistant'].includes(role)) {
         throw new GemmuleError('BadArgument', `role must be system, user or assistant, found '${String(role)}'`);
     }
-    if (prefix) throw new GemmuleError('NotSupported', 'prefix is not supported: the beginning of an answer cannot be given', { feature: 'prefix' });
+    if (prefix) throw new GemmuleError('NotSupported', 'prefix is not supported', { feature: 'prefix' });
     if (typeof content === 'string') return { role, content };
     return {
         role,
         content: content.map(({ type, value }) => {
             if (type !== 'text' || typeof value !== 'string') {
-                throw new GemmuleError('NotSupported', `${type} parts are not supported`, { feature: type });
+                throw new GemmuleError('NotSupported', `parts of type ${type} are not supported`, { feature: type });
             }
             return value;
         }).join(''),
@@ -84,7 +84,7 @@ function readPrompt(prompt: LanguageModelPrompt): Message[] {
     if (typeof prompt === 'string') return [{ role: 'user', content: prompt }];
     const messages = prompt.map(readMessage);
     if (messages.some((message, i) => message.role === 'system' && i > 0)) {
-        throw new GemmuleError('BadArgument', 'a system message must be the first');
+        throw new GemmuleError('BadArgument', 'a system message must come first');
     }
     return messages;
 }
@@ -101,7 +101,7 @@ export class LanguageModelSession extends EventTarget {
     readonly #engine: Engine;
     readonly #session: Session;
     readonly #wishes: Wishes;
-    /** Messages that are never dropped: the first prompts. */
+    /** How many messages are never dropped: the initial prompts. */
     readonly #fixed: number;
     #messages: Message[];
     #usage = 0;
@@ -121,7 +121,7 @@ export class LanguageModelSession extends EventTarget {
         this.#usage = usage;
     }
 
-    /** Tokens that the conversation takes, and how many it may. */
+    /** The tokens of the conversation; contextWindow is the most it can hold. */
     get contextUsage(): number {
         return this.#usage;
     }
@@ -181,7 +181,7 @@ export class LanguageModelSession extends EventTarget {
         return (await this.#count([...this.#messages, ...readPrompt(input)])) - (await this.#count(this.#messages));
     }
 
-    /** A second conversation that begins as this one is. */
+    /** A second conversation that starts with the content of this one. */
     async clone({ signal }: { signal?: AbortSignal } = {}): Promise<LanguageModelSession> {
         this.#alive(signal);
         const copy = await this.#session.fork();
@@ -200,7 +200,7 @@ export class LanguageModelSession extends EventTarget {
         if (signal?.aborted) throw abortedBy(signal);
     }
 
-    /* Prompts of one session are answered one after the other: each must know the answer before it. */
+    /* A session answers its prompts one after another, since each depends on the answers before it. */
     #inTurn<T>(work: () => Promise<T>): Promise<T> {
         const turn = this.#last.then(work);
         this.#last = turn.catch(() => undefined);
@@ -212,7 +212,7 @@ export class LanguageModelSession extends EventTarget {
         return (await this.#engine.tokenize(await this.#engine.render(messages, this.#options()), { special: true })).length;
     }
 
-    /* The oldest turns go when there is no room for a new one; the first prompts stay. */
+    /* Drops the oldest turns to make room for a new one. The initial prompts stay. */
     async #makeRoom(more: Message[]): Promise<void> {
         const room = this.#session.context;
         let dropped = false;
@@ -276,7 +276,7 @@ export class LanguageModelSession extends EventTarget {
     }
 }
 
-/* One answer of the model, with the calls in it. */
+/* One answer of the model with its tool calls. */
 class Turn {
     readonly calls: { name: string; arguments: unknown }[] = [];
     cancelled = false;
@@ -304,7 +304,7 @@ function isEngine(giver: EngineGiver): giver is Engine {
     return typeof giver !== 'function';
 }
 
-/** `LanguageModel` on an engine, or on one that is loaded when the first session is made. */
+/** `LanguageModel` on an engine, or on one that is loaded with the first session. */
 export function languageModel(giver: EngineGiver): LanguageModelFactory {
     let loading: Promise<Engine> | null = isEngine(giver) ? Promise.resolve(giver) : null;
     let loaded = isEngine(giver);

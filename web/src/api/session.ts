@@ -1,4 +1,4 @@
-/* One conversation on an engine, token by token if need be. */
+/* One conversation on an engine, also token by token. */
 
 import type { Message, ReplyOptions, ReplyStats } from '../core/types.ts';
 import { GemmuleError } from '../core/errors.ts';
@@ -15,7 +15,7 @@ export class Reply implements AsyncIterable<ReplyPiece> {
         this.#stream = stream;
     }
 
-    /** Settles when the answer is over: `finish` is 'cancelled' where it was stopped. */
+    /** Settles when the answer is over; `finish` is 'cancelled' if it was stopped. */
     get stats(): Promise<ReplyStats> {
         return this.#stream.result();
     }
@@ -32,25 +32,25 @@ export class Reply implements AsyncIterable<ReplyPiece> {
 /* The engine may have finished an answer that its reader cut short. */
 const whenCut = (stats: ReplyStats): ReplyStats => ({ ...stats, finish: 'cancelled' });
 
-/** Options as they cross: without the signal. */
+/** Options as they are sent: without the signal. */
 export function wireOptions(options: ReplyOptions): WireReplyOptions {
     const { signal: _, ...wire } = options;
     return wire;
 }
 
-/** Numbers as the ids of tokens: what is none is refused, not rounded. */
+/** Token ids. Throws for a number that is not one. */
 export function tokenIds(ids: Iterable<number>): Int32Array {
     return Int32Array.from(ids, (id) => {
         if (id === (id | 0)) return id;
-        throw new GemmuleError('BadArgument', `ids of tokens must be whole numbers of 32 bits, found ${String(id)}`);
+        throw new GemmuleError('BadArgument', `token ids must be 32-bit whole numbers, found ${String(id)}`);
     });
 }
 
-/** A conversation: the tokens seen so far and their keys and values. Calls take turns with all others on the engine. */
+/** A conversation: its tokens, and their keys and values. All calls on an engine take turns. */
 export class Session {
     readonly #connection: Connection;
     readonly #id: number;
-    /** The most tokens that it can hold. */
+    /** The most tokens it can hold. */
     readonly context: number;
 
     /** @internal */
@@ -60,7 +60,7 @@ export class Session {
         this.context = context;
     }
 
-    /** What it holds. */
+    /** The tokens it holds. */
     tokens(): Promise<Int32Array> {
         return this.#connection.call('tokens', { session: this.#id });
     }
@@ -71,21 +71,21 @@ export class Session {
         return new Reply(this.#connection.stream('reply', args, { signal: options.signal, whenCut }));
     }
 
-    /** Goes on from these tokens, without the chat format and without reading thoughts or calls out of the text; by default from what
-     * the session holds. */
+    /** Continues from these tokens, by default from those of the session. There is no chat format, and thoughts and tool calls are not
+     * recognised. */
     async generate(ids?: Int32Array | readonly number[] | null, options: ReplyOptions = {}): Promise<Reply> {
         const from = ids ? tokenIds(ids) : await this.tokens();
-        if (!from.length) throw new GemmuleError('BadArgument', 'there are no tokens to go on from');
+        if (!from.length) throw new GemmuleError('BadArgument', 'there are no tokens to continue from');
         const args = { session: this.#id, ids: from, options: wireOptions(options) };
         return new Reply(this.#connection.stream('replyTokens', args, { signal: options.signal, whenCut }));
     }
 
-    /** Makes the session hold exactly these tokens; a common beginning is not computed again. */
+    /** Makes the session hold exactly these tokens. A common prefix is not computed again. */
     async set(ids: Int32Array | readonly number[], { signal }: { signal?: AbortSignal } = {}): Promise<void> {
         await this.#connection.call('set', { session: this.#id, ids: tokenIds(ids) }, { signal });
     }
 
-    /** Computes further tokens, or further text, behind those held. Special tokens in text are only text. */
+    /** Computes further tokens or text after those held. Special tokens in text are treated as plain text. */
     async append(more: Int32Array | readonly number[] | string, { signal }: { signal?: AbortSignal } = {}): Promise<void> {
         const ids = typeof more === 'string'
             ? await this.#connection.call('tokenize', { text: more, special: false }, { signal })
@@ -93,30 +93,30 @@ export class Session {
         await this.#connection.call('append', { session: this.#id, ids }, { signal });
     }
 
-    /** Forgets all but the first `keep` tokens. Returns how many will have to be computed again. */
+    /** Forgets all but the first `keep` tokens. Returns how many must be computed again. */
     rollback(keep: number): Promise<number> {
         return this.#connection.call('rollback', { session: this.#id, keep });
     }
 
-    /** A second session that holds the same and goes its own way. */
+    /** A second session with the same content, independent from then on. */
     async fork(): Promise<Session> {
         const { session, context } = await this.#connection.call('fork', { session: this.#id });
         return new Session(this.#connection, session, context);
     }
 
-    /** Everything that it holds, to be restored on an engine with the same model (`info.digest`) and type of keys and values. */
+    /** A snapshot, to be restored on an engine with the same model (`info.digest`) and `kv` type. */
     save(): Promise<Uint8Array> {
         return this.#connection.call('save', { session: this.#id });
     }
 
-    /** Replaces what is held by a snapshot; one that does not fit is refused and changes nothing. The bytes are handed over to the
-     * worker: the array is empty afterwards. */
+    /** Replaces the content by a snapshot. One that does not fit is refused and changes nothing. The bytes are transferred to the worker:
+     * the array is empty afterwards. */
     async restore(bytes: Uint8Array): Promise<void> {
         const whole = bytes.byteLength === bytes.buffer.byteLength ? bytes : bytes.slice();
         await this.#connection.call('restore', { session: this.#id, bytes: whole }, { transfer: [whole.buffer as ArrayBuffer] });
     }
 
-    /** The logits behind the last token: `set` and `append` leave them, an answer need not. */
+    /** The logits after the last token. Available after `set` and `append`, not always after an answer. */
     logits(): Promise<Float32Array | null> {
         return this.#connection.call('logits', { session: this.#id });
     }

@@ -1,4 +1,4 @@
-/* What can be loaded, and how it is described to the worker. */
+/* The sources that can be loaded, and their description for the worker. */
 
 import { GemmuleError } from '../core/errors.ts';
 import { BlobSource, decodeDataUrl } from '../sources/blob.ts';
@@ -8,23 +8,23 @@ import { expandUrl } from '../sources/address.ts';
 import type { CacheMode, SourceSpec, WireEngineOptions } from '../worker/protocol.ts';
 
 /** A model:
- * - an address (https:, http:, blob:, data:, or hf:owner/repo/file), of a split model that of its first part;
- * - a File or Blob; all parts of a split model as a list;
- * - a handle of a file in the origin's private file system, or of one that the user picked;
+ * - an address (https:, http:, blob:, data:, or hf:owner/repo/file); the first part of a split model;
+ * - a File or Blob; a list with all parts of a split model;
+ * - the handle of a file in the origin's private file system, or of one that the user picked;
  * - an entry of the cache: `{ cached: key }`;
- * - a model of Ollama's folder (`OllamaFolder`). */
+ * - a model from Ollama's folder (`OllamaFolder`). */
 export type Source = string | URL | Blob | readonly Blob[] | FileSystemFileHandle | { cached: string } | OllamaModel;
 
 export interface SourceOptions {
-    /** Keep downloads in the origin's file storage (true, the default in browsers), or read from the network as needed. */
+    /** true, the default in browsers: downloads are stored in the browser. false: the model is read from the network as needed. */
     cache?: CacheMode;
-    /** SHA-256 of the file, or of each part, in hexadecimal: a download that has another one is refused. */
+    /** SHA-256 of the file, or of each part, in hexadecimal. A download with a different hash is refused. */
     sha256?: string | readonly string[];
 }
 
 export interface Specified {
     sources: SourceSpec[];
-    /** What the source itself says about the engine's options. */
+    /** Engine options that come with the source. */
     options: WireEngineOptions;
 }
 

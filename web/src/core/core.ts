@@ -1,8 +1,8 @@
-// The engine without DOM and without Worker: models are opened from sources of bytes, and sessions answer.
+// The engine without DOM and without Worker: opens models from sources of bytes; sessions answer.
 //
-// The engine itself (WebAssembly) never waits and never calls out. Here is the loop that drives it: a call that returns "again" is
-// repeated when bytes that it asked for have come, when the GPU has news, or after others had their turn. Each engine has an instance
-// of the module of its own, so that closing it gives all of its memory back.
+// The WebAssembly engine never blocks and never calls out. This is the loop that drives it: a call that returns "again" is repeated when
+// bytes it asked for arrive, when the GPU has news, or after other events had their turn. Each engine has its own instance of the module,
+// so closing it frees all of its memory.
 
 import { type Verdict, type Verdicts, measureSpeed, openFaster } from './choice.ts';
 import { ERROR_CODES, GemmuleError, throwIfAborted, toGemmuleError } from './errors.ts';
@@ -42,10 +42,10 @@ const KV_TYPES: Record<KeyValueType, number> = { f16: 1, f32: 2, q8_0: 3 };
 const PHASES: LoadProgress['phase'][] = ['header', 'check', 'weights', 'plans'];
 const FINISHES: ReplyStats['finish'][] = ['stop', 'stop', 'length', 'tool_calls', 'cancelled'];
 const MOST_THREADS = 64; // of src/base/pool_wasm.c
-const BREATH_MILLISECONDS = 10; // a small model writes token after token without ever waiting: a message that says stop must come in, too
-const BUSY_MILLISECONDS = 30; // a call that took so long was computing: it only wants others to have their turn
+const BREATH_MILLISECONDS = 10; // a small model writes tokens without ever waiting; let messages in this often, so that it can be stopped
+const BUSY_MILLISECONDS = 30; // a call that took longer was computing, not waiting: repeat it at once
 
-// Lets other events in, without the 4 ms that a timer costs.
+// Lets other events run, without the 4 ms that a timer costs.
 const immediate = (globalThis as { setImmediate?: (call: () => void) => unknown }).setImmediate;
 let channel: MessageChannel | null = null;
 const waiting: (() => void)[] = [];
@@ -61,22 +61,22 @@ function letOthers(): Promise<void> {
     });
 }
 
-/** An instance with what drives it: its sources, its GPU, its threads. */
+/** An instance and what drives it: its sources, its GPU, its threads. */
 class Machine {
     readonly wasm: Wasm;
     readonly gpu: GpuHost | null;
     readonly threads: Threads | null;
     reads: Reads | null = null;
-    note = ''; // for the engine's own
+    note = ''; // for the engine's info
     #closed: GemmuleError | null = null;
-    // What a call may have waited for: how often something happened, also before the last call; when that began, and how long it took.
+    // Counts of events, now and at the start of the last call; when that call began, and how long it took.
     #events = 0;
     #eventsBefore = 0;
     #began = 0;
     #took = 0;
-    #rests = false; // since the last call
-    #breath = performance.now(); // when others last had their turn
-    // Until something happens. Whatever every token takes is made once where that can be done.
+    #rests = false; // whether rest() ran since the last call
+    #breath = performance.now(); // when other events last had their turn
+    // Settles when something happens. Allocated only when needed: every token comes through here.
     #sleep: Promise<void> | null = null;
     #awake: (() => void) | null = null;
     readonly #fallAsleep = (resolve: () => void) => void (this.#awake = resolve);
@@ -99,7 +99,7 @@ class Machine {
         return this.#closed !== null;
     }
 
-    /** Something happened that a call may have waited for. */
+    /** Something happened that a call may be waiting for. */
     wake(): void {
         const awake = this.#awake;
         this.#events++;
@@ -120,18 +120,18 @@ class Machine {
         if (this.#closed) throw this.#closed;
     }
 
-    /** The error of a call that gave this status. Where a read failed, its own error says more than what came through the engine. */
+    /** The error for a status. If a read failed, its own error says more than what passed through the engine. */
     error(status: number): GemmuleError {
         const message = this.wasm.resultText();
         return this.reads?.errorFor(message) ?? GemmuleError.fromCode(status, message);
     }
 
-    /** A call that is over at once. */
+    /** Checks the status of a call that completes at once. */
     call(status: number): void {
         if (status !== OK) throw this.error(status);
     }
 
-    /** Repeats a call until it is over; gives its last status, which is neither "again" nor an error. */
+    /** Repeats a call until it is done. Returns its last status, which is neither "again" nor an error. */
     async drive(call: () => number, signal?: AbortSignal): Promise<number> {
         const stop = () => this.wake();
         signal?.addEventListener('abort', stop);
@@ -146,7 +146,7 @@ class Machine {
         }
     }
 
-    /** Calls once; gives the status, which is no error. */
+    /** Calls once. Returns the status; throws for an error. */
     step(call: () => number, signal?: AbortSignal): number {
         this.check();
         throwIfAborted(signal);
@@ -163,21 +163,21 @@ class Machine {
         return AGAIN;
     }
 
-    // A trap leaves the instance in no state to go on, and so does a thread that died.
+    // After a trap, or the death of a thread, the instance cannot continue.
     #guarded(call: () => number): number {
         try {
             return call();
         } catch (thrown) {
             if (thrown instanceof GemmuleError && thrown.name === 'WorkerDied') this.close(thrown);
             if (thrown instanceof WebAssembly.RuntimeError) {
-                this.close(new GemmuleError('Internal', `the engine broke off: ${thrown.message}`, undefined, { cause: thrown }));
+                this.close(new GemmuleError('Internal', `the engine crashed: ${thrown.message}`, undefined, { cause: thrown }));
                 this.check();
             }
             throw thrown;
         }
     }
 
-    /** Behind a step that gave "again": until there is something new to see, or others had their turn. */
+    /** After a step that returned "again": waits until something happens, or lets other events run. */
     rest(): Promise<void> {
         this.#rests = true;
         const waits = this.#events === this.#eventsBefore && (this.gpu ? !this.gpu.gone : this.reads?.underWay);
@@ -185,7 +185,7 @@ class Machine {
         return (this.#sleep ??= new Promise(this.#fallAsleep));
     }
 
-    /** Others had no turn for a while. */
+    /** Whether other events have waited for too long. */
     get breathless(): boolean {
         return this.#began - this.#breath > BREATH_MILLISECONDS;
     }
@@ -213,7 +213,7 @@ export class Core implements CoreLike {
             return new Core(module, options);
         } catch (thrown) {
             const reason = thrown instanceof Error ? thrown.message : String(thrown);
-            throw new GemmuleError('NotSupported', `the engine cannot be compiled: WebAssembly with SIMD is needed (${reason})`, undefined, {
+            throw new GemmuleError('NotSupported', `cannot compile the engine: WebAssembly with SIMD is needed (${reason})`, undefined, {
                 cause: thrown,
             });
         }
@@ -297,7 +297,7 @@ export class Core implements CoreLike {
         return { adapter: usable ? adapter : null, reason };
     }
 
-    // Where threads cannot be had, one computes: more slowly, but the same.
+    // Without threads one computes: slower, with the same results.
     async #wasmMachine(wished: number | undefined): Promise<Machine> {
         const host = this.#threads;
         const count = wished === undefined ? usualThreads(host?.processors ?? 1) : wholeNumber(wished, 'threads', 1, MOST_THREADS);
@@ -311,7 +311,7 @@ export class Core implements CoreLike {
             threads?.close();
             this.#threadModule = null;
             const machine = await Machine.create(this.#module, null);
-            machine.note = `one thread computes instead of ${count}: ${toGemmuleError(thrown).message}`;
+            machine.note = `running on 1 thread instead of ${count}: ${toGemmuleError(thrown).message}`;
             return machine;
         }
     }
@@ -329,7 +329,7 @@ function verdictsInMemory(): Verdicts {
 }
 
 function beginLoading(sources: ByteSource[], options: EngineOptions, machine: Machine, onGpu: boolean): number {
-    if (!sources.length) throw new GemmuleError('BadArgument', 'a model needs at least one source of bytes');
+    if (!sources.length) throw new GemmuleError('BadArgument', 'a model needs at least one source');
     const { wasm, gpu, threads } = machine;
     const { name, ollama, precise, gpuMemory, wasmMemory, gpuDisable } = options;
     const text = JSON.stringify({ ...ollama, name, precise, gpuMemory, wasmMemory, gpuDisable, gpu: onGpu, threads: threads?.count });
@@ -393,7 +393,7 @@ export class CoreEngine implements CoreEngineLike {
         const { wasm } = this.#machine;
         this.#machine.check();
         const kv = options.kv ? KV_TYPES[options.kv] : 0;
-        if (kv === undefined) throw new GemmuleError('BadArgument', `keys and values cannot be kept as '${options.kv}': f16, f32 or q8_0`);
+        if (kv === undefined) throw new GemmuleError('BadArgument', `kv must be f16, f32 or q8_0, found '${options.kv}'`);
         this.#machine.call(wasm.exports.gmw_session_new(wasm.context, this.#engine, wholeNumber(options.context ?? 0, 'context'), kv, wasm.scratch));
         return this.#adopt(wasm.pointer());
     }
@@ -470,7 +470,7 @@ function wholeNumber(value: number, what: string, least = 0, most = 0x7fffffff):
     throw new GemmuleError('BadArgument', `${what} must be a whole number ${range}, found ${value}`);
 }
 
-// A seed has 64 bits, more than a JSON number: it goes over as digits. Keys of an object are strings: ids go over as numbers.
+// JSON numbers cannot hold a seed's 64 bits, so it crosses as digits. Object keys are strings, so token ids cross as a list of pairs.
 function requestText(messages: Message[] | null, options: ReplyOptions): string {
     const { signal: _, sampling, resume, ...rest } = options;
     const { seed, logit_bias, ...numbers } = sampling ?? {};
@@ -491,7 +491,7 @@ type WirePiece =
     | { kind: 'content' | 'thinking' | 'tool_call'; text: string; logprobs?: TokenLogprob[][] }
     | { kind: 'progress'; done: number; total: number };
 
-/** One conversation. One call at a time: a second one is refused as Busy. */
+/** One conversation. One call at a time: a second one throws Busy. */
 export class CoreSession implements CoreSessionLike {
     readonly context: number;
     readonly #machine: Machine;
@@ -515,7 +515,7 @@ export class CoreSession implements CoreSessionLike {
 
     #checkIdle(): void {
         this.#check();
-        if (this.#busy) throw new GemmuleError('Busy', 'the session is in the middle of a call');
+        if (this.#busy) throw new GemmuleError('Busy', 'the session is busy with another call');
     }
 
     /** @internal */
@@ -571,7 +571,7 @@ export class CoreSession implements CoreSessionLike {
         });
     }
 
-    // What is cut off in the middle is ended in the engine, too: what was computed stays.
+    // A call that is aborted halfway also ends in the engine; what was computed stays.
     async #alone<T>(work: () => Promise<T>): Promise<T> {
         this.#checkIdle();
         this.#busy = true;
@@ -659,7 +659,7 @@ export class CoreSession implements CoreSessionLike {
             }
         } catch (thrown) {
             const failed = toGemmuleError(thrown);
-            // A context that is full ends an answer, too: whoever reads it may want to know how far it came.
+            // A full context ends an answer, too: its statistics say how far it came.
             if (failed.name === 'ContextFull' && reply) throw new GemmuleError('ContextFull', failed.message, { stats: this.#stats(reply) });
             if (!options.signal?.aborted || failed.code !== CANCELLED || this.#machine.closed || !reply) throw failed;
             return { ...this.#stats(reply), finish: 'cancelled' };
@@ -691,7 +691,7 @@ export class CoreSession implements CoreSessionLike {
         return { finish: FINISHES[finish]!, promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds };
     }
 
-    /** While a call is under way it is freed at its end. */
+    /** Frees the session; during a call, at the end of the call. */
     free(): void {
         if (this.#free) return;
         this.#free = true;

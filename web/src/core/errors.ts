@@ -1,7 +1,7 @@
-/* The one kind of error that the package throws, and the one table of its names and numbers.
+/* The error class of the package, and the table of its names and codes.
  *
- * Numbers below 100 are those of gm_status in include/gemmule.h; the others exist only on this side. Numbers are part of the
- * interface: new ones are added, none is reused. */
+ * Codes below 100 are those of gm_status in include/gemmule.h; the others exist only here. Codes are part of the interface and are never
+ * reused. */
 
 export const ERROR_CODES = {
     BadModel: 10, // GM_BAD_FILE: the file contradicts itself or is cut off
@@ -15,17 +15,17 @@ export const ERROR_CODES = {
     NoWebGPU: 23, // GM_NO_DEVICE
     Aborted: 30, // GM_CANCELLED
     Busy: 31, // GM_BUSY
-    QuotaExceeded: 100, // the origin may not store more
-    Network: 101, // the server or the way to it
+    QuotaExceeded: 100, // the browser gives this site no more storage
+    Network: 101, // the server, or the connection to it
     WorkerDied: 102, // the worker ended, or could not be started
-    Internal: 199, // a mistake of ours
+    Internal: 199, // a bug in gemmule
 } as const;
 
 export type ErrorName = keyof typeof ERROR_CODES;
 
 const NAMES = new Map<number, ErrorName>((Object.keys(ERROR_CODES) as ErrorName[]).map((name) => [ERROR_CODES[name], name]));
 
-/** The name for a number of gm_status or of this table; `Internal` for a number that is in neither. */
+/** The name for a code of this table; `Internal` for an unknown one. */
 export function errorName(code: number): ErrorName {
     return NAMES.get(code) ?? 'Internal';
 }
@@ -38,8 +38,8 @@ export interface WireError {
     detail?: unknown;
 }
 
-/** What every function of the package throws: `name` says the kind, `message` is a sentence that a user can act on, `detail` has
- * the numbers behind it where there are some. */
+/** Every function of the package throws this. `name` is the kind, `message` a sentence that a user can act on, `detail` the data behind it,
+ * if any. */
 export class GemmuleError extends Error {
     override readonly name: ErrorName;
     readonly code: number;
@@ -69,7 +69,7 @@ export class GemmuleError extends Error {
     }
 }
 
-// What the platform throws → ours, by the name that the platform gives it.
+// Errors of the platform, by name.
 const PLATFORM: Record<string, ErrorName> = {
     AbortError: 'Aborted',
     TimeoutError: 'Aborted',
@@ -83,13 +83,13 @@ const PLATFORM: Record<string, ErrorName> = {
     DataCloneError: 'BadArgument',
 };
 
-/* Also one of another copy of this module: the worker's file has its own. */
+/* True also for an error of another copy of this module: the worker's file has its own. */
 function isGemmuleError(thrown: unknown): thrown is GemmuleError {
     const { name, code } = (thrown ?? {}) as { name?: string; code?: unknown };
     return thrown instanceof Error && name !== undefined && Object.hasOwn(ERROR_CODES, name) && ERROR_CODES[name as ErrorName] === code;
 }
 
-/** Any thrown value as a GemmuleError; one that is one already stays itself. `context` says what was being done. */
+/** Turns any thrown value into a GemmuleError, unless it is one. `context` says what failed. */
 export function toGemmuleError(thrown: unknown, context = ''): GemmuleError {
     if (isGemmuleError(thrown)) return thrown;
     const { name = '', message = String(thrown) } = (thrown ?? {}) as { name?: string; message?: string };
@@ -100,12 +100,12 @@ export function toGemmuleError(thrown: unknown, context = ''): GemmuleError {
     return new GemmuleError(PLATFORM[name] ?? 'Internal', text, undefined, { cause: thrown });
 }
 
-/** Throws `Aborted` where the signal has been given. */
+/** Throws `Aborted` if the signal is aborted. */
 export function throwIfAborted(signal: AbortSignal | undefined): void {
     if (signal?.aborted) throw abortedBy(signal);
 }
 
-/** The error for a signal that has been given: its own reason if that is a GemmuleError. */
+/** The error for an aborted signal: its reason if that is a GemmuleError. */
 export function abortedBy(signal: AbortSignal): GemmuleError {
     const reason: unknown = signal.reason;
     return isGemmuleError(reason)

@@ -1,6 +1,6 @@
-// From navigator.gpu (or Dawn's in Node) to a device: which adapter, what it can do, and a device with all of that switched on.
+// From navigator.gpu (or Dawn's in Node) to a device: finds the adapter, describes it, and opens a device with all of its features.
 //
-// Nothing here is newer than Safari 26 unless it is looked for first.
+// Anything newer than Safari 26 is tested for before it is used.
 
 import { GemmuleError } from './errors.ts';
 
@@ -10,7 +10,7 @@ export interface GpuDescription {
     vendor: string;
     backend: string;
     driver: string;
-    /** A CPU that plays a GPU. */
+    /** Emulated by the CPU. */
     software: boolean;
     max_buffer: number;
     max_binding: number;
@@ -37,7 +37,7 @@ export interface GpuOptions {
 
 const FEATURES = ['shader-f16', 'subgroups', 'timestamp-query', 'chromium-experimental-subgroup-matrix'];
 
-// A device has the default limits unless others are asked for.
+// Limits to request: a device has the low defaults otherwise.
 const LIMITS = [
     'maxBufferSize',
     'maxStorageBufferBindingSize',
@@ -50,11 +50,11 @@ const LIMITS = [
     'maxComputeWorkgroupStorageSize',
 ] as const;
 
-// A limit is no promise (SwiftShader has no buffer of its own limit), and here a refusal comes too late to ask for less: nothing is cut
-// into larger tiles than this.
+// A limit is not a promise: SwiftShader cannot allocate a buffer of the size it claims. WebGPU reports that too late to try a smaller one,
+// so no tile is larger than this.
 const MOST_BINDING = 512 * 2 ** 20;
 
-// What some engines have, and the types do not know.
+// Fields that some browsers have and the type definitions lack.
 interface MatrixConfig {
     componentType: string;
     resultComponentType: string;
@@ -70,7 +70,7 @@ interface MoreAdapterInfo {
     subgroupMatrixConfigs?: Iterable<MatrixConfig>;
 }
 
-// Products of f16 matrices with f32 sums, of the sizes that there are kernels for. Subgroups must all be of one size.
+// The size of f16 subgroup matrices with f32 sums, if there is a kernel for it. All subgroups must have one size.
 function matrixSize(adapter: GPUAdapter): number {
     const info: MoreAdapterInfo = adapter.info;
     const has = (name: string) => adapter.features.has(name);
@@ -88,7 +88,7 @@ export function describeAdapter(gpu: GPU, adapter: GPUAdapter): GpuDescription {
     const made = [info.vendor, info.architecture].filter(Boolean).join(' ');
     const words = `${info.vendor} ${info.architecture} ${info.device} ${info.description}`;
     return {
-        name: info.description || info.device || made || 'a GPU without a name',
+        name: info.description || info.device || made || 'unnamed GPU',
         vendor: info.vendor,
         backend: info.backend || 'WebGPU',
         driver: [info.architecture, info.device].filter(Boolean).join(' '),
@@ -100,7 +100,7 @@ export function describeAdapter(gpu: GPU, adapter: GPUAdapter): GpuDescription {
         max_workgroups: limits.maxComputeWorkgroupsPerDimension,
         max_workgroup_bytes: limits.maxComputeWorkgroupStorageSize,
         alignment: limits.minStorageBufferOffsetAlignment,
-        // The standard's own bounds where a browser does not tell.
+        // The standard's bounds if the browser does not say.
         subgroup_min: subgroups ? (info.subgroupMinSize ?? 4) : 0,
         subgroup_max: subgroups ? (info.subgroupMaxSize ?? 128) : 0,
         subgroups,
@@ -114,17 +114,17 @@ export function describeAdapter(gpu: GPU, adapter: GPUAdapter): GpuDescription {
     };
 }
 
-/** The fastest adapter, or null: a browser may have WebGPU and still no GPU to give. */
+/** The fastest adapter, or null: a browser may have WebGPU but no GPU. */
 export async function findAdapter(gpu: GPU | null | undefined, options: GpuOptions = {}): Promise<GPUAdapter | null> {
     if (!gpu) return null;
     return gpu.requestAdapter({ powerPreference: options.powerPreference ?? 'high-performance' });
 }
 
-/** A device with the adapter's real limits. An adapter gives one device only: after a loss a new one is asked for. */
+/** A device with the adapter's real limits. An adapter gives only one device: after a loss, ask for a new adapter. */
 export async function openDevice(gpu: GPU, options: GpuOptions = {}): Promise<{ device: GPUDevice; description: GpuDescription }> {
     const adapter = await findAdapter(gpu, options);
     if (!adapter) {
-        throw new GemmuleError('NoWebGPU', 'WebGPU is there, but the browser gave no graphics adapter: its driver may be missing or blocked');
+        throw new GemmuleError('NoWebGPU', 'WebGPU found no graphics adapter: its driver may be missing or blocked');
     }
     const description = describeAdapter(gpu, adapter);
     const requiredLimits: Record<string, number> = {};
@@ -134,6 +134,6 @@ export async function openDevice(gpu: GPU, options: GpuOptions = {}): Promise<{ 
         return { device: await adapter.requestDevice({ requiredFeatures: wanted, requiredLimits }), description };
     } catch (thrown) {
         const reason = thrown instanceof Error ? thrown.message : String(thrown);
-        throw new GemmuleError('NoWebGPU', `the GPU ${description.name} cannot be used: ${reason}`, undefined, { cause: thrown });
+        throw new GemmuleError('NoWebGPU', `cannot use the GPU ${description.name}: ${reason}`, undefined, { cause: thrown });
     }
 }

@@ -1,7 +1,7 @@
 // The GPU as the engine sees it (src/gpu/host.h), on WebGPU: answers the imports of src/gpu/host_wasm.c.
 //
-// Nothing waits. What WebGPU tells later (a buffer without memory, a shader that does not compile, a lost device) is kept for the engine to
-// ask about, and news() settles whenever the engine has something new to see.
+// Nothing blocks. What WebGPU reports later (a buffer without memory, a shader that does not compile, a lost device) is kept until the
+// engine asks, and news() settles whenever there is something new for the engine to see.
 
 import { ERROR_CODES, GemmuleError } from './errors.ts';
 import { describeAdapter, findAdapter, openDevice } from './gpu_device.ts';
@@ -19,19 +19,19 @@ const OK = 0;
 const AGAIN = 1;
 const { BadArgument, NotSupported, OutOfMemory, DeviceLost, Busy } = ERROR_CODES;
 
-const USAGE = 0x80 | 0x100 | 0x4 | 0x8; // storage, indirect, copied from, copied to
-const PIECE = 2 ** 20; // of a write that has time: one that the GPU's process puts into memory that it has already
-const SCOPED = 2 ** 20; // from this size on the verdict about a buffer is waited for
+const USAGE = 0x80 | 0x100 | 0x4 | 0x8; // storage, indirect, copy source, copy destination
+const PIECE = 2 ** 20; // bytes of one step of a large write: small enough for the GPU process to reuse its memory
+const SCOPED = 2 ** 20; // bytes; a larger buffer counts as made once WebGPU has confirmed its memory
 const MOST_LISTS = 256;
 const LOSS_MILLISECONDS = 100;
 
-// Functions of the module "gpu". Numbers that are ids, addresses and lengths are i32, sizes and offsets doubles.
+// Functions of the import module "gpu". Ids, addresses and lengths are i32; sizes and offsets are doubles.
 export type GpuImports = Record<string, (...numbers: number[]) => number | void>;
 
 const hex = (id: number) => `0x${(id >>> 0).toString(16)}`;
 const oneLine = (text: string) => text.replace(/[\s\p{Cc}]+/gu, ' ').trim();
 
-/** The imports where there is no GPU: the engine is told so when it asks. */
+/** The imports without a GPU: every call says that there is none. */
 export function noGpuImports(): GpuImports {
     const names = ['open', 'close', 'describe', 'problem', 'why', 'buffer_new', 'buffer_free', 'buffer_write', 'pipeline_new'];
     names.push('pipeline_free', 'group_new', 'group_free', 'submit', 'ticket_new', 'ticket_bytes', 'ticket_take', 'ticket_done', 'idle', 'wait');
@@ -43,13 +43,13 @@ export class GpuHost {
     readonly description: GpuDescription;
     /** Settles with the reason when the device is lost; never for our own close. */
     readonly lost: Promise<string>;
-    /** Called whenever news() would settle: every token has news, and a promise for each is much. */
+    /** Called whenever news() would settle. It saves a promise for every token. */
     onNews: (() => void) | null = null;
 
     readonly #device: GPUDevice;
     readonly #queue: GpuQueue;
     #memory: (() => WebAssembly.Memory) | null = null;
-    #bytes = new Uint8Array(0); // of the memory; looked at again on every call
+    #bytes = new Uint8Array(0); // a view of the engine's memory, checked on every call
     #words = new Uint32Array(0);
 
     readonly #buffers = new Slots<HostBuffer>(KIND.buffer);
@@ -64,7 +64,7 @@ export class GpuHost {
     #shaders: Shaders;
     #idOfPipeline = new Map<HostPipeline, number>();
     #lists = new Map<number, CommandList>(); // by address
-    #deaths = 0; // of things; lists that were read before the last one are read again
+    #deaths = 0; // how many objects were freed; a list parsed before the last one is parsed again
     #listsReadAt = 0;
 
     #verdictsAsked = 0;
@@ -78,13 +78,13 @@ export class GpuHost {
     #unseen = false;
     #next: { promise: Promise<void>; settle: () => void } | null = null;
 
-    /** A new device of the fastest adapter; throws NoWebGPU. */
+    /** A new device of the fastest adapter, or NoWebGPU. */
     static async open(gpu: GPU, options: GpuOptions = {}): Promise<GpuHost> {
         const { device, description } = await openDevice(gpu, options);
         return new GpuHost(device, description);
     }
 
-    /** What there is, without a device; null: no adapter. */
+    /** Describes the adapter without opening a device; null: no adapter. */
     static async describe(gpu: GPU | null | undefined, options: GpuOptions = {}): Promise<GpuDescription | null> {
         const adapter = await findAdapter(gpu, options);
         return gpu && adapter ? describeAdapter(gpu, adapter) : null;
@@ -104,7 +104,7 @@ export class GpuHost {
         this.lost = new Promise((resolve) => {
             void device.lost.then((info) => {
                 if (this.#closing) return;
-                this.#lostWhy = oneLine(`the GPU was lost: ${info.message || 'no reason was given'}`);
+                this.#lostWhy = oneLine(`the GPU was lost: ${info.message || 'no reason given'}`);
                 this.#queue.drop();
                 this.#happened();
                 resolve(this.#lostWhy);
@@ -112,13 +112,13 @@ export class GpuHost {
         });
     }
 
-    /** Settles when a read-back has arrived, the queue has come further, a pipeline is there, or something went wrong since the last call. */
+    /** Settles when a read-back arrives, the queue advances, a pipeline is ready, or something fails. */
     async news(): Promise<void> {
         if (!this.#unseen && this.#lostWhy === null) await this.#change();
         this.#unseen = false;
     }
 
-    /** The device is lost: what the engine waits for does not come. */
+    /** Whether the device is lost: what the engine waits for will never come. */
     get gone(): boolean {
         return this.#lostWhy !== null;
     }
@@ -131,7 +131,7 @@ export class GpuHost {
         return this.#writeSoon(id, offset, bytes);
     }
 
-    /** The device goes, with everything on it. */
+    /** Destroys the device and everything on it. */
     close(): void {
         if (this.#closing) return;
         this.#closing = true;
@@ -140,7 +140,7 @@ export class GpuHost {
         this.#happened();
     }
 
-    /** The import object for module "gpu" of one instance, whose memory is asked for when the engine first calls. */
+    /** The import module "gpu" for one instance. `memory` is called when the engine makes its first call. */
     imports(memory: () => WebAssembly.Memory): GpuImports {
         this.#memory = memory;
         return {
@@ -163,13 +163,13 @@ export class GpuHost {
             ticket_take: (id, out) => this.#ticketTake(id!, out! >>> 0),
             ticket_done: (id) => this.#tickets.done(id!),
             idle: () => (this.#idle() ? 1 : 0),
-            wait: () => {}, // a page cannot: whoever drives the engine awaits news()
+            wait: () => {}, // a page cannot block: whoever drives the engine awaits news()
         };
     }
 
     // ---- memory ----
 
-    // Memory that has grown has a new buffer, and the old one is detached.
+    // Growing detaches the memory's old buffer.
     #look(): void {
         const { buffer } = this.#memory!();
         if (this.#bytes.buffer === buffer) return;
@@ -182,7 +182,7 @@ export class GpuHost {
         return new TextDecoder().decode(this.#bytes.slice(at >>> 0, (at >>> 0) + length));
     }
 
-    // What does not fit is cut off, at a whole character; ends with a zero.
+    // Truncates to the capacity at a whole character, and ends with a zero.
     #putText(at: number, capacity: number, text: string, status: number): number {
         this.#look();
         const out = this.#bytes.subarray(at >>> 0, (at >>> 0) + capacity - 1);
@@ -236,7 +236,7 @@ export class GpuHost {
         else this.#failed(error.constructor.name === 'GPUInternalError' ? NotSupported : BadArgument, `the GPU refused a command: ${error.message}`);
     }
 
-    // The first problem is the true one, except that a lack of memory explains what came of it.
+    // The first problem is the cause of the others. Only a lack of memory, reported late, takes its place.
     #failed(status: number, why: string): void {
         if (this.#closing || this.#lostWhy !== null) return;
         if (this.#problem.status === OK || (status === OutOfMemory && this.#problem.status !== OutOfMemory)) {
@@ -245,7 +245,7 @@ export class GpuHost {
         this.#happened();
     }
 
-    // What fails because the device is gone may be told before the loss is.
+    // A failure caused by a lost device may be reported before the loss itself.
     #failedUnlessLost(status: number, why: string): void {
         let timer: ReturnType<typeof setTimeout> | undefined;
         const soon = new Promise<void>((resolve) => (timer = setTimeout(resolve, LOSS_MILLISECONDS)));
@@ -258,7 +258,7 @@ export class GpuHost {
     #tellProblem(at: number, capacity: number): number {
         if (this.#lostWhy !== null) return this.#putText(at, capacity, this.#lostWhy, DeviceLost);
         const { status, why } = this.#problem;
-        const judged = this.#verdictsCome === this.#verdictsAsked; // else a lack of memory may be behind it
+        const judged = this.#verdictsCome === this.#verdictsAsked; // else a lack of memory may be the cause
         if (status === OK || (status !== OutOfMemory && !judged)) return OK;
         this.#problem = { status: OK, why: '' };
         return this.#putText(at, capacity, why, status);
@@ -278,10 +278,10 @@ export class GpuHost {
         return GemmuleError.fromCode(this.#refusal.status, this.#refusal.why);
     }
 
-    // ---- the engine comes and goes ----
+    // ---- open and close ----
 
     #open(): number {
-        if (this.#engineHasIt) this.#refuse(Busy, 'the GPU is open already: it serves one engine at a time');
+        if (this.#engineHasIt) this.#refuse(Busy, 'the GPU is already open: it serves one engine at a time');
         if (this.#engineHasIt || this.#refuseLost()) return 0;
         this.#engineHasIt = true;
         return 1;
@@ -305,7 +305,7 @@ export class GpuHost {
 
     // ---- buffers ----
 
-    // A large one is made in a scope of its own: until its verdict is there, nothing that was computed with it counts.
+    // A large buffer gets an error scope of its own. Until its verdict arrives, nothing computed with it counts.
     #makeBuffer(size: number, usage: number): GPUBuffer {
         if (size < SCOPED) return this.#device.createBuffer({ size, usage });
         this.#device.pushErrorScope('out-of-memory');
@@ -316,7 +316,7 @@ export class GpuHost {
             if (error) this.#failed(OutOfMemory, `the GPU has no memory for a buffer of ${size} bytes: ${error.message}`);
             else this.#happened();
         };
-        this.#device.popErrorScope().then(verdict, () => verdict(null)); // refused: the device is gone, which is told elsewhere
+        this.#device.popErrorScope().then(verdict, () => verdict(null)); // rejected: the device is lost, which is reported elsewhere
         return buffer;
     }
 
@@ -330,7 +330,7 @@ export class GpuHost {
             return 0;
         }
         const id = this.#buffers.add({ buffer, bytes, dead: false });
-        if (!id) this.#refuse(OutOfMemory, 'there are as many GPU buffers as there may be');
+        if (!id) this.#refuse(OutOfMemory, 'too many GPU buffers');
         return id;
     }
 
@@ -346,7 +346,7 @@ export class GpuHost {
     #checkWrite(id: number, offset: number, bytes: number): number {
         const thing = this.#buffers.find(id);
         if (this.#refuseLost()) return DeviceLost;
-        if (!thing) return this.#refuse(BadArgument, `write to GPU buffer ${hex(id)}, which does not live`);
+        if (!thing) return this.#refuse(BadArgument, `write to GPU buffer ${hex(id)}, which does not exist`);
         if (offset % 4 || bytes % 4 || offset + bytes > thing.bytes) {
             return this.#refuse(BadArgument, `write of ${bytes} bytes at ${offset} to a GPU buffer of ${thing.bytes}`);
         }
@@ -411,7 +411,7 @@ export class GpuHost {
             if (known) return known;
             const id = this.#pipelines.add(pipeline);
             if (id) this.#idOfPipeline.set(pipeline, id);
-            else this.#refuse(OutOfMemory, 'there are as many pipelines as there may be');
+            else this.#refuse(OutOfMemory, 'too many pipelines');
             return id;
         } catch (thrown) {
             this.#refuse(BadArgument, `shader ${label}: ${oneLine(String(thrown))}`);
@@ -440,19 +440,19 @@ export class GpuHost {
             const size = this.#words[word + 4]! + this.#words[word + 5]! * 2 ** 32;
             const thing = this.#buffers.find(id);
             if (!thing || offset + size > thing.bytes) {
-                const wrong = thing ? `takes ${size} bytes at ${offset} of a GPU buffer of ${thing.bytes}` : `names GPU buffer ${hex(id)}, which does not live`;
+                const wrong = thing ? `takes ${size} bytes at ${offset} of a GPU buffer of ${thing.bytes}` : `names GPU buffer ${hex(id)}, which does not exist`;
                 this.#refuse(BadArgument, `binding ${binding} ${wrong}`);
                 return 0;
             }
             entries.push({ binding, resource: { buffer: thing.buffer, offset, size } });
             buffers.push(thing);
         }
-        if (!pipeline) this.#refuse(BadArgument, `bindings for pipeline ${hex(pipelineId)}, which does not live`);
+        if (!pipeline) this.#refuse(BadArgument, `bindings for pipeline ${hex(pipelineId)}, which does not exist`);
         if (!pipeline) return 0;
         const layout = pipeline.bind(entries.map((entry) => entry.binding));
         const group = this.#device.createBindGroup({ label: pipeline.label, layout, entries });
         const id = this.#groups.add({ group, pipeline, buffers });
-        if (!id) this.#refuse(OutOfMemory, 'there are as many bind groups as there may be');
+        if (!id) this.#refuse(OutOfMemory, 'too many bind groups');
         return id;
     }
 
@@ -495,7 +495,7 @@ export class GpuHost {
             const ticket = this.#words[start + read.at]!;
             if (this.#tickets.claim(ticket, read.bytes, this.#verdictsAsked)) continue;
             for (let j = 0; j < i; j++) this.#tickets.unclaim(this.#words[start + list.reads[j]!.at]!);
-            this.#refuse(BadArgument, `a command list reads with ticket ${hex(ticket)}, which does not live or is under way already`);
+            this.#refuse(BadArgument, `a command list reads with ticket ${hex(ticket)}, which is not valid or already in use`);
             return false;
         }
         return true;

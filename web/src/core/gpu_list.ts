@@ -1,5 +1,5 @@
-// Command lists (src/gpu/host.h), read once and replayed: a plan is submitted for every token, and between two submits only the words of
-// its writes and the tickets of its read-backs change. A replay looks nothing up and makes nothing but what WebGPU itself makes.
+// Command lists (src/gpu/host.h), parsed once and replayed. A plan is submitted for every token, and between two submits only the words of
+// its writes and the tickets of its read-backs change. A replay looks nothing up and allocates only what WebGPU itself allocates.
 
 export interface HostBuffer {
     buffer: GPUBuffer;
@@ -9,11 +9,11 @@ export interface HostBuffer {
 
 export interface HostPipeline {
     label: string;
-    /** null while it is being compiled. */
+    /** null while it compiles. */
     made: GPUComputePipeline | null;
     failed: boolean;
     references: number;
-    /** The layout of a bind group with these; with the first one compiling begins. */
+    /** The layout of a bind group with these bindings. The first call starts the compilation. */
     bind(bindings: number[]): GPUBindGroupLayout;
     forget(): void;
 }
@@ -34,7 +34,7 @@ export interface Things {
 export interface ListWrite {
     target: GPUBuffer;
     offset: number;
-    /** Where the words stand, from the list's beginning, and how many bytes they are. */
+    /** The words' position in the list, and their size in bytes. */
     at: number;
     bytes: number;
 }
@@ -43,17 +43,17 @@ export interface ListRead {
     source: GPUBuffer;
     offset: number;
     bytes: number;
-    /** Where the ticket stands. */
+    /** The ticket's position in the list. */
     at: number;
-    /** The buffer that this submit reads into. */
+    /** The buffer that receives this submit's read-back. */
     staging: GPUBuffer | null;
 }
 
 const VERSION = 1;
 const OP = { endPass: 1, dispatch: 2, indirect: 3, copy: 4, clear: 5, write: 6, read: 7 } as const;
-const LENGTHS = [-1, 0, 5, 5, 8, 5, 3, 6]; // words of each op; a write has more behind them
+const LENGTHS = [-1, 0, 5, 5, 8, 5, 3, 6]; // words of each op; the words of a write follow
 
-// One shape for all, so that the loop over them stays fast. null: as the pass has it already.
+// One shape for all steps keeps the loop over them fast. null: unchanged in this pass.
 interface Step {
     op: number;
     pipeline: HostPipeline | null;
@@ -79,14 +79,14 @@ export class CommandList {
     written = 0;
     #steps: Step[] = [];
     #words: Uint32Array;
-    #fixed: number[] = []; // [from, to) from [0], [1]: what a replay must find unchanged
-    #compiling: HostPipeline[] = []; // those that are not known to be there
+    #fixed: number[] = []; // pairs [from, to): words that a replay must find unchanged
+    #compiling: HostPipeline[] = []; // pipelines that may not be ready yet
 
     private constructor(words: Uint32Array) {
         this.#words = words;
     }
 
-    /** The list in `count` words from `start`, or why it is none. */
+    /** The list in `count` words from `start`, or why it is invalid. */
     static read(words: Uint32Array, start: number, count: number, things: Things): CommandList | string {
         const list = new CommandList(words.slice(start, start + count));
         try {
@@ -98,7 +98,7 @@ export class CommandList {
         return list;
     }
 
-    /** Whether these words are this list, with other words to write and other tickets perhaps. */
+    /** Whether these words are this list, apart from the words to write and the tickets. */
     same(words: Uint32Array, start: number, count: number): boolean {
         const mine = this.#words;
         const fixed = this.#fixed;
@@ -110,24 +110,24 @@ export class CommandList {
         return true;
     }
 
-    /** Whether every pipeline is compiled, or never will be. */
+    /** Whether every pipeline is compiled or has failed. */
     ready(): boolean {
         if (this.#compiling.length === 0) return true;
         this.#compiling = this.#compiling.filter((p) => p.made === null);
         return this.#compiling.every((p) => p.failed);
     }
 
-    /** Of a list that is ready: the name of a pipeline that could not be compiled. */
+    /** In a list that is ready: the label of a pipeline that failed to compile. */
     broken(): string | null {
         return this.#compiling[0]?.label ?? null;
     }
 
-    /** The commands; null where there are only writes. */
+    /** The commands; null if there are only writes. */
     encode(device: GPUDevice): GPUCommandBuffer | null {
         if (this.#steps.length === 0) return null;
         const encoder = device.createCommandEncoder();
         let pass: GPUComputePassEncoder | null = null;
-        for (let i = 0; i < this.#steps.length; i++) { // without an iterator, for every token
+        for (let i = 0; i < this.#steps.length; i++) { // runs for every token: no iterator
             const step = this.#steps[i]!;
             if (step.op === OP.dispatch || step.op === OP.indirect) {
                 pass ??= encoder.beginComputePass();
@@ -147,22 +147,22 @@ export class CommandList {
         return encoder.finish();
     }
 
-    // ---- reading ----
+    // ---- parsing ----
 
     #read(things: Things): void {
         const words = this.#words;
-        if (words[0] !== VERSION) throw new Refusal(`a command list of version ${words[0] ?? 0}: this program knows ${VERSION}`);
+        if (words[0] !== VERSION) throw new Refusal(`a command list has version ${words[0] ?? 0}, expected ${VERSION}`);
         const inPass = { pipeline: null as HostPipeline | null, group: null as GPUBindGroup | null };
         let fixedFrom = 0;
         for (let at = 1; at < words.length; ) {
             const op = words[at]! & 0xffff;
             const length = words[at]! >>> 16;
             const expected = LENGTHS[op] ?? -1;
-            if (expected < 0) throw new Refusal(`a command list has ${op} at word ${at}, which is no command`);
+            if (expected < 0) throw new Refusal(`a command list has ${op} at word ${at}, which is not a command`);
             const fits = at + length < words.length && (op === OP.write ? length > expected : length === expected);
             if (!fits) {
                 const left = words.length - at - 1;
-                throw new Refusal(`a command list has ${length} words for command ${op} at word ${at}, of ${left} that are left`);
+                throw new Refusal(`a command list has ${length} words for command ${op} at word ${at}, with ${left} left`);
             }
             if (op === OP.dispatch || op === OP.indirect) this.#readDispatch(op, at + 1, things, inPass);
             else inPass.pipeline = inPass.group = null;
@@ -188,11 +188,11 @@ export class CommandList {
         const words = this.#words;
         const pipeline = things.pipeline(words[at]!);
         const group = things.group(words[at + 1]!);
-        if (!pipeline) throw new Refusal(`a command list runs pipeline ${hex(words[at]!)}, which does not live`);
-        if (!group) throw new Refusal(`a command list binds group ${hex(words[at + 1]!)}, which does not live`);
+        if (!pipeline) throw new Refusal(`a command list runs pipeline ${hex(words[at]!)}, which does not exist`);
+        if (!group) throw new Refusal(`a command list binds group ${hex(words[at + 1]!)}, which does not exist`);
         if (group.pipeline !== pipeline) throw new Refusal(`a command list binds a group of ${group.pipeline.label} to ${pipeline.label}`);
         if (group.buffers.some((b) => b.dead)) {
-            throw new Refusal(`a command list binds group ${hex(words[at + 1]!)}, one of whose GPU buffers does not live`);
+            throw new Refusal(`a command list binds group ${hex(words[at + 1]!)}, one of whose GPU buffers does not exist`);
         }
         if (pipeline.made === null && !this.#compiling.includes(pipeline)) this.#compiling.push(pipeline);
         const step: Step = {
@@ -242,7 +242,7 @@ export class CommandList {
     #range(things: Things, at: number, offsetAt: number, bytes: number, what: string): HostBuffer {
         const buffer = things.buffer(this.#words[at]!);
         const offset = this.#number(offsetAt);
-        if (!buffer) throw new Refusal(`a command list ${what} GPU buffer ${hex(this.#words[at]!)}, which does not live`);
+        if (!buffer) throw new Refusal(`a command list ${what} GPU buffer ${hex(this.#words[at]!)}, which does not exist`);
         if (offset % 4 || bytes % 4 || !bytes || offset + bytes > buffer.bytes) {
             throw new Refusal(`a command list ${what} ${bytes} bytes at ${offset} of a GPU buffer of ${buffer.bytes}`);
         }

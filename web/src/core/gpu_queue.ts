@@ -1,18 +1,18 @@
-// The device's queue: writes and lists go to the GPU in the order in which they came, also while a list waits for its pipelines to be compiled;
-// and how far the GPU has come.
+// The device's queue. Writes and lists reach the GPU in order, also while a list waits for its pipelines to compile. It also knows how far
+// the GPU has come.
 
 import type { CommandList } from './gpu_list.ts';
 import type { Tickets } from './gpu_tickets.ts';
 
 export const MOST_IN_FLIGHT = 64 * 2 ** 20; // bytes of writes
-/** Of writes that have time. What is in flight lies in the browser's memory twice: on its way to the GPU's process, and there. */
+/** The same for writes that are not urgent. Bytes in flight lie in memory twice: in the browser's process and in the GPU's. */
 export const LITTLE_IN_FLIGHT = 8 * 2 ** 20;
-const BYTES_PER_FENCE = 2 * 2 ** 20; // so that room comes back in pieces
+const BYTES_PER_FENCE = 2 * 2 ** 20; // room comes back in steps of this size
 const MOST_FENCES = 32;
 
-// What keeps its place while a pipeline is compiled.
+// A write or list that waits for a pipeline, in order.
 interface Later {
-    /** To be written. */
+    /** Bytes to write. */
     bytes: number;
     ready(): boolean;
     run(): void;
@@ -27,12 +27,12 @@ export class GpuQueue {
     readonly #happened: () => void;
     #later: Later[] = [];
     #batch: GPUCommandBuffer[] = [];
-    #work = 0; // counts writes and submits
+    #work = 0; // number of writes and submits
     #workFenced = 0;
     #workDone = 0;
     #fences = 0;
-    #written = 0; // since the last fence
-    #inFlight = 0; // bytes written, or waiting to be, that are not known to have arrived
+    #written = 0; // bytes since the last fence
+    #inFlight = 0; // bytes written or waiting that have not arrived yet, as far as we know
 
     constructor(device: GPUDevice, tickets: Tickets, happened: () => void) {
         this.#device = device;
@@ -50,7 +50,7 @@ export class GpuQueue {
         return this.#inFlight + bytes <= most;
     }
 
-    /** While something waits the bytes are copied. */
+    /** Copies the bytes if something is waiting. */
     write(buffer: GPUBuffer, offset: number, data: ArrayBufferLike, at: number, bytes: number): void {
         this.#inFlight += bytes;
         if (!this.waits) return this.#write(buffer, offset, data, at, bytes);
@@ -58,7 +58,7 @@ export class GpuQueue {
         this.#later.push({ bytes, ready: always, run: () => this.#write(buffer, offset, copy, 0, bytes) });
     }
 
-    /** A list whose tickets are claimed; its words change from submit to submit. */
+    /** Submits a list whose tickets are claimed. Its words change from submit to submit. */
     submit(list: CommandList, words: Uint32Array, start: number, count: number): void {
         this.#inFlight += list.written;
         if (!this.waits && list.ready()) return this.#run(list, words, start);
@@ -71,24 +71,24 @@ export class GpuQueue {
         else buffer.destroy();
     }
 
-    /** Runs what can run. */
+    /** Runs everything whose pipelines are ready. */
     drain(): void {
         while (this.#later[0]?.ready()) this.#later.shift()!.run();
     }
 
-    /** What waits will never run. */
+    /** Drops everything that waits. */
     drop(): void {
         for (const { bytes } of this.#later) this.#inFlight -= bytes;
         this.#later = [];
     }
 
-    /** Whether everything so far has run; if not, it will be news when it has. */
+    /** Whether everything so far has run. If not, there will be news when it has. */
     idle(): boolean {
         this.fence();
         return !this.waits && this.#workDone === this.#work;
     }
 
-    /** Has the queue tell when it comes here. */
+    /** Asks the queue to report when it gets here. */
     fence(): void {
         if (this.#workFenced === this.#work || this.#fences === MOST_FENCES) return;
         const work = this.#work;
@@ -110,10 +110,10 @@ export class GpuQueue {
         this.#countWork(bytes);
     }
 
-    // The words are those of the engine, or a copy of them. For every token, so without iterators.
+    // `words` is the engine's memory or a copy. Runs for every token: no iterators.
     #run(list: CommandList, words: Uint32Array, start: number): void {
         const { writes, reads } = list;
-        if (list.broken() !== null) { // which is a problem of its own
+        if (list.broken() !== null) { // the pipeline has already reported it
             this.#inFlight -= list.written;
             for (const read of reads) this.#tickets.fail(words[start + read.at]!);
             return;

@@ -1,5 +1,5 @@
-// Pipelines from WGSL texts. They are compiled side by side, which only createComputePipelineAsync does; so that bind groups need not wait
-// for a pipeline, its layout is made from the bindings that its first bind group has, with the kind of each as the text says.
+// Pipelines from WGSL texts. createComputePipelineAsync compiles several at once. Bind groups do not wait for it: a pipeline's layout is made
+// from the bindings of its first bind group, and the text says of which kind each is.
 
 import type { HostPipeline } from './gpu_list.ts';
 
@@ -8,7 +8,7 @@ const BINDING = /@group\(\s*0\s*\)\s*@binding\(\s*(\d+)\s*\)\s*var\s*<\s*(storag
 
 interface Shader {
     module: GPUShaderModule;
-    /** By the number of the binding: a text may declare more than its main uses. */
+    /** By binding number. A text may declare more than its main function uses. */
     kinds: Map<number, GPUBufferBindingType>;
     pipelines: Map<string, HostPipeline>;
 }
@@ -29,7 +29,8 @@ export class Shaders {
         this.#owner = owner;
     }
 
-    /** The same text and constants give the same pipeline, with one more reference; it is compiled once, also if all forgot it. */
+    /** The same text and constants give the same pipeline, with one more reference. It is compiled only once, even if nobody refers to it
+     * in between. */
     pipeline(label: string, wgsl: string, constants: Record<string, number>): HostPipeline {
         const shader = this.#shader(label, wgsl);
         const key = JSON.stringify(constants);
@@ -50,7 +51,7 @@ export class Shaders {
                 return group;
             },
             forget: () => {
-                // What is compiled stays: the next session, or the same one with a larger cache, wants it again.
+                // Compiled pipelines stay: the next session, or this one with a larger cache, needs them again.
                 if (pipeline.made) return;
                 shader.pipelines.delete(key);
                 if (shader.pipelines.size === 0) this.#shaders.delete(wgsl);
@@ -80,7 +81,7 @@ export class Shaders {
     #shader(label: string, wgsl: string): Shader {
         const known = this.#shaders.get(wgsl);
         if (known) return known;
-        // A mistake is told once, by the pipeline.
+        // The pipeline reports the error.
         this.#device.pushErrorScope('validation');
         const module = this.#device.createShaderModule({ label, code: wgsl });
         this.#device.popErrorScope().catch(() => null);
@@ -107,13 +108,13 @@ export class Shaders {
     }
 }
 
-// "label:line:column: message"; what follows the first mistake is often its echo.
+// "label:line:column: message" of the first error; later ones often only follow from it.
 async function firstMistake(label: string, module: GPUShaderModule): Promise<string | null> {
     try {
         const { messages } = await module.getCompilationInfo();
         const first = messages.find((m) => m.type === 'error');
         return first ? `${label}:${first.lineNum}:${first.linePos}: ${first.message}` : null;
     } catch {
-        return null; // the device is gone
+        return null; // the device is lost
     }
 }

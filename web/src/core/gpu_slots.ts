@@ -1,12 +1,12 @@
-// Ids of the GPU host: 2 bits of kind, 12 of generation, 18 of slot. An id kept too long is noticed, since the generation of its slot
-// has moved on; a slot whose generations are used up retires, so that no old id ever comes alive again. 0 is none.
+// Ids of the GPU host: 2 bits of kind, 12 of generation, 18 of slot. A stale id is recognised because its slot's generation has moved on.
+// A slot that has used up its generations retires, so that no stale id ever becomes valid again. 0 is no id.
 
 const SLOT_BITS = 18;
 const GENERATION_BITS = 12;
 const LAST_SLOT = 2 ** SLOT_BITS - 1;
 const LAST_GENERATION = 2 ** GENERATION_BITS - 1;
 
-/** Tickets have the smallest ids: every token has one, and numbers from 2^30 on take memory in JavaScript. */
+/** Tickets have the smallest ids: every token has one, and JavaScript allocates memory for numbers from 2^30 on. */
 export const KIND = { ticket: 0, buffer: 1, pipeline: 2, group: 3 } as const;
 
 export class Slots<T> {
@@ -19,7 +19,7 @@ export class Slots<T> {
         this.#kind = kind;
     }
 
-    /** 0: every id was used. */
+    /** 0: no id is left. */
     add(thing: T): number {
         const slot = this.#free.pop() ?? this.#things.length;
         if (slot > LAST_SLOT) return 0;
@@ -43,7 +43,7 @@ export class Slots<T> {
         return thing;
     }
 
-    /** Takes all out, and returns them. */
+    /** Removes and returns everything. */
     clear(): T[] {
         const all: T[] = [];
         for (const [slot, thing] of this.#things.entries()) {

@@ -1,23 +1,22 @@
-// What comes back from the GPU: a ticket for each read-back, and the mappable buffers that read-backs take turns with. After the first few
-// nothing new is made.
+// Read-backs from the GPU: a ticket for each, and mappable buffers that are used in turn. After the first few nothing new is allocated.
 
 import { KIND, Slots } from './gpu_slots.ts';
 
 const USAGE_MAP_READ_COPY_DST = 0x1 | 0x8;
 const MODE_READ = 0x1;
 const SMALLEST = 256;
-const LARGEST_KEPT = 16 * 2 ** 20; // a larger staging buffer is not kept for the next read-back
+const LARGEST_KEPT = 16 * 2 ** 20; // bytes; a larger staging buffer is freed after its read-back
 
 type State = 'new' | 'flying' | 'here' | 'taken' | 'failed';
 
 interface Ticket {
     id: number;
     state: State;
-    /** Nobody waits for it any more. */
+    /** Nobody waits for it. */
     dropped: boolean;
     bytes: number;
     staging: Staging | null;
-    /** How many verdicts about buffers must have come before what was computed with them is believed. */
+    /** How many verdicts about buffers must arrive before the result counts. */
     verdicts: number;
 }
 
@@ -26,7 +25,7 @@ interface Staging {
     bytes: number;
     busy: boolean;
     ticket: Ticket | null;
-    // Made once, so that mapping makes no closures.
+    // Made once, so that mapping allocates no closures.
     arrived(): void;
     failed(reason: unknown): void;
 }
@@ -55,7 +54,7 @@ export class Tickets {
         return ticket.id;
     }
 
-    /** A read-back begins with it; false if it cannot. */
+    /** Claims a ticket for a read-back; false if it is not free. */
     claim(id: number, bytes: number, verdicts: number): boolean {
         const ticket = this.#tickets.find(id);
         if (!ticket || ticket.state !== 'new' || ticket.dropped) return false;
@@ -65,13 +64,13 @@ export class Tickets {
         return true;
     }
 
-    /** The read-back does not begin after all. */
+    /** Gives a claimed ticket back. */
     unclaim(id: number): void {
         const ticket = this.#tickets.find(id);
         if (ticket) ticket.state = 'new';
     }
 
-    /** Where the copy of a claimed ticket goes. */
+    /** The buffer that a claimed ticket's copy goes to. */
     stage(id: number): GPUBuffer {
         const ticket = this.#tickets.find(id)!;
         const staging = this.#takeStaging(ticket.bytes);
@@ -80,14 +79,14 @@ export class Tickets {
         return staging.buffer;
     }
 
-    /** Behind the submit with the copy. */
+    /** Starts reading; called after the submit that has the copy. */
     map(id: number): void {
         const ticket = this.#tickets.find(id)!;
         const staging = ticket.staging!;
         staging.buffer.mapAsync(MODE_READ, 0, ticket.bytes).then(staging.arrived, staging.failed);
     }
 
-    /** What it was claimed for never runs. */
+    /** The list it was claimed for will never run. */
     fail(id: number): void {
         const ticket = this.#tickets.find(id);
         if (!ticket) return;
@@ -95,7 +94,7 @@ export class Tickets {
         if (ticket.dropped) this.#remove(ticket);
     }
 
-    /** Bytes once they are here and believed, else -1. */
+    /** The number of bytes once they are here and count, else -1. */
     bytes(id: number, verdicts: number): number {
         const ticket = this.#tickets.find(id);
         if (!ticket || ticket.dropped || ticket.verdicts > verdicts) return -1;
@@ -133,7 +132,7 @@ export class Tickets {
     // ---- staging buffers ----
 
     #takeStaging(bytes: number): Staging {
-        for (let i = 0; i < this.#staging.length; i++) { // without an iterator, for every token
+        for (let i = 0; i < this.#staging.length; i++) { // runs for every token: no iterator
             const staging = this.#staging[i]!;
             if (staging.busy || staging.bytes < bytes || staging.bytes / 4 > bytes + SMALLEST) continue;
             staging.busy = true;

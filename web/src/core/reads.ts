@@ -1,5 +1,5 @@
-// Answers the engine's reads (src/gguf/reads.h) from sources of bytes: into its memory, or straight into a buffer of the GPU, so that weights
-// never pass through WebAssembly.
+// Answers the engine's reads (src/gguf/reads.h) from sources of bytes: into its memory, or straight into a GPU buffer, so that weights never
+// pass through WebAssembly.
 
 import { GemmuleError, toGemmuleError } from './errors.ts';
 import type { GpuHost } from './gpu_host.ts';
@@ -8,8 +8,8 @@ import type { ByteSource } from './types.ts';
 import type { Wasm } from './wasm.ts';
 
 const STORAGE = 14; // gm_status GM_IO
-const LONGEST_WHY = 399; // of a message that passes through the engine
-const MOST_SPARE = 16 << 20; // as much as the engine has under way
+const LONGEST_WHY = 399; // bytes of a message that passes through the engine
+const MOST_SPARE = 16 << 20; // bytes; the engine's reads in flight need as much
 
 interface Order {
     ticket: number;
@@ -29,9 +29,9 @@ export class Reads {
     readonly #file: number;
     readonly #answered: () => void;
     readonly #abort = new AbortController();
-    #writes: Promise<void> = Promise.resolve(); // to the GPU, one behind the other
+    #writes: Promise<void> = Promise.resolve(); // the GPU writes so far, one after another
     #failed: GemmuleError | null = null;
-    // Memory that bytes passed through, for the next ones; the largest first. A collector would come late.
+    // Memory to reuse, the largest first. The garbage collector would free it too late.
     #spare: ArrayBuffer[] = [];
     underWay = 0;
 
@@ -44,7 +44,7 @@ export class Reads {
         this.#answered = answered;
     }
 
-    /** Begins whatever the engine has asked for since the last call. */
+    /** Starts all reads that the engine has ordered since the last call. */
     start(): void {
         for (let order = this.#next(); order; order = this.#next()) {
             this.underWay++;
@@ -56,7 +56,7 @@ export class Reads {
         this.#abort.abort(new GemmuleError('Aborted', 'the engine was closed'));
     }
 
-    /** The error of the read that failed with this message, if it was one. */
+    /** The error of the read that failed with this message, if one did. */
     errorFor(message: string): GemmuleError | null {
         return this.#failed && this.#failed.message.startsWith(message) && message ? this.#failed : null;
     }
@@ -105,12 +105,12 @@ export class Reads {
         throw new GemmuleError('Storage', `cannot read ${source.name}: wanted ${length} bytes at ${offset}, found ${bytes.length}`);
     }
 
-    // Who asked may have given up in the meantime; its memory is gone then.
+    // The engine may have given up in the meantime; then its memory is gone.
     #toMemory({ ticket }: Order, bytes: Uint8Array): void {
         if (this.#waits(ticket)) this.#wasm.put(this.#wasm.exports.gmw_read_memory(this.#reads, ticket), bytes);
     }
 
-    // In turn: a late write for somebody who gave up must not come behind one of who has the place now.
+    // In order: a late write of an abandoned read must not follow a write of the read that took its place.
     #toGpu({ ticket, buffer, at }: Order, bytes: Uint8Array): Promise<void> {
         const written = this.#writes.then(async () => {
             if (this.#waits(ticket)) await this.#gpu!.writeBuffer(buffer, at, bytes as Uint8Array<ArrayBuffer>);

@@ -1,10 +1,10 @@
-// Memory given back at once. What a browser reads comes in memory of its own each time, which lies around until a collector comes: for a page that
-// reads gigabytes these are hundreds of megabytes. (Streams that fill memory that they are given would do without, but those of Blobs stall in
-// Chromium, and not every browser has them.)
+// Frees memory at once. Every read in a browser allocates a new buffer, which stays until the garbage collector runs: hundreds of megabytes on
+// a page that reads gigabytes. (Byte streams that fill a given buffer would avoid that, but those of Blobs stall in Chromium, and not every
+// browser has them.)
 
 let nowhere: MessagePort | null = null;
 
-/** Nobody may use these bytes any more. Only what owns the whole of its memory goes. */
+/** Frees the bytes, which nobody may use afterwards. An array that is part of a larger buffer stays. */
 export function release({ buffer, byteLength }: Uint8Array): void {
     if (byteLength !== buffer.byteLength) return;
     if (!nowhere) {
@@ -15,6 +15,6 @@ export function release({ buffer, byteLength }: Uint8Array): void {
     try {
         nowhere.postMessage(null, [buffer as ArrayBuffer]);
     } catch {
-        // Memory that the platform keeps for itself, as Node does.
+        // Memory that cannot be transferred, as Node's pool.
     }
 }

@@ -1,5 +1,5 @@
-/* SHA-256, fed piece by piece: WebCrypto hashes only what is whole in memory, and exists only in secure contexts.
- * FIPS 180-4; names of variables as there. */
+/* SHA-256, piece by piece: WebCrypto needs everything in memory at once, and exists only in secure contexts.
+ * Variables are named as in FIPS 180-4. */
 
 const K = roots(64, 1 / 3);
 const START = roots(8, 1 / 2);
@@ -42,7 +42,7 @@ export class Sha256 {
         return this;
     }
 
-    /** The digest of what came so far, in hexadecimal. More may follow. */
+    /** The digest so far, in hexadecimal. More bytes may follow. */
     hex(): string {
         const copy = new Sha256();
         copy.#state.set(this.#state);

@@ -1,5 +1,5 @@
-// The threads of the engine on WebAssembly (src/base/pool_wasm.c): workers that instantiate the same module on the same, shared memory and
-// wait in it for tasks. Where a worker comes from is the business of whoever has some: the core has none itself.
+// The engine's threads on WebAssembly (src/base/pool_wasm.c): workers that instantiate the same module on shared memory and wait in it for
+// tasks. The core cannot start workers itself: its environment provides them.
 
 import { GemmuleError } from './errors.ts';
 
@@ -7,7 +7,7 @@ import { GemmuleError } from './errors.ts';
 export interface ThreadPort {
     post(message: unknown): void;
     onMessage: ((message: unknown) => void) | null;
-    /** The worker failed, or ended by itself. */
+    /** The worker failed, or ended unexpectedly. */
     onError: ((reason: string) => void) | null;
     /** Ends the worker. */
     close(): void;
@@ -22,22 +22,22 @@ export interface ThreadHost {
     start(): ThreadPort;
 }
 
-/** How a worker of Node's knows that it is to be a thread: its data. */
+/** The workerData that makes a Node worker a thread. */
 export const THREAD = 'gemmule-thread';
 
-/** Where the module for shared memory lies if the other one was named: beside it. */
+/** The module for shared memory is beside the one for a single thread. */
 export const besideWasm = (url: string) => url.replace(/[^/\\]*$/, 'gemmule-threads.wasm');
 
 type Greeting = { module: WebAssembly.Module; memory: WebAssembly.Memory };
 type Task = { pool: number; thread: number; stack: number };
 type Answer = { ready: true } | { failed: string };
 
-const FIRST_PAGES = 64; // what the module is linked with
-const MOST_PAGES = 65536; // 4 GiB; only addresses are taken at once
-const MOST_THREADS = 16; // more wait for memory rather than compute
+const FIRST_PAGES = 64; // as the module is linked
+const MOST_PAGES = 65536; // 4 GiB; reserves addresses, not memory
+const MOST_THREADS = 16; // more only wait for memory
 const LONGEST_START = 30_000; // milliseconds
 
-/** How many threads are worth it: from five processors on half of them, since two mostly share a core. */
+/** How many threads to use. From five processors on, half of them: usually two share a core. */
 export function usualThreads(processors: number): number {
     return Math.max(1, Math.min(processors, Math.max(4, Math.floor(processors / 2)), MOST_THREADS));
 }
@@ -47,19 +47,19 @@ export class Threads {
     readonly count: number;
     readonly module: WebAssembly.Module;
     readonly memory: WebAssembly.Memory;
-    /** One of them ended. What it was computing will never be done. */
+    /** A thread died: what it was computing will never be done. */
     onDeath: ((why: GemmuleError) => void) | null = null;
     readonly #ports: ThreadPort[] = [];
-    #pool = 0; // its address; 0: there is none yet
+    #pool = 0; // its address; 0: none yet
     #stop: ((pool: number) => void) | null = null;
     readonly #processors: number;
 
-    /** Starts them, and waits until all are there. */
+    /** Starts all threads, and waits until they are ready. */
     static async start(host: ThreadHost, module: WebAssembly.Module, count: number): Promise<Threads> {
         const threads = new Threads(host, module, count);
         let timer: ReturnType<typeof setTimeout> | undefined;
         try {
-            const late = new Promise<never>((_, reject) => (timer = setTimeout(() => reject(died('they do not start')), LONGEST_START)));
+            const late = new Promise<never>((_, reject) => (timer = setTimeout(() => reject(died('it did not start')), LONGEST_START)));
             await Promise.race([Promise.all(Array.from({ length: count - 1 }, () => threads.#add(host.start()))), late]);
             return threads;
         } catch (thrown) {
@@ -104,12 +104,12 @@ export class Threads {
                 return Number(port !== undefined);
             },
             broken: () => {
-                throw died('it broke off, or does not answer');
+                throw died('it crashed, or does not respond');
             },
         };
     }
 
-    /** The instance that has the pool. */
+    /** Connects the instance that owns the pool. */
     attach({ gmw_threads_stop }: { gmw_threads_stop(pool: number): void }): void {
         this.#stop = gmw_threads_stop;
     }
@@ -136,7 +136,7 @@ interface ThreadExports {
     gmw_thread_died(pool: number): void;
 }
 
-/** What a worker does with its messages: gets ready, then computes until it is ended. */
+/** Handles a worker's messages: it gets ready, then computes until it is terminated. */
 export function threadAnswers(post: (answer: unknown) => void): (message: unknown) => void {
     let exports: ThreadExports;
     const answer = (given: Answer) => post(given);
@@ -154,13 +154,13 @@ export function threadAnswers(post: (answer: unknown) => void): (message: unknow
             exports.__stack_pointer.value = stack;
             exports.gmw_thread(pool, thread);
         } catch (thrown) {
-            exports.gmw_thread_died(pool); // first: the engine waits, and hears no message
+            exports.gmw_thread_died(pool); // first, because the engine is blocked and receives no messages
             failed(thrown);
         }
     };
 }
 
-// Tasks only compute: they call nothing of what is imported.
+// Tasks only compute: they call no import.
 function threadImports(module: WebAssembly.Module, memory: WebAssembly.Memory): WebAssembly.Imports {
     const imports: WebAssembly.Imports = {};
     for (const { module: from, name, kind } of WebAssembly.Module.imports(module)) {

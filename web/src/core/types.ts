@@ -1,7 +1,7 @@
-// What the core speaks: sources of bytes, options, messages, pieces of an answer.
+// The core's types: sources of bytes, options, messages, pieces of an answer.
 //
-// Core, CoreEngine and CoreSession (core.ts) run where they are made, without DOM and without Worker: in the package's worker,
-// or inline in Node. Everything here but ByteSource, AbortSignal and callbacks can be cloned into a message.
+// Core, CoreEngine and CoreSession (core.ts) need neither DOM nor Worker: they run in the package's worker, or inline in Node. Everything here
+// but ByteSource, AbortSignal and callbacks can be cloned into a message.
 
 import type { Verdicts } from './choice.ts';
 import type { ThreadHost } from './threads.ts';
@@ -11,7 +11,7 @@ export interface ByteSource {
     /** For messages. */
     readonly name: string;
     readonly size: number;
-    /** Exactly `length` bytes, or a GemmuleError. `into`: memory that they may be put into, at its beginning. */
+    /** Exactly `length` bytes, or a GemmuleError. `into`: memory to use for them, if the source can. */
     read(offset: number, length: number, signal?: AbortSignal, into?: ArrayBuffer): Promise<Uint8Array>;
     close?(): Promise<void>;
 }
@@ -23,7 +23,7 @@ export interface CoreOptions {
     wasm: WebAssembly.Module | BufferSource;
     /** navigator.gpu, or Dawn's in Node; null: none. */
     gpu?: GPU | null;
-    /** Where threads come from; null: nowhere, as on a page that may not share memory. */
+    /** Starts threads; null: no threads, as on a page that may not share memory. */
     threads?: ThreadHost | null;
     /** Where `backend: 'auto'` remembers which backend was faster; in memory by default. */
     verdicts?: Verdicts;
@@ -43,21 +43,21 @@ export interface EngineOptions {
     backend?: 'auto' | Backend;
     /** Whether a software GPU will do; by default only with `backend: 'gpu'`. */
     softwareGpu?: boolean;
-    /** f32 activations, keys and values: slower, exact against the reference. */
+    /** f32 activations, keys and values: slower, and exact compared with the reference. */
     precise?: boolean;
-    /** Bytes of GPU memory to use; what does not fit is read from the source when it is needed. */
+    /** Bytes of GPU memory to use. Weights that do not fit are read from the source when they are needed. */
     gpuMemory?: number;
-    /** Without a GPU: bytes of weights that WebAssembly may hold, 3 GiB if nothing is said. Where they are more, rows of the per-layer
-     * table are read from the source for each token; where that does not help, the model is refused. */
+    /** On wasm: most bytes of weights, 3 GiB by default. If there are more, the rows of the per-layer table are read from the source for
+     * each token; if that is not enough, the model is refused. */
     wasmMemory?: number;
-    /** Threads on wasm, where there can be some: as many as the processor is worth if nothing is said; 1: off. */
+    /** Threads on wasm, where memory can be shared; by default as many as the processor can use. 1: off. */
     threads?: number;
     /** GPU features not to use, such as 'subgroups,dot4,f16'. */
     gpuDisable?: string;
     powerPreference?: GPUPowerPreference;
-    /** What the user calls the model, such as 'gemma4:e2b': for messages and for the variant of the chat format. */
+    /** The user's name for the model, such as 'gemma4:e2b': for messages, and to choose the variant of the chat format. */
     name?: string;
-    /** What Ollama's manifest says beside the weights: JSON of the params layer, the system prompt, the renderer. */
+    /** What Ollama's manifest has beside the weights: the params layer as JSON, the system prompt, the renderer. */
     ollama?: { params?: string; system?: string; renderer?: string };
     signal?: AbortSignal;
     onProgress?(progress: LoadProgress): void;
@@ -66,19 +66,19 @@ export interface EngineOptions {
 /** Whether a model fits, from its header alone. */
 export interface FitReport {
     fits: boolean;
-    /** A sentence for the user; '' if it fits without reservation. */
+    /** A sentence for the user; '' if the model simply fits. */
     why: string;
     name: string;
     architecture: string;
     layers: number;
     parameters: number;
     fileBytes: number;
-    /** On the GPU: weights, plans and keys and values of a usual session; on wasm: bytes of main memory. */
+    /** GPU memory for weights, plans, and the keys and values of a typical session; on wasm: main memory. */
     gpuBytes: number;
     kvBytesPerToken: number;
-    /** Of the per-layer table, of which a token needs one row; 0: the model has none. */
+    /** Bytes of the per-layer table, of which a token needs one row; 0: the model has none. */
     tableBytes: number;
-    /** In GPU memory, or on wasm in main memory: else its rows are read from the source for each token, and none is computed ahead. */
+    /** Whether that table is in memory. If not, each token reads its rows from the source, and no token is computed ahead. */
     tableKept: boolean;
     backend: Backend;
     notes: string[];
@@ -94,15 +94,15 @@ export interface EngineInfo {
     layers: number;
     width: number;
     vocabulary: number;
-    /** The most tokens that the model was made for. */
+    /** The longest context that the model supports, in tokens. */
     context: number;
     parameters: number;
     fileBytes: number;
     /** Weight bytes read to decode one token. */
     bytesPerToken: number;
-    /** That compute on wasm; 1 with a GPU. */
+    /** Threads that compute on wasm; 1 on a GPU. */
     threads: number;
-    /** What does not fit into GPU memory, and what that costs, or why threads could not be started; '' if all is well. */
+    /** What does not fit into GPU memory and what that costs, or why there are no threads; '' if all is well. */
     note: string;
     /** Ties a snapshot to the model: 64 hex digits. */
     digest: string;
@@ -112,9 +112,9 @@ export interface EngineStats {
     wasmBytes: number;
     /** Bytes of all GPU buffers; 0 on wasm. */
     gpuBytes: number;
-    /** Dispatches of one decoded token; 0 before the first token, and on wasm. */
+    /** Dispatches per decoded token; 0 before the first token, and on wasm. */
     dispatchesPerToken: number;
-    /** Seconds that the self-check, bringing the weights in, and making plans have taken so far. */
+    /** Seconds spent so far on the self-check, on loading weights, and on making plans. */
     checkSeconds: number;
     loadSeconds: number;
     planSeconds: number;
@@ -125,9 +125,9 @@ export interface DeviceInfo {
     name: string;
     vendor: string;
     driver: string;
-    /** A CPU that plays a GPU. */
+    /** Emulated by the CPU. */
     software: boolean;
-    /** WebGPU features of the adapter; on wasm what the build uses ('simd128'). */
+    /** The adapter's WebGPU features; on wasm those of the build ('simd128'). */
     features: string[];
     limits: Record<string, number>;
 }
@@ -168,14 +168,14 @@ export interface Sampling {
     presence_penalty: number;
     frequency_penalty: number;
     penalty_window: number;
-    /** Same seed and logits: same token on every backend. Without one, a random seed. */
+    /** The same seed and logits give the same token on every backend. Random by default. */
     seed?: number | bigint;
     logit_bias?: Record<number, number>;
 }
 
 export interface TokenLogprob {
     token: number;
-    /** Natural, of the model's own distribution: before penalties, temperature and cuts. */
+    /** Natural logarithm, in the model's own distribution: before penalties, temperature and truncation. */
     logprob: number;
 }
 
@@ -183,20 +183,20 @@ export interface ReplyOptions {
     sampling?: Partial<Sampling>;
     tools?: Tool[];
     think?: boolean;
-    /** 0 or none: an Ollama model's `num_predict`, else as many as fit. */
+    /** By default (or 0) an Ollama model's `num_predict`, else as many as fit. */
     maxTokens?: number;
-    /** Strings that end the answer; not part of it. None: those of an Ollama model. */
+    /** Strings that end the answer and are not part of it; by default those of an Ollama model. */
     stop?: string[];
-    /** With every piece, this many alternatives per token (at most 20); 0: only the chosen one; none: no log-probabilities. */
+    /** Log-probabilities with this many alternatives per token (at most 20). 0: only of the chosen token. Default: none. */
     logprobs?: number;
-    /** What a session held when this same reply broke off, as with a lost GPU: what lies behind the prompt is the answer's beginning, and
-     * its pieces come again. */
+    /** The tokens that a session held when this same reply was interrupted, as by a lost GPU. Those after the prompt are the beginning of
+     * the answer; its pieces come again. */
     resume?: Int32Array;
     signal?: AbortSignal;
 }
 
 export type Piece =
-    /** logprobs: for each token of the piece the chosen one, then the alternatives. */
+    /** logprobs: for each token of the piece, the chosen one and then the alternatives. */
     | { kind: 'content' | 'thinking'; text: string; logprobs?: TokenLogprob[][] }
     | { kind: 'tool_call'; name: string; arguments: unknown; json: string }
     | { kind: 'progress'; done: number; total: number };
@@ -204,7 +204,7 @@ export type Piece =
 export interface ReplyStats {
     finish: 'stop' | 'length' | 'tool_calls' | 'cancelled';
     promptTokens: number;
-    /** Of the prompt, those that the session already held. */
+    /** Tokens of the prompt that the session already held. */
     cachedTokens: number;
     replyTokens: number;
     promptSeconds: number;
@@ -212,26 +212,26 @@ export interface ReplyStats {
 }
 
 export interface SessionOptions {
-    /** Most tokens held; none: an Ollama model's `num_ctx`, else the model's, at most 8192. */
+    /** Most tokens held; by default an Ollama model's `num_ctx`, else the model's, at most 8192. */
     context?: number;
     /** f16, or f32 on a precise engine. */
     kv?: KeyValueType;
 }
 
-// The classes of core.ts, as interfaces: what the worker and the API build on. Keys and values may be on a GPU, so whatever reads or
-// copies them is a promise.
+// The classes of core.ts as interfaces, for the worker and the API. Keys and values may be on a GPU, so reading or copying them is
+// asynchronous.
 
 export interface CoreLike {
     devices(): Promise<DeviceInfo[]>;
     dryRun(sources: ByteSource[], options?: EngineOptions): Promise<FitReport>;
-    /** Several sources: a split GGUF, its first part first. */
+    /** Several sources are the parts of a split GGUF, in order. */
     open(sources: ByteSource[], options?: EngineOptions): Promise<CoreEngineLike>;
 }
 
 export interface CoreEngineLike {
     readonly info: EngineInfo;
     readonly samplingDefault: Sampling;
-    /** Settles when the GPU is lost, with the reason; never for our own close. */
+    /** Settles with the reason when the GPU is lost; never for our own close. */
     readonly lost: Promise<string>;
     session(options?: SessionOptions): CoreSessionLike;
     tokenize(text: string, parseSpecial?: boolean): Int32Array;
@@ -241,25 +241,25 @@ export interface CoreEngineLike {
     render(messages: Message[], options?: ReplyOptions): string;
     selfCheck(): Promise<void>;
     stats(): EngineStats;
-    /** Frees its sessions, too. What is under way ends with an error. */
+    /** Also frees its sessions. Running calls end with an error. */
     close(): void;
 }
 
 export interface CoreSessionLike {
     readonly context: number;
     tokens(): Int32Array;
-    /** Makes the session hold exactly these tokens; what it already holds as a prefix is not computed again. */
+    /** Makes the session hold exactly these tokens. A common prefix is not computed again. */
     set(ids: Int32Array, signal?: AbortSignal): Promise<void>;
     append(ids: Int32Array, signal?: AbortSignal): Promise<void>;
-    /** Forgets all but the first `keep` tokens; returns how many will have to be computed again. */
+    /** Forgets all but the first `keep` tokens. Returns how many must be computed again. */
     rollback(keep: number): number;
     fork(): Promise<CoreSessionLike>;
     save(): Promise<Uint8Array>;
     /** A snapshot that does not fit is refused and changes nothing. */
     restore(bytes: Uint8Array): Promise<void>;
-    /** The logits behind the last token: a set or an append leaves them, a reply need not. A copy. */
+    /** A copy of the logits after the last token. Available after `set` and `append`, not always after a reply. */
     logits(): Float32Array | null;
-    /** Leaving the loop early, or the signal, cancels: what was written stays in the session, the reply ends with finish 'cancelled'. */
+    /** Leaving the loop or the signal cancels the reply: `finish` is 'cancelled', and what was written stays in the session. */
     reply(messages: Message[], options?: ReplyOptions): AsyncGenerator<Piece, ReplyStats>;
     replyTokens(ids: Int32Array, options?: ReplyOptions): AsyncGenerator<Piece, ReplyStats>;
     free(): void;

@@ -1,14 +1,14 @@
-// The engine's WebAssembly module: an instance with its few imports, and strings and numbers over its memory.
+// The engine's WebAssembly module: an instance with its few imports, and access to strings and numbers in its memory.
 //
-// Memory moves when it grows, and views of it die with that: nothing here keeps one, and nobody else may over an await or a call
-// into the module.
+// When memory grows, existing views of it become invalid. Nothing here keeps one; callers must not keep one across an await or a call into
+// the module.
 
 import { GemmuleError } from './errors.ts';
 import type { Threads } from './threads.ts';
 
 type Pointer = number;
 
-/** The exports of src/wasm. Addresses and lengths are unsigned 32-bit numbers, which JavaScript sees as signed: `>>> 0`. */
+/** The exports of src/wasm. Addresses and lengths are unsigned 32-bit numbers, but JavaScript sees them as signed: use `>>> 0`. */
 interface Exports {
     memory: WebAssembly.Memory;
     _initialize(): void;
@@ -63,19 +63,19 @@ interface Exports {
     gmw_reply_next(context: Pointer, reply: Pointer, row: number): number;
     gmw_reply_stats(reply: Pointer, out: Pointer): void;
     gmw_reply_free(reply: Pointer): void;
-    /** Only of the module with threads. */
+    /** Only in the module with threads. */
     gmw_threads_stop(pool: Pointer): void;
 }
 
 const decoder = new TextDecoder();
-const SCRATCH = 64; // bytes for what a call gives back beside its status
+const SCRATCH = 64; // bytes for results beside the status
 
-// What the C library asks of its system: the clock. There are no files; what it would print has nowhere to go.
+// What the C library needs from its system: a clock. There are no files, and printed text is dropped.
 function systemImports(memory: () => WebAssembly.Memory): WebAssembly.ModuleImports {
     const NO_SUCH_FILE = 8;
     let words = new Uint32Array(0);
     return {
-        // Asked several times for every token: in two halves, without big numbers.
+        // Called several times for every token: two halves avoid BigInt.
         clock_time_get(_clock: number, _precision: bigint, out: number): number {
             const nanoseconds = Math.round(performance.now() * 1e6);
             const { buffer } = memory();
@@ -90,14 +90,14 @@ function systemImports(memory: () => WebAssembly.Memory): WebAssembly.ModuleImpo
     };
 }
 
-/** One instance: an engine, and whatever belongs to it. Its memory goes when nobody holds it any more. */
+/** One instance: an engine and everything that belongs to it. Its memory is freed with the last reference. */
 export class Wasm {
     readonly exports: Exports;
     readonly context: Pointer;
-    /** A few bytes for what a call gives back beside its status. */
+    /** Memory for results beside the status. */
     readonly scratch: Pointer;
 
-    /** `gpu` answers the module's questions to the GPU; it is given a way to the memory. With threads the module is theirs. */
+    /** `gpu` makes the GPU imports, given access to the memory. With threads, `module` is the one for shared memory. */
     static async create(
         module: WebAssembly.Module,
         gpu: (memory: () => WebAssembly.Memory) => WebAssembly.ModuleImports,
@@ -126,7 +126,7 @@ export class Wasm {
 
     alloc(bytes: number): Pointer {
         const data = this.exports.gmw_alloc(bytes) >>> 0;
-        if (!data) throw new GemmuleError('OutOfMemory', `there is no memory for ${bytes} bytes more: ${this.bytes} are in use`);
+        if (!data) throw new GemmuleError('OutOfMemory', `out of memory: ${bytes} more bytes are needed, ${this.bytes} are in use`);
         return data;
     }
 
@@ -134,7 +134,7 @@ export class Wasm {
         this.exports.gmw_free(data);
     }
 
-    /** Bytes at an address, to be used at once. The memory may be shared: what goes to the platform (a decoder, a message) is a copy. */
+    /** Bytes at an address, to be used at once. The memory may be shared: copy what goes to a decoder or into a message. */
     view(at: Pointer, length: number): Uint8Array {
         return new Uint8Array(this.exports.memory.buffer, at >>> 0, length);
     }
@@ -143,7 +143,7 @@ export class Wasm {
         this.view(at, bytes.length).set(bytes);
     }
 
-    /** Calls with a copy of the bytes in memory, which is freed afterwards. */
+    /** Calls with a copy of the bytes in the module's memory, then frees it. */
     with<T>(bytes: Uint8Array, call: (at: Pointer, length: number) => T): T {
         const at = this.alloc(bytes.length + 1);
         try {

@@ -1,5 +1,5 @@
-/* A folder to read from, however the browser gave it: a handle of showDirectoryPicker, the files of <input webkitdirectory>, or a
- * dropped folder. All become the few functions of a directory handle that are needed here. */
+/* A folder to read from: a handle of showDirectoryPicker, the files of <input webkitdirectory>, or a dropped folder. All have the few
+ * functions of a directory handle that are needed here. */
 
 import { GemmuleError } from '../core/errors.ts';
 
@@ -17,7 +17,7 @@ export interface Folder {
     entries(): AsyncIterable<[string, FileEntry | Folder]>;
 }
 
-/* A folder put together from files whose paths are known. */
+/* A folder made from files with known paths. */
 class FolderOfFiles implements Folder {
     readonly kind = 'directory';
     readonly name: string;
@@ -41,13 +41,13 @@ class FolderOfFiles implements Folder {
 
     async getFileHandle(name: string): Promise<FileEntry> {
         const child = this.#children.get(name);
-        if (child?.kind !== 'file') throw new GemmuleError('NotFound', `${this.name} has no file ${name}`);
+        if (child?.kind !== 'file') throw new GemmuleError('NotFound', `the folder ${this.name} has no file ${name}`);
         return child;
     }
 
     async getDirectoryHandle(name: string): Promise<Folder> {
         const child = this.#children.get(name);
-        if (child?.kind !== 'directory') throw new GemmuleError('NotFound', `${this.name} has no folder ${name}`);
+        if (child?.kind !== 'directory') throw new GemmuleError('NotFound', `the folder ${this.name} has no folder ${name}`);
         return child;
     }
 
@@ -68,7 +68,7 @@ export function folderOfFiles(files: Iterable<File>): Folder {
         root ??= new FolderOfFiles(top);
         root.add(path.length ? path : [top], fileEntry(file));
     }
-    if (!root) throw new GemmuleError('BadArgument', 'the folder is empty, or the browser did not give its files out');
+    if (!root) throw new GemmuleError('BadArgument', 'the folder is empty, or the browser did not give access to its files');
     return root;
 }
 
@@ -81,11 +81,11 @@ export async function folderOfDrop(data: DataTransfer): Promise<Folder> {
     const handle = handles.find((one) => one?.kind === 'directory');
     if (handle) return handle as unknown as Folder;
     const entry = entries.find((one) => one?.isDirectory);
-    if (!entry) throw new GemmuleError('BadArgument', 'what was dropped is no folder');
+    if (!entry) throw new GemmuleError('BadArgument', 'what was dropped is not a folder');
     return new DroppedFolder(entry as FileSystemDirectoryEntry);
 }
 
-/* The older interface of dropped folders, which all browsers have. */
+/* The older interface for dropped folders, which all browsers have. */
 class DroppedFolder implements Folder {
     readonly kind = 'directory';
     readonly name: string;
@@ -112,7 +112,7 @@ class DroppedFolder implements Folder {
 
     async *entries(): AsyncGenerator<[string, FileEntry | Folder]> {
         const reader = this.#entry.createReader();
-        for (;;) { // hands out a hundred at a time, at last none
+        for (;;) { // gives a hundred at a time, then none
             const some = await new Promise<FileSystemEntry[]>((resolve, reject) => reader.readEntries(resolve, reject));
             if (!some.length) return;
             for (const entry of some) {
@@ -123,7 +123,7 @@ class DroppedFolder implements Folder {
     }
 
     #missing(name: string): GemmuleError {
-        return new GemmuleError('NotFound', `${this.name} has no ${name}`);
+        return new GemmuleError('NotFound', `the folder ${this.name} has no ${name}`);
     }
 }
 

@@ -1,4 +1,4 @@
-/* A few small things kept in IndexedDB, which unlike localStorage can hold a folder's handle. */
+/* A few small values in IndexedDB. Unlike localStorage it can hold a folder's handle and works in workers. */
 
 import { toGemmuleError } from '../core/errors.ts';
 
@@ -10,7 +10,7 @@ function database(): Promise<IDBDatabase> {
         const request = indexedDB.open(DATABASE, 1);
         request.onupgradeneeded = () => request.result.createObjectStore(STORE);
         request.onsuccess = () => resolve(request.result);
-        request.onerror = () => reject(toGemmuleError(request.error, 'IndexedDB cannot be opened'));
+        request.onerror = () => reject(toGemmuleError(request.error, 'cannot open IndexedDB'));
     });
 }
 
@@ -32,7 +32,7 @@ export function keep(key: string, value: unknown): Promise<unknown> {
     return transact('readwrite', (store) => store.put(value, key));
 }
 
-/** undefined where nothing was kept. */
+/** undefined if nothing was kept. */
 export function kept<T>(key: string): Promise<T | undefined> {
     return transact('readonly', (store) => store.get(key) as IDBRequest<T | undefined>);
 }

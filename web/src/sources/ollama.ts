@@ -1,7 +1,7 @@
-/* Ollama's folder: names → manifests → blobs. The texts in it are not trusted: a digest becomes a file's name only if it is one.
+/* Ollama's folder: names → manifests → blobs. Its files are not trusted: a digest is checked before it becomes a file name.
  *
  *     manifests/<host>/<namespace>/<model>/<tag>   JSON that lists a model's layers
- *     blobs/sha256-<64 hex>                        the layers; -partial… where a download did not end */
+ *     blobs/sha256-<64 hex>                        the layers; -partial… while a download is incomplete */
 
 import { GemmuleError, toGemmuleError } from '../core/errors.ts';
 import type { Folder } from './folder.ts';
@@ -15,14 +15,14 @@ const DEFAULT_HOST = 'registry.ollama.ai';
 const DEFAULT_NAMESPACE = 'library';
 const KEPT = 'ollama-folder';
 
-/** A model of the folder. */
+/** A model in the folder. */
 export interface OllamaModel {
     readonly kind: 'ollama';
     /** 'gemma4:e2b', 'hf.co/user/repo:Q4_K_M' */
     name: string;
-    /** The GGUF file; null where it is missing. */
+    /** The GGUF file; null if it is missing. */
     model: File | null;
-    /** SHA-256 of the model's file, as the manifest has it. */
+    /** The SHA-256 that the manifest gives for the model's file. */
     digest: string;
     /** Bytes of the model's file, and of all layers. */
     size: number;
@@ -30,14 +30,14 @@ export interface OllamaModel {
     projector: boolean;
     draft: boolean;
     adapters: number;
-    /** Text of the system prompt, and JSON of the parameters. */
+    /** The system prompt, and the parameters as JSON. */
     system?: string;
     params?: string;
     renderer?: string;
     family?: string;
     sizeLabel?: string;
     quantisation?: string;
-    /** '' or what is missing or partial. */
+    /** '' or what is missing or incomplete. */
     problem: string;
 }
 
@@ -49,7 +49,7 @@ export interface ModelName {
     shown: string;
 }
 
-/* Letters, digits and _ anywhere, - and . behind the first: so neither "..", nor hidden files, nor separators. A host may have a port. */
+/* Letters, digits and _; after the first also - and . This excludes "..", hidden files and separators. A host may have a port. */
 function validComponent(text: string, host: boolean): boolean {
     return text.length <= 255 && (host ? /^\w[\w.:-]*$/ : /^\w[\w.-]*$/).test(text);
 }
@@ -71,17 +71,17 @@ export function parseName(name: string): ModelName {
     const given = (colon < 0 ? name : name.slice(0, colon)).split('/');
     const defaults = [DEFAULT_HOST, DEFAULT_NAMESPACE].slice(0, Math.max(0, 3 - given.length));
     const path = [...defaults, ...given, colon < 0 ? 'latest' : name.slice(colon + 1)];
-    // Only of three components is the first one a host, which may have a port.
+    // Only the first of three components is a host, which may have a port.
     if (!validPath(path) || (given.length < 3 && given.some((part) => !validComponent(part, false)))) {
         throw new GemmuleError(
             'BadArgument',
-            `'${name}' is no model name: expected model:tag, namespace/model:tag or host/namespace/model:tag, of letters, digits, '_', '-' and '.'`,
+            `'${name}' is not a model name: expected model:tag, namespace/model:tag or host/namespace/model:tag with letters, digits, '_', '-' and '.'`,
         );
     }
     return buildName(path);
 }
 
-// ---- texts ----
+// ---- manifests ----
 
 interface Layer {
     kind: string;
@@ -92,10 +92,10 @@ interface Layer {
 function parseLayer(value: unknown, where: string): Layer {
     const { mediaType, digest, size } = (typeof value === 'object' && value !== null ? value : {}) as Record<string, unknown>;
     if (typeof digest !== 'string' || !/^sha256[:-][0-9a-f]{64}$/.test(digest)) {
-        throw new GemmuleError('BadModel', `${where}: digest '${String(digest).slice(0, 100)}' is not sha256: and 64 hexadecimal digits`);
+        throw new GemmuleError('BadModel', `${where}: the digest must be sha256: and 64 hexadecimal digits, found '${String(digest).slice(0, 100)}'`);
     }
     if (!Number.isSafeInteger(size) || (size as number) < 0) {
-        throw new GemmuleError('BadModel', `${where}: size must be a whole number of bytes`);
+        throw new GemmuleError('BadModel', `${where}: the size must be a whole number of bytes`);
     }
     const media = typeof mediaType === 'string' ? mediaType : '';
     const kind = media.startsWith(MEDIA_PREFIX) ? media.slice(MEDIA_PREFIX.length) : media;
@@ -109,7 +109,7 @@ interface Manifest {
 
 export function parseManifest(text: string): Manifest {
     const { config, layers } = parseObject(text);
-    if (!Array.isArray(layers)) throw new GemmuleError('BadModel', 'layers: expected a list');
+    if (!Array.isArray(layers)) throw new GemmuleError('BadModel', 'the manifest has no list of layers');
     return {
         config: config == null ? null : parseLayer(config, 'config'),
         layers: layers.map((layer, i) => parseLayer(layer, `layer ${i + 1}`)),
@@ -151,27 +151,27 @@ export class OllamaFolder {
         this.#root = root;
     }
 
-    /** Whether the page can ask for the folder itself; elsewhere it takes an <input webkitdirectory> or a drop. */
+    /** Whether `pick` works here. If not, use an <input webkitdirectory> or a drop. */
     static canPick(): boolean {
         return typeof (globalThis as { showDirectoryPicker?: unknown }).showDirectoryPicker === 'function';
     }
 
-    /** Asks the user for the folder. Needs a click. The handle is kept for the next visit. */
+    /** Asks the user for the folder. Needs a click. The next visit can open it again with `saved`. */
     static async pick(): Promise<OllamaFolder> {
         const pick = (globalThis as { showDirectoryPicker?(options: object): Promise<FileSystemDirectoryHandle> }).showDirectoryPicker;
-        if (!pick) throw new GemmuleError('NotSupported', 'this browser has no dialog for folders (showDirectoryPicker)');
+        if (!pick) throw new GemmuleError('NotSupported', 'this browser cannot pick folders (showDirectoryPicker is missing)');
         let handle: FileSystemDirectoryHandle;
         try {
             handle = await pick.call(globalThis, { id: 'ollama', mode: 'read' });
         } catch (thrown) {
-            throw toGemmuleError(thrown, 'no folder was chosen');
+            throw toGemmuleError(thrown, 'no folder chosen');
         }
         const folder = await OllamaFolder.from(handle as unknown as Folder);
-        await keep(KEPT, handle).catch(() => undefined); // without IndexedDB the user is asked again next time
+        await keep(KEPT, handle).catch(() => undefined); // without IndexedDB the user must pick it again
         return folder;
     }
 
-    /** The folder of an earlier visit: null where there is none, or where the browser wants a click (`ask`) first. */
+    /** The folder of an earlier visit; null if there is none, or if the browser wants a click (`ask`) first. */
     static async saved({ ask = false }: { ask?: boolean } = {}): Promise<OllamaFolder | null> {
         const handle = await kept<AskingHandle>(KEPT).catch(() => undefined);
         if (!handle) return null;
@@ -208,28 +208,28 @@ export class OllamaFolder {
         }
         throw new GemmuleError(
             'NotFound',
-            `${folder.name} is no folder of Ollama's models: it has no 'manifests' and 'blobs'. They are in ~/.ollama/models; ` +
-                'where Ollama runs as a service on Linux, in /usr/share/ollama/.ollama/models',
+            `the folder ${folder.name} has no Ollama models: 'manifests' and 'blobs' are missing. Ollama keeps its models in ~/.ollama/models, ` +
+                'or as a service on Linux in /usr/share/ollama/.ollama/models',
         );
     }
 
-    /** Everything in the folder, by name; a broken entry has its `problem`. */
+    /** All models in the folder, sorted by name. A broken one has a `problem`. */
     async list(): Promise<OllamaModel[]> {
         const names = await this.#names();
         return Promise.all(names.map((name) => this.#read(name)));
     }
 
-    /** One model, whole. */
+    /** One model; throws if it is missing or broken. */
     async resolve(wanted: string): Promise<OllamaModel> {
         const { path, shown } = parseName(wanted);
         const names = await this.#names();
-        // Ollama takes no notice of case.
+        // Ollama ignores case.
         const same = (name: ModelName) => name.path.join('/').toLowerCase() === path.join('/').toLowerCase();
         const name = names.find((one) => one.path.join('/') === path.join('/')) ?? names.find(same);
         if (!name) {
             const there = names.map((one) => one.shown);
             const list = there.length ? there.slice(0, 8).join(', ') + (there.length > 8 ? ' …' : '') : 'no models';
-            throw new GemmuleError('NotFound', `no model '${shown}' in the folder: it has ${list}`, { models: there });
+            throw new GemmuleError('NotFound', `there is no model '${shown}' in the folder; it has ${list}`, { models: there });
         }
         const model = await this.#read(name);
         if (model.problem) throw new GemmuleError('BadModel', `cannot load ${model.name}: ${model.problem}`);
@@ -248,12 +248,12 @@ export class OllamaFolder {
         try {
             await walk(await this.#root.getDirectoryHandle('manifests'), []);
         } catch (thrown) {
-            throw toGemmuleError(thrown, "Ollama's folder cannot be read");
+            throw toGemmuleError(thrown, "cannot read Ollama's folder");
         }
         return names.sort((a, b) => (a.shown < b.shown ? -1 : a.shown > b.shown ? 1 : 0));
     }
 
-    /* Fills in what it can, also when something is wrong: a list shows that too. */
+    /* Fills in as much as possible, even if something is wrong: lists also show broken models. */
     async #read(name: ModelName): Promise<OllamaModel> {
         const model: OllamaModel = {
             kind: 'ollama', name: name.shown, model: null, digest: '', size: 0, bytes: 0, projector: false, draft: false, adapters: 0, problem: '',
@@ -316,24 +316,24 @@ export class OllamaFolder {
                 model.params = params;
                 break;
             }
-            // templates, licences and the like are not ours
+            // templates, licences and the like are not used
         }
     }
 
-    /* A layer's file, once it is known to be there and whole. */
+    /* The file of a layer. Throws if it is missing or incomplete. */
     async #blob(layer: Layer): Promise<File> {
         const blobs = await this.#root.getDirectoryHandle('blobs');
         let file: File;
         try {
             file = await (await blobs.getFileHandle(layer.blob)).getFile();
         } catch (thrown) {
-            const error = toGemmuleError(thrown, `the ${layer.kind} layer cannot be read`);
+            const error = toGemmuleError(thrown, `cannot read the ${layer.kind} layer`);
             if (error.name !== 'NotFound') throw error;
             const partial = await hasPartial(blobs, layer.blob);
             throw new GemmuleError(
                 'NotFound',
                 partial
-                    ? `the download of the ${layer.kind} layer is not finished: blobs/${layer.blob}-partial; 'ollama pull' goes on with it`
+                    ? `the download of the ${layer.kind} layer is incomplete (blobs/${layer.blob}-partial): 'ollama pull' finishes it`
                     : `the ${layer.kind} layer is missing: blobs/${layer.blob}`,
             );
         }

@@ -1,12 +1,12 @@
 /* The cache of downloaded models in the origin's private file system:
  *
  *     /gemmule/v1/blobs/<key>/data        the file
- *     /gemmule/v1/blobs/<key>/meta.json   what it is, and whether it is whole
+ *     /gemmule/v1/blobs/<key>/meta.json   what it is, and whether it is complete
  *
- * The key is the file's SHA-256 where that is known beforehand, else that of its address. Data is hashed while it is written. Every
- * so often it is flushed, and only then its length and hash so far are noted: after a crash exactly that prefix is taken up again, once
- * its hash was found to be right. `done` is set after the last flush. What is read from here is not trusted: another page of the
- * origin, or an older mistake, may have written it. */
+ * The key is the file's SHA-256 if that is known beforehand, else the SHA-256 of its address. Data is hashed while it is written. Now and
+ * then it is flushed, and only then meta.json gets the length and the hash so far: after a crash the download continues after that prefix,
+ * once its hash has been checked. `done` is set after the last flush. Nothing read from here is trusted: another page of the origin, or an
+ * older bug, may have written it. */
 
 import type { ByteSource } from '../core/types.ts';
 import { GemmuleError, throwIfAborted, toGemmuleError } from '../core/errors.ts';
@@ -20,9 +20,9 @@ const LARGEST_META = 64 << 10;
 export interface CacheEntry {
     key: string;
     url: string;
-    /** null: the server did not say. */
+    /** null: the server does not say. */
     size: number | null;
-    /** Bytes that are there. */
+    /** Bytes stored so far. */
     stored: number;
     sha256: string | null;
     done: boolean;
@@ -43,7 +43,7 @@ export interface Meta {
     prefix: string;
 }
 
-/* What lib.dom does not have yet. */
+/* Missing in lib.dom. */
 export interface SyncHandle {
     read(bytes: Uint8Array, options: { at: number }): number;
     write(bytes: Uint8Array, options: { at: number }): number;
@@ -84,14 +84,14 @@ class OpfsSource implements ByteSource {
     }
 }
 
-/** A file of the origin's private file system, or one that the user picked. A synchronous handle reads a small piece in
- * microseconds, where a File takes milliseconds; there is one only in workers, and where no one else holds the file. */
+/** A file of the origin's private file system, or one that the user picked. A synchronous handle reads a small piece in microseconds, a File
+ * in milliseconds; but the handle exists only in workers, and only while nobody else holds the file. */
 export async function openFileHandle(file: FileSystemFileHandle, name = file.name): Promise<ByteSource> {
     try {
         const handle = await (file as SyncFileHandle).createSyncAccessHandle?.({ mode: 'read-only' });
         if (handle) return new OpfsSource(name, handle);
     } catch {
-        // Another tab reads it, or it lies outside the private file system.
+        // Another tab is reading it, or it is outside the private file system.
     }
     try {
         return new BlobSource(await file.getFile(), name);
@@ -106,7 +106,7 @@ function isSize(value: unknown): value is number {
     return Number.isSafeInteger(value) && (value as number) >= 0;
 }
 
-/* null for what is no meta.json of ours. */
+/* null if the text is not a valid meta.json. */
 function parseMeta(text: string): Meta | null {
     let value: Partial<Meta> | null;
     try {
@@ -116,7 +116,7 @@ function parseMeta(text: string): Meta | null {
     }
     if (typeof value !== 'object' || value === null || !isSize(value.schema)) return null;
     const { schema, url, size = null, etag = null, sha256 = null, done, stored, prefix } = value;
-    // Of a newer one only the schema can be understood.
+    // In a newer version only the schema number is known.
     if (schema > SCHEMA) return { schema, url: String(url ?? ''), size: null, etag: null, sha256: null, done: false, stored: 0, prefix: '' };
     if (typeof url !== 'string' || typeof done !== 'boolean' || !isSize(stored) || typeof prefix !== 'string') return null;
     if ((size !== null && !isSize(size)) || (etag !== null && typeof etag !== 'string')) return null;
@@ -147,27 +147,27 @@ export class ModelCache {
         this.#blobs = blobs;
     }
 
-    /** The origin's cache, or one below another folder. */
+    /** The origin's cache, or one in another folder. */
     static async open(root?: FileSystemDirectoryHandle): Promise<ModelCache> {
         const storage = globalThis.navigator?.storage;
         if (!root && typeof storage?.getDirectory !== 'function') {
-            throw new GemmuleError('NotSupported', 'there is no file storage for web pages here (an old browser, or a page without https)');
+            throw new GemmuleError('NotSupported', 'this page has no file storage (an old browser, or a page without https)');
         }
         try {
             let folder = root ?? (await storage.getDirectory());
             for (const name of ['gemmule', 'v1', 'blobs']) folder = await folder.getDirectoryHandle(name, { create: true });
             return new ModelCache(folder);
         } catch (thrown) {
-            // As in a private window: models can still be used, without keeping them.
-            const why = `the file storage for web pages cannot be used: ${(thrown as Error).message}`;
+            // As in a private window. Models still work, without being stored.
+            const why = `cannot use this page's file storage: ${(thrown as Error).message}`;
             throw new GemmuleError('NotSupported', why, undefined, { cause: thrown });
         }
     }
 
-    /** The key under which a file is kept. */
+    /** The key of a file. */
     static key(url: string, sha256?: string): string {
         if (sha256 !== undefined && !isHash(sha256)) {
-            throw new GemmuleError('BadArgument', `'${sha256}' is no SHA-256 of 64 lower-case hexadecimal digits`);
+            throw new GemmuleError('BadArgument', `sha256 must be 64 lower-case hexadecimal digits, found '${sha256}'`);
         }
         return sha256 ?? sha256Text(expandUrl(url));
     }
@@ -190,16 +190,16 @@ export class ModelCache {
         const stored = await dataSize(folder);
         const { url = '', size = null, sha256 = null } = meta ?? {};
         const entry: CacheEntry = { key, url, size, stored, sha256, done: false, problem: '' };
-        if (!meta) entry.problem = 'its description cannot be read';
+        if (!meta) entry.problem = 'its meta.json cannot be read';
         else if (meta.schema > SCHEMA) entry.problem = newer(meta).message;
-        else if (meta.done && stored !== meta.size) entry.problem = `it has ${stored} bytes and should have ${meta.size}`;
+        else if (meta.done && stored !== meta.size) entry.problem = `it has ${stored} bytes, expected ${meta.size}`;
         else entry.done = meta.done;
         return entry;
     }
 
-    /** Removes an entry; one that somebody is writing is left alone. */
+    /** Removes an entry. Throws Busy while it is being written. */
     async delete(key: string): Promise<void> {
-        if (!isHash(key)) throw new GemmuleError('BadArgument', `'${key}' is no key of the cache`);
+        if (!isHash(key)) throw new GemmuleError('BadArgument', `'${key}' is not a key of the cache`);
         await withLock(key, { ifAvailable: true }, () => this.remove(key));
     }
 
@@ -208,7 +208,7 @@ export class ModelCache {
         try {
             await this.#blobs.removeEntry(key, { recursive: true });
         } catch (thrown) {
-            const error = toGemmuleError(thrown, `the cached file ${key} cannot be removed`);
+            const error = toGemmuleError(thrown, `cannot remove the cached file ${key}`);
             if (error.name !== 'NotFound') throw error;
         }
     }
@@ -217,11 +217,11 @@ export class ModelCache {
         for (const entry of await this.list()) await this.delete(entry.key);
     }
 
-    /** A whole file of the cache, for reading. */
+    /** Opens a complete file of the cache. */
     async read(key: string): Promise<ByteSource> {
         const entry = await this.find(key);
         if (!entry) throw new GemmuleError('NotFound', `the cache has no file ${key}`);
-        if (entry.problem) throw new GemmuleError('Storage', `the cached file ${entry.url || key} cannot be used: ${entry.problem}`);
+        if (entry.problem) throw new GemmuleError('Storage', `cannot use the cached file ${entry.url || key}: ${entry.problem}`);
         if (!entry.done) {
             throw new GemmuleError('NotFound', `the download of ${entry.url} is not complete: ${entry.stored} of ${entry.size ?? 'unknown'} bytes`);
         }
@@ -229,20 +229,20 @@ export class ModelCache {
         return openFileHandle(await folder.getFileHandle('data'), entry.url || key);
     }
 
-    /** @internal The folder of an entry; null where there is none. */
+    /** @internal The folder of an entry; null if there is none. */
     async folder(key: string, { create = false } = {}): Promise<FileSystemDirectoryHandle | null> {
         if (!isHash(key)) return null;
         try {
             return await this.#blobs.getDirectoryHandle(key, { create });
         } catch (thrown) {
-            if (create) throw toGemmuleError(thrown, 'the cache');
+            if (create) throw toGemmuleError(thrown, 'cannot use the cache');
             return null;
         }
     }
 }
 
 export function newer(meta: Meta): GemmuleError {
-    return new GemmuleError('Storage', `it was written by a newer gemmule (schema ${meta.schema}, this one knows ${SCHEMA}) and is left alone`);
+    return new GemmuleError('Storage', `a newer version of gemmule wrote it (schema ${meta.schema}, this version knows ${SCHEMA})`);
 }
 
 export async function dataSize(folder: FileSystemDirectoryHandle): Promise<number> {
@@ -261,7 +261,7 @@ interface LockWish {
     onWait?: () => void;
 }
 
-/* One writer per file, over all tabs. Where there are no locks the exclusive handle still keeps a second writer out. */
+/* One writer per file across all tabs. Without locks, the exclusive handle still keeps a second writer out. */
 export async function withLock<T>(key: string, wish: LockWish, work: () => Promise<T>): Promise<T> {
     const locks = globalThis.navigator?.locks;
     if (!locks) return work();

@@ -1,4 +1,4 @@
-/* Asks the browser, once, not to throw the cache away when it is short of space. */
+/* Asks the browser once not to delete the cache when space is short. */
 
 import { keep, kept } from './keep.ts';
 
@@ -11,6 +11,6 @@ export async function askPersistence(): Promise<void> {
         await keep(ASKED, true);
         await storage.persist();
     } catch {
-        // Without it downloads still work.
+        // Downloads work without it.
     }
 }

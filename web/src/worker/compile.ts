@@ -7,20 +7,20 @@ export async function compileWasm(url: string): Promise<WebAssembly.Module> {
     try {
         response = await fetch(url);
     } catch (thrown) {
-        throw new GemmuleError('Network', `the engine cannot be fetched from ${url}: ${(thrown as Error).message}`, undefined, { cause: thrown });
+        throw new GemmuleError('Network', `cannot load the engine from ${url}: ${(thrown as Error).message}`, undefined, { cause: thrown });
     }
-    if (!response.ok) throw new GemmuleError('Network', `the engine cannot be fetched from ${url}: the server answers ${response.status}`);
+    if (!response.ok) throw new GemmuleError('Network', `cannot load the engine from ${url}: the server answered ${response.status}`);
     try {
-        // Compiling while it streams wants the right media type, which not every server sends.
+        // Streaming compilation needs the right media type, which not every server sends.
         const streams = /^application\/wasm\b/i.test(response.headers.get('content-type') ?? '');
         return streams ? await WebAssembly.compileStreaming(response) : await WebAssembly.compile(await response.arrayBuffer());
     } catch (thrown) {
-        const error = toGemmuleError(thrown, url);
+        const error = toGemmuleError(thrown, `cannot compile ${url}`);
         if ((thrown as Error).name !== 'CompileError') throw error;
         const policy = /unsafe-eval|content security policy/i.test(error.message);
         const why = policy
             ? "the page's Content-Security-Policy must have 'wasm-unsafe-eval' in script-src"
-            : 'is it gemmule.wasm, and does this browser know SIMD?';
-        throw new GemmuleError('NotSupported', `${error.message}: ${why}`, undefined, { cause: thrown });
+            : 'is it gemmule.wasm, and does this browser support WebAssembly SIMD?';
+        throw new GemmuleError('NotSupported', `${error.message} (${why})`, undefined, { cause: thrown });
     }
 }

@@ -1,4 +1,4 @@
-/* The page's end of the line: calls with promises, streams with iterators, and an end to all of them when the worker dies. */
+/* The page's end of the connection: calls return promises, streams return iterators, and all of them end when the worker dies. */
 
 import { GemmuleError, type WireError, abortedBy } from '../core/errors.ts';
 import { type Answer, type Args, type DeviceEvent, type Event, type Operation, type Port, PROTOCOL, type Result } from './protocol.ts';
@@ -21,7 +21,7 @@ export class Connection {
     #lastId = 0;
     #dead: GemmuleError | null = null;
     #refused: GemmuleError | null = null;
-    /** What happens to the device. */
+    /** Called when something happens to the device. */
     onDevice: ((event: DeviceEvent) => void) | null = null;
 
     constructor(port: Port) {
@@ -29,7 +29,7 @@ export class Connection {
         port.onMessage = (message) => this.#take(message as Answer);
     }
 
-    /** Why nothing can be called any more, or null. */
+    /** Why calls are refused; null while the connection works. */
     get dead(): GemmuleError | null {
         return this.#dead;
     }
@@ -56,7 +56,7 @@ export class Connection {
                 this.#post(op, id, args, transfer);
             } catch (thrown) {
                 settle();
-                reject(new GemmuleError('BadArgument', `${op}: ${(thrown as Error).message}`, undefined, { cause: thrown }));
+                reject(new GemmuleError('BadArgument', `cannot send ${op} to the engine: ${(thrown as Error).message}`, undefined, { cause: thrown }));
             }
         });
     }
@@ -106,12 +106,12 @@ export class Connection {
         return { events: loop(), result: outcome, stop: () => controller.abort() };
     }
 
-    /** Rejects whatever comes later; what is under way goes on. */
+    /** Rejects further calls; running ones continue. */
     refuse(error: GemmuleError): void {
         this.#refused ??= error;
     }
 
-    /** Rejects everything that is under way and whatever comes later. */
+    /** Rejects running and further calls. */
     die(error: GemmuleError): void {
         if (this.#dead) return;
         this.#dead = error;
@@ -134,7 +134,7 @@ export class Connection {
             return;
         }
         const call = this.#calls.get(message.id);
-        if (!call) return; // the answer to an abort, or to a call that a dead worker's end had rejected
+        if (!call) return; // the answer to an abort, or to a call that was already rejected
         if ('event' in message) call.onEvent?.(message.event as never);
         else if ('error' in message) call.reject(GemmuleError.fromWire(message.error as WireError));
         else call.resolve(message.result);
@@ -152,7 +152,7 @@ export interface Stream<E, R> {
     stop(): void;
 }
 
-/** Two ends of a line within one thread, for Node. Messages arrive later, never within the call that sends them. */
+/** Both ends of a connection within one thread, for Node. Messages arrive later, never during the call that sends them. */
 export function directLine(): [Port, Port] {
     const ends: [Port, Port] = [end(() => ends[1]), end(() => ends[0])];
     return ends;

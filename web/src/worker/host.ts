@@ -1,8 +1,8 @@
-/* The worker's end of the line: one engine, its sessions, and a queue.
+/* The worker's end of the connection: one engine, its sessions, and a queue.
  *
- * Whatever computes takes its turn; the rest answers at once. When the GPU is lost, sessions become the token lists that they are, the
- * model is loaded again onto a new device, and what was under way goes on: a session's tokens are computed again when it is next
- * used, an answer is taken up behind its last token. */
+ * Operations that compute take turns; the others answer at once. When the GPU is lost, each session is reduced to its tokens, the model is
+ * loaded onto a new device, and running operations continue: a session's tokens are computed again when it is next used, and an answer
+ * goes on after its last token. */
 
 import { GemmuleError, abortedBy, throwIfAborted, toGemmuleError } from '../core/errors.ts';
 import type {
@@ -13,10 +13,10 @@ import {
     type ReplyPiece, type Request, type Result, type SourceSpec, type WasmUrls, type WireReplyOptions,
 } from './protocol.ts';
 
-/** What the host needs from where it runs. */
+/** What the host needs from its environment. */
 export interface Environment {
     core(urls: WasmUrls): Promise<CoreLike>;
-    /** headerOnly: only the beginning will be read, so nothing is downloaded for keeps. */
+    /** headerOnly: only the header will be read, so nothing is stored. */
     openSource(spec: SourceSpec, options: { headerOnly: boolean; signal: AbortSignal; onProgress(progress: Progress): void }): Promise<ByteSource>;
 }
 
@@ -33,15 +33,15 @@ type Handlers = { [O in Operation]: (args: Args<O>, context: Context<O>) => Prom
 
 interface HeldSession {
     options: SessionOptions;
-    /** null after a lost device, until it is used again. */
+    /** null after the device was lost, until the session is used again. */
     core: CoreSessionLike | null;
     /** What it holds while `core` is null. */
     tokens: Int32Array;
 }
 
-const NOTHING: Transferable[] = []; // is given away with most messages
-const MOST_LOSSES = 4; // of the device during one operation
-const OPEN_TRIES = 5; // the browser needs a moment to start its GPU process again
+const NOTHING: Transferable[] = []; // most messages transfer nothing
+const MOST_LOSSES = 4; // lost devices during one operation
+const OPEN_TRIES = 5; // the browser needs a moment to restart its GPU process
 
 export class Host {
     readonly #port: Port;
@@ -68,7 +68,7 @@ export class Host {
         const controller = new AbortController();
         try {
             if (v !== PROTOCOL) {
-                throw new GemmuleError('NotSupported', `the page speaks version ${v} of the protocol, the worker ${PROTOCOL}: reload the page`);
+                throw new GemmuleError('NotSupported', `the page uses protocol version ${v}, the worker ${PROTOCOL}: reload the page`);
             }
             const handler = Object.hasOwn(this.#handlers, op) ? this.#handlers[op] : null;
             if (!handler) throw new GemmuleError('BadArgument', `there is no operation '${op}'`);
@@ -97,7 +97,7 @@ export class Host {
 
     // ---- turns ----
 
-    /* One after the other. Who is stopped while waiting does not wait for the turn. */
+    /* Runs operations one after another. An operation that is aborted while it waits is rejected at once. */
     #exclusive<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
         let started = false;
         const turn = this.#turn.then(() => {
@@ -113,7 +113,7 @@ export class Host {
         });
     }
 
-    /* Work that needs the device: repeated on a new one when it is lost. */
+    /* Work that needs the device. If that is lost, the work is repeated on a new one. */
     #compute<T>(signal: AbortSignal, work: (engine: CoreEngineLike) => Promise<T> | T): Promise<T> {
         return this.#exclusive(signal, async () => {
             for (let losses = 0; ; losses++) {
@@ -150,7 +150,7 @@ export class Host {
     }
 
     async #load(args: LoadArgs, signal: AbortSignal, emit: Tell): Promise<LoadResult> {
-        if (this.#loaded) throw new GemmuleError('Busy', 'a model is loaded already: unload it first');
+        if (this.#loaded) throw new GemmuleError('Busy', 'a model is already loaded: unload it first');
         const sources = await this.#openSources(args.sources, false, signal, emit);
         try {
             const engine = await this.#openEngine(sources, args, { backend: args.options.backend ?? 'auto' }, signal, emit);
@@ -162,7 +162,7 @@ export class Host {
         }
     }
 
-    /* Tries again when the device is lost on the way; where none comes back, goes on with wasm if that was wished. */
+    /* Tries again if the device is lost meanwhile. If none comes back, continues on wasm if the caller asked for that. */
     async #openEngine(
         sources: ByteSource[], args: LoadArgs, wish: BackendWish, signal: AbortSignal, emit: Tell,
     ): Promise<CoreEngineLike> {
@@ -182,7 +182,7 @@ export class Host {
                     wish = { backend: 'wasm' };
                     lost = false;
                 } else {
-                    throw new GemmuleError('NoWebGPU', `the GPU was lost and none came back: ${error.message}`, {
+                    throw new GemmuleError('NoWebGPU', `the GPU was lost and did not come back: ${error.message}`, {
                         conversationKept: this.#sessions.size > 0, offers: ['wasm', 'reload'],
                     });
                 }
@@ -198,7 +198,7 @@ export class Host {
             if (this.#engine !== engine) return;
             this.#lose(engine, reason);
             const never = new AbortController().signal;
-            this.#exclusive(never, () => this.#ready(never)).catch(() => undefined); // the next operation says why
+            this.#exclusive(never, () => this.#ready(never)).catch(() => undefined); // the next operation reports it
         });
         return { info: engine.info, samplingDefault: engine.samplingDefault };
     }
@@ -214,7 +214,7 @@ export class Host {
         this.#tell({ type: 'lost', reason });
     }
 
-    /* The engine, after it was brought back if need be. Only within a turn. */
+    /* The engine, restored first if it was lost. Call it only within a turn. */
     async #ready(signal: AbortSignal): Promise<CoreEngineLike> {
         if (this.#engine) return this.#engine;
         if (this.#gone) throw this.#gone;
@@ -222,7 +222,7 @@ export class Host {
         return this.#restore(this.#sameBackend(), signal, seldom((progress) => this.#tell({ type: 'restoring', progress })));
     }
 
-    /* The GPU that takes a lost one's place may be a software one, which only a caller who asked for a GPU wants. */
+    /* The GPU that replaces a lost one may be a software one. Only a caller who asked for a GPU gets that. */
     #sameBackend(): BackendWish {
         const { args, info } = this.#loaded!;
         return { backend: info.backend, softwareGpu: args.options.backend === 'gpu' };
@@ -267,7 +267,7 @@ export class Host {
         return { session: this.#lastSession, context: core.context };
     }
 
-    /* The session on the present device; its tokens are computed there if that has not been done. */
+    /* The session on the current device. Computes its tokens there first, if needed. */
     async #live(engine: CoreEngineLike, held: HeldSession, signal: AbortSignal): Promise<CoreSessionLike> {
         if (held.core) return held.core;
         const core = engine.session(held.options);
@@ -280,7 +280,7 @@ export class Host {
         return (held.core = core);
     }
 
-    /* A change of a session: after a loss it begins again from what the session held before. */
+    /* Changes a session. After a lost device the change starts again from the tokens that the session held before. */
     #change<T>(session: number, signal: AbortSignal, work: (core: CoreSessionLike) => Promise<T> | T): Promise<T> {
         let before: Int32Array | null = null;
         return this.#compute(signal, async (engine) => {
@@ -295,8 +295,8 @@ export class Host {
         return held.core ? held.core.tokens() : held.tokens.slice();
     }
 
-    /* Answers are written anew on a device that takes the lost one's place: with the same seed, from the tokens that were there, and
-     * without what was said already. */
+    /* Writes an answer. After a lost device it continues on the new one with the same seed and tokens, without repeating pieces that were
+     * already sent. */
     #reply(
         session: number, wire: WireReplyOptions, context: { signal: AbortSignal; emit(piece: ReplyPiece): void },
         start: (core: CoreSessionLike, options: ReplyOptions) => AsyncGenerator<Piece, ReplyStats>,
@@ -307,7 +307,7 @@ export class Host {
         let broken = false;
         return this.#compute(context.signal, async (engine) => {
             const held = this.#held(session);
-            // The prompt is computed by the reply itself: no need to bring the old tokens back first.
+            // The reply computes the prompt itself: there is no need to restore the old tokens first.
             if (broken && !held.core) options.resume = held.tokens;
             held.core ??= engine.session(held.options);
             broken = true;
@@ -394,15 +394,15 @@ export class Host {
         },
     };
 
-    /* The engine for what does not compute: at once where it is there, else in turn. */
+    /* The engine for operations that do not compute: at once if it is there, else in turn. */
     async #now(signal: AbortSignal): Promise<CoreEngineLike> {
         return this.#engine ?? this.#exclusive(signal, () => this.#ready(signal));
     }
 }
 
-// ---- answers taken up again ----
+// ---- answers that continue after a lost device ----
 
-/* How much of an answer was said: characters of each kind, and calls. An answer that is written again says it all once more. */
+/* How much of an answer was sent: characters of each kind, and tool calls. An answer that is written again starts from the beginning. */
 class Said {
     readonly #said = { content: 0, thinking: 0, calls: 0 };
     readonly #seen = { content: 0, thinking: 0, calls: 0 };
@@ -411,7 +411,7 @@ class Said {
         Object.assign(this.#seen, { content: 0, thinking: 0, calls: 0 });
     }
 
-    /** The part of a piece that is new; null if nothing is. */
+    /** The new part of a piece; null if all of it was sent. */
     rest(piece: Piece): Piece | null {
         if (piece.kind === 'progress') return piece;
         const kind = piece.kind === 'tool_call' ? 'calls' : piece.kind;
@@ -434,9 +434,9 @@ function randomSeed(): number {
     return (high & 0x1fffff) * 2 ** 32 + low;
 }
 
-// ---- small things ----
+// ---- helpers ----
 
-/* Progress ten times a second is enough for any bar; the first and the last of a phase are always told. */
+/* Reports progress at most ten times a second, but always the first and the last step of a phase. */
 function seldom(tell: Tell): Tell {
     let phase = '';
     let last = 0;
@@ -449,13 +449,13 @@ function seldom(tell: Tell): Tell {
     };
 }
 
-/* Only what owns the whole of its memory may be given away. */
+/* An array can be transferred only if it covers its whole buffer. */
 function transferable(result: unknown): Transferable[] {
     if (!ArrayBuffer.isView(result) || !(result.buffer instanceof ArrayBuffer)) return [];
     return result.byteLength === result.buffer.byteLength ? [result.buffer] : [];
 }
 
-/* The host closes sources itself: an engine that is opened again needs them again. */
+/* The host closes sources itself: the engine may be opened again and needs them then. */
 function withoutClose(source: ByteSource): ByteSource {
     return { name: source.name, size: source.size, read: (...what) => source.read(...what) };
 }
@@ -464,13 +464,13 @@ async function closeAll(sources: ByteSource[]): Promise<void> {
     await Promise.allSettled(sources.map((source) => source.close?.()));
 }
 
-/* Holds a lock for as long as this worker lives: the page asks for the same one, and gets it when the worker is no more. */
+/* Holds a lock for as long as this worker lives. The page requests the same lock and gets it when the worker has died. */
 function holdLock(name: string): Promise<boolean> {
     return new Promise((resolve) => {
         const held = () => {
             resolve(true);
             return new Promise(() => undefined);
         };
-        navigator.locks.request(name, held).catch(() => resolve(false)); // as on a page without an origin of its own
+        navigator.locks.request(name, held).catch(() => resolve(false)); // as on a page with an opaque origin
     });
 }

@@ -1,13 +1,13 @@
-/* What the page and the worker say to each other.
+/* The messages between the page and the worker.
  *
  *     page → worker   { v, id, op, args }
  *     worker → page   { id, event } any number of times, then { id, result } or { id, error }
  *
- * Ids are the page's, from 1 on; what the worker says of itself has id 0. GPU objects never cross. Snapshots and token lists are
- * transferred, not copied.
+ * The page chooses ids from 1 on; messages that answer nothing have id 0. GPU objects never cross. Snapshots and token lists are transferred,
+ * not copied.
  *
- * The engine's threads are further workers on the same file. The page starts them, since Firefox may wait forever in a worker that starts
- * another one while the machine is busy. Then the engine talks with them by a line of its own:
+ * The engine's threads are further workers with the same file. The page starts them, because in Firefox a worker that starts another one
+ * while the machine is busy may wait forever. Then the engine talks to each thread through a port of its own:
  *
  *     worker → page   { start, line }, { end } with the thread's number
  *     page → thread   { line }
@@ -23,11 +23,11 @@ import type { StoreProgress } from '../sources/store.ts';
 /** Page and worker come from the same build, but a cache may serve an old worker. */
 export const PROTOCOL = 2;
 
-/** true: kept in the origin's file storage. false: read from the network as it is needed. 'if-it-fits': as true, and as false where the
- * storage has no room. */
+/** true: downloads are stored in the browser. false: models are read from the network as needed. 'if-it-fits': true, but false if there is no
+ * space. */
 export type CacheMode = boolean | 'if-it-fits';
 
-/** Where a file is, in a form that can cross. */
+/** Where a file is, in a form that fits into a message. */
 export type SourceSpec =
     | { kind: 'url'; url: string; sha256?: string; cache: CacheMode }
     | { kind: 'blob'; blob: Blob; name: string }
@@ -35,14 +35,14 @@ export type SourceSpec =
     | { kind: 'cached'; key: string }
     | { kind: 'path'; path: string };
 
-/** Load options without what cannot cross. */
+/** Load options that fit into a message. */
 export type WireEngineOptions = Omit<EngineOptions, 'signal' | 'onProgress'>;
 export type WireReplyOptions = Omit<ReplyOptions, 'signal'>;
 
 export interface LoadArgs {
     sources: SourceSpec[];
     options: WireEngineOptions;
-    /** What to do when the GPU is lost and none comes back: go on with wasm, or wait for `recover`. */
+    /** What to do when a lost GPU does not come back: continue on wasm, or wait for `recover`. */
     fallback: 'wasm' | 'none';
 }
 
@@ -51,14 +51,14 @@ export interface LoadResult {
     samplingDefault: Sampling;
 }
 
-/** One token of a log-probability list, with its bytes: alone they may not be UTF-8. */
+/** One token of a log-probability list, with its bytes, which alone may not be valid UTF-8. */
 export interface TokenLogprobText {
     token: number;
     logprob: number;
     bytes: Uint8Array;
 }
 
-/** A piece of an answer. Log-probabilities: for each token the chosen one, then the alternatives. */
+/** A piece of an answer. Log-probabilities: for each token, the chosen one and then the alternatives. */
 export type ReplyPiece =
     | { kind: 'content' | 'thinking'; text: string; logprobs?: TokenLogprobText[][] }
     | Exclude<Piece, { kind: 'content' | 'thinking' }>;
@@ -70,10 +70,10 @@ export type DeviceEvent =
     | { type: 'lost'; reason: string }
     | { type: 'restoring'; progress: Progress }
     | { type: 'restored'; info: EngineInfo }
-    /** No device came back: conversations are kept, `recover({ backend: 'wasm' })` goes on with them. */
+    /** No device came back. Conversations are kept; `recover({ backend: 'wasm' })` continues with them. */
     | { type: 'gone'; error: WireError };
 
-/** Where the engine is: the module for one thread, and that for several; none: beside the worker. */
+/** Where the engine's two modules are, for one thread and for several; by default beside the worker. */
 export interface WasmUrls {
     wasmUrl?: string;
     wasmThreadsUrl?: string;
@@ -83,9 +83,9 @@ interface SessionRef {
     session: number;
 }
 
-/** Every operation: what it takes, gives, and tells on the way. */
+/** Every operation: its arguments, its result, and its events. */
 export interface Operations {
-    /** `life`: a lock to hold for as long as the worker lives; says whether it is held. */
+    /** `life`: a lock to hold for as long as the worker lives. Returns whether it is held. */
     hello: { args: { life?: string } & WasmUrls; result: boolean; event: never };
     devices: { args: object; result: DeviceInfo[]; event: never };
     dryRun: { args: LoadArgs; result: FitReport; event: Progress };
@@ -109,7 +109,7 @@ export interface Operations {
     logits: { args: SessionRef; result: Float32Array | null; event: never };
     reply: { args: SessionRef & { messages: Message[]; options: WireReplyOptions }; result: ReplyStats; event: ReplyPiece };
     replyTokens: { args: SessionRef & { ids: Int32Array; options: WireReplyOptions }; result: ReplyStats; event: ReplyPiece };
-    /** Answers at once; the operation that is stopped answers for itself. */
+    /** Answers at once; the aborted operation gives its own answer. */
     abort: { args: { target: number }; result: null; event: never };
 }
 
@@ -136,10 +136,10 @@ export interface ThreadFailure {
     failed: string;
 }
 
-/** One end of the line: a Worker, a MessagePort, or a direct connection within one thread. */
+/** One end of the connection: a Worker, a MessagePort, or a direct link within one thread. */
 export interface Port {
     post(message: unknown, transfer: Transferable[]): void;
     onMessage: ((message: unknown) => void) | null;
-    /** Ends the other side, where that can be done. */
+    /** Ends the other side, if possible. */
     close(): void;
 }

@@ -1,4 +1,4 @@
-/* The worker's entry: one file without top-level await or dynamic import, so that every bundler and every browser takes it. */
+/* The worker's entry. One file without top-level await or dynamic import works with every bundler and browser. */
 
 import { Core } from '../core/core.ts';
 import { THREAD, type ThreadHost, type ThreadPort, besideWasm, threadAnswers } from '../core/threads.ts';
@@ -8,7 +8,7 @@ import { openSource } from '../sources/open.ts';
 import { Host } from './host.ts';
 import type { Port, ThreadFailure, ThreadRequest } from './protocol.ts';
 
-/* What Node runs in its own thread. */
+/* Node runs these in its own thread. */
 export { Core, Host, openSource };
 
 interface Scope {
@@ -92,7 +92,7 @@ function startAsThread(scope: Scope, line: MessagePort): void {
     line.onmessage = (event) => answers(event.data);
 }
 
-/* Of Node's module node:worker_threads, which a file for browsers cannot import. */
+/* Part of node:worker_threads, which a file for browsers cannot import. */
 interface NodeThread {
     workerData: unknown;
     parentPort: { on(event: 'message', listener: (message: unknown) => void): void; postMessage(message: unknown): void };

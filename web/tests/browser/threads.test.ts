@@ -99,7 +99,7 @@ for (const { name, launch } of BROWSERS) {
             await page.evaluate(SECOND_WORKER_IS_MISSING);
             const without = (await page.evaluate(script(2))) as Answer;
             assert.equal(without.threads, 1);
-            assert.match(without.note, /^one thread computes instead of 2: .*worker\.js could not be loaded$/);
+            assert.match(without.note, /^running on 1 thread instead of 2: .*cannot load .*worker\.js$/);
             assert.deepEqual(without.tokens, alone.tokens);
             for (const end = Date.now() + 20_000; page.workers().length; ) {
                 assert.ok(Date.now() < end, `${page.workers().length} workers are left`);
