@@ -9,7 +9,8 @@ import { BOX, fakeOllama, startSite, Visit } from './tests/site.ts';
 const FOLDER = process.argv[2] ?? 'docs/screenshots';
 const LARGEST = 150_000;
 
-const ANSWER = `Sunlight enters a **raindrop**, bends, is reflected at the back and bends again on its way out. Each colour bends by a *slightly* different angle, so each reaches your eye from a different height:
+const ANSWER = `Sunlight enters a **raindrop**, bends, is reflected at the back and bends again on its way out. Each colour bends by
+a *slightly* different angle, so each reaches your eye from a different height:
 
 | Colour | Wavelength | Angle |
 | --- | ---: | ---: |

@@ -1,4 +1,4 @@
-// The model that is loaded, and the ones that could be. One engine at a time; loading another one unloads the first.
+// The loaded model, and the ones that could be loaded. There is one engine at a time: loading a model unloads the one before.
 
 import { read, write } from './database.ts';
 import { askServer, fitOfModel, isAbort, loadModel, messageOf, savedFolder } from './engine.ts';
@@ -12,7 +12,7 @@ export interface LoadingProgress {
     phase: string;
     done: number;
     total: number;
-    /** Bytes a second; 0 while unknown. */
+    /** Bytes per second; 0 while unknown. */
     speed: number;
     /** Seconds; null while unknown. */
     left: number | null;
@@ -29,17 +29,17 @@ export interface ModelState {
     progress: LoadingProgress | null;
     loaded: LoadedModel | null;
     failure: Failure | null;
-    /** The GPU is gone for good: this model can go on with another device. */
+    /** The GPU is lost for good; this model can continue on another device. */
     stranded: LoadedModel | null;
-    /** The model of last time, which opens again only after a click: nothing else takes its place unasked. */
+    /** The model of the last visit, which opens again only after a click. No other model takes its place unasked. */
     wanted: WantedModel | null;
-    /** Something to know that is no failure: a sentence. */
+    /** A sentence about something that is not a failure. */
     notice: string;
 }
 
 export interface WantedModel {
     choice: ModelChoice;
-    /** The browser has kept the way to it, and asks for permission; else the user must choose the file again. */
+    /** The browser has kept a handle and asks for permission. If not, the user must choose the file again. */
     kept: boolean;
 }
 
@@ -53,12 +53,12 @@ let loading: AbortController | null = null;
 let queue: Promise<unknown> = Promise.resolve();
 const beforeUnload = new Set<() => Promise<void>>();
 
-/** Work to do while the engine still lives: keeping what sessions hold. */
+/** Work to do before the engine closes, such as saving what sessions hold. */
 export function onUnload(work: () => Promise<void>): void {
     beforeUnload.add(work);
 }
 
-/** Loads a model, unloading the one before; resolves when it is there or failed, which the store says. */
+/** Unloads the current model and loads another. Resolves when it is ready or has failed; the store says which. */
 export function load(choice: ModelChoice): Promise<void> {
     loading?.abort();
     const stop = (loading = new AbortController());
@@ -67,7 +67,7 @@ export function load(choice: ModelChoice): Promise<void> {
     return work;
 }
 
-/** What the user has set about the device. */
+/** The user's settings for the device. */
 function device(): Pick<LoadSettings, 'backend' | 'powerPreference' | 'gpuMemory'> {
     const { backend, powerPreference, gpuMemory } = settings.get();
     return { backend, powerPreference, ...(gpuMemory > 0 ? { gpuMemory: Math.round(gpuMemory * 1e9) } : {}) };
@@ -92,7 +92,7 @@ async function loadNow(choice: ModelChoice, stop: AbortController): Promise<void
         model.set({ phase: 'ready', loaded, progress: null });
         changeSettings({ lastModel: JSON.stringify(withoutFiles(choice)) });
     } catch (error) {
-        if (loading !== stop) return; // another load took its place, and says how it goes
+        if (loading !== stop) return; // another load has taken its place and reports its own progress
         if (isAbort(error)) model.set({ phase: 'none', choice: null, progress: null });
         else model.set({ phase: 'failed', progress: null, failure: messageOf(error) });
     } finally {
@@ -100,7 +100,7 @@ async function loadNow(choice: ModelChoice, stop: AbortController): Promise<void
     }
 }
 
-// Each phase has a pace of its own: hashing what is there says nothing about the download that follows.
+// Each phase has its own pace: the speed of hashing says nothing about the download that follows.
 function showProgress(pace: { phase: string; now: Pace }, { phase, done, total }: { phase: string; done: number; total: number }): void {
     if (pace.phase !== phase) Object.assign(pace, { phase, now: new Pace() });
     pace.now.update(performance.now() / 1000, done);
@@ -124,7 +124,7 @@ function deviceChanged(loaded: LoadedModel, event: DeviceEvent): void {
     }
 }
 
-/** After the GPU is gone for good: the same model and the same conversation on what there is. */
+/** After the GPU is lost for good: continues with the same model and conversation on another device. */
 export async function recover(backend: 'auto' | 'wasm'): Promise<void> {
     const { stranded } = model.get();
     if (!stranded) return;
@@ -157,7 +157,7 @@ async function unloadNow(next: 'loading' | 'none'): Promise<void> {
     await loaded.unload().catch(() => undefined);
 }
 
-/** At the start: the model of last time, else the one in the box. */
+/** At the start: loads the model of the last visit, or else the box. */
 export async function loadAtStart(): Promise<void> {
     const choice = rememberedChoice() ?? BOX;
     model.set({ phase: 'loading', choice });
@@ -180,16 +180,16 @@ function rememberedChoice(): ModelChoice | null {
     }
 }
 
-// ---- files, chosen before -----------------------------------------------------------------------------------------------------
+// ---- files of earlier visits --------------------------------------------------------------------------------------------------
 
-/** A choice that can be stored: its files are left out. */
+/** A choice without its files, which can be stored. */
 export function withoutFiles(choice: ModelChoice): ModelChoice {
     return choice.source.kind === 'file' ? { ...choice, source: { kind: 'file', files: [] } } : choice;
 }
 
 type Way = { closed: false; choice: ModelChoice } | { closed: true; kept: boolean };
 
-// Files and folders that the user chose on an earlier visit stay closed until the browser has asked, which it does after a click.
+// Files and folders of an earlier visit need permission again, and the browser asks for it only after a click.
 async function wayTo(choice: ModelChoice, ask: boolean): Promise<Way> {
     try {
         if (choice.source.kind === 'folder') {
@@ -206,7 +206,7 @@ async function wayTo(choice: ModelChoice, ask: boolean): Promise<Way> {
     }
 }
 
-/** After a click: loads a model that was used before, asking the browser or the user for its file. */
+/** After a click: loads a model of an earlier visit, asking the browser or the user for its file. */
 export async function loadAgain(choice: ModelChoice): Promise<void> {
     const way = await wayTo(choice, true);
     if (!way.closed) return load(way.choice);
@@ -216,7 +216,7 @@ export async function loadAgain(choice: ModelChoice): Promise<void> {
     if (choice.source.kind === 'file') return loadFile();
 }
 
-/** Asks for the file of a model, or all parts of a split one, and loads it. */
+/** Asks for a model's file, or all parts of a split model, and loads it. */
 export async function loadFile(): Promise<void> {
     const { files, handles } = await pickFiles().catch((error: unknown) => {
         model.set({ notice: messageOf(error).message });
@@ -229,7 +229,7 @@ export async function loadFile(): Promise<void> {
     await load(choice);
 }
 
-/** Loads the same model again: after a change of the settings that it depends on. */
+/** Loads the same model again, after a change of settings that it depends on. */
 export function reload(): Promise<void> {
     const { choice } = model.get();
     return choice ? load(choice) : Promise.resolve();
@@ -256,12 +256,12 @@ export function whenReady(signal: AbortSignal): Promise<LoadedModel> {
 
 export const server = new Store<{ models: ServerModel[] }>({ models: [] });
 
-/** Asks `gemmule serve` what it has; elsewhere there is nobody to ask, which is fine. */
+/** Asks `gemmule serve` for its models. Other servers have none, which is fine. */
 export async function lookAtServer(): Promise<void> {
     try {
         server.set({ models: await askServer() });
     } catch {
-        // No server of ours, or no network.
+        // Another server, or no network.
     }
 }
 
@@ -276,12 +276,12 @@ export async function askFit(choice: ModelChoice): Promise<void> {
     await fitOfModel(choice.source, { name: choice.name, ...device() }).then(say, (error: unknown) => say(messageOf(error)));
 }
 
-/** What was said about fitting counts no more: the settings have changed. */
+/** Forgets all reports, after a change of settings. */
 export function forgetFits(): void {
     fits.set({ reports: {} });
 }
 
-/** Asks for several, one after the other: headers of files on this machine are soon read. */
+/** Asks for several models, one after another. Headers of files on this machine are read quickly. */
 export async function askFits(choices: ModelChoice[]): Promise<void> {
     for (const choice of choices.slice(0, 24)) await askFit(choice);
 }

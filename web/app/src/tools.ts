@@ -53,7 +53,9 @@ export const MOST_ROUNDS = 5;
 export const noMoreTools = (): string => toolError(`Tools may be called in at most ${MOST_ROUNDS} rounds for one answer.`);
 
 /** Lets the model write until it calls no tool. Tools run in MOST_ROUNDS rounds; calls after that are not `allowed`, and end it: `cut`. */
-export async function inRounds<T>(write: () => Promise<T>, calls: (written: T) => boolean, run: (allowed: boolean) => void): Promise<{ last: T; cut: boolean }> {
+export async function inRounds<T>(
+    write: () => Promise<T>, calls: (written: T) => boolean, run: (allowed: boolean) => void,
+): Promise<{ last: T; cut: boolean }> {
     for (let round = 1; ; round++) {
         const last = await write();
         if (!calls(last)) return { last, cut: false };

@@ -209,7 +209,8 @@ test('markdown: long and deep texts take no more than their length', () => {
 test('links lead only to http, https and mailto', () => {
     for (const address of [
         'javascript:alert(1)', 'JaVaScRiPt:alert(1)', ' javascript:alert(1)', 'java\nscript:alert(1)', '\u0001javascript:alert(1)', 'data:text/html,x',
-        'vbscript:x', 'file:///etc/passwd', 'blob:https://a/b', 'about:blank', '//evil.example', '/path', '#x', 'http:', 'https://', 'x', '', 'javascript://https://a.example', 'view-source:https://a.example',
+        'vbscript:x', 'file:///etc/passwd', 'blob:https://a/b', 'about:blank', '//evil.example', '/path', '#x', 'http:', 'https://', 'x',
+        '', 'javascript://https://a.example', 'view-source:https://a.example',
     ]) assert.equal(safeHref(address), '', JSON.stringify(address));
     assert.equal(safeHref('HTTPS://A.example'), 'https://a.example/');
 });

@@ -13,8 +13,10 @@ import { calculate, inRounds, MOST_ROUNDS, noMoreTools, runTool, TOOLS } from '.
 
 test('numbers as people read them', () => {
     const rows: [(value: number) => string, number, string][] = [
-        [formatBytes, 0, '0 bytes'], [formatBytes, 999, '999 bytes'], [formatBytes, 1000, '1.0 KB'], [formatBytes, 999_960, '1.0 MB'], [formatBytes, 7.16e9, '7.2 GB'], [formatBytes, 123e6, '123 MB'], [formatBytes, NaN, '–'],
-        [formatSeconds, 0.2, 'less than 1 s'], [formatSeconds, 59.4, '59 s'], [formatSeconds, 75, '1 min 15 s'], [formatSeconds, 1500, '25 min'], [formatSeconds, 7260, '2 h 1 min'], [formatSeconds, -1, '–'],
+        [formatBytes, 0, '0 bytes'], [formatBytes, 999, '999 bytes'], [formatBytes, 1000, '1.0 KB'], [formatBytes, 999_960, '1.0 MB'],
+        [formatBytes, 7.16e9, '7.2 GB'], [formatBytes, 123e6, '123 MB'], [formatBytes, NaN, '–'],
+        [formatSeconds, 0.2, 'less than 1 s'], [formatSeconds, 59.4, '59 s'], [formatSeconds, 75, '1 min 15 s'],
+        [formatSeconds, 1500, '25 min'], [formatSeconds, 7260, '2 h 1 min'], [formatSeconds, -1, '–'],
         [formatSpeed, 0.8, '0.80'], [formatSpeed, 12.34, '12.3'], [formatSpeed, 1234.5, '1,235'], [formatSpeed, Infinity, '–'],
         [formatCount, 512, '512'], [formatCount, 5.1e9, '5.1 B'], [formatCount, 262144, '262 K'], [formatCount, 1e12, '1.0 T'],
     ];
@@ -30,8 +32,10 @@ test('counts and devices', () => {
 
 test('errors become sentences; addresses, names and options keep their case', () => {
     const rows: [string, string][] = [
-        ['the server has no such file', 'The server has no such file.'], ['https://a.example/b: the server has no such file (404)', 'https://a.example/b: the server has no such file (404).'],
-        ['box.gguf: not a GGUF file', 'box.gguf: not a GGUF file.'], ['max_tokens must be positive', 'max_tokens must be positive.'], ['hf:a/b: expected a file', 'hf:a/b: expected a file.'],
+        ['the server has no such file', 'The server has no such file.'],
+        ['https://a.example/b: the server has no such file (404)', 'https://a.example/b: the server has no such file (404).'],
+        ['box.gguf: not a GGUF file', 'box.gguf: not a GGUF file.'], ['max_tokens must be positive', 'max_tokens must be positive.'],
+        ['hf:a/b: expected a file', 'hf:a/b: expected a file.'],
         ['gemma4:e2b is missing!', 'gemma4:e2b is missing!'], ["it's over", "It's over."], ['Done.', 'Done.'], ['aborted', 'Aborted.'],
     ];
     for (const [message, expected] of rows) assert.equal(sentence(message), expected);
@@ -39,15 +43,22 @@ test('errors become sentences; addresses, names and options keep their case', ()
 
 test('a URL is checked while it is typed', () => {
     const origin = 'http://127.0.0.1:8080';
-    const good = ['https://a.example/m.gguf', 'HTTPS://a.example/m.gguf', 'hf:owner/repo/file.gguf', 'hf:owner/repo@main/dir/file.gguf', `${origin}/files/m.gguf`, 'https://huggingface.co/o/r/resolve/main/f.gguf'];
+    const good = [
+        'https://a.example/m.gguf', 'HTTPS://a.example/m.gguf', 'hf:owner/repo/file.gguf', 'hf:owner/repo@main/dir/file.gguf',
+        `${origin}/files/m.gguf`, 'https://huggingface.co/o/r/resolve/main/f.gguf',
+    ];
     for (const url of good) assert.deepEqual(checkAddress(` ${url} `, origin), { ok: true, url }, url);
     assert.equal(checkAddress('  ', origin), null);
     const bad: [string, RegExp, string?][] = [
         ['http://a.example/m.gguf', /https:\/\/ URLs only, not http:\/\/\. Try https/, 'https://a.example/m.gguf'],
-        ['http://localhost:9000/m.gguf', /https:\/\/ URLs only.*Use "File"/], ['http://127.0.0.1:8081/m.gguf', /Use "File"/], ['http://[::1]/m.gguf', /Use "File"/],
-        ['ftp://a.example/m.gguf', /not ftp:\/\//], ['file:///home/me/m.gguf', /Use "File"/], ['/home/me/m.gguf', /Use "File"/], ['~/m.gguf', /Use "File"/], ['C:\\models\\m.gguf', /Use "File"/],
-        ['owner/repo/file.gguf', /add hf:/, 'hf:owner/repo/file.gguf'], ['a.example/m.gguf', /needs https/, 'https://a.example/m.gguf'], ['hf:owner', /hf:owner\/repo\/file\.gguf/],
-        ['https://', /incomplete/], ['http:', /incomplete/], ['https://a b/m', /not a valid URL/], ['gemma', /starts with https/], ['javascript:alert(1)', /starts with https/],
+        ['http://localhost:9000/m.gguf', /https:\/\/ URLs only.*Use "File"/], ['http://127.0.0.1:8081/m.gguf', /Use "File"/],
+        ['http://[::1]/m.gguf', /Use "File"/],
+        ['ftp://a.example/m.gguf', /not ftp:\/\//], ['file:///home/me/m.gguf', /Use "File"/], ['/home/me/m.gguf', /Use "File"/],
+        ['~/m.gguf', /Use "File"/], ['C:\\models\\m.gguf', /Use "File"/],
+        ['owner/repo/file.gguf', /add hf:/, 'hf:owner/repo/file.gguf'], ['a.example/m.gguf', /needs https/, 'https://a.example/m.gguf'],
+        ['hf:owner', /hf:owner\/repo\/file\.gguf/],
+        ['https://', /incomplete/], ['http:', /incomplete/], ['https://a b/m', /not a valid URL/], ['gemma', /starts with https/],
+        ['javascript:alert(1)', /starts with https/],
         ['https://huggingface.co/o/r/blob/main/f.gguf?x=1', /web page/, 'https://huggingface.co/o/r/resolve/main/f.gguf'],
     ];
     for (const [typed, why, instead] of bad) {
@@ -61,7 +72,8 @@ test('a URL is checked while it is typed', () => {
 
 test('days', () => {
     const now = new Date(2026, 10, 15, 12).getTime(), day = 86_400_000;
-    for (const [ago, name] of [[0, 'Today'], [0.4, 'Today'], [0.6, 'Yesterday'], [3, 'Last 7 days'], [20, 'Last 30 days'], [100, 'Older'], [-1, 'Today']] as const) assert.equal(dayGroup(now - ago * day, now), name, String(ago));
+    const rows = [[0, 'Today'], [0.4, 'Today'], [0.6, 'Yesterday'], [3, 'Last 7 days'], [20, 'Last 30 days'], [100, 'Older'], [-1, 'Today']] as const;
+    for (const [ago, name] of rows) assert.equal(dayGroup(now - ago * day, now), name, String(ago));
 });
 
 test('pace: a resume counts only what came since', () => {
@@ -75,7 +87,8 @@ test('pace: a resume counts only what came since', () => {
     assert.equal(pace.speed, 0);
 });
 
-const entry = (key: string, used: number, bytes: number, more: Partial<SnapshotEntry> = {}): SnapshotEntry => ({ key, conversation: 'c', node: key, tokens: 1, bytes, used, fit: 'f', ...more });
+const entry = (key: string, used: number, bytes: number, more: Partial<SnapshotEntry> = {}): SnapshotEntry =>
+    ({ key, conversation: 'c', node: key, tokens: 1, bytes, used, fit: 'f', ...more });
 
 test('snapshots: the key holds model, type, layout and tokens', async () => {
     const tokens = Int32Array.of(1, 2, 3);
@@ -119,7 +132,8 @@ test('the calculator', () => {
     const wrong: [string, RegExp][] = [
         ['', /^Expected a number, found the end\.$/], ['1+', /found the end/], ['(1', /^Expected '\)', found the end\.$/], ['1 2', /^Expected an operator or the end, found '2'\.$/],
         ['alert(1)', /^Expected a number or a function, found 'alert'\.$/], ['constructor', /'constructor'/], ['__proto__(1)', /'_'/], ['1;2', /';'/],
-        ['sqrt 4', /^Expected '\(', found '4'\.$/], ['1'.repeat(1001), /longer than 1,000/], ['1 / 0', /^Division by zero/], ['5 % 0', /^Division by zero/], ['1e308 * 10', /not a finite number/], ['sqrt(-1)', /not a finite number/],
+        ['sqrt 4', /^Expected '\(', found '4'\.$/], ['1'.repeat(1001), /longer than 1,000/], ['1 / 0', /^Division by zero/],
+        ['5 % 0', /^Division by zero/], ['1e308 * 10', /not a finite number/], ['sqrt(-1)', /not a finite number/],
     ];
     for (const [expression, error] of wrong) assert.throws(() => calculate(expression), { message: error }, expression);
 });
@@ -151,7 +165,8 @@ test('the time in a city', () => {
     const now = new Date('2026-11-16T13:05:00Z');
     assert.deepEqual(timeIn('Paris', now), { city: 'Paris', time: '14:05', date: 'Monday, 16 November 2026', timezone: 'Europe/Paris' });
     const rows: [string, string][] = [
-        ['tokyo', '22:05'], ['New York', '08:05'], ['new york city', '08:05'], ['Buenos Aires', '10:05'], ['São Paulo', '10:05'], ['Paris, France', '14:05'], ['Kolkata', '18:35'],
+        ['tokyo', '22:05'], ['New York', '08:05'], ['new york city', '08:05'], ['Buenos Aires', '10:05'], ['São Paulo', '10:05'],
+        ['Paris, France', '14:05'], ['Kolkata', '18:35'],
         ['Asia/Tokyo', '22:05'], ['Japan', '22:05'], ['UTC', '13:05'], [' London ', '13:05'],
     ];
     for (const [city, time] of rows) assert.equal((timeIn(city, now) as { time: string }).time, time, city);
@@ -182,7 +197,11 @@ test('colours: a tree of words whose text is the code', async () => {
     assert.equal(languageOf('constructor'), '');
     assert.equal(highlight('x', 'python'), null, 'not loaded yet');
     const text = (tokens: Token[]): string => tokens.map((token) => (typeof token === 'string' ? token : text(token.children))).join('');
-    for (const [language, code, scope] of [['python', 'def f(x): return "<b>" # &amp;', 'keyword'], ['xml', '<p onclick="x()">&lt;</p><script>let a = 1</script>', 'tag'], ['json', '{"a": [1, true]}', 'attr'], ['php', '<?php echo 1; ?>', 'keyword']] as const) {
+    const rows = [
+        ['python', 'def f(x): return "<b>" # &amp;', 'keyword'], ['xml', '<p onclick="x()">&lt;</p><script>let a = 1</script>', 'tag'],
+        ['json', '{"a": [1, true]}', 'attr'], ['php', '<?php echo 1; ?>', 'keyword'],
+    ] as const;
+    for (const [language, code, scope] of rows) {
         await loadLanguage(language);
         const tokens = highlight(code, language)!;
         assert.equal(text(tokens), code, language);

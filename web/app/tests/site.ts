@@ -14,7 +14,10 @@ const APP = 'build/web';
 export const MODEL = 'tests/fixtures/tiny-dense.gguf'; // writes noise, and soon
 export const BOX = 'models/box.gguf'; // means what it says
 
-const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' blob:; media-src blob:; connect-src 'self' https:; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const POLICY = [
+    "default-src 'none'", "script-src 'self' 'wasm-unsafe-eval'", "style-src 'self'", "img-src 'self' blob:", 'media-src blob:',
+    "connect-src 'self' https:", "worker-src 'self'", "manifest-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+].join('; ');
 
 /** Serves the app, with `model` as the one in the box. */
 export function startSite(routes: NonNullable<ServerOptions['routes']> = {}, model = MODEL): Promise<TestServer> {
@@ -143,7 +146,8 @@ export async function fakeOllama(page: Page, labels = { model_type: '506K', file
         const layer = (kind: string, of: string, size: number): object => ({ mediaType: `application/vnd.ollama.image.${kind}`, digest: `sha256:${of}`, size });
         await write(['manifests', 'registry.ollama.ai', 'library', 'gemma4', 'tiny'], JSON.stringify({
             schemaVersion: 2, mediaType: 'application/vnd.docker.distribution.manifest.v2+json',
-            config: { mediaType: 'application/vnd.docker.container.image.v1+json', digest: `sha256:${configDigest}`, size: config.length }, layers: [layer('model', digest, bytes.byteLength)],
+            config: { mediaType: 'application/vnd.docker.container.image.v1+json', digest: `sha256:${configDigest}`, size: config.length },
+            layers: [layer('model', digest, bytes.byteLength)],
         }));
         (globalThis as unknown as { showDirectoryPicker: () => Promise<unknown> }).showDirectoryPicker = async () => root;
     }, labels);

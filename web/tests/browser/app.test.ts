@@ -46,12 +46,17 @@ function snapshots(page: Page, conversation: string): Promise<string[]> {
     }), conversation);
 }
 
+interface Axe {
+    run(context: Document, options: object): Promise<{ violations: { id: string; impact: string; nodes: { html: string; failureSummary: string }[] }[] }>;
+}
+
 async function seriousFindings(page: Page): Promise<string[]> {
     await page.evaluate(AXE);
     return page.evaluate(async () => {
-        const axe = (globalThis as unknown as { axe: { run(context: Document, options: object): Promise<{ violations: { id: string; impact: string; nodes: { html: string; failureSummary: string }[] }[] }> } }).axe;
+        const { axe } = globalThis as unknown as { axe: Axe };
         const { violations } = await axe.run(document, { resultTypes: ['violations'] });
-        return violations.filter(({ impact }) => impact === 'serious' || impact === 'critical').map(({ id, nodes }) => `${id}: ${nodes.map((node) => `${node.html} ${node.failureSummary}`).join('; ')}`);
+        return violations.filter(({ impact }) => impact === 'serious' || impact === 'critical')
+            .map(({ id, nodes }) => `${id}: ${nodes.map((node) => `${node.html} ${node.failureSummary}`).join('; ')}`);
     });
 }
 
@@ -61,7 +66,10 @@ function conversationFile(answers: string[], title: string): Buffer {
     let parent: string | null = null;
     answers.forEach((content, at) => {
         nodes[`q${at}`] = { id: `q${at}`, parent, created: at * 2, role: 'user', content };
-        nodes[`a${at}`] = { id: `a${at}`, parent: `q${at}`, created: at * 2 + 1, role: 'assistant', finish: 'stop', steps: [{ thinking: content, content, calls: [{ id: 'c', name: content, arguments: { content }, result: content }] }] };
+        const calls = [{ id: 'c', name: content, arguments: { content }, result: content }];
+        nodes[`a${at}`] = {
+            id: `a${at}`, parent: `q${at}`, created: at * 2 + 1, role: 'assistant', finish: 'stop', steps: [{ thinking: content, content, calls }],
+        };
         chosen[parent ?? ''] = `q${at}`;
         chosen[`q${at}`] = `a${at}`;
         parent = `a${at}`;
@@ -223,12 +231,15 @@ describe('the app', { timeout: 600_000 }, () => {
         }
         await page.evaluate(() => document.querySelectorAll('details').forEach((fold) => { fold.open = true; }));
         await page.waitForTimeout(500);
-        const found = await page.evaluate(() => ({
+        const found = await page.evaluate((dangerous) => ({
             hacked: (window as unknown as { hacked?: unknown }).hacked,
-            scripts: document.querySelectorAll('.messages script, .messages iframe, .messages img, .messages style, .messages link, .messages form, .messages object, .messages video, .messages base, .messages meta').length,
-            handlers: [...document.querySelectorAll('.messages *')].filter((element) => [...element.attributes].some(({ name, value }) => name.startsWith('on') || name === 'srcdoc' || (name === 'style' && (!element.closest('math') || /url|:\/\//.test(value))))).length,
-            links: [...document.querySelectorAll<HTMLAnchorElement>('.messages a')].filter((link) => !/^(?:https?|mailto):/.test(link.protocol) || link.rel !== 'noopener noreferrer' || link.target !== '_blank').filter((link) => link.origin !== location.origin).length,
-        }));
+            scripts: document.querySelectorAll(dangerous).length,
+            handlers: [...document.querySelectorAll('.messages *')].filter((element) => [...element.attributes].some(({ name, value }) =>
+                name.startsWith('on') || name === 'srcdoc' || (name === 'style' && (!element.closest('math') || /url|:\/\//.test(value))))).length,
+            links: [...document.querySelectorAll<HTMLAnchorElement>('.messages a')]
+                .filter((link) => !/^(?:https?|mailto):/.test(link.protocol) || link.rel !== 'noopener noreferrer' || link.target !== '_blank')
+                .filter((link) => link.origin !== location.origin).length,
+        }), ['script', 'iframe', 'img', 'style', 'link', 'form', 'object', 'video', 'base', 'meta'].map((name) => `.messages ${name}`).join());
         assert.deepEqual(found, { hacked: undefined, scripts: 0, handlers: 0, links: 0 });
     });
 
@@ -321,7 +332,11 @@ describe('the app', { timeout: 600_000 }, () => {
 
     test('axe finds nothing serious, on every page in both themes', async () => {
         await page.goto(`${site.origin}/#/`);
-        await importFile(page, site, conversationFile(['# Title\n\nText with `code`, [a link](https://a.example) and a list:\n\n- a\n- b\n\n```js\nlet a = "b"; // c\n```\n\n$$x^2$$\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n> quote'], 'For axe'));
+        const answer = [
+            '# Title', 'Text with `code`, [a link](https://a.example) and a list:', '- a\n- b', '```js\nlet a = "b"; // c\n```', '$$x^2$$',
+            '| a | b |\n|---|--:|\n| 1 | 2 |', '> quote',
+        ];
+        await importFile(page, site, conversationFile([answer.join('\n\n')], 'For axe'));
         await page.getByRole('link', { name: 'For axe' }).first().click();
         const chat = new URL(page.url()).hash;
         for (const colorScheme of ['light', 'dark'] as const) {

@@ -43,10 +43,17 @@ class SlowModel {
         this.waiting++;
         void setTimeout(50).then(() => this.#stopped).then(() => {
             this.waiting--;
-            response.writeHead(206, { 'content-length': part.length, 'accept-ranges': 'bytes', etag: '"one"', 'content-range': `bytes ${from}-${Number(from) + part.length - 1}/${this.#bytes.length}` });
+            const range = `bytes ${from}-${Number(from) + part.length - 1}/${this.#bytes.length}`;
+            response.writeHead(206, { 'content-length': part.length, 'accept-ranges': 'bytes', etag: '"one"', 'content-range': range });
             response.end(part);
         });
     };
+}
+
+/** Waits until so many answers are complete. */
+function answered(page: Page, count: number, timeout: number): Promise<unknown> {
+    const complete = (wanted: number): boolean => document.querySelectorAll('.answer .stats').length >= wanted && !document.querySelector('.send.stop');
+    return page.waitForFunction(complete, count, { timeout });
 }
 
 async function crashGpu(visit: Visit): Promise<void> {
@@ -72,7 +79,7 @@ describe('the app on a GPU', { timeout: 600_000 }, () => {
         await page.press('#composer', 'Enter');
     };
     const crash = (): Promise<void> => crashGpu(visit);
-    const answers = (count: number): Promise<unknown> => page.waitForFunction((wanted) => document.querySelectorAll('.answer .stats').length >= wanted && !document.querySelector('.send.stop'), count, { timeout: 240_000 });
+    const answers = (count: number): Promise<unknown> => answered(page, count, 240_000);
 
     test('it answers on the GPU', async () => {
         assert.equal(await page.innerText('.chip-device'), 'GPU');
@@ -136,7 +143,7 @@ for (const moment of ['while weights are brought there', 'while a question is re
                 await page.fill('#composer', text);
                 await page.press('#composer', 'Enter');
             };
-            const answers = (count: number): Promise<unknown> => page.waitForFunction((wanted) => document.querySelectorAll('.answer .stats').length >= wanted && !document.querySelector('.send.stop'), count, { timeout: 120_000 });
+            const answers = (count: number): Promise<unknown> => answered(page, count, 120_000);
             if (moment.startsWith('while weights')) {
                 const some = (): boolean => { // more than the vectors, which come before the self-check and stay in memory
                     const bar = document.querySelector<HTMLProgressElement>('.loading progress');

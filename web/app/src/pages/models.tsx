@@ -266,6 +266,11 @@ function loadingUrl(): string | null {
 }
 
 function FileCard(): JSX.Element {
+    const [problem, setProblem] = useState('');
+    const choose = (): void => {
+        setProblem('');
+        loadFile().catch((error: unknown) => setProblem(messageOf(error).message));
+    };
     return (
         <div class="card choice">
             <div class="choice-head"><Icon name="file" size={20} /><h3>File</h3></div>
@@ -273,13 +278,13 @@ function FileCard(): JSX.Element {
                 A GGUF file or an Ollama blob (<code>sha256-…</code>) on this machine. For a split model, select all parts. Files are read in
                 place.
             </p>
-            <ChoiceStatus is={isFile} />
-            <div class="actions start"><button type="button" class="button primary" onClick={() => void loadFile()}>Choose file</button></div>
+            {problem ? <Problem words={problem} /> : <ChoiceStatus is={isFile} />}
+            <div class="actions start"><button type="button" class="button primary" onClick={choose}>Choose file</button></div>
         </div>
     );
 }
 
-// ---- what is stored -----------------------------------------------------------------------------------------------------------
+// ---- stored models ------------------------------------------------------------------------------------------------------------
 
 const storedWords = ({ done, stored, size }: StoredModel): string =>
     done ? formatBytes(stored) : `${formatBytes(stored)}${size ? ` of ${formatBytes(size)}` : ''}, incomplete`;
