@@ -817,7 +817,21 @@ built=$program program=limited
 run "save on a full disk" 2 "${chat[@]}" <<<$'Hello\n/save '"$scratch/full.gguf"
 says "cannot write '$scratch/full.gguf': File too large"
 program=$built
-equals "a failed save leaves nothing behind" "$(ls "$scratch" | grep -c '^full')" 0
+equals "a failed save leaves nothing behind" "$(ls -A "$scratch" | grep -cE '^full|\.part$')" 0
+equals "a saved chat is private" "$(stat -c %a "$scratch/talk.gguf")" 600
+chmod 644 "$scratch/talk.gguf"
+run "save again" 0 "${chat[@]}" <<<$'Hello\n/save '"$scratch/talk.gguf"
+equals "a chat that is saved again keeps its mode" "$(stat -c %a "$scratch/talk.gguf")" 644
+patch_file() { printf '%b' "$3" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; } # FILE OFFSET BYTES
+at=$(grep -abo -m 1 Hello "$scratch/talk.gguf" | head -n 1 | cut -d : -f 1)
+cp "$scratch/talk.gguf" "$scratch/damaged.gguf"
+patch_file "$scratch/damaged.gguf" "$at" J
+run "load a damaged chat" 2 "${chat[@]}" <<<"/load $scratch/damaged.gguf"
+says "damaged"
+at=$(grep -abo -m 1 chat.version "$scratch/talk.gguf" | head -n 1 | cut -d : -f 1)
+patch_file "$scratch/talk.gguf" $((at + 16)) '\x01' # behind the key and its type
+run "load a chat of the first version" 0 "${chat[@]}" <<<"/load $scratch/talk.gguf"
+says "loaded 2 messages"
 
 # A context that fills up: the oldest turns go, and that is said.
 run "a full context" 0 chat "$dense" --ctx 100 --max 12 --seed 1 --threads 1 <<<$'First question\nSecond question\nThird question\nFourth question\nFifth question'

@@ -3,6 +3,7 @@
 #ifndef GM_ENGINE_H
 #define GM_ENGINE_H
 
+#include "base/clock.h"
 #include "base/turns.h"
 #include "cpu/backend.h"
 #include "gpu/backend.h"
@@ -14,7 +15,8 @@
 enum { MOST_STOPS = 64 }; /* strings that end a reply */
 
 struct gm_engine {
-    turns        turns; /* who may use the backend: engine_enter */
+    turns        turns;        /* who may use the backend: engine_enter */
+    double       turn_seconds; /* how long a call may work before it returns GM_AGAIN */
     gguf        *file;
     model        weights;
     graph        text;
@@ -41,14 +43,13 @@ struct gm_engine {
     } seconds; /* that the GPU's self-check, the upload of the weights and the making of plans took so far */
 };
 
-/* How long a call may work before it returns GM_AGAIN, and lets other threads have the engine. */
-static const double turn_seconds = 0.05;
-
 /* Sessions may run in several threads, but the backend (scratch memory, GPU queue, reads) serves one at a time. Each public
  * function that uses it does so between these two, for one step: never while it waits to be called again. Inside, functions
  * call each other by their internal names; a gm_… function would wait for its own thread. */
 static inline void engine_enter(gm_engine *engine) { turns_enter(&engine->turns); }
 static inline void engine_leave(gm_engine *engine) { turns_leave(&engine->turns); }
+
+static inline double engine_deadline(const gm_engine *engine) { return clock_seconds() + engine->turn_seconds; }
 
 /* What is known of a model beside its file: `name` is what the user called it, `renderer`, `params` and `system` come from Ollama's
  * store; each may be NULL. */

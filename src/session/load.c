@@ -40,7 +40,10 @@ gm_status engine_load_new(gguf *file, source **others, size_t count, const load_
     engine_load *l = calloc(1, sizeof *l);
     *out = NULL;
     if (l) l->engine = calloc(1, sizeof *l->engine);
-    if (l && l->engine) turns_open(&l->engine->turns);
+    if (l && l->engine) {
+        turns_open(&l->engine->turns);
+        l->engine->turn_seconds = 0.05;
+    }
     if (l) l->others = calloc(max_size(count, 1), sizeof *l->others);
     if (!l || !l->engine || !l->others) {
         fail_memory(e, "the engine", sizeof *l + sizeof *l->engine);
@@ -329,7 +332,7 @@ static void note_seconds(engine_load *l, double seconds) {
 }
 
 gm_status engine_load_step(engine_load *l, error *e) {
-    const double deadline = clock_seconds() + turn_seconds;
+    const double deadline = engine_deadline(l->engine);
     while (l->stage < COUNT_OF(stages)) {
         if (!l->stage_started) l->stage_started = clock_seconds();
         const gm_status status = stages[l->stage].run(l, e);

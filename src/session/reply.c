@@ -479,7 +479,8 @@ static gm_status check_session(const gm_reply *r, error *e) {
 static gm_status take_turn(gm_reply *r, gm_piece *piece, error *e) {
     const bool first = r->phase == REPLY_PROMPT && !r->begun;
     if (check_session(r, e)) return e->status;
-    const gm_status status = advance(r, clock_seconds() + turn_seconds, piece, e);
+    const double    deadline = r->session ? engine_deadline(r->session->engine) : 0;
+    const gm_status status = advance(r, deadline, piece, e);
     if (first && status != GM_BUSY) {
         r->begun = true;
         r->session->writer = r;

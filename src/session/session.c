@@ -290,7 +290,7 @@ gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error 
 
 /* Ends a call of set or append: remembers that it goes on, or that it is over. */
 static gm_status finish_turn(gm_session *s, size_t from, error *e) {
-    const gm_status status = session_compute(s, clock_seconds() + turn_seconds, e);
+    const gm_status status = session_compute(s, engine_deadline(s->engine), e);
     s->pending = status == GM_AGAIN;
     s->pending_from = from;
     return status;
@@ -344,7 +344,7 @@ static gm_status logits_of_batch(gm_session *s, size_t batch, size_t most, float
         float *to = out + done * vocabulary;
         in.outputs = min_size(batch - done, most);
         for (size_t i = 0; i < in.outputs; i++) rows[i] = (int32_t)(done + i);
-        while (runner_step(&s->run, &s->kv, &in, to, clock_seconds() + turn_seconds, e) == GM_AGAIN) {}
+        while (runner_step(&s->run, &s->kv, &in, to, engine_deadline(s->engine), e) == GM_AGAIN) {}
         if (!e->status) check_finite(s, to + (in.outputs - 1) * vocabulary, e);
     }
     return e->status;
@@ -412,7 +412,7 @@ static gm_status sample_and_explain(gm_session *s, const gm_sampling *sampling, 
                                     gm_token_logprob *top, size_t top_count, error *e) {
     int32_t token;
     if (session_check_free(s, e)) return e->status;
-    const gm_status status = session_want_logits(s, clock_seconds() + turn_seconds, e);
+    const gm_status status = session_want_logits(s, engine_deadline(s->engine), e);
     if (status || session_sample(s, sampling ? sampling : &s->engine->sampling, &token, e)) return status;
     sampler_logprobs(s->chooser, s->logits, token, chosen, top, top ? top_count : 0);
     return GM_OK;

@@ -138,7 +138,7 @@ static gm_status write_rows(snapshot_saving *job, const kv_rows *rows, const kv_
 }
 
 gm_status snapshot_save_step(snapshot_saving *job, error *e) {
-    const double deadline = clock_seconds() + turn_seconds;
+    const double deadline = engine_deadline(job->s->engine);
     for (; job->layer < job->s->engine->weights.config.layers; job->layer++) {
         const kv_rows *rows = &job->s->kv.rows[job->layer];
         if (!kv_memory_there(&rows->k)) continue;
@@ -355,15 +355,15 @@ static void swap_sessions(gm_session *s, gm_session *fresh) {
 }
 
 static gm_status check_seal(snapshot_restoring *job, double deadline, error *e) {
-    gm_status status = GM_AGAIN;
-    while (status == GM_AGAIN && clock_seconds() <= deadline)
-        status = gguf_seal_check(job->g, &job->seal, HASH_BYTES, e);
+    gm_status status;
+    do status = gguf_seal_check(job->g, &job->seal, HASH_BYTES, e);
+    while (status == GM_AGAIN && clock_seconds() < deadline);
     job->genuine = status == GM_OK;
     return status;
 }
 
 gm_status snapshot_restore_step(snapshot_restoring *job, error *e) {
-    const double deadline = clock_seconds() + turn_seconds;
+    const double deadline = engine_deadline(job->s->engine);
     if (!job->genuine) {
         const gm_status status = check_seal(job, deadline, e);
         if (status) return status;
