@@ -102,6 +102,7 @@ names() { for file in "$@"; do basename "${file%.*}"; done; }
 build release
 build clang
 build asan
+build tsan test_threads
 build aarch64 test_kernels
 build aarch64-dotprod test_kernels
 build wasm gemmule_wasm gemmule_wasm_threads test_kernels test_ops test_sampler test_gpu_fuse test_gpu_sampler
@@ -127,17 +128,19 @@ for preset in asan release; do
         release-test_gpu_memory) arguments=(moe) ;;
         asan-test_gpu_lost | asan-test_gpu_host | asan-test_gpu_budget) ;;
         asan-test_gpu_* | release-test_gpu_lost) continue ;;
+        asan-test_threads) continue ;; # the thread sanitizer runs it
         *-test_tokenizer) arguments=(build/vocabulary.gguf) ;;
         esac
         if [[ $test = test_gpu_* ]]; then prefix=("${with_gpu[@]}"); fi
         plan "$preset-$test" "${prefix[@]}" "build/$preset/$test" "${arguments[@]}"
     done
 done
-for test in test_ops test_model test_load test_soft test_session; do
+for test in test_ops test_model test_load test_soft test_session test_threads; do
     plan "release-$test-gpu" "${with_gpu[@]}" "build/release/$test" gpu
 done
 plan release-test_ops-gpu-plain "${with_gpu[@]}" build/release/test_ops gpu subgroups,dot4,f16
 plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
+plan tsan-test_threads build/tsan/test_threads
 plan clang-test_kernels build/clang/test_kernels
 plan aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
 plan aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels
@@ -162,7 +165,7 @@ done
 
 plan format make -s check-format
 
-run_planned release-test_gpu_steady web-browser-gpu_pages.test test_gpu_check release-test_session-gpu web-core_gpu.test release-test_gpu_generate \
+run_planned release-test_gpu_steady web-browser-gpu_pages.test test_gpu_check release-test_session-gpu release-test_threads-gpu tsan-test_threads web-core_gpu.test release-test_gpu_generate \
     asan-test_gpu_generate release-test_gpu_memory web-browser-app_gpu.test release-test_ops-gpu release-test_ops-gpu-plain release-test_gpu_fuse \
     release-test_gpu_greedy asan-test_gpu_lost release-test_soft-gpu web-browser-package.test asan-test_gpu_memory asan-test_cli release-test_model-gpu \
     web-browser-app.test web-browser-app_box.test release-test_gpu_self_check test_cli test_broken_kernels release-test_load-gpu web-browser-memory.test
