@@ -921,6 +921,19 @@ if command -v script >/dev/null; then
     has "Ctrl-C again"
     name="the history is kept"
     if grep -q Hello "$XDG_STATE_HOME/gemmule/history"; then pass; else fail "$name" "no Hello in it"; fi
+    name="a full disk keeps the old history"
+    seq -f 'an old line %g' 400 >"$scratch/old-lines"
+    { echo _HiStOrY_V2_; sed 's/ /\\040/g' "$scratch/old-lines"; } >"$XDG_STATE_HOME/gemmule/history"
+    cp "$XDG_STATE_HOME/gemmule/history" "$scratch/old-history"
+    printf '#!/bin/sh\nulimit -f 4\nexec "%s" "$@"\n' "$program" >"$scratch/limited"
+    chmod +x "$scratch/limited"
+    built=$program program=$scratch/limited
+    terminal 'Hello\n|/exit\n' chat "$dense" --seed 5 --max 12 --threads 1 --quiet
+    program=$built
+    equals "$name: exit code" $code 0
+    has "cannot save the history in $XDG_STATE_HOME/gemmule/history: File too large"
+    equals "$name" "$(cat "$XDG_STATE_HOME/gemmule/history")" "$(cat "$scratch/old-history")"
+    equals "$name: nothing else is left" "$(ls "$XDG_STATE_HOME/gemmule")" history
     name="no prompt at a terminal"
     terminal '' run "$dense"
     equals "$name" $code 3

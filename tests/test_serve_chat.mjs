@@ -93,6 +93,12 @@ async function theBox() {
     const result = {role: "tool", tool_call_id: call?.id, content: JSON.stringify({temperature: 17, condition: "rainy"})};
     const told = (await chat(server, {...asked, messages: [...asked.messages, message, result]})).json?.choices[0].message.content;
     has(told, "17", "the box answers from the tool's result");
+    // What is cached changes the low bits of log-probabilities, as gemmule.h says, and nothing else does.
+    const likely = async () => (await chat(server, {...sum, temperature: 0, logprobs: true})).json.choices[0].logprobs.content.map((token) => token.logprob);
+    await chat(server, {messages: say("Another topic."), max_tokens: 1});
+    const [fresh, cached, again] = [await likely(), await likely(), await likely()];
+    equals(show(again), show(cached), "the same part of the prompt is cached: the same log-probabilities");
+    check(fresh.length === cached.length && fresh.every((value, i) => Math.abs(value - cached[i]) < 0.01), `log-probabilities: ${show([fresh, cached])}`);
     equals(await server.stop(), 0, "a stop after the box");
 }
 
