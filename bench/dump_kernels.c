@@ -192,6 +192,7 @@ static void add_case(dump *d, const shape *s, bool first) {
     const weight_tile tile = weight_tile_of(&layout, 0);
     const uint32_t    slots = s->used ? s->used : 1;
     gpu_matmul_job    job = { .weights = &layout,
+                              .like = &layout,
                               .tokens = d->tokens,
                               .used = s->used,
                               .x_slots = s->x_slots,

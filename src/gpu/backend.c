@@ -142,7 +142,7 @@ static void make_lanes(gpu_backend *b) {
     b->lane_bytes = several ? part : b->staging_bytes;
 }
 
-gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e) {
+gm_status gpu_backend_list_weights(gpu_backend *b, const graph *g, error *e) {
     const fuse_options options = gpu_backend_fusion(b, 0, 0);
     const size_t       most = 3 * g->op_count;
     graph              fused;
@@ -152,7 +152,13 @@ gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e) {
     b->slots = calloc(b->slot_count, sizeof *b->slots);
     if (!b->weights || !b->slots) fail_memory(e, "the table of weights", most * sizeof *b->weights);
     for (size_t i = 0; i < fused.op_count && !e->status; i++) add_weights_of(b, &fused.ops[i], e);
+    for (size_t i = 0; i < b->count; i++) b->weights[i].like = b->weights[i].layout;
     graph_free(&fused);
+    return e->status;
+}
+
+gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e) {
+    if (gpu_backend_list_weights(b, g, e)) return e->status;
     b->staging_bytes = max_size(b->staging_bytes, 256);
     make_lanes(b);
     if (!e->status) b->staging = gpu_buffer_new(b->host, b->staging_bytes, e);

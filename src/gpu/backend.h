@@ -6,6 +6,7 @@
 #include "gguf/reads.h"
 #include "gpu/budget.h"
 #include "gpu/host.h"
+#include "gpu/kernel.h"
 #include "gpu/weights.h"
 #include "graph/fuse.h"
 
@@ -23,6 +24,7 @@ typedef struct {
     bool          gathered; /* not on the GPU: the host looks its rows up */
     bool          streamed; /* not on the GPU: its tiles come into the slot when they are needed */
     weight_layout layout;
+    weight_layout like; /* for which its products' kernels are chosen: `layout`, unless the self-check says otherwise */
     gpu_id       *tiles;      /* a vector has one */
     uint32_t      first_flag; /* where the repack kernel notes damage of the first tile; the others follow */
 } gpu_weight;
@@ -75,7 +77,9 @@ void gpu_backend_read_by(gpu_backend *b, reads *r);
 /* Takes the weights off the GPU; the device stays. */
 void gpu_backend_clear(gpu_backend *b);
 
-/* Makes the table of the graph's weights, and buffers for bringing them over. */
+/* Makes the table of the graph's weights, which is enough for gpu_plan_visit. */
+gm_status gpu_backend_list_weights(gpu_backend *b, const graph *g, error *e);
+/* The same, and buffers for bringing them over. */
 gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e);
 
 /* Uploads what the graph needs: GM_AGAIN while writes or reads are under way (let gpu_host_wait run, then call again). A weight
@@ -124,6 +128,11 @@ gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t out
 void      gpu_plan_free(gpu_plan *p);
 size_t    gpu_plan_tokens(const gpu_plan *p);
 size_t    gpu_plan_dispatches(const gpu_plan *p);
+
+/* Calls `visit` for each kernel that such a plan would dispatch, without making anything on the GPU. */
+typedef void gpu_kernel_visit(void *user, const graph *fused, const op *o, const gpu_kernel *k);
+gm_status    gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
+                            gpu_kernel_visit *visit, void *user, error *e);
 
 /* Forgets a submit that returned GM_AGAIN. */
 void gpu_plan_restart(gpu_plan *p);

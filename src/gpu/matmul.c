@@ -38,13 +38,14 @@ uint32_t gpu_tile_columns(const gpu_info *info, const gpu_tile *t) {
 
 /* How many columns a tile should have. Experts have few each. */
 static uint32_t wanted_columns(const gpu_matmul_job *job) {
-    if (job->used && (uint64_t)job->tokens * job->used / job->weights->experts <= 8) return 16;
+    if (job->used && (uint64_t)job->tokens * job->used / job->like->experts <= 8) return 16;
     if (job->used) return job->tokens <= 16 ? 16 : 32;
     return job->tokens <= 16 ? 16 : job->tokens <= 32 ? 32 : 64;
 }
 
-static uint64_t tile_count(const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
-    const weight_tile tile = weight_tile_of(job->weights, job->tile);
+static uint64_t tile_count(const gpu_info *info, const gpu_matmul_job *job, const weight_layout *weights,
+                           const gpu_tile *t) {
+    const weight_tile tile = weight_tile_of(weights, job->tile);
     return (uint64_t)divide_up(tile.rows, gpu_tile_rows(info, t)) * divide_up(job->tokens, gpu_tile_columns(info, t));
 }
 
@@ -57,7 +58,7 @@ static bool many_columns(const gpu_matmul_job *job) { return job->tokens > 64 &&
 /* So many parts of k that the GPU has enough workgroups, as long as each part is worth it. */
 static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
     const uint64_t wanted = t->matrix && many_columns(job) ? ENOUGH_WORKGROUPS : 384, least_chunks = 8;
-    const uint64_t groups = tile_count(info, job, t);
+    const uint64_t groups = tile_count(info, job, job->weights, t);
     uint32_t       splits = 1;
     if (!job->split || job->used) return 1;
     while (splits < 8 && groups * splits < wanted && job->weights->chunks / (2 * splits) >= least_chunks) splits *= 2;
@@ -88,9 +89,9 @@ static gpu_tile matrix_tile(const gpu_info *info, const gpu_matmul_job *job, uin
                              .column_threads = columns == 16 ? 1 : 2,
                              .chunks = 1 };
     if (!many_columns(job)) return small;
-    const bool is_large = (uint64_t)job->weights->rows * job->weights->k >= large_weights && fits(info, &large);
+    const bool is_large = (uint64_t)job->like->rows * job->like->k >= large_weights && fits(info, &large);
     gpu_tile  *t = is_large ? &large : &small;
-    t->chunks = is_large && tile_count(info, job, t) > ENOUGH_WORKGROUPS ? 1 : 2;
+    t->chunks = is_large && tile_count(info, job, job->like, t) > ENOUGH_WORKGROUPS ? 1 : 2;
     if (!fits(info, t)) t->chunks = 1;
     return *t;
 }

@@ -25,6 +25,7 @@ typedef enum { COLUMN_F32, COLUMN_Q8, COLUMN_GIVEN } gpu_column;
 
 typedef struct {
     const weight_layout *weights;
+    const weight_layout *like; /* the weights for which the kernel is chosen; not `weights` only in the self-check */
     uint32_t             tile;
     uint32_t             tokens;  /* the plan's shape class: at most so many columns (tokens, or outputs) */
     bool                 outputs; /* columns are counted by run.outputs instead of run.tokens */

@@ -115,22 +115,24 @@ static void column_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmu
     static const char *const columns[] = { [COLUMN_F32] = "f32", [COLUMN_Q8] = "q8", [COLUMN_GIVEN] = "given" };
     const uint32_t           rows = product_rows(job, tile), pairs = job->used ? job->tokens * job->used : 1;
     const uint32_t           chunks = job->weights->chunks, most = chunks_that_fit(info, job->column == COLUMN_Q8);
-    const uint64_t           read = (uint64_t)rows * pairs * (job->gate == GATE_PAIR ? 2 : 1); /* rows of the weights */
+    const weight_tile        chosen = weight_tile_of(job->like, job->tile); /* the kernel is for these */
+    const uint64_t           read = (uint64_t)(job->used ? job->like->rows : chosen.rows) * pairs;
     /* Rows of a thread: two, but for very tall matrices, where there are more threads than the GPU holds anyway. */
     const uint32_t together = read < 4096 || job->gate == GATE_PAIR ? 2 : 4;
-    const uint32_t threads = chunks <= SHORT_COLUMN ? SHORT_COLUMN_THREADS : PRODUCT_THREADS;
-    uint32_t       lanes = choose_lanes(read, chunks, together, threads);
+    const uint32_t threads = job->like->chunks <= SHORT_COLUMN ? SHORT_COLUMN_THREADS : PRODUCT_THREADS;
+    uint32_t       lanes = choose_lanes(read, job->like->chunks, together, threads);
     const uint32_t outputs = together / (job->gate == GATE_PAIR ? 2 : 1); /* that a thread makes */
     while (lanes > most || (job->y_q8 && threads / lanes * outputs % 32)) lanes /= 2;
-    const uint32_t segment = job->column == COLUMN_GIVEN ? chunks : choose_segment(chunks, most, lanes);
+    const bool     given = job->column == COLUMN_GIVEN;
+    const uint32_t segment = given ? chunks : choose_segment(chunks, most, lanes);
+    const uint32_t longest = given ? job->like->chunks : choose_segment(job->like->chunks, most, lanes);
     kernel_define(out, "ROWS", digit(together));
     kernel_define(out, "COLUMN", columns[job->column]);
     kernel_define(out, "Q8_OUT", word(job->y_q8));
     if (job->y_q8) kernel_constant(out, "y_scales", (double)pairs * rows / 4);
-    if (job->column == COLUMN_GIVEN)
-        kernel_constant(out, "x_scales", (double)(job->x_slots ? pairs : job->tokens) * job->weights->k / 16);
-    kernel_define(out, "THREADS", chunks <= SHORT_COLUMN ? "64" : "256");
-    kernel_define(out, "QUADS_EACH", digit(divide_up(8 * segment, threads)));
+    if (given) kernel_constant(out, "x_scales", (double)(job->x_slots ? pairs : job->tokens) * job->weights->k / 16);
+    kernel_define(out, "THREADS", threads == SHORT_COLUMN_THREADS ? "64" : "256");
+    kernel_define(out, "QUADS_EACH", digit(divide_up(8 * longest, threads)));
     kernel_constant(out, "lanes", lanes);
     kernel_constant(out, "segment", segment);
     const uint32_t blocks = divide_up(rows, threads / lanes * outputs);

@@ -87,6 +87,7 @@ static gpu_matmul_job product_job(const gpu_plan *p, const op *o, const gpu_weig
     const tensor *x = o->in[FUSED_A], *routes = o->in[FUSED_ROUTES];
     return (gpu_matmul_job){
         .weights = &w->layout,
+        .like = &w->like,
         .tile = tile,
         .tokens = count_of(p, x),
         .outputs = x->axis == AXIS_OUTPUTS,
@@ -364,6 +365,7 @@ gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, 
 
 static gm_status emit(gpu_plan *p, const gpu_kernel *k, binding_names *names, error *e) {
     gpu_binding bindings[KERNEL_BINDS];
+    if (p->visit) return p->visit(p->visit_user, &p->g, names->op, k), GM_OK;
     if (k->number_count && !names->numbered) { /* the same for all tiles of an op */
         uint32_t words[KERNEL_NUMBERS];
         memcpy(words, k->numbers, sizeof words);
@@ -518,13 +520,26 @@ static gm_status record(gpu_plan *p, value_notes *notes, const int32_t *partials
     return e->status;
 }
 
-gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
-                       gpu_plan **out, error *e) {
+static gm_status tell_kernels(gpu_plan *p, value_notes *notes, const int32_t *partials, error *e) {
+    bool *made = calloc(p->item_count, sizeof *made);
+    if (!made) return fail_memory(e, "a plan", p->item_count);
+    for (size_t i = 0; i < p->g.op_count && !e->status; i++) emit_op(p, &p->g.ops[i], partials[i], notes, made, e);
+    free(made);
+    return e->status;
+}
+
+static gm_status plan_make(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
+                           gpu_kernel_visit *visit, void *user, gpu_plan **out, error *e) {
     *out = NULL;
     if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
     gpu_plan *p = calloc(1, sizeof *p);
     if (!p) return fail_memory(e, "a plan", sizeof *p);
-    *p = (gpu_plan){ .backend = b, .kv = kv, .tokens = (uint32_t)tokens, .outputs = (uint32_t)max_size(outputs, 1) };
+    *p = (gpu_plan){ .backend = b,
+                     .kv = kv,
+                     .tokens = (uint32_t)tokens,
+                     .outputs = (uint32_t)max_size(outputs, 1),
+                     .visit = visit,
+                     .visit_user = user };
     const fuse_options fusion = gpu_backend_fusion(b, p->tokens, p->outputs);
     if (graph_fuse(g, &fusion, &p->g, e)) {
         free(p);
@@ -535,11 +550,27 @@ gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t out
     value_notes *notes = calloc(max_size(g->value_count, 1), sizeof *notes);
     int32_t     *partials = calloc(max_size(g->op_count, 1), sizeof *partials);
     if (!p->items || !notes || !partials) fail_memory(e, "a plan's items", g->value_count * sizeof *p->items);
-    if (!e->status && !lay_out(p, notes, partials, e)) record(p, notes, partials, e);
+    if (!e->status && !lay_out(p, notes, partials, e)) {
+        if (visit) tell_kernels(p, notes, partials, e);
+        else record(p, notes, partials, e);
+    }
     free(notes);
     free(partials);
     if (e->status) gpu_plan_free(p);
     else *out = p;
+    return e->status;
+}
+
+gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
+                       gpu_plan **out, error *e) {
+    return plan_make(b, g, tokens, outputs, kv, NULL, NULL, out, e);
+}
+
+gm_status gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
+                         gpu_kernel_visit *visit, void *user, error *e) {
+    gpu_plan *p = NULL;
+    plan_make(b, g, tokens, outputs, kv, visit, user, &p, e);
+    gpu_plan_free(p);
     return e->status;
 }
 

@@ -39,6 +39,9 @@ struct gpu_plan {
     size_t    dispatches;
 
     plan_streaming *streaming; /* NULL: every weight is on the GPU */
+
+    gpu_kernel_visit *visit; /* not NULL: kernels are told, and nothing is made */
+    void             *visit_user;
 };
 
 /* Where the result lies in the plan's memory: [outputs, n]. */

@@ -4,6 +4,7 @@
 #include "base/sha256.h"
 #include "gpu/features.h"
 #include "session/gpu_memory.h"
+#include "session/runner.h"
 #include "session/self_check.h"
 
 #include <stdio.h>
@@ -224,16 +225,21 @@ static gm_status plan_memory(engine_load *l, error *e) {
     return GM_OK;
 }
 
+gm_status engine_check_new(gm_engine *engine, self_check **out, error *e) {
+    const model_config      *config = &engine->weights.config;
+    const self_check_options options = { .kv = engine->precise ? TYPE_F32 : TYPE_F16,
+                                         .precise = engine->precise,
+                                         .outputs = runner_outputs(config->vocabulary),
+                                         .quick = gpu_host_info(engine->gpu.host)->software };
+    if (!self_check_new(engine->gpu.host, &engine->text, config, &options, out, e))
+        self_check_read_by(*out, engine->reads);
+    return e->status;
+}
+
 /* A GPU that computes wrongly is refused before the weights go there. */
 static gm_status check_gpu(engine_load *l, error *e) {
-    gm_engine       *engine = l->engine;
-    const quant_type kv = engine->precise ? TYPE_F32 : TYPE_F16;
-    if (!engine->on_gpu) return GM_OK;
-    if (!l->check) {
-        if (self_check_new(engine->gpu.host, &engine->text, &engine->weights.config, kv, engine->precise, &l->check, e))
-            return e->status;
-        self_check_read_by(l->check, engine->reads);
-    }
+    if (!l->engine->on_gpu) return GM_OK;
+    if (!l->check && engine_check_new(l->engine, &l->check, e)) return e->status;
     const gm_status status = self_check_step(l->check, e);
     if (status) return status;
     self_check_free(l->check);

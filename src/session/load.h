@@ -10,6 +10,7 @@
 
 #include "gguf/reads.h"
 #include "session/engine.h"
+#include "session/self_check.h"
 
 typedef struct engine_load engine_load;
 
@@ -45,6 +46,9 @@ typedef struct {
 } load_progress;
 
 load_progress engine_load_progress(const engine_load *l);
+
+/* The self-check of the engine's GPU, for this model. */
+gm_status engine_check_new(gm_engine *engine, self_check **out, error *e);
 
 /* ---- before loading: fit.c ---- */
 

@@ -68,9 +68,11 @@ static size_t logit_bytes(const runner *r, size_t rows) {
 
 enum { OUTPUT_BYTES = 64 << 20, LARGEST_CLASS = 256, LARGER_STEP = 64, BLOCKS_CLASS = 16 };
 
-size_t runner_most_outputs(const runner *r) {
-    return max_size(1, min_size(KV_BATCH, OUTPUT_BYTES / logit_bytes(r, 1)));
+size_t runner_outputs(size_t vocabulary) {
+    return max_size(1, min_size(KV_BATCH, OUTPUT_BYTES / (vocabulary * sizeof(float))));
 }
+
+size_t runner_most_outputs(const runner *r) { return runner_outputs(r->engine->weights.config.vocabulary); }
 
 /* ---- CPU ------------------------------------------------------------------------------------------------------------ */
 

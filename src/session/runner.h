@@ -38,6 +38,7 @@ gm_status runner_open(runner *r, gm_engine *engine, error *e);
 void      runner_close(runner *r);
 /* Logits that one run may give: they take much memory. */
 size_t runner_most_outputs(const runner *r);
+size_t runner_outputs(size_t vocabulary); /* the same, of any model */
 /* Computes the tokens and stores their keys and values; the logits of the wanted rows go to `out` [outputs, vocabulary]. Returns
  * GM_AGAIN at the deadline: call again with the same inputs. */
 gm_status runner_step(runner *r, kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e);

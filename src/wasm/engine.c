@@ -240,9 +240,7 @@ EXPORT(gmw_check_new) gm_status gmw_check_new(wasm_context *c, gm_engine *engine
     error e = { 0 };
     *out = NULL;
     if (!engine->on_gpu) return GM_OK;
-    if (!self_check_new(engine->gpu.host, &engine->text, &engine->weights.config, engine->precise ? TYPE_F32 : TYPE_F16,
-                        engine->precise, out, &e))
-        self_check_read_by(*out, engine->reads);
+    engine_check_new(engine, out, &e);
     return wasm_end(c, &e);
 }
 

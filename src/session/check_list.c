@@ -1,0 +1,342 @@
+/* What the self-check must check: for each kernel that the model's plans dispatch on this GPU, an op that comes to it.
+ *
+ * A kernel is known by its text: WGSL after the preprocessor, with the features of this GPU. All plans that a session may make
+ * are gone through without making them; for a text that no check has yet, the op that it belongs to becomes one, in small.
+ * Constants (sizes, offsets) differ between the check and the model; what the compiler sees is otherwise the same. */
+
+#include "gpu/kernels.h"
+#include "gpu/pipeline.h"
+#include "session/kv.h"
+#include "session/self_check_parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    COLUMN_ROWS = 256,       /* of a product with one column */
+    COLUMN_VALUES = 2 << 20, /* of its matrix, at most */
+    GIVEN_COLUMN = 512,      /* a column that comes in 8 bits, since another product must make it */
+    TILE_ROWS = 165,         /* more than the largest tile has, and no multiple of anything */
+    EXPERT_ROWS = 69,
+    SHORT_K = 768, /* of products with several columns: 24 chunks, so that k is split; */
+    ODD_K = 800,   /* 25 chunks where blocks allow it */
+    EXPERTS = 8,
+};
+
+/* As many tokens as leave some of a class empty, and reach the second tile of the largest. */
+static const struct {
+    uint32_t class, tokens;
+} classes[] = { { 1, 1 }, { 4, 3 }, { 16, 13 }, { 64, 45 }, { 256, MOST_TOKENS } };
+
+typedef struct {
+    uint64_t defines, text; /* hashes */
+} known_text;
+
+typedef struct {
+    check    k;
+    uint64_t text;
+    char     file[64];
+} candidate;
+
+typedef struct {
+    self_check         *c;
+    const model_config *config;
+    gpu_backend         model; /* the model's weights by name and shape only */
+    known_text         *texts;
+    size_t              text_count, text_capacity;
+    uint64_t           *covered;
+    size_t              covered_count, covered_capacity;
+    candidate          *candidates;
+    size_t              candidate_count, candidate_capacity;
+    check_run           run; /* what is gone through */
+    error              *e;
+} lister;
+
+/* Room for one more; NULL and an error when there is no memory. */
+static void *grown(void *array, size_t count, size_t *capacity, size_t size, error *e) {
+    if (count < *capacity) return array;
+    const size_t more = *capacity ? 2 * *capacity : 64;
+    void        *larger = realloc(array, more * size);
+    if (larger) *capacity = more;
+    else fail_memory(e, "the self-check's list", more * size);
+    return larger;
+}
+
+/* ---- texts ------------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
+    const uint8_t *at = data;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ at[i]) * 0x100000001b3;
+    return hash;
+}
+
+static uint64_t hash_string(uint64_t hash, const char *text) { return hash_bytes(hash, text, strlen(text) + 1); }
+
+/* The hash of a kernel's text. Preprocessing takes long, so it is done once for each set of defines. */
+static uint64_t text_of(lister *l, const gpu_kernel *k) {
+    uint64_t defines = hash_string(0xcbf29ce484222325, k->file);
+    for (size_t i = 0; i < k->define_count; i++)
+        defines = hash_string(hash_string(defines, k->defines[i].name), k->defines[i].value);
+    for (size_t i = 0; i < l->text_count; i++) {
+        if (l->texts[i].defines == defines) return l->texts[i].text;
+    }
+    buffer      text = { 0 };
+    known_text *texts = grown(l->texts, l->text_count, &l->text_capacity, sizeof *texts, l->e);
+    if (texts) l->texts = texts;
+    if (!texts || gpu_kernel_text(gpu_host_info(l->c->host), k, &text, l->e)) {
+        buffer_free(&text);
+        return 0;
+    }
+    const uint64_t hash = hash_bytes(0xcbf29ce484222325, text.data, text.length);
+    buffer_free(&text);
+    l->texts[l->text_count++] = (known_text){ defines, hash };
+    return hash;
+}
+
+static bool is_covered(const lister *l, uint64_t text) {
+    for (size_t i = 0; i < l->covered_count; i++) {
+        if (l->covered[i] == text) return true;
+    }
+    return false;
+}
+
+static void cover(lister *l, uint64_t text) {
+    if (l->e->status || is_covered(l, text)) return;
+    uint64_t *covered = grown(l->covered, l->covered_count, &l->covered_capacity, sizeof *covered, l->e);
+    if (!covered) return;
+    l->covered = covered;
+    l->covered[l->covered_count++] = text;
+}
+
+static void cover_kernel(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
+    (void)fused, (void)o;
+    cover(user, text_of(user, k));
+}
+
+/* ---- from an op of the model to a check -------------------------------------------------------------------------------------- */
+
+static const tensor *storage(const tensor *t) { return t->base ? t->base : t; }
+
+static void describe_inputs(check *k, const op *o) {
+    for (size_t i = 0; i < OP_INPUTS; i++) {
+        const tensor *t = o->in[i];
+        if (!t) continue;
+        k->in[i] = (check_view){ .value = t->kind == TENSOR_VALUE,
+                                 .weight = t->kind == TENSOR_WEIGHT,
+                                 .axis = t->axis,
+                                 .n = t->ne[0],
+                                 .rows = t->ne[1],
+                                 .offset = t->offset,
+                                 .row_stride = t->row_stride,
+                                 .token_stride = t->token_stride,
+                                 .same_as = i };
+        for (size_t j = i; j-- > 0 && t->kind == TENSOR_VALUE;) {
+            if (k->in[j].value && storage(o->in[j]) == storage(t)) k->in[i].same_as = k->in[j].same_as;
+        }
+    }
+}
+
+/* Blocks lie one behind the other, so the first ones of a tensor can be read in any shape that is made of whole blocks. */
+static check_matrix shaped(const tensor *weight, uint64_t k, uint64_t rows, uint64_t experts) {
+    const quant_format *f = quant_format_of(weight->type);
+    check_matrix        w = { .type = weight->type,
+                              .name = weight->name,
+                              .data = weight->data,
+                              .from = weight->from,
+                              .place = weight->place,
+                              .bytes = quant_row_bytes(f, weight->ne[0]) * weight->ne[1] * weight->ne[2],
+                              .k = min_size(k, weight->ne[0]) / f->block * f->block,
+                              .rows = rows,
+                              .experts = experts };
+    return w;
+}
+
+/* Of several columns: short, but with the same remainder by 4, on which the kernel depends. */
+static uint64_t short_k(const tensor *weight) {
+    const uint64_t k = weight->ne[0], block = quant_format_of(weight->type)->block;
+    if (k <= ODD_K) return k;
+    return block == 1 ? ODD_K + k % 4 : ODD_K % block ? SHORT_K : ODD_K;
+}
+
+static check_product product_of(const lister *l, const op *o, bool given, uint64_t rows) {
+    const tensor *w = o->in[FUSED_W0], *x = o->in[FUSED_A];
+    const bool    routed = o->in[FUSED_ROUTES] != NULL, single = l->run.class == 1 || (routed && l->run.class <= 4) ||
+                                                              (x->axis == AXIS_OUTPUTS && l->run.outputs == 1);
+    const uint64_t experts = routed ? max_size(min_size(w->ne[2], EXPERTS), o->used) : 1;
+    const uint64_t k = given ? min_size(w->ne[0], GIVEN_COLUMN) : single ? w->ne[0] : short_k(w);
+    const uint64_t few = max_size(64, COLUMN_VALUES / k / experts) / 2 * 2;
+    check_product  p = {
+         .o = *o, .residual = o->in[FUSED_B] != NULL, .routed = routed, .slots = routed && x->ne[1] > 1 && !given
+    };
+    p.w = shaped(w, k, rows ? rows : single ? min_size(COLUMN_ROWS, few) : routed ? EXPERT_ROWS : TILE_ROWS, experts);
+    if (o->gate == GATE_PAIR) p.w.rows -= p.w.rows % 2;
+    p.w.like = gpu_backend_weight(&l->model, w)->like;
+    memset(p.o.in, 0, sizeof p.o.in);
+    return p;
+}
+
+/* The product whose gated result is this one's column in 8 bits; NULL: the column is made otherwise. */
+static const op *maker_of_column(const graph *fused, const op *o, const gpu_kernel *k) {
+    bool given = false;
+    for (size_t i = 0; i < k->define_count; i++)
+        given |= !strcmp(k->defines[i].name, "COLUMN") && !strcmp(k->defines[i].value, "given");
+    for (size_t i = 0; given && i < fused->op_count; i++) {
+        if (fused->ops[i].out == o->in[FUSED_A]) return &fused->ops[i];
+    }
+    return NULL;
+}
+
+static void describe_product(const lister *l, check *k, const graph *fused, const op *o, const gpu_kernel *kernel) {
+    const op           *maker = maker_of_column(fused, o, kernel);
+    const check_product own = product_of(l, o, maker != NULL, 0);
+    if (maker) k->products[k->product_count++] = product_of(l, maker, false, 2 * own.w.k);
+    k->products[k->product_count++] = own;
+    snprintf(k->what, sizeof k->what, "%s products%s of %u token%s", quant_format_of(own.w.type)->name,
+             own.routed ? " of experts" : "", (unsigned)l->run.class, l->run.class == 1 ? "" : "s");
+}
+
+/* The attention that reads what HEADS made, or stands with a store. */
+static const op *attention_of(const graph *fused, const op *o) {
+    for (size_t i = 0; i < fused->op_count; i++) {
+        const op *other = &fused->ops[i];
+        if (other->kind != OP_ATTENTION) continue;
+        if (o->kind == OP_HEADS ? other->in[0] == o->out : o->kind == OP_KV_STORE && other->layer == o->layer)
+            return other;
+    }
+    return o;
+}
+
+/* A ring closes on itself within the runs: what lies before them is zero on both sides. */
+static void describe_attention(const lister *l, check *k, const graph *fused, const op *o) {
+    const op           *attention = attention_of(fused, o);
+    const layer_config *layer = &l->config->layer[o->layer];
+    k->o = *attention;
+    k->o.kind = OP_ATTENTION;
+    k->heads = (uint32_t)(o->kind == OP_KV_STORE ? attention : o)->in[0]->ne[1];
+    k->kv_heads = layer->kv_heads;
+    k->head = layer->head;
+    k->window = attention->window;
+    k->store = o->kind == OP_HEADS || o->kind == OP_ATTEND ? o->in[HEADS_K] != NULL : true;
+    k->start = k->window ? k->window + KV_SLACK - DISTINCT_TOKENS - 1 : 0;
+    k->run_count = 0;
+    for (size_t i = 0; i < 2; i++) k->runs[k->run_count++] = (check_run){ DISTINCT_TOKENS, 16, 1 };
+    k->runs[k->run_count++] = (check_run){ 3, 4, 1 };
+    k->runs[k->run_count++] = (check_run){ 1, 1, 1 };
+    snprintf(k->what, sizeof k->what, "%s attention (%u/%u heads of %u, %s keys and values)",
+             k->window ? "sliding" : "full", k->heads, k->kv_heads, k->head, quant_format_of(l->c->kv_type)->name);
+}
+
+static void describe_embed(check *k, const op *o) {
+    k->products[k->product_count++].w = shaped(o->in[0], o->in[0]->ne[0], TABLE_ROWS, 1);
+    snprintf(k->what, sizeof k->what, "%s embeddings", quant_format_of(o->in[0]->type)->name);
+}
+
+static void describe(const lister *l, check *k, const graph *fused, const op *o, const gpu_kernel *kernel) {
+    *k = (check){ .o = *o, .runs = { l->run }, .run_count = 1 };
+    describe_inputs(k, o);
+    if (o->kind == OP_PRODUCTS) describe_product(l, k, fused, o, kernel);
+    else if (o->kind == OP_EMBED) describe_embed(k, o);
+    else if (is_attention(o->kind)) describe_attention(l, k, fused, o);
+    else snprintf(k->what, sizeof k->what, "%s of %u tokens", op_name(o->kind), (unsigned)l->run.class);
+    memset(k->o.in, 0, sizeof k->o.in);
+    k->o.out = k->o.sum = NULL;
+}
+
+static void note_kernel(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
+    lister        *l = user;
+    const uint64_t text = text_of(l, k);
+    if (l->e->status || is_covered(l, text)) return;
+    for (size_t i = 0; i < l->candidate_count; i++) {
+        if (l->candidates[i].text == text) return;
+    }
+    candidate *all = grown(l->candidates, l->candidate_count, &l->candidate_capacity, sizeof *all, l->e);
+    if (!all) return;
+    l->candidates = all;
+    candidate *added = &all[l->candidate_count++];
+    added->text = text;
+    snprintf(added->file, sizeof added->file, "%.40s, %u tokens", k->file, (unsigned)l->run.class);
+    describe(l, &added->k, fused, o, k);
+}
+
+/* ---- which checks there are --------------------------------------------------------------------------------------------------- */
+
+gpu_kv_layer check_cache(const self_check *c, const check *k) {
+    const uint32_t slots = k->window ? k->window + KV_SLACK : FULL_SLOTS;
+    return (gpu_kv_layer){ .type = c->kv_type,
+                           .slots = k->window ? slots : GPU_KV_NO_RING,
+                           .kv_heads = k->kv_heads,
+                           .head = k->head,
+                           .bytes = round_up(gpu_kv_row_bytes(c->kv_type, k->kv_heads, k->head) * slots, 16) };
+}
+
+/* Notes which texts the runs of a check come to. */
+static gm_status cover_check(lister *l, const check *k, error *e) {
+    static const uint8_t somewhere[2]; /* stands for bytes that are not looked at */
+    const void *const    data[2] = { &somewhere[0], &somewhere[1] };
+    const gpu_kv_layer   kv = check_cache(l->c, k);
+    gpu_backend          b = { .host = l->c->host, .precise = l->c->gpu.precise };
+    graph                g = { 0 };
+    if (!check_build(l->c, k, data, true, &g, e) && !gpu_backend_list_weights(&b, &g, e)) {
+        check_choose_kernels(&b, k, data);
+        for (size_t i = 0; i < k->run_count && !e->status; i++)
+            gpu_plan_visit(&b, &g, k->runs[i].class, k->runs[i].outputs, &kv, cover_kernel, l, e);
+    }
+    gpu_backend_clear(&b);
+    graph_free(&g);
+    return e->status;
+}
+
+static gm_status add_missed(self_check *c, const char *what, error *e) {
+    char(*missed)[64] = realloc(c->missed, (c->missed_count + 1) * sizeof *missed);
+    if (!missed) return fail_memory(e, "the self-check's list", sizeof *missed);
+    c->missed = missed;
+    snprintf(missed[c->missed_count++], sizeof *missed, "%s", what);
+    return GM_OK;
+}
+
+/* What reads comes before what makes: a product whose column comes in 8 bits brings the one that makes it along. */
+static gm_status add_checks(lister *l, error *e) {
+    self_check *c = l->c;
+    while (l->candidate_count && !e->status) {
+        const candidate *from = &l->candidates[--l->candidate_count];
+        if (is_covered(l, from->text)) continue;
+        check *checks = grown(c->checks, c->count, &c->capacity, sizeof *checks, e);
+        if (!checks) return e->status;
+        c->checks = checks;
+        c->checks[c->count] = from->k;
+        if (cover_check(l, &from->k, e)) return e->status;
+        c->count++;
+        if (!is_covered(l, from->text)) add_missed(c, from->file, e);
+        cover(l, from->text);
+    }
+    return e->status;
+}
+
+gm_status check_list_make(self_check *c, const graph *g, const model_config *config, const self_check_options *options,
+                          error *e) {
+    lister        l = { .c = c, .config = config, .model = { .host = c->host, .precise = c->gpu.precise }, .e = e };
+    gpu_kv_layer *kv = calloc(max_size(config->layers, 1), sizeof *kv);
+    if (!kv) fail_memory(e, "the self-check's list", config->layers * sizeof *kv);
+    for (uint32_t i = 0; kv && i < config->layers; i++) {
+        const layer_config *layer = &config->layer[i];
+        kv[i] = check_cache(c, &(check){ .window = layer->sliding ? config->window : 0,
+                                         .kv_heads = layer->kv_heads,
+                                         .head = layer->head });
+    }
+    if (!e->status) gpu_backend_list_weights(&l.model, g, e);
+    for (size_t i = 0; i < 2 * COUNT_OF(classes) && !e->status; i++) {
+        const uint32_t class = classes[i / 2].class, most = (uint32_t)min_size(class, options->outputs);
+        if (i % 2 && most == 1) continue;
+        if (options->quick && (i % 2 || (class != 1 && class != 16))) continue;
+        l.run = (check_run){ classes[i / 2].tokens, class, i % 2 ? most : 1 };
+        if (i % 2 && l.run.tokens > most) l.run.tokens = most;
+        if (!gpu_plan_visit(&l.model, g, class, l.run.outputs, kv, note_kernel, &l, e)) add_checks(&l, e);
+    }
+    gpu_backend_clear(&l.model);
+    free(kv);
+    free(l.texts);
+    free(l.covered);
+    free(l.candidates);
+    return e->status;
+}
