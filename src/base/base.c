@@ -1,4 +1,4 @@
-/* Errors, strings with a length, checked arithmetic, and the two public functions that belong to nobody else. */
+/* Errors, strings with a length, checked arithmetic, and two public functions that belong nowhere else. */
 
 #include "base/base.h"
 #include "base/utf8.h"
@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Messages quote names out of files: whatever could steer a terminal, or is no UTF-8 (a cut-off end too), becomes '?'. */
+/* Messages quote names from files. Control characters and bytes that are not UTF-8 (such as a cut-off end) become '?', because
+ * they could control a terminal. */
 static void make_printable(char *text) {
     size_t length = strlen(text);
     for (size_t i = 0; i < length;) {

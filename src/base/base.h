@@ -1,4 +1,4 @@
-/* What every file may use: errors that travel up, strings with a length, arithmetic that notices overflow. */
+/* For every file: errors that travel up, strings with a length, arithmetic that detects overflow. */
 
 #ifndef GM_BASE_H
 #define GM_BASE_H
@@ -17,7 +17,7 @@
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The first failure on the way, for the user. Zero-initialise; `error_set` keeps the first reason, which is the true one. */
+/* The first failure, explained for the user. Zero-initialise. Later failures do not replace it: the first is the cause. */
 typedef struct {
     gm_status status;
     char      why[400];
@@ -26,10 +26,10 @@ typedef struct {
 /* Records the failure (unless there is one already) and returns its status, so that callers write `return fail(...)`. */
 gm_status fail(error *e, gm_status status, const char *format, ...) PRINTF_LIKE(3, 4);
 
-/* Out of memory while getting `bytes` for `what`. */
+/* Reports that `bytes` for `what` could not be allocated. */
 gm_status fail_memory(error *e, const char *what, uint64_t bytes);
 
-/* Copies the reason to a caller's buffer (which may be NULL) and returns the status. */
+/* Copies the message to a caller's buffer (which may be NULL) and returns the status. */
 gm_status error_report(const error *e, char *why, size_t why_size);
 
 /* Bytes that somebody else owns, not ended by a NUL. */

@@ -2,7 +2,7 @@
  *
  * Everything is written under a name of its own in the same folder (.gemmule-….part), reaches the disk, and is then renamed:
  * whatever fails, the old file stays as it was, and several writers of one path each leave a whole file. A part that a crash
- * left behind is removed by the next new file in that folder; a lock tells it from one that is being written. */
+ * left behind is removed when the next new file is made in that folder; a lock tells it from one that is being written. */
 
 #ifndef GM_NEW_FILE_H
 #define GM_NEW_FILE_H

@@ -1,14 +1,14 @@
-/* Threads that wait for work, first awake, then asleep.
+/* A thread pool whose workers spin before they sleep.
  *
- * A token needs some hundreds of runs with microseconds between them, so a worker that has finished keeps looking at the gate
- * for a while before it lies down; waking it costs a system call only then. Whoever sleeps announces it first and looks once
- * more (both sequentially consistent), so that no wake-up is lost.
+ * A token takes hundreds of runs with microseconds in between, so an idle worker watches the gate for a while before it goes
+ * to sleep; only then does waking it cost a system call. A worker announces its sleep and then looks at the gate once more (both
+ * sequentially consistent), so that no wake-up is lost.
  *
- * While it looks it also brings near what it will read next (pool_will_read), since memory is idle then.
+ * While it spins it prefetches what it will read next (pool_will_read), because memory is idle then.
  *
  * The gate is one word: the number of the run, whether it is still open, and how many workers are inside. A worker enters
- * only an open run; the caller closes it when no task is left and waits for those inside. So a worker that the system keeps
- * from running holds nobody up: it finds the gate closed and waits for the next run. */
+ * only an open run. The caller closes the run when no task is left, and waits for the workers inside. So a worker that the
+ * system does not schedule delays nobody: it finds the gate closed and waits for the next run. */
 
 #include "base/pool.h"
 #include "base/clock.h"
@@ -65,7 +65,7 @@ typedef struct {
     _Alignas(LINE) atomic_uint wishes; /* counts pool_will_read */
     atomic_uintptr_t streams[POOL_STREAMS];
     atomic_size_t    bytes;
-    unsigned         seen; /* of the wishes; this and the next are the worker's own */
+    unsigned         seen; /* the last value of wishes; this and the next are private to the worker */
     size_t           brought;
 } worker;
 
@@ -76,7 +76,7 @@ struct pool {
     pool_work work;
     void     *context;
 
-    /* What all threads hammer on, each on a cache line of its own. */
+    /* All threads contend for these, so each has a cache line of its own. */
     _Alignas(LINE) atomic_size_t next;
     _Alignas(LINE) atomic_uint_fast64_t gate; /* run number << 32 | CLOSED | workers inside */
 
@@ -116,7 +116,7 @@ static bool all_left(pool *p, uint32_t unused) {
     return (atomic_load(&p->gate) & inside) == 0;
 }
 
-/* Enters the run that is open, unless it closes first or was seen already. */
+/* Enters the open run, unless it closes first or this worker has seen it already. */
 static bool enter(pool *p, uint32_t seen, uint32_t *run) {
     uint_fast64_t gate = atomic_load(&p->gate);
     while (run_of(gate) != seen && !(gate & closed)) {
@@ -127,8 +127,8 @@ static bool enter(pool *p, uint32_t seen, uint32_t *run) {
     return false;
 }
 
-/* Asks for the next lines of what the worker will read; false if there is nothing left to ask for. What it sees of a wish that
- * is just being written may be half of it and half of the last: then it asks for something else, and soon sees the new one. */
+/* Prefetches the next lines of what the worker will read; false if nothing is left. A wish that is just being written may be
+ * half old, half new: then the worker prefetches something useless, and sees the whole wish soon after. */
 static bool bring_near(worker *self) {
     enum { AT_ONCE = 4 * LINE };
     const unsigned wishes = atomic_load_explicit(&self->wishes, memory_order_acquire);
@@ -145,7 +145,7 @@ static bool bring_near(worker *self) {
     return true;
 }
 
-/* Looks for a while; false when it did not come. A worker makes itself useful meanwhile. */
+/* Spins until `ready`, for a while; false if that did not happen. A worker prefetches meanwhile. */
 static bool spin_until(pool *p, bool (*ready)(pool *, uint32_t), uint32_t seen, worker *useful) {
     if (ready(p, seen)) return true;
     if (!p->spins) return false;
@@ -220,7 +220,7 @@ void pool_run(pool *p, pool_work work, void *context) {
 size_t pool_take(pool *p) { return atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed); }
 
 void pool_will_read(pool *p, size_t thread, const uint8_t *const streams[POOL_STREAMS], size_t bytes) {
-    if (!thread) return; /* the caller does not wait before a run */
+    if (!thread) return; /* the caller never waits for a run to begin */
     worker *w = &p->workers[thread - 1];
     for (size_t i = 0; i < POOL_STREAMS; i++)
         atomic_store_explicit(&w->streams[i], (uintptr_t)streams[i], memory_order_relaxed);
@@ -230,8 +230,8 @@ void pool_will_read(pool *p, size_t thread, const uint8_t *const streams[POOL_ST
 
 size_t pool_threads(const pool *p) { return p->threads; }
 
-/* Signals are the business of the program's own threads: Ctrl-C must not land in a worker. Only what a worker does itself comes to it,
- * such as reading from a file that got shorter: the system ends a program that has that blocked. */
+/* Workers block all signals, so that Ctrl-C goes to the program's own threads, except those that a worker causes itself, for
+ * example by reading from a file that was truncated: the system kills a program that blocks these. */
 static int start_workers(pool *p) {
     static const int own[] = { SIGBUS, SIGSEGV, SIGFPE, SIGILL };
     sigset_t         all, before;
@@ -269,8 +269,8 @@ gm_status pool_new(size_t threads, pool **out, error *e) {
     atomic_init(&p->asleep, 0);
     atomic_init(&p->caller_asleep, false);
     atomic_init(&p->stop, false);
-    p->spins =
-        threads <= usable_processors(); /* with more threads than processors, looking keeps the others from working */
+    p->spins = threads <=
+               usable_processors(); /* with more threads than processors, spinning would keep the others from working */
     pthread_mutex_init(&p->sleep, NULL);
     pthread_cond_init(&p->wake, NULL);
     pthread_cond_init(&p->done, NULL);

@@ -1,4 +1,4 @@
-/* A pool of threads that work on one thing at a time.
+/* A thread pool that runs one job at a time.
  *
  * pool_run calls work(context, thread, threads) on the caller's thread (0) and on every other that is free before the caller
  * is done, once each, and returns when all are back. Inside, threads share the work by pool_take: an atomic counter, so a
@@ -21,8 +21,8 @@ void      pool_run(pool *p, pool_work work, void *context);
 /* The next task number of this run, counted from 0: every number is given to one thread. */
 size_t pool_take(pool *p);
 
-/* What a thread will read in a run to come: some streams, all to be read from their beginning. While it waits, it brings the
- * first bytes of each near, two streams at a time. A wish, which only costs time: the addresses need not be valid by then. */
+/* Tells a thread what it will read in a later run: some streams, each from its beginning. While it waits it prefetches their
+ * first bytes, two streams at a time. This is only a hint: the addresses need not be valid by then. */
 enum { POOL_STREAMS = 4 };
 void pool_will_read(pool *p, size_t thread, const uint8_t *const streams[POOL_STREAMS], size_t bytes);
 

@@ -1,9 +1,10 @@
-/* The pool for pages that may share memory: its threads are workers that the page starts (web/src/core/threads.ts), each with an
- * instance of its own of this module on the same memory. The module for other pages has pool.c instead, where a run is a plain call.
+/* The pool for pages that may share memory. Its threads are workers that the page starts (web/src/core/threads.ts); each has its
+ * own instance of this module on the same memory. The module for other pages has pool.c instead, where a run is a plain call.
  *
- * Gate and order are those of pool.c, in 32 bits, which is what WebAssembly can wait on. A thread that comes late, or never,
- * holds nobody up. One that is inside a run must come back: where it broke off, or is silent for half a minute (it was ended), the
- * page is told, and ends the engine. The C library knows nothing of threads: only thread 0 allocates, and it runs everything but tasks. */
+ * The gate works as in pool.c, but in 32 bits, because that is what WebAssembly can wait on. A thread that comes late, or never,
+ * delays nobody. A thread inside a run must come back: if it crashed, or has been silent for half a minute because it was
+ * ended, we tell the page, which ends the engine. The C library does not know about threads, so only thread 0 allocates, and it
+ * runs everything but tasks. */
 
 #include "base/pool.h"
 

@@ -1,7 +1,7 @@
 /* A lock that threads get in the order in which they asked for it.
  *
- * A thread that calls in a loop asks again the moment it has let go. With a plain mutex it would mostly win against those
- * that sleep; here it stands behind them. WebAssembly's engine has one thread, so there it is nothing. */
+ * A thread that calls in a loop asks again right after it has released the lock. With a plain mutex it would usually win
+ * against threads that sleep; here it queues behind them. In WebAssembly an engine has one thread, so the lock does nothing. */
 
 #ifndef GM_TURNS_H
 #define GM_TURNS_H

@@ -1,9 +1,9 @@
-/* Drawing tokens: from logits that came back, or on the GPU, which then goes ahead of us.
+/* Drawing tokens: from logits that came back, or on the GPU, which then works ahead of us.
  *
- * A step on the GPU computes one token and draws the next, which the next step computes: steps are submitted before the draws of
- * those before are known here. A position counts as computed when its draw has arrived. What was computed beyond an end that
- * nobody foresaw (a stop token, a cancel, a rollback) is forgotten by not counting it: its keys and values lie behind the end,
- * where no mask looks, and the rings have slots to spare for it (kv_written knows of them). */
+ * A step on the GPU computes one token and draws the next, which the following step computes. So we can submit steps before the
+ * earlier draws have arrived here. A position counts as computed once its draw has arrived. When an answer ends unexpectedly (a
+ * stop token, a cancel, a rollback), later positions are simply not counted: their keys and values lie beyond the end, where
+ * no mask looks, and the rings have spare slots for them (kv_written counts them). */
 
 #include "session/session.h"
 
@@ -25,7 +25,7 @@ gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *to
                         e);
 }
 
-/* Where all is in the cache and logits are missing, the last token is computed once more. */
+/* If everything is in the cache but the logits are missing, computes the last token once more. */
 static void step_back(gm_session *s) {
     if (s->has_logits || !s->tokens.count || s->computed < s->tokens.count) return;
     session_abandon(s);
@@ -47,7 +47,7 @@ static bool same_sampling(const gm_sampling *a, const gm_sampling *b) {
            a->bias_count == b->bias_count;
 }
 
-/* Whether the next draw is that of the steps under way. If there are none, and no room for one more, it needs a new beginning. */
+/* Whether the steps under way will give the next draw. Without steps under way, and without room for one, drawing starts anew. */
 static bool goes_on(const gm_session *s, const draw_wish *wish) {
     return runner_is_drawing(&s->run, &s->kv) && s->tokens.ids[s->computed] == s->ahead.token &&
            (s->ahead.end > s->computed || s->ahead.end < s->kv.capacity) &&
@@ -70,7 +70,7 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
         free(words);
         return e->status;
     }
-    words[SAMPLER_FINITE] = 1; /* an infinite logit is an error, as it is where logits come back */
+    words[SAMPLER_FINITE] = 1; /* an infinite logit is an error, as on the CPU */
     words[SAMPLER_ALTERNATIVES] = (uint32_t)min_size(wish->alternatives, SAMPLER_MOST_ALTERNATIVES);
     const bool            edits = sampler_settings_edits(&settings);
     const size_t          window = edits ? min_size(sampling->penalty_window, s->tokens.count) : 0;
@@ -93,14 +93,14 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
     return status;
 }
 
-/* As many steps as are wanted and have room: more room is made when none is under way, since the rows may move. */
+/* Submits as many steps as are wanted and have room. Growing may move the rows, so it waits until no step is under way. */
 static gm_status go_ahead(gm_session *s, size_t most, error *e) {
     const size_t end = min_size(s->kv.capacity, s->computed + min_size(max_size(most, 1), GENERATOR_STEPS));
     while (s->ahead.end < end && !gpu_generator_submit(s->run.generator, e)) kv_written(&s->kv, ++s->ahead.end);
     return e->status;
 }
 
-/* The same as sampler_logprobs gives, of what the GPU has found in the logits. */
+/* What sampler_logprobs gives, from the sums that the GPU found. */
 static void write_logprobs(const draw_wish *wish, const sampler_record *draw) {
     const double base = (double)draw->largest + (draw->sum > 0 ? log((double)draw->sum) : 0);
     wish->logprobs[0] =

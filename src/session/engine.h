@@ -23,13 +23,13 @@ struct gm_engine {
     bool         on_gpu, precise;
     cpu_backend  cpu; /* one of the two is open */
     gpu_backend  gpu;
-    gpu_budget   budget; /* what of the weights the GPU holds; used if there is a limit */
-    reads       *reads;  /* by which bytes come that are not in memory */
+    gpu_budget   budget; /* which weights the GPU holds; used if there is a limit */
+    reads       *reads;  /* orders for bytes that are not in memory */
     tokenizer   *words;
     uint32_t    *suppressed; /* a bit per id that is never drawn; NULL: none */
     chat_variant variant;
     gm_sampling  sampling; /* the model's own defaults */
-    uint32_t     context;  /* of a session for which nothing else is asked */
+    uint32_t     context;  /* of sessions that do not ask for another */
     arena        memory;   /* the strings below */
     const char  *name, *device, *system;
     const char **stops; /* with most_tokens what ends a reply for which nothing else is asked; 0: nothing */

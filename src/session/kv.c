@@ -30,7 +30,7 @@ static gm_status check_type(const model_config *c, quant_type type, error *e) {
     return GM_OK;
 }
 
-/* A layer's keys are bound as a whole, and so are its values. */
+/* A GPU binds all keys of a layer at once, and all values. */
 size_t kv_most_context(const model_config *c, gpu_host *gpu, quant_type type) {
     const uint64_t binding = gpu ? gpu_host_info(gpu)->max_binding / 16 * 16 : UINT64_MAX;
     uint64_t       most = SIZE_MAX;
@@ -93,7 +93,8 @@ static gm_status open_layer(kv_cache *kv, uint32_t i, error *e) {
 
 gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant_type type, size_t context, error *e) {
     *kv = (kv_cache){ .config = config, .gpu = gpu, .type = type, .context = context, .slack = KV_SLACK };
-    kv->mark_budget = gpu && gpu_host_limit(gpu) ? 0 : KV_MARK_BUDGET; /* marks only save time: not at others' cost */
+    kv->mark_budget =
+        gpu && gpu_host_limit(gpu) ? 0 : KV_MARK_BUDGET; /* marks only save time: they get no memory that is short */
     if (check_type(config, type, e) || check_binding(kv, e)) return e->status;
     kv->rows = calloc(config->layers, sizeof *kv->rows);
     if (gpu) kv->gpu_layers = calloc(config->layers, sizeof *kv->gpu_layers);
@@ -142,7 +143,7 @@ void kv_close(kv_cache *kv) {
 
 /* ---- growing ------------------------------------------------------------------------------------------------------- */
 
-/* The old rows stay until the new ones are there. */
+/* Moves rows to larger memory. The old rows stay until the copy has succeeded. */
 static gm_status grow(kv_cache *kv, kv_memory *rows, uint64_t held, uint64_t bytes, error *e) {
     kv_memory larger;
     if (kv_memory_new(kv->gpu, bytes, &larger, e)) return e->status;
@@ -165,7 +166,7 @@ gm_status kv_reserve(kv_cache *kv, size_t positions, error *e) {
         if (rows->ring || !kv->config->layer[i].owns_kv || rows->slots >= capacity) continue;
         const uint64_t held = (uint64_t)rows->row * rows->slots, bytes = (uint64_t)rows->row * capacity;
         if (grow(kv, &rows->k, held, bytes, e) || grow(kv, &rows->v, held, bytes, e)) {
-            publish(kv, i); /* the keys may have moved; the room is still the old one */
+            publish(kv, i); /* the keys may have moved already; the capacity is the old one */
             return e->status;
         }
         rows->slots = capacity;
@@ -175,7 +176,7 @@ gm_status kv_reserve(kv_cache *kv, size_t positions, error *e) {
     return GM_OK;
 }
 
-/* Positions [first, last) of one ring to their slots of another, up to where either closes at a time. */
+/* Copies positions [first, last) from one ring to another, in pieces that wrap around in neither. */
 static gm_status copy_positions(gpu_host *gpu, const kv_rows *rows, const kv_memory *to, size_t to_slots,
                                 const kv_memory *from, size_t from_slots, size_t first, size_t last, error *e) {
     for (size_t p = first; p < last && !e->status;) {
@@ -207,7 +208,7 @@ static gm_status widen_ring(kv_cache *kv, kv_rows *rows, size_t slots, error *e)
     return GM_OK;
 }
 
-/* A ring that is wider than the others, because there was no memory for them, is no harm. */
+/* If growing fails halfway, some rings are already wider than others. That is safe: every ring keeps its own slot count. */
 gm_status kv_widen(kv_cache *kv, size_t batch, error *e) {
     if (batch <= kv->slack) return GM_OK;
     const size_t slack = (size_t)round_up(batch, KV_SLACK_STEP), first = kv_ring_first(kv, (size_t)kv->high);
@@ -219,7 +220,7 @@ gm_status kv_widen(kv_cache *kv, size_t batch, error *e) {
     }
     if (e->status) return e->status;
     kv->slack = slack;
-    kv->low = first; /* what the narrow rings had lost is not there */
+    kv->low = first; /* the narrow rings had already lost what came before */
     return GM_OK;
 }
 
@@ -227,20 +228,20 @@ void kv_written(kv_cache *kv, uint64_t end) {
     if (end > kv->high) kv->high = end;
 }
 
-/* ---- going back ---------------------------------------------------------------------------------------------------- */
+/* ---- rollback ------------------------------------------------------------------------------------------------------ */
 
 size_t kv_ring_first(const kv_cache *kv, size_t end) {
     const size_t slots = ring_slots(kv), high = (size_t)kv->high;
     return min_size(max_size(high > slots ? high - slots : 0, (size_t)kv->low), end);
 }
 
-/* Whether the rings hold all that a query at `position` may see. */
+/* Whether the rings hold everything that a query at `position` sees. */
 static bool ring_reaches(const kv_cache *kv, size_t position) {
     const size_t window = kv->config->window, oldest = position + 1 > window ? position + 1 - window : 0;
     return kv_ring_first(kv, position) <= oldest;
 }
 
-/* Copies rows [first, last) between a ring and a packed array, up to where the ring closes at a time. */
+/* Copies rows [first, last) between a ring and a packed array, in pieces that do not wrap around. */
 static gm_status copy_ring(kv_cache *kv, const kv_rows *rows, const kv_memory *ring, const kv_memory *packed,
                            uint64_t at, size_t first, size_t last, bool to_ring, error *e) {
     for (size_t p = first; p < last && !e->status;) {
@@ -271,7 +272,7 @@ size_t kv_rollback(kv_cache *kv, size_t keep) {
     error e = { 0 };
     drop_marks(kv, keep);
     if (ring_reaches(kv, keep)) return keep;
-    if (kv->marks && !copy_mark(kv, kv->marks, true, &e)) { /* the newest that is left: none is beyond `keep` */
+    if (kv->marks && !copy_mark(kv, kv->marks, true, &e)) { /* the newest mark left; none lies beyond `keep` */
         kv->high = kv->marks->position;
         kv->low = kv->marks->first;
         return kv->marks->position;
@@ -299,7 +300,7 @@ void kv_add_mark(kv_cache *kv, size_t position) {
     mark->bytes = bytes;
     kv->marks = mark;
     kv->mark_bytes += bytes;
-    while (kv->mark_bytes > kv->mark_budget) { /* the oldest goes */
+    while (kv->mark_bytes > kv->mark_budget) { /* drop the oldest */
         kv_mark **at = &kv->marks;
         while ((*at)->older) at = &(*at)->older;
         free_mark(kv, *at);

@@ -1,10 +1,10 @@
-/* Keys and values of one session, layer by layer; layers that share have none.
+/* The keys and values of one session, layer by layer. Layers that share another layer's cache have none.
  *
  * A full layer keeps every position and grows by doubling. A sliding layer is a ring of window + slack slots: position p
- * lives in slot p mod slots. Masks compare positions, so what lies beyond the end is never seen, and going back by up to
- * `slack` tokens (KV_SLACK, unless a larger batch was asked for) costs nothing. For longer jumps the rings are copied now and
- * then (marks): going back to a mark, or to a position behind one, starts from that copy. All of it lives in main memory, or on
- * the GPU. */
+ * lives in slot p mod slots. Masks compare positions, so rows beyond the end are never seen, and rolling back up to `slack`
+ * tokens (KV_SLACK, or more after a larger batch) costs nothing. For longer jumps we copy the rings now and then (marks):
+ * rolling back to a mark, or to a position behind it, starts from that copy. Everything lives either in main memory or on the
+ * GPU. */
 
 #ifndef GM_KV_H
 #define GM_KV_H
@@ -21,7 +21,7 @@ typedef struct kv_mark kv_mark;
 typedef struct {
     kv_memory k, v;
     size_t    row;   /* bytes of a position's keys */
-    size_t    slots; /* a full layer: its room */
+    size_t    slots; /* of a full layer: its capacity */
     bool      ring;
 } kv_rows;
 
@@ -29,7 +29,7 @@ typedef struct {
     const model_config *config;
     gpu_host           *gpu;        /* NULL: main memory */
     kv_rows            *rows;       /* [layers] */
-    kv_layer           *cpu_layers; /* the same as the backends want it; one of the two */
+    kv_layer           *cpu_layers; /* the same in the backend's form; one of the two */
     gpu_kv_layer       *gpu_layers;
     quant_type          type;
     size_t              context;
@@ -42,25 +42,26 @@ typedef struct {
     size_t              mark_bytes, mark_budget;
 } kv_cache;
 
-/* How many tokens can be bound on this GPU; without one there is no limit. */
+/* The largest context whose keys this GPU can bind; unlimited without a GPU. */
 size_t kv_most_context(const model_config *config, gpu_host *gpu, quant_type type);
 
 gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant_type type, size_t context, error *e);
 void      kv_close(kv_cache *kv);
 /* Makes room for `positions` in the full layers. */
 gm_status kv_reserve(kv_cache *kv, size_t positions, error *e);
-/* Makes the rings wide enough for a batch of so many tokens. */
+/* Makes the rings wide enough for a batch of `batch` tokens. */
 gm_status kv_widen(kv_cache *kv, size_t batch, error *e);
 /* Notes that positions up to `end` were written. */
 void kv_written(kv_cache *kv, uint64_t end);
-/* Forgets positions from `keep` on, and returns from which position on the rest must be computed again: `keep` itself when
+/* Forgets the positions from `keep` on. Returns the position from which the rest must be computed again: `keep` itself if
  * nothing was lost. */
 size_t kv_rollback(kv_cache *kv, size_t keep);
-/* Copies the rings as they are at `position`, the end of what is held. Without memory there is no mark: it only saves time. */
+/* Copies the rings as they are at `position`, which is the end of the tokens held. Marks only save time, so running out of
+ * memory is no error. */
 void      kv_add_mark(kv_cache *kv, size_t position);
 gm_status kv_copy(kv_cache *out, const kv_cache *kv, size_t positions, error *e);
 
-/* The first position that a ring still holds, when `end` positions are held. */
+/* The first position that the rings still hold, if the session holds `end` positions. */
 size_t kv_ring_first(const kv_cache *kv, size_t end);
 
 #endif

@@ -10,17 +10,17 @@ typedef struct {
     gpu_id   device;
 } kv_memory;
 
-/* Where: `gpu` NULL is main memory, here and below. */
+/* `gpu` NULL means main memory, here and below. */
 gm_status kv_memory_new(gpu_host *gpu, uint64_t bytes, kv_memory *out, error *e);
 void      kv_memory_free(gpu_host *gpu, kv_memory *m);
 bool      kv_memory_there(const kv_memory *m);
 gm_status kv_memory_copy(gpu_host *gpu, const kv_memory *to, uint64_t to_offset, const kv_memory *from,
                          uint64_t from_offset, uint64_t bytes, error *e);
-/* GM_AGAIN: too much is in flight, nothing was taken. */
+/* GM_AGAIN: too much is in flight, and nothing was written. */
 gm_status kv_memory_write(gpu_host *gpu, const kv_memory *to, uint64_t offset, const void *data, uint64_t bytes,
                           error *e);
-/* GM_AGAIN while the bytes are on their way from the GPU: call again with the same arguments. `*ticket` is 0 at first; whoever gives
- * up in between gives it back by gpu_ticket_done. */
+/* GM_AGAIN while the bytes are on their way from the GPU: call again with the same arguments. `*ticket` starts as 0; a caller
+ * that gives up returns it with gpu_ticket_done. */
 gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, void *data, uint64_t bytes,
                          uint32_t *ticket, error *e);
 

@@ -1,9 +1,9 @@
 /* Opening an engine, as a job that never waits and never calls out: header, self-check of the GPU, weights, identity.
  *
- * A file that is in memory or mapped is used where it lies. Of a file that comes in pieces the job asks for what it needs
- * (engine_load_reads): on the GPU vectors come into memory, and matrices go from the source straight into the GPU's buffers; on
- * the CPU all weights come into memory, without towers, and without the per-layer table where that is too much: its rows
- * are read as they are needed, as long as the engine lives. */
+ * A file in memory, or a mapped one, is used in place. From a file that arrives in pieces the job asks for what it needs
+ * (engine_load_reads). For the GPU, vectors go to memory and matrices go straight from the source into GPU buffers. For the CPU,
+ * all weights go to memory except towers and, if it is too large, the per-layer table: its rows are read when they are
+ * needed, as long as the engine lives. */
 
 #ifndef GM_LOAD_H
 #define GM_LOAD_H
@@ -17,25 +17,25 @@ typedef struct engine_load engine_load;
 typedef struct {
     const gm_engine_options *engine; /* the model is not looked for */
     const engine_origin     *origin; /* NULL: nothing is known */
-    uint64_t                 memory; /* weights that come in pieces may take so many bytes on the CPU; 0: 3 GiB */
+    uint64_t                 memory; /* the most memory for weights that arrive in pieces, on the CPU; 0: 3 GiB */
 } load_options;
 
-/* The file, which may be read already, and the sources of its other parts; all are taken over, on failure too. Options are
- * copied. */
+/* Takes ownership of the file, whose header may have been read already, and of the sources of its other parts, even on
+ * failure. Copies the options. */
 gm_status engine_load_new(gguf *file, source **others, size_t count, const load_options *options, engine_load **out,
                           error *e);
 void      engine_load_free(engine_load *l);
 
-/* GM_AGAIN: reads or the GPU are under way, or it is time to let others work. GM_OK: the engine is ready to be taken, once. */
+/* GM_AGAIN: it waits for reads or the GPU, or it is time to let others work. GM_OK: the engine can be taken, once. */
 gm_status  engine_load_step(engine_load *l, error *e);
 gm_engine *engine_load_take(engine_load *l);
-/* The first part of it: GM_OK when all metadata is there, and nothing else was read. */
+/* Only the first stage: GM_OK once all metadata is there. Reads nothing else. */
 gm_status engine_load_header(engine_load *l, error *e);
 
-/* Whose orders the host is to answer, and the file that they are of; the engine keeps both. */
+/* The orders that the host must answer, and the file they refer to. The engine keeps both. */
 reads      *engine_load_reads(const engine_load *l);
 const gguf *engine_load_file(const engine_load *l);
-/* Lets the GPU's news in; native only. */
+/* Waits for news from the GPU; native only. */
 void engine_load_wait(const engine_load *l);
 
 typedef enum { LOAD_HEADER, LOAD_CHECK, LOAD_WEIGHTS, LOAD_PLANS } load_phase;
@@ -62,15 +62,15 @@ typedef struct {
     uint64_t     parameters;
     uint64_t     bytes;       /* of the GPU's memory, or of ours */
     uint64_t     table_bytes; /* of the per-layer table; 0: there is none */
-    bool         table_kept;  /* in that memory: else its rows are read for each token */
+    bool         table_kept;  /* kept in that memory; otherwise each token reads its rows */
     uint64_t     kv_bytes_per_token;
 } load_fit;
 
-/* After engine_load_header: whether the model will fit, from its header alone. `max_binding` of the GPU, 0: not known. */
+/* After engine_load_header: whether the model fits, judged by its header alone. `max_binding` is the GPU's; 0: unknown. */
 gm_status engine_load_fit(const engine_load *l, uint64_t max_binding, load_fit *out, error *e);
 
-/* GM_NO_MEMORY, with the sizes, when weights that come in pieces do not fit into memory; `*rows`: the per-layer table must stay
- * outside. */
+/* GM_NO_MEMORY, with the sizes, if weights that arrive in pieces do not fit into memory. `*rows` is set if the per-layer table
+ * must stay outside. */
 gm_status load_check_memory(const gguf *file, uint64_t limit, bool *rows, uint64_t *bytes, error *e);
 
 #endif

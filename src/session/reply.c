@@ -1,4 +1,4 @@
-/* A reply: prompt in, then token by token, each through the detokenizer, the output parser and the stop strings. */
+/* A reply: computes the prompt, then writes tokens. Each passes the detokenizer, the output parser and the stop strings. */
 
 #include "session/session.h"
 
@@ -15,23 +15,23 @@ struct gm_reply {
     gm_session       *session; /* NULL: it was freed */
     gm_reply         *next;    /* of the session's replies */
     arena             memory;  /* copies of what the caller gave */
-    token_list        prompt;  /* and behind it what was resumed of the answer */
+    token_list        prompt;  /* followed by the resumed part of the answer */
     size_t            resumed;
     gm_sampling       sampling;
     output_parser    *parser; /* NULL: the text is not parsed */
     detokenizer       letters;
     str              *stops;
     size_t            stop_count;
-    buffer            content; /* not yet given out: its end may begin a stop string */
+    buffer            content; /* not given out yet: its end may begin a stop string */
     buffer            piece;   /* what the caller is looking at */
     size_t            max_tokens, alternatives;
     bool              want_logprobs, called, stopped;
-    bool              begun;    /* the session was set to its prompt, or began to be */
+    bool              begun;    /* the first call was made, so the session is ours */
     gm_token_logprob *logprobs; /* rows of 1 + alternatives */
     size_t            logprob_rows, logprob_capacity;
     bool              logprobs_given;
     reply_phase       phase;
-    error             problem; /* what ends the reply after the pieces that are left */
+    error             problem; /* the error that ends the reply, after the remaining pieces */
     size_t            progress;
     gm_reply_stats    stats;
     double            again_since; /* when the call ended that returned GM_AGAIN: what is waited for takes time, too */
@@ -167,7 +167,7 @@ static gm_status reply_new(gm_session *session, const gm_reply_options *options,
     return copy_options(r, options, e);
 }
 
-/* The answer that an earlier run of this reply began, if it had the same prompt. */
+/* Takes over the answer that an earlier run of this reply began, if it had the same prompt. */
 static void take_up(gm_reply *r, const gm_reply_options *o) {
     const size_t n = r->prompt.count;
     if (!o || o->resume_count <= n || !n || memcmp(o->resume, r->prompt.ids, n * sizeof *o->resume)) return;
@@ -175,7 +175,7 @@ static void take_up(gm_reply *r, const gm_reply_options *o) {
     r->resumed = o->resume_count - n;
 }
 
-/* Stops computing for this reply: what is in the cache stays usable. */
+/* Stops computing for this reply. What is in the cache stays usable. */
 static void abandon_work(gm_reply *r) {
     gm_session *s = r->session;
     if (!s || s->writer != r || r->phase >= REPLY_ENDING) return;
@@ -260,14 +260,14 @@ void gm_reply_get_stats(const gm_reply *r, gm_reply_stats *out) { *out = r->stat
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------------- */
 
-/* Whether the stop string stands at `at`: 1 whole, 0 not, -1 perhaps, as far as the text goes. */
+/* Whether the stop string is at `at`: 1 yes, 0 no, -1 the text ends before we know. */
 static int stop_at(const gm_reply *r, str stop, size_t at) {
     const size_t n = min_size(r->content.length - at, stop.length);
     if (memcmp(r->content.data + at, stop.data, n)) return 0;
     return n == stop.length ? 1 : -1;
 }
 
-/* How much of the content can be given out: up to a stop string, or all but an end that may begin one. */
+/* How much of the content can be given out: up to a stop string, or up to an end that may begin one. */
 static size_t safe_length(gm_reply *r, bool over) {
     for (size_t at = 0; at < r->content.length; at++) {
         for (size_t i = 0; i < r->stop_count; i++) {
@@ -339,7 +339,7 @@ static gm_status feed_token(gm_reply *r, int32_t token, error *e) {
 
 /* ---- writing ------------------------------------------------------------------------------------------------------------- */
 
-/* Room for the log-probabilities of one more token; NULL: none are wanted, or there is no memory. */
+/* Where to put the log-probabilities of the next token; NULL: not wanted, or out of memory. */
 static gm_token_logprob *logprob_row(gm_reply *r, error *e) {
     const size_t row = 1 + r->alternatives;
     if (!r->want_logprobs) return NULL;
@@ -370,7 +370,7 @@ static gm_status draw_token(gm_reply *r, int32_t *token, double deadline, error 
     return e->status ? e->status : session_next(r->session, &wish, token, deadline, e);
 }
 
-/* Draws a token and feeds its text; it is computed when the next one is wanted. */
+/* Draws a token and feeds its text on. The token is computed when the next one is drawn. */
 static gm_status write_token(gm_reply *r, double deadline, error *e) {
     gm_session      *s = r->session;
     const tokenizer *words = s->engine->words;
@@ -383,7 +383,7 @@ static gm_status write_token(gm_reply *r, double deadline, error *e) {
         return GM_OK;
     }
     if (r->want_logprobs) r->logprob_rows++;
-    if (session_hold(s, token, &r->problem)) { /* the context is full: what was written so far still comes out */
+    if (session_hold(s, token, &r->problem)) { /* the context is full: what was written so far is still given out */
         end_with(r, GM_FINISH_LENGTH);
         return GM_OK;
     }
@@ -401,7 +401,7 @@ static gm_status end_text(gm_reply *r, error *e) {
     return GM_OK;
 }
 
-/* Says the next token again of those that were resumed: with the same pieces as the first time. */
+/* Repeats the next resumed token, with the same pieces as the first time. */
 static gm_status write_resumed(gm_reply *r, error *e) {
     const int32_t token = r->prompt.ids[r->stats.prompt_tokens + r->stats.reply_tokens++];
     if (feed_token(r, token, e)) return e->status;
@@ -432,7 +432,7 @@ static gm_status compute_prompt(gm_reply *r, gm_piece *piece, error *e) {
     return GM_OK;
 }
 
-/* GM_OK with a piece, GM_AGAIN, or how it ended. */
+/* GM_OK with a piece, GM_AGAIN, GM_DONE, or an error. */
 static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e) {
     gm_status status;
     if (r->logprobs_given) r->logprob_rows = 0;
@@ -442,7 +442,7 @@ static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e
         if (r->content.failed || r->piece.failed)
             return fail_memory(e, "the answer", r->content.length + r->piece.length);
         if (r->stopped && r->phase == REPLY_WRITING) end_with(r, GM_FINISH_STOP);
-        /* Tokens may give nothing to show for long: the arguments of a call, or those that have no text. */
+        /* Many tokens may pass without a piece: the arguments of a call, or tokens without text. */
         if (tokens && r->phase == REPLY_WRITING && clock_seconds() > deadline) return GM_AGAIN;
         switch (r->phase) {
         case REPLY_PROMPT:
@@ -464,7 +464,7 @@ static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e
     return r->piece.failed ? fail_memory(e, "a piece of the answer", r->piece.length) : GM_OK;
 }
 
-/* Whether the session is still what this reply made of it. */
+/* Whether the session is still there, and as this reply left it. */
 static gm_status check_session(const gm_reply *r, error *e) {
     if (r->phase >= REPLY_ENDING) return GM_OK; /* what is left needs no session */
     if (!r->session) return fail(e, GM_BAD_ARGUMENT, "the session of this reply was freed");
@@ -475,7 +475,7 @@ static gm_status check_session(const gm_reply *r, error *e) {
     return GM_OK;
 }
 
-/* One step with the engine to ourselves. */
+/* One step, inside the engine's lock. */
 static gm_status take_turn(gm_reply *r, gm_piece *piece, error *e) {
     const bool first = r->phase == REPLY_PROMPT && !r->begun;
     if (check_session(r, e)) return e->status;

@@ -76,7 +76,7 @@ size_t runner_most_outputs(const runner *r) { return runner_outputs(r->engine->w
 
 /* ---- CPU ------------------------------------------------------------------------------------------------------------ */
 
-/* The plan for a single token, else the batch plan, made again when it is too small. */
+/* The plan for one token, or the batch plan, which is made again when it is too small. */
 static cpu_plan *cpu_plan_for(runner *r, const run_inputs *in, error *e) {
     if (in->tokens == 1) return r->one;
     if (r->batch && cpu_plan_tokens(r->batch) >= in->tokens && cpu_plan_outputs(r->batch) >= in->outputs)
@@ -115,7 +115,7 @@ static gm_status cpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
 /* ---- GPU ------------------------------------------------------------------------------------------------------------ */
 
 static gpu_plan *gpu_plan_for(runner *r, const kv_cache *kv, size_t count, size_t outputs, error *e) {
-    if (r->kv_changes != kv->changes) drop_gpu_plans(r); /* they are bound to memory that is gone */
+    if (r->kv_changes != kv->changes) drop_gpu_plans(r); /* they are bound to memory that no longer exists */
     r->kv_changes = kv->changes;
     size_t class = 0, tokens = 1;
     for (; tokens < count && tokens <= LARGEST_CLASS; tokens *= 4) class ++;
@@ -150,7 +150,7 @@ static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs 
     gpu_plan *plan =
         gpu_plan_for(r, kv, in->last_seen ? max_size(in->tokens, BLOCKS_CLASS) : in->tokens, in->outputs, e);
     if (!plan) return e->status;
-    if (r->generator) gpu_generator_drop(r->generator); /* this run may write where its steps read */
+    if (r->generator) gpu_generator_drop(r->generator); /* this run may overwrite what its steps read */
     const gpu_inputs inputs = { .ids = in->ids,
                                 .tokens = in->tokens,
                                 .output_rows = in->output_rows,

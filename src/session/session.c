@@ -108,7 +108,7 @@ void gm_session_cancel(gm_session *s) { atomic_store(&s->cancelled, true); }
 
 /* ---- computing ------------------------------------------------------------------------------------------------------ */
 
-/* The reason for NaN is in the weights, or in nothing that we know. */
+/* The only cause of NaN that we can name is a broken weight. */
 gm_status session_not_finite(const gm_session *s, error *e) {
     if (model_find_nan(&s->engine->weights, e)) return e->status;
     return fail(e, GM_BAD_FILE,
@@ -117,7 +117,7 @@ gm_status session_not_finite(const gm_session *s, error *e) {
 
 static gm_status check_finite(const gm_session *s, const float *logits, error *e) {
     const size_t n = s->engine->weights.config.vocabulary;
-    uint32_t most = 0; /* of the bits without the sign: in their order infinity comes after all numbers, and NaN last */
+    uint32_t     most = 0; /* of the bits without the sign: infinity sorts after all numbers, NaN after infinity */
     for (size_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &logits[i], sizeof bits);
@@ -170,7 +170,7 @@ static gm_status compute_batch(gm_session *s, double deadline, error *e) {
         const size_t batch = next_batch(s, KV_BATCH);
         if (make_room(s, batch, e)) return e->status;
         s->running = batch;
-        kv_written(&s->kv, s->computed + s->running); /* now: a run that is given up has written, too */
+        kv_written(&s->kv, s->computed + s->running); /* already now: a run that is dropped halfway has written, too */
     }
     const int32_t last = (int32_t)s->running - 1;
     run_inputs    in = inputs_of(s, s->running);
@@ -203,7 +203,7 @@ gm_status session_compute(gm_session *s, double deadline, error *e) {
     return GM_OK;
 }
 
-/* ---- what is held --------------------------------------------------------------------------------------------------- */
+/* ---- tokens held --------------------------------------------------------------------------------------------------- */
 
 static gm_status check_room(const gm_session *s, size_t n, size_t held, error *e) {
     if (n <= s->kv.context - held) return GM_OK;
@@ -257,8 +257,8 @@ gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t
     if (!n) return fail(e, GM_BAD_ARGUMENT, "an image or a sound without tokens cannot be held");
     if (block && n > SESSION_MOST_IMAGE)
         return fail(e, GM_BAD_ARGUMENT,
-                    "an image of %zu tokens is too large: they see each other, so they are computed at once, and "
-                    "that is done with up to %d",
+                    "an image of %zu tokens is too large: its tokens see each other and are computed in one batch, "
+                    "which holds at most %d",
                     n, SESSION_MOST_IMAGE);
     if (check_room(s, n, before, e)) return e->status;
     session_abandon(s);
@@ -303,7 +303,7 @@ gm_status session_check_free(gm_session *s, error *e) {
                 "another call on this session returned GM_AGAIN and has not finished: repeat that one, or cancel it");
 }
 
-/* Whether the pending call is repeated: the tokens held from there on are the same. */
+/* Whether this repeats the pending call, which was given the tokens held from pending_from on. */
 static bool goes_on(const gm_session *s, const int32_t *tokens, size_t n) {
     if (!s->pending || n != s->tokens.count - s->pending_from || (n && !tokens)) return false;
     return !n || !memcmp(s->tokens.ids + s->pending_from, tokens, n * sizeof *tokens);
@@ -323,18 +323,19 @@ gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e) 
     if (session_check_free(s, e)) return e->status;
     if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
     if (check_tokens(s, tokens, n, 0, e)) return e->status;
-    const size_t most = soft_first(&s->soft, s->tokens.count); /* no token is the same as a soft one */
+    const size_t most = soft_first(&s->soft, s->tokens.count); /* a soft token equals no other */
     size_t       common = 0;
     while (common < n && common < most && tokens[common] == s->tokens.ids[common]) common++;
     if (common == n && common == s->tokens.count && s->has_logits) return GM_OK;
     if (common == n) common--;
     if (session_rollback(s, common, NULL, e)) return e->status;
-    if (s->computed == common) kv_add_mark(&s->kv, common); /* a turn starts here: people come back to such places */
+    if (s->computed == common)
+        kv_add_mark(&s->kv, common); /* a turn of the chat starts here, and people often come back to one */
     if (hold_all(s, tokens + common, n - common, e)) return e->status;
     return finish_turn(s, 0, e);
 }
 
-/* One batch with logits behind every token of it. Where a run cannot give that many, the same batch runs several times. */
+/* Computes one batch with the logits of each token. If a run cannot give that many, the batch runs several times. */
 static gm_status logits_of_batch(gm_session *s, size_t batch, size_t most, float *out, error *e) {
     const size_t vocabulary = s->engine->weights.config.vocabulary;
     int32_t      rows[KV_BATCH];
@@ -373,10 +374,10 @@ gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, flo
     return session_logits_held(s, out, e);
 }
 
-/* ---- the public face ------------------------------------------------------------------------------------------------ */
+/* ---- public functions ------------------------------------------------------------------------------------------------ */
 
-/* The session's tokens are about to change: a reply that wrote some of them cannot go on. One that waits to be called again
- * keeps its place, since everybody else gets GM_BUSY. */
+/* The session's tokens are about to change, so the reply that wrote some of them cannot continue. While a reply's own prompt is
+ * pending it stays the writer: all other calls get GM_BUSY. */
 static void take_from_writer(gm_session *s) {
     if (!s->pending) s->writer = NULL;
 }

@@ -1,4 +1,4 @@
-/* A session: the tokens of one conversation, their keys and values, and the logits behind the last one. */
+/* A session: the tokens of one conversation, their keys and values, and the logits of the last token. */
 
 #ifndef GM_SESSION_H
 #define GM_SESSION_H
@@ -14,44 +14,44 @@ struct gm_session {
     gm_engine  *engine;
     kv_cache    kv;
     token_list  tokens;   /* held */
-    soft_tokens soft;     /* those of them that are no tokens of the vocabulary */
-    size_t      computed; /* of these, how many are in the cache: fewer after a long way back */
+    soft_tokens soft;     /* which of them are rows of an image or a sound */
+    size_t      computed; /* how many of them are in the cache; fewer after a long rollback */
     float      *logits;   /* [vocabulary] */
     bool        has_logits;
     sampler    *chooser;
     runner      run;
-    size_t      running;      /* tokens of the batch that is being computed; 0: none */
-    struct {                  /* tokens that the GPU draws before we have seen those before: drawing.c */
-        bool        possible; /* not where the host has a part in every token */
+    size_t      running;      /* tokens in the batch being computed; 0: none */
+    struct {                  /* tokens that the GPU draws ahead of us: drawing.c */
+        bool        possible; /* false if the host takes part in every token */
         gm_sampling sampling;
         bool        logprobs;
         size_t      alternatives;
-        int32_t     token; /* the newest that was seen: only if it is held do the steps go on */
+        int32_t     token; /* the last one that arrived; the steps continue only if the session holds it */
         size_t      end;   /* steps were submitted for the positions [computed, end) */
     } ahead;
     bool        pending;      /* a set or append returned GM_AGAIN: the tokens held are those that it will compute */
     size_t      pending_from; /* where the tokens that it was given begin */
     atomic_bool cancelled;
-    gm_reply   *replies; /* that live, linked by gm_reply.next */
+    gm_reply   *replies; /* all of them, linked by gm_reply.next */
     gm_reply   *writer;  /* the reply that the tokens held belong to; NULL: somebody else changed them */
 };
 
-/* Computes what is held and not yet in the cache, until `deadline`. */
+/* Computes the held tokens that are not in the cache yet, until `deadline`. */
 gm_status session_compute(gm_session *s, double deadline, error *e);
 
-/* The same as the functions of gemmule.h, with an error to hand on. */
+/* These do what their namesakes in gemmule.h do, with an error to pass on. */
 gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e);
 gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *e);
-/* What is kept must not end inside an image whose tokens see each other. */
+/* `keep` must not lie inside an image whose tokens see each other. */
 gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error *e);
-/* GM_BUSY while another call is to be repeated; if that one was cancelled, it ends here. */
+/* GM_BUSY while another call waits to be repeated. If that call was cancelled, ends it instead. */
 gm_status session_check_free(gm_session *s, error *e);
-/* Draws the next token from the logits, which must be there. It is not held yet. */
+/* Draws the next token from the logits, which must be there. The session does not hold it yet. */
 gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e);
-/* Computes what it takes for logits of the last token held; does nothing where there is no token. GM_AGAIN at the deadline. */
+/* Makes sure that the last token's logits are there; does nothing if there is no token. GM_AGAIN at the deadline. */
 gm_status session_want_logits(gm_session *s, double deadline, error *e);
-/* A draw, and how many more of the kind may be wanted, this one included. `logprobs`, if not NULL: the log-probabilities of the
- * token drawn and of so many alternatives go there. */
+/* How to draw a token. `most` tells how many such draws may follow, including this one. `logprobs`, if not NULL, receives the
+ * log-probabilities of the token drawn and of `alternatives` others. */
 typedef struct {
     const gm_sampling *sampling;
     size_t             most;
@@ -59,52 +59,52 @@ typedef struct {
     size_t             alternatives;
 } draw_wish;
 
-/* Computes what is held and draws the next token, which is not held yet: the same one as session_compute and session_sample
- * give, but without logits that come back where the GPU can do without. If it is held next, and the call repeated with the same
- * wish, the GPU goes ahead. GM_AGAIN at the deadline. */
+/* Computes the held tokens and draws the next one, which the session does not hold yet. Gives the same token as session_compute
+ * followed by session_sample, but on the GPU the logits need not come back. If the caller holds that token next and repeats the
+ * call with the same wish, the GPU works ahead. GM_AGAIN at the deadline. */
 gm_status session_next(gm_session *s, const draw_wish *wish, int32_t *token, double deadline, error *e);
-/* Dispatches of one step of session_next on the GPU; 0 if there was none. */
+/* Dispatches in one step of session_next on the GPU; 0 if none has run. */
 size_t session_dispatches(const gm_session *s);
-/* Holds one more token without computing it yet. */
+/* Adds a token to those held, without computing it. */
 gm_status session_hold(gm_session *s, int32_t token, error *e);
-/* Holds n soft tokens, which is what a tower made of an image or a sound: rows [n, width], not scaled. `id` stands for each of
- * them among the tokens held. With `image` they see each other where the model has it so (config.image_blocks), and are computed
- * in one batch; sounds, and images of other models, are causal. Not computed yet. */
+/* Adds n soft tokens, which a tower made from an image or a sound, without computing them: rows [n, width], not scaled. `id`
+ * stands for each of them in the list of tokens. If `image` is set and the model wants it (config.image_blocks), they see each
+ * other and are computed in one batch. Sounds, and images of other models, are causal. */
 gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t n, bool image, error *e);
 
-/* Computes what is held anew and gives the logits behind every token: out [held, vocabulary]. Not interruptible: for checking. */
+/* Computes all held tokens again and gives the logits of each: out [held, vocabulary]. For checks: it cannot be interrupted. */
 gm_status session_logits_held(gm_session *s, float *out, error *e);
-/* The same of these tokens, which are held instead of what was. */
+/* The same for these tokens, which replace those held. */
 gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, float *out, error *e);
 
-/* Forgets what is being computed, and what the GPU drew ahead: what is held stays. */
+/* Drops the batch being computed and whatever the GPU drew ahead. The tokens held stay. */
 void session_abandon(gm_session *s);
-/* The most tokens that an image may have whose tokens see each other: the models were made for no more. */
+/* The largest image whose tokens see each other, in tokens: the models were made for no more. */
 enum { SESSION_MOST_IMAGE = 1120 };
-/* Where computing must begin so that the token at `position` is computed. */
+/* Where a batch must begin to compute the token at `position`: an image is never cut in two. */
 size_t session_batch_begin(const gm_session *s, size_t position);
-/* The same, and holds only what is in the cache: after an error or a cancel. */
+/* Drops the batch being computed and all tokens that are not in the cache: after an error or a cancel. */
 void session_forget_uncomputed(gm_session *s);
-/* Explains logits that are not finite: which weight is broken, if any. */
+/* Explains logits that are not finite: names the broken weight, if there is one. */
 gm_status session_not_finite(const gm_session *s, error *e);
 
 /* Everything but the cache, which the caller opens: for fork and restore. */
 gm_status session_new(gm_engine *engine, gm_session **out, error *e);
 void      session_free(gm_session *s);
-/* Parts a session that is about to be freed from its replies, which may live on. */
+/* Called before a session is freed: its replies may outlive it. */
 void reply_lose_session(gm_reply *first);
 
-/* ---- snapshots as jobs: what is on the GPU comes and goes by and by ---- */
+/* ---- snapshots as jobs, because rows travel to and from the GPU piece by piece ---- */
 
 typedef struct snapshot_saving    snapshot_saving;
 typedef struct snapshot_restoring snapshot_restoring;
 
-/* The session must stay as it is until the job is freed. A step gives GM_AGAIN while rows are on their way, GM_OK at the end. */
+/* The session must not change until the job is freed. A step returns GM_AGAIN until everything is written. */
 gm_status snapshot_save(gm_session *s, gguf_sink sink, void *user, snapshot_saving **out, error *e);
 gm_status snapshot_save_step(snapshot_saving *job, error *e);
 void      snapshot_save_free(snapshot_saving *job);
 
-/* Takes the snapshot's file over, on failure too. The session changes with the step that gives GM_OK. */
+/* Takes ownership of the file, even on failure. The session changes in the step that returns GM_OK. */
 gm_status snapshot_restore(gm_session *s, gguf *g, snapshot_restoring **out, error *e);
 gm_status snapshot_restore_step(snapshot_restoring *job, error *e);
 void      snapshot_restore_free(snapshot_restoring *job);

@@ -71,7 +71,7 @@ static gm_status write_soft(gguf_writer *w, const soft_tokens *soft, error *e) {
     return e->status;
 }
 
-/* Rings may be wider here than where the snapshot is restored. */
+/* Rings may be wider here than in the session that restores the snapshot. */
 static size_t first_of_rings(const gm_session *s) {
     const size_t held = (size_t)s->engine->weights.config.window + KV_SLACK;
     return max_size(kv_ring_first(&s->kv, s->computed), s->computed > held ? s->computed - held : 0);
@@ -82,9 +82,9 @@ struct snapshot_saving {
     gguf_writer      *w;
     uint8_t          *scratch;
     size_t            ring_first;
-    uint32_t          layer; /* which rows come next: layer, keys or values, position */
+    uint32_t          layer; /* the rows that come next: layer, keys or values, position */
     bool              values, begun;
-    size_t            position, count; /* count: of those that are on their way */
+    size_t            position, count; /* count: rows on their way */
     uint32_t          ticket;
 };
 
@@ -116,7 +116,7 @@ void snapshot_save_free(snapshot_saving *job) {
     free(job);
 }
 
-/* Rows of one layer, in pieces up to where the ring closes. */
+/* Writes the keys or the values of one layer, in pieces that do not wrap around the ring. */
 static gm_status write_rows(snapshot_saving *job, const kv_rows *rows, const kv_memory *from, double deadline,
                             error *e) {
     gpu_host    *gpu = job->s->kv.gpu;
@@ -271,7 +271,7 @@ static gm_status read_soft(gm_session *into, const gguf *g, error *e) {
         rows += n * width * sizeof(float);
     }
     if (!e->status && soft_block_around(&into->soft, into->computed))
-        fail(e, GM_BAD_FILE, "the snapshot contradicts itself: %zu tokens were computed, which is inside an image",
+        fail(e, GM_BAD_FILE, "the snapshot contradicts itself: session.computed is %zu, which is inside an image",
              into->computed);
     return e->status;
 }
@@ -282,7 +282,7 @@ struct snapshot_restoring {
     gguf       *g;
     gguf_seal   seal;
     bool        genuine; /* the seal was checked */
-    uint32_t    layer;   /* which rows go next: layer, keys or values, how many are there */
+    uint32_t    layer;   /* the rows that go next: layer, keys or values, how many are done */
     bool        values;
     size_t      done;
 };
@@ -311,7 +311,7 @@ void snapshot_restore_free(snapshot_restoring *job) {
     free(job);
 }
 
-/* Keys or values of one layer, up to where the ring closes at a time. */
+/* Reads the keys or the values of one layer, in pieces that do not wrap around the ring. */
 static gm_status read_rows(snapshot_restoring *job, const kv_rows *rows, const kv_memory *to, double deadline,
                            error *e) {
     gm_session  *into = job->fresh;
@@ -342,7 +342,7 @@ static void swap_sessions(gm_session *s, gm_session *fresh) {
     const soft_tokens soft = s->soft;
     float            *logits = s->logits;
     s->kv = fresh->kv;
-    s->kv.changes += kv.changes; /* plans that are bound to the old rows must notice */
+    s->kv.changes += kv.changes; /* so that plans notice that their rows have moved */
     s->tokens = fresh->tokens;
     s->soft = fresh->soft;
     s->logits = fresh->logits;

@@ -5,7 +5,7 @@
 
 static size_t end_of(const soft_span *span) { return span->begin + span->count; }
 
-/* Room for `count` things; twice as much as there was, so that many small additions cost little. */
+/* Makes room for `count` things; at least doubles, so that many small additions cost little. */
 static void *grown(void *things, size_t *capacity, size_t count, size_t size, error *e) {
     if (count <= *capacity) return things;
     const size_t more = max_size(count, 2 * *capacity);
@@ -83,7 +83,7 @@ soft_batch soft_fill(soft_tokens *s, const int32_t *ids, size_t begin, size_t co
         const soft_span *span = &s->spans[i];
         const size_t     first = max_size(begin, span->begin), last = min_size(end, end_of(span));
         if (first >= last) continue;
-        if (!out.given) { /* the first of the batch */
+        if (!out.given) { /* the first span of this batch */
             memcpy(s->ids, ids, count * sizeof *ids);
             for (size_t t = 0; t < count; t++) s->last_seen[t] = (uint32_t)t;
             out.ids = s->ids;
