@@ -89,7 +89,7 @@ loads() { # loads COMMAND…: the command ends well, and loads the installed lib
         grep -q "file=$prefix/.*lib/gemmule/libwebgpu_wrapper.so" "$scratch"/loaded.* && ! grep -q "file=.*node_modules" "$scratch"/loaded.*
 }
 check "the installed program lists GPUs" loads "$prefix/bin/gemmule" devices
-check "the program says what auto takes" grep -q -- '--backend auto takes' "$scratch/stdout"
+check "the program says what auto uses" grep -q -- '--backend auto uses' "$scratch/stdout"
 check "nothing else is said" test ! -s "$scratch/stderr"
 check "the shared library looks for a GPU" loads env LD_LIBRARY_PATH="$prefix/lib" "$scratch/hello-shared" "$model"
 unset VK_ICD_FILENAMES

@@ -31,8 +31,8 @@ static const struct {
 
 static bool has_feature(const gpu_info *d, size_t i) { return *((const char *)d + features[i].offset); }
 
-/* What --backend auto takes: the fastest, unless it is software. */
-static bool auto_takes_gpu(const gpu_info *devices, size_t count) { return count && !devices[0].software; }
+/* Whether --backend auto uses a GPU: the fastest one, unless it is software. */
+static bool auto_uses_gpu(const gpu_info *devices, size_t count) { return count && !devices[0].software; }
 
 static int print_json(const gpu_info *devices, size_t count) {
     report r = { 0 };
@@ -64,7 +64,7 @@ static int print_json(const gpu_info *devices, size_t count) {
         report_close(&r, '}');
     }
     report_close(&r, ']');
-    report_text(&r, "auto", auto_takes_gpu(devices, count) ? "gpu" : "cpu");
+    report_text(&r, "auto", auto_uses_gpu(devices, count) ? "gpu" : "cpu");
     report_close(&r, '}');
     return report_print(&r);
 }
@@ -102,8 +102,8 @@ static int devices_run(void *values, const arguments *args) {
     count = min_size(count, COUNT_OF(devices));
     if (v->json) return print_json(devices, count);
     for (size_t i = 0; i < count; i++) print_device(i, &devices[i]);
-    if (auto_takes_gpu(devices, count)) printf("--backend auto takes GPU 0\n");
-    else printf("--backend auto takes the CPU: a GPU in software is slower\n");
+    if (auto_uses_gpu(devices, count)) printf("--backend auto uses GPU 0\n");
+    else printf("--backend auto uses the CPU, since a software GPU is slower\n");
     return EXIT_OK;
 }
 
@@ -111,10 +111,9 @@ const command command_devices = {
     .name = "devices",
     .arguments = "",
     .summary = "list this machine's GPUs",
-    .description =
-        "Prints the number of each GPU, the fastest first, with its driver, its features and its limits, and what "
-        "--backend auto takes. Exit code 4 when there is none: the message says what is missing, the WebGPU library or "
-        "a driver.",
+    .description = "Prints the number, driver, features and limits of each GPU, the fastest first, and which device "
+                   "--backend auto "
+                   "uses. If there is no GPU, exits with 4 and says what is missing: the WebGPU library or a driver.",
     .examples = "  gemmule devices\n  gemmule devices --json | jq -r '.devices[].name'\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

@@ -111,7 +111,7 @@ static void print_help(FILE *out) {
             "  OLLAMA_MODELS   folder of Ollama's store; default ~/.ollama/models\n"
             "  GEMMULE_MODEL   default model of `gemmule chat` and `gemmule serve`\n"
             "  GEMMULE_BOX     file to use as `box`\n"
-            "  GEMMULE_WEBGPU  the WebGPU library (Dawn or wgpu-native), if not the one that is found\n"
+            "  GEMMULE_WEBGPU  WebGPU library to use (Dawn or wgpu-native)\n"
             "  XDG_STATE_HOME  folder for the history of `gemmule chat`; default ~/.local/state\n\n"
             "examples:\n"
             "  gemmule chat box\n"
