@@ -107,13 +107,13 @@ static gm_status read_count(reader *r, const json *value) {
 static gm_status read_stop(reader *r, const json *value) {
     const bool   one = value->kind == JSON_STRING;
     const size_t count = one ? 1 : value->count;
-    if (!one && value->kind != JSON_ARRAY) return fail_value(r, "a string or a list of strings", value);
+    if (!one && value->kind != JSON_ARRAY) return fail_value(r, "a non-empty string or a list of them", value);
     r->out->stop_count = 0;
     r->out->stops = arena_array(&r->out->memory, count + 1, sizeof *r->out->stops);
     if (!r->out->stops) return no_memory(r, count * sizeof *r->out->stops);
     for (const json *item = one ? value : value->first; item; item = one ? NULL : item->next) {
         if (item->kind != JSON_STRING || !item->text.length)
-            return fail_value(r, "a string or a list of strings", item);
+            return fail_value(r, "a non-empty string or a list of them", item);
         if (copy_text(r, item->text, &r->out->stops[r->out->stop_count])) return r->e->status;
         r->out->stop_count++;
     }
