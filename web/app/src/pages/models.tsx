@@ -101,7 +101,7 @@ function FitLine({ fit }: { fit: NonNullable<ReturnType<typeof fits.get>['report
                 <Icon name={fit.fits ? 'check' : 'warn'} size={16} />
                 {fit.fits ? `Fits: needs ${formatBytes(fit.gpuBytes)} of ${memory}, plus ${formatBytes(fit.kvBytesPerToken)} per token of context.` : 'Does not fit.'}
             </p>
-            {[fit.why, tableWords(fit), ...fit.notes].filter((each) => each !== '').map((each) => <p key={each} class="quiet">{each}</p>)}
+            {[fit.why, tableWords(fit), ...fit.notes].filter((each) => each !== '').map((each) => <p key={each} class="quiet">{sentence(each)}</p>)}
         </div>
     );
 }
