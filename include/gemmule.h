@@ -72,13 +72,13 @@ typedef enum {
     GM_IO = 14,
     GM_NO_MEMORY = 20,
     GM_DEVICE_LOST = 21,  /* reopen the engine; sessions can be restored from their snapshots */
-    GM_CONTEXT_FULL = 22, /* the session holds as many tokens as it may */
+    GM_CONTEXT_FULL = 22, /* the session holds as many tokens as it can */
     GM_NO_DEVICE = 23,
     GM_CANCELLED = 30,
     GM_BUSY = 31,
 } gm_status;
 
-/* "GM_BAD_FILE" and so on; "unknown status" for a number that is none. */
+/* "GM_BAD_FILE" and so on; "unknown status" for any other number. */
 GM_API const char *gm_status_name(gm_status status);
 
 typedef struct gm_engine  gm_engine;
@@ -99,38 +99,39 @@ typedef struct {
     gm_backend  backend;
     uint32_t    threads;     /* CPU threads; 0: the physical cores */
     bool        precise;     /* f32 activations, f32 keys and values, f32 sums: slower, exact against the reference */
-    const char *cpu;         /* instruction set: "scalar", "avx2", "avx512", "neon"; NULL: the best that is there */
+    const char *cpu;         /* instruction set: "scalar", "avx2", "avx512", "neon"; NULL: the best available */
     uint32_t    gpu;         /* 1 + its number in `gemmule devices`; 0: the fastest */
     const char *gpu_disable; /* GPU features not to use, such as "subgroups,dot4,f16" */
-    uint64_t    gpu_memory;  /* bytes of GPU memory to use; what does not fit is used from main memory; 0: no limit */
+    uint64_t    gpu_memory;  /* bytes of GPU memory to use; the rest stays in main memory; 0: no limit */
 } gm_engine_options;
 
 typedef struct {
     const char *name;                               /* general.name of the file, or "" */
     const char *architecture;                       /* "gemma4" */
     const char *device;                             /* "cpu (avx512, 2 threads)" */
-    uint32_t    layers, width, vocabulary, context; /* context: the most that the model was made for */
+    uint32_t    layers, width, vocabulary, context; /* context: the longest that the model was made for */
     uint64_t    parameters;
     uint64_t    file_bytes;
     uint64_t    bytes_per_token; /* weight bytes read to decode one token */
-    const char *note;            /* what does not fit into GPU memory, and what that costs; "" if all does */
+    const char *note;            /* what does not fit into GPU memory, and what that costs; "" if everything fits */
     const char *why_device;      /* why GM_BACKEND_AUTO took this device; "" if the backend was named */
 } gm_engine_info;
 
 GM_API gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char *why, size_t why_size);
-GM_API void
-gm_engine_close(gm_engine *engine); /* after its sessions; NULL is fine, as with every function that frees */
+/* After its sessions. NULL is fine here, as with every function that frees. */
+GM_API void gm_engine_close(gm_engine *engine);
 GM_API void gm_engine_get_info(const gm_engine *engine, gm_engine_info *out);
 
 /* ---- text ---------------------------------------------------------------------------------------------------------- */
 
-/* Writes at most `capacity` ids and returns how many there are in `*count` (call with capacity 0 to ask). Special tokens
- * such as <|turn> are recognised only if `parse_special`: leave it off for text that you did not write. No BOS is added. */
+/* Writes at most `capacity` ids and sets `*count` to the number of ids that the text has; capacity 0 only counts. Special
+ * tokens such as <|turn> are recognised only if `parse_special` is set: leave it off for text that you did not write. Adds no
+ * BOS. */
 GM_API gm_status gm_tokenize(const gm_engine *engine, const char *text, size_t length, bool parse_special, int32_t *ids,
                              size_t capacity, size_t *count, char *why, size_t why_size);
 
-/* The bytes of one token, with spaces as spaces; special tokens by their name. Valid while the engine lives. Byte tokens
- * give one byte, which alone may not be UTF-8. */
+/* The bytes of one token, with spaces as spaces and special tokens by name; valid while the engine lives. A byte token is one
+ * byte, which need not be UTF-8 by itself. */
 GM_API gm_status gm_token_text(const gm_engine *engine, int32_t id, const char **text, size_t *length);
 
 /* ---- session ------------------------------------------------------------------------------------------------------- */
@@ -138,8 +139,8 @@ GM_API gm_status gm_token_text(const gm_engine *engine, int32_t id, const char *
 typedef enum { GM_KV_DEFAULT = 0, GM_KV_F16 = 1, GM_KV_F32 = 2, GM_KV_Q8_0 = 3 } gm_kv_type;
 
 typedef struct {
-    uint32_t context; /* most tokens held; 0: Ollama's num_ctx, else the model's, at most 8192. Memory grows with use */
-    gm_kv_type kv;    /* f16, or f32 on a precise engine */
+    uint32_t   context; /* in tokens; 0: Ollama's num_ctx, else the model's, at most 8192. Memory grows with use */
+    gm_kv_type kv;      /* default: f16, or f32 on a precise engine */
 } gm_session_options;
 
 GM_API gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, gm_session **out, char *why,
@@ -158,25 +159,25 @@ GM_API size_t gm_session_tokens(const gm_session *session, const int32_t **token
  * error or a cancel the session holds what was computed so far and can go on. */
 GM_API gm_status gm_session_set(gm_session *session, const int32_t *tokens, size_t n, char *why, size_t why_size);
 
-/* Computes further tokens behind those held. GM_AGAIN until done, as above. */
+/* Adds tokens behind those held and computes them. GM_AGAIN until done, as above. */
 GM_API gm_status gm_session_append(gm_session *session, const int32_t *tokens, size_t n, char *why, size_t why_size);
 
-/* The logits (after the soft cap) behind the last token held; NULL when there are none: a set or an append leaves them, a
- * reply need not. [vocabulary] */
+/* The logits of the last token held, after the soft cap: [vocabulary]. NULL if there are none: there are after a set or an
+ * append, but not always after a reply. */
 GM_API const float *gm_session_logits(const gm_session *session);
 
-/* Forgets all but the first `keep` tokens. What the sliding windows no longer hold is computed again with the next
- * set or append: `*recompute` (may be NULL) says how many tokens that will be. */
+/* Keeps the first `keep` tokens and forgets the others. The next set or append computes again what the sliding windows no
+ * longer hold: `*recompute` (may be NULL) says how many tokens that is. */
 GM_API gm_status gm_session_rollback(gm_session *session, size_t keep, size_t *recompute, char *why, size_t why_size);
 
-/* A second session that holds the same and goes its own way. */
+/* Makes a second session with the same tokens, which is then independent of the first. */
 GM_API gm_status gm_session_fork(gm_session *session, gm_session **out, char *why, size_t why_size);
 
-/* Snapshots: everything that the session holds, tied to this model and K/V type by a hash, with a digest over all of it. The
- * buffer is the caller's, to be given to gm_free. Restoring replaces what the session held; a snapshot that is damaged or
- * does not fit is refused and changes nothing. A file is written beside the target and renamed: a failure leaves the old
- * one, and of several that are saved to one path at once, one is there as a whole. It keeps the mode of the file that it
- * replaces; a new one is private (0600). */
+/* Snapshots: everything that the session holds, with a hash that ties it to this model and K/V type, and a digest over all of
+ * it. Free the buffer with gm_free. Restoring replaces what the session held; a snapshot that is damaged or does not fit is
+ * refused and changes nothing. A file is written beside the target and then renamed: a failure leaves the old file, and if
+ * several sessions save to one path at once, one of them is there as a whole. The new file keeps the mode of the one that it
+ * replaces; otherwise it is private (0600). */
 GM_API gm_status gm_session_save(gm_session *session, const char *path, char *why, size_t why_size);
 GM_API gm_status gm_session_restore(gm_session *session, const char *path, char *why, size_t why_size);
 GM_API gm_status gm_session_save_buffer(gm_session *session, void **data, size_t *size, char *why, size_t why_size);
@@ -184,9 +185,9 @@ GM_API gm_status gm_session_restore_buffer(gm_session *session, const void *data
                                            size_t why_size);
 GM_API void      gm_free(void *data);
 
-/* The call that is running returns GM_CANCELLED soon. A set or an append that returned GM_AGAIN ends, whether it is repeated
- * (then it returns GM_CANCELLED) or not. If there is neither, the next call that computes is cancelled. From any thread, and
- * from a signal handler. */
+/* Makes the running call return GM_CANCELLED soon. Also ends a set or an append that returned GM_AGAIN: if it is repeated, it
+ * returns GM_CANCELLED. If there is neither, cancels the next call that computes. May be called from any thread, and from a
+ * signal handler. */
 GM_API void gm_session_cancel(gm_session *session);
 
 /* ---- sampling ------------------------------------------------------------------------------------------------------ */
@@ -220,8 +221,8 @@ typedef struct {
     float   logprob; /* natural, of the model's own distribution: before penalties, temperature and cuts */
 } gm_token_logprob;
 
-/* Draws the token that follows; it is not appended. `top` (may be NULL) gets the `top_count` likeliest tokens. Where logits are
- * missing (after a rollback or a reply), those of the last token are computed first: GM_AGAIN until done. */
+/* Draws the next token, but does not append it. `top` (may be NULL) receives the `top_count` likeliest tokens. If the logits are
+ * missing (after a rollback or a reply), computes them first: GM_AGAIN until done. */
 GM_API gm_status gm_session_sample(gm_session *session, const gm_sampling *sampling, gm_token_logprob *chosen,
                                    gm_token_logprob *top, size_t top_count, char *why, size_t why_size);
 
@@ -240,11 +241,12 @@ typedef struct {
     const gm_sampling *sampling; /* NULL: the default */
     const char        *tools;    /* JSON, [{"type": "function", "function": {"name": …, "parameters": {…}}}] */
     bool               think;
-    uint32_t           max_tokens; /* 0: Ollama's num_predict, else as many as fit */
-    const char *const *stop;       /* strings that end the answer; not part of it; none: those of the Ollama model */
-    size_t             stop_count;
-    uint32_t           logprobs; /* with every piece, this many alternatives per token; at most 20 */
-    bool               want_logprobs;
+    uint32_t           max_tokens; /* 0: Ollama's num_predict, or as many as fit */
+    const char *const
+            *stop; /* strings that end the answer and are not part of it; default: those of the Ollama model */
+    size_t   stop_count;
+    uint32_t logprobs; /* alternatives per token, with every piece; at most 20 */
+    bool     want_logprobs;
     /* The tokens that a session held when this same reply broke off, for example because the GPU was lost. What follows
      * the prompt is taken as the beginning of the answer, and its pieces come again. */
     const int32_t *resume;
@@ -282,12 +284,12 @@ typedef struct {
     double prompt_seconds, reply_seconds;
 } gm_reply_stats;
 
-/* Renders the conversation in Gemma 4's format, sets the session to it (what it already holds is reused) and gets ready to
- * answer. The messages are copied. Content is never read for special tokens. */
+/* Renders the conversation in Gemma 4's format and prepares to answer it. gm_reply_next sets the session to it, reusing what the
+ * session holds already. The messages are copied. Special tokens in their content are plain text. */
 GM_API gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t count,
                                 const gm_reply_options *options, gm_reply **out, char *why, size_t why_size);
 
-/* Goes on from the given tokens instead of from messages; the output is not parsed. */
+/* Continues the given tokens instead of answering messages. The output is not parsed. */
 GM_API gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size_t n,
                                        const gm_reply_options *options, gm_reply **out, char *why, size_t why_size);
 
@@ -306,7 +308,7 @@ GM_API void gm_reply_stop(gm_reply *reply);
  * may be freed after its session. */
 GM_API void gm_reply_free(gm_reply *reply);
 
-/* The prompt that gm_reply_start would compute, as text; for looking, not for feeding back. To be given to gm_free. */
+/* The prompt that gm_reply_start would compute, as text: to look at, not to feed back. Free it with gm_free. */
 GM_API gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t count,
                            const gm_reply_options *options, char **text, char *why, size_t why_size);
 
