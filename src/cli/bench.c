@@ -69,7 +69,7 @@ static gm_status make_tokens(bench *b, error *e) {
     return GM_OK;
 }
 
-static gm_status compute(gm_session *session, const int32_t *tokens, size_t count, error *e) {
+static gm_status append_tokens(gm_session *session, const int32_t *tokens, size_t count, error *e) {
     char      why[sizeof e->why] = "";
     gm_status status = GM_OK;
     if (!count) return GM_OK;
@@ -111,7 +111,7 @@ static gm_status measure_best(bench *b, size_t context, bench_work *work, bool w
 
 static gm_status prefill_once(bench *b, gm_session *session, double *seconds, error *e) {
     const double    start = clock_seconds();
-    const gm_status status = compute(session, b->tokens, b->prefill, e);
+    const gm_status status = append_tokens(session, b->tokens, b->prefill, e);
     *seconds = clock_seconds() - start;
     return status;
 }
@@ -134,7 +134,7 @@ static gm_status feed_tokens(bench *b, gm_session *session, const gm_sampling *g
     for (size_t i = 0; status == GM_OK && i < b->decode; i++) {
         int32_t chosen;
         status = session_sample(session, greedy, &chosen, e);
-        if (status == GM_OK) status = compute(session, b->tokens + b->depth + i, 1, e);
+        if (status == GM_OK) status = append_tokens(session, b->tokens + b->depth + i, 1, e);
     }
     return status;
 }
@@ -171,7 +171,7 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
     gm_sampling  greedy;
     gm_sampling_default(b->engine, &greedy);
     greedy.temperature = 0;
-    gm_status status = compute(session, b->tokens, before, e);
+    gm_status status = append_tokens(session, b->tokens, before, e);
     if (status == GM_OK && b->engine->on_gpu) status = warm_up_choices(session, &greedy, e);
     const double start = clock_seconds();
     if (status == GM_OK) status = (b->engine->on_gpu ? follow_choices : feed_tokens)(b, session, &greedy, e);
@@ -181,7 +181,7 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
     return status;
 }
 
-static gm_status measure(bench *b, error *e) {
+static gm_status bench_measure(bench *b, error *e) {
     gm_status status = make_tokens(b, e);
     b->steps = (b->prefill ? b->repeats + 1 : 0) + (b->decode ? b->repeats + !b->prefill : 0);
     if (status == GM_OK && b->prefill)
@@ -194,19 +194,19 @@ static gm_status measure(bench *b, error *e) {
     return status;
 }
 
-static double rate(size_t tokens, double seconds) { return seconds > 0 ? (double)tokens / seconds : 0; }
+static double tokens_per_second(size_t tokens, double seconds) { return seconds > 0 ? (double)tokens / seconds : 0; }
 
 static void report_phase(report *r, const char *key, size_t tokens, double seconds, const size_t *depth) {
     report_open(r, key, '{');
     report_count(r, "tokens", tokens);
     if (depth) report_count(r, "depth", *depth);
     report_number(r, "seconds", seconds);
-    report_number(r, "tokens_per_second", rate(tokens, seconds));
+    report_number(r, "tokens_per_second", tokens_per_second(tokens, seconds));
     report_close(r, '}');
 }
 
 static double gigabytes_per_second(const bench *b) {
-    return rate(b->decode, b->decode_seconds) * (double)b->info.bytes_per_token / 1e9;
+    return tokens_per_second(b->decode, b->decode_seconds) * (double)b->info.bytes_per_token / 1e9;
 }
 
 static double upload_rate(const bench *b) {
@@ -257,10 +257,11 @@ static void print_text(const bench *b, const char *model) {
                b->engine->seconds.check, b->engine->seconds.upload, upload_rate(b), b->engine->seconds.plans);
     printf("\n");
     if (b->prefill)
-        printf("prefill   %.2f tokens per second (%zu tokens)\n", rate(b->prefill, b->prefill_seconds), b->prefill);
+        printf("prefill   %.2f tokens per second (%zu tokens)\n", tokens_per_second(b->prefill, b->prefill_seconds),
+               b->prefill);
     if (b->decode) {
-        printf("decode    %.2f tokens per second (%zu tokens at depth %zu)\n", rate(b->decode, b->decode_seconds),
-               b->decode, b->depth);
+        printf("decode    %.2f tokens per second (%zu tokens at depth %zu)\n",
+               tokens_per_second(b->decode, b->decode_seconds), b->decode, b->depth);
         printf("weights   %s per token, read at %.2f GB/s\n", bytes, gigabytes_per_second(b));
         if (b->dispatches) printf("work      %zu dispatches per token\n", b->dispatches);
     }
@@ -277,7 +278,7 @@ static gm_status bench_model(bench *b, const char *given, arena *memory, error *
     if (status != GM_OK) return status;
     gm_engine_get_info(b->engine, &b->info);
     progress_start(&b->bar, "measuring", PROGRESS_STEPS, !b->values->json && !b->values->quiet);
-    status = measure(b, e);
+    status = bench_measure(b, e);
     progress_end(&b->bar);
     return status;
 }

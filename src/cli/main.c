@@ -230,7 +230,7 @@ static int dispatch(int argc, char **argv) {
 
 /* A layer of Mesa's looks for a Wayland display when a GPU is opened, and libwayland complains on stderr where the folder for its
  * socket is not named, as on servers. This is the folder that a login names. */
-static void settle_runtime_folder(void) {
+static void set_runtime_folder(void) {
     char folder[40];
     snprintf(folder, sizeof folder, "/run/user/%lu", (unsigned long)getuid());
     setenv("XDG_RUNTIME_DIR", folder, 0);
@@ -241,7 +241,7 @@ int main(int argc, char **argv) {
     /* The line editor must know that input is UTF-8. Only LC_CTYPE is set, so numbers keep their decimal points. */
     if (!charset || (!strstr(charset, "UTF-8") && !strstr(charset, "utf8"))) setlocale(LC_CTYPE, "C.UTF-8");
     interrupt_catch_file_trouble();
-    settle_runtime_folder();
+    set_runtime_folder();
     error     e = { 0 };
     const int code = dispatch(argc, argv);
     if (flush_output(&e) != GM_OK && code == EXIT_OK) return complain_error(&e);

@@ -127,7 +127,7 @@ static gm_status start_reply(run_state *r, const run_values *v, error *e) {
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
 
-static gm_status load(run_state *r, const run_values *v, error *e) {
+static gm_status run_open(run_state *r, const run_values *v, error *e) {
     const double start = clock_seconds();
     gm_status    status = engine_open(&v->engine, r->model.engine, &r->engine, e);
     if (status == GM_OK) status = session_open(&v->engine, r->engine, v->context.value, &r->session, e);
@@ -179,7 +179,7 @@ static int print_json(const run_state *r, const run_values *v, const char *model
 }
 
 static gm_status answer_prompt(run_state *r, const run_values *v, error *e) {
-    gm_status status = load(r, v, e);
+    gm_status status = run_open(r, v, e);
     if (status == GM_OK) status = start_reply(r, v, e);
     if (status != GM_OK) return status;
     const answer_style style = {

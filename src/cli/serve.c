@@ -86,7 +86,7 @@ static const char *find_app(arena *a) {
     return page ? arena_copy(a, (str){ page, strlen(page) - strlen("/index.html") }) : NULL;
 }
 
-static gm_status choose(const serve_values *v, const arguments *args, arena *a, serve_options *out, error *e) {
+static gm_status choose_options(const serve_values *v, const arguments *args, arena *a, serve_options *out, error *e) {
     error no_box = { 0 }; /* reported when somebody asks for it */
     *out = (serve_options){
         .address = v->listen ? v->listen : "127.0.0.1",
@@ -152,7 +152,7 @@ static int serve_run(void *values, const arguments *args) {
     sigset_t            signals;
     int                 code = EXIT_OK;
     block_signals(&signals);
-    if (!choose(v, args, &memory, &options, &e) && !server_start(&options, &s, &e)) {
+    if (!choose_options(v, args, &memory, &options, &e) && !server_start(&options, &s, &e)) {
         run_until_signal(s, &signals, &e);
         pthread_sigmask(SIG_UNBLOCK, &signals, NULL); /* a second signal ends the program at once */
         server_stop(s);

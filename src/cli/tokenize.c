@@ -63,7 +63,8 @@ static int print_tokens(const tokenizer *t, const token_list *tokens, bool json)
     return report_print(&r);
 }
 
-static gm_status encode(const tokenizer *t, const tokenize_values *v, const char *argument, token_list *out, error *e) {
+static gm_status encode_text(const tokenizer *t, const tokenize_values *v, const char *argument, token_list *out,
+                             error *e) {
     buffer    text = { 0 };
     gm_status status = input_prompt(argument, v->file, &text, e);
     if (status == GM_OK && v->bos) {
@@ -121,7 +122,7 @@ static int print_text(const tokenizer *t, const token_list *tokens, bool json) {
     return code;
 }
 
-static gm_status decode(const tokenizer *t, const char *ids, token_list *out, error *e) {
+static gm_status decode_ids(const tokenizer *t, const char *ids, token_list *out, error *e) {
     buffer    text = { 0 };
     gm_status status = GM_OK;
     if (!strcmp(ids, "-")) status = input_read("-", &text, e);
@@ -151,7 +152,8 @@ static int tokenize_run(void *values, const arguments *args) {
     }
     gm_status status = model_argument_open(args->positional[0], &memory, &file, &e);
     if (status == GM_OK) status = tokenizer_new(file, &t, &e);
-    if (status == GM_OK) status = v->decode ? decode(t, v->decode, &tokens, &e) : encode(t, v, argument, &tokens, &e);
+    if (status == GM_OK)
+        status = v->decode ? decode_ids(t, v->decode, &tokens, &e) : encode_text(t, v, argument, &tokens, &e);
     if (status != GM_OK) code = complain_error(&e);
     else code = v->decode ? print_text(t, &tokens, v->json) : print_tokens(t, &tokens, v->json);
     token_list_free(&tokens);

@@ -12,7 +12,7 @@ static bool read_number(const char **at, uint64_t *out) {
     return *at > start;
 }
 
-static range_kind part(uint64_t from, uint64_t to, uint64_t *first, uint64_t *last) {
+static range_kind set_part(uint64_t from, uint64_t to, uint64_t *first, uint64_t *last) {
     *first = from;
     *last = to;
     return RANGE_PART;
@@ -29,13 +29,13 @@ range_kind byte_range_parse(const char *text, uint64_t size, uint64_t *first, ui
         at++;
         if (!read_number(&at, &count) || at[strspn(at, " \t")]) return RANGE_WHOLE;
         if (!count || !size) return RANGE_OUTSIDE;
-        return part(count < size ? size - count : 0, size - 1, first, last);
+        return set_part(count < size ? size - count : 0, size - 1, first, last);
     }
     if (!read_number(&at, &from) || *at++ != '-') return RANGE_WHOLE;
     const bool open = !at[strspn(at, " \t")];
     if (!open && (!read_number(&at, &to) || at[strspn(at, " \t")] || to < from)) return RANGE_WHOLE;
     if (from >= size) return RANGE_OUTSIDE;
-    return part(from, to < size ? to : size - 1, first, last);
+    return set_part(from, to < size ? to : size - 1, first, last);
 }
 
 /* We only ever set LC_CTYPE, so days and months have their English names. */

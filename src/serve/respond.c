@@ -14,7 +14,7 @@ const char app_policy[] =
     "form-action 'none'; frame-ancestors 'none'";
 const char bare_policy[] = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-static bool add(struct MHD_Response *response, const header *headers, size_t count) {
+static bool add_headers(struct MHD_Response *response, const header *headers, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (headers[i].value && MHD_add_response_header(response, headers[i].name, headers[i].value) != MHD_YES)
             return false;
@@ -34,7 +34,7 @@ enum MHD_Result respond(request *r, unsigned status, struct MHD_Response *respon
         { "Access-Control-Expose-Headers", foreign ? "Content-Range, ETag, Accept-Ranges, Retry-After" : NULL },
     };
     if (!response) return MHD_NO;
-    const bool complete = add(response, common, COUNT_OF(common)) && add(response, headers, count);
+    const bool complete = add_headers(response, common, COUNT_OF(common)) && add_headers(response, headers, count);
     r->status = status;
     const enum MHD_Result result = complete ? MHD_queue_response(r->connection, status, response) : MHD_NO;
     MHD_destroy_response(response);
@@ -57,7 +57,7 @@ enum MHD_Result respond_json(request *r, unsigned status, buffer *text, const he
     if (!response) buffer_free(text);
     *text = (buffer){ 0 };
     if (!response) return MHD_NO;
-    if (!add(response, fixed, COUNT_OF(fixed))) {
+    if (!add_headers(response, fixed, COUNT_OF(fixed))) {
         MHD_destroy_response(response);
         return MHD_NO;
     }

@@ -143,7 +143,7 @@ static gm_status build_name(const str *parts, size_t count, arena *a, manifest_n
 }
 
 /* Splits at slashes; 0 when there are too many components or one is not valid. */
-static size_t split(str text, str parts[MOST_COMPONENTS]) {
+static size_t split_components(str text, str parts[MOST_COMPONENTS]) {
     size_t count = 0;
     for (const char *at = text.data, *end = text.data + text.length;;) {
         const char *slash = at < end ? memchr(at, '/', (size_t)(end - at)) : NULL, *stop = slash ? slash : end;
@@ -166,7 +166,7 @@ gm_status manifest_name_parse(const char *name, arena *a, manifest_name *out, er
         text.length = (size_t)(colon - text.data);
     }
     str          given[MOST_COMPONENTS], parts[MOST_COMPONENTS + 3] = { default_host, default_namespace };
-    const size_t count = split(text, given), defaults = count < 3 ? 3 - count : 0;
+    const size_t count = split_components(text, given), defaults = count < 3 ? 3 - count : 0;
     if (!count || count == MOST_COMPONENTS || !valid_component(tag, false))
         return bad_name(whole, e); /* the tag is one, too */
     memcpy(parts + defaults, given, count * sizeof *given);
@@ -176,6 +176,6 @@ gm_status manifest_name_parse(const char *name, arena *a, manifest_name *out, er
 
 gm_status manifest_name_of_path(const char *path, arena *a, manifest_name *out, error *e) {
     str          parts[MOST_COMPONENTS];
-    const size_t count = split(str_of(path), parts);
+    const size_t count = split_components(str_of(path), parts);
     return count < 4 ? bad_name(str_of(path), e) : build_name(parts, count, a, out, e);
 }

@@ -33,7 +33,7 @@ static bool is_folder(const char *path) {
 }
 
 /* "a/b/c" in the arena; NULL when there is no memory. */
-static char *join(arena *a, const char *folder, const char *middle, const char *name) {
+static char *join_path(arena *a, const char *folder, const char *middle, const char *name) {
     const size_t length = strlen(folder) + strlen(middle) + strlen(name) + 3;
     char        *path = arena_alloc(a, length);
     if (path) snprintf(path, length, "%s%s%s%s%s", folder, *middle ? "/" : "", middle, *name ? "/" : "", name);
@@ -43,7 +43,7 @@ static char *join(arena *a, const char *folder, const char *middle, const char *
 const char *ollama_root(arena *a) {
     const char *set = getenv("OLLAMA_MODELS"), *home = getenv("HOME");
     if (set && *set) return arena_copy(a, str_of(set));
-    const char *own = home && *home ? join(a, home, ".ollama", "models") : NULL;
+    const char *own = home && *home ? join_path(a, home, ".ollama", "models") : NULL;
     if (own && is_folder(own)) return own;
     static const char service[] = "/usr/share/ollama/.ollama/models";
     return is_folder(service) ? service : NULL;
@@ -134,7 +134,7 @@ static gm_status open_blob(const store_root *root, const manifest_layer *layer, 
     struct stat about;
     char        below[100];
     snprintf(below, sizeof below, "blobs/%s", layer->blob);
-    *path = join(a, root->path, "", below);
+    *path = join_path(a, root->path, "", below);
     if (!*path) return fail_memory(e, "a path", strlen(root->path));
     *file = below_open_file(root->folder, below);
     if (*file < 0) return fail_blob(root, layer, *path, e);
@@ -261,10 +261,11 @@ static gm_status read_layers(const store_root *root, const manifest *m, arena *a
 /* Fills in what it can even when it fails: a list shows that much. */
 static gm_status read_model(const store_root *root, const manifest_name *name, arena *a, ollama_model *out, error *e) {
     *out = (ollama_model){ .name = name->shown };
-    const char *below = join(a, "manifests", "", name->path), *path = join(a, root->path, "manifests", name->path);
-    str         text = { NULL, 0 };
-    manifest    m;
-    error       inner = { 0 };
+    const char *below = join_path(a, "manifests", "", name->path),
+               *path = join_path(a, root->path, "manifests", name->path);
+    str      text = { NULL, 0 };
+    manifest m;
+    error    inner = { 0 };
     if (!below || !path) return fail_memory(e, "a path", strlen(root->path));
     const int file = below_open_file(root->folder, below);
     if (file < 0) return fail_open(path, e);
@@ -288,7 +289,7 @@ typedef struct {
 } walk;
 
 /* Room for one more item in an array that lives in the arena; NULL when there is no memory. */
-static void *grow(arena *a, void *items, size_t count, size_t *capacity, size_t size) {
+static void *array_grow(arena *a, void *items, size_t count, size_t *capacity, size_t size) {
     if (count < *capacity) return items;
     const size_t wider = *capacity ? *capacity * 2 : 32;
     void        *moved = arena_array(a, wider, size);
@@ -301,7 +302,7 @@ static void *grow(arena *a, void *items, size_t count, size_t *capacity, size_t 
 static gm_status walk_add_name(walk *w, const char *path) {
     manifest_name name;
     if (manifest_name_of_path(path, w->memory, &name, NULL)) return GM_OK; /* not a file that Ollama wrote */
-    manifest_name *names = grow(w->memory, w->names, w->count, &w->capacity, sizeof *names);
+    manifest_name *names = array_grow(w->memory, w->names, w->count, &w->capacity, sizeof *names);
     if (!names) return fail_memory(w->e, "the list of models", w->count * sizeof *names);
     w->names = names;
     w->names[w->count++] = name;
@@ -314,7 +315,7 @@ static gm_status walk_add_problem(walk *w, const char *below) {
     buffer_printf(&text, "%s/manifests%s%s: %s", w->root->path, *below ? "/" : "", below, open_problem());
     const char  *line = text.failed ? NULL : arena_copy(w->memory, buffer_view(&text));
     const char **lines =
-        grow(w->memory, w->unreadable, w->unreadable_count, &w->unreadable_capacity, sizeof *w->unreadable);
+        array_grow(w->memory, w->unreadable, w->unreadable_count, &w->unreadable_capacity, sizeof *w->unreadable);
     buffer_free(&text);
     if (!line || !lines) return fail_memory(w->e, "the list of models", strlen(below));
     w->unreadable = lines;
@@ -326,7 +327,7 @@ static gm_status walk_folder(walk *w, int folder, const char *below, int depth);
 
 static gm_status walk_entry(walk *w, int folder, const char *below, const char *entry, int depth) {
     struct stat about;
-    const char *path = *below ? join(w->memory, below, "", entry) : arena_copy(w->memory, str_of(entry));
+    const char *path = *below ? join_path(w->memory, below, "", entry) : arena_copy(w->memory, str_of(entry));
     if (!path) return fail_memory(w->e, "a path", strlen(below));
     if (fstatat(folder, entry, &about, AT_SYMLINK_NOFOLLOW))
         return errno == ENOENT ? GM_OK : walk_add_problem(w, path); /* ENOENT: deleted meanwhile */
