@@ -1,27 +1,37 @@
 /* A host (gpu/host.h) for a GPU that computes nothing: it claims the features it is told to, and writes every shader text that it
  * should compile into a folder. Test programs linked with it instead of the native host plan as usual, so all their shaders are
  * written, also those for GPUs that no test machine has (f16, for example). All results are zeros, so the programs' own verdicts mean
- * nothing. tests/test_naga.mjs checks the texts. The library itself needs no hook for this.
+ * nothing. tests/test_shaders.mjs checks the texts. The library itself needs no hook for this.
  *
  *     FAKE_GPU="subgroups dot4 f16 subgroup_matrix small"    what it has (small: matrices of 8 × 8); may be empty
  *     FAKE_GPU_SHADERS=folder                                 where the texts go, one file each: label.digest.wgsl */
 
+#include "fake_host.h"
+
 #include "base/sha256.h"
-#include "gpu/host.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TICKETS = 256 };
+enum { MOST_TICKETS = 256, MOST_TEXTS = 2048 };
+
+typedef struct {
+    char    label[64];
+    uint8_t digest[32];
+    bool    dispatched;
+} fake_text;
 
 struct gpu_host {
     gpu_info info;
-    gpu_id   next;
+    gpu_id   next;                  /* above MOST_TEXTS: the id of a pipeline is 1 + the number of its text */
     void    *tickets[MOST_TICKETS]; /* zeros that have "arrived" */
     uint64_t bytes[MOST_TICKETS];
     bool     taken[MOST_TICKETS];
+
+    fake_text texts[MOST_TEXTS];
+    size_t    text_count;
 };
 
 static bool has(const char *feature) {
@@ -41,7 +51,7 @@ static gpu_info fake_info(void) {
                        .max_storage_buffers = 8,
                        .max_invocations = 256,
                        .max_workgroups = 65535,
-                       .max_workgroup_bytes = 16384,
+                       .max_workgroup_bytes = has("subgroup_matrix") && !has("small") ? 49152 : 16384,
                        .alignment = 256,
                        .subgroup_min = subgroups ? 32 : 0,
                        .subgroup_max = subgroups ? 32 : 0,
@@ -66,6 +76,7 @@ gm_status gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
     *out = calloc(1, sizeof **out);
     if (!*out) return fail_memory(e, "a host", sizeof **out);
     (*out)->info = fake_info();
+    (*out)->next = MOST_TEXTS;
     return GM_OK;
 }
 
@@ -105,6 +116,31 @@ gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const vo
     return GM_OK;
 }
 
+const char *fake_host_text(const gpu_host *h, size_t index, bool *dispatched) {
+    if (index >= h->text_count) return NULL;
+    *dispatched = h->texts[index].dispatched;
+    return h->texts[index].label;
+}
+
+bool fake_host_dispatched(const gpu_host *h, const gpu_host *other, size_t index) {
+    for (size_t i = 0; i < h->text_count; i++) {
+        if (!memcmp(h->texts[i].digest, other->texts[index].digest, 32)) return h->texts[i].dispatched;
+    }
+    return false;
+}
+
+/* The id of a text: the same for the same text. */
+static gpu_id text_id(gpu_host *h, const char *label, const uint8_t digest[32], error *e) {
+    for (size_t i = 0; i < h->text_count; i++) {
+        if (!memcmp(h->texts[i].digest, digest, 32)) return (gpu_id)(i + 1);
+    }
+    if (h->text_count == MOST_TEXTS) return fail(e, GM_NO_MEMORY, "more than %d shaders", MOST_TEXTS), 0;
+    fake_text *t = &h->texts[h->text_count++];
+    snprintf(t->label, sizeof t->label, "%s", label);
+    memcpy(t->digest, digest, 32);
+    return (gpu_id)h->text_count;
+}
+
 gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants, size_t count,
                         error *e) {
     (void)constants, (void)count;
@@ -119,10 +155,10 @@ gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const 
     snprintf(path, sizeof path, "%s/%s.%02x%02x%02x%02x%02x%02x.wgsl", folder, label, digest[0], digest[1], digest[2],
              digest[3], digest[4], digest[5]);
     FILE *file = fopen(path, "wx");
-    if (!file && errno == EEXIST) return ++h->next;
+    if (!file && errno == EEXIST) return text_id(h, label, digest, e);
     const bool written = file && fputs(wgsl, file) >= 0;
     if ((file && fclose(file)) || !written) return fail(e, GM_IO, "cannot write %s", path), 0;
-    return ++h->next;
+    return text_id(h, label, digest, e);
 }
 
 void gpu_pipeline_free(gpu_host *h, gpu_id pipeline) { (void)h, (void)pipeline; }
@@ -140,6 +176,9 @@ void gpu_group_free(gpu_host *h, gpu_id group) { (void)h, (void)group; }
 
 gm_status gpu_submit(gpu_host *h, const uint32_t *words, size_t count, error *e) {
     for (size_t at = 1; at < count; at += 1 + (words[at] >> 16)) {
+        const uint32_t pipeline = words[at + 1];
+        if ((words[at] & 0xffff) == GPU_DISPATCH && pipeline && pipeline <= h->text_count)
+            h->texts[pipeline - 1].dispatched = true;
         if ((words[at] & 0xffff) != GPU_READ) continue;
         const uint32_t ticket = words[at + 6];
         const uint64_t bytes = words[at + 4] | (uint64_t)words[at + 5] << 32;

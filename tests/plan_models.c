@@ -1,5 +1,5 @@
 /* Plans the text graphs of model files on the GPU in every way that a session does, without running them, for tests that look at the
- * plans (tests/test_naga.mjs).
+ * plans (tests/test_shaders.mjs).
  *
  *     plan_models FILE… */
 

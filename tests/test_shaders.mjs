@@ -1,15 +1,16 @@
-// Checks every WGSL text that the engine can produce with naga, Firefox's compiler. Dawn's compiler, Tint, sees the texts for the
-// machine's own features in the tests that run them. Here, test programs plan on a host that computes nothing (tests/fake_host.c), with
-// every combination of optional features, and naga checks the texts.
+// Both WGSL compilers read every text that the engine can produce: naga, Firefox's, and Tint, Chromium's. Test programs plan on a host that
+// computes nothing (tests/fake_host.c), with every combination of optional features; so texts for GPUs that no test machine has are read,
+// too. One of the programs, check_models, also shows that the self-check dispatches whatever a model's plans will.
 //
-//     node tests/test_naga.mjs [folder of the build]
+//     node tests/test_shaders.mjs [folder of the build]
 //
 // naga does not know `enable subgroups;` and wants none: that line is left out. Texts with experimental extensions of Chromium
-// are beyond it: they are counted by name, and left to Tint.
+// are beyond it: they are counted by name, and left to Tint, which runs in Dawn (npm webgpu) on its null backend.
 
 import {spawn} from "node:child_process";
 import {mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync} from "node:fs";
 import {availableParallelism, tmpdir} from "node:os";
+import {createRequire} from "node:module";
 import {join} from "node:path";
 import {parseWgsl, validate} from "naga-wasm";
 
@@ -24,6 +25,7 @@ const programs = [
     {name: "test_gpu_fuse", args: [], ends: /\d+ passed, \d+ failed\n$/},
     {name: "test_gpu_sampler", args: [], ends: /\d+ passed, \d+ failed\n$/},
     {name: "plan_models", args: fixtures, ends: /plans\n$/, status: 0},
+    {name: "check_models", args: fixtures, ends: / 0 failed\n$/, status: 0},
     {name: "kernels_gpu", args: ["--quick"], ends: /sampler[^\n]*\n$/, status: 0},
 ];
 const fewestTexts = 400;
@@ -52,6 +54,22 @@ function problemOf(text) {
         info?.free?.();
         module?.free?.();
     }
+}
+
+const {create} = createRequire(new URL("../web/package.json", import.meta.url))("webgpu");
+const gpu = create(["backend=null", "enable-dawn-features=allow_unsafe_apis"]);
+const adapter = await gpu.requestAdapter();
+const needed = ["shader-f16", "subgroups", "chromium-experimental-subgroup-matrix"];
+for (const name of needed) check(adapter.features.has(name), `Dawn's null backend lacks ${name}`);
+const device = await adapter.requestDevice({requiredFeatures: needed.filter((name) => adapter.features.has(name))});
+
+// What Tint says against a text; null: nothing.
+async function tintProblemOf(text) {
+    device.pushErrorScope("validation");
+    const info = await device.createShaderModule({code: text}).getCompilationInfo();
+    const refused = await device.popErrorScope();
+    const errors = info.messages.filter((message) => message.type === "error").map((message) => `${message.lineNum}: ${message.message}`);
+    return errors.join("\n") || refused?.message || null;
 }
 
 const experimental = (text) => /^enable (chromium_experimental_\w+)/m.exec(text)?.[1];
@@ -87,13 +105,15 @@ try {
     // ---- all of them ----
 
     const verdicts = new Map(), excluded = new Map(), files = new Set();
-    combinations.forEach((has, i) => {
+    for (const [i, has] of combinations.entries()) {
         const names = readdirSync(join(folder, String(i)));
         check(names.length > 0, `no texts with "${has}"`);
         for (const name of names) {
             const text = readFileSync(join(folder, String(i), name), "utf8"), file = name.replace(/\.[0-9a-f]{12}\.wgsl$/, "");
             files.add(file);
             if (verdicts.has(name) || excluded.has(name)) continue;
+            const said = await tintProblemOf(text);
+            check(!said, `Tint refuses ${name} with "${has}":\n${said}`);
             if (experimental(text)) {
                 excluded.set(name, `${file} (${experimental(text)})`);
                 continue;
@@ -105,7 +125,8 @@ try {
             check(!/^enable subgroups;/m.test(text) || has.includes("subgroups"), `${name} uses subgroups that are not there`);
             check(!/^enable f16;/m.test(text) || has.includes("f16"), `${name} uses f16 that is not there`);
         }
-    });
+    }
+    check(excluded.size > 0, "no text with subgroup matrices was read");
     for (const what of new Set(excluded.values())) console.log(`not for naga: ${[...excluded.values()].filter((other) => other === what).length} texts of ${what}`);
     check(verdicts.size >= fewestTexts, `${verdicts.size} different texts were looked at: at least ${fewestTexts} were expected`);
     console.log(`${verdicts.size} different texts of ${files.size} kernels, ${excluded.size} left out`);
@@ -124,7 +145,14 @@ try {
         ["a name that is not declared", right + "\nfn broken() -> u32 { return not_declared; }\n"],
         ["a type that does not fit", right + "\nfn broken() -> u32 { return 1.5; }\n"],
         ["a text that breaks off", right.slice(0, right.lastIndexOf("}"))],
-    ]) check(problemOf(wrong) !== null, `naga accepts ${what}`);
+    ]) {
+        check(problemOf(wrong) !== null, `naga accepts ${what}`);
+        check(await tintProblemOf(wrong) !== null, `Tint accepts ${what}`);
+    }
+    const matrices = readFileSync(join(folder, String(combinations.length - 1), [...excluded.keys()].at(-1)), "utf8");
+    check(await tintProblemOf(matrices) === null, "Tint refuses subgroup matrices");
+    const misused = matrices.replace("subgroupMatrixMultiplyAccumulate(", "subgroupMatrixMultiplyAccumulate(1u, ");
+    check(misused !== matrices && await tintProblemOf(misused) !== null, "Tint accepts subgroup matrices that are used wrongly");
 } finally {
     rmSync(folder, {recursive: true});
 }

@@ -1,0 +1,132 @@
+/* The self-check dispatches every shader that the model's plans will. Linked with the fake host, which knows what was dispatched: so
+ * it is seen also for kernels of GPUs that no test machine has. The CPU's results stand in for the GPU's.
+ *
+ *     check_models FILE…      and a graph with the sizes of large models */
+
+#include "fake_host.h"
+
+#include "gguf/gguf.h"
+#include "gpu/kernels.h"
+#include "model/model.h"
+#include "session/kv.h"
+#include "session/self_check.h"
+#include "test.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { OUTPUTS = 64, DEPTH = 512 };
+
+static void as_expected(void *user, const char *what, float *found, size_t count, const float *expected,
+                        size_t distinct) {
+    (void)what;
+    ++*(size_t *)user;
+    for (size_t i = 0; i < count; i++) found[i] = expected[i % distinct];
+}
+
+/* All plans that a session makes, for caches as it begins with. */
+static void plan_all(gpu_backend *b, const graph *g, const model_config *c, error *e) {
+    gpu_kv_layer *kv = calloc(max_size(c->layers, 1), sizeof *kv);
+    for (uint32_t i = 0; kv && i < c->layers; i++) {
+        const layer_config *layer = &c->layer[i];
+        const uint32_t      slots = layer->sliding ? c->window + KV_SLACK : DEPTH;
+        const gpu_kv        shape = { TYPE_F16, layer->kv_heads, layer->head, layer->sliding ? slots : GPU_KV_NO_RING };
+        kv[i] = (gpu_kv_layer){
+            1, 1, TYPE_F16, shape.slots, shape.kv_heads, shape.head, round_up(gpu_kv_bytes(&shape, slots), 16)
+        };
+    }
+    while (gpu_backend_upload(b, g, e) == GM_AGAIN) {}
+    for (size_t tokens = 1; tokens <= 256 && kv && !e->status; tokens *= 4) {
+        for (size_t many = 0; many < 2 && !e->status; many++) {
+            gpu_plan *plan = NULL;
+            gpu_plan_new(b, g, tokens, many ? min_size(tokens, OUTPUTS) : 1, kv, &plan, e);
+            gpu_plan_free(plan);
+        }
+    }
+    free(kv);
+}
+
+static void check_graph(const char *name, const graph *g, const model_config *config) {
+    error       e = { 0 };
+    gpu_backend planned = { 0 };
+    gpu_host   *checked = NULL;
+    self_check *check = NULL;
+    size_t      runs = 0, texts = 0;
+    gm_status   status;
+    bool        ignored;
+    TEST("the self-check reaches every kernel of %s", name);
+    const self_check_options options = { .kv = TYPE_F16, .outputs = OUTPUTS };
+    if (!gpu_backend_open(&planned, &(gpu_options){ .adapter = -1 }, false, &e) &&
+        !gpu_host_open(&(gpu_options){ .adapter = -1 }, &checked, &e)) {
+        plan_all(&planned, g, config, &e);
+        if (!e.status) self_check_new(checked, g, config, &options, &check, &e);
+    }
+    if (check) self_check_spoil_by(check, as_expected, &runs);
+    while (check && !e.status && (status = self_check_step(check, &e)) == GM_AGAIN) {}
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+    for (size_t i = 0; check && self_check_missed(check, i); i++)
+        CHECK_MESSAGE(false, "it knows no way to %s", self_check_missed(check, i));
+    const char *label;
+    for (; !e.status && (label = fake_host_text(planned.host, texts, &ignored)); texts++)
+        CHECK_MESSAGE(fake_host_dispatched(checked, planned.host, texts), "%s is planned, and not dispatched", label);
+    CHECK_MESSAGE(e.status || (runs > 10 && texts > 10), "%zu runs, %zu shaders", runs, texts);
+    self_check_free(check);
+    gpu_host_close(checked);
+    gpu_backend_close(&planned);
+}
+
+static void check_file(const char *path) {
+    error e = { 0 };
+    gguf *file = NULL;
+    model m = { 0 };
+    graph g = { 0 };
+    TEST("%s opens", path);
+    if (!gguf_open_file(path, &file, &e) && !model_load(file, &m, &e)) model_text_graph(&m, &g, &e);
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+    if (!e.status) check_graph(path, &g, &m.config);
+    graph_free(&g);
+    model_free(&m);
+    gguf_free(file);
+}
+
+/* Products as large as in models of several GB, whose tiles are other ones than those of the fixtures. Their bytes are zeros that
+ * take no memory. */
+static void check_large(void) {
+    static const quant_type types[] = { TYPE_Q4_K, TYPE_Q6_K, TYPE_Q8_0, TYPE_F16 };
+    const size_t            bytes = (size_t)4 << 30;
+    uint8_t                *zeros = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    graph                   g = { 0 };
+    model_config            config = { .width = 2816, .eps = 1e-6f };
+    size_t                  at = 0;
+    TEST("zeros");
+    CHECK(zeros != MAP_FAILED);
+    for (size_t i = 0; i < COUNT_OF(types); i++) {
+        const uint64_t    shapes[][3] = { { 2816, 2816, 1 }, { 2816, 4096, 1 }, { 4096, 15360, 1 }, { 15360, 512, 1 } };
+        static const char name[] = "w";
+        tensor           *x =
+            graph_embed(&g, graph_weight(&g, "e", TYPE_F32, (uint64_t[]){ 2816, 16, 1 }, zeros + (at += 1 << 20)), 1);
+        for (size_t j = 0; j < COUNT_OF(shapes); j++)
+            x = graph_matmul(&g, graph_weight(&g, name, types[i], shapes[j], zeros + (at += 1 << 20)), x);
+        tensor *routes = graph_route(
+            &g,
+            graph_embed(&g, graph_weight(&g, "r", TYPE_F32, (uint64_t[]){ 128, 16, 1 }, zeros + (at += 1 << 20)), 1),
+            NULL, 8);
+        const uint64_t both[3] = { 512, 1408, 128 };
+        tensor        *y =
+            graph_matmul_experts(&g, graph_weight(&g, name, types[i], both, zeros + (at += 1 << 20)), x, routes, 8);
+        graph_geglu(&g, graph_slice(&g, y, 0, 704, 8), graph_slice(&g, y, 704, 704, 8));
+        g.result =
+            graph_matmul(&g, graph_weight(&g, name, types[i], (uint64_t[]){ 512, 65536, 1 }, zeros + (at += 1 << 20)),
+                         graph_rms_norm(&g, graph_select_rows(&g, x), NULL, 1e-6f));
+    }
+    CHECK_MESSAGE(!g.problem.status, "%s", g.problem.why);
+    if (!g.problem.status) check_graph("a large model", &g, &config);
+    graph_free(&g);
+    munmap(zeros, bytes);
+}
+
+int main(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) check_file(argv[i]);
+    check_large();
+    return test_end();
+}
