@@ -1,5 +1,5 @@
-/* The model in the box: the program on CPU and GPU, and the engine in wasm, open its one file and write the same words; and what it answers to
- * questions that its training never saw is right as often as it must be. Needs build/gemmule and models/box.gguf. */
+/* The model in the box: the program on CPU and GPU and the engine in wasm write the same words, and answers to questions that its training
+ * never saw are right often enough. Needs build/gemmule and models/box.gguf. */
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -41,7 +41,7 @@ function evaluate(...args: string[]): string {
     return execFileSync(PROGRAM, ['eval', 'box', '--backend', 'cpu', ...args], { env, encoding: 'utf8', maxBuffer: 1 << 26, stdio: ['ignore', 'pipe', 'ignore'] });
 }
 
-/** The program's answers: `--show` prints those that are wrong, and here all are; a line "task: question", then the answer behind four blanks. */
+/** The program's answers: `--show` prints the wrong ones, and here all are wrong. A line "task: question", then the answer after four spaces. */
 function answersOf(questions: Question[], ...args: string[]): string[] {
     const set = scratch('some.jsonl');
     writeFileSync(set, questions.map((question) => `${JSON.stringify({ ...question, check: { exact: [''] } })}\n`).join(''));
@@ -72,16 +72,16 @@ function swiftShader(): string {
     return files.split('\n').find((file) => file.endsWith('vk_swiftshader_icd.json')) ?? '';
 }
 
-// What is left is the rounding to 8 bits: an f16 export is off by 3e-7 (docs/BOX.md).
-test('its logits are those that transformers computed before it was exported', () => {
+// The difference is the rounding to 8 bits: an f16 export differs by 3e-7 (docs/BOX.md).
+test('its logits match those that transformers computed before the export', () => {
     const checked = execFileSync(PROGRAM, ['check', BOX, join(ROOT, 'tests/box.expect.gguf'), '--backend', 'cpu', '--precise', '--tolerance', '8e-3'], { encoding: 'utf8' });
     assert.match(checked, /^logits\.3 /m);
 });
 
-test('CPU, wasm and GPU write the same', async () => {
+test('CPU, wasm and GPU write the same text', async () => {
     const questions = someQuestions(), cpu = answersOf(questions);
     process.env['VK_ICD_FILENAMES'] ??= swiftShader();
-    const others = { wasm: await wasmAnswers(questions), gpu: answersOf(questions, '--backend', 'gpu', '--gpu-disable', 'subgroups,dot4,f16') }; // in software these only cost time
+    const others = { wasm: await wasmAnswers(questions), gpu: answersOf(questions, '--backend', 'gpu', '--gpu-disable', 'subgroups,dot4,f16') }; // only slower in software
     for (const [name, answers] of Object.entries(others)) assert.deepEqual(answers, cpu, name);
 });
 

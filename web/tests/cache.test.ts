@@ -1,4 +1,4 @@
-/* The cache over files in memory. web/tests/browser has the same in a real browser. */
+/* The cache on files in memory. web/tests/browser tests it in a real browser. */
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
@@ -47,7 +47,7 @@ function fails(name: string, text: RegExp) {
     };
 }
 
-/* A download that breaks off after about `bytes`. */
+/* Starts a download that breaks after about `bytes`. */
 async function breakOff({ cache, url }: Bench, bytes: number): Promise<void> {
     server.files.get('/model.gguf')!.cuts = [bytes, 0, 0];
     await assert.rejects(fetchIntoCache(cache, url, QUICK), fails('Network', /tried 2 times/));
@@ -55,7 +55,7 @@ async function breakOff({ cache, url }: Bench, bytes: number): Promise<void> {
     server.requests.length = 0;
 }
 
-test('a file is stored, described, and read from then on without the network', async () => {
+test('a stored file is described, and read without the network from then on', async () => {
     const b = await bench();
     const seen: StoreProgress[] = [];
     const source = await fetchIntoCache(b.cache, b.url, { ...QUICK, onProgress: (progress) => seen.push(progress) });
@@ -79,7 +79,7 @@ test('a file is stored, described, and read from then on without the network', a
     ]);
 });
 
-test('a download that broke off is taken up where it was, after its hash was checked', async () => {
+test('a broken download resumes where it stopped, after a check of its hash', async () => {
     const b = await bench();
     await breakOff(b, 5_000_000);
     const { stored, prefix, done } = b.meta() as { stored: number; prefix: string; done: boolean };
@@ -93,7 +93,7 @@ test('a download that broke off is taken up where it was, after its hash was che
     assert.equal(b.meta().sha256, HASH);
 });
 
-test('what was noted and is not there any more starts anew', async () => {
+test('a stored part that does not match its description starts again', async () => {
     type Spoil = (b: Bench) => void;
     const rows: [string, Spoil][] = [
         ['another ETag', () => (server.files.get('/model.gguf')!.etag = '"two"')],
@@ -115,7 +115,7 @@ test('what was noted and is not there any more starts anew', async () => {
     }
 });
 
-test('a part without a validator is not taken up: the server may have another version by now', async () => {
+test('a part without a validator is not resumed: the server may have another version by now', async () => {
     const other = noise(BYTES.length, 2);
     const written = (seconds: number): Partial<ServedFile> => ({
         etag: null, headers: (headers) => (headers['last-modified'] = new Date(Date.now() - 1000 * seconds).toUTCString()),
@@ -145,7 +145,7 @@ test('a connection that breaks during a download without a validator starts it a
     assert.equal(b.meta().sha256, createHash('sha256').update(other).digest('hex'));
 });
 
-test('bytes behind the last note are not believed', async () => {
+test('bytes after the last note are not trusted', async () => {
     const b = await bench();
     await breakOff(b, 3_000_000);
     const { stored } = b.meta() as { stored: number };
@@ -156,7 +156,7 @@ test('bytes behind the last note are not believed', async () => {
     assert.deepEqual(await source.read(0, BYTES.length), BYTES);
 });
 
-test('a stop keeps what came', async () => {
+test('an abort keeps what has arrived', async () => {
     const b = await bench({ pause: 1 });
     const controller = new AbortController();
     const stopped = fetchIntoCache(b.cache, b.url, { ...QUICK, signal: controller.signal, onProgress: ({ done }) => done > 2_000_000 && controller.abort() });
@@ -167,7 +167,7 @@ test('a stop keeps what came', async () => {
     assert.deepEqual(await (await fetchIntoCache(b.cache, b.url, QUICK)).read(0, BYTES.length), BYTES);
 });
 
-test('no room: numbers, and the part is kept until there is', async () => {
+test('no space: the error has numbers, and the part is kept until there is space', async () => {
     const b = await bench({}, disk(4_000_000));
     await assert.rejects(fetchIntoCache(b.cache, b.url, QUICK), (error: { name: string; detail: Record<string, number> }) => {
         assert.equal(error.name, 'QuotaExceeded');
@@ -188,14 +188,14 @@ test('a write that returns anything but the length is a failure', async () => {
         await breakOff(b, 1_000_000);
         const { stored } = b.meta() as { stored: number };
         b.disk.shortWrites = [NaN, short];
-        b.disk.shortWrites[0] = JSON.stringify({ ...b.meta() }).length; // the description's own write is answered right
+        b.disk.shortWrites[0] = JSON.stringify({ ...b.meta() }).length; // the write of meta.json succeeds
         await assert.rejects(fetchIntoCache(b.cache, b.url, QUICK), fails('Storage', new RegExp(`the browser wrote ${short} of \\d+ bytes at ${stored}`)));
         assert.equal(b.meta().done, false);
         assert.deepEqual(await (await fetchIntoCache(b.cache, b.url, QUICK)).read(0, BYTES.length), BYTES);
     }
 });
 
-test('a known SHA-256 is the key, and a file with another is refused', async () => {
+test('a known SHA-256 is the key, and a file with a different one is refused', async () => {
     const b = await bench();
     const source = await fetchIntoCache(b.cache, b.url, { ...QUICK, sha256: HASH });
     await source.close!();
@@ -215,7 +215,7 @@ test('a newer schema is left alone', async () => {
     assert.equal(new TextDecoder().decode(b.root.at(`${b.path}/meta.json`).bytes), text);
 });
 
-test('done, but of another length: said, and brought in again', async () => {
+test('a complete file of the wrong length is reported, and downloaded again', async () => {
     const b = await bench();
     await (await fetchIntoCache(b.cache, b.url, QUICK)).close!();
     const data = b.root.at(`${b.path}/data`);
@@ -236,7 +236,7 @@ test('two at once: one writes, the other waits and reads', async () => {
     assert.deepEqual(await one.read(7, 7), await two.read(7, 7));
 });
 
-test('deleting: not what is being written; what is not there is no error', async () => {
+test('a file that is being written cannot be deleted; deleting a missing one is no error', async () => {
     const b = await bench({ pause: 1 });
     const under = fetchIntoCache(b.cache, b.url, QUICK);
     await new Promise((resolve) => setTimeout(resolve, 50));
@@ -255,7 +255,7 @@ test('without ranges, and without a known size', async () => {
     assert.deepEqual([b.meta().size, b.meta().etag], [BYTES.length, null]);
 });
 
-test('what is refused, or not there, leaves nothing behind', async () => {
+test('a refused or missing file leaves nothing behind', async () => {
     const b = await bench();
     const accept = () => {
         throw new GemmuleError('BadModel', 'a web page');

@@ -1,4 +1,4 @@
-/* Which backend `auto` opens where there is a hardware GPU, with engines that only pretend. */
+/* Which backend `auto` opens on a machine with a hardware GPU, tested with fake engines. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -18,7 +18,7 @@ interface Machine {
     options?: EngineOptions;
 }
 
-/* Engines that are open, in the order in which they were opened. */
+/* A machine with given speeds, and a record of what happens on it. */
 class Pretence {
     readonly opened: Backend[] = [];
     readonly closed: Backend[] = [];
@@ -60,7 +60,7 @@ test('the faster backend stays open, the other one is closed, and the next time 
     }
 });
 
-test('another GPU, another model and other options are measured anew', async () => {
+test('another GPU, another model and other options are measured again', async () => {
     const pretence = new Pretence();
     const one: Machine = { gpu: 2, wasm: 400 };
     const others: Machine[] = [one, { ...one, adapter: 'Acme Two' }, { ...one, header: 'GGUF of another' }, { ...one, bytes: 1001 }, { ...one, options: { precise: true } }];
@@ -77,7 +77,7 @@ test('a large model goes to the GPU without a trial', async () => {
     assert.deepEqual([pretence.opened, pretence.measured], [['gpu'], 0]);
 });
 
-test('where one backend refuses, the other one is used; where both do, the GPU says why', async () => {
+test('if one backend refuses, the other one is used; if both do, the error is that of the GPU', async () => {
     const pretence = new Pretence();
     for (const name of ['NoWebGPU', 'OutOfMemory'] as const) {
         assert.deepEqual(await pretence.open({ gpu: refused(name), wasm: 1 }), {

@@ -21,7 +21,7 @@ test('without a GPU there is wasm, and asking for a GPU is an error', async () =
     await assert.rejects(Core.create({ wasm: new Uint8Array(8) }), fails('NotSupported', /cannot compile the engine/));
 });
 
-test('an adapter that is not given means wasm', async () => {
+test('without an adapter there is wasm', async () => {
     const none = await Core.create({ wasm: readFileSync(WASM), gpu: { requestAdapter: async () => null } as unknown as GPU });
     const engine = await none.open([sourceOf(DENSE)], { backend: 'auto' });
     assert.equal(engine.info.backend, 'wasm');
@@ -38,7 +38,7 @@ test('a model that does not fit is refused from its header, with the sizes', asy
     assert.match(report.why, /per-layer table/);
 });
 
-test('rows of the per-layer table are read as they are needed where memory is short', async () => {
+test('if memory is short, rows of the per-layer table are read as needed', async () => {
     const source = sourceOf(DENSE);
     const [all, rows] = [await core.open([sourceOf(DENSE)], {}), await core.open([source], { wasmMemory: 900_000 })];
     const [whole, part] = [await core.dryRun([sourceOf(DENSE)], {}), await core.dryRun([source], { wasmMemory: 900_000 })];
@@ -57,7 +57,7 @@ test('rows of the per-layer table are read as they are needed where memory is sh
     rows.close();
 });
 
-test('memory comes back when engines are closed, and does not grow with replies', async () => {
+test('closing engines frees memory, and replies do not use more and more', async () => {
     const engine = await core.open([sourceOf(DENSE)], {});
     const session = engine.session();
     let first = 0;

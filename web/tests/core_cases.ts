@@ -1,4 +1,4 @@
-/* What the core must do on every backend: the tests of core.test.ts (wasm) and core_gpu.test.ts (Dawn). */
+/* Tests of the core for every backend: core.test.ts (wasm) and core_gpu.test.ts (Dawn) run them. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -11,10 +11,10 @@ import { readGguf, splitGguf } from './support/gguf.ts';
 import { ADD_CALL, DENSE, MOE, ROOT, THINKING, WASM, scripted } from './support/models.ts';
 
 const GREEDY = { temperature: 0 };
-const ENDLESS = { temperature: 0, logit_bias: { 300: 100 } }; // "4", as long as there is room
+const ENDLESS = { temperature: 0, logit_bias: { 300: 100 } }; // "4", until the context is full
 const HELLO = [{ role: 'user', content: 'Hello' }] as const;
 
-/** A file as a source: every read comes later, some out of order. */
+/** A file as a source whose reads complete later, some out of order. */
 class TestSource implements ByteSource {
     readonly name = 'test.gguf';
     readonly size: number;
@@ -82,7 +82,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
     const open = (bytes: Uint8Array | string, options: EngineOptions = {}) =>
         core.open([typeof bytes === 'string' ? sourceOf(bytes) : new TestSource(bytes)], { ...base, ...options });
 
-    // ---- what is computed ----
+    // ---- results ----
 
     for (const [path, what] of [[DENSE, 'tiny-dense'], [MOE, 'tiny-moe']] as const) {
         test(`${name}: ${what} computes what other programs expect`, async () => {
@@ -187,7 +187,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         return result;
     };
 
-    // What is made of the text is the same everywhere: on a GPU, which takes seconds to open a model, one of the two.
+    // Parsing the text is the same on every backend. A software GPU takes seconds to open a model, so it runs only one of the two.
     if (!onGpu) test(`${name}: thinking is told from content`, async () => {
         const { text, thinking, stats } = await replyOf(scripted(`core-thinking-${name}`, ...THINKING), { think: true });
         assert.deepEqual([thinking, text, stats.finish], ['Hm', 'Yes.', 'stop']);
@@ -231,7 +231,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         session.free();
     });
 
-    test(`${name}: a reply is stopped by its signal, or by leaving it, and the session goes on`, async () => {
+    test(`${name}: a reply stops on its signal or when the loop is left, and the session can be used again`, async () => {
         const session = exact.session();
         const stop = new AbortController();
         const reply = session.reply([...HELLO], { sampling: ENDLESS, signal: stop.signal });
@@ -266,7 +266,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         session.free();
     });
 
-    test(`${name}: closing the engine ends what is under way`, async () => {
+    test(`${name}: closing the engine ends running calls`, async () => {
         const engine = await open(DENSE);
         const reply = engine.session().reply([...HELLO], { sampling: ENDLESS });
         await reply.next();
@@ -280,7 +280,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
 
     // ---- opening ----
 
-    test(`${name}: what a model takes is known from its header`, async () => {
+    test(`${name}: the header tells how much memory a model needs`, async () => {
         const source = sourceOf(DENSE);
         const report = await core.dryRun([source], base);
         assert.deepEqual([report.fits, report.why, report.name, report.layers, report.backend], [true, '', 'Tiny Dense', 6, base.backend]);
@@ -301,7 +301,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         await assert.rejects(core.open([], base), fails('BadArgument', /at least one source/));
     });
 
-    test(`${name}: a source that fails is told as it failed`, async () => {
+    test(`${name}: the error of a failing source is passed on`, async () => {
         class Failing extends TestSource {
             readonly failure: () => Promise<Uint8Array>;
             readonly at: number;
@@ -325,7 +325,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         }
     });
 
-    test(`${name}: opening stops when it is told to`, async () => {
+    test(`${name}: opening can be aborted`, async () => {
         for (const after of [0, 1, 30]) {
             const stop = new AbortController();
             const source = sourceOf(DENSE);
@@ -338,7 +338,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         }
     });
 
-    test(`${name}: files that lie, are cut off or damaged are refused`, async () => {
+    test(`${name}: inconsistent, truncated and damaged files are refused`, async () => {
         const file = readFileSync(DENSE);
         const header = Buffer.from(file);
         header.writeUInt32LE(99, 4);

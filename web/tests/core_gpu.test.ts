@@ -1,4 +1,4 @@
-/* The core on WebGPU: Dawn for Node, on a GPU in software. */
+/* The core on WebGPU: Dawn for Node, on a software GPU. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -13,7 +13,7 @@ const gpu = await nodeGpu();
 coreTests('gpu', async () => gpu, { backend: 'gpu' });
 after(() => setImmediate(() => process.exit())); // Dawn keeps Node alive
 
-test('what does not fit into GPU memory is read from the source when it is needed', async () => {
+test('weights that do not fit into GPU memory are read from the source when they are needed', async () => {
     const core = await Core.create({ wasm: readFileSync(WASM), gpu });
     const little = await core.dryRun([sourceOf(DENSE)], { backend: 'gpu', precise: true, gpuMemory: 5_700_000 });
     assert.match(little.notes[0]!, /^in the file stay 246 kB of tables \(rows are read for each token\)/);
@@ -50,7 +50,7 @@ test('what does not fit into GPU memory is read from the source when it is neede
     for (const engine of whole.values()) engine.close();
 });
 
-test('the adapter and what it can do are told', async () => {
+test('the adapter and its features are reported', async () => {
     const core = await Core.create({ wasm: readFileSync(WASM), gpu });
     const [device, wasm] = await core.devices();
     assert.deepEqual([device!.backend, device!.software, wasm!.backend], ['gpu', true, 'wasm']);

@@ -65,7 +65,7 @@ test('models come from paths, blobs, URLs with and without ranges', async () => 
     for (const phase of ['download', 'header', 'plans', 'weights']) assert.ok(phases.has(phase), phase);
 });
 
-test('a split model is found by its first part, or given as all of them in any order', async () => {
+test('a split model is loaded by its first part, or by all parts in any order', async () => {
     const parts = splitGguf(readFileSync(DENSE), 3).map((bytes, i) => ({ bytes, name: `tiny-0000${i + 1}-of-00003.gguf` }));
     for (const { bytes, name } of parts) {
         server.files.set(`/${name}`, { bytes });
@@ -81,7 +81,7 @@ test('a split model is found by its first part, or given as all of them in any o
     await assert.rejects(Gemmule.load(files.slice(1), OPTIONS), fails('NotFound', /tiny-00003-of-00003\.gguf is missing/));
 });
 
-test('what cannot be loaded says why', async () => {
+test('a source that cannot be loaded says why', async () => {
     writeFileSync(scratch('short.gguf'), readFileSync(DENSE).subarray(0, 50_000));
     writeFileSync(scratch('text.gguf'), 'not a model');
     writeFileSync(scratch('m-00001-of-00002.gguf'), 'x');
@@ -134,7 +134,7 @@ test('devices, statistics, self-check', async () => {
 
 // ---- text ----
 
-test('tokens there and back; special ones only when asked for', async () => {
+test('tokens and back; special tokens only on request', async () => {
     const text = 'Hello there, <turn|> “ünïcode” 🙂';
     assert.equal(await engine.detokenize(await engine.tokenize(text)), text);
     const plain = await engine.tokenize('<turn|>');
@@ -179,7 +179,7 @@ test('append, roll back, fork, save, restore', async () => {
     await assert.rejects(fork.tokens(), fails('BadArgument', /was it closed/));
 });
 
-test('generate goes on from tokens; the same seed gives the same', async () => {
+test('generate continues from tokens; the same seed gives the same answer', async () => {
     await using session = await engine.session();
     const ids = await engine.tokenize('Once upon');
     const options = { maxTokens: 24, sampling: { seed: 9 } };
@@ -194,7 +194,7 @@ test('generate goes on from tokens; the same seed gives the same', async () => {
     assert.equal((await more.stats).promptTokens, ids.length + 24);
 });
 
-test('leaving the loop stops; what was written stays; the next call goes on from there', async () => {
+test('leaving the loop stops the answer; what was written stays, and the next call continues from there', async () => {
     await using long = await Gemmule.load(endlessModel(), { ...OPTIONS, context: 100_000 });
     const session = await long.session();
     const reply = session.reply([...HELLO], { sampling: ENDLESS });
@@ -217,7 +217,7 @@ test('leaving the loop stops; what was written stays; the next call goes on from
     await assert.doesNotReject(stopped.stats.catch((error: Error) => assert.equal(error.name, 'Aborted')));
 });
 
-test('answers take turns; one that is stopped while it waits does not wait', async () => {
+test('answers take turns; one that is stopped while it waits ends at once', async () => {
     await using long = await Gemmule.load(endlessModel(), { ...OPTIONS, context: 100_000 });
     const [one, two, three] = await Promise.all([long.session(), long.session(), long.session()]);
     const first = one.reply([...HELLO], { sampling: ENDLESS });
@@ -235,7 +235,7 @@ test('answers take turns; one that is stopped while it waits does not wait', asy
     assert.equal((await first.stats).finish, 'cancelled');
 });
 
-test('unload rejects what is under way, and what comes later', async () => {
+test('unload rejects running and later calls', async () => {
     const long = await Gemmule.load(endlessModel(), { ...OPTIONS, context: 100_000 });
     const session = await long.session();
     const reply = session.reply([...HELLO], { sampling: ENDLESS });
@@ -297,7 +297,7 @@ test('stop strings, log-probabilities, bias', async () => {
     assert.equal(biased.choices[0]!.message.content, 'xxxx');
 });
 
-test('tool calls come out as OpenAI has them, and their results go in', async () => {
+test('tool calls have the form of OpenAI, and so do their results', async () => {
     await using own = await Gemmule.load(scripted('call', ...ADD_CALL), OPTIONS);
     const params = { messages: HELLO, tools: TOOLS, temperature: 0 };
     const whole = (await own.chat.completions.create(params)).choices[0]!;
@@ -324,13 +324,13 @@ test('tool calls come out as OpenAI has them, and their results go in', async ()
     assert.equal(readParams({ ...params, tool_choice: 'none' }).tools, undefined);
 });
 
-test('thoughts are apart from the answer', async () => {
+test('thoughts are separate from the answer', async () => {
     await using own = await Gemmule.load(scripted('think', ...THINKING), OPTIONS);
     const { message, finish_reason: finish } = (await own.chat.completions.create({ messages: HELLO, temperature: 0, reasoning_effort: 'low' })).choices[0]!;
     assert.deepEqual([message.content, message.reasoning_content, finish], ['Yes.', 'Hm', 'stop']);
 });
 
-test('what is not supported is named, what is wrong is said', async () => {
+test('unsupported and wrong parameters are named', async () => {
     const rows: [object, string, RegExp][] = [
         [{ response_format: { type: 'json_object' } }, 'NotSupported', /response_format of type 'json_object'/],
         [{ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] }] }, 'NotSupported', /images \(image_url\) are not supported/],
@@ -366,7 +366,7 @@ test('what is not supported is named, what is wrong is said', async () => {
     });
 });
 
-test('stopping: a stream ends quietly, a whole answer rejects with what there was', async () => {
+test('when stopped, a stream ends without an error, and a whole answer rejects with what there was', async () => {
     await using long = await Gemmule.load(endlessModel(), { ...OPTIONS, context: 100_000 });
     const params = { messages: HELLO, ...ENDLESS };
     const stream = await long.chat.completions.create({ ...params, stream: true });
@@ -393,7 +393,7 @@ test('a full context ends an answer with length, and refuses a prompt that does 
     await assert.rejects(small.chat.completions.create({ messages: [{ role: 'user', content: 'many words '.repeat(50) }] }), fails('ContextFull', /full/));
 });
 
-test('progress of the prompt is told', async () => {
+test('progress of the prompt is reported', async () => {
     const session = await engine.session({ context: 4096 });
     const seen: [number, number][] = [];
     const params: ChatCompletionParams = { messages: [{ role: 'user', content: 'word '.repeat(600) }], max_tokens: 1 };

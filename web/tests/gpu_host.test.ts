@@ -1,5 +1,5 @@
-// The GPU host (web/src/core/gpu_host.ts) on a real WebGPU (SwiftShader will do), called as src/gpu/host_wasm.c calls it: things, command
-// lists and their replay, read-backs, refusals, what is told late, loss.
+// The GPU host (web/src/core/gpu_host.ts) on a real WebGPU (SwiftShader is enough), called as src/gpu/host_wasm.c calls it: objects, command
+// lists and their replay, read-backs, refusals, late errors, a lost device.
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
@@ -26,7 +26,7 @@ override SCALE: u32 = 1u; override ADD: u32;
 @group(0) @binding(2) var<storage, read_write> unused: array<u32>;
 @compute @workgroup_size(4) fn main(@builtin(global_invocation_id) id: vec3u) { y[id.x] = x[id.x] * SCALE + ADD; }`;
 
-// The engine's side: a memory, and calls with what lies in it.
+// The engine's side: memory, and calls with data in it.
 class Engine {
     readonly host: GpuHost;
     readonly memory = new WebAssembly.Memory({ initial: 16 });
@@ -166,7 +166,7 @@ test('write, copy, clear, read back', () =>
         assert.equal(e.call.buffer_free!(a), 0);
     }));
 
-test('a list that is submitted again: other words to write, other tickets, other commands', () =>
+test('a list is submitted again with other words to write, other tickets, other commands', () =>
     withEngine(async (e) => {
         const [x, y] = [e.buffer([], 16), e.buffer([], 16)];
         const twice = e.pipeline(SCALE_SHADER, { SCALE: 2, ADD: 1 });
@@ -183,7 +183,7 @@ test('a list that is submitted again: other words to write, other tickets, other
             tickets.push(ticket);
         };
         for (let i = 0; i < 5; i++) again(10 * i);
-        e.memory.grow(1); // which detaches what the host saw
+        e.memory.grow(1); // detaches the buffer that the host saw
         again(1000);
         const words = new Uint32Array(e.memory.buffer, at, count);
         words[10] = thrice;
@@ -194,7 +194,7 @@ test('a list that is submitted again: other words to write, other tickets, other
         assert.deepEqual(got, [3, 23, 43, 63, 83, 2003, 24]);
     }));
 
-test('the same text and constants are the same pipeline, until all have freed it', () =>
+test('the same text and constants give the same pipeline until everybody has freed it', () =>
     withEngine(async (e) => {
         const [x, y] = [e.buffer([1, 2, 3, 4]), e.buffer([], 16)];
         const first = e.pipeline(SCALE_SHADER, { SCALE: 5, ADD: 0 });
@@ -210,7 +210,7 @@ test('the same text and constants are the same pipeline, until all have freed it
         assert.deepEqual(await e.read(y, 4), [5, 10, 15, 20]);
     }));
 
-test('lists that are none are refused, and change nothing', () =>
+test('invalid lists are refused and change nothing', () =>
     withEngine(async (e) => {
         const [x, y, dead] = [e.buffer([], 64), e.buffer([], 64), e.buffer([], 64)];
         const pipeline = e.pipeline(SCALE_SHADER, { ADD: 0 });
@@ -272,10 +272,10 @@ test('bindings and writes that do not fit are refused', () =>
         assert.match(e.told('why').why, /does not exist/);
     }));
 
-test('what comes behind a list that waits for its pipeline waits too', () =>
+test('whatever follows a list that waits for its pipeline also waits', () =>
     withEngine(async (e) => {
         const [x, y] = [e.buffer([1, 2, 3, 4]), e.buffer([], 16)];
-        // As large as it takes to be compiled for a while.
+        // Large enough to take a while to compile.
         const sums = Array.from({ length: 300 }, (_, i) => `a = a * ${i + 3}u + x[(a + ${i}u) % 4u] * 0u;`).join('\n');
         const slow = e.pipeline(SCALE_SHADER.replace('y[id.x] =', `var a = 1u; ${sums} y[id.x] = a * 0u +`), { SCALE: 2, ADD: 0 }, 'slow');
         const group = e.group(slow, x, y);
@@ -286,7 +286,7 @@ test('what comes behind a list that waits for its pipeline waits too', () =>
         const written = e.host.writeBuffer(x, 4, new Uint8Array(new Uint32Array([60]).buffer));
         assert.ok(written instanceof Promise);
         const after = e.call.ticket_new!() >>> 0;
-        const scratch = e.buffer([], 16); // freed while a list that waits uses it
+        const scratch = e.buffer([], 16); // freed while a waiting list uses it
         assert.equal(e.submit([OP.dispatch, slow, group, 1, 1, 1], [OP.copy, y, 0, 0, scratch, 0, 0, 16, 0], [OP.read, scratch, 0, 0, 16, 0, after]), 0);
         e.call.buffer_free!(scratch);
         assert.deepEqual(await e.here(before), [2, 4, 6, 8]);
@@ -295,7 +295,7 @@ test('what comes behind a list that waits for its pipeline waits too', () =>
         assert.deepEqual(await e.read(x, 4), [5, 60, 7, 8]);
     }));
 
-test('a shader that does not compile is a problem, told with its place; lists with it are refused', () =>
+test('a shader that does not compile is reported with line and column; lists with it are refused', () =>
     withEngine(async (e) => {
         const [x, y] = [e.buffer([], 16), e.buffer([], 16)];
         const rows: [string, string, Record<string, number>, RegExp][] = [
@@ -324,7 +324,7 @@ test('a shader that does not compile is a problem, told with its place; lists wi
         assert.deepEqual(await e.read(y, 4), [3, 3, 3, 3]);
     }));
 
-test('what only the GPU itself refuses comes as a problem, once', () =>
+test('a command that only the GPU refuses is reported once', () =>
     withEngine(async (e) => {
         const [x, y] = [e.buffer([], 16), e.buffer([], 16)];
         const pipeline = e.pipeline(SCALE_SHADER, { ADD: 0 });
@@ -334,13 +334,13 @@ test('what only the GPU itself refuses comes as a problem, once', () =>
         while ((problem = e.told('problem')).status === 0) await e.host.news();
         assert.equal(problem.status, BadArgument);
         await e.idle();
-        e.told('problem'); // the submit of what was refused
+        e.told('problem'); // from the submit of the refused command
         assert.equal(e.told('problem').status, 0);
     }));
 
-test('a buffer without memory is told before anything computed with it arrives', () =>
+test('a lack of memory for a buffer is reported before any result computed with it arrives', () =>
     withEngine(async (e) => {
-        const size = e.host.description.max_buffer; // which SwiftShader promises and does not have
+        const size = e.host.description.max_buffer; // SwiftShader promises this much and does not have it
         const large = e.call.buffer_new!(size);
         assert.notEqual(large, 0);
         const ticket = e.call.ticket_new!() >>> 0;
@@ -356,7 +356,7 @@ test('a buffer without memory is told before anything computed with it arrives',
         e.call.ticket_done!(ticket);
         e.call.buffer_free!(large);
         await e.idle();
-        e.told('problem'); // what came of it
+        e.told('problem'); // a consequence
         assert.deepEqual(await e.read(e.buffer([1, 2, 3, 4]), 4), [1, 2, 3, 4]);
     }));
 
@@ -407,7 +407,7 @@ test('read-backs answer in any order, some are dropped', () =>
         }
     }));
 
-test('an engine leaves nothing for the next one, and has the GPU alone', () =>
+test('an engine has the GPU for itself and leaves nothing behind', () =>
     withEngine(async (e) => {
         const x = e.buffer([1, 2, 3, 4]);
         const ticket = e.call.ticket_new!() >>> 0;
@@ -422,13 +422,13 @@ test('an engine leaves nothing for the next one, and has the GPU alone', () =>
         assert.deepEqual(await e.read(e.buffer([9]), 1), [9]);
     }));
 
-test('a lost device is told, and everything after it refused; our own close is no loss', async () => {
+test('a lost device is reported and everything after it refused; our own close is not a loss', async () => {
     const { device, description } = await openDevice(gpu);
     const e = new Engine(new GpuHost(device, description));
     const x = e.buffer([1, 2, 3, 4]);
     const ticket = e.call.ticket_new!() >>> 0;
     assert.equal(e.submit([OP.read, x, 0, 0, 16, 0, ticket]), 0);
-    device.destroy(); // not by the host
+    device.destroy(); // behind the host's back
     assert.match(await e.host.lost, /lost/);
     await e.host.news();
     for (let i = 0; i < 2; i++) assert.equal(e.told('problem').status, DeviceLost);
@@ -451,7 +451,7 @@ test('a lost device is told, and everything after it refused; our own close is n
     assert.equal(other.told('problem').status, 0);
 });
 
-test('a replay needs no more memory than the one before, however long the list is', () =>
+test('a replay allocates nothing, however long the list is', () =>
     withEngine(async (e) => {
         setFlagsFromString('--expose-gc');
         const collect = runInNewContext('gc') as () => void;
@@ -475,7 +475,7 @@ test('a replay needs no more memory than the one before, however long the list i
                 }
             };
             const heap = async () => {
-                for (let i = 0; i < 3; i++) { // what WebGPU made goes a turn after it was found to be garbage
+                for (let i = 0; i < 3; i++) { // WebGPU frees its objects a turn after they became garbage
                     collect();
                     await new Promise((resolve) => setTimeout(resolve, 10));
                 }

@@ -1,7 +1,7 @@
 // The C tests of the GPU, built for wasm, on the package's GPU host and Dawn for Node.
 //
-// A GPU in software takes minutes for all cases, which run natively anyway: here run some of every kind; GEMMULE_ALL_OPS=1 runs all. The
-// wasm files are those of the wasm preset, or of the folder $GEMMULE_WASM.
+// A software GPU takes minutes for all cases, and they also run natively: this runs some of every kind. GEMMULE_ALL_OPS=1 runs all. The wasm
+// files are those of the wasm preset, or of the folder $GEMMULE_WASM.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -12,7 +12,7 @@ import { softwareDriver } from './node_gpu.ts';
 const BUILD = process.env.GEMMULE_WASM ?? 'build/wasm';
 const ALL = process.env.GEMMULE_ALL_OPS === '1';
 
-// The programs wait, for which Node needs a flag.
+// The programs block, which needs a flag in Node.
 function run(program: string, args: string[], runner = 'web/tests/run_gpu.ts'): Promise<{ status: number | null; output: string }> {
     const flags = ['--experimental-wasm-jspi', '--disable-warning=ExperimentalWarning'];
     const child = spawn(process.execPath, [...flags, runner, `${BUILD}/${program}.wasm`, ...args], {
@@ -24,12 +24,12 @@ function run(program: string, args: string[], runner = 'web/tests/run_gpu.ts'): 
     return new Promise((resolve) => child.on('close', (status) => resolve({ status, output })));
 }
 
-// Arguments for some cases, and for all.
+// Arguments for some cases, and for all of them.
 const PROGRAMS: [string, string[], string[]][] = [
     ['test_ops', ['gpu', '', 'experts Q8_0'], ['gpu', '', '']],
     ['test_ops', ['gpu', 'subgroups,dot4,f16', 'attention F16 5 · 2 ×'], ['gpu', 'subgroups,dot4,f16', '']],
     ['test_gpu_sampler', ['top-k'], []],
-    ['test_gpu_fuse', ['', 'halves'], ['', '']], // its fixtures are files, which wasm does not open
+    ['test_gpu_fuse', ['', 'halves'], ['', '']], // the others read files, which wasm cannot open
 ];
 
 for (const [program, some, all] of PROGRAMS) {
@@ -41,7 +41,7 @@ for (const [program, some, all] of PROGRAMS) {
     });
 }
 
-test('a feature that is none, and no GPU at all, are told', async () => {
+test('an unknown feature and a missing GPU are reported', async () => {
     const wrong = await run('test_ops', ['gpu', 'dot4,warp']);
     assert.equal(wrong.status, 1);
     assert.match(wrong.output, /'warp' is no feature of a GPU/);

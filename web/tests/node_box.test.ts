@@ -22,7 +22,7 @@ test("'box' is the model in the box of this checkout, or the one that GEMMULE_BO
     }
 });
 
-test('where there is no box, the error says where it was looked for', () => {
+test('without a box the error lists the places searched', () => {
     const folder = mkdtempSync(join(tmpdir(), 'gemmule-nobox-'));
     try {
         cpSync(join(ROOT, 'web/src'), join(folder, 'web/src'), { recursive: true });
@@ -30,9 +30,12 @@ test('where there is no box, the error says where it was looked for', () => {
             const { Gemmule } = await import(${JSON.stringify(join(folder, 'web/src/node.ts'))});
             const error = await Gemmule.load('box', { backend: 'wasm' }).catch((error) => error);
             console.log(JSON.stringify([error.name, error.message]));`;
-        const [name, message] = JSON.parse(execFileSync(process.execPath, ['--input-type=module', '-e', script], { cwd: folder, encoding: 'utf8', env: { ...process.env, GEMMULE_BOX: '' } })) as [string, string];
+        const env = { ...process.env, GEMMULE_BOX: '' };
+        const output = execFileSync(process.execPath, ['--input-type=module', '-e', script], { cwd: folder, encoding: 'utf8', env });
+        const [name, message] = JSON.parse(output) as [string, string];
         assert.equal(name, 'NotFound');
-        assert.ok(message.startsWith(`the model in the box is not here: GEMMULE_BOX is not set, and there is no file at ${folder}/web/src/box.gguf or ${folder}/models/box.gguf. `), message);
+        const places = `${folder}/web/src/box.gguf or ${folder}/models/box.gguf`;
+        assert.ok(message.startsWith(`the model in the box is not here: GEMMULE_BOX is not set, and there is no file at ${places}. `), message);
     } finally {
         rmSync(folder, { recursive: true, force: true });
     }

@@ -1,4 +1,4 @@
-/* Node on Dawn (the npm package webgpu), by the package's own entry: the same answer as on wasm. */
+/* Node on Dawn (the npm package webgpu), through the package's own entry: the same answer as on wasm. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -8,7 +8,7 @@ import { DENSE, WASM } from './support/models.ts';
 
 process.env['VK_ICD_FILENAMES'] = softwareDriver();
 
-test('the GPU writes what wasm writes, and gives snapshots', { timeout: 300_000 }, async () => {
+test('the GPU writes the same text as wasm, and saves snapshots', { timeout: 300_000 }, async () => {
     const texts: string[] = [];
     for (const backend of ['wasm', 'gpu'] as const) {
         await using engine = await Gemmule.load(DENSE, { wasmUrl: WASM, backend });

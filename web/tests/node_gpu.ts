@@ -1,13 +1,13 @@
-// Dawn for Node (the npm package webgpu), as tests open it: on SwiftShader, which zeroes workgroup memory at great cost unless told not to.
+// Dawn for Node (the npm package webgpu) on SwiftShader, without zeroing workgroup memory, which is slow there.
 
 import { execFileSync } from 'node:child_process';
 
-/** What tests set VK_ICD_FILENAMES to, if it is not set: the GPU in software that comes with Debian's Chromium. */
+/** VK_ICD_FILENAMES, by default the software GPU of Debian's Chromium. */
 export function softwareDriver(): string {
     if (process.env.VK_ICD_FILENAMES) return process.env.VK_ICD_FILENAMES;
     const files = execFileSync('dpkg', ['-L', 'chromium', 'chromium-common'], { encoding: 'utf8' });
     const found = files.split('\n').find((file) => file.endsWith('vk_swiftshader_icd.json'));
-    if (!found) throw new Error('no GPU in software: the package chromium brings one');
+    if (!found) throw new Error('no software GPU found: install the package chromium');
     return found;
 }
 

@@ -17,7 +17,7 @@ function fails(name: string, text: RegExp) {
     };
 }
 
-/* A store that grows by layers: each is put as a blob and named in the manifest. */
+/* Adds layers to a store: each becomes a blob and an entry of the manifest. */
 class Store {
     readonly folder = new MemoryFolder('models');
 
@@ -65,7 +65,7 @@ test('names as Ollama reads them', () => {
     }
 });
 
-test('everything in the folder is listed, with what is known of it', async () => {
+test('all models in the folder are listed, with their details', async () => {
     const folder = await OllamaFolder.from(usual().folder);
     const models = await folder.list();
     assert.deepEqual(models.map((model) => model.name), ['gemma4:e2b', 'hf.co/user/repo:Q4_K_M', 'me/tuned:latest']);
@@ -89,7 +89,7 @@ test('a model is found by name, whatever its case', async () => {
     await assert.rejects(folder.resolve('../../etc/passwd'), fails('BadArgument', /not a model name/));
 });
 
-test('the folder, the one above, or the one that holds it', async () => {
+test('the models folder, its parent or its grandparent can be given', async () => {
     const { folder } = usual();
     const above = new MemoryFolder('.ollama');
     above.children.set('models', folder);
@@ -99,7 +99,7 @@ test('the folder, the one above, or the one that holds it', async () => {
     await assert.rejects(OllamaFolder.from(new MemoryFolder('Pictures')), fails('NotFound', /the folder Pictures has no Ollama models.*\/usr\/share\/ollama/));
 });
 
-test('what is wrong with an entry is said, and the others are listed', async () => {
+test('a broken entry has a problem, and the others are listed', async () => {
     const good = 'sha256:' + createHash('sha256').update(MODEL).digest('hex');
     const missing = 'sha256:' + 'a'.repeat(64);
     const layer = (digest: string, size: unknown = MODEL.length, kind = 'model') => ({ mediaType: PREFIX + kind, digest, size });

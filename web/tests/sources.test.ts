@@ -39,7 +39,7 @@ async function collect(url: string, offset = 0): Promise<Buffer> {
 
 const never = (): never => assert.fail('a restart');
 
-/* How a file says, or does not say, that it is still the same. */
+/* Files without anything that says whether they are still the same. */
 const ago = (seconds: number) => new Date(Date.now() - 1000 * seconds).toUTCString();
 const modified = (text: string): Partial<ServedFile> => ({ etag: null, headers: (headers) => (headers['last-modified'] = text) });
 const NO_VALIDATOR: [string, Partial<ServedFile>][] = [
@@ -51,7 +51,7 @@ const NO_VALIDATOR: [string, Partial<ServedFile>][] = [
 
 // ---- hash, names, blobs ----
 
-test('SHA-256 agrees with OpenSSL for all lengths around a block, cut anywhere', () => {
+test('SHA-256 agrees with OpenSSL for all lengths around a block, however the input is cut', () => {
     for (let length = 0; length < 200; length++) {
         const bytes = BYTES.subarray(0, length);
         const hash = new Sha256();
@@ -83,7 +83,7 @@ test('names of split models', () => {
     assert.throws(() => sortParts([file('m-00001-of-00002.gguf')]), fails('NotFound', /2 parts, got 1/));
 });
 
-test('blobs give exactly what is asked for', async () => {
+test('blobs return exactly the requested bytes', async () => {
     const source = new BlobSource(new File([BYTES], 'm.gguf'));
     assert.equal(source.name, 'm.gguf');
     assert.deepEqual(await source.read(1000, 50), BYTES.slice(1000, 1050));
@@ -97,7 +97,7 @@ test('blobs give exactly what is asked for', async () => {
     await assert.rejects(source.read(0, 1, AbortSignal.abort()), fails('Aborted', /stopped/));
 });
 
-test('data: URLs are taken apart by hand', () => {
+test('data: URLs are decoded without fetch', () => {
     const text = (url: string) => new TextDecoder().decode(decodeDataUrl(url).bytes);
     assert.equal(text('data:,a%20b'), 'a b');
     assert.equal(text('data:text/plain;base64,aGVs%62G8='), 'hello');
@@ -122,7 +122,7 @@ test('a probe learns size, validator and ranges', async () => {
         [{}, { size: BYTES.length, validator: '"one"', ranges: true }],
         [{ ranges: false }, { size: BYTES.length, validator: '"one"', ranges: false }],
         [{ ranges: false, length: false }, { size: null, validator: '"one"', ranges: false }],
-        // What a server of another origin does not expose.
+        // Headers that a server of another origin does not expose.
         [{ headers: (headers) => delete headers['content-range'] }, { size: BYTES.length, validator: '"one"', ranges: true }],
         [modified('Tue, 02 Jan 2024 03:04:05 GMT'), { size: BYTES.length, validator: 'Tue, 02 Jan 2024 03:04:05 GMT', ranges: true }],
         [{ ranges: false, headers: (headers) => (headers['content-encoding'] = 'x-odd') }, { size: null, validator: '"one"', ranges: false }],
@@ -151,7 +151,8 @@ test('an https: page says at once that browsers block http: addresses', async ()
     const page = (href: string) => Object.defineProperty(globalThis, 'location', { value: new URL(href), configurable: true });
     try {
         page('https://gemmule.example/');
-        await assert.rejects(probe('http://models.example/m.gguf', QUICK), fails('Network', /^cannot load http:\/\/models\.example\/m\.gguf: browsers block http: addresses on https: pages/));
+        const blocked = /^cannot load http:\/\/models\.example\/m\.gguf: browsers block http: addresses on https: pages/;
+        await assert.rejects(probe('http://models.example/m.gguf', QUICK), fails('Network', blocked));
         assert.equal((await probe(serve('mixed'), QUICK)).size, BYTES.length); // the user's own machine
         page('http://gemmule.example/');
         assert.equal((await probe(serve('mixed').replace('127.0.0.1', 'localhost'), QUICK)).size, BYTES.length);
@@ -160,7 +161,7 @@ test('an https: page says at once that browsers block http: addresses', async ()
     }
 });
 
-test('what passes is tried again, what does not is not', async () => {
+test('temporary failures are tried again, others are not', async () => {
     assert.equal((await probe(serve('again', { statuses: [503, 429] }), QUICK)).size, BYTES.length);
     assert.equal(server.requests.length, 3);
     await assert.rejects(probe(serve('again', { statuses: [500, 500, 500] }), QUICK), fails('Network', /answered 500 \(tried 3 times\)/));
@@ -182,7 +183,7 @@ test('reads by range, with small ones near the front served from blocks', async 
     await assert.rejects(source.read(BYTES.length, 1), fails('BadArgument', /do not exist/));
 });
 
-test('a read over cut connections goes on where it broke', async () => {
+test('a read over cut connections resumes where it broke', async () => {
     const source = new UrlSource(await probe(serve('cut', { cuts: [100_000, 300_000, 200_000] }), QUICK), QUICK);
     server.requests.length = 0;
     assert.deepEqual(await source.read(0, 2_000_000), BYTES.slice(0, 2_000_000));
@@ -213,7 +214,7 @@ test('a file without a validator is never put together from two versions', async
         Object.assign(server.files.get('/splice')!, { bytes: next });
         assert.ok(Buffer.from(await source.read(0, BYTES.length)).equals(BYTES), name);
     }
-    // Breaking off at the same place for ever is not progress.
+    // Breaking at the same place again and again is not progress.
     await assert.rejects(collect(serve('splice', { etag: null, cuts: Array(9).fill(500_000) })), fails('Network', /tried 3 times/));
 });
 
@@ -228,7 +229,7 @@ test('a header without a validator is read from one version only', async () => {
     await assert.rejects(broken(1000), fails('Network', /cannot be resumed/));
 });
 
-test('ranges that are not those asked for are refused', async () => {
+test('a range other than the requested one is refused', async () => {
     const wrong = (headers: Record<string, string>) => {
         if (!headers['content-range']?.startsWith('bytes 0-15/')) headers['content-range'] = `bytes 7-1000006/${BYTES.length}`;
     };
@@ -236,10 +237,10 @@ test('ranges that are not those asked for are refused', async () => {
     await assert.rejects(source.read(1000, 1_000_000), fails('Network', /was asked for the bytes from 1000 on and sent those from 7 on/));
 });
 
-test('streams arrive whole, with and without ranges, over cut connections', async () => {
+test('streams arrive complete over cut connections, with and without ranges', async () => {
     for (const file of [{}, { ranges: false }, { ranges: false, length: false }]) {
         assert.ok((await collect(serve('stream', file))).equals(BYTES));
-        const url = serve('stream', { ...file, cuts: [...('ranges' in file ? [Infinity] : []), 300_000, 900_000] }); // the probe is a whole answer there
+        const url = serve('stream', { ...file, cuts: [...('ranges' in file ? [Infinity] : []), 300_000, 900_000] }); // without ranges the probe is a whole response
         assert.ok((await collect(url)).equals(BYTES), JSON.stringify(file));
         assert.equal(server.requests.length, 4);
     }
@@ -257,7 +258,7 @@ test('a stream that grows is refused', async () => {
     await assert.rejects(stream(grown, 0, sink, QUICK), fails('Network', /had 1000 bytes and now has more/));
 });
 
-test('signals stop what is under way, and waiting', async () => {
+test('signals stop downloads and waits', async () => {
     const slow = await probe(serve('slow', { pause: 20 }), QUICK);
     const controller = new AbortController();
     let got = 0;
@@ -279,7 +280,7 @@ test('a download without ranges becomes a blob', async () => {
     assert.ok(seen.every((done, i) => i === 0 || done > seen[i - 1]!));
 });
 
-test('the beginning of a file without ranges is read no further than asked', async () => {
+test('the header of a file without ranges is read no further than needed', async () => {
     const url = serve('prefix', { ranges: false, bytes: noise(20_000_000), pause: 1 });
     const whole = server.files.get('/prefix')!.bytes;
     const source = new PrefixSource(await probe(url, QUICK), QUICK);

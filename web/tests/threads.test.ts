@@ -1,4 +1,4 @@
-/* Threads on wasm, in Node: the same answers as without, and an end to all of them. */
+/* Threads on wasm in Node: they give the same answers as one thread, and all of them end. */
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -13,7 +13,7 @@ import { DENSE, ENDLESS, MOE, WASM, endlessModel } from './support/models.ts';
 
 const PROMPT = Int32Array.from({ length: 200 }, (_, i) => 300 + ((i * 37) % 300));
 
-/* Workers that run: what the package does in Node, where a test can reach it. */
+/* Starts workers as the package does in Node, but within the test's reach. */
 const alive = new Set<Worker>();
 
 function startThread(change: (message: object) => object = (message) => message): ThreadPort {
@@ -38,7 +38,7 @@ async function ended(): Promise<void> {
     assert.equal(alive.size, 0);
 }
 
-/* What a model makes of a prompt: logits, and the tokens that follow. */
+/* The logits of a prompt, and the tokens that follow it. */
 async function answer(engine: CoreEngine): Promise<{ logits: Float32Array | null; tokens: Int32Array }> {
     const session = engine.session();
     await session.set(PROMPT);
@@ -70,7 +70,7 @@ test('two and three threads answer as one does, and end with the engine', async 
     }
 });
 
-test('as many as the processor is worth, unless told; one where there are none to have', async () => {
+test('the default number of threads fits the processor; without shared memory it is one', async () => {
     assert.deepEqual([1, 2, 4, 6, 8, 16, 128].map(usualThreads), [1, 2, 4, 4, 4, 8, 16]);
     const core = await coreWith(host);
     const engine = await core.open([sourceOf(DENSE)]);
@@ -87,7 +87,7 @@ test('as many as the processor is worth, unless told; one where there are none t
     await ended();
 });
 
-test('threads that cannot be started: one computes, and it is said why', async () => {
+test('if threads cannot start, one computes, and the note says why', async () => {
     const hosts: [ThreadHost, RegExp][] = [
         [{ ...host, compile: () => Promise.reject(new Error('no such file')) }, /^running on 1 thread instead of 2: no such file$/],
         [{ ...host, start: () => startThread((message) => ({ ...message, memory: null })) }, /^running on 1 thread instead of 2: a thread of the engine failed: .*memory/],
@@ -109,7 +109,7 @@ test('a model that cannot be opened leaves no threads behind', async () => {
     await ended();
 });
 
-test('an answer is stopped, and the session goes on', async () => {
+test('after an answer is stopped the session can be used again', async () => {
     const engine = await (await coreWith(host)).open([sourceOf(endlessModel())]);
     const session = engine.session({ context: 4096 });
     const controller = new AbortController();
@@ -130,7 +130,7 @@ test('an answer is stopped, and the session goes on', async () => {
 });
 
 test('a thread that dies ends the engine with an error', async () => {
-    // In the middle of a run: without a stack it traps in its first task.
+    // During a run: without a stack it traps in its first task.
     const broken = await coreWith({ ...host, start: () => startThread((message) => ('stack' in message ? { ...message, stack: 16 } : message)) });
     const first = await broken.open([sourceOf(endlessModel())]);
     const session = first.session({ context: 1 << 16 });
@@ -141,7 +141,7 @@ test('a thread that dies ends the engine with an error', async () => {
     await assert.rejects(write, why);
     assert.throws(() => first.session(), why);
     await ended();
-    // While nothing is computed.
+    // While the engine is idle.
     const second = await (await coreWith(host)).open([sourceOf(DENSE)]);
     const [worker] = alive;
     await worker!.terminate();

@@ -1,4 +1,4 @@
-/* The protocol over a real thread, with structured clones and transfers; and what the host does when a GPU is lost. */
+/* The protocol with a real thread, structured clones and transfers; and the host when a GPU is lost. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -50,7 +50,7 @@ async function startThread(): Promise<Thread> {
     return { worker, port, connection };
 }
 
-test('a whole conversation over a thread', async () => {
+test('a whole conversation with a thread', async () => {
     let thread: Thread | null = null;
     const loader = makeLoader(async () => (thread = await startThread()).connection, specifyPath);
     const engine = await loader.load(DENSE);
@@ -76,7 +76,7 @@ test('a whole conversation over a thread', async () => {
     assert.ok(thread!.connection.dead);
 });
 
-test('stop reaches a thread that never waits', async () => {
+test('an abort reaches a thread that never waits', async () => {
     const loader = makeLoader(async () => (await startThread()).connection, specifyPath);
     const engine = await loader.load(endlessModel(), { context: 1 << 20 });
     const session = await engine.session();
@@ -106,7 +106,7 @@ test('a dead worker rejects every promise', async () => {
     }
 });
 
-test('messages of another version, and operations that do not exist', async () => {
+test('messages of another version and unknown operations are refused', async () => {
     const { connection, port } = await startThread();
     const answers: { id: number; error?: { name: string; message: string } }[] = [];
     port.onMessage = (message) => answers.push(message as (typeof answers)[number]);
@@ -120,15 +120,15 @@ test('messages of another version, and operations that do not exist', async () =
     connection.close();
 });
 
-// ---- a GPU that is lost ----
+// ---- a lost GPU ----
 
-/* The real core, on wasm, behind a GPU's manners: it is lost when the test says so, and comes back or not. */
+/* The real core on wasm, pretending to be a GPU: the test decides when it is lost, and whether it comes back. */
 class FragileCore implements CoreLike {
     readonly #core: Core;
     opened: string[] = [];
-    /** How many of the next opens fail, and how. */
+    /** The errors of the next opens. */
     failures: GemmuleError[] = [];
-    /** After so many pieces of an answer the device is lost. */
+    /** The device is lost after this many pieces of an answer. */
     loseAfter = Infinity;
     #lose: (reason: string) => void = () => undefined;
 
@@ -208,7 +208,7 @@ async function answer(session: Session): Promise<[string, ReplyStats]> {
     return [text, await reply.stats];
 }
 
-test('an answer goes on behind its last token when the GPU is lost in its middle', async () => {
+test('an answer continues after its last token when the GPU is lost meanwhile', async () => {
     const { core, events, load } = await fragile();
     const engine = await load();
     const [whole, stats] = await answer(await engine.session());
@@ -224,13 +224,13 @@ test('an answer goes on behind its last token when the GPU is lost in its middle
     await engine.unload();
 });
 
-test('a GPU that is lost while nothing runs comes back by itself, and conversations with it', async () => {
+test('a GPU that is lost while idle is restored, with the conversations', async () => {
     const { core, events, load } = await fragile();
     const engine = await load();
     const session = await engine.session();
     const [text] = await answer(session);
     const held = await session.tokens();
-    core.failures = [gone(), gone()]; // the browser starts its GPU process again
+    core.failures = [gone(), gone()]; // the browser restarts its GPU process
     core.lose();
     assert.deepEqual(await session.tokens(), held);
     while (!events.some(({ type }) => type === 'restored')) await new Promise((resolve) => setTimeout(resolve, 10));
@@ -244,7 +244,7 @@ test('a GPU that is lost while nothing runs comes back by itself, and conversati
     await engine.unload();
 });
 
-test('no GPU comes back: NoWebGPU, the conversation kept, and wasm on offer', async () => {
+test('if no GPU comes back, the error is NoWebGPU, the conversation is kept, and wasm is offered', async () => {
     const { core, events, load } = await fragile();
     const engine = await load();
     const session = await engine.session();
@@ -265,7 +265,7 @@ test('no GPU comes back: NoWebGPU, the conversation kept, and wasm on offer', as
     await engine.unload();
 });
 
-test('with the option, wasm takes over by itself; and a loss while loading is tried again', async () => {
+test('with fallback, wasm takes over; a loss while loading is tried again', async () => {
     const { core, load } = await fragile({ fallback: 'wasm' });
     core.failures = [new GemmuleError('DeviceLost', 'lost while loading')];
     const engine = await load();
@@ -279,7 +279,7 @@ test('with the option, wasm takes over by itself; and a loss while loading is tr
     await engine.unload();
 });
 
-test('a first load without any GPU is no loss', async () => {
+test('a first load without a GPU is not a lost GPU', async () => {
     const { core, load } = await fragile();
     core.failures = [gone()];
     await assert.rejects(load(), fails('NoWebGPU', /no adapter/));

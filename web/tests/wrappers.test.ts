@@ -139,7 +139,7 @@ test('a whole prompt, and tools that run', async () => {
     assert.deepEqual(given, { a: 1 });
 });
 
-test('the oldest turns go when the context is full', async () => {
+test('the oldest turns are dropped when the context is full', async () => {
     const brief = await load(scripted('brief2', 'Y', 'e', 's', '.', '<turn|>'), { context: 128 });
     const session = await languageModel(brief).create({ temperature: 0, initialPrompts: [{ role: 'system', content: 'Be brief.' }] });
     let overflows = 0;
@@ -155,7 +155,7 @@ interface NativeModel {
 }
 const scope = globalThis as { LanguageModel?: NativeModel };
 
-test('polyfill alone touches the global; an engine is loaded when first needed', async () => {
+test('only polyfill changes the global scope; an engine is loaded when it is first needed', async () => {
     assert.equal(scope.LanguageModel, undefined);
     let loads = 0;
     const seen: number[] = [];
@@ -200,9 +200,9 @@ test("polyfill keeps a browser's own LanguageModel that works, and replaces one 
 
 // ---- abort ----
 
-const pause = () => new Promise((resolve) => setTimeout(resolve, 50)); // the engine writes on meanwhile
+const pause = () => new Promise((resolve) => setTimeout(resolve, 50)); // meanwhile the engine continues writing
 
-/* Reads two chunks, aborts, and says how many come behind that. */
+/* Reads two chunks, aborts, and counts the chunks that follow. */
 async function chunksAfterAbort(chunks: AsyncIterable<unknown>, controller: AbortController): Promise<number> {
     let [before, behind] = [0, 0];
     try {

@@ -1,4 +1,4 @@
-// The browser's benchmark, for a moment, on a tiny model: its line has what bench/results.mjs takes. Needs web/dist.
+// A short run of the browser benchmark on a tiny model: bench/results.mjs understands its output. Needs web/dist.
 
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
@@ -9,7 +9,7 @@ import { test } from 'node:test';
 
 const BENCH = ['bench/browser/bench.mjs', 'tests/fixtures/tiny-dense.gguf', '--prefill', '16', '--decode', '8', '--repeats', '1'];
 
-test('bench/browser measures, and results.mjs takes it', { timeout: 120_000 }, () => {
+test('results.mjs understands what bench/browser measures', { timeout: 120_000 }, () => {
     const folder = mkdtempSync(join(tmpdir(), 'gemmule-bench-'));
     try {
         const [out, results, page] = [join(folder, 'bench.jsonl'), join(folder, 'results.json'), join(folder, 'page.md')];
@@ -26,7 +26,7 @@ test('bench/browser measures, and results.mjs takes it', { timeout: 120_000 }, (
     }
 });
 
-test('what it cannot do is refused', () => {
+test('invalid options are refused', () => {
     for (const [why, ...args] of [
         ['there is no \'llama\'', '--engines', 'llama'], ['one of gemmule must come first', '--engines', 'wllama,gemmule-wasm'], ['--gpu is', '--gpu', 'some'],
         ['takes a whole number', '--repeats', 'many'], ['there is no \'/nowhere\'', '--dist', '/nowhere'],

@@ -1,5 +1,5 @@
-// The real browsers that tests run in, headless, with WebGPU in software: Debian's Chromium on its SwiftShader, and Firefox ESR on Mesa's
-// lavapipe. Two witnesses: Chromium has subgroups of 4 and no f16 here, Firefox f16 and bindings of 128 MiB.
+// The browsers for the tests, headless, with software WebGPU: Debian's Chromium on its SwiftShader, and Firefox ESR on Mesa's lavapipe. They
+// differ: here Chromium has subgroups of 4 and no f16; Firefox has f16 and bindings of 128 MiB.
 
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -12,14 +12,14 @@ export { chromium }; // for tools in folders that do not see web/node_modules
 
 export const which = (program: string) => execFileSync('which', [program], { encoding: 'utf8' }).trim();
 
-/** Chromium's flags: workgroup memory is not zeroed, which SwiftShader does at great cost. */
+/** Chromium's flags. Zeroing workgroup memory is off, because it is slow on SwiftShader. */
 export const CHROMIUM_FLAGS = ['--enable-unsafe-webgpu', '--no-sandbox', '--enable-dawn-features=disable_workgroup_init'];
 
 export function launchChromium(options: LaunchOptions = {}): Promise<PlaywrightBrowser> {
     return chromium.launch({ executablePath: which('chromium'), headless: true, ...options, args: [...CHROMIUM_FLAGS, ...(options.args ?? [])] });
 }
 
-/** Chromium without a debugger on its network, which would keep 200 MB of what a page receives in the page's own memory. */
+/** Chromium without network debugging, which would keep 200 MB of received data in the page's memory. */
 export function launchUnwatchedChromium() {
     return puppeteer.launch({ executablePath: which('chromium'), headless: true, args: CHROMIUM_FLAGS, networkEnabled: false, protocolTimeout: 600_000 });
 }
@@ -28,7 +28,7 @@ const LAVAPIPE = ['/usr/share/vulkan/icd.d/lvp_icd.x86_64.json', '/usr/share/vul
 
 export function launchFirefox() {
     const driver = LAVAPIPE.find((file) => existsSync(file));
-    if (!driver) throw new Error('no lavapipe for Firefox: the package mesa-vulkan-drivers brings it');
+    if (!driver) throw new Error('no lavapipe for Firefox: install the package mesa-vulkan-drivers');
     return puppeteer.launch({
         browser: 'firefox',
         executablePath: which('firefox-esr'),

@@ -1,5 +1,5 @@
-// What `gemmule check` does, in a page or in Node: the logits of a fixture's prompts, and the tokens that follow greedily, against what the
-// reference computed (*.expect.gguf).
+// `gemmule check` in a page or in Node: compares the logits of a fixture's prompts and their greedy continuation with what the reference
+// computed (*.expect.gguf).
 
 import { Core } from '../../src/core/core.ts';
 import type { ByteSource, EngineOptions, SessionOptions } from '../../src/core/types.ts';
@@ -10,9 +10,9 @@ export interface CheckOptions extends Pick<EngineOptions, 'precise' | 'gpuDisabl
 
 export interface CheckReport {
     device: string;
-    /** Relative error by name: of the last position of a prompt run as a batch, and of all positions one by one. */
+    /** Relative error by name: of a prompt's last position computed as a batch, and of all positions computed one by one. */
     errors: Record<string, number>;
-    /** Prompts whose greedy continuation was the reference's, of how many. */
+    /** How many greedy continuations match the reference, and how many there are. */
     greedy: [number, number];
 }
 
@@ -106,7 +106,7 @@ export function memorySource(name: string, bytes: Uint8Array): ByteSource {
     return { name, size: bytes.length, read: async (offset, length) => bytes.slice(offset, offset + length) };
 }
 
-/** In a page: fetches engine, model and expectation, and checks. */
+/** In a page: fetches engine, model and expectation, and compares. */
 export async function checkInPage(wasm: string, model: string, expectation: string, options: CheckOptions = {}): Promise<CheckReport> {
     const bytes = async (url: string) => (await fetch(url)).arrayBuffer();
     const core = await Core.create({ wasm: await bytes(wasm), gpu: navigator.gpu });

@@ -1,4 +1,4 @@
-/* The package as it is built (web/dist) in Firefox: its storage has exclusive handles only, so a second reader takes the other way. */
+/* The built package (web/dist) in Firefox. Its storage has only exclusive handles, so a second reader reads the File. */
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';

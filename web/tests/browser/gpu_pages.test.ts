@@ -1,8 +1,8 @@
 // The engine on the GPU of real browsers: the op test (the C program, on the package's GPU host), the fixtures' logits and greedy tokens,
 // memory per token, and a GPU that is lost.
 //
-// Chromium on SwiftShader has subgroups and no f16, Firefox on lavapipe f16, no subgroups, and bindings of 128 MiB. Of the op test's cases a
-// page runs those with one token, Firefox fewer; GEMMULE_ALL_OPS=1 runs all, which takes minutes. The wasm files are those of the wasm
+// Chromium on SwiftShader has subgroups but no f16; Firefox on lavapipe has f16, no subgroups, and bindings of 128 MiB. A page runs the op
+// test's cases with one token, Firefox fewer of them. GEMMULE_ALL_OPS=1 runs all, which takes minutes. The wasm files are those of the wasm
 // preset, or of the folder $GEMMULE_WASM.
 
 import assert from 'node:assert/strict';
@@ -33,7 +33,7 @@ interface Allocations {
 }
 const sampledBytes = ({ selfSize, children }: Allocations): number => children.reduce((sum, child) => sum + sampledBytes(child), selfSize);
 
-// What both drivers of browsers have.
+// What Playwright and Puppeteer have in common.
 interface Page {
     goto(url: string): Promise<unknown>;
     evaluate(expression: string): Promise<unknown>;
@@ -73,7 +73,7 @@ const call = (page: Page, module: string, name: string, ...args: unknown[]) =>
     page.evaluate(`import('/web/tests/browser/${module}').then((module) => module.${name}(${args.map((arg) => JSON.stringify(arg)).join()}))`);
 
 for (const { name, launch, ops, features, without } of BROWSERS) {
-    test(`${name}: the GPU is the one that the test is meant for`, () =>
+    test(`${name}: the GPU has the expected features`, () =>
         withPage(launch, async (page) => {
             const seen = (await page.evaluate(
                 `import('/web/src/core/gpu_host.ts').then(({ GpuHost }) => GpuHost.describe(navigator.gpu))`,
@@ -110,7 +110,7 @@ for (const { name, launch, ops, features, without } of BROWSERS) {
         }));
 }
 
-test('Chromium: tokens need no memory, and a GPU process that crashes is a lost device', { timeout: 600_000 }, async () => {
+test('Chromium: tokens use no memory, and a crashed GPU process is a lost device', { timeout: 600_000 }, async () => {
     const [FEW, MANY] = [1000, 10_000];
     const MODEL = '/tests/fixtures/tiny-dense.gguf';
     const browser = await launchChromium();
@@ -128,7 +128,7 @@ test('Chromium: tokens need no memory, and a GPU process that crashes is a lost 
             for (let i = 0; i < 2; i++) await protocol.send('HeapProfiler.collectGarbage');
             return heap();
         };
-        /* Bytes of script that a token makes, whatever of them a collector has taken away again. */
+        /* JavaScript bytes allocated per token, whether collected since or not. */
         const writeSampled = async (tokens: number): Promise<[EngineStats, number]> => {
             const everything = { samplingInterval: 128, includeObjectsCollectedByMajorGC: true, includeObjectsCollectedByMinorGC: true };
             await protocol.send('HeapProfiler.startSampling', everything);
@@ -136,7 +136,7 @@ test('Chromium: tokens need no memory, and a GPU process that crashes is a lost 
             const { profile } = await protocol.send('HeapProfiler.stopSampling');
             return [stats, sampledBytes(profile.head) / tokens];
         };
-        /* Bytes that stay, of each token between the first `warm` ones and the last; and those made. */
+        /* Bytes per token after the first `warm` ones: those that stay, and those allocated. */
         const growth = async (model: string, warm: number, all: number): Promise<Heap & { made: number; first: EngineStats; last: EngineStats }> => {
             await writer('open', '/wasm/gemmule.wasm', model);
             const [first, before, [last, made], after] = [await write(warm), await collected(), await writeSampled(all - warm), await collected()];
@@ -151,12 +151,12 @@ test('Chromium: tokens need no memory, and a GPU process that crashes is a lost 
         assert.ok(one.made > 100 && one.made <= 1024, 'little to collect');
         assert.ok(six.made <= one.made + 256, 'however many dispatches a token takes; one that takes longer is looked for more often');
         assert.equal(one.last.wasmBytes, one.first.wasmBytes);
-        assert.ok(one.last.gpuBytes - one.first.gpuBytes < 1024); // no byte a token; a plan may have been missing yet
+        assert.ok(one.last.gpuBytes - one.first.gpuBytes < 1024); // not even a byte per token; a plan may have been added
 
         const ended = writer('writeUntilLost') as Promise<{ name: string; message: string; lost: string }>;
         await Promise.race([ended, page.waitForFunction(`document.title === 'writing'`, undefined, { timeout: 120_000 })]);
         const session = await browser.newBrowserCDPSession();
-        await session.send('Browser.crashGpuProcess' as never).catch(() => {}); // it does not answer
+        await session.send('Browser.crashGpuProcess' as never).catch(() => {}); // never answers
         const report = await ended;
         assert.equal(report.name, 'DeviceLost', report.message);
         assert.match(report.lost, /lost/);

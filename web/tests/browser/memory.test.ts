@@ -1,5 +1,5 @@
-// What loading takes: a model of 1 GB, made on the spot, goes to the GPU through the page of a real Chromium, while the memory of its
-// processes is watched. A page holds the pieces that are under way, the GPU's process the buffers; SwiftShader's are its own memory.
+// Memory while loading: a generated model of 1 GB goes through a page of a real Chromium to the GPU while the test watches the memory of the
+// processes. The page holds the pieces in flight; the GPU process holds the buffers, since SwiftShader's buffers are its own memory.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -13,8 +13,8 @@ import type { TestServer } from './server.ts';
 
 const PROGRAM = process.env.GEMMULE ?? `${ROOT}/build/gemmule`;
 const LAYERS = 8; // of E2B: 1.02 GB
-// Beside the buffers. A page without anything has 130 MB in Chromium, most of it the browser's own code, and wasm 49; the GPU's process begins
-// with 85 MB, and compilers leave as much.
+// Limits, apart from the buffers. An empty page has 130 MB in Chromium, mostly the browser's code, and wasm adds 49. The GPU process starts with
+// 85 MB, and its shader compilers add as much.
 const MOST_PAGE = 300e6;
 const MOST_GPU = 300e6;
 
@@ -31,7 +31,7 @@ after(async () => {
     await server?.close();
 });
 
-/** Watches VmRSS of the browser's processes; the most of any one by type, once it is told to end. */
+/** Watches VmRSS of the browser's processes; at the end returns the maximum for each type. */
 async function watchMemory(): Promise<() => Record<string, number>> {
     const most: Record<string, number> = {};
     const protocol = await browser.target().createCDPSession();
@@ -41,7 +41,7 @@ async function watchMemory(): Promise<() => Record<string, number>> {
             try {
                 const bytes = 1024 * Number(/^VmRSS:\s*(\d+) kB$/m.exec(readFileSync(`/proc/${id}/status`, 'utf8'))?.[1] ?? 0);
                 most[type] = Math.max(most[type] ?? 0, bytes);
-            } catch {} // it has ended
+            } catch {} // the process has ended
         }
         ({ processInfo } = await protocol.send('SystemInfo.getProcessInfo').catch(() => ({ processInfo })));
     };
@@ -70,7 +70,7 @@ const WAYS: { name: string; source: string; prepare(page: Page): Promise<void> }
 ];
 
 for (const { name, source, prepare } of WAYS) {
-    test(`1 GB from ${name}: neither the page nor the GPU's process holds more than it must`, { timeout: 180_000 }, async () => {
+    test(`1 GB from ${name}: neither the page nor the GPU process holds more than it needs`, { timeout: 180_000 }, async () => {
         const page = await browser.newPage();
         await page.goto(`${server.origin}/`);
         await prepare(page);

@@ -1,5 +1,5 @@
-/* What npm would publish, in the hands of others: a fresh Vite project (dev, build, preview), a plain page with an import map, a TypeScript
- * project, and Node. Needs web/dist. */
+/* The package as npm would publish it, used in a new Vite project (dev, build, preview), a plain page with an import map, a TypeScript project,
+ * and Node. Needs web/dist. */
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -19,7 +19,7 @@ const { choices } = await engine.chat.completions.create({ messages: [{ role: 'u
 document.title = 'done: ' + engine.info.name + ': ' + choices[0].finish_reason + ', ' + engine.info.threads + (engine.info.note || ' threads');
 `;
 const ISOLATED = { 'cross-origin-opener-policy': 'same-origin', 'cross-origin-embedder-policy': 'require-corp' };
-const HEADERS = [[{}, 1], [ISOLATED, 2]] as const; // and how many threads there are with them
+const HEADERS = [[{}, 1], [ISOLATED, 2]] as const; // and the number of threads they allow
 const wantedWith = (threads: number) => `done: Tiny Dense: length, ${threads} threads`;
 
 const project = mkdtempSync(join(tmpdir(), 'gemmule-project-'));
@@ -65,7 +65,7 @@ async function answers(url: string, threads: number): Promise<void> {
     }
 }
 
-test('a fresh Vite project runs it in dev', { timeout: 120_000 }, async () => {
+test('a new Vite project runs it in dev', { timeout: 120_000 }, async () => {
     for (const [headers, threads] of HEADERS) {
         const server = await createServer({ root: project, logLevel: 'error', server: { port: 0, host: '127.0.0.1', headers } });
         try {
@@ -77,7 +77,7 @@ test('a fresh Vite project runs it in dev', { timeout: 120_000 }, async () => {
     }
 });
 
-test('it builds, and the result can be previewed', { timeout: 120_000 }, async () => {
+test('it builds, and the result runs in preview', { timeout: 120_000 }, async () => {
     await build({ root: project, logLevel: 'error' });
     for (const [headers, threads] of HEADERS) {
         const server = await preview({ root: project, logLevel: 'error', preview: { port: 0, host: '127.0.0.1', headers } });
@@ -101,7 +101,7 @@ test('a plain page with an import map loads it', { timeout: 120_000 }, async () 
     }
 });
 
-test('its types are whole, without those of others', { timeout: 120_000 }, () => {
+test('its types are complete without other packages', { timeout: 120_000 }, () => {
     writeFileSync(join(project, 'use.ts'), `
 import { type Engine, Gemmule, GemmuleError, OllamaFolder, type ReplyPiece } from 'gemmule';
 import { languageModel } from 'gemmule/language-model';
@@ -141,7 +141,7 @@ await engine.unload();
     assert.equal(out, 'Tiny Dense 2 3 true NotFound\n');
 });
 
-test('the provider for the AI SDK is there', { timeout: 60_000 }, () => {
+test('it contains the provider for the AI SDK', { timeout: 60_000 }, () => {
     symlinkSync(resolve('web/node_modules/ai'), join(project, 'node_modules/ai'));
     writeFileSync(join(project, 'sdk.mjs'), `
 import { generateText } from 'ai';

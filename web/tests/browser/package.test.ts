@@ -1,4 +1,4 @@
-/* The package as it is built (web/dist) in Chromium: storage, folders, workers, policies, and a GPU that dies. */
+/* The built package (web/dist) in Chromium: storage, folders, workers, policies, and a GPU that crashes. */
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
@@ -23,7 +23,7 @@ const MODEL = readFileSync('tests/fixtures/tiny-dense.gguf');
 const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' blob:";
 const BIG = 40_000_000;
 
-/* What the model's server does. */
+/* How the model's server behaves. */
 const behaviour = { cutAfter: Infinity, etag: '"one"', gone: false, pause: 0, asked: [] as string[] };
 
 async function serveModel(bytes: Buffer, request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -45,7 +45,7 @@ async function serveModel(bytes: Buffer, request: IncomingMessage, response: Ser
     response.end();
 }
 
-/* A model file of some size: tiny-dense with noise behind it, which a GGUF may have. */
+/* A larger model file: tiny-dense followed by other bytes, which a GGUF may have. */
 const padded = Buffer.concat([MODEL, createHash('sha512').update('x').digest(), Buffer.alloc(BIG - MODEL.length - 64, 7)]);
 
 let server: TestServer;
@@ -71,7 +71,7 @@ after(async () => {
 interface Visit {
     page: Page;
     complaints: string[];
-    /** Runs a script that has the package's exports at hand. */
+    /** Runs a script that can use the package's exports. */
     run<T>(script: string): Promise<T>;
 }
 
@@ -116,7 +116,7 @@ test('the example runs under its policy, without special headers', { timeout: 12
 
 // ---- storage ----
 
-test('a download that broke off is taken up, then read without the network', { timeout: 120_000 }, async () => {
+test('a broken download is resumed, then read without the network', { timeout: 120_000 }, async () => {
     const { page, run } = await visit();
     const url = `${server.origin}/big.gguf`;
     Object.assign(behaviour, { cutAfter: 15_000_000, gone: false, asked: [] });
@@ -127,7 +127,7 @@ test('a download that broke off is taken up, then read without the network', { t
     assert.deepEqual([stopped.name, stopped.own], ['Aborted', true]);
     const [part] = await run<{ done: boolean; stored: number; size: number }[]>(`return (await ModelCache.open()).list();`);
     assert.ok(!part!.done && part!.stored > 9_000_000 && part!.stored < BIG && part!.size === BIG, JSON.stringify(part));
-    // However much was stored by then: the rest takes two connections.
+    // However much is stored by then, the rest takes two connections.
     Object.assign(behaviour, { cutAfter: Math.ceil((BIG - part!.stored) / 2), asked: [] });
     const loaded = await run<{ phases: string[]; name: string; list: { done: boolean; sha256: string }[] }>(`
         const phases = new Set();
@@ -155,7 +155,7 @@ test('a download that broke off is taken up, then read without the network', { t
     await page.close();
 });
 
-test('no room: numbers, the part is kept, and it runs without', { timeout: 120_000 }, async () => {
+test('no space: the error has numbers, the part is kept, and the model runs without being stored', { timeout: 120_000 }, async () => {
     const { page, run } = await visit();
     const session = await context.newCDPSession(page);
     const url = `${server.origin}/big.gguf`;
@@ -167,7 +167,7 @@ test('no room: numbers, the part is kept, and it runs without', { timeout: 120_0
     assert.match(before.message, /1\d\.\d MB of 40\.0 MB are stored and kept; 2\d\.\d MB more are needed/);
     await run(`await (await ModelCache.open()).clear();`);
     assert.equal(await run(`return nameOf('${url}', { cache: 'if-it-fits' });`), 'Tiny Dense');
-    // The room goes while the download runs.
+    // Space runs out during the download.
     await session.send('Storage.overrideQuotaForOrigin', { origin: server.origin, quotaSize: 200_000_000 });
     behaviour.pause = 20;
     const under = run<Caught>(`
@@ -210,10 +210,10 @@ test('two tabs: one downloads, the other waits; both read the same file', { time
 
 // ---- Ollama's folder ----
 
-test('a folder of Ollama is picked, kept, and found again after a reload', { timeout: 120_000 }, async () => {
+test("Ollama's folder is picked, remembered, and found again after a reload", { timeout: 120_000 }, async () => {
     const { page, run } = await visit();
     const digest = createHash('sha256').update(MODEL).digest('hex');
-    // A real directory handle: one of the private file system, with what Ollama would have in it.
+    // A real directory handle, of the private file system, with the files of Ollama.
     const pick = `
         const root = await navigator.storage.getDirectory();
         window.showDirectoryPicker = async () => (await root.getDirectoryHandle('.ollama', { create: true }));`;
@@ -253,7 +253,7 @@ test('a folder of Ollama is picked, kept, and found again after a reload', { tim
 
 // ---- the worker ----
 
-test('a worker that ends without a word rejects everything', { timeout: 60_000 }, async () => {
+test('when the worker just ends, everything is rejected', { timeout: 60_000 }, async () => {
     const { page, run } = await visit();
     const [dead, missing, other] = await run<Caught[]>(`
         const Real = window.Worker;
@@ -271,7 +271,7 @@ test('a worker that ends without a word rejects everything', { timeout: 60_000 }
     await page.close();
 });
 
-test("what the page's policy forbids is said, not tried again", { timeout: 60_000 }, async () => {
+test("an address that the page's policy forbids is reported and not tried again", { timeout: 60_000 }, async () => {
     const { page, run } = await visit();
     const tried: string[] = [];
     page.on('console', (message) => /Content Security Policy/.test(message.text()) && tried.push(message.text()));
@@ -288,7 +288,7 @@ test("what the page's policy forbids is said, not tried again", { timeout: 60_00
 
 // ---- without WebGPU ----
 
-test('no adapter, and no navigator.gpu at all: wasm', { timeout: 120_000 }, async () => {
+test('without an adapter or without navigator.gpu there is wasm', { timeout: 120_000 }, async () => {
     const rules = '--host-resolver-rules=MAP plain.example 127.0.0.1';
     await using browser = await chromium.launch({ executablePath: which('chromium'), headless: true, args: ['--no-sandbox', rules] });
     const fresh = await browser.newContext();
@@ -307,7 +307,7 @@ test('no adapter, and no navigator.gpu at all: wasm', { timeout: 120_000 }, asyn
         devices: string[];
         refused: Caught;
     }
-    // A page without https on a name of its own is no secure context: no WebGPU, no file storage, no locks.
+    // A page without https, not on localhost, is not a secure context: no WebGPU, no file storage, no locks.
     const port = new URL(server.origin).port;
     for (const [origin, has] of [[server.origin, true], [`http://plain.example:${port}`, false]] as const) {
         const { page, run, complaints } = await visit(fresh, '/', origin);
@@ -319,9 +319,9 @@ test('no adapter, and no navigator.gpu at all: wasm', { timeout: 120_000 }, asyn
     }
 });
 
-// ---- a GPU that dies ----
+// ---- a GPU that crashes ----
 
-test('the GPU dies in the middle of an answer: it goes on; when none comes back, wasm takes over', { timeout: 300_000 }, async () => {
+test('the GPU crashes during an answer, which continues; when no GPU comes back, wasm takes over', { timeout: 300_000 }, async () => {
     await using browser = await chromium.launch({ executablePath: which('chromium'), headless: true, args: CHROMIUM_FLAGS });
     const { page, run } = await visit(await browser.newContext());
     const client = await browser.newBrowserCDPSession();
@@ -350,7 +350,7 @@ test('the GPU dies in the middle of an answer: it goes on; when none comes back,
     assert.deepEqual([again.stats.replyTokens, again.stats.finish], [whole.stats.replyTokens, whole.stats.finish]);
     assert.equal(again.text.slice(0, 15), whole.text.slice(0, 15));
     const held = await run<number[]>(`return [...(await window.session.tokens())];`);
-    // After the second crash a page gets no adapter any more.
+    // After the second crash a page gets no adapter.
     await crash();
     await page.waitForFunction(() => window.events.at(-1) === 'gone' || window.events.filter((type) => type === 'restored').length > 1, null, { timeout: 120_000 });
     if ((await page.evaluate('window.events.at(-1)')) !== 'gone') {
@@ -369,7 +369,7 @@ test('the GPU dies in the middle of an answer: it goes on; when none comes back,
     assert.deepEqual([rest.backend, rest.cached], ['wasm', held.length]);
 });
 
-test('the GPU dies while the model is loaded, and again while a prompt is computed: the answer comes all the same', { timeout: 300_000 }, async () => {
+test('the GPU crashes while the model loads, and again while a prompt is computed: the answer still comes', { timeout: 300_000 }, async () => {
     await using browser = await chromium.launch({ executablePath: which('chromium'), headless: true, args: CHROMIUM_FLAGS });
     const { page, run } = await visit(await browser.newContext());
     const client = await browser.newBrowserCDPSession();

@@ -1,6 +1,6 @@
 // Runs a C test program (a WASI command built for wasm) on the GPU host of the package, in a page or in Node.
 //
-// Test programs wait in gpu_host_wait, which a page cannot do: here, and only here, JSPI suspends them there.
+// Test programs block in gpu_host_wait, which a page cannot do. Only here JSPI suspends them.
 
 import { GpuHost } from '../../src/core/gpu_host.ts';
 
@@ -19,7 +19,7 @@ class Exit {
 const BAD_DESCRIPTOR = 8;
 const NOT_IMPLEMENTED = 52;
 
-/** Enough of WASI for a program that prints: arguments, the clock, standard output. The rest says that it is not there. */
+/** Enough of WASI for a program that prints: arguments, the clock, standard output. Everything else returns an error. */
 function wasi(module: WebAssembly.Module, args: string[], print: (text: string) => void, memory: () => WebAssembly.Memory): Record<string, Function> {
     const view = () => new DataView(memory().buffer);
     const decoder = new TextDecoder();

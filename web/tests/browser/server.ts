@@ -1,5 +1,5 @@
-// The web server of the browser tests: files of the repository under their paths, with the right types, by range where one is asked for.
-// TypeScript is served with its types taken off, so that pages run the sources themselves.
+// The web server of the browser tests. It serves the repository's files with the right types, and by range on request. TypeScript is served
+// with its types stripped, so that pages run the sources themselves.
 
 import { createReadStream } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
@@ -27,20 +27,20 @@ const TYPES: Record<string, string> = {
 };
 
 export interface ServerOptions {
-    /** The folder that "/" is; the current one unless told. */
+    /** The folder for "/"; by default the current one. */
     root?: string;
-    /** Files that are not where their address says: by address, the path (from the root, unless it begins with a slash). */
+    /** Files at other paths: address → path, relative to the root or absolute. */
     files?: Record<string, string>;
-    /** Addresses that a test answers itself. */
+    /** Addresses with a handler of the test. */
     routes?: Record<string, (request: IncomingMessage, response: ServerResponse) => void>;
-    /** For every answer, such as a Content-Security-Policy. */
+    /** Headers of every response, such as a Content-Security-Policy. */
     headers?: Record<string, string>;
 }
 
 export interface TestServer {
     /** "http://127.0.0.1:PORT", a secure context. */
     origin: string;
-    /** Paths asked for so far. */
+    /** Paths requested so far. */
     requests: string[];
     close(): Promise<void>;
 }

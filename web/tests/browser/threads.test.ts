@@ -1,4 +1,4 @@
-/* Threads on wasm in real browsers, from the package as it is built (web/dist): on a page that is cross-origin isolated, and on one that is not. */
+/* Threads on wasm in real browsers, with the built package (web/dist): on a page that is cross-origin isolated, and on one that is not. */
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -8,7 +8,7 @@ import { type TestServer, startServer } from './server.ts';
 const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'; worker-src 'self'";
 const ISOLATED = { 'cross-origin-opener-policy': 'same-origin', 'cross-origin-embedder-policy': 'require-corp' };
 
-/* What both drivers of browsers have. */
+/* What Playwright and Puppeteer have in common. */
 interface Page {
     goto(url: string): Promise<unknown>;
     evaluate(expression: string): Promise<unknown>;
@@ -38,7 +38,7 @@ interface Answer {
     finish: string;
 }
 
-/* Greedy tokens with so many threads, one more answer that is stopped, and the end. */
+/* Greedy tokens with this many threads, one more answer that is stopped, then the end. */
 const script = (threads: number) => `(async () => {
     const { Gemmule } = await import('/web/dist/index.js');
     const engine = await Gemmule.load('/model.gguf', { backend: 'wasm', cache: false, threads: ${threads} });
@@ -54,7 +54,7 @@ const script = (threads: number) => `(async () => {
     return { threads: engine.info.threads, device: engine.info.device, note: engine.info.note, tokens, finish };
 })()`;
 
-/* The engine's worker is ended; its threads end with it, as the test sees at its end. */
+/* Terminates the engine's worker. Its threads end with it, which the test checks at its end. */
 const KILLED = `(async () => {
     const { Gemmule } = await import('/web/dist/index.js');
     const Real = Worker, workers = [];
@@ -78,7 +78,7 @@ const BROWSERS: { name: string; launch(): Promise<Browser> }[] = [
 ];
 
 for (const { name, launch } of BROWSERS) {
-    test(`${name}: two threads answer as one; without isolation there is one`, { timeout: 120_000 }, async () => {
+    test(`${name}: two threads give the same answer as one; without isolation there is one`, { timeout: 120_000 }, async () => {
         const browser = await launch();
         try {
             const page = await browser.newPage();

@@ -1,4 +1,4 @@
-// For tests that look at a page from outside while it writes: an engine that stays open in the page, and writes as it is told.
+// An engine that stays open in a page and writes on request, for tests that watch the page from outside.
 
 import { Core } from '../../src/core/core.ts';
 import type { CoreEngine, CoreSession } from '../../src/core/core.ts';
@@ -8,7 +8,7 @@ import { memorySource } from './check.ts';
 let engine: CoreEngine | null = null;
 let session: CoreSession | null = null;
 
-/** Closes the one before. */
+/** Closes the previous one. */
 export async function open(wasm: string, model: string): Promise<void> {
     engine?.close();
     session = null;
@@ -26,14 +26,14 @@ async function reply(session: CoreSession, most: number): Promise<number> {
     }
 }
 
-/** Writes so many tokens, over several replies of one session. */
+/** Writes this many tokens, in several replies of one session. */
 export async function write(tokens: number): Promise<EngineStats> {
     session ??= engine!.session({ context: 512 });
     for (let left = tokens; left > 0; ) left -= Math.max(1, await reply(session, Math.min(left, 400)));
     return engine!.stats();
 }
 
-/** The error that ends the writing, and what `engine.lost` settled with. */
+/** The error that ends the answer, and the reason that `engine.lost` gives. */
 export async function writeUntilLost(): Promise<{ name: string; message: string; lost: string }> {
     document.title = 'opened';
     try {

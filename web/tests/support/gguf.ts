@@ -1,4 +1,4 @@
-/* Just enough of GGUF to look at fixtures, and to cut a file into parts. */
+/* Just enough of GGUF to read fixtures, and to split a file. */
 
 interface Tensor {
     name: string;
@@ -7,7 +7,7 @@ interface Tensor {
     /** From the start of the file. */
     offset: number;
     bytes: number;
-    /** The info as it stands, up to the offset. */
+    /** The raw tensor info, up to the offset. */
     info: Buffer;
 }
 
@@ -86,7 +86,7 @@ const u64 = (n: number) => Buffer.from(BigUint64Array.of(BigInt(n)).buffer);
 const text = (s: string) => Buffer.concat([u64(s.length), Buffer.from(s)]);
 const padded = (b: Buffer) => Buffer.concat([b, Buffer.alloc(align(b.length) - b.length)]);
 
-/** The file's tensors over so many parts, as llama.cpp splits: all metadata is in the first. */
+/** Splits the file's tensors over several parts, as llama.cpp does: all metadata is in the first. */
 export function splitGguf(file: Buffer, parts: number): Buffer[] {
     const { keys, metadata, tensors } = parse(file);
     const each = Math.ceil(tensors.length / parts);
@@ -109,7 +109,7 @@ export function splitGguf(file: Buffer, parts: number): Buffer[] {
     });
 }
 
-/** The same model in a larger file: its tensors begin so many bytes apart. */
+/** The same model in a larger file: its tensors start this many bytes apart. */
 export function spreadGguf(file: Buffer, step: number): Buffer {
     const { keys, metadata, tensors } = parse(file);
     const infos = tensors.map(({ info }, i) => Buffer.concat([info, u64(i * step)]));
@@ -122,7 +122,7 @@ export function spreadGguf(file: Buffer, step: number): Buffer {
 
 const ARRAY = 9;
 
-/** The model with its first layer alone, and without per-layer embeddings: the fewest dispatches that a token can have. */
+/** The model with only its first layer and no per-layer embeddings: the fewest dispatches that a token can have. */
 export function firstLayer(file: Buffer): Buffer {
     const r = new Reader(file);
     const [count, keys] = [r.u64(), r.u64()];

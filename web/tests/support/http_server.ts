@@ -1,4 +1,4 @@
-/* A small web server that behaves as a test wants: with or without ranges, cutting connections, changing its file. */
+/* A small web server that misbehaves on request: no ranges, cut connections, a file that changes. */
 
 import { type IncomingMessage, type ServerResponse, createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -57,7 +57,7 @@ async function respond(file: ServedFile, request: IncomingMessage, response: Ser
         response.end();
         return;
     }
-    const cut = file.cuts?.length && end - start > 16 ? file.cuts.shift()! : Infinity; // a probe is let through
+    const cut = file.cuts?.length && end - start > 16 ? file.cuts.shift()! : Infinity; // never cuts a probe
     for (let at = start; at < end; at += 65536) {
         const piece = bytes.subarray(at, Math.min(at + 65536, end, start + cut));
         if (piece.length && !response.write(piece)) await new Promise((resolve) => response.once('drain', resolve).once('close', resolve));
@@ -95,7 +95,7 @@ export async function startServer(): Promise<TestServer> {
     };
 }
 
-/** Bytes that are different everywhere. */
+/** Pseudo-random bytes. */
 export function noise(length: number, seed = 1): Uint8Array<ArrayBuffer> {
     const bytes = new Uint8Array(length);
     for (let i = 0, x = seed; i < length; i++) {

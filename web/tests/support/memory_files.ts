@@ -1,12 +1,12 @@
 /* The parts of the browser's private file system that the cache and Ollama's folder use, in memory. Handles of one file exclude each
- * other as in a browser; `quota` bounds what all files hold together. */
+ * other as in a browser; `quota` limits the total size of all files. */
 
 import type { FileEntry, Folder } from '../../src/sources/folder.ts';
 
 export interface Disk {
     quota: number;
     used: number;
-    /** What the next writes return instead of the length, to act like a broken browser. */
+    /** What the next writes return instead of the length, like a broken browser. */
     shortWrites: number[];
     flushes: number;
 }

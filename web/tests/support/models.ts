@@ -1,4 +1,4 @@
-/* Models and the engine for tests. A file that is missing fails the test. */
+/* Models and the engine for tests. A missing file fails the test. */
 
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 export const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
-/** Of the folder $GEMMULE_WASM, or what the wasm preset builds. */
+/** From the folder $GEMMULE_WASM, by default the build of the wasm preset. */
 export const WASM = join(process.env['GEMMULE_WASM'] ?? join(ROOT, 'build/wasm'), 'gemmule.wasm');
 export const DENSE = join(ROOT, 'tests/fixtures/tiny-dense.gguf');
 export const MOE = join(ROOT, 'tests/fixtures/tiny-moe.gguf');
@@ -15,12 +15,12 @@ export const MOE = join(ROOT, 'tests/fixtures/tiny-moe.gguf');
 const folder = mkdtempSync(join(tmpdir(), 'gemmule-'));
 process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
 
-/** A place for a file that goes when the test ends. */
+/** A path for a file that is removed when the test ends. */
 export function scratch(name: string): string {
     return join(folder, name);
 }
 
-/** A model that says these pieces and nothing else, with temperature 0. */
+/** A model that, at temperature 0, says these pieces and nothing else. */
 export function scripted(name: string, ...pieces: string[]): string {
     const path = scratch(`${name}.gguf`);
     execFileSync(process.execPath, [join(ROOT, 'tests/scripted_model.mjs'), path, ...pieces]);

@@ -1,4 +1,4 @@
-/* The worker's side in a thread of Node: what worker.ts is in the browser. */
+/* The worker's side in a Node thread, like worker.ts in the browser. */
 
 import { readFileSync } from 'node:fs';
 import { parentPort } from 'node:worker_threads';
