@@ -725,7 +725,7 @@ run "an adapter is not left out silently" 2 run gemma4:adapted Hello
 says "adapters are not supported yet"
 one_line
 run "an unknown feature of a GPU" 2 run gemma4:tiny Hello --gpu-disable subgroups,magic
-says "'magic' is no feature of a GPU"
+says "'magic' is not a GPU feature"
 one_line
 run "an unknown tag" 2 run gemma4:e2b Hello
 one_line

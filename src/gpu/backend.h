@@ -22,7 +22,7 @@ typedef struct {
     size_t        part_count;
     bool          matrix;
     bool          gathered; /* not on the GPU: the host looks its rows up */
-    bool          streamed; /* not on the GPU: its tiles come into the slot when they are needed */
+    bool          streamed; /* not on the GPU: a run uploads its tiles into the slot */
     weight_layout layout;
     weight_layout like; /* for which its products' kernels are chosen: `layout`, unless the self-check says otherwise */
     gpu_id       *tiles;      /* a vector has one */
@@ -44,7 +44,7 @@ typedef struct {
     gpu_host         *host;
     bool              precise; /* f32 activations in every product */
     const gpu_budget *budget;  /* NULL: all weights are on the GPU */
-    reads            *reads;   /* by which weights come that are not in memory; NULL: all are */
+    reads            *reads;   /* reads weights that are not in memory; NULL: all are in memory */
     gpu_weight       *weights;
     size_t            count;
     uint32_t         *slots; /* hash of the key → 1 + index */
@@ -66,33 +66,32 @@ typedef struct {
 gm_status gpu_backend_open(gpu_backend *b, const gpu_options *options, bool precise, error *e);
 void      gpu_backend_close(gpu_backend *b);
 
-/* What of the weights is to be on the GPU: said before the upload; NULL, or nothing said: all. It must live as long. */
+/* Limits which weights are on the GPU. Call it before the upload; the budget must outlive the backend. NULL: all weights. */
 void gpu_backend_keep_to(gpu_backend *b, const gpu_budget *budget);
-/* Whether every run needs the host for its weights: nothing can go ahead of it then. */
+/* Whether every run needs the host to bring weights over. Then no run can be submitted ahead. */
 bool gpu_backend_needs_host(const gpu_backend *b);
 
-/* By whom weights are read that are not in memory; it must live as long. */
+/* Reads weights that are not in memory; `r` must outlive the backend. */
 void gpu_backend_read_by(gpu_backend *b, reads *r);
 
-/* Takes the weights off the GPU; the device stays. */
+/* Frees the weights on the GPU, and keeps the device. */
 void gpu_backend_clear(gpu_backend *b);
 
 /* Makes the table of the graph's weights, which is enough for gpu_plan_visit. */
 gm_status gpu_backend_list_weights(gpu_backend *b, const graph *g, error *e);
-/* The same, and buffers for bringing them over. */
+/* The same, and makes the buffers for uploading. */
 gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e);
 
 /* Uploads what the graph needs: GM_AGAIN while writes or reads are under way (let gpu_host_wait run, then call again). A weight
  * with NaN or an infinity in it is GM_BAD_FILE: the error names tensor and block. */
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e);
 
-/* Brings chunks of a streamed tile into the slot, from `*chunk` up to `end`, as many as go at once, and moves `*chunk` behind them.
- * Both are multiples of weight_piece_unit, or the tile's end. GM_AGAIN as above. */
+/* Uploads chunks `*chunk` to `end` of a streamed tile into the slot, as many as it can at once, and advances `*chunk`. Both are multiples of weight_piece_unit, or the tile's end. GM_AGAIN as above. */
 gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, uint32_t end,
                              error *e);
 /* Forgets a stream that returned GM_AGAIN. */
 void gpu_backend_stream_restart(gpu_backend *b);
-/* Asks, behind what was submitted, whether damage was found in what was streamed; and looks at the newest answer that is here. */
+/* ask_damage queues a read of the damage flags of streamed weights; damage looks at the newest answer that has arrived. */
 gm_status gpu_backend_ask_damage(gpu_backend *b, error *e);
 gm_status gpu_backend_damage(gpu_backend *b, error *e);
 

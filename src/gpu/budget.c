@@ -227,7 +227,7 @@ void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t siz
 
 /* ---- plans ----------------------------------------------------------------------------------------------------------------- */
 
-static void lives(layout_item *items, const tensor *t, uint32_t now) {
+static void value_live_at(layout_item *items, const tensor *t, uint32_t now) {
     if (!t || t->kind != TENSOR_VALUE) return;
     layout_item *item = &items[(t->base ? t->base : t)->index];
     if (now < item->first) item->first = now;
@@ -242,11 +242,11 @@ static gm_status plan_bytes(const graph *g, uint64_t tokens, uint64_t *out, erro
     for (size_t i = 0; i < g->value_count; i++) items[i].first = UINT32_MAX;
     for (uint32_t i = 0; i < g->op_count; i++) {
         const op *o = &g->ops[i];
-        for (size_t j = 0; j < OP_INPUTS; j++) lives(items, o->in[j], i);
+        for (size_t j = 0; j < OP_INPUTS; j++) value_live_at(items, o->in[j], i);
         if (!o->out) continue;
         items[o->out->index].bytes =
             round_up((o->out->axis == AXIS_TOKENS ? tokens : 1) * o->out->token_stride * sizeof(float), 256);
-        lives(items, o->out, i);
+        value_live_at(items, o->out, i);
     }
     layout_assign(items, g->value_count, 256, &bytes, e);
     free(items);

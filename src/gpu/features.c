@@ -25,9 +25,10 @@ gm_status gpu_features_read(const char *list, bool named[GPU_FEATURES], error *e
         size_t       i = 0;
         while (i < GPU_FEATURES && !str_is((str){ list, length }, gpu_feature_names[i])) i++;
         if (i == GPU_FEATURES) {
-            return fail(e, GM_BAD_ARGUMENT,
-                        "'%.*s' is no feature of a GPU: there are subgroups, f16, dot4, timestamps and subgroup_matrix",
-                        (int)min_size(length, 100), list);
+            return fail(
+                e, GM_BAD_ARGUMENT,
+                "'%.*s' is not a GPU feature: the features are subgroups, f16, dot4, timestamps and subgroup_matrix",
+                (int)min_size(length, 100), list);
         }
         named[i] = true;
         list += length + (list[length] == ',');

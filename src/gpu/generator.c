@@ -139,7 +139,7 @@ static gm_status add_dispatch(gpu_generator *g, const gpu_kernel *k, gpu_words *
     return gpu_plan_dispatch(g->plan, words, k, bindings, e);
 }
 
-static gm_status record(gpu_generator *g, step_list *list, const generator_start *start, error *e) {
+static gm_status generator_record(gpu_generator *g, step_list *list, const generator_start *start, error *e) {
     const gpu_plan *p = g->plan;
     gpu_kernel      kernels[SAMPLER_KERNELS];
     sampler_shape   shape = g->shape;
@@ -173,7 +173,7 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
     gpu_generator_drop(g);
     if (reserve_settings(g, start->setting_words * sizeof(uint32_t), e)) return e->status;
     step_list *list = &g->lists[start->greedy][start->edits][start->logprobs];
-    if (!list->words.data && record(g, list, start, e)) return e->status;
+    if (!list->words.data && generator_record(g, list, start, e)) return e->status;
 
     /* The random numbers are counted by position, and so are the tokens of the history: the ring never closes. */
     const uint64_t state = g->ranges[STATE].offset,

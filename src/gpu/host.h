@@ -1,8 +1,8 @@
 /* The GPU as the engine sees it: buffers, pipelines, bind groups, and recorded command lists that are replayed.
  *
  * One header, two implementations: native on webgpu.h (src/gpu/host_native.c, the library is found at run time), and
- * WebAssembly's (src/gpu/host_wasm.c), whose calls the page answers. There a thing that could not be made is not told by the call
- * that asked for it, but later by gpu_host_problem, before anything computed with it arrives.
+ * WebAssembly's (src/gpu/host_wasm.c), whose calls the page answers. There, the call that makes a thing does not tell that it failed;
+ * gpu_host_problem does, before any result of it arrives.
  *
  * Nothing here waits: what comes back from the GPU has a ticket, and whoever drives the engine asks whether it has arrived. Ids are
  * slot and generation, so that an id kept too long is noticed; 0 is none. */
@@ -46,7 +46,7 @@ gm_status gpu_host_list(gpu_info *out, size_t capacity, size_t *count, error *e)
 gm_status       gpu_host_open(const gpu_options *options, gpu_host **out, error *e);
 void            gpu_host_close(gpu_host *h); /* frees whatever is left */
 const gpu_info *gpu_host_info(const gpu_host *h);
-/* What went wrong since the last call, if anything: GM_DEVICE_LOST, GM_NO_MEMORY, or a validation error, which is ours. */
+/* The first problem since the last call: GM_DEVICE_LOST, GM_NO_MEMORY, or a validation error, which is our own mistake. */
 gm_status gpu_host_problem(gpu_host *h, error *e);
 /* Bytes of all buffers that live, and how many they may be (0: no limit). */
 uint64_t gpu_host_bytes(const gpu_host *h);
@@ -83,8 +83,8 @@ void   gpu_group_free(gpu_host *h, gpu_id group);
 
 /* ---- command lists ----
  *
- * An array of words: GPU_LIST_VERSION, then records: (op | length << 16), then the op's words, which the length counts (not the
- * record's first word). 64-bit values are two words, the low one first. The browser gets the array once and replays it, so there are no pointers in it. */
+ * An array of words: GPU_LIST_VERSION, then records: (op | length << 16), then `length` words of the op. 64-bit values are two
+ * words, the low one first. The browser gets the array once and replays it, so there are no pointers in it. */
 
 enum { GPU_LIST_VERSION = 1 };
 
@@ -98,7 +98,7 @@ typedef enum {
     GPU_READ = 7,     /* buffer, offset (2), bytes (2), ticket: a copy that arrives later */
 } gpu_op;
 
-/* Runs the list behind everything submitted before. A list that names a dead id is refused. */
+/* Runs the list after everything submitted before. Refuses a list that names a freed id. */
 gm_status gpu_submit(gpu_host *h, const uint32_t *words, size_t count, error *e);
 
 /* A number for a GPU_READ, not used by another that is under way. */
@@ -112,7 +112,7 @@ bool gpu_idle(gpu_host *h);
 uint64_t gpu_submitted(const gpu_host *h);
 bool     gpu_passed(gpu_host *h, uint64_t submitted);
 
-/* Lets the GPU's news in, and waits for some at most `milliseconds` (0: do not wait). Native only: a browser has its loop. */
+/* Handles what the GPU has finished, and waits up to `milliseconds` for it (0: does not wait). Native only: a browser has its loop. */
 void gpu_host_wait(gpu_host *h, uint32_t milliseconds);
 
 #endif

@@ -87,7 +87,7 @@ static bool probe_matrices(gpu_host *h) {
     return false;
 }
 
-static bool probe(gpu_host *h, gpu_feature which) {
+static bool feature_probe(gpu_host *h, gpu_feature which) {
     const feature *f = &features[which];
     if (!f->shader) return f->probe(h);
     error        e = { 0 };
@@ -359,7 +359,7 @@ static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const
     h->queue = h->api.DeviceGetQueue(h->device);
 
     for (size_t i = 0; i < GPU_FEATURES; i++) {
-        *gpu_feature_field(&h->info, (gpu_feature)i) = !disabled[i] && probe(h, (gpu_feature)i);
+        *gpu_feature_field(&h->info, (gpu_feature)i) = !disabled[i] && feature_probe(h, (gpu_feature)i);
     }
     if (!h->info.subgroups) h->info.subgroup_min = h->info.subgroup_max = 0;
     return host_lost(h, e);

@@ -228,7 +228,7 @@ static WGPUCommandEncoder between_passes(recording *r) {
     return encoder_of(r);
 }
 
-static void bind(recording *r, gpu_id pipeline, gpu_id group) {
+static void recording_bind(recording *r, gpu_id pipeline, gpu_id group) {
     const gpu_host *h = r->host;
     if (!r->pass) r->pass = h->api.CommandEncoderBeginComputePass(encoder_of(r), NULL);
     if (r->pipeline != pipeline) {
@@ -250,13 +250,13 @@ static void record_end_pass(recording *r, const uint32_t *w, uint32_t length) {
 
 static void record_dispatch(recording *r, const uint32_t *w, uint32_t length) {
     (void)length;
-    bind(r, w[0], w[1]);
+    recording_bind(r, w[0], w[1]);
     r->host->api.ComputePassEncoderDispatchWorkgroups(r->pass, w[2], w[3], w[4]);
 }
 
 static void record_indirect(recording *r, const uint32_t *w, uint32_t length) {
     (void)length;
-    bind(r, w[0], w[1]);
+    recording_bind(r, w[0], w[1]);
     r->host->api.ComputePassEncoderDispatchWorkgroupsIndirect(r->pass, buffer_of(r->host, w[2]), word64(w + 3));
 }
 

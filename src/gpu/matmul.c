@@ -73,7 +73,7 @@ static gpu_tile thread_tile(const gpu_matmul_job *job, uint32_t columns) {
 }
 
 /* What matmul_matrix.wgsl keeps in workgroup memory: 32 values are 64 bytes, and each row and column has 16 that are not used. */
-static bool fits(const gpu_info *info, const gpu_tile *t) {
+static bool tile_fits(const gpu_info *info, const gpu_tile *t) {
     return (gpu_tile_rows(info, t) + gpu_tile_columns(info, t)) * (64 * t->chunks + 16) <= info->max_workgroup_bytes;
 }
 
@@ -89,10 +89,10 @@ static gpu_tile matrix_tile(const gpu_info *info, const gpu_matmul_job *job, uin
                              .column_threads = columns == 16 ? 1 : 2,
                              .chunks = 1 };
     if (!many_columns(job)) return small;
-    const bool is_large = (uint64_t)job->like->rows * job->like->k >= large_weights && fits(info, &large);
+    const bool is_large = (uint64_t)job->like->rows * job->like->k >= large_weights && tile_fits(info, &large);
     gpu_tile  *t = is_large ? &large : &small;
     t->chunks = is_large && tile_count(info, job, job->like, t) > ENOUGH_WORKGROUPS ? 1 : 2;
-    if (!fits(info, t)) t->chunks = 1;
+    if (!tile_fits(info, t)) t->chunks = 1;
     return *t;
 }
 

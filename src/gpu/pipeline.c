@@ -29,7 +29,7 @@ gpu_id gpu_kernel_pipeline(gpu_host *h, const gpu_kernel *k, error *e) {
     return pipeline;
 }
 
-static void add(gpu_words *w, const uint32_t *words, size_t n) {
+static void words_append(gpu_words *w, const uint32_t *words, size_t n) {
     if (w->count + n > w->capacity) {
         const size_t capacity = max_size(2 * w->capacity, w->count + n + 64);
         uint32_t    *data = w->failed ? NULL : realloc(w->data, capacity * sizeof *data);
@@ -44,28 +44,28 @@ static void add(gpu_words *w, const uint32_t *words, size_t n) {
     w->count += n;
 }
 
-static void record(gpu_words *w, gpu_op op, const uint32_t *words, size_t n) {
-    add(w, &(uint32_t){ (uint32_t)op | (uint32_t)n << 16 }, 1);
-    add(w, words, n);
+static void words_record(gpu_words *w, gpu_op op, const uint32_t *words, size_t n) {
+    words_append(w, &(uint32_t){ (uint32_t)op | (uint32_t)n << 16 }, 1);
+    words_append(w, words, n);
 }
 
-void gpu_words_begin(gpu_words *w) { add(w, &(uint32_t){ GPU_LIST_VERSION }, 1); }
+void gpu_words_begin(gpu_words *w) { words_append(w, &(uint32_t){ GPU_LIST_VERSION }, 1); }
 
-void gpu_words_copy(gpu_words *w, const uint32_t *records, size_t n) { add(w, records, n); }
+void gpu_words_copy(gpu_words *w, const uint32_t *records, size_t n) { words_append(w, records, n); }
 
 void gpu_words_dispatch(gpu_words *w, gpu_id pipeline, gpu_id group, uint32_t x, uint32_t y, uint32_t z) {
-    record(w, GPU_DISPATCH, (uint32_t[]){ pipeline, group, x, y, z }, 5);
+    words_record(w, GPU_DISPATCH, (uint32_t[]){ pipeline, group, x, y, z }, 5);
 }
 
 size_t gpu_words_write(gpu_words *w, gpu_id target, uint64_t offset, const uint32_t *words, size_t n) {
-    add(w, &(uint32_t){ (uint32_t)GPU_WRITE | (uint32_t)(n + 3) << 16 }, 1);
-    add(w, (uint32_t[]){ target, (uint32_t)offset, (uint32_t)(offset >> 32) }, 3);
-    add(w, words, n);
+    words_append(w, &(uint32_t){ (uint32_t)GPU_WRITE | (uint32_t)(n + 3) << 16 }, 1);
+    words_append(w, (uint32_t[]){ target, (uint32_t)offset, (uint32_t)(offset >> 32) }, 3);
+    words_append(w, words, n);
     return w->count - n;
 }
 
 size_t gpu_words_read(gpu_words *w, gpu_id source, uint64_t offset, uint64_t bytes) {
-    record(
+    words_record(
         w, GPU_READ,
         (uint32_t[]){ source, (uint32_t)offset, (uint32_t)(offset >> 32), (uint32_t)bytes, (uint32_t)(bytes >> 32), 0 },
         6);

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the plan keeps beside a value, by the value's index: items, or -1. */
+/* Scratch items that belong to a value, by the value's index; -1: none. */
 typedef struct {
     int32_t quantised, groups;
 } value_notes;
@@ -33,7 +33,7 @@ static gpu_kv kv_of(const gpu_kv_layer *l) {
     return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .slots = l->slots };
 }
 
-/* ---- which items there are, and when they live --------------------------------------------------------------------------- */
+/* ---- memory: items and their lifetimes --------------------------------------------------------------------------- */
 
 static bool wants_q8(const gpu_plan *p, const op *o) {
     return o->kind == OP_PRODUCTS && !p->backend->precise &&
@@ -44,8 +44,8 @@ static bool wants_groups(const gpu_plan *p, const op *o) {
     return o->kind == OP_PRODUCTS && o->in[FUSED_ROUTES] && gpu_matmul_takes_groups(p->tokens);
 }
 
-/* The second input of a gate is a part of a value that differs from layer to layer. It is bound as near to its beginning as
- * bindings may be, so that kernels need not differ too; first_unit is what is left of its offset. */
+/* The second input of a gate lies at another offset in each layer. Bindings must be aligned to 256 bytes, so we bind at the aligned
+ * offset below it and pass the remainder (first_unit): all layers share one pipeline. */
 static uint64_t first_unit(const tensor *t) { return t->offset % (PLAN_ALIGNMENT / sizeof(float)); }
 
 static gpu_place place_or_start(const tensor *t, bool there) { return there ? place_of(t) : (gpu_place){ 0 }; }
@@ -114,7 +114,7 @@ static gpu_matmul_job product_job(const gpu_plan *p, const op *o, const gpu_weig
     };
 }
 
-/* Of the sums of parts of k; the tiles of a weight take turns. */
+/* Scratch bytes for split-K partial sums. Tiles run one after another, so the largest tile decides. */
 static uint64_t product_partial_bytes(const gpu_plan *p, const op *o) {
     const gpu_weight *w = gpu_backend_weight(p->backend, o->in[FUSED_W0]);
     uint64_t          most = 0;
@@ -137,23 +137,23 @@ static int32_t new_item(gpu_plan *p, uint64_t bytes, uint32_t now) {
     return (int32_t)p->item_count++;
 }
 
-static void lives(layout_item *item, uint32_t now) {
+static void item_live_at(layout_item *item, uint32_t now) {
     if (now < item->first) item->first = now;
     if (now > item->last) item->last = now;
 }
 
-static void lives_as(gpu_plan *p, const tensor *t, uint32_t now) {
-    if (t && t->kind == TENSOR_VALUE) lives(&p->items[storage(t)->index], now);
+static void value_live_at(gpu_plan *p, const tensor *t, uint32_t now) {
+    if (t && t->kind == TENSOR_VALUE) item_live_at(&p->items[storage(t)->index], now);
 }
 
 static void lay_out_value(gpu_plan *p, const tensor *t, uint32_t now) {
     if (!t) return;
     const tensor *whole = storage(t);
     p->items[whole->index].bytes = round_up(count_of(p, whole) * whole->token_stride * sizeof(float), PLAN_ALIGNMENT);
-    lives(&p->items[whole->index], now);
+    item_live_at(&p->items[whole->index], now);
 }
 
-/* What ops need beside their values. */
+/* Scratch memory of an op: partial sums, its input in 8 bits, the pairs grouped by expert. */
 static void lay_out_extras(gpu_plan *p, const op *o, uint32_t now, value_notes *notes, int32_t *partial) {
     *partial = -1;
     if (o->kind == OP_ATTENTION || o->kind == OP_ATTEND) {
@@ -169,17 +169,17 @@ static void lay_out_extras(gpu_plan *p, const op *o, uint32_t now, value_notes *
         value_notes   *note = &notes[storage(x)->index];
         const uint64_t rows = (uint64_t)count_of(p, x) * x->ne[1];
         if (note->quantised < 0) note->quantised = new_item(p, gpu_quantised_bytes((uint32_t)x->ne[0], rows), now);
-        lives(&p->items[note->quantised], now);
+        item_live_at(&p->items[note->quantised], now);
     }
     if (wants_groups(p, o)) {
         value_notes *note = &notes[storage(o->in[FUSED_ROUTES])->index];
         if (note->groups < 0)
             note->groups = new_item(p, gpu_groups_bytes((uint32_t)o->in[FUSED_W0]->ne[2], p->tokens, o->used), now);
-        lives(&p->items[note->groups], now);
+        item_live_at(&p->items[note->groups], now);
     }
 }
 
-/* Whether the host writes the rows of this table, which it does before everything else. */
+/* Whether the host looks up the rows of this table. It writes them before the first dispatch. */
 static bool gathered(const gpu_plan *p, const op *o) {
     return o->kind == OP_EMBED && gpu_backend_weight(p->backend, o->in[0])->gathered;
 }
@@ -193,18 +193,18 @@ static gm_status lay_out(gpu_plan *p, value_notes *notes, int32_t *partials, err
     }
     for (uint32_t i = 0; i < g->op_count; i++) {
         const op *o = &g->ops[i];
-        lay_out_value(p, o->out, gathered(p, o) || o->given ? 0 : i); /* the host writes before everything else */
+        lay_out_value(p, o->out, gathered(p, o) || o->given ? 0 : i); /* the host writes before the first dispatch */
         lay_out_value(p, o->sum, i);
-        for (size_t j = 0; j < OP_INPUTS; j++) lives_as(p, o->in[j], i);
+        for (size_t j = 0; j < OP_INPUTS; j++) value_live_at(p, o->in[j], i);
         lay_out_extras(p, o, i, notes, &partials[i]);
     }
-    lives(&p->items[storage(g->result)->index], (uint32_t)g->op_count);
+    item_live_at(&p->items[storage(g->result)->index], (uint32_t)g->op_count);
     return layout_assign(p->items, p->item_count, PLAN_ALIGNMENT, &p->bytes, e);
 }
 
 /* ---- recording ------------------------------------------------------------------------------------------------------------- */
 
-/* What the names of a kernel's bindings mean for the op at hand. */
+/* What the names of a kernel's bindings stand for in the current op. */
 typedef struct {
     const op *op;
     gpu_id    weights; /* the tile */
@@ -225,7 +225,7 @@ static gpu_binding tensor_binding(const gpu_plan *p, const tensor *t) {
     return (gpu_binding){ 0, w->tiles[0], 0, round_up((uint64_t)w->layout.k * sizeof(float), 16) };
 }
 
-/* The op's inputs by the names that its kernels have for them. */
+/* Which input of an op each binding name stands for. */
 typedef struct {
     const char *name;
     op_kind     kind; /* OP_COUNT_FUSED: all others */
@@ -281,7 +281,7 @@ static gpu_binding whole_units(gpu_binding binding, const op *o, const tensor *t
     return binding;
 }
 
-static gm_status bind(const gpu_plan *p, const binding_names *n, const char *name, gpu_binding *out, error *e) {
+static gm_status plan_bind(const gpu_plan *p, const binding_names *n, const char *name, gpu_binding *out, error *e) {
     const op           *o = n->op;
     const bool          cached = has_cache(o);
     const gpu_kv_layer *kv = cached ? &p->kv[o->layer] : NULL;
@@ -307,7 +307,7 @@ static gm_status bind(const gpu_plan *p, const binding_names *n, const char *nam
     return GM_OK;
 }
 
-/* Kernels are made of constants of the program: two are the same if their pointers and numbers are. */
+/* A kernel's strings are constants of the program, so comparing pointers and numbers is enough. */
 static uint64_t hash_words(uint64_t hash, const void *data, size_t bytes) {
     const uint8_t *at = data;
     for (size_t i = 0; i < bytes; i++) hash = (hash ^ at[i]) * 0x100000001b3;
@@ -363,7 +363,7 @@ gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, 
     return GM_OK;
 }
 
-static gm_status emit(gpu_plan *p, const gpu_kernel *k, binding_names *names, error *e) {
+static gm_status plan_emit(gpu_plan *p, const gpu_kernel *k, binding_names *names, error *e) {
     gpu_binding bindings[KERNEL_BINDS];
     if (p->visit) return p->visit(p->visit_user, &p->g, names->op, k), GM_OK;
     if (k->number_count && !names->numbered) { /* the same for all tiles of an op */
@@ -374,7 +374,7 @@ static gm_status emit(gpu_plan *p, const gpu_kernel *k, binding_names *names, er
         gpu_words_write(&p->number_words, p->numbers, names->numbers, words, KERNEL_NUMBERS);
     }
     for (uint32_t i = 0; i < k->bind_count; i++) {
-        if (bind(p, names, k->binds[i], &bindings[i], e)) return e->status;
+        if (plan_bind(p, names, k->binds[i], &bindings[i], e)) return e->status;
         bindings[i].binding = i;
     }
     if (!gpu_plan_dispatch(p, &p->words, k, bindings, e)) p->dispatches++;
@@ -395,7 +395,7 @@ static gm_status emit_embed(gpu_plan *p, const op *o, binding_names names, error
         gpu_embed_kernel(&k, gpu_host_info(p->backend->host), &job);
         names.weights = w->tiles[tile];
         names.weight_bytes = weight_tile_of(&w->layout, tile).bytes;
-        emit(p, &k, &names, e);
+        plan_emit(p, &k, &names, e);
     }
     return e->status;
 }
@@ -410,12 +410,13 @@ static gm_status emit_product(gpu_plan *p, const op *o, binding_names names, err
         names.weights = w->streamed ? p->backend->slot : w->tiles[tile];
         names.weight_bytes = weight_tile_of(&w->layout, tile).bytes;
         if (w->streamed && streaming_cut(p, o, w, tile, e)) return e->status;
-        for (size_t i = 0; i < count && !e->status; i++) emit(p, &k[i], &names, e);
+        for (size_t i = 0; i < count && !e->status; i++) plan_emit(p, &k[i], &names, e);
     }
     return w->streamed && !e->status ? streaming_resume(p, e) : e->status;
 }
 
-/* What a product needs first, once for all that share it: its input in 8 bits, the pairs by expert. */
+/* Dispatches what a product needs first: its input in 8 bits, and the pairs grouped by expert. Products that share an input share
+ * these. */
 static gm_status prepare_product(gpu_plan *p, const op *o, binding_names *names, value_notes *notes, bool *made,
                                  error *e) {
     const tensor *x = o->in[FUSED_A];
@@ -429,7 +430,7 @@ static gm_status prepare_product(gpu_plan *p, const op *o, binding_names *names,
                                            .outputs = x->axis == AXIS_OUTPUTS,
                                            .x = place_of(x) };
             gpu_quantise_kernel(&k, gpu_host_info(p->backend->host), &job);
-            if (emit(p, &k, names, e)) return e->status;
+            if (plan_emit(p, &k, names, e)) return e->status;
             made[names->quantised] = true;
         }
         names->x_is_quantised = true;
@@ -438,7 +439,7 @@ static gm_status prepare_product(gpu_plan *p, const op *o, binding_names *names,
         names->groups = notes[storage(o->in[FUSED_ROUTES])->index].groups;
         if (!made[names->groups]) {
             k = (gpu_kernel){ 0 };
-            if (gpu_group_kernel((uint32_t)o->in[FUSED_W0]->ne[2], o->used, &k, e) || emit(p, &k, names, e))
+            if (gpu_group_kernel((uint32_t)o->in[FUSED_W0]->ne[2], o->used, &k, e) || plan_emit(p, &k, names, e))
                 return e->status;
             made[names->groups] = true;
         }
@@ -475,7 +476,7 @@ static gm_status emit_op(gpu_plan *p, const op *o, int32_t partial, value_notes 
     }
     default: gpu_op_kernel(o, p->tokens, p->outputs, k, e); break;
     }
-    for (size_t i = 0; i < count && !e->status; i++) emit(p, &k[i], &names, e);
+    for (size_t i = 0; i < count && !e->status; i++) plan_emit(p, &k[i], &names, e);
     return e->status;
 }
 
@@ -486,7 +487,7 @@ static bool has_blocks(const gpu_plan *p) {
     return false;
 }
 
-static gm_status record(gpu_plan *p, value_notes *notes, const int32_t *partials, error *e) {
+static gm_status plan_record(gpu_plan *p, value_notes *notes, const int32_t *partials, error *e) {
     gpu_host *h = p->backend->host;
     bool     *made = calloc(p->item_count, sizeof *made);
     uint32_t *zeros = calloc(max_size(max_size(p->tokens, p->outputs), RUN_WORDS), sizeof *zeros);
@@ -552,7 +553,7 @@ static gm_status plan_make(gpu_backend *b, const graph *g, size_t tokens, size_t
     if (!p->items || !notes || !partials) fail_memory(e, "a plan's items", g->value_count * sizeof *p->items);
     if (!e->status && !lay_out(p, notes, partials, e)) {
         if (visit) tell_kernels(p, notes, partials, e);
-        else record(p, notes, partials, e);
+        else plan_record(p, notes, partials, e);
     }
     free(notes);
     free(partials);
@@ -599,7 +600,7 @@ uint64_t gpu_plan_result_offset(const gpu_plan *p) { return p->items[storage(p->
 
 void gpu_plan_restart(gpu_plan *p) { streaming_restart(p); }
 
-/* The tokens from `first` on whose rows follow each other. */
+/* How many tokens from `first` on have consecutive rows. */
 static size_t given_together(const gpu_inputs *in, size_t first) {
     size_t n = 1;
     while (first + n < in->tokens && in->ids[first + n] == in->ids[first] - (int32_t)n) n++;

@@ -9,7 +9,7 @@
 
 /* ---- staging --------------------------------------------------------------------------------------------------------------- */
 
-/* Bytes to the staging buffer, which takes whole words: the last one is filled up. */
+/* Writes bytes to the staging buffer, padded to whole words. */
 static gm_status write_bytes(gpu_backend *b, uint64_t at, const uint8_t *bytes, uint64_t count, error *e) {
     const uint64_t whole = count / 4 * 4;
     uint8_t        tail[4] = { 0 };
@@ -33,7 +33,7 @@ void gpu_backend_stream_restart(gpu_backend *b) {
     }
 }
 
-/* The bytes [begin, end) of a part come to the lane, at once or by a read. */
+/* Brings the bytes [begin, end) of a part into the lane: at once, or by a read. */
 static gm_status stage_part(gpu_backend *b, gpu_staged *s, size_t part, uint64_t begin, uint64_t end, uint64_t at,
                             error *e) {
     const tensor *w = &s->weight->parts[part].weight;
@@ -46,9 +46,9 @@ static gm_status stage_part(gpu_backend *b, gpu_staged *s, size_t part, uint64_t
     return s->tickets[part] ? GM_OK : GM_AGAIN;
 }
 
-/* A piece of a tile takes the next lane: its bytes come from the parts that it lies in. */
-static gm_status stage(gpu_backend *b, const gpu_weight *w, uint32_t tile, gpu_id target, uint32_t chunk,
-                       uint64_t most_bytes, error *e) {
+/* Stages a piece of a tile in the next lane. Its bytes come from every part that it overlaps. */
+static gm_status piece_stage(gpu_backend *b, const gpu_weight *w, uint32_t tile, gpu_id target, uint32_t chunk,
+                             uint64_t most_bytes, error *e) {
     const size_t   lane = (b->first_staged + b->staged_count) % b->lanes;
     gpu_staged    *s = &b->staged[lane];
     const uint64_t at = lane * b->lane_bytes;
@@ -175,7 +175,7 @@ gm_status gpu_backend_damage(gpu_backend *b, error *e) {
     return status;
 }
 
-/* ---- all, and when needed -------------------------------------------------------------------------------------------------- */
+/* ---- upload everything now, or on first use -------------------------------------------------------------------------------------------------- */
 
 static gm_status upload_vector(gpu_backend *b, gpu_weight *w, error *e) {
     const uint64_t bytes = (uint64_t)w->layout.k * sizeof(float);
@@ -195,14 +195,14 @@ static gm_status stage_next(gpu_backend *b, gpu_weight *w, error *e) {
     if (!*tile) *tile = gpu_buffer_new(b->host, weight_tile_of(&w->layout, b->next_tile).bytes, &refused);
     if (!*tile) return fail(e, refused.status, "tensor '%s': %s", w->parts[0].weight.name, refused.why);
     const size_t    lane = (b->first_staged + b->staged_count) % b->lanes;
-    const gm_status status = stage(b, w, b->next_tile, *tile, b->next_chunk, b->lane_bytes, e);
+    const gm_status status = piece_stage(b, w, b->next_tile, *tile, b->next_chunk, b->lane_bytes, e);
     if (status) return status;
     b->next_chunk = b->staged[lane].piece.next;
     if (!b->next_chunk) b->next_tile++;
     return GM_OK;
 }
 
-/* Fills every lane that is free; GM_OK also when nothing is left to stage. */
+/* Fills all free lanes. Returns GM_OK also when nothing is left to stage. */
 static gm_status fill_lanes(gpu_backend *b, error *e) {
     for (; b->next_weight < b->count; b->next_weight++, b->next_tile = 0) {
         gpu_weight *w = &b->weights[b->next_weight];
@@ -216,7 +216,7 @@ static gm_status fill_lanes(gpu_backend *b, error *e) {
     return GM_OK;
 }
 
-/* Everything is submitted: what came is asked for damage, and what is not needed any more goes. */
+/* After the last submit: reads the damage flags, and frees the buffers that only uploading needs. */
 static gm_status complete(gpu_backend *b, error *e) {
     if (!b->flag_ticket && gpu_backend_ask_damage(b, e)) return e->status;
     const gm_status status = gpu_backend_damage(b, e);
@@ -249,7 +249,7 @@ gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile,
         const uint64_t  left = round_up(weight_source_bytes(&w->layout, end - *chunk), 4);
         const uint64_t  most = left < b->lane_bytes ? left : b->lane_bytes;
         const gm_status status =
-            stage(b, w, tile, b->slot, *chunk, most < weight_staging_least(&w->layout) ? b->lane_bytes : most, e);
+            piece_stage(b, w, tile, b->slot, *chunk, most < weight_staging_least(&w->layout) ? b->lane_bytes : most, e);
         if (status) return status;
     }
     uint32_t        next = *chunk;
