@@ -56,6 +56,12 @@ async function answers() {
     const few = events((await chat(yes, {...greedy, stream: true, logprobs: true})).text).flatMap((part) => part.choices[0].logprobs?.content ?? []);
     check(few.length >= 4 && few.every((token) => token.top_logprobs.length === 0), `streamed logprobs: ${show(few)}`);
 
+    // Where nobody names a backend, a line says which was taken, and why; a named one is taken without a word.
+    equals(yes.log, "", "a named backend");
+    const auto = await serve([scripted("short", "Y", "<turn|>"), "--threads", "1", "--preload", "--backend", "auto"], {GEMMULE_WEBGPU: "/no/library.so", VK_ICD_FILENAMES: "/no/driver.json"});
+    check(/^gemmule: opened \S+ on cpu \(\w+, 1 thread\): no WebGPU library was found\n$/.test(auto.log), `auto says: ${auto.log}`);
+    await auto.stop();
+
     // The same conversation goes on: what was computed is not computed again.
     const later = (await chat(yes, {...greedy, messages: [...say("Hello"), {role: "assistant", content: "Yes."}, ...say("And?")]})).json;
     check(later.usage.prompt_tokens_details.cached_tokens > whole.usage.prompt_tokens / 2, `what is known is reused: ${show(later.usage)}`);

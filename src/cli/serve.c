@@ -108,6 +108,7 @@ static gm_status choose_options(const serve_values *v, const arguments *args, ar
     }
     const gm_status status = choose_model(v, args, a, &out->worker, e);
     out->worker.log = out->log;
+    out->worker.notices = stderr;
     return status;
 }
 

@@ -208,8 +208,9 @@ static gm_status open_engine(worker *w, error *e) {
         status = gm_engine_open(&w->options.engine, &w->engine, why, sizeof why);
         if (status) return fail(e, status, "%s", why);
         gm_engine_get_info(w->engine, &info);
-        if (w->options.log)
-            fprintf(w->options.log, "gemmule: opened %s on %s%s%s%s%s\n", w->options.name, info.device,
+        FILE *to = w->options.log ? w->options.log : *info.why_device ? w->options.notices : NULL;
+        if (to)
+            fprintf(to, "gemmule: opened %s on %s%s%s%s%s\n", w->options.name, info.device,
                     *info.why_device ? ": " : "", info.why_device, *info.note ? "; " : "", info.note);
     }
     if (!w->session) status = gm_session_new(w->engine, &w->options.session, &w->session, why, sizeof why);

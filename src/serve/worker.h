@@ -16,6 +16,7 @@ typedef struct {
     size_t             waiting; /* how many jobs may wait */
     bool               preload; /* open the model at once instead of with the first request */
     FILE              *log;     /* NULL: none */
+    FILE              *notices; /* where it says which device --backend auto took, and why; NULL: nowhere */
 } worker_options;
 
 typedef struct worker worker;
