@@ -214,6 +214,8 @@ for backend in "" auto; do
     VK_ICD_FILENAMES=$scratch/no-driver.json run "auto without a driver" 0 bench "$dense" ${backend:+--backend "$backend"} -p 2 -n 2 -r 1 --threads 1
 done
 says "1 thread): no GPU was found"
+# With or without a GPU: whatever the WebGPU library says about drivers, only our own lines reach the terminal.
+equals "the library's warnings" "$(env -u VK_ICD_FILENAMES -u XDG_RUNTIME_DIR "$program" devices 2>&1 >/dev/null | grep -v '^gemmule: ')" ""
 run "a named backend needs no words" 0 run "$dense" hi --backend cpu --max 2 --threads 1
 silent
 
