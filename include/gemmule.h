@@ -242,11 +242,10 @@ typedef struct {
     const char        *tools;    /* JSON, [{"type": "function", "function": {"name": …, "parameters": {…}}}] */
     bool               think;
     uint32_t           max_tokens; /* 0: Ollama's num_predict, or as many as fit */
-    const char *const
-            *stop; /* strings that end the answer and are not part of it; default: those of the Ollama model */
-    size_t   stop_count;
-    uint32_t logprobs; /* alternatives per token, with every piece; at most 20 */
-    bool     want_logprobs;
+    const char *const *stop;       /* these end the answer and are not part of it; NULL: those of the Ollama model */
+    size_t             stop_count;
+    uint32_t           logprobs; /* alternatives per token, with every piece; at most 20 */
+    bool               want_logprobs;
     /* The tokens that a session held when this same reply broke off, for example because the GPU was lost. What follows
      * the prompt is taken as the beginning of the answer, and its pieces come again. */
     const int32_t *resume;
