@@ -113,7 +113,7 @@ model.watch(() => {
 
 // ---- one job ------------------------------------------------------------------------------------------------------------------
 
-const NO_MODEL = 'No model is loaded. Choose one first; your message stays here.';
+const NO_MODEL = 'No model is loaded, so nothing was sent.';
 
 async function runJob(job: Job, signal: AbortSignal): Promise<void> {
     const before = find(job.conversation);

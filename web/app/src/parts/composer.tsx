@@ -95,7 +95,7 @@ function Queue({ place }: { place: string }): JSX.Element | null {
             {waiting.map((job) => (
                 <li key={job.id}>
                     <span class="queue-text" dir="auto">{job.content ?? 'Another answer'}</span>
-                    <span class="quiet">Next</span>
+                    <span class="quiet">Queued</span>
                     <button type="button" class="icon-button" aria-label="Do not send" title={job.content === null ? 'Remove' : 'Back to the draft'}
                         onClick={() => takeBack(job)}>
                         <Icon name="close" size={16} />

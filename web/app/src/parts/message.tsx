@@ -58,6 +58,8 @@ export const QuestionView = memo(({ question, ...around }: { question: Question 
     );
 }, (a, b) => a.question === b.question && sameAround(a, b));
 
+const rowsFor = (text: string): number => Math.min(12, text.split('\n').reduce((rows, line) => rows + Math.ceil((line.length + 1) / 80), 1));
+
 interface EditProps {
     text: string;
     refusal: Refusal | null;
@@ -82,7 +84,7 @@ function EditBox({ text, refusal, onClose, onSend }: EditProps): JSX.Element {
     };
     return (
         <div class="edit-box">
-            <textarea ref={box} aria-label="Edit your message" rows={Math.min(12, text.split('\n').length + 1)} defaultValue={text} onKeyDown={key} />
+            <textarea ref={box} aria-label="Edit your message" rows={rowsFor(text)} defaultValue={text} onKeyDown={key} />
             {refusal ? <p class="box-note" role="alert">{refusal.why}</p>
                 : <p class="quiet">Sending starts a new branch. The answers so far are kept.</p>}
             <div class="actions">
@@ -225,7 +227,7 @@ function FullNote(): JSX.Element {
             <p>
                 <strong>The context is full.</strong> The answer stops here: the model reads {size.toLocaleString('en')} tokens at once, and this
                 conversation has filled them.{' '}
-                {overflow === 'leave-out' ? <>You can go on: the oldest messages are then left out.</>
+                {overflow === 'leave-out' ? <>Keep going: the oldest messages will be left out.</>
                     : <><a href={chatHref(null)}>Start a new conversation</a>, or {settingsLink('let the oldest messages be left out')}.</>}
                 {raisable && <> This model can read up to {loaded.info.context.toLocaleString('en')}: {settingsLink('raise the context size')}.</>}
             </p>

@@ -16,8 +16,8 @@ export function WantedNote({ wanted: { choice, kept } }: { wanted: WantedModel }
         <div class="model-status box-note">
             <p>
                 <strong>{choice.name} is not loaded.</strong>{' '}
-                {kept ? `It is in a ${folder ? 'folder' : 'file'} of yours, which the browser opens again only with your permission.`
-                    : 'You loaded it from a file, and this browser cannot open files again by itself.'}
+                {kept ? `The browser needs your permission to open its ${folder ? 'folder' : 'file'} again.`
+                    : 'It came from a file, and this browser cannot open files again by itself.'}
             </p>
             <div class="actions">
                 <button type="button" class="button" onClick={() => void load(BOX)}>Use the model in the box</button>
@@ -49,7 +49,7 @@ export function ModelNotice({ conversation }: { conversation: Conversation | und
     };
     return (
         <div class="dock-note box-note" role="status">
-            <p>The last answer here came from <strong>{last.stats.model}</strong>. Now <strong>{now}</strong> is loaded.</p>
+            <p>The last answer here came from <strong>{last.stats.model}</strong>. <strong>{now}</strong> is loaded now.</p>
             <div class="actions">
                 <button type="button" class="button" onClick={accept}>Go on with {choice?.id === BOX.id ? 'the model in the box' : now}</button>
                 {last.choice ? <LoadAgain choice={last.choice} words={`Load ${last.stats.model}`} />
