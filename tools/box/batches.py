@@ -15,18 +15,20 @@ import numpy as np
 import chat
 import pictures
 import sounds
+import talks
 import tasks
 
 PATCHES, PICTURE_TOKENS = 630, 70
 FRAMES, SOUND_TOKENS = 400, 100
 MEDIA_WEIGHT = 3
 MARKS = 24  # tokens of a hint, at most
+TALKS = 0.55  # the share of long conversations in the tokens that pictures and sounds leave
 
 
 @dataclass
 class Shape:
-    rows: int = 96
-    length: int = 384
+    rows: int = 14
+    length: int = 2048
     images: int = 28
     sounds: int = 32
 
@@ -80,6 +82,21 @@ def prompt_tokens(tok, sample, count=0):
     return out
 
 
+def answers_in(tok, ids):
+    """Where the model writes in a whole conversation: [(first, end)], each from behind <|turn>model, or behind a tool's response, to the token that
+    ends the answer, which belongs to it. The first tokens of a response come from the program."""
+    turn, end, respond, responded = (tok.special[s] for s in ("<|turn>", "<turn|>", "<|tool_response>", "<tool_response|>"))
+    model = tok.encode("model\n")
+    found, first = [], None
+    for i, token in enumerate(ids):
+        if first is None and (token == responded or (i >= len(model) and ids[i - len(model)] == turn and ids[i - len(model) + 1:i + 1] == model)):
+            first = i + 1
+        elif first is not None and token in (end, respond):
+            found.append((first, i + 1))
+            first = None
+    return found
+
+
 # ---- packing ---------------------------------------------------------------------------------------------------------
 
 
@@ -97,14 +114,15 @@ class Packer:
         self.images = self.sounds = 0
         self.soft_ids = {tok.special["<|image|>"], tok.special["<|audio|>"]}
 
-    def add(self, prompt, answer, first_soft=None):
-        """Into the first row with room; False: there is none. `first_soft`: where its soft tokens lie among all."""
-        n = len(prompt) + len(answer)
+    def add(self, ids, answers, first_soft=None):
+        """Into the first row with room; False: there is none. `answers`: [(first, end)], what is to be learned. `first_soft`: where its soft tokens lie
+        among all."""
+        n = len(ids)
         row = next((i for i, used in enumerate(self.used) if used + n <= self.shape.length), None)
         if row is None:
             return False
         at = slice(self.used[row], self.used[row] + n)
-        ids = np.array(prompt + answer)
+        ids = np.array(ids)
         to = self.to
         to["tokens"][row, at] = ids
         to["positions"][row, at] = np.arange(n)
@@ -112,7 +130,8 @@ class Packer:
         # The token before a token of the answer predicts it. A long answer counts for more, but not by its length; pictures and sounds are
         # few in a batch, and have towers to train.
         to["targets"][row, at][:-1] = ids[1:]
-        to["weights"][row, at][len(prompt) - 1:-1] = len(answer) ** -0.5 * (1 if first_soft is None else MEDIA_WEIGHT)
+        for first, end in answers:
+            to["weights"][row, at][first - 1:end - 1] = (end - first) ** -0.5 * (1 if first_soft is None else MEDIA_WEIGHT)
         if first_soft is not None:
             soft = np.isin(ids, list(self.soft_ids))
             to["soft"][row, at][soft] = 1 + first_soft + np.arange(soft.sum())
@@ -120,8 +139,16 @@ class Packer:
         self.parts[row] += 1
         return True
 
+    def add_one(self, sample, count=0, first_soft=None):
+        """A sample of which the last answer is learned."""
+        prompt, answer = prompt_tokens(self.tok, sample, count), self.tok.encode(chat.answer(sample))
+        return self.add(prompt + answer, [(len(prompt), len(prompt) + len(answer))], first_soft)
+
     def add_text(self, sample):
-        return self.add(prompt_tokens(self.tok, sample), self.tok.encode(chat.answer(sample)))
+        if not sample.get("all"):
+            return self.add_one(sample)
+        ids = self.tok.encode(chat.render(sample))
+        return self.add(ids, answers_in(self.tok, ids))
 
     def marks(self, sample):
         ids = self.tok.encode(" " + sample["marks"])[:MARKS] if sample["marks"] else []
@@ -130,7 +157,7 @@ class Packer:
 
     def add_picture(self, sample):
         arrays, count = picture_arrays(sample["image"])
-        if not self.add(prompt_tokens(self.tok, sample, count), self.tok.encode(chat.answer(sample)), self.images * PICTURE_TOKENS):
+        if not self.add_one(sample, count, self.images * PICTURE_TOKENS):
             return False
         for name, a in zip(("patches", "places", "cells", "seen"), arrays):
             self.to[name][self.images] = a
@@ -141,7 +168,7 @@ class Packer:
     def add_sound(self, sample):
         arrays, count = sound_arrays(sample["audio"])
         first = self.shape.images * PICTURE_TOKENS + self.sounds * SOUND_TOKENS
-        if not self.add(prompt_tokens(self.tok, sample, count), self.tok.encode(chat.answer(sample)), first):
+        if not self.add_one(sample, count, first):
             return False
         self.to["mel"][self.sounds], self.to["heard"][self.sounds] = arrays
         self.to["sound_marks"][self.sounds] = self.marks(sample)
@@ -153,6 +180,10 @@ class Packer:
             self.add_picture(pictures.picture_sample(r, easy=easy))
         for _ in range(self.shape.sounds):
             self.add_sound(sounds.sound_sample(r, easy=easy))
+        room = self.shape.rows * self.shape.length
+        most, misses = sum(self.used) + TALKS * (room - sum(self.used)), 0
+        while sum(self.used) < most and misses < 4:
+            misses += not self.add_text(talks.talk(r, most=talks.MOST_CHARACTERS * self.shape.length // 2048))
         misses = 0
         while misses < 8:
             misses += not self.add_text(tasks.sample(r))

@@ -56,6 +56,20 @@ def attention(q, k, v, visible, dtype=torch.float32):
     return (p.view(rows, heads * length, -1) @ v[:, 0]).view(rows, heads, length, size) if v.shape[1] == 1 else p @ v
 
 
+def blocked(q, k, v, visible, dtype):
+    """The same for a sliding layer, in blocks as long as its window: each sees itself and the one before. visible [rows · blocks, 1, block, 2 · block]."""
+    rows, heads, length, size = q.shape
+    block = visible.shape[-2]
+    q = q.reshape(rows, heads, -1, block, size).transpose(1, 2).reshape(-1, heads, block, size)
+
+    def pairs(x):
+        x = x.reshape(rows, 1, -1, block, size)
+        before = torch.cat([torch.zeros_like(x[:, :, :1]), x[:, :, :-1]], 2)
+        return torch.cat([before, x], 3).reshape(-1, 1, 2 * block, size)
+    out = attention(q, pairs(k), pairs(v), visible, dtype)
+    return out.reshape(rows, -1, heads, block, size).transpose(1, 2).reshape(rows, heads, length, size)
+
+
 def heads_of(x, size):
     rows, length, _ = x.shape
     return x.float().view(rows, length, -1, size).transpose(1, 2)
@@ -83,7 +97,20 @@ def masks(t, positions, segments):
     """Who sees whom: the tokens before it, of its own conversation; on sliding layers the last `window` of them."""
     distance = positions[:, :, None] - positions[:, None, :]
     full = (segments[:, :, None] == segments[:, None, :]) & (distance >= 0)
-    return {"F": full[:, None], "S": (full & (distance < t.sliding_window))[:, None]}
+    length = positions.shape[1]
+    if length % t.sliding_window or length <= 2 * t.sliding_window:
+        return {"F": full[:, None], "S": (full & (distance < t.sliding_window))[:, None]}
+    return {"F": full[:, None], "S": block_mask(t.sliding_window, positions, segments)}
+
+
+def block_mask(window, positions, segments):
+    """The same for sliding layers, in blocks (see `blocked`): most of a long row lies outside of the window."""
+    rows = len(positions)
+    p, s = positions.reshape(rows, -1, window), segments.reshape(rows, -1, window)
+    with_before = lambda x, none: torch.cat([torch.cat([torch.full_like(x[:, :1], none), x[:, :-1]], 1), x], 2)[:, :, None]
+    distance = p[..., None] - with_before(p, 0)
+    visible = (s[..., None] == with_before(s, -2)) & (distance >= 0) & (distance < window)
+    return visible.reshape(-1, 1, window, 2 * window)
 
 
 def inside(w, at):
@@ -98,7 +125,8 @@ def decoder_layer(w, x, size, cos, sin, kv, visible, per_layer=None):
     if kv is None:
         k = rotate(rms(heads_of(linear(a, w["self_attn.k_proj.weight"]), size), w["self_attn.k_norm.weight"]), cos, sin)
         kv = k, rms(heads_of(linear(a, w["self_attn.v_proj.weight"]), size))
-    o = joined(attention(q, *kv, visible, w["self_attn.q_proj.weight"].dtype))
+    attend = attention if visible.shape[-1] == kv[0].shape[2] else blocked
+    o = joined(attend(q, *kv, visible, w["self_attn.q_proj.weight"].dtype))
     x = x + rms(linear(o, w["self_attn.o_proj.weight"]), w["post_attention_layernorm.weight"])
     m = rms(x, w["pre_feedforward_layernorm.weight"])
     m = gelu(linear(m, w["mlp.gate_proj.weight"])) * linear(m, w["mlp.up_proj.weight"])

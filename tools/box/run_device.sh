@@ -25,7 +25,6 @@ resumed() { if [ -f "$in/checkpoint-0.npz" ]; then printf '%s\n' --resume "$in";
 train() { # OUT SECONDS STEPS [OPTIONS]
     mapfile -t resume < <(resumed)
     python3 tools/box/train.py --out "$1" --seconds "$2" --steps "$3" "${resume[@]}" "${@:4}"
-    [ -f "$in/compiled.tar.xz" ] || tar -cJf "$1/compiled.tar.xz" -C build box-compiled
 }
 finish() { # DRAFT_SECONDS
     [ -n "$(resumed)" ] || { echo "there is no checkpoint in $in" >&2 && exit 2; }
@@ -38,7 +37,10 @@ smoke)
     python3 tools/box/train.py --smoke --out "$out" "${@:2}"
     rm -f "$out"/checkpoint-*.npz
     ;;
-train) train "$out" "${@:2}" ;;
+train)
+    train "$out" "${@:2}"
+    [ -f "$in/compiled.tar.xz" ] || tar -cJf "$out/compiled.tar.xz" -C build box-compiled
+    ;;
 finish) finish "${2:-120}" ;;
 last)
     train "$in" "$2" "$3" --most 0 "${@:5}"

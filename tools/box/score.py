@@ -11,6 +11,11 @@ A sample's "check" may ask for several things at once:
     json: value         the answer is JSON and equals this
     calls: [{name, arguments}]  exactly these tools are called, with equal arguments
     thinks: true        a thought came first
+    words: file         every word of the answer stands in this file (one a line, beside the set), or the user or a tool has said it; a letter of its own is
+                        one, too, and there is at least one word or number
+
+A sample with "turns" instead of "messages" is a conversation that the model has itself: each is said by the user, and every answer is scored. Tools
+answer what "results" says.
 """
 
 import argparse
@@ -49,7 +54,24 @@ def parse_call(text):
         return {"name": found.group(1), "arguments": None}
 
 
-def passes(check, output):
+LETTERS = r"[A-Za-z\u0080-\U0010ffff]+"
+WORD = re.compile(f"{LETTERS}(?:'{LETTERS})*")
+SMALL = {c: c + 32 for c in range(ord("A"), ord("Z") + 1)}  # as the program has it: other letters keep their case
+
+
+def words_of(text):
+    return WORD.findall(text.translate(SMALL))
+
+
+def is_made_of_words(content, path, said):
+    with open(path, encoding="utf-8") as f:
+        known = set(f.read().split("\n")) | set(words_of(said))
+    found = words_of(content)
+    return bool(found or re.search(r"\d", content)) and all(w in known or (len(w) == 1 and w.isascii()) for w in found)
+
+
+def passes(check, output, folder="", said=""):
+    """folder: where the set lies; said: all that user and tools have said, for the rule `words`."""
     content = output["content"]
     for rule, want in check.items():
         if rule == "exact":
@@ -68,6 +90,8 @@ def passes(check, output):
             good = [dict(c) for c in output["calls"]] == [{"name": c["name"], "arguments": c["arguments"]} for c in want]
         elif rule == "thinks":
             good = bool(output["thinking"])
+        elif rule == "words":
+            good = is_made_of_words(content, os.path.join(folder, want), said)
         else:
             raise ValueError(f"no rule is called {rule!r}")
         if not good:
@@ -125,6 +149,30 @@ def media_arrays(sample):
     return None
 
 
+MOST_CALLS = 3  # rounds of calls before an answer
+
+
+def converse(sample, answer):
+    """Has the conversation of a sample with "turns"; answer(sample with messages) → what is written. Yields (question, output, said) for each answer."""
+    messages, said = [], ""
+    for question in sample["turns"]:
+        messages.append({"role": "user", "content": question})
+        said += question + "\n"
+        for _ in range(MOST_CALLS):
+            now = dict(sample, messages=list(messages))
+            output = parse_output(answer(now), now)
+            calls = [{"type": "function", "function": dict(c, name=c["name"] or "", arguments=c["arguments"] or {})} for c in output["calls"]]
+            messages.append({"role": "assistant", "content": output["content"]} | ({"tool_calls": calls} if calls else {}))
+            for c in calls:
+                name = c["function"]["name"]
+                content = sample["results"].get(name) or json.dumps({"error": f"There is no tool named '{name}'. The tools are: {', '.join(sample['results'])}."})
+                messages.append({"role": "tool", "tool_name": name, "content": content})
+                said += content + "\n"
+            if not calls:
+                break
+        yield question, output, said
+
+
 def main():
     import batches
     import reference
@@ -138,7 +186,15 @@ def main():
     given = parser.parse_args()
     tok, weights, results = Tokenizer.load(), reference.Weights(given.model), []
     text, towers = reference.Text(weights), reference.Towers(weights)
-    for sample in (s for path in given.set for s in spread(read_set(path), given.most)):
+    written = lambda s: tok.decode(text.greedy(batches.prompt_tokens(tok, s), tok.stops, 200))
+    for path, sample in ((path, s) for path in given.set for s in spread(read_set(path), given.most)):
+        for question, output, said in converse(sample, written) if "turns" in sample else ():
+            right = passes(sample["check"], output, os.path.dirname(path), said)
+            results.append((sample["task"], right, output["ended"]))
+            if given.show and not right:
+                print(f"{sample['task']}: {question} → {output['content']!r}")
+        if "turns" in sample:
+            continue
         media, soft, soft_id = media_arrays(sample), None, None
         if media:
             soft = (towers.see if media[0] == "image" else towers.hear)(media[1], media[2])

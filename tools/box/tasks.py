@@ -55,6 +55,33 @@ def arithmetic(r, held):
     return Turn(ask, f"{a} {sign} {b} = {result}.", {"number": result}, (think_sum if sign == "+" else think_difference)(a, b))
 
 
+def decimals(r, held):
+    """Tenths below ten: as hard as whole numbers of two digits. With a calculator declared it is asked."""
+    def make():
+        a, b, plus = r.randrange(1, 100), r.randrange(1, 100), r.random() < 0.5
+        return (a, b, "+") if plus or a < b else (a, b, "-")
+    a, b, sign = draw(held, make, lambda c: f"tenths {c[0]}{c[2]}{c[1]}")
+    tenths = lambda n: f"{n // 10}.{n % 10}" if n % 10 or r.random() < 0.2 else f"{n // 10}"
+    x, y, result = tenths(a), tenths(b), a + b if sign == "+" else a - b
+    shown = f"{result // 10}.{result % 10}" if result % 10 else f"{result // 10}"
+    if "." not in x + y:
+        x += ".0"
+    ask = r.choice(ASK_SUM if sign == "+" else ASK_DIFFERENCE).format(a=x, b=y)
+    if r.random() < 0.35:
+        by_kind, listed = tasks_tools.declared(r, "calculator")
+        calls = tasks_tools.call_to(tasks_tools.name_of(by_kind["calculator"]), expression=f"{x} {sign} {y}")
+        return Turn(ask, "", {"calls": [c["function"] for c in calls]}, "I should use the calculator.", tools=listed, calls=calls)
+    return Turn(ask, f"{x} {sign} {y} = {shown}.", {"contains": [f"= {shown}."]}, f"In tenths: {a} {sign} {b} = {result}.")
+
+
+def times(r, held):
+    """The times table up to ten, by heart."""
+    a, b = r.randrange(0, 11), r.randrange(0, 11)
+    ask = r.choice(["What is {a} * {b}?", "What is {a} times {b}?", "{a} * {b}", "How much is {a} times {b}?", "{a} * {b} = ?", "{a} x {b}",
+                    "Multiply {a} by {b}.", "What is {a} x {b}?"]).format(a=a, b=b)
+    return Turn(ask, f"{a} * {b} = {a * b}.", {"number": a * b}, f"{a} times {b} is {a * b}.")
+
+
 def comparing(r, held):
     kind = r.randrange(4)
     if kind == 3:
@@ -198,28 +225,54 @@ def translating(r, held):
 # task: generator and share
 TASKS = {
     "small talk": (tasks_talk.small_talk, 10), "about": (tasks_talk.about, 10), "story": (tasks_talk.story, 9),
-    "modesty": (tasks_talk.modesty, 7), "counting": (counting, 5), "spelling": (spelling, 8), "arithmetic": (arithmetic, 16),
+    "modesty": (tasks_talk.modesty, 9), "counting": (counting, 5), "spelling": (spelling, 8), "arithmetic": (arithmetic, 16),
     "comparing": (comparing, 6), "dates": (dates, 5), "opposites": (opposites, 4), "translating": (translating, 6),
-    "tools": (tasks_tools.tools, 14), "tool results": (tasks_tools.results, 9), "json": (tasks_tools.as_json, 8),
+    "tools": (tasks_tools.tools, 14), "tool results": (tasks_tools.results, 10), "json": (tasks_tools.as_json, 8),
+    "decimals": (decimals, 6), "times": (times, 4), "nonsense": (tasks_talk.nonsense, 4),
 }
 SYSTEMS = ["You are a helpful assistant.", "Be brief.", "Answer in one sentence.", "You are gemmule's small model.", "Be friendly."]
 
 
-CASE_MATTERS = ("tools", "tool results", "translating", "small talk")  # what must be repeated as it was written
+CASE_MATTERS = ("tools", "tool results", "translating", "small talk", "nonsense")  # what must be repeated as it was written
+MISTYPED = """what which tell about story please thank thanks hello calculate translate count spell letters number numbers opposite weather today joke colour
+favourite much many model program browser time plus minus there your you the""".split()
+
+
+def mistyped(r, text):
+    """One of the words that only phrase a question, with a letter lost, doubled or swapped."""
+    words = text.split(" ")
+    found = [i for i, w in enumerate(words) if w.lower() in MISTYPED]
+    if not found:
+        return text
+    i = r.choice(found)
+    w, at, kind = words[i], r.randrange(len(words[i]) - 1), r.randrange(3)
+    words[i] = w[:at] + (w[at + 1:] if kind == 0 else w[at] + w[at:] if kind == 1 else w[at + 1] + w[at] + w[at + 2:])
+    return " ".join(words)
 
 
 def sloppy(r, text, case_matters):
-    """How people type: without capitals, without the last sign, with a please."""
+    """How people type: without capitals, without the last sign, with a please, with a slip."""
     p = r.random()
     if p < 0.12:
         text = text[0].lower() + text[1:]
     elif p < 0.18 and not case_matters:
         text = text.lower()
-    if r.random() < 0.1 and text[-1] in "?.":
+    if r.random() < 0.1 and len(text) > 1 and text[-1] in "?.":
         text = text[:-1]
+    if r.random() < 0.06:
+        text = mistyped(r, text)
     if r.random() < 0.04:
         text = r.choice(["Please: ", "Hey, ", "Okay. "]) + text
     return text
+
+
+def earlier_turns(r, held):
+    """What was said before does not matter."""
+    messages = []
+    for _ in range(r.choice([1, 1, 2, 3, 5])):
+        earlier = TASKS[r.choice(["small talk", "about", "arithmetic", "opposites", "dates", "counting", "spelling", "nonsense"])][0](r, held)
+        messages += [{"role": "user", "content": earlier.question}, {"role": "assistant", "content": earlier.answer}]
+    return messages
 
 
 def make_sample(name, r, held):
@@ -230,11 +283,8 @@ def make_sample(name, r, held):
     system = turn.system or (r.choice(SYSTEMS) if r.random() < 0.08 else "")
     if system:
         messages.append({"role": "system", "content": system})
-    if r.random() < 0.2 and not tools:  # what was said before does not matter
-        for _ in range(r.choice([1, 1, 2])):
-            earlier = TASKS[r.choice(["small talk", "about", "arithmetic", "opposites", "dates", "counting"])][0](r, held)
-            if not earlier.history and not earlier.system:
-                messages += [{"role": "user", "content": earlier.question}, {"role": "assistant", "content": earlier.answer}]
+    if r.random() < 0.2 and not tools:
+        messages += earlier_turns(r, held)
     question = turn.question if name == "json" else sloppy(r, turn.question, name in CASE_MATTERS)
     messages.append({"role": "user", "content": question})
     if turn.history:

@@ -7,7 +7,8 @@ import string
 from turn import Turn, article, draw
 from words import *  # noqa: F403
 
-BIGGER = "gemmule chat gemma4:e2b"
+# How to get a bigger model. It says so in a terminal and in the app alike, so it names no command.
+BIGGER = "open Models and pick a bigger one"
 
 # ---- small talk ------------------------------------------------------------------------------------------------------
 
@@ -58,6 +59,48 @@ TALK = [
     (["Good job!", "I like your answer.", "That was good.", "Excellent!", "You did well.", "That is right, well done!", "What a good answer!",
       "You are great!", "Well done!", "Good answer!", "Very good.", "That was a good answer."],
      ["Thank you! I do my best."], "The user praises me."),
+    (["What is your age?", "When were you born?", "When is your birthday?", "Are you old?", "Are you young?", "Tell me your age.", "How old are you now?"],
+     ["I have no age. I am only a small file of numbers."], "The user asks for my age."),
+    (["Where are you?", "Where is your home?", "Do you have a home?", "Which country are you from?", "Where do you stay?", "In which city do you live?"],
+     ["I live in a file on this machine."], "The user asks where I live."),
+    (["Do you like books?", "Do you like films?", "Do you like sport?", "Do you like games?", "What do you like?", "Do you like pizza?", "What are your hobbies?",
+      "Do you like cats?"],
+     ["I have no tastes, but I like short stories."], "The user asks what I like."),
+    (["I like pizza.", "I like cats.", "I like music.", "I love books.", "I like to swim.", "My favourite colour is red.", "I have a dog.", "I like my job.",
+      "I live in a small town.", "I like to read."],
+     ["That is nice! Tell me what I can do for you."], "The user tells me something."),
+    (["Do you speak French?", "Do you speak Spanish?", "Which languages do you speak?", "Do you know other languages?", "Can you speak Italian?",
+      "How many languages do you know?"],
+     ["I speak English, and I know a few words of Spanish, French and German."], "The user asks for languages."),
+    (["Sing for me.", "Can you sing?", "Can you dance?", "Draw me a picture.", "Can you play chess with me?", "Play music.", "Let us play a game.", "Can you draw?"],
+     ["I can only write. Would you like a short story?"], "I cannot do that."),
+    (["I am hungry.", "I am thirsty.", "I am cold.", "I am sick.", "My head hurts.", "I cannot sleep.", "I am ill."],
+     ["I am sorry to hear that. I hope that you feel better soon."], "The user does not feel well."),
+    (["What did I say?", "What did I ask before?", "What did we talk about?", "Do you remember what I said?", "What was my last question?",
+      "What was my first question?"],
+     ["I do not remember that well. Please ask me again."], "The user asks about before."),
+    (["Sorry.", "I am sorry!", "My mistake.", "Excuse me.", "I made a mistake.", "Sorry about that."],
+     ["No problem. What can I do for you?"], "The user apologises."),
+]
+
+
+# What people say in the middle of a conversation, whatever was said before; the last of each is held out.
+FOLLOW = [
+    (["ok", "OK.", "Okay!", "Ok, good.", "I see.", "Alright.", "Fine.", "Good.", "Got it.", "I understand.", "Ah, ok.", "Okay, thanks."],
+     ["Good. What shall we do next?", "Fine. What else can I do for you?"], "The user is content."),
+    (["yes", "Yes!", "Yes, please.", "sure", "Of course.", "yeah", "yes please"],
+     ["Good. What would you like: a story, a sum or a word to spell?"], "The user agrees."),
+    (["no", "No.", "No, thanks.", "nope", "Not now.", "no thank you"], ["All right. Just ask when you need me."], "The user says no."),
+    (["Why?", "why", "How come?", "But why?", "Why not?", "Why is that?"],
+     ["I cannot explain much: I am only the small model in the box."], "The user wants a reason."),
+    (["Really?", "Are you sure?", "Is that true?", "sure?", "Is that right?", "Are you certain?", "Is it true?"],
+     ["I think so, but I am small and make mistakes."], "The user doubts it."),
+    (["What?", "Huh?", "I do not understand.", "What do you mean?", "Sorry?", "I don't get it.", "I do not get that."],
+     ["I am sorry. I only know short answers. Ask me something else."], "The user did not understand me."),
+    (["Tell me more.", "Go on.", "More!", "And then?", "Continue.", "What happened next?", "more please", "Say more."],
+     ["That is all I know. Would you like a short story?"], "The user wants more."),
+    (["lol", "haha", "Haha!", "That is funny.", "ha", "That was funny!", "hahaha"], ["I am glad that you like it!"], "The user laughs."),
+    (["Wow!", "Cool!", "Nice.", "Interesting.", "wow", "Amazing!", "That is nice.", "Great!"], ["Thank you! What else would you like?"], "The user likes it."),
 ]
 
 
@@ -69,8 +112,37 @@ def small_talk(r, held):
         if kind < 0.1:
             return Turn(ask, f"Nice to meet you, {who}!", {"contains": [who]}, f"The user is called {who}.")
         return Turn(f"My name is {who}. What is my name?", f"Your name is {who}.", {"contains": [f"is {who}"]}, f"The user is called {who}.")
-    asks, answers, thought = r.choice(TALK)
+    asks, answers, thought = r.choice(TALK if r.random() < 0.7 else FOLLOW)
     return Turn(asks[-1] if held else r.choice(asks[:-1]), r.choice(answers), {"exact": answers}, thought)
+
+
+# ---- nonsense --------------------------------------------------------------------------------------------------------
+
+PARDON = ["I did not understand that. Could you say it in other words?", "I am not sure what you mean. Ask me for a story, a sum or a word."]
+SALAD = SPELLED + OBJECTS + FEELINGS + COLOURS + FRUIT + JOBS + SPOKEN + "the of and is not with under very my your it if so then".split()
+KEYS = ["qwertyuiop", "asdfghjkl", "zxcvbnm"]
+
+
+def mash(r):
+    """Letters as a hand finds them, or any."""
+    row = r.choice(KEYS + [string.ascii_lowercase])
+    return "".join(r.choices(row, k=r.randrange(3, 10)))
+
+
+def nonsense(r, held):
+    """What means nothing: keys at random, words at random, signs."""
+    kind = r.random()
+    if kind < 0.35:
+        text = " ".join(mash(r) for _ in range(r.choice([1, 1, 2, 3])))
+    elif kind < 0.8:
+        text = " ".join(r.choices(SALAD, k=r.choice([1, 2, 3, 4, 5, 6])))
+    elif kind < 0.9:
+        text = r.choice(["?", "???", "!!!", "...", ".", ":-)", "?!", "-", "🙂", "😀😀", "(", "##", "??", "😡"])
+    else:
+        text = str(r.randrange(10 ** r.randrange(1, 7)))
+    if r.random() < 0.3:
+        text = text[0].upper() + text[1:] + r.choice([".", "!", "?", ""])
+    return Turn(text, r.choice(PARDON), {"exact": PARDON}, "That means nothing to me.")
 
 
 LETTERS = string.ascii_lowercase
@@ -127,7 +199,7 @@ FACTS = [
       "How do I load a bigger model?", "How can I use a big model?", "Which model should I use?", "I want a better model.",
       "How do I run Gemma 4?",
       "How can I get a larger model?"],
-     f"Name it on the command line, for example: {BIGGER}", BIGGER),
+     f"In the app, {BIGGER}. In a terminal, give gemmule the name or the file of another model.", BIGGER),
     (["Can somebody read my messages?", "Who can read this?", "Does anybody see what I write?", "Can others read my text?", "Is what I type secret?", "Can Google read this?", "Do you work offline?", "Is my data safe?",
       "Do you send my data anywhere?", "Is this private?", "Are you online?", "Do you need the internet?", "Where does my text go?",
       "Can anyone read what I type?"],
@@ -150,7 +222,7 @@ FACTS = [
      "Yes. gemmule runs in a browser tab with WebGPU, and nothing leaves your machine.", "browser"),
     (["Can gemmule load Ollama models?", "Does gemmule read Ollama's files?", "I have models from Ollama.", "Can gemmule use models that Ollama has?", "Does gemmule find models from Ollama?", "Is Ollama supported?",
       "Does gemmule work with Ollama?", "Can I use my Ollama models?", "How do I use Ollama models?", "Can gemmule read models from Ollama?"],
-     f"Yes. gemmule finds the models in Ollama's folder by their name: {BIGGER}", "Ollama"),
+     "Yes. gemmule finds the models in Ollama's folder by their names.", "Ollama"),
     (["Which commands are there?", "Show me the commands.", "Commands?", "What are gemmule's commands?", "Which commands can I use?", "Tell me the commands.",
       "Which commands does gemmule have?", "What commands are there?", "List the commands of gemmule.", "What are the commands?"],
      "run, chat, serve, list, inspect, tokenize, check, eval, bench, synth, devices and version.", "inspect"),
@@ -210,7 +282,24 @@ def tell(r, hero, place, thing):
     return " ".join(one)
 
 
+def any_story(r):
+    """Where nothing was asked for."""
+    return tell(r, r.choice(HEROES), r.choice(PLACES), r.choice(OBJECTS))
+
+
+ASK_ANY_STORY = ["Tell me a story.", "Tell me a short story.", "A story, please.", "I want to hear a story.", "Do you know a story?", "Another story, please.",
+                 "Can you tell me a story?", "tell me another story", "I would like a story.", "Tell a story."]
+ASK_STORY_OF = ["Tell me a story about {h}.", "Tell me a story with {h}.", "A story about {h}, please.", "Do you know a story about {h}?",
+                "Write a short story about {h}."]
+
+
 def story(r, held):
+    if r.random() < 0.25:
+        if r.random() < 0.5:
+            return Turn(ASK_ANY_STORY[-1] if held else r.choice(ASK_ANY_STORY[:-1]), any_story(r), {"contains": ["the "]}, "A short story.")
+        hero = r.choice(HEROES)
+        return Turn((ASK_STORY_OF[-1] if held else r.choice(ASK_STORY_OF[:-1])).format(h=article(hero)),
+                    tell(r, hero, r.choice(PLACES), r.choice(OBJECTS)), {"contains": [hero]}, f"A short story with {article(hero)}.")
     hero, place, thing = draw(held, lambda: (r.choice(HEROES), r.choice(PLACES), r.choice(OBJECTS)), lambda c: " ".join(c))
     ask = r.choice(["Tell me a story about {h} in {p} with {o}.", "Tell me a short story about {h}, {p} and {o}.",
                     "Write a story about {h} in {p} who finds {o}.",
@@ -235,12 +324,11 @@ BEYOND = [
     "Write a program in {code} that sorts a list.",
     "Write a poem about {country}.", "How many people live in {country}?", "When was {person} born?", "Write an essay about {subject}.",
     "What do you think about {subject}?",
-    "Give me a recipe for soup.", "Who won the last election in {country}?", "What is 12.5 percent of {n}?", "What is {n} * {m}?",
-    "Summarise this article for me.",
-    "What is {n} + {m}?", "How much is {n} divided by {m}?", "What is {m} minus {n}?", "How do you say {word} in {language}?",
+    "Give me a recipe for soup.", "Who won the last election in {country}?", "Summarise this article for me.",
+    "How do you say {word} in {language}?",
     "Translate {word} into {language}.",
     "Translate this sentence into Russian: I would like to go home now.", "Which medicine helps against headaches?",
-    "What is the square root of {n}?", "Plan a trip to {country}.",
+    "Plan a trip to {country}.",
     "Write an email to my boss.", "Who wrote the most books about {subject}?", "What happened in 1848?", "How do I fix my car?",
     "Fix the bug in my {code} program.",
     "What is the news today?", "How far is it from here to {country}?", "What did {person} invent?", "Compare {country} and {country2}.",
@@ -248,25 +336,44 @@ BEYOND = [
 BEYOND_HELD = ["Why is the sky blue?", "Which language do they speak in {country}?", "Write a letter to {person}.", "How does {code} work?",
                "What are the best books on {subject}?",
                "Explain the life of {person} in three sentences."]
-SORRY = ["I am only the small model in the box and cannot do that. A bigger model can: {b}",
-         "That is too hard for the small model in the box. Load a bigger one: {b}",
-         "I do not know: I am only the small model in the box. Ask a bigger one: {b}"]
+SUMS_BEYOND = ["What is 12.5 percent of {n}?", "What is {n} * {m}?", "What is {n} + {m}?", "How much is {n} divided by {m}?", "What is {m} minus {n}?",
+               "What is the square root of {n}?", "{n} * {m}", "{n} + {m}", "Calculate {n} - {m}.", "What is {d} + {e}?", "What is {d} times {e}?",
+               "{d} + {e}", "{d} * {e}", "How much is {e} - {d}?", "What is {d} divided by {e}?", "What is {x} * {y}?", "{x} times {y}",
+               "What is {x} divided by {y}?", "What is {x} + {y} + {z}?", "{z} + {z2} + {z3}", "What is {z} + {z2} - {z3}?", "{z} percent of {x}",
+               "How much is {z} percent of {n}?"]
+SORRY = [f"I am only the small model in the box and cannot do that. For this, {BIGGER}.",
+         f"That is too hard for the small model in the box. Please {BIGGER}.",
+         f"I do not know: I am only the small model in the box. You can {BIGGER}."]
 UNKNOWN_WORDS = "freedom computer elephant airplane Monday thunder happiness spaceship carpet umbrella question knowledge".split()
 UNKNOWN_LANGUAGES = "Italian Russian Chinese Japanese Dutch Polish Latin Greek".split()
-OF_THE_WORLD = ["What is the weather in {city}?", "What time is it in {city}?", "Is it raining in {city}?", "Tell me the time in {city}.",
-                "How warm is it in {city}?"]
+OF_THE_WORLD = {"weather": ["What is the weather in {city}?", "Is it raining in {city}?", "How warm is it in {city}?", "How is the weather?",
+                            "What is the weather like today?"],
+                "clock": ["What time is it in {city}?", "Tell me the time in {city}.", "What time is it?", "What's the time?", "What day is it?",
+                          "What is the date today?"]}
 NO_TOOL = "I cannot look that up without a tool: I am only the small model in the box."
 
 
-def modesty(r, held):
-    if r.random() < 0.15:
+def hard_sum(r):
+    """Numbers of which a sum is too hard without a calculator: large ones, ones with two decimals, products of two digits."""
+    one, two = lambda low: f"{r.randrange(low, 1000) / 10:.1f}", lambda: f"{r.randrange(1, 10_000 if r.random() < 0.5 else 1000) / 100:.2f}"
+    pair = [r.choice([two(), two(), one(100)]), r.choice([two(), one(1), str(r.randrange(1, 100))])]
+    r.shuffle(pair)
+    small = {k: r.randrange(1, 20) for k in ("z", "z2", "z3")}
+    return small | {"n": r.randrange(100, 10_000), "m": r.randrange(100, 1000), "d": pair[0], "e": pair[1], "x": r.randrange(11, 100), "y": r.randrange(11, 100)}
+
+
+def modesty(r, held, able=()):
+    """`able`: kinds of tools that are at hand, so that what they are for is not beyond it."""
+    kind, lacking = r.random(), [k for k in OF_THE_WORLD if k not in able]
+    if kind < 0.18 and lacking:
         city = r.choice(HELD_CITIES if held else CITIES)
-        return Turn(r.choice(OF_THE_WORLD).format(city=city), NO_TOOL, {"contains": ["without a tool"]}, "I have no tool for that.")
+        asks = [a for a in OF_THE_WORLD[r.choice(lacking)] if "{city}" in a or not held]
+        return Turn(r.choice(asks).format(city=city), NO_TOOL, {"contains": ["without a tool"]}, "I have no tool for that.")
     country, country2 = r.sample(COUNTRIES, 2)
     known = r.random() < 0.5  # of word and language only one is strange
-    ask = r.choice(BEYOND_HELD if held else BEYOND).format(
-        country=country, country2=country2, person=r.choice(PEOPLE), subject=r.choice(SUBJECTS), code=r.choice(LANGUAGES_OF_CODE),
-        n=r.randrange(100, 10_000), m=r.randrange(100, 1000), word=r.choice(sorted(TRANSLATIONS) if known else UNKNOWN_WORDS),
+    asks = BEYOND_HELD if held else SUMS_BEYOND if kind > 0.75 and "calculator" not in able else BEYOND
+    ask = r.choice(asks).format(
+        country=country, country2=country2, person=r.choice(PEOPLE), subject=r.choice(SUBJECTS), code=r.choice(LANGUAGES_OF_CODE), **hard_sum(r),
+        word=r.choice(sorted(TRANSLATIONS) if known else UNKNOWN_WORDS),
         language=r.choice(UNKNOWN_LANGUAGES if known else LANGUAGES + UNKNOWN_LANGUAGES))
-    return Turn(ask, r.choice(SORRY).format(b=BIGGER), {"contains": ["small model in the box", BIGGER]},
-                "That is beyond me. I say so, and name a bigger model.")
+    return Turn(ask, r.choice(SORRY), {"contains": ["small model in the box", BIGGER]}, "That is beyond me. I say so, and name a bigger model.")

@@ -2,6 +2,7 @@
 
     python3 tools/box/train.py --smoke                       builds everything, compares with transformers, takes a few steps: a minute
     python3 tools/box/train.py --out OUT --seconds 500 --steps 20000 [--resume FOLDER]
+    python3 tools/box/train.py --out OUT --begin models/box.gguf --rate 1.2e-3 --seconds 500 --by-time   more of it, from an exported file
     python3 tools/box/train.py --out OUT --resume FOLDER --finish   exports, scores, writes transformers' logits as an expectation file
 
 A chunk ends when its seconds or the steps are over and leaves checkpoint-N.npz files (below 15 MB each), scores.json and log.txt in OUT.
@@ -54,13 +55,17 @@ def from_three_bytes(data, shape):
 class State:
     """Weights, their running average, and how far training is. A checkpoint holds the average: training goes on from there."""
 
-    def __init__(self, sizes, seed, resume=None):
-        """On the CPU: `move` comes after the workers were started."""
+    def __init__(self, sizes, seed, resume=None, begin=None):
+        """On the CPU: `move` comes after the workers were started. `begin`: an exported file, whose weights are where training starts from; the bounds
+        of its towers are found anew."""
         self.sizes, self.seed, self.device = sizes, seed, torch.device("cpu")
         self.weights = model.initial_weights(sizes, seed)
-        self.average, self.step, self.bounded = None, 0, False
+        self.average, self.step, self.bounded, self.young = None, 0, False, not begin
         if resume:
             self.load(resume)
+        elif begin:
+            found = export.import_single(begin, sizes)
+            self.weights |= {n: torch.tensor(a) for n, a in found.items() if n.rsplit(".", 1)[-1] not in shapes.BOUNDS}
 
     def move(self, device):
         self.device = device
@@ -90,8 +95,10 @@ class State:
 
 
 class Trainer:
-    def __init__(self, state, shape, steps, rate, graph, compile_=True):
+    def __init__(self, state, shape, steps, rate, graph, compile_=True, deadline=None):
+        """`deadline`: when training ends, whatever its steps: the schedule ends then, too."""
         self.state, self.steps, self.graphed = state, steps, graph and state.device.type == "cuda"
+        self.deadline, self.compiled_at = deadline, None
         self.names = [n for n in state.weights if model.trained(n)]
         self.optimiser = optimiser.Optimiser(state.weights, self.names, rate)
         self.optimiser.age += state.step  # a checkpoint's weights are an average already
@@ -126,9 +133,16 @@ class Trainer:
         with torch.cuda.graph(self.graph):
             self.compute()
 
+    def progress(self):
+        """How much of the training is over, from 0 to 1."""
+        share = self.state.step / self.steps
+        if self.deadline and self.compiled_at:
+            share = max(share, (time.time() - self.compiled_at) / max(1e-3, self.deadline - self.compiled_at))
+        return min(1.0, share)
+
     def rate(self):
         """Rises over 200 steps (100 after a resume), then falls by a cosine to a twentieth."""
-        progress = min(1.0, self.state.step / self.steps)
+        progress = self.progress()
         fresh = (self.state.step - self.started + 1) / (100 if self.started else 200)
         return min(1.0, fresh) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
 
@@ -139,7 +153,7 @@ class Trainer:
     def step(self, arrays):
         self.load(arrays)
         self.optimiser.lr.fill_(self.rate())
-        self.hint.fill_(max(0.0, 0.2 * (1 - 2 * self.state.step / self.steps)))  # gone after half of the steps
+        self.hint.fill_(max(0.0, 0.2 * (1 - 2 * self.state.step / self.steps)) if self.state.young else 0.0)  # gone after half of the steps
         if self.graphed and self.graph is None:
             try:
                 self.record()
@@ -151,6 +165,7 @@ class Trainer:
             self.graph.replay()
         else:
             self.compute()
+        self.compiled_at = self.compiled_at or time.time()
         self.state.step += 1
 
     def begin_rounding(self):
@@ -194,9 +209,11 @@ def score_sets(weights, sizes, tok, paths, most=None, rows=192, dtype=None):
     """Greedy answers to the held-out sets, many at a time."""
     device = weights["model.language_model.norm.weight"].device
     w = model.working(weights, dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32))
-    samples, results, wrong = [s for p in paths for s in score.spread(score.read_set(p), most)], [], []
+    samples, results, wrong = [s for p in paths for s in score.spread(score.read_set(p), most)], {}, []
+    order = sorted(range(len(samples)), key=lambda i: len(batches.chat.prompt(samples[i])))  # no short prompt waits for a long one
     for start in range(0, len(samples), rows):
-        part, prompts = samples[start:start + rows], []
+        places = order[start:start + rows]
+        part, prompts = [samples[i] for i in places], []
         shape = batches.Shape(1, 8, sum("image" in s for s in part), sum("audio" in s for s in part))
         arrays, images, sounds = batches.empty(shape), 0, 0
         for s in part:
@@ -217,13 +234,13 @@ def score_sets(weights, sizes, tok, paths, most=None, rows=192, dtype=None):
             prompts.append((ids, np.where(soft, first + np.cumsum(soft), 0)))
         media = {n: torch.from_numpy(arrays[n]).to(device) for n in ("patches", "places", "cells", "seen", "mel", "heard")}
         answers = model.greedy(w, sizes, prompts, model.soft_tokens(w, sizes, media), tok.stops)
-        for s, ids in zip(part, answers):
+        for i, s, ids in zip(places, part, answers):
             output = score.parse_output(tok.decode(ids), s)
             right = score.passes(s["check"], output)
-            results.append((s["task"], right, output["ended"]))
+            results[i] = (s["task"], right, output["ended"])
             if not right:
                 wrong.append(f"{s['task']}: {s['messages'][-1]['content']} → {tok.decode(ids)!r}")
-    return score.table(results), wrong
+    return score.table([results[i] for i in range(len(samples))]), wrong
 
 
 def held_out_sets():
@@ -314,7 +331,8 @@ def compare_with_transformers(weights, sizes, tok, device):
 def write_expectation(path, witness, tok, device, count=4):
     """transformers' logits on held-out prompts of text, as `gemmule check` reads them."""
     metadata, tensors = [("general.architecture", gguf.STRING, "expect")], []
-    for i, sample in enumerate(score.spread(score.read_set(held_out_sets()[0]), count)):
+    short = [s for s in score.read_set(held_out_sets()[0]) if len(s["messages"]) < 5]
+    for i, sample in enumerate(score.spread(short, count)):
         found, ids = witness_logits(witness, tok, sample, device)
         metadata.append((f"prompt.{i}", gguf.STRING, batches.chat.prompt(sample).removeprefix("<bos>")))
         tensors += [(f"ids.{i}", np.array(ids, np.int32), "I32"), (f"logits.{i}", found.cpu().numpy(), "F32")]
@@ -325,21 +343,22 @@ def write_expectation(path, witness, tok, device, count=4):
 
 
 def new_feed(tok, shape, state, workers, steps):
-    easy = lambda batch: max(0.0, 0.6 * (1 - 8 * batch / steps))  # the first eighth begins with single shapes, digits and words
+    easy = lambda batch: max(0.0, 0.6 * (1 - 8 * batch / steps)) if state.young else 0.0  # the first eighth begins with single shapes, digits and words
     return batches.Feed(tok, shape, state.seed, first=state.step, workers=workers, easy=easy)
 
 
 def train(given, sizes, shape, device, tok):
-    state = State(sizes, given.seed, given.resume)
-    print(f"beginning at step {state.step}", flush=True)
     began = time.time()
+    state = State(sizes, given.seed, given.resume, given.begin)
+    print(f"beginning at step {state.step}" + (f" with the weights of {given.begin}" if not state.young else ""), flush=True)
     feed = new_feed(tok, shape, state, given.workers, given.steps // given.echo)
-    trainer = Trainer(state.move(device), shape, given.steps, given.rate, not given.no_graph, not given.no_compile)
+    trainer = Trainer(state.move(device), shape, given.steps, given.rate, not given.no_graph, not given.no_compile,
+                      began + given.seconds if given.by_time else None)
     echo, repeats = Echo(1000, state.seed + state.step), 0
     log, shown, waited = [], time.time(), 0.0
     since = state.step
     while state.step < given.steps and time.time() - began < given.seconds:
-        progress = state.step / given.steps
+        progress = trainer.progress()
         if progress >= BOUNDS_AT and not state.bounded:
             trainer.find_bounds(feed)
         if progress >= ROUNDING_AT and not trainer.rounded:
@@ -402,7 +421,7 @@ def smoke(given, sizes, shape, device, tok):
         print(f"{name:>15} {n:>10,}")
     selftest.run()
     stamp("PyTorch agrees with numpy")
-    state = State(sizes, given.seed)
+    state = State(sizes, given.seed, begin=given.begin)
     feed = new_feed(tok, shape, state, given.workers, given.steps)
     arbitrary = {n: torch.tensor(w, device=device) for n, w in export.random_weights(shapes.parameters(sizes)).items()}
     if given.no_transformers:
@@ -459,12 +478,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="build/box", help="folder for what is written")
     parser.add_argument("--resume", help="folder with a checkpoint")
+    parser.add_argument("--begin", help="an exported file (Ollama's flavour) with the weights to start from")
+    parser.add_argument("--by-time", action="store_true", help="end the schedule with --seconds, if that comes before --steps")
     parser.add_argument("--seconds", type=float, default=500, help="of training in this chunk")
     parser.add_argument("--steps", type=int, default=20_000, help="of the whole training")
     parser.add_argument("--rate", type=float, default=2e-3, help="the highest learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="processes that make data")
-    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--rows", type=int, default=14)
+    parser.add_argument("--length", type=int, default=2048, help="tokens of a row")
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--sounds", type=int, default=40)
     parser.add_argument("--echo", type=int, default=2, help="how often each batch is learned from")
@@ -480,7 +502,7 @@ def main():
     given = parser.parse_args()
     os.makedirs(given.out, exist_ok=True)
     sizes, tok = shapes.TINY if given.tiny else shapes.BOX, Tokenizer.load()
-    shape = batches.Shape(given.rows, 384, given.images, given.sounds)
+    shape = batches.Shape(given.rows, given.length, given.images, given.sounds)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tensor_float_32(True)
     if given.smoke:

@@ -74,7 +74,8 @@ Eric Fiona George Hanna Ivan Julia Kevin Laura Mark Nina Oscar Petra Robert Sara
 HELD_NAMES = "Marta Simon Lily Jonas Ruth Peter Elena Frank Sofia Tom".split()
 CITIES = """Rome Paris Madrid Lisbon Vienna Prague Warsaw Athens Dublin Oslo Helsinki Stockholm Budapest Brussels Amsterdam Zurich Milan Venice Naples
 Munich Hamburg Cologne Lyon Nice Porto Seville Geneva Boston Chicago Denver Dallas Miami Seattle Austin Toronto Montreal Lima Quito Cairo Tunis
-Nairobi Mumbai Delhi Bangkok Hanoi Manila Seoul Osaka Kyoto Sydney""".split()
+Nairobi Mumbai Delhi Bangkok Hanoi Manila Seoul Osaka Kyoto Sydney""".split() + ["New York", "Los Angeles", "San Francisco", "Hong Kong", "Buenos Aires",
+                                                                                  "Mexico City", "Cape Town", "Rio de Janeiro"]
 HELD_CITIES = "London Berlin Tokyo Turin Malta Bern Graz Lagos Accra Perth Kiel Basel Ghent Leeds Bergen Salem".split()
 
 HEROES = """fox rabbit bear mouse owl dragon robot girl boy king queen knight sailor baker cat dog hedgehog turtle wizard princess pirate farmer
