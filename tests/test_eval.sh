@@ -56,6 +56,28 @@ calls: none expected|call|{"calls":[]}|0|$tools
 calls: none made|yes|{"calls":[]}|1|$tools
 END
 
+# ---- words, and conversations that the model has itself ----
+
+printf '%s\n' yes no it\'s >"$scratch/words.txt"
+while IFS='|' read -r name model rules right more; do
+    scores "$name" "$model" "$rules" "$right" "$more"
+done <<'END'
+words, whatever the case|yes|{"words":"words.txt"}|1|
+words: one is unknown|call|{"words":"words.txt"}|0|
+words: a number alone|number|{"words":"words.txt"}|1|
+words: a single letter|object|{"words":"words.txt"}|1|
+END
+printf 'yesterday\n' >"$scratch/words.txt"
+scores "words: a part of one is none" yes '{"words":"words.txt"}' 0
+printf '{"task":"t","messages":[{"role":"user","content":"Say yes."}],"check":{"words":"words.txt"}}\n' >"$scratch/said.jsonl"
+check "words: what the user said" "$("$program" eval "$scratch/yes.gguf" "$scratch/said.jsonl" --threads 1 | cut -c 1-47)" "t                        1 of     1 right  100.0"
+printf '%s\n' '{"task":"t","turns":["Hi","And yes?","So?"],"check":{"words":"words.txt"}}' >"$scratch/talk.jsonl"
+check "each answer of a conversation counts" "$("$program" eval "$scratch/yes.gguf" "$scratch/talk.jsonl" --threads 1 | cut -c 1-47)" \
+    "t                        2 of     3 right   66.7"
+printf '%s\n' "{\"task\":\"t\",\"turns\":[\"Hi\"],$tools,\"results\":{\"add\":\"ok\"},\"check\":{\"calls\":[{\"name\":\"add\",\"arguments\":{\"a\":1}}]}}" >"$scratch/talk.jsonl"
+check "calls are answered, and end" "$("$program" eval "$scratch/call.gguf" "$scratch/talk.jsonl" --threads 1 --json | grep -o '"asked":[0-9]*,"right":[0-9]*' | head -n 1)" \
+    '"asked":1,"right":1'
+
 # ---- the table, and the exit code ----
 
 { question '{"exact":["Yes."]}' && question '{"exact":["No."]}' && question '{"exact":["No."]}' '"image":"a.png"'; } >"$scratch/set.jsonl"
@@ -91,6 +113,8 @@ an unknown rule|{"messages":[{"role":"user","content":"Hi"}],"check":{"exactly":
 a rule of the wrong kind|{"messages":[{"role":"user","content":"Hi"}],"check":{"exact":"a"}}|the rule 'exact' has a value of the wrong type
 no check|{"messages":[{"role":"user","content":"Hi"}]}|"check" must be an object
 tools that are none|{"messages":[{"role":"user","content":"Hi"}],"tools":3,"check":{"exact":["a"]}}|line 1:
+turns that are none|{"turns":[1],"check":{"exact":["a"]}}|"turns" must be a list of texts
+words of no file|{"messages":[{"role":"user","content":"Hi"}],"check":{"words":"nowhere.txt"}}|nowhere.txt
 nothing||there are no questions
 END
 "$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/nothere.jsonl" >/dev/null 2>&1

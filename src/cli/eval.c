@@ -92,6 +92,8 @@ typedef struct {
     size_t      count;
     const char *tools; /* JSON text, or NULL */
     bool        think;
+    const json *turns;   /* what the user says in a conversation that the model has itself; NULL: one question */
+    const json *results; /* what tools answer in it, by their names */
     const json *check;
     const char *refusal; /* why it cannot be asked yet, or NULL */
 } question;
@@ -133,6 +135,17 @@ static gm_status read_messages(const json *list, question *q, arena *a, error *e
     return GM_OK;
 }
 
+static gm_status read_turns(question *q, arena *a, error *e) {
+    bool texts = json_is(q->turns, JSON_ARRAY) && q->turns->count;
+    for (const json *turn = texts ? q->turns->first : NULL; turn; turn = turn->next)
+        texts &= json_is(turn, JSON_STRING);
+    if (!texts) return fail(e, GM_BAD_ARGUMENT, "\"turns\" must be a list of texts");
+    q->messages = arena_array(a, 1, sizeof *q->messages);
+    if (!q->messages) return fail_memory(e, "the messages", sizeof *q->messages);
+    q->messages[q->count++] = (gm_message){ .role = "user", .content = arena_copy(a, q->turns->first->text) };
+    return GM_OK;
+}
+
 static gm_status read_question(const json *value, question *q, arena *a, error *e) {
     const json *tools = json_get(value, "tools");
     *q = (question){ .task = json_string(json_get(value, "task"), "questions"),
@@ -142,7 +155,9 @@ static gm_status read_question(const json *value, question *q, arena *a, error *
     if (json_get(value, "audio")) q->refusal = "audio is not supported yet";
     if (!json_is(value, JSON_OBJECT)) return fail(e, GM_BAD_ARGUMENT, "each line must be a JSON object");
     if (tools && !(q->tools = copy_json(tools, a))) return fail_memory(e, "the tools", 0);
-    return read_messages(json_get(value, "messages"), q, a, e);
+    q->turns = json_get(value, "turns");
+    q->results = json_get(value, "results");
+    return q->turns ? read_turns(q, a, e) : read_messages(json_get(value, "messages"), q, a, e);
 }
 
 /* ---- answering ---- */
@@ -152,19 +167,19 @@ typedef struct {
     gm_engine         *engine;
     gm_session        *session;
     gm_sampling        sampling;
+    const char        *set; /* the path of the one being read */
     tally              tally;
 } evaluation;
 
-static void note_wrong(evaluation *v, const question *q, const answer *a) {
-    const char *asked = q->messages[q->count - 1].content;
-    report     *w = &v->tally.wrong;
+static void note_wrong(evaluation *v, str task, const char *asked, const answer *a) {
+    report *w = &v->tally.wrong;
     if (v->values->show && !v->values->json) {
-        printf("%.*s: %s\n    %.*s%.*s\n", STR_ARGS(q->task), asked, STR_ARGS(buffer_view(&a->content)),
+        printf("%.*s: %s\n    %.*s%.*s\n", STR_ARGS(task), asked, STR_ARGS(buffer_view(&a->content)),
                STR_ARGS(buffer_view(&a->calls)));
     }
     if (!v->values->json) return;
     report_open(w, NULL, '{');
-    report_str(w, "task", q->task);
+    report_str(w, "task", task);
     report_text(w, "question", asked);
     report_str(w, "answer", buffer_view(&a->content));
     report_open(w, "tool_calls", '[');
@@ -174,27 +189,138 @@ static void note_wrong(evaluation *v, const question *q, const answer *a) {
     report_close(w, '}');
 }
 
+static gm_status answer_messages(evaluation *v, const gm_message *messages, size_t count,
+                                 const gm_reply_options *options, answer *a, error *e) {
+    gm_reply          *reply = NULL;
+    const answer_style style = { 0 };
+    char               why[sizeof e->why] = "";
+    gm_status          status = gm_reply_start(v->session, messages, count, options, &reply, why, sizeof why);
+    if (status == GM_OK) status = answer_collect(a, reply, &style, e);
+    else fail(e, status, "%s", why);
+    gm_reply_free(reply);
+    if (status != GM_OK) return status;
+    v->tally.tokens += a->stats.reply_tokens;
+    v->tally.seconds += a->stats.prompt_seconds + a->stats.reply_seconds;
+    return GM_OK;
+}
+
+static gm_status score_answer(evaluation *v, const question *q, const char *asked, const answer *a, str said,
+                              task_row *row, error *e) {
+    bool               passed = false;
+    const eval_context context = { v->set, said };
+    const gm_status    status = eval_passes(q->check, a, &context, &passed, e);
+    if (status != GM_OK) return status;
+    row->asked++;
+    row->right += passed;
+    row->ended += a->stats.finish == GM_FINISH_STOP || a->stats.finish == GM_FINISH_TOOL_CALLS;
+    if (!passed) note_wrong(v, q->task, asked, a);
+    return GM_OK;
+}
+
 static gm_status ask_question(evaluation *v, const question *q, const gm_reply_options *options, task_row *row,
                               error *e) {
-    gm_reply          *reply = NULL;
-    answer             a = { 0 };
-    const answer_style style = { 0 };
-    bool               passed = false;
-    char               why[sizeof e->why] = "";
-    gm_status          status = gm_reply_start(v->session, q->messages, q->count, options, &reply, why, sizeof why);
-    if (status == GM_OK) status = answer_collect(&a, reply, &style, e);
-    else fail(e, status, "%s", why);
-    if (status == GM_OK) status = eval_passes(q->check, &a, &passed, e);
-    if (status == GM_OK) {
-        row->asked++;
-        row->right += passed;
-        row->ended += a.stats.finish == GM_FINISH_STOP || a.stats.finish == GM_FINISH_TOOL_CALLS;
-        v->tally.tokens += a.stats.reply_tokens;
-        v->tally.seconds += a.stats.prompt_seconds + a.stats.reply_seconds;
-        if (!passed) note_wrong(v, q, &a);
+    answer a = { 0 };
+    buffer said = { 0 };
+    for (size_t i = 0; i < q->count; i++) {
+        if (strcmp(q->messages[i].role, "assistant") != 0) buffer_printf(&said, "%s\n", q->messages[i].content);
     }
+    gm_status status = said.failed ? fail_memory(e, "the messages", said.length)
+                                   : answer_messages(v, q->messages, q->count, options, &a, e);
+    if (status == GM_OK) status = score_answer(v, q, q->messages[q->count - 1].content, &a, buffer_view(&said), row, e);
     answer_free(&a);
-    gm_reply_free(reply);
+    buffer_free(&said);
+    return status;
+}
+
+/* ---- a conversation that the model has itself ---- */
+
+enum { MOST_ROUNDS = 3 }; /* of tool calls before an answer */
+
+typedef struct {
+    arena      *memory;
+    gm_message *messages;
+    size_t      count, capacity;
+    buffer      said; /* by the user and the tools */
+} talk;
+
+static gm_status talk_add(talk *t, gm_message message, error *e) {
+    if (t->count == t->capacity) {
+        const size_t capacity = t->capacity ? 2 * t->capacity : 64;
+        gm_message  *larger = arena_array(t->memory, capacity, sizeof *larger);
+        if (!larger) return fail_memory(e, "the messages", capacity * sizeof *larger);
+        if (t->count) memcpy(larger, t->messages, t->count * sizeof *larger);
+        t->messages = larger;
+        t->capacity = capacity;
+    }
+    const bool model = !strcmp(message.role, "assistant");
+    if (!model) buffer_printf(&t->said, "%s\n", message.content ? message.content : "");
+    if (!message.content || t->said.failed) return fail_memory(e, "a message", 0);
+    t->messages[t->count++] = message;
+    return GM_OK;
+}
+
+/* What the set says that this tool answers; for any other tool, that there is none. */
+static const char *tool_result(const question *q, str name, arena *memory) {
+    const json *known = json_is(q->results, JSON_OBJECT) ? json_get_str(q->results, name) : NULL;
+    if (json_is(known, JSON_STRING)) return arena_copy(memory, known->text);
+    buffer why = { 0 }, text = { 0 };
+    buffer_printf(&why, "There is no tool named '%.*s'. The tools are: ", STR_ARGS(name));
+    for (const json *each = json_is(q->results, JSON_OBJECT) ? q->results->first : NULL; each; each = each->next)
+        buffer_printf(&why, "%.*s%s", STR_ARGS(each->key), each->next ? ", " : "");
+    buffer_char(&why, '.');
+    buffer_text(&text, "{\"error\":");
+    json_write_string(&text, buffer_view(&why));
+    buffer_char(&text, '}');
+    const char *copy = why.failed || text.failed ? NULL : arena_copy(memory, buffer_view(&text));
+    buffer_free(&why);
+    buffer_free(&text);
+    return copy;
+}
+
+/* Adds the answer, and what its calls come back with. */
+static gm_status talk_add_answer(talk *t, const question *q, const answer *a, error *e) {
+    buffer list = { 0 };
+    json  *calls = NULL;
+    buffer_printf(&list, "[%.*s]", STR_ARGS(buffer_view(&a->calls)));
+    const char *text = list.failed ? NULL : arena_copy(t->memory, buffer_view(&list));
+    buffer_free(&list);
+    if (!text) return fail_memory(e, "the calls", a->calls.length);
+    gm_status status = talk_add(t,
+                                (gm_message){ .role = "assistant",
+                                              .content = arena_copy(t->memory, buffer_view(&a->content)),
+                                              .tool_calls = a->call_count ? text : NULL },
+                                e);
+    if (status == GM_OK) status = json_parse(str_of(text), t->memory, &calls, e);
+    for (const json *each = status == GM_OK ? calls->first : NULL; each && status == GM_OK; each = each->next) {
+        const str name = json_string(json_get(json_get(each, "function"), "name"), "");
+        status = talk_add(t,
+                          (gm_message){ .role = "tool",
+                                        .content = tool_result(q, name, t->memory),
+                                        .tool_name = arena_copy(t->memory, name) },
+                          e);
+    }
+    return status;
+}
+
+/* Says each turn and scores each answer; calls are answered until one comes without. */
+static gm_status ask_talk(evaluation *v, const question *q, const gm_reply_options *options, task_row *row,
+                          arena *memory, error *e) {
+    talk      t = { .memory = memory };
+    gm_status status = GM_OK;
+    for (const json *turn = q->turns->first; turn && status == GM_OK; turn = turn->next) {
+        const char *asked = arena_copy(memory, turn->text);
+        bool        called = true;
+        status = talk_add(&t, (gm_message){ .role = "user", .content = asked }, e);
+        for (int round = 1; called && status == GM_OK; round++) {
+            answer a = { 0 };
+            status = answer_messages(v, t.messages, t.count, options, &a, e);
+            called = a.call_count && round < MOST_ROUNDS;
+            if (status == GM_OK) status = talk_add_answer(&t, q, &a, e);
+            if (status == GM_OK && !called) status = score_answer(v, q, asked, &a, buffer_view(&t.said), row, e);
+            answer_free(&a);
+        }
+    }
+    buffer_free(&t.said);
     return status;
 }
 
@@ -232,7 +358,9 @@ static gm_status ask_line(evaluation *v, str line, error *e) {
             row->refused++;
             snprintf(v->tally.refusal, sizeof v->tally.refusal, "%s", q.refusal);
         } else {
-            status = v->values->prompts ? print_prompt(v, &q, &options, e) : ask_question(v, &q, &options, row, e);
+            if (v->values->prompts) status = print_prompt(v, &q, &options, e);
+            else if (q.turns) status = ask_talk(v, &q, &options, row, &memory, e);
+            else status = ask_question(v, &q, &options, row, e);
         }
     }
     arena_free(&memory);
@@ -245,6 +373,7 @@ static gm_status ask_set(evaluation *v, const char *path, error *e) {
     size_t    number = 0, taken = 0;
     gm_status status = input_read(path, &text, e);
     str       rest = buffer_view(&text);
+    v->set = path;
     progress_start(&bar, "evaluating", PROGRESS_STEPS, !v->values->quiet && !v->values->json);
     while (status == GM_OK && rest.length && (!v->values->first.given || taken < v->values->first.value)) {
         const char  *end = memchr(rest.data, '\n', rest.length);
@@ -363,13 +492,13 @@ const command command_eval = {
     .summary = "ask a set of questions and score the answers",
     .description =
         "SET has one question per line, in JSON: {\"task\", \"messages\", \"tools\", \"think\", \"check\"}. Messages "
-        "and "
-        "tools are in OpenAI's form. `check` lists rules that must all hold: exact [texts], contains [texts], number "
-        "n, "
-        "json value, calls [{\"name\", \"arguments\"}], thinks true. Answers are greedy. For each task, prints how "
-        "many "
-        "answers are right and how many are complete, not cut off. Questions about images and audio are counted but "
-        "not asked yet.",
+        "and tools are in OpenAI's form. `check` lists rules that must all hold: exact [texts], contains [texts], "
+        "number n, json value, calls [{\"name\", \"arguments\"}], thinks true, words FILE (beside the set: every word "
+        "of "
+        "the answer is in it or was said before). With \"turns\" [texts] instead of messages, the user says one text "
+        "after another, each answer is checked, and \"results\" {name: text} has the tools' answers. Answers are "
+        "greedy. For each task, prints how many answers are right and how many are complete, not cut off. Questions "
+        "about images and audio are counted but not asked yet.",
     .examples = "  gemmule eval box tests/box/text.jsonl\n"
                 "  gemmule eval box tests/box/text.jsonl --task arithmetic --show\n"
                 "  gemmule eval model.gguf questions.jsonl --json --least 95\n",

@@ -1,9 +1,15 @@
 #include "cli/eval_rules.h"
 
+#include "cli/input.h"
+
+#include <string.h>
+
 typedef struct {
-    const answer *a;
-    str           content; /* trimmed */
-    arena         memory;
+    const answer       *a;
+    str                 content; /* trimmed */
+    const eval_context *context;
+    arena               memory;
+    error              *e; /* what is wrong with a rule, not with an answer */
 } checker;
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -129,6 +135,57 @@ static bool check_thinks(checker *c, const json *want) {
     return (thinking.length > 0) == (want->kind == JSON_TRUE);
 }
 
+/* ---- words ---- */
+
+/* Every byte of a character beyond ASCII counts as a letter. */
+static bool is_letter(char c) { return (lower(c) >= 'a' && lower(c) <= 'z') || (unsigned char)c >= 0x80; }
+
+/* Cuts the next word off `text`: letters, with apostrophes between them. Empty: there is none. */
+static str next_word(str *text) {
+    size_t first = 0;
+    while (first < text->length && !is_letter(text->data[first])) first++;
+    size_t end = first;
+    while (end < text->length && (is_letter(text->data[end]) || (text->data[end] == '\'' && end + 1 < text->length &&
+                                                                 is_letter(text->data[end + 1]))))
+        end++;
+    const str word = { text->data + first, end - first };
+    *text = (str){ text->data + end, text->length - end };
+    return word;
+}
+
+static bool has_word(str text, str word) {
+    while (text.length) {
+        const str next = next_word(&text);
+        if (next.length == word.length && starts_alike(next, word)) return true;
+    }
+    return false;
+}
+
+static void read_beside(const char *set, str name, buffer *text, error *e) {
+    buffer      path = { 0 };
+    const char *slash = strrchr(set, '/');
+    if (slash) buffer_append(&path, set, (size_t)(slash - set) + 1);
+    buffer_str(&path, name);
+    if (path.failed) fail_memory(e, "a path", path.length);
+    else input_read(path.data, text, e);
+    buffer_free(&path);
+}
+
+static bool check_words(checker *c, const json *want) {
+    buffer known = { 0 };
+    size_t count = 0;
+    bool   good = true;
+    read_beside(c->context->set, want->text, &known, c->e);
+    for (str rest = c->content; good && rest.length;) {
+        const str word = next_word(&rest);
+        count += word.length > 0;
+        good = word.length < 2 || has_word(buffer_view(&known), word) || has_word(c->context->said, word);
+    }
+    for (size_t i = 0; i < c->content.length; i++) count += is_digit(c->content.data[i]);
+    buffer_free(&known);
+    return good && count;
+}
+
 /* ---- all rules ---- */
 
 enum { ANY_KIND = -1 };
@@ -141,10 +198,11 @@ static const struct {
     { "exact", JSON_ARRAY, check_exact },    { "contains", JSON_ARRAY, check_contains },
     { "number", JSON_NUMBER, check_number }, { "json", ANY_KIND, check_json },
     { "calls", JSON_ARRAY, check_calls },    { "thinks", ANY_KIND, check_thinks },
+    { "words", JSON_STRING, check_words },
 };
 
-gm_status eval_passes(const json *check, const answer *a, bool *passed, error *e) {
-    checker c = { .a = a, .content = trimmed(buffer_view(&a->content)) };
+gm_status eval_passes(const json *check, const answer *a, const eval_context *context, bool *passed, error *e) {
+    checker c = { .a = a, .content = trimmed(buffer_view(&a->content)), .context = context, .e = e };
     *passed = true;
     if (!json_is(check, JSON_OBJECT) || !check->count)
         fail(e, GM_BAD_ARGUMENT, "\"check\" must be an object with at least one rule");

@@ -13,8 +13,15 @@
  *     json      value    the answer is equal JSON
  *     calls     [{"name", "arguments"}]  exactly these functions are called, in this order
  *     thinks    true     the model thought first
+ *     words     file     every word of the answer is in this file, one per line, or was said before; a single
+ *                        letter counts as a word, and there is at least one word or digit
  *
  * Any other rule is GM_BAD_ARGUMENT. */
-gm_status eval_passes(const json *check, const answer *a, bool *passed, error *e);
+typedef struct {
+    const char *set;  /* path of the set: files are looked up beside it */
+    str         said; /* what the user and the tools have said so far */
+} eval_context;
+
+gm_status eval_passes(const json *check, const answer *a, const eval_context *context, bool *passed, error *e);
 
 #endif

@@ -204,15 +204,23 @@ class Echo:
 # ---- scoring ---------------------------------------------------------------------------------------------------------
 
 
+def groups(lengths, rows, most=400_000):
+    """Places of texts of about one length, so many at a time that none is padded far and all fit: at most `rows`, and `most` characters."""
+    out = [[]]
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if len(out[-1]) == rows or (len(out[-1]) + 1) * lengths[i] > most:
+            out.append([])
+        out[-1].append(i)
+    return [g for g in out if g]
+
+
 @torch.no_grad()
 def score_sets(weights, sizes, tok, paths, most=None, rows=192, dtype=None):
     """Greedy answers to the held-out sets, many at a time."""
     device = weights["model.language_model.norm.weight"].device
     w = model.working(weights, dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32))
     samples, results, wrong = [s for p in paths for s in score.spread(score.read_set(p), most)], {}, []
-    order = sorted(range(len(samples)), key=lambda i: len(batches.chat.prompt(samples[i])))  # no short prompt waits for a long one
-    for start in range(0, len(samples), rows):
-        places = order[start:start + rows]
+    for places in groups([len(batches.chat.prompt(s)) for s in samples], rows):
         part, prompts = [samples[i] for i in places], []
         shape = batches.Shape(1, 8, sum("image" in s for s in part), sum("audio" in s for s in part))
         arrays, images, sounds = batches.empty(shape), 0, 0
