@@ -20,14 +20,14 @@ import tasks
 
 PATCHES, PICTURE_TOKENS = 630, 70
 FRAMES, SOUND_TOKENS = 400, 100
-MEDIA_WEIGHT = 3
+MEDIA_WEIGHT = 4
 MARKS = 24  # tokens of a hint, at most
-TALKS = 0.55  # the share of long conversations in the tokens that pictures and sounds leave
+TALKS = 0.5  # the share of long conversations in the tokens that pictures and sounds leave
 
 
 @dataclass
 class Shape:
-    rows: int = 14
+    rows: int = 16
     length: int = 2048
     images: int = 28
     sounds: int = 32

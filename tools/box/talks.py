@@ -43,11 +43,12 @@ class Talk:
     def last_answer(self):
         return self.messages[-1]["content"] if self.messages else ""
 
-    def use_tool(self, kind, asked):
-        """asked: question, calls, thought, what it is about."""
+    def use_tool(self, kind, asked, plainly=False):
+        """asked: question, calls, thought, what it is about. `plainly`: typed without a slip, since all of it is repeated."""
         question, calls, _, what = asked
         content, answer, check, _ = tasks_tools.outcome(self.r, kind, what)
-        self.messages += [{"role": "user", "content": tasks.sloppy(self.r, question, True)}, {"role": "assistant", "content": "", "tool_calls": calls},
+        self.messages += [{"role": "user", "content": question if plainly else tasks.sloppy(self.r, question, True)},
+                          {"role": "assistant", "content": "", "tool_calls": calls},
                           {"role": "tool", "tool_name": tasks_tools.name_of(self.tools[kind]), "content": content}, {"role": "assistant", "content": answer}]
         self.about, self.check = (kind, what), check
 
@@ -62,7 +63,7 @@ class Talk:
             self.say(tasks_tools.phrase(r, self.held, tasks_tools.ASK_LOCAL_TIME), tasks_tools.WHICH_CITY, {"contains": ["which city"]})
             where = tasks_tools.city(r, self.held)
             ask = r.choice(["{c}", "In {c}.", "{c}.", "In {c}"]).format(c=where)
-            return self.use_tool(kind, (ask, tasks_tools.call_to(tasks_tools.name_of(self.tools[kind]), city=where), "", where))
+            return self.use_tool(kind, (ask, tasks_tools.call_to(tasks_tools.name_of(self.tools[kind]), city=where), "", where), True)
         return self.use_tool(kind, tasks_tools.request(r, self.held, kind, self.tools))
 
     def sum_again(self):
@@ -107,8 +108,25 @@ class Talk:
         if turn.answer.startswith("Nice to meet you, ") or turn.answer.startswith("Your name is "):
             self.name = turn.answer.split(" ")[-1][:-1]
 
+    def another_word(self):
+        """ "And cat?" after a translation or an opposite; False: the last answer was neither."""
+        r, last = self.r, self.last_answer().split(" ")
+        if last[0] == "In" and len(last) > 4 and last[1][:-1] in tasks.LANGUAGES:
+            word = r.choice(sorted(tasks.TRANSLATIONS))
+            foreign = tasks.TRANSLATIONS[word][tasks.LANGUAGES.index(last[1][:-1])]
+            self.say(r.choice(["And {w}?", "and {w}", "What about {w}?"]).format(w=word), f"In {last[1]} {word} is {foreign}.", {"contains": [foreign]}, True)
+        elif last[:2] == ["The", "opposite"]:
+            word = r.choice(sorted(tasks.OPPOSITE))
+            self.say(r.choice(["And of {w}?", "And {w}?", "and {w}"]).format(w=word), f"The opposite of {word} is {tasks.OPPOSITE[word]}.",
+                     {"contains": [f"is {tasks.OPPOSITE[word]}."]}, True)
+        else:
+            return False
+        return True
+
     def take_turn(self, kind):
         r = self.r
+        if r.random() < 0.3 and self.another_word():
+            return
         if self.last_answer().endswith(OFFERS) and r.random() < 0.5:
             hero = r.choice(tasks_talk.HEROES)
             about = r.random() < 0.4

@@ -256,7 +256,7 @@ def sloppy(r, text, case_matters):
     if p < 0.12:
         text = text[0].lower() + text[1:]
     elif p < 0.18 and not case_matters:
-        text = text.lower()
+        text = text.lower() if r.random() < 0.8 else text.upper()
     if r.random() < 0.1 and len(text) > 1 and text[-1] in "?.":
         text = text[:-1]
     if r.random() < 0.06:

@@ -113,7 +113,7 @@ ASK_TIME = ["What time is it in {c}?", "What's the time in {c}?", "How late is i
             "And what time is it in {c}?"]
 # The last of each is held out.
 ASK_LOCAL_TIME = ["What time is it?", "What's the time?", "What is the time?", "Tell me the time.", "What time is it now?", "time please", "How late is it?",
-                  "Can you tell me the time?", "And what time is it now?", "The time, please.", "What is the time now?", "What time do we have?",
+                  "Can you tell me the time?", "And what time is it now?", "TELL ME THE TIME", "The time, please.", "What is the time now?", "What time do we have?",
                   "Do you know what time it is?"]
 ASK_DATE = ["What is the date today?", "What day is it?", "Which day is today?", "What is today's date?", "Tell me the date.", "What date is it?",
             "What day is today?"]
@@ -228,7 +228,7 @@ def calculator_result(r, what):
     if r.random() < 0.1:
         error = r.choice(SUM_ERRORS).format(w=r.choice([tasks_talk.made_up(r).lower(), "x", ")", "="]))
         return told(r, {"error": error}), SORRY_SUM, {"contains": ["sorry"]}, "The calculator has failed."
-    value = shown(result, r.choice([2, 2, 4, 8]))
+    value = shown(result, r.choice([2, 2, 4, 8, 11]))
     content = r.choice([told(r, {"result": float(value) if "." in value else int(value)}), f'{{"result": {value}}}', f'{{"result":{value}}}', value,
                         f'{{"value": {value}}}'])
     if "e" in content.replace("result", "").replace("value", ""):  # a float that Python writes with an exponent

@@ -493,7 +493,7 @@ def main():
     parser.add_argument("--rate", type=float, default=2e-3, help="the highest learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="processes that make data")
-    parser.add_argument("--rows", type=int, default=14)
+    parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--length", type=int, default=2048, help="tokens of a row")
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--sounds", type=int, default=40)

@@ -12,6 +12,7 @@ import { ROOT, WASM, scratch } from './support/models.ts';
 const PROGRAM = process.env['GEMMULE'] ?? join(ROOT, 'build/gemmule');
 const BOX = join(ROOT, 'models/box.gguf');
 const SET = join(ROOT, 'tests/box/text.jsonl');
+const TALKS = join(ROOT, 'tests/box/talks.jsonl');
 
 interface Question {
     task: string;
@@ -87,9 +88,18 @@ test('CPU, wasm and GPU write the same text', async () => {
 
 test('held-out questions are answered as well as the model card says', () => {
     const { tasks, asked, ended } = JSON.parse(evaluate(SET, '--json')) as { tasks: Row[]; asked: number; ended: number };
-    for (const task of ['arithmetic', 'tools']) {
+    for (const task of ['arithmetic', 'tools', 'second sums', 'tool talks']) {
         const row = tasks.find((each) => each.task === task);
         assert.ok(row && row.right >= 0.95 * row.asked, `${task}: ${row?.right} of ${row?.asked}`);
     }
     assert.ok(ended >= 0.98 * asked, `${ended} of ${asked} answers end by themselves`);
+});
+
+test('in conversations of 20 turns its answers are words, and none of them is a terminal command', () => {
+    const { tasks, wrong } = JSON.parse(evaluate(TALKS, '--json')) as { tasks: Row[]; wrong: { question: string; answer: string }[] };
+    const { asked, right } = tasks[0]!;
+    assert.equal(asked, 280);
+    assert.ok(right >= 0.95 * asked, `${right} of ${asked}: ${JSON.stringify(wrong)}`);
+    const advice = answersOf(['How do I load a bigger model?', 'Who was Mozart?'].map((content) => ({ task: 'advice', messages: [{ role: 'user', content }] })));
+    for (const text of advice) assert.match(text, /[Oo]pen Models and pick a bigger one/);
 });
