@@ -3,7 +3,8 @@
 # for a resume build/box-in with the files that the last chunk left.
 #
 #   tools/box/run_device.sh smoke                          a minute: is everything there, and does it agree with transformers?
-#   tools/box/run_device.sh train SECONDS STEPS [OPTIONS]  a chunk of training; goes on from build/box-in if a checkpoint lies there
+#   tools/box/run_device.sh train SECONDS STEPS [OPTIONS]  a chunk of training; goes on from build/box-in if a checkpoint lies there, else from
+#                                                          scratch, or with --begin FILE.gguf from an exported model
 #   tools/box/run_device.sh finish DRAFT_SECONDS           exports and scores the checkpoint in build/box-in, trains the drafter
 #   tools/box/run_device.sh last SECONDS STEPS DRAFT_SECONDS   the last chunk and `finish` in one
 #
@@ -18,7 +19,7 @@ if [ -d "$kit" ]; then
     export ESPEAK_LIBRARY=$kit/lib/libespeak-ng.so.1 ESPEAK_DATA_PATH=$kit FONT_FOLDER=$kit/fonts LD_LIBRARY_PATH=$kit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 # Compiled kernels, which take more than a minute to make: kept from chunk to chunk.
-export TORCHINDUCTOR_CACHE_DIR=$PWD/build/box-compiled
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$PWD/build/box-compiled}
 if [ ! -d "$TORCHINDUCTOR_CACHE_DIR" ] && [ -f "$in/compiled.tar.xz" ]; then tar -xJf "$in/compiled.tar.xz" -C build; fi
 
 resumed() { if [ -f "$in/checkpoint-0.npz" ]; then printf '%s\n' --resume "$in"; fi; }
@@ -39,7 +40,7 @@ smoke)
     ;;
 train)
     train "$out" "${@:2}"
-    [ -f "$in/compiled.tar.xz" ] || tar -cJf "$out/compiled.tar.xz" -C build box-compiled
+    if [ ! -f "$in/compiled.tar.xz" ] && [ -d build/box-compiled ]; then tar -cJf "$out/compiled.tar.xz" -C build box-compiled; fi
     ;;
 finish) finish "${2:-120}" ;;
 last)
