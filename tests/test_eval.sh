@@ -70,12 +70,12 @@ END
 printf 'yesterday\n' >"$scratch/words.txt"
 scores "words: a part of one is none" yes '{"words":"words.txt"}' 0
 printf '{"task":"t","messages":[{"role":"user","content":"Say yes."}],"check":{"words":"words.txt"}}\n' >"$scratch/said.jsonl"
-check "words: what the user said" "$("$program" eval "$scratch/yes.gguf" "$scratch/said.jsonl" --threads 1 | cut -c 1-48)" "t                        1 of     1 right  100.0"
+check "words: what the user said" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/said.jsonl" --threads 1 | cut -c 1-48)" "t                        1 of     1 right  100.0"
 printf '%s\n' '{"task":"t","turns":["Hi","And yes?","So?"],"check":{"words":"words.txt"}}' >"$scratch/talk.jsonl"
-check "each answer of a conversation counts" "$("$program" eval "$scratch/yes.gguf" "$scratch/talk.jsonl" --threads 1 | cut -c 1-48)" \
+check "each answer of a conversation counts" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/talk.jsonl" --threads 1 | cut -c 1-48)" \
     "t                        2 of     3 right   66.7"
 printf '%s\n' "{\"task\":\"t\",\"turns\":[\"Hi\"],$tools,\"results\":{\"add\":\"ok\"},\"check\":{\"calls\":[{\"name\":\"add\",\"arguments\":{\"a\":1}}]}}" >"$scratch/talk.jsonl"
-check "calls are answered, and end" "$("$program" eval "$scratch/call.gguf" "$scratch/talk.jsonl" --threads 1 --json | grep -o '"asked":[0-9]*,"right":[0-9]*' | head -n 1)" \
+check "calls are answered, and end" "$("$program" eval --backend cpu "$scratch/call.gguf" "$scratch/talk.jsonl" --threads 1 --json | grep -o '"asked":[0-9]*,"right":[0-9]*' | head -n 1)" \
     '"asked":1,"right":1'
 
 # ---- the table, and the exit code ----

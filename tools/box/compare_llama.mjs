@@ -21,12 +21,12 @@ const gemmule = (...args) => execFileSync(values.gemmule, args, {encoding: "utf8
 const packages = createRequire(new URL("../../bench/package.json", import.meta.url));
 const {getLlama, LlamaLogLevel} = await import(pathToFileURL(packages.resolve("node-llama-cpp")));
 
-const all = gemmule("eval", values.model, values.set, "--prompts").trim().split("\n").map((line) => JSON.parse(line));
+const all = gemmule("eval", values.model, values.set, "--backend", "cpu", "--prompts").trim().split("\n").map((line) => JSON.parse(line));
 const prompts = Array.from({length: Number(values.prompts)}, (_, i) => all[Math.floor(i * all.length / Number(values.prompts))]);
 
 const llama = await getLlama({gpu: false, build: "never", logLevel: LlamaLogLevel.error});
 const model = await llama.loadModel({modelPath: values.model});
-const context = await model.createContext({contextSize: 1024, threads: 1, sequences: 1});
+const context = await model.createContext({contextSize: 2048, threads: 1, sequences: 1});
 const sequence = context.getSequence();
 // All probabilities, as the model has them: the first is the likeliest.
 const likeliest = {generateNext: {probabilities: true, options: {temperature: 1, topK: 0, topP: 1, minP: 0}}};
@@ -56,7 +56,7 @@ function marginAt(written, text) {
 let same = 0;
 for (const prompt of prompts) {
     const ours = JSON.parse(gemmule("tokenize", values.model, "--special", "--json", prompt)).ids, theirs = model.tokenize(prompt, true);
-    const text = JSON.parse(gemmule("run", values.model, "--raw", prompt, "--temp", "0", "--max", values.tokens, "--precise", "--json", "--quiet")).content;
+    const text = JSON.parse(gemmule("run", values.model, "--backend", "cpu", "--raw", prompt, "--temp", "0", "--max", values.tokens, "--precise", "--json", "--quiet")).content;
     const written = await answer(ours), read = decode(written.ids);
     const equal = ours.length === theirs.length && ours.every((id, i) => id === theirs[i]) && read === text;
     same += equal;

@@ -103,6 +103,9 @@ FOLLOW = [
     (["Wow!", "Cool!", "Nice.", "Interesting.", "wow", "Amazing!", "That is nice.", "Great!"], ["Thank you! What else would you like?"], "The user likes it."),
 ]
 
+# Held-out phrasings that belong to two groups: an answer that fits the other group is right, too. Only scores use this.
+FITS_TOO = {"Okay, thanks.": ["You are welcome!", "All right. Just ask when you need me."]}
+
 
 def small_talk(r, held):
     kind = r.random()
@@ -113,7 +116,8 @@ def small_talk(r, held):
             return Turn(ask, f"Nice to meet you, {who}!", {"contains": [who]}, f"The user is called {who}.")
         return Turn(f"My name is {who}. What is my name?", f"Your name is {who}.", {"contains": [f"is {who}"]}, f"The user is called {who}.")
     asks, answers, thought = r.choice(TALK if r.random() < 0.7 else FOLLOW)
-    return Turn(asks[-1] if held else r.choice(asks[:-1]), r.choice(answers), {"exact": answers}, thought)
+    ask = asks[-1] if held else r.choice(asks[:-1])
+    return Turn(ask, r.choice(answers), {"exact": answers + FITS_TOO.get(ask, [])}, thought)
 
 
 # ---- nonsense --------------------------------------------------------------------------------------------------------

@@ -139,7 +139,8 @@ test('the calculator', () => {
 });
 
 test('tools answer, and say what is wrong', () => {
-    assert.deepEqual(TOOLS.map((tool) => tool.function.name), ['get_time', 'calculate'], 'what the model in the box was taught');
+    const taught = readFileSync('tests/box/talks.jsonl', 'utf8').trim().split('\n').map((line) => JSON.stringify(JSON.parse(line).tools));
+    assert.ok(taught.includes(JSON.stringify(TOOLS)), 'the model in the box was taught these declarations, word for word');
     assert.equal(runTool('calculate', { expression: '2.5 * 5' }), '{"result":12.5}');
     assert.equal(runTool('calculate', { expression: '1 / 0' }), '{"error":"Division by zero has no result."}');
     for (const given of [null, 'text', [], {}, { expression: {} }]) assert.match(runTool('calculate', given), /^\{"error":/, JSON.stringify(given));

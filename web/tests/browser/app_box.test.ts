@@ -105,6 +105,11 @@ describe('the first visit', { timeout: 300_000 }, () => {
         await ask(page, 'What time is it in Paris?');
         await page.locator('.answer .fold summary').first().click();
         assert.match(await page.locator('.answer .fold').first().innerText(), /get_time.*"city": "Paris".*"time":"\d\d:\d\d".*"timezone":"Europe\/Paris"/s);
+        const turns: [string, RegExp][] = [
+            ['What time is it?', /^It is \d\d:\d\d\.$/], ['And in Rome?', /^It is \d\d:\d\d in Rome\.$/], ['2.5 + 1.25', /= 3\.75\.$/],
+            ['How are you?', /^I am fine/], ['What is 12 + 30?', /= 42\.$/], ['and 7 + 8?', /= 15\.$/],
+        ];
+        for (const [question, answer] of turns) assert.match(await ask(page, question), answer, question);
         await page.getByRole('button', { name: 'Tools', exact: true }).click();
         assert.deepEqual(visit.complaints, [], 'complaints of the page');
     });
