@@ -186,8 +186,8 @@ GM_API gm_status gm_session_restore_buffer(gm_session *session, const void *data
 GM_API void      gm_free(void *data);
 
 /* Makes the running call return GM_CANCELLED soon. Also ends a set or an append that returned GM_AGAIN: if it is repeated, it
- * returns GM_CANCELLED. If there is neither, cancels the next call that computes. May be called from any thread, and from a
- * signal handler. */
+ * returns GM_CANCELLED. If there is neither, cancels the next call that computes; but a cancel that a reply has not noticed is
+ * forgotten when that reply is stopped or freed. May be called from any thread, and from a signal handler. */
 GM_API void gm_session_cancel(gm_session *session);
 
 /* ---- sampling ------------------------------------------------------------------------------------------------------ */

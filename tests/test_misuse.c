@@ -207,6 +207,29 @@ static void test_pending(void) {
     gm_session_free(s);
 }
 
+static void test_late_cancel(void) {
+    TEST("a cancel that comes between a reply's last call and its end does not hit the next reply");
+    int32_t     prompt[LONG];
+    gm_session *s = new_session();
+    make_tokens(prompt, LONG, 6);
+    for (int way = 0; way < 6; way++) { /* in the prompt, in the answer, after the end; then stopped, or only freed */
+        char      text[200] = "", next[200] = "";
+        gm_piece  piece;
+        gm_reply *reply = start(s, prompt + way, way % 3 ? 20 : LONG - 6, 5);
+        if (way % 3 == 0) CHECK(gm_reply_next(reply, &piece, why, sizeof why) <= GM_AGAIN && s->pending);
+        if (way % 3 == 1) CHECK(!read_on(reply, 1, text, sizeof text));
+        if (way % 3 == 2) CHECK(read_on(reply, SIZE_MAX, text, sizeof text) == GM_DONE);
+        gm_session_cancel(s);
+        if (way >= 3) gm_reply_stop(reply);
+        gm_reply_free(reply);
+        reply = start(s, prompt + 30, 20, 3);
+        const gm_status status = read_on(reply, SIZE_MAX, next, sizeof next);
+        CHECK_MESSAGE(status == GM_DONE, "way %d: %s", way, why);
+        gm_reply_free(reply);
+    }
+    gm_session_free(s);
+}
+
 static void test_two_replies(void) {
     TEST("a reply whose session was changed says so");
     int32_t     prompt[LONG];
@@ -269,6 +292,7 @@ int main(void) {
     test_free_in_answer();
     test_stop();
     test_pending();
+    test_late_cancel();
     test_two_replies();
     test_arguments();
     gm_engine_close(engine);

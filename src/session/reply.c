@@ -175,10 +175,13 @@ static void take_up(gm_reply *r, const gm_reply_options *o) {
     r->resumed = o->resume_count - n;
 }
 
-/* Stops computing for this reply. What is in the cache stays usable. */
+/* Stops computing for this reply. What is in the cache stays usable. A cancel that came too late for the reply must not hit the
+ * next one. */
 static void abandon_work(gm_reply *r) {
     gm_session *s = r->session;
-    if (!s || s->writer != r || r->phase >= REPLY_ENDING) return;
+    if (!s || s->writer != r) return;
+    atomic_store(&s->cancelled, false);
+    if (r->phase >= REPLY_ENDING) return;
     if (s->pending) session_forget_uncomputed(s); /* in the middle of the prompt */
     else session_abandon(s);                      /* the GPU may be ahead */
 }
