@@ -933,9 +933,9 @@ if command -v script >/dev/null; then
     terminal 'Hello\n|/exit\n' chat "$dense" --seed 5 --max 12 --threads 1 --quiet
     program=$built
     equals "$name: exit code" $code 0
-    has "cannot save the history in $XDG_STATE_HOME/gemmule/history: File too large"
+    has "the history is not saved: cannot write '$XDG_STATE_HOME/gemmule/history': File too large"
     equals "$name" "$(cat "$XDG_STATE_HOME/gemmule/history")" "$(cat "$scratch/old-history")"
-    equals "$name: nothing else is left" "$(ls "$XDG_STATE_HOME/gemmule")" history
+    equals "$name: nothing else is left" "$(ls -A "$XDG_STATE_HOME/gemmule")" history
     name="no prompt at a terminal"
     terminal '' run "$dense"
     equals "$name" $code 3

@@ -54,6 +54,13 @@ int main(void) {
     chmod(in_folder("a"), 0400);
     CHECK(!put("a", "three", NULL) && holds("a", "three") && mode_of("a") == 0400);
 
+    TEST("a link to a file stays one, and the file behind it is replaced");
+    char to[20];
+    CHECK(!mkdir(in_folder("e"), 0700) && !symlink("../a", in_folder("e/link")));
+    CHECK(!put("e/link", "behind", NULL) && holds("a", "behind") && mode_of("a") == 0400);
+    CHECK(readlink(in_folder("e/link"), to, sizeof to) == 4);
+    CHECK(!put("a", "three", NULL) && !remove(in_folder("e/link")) && !rmdir(in_folder("e")));
+
     TEST("a failure leaves the old file, and says what failed");
     const error problem = { .status = GM_IO, .why = "the GPU gave back too little" };
     CHECK(put("a", "four", &problem) == GM_IO && !strcmp(why.why, "the GPU gave back too little"));

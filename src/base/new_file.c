@@ -17,7 +17,7 @@ static const char prefix[] = ".gemmule-", suffix[] = ".part";
 enum { NAME_DIGITS = 16, NAME_TRIES = 100 };
 
 struct new_file {
-    char  *path, *part;
+    char  *path, *target, *part; /* target: the path with its links resolved, so that a link to a file stays one */
     FILE  *file;
     mode_t mode;
     int    reason; /* errno of what failed first; 0: nothing */
@@ -53,6 +53,7 @@ static void remove_abandoned(const char *folder) {
 static void new_file_free(new_file *f) {
     if (!f) return;
     free(f->path);
+    free(f->target);
     free(f->part);
     free(f);
 }
@@ -94,7 +95,7 @@ static gm_status check_target(new_file *f, error *e) {
     struct stat about;
     if (!*f->path) return fail(e, GM_BAD_ARGUMENT, "cannot write a file without a name");
     f->mode = 0600;
-    if (stat(f->path, &about)) return GM_OK;
+    if (stat(f->target, &about)) return GM_OK;
     if (!S_ISREG(about.st_mode))
         return fail(e, GM_IO, "cannot write '%s': it is %s", f->path,
                     S_ISDIR(about.st_mode) ? "a folder" : "not a regular file");
@@ -102,19 +103,27 @@ static gm_status check_target(new_file *f, error *e) {
     return GM_OK;
 }
 
+/* "folder/" of a path; nothing for a bare name. */
+static size_t folder_length(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? (size_t)(slash - path) + 1 : 0;
+}
+
 gm_status new_file_open(const char *path, new_file **out, error *e) {
-    const char  *slash = strrchr(path, '/');
-    const size_t folder = slash ? (size_t)(slash - path) + 1 : 0;
-    new_file    *f = calloc(1, sizeof *f);
+    new_file *f = calloc(1, sizeof *f);
+    size_t    folder = 0;
     *out = NULL;
     if (f) f->path = strdup(path);
+    if (f) f->target = realpath(path, NULL);
+    if (f && !f->target) f->target = strdup(path); /* there is no file yet */
+    if (f && f->target) folder = folder_length(f->target);
     if (f) f->part = malloc(max_size(folder, 2) + sizeof prefix + NAME_DIGITS + sizeof suffix);
-    if (!f || !f->path || !f->part) fail_memory(e, "a path", strlen(path));
+    if (!f || !f->path || !f->target || !f->part) fail_memory(e, "a path", strlen(path));
     if (e->status || check_target(f, e)) {
         new_file_free(f);
         return e->status;
     }
-    memcpy(f->part, path, folder);
+    memcpy(f->part, f->target, folder);
     strcpy(f->part + folder, folder ? "" : ".");
     remove_abandoned(f->part);
     const int fd = open_part(f, folder);
@@ -145,14 +154,16 @@ bool new_file_write(void *file, const void *data, size_t length) {
     return !f->reason && note_failure(f, fwrite(data, 1, length, f->file) != length);
 }
 
+FILE *new_file_stream(new_file *f) { return f->file; }
+
 gm_status new_file_end(new_file *f, const error *problem, error *e) {
     const bool wanted = !problem->status;
     errno = 0;
     if (wanted && !f->reason) {
-        note_failure(f, fflush(f->file));
+        note_failure(f, fflush(f->file) || ferror(f->file));
         if (!fchmod(fileno(f->file), f->mode)) errno = 0; /* where modes cannot be had, the file stays private */
         note_failure(f, !f->reason && fsync(fileno(f->file)));
-        note_failure(f, !f->reason && rename(f->part, f->path));
+        note_failure(f, !f->reason && rename(f->part, f->target));
     }
     if (f->reason) fail(e, GM_IO, "cannot write '%s': %s", f->path, strerror(f->reason));
     else if (!wanted) fail(e, problem->status, "%s", problem->why);

@@ -9,12 +9,16 @@
 
 #include "base/base.h"
 
+#include <stdio.h>
+
 typedef struct new_file new_file;
 
-/* Only a regular file is replaced, and its mode is kept; a file that was not there is private (0600). */
+/* Only a regular file is replaced, and its mode is kept; a link to one stays. A file that was not there is private (0600). */
 gm_status new_file_open(const char *path, new_file **out, error *e);
 /* As a gguf_sink has it: false when the bytes cannot be written. Once that has happened nothing more is. */
 bool new_file_write(void *file, const void *data, size_t length);
+/* For libraries that write to a stream themselves. Its errors count. */
+FILE *new_file_stream(new_file *f);
 /* Ends the file and frees it. It takes its place only if nothing failed: `problem` is what went wrong where its bytes come
  * from, and is passed on unless writing failed first. */
 gm_status new_file_end(new_file *f, const error *problem, error *e);

@@ -1,5 +1,6 @@
 #include "cli/line_editor.h"
 
+#include "base/new_file.h"
 #include "cli/cli.h"
 #include "cli/input.h"
 #include "cli/interrupt.h"
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { HISTORY_LINES = 1000 };
 
@@ -137,26 +137,12 @@ line_result line_editor_read(line_editor *l, const char *prompt, buffer *out, er
     return result;
 }
 
-/* Writes the history beside its file and renames it, so that a full disk cannot cost the old one. libedit does not say
- * whether its writes worked; the stream does. */
-static int save_history(line_editor *l) {
-    buffer part = { 0 };
-    buffer_printf(&part, "%s.%ld.part", l->history_path, (long)getpid());
-    FILE *file = part.failed ? NULL : fopen(part.data, "wbe");
-    if (!file) {
-        const int problem = part.failed ? ENOMEM : errno;
-        buffer_free(&part);
-        return problem;
-    }
-    int problem = 0;
-    errno = 0;
-    history(l->history, &l->event, H_SAVE_FP, file);
-    if (fflush(file) || ferror(file)) problem = errno ? errno : EIO;
-    if (fclose(file) && !problem) problem = errno;
-    if (!problem && rename(part.data, l->history_path)) problem = errno;
-    if (problem) remove(part.data);
-    buffer_free(&part);
-    return problem;
+static gm_status save_history(line_editor *l, error *e) {
+    const error fine = { 0 };
+    new_file   *file = NULL;
+    if (new_file_open(l->history_path, &file, e)) return e->status;
+    history(l->history, &l->event, H_SAVE_FP, new_file_stream(file)); /* does not say whether its writes worked */
+    return new_file_end(file, &fine, e);
 }
 
 void line_editor_remember(line_editor *l, const char *text) {
@@ -164,9 +150,9 @@ void line_editor_remember(line_editor *l, const char *text) {
     history(l->history, &l->event, H_ENTER, text);
     if (!l->history_path) return;
     make_folders(l->history_path);
-    const int problem = save_history(l);
-    if (!problem) return;
-    complain(EXIT_OK, "cannot save the history in %s: %s", l->history_path, strerror(problem));
+    error e = { 0 };
+    if (!save_history(l, &e)) return;
+    complain(EXIT_OK, "the history is not saved: %s", e.why);
     free(l->history_path); /* once is enough */
     l->history_path = NULL;
 }
