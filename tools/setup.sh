@@ -72,7 +72,7 @@ is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" 
 apt_get() {
     local as_root=()
     if [ "$(id -u)" != 0 ]; then
-        command -v sudo >/dev/null || die "not root, and no sudo: ask an administrator to run "apt-get install ${wanted[*]}""
+        command -v sudo >/dev/null || die "not root, and no sudo: ask an administrator to run 'apt-get install ${wanted[*]}'"
         as_root=(sudo)
     fi
     say "apt-get $*"
