@@ -1,6 +1,7 @@
 /* The base: strings, errors, memory, numbers, JSON, UTF-8, hashes, random numbers, tables, threads. */
 
 #include "base/arena.h"
+#include "base/beside.h"
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/decimal.h"
@@ -18,6 +19,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static void test_errors(void) {
     TEST("the first error stays");
@@ -610,7 +612,28 @@ static void test_turns(void) {
     turns_close(&q.turns);
 }
 
-int main(void) {
+/* In a copy of this program: removes itself, as an update does, and tells whether it still knows its folder. */
+static int forget_program(const char *own) {
+    arena        a = { 0 };
+    const char  *folder = remove(own) ? NULL : beside_program(&a);
+    const size_t length = (size_t)(strrchr(own, '/') - own);
+    const bool   found = folder && strlen(folder) == length && !strncmp(folder, own, length);
+    arena_free(&a);
+    return found ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+static void test_beside(const char *own) {
+    TEST("a program that is replaced while it runs still finds what is beside it");
+    char folder[] = "/tmp/gemmule-beside-XXXXXX", command[600];
+    CHECK(mkdtemp(folder));
+    snprintf(command, sizeof command, "cp '%s' '%s/copy' && '%s/copy' beside", own, folder, folder);
+    CHECK(system(command) == 0);
+    CHECK(!rmdir(folder));
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "beside")) return forget_program(argv[0]);
+    test_beside(argv[0]);
     test_errors();
     test_strings();
     test_memory();

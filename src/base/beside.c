@@ -21,23 +21,25 @@ const char *beside_library(arena *a) {
 
 #include <dlfcn.h>
 
-/* The folder of a file with all links resolved; NULL if the file does not exist. */
 static const char *folder_of(const char *file, arena *a) {
-    char       *path = realpath(file, NULL);
-    char       *slash = path ? strrchr(path, '/') : NULL;
-    const char *folder = slash ? arena_copy(a, (str){ path, (size_t)(slash - path) }) : NULL;
-    free(path);
-    return folder;
+    const char *slash = strrchr(file, '/');
+    return slash ? arena_copy(a, (str){ file, (size_t)(slash - file) }) : NULL;
 }
 
-const char *beside_program(arena *a) { return folder_of("/proc/self/exe", a); }
+/* The link may name a file that is gone: an update replaces a program while it runs, and its folder is still the right one. */
+const char *beside_program(arena *a) {
+    char          path[4096];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[length > 0 ? length : 0] = 0;
+    return folder_of(path, a);
+}
 
 const char *beside_library(arena *a) {
     static const char here = 0;
     Dl_info           about;
     char             *program = realpath("/proc/self/exe", NULL);
     char             *file = dladdr(&here, &about) && about.dli_fname ? realpath(about.dli_fname, NULL) : NULL;
-    const bool        is_library = program && file && strcmp(program, file) && strstr(file, ".so");
+    const bool        is_library = file && strstr(file, ".so") && (!program || strcmp(program, file));
     const char       *folder = is_library ? folder_of(file, a) : NULL;
     free(program);
     free(file);

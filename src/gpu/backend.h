@@ -86,7 +86,8 @@ gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e);
  * with NaN or an infinity in it is GM_BAD_FILE: the error names tensor and block. */
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e);
 
-/* Uploads chunks `*chunk` to `end` of a streamed tile into the slot, as many as it can at once, and advances `*chunk`. Both are multiples of weight_piece_unit, or the tile's end. GM_AGAIN as above. */
+/* Uploads chunks `*chunk` to `end` of a streamed tile into the slot, as many as it can at once, and advances `*chunk`. Both are
+ * multiples of weight_piece_unit, or the tile's end. GM_AGAIN as above. */
 gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, uint32_t end,
                              error *e);
 /* Forgets a stream that returned GM_AGAIN. */

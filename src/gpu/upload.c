@@ -175,7 +175,7 @@ gm_status gpu_backend_damage(gpu_backend *b, error *e) {
     return status;
 }
 
-/* ---- upload everything now, or on first use -------------------------------------------------------------------------------------------------- */
+/* ---- upload everything now, or on first use -------------------------------------------------------------------------- */
 
 static gm_status upload_vector(gpu_backend *b, gpu_weight *w, error *e) {
     const uint64_t bytes = (uint64_t)w->layout.k * sizeof(float);
