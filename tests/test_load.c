@@ -145,6 +145,61 @@ static void test_failing_reads(void) {
     buffer_free(&file);
 }
 
+/* Sets a session's tokens, and gives up when it waits although there is nothing to wait for. */
+static gm_status set_unless_stuck(load_host *h, gm_session *s, error *e) {
+    gm_status status = GM_AGAIN;
+    for (size_t idle = 0; idle < 20 && (status = session_set(s, tokens, COUNT_OF(tokens), e)) == GM_AGAIN; idle++) {
+        if (load_host_answer(h, s->engine->reads, s->engine->file, s->engine->gpu.host)) idle = 0;
+    }
+    return status;
+}
+
+/* A session stops halfway through a tile of a streamed weight, and is continued only after another session of the engine. */
+static void check_stopped(load_host *h, gm_engine *engine, bool read_fails, const float *want, size_t n) {
+    error       e = { 0 };
+    gm_session *stopped = NULL, *other = NULL;
+    CHECK(!gm_session_new(engine, NULL, &stopped, e.why, sizeof e.why));
+    CHECK(!gm_session_new(engine, NULL, &other, e.why, sizeof e.why));
+    while (stopped && other && !engine->gpu.slot_for &&
+           session_set(stopped, tokens, COUNT_OF(tokens), &e) == GM_AGAIN && !engine->gpu.slot_for)
+        load_host_answer(h, engine->reads, engine->file, engine->gpu.host);
+    CHECK_MESSAGE(engine->gpu.slot_for, "no tile was on its way: %s", e.why);
+    if (engine->gpu.slot_for) {
+        if (read_fails) h->fail_at = h->answered + 1;
+        gm_status status = set_unless_stuck(h, other, &e);
+        CHECK_MESSAGE(!status, "the other session: %d %s", status, e.why);
+        CHECK(!status && !memcmp(gm_session_logits(other), want, n * sizeof *want));
+        CHECK(!read_fails || h->answered > h->fail_at);
+        status = set_unless_stuck(h, stopped, &e);
+        CHECK_MESSAGE(!status, "the stopped session: %d %s", status, e.why);
+        CHECK(!status && !memcmp(gm_session_logits(stopped), want, n * sizeof *want));
+    }
+    gm_session_free(stopped);
+    gm_session_free(other);
+}
+
+static void test_stopped_stream(void) {
+    if (device != GM_BACKEND_GPU) return;
+    buffer             file = whole_file(dense);
+    load_host          h = host_of(&file);
+    gm_engine_options  options = options_of();
+    engine_load       *load = NULL;
+    gm_engine         *engine = NULL;
+    error              e = { 0 };
+    const expectation *want = expect(dense, &file);
+    options.gpu_memory = 4900000; /* one layer stays outside */
+    TEST("a session that stopped while a weight is uploaded does not block another");
+    CHECK(!load_host_start(&h, &(load_options){ .engine = &options }, 0, &load, &e));
+    CHECK_MESSAGE(load && !load_host_run(&h, load, &engine, &e), "%s", e.why);
+    if (engine) {
+        check_stopped(&h, engine, false, want->logits, COUNT_OF(want->logits));
+        TEST("a read that fails for the stopped session is not the other's failure");
+        check_stopped(&h, engine, true, want->logits, COUNT_OF(want->logits));
+    }
+    gm_engine_close(engine);
+    buffer_free(&file);
+}
+
 /* Impossible options are refused before weights are read. */
 static void test_refusals(void) {
     static const struct {
@@ -271,6 +326,7 @@ int main(int argc, char **argv) {
     test_reads();
     test_pieces();
     test_failing_reads();
+    test_stopped_stream();
     test_refusals();
     test_damage();
     test_fit();

@@ -56,7 +56,7 @@ typedef struct {
     uint64_t          lane_bytes;
     uint32_t          flag_count, flag_ticket;
     gpu_id            slot;        /* for tiles of weights that are streamed; 0: none are */
-    const gpu_plan   *slot_for;    /* whose tile is on its way there: other plans wait */
+    gpu_plan         *slot_for;    /* whose tile is on its way there: others finish it before they use the slot */
     size_t            next_weight; /* where the upload stands */
     uint32_t          next_tile, next_chunk;
     bool              complete;

@@ -32,6 +32,7 @@ struct plan_streaming {
 
     /* the run that is under way */
     size_t        next;          /* part; 0: none is */
+    uint32_t      result;        /* ticket of the run's result; 0: not wanted */
     uint32_t      expert, chunk; /* of the tile that is being uploaded: up to where it is there */
     uint32_t      ticket;
     const tensor *routes_known;
@@ -218,10 +219,8 @@ static bool tile_in_use(const plan_streaming *s, const part *part) {
     return false;
 }
 
-/* Of a tile with experts those that are in use come to their places; if an expert is not made of whole units, all come. */
+/* Uploads only the routed experts of a tile. If an expert's size is not a multiple of the repack unit, uploads the whole tile. */
 static gm_status upload_tile(gpu_plan *p, const part *part, error *e) {
-    if (p->backend->slot_for && p->backend->slot_for != p) return GM_AGAIN;
-    p->backend->slot_for = p;
     plan_streaming      *s = p->streaming;
     const weight_layout *layout = &part->weight->layout;
     const weight_tile    tile = weight_tile_of(layout, part->tile);
@@ -259,6 +258,34 @@ static size_t end_of(const gpu_plan *p, size_t index, uint32_t ticket) {
     return ticket ? p->words.count : p->end_dispatch;
 }
 
+/* Runs the next part. Its tile, if it has one, goes into the slot, which this plan owns by now. */
+static gm_status run_part(gpu_plan *p, error *e) {
+    plan_streaming *s = p->streaming;
+    part           *part = &s->parts[s->next];
+    gm_status       status = part->weight ? upload_tile(p, part, e) : GM_OK;
+    if (!status && s->next + 1 == s->part_count && p->backend->flags) status = gpu_backend_ask_damage(p->backend, e);
+    if (!status) status = submit_part(p, part, end_of(p, s->next, s->result), e);
+    if (status) return status;
+    release_slot(p);
+    s->next++;
+    return GM_OK;
+}
+
+/* Makes the plan the slot's owner. The owner before it may have stopped halfway through a tile, and nobody has to continue it:
+ * so we finish its part, from which it continues if ever it does. Taking the slot away instead would let two plans undo each
+ * other's uploads for ever. An error is the owner's alone: its run restarts, and meets the error again. */
+static gm_status take_slot(gpu_plan *p) {
+    gpu_plan *owner = p->backend->slot_for;
+    if (owner && owner != p) {
+        error           its = { 0 };
+        const gm_status status = run_part(owner, &its);
+        if (status == GM_AGAIN) return GM_AGAIN;
+        if (status) streaming_restart(owner);
+    }
+    p->backend->slot_for = p;
+    return GM_OK;
+}
+
 gm_status streaming_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e) {
     plan_streaming *s = p->streaming;
     for (size_t i = 0; i < s->gather_count && !s->next; i++) {
@@ -269,17 +296,18 @@ gm_status streaming_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, e
         const gm_status status = gpu_plan_write_given(p, in, e);
         if (status) return status;
     }
-    for (; s->next < s->part_count; s->next++) {
-        part     *part = &s->parts[s->next];
-        gm_status status = GM_OK;
+    s->result = ticket;
+    while (s->next < s->part_count) {
+        const part *part = &s->parts[s->next];
+        gm_status   status = GM_OK;
         if (part->routes && part->routes != s->routes_known) status = learn_routes(p, part->routes, in->tokens, e);
-        if (!status && part->weight && !tile_in_use(s, part)) continue;
-        if (!status && part->weight) status = upload_tile(p, part, e);
-        if (!status && s->next + 1 == s->part_count && p->backend->flags)
-            status = gpu_backend_ask_damage(p->backend, e);
-        if (!status) status = submit_part(p, part, end_of(p, s->next, ticket), e);
+        if (!status && part->weight && !tile_in_use(s, part)) {
+            s->next++;
+            continue;
+        }
+        if (!status && part->weight) status = take_slot(p);
+        if (!status) status = run_part(p, e);
         if (status) return status;
-        release_slot(p);
     }
     streaming_restart(p);
     return GM_OK;
