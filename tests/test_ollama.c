@@ -284,8 +284,9 @@ static void test_roots(void) {
     ollama_model m;
     ollama_store listed;
     char         home[200], store[250];
+    const char  *found = NULL;
     TEST("where the store is");
-    CHECK(!strcmp(ollama_root(&a), root));
+    CHECK(!ollama_root(&a, &found, &e) && found && !strcmp(found, root));
     setenv("OLLAMA_MODELS", "/nowhere/at/all", 1);
     CHECK(ollama_resolve("gemma4:e2b", &a, &m, &e) == GM_NOT_FOUND &&
           strstr(e.why, "/nowhere/at/all, which has no models") && strstr(e.why, "`ollama pull gemma4:e2b`") &&
@@ -295,7 +296,7 @@ static void test_roots(void) {
     snprintf(home, sizeof home, "%s/home", root);
     snprintf(store, sizeof store, "%s/.ollama/models", home);
     setenv("HOME", home, 1);
-    const char *found = ollama_root(&a);
+    CHECK(!ollama_root(&a, &found, NULL));
     CHECK(!found || !strcmp(found, "/usr/share/ollama/.ollama/models"));
     if (!found) {
         error none = { 0 };
@@ -304,7 +305,7 @@ static void test_roots(void) {
         CHECK(ollama_list(&a, &listed, NULL) == GM_OK && !listed.count && !listed.unreadable_count);
     }
     write_file("home/.ollama/models/x", "", 0);
-    found = ollama_root(&a);
+    CHECK(!ollama_root(&a, &found, NULL));
     CHECK(found && !strcmp(found, store));
     arena_free(&a);
 }

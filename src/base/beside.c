@@ -1,5 +1,6 @@
 #include "base/beside.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,54 +8,65 @@
 
 #if defined(__wasi__) /* no programs, no libraries */
 
-const char *beside_program(arena *a) {
-    (void)a;
-    return NULL;
+gm_status beside_program(arena *a, const char **folder, error *e) {
+    (void)a, (void)e;
+    *folder = NULL;
+    return GM_OK;
 }
 
-const char *beside_library(arena *a) {
-    (void)a;
-    return NULL;
-}
+gm_status beside_library(arena *a, const char **folder, error *e) { return beside_program(a, folder, e); }
 
 #else
 
 #include <dlfcn.h>
+#include <limits.h>
 
-static const char *folder_of(const char *file, arena *a) {
-    const char *slash = strrchr(file, '/');
-    return slash ? arena_copy(a, (str){ file, (size_t)(slash - file) }) : NULL;
+/* The path with all links resolved; NULL if there is no such file. The caller frees it. */
+static gm_status resolve_path(const char *file, char **path, error *e) {
+    *path = realpath(file, NULL);
+    return *path || errno != ENOMEM ? GM_OK : fail_memory(e, "a path", PATH_MAX);
+}
+
+static gm_status copy_folder(const char *path, arena *a, const char **folder, error *e) {
+    const char  *slash = strrchr(path, '/');
+    const size_t length = slash ? (size_t)(slash - path) : 0;
+    *folder = slash ? arena_copy(a, (str){ path, length }) : NULL;
+    return *folder || !slash ? GM_OK : fail_memory(e, "a path", length);
 }
 
 /* The link may name a file that is gone: an update replaces a program while it runs, and its folder is still the right one. */
-const char *beside_program(arena *a) {
-    char          path[4096];
+gm_status beside_program(arena *a, const char **folder, error *e) {
+    char          path[PATH_MAX];
     const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     path[length > 0 ? length : 0] = 0;
-    return folder_of(path, a);
+    return copy_folder(path, a, folder, e);
 }
 
-const char *beside_library(arena *a) {
+gm_status beside_library(arena *a, const char **folder, error *e) {
     static const char here = 0;
     Dl_info           about;
-    char             *program = realpath("/proc/self/exe", NULL);
-    char             *file = dladdr(&here, &about) && about.dli_fname ? realpath(about.dli_fname, NULL) : NULL;
-    const bool        is_library = file && strstr(file, ".so") && (!program || strcmp(program, file));
-    const char       *folder = is_library ? folder_of(file, a) : NULL;
+    char             *program = NULL, *file = NULL;
+    const bool        known = dladdr(&here, &about) && about.dli_fname;
+    *folder = NULL;
+    if (!resolve_path("/proc/self/exe", &program, e) && known) resolve_path(about.dli_fname, &file, e);
+    if (!e->status && file && strstr(file, ".so") && (!program || strcmp(program, file)))
+        copy_folder(file, a, folder, e);
     free(program);
     free(file);
-    return folder;
+    return e->status;
 }
 
 #endif
 
-const char *beside_find(const char *folder, const char *const *places, size_t count, arena *a) {
-    for (size_t i = 0; folder && i < count; i++) {
+gm_status beside_find(const char *folder, const char *const *places, size_t count, arena *a, const char **path,
+                      error *e) {
+    *path = NULL;
+    for (size_t i = 0; folder && i < count && !*path; i++) {
         const size_t size = strlen(folder) + strlen(places[i]) + 2;
-        char        *path = arena_alloc(a, size);
-        if (!path) return NULL;
-        snprintf(path, size, "%s/%s", folder, places[i]);
-        if (!access(path, R_OK)) return path;
+        char        *place = arena_alloc(a, size);
+        if (!place) return fail_memory(e, "a path", size);
+        snprintf(place, size, "%s/%s", folder, places[i]);
+        if (!access(place, R_OK)) *path = place;
     }
-    return NULL;
+    return GM_OK;
 }

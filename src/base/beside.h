@@ -5,12 +5,15 @@
 
 #include "base/arena.h"
 
+/* All of these fail only for lack of memory. */
+
 /* The folder of the running program; NULL if the system does not tell. */
-const char *beside_program(arena *a);
+gm_status beside_program(arena *a, const char **folder, error *e);
 /* The folder of the shared library; NULL if the engine is linked into the program. */
-const char *beside_library(arena *a);
+gm_status beside_library(arena *a, const char **folder, error *e);
 
 /* The first of these paths, relative to the folder, that can be read; NULL if there is none, or no folder. */
-const char *beside_find(const char *folder, const char *const *places, size_t count, arena *a);
+gm_status beside_find(const char *folder, const char *const *places, size_t count, arena *a, const char **path,
+                      error *e);
 
 #endif

@@ -297,8 +297,8 @@ static int inspect_run(void *values, const arguments *args) {
         code = complain_error(&e);
     } else {
         inspection found;
-        inspect_file(model.path, file, &wishes, &memory, &found);
-        code = v->json ? print_json(&found, v->tensors) : print_text(&found, v->tensors);
+        if (inspect_file(model.path, file, &wishes, &memory, &found, &e)) code = complain_error(&e);
+        else code = v->json ? print_json(&found, v->tensors) : print_text(&found, v->tensors);
         inspect_free(&found);
     }
     gguf_free(file);

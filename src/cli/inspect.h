@@ -45,9 +45,11 @@ typedef struct {
     gm_kv_type kv;
 } inspect_wishes;
 
-void     inspect_file(const char *path, const gguf *file, const inspect_wishes *wishes, arena *a, inspection *out);
-void     inspect_free(inspection *f);
-uint64_t kv_bytes_at(const kv_size *kv, uint64_t tokens);
+/* What is wrong with the file is part of the inspection; fails only for lack of memory. inspect_free in either case. */
+gm_status inspect_file(const char *path, const gguf *file, const inspect_wishes *wishes, arena *a, inspection *out,
+                       error *e);
+void      inspect_free(inspection *f);
+uint64_t  kv_bytes_at(const kv_size *kv, uint64_t tokens);
 
 /* "label   text": a line of the text form. */
 void inspect_line(const char *label, const char *format, ...) PRINTF_LIKE(2, 3);

@@ -79,7 +79,20 @@ static void plan_gpu(const model *m, const inspect_wishes *wishes, inspection *o
 
 void inspect_free(inspection *f) { gpu_budget_free(&f->gpu); }
 
-void inspect_file(const char *path, const gguf *file, const inspect_wishes *wishes, arena *a, inspection *out) {
+static void inspect_model(const inspect_wishes *wishes, arena *a, inspection *out) {
+    out->has_config = model_config_read(out->file, a, &out->config, &out->problem) == GM_OK;
+    if (!out->has_config) return;
+    out->kv = measure_kv(&out->config);
+    model m;
+    out->runs = model_load(out->file, &m, &out->problem) == GM_OK;
+    if (!out->runs) return;
+    out->bytes_per_token = m.bytes_per_token;
+    plan_gpu(&m, wishes, out);
+    model_free(&m);
+}
+
+gm_status inspect_file(const char *path, const gguf *file, const inspect_wishes *wishes, arena *a, inspection *out,
+                       error *e) {
     *out = (inspection){ .path = path, .file = file };
     out->name = text_of(file, "general.name");
     out->architecture = text_of(file, "general.architecture");
@@ -88,17 +101,13 @@ void inspect_file(const char *path, const gguf *file, const inspect_wishes *wish
     out->projector_audio = text_of(file, "clip.audio.projector_type");
     out->file_type = file_type_name(file);
     count_tensors(out);
-    if (!str_is(out->architecture, "gemma4")) return;
-
-    out->has_config = model_config_read(file, a, &out->config, &out->problem) == GM_OK;
-    if (!out->has_config) return;
-    out->kv = measure_kv(&out->config);
-    model m;
-    out->runs = model_load(file, &m, &out->problem) == GM_OK;
-    if (!out->runs) return;
-    out->bytes_per_token = m.bytes_per_token;
-    plan_gpu(&m, wishes, out);
-    model_free(&m);
+    if (!str_is(out->architecture, "gemma4")) return GM_OK;
+    inspect_model(wishes, a, out);
+    if (out->problem.status == GM_NO_MEMORY) return fail(e, GM_NO_MEMORY, "%s", out->problem.why);
+    /* With a budget, it is the GPU's memory that may not suffice, which is a finding. */
+    if (out->gpu_problem.status == GM_NO_MEMORY && !wishes->gpu_memory)
+        return fail(e, GM_NO_MEMORY, "%s", out->gpu_problem.why);
+    return GM_OK;
 }
 
 /* ---- metadata ---- */

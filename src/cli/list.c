@@ -22,42 +22,50 @@ static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
 /* ---- the box as an entry of the store ---- */
 
-static void describe_file(const char *path, arena *a, ollama_model *out) {
+static gm_status describe_inspected(const inspection *found, arena *a, ollama_model *out, error *e) {
     static const struct {
         uint64_t    unit;
         const char *name;
     } units[] = { { 1000000000, "B" }, { 1000000, "M" }, { 1000, "K" }, { 1, "" } };
-    error      e = { 0 };
+    char   label[32];
+    size_t i = 0;
+    while (i < COUNT_OF(units) - 1 && found->parameters < units[i].unit) i++;
+    snprintf(label, sizeof label, "%.3g%s", (double)found->parameters / (double)units[i].unit, units[i].name);
+    out->bytes = gguf_file_bytes(found->file);
+    out->family = arena_copy(a, found->architecture);
+    out->size_label = arena_copy(a, str_of(label));
+    out->quantisation = found->file_type;
+    if (!found->runs)
+        snprintf(out->problem, sizeof out->problem, "%.*s", (int)sizeof out->problem - 1, found->problem.why);
+    return out->family && out->size_label ? GM_OK : fail_memory(e, "the list of models", sizeof label);
+}
+
+/* What is wrong with the file becomes the model's `problem`. */
+static gm_status describe_file(const char *path, arena *a, ollama_model *out, error *e) {
+    error      problem = { 0 };
     gguf      *file = NULL;
     inspection found;
-    char       label[32];
-    size_t     i = 0;
-    if (gguf_open_file(path, &file, &e)) {
-        snprintf(out->problem, sizeof out->problem, "%.*s", (int)sizeof out->problem - 1, e.why);
-        return;
+    if (gguf_open_file(path, &file, &problem)) {
+        if (problem.status == GM_NO_MEMORY) return fail(e, GM_NO_MEMORY, "%s", problem.why);
+        snprintf(out->problem, sizeof out->problem, "%.*s", (int)sizeof out->problem - 1, problem.why);
+        return GM_OK;
     }
-    inspect_file(path, file, &(inspect_wishes){ 0 }, a, &found);
-    while (i < COUNT_OF(units) - 1 && found.parameters < units[i].unit) i++;
-    snprintf(label, sizeof label, "%.3g%s", (double)found.parameters / (double)units[i].unit, units[i].name);
-    out->bytes = gguf_file_bytes(file);
-    out->family = arena_copy(a, found.architecture);
-    out->size_label = arena_copy(a, str_of(label));
-    out->quantisation = found.file_type;
-    if (!found.runs)
-        snprintf(out->problem, sizeof out->problem, "%.*s", (int)sizeof out->problem - 1, found.problem.why);
+    if (!inspect_file(path, file, &(inspect_wishes){ 0 }, a, &found, e)) describe_inspected(&found, a, out, e);
     inspect_free(&found);
     gguf_free(file);
+    return e->status;
 }
 
 /* Puts the box, if there is one, before the models of the store. */
 static gm_status add_box(arena *a, ollama_store *store, error *e) {
-    error       none = { 0 };
-    const char *path = NULL;
-    if (box_find(a, &path, &none)) return GM_OK;
+    error           none = { 0 };
+    const char     *path = NULL;
+    const gm_status status = box_find(a, &path, &none);
+    if (status) return status == GM_NOT_FOUND ? GM_OK : fail(e, status, "%s", none.why);
     ollama_model *all = arena_array(a, store->count + 1, sizeof *all);
     if (!all) return fail_memory(e, "the list of models", (store->count + 1) * sizeof *all);
     all[0] = (ollama_model){ .name = "box", .model = path };
-    describe_file(path, a, &all[0]);
+    if (describe_file(path, a, &all[0], e)) return e->status;
     if (store->count) memcpy(all + 1, store->models, store->count * sizeof *all);
     store->models = all;
     store->count += 1;

@@ -192,7 +192,7 @@ static int run_command(const command *c, int argc, char **argv) {
     void     *values = calloc(1, c->values_size);
     if (!values) return complain(EXIT_NO_DEVICE, "not enough memory");
     if (options_parse(argc, argv, c->groups, c->group_count, values, &args, &e) != GM_OK) {
-        code = complain_usage(c->name, "%s: %s", c->name, e.why);
+        code = e.status == GM_NO_MEMORY ? complain_error(&e) : complain_usage(c->name, "%s: %s", c->name, e.why);
     } else if (args.help) {
         print_command_help(c);
         code = EXIT_OK;

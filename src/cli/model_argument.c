@@ -22,29 +22,35 @@ gm_status model_argument_open(const char *given, arena *a, gguf **out, error *e)
 
 /* ---- the default model ---- */
 
-static bool is_gemma4(const ollama_model *m) {
-    if (m->problem[0] || !m->model) return false;
-    if (m->family) return !strcmp(m->family, "gemma4");
+/* A file that cannot be read is not a Gemma 4. Fails only for lack of memory. */
+static gm_status is_gemma4(const ollama_model *m, bool *is, error *e) {
+    *is = !m->problem[0] && m->model && m->family && !strcmp(m->family, "gemma4");
+    if (m->problem[0] || !m->model || m->family) return GM_OK;
     gguf *file = NULL;
-    error ignored = { 0 };
+    error problem = { 0 };
     str   architecture = { "", 0 };
-    bool  found = false, is = false;
-    if (gguf_open_file(m->model, &file, &ignored) == GM_OK) {
-        is = gguf_get_str(file, "general.architecture", &architecture, &found, &ignored) == GM_OK &&
-             str_is(architecture, "gemma4");
+    bool  found = false;
+    if (gguf_open_file(m->model, &file, &problem) == GM_OK) {
+        *is = gguf_get_str(file, "general.architecture", &architecture, &found, &problem) == GM_OK &&
+              str_is(architecture, "gemma4");
     }
     gguf_free(file);
-    return is;
+    return problem.status == GM_NO_MEMORY ? fail(e, GM_NO_MEMORY, "%s", problem.why) : GM_OK;
 }
 
-static const char *first_in_store(arena *a) {
+/* NULL if the store has none, or cannot be read. Fails only for lack of memory. */
+static gm_status first_in_store(arena *a, const char **name, error *e) {
     ollama_store store;
-    error        ignored = { 0 };
-    if (ollama_list(a, &store, &ignored) != GM_OK) return NULL;
-    for (size_t i = 0; i < store.count; i++) {
-        if (is_gemma4(&store.models[i])) return store.models[i].name;
+    error        problem = { 0 };
+    bool         is = false;
+    *name = NULL;
+    if (ollama_list(a, &store, &problem) != GM_OK)
+        return problem.status == GM_NO_MEMORY ? fail(e, GM_NO_MEMORY, "%s", problem.why) : GM_OK;
+    for (size_t i = 0; i < store.count && !is; i++) {
+        if (is_gemma4(&store.models[i], &is, e)) return e->status;
+        if (is) *name = store.models[i].name;
     }
-    return NULL;
+    return GM_OK;
 }
 
 gm_status model_argument_choose(const char *named, arena *a, const char **out, model_choice *how, error *e) {
@@ -52,12 +58,15 @@ gm_status model_argument_choose(const char *named, arena *a, const char **out, m
     *out = named ? named : getenv("GEMMULE_MODEL");
     if (*out && **out) return GM_OK;
     *how = CHOICE_STORE;
-    if ((*out = first_in_store(a))) return GM_OK;
+    if (first_in_store(a, out, e)) return e->status;
+    if (*out) return GM_OK;
     *how = CHOICE_BOX;
     *out = "box";
-    const char *path;
-    error       none = { 0 };
-    if (!box_find(a, &path, &none)) return GM_OK;
+    const char     *path;
+    error           none = { 0 };
+    const gm_status status = box_find(a, &path, &none);
+    if (!status) return GM_OK;
+    if (status != GM_NOT_FOUND) return fail(e, status, "%s", none.why);
     return fail(e, GM_NOT_FOUND, "no model: give the path of a GGUF file, or get one with `ollama pull gemma4:e2b`; %s",
                 none.why);
 }

@@ -72,6 +72,7 @@ static gm_status choose_model(const serve_values *v, const arguments *args, aren
     model_choice   how;
     *out = (worker_options){ .waiting = v->queue.given ? (size_t)v->queue.value : 8, .preload = v->preload };
     const gm_status chosen = model_argument_choose(args->count ? args->positional[0] : NULL, a, &name, &how, &none);
+    if (chosen && chosen != GM_NOT_FOUND) return fail(e, chosen, "%s", none.why);
     if (!chosen && model_argument_resolve(name, a, &model, e)) return e->status;
     out->engine = engine_choose(&v->engine, chosen ? NULL : model.engine);
     out->session = (gm_session_options){ .context = (uint32_t)v->context.value, .kv = (gm_kv_type)v->engine.kv };
@@ -80,14 +81,28 @@ static gm_status choose_model(const serve_values *v, const arguments *args, aren
     return out->name ? GM_OK : fail_memory(e, "the model's name", strlen(name));
 }
 
-static const char *find_app(arena *a) {
+/* The app beside the program; NULL if there is none. */
+static gm_status find_app(arena *a, const char **app, error *e) {
     static const char *const places[] = { "web/index.html", "../share/gemmule/app/index.html" };
-    const char              *page = beside_find(beside_program(a), places, COUNT_OF(places), a);
-    return page ? arena_copy(a, (str){ page, strlen(page) - strlen("/index.html") }) : NULL;
+    const char              *folder, *page;
+    *app = NULL;
+    if (beside_program(a, &folder, e) || beside_find(folder, places, COUNT_OF(places), a, &page, e)) return e->status;
+    if (page) *app = arena_copy(a, (str){ page, strlen(page) - strlen("/index.html") });
+    return *app || !page ? GM_OK : fail_memory(e, "the app's path", strlen(page));
+}
+
+/* A missing box is reported when somebody asks for it. */
+static gm_status find_box(arena *a, serve_options *out, error *e) {
+    error           none = { 0 };
+    const gm_status status = box_find(a, &out->box, &none);
+    if (!status) return GM_OK;
+    if (status != GM_NOT_FOUND) return fail(e, status, "%s", none.why);
+    out->box = NULL;
+    out->no_box = arena_copy(a, str_of(none.why));
+    return out->no_box ? GM_OK : fail_memory(e, "a message", strlen(none.why));
 }
 
 static gm_status choose_options(const serve_values *v, const arguments *args, arena *a, serve_options *out, error *e) {
-    error no_box = { 0 }; /* reported when somebody asks for it */
     *out = (serve_options){
         .address = v->listen ? v->listen : "127.0.0.1",
         .port = v->port.given ? (uint16_t)v->port.value : SERVE_PORT,
@@ -95,17 +110,15 @@ static gm_status choose_options(const serve_values *v, const arguments *args, ar
         .host_count = v->hosts.count,
         .origins = v->origins.items,
         .origin_count = v->origins.count,
-        .app = v->app ? v->app : find_app(a),
+        .app = v->app,
         .tls_cert = v->tls_cert,
         .tls_key = v->tls_key,
         .api_key_file = v->api_key_file,
         .seconds = v->seconds.given ? (uint32_t)v->seconds.value : 30,
         .log = v->verbose ? stderr : NULL,
     };
-    if (box_find(a, &out->box, &no_box)) {
-        out->box = NULL;
-        out->no_box = arena_copy(a, str_of(no_box.why));
-    }
+    if (!out->app && find_app(a, &out->app, e)) return e->status;
+    if (find_box(a, out, e)) return e->status;
     const gm_status status = choose_model(v, args, a, &out->worker, e);
     out->worker.log = out->log;
     out->worker.notices = stderr;

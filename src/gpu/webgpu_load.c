@@ -63,9 +63,11 @@ static gm_status find_library(webgpu_api *api, arena *a, error *e) {
         if (open_library(api, named)) return GM_OK;
         return fail(e, GM_NO_DEVICE, "GEMMULE_WEBGPU names a library that cannot be loaded: %s", dlerror());
     }
-    const char *program = beside_program(a);
-    const char *found = beside_find(program, near_program, COUNT_OF(near_program), a);
-    if (!found) found = beside_find(beside_library(a), near_library, COUNT_OF(near_library), a);
+    const char *program, *library, *found;
+    if (beside_program(a, &program, e) || beside_library(a, &library, e) ||
+        beside_find(program, near_program, COUNT_OF(near_program), a, &found, e))
+        return e->status;
+    if (!found && beside_find(library, near_library, COUNT_OF(near_library), a, &found, e)) return e->status;
     if (found && open_library(api, found)) return GM_OK;
     for (size_t i = 0; i < COUNT_OF(library_names); i++) {
         if (open_library(api, library_names[i])) return GM_OK;

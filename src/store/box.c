@@ -21,9 +21,11 @@ gm_status box_find(arena *a, const char **path, error *e) {
         *path = arena_copy(a, str_of(set));
         return *path ? GM_OK : fail_memory(e, "the box's path", str_of(set).length);
     }
-    const char *program = beside_program(a), *library = beside_library(a);
-    *path = beside_find(program, near_program, COUNT_OF(near_program), a);
-    if (!*path) *path = beside_find(library, near_library, COUNT_OF(near_library), a);
+    const char *program, *library;
+    if (beside_program(a, &program, e) || beside_library(a, &library, e) ||
+        beside_find(program, near_program, COUNT_OF(near_program), a, path, e))
+        return e->status;
+    if (!*path && beside_find(library, near_library, COUNT_OF(near_library), a, path, e)) return e->status;
     if (*path) return GM_OK;
     if (library)
         return fail(

@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,13 +41,16 @@ static char *join_path(arena *a, const char *folder, const char *middle, const c
     return path;
 }
 
-const char *ollama_root(arena *a) {
-    const char *set = getenv("OLLAMA_MODELS"), *home = getenv("HOME");
-    if (set && *set) return arena_copy(a, str_of(set));
-    const char *own = home && *home ? join_path(a, home, ".ollama", "models") : NULL;
-    if (own && is_folder(own)) return own;
+gm_status ollama_root(arena *a, const char **path, error *e) {
     static const char service[] = "/usr/share/ollama/.ollama/models";
-    return is_folder(service) ? service : NULL;
+    const char       *set = getenv("OLLAMA_MODELS"), *home = getenv("HOME");
+    const bool        is_set = set && *set;
+    *path = NULL;
+    if (is_set) *path = arena_copy(a, str_of(set));
+    else if (home && *home) *path = join_path(a, home, ".ollama", "models");
+    if (!*path && (is_set || (home && *home))) return fail_memory(e, "the path of Ollama's store", PATH_MAX);
+    if (!is_set && !(*path && is_folder(*path))) *path = is_folder(service) ? service : NULL;
+    return GM_OK;
 }
 
 /* The root itself may be a link: whoever set it up wanted the store there. */
@@ -312,6 +316,7 @@ static gm_status walk_add_name(walk *w, const char *path) {
 /* Notes, from errno, that something below manifests/ cannot be looked into. */
 static gm_status walk_add_problem(walk *w, const char *below) {
     buffer text = { 0 };
+    if (errno == ENOMEM) return fail_memory(w->e, "a folder's entries", strlen(below));
     buffer_printf(&text, "%s/manifests%s%s: %s", w->root->path, *below ? "/" : "", below, open_problem());
     const char  *line = text.failed ? NULL : arena_copy(w->memory, buffer_view(&text));
     const char **lines =
@@ -426,10 +431,11 @@ static gm_status list_nothing(const error *problem, arena *a, ollama_store *out,
 gm_status ollama_list(arena *a, ollama_store *out, error *e) {
     store_root root;
     error      closed = { 0 };
-    *out = (ollama_store){ .root = ollama_root(a) };
-    if (!out->root) return GM_OK;
+    *out = (ollama_store){ 0 };
+    gm_status status = ollama_root(a, &out->root, e);
+    if (status || !out->root) return status;
     if (root_open(out->root, &root, &closed)) return list_nothing(&closed, a, out, e);
-    const gm_status status = list_models(&root, a, out, e);
+    status = list_models(&root, a, out, e);
     root_close(&root);
     if (status) *out = (ollama_store){ .root = out->root };
     return status;
@@ -489,8 +495,9 @@ gm_status ollama_resolve(const char *name, arena *a, ollama_model *out, error *e
     manifest_name parsed;
     store_root    root;
     gm_status     status = manifest_name_parse(name, a, &parsed, e);
+    const char   *path = NULL;
+    if (!status) status = ollama_root(a, &path, e);
     if (status) return status;
-    const char *path = ollama_root(a);
     if (!path)
         return fail(e, GM_NOT_FOUND, "there is no model '%.100s', and no Ollama store on this machine; " ADVICE,
                     parsed.shown, parsed.shown);

@@ -31,8 +31,8 @@ typedef struct {
 } ollama_store;
 
 /* The store's root: $OLLAMA_MODELS, else the first of ~/.ollama/models and /usr/share/ollama/.ollama/models that exists.
- * NULL when there is none. */
-const char *ollama_root(arena *a);
+ * NULL when there is none; fails only for lack of memory. */
+gm_status ollama_root(arena *a, const char **path, error *e);
 
 /* Resolves a name as Ollama does (host, namespace and tag have defaults). GM_NOT_FOUND says what the store has and how to
  * get the model; a blob that is missing, partial or of a size other than the manifest's is an error that names the file. */
