@@ -614,8 +614,10 @@ static void test_turns(void) {
 
 /* In a copy of this program: removes itself, as an update does, and tells whether it still knows its folder. */
 static int forget_program(const char *own) {
-    arena        a = { 0 };
-    const char  *folder = remove(own) ? NULL : beside_program(&a);
+    arena       a = { 0 };
+    const char *folder = NULL;
+    error       none = { 0 };
+    if (!remove(own)) beside_program(&a, &folder, &none);
     const size_t length = (size_t)(strrchr(own, '/') - own);
     const bool   found = folder && strlen(folder) == length && !strncmp(folder, own, length);
     arena_free(&a);

@@ -22,7 +22,7 @@ static const char *in_folder(const char *name) {
 static gm_status put(const char *name, const char *text, const error *problem) {
     new_file *file = NULL;
     why = (error){ 0 };
-    if (new_file_open(in_folder(name), &file, &why)) return why.status;
+    if (new_file_open(in_folder(name), NEW_FILE_KEPT, &file, &why)) return why.status;
     new_file_write(file, text, strlen(text));
     return new_file_end(file, problem ? problem : &(error){ 0 }, &why);
 }
@@ -61,6 +61,13 @@ int main(void) {
     CHECK(readlink(in_folder("e/link"), to, sizeof to) == 4);
     CHECK(!put("a", "three", NULL) && !remove(in_folder("e/link")) && !rmdir(in_folder("e")));
 
+    TEST("the umask decides the mode of a new bulk file, which may also be written as a stream");
+    new_file *bulk = NULL;
+    CHECK(!new_file_open(in_folder("bulk"), NEW_FILE_BULK, &bulk, &why));
+    CHECK(bulk && fputs("stream", new_file_stream(bulk)) >= 0 && !new_file_end(bulk, &(error){ 0 }, &why));
+    CHECK(holds("bulk", "stream") && mode_of("bulk") == 0644);
+    remove(in_folder("bulk"));
+
     TEST("a failure leaves the old file, and says what failed");
     const error problem = { .status = GM_IO, .why = "the GPU gave back too little" };
     CHECK(put("a", "four", &problem) == GM_IO && !strcmp(why.why, "the GPU gave back too little"));
@@ -84,7 +91,7 @@ int main(void) {
     }
     new_file *file = NULL;
     why = (error){ 0 };
-    CHECK(!new_file_open(in_folder("d"), &file, &why));
+    CHECK(!new_file_open(in_folder("d"), NEW_FILE_KEPT, &file, &why));
     CHECK(!exists(parts[0]) && exists(parts[1]) && exists(parts[2]));
     CHECK(!put("a", "five", NULL)); /* which must not take the part of "d" for one left behind */
     CHECK(new_file_write(file, "six", 3) && !new_file_end(file, &(error){ 0 }, &why) && holds("d", "six"));

@@ -105,7 +105,7 @@ build asan
 build tsan test_threads
 build aarch64 test_kernels
 build aarch64-dotprod test_kernels
-build wasm gemmule_wasm gemmule_wasm_threads test_kernels test_ops test_sampler test_gpu_fuse test_gpu_sampler
+build wasm
 step web-types node node_modules/typescript/bin/tsc -p web/tsconfig.json --noEmit
 step web-app-types node node_modules/typescript/bin/tsc -p web/app/tsconfig.json --noEmit
 step web-package node web/build.mjs

@@ -14,13 +14,17 @@
 
 static const char prefix[] = ".gemmule-", suffix[] = ".part";
 
-enum { NAME_DIGITS = 16, NAME_TRIES = 100 };
+/* Linux caches a file in the sizes it was written in, and small pages make reading slow (see source.c). */
+enum { NAME_DIGITS = 16, NAME_TRIES = 100, BULK_PAGE = 2 << 20 };
 
 struct new_file {
-    char  *path, *target, *part; /* target: the path with its links resolved, so that a link to a file stays one */
-    FILE  *file;
-    mode_t mode;
-    int    reason; /* errno of what failed first; 0: nothing */
+    /* target: the path with its links resolved, so that a link to a file stays one; page: of a bulk file's stream */
+    char         *path, *target, *part, *page;
+    FILE         *file;
+    new_file_kind kind;
+    mode_t        mode;
+    bool          replaces;
+    int           reason; /* errno of what failed first; 0: nothing */
 };
 
 /* ---- parts that were left behind ---- */
@@ -55,6 +59,7 @@ static void new_file_free(new_file *f) {
     free(f->path);
     free(f->target);
     free(f->part);
+    free(f->page);
     free(f);
 }
 
@@ -67,9 +72,9 @@ static uint64_t next_name(uint64_t seed) {
 }
 
 /* A file of our own, locked. Somebody who cleans up may have been between the two: then it has no name any more. */
-static int open_locked(const char *path) {
+static int open_locked(const char *path, mode_t mode) {
     struct stat about;
-    const int   fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const int   fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd < 0) return -1;
     const bool taken = flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
     if (!taken && !fstat(fd, &about) && about.st_nlink) return fd;
@@ -85,7 +90,7 @@ static int open_part(new_file *f, size_t folder) {
     for (int i = 0; i < NAME_TRIES && fd < 0; i++) {
         name = next_name(name);
         sprintf(f->part + folder, "%s%016llx%s", prefix, (unsigned long long)name, suffix);
-        fd = open_locked(f->part);
+        fd = open_locked(f->part, f->replaces ? 0600 : f->mode);
         if (fd < 0 && errno != EEXIST) break;
     }
     return fd;
@@ -94,11 +99,12 @@ static int open_part(new_file *f, size_t folder) {
 static gm_status check_target(new_file *f, error *e) {
     struct stat about;
     if (!*f->path) return fail(e, GM_BAD_ARGUMENT, "cannot write a file without a name");
-    f->mode = 0600;
+    f->mode = f->kind == NEW_FILE_BULK ? 0666 : 0600;
     if (stat(f->target, &about)) return GM_OK;
     if (!S_ISREG(about.st_mode))
         return fail(e, GM_IO, "cannot write '%s': it is %s", f->path,
                     S_ISDIR(about.st_mode) ? "a folder" : "not a regular file");
+    f->replaces = true;
     f->mode = about.st_mode & 0777;
     return GM_OK;
 }
@@ -109,13 +115,14 @@ static size_t folder_length(const char *path) {
     return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-gm_status new_file_open(const char *path, new_file **out, error *e) {
+gm_status new_file_open(const char *path, new_file_kind kind, new_file **out, error *e) {
     new_file *f = calloc(1, sizeof *f);
     size_t    folder = 0;
     *out = NULL;
+    if (f) f->kind = kind;
     if (f) f->path = strdup(path);
     if (f) f->target = realpath(path, NULL);
-    if (f && !f->target) f->target = strdup(path); /* there is no file yet */
+    if (f && !f->target && errno != ENOMEM) f->target = strdup(path); /* there is no file yet */
     if (f && f->target) folder = folder_length(f->target);
     if (f) f->part = malloc(max_size(folder, 2) + sizeof prefix + NAME_DIGITS + sizeof suffix);
     if (!f || !f->path || !f->target || !f->part) fail_memory(e, "a path", strlen(path));
@@ -129,6 +136,8 @@ gm_status new_file_open(const char *path, new_file **out, error *e) {
     const int fd = open_part(f, folder);
     f->file = fd < 0 ? NULL : fdopen(fd, "wb");
     if (f->file) {
+        f->page = kind == NEW_FILE_BULK ? malloc(BULK_PAGE) : NULL; /* without one, it is written in smaller pieces */
+        if (f->page) setvbuf(f->file, f->page, _IOFBF, BULK_PAGE);
         *out = f;
         return GM_OK;
     }
@@ -161,8 +170,9 @@ gm_status new_file_end(new_file *f, const error *problem, error *e) {
     errno = 0;
     if (wanted && !f->reason) {
         note_failure(f, fflush(f->file) || ferror(f->file));
-        if (!fchmod(fileno(f->file), f->mode)) errno = 0; /* where modes cannot be had, the file stays private */
-        note_failure(f, !f->reason && fsync(fileno(f->file)));
+        /* Where modes cannot be had, the file stays as it was created. */
+        if (!f->replaces || !fchmod(fileno(f->file), f->mode)) errno = 0;
+        note_failure(f, !f->reason && f->kind == NEW_FILE_KEPT && fsync(fileno(f->file)));
         note_failure(f, !f->reason && rename(f->part, f->target));
     }
     if (f->reason) fail(e, GM_IO, "cannot write '%s': %s", f->path, strerror(f->reason));

@@ -81,7 +81,7 @@ gm_status conversation_save(const conversation *c, gm_session *session, const ch
     }
     error     problem = { 0 };
     new_file *file = NULL;
-    if (!new_file_open(path, &file, e)) {
+    if (!new_file_open(path, NEW_FILE_KEPT, &file, e)) {
         write_file(c, snapshot, size, file, &problem);
         new_file_end(file, &problem, e);
     }

@@ -1,21 +1,13 @@
-/* Writes a model with random weights: metadata, then tensors. Writes a temporary file and renames it when it is complete. */
+/* Writes a model with random weights: metadata, then tensors. */
 
 #include "model/synth.h"
 
+#include "base/new_file.h"
 #include "model/synth_parts.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#ifndef __wasm__
-#include <unistd.h>
-#endif
 
-/* Bytes generated at a time, and bytes written at a time. Linux caches a file in the sizes it was written in, and small pages make
- * reading slow (see source.c). */
-enum { CHUNK = 1 << 20, PAGE = 2 << 20 };
+enum { CHUNK = 1 << 20 }; /* bytes generated at a time */
 
 /* ---- metadata ---- */
 
@@ -101,10 +93,8 @@ static void write_shape(const synth_plan *plan, gguf_writer *w) {
 /* ---- the file ---- */
 
 typedef struct {
-    FILE          *file;
-    const char    *path; /* the target, for messages */
+    new_file      *file;
     uint64_t       done, total;
-    int            problem; /* errno of the first write that failed */
     bool           stopped; /* by `progress` */
     synth_progress progress;
     void          *user;
@@ -112,11 +102,7 @@ typedef struct {
 
 static bool output_write(void *user, const void *data, size_t length) {
     output *o = user;
-    errno = 0;
-    if (fwrite(data, 1, length, o->file) != length) {
-        o->problem = errno ? errno : EIO;
-        return false;
-    }
+    if (!new_file_write(o->file, data, length)) return false;
     o->done += length;
     if (o->progress && o->total && !o->progress(o->user, o->done, o->total)) o->stopped = true;
     return !o->stopped;
@@ -160,44 +146,16 @@ static gm_status write_model(const synth_plan *plan, const synth_tensor *tensors
     return status;
 }
 
-/* Only an ordinary file may be replaced. */
-static gm_status check_target(const char *path, error *e) {
-    struct stat info;
-    if (!*path) return fail(e, GM_BAD_ARGUMENT, "the name of the file to write is empty");
-    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) return GM_OK;
-    return fail(e, GM_IO, "%s is %s; only an ordinary file can be replaced", path,
-                S_ISDIR(info.st_mode) ? "a folder" : "not a file");
-}
-
-static char *partial_name(const char *path) {
-    unsigned long process = 0;
-#ifndef __wasm__
-    process = (unsigned long)getpid();
-#endif
-    const size_t size = strlen(path) + 40;
-    char        *name = malloc(size);
-    if (name) snprintf(name, size, "%s.%lu.partial", path, process);
-    return name;
-}
-
 static gm_status write_file(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w,
-                            const char *partial, output *o, error *e) {
-    o->file = fopen(partial, "wb");
-    if (!o->file) return fail(e, GM_IO, "%s: cannot be written: %s", o->path, strerror(errno));
-    char *pages = malloc(PAGE); /* without it the file is written in smaller pieces */
-    if (pages) setvbuf(o->file, pages, _IOFBF, PAGE);
-    error     inner = { 0 };
-    gm_status status = write_model(plan, tensors, count, w, o, &inner);
-    errno = 0;
-    if (fclose(o->file) != 0 && !o->problem && status == GM_OK) o->problem = errno ? errno : EIO;
-    free(pages);
-    if (o->problem)
-        return fail(e, GM_IO, "%s: writing failed after %.1f of %.1f MB: %s", o->path, (double)o->done / 1e6,
-                    (double)gguf_writer_size(w) / 1e6, strerror(o->problem));
-    if (status != GM_OK) return fail(e, status, "%s", inner.why);
-    if (rename(partial, o->path) != 0)
-        return fail(e, GM_IO, "%s: the file was written but could not be renamed: %s", o->path, strerror(errno));
-    return GM_OK;
+                            const char *path, output *o, error *e) {
+    error problem = { 0 };
+    if (new_file_open(path, NEW_FILE_BULK, &o->file, e)) return e->status;
+    write_model(plan, tensors, count, w, o, &problem);
+    if (o->stopped) { /* the writer only knows that its sink failed */
+        problem = (error){ 0 };
+        fail(&problem, GM_CANCELLED, "stopped after %llu bytes", (unsigned long long)o->done);
+    }
+    return new_file_end(o->file, &problem, e);
 }
 
 gm_status synth_write(const synth_options *options, const char *path, synth_progress progress, void *user, error *e) {
@@ -206,22 +164,11 @@ gm_status synth_write(const synth_options *options, const char *path, synth_prog
     synth_tensor *tensors = NULL;
     size_t        count = 0;
     gguf_writer  *w = NULL;
-    output        o = { .path = path, .progress = progress, .user = user };
+    output        o = { .progress = progress, .user = user };
     gm_status     status = synth_plan_make(options, &plan, e);
-    if (status == GM_OK) status = check_target(path, e);
     if (status == GM_OK) status = synth_list_tensors(&plan, &memory, &tensors, &count, e);
     if (status == GM_OK) status = gguf_writer_new(&w, e);
-    if (status == GM_OK) {
-        char *partial = partial_name(path);
-        status = partial ? write_file(&plan, tensors, count, w, partial, &o, e)
-                         : fail_memory(e, "a file name", strlen(path));
-        if (status != GM_OK && partial && o.file) remove(partial);
-        if (o.stopped) {
-            *e = (error){ 0 }; /* the writer only knows that its sink failed */
-            status = fail(e, GM_CANCELLED, "stopped after %llu bytes", (unsigned long long)o.done);
-        }
-        free(partial);
-    }
+    if (status == GM_OK) status = write_file(&plan, tensors, count, w, path, &o, e);
     gguf_writer_free(w);
     arena_free(&memory);
     return status;

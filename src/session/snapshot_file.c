@@ -59,7 +59,7 @@ gm_status gm_session_save_buffer(gm_session *s, void **data, size_t *size, char 
 gm_status gm_session_save(gm_session *s, const char *path, char *why, size_t why_size) {
     error     e = { 0 }, problem = { 0 };
     new_file *file = NULL;
-    if (!new_file_open(path, &file, &e)) {
+    if (!new_file_open(path, NEW_FILE_KEPT, &file, &e)) {
         write_session(s, new_file_write, file, &problem);
         new_file_end(file, &problem, &e);
     }
