@@ -79,7 +79,8 @@ done <<'END'
 list --json
 inspect --json --tensors --gpu-memory --ctx --kv
 tokenize -f --special --bos --decode --json
-run -f --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed --system --think --stop --tools --raw --logprobs --backend --kv --ctx --threads --precise --cpu --json
+run -f --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed
+run --system --think --stop --tools --raw --logprobs --backend --kv --ctx --threads --precise --cpu --json
 chat --max --temp --seed --system --think --backend --kv --ctx --threads --precise --cpu
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --queue --timeout --verbose --backend --kv --threads --precise --cpu
 check --backend --mmproj --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
@@ -407,7 +408,12 @@ run "--kv f32" 0 run "$dense" Hello --max 5 --kv f32 "${one[@]}"
 
 run "run as JSON" 0 run "$dense" Hello --seed 7 --max 20 --json "${one[@]}"
 silent
-matches '^\{"model":"tests/fixtures/tiny-dense.gguf","device":"cpu \(.*\)","content":".+","thinking":"","tool_calls":\[\],"finish_reason":"length","seed":7,"usage":\{"prompt_tokens":[0-9]+,"cached_tokens":0,"completion_tokens":20,"total_tokens":[0-9]+\},"timings":\{"load_seconds":[-0-9.e]+,"prompt_seconds":[-0-9.e]+,"prompt_tokens_per_second":[-+0-9.e]+,"reply_seconds":[-0-9.e]+,"reply_tokens_per_second":[-+0-9.e]+\}\}$'
+pattern='^\{"model":"tests/fixtures/tiny-dense.gguf","device":"cpu \(.*\)","content":".+","thinking":"",'
+pattern+='"tool_calls":\[\],"finish_reason":"length","seed":7,"usage":\{"prompt_tokens":[0-9]+,"cached_tokens":0,'
+pattern+='"completion_tokens":20,"total_tokens":[0-9]+\},"timings":\{"load_seconds":[-0-9.e]+,'
+pattern+='"prompt_seconds":[-0-9.e]+,"prompt_tokens_per_second":[-+0-9.e]+,"reply_seconds":[-0-9.e]+,'
+pattern+='"reply_tokens_per_second":[-+0-9.e]+\}\}$'
+matches "$pattern"
 run "a random seed is told" 0 run "$dense" Hello --max 10 --json "${one[@]}"
 seed=$(grep -o '"seed":[0-9]*' <<<"$out" | cut -d : -f 2)
 content=$(grep -o '"content":"[^}]*","thinking"' <<<"$out")
@@ -536,7 +542,11 @@ silent
 matches 'prefill +[0-9.]+ tokens per second \(16 tokens\)'
 matches 'decode +[0-9.]+ tokens per second \(4 tokens at depth 8\)'
 run "bench as JSON" 0 bench $dense -p 16 -n 4 -d 8 -r 2 --json "${one[@]}"
-matches '^\{"model":"tests/fixtures/tiny-dense.gguf","device":"cpu .*","threads":1,"prefill":\{"tokens":16,"seconds":[-0-9.e]+,"tokens_per_second":[-+0-9.e]+\},"decode":\{"tokens":4,"depth":8,"seconds":[-0-9.e]+,"tokens_per_second":[-+0-9.e]+\},"bytes_per_token":771968,"gigabytes_per_second":[-0-9.e]+,"load_seconds":[-0-9.e]+,"peak_memory_bytes":[0-9]+,"private_memory_bytes":[0-9]+\}$'
+pattern='^\{"model":"tests/fixtures/tiny-dense.gguf","device":"cpu .*","threads":1,"prefill":\{"tokens":16,'
+pattern+='"seconds":[-0-9.e]+,"tokens_per_second":[-+0-9.e]+\},"decode":\{"tokens":4,"depth":8,"seconds":[-0-9.e]+,'
+pattern+='"tokens_per_second":[-+0-9.e]+\},"bytes_per_token":771968,"gigabytes_per_second":[-0-9.e]+,'
+pattern+='"load_seconds":[-0-9.e]+,"peak_memory_bytes":[0-9]+,"private_memory_bytes":[0-9]+\}$'
+matches "$pattern"
 run "bench prefill only" 0 bench $dense -p 16 -n 0 -r 1 "${one[@]}"
 lacks decode
 run "bench beyond the context" 2 bench $dense -p 5000 -n 0

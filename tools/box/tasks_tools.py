@@ -179,7 +179,9 @@ CONDITIONS = {"sunny": "It is sunny in {c}, {t} degrees.", "rainy": "It is rainy
 ZONES = "UTC Europe/Rome Europe/London America/New_York Asia/Tokyo Africa/Cairo Europe/Berlin Australia/Sydney America/Lima Asia/Kolkata".split()
 ERRORS = ["not available", "The tool failed.", "timeout", "Something went wrong.", "network error", "unknown",
           "Tools may be called in at most 5 rounds for one answer."]
-SUM_ERRORS = ["division by zero", "Division by zero has no result.", "Expected an operator or the end, found '{w}'.", "The result is not a finite number.", "The expression is empty.", "Expected a number, found '{w}'.", "Expected the end, found '{w}'.",
+SUM_ERRORS = ["division by zero", "Division by zero has no result.", "Expected an operator or the end, found '{w}'.",
+              "The result is not a finite number.", "The expression is empty.", "Expected a number, found '{w}'.",
+              "Expected the end, found '{w}'.",
               "Expected a number or a function, found '{w}'.", "The result is not a number.", "Expected a number, found the end."]
 SORRY_TOOL = "I am sorry, the tool did not answer."
 SORRY_SUM = "I am sorry, the calculator could not work that out."

@@ -129,7 +129,12 @@ test('import refuses what is not ours and survives what is broken', () => {
     const broken = {
         format: 'gemmule-conversations', version: 1, conversations: [
             null, 7, {}, { nodes: { a: null, b: 3, c: { id: 'c', parent: 'missing', role: 'user' }, d: { id: 'd', parent: 'd', role: 'user' }, e: { id: 'e', parent: null, role: 'assistant' } } },
-            { title: 5, chosen: { '': 'x', x: 'x' }, nodes: { x: { id: 'x', parent: null, role: 'user', content: {}, created: 'now' }, y: { id: 'y', parent: 'x', role: 'assistant', steps: [null, { calls: [null, 3] }], finish: 'evil' } } },
+            {
+                title: 5, chosen: { '': 'x', x: 'x' }, nodes: {
+                    x: { id: 'x', parent: null, role: 'user', content: {}, created: 'now' },
+                    y: { id: 'y', parent: 'x', role: 'assistant', steps: [null, { calls: [null, 3] }], finish: 'evil' },
+                },
+            },
         ],
     };
     const read = importFile(JSON.stringify(broken), id);

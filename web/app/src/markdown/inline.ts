@@ -26,7 +26,7 @@ export function safeHref(address: string): string {
 
 const ENTITIES: Record<string, string> = {
     amp: '&', lt: '<', gt: '>', quot: '"', apos: "'", nbsp: '\u00a0', copy: '©', reg: '®', trade: '™', hellip: '…', mdash: '—', ndash: '–',
-    lsquo: '‘', rsquo: '’', ldquo: '“', rdquo: '”', laquo: '«', raquo: '»', times: '×', middot: '·', bull: '•', deg: '°', rarr: '→', larr: '←',
+    lsquo: '‘', rsquo: '’', ldquo: '“', rdquo: '”', laquo: '\u00ab', raquo: '\u00bb', times: '×', middot: '·', bull: '•', deg: '°', rarr: '→', larr: '←',
     euro: '€', le: '≤', ge: '≥', ne: '≠', plusmn: '±', infin: '∞',
 };
 
