@@ -99,6 +99,19 @@ test('the models folder, its parent or its grandparent can be given', async () =
     await assert.rejects(OllamaFolder.from(new MemoryFolder('Pictures')), fails('NotFound', /the folder Pictures has no Ollama models.*\/usr\/share\/ollama/));
 });
 
+test('a folder that cannot be read is named, and the others are listed', async () => {
+    const { folder } = usual();
+    const locked = await (await folder.getDirectoryHandle('manifests')).getDirectoryHandle('hf.co');
+    locked.entries = () => {
+        throw new DOMException('permission denied', 'NotReadableError');
+    };
+    const store = await OllamaFolder.from(folder);
+    assert.deepEqual((await store.list()).map(({ name }) => name), ['gemma4:e2b', 'me/tuned:latest']);
+    assert.deepEqual(store.unreadable, ['manifests/hf.co: permission denied']);
+    assert.equal((await store.resolve('gemma4:e2b')).size, MODEL.length);
+    await assert.rejects(store.resolve('hf.co/user/repo:Q4_K_M'), fails('NotFound', /gemma4:e2b, me\/tuned:latest; skipped manifests\/hf\.co: permission denied$/));
+});
+
 test('a broken entry has a problem, and the others are listed', async () => {
     const good = 'sha256:' + createHash('sha256').update(MODEL).digest('hex');
     const missing = 'sha256:' + 'a'.repeat(64);

@@ -154,7 +154,11 @@ export interface FolderModel {
     words: string;
     problem: string;
 }
-export type ServerModel = FolderModel;
+/** The models of a folder or of the server. `problem`: what could not be read, as a sentence; '' if all could. */
+export interface FoundModels {
+    models: FolderModel[];
+    problem: string;
+}
 export interface StoredModel {
     key: string;
     url: string;
@@ -168,25 +172,29 @@ export interface StoredModel {
 let folderNow: OllamaFolder | null = null;
 
 export const canPickFolder = (): boolean => OllamaFolder.canPick();
-export const pickFolder = (): Promise<FolderModel[]> => OllamaFolder.pick().then(listFolder);
-export const folderFromFiles = (files: File[]): Promise<FolderModel[]> => OllamaFolder.fromFiles(files).then(listFolder);
-export const folderFromDrop = (data: DataTransfer): Promise<FolderModel[]> => OllamaFolder.fromDrop(data).then(listFolder);
+export const pickFolder = (): Promise<FoundModels> => OllamaFolder.pick().then(listFolder);
+export const folderFromFiles = (files: File[]): Promise<FoundModels> => OllamaFolder.fromFiles(files).then(listFolder);
+export const folderFromDrop = (data: DataTransfer): Promise<FoundModels> => OllamaFolder.fromDrop(data).then(listFolder);
 
 /** The folder of an earlier visit: whether there is one, and its models if it may be read. `ask` needs a click. */
-export async function savedFolder(ask: boolean): Promise<{ known: boolean; models: FolderModel[] | null }> {
+export async function savedFolder(ask: boolean): Promise<{ known: boolean; found: FoundModels | null }> {
     const known = await OllamaFolder.hasSaved();
     const folder = folderNow ?? (known ? await OllamaFolder.saved({ ask }) : null);
-    return { known, models: folder ? await listFolder(folder) : null };
+    return { known, found: folder ? await listFolder(folder) : null };
 }
 
-async function listFolder(folder: OllamaFolder): Promise<FolderModel[]> {
+async function listFolder(folder: OllamaFolder): Promise<FoundModels> {
     const models = await folder.list();
     folderNow = folder;
-    return models.map((model) => ({
+    return { models: models.map(folderModel), problem: folder.unreadable.length > 0 ? sentence(`skipped ${folder.unreadable.join('; ')}`) : '' };
+}
+
+function folderModel(model: OllamaModel): FolderModel {
+    return {
         choice: { id: `folder:${model.name}`, name: model.name, source: { kind: 'folder', name: model.name } },
         words: describe(model.bytes, model.sizeLabel, model.quantisation, model.family),
         problem: folderProblem(model),
-    }));
+    };
 }
 
 function folderProblem(model: OllamaModel): string {
@@ -198,14 +206,14 @@ const notOurs = (family: string | null | undefined): string => (family && !/^gem
 const describe = (bytes: number, ...words: (string | null | undefined)[]): string => [...words.filter((word) => word), formatBytes(bytes)].join(' · ');
 
 /** The models of `gemmule serve`, if it serves this page; none elsewhere. */
-export async function askServer(): Promise<ServerModel[]> {
+export async function askServer(): Promise<FoundModels> {
     const response = await fetch(new URL('models', document.baseURI), { headers: { accept: 'application/json' } });
-    if (!response.ok || !/json/.test(response.headers.get('content-type') ?? '')) return [];
-    const { models = [] } = (await response.json()) as { models?: Record<string, unknown>[] };
-    return models.filter((model) => model['source'] === 'ollama').map(serverModel);
+    if (!response.ok || !/json/.test(response.headers.get('content-type') ?? '')) return { models: [], problem: '' };
+    const { models = [], problem } = (await response.json()) as { models?: Record<string, unknown>[]; problem?: string | null };
+    return { models: models.filter((model) => model['source'] === 'ollama').map(serverModel), problem: problem ? sentence(problem) : '' };
 }
 
-function serverModel(model: Record<string, unknown>): ServerModel {
+function serverModel(model: Record<string, unknown>): FolderModel {
     const text = (key: string): string | undefined => (typeof model[key] === 'string' ? model[key] : undefined);
     const name = text('name') ?? '', file = model['model'] as { url?: unknown } | null;
     const ollama: OllamaParts = {};

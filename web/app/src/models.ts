@@ -2,7 +2,7 @@
 
 import { read, write } from './database.ts';
 import { askServer, fitOfModel, isAbort, loadModel, messageOf, savedFolder } from './engine.ts';
-import type { DeviceEvent, FitReport, LoadedModel, LoadSettings, ModelChoice, ServerModel } from './engine.ts';
+import type { DeviceEvent, FitReport, FoundModels, LoadedModel, LoadSettings, ModelChoice } from './engine.ts';
 import { filesOf, pickFiles } from './files.ts';
 import { Pace } from './format.ts';
 import { changeSettings, settings } from './settings.ts';
@@ -193,8 +193,8 @@ type Way = { closed: false; choice: ModelChoice } | { closed: true; kept: boolea
 async function wayTo(choice: ModelChoice, ask: boolean): Promise<Way> {
     try {
         if (choice.source.kind === 'folder') {
-            const { known, models } = await savedFolder(ask);
-            return models ? { closed: false, choice } : { closed: true, kept: known };
+            const { known, found } = await savedFolder(ask);
+            return found ? { closed: false, choice } : { closed: true, kept: known };
         }
         if (choice.source.kind !== 'file') return { closed: false, choice };
         const kept = await read('files', choice.id);
@@ -206,7 +206,7 @@ async function wayTo(choice: ModelChoice, ask: boolean): Promise<Way> {
     }
 }
 
-/** After a click: loads a model of an earlier visit, asking the browser or the user for its file. */
+/** After a click: loads a model of an earlier visit, asking the browser or the user for its file. Rejects if that cannot be asked for. */
 export async function loadAgain(choice: ModelChoice): Promise<void> {
     const way = await wayTo(choice, true);
     if (!way.closed) return load(way.choice);
@@ -214,14 +214,12 @@ export async function loadAgain(choice: ModelChoice): Promise<void> {
     if (way.kept) return; // the user said no
     if (wanted) model.set({ wanted: { choice, kept: false } });
     if (choice.source.kind === 'file') return loadFile();
+    throw new Error('Choose the Ollama folder again on the Models page.');
 }
 
 /** Asks for a model's file, or all parts of a split model, and loads it. */
 export async function loadFile(): Promise<void> {
-    const { files, handles } = await pickFiles().catch((error: unknown) => {
-        model.set({ notice: messageOf(error).message });
-        return { files: [], handles: [] };
-    });
+    const { files, handles } = await pickFiles();
     const first = files[0]?.name;
     if (first === undefined) return;
     const choice: ModelChoice = { id: `file:${first}`, name: first.replace(/\.gguf$/i, ''), source: { kind: 'file', files } };
@@ -254,12 +252,12 @@ export function whenReady(signal: AbortSignal): Promise<LoadedModel> {
 
 // ---- the local server ---------------------------------------------------------------------------------------------------------
 
-export const server = new Store<{ models: ServerModel[] }>({ models: [] });
+export const server = new Store<FoundModels>({ models: [], problem: '' });
 
 /** Asks `gemmule serve` for its models. Other servers have none, which is fine. */
 export async function lookAtServer(): Promise<void> {
     try {
-        server.set({ models: await askServer() });
+        server.set(await askServer());
     } catch {
         // Another server, or no network.
     }

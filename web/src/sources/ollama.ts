@@ -146,6 +146,7 @@ type AskingHandle = FileSystemDirectoryHandle & {
 
 export class OllamaFolder {
     readonly #root: Folder;
+    #unreadable: string[] = [];
 
     private constructor(root: Folder) {
         this.#root = root;
@@ -213,7 +214,12 @@ export class OllamaFolder {
         );
     }
 
-    /** All models in the folder, sorted by name. A broken one has a `problem`. */
+    /** What the last `list` or `resolve` could not read, and why: 'manifests/hf.co: …'. */
+    get unreadable(): readonly string[] {
+        return this.#unreadable;
+    }
+
+    /** All models in the folder, sorted by name. A broken one has a `problem`; `unreadable` names the folders that were skipped. */
     async list(): Promise<OllamaModel[]> {
         const names = await this.#names();
         return Promise.all(names.map((name) => this.#read(name)));
@@ -229,7 +235,8 @@ export class OllamaFolder {
         if (!name) {
             const there = names.map((one) => one.shown);
             const list = there.length ? there.slice(0, 8).join(', ') + (there.length > 8 ? ' …' : '') : 'no models';
-            throw new GemmuleError('NotFound', `there is no model '${shown}' in the folder; it has ${list}`, { models: there });
+            const skipped = this.#unreadable.map((one) => `; skipped ${one}`).join('');
+            throw new GemmuleError('NotFound', `there is no model '${shown}' in the folder; it has ${list}${skipped}`, { models: there });
         }
         const model = await this.#read(name);
         if (model.problem) throw new GemmuleError('BadModel', `cannot load ${model.name}: ${model.problem}`);
@@ -238,11 +245,16 @@ export class OllamaFolder {
 
     async #names(): Promise<ModelName[]> {
         const names: ModelName[] = [];
+        const unreadable: string[] = [];
         const walk = async (folder: Folder, path: string[]): Promise<void> => {
             for await (const [name, child] of folder.entries()) {
                 const below = [...path, name];
-                if (child.kind === 'directory' && below.length <= DEEPEST_FOLDER && !name.startsWith('.')) await walk(child, below);
-                else if (child.kind === 'file' && validPath(below)) names.push(buildName(below));
+                if (child.kind === 'file' && validPath(below)) names.push(buildName(below));
+                if (child.kind === 'file' || below.length > DEEPEST_FOLDER || name.startsWith('.')) continue;
+                // One folder without permission must not hide the other models.
+                await walk(child, below).catch((thrown: unknown) => {
+                    unreadable.push(`manifests/${below.join('/')}: ${toGemmuleError(thrown).message}`);
+                });
             }
         };
         try {
@@ -250,6 +262,7 @@ export class OllamaFolder {
         } catch (thrown) {
             throw toGemmuleError(thrown, "cannot read Ollama's folder");
         }
+        this.#unreadable = unreadable;
         return names.sort((a, b) => (a.shown < b.shown ? -1 : a.shown > b.shown ? 1 : 0));
     }
 

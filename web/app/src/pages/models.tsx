@@ -5,7 +5,7 @@ import { useEffect, useId, useState } from 'preact/hooks';
 import { checkAddress } from '../address.ts';
 import { announce } from '../chat.ts';
 import { canPickFolder, deleteStored, folderFromDrop, folderFromFiles, listStored, messageOf, nameOfUrl, pickFolder, savedFolder } from '../engine.ts';
-import type { FitReport, FolderModel, ModelChoice, StoredModel } from '../engine.ts';
+import type { FitReport, FolderModel, FoundModels, ModelChoice, StoredModel } from '../engine.ts';
 import { openFiles } from '../files.ts';
 import { countOf, formatBytes, formatCount, formatDevice, sentence } from '../format.ts';
 import { Icon, type IconName } from '../icons.tsx';
@@ -121,13 +121,15 @@ function OllamaSection(): JSX.Element {
     const [saved, setSaved] = useState(false);
     const [over, setOver] = useState(false);
     const [problem, setProblem] = useState('');
-    useEffect(() => void savedFolder(false).then(({ known, models: list }) => { setSaved(known); if (list) void take(Promise.resolve(list)); }, () => undefined), []);
-    const take = async (work: Promise<FolderModel[] | null>): Promise<void> => {
+    useEffect(() => void savedFolder(false).then(({ known, found }) => { setSaved(known); void take(Promise.resolve(found)); }, () => undefined), []);
+    const take = async (work: Promise<FoundModels | null>): Promise<void> => {
         setProblem('');
         try {
-            const list = await work;
-            if (!list) return;
+            const found = await work;
+            if (!found) return;
+            const { models: list } = found;
             setModels(list);
+            setProblem(found.problem);
             void askFits(list.filter((each) => !each.problem).map((each) => each.choice));
             announce(`${countOf(list.length, 'model')} found.`);
         } catch (error) {
@@ -135,7 +137,7 @@ function OllamaSection(): JSX.Element {
             if (kind !== 'Aborted') setProblem(message);
         }
     };
-    const pick = async (): Promise<FolderModel[] | null> => {
+    const pick = async (): Promise<FoundModels | null> => {
         if (canPickFolder()) return pickFolder();
         const files = await openFiles('', { folder: true });
         return files.length > 0 ? folderFromFiles(files) : null;
@@ -157,7 +159,7 @@ function OllamaSection(): JSX.Element {
                 <p class="quiet">Files are read in place. Nothing is copied or uploaded.</p>
                 <div class="actions start">
                     {saved && !models && (
-                        <button type="button" class="button primary" onClick={() => void take(savedFolder(true).then(({ models: list }) => list))}>
+                        <button type="button" class="button primary" onClick={() => void take(savedFolder(true).then(({ found }) => found))}>
                             Reopen folder
                         </button>
                     )}
@@ -203,13 +205,14 @@ const Keys = ({ keys }: { keys: string }): JSX.Element => <>{keys.split(' ').map
 // ---- the local server, URLs, files -----------------------------------------------------------------------------------------------
 
 function ServerSection(): JSX.Element | null {
-    const models = useStore(server, (state) => state.models);
+    const { models, problem } = useStore(server, (state) => state);
     useEffect(() => void lookAtServer(), []);
     useEffect(() => void askFits(models.filter((each) => !each.problem).map((each) => each.choice)), [models]);
-    if (models.length === 0) return null;
+    if (models.length === 0 && problem === '') return null;
     return (
         <section class="card-section">
             <h2>On this machine, from gemmule serve</h2>
+            {problem && <Problem words={problem} />}
             <div class="cards">
                 {models.map((each) => (
                     <ChoiceCard key={each.choice.id} choice={each.choice} icon="server" words={each.words} problem={each.problem} />

@@ -4,31 +4,43 @@
 import type { JSX } from 'preact';
 import { useState } from 'preact/hooks';
 import { path, type Answer, type Conversation } from '../conversation.ts';
-import type { ModelChoice } from '../engine.ts';
+import { messageOf, type ModelChoice } from '../engine.ts';
+import { Icon } from '../icons.tsx';
 import { BOX, load, loadAgain, model, type WantedModel } from '../models.ts';
 import { pageHref } from '../route.ts';
 import { useStore } from '../store.ts';
 
 /** The model of last time, whose file or folder the browser opens only after a click. */
 export function WantedNote({ wanted: { choice, kept } }: { wanted: WantedModel }): JSX.Element {
-    const folder = choice.source.kind === 'folder';
+    const origin = choice.source.kind === 'folder' ? 'folder' : 'file';
     return (
         <div class="model-status box-note">
             <p>
                 <strong>{choice.name} is not loaded.</strong>{' '}
-                {kept ? `The browser needs your permission to open its ${folder ? 'folder' : 'file'} again.`
-                    : 'It came from a file, and this browser cannot open files again by itself.'}
+                {kept ? `The browser needs your permission to open its ${origin} again.`
+                    : `It came from a ${origin}, and the browser cannot open this ${origin} again by itself.`}
             </p>
             <div class="actions">
                 <button type="button" class="button" onClick={() => void load(BOX)}>Use the model in the box</button>
-                <LoadAgain choice={choice} words={kept ? `Open ${choice.name}` : 'Choose the file again'} />
+                {origin === 'folder' && !kept ? <a class="button primary" href={pageHref('models')}>Choose the folder again</a>
+                    : <LoadAgain choice={choice} words={kept ? `Open ${choice.name}` : 'Choose the file again'} />}
             </div>
         </div>
     );
 }
 
 function LoadAgain({ choice, words }: { choice: ModelChoice; words: string }): JSX.Element {
-    return <button type="button" class="button primary" onClick={() => void loadAgain(choice)}>{words}</button>;
+    const [problem, setProblem] = useState('');
+    const open = (): void => {
+        setProblem('');
+        loadAgain(choice).catch((error: unknown) => setProblem(messageOf(error).message));
+    };
+    return (
+        <>
+            {problem && <p class="fit fit-no" role="alert"><Icon name="warn" size={16} />{problem}</p>}
+            <button type="button" class="button primary" onClick={open}>{words}</button>
+        </>
+    );
 }
 
 const accepted = new Set<string>(); // conversations whose user goes on with another model
