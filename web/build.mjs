@@ -1,4 +1,5 @@
-// Builds the package into dist/: the modules and the worker (minified), gemmule.wasm and gemmule-threads.wasm, and the types.
+// Builds the package into dist/: the modules and the worker (minified), gemmule.wasm and gemmule-threads.wasm, the types,
+// and the licences of what others wrote.
 //
 //     node web/build.mjs [--wasm FILE]
 //
@@ -6,11 +7,12 @@
 // import; the modules share what they have in common in chunks.
 
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, existsSync, readFileSync, readdirSync, rmSync, statSync } from 'node:fs';
+import { copyFileSync, existsSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { build } from 'vite';
+import { NOTICES, notices } from './notices.ts';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const root = resolve(here, '..');
@@ -19,6 +21,7 @@ const given = process.argv.indexOf('--wasm');
 const wasm = given > 0 ? resolve(process.argv[given + 1]) : join(root, 'build/wasm/gemmule.wasm');
 const MODULES = ['gemmule.wasm', 'gemmule-threads.wasm'];
 const modulePath = (name) => (name === MODULES[0] ? wasm : join(dirname(wasm), name));
+const licences = notices(join(root, 'node_modules'));
 const MOST_SCRIPT = 120 * 1024;
 const MOST_WASM = { raw: 900_000, gzip: 330 * 1024 };
 
@@ -54,7 +57,7 @@ async function bundle(entry, single) {
         root: here,
         logLevel: 'warn',
         publicDir: false,
-        plugins: [keepUrls, shareWorker, restoreUrls],
+        plugins: [keepUrls, shareWorker, restoreUrls, licences.collect()],
         build: {
             outDir: out,
             emptyOutDir: false,
@@ -117,5 +120,6 @@ await bundle({
 }, false);
 await bundle({ worker: join(here, 'src/worker/worker.ts') }, true);
 for (const name of MODULES) copyFileSync(modulePath(name), join(out, name));
+writeFileSync(join(out, NOTICES), licences.text(true));
 run(process.execPath, [join(root, 'node_modules/typescript/bin/tsc'), '-p', 'tsconfig.types.json']);
 check();

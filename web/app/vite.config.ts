@@ -5,7 +5,7 @@ import { copyFileSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { defineConfig, transformWithOxc, type Plugin } from 'vite';
-import { NOTICES, notices } from './notices.ts';
+import { NOTICES, notices } from '../notices.ts';
 
 const here = import.meta.dirname;
 const root = resolve(here, '../..');

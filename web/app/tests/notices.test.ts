@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { build, type Rolldown } from 'vite';
-import { NOTICES, noticesText, packageFolder, packageNotice } from '../notices.ts';
+import { NOTICES, noticesText, packageFolder, packageNotice } from '../../notices.ts';
 
 function asset(output: Rolldown.RolldownOutput['output'], name: string): string {
     const file = output.find((each) => each.fileName === name);

@@ -31,7 +31,8 @@ before(async () => {
         execFileSync('npm', ['pack', '--json', '--ignore-scripts', '--pack-destination', project], { cwd: 'web', encoding: 'utf8' }),
     ) as [{ filename: string; files: { path: string }[] }];
     const paths = files.map(({ path }) => path);
-    for (const path of ['README.md', 'LICENSE', 'package.json', 'dist/index.js', 'dist/worker.js', 'dist/node.js', 'dist/gemmule.wasm', 'dist/gemmule-threads.wasm']) {
+    const wanted = ['index.js', 'worker.js', 'node.js', 'gemmule.wasm', 'gemmule-threads.wasm', 'notices.txt'].map((name) => `dist/${name}`);
+    for (const path of ['README.md', 'LICENSE', 'package.json', ...wanted]) {
         assert.ok(paths.includes(path), `${path} is not in the package`);
     }
     assert.deepEqual(paths.filter((path) => !/^(dist\/|README\.md|LICENSE|package\.json)/.test(path)), []);
@@ -64,6 +65,10 @@ async function answers(url: string, threads: number): Promise<void> {
         await page.close();
     }
 }
+
+test('it carries the notices of the C library in its WebAssembly', () => {
+    assert.match(readFileSync(join(packed, 'dist/notices.txt'), 'utf8'), /^wasi-libc$[^]*Rich Felker/m);
+});
 
 test('a new Vite project runs it in dev', { timeout: 120_000 }, async () => {
     for (const [headers, threads] of HEADERS) {

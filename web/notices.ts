@@ -1,5 +1,5 @@
-// Writes notices.txt, the licences of everything in the bundle that others wrote. The bundler's own list of modules says what that is,
-// so a new dependency brings its notice along, and one without a licence fails the build.
+// notices.txt of the package and of the app: the licences of everything in them that others wrote. The bundler's own list of modules
+// says what that is, so a new dependency brings its notice along, and one without a licence fails the build.
 
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
@@ -36,14 +36,17 @@ export function packageNotice(folder: string): Notice {
     return { name: `${name} ${version}`.trim(), text };
 }
 
+const cLibraryNotice = (): Notice => ({ name: C_LIBRARY.name, text: readFileSync(C_LIBRARY.file, 'utf8').trim() });
+
 export function noticesText(notices: Notice[]): string {
     const sorted = [...notices].sort((a, b) => (a.name < b.name ? -1 : 1));
     const rule = '-'.repeat(80);
     return ['gemmule contains the following software by others.', ...sorted.map(({ name, text }) => `${rule}\n${name}\n${rule}\n\n${text}`)].join('\n\n') + '\n';
 }
 
-/** `collect` notes the packages of a bundle; workers are bundles of their own. `write` belongs to the last bundle. */
-export function notices(modules: string): { collect: () => Plugin; write: () => Plugin } {
+/** `collect` notes the packages of a bundle; workers are bundles of their own. `write` belongs to the last bundle. `text` is for builds
+ * that write the file themselves: `engine` says whether they have the engine's WebAssembly. */
+export function notices(modules: string): { collect: () => Plugin; write: () => Plugin; text: (engine: boolean) => string } {
     const folders = new Set<string>();
     let engine = false;
     const note = (bundle: Rolldown.OutputBundle): void => {
@@ -55,16 +58,16 @@ export function notices(modules: string): { collect: () => Plugin; write: () => 
             }
         }
     };
+    const text = (withEngine: boolean): string => noticesText([...[...folders].map(packageNotice), ...(withEngine ? [cLibraryNotice()] : [])]);
     return {
+        text,
         collect: () => ({ name: 'notices-collect', apply: 'build', generateBundle: (_, bundle) => note(bundle) }),
         write: () => ({
             name: 'notices-write',
             apply: 'build',
             generateBundle(_, bundle) {
                 note(bundle);
-                const list = [...folders].map(packageNotice);
-                if (engine) list.push({ name: C_LIBRARY.name, text: readFileSync(C_LIBRARY.file, 'utf8').trim() });
-                this.emitFile({ type: 'asset', fileName: NOTICES, source: noticesText(list) });
+                this.emitFile({ type: 'asset', fileName: NOTICES, source: text(engine) });
             },
         }),
     };
