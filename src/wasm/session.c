@@ -46,7 +46,7 @@ EXPORT(gmw_session_append) gm_status gmw_session_append(wasm_context *c, gm_sess
     return wasm_end_step(c, status, &e);
 }
 
-/* Stops the current operation. Keeps the computed tokens of a set or an append, and the delivered tokens of a reply. */
+/* Stops a set or an append, and keeps the tokens that are computed. (Freeing a reply stops the reply.) */
 EXPORT(gmw_session_stop) void gmw_session_stop(gm_session *s) {
     if (s->pending) session_forget_uncomputed(s);
     else session_abandon(s);

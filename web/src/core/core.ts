@@ -640,7 +640,6 @@ export class CoreSession implements CoreSessionLike {
         this.#checkIdle();
         this.#busy = true;
         let reply = 0;
-        let over = false;
         const next = () => wasm.exports.gmw_reply_next(wasm.context, reply, row);
         const stop = () => this.#machine.wake();
         options.signal?.addEventListener('abort', stop);
@@ -648,8 +647,7 @@ export class CoreSession implements CoreSessionLike {
             reply = this.#startReply(request, ids);
             for (;;) {
                 const status = this.#machine.step(next, options.signal);
-                over = status === DONE;
-                if (over) return this.#stats(reply);
+                if (status === DONE) return this.#stats(reply);
                 if (status === AGAIN) {
                     await this.#machine.rest();
                     continue;
@@ -666,10 +664,7 @@ export class CoreSession implements CoreSessionLike {
         } finally {
             options.signal?.removeEventListener('abort', stop);
             this.#busy = false;
-            if (!this.#machine.closed) {
-                if (!over) wasm.exports.gmw_session_stop(this.#session);
-                if (reply) wasm.exports.gmw_reply_free(reply);
-            }
+            if (reply && !this.#machine.closed) wasm.exports.gmw_reply_free(reply);
             if (this.#free) this.#reallyFree();
         }
     }
