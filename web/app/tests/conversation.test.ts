@@ -8,7 +8,8 @@ import {
 } from '../src/conversation.ts';
 
 const question = (id: string, parent: string | null, created: number, content = id): Question => ({ id, parent, created, role: 'user', content });
-const answer = (id: string, parent: string, created: number, content = id): Answer => ({ id, parent, created, role: 'assistant', finish: 'stop', steps: [{ thinking: '', content, calls: [] }] });
+const answer = (id: string, parent: string, created: number, content = id): Answer =>
+    ({ id, parent, created, role: 'assistant', finish: 'stop', steps: [{ thinking: '', content, calls: [] }] });
 const shown = (conversation: Conversation): string => path(conversation).map((node) => node.id).join(' ');
 
 // q1 → a1, a2 (shown) → q2 → b1; and q1 edited: q3
@@ -128,9 +129,16 @@ test('import refuses what is not ours and survives what is broken', () => {
     const id = (): string => `n${count++}`;
     const broken = {
         format: 'gemmule-conversations', version: 1, conversations: [
-            null, 7, {}, { nodes: { a: null, b: 3, c: { id: 'c', parent: 'missing', role: 'user' }, d: { id: 'd', parent: 'd', role: 'user' }, e: { id: 'e', parent: null, role: 'assistant' } } },
+            null, 7, {},
             {
-                title: 5, chosen: { '': 'x', x: 'x' }, nodes: {
+                nodes: {
+                    a: null, b: 3, c: { id: 'c', parent: 'missing', role: 'user' }, d: { id: 'd', parent: 'd', role: 'user' },
+                    e: { id: 'e', parent: null, role: 'assistant' },
+                },
+            },
+            {
+                title: 5, chosen: { '': 'x', x: 'x' },
+                nodes: {
                     x: { id: 'x', parent: null, role: 'user', content: {}, created: 'now' },
                     y: { id: 'y', parent: 'x', role: 'assistant', steps: [null, { calls: [null, 3] }], finish: 'evil' },
                 },
