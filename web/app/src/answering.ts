@@ -3,7 +3,8 @@
 
 import { announce, change, chat, find, lockOf, newId, onOthers, refresh, report, show, store, tell, watch, type Job, type Writing } from './chat.ts';
 import { fitPrompt, whyTooLong } from './context.ts';
-import { addRound, messagesOf, newConversation, path, put, withMessage, type Answer, type Conversation, type Head, type ModelMessage, type Node, type Question, type Step } from './conversation.ts';
+import { addRound, messagesOf, newConversation, path, put, withMessage } from './conversation.ts';
+import type { Answer, Conversation, Head, ModelMessage, Node, Question, Step } from './conversation.ts';
 import { readConversation, writeConversation } from './database.ts';
 import { hold, putBack, release } from './drafts.ts';
 import { isAbort, isContextFull, messageOf, type ChatSession, type LoadedModel, type Piece, type ReplyOptions, type ReplyStats } from './engine.ts';
@@ -283,6 +284,14 @@ class AnswerWriter {
         return this.question ? [this.question, this.node] : [this.node];
     }
 
+    /** The head with question and answer. */
+    private readonly grow = (head: Head): Head => this.nodes().reduce((grown: Head, node) => withMessage(grown, node), head);
+
+    /** The conversation, if it begins with this question. */
+    private get begun(): Conversation | undefined {
+        return this.before ? undefined : newConversation(this.conversation.id, this.conversation.created);
+    }
+
     /** What is before the answer. */
     get shown(): Node[] {
         return path(this.conversation).slice(0, -1);
@@ -297,10 +306,8 @@ class AnswerWriter {
     }
 
     async store(): Promise<void> {
-        const nodes = this.nodes();
         this.writing = { ...this.writing, phase: 'prompt' };
-        const kept = await store(this.conversation.id, (head: Head) => nodes.reduce((grown: Head, node) => withMessage(grown, node), head), nodes,
-            this.before ? undefined : newConversation(this.conversation.id, this.conversation.created));
+        const kept = await store(this.conversation.id, this.grow, this.nodes(), this.begun);
         this.stored = kept ? 'kept' : 'failed';
         release(this.job.place, this.job.id);
         this.draw({});
@@ -358,7 +365,10 @@ class AnswerWriter {
         this.node = { ...this.node, finish, ...(error !== undefined && { error }) };
         chat.set({ writing: null });
         announce(ENDINGS[finish]);
-        await change(this.conversation.id, (head) => ({ ...head, updated: Date.now() }), [this.node]);
+        const updated = Date.now();
+        if (this.stored === 'kept') await change(this.conversation.id, (head) => ({ ...head, updated }), [this.node]);
+        // The disk was full when the question came: there may be space now.
+        else await change(this.conversation.id, (head) => ({ ...this.grow(head), updated }), this.nodes(), this.begun);
     }
 
     private replaceStep(step: Step): void {

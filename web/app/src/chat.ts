@@ -7,6 +7,7 @@ import { choose, headOf, importFile, stopAnswers, type Answer, type Conversation
 import { eraseConversation, readConversation, readConversations, writeConversation } from './database.ts';
 import { dropDraft } from './drafts.ts';
 import { messageOf } from './engine.ts';
+import { countOf } from './format.ts';
 import { dropSnapshots } from './snapshots.ts';
 import { Store } from './store.ts';
 
@@ -159,11 +160,12 @@ const byId = (nodes: Node[]): Record<string, Node> => Object.fromEntries(nodes.m
 
 // ---- changes ------------------------------------------------------------------------------------------------------------------
 
-/** Changes a conversation here and in the database, where its head is changed as it stands there. `added`: it is a new one. */
-export async function change(id: string, how: (head: Head) => Head, messages: Node[] = [], added?: Conversation): Promise<void> {
+/** Changes a conversation here and in the database, where its head is changed as it stands there. `added`: it is a new one. Whether the
+ * database took it. */
+export async function change(id: string, how: (head: Head) => Head, messages: Node[] = [], added?: Conversation): Promise<boolean> {
     const conversation = find(id) ?? added;
     if (conversation) show(id, { ...how(headOf(conversation)), nodes: { ...conversation.nodes, ...byId(messages) } });
-    await store(id, how, messages, added);
+    return store(id, how, messages, added);
 }
 
 /** The same in the database alone; whether that worked. */
@@ -196,13 +198,21 @@ export async function removeConversation(id: string): Promise<void> {
     await hooks.stop(id);
     show(id, undefined);
     dropDraft(id);
-    await eraseConversation(id);
-    await dropSnapshots(id);
+    try {
+        await eraseConversation(id);
+        await dropSnapshots(id);
+    } catch (error) {
+        report(`The conversation could not be removed from the database. ${messageOf(error).message}`);
+        await refresh(id);
+    }
     tell({ kind: 'changed', id });
 }
 
-export function importConversations(text: string): number {
+/** Returns how many there were; rejects if some could not be saved. */
+export async function importConversations(text: string): Promise<number> {
     const imported = importFile(text, newId);
-    for (const each of imported) void change(each.id, (head) => head, Object.values(each.nodes), each);
-    return imported.length;
+    const stored = await Promise.all(imported.map((each) => change(each.id, (head) => head, Object.values(each.nodes), each)));
+    const count = stored.filter((each) => each).length;
+    if (count < imported.length) throw new Error(`The browser saved ${count} of ${countOf(imported.length, 'conversation')}.`);
+    return count;
 }

@@ -65,7 +65,9 @@ let opened: Promise<IDBDatabase> | null = null;
 
 function open(): Promise<IDBDatabase> {
     opened ??= new Promise<IDBDatabase>((resolve, reject) => {
+        let blocked: ReturnType<typeof setTimeout> | undefined, failed = false;
         const fail = (why: Error): void => {
+            failed = true;
             opened = null;
             reject(why);
         };
@@ -74,16 +76,26 @@ function open(): Promise<IDBDatabase> {
             for (const upgrade of UPGRADES.slice(oldVersion)) upgrade(request.result, request.transaction!);
         };
         request.onsuccess = () => {
-            // Another tab erases everything or has a newer version: let it.
-            request.result.onversionchange = () => closeDatabase();
-            resolve(request.result);
+            clearTimeout(blocked);
+            const database = request.result;
+            if (failed) return database.close(); // too late: the next call opens it anew
+            // Another tab erases everything or has a newer version: let it. The browser may close it, too.
+            database.onversionchange = () => {
+                database.close();
+                opened = null;
+            };
+            database.onclose = () => { opened = null; };
+            resolve(database);
         };
         request.onerror = () => {
+            clearTimeout(blocked);
             const newer = request.error?.name === 'VersionError';
             fail(newer ? new Error('another tab has a newer version of the app: reload this one') : request.error ?? new Error('the database did not open'));
         };
         // An older app lets go as soon as its last transaction ends; one that hangs does not.
-        request.onblocked = () => setTimeout(() => fail(new Error('another tab has an older version of the app open: close it and reload')), 10_000);
+        request.onblocked = () => {
+            blocked = setTimeout(() => fail(new Error('another tab has an older version of the app open: close it and reload')), 10_000);
+        };
     });
     return opened;
 }

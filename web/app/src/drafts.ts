@@ -16,9 +16,21 @@ export function draftOf(place: string): string {
     const known = drafts.get().texts[place];
     if (known !== undefined) return known;
     try {
-        return join(sessionStorage.getItem(PREFIX + place) ?? '', localStorage.getItem(PREFIX + place) ?? '');
+        return localStorage.getItem(PREFIX + place) ?? '';
     } catch {
         return ''; // storage is off
+    }
+}
+
+/** Makes drafts of the messages that this tab held when the page was left. Once, before anything is held anew. */
+export function restoreHeld(): void {
+    try {
+        for (const key of Object.keys(sessionStorage).filter((each) => each.startsWith(PREFIX))) {
+            putBack(key.slice(PREFIX.length), sessionStorage.getItem(key) ?? '');
+            sessionStorage.removeItem(key);
+        }
+    } catch {
+        // Storage is off: nothing was held in it.
     }
 }
 

@@ -3,6 +3,7 @@
 import { render } from 'preact';
 import { App } from './app.tsx';
 import { openChats, report } from './chat.ts';
+import { restoreHeld } from './drafts.ts';
 import { loadAtStart, lookAtServer } from './models.ts';
 import { hasFiles } from './parts/drop_text.ts';
 import { keepNow } from './sessions.ts';
@@ -14,6 +15,7 @@ import './style/pages.css';
 
 applyTheme();
 settings.watch(applyTheme);
+restoreHeld();
 render(<App />, document.getElementById('app')!);
 void openChats();
 void loadAtStart();

@@ -6,6 +6,7 @@ import { readFileSync } from 'node:fs';
 import { after, before, beforeEach, describe, test } from 'node:test';
 import type { Page } from 'playwright-core';
 import { startSite, Visit } from '../../app/tests/site.ts';
+import { ADD_CALL, scripted } from '../support/models.ts';
 import type { TestServer } from './server.ts';
 
 const composer = '#composer';
@@ -118,7 +119,7 @@ function makeGate(): void {
 describe('conversations', { timeout: 300_000 }, () => {
     let site: TestServer, visit: Visit, page: Page;
     before(async () => {
-        site = await startSite();
+        site = await startSite({ '/calls.gguf': (_, response) => void response.end(readFileSync(scripted('calls', ...ADD_CALL))) });
         visit = await Visit.begin();
         visit.context.setDefaultTimeout(30_000);
         await visit.context.addInitScript(makeGate);
@@ -330,6 +331,78 @@ describe('conversations', { timeout: 300_000 }, () => {
         await drop('picture.png', [0x89, 0x50, 0x4e, 0x47, 0, 1, 2]);
         assert.equal(await page.innerText('.dock .box-note'), 'picture.png is not a text file.');
         await page.fill(composer, '');
+    });
+
+    test('what waits is a draft again after a reload, once; an edit that waits is no draft', async () => {
+        await set(page, {});
+        await open();
+        await ask(page, 'The first');
+        const first = new URL(page.url()).hash.slice(2);
+        await gate(page, 3);
+        await send(page, 'Slowly');
+        await page.waitForSelector('.answer[aria-busy=true] .prose');
+        await send(page, 'This waits');
+        await page.reload();
+        await ready(page);
+        assert.equal(await page.inputValue(composer), 'This waits');
+        await page.fill(composer, 'This waits no more');
+        await page.reload();
+        await ready(page);
+        assert.equal(await page.inputValue(composer), 'This waits no more');
+        await page.fill(composer, '');
+        await page.reload();
+        await ready(page);
+        await gate(page, 3);
+        await open();
+        await send(page, 'In another conversation');
+        await page.waitForSelector('.answer[aria-busy=true] .prose');
+        await open(first);
+        await page.hover('.question');
+        await page.getByRole('button', { name: 'Edit message' }).first().click();
+        await page.getByRole('textbox', { name: 'Edit your message' }).fill('The first, edited');
+        await page.keyboard.press('Enter');
+        await page.waitForSelector('.queue-text');
+        assert.equal(await page.inputValue(composer), '');
+        await gate(page, 1e9);
+        await page.waitForFunction(() => document.querySelector('.question .bubble')?.textContent === 'The first, edited');
+        await answers(page, 1);
+        assert.equal(await page.inputValue(composer), '');
+    });
+
+    test('a question that the disk had no space for is stored with the end of its answer', async () => {
+        await set(page, {});
+        await open();
+        await page.evaluate(() => {
+            const { put } = IDBObjectStore.prototype;
+            let full = true;
+            IDBObjectStore.prototype.put = function fail(this: IDBObjectStore, ...given: [unknown]) {
+                const request = put.apply(this, given);
+                if (full && this.name === 'messages') queueMicrotask(() => this.transaction.abort());
+                full &&= this.name !== 'messages';
+                return request;
+            };
+        });
+        await ask(page, 'While the disk is full');
+        assert.match(await page.innerText('.notice'), /^The conversation could not be saved\./);
+        await page.reload();
+        await ready(page);
+        assert.deepEqual(await questions(page), ['While the disk is full']);
+        assert.equal(await page.locator('.answer .message-tools').count(), 1);
+    });
+
+    test('a model that calls tools for ever is stopped, and told why', async () => {
+        await set(page, { tools: true, maxTokens: 0, sampling: { temperature: 0 } });
+        await open('models');
+        await page.getByPlaceholder(/^https:/).fill(`${site.origin}/calls.gguf`);
+        await page.getByRole('button', { name: 'Download and load' }).click();
+        await page.waitForFunction(() => document.querySelector('.current-model .ready'));
+        await open();
+        await ask(page, 'Add one');
+        assert.equal(await page.innerText('.ending'), 'Stopped after 5 rounds of tool calls.');
+        const results = await page.locator('.answer .fold-body').allTextContents();
+        assert.equal(results.length, 6);
+        for (const result of results.slice(0, 5)) assert.match(result, /There is no tool named 'add'\. The tools are: get_time, calculate\./);
+        assert.match(results[5]!, /at most 5 rounds/);
     });
 });
 

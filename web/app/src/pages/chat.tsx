@@ -1,6 +1,6 @@
 // The conversation: messages, the answer as it grows, the composer.
 
-import type { JSX, TargetedEvent } from 'preact';
+import type { JSX } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { chat, find, type Writing } from '../chat.ts';
 import { alternatives, path, type Answer, type Node } from '../conversation.ts';
@@ -80,14 +80,14 @@ function useStickyScroll(conversation: string | null, count: number) {
         stuck.current = true;
         if (box.current) box.current.scrollTop = box.current.scrollHeight;
     };
-    const onScroll = (event: TargetedEvent<HTMLDivElement>): void => {
-        const { scrollTop, scrollHeight, clientHeight } = event.currentTarget;
+    const onScroll = (): void => {
+        const { scrollTop, scrollHeight, clientHeight } = box.current!;
         stuck.current = scrollHeight - scrollTop - clientHeight < 40;
         setAway(!stuck.current);
     };
     useEffect(toEnd, [conversation, count]);
     useEffect(() => {
-        const observer = new ResizeObserver(() => { if (stuck.current) toEnd(); });
+        const observer = new ResizeObserver(() => (stuck.current ? toEnd() : onScroll()));
         observer.observe(box.current!);
         observer.observe(content.current!);
         return () => observer.disconnect();

@@ -98,6 +98,7 @@ function DeviceSection(): JSX.Element {
     const { backend, powerPreference, gpuMemory } = useStore(settings, (each) => each);
     const loaded = useStore(model, (each) => each.phase === 'ready');
     const [changed, setChanged] = useState(false);
+    const [reloaded, setReloaded] = useState(false);
     const change = (what: Partial<Settings>): void => {
         changeSettings(what);
         forgetFits();
@@ -117,10 +118,10 @@ function DeviceSection(): JSX.Element {
             {changed && loaded && (
                 <p class="box-note">
                     Applies when the model is loaded again.{' '}
-                    <button type="button" class="link" onClick={() => { setChanged(false); void reload(); }}>Reload the model now</button>
+                    <button type="button" class="link" onClick={() => { setChanged(false); setReloaded(true); void reload(); }}>Reload the model now</button>
                 </p>
             )}
-            <ChoiceStatus is={() => true} />
+            {reloaded && <ChoiceStatus is={() => true} />}
         </Section>
     );
 }
@@ -133,7 +134,7 @@ function DataSection(): JSX.Element {
         const [file] = await openFiles('.json,application/json');
         if (!file) return;
         try {
-            const words = `${countOf(importConversations(await file.text()), 'conversation')} imported.`;
+            const words = `${countOf(await importConversations(await file.text()), 'conversation')} imported.`;
             setImported({ good: true, words });
             announce(words);
         } catch (error) {
