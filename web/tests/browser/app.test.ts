@@ -310,8 +310,20 @@ describe('the app', { timeout: 600_000 }, () => {
     test('models: a folder of Ollama, opened again at the next visit', async () => {
         await page.goto(`${site.origin}/#/models`);
         await fakeOllama(page);
+        await page.evaluate(async () => {
+            const root = await (globalThis as unknown as { showDirectoryPicker: () => Promise<FileSystemDirectoryHandle> }).showDirectoryPicker();
+            await (await root.getDirectoryHandle('manifests')).getDirectoryHandle('locked', { create: true });
+            const handles = FileSystemDirectoryHandle.prototype as unknown as { entries: (this: FileSystemHandle) => unknown };
+            const { entries } = handles;
+            handles.entries = function read() {
+                if (this.name === 'locked') throw new DOMException('permission denied', 'NotReadableError');
+                return entries.call(this);
+            };
+        });
         await page.getByRole('button', { name: 'Choose folder' }).click();
         const card = page.locator('.choice', { hasText: 'gemma4:tiny' });
+        await card.waitFor();
+        assert.equal(await page.innerText('.folder .fit-no'), 'Skipped manifests/locked: permission denied.');
         await card.getByRole('button', { name: 'Load' }).click();
         await card.getByRole('button', { name: 'Loaded' }).waitFor();
         await page.reload();

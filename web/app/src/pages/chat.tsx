@@ -81,7 +81,8 @@ function useStickyScroll(conversation: string | null, count: number) {
         if (box.current) box.current.scrollTop = box.current.scrollHeight;
     };
     const onScroll = (): void => {
-        const { scrollTop, scrollHeight, clientHeight } = box.current!;
+        if (!box.current) return; // another page is shown by now
+        const { scrollTop, scrollHeight, clientHeight } = box.current;
         stuck.current = scrollHeight - scrollTop - clientHeight < 40;
         setAway(!stuck.current);
     };
