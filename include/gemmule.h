@@ -36,6 +36,8 @@
  * Time. gm_session_set, gm_session_append, gm_session_sample and gm_reply_next return GM_AGAIN after about 50 ms of work and
  * are repeated with the same arguments. A turn takes longer where something cannot be divided:
  *   - on a GPU, the first batch of each size compiles its shaders, which takes up to some seconds;
+ *   - on a GPU, the first session with another K/V type than the default checks its kernels, which fails with GM_NO_DEVICE if
+ *     the GPU computes them wrongly;
  *   - when a model computes NaN, all of its weights are read once to name the one that is broken;
  *   - on a slow processor, one matrix product of a large batch.
  * gm_engine_open, gm_session_new, gm_session_fork and the functions that save and restore return when they are done. Saving

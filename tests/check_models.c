@@ -6,11 +6,13 @@
 #include "fake_host.h"
 
 #include "gguf/gguf.h"
+#include "gpu/generator.h"
 #include "gpu/kernels.h"
 #include "model/model.h"
 #include "session/kv.h"
 #include "session/self_check.h"
 #include "test.h"
+#include "text/sampler_settings.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -24,15 +26,38 @@ static void as_expected(void *user, const char *what, float *found, size_t count
     for (size_t i = 0; i < count; i++) found[i] = expected[i % distinct];
 }
 
-/* All plans that a session makes, for caches as it begins with. */
-static void plan_all(gpu_backend *b, const graph *g, const model_config *c, error *e) {
+/* The generator of a session with every set of dispatches that it has. */
+static void generate_all(gpu_plan *plan, const model_config *c, error *e) {
+    const gm_sampling      sampling = { .top_p = 1, .typical_p = 1, .repetition_penalty = 1 };
+    const sampler_settings settings = { .sampling = &sampling, .vocabulary = c->vocabulary, .advance = true };
+    const int32_t          token = 1;
+    gpu_generator         *generator = NULL;
+    uint32_t               words[1024];
+    if (gpu_generator_new(plan, c->vocabulary, DEPTH, &generator, e)) return;
+    CHECK(sampler_settings_words(&settings) <= COUNT_OF(words));
+    sampler_settings_write(&settings, words, e);
+    for (size_t i = 0; i < 8 && !e->status; i++) {
+        const generator_start start = { .settings = words,
+                                        .setting_words = sampler_settings_words(&settings),
+                                        .greedy = i & 1,
+                                        .edits = i & 2,
+                                        .logprobs = i & 4,
+                                        .token = token,
+                                        .history = &token };
+        gpu_generator_begin(generator, &start, e);
+    }
+    gpu_generator_free(generator);
+}
+
+/* All plans that a session makes, for caches of a type as it begins with. */
+static void plan_all(gpu_backend *b, const graph *g, const model_config *c, quant_type type, error *e) {
     gpu_kv_layer *kv = calloc(max_size(c->layers, 1), sizeof *kv);
     for (uint32_t i = 0; kv && i < c->layers; i++) {
         const layer_config *layer = &c->layer[i];
         const uint32_t      slots = layer->sliding ? c->window + KV_SLACK : DEPTH;
-        const gpu_kv        shape = { TYPE_F16, layer->kv_heads, layer->head, layer->sliding ? slots : GPU_KV_NO_RING };
+        const gpu_kv        shape = { type, layer->kv_heads, layer->head, layer->sliding ? slots : GPU_KV_NO_RING };
         kv[i] = (gpu_kv_layer){
-            1, 1, TYPE_F16, shape.slots, shape.kv_heads, shape.head, round_up(gpu_kv_bytes(&shape, slots), 16)
+            1, 1, type, shape.slots, shape.kv_heads, shape.head, round_up(gpu_kv_bytes(&shape, slots), 16)
         };
     }
     while (gpu_backend_upload(b, g, e) == GM_AGAIN) {}
@@ -40,37 +65,46 @@ static void plan_all(gpu_backend *b, const graph *g, const model_config *c, erro
         for (size_t many = 0; many < 2 && !e->status; many++) {
             gpu_plan *plan = NULL;
             gpu_plan_new(b, g, tokens, many ? min_size(tokens, OUTPUTS) : 1, kv, &plan, e);
+            if (plan && tokens == 1 && !many) generate_all(plan, c, e);
             gpu_plan_free(plan);
         }
     }
     free(kv);
 }
 
-static void check_graph(const char *name, const graph *g, const model_config *config) {
-    error       e = { 0 };
-    gpu_backend planned = { 0 };
-    gpu_host   *checked = NULL;
+/* One self-check on a host where the CPU's results stand in for the GPU's. */
+static void run_check(gpu_host *h, const graph *g, const model_config *config, const self_check_options *options,
+                      size_t *runs, error *e) {
     self_check *check = NULL;
-    size_t      runs = 0, texts = 0;
-    gm_status   status;
-    bool        ignored;
+    if (self_check_new(h, g, config, options, &check, e)) return;
+    self_check_spoil_by(check, as_expected, runs);
+    while (self_check_step(check, e) == GM_AGAIN) {}
+    for (size_t i = 0; self_check_missed(check, i); i++)
+        CHECK_MESSAGE(false, "it knows no way to %s", self_check_missed(check, i));
+    self_check_free(check);
+}
+
+static void check_graph(const char *name, const graph *g, const model_config *config) {
+    static const quant_type kv[] = { TYPE_F16, TYPE_F32, TYPE_Q8_0 }; /* the first is the usual one */
+    error                   e = { 0 };
+    gpu_backend             planned = { 0 };
+    gpu_host               *checked = NULL;
+    size_t                  runs = 0, texts = 0;
+    bool                    ignored;
     TEST("the self-check reaches every kernel of %s", name);
-    const self_check_options options = { .kv = TYPE_F16, .outputs = OUTPUTS };
     if (!gpu_backend_open(&planned, &(gpu_options){ .adapter = -1 }, false, &e) &&
         !gpu_host_open(&(gpu_options){ .adapter = -1 }, &checked, &e)) {
-        plan_all(&planned, g, config, &e);
-        if (!e.status) self_check_new(checked, g, config, &options, &check, &e);
+        for (size_t i = 0; i < COUNT_OF(kv) && !e.status; i++) {
+            const self_check_options options = { .kv = kv[i], .checked = i ? &kv[0] : NULL, .outputs = OUTPUTS };
+            plan_all(&planned, g, config, kv[i], &e);
+            if (!e.status) run_check(checked, g, config, &options, &runs, &e);
+        }
     }
-    if (check) self_check_spoil_by(check, as_expected, &runs);
-    while (check && !e.status && (status = self_check_step(check, &e)) == GM_AGAIN) {}
     CHECK_MESSAGE(!e.status, "%s", e.why);
-    for (size_t i = 0; check && self_check_missed(check, i); i++)
-        CHECK_MESSAGE(false, "it knows no way to %s", self_check_missed(check, i));
     const char *label;
     for (; !e.status && (label = fake_host_text(planned.host, texts, &ignored)); texts++)
         CHECK_MESSAGE(fake_host_dispatched(checked, planned.host, texts), "%s is planned, and not dispatched", label);
     CHECK_MESSAGE(e.status || (runs > 10 && texts > 10), "%zu runs, %zu shaders", runs, texts);
-    self_check_free(check);
     gpu_host_close(checked);
     gpu_backend_close(&planned);
 }
@@ -96,7 +130,7 @@ static void check_large(void) {
     const size_t            bytes = (size_t)4 << 30;
     uint8_t                *zeros = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     graph                   g = { 0 };
-    model_config            config = { .width = 2816, .eps = 1e-6f };
+    model_config            config = { .width = 2816, .eps = 1e-6f, .vocabulary = 65536, .context = DEPTH };
     size_t                  at = 0;
     TEST("zeros");
     CHECK(zeros != MAP_FAILED);

@@ -1,5 +1,5 @@
 // Checks that the kernel tests notice a broken kernel. For every file in wgsl/, a row here damages it, and test_ops (or the sampler's
-// test) must then fail. tests/break_shader.c damages the text before it is compiled. The text must still compile and only compute a
+// test, or the self-check) must then fail. tests/break_shader.c damages the text before it is compiled. The text must still compile and only compute a
 // wrong number.
 //
 //     node tests/test_broken_kernels.mjs [folder of the build]
@@ -14,7 +14,7 @@ import {join} from "node:path";
 
 const build = process.argv[2] ?? "build/release";
 const cases = (words, without = "") => ["ops", "gpu", without, words];
-const layers = (words) => ["gpu_fuse", "", words], draws = (words) => ["gpu_sampler", words];
+const layers = (words) => ["gpu_fuse", "", words], draws = (words) => ["gpu_sampler", words], checks = (word) => ["gpu_self_check", word];
 const rows = [
     ["attention_decode.wgsl", "weight[q * groups + keys_at], a, b, c, d)", "weight[q * groups + keys_at], b, a, c, d)", cases("attention F16 5 · 2 × 4/2")],
     ["attention_decode.wgsl", "- j < vec4<u32>(window)", "- j <= vec4<u32>(window)", cases("attention F16 12 · 3 ×")],
@@ -70,6 +70,13 @@ const rows = [
     ["sampler_logprobs.wgsl", "a.key == b.key && a.id < b.id", "a.key == b.key && a.id > b.id", draws("greedy")],
     ["sampler_logprobs.wgsl", "parts[to + 3u + 2u * i] = last.id;", "parts[to + 3u + 2u * i] = last.id + 1u;", draws("greedy")],
     ["sampler_math.wgsl", "0xbb67ae85u", "0xbb67ae86u", draws("top-k")],
+    // The same faults of a driver, seen by the self-check.
+    ["sampler.wgsl", "{ atomicMin(&lowest_block, i); }", "{ atomicMin(&lowest_block, i + 1u); }", checks("draws")],
+    ["sampler_border.wgsl", "id_found = (id_found << 10u) | found;", "id_found = id_found << 10u;", checks("draws")],
+    ["sampler_choose.wgsl", "return nearest + wide_quotient(moments, masses);", "return nearest;", checks("draws")],
+    ["sampler_logprobs.wgsl", "parts[to + 3u + 2u * i] = last.id;", "parts[to + 3u + 2u * i] = last.id + 1u;", checks("draws")],
+    ["sampler_math.wgsl", "0xbb67ae85u", "0xbb67ae86u", checks("draws")],
+    ["kv.wgsl", "vec4<f32>(bytes) * bitcast<f32>(words.y)", "vec4<f32>(bytes) - bitcast<f32>(words.y)", checks("kv")],
 ];
 const cannotBeBroken = {
     "halve.wgsl": "needs subgroup matrices, which a GPU in software has not",

@@ -12,6 +12,7 @@
 static struct {
     bool     hardware; /* the GPU says that it is */
     bool     wrong;    /* its products are wrong */
+    bool     wrong_kv; /* its attention is, with q8_0 keys and values */
     bool     refuses;  /* its compiler refuses a shader */
     uint64_t memory;   /* bytes that it has; 0: any */
 } pretended;
@@ -43,9 +44,11 @@ const gpu_info *__wrap_gpu_host_info(const gpu_host *h) {
 gpu_id __wrap_gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants,
                                size_t count, error *e) {
     const char *at = pretended.wrong ? strstr(wgsl, "sums.x += chunk_dot(") : NULL;
+    const char *kv = pretended.wrong_kv ? strstr(wgsl, "* bitcast<f32>(words.y)") : NULL;
     char       *text = strdup(wgsl);
     if (!text) return fail_memory(e, "a shader", strlen(wgsl)), 0;
     if (at) text[at - wgsl + strlen("sums.x ")] = '-';
+    if (kv) text[kv - wgsl] = '-';
     if (pretended.refuses && !strcmp(label, "norm.wgsl")) text[0] = '!';
     const gpu_id id = __real_gpu_pipeline_new(h, label, text, constants, count, e);
     free(text);
@@ -77,6 +80,32 @@ static void expect(gm_engine_options options, const char *device, const char *wh
     gm_engine_close(engine);
 }
 
+/* A session with q8_0 keys and values computes or draws first; the other call follows. */
+static void expect_q8_0(gm_engine *engine, bool right) {
+    static const int32_t tokens[] = { 2, 10, 20 };
+    gm_session          *session = NULL;
+    char                 why[600] = "";
+    gm_status            status;
+    CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .kv = GM_KV_Q8_0 }, &session, why, sizeof why), "%s",
+                  why);
+    while ((status = gm_session_set(session, tokens, 3, why, sizeof why)) == GM_AGAIN) {}
+    CHECK_MESSAGE(status == (right ? GM_OK : GM_NO_DEVICE), "%d: %s", (int)status, why);
+    CHECK_MESSAGE(right || (strstr(why, "Q8_0 keys and values") && strstr(why, "wrongly")), "%s", why);
+    gm_session_free(session);
+}
+
+/* The engine opens, and sessions of the usual type compute; others are refused, each time. */
+static void test_kv(bool right) {
+    gm_engine *engine = NULL;
+    char       why[600] = "";
+    pretended.wrong_kv = !right;
+    const gm_engine_options options = { .model = model, .backend = GM_BACKEND_GPU };
+    CHECK_MESSAGE(!gm_engine_open(&options, &engine, why, sizeof why), "%s", why);
+    for (size_t i = 0; engine && i < 2; i++) expect_q8_0(engine, right);
+    gm_engine_close(engine);
+    pretended.wrong_kv = false;
+}
+
 int main(void) {
     const gm_engine_options automatic = { .backend = GM_BACKEND_AUTO };
 
@@ -87,6 +116,11 @@ int main(void) {
     expect((gm_engine_options){ .backend = GM_BACKEND_GPU }, "gpu (SwiftShader", "");
     TEST("and by its number");
     expect((gm_engine_options){ .gpu = 1 }, "gpu (SwiftShader", "");
+
+    TEST("keys and values of another type than the usual one");
+    test_kv(true);
+    TEST("a GPU that computes attention wrongly with them only");
+    test_kv(false);
 
     pretended.hardware = true;
     TEST("a GPU in hardware is taken");

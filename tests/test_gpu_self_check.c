@@ -68,10 +68,10 @@ static void spoil(void *user, const char *what, float *found, size_t count, cons
     found[count - 1] = found[count - 1] * s->times + s->add;
 }
 
-static gm_status run(gpu_host *h, const subject *s, quant_type kv, bool precise, bool quick, spoiler *wrong,
-                     size_t *count, error *e) {
+static gm_status run(gpu_host *h, const subject *s, const self_check_options *options, spoiler *wrong, size_t *count,
+                     error *e) {
     self_check *check = NULL;
-    gm_status status = self_check_new(h, &s->g, &s->config, &(self_check_options){ kv, precise, 16, quick }, &check, e);
+    gm_status   status = self_check_new(h, &s->g, &s->config, options, &check, e);
     if (status) return status;
     self_check_spoil_by(check, spoil, wrong);
     while ((status = self_check_step(check, e)) == GM_AGAIN) gpu_host_wait(h, 100);
@@ -82,11 +82,15 @@ static gm_status run(gpu_host *h, const subject *s, quant_type kv, bool precise,
     return status;
 }
 
+static const self_check_options quick_check = { .kv = TYPE_F16, .outputs = 16, .quick = true };
+
 /* The name of check `index`, to be freed. */
 static char *name_of(gpu_host *h, const subject *s, quant_type kv, size_t index) {
     error       e = { 0 };
     self_check *check = NULL;
-    if (self_check_new(h, &s->g, &s->config, &(self_check_options){ kv, false, 16, true }, &check, &e)) return NULL;
+    if (self_check_new(h, &s->g, &s->config, &(self_check_options){ .kv = kv, .outputs = 16, .quick = true }, &check,
+                       &e))
+        return NULL;
     const char *name = self_check_name(check, index);
     char       *copy = name ? strdup(name) : NULL;
     self_check_free(check);
@@ -114,8 +118,10 @@ static void test_right(gpu_host *h, const char *device, bool all_models) {
             spoiler none = { 0 };
             size_t  count = 0;
             if (!(all ? open_all_types(&s) : open_model(&s, models[i].path))) return;
-            CHECK_MESSAGE(run(h, &s, kv[precise], precise, all || i > 1 || precise, &none, &count, &e) == GM_OK, "%s",
-                          e.why);
+            const self_check_options options = {
+                .kv = kv[precise], .precise = precise, .outputs = 16, .quick = all || i > 1 || precise
+            };
+            CHECK_MESSAGE(run(h, &s, &options, &none, &count, &e) == GM_OK, "%s", e.why);
             CHECK_MESSAGE(count >= (all ? 15 * 3 : models[i].least), "%zu checks", count);
             close_subject(&s);
         }
@@ -139,7 +145,7 @@ static void test_wrong(gpu_host *h, const char *path) {
         error   e = { 0 };
         spoiler wrong = { .what = name, .times = ways[i % COUNT_OF(ways)].times, .add = ways[i % COUNT_OF(ways)].add };
         size_t  count;
-        CHECK(run(h, &s, TYPE_F16, false, true, &wrong, &count, &e) == GM_NO_DEVICE);
+        CHECK(run(h, &s, &quick_check, &wrong, &count, &e) == GM_NO_DEVICE);
         CHECK_MESSAGE(strstr(e.why, name) && strstr(e.why, gpu_host_info(h)->name) && strstr(e.why, "wrongly") &&
                           strstr(e.why, "--gpu-disable subgroups"),
                       "%s", e.why);
@@ -149,11 +155,45 @@ static void test_wrong(gpu_host *h, const char *path) {
     error   e = { 0 };
     size_t  count;
     spoiler close = { .what = "norms of 16 tokens", .times = 1.00001f };
-    CHECK_MESSAGE(run(h, &s, TYPE_F16, false, true, &close, &count, &e) == GM_OK && close.runs == 1, "%s", e.why);
+    CHECK_MESSAGE(run(h, &s, &quick_check, &close, &count, &e) == GM_OK && close.runs == 1, "%s", e.why);
     close_subject(&s);
 }
 
-int main(void) {
+/* What another K/V type adds is attention, and nothing else. */
+static void test_kv(gpu_host *h, quant_type kv, const char *name) {
+    static const quant_type  usual = TYPE_F16;
+    const self_check_options options = { .kv = kv, .checked = &usual, .outputs = 16, .quick = true };
+    subject                  s;
+    error                    e = { 0 };
+    spoiler                  none = { 0 };
+    size_t                   count = 0;
+    self_check              *check = NULL;
+    TEST("beside f16 keys and values: %s", name);
+    if (!open_model(&s, models[0].path)) return;
+    CHECK_MESSAGE(run(h, &s, &options, &none, &count, &e) == GM_OK && count > 0, "%zu checks: %s", count, e.why);
+    CHECK_MESSAGE(!self_check_new(h, &s.g, &s.config, &options, &check, &e), "%s", e.why);
+    for (size_t i = 0; check && i < count; i++)
+        CHECK_MESSAGE(strstr(self_check_name(check, i), "attention"), "%s", self_check_name(check, i));
+    self_check_free(check);
+    close_subject(&s);
+}
+
+/* The sampler's share of a check, for tests/test_broken_kernels.mjs: shaders are broken one at a time. */
+static void test_draws(gpu_host *h) {
+    subject s;
+    error   e = { 0 };
+    spoiler none = { 0 };
+    size_t  count = 0;
+    TEST("draws on a GPU are right");
+    if (!open_model(&s, models[0].path)) return;
+    self_check_options options = quick_check;
+    options.quick = false;
+    CHECK_MESSAGE(run(h, &s, &options, &none, &count, &e) == GM_OK, "%s", e.why);
+    close_subject(&s);
+}
+
+/* With an argument: only the checks that it names, "draws" or "kv". */
+int main(int argc, char **argv) {
     static const char *const disabled[] = { NULL, "subgroups,dot4,f16" };
     for (size_t i = 0; i < COUNT_OF(disabled); i++) {
         error     e = { 0 };
@@ -161,8 +201,16 @@ int main(void) {
         TEST("the GPU opens");
         CHECK_MESSAGE(!gpu_host_open(&(gpu_options){ .adapter = -1, .disable = disabled[i] }, &h, &e), "%s", e.why);
         if (!h) return test_end();
+        if (argc > 1) {
+            if (!strcmp(argv[1], "draws")) test_draws(h);
+            else test_kv(h, TYPE_Q8_0, "q8_0");
+            gpu_host_close(h);
+            return test_end();
+        }
         test_right(h, disabled[i] ? "a GPU without features" : "the GPU", !disabled[i]);
         if (!disabled[i]) {
+            test_kv(h, TYPE_Q8_0, "q8_0");
+            test_kv(h, TYPE_F32, "f32");
             test_wrong(h, "tests/fixtures/tiny-moe.gguf");
             test_wrong(h, "tests/fixtures/small-dense-Q4_K_M.gguf");
         }

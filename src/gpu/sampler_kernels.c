@@ -2,6 +2,8 @@
 
 #include "gpu/kernel_build.h"
 
+#include <math.h>
+
 enum { BLOCK = 256, SPAN = 4096, CANDIDATES = 8192 }; /* as in the shader */
 
 typedef struct {
@@ -73,4 +75,15 @@ size_t sampler_kernels(const sampler_shape *s, gpu_kernel out[SAMPLER_KERNELS]) 
         out[count++] = kernel_of(s, LOGPROBS);
     }
     return count;
+}
+
+void sampler_record_logprobs(const sampler_record *r, gm_token_logprob *out, size_t alternatives) {
+    const double base = (double)r->largest + (r->sum > 0 ? log((double)r->sum) : 0);
+    out[0] = (gm_token_logprob){ (int32_t)r->token, r->known ? (float)((double)r->logit - base) : -INFINITY };
+    for (size_t i = 0; i < alternatives; i++) {
+        const bool known = i < SAMPLER_MOST_ALTERNATIVES && r->likeliest[i].token != UINT32_MAX;
+        out[1 + i] =
+            known ? (gm_token_logprob){ (int32_t)r->likeliest[i].token, (float)((double)r->likeliest[i].logit - base) }
+                  : (gm_token_logprob){ -1, -INFINITY };
+    }
 }

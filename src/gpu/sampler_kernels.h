@@ -50,6 +50,9 @@ typedef struct {
     } likeliest[SAMPLER_MOST_ALTERNATIVES];
 } sampler_record;
 
+/* Log-probabilities of the token drawn, and then of `alternatives` others; token −1 where there are no more. */
+void sampler_record_logprobs(const sampler_record *r, gm_token_logprob *out, size_t alternatives);
+
 typedef struct {
     uint64_t fixed, counts, blocks, candidates, header, parts, record, state;
 } sampler_bytes;

@@ -261,20 +261,20 @@ static void note_kernel(void *user, const graph *fused, const op *o, const gpu_k
 
 /* ---- which checks there are --------------------------------------------------------------------------------------------------- */
 
-gpu_kv_layer check_cache(const self_check *c, const check *k) {
+gpu_kv_layer check_cache(quant_type type, const check *k) {
     const uint32_t slots = k->window ? k->window + KV_SLACK : FULL_SLOTS;
-    return (gpu_kv_layer){ .type = c->kv_type,
+    return (gpu_kv_layer){ .type = type,
                            .slots = k->window ? slots : GPU_KV_NO_RING,
                            .kv_heads = k->kv_heads,
                            .head = k->head,
-                           .bytes = round_up(gpu_kv_row_bytes(c->kv_type, k->kv_heads, k->head) * slots, 16) };
+                           .bytes = round_up(gpu_kv_row_bytes(type, k->kv_heads, k->head) * slots, 16) };
 }
 
 /* Notes which texts the runs of a check come to. */
 static gm_status cover_check(lister *l, const check *k, error *e) {
     static const uint8_t somewhere[2]; /* stands for bytes that are not looked at */
     const void *const    data[2] = { &somewhere[0], &somewhere[1] };
-    const gpu_kv_layer   kv = check_cache(l->c, k);
+    const gpu_kv_layer   kv = check_cache(l->c->kv_type, k);
     gpu_backend          b = { .host = l->c->host, .precise = l->c->gpu.precise };
     graph                g = { 0 };
     if (!check_build(l->c, k, data, true, &g, e) && !gpu_backend_list_weights(&b, &g, e)) {
@@ -313,17 +313,24 @@ static gm_status add_checks(lister *l, error *e) {
     return e->status;
 }
 
-gm_status check_list_make(self_check *c, const graph *g, const model_config *config, const self_check_options *options,
-                          error *e) {
-    lister        l = { .c = c, .config = config, .model = { .host = c->host, .precise = c->gpu.precise }, .e = e };
+/* The caches of the model's layers, to be freed. */
+static gpu_kv_layer *model_caches(const model_config *config, quant_type type, error *e) {
     gpu_kv_layer *kv = calloc(max_size(config->layers, 1), sizeof *kv);
     if (!kv) fail_memory(e, "the self-check's list", config->layers * sizeof *kv);
     for (uint32_t i = 0; kv && i < config->layers; i++) {
         const layer_config *layer = &config->layer[i];
-        kv[i] = check_cache(c, &(check){ .window = layer->sliding ? config->window : 0,
-                                         .kv_heads = layer->kv_heads,
-                                         .head = layer->head });
+        kv[i] = check_cache(type, &(check){ .window = layer->sliding ? config->window : 0,
+                                            .kv_heads = layer->kv_heads,
+                                            .head = layer->head });
     }
+    return kv;
+}
+
+gm_status check_list_make(self_check *c, const graph *g, const model_config *config, const self_check_options *options,
+                          error *e) {
+    lister        l = { .c = c, .config = config, .model = { .host = c->host, .precise = c->gpu.precise }, .e = e };
+    gpu_kv_layer *kv = model_caches(config, c->kv_type, e);
+    gpu_kv_layer *known = options->checked ? model_caches(config, *options->checked, e) : NULL;
     if (!e->status) gpu_backend_list_weights(&l.model, g, e);
     for (size_t i = 0; i < 2 * COUNT_OF(classes) && !e->status; i++) {
         const uint32_t class = classes[i / 2].class, most = (uint32_t)min_size(class, options->outputs);
@@ -331,10 +338,12 @@ gm_status check_list_make(self_check *c, const graph *g, const model_config *con
         if (options->quick && (i % 2 || (class != 1 && class != 16))) continue;
         l.run = (check_run){ classes[i / 2].tokens, class, i % 2 ? most : 1 };
         if (i % 2 && l.run.tokens > most) l.run.tokens = most;
+        if (known && gpu_plan_visit(&l.model, g, class, l.run.outputs, known, cover_kernel, &l, e)) break;
         if (!gpu_plan_visit(&l.model, g, class, l.run.outputs, kv, note_kernel, &l, e)) add_checks(&l, e);
     }
     gpu_backend_clear(&l.model);
     free(kv);
+    free(known);
     free(l.texts);
     free(l.covered);
     free(l.candidates);

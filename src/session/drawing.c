@@ -10,7 +10,6 @@
 #include "gpu/sampler_kernels.h"
 #include "text/sampler_settings.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* ---- from logits ---- */
@@ -62,6 +61,8 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
                                         .suppressed = s->engine->suppressed,
                                         .advance = true };
     if (sampling_check(sampling, settings.vocabulary, e) || kv_reserve(&s->kv, s->computed + 1, e)) return e->status;
+    const gm_status ready = engine_check_kv(s->engine, s->kv.type, e);
+    if (ready) return ready;
     gpu_generator *generator = runner_generator(&s->run, &s->kv, e);
     const size_t   count = sampler_settings_words(&settings);
     uint32_t      *words = generator ? malloc(count * sizeof *words) : NULL;
@@ -100,26 +101,13 @@ static gm_status go_ahead(gm_session *s, size_t most, error *e) {
     return e->status;
 }
 
-/* What sampler_logprobs gives, from the sums that the GPU found. */
-static void write_logprobs(const draw_wish *wish, const sampler_record *draw) {
-    const double base = (double)draw->largest + (draw->sum > 0 ? log((double)draw->sum) : 0);
-    wish->logprobs[0] =
-        (gm_token_logprob){ (int32_t)draw->token, draw->known ? (float)((double)draw->logit - base) : -INFINITY };
-    for (size_t i = 0; i < wish->alternatives; i++) {
-        const bool known = i < SAMPLER_MOST_ALTERNATIVES && draw->likeliest[i].token != UINT32_MAX;
-        wish->logprobs[1 + i] = known ? (gm_token_logprob){ (int32_t)draw->likeliest[i].token,
-                                                            (float)((double)draw->likeliest[i].logit - base) }
-                                      : (gm_token_logprob){ -1, -INFINITY };
-    }
-}
-
 static gm_status take(gm_session *s, const draw_wish *wish, int32_t *token, error *e) {
     sampler_record  draw;
     const gm_status status = gpu_generator_take(s->run.generator, &draw, e);
     if (status) return status;
     s->computed++;
     s->ahead.token = *token = (int32_t)draw.token;
-    if (wish->logprobs) write_logprobs(wish, &draw);
+    if (wish->logprobs) sampler_record_logprobs(&draw, wish->logprobs, wish->alternatives);
     if (draw.status == SAMPLER_DRAWN) return GM_OK;
     if (draw.status == SAMPLER_NOT_A_NUMBER) return session_not_finite(s, e);
     return fail(e, GM_BAD_ARGUMENT, "no token can be drawn: all %u are suppressed or impossible",

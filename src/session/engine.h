@@ -14,30 +14,38 @@
 
 enum { MOST_STOPS = 64 }; /* strings that end a reply */
 
+/* The self-check of a K/V type other than the usual one: engine_check_kv. */
+typedef struct {
+    struct self_check *running;
+    bool               passed;
+    error              refused; /* status 0: it was not */
+} engine_kv_check;
+
 struct gm_engine {
-    turns        turns;        /* who may use the backend: engine_enter */
-    double       turn_seconds; /* how long a call may work before it returns GM_AGAIN */
-    gguf        *file;
-    model        weights;
-    graph        text;
-    bool         on_gpu, precise;
-    cpu_backend  cpu; /* one of the two is open */
-    gpu_backend  gpu;
-    gpu_budget   budget; /* which weights the GPU holds; used if there is a limit */
-    reads       *reads;  /* orders for bytes that are not in memory */
-    tokenizer   *words;
-    uint32_t    *suppressed; /* a bit per id that is never drawn; NULL: none */
-    chat_variant variant;
-    gm_sampling  sampling; /* the model's own defaults */
-    uint32_t     context;  /* of sessions that do not ask for another */
-    arena        memory;   /* the strings below */
-    const char  *name, *device, *system;
-    const char **stops; /* with most_tokens what ends a reply for which nothing else is asked; 0: nothing */
-    size_t       stop_count;
-    uint32_t     most_tokens;
-    char         note[400]; /* what does not fit into GPU memory */
-    char         why_device[400];
-    char         digest[65]; /* identifies model and weights */
+    turns           turns;        /* who may use the backend: engine_enter */
+    double          turn_seconds; /* how long a call may work before it returns GM_AGAIN */
+    gguf           *file;
+    model           weights;
+    graph           text;
+    bool            on_gpu, precise;
+    cpu_backend     cpu; /* one of the two is open */
+    gpu_backend     gpu;
+    gpu_budget      budget;       /* which weights the GPU holds; used if there is a limit */
+    engine_kv_check kv_checks[3]; /* f16, f32, q8_0 */
+    reads          *reads;        /* orders for bytes that are not in memory */
+    tokenizer      *words;
+    uint32_t       *suppressed; /* a bit per id that is never drawn; NULL: none */
+    chat_variant    variant;
+    gm_sampling     sampling; /* the model's own defaults */
+    uint32_t        context;  /* of sessions that do not ask for another */
+    arena           memory;   /* the strings below */
+    const char     *name, *device, *system;
+    const char    **stops; /* with most_tokens what ends a reply for which nothing else is asked; 0: nothing */
+    size_t          stop_count;
+    uint32_t        most_tokens;
+    char            note[400]; /* what does not fit into GPU memory */
+    char            why_device[400];
+    char            digest[65]; /* identifies model and weights */
     struct {
         double check, upload, plans;
     } seconds; /* that the GPU's self-check, the upload of the weights and the making of plans took so far */
@@ -59,6 +67,11 @@ typedef struct {
 
 /* Finds a model by path, Ollama name or "box". The strings live in the arena. */
 gm_status engine_find_model(const char *model, arena *a, const char **path, engine_origin *origin, error *e);
+
+/* Whether the GPU computes attention right with keys and values of this type; the first call for a type that is not the usual one
+ * begins to check. GM_AGAIN: let gpu_host_wait run, and call again. GM_NO_DEVICE: it does not, and never will. */
+gm_status engine_check_kv(gm_engine *engine, quant_type kv, error *e);
+void      engine_check_end(gm_engine *engine); /* drops checks that are under way */
 
 /* The end of opening (load.h): what the model says about itself, once weights and backend are there. */
 gm_status engine_describe(gm_engine *engine, const engine_origin *origin, error *e);

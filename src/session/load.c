@@ -225,17 +225,6 @@ static gm_status plan_memory(engine_load *l, error *e) {
     return GM_OK;
 }
 
-gm_status engine_check_new(gm_engine *engine, self_check **out, error *e) {
-    const model_config      *config = &engine->weights.config;
-    const self_check_options options = { .kv = engine->precise ? TYPE_F32 : TYPE_F16,
-                                         .precise = engine->precise,
-                                         .outputs = runner_outputs(config->vocabulary),
-                                         .quick = gpu_host_info(engine->gpu.host)->software };
-    if (!self_check_new(engine->gpu.host, &engine->text, config, &options, out, e))
-        self_check_read_by(*out, engine->reads);
-    return e->status;
-}
-
 /* A GPU that computes wrongly is refused before the weights go there. */
 static gm_status check_gpu(engine_load *l, error *e) {
     if (!l->engine->on_gpu) return GM_OK;

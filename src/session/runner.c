@@ -170,7 +170,9 @@ static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs 
 static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
     gpu_host *h = r->engine->gpu.host;
     for (;;) {
-        if (!r->submitted && gpu_submit_run(r, kv, in, e) == GM_AGAIN) { /* weights are on their way */
+        gm_status status = r->submitted ? GM_OK : engine_check_kv(r->engine, kv->type, e);
+        if (!status && !r->submitted) status = gpu_submit_run(r, kv, in, e);
+        if (status == GM_AGAIN) { /* results of the check, or weights, are on their way */
             if (!runner_wait(h, deadline)) return GM_AGAIN;
             continue;
         }

@@ -24,6 +24,7 @@ gm_status self_check_new(gpu_host *host, const graph *g, const model_config *con
     c->kv_type = options->kv;
     c->eps = config->eps;
     if (!cpu_backend_open(&c->cpu, "scalar", 1, true, e)) check_list_make(c, g, config, options, e);
+    if (!e->status && !options->checked) check_draws_new(config, options->quick, &c->draws, e);
     if (e->status) self_check_free(c);
     else *out = c;
     return e->status;
@@ -38,6 +39,7 @@ static void close_check(self_check *c) {
     }
     c->blocks_ticket = 0;
     c->blocks_read = 0;
+    check_draws_close(c->draws);
     gpu_plan_free(c->plan);
     if (c->gpu_kv.k) gpu_buffer_free(c->host, c->gpu_kv.k);
     if (c->gpu_kv.v) gpu_buffer_free(c->host, c->gpu_kv.v);
@@ -56,6 +58,7 @@ static void close_check(self_check *c) {
 void self_check_free(self_check *c) {
     if (!c) return;
     close_check(c);
+    check_draws_free(c->draws);
     cpu_backend_close(&c->cpu);
     free(c->checks);
     free(c->missed);
@@ -70,7 +73,7 @@ void self_check_spoil_by(self_check *c, self_check_spoil *spoil, void *user) {
 }
 
 const char *self_check_name(const self_check *c, size_t index) {
-    return index < c->count ? c->checks[index].what : NULL;
+    return index < c->count ? c->checks[index].what : check_draws_name(c->draws, index - c->count);
 }
 
 const char *self_check_missed(const self_check *c, size_t index) {
@@ -80,7 +83,7 @@ const char *self_check_missed(const self_check *c, size_t index) {
 /* ---- running ------------------------------------------------------------------------------------------------------------- */
 
 static gm_status make_caches(self_check *c, const check *k, error *e) {
-    gpu_kv_layer   kv = check_cache(c, k);
+    gpu_kv_layer   kv = check_cache(c->kv_type, k);
     const uint64_t slots = k->window ? kv.slots : FULL_SLOTS;
     const uint64_t row = quant_row_bytes(quant_format_of(c->kv_type), (uint64_t)k->kv_heads * k->head);
     uint8_t       *rows = arena_array(&c->g.memory, 2 * slots, (size_t)row);
@@ -174,12 +177,12 @@ static const char *features_in_use(const gpu_info *info, char out[80]) {
     return *out ? out + 1 : out;
 }
 
-static gm_status refuse(const self_check *c, const check *k, float expected, float found, error *e) {
+gm_status check_refuse(const self_check *c, const char *what, float expected, float found, error *e) {
     const gpu_info *info = gpu_host_info(c->host);
     char            list[80];
     const char     *features = features_in_use(info, list);
     return fail(e, GM_NO_DEVICE, "the GPU '%.60s' (driver %.60s) computes %s wrongly: expected %g, found %g%s%s%s",
-                info->name, *info->driver ? info->driver : "unknown", k->what, (double)expected, (double)found,
+                info->name, *info->driver ? info->driver : "unknown", what, (double)expected, (double)found,
                 *features ? "; --gpu-disable " : "", features, *features ? " may help" : "");
 }
 
@@ -192,7 +195,8 @@ static gm_status compare(const self_check *c, const check *k, const float *expec
     const double most = tolerance_of(c, k) * sqrt(squares / (double)(distinct * n));
     for (size_t i = 0; i < rows * n; i++) {
         const float wanted = expected[i / n % distinct * n + i % n];
-        if (!(fabs((double)found[i] - wanted) <= most)) return refuse(c, k, wanted, found[i], e); /* or NaN */
+        if (!(fabs((double)found[i] - wanted) <= most))
+            return check_refuse(c, k->what, wanted, found[i], e); /* or NaN */
     }
     return GM_OK;
 }
@@ -283,5 +287,5 @@ gm_status self_check_step(self_check *c, error *e) {
         if (status) return status;
         close_check(c);
     }
-    return GM_OK;
+    return check_draws_step(c, e);
 }

@@ -2,7 +2,8 @@
  * compared value by value. A driver that miscompiles a shader is found before anybody reads what it makes of a question.
  *
  * What is checked is what will run: every shader text that the model's plans dispatch on this GPU, for one token and for batches
- * of every class, is reached by a check, with blocks of the model's own weights (check_list.c). */
+ * of every class, is reached by a check, with blocks of the model's own weights (check_list.c). So is every kernel that draws
+ * tokens (check_draws.c). */
 
 #ifndef GM_SELF_CHECK_H
 #define GM_SELF_CHECK_H
@@ -13,9 +14,11 @@
 typedef struct self_check self_check;
 
 typedef struct {
-    quant_type kv;      /* the type of keys and values */
-    bool       precise; /* as for the plans to come */
-    size_t     outputs; /* the most logits of one run: runner_most_outputs */
+    quant_type kv; /* the type of keys and values */
+    /* NULL, or the type for which everything was checked before: then only the kernels that `kv` adds are checked. */
+    const quant_type *checked;
+    bool              precise; /* as for the plans to come */
+    size_t            outputs; /* the most logits of one run: runner_most_outputs */
     bool quick; /* plans for 1 and 16 tokens only: a GPU in software has no driver to distrust, but compiles slowly */
 } self_check_options;
 

@@ -1,11 +1,13 @@
-/* Inside of the self-check: self_check.c runs the checks, check_list.c finds out which ones a model needs, and check_graphs.c
- * builds their graphs. */
+/* Inside of the self-check: self_check.c runs the checks, check_list.c finds out which ones a model needs, check_graphs.c builds
+ * their graphs, and check_draws.c checks the sampler. */
 
 #ifndef GM_SELF_CHECK_PARTS_H
 #define GM_SELF_CHECK_PARTS_H
 
 #include "cpu/backend.h"
+#include "gpu/generator.h"
 #include "session/self_check.h"
+#include "text/sampler.h"
 
 enum {
     TABLE_ROWS = 16,      /* inputs are rows of a table, as in a model */
@@ -59,6 +61,8 @@ typedef struct {
     size_t        run_count;
 } check;
 
+typedef struct check_draws check_draws;
+
 struct self_check {
     gpu_host   *host;
     gpu_backend gpu; /* on the engine's host, with weights of its own */
@@ -72,6 +76,7 @@ struct self_check {
     self_check_spoil *spoil;
     void             *spoil_user;
     reads            *reads;
+    check_draws      *draws; /* NULL: the sampler is not checked */
 
     /* the check that is under way */
     size_t       next, run;
@@ -97,7 +102,17 @@ static inline bool is_attention(op_kind kind) {
 gm_status check_list_make(self_check *c, const graph *g, const model_config *config, const self_check_options *options,
                           error *e);
 /* The keys and values of a check's layer, without buffers. */
-gpu_kv_layer check_cache(const self_check *c, const check *k);
+gpu_kv_layer check_cache(quant_type type, const check *k);
+
+/* check_draws.c: draws of the GPU's sampler, which come last. */
+gm_status   check_draws_new(const model_config *config, bool quick, check_draws **out, error *e);
+gm_status   check_draws_step(self_check *c, error *e);
+void        check_draws_close(check_draws *d); /* gives back what is on the GPU */
+void        check_draws_free(check_draws *d);
+const char *check_draws_name(const check_draws *d, size_t index); /* NULL behind the last */
+
+/* The error for a value that is wrong. */
+gm_status check_refuse(const self_check *c, const char *what, float expected, float found, error *e);
 
 /* check_graphs.c: a graph that a plan turns into the op of the check. `data` are the bytes of its matrices; with `empty` the
  * inputs are left out, where only the kernels of its plan are wanted. */

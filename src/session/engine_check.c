@@ -1,0 +1,45 @@
+/* The GPU's self-check, for an engine: all of it when the engine opens, and what another type of keys and values adds when a session
+ * first computes with one. That one runs in steps as computing itself does, so that a browser is not kept waiting. */
+
+#include "session/load.h"
+#include "session/runner.h"
+
+static quant_type usual_kv(const gm_engine *engine) { return engine->precise ? TYPE_F32 : TYPE_F16; }
+
+static gm_status check_new(gm_engine *engine, quant_type kv, const quant_type *checked, self_check **out, error *e) {
+    const model_config      *config = &engine->weights.config;
+    const self_check_options options = { .kv = kv,
+                                         .checked = checked,
+                                         .precise = engine->precise,
+                                         .outputs = runner_outputs(config->vocabulary),
+                                         .quick = gpu_host_info(engine->gpu.host)->software };
+    if (!self_check_new(engine->gpu.host, &engine->text, config, &options, out, e))
+        self_check_read_by(*out, engine->reads);
+    return e->status;
+}
+
+gm_status engine_check_new(gm_engine *engine, self_check **out, error *e) {
+    return check_new(engine, usual_kv(engine), NULL, out, e);
+}
+
+gm_status engine_check_kv(gm_engine *engine, quant_type kv, error *e) {
+    const quant_type usual = usual_kv(engine);
+    if (!engine->on_gpu || kv == usual) return GM_OK;
+    engine_kv_check *k = &engine->kv_checks[kv == TYPE_F16 ? 0 : kv == TYPE_F32 ? 1 : 2];
+    if (k->refused.status) return fail(e, k->refused.status, "%s", k->refused.why);
+    if (k->passed) return GM_OK;
+    if (!k->running && check_new(engine, kv, &usual, &k->running, e)) return e->status;
+    const double    start = clock_seconds();
+    const gm_status status = self_check_step(k->running, e);
+    engine->seconds.check += clock_seconds() - start;
+    if (status == GM_AGAIN) return status;
+    self_check_free(k->running);
+    k->running = NULL;
+    k->passed = !status;
+    if (status == GM_NO_DEVICE) k->refused = *e; /* anything else, such as too little memory, may go away */
+    return status;
+}
+
+void engine_check_end(gm_engine *engine) {
+    for (size_t i = 0; i < COUNT_OF(engine->kv_checks); i++) self_check_free(engine->kv_checks[i].running);
+}
