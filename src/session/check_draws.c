@@ -1,4 +1,4 @@
-/* The self-check of the sampler: draws from known logits on the GPU, by the generator that answers use, compared with the CPU's.
+/* The self-check of the sampler: draws from known logits by the generator that answers use, compared with the CPU's.
  *
  * Vocabulary and history have the model's sizes, so the pipelines that are compiled here are the ones that the first answer
  * needs: checking them makes opening longer and the first answer shorter. */
@@ -113,7 +113,7 @@ const char *check_draws_name(const check_draws *d, size_t index) {
     return NULL;
 }
 
-/* ---- the logits ------------------------------------------------------------------------------------------------------------ */
+/* ---- the logits -------------------------------------------------------------------------------------------------- */
 
 /* A table of logits as the embeddings of a graph. Tokens (r + 1) and (r + 2) modulo ROWS stand out in row r: penalties change
  * their order, but the likeliest token always has a row of its own. */
@@ -121,9 +121,9 @@ static tensor *logits_table(check_draws *d, graph *g) {
     const uint64_t n = d->vocabulary;
     float         *logits = arena_array(&g->memory, (size_t)n * ROWS, sizeof *logits);
     if (!logits) return NULL;
+    uint32_t words[4] = { 0 };
     for (uint64_t i = 0; i < n * ROWS; i++) {
-        uint32_t words[4];
-        if (i % 4 == 0 || i == 0) philox((uint32_t[]){ (uint32_t)i, 0, 0, 0 }, (uint32_t[]){ 0x64726177, 1 }, words);
+        if (i % 4 == 0) philox((uint32_t[]){ (uint32_t)i, 0, 0, 0 }, (uint32_t[]){ 0x64726177, 1 }, words);
         logits[i] = -10 + 16 * (float)(words[i % 4] >> 8) / (float)(1 << 24);
     }
     for (uint64_t r = 0; r < ROWS; r++) {
@@ -143,7 +143,7 @@ static gm_status open_draws(self_check *c, check_draws *d, error *e) {
     return gpu_backend_find_weights(&c->gpu, &c->g, e);
 }
 
-/* ---- one draw -------------------------------------------------------------------------------------------------------------- */
+/* ---- one draw ---------------------------------------------------------------------------------------------------- */
 
 static int32_t last_token(const check_draws *d) { return d->tokens[d->token_count - 1]; }
 

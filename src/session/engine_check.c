@@ -1,5 +1,5 @@
-/* The GPU's self-check, for an engine: all of it when the engine opens, and what another type of keys and values adds when a session
- * first computes with one. That one runs in steps as computing itself does, so that a browser is not kept waiting. */
+/* An engine's self-check of its GPU. It runs when the engine opens. What another K/V type adds is checked when a session first
+ * computes with that type: in steps, as computing itself, so that a browser is not blocked. */
 
 #include "session/load.h"
 #include "session/runner.h"
