@@ -312,7 +312,7 @@ has '"gpu":{"context":4096,"kv":"F16","problem":null,"budget":0,'
 run "inspect a GPU's memory" 0 inspect "$dense" --gpu-memory 4M --ctx 2048 --kv f32
 silent
 has "with 2048 tokens of keys and values in F32"
-has "beyond the budget     of 4.19 MB (everything takes 4.51 MB): in main memory stay 246 kB of tables"
+has "beyond the budget     of 4.19 MB (everything takes 4.51 MB); left in main memory: 246 kB of tables"
 run "inspect a GPU's memory, layers outside" 0 inspect "$dense" --gpu-memory 3700k --json
 has '"bus_bytes_per_token":'
 matches '"outside":\{"tables":[1-9][0-9]*,"experts":0,"layers":[1-9]'

@@ -98,7 +98,7 @@ static void test_shrinking(const char *path, bool tables, bool experts) {
         }
         if (!steps) CHECK(b.outside[tables ? BUDGET_TABLES : BUDGET_EXPERTS] == b.outside[0] + b.outside[1]);
         gpu_budget_explain(&b, false, note, sizeof note);
-        CHECK_MESSAGE(strstr(note, "in main memory stay ") == note && strstr(note, " over the bus for each token"),
+        CHECK_MESSAGE(strstr(note, "left in main memory: ") == note && strstr(note, " over the bus for each token"),
                       "%s", note);
         limit = b.total - 1;
         steps++;

@@ -60,14 +60,14 @@ try {
     const page2 = [
         {command: "theirs", result: inPage("wllama", "wasm (1 thread)", 3, 50, {version: "3.8"})}, {command: "theirs twice", result: inPage("wllama", "wasm (2 threads)", 4, 60)},
         {command: "ours", result: inPage("gemmule", "cpu (wasm, 2 threads)", 1.5, 240)},
-        {command: "large", result: {...raw("e2b", 12900, 319, 0), runtime: "Node 24", note: "in the file stay 1 GB of tables"}},
+        {command: "large", result: {...raw("e2b", 12900, 319, 0), runtime: "Node 24", note: "left in the file: 1 GB of tables"}},
     ].map((each) => JSON.stringify({...record, ...each})).join("\n");
     check(run("add", file("pages.jsonl", page2)).status === 0 && run("write").status === 0, "lines of a browser are refused");
     const web = readFileSync(page, "utf8");
     for (const line of [
         "## In the browser, compared with wllama", "| | wllama 3.8, wasm (1 thread) | wllama, wasm (2 threads) | gemmule, cpu (wasm, 2 threads) |",
         "| load on a first visit, s | 3.00 | 4.00 | 1.50 (2.00 ×) |", "| decode of 64, tok/s | 50 | 60 | 240 (4.00 ×) |", "| renderer, peak, MB | 300 | 300 | 300 (1.00 ×) |",
-        "| e2b | Node 24, gpu (Some GPU) | decode | 319 | 638 | 0.50 | in the file stay 1 GB of tables | `large` |",
+        "| e2b | Node 24, gpu (Some GPU) | decode | 319 | 638 | 0.50 | left in the file: 1 GB of tables | `large` |",
     ]) check(web.includes(line), `the page lacks "${line}"`);
     check(!web.includes("browser's storage"), "a row without figures is shown");
     check(!/tiny-dense.*\| (319|12,900) \|/.test(text), "a CPU's line has the figure of another machine's GPU beside it");

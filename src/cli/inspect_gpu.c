@@ -49,7 +49,7 @@ void inspect_print_gpu(const inspection *f) {
     if (!*note) return;
     format_bytes(b->options.limit, other);
     format_bytes(b->everything, total);
-    inspect_line("beyond the budget", "of %s (everything takes %s): %s", other, total, note);
+    inspect_line("beyond the budget", "of %s (everything takes %s); %s", other, total, note);
 }
 
 static void report_kinds(report *r, const char *key, const uint64_t bytes[BUDGET_KINDS]) {

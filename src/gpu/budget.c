@@ -209,20 +209,20 @@ static const char *in_words(uint64_t bytes, char out[32]) {
 
 void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t size) {
     const char *const how[BUDGET_KINDS] = { in_file ? "tables (rows are read for each token)"
-                                                    : "tables (rows are looked up by the host)",
+                                                    : "tables (the host looks up rows)",
                                             "experts (those in use are uploaded for each run)",
                                             "layers (uploaded for each run)", "head (uploaded for each run)", "" };
-    const char *stay = in_file ? "in the file stay " : "in main memory stay ";
+    const char *where = in_file ? "left in the file: " : "left in main memory: ";
     char        amount[32];
     int         used = 0;
     *out = 0;
     for (size_t kind = 0; kind < BUDGET_KINDS; kind++) {
         if (!b->outside[kind] || used < 0 || (size_t)used >= size) continue;
-        used += snprintf(out + used, size - (size_t)used, "%s%s of %s", used ? ", " : stay,
+        used += snprintf(out + used, size - (size_t)used, "%s%s of %s", used ? ", " : where,
                          in_words(b->outside[kind], amount), how[kind]);
     }
     if (used > 0 && (size_t)used < size)
-        snprintf(out + used, size - (size_t)used, ": %s over the bus for each token", in_words(b->token_bytes, amount));
+        snprintf(out + used, size - (size_t)used, "; %s over the bus for each token", in_words(b->token_bytes, amount));
 }
 
 /* ---- plans ----------------------------------------------------------------------------------------------------------------- */

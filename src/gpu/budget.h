@@ -1,12 +1,12 @@
-/* What of a graph's weights fits into a GPU's memory, and how the rest is used from main memory. Arithmetic only: nothing is
- * uploaded here, so the plan can be shown before anything is loaded.
+/* Decides which weights of a graph fit into a GPU's memory, and how the rest is used from main memory. This is arithmetic
+ * only: nothing is uploaded, so the plan can be shown before anything is loaded.
  *
- * When a budget is too small for everything, these leave the GPU, one after the other, until the rest fits:
+ * If the budget is too small, these leave the GPU, one after another, until the rest fits:
  *   tables    that are only looked up (a per-layer table): the host writes the rows of a batch's ids, the GPU holds none
  *   experts   from the last layer on: those that a batch uses are uploaded for each run
  *   layers    their other matrices, from the last one on: uploaded for each run
  *   head      the matrix of the logits, uploaded for each run; if it is the table of the input too, the host looks that up
- * What of these fits beside the last that went comes back. What is uploaded for each run goes, tile by tile, into one slot that all of it shares. */
+ * Whatever then still fits comes back. Weights that are uploaded for each run share one slot, tile by tile. */
 
 #ifndef GM_GPU_BUDGET_H
 #define GM_GPU_BUDGET_H
@@ -57,7 +57,7 @@ void      gpu_budget_free(gpu_budget *b);
 
 /* NULL: the graph has no such weight. */
 const budget_weight *gpu_budget_weight(const gpu_budget *b, const tensor *weight);
-/* One sentence: what stays outside, which is in main memory or in a file that is read as needed, and what it costs; empty when all is
+/* One sentence: what is left in main memory, or in a file that is read as needed, and what that costs. Empty if everything is
  * on the GPU. */
 void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t size);
 

@@ -16,7 +16,7 @@ after(() => setImmediate(() => process.exit())); // Dawn keeps Node alive
 test('weights that do not fit into GPU memory are read from the source when they are needed', async () => {
     const core = await Core.create({ wasm: readFileSync(WASM), gpu });
     const little = await core.dryRun([sourceOf(DENSE)], { backend: 'gpu', precise: true, gpuMemory: 5_700_000 });
-    assert.match(little.notes[0]!, /^in the file stay 246 kB of tables \(rows are read for each token\)/);
+    assert.match(little.notes[0]!, /^left in the file: 246 kB of tables \(rows are read for each token\)/);
     const limits = [
         { path: DENSE, gpuMemory: 4_900_000, stays: /tables .* layers .* head / },
         { path: MOE, gpuMemory: 4_300_000, stays: /experts .* layers / },

@@ -99,7 +99,7 @@ describe('the app on a GPU', { timeout: 600_000 }, () => {
             await page.goto(`${site}#/models`);
             await page.getByRole('button', { name: 'Does it fit?' }).first().click();
             await page.waitForSelector(`.fit-yes >> text=The per-layer table (246 KB) ${where}`);
-            assert.equal(await page.locator('.fit-yes >> text=In the file stay 246 kB of tables').count(), gigabytes > 0 ? 1 : 0);
+            assert.equal(await page.locator('.fit-yes >> text=Left in the file: 246 kB of tables').count(), gigabytes > 0 ? 1 : 0);
         }
         await page.goto(back);
         await page.waitForSelector('#composer');
