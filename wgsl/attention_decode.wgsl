@@ -1,7 +1,7 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// Attention of a few tokens (1 to 4), the keys shared out to several workgroups:
+// Attention for a few tokens (1 to 4), with the keys split among several workgroups:
 //
 //   out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j; the scale is 1
 //
@@ -11,20 +11,20 @@ enable subgroups;
 //            then a quad (highest, Σ e^(score − highest), 0, 0), for attention_reduce.wgsl; splits without keys write nothing
 //   dispatch (splits, tokens · group / QUERIES rounded up, kv_heads), group = heads / kv_heads
 //
-// HEADS: there is one token, and what heads.wgsl does is done here (attention_heads.wgsl).
+// HEADS: for a single token, this kernel also does the work of heads.wgsl (attention_heads.wgsl).
 //
-// A workgroup takes QUERIES (1, 2, 4 or 8) pairs (token, head) of one K/V head, so that keys and values are read once for all of
-// them, and its split of the positions (attention_split.wgsl), mostly one tile of 32. What waits for memory is a tile's reading,
-// so all of it is asked for before anything is used, and the next tile before this one's values are summed:
-//   scores   32 lanes to four keys, each with STEPS quads of the head for all queries; the sums are folded in the subgroup, so
-//            that each lane ends up with fewer queries
-//   softmax  eight threads to a query, four keys each, with a running maximum
-//   values   a thread owns four of the head's values for all queries, and one of SHARES (2 or 4) shares of the keys; those of
-//            a quad are neighbours and fold their sums likewise
-// Two barriers a tile. Where subgroups have less than 32 threads, or there are none, sums go through workgroup memory. The threads
-// of a subgroup are taken to be neighbours.
+// A workgroup handles QUERIES (1, 2, 4 or 8) pairs (token, head) of one K/V head, so that keys and values are read once for all of
+// them, and one split of the positions (attention_split.wgsl), usually a single tile of 32. Most of the time goes into waiting for a
+// tile to load, so we request the whole tile before using any of it, and the next tile before summing this one's values:
+//   scores   32 lanes share four keys; each lane has STEPS quads of the head for all queries. The sums are folded within the
+//            subgroup, so that each lane ends up with fewer queries
+//   softmax  eight threads per query, four keys each, with a running maximum
+//   values   a thread owns four of the head's values for all queries, and one of SHARES (2 or 4) shares of the keys; the threads
+//            of one quad are adjacent and fold their sums in the same way
+// That is two barriers per tile. If subgroups have fewer than 32 threads, or there are none, sums go through workgroup memory.
+// We assume that the threads of a subgroup are consecutive.
 //
-// head ≤ 512, head · SHARES ≤ 1024, STEPS = head/128 rounded up; workgroup memory: 16 bytes for each query's quad and 7 KB.
+// head ≤ 512, head · SHARES ≤ 1024, STEPS = head/128 rounded up; workgroup memory: 16 bytes per quad of every query, plus 7 KB.
 
 #include "run.wgsl"
 
@@ -36,9 +36,9 @@ override q_offset: u32;
 
 override quads: u32 = (head + 3u) / 4u;
 const threads = 256u;
-const lanes = 32u;              // to four keys
-const groups = threads / lanes; // of lanes
-const tile = 4u * groups;       // keys
+const lanes = 32u;              // per group of four keys
+const groups = threads / lanes; // groups of lanes
+const tile = 4u * groups;       // keys in a tile
 const steps = ${STEPS}u;
 const shares = ${SHARES}u;
 const lowest = -3.0e38;
@@ -65,18 +65,18 @@ var<workgroup> query:   array<vec4<f32>, query_quads>;
 var<workgroup> staged:  array<vec4<f32>, threads>;
 var<workgroup> score:   array<vec4<f32>, batch * groups>; // [query, four keys]
 var<workgroup> weight:  array<vec4<f32>, batch * groups>; // e^(score − highest)
-var<workgroup> sum_of:  array<f32, batch * groups>;       // of the weights so far
-var<workgroup> shrink:  array<f32, batch>;                // by how much a query's sums fall when its maximum rises
+var<workgroup> sum_of:  array<f32, batch * groups>;       // sums of the weights so far
+var<workgroup> shrink:  array<f32, batch>;                // the factor for a query's sums when its maximum rises
 var<workgroup> highest: array<f32, batch>;
 
-// ---- memory ----
+// ---- loading ----
 
-struct Four { a: kv_quad, b: kv_quad, c: kv_quad, d: kv_quad } // of four positions
+struct Four { a: kv_quad, b: kv_quad, c: kv_quad, d: kv_quad } // one quad each of four positions
 
-// The row `i` positions behind the one in slot `first`, but at most `last` behind it: no further than once around.
+// The row of the position `i` after the one in slot `first`, at most `last` after it. Wraps around the ring once at most.
 fn row_behind(first: u32, i: u32, last: u32, kv_head: u32) -> vec2<u32> {
     let slot = first + min(i, last);
-    return slot_row(min(slot, slot - slots), kv_head); // below `slots` the difference wraps to something large
+    return slot_row(min(slot, slot - slots), kv_head); // if slot < slots, the difference wraps to a large number
 }
 
 fn four_keys(first: u32, i: u32, last: u32, kv_head: u32, quad: u32) -> Four {
@@ -89,8 +89,8 @@ fn four_values(first: u32, i: u32, last: u32, kv_head: u32, quad: u32) -> Four {
                 value_words(row_behind(first, i + 2u, last, kv_head), quad), value_words(row_behind(first, i + 3u, last, kv_head), quad));
 }
 
-// What a thread needs of a tile: its group's four keys, quad lane + 32 i of the head in k_i; its quad of the values of its
-// share, which are four keys of every 4 · shares. Named, not an array: nothing may keep them from registers.
+// What a thread loads of a tile: quad lane + 32 i of its group's four keys, in k_i; and its quad of the values of its share, which is
+// four keys in every 4 · shares. These are named fields, not an array, so that the compiler can keep them in registers.
 struct Tile { k0: Four, k1: Four, k2: Four, k3: Four, v0: Four, v1: Four, v2: Four, v3: Four }
 
 fn fetch(at: u32, end: u32, kv_head: u32, thread: u32) -> Tile {
@@ -117,7 +117,7 @@ fn fetch(at: u32, end: u32, kv_head: u32, thread: u32) -> Tile {
 
 // ---- sums over threads ----
 
-// Over the 32 lanes, for each of them.
+// Sums over the 32 lanes; every lane gets the result.
 fn lane_sums(value: vec4<f32>, thread: u32, subgroup: u32) -> vec4<f32> {
     var total = value;
     let width = min(lanes, subgroup);
@@ -135,7 +135,7 @@ fn lane_sums(value: vec4<f32>, thread: u32, subgroup: u32) -> vec4<f32> {
 }
 
 #if SUBGROUPS
-// Of two sums, threads with this bit keep the second, the others the first; each gives what it does not keep.
+// Two threads exchange sums: the one with this bit set ends up with the total of b, the other with the total of a.
 fn fold(a: vec4<f32>, b: vec4<f32>, thread: u32, bit: u32) -> vec4<f32> {
     let second = (thread & bit) != 0u;
     return select(a, b, second) + subgroupShuffleXor(select(b, a, second), bit);
@@ -148,7 +148,7 @@ fn fold(a: vec4<f32>, b: vec4<f32>, thread: u32, bit: u32) -> vec4<f32> {
 
 // ---- scores ----
 
-alias Sums = array<vec4<f32>, batch>; // scores: a query's with four keys; values: a query's quad
+alias Sums = array<vec4<f32>, batch>; // scores: a query's dot products with four keys; values: a quad of a query's result
 
 // sum + w.x a + w.y b + w.z c + w.w d, in this order, so that each step is one instruction.
 fn weighted(sum: vec4<f32>, w: vec4<f32>, a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> vec4<f32> {
@@ -164,7 +164,7 @@ fn add_scores(sums: ptr<function, Sums>, four: Four, quad: u32) {
     }
 }
 
-// Keeps a query's scores with the four keys from `at` on: what it does not see is lowest.
+// Stores a query's scores with the four keys from `at` on. Keys that the query does not see get `lowest`.
 fn put_scores(q: u32, four: vec4<f32>, first_query: u32, at: u32, end: u32, group: u32) {
     let position = run.start + (first_query + q) / (heads / kv_heads);
     let j = at + vec4<u32>(0u, 1u, 2u, 3u);
@@ -184,7 +184,7 @@ fn add_values(sums: ptr<function, Sums>, four: Four, keys_at: u32) {
     }
 }
 
-// A quad of a query's result.
+// Writes one quad of a query's result.
 fn put_values(q: u32, quad: u32, four: vec4<f32>, first_query: u32, split: u32, kv_head: u32) {
     let group = heads / kv_heads;
     let token = (first_query + q) / group;
@@ -230,7 +230,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
 #if HEADS
     make_queries(first_query, kv_head, thread, subgroup, run.start < end);
 #if STORE
-    if (run.start < min(end, begin + tile)) { now = fetch(begin, end, kv_head, thread); } // the newest key is there only now
+    if (run.start < min(end, begin + tile)) { now = fetch(begin, end, kv_head, thread); } // only now is the newest key in the cache
 #endif
 #else
     for (var i = thread; i < batch * quads; i += threads) {
@@ -241,9 +241,9 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
     workgroupBarrier();
 #endif
 
-    var my_highest = lowest; // as one of a query's eight threads
+    var my_highest = lowest; // kept by each of a query's eight threads
     var my_sum = 0.0;
-    var sums: Sums;          // of the values
+    var sums: Sums;          // sums of the values
     for (var q = 0u; q < batch; q++) { sums[q] = vec4<f32>(); }
     for (var at = begin; at < end; at += tile) {
         var dots: Sums;
@@ -257,7 +257,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
         let four_at = at + 4u * group;
 #if SUBGROUPS
         if (subgroup >= lanes) {
-            // 16, 8, 4 for eight queries; 8, 4 for four; 4 for two: in the end lane / 4 has its query, summed over the rest
+            // bits 16, 8, 4 for eight queries; 8, 4 for four; 4 for two. Then lane / 4 is the query, summed over the rest
             for (var q = 0u; q < batch / 2u; q++) { dots[q] = fold(dots[q], dots[q + batch / 2u], thread, 2u * batch); }
             for (var q = 0u; q < batch / 4u; q++) { dots[q] = fold(dots[q], dots[q + batch / 4u], thread, batch); }
             for (var q = 0u; q < batch / 8u; q++) { dots[q] = fold(dots[q], dots[q + batch / 8u], thread, batch / 2u); }

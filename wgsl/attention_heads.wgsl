@@ -1,11 +1,11 @@
-// What heads.wgsl does, within attention_decode.wgsl and for its one token: the workgroup norms and turns its own queries, and the
-// one whose split has the newest position does so with that position's key, norms its value, and stores both (STORE). Others never
-// look at that position; where several workgroups share a split, each stores the same.
+// Does the work of heads.wgsl within attention_decode.wgsl, for its single token. Each workgroup normalises and rotates its own
+// queries. The workgroup whose split contains the newest position also makes that position's key and value, and stores both (STORE).
+// Other splits never read that position. If several workgroups share a split, they all store the same bytes.
 //
-//   rows     f32 (bound as queries): q, k and v from q_offset, k_offset and v_offset on, heads of n after each other
+//   rows     f32 (bound as queries): q, k and v start at q_offset, k_offset and v_offset; their heads of n are contiguous
 //   table    f32 [n]: cosines, then sines     q_weight, k_weight  f32 [n]
 //
-// 32 lanes to a head: lane l has the quads l and l + 32 of its first half, and their partners of the second. n is a multiple of 8.
+// 32 lanes share a head: lane l has quads l and l + 32 of its first half, and their partners in the second. n is a multiple of 8.
 
 override k_offset: u32 = 0u;
 override v_offset: u32 = 0u;
@@ -50,11 +50,11 @@ fn put_query(to: u32, x: vec4<f32>, partner: vec4<f32>, quad: u32) {
 
 #if STORE
 @group(0) @binding(7) var<storage, read> k_weight: array<vec4<f32>>;
-override n: u32 = kv_heads * head; // of a row of the cache
+override n: u32 = kv_heads * head; // values in a row of the cache
 
 #include "unit.wgsl"
 
-// The newest key lies in `staged`, its value behind it.
+// `staged` holds the newest key, followed by its value.
 fn input(at: u32, is_value: bool) -> unit { return staged[select(0u, quads, is_value) + at % quads]; }
 
 #include "kv_write.wgsl"
@@ -68,15 +68,15 @@ fn put_newest(x: vec4<f32>, partner: vec4<f32>, quad: u32, is_value: bool) {
 }
 #endif
 
-// Ends with a barrier: the queries are there and, if the newest position is here, its key and value are in the cache.
+// Ends with a barrier. After it the queries are ready and, if this split has the newest position, its key and value are in the cache.
 fn make_queries(first_query: u32, kv_head: u32, thread: u32, subgroup: u32, newest: bool) {
     let group = heads / kv_heads;
     let lane = thread % lanes;
-    let q = thread / lanes; // batch is at most `groups`
+    let q = thread / lanes; // batch ≤ groups
     let row = row_of(q_offset + (kv_head * group + min(first_query + q, group - 1u)) * head, lane);
     var squares = vec4<f32>(squares_of(row), 0.0, 0.0, 0.0);
 #if STORE
-    let is_value = q == 1u; // keys by lanes 0 to 31, values by the next
+    let is_value = q == 1u; // threads 0 to 31 make the key, the next 32 the value
     var fresh: Row;
     if (newest && q < 2u) { fresh = row_of(select(k_offset, v_offset, is_value) + kv_head * head, lane); }
     squares.y = squares_of(fresh);
@@ -93,7 +93,7 @@ fn make_queries(first_query: u32, kv_head: u32, thread: u32, subgroup: u32, newe
             if (lane + 32u < quads / 2u) { put_newest(fresh.b * scale.y, fresh.b_partner * scale.y, lane + 32u, is_value); }
         }
         workgroupBarrier();
-        let pieces = head / piece_values; // of the key, and as many of the value
+        let pieces = head / piece_values; // of the key; the value has as many
         if (thread < 2u * pieces) { store_piece(0u, run.start % slots, kv_head * pieces + thread % pieces, thread >= pieces); }
         storageBarrier();
     }

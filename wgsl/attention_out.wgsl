@@ -1,4 +1,4 @@
-// Writing results of attention, four values at a time. `row` is token · heads + head. QUADS: head is a multiple of 4.
+// Writes attention's results, four values at a time. `row` is token · heads + head. QUADS: head is a multiple of 4.
 
 #if QUADS
 @group(0) @binding(1) var<storage, read_write> out: array<vec4<f32>>;

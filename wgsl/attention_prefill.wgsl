@@ -1,17 +1,17 @@
-// Attention of many tokens, in tiles with an online softmax:
+// Attention for many tokens, in tiles with an online softmax:
 //
 //   out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j; the scale is 1
 //
 //   queries  f32 [tokens, heads, head] from q_offset on     keys, values  see kv.wgsl     out  f32 [tokens, heads, head]
-//   last_seen  u32 [tokens], with BLOCKS: up to which of the run's tokens each sees, itself or a later one; never falling
+//   last_seen  u32 [tokens], with BLOCKS: the last of the run's tokens that each token sees, itself or a later one; never decreases
 //   dispatch (tokens · group / 16 rounded up, kv_heads, 1), group = heads / kv_heads
 //
-// A workgroup takes 16 queries, pairs (token, head) of one K/V head with the tokens outermost, and goes over the positions that
-// any of them sees in tiles of 32 keys:
-//   scores   the head in chunks of 32 values: keys and queries of a chunk in workgroup memory; a thread has 4 × 4 scores over a
-//            quarter of the chunk, and the quarters are added at the end
-//   softmax  eight threads to a query, four keys each, with a running maximum
-//   values   a thread owns four queries × every 32nd quad of the head (STEPS of them), and reads the values as they lie
+// A workgroup handles 16 queries, which are pairs (token, head) of one K/V head with the tokens outermost. It covers all positions
+// that any of them sees, in tiles of 32 keys:
+//   scores   the head in chunks of 32 values; workgroup memory holds a chunk of the keys and queries. A thread has 4 × 4 scores
+//            over a quarter of the chunk, and the quarters are added at the end
+//   softmax  eight threads per query, four keys each, with a running maximum
+//   values   a thread owns four queries × every 32nd quad of the head (STEPS of them), and reads the values directly
 //
 // head ≤ 512, STEPS = head/128 rounded up.
 
@@ -27,8 +27,8 @@ const steps = ${STEPS}u;
 const threads = 128u;
 const batch = 16u;       // queries
 const tile = 32u;        // keys
-const chunk = 8u;        // quads of the head at a time
-const key_stride = 33u;  // one more than needed: rows written together fall into different banks
+const chunk = 8u;        // quads of the head per step
+const key_stride = 33u;  // one more than needed, so that rows written at the same time fall into different banks
 const query_stride = 17u;
 const query_at = chunk * key_stride;
 const lowest = -3.0e38;
@@ -48,11 +48,11 @@ fn last_visible(token: u32) -> u32 { return run.start + last_seen[token]; }
 fn last_visible(token: u32) -> u32 { return run.start + token; }
 #endif
 
-// [quad of the chunk, key], then [quad of the chunk, query]; after the chunks the quarters of the scores
+// [quad of the chunk, key], then [quad of the chunk, query]; after the last chunk, the quarters of the scores
 var<workgroup> staged: array<vec4<f32>, 512>;
 var<workgroup> score:  array<f32, batch * (tile + 1u)>; // [query, key]
 var<workgroup> weight: array<f32, tile * batch>;        // [key, query]
-var<workgroup> shrink: array<f32, batch>;               // by how much a query's sums fall when its maximum rises
+var<workgroup> shrink: array<f32, batch>;               // the factor for a query's sums when its maximum rises
 var<workgroup> total:  array<f32, threads>;
 
 @compute @workgroup_size(threads)
@@ -94,7 +94,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
                 if (quad < quads && position < end) { key = key_quad(kv_row(position, kv_head), quad); }
                 staged[i % chunk * key_stride + i / chunk] = key;
             }
-            { // 16 queries of 8 quads: one to a thread
+            { // 16 queries of 8 quads: one per thread
                 let quad = first_quad + thread % chunk;
                 let id = first_query + thread / chunk;
                 var four = vec4<f32>();

@@ -1,5 +1,5 @@
-// Inputs of attention, four values at a time; include after declaring head and q_offset. QUADS: head and offsets are multiples
-// of 4. `row` is token · heads + head.
+// Reads attention's queries, four values at a time. Include after declaring head and q_offset. QUADS: head and offsets are
+// multiples of 4. `row` is token · heads + head.
 
 #if QUADS
 @group(0) @binding(0) var<storage, read_write> queries: array<vec4<f32>>;

@@ -1,7 +1,7 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// Puts the splits of attention_decode.wgsl together:
+// Combines the splits of attention_decode.wgsl:
 //
 //   out[row] = Σ_s e^(highest_s − highest) · partial_s / Σ_s e^(highest_s − highest) · sum_s, highest = the largest highest_s
 //
@@ -9,8 +9,8 @@ enable subgroups;
 //   out      f32 [tokens, heads, head]
 //   dispatch (heads, tokens, quads / 32 rounded up)
 //
-// Only splits that had keys are read (attention_split.wgsl). A thread keeps the highest and the sum of one split, and adds up a
-// quad of every eighth.
+// Reads only splits that have keys (attention_split.wgsl). A thread keeps the highest and the sum of one split, and sums a quad
+// of every eighth split.
 
 #include "run.wgsl"
 
@@ -22,7 +22,7 @@ override splits:   u32;
 
 override quads: u32 = (head + 3u) / 4u;
 const threads = 256u;
-const lanes = 32u; // quads of a workgroup
+const lanes = 32u; // quads per workgroup
 const parts = threads / lanes;
 const lowest = -3.0e38;
 
@@ -35,10 +35,10 @@ const lowest = -3.0e38;
 @group(0) @binding(2) var<storage, read> run: Run;
 
 var<workgroup> most:   array<f32, threads>;
-var<workgroup> weight: array<f32, threads>; // of the splits
+var<workgroup> weight: array<f32, threads>; // one per split
 var<workgroup> staged: array<vec4<f32>, threads>;
 
-// As workgroup_sum.
+// The maximum over the workgroup, in the same way as workgroup_sum.
 fn workgroup_max(value: f32, thread: u32, subgroup: u32) -> f32 {
 #if SUBGROUPS
     most[thread / subgroup] = subgroupMax(value);
@@ -79,7 +79,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
     let part = thread / lanes;
     let quad_at = source + min(quad, quads - 1u);
 
-    // the first sums are on their way before the weights are known
+    // request the first sums before the weights are known
     var value = vec4<f32>();
     var kept = vec4<f32>(lowest, 0.0, 0.0, 0.0);
     if (part < used) { value = partial[quad_at + part * stride]; }
@@ -87,7 +87,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
     let highest = workgroup_max(kept.x, thread, subgroup);
     let mine = exp(kept.x - highest);
     weight[thread] = mine;
-    let sum = workgroup_sum(mine * kept.y, thread, subgroup); // with a barrier
+    let sum = workgroup_sum(mine * kept.y, thread, subgroup); // contains a barrier
     value *= weight[part];
     for (var s = part + parts; s < used; s += 4u * parts) {
         let b = min(s + parts, used - 1u);

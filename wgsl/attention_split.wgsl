@@ -1,7 +1,7 @@
-// How attention_decode.wgsl shares out the keys, for itself and for attention_reduce.wgsl. Include beside visible.wgsl and
+// How attention_decode.wgsl divides the keys; attention_reduce.wgsl needs to know, too. Include together with visible.wgsl and
 // declarations of heads, kv_heads, window, splits and the run record.
 //
-// All splits take the same number of keys, `least` or a multiple of that: while there are few keys, few splits have any.
+// All splits take the same number of keys, which is a multiple of `least`. While there are few keys, only the first splits have any.
 
 override least: u32;
 const batch = ${QUERIES}u; // queries of a workgroup: pairs (token, head) of one K/V head, tokens outermost
@@ -9,7 +9,7 @@ const batch = ${QUERIES}u; // queries of a workgroup: pairs (token, head) of one
 struct Span {
     first: u32, // position
     count: u32, // positions that any query of the workgroup sees
-    share: u32, // of a split
+    share: u32, // positions per split
 }
 
 fn span_of(first_query: u32) -> Span {

@@ -1,10 +1,10 @@
-// A column in workgroup memory as it is, for product.wgsl. Quad i of chunk c lies at i xor (c mod 8), so that threads with
-// neighbouring chunks do not meet in one bank.
+// An f32 column in workgroup memory, for product.wgsl. Quad i of chunk c is at i xor (c mod 8), so that threads with adjacent
+// chunks read different banks.
 
 override staged_quads: u32 = 8u * segment;
 var<workgroup> staged: array<vec4<f32>, staged_quads>;
 
-// Quad i of the segment; every thread calls, those beyond its end with `there` off.
+// Stores quad i of the segment. Every thread must call this; past the end of the segment, with `there` false.
 fn stage(i: u32, quad: vec4<f32>, there: bool, thread: u32, subgroup: u32) {
     if (there) { staged[(i & 0xfffffff8u) | ((i ^ (i >> 3u)) & 7u)] = quad; }
 }
@@ -19,7 +19,7 @@ fn column_chunk(chunk: u32) -> Column {
     return Column(v, half_sums(v));
 }
 
-// A chunk of a row times the column's. It is scaled after it is summed: Σ (scale·q + offset)·c = scale · Σ q·c + offset · Σ c.
+// A chunk of a row times a chunk of the column. Scaling comes after summing: Σ (scale·q + offset)·c = scale · Σ q·c + offset · Σ c.
 fn chunk_dot(raw: Raw, chunk: u32, column: Column) -> f32 {
 #if QUANTISED
     let both = dot_halves(unpacked_quads(unpack_quants(raw.quants)), column.v);

@@ -1,8 +1,8 @@
-// A column that comes in 8 bits, as result_q8.wgsl or quantise.wgsl leave it, for product.wgsl: read where it lies.
+// A column that is already in 8 bits, from result_q8.wgsl or quantise.wgsl; product.wgsl reads it directly from the buffer.
 
-override x_scales: u32; // where the scales begin, counted in 16 bytes
+override x_scales: u32; // where the scales start, in units of 16 bytes
 @group(0) @binding(1) var<storage, read_write> x: array<vec4<u32>>;
-var<private> x_row: u32; // of k/32 chunks
+var<private> x_row: u32; // a row is k/32 chunks
 
 #include "q8_dot.wgsl"
 

@@ -1,11 +1,11 @@
-// A column in workgroup memory in 8 bits, for product.wgsl: per 32 values d = max|c| / 127, p = round(c / d), as quantise.wgsl
-// makes them for many columns. A chunk takes five vec4<u32>: p of its halves in bytes, d · Σp of each quad, d.
+// An 8-bit column in workgroup memory, for product.wgsl: per 32 values d = max|c| / 127 and p = round(c / d), as quantise.wgsl
+// computes them for many columns. A chunk takes five vec4<u32>: the bytes p of its two halves, d · Σp of each quad, d.
 
 override staged_quads: u32 = 5u * segment;
 var<workgroup> staged: array<vec4<u32>, staged_quads>;
 var<workgroup> tops:   array<f32, threads>;
 
-// The largest of eight neighbouring threads' values; every thread of the workgroup calls.
+// The largest value of eight adjacent threads. Every thread of the workgroup must call this.
 fn chunk_top(value: f32, thread: u32, subgroup: u32) -> f32 {
     var top = value;
 #if SUBGROUPS
@@ -20,7 +20,7 @@ fn chunk_top(value: f32, thread: u32, subgroup: u32) -> f32 {
     return top;
 }
 
-// Quad i of the segment; every thread calls, those beyond its end with `there` off and zeros.
+// Stores quad i of the segment. Every thread must call this; past the end of the segment, with `there` false and zeros.
 fn stage(i: u32, quad: vec4<f32>, there: bool, thread: u32, subgroup: u32) {
     let size = abs(quad);
     let d    = chunk_top(max(max(size.x, size.y), max(size.z, size.w)), thread, subgroup) / 127.0;

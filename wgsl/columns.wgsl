@@ -1,5 +1,5 @@
-// Reading columns of f32 activations, x, by quads of 4 and chunks of 32; past k there are zeros. VEC4: columns begin at
-// multiples of 4 elements, and k is one. The file that includes this declares x (array<vec4<f32>> or array<f32>), k and Quads.
+// Reads columns of f32 activations, x, as quads of 4 and chunks of 32; values past k are zeros. VEC4: k is a multiple of 4, and
+// columns start at multiples of 4 elements. The including file declares x (array<vec4<f32>> or array<f32>), k and Quads.
 
 fn load_quad(column: u32, quad: u32) -> vec4<f32> {
     if (k % 32u != 0u && 4u * quad >= k) { return vec4<f32>(0.0); }
@@ -21,14 +21,14 @@ fn load_chunk(column: u32, chunk: u32) -> Quads {
                  load_quad(column, q + 4u), load_quad(column, q + 5u), load_quad(column, q + 6u), load_quad(column, q + 7u));
 }
 
-// Σ of the chunk's two halves.
+// The sums of the chunk's two halves.
 fn half_sums(v: Quads) -> vec2<f32> {
     let low  = v.a + v.b + v.c + v.d;
     let high = v.e + v.f + v.g + v.h;
     return vec2<f32>(low.x + low.y + low.z + low.w, high.x + high.y + high.z + high.w);
 }
 
-// Σ w·v of the two halves of a chunk.
+// Σ w·v for each half of a chunk.
 fn dot_halves(w: Quads, v: Quads) -> vec2<f32> {
     return vec2<f32>(dot(w.a, v.a) + dot(w.b, v.b) + dot(w.c, v.c) + dot(w.d, v.d),
                      dot(w.e, v.e) + dot(w.f, v.f) + dot(w.g, v.g) + dot(w.h, v.h));

@@ -1,4 +1,4 @@
-// One value from one or two: out[t, r, i] = f(a[t, r, i], b[t, r, i]).
+// Computes one value from one or two: out[t, r, i] = f(a[t, r, i], b[t, r, i]).
 //
 //   KIND add      a + b
 //        scale    a · factor

@@ -1,10 +1,10 @@
 // Embedding: y[t, i] = factor · table[ids[t], i].
 //
-//   weights  one tile of the table: `rows` rows of k from first_row on (weights.wgsl)
+//   weights  one tile of the table: `rows` rows of k, starting with first_row (weights.wgsl)
 //   y        f32, token t at y_offset + t · y_token_stride
-//   ids      u32 [tokens]; those of other tiles are left alone, so one dispatch for each tile fills every token. From 2^31 on
-//            there is no row: with GIVEN the host has written y, otherwise row 0 takes its place
-//   dispatch (4 · chunks of a row / 64, tokens), one thread for 8 values
+//   ids      u32 [tokens]; ids of other tiles are skipped, so one dispatch per tile fills every token. Ids from 2^31 on have no
+//            row: with GIVEN the host has written y, otherwise row 0 is used
+//   dispatch (4 · chunks of a row / 64, tokens), 8 values per thread
 
 #include "weights.wgsl"
 
@@ -37,7 +37,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let token  = id.y;
     if (chunk >= chunks || token >= run.tokens) { return; }
 #if GIVEN
-    let row = ids[token] - first_row; // wraps around below it
+    let row = ids[token] - first_row; // wraps to a large number for smaller ids
 #else
     let row = select(ids[token], 0u, ids[token] >= 0x80000000u) - first_row;
 #endif

@@ -1,11 +1,11 @@
-// Activations in 16 bits, for subgroup matrices: each row is scaled by a power of two that brings its largest value to
-// 2^14 .. 2^15, and made f16. So nothing overflows, however large a row is (a residual stream may well pass f16's 65504), and
-// a small one keeps its precision; the scaling itself is exact.
+// Converts activations to f16, for subgroup matrices. Each row is first scaled by a power of two that brings its largest value to
+// 2^14 .. 2^15. So large rows do not overflow (a residual stream may well exceed f16's 65504) and small rows keep their precision.
+// The scaling itself is exact.
 //
 //   x    f32, row r (of `per` for each token) of token t at x_offset + t · x_token_stride + r · x_row_stride, k values
-//   out  row t · per + r: f16, k rounded up to 32 (zeros), of each four in the order 0 2 1 3 (matmul_matrix.wgsl says why); from
-//        out_scales on (counted in 16 bytes) for each row a vec4<f32>: one over the power of two, then zeros
-//   dispatch (1, rows); rows of tokens that are not there are left alone
+//   out  row t · per + r: f16, k rounded up to 32 (zeros), each four in the order 0 2 1 3 (matmul_matrix.wgsl says why); then, from
+//        out_scales on (in units of 16 bytes), a vec4<f32> per row: the inverse of the power of two, then zeros
+//   dispatch (1, rows); rows of tokens beyond the run's are skipped
 
 #include "run.wgsl"
 
@@ -53,7 +53,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
 
-    // 14 less the exponent, as an exponent; the one of the inverse stays a normal number
+    // the biased exponent of 2^(14 − exponent), limited so that the inverse is a normal number, too
     let exponent = (bitcast<u32>(largest[0]) >> 23u) & 255u;
     let scaled   = min(268u - exponent, 253u);
     let scale    = bitcast<f32>(scaled << 23u);

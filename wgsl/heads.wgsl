@@ -1,15 +1,15 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// Queries, keys and values between their product and the attention, one workgroup per head and token:
+// Prepares queries, keys and values between their product and the attention, one workgroup per head and token:
 //
-//   q, k: x · weight / rms(x), then turned: (x_j, x_{j+n/2}) → (x_j cos − x_{j+n/2} sin, x_{j+n/2} cos + x_j sin)
+//   q, k: x · weight / rms(x), then rotated: (x_j, x_{j+n/2}) → (x_j cos − x_{j+n/2} sin, x_{j+n/2} cos + x_j sin)
 //   v:    x / rms(x)                                       rms(u) = √(mean(u²) + eps)
 //
-//   rows    f32: token t at t · row_stride: q, k and v from q_offset, k_offset and v_offset on, heads of n after each other
+//   rows    f32: token t at t · row_stride: q, k and v start at q_offset, k_offset and v_offset; their heads of n are contiguous
 //   table   f32 [tokens, n]: cosines, then sines     q_weight, k_weight  f32 [n]
 //   out     f32 [tokens, heads, n]: the queries      keys, values  the layer's cache (kv.wgsl), only with STORE
-//   dispatch (heads, with STORE + 2 · kv_heads: keys, then values; tokens; 1)     n ≤ 512, a multiple of 4 (of 32 for q8_0)
+//   dispatch (heads, or with STORE heads + 2 · kv_heads: keys, then values; tokens; 1)     n ≤ 512, a multiple of 4 (of 32 for q8_0)
 
 #include "run.wgsl"
 #include "unit.wgsl"
@@ -23,7 +23,7 @@ override q_offset:   u32;
 override k_offset:   u32 = 0u;
 override v_offset:   u32 = 0u;
 override eps:        f32;
-override n:          u32 = kv_heads * head; // of a row of the cache
+override n:          u32 = kv_heads * head; // values in a row of the cache
 const threads = 64u;
 
 #include "reduce.wgsl"
@@ -34,7 +34,7 @@ const threads = 64u;
 @group(0) @binding(3) var<storage, read_write> out:      array<f32>;
 @group(0) @binding(4) var<storage, read>       run:      Run;
 
-var<workgroup> line: array<f32, 512>; // the head at work
+var<workgroup> line: array<f32, 512>; // the head that this workgroup computes
 
 #if STORE
 #include "kv_unit.wgsl"

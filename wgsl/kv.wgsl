@@ -1,10 +1,10 @@
-// Keys and values in memory: include after declaring `head` and the bindings `keys` and `values` of array<kv_unit>.
+// How keys and values are stored. Include after declaring `head` and the bindings `keys` and `values` of array<kv_unit>.
 //
-// Each layer has a buffer of keys and one of values: rows of kv_heads · head values, position p in row p mod slots. A layer that
-// never wraps is given slots = 0xffffffff. One row takes, KV_TYPE
-//   f32   4 bytes a value
-//   f16   2 bytes a value, two in a word, the lower index in the lower half; kv_heads · head is even
-//   q8_0  a byte a value, four in a word, then a f32 scale for every 32 values (the value of the f16 scale that a file would
+// Each layer has a buffer of keys and one of values, with rows of kv_heads · head values; position p is in row p mod slots. A layer
+// that never wraps has slots = 0xffffffff. The size of a row depends on KV_TYPE:
+//   f32   4 bytes per value
+//   f16   2 bytes per value, two in a word, the lower index in the lower half; kv_heads · head is even
+//   q8_0  one byte per value, four in a word, then an f32 scale for every 32 values (equal to the f16 scale that a file would
 //         hold), then padding to a multiple of 16 bytes; head is a multiple of 32
 // QUADS: head is a multiple of 4, and four values are read at once.
 
@@ -14,7 +14,7 @@ override slots:    u32;
 #include "kv_unit.wgsl"
 #include "visible.wgsl"
 
-// Where a head's part of the row in a slot begins: x for its values, y for its scales (q8_0).
+// Where a head's part of the row in a slot starts: x for its values, y for its scales (q8_0).
 fn slot_row(slot: u32, kv_head: u32) -> vec2<u32> {
 #if KV_TYPE == q8_0
     let values = kv_heads * head;
@@ -29,8 +29,8 @@ fn slot_row(slot: u32, kv_head: u32) -> vec2<u32> {
 
 fn kv_row(position: u32, kv_head: u32) -> vec2<u32> { return slot_row(position % slots, kv_head); }
 
-// Four values of a row: kv_quad as they are stored, which is what key_words and value_words read, so that many can be under way
-// at once; four_of makes them values.
+// Four values of a row. key_words and value_words load them as stored (kv_quad), so that many loads can be in flight;
+// four_of converts them.
 #if KV_TYPE == q8_0
 alias kv_quad = vec2<u32>; // four signed bytes, then the bits of their scale
 fn four_of(words: kv_quad) -> vec4<f32> {
@@ -49,7 +49,7 @@ fn four_of(words: kv_quad) -> vec4<f32> { return words; }
 fn key_words(row: vec2<u32>, quad: u32) -> kv_quad { return keys[row.x + quad]; }
 fn value_words(row: vec2<u32>, quad: u32) -> kv_quad { return values[row.x + quad]; }
 #else
-// One by one; beyond the head's end there are zeros.
+// Reads values one by one, with zeros past the end of the head.
 alias kv_quad = vec4<f32>;
 fn four_of(words: kv_quad) -> vec4<f32> { return words; }
 #if KV_TYPE == f16

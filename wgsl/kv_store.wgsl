@@ -1,6 +1,6 @@
-// Keys and values of the tokens go to their rows of a layer's cache (kv.wgsl says how a row looks).
+// Writes the tokens' keys and values to their rows of a layer's cache (kv.wgsl describes a row).
 //
-//   a, b  f32 [tokens, n] from a_offset and b_offset on: keys and values, n = kv_heads · head
+//   a, b  f32 [tokens, n], starting at a_offset and b_offset: keys and values, n = kv_heads · head
 //   SHARED: both are views of one value, which is bound once
 //   WIDE: n and the offsets are multiples of 4     f16: n is even     q8_0: n is a multiple of 32
 //   dispatch (pieces / 64 rounded up, tokens, 2): z = 0 keys, 1 values; kv_write.wgsl says what a piece is

@@ -1,5 +1,5 @@
-// What keys and values are stored in: kv_unit, the element of their buffers. QUADS: heads (or, when they are written, whole rows)
-// have a multiple of 4 values, and four are taken at once.
+// kv_unit is the element type of the buffers of keys and values. QUADS: heads (or, in kernels that write, whole rows) have a
+// multiple of 4 values, and four are accessed at once.
 
 #if KV_TYPE == q8_0
 alias kv_unit = u32;

@@ -1,20 +1,20 @@
-// Writing a row of keys or values (kv.wgsl says how one looks), piece by piece: four values (WIDE), else one (f32) or two (f16),
-// and 32 of q8_0. Include after unit.wgsl and after declaring `n`, the values of a row, and the function
+// Writes a row of keys or values (kv.wgsl describes one) piece by piece. A piece is four values (WIDE), otherwise one (f32) or two
+// (f16), and 32 for q8_0. Include after unit.wgsl and after declaring `n`, the number of values in a row, the function
 //
-//     fn input(at: u32, is_value: bool) -> unit     // unit `at` of what is to be stored: a row begins at `source`
+//     fn input(at: u32, is_value: bool) -> unit     // unit `at` of the values to store; a row starts at `source`
 //
-// then keys and values of array<kv_unit>. Rounding to f16 and dividing by 127 are done on the bits: GPUs may round otherwise than
-// a CPU does.
+// and keys and values of array<kv_unit>. Rounding to f16 and dividing by 127 use integer arithmetic, because GPUs may round
+// differently from a CPU.
 
-// Bits of x as f16, to nearest, ties to even.
+// x as f16 bits, rounded to nearest, ties to even.
 fn half_bits(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     let sign = (bits >> 16u) & 0x8000u;
     let size = bits & 0x7fffffffu;
-    if (size > 0x7f800000u) { return sign | 0x7e00u; }  // not a number
-    if (size >= 0x47800000u) { return sign | 0x7c00u; } // 2^16 and more
+    if (size > 0x7f800000u) { return sign | 0x7e00u; }  // NaN
+    if (size >= 0x47800000u) { return sign | 0x7c00u; } // 2^16 and above
     if (size < 0x33000000u) { return sign; }            // below 2^-25
-    let normal = size >= 0x38800000u;                   // from 2^-14 on
+    let normal = size >= 0x38800000u;                   // 2^-14 and above
     let shift = select(126u - (size >> 23u), 13u, normal);
     let whole = select((size & 0x7fffffu) | 0x800000u, size - (112u << 23u), normal);
     let kept = whole >> shift;
@@ -24,8 +24,8 @@ fn half_bits(x: f32) -> u32 {
 }
 
 #if KV_TYPE == q8_0
-// numerator / denominator to the nearest whole number, both positive, the quotient below 2^25: a guess in f32 is off by a
-// few, and what is left over, which wraps around but is small, puts it right. Only the numerator's low word is needed.
+// numerator / denominator, rounded to the nearest integer. Both are positive and the quotient is below 2^25. A guess in f32 is off
+// by a few, and the remainder corrects it. The remainder is small, so the low word of the numerator is enough.
 fn nearest_quotient(guess: u32, numerator_low: u32, denominator: u32) -> u32 {
     var quotient = guess;
     var left = bitcast<i32>(numerator_low - guess * denominator);
@@ -36,17 +36,17 @@ fn nearest_quotient(guess: u32, numerator_low: u32, denominator: u32) -> u32 {
     return quotient;
 }
 
-// most / 127 as a CPU rounds it, for most from 2^-100 on: fraction · 2^6 or 2^7 / 127 has 24 bits.
+// most / 127 as a CPU rounds it, for most ≥ 2^-100: fraction · 2^6 or 2^7 / 127 has 24 bits.
 fn divided_by_127(most: f32) -> f32 {
     let bits = bitcast<u32>(most);
     let fraction = (bits & 0x7fffffu) | 0x800000u;
-    let shift = select(6u, 7u, fraction < 127u << 17u); // so that the quotient reaches 2^23
+    let shift = select(6u, 7u, fraction < 127u << 17u); // so that the quotient is at least 2^23
     let shifted = fraction << shift;
     let quotient = nearest_quotient(shifted / 127u, shifted, 127u);
-    return bitcast<f32>((((bits >> 23u) - shift - 1u) << 23u) + quotient); // its highest bit adds the 1
+    return bitcast<f32>((((bits >> 23u) - shift - 1u) << 23u) + quotient); // the quotient's highest bit adds the 1
 }
 
-// 1 / d as a CPU rounds it, d normal: 2^47 / fraction lies between 2^23 and 2^24.
+// 1 / d as a CPU rounds it, for normal d: 2^47 / fraction is between 2^23 and 2^24.
 fn inverted(d: f32) -> f32 {
     let bits = bitcast<u32>(d);
     let fraction = (bits & 0x7fffffu) | 0x800000u;
@@ -56,13 +56,13 @@ fn inverted(d: f32) -> f32 {
     return bitcast<f32>(((253u - (bits >> 23u) - 1u) << 23u) + quotient);
 }
 
-// The f32 value of f16 bits, without a sign.
+// The f32 value of f16 bits without a sign.
 fn half_value(bits: u32) -> f32 {
     if (bits < 0x400u) { return f32(bits) * 0x1p-24f; }
     return bitcast<f32>((bits << 13u) + (112u << 23u));
 }
 
-// d = f16(max|x| / 127); q = round(x / d), d not rounded yet. Blocks too small for 1/d are zeros, and so is what is no number.
+// d = f16(max|x| / 127); q = round(x / d) with d before rounding. Blocks too small for 1/d become zeros, and so do NaNs.
 fn store_block(source: u32, row: u32, block: u32, is_value: bool) {
     var x: array<vec4<f32>, 8>;
     var most = 0.0;
@@ -106,7 +106,7 @@ const piece_values = max(2u, unit_values);
 const piece_values = unit_values;
 #endif
 
-// Piece `piece` of row `row`, from the row that begins at `source`.
+// Stores piece `piece` of row `row`; the input row starts at `source`.
 fn store_piece(source: u32, row: u32, piece: u32, is_value: bool) {
 #if KV_TYPE == q8_0
     store_block(source, row, piece, is_value);

@@ -1,5 +1,5 @@
-// Sums over the `lanes` threads (a power of two) that share rows; the first of them gets the result. The file that includes this
-// declares `lanes` and `threads`. Every thread of the workgroup calls; the threads of a subgroup are taken to be neighbours.
+// Sums over the `lanes` threads (a power of two) that share rows; the first of them gets the result. The including file declares
+// `lanes` and `threads`. Every thread of the workgroup must call. We assume that the threads of a subgroup are consecutive.
 
 var<workgroup> partial: array<vec4<f32>, threads>;
 

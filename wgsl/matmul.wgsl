@@ -1,12 +1,12 @@
-// Matrix times many columns: y[c, row] = Σ_i W[row, i] · x[c, i], weights made f32, f32 activations and sums.
+// Matrix times many columns: y[c, row] = Σ_i W[row, i] · x[c, i], with weights converted to f32, and f32 activations and sums.
 //
 //   weights  one tile of W (weights.wgsl), binding 0
 //   x        f32, column c at x_offset + c · x_token_stride, binding 1
-//   y        f32, column c at y_offset + c · y_token_stride; the tile's first row is first_row; binding 2
+//   y        f32, column c at y_offset + c · y_token_stride; first_row is the tile's first row; binding 2
 //   run      binding 3, or with EXPERTS groups;  dispatch: tile.wgsl
 //
-// Step by step one chunk of 32 weights of each row, and the same of each column, go to workgroup memory, as quads of 4 along
-// k. COLUMNS is 4, CHUNKS 1.
+// Each step loads a chunk of 32 weights of each row, and the same part of each column, into workgroup memory, as quads of 4
+// along k. COLUMNS is 4, CHUNKS 1.
 
 #include "weights.wgsl"
 #include "tile_product.wgsl"
@@ -19,7 +19,7 @@
 
 #include "columns.wgsl"
 
-const quads   = 8u; // of a chunk
+const quads   = 8u; // per chunk
 const w_items = 4u * tile_rows;    // quads p and p + 4
 const x_items = 8u * tile_columns; // quads
 const w_slots = (w_items + threads - 1u) / threads;

@@ -3,21 +3,21 @@ enable subgroups;
 enable chromium_experimental_subgroup_matrix;
 diagnostic(off, chromium.subgroup_matrix_uniformity);
 
-// Matrix times many columns by subgroup matrices: y[c, row] = Σ_i W[row, i] · x[c, i], weights and activations f16, sums f32.
+// Matrix times many columns with subgroup matrices: y[c, row] = Σ_i W[row, i] · x[c, i], weights and activations f16, sums f32.
 //
 //   weights  one tile of W (weights.wgsl), binding 0
-//   x        as halve.wgsl leaves it: rows of f16, each scaled by a power of two whose inverse stands in the row's vec4<f32> from
-//            x_scales on (counted in 16 bytes); column c is row x_offset + c · x_token_stride; binding 1
-//   y        f32, column c at y_offset + c · y_token_stride; the tile's first row is first_row; binding 2
+//   x        as halve.wgsl writes it: rows of f16, each scaled by a power of two whose inverse is in the row's vec4<f32>; these
+//            start at x_scales (in units of 16 bytes); column c is row x_offset + c · x_token_stride; binding 1
+//   y        f32, column c at y_offset + c · y_token_stride; first_row is the tile's first row; binding 2
 //   run      binding 3, or with EXPERTS groups;  dispatch: tile.wgsl
 //
-// SUBGROUP_ROWS × SUBGROUP_COLUMNS subgroups (of SUBGROUP threads: all of one size) each compute BLOCK_ROWS × BLOCK_COLUMNS
-// matrices of MATRIX_ROWS × MATRIX_COLUMNS, MATRIX_DEPTH along k at once. A step takes CHUNKS chunks of 32 through workgroup
-// memory; what the next step needs is loaded before the products of this one.
+// SUBGROUP_ROWS × SUBGROUP_COLUMNS subgroups (all of SUBGROUP threads) each compute BLOCK_ROWS × BLOCK_COLUMNS matrices of
+// MATRIX_ROWS × MATRIX_COLUMNS, MATRIX_DEPTH along k at a time. A step takes CHUNKS chunks of 32 through workgroup memory, and
+// loads the data for the next step before it computes this one's products.
 //
-// Quantised weights become f16 two at a time: q under the exponent of 1024 is 1024 + q, and the two bytes of a word that lie 16
-// bits apart make a pair. Hence the order 0 2 1 3 of each four values along k, here and in x. They are 64 times as
-// large as they should be, so that the scales of small weights are no subnormal numbers; weights up to 1000 fit.
+// Quantised weights become f16 two at a time: q in the mantissa of 1024 gives 1024 + q, and two bytes of a word that are 16 bits
+// apart form a pair. Hence the order 0 2 1 3 of each four values along k, here and in x. Weights are scaled up by 64, so that
+// the scales of small weights are not subnormal; weights up to 1000 fit.
 
 const subgroups      = ${SUBGROUP_ROWS}u * ${SUBGROUP_COLUMNS}u;
 const threads        = ${SUBGROUP}u * subgroups;
@@ -42,7 +42,7 @@ struct Halves { a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32> } // 32 v
 
 #if QUANTISED
 const w_factor    = 64.0;
-const item_eights = 4u; // an item is a chunk
+const item_eights = 4u; // an item is one chunk
 
 struct Raw { chunk: u32, q: RawQuants, s: vec4<u32> }
 
@@ -88,7 +88,7 @@ alias Raw = vec4<u32>;
 
 fn raw_item(chunk: u32, part: u32) -> Raw { return weights[4u * chunk + part]; }
 
-// Two pairs of neighbours to the order 0 2 1 3.
+// Puts two pairs of adjacent values into the order 0 2 1 3.
 fn two_pairs(first: u32, second: u32) -> vec2<u32> {
 #if WEIGHT == BF16
     let a = two_numbers(first);
@@ -104,13 +104,13 @@ fn halves(raw: Raw) -> vec4<u32> { return vec4<u32>(two_pairs(raw.x, raw.y), two
 
 // ---- workgroup memory ----
 
-// A row or column is so many eights of f16, and one that is not used: then 8 rows read together fall into different banks.
+// Each row or column has one unused group of eight f16 at its end, so that 8 rows read at the same time fall into different banks.
 const stride  = 4u * step_chunks + 1u;
 const x_begin = tile_rows * stride;
 const block   = matrix_rows * matrix_columns / 4u; // a matrix of f32
 const size    = max((tile_rows + tile_columns) * stride, subgroups * block);
 
-// First the weights' rows, then the columns; at the end a matrix of results for each subgroup.
+// Rows of the weights, then the columns; at the end, one matrix of results per subgroup.
 var<workgroup> tile: array<vec4<u32>, size>;
 
 const row_items = 4u * step_chunks / item_eights;
@@ -169,7 +169,7 @@ alias Left   = subgroup_matrix_left<f16, ${MATRIX_DEPTH}, ${MATRIX_ROWS}>;
 alias Right  = subgroup_matrix_right<f16, ${MATRIX_COLUMNS}, ${MATRIX_DEPTH}>;
 alias Result = subgroup_matrix_result<f32, ${MATRIX_COLUMNS}, ${MATRIX_ROWS}>;
 
-// Results of one matrix, to y. Workgroup memory has them column by column.
+// Writes the results of one matrix to y. Workgroup memory holds them column by column.
 fn put(place: Place, subgroup: u32, lane: u32, row: u32, column: u32, results: Result) {
     workgroupBarrier();
     subgroupMatrixStore<col_major>(&tile, subgroup * block, results, matrix_rows / 4u);

@@ -1,14 +1,14 @@
-// Matrix times many columns with activations in 8 bits: y[c, row] = Σ_i W[row, i] · x[c, i]. Products of small integers are
-// summed exactly (four at a time: dot4I8Packed), then scaled: Σ (scale·q + offset)·(d·p) = scale·d · Σ q·p + offset · d·Σ p.
+// Matrix times many columns with 8-bit activations: y[c, row] = Σ_i W[row, i] · x[c, i]. Products of small integers are summed
+// exactly (four at a time, dot4I8Packed), then scaled: Σ (scale·q + offset)·(d·p) = scale·d · Σ q·p + offset · d·Σ p.
 //
 //   weights  one tile of W, quantised (weights.wgsl), binding 0
-//   x        as quantise.wgsl leaves it: p in rows of k/16 vec4<u32>, then from x_scales on (counted in 16 bytes) for each 32
+//   x        as quantise.wgsl writes it: p in rows of k/16 vec4<u32>, then, from x_scales on (in units of 16 bytes), for each 32
 //            values a vec4<f32>: d, d·Σp of the first 16, d·Σp of the last 16, 0; column c is row
 //            x_offset + c · x_token_stride; binding 1
-//   y        f32, column c at y_offset + c · y_token_stride; the tile's first row is first_row; binding 2
+//   y        f32, column c at y_offset + c · y_token_stride; first_row is the tile's first row; binding 2
 //   run      binding 3, or with EXPERTS groups;  dispatch: tile.wgsl
 //
-// In workgroup memory a quad is 16 values. SPAN 16: a scale holds for half a chunk, SPAN 32: for a whole one.
+// In workgroup memory a quad is 16 values. SPAN 16: each half of a chunk has its own scale; SPAN 32: one scale per chunk.
 
 #include "weights.wgsl"
 #include "tile_product.wgsl"
@@ -17,7 +17,7 @@ override x_scales: u32;
 @group(0) @binding(1) var<storage, read_write> x: array<vec4<u32>>;
 
 #if SPAN == 16
-alias Scales = vec4<f32>; // of the halves; weights: two scales, two offsets; activations: d, two sums, 0
+alias Scales = vec4<f32>; // per half; weights: two scales, two offsets; activations: d, two sums, 0
 fn weight_scales(s: vec4<f32>) -> Scales { return s; }
 fn column_scales(s: vec4<f32>) -> Scales { return s; }
 #else
@@ -29,7 +29,7 @@ fn column_scales(s: vec4<f32>) -> Scales { return vec2<f32>(s.x, s.y + s.z); }
 const quads   = 2u * step_chunks;
 const w_items = tile_rows * step_chunks;    // chunks
 const x_items = tile_columns * quads;       // quads
-const s_items = tile_columns * step_chunks; // scales of a chunk
+const s_items = tile_columns * step_chunks; // chunks with their scales
 const w_slots = (w_items + threads - 1u) / threads;
 const x_slots = (x_items + threads - 1u) / threads;
 const s_slots = (s_items + threads - 1u) / threads;
@@ -40,7 +40,7 @@ var<workgroup> w_scale_tile: array<Scales, w_items>; // [chunk, row]
 var<workgroup> x_scale_tile: array<Scales, s_items>; // [chunk, column]
 
 struct Fetched {
-    chunk:    array<u32, w_slots>, // of the weights' tile
+    chunk:    array<u32, w_slots>, // chunk of the weights' tile
     w:        array<RawQuants, w_slots>,
     w_scales: array<vec4<u32>, w_slots>,
     x:        array<vec4<u32>, x_slots>,
@@ -128,7 +128,7 @@ fn four_at(c: u32, part: u32) -> Four {
 #endif
 }
 
-// One sum after the other, as a dot product with an accumulator has it.
+// One sum after another: this matches a dot-product instruction with an accumulator.
 fn dot16(a: vec4<u32>, b: vec4<u32>, sum: i32) -> i32 {
     return dot4I8Packed(a.w, b.w) + (dot4I8Packed(a.z, b.z) + (dot4I8Packed(a.y, b.y) + (dot4I8Packed(a.x, b.x) + sum)));
 }

@@ -1,7 +1,7 @@
-// Adds up what the splits of a matmul left: y[c, row] = Σ_s sums[s, c, row].
+// Adds the partial sums of a matmul's splits: y[c, row] = Σ_s sums[s, c, row].
 //
 //   sums  f32 [splits, columns, rows], binding 0
-//   y     f32, column c at y_offset + c · y_token_stride; the tile's first row is first_row; binding 1
+//   y     f32, column c at y_offset + c · y_token_stride; first_row is the tile's first row; binding 1
 //   run   binding 2
 //   dispatch (rows / 256, columns)
 

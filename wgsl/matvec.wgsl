@@ -1,16 +1,16 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// Matrix times a few columns: y[c, row] = Σ_i W[row, i] · x[c, i] for 2 to 4 columns, f32 activations and sums.
+// Matrix times a few columns: y[c, row] = Σ_i W[row, i] · x[c, i] for 2 to 4 columns, with f32 activations and sums.
 //
 //   weights  one tile of W, rows of k (weights.wgsl)
 //   x        f32, column c at x_offset + c · x_token_stride
-//   y        f32, column c at y_offset + c · y_token_stride; the tile's first row is first_row
-//   dispatch (row groups in x, going on in z)
+//   y        f32, column c at y_offset + c · y_token_stride; first_row is the tile's first row
+//   dispatch (row groups in x, continued in z)
 //
-// `lanes` threads (a power of two, at most 128) share two rows and go over their chunks of 32 weights side by side: few lanes for
-// tall matrices, since then fewer cache lines of x are touched at a time; many for short ones with long rows. A chunk is scaled
-// after it is summed: Σ (scale·q + offset)·x = scale · Σ q·x + offset · Σ x. The threads of a subgroup are taken to be neighbours.
+// `lanes` threads (a power of two, at most 128) share two rows and take turns with their chunks of 32 weights. Tall matrices get few
+// lanes, because then fewer cache lines of x are in use at a time; short matrices with long rows get many. Scaling comes after
+// summing: Σ (scale·q + offset)·x = scale · Σ q·x + offset · Σ x. We assume that the threads of a subgroup are consecutive.
 
 #include "weights.wgsl"
 
@@ -42,7 +42,7 @@ fn scales_of(chunk: u32) -> vec4<f32> { return chunk_affine(chunk); }
 fn scales_of(chunk: u32) -> vec4<f32> { return vec4<f32>(1.0); }
 #endif
 
-// A chunk's products with one column, whose halves add up to v_sums.
+// A chunk's products with one column; v_sums are the sums of the column's halves.
 fn chunk_dot(w: Quads, s: vec4<f32>, v: Quads, v_sums: vec2<f32>) -> f32 {
     let both = dot_halves(w, v);
 #if QUANTISED == 0
@@ -75,13 +75,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let first  = ((group.x + group.z * groups.x) * (threads / lanes) + thread / lanes) * 2u;
     let chunks = (k + 31u) / 32u;
 
-    // Rows past the end read the last one.
+    // Threads past the last row read the last row.
     let row0 = min(first, rows - 1u) * chunks;
     let row1 = min(first + 1u, rows - 1u) * chunks;
     let column1 = x_offset + x_token_stride;
     let column2 = x_offset + min(2u, columns - 1u) * x_token_stride;
     let column3 = x_offset + min(3u, columns - 1u) * x_token_stride;
-    var sums0 = vec4<f32>(0.0); // by column
+    var sums0 = vec4<f32>(0.0); // one per column
     var sums1 = vec4<f32>(0.0);
     for (var chunk = lane; chunk < chunks; chunk += lanes) {
         let w0 = chunk_quads(row0 + chunk);

@@ -1,7 +1,7 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// What a layer's dense part and its experts say, put together; one workgroup per token:
+// Adds the outputs of a layer's dense part and of its experts, one workgroup per token:
 //
 //   e = Σ_slot weight_slot · experts[slot]
 //   out = a · a_weight / rms(a) + e · weight / rms(e)     rms(u) = √(mean(u²) + eps)
@@ -9,7 +9,7 @@ enable subgroups;
 //   a, out  f32 [tokens, n]     experts  f32 [tokens, used, n]     a_weight, weight  f32 [n]     n in units (unit.wgsl)
 //   routes  u32 [tokens, 2 · used]: ids, then the bits of the weights     dispatch (1, tokens, 1)
 //
-// The sum over the experts waits in `out`, where each thread comes back to its own units.
+// `out` holds the sum over the experts in between; each thread reads back only the units that it wrote.
 
 #include "run.wgsl"
 #include "unit.wgsl"

@@ -1,15 +1,15 @@
-// Experts: which ones a token goes to, which tokens an expert gets, and their results together.
+// Experts: which ones each token uses, which tokens each expert gets, and the sum of their results.
 //
 //   KIND route  logits f32, row t at a_offset + t · a_token_stride; scale f32 [experts], only with SCALE
-//               → routes u32 [tokens, 2 · used]: the ids of the `used` largest logits (equal ones: the lower id first), then the
+//               → routes u32 [tokens, 2 · used]: the ids of the `used` largest logits (lower ids first among equals), then the
 //               bits of their weights: p_e / Σ_used p · scale_e, p = softmax over all experts
 //               dispatch (1, tokens, 1)     experts ≤ 512, used ≤ 64
-//   KIND group  routes → groups u32: [experts + 1] begins, then the pairs (token · used + slot) by expert, each expert's in
+//   KIND group  routes → groups u32: [experts + 1] starts, then the pairs (token · used + slot) by expert, for each expert in
 //               the order of the tokens     dispatch (1, 1, 1)
 //   KIND sum    out[t] = Σ_e weight_e · a[t, e]: a f32, a view as in elementwise.wgsl with a row per slot; out f32 [tokens, n]
 //               dispatch (n / 64 rounded up, tokens, 1)     n, offset and strides in units (unit.wgsl)
 //
-// Routes are words, never f32: as numbers the ids would be so small that a GPU may take them for zero.
+// Routes are u32, never f32: ids read as f32 are subnormal, and a GPU may flush those to zero.
 
 #include "run.wgsl"
 
@@ -38,10 +38,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let token = group.y;
     if (token >= run.tokens) { return; }
     for (var x = thread; x < experts; x += threads) { logit[x] = a[a_offset + token * a_token_stride + x]; }
-    if (thread < used) { chosen[thread] = thread; } // what is not a number has no rank: the ids stay valid
+    if (thread < used) { chosen[thread] = thread; } // a NaN has no rank; this keeps the ids valid
     workgroupBarrier();
 
-    // an expert's place: how many are before it
+    // an expert's rank is the number of experts before it
     for (var x = thread; x < experts; x += threads) {
         var place = 0u;
         for (var other = 0u; other < experts; other++) {
@@ -67,7 +67,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 override experts: u32;
 const threads = 256u;
 const most_experts = 512u;
-const staged = 1024u; // pairs at a time
+const staged = 1024u; // pairs per step
 
 @group(0) @binding(0) var<storage, read_write> routes: array<u32>;
 @group(0) @binding(1) var<storage, read_write> groups: array<u32>;
@@ -89,7 +89,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
         groups[x] = begin;
         if (x < experts) { next[x] = begin; }
     }
-    // each expert looks for its pairs: so they stay in order
+    // each expert looks for its own pairs, which keeps them in order
     for (var source = 0u; source < pairs; source += staged) {
         workgroupBarrier();
         let here = min(staged, pairs - source);

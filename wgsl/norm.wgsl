@@ -7,7 +7,7 @@ enable subgroups;
 //   out  f32 [tokens, rows, n]     w  f32 [n], only with WEIGHT     n and the strides in units (unit.wgsl)
 //   dispatch (rows, tokens, 1)     THREADS 32 to 256, a power of two
 //
-// The row is read twice: at the largest n it is more than registers hold, little enough to come source cache the second time.
+// The row is read twice: the largest n does not fit in registers, but the second read comes from the cache.
 
 #include "run.wgsl"
 #include "unit.wgsl"

@@ -1,7 +1,7 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// A sum and its norm, one workgroup per token:
+// A residual sum and its norm, one workgroup per token:
 //
 //   s = (a + b · b_weight / rms(b)) · factor → sum
 //   out = s · weight · weight_factor / rms(s), only with NORMED     rms(u) = √(mean(u²) + eps)
@@ -9,7 +9,7 @@ enable subgroups;
 //   a, b, sum, out  f32 [tokens, n]     b_weight, weight  f32 [n]     n in units (unit.wgsl)
 //   dispatch (1, tokens, 1)
 //
-// A thread comes back to the units of the sum that it wrote itself.
+// Each thread reads back only the units of the sum that it wrote.
 
 #include "run.wgsl"
 #include "unit.wgsl"

@@ -1,38 +1,38 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// Matrix times one column, with what stands before and behind it: for decoding.
+// Matrix times one column, fused with what comes before and after it; used for decoding.
 //
 //   s = (x + b · b_weight / rms(b)) · factor with RESIDUAL, otherwise x; written to `sum` with SUM
 //   c = s · weight · weight_factor / rms(s) with NORMED, otherwise s            rms(u) = √(mean(u²) + eps)
 //   v[row] = Σ_i W[row, i] · c[i]
 //   y[row] = GATE none: v[row], or cap · tanh(v[row] / cap) with CAP
-//                 pair: gelu(v[row]) · v[rows + row], where W has twice `rows`     value: gelu(v[row]) · other[row]
+//                 pair: gelu(v[row]) · v[rows + row], where W has 2 · rows rows     value: gelu(v[row]) · other[row]
 //
-//   weights  one tile of W, rows of k (weights.wgsl)     x  f32, from x_offset on     y  from y_offset on, and first_row
+//   weights  one tile of W, rows of k (weights.wgsl)     x  f32, from x_offset on     y  from y_offset + first_row on
 //   b, b_weight, weight, sum  f32 [k]     other  f32 from other_offset on
-//   Q8_OUT: y goes on in 8 bits (result_q8.wgsl)     COLUMN given: x comes so (column_given.wgsl)
-//   dispatch (row blocks in x, going on in z, and each workgroup goes on in steps of the dispatch; 1 or pairs in y)
+//   Q8_OUT: y is written in 8 bits (result_q8.wgsl)     COLUMN given: x is in 8 bits already (column_given.wgsl)
+//   dispatch (row blocks in x, continued in z; each workgroup strides over the blocks by the size of the dispatch; 1 or pairs in y)
 //
-// EXPERTS: W is [experts, rows, k], of which this tile holds `experts` from first_expert on; one column for each pair
-// (token, slot) of used · tokens: expert routes[token, slot], x at token and slot, y likewise. Pairs of other tiles and of
-// tokens that are not there are left alone.
+// EXPERTS: W is [experts, rows, k], and this tile holds `experts` of them, starting with first_expert. There is one column for each
+// pair (token, slot) of used · tokens: expert routes[token, slot], with x and y at that token and slot. Pairs of other tiles, and of
+// tokens beyond the run's, are skipped.
 //
-// A workgroup makes the column itself, `segment` chunks of 32 at a time (all at once, if there is a norm), in workgroup memory: as it
-// is (COLUMN f32, column_f32.wgsl) or in 8 bits (COLUMN q8, column_q8.wgsl). What divides by rms(s) waits until the rows are summed. `lanes` threads (a
-// power of two) share ROWS rows and go over their chunks side by side. Time is mostly waiting for memory, so everything is asked
-// for as early as possible: the first weights before the column is made, the next ones before those at hand are used. The threads
-// of a subgroup are taken to be neighbours.
+// A workgroup computes the column itself and keeps it in workgroup memory, `segment` chunks of 32 at a time (all of it, if there is
+// a norm), as f32 (COLUMN f32, column_f32.wgsl) or in 8 bits (COLUMN q8, column_q8.wgsl). The division by rms(s) comes after the
+// rows are summed. `lanes` threads (a power of two) share ROWS rows and take turns with their chunks. Most of the time goes into
+// waiting for memory, so everything is requested as early as possible: the first weights before the column is computed, the next
+// ones before the current ones are used. We assume that the threads of a subgroup are consecutive.
 
 #include "weights.wgsl"
 #include "unit.wgsl"
 #include "curves.wgsl"
 
 override k:             u32;
-override rows:          u32; // of y
+override rows:          u32; // rows of y
 override first_row:     u32 = 0u;
 override lanes:         u32;
-override segment:       u32; // chunks; where there are several, a multiple of lanes
+override segment:       u32; // chunks; if there are several segments, a multiple of lanes
 override x_offset:       u32 = 0u;
 override x_token_stride: u32 = 0u;
 override y_offset:       u32 = 0u;
@@ -42,7 +42,7 @@ override eps:           f32 = 0.0;
 override weight_factor: f32 = 1.0;
 override cap:           f32 = 1.0;
 const threads = ${THREADS}u;
-const quads_each = ${QUADS_EACH}u; // of a segment, that a thread makes
+const quads_each = ${QUADS_EACH}u; // quads of a segment that each thread computes
 
 @group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
 #if COLUMN == given
@@ -92,7 +92,7 @@ override routes_token_stride: u32 = 0u;
 #include "lanes.wgsl"
 
 #if NORMED
-// Σ s², put down before a barrier that is there anyway, and added up behind it.
+// Σ s²: stored before a barrier that is needed anyway, and added up after it.
 var<workgroup> square_sums: array<f32, threads>;
 #if SUBGROUPS
 fn note_squares(squares: f32, thread: u32, subgroup: u32) { square_sums[thread / subgroup] = subgroupAdd(squares); }
@@ -107,7 +107,7 @@ fn squares_of_column(thread: u32, subgroup: u32) -> f32 { return workgroup_sum(s
 #endif
 #endif
 
-// A chunk of a row as it lies in memory.
+// A chunk of a row as it is stored.
 #if QUANTISED
 struct Raw { quants: RawQuants, scales: vec4<u32> }
 fn load_raw(chunk: u32) -> Raw { return Raw(raw_quants(chunk), raw_scales(chunk)); }
@@ -126,7 +126,7 @@ fn load_raw(chunk: u32) -> Raw { return Raw(chunk); }
 
 #if COLUMN == given
 #else
-// Each thread makes its quads of chunks begin to end; `keep`: this workgroup writes the sum.
+// Each thread computes its quads of the chunks [begin, end). With `keep`, this workgroup writes the sum.
 fn make_column(x_at: u32, begin: u32, end: u32, keep: bool, thread: u32, subgroup: u32) {
     let quads = 8u * (end - begin);
     var s: array<vec4<f32>, quads_each>;
@@ -175,7 +175,7 @@ fn make_column(x_at: u32, begin: u32, end: u32, keep: bool, thread: u32, subgrou
 #endif
 
 #if GATE == pair
-const row_values = ${ROWS}u / 2u; // of y, that a thread makes
+const row_values = ${ROWS}u / 2u; // values of y that each thread computes
 #else
 const row_values = ${ROWS}u;
 #endif
@@ -201,7 +201,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let slot  = group.y % used;
     here = token < run.tokens;
     if (here) {
-        let expert = u32(routes[routes_offset + token * routes_token_stride + slot]) - first_expert; // wraps around below it
+        let expert = u32(routes[routes_offset + token * routes_token_stride + slot]) - first_expert; // smaller ids wrap to large ones
         here = expert < experts;
 #if GATE == pair
         w_at = select(0u, expert * 2u * rows, here);
@@ -222,7 +222,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     var scale = 1.0;
     for (var block = mine; block < blocks; block += groups.x * groups.z) {
         let first = block * block_rows + thread / lanes * row_values;
-        // Rows past the end read the last one.
+        // Threads past the last row read the last row.
         let row0 = (w_at + min(first, rows - 1u)) * chunks;
 #if GATE == pair
         let next = rows * chunks;

@@ -1,4 +1,4 @@
-// A chunk of a column in 8 bits times a chunk of a row: include after weights.wgsl and the declaration of Raw.
+// A chunk of an 8-bit column times a chunk of a row. Include after weights.wgsl and the declaration of Raw.
 
 struct Column { low: vec4<u32>, high: vec4<u32>, d: f32, sums: vec2<f32> }
 
@@ -6,7 +6,7 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
     return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
 
-// A chunk of a row times the column's: Σ (scale·q + offset)·(d·p) = scale·d · Σ q·p + offset · d·Σ p, the sums of q·p exact.
+// Σ (scale·q + offset)·(d·p) = scale·d · Σ q·p + offset · d·Σ p over one chunk; the sums of q·p are exact.
 fn chunk_dot(raw: Raw, chunk: u32, column: Column) -> f32 {
     let q    = unpack_quants(raw.quants);
     let s    = with_bias(unpack_scales(raw.scales, chunk));

@@ -1,12 +1,12 @@
-// Activations in 8 bits: per 32 values d = max|x| / 127, p = round(x / d); for the matmul that follows also d · Σ p of each 16.
+// Quantises activations to 8 bits: per 32 values d = max|x| / 127 and p = round(x / d), and d · Σ p of each 16 for the matmul.
 //
 //   x    f32, row r (of `per` for each token) of token t at x_offset + t · x_token_stride + r · x_row_stride, k values, k a
 //        multiple of 32
-//   out  row t · per + r: k/16 vec4<u32> with p in bytes; from out_scales on (counted in 16 bytes) for each 32 values a
+//   out  row t · per + r: k/16 vec4<u32> with p in bytes; then, from out_scales on (in units of 16 bytes), for each 32 values a
 //        vec4<f32>: d, d·Σp of the first 16, d·Σp of the last 16, 0
-//   dispatch: 32 chunks (of all rows) to a workgroup, spread over x and y; rows of tokens that are not there are left alone
+//   dispatch: 32 chunks (counted over all rows) per workgroup, spread over x and y; rows of tokens beyond the run's are skipped
 //
-// Eight threads share a chunk, four values each, so that neighbours read neighbouring values.
+// Eight threads share a chunk, four values each, so that adjacent threads read adjacent values.
 
 #include "run.wgsl"
 
@@ -16,7 +16,7 @@ override x_offset:       u32 = 0u;
 override x_token_stride: u32;
 override x_row_stride:   u32 = 0u;
 override out_scales:     u32;
-override all_rows:       u32; // tokens · per of the shape class
+override all_rows:       u32; // tokens · per, for the shape class
 
 #if VEC4
 @group(0) @binding(0) var<storage, read_write> x: array<vec4<f32>>;
@@ -31,7 +31,7 @@ struct Quads { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>, e: vec4<f
 #include "columns.wgsl"
 
 const threads = 256u;
-const chunks  = threads / 8u; // of a workgroup
+const chunks  = threads / 8u; // per workgroup
 
 var<workgroup> largest: array<f32, threads>;
 var<workgroup> words:   array<u32, threads>; // four p each
@@ -43,7 +43,7 @@ fn largest_of_chunk(chunk: u32) -> f32 {
                max(max(largest[i + 4u], largest[i + 5u]), max(largest[i + 6u], largest[i + 7u])));
 }
 
-// d, or 0 for a chunk without anything in it.
+// d, or 0 if the chunk is all zeros (or nearly so).
 fn scale_of_chunk(chunk: u32) -> f32 {
     let d = largest_of_chunk(chunk) / 127.0;
     return select(0.0, d, d > 1e-35);
@@ -61,7 +61,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #endif
     let row_chunks = k / 32u;
     let first = (group.y * groups.x + group.x) * chunks;
-    let last  = row_chunks * count; // behind the last
+    let last  = row_chunks * count; // one past the last
     if (first >= last) { return; }
 
     let id  = min(first + thread / 8u, last - 1u);

@@ -1,7 +1,7 @@
-// One number from all threads of a workgroup (`threads` of them): include in kernels that declare that constant.
+// Sums a value over all threads of a workgroup. Include in kernels that declare `threads`.
 //
-// Every thread must call in uniform control flow, and gets the result. With subgroups one barrier, otherwise a tree. The
-// threads of a subgroup are taken to be neighbours: thread / subgroup_size numbers the subgroups.
+// Every thread must call this in uniform control flow, and gets the result. With subgroups it takes one barrier, otherwise a tree.
+// We assume that the threads of a subgroup are consecutive: thread / subgroup_size is the subgroup's number.
 
 var<workgroup> reduce_partial: array<f32, threads>;
 

@@ -1,24 +1,24 @@
-// Repacking: weights as they lie in the file become the planes that weights.wgsl describes. Nothing is rounded.
+// Repacks weights from the layout of the file into the planes that weights.wgsl describes. Nothing is rounded.
 //
 //   raw     a piece of the tile's bytes in file order; its first byte is the first byte of chunk `first`
 //   planes  the tile
 //   piece   what this dispatch does
-//   flags   what was found to be damaged: for each tile 0, or the complement of the first place with NaN or an infinity, which is a
-//           chunk; of plain floats an element, rows counted with their padding
-//   dispatch over chunks, 64 to a workgroup: number = x + y · workgroups in x
+//   flags   damage: for each tile 0, or the complement of the first place with NaN or an infinity. A place is a chunk, or, for plain
+//           floats, an element, with rows counted including their padding
+//   dispatch over chunks, 64 per workgroup: number = x + y · workgroups in x
 //
-// One thread moves one chunk of 32 weights. Where chunks share a word (scales), the first of them writes it for all, so a
-// piece begins at a multiple of 16 chunks.
+// One thread moves one chunk of 32 weights. If several chunks share a word (scales), the first of them writes it for all, so a
+// piece starts at a multiple of 16 chunks.
 
 struct Piece {
-    first:  u32, // chunk of the tile
+    first:  u32, // the piece's first chunk in the tile
     count:  u32, // chunks
     k:      u32, // length of a row
-    chunks: u32, // of a row
-    high:   u32, // planes, counted in 16 bytes
+    chunks: u32, // chunks per row
+    high:   u32, // where planes start, in units of 16 bytes
     scales: u32,
     blocks: u32,
-    flag:   u32, // the tile's
+    flag:   u32, // the tile's index in flags
 }
 
 @group(0) @binding(0) var<storage, read>       raw:    array<u32>;
@@ -26,7 +26,7 @@ struct Piece {
 @group(0) @binding(2) var<storage, read>       piece:  Piece;
 @group(0) @binding(3) var<storage, read_write> flags:  array<atomic<u32>>;
 
-// A GPU may compute with NaN as it likes, so that logits need not show it: damage is looked for on the way in.
+// GPUs need not propagate NaN, so bad weights might not show in the logits. We look for them during the upload.
 fn report(place: u32) { atomicMax(&flags[piece.flag], ~place); }
 
 fn half_is_broken(half: u32) -> bool { return (half & 0x7c00u) == 0x7c00u; }
@@ -86,13 +86,13 @@ const ones   = 0x01010101u;
 const threes = 0x03030303u;
 const lows   = 0x0f0f0f0fu;
 
-// Where the block of chunk i of the piece begins, and which of the block's chunks it is.
+// Where the block of the piece's chunk i starts, and which of the block's chunks it is.
 fn block_of(i: u32) -> u32 { return (i * 32u / ${BLOCK}u) * ${BYTES}u; }
 fn part_of(i: u32) -> u32 { return i % (${BLOCK}u / 32u); }
 
 // ---- the bits of q ----
 
-// One word of a chunk: elements 4n to 4n + 3, their low bits, and their high bits, each in its byte.
+// One word of a chunk: the low bits, or the high bits, of elements 4n to 4n + 3, one element per byte.
 #if WEIGHT == Q4_K
 fn low_bits(at: u32, s: u32, n: u32) -> u32 { return (word_at(at + 16u + 32u * (s / 2u) + 4u * n) >> (4u * (s & 1u))) & lows; }
 #elif WEIGHT == Q5_K
@@ -113,7 +113,7 @@ fn high_bits(at: u32, s: u32, n: u32) -> u32 { return (word_at(at + 4u * n) >> s
 #elif WEIGHT == Q8_0
 fn low_bits(at: u32, s: u32, n: u32) -> u32 { return word_at(at + 2u + 4u * n); }
 #else
-// 16 bytes of nibbles for 32 values: the low ones first.
+// 16 bytes of nibbles for 32 values: low nibbles first.
 #if WEIGHT == IQ4_XS
 fn nibbles_at(at: u32, s: u32) -> u32 { return at + 8u + 16u * s; }
 #elif WEIGHT == MXFP4
@@ -129,7 +129,7 @@ fn nibbles_at(at: u32, s: u32) -> u32 { return at + 2u; }
 #endif
 fn low_bits(at: u32, s: u32, n: u32) -> u32 { return (word_at(nibbles_at(at, s) + 4u * (n & 3u)) >> (4u * (n >> 2u))) & lows; }
 #if HIGH == 1
-// Bit e of a word that stands before the nibbles is element e's: four of them, spread over the bytes.
+// A word before the nibbles has one bit per element. This takes four of them, one per byte.
 fn high_bits(at: u32, s: u32, n: u32) -> u32 {
     let four = (word_at(nibbles_at(at, s) - 4u) >> (4u * n)) & 15u;
     return (four | (four << 7u) | (four << 14u) | (four << 21u)) & ones;
@@ -190,8 +190,8 @@ fn repack_scales(i: u32) {
         put(piece.scales, chunk / 4u, word);
     }
 #elif SCALES == K4
-    // 12 bytes: scales 0..3 are the low 6 bits of bytes 0..3, minima 0..3 those of bytes 4..7; scale and minimum s of 4..7 have
-    // their low bits in byte s + 4 and their high ones above those of s − 4
+    // 12 bytes: scales 0..3 are the low 6 bits of bytes 0..3, minima 0..3 those of bytes 4..7. Scale and minimum s of 4..7 have
+    // their low 4 bits in byte s + 4, and their high 2 bits above those of s − 4
     if (i % 8u == 0u) {
         var low  = vec2<u32>(0u);
         var high = 0u;
@@ -217,7 +217,7 @@ fn repack_scales(i: u32) {
     if (i % 2u == 0u) { put(piece.scales, chunk / 2u, word_at(at + 2u * part_of(i))); }
     if (i % 8u == 0u) { put(piece.blocks, chunk / 8u, word_at(at + 80u)); }
 #elif SCALES == K3
-    // 12 bytes: 8 with the low bits of scales 0..7, and above them of 8..15; 4 with the high bits of s, s + 4, s + 8, s + 12
+    // 12 bytes: 8 with the low 4 bits of scales 0..7 and, above them, of 8..15; 4 with the high 2 bits of s, s + 4, s + 8, s + 12
     if (i % 8u == 0u) {
         var low  = vec2<u32>(0u);
         var high = 0u;
@@ -240,7 +240,7 @@ fn repack_scales(i: u32) {
 #endif
 }
 
-// The scales of the block that begins at `at`.
+// The scales of the block that starts at `at`.
 fn is_broken(at: u32) -> bool {
 #if SCALES == E8
     return byte_at(at) == 255u;

@@ -1,6 +1,6 @@
-// Results that go on in 8 bits, for product.wgsl: per 32 rows d = max|v| / 127, p = round(v / d), laid out as quantise.wgsl does:
-// p in bytes, rows/4 words for each of the results (experts have several); from y_scales on (in words) for each 32 rows
-// d, d·Σp of the first 16, d·Σp of the last 16, 0. A workgroup's block of rows is a multiple of 32.
+// Writes the results of product.wgsl in 8 bits, for the next product: per 32 rows d = max|v| / 127 and p = round(v / d), in the
+// layout of quantise.wgsl: p in bytes, rows/4 words for each result (experts have several); then, from y_scales on (in words), for
+// each 32 rows d, d·Σp of the first 16, d·Σp of the last 16, 0. A workgroup's block of rows is a multiple of 32.
 
 override y_scales: u32;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;
@@ -10,9 +10,9 @@ var<workgroup> results: array<f32, block_most>;
 
 fn rounded_result(i: u32, inverse: f32) -> i32 { return i32(clamp(round(results[i] * inverse), -127.0, 127.0)); }
 
-// The first quarter of the block's rows' threads take a quad each; the first of each chunk also its scale and sums.
+// Each thread writes a quad of the block's rows, as long as there are any; the first thread of each chunk also writes d and the sums.
 fn write_results(result: u32, first: u32, block_rows: u32, thread: u32) {
-    let at = 4u * thread; // within the block
+    let at = 4u * thread; // row within the block
     if (at >= block_rows || first + at >= rows) { return; }
     let chunk = at & 0xffffffe0u;
     var top = 0.0;

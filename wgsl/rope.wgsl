@@ -1,4 +1,4 @@
-// Rotary positions.
+// Rotary position embeddings.
 //
 //   KIND table   out[t] = the cosines, then the sines, of the angles position · frequencies[j]
 //                  frequencies  f32 [pairs]     out  f32 [tokens, 2 · pairs]
@@ -20,25 +20,25 @@ const threads = 64u;
 @group(0) @binding(1) var<storage, read_write> out:         array<f32>;
 @group(0) @binding(2) var<storage, read>       run:         Run;
 
-// Cosine and sine of an angle of up to 2^24. WGSL promises nothing useful of its own sin and cos beyond π, so the turns are
-// taken off in whole numbers: the angle is m · 2^-s, and 1/2π is known to 96 bits.
+// Cosine and sine of an angle of up to 2^24. WGSL guarantees no useful accuracy for its sin and cos beyond π, so we remove whole
+// turns in integer arithmetic: the angle is m · 2^-s, and we have 96 bits of 1/2π.
 fn cosine_sine(angle: f32) -> vec2<f32> {
     let bits = bitcast<u32>(angle) & 0x7fffffffu;
     var quarter = 0u;
     var rest = abs(angle);
-    if (bits >= 0x3f000000u) { // from ½ on; below, it is the rest already
+    if (bits >= 0x3f000000u) { // smaller angles need no reduction
         let m = (bits & 0x7fffffu) | 0x800000u;
         let s = clamp(150u - (bits >> 23u), 1u, 31u);
         let low = wide_product(m, 0x7f09d5f4u);
         let middle = wide_add(wide_product(m, 0x9391054au), vec2<u32>(low.y, 0u));
         let high = wide_add(wide_product(m, 0x28be60dbu), vec2<u32>(middle.y, 0u));
-        // the point stands before high.x; shifted by s, the whole turns are gone and this is left
+        // the binary point is before high.x; shifting by s drops the whole turns and leaves the fraction
         let turn = (high.y << (32u - s)) | (high.x >> s);
         let finer = (high.x << (32u - s)) | (middle.x >> s);
         quarter = (turn + 0x20000000u) >> 30u;
         rest = (f32(bitcast<i32>(turn - (quarter << 30u))) + f32(finer) * 0x1p-32f) * (6.283185307179586 * 0x1p-32f);
     }
-    // |rest| ≤ π/4: the series
+    // |rest| ≤ π/4, where the series converges quickly
     let q = rest * rest;
     let cosine = 1.0 + q * (-0.5 + q * (1.0 / 24.0 + q * (-1.0 / 720.0 + q * (1.0 / 40320.0 - q * (1.0 / 3628800.0)))));
     let sine = rest * (1.0 + q * (-1.0 / 6.0 + q * (1.0 / 120.0 + q * (-1.0 / 5040.0 + q * (1.0 / 362880.0)))));

@@ -1,5 +1,5 @@
-// What a run is about: how many tokens, how many outputs, the first token's position. Kernels are dispatched for a shape
-// class and return early beyond these.
+// The run record: the number of tokens, the number of outputs, and the first token's position. Kernels are dispatched for a shape
+// class, and threads beyond these counts return early.
 
 struct Run {
     tokens:  u32,

@@ -1,29 +1,29 @@
-// Choosing a token on the GPU: exactly the algorithm at the top of src/text/sampler.c, whatever the order in which things are
-// added up. One draw is these dispatches, n the vocabulary (at most 2^20):
+// Chooses a token on the GPU, with exactly the algorithm described at the top of src/text/sampler.c; the result does not depend on
+// the order of additions. One draw is these dispatches, where n is the vocabulary (at most 2^20):
 //
-//   STAGE convert    (n / 256 rounded up)  logits to whole numbers, suppressed ids never; the best of each block of 256
-//         edit       (1)                   bias and penalties; left out where there are none
-//         blocks     (n / 256 rounded up)  the blocks' best again, after an edit
-//         greedy     (1)                   with temperature 0: the largest, the lowest id among equals; the end
-//         threshold  (1)                   the best of all, and how far from it a candidate may be: if k blocks have a logit of
-//                                          at least x each, the k-th largest logit is at least x (without top-k, k is 256)
-//         gather     (n / 256 rounded up)  the candidates, in any order; without top-k also the weight of all others together
-//         choose     (1)                   the cuts and the draw, among the candidates; where a border turns out to lie beyond
-//                                          them, which is rare, once more among all tokens
+//   STAGE convert    (n / 256 rounded up)  converts logits to integers, suppressed ids to `never`; finds the best of each block of 256
+//         edit       (1)                   applies bias and penalties; omitted if there are none
+//         blocks     (n / 256 rounded up)  finds the blocks' best again, after an edit
+//         greedy     (1)                   with temperature 0: takes the largest, the lowest id among equals; ends the draw
+//         threshold  (1)                   finds the best of all, and how far from it a candidate may be: if k blocks have a logit
+//                                          of at least x each, the k-th largest logit is at least x (without top-k, k is 256)
+//         gather     (n / 256 rounded up)  collects the candidates, in any order; without top-k, also sums the weights of all others
+//         choose     (1)                   applies the cuts and draws among the candidates; in the rare case that a border lies
+//                                          beyond them, repeats this among all tokens
 //
-// and, where log-probabilities are wanted, those of sampler_logprobs.wgsl.
+// For log-probabilities, the dispatches of sampler_logprobs.wgsl follow.
 //
-// Nothing is sorted, and no list gets shorter: each cut is a border in an order (key, id), and a candidate survives if it lies
-// up to both borders, that in the order of distances and that in the order of deviations from the typical one. A border is
-// found digit by digit (10 bits) with a histogram of the survivors' weights.
+// Nothing is sorted and no list is compacted: each cut is a border in an order (key, id), and a candidate survives if it is within
+// both borders, one in the order of distances and one in the order of deviations from the typical distance. A border is found
+// digit by digit (10 bits) with a histogram of the survivors' weights.
 //
 //   logits      f32 [rows, n], read as bits
 //   settings    see below; the host writes it when the parameters change
 //   fixed       i32 [n]     counts  u32 [n], zeros between draws     blocks  i32 [n / 256 rounded up] × (best, NaN seen)
 //   candidates  u32 [the smaller of n and 8192] × (id, distance)     header, record  the structs below
-//   state       what goes on from token to token: the number of draws so far (the random numbers' counter), a ring of
-//               `results` results (token, status) and a ring of `history` tokens that penalties look at
-//   ids, run    ids[0] becomes the token; with settings.advance the run record becomes that of this one token's run
+//   state       what persists from token to token: the number of draws so far (the random numbers' counter), a ring of
+//               `results` results (token, status) and a ring of `history` tokens for the penalties
+//   ids, run    ids[0] is set to the token; with settings.advance the run record is set to a run of that one token
 
 #include "run.wgsl"
 #include "wide.wgsl"
@@ -31,14 +31,14 @@
 override n: u32;
 const block = 256u;
 const threads = 256u;
-const capacity = 8192u;      // of the candidates
-const enough_blocks = 256u;  // in place of k
+const capacity = 8192u;      // of the list of candidates
+const enough_blocks = 256u;  // used instead of k without top-k
 override results: u32 = 1u;
 override history: u32 = 1u;
 
 struct Settings {
     temperature: vec2<u32>, // (factor, shift) for weight_of
-    one:         vec2<u32>, // the same of temperature 1
+    one:         vec2<u32>, // the same for temperature 1
     seed:        vec2<u32>,
     row:         u32,       // of the logits
     advance:     u32,
@@ -48,16 +48,16 @@ struct Settings {
     top:         u32,       // 1: on
     top_p:       u32,
     reach:       u32,       // min-p: the largest distance; 0xffffffff: off
-    divide:      u32,       // repetition: for logits above 0, in units of 2^-24
-    multiply:    u32,       // and for the others
+    divide:      u32,       // repetition penalty: factor for logits above 0, in units of 2^-24
+    multiply:    u32,       // and for all others
     presence:    i32,       // in units of 2^-16
     frequency:   i32,
-    window:      u32,       // of the penalties
+    window:      u32,       // how many tokens of the history the penalties consider
     biases:      u32,
-    suppress:    u32,       // 1: `rest` begins with a bit per id
+    suppress:    u32,       // 1: `rest` starts with one bit per id
     finite:      u32,       // 1: an infinite logit counts as NaN
     exponents:   array<u32, 257>, // round(2^31 · 2^(−i/256)), i ≤ 256
-    alternatives: u32,            // of the log-probabilities, at most 20
+    alternatives: u32,            // number of alternatives in the log-probabilities, at most 20
     rest:        array<u32>,      // n / 32 words rounded up, if any; then biases × (token, bias in 2^-16, or "never"), by token
 }
 
@@ -66,29 +66,29 @@ struct Header {
     farthest: u32,
     status:   u32,
     spare:    u32,
-    count:    atomic<u32>, // of candidates: above the capacity they are of no use
-    widest:   atomic<u32>, // the largest distance of all
-    far:      array<atomic<u32>, 4>, // without top-k the others' weights: at temperature 1 (low, high), at the draw's
+    count:    atomic<u32>, // of candidates; above the capacity, the list is incomplete
+    widest:   atomic<u32>, // the largest distance of any token
+    far:      array<atomic<u32>, 4>, // without top-k: the weights of all others, at temperature 1 (low, high) and at the draw's
 }
 
 struct Record {
     token:     u32,
     status:    u32,
-    known:     u32, // 0: the token has no log-probability, as its logit is −infinity
+    known:     u32, // 0: the token's logit is −infinity, so it has no log-probability
     logit:     f32,
     largest:   f32,
     sum:       f32,
-    likeliest: array<vec2<u32>, 20>, // (id, logit), the likeliest first; id 0xffffffff: there are no more
+    likeliest: array<vec2<u32>, 20>, // (id, logit), likeliest first; id 0xffffffff: no more
 }
 
 const drawn = 0u;        // status of a result
-const not_a_number = 1u; // in the logits, or an infinity where that is none either
-const nothing_left = 2u; // all are never
+const not_a_number = 1u; // the logits contain NaN, or an infinity if settings.finite
+const nothing_left = 2u; // every token is `never`
 
 struct State {
     draws:     vec2<u32>,
-    appended:  u32, // to the history, ever
-    delivered: u32, // results, ever: the newest is number (delivered − 1) % results
+    appended:  u32, // tokens appended to the history so far
+    delivered: u32, // results so far; the newest is at (delivered − 1) % results
     rings:     array<u32>, // results × (token, status), then history × token: the i-th of the history is at i % history
 }
 
@@ -185,10 +185,10 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(workgroup_id) gro
         @builtin(local_invocation_index) thread: u32) {
     var value = never;
     if (at.x < n) { value = fixed[at.x]; }
-    block_best(value, blocks[group.x].y, group.x, thread); // NaN was noticed before
+    block_best(value, blocks[group.x].y, group.x, thread); // `convert` has already looked for NaN
 }
 #elif STAGE == edit
-// Biases are ordered by token, those of one token in the order given: the thread of the first applies them all.
+// Biases are sorted by token; several for one token keep their order, and the thread of the first applies them all.
 fn apply_biases(thread: u32) {
     let list = select(0u, (n + 31u) / 32u, settings.suppress == 1u);
     for (var i = thread; i < settings.biases; i += threads) {
@@ -229,13 +229,13 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     for (var i = thread; i < window; i += threads) {
         let token = state.rings[2u * results + (first + i) % history];
         if (token >= n) { continue; }
-        let times = atomicExchange(&counts[token], 0u); // each token once, and the counts are clean for the next draw
+        let times = atomicExchange(&counts[token], 0u); // handles each token once, and resets the count for the next draw
         if (times > 0u && fixed[token] != never) { fixed[token] = penalised(fixed[token], times); }
     }
 }
 #endif
 
-// ---- the result ----
+// ---- ending a draw ----
 
 #if FINISH
 fn finish(token: u32, status: u32) {
@@ -323,7 +323,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(local_invocation_
         begin = atomicAdd(&header.count, atomicLoad(&here));
         atomicMax(&header.widest, atomicLoad(&wide));
     }
-    if (thread < 2u && settings.top_k == 0u) { // the low word, and what it carries over
+    if (thread < 2u && settings.top_k == 0u) { // thread 0: temperature 1, thread 1: the draw's; adds the low words with carry
         let low = atomicLoad(&far[2u * thread]);
         let old = atomicAdd(&header.far[2u * thread], low);
         atomicAdd(&header.far[2u * thread + 1u], atomicLoad(&far[2u * thread + 1u]) + select(0u, 1u, old + low < old));

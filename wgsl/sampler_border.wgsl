@@ -1,8 +1,8 @@
-// The sampler's one question: where in the order (key, id) does the sum of the weights reach this target? Asked by the stages
-// threshold (about the blocks: their number, their best) and choose (about candidates, or all tokens) of sampler.wgsl.
+// Finds a border: the place in the order (key, id) at which the sum of the weights reaches a target. The stages threshold (over
+// blocks: their number, their best) and choose (over the candidates, or all tokens) of sampler.wgsl use it.
 
 const digits = 1024u;
-const bunch = 32u; // digits whose sums are added up first
+const bunch = 32u; // digits per partial sum, so that the search takes two short loops
 
 var<workgroup> sum_low:  array<atomic<u32>, digits>;
 var<workgroup> sum_high: array<atomic<u32>, digits>;
@@ -20,13 +20,13 @@ var<workgroup> alive: atomic<u32>;
 var<workgroup> item_count:  u32;
 var<workgroup> first_digit: u32;
 
-// What a border is sought among, the same in every thread.
-var<private> reach:     vec2<u32>; // (distance, id): what lies behind is cut off
-var<private> deviant:   vec2<u32>; // (deviation, id): likewise
+// The items among which a border is sought; the same in every thread.
+var<private> reach:     vec2<u32>; // (distance, id): items after this are cut off
+var<private> deviant:   vec2<u32>; // (deviation, id): the same
 var<private> mean:      u32;
 var<private> nearest:   u32;
 var<private> best_of_all: i32;
-var<private> whole:     bool;      // among all tokens, not only the candidates
+var<private> whole:     bool;      // use all tokens, not only the candidates
 
 struct Item {
     id:        u32,
@@ -58,13 +58,13 @@ fn item(i: u32) -> Item {
 #endif
 }
 
-// Weights count 1 each where the scale is 0.
+// If the scale is 0, each item weighs 1.
 fn item_weight(it: Item, scale: vec2<u32>) -> u32 {
     if (scale.x == 0u) { return 1u; }
     return weight_of(it.distance - nearest, scale);
 }
 
-// The last (key, id) of those whose weights add up to the target, which is at least 1 and at most the sum of all.
+// The (key, id) at which the weights, added in order, reach the target, which is at least 1 and at most the sum of all weights.
 fn find_border(by_deviation: bool, scale: vec2<u32>, target_sum: vec2<u32>, thread: u32) -> vec2<u32> {
     var before = vec2<u32>();
     var key_found = 0u;
@@ -120,7 +120,7 @@ fn find_border(by_deviation: bool, scale: vec2<u32>, target_sum: vec2<u32>, thre
     return vec2<u32>(key_found, id_found);
 }
 
-// The digit at which a search begins: the ones before are 0 in all keys up to `widest`.
+// Where a search starts: the digits before this one are 0 in all keys up to `widest`.
 fn first_digit_of(widest: u32) -> u32 {
     if (widest >= 1u << 30u) { return 0u; }
     if (widest >= 1u << 20u) { return 1u; }

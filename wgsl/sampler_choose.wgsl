@@ -1,4 +1,4 @@
-// The stage choose of sampler.wgsl: the cuts, each a border, and the draw.
+// The stage `choose` of sampler.wgsl: the cuts, each of which is a border, and the draw.
 
 // The sum of the survivors' weights.
 fn sum_of(scale: vec2<u32>, thread: u32) -> vec2<u32> {
@@ -16,7 +16,7 @@ fn sum_of(scale: vec2<u32>, thread: u32) -> vec2<u32> {
     return add_up(sum);
 }
 
-// The sum over the threads, of what is zeroed already.
+// Sums over all threads. The caller has zeroed the totals.
 fn add_up(mine: vec2<u32>) -> vec2<u32> {
     let old = atomicAdd(&total_low, mine.x);
     atomicAdd(&total_high, mine.y + select(0u, 1u, old + mine.x < old));
@@ -24,7 +24,7 @@ fn add_up(mine: vec2<u32>) -> vec2<u32> {
     return vec2<u32>(atomicLoad(&total_low), atomicLoad(&total_high));
 }
 
-// M = Σ v·D / Σ v, v = weight / 16, D counted from the nearest.
+// M = Σ v·D / Σ v, v = weight / 16, D relative to the nearest.
 fn mean_distance(thread: u32) -> u32 {
     workgroupBarrier();
     if (thread == 0u) {
@@ -53,7 +53,7 @@ fn mean_distance(thread: u32) -> u32 {
     return nearest + wide_quotient(moments, masses);
 }
 
-// The typical cut may take away the nearest: then weights are counted from the nearest that is left.
+// The typical cut may remove the nearest token. Weights are then relative to the nearest that is left.
 fn find_nearest(thread: u32) -> u32 {
     workgroupBarrier();
     if (thread == 0u) { atomicStore(&least, 0xffffffffu); }
@@ -70,8 +70,8 @@ fn nearer(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(b, a, vec2<bo
 
 fn wide_least(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(b, a, vec2<bool>(wide_less(a, b))); }
 
-// The cuts and the draw. `far` are the weights of those that are left out, at temperature 1 and at the draw's. Returns the
-// token, and 1 if the answer depends on which those are: then it is none.
+// Applies the cuts and draws. `far` has the weights of all tokens that are not candidates, at temperature 1 and at the draw's.
+// Returns the token and a flag: if it is 1, the result depends on those other tokens, and the token is not valid.
 fn choose(far: vec4<u32>, thread: u32) -> vec2<u32> {
     reach = vec2<u32>(0xffffffffu);
     deviant = reach;
@@ -96,7 +96,7 @@ fn choose(far: vec4<u32>, thread: u32) -> vec2<u32> {
         let share = share_of(settings.top_p, wide_add(sum, far_one));
         if (wide_less(sum, share)) { missed = 1u; }
         reach = nearer(find_border(false, settings.one, wide_least(share, sum), thread), reach);
-        far_warm = vec2<u32>(); // behind the border
+        far_warm = vec2<u32>(); // these are beyond the border now
     }
     if (settings.reach <= 0xffffffffu - nearest) {
         reach = nearer(vec2<u32>(settings.reach + nearest, 0xffffffffu), reach);
@@ -139,6 +139,6 @@ fn main(@builtin(local_invocation_index) thread: u32) {
         if (thread == 0u) { item_count = n; }
         token = choose(vec4<u32>(), thread).x;
     }
-    storageBarrier(); // finish writes what all threads have read
+    storageBarrier(); // all threads have read the state before finish changes it
     if (thread == 0u) { finish(token, drawn); }
 }

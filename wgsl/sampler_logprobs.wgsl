@@ -1,17 +1,17 @@
-// What log-probabilities are made of, from the logits as they came: the largest logit, the sum of e^(logit − largest), the logit of
-// the token that was drawn, and the likeliest tokens. The host takes the logarithm, in double precision.
+// Computes the inputs of log-probabilities from the unmodified logits: the largest logit, the sum of e^(logit − largest), the logit
+// of the drawn token, and the likeliest tokens. The host takes the logarithm, in double precision.
 //
-//   STAGE likely     (n / 4096 rounded up)  the same of each 4096 logits, into `parts`
-//         logprobs   (1)                    of all, into `record`
+//   STAGE likely     (n / 4096 rounded up)  for each 4096 logits, into `parts`
+//         logprobs   (1)                    for all, into `record`
 //
-// The likeliest are found one after the other: each is the first behind the one before, in the order of falling logits, the lower id
-// first among equals. Logits are compared as whole numbers in the order of floats; −infinity and NaN are `none`, and left out.
+// The likeliest tokens are found one after another: each is the first after the one before, in the order of decreasing logits, lower
+// ids first among equals. Logits are compared as integers in the order of floats; −infinity and NaN are `none`, and skipped.
 
 const span = 4096u;
 const most_alternatives = 20u;
 const part_words = 2u + 2u * most_alternatives;
 const none = -0x7fffffff - 1;
-const largest_float = 0x7f61b1e6; // 3e38: what is larger counts as this, so that differences are numbers
+const largest_float = 0x7f61b1e6; // 3e38: larger logits count as this, so that differences are finite
 
 struct Place {
     key: i32,
@@ -37,7 +37,7 @@ fn weight_below(key: i32, largest: i32) -> f32 {
 var<workgroup> places: array<Place, threads>;
 var<workgroup> sums:   array<f32, threads>;
 
-// The first of all threads' places; all threads get it.
+// The first place of all threads'; every thread gets it.
 fn first_place(mine: Place, thread: u32) -> Place {
     places[thread] = mine;
     for (var half = threads / 2u; half > 0u; half /= 2u) {

@@ -1,10 +1,10 @@
-// The sampler's arithmetic: logits in units of 2^-16, weights in units of 2^-31, sums in 64 bits (wide.wgsl). The same, bit
-// for bit, as the engine's C code. Include after `settings`.
+// The sampler's arithmetic: logits in units of 2^-16, weights in units of 2^-31, sums in 64 bits (wide.wgsl). It matches the
+// engine's C code bit for bit. Include after `settings`.
 
 const never = -0x7fffffff - 1; // −infinity: cannot be drawn
 const limit = 0x40000000;      // logits are clamped to ±2^30
 
-// round(logit · 65536), ties to even, clamped, from the logit's bits.
+// round(logit · 65536), ties to even, clamped; takes the logit's bits.
 fn fixed_from_bits(bits: u32) -> i32 {
     if (bits == 0xff800000u) { return never; }
     let size = i32(round(bitcast<f32>(min(bits & 0x7fffffffu, 0x46800000u)) * 65536.0));
@@ -13,7 +13,7 @@ fn fixed_from_bits(bits: u32) -> i32 {
 
 fn wide_from(x: i32) -> vec2<u32> { return vec2<u32>(bitcast<u32>(x), select(0u, 0xffffffffu, x < 0)); }
 
-// A signed 64-bit number, clamped.
+// Clamps a signed 64-bit number.
 fn fixed_clamp(x: vec2<u32>) -> i32 {
     let negative = (x.y >> 31u) == 1u;
     let size = select(x, wide_subtract(vec2<u32>(), x), vec2<bool>(negative));
@@ -21,13 +21,13 @@ fn fixed_clamp(x: vec2<u32>) -> i32 {
     return select(clamped, -clamped, negative);
 }
 
-// x · factor / 2^24, halves away from zero, clamped.
+// x · factor / 2^24, halves rounded away from zero, clamped.
 fn fixed_scale(x: i32, factor: u32) -> i32 {
     let size = wide_shift_right(wide_add(wide_product(u32(abs(x)), factor), vec2<u32>(1u << 23u, 0u)), 24u);
     return fixed_clamp(select(size, wide_subtract(vec2<u32>(), size), vec2<bool>(x < 0)));
 }
 
-// 2^31 · exp(−distance / temperature): `scale` is the temperature's (factor, shift).
+// 2^31 · exp(−distance / temperature); `scale` is the temperature's (factor, shift).
 fn weight_of(distance: u32, scale: vec2<u32>) -> u32 {
     let exponent = wide_shift_right(wide_product(distance, scale.x), scale.y);
     if (exponent.y != 0u || exponent.x >= 32u << 17u) { return 0u; }
@@ -39,7 +39,7 @@ fn weight_of(distance: u32, scale: vec2<u32>) -> u32 {
     return (value + (1u << (whole - 1u))) >> whole;
 }
 
-// The least whole number that is at least share / 2^32 of the sum, and at least 1.
+// share / 2^32 of the sum, rounded up, and at least 1.
 fn share_of(share: u32, sum: vec2<u32>) -> vec2<u32> {
     let low = wide_product(sum.x, share);
     let part = wide_add(wide_product(sum.y, share), vec2<u32>(low.y, 0u));
@@ -54,7 +54,7 @@ fn wide_multiply_high(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return wide_add(wide_add(wide_product(a.y, b.y), vec2<u32>(middle.y, 0u)), vec2<u32>(cross.y, 0u));
 }
 
-// a / b, rounded down, bit by bit; the quotient fits into 32 bits, b is below 2^63.
+// a / b, rounded down, bit by bit. The quotient must fit in 32 bits, and b must be below 2^63.
 fn wide_quotient(a: vec2<u32>, b: vec2<u32>) -> u32 {
     var left = vec2<u32>();
     var quotient = 0u;
@@ -70,7 +70,7 @@ fn wide_quotient(a: vec2<u32>, b: vec2<u32>) -> u32 {
     return quotient;
 }
 
-// Philox4x32-10: the first two of its four words, as a 64-bit number with the first word on top.
+// Philox4x32-10: the first two of its four words as a 64-bit number, first word on top.
 fn philox(position: vec2<u32>, seed: vec2<u32>) -> vec2<u32> {
     var c = vec4<u32>(position, 0u, 0u);
     var key = seed;

@@ -1,16 +1,16 @@
-// What the matmul kernels share: which rows and columns a workgroup computes, where those columns lie, and which part of k is
-// its own.
+// Shared by the matmul kernels: which rows and columns a workgroup computes, where those columns are, and which part of k it
+// covers.
 //
 //   dispatch (row tiles, splits, column tiles), and with EXPERTS (row tiles, experts of the weight tile, column tiles)
 //
-// Splits cut k: each takes split_chunks chunks of 32, and writes its sums y_split_stride behind those of the one before;
-// matmul_sum.wgsl adds them up.
+// Splits divide k: each takes split_chunks chunks of 32, and writes its sums y_split_stride after those of the split before it;
+// matmul_sum.wgsl adds them.
 //
-// EXPERTS: the columns of an expert are the pairs (token · used + slot) that `groups` lists for it: [experts + 1] places where
-// each expert's list begins, then the lists. How many there are is known only here: column tiles that an expert does not
-// fill return.
+// EXPERTS: the columns of an expert are the pairs (token · used + slot) that `groups` lists for it: [experts + 1] starts of the
+// experts' lists, then the lists. Only the GPU knows how many pairs an expert has, so the dispatch covers the most there can be,
+// and column tiles past an expert's last pair return.
 //
-// The file that includes this declares the constants tile_rows, tile_columns and threads.
+// The including file declares the constants tile_rows, tile_columns and threads.
 
 #include "run.wgsl"
 
@@ -28,7 +28,7 @@ override split_chunks:   u32 = 0x10000000u;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
 #if EXPERTS
-override all_experts:   u32; // of the model: the length of the lists' beginnings, less one
+override all_experts:   u32; // experts of the model; `groups` has one start more
 override first_expert:  u32 = 0u;
 override used:          u32;
 override x_row_stride:  u32 = 0u;
@@ -36,7 +36,7 @@ override y_row_stride:  u32 = 0u;
 override groups_offset: u32 = 0u;
 @group(0) @binding(3) var<storage, read_write> groups: array<u32>;
 
-var<workgroup> list:  vec2<u32>; // the expert's: begin, length
+var<workgroup> list:  vec2<u32>; // the expert's list: start, length
 var<workgroup> pairs: array<u32, tile_columns>;
 #else
 @group(0) @binding(3) var<storage, read>       run: Run;
@@ -44,11 +44,11 @@ var<workgroup> pairs: array<u32, tile_columns>;
 
 fn chunks_of_row() -> u32 { return (k + 31u) / 32u; }
 
-// First row and column; how many columns there are from there on; the expert's first row in the weights' tile; where the
-// split's sums begin.
+// First row and column; the number of columns from there on; the expert's first row in the weights' tile; where the split's
+// sums start.
 struct Place { row: u32, column: u32, columns: u32, w: u32, y: u32 }
 
-// Uniform over the workgroup; columns is 0 where there is nothing to do.
+// Uniform over the workgroup; columns is 0 if there is nothing to do.
 fn find_place(group: vec3<u32>, thread: u32) -> Place {
     let row    = group.x * tile_rows;
     let column = group.z * tile_columns;
@@ -72,7 +72,7 @@ fn find_place(group: vec3<u32>, thread: u32) -> Place {
 #endif
 }
 
-// The chunks of k that are the workgroup's: the first, and the one behind the last.
+// The workgroup's chunks of k: the first, and one past the last.
 fn find_chunks(group: vec3<u32>) -> vec2<u32> {
 #if EXPERTS
     return vec2<u32>(0u, chunks_of_row());
@@ -81,10 +81,10 @@ fn find_chunks(group: vec3<u32>) -> vec2<u32> {
 #endif
 }
 
-// Row r of the tile in the weights; r beyond the rows that there are gives the last of them.
+// Row r of the tile in the weights; past the last row, the last row.
 fn w_row(place: Place, r: u32) -> u32 { return place.w + min(place.row + r, rows - 1u); }
 
-// Where column c of the tile lies in x and y; c beyond the columns that there are gives the last of them.
+// Where column c of the tile is in x and y; past the last column, the last column.
 fn x_column(place: Place, c: u32) -> u32 {
     let i = min(c, place.columns - 1u);
 #if EXPERTS

@@ -1,17 +1,17 @@
-// The product of a tile, by threads that hold their sums in registers. ROW_THREADS × COLUMN_THREADS threads each compute ROWS rows
-// (ROW_THREADS apart) of COLUMNS columns (COLUMN_THREADS apart). 32 neighbours cover 8 rows × 4 columns of threads, so that
-// what they read from workgroup memory at once is little and lies in different banks.
+// The product of a tile, by threads that keep their sums in registers. ROW_THREADS × COLUMN_THREADS threads each compute ROWS rows
+// (ROW_THREADS apart) of COLUMNS columns (COLUMN_THREADS apart). 32 adjacent threads cover 8 rows × 4 columns of threads, so that
+// they read little from workgroup memory at a time, and from different banks.
 //
-// A step takes CHUNKS chunks of 32 along k through workgroup memory. What the next step needs is loaded before the products of
-// this one and put away after them, so that the loads run while the products do. The file that includes this has
+// A step takes CHUNKS chunks of 32 along k through workgroup memory. The next step's data is loaded before the products of this one
+// and stored after them, so that loads and products overlap. The including file declares
 //
 //     struct Fetched                                      what one thread loads for a step
-//     fn fetch(place, first_chunk, thread) -> Fetched     chunks past the end give the last one's
-//     fn keep(fetched, first_chunk, thread)               into workgroup memory; chunks past the end count as zeros
-//     const parts                                         of a step
+//     fn fetch(place, first_chunk, thread) -> Fetched     chunks past the end repeat the last one
+//     fn keep(fetched, first_chunk, thread)               stores to workgroup memory; chunks past the end count as zeros
+//     const parts                                         parts of a step
 //     struct Columns
 //     fn columns_at(c, part) -> Columns                   the thread's columns c + i · column_threads
-//     fn row_dots(row, part, columns) -> Sums             one row times those
+//     fn row_dots(row, part, columns) -> Sums             one row times these columns
 
 const row_threads    = ${ROW_THREADS}u;
 const column_threads = ${COLUMN_THREADS}u;
@@ -41,7 +41,7 @@ fn store_sums(place: Place, row: u32, column: u32, sums: Sums) {
 }
 #endif
 
-// Quads of a row are kept together; their order depends on the row, so that 8 neighbouring rows read different banks.
+// The quads of a row are contiguous. Their order depends on the row, so that 8 adjacent rows read different banks.
 fn quad_at(row: u32, quad: u32) -> u32 { return quads * row + (quad ^ ((row / (8u / quads)) & (quads - 1u))); }
 
 @compute @workgroup_size(threads)

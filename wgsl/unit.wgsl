@@ -1,5 +1,5 @@
-// What a thread of a row-wise kernel works on: four values where every length, offset and stride is a multiple of four
-// (WIDE), one otherwise. Overrides of such kernels count in units.
+// What a thread of a row-wise kernel works on: four values if every length, offset and stride is a multiple of four (WIDE),
+// otherwise one. The overrides of such kernels are in units.
 
 #if WIDE
 alias unit = vec4<f32>;

@@ -1,3 +1,3 @@
-// Where what attention sees begins: a query at `position` sees all up to its own and, where there is a window, only the last
-// `window` of them. Blocks, whose tokens see each other, move the end and not the beginning (attention_prefill.wgsl).
+// The first position that a query at `position` sees: 0, or with a window the first of the last `window` positions up to its own.
+// Blocks, whose tokens see each other, change only the last visible position (attention_prefill.wgsl).
 fn first_visible(position: u32) -> u32 { return select(0u, position + 1u - window, window > 0u && position >= window); }

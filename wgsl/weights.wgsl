@@ -1,21 +1,21 @@
-// How to read repacked weights (repack.wgsl makes them, src/gpu/weights.c lays them out).
+// Reads repacked weights (repack.wgsl writes them, src/gpu/weights.c decides the layout).
 //
-// A chunk is 32 weights that follow each other in a row; a row is ceil(k/32) chunks, and chunk c of a tile is number
-// row · chunks + c of every plane. The file that includes this declares, for the whole tile with all its planes,
+// A chunk is 32 consecutive weights of a row; a row is ceil(k/32) chunks, and chunk c of a row is number row · chunks + c in every
+// plane. The including file declares the whole tile with all its planes:
 //
 //     var<storage, read> weights: array<vec4<u32>>;
 //
-// A weight is (q − BIAS) · scale + offset. "Packed" means four q in the bytes of one u32, elements 4i..4i+3 of the chunk for
-// word i of 8: unsigned, or i8 where SIGNED.
+// A weight is (q − BIAS) · scale + offset. "Packed" means four q in the bytes of one u32; word i of 8 has the chunk's elements
+// 4i..4i+3, unsigned, or i8 if SIGNED.
 //
 //   LOW      bits in the first plane: 2: two words, bits 2i of byte e%4 are word i (i < 4), the second word the same for i ≥ 4;
-//            4: 16 bytes, low nibbles are words 0..3, high ones words 4..7; 8: 32 bytes; 16, 32: numbers, no q
-//   HIGH     more bits of q above those, in a plane at w_high: 1: one word, bit i of byte e%4 is word i's; 2: as LOW 2
-//   VALUES   q is looked up: IQ4 or MXFP4
-//   SCALES   what lies in the plane at w_scales, and at w_blocks (one for each 256): below at chunk_scales
-//   SPAN     16 or 32: values under one scale
+//            4: 16 bytes, low nibbles are words 0..3, high nibbles words 4..7; 8: 32 bytes; 16, 32: floats, no q
+//   HIGH     further bits of q above those, in a plane at w_high: 1: one word, bit i of byte e%4 is word i's; 2: as LOW 2
+//   VALUES   q is an index into a table: IQ4 or MXFP4
+//   SCALES   the contents of the planes at w_scales and at w_blocks (one per 256); see unpack_scales
+//   SPAN     16 or 32: values per scale
 //
-// Plane offsets count 16 bytes.
+// Plane offsets are in units of 16 bytes.
 
 override w_high:   u32 = 0u;
 override w_scales: u32 = 0u;
@@ -63,7 +63,7 @@ const table = array<u32, 4>(0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u);
 // 0 1 2 3, 4 6 8 12, and the same negative: twice the e2m1 values
 const table = array<u32, 4>(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
 #endif
-// Four nibbles, each in its byte, become the table's bytes. Selects, because an indexed constant may go through memory.
+// Looks up four nibbles, one per byte, in the table. Uses selects, because an indexed constant may go through memory.
 fn looked_up(nibbles: u32) -> u32 {
     let n     = (vec4<u32>(nibbles) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(15u);
     let bit2  = (n & vec4<u32>(4u)) != vec4<u32>(0u);
@@ -79,8 +79,7 @@ struct Packed { low: vec4<u32>, high: vec4<u32> } // words 0..3 and 4..7
 const shifts_1 = vec4<u32>(0u, 1u, 2u, 3u);
 const shifts_2 = vec4<u32>(0u, 2u, 4u, 6u);
 
-// A chunk's q as they lie in memory. Loading and unpacking are apart, so that something else can be done while the load is
-// under way.
+// A chunk's q as stored. Loading and unpacking are separate, so that other work can be done while the load is in flight.
 struct RawQuants {
 #if LOW == 2
     low: vec2<u32>,
@@ -170,7 +169,7 @@ fn pair_packed(chunk: u32, p: u32) -> vec2<u32> {
 #endif
 }
 
-// The four q of a packed word as numbers.
+// The four q of a packed word as floats.
 fn q_values(word: u32) -> vec4<f32> {
 #if SIGNED
 #if DOT4
@@ -196,7 +195,7 @@ fn chunk_quads(chunk: u32) -> Quads { return unpacked_quads(chunk_packed(chunk))
 
 // ---- scales ----
 
-// What a chunk's scales are made of, as it lies in memory; what that is stands below.
+// The words that hold a chunk's scales, as stored; unpack_scales describes them.
 fn raw_scales(chunk: u32) -> vec4<u32> {
 #if SCALES == D
     return vec4<u32>(plane_word(w_scales, chunk >> 1u), 0u, 0u, 0u);
@@ -217,7 +216,7 @@ fn raw_scales(chunk: u32) -> vec4<u32> {
 #endif
 }
 
-// Scales of the chunk's two halves, then their offsets (0 where the format has none).
+// The scales of the chunk's two halves, then their offsets (0 if the format has none).
 fn unpack_scales(raw: vec4<u32>, chunk: u32) -> vec4<f32> {
 #if SCALES == D
     // f16 d for each chunk
@@ -232,7 +231,7 @@ fn unpack_scales(raw: vec4<u32>, chunk: u32) -> vec4<f32> {
     let d = bitcast<f32>(select((e - 1u) << 23u, 0x200000u << (e & 1u), e < 2u));
     return vec4<f32>(d, d, 0.0, 0.0);
 #elif SCALES == K4
-    // for each 256, 16 bytes: f16 d, dmin; low 4 bits of 8 scales; of 8 minima; their high bits, 2 and 2 in 4
+    // per 256, 16 bytes: f16 d, dmin; low 4 bits of 8 scales; of 8 minima; their high bits, 2 and 2 in 4
     let d       = unpack2x16float(raw.x);
     let bits    = raw.yzw >> vec3<u32>(4u * (chunk & 7u));
     let scale   = (bits.x & 15u) | ((bits.z & 3u) << 4u);
@@ -250,14 +249,14 @@ fn unpack_scales(raw: vec4<u32>, chunk: u32) -> vec4<f32> {
     let n   = vec4<f32>((vec4<u32>(two) >> vec4<u32>(0u, 8u, 4u, 12u)) & vec4<u32>(15u));
     return vec4<f32>(d.x * n.xy, -(d.y * n.zw));
 #elif SCALES == K3
-    // for each 256, 16 bytes: low 4 bits of 16 scales, their high 2 bits, f16 d; a scale is less 32
+    // per 256, 16 bytes: low 4 bits of 16 scales, their high 2 bits, f16 d; scales are biased by 32
     let j    = chunk & 7u;
     let low  = select(raw.x, raw.y, j >= 4u) >> (8u * (j & 3u));
     let high = raw.z >> (4u * j);
     let n    = (vec2<u32>(low, low >> 4u) & vec2<u32>(15u)) | ((vec2<u32>(high, high >> 2u) & vec2<u32>(3u)) << vec2<u32>(4u));
     return vec4<f32>(unpack2x16float(raw.w).x * vec2<f32>(vec2<i32>(n) - vec2<i32>(32)), 0.0, 0.0);
 #else
-    // XS: for each 256, 8 bytes: low 4 bits of 8 scales; their high 2 bits, then f16 d; a scale is less 32
+    // XS: per 256, 8 bytes: low 4 bits of 8 scales; their high 2 bits, then f16 d; scales are biased by 32
     let j = chunk & 7u;
     let n = ((raw.x >> (4u * j)) & 15u) | (((raw.y >> (2u * j)) & 3u) << 4u);
     let d = unpack2x16float(raw.y).y * f32(i32(n) - 32);
@@ -267,7 +266,7 @@ fn unpack_scales(raw: vec4<u32>, chunk: u32) -> vec4<f32> {
 
 fn chunk_scales(chunk: u32) -> vec4<f32> { return unpack_scales(raw_scales(chunk), chunk); }
 
-// The same for w = q · scale + offset, with BIAS in the offset.
+// The same for w = q · scale + offset, with BIAS folded into the offset.
 fn with_bias(s: vec4<f32>) -> vec4<f32> {
 #if BIAS
     return vec4<f32>(s.xy, s.xy * -${BIAS}.0);

@@ -1,4 +1,4 @@
-// 64-bit whole numbers as vec2<u32>(low, high), because WGSL has only 32 bits. Everything wraps around as in C.
+// 64-bit integers as vec2<u32>(low, high), because WGSL has only 32 bits. Everything wraps around as in C.
 
 fn wide_add(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let low = a.x + b.x;
@@ -11,7 +11,7 @@ fn wide_subtract(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
 
 fn wide_less(a: vec2<u32>, b: vec2<u32>) -> bool { return a.y < b.y || (a.y == b.y && a.x < b.x); }
 
-// a · b by halves of 16 bits: no partial sum reaches 2^32.
+// a · b in 16-bit halves, so that no partial sum reaches 2^32.
 fn wide_product(a: u32, b: u32) -> vec2<u32> {
     let a0 = a & 0xffffu;
     let a1 = a >> 16u;
@@ -22,7 +22,7 @@ fn wide_product(a: u32, b: u32) -> vec2<u32> {
     return vec2<u32>(a * b, a1 * b1 + (middle >> 16u) + (cross >> 16u));
 }
 
-// `shift` below 64.
+// `shift` must be below 64.
 fn wide_shift_right(a: vec2<u32>, shift: u32) -> vec2<u32> {
     if (shift >= 32u) { return vec2<u32>(a.y >> (shift - 32u), 0u); }
     if (shift == 0u) { return a; }
