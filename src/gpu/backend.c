@@ -1,4 +1,4 @@
-/* Weights on the GPU: which ones a graph has, and how they lie there. upload.c brings them over. */
+/* Weights on the GPU: finds the weights of a graph and decides their layout. upload.c uploads them. */
 
 #include "gpu/backend.h"
 
@@ -43,7 +43,7 @@ void gpu_backend_read_by(gpu_backend *b, reads *r) { b->reads = r; }
 
 bool gpu_backend_needs_host(const gpu_backend *b) { return b->budget && b->budget->token_bytes; }
 
-/* ---- which weights there are ----------------------------------------------------------------------------------------- */
+/* ---- the table of weights ---- */
 
 static size_t slot_of(const gpu_backend *b, const tensor *t) {
     const uint64_t key = t->data ? (uintptr_t)t->data : t->place;
@@ -59,14 +59,14 @@ const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t) {
 }
 
 fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outputs) {
-    const uint64_t padding = 1 << 16; /* planes are a little longer than the tensors they are made of */
+    const uint64_t padding = 1 << 16; /* planes are a little larger than the tensors that they hold */
     return (fuse_options){ .one_token = tokens == 1,
                            .one_output = outputs == 1,
                            .most_bytes = gpu_host_info(b->host)->max_binding - padding,
                            .most_column = gpu_matvec_most_column(gpu_host_info(b->host)) };
 }
 
-/* In main memory: as the budget says. Parts that are joined come into the slot as one tile. */
+/* The budget says which weights stay in main memory. Joined parts are uploaded into the slot as one tile. */
 static gm_status lay_out(gpu_backend *b, gpu_weight *w, const tensor *first, const uint64_t ne[3], error *e) {
     const budget_weight *plan = b->budget ? gpu_budget_weight(b->budget, first) : NULL;
     uint64_t             most = gpu_host_info(b->host)->max_binding;
@@ -96,7 +96,7 @@ static void add_vector(gpu_weight *w, const tensor *t) {
     w->layout = (weight_layout){ .type = TYPE_F32, .k = (uint32_t)t->ne[0], .rows = 1, .experts = 1, .tiles = 1 };
 }
 
-/* `parts` of a matrix: up to three, then NULL. */
+/* `parts` are the parts of a matrix: up to three, then NULL. */
 static gm_status add_weight(gpu_backend *b, tensor *const *parts, bool matrix, error *e) {
     const size_t at = slot_of(b, parts[0]);
     if (b->slots[at]) return GM_OK;
@@ -133,7 +133,7 @@ static gm_status add_weights_of(gpu_backend *b, const op *o, error *e) {
     return GM_OK;
 }
 
-/* One lane where bytes are at hand; several where they must be read, so that reads go side by side. */
+/* One lane if the bytes are in memory. Several if they must be read, so that reads run in parallel. */
 static void make_lanes(gpu_backend *b) {
     const uint64_t unit = max_size(gpu_host_info(b->host)->alignment, 256),
                    part = b->staging_bytes / GPU_LANES / unit * unit;

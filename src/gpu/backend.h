@@ -1,4 +1,4 @@
-/* The GPU as a backend: weights that live on it, and plans that run a graph there. */
+/* The GPU as a backend: weights that are on it, and plans that run a graph there. */
 
 #ifndef GM_GPU_BACKEND_H
 #define GM_GPU_BACKEND_H
@@ -12,30 +12,30 @@
 
 enum { GPU_WEIGHT_PARTS = 3, GPU_LANES = 4 };
 
-/* A weight on the GPU: one tensor, or several whose rows follow each other, since they are multiplied together. Matrices are
- * repacked into tiles, vectors are f32 as they are. */
+/* A weight on the GPU: one tensor, or several that are multiplied together, with their rows joined. Matrices are
+ * repacked into tiles; vectors stay f32. */
 typedef struct {
     struct {
-        tensor   weight; /* of the first: the key */
+        tensor   weight; /* the first part's is the key */
         uint64_t bytes;
     } parts[GPU_WEIGHT_PARTS];
     size_t        part_count;
     bool          matrix;
-    bool          gathered; /* not on the GPU: the host looks its rows up */
-    bool          streamed; /* not on the GPU: a run uploads its tiles into the slot */
+    bool          gathered; /* not on the GPU: the host looks up its rows */
+    bool          streamed; /* not on the GPU: each run uploads its tiles into the slot */
     weight_layout layout;
-    weight_layout like; /* for which its products' kernels are chosen: `layout`, unless the self-check says otherwise */
-    gpu_id       *tiles;      /* a vector has one */
-    uint32_t      first_flag; /* where the repack kernel notes damage of the first tile; the others follow */
+    weight_layout like;  /* the layout for which kernels are chosen; differs from `layout` only in the self-check */
+    gpu_id       *tiles; /* a vector has one */
+    uint32_t      first_flag; /* index of the first tile's damage flag; the other tiles' follow */
 } gpu_weight;
 
-/* A piece of a tile on its way: its bytes come to a lane of the staging buffer, then it is repacked. */
+/* A piece of a tile that is being uploaded: its bytes go to a lane of the staging buffer, and are then repacked. */
 typedef struct {
     const gpu_weight *weight;
     uint32_t          tile;
     gpu_id            target;
     weight_piece      piece;
-    uint32_t          tickets[GPU_WEIGHT_PARTS]; /* reads that are under way; 0: none */
+    uint32_t          tickets[GPU_WEIGHT_PARTS]; /* pending reads; 0: none */
 } gpu_staged;
 
 typedef struct gpu_plan gpu_plan;
@@ -47,56 +47,57 @@ typedef struct {
     reads            *reads;   /* reads weights that are not in memory; NULL: all are in memory */
     gpu_weight       *weights;
     size_t            count;
-    uint32_t         *slots; /* hash of the key → 1 + index */
+    uint32_t         *slots; /* hash of the key → index + 1 */
     size_t            slot_count;
-    gpu_id            staging, piece, flags; /* while uploading; as long as there is a slot */
+    gpu_id            staging, piece, flags; /* for uploading; kept as long as there is a slot */
     uint64_t          staging_bytes, staging_least;
-    gpu_staged        staged[GPU_LANES]; /* the oldest at first_staged */
+    gpu_staged        staged[GPU_LANES]; /* a ring; the oldest is at first_staged */
     size_t            lanes, first_staged, staged_count;
     uint64_t          lane_bytes;
     uint32_t          flag_count, flag_ticket;
-    gpu_id            slot;        /* for tiles of weights that are streamed; 0: none are */
-    gpu_plan         *slot_for;    /* whose tile is on its way there: others finish it before they use the slot */
-    size_t            next_weight; /* where the upload stands */
+    gpu_id            slot;        /* for the tiles of streamed weights; 0: there are none */
+    gpu_plan         *slot_for;    /* whose tile is being uploaded; others finish it before they use the slot */
+    size_t            next_weight; /* where the upload continues */
     uint32_t          next_tile, next_chunk;
     bool              complete;
-    uint64_t          uploaded, total; /* bytes of the file; total: of what stays on the GPU */
+    uint64_t          uploaded, total; /* bytes of the file; total: of the weights that stay on the GPU */
 } gpu_backend;
 
 gm_status gpu_backend_open(gpu_backend *b, const gpu_options *options, bool precise, error *e);
 void      gpu_backend_close(gpu_backend *b);
 
-/* Limits which weights are on the GPU. Call it before the upload; the budget must outlive the backend. NULL: all weights. */
+/* Limits which weights are on the GPU. Call this before the upload; the budget must outlive the backend. NULL: no
+ * limit. */
 void gpu_backend_keep_to(gpu_backend *b, const gpu_budget *budget);
-/* Whether every run needs the host to bring weights over. Then no run can be submitted ahead. */
+/* Whether the host has to upload weights during every run. If so, no run can be submitted ahead. */
 bool gpu_backend_needs_host(const gpu_backend *b);
 
-/* Reads weights that are not in memory; `r` must outlive the backend. */
+/* Sets what reads weights that are not in memory; `r` must outlive the backend. */
 void gpu_backend_read_by(gpu_backend *b, reads *r);
 
-/* Frees the weights on the GPU, and keeps the device. */
+/* Frees the weights on the GPU, but keeps the device. */
 void gpu_backend_clear(gpu_backend *b);
 
-/* Makes the table of the graph's weights, which is enough for gpu_plan_visit. */
+/* Builds the table of the graph's weights, which is enough for gpu_plan_visit. */
 gm_status gpu_backend_list_weights(gpu_backend *b, const graph *g, error *e);
-/* The same, and makes the buffers for uploading. */
+/* The same, and creates the buffers for uploading. */
 gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e);
 
-/* Uploads what the graph needs: GM_AGAIN while writes or reads are under way (let gpu_host_wait run, then call again). A weight
- * with NaN or an infinity in it is GM_BAD_FILE: the error names tensor and block. */
+/* Uploads the graph's weights. GM_AGAIN while writes or reads are pending: let gpu_host_wait run, then call again. A
+ * weight that contains NaN or an infinity is GM_BAD_FILE; the error names the tensor and the block. */
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e);
 
-/* Uploads chunks `*chunk` to `end` of a streamed tile into the slot, as many as it can at once, and advances `*chunk`. Both are
- * multiples of weight_piece_unit, or the tile's end. GM_AGAIN as above. */
+/* Uploads chunks `*chunk` to `end` of a streamed tile into the slot, as many as it can at once, and advances `*chunk`.
+ * Both are multiples of weight_piece_unit, or the end of the tile. GM_AGAIN as above. */
 gm_status gpu_backend_stream(gpu_backend *b, const gpu_weight *w, uint32_t tile, uint32_t *chunk, uint32_t end,
                              error *e);
-/* Forgets a stream that returned GM_AGAIN. */
+/* Abandons a stream that returned GM_AGAIN. */
 void gpu_backend_stream_restart(gpu_backend *b);
-/* ask_damage queues a read of the damage flags of streamed weights; damage looks at the newest answer that has arrived. */
+/* ask_damage queues a read of the streamed weights' damage flags; damage checks the latest answer that has arrived. */
 gm_status gpu_backend_ask_damage(gpu_backend *b, error *e);
 gm_status gpu_backend_damage(gpu_backend *b, error *e);
 
-/* The weight that begins with this tensor. */
+/* The weight whose first part is this tensor. */
 const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t);
 
 /* How graphs are fused for plans of this backend. */
@@ -116,29 +117,29 @@ typedef struct {
     const int32_t *output_rows; /* [outputs] */
     size_t         outputs;
     uint64_t       start;
-    const float   *given; /* [rows, width]: what ids below 0 stand for */
-    /* [tokens]: up to which of the tokens each sees where blocks count, see cpu/kernels.h; NULL: up to itself. */
+    const float   *given; /* [rows, width]: the rows that ids below 0 stand for */
+    /* [tokens]: the last token that each sees if blocks are used (cpu/kernels.h); NULL: itself. */
     const uint32_t *last_seen;
 } gpu_inputs;
 
-/* Lays the graph out for up to `tokens` tokens and `outputs` outputs, on these caches. Everything is made here; a run only fills
- * in its numbers and submits. */
+/* Prepares the graph for up to `tokens` tokens and `outputs` outputs, on these caches. All objects are created here; a
+ * run only fills in its numbers and submits. */
 gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                        gpu_plan **out, error *e);
 void      gpu_plan_free(gpu_plan *p);
 size_t    gpu_plan_tokens(const gpu_plan *p);
 size_t    gpu_plan_dispatches(const gpu_plan *p);
 
-/* Calls `visit` for each kernel that such a plan would dispatch, without making anything on the GPU. */
+/* Calls `visit` for each kernel that such a plan would dispatch, without creating anything on the GPU. */
 typedef void gpu_kernel_visit(void *user, const graph *fused, const op *o, const gpu_kernel *k);
 gm_status    gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                             gpu_kernel_visit *visit, void *user, error *e);
 
-/* Forgets a submit that returned GM_AGAIN. */
+/* Abandons a submit that returned GM_AGAIN. */
 void gpu_plan_restart(gpu_plan *p);
 
-/* Submits a run. The result [outputs, n] comes back under `ticket` (see host.h); 0: nothing comes back. GM_AGAIN, where weights
- * are not all on the GPU: let gpu_host_wait run, and call again with the same arguments. */
+/* Submits a run. The result [outputs, n] arrives under `ticket` (see host.h); 0: no result is read back. GM_AGAIN, if
+ * not all weights are on the GPU: let gpu_host_wait run, and call again with the same arguments. */
 gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e);
 
 #endif

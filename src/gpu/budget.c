@@ -11,7 +11,7 @@ enum { STREAMED_TILE = 32 << 20, MOST_STAGING = 16 << 20 };
 
 const char *const budget_kind_names[BUDGET_KINDS] = { "tables", "experts", "layers", "head", "vectors" };
 
-static const uint64_t default_binding = UINT64_C(1) << 30, binding_padding = 1 << 16; /* as gpu_backend_fusion has it */
+static const uint64_t default_binding = UINT64_C(1) << 30, binding_padding = 1 << 16; /* as in gpu_backend_fusion */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -20,7 +20,7 @@ uint64_t budget_staging(const weight_layout *layout, uint64_t bytes) {
     return round_up(larger(smaller(bytes, MOST_STAGING), weight_staging_least(layout)), 256);
 }
 
-/* ---- which weights there are ----------------------------------------------------------------------------------------------- */
+/* ---- the list of weights ---- */
 
 const budget_weight *gpu_budget_weight(const gpu_budget *b, const tensor *weight) {
     for (size_t i = 0; i < b->count; i++) {
@@ -29,8 +29,8 @@ const budget_weight *gpu_budget_weight(const gpu_budget *b, const tensor *weight
     return NULL;
 }
 
-/* Bytes of the largest tile of a matrix that comes tile by tile; a row is not cut. Of experts the whole tile has its place in the
- * slot, as if it were there, but only those in use come. */
+/* Bytes of the largest tile of a matrix that is uploaded tile by tile; rows are never split. Experts reserve room in
+ * the slot for their whole tile, although only the experts in use are uploaded. */
 static gm_status largest_tile(const tensor *w, uint64_t max_binding, uint64_t *out, error *e) {
     weight_layout layout;
     for (uint64_t wanted = STREAMED_TILE; w->ne[2] == 1 && wanted < max_binding; wanted *= 2) {
@@ -65,7 +65,7 @@ static gm_status add_weight(gpu_budget *b, const op *o, size_t input, uint32_t u
     if (product) kind = BUDGET_LAYERS;
     if (product && o->in[FUSED_ROUTES]) kind = BUDGET_EXPERTS;
     if (product && o->in[FUSED_A]->axis == AXIS_OUTPUTS) kind = BUDGET_HEAD;
-    if (known) { /* a table that is also multiplied with */
+    if (known) { /* a table that is also a matrix of a product */
         known->table = known->table || table;
         if (product) known->kind = kind;
         if (product) known->unit = unit;
@@ -75,7 +75,7 @@ static gm_status add_weight(gpu_budget *b, const op *o, size_t input, uint32_t u
     return measure(&b->weights[b->count++], b->options.max_binding, e);
 }
 
-/* Joined matrices are uploaded as one. */
+/* Joined matrices are uploaded together, so they need a slot for all of them. */
 static void join_slots(budget_weight *weights, size_t count) {
     for (size_t first = 0, end; first < count; first = end) {
         uint64_t all = 0;
@@ -99,7 +99,7 @@ static gm_status find_weights(gpu_budget *b, const graph *g, error *e) {
     return GM_OK;
 }
 
-/* ---- what stays outside ---------------------------------------------------------------------------------------------------- */
+/* ---- choosing what leaves the GPU ---- */
 
 static void add_up(gpu_budget *b) {
     uint64_t weights = 0;
@@ -124,7 +124,7 @@ static void add_up(gpu_budget *b) {
     b->total = weights + b->slot + b->staging + b->options.kv + b->options.plans;
 }
 
-/* The next to go: of the first kind that has any left the largest table, or the last unit. */
+/* The next weight to leave the GPU: the largest table, or the last unit, of the first kind that has any left. */
 static budget_weight *next_out(const gpu_budget *b) {
     budget_weight *found = NULL;
     for (size_t i = 0; i < b->count; i++) {
@@ -153,7 +153,7 @@ static void move_unit(gpu_budget *b, budget_kind kind, uint32_t unit, bool out) 
     add_up(b);
 }
 
-/* What went last may have been large: whatever of the rest fits beside it comes back, the costliest first. */
+/* The last weight to leave may have been large. Brings back whatever still fits, the most costly kinds first. */
 static void fill_up(gpu_budget *b) {
     static const budget_kind order[] = { BUDGET_LAYERS, BUDGET_HEAD, BUDGET_EXPERTS, BUDGET_TABLES };
     for (size_t k = 0; k < COUNT_OF(order); k++) {
@@ -185,7 +185,7 @@ gm_status gpu_budget_make(gpu_budget *out, const graph *g, const budget_options 
     if (graph_fuse(g, &(fuse_options){ .most_bytes = out->options.max_binding - binding_padding }, &fused, e))
         return e->status;
     if (!find_weights(out, &fused, e)) decide(out, e);
-    graph_free(&fused); /* the weights' tensors are those of g */
+    graph_free(&fused); /* the weights' tensors belong to g */
     if (e->status) gpu_budget_free(out);
     return e->status;
 }
@@ -195,7 +195,7 @@ void gpu_budget_free(gpu_budget *b) {
     *b = (gpu_budget){ 0 };
 }
 
-/* ---- in words -------------------------------------------------------------------------------------------------------------- */
+/* ---- describing the budget in words ---- */
 
 /* "1.23 GB", "35.8 kB" */
 static const char *in_words(uint64_t bytes, char out[32]) {
@@ -225,7 +225,7 @@ void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t siz
         snprintf(out + used, size - (size_t)used, "; %s over the bus for each token", in_words(b->token_bytes, amount));
 }
 
-/* ---- plans ----------------------------------------------------------------------------------------------------------------- */
+/* ---- memory of plans ---- */
 
 static void value_live_at(layout_item *items, const tensor *t, uint32_t now) {
     if (!t || t->kind != TENSOR_VALUE) return;
@@ -234,7 +234,7 @@ static void value_live_at(layout_item *items, const tensor *t, uint32_t now) {
     if (now > item->last) item->last = now;
 }
 
-/* Values of up to `tokens` tokens, laid out as a plan would, and once more an eighth for what a plan adds. */
+/* Bytes of the values of `tokens` tokens in a plan's layout, plus an eighth for what a plan adds. */
 static gm_status plan_bytes(const graph *g, uint64_t tokens, uint64_t *out, error *e) {
     layout_item *items = calloc(max_size(g->value_count, 1), sizeof *items);
     uint64_t     bytes = 0;
@@ -255,7 +255,7 @@ static gm_status plan_bytes(const graph *g, uint64_t tokens, uint64_t *out, erro
 }
 
 gm_status budget_plans(const graph *g, uint64_t *out, error *e) {
-    *out = 3 * sizeof(uint32_t) * g->result->ne[0] + (64 << 10); /* the sampler, and the plans' small buffers */
+    *out = 3 * sizeof(uint32_t) * g->result->ne[0] + (64 << 10); /* for the sampler, and the plans' small buffers */
     for (uint64_t tokens = 1; tokens <= 256 && !e->status; tokens *= 4) plan_bytes(g, tokens, out, e);
     return e->status;
 }

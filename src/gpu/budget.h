@@ -1,12 +1,13 @@
-/* Decides which weights of a graph fit into a GPU's memory, and how the rest is used from main memory. This is arithmetic
- * only: nothing is uploaded, so the plan can be shown before anything is loaded.
+/* Decides which weights of a graph fit into a GPU's memory, and how the rest is used from main memory. This is
+ * arithmetic only: nothing is uploaded, so the plan can be shown before anything is loaded.
  *
  * If the budget is too small, these leave the GPU, one after another, until the rest fits:
- *   tables    that are only looked up (a per-layer table): the host writes the rows of a batch's ids, the GPU holds none
- *   experts   from the last layer on: those that a batch uses are uploaded for each run
- *   layers    their other matrices, from the last one on: uploaded for each run
- *   head      the matrix of the logits, uploaded for each run; if it is the table of the input too, the host looks that up
- * Whatever then still fits comes back. Weights that are uploaded for each run share one slot, tile by tile. */
+ *   tables    that are only looked up (a per-layer table): the host writes the rows of a batch's ids
+ *   experts   starting with the last layer: each run uploads the experts that its batch uses
+ *   layers    their other matrices, starting with the last layer: uploaded for each run
+ *   head      the matrix of the logits: uploaded for each run; if it is also the input's table, the host looks up rows
+ * Whatever still fits after that returns to the GPU. Weights that are uploaded for each run share one slot, tile by
+ * tile. */
 
 #ifndef GM_GPU_BUDGET_H
 #define GM_GPU_BUDGET_H
@@ -21,21 +22,21 @@ extern const char *const budget_kind_names[BUDGET_KINDS];
 typedef struct {
     const tensor *weight;
     budget_kind   kind;
-    uint32_t      unit;  /* weights that are joined into one matrix share it, and their fate */
-    bool          table; /* looked up by ids; with the kind HEAD it is both */
+    uint32_t      unit;  /* weights that are joined into one matrix share a unit, and stay or leave together */
+    bool          table; /* looked up by ids; if kind is HEAD, it is also the head's matrix */
     bool          out;   /* not on the GPU */
-    uint32_t      used;  /* experts of a token */
+    uint32_t      used;  /* experts per token */
     uint64_t      bytes; /* on the GPU */
     uint64_t      file;  /* in the file */
-    uint64_t      slot;  /* bytes that it takes of the slot, if it is uploaded for each run */
+    uint64_t      slot;  /* bytes that it needs in the slot, if it is uploaded for each run */
     uint64_t      staging;
 } budget_weight;
 
 typedef struct {
     uint64_t limit;       /* bytes; 0: none */
-    uint64_t kv;          /* set aside for keys and values */
-    uint64_t plans;       /* and for what is computed: budget_plans */
-    uint64_t max_binding; /* of the GPU; 0: not known yet */
+    uint64_t kv;          /* reserved for keys and values */
+    uint64_t plans;       /* reserved for plans: budget_plans */
+    uint64_t max_binding; /* the GPU's limit; 0: not known yet */
 } budget_options;
 
 typedef struct {
@@ -44,27 +45,27 @@ typedef struct {
     size_t         count;
     uint64_t       resident[BUDGET_KINDS]; /* bytes on the GPU */
     uint64_t       outside[BUDGET_KINDS];  /* bytes of the file that stay in main memory */
-    uint64_t       slot;                   /* shared by what is uploaded for each run; 0: nothing is */
-    uint64_t       staging;                /* through which bytes go over */
+    uint64_t       slot;                   /* bytes shared by weights that are uploaded for each run; 0: none are */
+    uint64_t       staging;                /* bytes of the staging buffer */
     uint64_t       total;                  /* all of it: weights, slot, staging, keys and values, plans */
     uint64_t       everything;             /* the total if nothing stayed outside */
-    uint64_t       token_bytes;            /* over the bus for each token that is decoded */
+    uint64_t       token_bytes;            /* bytes uploaded for each decoded token */
 } gpu_budget;
 
-/* GM_NO_MEMORY with the numbers when not even the least fits. */
+/* GM_NO_MEMORY, with the numbers, if even the minimum does not fit. */
 gm_status gpu_budget_make(gpu_budget *out, const graph *g, const budget_options *options, error *e);
 void      gpu_budget_free(gpu_budget *b);
 
 /* NULL: the graph has no such weight. */
 const budget_weight *gpu_budget_weight(const gpu_budget *b, const tensor *weight);
-/* One sentence: what is left in main memory, or in a file that is read as needed, and what that costs. Empty if everything is
- * on the GPU. */
+/* One sentence: what stays in main memory, or in a file that is read as needed, and what that costs. Empty if
+ * everything is on the GPU. */
 void gpu_budget_explain(const gpu_budget *b, bool in_file, char *out, size_t size);
 
-/* Bytes that plans for 1, 4, 16, 64 and 256 tokens take together, about. */
+/* Approximate bytes of the plans for 1, 4, 16, 64 and 256 tokens together. */
 gm_status budget_plans(const graph *g, uint64_t *out, error *e);
 
-/* Bytes of a staging buffer that brings so many bytes of such a weight over: all of them, up to 16 MiB. */
+/* Bytes of a staging buffer for uploading so many bytes of such a weight: all of them, up to 16 MiB. */
 uint64_t budget_staging(const weight_layout *layout, uint64_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a GPU may be able to do beyond the least: by number, by name, and as a field of gpu_info. */
+/* The optional features of a GPU: by number, by name, and as a field of gpu_info. */
 
 #ifndef GM_GPU_FEATURES_H
 #define GM_GPU_FEATURES_H
@@ -10,7 +10,7 @@ typedef enum { GPU_SUBGROUPS, GPU_F16, GPU_DOT4, GPU_TIMESTAMPS, GPU_SUBGROUP_MA
 extern const char *const gpu_feature_names[GPU_FEATURES];
 bool                    *gpu_feature_field(gpu_info *info, gpu_feature which);
 
-/* Reads "subgroups,dot4", as in gpu_options.disable (NULL: none), into a flag for each feature. */
+/* Parses "subgroups,dot4", as in gpu_options.disable (NULL: none), into a flag for each feature. */
 gm_status gpu_features_read(const char *list, bool named[GPU_FEATURES], error *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* Kernels of the fused ops but PRODUCTS (matmul.h). */
+/* Kernels of the fused ops except PRODUCTS (matmul.h). */
 
 #include "gpu/kernel_build.h"
 #include "gpu/kernels.h"
@@ -6,7 +6,7 @@
 
 static const char *flag(bool on) { return on ? "1" : "0"; }
 
-/* Whole values are read four at a time where their length allows it. */
+/* Kernels read four values at a time if the length allows it. */
 static uint32_t unit_of(const tensor *t) { return t->ne[0] % 4 ? 1 : 4; }
 
 static gpu_kernel norms_kernel(const op *o, uint32_t tokens, uint32_t outputs) {

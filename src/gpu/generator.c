@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GPU_ALIGNMENT = 256, RESULTS = 1 }; /* a list reads its own result, before the next list writes there */
+enum { GPU_ALIGNMENT = 256, RESULTS = 1 }; /* each list reads its own result before the next list overwrites it */
 
 typedef enum {
     LOGITS,
@@ -23,14 +23,14 @@ typedef enum {
     RANGES
 } range_name;
 
-/* What a kernel's names mean. */
+/* What a kernel's binding name stands for. */
 typedef struct {
     const char *name;
     gpu_id      buffer;
     uint64_t    offset, bytes;
 } range;
 
-/* The plan's dispatches, the sampler's, a read of the result. */
+/* The dispatches of the plan and of the sampler, and a read of the result. */
 typedef struct {
     gpu_words words;
     size_t    at_ticket, dispatches;
@@ -38,17 +38,17 @@ typedef struct {
 
 struct gpu_generator {
     gpu_plan     *plan;
-    sampler_shape shape;            /* greedy, edits and logprobs are those of a list */
-    gpu_id        memory, settings; /* all that the sampler writes; what it only reads needs a buffer of its own */
+    sampler_shape shape;            /* greedy, edits and logprobs are set for each list */
+    gpu_id        memory, settings; /* what the sampler writes; read-only data needs its own buffer */
     range         ranges[RANGES];
     step_list     lists[2][2][2]; /* by greedy, edits and logprobs */
-    step_list    *list;           /* NULL: there was no beginning */
+    step_list    *list;           /* NULL: not begun yet */
     bool          begun;
     uint32_t      tickets[GENERATOR_STEPS]; /* a ring */
     size_t        oldest, flying;
 };
 
-/* ---- life ---- */
+/* ---- creating and freeing ---- */
 
 static gm_status make_ranges(gpu_generator *g, error *e) {
     const gpu_plan     *p = g->plan;
@@ -87,7 +87,7 @@ gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_
     g->plan = p;
     g->shape = (sampler_shape){ .vocabulary = (uint32_t)vocabulary, .results = RESULTS, .history = 1 };
     while (g->shape.history < context && g->shape.history < 1u << 31)
-        g->shape.history *= 2; /* sessions of about a size share their pipelines */
+        g->shape.history *= 2; /* a power of two, so that sessions of similar size share pipelines */
     if (make_ranges(g, e)) gpu_generator_free(g);
     else *out = g;
     return e->status;
@@ -114,14 +114,14 @@ void gpu_generator_free(gpu_generator *g) {
 
 /* ---- lists ---- */
 
-/* Biases come with the settings, and there may be more of them than the time before. */
+/* The settings include the biases, so they may be longer than the last time. */
 static gm_status reserve_settings(gpu_generator *g, uint64_t bytes, error *e) {
     gpu_host *h = g->plan->backend->host;
     if (bytes <= g->ranges[SETTINGS].bytes) return GM_OK;
     const gpu_id larger = gpu_buffer_new(h, 2 * bytes, e);
     if (!larger) return e->status;
     if (g->settings) gpu_buffer_free(h, g->settings);
-    free_lists(g); /* they are bound to the old buffer */
+    free_lists(g); /* they bind the old buffer */
     g->settings = larger;
     g->ranges[SETTINGS] = (range){ "settings", larger, 0, 2 * bytes };
     return GM_OK;
@@ -175,7 +175,8 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
     step_list *list = &g->lists[start->greedy][start->edits][start->logprobs];
     if (!list->words.data && generator_record(g, list, start, e)) return e->status;
 
-    /* The random numbers are counted by position, and so are the tokens of the history: the ring never closes. */
+    /* Both the random numbers' counter and the history are indexed by position, and the history is at least as long as
+     * the context, so the ring never wraps. */
     const uint64_t state = g->ranges[STATE].offset,
                    history = state + (SAMPLER_STATE_RESULTS + 2 * RESULTS + next - start->history_count) * 4;
     const uint32_t counters[SAMPLER_STATE_RESULTS] = {
@@ -231,7 +232,7 @@ gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e) {
     if (!result) return GM_AGAIN;
     if (bytes < 2 * sizeof *result || result[0] >= g->shape.vocabulary)
         return fail(e, GM_IO, "the GPU drew token %u of %u", bytes ? result[0] : 0, g->shape.vocabulary);
-    *out = (sampler_record){ 0 }; /* a record begins as a result does */
+    *out = (sampler_record){ 0 }; /* a record starts with the same fields as a result */
     memcpy(out, result, bytes < sizeof *out ? (size_t)bytes : sizeof *out);
     gpu_ticket_done(h, ticket);
     g->oldest = (g->oldest + 1) % GENERATOR_STEPS;

@@ -1,7 +1,7 @@
-/* From the library to a device: instance, adapters, features and limits.
+/* Opens the library and a device: instance, adapters, features and limits.
  *
- * Feature numbers moved between versions of webgpu.h, so a feature is asked for by both of its numbers (what else these stand
- * for is harmless), and a tiny shader tells whether it came. */
+ * Feature numbers differ between versions of webgpu.h. So we request a feature by both of its numbers (a number that
+ * stands for another feature does no harm), and a tiny shader shows whether we got it. */
 
 #include "gpu/features.h"
 #include "gpu/host_native.h"
@@ -15,8 +15,8 @@ enum { MOST_ADAPTERS = 16, MOST_TOGGLES = 24 };
 /* ---- features ---- */
 
 typedef struct {
-    WGPUFeatureName numbers[2]; /* in today's header and in those before mid-2025; 0: part of the language */
-    const char     *shader;     /* works if the feature is there; NULL: the function tells */
+    WGPUFeatureName numbers[2]; /* in the current header, and before mid-2025; 0: part of the language */
+    const char     *shader;     /* compiles if the feature is there; NULL: `probe` decides */
     bool (*probe)(gpu_host *h);
 } feature;
 
@@ -52,8 +52,8 @@ static bool probe_timestamps(gpu_host *h) {
     return set && status == GM_OK;
 }
 
-/* Which sizes a GPU multiplies is tried, too: a pipeline with another size is refused. Ours need f16 with f32 sums, and
- * subgroups that are all of one size. */
+/* The matrix sizes that a GPU supports are probed, too: it rejects a pipeline with any other size. We need f16 with f32
+ * sums, and subgroups that all have the same size. */
 static bool probe_matrices(gpu_host *h) {
     static const struct {
         uint32_t rows, columns, depth;
@@ -98,9 +98,10 @@ static bool feature_probe(gpu_host *h, gpu_feature which) {
 
 /* ---- instance ---- */
 
-/* Dawn's switches. What a version does not know it ignores. The first saves time wherever workgroup memory is used, and our
- * shaders rely on none being zeroed; the second a tenth of all time: shaders are our own and read within their bindings; the
- * others let drivers do what they can (subgroup matrices are an experiment of Dawn's, which counts as unsafe). */
+/* Dawn's toggles; a version ignores those that it does not know. The first saves time wherever workgroup memory is
+ * used, and our shaders do not rely on zeroed memory. The second saves a tenth of all time; our shaders stay within
+ * their bindings. The others enable what drivers can do (subgroup matrices are experimental in Dawn, which counts as
+ * unsafe). */
 static const char *const toggles_on[] = { "disable_workgroup_init", "disable_robustness", "use_vulkan_memory_model",
                                           "vulkan_enable_f16_on_nvidia", "allow_unsafe_apis" };
 
@@ -110,7 +111,8 @@ typedef struct {
     char                      text[512];
 } toggles;
 
-/* $GEMMULE_WEBGPU_TOGGLES adds names, for measurements: "disable_robustness,-disable_workgroup_init" (- is off). */
+/* $GEMMULE_WEBGPU_TOGGLES adds toggles, for measurements: "disable_robustness,-disable_workgroup_init" (- disables
+ * one). */
 static void read_toggles(toggles *t) {
     size_t on = 0, off = 0;
     for (size_t i = 0; i < COUNT_OF(toggles_on); i++) t->on[on++] = toggles_on[i];
@@ -121,7 +123,7 @@ static void read_toggles(toggles *t) {
         if (*name != '-' && on < MOST_TOGGLES) t->on[on++] = name;
         else if (*name == '-' && off < MOST_TOGGLES) t->off[off++] = name + 1;
     }
-    for (size_t i = 0; i < off; i++) { /* off wins over our own list */
+    for (size_t i = 0; i < off; i++) { /* a disabled toggle overrides our own list */
         for (size_t j = 0; j < on; j++) {
             if (!strcmp(t->off[i], t->on[j])) t->on[j] = t->on[--on];
         }
@@ -133,17 +135,17 @@ static void read_toggles(toggles *t) {
                                                  .disabledToggles = t->off };
 }
 
-/* Each stage (instance, adapter, device) takes from the list what concerns it. */
+/* Each stage (instance, adapter, device) uses the toggles that apply to it. */
 static WGPUChainedStruct *toggles_chain(const gpu_host *h, toggles *t) {
     return h->api.DeviceTick ? &t->descriptor.chain : NULL;
 }
 
-/* Dawn prints what it has to say, unless somebody listens. Errors reach us by other ways; of the rest only the reason why an
- * adapter cannot be used matters, for the message that there is none. */
+/* Dawn prints its messages unless there is a callback. Errors reach us in other ways. Of the rest we keep only the
+ * reason why an adapter cannot be used, for the message that there is none. */
 static void instance_log(uint32_t type, WGPUStringView message, void *first, void *second) {
     (void)type, (void)second;
     gpu_host *h = first;
-    size_t    length = 0; /* of the first line: the rest is where in Dawn's source it happened */
+    size_t    length = 0; /* of the first line; the rest is a place in Dawn's source */
     while (message.data && length < message.length && message.data[length] && message.data[length] != '\n') length++;
     webgpu_text(h->log, sizeof h->log, (WGPUStringView){ message.data, length });
 }
@@ -182,7 +184,7 @@ static void on_adapter(uint32_t status, WGPUAdapter adapter, WGPUStringView mess
     webgpu_text(answer->message, sizeof answer->message, message);
 }
 
-/* Without a driver Dawn hands out an adapter that computes nothing. */
+/* Without a driver, Dawn returns an adapter that computes nothing. */
 static WGPUAdapter really_there(gpu_host *h, WGPUAdapter adapter) {
     WGPUAdapterInfo info = { 0 };
     if (!adapter) return NULL;
@@ -194,7 +196,7 @@ static WGPUAdapter really_there(gpu_host *h, WGPUAdapter adapter) {
     return NULL;
 }
 
-/* NULL when there is none of this kind. */
+/* NULL if there is no adapter of this kind. */
 static WGPUAdapter request_adapter(gpu_host *h, toggles *t, uint32_t power, bool fallback) {
     const WGPURequestAdapterOptions      options = { .nextInChain = toggles_chain(h, t),
                                                      .featureLevel = WGPUFeatureLevel_Core,
@@ -215,7 +217,7 @@ static const char *const backends[] = {
     [WGPUBackendType_OpenGL] = "OpenGL",     [WGPUBackendType_OpenGLES] = "OpenGL ES",
 };
 
-/* OpenGL on llvmpipe does not say that it is a CPU. */
+/* OpenGL on llvmpipe does not report that it is a CPU. */
 static bool is_software(const char *name) {
     static const char *const names[] = { "SwiftShader", "llvmpipe", "lavapipe", "softpipe", "Microsoft Basic Render" };
     for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -224,7 +226,7 @@ static bool is_software(const char *name) {
     return false;
 }
 
-/* What is known without a device: names and limits. `limits` gets them as the library has them. */
+/* Fills in what is known without a device: names and limits. `limits` gets them in the library's form. */
 static void read_adapter(const gpu_host *h, WGPUAdapter adapter, gpu_info *out, WGPULimits *limits) {
     WGPUAdapterInfo info = { 0 };
     *out = (gpu_info){ 0 };
@@ -265,7 +267,7 @@ static bool same_adapter(const gpu_host *h, WGPUAdapter a, WGPUAdapter b) {
     return same;
 }
 
-/* The adapters, the fastest first. The standard has no list: what the preferences name is collected. */
+/* The adapters, fastest first. The standard has no list, so we collect what each power preference returns. */
 static size_t find_adapters(gpu_host *h, toggles *t, WGPUAdapter out[MOST_ADAPTERS]) {
     static const struct {
         uint32_t power;
@@ -278,7 +280,7 @@ static size_t find_adapters(gpu_host *h, toggles *t, WGPUAdapter out[MOST_ADAPTE
         WGPUAdapter adapter = request_adapter(h, t, wishes[i].power, wishes[i].fallback);
         if (adapter) out[count++] = adapter;
     }
-    if (h->api.InstanceEnumerateAdapters && count) { /* several cards of one kind are only told apart by their order */
+    if (h->api.InstanceEnumerateAdapters && count) { /* only their order distinguishes several identical cards */
         WGPUAdapter  all[MOST_ADAPTERS];
         const size_t there = h->api.InstanceEnumerateAdapters(h->instance, NULL, NULL);
         if (there <= COUNT_OF(all)) {
@@ -318,7 +320,7 @@ static void on_device(uint32_t status, WGPUDevice device, WGPUStringView message
     webgpu_text(answer->message, sizeof answer->message, message);
 }
 
-/* A device with the adapter's real limits and every feature that is there and not disabled. */
+/* A device with the adapter's actual limits, and every feature that it has and that is not disabled. */
 static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const bool disabled[GPU_FEATURES],
                              error *e) {
     WGPUSupportedFeatures there = { 0 };
@@ -365,7 +367,7 @@ static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const
     return host_lost(h, e);
 }
 
-/* Whether an adapter may be used where only real GPUs are wanted. */
+/* Whether an adapter may be used if only hardware GPUs are wanted. */
 static gm_status refuse_software(const gpu_host *h, WGPUAdapter adapter, error *e) {
     gpu_info   info;
     WGPULimits limits;
@@ -400,8 +402,8 @@ gm_status host_open_device(gpu_host *h, const gpu_options *options, error *e) {
     return status;
 }
 
-/* Each adapter is opened once, since only a device tells the truth about features; one that cannot be opened is listed
- * without any. */
+/* Opens each adapter once, because only a device reports features reliably. One that cannot be opened is listed without
+ * features. */
 gm_status gpu_host_list(gpu_info *out, size_t capacity, size_t *count, error *e) {
     gpu_host    looking = { 0 };
     toggles     t;

@@ -1,14 +1,14 @@
-/* Command lists: checked whole, then recorded and submitted; and the read-backs that they start.
+/* Command lists: checks a whole list, then records and submits it; and the read-backs that lists start.
  *
- * A list that is refused has changed nothing. After the first few submits nothing is allocated here: read-backs take turns
- * with the staging buffers of those before. */
+ * A rejected list has no effect. After the first few submits nothing is allocated here: read-backs reuse the staging
+ * buffers of earlier ones. */
 
 #include "gpu/host_native.h"
 
 #include <stdlib.h>
 
 #define SMALLEST_STAGING UINT64_C(256)
-#define LARGEST_KEPT (UINT64_C(16) << 20) /* a larger staging buffer is not kept for the next read-back */
+#define LARGEST_KEPT (UINT64_C(16) << 20) /* larger staging buffers are not kept for reuse */
 
 static uint64_t word64(const uint32_t *words) { return words[0] | (uint64_t)words[1] << 32; }
 
@@ -47,7 +47,7 @@ static gm_status take_staging(gpu_host *h, uint64_t bytes, uint32_t *out, error 
     return GM_OK;
 }
 
-/* `usable`: not mapped, or mapped with success. */
+/* `usable`: it is not mapped, or mapping it succeeded. */
 static void give_staging_back(gpu_host *h, uint32_t index, bool mapped, bool usable) {
     host_staging *s = &h->staging[index];
     if (usable && s->bytes <= LARGEST_KEPT) {
@@ -79,7 +79,7 @@ static void on_mapped(uint32_t status, WGPUStringView message, void *first, void
     if (!arrived && !h->closing && !h->lost) {
         if (status == WGPUMapAsyncStatus_Error)
             host_set_problem(h, GM_UNSUPPORTED, "reading back from the GPU failed", message);
-        else host_on_lost(&h->device, 0, message, h, NULL); /* of which the library may tell only later */
+        else host_on_lost(&h->device, 0, message, h, NULL); /* the library may report the loss only later */
     }
     if (!arrived) give_staging_back(h, ticket->staging, false, false);
     if (!ticket->dropped) return;
@@ -106,7 +106,7 @@ void gpu_ticket_done(gpu_host *h, uint32_t ticket) {
 }
 
 void host_close_tickets(gpu_host *h) {
-    for (uint32_t i = 0; i < h->staging_count; i++) { /* ends what is flying: the callbacks come with the next events */
+    for (uint32_t i = 0; i < h->staging_count; i++) { /* cancels pending maps; callbacks run with the next events */
         if (h->staging[i].buffer) h->api.BufferDestroy(h->staging[i].buffer);
     }
     if (h->instance) h->api.InstanceProcessEvents(h->instance);
@@ -199,14 +199,14 @@ static gm_status check_read(gpu_host *h, const uint32_t *w, uint32_t length, err
 
 typedef struct {
     gpu_host              *host;
-    WGPUCommandEncoder     encoder; /* made when the first record needs it, as is the pass */
+    WGPUCommandEncoder     encoder; /* created by the first record that needs it, and so is the pass */
     WGPUComputePassEncoder pass;
-    gpu_id                 pipeline, group; /* as the pass has them */
+    gpu_id                 pipeline, group; /* current in the pass */
     uint64_t               written;
 } recording;
 
 static WGPUBuffer buffer_of(const gpu_host *h, gpu_id id) {
-    return ((host_buffer *)slots_find(&h->buffers, id))->buffer; /* the list was checked */
+    return ((host_buffer *)slots_find(&h->buffers, id))->buffer; /* always found, because the list was checked */
 }
 
 static void end_pass(recording *r) {
@@ -222,7 +222,7 @@ static WGPUCommandEncoder encoder_of(recording *r) {
     return r->encoder;
 }
 
-/* For commands that stand outside of passes. */
+/* For commands that must be outside a pass. */
 static WGPUCommandEncoder between_passes(recording *r) {
     end_pass(r);
     return encoder_of(r);
@@ -271,7 +271,7 @@ static void record_clear(recording *r, const uint32_t *w, uint32_t length) {
     r->host->api.CommandEncoderClearBuffer(between_passes(r), buffer_of(r->host, w[0]), word64(w + 1), word64(w + 3));
 }
 
-/* Goes into the queue at once, which is before the list. */
+/* Queued immediately, so it happens before the list runs. */
 static void record_write(recording *r, const uint32_t *w, uint32_t length) {
     const size_t bytes = (size_t)(length - 3) * sizeof *w;
     r->host->api.QueueWriteBuffer(r->host->queue, buffer_of(r->host, w[0]), word64(w + 1), w + 3, bytes);
@@ -285,10 +285,10 @@ static void record_read(recording *r, const uint32_t *w, uint32_t length) {
                                                   r->host->staging[ticket->staging].buffer, 0, ticket->bytes);
 }
 
-/* ---- the table of ops ---- */
+/* ---- table of ops ---- */
 
 static const struct {
-    uint32_t words; /* of the op; GPU_WRITE has more behind them */
+    uint32_t words; /* of the op; GPU_WRITE has more after them */
     gm_status (*check)(gpu_host *h, const uint32_t *w, uint32_t length, error *e);
     void (*record)(recording *r, const uint32_t *w, uint32_t length);
 } ops[] = {
@@ -326,7 +326,7 @@ static gm_status check_list(gpu_host *h, const uint32_t *words, size_t count, bo
     return GM_OK;
 }
 
-/* ---- read-backs of a list ---- */
+/* ---- staging for a list's read-backs ---- */
 
 static void unprepare_reads(gpu_host *h, const uint32_t *words, size_t end) {
     for (size_t at = 1; at < end; at += 1 + length_of(words[at])) {

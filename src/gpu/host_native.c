@@ -1,7 +1,7 @@
-/* The GPU host on webgpu.h: opening and closing, problems, and what has happened on the GPU so far.
+/* The GPU host on webgpu.h: opening and closing, problems, and the progress of the GPU.
  *
- * Nothing here blocks except where the contract says so: making a thing waits for the verdict of its error scope, which Dawn
- * has ready at once. */
+ * Nothing here blocks except where the contract says so: creating an object waits for the result of its error scope,
+ * which Dawn has at once. */
 
 #include "gpu/host_native.h"
 
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define AWAIT_SECONDS 30.0
-/* A fence is put behind so many bytes of writes, so that room comes back in pieces. */
+/* After so many bytes of writes we insert a fence, so that room becomes free in pieces. */
 #define BYTES_PER_FENCE (UINT64_C(8) << 20)
 
 static const WGPUErrorFilter filters[] = { WGPUErrorFilter_Validation, WGPUErrorFilter_OutOfMemory,
@@ -58,10 +58,10 @@ void host_on_error(WGPUDevice const *device, uint32_t type, WGPUStringView messa
 void host_on_lost(WGPUDevice const *device, uint32_t reason, WGPUStringView message, void *first, void *second) {
     (void)device, (void)second, (void)reason;
     gpu_host *h = first;
-    if (h->closing) return; /* only our own close is deliberate */
+    if (h->closing) return; /* we caused this ourselves */
     h->lost = true;
     h->news++;
-    h->problem.status = GM_OK; /* it explains whatever came before */
+    h->problem.status = GM_OK; /* a loss explains any earlier problem, so it replaces it */
     host_set_problem(h, GM_DEVICE_LOST, "the GPU was lost", message);
 }
 
@@ -70,7 +70,7 @@ gm_status host_lost(const gpu_host *h, error *e) {
 }
 
 gm_status gpu_host_problem(gpu_host *h, error *e) {
-    h->api.InstanceProcessEvents(h->instance); /* what is known so far may be the echo of a loss */
+    h->api.InstanceProcessEvents(h->instance); /* the known error may be a consequence of a loss */
     const error problem = h->problem;
     if (problem.status == GM_OK) return GM_OK;
     if (!h->lost) h->problem = (error){ 0 };
@@ -98,7 +98,7 @@ static void on_scope(uint32_t status, uint32_t type, WGPUStringView message, voi
     host_answer *answer = first;
     answer->done = true;
     answer->type =
-        status == WGPUStatus_Success ? type : WGPUErrorType_NoError; /* else the device is gone: asked elsewhere */
+        status == WGPUStatus_Success ? type : WGPUErrorType_NoError; /* a lost device is reported elsewhere */
     webgpu_text(answer->message, sizeof answer->message, message);
 }
 
@@ -123,9 +123,9 @@ gm_status host_scope_end(gpu_host *h, const char *what, error *e) {
     return status == GM_OK ? host_lost(h, e) : status;
 }
 
-/* ---- how far the GPU has come ---- */
+/* ---- progress of the GPU ---- */
 
-/* Libraries disagree about what they pass here, so nothing is read: fences are asked for by their future. */
+/* Libraries disagree about the parameters, so we read none of them and poll the fences' futures instead. */
 static void on_work_done(void) {}
 
 static void add_fence(gpu_host *h) {
@@ -182,7 +182,7 @@ static void let_news_in(gpu_host *h) {
     look_at_fences(h);
 }
 
-/* What was asked for first and has not come; false: nothing is under way. */
+/* The oldest pending read-back or fence; false: nothing is pending. */
 static bool oldest_future(gpu_host *h, WGPUFuture *out) {
     uint64_t     oldest = UINT64_MAX;
     uint32_t     index = 0;
@@ -193,7 +193,7 @@ static bool oldest_future(gpu_host *h, WGPUFuture *out) {
         oldest = ticket->order;
         *out = ticket->future;
     }
-    if (oldest == UINT64_MAX) add_fence(h); /* else the read-back is news soon enough */
+    if (oldest == UINT64_MAX) add_fence(h); /* otherwise the read-back arrives soon enough */
     if (h->fence_count && h->fences[0].order < oldest) {
         oldest = h->fences[0].order;
         *out = h->fences[0].future;
@@ -221,8 +221,8 @@ void gpu_host_wait(gpu_host *h, uint32_t milliseconds) {
 
 /* ---- opening and closing ---- */
 
-/* Loading Dawn and asking Vulkan takes about 50 ms, more than a small model needs for its first word. A machine without any of
- * these has no GPU, unless the user names a driver. */
+/* Loading Dawn and querying Vulkan takes about 50 ms, longer than a small model needs for its first word. A machine
+ * without any of these device files has no GPU, unless the user names a driver. */
 static bool may_have_gpu(void) {
 #if defined(__linux__)
     static const char *const nodes[] = { "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/mali0", "/dev/kgsl-3d0" };
@@ -230,7 +230,7 @@ static bool may_have_gpu(void) {
     for (size_t i = 0; i < COUNT_OF(nodes); i++) {
         if (!access(nodes[i], F_OK)) return true;
     }
-    for (int i = 128; i < 192; i++) { /* the numbers that Linux gives to render nodes */
+    for (int i = 128; i < 192; i++) { /* the numbers that Linux assigns to render nodes */
         char path[40];
         snprintf(path, sizeof path, "/dev/dri/renderD%d", i);
         if (!access(path, F_OK)) return true;
@@ -241,7 +241,7 @@ static bool may_have_gpu(void) {
 #endif
 }
 
-/* For whoever takes the CPU if there is no GPU. */
+/* A short error for callers that use the CPU if there is no GPU. */
 static gm_status load_quickly(webgpu_api *api, error *e) {
     error problem = { 0 };
     if (!may_have_gpu()) return fail(e, GM_NO_DEVICE, "no GPU was found");
@@ -292,7 +292,7 @@ void gpu_host_close(gpu_host *h) {
     if (h->queue) h->api.QueueRelease(h->queue);
     if (h->device) {
         h->api.DeviceDestroy(h->device);
-        h->api.InstanceProcessEvents(h->instance); /* callbacks that still hold our address */
+        h->api.InstanceProcessEvents(h->instance); /* runs callbacks that still point to us */
         h->api.DeviceRelease(h->device);
     }
     if (h->instance) h->api.InstanceRelease(h->instance);

@@ -1,4 +1,4 @@
-/* What the files of the native GPU host share; everybody else sees host.h only. */
+/* Shared by the files of the native GPU host; all other code sees only host.h. */
 
 #ifndef GM_HOST_NATIVE_H
 #define GM_HOST_NATIVE_H
@@ -10,9 +10,9 @@
 
 typedef enum { KIND_BUFFER = 0, KIND_PIPELINE = 1, KIND_GROUP = 2, KIND_TICKET = 3 } thing_kind;
 
-/* The first member of everything that has an id. */
+/* The first member of every object that has an id. */
 typedef struct {
-    uint32_t generation; /* of the one that lives here now; a slot whose generations are used up is not used again */
+    uint32_t generation; /* of the object in this slot; a slot that has used all its generations is retired */
     uint32_t next_free;  /* slot + 1 */
     bool     live;
 } slot;
@@ -25,14 +25,14 @@ typedef struct {
     thing_kind kind;
 } slots;
 
-/* Items move when one is added: keep ids, not pointers. NULL: no memory, or every id was used. */
+/* Items move when one is added: keep ids, not pointers. NULL: no memory, or all ids are used up. */
 void *slots_add(slots *s, gpu_id *id);
 void  slots_remove(slots *s, gpu_id id);
-void *slots_next(slots *s, uint32_t *index, gpu_id *id); /* the next live one from *index on, or NULL */
+void *slots_next(slots *s, uint32_t *index, gpu_id *id); /* the next live item from *index on, or NULL */
 void  slots_free(slots *s);
-void *slots_find(const slots *s, gpu_id id); /* NULL: no such id, or no longer */
+void *slots_find(const slots *s, gpu_id id); /* NULL: no such id, or a stale one */
 
-/* ---- things ---- */
+/* ---- objects ---- */
 
 typedef struct {
     slot       slot;
@@ -44,12 +44,12 @@ typedef struct {
     slot                slot;
     WGPUComputePipeline pipeline;
     WGPUBindGroupLayout layout;
-    uint8_t             digest[32]; /* of text and constants: asked for again, it is the same pipeline */
+    uint8_t             digest[32]; /* of text and constants: the same digest gets the same pipeline */
     uint32_t            references;
 } host_pipeline;
 
-/* Pipelines that nobody has any more, until the host is closed: the next session, or the same one with a larger cache, wants
- * them again, and compiling is what takes longest. There are as many as the model's plans have. */
+/* Freed pipelines, kept until the host is closed. The next session, or the same one with a larger cache, needs them
+ * again, and compiling is slow. Their number is limited by what the model's plans use. */
 typedef struct {
     host_pipeline *data;
     size_t         count, capacity;
@@ -61,7 +61,7 @@ typedef struct {
     gpu_id        pipeline;
     gpu_id       *buffers;
     uint32_t      count;
-    uint64_t      checked_at; /* gpu_host.buffer_deaths when its buffers were last seen alive */
+    uint64_t      checked_at; /* gpu_host.buffer_deaths when its buffers were last found alive */
 } host_group;
 
 typedef enum { TICKET_NEW, TICKET_FLYING, TICKET_HERE, TICKET_FAILED } ticket_state;
@@ -69,20 +69,20 @@ typedef enum { TICKET_NEW, TICKET_FLYING, TICKET_HERE, TICKET_FAILED } ticket_st
 typedef struct {
     slot         slot;
     ticket_state state;
-    bool         dropped; /* nobody waits for it any more */
+    bool         dropped; /* nobody waits for it any longer */
     uint32_t     staging;
     uint64_t     bytes, order;
     WGPUFuture   future;
 } host_ticket;
 
-/* A mappable buffer that read-backs take turns with. */
+/* A mappable buffer that read-backs reuse. */
 typedef struct {
     WGPUBuffer buffer; /* NULL: the place is free */
     uint64_t   bytes;
     bool       busy;
 } host_staging;
 
-/* A point in the queue: when it has passed, all work up to `serial` is done. */
+/* A marker in the queue: once it has passed, all work up to `serial` is done. */
 typedef struct {
     WGPUFuture future;
     uint64_t   serial, bytes, order;
@@ -90,10 +90,10 @@ typedef struct {
 
 enum { FENCES = 32 };
 
-/* What a callback said that somebody awaits. It lives in the host, since a callback may come after the wait was given up. */
+/* The answer of an awaited callback. It is part of the host, because a callback may come after we stopped waiting. */
 typedef struct {
     bool        done, failed;
-    uint32_t    type; /* of error */
+    uint32_t    type; /* of the error */
     WGPUAdapter adapter;
     WGPUDevice  device;
     char        message[300];
@@ -110,56 +110,56 @@ struct gpu_host {
     host_kept     kept;
     host_staging *staging;
     uint32_t      staging_count;
-    uint64_t      bytes, most;   /* of all buffers, and how many they may be; 0: any */
-    uint64_t      buffer_deaths; /* how many buffers were freed */
+    uint64_t      bytes, most;   /* of all buffers, and their limit; 0: none */
+    uint64_t      buffer_deaths; /* number of buffers freed so far */
 
-    host_fence fences[FENCES]; /* the oldest first */
+    host_fence fences[FENCES]; /* oldest first */
     uint32_t   fence_count;
     uint64_t   work, work_fenced, work_done; /* serial numbers of submits and writes */
     uint64_t   written;                      /* bytes written since the last fence */
-    uint64_t   write_bytes;                  /* bytes written and not known to have arrived */
-    uint64_t   order;                        /* counts read-backs and fences */
-    uint64_t   news;                         /* counts what has arrived */
+    uint64_t   write_bytes;                  /* bytes written and not yet known to have arrived */
+    uint64_t   order;                        /* numbers read-backs and fences */
+    uint64_t   news;                         /* counts arrivals */
 
     bool        closing, lost;
     error       problem;
-    char        log[300]; /* what the library last said about an adapter that it cannot use */
+    char        log[300]; /* the library's last message about an adapter that it cannot use */
     host_answer answer;
 };
 
 /* ---- host_native.c ---- */
 
 gm_status host_lost(const gpu_host *h, error *e); /* GM_OK, or GM_DEVICE_LOST */
-/* Records what will be told by gpu_host_problem; the first one wins. */
+/* Records a problem for gpu_host_problem; the first one wins. */
 void host_set_problem(gpu_host *h, gm_status status, const char *what, WGPUStringView message);
 /* The callbacks of a device; `first` is the host. */
 void host_on_error(WGPUDevice const *device, uint32_t type, WGPUStringView message, void *first, void *second);
 void host_on_lost(WGPUDevice const *device, uint32_t reason, WGPUStringView message, void *first, void *second);
-/* A new serial number for a submit, or a write of so many bytes. */
+/* A new serial number for a submit, or for a write of so many bytes. */
 void host_count_work(gpu_host *h, uint64_t written);
-/* What the GPU refuses between begin and end comes back as an error, with `what` before its message. */
+/* Whatever the GPU rejects between begin and end becomes an error, with `what` before its message. */
 void      host_scope_begin(gpu_host *h);
 gm_status host_scope_end(gpu_host *h, const char *what, error *e);
 
 /* Waits until a callback of `future` has set h->answer.done. False after 30 seconds: the driver hangs. */
 bool host_await(gpu_host *h, WGPUFuture future);
-/* The message in one line; what does not fit is cut off. */
+/* Copies the message as one line, truncated to fit. */
 void webgpu_text(char *out, size_t size, WGPUStringView message);
 
 static inline WGPUStringView webgpu_string(const char *text) { return (WGPUStringView){ text, SIZE_MAX }; }
 
 /* ---- host_adapters.c ---- */
 
-/* Makes instance, device, queue and info. What was made is for gpu_host_close to release, also after a failure. */
+/* Creates instance, device, queue and info. gpu_host_close releases them, also after a failure. */
 gm_status host_open_device(gpu_host *h, const gpu_options *options, error *e);
 
 /* ---- host_lists.c ---- */
 
-/* Empties tickets and staging buffers. */
+/* Frees tickets and staging buffers. */
 void host_close_tickets(gpu_host *h);
 void host_release_kept(gpu_host *h); /* pipelines that were freed */
 
-/* For tests: the device is lost as if its driver had crashed. False where the library cannot do it. */
+/* For tests: loses the device as if its driver had crashed. False if the library cannot do that. */
 bool host_force_loss(gpu_host *h);
 
 #endif

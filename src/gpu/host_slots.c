@@ -1,5 +1,6 @@
-/* Ids of the GPU host: 2 bits of kind, 12 of generation, 18 of slot. An id kept too long is noticed: the generation of its
- * slot has moved on. A slot whose generations are used up retires, so that no old id ever comes alive again. */
+/* Ids of the GPU host: 2 bits of kind, 12 of generation, 18 of slot. A stale id is detected, because the generation of
+ * its slot has changed. A slot that has used all its generations is retired, so that no old id ever becomes valid
+ * again. */
 
 #include "gpu/host_native.h"
 

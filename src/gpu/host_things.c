@@ -1,5 +1,5 @@
-/* What the GPU host makes: buffers, pipelines, bind groups. Each is made inside an error scope, so that a refusal belongs to
- * the call that caused it. */
+/* The objects of the GPU host: buffers, pipelines, bind groups. Each is created inside an error scope, so that the call
+ * that caused an error returns it. */
 
 #include "gpu/host_native.h"
 
@@ -56,7 +56,7 @@ gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e) {
 void gpu_buffer_free(gpu_host *h, gpu_id buffer) {
     host_buffer *thing = slots_find(&h->buffers, buffer);
     if (!thing) return;
-    h->api.BufferDestroy(thing->buffer); /* gives the memory back even while a bind group knows the buffer */
+    h->api.BufferDestroy(thing->buffer); /* frees the memory even if a bind group still refers to the buffer */
     h->api.BufferRelease(thing->buffer);
     h->bytes -= thing->bytes;
     h->buffer_deaths++;
@@ -77,7 +77,7 @@ gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const vo
     }
     if (!bytes) return GM_OK;
     if (h->write_bytes + bytes > MOST_BYTES_IN_FLIGHT) {
-        gpu_idle(h); /* puts a fence behind what was written, and looks */
+        gpu_idle(h); /* adds a fence after the writes so far, and polls */
         if (h->write_bytes + bytes > MOST_BYTES_IN_FLIGHT) return GM_AGAIN;
     }
     h->api.QueueWriteBuffer(h->queue, thing->buffer, offset, data, bytes);
@@ -99,7 +99,7 @@ static void on_compiled(uint32_t status, const WGPUCompilationInfo *info, void *
         snprintf(answer->message, sizeof answer->message, "%llu:%llu: %s", (unsigned long long)m->lineNum,
                  (unsigned long long)m->linePos, text);
         answer->failed = true;
-        return; /* what follows the first mistake is often its echo */
+        return; /* later messages are often consequences of the first */
     }
 }
 
@@ -108,7 +108,7 @@ static gm_status check_module(gpu_host *h, const char *label, WGPUShaderModule m
     const WGPUCompilationInfoCallbackInfo info = { .mode = WGPUCallbackMode_AllowProcessEvents,
                                                    .callback = on_compiled,
                                                    .userdata1 = &h->answer };
-    if (h->api.DevicePoll) return GM_OK; /* wgpu-native tells it to the error scope only */
+    if (h->api.DevicePoll) return GM_OK; /* wgpu-native reports this to the error scope only */
     h->answer = (host_answer){ 0 };
     host_await(h, h->api.ShaderModuleGetCompilationInfo(module, info));
     return h->answer.failed ? fail(e, GM_BAD_ARGUMENT, "shader %s:%s", label, h->answer.message) : GM_OK;

@@ -1,9 +1,10 @@
-/* The GPU host of WebAssembly: every call is an import that the page answers (web/src/core/gpu_host.ts), which has a device before the
- * engine asks for one. Things, ids and lists live there; what is here is what the engine wants to know without asking.
+/* The GPU host of WebAssembly: every call is an import that the page implements (web/src/core/gpu_host.ts). The page
+ * opens the device before the engine asks for it, and holds objects, ids and lists; this file keeps what the engine
+ * needs at hand.
  *
- * In a browser nothing that goes wrong is known at once: a thing that could not be made is told by gpu_host_problem, and no
- * read-back arrives, nor is the queue idle, before the verdict about every large buffer made until then has come. Sizes and
- * offsets cross as doubles, which are exact up to 2^53. */
+ * A browser reports failures later. gpu_host_problem reports an object that could not be created, and until the outcome
+ * of every large buffer is known, no read-back arrives and the queue does not become idle. Sizes and offsets are passed
+ * as doubles, which are exact up to 2^53. */
 
 #include "gpu/features.h"
 
@@ -15,13 +16,14 @@
 #define IMPORT(name) __attribute__((import_module("gpu"), import_name(#name))) extern
 
 /* clang-format off */
-IMPORT(open)          int32_t  page_open(void); /* 0: somebody has it already */
-IMPORT(close)         void     page_close(void); /* everything made since page_open is gone */
-IMPORT(describe)      size_t   page_describe(char *out, size_t capacity); /* length of a JSON text; 0: no GPU; above capacity: nothing is written */
+IMPORT(open)          int32_t  page_open(void); /* 0: already in use */
+IMPORT(close)         void     page_close(void); /* frees everything created since page_open */
+/* Returns the length of a JSON text, and writes it unless that exceeds the capacity. 0: no GPU. */
+IMPORT(describe)      size_t   page_describe(char *out, size_t capacity);
 IMPORT(problem)       int32_t  page_problem(char *why, size_t capacity); /* a gm_status */
-IMPORT(why)           int32_t  page_why(char *why, size_t capacity); /* gm_status and reason of the last refusal */
+IMPORT(why)           int32_t  page_why(char *why, size_t capacity); /* gm_status and reason of the last failed call */
 IMPORT(buffer_new)    gpu_id   page_buffer_new(double bytes);
-IMPORT(buffer_free)   double   page_buffer_free(gpu_id buffer); /* how many bytes came free */
+IMPORT(buffer_free)   double   page_buffer_free(gpu_id buffer); /* the bytes freed */
 IMPORT(buffer_write)  int32_t  page_buffer_write(gpu_id buffer, double offset, const void *data, double bytes);
 IMPORT(pipeline_new)  gpu_id   page_pipeline_new(const char *label, size_t label_length, const char *wgsl, size_t wgsl_length,
                                                  const gpu_constant *constants, size_t count);
@@ -30,20 +32,20 @@ IMPORT(group_new)     gpu_id   page_group_new(gpu_id pipeline, const gpu_binding
 IMPORT(group_free)    void     page_group_free(gpu_id group);
 IMPORT(submit)        int32_t  page_submit(const uint32_t *words, size_t count);
 IMPORT(ticket_new)    uint32_t page_ticket_new(void);
-IMPORT(ticket_bytes)  double   page_ticket_bytes(uint32_t ticket); /* -1: not here */
+IMPORT(ticket_bytes)  double   page_ticket_bytes(uint32_t ticket); /* -1: not arrived */
 IMPORT(ticket_take)   void     page_ticket_take(uint32_t ticket, void *out);
 IMPORT(ticket_done)   void     page_ticket_done(uint32_t ticket);
 IMPORT(idle)          int32_t  page_idle(void);
 IMPORT(wait)          void     page_wait(uint32_t milliseconds);
 /* clang-format on */
 
-/* The page reads these where they lie. */
+/* The page reads these structs directly from memory. */
 _Static_assert(sizeof(gpu_constant) == 16 && offsetof(gpu_constant, value) == 8, "as gpu_host.ts reads it");
 _Static_assert(sizeof(gpu_binding) == 24 && offsetof(gpu_binding, offset) == 8, "as gpu_host.ts reads it");
 
 enum { DESCRIPTION = 4096, SLOT_BITS = 18 }; /* an id's low bits are its slot */
 
-/* Bytes that came back, from when they were first seen until gpu_ticket_done. */
+/* Bytes that were read back: kept from the first look at them until gpu_ticket_done. */
 typedef struct {
     void    *data;
     uint64_t bytes;
@@ -55,7 +57,7 @@ struct gpu_host {
     uint64_t bytes, most;
     arrival *arrivals; /* by the slot of their ticket */
     size_t   arrival_capacity;
-    error    problem; /* of our own, for gpu_host_problem */
+    error    problem; /* raised on this side, for gpu_host_problem */
 };
 
 static gm_status refused(error *e) {
@@ -64,7 +66,7 @@ static gm_status refused(error *e) {
     return fail(e, (gm_status)status, "%s", why);
 }
 
-/* ---- what the GPU is ---- */
+/* ---- describing the GPU ---- */
 
 static const struct {
     const char *name;
@@ -134,7 +136,7 @@ static gm_status describe(gpu_info *out, error *e) {
     return e->status;
 }
 
-/* Takes features away that are not to be used: "subgroups,dot4". What builds on one goes with it. */
+/* Removes disabled features ("subgroups,dot4"), and those that depend on them. */
 static gm_status disable(gpu_info *info, const char *list, error *e) {
     bool disabled[GPU_FEATURES];
     if (gpu_features_read(list, disabled, e)) return e->status;
@@ -197,7 +199,7 @@ gm_status gpu_host_problem(gpu_host *h, error *e) {
     return own.status == GM_OK ? GM_OK : fail(e, own.status, "%s", own.why);
 }
 
-/* ---- things ---- */
+/* ---- buffers, pipelines and bind groups ---- */
 
 gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e) {
     if (!bytes) return fail(e, GM_BAD_ARGUMENT, "a GPU buffer of 0 bytes was asked for"), 0;
@@ -262,7 +264,7 @@ void gpu_group_free(gpu_host *h, gpu_id group) {
     page_group_free(group);
 }
 
-/* ---- lists and what comes back ---- */
+/* ---- lists and read-backs ---- */
 
 gm_status gpu_submit(gpu_host *h, const uint32_t *words, size_t count, error *e) {
     (void)h;
@@ -320,7 +322,7 @@ bool gpu_idle(gpu_host *h) {
     return page_idle();
 }
 
-/* The page counts nothing, and one session at a time computes. */
+/* The page does not number submits. Only one session computes at a time, so gpu_idle is enough. */
 uint64_t gpu_submitted(const gpu_host *h) {
     (void)h;
     return 0;

@@ -1,4 +1,5 @@
-/* Filling in a gpu_kernel. What does not fit would be our own mistake: it is dropped, and the pipeline then fails by name. */
+/* Fills in a gpu_kernel. If something does not fit, that is a bug of ours: it is dropped, and creating the pipeline
+ * fails. */
 
 #ifndef GM_GPU_KERNEL_BUILD_H
 #define GM_GPU_KERNEL_BUILD_H
@@ -21,7 +22,7 @@ static inline void kernel_number(gpu_kernel *k, float value) {
     if (k->number_count < KERNEL_NUMBERS) k->numbers[k->number_count++] = value;
 }
 
-/* So many workgroups (a few more, if one dimension cannot count them) over x and y. */
+/* Spreads so many workgroups over x and y (a few more, if one dimension cannot hold them). */
 static inline void kernel_spread(gpu_kernel *k, const gpu_info *info, uint32_t groups) {
     const uint32_t most = info->max_workgroups ? info->max_workgroups : 65535;
     k->y = groups > most ? (groups + most - 1) / most : 1;

@@ -9,7 +9,7 @@ static uint32_t rounded_up(uint64_t n, uint64_t by) { return (uint32_t)((n + by 
 
 /* ---- views ---- */
 
-/* A thread works on four values where everything about the views allows it, on one otherwise; constants count in such units. */
+/* A thread works on four values if the shapes of all views allow it, otherwise on one. Constants are in these units. */
 static bool fours(uint64_t a, uint64_t b, uint64_t c, uint64_t d) { return (a | b | c | d) % 4 == 0; }
 
 static bool view_fours(const tensor *t) { return fours(t->ne[0], t->offset, t->row_stride, t->token_stride); }
@@ -24,7 +24,7 @@ static uint32_t count_of(const tensor *t, uint32_t tokens, uint32_t outputs) {
     return t->axis == AXIS_TOKENS ? tokens : outputs;
 }
 
-/* Rows that follow each other are one long row. */
+/* Contiguous rows can be treated as one long row. */
 static bool can_flatten(const tensor *t) { return t->ne[1] == 1 || t->row_stride == t->ne[0]; }
 
 static tensor flattened(const tensor *t, bool flatten) {
@@ -48,7 +48,7 @@ static void place_b(gpu_kernel *k, const tensor *t, uint32_t unit) {
     kernel_constant(k, "b_token_stride", (double)(t->token_stride / unit));
 }
 
-/* ---- row by row ---- */
+/* ---- row-wise ops ---- */
 
 static gpu_kernel norm_kernel(const op *o, uint32_t count) {
     const tensor  *x = o->in[0];
@@ -241,13 +241,13 @@ gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gp
 
 /* ---- attention ---- */
 
-/* How decoding shares out its work: a split has LEAST_KEYS or a multiple of that, and all workgroups together should be one for
- * each core of a large GPU; where a CPU plays a GPU, fewer, since those without keys cost something too. */
+/* How decoding divides its work: a split has a multiple of LEAST_KEYS keys, and there should be one workgroup per core
+ * of a large GPU. Software GPUs get fewer, because workgroups without keys cost time there. */
 enum { LEAST_KEYS = 16, WORKGROUPS = 128, SOFTWARE_WORKGROUPS = 4, MOST_QUERIES = 8 };
 
-/* Pairs (token, head) of one K/V head that a decode workgroup takes together: as many as its memory holds, a power of two. */
+/* Pairs (token, head) of one K/V head per decode workgroup: as many as its memory holds, a power of two. */
 static uint32_t queries_together(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
-    enum { BESIDE = 7 * 1024 }; /* bytes that it needs whatever the queries are */
+    enum { BESIDE = 7 * 1024 }; /* bytes that it needs besides the queries */
     const uint64_t all = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
     const uint64_t query_bytes = 16 * rounded_up(kv->head, 4);
     uint32_t       batch = 1;
@@ -256,7 +256,7 @@ static uint32_t queries_together(const gpu_info *info, const op *o, const gpu_kv
     return batch;
 }
 
-/* Workgroups beside each other for every split. */
+/* Workgroups per split. */
 static uint32_t workgroups_abreast(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     const uint64_t queries = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
     return rounded_up(queries, queries_together(info, o, kv, tokens)) * kv->kv_heads;
@@ -310,7 +310,7 @@ static gpu_kernel prefill_kernel(const op *o, const gpu_kv *kv, uint32_t tokens)
     return k;
 }
 
-/* What the two kernels of decoding must agree on. */
+/* The constants that both decode kernels must agree on. */
 static void share_out(gpu_kernel *k, const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens,
                       uint32_t splits) {
     static const char *const counts[MOST_QUERIES + 1] = { [1] = "1", [2] = "2", [4] = "4", [8] = "8" };
@@ -319,7 +319,8 @@ static void share_out(gpu_kernel *k, const gpu_info *info, const op *o, const gp
     kernel_constant(k, "least", LEAST_KEYS);
 }
 
-/* ATTEND: the queries are made on the way, and with keys at in[HEADS_K] the newest position's row of the cache too. */
+/* ATTEND: the kernel also makes the queries and, if there are keys at in[HEADS_K], the newest position's row of the
+ * cache. */
 static void add_heads(gpu_kernel *k, const op *o) {
     const bool store = o->in[HEADS_K] != NULL;
     kernel_define(k, "HEADS", "1");
@@ -378,9 +379,9 @@ gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv 
     return GM_OK;
 }
 
-/* ---- all others ---- */
+/* ---- all other ops ---- */
 
-/* Tables of angles and routes are read as their op left them. */
+/* Kernels read tables of angles and routes as whole values, never as views. */
 static gm_status check_whole(const op *o, error *e) {
     const tensor *b = o->in[1];
     if (b->offset == 0 && b->token_stride == b->ne[0]) return GM_OK;

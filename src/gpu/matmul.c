@@ -1,4 +1,4 @@
-/* Which kernel a product gets, how it is cut into workgroups, and its constants. */
+/* Chooses a product's kernel, its division into workgroups, and its constants. */
 
 #include "gpu/matmul.h"
 
@@ -13,10 +13,10 @@ bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t tokens)
 
 bool gpu_matmul_takes_groups(uint32_t tokens) { return tokens > MATVEC_COLUMNS; }
 
-/* f16 takes more than 8 bits with their scales. */
+/* Sized for f16, which takes more room than 8 bits with scales. */
 uint64_t gpu_quantised_bytes(uint32_t k, uint64_t rows) { return rows * (round_up(k, 32) * 2 + 16); }
 
-/* Where the scales begin, in 16 bytes. */
+/* Where the scales start, in units of 16 bytes. */
 static double scales_at(const gpu_info *info, uint32_t k, uint64_t rows) {
     return (double)(info->subgroup_matrix ? rows * (round_up(k, 32) / 8) : rows * k / 16);
 }
@@ -36,7 +36,7 @@ uint32_t gpu_tile_columns(const gpu_info *info, const gpu_tile *t) {
     return t->columns * t->column_threads * (t->matrix ? info->matrix_columns : 1);
 }
 
-/* How many columns a tile should have. Experts have few each. */
+/* How many columns a tile should have. Each expert has few. */
 static uint32_t wanted_columns(const gpu_matmul_job *job) {
     if (job->used && (uint64_t)job->tokens * job->used / job->like->experts <= 8) return 16;
     if (job->used) return job->tokens <= 16 ? 16 : 32;
@@ -49,13 +49,13 @@ static uint64_t tile_count(const gpu_info *info, const gpu_matmul_job *job, cons
     return (uint64_t)divide_up(tile.rows, gpu_tile_rows(info, t)) * divide_up(job->tokens, gpu_tile_columns(info, t));
 }
 
-/* Matrices with many columns: workgroups enough for a large GPU, measured on one of 132 multiprocessors. */
+/* For matrices with many columns: how many workgroups keep a large GPU busy, measured with 132 multiprocessors. */
 #define ENOUGH_WORKGROUPS 96
 
 /* Plain products of a whole batch. */
 static bool many_columns(const gpu_matmul_job *job) { return job->tokens > 64 && !job->used; }
 
-/* So many parts of k that the GPU has enough workgroups, as long as each part is worth it. */
+/* Splits k until the GPU has enough workgroups, as long as no split becomes too short. */
 static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
     const uint64_t wanted = t->matrix && many_columns(job) ? ENOUGH_WORKGROUPS : 384, least_chunks = 8;
     const uint64_t groups = tile_count(info, job, job->weights, t);
@@ -66,19 +66,21 @@ static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, c
 }
 
 static gpu_tile thread_tile(const gpu_matmul_job *job, uint32_t columns) {
-    const uint32_t rows = columns == 64 ? (job->q8 ? 8 : 4) : columns / 16; /* of a thread */
+    const uint32_t rows = columns == 64 ? (job->q8 ? 8 : 4) : columns / 16; /* per thread */
     return (gpu_tile){
         .rows = rows, .columns = 4, .row_threads = 64 / rows, .column_threads = columns / 4, .chunks = job->q8 ? 2 : 1
     };
 }
 
-/* What matmul_matrix.wgsl keeps in workgroup memory: 32 values are 64 bytes, and each row and column has 16 that are not used. */
+/* What matmul_matrix.wgsl keeps in workgroup memory: 64 bytes per 32 values, and 16 bytes of padding per row and
+ * column. */
 static bool tile_fits(const gpu_info *info, const gpu_tile *t) {
     return (gpu_tile_rows(info, t) + gpu_tile_columns(info, t)) * (64 * t->chunks + 16) <= info->max_workgroup_bytes;
 }
 
-/* A large tile unpacks and loads less for what it computes, but a small product has too few of them. A longer step has fewer
- * barriers; where there are workgroups enough to fill those in, the memory that it takes is worth more. */
+/* A large tile loads and unpacks less per result, but a small product would have too few large tiles. A longer step has
+ * fewer barriers, but takes more memory; with many workgroups, others run during a barrier, so the memory matters
+ * more. */
 static gpu_tile matrix_tile(const gpu_info *info, const gpu_matmul_job *job, uint32_t columns) {
     const uint64_t large_weights = 8 << 20;
     gpu_tile       large = { true, 4, 4, 2, 2, 1, 1 };
@@ -124,7 +126,7 @@ static void define_tile(gpu_kernel *out, const gpu_info *info, const gpu_tile *t
     }
 }
 
-/* Adds the sums of the parts of k up. */
+/* The dispatch that adds the partial sums of the splits. */
 static void add_up(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile *tile, uint32_t splits) {
     *out = (gpu_kernel){ .file = "matmul_sum.wgsl" };
     kernel_define(out, "OUTPUTS", word(job->outputs));
@@ -146,7 +148,7 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
     const weight_tile tile = weight_tile_of(job->weights, job->tile);
     gpu_matmul_job    part = *job;
     weight_tile       part_tile = tile;
-    if (t->splits > 1) { /* the sums of a part lie one behind the other */
+    if (t->splits > 1) { /* partial sums are contiguous */
         part.y = (gpu_place){ 0, tile.rows, 0 };
         part_tile.first_row = 0;
     }

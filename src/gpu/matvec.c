@@ -1,20 +1,20 @@
-/* Products with few columns: which kernel, how many threads share a row, how the column is made. */
+/* Products with few columns: which kernel, how many threads share a row, how the column is computed. */
 
 #include "gpu/product_build.h"
 
 enum { MATVEC_THREADS = 128, PRODUCT_THREADS = 256, SHORT_COLUMN_THREADS = 64, MOST_WORKGROUPS = 1024 };
-enum { SHORT_COLUMN = 4 }; /* chunks: no more quads than SHORT_COLUMN_THREADS, which make it at once */
+enum { SHORT_COLUMN = 4 }; /* chunks: a column this short has at most one quad per thread of SHORT_COLUMN_THREADS */
 enum { LEAST_WORKGROUP_BYTES = 16384, ENOUGH_WORKGROUP_BYTES = 32768 };
 
 /* ---- the column in workgroup memory ---- */
 
-/* Chunks of a column that fit: column_f32.wgsl takes 128 bytes for each, column_q8.wgsl 80; sums take the rest. */
+/* Chunks of a column that fit: column_f32.wgsl takes 128 bytes per chunk, column_q8.wgsl 80; sums take the rest. */
 static uint32_t chunks_that_fit(const gpu_info *info, bool q8) {
     const uint32_t sums = PRODUCT_THREADS * (16 + 4 + 4 + (q8 ? 4 : 0));
     uint32_t       bytes = info->max_workgroup_bytes;
     if (bytes < LEAST_WORKGROUP_BYTES) bytes = LEAST_WORKGROUP_BYTES;
     if (bytes > ENOUGH_WORKGROUP_BYTES)
-        bytes = ENOUGH_WORKGROUP_BYTES; /* more would leave room for too few workgroups */
+        bytes = ENOUGH_WORKGROUP_BYTES; /* with more, too few workgroups would run at once */
     return (bytes - sums) / (q8 ? 80 : 128);
 }
 
@@ -26,8 +26,8 @@ bool gpu_matvec_takes_q8(const gpu_info *info, quant_type type) {
 
 /* ---- which kernel ---- */
 
-/* Threads that share a row: eight, or as many as it has chunks; more until about 2^15 threads are busy, as long as each has as
- * much to do as the others; where that leaves most of a GPU idle, still more. */
+/* Threads per row: eight, or as many as the row has chunks. More until about 2^15 threads are busy, as long as all get
+ * the same number of chunks. If most of the GPU would still be idle, more even without that condition. */
 static uint32_t choose_lanes(uint64_t rows, uint32_t chunks, uint32_t rows_together, uint32_t most) {
     const uint64_t wanted = 1 << 15, idle = 1 << 14;
     uint32_t       lanes = 1;
@@ -52,7 +52,7 @@ static void columns_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matm
     out->y = 1;
 }
 
-/* Binds one more and tells the shader its number. */
+/* Adds a binding and tells the shader its number. */
 static void bind_at(gpu_kernel *out, const char *name, const char *define) {
     static const char *const numbers[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7" };
     kernel_define(out, define, numbers[out->bind_count]);
@@ -94,7 +94,7 @@ static void route(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile 
     bind_at(out, "routes", "ROUTES_AT");
 }
 
-/* Chunks of the column that a workgroup keeps at a time: all, or as even parts as fit, each of whole turns of the lanes. */
+/* Chunks of the column that a workgroup keeps at a time: all, or equal parts that fit, each a multiple of the lanes. */
 static uint32_t choose_segment(uint32_t chunks, uint32_t most, uint32_t lanes) {
     if (chunks <= most) return chunks;
     const uint32_t turns = divide_up(chunks, lanes), parts = divide_up(turns, most / lanes);
@@ -106,7 +106,7 @@ static const char *digit(uint32_t n) {
     return n < COUNT_OF(digits) ? digits[n] : "10";
 }
 
-/* One column; with experts, one for each pair. */
+/* One column, or one per pair with experts. */
 static void column_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile) {
     start_product(out, "product.wgsl", job, tile);
     place_columns(out, job);
@@ -115,13 +115,14 @@ static void column_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmu
     static const char *const columns[] = { [COLUMN_F32] = "f32", [COLUMN_Q8] = "q8", [COLUMN_GIVEN] = "given" };
     const uint32_t           rows = product_rows(job, tile), pairs = job->used ? job->tokens * job->used : 1;
     const uint32_t           chunks = job->weights->chunks, most = chunks_that_fit(info, job->column == COLUMN_Q8);
-    const weight_tile        chosen = weight_tile_of(job->like, job->tile); /* the kernel is for these */
+    const weight_tile        chosen = weight_tile_of(job->like, job->tile); /* the kernel is chosen for these */
     const uint64_t           read = (uint64_t)(job->used ? job->like->rows : chosen.rows) * pairs;
-    /* Rows of a thread: two, but for very tall matrices, where there are more threads than the GPU holds anyway. */
+    /* Rows per thread: two, or four for very tall matrices, which have more threads than the GPU can run at once
+     * anyway. */
     const uint32_t together = read < 4096 || job->gate == GATE_PAIR ? 2 : 4;
     const uint32_t threads = job->like->chunks <= SHORT_COLUMN ? SHORT_COLUMN_THREADS : PRODUCT_THREADS;
     uint32_t       lanes = choose_lanes(read, job->like->chunks, together, threads);
-    const uint32_t outputs = together / (job->gate == GATE_PAIR ? 2 : 1); /* that a thread makes */
+    const uint32_t outputs = together / (job->gate == GATE_PAIR ? 2 : 1); /* per thread */
     while (lanes > most || (job->y_q8 && threads / lanes * outputs % 32)) lanes /= 2;
     const bool     given = job->column == COLUMN_GIVEN;
     const uint32_t segment = given ? chunks : choose_segment(chunks, most, lanes);
@@ -136,7 +137,7 @@ static void column_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmu
     kernel_constant(out, "lanes", lanes);
     kernel_constant(out, "segment", segment);
     const uint32_t blocks = divide_up(rows, threads / lanes * outputs);
-    /* A column that stays in workgroup memory serves several blocks of rows. */
+    /* If the whole column stays in workgroup memory, it serves several blocks of rows. */
     kernel_spread(out, info, segment == chunks && blocks > MOST_WORKGROUPS ? MOST_WORKGROUPS : blocks);
     out->z = out->y;
     out->y = pairs;

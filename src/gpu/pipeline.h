@@ -1,28 +1,28 @@
-/* Kernels to pipelines, and command lists word by word. */
+/* Turns kernels into pipelines, and writes command lists. */
 
 #ifndef GM_GPU_PIPELINE_H
 #define GM_GPU_PIPELINE_H
 
 #include "gpu/kernel.h"
 
-/* Appends the kernel's shader as a GPU with these features gets it. */
+/* Appends the kernel's shader as preprocessed for a GPU with these features. */
 gm_status gpu_kernel_text(const gpu_info *info, const gpu_kernel *k, buffer *out, error *e);
 
-/* Processes the kernel's shader for this device's features and compiles it (once: the host remembers). 0 on failure. */
+/* Preprocesses the kernel's shader for this device and compiles it (once: the host remembers it). 0 on failure. */
 gpu_id gpu_kernel_pipeline(gpu_host *h, const gpu_kernel *k, error *e);
 
 typedef struct {
     uint32_t *data;
     size_t    count, capacity;
-    bool      failed; /* no memory: sticks */
+    bool      failed; /* no memory; stays set */
 } gpu_words;          /* zero-initialise; free(data) */
 
 void gpu_words_begin(gpu_words *w);
 void gpu_words_dispatch(gpu_words *w, gpu_id pipeline, gpu_id group, uint32_t x, uint32_t y, uint32_t z);
-void gpu_words_copy(gpu_words *w, const uint32_t *records, size_t n); /* whole records of another list */
-/* Returns where the words themselves begin, so that a later run can change them. */
+void gpu_words_copy(gpu_words *w, const uint32_t *records, size_t n); /* appends whole records of another list */
+/* Returns where the data starts, so that a later run can change it. */
 size_t gpu_words_write(gpu_words *w, gpu_id target, uint64_t offset, const uint32_t *words, size_t n);
-/* Returns where the ticket stands. */
+/* Returns where the ticket is. */
 size_t gpu_words_read(gpu_words *w, gpu_id source, uint64_t offset, uint64_t bytes);
 
 #endif

@@ -1,7 +1,7 @@
-/* A graph made ready for the GPU: pipelines, bind groups and memory, recorded as a command list that is submitted for every run.
+/* A graph prepared for the GPU: pipelines, bind groups and memory, recorded as a command list that every run submits.
  *
- * One value is one range of one big buffer. What changes from run to run (ids, wanted rows, the run record, the ticket of the
- * result) stands in the list itself, and a run writes it there. */
+ * Each value is a range of one large buffer. What changes between runs (ids, wanted rows, the run record, the ticket of
+ * the result) is part of the list, and a run overwrites it there. */
 
 #include "gpu/plan.h"
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Scratch items that belong to a value, by the value's index; -1: none. */
+/* The scratch items that belong to a value, by the value's index; -1: none. */
 typedef struct {
     int32_t quantised, groups;
 } value_notes;
@@ -33,7 +33,7 @@ static gpu_kv kv_of(const gpu_kv_layer *l) {
     return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .slots = l->slots };
 }
 
-/* ---- memory: items and their lifetimes --------------------------------------------------------------------------- */
+/* ---- memory: items and their lifetimes ---- */
 
 static bool wants_q8(const gpu_plan *p, const op *o) {
     return o->kind == OP_PRODUCTS && !p->backend->precise &&
@@ -44,19 +44,19 @@ static bool wants_groups(const gpu_plan *p, const op *o) {
     return o->kind == OP_PRODUCTS && o->in[FUSED_ROUTES] && gpu_matmul_takes_groups(p->tokens);
 }
 
-/* The second input of a gate lies at another offset in each layer. Bindings must be aligned to 256 bytes, so we bind at the aligned
- * offset below it and pass the remainder (first_unit): all layers share one pipeline. */
+/* The second input of a gate lies at another offset in each layer. Bindings must be aligned to 256 bytes, so we bind at
+ * the aligned offset below it and pass the remainder (first_unit): all layers share one pipeline. */
 static uint64_t first_unit(const tensor *t) { return t->offset % (PLAN_ALIGNMENT / sizeof(float)); }
 
 static gpu_place place_or_start(const tensor *t, bool there) { return there ? place_of(t) : (gpu_place){ 0 }; }
 
-/* ---- one column in 8 bits ---- */
+/* ---- single columns in 8 bits ---- */
 
 static bool takes_column_q8(const gpu_plan *p, const op *o) {
     return !p->backend->precise && gpu_matvec_takes_q8(gpu_host_info(p->backend->host), o->in[FUSED_W0]->type);
 }
 
-/* The op that makes a whole value. */
+/* The op that produces this value; NULL for a view. */
 static const op *maker_of(const gpu_plan *p, const tensor *t) {
     for (size_t i = 0; i < p->g.op_count && !t->base; i++) {
         if (p->g.ops[i].out == t) return &p->g.ops[i];
@@ -64,8 +64,8 @@ static const op *maker_of(const gpu_plan *p, const tensor *t) {
     return NULL;
 }
 
-/* Whether a product's gated result goes to its only reader, a product too, in 8 bits: so it is made 8 bits once, and not by every
- * workgroup of that. */
+/* Whether a product passes its gated result in 8 bits to its only reader, which must be a product, too. That way it is
+ * quantised once, not by every workgroup of the reader. */
 static bool gives_q8(const gpu_plan *p, const op *o) {
     if (!o || o->kind != OP_PRODUCTS || o->gate != GATE_PAIR || o->out->ne[0] % 32 || p->tokens > 1) return false;
     const op *reader = NULL;
@@ -80,7 +80,7 @@ static bool gives_q8(const gpu_plan *p, const op *o) {
     return reader && !reader->normed && !reader->in[FUSED_B] && takes_column_q8(p, reader);
 }
 
-/* Columns in 8 bits are counted as wholes: one, or one for each expert used. */
+/* Places of 8-bit columns count whole columns: one, or one per expert used. */
 static gpu_place whole_columns(const tensor *t) { return (gpu_place){ 0, (uint32_t)t->ne[1], t->ne[1] > 1 }; }
 
 static gpu_matmul_job product_job(const gpu_plan *p, const op *o, const gpu_weight *w, uint32_t tile) {
@@ -202,9 +202,9 @@ static gm_status lay_out(gpu_plan *p, value_notes *notes, int32_t *partials, err
     return layout_assign(p->items, p->item_count, PLAN_ALIGNMENT, &p->bytes, e);
 }
 
-/* ---- recording ------------------------------------------------------------------------------------------------------------- */
+/* ---- recording ---- */
 
-/* What the names of a kernel's bindings stand for in the current op. */
+/* What a kernel's binding names stand for in the current op. */
 typedef struct {
     const op *op;
     gpu_id    weights; /* the tile */
@@ -212,7 +212,7 @@ typedef struct {
     int32_t   quantised, groups, partial;
     bool      x_is_quantised;
     bool      numbered;
-    uint64_t  numbers; /* where the kernel's are */
+    uint64_t  numbers; /* where the kernel's numbers are */
 } binding_names;
 
 static gpu_binding item_binding(const gpu_plan *p, int32_t item) {
@@ -366,7 +366,7 @@ gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, 
 static gm_status plan_emit(gpu_plan *p, const gpu_kernel *k, binding_names *names, error *e) {
     gpu_binding bindings[KERNEL_BINDS];
     if (p->visit) return p->visit(p->visit_user, &p->g, names->op, k), GM_OK;
-    if (k->number_count && !names->numbered) { /* the same for all tiles of an op */
+    if (k->number_count && !names->numbered) { /* all tiles of an op share them */
         uint32_t words[KERNEL_NUMBERS];
         memcpy(words, k->numbers, sizeof words);
         names->numbers = p->number_count++ * PLAN_ALIGNMENT;
@@ -415,8 +415,8 @@ static gm_status emit_product(gpu_plan *p, const op *o, binding_names names, err
     return w->streamed && !e->status ? streaming_resume(p, e) : e->status;
 }
 
-/* Dispatches what a product needs first: its input in 8 bits, and the pairs grouped by expert. Products that share an input share
- * these. */
+/* Dispatches what a product needs first: its input in 8 bits, and the pairs grouped by expert. Products with the same
+ * input share these. */
 static gm_status prepare_product(gpu_plan *p, const op *o, binding_names *names, value_notes *notes, bool *made,
                                  error *e) {
     const tensor *x = o->in[FUSED_A];
@@ -600,7 +600,7 @@ uint64_t gpu_plan_result_offset(const gpu_plan *p) { return p->items[storage(p->
 
 void gpu_plan_restart(gpu_plan *p) { streaming_restart(p); }
 
-/* How many tokens from `first` on have consecutive rows. */
+/* The number of tokens from `first` on whose given rows are consecutive. */
 static size_t given_together(const gpu_inputs *in, size_t first) {
     size_t n = 1;
     while (first + n < in->tokens && in->ids[first + n] == in->ids[first] - (int32_t)n) n++;

@@ -1,4 +1,4 @@
-/* What the files that choose kernels for products share. */
+/* Shared by the files that choose kernels for products. */
 
 #ifndef GM_GPU_PRODUCT_BUILD_H
 #define GM_GPU_PRODUCT_BUILD_H
@@ -6,27 +6,27 @@
 #include "gpu/kernel_build.h"
 #include "gpu/matmul.h"
 
-enum { MATVEC_COLUMNS = 4 }; /* up to so many columns a row is read once for all of them */
+enum { MATVEC_COLUMNS = 4 }; /* up to this many columns, a row is read once for all of them */
 
 /* matvec.c */
 void gpu_matvec_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile);
 
 static inline const char *word(bool on) { return on ? "1" : "0"; }
 
-/* Columns can be read four values at a time. */
+/* Whether columns can be read four values at a time. */
 static inline bool by_fours(uint32_t k, const gpu_place *x) {
     return k % 4 == 0 && x->offset % 4 == 0 && x->token_stride % 4 == 0 && x->row_stride % 4 == 0;
 }
 
 static inline uint32_t divide_up(uint32_t a, uint32_t b) { return (uint32_t)(((uint64_t)a + b - 1) / b); }
 
-/* Of y: a gate takes two rows of the weights for one. */
+/* Rows of y: a paired gate turns two rows of the weights into one. */
 static inline uint32_t product_rows(const gpu_matmul_job *job, const weight_tile *tile) {
     const uint32_t rows = job->used ? job->weights->rows : tile->rows;
     return job->gate == GATE_PAIR ? rows / 2 : rows;
 }
 
-/* What every product has; the rows of one expert are a product of their own. */
+/* What every product needs. With experts, `rows` are those of one expert. */
 static inline void start_product(gpu_kernel *out, const char *file, const gpu_matmul_job *job,
                                  const weight_tile *tile) {
     *out = (gpu_kernel){ .file = file };

@@ -8,8 +8,8 @@ enum { BLOCK = 256, SPAN = 4096, CANDIDATES = 8192 }; /* as in the shader */
 
 typedef struct {
     const char *stage;
-    const char *part; /* a define that switches on what several stages share */
-    uint32_t    span; /* a workgroup to so many tokens of the vocabulary; 0: a single one */
+    const char *part; /* a define that enables code shared by several stages */
+    uint32_t    span; /* tokens of the vocabulary per workgroup; 0: a single workgroup */
     const char *binds[KERNEL_BINDS];
 } stage;
 

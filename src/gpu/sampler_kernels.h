@@ -1,13 +1,13 @@
 /* The sampler on the GPU (wgsl/sampler.wgsl): its dispatches, its buffers and its records.
  *
- * One draw is a list of dispatches that reads the logits of one output and leaves the token where the next step's embedding
- * reads it. Nothing comes back to the host in between: results wait in a ring.
+ * One draw is a list of dispatches that reads the logits of one output and leaves the token where the next step's
+ * embedding reads it. The host reads nothing in between: results wait in a ring.
  *
- * What the kernels bind, by name (all zeroed when they are made; each a range of some buffer, its offset a multiple of 256):
+ * What the kernels bind, by name (zero-initialised ranges of buffers, at offsets that are multiples of 256):
  *   logits                                   the value that holds the logits
  *   settings                                 sampler_settings.h writes it: parameters, suppressed ids, biases
  *   fixed, counts, blocks, candidates, header, parts  working memory, sampler_bytes long
- *   state                                    what goes on from token to token, sampler_bytes long, SAMPLER_STATE_… below
+ *   state                                    what persists from token to token, sampler_bytes long; see SAMPLER_STATE_…
  *   record                                   with log-probabilities: a sampler_record
  *   ids, run                                 the ids that embeddings read, and the run record */
 
@@ -20,37 +20,38 @@ enum { SAMPLER_KERNELS = 8, SAMPLER_MOST_ALTERNATIVES = 20 };
 
 typedef struct {
     uint32_t vocabulary; /* at most 2^20 */
-    uint32_t results;    /* entries of the ring of results: more than the tokens in flight */
-    uint32_t history;    /* entries of the ring of tokens for penalties: at least the penalty window, or the context */
+    uint32_t results;    /* entries in the ring of results: more than the draws in flight */
+    uint32_t history;    /* entries in the ring of tokens for penalties: at least the penalty window, or the context */
     bool     greedy;     /* temperature 0 */
     bool     edits;      /* there are biases or penalties */
-    bool     logprobs;   /* what log-probabilities are made of is wanted too, in `record` */
+    bool     logprobs;   /* also writes the inputs of log-probabilities to `record` */
 } sampler_shape;
 
-/* Words of `state`. The host writes draws and history when a conversation begins or goes back; the GPU goes on from there. */
+/* Words of `state`. The host writes draws and history when a conversation starts or is rolled back; the GPU continues
+ * them. */
 enum {
-    SAMPLER_STATE_DRAWS = 0, /* two words: the position of the next random draw; each draw adds 1 */
+    SAMPLER_STATE_DRAWS = 0, /* two words: the counter for the next random number; each draw adds 1 */
     SAMPLER_STATE_APPENDED =
-        2, /* tokens of the history, ever; the i-th lies at i % history; each draw appends its token */
-    SAMPLER_STATE_DELIVERED = 3, /* results, ever; the i-th lies at i % results */
+        2, /* tokens appended to the history so far; the i-th is at i % history; each draw appends its token */
+    SAMPLER_STATE_DELIVERED = 3, /* results so far; the i-th is at i % results */
     SAMPLER_STATE_RESULTS = 4,   /* results × (token, status), then history × token */
 };
 
 /* A result's status. The token is 0 unless it is SAMPLER_DRAWN. */
 enum { SAMPLER_DRAWN = 0, SAMPLER_NOT_A_NUMBER = 1, SAMPLER_NOTHING_LEFT = 2 };
 
-/* What the draw and its log-probabilities come to: log p = logit − largest − log(sum). */
+/* The inputs of a draw's log-probabilities: log p = logit − largest − log(sum). */
 typedef struct {
     uint32_t token, status;
     uint32_t known; /* 0: the token's logit is −infinity */
     float    logit, largest, sum;
     struct {
-        uint32_t token; /* UINT32_MAX: there are no more */
+        uint32_t token; /* UINT32_MAX: no more */
         float    logit;
     } likeliest[SAMPLER_MOST_ALTERNATIVES];
 } sampler_record;
 
-/* Log-probabilities of the token drawn, and then of `alternatives` others; token −1 where there are no more. */
+/* Log-probabilities of the drawn token, then of `alternatives` others; token −1: no more. */
 void sampler_record_logprobs(const sampler_record *r, gm_token_logprob *out, size_t alternatives);
 
 typedef struct {
@@ -59,10 +60,10 @@ typedef struct {
 
 sampler_bytes sampler_bytes_of(const sampler_shape *s);
 
-/* The dispatches of one draw in order; returns how many (at most SAMPLER_KERNELS). */
+/* The dispatches of one draw, in order. Returns their number (at most SAMPLER_KERNELS). */
 size_t sampler_kernels(const sampler_shape *s, gpu_kernel out[SAMPLER_KERNELS]);
 
-/* Words of `settings`; the comments in wgsl/sampler.wgsl say what they mean. */
+/* Words of `settings`; wgsl/sampler.wgsl explains them. */
 enum {
     SAMPLER_TEMPERATURE = 0, /* factor, shift */
     SAMPLER_ONE = 2,         /* factor, shift */

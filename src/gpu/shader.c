@@ -4,11 +4,11 @@
 
 enum { MOST_NESTING = 8, MOST_INCLUDES = 4 };
 
-/* The state of the #if's that are open around a line. */
+/* The state of an open #if. */
 typedef struct {
     bool live;  /* this branch is taken */
-    bool taken; /* a branch was taken already */
-    bool outer; /* what stands around it is taken */
+    bool taken; /* an earlier branch was taken */
+    bool outer; /* the enclosing code is live */
 } branch;
 
 typedef struct {
@@ -40,7 +40,7 @@ static str trim(str s) {
     return s;
 }
 
-/* NAME, or NAME == VALUE. A name that is not defined is 0. */
+/* NAME, or NAME == VALUE. An undefined name is 0. */
 static bool condition(const preprocessor *p, str text) {
     const char *equals = NULL;
     for (size_t i = 0; i + 1 < text.length; i++) {
@@ -58,7 +58,7 @@ static bool condition(const preprocessor *p, str text) {
 
 static bool live(const preprocessor *p) { return !p->depth || p->open[p->depth - 1].live; }
 
-/* #if, #elif, #else, #endif: true when the line was one of them. */
+/* Handles #if, #elif, #else, #endif. True if the line is one of them. */
 static bool conditional(preprocessor *p, str line) {
     branch *last = p->depth ? &p->open[p->depth - 1] : NULL;
     if (str_starts_with(line, "#if ")) {
@@ -79,7 +79,7 @@ static bool conditional(preprocessor *p, str line) {
     return true;
 }
 
-/* Copies a line, with ${NAME} replaced. */
+/* Copies a line and replaces ${NAME}. */
 static void substitute(preprocessor *p, str line) {
     while (line.length && !p->e->status) {
         const char *start = memchr(line.data, '$', line.length);

@@ -9,38 +9,38 @@
 typedef struct {
     const tensor *table;
     float         factor;
-    uint32_t      value;   /* whose rows they become */
-    table_rows    fetched; /* of a table that is not in memory */
-    bool          written; /* in the run that is under way */
+    uint32_t      value;   /* the value that gets the rows */
+    table_rows    fetched; /* rows of a table that is not in memory */
+    bool          written; /* in the current run */
 } gather;
 
-/* A part of the plan's words that is a list of its own, and what must be in the slot when it runs. */
+/* A part of the plan's words that is submitted as its own list, and the tile that must be in the slot when it runs. */
 typedef struct {
     size_t            begin, end;
-    const gpu_weight *weight; /* NULL: nothing */
+    const gpu_weight *weight; /* NULL: no tile */
     uint32_t          tile;
-    const tensor     *routes;  /* runs only if one of the tile's experts is among them; NULL: always */
-    size_t            at_read; /* its last command reads routes back, with the ticket that stands here; 0: no */
+    const tensor     *routes;  /* if set, the part runs only if these include one of the tile's experts */
+    size_t            at_read; /* where the ticket is, if the last command reads routes back; 0: it does not */
 } part;
 
 struct plan_streaming {
     gather       *gathers;
     part         *parts;
     size_t        gather_count, part_count, part_capacity;
-    float        *rows;        /* of the largest table, for all tokens of a run */
-    const tensor *routes_read; /* while recording: whose read-back is recorded already */
+    float        *rows;        /* for the largest table, and all tokens of a run */
+    const tensor *routes_read; /* while recording: routes whose read-back is already recorded */
 
-    /* the run that is under way */
-    size_t        next;          /* part; 0: none is */
-    uint32_t      result;        /* ticket of the run's result; 0: not wanted */
-    uint32_t      expert, chunk; /* of the tile that is being uploaded: up to where it is there */
+    /* the current run */
+    size_t        next;          /* the next part; 0: there is no current run */
+    uint32_t      result;        /* ticket of the run's result; 0: none */
+    uint32_t      expert, chunk; /* how far the current tile has been uploaded */
     uint32_t      ticket;
     const tensor *routes_known;
-    bool         *in_use; /* by expert, according to routes_known */
+    bool         *in_use; /* by expert; from routes_known */
     size_t        experts;
 };
 
-/* ---- recording ------------------------------------------------------------------------------------------------------------- */
+/* ---- recording ---- */
 
 static gm_status begin_part(gpu_plan *p, const part *what, error *e) {
     plan_streaming *s = p->streaming;
@@ -52,7 +52,7 @@ static gm_status begin_part(gpu_plan *p, const part *what, error *e) {
         s->part_capacity = capacity;
     }
     part begun = *what;
-    if (s->part_count) { /* the first begins with the plan's own words */
+    if (s->part_count) { /* the first part starts with the plan's own words */
         s->parts[s->part_count - 1].end = begun.begin = p->words.count;
         gpu_words_begin(&p->words);
     }
@@ -90,7 +90,7 @@ gm_status streaming_gather(gpu_plan *p, const op *embed, error *e) {
     return GM_OK;
 }
 
-/* The routes come back to the host at the end of the part that is being recorded. */
+/* Records a read of the routes at the end of the current part. */
 static gm_status read_routes(gpu_plan *p, const tensor *routes, size_t experts, error *e) {
     plan_streaming *s = p->streaming;
     const uint64_t  offset = p->items[routes->index].offset;
@@ -111,7 +111,7 @@ gm_status streaming_cut(gpu_plan *p, const op *product, const gpu_weight *w, uin
     if (start(p, e)) return e->status;
     const tensor *routes = product->in[FUSED_ROUTES];
     if (routes && read_routes(p, routes, w->layout.experts, e)) return e->status;
-    const bool always = product->sum && tile == 0; /* its first dispatch also writes what others read */
+    const bool always = product->sum && tile == 0; /* its first dispatch also writes the sum, which others read */
     return begin_part(p, &(part){ .weight = w, .tile = tile, .routes = always ? NULL : routes }, e);
 }
 
@@ -130,7 +130,7 @@ void streaming_free(gpu_plan *p) {
     p->streaming = NULL;
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------------- */
+/* ---- running ---- */
 
 static void release_slot(gpu_plan *p) {
     if (p->backend->slot_for != p) return;
@@ -153,7 +153,7 @@ void streaming_restart(gpu_plan *p) {
     s->routes_known = NULL;
 }
 
-/* y[t] = factor · row ids[t]; where there is no id, row 0, over which gpu_plan_write_given writes what it knows */
+/* y[t] = factor · row ids[t]. A token without an id gets row 0, which gpu_plan_write_given overwrites. */
 static gm_status write_rows(const gpu_plan *p, gather *g, const gpu_inputs *in, error *e) {
     const quant_format *format = quant_format_of(g->table->type);
     const uint64_t      n = g->table->ne[0], row_bytes = quant_row_bytes(format, n);
@@ -165,7 +165,7 @@ static gm_status write_rows(const gpu_plan *p, gather *g, const gpu_inputs *in, 
                                              : g->fetched.memory + t * row_bytes;
         format->dequantise(row, from, n / format->block);
         for (uint64_t i = 0; i < n; i++) {
-            poison += row[i] * 0; /* 0 unless something is NaN or infinite */
+            poison += row[i] * 0; /* 0 unless a value is NaN or infinite */
             row[i] *= g->factor;
         }
         if (poison != 0)
@@ -178,7 +178,7 @@ static gm_status write_rows(const gpu_plan *p, gather *g, const gpu_inputs *in, 
     return status;
 }
 
-/* The same, for a table that may have to be read first. Ids are checked before anybody reads by them. */
+/* The same for a table that may have to be read first. Ids are checked before they are used. */
 static gm_status gather_rows(const gpu_plan *p, gather *g, const gpu_inputs *in, error *e) {
     if (g->written) return GM_OK;
     for (size_t t = 0; t < in->tokens; t++) {
@@ -190,7 +190,7 @@ static gm_status gather_rows(const gpu_plan *p, gather *g, const gpu_inputs *in,
     return status ? status : write_rows(p, g, in, e);
 }
 
-/* Notes which experts the tokens of this run use; GM_AGAIN until that has come back. */
+/* Finds out which experts the run's tokens use. GM_AGAIN until the routes have arrived. */
 static gm_status learn_routes(const gpu_plan *p, const tensor *routes, size_t tokens, error *e) {
     plan_streaming *s = p->streaming;
     uint64_t        bytes = 0;
@@ -219,7 +219,8 @@ static bool tile_in_use(const plan_streaming *s, const part *part) {
     return false;
 }
 
-/* Uploads only the routed experts of a tile. If an expert's size is not a multiple of the repack unit, uploads the whole tile. */
+/* Uploads only the routed experts of a tile. If an expert's size is not a multiple of the repack unit, uploads the
+ * whole tile. */
 static gm_status upload_tile(gpu_plan *p, const part *part, error *e) {
     plan_streaming      *s = p->streaming;
     const weight_layout *layout = &part->weight->layout;
@@ -251,14 +252,14 @@ static gm_status submit_part(gpu_plan *p, part *part, size_t end, error *e) {
     return gpu_submit(p->backend->host, p->words.data + part->begin, end - part->begin, e);
 }
 
-/* The result is read back by the last part. */
+/* Where a part ends. Only the last part reads the result back, and only if there is a ticket. */
 static size_t end_of(const gpu_plan *p, size_t index, uint32_t ticket) {
     const plan_streaming *s = p->streaming;
     if (index + 1 < s->part_count) return s->parts[index].end;
     return ticket ? p->words.count : p->end_dispatch;
 }
 
-/* Runs the next part. Its tile, if it has one, goes into the slot, which this plan owns by now. */
+/* Runs the next part. Its tile, if it has one, goes into the slot, which this plan owns at this point. */
 static gm_status run_part(gpu_plan *p, error *e) {
     plan_streaming *s = p->streaming;
     part           *part = &s->parts[s->next];
@@ -271,9 +272,9 @@ static gm_status run_part(gpu_plan *p, error *e) {
     return GM_OK;
 }
 
-/* Makes the plan the slot's owner. The owner before it may have stopped halfway through a tile, and nobody has to continue it:
- * so we finish its part, from which it continues if ever it does. Taking the slot away instead would let two plans undo each
- * other's uploads for ever. An error is the owner's alone: its run restarts, and meets the error again. */
+/* Makes the plan the slot's owner. The previous owner may have stopped halfway through a tile, and may never continue.
+ * So we finish its part; if it continues, it does so from there. Taking the slot away instead could make two plans undo
+ * each other's uploads forever. An error concerns only the owner: its run restarts, and gets the error again. */
 static gm_status take_slot(gpu_plan *p) {
     gpu_plan *owner = p->backend->slot_for;
     if (owner && owner != p) {

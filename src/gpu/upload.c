@@ -1,5 +1,6 @@
-/* Bringing weights over: bytes go through lanes of a staging buffer, from memory or by reads that the host answers; a kernel repacks
- * them into their tiles and notes what is damaged. The queue keeps the order, so a lane is free again once its repacking was submitted. */
+/* Uploads weights: bytes go through lanes of a staging buffer, from memory or by reads that the host answers; a kernel
+ * repacks them into tiles and records damage. The queue keeps the order, so a lane is free once its repacking is
+ * submitted. */
 
 #include "gpu/backend.h"
 #include "gpu/pipeline.h"
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- staging --------------------------------------------------------------------------------------------------------------- */
+/* ---- staging ---- */
 
 /* Writes bytes to the staging buffer, padded to whole words. */
 static gm_status write_bytes(gpu_backend *b, uint64_t at, const uint8_t *bytes, uint64_t count, error *e) {
@@ -33,7 +34,7 @@ void gpu_backend_stream_restart(gpu_backend *b) {
     }
 }
 
-/* Brings the bytes [begin, end) of a part into the lane: at once, or by a read. */
+/* Copies bytes [begin, end) of a part into the lane, at once or by a read. */
 static gm_status stage_part(gpu_backend *b, gpu_staged *s, size_t part, uint64_t begin, uint64_t end, uint64_t at,
                             error *e) {
     const tensor *w = &s->weight->parts[part].weight;
@@ -46,7 +47,7 @@ static gm_status stage_part(gpu_backend *b, gpu_staged *s, size_t part, uint64_t
     return s->tickets[part] ? GM_OK : GM_AGAIN;
 }
 
-/* Stages a piece of a tile in the next lane. Its bytes come from every part that it overlaps. */
+/* Stages a piece of a tile in the next lane. The piece may span several parts. */
 static gm_status piece_stage(gpu_backend *b, const gpu_weight *w, uint32_t tile, gpu_id target, uint32_t chunk,
                              uint64_t most_bytes, error *e) {
     const size_t   lane = (b->first_staged + b->staged_count) % b->lanes;
@@ -72,7 +73,7 @@ static gm_status piece_stage(gpu_backend *b, const gpu_weight *w, uint32_t tile,
     return GM_OK;
 }
 
-/* ---- repacking ------------------------------------------------------------------------------------------------------------- */
+/* ---- repacking ---- */
 
 static gm_status repack(gpu_backend *b, gpu_staged *s, size_t lane, error *e) {
     const weight_layout *layout = &s->weight->layout;
@@ -100,8 +101,8 @@ static gm_status repack(gpu_backend *b, gpu_staged *s, size_t lane, error *e) {
     return status;
 }
 
-/* The oldest piece that was staged is repacked once its bytes are there, and its lane is free; `*next` is where the piece behind it
- * begins. */
+/* Repacks the oldest staged piece if its bytes have arrived, and frees its lane. `*next` is where the next piece
+ * starts. */
 static gm_status finish_oldest(gpu_backend *b, uint32_t *next, error *e) {
     gpu_staged *s = &b->staged[b->first_staged];
     for (size_t i = 0; i < GPU_WEIGHT_PARTS; i++) {
@@ -118,7 +119,7 @@ static gm_status finish_oldest(gpu_backend *b, uint32_t *next, error *e) {
     return status;
 }
 
-/* ---- damage ---------------------------------------------------------------------------------------------------------------- */
+/* ---- damage ---- */
 
 /* `place` as repack.wgsl reports it: a chunk of the tile, or an element with padding. */
 static gm_status name_damage(const gpu_weight *w, uint32_t tile, uint32_t place, error *e) {
@@ -175,7 +176,7 @@ gm_status gpu_backend_damage(gpu_backend *b, error *e) {
     return status;
 }
 
-/* ---- upload everything now, or on first use -------------------------------------------------------------------------- */
+/* ---- upload everything now, or on first use ---- */
 
 static gm_status upload_vector(gpu_backend *b, gpu_weight *w, error *e) {
     const uint64_t bytes = (uint64_t)w->layout.k * sizeof(float);

@@ -1,9 +1,9 @@
-/* The part of webgpu.h that we use, declared here because no package carries the header alone, and as function pointers
- * because the library (Dawn or wgpu-native) is found at run time. Names and numbers are those of the standard header.
+/* The part of webgpu.h that we use. It is declared here because no package contains the header alone, and as function
+ * pointers because the library (Dawn or wgpu-native) is found at run time. Names and numbers are the standard header's.
  *
- * Libraries of different age differ: feature numbers moved (host_adapters.c tries what a number means), and the instance
- * descriptor has two layouts (told apart by a symbol that only the older ones have). Structs that a library fills end in
- * spare words, so that one with more fields than we know does no harm. */
+ * Libraries of different ages differ: feature numbers have changed (host_adapters.c probes what a number means), and
+ * the instance descriptor has two layouts (a symbol that only older libraries have tells them apart). Structs that a
+ * library fills end in spare words, so that a library with more fields than we know does no harm. */
 
 #ifndef GM_WEBGPU_API_H
 #define GM_WEBGPU_API_H
@@ -31,11 +31,11 @@ typedef struct WGPUSurfaceImpl            *WGPUSurface;
 typedef struct WGPUTextureViewImpl        *WGPUTextureView;
 
 typedef uint32_t WGPUBool;
-typedef uint32_t WGPUFeatureName; /* see host_adapters.c: the numbers moved */
+typedef uint32_t WGPUFeatureName; /* see host_adapters.c: the numbers have changed */
 
 typedef struct {
     const char *data;
-    size_t      length; /* SIZE_MAX: up to the NUL; then no data at all means "not given" */
+    size_t      length; /* SIZE_MAX: NUL-terminated; with NULL data: not given */
 } WGPUStringView;
 
 typedef struct WGPUChainedStruct {
@@ -54,7 +54,7 @@ typedef struct {
 
 /* ---- numbers ---- */
 
-enum { WGPUStatus_Success = 1 }; /* of every kind of status: the rest is failure */
+enum { WGPUStatus_Success = 1 }; /* in every status enum; everything else is a failure */
 enum { WGPUMapAsyncStatus_Error = 3 };
 
 enum { WGPUCallbackMode_WaitAnyOnly = 1, WGPUCallbackMode_AllowProcessEvents = 2 };
@@ -106,7 +106,7 @@ enum {
     WGPUBufferUsage_Indirect = 0x100,
 };
 
-/* ---- callbacks: each arrives with the two pointers of its info ---- */
+/* ---- callbacks: each gets the two pointers of its info ---- */
 
 typedef struct {
     WGPUChainedStruct *nextInChain;
@@ -137,7 +137,7 @@ WEBGPU_CALLBACK(WGPUPopErrorScope, uint32_t status, uint32_t type, WGPUStringVie
 WEBGPU_CALLBACK(WGPUCompilationInfo, uint32_t status, const WGPUCompilationInfo *info);
 WEBGPU_CALLBACK(WGPUBufferMap, uint32_t status, WGPUStringView message);
 
-/* Newer libraries pass a message before the two pointers, older ones do not: whoever calls this reads neither. */
+/* Newer libraries pass a message before the two pointers, older ones do not, so the callback reads neither. */
 typedef struct {
     WGPUChainedStruct *nextInChain;
     uint32_t           mode;
@@ -175,7 +175,7 @@ typedef struct { /* Dawn's own */
     void               *userdata1, *userdata2;
 } WGPULoggingCallbackInfo;
 
-/* Dawn's own. It is a C++ class there, whose first member fills the gap behind sType. */
+/* Dawn's own. In Dawn it is a C++ class whose first member fills the gap after sType. */
 typedef struct {
     void                   *next;
     uint32_t                sType;
@@ -369,7 +369,7 @@ typedef struct {
     F(WGPUFuture, QueueOnSubmittedWorkDone, (WGPUQueue, WGPUQueueWorkDoneCallbackInfo))                                \
     F(void, QueueRelease, (WGPUQueue))
 
-/* NULL where the library has none. */
+/* NULL if the library has none. */
 #define WEBGPU_EXTRA_FUNCTIONS(F)                                                                                      \
     F(uint32_t, GetInstanceCapabilities, (void *))                                    /* older: see above */           \
     F(void, DeviceTick, (WGPUDevice))                                                 /* Dawn */                       \
@@ -380,15 +380,15 @@ typedef struct {
 
 typedef struct {
     void *library;
-    char  path[256]; /* what was loaded, for messages */
+    char  path[256]; /* the library's path, for messages */
 #define WEBGPU_POINTER(result, name, parameters) result(*name) parameters;
     WEBGPU_FUNCTIONS(WEBGPU_POINTER)
     WEBGPU_EXTRA_FUNCTIONS(WEBGPU_POINTER)
 #undef WEBGPU_POINTER
 } webgpu_api;
 
-/* Looks for a library: $GEMMULE_WEBGPU, beside the program, in node_modules beside or above it, where the system's loader
- * looks. GM_NO_DEVICE says where it was looked for. */
+/* Looks for a library in $GEMMULE_WEBGPU, beside the program, in node_modules beside or above it, and where the
+ * system's loader looks. GM_NO_DEVICE: the error lists these places. */
 gm_status webgpu_load(webgpu_api *api, error *e);
 void      webgpu_unload(webgpu_api *api);
 

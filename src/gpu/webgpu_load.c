@@ -25,8 +25,8 @@
 static const char *const library_names[] = { "libwebgpu_wrapper" SUFFIX, "libwebgpu_dawn" SUFFIX,
                                              "libwgpu_native" SUFFIX };
 
-/* Beside the program: its own folder, where `make install` puts the library, and the npm package of a source tree (a test in
- * build/release is two folders below). */
+/* Places beside the program: its own folder, where `make install` puts the library, and the npm package of a source
+ * tree (a test in build/release is two folders below). */
 #define PACKAGE "node_modules/bun-webgpu-" SYSTEM "-" MACHINE "/libwebgpu_wrapper" SUFFIX
 #define INSTALLED "gemmule/libwebgpu_wrapper" SUFFIX
 static const char *const near_program[] = { "libwebgpu_wrapper" SUFFIX,

@@ -1,10 +1,10 @@
-/* Layout of repacked weights, and the words that make wgsl/weights.wgsl read each type: one table. */
+/* The layout of repacked weights, and the defines with which wgsl/weights.wgsl reads each type, in one table. */
 
 #include "gpu/weights.h"
 
 #include "gpu/kernel_build.h"
 
-/* Planes in bits for each chunk of 32 weights; what the words mean stands in weights.wgsl. */
+/* The planes' bits per chunk of 32 weights; weights.wgsl explains the defines. */
 typedef struct {
     const char *name; /* NULL: no kernel reads this type */
     const char *low, *high, *values, *is_signed, *scales, *span, *bias, *affine;
@@ -37,7 +37,7 @@ static const plane_format *format_of(quant_type type) {
 
 /* ---- layout ---- */
 
-/* A plane's bytes for so many chunks: whole units of 256, so that every plane begins on one. */
+/* A plane's bytes for so many chunks, rounded up to 256 so that every plane starts at a multiple of that. */
 static uint64_t plane_bytes(uint64_t chunks, uint32_t bits) { return round_up((chunks * bits + 7) / 8, 256); }
 
 static uint64_t tile_bytes(const plane_format *f, uint64_t chunks) {
@@ -45,7 +45,7 @@ static uint64_t tile_bytes(const plane_format *f, uint64_t chunks) {
            plane_bytes(chunks, f->block_bits);
 }
 
-/* The most steps of `step` chunks, of all `count`, that fit into a binding; at most what word numbers in 32 bits reach. */
+/* The most steps of `step` chunks, up to `count`, that fit into a binding and that 32-bit word numbers can address. */
 static uint64_t steps_that_fit(const plane_format *f, uint64_t step, uint64_t count, uint64_t most_bytes) {
     const uint64_t most = most_bytes < UINT32_MAX ? most_bytes : UINT32_MAX;
     uint64_t       low = 0, high = count; /* low fits, high + 1 does not */
@@ -69,7 +69,7 @@ gm_status weight_layout_make(weight_layout *out, quant_type type, const uint64_t
         return fail(e, GM_BAD_FILE, "a weight of type %s with shape %llu x %llu x %llu cannot be laid out on the GPU",
                     f->name, (unsigned long long)k, (unsigned long long)rows, (unsigned long long)experts);
     }
-    const uint64_t chunks = (k + 31) / 32, unit = experts > 1 ? rows : 1; /* rows that stay together */
+    const uint64_t chunks = (k + 31) / 32, unit = experts > 1 ? rows : 1; /* rows that must not be separated */
     const uint64_t units = steps_that_fit(f, chunks * unit, all_rows / unit, most_bytes);
     if (!units) {
         return fail(e, GM_UNSUPPORTED,
@@ -112,7 +112,7 @@ uint64_t weight_bytes(const weight_layout *layout) {
     return whole + weight_tile_of(layout, layout->tiles - 1).bytes;
 }
 
-/* ---- what a shader needs to know ---- */
+/* ---- defines and constants of shaders ---- */
 
 static void describe_type(gpu_kernel *kernel, const plane_format *f) {
     kernel_define(kernel, "WEIGHT", f->name);
@@ -136,7 +136,7 @@ void weight_describe(gpu_kernel *kernel, const weight_layout *layout, const weig
 
 /* ---- repacking ---- */
 
-/* Pieces begin at multiples of 16 chunks, since 16 share a word of block scales; rows that are padded stay whole. */
+/* Pieces start at multiples of 16 chunks, which share a word of block scales. Padded rows are never split. */
 uint32_t weight_piece_unit(const weight_layout *layout) { return layout->k % 32 ? layout->chunks : 16; }
 
 uint64_t weight_source_bytes(const weight_layout *layout, uint64_t chunks) {
