@@ -1,5 +1,5 @@
-/* Fusion: applies one rule after another to a copy of the graph. A rule looks for a pattern, writes the fused op in the place of
- * one of its primitives, and marks the others as gone. */
+/* Fusion: applies one rule after another to a copy of the graph. A rule looks for a pattern, writes the fused op in the
+ * place of one of its primitives, and marks the others as gone. */
 
 #include "graph/fuse.h"
 
@@ -16,7 +16,7 @@ typedef struct {
     bool                changed; /* since fuser_index last ran */
 } fuser;
 
-/* ---- the copy ---------------------------------------------------------------------------------------------------------- */
+/* ---- the copy ---- */
 
 static tensor *copy_tensor(fuser *f, const tensor *t) {
     tensor *copy = arena_alloc(&f->g->memory, sizeof *copy);
@@ -50,9 +50,9 @@ static gm_status copy_graph(fuser *f, const graph *g, error *e) {
     return f->g->problem.status ? fail(e, GM_NO_MEMORY, "%s", f->g->problem.why) : GM_OK;
 }
 
-/* ---- producers and readers ----------------------------------------------------------------------------------------------------- */
+/* ---- producers and readers ---- */
 
-/* The value that a tensor is a view of. Until fuser_finish, parts of a joined row may be views of views. */
+/* The value that a tensor is a view of. Until fuser_finish runs, parts of a joined row may be views of views. */
 static tensor *whole_of(tensor *t) {
     while (t->base) t = t->base;
     return t;
@@ -105,7 +105,7 @@ static uint32_t op_index(const fuser *f, const op *o) { return (uint32_t)(o - f-
 
 static void remove_op(op *o) { o->kind = (op_kind)GONE; }
 
-/* ---- MIX: add(norm(a), norm(expert_sum)) ---------------------------------------------------------------------------------- */
+/* ---- MIX: add(norm(a), norm(expert_sum)) ---- */
 
 static op *weighted_norm_of(const fuser *f, const tensor *t) {
     op *norm = producer_of(f, t, OP_RMS_NORM);
@@ -128,7 +128,7 @@ static bool try_mix(fuser *f, op *add) {
     return true;
 }
 
-/* ---- NORMS: scale(add(a, norm(b))), and the norm that reads it first ------------------------------------------------------- */
+/* ---- NORMS: scale(add(a, norm(b))), and the norm that reads it first ---- */
 
 static bool try_residual(fuser *f, op *add) {
     for (size_t j = 0; j < 2; j++) {
@@ -164,7 +164,7 @@ static bool try_norm_of_sum(fuser *f, op *norms) {
     return true;
 }
 
-/* ---- PRODUCTS: joins all products that read one column -------------------------------------------------------------------------------------- */
+/* ---- PRODUCTS: joins all products that read one column ---- */
 
 /* Whether all readers of a value can also read it as a view. */
 static bool readers_take_views(const fuser *f, const tensor *value) {
@@ -211,8 +211,9 @@ static void make_part_of(tensor *value, tensor *row, uint64_t offset) {
     value->token_stride = row->token_stride;
 }
 
-/* Joins parts[i] and all later parts of the same type into one PRODUCTS, up to most_bytes of weights. The backend uploads joined
- * weights in whole words, so their sizes must be multiples of 4. Returns where the next part starts in the row. */
+/* Joins parts[i] and all later parts of the same type into one PRODUCTS, up to most_bytes of weights. The backend
+ * uploads joined weights in whole words, so their sizes must be multiples of 4. Returns where the next part starts in
+ * the row. */
 static uint64_t join_alike(fuser *f, op **parts, size_t i, size_t count, tensor *row, uint64_t offset) {
     op           *leader = parts[i], fused = products_of(leader);
     const tensor *first = leader->in[0];
@@ -254,7 +255,7 @@ static bool join_products(fuser *f, uint32_t first) {
     return true;
 }
 
-/* ---- HEADS: norms, rotations and the K/V store before an attention -------------------------------------------------------------------- */
+/* ---- HEADS: norms, rotations and the K/V store before an attention ---- */
 
 typedef struct {
     op *norm, *rope; /* rope NULL: values are not rotated */
@@ -305,7 +306,7 @@ static bool try_heads(fuser *f, op *attention) {
     return true;
 }
 
-/* ---- ATTEND: HEADS and its ATTENTION ------------------------------------------------------------------------------------------ */
+/* ---- ATTEND: HEADS and its ATTENTION ---- */
 
 /* Sums the offsets of views of views, which fuser_finish has not flattened yet. */
 static uint64_t offset_in_whole(const tensor *t) { return t ? t->offset + offset_in_whole(t->base) : 0; }
@@ -326,7 +327,7 @@ static bool try_attend(fuser *f, op *attention) {
     return true;
 }
 
-/* ---- PRODUCTS with norms, a gate or a cap ---------------------------------------------------------------------- */
+/* ---- PRODUCTS with norms, a gate or a cap ---- */
 
 static bool can_make_column(const fuser *f, const op *products) {
     const tensor *x = products->in[FUSED_A];
@@ -410,7 +411,7 @@ static bool try_gate(fuser *f, op *geglu) {
     if (!products || products->kind != OP_PRODUCTS || products->cap > 0 || !is_row(products->in[FUSED_A])) return false;
     if (!(row->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output)) return false;
     const tensor *made = products->out;
-    const bool    whole = made->ne[0] == row->ne[0]; /* the row is this product's alone */
+    const bool    whole = made->ne[0] == row->ne[0]; /* no other product has a part of this row */
     if (whole && f->readers[row->index] == 2 && are_halves_of(geglu, row)) products->gate = GATE_PAIR;
     else if (whole && !geglu->in[0]->base && is_row(row) && read_once(f, row) && !products->in[FUSED_ROUTES] &&
              other->kind == TENSOR_VALUE && other->ne[1] == 1 && whole_of(other) != products->in[FUSED_A] &&
@@ -432,7 +433,7 @@ static bool try_cap(fuser *f, op *softcap) {
     return true;
 }
 
-/* ---- the rules, in order ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the rules, in order ---- */
 
 static bool try_add(fuser *f, op *add) { return try_mix(f, add) || try_residual(f, add); }
 

@@ -7,13 +7,13 @@
  *             with routes: one weight [k, m, experts] and a row for each expert used, as in MATMUL_EXPERTS
  *             gate   pair: gelu(first half of the row) · second half;  value: gelu(row) · other
  *             cap    above 0: cap · tanh(row / cap)
- *   HEADS     queries q, and optionally keys k and values v: norms q and k with their weights and rotates them by the table,
- *             norms v; k and v go to the cache of `layer`, q to out
+ *   HEADS     queries q, and optionally keys k and values v: norms q and k with their weights and rotates them by the
+ *             table, norms v; k and v go to the cache of `layer`, q to out
  *   ATTEND    HEADS and its ATTENTION in one, for a single token: the inputs of HEADS, the output of ATTENTION
  *   MIX       rms(a)·a_weight + rms(Σ_e weight_e · experts[:, e])·weight
  *
- * No fused op has a backward rule: training plans the primitives. A pattern does not match if an inner value has another
- * reader. */
+ * No fused op has a backward rule: training plans the primitives. A pattern does not match if an inner value has
+ * another reader. */
 
 #ifndef GM_FUSE_H
 #define GM_FUSE_H
@@ -53,8 +53,8 @@ typedef struct {
     uint64_t most_column; /* the longest column that a product can compute for itself */
 } fuse_options;
 
-/* `out` shares the weights of `g`, which must outlive it. Every product becomes a PRODUCTS; which weights are joined depends on
- * most_bytes alone, so that all plans of a model agree. */
+/* `out` shares the weights of `g`, which must outlive it. Every product becomes a PRODUCTS. Which weights are joined
+ * depends only on most_bytes, so that all plans of a model agree. */
 gm_status graph_fuse(const graph *g, const fuse_options *options, graph *out, error *e);
 
 #endif

@@ -1,7 +1,8 @@
-/* The self-check of the sampler: draws from known logits by the generator that answers use, compared with the CPU's.
+/* The self-check of the sampler: draws from known logits with the generator that answers use, and compares with the
+ * CPU.
  *
- * Vocabulary and history have the model's sizes, so the pipelines that are compiled here are the ones that the first answer
- * needs: checking them makes opening longer and the first answer shorter. */
+ * Vocabulary and history have the model's sizes, so the pipelines compiled here are the ones that the first answer
+ * needs: the check makes opening slower, but the first answer faster. */
 
 #include "base/random.h"
 #include "session/self_check_parts.h"
@@ -12,10 +13,10 @@
 #include <string.h>
 
 enum {
-    ROWS = 4, /* rows of logits; token t is followed by row t, so tokens below this can be drawn one after another */
+    ROWS = 4, /* rows of logits; row t follows token t, so a token below this can continue a chain of draws */
     DRAWS = 3,
     ALTERNATIVES = 5,
-    MOST_VALUES = 3 + 2 * ALTERNATIVES, /* of one draw, as they are compared */
+    MOST_VALUES = 3 + 2 * ALTERNATIVES, /* per draw, in a comparison */
     USUAL_CONTEXT = 8192,               /* of a session; decides the size of the history */
 };
 
@@ -23,7 +24,7 @@ typedef struct {
     const char *what;
     bool        chained; /* each draw continues with the token of the one before */
     bool        logprobs;
-    bool        slow; /* left out by a quick check: its kernels occur in the others */
+    bool        slow; /* skipped by a quick check, because the other cases cover its kernels */
     gm_sampling sampling;
 } draw_case;
 
@@ -75,7 +76,7 @@ struct check_draws {
     size_t         at, drawn;
     bool           flying;
     uint64_t       position;                           /* of the next draw */
-    int32_t        tokens[COUNT_OF(said) + 1 + DRAWS]; /* what penalties look at */
+    int32_t        tokens[COUNT_OF(said) + 1 + DRAWS]; /* the tokens that penalties consider */
     size_t         token_count;
 };
 
@@ -113,10 +114,10 @@ const char *check_draws_name(const check_draws *d, size_t index) {
     return NULL;
 }
 
-/* ---- the logits -------------------------------------------------------------------------------------------------- */
+/* ---- the logits ---- */
 
-/* A table of logits as the embeddings of a graph. Tokens (r + 1) and (r + 2) modulo ROWS stand out in row r: penalties change
- * their order, but the likeliest token always has a row of its own. */
+/* A table of logits as the embeddings of a graph. Tokens (r + 1) and (r + 2) modulo ROWS stand out in row r: penalties
+ * change their order, but the likeliest token always has a row of its own. */
 static tensor *logits_table(check_draws *d, graph *g) {
     const uint64_t n = d->vocabulary;
     float         *logits = arena_array(&g->memory, (size_t)n * ROWS, sizeof *logits);
@@ -143,13 +144,13 @@ static gm_status open_draws(self_check *c, check_draws *d, error *e) {
     return gpu_backend_find_weights(&c->gpu, &c->g, e);
 }
 
-/* ---- one draw ---------------------------------------------------------------------------------------------------- */
+/* ---- one draw ---- */
 
 static int32_t last_token(const check_draws *d) { return d->tokens[d->token_count - 1]; }
 
 static size_t window_of(const check_draws *d) { return min_size(cases[d->at].sampling.penalty_window, d->token_count); }
 
-/* Starts from the same tokens each time; the position, and so the random numbers, differ. */
+/* Starts from the same tokens each time, but at another position, so that the random numbers differ. */
 static gm_status begin_draw(check_draws *d, error *e) {
     const draw_case       *from = &cases[d->at];
     const sampler_settings settings = { .sampling = &from->sampling, .vocabulary = d->vocabulary, .advance = true };
@@ -189,7 +190,7 @@ static size_t values_of(const gm_token_logprob *logprobs, bool any, uint32_t sta
     return n;
 }
 
-/* Draws the same token here, compares, and continues with it. */
+/* Draws on the CPU, compares, and continues with that token. */
 static gm_status compare_draw(self_check *c, check_draws *d, const sampler_record *record, error *e) {
     const draw_case *from = &cases[d->at];
     const float     *logits = d->logits + (size_t)last_token(d) * d->vocabulary;
@@ -207,7 +208,7 @@ static gm_status compare_draw(self_check *c, check_draws *d, const sampler_recor
     if (c->spoil) c->spoil(c->spoil_user, from->what, found, n, expected, n);
     for (size_t i = 0; i < n; i++) {
         if (!(fabsf(found[i] - expected[i]) <= 1e-3f))
-            return check_refuse(c, from->what, expected[i], found[i], e); /* or NaN */
+            return check_refuse(c, from->what, expected[i], found[i], e); /* also if NaN */
     }
     d->tokens[d->token_count++] = token;
     d->position++;
@@ -215,7 +216,7 @@ static gm_status compare_draw(self_check *c, check_draws *d, const sampler_recor
     return GM_OK;
 }
 
-/* A token outside the vocabulary on a GPU that is otherwise well is a wrong one. */
+/* If the GPU drew a token outside the vocabulary and has no other problem, it computes wrongly. */
 static gm_status refuse_strange(const self_check *c, error *e) {
     error           problem = { 0 };
     const error     strange = *e;

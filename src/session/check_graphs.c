@@ -1,5 +1,5 @@
-/* The graphs of the self-check. Each is made of the primitives that stand together in a model, so that a plan fuses here what it
- * fuses there, and comes to the same kernel. Inputs are rows of tables of known noise. */
+/* The graphs of the self-check. Each contains the primitives that occur together in a model, so that a plan fuses them
+ * in the same way and gets the same kernel. Inputs are rows of tables of known noise. */
 
 #include "base/random.h"
 #include "session/self_check_parts.h"
@@ -12,13 +12,13 @@ typedef struct {
     const void *const *data;
     bool               empty;
     graph             *g;
-    uint32_t           streams; /* of noise, so far */
+    uint32_t           streams; /* of noise used so far */
     tensor            *values[OP_INPUTS];
 } check_builder;
 
-/* ---- inputs ---------------------------------------------------------------------------------------------------------------- */
+/* ---- inputs ---- */
 
-/* `n` × `rows` floats between `low` and `high`, the same ones every time, as a weight of the graph. */
+/* `n` × `rows` floats between `low` and `high`, the same every time, as a weight of the graph. */
 static tensor *noise(check_builder *b, uint64_t n, uint64_t rows, float low, float high) {
     const uint32_t key[2] = { 0x67656d6d, ++b->streams };
     float         *values = arena_array(&b->g->memory, (size_t)(n * rows), sizeof *values);
@@ -46,7 +46,7 @@ static tensor *norm(check_builder *b, tensor *x) {
     return x ? graph_rms_norm(b->g, x, gain(b, x->ne[0]), b->c->eps) : NULL;
 }
 
-/* A part of a value: `rows` of `n`, one behind the other. */
+/* A part of a value: `rows` contiguous rows of `n`. */
 static tensor *part(check_builder *b, tensor *whole, uint64_t offset, uint64_t n, uint64_t rows) {
     tensor *t = whole ? arena_alloc(&b->g->memory, sizeof *t) : NULL;
     if (!t) {
@@ -61,7 +61,7 @@ static tensor *part(check_builder *b, tensor *whole, uint64_t offset, uint64_t n
     return t;
 }
 
-/* An input of the op that lies in its value as it does in the model. */
+/* An input of the op, as the same view of its value as in the model. */
 static tensor *view(check_builder *b, size_t i) {
     const check_view *v = &b->k->in[i];
     tensor          **whole = &b->values[v->same_as];
@@ -76,9 +76,9 @@ static tensor *first_of(check_builder *b, tensor *t, uint64_t n) {
     return t && t->ne[0] > n ? graph_slice(b->g, t, 0, n, 1) : t;
 }
 
-/* ---- products ---------------------------------------------------------------------------------------------------------------- */
+/* ---- products ---- */
 
-/* Rows of a matrix of the model, from `first` on. */
+/* Rows of one of the model's matrices, starting with `first`. */
 static tensor *matrix(check_builder *b, size_t which, uint64_t first, uint64_t rows) {
     const check_matrix *w = &b->k->products[which].w;
     const uint64_t      row = quant_row_bytes(quant_format_of(w->type), w->k);
@@ -86,12 +86,12 @@ static tensor *matrix(check_builder *b, size_t which, uint64_t first, uint64_t r
                         (const uint8_t *)b->data[which] + first * row);
 }
 
-/* The routes of tokens to `used` of `experts`. */
+/* Routes each token to `used` of `experts`. */
 static tensor *routes_to(check_builder *b, uint64_t experts, uint32_t used) {
     return graph_route(b->g, input(b, experts, AXIS_TOKENS), NULL, used);
 }
 
-/* The column of a product, and the residual that it is made of, if it is. */
+/* The column of a product; `*sum` gets the residual that it is computed from, if there is one. */
 static tensor *column(check_builder *b, const check_product *p, tensor_axis axis, tensor **sum) {
     const uint64_t k = p->w.k;
     if (p->slots) return graph_reshape(b->g, input(b, k * p->o.used, AXIS_TOKENS), k, p->o.used);
@@ -118,7 +118,7 @@ static tensor *one_product(check_builder *b, size_t which, tensor *x, tensor *ro
     return p->o.cap > 0 ? graph_softcap(g, y, p->o.cap) : y;
 }
 
-/* What a product makes of its residual is a result too: where there is one, it is added. */
+/* A product may also write its residual's sum. It is added to the result, so that the check covers it. */
 static tensor *products(check_builder *b) {
     const check_product *first = &b->k->products[0], *last = &b->k->products[b->k->product_count - 1];
     const tensor_axis    axis = b->k->in[FUSED_A].axis;
@@ -133,9 +133,9 @@ static tensor *products(check_builder *b) {
     return graph_add(b->g, first_of(b, y, n), first_of(b, sum, n));
 }
 
-/* ---- attention ----------------------------------------------------------------------------------------------------------------- */
+/* ---- attention ---- */
 
-/* Queries and keys are normed and turned, values normed; small gains keep the softmax from being one value. */
+/* Norms and rotates queries and keys, and norms values. Small gains keep the softmax from selecting a single value. */
 static tensor *attend(check_builder *b, tensor *rope, bool store) {
     const check   *k = b->k;
     const uint64_t head = k->head, q_width = head * k->heads, kv_width = head * k->kv_heads;
@@ -151,14 +151,14 @@ static tensor *attend(check_builder *b, tensor *rope, bool store) {
     return k->o.blocks ? graph_attention_blocks(g, q, 0, k->window) : graph_attention(g, q, 0, k->window);
 }
 
-/* Layers without a cache of their own look at another's: that one goes first. */
+/* A layer without its own cache reads another layer's, so a layer that stores comes first. */
 static tensor *attention(check_builder *b) {
     tensor *rope = graph_rope_table(b->g, noise(b, b->k->head / 2, 1, 0, 1));
     tensor *y = attend(b, rope, true);
     return b->k->store ? y : attend(b, rope, false);
 }
 
-/* ---- all others ------------------------------------------------------------------------------------------------------------------ */
+/* ---- all other ops ---- */
 
 static tensor *norms(check_builder *b) {
     const op *o = &b->k->o;

@@ -1,8 +1,9 @@
-/* What the self-check must check: for each kernel that the model's plans dispatch on this GPU, an op that comes to it.
+/* Decides what the self-check checks: for each kernel that the model's plans dispatch on this GPU, an op that uses it.
  *
- * A kernel is known by its text: WGSL after the preprocessor, with the features of this GPU. All plans that a session may make
- * are gone through without making them; for a text that no check has yet, the op that it belongs to becomes one, in small.
- * Constants (sizes, offsets) differ between the check and the model; what the compiler sees is otherwise the same. */
+ * A kernel is identified by its text: the preprocessed WGSL for the features of this GPU. We visit the kernels of all
+ * plans that a session may create, without creating them. If no check has a kernel's text yet, its op becomes a check,
+ * with smaller sizes. Only constants (sizes, offsets) differ between the check and the model; the compiler sees the
+ * same text. */
 
 #include "gpu/kernels.h"
 #include "gpu/pipeline.h"
@@ -14,17 +15,17 @@
 #include <string.h>
 
 enum {
-    COLUMN_ROWS = 256,       /* of a product with one column */
-    COLUMN_VALUES = 2 << 20, /* of its matrix, at most */
-    GIVEN_COLUMN = 512,      /* a column that comes in 8 bits, since another product must make it */
-    TILE_ROWS = 165,         /* more than the largest tile has, and no multiple of anything */
+    COLUMN_ROWS = 256,       /* rows of a product with one column */
+    COLUMN_VALUES = 2 << 20, /* the most values of its matrix */
+    GIVEN_COLUMN = 512,      /* length of a column in 8 bits, which another product must compute */
+    TILE_ROWS = 165,         /* more than the largest tile has, and not a multiple of its rows */
     EXPERT_ROWS = 69,
-    SHORT_K = 768, /* of products with several columns: 24 chunks, so that k is split; */
-    ODD_K = 800,   /* 25 chunks where blocks allow it */
+    SHORT_K = 768, /* for products with several columns: 24 chunks, so that k is split */
+    ODD_K = 800,   /* the same with 25 chunks, if the block size allows it */
     EXPERTS = 8,
 };
 
-/* As many tokens as leave some of a class empty, and reach the second tile of the largest. */
+/* Numbers of tokens that do not fill their class; the last one reaches the second tile of the largest class. */
 static const struct {
     uint32_t class, tokens;
 } classes[] = { { 1, 1 }, { 4, 3 }, { 16, 13 }, { 64, 45 }, { 256, MOST_TOKENS } };
@@ -42,18 +43,18 @@ typedef struct {
 typedef struct {
     self_check         *c;
     const model_config *config;
-    gpu_backend         model; /* the model's weights by name and shape only */
+    gpu_backend         model; /* names and shapes of the model's weights, without data */
     known_text         *texts;
     size_t              text_count, text_capacity;
     uint64_t           *covered;
     size_t              covered_count, covered_capacity;
     candidate          *candidates;
     size_t              candidate_count, candidate_capacity;
-    check_run           run; /* what is gone through */
+    check_run           run; /* the run that is being visited */
     error              *e;
 } lister;
 
-/* Room for one more; NULL and an error when there is no memory. */
+/* Makes room for one more. NULL, with an error, if there is no memory. */
 static void *grown(void *array, size_t count, size_t *capacity, size_t size, error *e) {
     if (count < *capacity) return array;
     const size_t more = *capacity ? 2 * *capacity : 64;
@@ -63,7 +64,7 @@ static void *grown(void *array, size_t count, size_t *capacity, size_t size, err
     return larger;
 }
 
-/* ---- texts ------------------------------------------------------------------------------------------------------------------ */
+/* ---- texts ---- */
 
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
     const uint8_t *at = data;
@@ -73,7 +74,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
 
 static uint64_t hash_string(uint64_t hash, const char *text) { return hash_bytes(hash, text, strlen(text) + 1); }
 
-/* The hash of a kernel's text. Preprocessing takes long, so it is done once for each set of defines. */
+/* The hash of a kernel's text. Preprocessing is slow, so it is done once per set of defines. */
 static uint64_t text_of(lister *l, const gpu_kernel *k) {
     uint64_t defines = hash_string(0xcbf29ce484222325, k->file);
     for (size_t i = 0; i < k->define_count; i++)
@@ -114,7 +115,7 @@ static void cover_kernel(void *user, const graph *fused, const op *o, const gpu_
     cover(user, text_of(user, k));
 }
 
-/* ---- from an op of the model to a check -------------------------------------------------------------------------------------- */
+/* ---- from an op of the model to a check ---- */
 
 static const tensor *storage(const tensor *t) { return t->base ? t->base : t; }
 
@@ -137,7 +138,7 @@ static void describe_inputs(check *k, const op *o) {
     }
 }
 
-/* Blocks lie one behind the other, so the first ones of a tensor can be read in any shape that is made of whole blocks. */
+/* Blocks are contiguous, so the first ones of a tensor can be read in any shape that is made of whole blocks. */
 static check_matrix shaped(const tensor *weight, uint64_t k, uint64_t rows, uint64_t experts) {
     const quant_format *f = quant_format_of(weight->type);
     check_matrix        w = { .type = weight->type,
@@ -152,7 +153,7 @@ static check_matrix shaped(const tensor *weight, uint64_t k, uint64_t rows, uint
     return w;
 }
 
-/* Of several columns: short, but with the same remainder by 4, on which the kernel depends. */
+/* The length of several columns: short, but with the same remainder modulo 4, because the kernel depends on it. */
 static uint64_t short_k(const tensor *weight) {
     const uint64_t k = weight->ne[0], block = quant_format_of(weight->type)->block;
     if (k <= ODD_K) return k;
@@ -176,7 +177,7 @@ static check_product product_of(const lister *l, const op *o, bool given, uint64
     return p;
 }
 
-/* The product whose gated result is this one's column in 8 bits; NULL: the column is made otherwise. */
+/* The product whose gated result is this product's 8-bit column; NULL: the column is not given in 8 bits. */
 static const op *maker_of_column(const graph *fused, const op *o, const gpu_kernel *k) {
     bool given = false;
     for (size_t i = 0; i < k->define_count; i++)
@@ -196,7 +197,7 @@ static void describe_product(const lister *l, check *k, const graph *fused, cons
              own.routed ? " of experts" : "", (unsigned)l->run.class, l->run.class == 1 ? "" : "s");
 }
 
-/* The attention that reads what HEADS made, or stands with a store. */
+/* The attention that reads the result of this HEADS, or the cache of this KV_STORE. */
 static const op *attention_of(const graph *fused, const op *o) {
     for (size_t i = 0; i < fused->op_count; i++) {
         const op *other = &fused->ops[i];
@@ -207,7 +208,7 @@ static const op *attention_of(const graph *fused, const op *o) {
     return o;
 }
 
-/* A ring closes on itself within the runs: what lies before them is zero on both sides. */
+/* Starts so that a ring wraps around during the runs. The positions before them are zero on both sides. */
 static void describe_attention(const lister *l, check *k, const graph *fused, const op *o) {
     const op           *attention = attention_of(fused, o);
     const layer_config *layer = &l->config->layer[o->layer];
@@ -259,7 +260,7 @@ static void note_kernel(void *user, const graph *fused, const op *o, const gpu_k
     describe(l, &added->k, fused, o, k);
 }
 
-/* ---- which checks there are --------------------------------------------------------------------------------------------------- */
+/* ---- the list of checks ---- */
 
 gpu_kv_layer check_cache(quant_type type, const check *k) {
     const uint32_t slots = k->window ? k->window + KV_SLACK : FULL_SLOTS;
@@ -270,9 +271,9 @@ gpu_kv_layer check_cache(quant_type type, const check *k) {
                            .bytes = round_up(gpu_kv_row_bytes(type, k->kv_heads, k->head) * slots, 16) };
 }
 
-/* Notes which texts the runs of a check come to. */
+/* Marks the texts that the runs of a check use as covered. */
 static gm_status cover_check(lister *l, const check *k, error *e) {
-    static const uint8_t somewhere[2]; /* stands for bytes that are not looked at */
+    static const uint8_t somewhere[2]; /* stands for bytes that are not read */
     const void *const    data[2] = { &somewhere[0], &somewhere[1] };
     const gpu_kv_layer   kv = check_cache(l->c->kv_type, k);
     gpu_backend          b = { .host = l->c->host, .precise = l->c->gpu.precise };
@@ -295,7 +296,8 @@ static gm_status add_missed(self_check *c, const char *what, error *e) {
     return GM_OK;
 }
 
-/* What reads comes before what makes: a product whose column comes in 8 bits brings the one that makes it along. */
+/* Goes backwards, so that readers come before producers: a product with an 8-bit column includes the one that computes
+ * it. */
 static gm_status add_checks(lister *l, error *e) {
     self_check *c = l->c;
     while (l->candidate_count && !e->status) {
@@ -313,7 +315,7 @@ static gm_status add_checks(lister *l, error *e) {
     return e->status;
 }
 
-/* The caches of the model's layers, to be freed. */
+/* The caches of the model's layers; the caller frees them. */
 static gpu_kv_layer *model_caches(const model_config *config, quant_type type, error *e) {
     gpu_kv_layer *kv = calloc(max_size(config->layers, 1), sizeof *kv);
     if (!kv) fail_memory(e, "the self-check's list", config->layers * sizeof *kv);
