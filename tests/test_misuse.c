@@ -202,6 +202,11 @@ static void test_pending(void) {
     CHECK(gm_session_set(s, first, LONG, why, sizeof why) == GM_AGAIN);
     gm_session_cancel(s);
     CHECK(gm_session_set(s, first, LONG, why, sizeof why) == GM_CANCELLED);
+    CHECK(gm_session_append(s, second, LONG, why, sizeof why) == GM_AGAIN);
+    gm_session_cancel(s);
+    gm_status status;
+    while ((status = gm_session_append(s, first, 30, why, sizeof why)) == GM_AGAIN) {}
+    CHECK_MESSAGE(!status, "%s", why);
     check_usable(s);
     gm_session_free(twin);
     gm_session_free(s);
@@ -258,6 +263,53 @@ static void test_two_replies(void) {
     gm_session_free(s);
 }
 
+static void test_refused_calls(void) {
+    TEST("a call that is refused does not end the reply");
+    int32_t     prompt[20], bad[] = { 300, VOCABULARY };
+    char        whole[400] = "", text[400] = "";
+    gm_session *s = new_session();
+    make_tokens(prompt, 20, 7);
+    gm_reply *reply = start(s, prompt, 20, 12);
+    CHECK(read_on(reply, SIZE_MAX, whole, sizeof whole) == GM_DONE);
+    gm_reply_free(reply);
+    const size_t context = gm_session_context(s);
+    int32_t     *too_long = malloc((context + 1) * sizeof *too_long);
+    CHECK(too_long != NULL);
+    make_tokens(too_long, context + 1, 8);
+    reply = start(s, prompt, 20, 12);
+    gm_reply *refused = start(s, too_long, context + 1, 12);
+    for (int way = 0; way < 8; way++) {
+        gm_piece  piece;
+        gm_status status = GM_OK;
+        CHECK_MESSAGE(!read_on(reply, 1, text, sizeof text), "before way %d: %s", way, why);
+        switch (way) {
+        case 0: status = gm_session_set(s, NULL, 3, why, sizeof why); break;
+        case 1: status = gm_session_set(s, prompt, 0, why, sizeof why); break;
+        case 2: status = gm_session_set(s, bad, 2, why, sizeof why); break;
+        case 3: status = gm_session_set(s, too_long, context + 1, why, sizeof why); break;
+        case 4: status = gm_session_append(s, NULL, 3, why, sizeof why); break;
+        case 5: status = gm_session_append(s, bad, 2, why, sizeof why); break;
+        case 6: status = gm_session_rollback(s, 1000, NULL, why, sizeof why); break;
+        case 7: status = gm_reply_next(refused, &piece, why, sizeof why); break;
+        }
+        CHECK_MESSAGE(status == (way == 3 || way == 7 ? GM_CONTEXT_FULL : GM_BAD_ARGUMENT), "way %d: %d", way, status);
+    }
+    CHECK_MESSAGE(read_on(reply, SIZE_MAX, text, sizeof text) == GM_DONE, "%s", why);
+    CHECK_MESSAGE(!strcmp(text, whole), "'%s', not '%s'", text, whole);
+    gm_reply_free(refused);
+    gm_reply_free(reply);
+    free(too_long);
+
+    TEST("one that changes the tokens does");
+    reply = start(s, prompt, 20, 12);
+    CHECK(!read_on(reply, 1, text, sizeof text));
+    gm_status status;
+    while ((status = gm_session_append(s, prompt, 1, why, sizeof why)) == GM_AGAIN) {}
+    CHECK(!status && read_on(reply, 1, text, sizeof text) == GM_BAD_ARGUMENT && strstr(why, "append"));
+    gm_reply_free(reply);
+    gm_session_free(s);
+}
+
 /* ---- arguments ---- */
 
 static void test_arguments(void) {
@@ -294,6 +346,7 @@ int main(void) {
     test_pending();
     test_late_cancel();
     test_two_replies();
+    test_refused_calls();
     test_arguments();
     gm_engine_close(engine);
     return test_end();

@@ -480,11 +480,12 @@ static gm_status check_session(const gm_reply *r, error *e) {
 
 /* One step, inside the engine's lock. */
 static gm_status take_turn(gm_reply *r, gm_piece *piece, error *e) {
-    const bool first = r->phase == REPLY_PROMPT && !r->begun;
+    const bool prompt = r->phase == REPLY_PROMPT;
     if (check_session(r, e)) return e->status;
     const double    deadline = r->session ? engine_deadline(r->session->engine) : 0;
     const gm_status status = advance(r, deadline, piece, e);
-    if (first && status != GM_BUSY) {
+    /* A prompt that was refused changed nothing: the session stays with the reply that wrote its tokens. */
+    if (prompt && status != GM_BUSY && (!e->status || !r->session->writer)) {
         r->begun = true;
         r->session->writer = r;
     }

@@ -132,6 +132,11 @@ void session_abandon(gm_session *s) {
     runner_restart(&s->run);
 }
 
+void session_release(gm_session *s) {
+    session_abandon(s);
+    s->writer = NULL;
+}
+
 void session_forget_uncomputed(gm_session *s) {
     s->tokens.count = s->computed;
     soft_truncate(&s->soft, s->computed);
@@ -261,7 +266,7 @@ gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t
                     "which holds at most %d",
                     n, SESSION_MOST_IMAGE);
     if (check_room(s, n, before, e)) return e->status;
-    session_abandon(s);
+    session_release(s);
     for (size_t i = 0; i < n && !e->status; i++) session_hold(s, id, e);
     if (!e->status) soft_add(&s->soft, before, rows, n, c->width, block, KV_BATCH, e);
     if (e->status) s->tokens.count = before;
@@ -279,7 +284,7 @@ gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error 
                     "cannot keep %zu tokens: that is inside an image, which has those from %zu to %zu", keep,
                     cut->begin, cut->begin + cut->count - 1);
     }
-    session_abandon(s);
+    session_release(s);
     if (keep < s->tokens.count) s->has_logits = false;
     s->tokens.count = keep;
     soft_truncate(&s->soft, keep);
@@ -312,8 +317,9 @@ static bool goes_on(const gm_session *s, const int32_t *tokens, size_t n) {
 gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *e) {
     if (goes_on(s, tokens, n)) return finish_turn(s, s->pending_from, e);
     if (session_check_free(s, e)) return e->status;
-    session_abandon(s);
     const size_t before = s->tokens.count;
+    if (check_tokens(s, tokens, n, before, e)) return e->status;
+    session_release(s);
     if (hold_all(s, tokens, n, e)) return e->status;
     return finish_turn(s, before, e);
 }
@@ -355,7 +361,7 @@ gm_status session_logits_held(gm_session *s, float *out, error *e) {
     const size_t vocabulary = s->engine->weights.config.vocabulary, most = runner_most_outputs(&s->run),
                  n = s->tokens.count;
     if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
-    session_abandon(s);
+    session_release(s);
     s->computed = kv_rollback(&s->kv, 0);
     while (!e->status && s->computed < n) {
         const size_t batch = next_batch(s, most);
@@ -376,16 +382,9 @@ gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, flo
 
 /* ---- public functions ------------------------------------------------------------------------------------------------ */
 
-/* The session's tokens are about to change, so the reply that wrote some of them cannot continue. While a reply's own prompt is
- * pending it stays the writer: all other calls get GM_BUSY. */
-static void take_from_writer(gm_session *s) {
-    if (!s->pending) s->writer = NULL;
-}
-
 gm_status gm_session_set(gm_session *s, const int32_t *tokens, size_t n, char *why, size_t why_size) {
     error e = { 0 };
     engine_enter(s->engine);
-    take_from_writer(s);
     const gm_status status = session_set(s, tokens, n, &e);
     engine_leave(s->engine);
     return status == GM_AGAIN ? GM_AGAIN : error_report(&e, why, why_size);
@@ -394,7 +393,6 @@ gm_status gm_session_set(gm_session *s, const int32_t *tokens, size_t n, char *w
 gm_status gm_session_append(gm_session *s, const int32_t *tokens, size_t n, char *why, size_t why_size) {
     error e = { 0 };
     engine_enter(s->engine);
-    take_from_writer(s);
     const gm_status status = session_append(s, tokens, n, &e);
     engine_leave(s->engine);
     return status == GM_AGAIN ? GM_AGAIN : error_report(&e, why, why_size);
@@ -403,7 +401,6 @@ gm_status gm_session_append(gm_session *s, const int32_t *tokens, size_t n, char
 gm_status gm_session_rollback(gm_session *s, size_t keep, size_t *recompute, char *why, size_t why_size) {
     error e = { 0 };
     engine_enter(s->engine);
-    take_from_writer(s);
     session_rollback(s, keep, recompute, &e);
     engine_leave(s->engine);
     return error_report(&e, why, why_size);

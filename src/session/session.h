@@ -79,6 +79,9 @@ gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, flo
 
 /* Drops the batch being computed and whatever the GPU drew ahead. The tokens held stay. */
 void session_abandon(gm_session *s);
+/* Called before the tokens held change: also ends the claim of the reply that wrote them, which cannot go on. A call that is
+ * refused must not come this far. */
+void session_release(gm_session *s);
 /* The largest image whose tokens see each other, in tokens: the models were made for no more. */
 enum { SESSION_MOST_IMAGE = 1120 };
 /* Where a batch must begin to compute the token at `position`: an image is never cut in two. */

@@ -379,8 +379,7 @@ gm_status snapshot_restore_step(snapshot_restoring *job, error *e) {
         job->values = false;
     }
     if (session_check_free(job->s, e)) return e->status;
-    session_abandon(job->s);
-    job->s->writer = NULL; /* a reply that wrote what was held before cannot go on */
+    session_release(job->s);
     swap_sessions(job->s, job->fresh);
     return GM_OK;
 }
