@@ -99,6 +99,8 @@ while IFS='|' read -r what message arguments; do
 done <<'END'
 unknown command|did you mean 'bench'?|bnech
 unknown command, swapped letters|did you mean 'chat'?|caht
+unknown command, swapped letters of a short one|did you mean 'run'?|rnu
+unknown option, swapped letters|did you mean --ctx?|run m --cxt 1
 unknown command, cut off|did you mean 'tokenize'?|tok
 unknown command of another program|did you mean 'list'?|ls
 unknown command of another program, too|did you mean 'inspect'?|show m

@@ -52,23 +52,23 @@ static void describe_range(const option *o, char *out, size_t size) {
 
 enum { LONGEST_NAME = 64 };
 
-/* How many letters must be inserted, deleted or replaced. */
+/* How many edits turn a into b: a letter inserted, deleted or replaced, or two neighbours swapped. */
 static size_t edit_distance(const char *a, const char *b) {
-    size_t       row[LONGEST_NAME + 1];
-    const size_t length = strlen(b);
-    if (strlen(a) > LONGEST_NAME || length > LONGEST_NAME) return SIZE_MAX;
-    for (size_t j = 0; j <= length; j++) row[j] = j;
-    for (size_t i = 0; a[i]; i++) {
-        size_t diagonal = row[0];
-        row[0] = i + 1;
-        for (size_t j = 0; j < length; j++) {
-            const size_t above = row[j + 1];
-            const size_t replaced = diagonal + (a[i] != b[j]);
-            row[j + 1] = min_size(replaced, min_size(above, row[j]) + 1);
-            diagonal = above;
+    size_t       rows[3][LONGEST_NAME + 1]; /* row i % 3: from the first i letters of a to the first j of b */
+    const size_t from = strlen(a), to = strlen(b);
+    if (from > LONGEST_NAME || to > LONGEST_NAME) return SIZE_MAX;
+    for (size_t j = 0; j <= to; j++) rows[0][j] = j;
+    for (size_t i = 1; i <= from; i++) {
+        size_t       *row = rows[i % 3];
+        const size_t *above = rows[(i + 2) % 3], *two_above = rows[(i + 1) % 3];
+        row[0] = i;
+        for (size_t j = 1; j <= to; j++) {
+            row[j] = min_size(above[j - 1] + (a[i - 1] != b[j - 1]), min_size(above[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                row[j] = min_size(row[j], two_above[j - 2] + 1);
         }
     }
-    return row[length];
+    return rows[from % 3][to];
 }
 
 const char *nearest_name(const char *wrong, const char *const *names, size_t count) {
