@@ -209,10 +209,23 @@ for command in "run $dense hi" "bench $dense" "check $dense $fixtures/tiny-dense
     one_line
 done
 unset GEMMULE_WEBGPU
-VK_ICD_FILENAMES=$scratch/no-driver.json GEMMULE_WEBGPU=$scratch/no-such-library.so run "auto without a library" 0 run "$dense" hi --backend auto --max 2 --threads 1
-says "gemmule: using cpu ("
-says "1 thread): no WebGPU library was found"
-equals "auto says it in one line" "$(wc -l <<<"$err")" 1
+# auto_says WHAT REASON: what --backend auto says about a machine that might have a GPU
+auto_says() {
+    VK_ICD_FILENAMES=$scratch/no-driver.json run "$1" 0 run "$dense" hi --backend auto --max 2 --threads 1
+    says "gemmule: using cpu ("
+    says "1 thread): $2"
+    equals "$1: in one line" "$(wc -l <<<"$err")" 1
+}
+GEMMULE_WEBGPU=$scratch/no-such-library.so auto_says "auto, a named library that is not there" \
+    "GEMMULE_WEBGPU names a library that cannot be loaded: $scratch/no-such-library.so"
+mkdir -p "$scratch/alone" # where no library is beside the program
+cp "$program" "$scratch/alone/gemmule"
+built=$program program=$scratch/alone/gemmule
+auto_says "auto without a library" "no WebGPU library was found"
+echo "not a library" >"$scratch/alone/libwebgpu_wrapper.so"
+auto_says "auto, a library that is broken" "the WebGPU library cannot be loaded: $scratch/alone/libwebgpu_wrapper.so"
+program=$built
+rm -r "$scratch/alone"
 for backend in "" auto; do
     VK_ICD_FILENAMES=$scratch/no-driver.json run "auto without a driver" 0 bench "$dense" ${backend:+--backend "$backend"} -p 2 -n 2 -r 1 --threads 1
 done

@@ -241,11 +241,12 @@ static bool may_have_gpu(void) {
 #endif
 }
 
-/* A short error for callers that use the CPU if there is no GPU. */
+/* For callers that use the CPU if there is no GPU: if no library is found, a short error that does not say where to get one. */
 static gm_status load_quickly(webgpu_api *api, error *e) {
     error problem = { 0 };
     if (!may_have_gpu()) return fail(e, GM_NO_DEVICE, "no GPU was found");
-    return webgpu_load(api, &problem) ? fail(e, GM_NO_DEVICE, "no WebGPU library was found") : GM_OK;
+    if (!webgpu_load(api, &problem)) return GM_OK;
+    return fail(e, GM_NO_DEVICE, "%s", api->missing ? "no WebGPU library was found" : problem.why);
 }
 
 gm_status gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {

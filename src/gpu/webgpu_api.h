@@ -381,6 +381,7 @@ typedef struct {
 typedef struct {
     void *library;
     char  path[256]; /* the library's path, for messages */
+    bool  missing;   /* webgpu_load failed because it found no library at all */
 #define WEBGPU_POINTER(result, name, parameters) result(*name) parameters;
     WEBGPU_FUNCTIONS(WEBGPU_POINTER)
     WEBGPU_EXTRA_FUNCTIONS(WEBGPU_POINTER)

@@ -64,14 +64,18 @@ static gm_status find_library(webgpu_api *api, arena *a, error *e) {
         return fail(e, GM_NO_DEVICE, "GEMMULE_WEBGPU names a library that cannot be loaded: %s", dlerror());
     }
     const char *program, *library, *found;
+    char        broken[300] = "";
     if (beside_program(a, &program, e) || beside_library(a, &library, e) ||
         beside_find(program, near_program, COUNT_OF(near_program), a, &found, e))
         return e->status;
     if (!found && beside_find(library, near_library, COUNT_OF(near_library), a, &found, e)) return e->status;
     if (found && open_library(api, found)) return GM_OK;
+    if (found) snprintf(broken, sizeof broken, "%s", dlerror()); /* the next dlopen replaces the text */
     for (size_t i = 0; i < COUNT_OF(library_names); i++) {
         if (open_library(api, library_names[i])) return GM_OK;
     }
+    if (found) return fail(e, GM_NO_DEVICE, "the WebGPU library cannot be loaded: %s", broken);
+    api->missing = true;
     return fail(
         e, GM_NO_DEVICE,
         "no WebGPU library: looked for %s, %s and %s in %.100s, ../lib/gemmule and the system's folders, and for "
