@@ -3,8 +3,9 @@
  * The only GPU here is software. The linker puts the functions below between the engine and its host, so that it pretends to be
  * hardware, and fails in the ways that real ones fail. */
 
-#include "gemmule.h"
+#include "distance.h"
 #include "gpu/host.h"
+#include "session/session.h"
 #include "test.h"
 
 #include <stdlib.h>
@@ -55,7 +56,7 @@ gpu_id __wrap_gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl,
     return id;
 }
 
-static const char *const model = "tests/fixtures/tiny-dense.gguf";
+static const char *const model_file = "tests/fixtures/tiny-dense.gguf";
 
 /* Opens with these options, has it say something, and compares device and reason. */
 static void expect(gm_engine_options options, const char *device, const char *why) {
@@ -63,7 +64,7 @@ static void expect(gm_engine_options options, const char *device, const char *wh
     gm_session    *session = NULL;
     gm_engine_info info;
     char           problem[600] = "";
-    options.model = model;
+    options.model = model_file;
     options.threads = 1;
     const gm_status status = gm_engine_open(&options, &engine, problem, sizeof problem);
     CHECK_MESSAGE(!status, "%s", problem);
@@ -80,28 +81,80 @@ static void expect(gm_engine_options options, const char *device, const char *wh
     gm_engine_close(engine);
 }
 
-/* A session with q8_0 keys and values computes or draws first; the other call follows. */
-static void expect_q8_0(gm_engine *engine, bool right) {
+enum { VOCABULARY = 640 };
+
+static gm_session *new_session(gm_engine *engine, gm_kv_type kv) {
+    gm_session *session = NULL;
+    char        why[600] = "";
+    CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .kv = kv }, &session, why, sizeof why), "%s", why);
+    return session;
+}
+
+static gm_status compute(gm_session *session, error *e) {
     static const int32_t tokens[] = { 2, 10, 20 };
-    gm_session          *session = NULL;
-    char                 why[600] = "";
     gm_status            status;
-    CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .kv = GM_KV_Q8_0 }, &session, why, sizeof why), "%s",
-                  why);
-    while ((status = gm_session_set(session, tokens, 3, why, sizeof why)) == GM_AGAIN) {}
-    CHECK_MESSAGE(status == (right ? GM_OK : GM_NO_DEVICE), "%d: %s", (int)status, why);
-    CHECK_MESSAGE(right || (strstr(why, "Q8_0 keys and values") && strstr(why, "wrongly")), "%s", why);
+    while ((status = gm_session_set(session, tokens, 3, e->why, sizeof e->why)) == GM_AGAIN) {}
+    return status;
+}
+
+/* The GPU computes one more token and draws the next, as in a reply. */
+static gm_status draw(gm_session *session, error *e) {
+    gm_sampling     sampling;
+    const draw_wish wish = { .sampling = &sampling, .most = 1 };
+    int32_t         token;
+    gm_sampling_default(session->engine, &sampling);
+    engine_enter(session->engine);
+    gm_status status = session_hold(session, 30, e);
+    if (!status)
+        while ((status = session_next(session, &wish, &token, engine_deadline(session->engine), e)) == GM_AGAIN) {}
+    engine_leave(session->engine);
+    return status;
+}
+
+/* A session with q8_0 keys and values computes or draws first; the other call follows. Either both work or both are refused. */
+static void expect_q8_0(gm_engine *engine, bool draws_first, bool right) {
+    gm_session *session = new_session(engine, GM_KV_Q8_0);
+    for (int i = 0; session && i < 2; i++) {
+        error           e = { 0 };
+        const gm_status status = (i == 0) == draws_first ? draw(session, &e) : compute(session, &e);
+        CHECK_MESSAGE(status == (right ? GM_OK : GM_NO_DEVICE), "%d: %s", (int)status, e.why);
+        CHECK_MESSAGE(right || (strstr(e.why, "Q8_0 keys and values") && strstr(e.why, "wrongly")), "%s", e.why);
+    }
     gm_session_free(session);
 }
 
-/* The engine opens, and sessions of the usual type compute; others are refused, each time. */
-static void test_kv(bool right) {
+/* A session with f16 keys and values computes these logits, and draws. */
+static void expect_usual(gm_session *session, const float *logits) {
+    error e = { 0 };
+    CHECK_MESSAGE(!compute(session, &e), "%s", e.why);
+    CHECK(gm_session_logits(session) && distance(gm_session_logits(session), logits, VOCABULARY) < 1e-6);
+    CHECK_MESSAGE(!draw(session, &e), "%s", e.why);
+}
+
+/* The engine opens, and sessions with f16 compute before and after; those with q8_0 are refused each time if the GPU is wrong.
+ * An engine checks q8_0 once, in the first call that needs it, so each kind of first call takes an engine of its own. */
+static void test_kv(bool draws_first, bool right) {
     gm_engine *engine = NULL;
     char       why[600] = "";
+    float      logits[VOCABULARY];
     pretended.wrong_kv = !right;
-    const gm_engine_options options = { .model = model, .backend = GM_BACKEND_GPU };
-    CHECK_MESSAGE(!gm_engine_open(&options, &engine, why, sizeof why), "%s", why);
-    for (size_t i = 0; engine && i < 2; i++) expect_q8_0(engine, right);
+    const gm_engine_options options = { .model = model_file, .backend = GM_BACKEND_GPU };
+    const gm_status         status = gm_engine_open(&options, &engine, why, sizeof why);
+    CHECK_MESSAGE(!status, "%s", why);
+    if (status) return;
+    gm_session *before = new_session(engine, GM_KV_F16);
+    error       e = { 0 };
+    CHECK_MESSAGE(!compute(before, &e), "%s", e.why);
+    memcpy(logits, gm_session_logits(before), sizeof logits);
+
+    expect_q8_0(engine, draws_first, right);
+    expect_q8_0(engine, !draws_first, right);
+
+    gm_session *after = new_session(engine, GM_KV_F16);
+    expect_usual(after, logits);
+    expect_usual(before, logits);
+    gm_session_free(after);
+    gm_session_free(before);
     gm_engine_close(engine);
     pretended.wrong_kv = false;
 }
@@ -118,9 +171,10 @@ int main(void) {
     expect((gm_engine_options){ .gpu = 1 }, "gpu (SwiftShader", "");
 
     TEST("keys and values of another type than the usual one");
-    test_kv(true);
+    test_kv(false, true);
     TEST("a GPU that computes attention wrongly with them only");
-    test_kv(false);
+    test_kv(false, false);
+    test_kv(true, false);
 
     pretended.hardware = true;
     TEST("a GPU in hardware is taken");
@@ -136,8 +190,8 @@ int main(void) {
     TEST("but a named one is an error");
     gm_engine *engine = NULL;
     char       why[600] = "";
-    CHECK(gm_engine_open(&(gm_engine_options){ .model = model, .backend = GM_BACKEND_GPU }, &engine, why, sizeof why) ==
-          GM_NO_DEVICE);
+    CHECK(gm_engine_open(&(gm_engine_options){ .model = model_file, .backend = GM_BACKEND_GPU }, &engine, why,
+                         sizeof why) == GM_NO_DEVICE);
     CHECK_MESSAGE(!engine && strstr(why, "wrongly"), "%s", why);
     pretended.wrong = false;
 
@@ -157,10 +211,10 @@ int main(void) {
     TEST("a limit that leaves nearly all weights in main memory");
     expect((gm_engine_options){ .gpu_memory = 3550 << 10 }, "cpu (", "GPU memory");
 
-    TEST("without a library");
+    TEST("with the name of a library that is not there");
     pretended.hardware = false;
     setenv("GEMMULE_WEBGPU", "/no/such/library.so", 1);
-    expect(automatic, "cpu (", "no WebGPU library");
+    expect(automatic, "cpu (", "GEMMULE_WEBGPU names a library that cannot be loaded: /no/such/library.so");
     TEST("without a driver");
     unsetenv("VK_ICD_FILENAMES");
     expect(automatic, "cpu (", "no GPU was found");
