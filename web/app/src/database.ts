@@ -64,6 +64,7 @@ const UPGRADES: ((database: IDBDatabase, upgrade: IDBTransaction) => void)[] = [
 let opened: Promise<IDBDatabase> | null = null;
 
 function open(): Promise<IDBDatabase> {
+    if (!globalThis.indexedDB) return Promise.reject(new Error('this browser has no database for web pages'));
     opened ??= new Promise<IDBDatabase>((resolve, reject) => {
         let blocked: ReturnType<typeof setTimeout> | undefined, failed = false;
         const fail = (why: Error): void => {

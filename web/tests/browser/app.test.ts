@@ -428,6 +428,35 @@ describe('the app without space', { timeout: 300_000 }, () => {
     });
 });
 
+describe('the app without a database', { timeout: 300_000 }, () => {
+    test('what cannot be deleted says so beside its button', async () => {
+        const site = await startSite(), visit = await Visit.begin();
+        try {
+            const page = await visit.page();
+            await page.addInitScript(() => {
+                const blocked = (): never => { throw new DOMException('the browser blocks storage', 'SecurityError'); };
+                Object.defineProperty(globalThis, 'indexedDB', { value: { open: blocked, databases: async () => blocked() } });
+            });
+            await page.goto(`${site.origin}/#/benchmark`);
+            await ready(page);
+            await page.getByRole('button', { name: 'Run benchmark' }).click();
+            await page.getByRole('button', { name: /^Delete the result/ }).click();
+            await page.getByRole('alert').getByText('The result could not be deleted. The browser blocks storage.').waitFor();
+            await page.goto(`${site.origin}/#/settings`);
+            await page.getByRole('switch', { name: 'Save processed context' }).click();
+            await page.getByRole('alert').getByText('The saved context could not be deleted. The browser blocks storage.').waitFor();
+            await page.getByRole('button', { name: 'Erase everything' }).click();
+            await page.getByRole('dialog').getByRole('button', { name: 'Erase everything' }).click();
+            await page.getByRole('dialog').getByRole('alert').getByText('Not everything could be erased. The browser blocks storage.').waitFor();
+            assert.equal(await page.evaluate(() => localStorage.length), 0, 'the rest is erased all the same');
+            assert.deepEqual(visit.complaints, []);
+        } finally {
+            await visit.end();
+            await site.close();
+        }
+    });
+});
+
 describe('the app on a phone', { timeout: 300_000 }, () => {
     test('no page scrolls sideways; the list is a drawer', async () => {
         const site = await startSite(), visit = await Visit.begin({ phone: true });

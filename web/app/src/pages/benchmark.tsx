@@ -10,6 +10,7 @@ import { formatCount, formatDevice, formatSpeed } from '../format.ts';
 import { Icon } from '../icons.tsx';
 import { model } from '../models.ts';
 import { Chart } from '../parts/chart.tsx';
+import { Problem } from '../parts/problem.tsx';
 import { ModelStatus } from '../parts/welcome.tsx';
 import { useStore } from '../store.ts';
 
@@ -73,7 +74,7 @@ export function BenchmarkPage(): JSX.Element {
                 <div class="card empty-chart"><Icon name="chart" size={32} /><p class="quiet">No results yet.</p></div>
             )}
             {results.length > 0 && (
-                <History results={results} shown={current?.id} onShow={setShown} onDelete={(id) => void erase('benchmarks', id).then(refresh)} />
+                <History results={results} shown={current?.id} onShow={setShown} onDelete={(id) => erase('benchmarks', id).then(refresh)} />
             )}
         </div>
     );
@@ -104,10 +105,14 @@ interface HistoryProps {
     results: BenchResult[];
     shown: string | undefined;
     onShow: (id: string) => void;
-    onDelete: (id: string) => void;
+    onDelete: (id: string) => Promise<void>;
 }
 
 function History({ results, shown, onShow, onDelete }: HistoryProps): JSX.Element {
+    const [problem, setProblem] = useState('');
+    const remove = (id: string): void => {
+        onDelete(id).then(() => setProblem(''), (error) => setProblem(`The result could not be deleted. ${messageOf(error).message}`));
+    };
     return (
         <section class="card-section">
             <h2>All results</h2>
@@ -137,7 +142,7 @@ function History({ results, shown, onShow, onDelete }: HistoryProps): JSX.Elemen
                                 <td class="align-right">{formatSpeed(Math.max(0, ...each.decode.map((point) => point.speed)))}</td>
                                 <td class="align-right">
                                     <button type="button" class="icon-button" aria-label={`Delete the result for ${each.model}`}
-                                        onClick={() => onDelete(each.id)}>
+                                        onClick={() => remove(each.id)}>
                                         <Icon name="trash" size={16} />
                                     </button>
                                 </td>
@@ -146,6 +151,7 @@ function History({ results, shown, onShow, onDelete }: HistoryProps): JSX.Elemen
                     </tbody>
                 </table>
             </div>
+            {problem && <Problem words={problem} />}
         </section>
     );
 }

@@ -10,6 +10,7 @@ import { openFiles } from '../files.ts';
 import { countOf, formatBytes, formatCount, formatDevice, sentence } from '../format.ts';
 import { Icon, type IconName } from '../icons.tsx';
 import { askFit, askFits, BOX, fits, load, loadFile, lookAtServer, model, server, unload } from '../models.ts';
+import { Problem } from '../parts/problem.tsx';
 import { ChoiceStatus, ModelStatus } from '../parts/welcome.tsx';
 import { StorageMeter } from '../parts/storage.tsx';
 import { useStore } from '../store.ts';
@@ -344,5 +345,3 @@ function StoredSection({ stored, onChange }: { stored: StoredModel[]; onChange: 
         </section>
     );
 }
-
-const Problem = ({ words }: { words: string }): JSX.Element => <p class="fit fit-no" role="alert"><Icon name="warn" size={16} />{words}</p>;

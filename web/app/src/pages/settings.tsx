@@ -5,12 +5,14 @@ import { useId, useState } from 'preact/hooks';
 import { announce, chat, importConversations } from '../chat.ts';
 import { whyClamped } from '../context.ts';
 import { exportFile } from '../conversation.ts';
+import { messageOf } from '../engine.ts';
 import { eraseEverything } from '../erase.ts';
 import { openFiles, saveFile } from '../files.ts';
 import { countOf, sentence } from '../format.ts';
 import { Icon } from '../icons.tsx';
 import { forgetFits, model, reload } from '../models.ts';
 import { Dialog } from '../parts/dialog.tsx';
+import { Problem } from '../parts/problem.tsx';
 import { ChoiceStatus } from '../parts/welcome.tsx';
 import { changeSettings, DEFAULTS, settings, type SamplingSettings, type Settings } from '../settings.ts';
 import { dropAllSnapshots } from '../snapshots.ts';
@@ -50,10 +52,7 @@ export function SettingsPage(): JSX.Element {
                 <Choice label="Context cache"
                     hint="Precision of the cached keys and values. q8_0 needs half the memory of f16 and is slightly less accurate."
                     value={state.kv} options={[['f16', 'f16'], ['q8_0', 'q8_0'], ['f32', 'f32']]} onChange={(kv) => changeSettings({ kv })} />
-                <Switch label="Save processed context"
-                    hint="Conversations continue at once after a reload. Uses up to 2 GB; the least recently used are removed first."
-                    value={state.snapshots}
-                    onChange={(snapshots) => { changeSettings({ snapshots }); if (!snapshots) void dropAllSnapshots(); }} />
+                <SnapshotSwitch />
             </Section>
             <DeviceSection />
             <Section title="Appearance">
@@ -62,6 +61,24 @@ export function SettingsPage(): JSX.Element {
             </Section>
             <DataSection />
         </div>
+    );
+}
+
+function SnapshotSwitch(): JSX.Element {
+    const value = useStore(settings, (each) => each.snapshots);
+    const [problem, setProblem] = useState('');
+    const change = (snapshots: boolean): void => {
+        changeSettings({ snapshots });
+        setProblem('');
+        if (!snapshots) dropAllSnapshots().catch((error) => setProblem(`The saved context could not be deleted. ${messageOf(error).message}`));
+    };
+    return (
+        <>
+            <Switch label="Save processed context"
+                hint="Conversations continue at once after a reload. Uses up to 2 GB; the least recently used are removed first."
+                value={value} onChange={change} />
+            {problem && <Problem words={problem} />}
+        </>
     );
 }
 
@@ -128,6 +145,7 @@ function DeviceSection(): JSX.Element {
 
 function DataSection(): JSX.Element {
     const [asking, setAsking] = useState(false);
+    const [left, setLeft] = useState('');
     const [imported, setImported] = useState<{ good: boolean; words: string } | null>(null);
     const count = useStore(chat, (state) => state.conversations.length);
     const bring = async (): Promise<void> => {
@@ -140,6 +158,10 @@ function DataSection(): JSX.Element {
         } catch (error) {
             setImported({ good: false, words: `${file.name} could not be imported. ${sentence(error instanceof Error ? error.message : String(error))}` });
         }
+    };
+    const eraseAll = (): void => {
+        setLeft('');
+        eraseEverything().catch((error) => setLeft(`Not everything could be erased. ${messageOf(error).message}`));
     };
     const saveAll = (): void => {
         const now = new Date();
@@ -154,7 +176,7 @@ function DataSection(): JSX.Element {
                     Export all conversations
                 </button>
                 <button type="button" class="button" onClick={() => void bring()}>Import</button>
-                <button type="button" class="button danger" onClick={() => setAsking(true)}>Erase everything</button>
+                <button type="button" class="button danger" onClick={() => { setLeft(''); setAsking(true); }}>Erase everything</button>
             </div>
             {imported && (
                 <p class={`fit ${imported.good ? 'fit-yes' : 'fit-no'}`} role={imported.good ? undefined : 'alert'}>
@@ -168,8 +190,9 @@ function DataSection(): JSX.Element {
                 </p>
                 <div class="actions">
                     <button type="button" class="button" onClick={() => setAsking(false)}>Cancel</button>
-                    <button type="button" class="button danger" onClick={() => void eraseEverything()}>Erase everything</button>
+                    <button type="button" class="button danger" onClick={eraseAll}>Erase everything</button>
                 </div>
+                {left && <Problem words={left} />}
             </Dialog>
         </Section>
     );
