@@ -398,7 +398,7 @@ static void test_disturbances(gm_engine *engine, const int32_t *prompt, gm_reply
             follow(&twin);
             go_on_both(&twin, BATCHED);
             close_pair(&twin);
-        } else if (kind != SAMPLE && kind != RESTORE) disturb(p.plain, kind, &twin);
+        } else if (kind != SAMPLE) disturb(p.plain, kind, &twin);
         finish(p.ahead, ahead, &p.got);
         finish(p.plain, plain, &p.want);
         check_same(&p.got, &p.want);
