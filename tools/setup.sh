@@ -17,7 +17,7 @@ case $stage in
 build | web) npm_folders=(.) ;;
 docs) npm_folders=(. web) ;;
 test) npm_folders=(. web tests) ;;
-bench) npm_folders=(. bench) ;;
+bench) npm_folders=(. web bench) ;;
 box) npm_folders=() ;;
 *) echo "usage: tools/setup.sh [build|web|docs|test|bench|box]" >&2 && exit 3 ;;
 esac

