@@ -13,10 +13,11 @@ import type { TestServer } from './server.ts';
 
 const PROGRAM = process.env.GEMMULE ?? `${ROOT}/build/gemmule`;
 const LAYERS = 8; // of E2B: 1.02 GB
-// Limits, apart from the buffers. An empty page has 130 MB in Chromium, mostly the browser's code, and wasm adds 49. The GPU process starts with
-// 85 MB, and its shader compilers add as much.
-const MOST_PAGE = 300e6;
-const MOST_GPU = 300e6;
+// Limits, apart from the buffers. An empty page has 130 MB in Chromium, mostly the browser's code, and wasm adds 49; 256 to 288 MB were seen while a
+// model loads. The GPU process starts with 85 MB, and its shader compilers add 200 for all the kernels that the self-check compiles: 289 to 303 MB
+// were seen. A second copy of the model, or of its largest tensor (440 MB), does not fit below these limits.
+const MOST_PAGE = 400e6;
+const MOST_GPU = 400e6;
 
 let server: TestServer, browser: Browser;
 const model = scratch('large.gguf');
