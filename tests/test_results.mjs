@@ -1,7 +1,7 @@
 // bench/results.mjs: turns measurements into the page and refuses anything else. The page in the tree must be up to date.
 
 import {execFileSync, spawnSync} from "node:child_process";
-import {copyFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync} from "node:fs";
+import {existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync} from "node:fs";
 import {tmpdir} from "node:os";
 import {join} from "node:path";
 
@@ -16,8 +16,10 @@ function check(good, message) {
 
 const folder = mkdtempSync(join(tmpdir(), "gemmule-results-"));
 const results = join(folder, "results.json"), page = join(folder, "page.md");
-copyFileSync("bench/results.json", results);
-writeFileSync(results, JSON.stringify({...JSON.parse(readFileSync(results, "utf8")), results: []}));
+const peers = {
+    about: "measured separately on a day in May", e2b: {"prefill of 512": 12900, decode: 319, "decode at depth 4096": 298}, "26b": {decode: 210},
+};
+writeFileSync(results, JSON.stringify({peers, results: []}));
 const run = (...args) => spawnSync(process.execPath, ["bench/results.mjs", ...args, "--results", results, "--page", page], {encoding: "utf8"});
 const file = (name, content) => {
     writeFileSync(join(folder, name), content);
@@ -50,7 +52,7 @@ try {
     for (const line of [
         "| e2b | prefill of 512 | 25,800 | 12,900 | 2.00 |", "| e2b | decode | 638 | 319 | 2.00 | 315 |", "| e2b | decode at depth 4096 | 149 | 298 | 0.50 |",
         "| 26b | decode | 420 | 210 | 2.00 |", "`gemmule bench e2b.gguf`", "`by hand`", "### a server, 2026-01-03", "### a test machine, 2026-01-02",
-        "SM 1980 MHz", "SM: 1755 MHz", "e2b 1.50 s", "measured separately on 2026-11-15", "## CPU, compared with llama.cpp",
+        "SM 1980 MHz", "SM: 1755 MHz", "e2b 1.50 s", "measured separately on a day in May", "## CPU, compared with llama.cpp",
     ]) check(text.includes(line), `the page lacks "${line}"`);
     // In browsers: compared with wllama if it ran on the same file, otherwise with the program.
     const inPage = (engine, device, load, rate, more = {}) => ({
