@@ -183,7 +183,7 @@ gm_status gpu_submit(gpu_host *h, const uint32_t *words, size_t count, error *e)
         const uint32_t ticket = words[at + 6];
         const uint64_t bytes = words[at + 4] | (uint64_t)words[at + 5] << 32;
         if (!ticket || ticket > MOST_TICKETS || !h->taken[ticket - 1])
-            return fail(e, GM_BAD_ARGUMENT, "a command list reads with ticket %u, which does not live", ticket);
+            return fail(e, GM_BAD_ARGUMENT, "a command list reads into ticket %u, which does not exist", ticket);
         free(h->tickets[ticket - 1]);
         h->tickets[ticket - 1] = calloc(1, bytes + 1);
         h->bytes[ticket - 1] = bytes;

@@ -123,7 +123,7 @@ void host_close_tickets(gpu_host *h) {
 static gm_status check_range(const gpu_host *h, gpu_id id, uint64_t offset, uint64_t bytes, const char *what,
                              error *e) {
     const host_buffer *buffer = slots_find(&h->buffers, id);
-    if (!buffer) return fail(e, GM_BAD_ARGUMENT, "a command list %s GPU buffer %#x, which does not live", what, id);
+    if (!buffer) return fail(e, GM_BAD_ARGUMENT, "a command list %s GPU buffer %#x, which does not exist", what, id);
     if (offset % 4 || bytes % 4 || !bytes || offset > buffer->bytes || bytes > buffer->bytes - offset) {
         return fail(e, GM_BAD_ARGUMENT, "a command list %s %llu bytes at %llu of a GPU buffer of %llu", what,
                     (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)buffer->bytes);
@@ -134,9 +134,9 @@ static gm_status check_range(const gpu_host *h, gpu_id id, uint64_t offset, uint
 static gm_status check_group(gpu_host *h, gpu_id pipeline, gpu_id id, error *e) {
     host_group *group = slots_find(&h->groups, id);
     if (!slots_find(&h->pipelines, pipeline)) {
-        return fail(e, GM_BAD_ARGUMENT, "a command list runs pipeline %#x, which does not live", pipeline);
+        return fail(e, GM_BAD_ARGUMENT, "a command list runs pipeline %#x, which does not exist", pipeline);
     }
-    if (!group) return fail(e, GM_BAD_ARGUMENT, "a command list binds group %#x, which does not live", id);
+    if (!group) return fail(e, GM_BAD_ARGUMENT, "a command list binds group %#x, which does not exist", id);
     if (group->pipeline != pipeline) {
         return fail(e, GM_BAD_ARGUMENT, "a command list binds group %#x of pipeline %#x to pipeline %#x", id,
                     group->pipeline, pipeline);
@@ -144,7 +144,7 @@ static gm_status check_group(gpu_host *h, gpu_id pipeline, gpu_id id, error *e) 
     if (group->checked_at == h->buffer_deaths) return GM_OK;
     for (uint32_t i = 0; i < group->count; i++) {
         if (!slots_find(&h->buffers, group->buffers[i])) {
-            return fail(e, GM_BAD_ARGUMENT, "a command list binds group %#x, whose GPU buffer %#x does not live", id,
+            return fail(e, GM_BAD_ARGUMENT, "a command list binds group %#x, whose GPU buffer %#x does not exist", id,
                         group->buffers[i]);
         }
     }
@@ -341,8 +341,8 @@ static void unprepare_reads(gpu_host *h, const uint32_t *words, size_t end) {
 static gm_status prepare_read(gpu_host *h, const uint32_t *w, error *e) {
     host_ticket *ticket = slots_find(&h->tickets, w[5]);
     if (!ticket || ticket->state != TICKET_NEW) {
-        return fail(e, GM_BAD_ARGUMENT, "a command list reads with ticket %#x, which %s", w[5],
-                    ticket ? "is under way already" : "does not live");
+        return fail(e, GM_BAD_ARGUMENT, "a command list reads into ticket %#x, which %s", w[5],
+                    ticket ? "is already in use" : "does not exist");
     }
     const gm_status status = take_staging(h, word64(w + 3), &ticket->staging, e);
     if (status != GM_OK) return status;

@@ -66,7 +66,7 @@ void gpu_buffer_free(gpu_host *h, gpu_id buffer) {
 gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const void *data, uint64_t bytes, error *e) {
     const host_buffer *thing = slots_find(&h->buffers, buffer);
     if (host_lost(h, e) != GM_OK) return GM_DEVICE_LOST;
-    if (!thing) return fail(e, GM_BAD_ARGUMENT, "write to GPU buffer %#x, which does not live", buffer);
+    if (!thing) return fail(e, GM_BAD_ARGUMENT, "write to GPU buffer %#x, which does not exist", buffer);
     if (offset % 4 || bytes % 4 || offset > thing->bytes || bytes > thing->bytes - offset) {
         return fail(e, GM_BAD_ARGUMENT, "write of %llu bytes at %llu to a GPU buffer of %llu",
                     (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)thing->bytes);
@@ -229,7 +229,7 @@ void gpu_pipeline_free(gpu_host *h, gpu_id pipeline) {
 
 static gm_status check_binding(gpu_host *h, const gpu_binding *b, const host_buffer *buffer, error *e) {
     if (!buffer)
-        return fail(e, GM_BAD_ARGUMENT, "binding %u names GPU buffer %#x, which does not live", b->binding, b->buffer);
+        return fail(e, GM_BAD_ARGUMENT, "binding %u names GPU buffer %#x, which does not exist", b->binding, b->buffer);
     if (!b->bytes || b->bytes % 4 || b->offset % h->info.alignment || b->offset > buffer->bytes ||
         b->bytes > buffer->bytes - b->offset || b->bytes > h->info.max_binding) {
         return fail(
@@ -267,7 +267,7 @@ gpu_id gpu_group_new(gpu_host *h, gpu_id pipeline, const gpu_binding *bindings, 
     const host_pipeline *made_for = slots_find(&h->pipelines, pipeline);
     host_group           made = { .pipeline = pipeline, .count = (uint32_t)count, .checked_at = h->buffer_deaths };
     if (host_lost(h, e) != GM_OK) return 0;
-    if (!made_for) return fail(e, GM_BAD_ARGUMENT, "bindings for pipeline %#x, which does not live", pipeline), 0;
+    if (!made_for) return fail(e, GM_BAD_ARGUMENT, "bindings for pipeline %#x, which does not exist", pipeline), 0;
     if (count > MOST_BINDINGS) return fail(e, GM_BAD_ARGUMENT, "%zu bindings: at most %d", count, MOST_BINDINGS), 0;
     made.buffers = malloc((count + 1) * sizeof *made.buffers);
     if (!made.buffers) return fail_memory(e, "bindings", count * sizeof *made.buffers), 0;

@@ -495,7 +495,7 @@ export class GpuHost {
             const ticket = this.#words[start + read.at]!;
             if (this.#tickets.claim(ticket, read.bytes, this.#verdictsAsked)) continue;
             for (let j = 0; j < i; j++) this.#tickets.unclaim(this.#words[start + list.reads[j]!.at]!);
-            this.#refuse(BadArgument, `a command list reads with ticket ${hex(ticket)}, which is not valid or already in use`);
+            this.#refuse(BadArgument, `a command list reads into ticket ${hex(ticket)}, which is not valid or already in use`);
             return false;
         }
         return true;
