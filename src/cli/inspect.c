@@ -97,6 +97,11 @@ static void print_needs(const inspection *f) {
     format_bytes(kv_bytes_at(&f->kv, contexts[1]), b);
     format_bytes(kv_bytes_at(&f->kv, contexts[2]), c);
     inspect_line("K/V at 8k, 32k, 128k", "%s, %s, %s", a, b, c);
+    if (f->kv.copies) {
+        format_bytes(f->kv.copy, a);
+        inspect_line("  to go back further", "up to %" PRIu64 " copies of the sliding layers' K/V, %s each",
+                     f->kv.copies, a);
+    }
     if (!f->runs) return;
     format_bytes(f->bytes_per_token, a);
     inspect_line("read per token", "%s of weights (%" PRIu64 " bytes)", a, f->bytes_per_token);
@@ -201,6 +206,8 @@ static void report_needs(report *r, const inspection *f) {
         snprintf(key, sizeof key, "bytes_at_%" PRIu64, contexts[i]);
         report_count(r, key, kv_bytes_at(&f->kv, contexts[i]));
     }
+    report_count(r, "ring_copy_bytes", f->kv.copy);
+    report_count(r, "ring_copies", f->kv.copies);
     report_close(r, '}');
     if (f->runs) report_count(r, "bytes_per_token", f->bytes_per_token);
     else report_null(r, "bytes_per_token");

@@ -17,6 +17,8 @@ typedef struct {
     uint64_t full;    /* per token, growing with the context */
     uint64_t sliding; /* per token, for at most `window` tokens */
     uint64_t window;
+    uint64_t copy,
+        copies; /* bytes of one copy of the rings, and how many a session keeps at most (session/kv.h: marks) */
 } kv_size;
 
 typedef struct {

@@ -3,6 +3,7 @@
 #include "cli/inspect.h"
 
 #include "model/model.h"
+#include "session/kv.h"
 
 #include <inttypes.h>
 
@@ -57,6 +58,8 @@ static kv_size measure_kv(const model_config *config) {
         if (layer->sliding) kv.sliding += bytes;
         else kv.full += bytes;
     }
+    kv.copy = kv_mark_bytes(config, TYPE_F16, true);
+    if (kv.copy) kv.copies = kv_mark_budget(config, TYPE_F16, true) / kv.copy;
     return kv;
 }
 

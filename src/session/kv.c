@@ -5,14 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KV_FIRST_CAPACITY = 512, KV_MARK_BUDGET = 64 << 20, KV_SLACK_STEP = 64 };
+enum { KV_FIRST_CAPACITY = 512, KV_LEAST_MARKS = 2, KV_LEAST_MARK_BUDGET = 64 << 20, KV_SLACK_STEP = 64 };
 
 struct kv_mark {
     kv_mark  *older;
     size_t    position; /* one past the last */
     size_t    first;    /* the first position copied */
-    size_t    bytes;
-    kv_memory rows; /* layer by layer: keys, then values, of [first, position) */
+    uint64_t  bytes;
+    kv_memory rows
+        []; /* [layers]: keys, then values, of [first, position); one buffer each, because a GPU limits a buffer's size */
 };
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
@@ -53,9 +54,23 @@ static gm_status check_binding(const kv_cache *kv, error *e) {
         kv->context, (unsigned long long)gpu_host_info(kv->gpu)->max_binding, most);
 }
 
-static size_t row_bytes(const kv_cache *kv, const layer_config *layer) {
-    if (kv->gpu) return (size_t)gpu_kv_row_bytes(kv->type, layer->kv_heads, layer->head);
-    return (size_t)quant_row_bytes(quant_format_of(kv->type), (uint64_t)layer->kv_heads * layer->head);
+static size_t row_bytes(const layer_config *layer, quant_type type, bool on_gpu) {
+    if (on_gpu) return (size_t)gpu_kv_row_bytes(type, layer->kv_heads, layer->head);
+    return (size_t)quant_row_bytes(quant_format_of(type), (uint64_t)layer->kv_heads * layer->head);
+}
+
+uint64_t kv_mark_bytes(const model_config *c, quant_type type, bool on_gpu) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < c->layers; i++) {
+        const layer_config *layer = &c->layer[i];
+        if (layer->owns_kv && layer->sliding) bytes += (uint64_t)2 * c->window * row_bytes(layer, type, on_gpu);
+    }
+    return bytes;
+}
+
+uint64_t kv_mark_budget(const model_config *c, quant_type type, bool on_gpu) {
+    const uint64_t least = KV_LEAST_MARKS * kv_mark_bytes(c, type, on_gpu);
+    return least > KV_LEAST_MARK_BUDGET ? least : KV_LEAST_MARK_BUDGET;
 }
 
 /* Tells the backend where a layer's rows are now. */
@@ -80,7 +95,7 @@ static void publish(kv_cache *kv, uint32_t i) {
 static gm_status open_layer(kv_cache *kv, uint32_t i, error *e) {
     const layer_config *layer = &kv->config->layer[i];
     kv_rows            *rows = &kv->rows[i];
-    rows->row = row_bytes(kv, layer);
+    rows->row = row_bytes(layer, kv->type, kv->gpu != NULL);
     rows->ring = layer->sliding;
     if (!layer->owns_kv || !rows->ring) return GM_OK;
     rows->slots = ring_slots(kv);
@@ -93,8 +108,8 @@ static gm_status open_layer(kv_cache *kv, uint32_t i, error *e) {
 
 gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant_type type, size_t context, error *e) {
     *kv = (kv_cache){ .config = config, .gpu = gpu, .type = type, .context = context, .slack = KV_SLACK };
-    kv->mark_budget =
-        gpu && gpu_host_limit(gpu) ? 0 : KV_MARK_BUDGET; /* marks only save time: they get no memory that is short */
+    /* Marks only save time. They get no memory that is short. */
+    kv->mark_budget = gpu && gpu_host_limit(gpu) ? 0 : kv_mark_budget(config, type, gpu != NULL);
     if (check_type(config, type, e) || check_binding(kv, e)) return e->status;
     kv->rows = calloc(config->layers, sizeof *kv->rows);
     if (gpu) kv->gpu_layers = calloc(config->layers, sizeof *kv->gpu_layers);
@@ -109,7 +124,7 @@ gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant
 
 static void free_mark(kv_cache *kv, kv_mark *mark) {
     kv->mark_bytes -= mark->bytes;
-    kv_memory_free(kv->gpu, &mark->rows);
+    for (uint32_t i = 0; i < kv->config->layers; i++) kv_memory_free(kv->gpu, &mark->rows[i]);
     free(mark);
 }
 
@@ -255,15 +270,19 @@ static gm_status copy_ring(kv_cache *kv, const kv_rows *rows, const kv_memory *r
     return e->status;
 }
 
+/* Bytes of the keys of one layer in a mark; 0 if the layer has no ring. */
+static uint64_t mark_layer_bytes(const kv_cache *kv, const kv_mark *mark, uint32_t i) {
+    const kv_rows *rows = &kv->rows[i];
+    return rows->ring && kv_memory_there(&rows->k) ? (uint64_t)rows->row * (mark->position - mark->first) : 0;
+}
+
 static gm_status copy_mark(kv_cache *kv, const kv_mark *mark, bool to_ring, error *e) {
-    uint64_t at = 0;
     for (uint32_t i = 0; i < kv->config->layers && !e->status; i++) {
         const kv_rows *rows = &kv->rows[i];
-        if (!rows->ring || !kv_memory_there(&rows->k)) continue;
-        const uint64_t bytes = (uint64_t)rows->row * (mark->position - mark->first);
-        copy_ring(kv, rows, &rows->k, &mark->rows, at, mark->first, mark->position, to_ring, e);
-        copy_ring(kv, rows, &rows->v, &mark->rows, at + bytes, mark->first, mark->position, to_ring, e);
-        at += 2 * bytes;
+        const uint64_t bytes = mark_layer_bytes(kv, mark, i);
+        if (!bytes) continue;
+        copy_ring(kv, rows, &rows->k, &mark->rows[i], 0, mark->first, mark->position, to_ring, e);
+        copy_ring(kv, rows, &rows->v, &mark->rows[i], bytes, mark->first, mark->position, to_ring, e);
     }
     return e->status;
 }
@@ -281,31 +300,45 @@ size_t kv_rollback(kv_cache *kv, size_t keep) {
     return 0;
 }
 
+/* A mark without its contents; NULL if there is no memory for it. */
+static kv_mark *mark_new(kv_cache *kv, size_t first, size_t position) {
+    error    e = { 0 };
+    kv_mark *mark = calloc(1, sizeof *mark + kv->config->layers * sizeof *mark->rows);
+    if (!mark) return NULL;
+    mark->position = position;
+    mark->first = first;
+    for (uint32_t i = 0; i < kv->config->layers && !e.status; i++) {
+        const uint64_t bytes = 2 * mark_layer_bytes(kv, mark, i);
+        if (bytes && !kv_memory_new(kv->gpu, bytes, &mark->rows[i], &e)) mark->bytes += bytes;
+    }
+    kv->mark_bytes += mark->bytes;
+    if (!e.status && mark->bytes) return mark;
+    free_mark(kv, mark);
+    return NULL;
+}
+
+static void drop_oldest_mark(kv_cache *kv) {
+    kv_mark **at = &kv->marks;
+    while ((*at)->older) at = &(*at)->older;
+    free_mark(kv, *at);
+    *at = NULL;
+}
+
 void kv_add_mark(kv_cache *kv, size_t position) {
     const size_t window = kv->config->window,
                  first = max_size(position > window ? position - window : 0, kv_ring_first(kv, position));
-    error  e = { 0 };
-    size_t bytes = 0;
-    if (!position || (kv->marks && kv->marks->position >= position)) return;
-    for (uint32_t i = 0; i < kv->config->layers; i++) {
-        if (kv->rows[i].ring && kv_memory_there(&kv->rows[i].k)) bytes += 2 * kv->rows[i].row * (position - first);
-    }
-    kv_mark *mark = bytes && bytes <= kv->mark_budget ? malloc(sizeof *mark) : NULL;
+    const uint64_t most = kv_mark_bytes(kv->config, kv->type, kv->gpu != NULL);
+    error          e = { 0 };
+    if (!position || (kv->marks && kv->marks->position >= position) || most > kv->mark_budget) return;
+    while (kv->marks && kv->mark_bytes + most > kv->mark_budget) drop_oldest_mark(kv);
+    kv_mark *mark = mark_new(kv, first, position);
     if (!mark) return;
-    *mark = (kv_mark){ .older = kv->marks, .position = position, .first = first };
-    if (kv_memory_new(kv->gpu, bytes, &mark->rows, &e) || copy_mark(kv, mark, false, &e)) {
+    if (copy_mark(kv, mark, false, &e)) {
         free_mark(kv, mark);
         return;
     }
-    mark->bytes = bytes;
+    mark->older = kv->marks;
     kv->marks = mark;
-    kv->mark_bytes += bytes;
-    while (kv->mark_bytes > kv->mark_budget) { /* drop the oldest */
-        kv_mark **at = &kv->marks;
-        while ((*at)->older) at = &(*at)->older;
-        free_mark(kv, *at);
-        *at = NULL;
-    }
 }
 
 gm_status kv_copy(kv_cache *out, const kv_cache *kv, size_t positions, error *e) {

@@ -3,8 +3,8 @@
  * A full layer keeps every position and grows by doubling. A sliding layer is a ring of window + slack slots: position p
  * lives in slot p mod slots. Masks compare positions, so rows beyond the end are never seen, and rolling back up to `slack`
  * tokens (KV_SLACK, or more after a larger batch) costs nothing. For longer jumps we copy the rings now and then (marks):
- * rolling back to a mark, or to a position behind it, starts from that copy. Everything lives either in main memory or on the
- * GPU. */
+ * rolling back to a mark, or to a position behind it, starts from that copy. There is room for at least two marks, whatever
+ * the model's size. Everything lives either in main memory or on the GPU. */
 
 #ifndef GM_KV_H
 #define GM_KV_H
@@ -39,8 +39,12 @@ typedef struct {
     uint64_t            high;     /* one past the highest position that the rings were written at */
     uint64_t            low; /* below this they were never filled: a mark or a snapshot holds no more than the window */
     kv_mark            *marks; /* the newest first */
-    size_t              mark_bytes, mark_budget;
+    uint64_t            mark_bytes, mark_budget;
 } kv_cache;
+
+/* Bytes of one mark, and of all marks of a session together. `on_gpu`: with the GPU's rows, which differ for q8_0. */
+uint64_t kv_mark_bytes(const model_config *config, quant_type type, bool on_gpu);
+uint64_t kv_mark_budget(const model_config *config, quant_type type, bool on_gpu);
 
 /* The largest context whose keys this GPU can bind; unlimited without a GPU. */
 size_t kv_most_context(const model_config *config, gpu_host *gpu, quant_type type);
