@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, test } from 'node:test';
 import { Core } from '../src/core/core.ts';
-import type { CoreEngine } from '../src/core/core.ts';
+import type { CoreEngine } from '../src/core/engine.ts';
 import { closeTo, coreTests, fails, sourceOf } from './core_cases.ts';
 import { nodeGpu } from './node_gpu.ts';
 import { DENSE, MOE, WASM } from './support/models.ts';

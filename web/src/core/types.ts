@@ -1,7 +1,7 @@
 // The core's types: sources of bytes, options, messages, pieces of an answer.
 //
-// Core, CoreEngine and CoreSession (core.ts) need neither DOM nor Worker: they run in the package's worker, or inline in Node. Everything here
-// but ByteSource, AbortSignal and callbacks can be cloned into a message.
+// Core, CoreEngine and CoreSession need neither DOM nor Worker: they run in the package's worker, or inline in Node. Everything here but
+// ByteSource, AbortSignal and callbacks can be cloned into a message.
 
 import type { Verdicts } from './choice.ts';
 import type { ThreadHost } from './threads.ts';
@@ -218,8 +218,8 @@ export interface SessionOptions {
     kv?: KeyValueType;
 }
 
-// The classes of core.ts as interfaces, for the worker and the API. Keys and values may be on a GPU, so reading or copying them is
-// asynchronous.
+// The core's classes (core.ts, engine.ts, session.ts) as interfaces, for the worker and the API. Keys and values may be on a GPU, so
+// reading or copying them is asynchronous.
 
 export interface CoreLike {
     devices(): Promise<DeviceInfo[]>;

@@ -1,7 +1,8 @@
 // An engine that stays open in a page and writes on request, for tests that watch the page from outside.
 
 import { Core } from '../../src/core/core.ts';
-import type { CoreEngine, CoreSession } from '../../src/core/core.ts';
+import type { CoreEngine } from '../../src/core/engine.ts';
+import type { CoreSession } from '../../src/core/session.ts';
 import type { EngineStats } from '../../src/core/types.ts';
 import { memorySource } from './check.ts';
 

@@ -1,0 +1,111 @@
+// A model on a device: its text functions, its figures, and its sessions.
+
+import { GemmuleError } from './errors.ts';
+import type { Machine } from './machine.ts';
+import { requestText, wholeNumber } from './request.ts';
+import { CoreSession } from './session.ts';
+import type {
+    CoreEngineLike,
+    EngineInfo,
+    EngineStats,
+    KeyValueType,
+    Message,
+    ReplyOptions,
+    Sampling,
+    SessionOptions,
+} from './types.ts';
+
+const KV_TYPES: Record<KeyValueType, number> = { f16: 1, f32: 2, q8_0: 3 };
+
+export class CoreEngine implements CoreEngineLike {
+    readonly info: EngineInfo;
+    readonly samplingDefault: Sampling;
+    readonly lost: Promise<string>;
+
+    readonly #machine: Machine;
+    readonly #engine: number;
+    readonly #sessions = new Set<CoreSession>();
+
+    constructor(machine: Machine, engine: number) {
+        const { wasm } = machine;
+        this.#machine = machine;
+        this.#engine = engine;
+        machine.call(wasm.exports.gmw_engine_info(wasm.context, engine));
+        const { sampling, ...info } = wasm.resultJson<Omit<EngineInfo, 'backend' | 'backendReason' | 'threads'> & { sampling: Sampling }>();
+        const backend = machine.gpu ? 'gpu' : 'wasm';
+        this.info = { ...info, backend, backendReason: '', threads: machine.threads?.count ?? 1, note: info.note || machine.note };
+        this.samplingDefault = sampling;
+        this.lost = machine.gpu?.lost ?? new Promise<string>(() => {});
+    }
+
+    session(options: SessionOptions = {}): CoreSession {
+        const { wasm } = this.#machine;
+        this.#machine.check();
+        const kv = options.kv ? KV_TYPES[options.kv] : 0;
+        if (kv === undefined) throw new GemmuleError('BadArgument', `kv must be f16, f32 or q8_0, found '${options.kv}'`);
+        const context = wholeNumber(options.context ?? 0, 'context');
+        return this.#adopt(this.#machine.make((out) => wasm.exports.gmw_session_new(wasm.context, this.#engine, context, kv, out)));
+    }
+
+    #adopt(pointer: number): CoreSession {
+        const session: CoreSession = new CoreSession(this.#machine, pointer, {
+            adopt: (forked) => this.#adopt(forked),
+            gone: () => void this.#sessions.delete(session),
+        });
+        this.#sessions.add(session);
+        return session;
+    }
+
+    tokenize(text: string, parseSpecial = false): Int32Array {
+        const { wasm } = this.#machine;
+        const special = Number(parseSpecial);
+        this.#machine.check();
+        this.#machine.call(wasm.withText(text, (at, length) => wasm.exports.gmw_tokenize(wasm.context, this.#engine, at, length, special)));
+        return new Int32Array(wasm.resultBytes().buffer);
+    }
+
+    tokenText(id: number): Uint8Array {
+        const { wasm } = this.#machine;
+        this.#machine.check();
+        this.#machine.call(wasm.exports.gmw_token_text(wasm.context, this.#engine, wholeNumber(id, 'a token id', -1)));
+        return wasm.resultBytes();
+    }
+
+    detokenize(ids: Iterable<number>): string {
+        const decoder = new TextDecoder();
+        let text = '';
+        for (const id of ids) text += decoder.decode(this.tokenText(id), { stream: true });
+        return text + decoder.decode();
+    }
+
+    render(messages: Message[], options: ReplyOptions = {}): string {
+        const { wasm } = this.#machine;
+        const request = requestText(messages, options);
+        this.#machine.check();
+        this.#machine.call(wasm.withText(request, (at, length) => wasm.exports.gmw_render(wasm.context, this.#engine, at, length)));
+        return wasm.resultText();
+    }
+
+    async selfCheck(): Promise<void> {
+        const { context, exports } = this.#machine.wasm;
+        this.#machine.check();
+        const check = this.#machine.make((out) => exports.gmw_check_new(context, this.#engine, out));
+        if (!check) return; // without a GPU there is nothing to compare with
+        await this.#machine.finish(check, exports.gmw_check_step, exports.gmw_check_free, () => {});
+    }
+
+    stats(): EngineStats {
+        const { wasm } = this.#machine;
+        this.#machine.check();
+        wasm.exports.gmw_engine_stats(this.#engine, wasm.scratch);
+        const [gpuBytes, checkSeconds, loadSeconds, planSeconds] = wasm.numbers(4) as [number, number, number, number];
+        const dispatchesPerToken = Math.max(0, ...[...this.#sessions].map((session) => session.dispatches));
+        return { wasmBytes: wasm.bytes, gpuBytes, dispatchesPerToken, checkSeconds, loadSeconds, planSeconds };
+    }
+
+    close(): void {
+        if (this.#machine.closed) return;
+        this.#machine.close(new GemmuleError('Aborted', 'the engine was closed'));
+        this.#sessions.clear();
+    }
+}
