@@ -36,6 +36,7 @@ const rows = [
     ["embed.wgsl", "y[at + i] = factor * v[i];", "y[at + i] = v[i];", cases("embed Q8_0 2 ×")],
     ["heads.wgsl", "x.x * turn.x - x.y * turn.y", "x.x * turn.x + x.y * turn.y", layers("three types")],
     ["kv.wgsl", "slot_row(position % slots, kv_head)", "slot_row(min(position, slots - 1u), kv_head)", cases("attention F16 5 · 5 × 3/1")],
+    ["kv_copy.wgsl", "select(links - 1u - i, i, down)", "i", ["gpu_kv", "overlapping, up"]],
     ["kv_store.wgsl", "(run.start + token) % slots", "token % slots", cases("attention F16 5 · 5 × 4/2")],
     ["kv_write.wgsl", "let to = row * (n / piece_values) + piece;", "let to = row * (n / piece_values) + (piece ^ 1u);", cases("attention F16 5 · 2 × 4/2")],
     ["lanes.wgsl", "partial[thread] += partial[thread + half];", "", cases("matmul Q4_K 1 ×")],

@@ -23,6 +23,7 @@ const fixtures = ["tiny-dense", "tiny-moe", "small-dense-Q4_K_M", "small-moe-Q4_
 const programs = [
     {name: "test_ops", args: ["gpu"], ends: /\d+ passed, \d+ failed\n$/},
     {name: "test_gpu_fuse", args: [], ends: /\d+ passed, \d+ failed\n$/},
+    {name: "test_gpu_kv", args: [], ends: /\d+ passed, \d+ failed\n$/},
     {name: "test_gpu_sampler", args: [], ends: /\d+ passed, \d+ failed\n$/},
     {name: "plan_models", args: fixtures, ends: /plans\n$/, status: 0},
     {name: "check_models", args: fixtures, ends: / 0 failed\n$/, status: 0},

@@ -239,6 +239,17 @@ gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gp
     return GM_OK;
 }
 
+void gpu_kv_copy_kernel(const gpu_info *info, const gpu_kv_move *move, gpu_kernel *out) {
+    const uint32_t most = info->max_workgroups ? info->max_workgroups : 65535;
+    const uint32_t distance = move->source > move->target ? move->source - move->target : move->target - move->source;
+    const uint32_t chains = distance < move->count ? distance : move->count;
+    *out = (gpu_kernel){
+        .file = "kv_copy.wgsl", .x = rounded_up(move->words, 64), .y = chains < most ? chains : most, .z = 1
+    };
+    kernel_bind(out, "rows");
+    kernel_bind(out, "job");
+}
+
 /* ---- attention ---- */
 
 /* How decoding divides its work: a split has a multiple of LEAST_KEYS keys, and there should be one workgroup per core

@@ -1,5 +1,6 @@
 #include "session/kv_memory.h"
 
+#include "gpu/kernels.h"
 #include "gpu/pipeline.h"
 
 #include <stdlib.h>
@@ -76,4 +77,52 @@ gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, 
     gpu_ticket_done(gpu, *ticket);
     *ticket = 0;
     return e->status;
+}
+
+/* ---- moving ---- */
+
+gm_status kv_mover_open(kv_mover *m, gpu_host *gpu, error *e) {
+    *m = (kv_mover){ .gpu = gpu };
+    if (!gpu) return GM_OK;
+    gpu_kernel kernel;
+    gpu_kv_copy_kernel(gpu_host_info(gpu), &(gpu_kv_move){ .target = 1, .count = 1, .words = 1 }, &kernel);
+    m->pipeline = gpu_kernel_pipeline(gpu, &kernel, e);
+    if (!e->status) m->numbers = gpu_buffer_new(gpu, sizeof(gpu_kv_move), e);
+    if (e->status) kv_mover_close(m);
+    return e->status;
+}
+
+void kv_mover_close(kv_mover *m) {
+    if (m->pipeline) gpu_pipeline_free(m->gpu, m->pipeline);
+    if (m->numbers) gpu_buffer_free(m->gpu, m->numbers);
+    *m = (kv_mover){ 0 };
+}
+
+static gm_status mover_submit(const kv_mover *m, gpu_id buffer, uint64_t bytes, const gpu_kv_move *move, error *e) {
+    gpu_kernel        kernel;
+    gpu_words         words = { 0 };
+    const gpu_binding bindings[] = { { 0, buffer, 0, bytes }, { 1, m->numbers, 0, sizeof *move } };
+    const gpu_id      group = gpu_group_new(m->gpu, m->pipeline, bindings, COUNT_OF(bindings), e);
+    if (!group) return e->status;
+    gpu_kv_copy_kernel(gpu_host_info(m->gpu), move, &kernel);
+    gpu_words_begin(&words);
+    gpu_words_write(&words, m->numbers, 0, (const uint32_t[]){ move->source, move->target, move->count, move->words },
+                    4);
+    gpu_words_dispatch(&words, m->pipeline, group, kernel.x, kernel.y, kernel.z);
+    if (words.failed) fail_memory(e, "a command list", sizeof *move);
+    else gpu_submit(m->gpu, words.data, words.count, e);
+    free(words.data);
+    gpu_group_free(m->gpu, group);
+    return e->status;
+}
+
+gm_status kv_mover_move(const kv_mover *m, const kv_memory *rows, uint64_t bytes, size_t row, size_t from, size_t to,
+                        size_t count, error *e) {
+    if (from == to || !count) return GM_OK;
+    if (!m->gpu) {
+        memmove(rows->host + to * row, rows->host + from * row, count * row);
+        return GM_OK;
+    }
+    const gpu_kv_move move = { (uint32_t)from, (uint32_t)to, (uint32_t)count, (uint32_t)(row / sizeof(uint32_t)) };
+    return mover_submit(m, rows->device, bytes, &move, e);
 }

@@ -24,4 +24,16 @@ gm_status kv_memory_write(gpu_host *gpu, const kv_memory *to, uint64_t offset, c
 gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, void *data, uint64_t bytes,
                          uint32_t *ticket, error *e);
 
+/* Moves rows within one memory. */
+typedef struct {
+    gpu_host *gpu;
+    gpu_id    pipeline, numbers;
+} kv_mover; /* zero-initialise for main memory */
+
+gm_status kv_mover_open(kv_mover *m, gpu_host *gpu, error *e);
+void      kv_mover_close(kv_mover *m);
+/* Rows [from, from + count) of `row` bytes go to [to, to + count). The ranges may overlap. `bytes` is the size of the memory. */
+gm_status kv_mover_move(const kv_mover *m, const kv_memory *rows, uint64_t bytes, size_t row, size_t from, size_t to,
+                        size_t count, error *e);
+
 #endif
