@@ -18,6 +18,7 @@
 #include "gpu/pipeline.h"
 #include "gpu/sampler_kernels.h"
 #include "model/synth_parts.h"
+#include "session/records.h"
 #include "text/sampler_settings.h"
 
 #include <stdlib.h>
@@ -42,7 +43,7 @@ typedef struct {
 /* The work to submit: a plan, or a list built here. */
 typedef struct {
     gpu_plan        *plan;
-    gpu_inputs       in;
+    run_inputs       in;
     const gpu_words *list;
 } job;
 
@@ -163,6 +164,7 @@ static void choose_repeats(const bench *b, scene *s) {
 /* A list with `repeats` pieces: what it takes, of which the dispatches. */
 static double plan_and_measure(bench *b, scene *s, size_t repeats, size_t *dispatches) {
     static const int32_t output = 0;
+    token_record         records[TOKENS];
     int32_t              ids[TOKENS];
     gpu_plan            *plan = NULL;
     double               seconds = 0;
@@ -174,9 +176,9 @@ static double plan_and_measure(bench *b, scene *s, size_t repeats, size_t *dispa
     }
     if (!b->e.status) gpu_plan_new(&b->gpu, &s->g, s->row.tokens, 1, s->kv, &plan, &b->e);
     if (plan) {
-        const gpu_inputs in = {
-            .ids = ids, .tokens = s->row.tokens, .output_rows = &output, .outputs = 1, .start = s->row.depth
-        };
+        const record_sequence sequence = { .window = s->row.window, .ring_slots = s->row.window + 256 };
+        const run_inputs in = { .records = records, .tokens = s->row.tokens, .output_rows = &output, .outputs = 1 };
+        records_of_text(records, 0, &sequence, ids, s->row.depth, s->row.tokens);
         *dispatches = gpu_plan_dispatches(plan);
         seconds = seconds_per_list(b, &(job){ .plan = plan, .in = in });
     }

@@ -108,7 +108,7 @@ static void piece_qkv(scene *s, size_t i) {
     tensor        *v = graph_matmul(&s->g, matrix(s, 2, i, s->row.width, keys, 1), n);
     k = graph_rms_norm(&s->g, graph_reshape(&s->g, k, head, s->row.kv_heads), numbers(s, 3, head, 1), 1e-6f);
     v = graph_rms_norm(&s->g, graph_reshape(&s->g, v, head, s->row.kv_heads), NULL, 1e-6f);
-    graph_kv_store(&s->g, graph_rope(&s->g, k, s->other), v, (uint32_t)(i % s->copies));
+    graph_kv_store(&s->g, graph_rope(&s->g, k, s->other), v, (uint32_t)(i % s->copies), s->row.window);
     q = graph_rms_norm(&s->g, graph_reshape(&s->g, q, head, s->row.rows), numbers(s, 4, head, 1), 1e-6f);
     s->g.result = graph_attention(&s->g, graph_rope(&s->g, q, s->other), (uint32_t)(i % s->copies), s->row.window);
     if (i) return;
@@ -125,7 +125,7 @@ static void begin_store(scene *s) {
 }
 
 static void piece_store(scene *s, size_t i) {
-    graph_kv_store(&s->g, s->keys, s->values, (uint32_t)(i % s->copies));
+    graph_kv_store(&s->g, s->keys, s->values, (uint32_t)(i % s->copies), s->row.window);
     if (!i) s->bytes += (uint64_t)s->row.tokens * s->row.n * s->row.kv_heads * 2 * (sizeof(float) + 2);
 }
 

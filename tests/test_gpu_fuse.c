@@ -56,7 +56,8 @@ typedef struct {
     size_t            data_count;
     kv_layer          kv;
     gpu_kv_layer      gpu_kv;
-    int32_t           ids[MOST_TOKENS], rows[MOST_TOKENS];
+    token_record      records[MOST_TOKENS];
+    int32_t           rows[MOST_TOKENS];
 } layer_test;
 
 /* Random blocks, made small: the scales of a block are wherever the type has them, so values are tried until they are finite. */
@@ -110,7 +111,7 @@ static tensor *attention(layer_test *t, tensor *x, tensor *rope) {
     tensor *v = s->shares_k ? k : linear(t, "v", s->v, x, s->kv_heads * s->head);
     k = graph_reshape(g, k, s->head, s->kv_heads);
     v = graph_reshape(g, v, s->head, s->kv_heads);
-    graph_kv_store(g, graph_rope(g, norm(t, k, "k_norm"), rope), graph_rms_norm(g, v, NULL, 1e-6f), 0);
+    graph_kv_store(g, graph_rope(g, norm(t, k, "k_norm"), rope), graph_rms_norm(g, v, NULL, 1e-6f), 0, 0);
     q = graph_rope(g, norm(t, graph_reshape(g, q, s->head, s->heads), "q_norm"), rope);
     tensor *o = graph_reshape(g, graph_attention(g, q, 0, 0), s->head * s->heads, 1);
     return linear(t, "o", s->head * s->heads % 256 ? TYPE_F16 : s->q, o, s->width);
@@ -162,29 +163,26 @@ static void build(layer_test *t) {
     CHECK_MESSAGE(!g->problem.status, "%s", g->problem.why);
 }
 
-static void compute_on_cpu(layer_test *t, const cpu_backend *b, size_t tokens, uint64_t start, float *out) {
+static void compute_on_cpu(layer_test *t, const cpu_backend *b, const run_inputs *run, float *out) {
     error            e = { 0 };
     cpu_plan        *plan = NULL;
-    const cpu_inputs in = {
-        .ids = t->ids, .tokens = tokens, .output_rows = t->rows, .outputs = 1, .start = start, .kv = &t->kv
-    };
-    CHECK_MESSAGE(!cpu_plan_new(b, &t->g, tokens, 1, &plan, &e), "%s", e.why);
+    const cpu_inputs in = { .run = *run, .kv = &t->kv };
+    CHECK_MESSAGE(!cpu_plan_new(b, &t->g, run->tokens, 1, &plan, &e), "%s", e.why);
     if (!plan) return;
     while (cpu_plan_step(plan, &in, 0) == GM_AGAIN) {}
     memcpy(out, cpu_plan_result(plan), 77 * sizeof *out);
     cpu_plan_free(plan);
 }
 
-static void compute_on_gpu(layer_test *t, gpu_backend *b, size_t tokens, uint64_t start, float *out) {
-    error            e = { 0 };
-    gpu_plan        *plan = NULL;
-    uint64_t         bytes = 0;
-    const void      *data = NULL;
-    const gpu_inputs in = { .ids = t->ids, .tokens = tokens, .output_rows = t->rows, .outputs = 1, .start = start };
-    CHECK_MESSAGE(!gpu_plan_new(b, &t->g, tokens, 1, &t->gpu_kv, &plan, &e), "%s", e.why);
+static void compute_on_gpu(layer_test *t, gpu_backend *b, const run_inputs *run, float *out) {
+    error       e = { 0 };
+    gpu_plan   *plan = NULL;
+    uint64_t    bytes = 0;
+    const void *data = NULL;
+    CHECK_MESSAGE(!gpu_plan_new(b, &t->g, run->tokens, 1, &t->gpu_kv, &plan, &e), "%s", e.why);
     if (!plan) return;
     const uint32_t ticket = gpu_ticket_new(b->host);
-    CHECK_MESSAGE(!gpu_plan_submit(plan, &in, ticket, &e), "%s", e.why);
+    CHECK_MESSAGE(!gpu_plan_submit(plan, run, ticket, &e), "%s", e.why);
     while (!e.status && !(data = gpu_ticket_data(b->host, ticket, &bytes)) && !gpu_host_problem(b->host, &e))
         gpu_host_wait(b->host, 100);
     CHECK_MESSAGE(data && bytes >= 77 * sizeof *out, "%s", e.why);
@@ -194,12 +192,16 @@ static void compute_on_gpu(layer_test *t, gpu_backend *b, size_t tokens, uint64_
 }
 
 static void compare(layer_test *t, const cpu_backend *cpu, gpu_backend *gpu, size_t tokens, uint64_t start) {
-    float  want[77] = { 0 }, got[77] = { 0 };
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < tokens; i++) t->ids[i] = (int32_t)((i * 7 + start * 3 + 1) % VOCABULARY);
+    float                 want[77] = { 0 }, got[77] = { 0 };
+    double                difference = 0, size = 0;
+    const record_sequence sequence = { 0 };
+    const run_inputs      run = { .records = t->records, .tokens = tokens, .output_rows = t->rows, .outputs = 1 };
+    int32_t               ids[MOST_TOKENS];
+    for (size_t i = 0; i < tokens; i++) ids[i] = (int32_t)((i * 7 + start * 3 + 1) % VOCABULARY);
+    records_of_text(t->records, 0, &sequence, ids, (size_t)start, tokens);
     t->rows[0] = (int32_t)tokens - 1;
-    compute_on_cpu(t, cpu, tokens, start, want);
-    compute_on_gpu(t, gpu, tokens, start, got);
+    compute_on_cpu(t, cpu, &run, want);
+    compute_on_gpu(t, gpu, &run, got);
     for (size_t i = 0; i < 77; i++) {
         const double d = (double)got[i] - (double)want[i];
         difference += d * d;
@@ -216,7 +218,7 @@ static void open_caches(layer_test *t, gpu_backend *b, quant_type type) {
     const gpu_kv      shape = { type, (uint32_t)s->kv_heads, (uint32_t)s->head, GPU_KV_NO_RING };
     const uint64_t    bytes = round_up(gpu_kv_bytes(&shape, slots), 16);
     error             e = { 0 };
-    t->kv = (kv_layer){ malloc(row * slots), malloc(row * slots), type, slots, (size_t)s->kv_heads, (size_t)s->head };
+    t->kv = (kv_layer){ malloc(row * slots), malloc(row * slots), type, (size_t)s->kv_heads, (size_t)s->head };
     t->gpu_kv = (gpu_kv_layer){ gpu_buffer_new(b->host, bytes, &e),
                                 gpu_buffer_new(b->host, bytes, &e),
                                 type,

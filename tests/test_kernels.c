@@ -344,30 +344,36 @@ static void test_store(const cpu_kernels *kernels) {
 typedef struct {
     size_t     heads, kv_heads, head, tokens, start, window, slots;
     quant_type type;
+    uint32_t   shared, prefix, own, ring; /* the sequence is not alone in the cache */
+    size_t     ahead;                     /* tokens that see each other: the last ones of the job */
 } attention_case;
 
 static const attention_case attention_cases[] = {
-    { 8, 1, 256, 1, 0, 0, 8, TYPE_F16 },        { 8, 1, 256, 1, 70, 0, 80, TYPE_F16 },
-    { 8, 1, 64, 1, 300, 33, 40, TYPE_F16 },     { 4, 2, 32, 5, 0, 0, 5, TYPE_F32 },
-    { 4, 2, 32, 5, 90, 16, 24, TYPE_Q8_0 },     { 2, 2, 72, 40, 3, 0, 64, TYPE_F32 },
-    { 8, 1, 512, 3, 60, 0, 64, TYPE_Q8_0 },     { 16, 1, 128, 9, 0, 4, 16, TYPE_F16 },
-    { 16, 8, 64, 20, 100, 48, 70, TYPE_F16 },   { 3, 3, 48, 2, 1, 1, 4, TYPE_F16 },
-    { 2, 1, 20, 3, 5, 0, 8, TYPE_F16 },         { 8, 1, 64, 70, 10, 24, 96, TYPE_F16 },
-    { 1, 1, 256, 1, 1000, 512, 768, TYPE_F16 },
+    { 8, 1, 256, 1, 0, 0, 8, TYPE_F16, 0, 0, 0, 0, 0 },        { 8, 1, 256, 1, 70, 0, 80, TYPE_F16, 0, 0, 0, 0, 0 },
+    { 8, 1, 64, 1, 300, 33, 40, TYPE_F16, 0, 0, 0, 0, 0 },     { 4, 2, 32, 5, 0, 0, 5, TYPE_F32, 0, 0, 0, 0, 0 },
+    { 4, 2, 32, 5, 90, 16, 24, TYPE_Q8_0, 0, 0, 0, 0, 0 },     { 2, 2, 72, 40, 3, 0, 64, TYPE_F32, 0, 0, 0, 0, 0 },
+    { 8, 1, 512, 3, 60, 0, 64, TYPE_Q8_0, 0, 0, 0, 0, 0 },     { 16, 1, 128, 9, 0, 4, 16, TYPE_F16, 0, 0, 0, 0, 0 },
+    { 16, 8, 64, 20, 100, 48, 70, TYPE_F16, 0, 0, 0, 0, 0 },   { 3, 3, 48, 2, 1, 1, 4, TYPE_F16, 0, 0, 0, 0, 0 },
+    { 2, 1, 20, 3, 5, 0, 8, TYPE_F16, 0, 0, 0, 0, 0 },         { 8, 1, 64, 70, 10, 24, 96, TYPE_F16, 0, 0, 0, 0, 0 },
+    { 1, 1, 256, 1, 1000, 512, 768, TYPE_F16, 0, 0, 0, 0, 0 }, { 8, 1, 64, 6, 90, 0, 140, TYPE_F16, 40, 3, 40, 0, 0 },
+    { 4, 2, 32, 1, 50, 0, 80, TYPE_F32, 51, 20, 0, 0, 0 },     { 4, 2, 32, 9, 60, 24, 70, TYPE_F16, 0, 0, 0, 30, 4 },
+    { 8, 1, 64, 40, 20, 0, 64, TYPE_F32, 0, 0, 0, 0, 40 },
 };
 
 /* The plain formula: all scores, their softmax, the mean. */
 static void plain_attention(const attention_job *job, double *out, size_t token, size_t h) {
     const kv_view      *kv = &job->kv;
     const quant_format *format = quant_format_of((uint32_t)kv->type);
-    const size_t        p = (size_t)job->start + token, kv_head = h / (job->heads / kv->kv_heads);
-    double             *scores = get((p + 1) * sizeof *scores), highest = -1e30, sum = 0;
-    float              *row = get(kv->head * sizeof *row);
+    const token_record *r = &job->records[token];
+    const size_t first = job->sliding ? r->sliding_first : r->full_first, kv_head = h / (job->heads / kv->kv_heads);
+    const size_t last = job->sliding ? r->sliding_last : r->full_last;
+    double      *scores = get((last + 1) * sizeof *scores), highest = -1e30, sum = 0;
+    float       *row = get(kv->head * sizeof *row);
     for (size_t i = 0; i < kv->head; i++) out[i] = 0;
     for (int values = 0; values < 2; values++)
-        for (size_t j = 0; j <= p; j++) {
-            if (job->window && p - j >= job->window) continue;
-            const size_t at = (j % kv->slots * kv->kv_heads + kv_head) * kv->head;
+        for (size_t j = first; j <= last; j++) {
+            const size_t slot = job->sliding ? r->ring + j % r->ring_slots : j < r->shared ? r->prefix + j : r->own + j;
+            const size_t at = (slot * kv->kv_heads + kv_head) * kv->head;
             format->dequantise(row, (const uint8_t *)(values ? kv->v : kv->k) + quant_row_bytes(format, at),
                                kv->head / format->block);
             if (!values) scores[j] = 0;
@@ -386,20 +392,34 @@ static void test_attention(const cpu_kernels *kernels, const attention_case *c) 
     const quant_format *format = quant_format_of((uint32_t)c->type);
     const size_t        values = c->slots * c->kv_heads * c->head, n = c->tokens * c->heads * c->head;
     const size_t        bytes = (size_t)quant_row_bytes(format, values);
-    TEST("%s: attention, %zu/%zu heads of %zu, %zu tokens from %zu, window %zu, %zu slots of %s", kernels->name,
-         c->heads, c->kv_heads, c->head, c->tokens, c->start, c->window, c->slots, format->name);
+    TEST("%s: attention, %zu/%zu heads of %zu, %zu tokens from %zu, window %zu, %zu slots of %s, shared %u",
+         kernels->name, c->heads, c->kv_heads, c->head, c->tokens, c->start, c->window, c->slots, format->name,
+         c->shared);
     float *q = random_floats(n, 1), *k = random_floats(values, 1), *v = random_floats(values, 1), *out = get(n * 4);
     void  *stored_k = get(bytes), *stored_v = get(bytes);
     cpu_kernels_scalar.store(stored_k, c->type, k, values);
     cpu_kernels_scalar.store(stored_v, c->type, v, values);
+    token_record *records = get(c->tokens * sizeof *records);
+    for (size_t t = 0; t < c->tokens; t++) {
+        const uint32_t p = (uint32_t)(c->start + t), window = (uint32_t)c->window;
+        const uint32_t last = t + c->ahead >= c->tokens ? (uint32_t)(c->start + c->tokens - 1) : p;
+        records[t] = (token_record){ .full_last = last,
+                                     .sliding_first = p >= window ? p + 1 - window : 0,
+                                     .sliding_last = last,
+                                     .shared = c->shared,
+                                     .prefix = c->prefix,
+                                     .own = c->own,
+                                     .ring = c->ring,
+                                     .ring_slots = (uint32_t)c->slots - c->ring };
+    }
     const attention_job job = {
         .q = q,
         .out = out,
         .heads = c->heads,
         .tokens = c->tokens,
-        .start = c->start,
-        .window = c->window,
-        .kv = { stored_k, stored_v, c->type, c->slots, c->kv_heads, c->head },
+        .records = records,
+        .sliding = c->window > 0,
+        .kv = { stored_k, stored_v, c->type, c->kv_heads, c->head },
     };
     memset(out, 0xff, n * 4); /* NaN: every value must be written */
     const size_t tasks = kernels->attention_tasks(&job);
@@ -414,7 +434,7 @@ static void test_attention(const cpu_kernels *kernels, const attention_case *c) 
     }
     CHECK_MESSAGE(worst < 5e-6, "error %g", worst);
     CHECK(c->heads == 1 || tasks > 1);
-    free(expected), free(q), free(k), free(v), free(out), free(stored_k), free(stored_v);
+    free(expected), free(q), free(k), free(v), free(out), free(stored_k), free(stored_v), free(records);
 }
 
 /* ---- all ---- */

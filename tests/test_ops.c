@@ -7,6 +7,7 @@
 #include "cpu/backend.h"
 #include "gpu/backend.h"
 #include "gpu/kernels.h"
+#include "session/records.h"
 #include "test.h"
 
 #include <math.h>
@@ -60,7 +61,9 @@ typedef struct {
     tensor        *x;
     kv_layer       kv;
     gpu_kv_layer   gpu_kv;
-    uint64_t       start;
+    uint64_t       start; /* the first token's index */
+    uint32_t       window, ring_slots;
+    token_record   records[MOST_TOKENS];
     float         *result; /* of the last run */
 } op_case;
 
@@ -81,18 +84,21 @@ static op_case begin(const backend *backend, size_t tokens, size_t width) {
 
 static const float *input(const op_case *c, size_t t) { return c->table + (size_t)c->ids[t] * c->width; }
 
+static run_inputs inputs_of(op_case *c, size_t outputs) {
+    const record_sequence sequence = { .window = c->window, .ring_slots = c->ring_slots };
+    records_of_text(c->records, 0, &sequence, c->ids, (size_t)c->start, c->tokens);
+    for (size_t t = 0; t < c->tokens && c->blocks; t++)
+        c->records[t].full_last = c->records[t].sliding_last = (uint32_t)c->start + c->last_seen[t];
+    return (run_inputs){
+        .records = c->records, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .given = c->given
+    };
+}
+
 /* Plans may be larger than a run: these are, by a few tokens. */
 static void run_on_cpu(op_case *c, size_t outputs, size_t bytes) {
     error            e = { 0 };
     cpu_plan        *plan = NULL;
-    const cpu_inputs in = { .ids = c->ids,
-                            .tokens = c->tokens,
-                            .output_rows = c->rows,
-                            .outputs = outputs,
-                            .start = c->start,
-                            .kv = &c->kv,
-                            .given = c->given,
-                            .last_seen = c->blocks ? c->last_seen : NULL };
+    const cpu_inputs in = { .run = inputs_of(c, outputs), .kv = &c->kv };
     CHECK_MESSAGE(!cpu_plan_new(&c->backend->cpu, &c->g, c->tokens + 3, outputs + 1, &plan, &e), "%s", e.why);
     if (!plan) return;
     while (cpu_plan_step(plan, &in, 0) == GM_AGAIN) {} /* returns after every region */
@@ -112,13 +118,7 @@ static void run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     gpu_plan        *plan = NULL;
     gpu_backend     *b = c->backend->gpu;
     gm_status        status;
-    const gpu_inputs in = { .ids = c->ids,
-                            .tokens = c->tokens,
-                            .output_rows = c->rows,
-                            .outputs = outputs,
-                            .start = c->start,
-                            .given = c->given,
-                            .last_seen = c->blocks ? c->last_seen : NULL };
+    const run_inputs in = inputs_of(c, outputs);
     gpu_backend_clear(b);
     while ((status = gpu_backend_upload(b, &c->g, &e)) == GM_AGAIN) gpu_host_wait(b->host, 100);
     CHECK_MESSAGE(!status, "upload: %s", e.why);
@@ -354,9 +354,9 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
     const size_t rows = kv_heads * head, slots = window ? window + tokens : tokens * batches;
     op_case      c = begin(b, tokens, (heads + 2 * kv_heads) * head);
     const size_t bytes = (size_t)quant_row_bytes(quant_format_of(type), rows) * slots;
-    c.kv = (kv_layer){
-        .k = malloc(bytes), .v = malloc(bytes), .type = type, .slots = slots, .kv_heads = kv_heads, .head = head
-    };
+    c.kv = (kv_layer){ .k = malloc(bytes), .v = malloc(bytes), .type = type, .kv_heads = kv_heads, .head = head };
+    c.window = (uint32_t)window;
+    c.ring_slots = (uint32_t)slots;
     if (b->gpu) {
         error          e = { 0 };
         const gpu_kv   shape = { .type = type,
@@ -376,7 +376,8 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
     tensor *q = graph_scale(&c.g, graph_slice(&c.g, c.x, 0, heads * head, 1), 1);
     tensor *k = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head, rows, 1), 1),
            *v = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head + rows, rows, 1), 1);
-    graph_kv_store(&c.g, graph_reshape(&c.g, k, head, kv_heads), graph_reshape(&c.g, v, head, kv_heads), 0);
+    graph_kv_store(&c.g, graph_reshape(&c.g, k, head, kv_heads), graph_reshape(&c.g, v, head, kv_heads), 0,
+                   (uint32_t)window);
     q = graph_reshape(&c.g, q, head, heads);
     c.blocks = blocks[0].count > 0;
     for (size_t t = 0; t < tokens; t++) {

@@ -6,6 +6,7 @@
 #include "base/pool.h"
 #include "cpu/kernels.h"
 #include "graph/graph.h"
+#include "graph/run.h"
 
 typedef struct {
     const cpu_kernels *kernels;
@@ -18,24 +19,17 @@ typedef struct {
 gm_status cpu_backend_open(cpu_backend *b, const char *instructions, size_t threads, bool precise, error *e);
 void      cpu_backend_close(cpu_backend *b);
 
-/* A layer's writable cache: rows of kv_heads · head values, position p in slot p mod slots. */
+/* A layer's writable cache: a row of kv_heads · head values in each slot. The records say which slot is whose. */
 typedef struct {
     uint8_t   *k, *v;
     quant_type type;
-    size_t     slots, kv_heads, head;
+    size_t     kv_heads, head;
 } kv_layer;
 
 /* The inputs of one run. */
 typedef struct {
-    const int32_t  *ids; /* [tokens] */
-    size_t          tokens;
-    const int32_t  *output_rows; /* [outputs]: which of the tokens; ascending */
-    size_t          outputs;
-    uint64_t        start; /* the first token's position */
-    const kv_layer *kv;    /* by layer */
-    const float    *given; /* [rows, width]: the soft tokens that ids below 0 stand for */
-    /* [tokens]: the last token that each token sees, for ops with `blocks`; see attention_job. NULL: itself. */
-    const uint32_t *last_seen;
+    run_inputs      run;
+    const kv_layer *kv; /* by layer */
     /* If a table is not in memory: its row for each token, in the format of the file. */
     const uint8_t *rows;
 } cpu_inputs;

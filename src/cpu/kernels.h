@@ -6,6 +6,7 @@
 #define GM_CPU_KERNELS_H
 
 #include "gguf/quant.h"
+#include "graph/run.h"
 
 /* 8-bit activations: x ≈ d·q with |q| ≤ 127 and one scale d per 32 values. Rows of k values, a multiple of 32, are adjacent. */
 typedef struct {
@@ -29,35 +30,30 @@ typedef struct {
     const int32_t *y_index;
 } matmul_job;
 
-/* Keys and values of one layer: slots of kv_heads × head values; position p lives in slot p mod slots. */
+/* Keys and values of one layer: slots of kv_heads × head values. */
 typedef struct {
     const void *k, *v;
     quant_type  type; /* F32, F16 or Q8_0 */
-    size_t      slots, kv_heads, head;
+    size_t      kv_heads, head;
 } kv_view;
 
-/* out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j of query position p = start + t:
- * j ≤ p, or j ≤ start + last_seen[t] if that is given, and j > p - window if window > 0. h uses K/V head
- * h / (heads / kv_heads). The scale is 1. */
+/* out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the indices j that the token's record says it sees, for the tokens of one
+ * span. h uses K/V head h / (heads / kv_heads). The scale is 1. */
 typedef struct {
-    const float *q;   /* [tokens, heads, head] */
-    float       *out; /* same */
-    kv_view      kv;
-    size_t       heads, tokens;
-    uint64_t     start;
-    uint64_t     window;
-    /* [tokens]: the last token that each sees: itself or a later one. Never decreases. */
-    const uint32_t *last_seen;
+    const float        *q;   /* [tokens, heads, head] */
+    float              *out; /* same */
+    kv_view             kv;
+    size_t              heads, tokens;
+    const token_record *records; /* [tokens] */
+    bool                sliding; /* which fields of the records count */
 } attention_job;
 
-/* The positions that a token sees: [first, last]. */
-static inline uint64_t attention_first(const attention_job *job, size_t token) {
-    const uint64_t end = job->start + token + 1;
-    return job->window && end > job->window ? end - job->window : 0;
+static inline uint32_t attention_first(const attention_job *job, size_t token) {
+    return record_first(&job->records[token], job->sliding);
 }
 
-static inline uint64_t attention_last(const attention_job *job, size_t token) {
-    return job->start + (job->last_seen ? job->last_seen[token] : token);
+static inline uint32_t attention_last(const attention_job *job, size_t token) {
+    return record_last(&job->records[token], job->sliding);
 }
 
 enum {

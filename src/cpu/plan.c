@@ -227,7 +227,7 @@ static void region_work(void *context, size_t thread, size_t threads) {
 /* Threads that have finished their part of a product prefetch the weights of the next one, also during the steps in between, which
  * leave memory idle. */
 static void look_ahead(const cpu_plan *p, const region_run *run) {
-    if (run->context.in->tokens != 1 || !is_matmul(run->steps)) return;
+    if (run->context.in->run.tokens != 1 || !is_matmul(run->steps)) return;
     size_t next = p->next + run->count;
     while (next < p->step_count && !is_matmul(&p->steps[next])) next++;
     if (next < p->step_count) cpu_step_announce(&p->steps[next], &run->context, p->backend->threads);

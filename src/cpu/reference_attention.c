@@ -7,9 +7,9 @@
 size_t reference_attention_tasks(const attention_job *job) { return job->tokens * job->heads; }
 
 /* One head of one slot as f32. */
-static void load_head(float *out, const kv_view *kv, const void *base, uint64_t position, size_t kv_head) {
+static void load_head(float *out, const kv_view *kv, const void *base, uint32_t slot, size_t kv_head) {
     const quant_format *format = quant_format_of((uint32_t)kv->type);
-    const uint64_t      at = (position % kv->slots * kv->kv_heads + kv_head) * kv->head;
+    const uint64_t      at = ((uint64_t)slot * kv->kv_heads + kv_head) * kv->head;
     format->dequantise(out, (const uint8_t *)base + quant_row_bytes(format, at), kv->head / format->block);
 }
 
@@ -24,8 +24,9 @@ void reference_attention(const attention_job *job, size_t task, void *scratch) {
     double         highest = -INFINITY, weight = 0;
     for (size_t i = 0; i < head; i++) sum[i] = 0;
     for (uint64_t j = first; j <= last; j++) {
-        double score = 0;
-        load_head(row, &job->kv, job->kv.k, j, kv_head);
+        const uint32_t slot = record_slot(job->records, job->sliding, (uint32_t)j);
+        double         score = 0;
+        load_head(row, &job->kv, job->kv.k, slot, kv_head);
         for (size_t i = 0; i < head; i++) score += (double)q[i] * row[i];
         if (score > highest) {
             const double shrink = exp(highest - score); /* 0 at first */
@@ -34,7 +35,7 @@ void reference_attention(const attention_job *job, size_t task, void *scratch) {
             highest = score;
         }
         const double e = exp(score - highest);
-        load_head(row, &job->kv, job->kv.v, j, kv_head);
+        load_head(row, &job->kv, job->kv.v, slot, kv_head);
         weight += e;
         for (size_t i = 0; i < head; i++) sum[i] += e * row[i];
     }

@@ -1,6 +1,6 @@
 /* Vector attention. A task is a group of query rows (tokens × heads) that share a K/V head.
  *
- * Keys and values are processed in tiles of BLOCK positions, converted to f32 once for all rows of the task, with a running
+ * Keys and values are processed in tiles of BLOCK indices, converted to f32 once for all rows of the task, with a running
  * softmax: m is the highest score so far, out = Σ e^(score − m) v, weight = Σ e^(score − m); both are rescaled when m grows. */
 
 #ifndef GM_CPU_SIMD_ATTENTION_H
@@ -12,11 +12,11 @@
 #include <math.h>
 
 enum {
-    BLOCK = 32,            /* positions of a tile */
+    BLOCK = 32,            /* indices of a tile */
     MOST_ROWS = 64,        /* query rows of a task */
     ROW_FLOATS = 64 * 512, /* rows × head, at most */
     WANTED_TASKS = 8,      /* if there are few rows, so that all threads get some */
-    LONG = 8192,           /* positions */
+    LONG = 8192,           /* indices that a token sees */
 };
 
 typedef struct {
@@ -25,7 +25,7 @@ typedef struct {
     float    scores[MOST_ROWS][BLOCK];
     float    highest[MOST_ROWS];
     double   weight[MOST_ROWS];
-    uint64_t first[MOST_ROWS], last[MOST_ROWS]; /* the positions that a row sees */
+    uint64_t first[MOST_ROWS], last[MOST_ROWS]; /* the indices that a row sees */
 } attention_scratch;
 
 _Static_assert(sizeof(attention_scratch) <= ATTENTION_SCRATCH, "attention needs more scratch memory than there is");
@@ -37,8 +37,8 @@ INLINE size_t padded_head(const attention_job *job) { return (job->kv.head + 15)
 INLINE size_t rows_of_task(const attention_job *job) {
     const size_t   rows = job->tokens * job->heads; /* over all K/V heads */
     const size_t   most = min_size(MOST_ROWS, ROW_FLOATS / padded_head(job));
-    const uint64_t end = job->start + job->tokens, seen = job->window && job->window < end ? job->window : end;
-    return min_size(most, max_size(seen > LONG ? 2 : 4, (rows + WANTED_TASKS - 1) / WANTED_TASKS));
+    const uint32_t seen = attention_last(job, job->tokens - 1) - attention_first(job, job->tokens - 1);
+    return min_size(most, max_size(seen >= LONG ? 2 : 4, (rows + WANTED_TASKS - 1) / WANTED_TASKS));
 }
 
 INLINE size_t tasks_of_kv_head(const attention_job *job) {
@@ -49,10 +49,9 @@ INLINE size_t tasks_of_kv_head(const attention_job *job) {
 static size_t simd_attention_tasks(const attention_job *job) { return job->kv.kv_heads * tasks_of_kv_head(job); }
 
 /* One head of one slot as f32, padded with zeros. */
-INLINE void load_head(float *out, size_t padded, const kv_view *kv, const void *base, uint64_t position,
-                      size_t kv_head) {
+INLINE void load_head(float *out, size_t padded, const kv_view *kv, const void *base, uint32_t slot, size_t kv_head) {
     const quant_format *format = quant_format_of((uint32_t)kv->type);
-    const uint64_t      at = (position % kv->slots * kv->kv_heads + kv_head) * kv->head;
+    const uint64_t      at = ((uint64_t)slot * kv->kv_heads + kv_head) * kv->head;
     const uint8_t      *from = (const uint8_t *)base + quant_row_bytes(format, at);
     size_t              i = 0;
     if (kv->type == TYPE_Q8_0) {
@@ -87,11 +86,11 @@ INLINE void score_block(attention_scratch *s, size_t rows, size_t count, size_t 
     if (r < rows) score_rows(s, r, 2, rows, count, head);
 }
 
-/* Turns the scores of one row into weights e^(score − highest). Positions that the row does not see get 0. */
-INLINE void weigh_row(attention_scratch *s, size_t r, uint64_t position, size_t count, size_t head) {
+/* Turns the scores of one row into weights e^(score − highest). Indices that the row does not see get 0. */
+INLINE void weigh_row(attention_scratch *s, size_t r, uint64_t index, size_t count, size_t head) {
     float       *scores = s->scores[r];
-    const size_t from = s->first[r] > position ? (size_t)(s->first[r] - position) : 0;
-    const size_t to = s->last[r] < position ? 0 : min_size(count, (size_t)(s->last[r] - position + 1));
+    const size_t from = s->first[r] > index ? (size_t)(s->first[r] - index) : 0;
+    const size_t to = s->last[r] < index ? 0 : min_size(count, (size_t)(s->last[r] - index + 1));
     if (from >= to) {
         memset(scores, 0, sizeof s->scores[r]);
         return;
@@ -147,16 +146,17 @@ INLINE void add_values(attention_scratch *s, size_t r, size_t count, size_t posi
     for (; i < head; i += WIDE) add_values_at(s, r, count, i, 1, positions, head);
 }
 
-/* Positions [position, position + count) for all rows of the task. */
-static void attend_block(const attention_job *job, attention_scratch *s, size_t kv_head, size_t rows, uint64_t position,
+/* Indices [index, index + count) for all rows of the task. */
+static void attend_block(const attention_job *job, attention_scratch *s, size_t kv_head, size_t rows, uint64_t index,
                          size_t count) {
     const size_t head = padded_head(job);
     for (size_t j = 0; j < count; j++) {
-        load_head(s->k + j * head, head, &job->kv, job->kv.k, position + j, kv_head);
-        load_head(s->v + j * head, head, &job->kv, job->kv.v, position + j, kv_head);
+        const uint32_t slot = record_slot(job->records, job->sliding, (uint32_t)(index + j));
+        load_head(s->k + j * head, head, &job->kv, job->kv.k, slot, kv_head);
+        load_head(s->v + j * head, head, &job->kv, job->kv.v, slot, kv_head);
     }
     score_block(s, rows, count, head);
-    for (size_t r = 0; r < rows; r++) weigh_row(s, r, position, count, head);
+    for (size_t r = 0; r < rows; r++) weigh_row(s, r, index, count, head);
     size_t r = 0;
     for (; r + 4 <= rows; r += 4) add_values(s, r, 4, count, head);
     for (; r + 2 <= rows; r += 2) add_values(s, r, 2, count, head);
@@ -180,9 +180,9 @@ static void simd_attention(const attention_job *job, size_t task, void *scratch)
         s->last[r] = attention_last(job, token);
     }
     const size_t step = min_size(BLOCK, BLOCK * 512 / padded);
-    for (uint64_t position = s->first[0]; position <= s->last[rows - 1]; position += step) {
-        const uint64_t left = s->last[rows - 1] - position + 1;
-        attend_block(job, s, kv_head, rows, position, left < step ? (size_t)left : step);
+    for (uint64_t index = s->first[0]; index <= s->last[rows - 1]; index += step) {
+        const uint64_t left = s->last[rows - 1] - index + 1;
+        attend_block(job, s, kv_head, rows, index, left < step ? (size_t)left : step);
     }
     for (size_t r = 0; r < rows; r++) {
         const size_t token = (begin + r) / group, h = kv_head * group + (begin + r) % group;

@@ -13,7 +13,7 @@ static float *value_at(const cpu_context *c, const tensor *t) {
 }
 
 static size_t count_of(const cpu_context *c, const tensor *t) {
-    return t->axis == AXIS_TOKENS ? c->in->tokens : c->in->outputs;
+    return t->axis == AXIS_TOKENS ? c->in->run.tokens : c->in->run.outputs;
 }
 
 static size_t rows_of(const cpu_context *c, const tensor *t) { return count_of(c, t) * t->ne[1]; }
@@ -47,7 +47,7 @@ uint64_t groups_bytes(uint64_t experts, uint64_t tokens, uint64_t used) {
 }
 
 static expert_groups groups_at(const cpu_context *c, const cpu_step *s) {
-    const size_t experts = s->op->in[0]->ne[2], pairs = c->in->tokens * s->op->used;
+    const size_t experts = s->op->in[0]->ne[2], pairs = c->in->run.tokens * s->op->used;
     int32_t     *at = (int32_t *)(c->memory + c->items[s->groups].offset);
     return (expert_groups){
         .active = at, .begin = at + 1 + experts, .token = at + 2 + 2 * experts, .pair = at + 2 + 2 * experts + pairs
@@ -79,10 +79,10 @@ static row_split split_of(const cpu_step *s, const cpu_context *c) {
     case OP_SOFTCAP: return split_rows(rows_of(c, o->out), o->out->ne[0], true, 2);
     case OP_ADD:
     case OP_SCALE: return split_rows(rows_of(c, o->out), o->out->ne[0], true, 1);
-    case OP_KV_STORE: return split_rows(c->in->tokens, o->in[0]->ne[0] * o->in[0]->ne[1], false, 1);
-    case OP_ROPE_TABLE: return split_rows(c->in->tokens, o->out->ne[0], false, 16);
-    case OP_ROUTE: return split_rows(c->in->tokens, o->in[0]->ne[0], false, 16);
-    case OP_EXPERT_SUM: return split_rows(c->in->tokens, o->in[0]->ne[0] * o->used, false, 1);
+    case OP_KV_STORE: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->in[0]->ne[1], false, 1);
+    case OP_ROPE_TABLE: return split_rows(c->in->run.tokens, o->out->ne[0], false, 16);
+    case OP_ROUTE: return split_rows(c->in->run.tokens, o->in[0]->ne[0], false, 16);
+    case OP_EXPERT_SUM: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->used, false, 1);
     default: return split_rows(rows_of(c, o->out), o->out->ne[0], false, 1);
     }
 }
@@ -123,20 +123,45 @@ bool cpu_steps_cut(cpu_step *steps, size_t count, size_t multiple, size_t thread
     return true;
 }
 
-static attention_job attention_of(const cpu_step *s, const cpu_context *c) {
-    const op       *o = s->op;
-    const kv_layer *kv = &c->in->kv[o->layer];
+/* ---- attention: span by span ---- */
+
+static attention_job attention_of_span(const cpu_step *s, const cpu_context *c, size_t first) {
+    const op           *o = s->op;
+    const kv_layer     *kv = &c->in->kv[o->layer];
+    const token_record *records = c->in->run.records + first;
     return (attention_job){
-        .q = value_at(c, o->in[0]),
-        .out = value_at(c, o->out),
-        .kv = { kv->k, kv->v, kv->type, kv->slots, kv->kv_heads, kv->head },
+        .q = value_at(c, o->in[0]) + first * o->in[0]->token_stride,
+        .out = value_at(c, o->out) + first * o->out->token_stride,
+        .kv = { kv->k, kv->v, kv->type, kv->kv_heads, kv->head },
         .heads = o->in[0]->ne[1],
-        .tokens = c->in->tokens,
-        .start = c->in->start,
-        .window = o->window,
-        .last_seen = o->blocks ? c->in->last_seen : NULL,
+        .tokens = records->span_count,
+        .records = records,
+        .sliding = o->window > 0,
     };
 }
+
+static size_t attention_tasks(const cpu_step *s, const cpu_context *c) {
+    size_t tasks = 0;
+    for (size_t first = 0; first < c->in->run.tokens; first += c->in->run.records[first].span_count) {
+        const attention_job job = attention_of_span(s, c, first);
+        tasks += c->kernels->attention_tasks(&job);
+    }
+    return tasks;
+}
+
+static void run_attention(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
+    for (size_t first = 0;; first += c->in->run.records[first].span_count) {
+        const attention_job job = attention_of_span(s, c, first);
+        const size_t        tasks = c->kernels->attention_tasks(&job);
+        if (task < tasks) {
+            c->kernels->attention(&job, task, scratch);
+            return;
+        }
+        task -= tasks;
+    }
+}
+
+/* ---- tasks of a step ---- */
 
 size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
     const op *o = s->op;
@@ -146,10 +171,7 @@ size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
         switch (o->kind) {
         case OP_MATMUL: return s->tasks;
         case OP_MATMUL_EXPERTS: return (size_t)groups_at(c, s).active[0] * s->tasks;
-        case OP_ATTENTION: {
-            const attention_job job = attention_of(s, c);
-            return c->kernels->attention_tasks(&job);
-        }
+        case OP_ATTENTION: return attention_tasks(s, c);
         default: break;
         }
     }
@@ -214,7 +236,7 @@ static void run_group(const cpu_step *s, const cpu_context *c) {
     const expert_groups g = groups_at(c, s);
     const size_t        experts = o->in[0]->ne[2], used = o->used;
     memset(g.begin, 0, (experts + 1) * sizeof *g.begin);
-    for (size_t t = 0; t < c->in->tokens; t++) {
+    for (size_t t = 0; t < c->in->run.tokens; t++) {
         const int32_t *ids = (const int32_t *)row_at(c, o->in[2], t);
         for (size_t i = 0; i < used; i++) g.begin[ids[i] + 1]++;
     }
@@ -223,7 +245,7 @@ static void run_group(const cpu_step *s, const cpu_context *c) {
         if (g.begin[x + 1]) g.active[1 + g.active[0]++] = (int32_t)x;
         g.begin[x + 1] += g.begin[x];
     }
-    for (size_t t = 0; t < c->in->tokens;
+    for (size_t t = 0; t < c->in->run.tokens;
          t++) { /* fill in; begin[x] moves to the end of x, which is the beginning of x + 1 */
         const int32_t *ids = (const int32_t *)row_at(c, o->in[2], t);
         for (size_t i = 0; i < used; i++) {
@@ -258,7 +280,7 @@ static void route_row(float *out, const float *logits, const float *scale, size_
     for (size_t i = 0; i < used; i++) out[used + i] = (float)(weights[i] / sum) * (scale ? scale[ids[i]] : 1);
 }
 
-static void rope_table_row(float *table, const float *frequencies, size_t pairs, uint64_t position) {
+static void rope_table_row(float *table, const float *frequencies, size_t pairs, uint32_t position) {
     for (size_t j = 0; j < pairs; j++) {
         const float angle = (float)position * frequencies[j];
         table[j] = cosf(angle);
@@ -267,10 +289,12 @@ static void rope_table_row(float *table, const float *frequencies, size_t pairs,
 }
 
 static void store_row(const cpu_step *s, const cpu_context *c, size_t t) {
-    const op       *o = s->op;
+    const op           *o = s->op;
+    const token_record *record = &c->in->run.records[t];
+    if (record->at == RUN_NOWHERE) return;
     const kv_layer *kv = &c->in->kv[o->layer];
     const size_t    n = kv->kv_heads * kv->head, bytes = (size_t)quant_row_bytes(quant_format_of(kv->type), n);
-    const size_t    slot = (size_t)((c->in->start + t) % kv->slots);
+    const size_t    slot = record_slot(record, o->window > 0, record->at);
     c->kernels->store(kv->k + slot * bytes, kv->type, row_at(c, o->in[0], t * o->in[0]->ne[1]), n);
     c->kernels->store(kv->v + slot * bytes, kv->type, row_at(c, o->in[1], t * o->in[1]->ne[1]), n);
 }
@@ -278,10 +302,10 @@ static void store_row(const cpu_step *s, const cpu_context *c, size_t t) {
 /* A row of the table, or a soft token. */
 static void embed_row(const op *o, const cpu_context *c, size_t t, size_t n) {
     const tensor *table = o->in[0];
-    const int32_t id = c->in->ids[t];
+    const int32_t id = c->in->run.records[t].id;
     float        *out = row_at(c, o->out, t);
     if (id < 0 && o->given) {
-        memcpy(out, c->in->given + (size_t)(-1 - id) * n, n * sizeof *out);
+        memcpy(out, c->in->run.given + (size_t)(-1 - id) * n, n * sizeof *out);
         return;
     }
     const size_t bytes = (size_t)quant_row_bytes(quant_format_of(table->type), table->ne[0]),
@@ -298,7 +322,7 @@ static void run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t fr
     switch (o->kind) {
     case OP_EMBED: embed_row(o, c, r, n); break;
     case OP_RMS_NORM: k->rms_norm(row_at(c, o->out, r), row_at(c, a, r), b ? b->data : NULL, o->factor, n); break;
-    case OP_ROPE_TABLE: rope_table_row(row_at(c, o->out, r), a->data, a->ne[0], c->in->start + r); break;
+    case OP_ROPE_TABLE: rope_table_row(row_at(c, o->out, r), a->data, a->ne[0], c->in->run.records[r].position); break;
     case OP_ROPE:
         memcpy(row_at(c, o->out, r), row_at(c, a, r), n * sizeof(float));
         k->rope(row_at(c, o->out, r), row_at(c, b, r / a->ne[1]), n);
@@ -317,7 +341,7 @@ static void run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t fr
         break;
     }
     case OP_SELECT_ROWS:
-        memcpy(row_at(c, o->out, r), row_at(c, a, (size_t)c->in->output_rows[r]), n * sizeof(float));
+        memcpy(row_at(c, o->out, r), row_at(c, a, (size_t)c->in->run.output_rows[r]), n * sizeof(float));
         break;
     default: break; /* matmuls and attention are cut differently */
     }
@@ -340,7 +364,7 @@ static void run_rows(const cpu_step *s, const cpu_context *c, size_t task) {
         if (from < n) run_row(s, c, task / split.pieces_per_row, from, min_size(split.piece, n - from));
         return;
     }
-    const size_t rows = o->kind == OP_KV_STORE ? c->in->tokens : rows_of(c, o->out);
+    const size_t rows = o->kind == OP_KV_STORE ? c->in->run.tokens : rows_of(c, o->out);
     const size_t last = min_size((task + 1) * split.rows_per_task, rows);
     for (size_t r = task * split.rows_per_task; r < last; r++) run_row(s, c, r, 0, n);
 }
@@ -352,8 +376,6 @@ void cpu_step_run(const cpu_step *s, const cpu_context *c, size_t task, void *sc
     }
     if (s->kind == STEP_OP && s->op->kind == OP_MATMUL) run_dense_matmul(s, c, task, scratch);
     else if (s->kind == STEP_OP && s->op->kind == OP_MATMUL_EXPERTS) run_expert_matmul(s, c, task, scratch);
-    else if (s->kind == STEP_OP && s->op->kind == OP_ATTENTION) {
-        const attention_job job = attention_of(s, c);
-        c->kernels->attention(&job, task, scratch);
-    } else run_rows(s, c, task);
+    else if (s->kind == STEP_OP && s->op->kind == OP_ATTENTION) run_attention(s, c, task, scratch);
+    else run_rows(s, c, task);
 }

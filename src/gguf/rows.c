@@ -24,13 +24,13 @@ static gm_status make_room(table_rows *t, size_t n, error *e) {
     return GM_OK;
 }
 
-gm_status table_rows_fetch(table_rows *t, const int32_t *ids, size_t n, error *e) {
+gm_status table_rows_fetch(table_rows *t, const int32_t *ids, size_t stride, size_t n, error *e) {
     if (!t->asked && make_room(t, n, e)) return e->status;
     while (t->arrived < n) {
         for (; t->asked < n && t->asked - t->arrived < READS_MOST; t->asked++) {
-            const uint64_t   id = ids[t->asked] < 0 ? 0 : (uint64_t)ids[t->asked];
+            const int32_t    id = ids[t->asked * stride];
             const read_order order = { .from = t->from,
-                                       .offset = t->offset + id * t->row,
+                                       .offset = t->offset + (uint64_t)(id < 0 ? 0 : id) * t->row,
                                        .length = t->row,
                                        .memory = t->memory + t->asked * t->row };
             const uint32_t   ticket = reads_ask(t->reads, &order);

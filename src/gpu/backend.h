@@ -9,6 +9,7 @@
 #include "gpu/kernel.h"
 #include "gpu/weights.h"
 #include "graph/fuse.h"
+#include "graph/run.h"
 
 enum { GPU_WEIGHT_PARTS = 3, GPU_LANES = 4 };
 
@@ -111,17 +112,6 @@ typedef struct {
     uint64_t   bytes; /* of each buffer */
 } gpu_kv_layer;
 
-typedef struct {
-    const int32_t *ids; /* [tokens] */
-    size_t         tokens;
-    const int32_t *output_rows; /* [outputs] */
-    size_t         outputs;
-    uint64_t       start;
-    const float   *given; /* [rows, width]: the rows that ids below 0 stand for */
-    /* [tokens]: the last token that each sees if blocks are used (cpu/kernels.h); NULL: itself. */
-    const uint32_t *last_seen;
-} gpu_inputs;
-
 /* Prepares the graph for up to `tokens` tokens and `outputs` outputs, on these caches. All objects are created here; a
  * run only fills in its numbers and submits. */
 gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
@@ -140,6 +130,6 @@ void gpu_plan_restart(gpu_plan *p);
 
 /* Submits a run. The result [outputs, n] arrives under `ticket` (see host.h); 0: no result is read back. GM_AGAIN, if
  * not all weights are on the GPU: let gpu_host_wait run, and call again with the same arguments. */
-gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e);
+gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e);
 
 #endif

@@ -601,21 +601,21 @@ uint64_t gpu_plan_result_offset(const gpu_plan *p) { return p->items[storage(p->
 void gpu_plan_restart(gpu_plan *p) { streaming_restart(p); }
 
 /* The number of tokens from `first` on whose given rows are consecutive. */
-static size_t given_together(const gpu_inputs *in, size_t first) {
+static size_t given_together(const run_inputs *in, size_t first) {
     size_t n = 1;
-    while (first + n < in->tokens && in->ids[first + n] == in->ids[first] - (int32_t)n) n++;
+    while (first + n < in->tokens && in->records[first + n].id == in->records[first].id - (int32_t)n) n++;
     return n;
 }
 
-gm_status gpu_plan_write_given(const gpu_plan *p, const gpu_inputs *in, error *e) {
+gm_status gpu_plan_write_given(const gpu_plan *p, const run_inputs *in, error *e) {
     for (size_t i = 0; i < p->g.op_count && in->given; i++) {
         const op      *o = &p->g.ops[i];
         const uint64_t row = o->out ? o->out->token_stride * sizeof(float) : 0;
         for (size_t t = 0, n; o->kind == OP_EMBED && o->given && t < in->tokens; t += n) {
             n = 1;
-            if (in->ids[t] >= 0) continue;
+            if (in->records[t].id >= 0) continue;
             n = given_together(in, t);
-            const float    *from = in->given + (size_t)(-1 - in->ids[t]) * o->out->token_stride;
+            const float    *from = in->given + (size_t)(-1 - in->records[t].id) * o->out->token_stride;
             const gm_status status = gpu_buffer_write(p->backend->host, p->memory,
                                                       p->items[o->out->index].offset + t * row, from, n * row, e);
             if (status) return status;
@@ -624,19 +624,19 @@ gm_status gpu_plan_write_given(const gpu_plan *p, const gpu_inputs *in, error *e
     return GM_OK;
 }
 
-gm_status gpu_plan_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e) {
+gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e) {
     if (in->tokens > p->tokens || in->outputs > p->outputs)
         return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this run");
-    if (in->last_seen && p->tokens <= GPU_DECODE_TOKENS)
-        return fail(e, GM_BAD_ARGUMENT, "tokens that see each other need a plan for more than %d", GPU_DECODE_TOKENS);
     uint32_t *words = p->words.data;
     words[p->at_run] = (uint32_t)in->tokens;
     words[p->at_run + 1] = (uint32_t)in->outputs;
-    words[p->at_run + 2] = (uint32_t)in->start;
-    for (size_t i = 0; i < in->tokens; i++) words[p->at_ids + i] = (uint32_t)in->ids[i];
+    words[p->at_run + 2] = in->records[0].at;
+    for (size_t i = 0; i < in->tokens; i++) words[p->at_ids + i] = (uint32_t)in->records[i].id;
     for (size_t i = 0; i < in->outputs; i++) words[p->at_rows + i] = (uint32_t)in->output_rows[i];
-    for (size_t i = 0; i < in->tokens && p->last_seen; i++)
-        words[p->at_seen + i] = in->last_seen ? in->last_seen[i] : (uint32_t)i;
+    for (size_t i = 0; i < in->tokens && p->last_seen; i++) {
+        const token_record *r = &in->records[i];
+        words[p->at_seen + i] = (r->sliding_last > r->full_last ? r->sliding_last : r->full_last) - in->records[0].at;
+    }
     words[p->at_ticket] = ticket;
     if (p->streaming) return streaming_submit(p, in, ticket, e);
     const gm_status status = gpu_plan_write_given(p, in, e);

@@ -48,7 +48,7 @@ struct gpu_plan {
 uint64_t gpu_plan_result_offset(const gpu_plan *p);
 
 /* Writes the given rows to where the plan reads them. GM_AGAIN: call again before submitting anything else. */
-gm_status gpu_plan_write_given(const gpu_plan *p, const gpu_inputs *in, error *e);
+gm_status gpu_plan_write_given(const gpu_plan *p, const run_inputs *in, error *e);
 
 /* Creates a pipeline and a bind group for a kernel and records a dispatch at the end of `words`. The plan owns the
  * group. */

@@ -154,12 +154,12 @@ void streaming_restart(gpu_plan *p) {
 }
 
 /* y[t] = factor · row ids[t]. A token without an id gets row 0, which gpu_plan_write_given overwrites. */
-static gm_status write_rows(const gpu_plan *p, gather *g, const gpu_inputs *in, error *e) {
+static gm_status write_rows(const gpu_plan *p, gather *g, const run_inputs *in, error *e) {
     const quant_format *format = quant_format_of(g->table->type);
     const uint64_t      n = g->table->ne[0], row_bytes = quant_row_bytes(format, n);
     float              *rows = p->streaming->rows;
     for (size_t t = 0; t < in->tokens; t++) {
-        const int32_t  id = in->ids[t] < 0 ? 0 : in->ids[t];
+        const int32_t  id = in->records[t].id < 0 ? 0 : in->records[t].id;
         float         *row = rows + t * n, poison = 0;
         const uint8_t *from = g->table->data ? (const uint8_t *)g->table->data + (uint64_t)id * row_bytes
                                              : g->fetched.memory + t * row_bytes;
@@ -179,14 +179,15 @@ static gm_status write_rows(const gpu_plan *p, gather *g, const gpu_inputs *in, 
 }
 
 /* The same for a table that may have to be read first. Ids are checked before they are used. */
-static gm_status gather_rows(const gpu_plan *p, gather *g, const gpu_inputs *in, error *e) {
+static gm_status gather_rows(const gpu_plan *p, gather *g, const run_inputs *in, error *e) {
     if (g->written) return GM_OK;
     for (size_t t = 0; t < in->tokens; t++) {
-        if (in->ids[t] >= 0 && (uint64_t)in->ids[t] >= g->table->ne[1])
-            return fail(e, GM_BAD_ARGUMENT, "token %zu is %d, but '%s' has %llu rows", t, in->ids[t], g->table->name,
-                        (unsigned long long)g->table->ne[1]);
+        if (in->records[t].id >= 0 && (uint64_t)in->records[t].id >= g->table->ne[1])
+            return fail(e, GM_BAD_ARGUMENT, "token %zu is %d, but '%s' has %llu rows", t, in->records[t].id,
+                        g->table->name, (unsigned long long)g->table->ne[1]);
     }
-    const gm_status status = g->table->data ? GM_OK : table_rows_fetch(&g->fetched, in->ids, in->tokens, e);
+    const gm_status status =
+        g->table->data ? GM_OK : table_rows_fetch(&g->fetched, &in->records->id, RECORD_WORDS, in->tokens, e);
     return status ? status : write_rows(p, g, in, e);
 }
 
@@ -287,7 +288,7 @@ static gm_status take_slot(gpu_plan *p) {
     return GM_OK;
 }
 
-gm_status streaming_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e) {
+gm_status streaming_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e) {
     plan_streaming *s = p->streaming;
     for (size_t i = 0; i < s->gather_count && !s->next; i++) {
         const gm_status status = gather_rows(p, &s->gathers[i], in, e);

@@ -18,7 +18,7 @@ gm_status streaming_cut(gpu_plan *p, const op *product, const gpu_weight *w, uin
 gm_status streaming_resume(gpu_plan *p, error *e);
 
 /* GM_AGAIN: let gpu_host_wait run, and call again with the same arguments. */
-gm_status streaming_submit(gpu_plan *p, const gpu_inputs *in, uint32_t ticket, error *e);
+gm_status streaming_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e);
 void      streaming_restart(gpu_plan *p);
 void      streaming_free(gpu_plan *p);
 

@@ -285,7 +285,11 @@ static op *store_before(const fuser *f, const op *attention) {
 static bool try_heads(fuser *f, op *attention) {
     head_chain q, k, v;
     if (!find_head_chain(f, attention->in[0], true, &q)) return false;
-    op  fused = { .kind = OP_HEADS, .out = attention->in[0], .layer = attention->layer, .eps = q.norm->factor };
+    op  fused = { .kind = OP_HEADS,
+                  .out = attention->in[0],
+                  .layer = attention->layer,
+                  .window = attention->window,
+                  .eps = q.norm->factor };
     op *store = store_before(f, attention), *place = q.rope;
     fused.in[HEADS_Q] = q.norm->in[0];
     fused.in[HEADS_Q_WEIGHT] = q.norm->in[1];
@@ -321,7 +325,6 @@ static bool try_attend(fuser *f, op *attention) {
     op fused = *heads;
     fused.kind = OP_ATTEND;
     fused.out = attention->out;
-    fused.window = attention->window;
     *attention = fused;
     remove_op(heads);
     return true;

@@ -130,10 +130,10 @@ tensor *graph_rope(graph *g, tensor *x, tensor *table) {
                      x->ne[1]);
 }
 
-void graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer) {
+void graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint32_t window) {
     if (!keys || !values) return;
     append_op(g, same_shape(keys, values) && is_contiguous(keys) && is_contiguous(values),
-              (op){ .kind = OP_KV_STORE, .in = { keys, values }, .layer = layer }, AXIS_TOKENS, 0, 0);
+              (op){ .kind = OP_KV_STORE, .in = { keys, values }, .layer = layer, .window = window }, AXIS_TOKENS, 0, 0);
 }
 
 static tensor *append_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window, bool blocks) {

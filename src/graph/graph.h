@@ -13,15 +13,15 @@
 
 /* The ops. in = [a, b, c] below; every value is f32 unless said otherwise.
  *
- *   EMBED           row ids[t] of the table a, times factor. An id below 0 stands for a soft token: row −1−id of the rows
- *                   that the run passes in, unscaled, if the op takes given rows; otherwise row 0 of the table
+ *   EMBED           the row of the table a that the token's id names, times factor. An id below 0 stands for a soft token:
+ *                   row −1−id of the rows that the run passes in, unscaled, if the op takes given rows; otherwise row 0
  *   RMS_NORM        a / sqrt(mean(a²) + eps) · b      over each row; b may be NULL
  *   MATMUL          weights a [k, m], values b [k]  →  [m]
  *   ROPE_TABLE      cos and sin of position · frequency a[j] for each token  →  [2 · n/2]: cosines, then sines
  *   ROPE            rotates the pairs (j, j + n/2) of each row of a by the table b
- *   KV_STORE        keys a and values b of the tokens go to the cache of `layer`
- *   ATTENTION       queries a against the cache of `layer`; with window 0 a token sees every position up to its own. With
- *                   `blocks` the run says for each token how far ahead it also sees; its window begins where it did
+ *   KV_STORE        keys a and values b of the tokens go to the cache of `layer`, to the slots that the run's records name
+ *   ATTENTION       queries a against the cache of `layer`; the records say what each token sees (graph/run.h). With a window
+ *                   the layer is a sliding one, else a full one; the number itself only helps to divide the work
  *   GEGLU           gelu(a) · b
  *   ADD             a + b
  *   SCALE           a · factor
@@ -95,7 +95,7 @@ typedef struct {
     tensor  *in[OP_INPUTS];
     float    factor; /* EMBED, SCALE, SOFTCAP; eps of RMS_NORM */
     uint32_t layer;  /* KV_STORE, ATTENTION: whose cache */
-    uint32_t window; /* ATTENTION */
+    uint32_t window; /* KV_STORE, ATTENTION; 0: a full layer */
     bool     blocks; /* ATTENTION */
     bool     given;  /* EMBED */
     uint32_t used;   /* ROUTE and the expert ops */
@@ -127,7 +127,7 @@ tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps); /* weigh
 tensor *graph_matmul(graph *g, tensor *weight, tensor *x);
 tensor *graph_rope_table(graph *g, tensor *frequencies);
 tensor *graph_rope(graph *g, tensor *x, tensor *table);
-void    graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer);
+void    graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint32_t window);
 tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window);
 tensor *graph_attention_blocks(graph *g, tensor *queries, uint32_t layer, uint32_t window);
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up);

@@ -41,6 +41,7 @@ static tensor *attention(builder *b, uint32_t i, tensor *a) {
     const layer_config  *layer = &b->c->layer[i];
     const layer_weights *w = &b->m->layer[i];
     tensor              *rope = layer->sliding ? b->rope_sliding : b->rope_full;
+    const uint32_t       window = layer->sliding ? b->c->window : 0;
 
     tensor *q = linear(b, &w->attn_q, a);
     if (layer->owns_kv) {
@@ -48,12 +49,11 @@ static tensor *attention(builder *b, uint32_t i, tensor *a) {
         tensor *v = w->attn_v.name ? linear(b, &w->attn_v, a) : k;
         k = graph_reshape(b->g, k, layer->head, layer->kv_heads);
         v = graph_reshape(b->g, v, layer->head, layer->kv_heads);
-        graph_kv_store(b->g, graph_rope(b->g, norm(b, k, &w->attn_k_norm), rope), norm_plain(b, v), i);
+        graph_kv_store(b->g, graph_rope(b->g, norm(b, k, &w->attn_k_norm), rope), norm_plain(b, v), i, window);
     }
     q = graph_rope(b->g, norm(b, graph_reshape(b->g, q, layer->head, layer->heads), &w->attn_q_norm), rope);
-    const uint32_t window = layer->sliding ? b->c->window : 0;
-    tensor        *o = window && b->c->image_blocks ? graph_attention_blocks(b->g, q, layer->donor, window)
-                                                    : graph_attention(b->g, q, layer->donor, window);
+    tensor *o = window && b->c->image_blocks ? graph_attention_blocks(b->g, q, layer->donor, window)
+                                             : graph_attention(b->g, q, layer->donor, window);
     return linear(b, &w->attn_output, graph_reshape(b->g, o, (uint64_t)layer->head * layer->heads, 1));
 }
 

@@ -146,7 +146,7 @@ static tensor *attend(check_builder *b, tensor *rope, bool store) {
     tensor        *values = part(b, row, q_width + kv_width, head, k->kv_heads);
     if (store)
         graph_kv_store(g, graph_rope(g, graph_rms_norm(g, keys, weight, b->c->eps), rope),
-                       graph_rms_norm(g, values, NULL, b->c->eps), 0);
+                       graph_rms_norm(g, values, NULL, b->c->eps), 0, k->window);
     q = graph_rope(g, graph_rms_norm(g, q, weight, b->c->eps), rope);
     return k->o.blocks ? graph_attention_blocks(g, q, 0, k->window) : graph_attention(g, q, 0, k->window);
 }

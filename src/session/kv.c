@@ -20,6 +20,10 @@ struct kv_mark {
 
 static size_t ring_slots(const kv_cache *kv) { return min_size((size_t)kv->config->window + kv->slack, kv->context); }
 
+record_sequence kv_sequence(const kv_cache *kv) {
+    return (record_sequence){ .window = kv->config->window, .ring_slots = (uint32_t)ring_slots(kv) };
+}
+
 static gm_status check_type(const model_config *c, quant_type type, error *e) {
     for (uint32_t i = 0; i < c->layers; i++) {
         if (type == TYPE_Q8_0 && c->layer[i].head % 32) {
@@ -87,8 +91,7 @@ static void publish(kv_cache *kv, uint32_t i) {
                                             layer->head,
                                             round_up(rows->row * rows->slots, 16) };
     } else {
-        kv->cpu_layers[i] =
-            (kv_layer){ rows->k.host, rows->v.host, kv->type, rows->slots, layer->kv_heads, layer->head };
+        kv->cpu_layers[i] = (kv_layer){ rows->k.host, rows->v.host, kv->type, layer->kv_heads, layer->head };
     }
 }
 
@@ -204,35 +207,41 @@ static gm_status copy_positions(gpu_host *gpu, const kv_rows *rows, const kv_mem
     return e->status;
 }
 
-static gm_status widen_ring(kv_cache *kv, kv_rows *rows, size_t slots, error *e) {
+static bool has_ring(const kv_rows *rows) { return rows->ring && kv_memory_there(&rows->k); }
+
+/* A copy of a ring with more slots. */
+static gm_status copy_wider(const kv_cache *kv, const kv_rows *rows, size_t slots, kv_rows *out, error *e) {
     const uint64_t bytes = (uint64_t)rows->row * slots;
     const size_t   high = (size_t)kv->high, first = kv_ring_first(kv, high);
-    kv_memory      k = { 0 }, v = { 0 };
-    if (kv_memory_new(kv->gpu, bytes, &k, e) || kv_memory_new(kv->gpu, bytes, &v, e) ||
-        copy_positions(kv->gpu, rows, &k, slots, &rows->k, rows->slots, first, high, e) ||
-        copy_positions(kv->gpu, rows, &v, slots, &rows->v, rows->slots, first, high, e)) {
-        kv_memory_free(kv->gpu, &k);
-        kv_memory_free(kv->gpu, &v);
-        return e->status;
-    }
-    kv_memory_free(kv->gpu, &rows->k);
-    kv_memory_free(kv->gpu, &rows->v);
-    rows->k = k;
-    rows->v = v;
-    rows->slots = slots;
-    return GM_OK;
+    *out = (kv_rows){ .row = rows->row, .slots = slots, .ring = true };
+    if (kv_memory_new(kv->gpu, bytes, &out->k, e) || kv_memory_new(kv->gpu, bytes, &out->v, e)) return e->status;
+    if (copy_positions(kv->gpu, rows, &out->k, slots, &rows->k, rows->slots, first, high, e)) return e->status;
+    return copy_positions(kv->gpu, rows, &out->v, slots, &rows->v, rows->slots, first, high, e);
 }
 
-/* If growing fails halfway, some rings are already wider than others. That is safe: every ring keeps its own slot count. */
+/* A token's record has one number of slots for all rings. So they grow together, or not at all. */
 gm_status kv_widen(kv_cache *kv, size_t batch, error *e) {
     if (batch <= kv->slack) return GM_OK;
-    const size_t slack = (size_t)round_up(batch, KV_SLACK_STEP), first = kv_ring_first(kv, (size_t)kv->high);
-    const size_t slots = min_size((size_t)kv->config->window + slack, kv->context);
-    for (uint32_t i = 0; i < kv->config->layers && !e->status; i++) {
-        kv_rows *rows = &kv->rows[i];
-        if (!rows->ring || !kv_memory_there(&rows->k) || rows->slots >= slots) continue;
-        if (!widen_ring(kv, rows, slots, e)) publish(kv, i);
+    const uint32_t layers = kv->config->layers;
+    const size_t   slack = (size_t)round_up(batch, KV_SLACK_STEP), first = kv_ring_first(kv, (size_t)kv->high);
+    const size_t   slots = min_size((size_t)kv->config->window + slack, kv->context);
+    kv_rows       *wider = calloc(layers, sizeof *wider);
+    if (!wider) return fail_memory(e, "wider rings", layers * sizeof *wider);
+    for (uint32_t i = 0; i < layers && !e->status && slots > ring_slots(kv); i++) {
+        if (has_ring(&kv->rows[i])) copy_wider(kv, &kv->rows[i], slots, &wider[i], e);
     }
+    for (uint32_t i = 0; i < layers; i++) {
+        kv_rows dropped = wider[i];
+        if (!kv_memory_there(&wider[i].k)) continue;
+        if (!e->status) {
+            dropped = kv->rows[i];
+            kv->rows[i] = wider[i];
+            publish(kv, i);
+        }
+        kv_memory_free(kv->gpu, &dropped.k);
+        kv_memory_free(kv->gpu, &dropped.v);
+    }
+    free(wider);
     if (e->status) return e->status;
     kv->slack = slack;
     kv->low = first; /* the narrow rings had already lost what came before */

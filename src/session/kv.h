@@ -13,6 +13,7 @@
 #include "gpu/backend.h"
 #include "model/config.h"
 #include "session/kv_memory.h"
+#include "session/records.h"
 
 enum { KV_SLACK = 256, KV_BATCH = 256 }; /* a batch must not be larger than the slack: kv_widen */
 
@@ -51,6 +52,8 @@ size_t kv_most_context(const model_config *config, gpu_host *gpu, quant_type typ
 
 gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant_type type, size_t context, error *e);
 void      kv_close(kv_cache *kv);
+/* Where the sequence's keys and values are, for its tokens' records. */
+record_sequence kv_sequence(const kv_cache *kv);
 /* Makes room for `positions` in the full layers. */
 gm_status kv_reserve(kv_cache *kv, size_t positions, error *e);
 /* Makes the rings wide enough for a batch of `batch` tokens. */

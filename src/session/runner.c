@@ -93,19 +93,11 @@ static gm_status cpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
     cpu_plan *plan = cpu_plan_for(r, in, e);
     if (!plan) return e->status;
     if (r->table.row && !r->has_rows) {
-        const gm_status status = table_rows_fetch(&r->table, in->ids, in->tokens, e);
+        const gm_status status = table_rows_fetch(&r->table, &in->records->id, RECORD_WORDS, in->tokens, e);
         if (status) return status;
         r->has_rows = true;
     }
-    const cpu_inputs inputs = { .ids = in->ids,
-                                .tokens = in->tokens,
-                                .output_rows = in->output_rows,
-                                .outputs = in->outputs,
-                                .start = in->start,
-                                .kv = kv->cpu_layers,
-                                .given = in->given,
-                                .last_seen = in->last_seen,
-                                .rows = r->table.memory };
+    const cpu_inputs inputs = { .run = *in, .kv = kv->cpu_layers, .rows = r->table.memory };
     if (cpu_plan_step(plan, &inputs, deadline) == GM_AGAIN) return GM_AGAIN;
     r->has_rows = false;
     if (in->outputs) memcpy(out, cpu_plan_result(plan), logit_bytes(r, in->outputs));
@@ -146,20 +138,13 @@ bool runner_is_drawing(const runner *r, const kv_cache *kv) {
 }
 
 static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs *in, error *e) {
-    /* Plans for few tokens have kernels that know nothing of blocks. */
-    gpu_plan *plan =
-        gpu_plan_for(r, kv, in->last_seen ? max_size(in->tokens, BLOCKS_CLASS) : in->tokens, in->outputs, e);
+    bool ahead = false; /* plans for few tokens have kernels that know nothing of blocks */
+    for (size_t i = 0; i < in->tokens; i++) ahead |= in->records[i].sliding_last > in->records[i].at;
+    gpu_plan *plan = gpu_plan_for(r, kv, ahead ? max_size(in->tokens, BLOCKS_CLASS) : in->tokens, in->outputs, e);
     if (!plan) return e->status;
     if (r->generator) gpu_generator_drop(r->generator); /* this run may overwrite what its steps read */
-    const gpu_inputs inputs = { .ids = in->ids,
-                                .tokens = in->tokens,
-                                .output_rows = in->output_rows,
-                                .outputs = in->outputs,
-                                .start = in->start,
-                                .given = in->given,
-                                .last_seen = in->last_seen };
     if (in->outputs && !r->ticket) r->ticket = gpu_ticket_new(r->engine->gpu.host);
-    const gm_status status = gpu_plan_submit(plan, &inputs, r->ticket, e);
+    const gm_status status = gpu_plan_submit(plan, in, r->ticket, e);
     r->submitted = status == GM_OK;
     r->behind = gpu_submitted(r->engine->gpu.host);
     return status;

@@ -12,16 +12,6 @@
 enum { RUNNER_CLASSES = 6 };
 
 typedef struct {
-    const int32_t  *ids;
-    size_t          tokens;
-    const int32_t  *output_rows;
-    size_t          outputs; /* at most runner_most_outputs */
-    uint64_t        start;
-    const float    *given; /* these two as in cpu_inputs */
-    const uint32_t *last_seen;
-} run_inputs;
-
-typedef struct {
     gm_engine     *engine;
     cpu_plan      *one, *batch;                /* CPU: for one token, and for several */
     gpu_plan      *classes[RUNNER_CLASSES][2]; /* GPU: for one output, and for many */
@@ -39,7 +29,8 @@ void      runner_close(runner *r);
 /* How many rows of logits one run can give. Memory limits this. */
 size_t runner_most_outputs(const runner *r);
 size_t runner_outputs(size_t vocabulary); /* the same for any model */
-/* Computes the tokens, stores their keys and values, and writes the logits of the wanted rows to `out` [outputs, vocabulary].
+/* Computes the tokens, stores their keys and values, and writes the logits of the wanted rows, at most runner_most_outputs, to
+ * `out` [outputs, vocabulary].
  * Returns GM_AGAIN at the deadline: call again with the same inputs. */
 gm_status runner_step(runner *r, kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e);
 void      runner_restart(runner *r); /* drops an unfinished run, and draws that are under way */

@@ -3,14 +3,15 @@
 #include "session/self_check_parts.h"
 
 #include "gpu/kernels.h"
+#include "session/kv.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Where blocks count, tokens 3 to 8 of a batch are one. */
-static const uint32_t last_seen[DISTINCT_TOKENS] = { 0, 1, 2, 8, 8, 8, 8, 8, 8, 9, 10, 11, 12 };
+/* Where blocks count, these tokens of a batch are one. */
+enum { BLOCK_FIRST = 3, BLOCK_COUNT = 6 };
 
 /* ---- life ---------------------------------------------------------------------------------------------------------------- */
 
@@ -88,12 +89,8 @@ static gm_status make_caches(self_check *c, const check *k, error *e) {
     const uint64_t row = quant_row_bytes(quant_format_of(c->kv_type), (uint64_t)k->kv_heads * k->head);
     uint8_t       *rows = arena_array(&c->g.memory, 2 * slots, (size_t)row);
     if (!rows) return fail_memory(e, "the self-check's keys and values", 2 * slots * row);
-    c->cpu_kv = (kv_layer){ .k = rows,
-                            .v = rows + slots * row,
-                            .type = c->kv_type,
-                            .slots = (uint32_t)slots,
-                            .kv_heads = k->kv_heads,
-                            .head = k->head };
+    c->cpu_kv =
+        (kv_layer){ .k = rows, .v = rows + slots * row, .type = c->kv_type, .kv_heads = k->kv_heads, .head = k->head };
     kv.k = gpu_buffer_new(c->host, kv.bytes, e);
     kv.v = kv.k ? gpu_buffer_new(c->host, kv.bytes, e) : 0;
     c->gpu_kv = kv;
@@ -144,20 +141,26 @@ static size_t rows_of_table(const check *k) {
 /* Outputs of a run: of its last token, or of all. */
 static size_t outputs_of(const check_run *run) { return run->outputs > 1 ? run->tokens : 1; }
 
-static gm_status submit(self_check *c, const check *k, error *e) {
-    const check_run *run = &k->runs[c->run];
+static void make_records(self_check *c, const check *k) {
+    const check_run      *run = &k->runs[c->run];
+    const record_sequence sequence = { .window = k->window, .ring_slots = k->window + KV_SLACK };
+    int32_t               ids[MOST_TOKENS];
     for (uint32_t t = 0; t < run->tokens; t++) {
-        c->ids[t] = (int32_t)((t % DISTINCT_TOKENS * 7 + c->run * 3 + 1) % rows_of_table(k));
+        ids[t] = (int32_t)((t % DISTINCT_TOKENS * 7 + c->run * 3 + 1) % rows_of_table(k));
         c->rows[t] = (int32_t)(run->outputs > 1 ? t : run->tokens - 1);
     }
+    records_of_text(c->records, 0, &sequence, ids, (size_t)c->position, run->tokens);
+    if (k->o.blocks && run->class > GPU_DECODE_TOKENS) records_join_block(c->records + BLOCK_FIRST, BLOCK_COUNT);
+}
+
+static gm_status submit_run(self_check *c, const check *k, error *e) {
+    const check_run *run = &k->runs[c->run];
+    make_records(c, k);
     if (!c->plan && gpu_plan_new(&c->gpu, &c->g, run->class, run->outputs, &c->gpu_kv, &c->plan, e)) return e->status;
     c->ticket = gpu_ticket_new(c->host);
-    const gpu_inputs in = { .ids = c->ids,
-                            .tokens = run->tokens,
-                            .output_rows = c->rows,
-                            .outputs = outputs_of(run),
-                            .start = c->position,
-                            .last_seen = k->o.blocks && run->class > GPU_DECODE_TOKENS ? last_seen : NULL };
+    const run_inputs in = {
+        .records = c->records, .tokens = run->tokens, .output_rows = c->rows, .outputs = outputs_of(run)
+    };
     return gpu_plan_submit(c->plan, &in, c->ticket, e);
 }
 
@@ -208,13 +211,11 @@ static gm_status finish_run(self_check *c, const check *k, const void *data, uin
     const size_t     tokens = min_size(run->tokens, DISTINCT_TOKENS), rows = outputs ? outputs_of(run) : run->tokens;
     const size_t     n = rows * (size_t)c->g.result->token_stride;
     const int32_t    last = (int32_t)((run->tokens - 1) % DISTINCT_TOKENS);
-    const cpu_inputs in = { .ids = c->ids,
-                            .tokens = tokens,
-                            .output_rows = run->outputs > 1 ? c->rows : &last,
-                            .outputs = run->outputs > 1 ? tokens : 1,
-                            .start = c->position,
-                            .kv = &c->cpu_kv,
-                            .last_seen = k->o.blocks && run->class > GPU_DECODE_TOKENS ? last_seen : NULL };
+    const cpu_inputs in = { .run = { .records = c->records,
+                                     .tokens = tokens,
+                                     .output_rows = run->outputs > 1 ? c->rows : &last,
+                                     .outputs = run->outputs > 1 ? tokens : 1 },
+                            .kv = &c->cpu_kv };
     if (bytes < n * sizeof(float))
         return fail(e, GM_IO, "the GPU gave back %llu bytes in the self-check, %zu were expected",
                     (unsigned long long)bytes, n * sizeof(float));
@@ -223,7 +224,7 @@ static gm_status finish_run(self_check *c, const check *k, const void *data, uin
     memcpy(found, data, n * sizeof *found);
     while (cpu_plan_step(c->reference, &in, INFINITY) == GM_AGAIN) {}
     const float *expected = cpu_plan_result(c->reference);
-    const size_t distinct = outputs ? in.outputs : tokens;
+    const size_t distinct = outputs ? in.run.outputs : tokens;
     if (c->spoil) c->spoil(c->spoil_user, k->what, found, n, expected, distinct * (size_t)c->g.result->token_stride);
     compare(c, k, expected, distinct, found, rows, e);
     free(found);
@@ -272,7 +273,7 @@ static gm_status step_check(self_check *c, const check *k, error *e) {
     }
     for (; c->run < k->run_count; c->run++) {
         uint64_t bytes = 0;
-        if (!c->ticket && submit(c, k, e)) return e->status;
+        if (!c->ticket && submit_run(c, k, e)) return e->status;
         const void *data = gpu_ticket_data(c->host, c->ticket, &bytes);
         if (gpu_host_problem(c->host, e)) return e->status;
         if (!data) return GM_AGAIN;

@@ -6,6 +6,7 @@
 
 #include "cpu/backend.h"
 #include "gpu/generator.h"
+#include "session/records.h"
 #include "session/self_check.h"
 #include "text/sampler.h"
 
@@ -91,7 +92,8 @@ struct self_check {
     uint32_t     blocks_ticket;
     size_t       blocks_read; /* how many are here */
     uint64_t     position;    /* of the run's first token */
-    int32_t      ids[MOST_TOKENS], rows[MOST_TOKENS];
+    token_record records[MOST_TOKENS];
+    int32_t      rows[MOST_TOKENS];
 };
 
 static inline bool is_attention(op_kind kind) {

@@ -16,6 +16,15 @@ static quant_type kv_quant_type(const gm_session_options *options, const gm_engi
     }
 }
 
+static gm_status reserve_records(gm_session *s, size_t batch, error *e) {
+    if (batch <= s->record_capacity) return GM_OK;
+    token_record *records = realloc(s->records, batch * sizeof *records);
+    if (!records) return fail_memory(e, "a batch's records", batch * sizeof *records);
+    s->records = records;
+    s->record_capacity = batch;
+    return GM_OK;
+}
+
 gm_status session_new(gm_engine *engine, gm_session **out, error *e) {
     const size_t vocabulary = engine->weights.config.vocabulary;
     gm_session  *s = calloc(1, sizeof *s);
@@ -24,6 +33,7 @@ gm_status session_new(gm_engine *engine, gm_session **out, error *e) {
     s->ahead.possible = engine->on_gpu && !gpu_backend_needs_host(&engine->gpu);
     s->logits = malloc(vocabulary * sizeof *s->logits);
     if (!s->logits) fail_memory(e, "the logits", vocabulary * sizeof *s->logits);
+    if (!e->status) reserve_records(s, KV_BATCH, e);
     if (!e->status) sampler_new(vocabulary, &s->chooser, e);
     if (!e->status) runner_open(&s->run, engine, e);
     if (e->status) session_free(s);
@@ -65,6 +75,7 @@ void session_free(gm_session *s) {
     soft_free(&s->soft);
     sampler_free(s->chooser);
     free(s->logits);
+    free(s->records);
     free(s);
 }
 
@@ -158,15 +169,17 @@ static size_t next_batch(const gm_session *s, size_t most) {
 }
 
 static gm_status make_room(gm_session *s, size_t batch, error *e) {
-    if (kv_widen(&s->kv, batch, e)) return e->status;
+    if (reserve_records(s, batch, e) || kv_widen(&s->kv, batch, e)) return e->status;
     return kv_reserve(&s->kv, s->computed + batch, e);
 }
 
+/* The next `batch` tokens; make_room comes first. */
 static run_inputs inputs_of(gm_session *s, size_t batch) {
-    const soft_batch soft = soft_fill(&s->soft, s->tokens.ids + s->computed, s->computed, batch);
-    return (run_inputs){
-        .ids = soft.ids, .tokens = batch, .start = s->computed, .given = soft.given, .last_seen = soft.last_seen
-    };
+    const record_sequence sequence = kv_sequence(&s->kv);
+    records_of_text(s->records, 0, &sequence, s->tokens.ids + s->computed, s->computed, batch);
+    return (run_inputs){ .records = s->records,
+                         .tokens = batch,
+                         .given = soft_mark(&s->soft, s->records, s->computed, batch) };
 }
 
 /* One batch of held tokens; the last token held gives logits. */
@@ -268,7 +281,7 @@ gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t
     if (check_room(s, n, before, e)) return e->status;
     session_release(s);
     for (size_t i = 0; i < n && !e->status; i++) session_hold(s, id, e);
-    if (!e->status) soft_add(&s->soft, before, rows, n, c->width, block, KV_BATCH, e);
+    if (!e->status) soft_add(&s->soft, before, rows, n, c->width, block, e);
     if (e->status) s->tokens.count = before;
     return e->status;
 }

@@ -11,16 +11,18 @@
 #include <stdatomic.h>
 
 struct gm_session {
-    gm_engine  *engine;
-    kv_cache    kv;
-    token_list  tokens;   /* held */
-    soft_tokens soft;     /* which of them are rows of an image or a sound */
-    size_t      computed; /* how many of them are in the cache; fewer after a long rollback */
-    float      *logits;   /* [vocabulary] */
-    bool        has_logits;
-    sampler    *chooser;
-    runner      run;
-    size_t      running;      /* tokens in the batch being computed; 0: none */
+    gm_engine    *engine;
+    kv_cache      kv;
+    token_list    tokens;   /* held */
+    soft_tokens   soft;     /* which of them are rows of an image or a sound */
+    size_t        computed; /* how many of them are in the cache; fewer after a long rollback */
+    float        *logits;   /* [vocabulary] */
+    bool          has_logits;
+    sampler      *chooser;
+    runner        run;
+    token_record *records; /* of a batch; room for record_capacity tokens */
+    size_t        record_capacity;
+    size_t        running;    /* tokens in the batch being computed; 0: none */
     struct {                  /* tokens that the GPU draws ahead of us: drawing.c */
         bool        possible; /* false if the host takes part in every token */
         gm_sampling sampling;

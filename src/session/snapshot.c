@@ -252,7 +252,7 @@ static gm_status read_span(gm_session *into, const int32_t words[SPAN_WORDS], co
         return fail(e, GM_BAD_FILE, "the snapshot contradicts itself: %d soft tokens at %d%s of %zu", words[1],
                     words[0], words[2] ? ", a block," : "", held);
     *count = (size_t)words[1];
-    return soft_add(&into->soft, (size_t)words[0], rows, *count, c->width, words[2] != 0, KV_BATCH, e);
+    return soft_add(&into->soft, (size_t)words[0], rows, *count, c->width, words[2] != 0, e);
 }
 
 static gm_status read_soft(gm_session *into, const gguf *g, error *e) {

@@ -18,20 +18,15 @@ static void *grown(void *things, size_t *capacity, size_t count, size_t size, er
     return moved;
 }
 
-static gm_status reserve(soft_tokens *s, size_t spans, size_t rows, size_t batch, error *e) {
-    size_t ids = s->batch_capacity, seen = s->batch_capacity;
+static gm_status soft_reserve(soft_tokens *s, size_t spans, size_t rows, error *e) {
     s->spans = grown(s->spans, &s->span_capacity, spans, sizeof *s->spans, e);
     s->rows = grown(s->rows, &s->row_capacity, rows, s->width * sizeof *s->rows, e);
-    s->ids = grown(s->ids, &ids, batch, sizeof *s->ids, e);
-    s->last_seen = grown(s->last_seen, &seen, batch, sizeof *s->last_seen, e);
-    s->batch_capacity = min_size(ids, seen);
     return e->status;
 }
 
-gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count, size_t width, bool block,
-                   size_t batch, error *e) {
+gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count, size_t width, bool block, error *e) {
     s->width = width;
-    if (reserve(s, s->span_count + 1, s->row_count + count, max_size(batch, count), e)) return e->status;
+    if (soft_reserve(s, s->span_count + 1, s->row_count + count, e)) return e->status;
     memcpy(s->rows + s->row_count * width, rows, count * width * sizeof *rows);
     s->spans[s->span_count++] =
         (soft_span){ .begin = begin, .count = count, .first_row = s->row_count, .block = block };
@@ -48,7 +43,7 @@ void soft_truncate(soft_tokens *s, size_t keep) {
 
 gm_status soft_copy(soft_tokens *out, const soft_tokens *s, error *e) {
     *out = (soft_tokens){ .width = s->width };
-    if (!s->span_count || reserve(out, s->span_count, s->row_count, s->batch_capacity, e)) return e->status;
+    if (!s->span_count || soft_reserve(out, s->span_count, s->row_count, e)) return e->status;
     memcpy(out->spans, s->spans, s->span_count * sizeof *s->spans);
     memcpy(out->rows, s->rows, s->row_count * s->width * sizeof *s->rows);
     out->span_count = s->span_count;
@@ -59,8 +54,6 @@ gm_status soft_copy(soft_tokens *out, const soft_tokens *s, error *e) {
 void soft_free(soft_tokens *s) {
     free(s->spans);
     free(s->rows);
-    free(s->ids);
-    free(s->last_seen);
     *s = (soft_tokens){ 0 };
 }
 
@@ -76,24 +69,16 @@ const soft_span *soft_block_around(const soft_tokens *s, size_t position) {
     return NULL;
 }
 
-soft_batch soft_fill(soft_tokens *s, const int32_t *ids, size_t begin, size_t count) {
-    soft_batch   out = { .ids = ids };
+const float *soft_mark(const soft_tokens *s, token_record *records, size_t begin, size_t count) {
     const size_t end = begin + count;
+    bool         found = false;
     for (size_t i = 0; i < s->span_count; i++) {
         const soft_span *span = &s->spans[i];
         const size_t     first = max_size(begin, span->begin), last = min_size(end, end_of(span));
         if (first >= last) continue;
-        if (!out.given) { /* the first span of this batch */
-            memcpy(s->ids, ids, count * sizeof *ids);
-            for (size_t t = 0; t < count; t++) s->last_seen[t] = (uint32_t)t;
-            out.ids = s->ids;
-            out.given = s->rows;
-        }
-        if (span->block) out.last_seen = s->last_seen;
-        for (size_t p = first; p < last; p++) {
-            s->ids[p - begin] = -1 - (int32_t)(span->first_row + p - span->begin);
-            if (span->block) s->last_seen[p - begin] = (uint32_t)(last - begin - 1);
-        }
+        found = true;
+        for (size_t p = first; p < last; p++) records[p - begin].id = -1 - (int32_t)(span->first_row + p - span->begin);
+        if (span->block) records_join_block(&records[first - begin], last - first);
     }
-    return out;
+    return found ? s->rows : NULL;
 }

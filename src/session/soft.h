@@ -7,7 +7,7 @@
 #ifndef GM_SOFT_H
 #define GM_SOFT_H
 
-#include "base/base.h"
+#include "session/records.h"
 
 typedef struct {
     size_t begin, count; /* positions */
@@ -20,14 +20,10 @@ typedef struct {
     size_t     span_count, span_capacity;
     float     *rows; /* [row_count, width]: span after span */
     size_t     row_count, row_capacity, width;
-    int32_t   *ids; /* for a batch with soft tokens: as in cpu_inputs */
-    uint32_t  *last_seen;
-    size_t     batch_capacity;
 } soft_tokens; /* zero-initialise */
 
-/* Adds a span behind all others. Afterwards soft_fill works for up to `batch` tokens, and for this span. */
-gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count, size_t width, bool block,
-                   size_t batch, error *e);
+/* Adds a span behind all others. */
+gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count, size_t width, bool block, error *e);
 /* Forgets all from position `keep` on. */
 void      soft_truncate(soft_tokens *s, size_t keep);
 gm_status soft_copy(soft_tokens *out, const soft_tokens *s, error *e);
@@ -39,14 +35,8 @@ size_t soft_end(const soft_tokens *s);
 /* The block that `position` cuts in two, or NULL. */
 const soft_span *soft_block_around(const soft_tokens *s, size_t position);
 
-/* The inputs of a batch; NULL where plain ids suffice. */
-typedef struct {
-    const int32_t  *ids;
-    const float    *given;
-    const uint32_t *last_seen;
-} soft_batch;
-
-/* `ids` are the ids of the tokens [begin, begin + count). The result is valid until the next call. */
-soft_batch soft_fill(soft_tokens *s, const int32_t *ids, size_t begin, size_t count);
+/* Marks the soft tokens among the positions [begin, begin + count) in their records, which were made as those of text. Returns the
+ * rows that the run must be given; NULL: there is no soft token among them. */
+const float *soft_mark(const soft_tokens *s, token_record *records, size_t begin, size_t count);
 
 #endif
