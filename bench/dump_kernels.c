@@ -7,7 +7,7 @@
  * cases   name, type, k, rows, experts, used, tokens; times: how often a batch of the model needs it; weight_bytes, scales (the
  *         word of weights.wgsl) and planes {high, scales, blocks} in 16 bytes; partial_bytes, quantised_bytes; variants
  * variant name, kind (f32, q8 or matrix), chosen (the engine's own choice), dispatches: {text, constants, binds, groups}; the dispatch
- *         that prepares the activations, if any, comes first and binds "out" */
+ *         that prepares the activations, if any, comes first and binds "quantised" */
 
 #include "base/json.h"
 #include "gpu/matmul.h"
@@ -124,6 +124,12 @@ static size_t text_number(dump *d, const gpu_kernel *k) {
 
 static void add_string(buffer *b, const char *text) { json_write_string(b, str_of(text)); }
 
+/* What the kernels of products and activations bind. */
+static const char *const bind_names[PLAN_BINDS] = {
+    [BIND_IN + FUSED_A] = "x", [BIND_OUT] = "y",           [BIND_WEIGHTS] = "weights", [BIND_QUANTISED] = "quantised",
+    [BIND_RUN] = "run",        [BIND_PARTIAL] = "partial", [BIND_GROUPS] = "groups",
+};
+
 static void add_dispatch(dump *d, const gpu_kernel *k, bool first) {
     buffer *b = &d->cases;
     buffer_printf(b, "%s{\"text\":%zu,\"file\":\"%s\",\"constants\":{", first ? "" : ",", text_number(d, k), k->file);
@@ -131,7 +137,7 @@ static void add_dispatch(dump *d, const gpu_kernel *k, bool first) {
         buffer_printf(b, "%s\"%s\":%.17g", i ? "," : "", k->constants[i].name, k->constants[i].value);
     }
     buffer_text(b, "},\"binds\":[");
-    for (size_t i = 0; i < k->bind_count; i++) buffer_printf(b, "%s\"%s\"", i ? "," : "", k->binds[i]);
+    for (size_t i = 0; i < k->bind_count; i++) buffer_printf(b, "%s\"%s\"", i ? "," : "", bind_names[k->binds[i]]);
     buffer_printf(b, "],\"groups\":[%u,%u,%u]}", k->x, k->y, k->z);
 }
 

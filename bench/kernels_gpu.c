@@ -211,13 +211,12 @@ static gm_status run_row(bench *b, const row *r, quant_type *filled) {
 /* ---- the sampler, which is no graph ------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *name;
-    gpu_id      buffer;
-    uint64_t    bytes;
+    gpu_id   buffer;
+    uint64_t bytes;
 } range;
 
 /* Returns how many dispatches a draw takes. */
-static size_t record_sampler(bench *b, const sampler_shape *shape, const range *ranges, size_t count, size_t draws,
+static size_t record_sampler(bench *b, const sampler_shape *shape, const range ranges[DRAW_BINDS], size_t draws,
                              gpu_words *list, gpu_id groups[SAMPLER_KERNELS]) {
     gpu_kernel   kernels[SAMPLER_KERNELS];
     gpu_id       pipelines[SAMPLER_KERNELS];
@@ -225,9 +224,8 @@ static size_t record_sampler(bench *b, const sampler_shape *shape, const range *
     for (size_t i = 0; i < stages && !b->e.status; i++) {
         gpu_binding bindings[KERNEL_BINDS];
         for (size_t k = 0; k < kernels[i].bind_count; k++) {
-            size_t at = 0;
-            while (at + 1 < count && strcmp(ranges[at].name, kernels[i].binds[k]) != 0) at++;
-            bindings[k] = (gpu_binding){ (uint32_t)k, ranges[at].buffer, 0, ranges[at].bytes };
+            const range *bound = &ranges[kernels[i].binds[k]];
+            bindings[k] = (gpu_binding){ (uint32_t)k, bound->buffer, 0, bound->bytes };
         }
         pipelines[i] = gpu_kernel_pipeline(b->gpu.host, &kernels[i], &b->e);
         if (pipelines[i]) groups[i] = gpu_group_new(b->gpu.host, pipelines[i], bindings, kernels[i].bind_count, &b->e);
@@ -255,27 +253,29 @@ static gm_status run_sampler(bench *b, const char *name, const gm_sampling *samp
     if (!record) return fail_memory(&b->e, "the sampler's settings", words * sizeof *record);
     sampler_settings_write(&settings, record, &b->e);
     record[SAMPLER_ALTERNATIVES] = alternatives;
-    range ranges[] = { { "logits", 0, n * sizeof(float) },
-                       { "settings", 0, words * sizeof *record },
-                       { "fixed", 0, bytes.fixed },
-                       { "counts", 0, bytes.counts },
-                       { "blocks", 0, bytes.blocks },
-                       { "candidates", 0, bytes.candidates },
-                       { "header", 0, bytes.header },
-                       { "parts", 0, bytes.parts },
-                       { "record", 0, bytes.record },
-                       { "state", 0, bytes.state },
-                       { "ids", 0, 16 },
-                       { "run", 0, 16 } };
+    range ranges[DRAW_BINDS] = { [DRAW_LOGITS] = { 0, n * sizeof(float) },
+                                 [DRAW_SETTINGS] = { 0, words * sizeof *record },
+                                 [DRAW_FIXED] = { 0, bytes.fixed },
+                                 [DRAW_COUNTS] = { 0, bytes.counts },
+                                 [DRAW_BLOCKS] = { 0, bytes.blocks },
+                                 [DRAW_CANDIDATES] = { 0, bytes.candidates },
+                                 [DRAW_HEADER] = { 0, bytes.header },
+                                 [DRAW_PARTS] = { 0, bytes.parts },
+                                 [DRAW_RECORD] = { 0, bytes.record },
+                                 [DRAW_STATE] = { 0, bytes.state },
+                                 [DRAW_IDS] = { 0, 16 },
+                                 [DRAW_RUN] = { 0, 16 } };
     for (size_t i = 0; i < COUNT_OF(ranges) && !b->e.status; i++)
         ranges[i].buffer = gpu_buffer_new(b->gpu.host, round_up(ranges[i].bytes, 16), &b->e);
-    if (!b->e.status) gpu_buffer_write(b->gpu.host, ranges[0].buffer, 0, b->numbers, ranges[0].bytes, &b->e);
-    if (!b->e.status) gpu_buffer_write(b->gpu.host, ranges[1].buffer, 0, record, ranges[1].bytes, &b->e);
+    if (!b->e.status)
+        gpu_buffer_write(b->gpu.host, ranges[DRAW_LOGITS].buffer, 0, b->numbers, ranges[DRAW_LOGITS].bytes, &b->e);
+    if (!b->e.status)
+        gpu_buffer_write(b->gpu.host, ranges[DRAW_SETTINGS].buffer, 0, record, ranges[DRAW_SETTINGS].bytes, &b->e);
     const size_t draws = b->quick ? 1 : 32;
     gpu_words    list = { 0 };
     gpu_id       groups[SAMPLER_KERNELS] = { 0 };
     size_t       stages = 0;
-    if (!b->e.status) stages = record_sampler(b, &shape, ranges, COUNT_OF(ranges), draws, &list, groups);
+    if (!b->e.status) stages = record_sampler(b, &shape, ranges, draws, &list, groups);
     if (!b->e.status) {
         const double seconds = seconds_per_list(b, &(job){ .list = &list }) / (double)draws;
         print_row(b, name, (figures){ .seconds = seconds, .dispatches = (double)stages, .bytes = n * sizeof(float) });

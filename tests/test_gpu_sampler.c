@@ -22,9 +22,8 @@ enum { READS = 4, RESULTS = 3, HISTORY = 128, MOST_DRAWS = 4, START = 100, PROMP
 /* ---- one draw after the other on the GPU ---- */
 
 typedef struct {
-    const char *name;
-    gpu_id      buffer;
-    uint64_t    bytes;
+    gpu_id   buffer;
+    uint64_t bytes;
 } range;
 
 typedef struct {
@@ -53,21 +52,20 @@ static const void *wait_for(gpu_host *h, uint32_t ticket) {
 }
 
 /* A buffer with these words at its front, or with zeros. */
-static range new_range(gpu_host *h, const char *name, uint64_t bytes, const void *data) {
+static range new_range(gpu_host *h, uint64_t bytes, const void *data) {
     error e = { 0 };
-    range r = { name, gpu_buffer_new(h, round_up(bytes, 16), &e), bytes };
+    range r = { gpu_buffer_new(h, round_up(bytes, 16), &e), bytes };
     CHECK_MESSAGE(r.buffer, "%s", e.why);
     if (data) CHECK_MESSAGE(gpu_buffer_write(h, r.buffer, 0, data, bytes, &e) == GM_OK, "%s", e.why);
     return r;
 }
 
-static gpu_id group_of(gpu_host *h, const gpu_kernel *k, gpu_id pipeline, const range *ranges, size_t count) {
+static gpu_id group_of(gpu_host *h, const gpu_kernel *k, gpu_id pipeline, const range ranges[DRAW_BINDS]) {
     gpu_binding bindings[KERNEL_BINDS];
     error       e = { 0 };
     for (size_t i = 0; i < k->bind_count; i++) {
-        size_t at = 0;
-        while (at + 1 < count && strcmp(ranges[at].name, k->binds[i]) != 0) at++;
-        bindings[i] = (gpu_binding){ (uint32_t)i, ranges[at].buffer, 0, ranges[at].bytes };
+        const range *bound = &ranges[k->binds[i]];
+        bindings[i] = (gpu_binding){ (uint32_t)i, bound->buffer, 0, bound->bytes };
     }
     const gpu_id group = gpu_group_new(h, pipeline, bindings, k->bind_count, &e);
     CHECK_MESSAGE(group, "%s", e.why);
@@ -102,19 +100,19 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
     if (!record) abort();
     CHECK_MESSAGE(sampler_settings_write(&settings, record, &e) == GM_OK, "%s", e.why);
     record[SAMPLER_ALTERNATIVES] = r->alternatives;
-    const range ranges[] = {
-        new_range(h, "logits", r->vocabulary * sizeof(float), r->logits),
-        new_range(h, "settings", words * sizeof *record, record),
-        new_range(h, "fixed", bytes.fixed, NULL),
-        new_range(h, "counts", bytes.counts, NULL),
-        new_range(h, "blocks", bytes.blocks, NULL),
-        new_range(h, "candidates", bytes.candidates, NULL),
-        new_range(h, "header", bytes.header, NULL),
-        new_range(h, "state", bytes.state, state),
-        new_range(h, "ids", 4 * sizeof(uint32_t), NULL),
-        new_range(h, "run", 4 * sizeof(uint32_t), (const uint32_t[]){ PROMPT, 1, START, 0 }),
-        new_range(h, "record", bytes.record, NULL),
-        new_range(h, "parts", bytes.parts, NULL),
+    const range ranges[DRAW_BINDS] = {
+        [DRAW_LOGITS] = new_range(h, r->vocabulary * sizeof(float), r->logits),
+        [DRAW_SETTINGS] = new_range(h, words * sizeof *record, record),
+        [DRAW_FIXED] = new_range(h, bytes.fixed, NULL),
+        [DRAW_COUNTS] = new_range(h, bytes.counts, NULL),
+        [DRAW_BLOCKS] = new_range(h, bytes.blocks, NULL),
+        [DRAW_CANDIDATES] = new_range(h, bytes.candidates, NULL),
+        [DRAW_HEADER] = new_range(h, bytes.header, NULL),
+        [DRAW_STATE] = new_range(h, bytes.state, state),
+        [DRAW_IDS] = new_range(h, 4 * sizeof(uint32_t), NULL),
+        [DRAW_RUN] = new_range(h, 4 * sizeof(uint32_t), (const uint32_t[]){ PROMPT, 1, START, 0 }),
+        [DRAW_RECORD] = new_range(h, bytes.record, NULL),
+        [DRAW_PARTS] = new_range(h, bytes.parts, NULL),
     };
     gpu_kernel   kernels[SAMPLER_KERNELS];
     gpu_id       pipelines[SAMPLER_KERNELS], groups[SAMPLER_KERNELS];
@@ -122,7 +120,7 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
     for (size_t i = 0; i < count; i++) {
         pipelines[i] = gpu_kernel_pipeline(h, &kernels[i], &e);
         CHECK_MESSAGE(pipelines[i], "%s", e.why);
-        groups[i] = group_of(h, &kernels[i], pipelines[i], ranges, COUNT_OF(ranges));
+        groups[i] = group_of(h, &kernels[i], pipelines[i], ranges);
     }
     for (size_t d = 0; d < r->draws && !e.status; d++) { /* a read after each draw: the ring is shorter than the list */
         gpu_words      list = { 0 };
@@ -130,8 +128,9 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
         gpu_words_begin(&list);
         for (size_t i = 0; i < count; i++)
             gpu_words_dispatch(&list, pipelines[i], groups[i], kernels[i].x, kernels[i].y, kernels[i].z);
-        for (size_t i = 0; i < READS; i++) { /* state, ids, run, record */
-            const size_t at = gpu_words_read(&list, ranges[7 + i].buffer, 0, ranges[7 + i].bytes);
+        for (size_t i = 0; i < READS; i++) {
+            static const int read[READS] = { DRAW_STATE, DRAW_IDS, DRAW_RUN, DRAW_RECORD };
+            const size_t     at = gpu_words_read(&list, ranges[read[i]].buffer, 0, ranges[read[i]].bytes);
             list.data[at] = tickets[i];
         }
         CHECK_MESSAGE(gpu_submit(h, list.data, list.count, &e) == GM_OK, "%s", e.why);

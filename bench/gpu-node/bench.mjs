@@ -138,7 +138,7 @@ async function prepare(variant, buffers) {
     const steps = [];
     for (const d of variant.dispatches) {
         const made = await pipeline(d);
-        const entries = d.binds.map((name, binding) => ({ binding, resource: { buffer: buffers[name === 'x' && steps.length ? 'out' : name] } }));
+        const entries = d.binds.map((name, binding) => ({ binding, resource: { buffer: buffers[name] } }));
         steps.push({ made, group: device.createBindGroup({ layout: made.getBindGroupLayout(0), entries }), size: d.groups });
     }
     return steps;
@@ -220,7 +220,7 @@ function difference(got, want, rows) {
 async function run_case(c) {
     const slots = c.used || 1;
     const y_bytes = c.tokens * slots * c.rows * 4;
-    const buffers = { weights: buffer(c.weight_bytes), x: buffer(c.x_rows * c.k * 4), out: buffer(c.quantised_bytes), y: buffer(y_bytes),
+    const buffers = { weights: buffer(c.weight_bytes), x: buffer(c.x_rows * c.k * 4), quantised: buffer(c.quantised_bytes), y: buffer(y_bytes),
                       partial: buffer(8 * y_bytes), run: buffer(16), groups: buffer(4 * (c.experts + 1 + c.tokens * slots)) };
     device.queue.writeBuffer(buffers.weights, 0, random_weights(c));
     device.queue.writeBuffer(buffers.x, 0, random_columns(c));

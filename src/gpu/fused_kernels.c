@@ -20,16 +20,16 @@ static gpu_kernel norms_kernel(const op *o, uint32_t tokens, uint32_t outputs) {
     kernel_constant(&k, "n", (double)(a->ne[0] / unit));
     kernel_constant(&k, "eps", (double)o->eps);
     kernel_number(&k, o->factor);
-    kernel_bind(&k, "a");
-    kernel_bind(&k, "b");
-    kernel_bind(&k, "b_weight");
-    kernel_bind(&k, "sum");
-    kernel_bind(&k, "run");
-    kernel_bind(&k, "numbers");
+    kernel_bind(&k, BIND_IN + FUSED_A);
+    kernel_bind(&k, BIND_IN + FUSED_B);
+    kernel_bind(&k, BIND_IN + FUSED_B_WEIGHT);
+    kernel_bind(&k, BIND_SUM);
+    kernel_bind(&k, BIND_RUN);
+    kernel_bind(&k, BIND_NUMBERS);
     if (o->normed) {
         kernel_constant(&k, "weight_factor", (double)o->weight_factor);
-        kernel_bind(&k, "out");
-        kernel_bind(&k, "weight");
+        kernel_bind(&k, BIND_OUT);
+        kernel_bind(&k, BIND_IN + FUSED_WEIGHT);
     }
     return k;
 }
@@ -42,13 +42,13 @@ static gpu_kernel mix_kernel(const op *o, uint32_t tokens) {
     kernel_constant(&k, "n", (double)(a->ne[0] / unit));
     kernel_constant(&k, "used", o->used);
     kernel_constant(&k, "eps", (double)o->eps);
-    kernel_bind(&k, "a");
-    kernel_bind(&k, "experts");
-    kernel_bind(&k, "routes");
-    kernel_bind(&k, "a_weight");
-    kernel_bind(&k, "weight");
-    kernel_bind(&k, "out");
-    kernel_bind(&k, "run");
+    kernel_bind(&k, BIND_IN + MIX_A);
+    kernel_bind(&k, BIND_IN + MIX_EXPERTS);
+    kernel_bind(&k, BIND_IN + MIX_ROUTES);
+    kernel_bind(&k, BIND_IN + MIX_A_WEIGHT);
+    kernel_bind(&k, BIND_IN + MIX_WEIGHT);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
     return k;
 }
 
@@ -63,11 +63,11 @@ static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
     kernel_constant(&out, "row_stride", (double)q->token_stride);
     kernel_constant(&out, "q_offset", (double)q->offset);
     kernel_constant(&out, "eps", (double)o->eps);
-    kernel_bind(&out, "rows");
-    kernel_bind(&out, "table");
-    kernel_bind(&out, "q_weight");
-    kernel_bind(&out, "out");
-    kernel_bind(&out, "run");
+    kernel_bind(&out, BIND_IN + HEADS_Q);
+    kernel_bind(&out, BIND_IN + HEADS_TABLE);
+    kernel_bind(&out, BIND_IN + HEADS_Q_WEIGHT);
+    kernel_bind(&out, BIND_OUT);
+    kernel_bind(&out, BIND_RUN);
     if (!store) return out;
     out.x += 2 * kv->kv_heads;
     kernel_define(&out, "KV_TYPE", gpu_kv_type_word(kv->type));
@@ -76,9 +76,9 @@ static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
     kernel_constant(&out, "slots", kv->slots);
     kernel_constant(&out, "k_offset", (double)k->offset);
     kernel_constant(&out, "v_offset", (double)v->offset);
-    kernel_bind(&out, "k_weight");
-    kernel_bind(&out, "keys");
-    kernel_bind(&out, "values");
+    kernel_bind(&out, BIND_IN + HEADS_K_WEIGHT);
+    kernel_bind(&out, BIND_KEYS);
+    kernel_bind(&out, BIND_VALUES);
     return out;
 }
 

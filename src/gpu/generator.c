@@ -7,29 +7,6 @@
 
 enum { GPU_ALIGNMENT = 256, RESULTS = 1 }; /* each list reads its own result before the next list overwrites it */
 
-typedef enum {
-    LOGITS,
-    SETTINGS,
-    FIXED,
-    COUNTS,
-    BLOCKS,
-    CANDIDATES,
-    HEADER,
-    PARTS,
-    RECORD,
-    STATE,
-    IDS,
-    RUN,
-    RANGES
-} range_name;
-
-/* What a kernel's binding name stands for. */
-typedef struct {
-    const char *name;
-    gpu_id      buffer;
-    uint64_t    offset, bytes;
-} range;
-
 /* The dispatches of the plan and of the sampler, and a read of the result. */
 typedef struct {
     gpu_words words;
@@ -40,7 +17,7 @@ struct gpu_generator {
     gpu_plan     *plan;
     sampler_shape shape;            /* greedy, edits and logprobs are set for each list */
     gpu_id        memory, settings; /* what the sampler writes; read-only data needs its own buffer */
-    range         ranges[RANGES];
+    gpu_binding   ranges[DRAW_BINDS];
     step_list     lists[2][2][2]; /* by greedy, edits and logprobs */
     step_list    *list;           /* NULL: not begun yet */
     bool          begun;
@@ -50,31 +27,30 @@ struct gpu_generator {
 
 /* ---- creating and freeing ---- */
 
-static gm_status make_ranges(gpu_generator *g, error *e) {
+static gm_status generator_lay_out(gpu_generator *g, error *e) {
     const gpu_plan     *p = g->plan;
     const sampler_bytes bytes = sampler_bytes_of(&g->shape);
-    const range         ranges[RANGES] = {
-        [LOGITS] = { "logits", p->memory, gpu_plan_result_offset(p), g->shape.vocabulary * sizeof(float) },
-        [SETTINGS] = { "settings", 0, 0, 0 },
-        [FIXED] = { "fixed", 0, 0, bytes.fixed },
-        [COUNTS] = { "counts", 0, 0, bytes.counts },
-        [BLOCKS] = { "blocks", 0, 0, bytes.blocks },
-        [CANDIDATES] = { "candidates", 0, 0, bytes.candidates },
-        [HEADER] = { "header", 0, 0, bytes.header },
-        [PARTS] = { "parts", 0, 0, bytes.parts },
-        [RECORD] = { "record", 0, 0, bytes.record },
-        [STATE] = { "state", 0, 0, bytes.state },
-        [IDS] = { "ids", p->ids, 0, 16 },
-        [RUN] = { "run", p->run, 0, RUN_WORDS * sizeof(uint32_t) },
+    const gpu_binding   ranges[DRAW_BINDS] = {
+        [DRAW_LOGITS] = { 0, p->memory, gpu_plan_result_offset(p), g->shape.vocabulary * sizeof(float) },
+        [DRAW_FIXED] = { .bytes = bytes.fixed },
+        [DRAW_COUNTS] = { .bytes = bytes.counts },
+        [DRAW_BLOCKS] = { .bytes = bytes.blocks },
+        [DRAW_CANDIDATES] = { .bytes = bytes.candidates },
+        [DRAW_HEADER] = { .bytes = bytes.header },
+        [DRAW_PARTS] = { .bytes = bytes.parts },
+        [DRAW_RECORD] = { .bytes = bytes.record },
+        [DRAW_STATE] = { .bytes = bytes.state },
+        [DRAW_IDS] = { 0, p->ids, 0, 16 },
+        [DRAW_RUN] = { 0, p->run, 0, RUN_WORDS * sizeof(uint32_t) },
     };
     uint64_t end = 0;
     memcpy(g->ranges, ranges, sizeof ranges);
-    for (range_name i = FIXED; i <= STATE; i++) {
+    for (size_t i = DRAW_FIXED; i <= DRAW_STATE; i++) {
         g->ranges[i].offset = end;
         end = round_up(end + g->ranges[i].bytes, GPU_ALIGNMENT);
     }
     g->memory = gpu_buffer_new(p->backend->host, end, e);
-    for (range_name i = FIXED; i <= STATE; i++) g->ranges[i].buffer = g->memory;
+    for (size_t i = DRAW_FIXED; i <= DRAW_STATE; i++) g->ranges[i].buffer = g->memory;
     return e->status;
 }
 
@@ -88,12 +64,12 @@ gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_
     g->shape = (sampler_shape){ .vocabulary = (uint32_t)vocabulary, .results = RESULTS, .history = 1 };
     while (g->shape.history < context && g->shape.history < 1u << 31)
         g->shape.history *= 2; /* a power of two, so that sessions of similar size share pipelines */
-    if (make_ranges(g, e)) gpu_generator_free(g);
+    if (generator_lay_out(g, e)) gpu_generator_free(g);
     else *out = g;
     return e->status;
 }
 
-static void free_lists(gpu_generator *g) {
+static void generator_free_lists(gpu_generator *g) {
     for (size_t i = 0; i < 8; i++) {
         step_list *list = &g->lists[i / 4][i / 2 % 2][i % 2];
         free(list->words.data);
@@ -106,7 +82,7 @@ void gpu_generator_free(gpu_generator *g) {
     if (!g) return;
     gpu_host *h = g->plan->backend->host;
     gpu_generator_drop(g);
-    free_lists(g);
+    generator_free_lists(g);
     if (g->memory) gpu_buffer_free(h, g->memory);
     if (g->settings) gpu_buffer_free(h, g->settings);
     free(g);
@@ -115,28 +91,16 @@ void gpu_generator_free(gpu_generator *g) {
 /* ---- lists ---- */
 
 /* The settings include the biases, so they may be longer than the last time. */
-static gm_status reserve_settings(gpu_generator *g, uint64_t bytes, error *e) {
+static gm_status generator_reserve_settings(gpu_generator *g, uint64_t bytes, error *e) {
     gpu_host *h = g->plan->backend->host;
-    if (bytes <= g->ranges[SETTINGS].bytes) return GM_OK;
+    if (bytes <= g->ranges[DRAW_SETTINGS].bytes) return GM_OK;
     const gpu_id larger = gpu_buffer_new(h, 2 * bytes, e);
     if (!larger) return e->status;
     if (g->settings) gpu_buffer_free(h, g->settings);
-    free_lists(g); /* they bind the old buffer */
+    generator_free_lists(g); /* they bind the old buffer */
     g->settings = larger;
-    g->ranges[SETTINGS] = (range){ "settings", larger, 0, 2 * bytes };
+    g->ranges[DRAW_SETTINGS] = (gpu_binding){ 0, larger, 0, 2 * bytes };
     return GM_OK;
-}
-
-static gm_status add_dispatch(gpu_generator *g, const gpu_kernel *k, gpu_words *words, error *e) {
-    gpu_binding bindings[KERNEL_BINDS];
-    for (uint32_t i = 0; i < k->bind_count; i++) {
-        size_t at = 0;
-        while (at < RANGES && strcmp(g->ranges[at].name, k->binds[i])) at++;
-        if (at == RANGES)
-            return fail(e, GM_BAD_ARGUMENT, "the sampler binds '%s', which its generator does not know", k->binds[i]);
-        bindings[i] = (gpu_binding){ i, g->ranges[at].buffer, g->ranges[at].offset, g->ranges[at].bytes };
-    }
-    return gpu_plan_dispatch(g->plan, words, k, bindings, e);
 }
 
 static gm_status generator_record(gpu_generator *g, step_list *list, const generator_start *start, error *e) {
@@ -150,11 +114,12 @@ static gm_status generator_record(gpu_generator *g, step_list *list, const gener
     *list = (step_list){ .dispatches = p->dispatches + count };
     gpu_words_begin(&list->words);
     gpu_words_copy(&list->words, p->words.data + p->first_dispatch, p->end_dispatch - p->first_dispatch);
-    for (size_t i = 0; i < count && !e->status; i++) add_dispatch(g, &kernels[i], &list->words, e);
-    const uint64_t results = g->ranges[STATE].offset + SAMPLER_STATE_RESULTS * sizeof(uint32_t);
-    list->at_ticket = shape.logprobs
-                          ? gpu_words_read(&list->words, g->memory, g->ranges[RECORD].offset, sizeof(sampler_record))
-                          : gpu_words_read(&list->words, g->memory, results, 2 * sizeof(uint32_t));
+    for (size_t i = 0; i < count && !e->status; i++)
+        gpu_plan_dispatch(g->plan, &list->words, &kernels[i], g->ranges, e);
+    const uint64_t results = g->ranges[DRAW_STATE].offset + SAMPLER_STATE_RESULTS * sizeof(uint32_t);
+    list->at_ticket =
+        shape.logprobs ? gpu_words_read(&list->words, g->memory, g->ranges[DRAW_RECORD].offset, sizeof(sampler_record))
+                       : gpu_words_read(&list->words, g->memory, results, 2 * sizeof(uint32_t));
     if (list->words.failed) fail_memory(e, "a command list", list->words.count * sizeof(uint32_t));
     if (e->status) {
         free(list->words.data);
@@ -171,13 +136,13 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
         return fail(e, GM_BAD_ARGUMENT, "a generator for %u positions cannot begin at %zu with %zu tokens of history",
                     g->shape.history, start->position, start->history_count);
     gpu_generator_drop(g);
-    if (reserve_settings(g, start->setting_words * sizeof(uint32_t), e)) return e->status;
+    if (generator_reserve_settings(g, start->setting_words * sizeof(uint32_t), e)) return e->status;
     step_list *list = &g->lists[start->greedy][start->edits][start->logprobs];
     if (!list->words.data && generator_record(g, list, start, e)) return e->status;
 
     /* Both the random numbers' counter and the history are indexed by position, and the history is at least as long as
      * the context, so the ring never wraps. */
-    const uint64_t state = g->ranges[STATE].offset,
+    const uint64_t state = g->ranges[DRAW_STATE].offset,
                    history = state + (SAMPLER_STATE_RESULTS + 2 * RESULTS + next - start->history_count) * 4;
     const uint32_t counters[SAMPLER_STATE_RESULTS] = {
         [SAMPLER_STATE_DRAWS] = (uint32_t)next, [SAMPLER_STATE_APPENDED] = (uint32_t)next

@@ -1,8 +1,8 @@
 /* One dispatch: a shader with its defines and constants, what it binds, and the number of workgroups.
  *
- * The functions that choose kernels (matmul.h and others) fill this in for a plan. `binds` names what is bound, in the
- * order of the shader's binding numbers: words such as "x", "y" or "quants", which those headers explain. All strings
- * are constants of the program. */
+ * The functions that choose kernels (matmul.h and others) fill this in. `binds` says what each of the shader's bindings
+ * is, as an index into a table of ranges that whoever dispatches fills in: a plan (plan_binds.h) or the sampler
+ * (sampler_kernels.h). All strings are constants of the program. */
 
 #ifndef GM_GPU_KERNEL_H
 #define GM_GPU_KERNEL_H
@@ -18,10 +18,10 @@ typedef struct {
     size_t        define_count;
     gpu_constant  constants[KERNEL_CONSTANTS];
     size_t        constant_count;
-    const char   *binds[KERNEL_BINDS];
+    uint8_t       binds[KERNEL_BINDS];
     size_t        bind_count;
     uint32_t      x, y, z; /* workgroups */
-    /* Values that differ between layers, so they must not be constants of the pipeline: bound as "numbers", f32. */
+    /* Values that differ between layers, so they must not be constants of the pipeline: bound as BIND_NUMBERS, f32. */
     float  numbers[KERNEL_NUMBERS];
     size_t number_count;
 } gpu_kernel;

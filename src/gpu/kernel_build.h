@@ -14,8 +14,8 @@ static inline void kernel_constant(gpu_kernel *k, const char *name, double value
     if (k->constant_count < KERNEL_CONSTANTS) k->constants[k->constant_count++] = (gpu_constant){ name, value };
 }
 
-static inline void kernel_bind(gpu_kernel *k, const char *name) {
-    if (k->bind_count < KERNEL_BINDS) k->binds[k->bind_count++] = name;
+static inline void kernel_bind(gpu_kernel *k, int range) {
+    if (k->bind_count < KERNEL_BINDS) k->binds[k->bind_count++] = (uint8_t)range;
 }
 
 static inline void kernel_number(gpu_kernel *k, float value) {

@@ -63,10 +63,10 @@ static gpu_kernel norm_kernel(const op *o, uint32_t count) {
     kernel_constant(&k, "n", (double)n);
     place_a(&k, x, unit);
     kernel_constant(&k, "eps", (double)o->factor);
-    kernel_bind(&k, "a");
-    kernel_bind(&k, "out");
-    kernel_bind(&k, "run");
-    if (o->in[1]) kernel_bind(&k, "b");
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    if (o->in[1]) kernel_bind(&k, BIND_IN + 1);
     return k;
 }
 
@@ -92,11 +92,11 @@ static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
     place_a(&k, &a, unit);
     if (two) place_b(&k, &b, unit);
     if (o->kind == OP_SCALE || o->kind == OP_SOFTCAP) kernel_constant(&k, "factor", (double)o->factor);
-    kernel_bind(&k, "a");
-    kernel_bind(&k, "out");
-    kernel_bind(&k, "run");
-    if (o->kind == OP_SELECT_ROWS) kernel_bind(&k, "rows");
-    else if (two && !shared) kernel_bind(&k, "b");
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    if (o->kind == OP_SELECT_ROWS) kernel_bind(&k, BIND_ROWS);
+    else if (two && !shared) kernel_bind(&k, BIND_IN + 1);
     return k;
 }
 
@@ -104,9 +104,9 @@ static gpu_kernel rope_table_kernel(const op *o, uint32_t tokens) {
     gpu_kernel k = { .file = "rope.wgsl", .x = rounded_up(o->in[0]->ne[0], 64), .y = tokens, .z = 1 };
     kernel_define(&k, "KIND", "table");
     kernel_constant(&k, "pairs", (double)o->in[0]->ne[0]);
-    kernel_bind(&k, "a");
-    kernel_bind(&k, "out");
-    kernel_bind(&k, "run");
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
     return k;
 }
 
@@ -122,10 +122,10 @@ static gpu_kernel rope_kernel(const op *o, uint32_t count) {
     kernel_constant(&k, "pairs", (double)pairs);
     kernel_constant(&k, "rows", (double)x->ne[1]);
     place_a(&k, x, unit);
-    kernel_bind(&k, "a");
-    kernel_bind(&k, "out");
-    kernel_bind(&k, "run");
-    kernel_bind(&k, "b");
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    kernel_bind(&k, BIND_IN + 1);
     return k;
 }
 
@@ -139,10 +139,10 @@ static gpu_kernel route_kernel(const op *o, uint32_t tokens) {
     kernel_constant(&k, "used", o->used);
     kernel_constant(&k, "a_offset", (double)o->in[0]->offset);
     kernel_constant(&k, "a_token_stride", (double)o->in[0]->token_stride);
-    kernel_bind(&k, "a");
-    kernel_bind(&k, "out");
-    kernel_bind(&k, "run");
-    if (o->in[1]) kernel_bind(&k, "b");
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    if (o->in[1]) kernel_bind(&k, BIND_IN + 1);
     return k;
 }
 
@@ -156,10 +156,10 @@ static gpu_kernel expert_sum_kernel(const op *o, uint32_t tokens) {
     kernel_constant(&k, "n", (double)(x->ne[0] / unit));
     kernel_constant(&k, "used", o->used);
     place_a(&k, x, unit);
-    kernel_bind(&k, "a");
-    kernel_bind(&k, "out");
-    kernel_bind(&k, "run");
-    kernel_bind(&k, "b");
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    kernel_bind(&k, BIND_IN + 1);
     return k;
 }
 
@@ -179,9 +179,9 @@ gm_status gpu_group_kernel(uint32_t experts, uint32_t used, gpu_kernel *out, err
     kernel_define(out, "KIND", "group");
     kernel_constant(out, "experts", experts);
     kernel_constant(out, "used", used);
-    kernel_bind(out, "routes");
-    kernel_bind(out, "groups");
-    kernel_bind(out, "run");
+    kernel_bind(out, BIND_IN + FUSED_ROUTES);
+    kernel_bind(out, BIND_GROUPS);
+    kernel_bind(out, BIND_RUN);
     return check_experts(experts, used, e);
 }
 
@@ -231,11 +231,11 @@ gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gp
     kernel_constant(out, "a_offset", (double)a->offset);
     kernel_constant(out, "b_offset", (double)b->offset);
     kernel_constant(out, "slots", kv->slots);
-    kernel_bind(out, "a");
-    kernel_bind(out, "keys");
-    kernel_bind(out, "values");
-    kernel_bind(out, "run");
-    if (!shared) kernel_bind(out, "b");
+    kernel_bind(out, BIND_IN + 0);
+    kernel_bind(out, BIND_KEYS);
+    kernel_bind(out, BIND_VALUES);
+    kernel_bind(out, BIND_RUN);
+    if (!shared) kernel_bind(out, BIND_IN + 1);
     return GM_OK;
 }
 
@@ -303,12 +303,12 @@ static void attention_common(gpu_kernel *k, const op *o, const gpu_kv *kv) {
     kernel_constant(k, "q_offset", (double)q->offset);
 }
 
-static void attention_binds(gpu_kernel *k, const char *out) {
-    kernel_bind(k, "a");
+static void attention_binds(gpu_kernel *k, int out) {
+    kernel_bind(k, BIND_IN + 0);
     kernel_bind(k, out);
-    kernel_bind(k, "run");
-    kernel_bind(k, "keys");
-    kernel_bind(k, "values");
+    kernel_bind(k, BIND_RUN);
+    kernel_bind(k, BIND_KEYS);
+    kernel_bind(k, BIND_VALUES);
 }
 
 static gpu_kernel prefill_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
@@ -316,8 +316,8 @@ static gpu_kernel prefill_kernel(const op *o, const gpu_kv *kv, uint32_t tokens)
     gpu_kernel     k = { .file = "attention_prefill.wgsl", .x = rounded_up(queries, 16), .y = kv->kv_heads, .z = 1 };
     attention_common(&k, o, kv);
     kernel_define(&k, "BLOCKS", flag(o->blocks));
-    attention_binds(&k, "out");
-    if (o->blocks) kernel_bind(&k, "last_seen");
+    attention_binds(&k, BIND_OUT);
+    if (o->blocks) kernel_bind(&k, BIND_LAST_SEEN);
     return k;
 }
 
@@ -338,12 +338,12 @@ static void add_heads(gpu_kernel *k, const op *o) {
     kernel_define(k, "STORE", flag(store));
     kernel_define(k, "WIDE", "1");
     kernel_constant(k, "eps", (double)o->eps);
-    kernel_bind(k, "table");
-    kernel_bind(k, "q_weight");
+    kernel_bind(k, BIND_IN + HEADS_TABLE);
+    kernel_bind(k, BIND_IN + HEADS_Q_WEIGHT);
     if (!store) return;
     kernel_constant(k, "k_offset", (double)o->in[HEADS_K]->offset);
     kernel_constant(k, "v_offset", (double)o->in[HEADS_V]->offset);
-    kernel_bind(k, "k_weight");
+    kernel_bind(k, BIND_IN + HEADS_K_WEIGHT);
 }
 
 static gpu_kernel decode_kernel(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
@@ -353,7 +353,7 @@ static gpu_kernel decode_kernel(const gpu_info *info, const op *o, const gpu_kv 
     share_out(&k, info, o, kv, tokens, splits);
     kernel_define(&k, "SHARES", kv->head > 256 ? "2" : "4");
     kernel_define(&k, "FINAL", flag(splits == 1));
-    attention_binds(&k, splits == 1 ? "out" : "partial");
+    attention_binds(&k, splits == 1 ? BIND_OUT : BIND_PARTIAL);
     if (o->kind == OP_ATTEND) add_heads(&k, o);
     return k;
 }
@@ -367,9 +367,9 @@ static gpu_kernel reduce_kernel(const gpu_info *info, const op *o, const gpu_kv 
     kernel_constant(&k, "kv_heads", kv->kv_heads);
     kernel_constant(&k, "window", o->window);
     share_out(&k, info, o, kv, tokens, splits);
-    kernel_bind(&k, "partial");
-    kernel_bind(&k, "out");
-    kernel_bind(&k, "run");
+    kernel_bind(&k, BIND_PARTIAL);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
     return k;
 }
 

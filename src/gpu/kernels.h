@@ -2,22 +2,13 @@
  * products and embeddings, sampler_kernels.h the sampler.
  *
  * A kernel is built for a shape class of up to `tokens` tokens and `outputs` outputs; the run record has the actual
- * counts. It binds these, by name, in the order of the shader's binding numbers:
- *
- *   a, b, out       in[0], in[1] and out of the op: the whole base of a value (the offset and strides of a view are
- *                   constants of the kernel), or all of a weight. Two inputs with the same base are bound once, as a.
- *   run             the run record     rows  u32 [outputs]: the tokens whose outputs are wanted, ascending
- *   keys, values    the layer's cache, gpu_kv_bytes each
- *   last_seen       u32 [tokens]: the last token that each token sees, if blocks are used
- *   partial         scratch between the two dispatches of a split attention, gpu_attention_partial_bytes
- *   groups          u32: [experts + 1] starts, then [tokens · used] pairs (token · used + slot) by expert,
- *                   gpu_groups_bytes */
+ * counts. plan_binds.h says what it can bind. */
 
 #ifndef GM_GPU_KERNELS_H
 #define GM_GPU_KERNELS_H
 
 #include "gpu/kernel.h"
-#include "graph/graph.h"
+#include "gpu/plan_binds.h"
 
 /* RMS_NORM, ROPE_TABLE, ROPE, GEGLU, ADD, SCALE, SOFTCAP, ROUTE, EXPERT_SUM and SELECT_ROWS: one dispatch. */
 gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kernel *out, error *e);
@@ -44,7 +35,7 @@ uint64_t gpu_kv_bytes(const gpu_kv *kv, uint64_t slots);
 gm_status   gpu_kv_check(const gpu_kv *kv, error *e);
 const char *gpu_kv_type_word(quant_type type); /* for a shader's KV_TYPE */
 
-/* KV_STORE: binds a, keys, values, run, b. */
+/* KV_STORE. */
 gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e);
 
 /* What kv_copy.wgsl reads as "job": four words. */
@@ -63,27 +54,23 @@ enum { GPU_DECODE_TOKENS = 4 }; /* for up to this many tokens, the keys are spli
 /* The best number of splits if the cache holds up to `depth` positions: a power of two that grows with the depth. 1 for
  * more than GPU_DECODE_TOKENS tokens. */
 uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint64_t depth);
-/* Bytes of "partial"; 0 if there is only one split. */
+/* Bytes of BIND_PARTIAL; 0 if there is only one split. */
 uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t splits);
-/* ATTENTION: one dispatch (a, out, run, keys, values), or with splits two (a, partial, run, keys, values; partial, out,
- * run). With blocks and more than GPU_DECODE_TOKENS tokens it also binds last_seen; fewer tokens never see past
- * themselves.
- * ATTEND (graph/fuse.h): the same, but the first dispatch also binds table, q_weight and, if it stores, k_weight; a is
- * the value that contains q, k and v. Any number of splits up to 256 gives correct results at any depth. */
+/* ATTENTION, and ATTEND (graph/fuse.h): one dispatch, or with splits two. With blocks and more than GPU_DECODE_TOKENS
+ * tokens it reads BIND_LAST_SEEN; fewer tokens never see past themselves. Any number of splits up to 256 gives correct
+ * results at any depth. */
 gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits,
                                 gpu_kernel out[2], size_t *count, error *e);
 
 /* ---- experts ---- */
 
 uint64_t gpu_groups_bytes(uint32_t experts, uint32_t tokens, uint32_t used);
-/* Groups the pairs by expert, for products with many tokens. Binds routes (of a ROUTE op, contiguous), groups, run. */
+/* Groups the pairs by expert, for products with many tokens. Their routes are those of a ROUTE op, contiguous. */
 gm_status gpu_group_kernel(uint32_t experts, uint32_t used, gpu_kernel *out, error *e);
 
 /* ---- fused ops (graph/fuse.h) except PRODUCTS ---- */
 
-/* NORMS binds a, b, b_weight, sum, run, numbers, out, weight; MIX a, experts, routes, a_weight, weight, out, run; HEADS
- * rows (the value that contains q, k and v), table, q_weight, out, run, k_weight, keys, values. The last ones are bound
- * only if there is a norm or a store. */
+/* NORMS, MIX, HEADS. */
 gm_status gpu_fused_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t outputs, gpu_kernel *out, error *e);
 
 #endif

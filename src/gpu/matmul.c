@@ -136,9 +136,9 @@ static void add_up(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile
     kernel_constant(out, "first_row", tile->first_row);
     kernel_constant(out, "y_offset", job->y.offset);
     kernel_constant(out, "y_token_stride", job->y.token_stride);
-    kernel_bind(out, "partial");
-    kernel_bind(out, "y");
-    kernel_bind(out, "run");
+    kernel_bind(out, BIND_PARTIAL);
+    kernel_bind(out, BIND_OUT);
+    kernel_bind(out, BIND_RUN);
     out->x = divide_up(tile->rows, 256);
     out->y = job->tokens;
     out->z = 1;
@@ -166,7 +166,7 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
         kernel_constant(&out[0], "all_experts", job->weights->experts);
         kernel_constant(&out[0], "groups_offset", job->routes.offset);
     }
-    kernel_bind(&out[0], job->used ? "groups" : "run");
+    kernel_bind(&out[0], job->used ? BIND_GROUPS : BIND_RUN);
     out[0].x = divide_up(job->used ? job->weights->rows : tile.rows, gpu_tile_rows(info, t));
     out[0].y = job->used ? tile.experts : t->splits;
     out[0].z = divide_up(job->tokens, gpu_tile_columns(info, t));
@@ -174,7 +174,7 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
     const uint32_t chunks = divide_up(job->weights->chunks, t->splits);
     kernel_constant(&out[0], "split_chunks", (double)round_up(chunks, t->chunks));
     kernel_constant(&out[0], "y_split_stride", (double)job->tokens * tile.rows);
-    out[0].binds[2] = "partial";
+    out[0].binds[2] = BIND_PARTIAL;
     add_up(&out[1], job, &tile, t->splits);
     return 2;
 }
@@ -203,10 +203,10 @@ void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job
     kernel_constant(out, "factor", job->factor);
     kernel_constant(out, "y_offset", job->y.offset);
     kernel_constant(out, "y_token_stride", job->y.token_stride);
-    kernel_bind(out, "weights");
-    kernel_bind(out, "ids");
-    kernel_bind(out, "y");
-    kernel_bind(out, "run");
+    kernel_bind(out, BIND_WEIGHTS);
+    kernel_bind(out, BIND_IDS);
+    kernel_bind(out, BIND_OUT);
+    kernel_bind(out, BIND_RUN);
     out->x = divide_up(job->table->chunks * 4, 64);
     out->y = job->tokens;
     out->z = 1;
@@ -223,9 +223,9 @@ void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quanti
     kernel_constant(out, "x_token_stride", job->x.token_stride);
     kernel_constant(out, "x_row_stride", job->x.row_stride);
     kernel_constant(out, "out_scales", scales_at(info, job->k, (uint64_t)job->tokens * job->rows));
-    kernel_bind(out, "x");
-    kernel_bind(out, "out");
-    kernel_bind(out, "run");
+    kernel_bind(out, BIND_IN + FUSED_A);
+    kernel_bind(out, BIND_QUANTISED);
+    kernel_bind(out, BIND_RUN);
     if (halves) {
         out->x = 1;
         out->y = job->tokens * job->rows;

@@ -1,7 +1,5 @@
 /* Products with weights on the GPU: chooses the kernel of a job. Each function fills in one dispatch; a tensor with
- * several tiles takes one per tile. Names of bindings, besides those explained below:
- *
- *   "weights"  the buffer of the tile     "x", "y"  the values' base     "run"  the run record
+ * several tiles takes one per tile. plan_binds.h says what they can bind.
  *
  * One column goes to product.wgsl, which can compute it from a residual and a norm, and pass the result through a gate.
  * Two to four columns go to matvec.wgsl, which reads a row once for all columns. More go to matmul.wgsl, or, if the
@@ -11,8 +9,9 @@
 #ifndef GM_GPU_MATMUL_H
 #define GM_GPU_MATMUL_H
 
+#include "gpu/plan_binds.h"
 #include "gpu/weights.h"
-#include "graph/graph.h"
+#include "graph/fuse.h"
 
 /* A value's place in its base's binding: the element at which it starts, and the strides from token to token and row to
  * row. */
@@ -34,7 +33,7 @@ typedef struct {
     uint32_t             used;    /* experts per token; 0: a plain product */
     bool                 x_slots; /* with experts: x has one row per (token, slot), not per token */
     gpu_place            x, y;
-    gpu_place            routes; /* with experts: place of "routes" (few tokens) or "groups" (many) */
+    gpu_place            routes; /* with experts: place of the routes (few tokens) or of BIND_GROUPS (many) */
     bool                 split;  /* k may be split: there is room for gpu_matmul_partial_bytes */
     gpu_column           column; /* one column: how it is read */
     bool y_q8; /* one column with gate GATE_PAIR: y is written in 8 bits; its rows are a multiple of 32 */
@@ -47,7 +46,7 @@ typedef struct {
 
 /* Whether such a product should use 8-bit (or f16) activations, if they are allowed at all. */
 bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t tokens);
-/* Whether the kernel takes "groups", the pairs grouped by expert, instead of "routes". */
+/* Whether the kernel takes the pairs grouped by expert (BIND_GROUPS) instead of the routes. */
 bool gpu_matmul_takes_groups(uint32_t tokens);
 
 /* Whether a product should quantise its single column to 8 bits, if that is allowed at all. */
@@ -55,14 +54,10 @@ bool gpu_matvec_takes_q8(const gpu_info *info, quant_type type);
 /* The longest column that a product can compute from a residual and a norm. */
 uint64_t gpu_matvec_most_column(const gpu_info *info);
 
-/* Binds "weights", "x", "y"; then, for one column (or experts and up to 4 tokens), what it needs of "b", "b_weight",
- * "numbers", "weight", "sum", "other", "run" and "routes"; for more than 4 columns "run", or with experts "groups".
- *   "routes"  i32 [2 · used] for each token, the ids first
- *   "groups"  u32: [experts + 1] starts of the experts' lists, then the lists of token · used + slot
- * If k is split (job.split allows it), the first dispatch binds "partial" instead of "y", and a second one ("partial",
- * "y", "run") adds the partial sums. Returns the number of dispatches. */
+/* Routes are i32 [2 · used] for each token, the ids first. If k is split (job.split allows it), the first dispatch
+ * writes partial sums to BIND_PARTIAL, and a second one adds them. Returns the number of dispatches. */
 size_t   gpu_matmul_kernels(gpu_kernel out[2], const gpu_info *info, const gpu_matmul_job *job);
-uint64_t gpu_matmul_partial_bytes(const gpu_info *info, const gpu_matmul_job *job); /* of "partial"; 0: not needed */
+uint64_t gpu_matmul_partial_bytes(const gpu_info *info, const gpu_matmul_job *job); /* of BIND_PARTIAL; 0: not needed */
 
 /* The tiling of a product with more than 4 columns: the default choice, and kernels for any other, for comparison. */
 typedef struct {
@@ -79,8 +74,7 @@ size_t   gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const 
 uint32_t gpu_tile_rows(const gpu_info *info, const gpu_tile *tile);
 uint32_t gpu_tile_columns(const gpu_info *info, const gpu_tile *tile);
 
-/* y[t] = factor · row ids[t]. An id below 0 reads row 0, or is skipped if others write its row (given). Binds
- * "weights", "ids", "y", "run". */
+/* y[t] = factor · row ids[t]. An id below 0 reads row 0, or is skipped if others write its row (given). */
 typedef struct {
     const weight_layout *table;
     uint32_t             tile;
@@ -92,8 +86,8 @@ typedef struct {
 
 void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job *job);
 
-/* Converts rows of k values to 8 bits (k a multiple of 32), or to f16 on a GPU with subgroup matrices. Binds "x",
- * "out", "run". */
+/* Converts rows of k values to 8 bits (k a multiple of 32), or to f16 on a GPU with subgroup matrices, from a product's
+ * FUSED_A to BIND_QUANTISED. */
 typedef struct {
     uint32_t  k, rows; /* rows per token */
     uint32_t  tokens;
@@ -102,6 +96,6 @@ typedef struct {
 } gpu_quantise_job;
 
 void     gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quantise_job *job);
-uint64_t gpu_quantised_bytes(uint32_t k, uint64_t rows); /* bytes of "out"; `rows` counts all tokens' rows */
+uint64_t gpu_quantised_bytes(uint32_t k, uint64_t rows); /* `rows` counts all tokens' rows */
 
 #endif

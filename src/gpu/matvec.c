@@ -53,10 +53,10 @@ static void columns_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matm
 }
 
 /* Adds a binding and tells the shader its number. */
-static void bind_at(gpu_kernel *out, const char *name, const char *define) {
+static void bind_at(gpu_kernel *out, int range, const char *define) {
     static const char *const numbers[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7" };
     kernel_define(out, define, numbers[out->bind_count]);
-    kernel_bind(out, name);
+    kernel_bind(out, range);
 }
 
 static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job) {
@@ -68,19 +68,19 @@ static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job) {
     kernel_define(out, "CAP", word(job->cap > 0));
     kernel_define(out, "WIDE", "0");
     if (job->residual) {
-        bind_at(out, "b", "B_AT");
-        bind_at(out, "b_weight", "B_WEIGHT_AT");
-        bind_at(out, "numbers", "NUMBERS_AT");
+        bind_at(out, BIND_IN + FUSED_B, "B_AT");
+        bind_at(out, BIND_IN + FUSED_B_WEIGHT, "B_WEIGHT_AT");
+        bind_at(out, BIND_NUMBERS, "NUMBERS_AT");
         kernel_number(out, job->factor);
     }
     if (job->normed) {
-        bind_at(out, "weight", "WEIGHT_AT");
+        bind_at(out, BIND_IN + FUSED_WEIGHT, "WEIGHT_AT");
         kernel_constant(out, "weight_factor", (double)job->weight_factor);
     }
     if (job->residual || job->normed) kernel_constant(out, "eps", (double)job->eps);
-    if (job->sum) bind_at(out, "sum", "SUM_AT");
+    if (job->sum) bind_at(out, BIND_SUM, "SUM_AT");
     if (job->gate == GATE_VALUE) {
-        bind_at(out, "other", "OTHER_AT");
+        bind_at(out, BIND_IN + FUSED_OTHER, "OTHER_AT");
         kernel_constant(out, "other_offset", job->other_offset);
     }
     if (job->cap > 0) kernel_constant(out, "cap", (double)job->cap);
@@ -90,8 +90,8 @@ static void route(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile 
     kernel_constant(out, "experts", tile->experts);
     kernel_constant(out, "routes_offset", job->routes.offset);
     kernel_constant(out, "routes_token_stride", job->routes.token_stride);
-    bind_at(out, "run", "RUN_AT");
-    bind_at(out, "routes", "ROUTES_AT");
+    bind_at(out, BIND_RUN, "RUN_AT");
+    bind_at(out, BIND_IN + FUSED_ROUTES, "ROUTES_AT");
 }
 
 /* Chunks of the column that a workgroup keeps at a time: all, or equal parts that fit, each a multiple of the lanes. */

@@ -1,9 +1,18 @@
-/* The internals of a plan, for other files of this folder: generator.c repeats its dispatches without the host. */
+/* The internals of a plan, for other files of this folder.
+ *
+ *   plan_decide.c  decides for each op which kernels compute it and what they need, and lays out memory
+ *   plan_record.c  turns these decisions into pipelines, bind groups and a command list
+ *   plan.c         creates plans and submits their runs
+ *
+ * Each value is a range of one large buffer. What changes between runs (ids, wanted rows, the run record, the ticket of
+ * the result) is part of the list, and a run overwrites it there. */
 
 #ifndef GM_GPU_PLAN_H
 #define GM_GPU_PLAN_H
 
 #include "gpu/backend.h"
+#include "gpu/kernels.h"
+#include "gpu/matmul.h"
 #include "gpu/pipeline.h"
 #include "graph/layout.h"
 
@@ -12,16 +21,32 @@ typedef struct plan_streaming plan_streaming;
 
 enum { RUN_WORDS = 4 }; /* tokens, outputs, start, spare: wgsl/run.wgsl */
 
+/* What a plan decides about one op. */
+typedef struct {
+    const gpu_weight *weight;   /* EMBED, PRODUCTS: the matrix */
+    bool              gathered; /* EMBED: the host looks up the rows, and writes them before the first dispatch */
+    bool              q8;       /* PRODUCTS: reads its input in 8 bits, from the item `quantised` */
+    bool              groups;   /* PRODUCTS: reads the pairs grouped by expert, from the item `grouped` */
+    gpu_column        column;   /* PRODUCTS with one column: how it is read */
+    bool              gives_q8; /* PRODUCTS: writes its result in 8 bits; its only reader has COLUMN_GIVEN */
+    bool              aligned;  /* the second input of a gate is bound at the aligned offset below it */
+    uint32_t          splits;   /* ATTENTION, ATTEND: among how many workgroups the keys are divided */
+    /* scratch items; -1: none */
+    int32_t quantised, grouped, partial;
+    bool    makes_quantised, makes_grouped; /* the first reader of such an item dispatches what fills it */
+} plan_op;
+
 struct gpu_plan {
     gpu_backend        *backend;
-    graph               g; /* after fusion */
+    graph               g;   /* after fusion */
+    plan_op            *ops; /* [g.op_count] */
     const gpu_kv_layer *kv;
     uint32_t            tokens, outputs;
     layout_item        *items; /* values by index, then the plan's scratch items */
     size_t              item_count;
     gpu_id              memory, run, ids, rows; /* buffers: values, run record, u32 [tokens], u32 [outputs] */
     gpu_id              last_seen;              /* u32 [tokens]; 0: no kernel reads it */
-    gpu_id              numbers;                /* the kernels' "numbers", PLAN_ALIGNMENT apart */
+    gpu_id              numbers;                /* the kernels' numbers, PLAN_ALIGNMENT apart */
     gpu_words           number_words;           /* a list that writes them, once */
     size_t              number_count;
     uint64_t            bytes;
@@ -44,14 +69,44 @@ struct gpu_plan {
     void             *visit_user;
 };
 
+/* The value that a view is a part of, or the value itself. */
+static inline const tensor *plan_base(const tensor *t) { return t->base ? t->base : t; }
+
+/* The most entries that a value can have. */
+static inline uint32_t plan_count(const gpu_plan *p, const tensor *t) {
+    return t->axis == AXIS_TOKENS ? p->tokens : p->outputs;
+}
+
+static inline gpu_place plan_place(const tensor *t) {
+    return (gpu_place){ (uint32_t)t->offset, (uint32_t)t->token_stride, (uint32_t)t->row_stride };
+}
+
+/* ---- plan_decide.c ---- */
+
+/* Fills in p->ops, then p->items and p->bytes. */
+gm_status plan_decide(gpu_plan *p, error *e);
+gm_status plan_lay_out(gpu_plan *p, error *e);
+
+/* Elements that lie between the aligned offset at which a value is bound and its own. */
+uint64_t       plan_beyond_alignment(const tensor *t);
+gpu_kv         plan_kv(const gpu_plan *p, const op *o);
+gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile);
+
+/* ---- plan_record.c ---- */
+
+/* Creates the plan's buffers, pipelines and bind groups, and records its list. With p->visit set, only visits. */
+gm_status plan_record(gpu_plan *p, error *e);
+
+/* Creates a pipeline and a bind group for a kernel, whose bindings are entries of `table`, and records a dispatch at the
+ * end of `words`. The plan owns the group. */
+gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const gpu_binding *table, error *e);
+
+/* ---- plan.c ---- */
+
 /* The offset of the result [outputs, n] in the plan's memory. */
 uint64_t gpu_plan_result_offset(const gpu_plan *p);
 
 /* Writes the given rows to where the plan reads them. GM_AGAIN: call again before submitting anything else. */
 gm_status gpu_plan_write_given(const gpu_plan *p, const run_inputs *in, error *e);
-
-/* Creates a pipeline and a bind group for a kernel and records a dispatch at the end of `words`. The plan owns the
- * group. */
-gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const gpu_binding *bindings, error *e);
 
 #endif

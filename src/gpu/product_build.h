@@ -42,9 +42,9 @@ static inline void start_product(gpu_kernel *out, const char *file, const gpu_ma
         kernel_constant(out, "used", job->used);
         kernel_constant(out, "y_row_stride", job->y.row_stride);
     }
-    kernel_bind(out, "weights");
-    kernel_bind(out, "x");
-    kernel_bind(out, "y");
+    kernel_bind(out, BIND_WEIGHTS);
+    kernel_bind(out, job->q8 ? BIND_QUANTISED : BIND_IN + FUSED_A);
+    kernel_bind(out, BIND_OUT);
 }
 
 static inline void place_columns(gpu_kernel *out, const gpu_matmul_job *job) {

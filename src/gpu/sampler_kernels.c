@@ -10,22 +10,25 @@ typedef struct {
     const char *stage;
     const char *part; /* a define that enables code shared by several stages */
     uint32_t    span; /* tokens of the vocabulary per workgroup; 0: a single workgroup */
-    const char *binds[KERNEL_BINDS];
+    size_t      bind_count;
+    uint8_t     binds[KERNEL_BINDS];
 } stage;
 
 typedef enum { CONVERT, EDIT, BLOCKS, GREEDY, THRESHOLD, GATHER, CHOOSE, LIKELY, LOGPROBS } stage_name;
 
+/* clang-format off */
 static const stage stages[] = {
-    [CONVERT] = { "convert", "BLOCKS", BLOCK, { "logits", "settings", "fixed", "blocks" } },
-    [EDIT] = { "edit", NULL, 0, { "settings", "fixed", "counts", "state" } },
-    [BLOCKS] = { "blocks", "BLOCKS", BLOCK, { "fixed", "blocks" } },
-    [GREEDY] = { "greedy", "FINISH", 0, { "settings", "fixed", "blocks", "state", "ids", "run" } },
-    [THRESHOLD] = { "threshold", NULL, 0, { "settings", "blocks", "header" } },
-    [GATHER] = { "gather", NULL, BLOCK, { "settings", "fixed", "header", "candidates" } },
-    [CHOOSE] = { "choose", "FINISH", 0, { "settings", "header", "candidates", "fixed", "state", "ids", "run" } },
-    [LIKELY] = { "likely", "LOGPROBS", SPAN, { "logits", "settings", "parts" } },
-    [LOGPROBS] = { "logprobs", "LOGPROBS", 0, { "logits", "settings", "parts", "state", "record" } },
+    [CONVERT] = { "convert", "BLOCKS", BLOCK, 4, { DRAW_LOGITS, DRAW_SETTINGS, DRAW_FIXED, DRAW_BLOCKS } },
+    [EDIT] = { "edit", NULL, 0, 4, { DRAW_SETTINGS, DRAW_FIXED, DRAW_COUNTS, DRAW_STATE } },
+    [BLOCKS] = { "blocks", "BLOCKS", BLOCK, 2, { DRAW_FIXED, DRAW_BLOCKS } },
+    [GREEDY] = { "greedy", "FINISH", 0, 6, { DRAW_SETTINGS, DRAW_FIXED, DRAW_BLOCKS, DRAW_STATE, DRAW_IDS, DRAW_RUN } },
+    [THRESHOLD] = { "threshold", NULL, 0, 3, { DRAW_SETTINGS, DRAW_BLOCKS, DRAW_HEADER } },
+    [GATHER] = { "gather", NULL, BLOCK, 4, { DRAW_SETTINGS, DRAW_FIXED, DRAW_HEADER, DRAW_CANDIDATES } },
+    [CHOOSE] = { "choose", "FINISH", 0, 7, { DRAW_SETTINGS, DRAW_HEADER, DRAW_CANDIDATES, DRAW_FIXED, DRAW_STATE, DRAW_IDS, DRAW_RUN } },
+    [LIKELY] = { "likely", "LOGPROBS", SPAN, 3, { DRAW_LOGITS, DRAW_SETTINGS, DRAW_PARTS } },
+    [LOGPROBS] = { "logprobs", "LOGPROBS", 0, 5, { DRAW_LOGITS, DRAW_SETTINGS, DRAW_PARTS, DRAW_STATE, DRAW_RECORD } },
 };
+/* clang-format on */
 
 sampler_bytes sampler_bytes_of(const sampler_shape *s) {
     const uint64_t n = s->vocabulary, blocks = (n + BLOCK - 1) / BLOCK, word = sizeof(uint32_t);
@@ -52,7 +55,7 @@ static gpu_kernel kernel_of(const sampler_shape *s, stage_name name) {
     kernel_constant(&k, "n", s->vocabulary);
     kernel_constant(&k, "results", s->results);
     kernel_constant(&k, "history", s->history);
-    for (size_t i = 0; i < KERNEL_BINDS && from->binds[i]; i++) kernel_bind(&k, from->binds[i]);
+    for (size_t i = 0; i < from->bind_count; i++) kernel_bind(&k, from->binds[i]);
     return k;
 }
 

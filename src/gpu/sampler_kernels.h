@@ -2,14 +2,7 @@
  *
  * One draw is a list of dispatches that reads the logits of one output and leaves the token where the next step's
  * embedding reads it. The host reads nothing in between: results wait in a ring.
- *
- * What the kernels bind, by name (zero-initialised ranges of buffers, at offsets that are multiples of 256):
- *   logits                                   the value that holds the logits
- *   settings                                 sampler_settings.h writes it: parameters, suppressed ids, biases
- *   fixed, counts, blocks, candidates, header, parts  working memory, sampler_bytes long
- *   state                                    what persists from token to token, sampler_bytes long; see SAMPLER_STATE_…
- *   record                                   with log-probabilities: a sampler_record
- *   ids, run                                 the ids that embeddings read, and the run record */
+ */
 
 #ifndef GM_GPU_SAMPLER_KERNELS_H
 #define GM_GPU_SAMPLER_KERNELS_H
@@ -18,16 +11,33 @@
 
 enum { SAMPLER_KERNELS = 8, SAMPLER_MOST_ALTERNATIVES = 20 };
 
+/* What the kernels bind: ranges of buffers, at offsets that are multiples of 256, initially zero. */
+enum {
+    DRAW_LOGITS,   /* the value that holds the logits */
+    DRAW_SETTINGS, /* sampler_settings.h writes it: parameters, suppressed ids, biases */
+    DRAW_FIXED,    /* from here to STATE: sampler_bytes long. First working memory */
+    DRAW_COUNTS,
+    DRAW_BLOCKS,
+    DRAW_CANDIDATES,
+    DRAW_HEADER,
+    DRAW_PARTS,
+    DRAW_RECORD, /* with log-probabilities: a sampler_record */
+    DRAW_STATE,  /* what persists from token to token; see SAMPLER_STATE_… */
+    DRAW_IDS,    /* the ids that embeddings read */
+    DRAW_RUN,    /* the run record */
+    DRAW_BINDS,
+};
+
 typedef struct {
     uint32_t vocabulary; /* at most 2^20 */
     uint32_t results;    /* entries in the ring of results: more than the draws in flight */
     uint32_t history;    /* entries in the ring of tokens for penalties: at least the penalty window, or the context */
     bool     greedy;     /* temperature 0 */
     bool     edits;      /* there are biases or penalties */
-    bool     logprobs;   /* also writes the inputs of log-probabilities to `record` */
+    bool     logprobs;   /* also writes the inputs of log-probabilities to DRAW_RECORD */
 } sampler_shape;
 
-/* Words of `state`. The host writes draws and history when a conversation starts or is rolled back; the GPU continues
+/* Words of DRAW_STATE. The host writes draws and history when a conversation starts or is rolled back; the GPU continues
  * them. */
 enum {
     SAMPLER_STATE_DRAWS = 0, /* two words: the counter for the next random number; each draw adds 1 */
@@ -63,7 +73,7 @@ sampler_bytes sampler_bytes_of(const sampler_shape *s);
 /* The dispatches of one draw, in order. Returns their number (at most SAMPLER_KERNELS). */
 size_t sampler_kernels(const sampler_shape *s, gpu_kernel out[SAMPLER_KERNELS]);
 
-/* Words of `settings`; wgsl/sampler.wgsl explains them. */
+/* Words of DRAW_SETTINGS; wgsl/sampler.wgsl explains them. */
 enum {
     SAMPLER_TEMPERATURE = 0, /* factor, shift */
     SAMPLER_ONE = 2,         /* factor, shift */

@@ -80,10 +80,10 @@ static gm_status repack(gpu_backend *b, gpu_staged *s, size_t lane, error *e) {
     gpu_kernel           kernel = { 0 };
     weight_repack_kernel(&kernel, gpu_host_info(b->host), layout, &s->piece);
     const gpu_binding bindings[] = {
-        { 0, b->staging, lane * b->lane_bytes, b->lane_bytes },
-        { 1, s->target, 0, weight_tile_of(layout, s->tile).bytes },
-        { 2, b->piece, 0, WEIGHT_PIECE_WORDS * sizeof(uint32_t) },
-        { 3, b->flags, 0, max_size(b->flag_count, 4) * sizeof(uint32_t) },
+        { REPACK_RAW, b->staging, lane * b->lane_bytes, b->lane_bytes },
+        { REPACK_PLANES, s->target, 0, weight_tile_of(layout, s->tile).bytes },
+        { REPACK_PIECE, b->piece, 0, WEIGHT_PIECE_WORDS * sizeof(uint32_t) },
+        { REPACK_FLAGS, b->flags, 0, max_size(b->flag_count, 4) * sizeof(uint32_t) },
     };
     const gpu_id pipeline = gpu_kernel_pipeline(b->host, &kernel, e);
     const gpu_id group = pipeline ? gpu_group_new(b->host, pipeline, bindings, COUNT_OF(bindings), e) : 0;

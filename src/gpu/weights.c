@@ -180,9 +180,6 @@ void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_la
         kernel_define(out, "BLOCK", sizes[layout->type].block);
         kernel_define(out, "BYTES", sizes[layout->type].bytes);
     }
-    kernel_bind(out, "raw");
-    kernel_bind(out, "planes");
-    kernel_bind(out, "piece");
-    kernel_bind(out, "flags");
+    for (int i = 0; i < REPACK_BINDS; i++) kernel_bind(out, i);
     kernel_spread(out, info, (piece->parameters[1] + 63) / 64);
 }

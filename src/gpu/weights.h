@@ -59,8 +59,11 @@ uint64_t weight_source_bytes(const weight_layout *layout, uint64_t chunks);
 
 enum { WEIGHT_PIECE_FLAG = 7 }; /* this parameter is the tile's index in "flags"; the dispatcher sets it */
 
-/* Binds "raw" (the staging buffer), "planes" (the tile), "piece", and "flags", which records damage. All tensors of a
- * type share one pipeline. */
+/* What the repack kernel binds. */
+enum { REPACK_RAW, REPACK_PLANES, REPACK_PIECE, REPACK_FLAGS, REPACK_BINDS };
+
+/* Moves a piece from the staging buffer (RAW) into its tile (PLANES), and records damage in FLAGS. All tensors of a type
+ * share one pipeline. */
 void weight_repack_kernel(gpu_kernel *out, const gpu_info *info, const weight_layout *layout,
                           const weight_piece *piece);
 

@@ -1,0 +1,230 @@
+/* Decides how a plan computes each op (plan_op), and gives every value and scratch item a place in the plan's memory. */
+
+#include "gpu/plan.h"
+
+#include <stdlib.h>
+
+/* ---- decisions ---- */
+
+/* Who writes a value, and who reads it. Views count as reads of their base. */
+typedef struct {
+    uint32_t readers;
+    uint32_t reader; /* the op that reads it last */
+    bool     column; /* all readers are products whose input is the whole value */
+} value_use;
+
+static gpu_kv layer_kv(const gpu_kv_layer *l) {
+    return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .slots = l->slots };
+}
+
+gpu_kv plan_kv(const gpu_plan *p, const op *o) {
+    const bool cached =
+        o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS || o->kind == OP_ATTEND;
+    return cached ? layer_kv(&p->kv[o->layer]) : (gpu_kv){ 0 };
+}
+
+static void plan_count_uses(const gpu_plan *p, value_use *uses) {
+    for (size_t i = 0; i < p->g.value_count; i++) uses[i] = (value_use){ .column = true };
+    for (uint32_t i = 0; i < p->g.op_count; i++) {
+        for (size_t j = 0; j < OP_INPUTS; j++) {
+            const tensor *t = p->g.ops[i].in[j];
+            if (!t || t->kind != TENSOR_VALUE) continue;
+            value_use *use = &uses[plan_base(t)->index];
+            use->readers++;
+            use->reader = i;
+            if (t->base || p->g.ops[i].kind != OP_PRODUCTS || j != FUSED_A) use->column = false;
+        }
+    }
+}
+
+static gm_status plan_decide_weight(gpu_plan *p, size_t i, error *e) {
+    const op *o = &p->g.ops[i];
+    plan_op  *d = &p->ops[i];
+    d->weight = gpu_backend_weight(p->backend, o->in[0]);
+    if (!d->weight) return fail(e, GM_BAD_ARGUMENT, "'%s' was not uploaded to the GPU", o->in[0]->name);
+    d->gathered = o->kind == OP_EMBED && d->weight->gathered;
+    return GM_OK;
+}
+
+static void plan_decide_product(gpu_plan *p, size_t i) {
+    const op       *o = &p->g.ops[i];
+    plan_op        *d = &p->ops[i];
+    const gpu_info *info = gpu_host_info(p->backend->host);
+    const bool      precise = p->backend->precise;
+    d->q8 = !precise && gpu_matmul_takes_q8(info, o->in[FUSED_W0]->type, plan_count(p, o->in[FUSED_A]));
+    d->groups = o->in[FUSED_ROUTES] && gpu_matmul_takes_groups(p->tokens);
+    d->column = !precise && gpu_matvec_takes_q8(info, o->in[FUSED_W0]->type) ? COLUMN_Q8 : COLUMN_F32;
+    d->aligned = o->in[FUSED_OTHER] != NULL;
+}
+
+/* A product passes its gated result in 8 bits to its only reader, if that is a product, too. That way it is quantised
+ * once, not by every workgroup of the reader. */
+static void plan_decide_column(gpu_plan *p, size_t i, const value_use *uses) {
+    const op *o = &p->g.ops[i];
+    if (o->kind != OP_PRODUCTS || o->gate != GATE_PAIR || o->out->ne[0] % 32 || p->tokens > 1) return;
+    const value_use *use = o->out->base ? NULL : &uses[o->out->index];
+    if (!use || use->readers != 1 || !use->column) return;
+    const op *reader = &p->g.ops[use->reader];
+    if (reader->normed || reader->in[FUSED_B] || p->ops[use->reader].column != COLUMN_Q8) return;
+    p->ops[i].gives_q8 = true;
+    p->ops[use->reader].column = COLUMN_GIVEN;
+}
+
+static uint32_t plan_splits(const gpu_plan *p, const op *o) {
+    const gpu_kv   kv = plan_kv(p, o);
+    const uint64_t depth = p->kv[o->layer].bytes / gpu_kv_row_bytes(kv.type, kv.kv_heads, kv.head);
+    return gpu_attention_splits(gpu_host_info(p->backend->host), o, &kv, p->tokens, depth);
+}
+
+gm_status plan_decide(gpu_plan *p, error *e) {
+    const graph *g = &p->g;
+    value_use   *uses = calloc(max_size(g->value_count, 1), sizeof *uses);
+    p->ops = calloc(max_size(g->op_count, 1), sizeof *p->ops);
+    if (!uses || !p->ops) fail_memory(e, "a plan's decisions", g->op_count * sizeof *p->ops);
+    else plan_count_uses(p, uses);
+    for (size_t i = 0; i < g->op_count && !e->status; i++) {
+        const op *o = &g->ops[i];
+        plan_op  *d = &p->ops[i];
+        *d = (plan_op){ .quantised = -1, .grouped = -1, .partial = -1 };
+        if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS) plan_decide_weight(p, i, e);
+        if (o->kind == OP_PRODUCTS) plan_decide_product(p, i);
+        if (o->kind == OP_ATTENTION || o->kind == OP_ATTEND) d->splits = plan_splits(p, o);
+        if (o->kind == OP_GEGLU) d->aligned = plan_base(o->in[0]) != plan_base(o->in[1]);
+    }
+    for (size_t i = 0; i < g->op_count && !e->status; i++) plan_decide_column(p, i, uses);
+    free(uses);
+    return e->status;
+}
+
+/* ---- jobs of products ---- */
+
+/* The second input of a gate lies at another offset in each layer. Bindings must be aligned to 256 bytes, so we bind at
+ * the aligned offset below it and pass the remainder: all layers share one pipeline. */
+uint64_t plan_beyond_alignment(const tensor *t) { return t->offset % (PLAN_ALIGNMENT / sizeof(float)); }
+
+static gpu_place place_or_start(const tensor *t, bool there) { return there ? plan_place(t) : (gpu_place){ 0 }; }
+
+/* Places of 8-bit columns count whole columns: one, or one per expert used. */
+static gpu_place place_of_columns(const tensor *t) { return (gpu_place){ 0, (uint32_t)t->ne[1], t->ne[1] > 1 }; }
+
+gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
+    const op      *o = &p->g.ops[i];
+    const plan_op *d = &p->ops[i];
+    const tensor  *x = o->in[FUSED_A], *routes = o->in[FUSED_ROUTES];
+    return (gpu_matmul_job){
+        .weights = &d->weight->layout,
+        .like = &d->weight->like,
+        .tile = tile,
+        .tokens = plan_count(p, x),
+        .outputs = x->axis == AXIS_OUTPUTS,
+        .q8 = d->q8,
+        .used = routes ? o->used : 0,
+        .x_slots = x->ne[1] > 1,
+        .x = d->column == COLUMN_GIVEN ? place_of_columns(x) : place_or_start(x, !d->q8),
+        .y = d->gives_q8 ? place_of_columns(o->out) : plan_place(o->out),
+        .routes = place_or_start(routes, routes && !d->groups),
+        .split = true,
+        .residual = o->in[FUSED_B] != NULL,
+        .normed = o->normed,
+        .sum = o->sum && tile == 0,
+        .gate = o->gate,
+        .eps = o->eps,
+        .factor = o->factor,
+        .weight_factor = o->weight_factor,
+        .cap = o->cap,
+        .other_offset = o->in[FUSED_OTHER] ? (uint32_t)plan_beyond_alignment(o->in[FUSED_OTHER]) : 0,
+        .column = d->column,
+        .y_q8 = d->gives_q8,
+    };
+}
+
+/* ---- memory: items and their lifetimes ---- */
+
+/* The scratch items that belong to a value, by the value's index; -1: none. */
+typedef struct {
+    int32_t quantised, grouped;
+} value_notes;
+
+static int32_t item_new(gpu_plan *p, uint64_t bytes, uint32_t now) {
+    p->items[p->item_count] = (layout_item){ .bytes = round_up(bytes, PLAN_ALIGNMENT), .first = now, .last = now };
+    return (int32_t)p->item_count++;
+}
+
+static void item_live_at(layout_item *item, uint32_t now) {
+    if (now < item->first) item->first = now;
+    if (now > item->last) item->last = now;
+}
+
+static void value_read_at(gpu_plan *p, const tensor *t, uint32_t now) {
+    if (t && t->kind == TENSOR_VALUE) item_live_at(&p->items[plan_base(t)->index], now);
+}
+
+static void value_written_at(gpu_plan *p, const tensor *t, uint32_t now) {
+    if (!t) return;
+    const tensor *base = plan_base(t);
+    p->items[base->index].bytes = round_up(plan_count(p, base) * base->token_stride * sizeof(float), PLAN_ALIGNMENT);
+    item_live_at(&p->items[base->index], now);
+}
+
+/* Scratch bytes for split-K partial sums. Tiles run one after another, so the largest tile decides. */
+static uint64_t product_partial_bytes(const gpu_plan *p, size_t i) {
+    uint64_t most = 0;
+    for (uint32_t tile = 0; tile < p->ops[i].weight->layout.tiles; tile++) {
+        const gpu_matmul_job job = plan_product_job(p, i, tile);
+        const uint64_t       bytes = gpu_matmul_partial_bytes(gpu_host_info(p->backend->host), &job);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+/* Scratch memory of an op: partial sums, its input in 8 bits, the pairs grouped by expert. Products with the same input
+ * share the last two. */
+static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
+    const op      *o = &p->g.ops[i];
+    plan_op       *d = &p->ops[i];
+    const uint64_t partial = d->splits                ? gpu_attention_partial_bytes(o, p->tokens, d->splits)
+                             : o->kind == OP_PRODUCTS ? product_partial_bytes(p, i)
+                                                      : 0;
+    if (partial) d->partial = item_new(p, partial, i);
+    if (d->q8) {
+        const tensor  *x = o->in[FUSED_A];
+        int32_t       *item = &notes[plan_base(x)->index].quantised;
+        const uint64_t rows = (uint64_t)plan_count(p, x) * x->ne[1];
+        d->makes_quantised = *item < 0;
+        if (*item < 0) *item = item_new(p, gpu_quantised_bytes((uint32_t)x->ne[0], rows), i);
+        d->quantised = *item;
+        item_live_at(&p->items[*item], i);
+    }
+    if (d->groups) {
+        int32_t *item = &notes[plan_base(o->in[FUSED_ROUTES])->index].grouped;
+        d->makes_grouped = *item < 0;
+        if (*item < 0) *item = item_new(p, gpu_groups_bytes((uint32_t)o->in[FUSED_W0]->ne[2], p->tokens, o->used), i);
+        d->grouped = *item;
+        item_live_at(&p->items[*item], i);
+    }
+}
+
+gm_status plan_lay_out(gpu_plan *p, error *e) {
+    const graph *g = &p->g;
+    value_notes *notes = calloc(max_size(g->value_count, 1), sizeof *notes);
+    p->items = calloc(g->value_count + 3 * g->op_count + 1, sizeof *p->items);
+    if (!notes || !p->items) {
+        free(notes);
+        return fail_memory(e, "a plan's items", g->value_count * sizeof *p->items);
+    }
+    for (size_t i = 0; i < g->value_count; i++) {
+        notes[i] = (value_notes){ -1, -1 };
+        item_new(p, 0, UINT32_MAX);
+        p->items[i].last = 0;
+    }
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const op *o = &g->ops[i];
+        value_written_at(p, o->out, p->ops[i].gathered || o->given ? 0 : i); /* 0: the host writes it before the list */
+        value_written_at(p, o->sum, i);
+        for (size_t j = 0; j < OP_INPUTS; j++) value_read_at(p, o->in[j], i);
+        plan_lay_out_scratch(p, i, notes);
+    }
+    value_read_at(p, g->result, (uint32_t)g->op_count);
+    free(notes);
+    return layout_assign(p->items, p->item_count, PLAN_ALIGNMENT, &p->bytes, e);
+}
