@@ -246,8 +246,8 @@ void gpu_kv_copy_kernel(const gpu_info *info, const gpu_kv_move *move, gpu_kerne
     *out = (gpu_kernel){
         .file = "kv_copy.wgsl", .x = rounded_up(move->words, 64), .y = chains < most ? chains : most, .z = 1
     };
-    kernel_bind(out, "rows");
-    kernel_bind(out, "job");
+    kernel_bind(out, KV_COPY_ROWS);
+    kernel_bind(out, KV_COPY_JOB);
 }
 
 /* ---- attention ---- */

@@ -38,13 +38,15 @@ const char *gpu_kv_type_word(quant_type type); /* for a shader's KV_TYPE */
 /* KV_STORE. */
 gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e);
 
-/* What kv_copy.wgsl reads as "job": four words. */
+/* What kv_copy.wgsl binds: the whole buffer of keys or values, and its job of four words. */
+enum { KV_COPY_ROWS, KV_COPY_JOB };
+
 typedef struct {
     uint32_t source, target, count; /* rows */
     uint32_t words;                 /* of a row */
 } gpu_kv_move;
 
-/* Moves rows within a layer's keys or values; the ranges may overlap. Binds rows (the whole buffer) and job. */
+/* Moves rows within a layer's keys or values; the ranges may overlap. */
 void gpu_kv_copy_kernel(const gpu_info *info, const gpu_kv_move *move, gpu_kernel *out);
 
 /* ---- attention ---- */

@@ -101,7 +101,7 @@ void kv_mover_close(kv_mover *m) {
 static gm_status mover_submit(const kv_mover *m, gpu_id buffer, uint64_t bytes, const gpu_kv_move *move, error *e) {
     gpu_kernel        kernel;
     gpu_words         words = { 0 };
-    const gpu_binding bindings[] = { { 0, buffer, 0, bytes }, { 1, m->numbers, 0, sizeof *move } };
+    const gpu_binding bindings[] = { { KV_COPY_ROWS, buffer, 0, bytes }, { KV_COPY_JOB, m->numbers, 0, sizeof *move } };
     const gpu_id      group = gpu_group_new(m->gpu, m->pipeline, bindings, COUNT_OF(bindings), e);
     if (!group) return e->status;
     gpu_kv_copy_kernel(gpu_host_info(m->gpu), move, &kernel);
