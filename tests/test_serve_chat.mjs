@@ -272,6 +272,16 @@ async function queueAndLeaving() {
     await until(() => next.waiter.over, "the one that took the place");
     equals(next.waiter.status, 200, "the place of one that left while waiting is free");
 
+    // The place is free at once, also while the engine's thread is busy with a step and does not look.
+    const busy = await start(long), queue = await fill(server);
+    const mark = cutOff();
+    queue.waiter.leave();
+    const newcomer = open(server, {...endless, stream: false, max_tokens: 1});
+    await until(() => newcomer.status || cutOff() > mark, "the newcomer to be refused, or to wait");
+    busy.leave();
+    await until(() => newcomer.over, "the newcomer's answer");
+    equals(newcomer.status, 200, "nobody is refused while one of those waiting has left");
+
     has(server.log, "POST /v1/chat/completions 200\n", "--verbose tells of requests");
     has(server.log, "cut off", "--verbose tells of those that left");
     equals(await server.stop(), 0, "it ends well");

@@ -83,6 +83,32 @@ static bool queue_remove(worker *w, const job *j) {
     return false;
 }
 
+/* ---- disconnected clients; call with the lock held ---- */
+
+enum { MOST_WATCHED = 64 };
+
+/* Polls the sockets of the running and the waiting jobs. libmicrohttpd does not poll suspended connections, so it would not
+ * notice. A client that has closed its side counts as gone: nobody is left to read the answer. */
+static void queue_drop_disconnected(worker *w) {
+    struct pollfd sockets[MOST_WATCHED];
+    job          *jobs[MOST_WATCHED];
+    nfds_t        count = 0;
+    if (w->running) jobs[count++] = w->running;
+    for (job *j = w->first; j && count < MOST_WATCHED; j = j->next) jobs[count++] = j;
+    for (nfds_t i = 0; i < count; i++)
+        sockets[i] = (struct pollfd){ .fd = jobs[i]->client.socket, .events = POLLRDHUP };
+    if (poll(sockets, count, 0) <= 0) return;
+    for (nfds_t i = 0; i < count; i++) {
+        if (!(sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))) continue;
+        jobs[i]->gone = true;
+        if (jobs[i] == w->running) continue;
+        job_fail(jobs[i], 503, "cancelled", "the client disconnected");
+        if (queue_remove(w, jobs[i])) job_drop(jobs[i], 1);
+    }
+}
+
+static bool queue_is_full(const worker *w) { return w->waiting >= w->options.waiting + !w->running; }
+
 /* ---- the client's side ---- */
 
 gm_status job_submit(worker *w, chat_request *request, const job_client *client, job **out, error *e) {
@@ -90,7 +116,8 @@ gm_status job_submit(worker *w, chat_request *request, const job_client *client,
     if (!j) return fail_memory(e, "a request", sizeof *j);
     *j = (job){ .owner = w, .stream = request->stream, .client = *client, .holders = 2 };
     pthread_mutex_lock(&w->lock);
-    const bool full = w->waiting >= w->options.waiting + !w->running;
+    if (queue_is_full(w)) queue_drop_disconnected(w); /* the thread looks only between two steps */
+    const bool full = queue_is_full(w);
     if (!w->stopping && !full) {
         job **last = &w->first;
         while (*last) last = &(*last)->next;
@@ -152,44 +179,19 @@ void job_leave(job *j) {
     pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- the thread: disconnected clients ---- */
-
-enum { MOST_WATCHED = 64 };
-
-/* Polls the sockets of the running and the waiting jobs. libmicrohttpd does not poll suspended connections, so it would not
- * notice. A client that has closed its side counts as gone: nobody is left to read the answer. */
-static void watch_clients(worker *w) {
-    struct pollfd sockets[MOST_WATCHED];
-    job          *jobs[MOST_WATCHED];
-    nfds_t        count = 0;
-    if (clock_seconds() - w->watched < 0.02) return;
-    pthread_mutex_lock(&w->lock);
-    if (w->running) jobs[count++] = w->running;
-    for (job *j = w->first; j && count < MOST_WATCHED; j = j->next) jobs[count++] = j;
-    for (nfds_t i = 0; i < count; i++)
-        sockets[i] = (struct pollfd){ .fd = jobs[i]->client.socket, .events = POLLRDHUP };
-    if (poll(sockets, count, 0) > 0) {
-        for (nfds_t i = 0; i < count; i++) {
-            if (!(sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))) continue;
-            jobs[i]->gone = true;
-            if (jobs[i] == w->running) continue;
-            job_fail(jobs[i], 503, "cancelled", "the client disconnected");
-            if (queue_remove(w, jobs[i])) job_drop(jobs[i], 1);
-        }
-    }
-    pthread_mutex_unlock(&w->lock);
-    w->watched = clock_seconds();
-}
+/* ---- the thread: an answer ---- */
 
 static bool is_wanted(worker *w, const job *j) {
-    watch_clients(w);
+    const double now = clock_seconds();
     pthread_mutex_lock(&w->lock);
+    if (now - w->watched >= 0.02) {
+        queue_drop_disconnected(w);
+        w->watched = now;
+    }
     const bool wanted = !w->stopping && !j->gone;
     pthread_mutex_unlock(&w->lock);
     return wanted;
 }
-
-/* ---- the thread: an answer ---- */
 
 static void close_engine(worker *w) {
     gm_session_free(w->session);
