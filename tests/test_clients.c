@@ -1,10 +1,14 @@
-/* The server's table of connections: deadlines, and who is closed when it is full. Clients are pairs of sockets. */
+/* The server's table of connections: deadlines, and who is closed when it is full. Clients are pairs of sockets; those
+ * that read slowly are connections over TCP. */
 
 #include "serve/clients.h"
 #include "test.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -63,7 +67,7 @@ static void test_deadlines(void) {
     client_starts_body(&all, p.entry, 101);
     clients_sweep(&all, 130.9);
     CHECK(!is_closed(&p));
-    client_is_answered(p.entry);
+    client_is_answered(&all, p.entry, 131);
     clients_sweep(&all, 10000);
     CHECK(!is_closed(&p));
 
@@ -91,7 +95,7 @@ static void test_full(void) {
     peer    peers[MOST_CONNECTIONS + EXTRA];
     TEST("a full table closes who has been longest without a complete request");
     for (size_t i = 0; i < MOST_CONNECTIONS; i++) peers[i] = connect_from(&all, "127.0.0.1", 100 + (double)i);
-    client_is_answered(peers[0].entry);                /* not this one */
+    client_is_answered(&all, peers[0].entry, 399);     /* not this one */
     client_is_idle(&all, peers[1].entry, 300);         /* nor this one: it has just had an answer */
     client_starts_body(&all, peers[2].entry, 200);     /* half a request is none */
     CHECK(count_closed(peers, MOST_CONNECTIONS) == 0); /* 64 fit */
@@ -105,7 +109,7 @@ static void test_full(void) {
     TEST("who is being answered is not closed for a newcomer");
     for (size_t i = 0; i < COUNT_OF(peers); i++) {
         peers[i] = connect_from(&all, "127.0.0.1", 100);
-        client_is_answered(peers[i].entry);
+        client_is_answered(&all, peers[i].entry, 100);
     }
     CHECK(count_closed(peers, COUNT_OF(peers)) == 0);
     disconnect_all(&all, peers, COUNT_OF(peers));
@@ -129,21 +133,106 @@ static void test_addresses(void) {
         TEST("%s and %s %s", rows[row].first, rows[row].second, rows[row].limited ? "share a limit" : "do not");
         for (size_t i = 0; i < MOST_PER_ADDRESS; i++) {
             peers[i] = connect_from(&all, rows[row].first, 100 + (double)i);
-            if (i < 3) client_is_answered(peers[i].entry);
+            if (i < 3) client_is_answered(&all, peers[i].entry, 198);
         }
         CHECK(count_closed(peers, MOST_PER_ADDRESS) == 0);
         peers[MOST_PER_ADDRESS] = connect_from(&all, rows[row].second, 200);
         CHECK(is_closed(&peers[3]) == rows[row].limited &&
               count_closed(peers, MOST_PER_ADDRESS + 1) == rows[row].limited);
-        for (size_t i = 0; i <= MOST_PER_ADDRESS; i++) client_is_answered(peers[i].entry);
+        for (size_t i = 0; i <= MOST_PER_ADDRESS; i++) client_is_answered(&all, peers[i].entry, 200);
         peers[MOST_PER_ADDRESS + 1] = connect_from(&all, rows[row].second, 201); /* only itself is left to close */
         CHECK(is_closed(&peers[MOST_PER_ADDRESS + 1]) == rows[row].limited);
         disconnect_all(&all, peers, COUNT_OF(peers));
     }
 }
 
+/* ---- reading ---- */
+
+/* A connection over TCP, whose peer's kernel holds little. */
+static peer connect_by_tcp(clients *all, double now) {
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t          size = sizeof at;
+    const int          little = 4096;
+    const int          listener = socket(AF_INET, SOCK_STREAM, 0), theirs = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(theirs, SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+    CHECK(!bind(listener, (void *)&at, size) && !listen(listener, 1) && !getsockname(listener, (void *)&at, &size));
+    CHECK(!connect(theirs, (void *)&at, size));
+    const int ours = accept(listener, NULL, NULL);
+    close(listener);
+    return (peer){ ours, theirs, clients_add(all, ours, (const void *)&at, now) };
+}
+
+/* Sends until the kernel takes no more. */
+static void send_all_that_fits(const peer *p) {
+    static const char zeros[4096];
+    while (send(p->ours, zeros, sizeof zeros, MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {}
+}
+
+/* Reads `count` bytes; waits for them as long as it takes. */
+static void read_bytes(const peer *p, size_t count) {
+    char bytes[4096];
+    while (count) {
+        const ssize_t got = recv(p->theirs, bytes, count < sizeof bytes ? count : sizeof bytes, 0);
+        CHECK(got > 0);
+        if (got <= 0) return;
+        count -= (size_t)got;
+    }
+}
+
+static void test_reading(void) {
+    clients all = { .seconds = 30 };
+    peer    p = connect_by_tcp(&all, 100);
+    TEST("a byte now and then is not reading");
+    client_is_answered(&all, p.entry, 100);
+    send_all_that_fits(&p);
+    clients_sweep(&all, 100.5); /* the first bytes are in the peer's kernel */
+    for (double now = 101; now < 130; now++) {
+        read_bytes(&p, 1);
+        clients_sweep(&all, now);
+    }
+    CHECK(!p.entry->closing);
+    clients_sweep(&all, 131);
+    CHECK(p.entry->closing && send(p.ours, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EPIPE);
+    disconnect(&p);
+
+    TEST("a slow reader has all the time it needs");
+    p = connect_by_tcp(&all, 100);
+    client_is_answered(&all, p.entry, 100);
+    for (double now = 101; now < 400; now += 25) {
+        send_all_that_fits(&p);
+        read_bytes(&p, (size_t)2 * SLOWEST_READER * all.seconds);
+        clients_sweep(&all, now);
+        CHECK_MESSAGE(!p.entry->closing, "after %g s", now - 100);
+    }
+
+    TEST("a reader that has everything waits for us, not we for it");
+    int queued = 1;
+    while (queued) {
+        char bytes[4096];
+        CHECK(recv(p.theirs, bytes, sizeof bytes, MSG_DONTWAIT) != 0);
+        CHECK(!ioctl(p.ours, SIOCOUTQ, &queued));
+    }
+    clients_sweep(&all, 10000);
+    CHECK(!p.entry->closing);
+
+    TEST("a full table closes a reader that has stopped");
+    send_all_that_fits(&p);
+    peer peers[MOST_CONNECTIONS];
+    for (size_t i = 0; i < COUNT_OF(peers); i++) {
+        peers[i] = connect_from(&all, "127.0.0.1", 10003);
+        client_is_answered(&all, peers[i].entry, 10003);
+    }
+    CHECK(!p.entry->closing); /* it may pause */
+    peer newcomer = connect_from(&all, "127.0.0.1", 10006);
+    CHECK(p.entry->closing && !count_closed(peers, COUNT_OF(peers)) && !is_closed(&newcomer));
+    disconnect(&newcomer);
+    disconnect(&p);
+    disconnect_all(&all, peers, COUNT_OF(peers));
+}
+
 int main(void) {
     test_deadlines();
+    test_reading();
     test_full();
     test_addresses();
     return test_end();

@@ -44,8 +44,9 @@ static const option serving_options[] = {
                  "model's limit if that is smaller"),
     COUNT_OPTION(serve_values, queue, "queue", 0, "N", 0, 60,
                  "how many requests may wait while one is answered; default 8"),
-    COUNT_OPTION(serve_values, seconds, "timeout", 0, "N", 1, 86400,
-                 "seconds for a client to send a request, or without reading the answer; default 30. Headers have 5"),
+    COUNT_OPTION(
+        serve_values, seconds, "timeout", 0, "N", 1, 86400,
+        "seconds for a client to send a request, and to read as many KiB of an answer; default 30. Headers have 5"),
     FLAG_OPTION(serve_values, verbose, "verbose", 0, "print a line on stderr for each request"),
 };
 static const option_group groups[] = {

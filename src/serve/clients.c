@@ -4,6 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __linux__
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <sys/ioctl.h>
+#endif
+
 /* ---- addresses ---- */
 
 /* Notes where a client comes from. Loopback has no limit per address: every program of this machine shares it. */
@@ -24,6 +30,36 @@ static bool same_address(const client *a, const client *b) {
     return a->limited && b->limited && !memcmp(a->address, b->address, sizeof a->address);
 }
 
+/* ---- reading answers ---- */
+
+/* How many bytes have reached the client, and whether more are on their way. Without TCP's own figures every client counts as
+ * one that reads: only libmicrohttpd's timeout closes it then, if not a single byte moves. */
+static bool client_delivery(const client *c, int64_t *delivered) {
+#ifdef __linux__
+    struct tcp_info info = { 0 };
+    socklen_t       size = sizeof info;
+    int             queued = 0;
+    if (getsockopt(c->socket, IPPROTO_TCP, TCP_INFO, &info, &size) || ioctl(c->socket, SIOCOUTQ, &queued)) return false;
+    *delivered = (int64_t)info.tcpi_bytes_acked;
+    return queued > 0;
+#else
+    (void)c;
+    (void)delivered;
+    return false;
+#endif
+}
+
+/* While nothing is on its way, it is our turn: the client's time starts again. It also does when the client has taken as much
+ * as the slowest reader takes in that time. */
+static void client_note_reading(const clients *all, client *c, double now) {
+    int64_t    delivered = 0;
+    const bool behind = client_delivery(c, &delivered);
+    if (behind && delivered - c->delivered < (int64_t)SLOWEST_READER * all->seconds) return;
+    c->delivered = delivered;
+    c->since = now;
+    c->deadline = now + all->seconds;
+}
+
 /* ---- making room ---- */
 
 static void client_close(client *c) {
@@ -33,14 +69,19 @@ static void client_close(client *c) {
 
 static bool is_earlier(const client *c, const client *than) { return !than || c->since < than->since; }
 
+/* Someone who reads an answer may pause as long as someone who writes headers. */
+static bool client_is_waited_for(const client *c, double now) {
+    return !c->answered || now - c->since > HEADER_SECONDS;
+}
+
 /* One address may not have more than its share; else the newcomer pushes out whoever kept us waiting longest. If all the
- * others are being answered, it may stay: the HTTP library has room for that. */
-static void make_room(const clients *all, client *newcomer) {
+ * others are being answered and read on, it may stay: the HTTP library has room for that. */
+static void make_room(const clients *all, client *newcomer, double now) {
     size_t  count = 0, of_address = 0;
     client *slowest = NULL, *slowest_of_address = NULL;
     for (client *c = all->first; c; c = c->next) {
         if (c->closing) continue;
-        const bool same = same_address(c, newcomer), waiting = c->since >= 0;
+        const bool same = same_address(c, newcomer), waiting = client_is_waited_for(c, now);
         count++;
         of_address += same;
         if (waiting && c != newcomer && is_earlier(c, slowest)) slowest = c;
@@ -60,7 +101,7 @@ client *clients_add(clients *all, int socket, const struct sockaddr *from, doubl
     client_starts_headers(all, c, now);
     if (c->next) c->next->link = &c->next;
     all->first = c;
-    make_room(all, c);
+    make_room(all, c, now);
     return c;
 }
 
@@ -79,15 +120,23 @@ void client_starts_headers(const clients *all, client *c, double now) {
 
 void client_starts_body(const clients *all, client *c, double now) { c->deadline = now + all->seconds; }
 
-void client_is_answered(client *c) { c->since = -1; }
+void client_is_answered(const clients *all, client *c, double now) {
+    c->answered = true;
+    c->since = now;
+    c->deadline = now + all->seconds;
+    client_delivery(c, &c->delivered);
+}
 
 void client_is_idle(const clients *all, client *c, double now) {
+    c->answered = false;
     c->since = now;
     c->deadline = now + all->seconds;
 }
 
 void clients_sweep(const clients *all, double now) {
     for (client *c = all->first; c; c = c->next) {
-        if (c->since >= 0 && !c->closing && now > c->deadline) client_close(c);
+        if (c->closing) continue;
+        if (c->answered) client_note_reading(all, c, now);
+        if (now > c->deadline) client_close(c);
     }
 }

@@ -12,13 +12,16 @@ enum {
     MOST_CONNECTIONS = 64, /* beyond that, each new connection closes the one longest without a complete request */
     MOST_PER_ADDRESS = 16, /* of one address beyond loopback; for IPv6, of one /64 network */
     HEADER_SECONDS = 5,    /* for the headers of a request */
+    SLOWEST_READER = 1024, /* bytes per second: a client must take an answer at this rate, or it is closed */
 };
 
 typedef struct client client;
 struct client {
     int     socket;
-    double  since;    /* the client owes us a complete request since then; negative: we owe it an answer */
-    double  deadline; /* when we stop waiting */
+    double  since;     /* the client has kept us waiting since then: for a request, or to take what we sent */
+    double  deadline;  /* when we stop waiting */
+    bool    answered;  /* we owe it an answer; it owes us only to read */
+    int64_t delivered; /* bytes that had reached it at `since`, while answered */
     uint8_t address[16];
     bool    limited; /* counts against its address */
     bool    closing; /* already shut down, soon removed */
@@ -27,7 +30,7 @@ struct client {
 
 typedef struct {
     client  *first;
-    uint32_t seconds; /* for a whole request, and between two of them */
+    uint32_t seconds; /* for a whole request, between two of them, and to read SLOWEST_READER * seconds bytes */
 } clients;
 
 /* A new connection; makes room if it must, by shutting sockets down. NULL when there is no memory. */
@@ -37,10 +40,10 @@ void    clients_remove(client *c); /* frees it */
 /* The stages of a request. */
 void client_starts_headers(const clients *all, client *c, double now);
 void client_starts_body(const clients *all, client *c, double now);
-void client_is_answered(client *c); /* the request is complete */
+void client_is_answered(const clients *all, client *c, double now); /* the request is complete */
 void client_is_idle(const clients *all, client *c, double now);
 
-/* Shuts down the sockets of clients past their deadline. */
+/* Notes which clients read their answers, and shuts down the sockets of those past their deadline. */
 void clients_sweep(const clients *all, double now);
 
 #endif

@@ -21,7 +21,7 @@ typedef struct {
     const char        *app, *box; /* the app's folder, the file of the model in the box; each may be NULL */
     const char        *no_box;    /* why there is no box; may be NULL */
     const char        *tls_cert, *tls_key, *api_key_file; /* paths; each may be NULL */
-    uint32_t           seconds; /* for a client to send a request, or without reading the answer */
+    uint32_t           seconds; /* for a client to send a request, or to take 1 KiB of the answer for each */
     FILE              *log;     /* NULL: none */
     worker_options     worker;
 } serve_options;

@@ -165,7 +165,7 @@ static client *client_of(struct MHD_Connection *connection) {
 static void note_progress(const request *r, bool complete) {
     if (!r->client) return;
     pthread_mutex_lock(&r->server->lock);
-    if (complete) client_is_answered(r->client);
+    if (complete) client_is_answered(&r->server->clients, r->client, clock_seconds());
     else client_starts_body(&r->server->clients, r->client, clock_seconds());
     pthread_mutex_unlock(&r->server->lock);
 }
