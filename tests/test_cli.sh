@@ -268,6 +268,7 @@ context               4096
 vocabulary            640
 K/V per token, f16    256 bytes, plus 256 for each of the last 16
 K/V at 8k, 32k, 128k  2.10 MB, 8.39 MB, 33.6 MB
+  in a GPU's binding  1048576 tokens per 128 MiB, of all sessions together
   to go back further  up to 16384 copies of the sliding layers' K/V, 4.10 kB each
 read per token        772 kB of weights (771968 bytes)
 GPU memory            4.44 MB with 4096 tokens of keys and values in F16
@@ -320,7 +321,7 @@ END
 run "inspect as JSON" 0 inspect "$dense" --json
 silent
 has '"architecture":"gemma4"'
-has '"kv_f16":{"bytes_per_token_full":256,"bytes_per_token_sliding":256,"bytes_at_8192":2101248,"bytes_at_32768":8392704,"bytes_at_131072":33558528,"ring_copy_bytes":4096,"ring_copies":16384}'
+has '"kv_f16":{"bytes_per_token_full":256,"bytes_per_token_sliding":256,"bytes_at_8192":2101248,"bytes_at_32768":8392704,"bytes_at_131072":33558528,"tokens_in_128_mib_binding":1048576,"ring_copy_bytes":4096,"ring_copies":16384}'
 has '"types":{"F32":{"tensors":48,"bytes":9752},"F16":{"tensors":51,"bytes":1007616}}'
 has '"runs":true,"problem":null'
 lacks '"tensors":['

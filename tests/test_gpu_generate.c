@@ -37,6 +37,7 @@ static gm_engine *open_engine(const gm_engine_options *options) {
 static gm_session *new_session(gm_engine *engine, uint32_t context) {
     gm_session *s = NULL;
     CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .context = context }, &s, why, sizeof why), "%s", why);
+    if (s) s->shares = false; /* what is compared must have been computed twice */
     return s;
 }
 
@@ -300,7 +301,7 @@ static void test_growth(gm_engine *engine) {
     open_pair(&p, engine, 0);
     make_tokens(prompt, BEFORE, 4);
     reply_both(&p, prompt, BEFORE, (gm_reply_options){ .sampling = &samplings[6].sampling, .max_tokens = ANSWER });
-    CHECK(p.got.count > 512 && p.ahead->kv.capacity == p.plain->kv.capacity && p.ahead->kv.capacity > 512);
+    CHECK(p.got.count > 512 && kv_capacity(&p.ahead->kv) == kv_capacity(&p.plain->kv) && kv_capacity(&p.ahead->kv) > 512);
     TEST("back by 200 from %zu tokens, and on", p.got.count);
     CHECK(!gm_session_rollback(p.ahead, p.got.count - 200, NULL, why, sizeof why));
     CHECK(!gm_session_rollback(p.plain, p.got.count - 200, NULL, why, sizeof why));

@@ -169,12 +169,15 @@ static void test_large_context(void) {
     TEST("a context whose keys exceed a binding is refused with the largest that fits");
     conversation c;
     if (!open_conversation(&c, "tests/fixtures/tiny-dense.gguf", 0, false)) return;
+    kv_store     store;
     kv_cache     kv;
     error        e = { 0 };
     model_config config = c.engine->weights.config;
     config.context = UINT32_MAX;
-    CHECK(kv_open(&kv, &config, c.engine->gpu.host, TYPE_F16, UINT32_MAX, &e) == GM_NO_MEMORY);
+    CHECK(!kv_store_open(&store, &config, c.engine->gpu.host, TYPE_F16, &e));
+    CHECK(kv_open(&kv, &store, UINT32_MAX, &e) == GM_NO_MEMORY);
     CHECK_MESSAGE(strstr(e.why, "the largest context is "), "%s", e.why);
+    kv_store_close(&store);
     close_conversation(&c);
 }
 

@@ -161,7 +161,7 @@ static void check_saves(talk *t, gm_session *twin) {
     size_t size = 0;
     char   own[80], shared[80];
     snprintf(own, sizeof own, "%s/%zu.gguf", folder, t->thread);
-    snprintf(shared, sizeof shared, "%s/shared-%d.gguf", folder, (int)t->s->kv.type);
+    snprintf(shared, sizeof shared, "%s/shared-%d.gguf", folder, (int)t->s->kv.store->type);
     expect(t->found, !gm_session_save_buffer(t->s, &data, &size, t->why, sizeof t->why), "save", t->why);
     note(t->found, data, size);
     expect(t->found, !gm_session_restore_buffer(twin, data, size, t->why, sizeof t->why), "restore", t->why);
@@ -186,6 +186,7 @@ static void converse(findings *found, size_t thread, uint32_t seed) {
     status = gm_session_new(engine, &options, &t.s, t.why, sizeof t.why);
     expect(found, !status, "session", t.why);
     if (status) return;
+    t.s->shares = false; /* prompts that were cut where others parted give other last bits */
     abandon(&t);
     const size_t n = make_tokens(&t, tokens, 10 + below(&t, on_gpu ? 40 : 120));
     expect(found, !finish_set(&t, t.s, tokens, n), "set", t.why);

@@ -85,6 +85,7 @@ static gm_status with_session(bench *b, size_t context, bench_work *work, double
     double      seconds = 0;
     gm_status   status = session_open(&b->values->engine, b->engine, context, &session, e);
     if (status != GM_OK) return status;
+    session->shares = false; /* every round computes everything */
     interrupt_watch(session);
     status = interrupted() ? fail(e, GM_CANCELLED, "interrupted") : work(b, session, &seconds, e);
     interrupt_watch(NULL);

@@ -97,6 +97,7 @@ static void print_needs(const inspection *f) {
     format_bytes(kv_bytes_at(&f->kv, contexts[1]), b);
     format_bytes(kv_bytes_at(&f->kv, contexts[2]), c);
     inspect_line("K/V at 8k, 32k, 128k", "%s, %s, %s", a, b, c);
+    inspect_line("  in a GPU's binding", "%" PRIu64 " tokens per 128 MiB, of all sessions together", f->kv.binding);
     if (f->kv.copies) {
         format_bytes(f->kv.copy, a);
         inspect_line("  to go back further", "up to %" PRIu64 " copies of the sliding layers' K/V, %s each",
@@ -206,6 +207,7 @@ static void report_needs(report *r, const inspection *f) {
         snprintf(key, sizeof key, "bytes_at_%" PRIu64, contexts[i]);
         report_count(r, key, kv_bytes_at(&f->kv, contexts[i]));
     }
+    report_count(r, "tokens_in_128_mib_binding", f->kv.binding);
     report_count(r, "ring_copy_bytes", f->kv.copy);
     report_count(r, "ring_copies", f->kv.copies);
     report_close(r, '}');

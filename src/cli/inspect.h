@@ -17,8 +17,9 @@ typedef struct {
     uint64_t full;    /* per token, growing with the context */
     uint64_t sliding; /* per token, for at most `window` tokens */
     uint64_t window;
-    uint64_t copy,
-        copies; /* bytes of one copy of the rings, and how many a session keeps at most (session/kv.h: marks) */
+    uint64_t binding; /* tokens whose keys in a full layer fit WebGPU's smallest binding */
+    uint64_t copy;    /* bytes of a copy of the rings (session/kv_marks.h) */
+    uint64_t copies;  /* how many each session has room for */
 } kv_size;
 
 typedef struct {

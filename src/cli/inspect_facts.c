@@ -58,6 +58,7 @@ static kv_size measure_kv(const model_config *config) {
         if (layer->sliding) kv.sliding += bytes;
         else kv.full += bytes;
     }
+    kv.binding = kv_binding_positions(config, 128 << 20, TYPE_F16);
     kv.copy = kv_mark_bytes(config, TYPE_F16, true);
     if (kv.copy) kv.copies = kv_mark_budget(config, TYPE_F16, true) / kv.copy;
     return kv;

@@ -49,7 +49,7 @@ static bool same_sampling(const gm_sampling *a, const gm_sampling *b) {
 /* Whether the steps under way will give the next draw. Without steps under way, and without room for one, drawing starts anew. */
 static bool goes_on(const gm_session *s, const draw_wish *wish) {
     return runner_is_drawing(&s->run, &s->kv) && s->tokens.ids[s->computed] == s->ahead.token &&
-           (s->ahead.end > s->computed || s->ahead.end < s->kv.capacity) &&
+           s->ahead.moves == s->kv.store->moves && (s->ahead.end > s->computed || s->ahead.end < kv_capacity(&s->kv)) &&
            s->ahead.logprobs == (wish->logprobs != NULL) && s->ahead.alternatives == wish->alternatives &&
            same_sampling(&s->ahead.sampling, wish->sampling);
 }
@@ -60,8 +60,8 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
                                         .vocabulary = s->engine->weights.config.vocabulary,
                                         .suppressed = s->engine->suppressed,
                                         .advance = true };
-    if (sampling_check(sampling, settings.vocabulary, e) || kv_reserve(&s->kv, s->computed + 1, e)) return e->status;
-    const gm_status ready = engine_check_kv(s->engine, s->kv.type, e);
+    if (sampling_check(sampling, settings.vocabulary, e) || kv_reserve(&s->kv, s->computed, 1, e)) return e->status;
+    const gm_status ready = engine_check_kv(s->engine, s->kv.store->type, e);
     if (ready) return ready;
     gpu_generator *generator = runner_generator(&s->run, &s->kv, e);
     const size_t   count = sampler_settings_words(&settings);
@@ -91,12 +91,13 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
     s->ahead.alternatives = wish->alternatives;
     s->ahead.token = start.token;
     s->ahead.end = s->computed;
+    s->ahead.moves = s->kv.store->moves;
     return status;
 }
 
 /* Submits as many steps as are wanted and have room. Growing may move the rows, so it waits until no step is under way. */
 static gm_status go_ahead(gm_session *s, size_t most, error *e) {
-    const size_t end = min_size(s->kv.capacity, s->computed + min_size(max_size(most, 1), GENERATOR_STEPS));
+    const size_t end = min_size(kv_capacity(&s->kv), s->computed + min_size(max_size(most, 1), GENERATOR_STEPS));
     while (s->ahead.end < end && !gpu_generator_submit(s->run.generator, e)) kv_written(&s->kv, ++s->ahead.end);
     return e->status;
 }

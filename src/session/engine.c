@@ -229,6 +229,7 @@ gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char
 void gm_engine_close(gm_engine *engine) {
     if (!engine) return;
     engine_check_end(engine);
+    engine_close_stores(engine);
     tokenizer_free(engine->words);
     graph_free(&engine->text);
     cpu_backend_close(&engine->cpu);

@@ -8,6 +8,7 @@
 #include "cpu/backend.h"
 #include "gpu/backend.h"
 #include "model/model.h"
+#include "session/kv_store.h"
 #include "text/chat.h"
 #include "text/sampler.h"
 #include "text/tokenizer.h"
@@ -32,6 +33,10 @@ struct gm_engine {
     gpu_backend     gpu;
     gpu_budget      budget;       /* which weights the GPU holds; used if there is a limit */
     engine_kv_check kv_checks[3]; /* f16, f32, q8_0 */
+    kv_store        stores[3];    /* the same; opened when a session wants one */
+    gm_session     *sessions;     /* open ones, linked by gm_session.next */
+    gm_session     *parked;       /* closed ones whose keys and values are still there; the latest first */
+    gm_session     *pinned;       /* the one of these that must stay */
     reads          *reads;        /* orders for bytes that are not in memory */
     tokenizer      *words;
     uint32_t       *suppressed; /* a bit per id that is never drawn; NULL: none */
@@ -72,6 +77,10 @@ gm_status engine_find_model(const char *model, arena *a, const char **path, engi
  * begins to check. GM_AGAIN: let gpu_host_wait run, and call again. GM_NO_DEVICE: it does not, and never will. */
 gm_status engine_check_kv(gm_engine *engine, quant_type kv, error *e);
 void      engine_check_end(gm_engine *engine); /* drops checks that are under way */
+
+/* sharing.c: the store for keys and values of this type, and the end of all stores. */
+gm_status engine_store(gm_engine *engine, quant_type type, kv_store **out, error *e);
+void      engine_close_stores(gm_engine *engine);
 
 /* The end of opening (load.h): what the model says about itself, once weights and backend are there. */
 gm_status engine_describe(gm_engine *engine, const engine_origin *origin, error *e);

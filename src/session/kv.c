@@ -1,367 +1,288 @@
 #include "session/kv.h"
 
-#include "gpu/kernels.h"
+#include "session/kv_marks.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-enum { KV_FIRST_CAPACITY = 512, KV_LEAST_MARKS = 2, KV_LEAST_MARK_BUDGET = 64 << 20, KV_SLACK_STEP = 64 };
-
-struct kv_mark {
-    kv_mark  *older;
-    size_t    position; /* one past the last */
-    size_t    first;    /* the first position copied */
-    uint64_t  bytes;
-    kv_memory rows
-        []; /* [layers]: keys, then values, of [first, position); one buffer each, because a GPU limits a buffer's size */
-};
+enum { FIRST_EXTENT = 512, SLACK_STEP = 64 };
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
-static size_t ring_slots(const kv_cache *kv) { return min_size((size_t)kv->config->window + kv->slack, kv->context); }
-
-record_sequence kv_sequence(const kv_cache *kv) {
-    return (record_sequence){ .window = kv->config->window, .ring_slots = (uint32_t)ring_slots(kv) };
-}
-
-static gm_status check_type(const model_config *c, quant_type type, error *e) {
-    for (uint32_t i = 0; i < c->layers; i++) {
-        if (type == TYPE_Q8_0 && c->layer[i].head % 32) {
-            return fail(e, GM_UNSUPPORTED,
-                        "keys and values in q8_0 need heads of a multiple of 32 values; layer %u has %u", i,
-                        c->layer[i].head);
-        }
-    }
+gm_status kv_open(kv_cache *kv, kv_store *store, size_t context, error *e) {
+    const size_t most = kv_most_context(store->config, store->gpu, store->type);
+    *kv = (kv_cache){ 0 };
+    if (context > most)
+        return fail(e, GM_NO_MEMORY,
+                    "a context of %zu tokens was asked for, but a binding of this GPU holds %llu bytes of a layer's "
+                    "keys: the largest context is %zu tokens",
+                    context, (unsigned long long)gpu_host_info(store->gpu)->max_binding, most);
+    *kv = (kv_cache){ .store = store, .number = ++store->numbers, .context = context, .slack = KV_SLACK };
+    store->sequences++;
+    store->contexts += context;
     return GM_OK;
 }
 
-/* A GPU binds all keys of a layer at once, and all values. */
-size_t kv_most_context(const model_config *c, gpu_host *gpu, quant_type type) {
-    const uint64_t binding = gpu ? gpu_host_info(gpu)->max_binding / 16 * 16 : UINT64_MAX;
-    uint64_t       most = SIZE_MAX;
-    for (uint32_t i = 0; i < c->layers && gpu; i++) {
-        const layer_config *layer = &c->layer[i];
-        if (!layer->owns_kv || layer->sliding) continue;
-        const uint64_t tokens = binding / gpu_kv_row_bytes(type, layer->kv_heads, layer->head);
-        if (tokens < most) most = tokens;
-    }
-    return (size_t)most;
+/* Gives up all that it holds. */
+static void kv_clear(kv_cache *kv) {
+    kv_marks_drop(kv, 0);
+    kv_store_release(kv->store, KV_FULL, kv->prefix);
+    kv_store_release(kv->store, KV_FULL, kv->own);
+    kv_store_release(kv->store, KV_RINGS, kv->ring);
+    kv->prefix = kv->own = kv->ring = NULL;
+    kv->shared = 0;
+    kv->high = kv->low = 0;
+    kv->slack = KV_SLACK;
 }
 
-static gm_status check_binding(const kv_cache *kv, error *e) {
-    const size_t most = kv_most_context(kv->config, kv->gpu, kv->type);
-    if (kv->context <= most) return GM_OK;
-    return fail(
-        e, GM_NO_MEMORY,
-        "a context of %zu tokens was asked for, but a binding of this GPU holds %llu bytes of a layer's keys: the "
-        "largest context is %zu tokens",
-        kv->context, (unsigned long long)gpu_host_info(kv->gpu)->max_binding, most);
-}
-
-static size_t row_bytes(const layer_config *layer, quant_type type, bool on_gpu) {
-    if (on_gpu) return (size_t)gpu_kv_row_bytes(type, layer->kv_heads, layer->head);
-    return (size_t)quant_row_bytes(quant_format_of(type), (uint64_t)layer->kv_heads * layer->head);
-}
-
-uint64_t kv_mark_bytes(const model_config *c, quant_type type, bool on_gpu) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < c->layers; i++) {
-        const layer_config *layer = &c->layer[i];
-        if (layer->owns_kv && layer->sliding) bytes += (uint64_t)2 * c->window * row_bytes(layer, type, on_gpu);
-    }
-    return bytes;
-}
-
-uint64_t kv_mark_budget(const model_config *c, quant_type type, bool on_gpu) {
-    const uint64_t least = KV_LEAST_MARKS * kv_mark_bytes(c, type, on_gpu);
-    return least > KV_LEAST_MARK_BUDGET ? least : KV_LEAST_MARK_BUDGET;
-}
-
-/* Tells the backend where a layer's rows are now. */
-static void publish(kv_cache *kv, uint32_t i) {
-    const kv_rows      *rows = &kv->rows[i];
-    const layer_config *layer = &kv->config->layer[i];
-    kv->changes++;
-    if (kv->gpu) {
-        kv->gpu_layers[i] = (gpu_kv_layer){ rows->k.device,
-                                            rows->v.device,
-                                            kv->type,
-                                            rows->ring ? (uint32_t)rows->slots : GPU_KV_NO_RING,
-                                            layer->kv_heads,
-                                            layer->head,
-                                            round_up(rows->row * rows->slots, 16) };
-    } else {
-        kv->cpu_layers[i] = (kv_layer){ rows->k.host, rows->v.host, kv->type, layer->kv_heads, layer->head };
-    }
-}
-
-static gm_status open_layer(kv_cache *kv, uint32_t i, error *e) {
-    const layer_config *layer = &kv->config->layer[i];
-    kv_rows            *rows = &kv->rows[i];
-    rows->row = row_bytes(layer, kv->type, kv->gpu != NULL);
-    rows->ring = layer->sliding;
-    if (!layer->owns_kv || !rows->ring) return GM_OK;
-    rows->slots = ring_slots(kv);
-    if (kv_memory_new(kv->gpu, rows->row * rows->slots, &rows->k, e) ||
-        kv_memory_new(kv->gpu, rows->row * rows->slots, &rows->v, e))
-        return e->status;
-    publish(kv, i);
-    return GM_OK;
-}
-
-gm_status kv_open(kv_cache *kv, const model_config *config, gpu_host *gpu, quant_type type, size_t context, error *e) {
-    *kv = (kv_cache){ .config = config, .gpu = gpu, .type = type, .context = context, .slack = KV_SLACK };
-    /* Marks only save time. They get no memory that is short. */
-    kv->mark_budget = gpu && gpu_host_limit(gpu) ? 0 : kv_mark_budget(config, type, gpu != NULL);
-    if (check_type(config, type, e) || check_binding(kv, e)) return e->status;
-    kv->rows = calloc(config->layers, sizeof *kv->rows);
-    if (gpu) kv->gpu_layers = calloc(config->layers, sizeof *kv->gpu_layers);
-    else kv->cpu_layers = calloc(config->layers, sizeof *kv->cpu_layers);
-    if (!kv->rows || (!kv->gpu_layers && !kv->cpu_layers))
-        fail_memory(e, "the K/V cache's table", config->layers * sizeof *kv->rows);
-    for (uint32_t i = 0; i < config->layers && !e->status; i++) open_layer(kv, i, e);
-    if (!e->status) kv_reserve(kv, 1, e);
-    if (e->status) kv_close(kv);
-    return e->status;
-}
-
-static void free_mark(kv_cache *kv, kv_mark *mark) {
-    kv->mark_bytes -= mark->bytes;
-    for (uint32_t i = 0; i < kv->config->layers; i++) kv_memory_free(kv->gpu, &mark->rows[i]);
-    free(mark);
-}
-
-static void drop_marks(kv_cache *kv, size_t beyond) {
-    for (kv_mark **at = &kv->marks; *at;) {
-        kv_mark *mark = *at;
-        if (mark->position <= beyond) {
-            at = &mark->older;
-            continue;
-        }
-        *at = mark->older;
-        free_mark(kv, mark);
-    }
+static void kv_count_out(kv_cache *kv) {
+    if (!kv->context) return;
+    kv->store->sequences--;
+    kv->store->contexts -= kv->context;
+    kv->context = 0;
 }
 
 void kv_close(kv_cache *kv) {
-    while (kv->marks) {
-        kv_mark *older = kv->marks->older;
-        free_mark(kv, kv->marks);
-        kv->marks = older;
-    }
-    for (uint32_t i = 0; kv->rows && i < kv->config->layers; i++) {
-        kv_memory_free(kv->gpu, &kv->rows[i].k);
-        kv_memory_free(kv->gpu, &kv->rows[i].v);
-    }
-    free(kv->rows);
-    free(kv->cpu_layers);
-    free(kv->gpu_layers);
+    if (!kv->store) return;
+    kv_clear(kv);
+    kv_count_out(kv);
     *kv = (kv_cache){ 0 };
 }
 
-/* ---- growing ------------------------------------------------------------------------------------------------------- */
-
-/* Moves rows to larger memory. The old rows stay until the copy has succeeded. */
-static gm_status grow(kv_cache *kv, kv_memory *rows, uint64_t held, uint64_t bytes, error *e) {
-    kv_memory larger;
-    if (kv_memory_new(kv->gpu, bytes, &larger, e)) return e->status;
-    if (held && kv_memory_copy(kv->gpu, &larger, 0, rows, 0, held, e)) {
-        kv_memory_free(kv->gpu, &larger);
-        return e->status;
-    }
-    kv_memory_free(kv->gpu, rows);
-    *rows = larger;
-    return GM_OK;
+void kv_park(kv_cache *kv) {
+    kv_count_out(kv);
+    if (kv->own && kv->own->used) kv_slots_resize(&kv->store->spaces[KV_FULL], kv->own, kv->own->used);
 }
 
-gm_status kv_reserve(kv_cache *kv, size_t positions, error *e) {
-    if (positions <= kv->capacity) return GM_OK;
-    size_t capacity = kv->capacity ? kv->capacity : KV_FIRST_CAPACITY;
-    while (capacity < positions) capacity *= 2;
-    capacity = min_size(capacity, kv->context);
-    for (uint32_t i = 0; i < kv->config->layers; i++) {
-        kv_rows *rows = &kv->rows[i];
-        if (rows->ring || !kv->config->layer[i].owns_kv || rows->slots >= capacity) continue;
-        const uint64_t held = (uint64_t)rows->row * rows->slots, bytes = (uint64_t)rows->row * capacity;
-        if (grow(kv, &rows->k, held, bytes, e) || grow(kv, &rows->v, held, bytes, e)) {
-            publish(kv, i); /* the keys may have moved already; the capacity is the old one */
-            return e->status;
-        }
-        rows->slots = capacity;
-        publish(kv, i);
-    }
-    kv->capacity = capacity;
-    return GM_OK;
+void kv_adopt(kv_cache *kv, kv_cache *parked) {
+    kv_clear(kv);
+    const kv_cache before = *kv;
+    *kv = *parked;
+    kv->context = before.context;
+    *parked = (kv_cache){ 0 };
 }
 
-/* Copies positions [first, last) from one ring to another, in pieces that wrap around in neither. */
-static gm_status copy_positions(gpu_host *gpu, const kv_rows *rows, const kv_memory *to, size_t to_slots,
-                                const kv_memory *from, size_t from_slots, size_t first, size_t last, error *e) {
-    for (size_t p = first; p < last && !e->status;) {
-        const size_t at = p % to_slots, source = p % from_slots,
-                     n = min_size(last - p, min_size(to_slots - at, from_slots - source));
-        kv_memory_copy(gpu, to, (uint64_t)at * rows->row, from, (uint64_t)source * rows->row, (uint64_t)n * rows->row,
-                       e);
-        p += n;
-    }
-    return e->status;
+/* ---- places -------------------------------------------------------------------------------------------------------- */
+
+record_sequence kv_sequence(const kv_cache *kv) {
+    return (record_sequence){ .sequence = kv->number,
+                              .window = kv->store->config->window,
+                              .shared = (uint32_t)kv->shared,
+                              .prefix = kv->prefix ? (uint32_t)kv->prefix->first : 0,
+                              .own = kv->own ? (uint32_t)(kv->own->first - kv->shared) : 0,
+                              .ring = kv->ring ? (uint32_t)kv->ring->first : 0,
+                              .ring_slots = kv->ring ? (uint32_t)kv->ring->count : 1 };
 }
 
-static bool has_ring(const kv_rows *rows) { return rows->ring && kv_memory_there(&rows->k); }
-
-/* A copy of a ring with more slots. */
-static gm_status copy_wider(const kv_cache *kv, const kv_rows *rows, size_t slots, kv_rows *out, error *e) {
-    const uint64_t bytes = (uint64_t)rows->row * slots;
-    const size_t   high = (size_t)kv->high, first = kv_ring_first(kv, high);
-    *out = (kv_rows){ .row = rows->row, .slots = slots, .ring = true };
-    if (kv_memory_new(kv->gpu, bytes, &out->k, e) || kv_memory_new(kv->gpu, bytes, &out->v, e)) return e->status;
-    if (copy_positions(kv->gpu, rows, &out->k, slots, &rows->k, rows->slots, first, high, e)) return e->status;
-    return copy_positions(kv->gpu, rows, &out->v, slots, &rows->v, rows->slots, first, high, e);
+size_t kv_capacity(const kv_cache *kv) {
+    return kv->own ? min_size(kv->shared + kv->own->count, kv->context) : kv->shared;
 }
 
-/* A token's record has one number of slots for all rings. So they grow together, or not at all. */
-gm_status kv_widen(kv_cache *kv, size_t batch, error *e) {
-    if (batch <= kv->slack) return GM_OK;
-    const uint32_t layers = kv->config->layers;
-    const size_t   slack = (size_t)round_up(batch, KV_SLACK_STEP), first = kv_ring_first(kv, (size_t)kv->high);
-    const size_t   slots = min_size((size_t)kv->config->window + slack, kv->context);
-    kv_rows       *wider = calloc(layers, sizeof *wider);
-    if (!wider) return fail_memory(e, "wider rings", layers * sizeof *wider);
-    for (uint32_t i = 0; i < layers && !e->status && slots > ring_slots(kv); i++) {
-        if (has_ring(&kv->rows[i])) copy_wider(kv, &kv->rows[i], slots, &wider[i], e);
+kv_stretch kv_locate(const kv_cache *kv, kv_space space, size_t position) {
+    if (space == KV_RINGS) {
+        const size_t slot = position % kv->ring->count;
+        return (kv_stretch){ kv->ring->first + slot, kv->ring->count - slot };
     }
-    for (uint32_t i = 0; i < layers; i++) {
-        kv_rows dropped = wider[i];
-        if (!kv_memory_there(&wider[i].k)) continue;
-        if (!e->status) {
-            dropped = kv->rows[i];
-            kv->rows[i] = wider[i];
-            publish(kv, i);
-        }
-        kv_memory_free(kv->gpu, &dropped.k);
-        kv_memory_free(kv->gpu, &dropped.v);
-    }
-    free(wider);
-    if (e->status) return e->status;
-    kv->slack = slack;
-    kv->low = first; /* the narrow rings had already lost what came before */
-    return GM_OK;
+    if (position < kv->shared) return (kv_stretch){ kv->prefix->first + position, kv->shared - position };
+    const size_t slot = position - kv->shared;
+    return (kv_stretch){ kv->own->first + slot, kv->own->count - slot };
 }
 
 void kv_written(kv_cache *kv, uint64_t end) {
     if (end > kv->high) kv->high = end;
+    if (kv->own && end > kv->shared + kv->own->used) kv->own->used = (size_t)end - kv->shared;
+    if (kv->ring) kv->ring->used = kv->ring->count;
+}
+
+/* ---- room ---------------------------------------------------------------------------------------------------------- */
+
+/* An extent of its own for the positions from `from` on, if others read where it would write now. */
+static gm_status own_part(kv_cache *kv, size_t from, size_t count, error *e) {
+    kv_extent *own = kv->own, *fresh;
+    if (from < kv->shared) { /* what came behind was rolled back */
+        kv->shared = from;
+        if (own) own->used = 0;
+    }
+    if (!kv->shared && kv->prefix) {
+        kv_store_release(kv->store, KV_FULL, kv->prefix);
+        kv->prefix = NULL;
+    }
+    if (!own || own->users == 1 || from >= own->kept) return GM_OK;
+    fresh = kv_store_take(kv->store, KV_FULL, count, e);
+    if (!fresh) return e->status;
+    kv_slots_resize(&kv->store->spaces[KV_FULL], own, own->kept); /* nobody sees the rest any more */
+    own->used = own->kept;
+    kv->shared = from;
+    kv->own = fresh;
+    if (from) kv->prefix = own;
+    else kv_store_release(kv->store, KV_FULL, own);
+    return GM_OK;
+}
+
+/* Gives the sequence's own extent this many slots. */
+static gm_status own_fit(kv_cache *kv, size_t count, error *e) {
+    if (kv->own) return kv_store_fit(kv->store, KV_FULL, kv->own, count, e);
+    kv->own = kv_store_take(kv->store, KV_FULL, count, e);
+    return e->status;
+}
+
+/* Extents double, because conversations grow; where that does not fit, they get what is needed. */
+static gm_status reserve_full(kv_cache *kv, size_t from, size_t end, error *e) {
+    error too_large = { 0 };
+    if (own_part(kv, from, end - from, e)) return e->status;
+    const size_t held = kv->own ? kv->own->count : 0, needed = end - kv->shared;
+    if (needed <= held) return GM_OK;
+    size_t count = max_size(held, FIRST_EXTENT);
+    while (count < needed) count *= 2;
+    count = min_size(count, kv->context - kv->shared);
+    if (count > needed && !own_fit(kv, count, &too_large)) return GM_OK;
+    return own_fit(kv, needed, e);
+}
+
+/* Positions change their slots when a ring gets more of them, so its rows go out and in again. */
+static gm_status ring_widen(kv_cache *kv, size_t slots, error *e) {
+    const size_t high = (size_t)kv->high, first = kv_ring_first(kv, high);
+    kv_mark     *rows = first < high ? kv_mark_new(kv, first, high, e) : NULL;
+    if (e->status) return e->status;
+    kv->ring->used = 0; /* they need not move along */
+    const gm_status status = kv_store_fit(kv->store, KV_RINGS, kv->ring, slots, e);
+    kv->ring->used = kv->ring->count;
+    if (!status && rows) kv_mark_restore(kv, rows, e);
+    if (!status) kv->low = first; /* the narrow ring had already lost what came before */
+    if (rows) kv_mark_free(kv->store, rows);
+    return e->status;
+}
+
+static gm_status reserve_ring(kv_cache *kv, size_t batch, error *e) {
+    const size_t slack = batch > kv->slack ? (size_t)round_up(batch, SLACK_STEP) : kv->slack;
+    const size_t slots = min_size((size_t)kv->store->config->window + slack, kv->context);
+    if (!kv->ring) kv->ring = kv_store_take(kv->store, KV_RINGS, slots, e);
+    else if (kv->ring->count < slots) ring_widen(kv, slots, e);
+    if (!e->status) kv->slack = slack;
+    return e->status;
+}
+
+gm_status kv_reserve(kv_cache *kv, size_t from, size_t count, error *e) {
+    if (reserve_ring(kv, count, e)) return e->status;
+    return reserve_full(kv, from, from + count, e);
+}
+
+gm_status kv_restore(kv_cache *kv, size_t positions, size_t ring_first, error *e) {
+    if (reserve_ring(kv, 0, e) || reserve_full(kv, 0, max_size(positions, 1), e)) return e->status;
+    kv_written(kv, positions);
+    kv->low = ring_first;
+    return GM_OK;
 }
 
 /* ---- rollback ------------------------------------------------------------------------------------------------------ */
 
 size_t kv_ring_first(const kv_cache *kv, size_t end) {
-    const size_t slots = ring_slots(kv), high = (size_t)kv->high;
+    const size_t slots = kv->ring ? kv->ring->count : 0, high = (size_t)kv->high;
     return min_size(max_size(high > slots ? high - slots : 0, (size_t)kv->low), end);
 }
 
-/* Whether the rings hold everything that a query at `position` sees. */
-static bool ring_reaches(const kv_cache *kv, size_t position) {
-    const size_t window = kv->config->window, oldest = position + 1 > window ? position + 1 - window : 0;
-    return kv_ring_first(kv, position) <= oldest;
+bool kv_ring_reaches(const kv_cache *kv, size_t position) {
+    const size_t window = kv->store->config->window, oldest = position + 1 > window ? position + 1 - window : 0;
+    return kv->ring && position <= kv->high && kv_ring_first(kv, position) <= oldest;
 }
 
-/* Copies rows [first, last) between a ring and a packed array, in pieces that do not wrap around. */
-static gm_status copy_ring(kv_cache *kv, const kv_rows *rows, const kv_memory *ring, const kv_memory *packed,
-                           uint64_t at, size_t first, size_t last, bool to_ring, error *e) {
-    for (size_t p = first; p < last && !e->status;) {
-        const size_t   slot = p % rows->slots, n = min_size(last - p, rows->slots - slot);
-        const uint64_t offset = (uint64_t)slot * rows->row, bytes = (uint64_t)n * rows->row;
-        if (to_ring) kv_memory_copy(kv->gpu, ring, offset, packed, at, bytes, e);
-        else kv_memory_copy(kv->gpu, packed, at, ring, offset, bytes, e);
-        at += bytes;
-        p += n;
-    }
-    return e->status;
-}
-
-/* Bytes of the keys of one layer in a mark; 0 if the layer has no ring. */
-static uint64_t mark_layer_bytes(const kv_cache *kv, const kv_mark *mark, uint32_t i) {
-    const kv_rows *rows = &kv->rows[i];
-    return rows->ring && kv_memory_there(&rows->k) ? (uint64_t)rows->row * (mark->position - mark->first) : 0;
-}
-
-static gm_status copy_mark(kv_cache *kv, const kv_mark *mark, bool to_ring, error *e) {
-    for (uint32_t i = 0; i < kv->config->layers && !e->status; i++) {
-        const kv_rows *rows = &kv->rows[i];
-        const uint64_t bytes = mark_layer_bytes(kv, mark, i);
-        if (!bytes) continue;
-        copy_ring(kv, rows, &rows->k, &mark->rows[i], 0, mark->first, mark->position, to_ring, e);
-        copy_ring(kv, rows, &rows->v, &mark->rows[i], bytes, mark->first, mark->position, to_ring, e);
-    }
-    return e->status;
+/* Puts a mark's rows into the ring. */
+static gm_status ring_restore(kv_cache *kv, const kv_mark *mark, error *e) {
+    if (kv_mark_restore(kv, mark, e)) return e->status;
+    kv->ring->used = kv->ring->count;
+    kv->high = mark->position;
+    kv->low = mark->first;
+    return GM_OK;
 }
 
 size_t kv_rollback(kv_cache *kv, size_t keep) {
     error e = { 0 };
-    drop_marks(kv, keep);
-    if (ring_reaches(kv, keep)) return keep;
-    if (kv->marks && !copy_mark(kv, kv->marks, true, &e)) { /* the newest mark left; none lies beyond `keep` */
-        kv->high = kv->marks->position;
-        kv->low = kv->marks->first;
-        return kv->marks->position;
-    }
+    kv_marks_drop(kv, keep);
+    if (keep && kv_ring_reaches(kv, keep)) return keep;
+    const kv_mark *mark = kv->ring ? kv_marks_find(kv, keep) : NULL;
+    if (mark && !ring_restore(kv, mark, &e)) return mark->position;
     kv->high = kv->low = 0;
     return 0;
 }
 
-/* A mark without its contents; NULL if there is no memory for it. */
-static kv_mark *mark_new(kv_cache *kv, size_t first, size_t position) {
-    error    e = { 0 };
-    kv_mark *mark = calloc(1, sizeof *mark + kv->config->layers * sizeof *mark->rows);
-    if (!mark) return NULL;
-    mark->position = position;
-    mark->first = first;
-    for (uint32_t i = 0; i < kv->config->layers && !e.status; i++) {
-        const uint64_t bytes = 2 * mark_layer_bytes(kv, mark, i);
-        if (bytes && !kv_memory_new(kv->gpu, bytes, &mark->rows[i], &e)) mark->bytes += bytes;
-    }
-    kv->mark_bytes += mark->bytes;
-    if (!e.status && mark->bytes) return mark;
-    free_mark(kv, mark);
-    return NULL;
-}
-
-static void drop_oldest_mark(kv_cache *kv) {
-    kv_mark **at = &kv->marks;
-    while ((*at)->older) at = &(*at)->older;
-    free_mark(kv, *at);
-    *at = NULL;
-}
-
 void kv_add_mark(kv_cache *kv, size_t position) {
-    const size_t window = kv->config->window,
+    kv_store    *store = kv->store;
+    const size_t window = store->config->window,
                  first = max_size(position > window ? position - window : 0, kv_ring_first(kv, position));
-    const uint64_t most = kv_mark_bytes(kv->config, kv->type, kv->gpu != NULL);
-    error          e = { 0 };
-    if (!position || (kv->marks && kv->marks->position >= position) || most > kv->mark_budget) return;
-    while (kv->marks && kv->mark_bytes + most > kv->mark_budget) drop_oldest_mark(kv);
-    kv_mark *mark = mark_new(kv, first, position);
-    if (!mark) return;
-    if (copy_mark(kv, mark, false, &e)) {
-        free_mark(kv, mark);
-        return;
-    }
-    mark->older = kv->marks;
-    kv->marks = mark;
+    error e = { 0 };
+    if (!position || !kv->ring || first == position || !store->mark_budget) return;
+    const kv_mark *newest = kv_marks_find(kv, SIZE_MAX);
+    if (newest && newest->position >= position) return;
+    kv_mark *mark = kv_mark_new(kv, first, position, &e);
+    if (mark) kv_marks_keep(store, mark);
 }
 
-gm_status kv_copy(kv_cache *out, const kv_cache *kv, size_t positions, error *e) {
-    if (kv_open(out, kv->config, kv->gpu, kv->type, kv->context, e)) return e->status;
-    if (!kv_widen(out, kv->slack, e)) kv_reserve(out, max_size(positions, 1), e);
-    for (uint32_t i = 0; i < kv->config->layers && !e->status; i++) {
-        const kv_rows *from = &kv->rows[i], *to = &out->rows[i];
-        const size_t last = from->ring ? (size_t)kv->high : positions, first = from->ring ? kv_ring_first(kv, last) : 0;
-        if (!kv_memory_there(&from->k)) continue;
-        if (!copy_positions(kv->gpu, from, &to->k, to->slots, &from->k, from->slots, first, last, e))
-            copy_positions(kv->gpu, from, &to->v, to->slots, &from->v, from->slots, first, last, e);
+bool kv_give_up_ring(kv_cache *kv, size_t end) {
+    kv_add_mark(kv, end);
+    kv_store_release(kv->store, KV_RINGS, kv->ring);
+    kv->ring = NULL;
+    kv->high = kv->low = 0;
+    return kv_marks_find(kv, SIZE_MAX) != NULL;
+}
+
+/* ---- sequences that begin alike ------------------------------------------------------------------------------------ */
+
+size_t kv_meeting_point(const kv_cache *kv, size_t most) {
+    if (!most || kv_ring_reaches(kv, most)) return most;
+    const kv_mark *mark = kv_marks_find(kv, most);
+    return mark ? mark->position : 0;
+}
+
+/* An extent begins at position 0 only if its owner shares nothing itself. From others, what they share is shared, and the rest is
+ * copied. */
+static gm_status share_rows(kv_cache *kv, const kv_cache *from, size_t n, error *e) {
+    const bool all = n > from->shared && !from->shared;
+    kv_extent *prefix = all ? from->own : from->prefix;
+    kv->shared = all ? n : min_size(n, from->shared);
+    if (kv->shared) {
+        kv->prefix = prefix;
+        prefix->users++;
+        prefix->kept = max_size(prefix->kept, kv->shared);
     }
-    out->high = kv->high;
-    out->low = kv->low;
-    if (e->status) kv_close(out);
+    if (n == kv->shared) return GM_OK;
+    kv->own = kv_store_take(kv->store, KV_FULL, n - kv->shared, e);
+    if (!kv->own) return e->status;
+    kv->own->used = kv->own->count;
+    return kv_store_move(kv->store, KV_FULL, from->own->first, kv->own->first, kv->own->count, e);
+}
+
+static gm_status share_ring(kv_cache *kv, const kv_cache *from, size_t n, error *e) {
+    const bool   whole = kv_ring_reaches(from, n);
+    const size_t window = kv->store->config->window;
+    kv->ring =
+        kv_store_take(kv->store, KV_RINGS, whole ? from->ring->count : min_size(window + kv->slack, kv->context), e);
+    if (!kv->ring) return e->status;
+    if (!whole) {
+        const kv_mark *mark = kv_marks_find(from, n);
+        return ring_restore(kv, mark, e);
+    }
+    kv->ring->used = kv->ring->count;
+    kv->high = from->high;
+    kv->low = from->low;
+    kv->slack = from->slack;
+    return kv_store_move(kv->store, KV_RINGS, from->ring->first, kv->ring->first, kv->ring->count, e);
+}
+
+gm_status kv_share(kv_cache *kv, const kv_cache *from, size_t n, error *e) {
+    kv_clear(kv);
+    if (n && !share_rows(kv, from, n, e)) share_ring(kv, from, n, e);
+    if (e->status) kv_clear(kv);
+    return e->status;
+}
+
+gm_status kv_copy(kv_cache *kv, const kv_cache *from, size_t n, error *e) {
+    kv->slack = from->slack;
+    if (kv_restore(kv, n, (size_t)from->low, e)) return e->status;
+    kv->high = from->high;
+    for (uint32_t i = 0; i < kv->store->config->layers && !e->status && from->ring && from->own; i++) {
+        const kv_rows *to = &kv->store->rows[i], *rows = &from->store->rows[i];
+        const uint64_t bytes = (uint64_t)rows->row * (rows->space == KV_RINGS ? from->ring->count : n);
+        if (!kv_memory_copy(kv->store->gpu, &to->k, 0, &rows->k, 0, bytes, e))
+            kv_memory_copy(kv->store->gpu, &to->v, 0, &rows->v, 0, bytes, e);
+    }
     return e->status;
 }

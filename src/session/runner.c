@@ -97,7 +97,7 @@ static gm_status cpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
         if (status) return status;
         r->has_rows = true;
     }
-    const cpu_inputs inputs = { .run = *in, .kv = kv->cpu_layers, .rows = r->table.memory };
+    const cpu_inputs inputs = { .run = *in, .kv = kv->store->cpu_layers, .rows = r->table.memory };
     if (cpu_plan_step(plan, &inputs, deadline) == GM_AGAIN) return GM_AGAIN;
     r->has_rows = false;
     if (in->outputs) memcpy(out, cpu_plan_result(plan), logit_bytes(r, in->outputs));
@@ -107,8 +107,8 @@ static gm_status cpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
 /* ---- GPU ------------------------------------------------------------------------------------------------------------ */
 
 static gpu_plan *gpu_plan_for(runner *r, const kv_cache *kv, size_t count, size_t outputs, error *e) {
-    if (r->kv_changes != kv->changes) drop_gpu_plans(r); /* they are bound to memory that no longer exists */
-    r->kv_changes = kv->changes;
+    if (r->kv_changes != kv->store->changes) drop_gpu_plans(r); /* they are bound to memory that no longer exists */
+    r->kv_changes = kv->store->changes;
     size_t class = 0, tokens = 1;
     for (; tokens < count && tokens <= LARGEST_CLASS; tokens *= 4) class ++;
     gpu_plan **plan = &r->classes[class][outputs > 1];
@@ -120,7 +120,7 @@ static gpu_plan *gpu_plan_for(runner *r, const kv_cache *kv, size_t count, size_
     if (!*plan) {
         const double start = clock_seconds();
         const size_t most = outputs > 1 ? min_size(tokens, runner_most_outputs(r)) : 1;
-        gpu_plan_new(&r->engine->gpu, &r->engine->text, tokens, most, kv->gpu_layers, plan, e);
+        gpu_plan_new(&r->engine->gpu, &r->engine->text, tokens, most, kv->store->gpu_layers, plan, e);
         r->engine->seconds.plans += clock_seconds() - start;
     }
     return *plan;
@@ -134,7 +134,7 @@ gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e) {
 }
 
 bool runner_is_drawing(const runner *r, const kv_cache *kv) {
-    return r->generator && gpu_generator_begun(r->generator) && r->kv_changes == kv->changes;
+    return r->generator && gpu_generator_begun(r->generator) && r->kv_changes == kv->store->changes;
 }
 
 static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs *in, error *e) {
@@ -155,7 +155,7 @@ static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs 
 static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
     gpu_host *h = r->engine->gpu.host;
     for (;;) {
-        gm_status status = r->submitted ? GM_OK : engine_check_kv(r->engine, kv->type, e);
+        gm_status status = r->submitted ? GM_OK : engine_check_kv(r->engine, kv->store->type, e);
         if (!status && !r->submitted) status = gpu_submit_run(r, kv, in, e);
         if (status == GM_AGAIN) { /* results of the check, or weights, are on their way */
             if (!runner_wait(h, deadline)) return GM_AGAIN;

@@ -30,6 +30,8 @@ gm_status session_new(gm_engine *engine, gm_session **out, error *e) {
     gm_session  *s = calloc(1, sizeof *s);
     if (!s) return fail_memory(e, "a session", sizeof *s);
     s->engine = engine;
+    s->next = engine->sessions;
+    engine->sessions = s;
     s->ahead.possible = engine->on_gpu && !gpu_backend_needs_host(&engine->gpu);
     s->logits = malloc(vocabulary * sizeof *s->logits);
     if (!s->logits) fail_memory(e, "the logits", vocabulary * sizeof *s->logits);
@@ -54,9 +56,10 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
     engine_enter(engine);
     if (!e.status && !session_new(engine, &s, &e)) {
         const quant_type type = kv_quant_type(options, engine);
-        gpu_host        *gpu = engine->gpu.host;
-        const size_t     usual = min_size(engine->context, kv_most_context(&engine->weights.config, gpu, type));
-        kv_open(&s->kv, &engine->weights.config, gpu, type, asked ? asked : usual, &e);
+        const size_t     usual =
+            min_size(engine->context, kv_most_context(&engine->weights.config, engine->gpu.host, type));
+        session_open_kv(s, type, asked ? asked : usual, &e);
+        s->shares = !engine->on_gpu;
     }
     if (e.status) session_free(s);
     else *out = s;
@@ -66,24 +69,44 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
 
 size_t gm_session_context(const gm_session *s) { return s->kv.context; }
 
+static void list_remove(gm_session **list, const gm_session *s) {
+    for (; *list; list = &(*list)->next) {
+        if (*list != s) continue;
+        *list = s->next;
+        return;
+    }
+}
+
 void session_free(gm_session *s) {
     if (!s) return;
-    reply_lose_session(s->replies);
-    runner_close(&s->run);
-    if (s->kv.rows) kv_close(&s->kv);
-    token_list_free(&s->tokens);
+    list_remove(&s->engine->sessions, s);
+    list_remove(&s->engine->parked, s);
+    session_strip(s);
+    kv_close(&s->kv);
+    if (s->store) kv_store_close(s->store);
+    free(s->store);
     soft_free(&s->soft);
+    token_list_free(&s->tokens);
+    free(s);
+}
+
+void session_strip(gm_session *s) {
+    reply_lose_session(s->replies);
+    s->replies = NULL;
+    runner_close(&s->run);
     sampler_free(s->chooser);
     free(s->logits);
     free(s->records);
-    free(s);
+    s->chooser = NULL;
+    s->logits = NULL;
+    s->records = NULL;
 }
 
 void gm_session_free(gm_session *s) {
     if (!s) return;
     gm_engine *engine = s->engine;
     engine_enter(engine);
-    session_free(s);
+    if (!session_park(s)) session_free(s);
     engine_leave(engine);
 }
 
@@ -93,10 +116,12 @@ gm_status gm_session_fork(gm_session *session, gm_session **out, char *why, size
     *out = NULL;
     engine_enter(session->engine);
     if (!session_check_free(session, &e) && !session_new(session->engine, &s, &e) &&
-        !kv_copy(&s->kv, &session->kv, session->computed, &e)) {
+        !session_open_kv(s, session->kv.store->type, session->kv.context, &e) &&
+        !(s->store ? kv_copy : kv_share)(&s->kv, &session->kv, session->computed, &e)) {
         for (size_t i = 0; i < session->tokens.count; i++) token_list_add(&s->tokens, session->tokens.ids[i]);
         if (s->tokens.failed) fail_memory(&e, "the tokens", session->tokens.count * sizeof(int32_t));
         else soft_copy(&s->soft, &session->soft, &e);
+        s->shares = session->shares;
         s->computed = session->computed;
         s->has_logits = session->has_logits;
         if (s->has_logits)
@@ -162,15 +187,16 @@ size_t session_batch_begin(const gm_session *s, size_t position) {
 
 /* How many tokens to compute next: up to `most`, but tokens that see each other stay together. */
 static size_t next_batch(const gm_session *s, size_t most) {
-    const size_t     end = s->computed + min_size(s->tokens.count - s->computed, most);
+    size_t end = s->computed + min_size(s->tokens.count - s->computed, most);
+    if (s->computed < s->branch && s->branch < end) end = s->branch;
     const soft_span *cut = soft_block_around(&s->soft, end);
     if (!cut) return end - s->computed;
     return cut->begin > s->computed ? cut->begin - s->computed : cut->count;
 }
 
 static gm_status make_room(gm_session *s, size_t batch, error *e) {
-    if (reserve_records(s, batch, e) || kv_widen(&s->kv, batch, e)) return e->status;
-    return kv_reserve(&s->kv, s->computed + batch, e);
+    if (reserve_records(s, batch, e)) return e->status;
+    return kv_reserve(&s->kv, s->computed, batch, e);
 }
 
 /* The next `batch` tokens; make_room comes first. */
@@ -198,12 +224,14 @@ static gm_status compute_batch(gm_session *s, double deadline, error *e) {
     if (status) return status;
     s->computed += s->running;
     s->running = 0;
+    if (s->computed == s->branch) kv_add_mark(&s->kv, s->branch);
     if (!in.outputs) return GM_OK;
     s->has_logits = true;
     return check_finite(s, s->logits, e);
 }
 
 gm_status session_compute(gm_session *s, double deadline, error *e) {
+    if (!s->running) session_find_prefix(s);
     while (s->computed < s->tokens.count) {
         if (atomic_exchange(&s->cancelled, false)) {
             session_forget_uncomputed(s);

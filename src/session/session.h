@@ -12,10 +12,14 @@
 
 struct gm_session {
     gm_engine    *engine;
+    gm_session   *next;   /* in one of the engine's lists */
+    bool          shares; /* others may begin with what it holds, and it with theirs: sharing.c */
     kv_cache      kv;
+    kv_store     *store;    /* its own, on a GPU, whose kernels know one sequence per buffer; NULL: the engine's */
     token_list    tokens;   /* held */
     soft_tokens   soft;     /* which of them are rows of an image or a sound */
     size_t        computed; /* how many of them are in the cache; fewer after a long rollback */
+    size_t        branch;   /* another sequence was the same up to here: a mark is due when this is computed. 0: none */
     float        *logits;   /* [vocabulary] */
     bool          has_logits;
     sampler      *chooser;
@@ -30,6 +34,7 @@ struct gm_session {
         size_t      alternatives;
         int32_t     token; /* the last one that arrived; the steps continue only if the session holds it */
         size_t      end;   /* steps were submitted for the positions [computed, end) */
+        uint32_t    moves; /* of the store, when drawing began */
     } ahead;
     bool        pending;      /* a set or append returned GM_AGAIN: the tokens held are those that it will compute */
     size_t      pending_from; /* where the tokens that it was given begin */
@@ -93,9 +98,20 @@ void session_forget_uncomputed(gm_session *s);
 /* Explains logits that are not finite: names the broken weight, if there is one. */
 gm_status session_not_finite(const gm_session *s, error *e);
 
+/* ---- sequences that begin alike: sharing.c ---- */
+
+/* Opens the session's keys and values. */
+gm_status session_open_kv(gm_session *s, quant_type type, size_t context, error *e);
+/* Closes the session, but keeps what it holds for others to begin with. False: there is nothing worth it. */
+bool session_park(gm_session *s);
+/* Looks for a sequence that begins with the same tokens and has more of them computed, and goes on from there. */
+void session_find_prefix(gm_session *s);
+
 /* Everything but the cache, which the caller opens: for fork and restore. */
 gm_status session_new(gm_engine *engine, gm_session **out, error *e);
 void      session_free(gm_session *s);
+/* Frees everything but the tokens and their keys and values. */
+void session_strip(gm_session *s);
 /* Called before a session is freed: its replies may outlive it. */
 void reply_lose_session(gm_reply *first);
 

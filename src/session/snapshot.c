@@ -28,8 +28,9 @@ enum {
 static const char architecture[] = "gemmule-session";
 
 static const char *kv_name(const gm_session *s) {
-    if (s->kv.type == TYPE_Q8_0 && s->kv.gpu) return "Q8_0 in planes";
-    return quant_format_of(s->kv.type)->name;
+    const kv_store *store = s->kv.store;
+    if (store->type == TYPE_Q8_0 && store->gpu) return "Q8_0 in planes";
+    return quant_format_of(store->type)->name;
 }
 
 /* ---- saving ---------------------------------------------------------------------------------------------------------- */
@@ -49,9 +50,9 @@ static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
         gguf_write_tensor(w, "soft.rows", TYPE_F32, 2, (uint64_t[]){ s->soft.width, s->soft.row_count });
     }
     for (uint32_t i = 0; i < s->engine->weights.config.layers; i++) {
-        const kv_rows *rows = &s->kv.rows[i];
-        const uint64_t ne[2] = { rows->row, s->computed - (rows->ring ? ring_first : 0) };
-        if (!kv_memory_there(&rows->k) || !ne[1]) continue;
+        const kv_rows *rows = &s->kv.store->rows[i];
+        const uint64_t ne[2] = { rows->row, s->computed - (rows->space == KV_RINGS ? ring_first : 0) };
+        if (!rows->row || !ne[1]) continue;
         snprintf(name, sizeof name, "k.%u", i);
         gguf_write_tensor(w, name, TYPE_I8, 2, ne);
         name[0] = 'v';
@@ -110,24 +111,24 @@ gm_status snapshot_save(gm_session *s, gguf_sink sink, void *user, snapshot_savi
 
 void snapshot_save_free(snapshot_saving *job) {
     if (!job) return;
-    if (job->ticket) gpu_ticket_done(job->s->kv.gpu, job->ticket);
+    if (job->ticket) gpu_ticket_done(job->s->kv.store->gpu, job->ticket);
     if (job->w) gguf_writer_free(job->w);
     free(job->scratch);
     free(job);
 }
 
-/* Writes the keys or the values of one layer, in pieces that do not wrap around the ring. */
+/* Writes the keys or the values of one layer, in pieces that lie in consecutive slots. */
 static gm_status write_rows(snapshot_saving *job, const kv_rows *rows, const kv_memory *from, double deadline,
                             error *e) {
-    gpu_host    *gpu = job->s->kv.gpu;
+    gpu_host    *gpu = job->s->kv.store->gpu;
     const size_t last = job->s->computed, most = max_size(SCRATCH_BYTES / rows->row, 1);
-    if (!job->begun) job->position = rows->ring ? job->ring_first : 0;
+    if (!job->begun) job->position = rows->space == KV_RINGS ? job->ring_first : 0;
     job->begun = true;
     while (job->position < last) {
-        const size_t slot = job->position % rows->slots;
-        job->count = min_size(min_size(last - job->position, rows->slots - slot), most);
-        const gm_status status =
-            kv_memory_read(gpu, from, slot * rows->row, job->scratch, job->count * rows->row, &job->ticket, e);
+        const kv_stretch at = kv_locate(&job->s->kv, rows->space, job->position);
+        job->count = min_size(min_size(last - job->position, at.count), most);
+        const gm_status status = kv_memory_read(gpu, from, (uint64_t)at.slot * rows->row, job->scratch,
+                                                job->count * rows->row, &job->ticket, e);
         if (status) return status;
         if (gguf_writer_data(job->w, job->scratch, job->count * rows->row, e)) return e->status;
         job->position += job->count;
@@ -140,8 +141,8 @@ static gm_status write_rows(snapshot_saving *job, const kv_rows *rows, const kv_
 gm_status snapshot_save_step(snapshot_saving *job, error *e) {
     const double deadline = engine_deadline(job->s->engine);
     for (; job->layer < job->s->engine->weights.config.layers; job->layer++) {
-        const kv_rows *rows = &job->s->kv.rows[job->layer];
-        if (!kv_memory_there(&rows->k)) continue;
+        const kv_rows *rows = &job->s->kv.store->rows[job->layer];
+        if (!rows->row) continue;
         gm_status status = job->values ? GM_OK : write_rows(job, rows, &rows->k, deadline, e);
         if (status) return status;
         job->values = true;
@@ -236,8 +237,7 @@ static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
         if (session_hold(into, id, e)) return e->status;
     }
     into->computed = (size_t)computed;
-    into->kv.high = computed;
-    into->kv.low = first;
+    if (!e->status) kv_restore(&into->kv, into->computed, (size_t)first, e);
     if (!e->status && gguf_find_tensor(g, "logits")) read_logits(into, g, e);
     return e->status;
 }
@@ -296,9 +296,8 @@ gm_status snapshot_restore(gm_session *s, gguf *g, snapshot_restoring **out, err
     }
     *job = (snapshot_restoring){ .s = s, .g = g };
     if (!session_check_free(s, e) && !check_identity(s, g, e) && !session_new(s->engine, &job->fresh, e) &&
-        !kv_open(&job->fresh->kv, &s->engine->weights.config, s->kv.gpu, s->kv.type, s->kv.context, e) &&
-        !read_tokens(job->fresh, g, e) && !read_soft(job->fresh, g, e))
-        kv_reserve(&job->fresh->kv, job->fresh->computed ? job->fresh->computed : 1, e);
+        !session_open_kv(job->fresh, s->kv.store->type, s->kv.context, e) && !read_tokens(job->fresh, g, e))
+        read_soft(job->fresh, g, e);
     if (e->status) snapshot_restore_free(job);
     else *out = job;
     return e->status;
@@ -311,23 +310,24 @@ void snapshot_restore_free(snapshot_restoring *job) {
     free(job);
 }
 
-/* Reads the keys or the values of one layer, in pieces that do not wrap around the ring. */
+/* Reads the keys or the values of one layer, in pieces that lie in consecutive slots. */
 static gm_status read_rows(snapshot_restoring *job, const kv_rows *rows, const kv_memory *to, double deadline,
                            error *e) {
     gm_session  *into = job->fresh;
     char         name[32];
-    const size_t first = rows->ring ? (size_t)into->kv.low : 0, n = into->computed - first;
+    const bool   ring = rows->space == KV_RINGS;
+    const size_t first = ring ? (size_t)into->kv.low : 0, n = into->computed - first;
     if (!n) return GM_OK;
-    if (n > rows->slots)
+    if (ring && n > into->kv.ring->count)
         return fail(e, GM_BAD_FILE, "the snapshot holds %zu positions of layer %u, which has room for %zu", n,
-                    job->layer, rows->slots);
+                    job->layer, into->kv.ring->count);
     snprintf(name, sizeof name, "%c.%u", job->values ? 'v' : 'k', job->layer);
     const uint8_t *data = tensor_of(job->g, name, TYPE_I8, rows->row, n, e);
     while (data && job->done < n) {
-        const size_t slot = (first + job->done) % rows->slots;
-        const size_t run = min_size(min_size(n - job->done, rows->slots - slot), max_size(WRITE_BYTES / rows->row, 1));
-        const gm_status status =
-            kv_memory_write(into->kv.gpu, to, slot * rows->row, data + job->done * rows->row, run * rows->row, e);
+        const kv_stretch at = kv_locate(&into->kv, rows->space, first + job->done);
+        const size_t     run = min_size(min_size(n - job->done, at.count), max_size(WRITE_BYTES / rows->row, 1));
+        const gm_status  status = kv_memory_write(into->kv.store->gpu, to, (uint64_t)at.slot * rows->row,
+                                                  data + job->done * rows->row, run * rows->row, e);
         if (status) return status;
         job->done += run;
         if (clock_seconds() > deadline) return GM_AGAIN;
@@ -338,11 +338,14 @@ static gm_status read_rows(snapshot_restoring *job, const kv_rows *rows, const k
 
 static void swap_sessions(gm_session *s, gm_session *fresh) {
     const kv_cache    kv = s->kv;
+    kv_store         *store = s->store;
     const token_list  tokens = s->tokens;
     const soft_tokens soft = s->soft;
     float            *logits = s->logits;
     s->kv = fresh->kv;
-    s->kv.changes += kv.changes; /* so that plans notice that their rows have moved */
+    s->store = fresh->store;
+    fresh->store = store;
+    s->run.kv_changes = UINT32_MAX; /* so that plans notice that their rows have moved */
     s->tokens = fresh->tokens;
     s->soft = fresh->soft;
     s->logits = fresh->logits;
@@ -369,8 +372,8 @@ gm_status snapshot_restore_step(snapshot_restoring *job, error *e) {
         if (status) return status;
     }
     for (; job->layer < job->s->engine->weights.config.layers; job->layer++) {
-        const kv_rows *rows = &job->fresh->kv.rows[job->layer];
-        if (!kv_memory_there(&rows->k)) continue;
+        const kv_rows *rows = &job->fresh->kv.store->rows[job->layer];
+        if (!rows->row) continue;
         gm_status status = job->values ? GM_OK : read_rows(job, rows, &rows->k, deadline, e);
         if (status) return status;
         job->values = true;

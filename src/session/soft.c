@@ -1,5 +1,7 @@
 #include "session/soft.h"
 
+#include "base/sha256.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,8 +30,12 @@ gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count
     s->width = width;
     if (soft_reserve(s, s->span_count + 1, s->row_count + count, e)) return e->status;
     memcpy(s->rows + s->row_count * width, rows, count * width * sizeof *rows);
-    s->spans[s->span_count++] =
-        (soft_span){ .begin = begin, .count = count, .first_row = s->row_count, .block = block };
+    soft_span *span = &s->spans[s->span_count++];
+    sha256     hash;
+    *span = (soft_span){ .begin = begin, .count = count, .first_row = s->row_count, .block = block, .added = count };
+    sha256_start(&hash);
+    sha256_add(&hash, rows, count * width * sizeof *rows);
+    sha256_end(&hash, span->digest);
     s->row_count += count;
     return GM_OK;
 }
@@ -55,6 +61,28 @@ void soft_free(soft_tokens *s) {
     free(s->spans);
     free(s->rows);
     *s = (soft_tokens){ 0 };
+}
+
+void soft_forget_rows(soft_tokens *s) {
+    free(s->rows);
+    s->rows = NULL;
+    s->row_count = s->row_capacity = 0;
+}
+
+static bool same_span(const soft_span *a, const soft_span *b) {
+    return a->begin == b->begin && a->added == b->added && a->block == b->block &&
+           !memcmp(a->digest, b->digest, sizeof a->digest);
+}
+
+size_t soft_common(const soft_tokens *a, const soft_tokens *b, size_t most) {
+    for (size_t i = 0; i < a->span_count || i < b->span_count; i++) {
+        const soft_span *x = i < a->span_count ? &a->spans[i] : NULL, *y = i < b->span_count ? &b->spans[i] : NULL;
+        const size_t     first = min_size(x ? x->begin : SIZE_MAX, y ? y->begin : SIZE_MAX);
+        if (first >= most) return most;
+        if (!x || !y || !same_span(x, y)) return first;
+        if (x->count != y->count) most = min_size(most, x->begin + min_size(x->count, y->count));
+    }
+    return most;
 }
 
 size_t soft_first(const soft_tokens *s, size_t otherwise) { return s->span_count ? s->spans[0].begin : otherwise; }

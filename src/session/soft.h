@@ -10,9 +10,11 @@
 #include "session/records.h"
 
 typedef struct {
-    size_t begin, count; /* positions */
-    size_t first_row;
-    bool   block;
+    size_t  begin, count; /* positions */
+    size_t  first_row;
+    bool    block;
+    size_t  added;      /* how many it had before the end was forgotten */
+    uint8_t digest[32]; /* of all rows that it had */
 } soft_span;
 
 typedef struct {
@@ -28,6 +30,11 @@ gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count
 void      soft_truncate(soft_tokens *s, size_t keep);
 gm_status soft_copy(soft_tokens *out, const soft_tokens *s, error *e);
 void      soft_free(soft_tokens *s);
+
+/* Frees the rows. What is left can only be compared. */
+void soft_forget_rows(soft_tokens *s);
+/* How many of the first `most` positions are alike, as far as soft tokens decide. */
+size_t soft_common(const soft_tokens *a, const soft_tokens *b, size_t most);
 
 /* The position of the first soft token (`otherwise` if there is none), and one past the last. */
 size_t soft_first(const soft_tokens *s, size_t otherwise);
