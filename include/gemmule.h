@@ -147,7 +147,8 @@ typedef struct {
 
 GM_API gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, gm_session **out, char *why,
                                 size_t why_size);
-GM_API void      gm_session_free(gm_session *session);
+/* The engine keeps what the session computed, as long as there is room, for sessions that begin with the same tokens. */
+GM_API void gm_session_free(gm_session *session);
 
 /* The most tokens that the session can hold. */
 GM_API size_t gm_session_context(const gm_session *session);
@@ -156,7 +157,8 @@ GM_API size_t gm_session_context(const gm_session *session);
 GM_API size_t gm_session_tokens(const gm_session *session, const int32_t **tokens);
 
 /* Makes the session hold exactly these tokens: rolls back to the longest common prefix and computes what is missing; the
- * last token is always computed, so that its logits are there. GM_AGAIN until done: repeat the call with the same tokens.
+ * last token is always computed, so that its logits are there. First tokens that another session of the engine has computed are
+ * not computed again. GM_AGAIN until done: repeat the call with the same tokens.
  * Other tokens, and other calls on the session, are refused with GM_BUSY until then, or until gm_session_cancel. After an
  * error or a cancel the session holds what was computed so far and can go on. */
 GM_API gm_status gm_session_set(gm_session *session, const int32_t *tokens, size_t n, char *why, size_t why_size);

@@ -57,6 +57,7 @@ int main(int argc, char **argv) {
         test_move(h, &mover, TYPE_F32, 1, 35, i);
         test_move(h, &mover, TYPE_F16, 2, 64, i);
         test_move(h, &mover, TYPE_Q8_0, 1, 96, i);
+        test_move(h, &(kv_mover){ .gpu = h }, TYPE_F16, 33, 512, i); /* without the kernel, in several pieces */
     }
     kv_mover_close(&mover);
     if (h) gpu_host_close(h);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { DETOUR_BYTES = 4 << 20 };
+
 gm_status kv_memory_new(gpu_host *gpu, uint64_t bytes, kv_memory *out, error *e) {
     *out = (kv_memory){ 0 };
     if (gpu) {
@@ -116,6 +118,22 @@ static gm_status mover_submit(const kv_mover *m, gpu_id buffer, uint64_t bytes, 
     return e->status;
 }
 
+/* Through a buffer beside it, in pieces: in the order in which none overwrites what another has yet to move. */
+static gm_status mover_detour(gpu_host *gpu, const kv_memory *rows, size_t row, size_t from, size_t to, size_t count,
+                              error *e) {
+    const size_t most = min_size(count, max_size(DETOUR_BYTES / row, 1));
+    kv_memory    beside = { 0 };
+    if (kv_memory_new(gpu, (uint64_t)most * row, &beside, e)) return e->status;
+    for (size_t done = 0, n; done < count && !e->status; done += n) {
+        n = min_size(count - done, most);
+        const size_t first = to < from ? done : count - done - n;
+        if (!kv_memory_copy(gpu, &beside, 0, rows, (uint64_t)(from + first) * row, (uint64_t)n * row, e))
+            kv_memory_copy(gpu, rows, (uint64_t)(to + first) * row, &beside, 0, (uint64_t)n * row, e);
+    }
+    kv_memory_free(gpu, &beside);
+    return e->status;
+}
+
 gm_status kv_mover_move(const kv_mover *m, const kv_memory *rows, uint64_t bytes, size_t row, size_t from, size_t to,
                         size_t count, error *e) {
     if (from == to || !count) return GM_OK;
@@ -124,5 +142,6 @@ gm_status kv_mover_move(const kv_mover *m, const kv_memory *rows, uint64_t bytes
         return GM_OK;
     }
     const gpu_kv_move move = { (uint32_t)from, (uint32_t)to, (uint32_t)count, (uint32_t)(row / sizeof(uint32_t)) };
-    return mover_submit(m, rows->device, bytes, &move, e);
+    const gm_status   status = m->pipeline ? mover_submit(m, rows->device, bytes, &move, e) : GM_AGAIN;
+    return status == GM_AGAIN ? mover_detour(m->gpu, rows, row, from, to, count, e) : status;
 }

@@ -24,7 +24,7 @@ gm_status kv_memory_write(gpu_host *gpu, const kv_memory *to, uint64_t offset, c
 gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, void *data, uint64_t bytes,
                          uint32_t *ticket, error *e);
 
-/* Moves rows within one memory. */
+/* Moves rows within one memory: on a GPU by a kernel, or, while that is being compiled, by way of another buffer. */
 typedef struct {
     gpu_host *gpu;
     gpu_id    pipeline, numbers;
