@@ -229,7 +229,11 @@ rm -r "$scratch/alone"
 for backend in "" auto; do
     VK_ICD_FILENAMES=$scratch/no-driver.json run "auto without a driver" 0 bench "$dense" ${backend:+--backend "$backend"} -p 2 -n 2 -r 1 --threads 1
 done
-says "1 thread): no GPU was found"
+says "1 thread): no GPU was found: VK_ICD_FILENAMES names a Vulkan driver that does not exist: $scratch/no-driver.json"
+equals "a driver that is not there, in one line" "$(wc -l <<<"$err")" 1
+for name in VK_ICD_FILENAMES VK_DRIVER_FILES; do # the Vulkan loader would say it in its own words, twice
+    equals "$name" "$(env "$name=/no/a.json:/no/b.json" "$program" devices 2>&1)" "gemmule: no GPU was found: $name names a Vulkan driver that does not exist: /no/a.json:/no/b.json"
+done
 # With or without a GPU: whatever the WebGPU library says about drivers, only our own lines reach the terminal.
 equals "the library's warnings" "$(env -u VK_ICD_FILENAMES -u XDG_RUNTIME_DIR "$program" devices 2>&1 >/dev/null | grep -v '^gemmule: ')" ""
 run "a named backend needs no words" 0 run "$dense" hi --backend cpu --max 2 --threads 1

@@ -6,9 +6,11 @@
 #include "gpu/features.h"
 #include "gpu/host_native.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MOST_ADAPTERS = 16, MOST_TOGGLES = 24 };
 
@@ -154,6 +156,27 @@ static void device_log(uint32_t type, WGPUStringView message, void *first, void 
     (void)type, (void)message, (void)first, (void)second;
 }
 
+/* If the user names Vulkan drivers and none of them is there, says so. The Vulkan loader would complain on stderr in its
+ * own words. */
+static gm_status check_named_drivers(error *e) {
+#ifdef __linux__
+    const char *name = getenv("VK_DRIVER_FILES") ? "VK_DRIVER_FILES" : "VK_ICD_FILENAMES", *files = getenv(name);
+    if (!files || !*files || getenv("VK_ADD_DRIVER_FILES")) return GM_OK;
+    for (const char *at = files; *at;) {
+        const size_t length = strcspn(at, ":");
+        char         path[PATH_MAX];
+        struct stat  about;
+        snprintf(path, sizeof path, "%.*s", (int)length, at);
+        if (!stat(path, &about) && (S_ISREG(about.st_mode) || S_ISDIR(about.st_mode))) return GM_OK;
+        at += length + (at[length] == ':');
+    }
+    return fail(e, GM_NO_DEVICE, "no GPU was found: %s names a Vulkan driver that does not exist: %s", name, files);
+#else
+    (void)e;
+    return GM_OK;
+#endif
+}
+
 static gm_status open_instance(gpu_host *h, toggles *t, error *e) {
     const uint32_t                    wanted = WGPUInstanceFeatureName_TimedWaitAny;
     WGPUDawnInstanceDescriptor        dawn = { .next = toggles_chain(h, t),
@@ -166,6 +189,7 @@ static gm_status open_instance(gpu_host *h, toggles *t, error *e) {
                                                 .requiredFeatures = &wanted };
     const WGPUOlderInstanceDescriptor older = { .nextInChain = chain, .timedWaitAnyEnable = true };
     const void                       *descriptor = &newer;
+    if (check_named_drivers(e)) return e->status;
     if (h->api.GetInstanceCapabilities) descriptor = &older;
     if (h->api.DevicePoll) descriptor = NULL;
     h->instance = h->api.CreateInstance(descriptor);
