@@ -31,7 +31,7 @@ every() {
 }
 
 every 1 list --json
-every 1 inspect box --json
+every 1 inspect box --json --gpu-memory 20M # not taken for too small a budget
 every 1 tokenize box "Hello there"
 every 1 serve --port 1 --host a.example --host b.example --tls-cert "$scratch/none" --tls-key "$scratch/none"
 every 7 run box Hello --backend cpu --threads 1 --temp 0 --max 4 --quiet --stop x --stop y

@@ -108,8 +108,8 @@ gm_status inspect_file(const char *path, const gguf *file, const inspect_wishes 
     if (!str_is(out->architecture, "gemma4")) return GM_OK;
     inspect_model(wishes, a, out);
     if (out->problem.status == GM_NO_MEMORY) return fail(e, GM_NO_MEMORY, "%s", out->problem.why);
-    /* With a budget, it is the GPU's memory that may not suffice, which is a finding. */
-    if (out->gpu_problem.status == GM_NO_MEMORY && !wishes->gpu_memory)
+    /* A budget that is too small is a finding. Too little main memory is not. */
+    if (out->gpu_problem.status == GM_NO_MEMORY && !out->gpu.total)
         return fail(e, GM_NO_MEMORY, "%s", out->gpu_problem.why);
     return GM_OK;
 }

@@ -186,7 +186,11 @@ gm_status gpu_budget_make(gpu_budget *out, const graph *g, const budget_options 
         return e->status;
     if (!find_weights(out, &fused, e)) decide(out, e);
     graph_free(&fused); /* the weights' tensors belong to g */
-    if (e->status) gpu_budget_free(out);
+    if (e->status) {
+        free(out->weights);
+        out->weights = NULL;
+        out->count = 0;
+    }
     return e->status;
 }
 

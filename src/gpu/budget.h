@@ -52,7 +52,8 @@ typedef struct {
     uint64_t       token_bytes;            /* bytes uploaded for each decoded token */
 } gpu_budget;
 
-/* GM_NO_MEMORY, with the numbers, if even the minimum does not fit. */
+/* GM_NO_MEMORY, with the numbers, if even the minimum does not fit; `total` then says how much that is. If main memory is
+ * short instead, `total` is 0. */
 gm_status gpu_budget_make(gpu_budget *out, const graph *g, const budget_options *options, error *e);
 void      gpu_budget_free(gpu_budget *b);
 
