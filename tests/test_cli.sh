@@ -86,7 +86,7 @@ serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file 
 check --backend --mmproj --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
 bench -p -n -d -r --backend --kv --threads --precise --cpu --gpu-disable --json
-synth --layers --quant --flavour --seed
+synth --layers --vocabulary --window --quant --flavour --seed
 devices --json
 version --json
 END
@@ -140,6 +140,8 @@ one argument of two|missing argument; usage: gemmule check MODEL EXPECT|check m
 unknown size|e2b|synth e3b out.gguf
 unknown quantisation|q4_k_m|synth e2b out.gguf --quant q1
 too few layers|--layers takes|synth e2b out.gguf --layers 1
+too few tokens|--vocabulary takes|synth e2b out.gguf --vocabulary 100
+too wide a window|1 to 512 positions, not 1024|synth e2b out.gguf --window 1024
 END
 [ ! -e out.gguf ] || { fail "wrong usage" "wrote a file"; rm -f out.gguf; }
 
@@ -581,6 +583,9 @@ if [ -s "$scratch/e2b.gguf" ]; then
 else
     fail "synth" "wrote no file"
 fi
+run "synth, a small vocabulary" 0 synth e2b "$scratch/e2b.gguf" --layers 2 --vocabulary 512 --window 32 --quiet
+run "a small vocabulary encodes text" 0 tokenize "$scratch/e2b.gguf" $'A \n\n'
+equals "bytes and newlines" "$(cut -f 1 <<<"$out" | xargs)" "303 464 388 367 108"
 rm -f "$scratch/e2b.gguf"
 run "synth to a folder that is not there" 2 synth e2b "$scratch/no/such/folder.gguf" --layers 2
 echo old >"$scratch/kept.gguf"

@@ -279,9 +279,9 @@ const command command_check = {
     .arguments = "MODEL EXPECT",
     .summary = "compare results with an expectation file",
     .description =
-        "EXPECT is a GGUF file with results of a reference implementation. Computes every tensor in it again and "
-        "prints "
-        "a line `name relative-error` for each: the norm of the difference divided by the norm of the expected tensor. "
+        "EXPECT is a GGUF file with results of a reference implementation. Computes every tensor in it again (logits: "
+        "of all tokens of a prompt, or of its last ones) and prints a line `name relative-error` for each: the norm of "
+        "the difference divided by the norm of the expected tensor. "
         "For greedy tokens it is the fraction that differs, for a prompt's tokens 0 or 1. Quantised blocks must match "
         "bit for bit (MODEL is then the expectation file itself). Exits with 1 if an error is above the tolerance or "
         "something could not be computed (`name cannot be computed: why`).",

@@ -65,11 +65,20 @@ static gm_status find_ids(check_state *c, const char *number, uint32_t vocabular
     return find_ids_by_name(c, name, vocabulary, ids, count, e);
 }
 
+/* An expectation has the logits of all tokens of the prompt, or of its last ones. */
 static gm_status check_logits_shape(const gguf_tensor *want, uint32_t vocabulary, size_t count, error *e) {
-    if (want->type == TYPE_F32 && want->ne[0] == vocabulary && want->count / want->ne[0] == count) return GM_OK;
-    return fail(
-        e, GM_BAD_ARGUMENT, "the expectation is %s [%llu, %llu], expected F32 [%u (the vocabulary), %zu (the prompt)]",
-        want->format->name, (unsigned long long)want->ne[0], (unsigned long long)want->ne[1], vocabulary, count);
+    const uint64_t rows = want->ne[0] ? want->count / want->ne[0] : 0;
+    if (want->type == TYPE_F32 && want->ne[0] == vocabulary && rows > 0 && rows <= count) return GM_OK;
+    return fail(e, GM_BAD_ARGUMENT,
+                "the expectation is %s [%llu, %llu], expected F32 [%u (the vocabulary), 1 to %zu (the prompt)]",
+                want->format->name, (unsigned long long)want->ne[0], (unsigned long long)want->ne[1], vocabulary,
+                count);
+}
+
+/* How far the last rows of `got`, which has one row per token, are from the expectation. */
+static double logits_error(check_state *c, const gguf_tensor *want, const float *got, size_t count) {
+    const size_t skipped = count * want->ne[0] - want->count;
+    return relative_error(got + skipped, tensor_values(c->expect, want), want->count);
 }
 
 static gm_status new_session(check_state *c, size_t tokens, gm_session **out, error *e) {
@@ -93,11 +102,11 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *numb
     gm_engine_get_info(c->engine, &info);
     if ((status = find_ids(c, number, info.vocabulary, &ids, &count, e)) != GM_OK) return status;
     if (check_logits_shape(want, info.vocabulary, count, e)) return e->status;
-    float *got = malloc((size_t)want->bytes);
-    if (!got) return fail_memory(e, "the logits", want->bytes);
+    float *got = malloc(count * want->ne[0] * sizeof *got);
+    if (!got) return fail_memory(e, "the logits", count * want->ne[0] * sizeof *got);
     status = new_session(c, count, &session, e);
     if (status == GM_OK) status = session_logits_all(session, ids, count, got, e);
-    if (status == GM_OK) result->error = relative_error(got, tensor_values(c->expect, want), want->count);
+    if (status == GM_OK) result->error = logits_error(c, want, got, count);
     end_session(session);
     free(got);
     return status;
@@ -160,12 +169,12 @@ gm_status check_soft_logits(check_state *c, const gguf_tensor *want, const char 
     if (find_ids_by_name(c, name, vocabulary, &ids, &count, e) || find_soft(c, kind, &soft, e) ||
         check_logits_shape(want, vocabulary, count, e))
         return e->status;
-    float *got = malloc((size_t)want->bytes);
-    if (!got) return fail_memory(e, "the logits", want->bytes);
+    float *got = malloc(count * want->ne[0] * sizeof *got);
+    if (!got) return fail_memory(e, "the logits", count * want->ne[0] * sizeof *got);
     status = new_session(c, count, &session, e);
     if (status == GM_OK) status = hold_prompt(session, ids, count, &soft, e);
     if (status == GM_OK) status = session_logits_held(session, got, e);
-    if (status == GM_OK) result->error = relative_error(got, tensor_values(c->expect, want), want->count);
+    if (status == GM_OK) result->error = logits_error(c, want, got, count);
     end_session(session);
     free(got);
     return status;

@@ -11,13 +11,17 @@
 #include <sys/stat.h>
 
 typedef struct {
-    count_value layers, seed;
+    count_value layers, vocabulary, window, seed;
     const char *quant, *flavour;
     bool        json, quiet;
 } synth_values;
 
 static const option options[] = {
     COUNT_OPTION(synth_values, layers, "layers", 0, "N", 2, 1000, "number of layers; default: all"),
+    COUNT_OPTION(synth_values, vocabulary, "vocabulary", 0, "N", 512, 262144,
+                 "number of tokens; default 262144. A smaller vocabulary reads text as bytes"),
+    COUNT_OPTION(synth_values, window, "window", 0, "N", 1, 1024,
+                 "how many positions sliding layers see; default: the model's 512 or 1024"),
     TEXT_OPTION(synth_values, quant, "quant", 0, "TYPE", "quantisation: q4_k_m, q4_0, q8_0 or f16; default q4_k_m"),
     TEXT_OPTION(synth_values, flavour, "flavour", 0, "F",
                 "write metadata and types like llama.cpp or like ollama; default llama.cpp"),
@@ -38,7 +42,13 @@ static int synth_run(void *values, const arguments *args) {
     const synth_values *v = values;
     const char         *size = args->positional[0], *path = args->positional[1];
     const synth_options wanted = {
-        .size = size, .layers = (int)v->layers.value, .quant = v->quant, .flavour = v->flavour, .seed = v->seed.value
+        .size = size,
+        .layers = (int)v->layers.value,
+        .quant = v->quant,
+        .flavour = v->flavour,
+        .vocabulary = (int)v->vocabulary.value,
+        .window = (int)v->window.value,
+        .seed = v->seed.value,
     };
     progress bar;
     error    e = { 0 };

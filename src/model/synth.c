@@ -72,7 +72,7 @@ static void write_shape(const synth_plan *plan, gguf_writer *w) {
         { "gemma4.attention.value_length", 512 },
         { "gemma4.attention.key_length_swa", 256 },
         { "gemma4.attention.value_length_swa", 256 },
-        { "gemma4.attention.sliding_window", size->window },
+        { "gemma4.attention.sliding_window", plan->window },
         { "gemma4.attention.shared_kv_layers", plan->sharing },
         { "gemma4.rope.dimension_count", 512 },
         { "gemma4.rope.dimension_count_swa", 256 },

@@ -1,6 +1,6 @@
 /* Models with random weights: a file with the tensors, shapes, type mix, metadata and vocabulary size of a released Gemma 4, for
- * measuring speed and memory without the real weights. Its answers are nonsense, but every value is finite and of a normal size,
- * and llama.cpp loads it too. The same options produce the same file. */
+ * measuring speed and memory without the real weights. Its answers are nonsense, but norms and scales are as in trained models,
+ * so rounding changes the logits no more than it does there. llama.cpp loads the file too. The same options produce the same file. */
 
 #ifndef GM_SYNTH_H
 #define GM_SYNTH_H
@@ -8,10 +8,12 @@
 #include "gguf/gguf.h"
 
 typedef struct {
-    const char *size;    /* "e2b", "e4b", "12b", "26b", "31b" */
-    int         layers;  /* 0: all; otherwise the first n, with a full layer last and K/V sharing scaled down */
-    const char *quant;   /* "q4_k_m", "q4_0", "q8_0", "f16"; NULL: q4_k_m */
-    const char *flavour; /* "llama.cpp" or "ollama": whose metadata and type mix; NULL: llama.cpp */
+    const char *size;       /* "e2b", "e4b", "12b", "26b", "31b" */
+    int         layers;     /* 0: all; otherwise the first n, with a full layer last and K/V sharing scaled down */
+    const char *quant;      /* "q4_k_m", "q4_0", "q8_0", "f16"; NULL: q4_k_m */
+    const char *flavour;    /* "llama.cpp" or "ollama": whose metadata and type mix; NULL: llama.cpp */
+    int         vocabulary; /* 0: 262,144; otherwise the first n tokens, at least 512 */
+    int         window;     /* 0: the model's; otherwise how many positions sliding layers see */
     uint64_t    seed;
 } synth_options;
 

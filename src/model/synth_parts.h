@@ -29,11 +29,20 @@ typedef struct {
     const synth_size  *size;
     const synth_quant *quant;
     uint32_t           layers, sharing; /* after cutting */
+    uint32_t           vocabulary, window;
     bool               ollama;
     uint64_t           seed;
 } synth_plan;
 
-typedef enum { FILL_MATRIX, FILL_NORM, FILL_LAYER_SCALE, FILL_ROPE, FILL_ROUTER } synth_fill;
+typedef enum {
+    FILL_MATRIX,
+    FILL_NORM,
+    FILL_QUERY_KEY_NORM,
+    FILL_BRANCH_NORM, /* of what a branch adds to the residual */
+    FILL_LAYER_SCALE,
+    FILL_ROPE,
+    FILL_ROUTER
+} synth_fill;
 
 typedef struct {
     gguf_tensor info;

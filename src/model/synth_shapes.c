@@ -35,6 +35,8 @@ static const synth_quant quants[] = {
 
 /* ---- from options to a plan ---- */
 
+enum { LEAST_VOCABULARY = 512 }; /* the special tokens and the bytes, rounded up */
+
 static const synth_size *find_size(const char *name) {
     for (size_t i = 0; name && i < COUNT_OF(sizes); i++)
         if (strcmp(sizes[i].name, name) == 0) return &sizes[i];
@@ -74,6 +76,14 @@ gm_status synth_plan_make(const synth_options *options, synth_plan *plan, error 
     if (options->layers != 0 && (options->layers < 2 || options->layers > (int)plan->size->layers))
         return fail(e, GM_BAD_ARGUMENT, "%s can have 2 to %u layers, not %d", plan->size->name, plan->size->layers,
                     options->layers);
+    if (options->vocabulary != 0 && (options->vocabulary < LEAST_VOCABULARY || options->vocabulary > SYNTH_VOCABULARY))
+        return fail(e, GM_BAD_ARGUMENT, "the vocabulary can have %d to %d tokens, not %d", LEAST_VOCABULARY,
+                    SYNTH_VOCABULARY, options->vocabulary);
+    if (options->window < 0 || options->window > (int)plan->size->window)
+        return fail(e, GM_BAD_ARGUMENT, "the window of %s can have 1 to %u positions, not %d", plan->size->name,
+                    plan->size->window, options->window);
+    plan->vocabulary = options->vocabulary ? (uint32_t)options->vocabulary : SYNTH_VOCABULARY;
+    plan->window = options->window ? (uint32_t)options->window : plan->size->window;
     plan->layers = options->layers ? (uint32_t)options->layers : plan->size->layers;
     plan->sharing = scaled_sharing(plan->size, plan->layers);
     return GM_OK;
@@ -141,7 +151,7 @@ static void add_tensor(tensor_list *list, synth_fill fill, quant_type type, uint
     list->items[list->count++] = (synth_tensor){ t, fill };
 }
 
-#define ADD_NORM(list, n, ...) add_tensor(list, FILL_NORM, TYPE_F32, n, 0, 0, __VA_ARGS__)
+#define ADD_VECTOR(list, fill, n, ...) add_tensor(list, fill, TYPE_F32, n, 0, 0, __VA_ARGS__)
 #define ADD_MATRIX(list, in, out, ...)                                                                                 \
     add_tensor(list, FILL_MATRIX, fitting_type((list)->plan->quant->matrix, in), in, out, 0, __VA_ARGS__)
 
@@ -154,16 +164,16 @@ static void add_attention(tensor_list *list, uint32_t i, uint32_t *values, uint3
     const bool        full = synth_layer_is_full(list->plan, i);
     const uint64_t    head = full ? 512 : 256, queries = size->heads * head;
     const uint64_t    keys = (full ? size->kv_heads_full : size->kv_heads_sliding) * head;
-    ADD_NORM(list, size->width, "blk.%u.attn_norm.weight", i);
+    ADD_VECTOR(list, FILL_NORM, size->width, "blk.%u.attn_norm.weight", i);
     ADD_MATRIX(list, size->width, queries, "blk.%u.attn_q.weight", i);
     ADD_MATRIX(list, size->width, keys, "blk.%u.attn_k.weight", i);
     if (!full || !size->keys_are_values)
         add_tensor(list, FILL_MATRIX, graded_type(list->plan, (*values)++, value_count, size->width), size->width, keys,
                    0, "blk.%u.attn_v.weight", i);
     ADD_MATRIX(list, queries, size->width, "blk.%u.attn_output.weight", i);
-    ADD_NORM(list, head, "blk.%u.attn_q_norm.weight", i);
-    ADD_NORM(list, head, "blk.%u.attn_k_norm.weight", i);
-    ADD_NORM(list, size->width, "blk.%u.post_attention_norm.weight", i);
+    ADD_VECTOR(list, FILL_QUERY_KEY_NORM, head, "blk.%u.attn_q_norm.weight", i);
+    ADD_VECTOR(list, FILL_QUERY_KEY_NORM, head, "blk.%u.attn_k_norm.weight", i);
+    ADD_VECTOR(list, FILL_BRANCH_NORM, size->width, "blk.%u.post_attention_norm.weight", i);
 }
 
 /* Early Ollama files have separate tensors for the experts' gate and up. (They also name the experts' scale differently, which
@@ -173,29 +183,29 @@ static void add_experts(tensor_list *list, uint32_t i) {
     const uint64_t    d = plan->size->width, n = plan->size->experts, ff = plan->size->expert_feed_forward;
     const quant_type  matrix = fitting_type(plan->quant->matrix, d);
     add_tensor(list, FILL_ROUTER, TYPE_F32, d, n, 0, "blk.%u.ffn_gate_inp.weight", i);
-    ADD_NORM(list, d, "blk.%u.ffn_gate_inp.scale", i);
+    ADD_VECTOR(list, FILL_NORM, d, "blk.%u.ffn_gate_inp.scale", i);
     if (plan->ollama) {
         add_tensor(list, FILL_MATRIX, matrix, d, ff, n, "blk.%u.ffn_gate_exps.weight", i);
         add_tensor(list, FILL_MATRIX, matrix, d, ff, n, "blk.%u.ffn_up_exps.weight", i);
     } else {
         add_tensor(list, FILL_MATRIX, matrix, d, 2 * ff, n, "blk.%u.ffn_gate_up_exps.weight", i);
     }
-    ADD_NORM(list, n, "blk.%u.ffn_down_exps.scale", i);
+    ADD_VECTOR(list, FILL_NORM, n, "blk.%u.ffn_down_exps.scale", i);
     add_tensor(list, FILL_MATRIX, graded_type(plan, i, plan->layers, ff), ff, d, n, "blk.%u.ffn_down_exps.weight", i);
-    ADD_NORM(list, d, "blk.%u.pre_ffw_norm_2.weight", i);
-    ADD_NORM(list, d, "blk.%u.post_ffw_norm_1.weight", i);
-    ADD_NORM(list, d, "blk.%u.post_ffw_norm_2.weight", i);
+    ADD_VECTOR(list, FILL_NORM, d, "blk.%u.pre_ffw_norm_2.weight", i);
+    ADD_VECTOR(list, FILL_NORM, d, "blk.%u.post_ffw_norm_1.weight", i);
+    ADD_VECTOR(list, FILL_BRANCH_NORM, d, "blk.%u.post_ffw_norm_2.weight", i);
 }
 
 static void add_feed_forward(tensor_list *list, uint32_t i) {
     const synth_plan *plan = list->plan;
     const uint64_t    d = plan->size->width, ff = synth_feed_forward(plan, i);
-    ADD_NORM(list, d, "blk.%u.ffn_norm.weight", i);
+    ADD_VECTOR(list, FILL_NORM, d, "blk.%u.ffn_norm.weight", i);
     ADD_MATRIX(list, d, ff, "blk.%u.ffn_gate.weight", i);
     ADD_MATRIX(list, d, ff, "blk.%u.ffn_up.weight", i);
     add_tensor(list, FILL_MATRIX, graded_type(plan, i, plan->layers, ff), ff, d, 0, "blk.%u.ffn_down.weight", i);
     if (plan->size->experts) add_experts(list, i);
-    ADD_NORM(list, d, "blk.%u.post_ffw_norm.weight", i);
+    ADD_VECTOR(list, FILL_BRANCH_NORM, d, "blk.%u.post_ffw_norm.weight", i);
 }
 
 static void add_layers(tensor_list *list) {
@@ -210,9 +220,9 @@ static void add_layers(tensor_list *list) {
         if (p) {
             ADD_MATRIX(list, d, p, "blk.%u.inp_gate.weight", i);
             ADD_MATRIX(list, p, d, "blk.%u.proj.weight", i);
-            ADD_NORM(list, d, "blk.%u.post_norm.weight", i);
+            ADD_VECTOR(list, FILL_BRANCH_NORM, d, "blk.%u.post_norm.weight", i);
         }
-        add_tensor(list, FILL_LAYER_SCALE, TYPE_F32, 1, 0, 0, "blk.%u.layer_output_scale.weight", i);
+        ADD_VECTOR(list, FILL_LAYER_SCALE, 1, "blk.%u.layer_output_scale.weight", i);
     }
 }
 
@@ -222,17 +232,17 @@ gm_status synth_list_tensors(const synth_plan *plan, arena *a, synth_tensor **te
     list.items = arena_array(a, list.capacity, sizeof *list.items);
     if (!list.items) return fail_memory(e, "the list of tensors", list.capacity * sizeof *list.items);
 
-    add_tensor(&list, FILL_MATRIX, plan->quant->embedding, d, SYNTH_VOCABULARY, 0, "token_embd.weight");
-    add_tensor(&list, FILL_ROPE, TYPE_F32, 256, 0, 0, "rope_freqs.weight");
+    add_tensor(&list, FILL_MATRIX, plan->quant->embedding, d, plan->vocabulary, 0, "token_embd.weight");
+    ADD_VECTOR(&list, FILL_ROPE, 256, "rope_freqs.weight");
     if (p) {
-        add_tensor(&list, FILL_MATRIX, plan->ollama ? TYPE_BF16 : plan->quant->embedding, p, SYNTH_VOCABULARY, 0,
+        add_tensor(&list, FILL_MATRIX, plan->ollama ? TYPE_BF16 : plan->quant->embedding, p, plan->vocabulary, 0,
                    "per_layer_token_embd.weight");
         add_tensor(&list, FILL_MATRIX, plan->ollama ? plan->quant->matrix : TYPE_BF16, d, p, 0,
                    "per_layer_model_proj.weight");
-        ADD_NORM(&list, plan->size->per_layer, "per_layer_proj_norm.weight");
+        ADD_VECTOR(&list, FILL_NORM, plan->size->per_layer, "per_layer_proj_norm.weight");
     }
     add_layers(&list);
-    ADD_NORM(&list, d, "output_norm.weight");
+    ADD_VECTOR(&list, FILL_NORM, d, "output_norm.weight");
     if (list.failed) return fail_memory(e, "the list of tensors", list.capacity * sizeof *list.items);
     *tensors = list.items;
     *count = list.count;

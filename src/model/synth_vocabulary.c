@@ -179,12 +179,13 @@ static token_kind append_token(buffer *out, int32_t id) {
 }
 
 static gm_status write_tokens(const synth_plan *plan, gguf_writer *w, error *e) {
-    string_list tokens = { 0 };
-    int32_t    *kinds = malloc(SYNTH_VOCABULARY * sizeof *kinds);
-    float      *scores = malloc(SYNTH_VOCABULARY * sizeof *scores);
-    gm_status   status = GM_OK;
-    if (!kinds || !scores) status = fail_memory(e, "the vocabulary", SYNTH_VOCABULARY * 8);
-    for (int32_t id = 0; kinds && scores && id < SYNTH_VOCABULARY; id++) {
+    const size_t count = plan->vocabulary;
+    string_list  tokens = { 0 };
+    int32_t     *kinds = malloc(count * sizeof *kinds);
+    float       *scores = malloc(count * sizeof *scores);
+    gm_status    status = GM_OK;
+    if (!kinds || !scores) status = fail_memory(e, "the vocabulary", count * 8);
+    for (int32_t id = 0; kinds && scores && id < (int32_t)count; id++) {
         const token_kind kind = append_token(&tokens.text, id);
         list_end(&tokens);
         kinds[id] = plan->ollama && kind == KIND_BYTE ? KIND_NORMAL : kind;
@@ -192,8 +193,8 @@ static gm_status write_tokens(const synth_plan *plan, gguf_writer *w, error *e) 
     }
     if (status == GM_OK) status = list_write(&tokens, w, "tokenizer.ggml.tokens", e);
     if (status == GM_OK) {
-        gguf_write_array(w, "tokenizer.ggml.scores", GGUF_F32, scores, SYNTH_VOCABULARY);
-        gguf_write_array(w, "tokenizer.ggml.token_type", GGUF_I32, kinds, SYNTH_VOCABULARY);
+        gguf_write_array(w, "tokenizer.ggml.scores", GGUF_F32, scores, count);
+        gguf_write_array(w, "tokenizer.ggml.token_type", GGUF_I32, kinds, count);
     }
     free(kinds);
     free(scores);
@@ -221,11 +222,13 @@ static void merge_piece(string_list *merges, const piece *p, int left) {
     list_end(merges);
 }
 
-static gm_status write_merges(gguf_writer *w, error *e) {
+/* A smaller vocabulary lacks the single characters, which come last, so it merges only newlines. */
+static gm_status write_merges(const synth_plan *plan, gguf_writer *w, error *e) {
+    const bool  whole = plan->vocabulary == SYNTH_VOCABULARY;
     string_list merges = { 0 };
-    merge_runs(&merges, "▁");
+    if (whole) merge_runs(&merges, "▁");
     merge_runs(&merges, "\n");
-    for (uint32_t n = 0; n < SPACE - PIECES; n++) {
+    for (uint32_t n = 0; whole && n < SPACE - PIECES; n++) {
         const piece p = piece_at(n);
         if (p.length > 2) merge_piece(&merges, &p, p.length - 2); /* a bc, ab cd */
         merge_piece(&merges, &p, p.length - 1);                   /* a b, ab c, abc d */
@@ -240,7 +243,7 @@ gm_status synth_write_vocabulary(const synth_plan *plan, gguf_writer *w, error *
     gguf_write_str(w, "tokenizer.ggml.model", str_of(plan->ollama ? "llama" : "gemma4"));
     if (plan->ollama) gguf_write_str(w, "tokenizer.ggml.pre", str_of("gemma4"));
     gm_status status = write_tokens(plan, w, e);
-    if (status == GM_OK) status = write_merges(w, e);
+    if (status == GM_OK) status = write_merges(plan, w, e);
     if (status != GM_OK) return status;
     gguf_write_u32(w, "tokenizer.ggml.bos_token_id", 2);
     gguf_write_u32(w, "tokenizer.ggml.eos_token_id", 1);
@@ -254,7 +257,7 @@ gm_status synth_write_vocabulary(const synth_plan *plan, gguf_writer *w, error *
     gguf_write_u32(w, "tokenizer.ggml.mask_token_id", 4);
     gguf_write_u32(w, "tokenizer.ggml.eot_token_id", 106);
     gguf_write_bool(w, "tokenizer.ggml.add_space_prefix", false);
-    if (plan->size->suppresses)
+    if (plan->size->suppresses && plan->vocabulary == SYNTH_VOCABULARY)
         gguf_write_array(w, "tokenizer.ggml.suppress_tokens", GGUF_I32, suppressed, COUNT_OF(suppressed));
     return GM_OK;
 }
