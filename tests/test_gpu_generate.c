@@ -292,16 +292,28 @@ static void test_limits(gm_engine *engine) {
     }
 }
 
-/* The caches grow at 512 tokens, which moves them; the rings have closed before. */
+/* How often the plan for one token was bound to other caches. */
+static uint32_t rebinds_of_one(const gm_engine *engine) {
+    const shared_plan *p = engine->plans.first;
+    while (p && gpu_plan_tokens(p->gpu) > 1) p = p->next;
+    return p ? gpu_plan_rebinds(p->gpu) : 0;
+}
+
+/* The caches grow at 512 tokens, which moves them; the rings have closed before. No plan is made again. */
 static void test_growth(gm_engine *engine) {
     enum { BEFORE = 505 };
-    int32_t prompt[BEFORE];
-    pair    p;
+    const size_t plans = plans_count(&engine->plans);
+    int32_t      prompt[BEFORE];
+    pair         p;
     TEST("an answer behind %d tokens", BEFORE);
     open_pair(&p, engine, 0);
     make_tokens(prompt, BEFORE, 4);
     reply_both(&p, prompt, BEFORE, (gm_reply_options){ .sampling = &samplings[6].sampling, .max_tokens = ANSWER });
-    CHECK(p.got.count > 512 && kv_capacity(&p.ahead->kv) == kv_capacity(&p.plain->kv) && kv_capacity(&p.ahead->kv) > 512);
+    CHECK(p.got.count > 512 && kv_capacity(&p.ahead->kv) == kv_capacity(&p.plain->kv) &&
+          kv_capacity(&p.ahead->kv) > 512);
+    CHECK_MESSAGE(plans_count(&engine->plans) <= plans + 1, "%zu plans, not %zu and one for the long prompt",
+                  plans_count(&engine->plans), plans);
+    CHECK(rebinds_of_one(engine) > 0); /* the store has grown since that plan was made */
     TEST("back by 200 from %zu tokens, and on", p.got.count);
     CHECK(!gm_session_rollback(p.ahead, p.got.count - 200, NULL, why, sizeof why));
     CHECK(!gm_session_rollback(p.plain, p.got.count - 200, NULL, why, sizeof why));
@@ -418,6 +430,7 @@ static void test_two_sessions(gm_engine *engine, const outcome *whole, const int
     finish(sessions[2], start(sessions[2], other, PROMPT + 3, &options), &alone);
     gm_reply *one = start(sessions[0], prompt, PROMPT, &options),
              *two = start(sessions[1], other, PROMPT + 3, &options);
+    const size_t plans = plans_count(&engine->plans);
     for (int i = 0; one && two && i < 40; i++) {
         gm_piece piece;
         CHECK(gm_reply_next(i % 3 ? one : two, &piece, why, sizeof why) <= GM_DONE);
@@ -425,6 +438,7 @@ static void test_two_sessions(gm_engine *engine, const outcome *whole, const int
     finish(sessions[0], one, &got);
     CHECK(got.count == whole->count && !memcmp(got.tokens, whole->tokens, got.count * sizeof *got.tokens));
     finish(sessions[1], two, &got);
+    CHECK(plans_count(&engine->plans) == plans); /* sessions share them, also while they take turns */
     CHECK(got.count == alone.count && !memcmp(got.tokens, alone.tokens, got.count * sizeof *got.tokens));
     for (size_t i = 0; i < COUNT_OF(sessions); i++) gm_session_free(sessions[i]);
 }

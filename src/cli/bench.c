@@ -221,7 +221,7 @@ static void report_gpu_phases(report *r, const bench *b) {
     report_number(r, "upload_seconds", b->engine->seconds.upload);
     report_count(r, "upload_bytes", b->engine->gpu.uploaded);
     report_number(r, "upload_gigabytes_per_second", upload_rate(b));
-    report_number(r, "plan_seconds", b->engine->seconds.plans);
+    report_number(r, "plan_seconds", b->engine->plans.seconds);
     report_count(r, "memory_bytes", gpu_host_bytes(b->engine->gpu.host));
     report_close(r, '}');
 }
@@ -255,7 +255,7 @@ static void print_text(const bench *b, const char *model) {
     printf("load      %.3f s", b->load_seconds);
     if (b->engine->on_gpu)
         printf(", including self-check %.3f s and upload %.3f s (%.2f GB/s); plans built in %.3f s",
-               b->engine->seconds.check, b->engine->seconds.upload, upload_rate(b), b->engine->seconds.plans);
+               b->engine->seconds.check, b->engine->seconds.upload, upload_rate(b), b->engine->plans.seconds);
     printf("\n");
     if (b->prefill)
         printf("prefill   %.2f tokens per second (%zu tokens)\n", tokens_per_second(b->prefill, b->prefill_seconds),

@@ -112,13 +112,22 @@ typedef struct {
     uint64_t   bytes; /* of each buffer */
 } gpu_kv_layer;
 
-/* Prepares the graph for up to `tokens` tokens and `outputs` outputs, on these caches. All objects are created here; a
- * run only fills in its numbers and submits. */
+/* Prepares the graph for up to `tokens` tokens and `outputs` outputs, on these caches, which are copied. All objects are
+ * created here; a run only fills in its numbers and submits. */
 gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                        gpu_plan **out, error *e);
 void      gpu_plan_free(gpu_plan *p);
 size_t    gpu_plan_tokens(const gpu_plan *p);
-size_t    gpu_plan_dispatches(const gpu_plan *p);
+size_t    gpu_plan_outputs(const gpu_plan *p);
+/* Whether gpu_plan_bind can bind the plan to these caches: they have the same types and shapes. */
+bool gpu_plan_serves(const gpu_plan *p, const gpu_kv_layer *kv);
+/* Binds the plan to the buffers of these caches, if it is not bound to them yet. Only bind groups are created again. */
+gm_status gpu_plan_bind(gpu_plan *p, const gpu_kv_layer *kv, error *e);
+/* How often that happened. */
+uint32_t gpu_plan_rebinds(const gpu_plan *p);
+/* Whether the plan uploads weights during a run. Between two submits that return GM_AGAIN it serves no other run. */
+bool   gpu_plan_streams(const gpu_plan *p);
+size_t gpu_plan_dispatches(const gpu_plan *p);
 
 /* Calls `visit` for each kernel that such a plan would dispatch, without creating anything on the GPU. */
 typedef void gpu_kernel_visit(void *user, const graph *fused, const op *o, const gpu_kernel *k);

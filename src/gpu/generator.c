@@ -5,12 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ASIDE_BYTES = 256 };
 enum { GPU_ALIGNMENT = 256, RESULTS = 1 }; /* each list reads its own result before the next list overwrites it */
 
 /* The dispatches of the plan and of the sampler, and a read of the result. */
 typedef struct {
     gpu_words words;
-    size_t    at_ticket, dispatches;
+    gpu_id    groups[SAMPLER_KERNELS];
+    size_t    group_count, at_ticket, dispatches;
+    uint32_t  rebinds; /* the state of the plan's bind groups that it has copied */
 } step_list;
 
 struct gpu_generator {
@@ -21,6 +24,8 @@ struct gpu_generator {
     step_list     lists[2][2][2]; /* by greedy, edits and logprobs */
     step_list    *list;           /* NULL: not begun yet */
     bool          begun;
+    uint64_t      aside;     /* where in `memory` the next step's token is kept while others use the plan */
+    bool          set_aside; /* it is there, not in the plan's buffers */
     uint32_t      tickets[GENERATOR_STEPS]; /* a ring */
     size_t        oldest, flying;
 };
@@ -49,6 +54,8 @@ static gm_status generator_lay_out(gpu_generator *g, error *e) {
         g->ranges[i].offset = end;
         end = round_up(end + g->ranges[i].bytes, GPU_ALIGNMENT);
     }
+    g->aside = end;
+    end += ASIDE_BYTES;
     g->memory = gpu_buffer_new(p->backend->host, end, e);
     for (size_t i = DRAW_FIXED; i <= DRAW_STATE; i++) g->ranges[i].buffer = g->memory;
     return e->status;
@@ -69,11 +76,16 @@ gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_
     return e->status;
 }
 
+static void step_list_free(gpu_generator *g, step_list *list) {
+    for (size_t i = 0; i < list->group_count; i++) gpu_group_free(g->plan->backend->host, list->groups[i]);
+    free(list->words.data);
+    *list = (step_list){ 0 };
+}
+
 static void generator_free_lists(gpu_generator *g) {
     for (size_t i = 0; i < 8; i++) {
         step_list *list = &g->lists[i / 4][i / 2 % 2][i % 2];
-        free(list->words.data);
-        *list = (step_list){ 0 };
+        step_list_free(g, list);
     }
     g->list = NULL;
 }
@@ -104,28 +116,77 @@ static gm_status generator_reserve_settings(gpu_generator *g, uint64_t bytes, er
 }
 
 static gm_status generator_record(gpu_generator *g, step_list *list, const generator_start *start, error *e) {
-    const gpu_plan *p = g->plan;
-    gpu_kernel      kernels[SAMPLER_KERNELS];
-    sampler_shape   shape = g->shape;
+    gpu_plan     *p = g->plan;
+    gpu_kernel    kernels[SAMPLER_KERNELS];
+    sampler_shape shape = g->shape;
     shape.greedy = start->greedy;
     shape.edits = start->edits;
     shape.logprobs = start->logprobs;
     const size_t count = sampler_kernels(&shape, kernels);
-    *list = (step_list){ .dispatches = p->dispatches + count };
+    *list = (step_list){ .dispatches = p->dispatches + count, .rebinds = p->rebinds };
     gpu_words_begin(&list->words);
-    gpu_words_copy(&list->words, p->words.data + p->first_dispatch, p->end_dispatch - p->first_dispatch);
-    for (size_t i = 0; i < count && !e->status; i++)
-        gpu_plan_dispatch(g->plan, &list->words, &kernels[i], g->ranges, e);
+    gpu_words_append(&list->words, p->words.data + p->first_dispatch, p->end_dispatch - p->first_dispatch);
+    for (size_t i = 0; i < count && !e->status; i++) {
+        const gpu_id group = plan_dispatch(p, &list->words, &kernels[i], g->ranges, e);
+        if (group) list->groups[list->group_count++] = group;
+    }
     const uint64_t results = g->ranges[DRAW_STATE].offset + SAMPLER_STATE_RESULTS * sizeof(uint32_t);
     list->at_ticket =
         shape.logprobs ? gpu_words_read(&list->words, g->memory, g->ranges[DRAW_RECORD].offset, sizeof(sampler_record))
                        : gpu_words_read(&list->words, g->memory, results, 2 * sizeof(uint32_t));
     if (list->words.failed) fail_memory(e, "a command list", list->words.count * sizeof(uint32_t));
-    if (e->status) {
-        free(list->words.data);
-        *list = (step_list){ 0 };
-    }
+    if (e->status) step_list_free(g, list);
     return e->status;
+}
+
+/* ---- sharing the plan ---- */
+
+/* Copies the token of the next step from the plan's buffers to where it is kept, or back. */
+static gm_status generator_move_token(gpu_generator *g, bool back, error *e) {
+    const gpu_plan *p = g->plan;
+    const struct {
+        gpu_id   buffer;
+        uint64_t bytes;
+    } parts[] = { { p->run, RUN_WORDS * sizeof(uint32_t) }, { p->ids, sizeof(uint32_t) } };
+    gpu_words words = { 0 };
+    uint64_t  at = g->aside;
+    gpu_words_begin(&words);
+    for (size_t i = 0; i < COUNT_OF(parts); at += parts[i++].bytes) {
+        if (back) gpu_words_copy(&words, g->memory, at, parts[i].buffer, 0, parts[i].bytes);
+        else gpu_words_copy(&words, parts[i].buffer, 0, g->memory, at, parts[i].bytes);
+    }
+    if (words.failed) fail_memory(e, "a command list", words.count * sizeof(uint32_t));
+    else gpu_submit(p->backend->host, words.data, words.count, e);
+    free(words.data);
+    return e->status;
+}
+
+bool gpu_generator_uses(const gpu_generator *g, const gpu_plan *p) { return g->plan == p; }
+
+gm_status gpu_generator_set_aside(gpu_generator *g, error *e) {
+    if (generator_move_token(g, false, e)) return e->status;
+    g->set_aside = true;
+    g->plan->drawing = NULL;
+    return GM_OK;
+}
+
+/* Makes the plan compute this generator's token next. */
+static gm_status generator_take_plan(gpu_generator *g, error *e) {
+    gpu_plan *p = g->plan;
+    if (p->drawing == g) return GM_OK;
+    if (p->drawing && gpu_generator_set_aside(p->drawing, e)) return e->status;
+    if (g->set_aside && generator_move_token(g, true, e)) return e->status;
+    g->set_aside = false;
+    p->drawing = g;
+    return GM_OK;
+}
+
+/* Other caches have other bind groups. */
+static void step_list_rebind(step_list *list, const gpu_plan *p) {
+    if (list->rebinds == p->rebinds) return;
+    memcpy(list->words.data + 1, p->words.data + p->first_dispatch,
+           (p->end_dispatch - p->first_dispatch) * sizeof *list->words.data);
+    list->rebinds = p->rebinds;
 }
 
 /* ---- steps ---- */
@@ -160,6 +221,7 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
         { g->plan->ids, 0, &start->token, sizeof start->token },
         { g->plan->run, 0, run, sizeof run },
     };
+    if (generator_take_plan(g, e)) return e->status;
     for (size_t i = 0; i < COUNT_OF(writes); i++) {
         const gm_status status = gpu_buffer_write(g->plan->backend->host, writes[i].buffer, writes[i].offset,
                                                   writes[i].data, writes[i].bytes, e);
@@ -176,8 +238,10 @@ gm_status gpu_generator_submit(gpu_generator *g, error *e) {
     gpu_host *h = g->plan->backend->host;
     if (!g->begun || g->flying == GENERATOR_STEPS)
         return fail(e, GM_BAD_ARGUMENT, "a generator with %zu steps under way cannot take one more", g->flying);
+    if (generator_take_plan(g, e)) return e->status;
     const uint32_t ticket = gpu_ticket_new(h);
     if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
+    step_list_rebind(g->list, g->plan);
     g->list->words.data[g->list->at_ticket] = ticket;
     if (gpu_submit(h, g->list->words.data, g->list->words.count, e)) {
         gpu_ticket_done(h, ticket);
@@ -211,6 +275,8 @@ void gpu_generator_drop(gpu_generator *g) {
         g->oldest = (g->oldest + 1) % GENERATOR_STEPS;
     }
     g->begun = false;
+    g->set_aside = false;
+    if (g->plan->drawing == g) g->plan->drawing = NULL;
 }
 
 size_t gpu_generator_dispatches(const gpu_generator *g) { return g->list ? g->list->dispatches : 0; }

@@ -27,7 +27,8 @@ typedef struct {
     size_t          history_count;
 } generator_start;
 
-/* For a plan with one token and one output, which must outlive the generator. Positions stay below `context`. */
+/* For a plan with one token and one output, which must outlive the generator. Positions stay below `context`. Several
+ * generators may share a plan, also with runs of it: whoever submits next sets the token of the others aside. */
 gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_generator **out, error *e);
 void      gpu_generator_free(gpu_generator *g);
 
@@ -42,6 +43,10 @@ gm_status gpu_generator_submit(gpu_generator *g, error *e);
 gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e);
 /* Drops all steps in flight: they still run, but their results are discarded. Call gpu_generator_begin again. */
 void gpu_generator_drop(gpu_generator *g);
+
+bool gpu_generator_uses(const gpu_generator *g, const gpu_plan *p);
+/* Keeps the token that the next step computes, because somebody else is about to use the plan. */
+gm_status gpu_generator_set_aside(gpu_generator *g, error *e);
 
 /* Dispatches per step, including the sampler's; 0 before the first begin. */
 size_t gpu_generator_dispatches(const gpu_generator *g);

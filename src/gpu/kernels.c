@@ -273,9 +273,9 @@ static uint32_t workgroups_abreast(const gpu_info *info, const op *o, const gpu_
     return rounded_up(queries, queries_together(info, o, kv, tokens)) * kv->kv_heads;
 }
 
-uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint64_t depth) {
+uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     if (tokens > GPU_DECODE_TOKENS) return 1;
-    const uint64_t seen = o->window && o->window < depth ? o->window + tokens - 1 : depth;
+    const uint64_t seen = o->window ? (uint64_t)o->window + tokens - 1 : UINT64_MAX;
     const uint32_t abreast = workgroups_abreast(info, o, kv, tokens);
     const uint32_t most = info->software ? SOFTWARE_WORKGROUPS : WORKGROUPS;
     uint32_t       splits = 1;

@@ -51,7 +51,15 @@ static void words_record(gpu_words *w, gpu_op op, const uint32_t *words, size_t 
 
 void gpu_words_begin(gpu_words *w) { words_append(w, &(uint32_t){ GPU_LIST_VERSION }, 1); }
 
-void gpu_words_copy(gpu_words *w, const uint32_t *records, size_t n) { words_append(w, records, n); }
+void gpu_words_append(gpu_words *w, const uint32_t *records, size_t n) { words_append(w, records, n); }
+
+void gpu_words_copy(gpu_words *w, gpu_id source, uint64_t offset, gpu_id target, uint64_t target_offset,
+                    uint64_t bytes) {
+    words_record(w, GPU_COPY,
+                 (uint32_t[]){ source, (uint32_t)offset, (uint32_t)(offset >> 32), target, (uint32_t)target_offset,
+                               (uint32_t)(target_offset >> 32), (uint32_t)bytes, (uint32_t)(bytes >> 32) },
+                 8);
+}
 
 void gpu_words_dispatch(gpu_words *w, gpu_id pipeline, gpu_id group, uint32_t x, uint32_t y, uint32_t z) {
     words_record(w, GPU_DISPATCH, (uint32_t[]){ pipeline, group, x, y, z }, 5);

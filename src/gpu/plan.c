@@ -2,9 +2,23 @@
 
 #include "gpu/plan.h"
 
+#include "gpu/generator.h"
 #include "gpu/streaming.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+static gm_status plan_copy_kv(gpu_plan *p, const gpu_kv_layer *kv, error *e) {
+    for (size_t i = 0; i < p->g.op_count; i++) {
+        const op *o = &p->g.ops[i];
+        if (op_has_cache(o)) p->layers = max_size(p->layers, o->layer + 1);
+    }
+    if (!p->layers) return GM_OK;
+    p->kv = malloc(p->layers * sizeof *p->kv);
+    if (!p->kv) return fail_memory(e, "a plan's layers", p->layers * sizeof *p->kv);
+    memcpy(p->kv, kv, p->layers * sizeof *p->kv);
+    return GM_OK;
+}
 
 static gm_status plan_make(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                            gpu_kernel_visit *visit, void *user, gpu_plan **out, error *e) {
@@ -13,13 +27,13 @@ static gm_status plan_make(gpu_backend *b, const graph *g, size_t tokens, size_t
     gpu_plan *p = calloc(1, sizeof *p);
     if (!p) return fail_memory(e, "a plan", sizeof *p);
     *p = (gpu_plan){ .backend = b,
-                     .kv = kv,
                      .tokens = (uint32_t)tokens,
                      .outputs = (uint32_t)max_size(outputs, 1),
                      .visit = visit,
                      .visit_user = user };
     const fuse_options fusion = gpu_backend_fusion(b, p->tokens, p->outputs);
-    if (!graph_fuse(g, &fusion, &p->g, e) && !plan_decide(p, e) && !plan_lay_out(p, e)) plan_record(p, e);
+    if (!graph_fuse(g, &fusion, &p->g, e) && !plan_copy_kv(p, kv, e) && !plan_decide(p, e) && !plan_lay_out(p, e))
+        plan_record(p, e);
     if (e->status) gpu_plan_free(p);
     else *out = p;
     return e->status;
@@ -51,14 +65,28 @@ void gpu_plan_free(gpu_plan *p) {
     free(p->pipelines);
     free(p->groups);
     free(p->ops);
+    free(p->kv);
+    free(p->kv_dispatches);
     free(p->items);
     free(p->words.data);
     free(p->number_words.data);
     free(p);
 }
 
-size_t gpu_plan_tokens(const gpu_plan *p) { return p->tokens; }
-size_t gpu_plan_dispatches(const gpu_plan *p) { return p->dispatches; }
+size_t   gpu_plan_tokens(const gpu_plan *p) { return p->tokens; }
+size_t   gpu_plan_outputs(const gpu_plan *p) { return p->outputs; }
+size_t   gpu_plan_dispatches(const gpu_plan *p) { return p->dispatches; }
+bool     gpu_plan_streams(const gpu_plan *p) { return p->streaming != NULL; }
+uint32_t gpu_plan_rebinds(const gpu_plan *p) { return p->rebinds; }
+
+bool gpu_plan_serves(const gpu_plan *p, const gpu_kv_layer *kv) {
+    for (size_t i = 0; i < p->layers; i++) {
+        const gpu_kv_layer *a = &p->kv[i], *b = &kv[i];
+        if (a->type != b->type || a->slots != b->slots || a->kv_heads != b->kv_heads || a->head != b->head)
+            return false;
+    }
+    return true;
+}
 
 uint64_t gpu_plan_result_offset(const gpu_plan *p) { return p->items[plan_base(p->g.result)->index].offset; }
 
@@ -91,6 +119,7 @@ gm_status gpu_plan_write_given(const gpu_plan *p, const run_inputs *in, error *e
 gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e) {
     if (in->tokens > p->tokens || in->outputs > p->outputs)
         return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this run");
+    if (p->drawing && gpu_generator_set_aside(p->drawing, e)) return e->status;
     uint32_t *words = p->words.data;
     words[p->at_run] = (uint32_t)in->tokens;
     words[p->at_run + 1] = (uint32_t)in->outputs;

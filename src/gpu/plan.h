@@ -36,20 +36,37 @@ typedef struct {
     bool    makes_quantised, makes_grouped; /* the first reader of such an item dispatches what fills it */
 } plan_op;
 
+/* A dispatch that binds keys and values. Its bind group is created again when they move. */
+typedef struct {
+    size_t      at;    /* where the group is in the list */
+    size_t      group; /* and in `groups` */
+    gpu_id      pipeline;
+    uint32_t    layer;
+    size_t      count;
+    uint8_t     binds[KERNEL_BINDS];
+    gpu_binding bindings[KERNEL_BINDS];
+} plan_kv_dispatch;
+
+struct gpu_generator;
+
 struct gpu_plan {
-    gpu_backend        *backend;
-    graph               g;   /* after fusion */
-    plan_op            *ops; /* [g.op_count] */
-    const gpu_kv_layer *kv;
-    uint32_t            tokens, outputs;
-    layout_item        *items; /* values by index, then the plan's scratch items */
-    size_t              item_count;
-    gpu_id              memory, run, ids, rows; /* buffers: values, run record, u32 [tokens], u32 [outputs] */
-    gpu_id              last_seen;              /* u32 [tokens]; 0: no kernel reads it */
-    gpu_id              numbers;                /* the kernels' numbers, PLAN_ALIGNMENT apart */
-    gpu_words           number_words;           /* a list that writes them, once */
-    size_t              number_count;
-    uint64_t            bytes;
+    gpu_backend      *backend;
+    graph             g;   /* after fusion */
+    plan_op          *ops; /* [g.op_count] */
+    gpu_kv_layer     *kv;  /* [layers]: what it is bound to */
+    size_t            layers;
+    plan_kv_dispatch *kv_dispatches;
+    size_t            kv_count, kv_capacity;
+    uint32_t          rebinds;
+    uint32_t          tokens, outputs;
+    layout_item      *items; /* values by index, then the plan's scratch items */
+    size_t            item_count;
+    gpu_id            memory, run, ids, rows; /* buffers: values, run record, u32 [tokens], u32 [outputs] */
+    gpu_id            last_seen;              /* u32 [tokens]; 0: no kernel reads it */
+    gpu_id            numbers;                /* the kernels' numbers, PLAN_ALIGNMENT apart */
+    gpu_words         number_words;           /* a list that writes them, once */
+    size_t            number_count;
+    uint64_t          bytes;
     struct plan_pipeline {
         uint64_t hash;
         gpu_id   id;
@@ -63,11 +80,16 @@ struct gpu_plan {
     size_t    at_run, at_ids, at_rows, at_seen, first_dispatch, end_dispatch, at_ticket;
     size_t    dispatches;
 
-    plan_streaming *streaming; /* NULL: every weight is on the GPU */
+    plan_streaming       *streaming; /* NULL: every weight is on the GPU */
+    struct gpu_generator *drawing;   /* the generator whose token is in the run buffer; NULL: a run's */
 
     gpu_kernel_visit *visit; /* not NULL: only visits the kernels, and creates nothing */
     void             *visit_user;
 };
+
+static inline bool op_has_cache(const op *o) {
+    return o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS || o->kind == OP_ATTEND;
+}
 
 /* The value that a view is a part of, or the value itself. */
 static inline const tensor *plan_base(const tensor *t) { return t->base ? t->base : t; }
@@ -98,8 +120,8 @@ gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile);
 gm_status plan_record(gpu_plan *p, error *e);
 
 /* Creates a pipeline and a bind group for a kernel, whose bindings are entries of `table`, and records a dispatch at the
- * end of `words`. The plan owns the group. */
-gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const gpu_binding *table, error *e);
+ * end of `words`. The caller owns the group; 0 on failure. */
+gpu_id plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const gpu_binding *table, error *e);
 
 /* ---- plan.c ---- */
 

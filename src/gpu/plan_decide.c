@@ -17,11 +17,7 @@ static gpu_kv layer_kv(const gpu_kv_layer *l) {
     return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .slots = l->slots };
 }
 
-gpu_kv plan_kv(const gpu_plan *p, const op *o) {
-    const bool cached =
-        o->kind == OP_KV_STORE || o->kind == OP_ATTENTION || o->kind == OP_HEADS || o->kind == OP_ATTEND;
-    return cached ? layer_kv(&p->kv[o->layer]) : (gpu_kv){ 0 };
-}
+gpu_kv plan_kv(const gpu_plan *p, const op *o) { return op_has_cache(o) ? layer_kv(&p->kv[o->layer]) : (gpu_kv){ 0 }; }
 
 static void plan_count_uses(const gpu_plan *p, value_use *uses) {
     for (size_t i = 0; i < p->g.value_count; i++) uses[i] = (value_use){ .column = true };
@@ -71,9 +67,8 @@ static void plan_decide_column(gpu_plan *p, size_t i, const value_use *uses) {
 }
 
 static uint32_t plan_splits(const gpu_plan *p, const op *o) {
-    const gpu_kv   kv = plan_kv(p, o);
-    const uint64_t depth = p->kv[o->layer].bytes / gpu_kv_row_bytes(kv.type, kv.kv_heads, kv.head);
-    return gpu_attention_splits(gpu_host_info(p->backend->host), o, &kv, p->tokens, depth);
+    const gpu_kv kv = plan_kv(p, o);
+    return gpu_attention_splits(gpu_host_info(p->backend->host), o, &kv, p->tokens);
 }
 
 gm_status plan_decide(gpu_plan *p, error *e) {

@@ -98,24 +98,82 @@ static gpu_id plan_pipeline_of(gpu_plan *p, const gpu_kernel *k, error *e) {
     return id;
 }
 
-gm_status gpu_plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const gpu_binding *table, error *e) {
-    if (p->group_count == p->group_capacity) {
-        const size_t capacity = p->group_capacity ? 2 * p->group_capacity : 256;
-        gpu_id      *groups = realloc(p->groups, capacity * sizeof *groups);
-        if (!groups) return fail_memory(e, "bind groups", capacity * sizeof *groups);
-        p->groups = groups;
-        p->group_capacity = capacity;
-    }
-    gpu_binding bindings[KERNEL_BINDS];
+static void kernel_bindings(const gpu_kernel *k, const gpu_binding *table, gpu_binding bindings[KERNEL_BINDS]) {
     for (uint32_t i = 0; i < k->bind_count; i++) {
         bindings[i] = table[k->binds[i]];
         bindings[i].binding = i;
     }
+}
+
+gpu_id plan_dispatch(gpu_plan *p, gpu_words *words, const gpu_kernel *k, const gpu_binding *table, error *e) {
+    gpu_binding bindings[KERNEL_BINDS];
+    kernel_bindings(k, table, bindings);
     const gpu_id pipeline = plan_pipeline_of(p, k, e);
     const gpu_id group = pipeline ? gpu_group_new(p->backend->host, pipeline, bindings, k->bind_count, e) : 0;
+    if (group) gpu_words_dispatch(words, pipeline, group, k->x, k->y, k->z);
+    return group;
+}
+
+/* ---- keys and values ---- */
+
+static bool kernel_binds_kv(const gpu_kernel *k) {
+    for (size_t i = 0; i < k->bind_count; i++) {
+        if (k->binds[i] == BIND_KEYS || k->binds[i] == BIND_VALUES) return true;
+    }
+    return false;
+}
+
+/* Notes the dispatch that was recorded last, so that plan_rebind finds it. */
+static gm_status plan_note_kv(gpu_plan *p, uint32_t layer, const gpu_kernel *k, const gpu_binding *table, error *e) {
+    if (p->kv_count == p->kv_capacity) {
+        const size_t      capacity = p->kv_capacity ? 2 * p->kv_capacity : 64;
+        plan_kv_dispatch *more = realloc(p->kv_dispatches, capacity * sizeof *more);
+        if (!more) return fail_memory(e, "a plan's attentions", capacity * sizeof *more);
+        p->kv_dispatches = more;
+        p->kv_capacity = capacity;
+    }
+    plan_kv_dispatch *d = &p->kv_dispatches[p->kv_count++];
+    *d = (plan_kv_dispatch){ .at = p->words.count - 4, /* of pipeline, group, x, y, z */
+                             .group = p->group_count - 1,
+                             .layer = layer,
+                             .count = k->bind_count };
+    d->pipeline = p->words.failed ? 0 : p->words.data[p->words.count - 5];
+    memcpy(d->binds, k->binds, sizeof d->binds);
+    kernel_bindings(k, table, d->bindings);
+    return GM_OK;
+}
+
+static gm_status kv_dispatch_bind(gpu_plan *p, plan_kv_dispatch *d, const gpu_kv_layer *kv, error *e) {
+    for (uint32_t i = 0; i < d->count; i++) {
+        if (d->binds[i] == BIND_KEYS) d->bindings[i] = (gpu_binding){ i, kv->k, 0, kv->bytes };
+        if (d->binds[i] == BIND_VALUES) d->bindings[i] = (gpu_binding){ i, kv->v, 0, kv->bytes };
+    }
+    const gpu_id group = gpu_group_new(p->backend->host, d->pipeline, d->bindings, d->count, e);
     if (!group) return e->status;
-    p->groups[p->group_count++] = group;
-    gpu_words_dispatch(words, pipeline, group, k->x, k->y, k->z);
+    gpu_group_free(p->backend->host, p->groups[d->group]);
+    p->groups[d->group] = p->words.data[d->at] = group;
+    return GM_OK;
+}
+
+static bool same_buffers(const gpu_kv_layer *a, const gpu_kv_layer *b) {
+    return a->k == b->k && a->v == b->v && a->bytes == b->bytes;
+}
+
+gm_status gpu_plan_bind(gpu_plan *p, const gpu_kv_layer *kv, error *e) {
+    bool moved = false;
+    for (size_t i = 0; i < p->layers; i++) moved |= !same_buffers(&p->kv[i], &kv[i]);
+    if (!moved) return GM_OK;
+    if (!gpu_plan_serves(p, kv)) return fail(e, GM_BAD_ARGUMENT, "the plan is for keys and values of another shape");
+    for (size_t i = 0; i < p->kv_count; i++) {
+        plan_kv_dispatch *d = &p->kv_dispatches[i];
+        if (same_buffers(&p->kv[d->layer], &kv[d->layer])) continue;
+        if (kv_dispatch_bind(p, d, &kv[d->layer], e)) {
+            for (size_t j = 0; j < p->layers; j++) p->kv[j].k = 0; /* half of them are bound: the next call binds all */
+            return e->status;
+        }
+    }
+    memcpy(p->kv, kv, p->layers * sizeof *kv);
+    p->rebinds++;
     return GM_OK;
 }
 
@@ -125,6 +183,21 @@ typedef struct {
     size_t      index;
     gpu_binding table[PLAN_BINDS];
 } op_recorder;
+
+static gm_status plan_keep_group(gpu_plan *p, gpu_id group, error *e) {
+    if (p->group_count == p->group_capacity) {
+        const size_t capacity = p->group_capacity ? 2 * p->group_capacity : 256;
+        gpu_id      *groups = realloc(p->groups, capacity * sizeof *groups);
+        if (!groups) {
+            gpu_group_free(p->backend->host, group);
+            return fail_memory(e, "bind groups", capacity * sizeof *groups);
+        }
+        p->groups = groups;
+        p->group_capacity = capacity;
+    }
+    p->groups[p->group_count++] = group;
+    return GM_OK;
+}
 
 static gm_status op_dispatch(op_recorder *r, const gpu_kernel *k, error *e) {
     gpu_plan *p = r->plan;
@@ -136,8 +209,10 @@ static gm_status op_dispatch(op_recorder *r, const gpu_kernel *k, error *e) {
         *numbers = (gpu_binding){ 0, p->numbers, p->number_count++ * PLAN_ALIGNMENT, sizeof words };
         gpu_words_write(&p->number_words, p->numbers, numbers->offset, words, KERNEL_NUMBERS);
     }
-    if (!gpu_plan_dispatch(p, &p->words, k, r->table, e)) p->dispatches++;
-    return e->status;
+    const gpu_id group = plan_dispatch(p, &p->words, k, r->table, e);
+    if (!group || plan_keep_group(p, group, e)) return e->status;
+    p->dispatches++;
+    return kernel_binds_kv(k) ? plan_note_kv(p, p->g.ops[r->index].layer, k, r->table, e) : GM_OK;
 }
 
 /* ---- ops ---- */

@@ -48,7 +48,7 @@ static bool same_sampling(const gm_sampling *a, const gm_sampling *b) {
 
 /* Whether the steps under way will give the next draw. Without steps under way, and without room for one, drawing starts anew. */
 static bool goes_on(const gm_session *s, const draw_wish *wish) {
-    return runner_is_drawing(&s->run, &s->kv) && s->tokens.ids[s->computed] == s->ahead.token &&
+    return runner_is_drawing(&s->run) && s->tokens.ids[s->computed] == s->ahead.token &&
            s->ahead.moves == s->kv.store->moves && (s->ahead.end > s->computed || s->ahead.end < kv_capacity(&s->kv)) &&
            s->ahead.logprobs == (wish->logprobs != NULL) && s->ahead.alternatives == wish->alternatives &&
            same_sampling(&s->ahead.sampling, wish->sampling);
@@ -98,6 +98,7 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
 /* Submits as many steps as are wanted and have room. Growing may move the rows, so it waits until no step is under way. */
 static gm_status go_ahead(gm_session *s, size_t most, error *e) {
     const size_t end = min_size(kv_capacity(&s->kv), s->computed + min_size(max_size(most, 1), GENERATOR_STEPS));
+    if (s->ahead.end < end && !runner_generator(&s->run, &s->kv, e)) return e->status;
     while (s->ahead.end < end && !gpu_generator_submit(s->run.generator, e)) kv_written(&s->kv, ++s->ahead.end);
     return e->status;
 }

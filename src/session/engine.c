@@ -231,6 +231,7 @@ void gm_engine_close(gm_engine *engine) {
     engine_check_end(engine);
     engine_close_stores(engine);
     tokenizer_free(engine->words);
+    plans_close(&engine->plans);
     graph_free(&engine->text);
     cpu_backend_close(&engine->cpu);
     gpu_backend_close(&engine->gpu);

@@ -9,6 +9,7 @@
 #include "gpu/backend.h"
 #include "model/model.h"
 #include "session/kv_store.h"
+#include "session/plans.h"
 #include "text/chat.h"
 #include "text/sampler.h"
 #include "text/tokenizer.h"
@@ -31,6 +32,7 @@ struct gm_engine {
     bool            on_gpu, precise;
     cpu_backend     cpu; /* one of the two is open */
     gpu_backend     gpu;
+    plan_set        plans;
     gpu_budget      budget;       /* which weights the GPU holds; used if there is a limit */
     engine_kv_check kv_checks[3]; /* f16, f32, q8_0 */
     kv_store        stores[3];    /* the same; opened when a session wants one */
@@ -52,8 +54,8 @@ struct gm_engine {
     char            why_device[400];
     char            digest[65]; /* identifies model and weights */
     struct {
-        double check, upload, plans;
-    } seconds; /* that the GPU's self-check, the upload of the weights and the making of plans took so far */
+        double check, upload;
+    } seconds; /* that the GPU's self-check and the upload of the weights have taken so far */
 };
 
 /* Sessions may run in several threads, but the backend (scratch memory, GPU queue, reads) serves one at a time. Each public

@@ -94,7 +94,6 @@ void kv_store_close(kv_store *store) {
 static void publish(kv_store *store, uint32_t i) {
     const kv_rows      *rows = &store->rows[i];
     const layer_config *layer = &store->config->layer[i];
-    store->changes++;
     if (store->gpu) {
         store->gpu_layers[i] = (gpu_kv_layer){ rows->k.device,
                                                rows->v.device,

@@ -36,7 +36,6 @@ struct kv_store {
     kv_slots            spaces[KV_SPACES];
     size_t              most[KV_SPACES]; /* slots: a GPU binds all keys of a layer at once, and all values */
     kv_mover            mover;
-    uint32_t            changes;   /* counts how often rows moved to other memory */
     uint32_t            moves;     /* counts how often they moved to other slots */
     uint32_t            numbers;   /* the number of the sequence opened last */
     size_t              sequences; /* open ones */

@@ -171,6 +171,8 @@ static gm_status open_gpu(engine_load *l, error *e) {
 static gm_status open_backend(engine_load *l, error *e) {
     gm_engine               *engine = l->engine;
     const gm_engine_options *o = &l->options;
+    engine->plans =
+        (plan_set){ .cpu = engine->on_gpu ? NULL : &engine->cpu, .gpu = engine->on_gpu ? &engine->gpu : NULL };
     if (!engine->on_gpu) return cpu_backend_open(&engine->cpu, o->cpu, o->threads, o->precise, e);
     return engine->gpu.host ? GM_OK : open_gpu(l, e);
 }

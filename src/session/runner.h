@@ -1,4 +1,4 @@
-/* Runs batches of tokens on the engine's backend: chooses and caches plans, and fetches the logits. */
+/* Runs batches of tokens on the engine's backend: borrows a plan of the engine's, and fetches the logits. */
 
 #ifndef GM_RUNNER_H
 #define GM_RUNNER_H
@@ -8,18 +8,13 @@
 #include "session/engine.h"
 #include "session/kv.h"
 
-/* GPU plans exist for 1, 4, 16, 64 and 256 tokens; a sixth one is as large as the largest batch needs. */
-enum { RUNNER_CLASSES = 6 };
-
 typedef struct {
     gm_engine     *engine;
-    cpu_plan      *one, *batch;                /* CPU: for one token, and for several */
-    gpu_plan      *classes[RUNNER_CLASSES][2]; /* GPU: for one output, and for many */
-    uint32_t       kv_changes;                 /* the state of the cache that the GPU plans are bound to */
-    uint32_t       ticket;                     /* for logits that are on their way */
+    shared_plan   *plan;   /* of the run that is under way; NULL: none needs it */
+    uint32_t       ticket; /* for logits that are on their way */
     bool           submitted;
     uint64_t       behind;    /* gpu_submitted right after the batch was submitted */
-    gpu_generator *generator; /* on the plan for one token; NULL until tokens are drawn on the GPU */
+    gpu_generator *generator; /* on the engine's plan for one token; NULL until tokens are drawn on the GPU */
     table_rows     table;     /* CPU: of a per-layer table that is not in memory */
     bool           has_rows;  /* of the batch that is being computed */
 } runner;
@@ -39,9 +34,9 @@ void      runner_restart(runner *r); /* drops an unfinished run, and draws that 
  * in a browser. */
 bool runner_wait(gpu_host *gpu, double deadline);
 
-/* The GPU's generator for this cache; NULL on failure. Any other run ends what it has begun. */
+/* The GPU's generator, on a plan that is bound to this cache; NULL on failure. Another run of this session ends what it has
+ * begun; those of other sessions do not disturb it, but its plan must be bound again: call this before each submit. */
 gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e);
-/* Whether the generator is drawing, and the cache has not moved since. */
-bool runner_is_drawing(const runner *r, const kv_cache *kv);
+bool           runner_is_drawing(const runner *r);
 
 #endif

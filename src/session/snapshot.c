@@ -345,7 +345,6 @@ static void swap_sessions(gm_session *s, gm_session *fresh) {
     s->kv = fresh->kv;
     s->store = fresh->store;
     fresh->store = store;
-    s->run.kv_changes = UINT32_MAX; /* so that plans notice that their rows have moved */
     s->tokens = fresh->tokens;
     s->soft = fresh->soft;
     s->logits = fresh->logits;

@@ -205,7 +205,7 @@ EXPORT(gmw_engine_stats) void gmw_engine_stats(const gm_engine *engine, double o
     out[0] = engine->gpu.host ? (double)gpu_host_bytes(engine->gpu.host) : 0;
     out[1] = engine->seconds.check;
     out[2] = engine->seconds.upload;
-    out[3] = engine->seconds.plans;
+    out[3] = engine->plans.seconds;
 }
 
 /* The result is ids, 4 bytes each. */

@@ -1,0 +1,108 @@
+#include "session/plans.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+enum { LARGER_STEP = 64, LEAST_CPU_BATCH = 16 };
+
+/* The tokens of the class that a run belongs to. On the CPU a larger plan serves smaller runs just as well. */
+static size_t class_tokens(const plan_set *plans, size_t count) {
+    size_t tokens = 1;
+    if (plans->gpu) {
+        while (tokens < count && tokens <= PLANS_LARGEST_CLASS) tokens *= 4;
+        return tokens <= PLANS_LARGEST_CLASS ? tokens : (size_t)round_up(count, LARGER_STEP);
+    }
+    for (tokens = count > 1 ? LEAST_CPU_BATCH : 1; tokens < count;) tokens *= 2;
+    return tokens;
+}
+
+static size_t plan_tokens(const shared_plan *p) { return p->gpu ? gpu_plan_tokens(p->gpu) : cpu_plan_tokens(p->cpu); }
+
+static size_t plan_outputs(const shared_plan *p) {
+    return p->gpu ? gpu_plan_outputs(p->gpu) : cpu_plan_outputs(p->cpu);
+}
+
+/* Whether the plan is of the wish's class, if perhaps too small for it. */
+static bool plan_is_alike(const shared_plan *p, const plan_wish *wish, size_t tokens) {
+    const size_t has = plan_tokens(p), fixed = p->gpu ? PLANS_LARGEST_CLASS : 1;
+    if (p->g != wish->g || (tokens <= fixed ? has != tokens : has <= fixed)) return false;
+    if (p->cpu) return true;
+    return (plan_outputs(p) > 1) == (wish->outputs > 1) && gpu_plan_serves(p->gpu, wish->kv);
+}
+
+static bool plan_is_enough(const shared_plan *p, const plan_wish *wish) {
+    return plan_tokens(p) >= wish->tokens && plan_outputs(p) >= wish->outputs;
+}
+
+static void plan_free(shared_plan *p) {
+    cpu_plan_free(p->cpu);
+    gpu_plan_free(p->gpu);
+    free(p);
+}
+
+static shared_plan *plan_new(plan_set *plans, const plan_wish *wish, size_t tokens, error *e) {
+    const double start = clock_seconds();
+    shared_plan *p = calloc(1, sizeof *p);
+    if (!p) {
+        fail_memory(e, "a plan", sizeof *p);
+        return NULL;
+    }
+    p->g = wish->g;
+    if (plans->gpu)
+        gpu_plan_new(plans->gpu, wish->g, tokens, wish->outputs > 1 ? min_size(tokens, wish->most_outputs) : 1,
+                     wish->kv, &p->gpu, e);
+    else cpu_plan_new(plans->cpu, wish->g, tokens, max_size(wish->outputs, 1), &p->cpu, e);
+    plans->seconds += clock_seconds() - start;
+    if (e->status) {
+        plan_free(p);
+        return NULL;
+    }
+    p->next = plans->first;
+    plans->first = p;
+    return p;
+}
+
+/* A plan of the class that nobody uses. One that is too small is freed: a larger one takes its place. */
+static shared_plan *plans_find(plan_set *plans, const plan_wish *wish, size_t tokens) {
+    for (shared_plan **at = &plans->first; *at;) {
+        shared_plan *p = *at;
+        if (p->borrowed || !plan_is_alike(p, wish, tokens)) at = &p->next;
+        else if (plan_is_enough(p, wish)) return p;
+        else {
+            *at = p->next;
+            plan_free(p);
+        }
+    }
+    return NULL;
+}
+
+shared_plan *plans_borrow(plan_set *plans, const plan_wish *wish, error *e) {
+    const size_t tokens = class_tokens(plans, wish->tokens);
+    shared_plan *p = plans_find(plans, wish, tokens);
+    if (!p) p = plan_new(plans, wish, tokens, e);
+    if (!p || (p->gpu && gpu_plan_bind(p->gpu, wish->kv, e))) return NULL;
+    p->borrowed = true;
+    return p;
+}
+
+void plans_return(shared_plan *p) {
+    if (!p) return;
+    if (p->cpu) cpu_plan_restart(p->cpu);
+    else gpu_plan_restart(p->gpu);
+    p->borrowed = false;
+}
+
+size_t plans_count(const plan_set *plans) {
+    size_t count = 0;
+    for (const shared_plan *p = plans->first; p; p = p->next) count++;
+    return count;
+}
+
+void plans_close(plan_set *plans) {
+    while (plans->first) {
+        shared_plan *p = plans->first;
+        plans->first = p->next;
+        plan_free(p);
+    }
+}

@@ -1,0 +1,45 @@
+/* The plans of an engine. There is one per graph and shape class, and all sessions share it: a session borrows a plan for as long as
+ * a run needs it. A run that is interrupted keeps its plan, so that another session's run does not disturb it; only then is there a
+ * second plan of a class. Plans live as long as their engine. */
+
+#ifndef GM_PLANS_H
+#define GM_PLANS_H
+
+#include "cpu/backend.h"
+#include "gpu/backend.h"
+
+/* GPU plans exist for 1, 4, 16, 64 and 256 tokens; larger ones are made as the largest batch needs them. */
+enum { PLANS_LARGEST_CLASS = 256 };
+
+typedef struct shared_plan shared_plan;
+struct shared_plan {
+    shared_plan *next;
+    const graph *g;
+    cpu_plan    *cpu; /* one of the two */
+    gpu_plan    *gpu;
+    bool         borrowed;
+};
+
+typedef struct {
+    cpu_backend *cpu; /* one of the two */
+    gpu_backend *gpu;
+    shared_plan *first;
+    double       seconds; /* that making plans has taken so far */
+} plan_set;
+
+/* What a run needs. */
+typedef struct {
+    const graph        *g;
+    size_t              tokens, outputs;
+    size_t              most_outputs; /* that plans for several outputs have room for */
+    const gpu_kv_layer *kv;           /* GPU: the caches to bind */
+} plan_wish;
+
+/* Returns a plan that nobody else uses until plans_return. Call plans_return also if a run fails. NULL on failure. */
+shared_plan *plans_borrow(plan_set *plans, const plan_wish *wish, error *e);
+void         plans_return(shared_plan *plan); /* may be NULL */
+/* How many there are. */
+size_t plans_count(const plan_set *plans);
+void   plans_close(plan_set *plans);
+
+#endif
