@@ -1,19 +1,10 @@
 /* Fuzzes the output parser: a text must produce the same events whole and in pieces, and a call's arguments must always be a JSON
  * object. The first bytes choose the flags and where the text is cut. */
 
+#include "fuzz.h"
+
 #include "base/utf8.h"
 #include "text/chat.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-
-#define REQUIRE(condition)                                                                                             \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "does not hold: %s\n", #condition);                                                        \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static const char tools_text[] = "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":"
                                  "\"string\"},\"n\":{\"type\":\"number\"}}}}}]";
@@ -27,7 +18,7 @@ static void check_arguments(str text) {
 }
 
 /* Events as bytes; neighbours of the same kind count as one. */
-static void take_events(output_parser *p, buffer *out, int *last) {
+static void fuzz_take_events(output_parser *p, buffer *out, int *last) {
     for (output_event event; output_parser_next(p, &event);) {
         if (event.kind == OUTPUT_CALL) check_arguments(event.arguments);
         if ((int)event.kind != *last || event.kind == OUTPUT_CALL) buffer_char(out, (char)event.kind);
@@ -52,11 +43,11 @@ static void parse_in_pieces(const json *tools, str text, uint8_t flags, uint64_t
             }
         }
         REQUIRE(!output_parser_feed(p, (str){ text.data + at, n }, &e));
-        take_events(p, out, &last);
+        fuzz_take_events(p, out, &last);
         at += n;
     }
     REQUIRE(!output_parser_end(p, &e));
-    take_events(p, out, &last);
+    fuzz_take_events(p, out, &last);
     output_parser_free(p);
 }
 

@@ -11,7 +11,7 @@ static void check_text(const char *text) {
     if (text && !utf8_valid(str_of(text))) abort();
 }
 
-static void check_json(const char *text) {
+static void fuzz_json(const char *text) {
     arena memory = { 0 };
     error e = { 0 };
     json *value = NULL;
@@ -28,9 +28,9 @@ static void check_request(const chat_request *r) {
         check_text(m->thinking);
         check_text(m->tool_name);
         check_text(m->tool_call_id);
-        check_json(m->tool_calls);
+        fuzz_json(m->tool_calls);
     }
-    check_json(r->tools);
+    fuzz_json(r->tools);
     for (size_t i = 0; i < r->stop_count; i++) {
         if (!*r->stops[i]) abort();
         check_text(r->stops[i]);

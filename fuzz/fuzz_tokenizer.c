@@ -5,19 +5,11 @@
  *
  * Runs with the repository's root as working directory. */
 
+#include "fuzz.h"
+
 #include "text/tokenizer.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define REQUIRE(condition)                                                                                             \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "does not hold: %s\n", #condition);                                                        \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static const char model_path[] = "tests/fixtures/tiny-dense.gguf";
 
@@ -25,13 +17,8 @@ static gguf      *file;
 static tokenizer *vocabulary;
 static buffer     head; /* the file's metadata alone, as a GGUF without tensors */
 
-static bool buffer_sink(void *user, const void *data, size_t length) {
-    buffer_append(user, data, length);
-    return true;
-}
-
 /* A file with only the tokenizer's metadata, so that random edits hit it. */
-static void write_head(void) {
+static void fuzz_write_head(void) {
     static const char *const lists[] = { "tokenizer.ggml.tokens", "tokenizer.ggml.merges" };
     gguf_writer             *w = NULL;
     error                    e = { 0 };
@@ -62,7 +49,7 @@ static void load_tokenizer(void) {
         fprintf(stderr, "%s\n", e.why);
         exit(1);
     }
-    write_head();
+    fuzz_write_head();
 }
 
 static void check_encoding(const tokenizer *t, str text, int mode, token_list *out) {

@@ -50,7 +50,7 @@ static void generate_all(gpu_plan *plan, const model_config *c, error *e) {
 }
 
 /* All plans that a session makes, for caches of a type as it begins with. */
-static void plan_all(gpu_backend *b, const graph *g, const model_config *c, quant_type type, error *e) {
+static void plan_classes(gpu_backend *b, const graph *g, const model_config *c, quant_type type, error *e) {
     gpu_kv_layer *kv = calloc(max_size(c->layers, 1), sizeof *kv);
     for (uint32_t i = 0; kv && i < c->layers; i++) {
         const layer_config *layer = &c->layer[i];
@@ -96,7 +96,7 @@ static void check_graph(const char *name, const graph *g, const model_config *co
         !gpu_host_open(&(gpu_options){ .adapter = -1 }, &checked, &e)) {
         for (size_t i = 0; i < COUNT_OF(kv) && !e.status; i++) {
             const self_check_options options = { .kv = kv[i], .checked = i ? &kv[0] : NULL, .outputs = OUTPUTS };
-            plan_all(&planned, g, config, kv[i], &e);
+            plan_classes(&planned, g, config, kv[i], &e);
             if (!e.status) run_check(checked, g, config, &options, &runs, &e);
         }
     }
@@ -109,7 +109,7 @@ static void check_graph(const char *name, const graph *g, const model_config *co
     gpu_backend_close(&planned);
 }
 
-static void check_file(const char *path) {
+static void check_model_file(const char *path) {
     error e = { 0 };
     gguf *file = NULL;
     model m = { 0 };
@@ -160,7 +160,7 @@ static void check_large(void) {
 }
 
 int main(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) check_file(argv[i]);
+    for (int i = 1; i < argc; i++) check_model_file(argv[i]);
     check_large();
     return test_end();
 }

@@ -10,7 +10,7 @@
 
 static atomic_long requests;
 
-static bool refuse(void) {
+static bool refuse_memory(void) {
     const char *fail_at = getenv("FAIL_AT");
     const bool  fails = atomic_fetch_add(&requests, 1) == (fail_at ? atol(fail_at) : -1);
     if (fails) errno = ENOMEM;
@@ -20,7 +20,7 @@ static bool refuse(void) {
 #define WRAP(type, name, parameters, ...)                                                                              \
     type __real_##name parameters;                                                                                     \
     type __wrap_##name parameters;                                                                                     \
-    type __wrap_##name parameters { return refuse() ? NULL : __real_##name(__VA_ARGS__); }
+    type __wrap_##name parameters { return refuse_memory() ? NULL : __real_##name(__VA_ARGS__); }
 
 WRAP(void *, malloc, (size_t n), n)
 WRAP(void *, calloc, (size_t n, size_t size), n, size)

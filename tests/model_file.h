@@ -72,11 +72,6 @@ static inline void write_edit(gguf_writer *w, const edit *e) {
     if (e->kind == SET_ARRAY) gguf_write_array(w, e->name, GGUF_I32, items, e->count);
 }
 
-static inline bool model_file_sink(void *user, const void *data, size_t length) {
-    buffer_append(user, data, length);
-    return !((buffer *)user)->failed;
-}
-
 /* One tensor's info (data false) or its bytes (data true), under the edits. */
 static inline void copy_tensor(gguf_writer *w, const gguf *g, const gguf_tensor *t, const edit *edits, size_t count,
                                bool data, error *e) {
@@ -138,7 +133,7 @@ static inline buffer model_file_edit(const char *path, const edit *edits, size_t
     }
     for (size_t i = 0; i < count; i++) write_edit(w, &edits[i]);
     for (size_t i = 0; i < gguf_tensor_count(g); i++) copy_tensor(w, g, gguf_tensor_at(g, i), edits, count, false, &e);
-    gguf_writer_head(w, model_file_sink, &out, &e);
+    gguf_writer_head(w, buffer_sink, &out, &e);
     for (size_t i = 0; i < gguf_tensor_count(g) && !e.status; i++)
         copy_tensor(w, g, gguf_tensor_at(g, i), edits, count, true, &e);
     if (!e.status) gguf_writer_end(w, &e);

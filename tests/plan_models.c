@@ -14,8 +14,8 @@
 enum { DEEP = 4096, SLACK = 256 };
 
 /* Caches like a session's: rings for the sliding layers, `depth` positions for the others. */
-static gm_status make_caches(const model_config *c, quant_type type, uint32_t depth, gpu_host *h, gpu_kv_layer *kv,
-                             error *e) {
+static gm_status plan_make_caches(const model_config *c, quant_type type, uint32_t depth, gpu_host *h, gpu_kv_layer *kv,
+                                  error *e) {
     for (uint32_t i = 0; i < c->layers && !e->status; i++) {
         const layer_config *layer = &c->layer[i];
         const uint32_t      slots = layer->sliding ? c->window + SLACK : depth;
@@ -32,14 +32,14 @@ static gm_status make_caches(const model_config *c, quant_type type, uint32_t de
     return e->status;
 }
 
-static void free_caches(const model_config *c, gpu_host *h, gpu_kv_layer *kv) {
+static void plan_free_caches(const model_config *c, gpu_host *h, gpu_kv_layer *kv) {
     for (uint32_t i = 0; i < c->layers; i++) {
         gpu_buffer_free(h, kv[i].k);
         gpu_buffer_free(h, kv[i].v);
     }
 }
 
-static size_t plan_all(const model *m, const graph *g, bool precise, error *e) {
+static size_t plan_sizes(const model *m, const graph *g, bool precise, error *e) {
     static const quant_type types[] = { TYPE_F16, TYPE_F32, TYPE_Q8_0 };
     static const uint32_t   depths[] = { SLACK, DEEP };
     gpu_backend             b;
@@ -50,7 +50,7 @@ static size_t plan_all(const model *m, const graph *g, bool precise, error *e) {
     if (!gpu_backend_open(&b, &(gpu_options){ .adapter = -1 }, precise, e)) {
         while ((status = gpu_backend_upload(&b, g, e)) == GM_AGAIN) gpu_host_wait(b.host, 100);
         for (size_t i = 0; i < COUNT_OF(types) * COUNT_OF(depths) && !e->status; i++) {
-            make_caches(&m->config, types[i % COUNT_OF(types)], depths[i / COUNT_OF(types)], b.host, kv, e);
+            plan_make_caches(&m->config, types[i % COUNT_OF(types)], depths[i / COUNT_OF(types)], b.host, kv, e);
             for (size_t tokens = 1; tokens <= 256 && !e->status; tokens *= 4) {
                 for (size_t outputs = 1; outputs <= tokens && !e->status; outputs += tokens > 1 ? tokens - 1 : 1) {
                     gpu_plan *plan = NULL;
@@ -58,7 +58,7 @@ static size_t plan_all(const model *m, const graph *g, bool precise, error *e) {
                     gpu_plan_free(plan);
                 }
             }
-            free_caches(&m->config, b.host, kv);
+            plan_free_caches(&m->config, b.host, kv);
         }
     }
     gpu_backend_close(&b);
@@ -74,8 +74,8 @@ int main(int argc, char **argv) {
         graph  g = { 0 };
         size_t plans = 0;
         if (!gguf_open_file(argv[i], &file, &e) && !model_load(file, &m, &e) && !model_text_graph(&m, &g, &e)) {
-            plans += plan_all(&m, &g, false, &e);
-            if (!e.status) plans += plan_all(&m, &g, true, &e);
+            plans += plan_sizes(&m, &g, false, &e);
+            if (!e.status) plans += plan_sizes(&m, &g, true, &e);
         }
         graph_free(&g);
         model_free(&m);

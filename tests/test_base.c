@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void test_errors(void) {
+static void test_base_errors(void) {
     TEST("the first error stays");
     error e = { 0 };
     CHECK(fail(&e, GM_BAD_FILE, "first %d", 1) == GM_BAD_FILE);
@@ -409,7 +409,7 @@ static void test_sha256(void) {
     }
 }
 
-static void test_random(void) {
+static void test_philox(void) {
     static const uint32_t rows[][10] = {
         { 0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
         { ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
@@ -467,7 +467,7 @@ static void test_half(void) {
     CHECK(isnan(bf16_to_f32(f32_to_bf16(nan))));
 }
 
-static void test_table(void) {
+static void test_hash_table(void) {
     TEST("table");
     enum { N = 50000 };
     static char names[N][12];
@@ -576,7 +576,7 @@ typedef struct {
     size_t number;
 } waiting;
 
-static void *take_turn(void *argument) {
+static void *pool_turn(void *argument) {
     const waiting *w = argument;
     turns_enter(&w->q->turns);
     w->q->order[w->q->count++] = w->number;
@@ -599,7 +599,7 @@ static void test_turns(void) {
     turns_enter(&q.turns);
     for (size_t i = 0; i < WAITING; i++) {
         all[i] = (waiting){ &q, i };
-        CHECK(!pthread_create(&q.threads[i], NULL, take_turn, &all[i]));
+        CHECK(!pthread_create(&q.threads[i], NULL, pool_turn, &all[i]));
         while (numbers_drawn(&q.turns) < i + 2) sched_yield();
     }
     CHECK(q.count == 0);
@@ -636,7 +636,7 @@ static void test_beside(const char *own) {
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "beside")) return forget_program(argv[0]);
     test_beside(argv[0]);
-    test_errors();
+    test_base_errors();
     test_strings();
     test_memory();
     test_decimal();
@@ -645,9 +645,9 @@ int main(int argc, char **argv) {
     test_json_access();
     test_utf8();
     test_sha256();
-    test_random();
+    test_philox();
     test_half();
-    test_table();
+    test_hash_table();
     test_pool();
     test_turns();
     return test_end();

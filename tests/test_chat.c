@@ -37,7 +37,7 @@ static void render(const chat *c, arena *memory, chat_piece **pieces, size_t *co
 }
 
 /* A rendered prompt must have the tokens of its whole text: borders between pieces must not matter. */
-static void check_tokens(const tokenizer *t, const chat_piece *pieces, size_t count, str text) {
+static void check_piece_tokens(const tokenizer *t, const chat_piece *pieces, size_t count, str text) {
     token_list by_pieces = { 0 }, as_text = { 0 };
     error      e = { 0 };
     CHECK_MESSAGE(!chat_pieces_tokens(t, pieces, count, &by_pieces, &e), "%s", e.why);
@@ -284,7 +284,7 @@ static const struct {
       "<bos><|turn>system\nS<|tool>declaration:g{description:" Q Q "}<tool|><turn|>\n" USER "x" END MODEL },
 };
 
-static void test_prompts(const tokenizer *t) {
+static void test_chat_prompts(const tokenizer *t) {
     for (size_t i = 0; i < COUNT_OF(prompts); i++) {
         parsed      p;
         error       e = { 0 };
@@ -298,7 +298,7 @@ static void test_prompts(const tokenizer *t) {
         CHECK_MESSAGE(str_is(buffer_view(&text), prompts[i].prompt), "\n    got  %s\n    want %s", text.data,
                       prompts[i].prompt);
         CHECK(chat_starts_thinking(pieces, count) == str_ends_with(buffer_view(&text), "<|channel>thought\n"));
-        check_tokens(t, pieces, count, buffer_view(&text));
+        check_piece_tokens(t, pieces, count, buffer_view(&text));
         buffer_free(&text);
         arena_free(&p.memory);
     }
@@ -373,7 +373,7 @@ static void test_borders(const tokenizer *t) {
 
 /* ---- shapes ---- */
 
-static void test_refusals(void) {
+static void test_chat_refusals(void) {
     static const struct {
         const char *json, *says;
     } cases[] = {
@@ -433,7 +433,7 @@ static void test_refusals(void) {
 }
 
 /* Messages that are written as JSON and read again must give the same prompt. */
-static void test_round_trip(void) {
+static void test_chat_round_trip(void) {
     static const char *const cases[] = {
         MESSAGES(SAYS("system", "S") "," SAYS("user", "a \\'q\\' \\n b") "," SAYS("assistant", "b")),
         MESSAGES(ADD_LOOP ","
@@ -498,12 +498,12 @@ int main(void) {
     CHECK_MESSAGE(!gguf_open_file("tests/fixtures/tiny-dense.gguf", &file, &e) && !tokenizer_new(file, &t, &e), "%s",
                   e.why);
     if (t) {
-        test_prompts(t);
+        test_chat_prompts(t);
         test_injection(t);
         test_borders(t);
     }
-    test_refusals();
-    test_round_trip();
+    test_chat_refusals();
+    test_chat_round_trip();
     test_parts();
     tokenizer_free(t);
     gguf_free(file);

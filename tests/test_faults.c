@@ -11,7 +11,7 @@
 
 static long requests, fail_at = -1;
 
-static bool refuse(void) { return requests++ == fail_at; }
+static bool refuse_allocation(void) { return requests++ == fail_at; }
 
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t size);
@@ -22,10 +22,12 @@ void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *p, size_t n);
 void *__wrap_aligned_alloc(size_t alignment, size_t n);
 
-void *__wrap_malloc(size_t n) { return refuse() ? NULL : __real_malloc(n); }
-void *__wrap_calloc(size_t n, size_t size) { return refuse() ? NULL : __real_calloc(n, size); }
-void *__wrap_realloc(void *p, size_t n) { return refuse() ? NULL : __real_realloc(p, n); }
-void *__wrap_aligned_alloc(size_t alignment, size_t n) { return refuse() ? NULL : __real_aligned_alloc(alignment, n); }
+void *__wrap_malloc(size_t n) { return refuse_allocation() ? NULL : __real_malloc(n); }
+void *__wrap_calloc(size_t n, size_t size) { return refuse_allocation() ? NULL : __real_calloc(n, size); }
+void *__wrap_realloc(void *p, size_t n) { return refuse_allocation() ? NULL : __real_realloc(p, n); }
+void *__wrap_aligned_alloc(size_t alignment, size_t n) {
+    return refuse_allocation() ? NULL : __real_aligned_alloc(alignment, n);
+}
 
 static char why[400];
 static char saved[] = "/tmp/gemmule-faults-XXXXXX";
@@ -112,7 +114,7 @@ static gm_status open_by_pieces(const uint8_t *bytes, size_t size) {
     return status;
 }
 
-static void test_pieces(const char *path) {
+static void test_faults_in_pieces(const char *path) {
     TEST("each request for memory may fail while %s comes in pieces", path);
     static uint8_t bytes[2 << 20];
     FILE          *file = fopen(path, "rb");
@@ -192,7 +194,7 @@ int main(void) {
     close(mkstemp(saved));
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         test_running_out(files[i]);
-        if (!i) test_pieces(files[i]);
+        if (!i) test_faults_in_pieces(files[i]);
         test_decode_loop(files[i]);
     }
     remove(saved);

@@ -11,12 +11,6 @@
 
 /* ---- writer and reader ---- */
 
-static bool to_buffer(void *user, const void *data, size_t length) {
-    buffer *b = user;
-    buffer_append(b, data, length);
-    return !b->failed;
-}
-
 static const uint8_t tensor_bytes[3 * 64 * 4 + 100] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
 
 /* A file with one of everything. */
@@ -44,7 +38,7 @@ static void write_sample(buffer *out, uint32_t alignment) {
     gguf_write_tensor(w, "one", TYPE_F32, 1, (uint64_t[]){ 3 });
     gguf_write_tensor(w, "two", TYPE_Q8_0, 2, (uint64_t[]){ 64, 3 });
     gguf_write_tensor(w, "three", TYPE_I8, 4, (uint64_t[]){ 1, 2, 3, 4 });
-    CHECK(gguf_writer_head(w, to_buffer, out, &e) == GM_OK);
+    CHECK(gguf_writer_head(w, buffer_sink, out, &e) == GM_OK);
     const uint64_t all = 12 + 204 + 24;
     for (uint64_t done = 0; done < all; done += 7) { /* pieces that straddle the tensors */
         CHECK(gguf_writer_data(w, tensor_bytes + done, done + 7 < all ? 7 : all - done, &e) == GM_OK);
@@ -132,7 +126,7 @@ static gm_status open_in_pieces(const uint8_t *data, uint64_t length, uint64_t p
     return status;
 }
 
-static void test_round_trip(void) {
+static void test_gguf_round_trip(void) {
     static const uint32_t alignments[] = { 0, 8, 64, 4096 };
     for (size_t i = 0; i < COUNT_OF(alignments); i++) {
         TEST("round trip, alignment %u", alignments[i]);
@@ -265,7 +259,7 @@ static void test_writer_errors(void) {
         if (str_is(what, "alignment")) gguf_write_u32(w, "general.alignment", 48);
         if (str_is(what, "string items")) gguf_write_array(w, "s", GGUF_STRING, &what, 1);
         if (str_is(what, "sink")) gguf_writer_head(w, broken_sink, &calls, &e);
-        else if (!str_is(what, "no head")) gguf_writer_head(w, to_buffer, &out, &e);
+        else if (!str_is(what, "no head")) gguf_writer_head(w, buffer_sink, &out, &e);
         if (str_is(what, "late key")) gguf_write_u32(w, "b", 1);
         if (!str_is(what, "missing data")) gguf_writer_data(w, tensor_bytes, 18, &e);
         if (str_is(what, "too much data")) gguf_writer_data(w, tensor_bytes, 1, &e);
@@ -347,7 +341,7 @@ static void test_large_vocabulary(void) {
         snprintf(name, sizeof name, "blk.%d.weight", i);
         gguf_write_tensor(w, name, TYPE_F32, 1, (uint64_t[]){ 1 });
     }
-    gguf_writer_head(w, to_buffer, &file, &e);
+    gguf_writer_head(w, buffer_sink, &file, &e);
     for (int i = 0; i < 2000; i++) gguf_writer_data(w, tensor_bytes, 4, &e);
     CHECK_MESSAGE(gguf_writer_end(w, &e) == GM_OK, "%s", e.why);
     gguf_writer_free(w);
@@ -425,7 +419,7 @@ static void write_part(buffer *out, split_part p) {
     if (p.count >= 0) gguf_write_u32(w, "split.count", (uint32_t)p.count);
     if (p.tensors >= 0) gguf_write_i32(w, "split.tensors.count", p.tensors);
     if (p.name) gguf_write_tensor(w, p.name, TYPE_F32, 1, (uint64_t[]){ 2 });
-    gguf_writer_head(w, to_buffer, out, NULL);
+    gguf_writer_head(w, buffer_sink, out, NULL);
     if (p.name) gguf_writer_data(w, p.name, 8, NULL);
     CHECK(gguf_writer_end(w, NULL) == GM_OK);
     gguf_writer_free(w);
@@ -577,7 +571,7 @@ static void test_address_space(void) {
 
 int main(void) {
     test_address_space();
-    test_round_trip();
+    test_gguf_round_trip();
     test_getter_errors();
     test_writer_errors();
     test_fixtures();

@@ -59,7 +59,7 @@ gpu_id __wrap_gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl,
 static const char *const model_file = "tests/fixtures/tiny-dense.gguf";
 
 /* Opens with these options, has it say something, and compares device and reason. */
-static void expect(gm_engine_options options, const char *device, const char *why) {
+static void expect_device(gm_engine_options options, const char *device, const char *why) {
     gm_engine     *engine = NULL;
     gm_session    *session = NULL;
     gm_engine_info info;
@@ -83,14 +83,14 @@ static void expect(gm_engine_options options, const char *device, const char *wh
 
 enum { VOCABULARY = 640 };
 
-static gm_session *new_session(gm_engine *engine, gm_kv_type kv) {
+static gm_session *session_with_kv(gm_engine *engine, gm_kv_type kv) {
     gm_session *session = NULL;
     char        why[600] = "";
     CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .kv = kv }, &session, why, sizeof why), "%s", why);
     return session;
 }
 
-static gm_status compute(gm_session *session, error *e) {
+static gm_status compute_three(gm_session *session, error *e) {
     static const int32_t tokens[] = { 2, 10, 20 };
     gm_status            status;
     while ((status = gm_session_set(session, tokens, 3, e->why, sizeof e->why)) == GM_AGAIN) {}
@@ -113,10 +113,10 @@ static gm_status draw(gm_session *session, error *e) {
 
 /* A session with q8_0 keys and values computes or draws first; the other call follows. Either both work or both are refused. */
 static void expect_q8_0(gm_engine *engine, bool draws_first, bool right) {
-    gm_session *session = new_session(engine, GM_KV_Q8_0);
+    gm_session *session = session_with_kv(engine, GM_KV_Q8_0);
     for (int i = 0; session && i < 2; i++) {
         error           e = { 0 };
-        const gm_status status = (i == 0) == draws_first ? draw(session, &e) : compute(session, &e);
+        const gm_status status = (i == 0) == draws_first ? draw(session, &e) : compute_three(session, &e);
         CHECK_MESSAGE(status == (right ? GM_OK : GM_NO_DEVICE), "%d: %s", (int)status, e.why);
         CHECK_MESSAGE(right || (strstr(e.why, "Q8_0 keys and values") && strstr(e.why, "wrongly")), "%s", e.why);
     }
@@ -126,14 +126,14 @@ static void expect_q8_0(gm_engine *engine, bool draws_first, bool right) {
 /* A session with f16 keys and values computes these logits, and draws. */
 static void expect_usual(gm_session *session, const float *logits) {
     error e = { 0 };
-    CHECK_MESSAGE(!compute(session, &e), "%s", e.why);
+    CHECK_MESSAGE(!compute_three(session, &e), "%s", e.why);
     CHECK(gm_session_logits(session) && distance(gm_session_logits(session), logits, VOCABULARY) < 1e-6);
     CHECK_MESSAGE(!draw(session, &e), "%s", e.why);
 }
 
 /* The engine opens, and sessions with f16 compute before and after; those with q8_0 are refused each time if the GPU is wrong.
  * An engine checks q8_0 once, in the first call that needs it, so each kind of first call takes an engine of its own. */
-static void test_kv(bool draws_first, bool right) {
+static void test_auto_kv(bool draws_first, bool right) {
     gm_engine *engine = NULL;
     char       why[600] = "";
     float      logits[VOCABULARY];
@@ -142,15 +142,15 @@ static void test_kv(bool draws_first, bool right) {
     const gm_status         status = gm_engine_open(&options, &engine, why, sizeof why);
     CHECK_MESSAGE(!status, "%s", why);
     if (status) return;
-    gm_session *before = new_session(engine, GM_KV_F16);
+    gm_session *before = session_with_kv(engine, GM_KV_F16);
     error       e = { 0 };
-    CHECK_MESSAGE(!compute(before, &e), "%s", e.why);
+    CHECK_MESSAGE(!compute_three(before, &e), "%s", e.why);
     memcpy(logits, gm_session_logits(before), sizeof logits);
 
     expect_q8_0(engine, draws_first, right);
     expect_q8_0(engine, !draws_first, right);
 
-    gm_session *after = new_session(engine, GM_KV_F16);
+    gm_session *after = session_with_kv(engine, GM_KV_F16);
     expect_usual(after, logits);
     expect_usual(before, logits);
     gm_session_free(after);
@@ -163,30 +163,30 @@ int main(void) {
     const gm_engine_options automatic = { .backend = GM_BACKEND_AUTO };
 
     TEST("a GPU in software is not taken, and its name is told");
-    expect(automatic, "cpu (", "SwiftShader");
-    expect(automatic, "cpu (", "is software");
+    expect_device(automatic, "cpu (", "SwiftShader");
+    expect_device(automatic, "cpu (", "is software");
     TEST("a GPU in software is taken if it is named");
-    expect((gm_engine_options){ .backend = GM_BACKEND_GPU }, "gpu (SwiftShader", "");
+    expect_device((gm_engine_options){ .backend = GM_BACKEND_GPU }, "gpu (SwiftShader", "");
     TEST("and by its number");
-    expect((gm_engine_options){ .gpu = 1 }, "gpu (SwiftShader", "");
+    expect_device((gm_engine_options){ .gpu = 1 }, "gpu (SwiftShader", "");
 
     TEST("keys and values of another type than the usual one");
-    test_kv(false, true);
+    test_auto_kv(false, true);
     TEST("a GPU that computes attention wrongly with them only");
-    test_kv(false, false);
-    test_kv(true, false);
+    test_auto_kv(false, false);
+    test_auto_kv(true, false);
 
     pretended.hardware = true;
     TEST("a GPU in hardware is taken");
-    expect(automatic, "gpu (SwiftShader", "hardware");
+    expect_device(automatic, "gpu (SwiftShader", "hardware");
     TEST("unless the CPU is named");
-    expect((gm_engine_options){ .backend = GM_BACKEND_CPU }, "cpu (", "");
+    expect_device((gm_engine_options){ .backend = GM_BACKEND_CPU }, "cpu (", "");
     TEST("or one of its instruction sets");
-    expect((gm_engine_options){ .cpu = "scalar" }, "cpu (scalar", "");
+    expect_device((gm_engine_options){ .cpu = "scalar" }, "cpu (scalar", "");
 
     pretended.wrong = true;
     TEST("a GPU that computes wrongly is given up for the CPU");
-    expect(automatic, "cpu (", "wrongly");
+    expect_device(automatic, "cpu (", "wrongly");
     TEST("but a named one is an error");
     gm_engine *engine = NULL;
     char       why[600] = "";
@@ -197,26 +197,26 @@ int main(void) {
 
     TEST("a GPU whose compiler refuses a shader");
     pretended.refuses = true;
-    expect(automatic, "cpu (", "norm.wgsl");
+    expect_device(automatic, "cpu (", "norm.wgsl");
     pretended.refuses = false;
 
     TEST("a GPU whose memory holds the self-check and not the weights");
     pretended.memory = 900 << 10;
-    expect(automatic, "cpu (", "memory");
+    expect_device(automatic, "cpu (", "memory");
     TEST("a GPU whose memory holds the weights and not a conversation");
     pretended.memory = 3 << 20;
-    expect(automatic, "cpu (", "memory");
+    expect_device(automatic, "cpu (", "memory");
     pretended.memory = 0;
 
     TEST("a limit that leaves nearly all weights in main memory");
-    expect((gm_engine_options){ .gpu_memory = 3550 << 10 }, "cpu (", "GPU memory");
+    expect_device((gm_engine_options){ .gpu_memory = 3550 << 10 }, "cpu (", "GPU memory");
 
     TEST("with the name of a library that is not there");
     pretended.hardware = false;
     setenv("GEMMULE_WEBGPU", "/no/such/library.so", 1);
-    expect(automatic, "cpu (", "GEMMULE_WEBGPU names a library that cannot be loaded: /no/such/library.so");
+    expect_device(automatic, "cpu (", "GEMMULE_WEBGPU names a library that cannot be loaded: /no/such/library.so");
     TEST("without a driver");
     unsetenv("VK_ICD_FILENAMES");
-    expect(automatic, "cpu (", "no GPU was found");
+    expect_device(automatic, "cpu (", "no GPU was found");
     return test_end();
 }

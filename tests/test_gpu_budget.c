@@ -12,7 +12,7 @@ typedef struct {
     graph g;
 } subject;
 
-static bool open_model(subject *s, const char *path) {
+static bool budget_open_model(subject *s, const char *path) {
     error e = { 0 };
     *s = (subject){ 0 };
     if (!gguf_open_file(path, &s->file, &e) && !model_load(s->file, &s->weights, &e))
@@ -70,7 +70,7 @@ static uint64_t out_count(const gpu_budget *b) {
 static void test_shrinking(const char *path, bool tables, bool experts) {
     subject s;
     TEST("%s: everything fits without a limit", path);
-    if (!open_model(&s, path)) return;
+    if (!budget_open_model(&s, path)) return;
     gpu_budget all, b;
     error      e = { 0 };
     char       note[400];
@@ -188,7 +188,7 @@ static void test_numbers(void) {
     graph_free(&g);
 }
 
-static void test_kv(void) {
+static void test_budget_kv(void) {
     TEST("keys and values: full layers by the context, sliding ones by the window, sharing ones none");
     layer_config       layers[] = { { .sliding = true, .owns_kv = true, .kv_heads = 2, .head = 64 },
                                     { .sliding = false, .owns_kv = true, .kv_heads = 1, .head = 128 },
@@ -206,6 +206,6 @@ int main(void) {
     test_shrinking("tests/fixtures/small-dense-Q4_K_M.gguf", true, false);
     test_shrinking("tests/fixtures/small-moe-Q4_K_M.gguf", false, true);
     test_numbers();
-    test_kv();
+    test_budget_kv();
     return test_end();
 }

@@ -17,7 +17,7 @@ enum { MOST_TOKENS = 20, VOCABULARY = 40 };
 
 static uint32_t seed = 1;
 
-static float noise(void) {
+static float layer_noise(void) {
     seed = seed * 1664525u + 1013904223u;
     return (float)(seed >> 8) / (1 << 23) - 1;
 }
@@ -72,7 +72,7 @@ static void *random_blocks(quant_type type, uint64_t elements) {
             float most = 0;
             for (size_t j = 0; j < f->bytes; j++)
                 block[j] = (uint8_t)(seed = seed * 1664525u + 1013904223u, seed >> 24);
-            if (f->block == 1 && f->bytes == 4) *(float *)(void *)block = noise();
+            if (f->block == 1 && f->bytes == 4) *(float *)(void *)block = layer_noise();
             f->dequantise(values, block, 1);
             for (size_t j = 0; j < f->block; j++) most = fmaxf(most, fabsf(values[j]));
             if (most < 4 && most > 1e-3f) break;
@@ -81,7 +81,8 @@ static void *random_blocks(quant_type type, uint64_t elements) {
     return data;
 }
 
-static tensor *matrix(layer_test *t, const char *name, quant_type type, uint64_t k, uint64_t rows, uint64_t experts) {
+static tensor *layer_matrix(layer_test *t, const char *name, quant_type type, uint64_t k, uint64_t rows,
+                            uint64_t experts) {
     void *data = random_blocks(type, k * rows * experts);
     t->data[t->data_count++] = data;
     return graph_weight(&t->g, name, type, (uint64_t[]){ k, rows, experts }, data);
@@ -91,46 +92,48 @@ static tensor *matrix(layer_test *t, const char *name, quant_type type, uint64_t
 static tensor *vector(layer_test *t, const char *name, uint64_t n) {
     const float size = !strcmp(name, "q_norm") ? 0.1f : 1;
     float      *data = malloc((size_t)n * sizeof *data);
-    for (uint64_t i = 0; i < n; i++) data[i] = size + 0.5f * size * noise();
+    for (uint64_t i = 0; i < n; i++) data[i] = size + 0.5f * size * layer_noise();
     t->data[t->data_count++] = data;
     return graph_weight(&t->g, name, TYPE_F32, (uint64_t[]){ n, 1, 1 }, data);
 }
 
-static tensor *norm(layer_test *t, tensor *x, const char *name) {
+static tensor *layer_norm(layer_test *t, tensor *x, const char *name) {
     return graph_rms_norm(&t->g, x, vector(t, name, x->ne[0]), 1e-6f);
 }
 
-static tensor *linear(layer_test *t, const char *name, quant_type type, tensor *x, uint64_t rows) {
-    return graph_matmul(&t->g, matrix(t, name, type, x->ne[0], rows, 1), x);
+static tensor *layer_linear(layer_test *t, const char *name, quant_type type, tensor *x, uint64_t rows) {
+    return graph_matmul(&t->g, layer_matrix(t, name, type, x->ne[0], rows, 1), x);
 }
 
-static tensor *attention(layer_test *t, tensor *x, tensor *rope) {
+static tensor *layer_attention(layer_test *t, tensor *x, tensor *rope) {
     const layer_case *s = t->shape;
     graph            *g = &t->g;
-    tensor *q = linear(t, "q", s->q, x, s->heads * s->head), *k = linear(t, "k", s->k, x, s->kv_heads * s->head);
-    tensor *v = s->shares_k ? k : linear(t, "v", s->v, x, s->kv_heads * s->head);
+    tensor           *q = layer_linear(t, "q", s->q, x, s->heads * s->head),
+           *k = layer_linear(t, "k", s->k, x, s->kv_heads * s->head);
+    tensor *v = s->shares_k ? k : layer_linear(t, "v", s->v, x, s->kv_heads * s->head);
     k = graph_reshape(g, k, s->head, s->kv_heads);
     v = graph_reshape(g, v, s->head, s->kv_heads);
-    graph_kv_store(g, graph_rope(g, norm(t, k, "k_norm"), rope), graph_rms_norm(g, v, NULL, 1e-6f), 0, 0);
-    q = graph_rope(g, norm(t, graph_reshape(g, q, s->head, s->heads), "q_norm"), rope);
+    graph_kv_store(g, graph_rope(g, layer_norm(t, k, "k_norm"), rope), graph_rms_norm(g, v, NULL, 1e-6f), 0, 0);
+    q = graph_rope(g, layer_norm(t, graph_reshape(g, q, s->head, s->heads), "q_norm"), rope);
     tensor *o = graph_reshape(g, graph_attention(g, q, 0, 0), s->head * s->heads, 1);
-    return linear(t, "o", s->head * s->heads % 256 ? TYPE_F16 : s->q, o, s->width);
+    return layer_linear(t, "o", s->head * s->heads % 256 ? TYPE_F16 : s->q, o, s->width);
 }
 
-static tensor *experts(layer_test *t, tensor *r) {
+static tensor *layer_experts(layer_test *t, tensor *r) {
     const layer_case *s = t->shape;
     graph            *g = &t->g;
     const uint32_t    used = (uint32_t)s->used;
-    tensor           *z = graph_scale(g, norm(t, r, "router_norm"), 0.06f);
-    tensor *routes = graph_route(g, linear(t, "router", TYPE_F32, z, s->experts), vector(t, "scale", s->experts), used);
-    tensor *u = norm(t, r, "expert_norm");
-    tensor *both =
-        graph_matmul_experts(g, matrix(t, "gate_up", s->ff, s->width, 2 * s->hidden, s->experts), u, routes, used);
+    tensor           *z = graph_scale(g, layer_norm(t, r, "router_norm"), 0.06f);
+    tensor           *routes =
+        graph_route(g, layer_linear(t, "router", TYPE_F32, z, s->experts), vector(t, "scale", s->experts), used);
+    tensor *u = layer_norm(t, r, "expert_norm");
+    tensor *both = graph_matmul_experts(g, layer_matrix(t, "gate_up", s->ff, s->width, 2 * s->hidden, s->experts), u,
+                                        routes, used);
     tensor *hidden =
         graph_geglu(g, graph_slice(g, both, 0, s->hidden, used), graph_slice(g, both, s->hidden, s->hidden, used));
-    tensor *down =
-        graph_matmul_experts(g, matrix(t, "downs", s->down, s->hidden, s->width, s->experts), hidden, routes, used);
-    return norm(t, graph_expert_sum(g, down, routes, used), "post_experts");
+    tensor *down = graph_matmul_experts(g, layer_matrix(t, "downs", s->down, s->hidden, s->width, s->experts), hidden,
+                                        routes, used);
+    return layer_norm(t, graph_expert_sum(g, down, routes, used), "post_experts");
 }
 
 /* A layer as model/text.c builds it, then once more its attention, so that what lies between two layers is there too. */
@@ -142,23 +145,24 @@ static void build(layer_test *t) {
     t->data[t->data_count++] = frequencies;
     tensor *rope =
         graph_rope_table(g, graph_weight(g, "frequencies", TYPE_F32, (uint64_t[]){ s->head / 2, 1, 1 }, frequencies));
-    tensor *x = graph_embed(g, matrix(t, "table", TYPE_F32, s->width, VOCABULARY, 1), 2);
+    tensor *x = graph_embed(g, layer_matrix(t, "table", TYPE_F32, s->width, VOCABULARY, 1), 2);
     tensor *inputs =
-        s->per_layer ? graph_embed(g, matrix(t, "inputs", TYPE_F32, 2 * s->per_layer, VOCABULARY, 1), 1) : NULL;
-    tensor *r = graph_add(g, x, norm(t, attention(t, norm(t, x, "attn_norm"), rope), "post_attention"));
-    tensor *n = norm(t, r, "ffn_norm"), *gate = linear(t, "gate", s->ff, n, s->hidden),
-           *up = linear(t, "up", s->ff, n, s->hidden);
-    tensor *m = linear(t, "down", s->down, graph_geglu(g, gate, up), s->width);
-    if (s->experts) m = graph_add(g, norm(t, m, "post_1"), experts(t, r));
-    tensor *y = graph_add(g, r, norm(t, m, "post_ffw"));
+        s->per_layer ? graph_embed(g, layer_matrix(t, "inputs", TYPE_F32, 2 * s->per_layer, VOCABULARY, 1), 1) : NULL;
+    tensor *r =
+        graph_add(g, x, layer_norm(t, layer_attention(t, layer_norm(t, x, "attn_norm"), rope), "post_attention"));
+    tensor *n = layer_norm(t, r, "ffn_norm"), *gate = layer_linear(t, "gate", s->ff, n, s->hidden),
+           *up = layer_linear(t, "up", s->ff, n, s->hidden);
+    tensor *m = layer_linear(t, "down", s->down, graph_geglu(g, gate, up), s->width);
+    if (s->experts) m = graph_add(g, layer_norm(t, m, "post_1"), layer_experts(t, r));
+    tensor *y = graph_add(g, r, layer_norm(t, m, "post_ffw"));
     if (s->per_layer) {
-        tensor *gated = graph_geglu(g, linear(t, "inp_gate", TYPE_F32, y, s->per_layer),
+        tensor *gated = graph_geglu(g, layer_linear(t, "inp_gate", TYPE_F32, y, s->per_layer),
                                     graph_slice(g, inputs, s->per_layer, s->per_layer, 1));
-        y = graph_add(g, y, norm(t, linear(t, "proj", TYPE_F32, gated, s->width), "post_norm"));
+        y = graph_add(g, y, layer_norm(t, layer_linear(t, "proj", TYPE_F32, gated, s->width), "post_norm"));
     }
     if (s->output_scale != 1) y = graph_scale(g, y, s->output_scale);
-    y = graph_add(g, y, attention(t, norm(t, y, "attn_norm_2"), rope));
-    tensor *logits = linear(t, "head", TYPE_F32, norm(t, graph_select_rows(g, y), "output_norm"), 77);
+    y = graph_add(g, y, layer_attention(t, layer_norm(t, y, "attn_norm_2"), rope));
+    tensor *logits = layer_linear(t, "head", TYPE_F32, layer_norm(t, graph_select_rows(g, y), "output_norm"), 77);
     g->result = s->cap > 0 ? graph_softcap(g, logits, s->cap) : logits;
     CHECK_MESSAGE(!g->problem.status, "%s", g->problem.why);
 }
@@ -191,7 +195,7 @@ static void compute_on_gpu(layer_test *t, gpu_backend *b, const run_inputs *run,
     gpu_plan_free(plan);
 }
 
-static void compare(layer_test *t, const cpu_backend *cpu, gpu_backend *gpu, size_t tokens, uint64_t start) {
+static void compare_layer(layer_test *t, const cpu_backend *cpu, gpu_backend *gpu, size_t tokens, uint64_t start) {
     float                 want[77] = { 0 }, got[77] = { 0 };
     double                difference = 0, size = 0;
     const record_sequence sequence = { 0 };
@@ -244,7 +248,7 @@ static void test_layer(const layer_case *shape, quant_type type, const cpu_backe
     CHECK_MESSAGE(!status, "%s", e.why);
     open_caches(&t, gpu, type);
     for (size_t i = 0; i < COUNT_OF(batches) && !status && !test_bad; start += batches[i++])
-        compare(&t, cpu, gpu, batches[i], start);
+        compare_layer(&t, cpu, gpu, batches[i], start);
     gpu_buffer_free(gpu->host, t.gpu_kv.k);
     gpu_buffer_free(gpu->host, t.gpu_kv.v);
     free(t.kv.k);

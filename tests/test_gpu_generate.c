@@ -5,7 +5,7 @@
  *     test_gpu_generate [drawn|disturbed]: only draws and ends of answers; only things freed or stopped at odd moments, for
  *     sanitizers */
 
-#include "test.h"
+#include "sessions.h"
 
 #include "model_file.h"
 
@@ -19,34 +19,10 @@ enum { VOCABULARY = 640, MOST = 4096, ANSWER = 14, PROMPT = 20 };
 
 static const char *const models[] = { "tests/fixtures/tiny-dense.gguf", "tests/fixtures/tiny-moe.gguf" };
 
-static char why[400];
-
 /* How far logits may be apart where one session computed its tokens one by one, and the other together. */
 static const float BATCHED = 1e-3f;
 
 /* ---- replies ---- */
-
-static gm_engine *open_engine(const gm_engine_options *options) {
-    gm_engine_options gpu = *options;
-    gm_engine        *engine = NULL;
-    gpu.backend = GM_BACKEND_GPU;
-    CHECK_MESSAGE(!gm_engine_open(&gpu, &engine, why, sizeof why), "%s", why);
-    return engine;
-}
-
-static gm_session *new_session(gm_engine *engine, uint32_t context) {
-    gm_session *s = NULL;
-    CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .context = context }, &s, why, sizeof why), "%s", why);
-    if (s) s->shares = false; /* what is compared must have been computed twice */
-    return s;
-}
-
-static void make_tokens(int32_t *tokens, size_t n, uint32_t seed) {
-    for (size_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        tokens[i] = 300 + (int32_t)(seed >> 8) % 300;
-    }
-}
 
 /* What came of a reply. */
 typedef struct {
@@ -57,7 +33,7 @@ typedef struct {
     char      text[8192], why[400];
 } outcome;
 
-static gm_reply *start(gm_session *s, const int32_t *prompt, size_t n, const gm_reply_options *options) {
+static gm_reply *start_outcome(gm_session *s, const int32_t *prompt, size_t n, const gm_reply_options *options) {
     gm_reply *reply = NULL;
     CHECK_MESSAGE(!gm_reply_start_tokens(s, prompt, n, options, &reply, why, sizeof why), "%s", why);
     return reply;
@@ -70,7 +46,7 @@ static void note_tokens(const gm_session *s, outcome *out) {
 }
 
 /* The rest of a reply, which is freed. */
-static void finish(gm_session *s, gm_reply *reply, outcome *out) {
+static void finish_outcome(gm_session *s, gm_reply *reply, outcome *out) {
     gm_piece       piece;
     gm_reply_stats stats;
     size_t         length = 0;
@@ -109,13 +85,13 @@ typedef struct {
 } pair;
 
 static gm_session *new_plain_session(gm_engine *engine, uint32_t context) {
-    gm_session *s = new_session(engine, context);
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, context);
     s->ahead.possible = false;
     return s;
 }
 
 static void open_pair(pair *p, gm_engine *engine, uint32_t context) {
-    p->ahead = new_session(engine, context);
+    p->ahead = open_session(engine, GM_KV_DEFAULT, context);
     p->plain = new_plain_session(engine, context);
 }
 
@@ -125,16 +101,10 @@ static void close_pair(pair *p) {
 }
 
 static void reply_both(pair *p, const int32_t *prompt, size_t n, gm_reply_options options) {
-    finish(p->ahead, start(p->ahead, prompt, n, &options), &p->got);
-    finish(p->plain, start(p->plain, prompt, n, &options), &p->want);
+    finish_outcome(p->ahead, start_outcome(p->ahead, prompt, n, &options), &p->got);
+    finish_outcome(p->plain, start_outcome(p->plain, prompt, n, &options), &p->want);
     check_same(&p->got, &p->want);
     CHECK(session_dispatches(p->plain) == 0);
-}
-
-static gm_status append(gm_session *s, const int32_t *tokens, size_t n) {
-    gm_status status;
-    while ((status = gm_session_append(s, tokens, n, why, sizeof why)) == GM_AGAIN) {}
-    return status;
 }
 
 static int32_t sample(gm_session *s) {
@@ -152,7 +122,7 @@ static void go_on_both(pair *p, float tolerance) {
     CHECK(sample(p->ahead) == sample(p->plain));
     make_tokens(more, 3, 77);
     if (p->ahead->tokens.count + 3 > p->ahead->kv.context) return;
-    CHECK_MESSAGE(!append(p->ahead, more, 3) && !append(p->plain, more, 3), "%s", why);
+    CHECK_MESSAGE(!append_tokens(p->ahead, more, 3) && !append_tokens(p->plain, more, 3), "%s", why);
     const float *got = gm_session_logits(p->ahead), *want = gm_session_logits(p->plain);
     float        farthest = 0;
     CHECK(got && want);
@@ -199,19 +169,19 @@ static const struct {
 };
 
 /* One pair of sessions for all rows: lists of all shapes, settings that grow, prompts that are partly held. */
-static void test_samplings(gm_engine *engine, const char *model, size_t step) {
+static void test_samplings(gm_engine *engine, const char *name, size_t step) {
     pair    p;
     int32_t prompt[PROMPT];
-    TEST("sessions of %s", model);
+    TEST("sessions of %s", name);
     open_pair(&p, engine, 0);
     for (size_t i = 0; i < COUNT_OF(samplings); i += step) {
-        TEST("%s: %s", model, samplings[i].name);
+        TEST("%s: %s", name, samplings[i].name);
         make_tokens(prompt, PROMPT, (uint32_t)i / 2);
         reply_both(&p, prompt, PROMPT, (gm_reply_options){ .sampling = &samplings[i].sampling, .max_tokens = ANSWER });
         CHECK(session_dispatches(p.ahead) > 0);
         go_on_both(&p, 0);
     }
-    TEST("%s: another seed gives another answer", model);
+    TEST("%s: another seed gives another answer", name);
     gm_sampling other = samplings[3].sampling;
     outcome     first;
     reply_both(&p, prompt, PROMPT, (gm_reply_options){ .sampling = &other, .max_tokens = ANSWER });
@@ -270,7 +240,7 @@ static void test_stop_strings(gm_engine *engine) {
     close_pair(&p);
 }
 
-static void test_limits(gm_engine *engine) {
+static void test_generate_limits(gm_engine *engine) {
     pair    p;
     int32_t prompt[PROMPT];
     make_tokens(prompt, PROMPT, 3);
@@ -300,7 +270,7 @@ static uint32_t rebinds_of_one(const gm_engine *engine) {
 }
 
 /* The caches grow at 512 tokens, which moves them; the rings have closed before. No plan is made again. */
-static void test_growth(gm_engine *engine) {
+static void test_generate_growth(gm_engine *engine) {
     enum { BEFORE = 505 };
     const size_t plans = plans_count(&engine->plans);
     int32_t      prompt[BEFORE];
@@ -340,15 +310,15 @@ static void follow(pair *p) {
     CHECK_MESSAGE(!status, "%s", why);
 }
 
-static void test_cancel(gm_engine *engine, const outcome *whole, const int32_t *prompt,
-                        const gm_reply_options *options) {
+static void test_generate_cancel(gm_engine *engine, const outcome *whole, const int32_t *prompt,
+                                 const gm_reply_options *options) {
     TEST("a cancel while steps are under way");
     pair p;
     open_pair(&p, engine, 0);
-    gm_reply *reply = start(p.ahead, prompt, PROMPT, options);
+    gm_reply *reply = start_outcome(p.ahead, prompt, PROMPT, options);
     take_pieces(reply, 7);
     gm_session_cancel(p.ahead);
-    finish(p.ahead, reply, &p.got);
+    finish_outcome(p.ahead, reply, &p.got);
     CHECK(p.got.status == GM_CANCELLED && p.got.finish == GM_FINISH_CANCELLED);
     CHECK(p.got.count > PROMPT && p.got.count < whole->count);
     CHECK(!memcmp(p.got.tokens, whole->tokens, p.got.count * sizeof *whole->tokens));
@@ -372,7 +342,7 @@ static void disturb(gm_session *s, disturbance kind, pair *twin) {
     const size_t count = s->tokens.count;
     make_tokens(more, 2, 55);
     switch (kind) {
-    case APPEND: CHECK(!append(s, more, 2)); break;
+    case APPEND: CHECK(!append_tokens(s, more, 2)); break;
     case ROLLBACK: CHECK(!gm_session_rollback(s, count - 3, NULL, why, sizeof why)); break;
     case ROLLBACK_NONE: CHECK(!gm_session_rollback(s, count, NULL, why, sizeof why)); break;
     case SAMPLE: sample(s); break;
@@ -384,7 +354,7 @@ static void disturb(gm_session *s, disturbance kind, pair *twin) {
     case SAVE:
     case RESTORE:
         CHECK_MESSAGE(!gm_session_save_buffer(s, &data, &size, why, sizeof why), "%s", why);
-        if (kind == SAVE) twin->ahead = new_session(s->engine, 0);
+        if (kind == SAVE) twin->ahead = open_session(s->engine, GM_KV_DEFAULT, 0);
         CHECK_MESSAGE(!gm_session_restore_buffer(kind == SAVE ? twin->ahead : s, data, size, why, sizeof why), "%s",
                       why);
         gm_free(data);
@@ -398,10 +368,10 @@ static void test_disturbances(gm_engine *engine, const int32_t *prompt, gm_reply
         TEST("in the middle of an answer: %s", disturbance_names[kind]);
         pair p = { 0 }, twin = { 0 };
         open_pair(&p, engine, 0);
-        gm_reply *ahead = start(p.ahead, prompt, PROMPT, &options);
+        gm_reply *ahead = start_outcome(p.ahead, prompt, PROMPT, &options);
         take_pieces(ahead, 6);
         note_tokens(p.ahead, &p.got);
-        gm_reply *plain = start(p.plain, prompt, PROMPT, &options);
+        gm_reply *plain = start_outcome(p.plain, prompt, PROMPT, &options);
         take_pieces(plain, 6);
         note_tokens(p.plain, &p.want);
         CHECK(p.got.count == p.want.count);
@@ -412,32 +382,33 @@ static void test_disturbances(gm_engine *engine, const int32_t *prompt, gm_reply
             go_on_both(&twin, BATCHED);
             close_pair(&twin);
         } else if (kind != SAMPLE) disturb(p.plain, kind, &twin);
-        finish(p.ahead, ahead, &p.got);
-        finish(p.plain, plain, &p.want);
+        finish_outcome(p.ahead, ahead, &p.got);
+        finish_outcome(p.plain, plain, &p.want);
         check_same(&p.got, &p.want);
         go_on_both(&p, 0);
         close_pair(&p);
     }
 }
 
-static void test_two_sessions(gm_engine *engine, const outcome *whole, const int32_t *prompt,
-                              gm_reply_options options) {
+static void test_generate_two_sessions(gm_engine *engine, const outcome *whole, const int32_t *prompt,
+                                       gm_reply_options options) {
     TEST("two answers take turns");
     int32_t     other[PROMPT + 3];
     outcome     alone, got;
-    gm_session *sessions[3] = { new_session(engine, 0), new_session(engine, 0), new_session(engine, 0) };
+    gm_session *sessions[3] = { open_session(engine, GM_KV_DEFAULT, 0), open_session(engine, GM_KV_DEFAULT, 0),
+                                open_session(engine, GM_KV_DEFAULT, 0) };
     make_tokens(other, PROMPT + 3, 44);
-    finish(sessions[2], start(sessions[2], other, PROMPT + 3, &options), &alone);
-    gm_reply *one = start(sessions[0], prompt, PROMPT, &options),
-             *two = start(sessions[1], other, PROMPT + 3, &options);
+    finish_outcome(sessions[2], start_outcome(sessions[2], other, PROMPT + 3, &options), &alone);
+    gm_reply *one = start_outcome(sessions[0], prompt, PROMPT, &options),
+             *two = start_outcome(sessions[1], other, PROMPT + 3, &options);
     const size_t plans = plans_count(&engine->plans);
     for (int i = 0; one && two && i < 40; i++) {
         gm_piece piece;
         CHECK(gm_reply_next(i % 3 ? one : two, &piece, why, sizeof why) <= GM_DONE);
     }
-    finish(sessions[0], one, &got);
+    finish_outcome(sessions[0], one, &got);
     CHECK(got.count == whole->count && !memcmp(got.tokens, whole->tokens, got.count * sizeof *got.tokens));
-    finish(sessions[1], two, &got);
+    finish_outcome(sessions[1], two, &got);
     CHECK(plans_count(&engine->plans) == plans); /* sessions share them, also while they take turns */
     CHECK(got.count == alone.count && !memcmp(got.tokens, alone.tokens, got.count * sizeof *got.tokens));
     for (size_t i = 0; i < COUNT_OF(sessions); i++) gm_session_free(sessions[i]);
@@ -453,9 +424,9 @@ static void test_replies_disturbed(gm_engine *engine) {
     reply_both(&p, prompt, PROMPT, options);
     close_pair(&p);
     const outcome whole = p.want;
-    test_cancel(engine, &whole, prompt, &options);
+    test_generate_cancel(engine, &whole, prompt, &options);
     test_disturbances(engine, prompt, options);
-    test_two_sessions(engine, &whole, prompt, options);
+    test_generate_two_sessions(engine, &whole, prompt, options);
 }
 
 /* ---- tokens one by one ---- */
@@ -467,15 +438,15 @@ static gm_status next_with(gm_session *s, draw_wish wish, int32_t *token, error 
     return status;
 }
 
-static gm_status next(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e) {
+static gm_status next_draw(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e) {
     return next_with(s, (draw_wish){ .sampling = sampling, .most = SIZE_MAX }, token, e);
 }
 
-static gm_session *session_with(gm_engine *engine, uint32_t seed) {
-    gm_session *s = new_session(engine, 0);
+static gm_session *prompted_session(gm_engine *engine, uint32_t seed) {
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
     int32_t     prompt[PROMPT];
     make_tokens(prompt, PROMPT, seed);
-    CHECK_MESSAGE(!append(s, prompt, PROMPT), "%s", why);
+    CHECK_MESSAGE(!append_tokens(s, prompt, PROMPT), "%s", why);
     return s;
 }
 
@@ -490,15 +461,15 @@ static int32_t next_plain(gm_session *s, const gm_sampling *sampling) {
 
 static void test_next(gm_engine *engine) {
     TEST("draws that are not held, other tokens, other samplings");
-    gm_session *s = session_with(engine, 6), *plain = session_with(engine, 6);
+    gm_session *s = prompted_session(engine, 6), *plain = prompted_session(engine, 6);
     error       e;
     for (int i = 0; i < 60; i++) {
         const gm_sampling *sampling = &samplings[i / 9 % COUNT_OF(samplings)].sampling;
         const int32_t      want = next_plain(plain, sampling);
         int32_t            got = -1, again = -1;
-        CHECK_MESSAGE(!next(s, sampling, &got, &e), "%s", e.why);
+        CHECK_MESSAGE(!next_draw(s, sampling, &got, &e), "%s", e.why);
         CHECK_MESSAGE(got == want, "token %d is %d, not %d", i, got, want);
-        if (i % 7 == 3) CHECK(!next(s, sampling, &again, &e) && again == want);
+        if (i % 7 == 3) CHECK(!next_draw(s, sampling, &again, &e) && again == want);
         const int32_t held = i % 11 == 5 ? (want + 1) % VOCABULARY : want;
         CHECK(!session_hold(s, held, &e) && !session_hold(plain, held, &e));
     }
@@ -507,13 +478,13 @@ static void test_next(gm_engine *engine) {
 }
 
 /* Their number changes on the way, and for some tokens none are wanted. */
-static void test_logprobs(gm_engine *engine) {
+static void test_generate_logprobs(gm_engine *engine) {
     TEST("log-probabilities of what the GPU draws");
-    enum { MOST = 20 };
-    gm_session *s = session_with(engine, 8), *plain = session_with(engine, 8);
+    enum { ALTERNATIVES = 20 };
+    gm_session *s = prompted_session(engine, 8), *plain = prompted_session(engine, 8);
     error       e;
     for (int i = 0; i < 24; i++) {
-        gm_token_logprob   got[1 + MOST], want[1 + MOST];
+        gm_token_logprob   got[1 + ALTERNATIVES], want[1 + ALTERNATIVES];
         const gm_sampling *sampling = &samplings[i / 8 * 3].sampling;
         const size_t       count = (size_t)(i / 4 % 3 * 10);
         int32_t            token = -1;
@@ -535,7 +506,7 @@ static void test_logprobs(gm_engine *engine) {
 static void test_nothing_left(gm_engine *engine) {
     TEST("a draw from nothing is an error, and the session goes on");
     static gm_logit_bias all[VOCABULARY];
-    gm_session          *s = session_with(engine, 7), *plain = session_with(engine, 7);
+    gm_session          *s = prompted_session(engine, 7), *plain = prompted_session(engine, 7);
     gm_sampling          none = samplings[3].sampling;
     int32_t              token = -1;
     error                e, other = { 0 };
@@ -543,13 +514,14 @@ static void test_nothing_left(gm_engine *engine) {
     none.bias = all;
     none.bias_count = VOCABULARY;
     for (int i = 0; i < 3; i++) {
-        CHECK(!next(s, &samplings[3].sampling, &token, &e) && token == next_plain(plain, &samplings[3].sampling));
+        CHECK(!next_draw(s, &samplings[3].sampling, &token, &e) && token == next_plain(plain, &samplings[3].sampling));
         CHECK(!session_hold(s, token, &e) && !session_hold(plain, token, &e));
     }
     next_plain(plain, &samplings[3].sampling);
-    CHECK(next(s, &none, &token, &e) == session_sample(plain, &none, &token, &other) && e.status == GM_BAD_ARGUMENT);
+    CHECK(next_draw(s, &none, &token, &e) == session_sample(plain, &none, &token, &other) &&
+          e.status == GM_BAD_ARGUMENT);
     CHECK_MESSAGE(!strcmp(e.why, other.why), "'%s', not '%s'", e.why, other.why);
-    CHECK(!next(s, &samplings[3].sampling, &token, &e) && token == next_plain(plain, &samplings[3].sampling));
+    CHECK(!next_draw(s, &samplings[3].sampling, &token, &e) && token == next_plain(plain, &samplings[3].sampling));
     gm_session_free(s);
     gm_session_free(plain);
 }
@@ -557,12 +529,12 @@ static void test_nothing_left(gm_engine *engine) {
 /* ---- faults of a GPU ---- */
 
 /* A norm so large that logits are infinite or no numbers, though every weight is one; a soft cap would hide it. */
-static void test_not_a_number(const char *model) {
+static void test_not_a_number(const char *path) {
     TEST("logits that are no numbers");
     error       e = { 0 };
     gguf       *g = NULL;
     const edit  edits[] = { { DROP_KEY, "gemma4.final_logit_softcapping", 0, NULL, 0 } };
-    buffer      file = model_file_edit(model, edits, 1);
+    buffer      file = model_file_edit(path, edits, 1);
     const float huge = 3e38f;
     gm_sampling greedy = samplings[0].sampling;
     int32_t     token;
@@ -573,14 +545,15 @@ static void test_not_a_number(const char *model) {
     const size_t at = (size_t)((const char *)gguf_tensor_data(g, norm) - file.data);
     for (size_t i = 0; i < norm->ne[0]; i++) memcpy(file.data + at + i * sizeof huge, &huge, sizeof huge);
     gguf_free(g);
-    gm_engine  *engine = open_engine(&(gm_engine_options){ .data = file.data, .data_size = file.length });
-    gm_session *s = engine ? new_session(engine, 0) : NULL;
+    gm_engine *engine =
+        open_engine(&(gm_engine_options){ .data = file.data, .data_size = file.length, .backend = GM_BACKEND_GPU });
+    gm_session *s = engine ? open_session(engine, GM_KV_DEFAULT, 0) : NULL;
     if (s) {
-        CHECK(append(s, (const int32_t[]){ 310 }, 1) == GM_BAD_FILE);
+        CHECK(append_tokens(s, (const int32_t[]){ 310 }, 1) == GM_BAD_FILE);
         char plain[400];
         memcpy(plain, why, sizeof plain);
         CHECK(!gm_session_rollback(s, 0, NULL, why, sizeof why) && !session_hold(s, 310, &e));
-        CHECK(next(s, &greedy, &token, &e) == GM_BAD_FILE);
+        CHECK(next_draw(s, &greedy, &token, &e) == GM_BAD_FILE);
         CHECK_MESSAGE(!strcmp(plain, e.why), "'%s', not '%s'", e.why, plain);
         CHECK(s->tokens.count == s->computed && session_dispatches(s) > 0);
     }
@@ -589,22 +562,23 @@ static void test_not_a_number(const char *model) {
     buffer_free(&file);
 }
 
-static void test_lost(const char *model) {
+static void test_lost(const char *path) {
     TEST("a GPU that is lost while steps are under way");
-    gm_engine  *engine = open_engine(&(gm_engine_options){ .model = model });
-    gm_session *s = engine ? session_with(engine, 8) : NULL;
+    gm_engine  *engine = open_engine(&(gm_engine_options){ .model = path, .backend = GM_BACKEND_GPU });
+    gm_session *s = engine ? prompted_session(engine, 8) : NULL;
     int32_t     token;
     error       e;
-    for (int i = 0; s && i < 3; i++) CHECK(!next(s, &samplings[3].sampling, &token, &e) && !session_hold(s, token, &e));
+    for (int i = 0; s && i < 3; i++)
+        CHECK(!next_draw(s, &samplings[3].sampling, &token, &e) && !session_hold(s, token, &e));
     if (s && host_force_loss(engine->gpu.host)) {
         gm_status status = GM_OK;
         for (int i = 0; i < 20 && !status; i++) {
             gpu_host_wait(engine->gpu.host, 1);
-            status = next(s, &samplings[3].sampling, &token, &e);
+            status = next_draw(s, &samplings[3].sampling, &token, &e);
             if (!status) CHECK(!session_hold(s, token, &e));
         }
         CHECK_MESSAGE(status == GM_DEVICE_LOST, "%s", e.why);
-        CHECK(next(s, &samplings[3].sampling, &token, &e) == GM_DEVICE_LOST);
+        CHECK(next_draw(s, &samplings[3].sampling, &token, &e) == GM_DEVICE_LOST);
     }
     gm_session_free(s);
     gm_engine_close(engine);
@@ -615,15 +589,15 @@ int main(int argc, char **argv) {
                disturbed = all || !strcmp(argv[1], "disturbed");
     for (size_t i = 0; i < (drawn ? COUNT_OF(models) : 1); i++) {
         TEST("opening %s", models[i]);
-        gm_engine *engine = open_engine(&(gm_engine_options){ .model = models[i] });
+        gm_engine *engine = open_engine(&(gm_engine_options){ .model = models[i], .backend = GM_BACKEND_GPU });
         if (!engine) return test_end();
         if (drawn) test_samplings(engine, models[i], 1 + 2 * i);
         if (i == 0 && drawn) {
             test_stop_tokens(engine);
-            test_limits(engine);
-            test_growth(engine);
+            test_generate_limits(engine);
+            test_generate_growth(engine);
             test_next(engine);
-            test_logprobs(engine);
+            test_generate_logprobs(engine);
         }
         if (i == 0 && disturbed) {
             test_stop_strings(engine);

@@ -3,31 +3,14 @@
  * position. */
 
 #include "session/session.h"
-#include "test.h"
+#include "sessions.h"
 
 #include <math.h>
 
 static const int tokens[] = { 500, 120 }; /* behind each prompt */
 
-static char why[400];
-
-static gm_engine *open_engine(const char *path, gm_backend backend) {
-    const gm_engine_options options = { .model = path, .backend = backend, .precise = true, .threads = 1 };
-    gm_engine              *engine = NULL;
-    CHECK_MESSAGE(!gm_engine_open(&options, &engine, why, sizeof why), "%s", why);
-    return engine;
-}
-
-static gm_session *new_session(gm_engine *engine) {
-    gm_session *s = NULL;
-    if (engine) CHECK_MESSAGE(!gm_session_new(engine, NULL, &s, why, sizeof why), "%s", why);
-    return s;
-}
-
-static bool append(gm_session *s, const int32_t *tokens, size_t n) {
-    gm_status status;
-    while ((status = gm_session_append(s, tokens, n, why, sizeof why)) == GM_AGAIN) {}
-    return status == GM_OK;
+static gm_engine *open_precise(const char *path, gm_backend backend) {
+    return open_engine(&(gm_engine_options){ .model = path, .backend = backend, .precise = true, .threads = 1 });
 }
 
 /* The likeliest token, and how far the second best is behind. */
@@ -45,11 +28,12 @@ static int32_t best_of(const gm_session *s, float *lead) {
     return best;
 }
 
-static void test_greedy(const char *path, gm_engine *on_cpu, gm_engine *on_gpu, uint32_t seed) {
-    gm_session *cpu = new_session(on_cpu), *gpu = new_session(on_gpu);
+static void test_gpu_greedy(const char *path, gm_engine *on_cpu, gm_engine *on_gpu, uint32_t seed) {
+    gm_session *cpu = open_session(on_cpu, GM_KV_DEFAULT, 0), *gpu = open_session(on_gpu, GM_KV_DEFAULT, 0);
     int32_t     prompt[30];
     for (uint32_t i = 0; i < COUNT_OF(prompt); i++) prompt[i] = (int32_t)(300 + (i * 37 + seed * 11) % 300);
-    bool going = cpu && gpu && append(cpu, prompt, COUNT_OF(prompt)) && append(gpu, prompt, COUNT_OF(prompt));
+    bool going =
+        cpu && gpu && !append_tokens(cpu, prompt, COUNT_OF(prompt)) && !append_tokens(gpu, prompt, COUNT_OF(prompt));
     CHECK_MESSAGE(going, "%s", why);
     for (int i = 0; i < tokens[seed] && going; i++) {
         float         lead, ignored;
@@ -60,7 +44,7 @@ static void test_greedy(const char *path, gm_engine *on_cpu, gm_engine *on_gpu, 
             break;
         }
         CHECK_MESSAGE(want == got, "token %d is %d, the CPU says %d, ahead by %g", i, got, want, (double)lead);
-        going = want == got && append(cpu, &want, 1) && append(gpu, &want, 1);
+        going = want == got && !append_tokens(cpu, &want, 1) && !append_tokens(gpu, &want, 1);
     }
     gm_session_free(cpu);
     gm_session_free(gpu);
@@ -72,9 +56,9 @@ int main(void) {
         gm_engine *cpu = NULL, *gpu = NULL;
         for (uint32_t seed = 0; seed < COUNT_OF(tokens); seed++) {
             TEST("%s, prompt %u", files[i], seed);
-            if (!cpu) cpu = open_engine(files[i], GM_BACKEND_CPU);
-            if (!gpu) gpu = open_engine(files[i], GM_BACKEND_GPU);
-            test_greedy(files[i], cpu, gpu, seed);
+            if (!cpu) cpu = open_precise(files[i], GM_BACKEND_CPU);
+            if (!gpu) gpu = open_precise(files[i], GM_BACKEND_GPU);
+            test_gpu_greedy(files[i], cpu, gpu, seed);
         }
         gm_engine_close(cpu);
         gm_engine_close(gpu);

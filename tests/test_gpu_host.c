@@ -56,20 +56,20 @@ static void list_add(list *l, uint32_t op, const uint32_t *words, uint32_t lengt
 #define ADD(list, op, ...)                                                                                             \
     list_add(list, op, (const uint32_t[]){ __VA_ARGS__ }, sizeof((const uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t))
 
-static bool submit(gpu_host *h, const list *l) {
+static bool submit_list(gpu_host *h, const list *l) {
     error e = { 0 };
     CHECK_MESSAGE(gpu_submit(h, l->words, l->count, &e) == GM_OK, "%s", e.why);
     return e.status == GM_OK;
 }
 
-static const void *wait_for(gpu_host *h, uint32_t ticket, uint64_t *bytes) {
+static const void *wait_for_ticket(gpu_host *h, uint32_t ticket, uint64_t *bytes) {
     const double deadline = clock_seconds() + 30;
     const void  *data;
     while (!(data = gpu_ticket_data(h, ticket, bytes)) && clock_seconds() < deadline) gpu_host_wait(h, 100);
     return data;
 }
 
-static bool wait_idle(gpu_host *h) {
+static bool wait_until_idle(gpu_host *h) {
     const double deadline = clock_seconds() + 30;
     while (!gpu_idle(h) && clock_seconds() < deadline) gpu_host_wait(h, 100);
     return gpu_idle(h);
@@ -82,8 +82,8 @@ static bool read_words(gpu_host *h, gpu_id buffer, uint64_t offset, uint32_t *ou
     const uint32_t ticket = gpu_ticket_new(h);
     list_start(&l);
     ADD(&l, GPU_READ, buffer, (uint32_t)offset, 0, count * 4, 0, ticket);
-    if (!submit(h, &l)) return false;
-    const void *data = wait_for(h, ticket, &bytes);
+    if (!submit_list(h, &l)) return false;
+    const void *data = wait_for_ticket(h, ticket, &bytes);
     CHECK(data && bytes == count * 4);
     if (data) memcpy(out, data, count * 4);
     gpu_ticket_done(h, ticket);
@@ -153,7 +153,7 @@ static void check_info(const gpu_info *info) {
     CHECK(info->dot4);
 }
 
-static void test_list(void) {
+static void test_command_list(void) {
     gpu_info all[8];
     error    e = { 0 };
     size_t   count = 0;
@@ -247,7 +247,7 @@ static void test_buffers(gpu_host *h) {
     list_start(&l);
     ADD(&l, GPU_COPY, a, 40, 0, b, 80, 0, 200, 0);
     ADD(&l, GPU_CLEAR, a, 0, 0, 20, 0);
-    submit(h, &l);
+    submit_list(h, &l);
     read_words(h, b, 0, out, 100);
     for (uint32_t i = 0; i < 100; i++) CHECK(out[i] == (i >= 20 && i < 70 ? in[i - 10] : 0));
     read_words(h, a, 0, out, 100);
@@ -257,7 +257,7 @@ static void test_buffers(gpu_host *h) {
     list_start(&l);
     ADD(&l, GPU_COPY, a, 396, 0, b, 396, 0, 4, 0);
     ADD(&l, GPU_WRITE, a, 392, 0, 7, 8);
-    submit(h, &l);
+    submit_list(h, &l);
     read_words(h, b, 396, out, 1);
     CHECK(out[0] == 8);
 
@@ -340,7 +340,7 @@ static void slow_work(gpu_host *h, gpu_id buffer) {
     CHECK_MESSAGE(group, "%s", e.why);
     list_start(&l);
     ADD(&l, GPU_DISPATCH, pipeline, group, 256, 1, 1);
-    submit(h, &l);
+    submit_list(h, &l);
     gpu_group_free(h, group);
     gpu_pipeline_free(h, pipeline);
 }
@@ -368,7 +368,7 @@ static void test_write_limit(gpu_host *h) {
     CHECK(taken == 40 && (again > 0 || !gpu_host_info(h)->software));
     read_words(h, buffer, 0, &last, 1);
     CHECK(last == 40);
-    CHECK(wait_idle(h) && h->write_bytes == 0);
+    CHECK(wait_until_idle(h) && h->write_bytes == 0);
     CHECK(gpu_buffer_write(h, buffer, 0, data, (64 << 20) + 4, &e) == GM_BAD_ARGUMENT);
     free(data);
     gpu_buffer_free(h, buffer);
@@ -390,7 +390,7 @@ static void test_kernels(gpu_host *h) {
         write_words(h, x, 0, in, n);
         list_start(&l);
         ADD(&l, GPU_DISPATCH, pipeline, group, (n + 63) / 64, 1, 1);
-        submit(h, &l);
+        submit_list(h, &l);
         bool right = read_words(h, y, 0, out, n + 1) && out[n] == 0;
         for (uint32_t i = 0; i < n; i++) right = right && out[i] == in[i] * 3 + 5;
         CHECK(right);
@@ -418,7 +418,7 @@ static void test_chain(gpu_host *h) {
         if (i == 1) list_add(&l, GPU_END_PASS, NULL, 0);
         ADD(&l, GPU_DISPATCH, more, back, 1, 1, 1);
     }
-    submit(h, &l);
+    submit_list(h, &l);
     read_words(h, x, 0, out, 4);
     for (uint32_t i = 0; i < 4; i++) CHECK(out[i] == in[i] * 8 + 7);
 
@@ -429,7 +429,7 @@ static void test_chain(gpu_host *h) {
     list_start(&l);
     ADD(&l, GPU_INDIRECT, twice, forth, counts, 4, 0);
     ADD(&l, GPU_INDIRECT, more, back, counts, 12, 0);
-    submit(h, &l);
+    submit_list(h, &l);
     read_words(h, y, 0, out, 4);
     for (uint32_t i = 0; i < 4; i++) CHECK(out[i] == (in[i] * 8 + 7) * 2);
     read_words(h, x, 0, out, 4);
@@ -441,7 +441,7 @@ static void test_chain(gpu_host *h) {
     gpu_pipeline_free(h, again);
     list_start(&l);
     ADD(&l, GPU_DISPATCH, twice, forth, 1, 1, 1);
-    submit(h, &l);
+    submit_list(h, &l);
     gpu_pipeline_free(h, twice);
     CHECK(gpu_submit(h, l.words, l.count, &(error){ 0 }) == GM_BAD_ARGUMENT);
     TEST("what was freed is there again without being compiled, under another id");
@@ -565,7 +565,7 @@ static void test_bad_lists(gpu_host *h) {
     list l;
     list_start(&l);
     ADD(&l, GPU_READ, x, 0, 0, 16, 0, ticket);
-    CHECK(submit(h, &l) && wait_for(h, ticket, NULL));
+    CHECK(submit_list(h, &l) && wait_for_ticket(h, ticket, NULL));
     gpu_ticket_done(h, ticket);
 
     TEST("what only the GPU itself can refuse comes as a problem");
@@ -601,19 +601,19 @@ static void test_in_flight(gpu_host *h) {
         ADD(&l, GPU_DISPATCH, more, forth, 1, 1, 1);
         ADD(&l, GPU_COPY, y, 0, 0, x, 0, 0, 16, 0);
         ADD(&l, GPU_READ, x, 0, 0, 4 * (1 + i % 4), 0, tickets[i]);
-        submit(h, &l);
+        submit_list(h, &l);
         if (i % 5 == 4) gpu_ticket_done(h, tickets[i]);
     }
     for (uint32_t i = MANY; i-- > 0;) {
         if (i % 5 == 4) continue;
         uint64_t    bytes = 0;
-        const void *data = wait_for(h, tickets[i], &bytes);
+        const void *data = wait_for_ticket(h, tickets[i], &bytes);
         CHECK(data && bytes == 4 * (1 + i % 4));
         if (data) memcpy(&out, data, 4);
         CHECK_MESSAGE(out == i + 1, "%u instead of %u", out, i + 1);
     }
     for (uint32_t i = 0; i < MANY; i++) gpu_ticket_done(h, tickets[i]);
-    CHECK(wait_idle(h));
+    CHECK(wait_until_idle(h));
 
     TEST("waiting for nothing returns at once");
     const double began = clock_seconds();
@@ -625,7 +625,7 @@ static void test_in_flight(gpu_host *h) {
     gpu_buffer_free(h, y);
 }
 
-static void test_growth(gpu_host *h) {
+static void test_buffer_growth(gpu_host *h) {
     TEST("1000 submits need no more memory than the first 200");
     list         l;
     long         before = 0;
@@ -643,9 +643,9 @@ static void test_growth(gpu_host *h) {
         ADD(&l, GPU_WRITE, y, 4092, 0, i);
         for (int j = 0; j < 4; j++) ADD(&l, GPU_DISPATCH, more, j % 2 ? back : forth, 16, 1, 1);
         ADD(&l, GPU_READ, x, 0, 0, 64, 0, ticket);
-        if (!submit(h, &l)) break;
+        if (!submit_list(h, &l)) break;
         if (pending[i % 4]) {
-            const void *data = wait_for(h, pending[i % 4], NULL);
+            const void *data = wait_for_ticket(h, pending[i % 4], NULL);
             if (data) memcpy(&out, data, 4);
             CHECK_MESSAGE(out == (i - 3) * 4, "%u instead of %u", out, (i - 3) * 4);
             gpu_ticket_done(h, pending[i % 4]);
@@ -653,7 +653,7 @@ static void test_growth(gpu_host *h) {
         pending[i % 4] = ticket;
     }
     for (int i = 0; i < 4; i++) gpu_ticket_done(h, pending[i]);
-    CHECK(wait_idle(h));
+    CHECK(wait_until_idle(h));
     const long after = memory_kib();
     CHECK_MESSAGE(h->staging_count == staging, "%u staging buffers, then %u", staging, h->staging_count);
     CHECK_MESSAGE(after - before <= 1024, "%ld KiB more", after - before);
@@ -696,18 +696,18 @@ static void test_close_with_things_left(void) {
         list_start(&l);
         ADD(&l, GPU_DISPATCH, pipeline, group, 1 << 12, 1, 1);
         ADD(&l, GPU_READ, y, 0, 0, 1 << 20, 0, gpu_ticket_new(h));
-        submit(h, &l);
+        submit_list(h, &l);
     }
     const uint32_t here = gpu_ticket_new(h);
     list_start(&l);
     ADD(&l, GPU_READ, y, 0, 0, 64, 0, here);
-    submit(h, &l);
-    CHECK(wait_for(h, here, NULL));
+    submit_list(h, &l);
+    CHECK(wait_for_ticket(h, here, NULL));
     gpu_ticket_new(h);
     list_start(&l);
     ADD(&l, GPU_DISPATCH, pipeline, group, 1 << 12, 1, 1);
     ADD(&l, GPU_READ, y, 0, 0, 64, 0, gpu_ticket_new(h));
-    submit(h, &l);
+    submit_list(h, &l);
     CHECK(!gpu_idle(h) || h->work_done == h->work);
     scale_pipeline(h, 1 << 18, 1, 1);
     close_host(h);
@@ -727,7 +727,7 @@ static void test_loss(void) {
     write_words(h, x, 0, in, 4);
     list_start(&l);
     ADD(&l, GPU_READ, x, 0, 0, 16, 0, ticket);
-    submit(h, &l);
+    submit_list(h, &l);
     CHECK(host_force_loss(h));
     for (int i = 0; i < 100 && !h->lost; i++) gpu_host_wait(h, 10);
     CHECK(!gpu_ticket_data(h, ticket, NULL) && gpu_idle(h));
@@ -753,7 +753,7 @@ static void test_loss(void) {
 }
 
 int main(void) {
-    test_list();
+    test_command_list();
     TEST("open");
     gpu_host *h = open_host(NULL);
     if (!h) return test_end();
@@ -769,7 +769,7 @@ int main(void) {
     test_bad_groups(h);
     test_bad_lists(h);
     test_in_flight(h);
-    test_growth(h);
+    test_buffer_growth(h);
     TEST("everything was given back");
     CHECK(gpu_host_bytes(h) == 0);
     close_host(h);

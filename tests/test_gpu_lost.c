@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "gpu/host_native.h"
 #include "session/session.h"
-#include "test.h"
+#include "sessions.h"
 
 #include <stdlib.h>
 
@@ -12,31 +12,15 @@ enum { PROMPT = 60, REPLY = 24 };
 
 static const char *const path = "tests/fixtures/tiny-dense.gguf";
 static const double      patience = 300; /* seconds until a call that keeps saying GM_AGAIN counts as hanging */
-static char              why[400];
 static int32_t           prompt[PROMPT];
 
-typedef struct {
-    gm_engine  *engine;
-    gm_session *session;
-} conversation;
-
-static bool open_conversation(conversation *c) {
-    const gm_engine_options options = { .model = path, .backend = GM_BACKEND_GPU };
-    *c = (conversation){ 0 };
-    if (!gm_engine_open(&options, &c->engine, why, sizeof why))
-        gm_session_new(c->engine, NULL, &c->session, why, sizeof why);
-    CHECK_MESSAGE(c->session, "%s", why);
-    return c->session;
-}
-
-static void close_conversation(conversation *c) {
-    gm_session_free(c->session);
-    gm_engine_close(c->engine);
+static bool open_small(conversation *c) {
+    return open_conversation(c, &(gm_engine_options){ .model = path, .backend = GM_BACKEND_GPU });
 }
 
 static void lose(conversation *c) { CHECK(host_force_loss(c->engine->gpu.host)); }
 
-static gm_status set(conversation *c, size_t n) {
+static gm_status set_patiently(conversation *c, size_t n) {
     const double end = clock_seconds() + patience;
     gm_status    status;
     do status = gm_session_set(c->session, prompt, n, why, sizeof why);
@@ -45,7 +29,7 @@ static gm_status set(conversation *c, size_t n) {
 }
 
 /* Greedy tokens behind the prompt; `most` of them, or up to how the reply ended. */
-static gm_reply *start_reply(conversation *c) {
+static gm_reply *start_greedy(conversation *c) {
     gm_sampling greedy;
     gm_reply   *reply = NULL;
     gm_sampling_default(c->engine, &greedy);
@@ -57,7 +41,7 @@ static gm_reply *start_reply(conversation *c) {
     return reply;
 }
 
-static gm_status next(gm_reply *reply) {
+static gm_status next_patiently(gm_reply *reply) {
     const double end = clock_seconds() + patience;
     gm_piece     piece;
     gm_status    status;
@@ -66,18 +50,18 @@ static gm_status next(gm_reply *reply) {
     return status;
 }
 
-static gm_status finish(gm_reply *reply) {
+static gm_status finish_patiently(gm_reply *reply) {
     gm_status status;
-    do status = next(reply);
+    do status = next_patiently(reply);
     while (status == GM_OK);
     return status;
 }
 
 /* What the session holds behind the prompt after a whole reply; -1 where there is nothing. */
-static bool write_reply(conversation *c, int32_t out[REPLY]) {
-    gm_reply       *reply = start_reply(c);
+static bool write_greedy_reply(conversation *c, int32_t out[REPLY]) {
+    gm_reply       *reply = start_greedy(c);
     const int32_t  *tokens;
-    const gm_status status = reply ? finish(reply) : GM_IO;
+    const gm_status status = reply ? finish_patiently(reply) : GM_IO;
     const size_t    count = gm_session_tokens(c->session, &tokens);
     CHECK_MESSAGE(status == GM_DONE, "%d %s", status, why);
     for (size_t i = 0; i < REPLY; i++) out[i] = PROMPT + i < count ? tokens[PROMPT + i] : -1;
@@ -100,13 +84,13 @@ static void check_lost_session(conversation *c) {
     gm_free(data);
     CHECK(gm_session_fork(c->session, &fork, why, sizeof why) == GM_DEVICE_LOST && !fork);
     gm_session_rollback(c->session, 0, NULL, why, sizeof why);
-    CHECK(set(c, 20) == GM_DEVICE_LOST);
+    CHECK(set_patiently(c, 20) == GM_DEVICE_LOST);
 }
 
 static void check_new_engine(const int32_t want[REPLY]) {
     conversation c;
     int32_t      got[REPLY];
-    if (open_conversation(&c) && write_reply(&c, got)) CHECK(!memcmp(got, want, sizeof got));
+    if (open_small(&c) && write_greedy_reply(&c, got)) CHECK(!memcmp(got, want, sizeof got));
     close_conversation(&c);
 }
 
@@ -118,12 +102,12 @@ static void fill_queue(gpu_host *h, error *e) {
                                     "@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3u) {\n"
                                     "    for (var i = 0u; i < 30000u; i++) { x[id.x] = x[id.x] * 3u + i; }\n"
                                     "}\n";
-    const gpu_id    buffer = gpu_buffer_new(h, BYTES, e), pipeline = gpu_pipeline_new(h, "slow", wgsl, NULL, 0, e);
-    const gpu_id    group = gpu_group_new(h, pipeline, &(gpu_binding){ 0, buffer, 0, BYTES }, 1, e);
+    const gpu_id    busy = gpu_buffer_new(h, BYTES, e), pipeline = gpu_pipeline_new(h, "slow", wgsl, NULL, 0, e);
+    const gpu_id    group = gpu_group_new(h, pipeline, &(gpu_binding){ 0, busy, 0, BYTES }, 1, e);
     const uint32_t  list[] = { GPU_LIST_VERSION, GPU_DISPATCH | 5 << 16, pipeline, group, 256, 1, 1 };
     void           *bytes = calloc(1, BYTES);
     const gm_status status = gpu_submit(h, list, COUNT_OF(list), e);
-    CHECK(bytes && !status && gpu_buffer_write(h, buffer, 0, bytes, BYTES, e) == GM_OK);
+    CHECK(bytes && !status && gpu_buffer_write(h, busy, 0, bytes, BYTES, e) == GM_OK);
     free(bytes);
 }
 
@@ -131,12 +115,12 @@ static void test_prefill(const int32_t want[REPLY]) {
     TEST("lost during prefill; a new engine goes on from the tokens");
     conversation c;
     error        e = { 0 };
-    if (!open_conversation(&c)) return;
+    if (!open_small(&c)) return;
     fill_queue(c.engine->gpu.host, &e);
     const gm_status first = gm_session_set(c.session, prompt, PROMPT, why, sizeof why);
     CHECK_MESSAGE(first == GM_AGAIN, "%d %s", first, why);
     lose(&c);
-    const gm_status status = set(&c, PROMPT);
+    const gm_status status = set_patiently(&c, PROMPT);
     CHECK_MESSAGE(status == GM_DEVICE_LOST && strstr(why, "lost on purpose"), "%d %s", status, why);
     check_lost_session(&c);
     close_conversation(&c);
@@ -146,16 +130,16 @@ static void test_prefill(const int32_t want[REPLY]) {
 static void test_decode(const int32_t want[REPLY], size_t pieces) {
     TEST("lost after %zu pieces of a reply", pieces);
     conversation c;
-    if (!open_conversation(&c)) return;
-    CHECK(set(&c, PROMPT) == GM_OK);
-    gm_reply *reply = start_reply(&c);
+    if (!open_small(&c)) return;
+    CHECK(set_patiently(&c, PROMPT) == GM_OK);
+    gm_reply *reply = start_greedy(&c);
     gm_status status = GM_OK;
-    for (size_t i = 0; reply && i < pieces && status == GM_OK; i++) status = next(reply);
+    for (size_t i = 0; reply && i < pieces && status == GM_OK; i++) status = next_patiently(reply);
     CHECK_MESSAGE(status == GM_OK, "%d %s", status, why);
     lose(&c);
-    if (reply) status = finish(reply); /* tokens that were there before may still come out */
+    if (reply) status = finish_patiently(reply); /* tokens that were there before may still come out */
     CHECK_MESSAGE(status == GM_DEVICE_LOST, "%d %s", status, why);
-    if (reply) CHECK(next(reply) == GM_DEVICE_LOST);
+    if (reply) CHECK(next_patiently(reply) == GM_DEVICE_LOST);
     gm_reply_free(reply);
 
     const int32_t *tokens;
@@ -171,13 +155,13 @@ static void test_idle(const int32_t want[REPLY]) {
     void        *data = NULL;
     size_t       size = 0;
     int32_t      got[REPLY];
-    if (!open_conversation(&c)) return;
-    CHECK(set(&c, PROMPT) == GM_OK);
+    if (!open_small(&c)) return;
+    CHECK(set_patiently(&c, PROMPT) == GM_OK);
     CHECK_MESSAGE(!gm_session_save_buffer(c.session, &data, &size, why, sizeof why), "%s", why);
     lose(&c);
-    if (open_conversation(&other)) { /* while the dead one is still there */
+    if (open_small(&other)) { /* while the dead one is still there */
         CHECK_MESSAGE(!gm_session_restore_buffer(other.session, data, size, why, sizeof why), "%s", why);
-        if (write_reply(&other, got)) CHECK(!memcmp(got, want, sizeof got));
+        if (write_greedy_reply(&other, got)) CHECK(!memcmp(got, want, sizeof got));
     }
     check_lost_session(&c);
     close_conversation(&c);
@@ -244,7 +228,7 @@ int main(void) {
     int32_t      want[REPLY] = { 0 };
     for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(300 + i * 37 % 300);
     TEST("an undisturbed reply");
-    if (open_conversation(&c)) write_reply(&c, want);
+    if (open_small(&c)) write_greedy_reply(&c, want);
     close_conversation(&c);
     test_prefill(want);
     test_decode(want, 5);

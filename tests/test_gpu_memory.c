@@ -6,46 +6,29 @@
 #include "distance.h"
 #include "session/gpu_memory.h"
 #include "session/session.h"
-#include "test.h"
+#include "sessions.h"
 
 #include <stdlib.h>
 
 enum { BATCHES = 5, REPLY = 12 };
 
-static char why[400];
-
-typedef struct {
-    gm_engine  *engine;
-    gm_session *session;
-} conversation;
-
-static bool open_conversation(conversation *c, const char *path, uint64_t memory, bool precise) {
+static bool open_limited(conversation *c, const char *path, uint64_t memory, bool precise) {
     const gm_engine_options options = {
         .model = path, .backend = GM_BACKEND_GPU, .precise = precise, .gpu_memory = memory
     };
-    *c = (conversation){ 0 };
-    if (!gm_engine_open(&options, &c->engine, why, sizeof why))
-        gm_session_new(c->engine, NULL, &c->session, why, sizeof why);
-    CHECK_MESSAGE(c->session, "%s", why);
-    return c->session;
-}
-
-static void close_conversation(conversation *c) {
-    gm_session_free(c->session);
-    gm_engine_close(c->engine);
+    return open_conversation(c, &options);
 }
 
 /* Logits behind a prompt, and behind each of some more batches. */
-static float *run(conversation *c, size_t *count) {
+static float *run_batches(conversation *c, size_t *count) {
     static const size_t batches[BATCHES] = { 14, 1, 1, 11, 1 };
     const size_t        vocabulary = c->engine->weights.config.vocabulary;
     int32_t             tokens[16];
     float              *logits = calloc(BATCHES * vocabulary, sizeof *logits);
     *count = BATCHES * vocabulary;
     for (size_t i = 0; i < BATCHES; i++) {
-        gm_status status;
         for (size_t t = 0; t < batches[i]; t++) tokens[t] = (int32_t)(300 + (t * 37 + i * 11) % 300);
-        while ((status = gm_session_append(c->session, tokens, batches[i], why, sizeof why)) == GM_AGAIN) {}
+        const gm_status status = append_tokens(c->session, tokens, batches[i]);
         CHECK_MESSAGE(!status, "batch %zu: %s", i, why);
         if (status) break;
         memcpy(logits + i * vocabulary, gm_session_logits(c->session), vocabulary * sizeof *logits);
@@ -54,7 +37,7 @@ static float *run(conversation *c, size_t *count) {
 }
 
 /* Greedy, like a user: the tokens must not depend on where the weights are. */
-static void reply(conversation *c, int32_t out[REPLY]) {
+static void write_reply_tokens(conversation *c, int32_t out[REPLY]) {
     gm_sampling   greedy;
     gm_reply     *r = NULL;
     gm_piece      piece;
@@ -117,13 +100,13 @@ static void test_model(const char *path, bool precise, bool all_budgets) {
     wish         budgets[BUDGET_KINDS + 1] = { 0 };
     int32_t      said[REPLY], again[REPLY];
     TEST("%s%s without a limit", path, precise ? ", precise" : "");
-    if (!open_conversation(&all, path, 0, precise)) return;
-    float         *want = run(&all, &count);
+    if (!open_limited(&all, path, 0, precise)) return;
+    float         *want = run_batches(&all, &count);
     gm_engine_info info;
     gm_engine_get_info(all.engine, &info);
     CHECK(!*info.note);
     wishes = find_budgets(&all, budgets);
-    reply(&all, said);
+    write_reply_tokens(&all, said);
     close_conversation(&all);
     CHECK_MESSAGE(wishes >= 3, "%zu", wishes);
     for (size_t i = 0; i < wishes; i += all_budgets || i == wishes - 1 ? 1 : wishes - 1) {
@@ -131,11 +114,11 @@ static void test_model(const char *path, bool precise, bool all_budgets) {
              budgets[i].name);
         conversation c;
         size_t       same;
-        if (!open_conversation(&c, path, budgets[i].bytes, precise)) {
+        if (!open_limited(&c, path, budgets[i].bytes, precise)) {
             close_conversation(&c);
             continue;
         }
-        float       *got = run(&c, &same);
+        float       *got = run_batches(&c, &same);
         const double off = distance(got, want, count);
         CHECK_MESSAGE(off <= (precise ? 1e-5 : 1e-2), "the logits are off by %g", off);
         const uint64_t before = c.engine->gpu.uploaded;
@@ -148,7 +131,7 @@ static void test_model(const char *path, bool precise, bool all_budgets) {
         CHECK_MESSAGE(used <= budgets[i].bytes, "%llu bytes are in use", (unsigned long long)used);
         gm_engine_get_info(c.engine, &info);
         CHECK_MESSAGE(strstr(info.note, "over the bus"), "'%s'", info.note);
-        reply(&c, again);
+        write_reply_tokens(&c, again);
         if (precise) CHECK(!memcmp(said, again, sizeof said));
         free(got);
         close_conversation(&c);
@@ -168,7 +151,7 @@ static void test_model(const char *path, bool precise, bool all_budgets) {
 static void test_large_context(void) {
     TEST("a context whose keys exceed a binding is refused with the largest that fits");
     conversation c;
-    if (!open_conversation(&c, "tests/fixtures/tiny-dense.gguf", 0, false)) return;
+    if (!open_limited(&c, "tests/fixtures/tiny-dense.gguf", 0, false)) return;
     kv_store     store;
     kv_cache     kv;
     error        e = { 0 };

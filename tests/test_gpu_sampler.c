@@ -44,7 +44,7 @@ typedef struct {
     uint32_t           alternatives;
 } request;
 
-static const void *wait_for(gpu_host *h, uint32_t ticket) {
+static const void *wait_for_draws(gpu_host *h, uint32_t ticket) {
     const double deadline = clock_seconds() + 120;
     const void  *data;
     while (!(data = gpu_ticket_data(h, ticket, NULL)) && clock_seconds() < deadline) gpu_host_wait(h, 100);
@@ -134,12 +134,13 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
             list.data[at] = tickets[i];
         }
         CHECK_MESSAGE(gpu_submit(h, list.data, list.count, &e) == GM_OK, "%s", e.why);
-        const uint32_t *after = wait_for(h, tickets[0]), *ids = wait_for(h, tickets[1]), *run = wait_for(h, tickets[2]);
-        const sampler_record *record = wait_for(h, tickets[3]);
-        CHECK(after && ids && run && record);
-        if (after && ids && run && record) {
-            out->record = *record;
-            CHECK(record->token == ids[0] && record->status == after[SAMPLER_STATE_RESULTS + 2 * (d % RESULTS) + 1]);
+        const uint32_t *after = wait_for_draws(h, tickets[0]), *ids = wait_for_draws(h, tickets[1]),
+                       *run = wait_for_draws(h, tickets[2]);
+        const sampler_record *drawn = wait_for_draws(h, tickets[3]);
+        CHECK(after && ids && run && drawn);
+        if (after && ids && run && drawn) {
+            out->record = *drawn;
+            CHECK(drawn->token == ids[0] && drawn->status == after[SAMPLER_STATE_RESULTS + 2 * (d % RESULTS) + 1]);
             const uint32_t *result = after + SAMPLER_STATE_RESULTS + 2 * (d % RESULTS);
             const size_t    appended = r->history_count + d;
             out->token[d] = (int32_t)result[0];
@@ -205,7 +206,7 @@ static void compare_logprobs(const request *r, const sampler_record *record) {
     sampler_free(s);
 }
 
-static void compare(gpu_host *h, const request *r) {
+static void compare_draws(gpu_host *h, const request *r) {
     outcome gpu = { .status = { 99 } }, cpu = { .status = { 0 } };
     draw_on_gpu(h, r, &gpu);
     draw_on_cpu(r, &cpu);
@@ -217,7 +218,7 @@ static void compare(gpu_host *h, const request *r) {
 }
 
 /* Each golden row at one of the positions: all of them would take minutes without a real GPU. */
-static void test_golden(gpu_host *h, const char *only) {
+static void test_gpu_golden(gpu_host *h, const char *only) {
     float *logits = malloc(GOLDEN_VOCABULARY * sizeof *logits);
     if (!logits) abort();
     golden_logits(logits);
@@ -269,7 +270,7 @@ static gm_sampling random_sampling(dice *d) {
     return p;
 }
 
-static void random_logits(dice *d, float *logits, size_t n) {
+static void rolled_logits(dice *d, float *logits, size_t n) {
     const float spread = PICK(d, 0.001f, 0.5f, 3, 10, 200, 20000), grain = PICK(d, 0, 0, 1);
     for (size_t i = 0; i < n; i++) {
         const float sum = (float)(roll(d, 65536) + roll(d, 65536) + roll(d, 65536)) / 65536 - 1.5f; /* like a bell */
@@ -283,7 +284,7 @@ static void random_logits(dice *d, float *logits, size_t n) {
         for (size_t i = 0; i < n; i++) logits[i] = -INFINITY;
 }
 
-static void test_random(gpu_host *h) {
+static void test_gpu_random(gpu_host *h) {
     static const size_t sizes[] = { 1, 2, 5, 255, 256, 257, 640, 1025, 2999, 9001 };
     enum { CASES = 50, LARGEST = 9001, MOST_BIASES = 20 };
     static float    logits[LARGEST];
@@ -296,7 +297,7 @@ static void test_random(gpu_host *h) {
         gm_logit_bias  biases[MOST_BIASES];
         int32_t        history[HISTORY];
         TEST("random logits and parameters %u, %zu tokens", i, n);
-        random_logits(&d, logits, n);
+        rolled_logits(&d, logits, n);
         for (size_t j = 0; j < history_count; j++)
             history[j] = roll(&d, 10) ? (int32_t)roll(&d, roll(&d, 2) ? (uint32_t)n : near) : -1;
         p.bias = biases;
@@ -307,9 +308,9 @@ static void test_random(gpu_host *h) {
             const uint32_t half = roll(&d, UINT32_MAX);
             suppressed[j] = half & roll(&d, UINT32_MAX); /* one bit in four */
         }
-        compare(h, &(request){ &p, logits, n, history, history_count, roll(&d, 4) ? NULL : suppressed,
-                               (uint64_t)roll(&d, 3) << 32 | roll(&d, UINT32_MAX), MOST_DRAWS,
-                               (uint32_t)PICK(&d, 0, 1, 5, SAMPLER_MOST_ALTERNATIVES) });
+        compare_draws(h, &(request){ &p, logits, n, history, history_count, roll(&d, 4) ? NULL : suppressed,
+                                     (uint64_t)roll(&d, 3) << 32 | roll(&d, UINT32_MAX), MOST_DRAWS,
+                                     (uint32_t)PICK(&d, 0, 1, 5, SAMPLER_MOST_ALTERNATIVES) });
     }
 }
 
@@ -319,8 +320,8 @@ int main(int argc, char **argv) {
     TEST("a GPU, or what plays one");
     CHECK_MESSAGE(gpu_host_open(&(gpu_options){ .adapter = -1 }, &h, &e) == GM_OK, "%s", e.why);
     if (!h) return test_end();
-    if (argc < 2) test_random(h);
-    test_golden(h, argc > 1 ? argv[1] : "");
+    if (argc < 2) test_gpu_random(h);
+    test_gpu_golden(h, argc > 1 ? argv[1] : "");
     TEST("nothing was refused");
     CHECK_MESSAGE(gpu_host_problem(h, &e) == GM_OK, "%s", e.why);
     gpu_host_close(h);

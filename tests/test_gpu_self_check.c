@@ -16,7 +16,7 @@ typedef struct {
     graph        g;
 } subject;
 
-static bool open_model(subject *s, const char *path) {
+static bool check_open_model(subject *s, const char *path) {
     error e = { 0 };
     *s = (subject){ 0 };
     if (!gguf_open_file(path, &s->file, &e) && !model_load(s->file, &s->weights, &e)) {
@@ -68,8 +68,8 @@ static void spoil(void *user, const char *what, float *found, size_t count, cons
     found[count - 1] = found[count - 1] * s->times + s->add;
 }
 
-static gm_status run(gpu_host *h, const subject *s, const self_check_options *options, spoiler *wrong, size_t *count,
-                     error *e) {
+static gm_status run_self_check(gpu_host *h, const subject *s, const self_check_options *options, spoiler *wrong,
+                                size_t *count, error *e) {
     self_check *check = NULL;
     gm_status   status = self_check_new(h, &s->g, &s->config, options, &check, e);
     if (status) return status;
@@ -117,11 +117,11 @@ static void test_right(gpu_host *h, const char *device, bool all_models) {
             error   e = { 0 };
             spoiler none = { 0 };
             size_t  count = 0;
-            if (!(all ? open_all_types(&s) : open_model(&s, models[i].path))) return;
+            if (!(all ? open_all_types(&s) : check_open_model(&s, models[i].path))) return;
             const self_check_options options = {
                 .kv = kv[precise], .precise = precise, .outputs = 16, .quick = all || i > 1 || precise
             };
-            CHECK_MESSAGE(run(h, &s, &options, &none, &count, &e) == GM_OK, "%s", e.why);
+            CHECK_MESSAGE(run_self_check(h, &s, &options, &none, &count, &e) == GM_OK, "%s", e.why);
             CHECK_MESSAGE(count >= (all ? 15 * 3 : models[i].least), "%zu checks", count);
             close_subject(&s);
         }
@@ -139,13 +139,13 @@ static void test_wrong(gpu_host *h, const char *path) {
     subject s;
     char   *name;
     TEST("%s opens", path);
-    if (!open_model(&s, path)) return;
+    if (!check_open_model(&s, path)) return;
     for (size_t i = 0; (name = name_of(h, &s, TYPE_F16, i)); i++) {
         TEST("wrong %s: %s", name, ways[i % COUNT_OF(ways)].how);
         error   e = { 0 };
         spoiler wrong = { .what = name, .times = ways[i % COUNT_OF(ways)].times, .add = ways[i % COUNT_OF(ways)].add };
         size_t  count;
-        CHECK(run(h, &s, &quick_check, &wrong, &count, &e) == GM_NO_DEVICE);
+        CHECK(run_self_check(h, &s, &quick_check, &wrong, &count, &e) == GM_NO_DEVICE);
         CHECK_MESSAGE(strstr(e.why, name) && strstr(e.why, gpu_host_info(h)->name) && strstr(e.why, "wrongly") &&
                           strstr(e.why, "--gpu-disable subgroups"),
                       "%s", e.why);
@@ -155,12 +155,12 @@ static void test_wrong(gpu_host *h, const char *path) {
     error   e = { 0 };
     size_t  count;
     spoiler close = { .what = "norms of 16 tokens", .times = 1.00001f };
-    CHECK_MESSAGE(run(h, &s, &quick_check, &close, &count, &e) == GM_OK && close.runs == 1, "%s", e.why);
+    CHECK_MESSAGE(run_self_check(h, &s, &quick_check, &close, &count, &e) == GM_OK && close.runs == 1, "%s", e.why);
     close_subject(&s);
 }
 
 /* What another K/V type adds is attention, and nothing else. */
-static void test_kv(gpu_host *h, quant_type kv, const char *name) {
+static void test_check_kv(gpu_host *h, quant_type kv, const char *name) {
     static const quant_type  usual = TYPE_F16;
     const self_check_options options = { .kv = kv, .checked = &usual, .outputs = 16, .quick = true };
     subject                  s;
@@ -169,8 +169,9 @@ static void test_kv(gpu_host *h, quant_type kv, const char *name) {
     size_t                   count = 0;
     self_check              *check = NULL;
     TEST("beside f16 keys and values: %s", name);
-    if (!open_model(&s, models[0].path)) return;
-    CHECK_MESSAGE(run(h, &s, &options, &none, &count, &e) == GM_OK && count > 0, "%zu checks: %s", count, e.why);
+    if (!check_open_model(&s, models[0].path)) return;
+    CHECK_MESSAGE(run_self_check(h, &s, &options, &none, &count, &e) == GM_OK && count > 0, "%zu checks: %s", count,
+                  e.why);
     CHECK_MESSAGE(!self_check_new(h, &s.g, &s.config, &options, &check, &e), "%s", e.why);
     for (size_t i = 0; check && i < count; i++)
         CHECK_MESSAGE(strstr(self_check_name(check, i), "attention"), "%s", self_check_name(check, i));
@@ -185,10 +186,10 @@ static void test_draws(gpu_host *h) {
     spoiler none = { 0 };
     size_t  count = 0;
     TEST("draws on a GPU are right");
-    if (!open_model(&s, models[0].path)) return;
+    if (!check_open_model(&s, models[0].path)) return;
     self_check_options options = quick_check;
     options.quick = false;
-    CHECK_MESSAGE(run(h, &s, &options, &none, &count, &e) == GM_OK, "%s", e.why);
+    CHECK_MESSAGE(run_self_check(h, &s, &options, &none, &count, &e) == GM_OK, "%s", e.why);
     close_subject(&s);
 }
 
@@ -203,14 +204,14 @@ int main(int argc, char **argv) {
         if (!h) return test_end();
         if (argc > 1) {
             if (!strcmp(argv[1], "draws")) test_draws(h);
-            else test_kv(h, TYPE_Q8_0, "q8_0");
+            else test_check_kv(h, TYPE_Q8_0, "q8_0");
             gpu_host_close(h);
             return test_end();
         }
         test_right(h, disabled[i] ? "a GPU without features" : "the GPU", !disabled[i]);
         if (!disabled[i]) {
-            test_kv(h, TYPE_Q8_0, "q8_0");
-            test_kv(h, TYPE_F32, "f32");
+            test_check_kv(h, TYPE_Q8_0, "q8_0");
+            test_check_kv(h, TYPE_F32, "f32");
             test_wrong(h, "tests/fixtures/tiny-moe.gguf");
             test_wrong(h, "tests/fixtures/small-dense-Q4_K_M.gguf");
         }

@@ -99,7 +99,7 @@ static void check_equal(uint64_t early, uint64_t late, uint64_t tolerance, const
 }
 
 /* One answer to a prompt of its own; returns how many tokens it had. Notes the usage once `early` tokens are there in all. */
-static size_t answer(gm_session *s, uint32_t turn, size_t before, size_t early, usage *noted) {
+static size_t write_answer(gm_session *s, uint32_t turn, size_t before, size_t early, usage *noted) {
     gm_sampling    sampling;
     int32_t        prompt[PROMPT];
     gm_reply      *reply = NULL;
@@ -137,7 +137,7 @@ int main(void) {
         CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .context = PROMPT + ANSWER }, &s, why, sizeof why),
                       "%s", why);
     for (uint32_t turn = 0; s && tokens < late && empty < 10; turn++) { /* an answer may well begin with its end */
-        const size_t more = answer(s, turn, tokens, early, &noted);
+        const size_t more = write_answer(s, turn, tokens, early, &noted);
         tokens += more;
         empty = more ? 0 : empty + 1;
     }

@@ -24,7 +24,7 @@ static void *get(size_t bytes) {
     return p;
 }
 
-static float *random_floats(size_t n, float most) {
+static float *random_array(size_t n, float most) {
     float *x = get(n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = random_float(-most, most);
     return x;
@@ -85,7 +85,7 @@ static product product_new(const weight_type *t, size_t rows, size_t k, size_t c
     product             p = { .rows = rows };
     const size_t        bytes = (size_t)quant_row_bytes(format, k);
     p.w = get(rows * bytes);
-    p.x = random_floats(columns * k, 2);
+    p.x = random_array(columns * k, 2);
     for (size_t row = 0; row < rows; row++) random_row(p.w + row * bytes, t, k);
     if (columns > 1) memset(p.x + k, 0, k * sizeof *p.x); /* a column of zeros has scales of zero */
     p.job = (matmul_job){
@@ -132,8 +132,8 @@ static double product_error(const product *p, bool eight_bits) {
                 sum += w[i] * x;
                 size += fabs(w[i] * x);
             }
-            const double error = fabs(p->y[column * p->job.y_stride + row] - sum) / size;
-            if (!(error <= worst)) worst = error; /* NaN counts */
+            const double off = fabs(p->y[column * p->job.y_stride + row] - sum) / size;
+            if (!(off <= worst)) worst = off; /* NaN counts */
         }
     }
     free(w);
@@ -160,8 +160,8 @@ static void test_products(const cpu_kernels *kernels, const weight_type *t) {
                  t->name, shapes[i].rows, shapes[i].k, shapes[i].columns);
             for (size_t j = 0; j < p.job.columns * p.job.y_stride; j++) p.y[j] = 12345;
             (eight_bits ? kernels->matmul_q8 : kernels->matmul_f32)(&p.job, 0, p.rows, matmul_scratch);
-            const double error = product_error(&p, eight_bits);
-            CHECK_MESSAGE(error < 3e-6, "relative error %g", error);
+            const double off = product_error(&p, eight_bits);
+            CHECK_MESSAGE(off < 3e-6, "relative error %g", off);
             bool kept = true;
             for (size_t j = 0; j < p.job.columns * p.job.y_stride; j++)
                 if (j % p.job.y_stride >= p.rows && p.y[j] != 12345) kept = false;
@@ -172,7 +172,7 @@ static void test_products(const cpu_kernels *kernels, const weight_type *t) {
 }
 
 /* Bit for bit: a matrix in pieces, fewer columns on the same path, columns in another order. */
-static void test_pieces(const cpu_kernels *kernels, const weight_type *t, matmul run, const char *name) {
+static void test_kernel_pieces(const cpu_kernels *kernels, const weight_type *t, matmul run, const char *name) {
     enum { ROWS = 45, COLUMNS = 9 };
     static const int32_t x_index[COLUMNS] = { 8, 3, 3, 0, 5, 1, 7, 2, 6 },
                          y_index[COLUMNS] = { 2, 0, 1, 8, 7, 6, 5, 4, 3 };
@@ -216,34 +216,34 @@ static void test_pieces(const cpu_kernels *kernels, const weight_type *t, matmul
 }
 
 /* Many columns, and k long enough that columns are packed in several passes. */
-static void test_large(const cpu_kernels *kernels) {
+static void test_kernel_large(const cpu_kernels *kernels) {
     static const weight_type types[] = { { TYPE_Q4_K, "Q4_K", { 0, 2 }, -1 }, { TYPE_Q6_K, "Q6_K", { 208, -1 }, -1 } };
     for (size_t i = 0; i < COUNT_OF(types); i++) {
         TEST("%s: many columns of %s", kernels->name, types[i].name);
         product p = product_new(&types[i], 2, 1536, 600);
         kernels->matmul_q8(&p.job, 0, p.rows, matmul_scratch);
-        const double error = product_error(&p, true);
-        CHECK_MESSAGE(error < 3e-6, "relative error %g", error);
+        const double off = product_error(&p, true);
+        CHECK_MESSAGE(off < 3e-6, "relative error %g", off);
         product_free(&p);
     }
 }
 
 /* ---- rows ---- */
 
-static double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
+static double exact_gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
 
 static double row_error(const float *a, const float *b, size_t n) {
     double worst = 0;
     for (size_t i = 0; i < n; i++) {
-        const double error = fabs((double)a[i] - b[i]) / (fabs(b[i]) + 1e-3);
-        if (!(error <= worst)) worst = error;
+        const double off = fabs((double)a[i] - b[i]) / (fabs(b[i]) + 1e-3);
+        if (!(off <= worst)) worst = off;
     }
     return worst;
 }
 
 static void test_rows_of(const cpu_kernels *kernels, size_t n) {
     const cpu_kernels *scalar = &cpu_kernels_scalar;
-    float             *a = random_floats(n, 3), *b = random_floats(n, 3), *y = get(n * 4), *z = get(n * 4);
+    float             *a = random_array(n, 3), *b = random_array(n, 3), *y = get(n * 4), *z = get(n * 4);
     TEST("%s: rows of %zu", kernels->name, n);
     for (int with_w = 0; with_w < 2; with_w++) {
         kernels->rms_norm(y, a, with_w ? b : NULL, 1e-6f, n);
@@ -279,7 +279,7 @@ static void test_functions(const cpu_kernels *kernels) {
     double worst = 0;
     memcpy(y, x, COUNT * 4);
     kernels->geglu(y, y, ones, COUNT);
-    for (size_t i = 0; i < COUNT; i++) worst = fmax(worst, fabs(y[i] - gelu(x[i])) / (fabs(x[i]) + 1e-6));
+    for (size_t i = 0; i < COUNT; i++) worst = fmax(worst, fabs(y[i] - exact_gelu(x[i])) / (fabs(x[i]) + 1e-6));
     CHECK_MESSAGE(worst < 3e-7, "%g", worst);
     TEST("%s: softcap against double", kernels->name);
     worst = 0;
@@ -290,7 +290,8 @@ static void test_functions(const cpu_kernels *kernels) {
     TEST("%s: extreme values", kernels->name);
     const float extreme[] = { -1e30f, 1e30f, -200, 200, 0, -1e-30f, 1e-40f, 88, -88 };
     kernels->geglu(y, extreme, ones, COUNT_OF(extreme));
-    for (size_t i = 0; i < COUNT_OF(extreme); i++) CHECK(fabs(y[i] - gelu(extreme[i])) <= 1e-6 * fabs(extreme[i]));
+    for (size_t i = 0; i < COUNT_OF(extreme); i++)
+        CHECK(fabs(y[i] - exact_gelu(extreme[i])) <= 1e-6 * fabs(extreme[i]));
     kernels->softcap(y, extreme, 30, COUNT_OF(extreme));
     for (size_t i = 0; i < COUNT_OF(extreme); i++) CHECK(fabs(y[i] - 30 * tanh(extreme[i] / 30)) <= 1e-5);
     free(x), free(y), free(ones);
@@ -300,7 +301,7 @@ static void test_functions(const cpu_kernels *kernels) {
 static void test_quantise(const cpu_kernels *kernels) {
     enum { ROWS = 3, K = 96, N = ROWS * K };
     TEST("%s: 8-bit activations", kernels->name);
-    float *x = random_floats(N, 5);
+    float *x = random_array(N, 5);
     memset(x + 32, 0, 32 * sizeof *x);
     for (size_t i = 64; i < 96; i++) x[i] *= 1e-36f; /* 1/d would be infinite: zeros */
     int8_t q[2][N];
@@ -326,7 +327,7 @@ static void test_store(const cpu_kernels *kernels) {
         const quant_format *format = quant_format_of((uint32_t)types[i]);
         const size_t        n = types[i] == TYPE_Q8_0 ? 96 : 75, bytes = (size_t)quant_row_bytes(format, n);
         TEST("%s: store and load %s", kernels->name, format->name);
-        float *x = random_floats(n, 3), *y = get(n * sizeof *y);
+        float *x = random_array(n, 3), *y = get(n * sizeof *y);
         void  *a = get(bytes), *b = get(bytes);
         kernels->store(a, types[i], x, n);
         cpu_kernels_scalar.store(b, types[i], x, n);
@@ -388,14 +389,14 @@ static void plain_attention(const attention_job *job, double *out, size_t token,
     free(row);
 }
 
-static void test_attention(const cpu_kernels *kernels, const attention_case *c) {
+static void test_kernel_attention(const cpu_kernels *kernels, const attention_case *c) {
     const quant_format *format = quant_format_of((uint32_t)c->type);
     const size_t        values = c->slots * c->kv_heads * c->head, n = c->tokens * c->heads * c->head;
     const size_t        bytes = (size_t)quant_row_bytes(format, values);
     TEST("%s: attention, %zu/%zu heads of %zu, %zu tokens from %zu, window %zu, %zu slots of %s, shared %u",
          kernels->name, c->heads, c->kv_heads, c->head, c->tokens, c->start, c->window, c->slots, format->name,
          c->shared);
-    float *q = random_floats(n, 1), *k = random_floats(values, 1), *v = random_floats(values, 1), *out = get(n * 4);
+    float *q = random_array(n, 1), *k = random_array(values, 1), *v = random_array(values, 1), *out = get(n * 4);
     void  *stored_k = get(bytes), *stored_v = get(bytes);
     cpu_kernels_scalar.store(stored_k, c->type, k, values);
     cpu_kernels_scalar.store(stored_v, c->type, v, values);
@@ -428,8 +429,8 @@ static void test_attention(const cpu_kernels *kernels, const attention_case *c) 
     for (size_t i = 0; i < c->tokens * c->heads; i++) {
         plain_attention(&job, expected, i / c->heads, i % c->heads);
         for (size_t j = 0; j < c->head; j++) {
-            const double error = fabs(out[i * c->head + j] - expected[j]);
-            if (!(error <= worst)) worst = error;
+            const double off = fabs(out[i * c->head + j] - expected[j]);
+            if (!(off <= worst)) worst = off;
         }
     }
     CHECK_MESSAGE(worst < 5e-6, "error %g", worst);
@@ -439,7 +440,7 @@ static void test_attention(const cpu_kernels *kernels, const attention_case *c) 
 
 /* ---- all ---- */
 
-static void test_table(const cpu_kernels *kernels) {
+static void test_kernel_table(const cpu_kernels *kernels) {
     static const size_t lengths[] = { 1, 2, 5, 8, 33, 256, 1536, 2563 };
     for (size_t i = 0; i < COUNT_OF(lengths); i++) test_rows_of(kernels, lengths[i]);
     test_functions(kernels);
@@ -447,12 +448,12 @@ static void test_table(const cpu_kernels *kernels) {
     test_store(kernels);
     for (size_t i = 0; i < COUNT_OF(weight_types); i++) {
         test_products(kernels, &weight_types[i]);
-        test_pieces(kernels, &weight_types[i], kernels->matmul_f32, "matmul_f32");
+        test_kernel_pieces(kernels, &weight_types[i], kernels->matmul_f32, "matmul_f32");
         if (cpu_type_has_q8(weight_types[i].type))
-            test_pieces(kernels, &weight_types[i], kernels->matmul_q8, "matmul_q8");
+            test_kernel_pieces(kernels, &weight_types[i], kernels->matmul_q8, "matmul_q8");
     }
-    test_large(kernels);
-    for (size_t i = 0; i < COUNT_OF(attention_cases); i++) test_attention(kernels, &attention_cases[i]);
+    test_kernel_large(kernels);
+    for (size_t i = 0; i < COUNT_OF(attention_cases); i++) test_kernel_attention(kernels, &attention_cases[i]);
 }
 
 int main(void) {
@@ -468,7 +469,7 @@ int main(void) {
         CHECK(cpu_kernels_by_name(list[i]->name) == list[i] && list[i]->row_multiple > 0);
         printf("kernels: %s\n", list[i]->name);
     }
-    for (size_t i = 0; i < count; i++) test_table(list[i]);
+    for (size_t i = 0; i < count; i++) test_kernel_table(list[i]);
     free(matmul_scratch);
     free(attention_scratch_memory);
     return test_end();

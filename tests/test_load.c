@@ -34,7 +34,7 @@ typedef struct {
     char        digest[65];
 } expectation;
 
-static const expectation *expect(const char *path, const buffer *file) {
+static const expectation *expect_logits(const char *path, const buffer *file) {
     static expectation known[4];
     size_t             i = 0;
     while (known[i].path && strcmp(known[i].path, path) != 0) i++;
@@ -57,7 +57,7 @@ static const expectation *expect(const char *path, const buffer *file) {
     return &known[i];
 }
 
-static void check_logits(load_host *h, gm_engine *engine, const float *want, size_t n) {
+static void check_expected_logits(load_host *h, gm_engine *engine, const float *want, size_t n) {
     error       e = { 0 };
     gm_session *s = NULL;
     CHECK(!gm_session_new(engine, NULL, &s, e.why, sizeof e.why));
@@ -67,7 +67,7 @@ static void check_logits(load_host *h, gm_engine *engine, const float *want, siz
     gm_session_free(s);
 }
 
-static void test_pieces(void) {
+static void test_load_pieces(void) {
     static const struct {
         const char *file;
         uint64_t    piece;
@@ -89,7 +89,7 @@ static void test_pieces(void) {
         gm_engine        *engine = NULL;
         error             e = { 0 };
         h.backwards = cases[i].backwards;
-        const expectation *want = expect(cases[i].file, &file);
+        const expectation *want = expect_logits(cases[i].file, &file);
         /* A limit below what all weights take makes the CPU leave the table outside, and the GPU, too. */
         load_options how = { .engine = &options, .memory = cases[i].rows ? file.length - 200000 : 0 };
         if (cases[i].rows) options.gpu_memory = 5200000;
@@ -98,7 +98,7 @@ static void test_pieces(void) {
         if (engine && cases[i].rows && device == GM_BACKEND_CPU) CHECK(!engine->weights.per_layer_token_embd.data);
         if (engine) {
             const size_t before = h.answered;
-            check_logits(&h, engine, want->logits, COUNT_OF(want->logits));
+            check_expected_logits(&h, engine, want->logits, COUNT_OF(want->logits));
             CHECK((h.answered > before) == cases[i].rows);
             CHECK(strlen(want->digest) == 64 && !strcmp(engine->digest, want->digest));
         }
@@ -186,7 +186,7 @@ static void test_stopped_stream(void) {
     engine_load       *load = NULL;
     gm_engine         *engine = NULL;
     error              e = { 0 };
-    const expectation *want = expect(dense, &file);
+    const expectation *want = expect_logits(dense, &file);
     options.gpu_memory = 4900000; /* one layer stays outside */
     TEST("a session that stopped while a weight is uploaded does not block another");
     CHECK(!load_host_start(&h, &(load_options){ .engine = &options }, 0, &load, &e));
@@ -201,7 +201,7 @@ static void test_stopped_stream(void) {
 }
 
 /* Impossible options are refused before weights are read. */
-static void test_refusals(void) {
+static void test_load_refusals(void) {
     static const struct {
         const char *what;
         edit        edit;
@@ -324,10 +324,10 @@ static void test_reads(void) {
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
     test_reads();
-    test_pieces();
+    test_load_pieces();
     test_failing_reads();
     test_stopped_stream();
-    test_refusals();
+    test_load_refusals();
     test_damage();
     test_fit();
     return test_end();

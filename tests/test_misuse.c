@@ -3,42 +3,25 @@
 
 #include "distance.h"
 #include "session/session.h"
-#include "test.h"
+#include "sessions.h"
 
 #include <stdlib.h>
 
 enum { LONG = 400, VOCABULARY = 640 };
 
-static char       why[400];
 static gm_engine *engine;
-
-static void make_tokens(int32_t *tokens, size_t n, int32_t seed) {
-    for (size_t i = 0; i < n; i++) tokens[i] = 300 + (int32_t)((i * 7 + (size_t)seed * 31) % 300);
-}
-
-static gm_session *new_session(void) {
-    gm_session *s = NULL;
-    CHECK_MESSAGE(!gm_session_new(engine, NULL, &s, why, sizeof why), "%s", why);
-    return s;
-}
-
-static gm_status set(gm_session *s, const int32_t *tokens, size_t n) {
-    gm_status status;
-    while ((status = gm_session_set(s, tokens, n, why, sizeof why)) == GM_AGAIN) {}
-    return status;
-}
 
 /* The session computes as a fresh one does. */
 static void check_usable(gm_session *s) {
     int32_t     tokens[30];
-    gm_session *fresh = new_session();
+    gm_session *fresh = open_session(engine, GM_KV_DEFAULT, 0);
     make_tokens(tokens, 30, 5);
-    CHECK_MESSAGE(!set(s, tokens, 30) && !set(fresh, tokens, 30), "%s", why);
+    CHECK_MESSAGE(!set_tokens(s, tokens, 30) && !set_tokens(fresh, tokens, 30), "%s", why);
     CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < 1e-5);
     gm_session_free(fresh);
 }
 
-static gm_reply *start(gm_session *s, const int32_t *prompt, size_t n, size_t max_tokens) {
+static gm_reply *start_greedy_reply(gm_session *s, const int32_t *prompt, size_t n, size_t max_tokens) {
     gm_sampling greedy;
     gm_reply   *reply = NULL;
     gm_sampling_default(engine, &greedy);
@@ -69,9 +52,9 @@ static void test_free_in_prompt(void) {
     TEST("a reply that is freed during its prompt leaves the session usable");
     int32_t     prompt[LONG];
     gm_piece    piece;
-    gm_session *s = new_session();
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
     make_tokens(prompt, LONG, 1);
-    gm_reply *reply = start(s, prompt, LONG, 5);
+    gm_reply *reply = start_greedy_reply(s, prompt, LONG, 5);
     CHECK(gm_reply_next(reply, &piece, why, sizeof why) <= GM_AGAIN && s->pending);
     CHECK(gm_session_rollback(s, 0, NULL, why, sizeof why) == GM_BUSY && strstr(why, "cancel"));
     while (!s->computed) CHECK(gm_reply_next(reply, &piece, why, sizeof why) <= GM_AGAIN);
@@ -89,17 +72,17 @@ static void test_free_in_answer(void) {
     TEST("a reply that is freed while it writes leaves prompt and answer in the session");
     int32_t     prompt[20];
     char        text[200] = "";
-    gm_session *s = new_session();
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
     make_tokens(prompt, 20, 2);
-    gm_reply *reply = start(s, prompt, 20, 12);
+    gm_reply *reply = start_greedy_reply(s, prompt, 20, 12);
     CHECK(!read_on(reply, 4, text, sizeof text));
     gm_reply_free(reply);
     CHECK(gm_session_tokens(s, NULL) >= 24 && gm_session_tokens(s, NULL) < 32);
     check_usable(s);
 
     TEST("a reply that was never advanced, and one whose session is gone, can be freed");
-    gm_reply_free(start(s, prompt, 20, 5));
-    gm_reply *orphan = start(s, prompt, 20, 5), *writing = start(s, prompt, 20, 5);
+    gm_reply_free(start_greedy_reply(s, prompt, 20, 5));
+    gm_reply *orphan = start_greedy_reply(s, prompt, 20, 5), *writing = start_greedy_reply(s, prompt, 20, 5);
     CHECK(!read_on(writing, 1, text, sizeof text));
     gm_session_free(s);
     gm_piece piece;
@@ -117,15 +100,15 @@ static void test_stop(void) {
     gm_reply_stats stats;
     char           begin[100] = "", stop[102], whole[400] = "", text[400] = "";
     make_tokens(prompt, LONG, 3);
-    gm_session *s = new_session();
-    gm_reply   *reply = start(s, prompt, 20, 12);
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
+    gm_reply   *reply = start_greedy_reply(s, prompt, 20, 12);
     CHECK(!read_on(reply, 1, begin, sizeof begin));
     strcpy(whole, begin);
     CHECK(read_on(reply, SIZE_MAX, whole, sizeof whole) == GM_DONE);
     gm_reply_free(reply);
 
     TEST("a reply that is stopped gives what is left of its text, and is done");
-    reply = start(s, prompt, 20, 12);
+    reply = start_greedy_reply(s, prompt, 20, 12);
     CHECK(!read_on(reply, 3, text, sizeof text));
     gm_reply_stop(reply);
     CHECK(read_on(reply, SIZE_MAX, text, sizeof text) == GM_DONE);
@@ -157,8 +140,8 @@ static void test_stop(void) {
     gm_reply_free(reply);
 
     TEST("a reply that is stopped during its prompt keeps what was computed");
-    gm_session *other = new_session();
-    reply = start(other, prompt, LONG, 5);
+    gm_session *other = open_session(engine, GM_KV_DEFAULT, 0);
+    reply = start_greedy_reply(other, prompt, LONG, 5);
     while (!other->computed) CHECK(gm_reply_next(reply, &piece, why, sizeof why) <= GM_AGAIN);
     gm_reply_stop(reply);
     *text = 0;
@@ -176,7 +159,7 @@ static void test_pending(void) {
     TEST("a set that is repeated with other tokens is refused");
     int32_t     first[LONG], second[LONG];
     size_t      held;
-    gm_session *s = new_session(), *twin = NULL;
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0), *twin = NULL;
     void       *data = NULL;
     make_tokens(first, LONG, 1);
     make_tokens(second, LONG, 2);
@@ -185,7 +168,7 @@ static void test_pending(void) {
     CHECK(gm_session_set(s, first, LONG - 1, why, sizeof why) == GM_BUSY);
     CHECK(gm_session_append(s, first + LONG - 1, 1, why, sizeof why) == GM_BUSY);
     CHECK(gm_session_append(s, NULL, 3, why, sizeof why) == GM_BUSY);
-    CHECK(!set(s, first, LONG));
+    CHECK(!set_tokens(s, first, LONG));
     CHECK(gm_session_append(s, second, 30, why, sizeof why) == GM_AGAIN);
     CHECK(gm_session_append(s, first, 30, why, sizeof why) == GM_BUSY);
     CHECK(gm_session_set(s, second, 30, why, sizeof why) == GM_BUSY);
@@ -215,19 +198,19 @@ static void test_pending(void) {
 static void test_late_cancel(void) {
     TEST("a cancel that comes between a reply's last call and its end does not hit the next reply");
     int32_t     prompt[LONG];
-    gm_session *s = new_session();
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
     make_tokens(prompt, LONG, 6);
     for (int way = 0; way < 6; way++) { /* in the prompt, in the answer, after the end; then stopped, or only freed */
         char      text[200] = "", next[200] = "";
         gm_piece  piece;
-        gm_reply *reply = start(s, prompt + way, way % 3 ? 20 : LONG - 6, 5);
+        gm_reply *reply = start_greedy_reply(s, prompt + way, way % 3 ? 20 : LONG - 6, 5);
         if (way % 3 == 0) CHECK(gm_reply_next(reply, &piece, why, sizeof why) <= GM_AGAIN && s->pending);
         if (way % 3 == 1) CHECK(!read_on(reply, 1, text, sizeof text));
         if (way % 3 == 2) CHECK(read_on(reply, SIZE_MAX, text, sizeof text) == GM_DONE);
         gm_session_cancel(s);
         if (way >= 3) gm_reply_stop(reply);
         gm_reply_free(reply);
-        reply = start(s, prompt + 30, 20, 3);
+        reply = start_greedy_reply(s, prompt + 30, 20, 3);
         const gm_status status = read_on(reply, SIZE_MAX, next, sizeof next);
         CHECK_MESSAGE(status == GM_DONE, "way %d: %s", way, why);
         gm_reply_free(reply);
@@ -239,9 +222,9 @@ static void test_two_replies(void) {
     TEST("a reply whose session was changed says so");
     int32_t     prompt[LONG];
     char        text[200] = "";
-    gm_session *s = new_session();
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
     make_tokens(prompt, LONG, 4);
-    gm_reply *first = start(s, prompt, 20, 10), *second = start(s, prompt + 5, 30, 10);
+    gm_reply *first = start_greedy_reply(s, prompt, 20, 10), *second = start_greedy_reply(s, prompt + 5, 30, 10);
     CHECK(!read_on(first, 1, text, sizeof text));
     CHECK(!read_on(second, 1, text, sizeof text));
     CHECK(read_on(first, 1, text, sizeof text) == GM_BAD_ARGUMENT && strstr(why, "another reply"));
@@ -253,8 +236,8 @@ static void test_two_replies(void) {
 
     TEST("a prompt that is being computed is not disturbed by another reply");
     gm_piece piece;
-    first = start(s, prompt, LONG, 3);
-    second = start(s, prompt + 5, 30, 3);
+    first = start_greedy_reply(s, prompt, LONG, 3);
+    second = start_greedy_reply(s, prompt + 5, 30, 3);
     CHECK(gm_reply_next(first, &piece, why, sizeof why) <= GM_AGAIN && s->pending);
     CHECK(gm_reply_next(second, &piece, why, sizeof why) == GM_BUSY);
     gm_reply_free(second);
@@ -267,17 +250,17 @@ static void test_refused_calls(void) {
     TEST("a call that is refused does not end the reply");
     int32_t     prompt[20], bad[] = { 300, VOCABULARY };
     char        whole[400] = "", text[400] = "";
-    gm_session *s = new_session();
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
     make_tokens(prompt, 20, 7);
-    gm_reply *reply = start(s, prompt, 20, 12);
+    gm_reply *reply = start_greedy_reply(s, prompt, 20, 12);
     CHECK(read_on(reply, SIZE_MAX, whole, sizeof whole) == GM_DONE);
     gm_reply_free(reply);
     const size_t context = gm_session_context(s);
     int32_t     *too_long = malloc((context + 1) * sizeof *too_long);
     CHECK(too_long != NULL);
     make_tokens(too_long, context + 1, 8);
-    reply = start(s, prompt, 20, 12);
-    gm_reply *refused = start(s, too_long, context + 1, 12);
+    reply = start_greedy_reply(s, prompt, 20, 12);
+    gm_reply *refused = start_greedy_reply(s, too_long, context + 1, 12);
     for (int way = 0; way < 8; way++) {
         gm_piece  piece;
         gm_status status = GM_OK;
@@ -301,7 +284,7 @@ static void test_refused_calls(void) {
     free(too_long);
 
     TEST("one that changes the tokens does");
-    reply = start(s, prompt, 20, 12);
+    reply = start_greedy_reply(s, prompt, 20, 12);
     CHECK(!read_on(reply, 1, text, sizeof text));
     gm_status status;
     while ((status = gm_session_append(s, prompt, 1, why, sizeof why)) == GM_AGAIN) {}
@@ -316,7 +299,7 @@ static void test_arguments(void) {
     gm_engine  *none = NULL;
     gm_reply   *reply = NULL;
     gm_message  hello = { .role = "user", .content = "Hello" };
-    gm_session *s = new_session();
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
     TEST("counts without their lists");
     CHECK(gm_engine_open(NULL, &none, why, sizeof why) == GM_BAD_ARGUMENT && !none && strstr(why, "model"));
     CHECK(gm_reply_start(s, &hello, 1, &(gm_reply_options){ .resume_count = 9999 }, &reply, why, sizeof why) ==

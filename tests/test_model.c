@@ -30,7 +30,7 @@ static gm_status try_file(const void *data, size_t size, float *logits, size_t v
     return status;
 }
 
-static void test_refusals(void) {
+static void test_model_refusals(void) {
     static const struct {
         const char *file;
         edit        edit;
@@ -112,7 +112,7 @@ static void test_refusals(void) {
 }
 
 /* The formats differ in how they write things; that must not change a logit. */
-static void test_flavours(void) {
+static void test_model_flavours(void) {
     static const struct {
         const char *file;
         edit        edits[2];
@@ -151,7 +151,7 @@ static void test_flavours(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
-    test_refusals();
-    test_flavours();
+    test_model_refusals();
+    test_model_flavours();
     return test_end();
 }

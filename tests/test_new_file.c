@@ -27,7 +27,7 @@ static gm_status put(const char *name, const char *text, const error *problem) {
     return new_file_end(file, problem ? problem : &(error){ 0 }, &why);
 }
 
-static bool holds(const char *name, const char *text) {
+static bool new_file_holds(const char *name, const char *text) {
     char         found[100] = "";
     FILE        *file = fopen(in_folder(name), "rb");
     const size_t n = file ? fread(found, 1, sizeof found - 1, file) : 0;
@@ -48,16 +48,16 @@ int main(void) {
     umask(022);
 
     TEST("a new file is private; one that was there keeps its mode");
-    CHECK(!put("a", "one", NULL) && holds("a", "one") && mode_of("a") == 0600);
+    CHECK(!put("a", "one", NULL) && new_file_holds("a", "one") && mode_of("a") == 0600);
     chmod(in_folder("a"), 0644);
-    CHECK(!put("a", "two", NULL) && holds("a", "two") && mode_of("a") == 0644);
+    CHECK(!put("a", "two", NULL) && new_file_holds("a", "two") && mode_of("a") == 0644);
     chmod(in_folder("a"), 0400);
-    CHECK(!put("a", "three", NULL) && holds("a", "three") && mode_of("a") == 0400);
+    CHECK(!put("a", "three", NULL) && new_file_holds("a", "three") && mode_of("a") == 0400);
 
     TEST("a link to a file stays one, and the file behind it is replaced");
     char to[20];
     CHECK(!mkdir(in_folder("e"), 0700) && !symlink("../a", in_folder("e/link")));
-    CHECK(!put("e/link", "behind", NULL) && holds("a", "behind") && mode_of("a") == 0400);
+    CHECK(!put("e/link", "behind", NULL) && new_file_holds("a", "behind") && mode_of("a") == 0400);
     CHECK(readlink(in_folder("e/link"), to, sizeof to) == 4);
     CHECK(!put("a", "three", NULL) && !remove(in_folder("e/link")) && !rmdir(in_folder("e")));
 
@@ -65,13 +65,13 @@ int main(void) {
     new_file *bulk = NULL;
     CHECK(!new_file_open(in_folder("bulk"), NEW_FILE_BULK, &bulk, &why));
     CHECK(bulk && fputs("stream", new_file_stream(bulk)) >= 0 && !new_file_end(bulk, &(error){ 0 }, &why));
-    CHECK(holds("bulk", "stream") && mode_of("bulk") == 0644);
+    CHECK(new_file_holds("bulk", "stream") && mode_of("bulk") == 0644);
     remove(in_folder("bulk"));
 
     TEST("a failure leaves the old file, and says what failed");
     const error problem = { .status = GM_IO, .why = "the GPU gave back too little" };
     CHECK(put("a", "four", &problem) == GM_IO && !strcmp(why.why, "the GPU gave back too little"));
-    CHECK(holds("a", "three"));
+    CHECK(new_file_holds("a", "three"));
     CHECK(put("no/such/folder", "x", NULL) == GM_IO && strstr(why.why, "No such file"));
     CHECK(put("", "x", NULL) == GM_IO && strstr(why.why, "folder"));
 
@@ -94,7 +94,7 @@ int main(void) {
     CHECK(!new_file_open(in_folder("d"), NEW_FILE_KEPT, &file, &why));
     CHECK(!exists(parts[0]) && exists(parts[1]) && exists(parts[2]));
     CHECK(!put("a", "five", NULL)); /* which must not take the part of "d" for one left behind */
-    CHECK(new_file_write(file, "six", 3) && !new_file_end(file, &(error){ 0 }, &why) && holds("d", "six"));
+    CHECK(new_file_write(file, "six", 3) && !new_file_end(file, &(error){ 0 }, &why) && new_file_holds("d", "six"));
 
     TEST("nothing is left in the folder");
     static const char *const all[] = { "a", "c", "d", ".gemmule-fedcba9876543210.part", ".gemmule-notes.part" };

@@ -15,7 +15,7 @@ static char root[100];
 
 /* ---- building a store ---- */
 
-static bool make_folders(char *path) {
+static bool make_test_folders(char *path) {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
         mkdir(path, 0755);
@@ -24,10 +24,10 @@ static bool make_folders(char *path) {
     return true;
 }
 
-static void write_file(const char *below, const void *data, size_t length) {
+static void write_below(const char *below, const void *data, size_t length) {
     char path[500];
     snprintf(path, sizeof path, "%s/%s", root, below);
-    make_folders(path);
+    make_test_folders(path);
     FILE *file = fopen(path, "wb");
     CHECK_MESSAGE(file && fwrite(data, 1, length, file) == length, "cannot write %s", path);
     if (file) fclose(file);
@@ -42,7 +42,7 @@ static void add_blob(buffer *manifest_text, const char *media, const char *conte
     sha256_start(&s), sha256_add(&s, content, strlen(content)), sha256_end(&s, digest);
     sha256_hex(digest, hex);
     snprintf(path, sizeof path, "blobs/sha256-%s%s", hex, suffix ? suffix : "");
-    if (!suffix || *suffix) write_file(path, content, strlen(content));
+    if (!suffix || *suffix) write_below(path, content, strlen(content));
     buffer_printf(manifest_text, "{\"mediaType\":\"%s\",\"digest\":\"sha256:%s\",\"size\":%lld}", media, hex,
                   (long long)strlen(content) + more_bytes);
 }
@@ -67,7 +67,7 @@ static void add_model(const char *manifest_path, const char *config, const layer
     }
     buffer_text(&text, "]}");
     snprintf(path, sizeof path, "manifests/%s", manifest_path);
-    write_file(path, text.data, text.length);
+    write_below(path, text.data, text.length);
     buffer_free(&text);
 }
 
@@ -113,13 +113,13 @@ static void build_store(void) {
     const layer twice[] = { whole[0], { LAYER "model", "another", NULL, 0 } };
     add_model("registry.ollama.ai/library/broken/twice", "{}", twice, 2);
     add_model("registry.ollama.ai/library/broken/badconfig", "not json", whole, 1);
-    write_file("manifests/registry.ollama.ai/library/broken/notjson", "hello", 5);
-    write_file("manifests/registry.ollama.ai/library/broken/list", "[]", 2);
+    write_below("manifests/registry.ollama.ai/library/broken/notjson", "hello", 5);
+    write_below("manifests/registry.ollama.ai/library/broken/list", "[]", 2);
     static const char escape[] =
         "{\"layers\":[{\"mediaType\":\"" LAYER "model\",\"digest\":\"sha256:../../../../etc/passwd\",\"size\":1}]}";
-    write_file("manifests/registry.ollama.ai/library/broken/digest", escape, sizeof escape - 1);
-    write_file("manifests/registry.ollama.ai/library/.DS_Store", "x", 1);
-    write_file("manifests/registry.ollama.ai/stray", "x", 1);
+    write_below("manifests/registry.ollama.ai/library/broken/digest", escape, sizeof escape - 1);
+    write_below("manifests/registry.ollama.ai/library/.DS_Store", "x", 1);
+    write_below("manifests/registry.ollama.ai/stray", "x", 1);
 }
 
 static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *where) {
@@ -181,7 +181,7 @@ static void test_names(void) {
 }
 
 /* The file at `path` has this content. */
-static bool holds(const char *path, const char *content) {
+static bool file_holds(const char *path, const char *content) {
     char  text[100] = "";
     FILE *file = path ? fopen(path, "rb") : NULL;
     if (!file) return false;
@@ -196,9 +196,9 @@ static void test_resolve(void) {
     ollama_model m;
     TEST("resolve a whole model");
     CHECK_MESSAGE(ollama_resolve("gemma4:e2b", &a, &m, &e) == GM_OK, "%s", e.why);
-    CHECK(!strcmp(m.name, "gemma4:e2b") && holds(m.model, "the model") && holds(m.projector, "the projector") &&
-          holds(m.draft, "the draft"));
-    CHECK(m.adapter_count == 2 && holds(m.adapters[0], "adapter 1") && holds(m.adapters[1], "adapter 2"));
+    CHECK(!strcmp(m.name, "gemma4:e2b") && file_holds(m.model, "the model") &&
+          file_holds(m.projector, "the projector") && file_holds(m.draft, "the draft"));
+    CHECK(m.adapter_count == 2 && file_holds(m.adapters[0], "adapter 1") && file_holds(m.adapters[1], "adapter 2"));
     CHECK(m.system && !strcmp(m.system, "Be brief.\n\xc3\xa4") && m.params &&
           !strcmp(m.params, "{\"temperature\":1,\"top_k\":64}"));
     CHECK(m.renderer && !strcmp(m.renderer, "gemma4-small") && !strcmp(m.family, "gemma4") &&
@@ -217,7 +217,7 @@ static void test_resolve(void) {
         error why = { 0 };
         TEST("resolve %s", good[i][0]);
         CHECK_MESSAGE(ollama_resolve(good[i][0], &a, &m, &why) == GM_OK, "%s", why.why);
-        CHECK(m.name && !strcmp(m.name, good[i][1]) && holds(m.model, "the model"));
+        CHECK(m.name && !strcmp(m.name, good[i][1]) && file_holds(m.model, "the model"));
         if (i == 1) CHECK(!m.renderer && !m.system && !m.params && !m.projector && !m.adapter_count);
     }
 
@@ -254,7 +254,7 @@ static void test_resolve(void) {
     arena_free(&a);
 }
 
-static void test_list(void) {
+static void test_ollama_list(void) {
     arena        a = { 0 };
     error        e = { 0 };
     ollama_store store;
@@ -304,7 +304,7 @@ static void test_roots(void) {
               strstr(none.why, "`ollama pull gemma4:e2b`") && strstr(none.why, "`box`"));
         CHECK(ollama_list(&a, &listed, NULL) == GM_OK && !listed.count && !listed.unreadable_count);
     }
-    write_file("home/.ollama/models/x", "", 0);
+    write_below("home/.ollama/models/x", "", 0);
     CHECK(!ollama_root(&a, &found, NULL));
     CHECK(found && !strcmp(found, store));
     arena_free(&a);
@@ -315,7 +315,7 @@ static void test_roots(void) {
 static void make_link(const char *target, const char *below) {
     char path[500];
     snprintf(path, sizeof path, "%s/%s", root, below);
-    make_folders(path);
+    make_test_folders(path);
     CHECK_MESSAGE(!symlink(target, path), "cannot link %s", path);
 }
 
@@ -325,7 +325,7 @@ static void name_blob(const char *tag, const char *kind, const char *hex, size_t
     snprintf(path, sizeof path, "manifests/registry.ollama.ai/library/linked/%s", tag);
     snprintf(text, sizeof text, "{\"layers\":[{\"mediaType\":\"" LAYER "%s\",\"digest\":\"sha256:%s\",\"size\":%zu}]}",
              kind, hex, size);
-    write_file(path, text, strlen(text));
+    write_below(path, text, strlen(text));
 }
 
 static const ollama_model *find_listed(const ollama_store *s, const char *name) {
@@ -352,7 +352,7 @@ static void test_links(void) {
     ollama_model      m;
     char              path[300];
     TEST("links out of the store are not followed");
-    write_file("outside/secret", "secret", 6);
+    write_below("outside/secret", "secret", 6);
     snprintf(path, sizeof path, "blobs/sha256-%s", weights), make_link("../outside/secret", path);
     snprintf(path, sizeof path, "blobs/sha256-%s", system), make_link("../outside/secret", path);
     snprintf(path, sizeof path, "%s/blobs/sha256-%s", root, pipe);
@@ -420,7 +420,7 @@ int main(void) {
     build_store();
     test_names();
     test_resolve();
-    test_list();
+    test_ollama_list();
     test_links();
     test_unreadable();
     test_roots();

@@ -28,14 +28,14 @@ static const char *only = "";
         }                                                                                                              \
     } while (0)
 
-static float noise(void) {
+static float random_unit(void) {
     seed = seed * 1664525u + 1013904223u;
     return (float)(seed >> 8) / (1 << 23) - 1;
 }
 
-static float *random_floats(size_t n) {
+static float *random_units(size_t n) {
     float *values = malloc(n * sizeof *values);
-    for (size_t i = 0; i < n; i++) values[i] = noise();
+    for (size_t i = 0; i < n; i++) values[i] = random_unit();
     return values;
 }
 
@@ -72,8 +72,8 @@ static tensor *weight(op_case *c, const char *name, quant_type type, uint64_t n0
     return graph_weight(&c->g, name, type, (uint64_t[]){ n0, n1, n2 }, data);
 }
 
-static op_case begin(const backend *backend, size_t tokens, size_t width) {
-    op_case c = { .backend = backend, .tokens = tokens, .width = width, .table = random_floats(50 * width) };
+static op_case case_begin(const backend *on, size_t tokens, size_t width) {
+    op_case c = { .backend = on, .tokens = tokens, .width = width, .table = random_units(50 * width) };
     for (size_t t = 0; t < tokens; t++) {
         c.ids[t] = (int32_t)((t * 7 + 3) % 50);
         c.rows[t] = (int32_t)t;
@@ -82,7 +82,7 @@ static op_case begin(const backend *backend, size_t tokens, size_t width) {
     return c;
 }
 
-static const float *input(const op_case *c, size_t t) { return c->table + (size_t)c->ids[t] * c->width; }
+static const float *case_input(const op_case *c, size_t t) { return c->table + (size_t)c->ids[t] * c->width; }
 
 static run_inputs inputs_of(op_case *c, size_t outputs) {
     const record_sequence sequence = { .window = c->window, .ring_slots = c->ring_slots };
@@ -138,7 +138,7 @@ static void run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     gpu_plan_free(plan);
 }
 
-static const float *run(op_case *c, tensor *result, size_t outputs) {
+static const float *case_run(op_case *c, tensor *result, size_t outputs) {
     c->g.result = result;
     CHECK_MESSAGE(!c->g.problem.status, "%s", c->g.problem.why);
     if (c->g.problem.status) return NULL;
@@ -156,7 +156,7 @@ static void end(op_case *c) {
 }
 
 /* Relative error over all values. */
-static void expect(const float *got, const double *want, size_t n, double tolerance) {
+static void case_expect(const float *got, const double *want, size_t n, double tolerance) {
     double difference = 0, size = 1e-30;
     for (size_t i = 0; got && i < n; i++) {
         difference += (got[i] - want[i]) * (got[i] - want[i]);
@@ -168,22 +168,22 @@ static void expect(const float *got, const double *want, size_t n, double tolera
 
 static double *doubles(size_t n) { return calloc(n, sizeof(double)); }
 
-static double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * x * (1 + 0.044715 * x * x))); }
+static double op_gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * x * (1 + 0.044715 * x * x))); }
 
 static void test_norm(const backend *b, size_t tokens, size_t n, size_t rows, bool weighted) {
     CASE("%s: rms_norm %zu × [%zu, %zu]%s", b->name, tokens, n, rows, weighted ? " weighted" : "");
-    op_case c = begin(b, tokens, n * rows);
-    float  *w = random_floats(n);
+    op_case c = case_begin(b, tokens, n * rows);
+    float  *w = random_units(n);
     double *want = doubles(tokens * n * rows);
     tensor *y = graph_rms_norm(&c.g, graph_reshape(&c.g, c.x, n, rows),
                                weighted ? weight(&c, "w", TYPE_F32, n, 1, 1, w) : NULL, 1e-6f);
     for (size_t r = 0; r < tokens * rows; r++) {
-        const float *x = input(&c, r / rows) + r % rows * n;
+        const float *x = case_input(&c, r / rows) + r % rows * n;
         double       sum = 0;
         for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
         for (size_t i = 0; i < n; i++) want[r * n + i] = x[i] / sqrt(sum / (double)n + 1e-6) * (weighted ? w[i] : 1);
     }
-    expect(run(&c, y, 0), want, tokens * n * rows, 1e-6);
+    case_expect(case_run(&c, y, 0), want, tokens * n * rows, 1e-6);
     free(w);
     free(want);
     end(&c);
@@ -202,10 +202,10 @@ static uint8_t *random_weights(quant_type type, size_t count) {
                    { TYPE_Q3_K, { 108, -1 } }, { TYPE_Q4_K, { 0, 2 } },    { TYPE_Q5_K, { 0, 2 } },
                    { TYPE_Q6_K, { 208, -1 } }, { TYPE_IQ4_NL, { 0, -1 } }, { TYPE_IQ4_XS, { 0, -1 } } };
     if (type == TYPE_F32) {
-        for (size_t i = 0; i < count; i++) ((float *)data)[i] = noise();
+        for (size_t i = 0; i < count; i++) ((float *)data)[i] = random_unit();
         return data;
     }
-    for (size_t i = 0; i < blocks * f->bytes; i++) data[i] = (uint8_t)(int)(noise() * 127);
+    for (size_t i = 0; i < blocks * f->bytes; i++) data[i] = (uint8_t)(int)(random_unit() * 127);
     for (size_t i = 0; i < blocks; i++) {
         uint8_t *block = data + i * f->bytes;
         if (type == TYPE_MXFP4) block[0] = (uint8_t)(120 + i % 5);
@@ -221,7 +221,7 @@ static uint8_t *random_weights(quant_type type, size_t count) {
     return data;
 }
 
-static float *values_of(quant_type type, const void *data, size_t count) {
+static float *dequantised(quant_type type, const void *data, size_t count) {
     float *values = malloc(count * sizeof *values);
     quant_format_of(type)->dequantise(values, data, count / quant_format_of(type)->block);
     return values;
@@ -235,19 +235,19 @@ static bool halves(const backend *b, quant_type type) {
 static void test_matmul(const backend *b, quant_type type, size_t tokens, size_t k, size_t m) {
     CASE("%s: matmul %s %zu × [%zu → %zu]%s", b->name, quant_format_of(type)->name, tokens, k, m,
          b->precise ? " precise" : "");
-    op_case  c = begin(b, tokens, k);
+    op_case  c = case_begin(b, tokens, k);
     uint8_t *data = random_weights(type, k * m);
-    float   *w = values_of(type, data, k * m);
+    float   *w = dequantised(type, data, k * m);
     double  *want = doubles(tokens * m);
     tensor  *y = graph_matmul(&c.g, weight(&c, "w", type, k, m, 1, data), c.x);
     for (size_t i = 0; i < tokens * m; i++) {
-        for (size_t j = 0; j < k; j++) want[i] += (double)w[i % m * k + j] * input(&c, i / m)[j];
+        for (size_t j = 0; j < k; j++) want[i] += (double)w[i % m * k + j] * case_input(&c, i / m)[j];
     }
-    expect(run(&c, y, 0), want, tokens * m,
-           b->precise              ? 2e-6
-           : cpu_type_has_q8(type) ? 2e-2
-           : halves(b, type)       ? 2e-3
-                                   : 2e-6);
+    case_expect(case_run(&c, y, 0), want, tokens * m,
+                b->precise              ? 2e-6
+                : cpu_type_has_q8(type) ? 2e-2
+                : halves(b, type)       ? 2e-3
+                                        : 2e-6);
     free(data);
     free(w);
     free(want);
@@ -256,28 +256,28 @@ static void test_matmul(const backend *b, quant_type type, size_t tokens, size_t
 
 static void test_elementwise(const backend *b, size_t tokens, size_t n) {
     CASE("%s: add, scale, geglu, softcap, slices %zu × %zu", b->name, tokens, n);
-    op_case c = begin(b, tokens, 2 * n);
+    op_case c = case_begin(b, tokens, 2 * n);
     double *want = doubles(tokens * n);
     tensor *left = graph_slice(&c.g, c.x, 0, n, 1), *right = graph_slice(&c.g, c.x, n, n, 1);
     tensor *y = graph_softcap(&c.g, graph_scale(&c.g, graph_add(&c.g, graph_geglu(&c.g, left, right), right), 3), 2.5f);
     for (size_t i = 0; i < tokens * n; i++) {
-        const double l = input(&c, i / n)[i % n], r = input(&c, i / n)[n + i % n];
-        want[i] = 2.5 * tanh((gelu(l) * r + r) * 3 / 2.5);
+        const double l = case_input(&c, i / n)[i % n], r = case_input(&c, i / n)[n + i % n];
+        want[i] = 2.5 * tanh((op_gelu(l) * r + r) * 3 / 2.5);
     }
-    expect(run(&c, y, 0), want, tokens * n, 2e-6);
+    case_expect(case_run(&c, y, 0), want, tokens * n, 2e-6);
     free(want);
     end(&c);
 }
 
 static void test_embed(const backend *b, quant_type type, size_t tokens, size_t n) {
     CASE("%s: embed %s %zu × %zu", b->name, quant_format_of(type)->name, tokens, n);
-    op_case  c = begin(b, tokens, 8);
+    op_case  c = case_begin(b, tokens, 8);
     uint8_t *data = random_weights(type, 50 * n);
-    float   *w = values_of(type, data, 50 * n);
+    float   *w = dequantised(type, data, 50 * n);
     double  *want = doubles(tokens * n);
     tensor  *y = graph_embed(&c.g, weight(&c, "e", type, n, 50, 1, data), 1.5f);
     for (size_t i = 0; i < tokens * n; i++) want[i] = 1.5 * w[(size_t)c.ids[i / n] * n + i % n];
-    expect(run(&c, y, 0), want, tokens * n, 1e-6);
+    case_expect(case_run(&c, y, 0), want, tokens * n, 1e-6);
     free(data);
     free(w);
     free(want);
@@ -287,9 +287,9 @@ static void test_embed(const backend *b, quant_type type, size_t tokens, size_t 
 /* Ids below 0: one table takes given rows in their place, the other its row 0. Given rows come in no order. */
 static void test_given(const backend *b, quant_type type, size_t tokens, size_t n) {
     CASE("%s: embed %s %zu × %zu, some rows given", b->name, quant_format_of(type)->name, tokens, n);
-    op_case  c = begin(b, tokens, 8);
+    op_case  c = case_begin(b, tokens, 8);
     uint8_t *data = random_weights(type, 2 * 50 * n);
-    float   *w = values_of(type, data, 2 * 50 * n), *rows = random_floats(tokens * n);
+    float   *w = dequantised(type, data, 2 * 50 * n), *rows = random_units(tokens * n);
     double  *want = doubles(tokens * n);
     tensor  *first = weight(&c, "first", type, n, 50, 1, data),
            *second = weight(&c, "second", type, n, 50, 1, data + quant_row_bytes(quant_format_of(type), n) * 50);
@@ -305,7 +305,7 @@ static void test_given(const backend *b, quant_type type, size_t tokens, size_t 
         const double  added = id < 0 ? rows[(size_t)(-1 - id) * n + i % n] : 1.5 * w[(size_t)id * n + i % n];
         want[i] = added + 3.0 * w[(50 + (size_t)(id < 0 ? 0 : id)) * n + i % n];
     }
-    expect(run(&c, y, 0), want, tokens * n, 1e-6);
+    case_expect(case_run(&c, y, 0), want, tokens * n, 1e-6);
     free(data);
     free(w);
     free(rows);
@@ -315,7 +315,7 @@ static void test_given(const backend *b, quant_type type, size_t tokens, size_t 
 
 static void test_rope(const backend *b, size_t tokens, size_t head, size_t heads) {
     CASE("%s: rope %zu × %zu heads of %zu", b->name, tokens, heads, head);
-    op_case c = begin(b, tokens, head * heads);
+    op_case c = case_begin(b, tokens, head * heads);
     float  *frequencies = malloc(head / 2 * sizeof *frequencies);
     double *want = doubles(tokens * head * heads);
     for (size_t j = 0; j < head / 2; j++) frequencies[j] = (float)pow(10000, -2.0 * (double)j / (double)head);
@@ -323,14 +323,14 @@ static void test_rope(const backend *b, size_t tokens, size_t head, size_t heads
     tensor *y = graph_rope(&c.g, graph_reshape(&c.g, c.x, head, heads),
                            graph_rope_table(&c.g, weight(&c, "f", TYPE_F32, head / 2, 1, 1, frequencies)));
     for (size_t r = 0; r < tokens * heads; r++) {
-        const float *x = input(&c, r / heads) + r % heads * head;
+        const float *x = case_input(&c, r / heads) + r % heads * head;
         for (size_t j = 0; j < head / 2; j++) {
             const double angle = (float)(c.start + r / heads) * frequencies[j];
             want[r * head + j] = x[j] * cos(angle) - x[j + head / 2] * sin(angle);
             want[r * head + j + head / 2] = x[j + head / 2] * cos(angle) + x[j] * sin(angle);
         }
     }
-    expect(run(&c, y, 0), want, tokens * head * heads, 2e-6);
+    case_expect(case_run(&c, y, 0), want, tokens * head * heads, 2e-6);
     free(frequencies);
     free(want);
     end(&c);
@@ -352,7 +352,7 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
     CASE("%s: kv_store and attention %s %zu · %zu × %zu/%zu heads of %zu, window %zu%.60s", b->name,
          quant_format_of(type)->name, batches, tokens, heads, kv_heads, head, window, with);
     const size_t rows = kv_heads * head, slots = window ? window + tokens : tokens * batches;
-    op_case      c = begin(b, tokens, (heads + 2 * kv_heads) * head);
+    op_case      c = case_begin(b, tokens, (heads + 2 * kv_heads) * head);
     const size_t bytes = (size_t)quant_row_bytes(quant_format_of(type), rows) * slots;
     c.kv = (kv_layer){ .k = malloc(bytes), .v = malloc(bytes), .type = type, .kv_heads = kv_heads, .head = head };
     c.window = (uint32_t)window;
@@ -397,7 +397,7 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
         for (size_t r = 0; r < tokens * heads; r++) {
             const size_t p = c.start + r / heads, h = r % heads, g = h / (heads / kv_heads),
                          first = window && p + 1 > window ? p + 1 - window : 0, last = c.start + c.last_seen[r / heads];
-            const float *query = input(&c, r / heads) + h * head;
+            const float *query = case_input(&c, r / heads) + h * head;
             double       most = -1e30, sum = 0;
             for (size_t j = first; j <= last; j++) {
                 const float *key = c.table + (size_t)seen[j] * c.width + heads * head + g * head;
@@ -412,7 +412,10 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
                 for (size_t i = 0; i < head; i++) want[r * head + i] += exp(weights[j] - most) / sum * value[i];
             }
         }
-        expect(run(&c, y, 0), want, tokens * heads * head, type == TYPE_F32 ? 5e-6 : type == TYPE_F16 ? 5e-3 : 6e-2);
+        case_expect(case_run(&c, y, 0), want, tokens * heads * head,
+                    type == TYPE_F32   ? 5e-6
+                    : type == TYPE_F16 ? 5e-3
+                                       : 6e-2);
     }
     free(c.kv.k);
     free(c.kv.v);
@@ -425,13 +428,13 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
     end(&c);
 }
 
-static void test_attention(const backend *b, quant_type type, size_t tokens, size_t batches, size_t head, size_t heads,
-                           size_t kv_heads, size_t window) {
+static void test_op_attention(const backend *b, quant_type type, size_t tokens, size_t batches, size_t head,
+                              size_t heads, size_t kv_heads, size_t window) {
     test_attention_with(b, type, tokens, batches, head, heads, kv_heads, window, (block[2]){ { 0, 0 } });
 }
 
 /* A GPU takes 16 queries at a time, tokens × heads of a K/V head, and 32 keys; a CPU up to 64 queries, and 32 keys too. */
-static void test_blocks(const backend *b) {
+static void test_image_blocks(const backend *b) {
     static const struct {
         size_t tokens, batches, head, heads, kv_heads, window;
         block  blocks[2];
@@ -467,11 +470,12 @@ static void test_experts(const backend *b, quant_type type, size_t tokens, size_
                          size_t used) {
     CASE("%s: route and experts %s %zu × [%zu → %zu → %zu], %zu of %zu%s", b->name, quant_format_of(type)->name, tokens,
          k, ff, k, used, experts, b->precise ? " precise" : "");
-    op_case  c = begin(b, tokens, k);
-    float   *router = random_floats(k * experts), *scale = random_floats(experts);
+    op_case  c = case_begin(b, tokens, k);
+    float   *router = random_units(k * experts), *scale = random_units(experts);
     uint8_t *up_data = random_weights(type, k * 2 * ff * experts), *down_data = random_weights(type, ff * k * experts);
-    float   *up = values_of(type, up_data, k * 2 * ff * experts), *down = values_of(type, down_data, ff * k * experts);
-    double  *want = doubles(tokens * k), *inner = doubles(2 * ff), *logits = doubles(experts);
+    float   *up = dequantised(type, up_data, k * 2 * ff * experts),
+          *down = dequantised(type, down_data, ff * k * experts);
+    double *want = doubles(tokens * k), *inner = doubles(2 * ff), *logits = doubles(experts);
     for (size_t i = 0; i < k * 2; i++) router[i] = router[i % k]; /* experts 0 and 1 tie: the lower wins */
     tensor *routes = graph_route(&c.g, graph_matmul(&c.g, weight(&c, "r", TYPE_F32, k, experts, 1, router), c.x),
                                  weight(&c, "s", TYPE_F32, experts, 1, 1, scale), (uint32_t)used);
@@ -487,7 +491,7 @@ static void test_experts(const backend *b, quant_type type, size_t tokens, size_
         double sum = 0;
         for (size_t x = 0; x < experts; x++) {
             logits[x] = 0;
-            for (size_t j = 0; j < k; j++) logits[x] += (double)router[x * k + j] * input(&c, t)[j];
+            for (size_t j = 0; j < k; j++) logits[x] += (double)router[x * k + j] * case_input(&c, t)[j];
         }
         for (size_t i = 0; i < used; i++) {
             size_t best = experts;
@@ -502,17 +506,17 @@ static void test_experts(const backend *b, quant_type type, size_t tokens, size_
             const size_t x = chosen[i];
             for (size_t o = 0; o < 2 * ff; o++) {
                 inner[o] = 0;
-                for (size_t j = 0; j < k; j++) inner[o] += (double)up[(x * 2 * ff + o) * k + j] * input(&c, t)[j];
+                for (size_t j = 0; j < k; j++) inner[o] += (double)up[(x * 2 * ff + o) * k + j] * case_input(&c, t)[j];
             }
             for (size_t o = 0; o < k; o++) {
                 double out = 0;
                 for (size_t j = 0; j < ff; j++)
-                    out += (double)down[(x * k + o) * ff + j] * gelu(inner[j]) * inner[ff + j];
+                    out += (double)down[(x * k + o) * ff + j] * op_gelu(inner[j]) * inner[ff + j];
                 want[t * k + o] += exp(logits[x]) / sum * scale[x] * out;
             }
         }
     }
-    expect(run(&c, y, 0), want, tokens * k, !b->precise && cpu_type_has_q8(type) ? 5e-2 : 1e-5);
+    case_expect(case_run(&c, y, 0), want, tokens * k, !b->precise && cpu_type_has_q8(type) ? 5e-2 : 1e-5);
     free(router);
     free(scale);
     free(up_data);
@@ -527,18 +531,18 @@ static void test_experts(const backend *b, quant_type type, size_t tokens, size_
 
 static void test_select(const backend *b) {
     CASE("%s: select_rows", b->name);
-    op_case c = begin(b, 9, 33);
+    op_case c = case_begin(b, 9, 33);
     c.rows[0] = 2;
     c.rows[1] = 8;
     double *want = doubles(2 * 33);
-    for (size_t i = 0; i < 66; i++) want[i] = 2.0 * input(&c, (size_t)c.rows[i / 33])[i % 33];
-    expect(run(&c, graph_scale(&c.g, graph_select_rows(&c.g, c.x), 2), 2), want, 66, 1e-6);
-    run(&c, c.g.result, 0); /* no outputs wanted: nothing happens */
+    for (size_t i = 0; i < 66; i++) want[i] = 2.0 * case_input(&c, (size_t)c.rows[i / 33])[i % 33];
+    case_expect(case_run(&c, graph_scale(&c.g, graph_select_rows(&c.g, c.x), 2), 2), want, 66, 1e-6);
+    case_run(&c, c.g.result, 0); /* no outputs wanted: nothing happens */
     free(want);
     end(&c);
 }
 
-static void test_shapes(void) {
+static void test_op_shapes(void) {
     TEST("shapes that do not fit are noticed");
     graph   g = { 0 };
     tensor *w = graph_weight(&g, "some.weight", TYPE_F32, (uint64_t[]){ 8, 4, 1 }, "");
@@ -570,23 +574,23 @@ static void test_backend(const backend *b) {
         test_matmul(b, TYPE_F16, n, 33, 5);
         test_matmul(b, TYPE_Q4_0, n, 96, 65);
         for (size_t t = 0; t < COUNT_OF(kv); t++) {
-            test_attention(b, kv[t], n, 5, 64, 4, 2, 0);
-            test_attention(b, kv[t], n, 5, 32, 3, 1, 16);
+            test_op_attention(b, kv[t], n, 5, 64, 4, 2, 0);
+            test_op_attention(b, kv[t], n, 5, 32, 3, 1, 16);
         }
-        test_attention(b, TYPE_F16, n, 5, 256, 8, 1, 40);
+        test_op_attention(b, TYPE_F16, n, 5, 256, 8, 1, 40);
         test_experts(b, TYPE_F32, n, 40, 24, 8, 2);
         test_experts(b, TYPE_Q8_0, n, 64, 32, 16, 3);
         test_experts(b, TYPE_Q4_K, n, 256, 256, 4, 2);
     }
-    test_attention(b, TYPE_F16, 4, 40, 64, 4, 2, 0); /* so deep that the GPU shares out the keys */
-    test_attention(b, TYPE_F16, 1, 90, 32, 2, 1, 72);
-    test_attention(b, TYPE_F16, 3, 12, 32, 3, 1, 16); /* the window's edge lies between the tokens of a batch */
-    test_attention(b, TYPE_F16, 1, 18, 512, 8, 1, 0); /* the largest heads */
+    test_op_attention(b, TYPE_F16, 4, 40, 64, 4, 2, 0); /* so deep that the GPU shares out the keys */
+    test_op_attention(b, TYPE_F16, 1, 90, 32, 2, 1, 72);
+    test_op_attention(b, TYPE_F16, 3, 12, 32, 3, 1, 16); /* the window's edge lies between the tokens of a batch */
+    test_op_attention(b, TYPE_F16, 1, 18, 512, 8, 1, 0); /* the largest heads */
     /* several tiles of 32 keys to a workgroup, with splits and without */
-    test_attention(b, TYPE_F16, 4, 20, 8, 8, 8, 70);
-    test_attention(b, TYPE_F16, 4, 20, 8, 64, 64, 70);
-    test_attention(b, TYPE_F32, 2, 20, 2, 192, 192, 0);
-    test_blocks(b);
+    test_op_attention(b, TYPE_F16, 4, 20, 8, 8, 8, 70);
+    test_op_attention(b, TYPE_F16, 4, 20, 8, 64, 64, 70);
+    test_op_attention(b, TYPE_F32, 2, 20, 2, 192, 192, 0);
+    test_image_blocks(b);
     test_elementwise(b, 1, 40000); /* one long row is shared between threads */
     test_select(b);
 }
@@ -629,7 +633,7 @@ int main(int argc, char **argv) {
     if (!strcmp(which, "gpu")) test_gpu(argc > 2 ? argv[2] : "");
     else {
         test_cpu();
-        test_shapes();
+        test_op_shapes();
     }
     return test_end();
 }

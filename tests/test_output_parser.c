@@ -16,15 +16,15 @@ typedef struct {
     bool        any;
 } record;
 
-static void close_event(record *r) {
+static void record_close_event(record *r) {
     if (r->any && r->open != OUTPUT_CALL) buffer_char(&r->text, r->open == OUTPUT_CONTENT ? ')' : ']');
     r->any = false;
 }
 
-static void take_events(output_parser *p, record *r) {
+static void record_take_events(output_parser *p, record *r) {
     for (output_event event; output_parser_next(p, &event);) {
         if (!r->any || r->open != event.kind) {
-            close_event(r);
+            record_close_event(r);
             if (event.kind != OUTPUT_CALL) buffer_char(&r->text, event.kind == OUTPUT_CONTENT ? '(' : '[');
         }
         r->any = true;
@@ -55,11 +55,11 @@ static void parse(str text, const json *tools, bool think, bool starts_thinking,
         for (n = 0; characters-- && at + n < text.length;)
             n += (size_t)utf8_length((str){ text.data + at + n, text.length - at - n });
         CHECK(!output_parser_feed(p, (str){ text.data + at, n }, &e));
-        take_events(p, r);
+        record_take_events(p, r);
     }
     CHECK(!output_parser_end(p, &e));
-    take_events(p, r);
-    close_event(r);
+    record_take_events(p, r);
+    record_close_event(r);
     output_parser_free(p);
 }
 
@@ -165,7 +165,7 @@ static const struct {
       "(<|tool_call>call:other{text:a b}<tool_call|>)" },
 };
 
-static void test_cases(const json *tools) {
+static void test_parser_cases(const json *tools) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         TEST("output: %s", cases[i].name);
         for (int round = 0; round < 12; round++) {
@@ -181,7 +181,7 @@ static void test_cases(const json *tools) {
 }
 
 /* Random sequences of what matters to the parser. */
-static void test_random(const json *tools) {
+static void test_parser_random(const json *tools) {
     static const char *const bits[] = { "<|channel>",
                                         "<channel|>",
                                         "<|tool_call>",
@@ -287,8 +287,8 @@ int main(void) {
     error e = { 0 };
     TEST("the tools parse");
     CHECK_MESSAGE(!json_parse(str_of(tools_text), &memory, &tools, &e), "%s", e.why);
-    test_cases(tools);
-    test_random(tools);
+    test_parser_cases(tools);
+    test_parser_random(tools);
     test_promptness();
     test_long(tools);
     arena_free(&memory);

@@ -28,7 +28,7 @@ static uint32_t random_word(uint32_t index, uint32_t stream) {
 }
 
 /* Roughly normal, with the given spread. */
-static void random_logits(float *logits, size_t n, uint32_t stream, float spread) {
+static void spread_logits(float *logits, size_t n, uint32_t stream, float spread) {
     for (size_t i = 0; i < n; i++) {
         uint32_t out[4];
         philox((uint32_t[4]){ (uint32_t)i, 0, 0, 8 }, (uint32_t[2]){ stream, 2 }, out);
@@ -234,11 +234,11 @@ static void test_cuts(void) {
             p.typical_p = rows[i].typical_p;
             p.top_p = rows[i].top_p;
             p.min_p = rows[i].min_p;
-            random_logits(logits, SMALL, (uint32_t)(i * 3 + j), spreads[j]);
+            spread_logits(logits, SMALL, (uint32_t)(i * 3 + j), spreads[j]);
             compare_sets(&p, logits, SMALL, 20);
         }
     float *large = calloc(LARGE, sizeof *large);
-    random_logits(large, LARGE, 99, 4);
+    spread_logits(large, LARGE, 99, 4);
     TEST("top_k 64 of a real vocabulary");
     gm_sampling p = plain;
     p.top_k = 64;
@@ -278,7 +278,7 @@ static void test_frequencies(void) {
     enum { DRAWS = 200000, FEW = 100 };
     float     logits[FEW];
     candidate c[FEW];
-    random_logits(logits, FEW, 77, 1.5f);
+    spread_logits(logits, FEW, 77, 1.5f);
     sampler *s = make_sampler(FEW);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         TEST("frequencies: %s", rows[i].name);
@@ -302,7 +302,7 @@ static void test_frequencies(void) {
 
 /* ---- the tokens that every backend must draw ---- */
 
-static void test_golden(void) {
+static void test_sampler_golden(void) {
     static float logits[GOLDEN_VOCABULARY];
     golden_logits(logits);
     sampler *s = make_sampler(GOLDEN_VOCABULARY);
@@ -408,7 +408,7 @@ static void test_edits(void) {
 
 /* ---- greedy and extremes ---- */
 
-static void test_greedy(void) {
+static void test_sampler_greedy(void) {
     sampler    *s = make_sampler(SMALL);
     float       logits[SMALL];
     gm_sampling p = plain;
@@ -416,7 +416,7 @@ static void test_greedy(void) {
     p.top_k = 5; /* the cuts do not matter */
     for (uint32_t i = 0; i < 50; i++) {
         TEST("greedy %u", i);
-        random_logits(logits, SMALL, 200 + i, 5);
+        spread_logits(logits, SMALL, 200 + i, 5);
         int32_t best = 0;
         for (int32_t j = 1; j < SMALL; j++)
             if (logits[j] > logits[best]) best = j;
@@ -454,7 +454,7 @@ static void test_extremes(void) {
             CHECK(token == 100 || token % 2);
         }
         TEST("all cuts at their limits, temperature %g", temperatures[i]);
-        random_logits(logits, SMALL, 5, 4);
+        spread_logits(logits, SMALL, 5, 4);
         int32_t best = 0;
         for (int32_t j = 1; j < SMALL; j++)
             if (logits[j] > logits[best]) best = j;
@@ -478,7 +478,7 @@ static void test_extremes(void) {
     sampler_free(s);
 }
 
-static void test_errors(void) {
+static void test_sampler_errors(void) {
     sampler *s = make_sampler(SMALL);
     float    logits[SMALL] = { 0 };
     int32_t  token = -1;
@@ -541,14 +541,14 @@ static void test_errors(void) {
 
 /* ---- log-probabilities ---- */
 
-static void test_logprobs(void) {
+static void test_sampler_logprobs(void) {
     enum { TOP = 20 };
     sampler         *s = make_sampler(SMALL);
     float            logits[SMALL];
     candidate        c[SMALL];
     gm_token_logprob chosen, top[TOP], many[SMALL + 3];
     TEST("log-probabilities against the reference");
-    random_logits(logits, SMALL, 31, 3);
+    spread_logits(logits, SMALL, 31, 3);
     logits[40] = logits[90] = 20;
     logits[3] = -INFINITY;
     reference(c, logits, SMALL, &plain);
@@ -579,13 +579,13 @@ static void test_logprobs(void) {
 int main(void) {
     test_fixed();
     test_weights();
-    test_greedy();
+    test_sampler_greedy();
     test_cuts();
     test_frequencies();
-    test_golden();
+    test_sampler_golden();
     test_edits();
     test_extremes();
-    test_errors();
-    test_logprobs();
+    test_sampler_errors();
+    test_sampler_logprobs();
     return test_end();
 }

@@ -4,7 +4,7 @@
 
 #include "distance.h"
 #include "session/session.h"
-#include "test.h"
+#include "sessions.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -13,69 +13,32 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char        why[400];
 static const char *program;
 static gm_backend  device = GM_BACKEND_CPU;
 
-/* How far logits may be apart that were computed in batches cut otherwise. A GPU has other kernels for other batches, and sums of
- * another order may round a key to the f16 next to it. */
-static double close_enough(void) { return device == GM_BACKEND_GPU ? 1e-4 : 1e-5; }
+static gm_engine *open_tiny(const char *name, bool precise) {
+    char path[80];
+    snprintf(path, sizeof path, "tests/fixtures/%s.gguf", name);
+    return open_engine(&(gm_engine_options){ .model = path, .precise = precise, .threads = 2, .backend = device });
+}
 
 /* How many tokens are written: that they are the same shows soon, and a GPU in software takes its time. */
 static size_t written(size_t on_a_cpu) { return device == GM_BACKEND_GPU ? on_a_cpu / 3 : on_a_cpu; }
 
-static gm_engine *open_engine(const char *path, bool precise) {
-    gm_engine *engine = NULL;
-    CHECK_MESSAGE(
-        !gm_engine_open(&(gm_engine_options){ .model = path, .precise = precise, .threads = 2, .backend = device },
-                        &engine, why, sizeof why),
-        "%s", why);
-    return engine;
-}
-
-static gm_session *new_session(gm_engine *engine, gm_kv_type kv, uint32_t context) {
-    gm_session *s = NULL;
-    CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .kv = kv, .context = context }, &s, why, sizeof why),
-                  "%s", why);
-    if (s) s->shares = false; /* what is compared must have been computed twice */
-    return s;
-}
-
-static gm_status set(gm_session *s, const int32_t *tokens, size_t n) {
-    gm_status status;
-    while ((status = gm_session_set(s, tokens, n, why, sizeof why)) == GM_AGAIN) {}
-    return status;
-}
-
-static gm_status append(gm_session *s, const int32_t *tokens, size_t n) {
-    gm_status status;
-    while ((status = gm_session_append(s, tokens, n, why, sizeof why)) == GM_AGAIN) {}
-    return status;
-}
-
-/* Text of a kind: ids that follow a fixed rule and stay away from the special ones. */
-static void make_tokens(int32_t *tokens, size_t n, uint32_t seed) {
-    for (size_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        tokens[i] = 300 + (int32_t)(seed >> 8) % 300;
-        if (tokens[i] < 300) tokens[i] += 300;
-    }
-}
-
 enum { LONG = 2600, VOCABULARY = 640 };
 
 /* After going back by `steps` and on by three other tokens, the logits are those of a session that never saw the rest. */
-static void test_rollback(gm_engine *engine, gm_kv_type kv, size_t length, size_t steps, bool by_turns) {
+static void test_session_rollback(gm_engine *engine, gm_kv_type kv, size_t length, size_t steps, bool by_turns) {
     TEST("going back %zu of %zu, K/V type %d%s", steps, length, (int)kv, by_turns ? ", turns" : "");
     int32_t      tokens[LONG];
     const size_t keep = length - steps;
     size_t       recompute = 0;
     make_tokens(tokens, length, 1);
-    gm_session *s = new_session(engine, kv, 4096), *fresh = new_session(engine, kv, 4096);
+    gm_session *s = open_session(engine, kv, 4096), *fresh = open_session(engine, kv, 4096);
     if (by_turns) {
-        for (size_t n = 100; n < length; n += 300) CHECK(!set(s, tokens, n)); /* each leaves a mark */
+        for (size_t n = 100; n < length; n += 300) CHECK(!set_tokens(s, tokens, n)); /* each leaves a mark */
     }
-    CHECK(!set(s, tokens, length));
+    CHECK(!set_tokens(s, tokens, length));
     CHECK(!gm_session_rollback(s, keep, &recompute, why, sizeof why));
     CHECK(gm_session_tokens(s, NULL) == keep);
     CHECK(gm_session_logits(s) == NULL || steps == 0);
@@ -85,13 +48,13 @@ static void test_rollback(gm_engine *engine, gm_kv_type kv, size_t length, size_
     else CHECK_MESSAGE(recompute == keep, "%zu tokens to compute again", recompute);
     int32_t other[3];
     make_tokens(other, 3, 99);
-    CHECK(!append(s, other, 3));
+    CHECK(!append_tokens(s, other, 3));
     memcpy(tokens + keep, other, sizeof other);
-    CHECK(!set(fresh, tokens, keep + 3));
+    CHECK(!set_tokens(fresh, tokens, keep + 3));
     const float *got = gm_session_logits(s), *want = gm_session_logits(fresh);
     CHECK(got && want);
     if (got && want)
-        CHECK_MESSAGE(distance(got, want, VOCABULARY) < close_enough(), "the logits differ by %g",
+        CHECK_MESSAGE(distance(got, want, VOCABULARY) < batch_tolerance(device), "the logits differ by %g",
                       distance(got, want, VOCABULARY));
     gm_session_free(s);
     gm_session_free(fresh);
@@ -101,17 +64,17 @@ static void test_prefix_reuse(gm_engine *engine) {
     TEST("what is held as a prefix is not computed again");
     int32_t tokens[400];
     make_tokens(tokens, 400, 2);
-    gm_session *s = new_session(engine, GM_KV_F32, 0);
-    CHECK(!set(s, tokens, 300));
+    gm_session *s = open_session(engine, GM_KV_F32, 0);
+    CHECK(!set_tokens(s, tokens, 300));
     CHECK(!gm_session_rollback(s, 200, NULL, why, sizeof why));
     tokens[250] = 310;
-    CHECK(!set(s, tokens, 400));
+    CHECK(!set_tokens(s, tokens, 400));
     const int32_t *held;
     CHECK(gm_session_tokens(s, &held) == 400 && !memcmp(held, tokens, sizeof tokens));
-    CHECK(!set(s, tokens, 100)); /* a prefix of what is held: its last token's logits */
-    gm_session *fresh = new_session(engine, GM_KV_F32, 0);
-    CHECK(!set(fresh, tokens, 100));
-    CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < close_enough());
+    CHECK(!set_tokens(s, tokens, 100)); /* a prefix of what is held: its last token's logits */
+    gm_session *fresh = open_session(engine, GM_KV_F32, 0);
+    CHECK(!set_tokens(fresh, tokens, 100));
+    CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < batch_tolerance(device));
     gm_session_free(s);
     gm_session_free(fresh);
 }
@@ -127,16 +90,16 @@ static void write_on(gm_session *s, int32_t *out, size_t n, float temperature) {
         CHECK_MESSAGE(!gm_session_sample(s, &sampling, &chosen, NULL, 0, why, sizeof why), "%s", why);
         CHECK(chosen.logprob <= 0);
         out[i] = chosen.token;
-        CHECK_MESSAGE(!append(s, &out[i], 1), "%s", why);
+        CHECK_MESSAGE(!append_tokens(s, &out[i], 1), "%s", why);
     }
 }
 
 static void test_fork(gm_engine *engine, gm_kv_type kv) {
     TEST("a fork goes on as the session would have, K/V type %d", (int)kv);
     int32_t     tokens[300], whole[40], forked[40];
-    gm_session *s = new_session(engine, kv, 0), *twin = NULL;
+    gm_session *s = open_session(engine, kv, 0), *twin = NULL;
     make_tokens(tokens, 300, 3);
-    CHECK(!set(s, tokens, 300));
+    CHECK(!set_tokens(s, tokens, 300));
     CHECK_MESSAGE(!gm_session_fork(s, &twin, why, sizeof why), "%s", why);
     const size_t n = written(40);
     write_on(s, whole, n, 0.8f);
@@ -149,11 +112,11 @@ static void test_fork(gm_engine *engine, gm_kv_type kv) {
 /* What the victim does, in a process of its own: computes, writes half of an answer, saves, and is killed. */
 static int be_the_victim(const char *path, gm_kv_type kv, size_t length) {
     int32_t     tokens[LONG], half[30];
-    gm_engine  *engine = open_engine("tests/fixtures/tiny-dense.gguf", false);
-    gm_session *s = engine ? new_session(engine, kv, 4096) : NULL;
+    gm_engine  *engine = open_tiny("tiny-dense", false);
+    gm_session *s = engine ? open_session(engine, kv, 4096) : NULL;
     if (!s) return 3;
     make_tokens(tokens, length, 4);
-    set(s, tokens, length);
+    set_tokens(s, tokens, length);
     write_on(s, half, written(30), 0.9f);
     if (gm_session_save(s, path, why, sizeof why)) return 4;
     raise(SIGKILL);
@@ -169,8 +132,8 @@ static void test_snapshot(gm_engine *engine, gm_kv_type kv, size_t length) {
     make_tokens(tokens, length, 4);
     close(mkstemp(path));
 
-    gm_session *s = new_session(engine, kv, 4096);
-    CHECK(!set(s, tokens, length));
+    gm_session *s = open_session(engine, kv, 4096);
+    CHECK(!set_tokens(s, tokens, length));
     write_on(s, whole, 2 * half, 0.9f);
     gm_session_free(s);
 
@@ -185,7 +148,7 @@ static void test_snapshot(gm_engine *engine, gm_kv_type kv, size_t length) {
     waitpid(child, &status, 0);
     CHECK_MESSAGE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %x", (unsigned)status);
 
-    gm_session *restored = new_session(engine, kv, 4096);
+    gm_session *restored = open_session(engine, kv, 4096);
     CHECK_MESSAGE(!gm_session_restore(restored, path, why, sizeof why), "%s", why);
     CHECK(gm_session_tokens(restored, NULL) == length + half);
     write_on(restored, rest, half, 0.9f);
@@ -199,15 +162,15 @@ static void test_bad_snapshots(gm_engine *engine, gm_engine *other) {
     int32_t     tokens[50];
     void       *data = NULL;
     size_t      size = 0;
-    gm_session *s = new_session(engine, GM_KV_F16, 0), *target = new_session(engine, GM_KV_F16, 0),
-               *q8 = new_session(engine, GM_KV_Q8_0, 0), *foreign = new_session(other, GM_KV_F16, 0),
-               *small = new_session(engine, GM_KV_F16, 20);
+    gm_session *s = open_session(engine, GM_KV_F16, 0), *target = open_session(engine, GM_KV_F16, 0),
+               *quantised = open_session(engine, GM_KV_Q8_0, 0), *foreign = open_session(other, GM_KV_F16, 0),
+               *small = open_session(engine, GM_KV_F16, 20);
     make_tokens(tokens, 50, 5);
-    CHECK(!set(s, tokens, 50));
-    CHECK(!set(target, tokens, 7));
+    CHECK(!set_tokens(s, tokens, 50));
+    CHECK(!set_tokens(target, tokens, 7));
     CHECK(!gm_session_save_buffer(s, &data, &size, why, sizeof why));
 
-    CHECK(gm_session_restore_buffer(q8, data, size, why, sizeof why) == GM_BAD_FILE && strstr(why, "F16"));
+    CHECK(gm_session_restore_buffer(quantised, data, size, why, sizeof why) == GM_BAD_FILE && strstr(why, "F16"));
     CHECK(gm_session_restore_buffer(foreign, data, size, why, sizeof why) == GM_BAD_FILE &&
           strstr(why, "another model"));
     CHECK(gm_session_restore_buffer(small, data, size, why, sizeof why) == GM_CONTEXT_FULL);
@@ -223,7 +186,7 @@ static void test_bad_snapshots(gm_engine *engine, gm_engine *other) {
          bit += device == GM_BACKEND_GPU ? 40 : 1) { /* a flipped bit gives an error or a session, never a crash */
         memcpy(damaged, data, size);
         damaged[bit / 8] ^= (char)(1 << bit % 8);
-        gm_session *scratch = new_session(engine, GM_KV_F16, 0);
+        gm_session *scratch = open_session(engine, GM_KV_F16, 0);
         gm_session_restore_buffer(scratch, damaged, size, why, sizeof why);
         gm_session_free(scratch);
     }
@@ -232,7 +195,7 @@ static void test_bad_snapshots(gm_engine *engine, gm_engine *other) {
     gm_free(data);
     gm_session_free(s);
     gm_session_free(target);
-    gm_session_free(q8);
+    gm_session_free(quantised);
     gm_session_free(foreign);
     gm_session_free(small);
 }
@@ -243,41 +206,41 @@ static void *cancel_soon(void *session) {
     return NULL;
 }
 
-static void test_cancel(gm_engine *engine) {
+static void test_session_cancel(gm_engine *engine) {
     TEST("cancelling from another thread leaves a usable session");
     int32_t     tokens[4000];
     pthread_t   thread;
     gm_status   status = GM_OK;
-    gm_session *s = new_session(engine, GM_KV_F32, 4096);
+    gm_session *s = open_session(engine, GM_KV_F32, 4096);
     make_tokens(tokens, 4000, 6);
     pthread_create(&thread, NULL, cancel_soon, s);
     for (int i = 0; i < 200 && status == GM_OK; i++) {
         tokens[0] = 300 + i; /* nothing to reuse */
-        status = set(s, tokens, device == GM_BACKEND_GPU ? 600 : 4000);
+        status = set_tokens(s, tokens, device == GM_BACKEND_GPU ? 600 : 4000);
     }
     pthread_join(thread, NULL);
     CHECK_MESSAGE(status == GM_CANCELLED, "%s: %s", gm_status_name(status), why);
-    CHECK(!set(s, tokens, 30));
-    gm_session *fresh = new_session(engine, GM_KV_F32, 0);
-    CHECK(!set(fresh, tokens, 30));
-    CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < close_enough());
+    CHECK(!set_tokens(s, tokens, 30));
+    gm_session *fresh = open_session(engine, GM_KV_F32, 0);
+    CHECK(!set_tokens(fresh, tokens, 30));
+    CHECK(distance(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY) < batch_tolerance(device));
     gm_session_free(s);
     gm_session_free(fresh);
 }
 
-static void test_limits(gm_engine *engine) {
+static void test_session_limits(gm_engine *engine) {
     TEST("limits have names");
     int32_t     tokens[64];
-    gm_session *s = new_session(engine, GM_KV_F16, 32), *none = NULL;
+    gm_session *s = open_session(engine, GM_KV_F16, 32), *none = NULL;
     make_tokens(tokens, 64, 8);
-    CHECK(set(s, tokens, 64) == GM_CONTEXT_FULL && strstr(why, "32"));
-    CHECK(!set(s, tokens, 32));
-    CHECK(append(s, tokens, 1) == GM_CONTEXT_FULL);
+    CHECK(set_tokens(s, tokens, 64) == GM_CONTEXT_FULL && strstr(why, "32"));
+    CHECK(!set_tokens(s, tokens, 32));
+    CHECK(append_tokens(s, tokens, 1) == GM_CONTEXT_FULL);
     CHECK(gm_session_tokens(s, NULL) == 32);
     tokens[3] = 640;
-    CHECK(set(s, tokens, 10) == GM_BAD_ARGUMENT && strstr(why, "640"));
+    CHECK(set_tokens(s, tokens, 10) == GM_BAD_ARGUMENT && strstr(why, "640"));
     tokens[3] = -1;
-    CHECK(set(s, tokens, 10) == GM_BAD_ARGUMENT);
+    CHECK(set_tokens(s, tokens, 10) == GM_BAD_ARGUMENT);
     CHECK(gm_session_rollback(s, 33, NULL, why, sizeof why) == GM_BAD_ARGUMENT);
     CHECK(gm_session_append(s, NULL, 3, why, sizeof why) == GM_BAD_ARGUMENT);
     CHECK_MESSAGE(gm_session_save(s, "no/such/folder/x", why, sizeof why) == GM_IO &&
@@ -326,7 +289,7 @@ static void test_replies(gm_engine *engine) {
     gm_sampling_default(engine, &sampling);
     sampling.seed = 11;
     TEST("replies repeat with the same seed and differ with another");
-    gm_session *s = new_session(engine, GM_KV_F16, 0), *t = new_session(engine, GM_KV_F16, 0);
+    gm_session *s = open_session(engine, GM_KV_F16, 0), *t = open_session(engine, GM_KV_F16, 0);
     CHECK(reply_text(s, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = most }, first,
                      sizeof first) != GM_FINISH_NONE);
     CHECK(reply_text(
@@ -353,7 +316,7 @@ static void test_replies(gm_engine *engine) {
 
     TEST("a reply that broke off is taken up behind its last token, and says everything again");
     const int32_t *held;
-    gm_session    *fresh = new_session(engine, GM_KV_F16, 0);
+    gm_session    *fresh = open_session(engine, GM_KV_F16, 0);
     reply_text(s, hello, 1, &(gm_reply_options){ .sampling = &sampling, .max_tokens = most }, first, sizeof first);
     const size_t all = gm_session_tokens(s, &held);
     for (size_t less = 0; less <= most; less += most / 2) {
@@ -394,7 +357,7 @@ static void test_replies(gm_engine *engine) {
     CHECK(reply == NULL);
 
     TEST("a full context ends a reply by name");
-    gm_session *small = new_session(engine, GM_KV_F16, 40);
+    gm_session *small = open_session(engine, GM_KV_F16, 40);
     CHECK_MESSAGE(!gm_reply_start(small, hello, 1, NULL, &reply, why, sizeof why), "%s", why);
     sampling.temperature = 0;
     while ((status = gm_reply_next(reply, &piece, why, sizeof why)) <= GM_AGAIN) {}
@@ -417,14 +380,14 @@ static void test_replies(gm_engine *engine) {
     gm_session_free(small);
 }
 
-static void test_two_sessions(gm_engine *engine) {
+static void test_session_two(gm_engine *engine) {
     TEST("two sessions take turns on one engine");
     const size_t n = device == GM_BACKEND_GPU ? 300 : 500;
     int32_t      tokens[600], a[20], b[20];
-    gm_session  *one = new_session(engine, GM_KV_F32, 0), *two = new_session(engine, GM_KV_F32, 0),
-               *alone = new_session(engine, GM_KV_F32, 0);
+    gm_session  *one = open_session(engine, GM_KV_F32, 0), *two = open_session(engine, GM_KV_F32, 0),
+               *alone = open_session(engine, GM_KV_F32, 0);
     make_tokens(tokens, 600, 9);
-    CHECK(!set(alone, tokens, n));
+    CHECK(!set_tokens(alone, tokens, n));
     gm_status first = GM_AGAIN, second = GM_AGAIN;
     while (first == GM_AGAIN || second == GM_AGAIN) {
         if (first == GM_AGAIN) first = gm_session_set(one, tokens, n, why, sizeof why);
@@ -446,9 +409,8 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
     if (argc == 6) return be_the_victim(argv[3], (gm_kv_type)atoi(argv[4]), (size_t)atoi(argv[5]));
     TEST("opening");
-    gm_engine *precise = open_engine("tests/fixtures/tiny-dense.gguf", true),
-              *fast = open_engine("tests/fixtures/tiny-dense.gguf", false),
-              *moe = open_engine("tests/fixtures/tiny-moe.gguf", false);
+    gm_engine *precise = open_tiny("tiny-dense", true), *fast = open_tiny("tiny-dense", false),
+              *moe = open_tiny("tiny-moe", false);
     if (!precise || !fast || !moe) return test_end();
     /* What is kept, and from where it is computed again, is the same code on both. A GPU in software takes its time: there each
      * step is gone back once, from little more than a ring's length, and snapshots are of one type of each kind. */
@@ -456,20 +418,20 @@ int main(int argc, char **argv) {
     const size_t length = gpu ? 420 : 2500;
     for (size_t i = 0; i < COUNT_OF(steps); i++) {
         if (steps[i] >= length || (gpu && steps[i] == 16)) continue;
-        if (!gpu || i % 2) test_rollback(precise, GM_KV_F32, length, steps[i], false);
-        if (!gpu || i % 2 == 0) test_rollback(precise, GM_KV_F32, length, steps[i], true);
+        if (!gpu || i % 2) test_session_rollback(precise, GM_KV_F32, length, steps[i], false);
+        if (!gpu || i % 2 == 0) test_session_rollback(precise, GM_KV_F32, length, steps[i], true);
     }
     for (size_t i = 0; i < COUNT_OF(types); i++)
-        test_rollback(precise, types[i], gpu ? 420 : 700, gpu ? 310 : 500, true);
+        test_session_rollback(precise, types[i], gpu ? 420 : 700, gpu ? 310 : 500, true);
     test_prefix_reuse(precise);
     for (size_t i = 0; i < COUNT_OF(types); i++) test_fork(fast, types[i]);
     for (size_t i = gpu ? 2 : 0; i < COUNT_OF(types); i++) test_snapshot(fast, types[i], gpu ? 300 : 500);
     test_snapshot(fast, GM_KV_F16, 10);
     test_bad_snapshots(fast, moe);
-    test_cancel(fast);
-    test_limits(fast);
+    test_session_cancel(fast);
+    test_session_limits(fast);
     test_replies(fast);
-    test_two_sessions(fast);
+    test_session_two(fast);
     gm_engine_close(precise);
     gm_engine_close(fast);
     gm_engine_close(moe);

@@ -1,7 +1,7 @@
 /* Snapshots that are damaged, crafted, torn, or written by two at once. */
 
 #include "session/session.h"
-#include "test.h"
+#include "sessions.h"
 
 #include "base/sha256.h"
 
@@ -13,21 +13,13 @@
 
 enum { HELD = 60 };
 
-static char       why[400];
 static gm_engine *engine;
 
-static gm_session *new_session(void) {
-    gm_session *s = NULL;
-    CHECK_MESSAGE(!gm_session_new(engine, NULL, &s, why, sizeof why), "%s", why);
-    return s;
-}
-
-static gm_session *session_with(size_t n, int32_t seed) {
-    gm_session *s = new_session();
+static gm_session *session_of(size_t n, uint32_t seed) {
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
     int32_t    *tokens = malloc(n * sizeof *tokens);
-    for (size_t i = 0; i < n; i++) tokens[i] = 300 + (int32_t)((i * 7 + (size_t)seed * 31) % 300);
-    while (gm_session_set(s, tokens, n, why, sizeof why) == GM_AGAIN) {}
-    CHECK(gm_session_tokens(s, NULL) == n && gm_session_logits(s));
+    make_tokens(tokens, n, seed);
+    CHECK(!set_tokens(s, tokens, n) && gm_session_tokens(s, NULL) == n && gm_session_logits(s));
     free(tokens);
     return s;
 }
@@ -38,7 +30,7 @@ static uint8_t *saved(gm_session *s, size_t *size) {
     return data;
 }
 
-static gm_status restore(gm_session *s, const void *data, size_t size) {
+static gm_status restore_bytes(gm_session *s, const void *data, size_t size) {
     return gm_session_restore_buffer(s, data, size, why, sizeof why);
 }
 
@@ -51,7 +43,7 @@ static void seal(uint8_t *data, size_t size) {
 }
 
 /* The value of a key: behind its name and type. */
-static uint8_t *value_of(uint8_t *data, size_t size, const char *key) {
+static uint8_t *find_value_bytes(uint8_t *data, size_t size, const char *key) {
     uint8_t *at = memmem(data, size, key, strlen(key));
     CHECK(at != NULL);
     return at ? at + strlen(key) + sizeof(uint32_t) : data;
@@ -60,23 +52,23 @@ static uint8_t *value_of(uint8_t *data, size_t size, const char *key) {
 static void test_seal(void) {
     TEST("every damaged byte is noticed");
     size_t      size = 0;
-    gm_session *s = session_with(HELD, 1), *target = session_with(7, 2);
+    gm_session *s = session_of(HELD, 1), *target = session_of(7, 2);
     uint8_t    *data = saved(s, &size);
     for (size_t at = 0; at < size; at += at < 1000 || size - at < 100 ? 1 : 61) {
         data[at] ^= 1;
-        CHECK_MESSAGE(restore(target, data, size), "byte %zu of %zu", at, size);
+        CHECK_MESSAGE(restore_bytes(target, data, size), "byte %zu of %zu", at, size);
         data[at] ^= 1;
     }
     CHECK(gm_session_tokens(target, NULL) == 7);
-    CHECK_MESSAGE(!restore(target, data, size) && gm_session_tokens(target, NULL) == HELD, "%s", why);
+    CHECK_MESSAGE(!restore_bytes(target, data, size) && gm_session_tokens(target, NULL) == HELD, "%s", why);
 
     TEST("two snapshots that were mixed up are noticed");
-    gm_session *other = session_with(HELD, 3);
+    gm_session *other = session_of(HELD, 3);
     size_t      other_size = 0;
     uint8_t    *mixed = saved(other, &other_size);
     CHECK(other_size == size && memcmp(mixed, data, size));
     memcpy(mixed, data, size / 2);
-    CHECK(restore(target, mixed, size) == GM_BAD_FILE && strstr(why, "damaged"));
+    CHECK(restore_bytes(target, mixed, size) == GM_BAD_FILE && strstr(why, "damaged"));
     gm_free(mixed);
     gm_free(data);
     gm_session_free(s);
@@ -87,13 +79,13 @@ static void test_seal(void) {
 static void test_crafted(void) {
     TEST("rings that lack what the window needs are refused");
     size_t         size = 0;
-    gm_session    *s = session_with(HELD, 1), *target = session_with(7, 2);
+    gm_session    *s = session_of(HELD, 1), *target = session_of(7, 2);
     uint8_t       *data = saved(s, &size);
     const uint64_t window = engine->weights.config.window;
     for (uint64_t first = HELD + 1 - window + 1; first <= HELD + 1; first++) {
-        memcpy(value_of(data, size, "session.ring_first"), &first, sizeof first);
+        memcpy(find_value_bytes(data, size, "session.ring_first"), &first, sizeof first);
         seal(data, size);
-        CHECK_MESSAGE(restore(target, data, size) == GM_BAD_FILE && strstr(why, "contradicts itself"), "%llu: %s",
+        CHECK_MESSAGE(restore_bytes(target, data, size) == GM_BAD_FILE && strstr(why, "contradicts itself"), "%llu: %s",
                       (unsigned long long)first, why);
     }
     gm_free(data);
@@ -105,7 +97,7 @@ static void test_crafted(void) {
     for (size_t i = 0; i < COUNT_OF(bad) && at; i++) {
         memcpy(at + 40, &bad[i], sizeof bad[i]);
         seal(data, size);
-        CHECK(restore(target, data, size) == GM_BAD_FILE && strstr(why, "token 10"));
+        CHECK(restore_bytes(target, data, size) == GM_BAD_FILE && strstr(why, "token 10"));
     }
     CHECK(at && gm_session_tokens(target, NULL) == 7);
     gm_free(data);
@@ -115,7 +107,7 @@ static void test_crafted(void) {
 
 static uint64_t state = 7;
 
-static uint32_t below(uint32_t n) {
+static uint32_t dice(uint32_t n) {
     state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (uint32_t)(state >> 33) % n;
 }
@@ -124,25 +116,25 @@ static void test_mutated(void) {
     TEST("a crafted snapshot gives an error or a session that can be used");
     static const uint8_t odd[] = { 0, 1, 255, 127, 128, 64, 40, 39, 41 };
     size_t               size = 0, used = 0;
-    gm_session          *s = session_with(HELD, 1), *target = new_session();
+    gm_session          *s = session_of(HELD, 1), *target = open_session(engine, GM_KV_DEFAULT, 0);
     uint8_t             *data = saved(s, &size), *changed = malloc(size);
     const int32_t        more[] = { 305, 306, 307 };
     for (int round = 0; round < 1500; round++) {
         memcpy(changed, data, size);
-        for (uint32_t i = below(4); i < 4; i++) {
-            const size_t at = below(10) < 8 ? below(1200) : below((uint32_t)size);
-            if (below(2)) changed[at] = odd[below(COUNT_OF(odd))];
-            else changed[at] ^= (uint8_t)(1 << below(8));
+        for (uint32_t i = dice(4); i < 4; i++) {
+            const size_t at = dice(10) < 8 ? dice(1200) : dice((uint32_t)size);
+            if (dice(2)) changed[at] = odd[dice(COUNT_OF(odd))];
+            else changed[at] ^= (uint8_t)(1 << dice(8));
         }
-        const uint64_t number = below(2) ? below(HELD + 5) : (uint64_t)below(1u << 31) << below(33);
-        if (!below(3))
-            memcpy(value_of(data, size, below(2) ? "session.computed" : "session.ring_first") - data + changed, &number,
-                   sizeof number);
+        const uint64_t number = dice(2) ? dice(HELD + 5) : (uint64_t)dice(1u << 31) << dice(33);
+        if (!dice(3))
+            memcpy(find_value_bytes(data, size, dice(2) ? "session.computed" : "session.ring_first") - data + changed,
+                   &number, sizeof number);
         seal(changed, size);
-        if (restore(target, changed, size)) continue;
+        if (restore_bytes(target, changed, size)) continue;
         used++;
         while (gm_session_append(target, more, 3, why, sizeof why) == GM_AGAIN) {}
-        gm_session_rollback(target, below(3), NULL, why, sizeof why);
+        gm_session_rollback(target, dice(3), NULL, why, sizeof why);
         while (gm_session_set(target, more, 3, why, sizeof why) == GM_AGAIN) {}
     }
     CHECK_MESSAGE(used > 50 && used < 1450, "%zu could be used", used);
@@ -190,7 +182,7 @@ static bool is_one_of(gm_session *const sessions[2]) {
 
 static void test_one_path(void) {
     TEST("of two that save to one path, one is there as a whole");
-    gm_session *sessions[2] = { session_with(100, 1), session_with(700, 2) };
+    gm_session *sessions[2] = { session_of(100, 1), session_of(700, 2) };
     CHECK(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/same.gguf", folder);
     for (int round = 0; round < 8; round++) {

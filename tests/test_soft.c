@@ -6,12 +6,11 @@
 #include "distance.h"
 #include "session/gpu_memory.h"
 #include "session/session.h"
-#include "test.h"
+#include "sessions.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static char       why[400];
 static gm_backend device = GM_BACKEND_CPU;
 
 static const char causal[] = "tiny-mm",
@@ -21,24 +20,14 @@ enum { WIDTH = 64, VOCABULARY = 640, IMAGE = 19, MOST = 1400 };
 
 static gm_engine *open_on(const char *name, gm_backend backend, bool precise, uint64_t gpu_memory) {
     char                    path[80];
-    gm_engine              *engine = NULL;
     const gm_engine_options options = {
         .model = path, .precise = precise, .threads = 2, .backend = backend, .gpu_memory = gpu_memory
     };
     snprintf(path, sizeof path, "tests/fixtures/%s.gguf", name);
-    CHECK_MESSAGE(!gm_engine_open(&options, &engine, why, sizeof why), "%s", why);
-    return engine;
+    return open_engine(&options);
 }
 
-static gm_session *new_session(gm_engine *engine, gm_kv_type kv) {
-    gm_session *s = NULL;
-    CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .kv = kv, .context = 3000 }, &s, why, sizeof why),
-                  "%s", why);
-    if (s) s->shares = false; /* what is compared must have been computed twice */
-    return s;
-}
-
-static double close_enough(void) { return device == GM_BACKEND_GPU ? 1e-4 : 1e-5; }
+static gm_session *open_long(gm_engine *engine, gm_kv_type kv) { return open_session(engine, kv, 3000); }
 
 /* ---- what is held ---- */
 
@@ -68,7 +57,7 @@ static void hold(gm_session *s, const part *p) {
     CHECK_MESSAGE(!e.status, "%s", e.why);
 }
 
-static void compute(gm_session *s) {
+static void compute_steps(gm_session *s) {
     error e = { 0 };
     while (session_compute(s, 0, &e) == GM_AGAIN) {} /* returns after every step */
     CHECK_MESSAGE(!e.status, "%s", e.why);
@@ -78,16 +67,16 @@ static void compute(gm_session *s) {
 static void hear(gm_session *s, const part *parts, size_t count, bool one_by_one) {
     for (size_t i = 0; i < count; i++) {
         hold(s, &parts[i]);
-        if (one_by_one || i + 1 == count) compute(s);
+        if (one_by_one || i + 1 == count) compute_steps(s);
     }
 }
 
 /* The logits of `s` are those of a session that heard just this. */
 static void expect_fresh(gm_session *s, const part *parts, size_t count) {
-    gm_session *fresh = new_session(s->engine, s->kv.store->type == TYPE_Q8_0 ? GM_KV_Q8_0 : GM_KV_F32);
+    gm_session *fresh = open_long(s->engine, s->kv.store->type == TYPE_Q8_0 ? GM_KV_Q8_0 : GM_KV_F32);
     hear(fresh, parts, count, false);
     CHECK(s->tokens.count == fresh->tokens.count && s->has_logits && fresh->has_logits);
-    CHECK_MESSAGE(distance(s->logits, fresh->logits, VOCABULARY) <= close_enough(), "the logits differ by %g",
+    CHECK_MESSAGE(distance(s->logits, fresh->logits, VOCABULARY) <= batch_tolerance(device), "the logits differ by %g",
                   distance(s->logits, fresh->logits, VOCABULARY));
     gm_session_free(fresh);
 }
@@ -107,7 +96,7 @@ static const void *tensor_data(const gguf *file, const char *kind, const char *n
 static double fixture_error(gm_engine *engine, const gguf *file, const char *kind, bool as_image) {
     error          e = { 0 };
     size_t         count = 0, soft_count = 0, rows = 0, begin = 0;
-    gm_session    *s = new_session(engine, GM_KV_DEFAULT);
+    gm_session    *s = open_long(engine, GM_KV_DEFAULT);
     const int32_t *ids = tensor_data(file, kind, "ids", &count);
     const float   *soft = tensor_data(file, kind, "soft_tokens", &soft_count);
     const float   *want = tensor_data(file, kind, "logits", &rows);
@@ -155,7 +144,7 @@ static void test_batches(gm_engine *engine, size_t before, size_t first, size_t 
     const part parts[] = {
         { before, 1, false }, { first, 2, true }, { 2, 3, false }, { second, 4, true }, { after, 5, false }
     };
-    gm_session *s = new_session(engine, GM_KV_F32);
+    gm_session *s = open_long(engine, GM_KV_F32);
     hear(s, parts, COUNT_OF(parts), true);
     expect_fresh(s, parts, COUNT_OF(parts));
     gm_session_free(s);
@@ -169,7 +158,7 @@ static void test_sight(gm_engine *engine, const char *name, size_t count) {
     const size_t all = text.count + count;
     float       *rows = malloc(count * WIDTH * sizeof *rows), *logits[2];
     for (int i = 0; i < 2; i++) {
-        gm_session *s = new_session(engine, GM_KV_F32);
+        gm_session *s = open_long(engine, GM_KV_F32);
         logits[i] = calloc(all, VOCABULARY * sizeof *logits[i]);
         make_rows(rows, count, 7);
         if (i) rows[count * WIDTH - 1] += 1;
@@ -190,7 +179,7 @@ static void test_against_cpu(gm_engine *engine, gm_kv_type kv) {
     TEST("a long image as on the CPU, K/V type %d", (int)kv);
     const part  parts[] = { { 50, 1, false }, { 300, 2, true }, { 9, 3, false } };
     gm_engine  *cpu = open_on(together, GM_BACKEND_CPU, true, 0);
-    gm_session *s = new_session(engine, kv), *t = cpu ? new_session(cpu, kv) : NULL;
+    gm_session *s = open_long(engine, kv), *t = cpu ? open_long(cpu, kv) : NULL;
     if (t) {
         hear(s, parts, COUNT_OF(parts), false);
         hear(t, parts, COUNT_OF(parts), false);
@@ -204,12 +193,12 @@ static void test_against_cpu(gm_engine *engine, gm_kv_type kv) {
 
 /* ---- all that a session does ---- */
 
-static void test_rollback(gm_engine *engine, size_t image, size_t more) {
+static void test_soft_rollback(gm_engine *engine, size_t image, size_t more) {
     TEST("going back behind, before and far before an image of %zu, after %zu tokens", image, more);
     const part   parts[] = { { 40, 1, false }, { image, 2, true }, { more, 3, false } }, other = { 11, 9, false };
     const size_t end = 40 + image;
     size_t       recompute;
-    gm_session  *s = new_session(engine, GM_KV_F32);
+    gm_session  *s = open_long(engine, GM_KV_F32);
     hear(s, parts, 3, false);
     for (size_t keep = 41; keep < end; keep += image - 2) {
         CHECK(gm_session_rollback(s, keep, &recompute, why, sizeof why) == GM_BAD_ARGUMENT);
@@ -222,7 +211,7 @@ static void test_rollback(gm_engine *engine, size_t image, size_t more) {
     CHECK_MESSAGE(!e.status, "%s", e.why);
     expect_fresh(s, parts, 2);
     hold(s, &other);
-    compute(s);
+    compute_steps(s);
     expect_fresh(s, (part[]){ parts[0], parts[1], other }, 3);
     CHECK(!gm_session_rollback(s, 40, &recompute, why, sizeof why));
     CHECK(!s->soft.span_count && !s->soft.row_count);
@@ -236,7 +225,7 @@ static void test_set(gm_engine *engine) {
     const part     parts[] = { { 5, 1, false }, { 20, 2, true }, { 4, 3, false } };
     const int32_t *tokens;
     int32_t        same[29];
-    gm_session    *s = new_session(engine, GM_KV_F32), *fresh = new_session(engine, GM_KV_F32);
+    gm_session    *s = open_long(engine, GM_KV_F32), *fresh = open_long(engine, GM_KV_F32);
     gm_status      status;
     hear(s, parts, 3, false);
     CHECK(gm_session_tokens(s, &tokens) == 29);
@@ -246,7 +235,7 @@ static void test_set(gm_engine *engine) {
     CHECK_MESSAGE(!status, "%s", why);
     while ((status = gm_session_set(fresh, same, 29, why, sizeof why)) == GM_AGAIN) {}
     CHECK_MESSAGE(!status, "%s", why);
-    CHECK(distance(s->logits, fresh->logits, VOCABULARY) <= close_enough());
+    CHECK(distance(s->logits, fresh->logits, VOCABULARY) <= batch_tolerance(device));
     gm_session_free(s);
     gm_session_free(fresh);
 }
@@ -255,7 +244,7 @@ static void test_fork_and_snapshot(gm_engine *engine, gm_kv_type kv) {
     TEST("forks and snapshots of a session with images, K/V type %d", (int)kv);
     const part parts[] = { { 300, 1, false }, { 290, 2, true }, { 30, 3, false }, { 33, 4, true } },
                more = { 7, 5, false };
-    gm_session *s = new_session(engine, kv), *forked = NULL, *restored = new_session(engine, kv);
+    gm_session *s = open_long(engine, kv), *forked = NULL, *restored = open_long(engine, kv);
     error       e = { 0 };
     void       *data = NULL;
     size_t      size = 0;
@@ -273,17 +262,17 @@ static void test_fork_and_snapshot(gm_engine *engine, gm_kv_type kv) {
         hear(all[i], &more, 1, false);
         if (i == 0) expect_fresh(s, other, 4);
         if (i == 0) memcpy(on, s->logits, sizeof on);
-        CHECK(distance(all[i]->logits, on, VOCABULARY) <= close_enough());
+        CHECK(distance(all[i]->logits, on, VOCABULARY) <= batch_tolerance(device));
         CHECK_MESSAGE(!gm_session_rollback(all[i], 590, NULL, why, sizeof why), "%s", why);
         CHECK_MESSAGE(session_want_logits(all[i], INFINITY, &e) == GM_OK, "%s", e.why);
         if (i == 0) expect_fresh(s, parts, 2);
         if (i == 0) memcpy(back, s->logits, sizeof back);
-        CHECK(distance(all[i]->logits, back, VOCABULARY) <= close_enough());
+        CHECK(distance(all[i]->logits, back, VOCABULARY) <= batch_tolerance(device));
     }
     for (size_t i = 0; i < 3; i++) gm_session_free(all[i]);
 }
 
-static void test_refusals(gm_engine *engine, const char *name) {
+static void test_soft_refusals(gm_engine *engine, const char *name) {
     static const struct {
         size_t      count;
         int32_t     id;
@@ -298,7 +287,7 @@ static void test_refusals(gm_engine *engine, const char *name) {
     };
     const part  text = { 2, 1, false };
     float      *rows = calloc(3000 * WIDTH, sizeof *rows);
-    gm_session *s = new_session(engine, GM_KV_F32);
+    gm_session *s = open_long(engine, GM_KV_F32);
     hear(s, &text, 1, false);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         TEST("%s: an image of %zu tokens, id %d", name, cases[i].count, (int)cases[i].id);
@@ -315,11 +304,11 @@ static void test_refusals(gm_engine *engine, const char *name) {
     gm_session_free(s);
 }
 
-static void test_cancel(gm_engine *engine) {
+static void test_soft_cancel(gm_engine *engine) {
     TEST("cancelled before an image: it is not held");
     const part  parts[] = { { 60, 1, false }, { 270, 2, true }, { 30, 3, false } };
     error       e = { 0 };
-    gm_session *s = new_session(engine, GM_KV_F32);
+    gm_session *s = open_long(engine, GM_KV_F32);
     for (size_t i = 0; i < 3; i++) hold(s, &parts[i]);
     while (s->computed < 60 && session_compute(s, 0, &e) == GM_AGAIN) {}
     gm_session_cancel(s);
@@ -337,7 +326,7 @@ static void test_drawing(gm_engine *engine) {
     const part  parts[] = { { 20, 1, false }, { 40, 2, true }, { 1, 3, true } };
     gm_sampling greedy;
     error       e = { 0 };
-    gm_session *s = new_session(engine, GM_KV_F32), *t = new_session(engine, GM_KV_F32);
+    gm_session *s = open_long(engine, GM_KV_F32), *t = open_long(engine, GM_KV_F32);
     gm_sampling_default(engine, &greedy);
     greedy.temperature = 0;
     for (size_t i = 0; i < 3; i++) {
@@ -369,7 +358,7 @@ static void test_little_memory(const char *name) {
         gpu_budget_free(&b);
     }
     gm_engine  *little = open_on(name, device, true, least);
-    gm_session *s = new_session(engine, GM_KV_F32), *t = little ? new_session(little, GM_KV_F32) : NULL;
+    gm_session *s = open_long(engine, GM_KV_F32), *t = little ? open_long(little, GM_KV_F32) : NULL;
     if (t) {
         hear(s, parts, 3, false);
         hear(t, parts, 3, false);
@@ -396,11 +385,11 @@ int main(int argc, char **argv) {
     test_batches(bidir, 200, 100, 60, 10); /* the first image would lie across the end of a batch */
     test_batches(bidir, 300, 3, 290, 1);   /* the ring has closed, and is made wider then */
     test_sight(bidir, together, 280);
-    test_rollback(bidir, 60, 30);
+    test_soft_rollback(bidir, 60, 30);
     test_set(bidir);
     test_fork_and_snapshot(bidir, GM_KV_F32);
-    test_refusals(bidir, together);
-    test_cancel(bidir);
+    test_soft_refusals(bidir, together);
+    test_soft_cancel(bidir);
     test_drawing(bidir);
     if (on_gpu) { /* one in software takes its time: only what is its own */
         test_against_cpu(bidir, GM_KV_F32);
@@ -413,9 +402,9 @@ int main(int argc, char **argv) {
         test_batches(plain, 200, 100, 300, 10); /* these may be cut anywhere */
         test_sight(bidir, together, SESSION_MOST_IMAGE);
         test_sight(plain, causal, 280);
-        test_rollback(bidir, 300, 700);
+        test_soft_rollback(bidir, 300, 700);
         test_fork_and_snapshot(bidir, GM_KV_Q8_0);
-        test_refusals(plain, causal);
+        test_soft_refusals(plain, causal);
     }
     gm_engine_close(bidir);
     gm_engine_close(plain);

@@ -72,7 +72,7 @@ static void test_mixes(void) {
     }
 }
 
-static void test_shapes(void) {
+static void test_synth_shapes(void) {
     static const struct {
         const char *size, *name;
         uint64_t    ne[3];
@@ -159,7 +159,7 @@ static void test_bad_options(void) {
 
 /* ---- blocks ---- */
 
-static void test_blocks(void) {
+static void test_synth_blocks(void) {
     static const quant_type types[] = { TYPE_F16, TYPE_BF16, TYPE_Q4_0, TYPE_Q5_0, TYPE_Q8_0, TYPE_Q4_K, TYPE_Q6_K };
     enum { ROWS = 512, ROW = 2816 };
     uint8_t *data = malloc(ROWS * ROW * 2), *again = malloc(ROWS * ROW * 2);
@@ -233,11 +233,6 @@ static void test_small_tensors(void) {
 
 /* ---- vocabulary ---- */
 
-static bool append_to_buffer(void *user, const void *data, size_t length) {
-    buffer_append(user, data, length);
-    return true;
-}
-
 /* The head of a file with the vocabulary and one small tensor, in memory. */
 static gguf *vocabulary_file(const char *flavour, buffer *bytes) {
     error        e = { 0 };
@@ -250,7 +245,7 @@ static gguf *vocabulary_file(const char *flavour, buffer *bytes) {
     gguf_write_str(w, "general.architecture", str_of("gemma4"));
     CHECK(synth_write_vocabulary(&plan, w, &e) == GM_OK);
     gguf_write_tensor(w, "one", TYPE_F32, 1, (uint64_t[]){ 1 });
-    CHECK(gguf_writer_head(w, append_to_buffer, bytes, &e) == GM_OK);
+    CHECK(gguf_writer_head(w, buffer_sink, bytes, &e) == GM_OK);
     CHECK(gguf_writer_data(w, &one, sizeof one, &e) == GM_OK && gguf_writer_end(w, &e) == GM_OK);
     gguf_writer_free(w);
     CHECK_MESSAGE(gguf_open_memory(bytes->data, bytes->length, &g, &e) == GM_OK, "%s", e.why);
@@ -365,7 +360,7 @@ static bool watch_progress(void *user, uint64_t done, uint64_t total) {
     return !w->stop_at || done < w->stop_at;
 }
 
-static void check_file(const char *path, const synth_options *options) {
+static void check_synth_file(const char *path, const synth_options *options) {
     error              e = { 0 };
     gguf              *g = NULL;
     arena              a = { 0 };
@@ -451,7 +446,7 @@ static void test_files(void) {
     watch w = { .meanwhile = write_also };
     CHECK_MESSAGE(synth_write(&options, path, watch_progress, &w, &e2) == GM_OK, "%s", e2.why);
     CHECK(w.calls > 20 && w.backwards == 0 && w.done == w.total && files_beside(folder) == 1);
-    check_file(path, &options);
+    check_synth_file(path, &options);
     unlink(path);
 
     static const char *const refused[] = { "", "/no-such-folder/model.gguf" };
@@ -468,10 +463,10 @@ static void test_files(void) {
 
 int main(void) {
     test_mixes();
-    test_shapes();
+    test_synth_shapes();
     test_cutting();
     test_bad_options();
-    test_blocks();
+    test_synth_blocks();
     test_small_tensors();
     test_vocabulary();
     test_tokenizing();

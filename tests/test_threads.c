@@ -30,7 +30,7 @@ static void note(findings *f, const void *data, size_t bytes) {
     if (f->count < MOST_NOTES) f->notes[f->count++] = hash;
 }
 
-static void expect(findings *f, bool fine, const char *what, const char *why) {
+static void talk_expect(findings *f, bool fine, const char *what, const char *why) {
     if (!fine && !*f->problem) snprintf(f->problem, sizeof f->problem, "%s: %.200s", what, why);
 }
 
@@ -72,13 +72,13 @@ typedef struct {
     char        why[300];
 } talk;
 
-static uint32_t below(talk *t, uint32_t n) {
+static uint32_t talk_dice(talk *t, uint32_t n) {
     t->random = t->random * 1664525u + 1013904223u;
     return (t->random >> 8) % n;
 }
 
-static size_t make_tokens(talk *t, int32_t *tokens, size_t n) {
-    for (size_t i = 0; i < n; i++) tokens[i] = 300 + (int32_t)below(t, 300);
+static size_t talk_tokens(talk *t, int32_t *tokens, size_t n) {
+    for (size_t i = 0; i < n; i++) tokens[i] = 300 + (int32_t)talk_dice(t, 300);
     return n;
 }
 
@@ -88,32 +88,34 @@ static gm_status finish_set(talk *t, gm_session *s, const int32_t *tokens, size_
     return status;
 }
 
-static void append(talk *t, gm_session *s, size_t n) {
+static void talk_append(talk *t, gm_session *s, size_t n) {
     int32_t   tokens[MOST_TOKENS];
     gm_status status;
-    make_tokens(t, tokens, n);
+    talk_tokens(t, tokens, n);
     while ((status = gm_session_append(s, tokens, n, t->why, sizeof t->why)) == GM_AGAIN) {}
-    expect(t->found, !status, "append", t->why);
+    talk_expect(t->found, !status, "append", t->why);
     if (!status) note(t->found, gm_session_logits(s), engine->weights.config.vocabulary * sizeof(float));
 }
 
-static void reply(talk *t, size_t tokens) {
+static void talk_reply(talk *t, size_t tokens) {
     static const gm_message hello = { .role = "user", .content = "Hello there, what is this?" };
     gm_sampling             sampling;
     gm_reply               *r = NULL;
     gm_piece                piece;
     gm_status               status;
     gm_sampling_default(engine, &sampling);
-    sampling.temperature = below(t, 2) ? 0.8f : 0;
-    sampling.seed = below(t, 1000);
-    const gm_reply_options options = { .sampling = &sampling, .max_tokens = (uint32_t)tokens, .logprobs = below(t, 3) };
+    sampling.temperature = talk_dice(t, 2) ? 0.8f : 0;
+    sampling.seed = talk_dice(t, 1000);
+    const gm_reply_options options = { .sampling = &sampling,
+                                       .max_tokens = (uint32_t)tokens,
+                                       .logprobs = talk_dice(t, 3) };
     status = gm_reply_start(t->s, &hello, 1, &options, &r, t->why, sizeof t->why);
     while (!status) {
         status = gm_reply_next(r, &piece, t->why, sizeof t->why);
         if (status == GM_OK && piece.kind == GM_PIECE_CONTENT) note(t->found, piece.text, piece.length);
         if (status == GM_AGAIN) status = GM_OK;
     }
-    expect(t->found, status == GM_DONE, "reply", t->why);
+    talk_expect(t->found, status == GM_DONE, "reply", t->why);
     gm_reply_free(r);
 }
 
@@ -122,16 +124,16 @@ static void abandon(talk *t) {
     int32_t      tokens[MOST_TOKENS];
     gm_reply    *r = NULL;
     gm_piece     piece;
-    const size_t n = make_tokens(t, tokens, on_gpu ? 40 : MOST_TOKENS);
-    expect(t->found, !gm_reply_start_tokens(t->s, tokens, n, NULL, &r, t->why, sizeof t->why), "start", t->why);
+    const size_t n = talk_tokens(t, tokens, on_gpu ? 40 : MOST_TOKENS);
+    talk_expect(t->found, !gm_reply_start_tokens(t->s, tokens, n, NULL, &r, t->why, sizeof t->why), "start", t->why);
     if (r) gm_reply_next(r, &piece, t->why, sizeof t->why);
     gm_reply_free(r);
     offer(t->thread, t->s);
     gm_status status = finish_set(t, t->s, tokens, n);
     offer(t->thread, NULL);
-    expect(t->found, !status || status == GM_CANCELLED, "a set that is cancelled", t->why);
+    talk_expect(t->found, !status || status == GM_CANCELLED, "a set that is cancelled", t->why);
     while ((status = finish_set(t, t->s, tokens, 2)) == GM_CANCELLED) {} /* a cancel that came too late */
-    expect(t->found, !status && !gm_session_rollback(t->s, 0, NULL, t->why, sizeof t->why), "rollback", t->why);
+    talk_expect(t->found, !status && !gm_session_rollback(t->s, 0, NULL, t->why, sizeof t->why), "rollback", t->why);
 }
 
 static void text_functions(talk *t) {
@@ -140,15 +142,15 @@ static void text_functions(talk *t) {
     char            text[40], *prompt = NULL;
     const char     *first = NULL;
     gm_engine_info  info;
-    const uint32_t  number = below(t, 1000);
+    const uint32_t  number = talk_dice(t, 1000);
     const gm_status status = gm_tokenize(engine, text, (size_t)snprintf(text, sizeof text, "a text %u", number), false,
                                          ids, 64, &count, t->why, sizeof t->why);
-    expect(t->found, !status && count && count < 64, "tokenise", t->why);
+    talk_expect(t->found, !status && count && count < 64, "tokenise", t->why);
     if (!status) note(t->found, ids, count * sizeof *ids);
     if (!gm_token_text(engine, ids[0], &first, &length)) note(t->found, first, length);
     gm_engine_get_info(engine, &info);
     note(t->found, info.device, strlen(info.device));
-    expect(
+    talk_expect(
         t->found,
         !gm_render(engine, &(gm_message){ .role = "user", .content = text }, 1, NULL, &prompt, t->why, sizeof t->why),
         "render", t->why);
@@ -162,16 +164,16 @@ static void check_saves(talk *t, gm_session *twin) {
     char   own[80], shared[80];
     snprintf(own, sizeof own, "%s/%zu.gguf", folder, t->thread);
     snprintf(shared, sizeof shared, "%s/shared-%d.gguf", folder, (int)t->s->kv.store->type);
-    expect(t->found, !gm_session_save_buffer(t->s, &data, &size, t->why, sizeof t->why), "save", t->why);
+    talk_expect(t->found, !gm_session_save_buffer(t->s, &data, &size, t->why, sizeof t->why), "save", t->why);
     note(t->found, data, size);
-    expect(t->found, !gm_session_restore_buffer(twin, data, size, t->why, sizeof t->why), "restore", t->why);
+    talk_expect(t->found, !gm_session_restore_buffer(twin, data, size, t->why, sizeof t->why), "restore", t->why);
     gm_free(data);
-    append(t, twin, 2);
-    expect(t->found, !gm_session_save(t->s, own, t->why, sizeof t->why), "save to a file", t->why);
-    expect(t->found, !gm_session_save(t->s, shared, t->why, sizeof t->why), "save to one path", t->why);
-    expect(t->found, !gm_session_restore(twin, shared, t->why, sizeof t->why), "restore from one path", t->why);
-    expect(t->found, !gm_session_restore(twin, own, t->why, sizeof t->why), "restore from a file", t->why);
-    append(t, twin, 1);
+    talk_append(t, twin, 2);
+    talk_expect(t->found, !gm_session_save(t->s, own, t->why, sizeof t->why), "save to a file", t->why);
+    talk_expect(t->found, !gm_session_save(t->s, shared, t->why, sizeof t->why), "save to one path", t->why);
+    talk_expect(t->found, !gm_session_restore(twin, shared, t->why, sizeof t->why), "restore from one path", t->why);
+    talk_expect(t->found, !gm_session_restore(twin, own, t->why, sizeof t->why), "restore from a file", t->why);
+    talk_append(t, twin, 1);
 }
 
 static void converse(findings *found, size_t thread, uint32_t seed) {
@@ -182,27 +184,28 @@ static void converse(findings *found, size_t thread, uint32_t seed) {
     gm_token_logprob        chosen, top[3];
     gm_status               status;
     *found = (findings){ 0 };
-    const gm_session_options options = { .kv = types[below(&t, on_gpu ? 1 : 3)], .context = 1024 };
+    const gm_session_options options = { .kv = types[talk_dice(&t, on_gpu ? 1 : 3)], .context = 1024 };
     status = gm_session_new(engine, &options, &t.s, t.why, sizeof t.why);
-    expect(found, !status, "session", t.why);
+    talk_expect(found, !status, "session", t.why);
     if (status) return;
     t.s->shares = false; /* prompts that were cut where others parted give other last bits */
     abandon(&t);
-    const size_t n = make_tokens(&t, tokens, 10 + below(&t, on_gpu ? 40 : 120));
-    expect(found, !finish_set(&t, t.s, tokens, n), "set", t.why);
+    const size_t n = talk_tokens(&t, tokens, 10 + talk_dice(&t, on_gpu ? 40 : 120));
+    talk_expect(found, !finish_set(&t, t.s, tokens, n), "set", t.why);
     status = gm_session_fork(t.s, &twin, t.why, sizeof t.why);
-    expect(found, !status, "fork", t.why);
+    talk_expect(found, !status, "fork", t.why);
     if (!status) {
-        append(&t, twin, 3);
-        append(&t, t.s, 1);
-        expect(found, !gm_session_rollback(t.s, below(&t, (uint32_t)n), NULL, t.why, sizeof t.why), "rollback", t.why);
-        append(&t, t.s, 2);
+        talk_append(&t, twin, 3);
+        talk_append(&t, t.s, 1);
+        talk_expect(found, !gm_session_rollback(t.s, talk_dice(&t, (uint32_t)n), NULL, t.why, sizeof t.why), "rollback",
+                    t.why);
+        talk_append(&t, t.s, 2);
         check_saves(&t, twin);
     }
-    reply(&t, on_gpu ? 3 : 8);
+    talk_reply(&t, on_gpu ? 3 : 8);
     text_functions(&t);
     while ((status = gm_session_sample(t.s, NULL, &chosen, top, 3, t.why, sizeof t.why)) == GM_AGAIN) {}
-    expect(found, !status, "sample", t.why);
+    talk_expect(found, !status, "sample", t.why);
     note(found, top, sizeof top);
     gm_session_free(twin);
     gm_session_free(t.s);
@@ -215,7 +218,7 @@ typedef struct {
     findings *found; /* [rounds] */
 } job;
 
-static void *run(void *argument) {
+static void *thread_run(void *argument) {
     const job *j = argument;
     for (size_t i = 0; i < j->rounds; i++) converse(&j->found[i], j->thread, (uint32_t)(j->thread * j->rounds + i));
     return NULL;
@@ -228,11 +231,11 @@ static void test_conversations(size_t threads, size_t rounds) {
     job       jobs[MOST_THREADS];
     for (size_t i = 0; i < threads; i++) {
         jobs[i] = (job){ i, rounds, alone + i * rounds };
-        run(&jobs[i]);
+        thread_run(&jobs[i]);
         jobs[i].found = together + i * rounds;
     }
     CHECK(!pthread_create(&canceller, NULL, cancel_all, NULL));
-    for (size_t i = 0; i < threads; i++) CHECK(!pthread_create(&handles[i], NULL, run, &jobs[i]));
+    for (size_t i = 0; i < threads; i++) CHECK(!pthread_create(&handles[i], NULL, thread_run, &jobs[i]));
     for (size_t i = 0; i < threads; i++) pthread_join(handles[i], NULL);
     offer(0, NULL);
     pthread_mutex_lock(&targets.lock);

@@ -66,7 +66,7 @@ static void test_expected_cases(const tokenizer *t) {
     source_free(file);
 }
 
-static void test_prompts(const char *name) {
+static void test_tokenizer_prompts(const char *name) {
     char  path[200];
     error e = { 0 };
     gguf *expect = NULL;
@@ -333,7 +333,7 @@ static void test_speed(const tokenizer *t) {
     }
 }
 
-static void test_large(const char *path) {
+static void test_large_text(const char *path) {
     loaded l = { 0 };
     error  e = { 0 };
     TEST("a vocabulary of real size loads");
@@ -359,8 +359,8 @@ int main(int argc, char **argv) {
         test_any_bytes(l.t);
     }
     unload(&l);
-    test_prompts("tiny-dense");
-    test_prompts("tiny-moe");
-    if (argc > 1) test_large(argv[1]);
+    test_tokenizer_prompts("tiny-dense");
+    test_tokenizer_prompts("tiny-moe");
+    if (argc > 1) test_large_text(argv[1]);
     return test_end();
 }

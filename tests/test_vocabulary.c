@@ -23,29 +23,24 @@ typedef struct {
     arena       memory;
 } made_vocabulary;
 
-static int32_t add_token(made_vocabulary *v, const char *text, int32_t type) {
+static int32_t vocabulary_add_token(made_vocabulary *v, const char *text, int32_t type) {
     v->tokens[v->count] = (str){ arena_copy(&v->memory, str_of(text)), strlen(text) };
     v->types[v->count] = type;
     return (int32_t)v->count++;
 }
 
-static void add_merge(made_vocabulary *v, const char *text) {
+static void vocabulary_add_merge(made_vocabulary *v, const char *text) {
     v->merges[v->merge_count++] = (str){ arena_copy(&v->memory, str_of(text)), strlen(text) };
 }
 
 static void start_vocabulary(made_vocabulary *v) {
     *v = (made_vocabulary){ .model = "gemma4", .architecture = "gemma4", .eos = -1, .eot = -1, .bos = -1 };
-    add_token(v, "<bos>", 3);
+    vocabulary_add_token(v, "<bos>", 3);
     for (int i = 0; i < 256; i++) {
         char text[8];
         snprintf(text, sizeof text, "<0x%02X>", i);
-        add_token(v, text, 6);
+        vocabulary_add_token(v, text, 6);
     }
-}
-
-static bool append(void *user, const void *data, size_t length) {
-    buffer_append(user, data, length);
-    return true;
 }
 
 static void write_vocabulary(const made_vocabulary *v, buffer *out) {
@@ -62,7 +57,7 @@ static void write_vocabulary(const made_vocabulary *v, buffer *out) {
     if (v->eot >= 0) gguf_write_u32(w, "tokenizer.ggml.eot_token_id", (uint32_t)v->eot);
     if (v->bos >= 0) gguf_write_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)v->bos);
     if (v->eos_id_count) gguf_write_array(w, "tokenizer.ggml.eos_token_ids", GGUF_I32, v->eos_ids, v->eos_id_count);
-    CHECK_MESSAGE(!gguf_writer_head(w, append, out, &e) && !gguf_writer_end(w, &e), "%s", e.why);
+    CHECK_MESSAGE(!gguf_writer_head(w, buffer_sink, out, &e) && !gguf_writer_end(w, &e), "%s", e.why);
     gguf_writer_free(w);
 }
 
@@ -85,12 +80,12 @@ static void spoil_bos(made_vocabulary *v) { v->tokens[0] = str_of("start"); }
 static void spoil_bos_id(made_vocabulary *v) { v->tokens[0] = str_of("start"), v->bos = 5000; }
 static void spoil_eos_id(made_vocabulary *v) { v->eos = 4000000000; }
 static void spoil_eos_ids(made_vocabulary *v) { v->eos_ids[0] = -3, v->eos_id_count = 1; }
-static void spoil_no_space(made_vocabulary *v) { add_merge(v, "ab"); }
-static void spoil_no_right(made_vocabulary *v) { add_merge(v, "a "); }
-static void spoil_no_left(made_vocabulary *v) { add_merge(v, " a"); }
-static void spoil_empty_merge(made_vocabulary *v) { add_merge(v, ""); }
+static void spoil_no_space(made_vocabulary *v) { vocabulary_add_merge(v, "ab"); }
+static void spoil_no_right(made_vocabulary *v) { vocabulary_add_merge(v, "a "); }
+static void spoil_no_left(made_vocabulary *v) { vocabulary_add_merge(v, " a"); }
+static void spoil_empty_merge(made_vocabulary *v) { vocabulary_add_merge(v, ""); }
 
-static void test_refusals(void) {
+static void test_vocabulary_refusals(void) {
     static const struct {
         const char *name;
         void (*spoil)(made_vocabulary *);
@@ -120,7 +115,7 @@ static void test_refusals(void) {
         error            e = { 0 };
         TEST("refused: %s", cases[i].name);
         start_vocabulary(v);
-        add_merge(v, "a b");
+        vocabulary_add_merge(v, "a b");
         cases[i].spoil(v);
         loaded l = make(v, &bytes, &e);
         CHECK(!l.t);
@@ -133,7 +128,7 @@ static void test_refusals(void) {
 }
 
 /* The same vocabulary as both kinds of converters write it. */
-static void test_flavours(void) {
+static void test_vocabulary_flavours(void) {
     static const char text[] = "<|turn>a b<|channel><0x41></s>\xff<|\"|>";
     token_list        first = { 0 };
     for (int flavour = 0; flavour < 3; flavour++) {
@@ -144,12 +139,13 @@ static void test_flavours(void) {
         error                    e = { 0 };
         TEST("flavour: %s", names[flavour]);
         start_vocabulary(v);
-        int32_t end = add_token(v, "<turn|>", 3), eos = add_token(v, "<eos>", 3), html = add_token(v, "</s>", 1);
-        int32_t other = add_token(v, "over", 1), response = add_token(v, "<|tool_response>", 4);
-        add_token(v, "<|turn>", 3), add_token(v, "<|channel>", 4), add_token(v, "<|\"|>", 4),
-            add_token(v, "\xe2\x96\x81", 1);
-        for (char c[2] = "a"; c[0] <= 'z'; c[0]++) add_token(v, c, 1);
-        add_merge(v, "a b");
+        int32_t end = vocabulary_add_token(v, "<turn|>", 3), eos = vocabulary_add_token(v, "<eos>", 3),
+                html = vocabulary_add_token(v, "</s>", 1);
+        int32_t other = vocabulary_add_token(v, "over", 1), response = vocabulary_add_token(v, "<|tool_response>", 4);
+        vocabulary_add_token(v, "<|turn>", 3), vocabulary_add_token(v, "<|channel>", 4),
+            vocabulary_add_token(v, "<|\"|>", 4), vocabulary_add_token(v, "\xe2\x96\x81", 1);
+        for (char c[2] = "a"; c[0] <= 'z'; c[0]++) vocabulary_add_token(v, c, 1);
+        vocabulary_add_merge(v, "a b");
         v->eos_ids[0] = html, v->eos_ids[1] = eos, v->eos_id_count = 2;
         v->eot = other;
         if (flavour == 1) {
@@ -222,9 +218,9 @@ static void test_specials_against_rule(void) {
     error                    e = { 0 };
     TEST("overlapping special tokens split like the rule applied one by one");
     start_vocabulary(v);
-    for (size_t i = 0; i < n; i++) order[i] = add_token(v, specials[i], i % 3 ? 4 : 3);
-    for (char c[2] = "d"; c[0] <= 'f'; c[0]++) add_token(v, c, 1);
-    add_merge(v, "d e");
+    for (size_t i = 0; i < n; i++) order[i] = vocabulary_add_token(v, specials[i], i % 3 ? 4 : 3);
+    for (char c[2] = "d"; c[0] <= 'f'; c[0]++) vocabulary_add_token(v, c, 1);
+    vocabulary_add_merge(v, "d e");
     for (size_t i = 0; i < n; i++) { /* by decreasing length, then by id */
         for (size_t j = i + 1; j < n; j++) {
             str a = v->tokens[order[i]], b = v->tokens[order[j]];
@@ -301,7 +297,7 @@ static void test_merges_against_rule(void) {
         error            e = { 0 };
         start_vocabulary(v);
         /* a, b and 東 are tokens, c and é are known to merges only; half of the results are tokens */
-        add_token(v, "a", 1), add_token(v, "b", 1), add_token(v, "東", 1);
+        vocabulary_add_token(v, "a", 1), vocabulary_add_token(v, "b", 1), vocabulary_add_token(v, "東", 1);
         char   made[40][64];
         size_t made_count = 0;
         for (; made_count < COUNT_OF(letters); made_count++)
@@ -313,8 +309,8 @@ static void test_merges_against_rule(void) {
             snprintf(merge, sizeof merge, "%s %s", left, right);
             snprintf(result, sizeof result, "%s%s", left, right);
             if (strlen(result) >= 60) continue;
-            add_merge(v, merge);
-            if (random_below(2)) add_token(v, result, 1);
+            vocabulary_add_merge(v, merge);
+            if (random_below(2)) vocabulary_add_token(v, result, 1);
             if (made_count < COUNT_OF(made)) memcpy(made[made_count++], result, sizeof made[0]);
         }
         loaded l = make(v, &bytes, &e);
@@ -346,8 +342,8 @@ static void test_merges_against_rule(void) {
 }
 
 int main(void) {
-    test_refusals();
-    test_flavours();
+    test_vocabulary_refusals();
+    test_vocabulary_flavours();
     test_specials_against_rule();
     test_merges_against_rule();
     return test_end();

@@ -78,6 +78,8 @@ int str_compare(str a, str b) {
     return a.length < b.length ? -1 : a.length > b.length;
 }
 
+char ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
 bool mul_u64(uint64_t a, uint64_t b, uint64_t *out) {
     if (a && b > UINT64_MAX / a) return false;
     *out = a * b;

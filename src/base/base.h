@@ -44,6 +44,7 @@ bool str_is(str a, const char *zero_terminated);
 bool str_starts_with(str a, const char *prefix);
 bool str_ends_with(str a, const char *suffix);
 int  str_compare(str a, str b); /* bytewise */
+char ascii_lower(char c);
 
 /* For "%.*s". */
 #define STR_ARGS(s) (int)((s).length > 200 ? 200 : (s).length), (s).data

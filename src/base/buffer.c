@@ -29,6 +29,11 @@ void buffer_append(buffer *b, const void *data, size_t length) {
     b->data[b->length] = 0;
 }
 
+bool buffer_sink(void *b, const void *data, size_t length) {
+    buffer_append(b, data, length);
+    return !((const buffer *)b)->failed;
+}
+
 void buffer_str(buffer *b, str text) { buffer_append(b, text.data, text.length); }
 
 void buffer_text(buffer *b, const char *zero_terminated) { buffer_str(b, str_of(zero_terminated)); }

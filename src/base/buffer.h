@@ -19,6 +19,7 @@ void              buffer_printf(buffer *b, const char *format, ...) PRINTF_LIKE(
 void              buffer_clear(buffer *b);             /* keeps the memory */
 void              buffer_consume(buffer *b, size_t n); /* removes the first n bytes */
 void              buffer_free(buffer *b);
+bool              buffer_sink(void *b, const void *data, size_t length); /* buffer_append as a gguf_sink */
 static inline str buffer_view(const buffer *b) { return (str){ b->data, b->length }; }
 
 #endif

@@ -99,11 +99,11 @@ static bool decimal_fast(const decimal *d, double *out) {
     return true;
 }
 
-static bool is_digit(const char *at, const char *end) { return at < end && *at >= '0' && *at <= '9'; }
+static bool digit_at(const char *at, const char *end) { return at < end && *at >= '0' && *at <= '9'; }
 
 /* Takes digits into d; leading zeros only move the point. */
 static const char *take_digits(decimal *d, const char *at, const char *end, bool fraction, int64_t *point) {
-    for (; is_digit(at, end); at++) {
+    for (; digit_at(at, end); at++) {
         if (d->count || *at != '0') {
             if (d->count < DIGITS) d->digits[d->count++] = (uint8_t)(*at - '0');
             else d->more |= *at != '0';
@@ -133,8 +133,8 @@ bool decimal_parse(str text, double *out) {
     if (at < end && (*at == 'e' || *at == 'E')) {
         bool down = ++at < end && *at == '-';
         if (at < end && (*at == '-' || *at == '+')) at++;
-        if (!is_digit(at, end)) return false;
-        for (; is_digit(at, end); at++) exponent = exponent < 1000000000000 ? exponent * 10 + (*at - '0') : exponent;
+        if (!digit_at(at, end)) return false;
+        for (; digit_at(at, end); at++) exponent = exponent < 1000000000000 ? exponent * 10 + (*at - '0') : exponent;
         if (down) exponent = -exponent;
     }
     if (at != end) return false;

@@ -28,19 +28,19 @@ static gm_status bad(const parser *p, size_t where, const char *what) {
     return fail(p->e, GM_BAD_FILE, "JSON line %zu column %zu: %s", line, column, what);
 }
 
-static gm_status no_memory(const parser *p) {
+static gm_status json_no_memory(const parser *p) {
     fail_memory(p->e, "a JSON document", p->text.length);
     return GM_NO_MEMORY;
 }
 
 static int peek(const parser *p) { return p->at < p->text.length ? (unsigned char)p->text.data[p->at] : -1; }
 
-static void skip_space(parser *p) {
+static void json_skip_space(parser *p) {
     for (int c; (c = peek(p)) == ' ' || c == '\t' || c == '\n' || c == '\r';) p->at++;
 }
 
-static bool take(parser *p, int c) {
-    skip_space(p);
+static bool json_take(parser *p, int c) {
+    json_skip_space(p);
     if (peek(p) != c) return false;
     p->at++;
     return true;
@@ -108,7 +108,7 @@ static gm_status parse_string(parser *p, str *out) {
     gm_status status = find_end(p, &end);
     if (status) return status;
     char *text = arena_alloc(p->memory, end - p->at + 1); /* unescaping only shortens */
-    if (!text) return no_memory(p);
+    if (!text) return json_no_memory(p);
     while (p->at < end) {
         size_t n = 0;
         if (p->text.data[p->at] == '\\') {
@@ -134,7 +134,7 @@ static size_t skip_digits(parser *p) {
     return p->at - start;
 }
 
-static gm_status parse_number(parser *p, json *value) {
+static gm_status json_parse_number(parser *p, json *value) {
     size_t start = p->at;
     if (peek(p) == '-') p->at++;
     bool   zero = peek(p) == '0';
@@ -152,7 +152,7 @@ static gm_status parse_number(parser *p, json *value) {
     }
     str   text = { p->text.data + start, p->at - start };
     char *copy = arena_copy(p->memory, text);
-    if (!copy) return no_memory(p);
+    if (!copy) return json_no_memory(p);
     value->kind = JSON_NUMBER;
     value->text = (str){ copy, text.length };
     if (!decimal_parse(value->text, &value->number)) return bad(p, start, "expected a number");
@@ -175,17 +175,17 @@ static gm_status parse_word(parser *p, json *value) {
 }
 
 static gm_status parse_key(parser *p, str *key) {
-    skip_space(p);
+    json_skip_space(p);
     if (peek(p) != '"') return bad(p, p->at, "expected a key in quotes");
     gm_status status = parse_string(p, key);
     if (status) return status;
-    return take(p, ':') ? GM_OK : bad(p, p->at, "expected ':' behind a key");
+    return json_take(p, ':') ? GM_OK : bad(p, p->at, "expected ':' behind a key");
 }
 
 /* Behind the opening bracket. */
 static gm_status parse_children(parser *p, size_t depth, json *value, char close) {
     if (depth == DEEPEST) return bad(p, p->at - 1, "more than 100 levels deep");
-    if (take(p, close)) return GM_OK;
+    if (json_take(p, close)) return GM_OK;
     for (json **link = &value->first;; link = &(*link)->next) {
         str       key = { NULL, 0 };
         gm_status status = close == '}' ? parse_key(p, &key) : GM_OK;
@@ -193,15 +193,15 @@ static gm_status parse_children(parser *p, size_t depth, json *value, char close
         if (status) return status;
         (*link)->key = key;
         value->count++;
-        if (take(p, close)) return GM_OK;
-        if (!take(p, ',')) return bad(p, p->at, close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
+        if (json_take(p, close)) return GM_OK;
+        if (!json_take(p, ',')) return bad(p, p->at, close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
     }
 }
 
 static gm_status parse_value(parser *p, size_t depth, json **out) {
-    skip_space(p);
+    json_skip_space(p);
     json *value = *out = arena_alloc(p->memory, sizeof *value);
-    if (!value) return no_memory(p);
+    if (!value) return json_no_memory(p);
     int c = peek(p);
     if (c == '{' || c == '[') {
         p->at++;
@@ -212,7 +212,7 @@ static gm_status parse_value(parser *p, size_t depth, json **out) {
         value->kind = JSON_STRING;
         return parse_string(p, &value->text);
     }
-    if (c == '-' || (c >= '0' && c <= '9')) return parse_number(p, value);
+    if (c == '-' || (c >= '0' && c <= '9')) return json_parse_number(p, value);
     return parse_word(p, value);
 }
 
@@ -222,7 +222,7 @@ gm_status json_parse(str text, arena *a, json **out, error *e) {
     json     *value = NULL;
     gm_status status = parse_value(&p, 0, &value);
     if (status) return status;
-    skip_space(&p);
+    json_skip_space(&p);
     if (p.at != text.length) return bad(&p, p.at, "something follows the end of the value");
     *out = value;
     return GM_OK;

@@ -20,7 +20,7 @@ static uint64_t hash(const uint32_t *slots, str key) {
 }
 
 /* The slot where the key is, or the free one where it would go. */
-static size_t slot_of(const table *t, str key) {
+static size_t table_slot(const table *t, str key) {
     size_t slot = (size_t)hash(t->slots, key) & (t->slot_count - 1);
     while (t->slots[slot] && !str_equal(t->keys[t->slots[slot] - 1], key)) slot = (slot + 1) & (t->slot_count - 1);
     return slot;
@@ -46,7 +46,7 @@ bool table_reserve(table *t, size_t count) {
     free(t->slots);
     t->slots = slots;
     t->slot_count = slot_count;
-    for (size_t i = 0; i < t->count; i++) t->slots[slot_of(t, t->keys[i])] = (uint32_t)i + 1;
+    for (size_t i = 0; i < t->count; i++) t->slots[table_slot(t, t->keys[i])] = (uint32_t)i + 1;
     return true;
 }
 
@@ -56,7 +56,7 @@ bool table_add(table *t, str key, uint32_t value, bool *failed) {
         if (failed) *failed = true;
         return false;
     }
-    size_t slot = slot_of(t, key);
+    size_t slot = table_slot(t, key);
     if (t->slots[slot]) return false;
     t->keys[t->count] = key;
     t->values[t->count] = value;
@@ -66,7 +66,7 @@ bool table_add(table *t, str key, uint32_t value, bool *failed) {
 
 bool table_find(const table *t, str key, uint32_t *value) {
     if (!t->slot_count) return false;
-    uint32_t found = t->slots[slot_of(t, key)];
+    uint32_t found = t->slots[table_slot(t, key)];
     if (!found) return false;
     if (value) *value = t->values[found - 1];
     return true;

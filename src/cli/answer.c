@@ -34,7 +34,7 @@ static void print_harmless(FILE *out, str text) {
     }
 }
 
-static void print_text(FILE *out, str text, bool terminal) {
+static void answer_print_text(FILE *out, str text, bool terminal) {
     if (terminal) print_harmless(out, text);
     else fwrite(text.data, 1, text.length, out);
 }
@@ -52,14 +52,14 @@ static void show_thinking(screen *s, str text) {
     FILE *out = s->terminal ? stdout : stderr;
     if (!s->thinking) fputs(dim_on(s->terminal), out);
     s->thinking = true;
-    print_text(out, text, s->terminal || terminal_errors());
+    answer_print_text(out, text, s->terminal || terminal_errors());
     fflush(out);
 }
 
 static gm_status show_content(screen *s, str text, error *e) {
     if (!s->style->stream || !text.length) return GM_OK;
     end_thinking(s);
-    print_text(stdout, text, s->terminal);
+    answer_print_text(stdout, text, s->terminal);
     s->something = true;
     s->last = text.data[text.length - 1];
     return flush_output(e);
@@ -76,7 +76,7 @@ static gm_status add_call(answer *a, screen *s, str text, error *e) {
     return show_content(s, (str){ "\n", 1 }, e);
 }
 
-static void add_token(report *r, const gm_engine *engine, const char *key, const gm_token_logprob *token) {
+static void answer_add_token(report *r, const gm_engine *engine, const char *key, const gm_token_logprob *token) {
     const char *text = "";
     size_t      length = 0;
     gm_token_text(engine, token->token, &text, &length);
@@ -90,10 +90,10 @@ static void add_logprobs(answer *a, const answer_style *style, const gm_piece *p
     if (!style->logprobs_of || !piece->logprobs) return;
     const gm_token_logprob *row = piece->logprobs;
     for (size_t i = 0; i < piece->logprob_tokens; i++, row += 1 + style->alternatives) {
-        add_token(&a->logprobs, style->logprobs_of, NULL, row);
+        answer_add_token(&a->logprobs, style->logprobs_of, NULL, row);
         report_open(&a->logprobs, "top", '[');
         for (uint32_t k = 1; k <= style->alternatives; k++) {
-            add_token(&a->logprobs, style->logprobs_of, NULL, row + k);
+            answer_add_token(&a->logprobs, style->logprobs_of, NULL, row + k);
             report_close(&a->logprobs, '}');
         }
         report_close(&a->logprobs, ']');

@@ -55,7 +55,7 @@ typedef struct {
     size_t              steps_done, steps;
 } bench;
 
-static gm_status make_tokens(bench *b, error *e) {
+static gm_status bench_make_tokens(bench *b, error *e) {
     const size_t count = max_size(b->prefill, b->depth + b->decode) + 1;
     b->tokens = calloc(count, sizeof *b->tokens);
     if (!b->tokens) return fail_memory(e, "the tokens", count * sizeof *b->tokens);
@@ -183,7 +183,7 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
 }
 
 static gm_status bench_measure(bench *b, error *e) {
-    gm_status status = make_tokens(b, e);
+    gm_status status = bench_make_tokens(b, e);
     b->steps = (b->prefill ? b->repeats + 1 : 0) + (b->decode ? b->repeats + !b->prefill : 0);
     if (status == GM_OK && b->prefill)
         status = measure_best(b, b->prefill, prefill_once, false, &b->prefill_seconds, e);
@@ -226,11 +226,11 @@ static void report_gpu_phases(report *r, const bench *b) {
     report_close(r, '}');
 }
 
-static int print_json(const bench *b, const char *model) {
+static int bench_print_json(const bench *b, const char *name) {
     const count_value threads = b->values->engine.threads;
     report            r = { 0 };
     report_open(&r, NULL, '{');
-    report_text(&r, "model", model);
+    report_text(&r, "model", name);
     report_text(&r, "device", b->info.device);
     report_count(&r, "threads", threads.given ? threads.value : physical_cores());
     report_phase(&r, "prefill", b->prefill, b->prefill_seconds, NULL);
@@ -246,12 +246,12 @@ static int print_json(const bench *b, const char *model) {
     return report_print(&r);
 }
 
-static void print_text(const bench *b, const char *model) {
+static void bench_print_text(const bench *b, const char *name) {
     char bytes[32], peak[32], private[32];
     format_bytes(b->info.bytes_per_token, bytes);
     format_bytes(b->peak_memory, peak);
     format_bytes(b->private_memory, private);
-    printf("model     %s\ndevice    %s\n", model, b->info.device);
+    printf("model     %s\ndevice    %s\n", name, b->info.device);
     printf("load      %.3f s", b->load_seconds);
     if (b->engine->on_gpu)
         printf(", including self-check %.3f s and upload %.3f s (%.2f GB/s); plans built in %.3f s",
@@ -270,11 +270,11 @@ static void print_text(const bench *b, const char *model) {
 }
 
 static gm_status bench_model(bench *b, const char *given, arena *memory, error *e) {
-    model_argument model;
-    gm_status      status = model_argument_resolve(given, memory, &model, e);
+    model_argument chosen;
+    gm_status      status = model_argument_resolve(given, memory, &chosen, e);
     if (status != GM_OK) return status;
     const double start = clock_seconds();
-    status = engine_open(&b->values->engine, model.engine, &b->engine, e);
+    status = engine_open(&b->values->engine, chosen.engine, &b->engine, e);
     b->load_seconds = clock_seconds() - start;
     if (status != GM_OK) return status;
     gm_engine_get_info(b->engine, &b->info);
@@ -301,8 +301,8 @@ static int bench_run(void *values, const arguments *args) {
     interrupt_catch();
     const gm_status status = bench_model(&b, args->positional[0], &memory, &e);
     if (status != GM_OK) code = complain_error(&e);
-    else if (v->json) code = print_json(&b, args->positional[0]);
-    else print_text(&b, args->positional[0]);
+    else if (v->json) code = bench_print_json(&b, args->positional[0]);
+    else bench_print_text(&b, args->positional[0]);
     free(b.tokens);
     gm_engine_close(b.engine);
     arena_free(&memory);

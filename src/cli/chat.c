@@ -39,7 +39,7 @@ static const option_group groups[] = {
 
 /* ---- choosing the model ---- */
 
-static gm_status choose_model(const arguments *args, arena *a, const char **out, error *e) {
+static gm_status chat_choose_model(const arguments *args, arena *a, const char **out, error *e) {
     model_choice how;
     if (model_argument_choose(args->count ? args->positional[0] : NULL, a, out, &how, e)) return e->status;
     if (how == CHOICE_STORE) fprintf(stderr, "using %s from Ollama's store\n", *out);
@@ -64,7 +64,7 @@ static gm_status count_prompt(const chat_state *s, const gm_message *messages, s
 }
 
 /* Drops the oldest turns until the prompt leaves room for an answer, or only the last question is left. */
-static gm_status make_room(chat_state *s, const gm_reply_options *options, error *e) {
+static gm_status chat_make_room(chat_state *s, const gm_reply_options *options, error *e) {
     const size_t room = min_size(s->context / 4, 1024);
     size_t       dropped = 0;
     gm_status    status;
@@ -107,7 +107,7 @@ static gm_status answer_question(chat_state *s, answer *a, error *e) {
                                  .think = s->talk.think,
                                  .max_tokens = (uint32_t)s->talk.settings.max.value };
     gm_status        status = sampling_choose(&s->talk.settings.sampling, s->engine, &sampling, e);
-    if (status == GM_OK) status = make_room(s, &options, e);
+    if (status == GM_OK) status = chat_make_room(s, &options, e);
     if (status == GM_OK) status = conversation_messages(&s->talk, &messages, &count, e);
     if (status == GM_OK) {
         status = gm_reply_start(s->session, messages, count, &options, &reply, why, sizeof why);
@@ -146,7 +146,7 @@ static gm_status run_turn(chat_state *s, str question, error *e) {
 /* ---- the loop ---- */
 
 /* A backslash at the end of a line continues it on the next. */
-static line_result read_question(chat_state *s, buffer *line, buffer *question, error *e) {
+static line_result chat_read_question(chat_state *s, buffer *line, buffer *question, error *e) {
     const char *prompt = "> ";
     buffer_clear(question);
     for (;;) {
@@ -175,7 +175,7 @@ static int chat_loop(chat_state *s) {
     int    code = EXIT_OK;
     while (!s->leave && code == EXIT_OK) {
         error             e = { 0 };
-        const line_result result = read_question(s, &line, &question, &e);
+        const line_result result = chat_read_question(s, &line, &question, &e);
         interrupt_clear();
         if (result == LINE_END) break;
         if (result == LINE_FAILED) code = complain_error(&e);
@@ -203,7 +203,7 @@ static gm_status chat_open(chat_state *s, const chat_values *v, const arguments 
     const char    *name = NULL;
     model_argument model;
     gm_engine_info info;
-    gm_status      status = choose_model(args, memory, &name, e);
+    gm_status      status = chat_choose_model(args, memory, &name, e);
     if (status == GM_OK) status = model_argument_resolve(name, memory, &model, e);
     if (status == GM_OK) status = engine_open(&v->engine, model.engine, &s->engine, e);
     if (status == GM_OK) status = session_open(&v->engine, s->engine, v->context.value, &s->session, e);

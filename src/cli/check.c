@@ -166,14 +166,14 @@ static size_t count_failed(const results *r, double tolerance) {
     return failed;
 }
 
-static void print_text(const results *r) {
+static void check_print_text(const results *r) {
     for (size_t i = 0; i < r->count; i++) {
         if (r->items[i].problem[0]) printf("%s cannot be computed: %s\n", r->items[i].name, r->items[i].problem);
         else printf("%s %.3e\n", r->items[i].name, r->items[i].error);
     }
 }
 
-static int print_json(const check_state *c, const results *r, double tolerance) {
+static int check_print_json(const check_state *c, const results *r, double tolerance) {
     double worst = 0;
     report j = { 0 };
     report_open(&j, NULL, '{');
@@ -262,8 +262,8 @@ static int check_run(void *values, const arguments *args) {
     gm_status status = open_files(&c, args, &memory, &model, &expect, &e);
     if (status == GM_OK) status = check_all(&c, &r, !v->json && !v->quiet, &e);
     if (status != GM_OK) code = complain_error(&e);
-    else if (v->json) code = print_json(&c, &r, tolerance);
-    else print_text(&r);
+    else if (v->json) code = check_print_json(&c, &r, tolerance);
+    else check_print_text(&r);
     if (code == EXIT_OK && count_failed(&r, tolerance)) code = EXIT_CHECK_FAILED;
     free(r.items);
     tokenizer_free(c.words);

@@ -81,7 +81,7 @@ static double logits_error(check_state *c, const gguf_tensor *want, const float 
     return relative_error(got + skipped, tensor_values(c->expect, want), want->count);
 }
 
-static gm_status new_session(check_state *c, size_t tokens, gm_session **out, error *e) {
+static gm_status check_new_session(check_state *c, size_t tokens, gm_session **out, error *e) {
     const gm_status status = session_open(c->values, c->engine, tokens, out, e);
     if (status == GM_OK) interrupt_watch(*out);
     return status;
@@ -104,7 +104,7 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *numb
     if (check_logits_shape(want, info.vocabulary, count, e)) return e->status;
     float *got = malloc(count * want->ne[0] * sizeof *got);
     if (!got) return fail_memory(e, "the logits", count * want->ne[0] * sizeof *got);
-    status = new_session(c, count, &session, e);
+    status = check_new_session(c, count, &session, e);
     if (status == GM_OK) status = session_logits_all(session, ids, count, got, e);
     if (status == GM_OK) result->error = logits_error(c, want, got, count);
     end_session(session);
@@ -171,7 +171,7 @@ gm_status check_soft_logits(check_state *c, const gguf_tensor *want, const char 
         return e->status;
     float *got = malloc(count * want->ne[0] * sizeof *got);
     if (!got) return fail_memory(e, "the logits", count * want->ne[0] * sizeof *got);
-    status = new_session(c, count, &session, e);
+    status = check_new_session(c, count, &session, e);
     if (status == GM_OK) status = hold_prompt(session, ids, count, &soft, e);
     if (status == GM_OK) status = session_logits_held(session, got, e);
     if (status == GM_OK) result->error = logits_error(c, want, got, count);
@@ -216,7 +216,7 @@ gm_status check_greedy(check_state *c, const gguf_tensor *want, const char *numb
     const int32_t *tokens = tensor_values(c->expect, want);
     int32_t       *got = calloc(count + 1, sizeof *got);
     if (!got) return fail_memory(e, "the tokens", want->bytes);
-    status = new_session(c, prompt_count + count, &session, e);
+    status = check_new_session(c, prompt_count + count, &session, e);
     if (status == GM_OK) status = write_greedy(session, ids, prompt_count, info.vocabulary, got, count, e);
     for (size_t i = 0; i < count; i++) differ += got[i] != tokens[i];
     if (status == GM_OK) result->error = count ? (double)differ / (double)count : 0;

@@ -24,7 +24,7 @@ void conversation_free(conversation *c) {
     *c = (conversation){ 0 };
 }
 
-static char *copy_text(str text, error *e) {
+static char *conversation_copy_text(str text, error *e) {
     char *copy = malloc(text.length + 1);
     if (!copy) {
         fail_memory(e, "the conversation", text.length);
@@ -43,7 +43,7 @@ gm_status conversation_add(conversation *c, bool from_user, str content, error *
         c->turns = turns;
         c->capacity = capacity;
     }
-    char *copy = copy_text(content, e);
+    char *copy = conversation_copy_text(content, e);
     if (!copy) return e->status;
     c->turns[c->count++] = (chat_turn){ from_user, copy };
     return GM_OK;
@@ -64,7 +64,7 @@ bool conversation_drop_oldest(conversation *c) {
 }
 
 gm_status conversation_set_system(conversation *c, const char *text, error *e) {
-    char *copy = text ? copy_text(str_of(text), e) : NULL;
+    char *copy = text ? conversation_copy_text(str_of(text), e) : NULL;
     if (text && !copy) return e->status;
     free(c->system);
     c->system = copy;

@@ -47,7 +47,8 @@ static void write_settings(gguf_writer *w, const chat_settings *settings) {
     gguf_write_strings(w, "chat.setting_values", values, count);
 }
 
-static gm_status write_file(const conversation *c, const void *snapshot, uint64_t size, new_file *file, error *e) {
+static gm_status conversation_write_file(const conversation *c, const void *snapshot, uint64_t size, new_file *file,
+                                         error *e) {
     gguf_writer *w = NULL;
     str         *items = calloc(c->count + 1, sizeof *items);
     if (!items) return fail_memory(e, "the conversation", c->count * sizeof *items);
@@ -82,7 +83,7 @@ gm_status conversation_save(const conversation *c, gm_session *session, const ch
     error     problem = { 0 };
     new_file *file = NULL;
     if (!new_file_open(path, NEW_FILE_KEPT, &file, e)) {
-        write_file(c, snapshot, size, file, &problem);
+        conversation_write_file(c, snapshot, size, file, &problem);
         new_file_end(file, &problem, e);
     }
     gm_free(snapshot);
@@ -109,7 +110,7 @@ static gm_status find_strings(const gguf *file, const char *key, const gguf_valu
     return GM_OK;
 }
 
-static gm_status read_turns(const gguf *file, conversation *c, error *e) {
+static gm_status conversation_read_turns(const gguf *file, conversation *c, error *e) {
     const gguf_value *roles = NULL, *contents = NULL;
     gm_status         status = find_strings(file, "chat.roles", &roles, e);
     if (status == GM_OK) status = find_strings(file, "chat.contents", &contents, e);
@@ -148,7 +149,7 @@ static gm_status read_settings(const gguf *file, conversation *c, error *e) {
 }
 
 /* What the file is, and that all of it is there as it was written. */
-static gm_status check_file(const gguf *file, uint32_t *version, error *e) {
+static gm_status conversation_check_file(const gguf *file, uint32_t *version, error *e) {
     str kind = { "", 0 };
     if (gguf_get_str(file, "general.architecture", &kind, NULL, e)) return e->status;
     if (!str_is(kind, architecture))
@@ -170,7 +171,7 @@ static gm_status read_file(const gguf *file, conversation *c, error *e) {
     if (status == GM_OK && system.length && memchr(system.data, 0, system.length))
         status = fail(e, GM_BAD_FILE, "chat.system has a NUL byte");
     if (status == GM_OK) status = read_settings(file, c, e);
-    if (status == GM_OK) status = read_turns(file, c, e);
+    if (status == GM_OK) status = conversation_read_turns(file, c, e);
     if (status == GM_OK && found) {
         char *text = strndup(system.data, system.length);
         status = text ? conversation_set_system(c, text, e) : fail_memory(e, "the system prompt", system.length);
@@ -197,7 +198,7 @@ gm_status conversation_load(conversation *c, gm_session *session, const char *pa
     error        why = { 0 };
     gm_status    status = gguf_open_file(path, &file, e);
     if (status != GM_OK) return status;
-    status = check_file(file, &version, &why);
+    status = conversation_check_file(file, &version, &why);
     if (status == GM_OK) status = read_file(file, &loaded, &why);
     if (status == GM_OK) status = restore_session(file, version, session, &why);
     gguf_free(file);

@@ -34,7 +34,7 @@ static bool has_feature(const gpu_info *d, size_t i) { return *((const char *)d 
 /* Whether --backend auto uses a GPU: the fastest one, unless it is software. */
 static bool auto_uses_gpu(const gpu_info *devices, size_t count) { return count && !devices[0].software; }
 
-static int print_json(const gpu_info *devices, size_t count) {
+static int devices_print_json(const gpu_info *devices, size_t count) {
     report r = { 0 };
     report_open(&r, NULL, '{');
     report_open(&r, "devices", '[');
@@ -70,10 +70,10 @@ static int print_json(const gpu_info *devices, size_t count) {
 }
 
 static void print_device(size_t number, const gpu_info *d) {
-    char        buffer[32], binding[32], workgroup[32];
+    char        largest_buffer[32], largest_binding[32], workgroup[32];
     const char *separator = "";
-    format_bytes(d->max_buffer, buffer);
-    format_bytes(d->max_binding, binding);
+    format_bytes(d->max_buffer, largest_buffer);
+    format_bytes(d->max_binding, largest_binding);
     format_bytes(d->max_workgroup_bytes, workgroup);
     printf("%zu: %s%s\n", number, d->name, d->software ? " (software)" : "");
     printf("   driver      %s, %s\n", d->backend, d->driver[0] ? d->driver : "unknown");
@@ -88,7 +88,8 @@ static void print_device(size_t number, const gpu_info *d) {
         separator = ", ";
     }
     printf("%s\n", *separator ? "" : "none");
-    printf("   buffers     up to %s each, %s per binding, %u bindings\n", buffer, binding, d->max_storage_buffers);
+    printf("   buffers     up to %s each, %s per binding, %u bindings\n", largest_buffer, largest_binding,
+           d->max_storage_buffers);
     printf("   workgroups  up to %u invocations, %s of memory\n", d->max_invocations, workgroup);
 }
 
@@ -100,7 +101,7 @@ static int devices_run(void *values, const arguments *args) {
     size_t                count = 0;
     if (gpu_host_list(devices, COUNT_OF(devices), &count, &e) != GM_OK) return complain_error(&e);
     count = min_size(count, COUNT_OF(devices));
-    if (v->json) return print_json(devices, count);
+    if (v->json) return devices_print_json(devices, count);
     for (size_t i = 0; i < count; i++) print_device(i, &devices[i]);
     if (auto_uses_gpu(devices, count)) printf("--backend auto uses GPU 0\n");
     else printf("--backend auto uses the CPU, since a software GPU is slower\n");

@@ -88,19 +88,19 @@ gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t 
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
 
-static void apply_number(float *field, number_value given) {
+static void argument_apply(float *field, number_value given) {
     if (given.given) *field = (float)given.value;
 }
 
 gm_status sampling_choose(const sampling_values *values, const gm_engine *engine, gm_sampling *out, error *e) {
     gm_sampling_default(engine, out);
-    apply_number(&out->temperature, values->temperature);
-    apply_number(&out->top_p, values->top_p);
-    apply_number(&out->min_p, values->min_p);
-    apply_number(&out->typical_p, values->typical_p);
-    apply_number(&out->repetition_penalty, values->repetition_penalty);
-    apply_number(&out->presence_penalty, values->presence_penalty);
-    apply_number(&out->frequency_penalty, values->frequency_penalty);
+    argument_apply(&out->temperature, values->temperature);
+    argument_apply(&out->top_p, values->top_p);
+    argument_apply(&out->min_p, values->min_p);
+    argument_apply(&out->typical_p, values->typical_p);
+    argument_apply(&out->repetition_penalty, values->repetition_penalty);
+    argument_apply(&out->presence_penalty, values->presence_penalty);
+    argument_apply(&out->frequency_penalty, values->frequency_penalty);
     if (values->top_k.given) out->top_k = (int32_t)values->top_k.value;
     if (values->penalty_window.given) out->penalty_window = (uint32_t)values->penalty_window.value;
     else if (!out->penalty_window) out->penalty_window = 64;

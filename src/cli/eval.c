@@ -71,7 +71,7 @@ static task_row *row_of(tally *t, str name, error *e) {
     return row;
 }
 
-static task_row sum_of(const tally *t) {
+static task_row tally_sum(const tally *t) {
     task_row all = { .name = "all" };
     for (size_t i = 0; i < t->count; i++) {
         all.asked += t->rows[i].asked;
@@ -106,12 +106,12 @@ static const char *copy_json(const json *value, arena *a) {
     return copy;
 }
 
-static const char *text_field(const json *object, const char *key, arena *a) {
+static const char *question_text(const json *object, const char *key, arena *a) {
     const json *value = json_get(object, key);
     return json_is(value, JSON_STRING) ? arena_copy(a, value->text) : NULL;
 }
 
-static gm_status read_messages(const json *list, question *q, arena *a, error *e) {
+static gm_status question_read_messages(const json *list, question *q, arena *a, error *e) {
     if (!json_is(list, JSON_ARRAY) || !list->count)
         return fail(e, GM_BAD_ARGUMENT, "\"messages\" must be a list of at least one message");
     q->messages = arena_array(a, list->count, sizeof *q->messages);
@@ -120,12 +120,12 @@ static gm_status read_messages(const json *list, question *q, arena *a, error *e
         gm_message *to = &q->messages[q->count++];
         const json *calls = json_get(m, "tool_calls"), *content = json_get(m, "content");
         *to = (gm_message){
-            .role = text_field(m, "role", a),
-            .content = text_field(m, "content", a),
-            .thinking = text_field(m, "thinking", a),
+            .role = question_text(m, "role", a),
+            .content = question_text(m, "content", a),
+            .thinking = question_text(m, "thinking", a),
             .tool_calls = calls ? copy_json(calls, a) : NULL,
-            .tool_name = text_field(m, "tool_name", a),
-            .tool_call_id = text_field(m, "tool_call_id", a),
+            .tool_name = question_text(m, "tool_name", a),
+            .tool_call_id = question_text(m, "tool_call_id", a),
         };
         if (!to->role) return fail(e, GM_BAD_ARGUMENT, "messages[%zu].role must be a string", q->count - 1);
         if (!to->content && content && content->kind != JSON_ARRAY && content->kind != JSON_NULL)
@@ -135,7 +135,7 @@ static gm_status read_messages(const json *list, question *q, arena *a, error *e
     return GM_OK;
 }
 
-static gm_status read_turns(question *q, arena *a, error *e) {
+static gm_status question_read_turns(question *q, arena *a, error *e) {
     bool texts = json_is(q->turns, JSON_ARRAY) && q->turns->count;
     for (const json *turn = texts ? q->turns->first : NULL; turn; turn = turn->next)
         texts &= json_is(turn, JSON_STRING);
@@ -146,7 +146,7 @@ static gm_status read_turns(question *q, arena *a, error *e) {
     return GM_OK;
 }
 
-static gm_status read_question(const json *value, question *q, arena *a, error *e) {
+static gm_status question_read(const json *value, question *q, arena *a, error *e) {
     const json *tools = json_get(value, "tools");
     *q = (question){ .task = json_string(json_get(value, "task"), "questions"),
                      .think = json_is(json_get(value, "think"), JSON_TRUE),
@@ -157,7 +157,7 @@ static gm_status read_question(const json *value, question *q, arena *a, error *
     if (tools && !(q->tools = copy_json(tools, a))) return fail_memory(e, "the tools", 0);
     q->turns = json_get(value, "turns");
     q->results = json_get(value, "results");
-    return q->turns ? read_turns(q, a, e) : read_messages(json_get(value, "messages"), q, a, e);
+    return q->turns ? question_read_turns(q, a, e) : question_read_messages(json_get(value, "messages"), q, a, e);
 }
 
 /* ---- answering ---- */
@@ -344,7 +344,7 @@ static gm_status ask_line(evaluation *v, str line, error *e) {
     question  q = { 0 };
     task_row *row = NULL;
     gm_status status = json_parse(line, &memory, &value, e);
-    if (status == GM_OK) status = read_question(value, &q, &memory, e);
+    if (status == GM_OK) status = question_read(value, &q, &memory, e);
     const bool wanted = status == GM_OK && (!v->values->task || str_is(q.task, v->values->task));
     if (wanted && !(row = row_of(&v->tally, q.task, e))) status = e->status;
     if (wanted && row) {
@@ -397,7 +397,7 @@ static gm_status ask_set(evaluation *v, const char *path, error *e) {
 
 /* ---- output ---- */
 
-static void print_row(const task_row *row, const char *refusal) {
+static void eval_print_row(const task_row *row, const char *refusal) {
     printf("%-20s", row->name);
     if (row->asked)
         printf(" %5zu of %5zu right  %5.1f %%   complete %5.1f %%", row->right, row->asked,
@@ -418,10 +418,10 @@ static void report_row(report *j, const task_row *row) {
 
 static int print_results(evaluation *v, const char *model) {
     const tally   *t = &v->tally;
-    const task_row all = sum_of(t);
+    const task_row all = tally_sum(t);
     if (!v->values->json) {
-        for (size_t i = 0; i < t->count; i++) print_row(&t->rows[i], t->refusal);
-        if (t->count > 1) print_row(&all, t->refusal);
+        for (size_t i = 0; i < t->count; i++) eval_print_row(&t->rows[i], t->refusal);
+        if (t->count > 1) eval_print_row(&all, t->refusal);
         return EXIT_OK;
     }
     report         j = { 0 };

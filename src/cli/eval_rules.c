@@ -22,12 +22,10 @@ static str trimmed(str text) {
 
 /* ---- texts ---- */
 
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
-
 static bool starts_alike(str text, str start) {
     if (text.length < start.length) return false;
     for (size_t i = 0; i < start.length; i++) {
-        if (lower(text.data[i]) != lower(start.data[i])) return false;
+        if (ascii_lower(text.data[i]) != ascii_lower(start.data[i])) return false;
     }
     return true;
 }
@@ -55,11 +53,12 @@ static bool check_contains(checker *c, const json *want) {
 
 /* ---- numbers ---- */
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 
 /* A number does not start after these: inside a word, or after a decimal point. */
 static bool is_inside(char c) {
-    return is_digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') || c == '_' || c == '.' || (unsigned char)c >= 0x80;
+    return is_decimal(c) || (ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z') || c == '_' || c == '.' ||
+           (unsigned char)c >= 0x80;
 }
 
 static bool check_number(checker *c, const json *want) {
@@ -68,9 +67,9 @@ static bool check_number(checker *c, const json *want) {
     double    last = 0;
     for (size_t i = 0; i < text.length; i++) {
         const size_t sign = text.data[i] == '-';
-        if (i + sign >= text.length || !is_digit(text.data[i + sign]) || (i && is_inside(text.data[i - 1]))) continue;
+        if (i + sign >= text.length || !is_decimal(text.data[i + sign]) || (i && is_inside(text.data[i - 1]))) continue;
         double value = 0;
-        for (i += sign; i < text.length && is_digit(text.data[i]); i++) value = value * 10 + (text.data[i] - '0');
+        for (i += sign; i < text.length && is_decimal(text.data[i]); i++) value = value * 10 + (text.data[i] - '0');
         last = sign ? -value : value;
         found = true;
         i--;
@@ -138,7 +137,7 @@ static bool check_thinks(checker *c, const json *want) {
 /* ---- words ---- */
 
 /* Every byte of a character beyond ASCII counts as a letter. */
-static bool is_letter(char c) { return (lower(c) >= 'a' && lower(c) <= 'z') || (unsigned char)c >= 0x80; }
+static bool is_letter(char c) { return (ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z') || (unsigned char)c >= 0x80; }
 
 /* Cuts the next word off `text`: letters, with apostrophes between them. Empty: there is none. */
 static str next_word(str *text) {
@@ -181,7 +180,7 @@ static bool check_words(checker *c, const json *want) {
         count += word.length > 0;
         good = word.length < 2 || has_word(buffer_view(&known), word) || has_word(c->context->said, word);
     }
-    for (size_t i = 0; i < c->content.length; i++) count += is_digit(c->content.data[i]);
+    for (size_t i = 0; i < c->content.length; i++) count += is_decimal(c->content.data[i]);
     buffer_free(&known);
     return good && count;
 }

@@ -146,7 +146,7 @@ static void print_tensors(const gguf *file) {
     }
 }
 
-static int print_text(const inspection *f, bool tensors) {
+static int inspect_print_text(const inspection *f, bool tensors) {
     char bytes[32];
     format_bytes(gguf_file_bytes(f->file), bytes);
     inspect_line("file", "%s", f->path);
@@ -262,7 +262,7 @@ static void report_tensors(report *r, const gguf *file) {
     report_close(r, ']');
 }
 
-static int print_json(const inspection *f, bool tensors) {
+static int inspect_print_json(const inspection *f, bool tensors) {
     report r = { 0 };
     report_open(&r, NULL, '{');
     report_text(&r, "path", f->path);
@@ -307,7 +307,7 @@ static int inspect_run(void *values, const arguments *args) {
     } else {
         inspection found;
         if (inspect_file(model.path, file, &wishes, &memory, &found, &e)) code = complain_error(&e);
-        else code = v->json ? print_json(&found, v->tensors) : print_text(&found, v->tensors);
+        else code = v->json ? inspect_print_json(&found, v->tensors) : inspect_print_text(&found, v->tensors);
         inspect_free(&found);
     }
     gguf_free(file);

@@ -30,7 +30,7 @@ static const char *file_type_name(const gguf *file) {
 }
 
 /* The string under a key; empty if it is absent or not a string. */
-static str text_of(const gguf *file, const char *key) {
+static str file_text(const gguf *file, const char *key) {
     str   text = { "", 0 };
     bool  found = false;
     error ignored = { 0 };
@@ -98,11 +98,11 @@ static void inspect_model(const inspect_wishes *wishes, arena *a, inspection *ou
 gm_status inspect_file(const char *path, const gguf *file, const inspect_wishes *wishes, arena *a, inspection *out,
                        error *e) {
     *out = (inspection){ .path = path, .file = file };
-    out->name = text_of(file, "general.name");
-    out->architecture = text_of(file, "general.architecture");
-    out->size_label = text_of(file, "general.size_label");
-    out->projector_vision = text_of(file, "clip.vision.projector_type");
-    out->projector_audio = text_of(file, "clip.audio.projector_type");
+    out->name = file_text(file, "general.name");
+    out->architecture = file_text(file, "general.architecture");
+    out->size_label = file_text(file, "general.size_label");
+    out->projector_vision = file_text(file, "clip.vision.projector_type");
+    out->projector_audio = file_text(file, "clip.audio.projector_type");
     out->file_type = file_type_name(file);
     count_tensors(out);
     if (!str_is(out->architecture, "gemma4")) return GM_OK;

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static const char *kv_name(const inspection *f) { return quant_format_of(f->kv_type)->name; }
+static const char *inspect_kv_name(const inspection *f) { return quant_format_of(f->kv_type)->name; }
 
 /* "layers 1.2 GB, head 330 MB" */
 static void list_kinds(const uint64_t bytes[BUDGET_KINDS], char *out, size_t size) {
@@ -21,7 +21,7 @@ static void list_kinds(const uint64_t bytes[BUDGET_KINDS], char *out, size_t siz
     }
 }
 
-static uint64_t sum_of(const uint64_t bytes[BUDGET_KINDS]) {
+static uint64_t budget_sum(const uint64_t bytes[BUDGET_KINDS]) {
     uint64_t sum = 0;
     for (size_t i = 0; i < BUDGET_KINDS; i++) sum += bytes[i];
     return sum;
@@ -35,8 +35,9 @@ void inspect_print_gpu(const inspection *f) {
         return;
     }
     format_bytes(b->total, total);
-    inspect_line("GPU memory", "%s with %" PRIu64 " tokens of keys and values in %s", total, f->context, kv_name(f));
-    format_bytes(sum_of(b->resident), weights);
+    inspect_line("GPU memory", "%s with %" PRIu64 " tokens of keys and values in %s", total, f->context,
+                 inspect_kv_name(f));
+    format_bytes(budget_sum(b->resident), weights);
     list_kinds(b->resident, kinds, sizeof kinds);
     inspect_line("  weights", "%s: %s", weights, kinds);
     format_bytes(b->options.kv, other);
@@ -62,7 +63,7 @@ void inspect_report_gpu(report *r, const inspection *f) {
     const gpu_budget *b = &f->gpu;
     report_open(r, "gpu", '{');
     report_count(r, "context", f->context);
-    report_text(r, "kv", kv_name(f));
+    report_text(r, "kv", inspect_kv_name(f));
     report_text(r, "problem", f->gpu_problem.status ? f->gpu_problem.why : NULL);
     if (!f->gpu_problem.status) {
         report_count(r, "budget", b->options.limit);

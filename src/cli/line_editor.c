@@ -29,7 +29,7 @@ static char *current_prompt(EditLine *edit) {
 }
 
 /* Creates the folders above `path`, private to the user. */
-static void make_folders(char *path) {
+static void history_make_folders(char *path) {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
         mkdir(path, 0700);
@@ -149,7 +149,7 @@ void line_editor_remember(line_editor *l, const char *text) {
     if (!l->history || !*text) return;
     history(l->history, &l->event, H_ENTER, text);
     if (!l->history_path) return;
-    make_folders(l->history_path);
+    history_make_folders(l->history_path);
     error e = { 0 };
     if (!save_history(l, &e)) return;
     complain(EXIT_OK, "the history is not saved: %s", e.why);

@@ -74,7 +74,7 @@ static gm_status add_box(arena *a, ollama_store *store, error *e) {
 
 /* ---- printing ---- */
 
-static int print_json(const ollama_store *store) {
+static int list_print_json(const ollama_store *store) {
     report r = { 0 };
     report_open(&r, NULL, '{');
     report_text(&r, "root", store->root);
@@ -142,7 +142,7 @@ static int list_run(void *values, const arguments *args) {
     } else {
         if (empty) explain_empty_store(store.root);
         for (size_t i = 0; i < store.unreadable_count; i++) complain(EXIT_OK, "skipped %s", store.unreadable[i]);
-        if (v->json) code = print_json(&store);
+        if (v->json) code = list_print_json(&store);
         else if (store.count) print_table(store.models, store.count);
     }
     arena_free(&a);

@@ -14,9 +14,9 @@ gm_status model_argument_resolve(const char *given, arena *a, model_argument *ou
 }
 
 gm_status model_argument_open(const char *given, arena *a, gguf **out, error *e) {
-    model_argument model;
-    gm_status      status = model_argument_resolve(given, a, &model, e);
-    if (status == GM_OK) status = gguf_open_file(model.path, out, e);
+    model_argument chosen;
+    gm_status      status = model_argument_resolve(given, a, &chosen, e);
+    if (status == GM_OK) status = gguf_open_file(chosen.path, out, e);
     return status;
 }
 

@@ -61,9 +61,9 @@ void report_null(report *r, const char *key) {
     buffer_text(&r->text, "null");
 }
 
-void report_json(report *r, const char *key, str json) {
+void report_json(report *r, const char *key, str written) {
     begin_item(r, key);
-    buffer_str(&r->text, json);
+    buffer_str(&r->text, written);
 }
 
 int report_print(report *r) {

@@ -19,7 +19,7 @@ void report_integer(report *r, const char *key, int64_t value);
 void report_number(report *r, const char *key, double value); /* six significant digits; null for NaN */
 void report_bool(report *r, const char *key, bool value);
 void report_null(report *r, const char *key);
-void report_json(report *r, const char *key, str json); /* text that already is JSON */
+void report_json(report *r, const char *key, str written); /* text that already is JSON */
 
 /* Prints the report with a newline and frees it. Returns the exit code: 0, or 4 if memory ran out. */
 int report_print(report *r);

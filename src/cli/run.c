@@ -101,7 +101,7 @@ static gm_status raw_tokens(run_state *r, size_t *count, error *e) {
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
 
-static gm_status start_reply(run_state *r, const run_values *v, error *e) {
+static gm_status run_start_reply(run_state *r, const run_values *v, error *e) {
     const gm_reply_options options = {
         .sampling = &r->sampling,
         .tools = v->tools ? r->tools.data : NULL,
@@ -140,7 +140,7 @@ static gm_status run_open(run_state *r, const run_values *v, error *e) {
 
 static double per_second(size_t tokens, double seconds) { return seconds > 0 ? (double)tokens / seconds : 0; }
 
-static int print_json(const run_state *r, const run_values *v, const char *model) {
+static int run_print_json(const run_state *r, const run_values *v, const char *model) {
     const gm_reply_stats *stats = &r->answer.stats;
     report                j = { 0 };
     gm_engine_info        info;
@@ -180,7 +180,7 @@ static int print_json(const run_state *r, const run_values *v, const char *model
 
 static gm_status answer_prompt(run_state *r, const run_values *v, error *e) {
     gm_status status = run_open(r, v, e);
-    if (status == GM_OK) status = start_reply(r, v, e);
+    if (status == GM_OK) status = run_start_reply(r, v, e);
     if (status != GM_OK) return status;
     const answer_style style = {
         .stream = !v->json,
@@ -212,10 +212,10 @@ static int run_run(void *values, const arguments *args) {
     if (status == GM_OK && v->tools) status = input_read(v->tools, &r.tools, &e);
     if (status == GM_OK) status = answer_prompt(&r, v, &e);
 
-    if (status == GM_OK) code = v->json ? print_json(&r, v, model) : EXIT_OK;
+    if (status == GM_OK) code = v->json ? run_print_json(&r, v, model) : EXIT_OK;
     else if (nothing_given) code = complain_usage("run", "run: %s", e.why);
     else code = complain_error(&e);
-    if (status == GM_CANCELLED && v->json && r.reply) print_json(&r, v, model);
+    if (status == GM_CANCELLED && v->json && r.reply) run_print_json(&r, v, model);
     run_free(&r);
     return code;
 }

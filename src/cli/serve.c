@@ -66,7 +66,8 @@ static const char *request_name(const char *model, arena *a) {
 }
 
 /* It is fine to have no model, since the app brings its own. A model that was named must exist. */
-static gm_status choose_model(const serve_values *v, const arguments *args, arena *a, worker_options *out, error *e) {
+static gm_status serve_choose_model(const serve_values *v, const arguments *args, arena *a, worker_options *out,
+                                    error *e) {
     error          none = { 0 };
     const char    *name = NULL;
     model_argument model;
@@ -120,7 +121,7 @@ static gm_status choose_options(const serve_values *v, const arguments *args, ar
     };
     if (!out->app && find_app(a, &out->app, e)) return e->status;
     if (find_box(a, out, e)) return e->status;
-    const gm_status status = choose_model(v, args, a, &out->worker, e);
+    const gm_status status = serve_choose_model(v, args, a, &out->worker, e);
     out->worker.log = out->log;
     out->worker.notices = stderr;
     return status;

@@ -38,10 +38,10 @@ static str piece_text(const tokenizer *t, int32_t id, char name[8]) {
     return str_of(name);
 }
 
-static int print_tokens(const tokenizer *t, const token_list *tokens, bool json) {
+static int print_tokens(const tokenizer *t, const token_list *tokens, bool as_json) {
     char   name[8];
     report r = { 0 };
-    if (!json) {
+    if (!as_json) {
         for (size_t i = 0; i < tokens->count; i++) {
             buffer quoted = { 0 };
             json_write_string(&quoted, piece_text(t, tokens->ids[i], name));
@@ -63,8 +63,8 @@ static int print_tokens(const tokenizer *t, const token_list *tokens, bool json)
     return report_print(&r);
 }
 
-static gm_status encode_text(const tokenizer *t, const tokenize_values *v, const char *argument, token_list *out,
-                             error *e) {
+static gm_status tokenize_encode(const tokenizer *t, const tokenize_values *v, const char *argument, token_list *out,
+                                 error *e) {
     buffer    text = { 0 };
     gm_status status = input_prompt(argument, v->file, &text, e);
     if (status == GM_OK && v->bos) {
@@ -99,13 +99,13 @@ static gm_status parse_ids(const char *text, size_t vocabulary, token_list *out,
     return out->failed ? fail_memory(e, "the tokens", out->count) : GM_OK;
 }
 
-static int print_text(const tokenizer *t, const token_list *tokens, bool json) {
+static int tokenize_print_text(const tokenizer *t, const token_list *tokens, bool as_json) {
     buffer text = { 0 };
     int    code = EXIT_OK;
     for (size_t i = 0; i < tokens->count; i++) buffer_str(&text, tokenizer_text(t, tokens->ids[i]));
     if (text.failed) {
         code = complain(EXIT_NO_DEVICE, "not enough memory for the text");
-    } else if (json) {
+    } else if (as_json) {
         report r = { 0 };
         report_open(&r, NULL, '{');
         report_open(&r, "ids", '[');
@@ -153,9 +153,9 @@ static int tokenize_run(void *values, const arguments *args) {
     gm_status status = model_argument_open(args->positional[0], &memory, &file, &e);
     if (status == GM_OK) status = tokenizer_new(file, &t, &e);
     if (status == GM_OK)
-        status = v->decode ? decode_ids(t, v->decode, &tokens, &e) : encode_text(t, v, argument, &tokens, &e);
+        status = v->decode ? decode_ids(t, v->decode, &tokens, &e) : tokenize_encode(t, v, argument, &tokens, &e);
     if (status != GM_OK) code = complain_error(&e);
-    else code = v->decode ? print_text(t, &tokens, v->json) : print_tokens(t, &tokens, v->json);
+    else code = v->decode ? tokenize_print_text(t, &tokens, v->json) : print_tokens(t, &tokens, v->json);
     token_list_free(&tokens);
     tokenizer_free(t);
     gguf_free(file);

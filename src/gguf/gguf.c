@@ -19,7 +19,7 @@ gm_status gguf_step(gguf *g, error *e) {
 
 /* ---- creation ---- */
 
-static gm_status add_part(gguf *g, source *from, error *e) {
+static gm_status part_append(gguf *g, source *from, error *e) {
     part *parts = realloc(g->parts, ((size_t)g->part_count + 1) * sizeof *parts);
     if (!parts) return fail_memory(e, "a part of the model", sizeof *parts);
     g->parts = parts;
@@ -33,7 +33,7 @@ static gm_status add_part(gguf *g, source *from, error *e) {
 gm_status gguf_new(source *first, gguf **out, error *e) {
     *out = NULL;
     gguf     *g = calloc(1, sizeof *g);
-    gm_status status = g ? add_part(g, first, e) : fail_memory(e, "a model file", sizeof *g);
+    gm_status status = g ? part_append(g, first, e) : fail_memory(e, "a model file", sizeof *g);
     if (!g || status) {
         source_free(first);
         free(g);
@@ -44,14 +44,14 @@ gm_status gguf_new(source *first, gguf **out, error *e) {
     return GM_OK;
 }
 
-gm_status gguf_add_part(gguf *g, source *part, error *e) {
+gm_status gguf_add_part(gguf *g, source *next, error *e) {
     gm_status status = GM_OK;
     if (g->failed || g->parts_read < g->part_count)
         status = fail(e, GM_BAD_ARGUMENT, "the previous part is not read yet");
     else if (g->part_count == g->part_total)
         status = fail(e, GM_BAD_ARGUMENT, "the model has %u parts, and all are added", g->part_total);
-    else status = add_part(g, part, e);
-    if (status) source_free(part);
+    else status = part_append(g, next, e);
+    if (status) source_free(next);
     return status;
 }
 
@@ -98,7 +98,7 @@ const gguf_tensor *gguf_find_tensor(const gguf *g, const char *name) {
     return table_find(&g->tensor_table, str_of(name), &i) ? &g->tensors[i] : NULL;
 }
 
-source *gguf_source(const gguf *g, uint32_t part) { return part < g->part_count ? g->parts[part].from : NULL; }
+source *gguf_source(const gguf *g, uint32_t number) { return number < g->part_count ? g->parts[number].from : NULL; }
 
 uint64_t gguf_file_bytes(const gguf *g) {
     uint64_t bytes = 0;

@@ -59,7 +59,7 @@ gm_status gguf_step(gguf *g, error *e);
 source   *gguf_waiting_source(gguf *g);
 /* After the first part: how many parts there are (1 for an ordinary file). Add the others in order. */
 uint32_t  gguf_parts(const gguf *g);
-gm_status gguf_add_part(gguf *g, source *part, error *e);
+gm_status gguf_add_part(gguf *g, source *next, error *e);
 void      gguf_free(gguf *g);
 
 /* All of the above for a file on disk: maps it, and the other parts beside it. */

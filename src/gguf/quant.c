@@ -16,7 +16,7 @@ static uint16_t read_u16(const uint8_t *at) { return (uint16_t)(at[0] | at[1] <<
 
 static float read_f16(const uint8_t *at) { return f16_to_f32(read_u16(at)); }
 
-static uint32_t read_u32(const uint8_t *at) { return read_u16(at) | (uint32_t)read_u16(at + 2) << 16; }
+static uint32_t load_u32(const uint8_t *at) { return read_u16(at) | (uint32_t)read_u16(at + 2) << 16; }
 
 /* All 32-wide formats have the same order: first the low nibbles, then the high ones. */
 static int nibble_at(const uint8_t *qs, int e) { return e < 16 ? qs[e] & 15 : qs[e - 16] >> 4; }
@@ -60,7 +60,7 @@ static void dequantise_q5_0(float *out, const void *in, size_t blocks) {
     const uint8_t *b = in;
     for (; blocks; blocks--, b += 22, out += 32) {
         const float    d = read_f16(b);
-        const uint32_t high = read_u32(b + 2);
+        const uint32_t high = load_u32(b + 2);
         for (int e = 0; e < 32; e++) out[e] = (float)((nibble_at(b + 6, e) | (int)(high >> e & 1) << 4) - 16) * d;
     }
 }
@@ -70,7 +70,7 @@ static void dequantise_q5_1(float *out, const void *in, size_t blocks) {
     const uint8_t *b = in;
     for (; blocks; blocks--, b += 24, out += 32) {
         const float    d = read_f16(b), m = read_f16(b + 2);
-        const uint32_t high = read_u32(b + 4);
+        const uint32_t high = load_u32(b + 4);
         for (int e = 0; e < 32; e++) out[e] = (float)(nibble_at(b + 8, e) | (int)(high >> e & 1) << 4) * d + m;
     }
 }

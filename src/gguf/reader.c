@@ -162,7 +162,7 @@ static uint64_t take_count(cursor *c, const char *field, uint64_t each, uint64_t
     return c->status ? 0 : count;
 }
 
-static gm_status read_header(part *p, error *e) {
+static gm_status part_read_header(part *p, error *e) {
     cursor         c = { .p = p, .e = e, .kind = "the header" };
     const uint8_t *magic = take_bytes(&c, 4, "the magic bytes");
     if (!magic) return c.status;
@@ -369,7 +369,7 @@ gm_status part_read(part *p, error *e) {
     gm_status status = GM_OK;
     while (!status && p->stage != AT_END) {
         switch (p->stage) {
-        case AT_HEADER: status = read_header(p, e); break;
+        case AT_HEADER: status = part_read_header(p, e); break;
         case AT_VALUE:
             if (p->values_left) status = read_value(p, e);
             else p->stage = AT_INFO;

@@ -24,7 +24,7 @@ gm_status reads_new(reads **out, error *e) {
 void reads_free(reads *r) { free(r); }
 
 /* A ticket encodes its slot and the slot's generation. */
-static slot *slot_of(const reads *r, uint32_t ticket) {
+static slot *reads_slot(const reads *r, uint32_t ticket) {
     const slot *s = &r->slots[ticket % READS_MOST];
     return ticket && s->state != SLOT_FREE && s->ticket == ticket ? (slot *)s : NULL;
 }
@@ -43,7 +43,7 @@ uint32_t reads_ask(reads *r, const read_order *order) {
 }
 
 gm_status reads_take(reads *r, uint32_t ticket, error *e) {
-    slot *s = slot_of(r, ticket);
+    slot *s = reads_slot(r, ticket);
     if (!s) return fail(e, GM_BAD_ARGUMENT, "there is no read with this ticket");
     if (s->state != SLOT_ANSWERED) return GM_AGAIN;
     s->state = SLOT_FREE;
@@ -51,7 +51,7 @@ gm_status reads_take(reads *r, uint32_t ticket, error *e) {
 }
 
 void reads_drop(reads *r, uint32_t ticket) {
-    slot *s = r ? slot_of(r, ticket) : NULL;
+    slot *s = r ? reads_slot(r, ticket) : NULL;
     if (s) s->state = SLOT_FREE;
 }
 
@@ -68,12 +68,12 @@ uint32_t reads_next(reads *r, read_order *out) {
 }
 
 const read_order *reads_order(const reads *r, uint32_t ticket) {
-    const slot *s = slot_of(r, ticket);
+    const slot *s = reads_slot(r, ticket);
     return s && s->state == SLOT_GIVEN ? &s->order : NULL;
 }
 
 void reads_answer(reads *r, uint32_t ticket, gm_status status, const char *why) {
-    slot *s = slot_of(r, ticket);
+    slot *s = reads_slot(r, ticket);
     if (!s || s->state != SLOT_GIVEN) return;
     s->state = SLOT_ANSWERED;
     if (status) fail(&s->problem, status, "%s", why && *why ? why : "the bytes cannot be read");

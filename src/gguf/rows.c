@@ -14,7 +14,7 @@ void table_rows_free(table_rows *t) {
     t->capacity = 0;
 }
 
-static gm_status make_room(table_rows *t, size_t n, error *e) {
+static gm_status rows_make_room(table_rows *t, size_t n, error *e) {
     if (n <= t->capacity) return GM_OK;
     uint64_t bytes;
     uint8_t *memory = mul_u64(n, t->row, &bytes) && bytes <= SIZE_MAX ? realloc(t->memory, (size_t)bytes) : NULL;
@@ -25,7 +25,7 @@ static gm_status make_room(table_rows *t, size_t n, error *e) {
 }
 
 gm_status table_rows_fetch(table_rows *t, const int32_t *ids, size_t stride, size_t n, error *e) {
-    if (!t->asked && make_room(t, n, e)) return e->status;
+    if (!t->asked && rows_make_room(t, n, e)) return e->status;
     while (t->arrived < n) {
         for (; t->asked < n && t->asked - t->arrived < READS_MOST; t->asked++) {
             const int32_t    id = ids[t->asked * stride];

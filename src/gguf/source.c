@@ -73,7 +73,7 @@ void source_will_need(source *s) { (void)s; }
 #include <sys/stat.h>
 #include <unistd.h>
 
-static gm_status map_file(int file, const char *path, source **out, error *e) {
+static gm_status source_map_file(int file, const char *path, source **out, error *e) {
     struct stat about;
     if (fstat(file, &about)) return fail(e, GM_IO, "%s: cannot be examined: %s", path, strerror(errno));
     if (S_ISDIR(about.st_mode)) return fail(e, GM_BAD_ARGUMENT, "%s: is a directory, not a file", path);
@@ -105,7 +105,7 @@ gm_status source_file(const char *path, source **out, error *e) {
         gm_status status = errno == ENOENT || errno == ENOTDIR ? GM_NOT_FOUND : GM_IO;
         return fail(e, status, "%s: cannot be opened: %s", path, strerror(errno));
     }
-    gm_status status = map_file(file, path, out, e);
+    gm_status status = source_map_file(file, path, out, e);
     close(file); /* the mapping stays */
     return status;
 }

@@ -11,14 +11,14 @@ typedef struct {
     double   value;
 } number;
 
-static number whole_number(bool negative, uint64_t magnitude) {
+static number number_of_integer(bool negative, uint64_t magnitude) {
     return (number){ .whole = true,
                      .negative = negative,
                      .magnitude = magnitude,
                      .value = negative ? -(double)magnitude : (double)magnitude };
 }
 
-static number signed_number(int64_t n) { return whole_number(n < 0, n < 0 ? 0 - (uint64_t)n : (uint64_t)n); }
+static number signed_number(int64_t n) { return number_of_integer(n < 0, n < 0 ? 0 - (uint64_t)n : (uint64_t)n); }
 
 #define LOAD(type, name)                                                                                               \
     type name;                                                                                                         \
@@ -28,12 +28,12 @@ static number signed_number(int64_t n) { return whole_number(n < 0, n < 0 ? 0 - 
 static bool number_at(const gguf_value *v, uint64_t i, number *out) {
     if (i >= v->count) return false;
     switch (v->type) {
-    case GGUF_BOOL: *out = whole_number(false, v->data[i] != 0); return true;
-    case GGUF_U8: *out = whole_number(false, v->data[i]); return true;
+    case GGUF_BOOL: *out = number_of_integer(false, v->data[i] != 0); return true;
+    case GGUF_U8: *out = number_of_integer(false, v->data[i]); return true;
     case GGUF_I8: *out = signed_number((int8_t)v->data[i]); return true;
     case GGUF_U16: {
         LOAD(uint16_t, n);
-        *out = whole_number(false, n);
+        *out = number_of_integer(false, n);
         return true;
     }
     case GGUF_I16: {
@@ -43,7 +43,7 @@ static bool number_at(const gguf_value *v, uint64_t i, number *out) {
     }
     case GGUF_U32: {
         LOAD(uint32_t, n);
-        *out = whole_number(false, n);
+        *out = number_of_integer(false, n);
         return true;
     }
     case GGUF_I32: {
@@ -53,7 +53,7 @@ static bool number_at(const gguf_value *v, uint64_t i, number *out) {
     }
     case GGUF_U64: {
         LOAD(uint64_t, n);
-        *out = whole_number(false, n);
+        *out = number_of_integer(false, n);
         return true;
     }
     case GGUF_I64: {
@@ -106,7 +106,7 @@ static const char *const type_names[] = {
     [GGUF_U64] = "u64", [GGUF_I64] = "i64", [GGUF_F64] = "f64",
 };
 
-static gm_status fail_type(const gguf_value *v, const char *key, const char *expected, error *e) {
+static gm_status value_fail_type(const gguf_value *v, const char *key, const char *expected, error *e) {
     return fail(e, GM_BAD_FILE, "metadata key '%s': expected %s, found %s%s", key, expected,
                 v->array ? "an array of " : "", type_names[v->type]);
 }
@@ -123,7 +123,7 @@ static const gguf_value *find_value(const gguf *g, const char *key, bool *found,
 /* Item i as a whole number from 0 to `most`. */
 static gm_status whole_at(const gguf_value *v, const char *key, uint64_t i, uint64_t most, uint64_t *out, error *e) {
     number n;
-    if (v->type == GGUF_BOOL || !number_at(v, i, &n) || !n.whole) return fail_type(v, key, "a whole number", e);
+    if (v->type == GGUF_BOOL || !number_at(v, i, &n) || !n.whole) return value_fail_type(v, key, "a whole number", e);
     if (n.negative || n.magnitude > most) {
         return fail(e, GM_BAD_FILE, "metadata key '%s': expected 0 to %llu, found %s%llu", key,
                     (unsigned long long)most, n.negative ? "-" : "", (unsigned long long)n.magnitude);
@@ -135,7 +135,7 @@ static gm_status whole_at(const gguf_value *v, const char *key, uint64_t i, uint
 /* Item i as a bool: a bool, or a whole number of 0 or 1. */
 static gm_status bool_at(const gguf_value *v, const char *key, uint64_t i, bool *out, error *e) {
     number n;
-    if (!number_at(v, i, &n) || !n.whole || n.negative || n.magnitude > 1) return fail_type(v, key, "a bool", e);
+    if (!number_at(v, i, &n) || !n.whole || n.negative || n.magnitude > 1) return value_fail_type(v, key, "a bool", e);
     *out = n.magnitude == 1;
     return GM_OK;
 }
@@ -144,7 +144,7 @@ gm_status gguf_get_u64(const gguf *g, const char *key, uint64_t *out, bool *foun
     gm_status         status;
     const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
-    if (v->array) return fail_type(v, key, "a whole number", e);
+    if (v->array) return value_fail_type(v, key, "a whole number", e);
     return whole_at(v, key, 0, UINT64_MAX, out, e);
 }
 
@@ -153,7 +153,7 @@ gm_status gguf_get_u32(const gguf *g, const char *key, uint32_t *out, bool *foun
     uint64_t          n = 0;
     const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
-    if (v->array) return fail_type(v, key, "a whole number", e);
+    if (v->array) return value_fail_type(v, key, "a whole number", e);
     status = whole_at(v, key, 0, UINT32_MAX, &n, e);
     if (!status) *out = (uint32_t)n;
     return status;
@@ -164,7 +164,7 @@ gm_status gguf_get_f32(const gguf *g, const char *key, float *out, bool *found, 
     double            n = 0;
     const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
-    if (v->array || !gguf_item_float(v, 0, &n)) return fail_type(v, key, "a number", e);
+    if (v->array || !gguf_item_float(v, 0, &n)) return value_fail_type(v, key, "a number", e);
     *out = (float)n;
     return GM_OK;
 }
@@ -173,14 +173,14 @@ gm_status gguf_get_bool(const gguf *g, const char *key, bool *out, bool *found, 
     gm_status         status;
     const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
-    return v->array ? fail_type(v, key, "a bool", e) : bool_at(v, key, 0, out, e);
+    return v->array ? value_fail_type(v, key, "a bool", e) : bool_at(v, key, 0, out, e);
 }
 
 gm_status gguf_get_str(const gguf *g, const char *key, str *out, bool *found, error *e) {
     gm_status         status;
     const gguf_value *v = find_value(g, key, found, &status, e);
     if (!v) return status;
-    if (v->array || v->type != GGUF_STRING) return fail_type(v, key, "a string", e);
+    if (v->array || v->type != GGUF_STRING) return value_fail_type(v, key, "a string", e);
     const uint8_t *cursor = v->data;
     *out = gguf_next_string(&cursor);
     return GM_OK;

@@ -49,12 +49,12 @@ static gm_status report_failure(const gguf_writer *w, error *e) {
 
 /* ---- metadata and infos ---- */
 
-static void put_u32(buffer *b, uint32_t value) { buffer_append(b, &value, sizeof value); }
+static void writer_put_u32(buffer *b, uint32_t value) { buffer_append(b, &value, sizeof value); }
 
-static void put_u64(buffer *b, uint64_t value) { buffer_append(b, &value, sizeof value); }
+static void writer_put_u64(buffer *b, uint64_t value) { buffer_append(b, &value, sizeof value); }
 
 static void put_str(buffer *b, str text) {
-    put_u64(b, text.length);
+    writer_put_u64(b, text.length);
     buffer_str(b, text);
 }
 
@@ -80,7 +80,7 @@ static bool add_name(gguf_writer *w, table *names, const char *what, const char 
 static bool start_value(gguf_writer *w, const char *key, uint32_t type) {
     if (!add_name(w, &w->keys, "metadata key", key, 65535)) return false;
     put_str(&w->values, str_of(key));
-    put_u32(&w->values, type);
+    writer_put_u32(&w->values, type);
     w->value_count++;
     return true;
 }
@@ -132,20 +132,20 @@ void gguf_write_array(gguf_writer *w, const char *key, gguf_value_type item, con
         return;
     }
     if (!start_value(w, key, GGUF_ARRAY)) return;
-    put_u32(&w->values, item);
-    put_u64(&w->values, count);
+    writer_put_u32(&w->values, item);
+    writer_put_u64(&w->values, count);
     buffer_append(&w->values, items, (size_t)count * bytes[item]);
 }
 
 void gguf_write_strings(gguf_writer *w, const char *key, const str *items, uint64_t count) {
     if (!start_value(w, key, GGUF_ARRAY)) return;
-    put_u32(&w->values, GGUF_STRING);
-    put_u64(&w->values, count);
+    writer_put_u32(&w->values, GGUF_STRING);
+    writer_put_u64(&w->values, count);
     for (uint64_t i = 0; i < count; i++) put_str(&w->values, items[i]);
 }
 
 /* Computes the tensor's bytes. False if its shape does not fit its type. */
-static bool tensor_bytes(const quant_format *format, uint32_t dims, const uint64_t *ne, uint64_t *bytes) {
+static bool writer_tensor_bytes(const quant_format *format, uint32_t dims, const uint64_t *ne, uint64_t *bytes) {
     if (!format || dims < 1 || dims > 4 || !ne[0] || ne[0] % format->block) return false;
     if (!mul_u64(ne[0] / format->block, format->bytes, bytes)) return false;
     for (uint32_t i = 1; i < dims; i++) {
@@ -173,16 +173,16 @@ static bool remember_size(gguf_writer *w, uint64_t bytes) {
 void gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, uint32_t dims, const uint64_t *ne) {
     uint64_t bytes = 0;
     if (!add_name(w, &w->names, "tensor", name, 255)) return;
-    if (!tensor_bytes(quant_format_of((uint32_t)type), dims, ne, &bytes)) {
+    if (!writer_tensor_bytes(quant_format_of((uint32_t)type), dims, ne, &bytes)) {
         fail(&w->failure, GM_BAD_ARGUMENT, "tensor '%s': its shape does not fit its type %d", name, (int)type);
         return;
     }
     if (!remember_size(w, bytes)) return;
     put_str(&w->infos, str_of(name));
-    put_u32(&w->infos, dims);
-    for (uint32_t i = 0; i < dims; i++) put_u64(&w->infos, ne[i]);
-    put_u32(&w->infos, type);
-    put_u64(&w->infos, 0); /* the offset, filled in when the alignment is known */
+    writer_put_u32(&w->infos, dims);
+    for (uint32_t i = 0; i < dims; i++) writer_put_u64(&w->infos, ne[i]);
+    writer_put_u32(&w->infos, type);
+    writer_put_u64(&w->infos, 0); /* the offset, filled in when the alignment is known */
 }
 
 void gguf_write_seal(gguf_writer *w) {
@@ -213,7 +213,7 @@ static gm_status set_offsets(gguf_writer *w) {
 
 /* ---- output ---- */
 
-static gm_status write_bytes(gguf_writer *w, const void *data, size_t length) {
+static gm_status writer_write(gguf_writer *w, const void *data, size_t length) {
     if (w->failure.status) return w->failure.status;
     if (w->sealed) sha256_add(&w->hash, data, length);
     if (length && !w->sink(w->user, data, length)) return fail(&w->failure, GM_IO, "writing the file failed");
@@ -224,7 +224,7 @@ static void write_padding(gguf_writer *w, uint64_t behind) {
     static const uint8_t zeros[256];
     for (uint64_t left = padding_after(w, behind); left;) {
         const uint64_t n = left < sizeof zeros ? left : sizeof zeros;
-        if (write_bytes(w, zeros, (size_t)n)) return;
+        if (writer_write(w, zeros, (size_t)n)) return;
         left -= n;
     }
 }
@@ -237,14 +237,14 @@ gm_status gguf_writer_head(gguf_writer *w, gguf_sink sink, void *user, error *e)
     w->user = user;
     buffer start = { 0 };
     buffer_text(&start, "GGUF");
-    put_u32(&start, 3);
-    put_u64(&start, w->tensor_count);
-    put_u64(&start, w->value_count);
+    writer_put_u32(&start, 3);
+    writer_put_u64(&start, w->tensor_count);
+    writer_put_u64(&start, w->value_count);
     if (start.failed) fail_memory(&w->failure, "the header", 24);
     w->head_bytes = start.length + w->values.length + w->infos.length;
-    write_bytes(w, start.data, start.length);
-    write_bytes(w, w->values.data, w->values.length);
-    write_bytes(w, w->infos.data, w->infos.length);
+    writer_write(w, start.data, start.length);
+    writer_write(w, w->values.data, w->values.length);
+    writer_write(w, w->infos.data, w->infos.length);
     write_padding(w, w->head_bytes);
     w->head_bytes += padding_after(w, w->head_bytes);
     buffer_free(&start);
@@ -260,7 +260,7 @@ gm_status gguf_writer_data(gguf_writer *w, const void *data, uint64_t length, er
             break;
         }
         const uint64_t left = w->sizes[w->current] - w->written, n = length < left ? length : left;
-        write_bytes(w, at, (size_t)n);
+        writer_write(w, at, (size_t)n);
         at += n;
         length -= n;
         w->written += n;

@@ -24,14 +24,14 @@ static void check_between(config_reader *r, const char *name, uint64_t value, ui
          (unsigned long long)least, (unsigned long long)most, (unsigned long long)value);
 }
 
-static uint32_t read_u32(config_reader *r, const char *name, uint32_t least, uint32_t most) {
+static uint32_t config_u32(config_reader *r, const char *name, uint32_t least, uint32_t most) {
     uint32_t value = 0;
     if (!r->e->status && !gguf_get_u32(r->g, key_of(r, name), &value, NULL, r->e))
         check_between(r, name, value, least, most);
     return value;
 }
 
-static uint32_t read_u32_or(config_reader *r, const char *name, uint32_t otherwise, uint32_t least, uint32_t most) {
+static uint32_t config_u32_or(config_reader *r, const char *name, uint32_t otherwise, uint32_t least, uint32_t most) {
     bool     found = false;
     uint32_t value = otherwise;
     if (!r->e->status && !gguf_get_u32(r->g, key_of(r, name), &value, &found, r->e) && found)
@@ -39,7 +39,7 @@ static uint32_t read_u32_or(config_reader *r, const char *name, uint32_t otherwi
     return value;
 }
 
-static float read_f32_or(config_reader *r, const char *name, float otherwise) {
+static float config_f32_or(config_reader *r, const char *name, float otherwise) {
     bool  found = false;
     float value = otherwise;
     if (r->e->status || gguf_get_f32(r->g, key_of(r, name), &value, &found, r->e)) return otherwise;
@@ -50,14 +50,14 @@ static float read_f32_or(config_reader *r, const char *name, float otherwise) {
     return value;
 }
 
-static void read_per_layer(config_reader *r, const char *name, uint32_t *values, uint32_t layers, uint32_t least,
-                           uint32_t most) {
+static void config_per_layer(config_reader *r, const char *name, uint32_t *values, uint32_t layers, uint32_t least,
+                             uint32_t most) {
     if (r->e->status || gguf_get_u32s(r->g, key_of(r, name), values, layers, NULL, r->e)) return;
     for (uint32_t i = 0; i < layers; i++) check_between(r, name, values[i], least, most);
 }
 
 /* true: sliding. The file has a bool per layer, or a number n: every n-th layer is full. */
-static void read_pattern(config_reader *r, bool *sliding, uint32_t layers) {
+static void config_pattern(config_reader *r, bool *sliding, uint32_t layers) {
     if (r->e->status) return;
     const char       *key = key_of(r, "attention.sliding_window_pattern");
     const gguf_value *value = gguf_find(r->g, key);
@@ -98,7 +98,7 @@ static void find_donors(config_reader *r, model_config *c, uint32_t shared) {
     }
 }
 
-static void read_layers(config_reader *r, model_config *c, arena *a) {
+static void config_read_layers(config_reader *r, model_config *c, arena *a) {
     const size_t n = c->layers;
     uint32_t    *heads = arena_array(a, n, sizeof *heads), *kv_heads = arena_array(a, n, sizeof *kv_heads),
              *feed_forward = arena_array(a, n, sizeof *feed_forward);
@@ -108,20 +108,20 @@ static void read_layers(config_reader *r, model_config *c, arena *a) {
         fail_memory(r->e, "the layer table", n * sizeof *c->layer);
         return;
     }
-    read_pattern(r, sliding, c->layers);
-    read_per_layer(r, "attention.head_count", heads, c->layers, 1, MOST_HEADS);
-    read_per_layer(r, "attention.head_count_kv", kv_heads, c->layers, 1, MOST_HEADS);
-    read_per_layer(r, "feed_forward_length", feed_forward, c->layers, 1, MOST_WIDTH);
-    const uint32_t full = read_u32(r, "attention.key_length", 2, MOST_HEAD_SIZE);
-    const uint32_t small = read_u32_or(r, "attention.key_length_swa", full, 2, MOST_HEAD_SIZE);
-    if (read_u32_or(r, "attention.value_length", full, 2, MOST_HEAD_SIZE) != full ||
-        read_u32_or(r, "attention.value_length_swa", small, 2, MOST_HEAD_SIZE) != small) {
+    config_pattern(r, sliding, c->layers);
+    config_per_layer(r, "attention.head_count", heads, c->layers, 1, MOST_HEADS);
+    config_per_layer(r, "attention.head_count_kv", kv_heads, c->layers, 1, MOST_HEADS);
+    config_per_layer(r, "feed_forward_length", feed_forward, c->layers, 1, MOST_WIDTH);
+    const uint32_t full = config_u32(r, "attention.key_length", 2, MOST_HEAD_SIZE);
+    const uint32_t small = config_u32_or(r, "attention.key_length_swa", full, 2, MOST_HEAD_SIZE);
+    if (config_u32_or(r, "attention.value_length", full, 2, MOST_HEAD_SIZE) != full ||
+        config_u32_or(r, "attention.value_length_swa", small, 2, MOST_HEAD_SIZE) != small) {
         fail(r->e, GM_UNSUPPORTED,
              "keys and values of different sizes are not supported (attention.value_length, "
              "attention.value_length_swa)");
     }
-    if (read_u32_or(r, "rope.dimension_count", full, 0, MOST_HEAD_SIZE) != full ||
-        read_u32_or(r, "rope.dimension_count_swa", small, 0, MOST_HEAD_SIZE) != small) {
+    if (config_u32_or(r, "rope.dimension_count", full, 0, MOST_HEAD_SIZE) != full ||
+        config_u32_or(r, "rope.dimension_count_swa", small, 0, MOST_HEAD_SIZE) != small) {
         fail(r->e, GM_UNSUPPORTED, "rope.dimension_count must be the size of a head (%u, and %u on sliding layers)",
              full, small);
     }
@@ -138,7 +138,7 @@ static void read_layers(config_reader *r, model_config *c, arena *a) {
         }
         if (head % 2) fail(r->e, GM_BAD_FILE, "layer %u: a head of %u values cannot be rotated in pairs", i, head);
     }
-    if (!r->e->status) find_donors(r, c, read_u32_or(r, "attention.shared_kv_layers", 0, 0, c->layers - 1));
+    if (!r->e->status) find_donors(r, c, config_u32_or(r, "attention.shared_kv_layers", 0, 0, c->layers - 1));
 }
 
 gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e) {
@@ -149,26 +149,26 @@ gm_status model_config_read(const gguf *g, arena *a, model_config *out, error *e
         return fail(e, GM_UNSUPPORTED, "general.architecture is '%.*s'; this program runs 'gemma4' text models",
                     STR_ARGS(r.architecture));
     }
-    out->layers = read_u32(&r, "block_count", 1, MOST_LAYERS);
-    out->width = read_u32(&r, "embedding_length", 1, MOST_WIDTH);
-    out->context = read_u32(&r, "context_length", 1, 1u << 30);
-    out->window = read_u32(&r, "attention.sliding_window", 1, 1u << 30);
-    out->per_layer_width = read_u32_or(&r, "embedding_length_per_layer_input", 0, 0, MOST_WIDTH);
+    out->layers = config_u32(&r, "block_count", 1, MOST_LAYERS);
+    out->width = config_u32(&r, "embedding_length", 1, MOST_WIDTH);
+    out->context = config_u32(&r, "context_length", 1, 1u << 30);
+    out->window = config_u32(&r, "attention.sliding_window", 1, 1u << 30);
+    out->per_layer_width = config_u32_or(&r, "embedding_length_per_layer_input", 0, 0, MOST_WIDTH);
     out->image_blocks = !out->per_layer_width; /* no key says this: only models without per-layer embeddings do it */
-    out->experts = read_u32_or(&r, "expert_count", 0, 0, 65536);
+    out->experts = config_u32_or(&r, "expert_count", 0, 0, 65536);
     if (out->experts) {
-        out->experts_used = read_u32(&r, "expert_used_count", 1, out->experts < 64 ? out->experts : 64);
-        out->expert_feed_forward = read_u32(&r, "expert_feed_forward_length", 1, MOST_WIDTH);
+        out->experts_used = config_u32(&r, "expert_used_count", 1, out->experts < 64 ? out->experts : 64);
+        out->expert_feed_forward = config_u32(&r, "expert_feed_forward_length", 1, MOST_WIDTH);
     }
-    out->eps = read_f32_or(&r, "attention.layer_norm_rms_epsilon", 1e-6f);
-    out->softcap = read_f32_or(&r, "final_logit_softcapping", 0);
-    out->rope_base_full = read_f32_or(&r, "rope.freq_base", 1e6f);
-    out->rope_base_sliding = read_f32_or(&r, "rope.freq_base_swa", 1e4f);
+    out->eps = config_f32_or(&r, "attention.layer_norm_rms_epsilon", 1e-6f);
+    out->softcap = config_f32_or(&r, "final_logit_softcapping", 0);
+    out->rope_base_full = config_f32_or(&r, "rope.freq_base", 1e6f);
+    out->rope_base_sliding = config_f32_or(&r, "rope.freq_base_swa", 1e4f);
     if (!e->status && (out->rope_base_full < 1 || out->rope_base_sliding < 1)) {
         fail(e, GM_BAD_FILE, "rope.freq_base and rope.freq_base_swa must be at least 1, found %g and %g",
              (double)out->rope_base_full, (double)out->rope_base_sliding);
     }
-    if (!e->status) read_layers(&r, out, a);
+    if (!e->status) config_read_layers(&r, out, a);
     const gguf_tensor *embedding = e->status ? NULL : gguf_find_tensor(g, "token_embd.weight");
     if (!e->status && !embedding) return fail(e, GM_BAD_FILE, "tensor 'token_embd.weight' is missing");
     if (!e->status) {

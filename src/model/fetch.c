@@ -14,7 +14,7 @@ static bool belongs_to_tower(str name) {
     return str_starts_with(name, "v.") || str_starts_with(name, "a.") || str_starts_with(name, "mm.");
 }
 
-static bool is_wanted(const model_fetch *f, const gguf_tensor *t) {
+static bool fetch_wants(const model_fetch *f, const gguf_tensor *t) {
     if (belongs_to_tower(t->name) || source_whole(gguf_source(f->file, t->part))) return false;
     if (t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1) return true;
     return f->matrices && !(f->rows && str_is(t->name, "per_layer_token_embd.weight"));
@@ -24,7 +24,7 @@ uint64_t model_fetch_bytes(const model_fetch *f) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < gguf_tensor_count(f->file); i++) {
         const gguf_tensor *t = gguf_tensor_at(f->file, i);
-        if (is_wanted(f, t)) bytes += t->bytes; /* cannot overflow: tensors do not overlap in the file */
+        if (fetch_wants(f, t)) bytes += t->bytes; /* cannot overflow: tensors do not overlap in the file */
     }
     return bytes;
 }
@@ -32,7 +32,7 @@ uint64_t model_fetch_bytes(const model_fetch *f) {
 /* Asks for the next piece. False if there is none, no ticket is free, or it failed. */
 static bool ask_piece(model_fetch *f, error *e) {
     const gguf_tensor *t;
-    while ((t = gguf_tensor_at(f->file, f->next)) && (f->asked == t->bytes || !is_wanted(f, t))) {
+    while ((t = gguf_tensor_at(f->file, f->next)) && (f->asked == t->bytes || !fetch_wants(f, t))) {
         f->next++;
         f->asked = 0;
     }

@@ -146,8 +146,8 @@ static gm_status write_model(const synth_plan *plan, const synth_tensor *tensors
     return status;
 }
 
-static gm_status write_file(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w,
-                            const char *path, output *o, error *e) {
+static gm_status synth_write_file(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w,
+                                  const char *path, output *o, error *e) {
     error problem = { 0 };
     if (new_file_open(path, NEW_FILE_BULK, &o->file, e)) return e->status;
     write_model(plan, tensors, count, w, o, &problem);
@@ -168,7 +168,7 @@ gm_status synth_write(const synth_options *options, const char *path, synth_prog
     gm_status     status = synth_plan_make(options, &plan, e);
     if (status == GM_OK) status = synth_list_tensors(&plan, &memory, &tensors, &count, e);
     if (status == GM_OK) status = gguf_writer_new(&w, e);
-    if (status == GM_OK) status = write_file(&plan, tensors, count, w, path, &o, e);
+    if (status == GM_OK) status = synth_write_file(&plan, tensors, count, w, path, &o, e);
     gguf_writer_free(w);
     arena_free(&memory);
     return status;

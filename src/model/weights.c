@@ -13,7 +13,7 @@ typedef struct {
 } loader;
 
 /* A tensor's bytes; NULL if they are not in memory. */
-static const uint8_t *tensor_bytes(const gguf *file, const gguf_tensor *t) {
+static const uint8_t *weight_bytes_in(const gguf *file, const gguf_tensor *t) {
     return source_held(gguf_source(file, t->part), t->offset, t->bytes);
 }
 
@@ -44,7 +44,7 @@ static weight load_matrix(loader *l, const char *name, uint64_t n0, uint64_t n1,
                  .type = t->type,
                  .ne = { n0, n1, n2 },
                  .bytes = t->bytes,
-                 .data = tensor_bytes(l->m->file, t),
+                 .data = weight_bytes_in(l->m->file, t),
                  .from = gguf_source(l->m->file, t->part),
                  .place = t->offset };
     if (!w.name) fail_memory(l->e, "a tensor's name", t->name.length);
@@ -224,13 +224,13 @@ static void load_frequencies(loader *l, bool sliding, weight *out) {
                      .data = values };
 }
 
-static uint64_t row_bytes(const weight *w) { return w->name ? w->bytes / w->ne[1] / w->ne[2] : 0; }
+static uint64_t weight_row_bytes(const weight *w) { return w->name ? w->bytes / w->ne[1] / w->ne[2] : 0; }
 
 static void count_bytes(model *m) {
     const model_config *c = &m->config;
     const weight       *head = m->output.name ? &m->output : &m->token_embd;
     for (size_t i = 0; i < gguf_tensor_count(m->file); i++) m->parameters += gguf_tensor_at(m->file, i)->count;
-    m->bytes_per_token = head->bytes + row_bytes(&m->token_embd) + row_bytes(&m->per_layer_token_embd) +
+    m->bytes_per_token = head->bytes + weight_row_bytes(&m->token_embd) + weight_row_bytes(&m->per_layer_token_embd) +
                          m->per_layer_model_proj.bytes + m->per_layer_proj_norm.bytes + m->output_norm.bytes;
     for (uint32_t i = 0; i < c->layers; i++) {
         const layer_weights *w = &m->layer[i];
@@ -298,7 +298,7 @@ void model_free(model *m) {
 gm_status model_find_nan(const model *m, error *e) {
     for (size_t i = 0; i < gguf_tensor_count(m->file); i++) {
         const gguf_tensor *t = gguf_tensor_at(m->file, i);
-        const uint8_t     *data = tensor_bytes(m->file, t);
+        const uint8_t     *data = weight_bytes_in(m->file, t);
         const uint64_t     blocks = t->count / t->format->block,
                        broken = data ? quant_first_broken(t->type, data, blocks) : blocks;
         if (broken == blocks) continue;

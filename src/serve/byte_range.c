@@ -4,7 +4,7 @@
 #include <strings.h>
 
 /* Reads digits at `*at`; false if there are none, or too many for 64 bits. */
-static bool read_number(const char **at, uint64_t *out) {
+static bool range_read_number(const char **at, uint64_t *out) {
     const char *start = *at;
     for (*out = 0; **at >= '0' && **at <= '9'; ++*at) {
         if (!mul_u64(*out, 10, out) || !add_u64(*out, (uint64_t)(**at - '0'), out)) return false;
@@ -27,13 +27,13 @@ range_kind byte_range_parse(const char *text, uint64_t size, uint64_t *first, ui
     if (*at == '-') { /* the last N bytes */
         uint64_t count;
         at++;
-        if (!read_number(&at, &count) || at[strspn(at, " \t")]) return RANGE_WHOLE;
+        if (!range_read_number(&at, &count) || at[strspn(at, " \t")]) return RANGE_WHOLE;
         if (!count || !size) return RANGE_OUTSIDE;
         return set_part(count < size ? size - count : 0, size - 1, first, last);
     }
-    if (!read_number(&at, &from) || *at++ != '-') return RANGE_WHOLE;
+    if (!range_read_number(&at, &from) || *at++ != '-') return RANGE_WHOLE;
     const bool open = !at[strspn(at, " \t")];
-    if (!open && (!read_number(&at, &to) || at[strspn(at, " \t")] || to < from)) return RANGE_WHOLE;
+    if (!open && (!range_read_number(&at, &to) || at[strspn(at, " \t")] || to < from)) return RANGE_WHOLE;
     if (from >= size) return RANGE_OUTSIDE;
     return set_part(from, to < size ? to : size - 1, first, last);
 }

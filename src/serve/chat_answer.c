@@ -32,7 +32,7 @@ bool chat_answer_failed(const chat_answer *a) {
 /* ---- parts ---- */
 
 /* "id", "object", "created" and "model", and the opening of "choices". */
-static void write_head(const chat_answer *a, const char *object, buffer *out) {
+static void answer_write_head(const chat_answer *a, const char *object, buffer *out) {
     buffer_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", a->id, object,
                   a->created);
     json_write_string(out, str_of(a->model));
@@ -53,7 +53,7 @@ static const char *finish_reason(gm_finish finish) {
     return (size_t)finish < COUNT_OF(names) && names[finish] ? names[finish] : "stop";
 }
 
-static void write_token(const chat_answer *a, const gm_token_logprob *token, buffer *out) {
+static void answer_write_token(const chat_answer *a, const gm_token_logprob *token, buffer *out) {
     const char *text = "";
     size_t      length = 0;
     gm_token_text(a->engine, token->token, &text, &length);
@@ -67,17 +67,17 @@ static void write_token(const chat_answer *a, const gm_token_logprob *token, buf
 }
 
 /* The items of a list; a comma comes first unless `first` is set. */
-static void write_logprobs(const chat_answer *a, const gm_piece *piece, bool first, buffer *out) {
+static void answer_write_logprobs(const chat_answer *a, const gm_piece *piece, bool first, buffer *out) {
     const gm_token_logprob *row = piece->logprobs;
     const size_t            alternatives = a->request->top_logprobs;
     for (size_t i = 0; row && i < piece->logprob_tokens; i++, row += 1 + alternatives) {
         if (!first) buffer_char(out, ',');
         first = false;
-        write_token(a, row, out);
+        answer_write_token(a, row, out);
         buffer_text(out, ",\"top_logprobs\":[");
         for (size_t k = 1; k <= alternatives; k++) {
             if (k > 1) buffer_char(out, ',');
-            write_token(a, row + k, out);
+            answer_write_token(a, row + k, out);
             buffer_char(out, '}');
         }
         buffer_text(out, "]}");
@@ -113,12 +113,12 @@ static void write_call(const chat_answer *a, const gm_piece *piece, buffer *out)
 
 static void open_event(const chat_answer *a, buffer *out) {
     buffer_text(out, "data: ");
-    write_head(a, "chat.completion.chunk", out);
+    answer_write_head(a, "chat.completion.chunk", out);
     buffer_text(out, "{\"index\":0,\"delta\":");
 }
 
 /* With include_usage, every event but the last has a null usage. */
-static void close_event(const chat_answer *a, const char *reason, buffer *out) {
+static void answer_close_event(const chat_answer *a, const char *reason, buffer *out) {
     buffer_text(out, ",\"finish_reason\":");
     if (reason) json_write_string(out, str_of(reason));
     else buffer_text(out, "null");
@@ -131,12 +131,12 @@ static void text_event(const chat_answer *a, const char *key, const gm_piece *pi
     json_write_string(out, (str){ piece->text, piece->length });
     if (a->request->logprobs && piece->kind == GM_PIECE_CONTENT) {
         buffer_text(out, "},\"logprobs\":{\"content\":[");
-        write_logprobs(a, piece, true, out);
+        answer_write_logprobs(a, piece, true, out);
         buffer_text(out, "],\"refusal\":null}");
     } else {
         buffer_text(out, "},\"logprobs\":null");
     }
-    close_event(a, NULL, out);
+    answer_close_event(a, NULL, out);
 }
 
 static void call_event(const chat_answer *a, const gm_piece *piece, buffer *out) {
@@ -144,16 +144,16 @@ static void call_event(const chat_answer *a, const gm_piece *piece, buffer *out)
     buffer_text(out, "{\"tool_calls\":[");
     write_call(a, piece, out);
     buffer_text(out, "]},\"logprobs\":null");
-    close_event(a, NULL, out);
+    answer_close_event(a, NULL, out);
 }
 
 static void end_events(const chat_answer *a, const gm_reply_stats *stats, buffer *out) {
     open_event(a, out);
     buffer_text(out, "{},\"logprobs\":null");
-    close_event(a, finish_reason(stats->finish), out);
+    answer_close_event(a, finish_reason(stats->finish), out);
     if (a->request->include_usage) {
         buffer_text(out, "data: ");
-        write_head(a, "chat.completion.chunk", out);
+        answer_write_head(a, "chat.completion.chunk", out);
         buffer_text(out, "],\"usage\":");
         write_usage(stats, out);
         buffer_text(out, "}\n\n");
@@ -168,7 +168,7 @@ static void collect(chat_answer *a, const gm_piece *piece) {
     switch (piece->kind) {
     case GM_PIECE_CONTENT:
         buffer_str(&a->content, text);
-        if (a->request->logprobs) write_logprobs(a, piece, !a->logprobs.length, &a->logprobs);
+        if (a->request->logprobs) answer_write_logprobs(a, piece, !a->logprobs.length, &a->logprobs);
         break;
     case GM_PIECE_THINKING: buffer_str(&a->thinking, text); break;
     case GM_PIECE_TOOL_CALL:
@@ -180,7 +180,7 @@ static void collect(chat_answer *a, const gm_piece *piece) {
 }
 
 static void write_whole(const chat_answer *a, const gm_reply_stats *stats, buffer *out) {
-    write_head(a, "chat.completion", out);
+    answer_write_head(a, "chat.completion", out);
     buffer_text(out, "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
     if (a->content.length || !a->call_count) json_write_string(out, buffer_view(&a->content));
     else buffer_text(out, "null");
@@ -213,7 +213,7 @@ void chat_answer_begin(chat_answer *a, buffer *out) {
     if (!a->request->stream) return;
     open_event(a, out);
     buffer_text(out, "{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},\"logprobs\":null");
-    close_event(a, NULL, out);
+    answer_close_event(a, NULL, out);
 }
 
 void chat_answer_piece(chat_answer *a, const gm_piece *piece, buffer *out) {

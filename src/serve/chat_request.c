@@ -23,42 +23,46 @@ static gm_status fail_value(const reader *r, const char *expected, const json *f
     return fail(r->e, GM_BAD_ARGUMENT, "%s must be %s, not %s", r->param, expected, json_describe(found));
 }
 
-static gm_status no_memory(const reader *r, size_t bytes) { return fail_memory(r->e, "the request", bytes); }
+static gm_status request_no_memory(const reader *r, size_t bytes) { return fail_memory(r->e, "the request", bytes); }
 
 static void name_param(const reader *r, const char *field) { snprintf(r->param, CHAT_PARAM_SIZE, "%s", field); }
 
 /* The library's strings end at a NUL, so one inside would cut off the rest. */
-static gm_status copy_text(const reader *r, str text, const char **out) {
+static gm_status request_copy_text(const reader *r, str text, const char **out) {
     if (text.length && memchr(text.data, 0, text.length))
         return fail(r->e, GM_BAD_ARGUMENT, "%s contains a NUL character", r->param);
     *out = arena_copy(&r->out->memory, text);
-    return *out ? GM_OK : no_memory(r, text.length);
+    return *out ? GM_OK : request_no_memory(r, text.length);
 }
 
 /* ---- single fields ---- */
 
-static gm_status read_bool(const reader *r, const json *value, bool *out) {
+static gm_status request_read_bool(const reader *r, const json *value, bool *out) {
     if (value->kind != JSON_TRUE && value->kind != JSON_FALSE) return fail_value(r, "true or false", value);
     *out = value->kind == JSON_TRUE;
     return GM_OK;
 }
 
-static gm_status read_whole(const reader *r, const json *value, int64_t low, int64_t high, int64_t *out) {
+static gm_status request_read_whole(const reader *r, const json *value, int64_t low, int64_t high, int64_t *out) {
     char expected[80];
     if (json_integer(value, out) && *out >= low && *out <= high) return GM_OK;
     snprintf(expected, sizeof expected, "a whole number from %lld to %lld", (long long)low, (long long)high);
     return fail_value(r, expected, value);
 }
 
-static gm_status read_model(reader *r, const json *value) {
+static gm_status request_read_model(reader *r, const json *value) {
     if (value->kind != JSON_STRING) return fail_value(r, "the name of a model", value);
-    return copy_text(r, value->text, &r->out->model);
+    return request_copy_text(r, value->text, &r->out->model);
 }
 
-static gm_status read_stream(reader *r, const json *value) { return read_bool(r, value, &r->out->stream); }
-static gm_status read_logprobs(reader *r, const json *value) { return read_bool(r, value, &r->out->logprobs); }
+static gm_status request_read_stream(reader *r, const json *value) {
+    return request_read_bool(r, value, &r->out->stream);
+}
+static gm_status request_read_logprobs(reader *r, const json *value) {
+    return request_read_bool(r, value, &r->out->logprobs);
+}
 
-static gm_status read_stream_options(reader *r, const json *value) {
+static gm_status request_read_stream_options(reader *r, const json *value) {
     if (value->kind != JSON_OBJECT) return fail_value(r, "an object", value);
     if (!json_is(json_get(r->root, "stream"), JSON_TRUE))
         return fail(r->e, GM_BAD_ARGUMENT, "stream_options requires \"stream\": true");
@@ -68,14 +72,14 @@ static gm_status read_stream_options(reader *r, const json *value) {
         if (!str_is(option->key, "include_usage"))
             return fail(r->e, GM_UNSUPPORTED, "stream_options.%.*s is not supported", STR_ARGS(option->key));
         name_param(r, "stream_options.include_usage");
-        if (read_bool(r, option, &r->out->include_usage)) return r->e->status;
+        if (request_read_bool(r, option, &r->out->include_usage)) return r->e->status;
     }
     return GM_OK;
 }
 
-static gm_status read_top_logprobs(reader *r, const json *value) {
+static gm_status request_read_top_logprobs(reader *r, const json *value) {
     int64_t count = 0;
-    if (read_whole(r, value, 0, 20, &count)) return r->e->status;
+    if (request_read_whole(r, value, 0, 20, &count)) return r->e->status;
     if (!json_is(json_get(r->root, "logprobs"), JSON_TRUE))
         return fail(r->e, GM_BAD_ARGUMENT, "top_logprobs requires \"logprobs\": true");
     r->out->top_logprobs = (uint32_t)count;
@@ -83,45 +87,45 @@ static gm_status read_top_logprobs(reader *r, const json *value) {
 }
 
 /* max_tokens and its newer name; the smaller one counts. */
-static gm_status read_most(reader *r, const json *value) {
+static gm_status request_read_most(reader *r, const json *value) {
     int64_t most = 0;
-    if (read_whole(r, value, 1, UINT32_MAX, &most)) return r->e->status;
+    if (request_read_whole(r, value, 1, UINT32_MAX, &most)) return r->e->status;
     if (!r->out->max_tokens || most < r->out->max_tokens) r->out->max_tokens = (uint32_t)most;
     return GM_OK;
 }
 
-static gm_status read_seed(reader *r, const json *value) {
+static gm_status request_read_seed(reader *r, const json *value) {
     int64_t seed = 0;
-    if (read_whole(r, value, INT64_MIN, INT64_MAX, &seed)) return r->e->status;
+    if (request_read_whole(r, value, INT64_MIN, INT64_MAX, &seed)) return r->e->status;
     r->out->seed = (uint64_t)seed;
     r->out->has_seed = true;
     return GM_OK;
 }
 
-static gm_status read_count(reader *r, const json *value) {
+static gm_status request_read_count(reader *r, const json *value) {
     int64_t n;
     if (json_integer(value, &n) && n == 1) return GM_OK;
     return fail(r->e, GM_UNSUPPORTED, "n must be 1");
 }
 
-static gm_status read_stop(reader *r, const json *value) {
+static gm_status request_read_stop(reader *r, const json *value) {
     const bool   one = value->kind == JSON_STRING;
     const size_t count = one ? 1 : value->count;
     if (!one && value->kind != JSON_ARRAY) return fail_value(r, "a non-empty string or a list of them", value);
     r->out->stop_count = 0;
     r->out->stops = arena_array(&r->out->memory, count + 1, sizeof *r->out->stops);
-    if (!r->out->stops) return no_memory(r, count * sizeof *r->out->stops);
+    if (!r->out->stops) return request_no_memory(r, count * sizeof *r->out->stops);
     for (const json *item = one ? value : value->first; item; item = one ? NULL : item->next) {
         if (item->kind != JSON_STRING || !item->text.length)
             return fail_value(r, "a non-empty string or a list of them", item);
-        if (copy_text(r, item->text, &r->out->stops[r->out->stop_count])) return r->e->status;
+        if (request_copy_text(r, item->text, &r->out->stops[r->out->stop_count])) return r->e->status;
         r->out->stop_count++;
     }
     return GM_OK;
 }
 
 /* A token id, which as a key of an object is a string of digits. */
-static bool read_token(str text, int32_t *out) {
+static bool request_read_token(str text, int32_t *out) {
     int64_t id = 0;
     if (!text.length || text.length > 10) return false;
     for (size_t i = 0; i < text.length; i++) {
@@ -133,14 +137,14 @@ static bool read_token(str text, int32_t *out) {
 }
 
 /* {"token id": bias} */
-static gm_status read_bias(reader *r, const json *value) {
+static gm_status request_read_bias(reader *r, const json *value) {
     if (value->kind != JSON_OBJECT) return fail_value(r, "an object from token ids to numbers", value);
     r->out->bias_count = 0;
     r->out->bias = arena_array(&r->out->memory, value->count + 1, sizeof *r->out->bias);
-    if (!r->out->bias) return no_memory(r, value->count * sizeof *r->out->bias);
+    if (!r->out->bias) return request_no_memory(r, value->count * sizeof *r->out->bias);
     for (const json *item = value->first; item; item = item->next) {
         int32_t token;
-        if (!read_token(item->key, &token) || item->kind != JSON_NUMBER || !(fabs(item->number) <= 100)) {
+        if (!request_read_token(item->key, &token) || item->kind != JSON_NUMBER || !(fabs(item->number) <= 100)) {
             return fail(r->e, GM_BAD_ARGUMENT, "logit_bias must map token ids to numbers from -100 to 100");
         }
         r->out->bias[r->out->bias_count++] = (gm_logit_bias){ token, (float)item->number };
@@ -148,25 +152,25 @@ static gm_status read_bias(reader *r, const json *value) {
     return GM_OK;
 }
 
-static gm_status read_tool_choice(reader *r, const json *value) {
+static gm_status request_read_tool_choice(reader *r, const json *value) {
     if (json_is(value, JSON_STRING) && (str_is(value->text, "auto") || str_is(value->text, "none"))) return GM_OK;
     return fail(r->e, GM_UNSUPPORTED, "tool_choice must be \"auto\" or \"none\"; calls cannot be forced");
 }
 
-static gm_status read_parallel(reader *r, const json *value) {
+static gm_status request_read_parallel(reader *r, const json *value) {
     bool parallel = true;
-    if (read_bool(r, value, &parallel)) return r->e->status;
+    if (request_read_bool(r, value, &parallel)) return r->e->status;
     if (parallel || !json_get(r->root, "tools")) return GM_OK;
     return fail(r->e, GM_UNSUPPORTED, "parallel_tool_calls must be true; the model decides");
 }
 
-static gm_status read_format(reader *r, const json *value) {
+static gm_status request_read_format(reader *r, const json *value) {
     const str type = json_string(json_get(value, "type"), "");
     if (str_is(type, "text")) return GM_OK;
     return fail(r->e, GM_UNSUPPORTED, "response_format of type '%.*s' is not supported, only 'text'", STR_ARGS(type));
 }
 
-static gm_status read_effort(reader *r, const json *value) {
+static gm_status request_read_effort(reader *r, const json *value) {
     static const char *const off[] = { "none", "minimal" }, *const on[] = { "low", "medium", "high", "xhigh" };
     const str effort = json_string(value, "");
     for (size_t i = 0; i < COUNT_OF(off); i++) {
@@ -178,7 +182,7 @@ static gm_status read_effort(reader *r, const json *value) {
     return r->out->think ? GM_OK : fail_value(r, "none, minimal, low, medium or high", value);
 }
 
-static gm_status read_modalities(reader *r, const json *value) {
+static gm_status request_read_modalities(reader *r, const json *value) {
     if (value->kind != JSON_ARRAY) return fail_value(r, "a list", value);
     for (const json *item = value->first; item; item = item->next) {
         const str name = json_string(item, "");
@@ -188,7 +192,7 @@ static gm_status read_modalities(reader *r, const json *value) {
     return GM_OK;
 }
 
-static gm_status read_store(reader *r, const json *value) {
+static gm_status request_read_store(reader *r, const json *value) {
     if (value->kind == JSON_FALSE) return GM_OK;
     return fail(r->e, GM_UNSUPPORTED, "store must be false; this server stores nothing");
 }
@@ -204,23 +208,23 @@ static const struct {
     { "messages", NULL },
     { "tools", NULL },
     { "think", NULL },
-    { "model", read_model },
-    { "stream", read_stream },
-    { "stream_options", read_stream_options },
-    { "max_tokens", read_most },
-    { "max_completion_tokens", read_most },
-    { "stop", read_stop },
-    { "seed", read_seed },
-    { "logprobs", read_logprobs },
-    { "top_logprobs", read_top_logprobs },
-    { "logit_bias", read_bias },
-    { "n", read_count },
-    { "tool_choice", read_tool_choice },
-    { "parallel_tool_calls", read_parallel },
-    { "response_format", read_format },
-    { "reasoning_effort", read_effort },
-    { "modalities", read_modalities },
-    { "store", read_store },
+    { "model", request_read_model },
+    { "stream", request_read_stream },
+    { "stream_options", request_read_stream_options },
+    { "max_tokens", request_read_most },
+    { "max_completion_tokens", request_read_most },
+    { "stop", request_read_stop },
+    { "seed", request_read_seed },
+    { "logprobs", request_read_logprobs },
+    { "top_logprobs", request_read_top_logprobs },
+    { "logit_bias", request_read_bias },
+    { "n", request_read_count },
+    { "tool_choice", request_read_tool_choice },
+    { "parallel_tool_calls", request_read_parallel },
+    { "response_format", request_read_format },
+    { "reasoning_effort", request_read_effort },
+    { "modalities", request_read_modalities },
+    { "store", request_read_store },
     { "user", NULL },
     { "metadata", NULL },
     { "safety_identifier", NULL },
@@ -247,12 +251,13 @@ static const struct {
     WHOLE(penalty_window, 0, 1 << 24), /* a float holds every whole number up to here */
 };
 
-static gm_status read_number(const reader *r, const json *value, size_t row) {
+static gm_status request_read_number(const reader *r, const json *value, size_t row) {
     wished_number *out = (wished_number *)(void *)((char *)r->out + numbers[row].offset);
     char           expected[80];
     int64_t        whole = 0;
     if (numbers[row].whole) {
-        if (read_whole(r, value, (int64_t)numbers[row].low, (int64_t)numbers[row].high, &whole)) return r->e->status;
+        if (request_read_whole(r, value, (int64_t)numbers[row].low, (int64_t)numbers[row].high, &whole))
+            return r->e->status;
         *out = (wished_number){ (float)whole, true };
         return GM_OK;
     }
@@ -264,7 +269,7 @@ static gm_status read_number(const reader *r, const json *value, size_t row) {
     return fail_value(r, expected, value);
 }
 
-static gm_status read_field(reader *r, const json *value) {
+static gm_status request_read_field(reader *r, const json *value) {
     snprintf(r->param, CHAT_PARAM_SIZE, "%.*s", (int)min_size(value->key.length, CHAT_PARAM_SIZE - 1), value->key.data);
     for (size_t i = 0; i < COUNT_OF(fields); i++) {
         if (!str_is(value->key, fields[i].name)) continue;
@@ -272,7 +277,7 @@ static gm_status read_field(reader *r, const json *value) {
     }
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
         if (!str_is(value->key, numbers[i].name)) continue;
-        return value->kind != JSON_NULL ? read_number(r, value, i) : GM_OK;
+        return value->kind != JSON_NULL ? request_read_number(r, value, i) : GM_OK;
     }
     if (value->kind == JSON_NULL) return GM_OK;
     return fail(r->e, GM_UNSUPPORTED, "this server does not support '%.*s'", STR_ARGS(value->key));
@@ -289,12 +294,13 @@ static gm_status join_parts(const reader *r, const chat_message *m, const char *
         if (m->parts[i].kind == CHAT_TEXT) buffer_str(&text, m->parts[i].text);
         else status = fail(r->e, GM_UNSUPPORTED, "%s: %s input is not supported", r->param, media[m->parts[i].kind]);
     }
-    if (!status) status = text.failed ? no_memory(r, text.length) : copy_text(r, buffer_view(&text), out);
+    if (!status)
+        status = text.failed ? request_no_memory(r, text.length) : request_copy_text(r, buffer_view(&text), out);
     buffer_free(&text);
     return status;
 }
 
-static gm_status write_calls(const reader *r, const chat_message *m, const char **out) {
+static gm_status request_write_calls(const reader *r, const chat_message *m, const char **out) {
     buffer text = { 0 };
     buffer_char(&text, '[');
     for (size_t i = 0; i < m->call_count; i++) {
@@ -307,12 +313,13 @@ static gm_status write_calls(const reader *r, const chat_message *m, const char 
         buffer_text(&text, "}}");
     }
     buffer_char(&text, ']');
-    const gm_status status = text.failed ? no_memory(r, text.length) : copy_text(r, buffer_view(&text), out);
+    const gm_status status =
+        text.failed ? request_no_memory(r, text.length) : request_copy_text(r, buffer_view(&text), out);
     buffer_free(&text);
     return status;
 }
 
-static gm_status convert_message(const reader *r, const chat_message *m, gm_message *out) {
+static gm_status request_convert_message(const reader *r, const chat_message *m, gm_message *out) {
     static const char *const roles[] = { [CHAT_SYSTEM] = "system",
                                          [CHAT_DEVELOPER] = "developer",
                                          [CHAT_USER] = "user",
@@ -320,10 +327,10 @@ static gm_status convert_message(const reader *r, const chat_message *m, gm_mess
                                          [CHAT_TOOL] = "tool" };
     *out = (gm_message){ .role = roles[m->role] };
     if (join_parts(r, m, &out->content)) return r->e->status;
-    if (m->thinking.length && copy_text(r, m->thinking, &out->thinking)) return r->e->status;
-    if (m->tool_name.length && copy_text(r, m->tool_name, &out->tool_name)) return r->e->status;
-    if (m->tool_call_id.length && copy_text(r, m->tool_call_id, &out->tool_call_id)) return r->e->status;
-    return m->call_count ? write_calls(r, m, &out->tool_calls) : GM_OK;
+    if (m->thinking.length && request_copy_text(r, m->thinking, &out->thinking)) return r->e->status;
+    if (m->tool_name.length && request_copy_text(r, m->tool_name, &out->tool_name)) return r->e->status;
+    if (m->tool_call_id.length && request_copy_text(r, m->tool_call_id, &out->tool_call_id)) return r->e->status;
+    return m->call_count ? request_write_calls(r, m, &out->tool_calls) : GM_OK;
 }
 
 /* Refuses what chat_from_json does not look at. */
@@ -337,7 +344,7 @@ static gm_status refuse_leftovers(const reader *r, const json *message) {
     return GM_OK;
 }
 
-static gm_status read_messages(reader *r) {
+static gm_status request_read_messages(reader *r) {
     chat  talk;
     arena scratch = { 0 };
     name_param(r, "messages");
@@ -345,11 +352,11 @@ static gm_status read_messages(reader *r) {
         r->out->message_count = talk.count;
         r->out->messages = arena_array(&r->out->memory, talk.count + 1, sizeof *r->out->messages);
         if (!talk.count) fail(r->e, GM_BAD_ARGUMENT, "messages must contain at least one message");
-        else if (!r->out->messages) no_memory(r, talk.count * sizeof *r->out->messages);
+        else if (!r->out->messages) request_no_memory(r, talk.count * sizeof *r->out->messages);
         const json *message = json_get(r->root, "messages")->first;
         for (size_t i = 0; i < talk.count && !r->e->status; i++, message = message->next) {
             snprintf(r->param, CHAT_PARAM_SIZE, "messages[%zu]", i);
-            if (!refuse_leftovers(r, message)) convert_message(r, &talk.messages[i], &r->out->messages[i]);
+            if (!refuse_leftovers(r, message)) request_convert_message(r, &talk.messages[i], &r->out->messages[i]);
         }
         r->out->think |= talk.think;
     } else if (str_starts_with(str_of(r->e->why), "tools")) {
@@ -360,7 +367,7 @@ static gm_status read_messages(reader *r) {
 }
 
 /* Only functions; none at all with tool_choice "none". */
-static gm_status read_tools(reader *r) {
+static gm_status request_read_tools(reader *r) {
     const json *tools = json_get(r->root, "tools");
     buffer      text = { 0 };
     name_param(r, "tools");
@@ -373,7 +380,8 @@ static gm_status read_tools(reader *r) {
     }
     if (str_is(json_string(json_get(r->root, "tool_choice"), ""), "none")) return GM_OK;
     json_write(&text, tools);
-    const gm_status status = text.failed ? no_memory(r, text.length) : copy_text(r, buffer_view(&text), &r->out->tools);
+    const gm_status status =
+        text.failed ? request_no_memory(r, text.length) : request_copy_text(r, buffer_view(&text), &r->out->tools);
     buffer_free(&text);
     return status;
 }
@@ -388,8 +396,8 @@ gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_
     if (!json_parse(body, &scratch, &root, e)) {
         r.root = root;
         if (root->kind != JSON_OBJECT) fail(e, GM_BAD_ARGUMENT, "the request must be a JSON object");
-        for (const json *field = root->first; field && !e->status; field = field->next) read_field(&r, field);
-        if (!e->status && !read_messages(&r)) read_tools(&r);
+        for (const json *field = root->first; field && !e->status; field = field->next) request_read_field(&r, field);
+        if (!e->status && !request_read_messages(&r)) request_read_tools(&r);
     }
     if (!e->status) param[0] = 0;
     arena_free(&scratch);

@@ -76,7 +76,7 @@ static bool client_is_waited_for(const client *c, double now) {
 
 /* One address may not have more than its share; else the newcomer pushes out whoever kept us waiting longest. If all the
  * others are being answered and read on, it may stay: the HTTP library has room for that. */
-static void make_room(const clients *all, client *newcomer, double now) {
+static void clients_make_room(const clients *all, client *newcomer, double now) {
     size_t  count = 0, of_address = 0;
     client *slowest = NULL, *slowest_of_address = NULL;
     for (client *c = all->first; c; c = c->next) {
@@ -101,7 +101,7 @@ client *clients_add(clients *all, int socket, const struct sockaddr *from, doubl
     client_starts_headers(all, c, now);
     if (c->next) c->next->link = &c->next;
     all->first = c;
-    make_room(all, c, now);
+    clients_make_room(all, c, now);
     return c;
 }
 

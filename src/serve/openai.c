@@ -144,7 +144,7 @@ static enum MHD_Result submit_job(request *r) {
 
 /* ---- answering ---- */
 
-static ssize_t read_stream(void *context, uint64_t position, char *to, size_t most) {
+static ssize_t stream_read(void *context, uint64_t position, char *to, size_t most) {
     (void)position;
     request   *r = context;
     const long n = job_read(r->job, to, most);
@@ -155,7 +155,7 @@ static enum MHD_Result answer_stream(request *r) {
     const header headers[] = { { "Content-Type", "text/event-stream; charset=utf-8" },
                                { "Cache-Control", "no-store" },
                                { "Content-Security-Policy", bare_policy } };
-    return respond(r, 200, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8192, read_stream, r, NULL), headers,
+    return respond(r, 200, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8192, stream_read, r, NULL), headers,
                    COUNT_OF(headers));
 }
 

@@ -75,7 +75,7 @@ static enum MHD_Result note_header(void *context, enum MHD_ValueKind kind, const
 
 static bool is_reading(const char *method) { return !strcmp(method, "GET") || !strcmp(method, "HEAD"); }
 
-static enum MHD_Result refuse(request *r, verdict v) {
+static enum MHD_Result request_refuse(request *r, verdict v) {
     char location[1024];
     if (v.status == 308) {
         const int length = snprintf(location, sizeof location, "%s://%s%s", r->server->guards.scheme,
@@ -126,14 +126,14 @@ static enum MHD_Result check_head(request *r) {
     const bool   page = r->route && r->route->answer == answer_app && is_reading(r->method) &&
                       (r->path[length - 1] == '/' || str_ends_with(str_of(r->path), ".html"));
     verdict v = guards_check(&s->guards, &r->head, page);
-    if (v.status) return refuse(r, v);
+    if (v.status) return request_refuse(r, v);
     if (!r->route) return respond_error(r, 404, "not_found", NULL, NULL, "nothing here");
     if (!strcmp(r->method, "OPTIONS")) return answer_options(r);
     if (!is_allowed(r->route, r->method)) {
         return respond_error(r, 405, "wrong_method", NULL, &(header){ "Allow", allowed_methods(r->route) },
                              "this URL allows %s", allowed_methods(r->route));
     }
-    if (!r->route->public_ && (v = guards_check_key(&s->guards, &r->head)).status) return refuse(r, v);
+    if (!r->route->public_ && (v = guards_check_key(&s->guards, &r->head)).status) return request_refuse(r, v);
     if (r->route->any_method) return r->route->answer(r); /* an error: no body is waited for */
     if (!r->route->post) return MHD_YES;
     if (!is_json_type(r->head.content_type)) {

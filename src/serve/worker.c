@@ -181,7 +181,7 @@ void job_leave(job *j) {
 
 /* ---- the thread: an answer ---- */
 
-static bool is_wanted(worker *w, const job *j) {
+static bool job_is_wanted(worker *w, const job *j) {
     const double now = clock_seconds();
     pthread_mutex_lock(&w->lock);
     if (now - w->watched >= 0.02) {
@@ -200,7 +200,7 @@ static void close_engine(worker *w) {
     w->engine = NULL;
 }
 
-static gm_status open_engine(worker *w, error *e) {
+static gm_status worker_open_engine(worker *w, error *e) {
     char           why[sizeof e->why] = "";
     gm_engine_info info;
     gm_status      status = GM_OK;
@@ -219,19 +219,19 @@ static gm_status open_engine(worker *w, error *e) {
     return status ? fail(e, status, "%s", why) : GM_OK;
 }
 
-static void apply_number(float *field, wished_number wished) {
+static void wish_apply(float *field, wished_number wished) {
     if (wished.given) *field = wished.value;
 }
 
 static gm_status choose_sampling(const worker *w, const chat_request *r, gm_sampling *out, error *e) {
     gm_sampling_default(w->engine, out);
-    apply_number(&out->temperature, r->temperature);
-    apply_number(&out->top_p, r->top_p);
-    apply_number(&out->min_p, r->min_p);
-    apply_number(&out->typical_p, r->typical_p);
-    apply_number(&out->repetition_penalty, r->repetition_penalty);
-    apply_number(&out->presence_penalty, r->presence_penalty);
-    apply_number(&out->frequency_penalty, r->frequency_penalty);
+    wish_apply(&out->temperature, r->temperature);
+    wish_apply(&out->top_p, r->top_p);
+    wish_apply(&out->min_p, r->min_p);
+    wish_apply(&out->typical_p, r->typical_p);
+    wish_apply(&out->repetition_penalty, r->repetition_penalty);
+    wish_apply(&out->presence_penalty, r->presence_penalty);
+    wish_apply(&out->frequency_penalty, r->frequency_penalty);
     if (r->top_k.given) out->top_k = r->top_k.value < 0x1p31f ? (int32_t)r->top_k.value : INT32_MAX;
     if (r->penalty_window.given) out->penalty_window = (uint32_t)r->penalty_window.value;
     out->bias = r->bias;
@@ -242,7 +242,7 @@ static gm_status choose_sampling(const worker *w, const chat_request *r, gm_samp
     return GM_OK;
 }
 
-static gm_status start_reply(worker *w, const chat_request *r, gm_reply **out, error *e) {
+static gm_status worker_start_reply(worker *w, const chat_request *r, gm_reply **out, error *e) {
     gm_sampling sampling;
     char        why[sizeof e->why] = "";
     if (choose_sampling(w, r, &sampling, e)) return e->status;
@@ -273,9 +273,9 @@ static bool hand_over(worker *w, job *j, buffer *written) {
     return fine;
 }
 
-static gm_status write_reply(worker *w, job *j, gm_reply *reply, chat_answer *a, buffer *out, error *e) {
+static gm_status worker_write_reply(worker *w, job *j, gm_reply *reply, chat_answer *a, buffer *out, error *e) {
     bool begun = false;
-    while (is_wanted(w, j)) {
+    while (job_is_wanted(w, j)) {
         gm_piece        piece = { 0 };
         char            why[sizeof e->why] = "";
         const gm_status status = gm_reply_next(reply, &piece, why, sizeof why);
@@ -298,10 +298,10 @@ static gm_status answer_job(worker *w, job *j, error *e) {
     gm_reply   *reply = NULL;
     chat_answer a;
     buffer      out = { 0 };
-    if (!is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
-    if (open_engine(w, e) || start_reply(w, &j->request, &reply, e)) return e->status;
+    if (!job_is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
+    if (worker_open_engine(w, e) || worker_start_reply(w, &j->request, &reply, e)) return e->status;
     chat_answer_start(&a, &j->request, w->engine, w->options.name);
-    write_reply(w, j, reply, &a, &out, e);
+    worker_write_reply(w, j, reply, &a, &out, e);
     chat_answer_free(&a);
     buffer_free(&out);
     gm_reply_free(reply);
@@ -335,7 +335,7 @@ static void *run_jobs(void *context) {
     worker *w = context;
     error   e = { 0 };
     if (w->options.preload) {
-        open_engine(w, &e);
+        worker_open_engine(w, &e);
         pthread_mutex_lock(&w->lock);
         w->ready = e.status;
         w->problem = e;

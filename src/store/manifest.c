@@ -68,7 +68,7 @@ gm_status manifest_parse(str text, arena *a, manifest *out, error *e) {
 
 /* ---- config ---- */
 
-static const char *text_field(const json *object, const char *key, arena *a, bool *failed) {
+static const char *manifest_text(const json *object, const char *key, arena *a, bool *failed) {
     const json *value = json_get(object, key);
     if (!json_is(value, JSON_STRING) || !value->text.length) return NULL;
     const char *copy = arena_copy(a, value->text);
@@ -83,10 +83,10 @@ gm_status manifest_config_parse(str text, arena *a, manifest_config *out, error 
     gm_status status = json_parse(text, a, &root, e);
     if (status) return status;
     if (!json_is(root, JSON_OBJECT)) return fail(e, GM_BAD_FILE, "expected a JSON object");
-    out->renderer = text_field(root, "renderer", a, &failed);
-    out->family = text_field(root, "model_family", a, &failed);
-    out->size_label = text_field(root, "model_type", a, &failed);
-    out->quantisation = text_field(root, "file_type", a, &failed);
+    out->renderer = manifest_text(root, "renderer", a, &failed);
+    out->family = manifest_text(root, "model_family", a, &failed);
+    out->size_label = manifest_text(root, "model_type", a, &failed);
+    out->quantisation = manifest_text(root, "file_type", a, &failed);
     return failed ? fail_memory(e, "a model's config", text.length) : GM_OK;
 }
 

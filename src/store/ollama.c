@@ -247,7 +247,7 @@ static gm_status read_layer(const store_root *root, const manifest_layer *layer,
     return GM_OK; /* we have no use for templates, licences and the like */
 }
 
-static gm_status read_layers(const store_root *root, const manifest *m, arena *a, ollama_model *out, error *e) {
+static gm_status ollama_read_layers(const store_root *root, const manifest *m, arena *a, ollama_model *out, error *e) {
     out->bytes = m->bytes;
     out->adapters = arena_array(a, m->count + 1, sizeof *out->adapters);
     if (!out->adapters) return fail_memory(e, "a manifest", m->count * sizeof *out->adapters);
@@ -263,7 +263,8 @@ static gm_status read_layers(const store_root *root, const manifest *m, arena *a
 }
 
 /* Fills in what it can even when it fails: a list shows that much. */
-static gm_status read_model(const store_root *root, const manifest_name *name, arena *a, ollama_model *out, error *e) {
+static gm_status ollama_read_model(const store_root *root, const manifest_name *name, arena *a, ollama_model *out,
+                                   error *e) {
     *out = (ollama_model){ .name = name->shown };
     const char *below = join_path(a, "manifests", "", name->path),
                *path = join_path(a, root->path, "manifests", name->path);
@@ -276,7 +277,8 @@ static gm_status read_model(const store_root *root, const manifest_name *name, a
     gm_status status = read_text(file, path, a, &text, e);
     if (status) return status;
     if ((status = manifest_parse(text, a, &m, &inner))) return fail(e, status, "%s: %s", path, inner.why);
-    if ((status = read_layers(root, &m, a, out, &inner))) return fail(e, status, "%s: %s", name->shown, inner.why);
+    if ((status = ollama_read_layers(root, &m, a, out, &inner)))
+        return fail(e, status, "%s: %s", name->shown, inner.why);
     return GM_OK;
 }
 
@@ -390,7 +392,7 @@ const char *ollama_unsupported(const ollama_model *m) {
 /* Reads a model for the list: what is wrong with it becomes its `problem`. */
 static gm_status list_model(const store_root *root, const manifest_name *name, arena *a, ollama_model *out, error *e) {
     error inner = { 0 };
-    if (read_model(root, name, a, out, &inner) == GM_OK) {
+    if (ollama_read_model(root, name, a, out, &inner) == GM_OK) {
         const char *lacking = ollama_unsupported(out);
         snprintf(out->problem, sizeof out->problem, "%s", lacking ? lacking : "");
         return GM_OK;
@@ -443,10 +445,8 @@ gm_status ollama_list(arena *a, ollama_store *out, error *e) {
 
 /* ---- resolving ---- */
 
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
-
 static bool same_name(const char *a, const char *b) {
-    while (*a && lower(*a) == lower(*b)) a++, b++;
+    while (*a && ascii_lower(*a) == ascii_lower(*b)) a++, b++;
     return !*a && !*b;
 }
 
@@ -474,7 +474,7 @@ static gm_status resolve_any_case(const store_root *root, const manifest_name *n
     walk there;
     if (walk_store(root, a, &there, e)) return e->status;
     for (size_t i = 0; i < there.count; i++) {
-        if (same_name(there.names[i].path, name->path)) return read_model(root, &there.names[i], a, out, e);
+        if (same_name(there.names[i].path, name->path)) return ollama_read_model(root, &there.names[i], a, out, e);
     }
     return fail_unknown(root, name, &there, e);
 }
@@ -502,7 +502,7 @@ gm_status ollama_resolve(const char *name, arena *a, ollama_model *out, error *e
         return fail(e, GM_NOT_FOUND, "there is no model '%.100s', and no Ollama store on this machine; " ADVICE,
                     parsed.shown, parsed.shown);
     if (root_open(path, &root, e)) return e->status;
-    status = has_manifest(&root, &parsed) ? read_model(&root, &parsed, a, out, e)
+    status = has_manifest(&root, &parsed) ? ollama_read_model(&root, &parsed, a, out, e)
                                           : resolve_any_case(&root, &parsed, a, out, e);
     root_close(&root);
     return status;

@@ -51,7 +51,7 @@ static uint32_t last_character(str text) {
     return code;
 }
 
-static gm_status add_merge(bpe_merges *m, symbols *s, str text, uint32_t rank, error *e) {
+static gm_status bpe_add_merge(bpe_merges *m, symbols *s, str text, uint32_t rank, error *e) {
     const char *space = text.length > 2 ? memchr(text.data + 1, ' ', text.length - 2) : NULL;
     if (!space) {
         return fail(e, GM_BAD_FILE, "tokenizer.ggml.merges[%u] must be two texts separated by a space, found \"%.*s\"",
@@ -86,7 +86,7 @@ gm_status bpe_merges_init(bpe_merges *m, symbols *s, const gguf_value *merges, e
     for (uint32_t i = 0; i < m->slot_count; i++) m->slots[i].left = SYMBOL_NONE;
     const uint8_t *cursor = merges->data;
     for (uint32_t rank = 0; rank < merges->count; rank++) {
-        gm_status status = add_merge(m, s, gguf_next_string(&cursor), rank, e);
+        gm_status status = bpe_add_merge(m, s, gguf_next_string(&cursor), rank, e);
         if (status) return status;
     }
     return GM_OK;

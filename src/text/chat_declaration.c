@@ -14,7 +14,7 @@ static bool is_truthy(const json *value) {
 }
 
 /* Writes a comma before every part but the first. */
-static void begin_part(chat_writer *w, bool *first, const char *name) {
+static void declaration_begin_part(chat_writer *w, bool *first, const char *name) {
     if (!*first) chat_write_template(w, ",");
     *first = false;
     chat_write_template(w, name);
@@ -25,7 +25,7 @@ static void write_required(chat_writer *w, const json *required) {
     chat_write_template(w, "required:[");
     for (const json *item = required->first; item; item = item->next) {
         if (item->kind != JSON_STRING && item->kind != JSON_NUMBER) continue;
-        begin_part(w, &first, "");
+        declaration_begin_part(w, &first, "");
         chat_write_quoted(w, item->text);
     }
     chat_write_template(w, "]");
@@ -83,7 +83,7 @@ static void write_items(chat_writer *w, const json *items) {
     for (size_t i = 0; i < count; i++) {
         const json *field = fields[i];
         if (field->kind == JSON_NULL) continue;
-        begin_part(w, &first, "");
+        declaration_begin_part(w, &first, "");
         if (str_is(field->key, "properties")) {
             chat_write_template(w, "properties:{");
             write_properties(w, field, false);
@@ -108,30 +108,30 @@ static void write_property(chat_writer *w, const json *property) {
     const str type = type_text(w, json_get(property, "type"));
     bool      first = true;
     if (json_is(description, JSON_STRING) && description->text.length) {
-        begin_part(w, &first, "description:");
+        declaration_begin_part(w, &first, "description:");
         chat_write_quoted(w, description->text);
     }
     if (str_is(type, "STRING") && json_is(choices, JSON_ARRAY) && choices->count) {
-        begin_part(w, &first, "enum:");
+        declaration_begin_part(w, &first, "enum:");
         chat_write_value(w, choices, true);
     }
     if (str_is(type, "ARRAY") && json_is(items, JSON_OBJECT) && items->count) {
-        begin_part(w, &first, "items:{");
+        declaration_begin_part(w, &first, "items:{");
         write_items(w, items);
         chat_write_template(w, "}");
     }
-    if (is_truthy(json_get(property, "nullable"))) begin_part(w, &first, "nullable:true");
+    if (is_truthy(json_get(property, "nullable"))) declaration_begin_part(w, &first, "nullable:true");
     if (str_is(type, "OBJECT")) {
-        begin_part(w, &first, "properties:{");
+        declaration_begin_part(w, &first, "properties:{");
         if (json_is(inner, JSON_OBJECT)) write_properties(w, inner, false);
         else write_properties(w, property, true);
         chat_write_template(w, "}");
         if (json_is(required, JSON_ARRAY) && required->count) {
-            begin_part(w, &first, "");
+            declaration_begin_part(w, &first, "");
             write_required(w, required);
         }
     }
-    begin_part(w, &first, "type:");
+    declaration_begin_part(w, &first, "type:");
     chat_write_quoted(w, type);
 }
 
@@ -145,7 +145,7 @@ static void write_properties(chat_writer *w, const json *properties, bool own_ke
         bool skip = false;
         for (size_t k = 0; own_keys && k < COUNT_OF(meaningful); k++) skip |= str_is(fields[i]->key, meaningful[k]);
         if (skip) continue;
-        begin_part(w, &first, "");
+        declaration_begin_part(w, &first, "");
         chat_write_content(w, fields[i]->key);
         chat_write_template(w, ":{");
         write_property(w, fields[i]);
@@ -161,31 +161,31 @@ static void write_parameters(chat_writer *w, const json *parameters) {
     bool first = true;
     chat_write_template(w, ",parameters:{");
     if (json_is(properties, JSON_OBJECT) && properties->count) {
-        begin_part(w, &first, "properties:{");
+        declaration_begin_part(w, &first, "properties:{");
         write_properties(w, properties, false);
         chat_write_template(w, "}");
     }
     if (json_is(required, JSON_ARRAY) && required->count) {
-        begin_part(w, &first, "");
+        declaration_begin_part(w, &first, "");
         write_required(w, required);
     }
     if (is_truthy(type)) {
-        begin_part(w, &first, "type:");
+        declaration_begin_part(w, &first, "type:");
         chat_write_quoted(w, type_text(w, type));
     }
     chat_write_template(w, "}");
 }
 
-static void write_response(chat_writer *w, const json *response) {
+static void declaration_write_response(chat_writer *w, const json *response) {
     const json *description = json_get(response, "description"), *type = json_get(response, "type");
     bool        first = true;
     chat_write_template(w, ",response:{");
     if (json_is(description, JSON_STRING) && description->text.length) {
-        begin_part(w, &first, "description:");
+        declaration_begin_part(w, &first, "description:");
         chat_write_quoted(w, description->text);
     }
     if (is_truthy(type)) {
-        begin_part(w, &first, "type:");
+        declaration_begin_part(w, &first, "type:");
         chat_write_quoted(w, type_text(w, type));
     }
     chat_write_template(w, "}");
@@ -198,6 +198,6 @@ void chat_write_declaration(chat_writer *w, const json *function) {
     chat_write_template(w, "{description:");
     chat_write_quoted(w, json_string(json_get(function, "description"), ""));
     if (json_is(parameters, JSON_OBJECT) && parameters->count) write_parameters(w, parameters);
-    if (json_is(response, JSON_OBJECT)) write_response(w, response);
+    if (json_is(response, JSON_OBJECT)) declaration_write_response(w, response);
     chat_write_template(w, "}");
 }

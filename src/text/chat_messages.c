@@ -30,7 +30,7 @@ typedef struct {
 
 static bool is_absent(const json *value) { return !value || value->kind == JSON_NULL; }
 
-static gm_status fail_type(const reader *r, const char *field, const char *expected, const json *found) {
+static gm_status message_fail_type(const reader *r, const char *field, const char *expected, const json *found) {
     return fail(r->e, GM_BAD_ARGUMENT, "%s%s must be %s, found %s", r->place, field, expected, json_describe(found));
 }
 
@@ -51,7 +51,7 @@ static size_t enter_place(reader *r, const char *format, ...) {
 
 static void leave_place(reader *r, size_t before) { r->place[before] = 0; }
 
-static str copy_text(reader *r, str text, gm_status *status) {
+static str message_copy_text(reader *r, str text, gm_status *status) {
     char *copy = arena_copy(r->memory, text);
     if (!copy && !*status) *status = fail_messages_memory(r, text.length);
     return (str){ copy, copy ? text.length : 0 };
@@ -64,8 +64,8 @@ static gm_status read_string(reader *r, const json *object, const char *key, str
     gm_status   status = GM_OK;
     snprintf(field, sizeof field, ".%s", key);
     if (is_absent(value)) return GM_OK;
-    if (value->kind != JSON_STRING) return fail_type(r, field, "a string", value);
-    *out = copy_text(r, value->text, &status);
+    if (value->kind != JSON_STRING) return message_fail_type(r, field, "a string", value);
+    *out = message_copy_text(r, value->text, &status);
     return status;
 }
 
@@ -77,7 +77,7 @@ static gm_status read_first_string(reader *r, const json *object, const char *co
 
 /* ---- content ---- */
 
-static bool add_part(reader *r, chat_message *m, size_t most, chat_part part) {
+static bool message_add_part(reader *r, chat_message *m, size_t most, chat_part part) {
     if (!m->parts) m->parts = arena_array(r->memory, most, sizeof *m->parts);
     if (!m->parts) return false;
     m->parts[m->part_count++] = part;
@@ -85,10 +85,10 @@ static bool add_part(reader *r, chat_message *m, size_t most, chat_part part) {
 }
 
 static gm_status read_part(reader *r, const json *item, size_t media, chat_part *out) {
-    if (!json_is(item, JSON_OBJECT)) return fail_type(r, "", "an object with a type", item);
+    if (!json_is(item, JSON_OBJECT)) return message_fail_type(r, "", "an object with a type", item);
     const json *type = json_get(item, "type"), *text = json_get(item, "text");
     if (is_absent(type) && json_is(text, JSON_STRING)) type = NULL;
-    else if (!json_is(type, JSON_STRING)) return fail_type(r, ".type", "a string", type);
+    else if (!json_is(type, JSON_STRING)) return message_fail_type(r, ".type", "a string", type);
     size_t i = 0;
     while (type && i < COUNT_OF(part_types) && !str_is(type->text, part_types[i].type)) i++;
     if (i == COUNT_OF(part_types)) {
@@ -99,8 +99,8 @@ static gm_status read_part(reader *r, const json *item, size_t media, chat_part 
     *out = (chat_part){ .kind = part_types[i].kind, .index = media };
     if (out->kind != CHAT_TEXT) return GM_OK;
     gm_status status = GM_OK;
-    if (!json_is(text, JSON_STRING)) return fail_type(r, ".text", "a string", text);
-    out->text = copy_text(r, text->text, &status);
+    if (!json_is(text, JSON_STRING)) return message_fail_type(r, ".text", "a string", text);
+    out->text = message_copy_text(r, text->text, &status);
     return status;
 }
 
@@ -111,7 +111,7 @@ static gm_status read_part_list(reader *r, const json *content, chat_message *m)
         chat_part part;
         size_t    before = enter_place(r, ".content[%zu]", i);
         gm_status status = read_part(r, item, media, &part);
-        if (!status && !add_part(r, m, content->count, part))
+        if (!status && !message_add_part(r, m, content->count, part))
             status = fail_messages_memory(r, content->count * sizeof part);
         if (status) return status;
         media += part.kind != CHAT_TEXT;
@@ -167,7 +167,7 @@ static gm_status place_images(reader *r, const json *images, str text, chat_mess
     for (const json *image = images->first; image; image = image->next) {
         if (image->kind != JSON_STRING) {
             enter_place(r, ".images[%zu]", next);
-            return fail_type(r, "", "a string in base64", image);
+            return message_fail_type(r, "", "a string in base64", image);
         }
         kinds[next++] = is_wav(image->text) ? CHAT_AUDIO : CHAT_IMAGE;
     }
@@ -177,9 +177,9 @@ static gm_status place_images(reader *r, const json *images, str text, chat_mess
     const size_t most = in_front + 2 * tags + 2;
     bool         fine = true;
     for (next = 0; next < in_front; next++)
-        fine &= add_part(r, m, most, (chat_part){ .kind = kinds[next], .index = next });
+        fine &= message_add_part(r, m, most, (chat_part){ .kind = kinds[next], .index = next });
     if (in_front && text.length && !strchr(" \t\r\n", text.data[0]))
-        fine &= add_part(r, m, most, (chat_part){ .text = { " ", 1 } });
+        fine &= message_add_part(r, m, most, (chat_part){ .text = { " ", 1 } });
     next = in_front;
     size_t start = 0, at = 0;
     for (; at < text.length && fine; at += length ? length : 1) {
@@ -189,30 +189,30 @@ static gm_status place_images(reader *r, const json *images, str text, chat_mess
             length = 0;
             continue;
         }
-        if (at > start) fine &= add_part(r, m, most, (chat_part){ .text = { text.data + start, at - start } });
-        fine = fine && add_part(r, m, most, (chat_part){ .kind = kinds[number], .index = number });
+        if (at > start) fine &= message_add_part(r, m, most, (chat_part){ .text = { text.data + start, at - start } });
+        fine = fine && message_add_part(r, m, most, (chat_part){ .kind = kinds[number], .index = number });
         start = at + length;
     }
     if (text.length > start)
-        fine = fine && add_part(r, m, most, (chat_part){ .text = { text.data + start, text.length - start } });
+        fine = fine && message_add_part(r, m, most, (chat_part){ .text = { text.data + start, text.length - start } });
     return fine ? GM_OK : fail_messages_memory(r, most * sizeof(chat_part));
 }
 
 static gm_status read_content(reader *r, const json *message, chat_message *m) {
     const json *content = json_get(message, "content"), *images = json_get(message, "images");
     gm_status   status = GM_OK;
-    if (!is_absent(images) && images->kind != JSON_ARRAY) return fail_type(r, ".images", "a list", images);
+    if (!is_absent(images) && images->kind != JSON_ARRAY) return message_fail_type(r, ".images", "a list", images);
     if (m->role == CHAT_TOOL && json_is(content, JSON_OBJECT)) {
         m->tool_object = content;
         return GM_OK;
     }
     if (json_is(content, JSON_ARRAY)) return read_part_list(r, content, m);
     if (!is_absent(content) && content->kind != JSON_STRING)
-        return fail_type(r, ".content", "a string or a list", content);
-    str text = copy_text(r, json_string(content, ""), &status);
+        return message_fail_type(r, ".content", "a string or a list", content);
+    str text = message_copy_text(r, json_string(content, ""), &status);
     if (status) return status;
     if (!is_absent(images) && images->count) return place_images(r, images, text, m);
-    if (text.length && !add_part(r, m, 1, (chat_part){ .text = text }))
+    if (text.length && !message_add_part(r, m, 1, (chat_part){ .text = text }))
         return fail_messages_memory(r, sizeof(chat_part));
     return GM_OK;
 }
@@ -228,22 +228,24 @@ static gm_status read_arguments(reader *r, const json *value, const json **out) 
         *out = value;
         return GM_OK;
     }
-    if (!is_absent(value) && value->kind != JSON_STRING) return fail_type(r, "", "an object or its JSON text", value);
+    if (!is_absent(value) && value->kind != JSON_STRING)
+        return message_fail_type(r, "", "an object or its JSON text", value);
     gm_status status = json_parse(text.length ? text : (str){ "{}", 2 }, r->memory, &parsed, &why);
     if (status == GM_NO_MEMORY) return fail_messages_memory(r, text.length);
     if (status) return fail(r->e, GM_BAD_ARGUMENT, "%s must be an object or its JSON text: %s", r->place, why.why);
-    if (parsed->kind != JSON_OBJECT) return fail_type(r, "", "an object or its JSON text", parsed);
+    if (parsed->kind != JSON_OBJECT) return message_fail_type(r, "", "an object or its JSON text", parsed);
     *out = parsed;
     return GM_OK;
 }
 
 static gm_status read_call(reader *r, const json *value, chat_call *out) {
     const json *function = json_get(value, "function"), *name = json_get(function, "name");
-    if (!json_is(value, JSON_OBJECT)) return fail_type(r, "", "an object", value);
-    if (!json_is(function, JSON_OBJECT)) return fail_type(r, ".function", "an object", function);
-    if (!json_is(name, JSON_STRING) || !name->text.length) return fail_type(r, ".function.name", "a name", name);
+    if (!json_is(value, JSON_OBJECT)) return message_fail_type(r, "", "an object", value);
+    if (!json_is(function, JSON_OBJECT)) return message_fail_type(r, ".function", "an object", function);
+    if (!json_is(name, JSON_STRING) || !name->text.length)
+        return message_fail_type(r, ".function.name", "a name", name);
     gm_status status = read_string(r, value, "id", &out->id);
-    out->name = copy_text(r, name->text, &status);
+    out->name = message_copy_text(r, name->text, &status);
     enter_place(r, ".function.arguments");
     return status ? status : read_arguments(r, json_get(function, "arguments"), &out->arguments);
 }
@@ -252,7 +254,7 @@ static gm_status read_calls(reader *r, const json *list, chat_call **calls, size
     size_t i = 0;
     if (is_absent(list)) return GM_OK;
     size_t outside = enter_place(r, ".tool_calls");
-    if (list->kind != JSON_ARRAY) return fail_type(r, "", "a list", list);
+    if (list->kind != JSON_ARRAY) return message_fail_type(r, "", "a list", list);
     if (!(*calls = arena_array(r->memory, list->count + 1, sizeof **calls)))
         return fail_messages_memory(r, list->count * sizeof **calls);
     for (const json *item = list->first; item; item = item->next, i++) {
@@ -276,7 +278,7 @@ gm_status chat_calls_from_json(const json *list, arena *a, chat_call **calls, si
 /* ---- messages ---- */
 
 static gm_status read_role(const reader *r, const json *role, chat_role *out) {
-    if (!json_is(role, JSON_STRING)) return fail_type(r, ".role", "a string", role);
+    if (!json_is(role, JSON_STRING)) return message_fail_type(r, ".role", "a string", role);
     for (size_t i = 0; i < COUNT_OF(role_names); i++) {
         *out = (chat_role)i;
         if (str_is(role->text, role_names[i])) return GM_OK;
@@ -290,7 +292,7 @@ static gm_status read_message(reader *r, const json *value, chat_message *m) {
     static const char *const tool_name[] = { "tool_name", "name", NULL };
     static const char *const tool_call_id[] = { "tool_call_id", NULL };
     gm_status                status;
-    if (!json_is(value, JSON_OBJECT)) return fail_type(r, "", "an object", value);
+    if (!json_is(value, JSON_OBJECT)) return message_fail_type(r, "", "an object", value);
     if ((status = read_role(r, json_get(value, "role"), &m->role)) || (status = read_content(r, value, m)))
         return status;
     if (m->role == CHAT_ASSISTANT) {
@@ -305,16 +307,17 @@ static gm_status read_message(reader *r, const json *value, chat_message *m) {
 gm_status chat_check_tools(const json *tools, error *e) {
     reader place = { .e = e }, *r = &place;
     size_t i = 0;
-    if (tools->kind != JSON_ARRAY) return fail_type(r, "tools", "a list", tools);
+    if (tools->kind != JSON_ARRAY) return message_fail_type(r, "tools", "a list", tools);
     for (const json *tool = tools->first; tool; tool = tool->next, i++) {
         const json *function = json_get(tool, "function"), *name = json_get(function, "name"),
                    *parameters = json_get(function, "parameters");
         enter_place(r, "tools[%zu]", i);
-        if (!json_is(tool, JSON_OBJECT)) return fail_type(r, "", "an object", tool);
-        if (!json_is(function, JSON_OBJECT)) return fail_type(r, ".function", "an object", function);
-        if (!json_is(name, JSON_STRING) || !name->text.length) return fail_type(r, ".function.name", "a name", name);
+        if (!json_is(tool, JSON_OBJECT)) return message_fail_type(r, "", "an object", tool);
+        if (!json_is(function, JSON_OBJECT)) return message_fail_type(r, ".function", "an object", function);
+        if (!json_is(name, JSON_STRING) || !name->text.length)
+            return message_fail_type(r, ".function.name", "a name", name);
         if (!is_absent(parameters) && parameters->kind != JSON_OBJECT)
-            return fail_type(r, ".function.parameters", "an object", parameters);
+            return message_fail_type(r, ".function.parameters", "an object", parameters);
         leave_place(r, 0);
     }
     return GM_OK;
@@ -325,15 +328,15 @@ static gm_status read_think(reader *r, const json *think, bool *out) {
     *out = json_is(think, JSON_TRUE) || (json_is(think, JSON_STRING) && think->text.length);
     if (is_absent(think) || think->kind == JSON_FALSE || think->kind == JSON_TRUE || think->kind == JSON_STRING)
         return GM_OK;
-    return fail_type(r, "think", "true or false", think);
+    return message_fail_type(r, "think", "true or false", think);
 }
 
 gm_status chat_from_json(const json *value, arena *a, chat *out, error *e) {
     reader r = { .memory = a, .e = e };
     *out = (chat){ 0 };
-    if (!json_is(value, JSON_OBJECT)) return fail_type(&r, "the chat", "an object with messages", value);
+    if (!json_is(value, JSON_OBJECT)) return message_fail_type(&r, "the chat", "an object with messages", value);
     const json *messages = json_get(value, "messages"), *tools = json_get(value, "tools");
-    if (!json_is(messages, JSON_ARRAY)) return fail_type(&r, "messages", "a list", messages);
+    if (!json_is(messages, JSON_ARRAY)) return message_fail_type(&r, "messages", "a list", messages);
     if (!(out->messages = arena_array(a, messages->count + 1, sizeof *out->messages))) {
         return fail_messages_memory(&r, messages->count * sizeof *out->messages);
     }

@@ -105,7 +105,7 @@ static void write_system_turn(chat_writer *w, const chat *c, const chat_message 
 
 /* ---- tools ---- */
 
-static void write_calls(chat_writer *w, const chat_message *m) {
+static void render_calls(chat_writer *w, const chat_message *m) {
     for (size_t i = 0; i < m->call_count; i++) {
         chat_write_template(w, "<|tool_call>call:");
         chat_write_content(w, m->calls[i].name);
@@ -123,7 +123,7 @@ static str name_of_tool(const chat_message *caller, const chat_message *answer) 
     return answer->tool_name.length ? answer->tool_name : str_of("unknown");
 }
 
-static void write_response(chat_writer *w, const chat_message *caller, const chat_message *answer) {
+static void render_response(chat_writer *w, const chat_message *caller, const chat_message *answer) {
     chat_write_template(w, "<|tool_response>response:");
     chat_write_content(w, name_of_tool(caller, answer));
     chat_write_template(w, "{");
@@ -169,10 +169,10 @@ static last_written write_message(chat_writer *w, const turns *t, size_t i, cons
         chat_write_template(w, "\n<channel|>");
     }
     if (m->call_count) {
-        write_calls(w, m);
+        render_calls(w, m);
         last = LAST_CALL;
         for (size_t k = i + 1; k < t->count && t->messages[k].role == CHAT_TOOL; k++) {
-            write_response(w, m, &t->messages[k]);
+            render_response(w, m, &t->messages[k]);
             last = LAST_RESPONSE;
         }
     }

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t hash_bytes(uint32_t hash,
-                           str      text) { /* FNV-1a, which can continue from the left half to the right one */
+static uint32_t symbols_hash(uint32_t hash,
+                             str      text) { /* FNV-1a, which can continue from the left half to the right one */
     for (size_t i = 0; i < text.length; i++) hash = (hash ^ (unsigned char)text.data[i]) * 16777619u;
     return hash;
 }
 
 static uint32_t hash_halves(str left, str right) {
-    uint32_t hash = hash_bytes(hash_bytes(2166136261u, left), right);
+    uint32_t hash = symbols_hash(symbols_hash(2166136261u, left), right);
     return hash ^ hash >> 15; /* the low bits choose the slot */
 }
 
@@ -45,7 +45,7 @@ uint32_t symbols_find(const symbols *s, str left, str right) {
     return find_slot(s, hash_halves(left, right), left, right)->symbol - 1; /* 0 - 1 is SYMBOL_NONE */
 }
 
-static bool make_room(symbols *s, uint64_t count) {
+static bool symbols_make_room(symbols *s, uint64_t count) {
     uint64_t wanted = 256;
     while (wanted < count + count / 2) wanted *= 2;
     if (wanted <= s->slot_count) return true;
@@ -73,7 +73,7 @@ gm_status symbols_init(symbols *s, const gguf_value *tokens, error *e) {
     const size_t count = (size_t)tokens->count;
     s->stored = tokens->data;
     s->offsets = calloc(count, sizeof *s->offsets);
-    if (!s->offsets || !make_room(s, count)) return fail_memory(e, "the vocabulary", (uint64_t)count * 16);
+    if (!s->offsets || !symbols_make_room(s, count)) return fail_memory(e, "the vocabulary", (uint64_t)count * 16);
     const uint8_t *cursor = tokens->data;
     for (uint32_t i = 0; i < count; i++) {
         s->offsets[i] = (uint32_t)(cursor - tokens->data);
@@ -112,7 +112,7 @@ uint32_t symbols_intern(symbols *s, str left, str right) {
     symbol_slot *slot = find_slot(s, hash, left, right);
     if (slot->symbol) return slot->symbol - 1;
     uint32_t symbol = s->tokens + s->extras;
-    if (!make_room(s, (uint64_t)symbol + 1) || !add_extra(s, left, right)) return SYMBOL_NONE;
+    if (!symbols_make_room(s, (uint64_t)symbol + 1) || !add_extra(s, left, right)) return SYMBOL_NONE;
     s->extras++;
     *find_slot(s, hash, left, right) = (symbol_slot){ hash, symbol + 1 };
     return symbol;

@@ -55,7 +55,7 @@ void token_list_free(token_list *l) {
 
 /* Encodes text without special tokens: runs of newlines, and runs of everything else. No merge joins the two. A run of newlines
  * that is a token becomes that token, whatever the merges say. */
-static gm_status encode_text(const tokenizer *t, bpe_work *w, str text, token_list *out, error *e) {
+static gm_status tokenizer_encode_text(const tokenizer *t, bpe_work *w, str text, token_list *out, error *e) {
     const bpe b = { &t->symbols, &t->merges, t->ascii, t->bytes };
     for (size_t at = 0, length; at < text.length; at += length) {
         const char *rest = text.data + at, *newline = memchr(rest, '\n', text.length - at);
@@ -84,11 +84,11 @@ static gm_status encode_ranges(const tokenizer *t, str text, const text_range *r
     }
     gm_status status = specials_find(&t->specials, text, ranges, range_count, control, &matches, &count, e);
     for (size_t i = 0; i < count && !status; i++) {
-        status = encode_text(t, &work, (str){ text.data + at, matches[i].start - at }, out, e);
+        status = tokenizer_encode_text(t, &work, (str){ text.data + at, matches[i].start - at }, out, e);
         token_list_add(out, matches[i].id);
         at = matches[i].end;
     }
-    if (!status) status = encode_text(t, &work, (str){ text.data + at, text.length - at }, out, e);
+    if (!status) status = tokenizer_encode_text(t, &work, (str){ text.data + at, text.length - at }, out, e);
     if (!status && out->failed) status = fail_memory(e, "the tokens", (uint64_t)out->count * 2 * sizeof *out->ids);
     free(matches);
     bpe_work_free(&work);

@@ -24,7 +24,7 @@ static size_t find_quote(str text, size_t from) {
     return text.length;
 }
 
-static size_t skip_space(str text, size_t at) {
+static size_t arguments_skip_space(str text, size_t at) {
     while (at < text.length && strchr(" \t\r\n", text.data[at]) && text.data[at]) at++;
     return at;
 }
@@ -52,7 +52,8 @@ static size_t bare_key_length(str text, size_t at) {
 
 /* After '{' or ',': quotes a bare key, if there is one. Returns where to continue. */
 static size_t convert_key(str text, size_t at, buffer *out) {
-    size_t start = skip_space(text, at), length = bare_key_length(text, start), end = skip_space(text, start + length);
+    size_t start = arguments_skip_space(text, at), length = bare_key_length(text, start),
+           end = arguments_skip_space(text, start + length);
     if (!length || end >= text.length || text.data[end] != ':') return at;
     json_write_string(out, (str){ text.data + start, length });
     return end;
@@ -102,7 +103,7 @@ static size_t single_quoted_end(str text, size_t at) {
             continue;
         }
         if (text.data[end] != '\'') continue;
-        size_t next = skip_space(text, end + 1);
+        size_t next = arguments_skip_space(text, end + 1);
         if (next == text.length || strchr(",}]", text.data[next])) return end;
     }
     return 0;
@@ -191,7 +192,8 @@ static bool is_string_property(const json *properties, str key) {
 
 /* The end of a known key at `at` that is followed by ':', or 0. */
 static size_t known_key_end(str text, size_t at, const json *properties, str *key) {
-    size_t start = skip_space(text, at), length = bare_key_length(text, start), end = skip_space(text, start + length);
+    size_t start = arguments_skip_space(text, at), length = bare_key_length(text, start),
+           end = arguments_skip_space(text, start + length);
     *key = (str){ text.data + start, length };
     return length && end < text.length && text.data[end] == ':' && json_get_str(properties, *key) ? end + 1 : 0;
 }
@@ -231,7 +233,7 @@ static void mend_raw_strings(str text, const json *properties, buffer *out) {
         if (!start) continue;
         buffer_append(out, text.data + at, start - at);
         at = start;
-        const size_t from = skip_space(text, start);
+        const size_t from = arguments_skip_space(text, start);
         if (!is_string_property(properties, key) || (from < text.length && at_string(text, from))) continue;
         const size_t end = max_size(from, raw_value_end(text, from, properties));
         str          value = trim_right((str){ text.data + from, end - from });

@@ -70,7 +70,7 @@ static const struct {
     { "penalty_window", offsetof(gm_sampling, penalty_window), IS_UINT },
 };
 
-static gm_status read_setting(size_t i, const json *value, gm_sampling *out, error *e) {
+static gm_status wire_setting(size_t i, const json *value, gm_sampling *out, error *e) {
     const double number = value->number, least = settings[i].kind == IS_UINT ? 0 : -2147483648.0;
     char        *at = (char *)out + settings[i].offset;
     if (value->kind != JSON_NUMBER) return fail(e, GM_BAD_ARGUMENT, "sampling.%s must be a number", settings[i].name);
@@ -84,7 +84,7 @@ static gm_status read_setting(size_t i, const json *value, gm_sampling *out, err
     return GM_OK;
 }
 
-static gm_status read_bias(const json *list, gm_sampling *out, arena *a, error *e) {
+static gm_status wire_bias(const json *list, gm_sampling *out, arena *a, error *e) {
     gm_logit_bias *bias = arena_array(a, max_size(list->count, 1), sizeof *bias);
     if (!bias) return fail_memory(e, "the logit bias", list->count * sizeof *bias);
     out->bias = bias;
@@ -100,7 +100,7 @@ static gm_status read_bias(const json *list, gm_sampling *out, arena *a, error *
 }
 
 /* A seed has 64 bits, more than a number in JavaScript, so it is a string of digits. */
-static gm_status read_seed(str digits, uint64_t *out, error *e) {
+static gm_status wire_seed(str digits, uint64_t *out, error *e) {
     uint64_t seed = 0;
     bool     good = digits.length > 0;
     for (size_t i = 0; i < digits.length && good; i++) {
@@ -118,11 +118,11 @@ static gm_status read_seed(str digits, uint64_t *out, error *e) {
 gm_status wasm_read_sampling(const json *from, gm_sampling *out, arena *a, error *e) {
     for (size_t i = 0; i < COUNT_OF(settings) && !e->status; i++) {
         const json *value = json_get(from, settings[i].name);
-        if (value) read_setting(i, value, out, e);
+        if (value) wire_setting(i, value, out, e);
     }
     const json *seed = json_get(from, "seed"), *bias = json_get(from, "logit_bias");
-    if (!e->status && json_is(seed, JSON_STRING)) read_seed(seed->text, &out->seed, e);
-    if (!e->status && json_is(bias, JSON_ARRAY)) read_bias(bias, out, a, e);
+    if (!e->status && json_is(seed, JSON_STRING)) wire_seed(seed->text, &out->seed, e);
+    if (!e->status && json_is(bias, JSON_ARRAY)) wire_bias(bias, out, a, e);
     return e->status;
 }
 

@@ -74,11 +74,6 @@ typedef struct {
     snapshot_saving *job;
 } saving;
 
-static bool snapshot_append(void *user, const void *data, size_t length) {
-    buffer_append(user, data, length);
-    return !((buffer *)user)->failed;
-}
-
 EXPORT(gmw_save_free) void gmw_save_free(saving *s) {
     snapshot_save_free(s->job);
     buffer_free(&s->bytes);
@@ -89,7 +84,7 @@ EXPORT(gmw_save_new) gm_status gmw_save_new(wasm_context *c, gm_session *session
     error   e = { 0 };
     saving *s = *out = calloc(1, sizeof *s);
     if (!s) fail_memory(&e, "the snapshot", sizeof *s);
-    else if (snapshot_save(session, snapshot_append, &s->bytes, &s->job, &e)) {
+    else if (snapshot_save(session, buffer_sink, &s->bytes, &s->job, &e)) {
         gmw_save_free(s);
         *out = NULL;
     }
@@ -136,7 +131,7 @@ typedef struct {
     gm_reply_options options;
 } request;
 
-static const char *text_of(request *r, const json *object, const char *key, error *e) {
+static const char *wire_text(request *r, const json *object, const char *key, error *e) {
     const json *value = json_get(object, key);
     if (!value || value->kind == JSON_NULL) return NULL;
     buffer list = { 0 };
@@ -156,21 +151,21 @@ static const char *text_of(request *r, const json *object, const char *key, erro
     return copy;
 }
 
-static gm_status read_messages(request *r, const json *list, error *e) {
+static gm_status wire_messages(request *r, const json *list, error *e) {
     if (!json_is(list, JSON_ARRAY)) return fail(e, GM_BAD_ARGUMENT, "messages must be a list");
     r->messages = arena_array(&r->memory, max_size(list->count, 1), sizeof *r->messages);
     if (!r->messages) return fail_memory(e, "the messages", list->count * sizeof *r->messages);
     for (const json *m = list->first; m && !e->status; m = m->next)
-        r->messages[r->count++] = (gm_message){ .role = text_of(r, m, "role", e),
-                                                .content = text_of(r, m, "content", e),
-                                                .thinking = text_of(r, m, "thinking", e),
-                                                .tool_calls = text_of(r, m, "tool_calls", e),
-                                                .tool_name = text_of(r, m, "tool_name", e),
-                                                .tool_call_id = text_of(r, m, "tool_call_id", e) };
+        r->messages[r->count++] = (gm_message){ .role = wire_text(r, m, "role", e),
+                                                .content = wire_text(r, m, "content", e),
+                                                .thinking = wire_text(r, m, "thinking", e),
+                                                .tool_calls = wire_text(r, m, "tool_calls", e),
+                                                .tool_name = wire_text(r, m, "tool_name", e),
+                                                .tool_call_id = wire_text(r, m, "tool_call_id", e) };
     return e->status;
 }
 
-static uint32_t count_of(const json *object, const char *key, error *e) {
+static uint32_t wire_count(const json *object, const char *key, error *e) {
     const json *value = json_get(object, key);
     int64_t     n = 0;
     if (!value) return 0;
@@ -179,7 +174,7 @@ static uint32_t count_of(const json *object, const char *key, error *e) {
     return (uint32_t)n;
 }
 
-static gm_status read_resume(request *r, const json *list, error *e) {
+static gm_status wire_resume(request *r, const json *list, error *e) {
     int32_t *ids = arena_array(&r->memory, max_size(list->count, 1), sizeof *ids);
     if (!ids) return fail_memory(e, "the tokens of a reply", list->count * sizeof *ids);
     r->options.resume = ids;
@@ -192,17 +187,17 @@ static gm_status read_resume(request *r, const json *list, error *e) {
     return GM_OK;
 }
 
-static gm_status read_options(request *r, const gm_engine *engine, const json *o, error *e) {
+static gm_status wire_options(request *r, const gm_engine *engine, const json *o, error *e) {
     const json *stops = json_get(o, "stop");
     r->sampling = engine->sampling;
     if (wasm_read_sampling(json_get(o, "sampling"), &r->sampling, &r->memory, e)) return e->status;
     r->options = (gm_reply_options){ .sampling = &r->sampling,
-                                     .tools = text_of(r, o, "tools", e),
+                                     .tools = wire_text(r, o, "tools", e),
                                      .think = json_is(json_get(o, "think"), JSON_TRUE),
-                                     .max_tokens = count_of(o, "maxTokens", e),
-                                     .logprobs = count_of(o, "logprobs", e),
+                                     .max_tokens = wire_count(o, "maxTokens", e),
+                                     .logprobs = wire_count(o, "logprobs", e),
                                      .want_logprobs = json_get(o, "logprobs") != NULL };
-    if (json_is(json_get(o, "resume"), JSON_ARRAY)) read_resume(r, json_get(o, "resume"), e);
+    if (json_is(json_get(o, "resume"), JSON_ARRAY)) wire_resume(r, json_get(o, "resume"), e);
     if (e->status || !json_is(stops, JSON_ARRAY)) return e->status;
     const char **stop = arena_array(&r->memory, max_size(stops->count, 1), sizeof *stop);
     if (!stop) return fail_memory(e, "the stop strings", stops->count * sizeof *stop);
@@ -215,10 +210,10 @@ static gm_status read_options(request *r, const gm_engine *engine, const json *o
 }
 
 /* {"messages": [...], "options": {...}} */
-static gm_status read_request(request *r, const gm_engine *engine, str text, bool messages, error *e) {
+static gm_status wire_request(request *r, const gm_engine *engine, str text, bool messages, error *e) {
     json *all = NULL;
-    if (json_parse(text, &r->memory, &all, e) || read_options(r, engine, json_get(all, "options"), e)) return e->status;
-    return messages ? read_messages(r, json_get(all, "messages"), e) : GM_OK;
+    if (json_parse(text, &r->memory, &all, e) || wire_options(r, engine, json_get(all, "options"), e)) return e->status;
+    return messages ? wire_messages(r, json_get(all, "messages"), e) : GM_OK;
 }
 
 EXPORT(gmw_render) gm_status gmw_render(wasm_context *c, const gm_engine *engine, const char *text, size_t length) {
@@ -226,7 +221,7 @@ EXPORT(gmw_render) gm_status gmw_render(wasm_context *c, const gm_engine *engine
     request r = { 0 };
     char    why[sizeof e.why], *prompt = NULL;
     buffer_clear(&c->result);
-    if (!read_request(&r, engine, (str){ text, length }, true, &e)) {
+    if (!wire_request(&r, engine, (str){ text, length }, true, &e)) {
         const gm_status status = gm_render(engine, r.messages, r.count, &r.options, &prompt, why, sizeof why);
         if (status) fail(&e, status, "%s", why);
     }
@@ -244,7 +239,7 @@ gm_status gmw_reply_new(wasm_context *c, gm_session *s, const char *text, size_t
     request r = { 0 };
     char    why[sizeof e.why];
     *out = NULL;
-    if (!read_request(&r, s->engine, (str){ text, length }, !ids, &e)) {
+    if (!wire_request(&r, s->engine, (str){ text, length }, !ids, &e)) {
         const gm_status status = ids ? gm_reply_start_tokens(s, ids, n, &r.options, out, why, sizeof why)
                                      : gm_reply_start(s, r.messages, r.count, &r.options, out, why, sizeof why);
         if (status) fail(&e, status, "%s", why);
@@ -255,7 +250,7 @@ gm_status gmw_reply_new(wasm_context *c, gm_session *s, const char *text, size_t
 
 EXPORT(gmw_reply_free) void gmw_reply_free(gm_reply *r) { gm_reply_free(r); }
 
-static void write_logprobs(buffer *out, const gm_piece *piece, size_t row) {
+static void wire_logprobs(buffer *out, const gm_piece *piece, size_t row) {
     wasm_key(out, "logprobs");
     for (size_t i = 0; i < piece->logprob_tokens; i++) {
         buffer_char(out, i ? ',' : '[');
@@ -295,7 +290,7 @@ EXPORT(gmw_reply_next) gm_status gmw_reply_next(wasm_context *c, gm_reply *r, si
         wasm_key(out, "text");
         json_write_string(out, (str){ piece.text, piece.length });
     }
-    if (row && piece.logprob_tokens) write_logprobs(out, &piece, row);
+    if (row && piece.logprob_tokens) wire_logprobs(out, &piece, row);
     buffer_char(out, '}');
     return wasm_end(c, &e);
 }
