@@ -182,7 +182,6 @@ class Model:
                 both = w.product(u[rows], name + "ffn_gate_up_exps", expert * 2 * ff, 2 * ff)
                 down = w.product(gelu(both[:, :ff]) * both[:, ff:], name + "ffn_down_exps", expert * self.width, self.width)
                 out[rows] += share[rows, expert, None] * down
-        self.loads = (share > 0).sum(0)
         return rms(out, w.vector(name + "post_ffw_norm_2"))
 
     def layer(self, i, x, kv, per_layer):

@@ -159,17 +159,19 @@ static void fill_matrix(synth_random *r, quant_type type, uint8_t *out, size_t b
  * - Queries and keys: scores have a deviation of 0.3² · √256 = 1.4, or 2 in full layers, so attention is a mean over many keys. With
  *   norms of 1 it is 16: attention picks single keys, small errors pick others, and ten layers later the result is another one.
  * - Branches: each adds half as much as an embedding has (0.02 · √width: 0.8 to 1.5), so neither drowns the other. The experts add
- *   half as much as the dense feed-forward beside them.
+ *   half as much as the dense feed-forward beside them. Attention adds less: a mean over keys keeps what all tokens have in common,
+ *   and if it added as much as the others, all tokens would be alike after ten layers and go to the same experts.
  * - Layer scales: of the residual's variance, about a tenth is each layer's own, at any depth.
- * - Router: logits have a deviation of 2, alike for all experts. The load spreads over the experts as in trained models, which are
- *   trained to balance it. Of a token's eight experts, the first has a weight of about 0.4 and the last of 0.04: where rounding
- *   swaps the eighth for the ninth, little changes.
+ * - Router: logits have a deviation of 2, alike for all experts. Every expert is used, and the busiest has two to three times the mean
+ *   load. Of a token's eight experts, the first has a weight of about 0.4 and the last of 0.05: where rounding swaps the eighth for
+ *   the ninth, little changes.
  *
  * Full layers rotate only the first quarter of the pairs: the others get an infinite period. */
 static float small_value(synth_random *r, synth_fill fill, uint64_t index) {
     switch (fill) {
     case FILL_ROPE: return index < 64 ? 1.0f : 1e30f;
     case FILL_QUERY_KEY_NORM: return (float)(0.27 + 0.06 * random_uniform(r));
+    case FILL_ATTENTION_NORM: return (float)(0.135 + 0.03 * random_uniform(r));
     case FILL_BRANCH_NORM: return (float)(0.45 + 0.1 * random_uniform(r));
     case FILL_LAYER_SCALE: return (float)(0.9 + 0.1 * random_uniform(r));
     case FILL_ROUTER:

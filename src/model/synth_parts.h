@@ -38,7 +38,8 @@ typedef enum {
     FILL_MATRIX,
     FILL_NORM,
     FILL_QUERY_KEY_NORM,
-    FILL_BRANCH_NORM, /* of what a branch adds to the residual */
+    FILL_ATTENTION_NORM, /* of what attention adds to the residual */
+    FILL_BRANCH_NORM,    /* of what another branch adds */
     FILL_LAYER_SCALE,
     FILL_ROPE,
     FILL_ROUTER

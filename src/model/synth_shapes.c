@@ -173,7 +173,7 @@ static void add_attention(tensor_list *list, uint32_t i, uint32_t *values, uint3
     ADD_MATRIX(list, queries, size->width, "blk.%u.attn_output.weight", i);
     ADD_VECTOR(list, FILL_QUERY_KEY_NORM, head, "blk.%u.attn_q_norm.weight", i);
     ADD_VECTOR(list, FILL_QUERY_KEY_NORM, head, "blk.%u.attn_k_norm.weight", i);
-    ADD_VECTOR(list, FILL_BRANCH_NORM, size->width, "blk.%u.post_attention_norm.weight", i);
+    ADD_VECTOR(list, FILL_ATTENTION_NORM, size->width, "blk.%u.post_attention_norm.weight", i);
 }
 
 /* Early Ollama files have separate tensors for the experts' gate and up. (They also name the experts' scale differently, which
