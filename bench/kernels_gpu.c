@@ -119,11 +119,11 @@ static void make_matrices(bench *b, quant_type type) {
 static void make_caches(bench *b, scene *s) {
     const row     *r = &s->row;
     const uint64_t slots = r->window ? r->window + 256 : r->depth + r->tokens;
-    const gpu_kv   shape = { TYPE_F16, r->kv_heads, r->n, r->window ? (uint32_t)slots : GPU_KV_NO_RING };
+    const gpu_kv   shape = { TYPE_F16, r->kv_heads, r->n };
     const uint64_t bytes = round_up(gpu_kv_bytes(&shape, slots), 16);
     for (size_t i = 0; i < s->copies && !b->e.status; i++) {
         gpu_kv_layer *layer = &s->kv[i];
-        *layer = (gpu_kv_layer){ 0, 0, TYPE_F16, shape.slots, shape.kv_heads, shape.head, bytes };
+        *layer = (gpu_kv_layer){ 0, 0, TYPE_F16, shape.kv_heads, shape.head, bytes };
         layer->k = gpu_buffer_new(b->gpu.host, bytes, &b->e);
         layer->v = gpu_buffer_new(b->gpu.host, bytes, &b->e);
         for (size_t which = 0; which < 2; which++) {
@@ -263,8 +263,7 @@ static gm_status run_sampler(bench *b, const char *name, const gm_sampling *samp
                                  [DRAW_PARTS] = { 0, bytes.parts },
                                  [DRAW_RECORD] = { 0, bytes.record },
                                  [DRAW_STATE] = { 0, bytes.state },
-                                 [DRAW_IDS] = { 0, 16 },
-                                 [DRAW_RUN] = { 0, 16 } };
+                                 [DRAW_RUN] = { 0, 4 * (RUN_HEADER_WORDS + RECORD_WORDS) } };
     for (size_t i = 0; i < COUNT_OF(ranges) && !b->e.status; i++)
         ranges[i].buffer = gpu_buffer_new(b->gpu.host, round_up(ranges[i].bytes, 16), &b->e);
     if (!b->e.status)

@@ -31,6 +31,7 @@ static void generate_all(gpu_plan *plan, const model_config *c, error *e) {
     const gm_sampling      sampling = { .top_p = 1, .typical_p = 1, .repetition_penalty = 1 };
     const sampler_settings settings = { .sampling = &sampling, .vocabulary = c->vocabulary, .advance = true };
     const int32_t          token = 1;
+    const token_record     record = { .id = token, .span_count = 1 };
     gpu_generator         *generator = NULL;
     uint32_t               words[1024];
     if (gpu_generator_new(plan, c->vocabulary, DEPTH, &generator, e)) return;
@@ -42,7 +43,7 @@ static void generate_all(gpu_plan *plan, const model_config *c, error *e) {
                                         .greedy = i & 1,
                                         .edits = i & 2,
                                         .logprobs = i & 4,
-                                        .token = token,
+                                        .token = &record,
                                         .history = &token };
         gpu_generator_begin(generator, &start, e);
     }
@@ -55,10 +56,8 @@ static void plan_classes(gpu_backend *b, const graph *g, const model_config *c, 
     for (uint32_t i = 0; kv && i < c->layers; i++) {
         const layer_config *layer = &c->layer[i];
         const uint32_t      slots = layer->sliding ? c->window + KV_SLACK : DEPTH;
-        const gpu_kv        shape = { type, layer->kv_heads, layer->head, layer->sliding ? slots : GPU_KV_NO_RING };
-        kv[i] = (gpu_kv_layer){
-            1, 1, type, shape.slots, shape.kv_heads, shape.head, round_up(gpu_kv_bytes(&shape, slots), 16)
-        };
+        const gpu_kv        shape = { type, layer->kv_heads, layer->head };
+        kv[i] = (gpu_kv_layer){ 1, 1, type, shape.kv_heads, shape.head, round_up(gpu_kv_bytes(&shape, slots), 16) };
     }
     while (gpu_backend_upload(b, g, e) == GM_AGAIN) {}
     for (size_t tokens = 1; tokens <= 256 && kv && !e->status; tokens *= 4) {

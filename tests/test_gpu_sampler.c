@@ -11,13 +11,14 @@
 #include "base/random.h"
 #include "gpu/pipeline.h"
 #include "gpu/sampler_kernels.h"
+#include "session/records.h"
 #include "text/sampler.h"
 #include "text/sampler_settings.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { READS = 4, RESULTS = 3, HISTORY = 128, MOST_DRAWS = 4, START = 100, PROMPT = 5 };
+enum { READS = 3, RESULTS = 3, HISTORY = 128, MOST_DRAWS = 4, START = 100, PROMPT = 5, WINDOW = 107 };
 
 /* ---- one draw after the other on the GPU ---- */
 
@@ -84,6 +85,22 @@ static uint32_t *first_state(const request *r, uint64_t bytes) {
     return state;
 }
 
+/* A run's buffer, as wgsl/run.wgsl has it. */
+typedef struct {
+    uint32_t     tokens, outputs, window, spare;
+    token_record records[PROMPT];
+} run_buffer;
+
+/* The run must have become one of the drawn token, which follows the last one. */
+static void check_next(const run_buffer *run, int32_t token, uint32_t index) {
+    const token_record *r = &run->records[0];
+    CHECK(run->tokens == 1 && run->outputs == 1 && run->window == WINDOW);
+    CHECK(r->id == token && r->position == index && r->at == index && r->span_first == 0 && r->span_count == 1);
+    CHECK(r->full_first == 0 && r->full_last == index);
+    CHECK(r->sliding_first == (index < WINDOW ? 0 : index + 1 - WINDOW) && r->sliding_last == index);
+    CHECK(r->sequence == 3 && r->shared == 4 && r->prefix == 5 && r->own == 6 && r->ring == 7 && r->ring_slots == 40);
+}
+
 /* All draws are submitted at once: only the rings tell afterwards what came out. */
 static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
     error                  e = { 0 };
@@ -100,6 +117,10 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
     if (!record) abort();
     CHECK_MESSAGE(sampler_settings_write(&settings, record, &e) == GM_OK, "%s", e.why);
     record[SAMPLER_ALTERNATIVES] = r->alternatives;
+    const record_sequence sequence = { 3, WINDOW, 4, 5, 6, 7, 40 };
+    const int32_t         ids[PROMPT] = { 0 };
+    run_buffer            prompt = { .tokens = PROMPT, .outputs = 1, .window = WINDOW };
+    records_of_text(prompt.records, 0, &sequence, ids, START, PROMPT);
     const range ranges[DRAW_BINDS] = {
         [DRAW_LOGITS] = new_range(h, r->vocabulary * sizeof(float), r->logits),
         [DRAW_SETTINGS] = new_range(h, words * sizeof *record, record),
@@ -109,8 +130,7 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
         [DRAW_CANDIDATES] = new_range(h, bytes.candidates, NULL),
         [DRAW_HEADER] = new_range(h, bytes.header, NULL),
         [DRAW_STATE] = new_range(h, bytes.state, state),
-        [DRAW_IDS] = new_range(h, 4 * sizeof(uint32_t), NULL),
-        [DRAW_RUN] = new_range(h, 4 * sizeof(uint32_t), (const uint32_t[]){ PROMPT, 1, START, 0 }),
+        [DRAW_RUN] = new_range(h, sizeof prompt, &prompt),
         [DRAW_RECORD] = new_range(h, bytes.record, NULL),
         [DRAW_PARTS] = new_range(h, bytes.parts, NULL),
     };
@@ -124,31 +144,31 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
     }
     for (size_t d = 0; d < r->draws && !e.status; d++) { /* a read after each draw: the ring is shorter than the list */
         gpu_words      list = { 0 };
-        const uint32_t tickets[READS] = { gpu_ticket_new(h), gpu_ticket_new(h), gpu_ticket_new(h), gpu_ticket_new(h) };
+        const uint32_t tickets[READS] = { gpu_ticket_new(h), gpu_ticket_new(h), gpu_ticket_new(h) };
         gpu_words_begin(&list);
         for (size_t i = 0; i < count; i++)
             gpu_words_dispatch(&list, pipelines[i], groups[i], kernels[i].x, kernels[i].y, kernels[i].z);
         for (size_t i = 0; i < READS; i++) {
-            static const int read[READS] = { DRAW_STATE, DRAW_IDS, DRAW_RUN, DRAW_RECORD };
+            static const int read[READS] = { DRAW_STATE, DRAW_RUN, DRAW_RECORD };
             const size_t     at = gpu_words_read(&list, ranges[read[i]].buffer, 0, ranges[read[i]].bytes);
             list.data[at] = tickets[i];
         }
         CHECK_MESSAGE(gpu_submit(h, list.data, list.count, &e) == GM_OK, "%s", e.why);
-        const uint32_t *after = wait_for_draws(h, tickets[0]), *ids = wait_for_draws(h, tickets[1]),
-                       *run = wait_for_draws(h, tickets[2]);
-        const sampler_record *drawn = wait_for_draws(h, tickets[3]);
-        CHECK(after && ids && run && drawn);
-        if (after && ids && run && drawn) {
+        const uint32_t       *after = wait_for_draws(h, tickets[0]);
+        const run_buffer     *run = wait_for_draws(h, tickets[1]);
+        const sampler_record *drawn = wait_for_draws(h, tickets[2]);
+        CHECK(after && run && drawn);
+        if (after && run && drawn) {
             out->record = *drawn;
-            CHECK(drawn->token == ids[0] && drawn->status == after[SAMPLER_STATE_RESULTS + 2 * (d % RESULTS) + 1]);
+            CHECK(drawn->token == (uint32_t)run->records[0].id &&
+                  drawn->status == after[SAMPLER_STATE_RESULTS + 2 * (d % RESULTS) + 1]);
             const uint32_t *result = after + SAMPLER_STATE_RESULTS + 2 * (d % RESULTS);
             const size_t    appended = r->history_count + d;
             out->token[d] = (int32_t)result[0];
             out->status[d] = result[1];
-            CHECK(ids[0] == result[0]);
             CHECK(after[SAMPLER_STATE_DELIVERED] == d + 1 && after[SAMPLER_STATE_APPENDED] == appended + 1);
             CHECK(after[SAMPLER_STATE_RESULTS + 2 * RESULTS + appended % HISTORY] == result[0]);
-            CHECK(run[0] == 1 && run[1] == 1 && run[2] == START + PROMPT + d);
+            check_next(run, (int32_t)result[0], START + PROMPT + (uint32_t)d);
         }
         for (size_t i = 0; i < READS; i++) gpu_ticket_done(h, tickets[i]);
         free(list.data);

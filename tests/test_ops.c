@@ -106,9 +106,8 @@ static void run_on_cpu(op_case *c, size_t outputs, size_t bytes) {
     cpu_plan_free(plan);
 }
 
-/* Blocks need a plan for more tokens than a decode step has. */
 static size_t shape_class(const op_case *c) {
-    size_t n = c->blocks ? 4 * GPU_DECODE_TOKENS : 1;
+    size_t n = 1;
     while (n < c->tokens) n *= 4;
     return n;
 }
@@ -359,15 +358,11 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
     c.ring_slots = (uint32_t)slots;
     if (b->gpu) {
         error          e = { 0 };
-        const gpu_kv   shape = { .type = type,
-                                 .kv_heads = (uint32_t)kv_heads,
-                                 .head = (uint32_t)head,
-                                 .slots = window ? (uint32_t)slots : GPU_KV_NO_RING };
+        const gpu_kv   shape = { .type = type, .kv_heads = (uint32_t)kv_heads, .head = (uint32_t)head };
         const uint64_t size = round_up(gpu_kv_bytes(&shape, slots), 16);
         c.gpu_kv = (gpu_kv_layer){ gpu_buffer_new(b->gpu->host, size, &e),
                                    gpu_buffer_new(b->gpu->host, size, &e),
                                    type,
-                                   shape.slots,
                                    shape.kv_heads,
                                    shape.head,
                                    size };
@@ -387,8 +382,7 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
                 c.last_seen[t] = (uint32_t)(blocks[i].begin + blocks[i].count - 1);
         }
     }
-    tensor *y =
-        c.blocks ? graph_attention_blocks(&c.g, q, 0, (uint32_t)window) : graph_attention(&c.g, q, 0, (uint32_t)window);
+    tensor *y = graph_attention(&c.g, q, 0, (uint32_t)window);
     double *want = doubles(tokens * heads * head), *weights = doubles(tokens * batches);
     int32_t seen[5 * MOST_TOKENS];
     for (size_t batch = 0; batch < batches; batch++) {

@@ -135,7 +135,7 @@ for preset in asan release; do
         plan "$preset-$test" "${prefix[@]}" "build/$preset/$test" "${arguments[@]}"
     done
 done
-for test in test_ops test_model test_load test_soft test_session test_threads; do
+for test in test_ops test_records test_model test_load test_soft test_session test_threads; do
     plan "release-$test-gpu" "${with_gpu[@]}" "build/release/$test" gpu
 done
 plan release-test_ops-gpu-plain "${with_gpu[@]}" build/release/test_ops gpu subgroups,dot4,f16
@@ -144,7 +144,7 @@ plan tsan-test_threads build/tsan/test_threads
 plan clang-test_kernels build/clang/test_kernels
 plan aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
 plan aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels
-for test in test_kernels test_ops test_sampler; do
+for test in test_kernels test_ops test_records test_sampler; do
     plan "wasm-$test" node tests/run_wasi.mjs "build/wasm/$test.wasm"
 done
 

@@ -3,18 +3,18 @@ enable subgroups;
 #endif
 // Attention for a few tokens (1 to 4), with the keys split among several workgroups:
 //
-//   out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j; the scale is 1
+//   out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the indices j that the token sees; the scale is 1
 //
 //   queries  f32 [tokens, heads, head] from q_offset on     keys, values  see kv.wgsl
 //   out      with FINAL (splits is 1): f32 [tokens, heads, head]
 //            otherwise vec4<f32> [tokens · heads, splits, head/4 rounded up + 1]: Σ e^(score − highest) v without the division,
 //            then a quad (highest, Σ e^(score − highest), 0, 0), for attention_reduce.wgsl; splits without keys write nothing
-//   dispatch (splits, tokens · group / QUERIES rounded up, kv_heads), group = heads / kv_heads
+//   dispatch (splits, for each span its tokens · group / QUERIES rounded up, kv_heads), group = heads / kv_heads
 //
-// HEADS: for a single token, this kernel also does the work of heads.wgsl (attention_heads.wgsl).
+// ONE: the run has a single token. HEADS: this kernel also does the work of heads.wgsl (attention_heads.wgsl).
 //
 // A workgroup handles QUERIES (1, 2, 4 or 8) pairs (token, head) of one K/V head, so that keys and values are read once for all of
-// them, and one split of the positions (attention_split.wgsl), usually a single tile of 32. Most of the time goes into waiting for a
+// them, and one split of the keys (attention_split.wgsl), usually a single tile of 32. Most of the time goes into waiting for a
 // tile to load, so we request the whole tile before using any of it, and the next tile before summing this one's values:
 //   scores   32 lanes share four keys; each lane has STEPS quads of the head for all queries. The sums are folded within the
 //            subgroup, so that each lane ends up with fewer queries
@@ -30,7 +30,6 @@ enable subgroups;
 
 override head:     u32;
 override heads:    u32;
-override window:   u32;
 override splits:   u32;
 override q_offset: u32;
 
@@ -71,47 +70,46 @@ var<workgroup> highest: array<f32, batch>;
 
 // ---- loading ----
 
-struct Four { a: kv_quad, b: kv_quad, c: kv_quad, d: kv_quad } // one quad each of four positions
+struct Four { a: kv_quad, b: kv_quad, c: kv_quad, d: kv_quad } // one quad each of four keys or values
 
-// The row of the position `i` after the one in slot `first`, at most `last` after it. Wraps around the ring once at most.
-fn row_behind(first: u32, i: u32, last: u32, kv_head: u32) -> vec2<u32> {
-    let slot = first + min(i, last);
-    return slot_row(min(slot, slot - slots), kv_head); // if slot < slots, the difference wraps to a large number
+struct Source { slots: Slots, place: u32, last: u32, kv_head: u32 } // where a tile's keys begin, and how many follow the first
+
+// The row of the i-th key of a tile, or of its last.
+fn row_behind(s: Source, i: u32) -> vec2<u32> { return slot_row(slot_after(s.slots, s.place, min(i, s.last)), s.kv_head); }
+
+fn four_keys(s: Source, i: u32, quad: u32) -> Four {
+    return Four(key_words(row_behind(s, i), quad), key_words(row_behind(s, i + 1u), quad),
+                key_words(row_behind(s, i + 2u), quad), key_words(row_behind(s, i + 3u), quad));
 }
 
-fn four_keys(first: u32, i: u32, last: u32, kv_head: u32, quad: u32) -> Four {
-    return Four(key_words(row_behind(first, i, last, kv_head), quad), key_words(row_behind(first, i + 1u, last, kv_head), quad),
-                key_words(row_behind(first, i + 2u, last, kv_head), quad), key_words(row_behind(first, i + 3u, last, kv_head), quad));
-}
-
-fn four_values(first: u32, i: u32, last: u32, kv_head: u32, quad: u32) -> Four {
-    return Four(value_words(row_behind(first, i, last, kv_head), quad), value_words(row_behind(first, i + 1u, last, kv_head), quad),
-                value_words(row_behind(first, i + 2u, last, kv_head), quad), value_words(row_behind(first, i + 3u, last, kv_head), quad));
+fn four_values(s: Source, i: u32, quad: u32) -> Four {
+    return Four(value_words(row_behind(s, i), quad), value_words(row_behind(s, i + 1u), quad),
+                value_words(row_behind(s, i + 2u), quad), value_words(row_behind(s, i + 3u), quad));
 }
 
 // What a thread loads of a tile: quad lane + 32 i of its group's four keys, in k_i; and its quad of the values of its share, which is
 // four keys in every 4 · shares. These are named fields, not an array, so that the compiler can keep them in registers.
 struct Tile { k0: Four, k1: Four, k2: Four, k3: Four, v0: Four, v1: Four, v2: Four, v3: Four }
 
-fn fetch(at: u32, end: u32, kv_head: u32, thread: u32) -> Tile {
+fn fetch(slots: Slots, at: u32, end: u32, kv_head: u32, thread: u32) -> Tile {
     var t: Tile;
     if (at >= end) { return t; }
-    let first = at % slots;
     let last = end - at - 1u;
+    let s = Source(slots, slot_place(slots, at), last, kv_head);
     let key = 4u * (thread / lanes);
     let lane = thread % lanes;
     if (key <= last) {
-        t.k0 = four_keys(first, key, last, kv_head, min(lane, quads - 1u));
-        if (steps > 1u) { t.k1 = four_keys(first, key, last, kv_head, min(lane + 32u, quads - 1u)); }
-        if (steps > 2u) { t.k2 = four_keys(first, key, last, kv_head, min(lane + 64u, quads - 1u)); }
-        if (steps > 3u) { t.k3 = four_keys(first, key, last, kv_head, min(lane + 96u, quads - 1u)); }
+        t.k0 = four_keys(s, key, min(lane, quads - 1u));
+        if (steps > 1u) { t.k1 = four_keys(s, key, min(lane + 32u, quads - 1u)); }
+        if (steps > 2u) { t.k2 = four_keys(s, key, min(lane + 64u, quads - 1u)); }
+        if (steps > 3u) { t.k3 = four_keys(s, key, min(lane + 96u, quads - 1u)); }
     }
     let value = 4u * (thread % shares);
     let quad = min(thread / shares, quads - 1u);
-    t.v0 = four_values(first, value, last, kv_head, quad);
-    if (4u * shares <= last) { t.v1 = four_values(first, value + 4u * shares, last, kv_head, quad); }
-    if (shares == 2u && 8u * shares <= last) { t.v2 = four_values(first, value + 8u * shares, last, kv_head, quad); }
-    if (shares == 2u && 12u * shares <= last) { t.v3 = four_values(first, value + 12u * shares, last, kv_head, quad); }
+    t.v0 = four_values(s, value, quad);
+    if (4u * shares <= last) { t.v1 = four_values(s, value + 4u * shares, quad); }
+    if (shares == 2u && 8u * shares <= last) { t.v2 = four_values(s, value + 8u * shares, quad); }
+    if (shares == 2u && 12u * shares <= last) { t.v3 = four_values(s, value + 12u * shares, quad); }
     return t;
 }
 
@@ -164,12 +162,18 @@ fn add_scores(sums: ptr<function, Sums>, four: Four, quad: u32) {
     }
 }
 
+#if ONE
+// A single token sees all keys of its workgroup.
+fn sees(q: u32, j: vec4<u32>) -> vec4<bool> { return vec4<bool>(true); }
+#else
+var<workgroup> sight: array<vec2<u32>, batch>; // the first and the last index that each query sees
+fn sees(q: u32, j: vec4<u32>) -> vec4<bool> { return (j >= vec4<u32>(sight[q].x)) & (j <= vec4<u32>(sight[q].y)); }
+#endif
+
 // Stores a query's scores with the four keys from `at` on. Keys that the query does not see get `lowest`.
-fn put_scores(q: u32, four: vec4<f32>, first_query: u32, at: u32, end: u32, group: u32) {
-    let position = run.start + (first_query + q) / (heads / kv_heads);
+fn put_scores(q: u32, four: vec4<f32>, at: u32, end: u32, group: u32) {
     let j = at + vec4<u32>(0u, 1u, 2u, 3u);
-    let seen = (j < vec4<u32>(end)) & (j <= vec4<u32>(position)) & ((vec4<u32>(position) - j < vec4<u32>(window)) | vec4<bool>(window == 0u));
-    score[q * groups + group] = select(vec4<f32>(lowest), four, seen);
+    score[q * groups + group] = select(vec4<f32>(lowest), four, (j < vec4<u32>(end)) & sees(q, j));
 }
 
 // ---- values ----
@@ -185,11 +189,9 @@ fn add_values(sums: ptr<function, Sums>, four: Four, keys_at: u32) {
 }
 
 // Writes one quad of a query's result.
-fn put_values(q: u32, quad: u32, four: vec4<f32>, first_query: u32, split: u32, kv_head: u32) {
-    let group = heads / kv_heads;
-    let token = (first_query + q) / group;
-    if (quad >= quads || token >= run.tokens) { return; }
-    let row = token * heads + kv_head * group + (first_query + q) % group;
+fn put_values(q: u32, quad: u32, four: vec4<f32>, mine: Queries, split: u32, kv_head: u32) {
+    if (quad >= quads || !has_query(mine, q)) { return; }
+    let row = query_at(mine, q, kv_head);
     var sum = 0.0;
 #if FINAL
     for (var i = 0u; i < groups; i++) { sum += sum_of[q * groups + i]; }
@@ -216,28 +218,32 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
 #endif
     let split = workgroup.x;
     let kv_head = workgroup.z;
-    let first_query = workgroup.y * batch;
-    if (first_query / (heads / kv_heads) >= run.tokens) { return; }
-    let span = span_of(first_query);
-    if (split * span.share >= span.count) { return; }
-    let begin = span.first + split * span.share;
-    let end = min(begin + span.share, span.first + span.count);
+    let mine = queries_of(workgroup.y);
+    if (mine.tokens == 0u) { return; }
+    let slots = slots_of(mine.row);
+    let seen = keys_of(mine);
+    if (split * seen.share >= seen.count) { return; }
+    let begin = seen.first + split * seen.share;
+    let end = min(begin + seen.share, seen.first + seen.count);
     let group = thread / lanes;
     let lane = thread % lanes;
     let share = thread % shares;
 
-    var now = fetch(begin, end, kv_head, thread);
-#if HEADS
-    make_queries(first_query, kv_head, thread, subgroup, run.start < end);
+    var now = fetch(slots, begin, end, kv_head, thread);
 #if STORE
-    if (run.start < min(end, begin + tile)) { now = fetch(begin, end, kv_head, thread); } // only now is the newest key in the cache
-#endif
+    // The split with the token's own index stores its key and value; if the token does not see itself, the first or the last split does.
+    let at_own = run.records[0].at;
+    let stores = at_own != nowhere && (at_own >= begin || split == 0u) && (at_own < end || end == seen.first + seen.count);
+    make_queries(mine.first, kv_head, thread, subgroup, stores);
+    if (stores && at_own - begin < tile) { now = fetch(slots, begin, end, kv_head, thread); } // only now is its own key in the cache
+#elif HEADS
+    make_queries(mine.first, kv_head, thread, subgroup, false);
 #else
-    for (var i = thread; i < batch * quads; i += threads) {
-        let id = first_query + i / quads;
-        let token = min(id / (heads / kv_heads), run.tokens - 1u);
-        query[i] = query_quad(token * heads + kv_head * (heads / kv_heads) + id % (heads / kv_heads), i % quads);
-    }
+    for (var i = thread; i < batch * quads; i += threads) { query[i] = query_quad(query_at(mine, i / quads, kv_head), i % quads); }
+#if ONE
+#else
+    if (thread < batch) { sight[thread] = vec2<u32>(first_seen(query_row(mine, thread)), last_seen(query_row(mine, thread))); }
+#endif
     workgroupBarrier();
 #endif
 
@@ -265,13 +271,13 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
             four += subgroupShuffleXor(four, 1u);
             four += subgroupShuffleXor(four, 2u);
             for (var step = 4u * batch; step < lanes; step *= 2u) { four += subgroupShuffleXor(four, step); }
-            if (lane % 4u == 0u && lane / 4u < batch) { put_scores(lane / 4u, four, first_query, four_at, end, group); }
+            if (lane % 4u == 0u && lane / 4u < batch) { put_scores(lane / 4u, four, four_at, end, group); }
         } else
 #endif
         {
             for (var q = 0u; q < batch; q++) {
                 let four = lane_sums(dots[q], thread, subgroup);
-                if (lane == 0u) { put_scores(q, four, first_query, four_at, end, group); }
+                if (lane == 0u) { put_scores(q, four, four_at, end, group); }
             }
         }
         workgroupBarrier();
@@ -295,7 +301,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
         }
         workgroupBarrier();
 
-        let next = fetch(at + tile, end, kv_head, thread);
+        let next = fetch(slots, at + tile, end, kv_head, thread);
         if (at > begin) {
             for (var q = 0u; q < batch; q++) { sums[q] *= shrink[q]; }
         }
@@ -316,7 +322,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
     }
     if (share * batch % shares == 0u) {
         for (var q = 0u; q < max(batch / shares, 1u); q++) {
-            put_values(share * batch / shares + q, quad, sums[q], first_query, split, kv_head);
+            put_values(share * batch / shares + q, quad, sums[q], mine, split, kv_head);
         }
     }
 #else
@@ -326,7 +332,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
         if (share == 0u) {
             var sum = vec4<f32>();
             for (var i = 0u; i < shares; i++) { sum += staged[thread + i]; }
-            put_values(q, quad, sum, first_query, split, kv_head);
+            put_values(q, quad, sum, mine, split, kv_head);
         }
         workgroupBarrier();
     }

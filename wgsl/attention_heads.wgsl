@@ -1,6 +1,6 @@
 // Does the work of heads.wgsl within attention_decode.wgsl, for its single token. Each workgroup normalises and rotates its own
-// queries. The workgroup whose split contains the newest position also makes that position's key and value, and stores both (STORE).
-// Other splits never read that position. If several workgroups share a split, they all store the same bytes.
+// queries. The workgroup whose split contains the token's own index also makes the token's key and value, and stores both (STORE).
+// Other splits never read that slot. If several workgroups share a split, they all store the same bytes.
 //
 //   rows     f32 (bound as queries): q, k and v start at q_offset, k_offset and v_offset; their heads of n are contiguous
 //   table    f32 [n]: cosines, then sines     q_weight, k_weight  f32 [n]
@@ -54,12 +54,12 @@ override n: u32 = kv_heads * head; // values in a row of the cache
 
 #include "unit.wgsl"
 
-// `staged` holds the newest key, followed by its value.
+// `staged` holds the token's key, followed by its value.
 fn input(at: u32, is_value: bool) -> unit { return staged[select(0u, quads, is_value) + at % quads]; }
 
 #include "kv_write.wgsl"
 
-fn put_newest(x: vec4<f32>, partner: vec4<f32>, quad: u32, is_value: bool) {
+fn put_fresh(x: vec4<f32>, partner: vec4<f32>, quad: u32, is_value: bool) {
     var pair = Pair(x, partner);
     if (!is_value) { pair = turned(x * k_weight[quad], partner * k_weight[quads / 2u + quad], quad); }
     let to = select(0u, quads, is_value) + quad;
@@ -68,8 +68,8 @@ fn put_newest(x: vec4<f32>, partner: vec4<f32>, quad: u32, is_value: bool) {
 }
 #endif
 
-// Ends with a barrier. After it the queries are ready and, if this split has the newest position, its key and value are in the cache.
-fn make_queries(first_query: u32, kv_head: u32, thread: u32, subgroup: u32, newest: bool) {
+// Ends with a barrier. After it the queries are ready and, if this split stores the token's key and value, they are in the cache.
+fn make_queries(first_query: u32, kv_head: u32, thread: u32, subgroup: u32, stores: bool) {
     let group = heads / kv_heads;
     let lane = thread % lanes;
     let q = thread / lanes; // batch ≤ groups
@@ -78,7 +78,7 @@ fn make_queries(first_query: u32, kv_head: u32, thread: u32, subgroup: u32, newe
 #if STORE
     let is_value = q == 1u; // threads 0 to 31 make the key, the next 32 the value
     var fresh: Row;
-    if (newest && q < 2u) { fresh = row_of(select(k_offset, v_offset, is_value) + kv_head * head, lane); }
+    if (stores && q < 2u) { fresh = row_of(select(k_offset, v_offset, is_value) + kv_head * head, lane); }
     squares.y = squares_of(fresh);
 #endif
     let scale = inverseSqrt(lane_sums(squares, thread, subgroup) / f32(head) + eps);
@@ -87,14 +87,14 @@ fn make_queries(first_query: u32, kv_head: u32, thread: u32, subgroup: u32, newe
         if (lane + 32u < quads / 2u) { put_query(q * quads, row.b * scale.x, row.b_partner * scale.x, lane + 32u); }
     }
 #if STORE
-    if (newest) {
+    if (stores) {
         if (q < 2u) {
-            if (lane < quads / 2u) { put_newest(fresh.a * scale.y, fresh.a_partner * scale.y, lane, is_value); }
-            if (lane + 32u < quads / 2u) { put_newest(fresh.b * scale.y, fresh.b_partner * scale.y, lane + 32u, is_value); }
+            if (lane < quads / 2u) { put_fresh(fresh.a * scale.y, fresh.a_partner * scale.y, lane, is_value); }
+            if (lane + 32u < quads / 2u) { put_fresh(fresh.b * scale.y, fresh.b_partner * scale.y, lane + 32u, is_value); }
         }
         workgroupBarrier();
         let pieces = head / piece_values; // of the key; the value has as many
-        if (thread < 2u * pieces) { store_piece(0u, run.start % slots, kv_head * pieces + thread % pieces, thread >= pieces); }
+        if (thread < 2u * pieces) { store_piece(0u, own_slot(0u), kv_head * pieces + thread % pieces, thread >= pieces); }
         storageBarrier();
     }
 #endif

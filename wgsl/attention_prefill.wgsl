@@ -1,13 +1,11 @@
 // Attention for many tokens, in tiles with an online softmax:
 //
-//   out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the visible positions j; the scale is 1
+//   out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the indices j that the token sees; the scale is 1
 //
 //   queries  f32 [tokens, heads, head] from q_offset on     keys, values  see kv.wgsl     out  f32 [tokens, heads, head]
-//   last_seen  u32 [tokens], with BLOCKS: the last of the run's tokens that each token sees, itself or a later one; never decreases
-//   dispatch (tokens · group / 16 rounded up, kv_heads, 1), group = heads / kv_heads
+//   dispatch (1, for each span its tokens · group / 16 rounded up, kv_heads), group = heads / kv_heads
 //
-// A workgroup handles 16 queries, which are pairs (token, head) of one K/V head with the tokens outermost. It covers all positions
-// that any of them sees, in tiles of 32 keys:
+// A workgroup handles 16 queries (attention_tile.wgsl). It covers all indices that any of them sees, in tiles of 32 keys:
 //   scores   the head in chunks of 32 values; workgroup memory holds a chunk of the keys and queries. A thread has 4 × 4 scores
 //            over a quarter of the chunk, and the quarters are added at the end
 //   softmax  eight threads per query, four keys each, with a running maximum
@@ -19,7 +17,6 @@
 
 override head:     u32;
 override heads:    u32;
-override window:   u32;
 override q_offset: u32;
 
 override quads: u32 = (head + 3u) / 4u;
@@ -30,23 +27,16 @@ const tile = 32u;        // keys
 const chunk = 8u;        // quads of the head per step
 const key_stride = 33u;  // one more than needed, so that rows written at the same time fall into different banks
 const query_stride = 17u;
-const query_at = chunk * key_stride;
+const queries_staged = chunk * key_stride;
 const lowest = -3.0e38;
 
 #include "kv.wgsl"
+#include "attention_tile.wgsl"
 #include "attention_query.wgsl"
 #include "attention_out.wgsl"
 @group(0) @binding(2) var<storage, read> run:    Run;
 @group(0) @binding(3) var<storage, read> keys:   array<kv_unit>;
 @group(0) @binding(4) var<storage, read> values: array<kv_unit>;
-#if BLOCKS
-@group(0) @binding(5) var<storage, read> last_seen: array<u32>;
-
-// The last position that a token of the run sees.
-fn last_visible(token: u32) -> u32 { return run.start + last_seen[token]; }
-#else
-fn last_visible(token: u32) -> u32 { return run.start + token; }
-#endif
 
 // [quad of the chunk, key], then [quad of the chunk, query]; after the last chunk, the quarters of the scores
 var<workgroup> staged: array<vec4<f32>, 512>;
@@ -57,14 +47,12 @@ var<workgroup> total:  array<f32, threads>;
 
 @compute @workgroup_size(threads)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    let kv_head = workgroup.y;
-    let group = heads / kv_heads;
-    let first_query = workgroup.x * batch;
-    let first_token = first_query / group;
-    if (first_token >= run.tokens) { return; }
-    let last_token = min((first_query + batch - 1u) / group, run.tokens - 1u);
-    let begin = first_visible(run.start + first_token);
-    let end = last_visible(last_token) + 1u;
+    let kv_head = workgroup.z;
+    let mine = queries_of(workgroup.y);
+    if (mine.tokens == 0u) { return; }
+    let slots = slots_of(mine.row);
+    let begin = first_seen(query_row(mine, 0u));
+    let end = last_seen(query_row(mine, batch - 1u)) + 1u;
 
     // scores: queries qt + 4 i, keys kt + 8 i, i < 4, and two quads of each chunk
     let kt = thread % 8u;
@@ -73,9 +61,8 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     // softmax: one query, keys part + 8 i
     let my_query = thread / 8u;
     let part = thread % 8u;
-    let my_token = min((first_query + my_query) / group, last_token);
-    let my_first = first_visible(run.start + my_token);
-    let my_last = last_visible(my_token);
+    let my_first = first_seen(query_row(mine, my_query));
+    let my_last = last_seen(query_row(mine, my_query));
     var my_highest = lowest;
     var my_sum = 0.0;
     // values: queries 4 · quarter + i, quads lane + 32 s
@@ -84,31 +71,30 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     for (var i = 0u; i < 4u * steps; i++) { sums[i] = vec4<f32>(); }
 
     for (var at = begin; at < end; at += tile) {
+        let place = slot_place(slots, at);
         var dots: array<vec4<f32>, 4>; // [query i], over the four keys
         for (var i = 0u; i < 4u; i++) { dots[i] = vec4<f32>(); }
         for (var first_quad = 0u; first_quad < quads; first_quad += chunk) {
             for (var i = thread; i < chunk * tile; i += threads) {
                 let quad = first_quad + i % chunk;
-                let position = at + i / chunk;
                 var key = vec4<f32>();
-                if (quad < quads && position < end) { key = key_quad(kv_row(position, kv_head), quad); }
+                if (quad < quads && at + i / chunk < end) { key = key_quad(slot_row(slot_after(slots, place, i / chunk), kv_head), quad); }
                 staged[i % chunk * key_stride + i / chunk] = key;
             }
             { // 16 queries of 8 quads: one per thread
                 let quad = first_quad + thread % chunk;
-                let id = first_query + thread / chunk;
                 var four = vec4<f32>();
-                if (quad < quads && id / group < run.tokens) {
-                    four = query_quad(id / group * heads + kv_head * group + id % group, quad);
+                if (quad < quads && has_query(mine, thread / chunk)) {
+                    four = query_quad(query_at(mine, thread / chunk, kv_head), quad);
                 }
-                staged[query_at + thread % chunk * query_stride + thread / chunk] = four;
+                staged[queries_staged + thread % chunk * query_stride + thread / chunk] = four;
             }
             workgroupBarrier();
             for (var c = 2u * quarter; c < 2u * quarter + 2u; c++) {
                 var key: array<vec4<f32>, 4>;
                 for (var i = 0u; i < 4u; i++) { key[i] = staged[c * key_stride + kt + 8u * i]; }
                 for (var i = 0u; i < 4u; i++) {
-                    let four = staged[query_at + c * query_stride + qt + 4u * i];
+                    let four = staged[queries_staged + c * query_stride + qt + 4u * i];
                     dots[i] += vec4<f32>(dot(four, key[0]), dot(four, key[1]), dot(four, key[2]), dot(four, key[3]));
                 }
             }
@@ -144,7 +130,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
             for (var s = 0u; s < steps; s++) { sums[i * steps + s] *= shrink[4u * quarter + i]; }
         }
         for (var j = 0u; j < here; j++) {
-            let row = kv_row(at + j, kv_head);
+            let row = slot_row(slot_after(slots, place, j), kv_head);
             let w = j * batch + 4u * quarter;
             for (var s = 0u; s < steps; s++) {
                 let quad = lane + 32u * s;
@@ -159,14 +145,13 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     total[thread] = my_sum;
     workgroupBarrier();
     for (var i = 0u; i < 4u; i++) {
-        let id = first_query + 4u * quarter + i;
-        let token = id / group;
-        if (token >= run.tokens) { continue; }
+        let query = 4u * quarter + i;
+        if (!has_query(mine, query)) { continue; }
         var sum = 0.0;
-        for (var p = 0u; p < 8u; p++) { sum += total[(4u * quarter + i) * 8u + p]; }
+        for (var p = 0u; p < 8u; p++) { sum += total[query * 8u + p]; }
         for (var s = 0u; s < steps; s++) {
             let quad = lane + 32u * s;
-            if (quad < quads) { write_quad(token * heads + kv_head * group + id % group, quad, sums[i * steps + s] / sum); }
+            if (quad < quads) { write_quad(query_at(mine, query, kv_head), quad, sums[i * steps + s] / sum); }
         }
     }
 }

@@ -17,7 +17,6 @@ enable subgroups;
 override head:     u32;
 override heads:    u32;
 override kv_heads: u32;
-override window:   u32;
 override splits:   u32;
 
 override quads: u32 = (head + 3u) / 4u;
@@ -26,7 +25,7 @@ const lanes = 32u; // quads per workgroup
 const parts = threads / lanes;
 const lowest = -3.0e38;
 
-#include "visible.wgsl"
+#include "slots.wgsl"
 #include "attention_split.wgsl"
 #include "reduce.wgsl"
 
@@ -69,9 +68,8 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
 #endif
     let token = workgroup.y;
     if (token >= run.tokens) { return; }
-    let group = heads / kv_heads;
-    let span = span_of((token * group + workgroup.x % group) / batch * batch);
-    let used = (span.count + span.share - 1u) / span.share;
+    let seen = keys_of(queries_with(token, workgroup.x));
+    let used = (seen.count + seen.share - 1u) / seen.share;
     let row = token * heads + workgroup.x;
     let stride = quads + 1u;
     let source = row * splits * stride;

@@ -1,9 +1,9 @@
-// Embedding: y[t, i] = factor · table[ids[t], i].
+// Embedding: y[t, i] = factor · table[id of t, i].
 //
 //   weights  one tile of the table: `rows` rows of k, starting with first_row (weights.wgsl)
 //   y        f32, token t at y_offset + t · y_token_stride
-//   ids      u32 [tokens]; ids of other tiles are skipped, so one dispatch per tile fills every token. Ids from 2^31 on have no
-//            row: with GIVEN the host has written y, otherwise row 0 is used
+//   run      the records have the ids; ids of other tiles are skipped, so one dispatch per tile fills every token. Ids from 2^31 on
+//            have no row: with GIVEN the host has written y, otherwise row 0 is used
 //   dispatch (4 · chunks of a row / 64, tokens), 8 values per thread
 
 #include "weights.wgsl"
@@ -18,9 +18,8 @@ override y_offset:       u32 = 0u;
 override y_token_stride: u32;
 
 @group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read>       ids: array<u32>;
-@group(0) @binding(2) var<storage, read_write> y: array<f32>;
-@group(0) @binding(3) var<storage, read>       run: Run;
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+@group(0) @binding(2) var<storage, read>       run: Run;
 
 fn store_quad(token: u32, quad: u32, v: vec4<f32>) {
     let at = y_offset + token * y_token_stride + 4u * quad;
@@ -36,11 +35,12 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let part   = id.x % 4u;
     let token  = id.y;
     if (chunk >= chunks || token >= run.tokens) { return; }
+    var token_id = run.records[token].id;
 #if GIVEN
-    let row = ids[token] - first_row; // wraps to a large number for smaller ids
 #else
-    let row = select(ids[token], 0u, ids[token] >= 0x80000000u) - first_row;
+    if (token_id >= 0x80000000u) { token_id = 0u; }
 #endif
+    let row = token_id - first_row; // wraps to a large number for smaller ids
     if (row >= rows) { return; }
     let two = pair_weights(row * chunks + chunk, part);
     store_quad(token, 8u * chunk + part, two.low);

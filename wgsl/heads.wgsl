@@ -17,7 +17,6 @@ enable subgroups;
 override head:       u32;
 override heads:      u32;
 override kv_heads:   u32 = 0u;
-override slots:      u32 = 1u;
 override row_stride: u32;
 override q_offset:   u32;
 override k_offset:   u32 = 0u;
@@ -38,6 +37,7 @@ var<workgroup> line: array<f32, 512>; // the head that this workgroup computes
 
 #if STORE
 #include "kv_unit.wgsl"
+#include "slots.wgsl"
 @group(0) @binding(5) var<storage, read>       k_weight: array<f32>;
 @group(0) @binding(6) var<storage, read_write> keys:     array<kv_unit>;
 @group(0) @binding(7) var<storage, read_write> values:   array<kv_unit>;
@@ -98,10 +98,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
         for (var i = thread; i < head; i += threads) { out[(token * heads + group.x) * head + i] = line[i]; }
     }
 #if STORE
-    else {
+    else if (run.records[token].at != nowhere) {
         let kv_head = (group.x - heads) % kv_heads;
         for (var i = thread; i < head / piece_values; i += threads) {
-            store_piece(0u, (run.start + token) % slots, kv_head * (head / piece_values) + i, is_value);
+            store_piece(0u, own_slot(token), kv_head * (head / piece_values) + i, is_value);
         }
     }
 #endif

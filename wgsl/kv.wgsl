@@ -1,7 +1,7 @@
 // How keys and values are stored. Include after declaring `head` and the bindings `keys` and `values` of array<kv_unit>.
 //
-// Each layer has a buffer of keys and one of values, with rows of kv_heads · head values; position p is in row p mod slots. A layer
-// that never wraps has slots = 0xffffffff. The size of a row depends on KV_TYPE:
+// Each layer has a buffer of keys and one of values, with a row of kv_heads · head values in each slot; slots.wgsl says which slot an
+// index of a sequence is in. The size of a row depends on KV_TYPE:
 //   f32   4 bytes per value
 //   f16   2 bytes per value, two in a word, the lower index in the lower half; kv_heads · head is even
 //   q8_0  one byte per value, four in a word, then an f32 scale for every 32 values (equal to the f16 scale that a file would
@@ -9,10 +9,9 @@
 // QUADS: head is a multiple of 4, and four values are read at once.
 
 override kv_heads: u32;
-override slots:    u32;
 
 #include "kv_unit.wgsl"
-#include "visible.wgsl"
+#include "slots.wgsl"
 
 // Where a head's part of the row in a slot starts: x for its values, y for its scales (q8_0).
 fn slot_row(slot: u32, kv_head: u32) -> vec2<u32> {
@@ -26,8 +25,6 @@ fn slot_row(slot: u32, kv_head: u32) -> vec2<u32> {
     return vec2<u32>((slot * kv_heads + kv_head) * head, 0u);
 #endif
 }
-
-fn kv_row(position: u32, kv_head: u32) -> vec2<u32> { return slot_row(position % slots, kv_head); }
 
 // Four values of a row. key_words and value_words load them as stored (kv_quad), so that many loads can be in flight;
 // four_of converts them.

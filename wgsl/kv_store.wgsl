@@ -1,4 +1,4 @@
-// Writes the tokens' keys and values to their rows of a layer's cache (kv.wgsl describes a row).
+// Writes the tokens' keys and values to the slots that their records name (kv.wgsl describes a row of the cache).
 //
 //   a, b  f32 [tokens, n], starting at a_offset and b_offset: keys and values, n = kv_heads · head
 //   SHARED: both are views of one value, which is bound once
@@ -11,9 +11,9 @@
 override n:        u32;
 override a_offset: u32;
 override b_offset: u32;
-override slots:    u32;
 
 #include "kv_unit.wgsl"
+#include "slots.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> a:      array<unit>;
 @group(0) @binding(1) var<storage, read_write> keys:   array<kv_unit>;
@@ -38,7 +38,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     let piece = at.x;
     let token = at.y;
     let is_value = at.z == 1u;
-    if (token >= run.tokens || piece >= n / piece_values) { return; }
+    if (token >= run.tokens || piece >= n / piece_values || run.records[token].at == nowhere) { return; }
     let source = (select(a_offset, b_offset, is_value) + token * n) / unit_values;
-    store_piece(source, (run.start + token) % slots, piece, is_value);
+    store_piece(source, own_slot(token), piece, is_value);
 }

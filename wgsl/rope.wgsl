@@ -51,7 +51,7 @@ fn cosine_sine(angle: f32) -> vec2<f32> {
 @compute @workgroup_size(threads)
 fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     if (at.x >= pairs || at.y >= run.tokens) { return; }
-    let turned = cosine_sine(f32(run.start + at.y) * frequencies[at.x]);
+    let turned = cosine_sine(f32(run.records[at.y].position) * frequencies[at.x]);
     out[at.y * 2u * pairs + at.x]         = turned.x;
     out[at.y * 2u * pairs + pairs + at.x] = turned.y;
 }

@@ -23,7 +23,7 @@
 //   candidates  u32 [the smaller of n and 8192] × (id, distance)     header, record  the structs below
 //   state       what persists from token to token: the number of draws so far (the random numbers' counter), a ring of
 //               `results` results (token, status) and a ring of `history` tokens for the penalties
-//   ids, run    ids[0] is set to the token; with settings.advance the run record is set to a run of that one token
+//   run         with settings.advance the run becomes one of the drawn token, which follows the run's last
 
 #include "run.wgsl"
 #include "wide.wgsl"
@@ -114,8 +114,7 @@ const never = -0x7fffffff - 1;
 @group(0) @binding(1) var<storage, read_write> fixed:    array<i32>;
 @group(0) @binding(2) var<storage, read_write> blocks:   array<vec2<i32>>;
 @group(0) @binding(3) var<storage, read_write> state:    State;
-@group(0) @binding(4) var<storage, read_write> ids:      array<u32>;
-@group(0) @binding(5) var<storage, read_write> run:      Run;
+@group(0) @binding(4) var<storage, read_write> run:      Run;
 #elif STAGE == threshold
 @group(0) @binding(0) var<storage, read>       settings: Settings;
 @group(0) @binding(1) var<storage, read_write> blocks:   array<vec2<i32>>;
@@ -143,8 +142,7 @@ const never = -0x7fffffff - 1;
 @group(0) @binding(2) var<storage, read_write> candidates: array<vec2<u32>>;
 @group(0) @binding(3) var<storage, read_write> fixed:      array<i32>;
 @group(0) @binding(4) var<storage, read_write> state:      State;
-@group(0) @binding(5) var<storage, read_write> ids:        array<u32>;
-@group(0) @binding(6) var<storage, read_write> run:        Run;
+@group(0) @binding(5) var<storage, read_write> run:        Run;
 #include "sampler_math.wgsl"
 #endif
 
@@ -238,15 +236,30 @@ fn main(@builtin(local_invocation_index) thread: u32) {
 // ---- ending a draw ----
 
 #if FINISH
+// Makes a run of one token of text that follows the last token of this one.
+fn advance_run(token: u32) {
+    var next = run.records[run.tokens - 1u];
+    next.id = token;
+    next.position += 1u;
+    next.at += 1u;
+    next.span_first = 0u;
+    next.span_count = 1u;
+    next.full_last = next.at;
+    next.sliding_first = next.at + 1u - min(run.window, next.at + 1u);
+    next.sliding_last = next.at;
+    run.records[0] = next;
+    run.tokens = 1u;
+    run.outputs = 1u;
+}
+
 fn finish(token: u32, status: u32) {
-    ids[0] = token;
     state.draws = wide_add(state.draws, vec2<u32>(1u, 0u));
     state.rings[state.delivered % results * 2u]      = token;
     state.rings[state.delivered % results * 2u + 1u] = status;
     state.delivered += 1u;
     state.rings[2u * results + state.appended % history] = token;
     state.appended += 1u;
-    if (settings.advance == 1u) { run = Run(1u, 1u, run.start + run.tokens, 0u); }
+    if (settings.advance == 1u) { advance_run(token); }
 }
 #endif
 

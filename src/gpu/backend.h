@@ -104,11 +104,11 @@ const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t);
 /* How graphs are fused for plans of this backend. */
 fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outputs);
 
-/* A layer's cache. A layer that never wraps has slots 0xffffffff. */
+/* A layer's cache: a row in each slot. */
 typedef struct {
     gpu_id     k, v;
     quant_type type; /* F32, F16 or Q8_0 */
-    uint32_t   slots, kv_heads, head;
+    uint32_t   kv_heads, head;
     uint64_t   bytes; /* of each buffer */
 } gpu_kv_layer;
 

@@ -72,8 +72,8 @@ static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
     out.x += 2 * kv->kv_heads;
     kernel_define(&out, "KV_TYPE", gpu_kv_type_word(kv->type));
     kernel_define(&out, "QUADS", "1");
+    kernel_define(&out, "SLIDING", flag(o->window > 0));
     kernel_constant(&out, "kv_heads", kv->kv_heads);
-    kernel_constant(&out, "slots", kv->slots);
     kernel_constant(&out, "k_offset", (double)k->offset);
     kernel_constant(&out, "v_offset", (double)v->offset);
     kernel_bind(&out, BIND_IN + HEADS_K_WEIGHT);

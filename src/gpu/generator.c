@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ASIDE_BYTES = 256 };
 enum { GPU_ALIGNMENT = 256, RESULTS = 1 }; /* each list reads its own result before the next list overwrites it */
 
 /* The dispatches of the plan and of the sampler, and a read of the result. */
@@ -45,8 +44,7 @@ static gm_status generator_lay_out(gpu_generator *g, error *e) {
         [DRAW_PARTS] = { .bytes = bytes.parts },
         [DRAW_RECORD] = { .bytes = bytes.record },
         [DRAW_STATE] = { .bytes = bytes.state },
-        [DRAW_IDS] = { 0, p->ids, 0, 16 },
-        [DRAW_RUN] = { 0, p->run, 0, RUN_WORDS * sizeof(uint32_t) },
+        [DRAW_RUN] = { 0, p->run, 0, plan_run_bytes(1) },
     };
     uint64_t end = 0;
     memcpy(g->ranges, ranges, sizeof ranges);
@@ -55,7 +53,7 @@ static gm_status generator_lay_out(gpu_generator *g, error *e) {
         end = round_up(end + g->ranges[i].bytes, GPU_ALIGNMENT);
     }
     g->aside = end;
-    end += ASIDE_BYTES;
+    end += plan_run_bytes(1);
     g->memory = gpu_buffer_new(p->backend->host, end, e);
     for (size_t i = DRAW_FIXED; i <= DRAW_STATE; i++) g->ranges[i].buffer = g->memory;
     return e->status;
@@ -141,20 +139,13 @@ static gm_status generator_record(gpu_generator *g, step_list *list, const gener
 
 /* ---- sharing the plan ---- */
 
-/* Copies the token of the next step from the plan's buffers to where it is kept, or back. */
+/* Copies the record of the next step's token from the plan's run to where it is kept, or back. */
 static gm_status generator_move_token(gpu_generator *g, bool back, error *e) {
     const gpu_plan *p = g->plan;
-    const struct {
-        gpu_id   buffer;
-        uint64_t bytes;
-    } parts[] = { { p->run, RUN_WORDS * sizeof(uint32_t) }, { p->ids, sizeof(uint32_t) } };
-    gpu_words words = { 0 };
-    uint64_t  at = g->aside;
+    gpu_words       words = { 0 };
     gpu_words_begin(&words);
-    for (size_t i = 0; i < COUNT_OF(parts); at += parts[i++].bytes) {
-        if (back) gpu_words_copy(&words, g->memory, at, parts[i].buffer, 0, parts[i].bytes);
-        else gpu_words_copy(&words, parts[i].buffer, 0, g->memory, at, parts[i].bytes);
-    }
+    if (back) gpu_words_copy(&words, g->memory, g->aside, p->run, 0, plan_run_bytes(1));
+    else gpu_words_copy(&words, p->run, 0, g->memory, g->aside, plan_run_bytes(1));
     if (words.failed) fail_memory(e, "a command list", words.count * sizeof(uint32_t));
     else gpu_submit(p->backend->host, words.data, words.count, e);
     free(words.data);
@@ -192,10 +183,10 @@ static void step_list_rebind(step_list *list, const gpu_plan *p) {
 /* ---- steps ---- */
 
 gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, error *e) {
-    const size_t next = start->position + 1;
+    const size_t next = (size_t)start->token->at + 1;
     if (start->history_count > next || next > g->shape.history)
         return fail(e, GM_BAD_ARGUMENT, "a generator for %u positions cannot begin at %zu with %zu tokens of history",
-                    g->shape.history, start->position, start->history_count);
+                    g->shape.history, next - 1, start->history_count);
     gpu_generator_drop(g);
     if (generator_reserve_settings(g, start->setting_words * sizeof(uint32_t), e)) return e->status;
     step_list *list = &g->lists[start->greedy][start->edits][start->logprobs];
@@ -208,7 +199,7 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
     const uint32_t counters[SAMPLER_STATE_RESULTS] = {
         [SAMPLER_STATE_DRAWS] = (uint32_t)next, [SAMPLER_STATE_APPENDED] = (uint32_t)next
     };
-    const uint32_t run[RUN_WORDS] = { 1, 1, (uint32_t)start->position, 0 };
+    const uint32_t header[RUN_HEADER_WORDS] = { 1, 1, start->window, 0 };
     const struct {
         gpu_id      buffer;
         uint64_t    offset;
@@ -218,8 +209,8 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
         { g->settings, 0, start->settings, start->setting_words * sizeof(uint32_t) },
         { g->memory, state, counters, sizeof counters },
         { g->memory, history, start->history, start->history_count * sizeof(int32_t) },
-        { g->plan->ids, 0, &start->token, sizeof start->token },
-        { g->plan->run, 0, run, sizeof run },
+        { g->plan->run, 0, header, sizeof header },
+        { g->plan->run, sizeof header, start->token, sizeof *start->token },
     };
     if (generator_take_plan(g, e)) return e->status;
     for (size_t i = 0; i < COUNT_OF(writes); i++) {

@@ -1,7 +1,7 @@
 /* Decodes without waiting for the host: runs a plan for one token, then the sampler, whose token the plan reads next.
  *
- * A step computes the token whose id and position are in the plan's buffers, draws the next one, and writes its id and
- * position there itself (wgsl/sampler.wgsl). So several steps can be submitted ahead. Only the draws come back, in
+ * A step computes the token whose record is in the plan's run, draws the next one, and makes that one's record itself
+ * (wgsl/sampler.wgsl). So several steps can be submitted ahead. Only the draws come back, in
  * order, each as soon as it is done. */
 
 #ifndef GM_GPU_GENERATOR_H
@@ -17,14 +17,14 @@ typedef struct gpu_generator gpu_generator;
 
 /* The state from which the first step starts. Everything is copied when it begins. */
 typedef struct {
-    const uint32_t *settings; /* as sampler_settings_write writes them: row 0, advance */
-    size_t          setting_words;
-    bool            greedy, edits; /* see sampler_settings.h */
-    bool            logprobs;      /* draws include the inputs of log-probabilities */
-    int32_t         token;         /* the token to compute */
-    size_t          position;      /* its position; everything before it is in the caches */
-    const int32_t  *history;       /* the tokens that penalties consider; the last one is `token` itself */
-    size_t          history_count;
+    const uint32_t     *settings; /* as sampler_settings_write writes them: row 0, advance */
+    size_t              setting_words;
+    bool                greedy, edits; /* see sampler_settings.h */
+    bool                logprobs;      /* draws include the inputs of log-probabilities */
+    const token_record *token;         /* the token to compute; everything that it sees is in the caches */
+    uint32_t            window;        /* of the sliding layers: what the following tokens see */
+    const int32_t      *history;       /* the tokens that penalties consider; the last one is `token` itself */
+    size_t              history_count;
 } generator_start;
 
 /* For a plan with one token and one output, which must outlive the generator. Positions stay below `context`. Several

@@ -21,6 +21,9 @@ typedef struct {
     uint8_t       binds[KERNEL_BINDS];
     size_t        bind_count;
     uint32_t      x, y, z; /* workgroups */
+    /* Attention: a workgroup in y handles a tile of queries, which never crosses the end of a span, so each run counts
+     * anew how many there are. A token has token_queries of them. 0: y is the same for every run. */
+    uint32_t tile_queries, token_queries;
     /* Values that differ between layers, so they must not be constants of the pipeline: bound as BIND_NUMBERS, f32. */
     float  numbers[KERNEL_NUMBERS];
     size_t number_count;

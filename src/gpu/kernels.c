@@ -227,10 +227,10 @@ gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gp
     kernel_define(out, "WIDE", flag(wide));
     kernel_define(out, "QUADS", flag(wide));
     kernel_define(out, "SHARED", flag(shared));
+    kernel_define(out, "SLIDING", flag(o->window > 0));
     kernel_constant(out, "n", (double)n);
     kernel_constant(out, "a_offset", (double)a->offset);
     kernel_constant(out, "b_offset", (double)b->offset);
-    kernel_constant(out, "slots", kv->slots);
     kernel_bind(out, BIND_IN + 0);
     kernel_bind(out, BIND_KEYS);
     kernel_bind(out, BIND_VALUES);
@@ -254,7 +254,7 @@ void gpu_kv_copy_kernel(const gpu_info *info, const gpu_kv_move *move, gpu_kerne
 
 /* How decoding divides its work: a split has a multiple of LEAST_KEYS keys, and there should be one workgroup per core
  * of a large GPU. Software GPUs get fewer, because workgroups without keys cost time there. */
-enum { LEAST_KEYS = 16, WORKGROUPS = 128, SOFTWARE_WORKGROUPS = 4, MOST_QUERIES = 8 };
+enum { LEAST_KEYS = 16, WORKGROUPS = 128, SOFTWARE_WORKGROUPS = 4, MOST_QUERIES = 8, PREFILL_QUERIES = 16 };
 
 /* Pairs (token, head) of one K/V head per decode workgroup: as many as its memory holds, a power of two. */
 static uint32_t queries_together(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
@@ -289,17 +289,22 @@ uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t spli
     return tokens * o->in[0]->ne[1] * splits * quads * 4 * sizeof(float);
 }
 
-static void attention_common(gpu_kernel *k, const op *o, const gpu_kv *kv) {
+/* Which fields of the records count, and whether there is only one record. */
+static void attention_records(gpu_kernel *k, const op *o, uint32_t tokens) {
+    kernel_define(k, "SLIDING", flag(o->window > 0));
+    kernel_define(k, "ONE", flag(tokens == 1));
+}
+
+static void attention_common(gpu_kernel *k, const op *o, const gpu_kv *kv, uint32_t tokens) {
     static const char *const steps[] = { "0", "1", "2", "3", "4" };
     const tensor            *q = o->in[0];
+    attention_records(k, o, tokens);
     kernel_define(k, "KV_TYPE", gpu_kv_type_word(kv->type));
     kernel_define(k, "QUADS", flag(fours(kv->head, q->offset, 0, 0)));
     kernel_define(k, "STEPS", steps[rounded_up(kv->head, 128)]);
     kernel_constant(k, "head", kv->head);
     kernel_constant(k, "heads", (double)q->ne[1]);
     kernel_constant(k, "kv_heads", kv->kv_heads);
-    kernel_constant(k, "slots", kv->slots);
-    kernel_constant(k, "window", o->window);
     kernel_constant(k, "q_offset", (double)q->offset);
 }
 
@@ -311,13 +316,19 @@ static void attention_binds(gpu_kernel *k, int out) {
     kernel_bind(k, BIND_VALUES);
 }
 
+/* The dispatch's y for a run of one span; a run with more spans counts anew. */
+static void attention_tiles(gpu_kernel *k, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t tile_queries) {
+    k->tile_queries = tile_queries;
+    k->token_queries = (uint32_t)o->in[0]->ne[1] / kv->kv_heads;
+    k->y = rounded_up((uint64_t)tokens * k->token_queries, tile_queries);
+    k->z = kv->kv_heads;
+}
+
 static gpu_kernel prefill_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
-    const uint64_t queries = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
-    gpu_kernel     k = { .file = "attention_prefill.wgsl", .x = rounded_up(queries, 16), .y = kv->kv_heads, .z = 1 };
-    attention_common(&k, o, kv);
-    kernel_define(&k, "BLOCKS", flag(o->blocks));
+    gpu_kernel k = { .file = "attention_prefill.wgsl", .x = 1 };
+    attention_tiles(&k, o, kv, tokens, PREFILL_QUERIES);
+    attention_common(&k, o, kv, tokens);
     attention_binds(&k, BIND_OUT);
-    if (o->blocks) kernel_bind(&k, BIND_LAST_SEEN);
     return k;
 }
 
@@ -330,8 +341,7 @@ static void share_out(gpu_kernel *k, const gpu_info *info, const op *o, const gp
     kernel_constant(k, "least", LEAST_KEYS);
 }
 
-/* ATTEND: the kernel also makes the queries and, if there are keys at in[HEADS_K], the newest position's row of the
- * cache. */
+/* ATTEND: the kernel also makes the queries and, if there are keys at in[HEADS_K], the token's row of the cache. */
 static void add_heads(gpu_kernel *k, const op *o) {
     const bool store = o->in[HEADS_K] != NULL;
     kernel_define(k, "HEADS", "1");
@@ -347,9 +357,9 @@ static void add_heads(gpu_kernel *k, const op *o) {
 }
 
 static gpu_kernel decode_kernel(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
-    const uint32_t abreast = workgroups_abreast(info, o, kv, tokens);
-    gpu_kernel     k = { .file = "attention_decode.wgsl", .x = splits, .y = abreast / kv->kv_heads, .z = kv->kv_heads };
-    attention_common(&k, o, kv);
+    gpu_kernel k = { .file = "attention_decode.wgsl", .x = splits };
+    attention_tiles(&k, o, kv, tokens, queries_together(info, o, kv, tokens));
+    attention_common(&k, o, kv, tokens);
     share_out(&k, info, o, kv, tokens, splits);
     kernel_define(&k, "SHARES", kv->head > 256 ? "2" : "4");
     kernel_define(&k, "FINAL", flag(splits == 1));
@@ -365,7 +375,7 @@ static gpu_kernel reduce_kernel(const gpu_info *info, const op *o, const gpu_kv 
     kernel_constant(&k, "head", kv->head);
     kernel_constant(&k, "heads", heads);
     kernel_constant(&k, "kv_heads", kv->kv_heads);
-    kernel_constant(&k, "window", o->window);
+    attention_records(&k, o, tokens);
     share_out(&k, info, o, kv, tokens, splits);
     kernel_bind(&k, BIND_PARTIAL);
     kernel_bind(&k, BIND_OUT);

@@ -1,7 +1,7 @@
 /* Kernels of all ops except products: chooses an op's kernel, with its variant, constants and size. matmul.h has the
  * products and embeddings, sampler_kernels.h the sampler.
  *
- * A kernel is built for a shape class of up to `tokens` tokens and `outputs` outputs; the run record has the actual
+ * A kernel is built for a shape class of up to `tokens` tokens and `outputs` outputs; the run has the actual
  * counts. plan_binds.h says what it can bind. */
 
 #ifndef GM_GPU_KERNELS_H
@@ -15,14 +15,11 @@ gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kern
 
 /* ---- keys and values ---- */
 
-/* A layer's cache: `slots` rows of kv_heads · head values in each of two buffers; position p is in row p mod slots. */
+/* A layer's cache: rows of kv_heads · head values in each of two buffers. */
 typedef struct {
     quant_type type; /* F32, F16, Q8_0 */
     uint32_t   kv_heads, head;
-    uint32_t   slots; /* GPU_KV_NO_RING for a layer that never wraps, so that its kernels stay the same when it grows */
 } gpu_kv;
-
-#define GPU_KV_NO_RING UINT32_MAX
 
 /* Bytes of one row, which holds one position's keys or its values. Rows are contiguous, so a cache grows by copying its
  * contents. F32: 4 bytes per value; F16: 2; Q8_0: one byte per value, then an f32 scale for every 32 values (equal to
@@ -58,8 +55,7 @@ enum { GPU_DECODE_TOKENS = 4 }; /* for up to this many tokens, the keys are spli
 uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens);
 /* Bytes of BIND_PARTIAL; 0 if there is only one split. */
 uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t splits);
-/* ATTENTION, and ATTEND (graph/fuse.h): one dispatch, or with splits two. With blocks and more than GPU_DECODE_TOKENS
- * tokens it reads BIND_LAST_SEEN; fewer tokens never see past themselves. Any number of splits up to 256 gives correct
+/* ATTENTION, and ATTEND (graph/fuse.h): one dispatch, or with splits two. Any number of splits up to 256 gives correct
  * results at any depth. */
 gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits,
                                 gpu_kernel out[2], size_t *count, error *e);

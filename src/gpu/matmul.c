@@ -204,7 +204,6 @@ void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job
     kernel_constant(out, "y_offset", job->y.offset);
     kernel_constant(out, "y_token_stride", job->y.token_stride);
     kernel_bind(out, BIND_WEIGHTS);
-    kernel_bind(out, BIND_IDS);
     kernel_bind(out, BIND_OUT);
     kernel_bind(out, BIND_RUN);
     out->x = divide_up(job->table->chunks * 4, 64);

@@ -55,7 +55,7 @@ gm_status gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t o
 void gpu_plan_free(gpu_plan *p) {
     if (!p) return;
     gpu_host    *h = p->backend->host;
-    const gpu_id buffers[] = { p->memory, p->run, p->ids, p->rows, p->last_seen, p->numbers };
+    const gpu_id buffers[] = { p->memory, p->run, p->rows, p->numbers };
     streaming_free(p);
     for (size_t i = 0; i < p->group_count; i++) gpu_group_free(h, p->groups[i]);
     for (size_t i = 0; i < COUNT_OF(buffers); i++) {
@@ -64,6 +64,7 @@ void gpu_plan_free(gpu_plan *p) {
     graph_free(&p->g);
     free(p->pipelines);
     free(p->groups);
+    free(p->tiles);
     free(p->ops);
     free(p->kv);
     free(p->kv_dispatches);
@@ -82,8 +83,7 @@ uint32_t gpu_plan_rebinds(const gpu_plan *p) { return p->rebinds; }
 bool gpu_plan_serves(const gpu_plan *p, const gpu_kv_layer *kv) {
     for (size_t i = 0; i < p->layers; i++) {
         const gpu_kv_layer *a = &p->kv[i], *b = &kv[i];
-        if (a->type != b->type || a->slots != b->slots || a->kv_heads != b->kv_heads || a->head != b->head)
-            return false;
+        if (a->type != b->type || a->kv_heads != b->kv_heads || a->head != b->head) return false;
     }
     return true;
 }
@@ -116,6 +116,14 @@ gm_status gpu_plan_write_given(const gpu_plan *p, const run_inputs *in, error *e
     return GM_OK;
 }
 
+/* The tiles of queries that a run has: a tile never crosses the end of a span. */
+static uint32_t run_tiles(const run_inputs *in, const plan_tiles *t) {
+    uint32_t tiles = 0;
+    for (size_t row = 0; row < in->tokens; row += in->records[row].span_count)
+        tiles += (in->records[row].span_count * t->token_queries + t->tile_queries - 1) / t->tile_queries;
+    return tiles;
+}
+
 gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e) {
     if (in->tokens > p->tokens || in->outputs > p->outputs)
         return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this run");
@@ -123,13 +131,9 @@ gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, er
     uint32_t *words = p->words.data;
     words[p->at_run] = (uint32_t)in->tokens;
     words[p->at_run + 1] = (uint32_t)in->outputs;
-    words[p->at_run + 2] = in->records[0].at;
-    for (size_t i = 0; i < in->tokens; i++) words[p->at_ids + i] = (uint32_t)in->records[i].id;
+    memcpy(words + p->at_run + RUN_HEADER_WORDS, in->records, in->tokens * sizeof *in->records);
+    for (size_t i = 0; i < p->tiles_count; i++) words[p->tiles[i].at] = run_tiles(in, &p->tiles[i]);
     for (size_t i = 0; i < in->outputs; i++) words[p->at_rows + i] = (uint32_t)in->output_rows[i];
-    for (size_t i = 0; i < in->tokens && p->last_seen; i++) {
-        const token_record *r = &in->records[i];
-        words[p->at_seen + i] = (r->sliding_last > r->full_last ? r->sliding_last : r->full_last) - in->records[0].at;
-    }
     words[p->at_ticket] = ticket;
     if (p->streaming) return streaming_submit(p, in, ticket, e);
     const gm_status status = gpu_plan_write_given(p, in, e);

@@ -4,7 +4,7 @@
  *   plan_record.c  turns these decisions into pipelines, bind groups and a command list
  *   plan.c         creates plans and submits their runs
  *
- * Each value is a range of one large buffer. What changes between runs (ids, wanted rows, the run record, the ticket of
+ * Each value is a range of one large buffer. What changes between runs (the tokens' records, wanted rows, the ticket of
  * the result) is part of the list, and a run overwrites it there. */
 
 #ifndef GM_GPU_PLAN_H
@@ -19,7 +19,16 @@
 enum { PLAN_ALIGNMENT = 256 }; /* of bindings */
 typedef struct plan_streaming plan_streaming;
 
-enum { RUN_WORDS = 4 }; /* tokens, outputs, start, spare: wgsl/run.wgsl */
+/* The size of the run buffer of a plan for so many tokens: wgsl/run.wgsl. */
+static inline uint64_t plan_run_bytes(size_t tokens) {
+    return (RUN_HEADER_WORDS + RECORD_WORDS * tokens) * sizeof(uint32_t);
+}
+
+/* A dispatch whose y depends on the run's spans (kernel.h). */
+typedef struct {
+    size_t   at; /* where y is in the list */
+    uint32_t tile_queries, token_queries;
+} plan_tiles;
 
 /* What a plan decides about one op. */
 typedef struct {
@@ -61,10 +70,9 @@ struct gpu_plan {
     uint32_t          tokens, outputs;
     layout_item      *items; /* values by index, then the plan's scratch items */
     size_t            item_count;
-    gpu_id            memory, run, ids, rows; /* buffers: values, run record, u32 [tokens], u32 [outputs] */
-    gpu_id            last_seen;              /* u32 [tokens]; 0: no kernel reads it */
-    gpu_id            numbers;                /* the kernels' numbers, PLAN_ALIGNMENT apart */
-    gpu_words         number_words;           /* a list that writes them, once */
+    gpu_id            memory, run, rows; /* buffers: values, the run, u32 [outputs] */
+    gpu_id            numbers;           /* the kernels' numbers, PLAN_ALIGNMENT apart */
+    gpu_words         number_words;      /* a list that writes them, once */
     size_t            number_count;
     uint64_t          bytes;
     struct plan_pipeline {
@@ -74,11 +82,13 @@ struct gpu_plan {
     size_t  pipeline_count, pipeline_capacity;
     gpu_id *groups;
     size_t  group_count, group_capacity;
-    /* The list: writes of the run record, ids, rows and last_seen; then the dispatches, words[first_dispatch ..
-     * end_dispatch); then a read of the result. */
-    gpu_words words;
-    size_t    at_run, at_ids, at_rows, at_seen, first_dispatch, end_dispatch, at_ticket;
-    size_t    dispatches;
+    /* The list: writes of the run and of the wanted rows; then the dispatches, words[first_dispatch .. end_dispatch);
+     * then a read of the result. */
+    gpu_words   words;
+    size_t      at_run, at_rows, first_dispatch, end_dispatch, at_ticket;
+    size_t      dispatches;
+    plan_tiles *tiles;
+    size_t      tiles_count, tiles_capacity;
 
     plan_streaming       *streaming; /* NULL: every weight is on the GPU */
     struct gpu_generator *drawing;   /* the generator whose token is in the run buffer; NULL: a run's */

@@ -16,10 +16,8 @@ enum {
     BIND_GROUPS,          /* u32: [experts + 1] starts, then [tokens · used] pairs (token · used + slot) by expert */
     BIND_PARTIAL,         /* scratch between two dispatches of an op that is split */
     BIND_NUMBERS,         /* f32 [KERNEL_NUMBERS]: what differs between layers that share a pipeline */
-    BIND_RUN,             /* the run record: wgsl/run.wgsl */
-    BIND_IDS,             /* i32 [tokens] */
+    BIND_RUN,             /* the run: its counts, then the tokens' records (wgsl/run.wgsl) */
     BIND_ROWS,            /* u32 [outputs]: the tokens whose outputs are wanted, ascending */
-    BIND_LAST_SEEN,       /* u32 [tokens]: the last token that each token sees, if blocks are used */
     BIND_KEYS,            /* the cache of the op's layer, gpu_kv_bytes each */
     BIND_VALUES,
     PLAN_BINDS,

@@ -14,7 +14,7 @@ typedef struct {
 } value_use;
 
 static gpu_kv layer_kv(const gpu_kv_layer *l) {
-    return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .slots = l->slots };
+    return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head };
 }
 
 gpu_kv plan_kv(const gpu_plan *p, const op *o) { return op_has_cache(o) ? layer_kv(&p->kv[o->layer]) : (gpu_kv){ 0 }; }

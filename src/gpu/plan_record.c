@@ -48,10 +48,8 @@ static void plan_fill_table(const gpu_plan *p, size_t i, gpu_binding table[PLAN_
     table[BIND_QUANTISED] = item_binding(p, d->quantised);
     table[BIND_GROUPS] = item_binding(p, d->grouped);
     table[BIND_PARTIAL] = item_binding(p, d->partial);
-    table[BIND_RUN] = (gpu_binding){ 0, p->run, 0, RUN_WORDS * 4 };
-    table[BIND_IDS] = (gpu_binding){ 0, p->ids, 0, round_up(p->tokens * 4, 16) };
+    table[BIND_RUN] = (gpu_binding){ 0, p->run, 0, plan_run_bytes(p->tokens) };
     table[BIND_ROWS] = (gpu_binding){ 0, p->rows, 0, round_up(p->outputs * 4, 16) };
-    table[BIND_LAST_SEEN] = (gpu_binding){ 0, p->last_seen, 0, round_up(p->tokens * 4, 16) };
     table[BIND_KEYS] = kv ? (gpu_binding){ 0, kv->k, 0, kv->bytes } : (gpu_binding){ 0 };
     table[BIND_VALUES] = kv ? (gpu_binding){ 0, kv->v, 0, kv->bytes } : (gpu_binding){ 0 };
 }
@@ -199,6 +197,19 @@ static gm_status plan_keep_group(gpu_plan *p, gpu_id group, error *e) {
     return GM_OK;
 }
 
+/* Notes that the y of the last dispatch depends on the run's spans. */
+static gm_status plan_note_tiles(gpu_plan *p, const gpu_kernel *k, error *e) {
+    if (p->tiles_count == p->tiles_capacity) {
+        const size_t capacity = p->tiles_capacity ? 2 * p->tiles_capacity : 64;
+        plan_tiles  *tiles = realloc(p->tiles, capacity * sizeof *tiles);
+        if (!tiles) return fail_memory(e, "a plan's tiles", capacity * sizeof *tiles);
+        p->tiles = tiles;
+        p->tiles_capacity = capacity;
+    }
+    p->tiles[p->tiles_count++] = (plan_tiles){ p->words.count - 2, k->tile_queries, k->token_queries };
+    return GM_OK;
+}
+
 static gm_status op_dispatch(op_recorder *r, const gpu_kernel *k, error *e) {
     gpu_plan *p = r->plan;
     if (p->visit) return p->visit(p->visit_user, &p->g, &p->g.ops[r->index], k), GM_OK;
@@ -212,6 +223,7 @@ static gm_status op_dispatch(op_recorder *r, const gpu_kernel *k, error *e) {
     const gpu_id group = plan_dispatch(p, &p->words, k, r->table, e);
     if (!group || plan_keep_group(p, group, e)) return e->status;
     p->dispatches++;
+    if (k->tile_queries && plan_note_tiles(p, k, e)) return e->status;
     return kernel_binds_kv(k) ? plan_note_kv(p, p->g.ops[r->index].layer, k, r->table, e) : GM_OK;
 }
 
@@ -314,33 +326,23 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
 
 /* ---- the list ---- */
 
-static bool plan_has_blocks(const gpu_plan *p) {
-    for (size_t i = 0; i < p->g.op_count; i++) {
-        if (p->g.ops[i].kind == OP_ATTENTION && p->g.ops[i].blocks) return p->tokens > GPU_DECODE_TOKENS;
-    }
-    return false;
-}
-
 static gm_status plan_create_buffers(gpu_plan *p, error *e) {
     gpu_host *h = p->backend->host;
     if (!e->status) p->memory = gpu_buffer_new(h, p->bytes ? p->bytes : PLAN_ALIGNMENT, e);
-    if (!e->status) p->run = gpu_buffer_new(h, RUN_WORDS * 4, e);
-    if (!e->status) p->ids = gpu_buffer_new(h, round_up(p->tokens * 4, 16), e);
+    if (!e->status) p->run = gpu_buffer_new(h, plan_run_bytes(p->tokens), e);
     if (!e->status) p->rows = gpu_buffer_new(h, round_up(p->outputs * 4, 16), e);
-    if (!e->status && plan_has_blocks(p)) p->last_seen = gpu_buffer_new(h, round_up(p->tokens * 4, 16), e);
     if (!e->status) p->numbers = gpu_buffer_new(h, (p->g.op_count + 1) * PLAN_ALIGNMENT, e);
     return e->status;
 }
 
 /* The writes that every run fills in. */
 static gm_status plan_record_inputs(gpu_plan *p, error *e) {
-    uint32_t *zeros = calloc(max_size(max_size(p->tokens, p->outputs), RUN_WORDS), sizeof *zeros);
-    if (!zeros) return fail_memory(e, "a plan", p->tokens * sizeof *zeros);
+    const size_t run_words = (size_t)plan_run_bytes(p->tokens) / sizeof(uint32_t);
+    uint32_t    *zeros = calloc(max_size(run_words, p->outputs), sizeof *zeros);
+    if (!zeros) return fail_memory(e, "a plan", run_words * sizeof *zeros);
     gpu_words_begin(&p->words);
-    p->at_run = gpu_words_write(&p->words, p->run, 0, zeros, RUN_WORDS);
-    p->at_ids = gpu_words_write(&p->words, p->ids, 0, zeros, p->tokens);
+    p->at_run = gpu_words_write(&p->words, p->run, 0, zeros, run_words);
     p->at_rows = gpu_words_write(&p->words, p->rows, 0, zeros, p->outputs);
-    if (p->last_seen) p->at_seen = gpu_words_write(&p->words, p->last_seen, 0, zeros, p->tokens);
     p->first_dispatch = p->words.count;
     free(zeros);
     return GM_OK;

@@ -23,8 +23,7 @@ enum {
     DRAW_PARTS,
     DRAW_RECORD, /* with log-probabilities: a sampler_record */
     DRAW_STATE,  /* what persists from token to token; see SAMPLER_STATE_… */
-    DRAW_IDS,    /* the ids that embeddings read */
-    DRAW_RUN,    /* the run record */
+    DRAW_RUN,    /* the run that just ended; it becomes a run of the drawn token */
     DRAW_BINDS,
 };
 

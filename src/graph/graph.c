@@ -136,20 +136,11 @@ void graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint
               (op){ .kind = OP_KV_STORE, .in = { keys, values }, .layer = layer, .window = window }, AXIS_TOKENS, 0, 0);
 }
 
-static tensor *append_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window, bool blocks) {
-    if (!queries) return NULL;
-    return append_op(
-        g, is_contiguous(queries),
-        (op){ .kind = OP_ATTENTION, .in = { queries }, .layer = layer, .window = window, .blocks = blocks },
-        queries->axis, queries->ne[0], queries->ne[1]);
-}
-
 tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window) {
-    return append_attention(g, queries, layer, window, false);
-}
-
-tensor *graph_attention_blocks(graph *g, tensor *queries, uint32_t layer, uint32_t window) {
-    return append_attention(g, queries, layer, window, true);
+    if (!queries) return NULL;
+    return append_op(g, is_contiguous(queries),
+                     (op){ .kind = OP_ATTENTION, .in = { queries }, .layer = layer, .window = window }, queries->axis,
+                     queries->ne[0], queries->ne[1]);
 }
 
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up) {

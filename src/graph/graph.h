@@ -96,7 +96,6 @@ typedef struct {
     float    factor; /* EMBED, SCALE, SOFTCAP; eps of RMS_NORM */
     uint32_t layer;  /* KV_STORE, ATTENTION: whose cache */
     uint32_t window; /* KV_STORE, ATTENTION; 0: a full layer */
-    bool     blocks; /* ATTENTION */
     bool     given;  /* EMBED */
     uint32_t used;   /* ROUTE and the expert ops */
     /* fused ops */
@@ -129,7 +128,6 @@ tensor *graph_rope_table(graph *g, tensor *frequencies);
 tensor *graph_rope(graph *g, tensor *x, tensor *table);
 void    graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint32_t window);
 tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window);
-tensor *graph_attention_blocks(graph *g, tensor *queries, uint32_t layer, uint32_t window);
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up);
 tensor *graph_add(graph *g, tensor *a, tensor *b);
 tensor *graph_scale(graph *g, tensor *x, float factor);

@@ -30,7 +30,7 @@ typedef struct {
     uint32_t ring, ring_slots;            /* slots in sliding layers */
 } token_record;
 
-enum { RECORD_WORDS = 16 };
+enum { RUN_HEADER_WORDS = 4, RECORD_WORDS = 16 }; /* of the buffer that GPU kernels read: wgsl/run.wgsl */
 _Static_assert(sizeof(token_record) == RECORD_WORDS * sizeof(uint32_t), "kernels expect a record of 16 words");
 
 typedef struct {

@@ -52,8 +52,7 @@ static tensor *attention(builder *b, uint32_t i, tensor *a) {
         graph_kv_store(b->g, graph_rope(b->g, norm(b, k, &w->attn_k_norm), rope), norm_plain(b, v), i, window);
     }
     q = graph_rope(b->g, norm(b, graph_reshape(b->g, q, layer->head, layer->heads), &w->attn_q_norm), rope);
-    tensor *o = window && b->c->image_blocks ? graph_attention_blocks(b->g, q, layer->donor, window)
-                                             : graph_attention(b->g, q, layer->donor, window);
+    tensor *o = graph_attention(b->g, q, layer->donor, window);
     return linear(b, &w->attn_output, graph_reshape(b->g, o, (uint64_t)layer->head * layer->heads, 1));
 }
 

@@ -164,13 +164,14 @@ static gm_status begin_draw(check_draws *d, error *e) {
     gm_status status = sampler_settings_write(&settings, words, e);
     words[SAMPLER_FINITE] = 1;
     words[SAMPLER_ALTERNATIVES] = ALTERNATIVES;
+    const uint32_t        index = (uint32_t)d->position - 1;
+    const token_record    record = { .id = last_token(d), .position = index, .at = index, .span_count = 1 };
     const generator_start start = { .settings = words,
                                     .setting_words = count,
                                     .greedy = sampler_settings_greedy(&settings),
                                     .edits = sampler_settings_edits(&settings),
                                     .logprobs = from->logprobs,
-                                    .token = last_token(d),
-                                    .position = (size_t)d->position - 1,
+                                    .token = &record,
                                     .history = d->tokens + (d->token_count - window),
                                     .history_count = window };
     if (!status) status = gpu_generator_begin(d->generator, &start, e);

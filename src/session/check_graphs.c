@@ -148,7 +148,7 @@ static tensor *attend(check_builder *b, tensor *rope, bool store) {
         graph_kv_store(g, graph_rope(g, graph_rms_norm(g, keys, weight, b->c->eps), rope),
                        graph_rms_norm(g, values, NULL, b->c->eps), 0, k->window);
     q = graph_rope(g, graph_rms_norm(g, q, weight, b->c->eps), rope);
-    return k->o.blocks ? graph_attention_blocks(g, q, 0, k->window) : graph_attention(g, q, 0, k->window);
+    return graph_attention(g, q, 0, k->window);
 }
 
 /* A layer without its own cache reads another layer's, so a layer that stores comes first. */

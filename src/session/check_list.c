@@ -262,13 +262,13 @@ static void note_kernel(void *user, const graph *fused, const op *o, const gpu_k
 
 /* ---- the list of checks ---- */
 
+uint32_t check_slots(const check *k) { return k->window ? k->window + KV_SLACK : FULL_SLOTS; }
+
 gpu_kv_layer check_cache(quant_type type, const check *k) {
-    const uint32_t slots = k->window ? k->window + KV_SLACK : FULL_SLOTS;
-    return (gpu_kv_layer){ .type = type,
-                           .slots = k->window ? slots : GPU_KV_NO_RING,
-                           .kv_heads = k->kv_heads,
-                           .head = k->head,
-                           .bytes = round_up(gpu_kv_row_bytes(type, k->kv_heads, k->head) * slots, 16) };
+    const uint64_t row = gpu_kv_row_bytes(type, k->kv_heads, k->head);
+    return (gpu_kv_layer){
+        .type = type, .kv_heads = k->kv_heads, .head = k->head, .bytes = round_up(row * check_slots(k), 16)
+    };
 }
 
 /* Marks the texts that the runs of a check use as covered. */

@@ -75,13 +75,16 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
     words[SAMPLER_ALTERNATIVES] = (uint32_t)min_size(wish->alternatives, SAMPLER_MOST_ALTERNATIVES);
     const bool            edits = sampler_settings_edits(&settings);
     const size_t          window = edits ? min_size(sampling->penalty_window, s->tokens.count) : 0;
+    const record_sequence sequence = kv_sequence(&s->kv);
+    token_record          record;
+    records_of_text(&record, 0, &sequence, s->tokens.ids + s->computed, s->computed, 1);
     const generator_start start = { .settings = words,
                                     .setting_words = count,
                                     .greedy = sampler_settings_greedy(&settings),
                                     .edits = edits,
                                     .logprobs = wish->logprobs != NULL,
-                                    .token = s->tokens.ids[s->computed],
-                                    .position = s->computed,
+                                    .token = &record,
+                                    .window = sequence.window,
                                     .history = s->tokens.ids + (s->tokens.count - window),
                                     .history_count = window };
     const gm_status       status = gpu_generator_begin(generator, &start, e);
@@ -89,7 +92,7 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
     s->ahead.sampling = *sampling;
     s->ahead.logprobs = start.logprobs;
     s->ahead.alternatives = wish->alternatives;
-    s->ahead.token = start.token;
+    s->ahead.token = record.id;
     s->ahead.end = s->computed;
     s->ahead.moves = s->kv.store->moves;
     return status;

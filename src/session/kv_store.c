@@ -95,13 +95,8 @@ static void publish(kv_store *store, uint32_t i) {
     const kv_rows      *rows = &store->rows[i];
     const layer_config *layer = &store->config->layer[i];
     if (store->gpu) {
-        store->gpu_layers[i] = (gpu_kv_layer){ rows->k.device,
-                                               rows->v.device,
-                                               store->type,
-                                               rows->space == KV_RINGS ? (uint32_t)rows->slots : GPU_KV_NO_RING,
-                                               layer->kv_heads,
-                                               layer->head,
-                                               round_up(rows->row * rows->slots, 16) };
+        store->gpu_layers[i] = (gpu_kv_layer){ rows->k.device,  rows->v.device, store->type,
+                                               layer->kv_heads, layer->head,    round_up(rows->row * rows->slots, 16) };
     } else {
         store->cpu_layers[i] = (kv_layer){ rows->k.host, rows->v.host, store->type, layer->kv_heads, layer->head };
     }

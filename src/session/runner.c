@@ -52,7 +52,7 @@ static size_t logit_bytes(const runner *r, size_t rows) {
     return rows * r->engine->weights.config.vocabulary * sizeof(float);
 }
 
-enum { OUTPUT_BYTES = 64 << 20, BLOCKS_CLASS = 16 };
+enum { OUTPUT_BYTES = 64 << 20 };
 
 size_t runner_outputs(size_t vocabulary) {
     return max_size(1, min_size(KV_BATCH, OUTPUT_BYTES / (vocabulary * sizeof(float))));
@@ -99,7 +99,7 @@ static gm_status cpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
 
 gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e) {
     const shared_plan *plan = runner_plan(r, kv, 1, 1, e);
-    if (plan && r->generator && !gpu_generator_uses(r->generator, plan->gpu)) { /* the rings are wider now */
+    if (plan && r->generator && !gpu_generator_uses(r->generator, plan->gpu)) { /* its plan is for another cache */
         gpu_generator_free(r->generator);
         r->generator = NULL;
     }
@@ -112,10 +112,7 @@ gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e) {
 bool runner_is_drawing(const runner *r) { return r->generator && gpu_generator_begun(r->generator); }
 
 static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs *in, error *e) {
-    bool ahead = false; /* plans for few tokens have kernels that know nothing of blocks */
-    for (size_t i = 0; i < in->tokens; i++) ahead |= in->records[i].sliding_last > in->records[i].at;
-    const size_t       tokens = ahead ? max_size(in->tokens, BLOCKS_CLASS) : in->tokens;
-    const shared_plan *plan = runner_plan(r, kv, tokens, in->outputs, e);
+    const shared_plan *plan = runner_plan(r, kv, in->tokens, in->outputs, e);
     if (!plan) return e->status;
     if (r->generator) gpu_generator_drop(r->generator); /* this run may overwrite what its steps read */
     if (in->outputs && !r->ticket) r->ticket = gpu_ticket_new(r->engine->gpu.host);

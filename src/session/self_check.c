@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where blocks count, these tokens of a batch are one. */
+/* In a batch, these tokens see each other in sliding layers, as those of an image do. */
 enum { BLOCK_FIRST = 3, BLOCK_COUNT = 6 };
 
 /* ---- life ---------------------------------------------------------------------------------------------------------------- */
@@ -85,7 +85,7 @@ const char *self_check_missed(const self_check *c, size_t index) {
 
 static gm_status make_caches(self_check *c, const check *k, error *e) {
     gpu_kv_layer   kv = check_cache(c->kv_type, k);
-    const uint64_t slots = k->window ? kv.slots : FULL_SLOTS;
+    const uint64_t slots = check_slots(k);
     const uint64_t row = quant_row_bytes(quant_format_of(c->kv_type), (uint64_t)k->kv_heads * k->head);
     uint8_t       *rows = arena_array(&c->g.memory, 2 * slots, (size_t)row);
     if (!rows) return fail_memory(e, "the self-check's keys and values", 2 * slots * row);
@@ -150,7 +150,7 @@ static void make_records(self_check *c, const check *k) {
         c->rows[t] = (int32_t)(run->outputs > 1 ? t : run->tokens - 1);
     }
     records_of_text(c->records, 0, &sequence, ids, (size_t)c->position, run->tokens);
-    if (k->o.blocks && run->class > GPU_DECODE_TOKENS) records_join_block(c->records + BLOCK_FIRST, BLOCK_COUNT);
+    if (run->class > GPU_DECODE_TOKENS) records_join_block(c->records + BLOCK_FIRST, BLOCK_COUNT);
 }
 
 static gm_status submit_run(self_check *c, const check *k, error *e) {

@@ -103,7 +103,8 @@ static inline bool is_attention(op_kind kind) {
 /* check_list.c: fills in c->checks. */
 gm_status check_list_make(self_check *c, const graph *g, const model_config *config, const self_check_options *options,
                           error *e);
-/* The keys and values of a check's layer, without buffers. */
+/* The keys and values of a check's layer, without buffers, and how many slots it has. */
+uint32_t     check_slots(const check *k);
 gpu_kv_layer check_cache(quant_type type, const check *k);
 
 /* check_draws.c: draws of the GPU's sampler, which come last. */
