@@ -17,11 +17,21 @@
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The first failure, explained for the user. Zero-initialise. Later failures do not replace it: the first is the cause. */
+/* Why something failed, for the user. Zero-initialise. Later failures do not replace the first, which is the cause.
+ *
+ * Whether a call failed is said by what it returns: a gm_status, or a pointer or handle that is NULL or 0. Callers test that and
+ * pass it on; they read e->status only to return it when there is no handle, and where an error leaves the program. */
 typedef struct {
     gm_status status;
     char      why[400];
 } error;
+
+/* Returns from this function with the status of the call, unless that is GM_OK. */
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        const gm_status tried_ = (call);                                                                               \
+        if (tried_) return tried_;                                                                                     \
+    } while (0)
 
 /* Records the failure (unless there is one already) and returns its status, so that callers write `return fail(...)`. */
 gm_status fail(error *e, gm_status status, const char *format, ...) PRINTF_LIKE(3, 4);

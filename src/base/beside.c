@@ -48,12 +48,13 @@ gm_status beside_library(arena *a, const char **folder, error *e) {
     char             *program = NULL, *file = NULL;
     const bool        known = dladdr(&here, &about) && about.dli_fname;
     *folder = NULL;
-    if (!resolve_path("/proc/self/exe", &program, e) && known) resolve_path(about.dli_fname, &file, e);
-    if (!e->status && file && strstr(file, ".so") && (!program || strcmp(program, file)))
-        copy_folder(file, a, folder, e);
+    gm_status status = resolve_path("/proc/self/exe", &program, e);
+    if (!status && known) status = resolve_path(about.dli_fname, &file, e);
+    if (!status && file && strstr(file, ".so") && (!program || strcmp(program, file)))
+        status = copy_folder(file, a, folder, e);
     free(program);
     free(file);
-    return e->status;
+    return status;
 }
 
 #endif

@@ -125,10 +125,11 @@ gm_status new_file_open(const char *path, new_file_kind kind, new_file **out, er
     if (f && !f->target && errno != ENOMEM) f->target = strdup(path); /* there is no file yet */
     if (f && f->target) folder = folder_length(f->target);
     if (f) f->part = malloc(max_size(folder, 2) + sizeof prefix + NAME_DIGITS + sizeof suffix);
-    if (!f || !f->path || !f->target || !f->part) fail_memory(e, "a path", strlen(path));
-    if (e->status || check_target(f, e)) {
+    const bool made = f && f->path && f->target && f->part;
+    gm_status  status = made ? check_target(f, e) : fail_memory(e, "a path", strlen(path));
+    if (status) {
         new_file_free(f);
-        return e->status;
+        return status;
     }
     memcpy(f->part, f->target, folder);
     strcpy(f->part + folder, folder ? "" : ".");
@@ -141,13 +142,13 @@ gm_status new_file_open(const char *path, new_file_kind kind, new_file **out, er
         *out = f;
         return GM_OK;
     }
-    fail(e, GM_IO, "cannot write '%s': %s", path, strerror(errno));
+    status = fail(e, GM_IO, "cannot write '%s': %s", path, strerror(errno));
     if (fd >= 0) {
         unlink(f->part);
         close(fd);
     }
     new_file_free(f);
-    return e->status;
+    return status;
 }
 
 /* ---- writing ---- */
@@ -175,10 +176,11 @@ gm_status new_file_end(new_file *f, const error *problem, error *e) {
         note_failure(f, !f->reason && f->kind == NEW_FILE_KEPT && fsync(fileno(f->file)));
         note_failure(f, !f->reason && rename(f->part, f->target));
     }
-    if (f->reason) fail(e, GM_IO, "cannot write '%s': %s", f->path, strerror(f->reason));
-    else if (!wanted) fail(e, problem->status, "%s", problem->why);
+    gm_status status = GM_OK;
+    if (f->reason) status = fail(e, GM_IO, "cannot write '%s': %s", f->path, strerror(f->reason));
+    else if (!wanted) status = fail(e, problem->status, "%s", problem->why);
     if (f->reason || !wanted) unlink(f->part);
     fclose(f->file); /* after the rename: until then the lock keeps others from taking the part for one left behind */
     new_file_free(f);
-    return e->status;
+    return status;
 }

@@ -41,7 +41,7 @@ static const option_group groups[] = {
 
 static gm_status chat_choose_model(const arguments *args, arena *a, const char **out, error *e) {
     model_choice how;
-    if (model_argument_choose(args->count ? args->positional[0] : NULL, a, out, &how, e)) return e->status;
+    TRY(model_argument_choose(args->count ? args->positional[0] : NULL, a, out, &how, e));
     if (how == CHOICE_STORE) fprintf(stderr, "using %s from Ollama's store\n", *out);
     if (how == CHOICE_BOX) {
         fprintf(stderr, "using the small model in the box; get a big one with `ollama pull gemma4:e2b`, or give the "

@@ -146,16 +146,18 @@ gm_status chat_command(chat_state *s, const char *line, error *e) {
     if (rest.failed) return fail_memory(e, "a command", strlen(line));
     while (rest.length && strchr(" \t\n", rest.data[rest.length - 1])) rest.data[--rest.length] = 0;
 
-    gm_status status = GM_NOT_FOUND;
+    gm_status status = GM_OK;
+    bool      known = false;
     for (size_t i = 0; i < COUNT_OF(slash_commands); i++) {
         names[i] = slash_commands[i].name;
         if (!strcmp(names[i], name) || (!strcmp(name, "quit") && !strcmp(names[i], "exit"))) {
             status = slash_commands[i].run(s, rest.data, e);
+            known = true;
             break;
         }
     }
     buffer_free(&rest);
-    if (status != GM_NOT_FOUND || e->status) return status;
+    if (known) return status;
     const char *hint = nearest_name(name, names, COUNT_OF(names));
     if (hint) return fail(e, GM_BAD_ARGUMENT, "unknown command /%s; did you mean /%s?", name, hint);
     return fail(e, GM_BAD_ARGUMENT,

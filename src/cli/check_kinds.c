@@ -101,7 +101,7 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *numb
     if (status != GM_OK) return status;
     gm_engine_get_info(c->engine, &info);
     if ((status = find_ids(c, number, info.vocabulary, &ids, &count, e)) != GM_OK) return status;
-    if (check_logits_shape(want, info.vocabulary, count, e)) return e->status;
+    TRY(check_logits_shape(want, info.vocabulary, count, e));
     float *got = malloc(count * want->ne[0] * sizeof *got);
     if (!got) return fail_memory(e, "the logits", count * want->ne[0] * sizeof *got);
     status = check_new_session(c, count, &session, e);
@@ -142,18 +142,18 @@ static gm_status find_soft(check_state *c, const char *kind, soft_rows *out, err
 /* Adds the prompt to the session; each run of soft tokens takes the next rows. */
 static gm_status hold_prompt(gm_session *s, const int32_t *ids, size_t count, const soft_rows *soft, error *e) {
     size_t used = 0;
-    for (size_t i = 0, n = 1; i < count && !e->status; i += n, n = 1) {
+    for (size_t i = 0, n = 1; i < count; i += n, n = 1) {
         if (ids[i] != soft->id) {
-            session_hold(s, ids[i], e);
+            TRY(session_hold(s, ids[i], e));
             continue;
         }
         while (i + n < count && ids[i + n] == soft->id) n++;
-        if (used + n <= soft->count) session_hold_soft(s, soft->id, soft->rows + used * soft->width, n, soft->image, e);
+        if (used + n <= soft->count)
+            TRY(session_hold_soft(s, soft->id, soft->rows + used * soft->width, n, soft->image, e));
         used += n;
     }
-    if (!e->status && used != soft->count)
-        fail(e, GM_BAD_ARGUMENT, "the prompt has %zu soft tokens, but the expectation has %zu", used, soft->count);
-    return e->status;
+    if (used == soft->count) return GM_OK;
+    return fail(e, GM_BAD_ARGUMENT, "the prompt has %zu soft tokens, but the expectation has %zu", used, soft->count);
 }
 
 gm_status check_soft_logits(check_state *c, const gguf_tensor *want, const char *kind, check_result *result, error *e) {
@@ -166,9 +166,9 @@ gm_status check_soft_logits(check_state *c, const gguf_tensor *want, const char 
     gm_status status = need_engine(c, e);
     if (status != GM_OK) return status;
     const uint32_t vocabulary = c->engine->weights.config.vocabulary;
-    if (find_ids_by_name(c, name, vocabulary, &ids, &count, e) || find_soft(c, kind, &soft, e) ||
-        check_logits_shape(want, vocabulary, count, e))
-        return e->status;
+    TRY(find_ids_by_name(c, name, vocabulary, &ids, &count, e));
+    TRY(find_soft(c, kind, &soft, e));
+    TRY(check_logits_shape(want, vocabulary, count, e));
     float *got = malloc(count * want->ne[0] * sizeof *got);
     if (!got) return fail_memory(e, "the logits", count * want->ne[0] * sizeof *got);
     status = check_new_session(c, count, &session, e);

@@ -82,12 +82,13 @@ gm_status conversation_save(const conversation *c, gm_session *session, const ch
     }
     error     problem = { 0 };
     new_file *file = NULL;
-    if (!new_file_open(path, NEW_FILE_KEPT, &file, e)) {
+    status = new_file_open(path, NEW_FILE_KEPT, &file, e);
+    if (!status) {
         conversation_write_file(c, snapshot, size, file, &problem);
-        new_file_end(file, &problem, e);
+        status = new_file_end(file, &problem, e);
     }
     gm_free(snapshot);
-    return e->status;
+    return status;
 }
 
 /* ---- reading ---- */
@@ -151,11 +152,11 @@ static gm_status read_settings(const gguf *file, conversation *c, error *e) {
 /* What the file is, and that all of it is there as it was written. */
 static gm_status conversation_check_file(const gguf *file, uint32_t *version, error *e) {
     str kind = { "", 0 };
-    if (gguf_get_str(file, "general.architecture", &kind, NULL, e)) return e->status;
+    TRY(gguf_get_str(file, "general.architecture", &kind, NULL, e));
     if (!str_is(kind, architecture))
         return fail(e, GM_BAD_FILE, "not a saved chat: general.architecture is '%.*s', expected '%s'", STR_ARGS(kind),
                     architecture);
-    if (gguf_get_u32(file, "chat.version", version, NULL, e)) return e->status;
+    TRY(gguf_get_u32(file, "chat.version", version, NULL, e));
     if (*version == UNSEALED_VERSION) return GM_OK;
     if (*version != FORMAT_VERSION)
         return fail(e, GM_UNSUPPORTED, "chat.version is %u; this program reads versions %d and %d", *version,

@@ -332,10 +332,10 @@ static gm_status print_prompt(const evaluation *v, const question *q, const gm_r
     buffer quoted = { 0 };
     json_write_string(&quoted, str_of(text));
     gm_free(text);
-    if (quoted.failed) fail_memory(e, "the prompt", quoted.length);
-    else puts(quoted.data);
+    const gm_status status = quoted.failed ? fail_memory(e, "the prompt", quoted.length) : GM_OK;
+    if (!status) puts(quoted.data);
     buffer_free(&quoted);
-    return e->status;
+    return status;
 }
 
 static gm_status ask_line(evaluation *v, str line, error *e) {

@@ -9,7 +9,8 @@ typedef struct {
     str                 content; /* trimmed */
     const eval_context *context;
     arena               memory;
-    error              *e; /* what is wrong with a rule, not with an answer */
+    gm_status           status; /* of reading a rule; an answer that does not pass is no failure */
+    error              *e;
 } checker;
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -160,21 +161,21 @@ static bool has_word(str text, str word) {
     return false;
 }
 
-static void read_beside(const char *set, str name, buffer *text, error *e) {
+static gm_status read_beside(const char *set, str name, buffer *text, error *e) {
     buffer      path = { 0 };
     const char *slash = strrchr(set, '/');
     if (slash) buffer_append(&path, set, (size_t)(slash - set) + 1);
     buffer_str(&path, name);
-    if (path.failed) fail_memory(e, "a path", path.length);
-    else input_read(path.data, text, e);
+    const gm_status status = path.failed ? fail_memory(e, "a path", path.length) : input_read(path.data, text, e);
     buffer_free(&path);
+    return status;
 }
 
 static bool check_words(checker *c, const json *want) {
     buffer known = { 0 };
     size_t count = 0;
     bool   good = true;
-    read_beside(c->context->set, want->text, &known, c->e);
+    c->status = read_beside(c->context->set, want->text, &known, c->e);
     for (str rest = c->content; good && rest.length;) {
         const str word = next_word(&rest);
         count += word.length > 0;
@@ -204,15 +205,15 @@ gm_status eval_passes(const json *check, const answer *a, const eval_context *co
     checker c = { .a = a, .content = trimmed(buffer_view(&a->content)), .context = context, .e = e };
     *passed = true;
     if (!json_is(check, JSON_OBJECT) || !check->count)
-        fail(e, GM_BAD_ARGUMENT, "\"check\" must be an object with at least one rule");
-    for (const json *want = e->status ? NULL : check->first; want && !e->status; want = want->next) {
+        return fail(e, GM_BAD_ARGUMENT, "\"check\" must be an object with at least one rule");
+    for (const json *want = check->first; want && !c.status; want = want->next) {
         size_t i = 0;
         while (i < COUNT_OF(rules) && !str_is(want->key, rules[i].name)) i++;
-        if (i == COUNT_OF(rules)) fail(e, GM_BAD_ARGUMENT, "unknown rule '%.*s'", STR_ARGS(want->key));
+        if (i == COUNT_OF(rules)) c.status = fail(e, GM_BAD_ARGUMENT, "unknown rule '%.*s'", STR_ARGS(want->key));
         else if (rules[i].kind != ANY_KIND && (int)want->kind != rules[i].kind)
-            fail(e, GM_BAD_ARGUMENT, "the rule '%s' has a value of the wrong type", rules[i].name);
+            c.status = fail(e, GM_BAD_ARGUMENT, "the rule '%s' has a value of the wrong type", rules[i].name);
         else *passed &= rules[i].check(&c, want);
     }
     arena_free(&c.memory);
-    return e->status;
+    return c.status;
 }

@@ -140,7 +140,7 @@ line_result line_editor_read(line_editor *l, const char *prompt, buffer *out, er
 static gm_status save_history(line_editor *l, error *e) {
     const error fine = { 0 };
     new_file   *file = NULL;
-    if (new_file_open(l->history_path, NEW_FILE_KEPT, &file, e)) return e->status;
+    TRY(new_file_open(l->history_path, NEW_FILE_KEPT, &file, e));
     history(l->history, &l->event, H_SAVE_FP, new_file_stream(file)); /* does not say whether its writes worked */
     return new_file_end(file, &fine, e);
 }

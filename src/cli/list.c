@@ -50,10 +50,11 @@ static gm_status describe_file(const char *path, arena *a, ollama_model *out, er
         snprintf(out->problem, sizeof out->problem, "%.*s", (int)sizeof out->problem - 1, problem.why);
         return GM_OK;
     }
-    if (!inspect_file(path, file, &(inspect_wishes){ 0 }, a, &found, e)) describe_inspected(&found, a, out, e);
+    gm_status status = inspect_file(path, file, &(inspect_wishes){ 0 }, a, &found, e);
+    if (!status) status = describe_inspected(&found, a, out, e);
     inspect_free(&found);
     gguf_free(file);
-    return e->status;
+    return status;
 }
 
 /* Puts the box, if there is one, before the models of the store. */
@@ -65,7 +66,7 @@ static gm_status add_box(arena *a, ollama_store *store, error *e) {
     ollama_model *all = arena_array(a, store->count + 1, sizeof *all);
     if (!all) return fail_memory(e, "the list of models", (store->count + 1) * sizeof *all);
     all[0] = (ollama_model){ .name = "box", .model = path };
-    if (describe_file(path, a, &all[0], e)) return e->status;
+    TRY(describe_file(path, a, &all[0], e));
     if (store->count) memcpy(all + 1, store->models, store->count * sizeof *all);
     store->models = all;
     store->count += 1;
@@ -135,9 +136,10 @@ static int list_run(void *values, const arguments *args) {
     error              e = { 0 };
     ollama_store       store;
     int                code = EXIT_OK;
-    ollama_list(&a, &store, &e);
-    const bool empty = !store.count && !store.unreadable_count;
-    if (e.status || add_box(&a, &store, &e)) {
+    gm_status          status = ollama_list(&a, &store, &e);
+    const bool         empty = !store.count && !store.unreadable_count;
+    if (!status) status = add_box(&a, &store, &e);
+    if (status) {
         code = complain_error(&e);
     } else {
         if (empty) explain_empty_store(store.root);

@@ -47,7 +47,7 @@ static gm_status first_in_store(arena *a, const char **name, error *e) {
     if (ollama_list(a, &store, &problem) != GM_OK)
         return problem.status == GM_NO_MEMORY ? fail(e, GM_NO_MEMORY, "%s", problem.why) : GM_OK;
     for (size_t i = 0; i < store.count && !is; i++) {
-        if (is_gemma4(&store.models[i], &is, e)) return e->status;
+        TRY(is_gemma4(&store.models[i], &is, e));
         if (is) *name = store.models[i].name;
     }
     return GM_OK;
@@ -58,7 +58,7 @@ gm_status model_argument_choose(const char *named, arena *a, const char **out, m
     *out = named ? named : getenv("GEMMULE_MODEL");
     if (*out && **out) return GM_OK;
     *how = CHOICE_STORE;
-    if (first_in_store(a, out, e)) return e->status;
+    TRY(first_in_store(a, out, e));
     if (*out) return GM_OK;
     *how = CHOICE_BOX;
     *out = "box";

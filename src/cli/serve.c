@@ -75,7 +75,7 @@ static gm_status serve_choose_model(const serve_values *v, const arguments *args
     *out = (worker_options){ .waiting = v->queue.given ? (size_t)v->queue.value : 8, .preload = v->preload };
     const gm_status chosen = model_argument_choose(args->count ? args->positional[0] : NULL, a, &name, &how, &none);
     if (chosen && chosen != GM_NOT_FOUND) return fail(e, chosen, "%s", none.why);
-    if (!chosen && model_argument_resolve(name, a, &model, e)) return e->status;
+    if (!chosen) TRY(model_argument_resolve(name, a, &model, e));
     out->engine = engine_choose(&v->engine, chosen ? NULL : model.engine);
     out->session = (gm_session_options){ .context = (uint32_t)v->context.value, .kv = (gm_kv_type)v->engine.kv };
     out->name = chosen ? "" : request_name(name, a);
@@ -88,7 +88,8 @@ static gm_status find_app(arena *a, const char **app, error *e) {
     static const char *const places[] = { "web/index.html", "../share/gemmule/app/index.html" };
     const char              *folder, *page;
     *app = NULL;
-    if (beside_program(a, &folder, e) || beside_find(folder, places, COUNT_OF(places), a, &page, e)) return e->status;
+    TRY(beside_program(a, &folder, e));
+    TRY(beside_find(folder, places, COUNT_OF(places), a, &page, e));
     if (page) *app = arena_copy(a, (str){ page, strlen(page) - strlen("/index.html") });
     return *app || !page ? GM_OK : fail_memory(e, "the app's path", strlen(page));
 }
@@ -119,8 +120,8 @@ static gm_status choose_options(const serve_values *v, const arguments *args, ar
         .seconds = v->seconds.given ? (uint32_t)v->seconds.value : 30,
         .log = v->verbose ? stderr : NULL,
     };
-    if (!out->app && find_app(a, &out->app, e)) return e->status;
-    if (find_box(a, out, e)) return e->status;
+    if (!out->app) TRY(find_app(a, &out->app, e));
+    TRY(find_box(a, out, e));
     const gm_status status = serve_choose_model(v, args, a, &out->worker, e);
     out->worker.log = out->log;
     out->worker.notices = stderr;
@@ -154,7 +155,7 @@ static gm_status run_until_signal(server *s, const sigset_t *signals, error *e) 
     }
     if (status) return status;
     printf("%s\n", server_address(s));
-    if (flush_output(e)) return e->status;
+    TRY(flush_output(e));
     while (!signal_came(signals, 500)) server_sweep(s);
     return GM_OK;
 }
@@ -168,12 +169,14 @@ static int serve_run(void *values, const arguments *args) {
     sigset_t            signals;
     int                 code = EXIT_OK;
     block_signals(&signals);
-    if (!choose_options(v, args, &memory, &options, &e) && !server_start(&options, &s, &e)) {
-        run_until_signal(s, &signals, &e);
+    gm_status status = choose_options(v, args, &memory, &options, &e);
+    if (!status) status = server_start(&options, &s, &e);
+    if (!status) {
+        status = run_until_signal(s, &signals, &e);
         pthread_sigmask(SIG_UNBLOCK, &signals, NULL); /* a second signal ends the program at once */
         server_stop(s);
     }
-    if (e.status) code = complain_error(&e);
+    if (status) code = complain_error(&e);
     arena_free(&memory);
     return code;
 }

@@ -25,8 +25,9 @@ static gm_status rows_make_room(table_rows *t, size_t n, error *e) {
 }
 
 gm_status table_rows_fetch(table_rows *t, const int32_t *ids, size_t stride, size_t n, error *e) {
-    if (!t->asked && rows_make_room(t, n, e)) return e->status;
-    while (t->arrived < n) {
+    gm_status status = GM_OK;
+    if (!t->asked) TRY(rows_make_room(t, n, e));
+    while (!status && t->arrived < n) {
         for (; t->asked < n && t->asked - t->arrived < READS_MOST; t->asked++) {
             const int32_t    id = ids[t->asked * stride];
             const read_order order = { .from = t->from,
@@ -38,11 +39,10 @@ gm_status table_rows_fetch(table_rows *t, const int32_t *ids, size_t stride, siz
             t->tickets[t->asked % READS_MOST] = ticket;
         }
         if (t->asked == t->arrived) return GM_AGAIN; /* other readers hold all tickets */
-        const gm_status status = reads_take(t->reads, t->tickets[t->arrived % READS_MOST], e);
+        status = reads_take(t->reads, t->tickets[t->arrived % READS_MOST], e);
         if (status == GM_AGAIN) return status;
         t->arrived++;
-        if (status) break;
     }
     table_rows_restart(t);
-    return e->status;
+    return status;
 }

@@ -29,36 +29,37 @@ uint64_t model_fetch_bytes(const model_fetch *f) {
     return bytes;
 }
 
-/* Asks for the next piece. False if there is none, no ticket is free, or it failed. */
-static bool ask_piece(model_fetch *f, error *e) {
+/* Asks for the next piece. GM_DONE: there is none. GM_AGAIN: no ticket is free. */
+static gm_status ask_piece(model_fetch *f, error *e) {
     const gguf_tensor *t;
     while ((t = gguf_tensor_at(f->file, f->next)) && (f->asked == t->bytes || !fetch_wants(f, t))) {
         f->next++;
         f->asked = 0;
     }
-    if (!t) return false;
+    if (!t) return GM_DONE;
     source *from = gguf_source(f->file, t->part);
     if (!f->asked) f->room = source_room(from, t->offset, t->bytes, e);
-    if (!f->room) return false;
+    if (!f->room) return e->status;
     const read_order order = { .from = from,
                                .offset = t->offset + f->asked,
                                .length = t->bytes - f->asked < FETCH_BYTES ? t->bytes - f->asked : FETCH_BYTES,
                                .memory = f->room + f->asked };
     const uint32_t   ticket = reads_ask(f->reads, &order);
-    if (!ticket) return false;
+    if (!ticket) return GM_AGAIN;
     f->tickets[f->sent % MODEL_READS] = ticket;
     f->lengths[f->sent++ % MODEL_READS] = order.length;
     f->asked += order.length;
-    return true;
+    return GM_OK;
 }
 
 gm_status model_fetch_step(model_fetch *f, error *e) {
     if (!f->total) f->total = model_fetch_bytes(f);
     for (;;) {
-        while (f->sent - f->arrived < MODEL_READS && ask_piece(f, e)) {}
-        if (e->status) return e->status;
-        if (f->sent == f->arrived) return gguf_tensor_at(f->file, f->next) ? GM_AGAIN : GM_OK;
-        const gm_status status = reads_take(f->reads, f->tickets[f->arrived % MODEL_READS], e);
+        gm_status status = GM_OK;
+        while (!status && f->sent - f->arrived < MODEL_READS) status = ask_piece(f, e);
+        if (status && status != GM_AGAIN && status != GM_DONE) return status;
+        if (f->sent == f->arrived) return status == GM_AGAIN ? GM_AGAIN : GM_OK;
+        status = reads_take(f->reads, f->tickets[f->arrived % MODEL_READS], e);
         if (status == GM_AGAIN) return status;
         f->done += f->lengths[f->arrived++ % MODEL_READS];
         if (status) return status;

@@ -149,7 +149,7 @@ static gm_status write_model(const synth_plan *plan, const synth_tensor *tensors
 static gm_status synth_write_file(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w,
                                   const char *path, output *o, error *e) {
     error problem = { 0 };
-    if (new_file_open(path, NEW_FILE_BULK, &o->file, e)) return e->status;
+    TRY(new_file_open(path, NEW_FILE_BULK, &o->file, e));
     write_model(plan, tensors, count, w, o, &problem);
     if (o->stopped) { /* the writer only knows that its sink failed */
         problem = (error){ 0 };

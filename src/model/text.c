@@ -113,9 +113,8 @@ gm_status model_text_graph(const model *m, graph *out, error *e) {
     out->result = b.c->softcap > 0 ? graph_softcap(out, logits, b.c->softcap) : logits;
     if (!out->result && !out->problem.status)
         fail(&out->problem, GM_BAD_FILE, "the graph of the text model could not be built");
-    if (out->problem.status) {
-        fail(e, out->problem.status, "%s", out->problem.why);
-        graph_free(out);
-    }
-    return e->status;
+    if (!out->problem.status) return GM_OK;
+    const gm_status status = fail(e, out->problem.status, "%s", out->problem.why);
+    graph_free(out);
+    return status;
 }

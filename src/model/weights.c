@@ -7,9 +7,10 @@
 #include <string.h>
 
 typedef struct {
-    model *m;
-    bool   shapes; /* only shapes: values are not needed */
-    error *e;
+    model    *m;
+    bool      shapes; /* only shapes: values are not needed */
+    gm_status status; /* the first failure; after it, nothing more is loaded */
+    error    *e;
 } loader;
 
 /* A tensor's bytes; NULL if they are not in memory. */
@@ -23,21 +24,23 @@ static bool shape_is(const gguf_tensor *t, uint64_t n0, uint64_t n1, uint64_t n2
 
 /* A matrix, or a stack of matrices, not copied. If it is absent: an error if `required`, otherwise an empty weight. */
 static weight load_matrix(loader *l, const char *name, uint64_t n0, uint64_t n1, uint64_t n2, bool required) {
-    if (l->e->status) return (weight){ 0 };
+    if (l->status) return (weight){ 0 };
     const gguf_tensor *t = gguf_find_tensor(l->m->file, name);
     if (!t) {
-        if (required) fail(l->e, GM_BAD_FILE, "tensor '%s' is missing", name);
+        if (required) l->status = fail(l->e, GM_BAD_FILE, "tensor '%s' is missing", name);
         return (weight){ 0 };
     }
     if (!shape_is(t, n0, n1, n2)) {
-        fail(l->e, GM_BAD_FILE,
-             "tensor '%s' has the shape [%llu, %llu, %llu, %llu]; the metadata requires [%llu, %llu, %llu]", name,
-             (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2],
-             (unsigned long long)t->ne[3], (unsigned long long)n0, (unsigned long long)n1, (unsigned long long)n2);
+        l->status =
+            fail(l->e, GM_BAD_FILE,
+                 "tensor '%s' has the shape [%llu, %llu, %llu, %llu]; the metadata requires [%llu, %llu, %llu]", name,
+                 (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2],
+                 (unsigned long long)t->ne[3], (unsigned long long)n0, (unsigned long long)n1, (unsigned long long)n2);
         return (weight){ 0 };
     }
     if (!t->format->dequantise) {
-        fail(l->e, GM_BAD_FILE, "tensor '%s' has the type %s, which weights cannot have", name, t->format->name);
+        l->status =
+            fail(l->e, GM_BAD_FILE, "tensor '%s' has the type %s, which weights cannot have", name, t->format->name);
         return (weight){ 0 };
     }
     weight w = { .name = arena_copy(&l->m->memory, t->name),
@@ -47,7 +50,7 @@ static weight load_matrix(loader *l, const char *name, uint64_t n0, uint64_t n1,
                  .data = weight_bytes_in(l->m->file, t),
                  .from = gguf_source(l->m->file, t->part),
                  .place = t->offset };
-    if (!w.name) fail_memory(l->e, "a tensor's name", t->name.length);
+    if (!w.name) l->status = fail_memory(l->e, "a tensor's name", t->name.length);
     return w;
 }
 
@@ -58,20 +61,20 @@ static weight load_vector(loader *l, const char *name, uint64_t n, bool required
     if (l->shapes) w.data = NULL;
     if (!w.name || l->shapes) return w;
     if (!w.data) {
-        fail(l->e, GM_IO, "tensor '%s' is not in memory", name);
+        l->status = fail(l->e, GM_IO, "tensor '%s' is not in memory", name);
         return (weight){ 0 };
     }
     float *values = arena_array(&l->m->memory, n, sizeof *values);
     if (!values) {
-        fail_memory(l->e, name, n * sizeof *values);
+        l->status = fail_memory(l->e, name, n * sizeof *values);
         return (weight){ 0 };
     }
     const quant_format *format = quant_format_of(w.type);
     format->dequantise(values, w.data, n / format->block);
     for (uint64_t i = 0; i < n; i++) {
         if (!isfinite(values[i])) {
-            fail(l->e, GM_BAD_FILE, "tensor '%s' has %s at element %llu", name,
-                 isnan(values[i]) ? "NaN" : "an infinity", (unsigned long long)i);
+            l->status = fail(l->e, GM_BAD_FILE, "tensor '%s' has %s at element %llu", name,
+                             isnan(values[i]) ? "NaN" : "an infinity", (unsigned long long)i);
             return (weight){ 0 };
         }
     }
@@ -161,18 +164,19 @@ static void check_agreement(loader *l) {
     const model_config *c = &l->m->config;
     int                 raw_values = -1, scaled = -1;
     layer_name          n;
-    for (uint32_t i = 0; i < c->layers && !l->e->status; i++) {
+    for (uint32_t i = 0; i < c->layers && !l->status; i++) {
         const int has_scale = gguf_find_tensor(l->m->file, layer_tensor(&n, i, "layer_output_scale.weight")) != NULL;
         if (scaled >= 0 && scaled != has_scale) {
-            fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.layer_output_scale.weight' is missing, but other layers have one",
-                 has_scale ? i - 1 : i);
+            l->status = fail(l->e, GM_BAD_FILE,
+                             "tensor 'blk.%u.layer_output_scale.weight' is missing, but other layers have one",
+                             has_scale ? i - 1 : i);
         }
         scaled = has_scale;
         if (c->layer[i].sliding || !c->layer[i].owns_kv) continue;
         const int is_raw = !l->m->layer[i].attn_v.name;
         if (raw_values >= 0 && raw_values != is_raw)
-            fail(l->e, GM_BAD_FILE, "tensor 'blk.%u.attn_v.weight': some full layers have this tensor and some do not",
-                 i);
+            l->status = fail(l->e, GM_BAD_FILE,
+                             "tensor 'blk.%u.attn_v.weight': some full layers have this tensor and some do not", i);
         raw_values = is_raw;
     }
 }
@@ -187,10 +191,10 @@ static void check_unexpected(loader *l) {
         { "per_layer_token_embd.weight", "gemma4.embedding_length_per_layer_input", c->per_layer_width != 0 },
         { "blk.0.ffn_gate_inp.weight", "gemma4.expert_count", c->experts != 0 },
     };
-    for (size_t i = 0; i < COUNT_OF(rows) && !l->e->status; i++) {
+    for (size_t i = 0; i < COUNT_OF(rows) && !l->status; i++) {
         if (rows[i].used || !gguf_find_tensor(l->m->file, rows[i].tensor)) continue;
-        fail(l->e, GM_BAD_FILE, "metadata key '%s' is 0 or missing, but there is a tensor '%s'", rows[i].key,
-             rows[i].tensor);
+        l->status = fail(l->e, GM_BAD_FILE, "metadata key '%s' is 0 or missing, but there is a tensor '%s'",
+                         rows[i].key, rows[i].tensor);
     }
 }
 
@@ -202,12 +206,12 @@ static void load_frequencies(loader *l, bool sliding, weight *out) {
     for (uint32_t i = 0; i < c->layers; i++) {
         if (c->layer[i].sliding == sliding) head = c->layer[i].head;
     }
-    if (!head || l->e->status) return;
+    if (!head || l->status) return;
     const uint32_t pairs = head / 2;
     const weight   factors = sliding ? (weight){ 0 } : load_vector(l, "rope_freqs.weight", pairs, false);
     float         *values = arena_array(&l->m->memory, pairs, sizeof *values);
     if (!values) {
-        fail_memory(l->e, "the RoPE frequencies", pairs * sizeof *values);
+        l->status = fail_memory(l->e, "the RoPE frequencies", pairs * sizeof *values);
         return;
     }
     const double base = sliding ? c->rope_base_sliding : c->rope_base_full;
@@ -250,40 +254,39 @@ static void count_bytes(model *m) {
     }
 }
 
+static gm_status load_all(loader *l) {
+    model              *out = l->m;
+    const model_config *c = &out->config;
+    TRY(model_config_read(out->file, &out->memory, &out->config, l->e));
+    out->layer = arena_array(&out->memory, c->layers, sizeof *out->layer);
+    if (!out->layer) return fail_memory(l->e, "the layers' weights", c->layers * sizeof *out->layer);
+    const uint64_t d = c->width, p = (uint64_t)c->per_layer_width * c->layers;
+    out->token_embd = load_matrix(l, "token_embd.weight", d, c->vocabulary, 1, true);
+    out->output = load_matrix(l, "output.weight", d, c->vocabulary, 1, false);
+    out->output_norm = load_vector(l, "output_norm.weight", d, true);
+    if (p) {
+        out->per_layer_token_embd = load_matrix(l, "per_layer_token_embd.weight", p, c->vocabulary, 1, true);
+        out->per_layer_model_proj = load_matrix(l, "per_layer_model_proj.weight", d, p, 1, true);
+        out->per_layer_proj_norm = load_vector(l, "per_layer_proj_norm.weight", c->per_layer_width, true);
+    }
+    for (uint32_t i = 0; i < c->layers && !l->status; i++) {
+        load_attention(l, i);
+        load_feed_forward(l, i);
+        load_experts(l, i);
+    }
+    check_agreement(l);
+    check_unexpected(l);
+    load_frequencies(l, true, &out->frequencies_sliding);
+    load_frequencies(l, false, &out->frequencies_full);
+    return l->status;
+}
+
 static gm_status model_read(const gguf *file, bool shapes, model *out, error *e) {
     *out = (model){ .file = file };
-    loader              l = { .m = out, .shapes = shapes, .e = e };
-    const model_config *c = &out->config;
-    if (model_config_read(file, &out->memory, &out->config, e)) goto failed;
-    out->layer = arena_array(&out->memory, c->layers, sizeof *out->layer);
-    if (!out->layer) {
-        fail_memory(e, "the layers' weights", c->layers * sizeof *out->layer);
-        goto failed;
-    }
-    const uint64_t d = c->width, p = (uint64_t)c->per_layer_width * c->layers;
-    out->token_embd = load_matrix(&l, "token_embd.weight", d, c->vocabulary, 1, true);
-    out->output = load_matrix(&l, "output.weight", d, c->vocabulary, 1, false);
-    out->output_norm = load_vector(&l, "output_norm.weight", d, true);
-    if (p) {
-        out->per_layer_token_embd = load_matrix(&l, "per_layer_token_embd.weight", p, c->vocabulary, 1, true);
-        out->per_layer_model_proj = load_matrix(&l, "per_layer_model_proj.weight", d, p, 1, true);
-        out->per_layer_proj_norm = load_vector(&l, "per_layer_proj_norm.weight", c->per_layer_width, true);
-    }
-    for (uint32_t i = 0; i < c->layers && !e->status; i++) {
-        load_attention(&l, i);
-        load_feed_forward(&l, i);
-        load_experts(&l, i);
-    }
-    check_agreement(&l);
-    check_unexpected(&l);
-    load_frequencies(&l, true, &out->frequencies_sliding);
-    load_frequencies(&l, false, &out->frequencies_full);
-    if (e->status) goto failed;
-    count_bytes(out);
-    return GM_OK;
-failed:
-    model_free(out);
-    return e->status;
+    const gm_status status = load_all(&(loader){ .m = out, .shapes = shapes, .e = e });
+    if (status) model_free(out);
+    else count_bytes(out);
+    return status;
 }
 
 gm_status model_load(const gguf *file, model *out, error *e) { return model_read(file, false, out, e); }

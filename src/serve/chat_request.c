@@ -72,14 +72,14 @@ static gm_status request_read_stream_options(reader *r, const json *value) {
         if (!str_is(option->key, "include_usage"))
             return fail(r->e, GM_UNSUPPORTED, "stream_options.%.*s is not supported", STR_ARGS(option->key));
         name_param(r, "stream_options.include_usage");
-        if (request_read_bool(r, option, &r->out->include_usage)) return r->e->status;
+        TRY(request_read_bool(r, option, &r->out->include_usage));
     }
     return GM_OK;
 }
 
 static gm_status request_read_top_logprobs(reader *r, const json *value) {
     int64_t count = 0;
-    if (request_read_whole(r, value, 0, 20, &count)) return r->e->status;
+    TRY(request_read_whole(r, value, 0, 20, &count));
     if (!json_is(json_get(r->root, "logprobs"), JSON_TRUE))
         return fail(r->e, GM_BAD_ARGUMENT, "top_logprobs requires \"logprobs\": true");
     r->out->top_logprobs = (uint32_t)count;
@@ -89,14 +89,14 @@ static gm_status request_read_top_logprobs(reader *r, const json *value) {
 /* max_tokens and its newer name; the smaller one counts. */
 static gm_status request_read_most(reader *r, const json *value) {
     int64_t most = 0;
-    if (request_read_whole(r, value, 1, UINT32_MAX, &most)) return r->e->status;
+    TRY(request_read_whole(r, value, 1, UINT32_MAX, &most));
     if (!r->out->max_tokens || most < r->out->max_tokens) r->out->max_tokens = (uint32_t)most;
     return GM_OK;
 }
 
 static gm_status request_read_seed(reader *r, const json *value) {
     int64_t seed = 0;
-    if (request_read_whole(r, value, INT64_MIN, INT64_MAX, &seed)) return r->e->status;
+    TRY(request_read_whole(r, value, INT64_MIN, INT64_MAX, &seed));
     r->out->seed = (uint64_t)seed;
     r->out->has_seed = true;
     return GM_OK;
@@ -118,7 +118,7 @@ static gm_status request_read_stop(reader *r, const json *value) {
     for (const json *item = one ? value : value->first; item; item = one ? NULL : item->next) {
         if (item->kind != JSON_STRING || !item->text.length)
             return fail_value(r, "a non-empty string or a list of them", item);
-        if (request_copy_text(r, item->text, &r->out->stops[r->out->stop_count])) return r->e->status;
+        TRY(request_copy_text(r, item->text, &r->out->stops[r->out->stop_count]));
         r->out->stop_count++;
     }
     return GM_OK;
@@ -159,7 +159,7 @@ static gm_status request_read_tool_choice(reader *r, const json *value) {
 
 static gm_status request_read_parallel(reader *r, const json *value) {
     bool parallel = true;
-    if (request_read_bool(r, value, &parallel)) return r->e->status;
+    TRY(request_read_bool(r, value, &parallel));
     if (parallel || !json_get(r->root, "tools")) return GM_OK;
     return fail(r->e, GM_UNSUPPORTED, "parallel_tool_calls must be true; the model decides");
 }
@@ -256,8 +256,7 @@ static gm_status request_read_number(const reader *r, const json *value, size_t 
     char           expected[80];
     int64_t        whole = 0;
     if (numbers[row].whole) {
-        if (request_read_whole(r, value, (int64_t)numbers[row].low, (int64_t)numbers[row].high, &whole))
-            return r->e->status;
+        TRY(request_read_whole(r, value, (int64_t)numbers[row].low, (int64_t)numbers[row].high, &whole));
         *out = (wished_number){ (float)whole, true };
         return GM_OK;
     }
@@ -326,10 +325,10 @@ static gm_status request_convert_message(const reader *r, const chat_message *m,
                                          [CHAT_ASSISTANT] = "assistant",
                                          [CHAT_TOOL] = "tool" };
     *out = (gm_message){ .role = roles[m->role] };
-    if (join_parts(r, m, &out->content)) return r->e->status;
-    if (m->thinking.length && request_copy_text(r, m->thinking, &out->thinking)) return r->e->status;
-    if (m->tool_name.length && request_copy_text(r, m->tool_name, &out->tool_name)) return r->e->status;
-    if (m->tool_call_id.length && request_copy_text(r, m->tool_call_id, &out->tool_call_id)) return r->e->status;
+    TRY(join_parts(r, m, &out->content));
+    if (m->thinking.length) TRY(request_copy_text(r, m->thinking, &out->thinking));
+    if (m->tool_name.length) TRY(request_copy_text(r, m->tool_name, &out->tool_name));
+    if (m->tool_call_id.length) TRY(request_copy_text(r, m->tool_call_id, &out->tool_call_id));
     return m->call_count ? request_write_calls(r, m, &out->tool_calls) : GM_OK;
 }
 
@@ -344,26 +343,31 @@ static gm_status refuse_leftovers(const reader *r, const json *message) {
     return GM_OK;
 }
 
+static gm_status request_convert_messages(reader *r, const chat *talk) {
+    chat_request *out = r->out;
+    out->message_count = talk->count;
+    out->think |= talk->think;
+    out->messages = arena_array(&out->memory, talk->count + 1, sizeof *out->messages);
+    if (!talk->count) return fail(r->e, GM_BAD_ARGUMENT, "messages must contain at least one message");
+    if (!out->messages) return request_no_memory(r, talk->count * sizeof *out->messages);
+    const json *message = json_get(r->root, "messages")->first;
+    for (size_t i = 0; i < talk->count; i++, message = message->next) {
+        snprintf(r->param, CHAT_PARAM_SIZE, "messages[%zu]", i);
+        TRY(refuse_leftovers(r, message));
+        TRY(request_convert_message(r, &talk->messages[i], &out->messages[i]));
+    }
+    return GM_OK;
+}
+
 static gm_status request_read_messages(reader *r) {
     chat  talk;
     arena scratch = { 0 };
     name_param(r, "messages");
-    if (!chat_from_json(r->root, &scratch, &talk, r->e)) {
-        r->out->message_count = talk.count;
-        r->out->messages = arena_array(&r->out->memory, talk.count + 1, sizeof *r->out->messages);
-        if (!talk.count) fail(r->e, GM_BAD_ARGUMENT, "messages must contain at least one message");
-        else if (!r->out->messages) request_no_memory(r, talk.count * sizeof *r->out->messages);
-        const json *message = json_get(r->root, "messages")->first;
-        for (size_t i = 0; i < talk.count && !r->e->status; i++, message = message->next) {
-            snprintf(r->param, CHAT_PARAM_SIZE, "messages[%zu]", i);
-            if (!refuse_leftovers(r, message)) request_convert_message(r, &talk.messages[i], &r->out->messages[i]);
-        }
-        r->out->think |= talk.think;
-    } else if (str_starts_with(str_of(r->e->why), "tools")) {
-        name_param(r, "tools");
-    }
+    gm_status status = chat_from_json(r->root, &scratch, &talk, r->e);
+    if (!status) status = request_convert_messages(r, &talk);
+    else if (str_starts_with(str_of(r->e->why), "tools")) name_param(r, "tools");
     arena_free(&scratch);
-    return r->e->status;
+    return status;
 }
 
 /* Only functions; none at all with tool_choice "none". */
@@ -386,6 +390,13 @@ static gm_status request_read_tools(reader *r) {
     return status;
 }
 
+static gm_status request_read(reader *r) {
+    if (r->root->kind != JSON_OBJECT) return fail(r->e, GM_BAD_ARGUMENT, "the request must be a JSON object");
+    for (const json *field = r->root->first; field; field = field->next) TRY(request_read_field(r, field));
+    TRY(request_read_messages(r));
+    return request_read_tools(r);
+}
+
 gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_SIZE], error *e) {
     arena  scratch = { 0 };
     json  *root = NULL;
@@ -393,15 +404,12 @@ gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_
     *out = (chat_request){ 0 };
     param[0] = 0;
     if (!body.data) body = str_of(""); /* there was no body */
-    if (!json_parse(body, &scratch, &root, e)) {
-        r.root = root;
-        if (root->kind != JSON_OBJECT) fail(e, GM_BAD_ARGUMENT, "the request must be a JSON object");
-        for (const json *field = root->first; field && !e->status; field = field->next) request_read_field(&r, field);
-        if (!e->status && !request_read_messages(&r)) request_read_tools(&r);
-    }
-    if (!e->status) param[0] = 0;
+    gm_status status = json_parse(body, &scratch, &root, e);
+    r.root = root;
+    if (!status) status = request_read(&r);
+    if (!status) param[0] = 0;
     arena_free(&scratch);
-    return e->status;
+    return status;
 }
 
 void chat_request_free(chat_request *r) {

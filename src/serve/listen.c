@@ -152,7 +152,7 @@ static gm_status open_key(const serve_options *o, arena *a, guards *g, error *e)
     enum { SHORTEST = 16, LONGEST = 512 };
     str text = { NULL, 0 };
     if (!o->api_key_file) return GM_OK;
-    if (read_small_file(o->api_key_file, a, &text, e)) return e->status;
+    TRY(read_small_file(o->api_key_file, a, &text, e));
     while (text.length && strchr(" \t\r\n", text.data[text.length - 1])) text.length--;
     bool plain = true;
     for (size_t i = 0; i < text.length; i++) plain &= text.data[i] > ' ' && text.data[i] < 127;
@@ -174,6 +174,7 @@ gm_status guards_open(const serve_options *o, const listener *at, arena *a, guar
                     "(--api-key-file)",
                     o->address);
     }
-    if (open_hosts(o, at, a, out, e) || open_origins(o, out, e)) return e->status;
+    TRY(open_hosts(o, at, a, out, e));
+    TRY(open_origins(o, out, e));
     return open_key(o, a, out, e);
 }

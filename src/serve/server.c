@@ -296,9 +296,11 @@ static gm_status start_daemon(server *s, listener *at, error *e) {
     pem_file   certificate = { .path = s->options.tls_cert }, key = { .path = s->options.tls_key };
     if (tls && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
         return fail(e, GM_UNSUPPORTED, "libmicrohttpd was built without TLS");
-    if (tls && (read_small_file(certificate.path, &s->memory, &certificate.text, e) ||
-                read_small_file(key.path, &s->memory, &key.text, e) || tls_check(&certificate, &key, e)))
-        return e->status;
+    if (tls) {
+        TRY(read_small_file(certificate.path, &s->memory, &certificate.text, e));
+        TRY(read_small_file(key.path, &s->memory, &key.text, e));
+        TRY(tls_check(&certificate, &key, e));
+    }
     const struct MHD_OptionItem with_tls[] = {
         { MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)certificate.text.data },
         { MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)key.text.data },
@@ -339,6 +341,16 @@ static gm_status write_address(server *s, error *e) {
     return s->address ? GM_OK : fail_memory(e, "the address", 100);
 }
 
+static gm_status server_open(server *s, listener *at, error *e) {
+    const serve_options *options = &s->options;
+    TRY(open_app(s, e));
+    TRY(listen_on(options->address, options->port, at, e));
+    TRY(guards_open(options, at, &s->memory, &s->guards, e));
+    TRY(write_address(s, e));
+    TRY(worker_start(&options->worker, &s->worker, e));
+    return start_daemon(s, at, e);
+}
+
 gm_status server_start(const serve_options *options, server **out, error *e) {
     listener at = { .socket = -1 };
     server  *s = calloc(1, sizeof *s);
@@ -347,14 +359,11 @@ gm_status server_start(const serve_options *options, server **out, error *e) {
     s->clients.seconds = options->seconds;
     s->app = -1;
     pthread_mutex_init(&s->lock, NULL);
-    if (!open_app(s, e) && !listen_on(options->address, options->port, &at, e) &&
-        !guards_open(options, &at, &s->memory, &s->guards, e) && !write_address(s, e) &&
-        !worker_start(&options->worker, &s->worker, e))
-        start_daemon(s, &at, e);
-    if (e->status) {
+    const gm_status status = server_open(s, &at, e);
+    if (status) {
         if (at.socket >= 0) close(at.socket);
         server_stop(s);
-        return e->status;
+        return status;
     }
     *out = s;
     return GM_OK;

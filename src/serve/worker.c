@@ -245,7 +245,7 @@ static gm_status choose_sampling(const worker *w, const chat_request *r, gm_samp
 static gm_status worker_start_reply(worker *w, const chat_request *r, gm_reply **out, error *e) {
     gm_sampling sampling;
     char        why[sizeof e->why] = "";
-    if (choose_sampling(w, r, &sampling, e)) return e->status;
+    TRY(choose_sampling(w, r, &sampling, e));
     const gm_reply_options options = {
         .sampling = &sampling,
         .tools = r->tools,
@@ -299,31 +299,32 @@ static gm_status answer_job(worker *w, job *j, error *e) {
     chat_answer a;
     buffer      out = { 0 };
     if (!job_is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
-    if (worker_open_engine(w, e) || worker_start_reply(w, &j->request, &reply, e)) return e->status;
+    TRY(worker_open_engine(w, e));
+    TRY(worker_start_reply(w, &j->request, &reply, e));
     chat_answer_start(&a, &j->request, w->engine, w->options.name);
-    worker_write_reply(w, j, reply, &a, &out, e);
+    const gm_status status = worker_write_reply(w, j, reply, &a, &out, e);
     chat_answer_free(&a);
     buffer_free(&out);
     gm_reply_free(reply);
-    return e->status;
+    return status;
 }
 
 static void run_job(worker *w, job *j) {
-    error       e = { 0 };
-    const char *code = NULL;
-    const bool  loaded = w->engine && w->session;
-    answer_job(w, j, &e);
-    const bool unloadable = e.status && !loaded && !(w->engine && w->session);
-    unsigned   status = e.status ? http_status_of(e.status, &code) : 200;
-    if (unloadable && e.status != GM_CANCELLED) { /* not the request's fault */
-        status = 503;
+    error           e = { 0 };
+    const char     *code = NULL;
+    const bool      loaded = w->engine && w->session;
+    const gm_status status = answer_job(w, j, &e);
+    const bool      unloadable = status && !loaded && !(w->engine && w->session);
+    unsigned        http = status ? http_status_of(status, &code) : 200;
+    if (unloadable && status != GM_CANCELLED) { /* not the request's fault */
+        http = 503;
         code = "model_unavailable";
     }
-    if (e.status == GM_DEVICE_LOST) close_engine(w); /* the next request reopens it */
+    if (status == GM_DEVICE_LOST) close_engine(w); /* the next request reopens it */
     pthread_mutex_lock(&w->lock);
-    if (!j->status && status == 200) j->status = 200;
-    if (e.status == GM_CANCELLED && w->stopping) job_fail(j, 503, "stopping", "the server is stopping");
-    else if (e.status) job_fail(j, status, code, e.why);
+    if (!j->status && http == 200) j->status = 200;
+    if (status == GM_CANCELLED && w->stopping) job_fail(j, 503, "stopping", "the server is stopping");
+    else if (status) job_fail(j, http, code, e.why);
     j->over = true;
     job_wake(j);
     w->running = NULL;
@@ -335,9 +336,9 @@ static void *run_jobs(void *context) {
     worker *w = context;
     error   e = { 0 };
     if (w->options.preload) {
-        worker_open_engine(w, &e);
+        const gm_status status = worker_open_engine(w, &e);
         pthread_mutex_lock(&w->lock);
-        w->ready = e.status;
+        w->ready = status;
         w->problem = e;
         pthread_mutex_unlock(&w->lock);
     }

@@ -22,10 +22,10 @@ gm_status box_find(arena *a, const char **path, error *e) {
         return *path ? GM_OK : fail_memory(e, "the box's path", str_of(set).length);
     }
     const char *program, *library;
-    if (beside_program(a, &program, e) || beside_library(a, &library, e) ||
-        beside_find(program, near_program, COUNT_OF(near_program), a, path, e))
-        return e->status;
-    if (!*path && beside_find(library, near_library, COUNT_OF(near_library), a, path, e)) return e->status;
+    TRY(beside_program(a, &program, e));
+    TRY(beside_library(a, &library, e));
+    TRY(beside_find(program, near_program, COUNT_OF(near_program), a, path, e));
+    if (!*path) TRY(beside_find(library, near_library, COUNT_OF(near_library), a, path, e));
     if (*path) return GM_OK;
     if (library)
         return fail(

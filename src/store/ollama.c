@@ -472,7 +472,7 @@ static gm_status fail_unknown(const store_root *root, const manifest_name *name,
 static gm_status resolve_any_case(const store_root *root, const manifest_name *name, arena *a, ollama_model *out,
                                   error *e) {
     walk there;
-    if (walk_store(root, a, &there, e)) return e->status;
+    TRY(walk_store(root, a, &there, e));
     for (size_t i = 0; i < there.count; i++) {
         if (same_name(there.names[i].path, name->path)) return ollama_read_model(root, &there.names[i], a, out, e);
     }
@@ -501,7 +501,7 @@ gm_status ollama_resolve(const char *name, arena *a, ollama_model *out, error *e
     if (!path)
         return fail(e, GM_NOT_FOUND, "there is no model '%.100s', and no Ollama store on this machine; " ADVICE,
                     parsed.shown, parsed.shown);
-    if (root_open(path, &root, e)) return e->status;
+    TRY(root_open(path, &root, e));
     status = has_manifest(&root, &parsed) ? ollama_read_model(&root, &parsed, a, out, e)
                                           : resolve_any_case(&root, &parsed, a, out, e);
     root_close(&root);

@@ -58,7 +58,7 @@ static void write_scale(uint32_t *words, double temperature) {
 
 gm_status sampler_settings_write(const sampler_settings *s, uint32_t *words, error *e) {
     const gm_sampling *p = s->sampling;
-    if (sampling_check(p, s->vocabulary, e)) return e->status;
+    TRY(sampling_check(p, s->vocabulary, e));
     memset(words, 0, sampler_settings_words(s) * sizeof *words);
     write_scale(words + SAMPLER_TEMPERATURE, p->temperature > 0 ? (double)p->temperature : 1);
     write_scale(words + SAMPLER_ONE, 1);

@@ -116,14 +116,13 @@ static gm_status wire_seed(str digits, uint64_t *out, error *e) {
 }
 
 gm_status wasm_read_sampling(const json *from, gm_sampling *out, arena *a, error *e) {
-    for (size_t i = 0; i < COUNT_OF(settings) && !e->status; i++) {
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
         const json *value = json_get(from, settings[i].name);
-        if (value) wire_setting(i, value, out, e);
+        if (value) TRY(wire_setting(i, value, out, e));
     }
     const json *seed = json_get(from, "seed"), *bias = json_get(from, "logit_bias");
-    if (!e->status && json_is(seed, JSON_STRING)) wire_seed(seed->text, &out->seed, e);
-    if (!e->status && json_is(bias, JSON_ARRAY)) wire_bias(bias, out, a, e);
-    return e->status;
+    if (json_is(seed, JSON_STRING)) TRY(wire_seed(seed->text, &out->seed, e));
+    return json_is(bias, JSON_ARRAY) ? wire_bias(bias, out, a, e) : GM_OK;
 }
 
 void wasm_write_sampling(buffer *out, const gm_sampling *s) {

@@ -11,12 +11,12 @@ enum { LARGEST_PIECE = 4 << 20 }; /* of a header */
 
 /* ---- loading ------------------------------------------------------------------------------------------------------------ */
 
-static char *option_text(const json *options, const char *key, arena *a, error *e) {
+/* NULL if there is no such option. */
+static gm_status option_text(const json *options, const char *key, arena *a, const char **out, error *e) {
     const json *value = json_get(options, key);
-    if (!json_is(value, JSON_STRING)) return NULL;
-    char *copy = arena_copy(a, value->text);
-    if (!copy) fail_memory(e, "an option", value->text.length);
-    return copy;
+    if (!json_is(value, JSON_STRING)) return GM_OK;
+    *out = arena_copy(a, value->text);
+    return *out ? GM_OK : fail_memory(e, "an option", value->text.length);
 }
 
 static uint64_t option_bytes(const json *options, const char *key) {
@@ -28,28 +28,28 @@ static gm_status make_sources(const double *sizes, size_t count, source **out, e
     for (size_t i = 0; i < count; i++) {
         if (!(sizes[i] >= 0) || sizes[i] > 9007199254740992.0)
             return fail(e, GM_BAD_ARGUMENT, "a source of %g bytes cannot be read", sizes[i]);
-        if (source_pieces((uint64_t)sizes[i], &out[i], e)) return e->status;
+        TRY(source_pieces((uint64_t)sizes[i], &out[i], e));
         source_set_piece(out[i], LARGEST_PIECE);
     }
     return GM_OK;
 }
 
 static gm_status start_load(source **parts, size_t count, const json *o, arena *a, engine_load **out, error *e) {
-    const engine_origin     origin = { .name = option_text(o, "name", a, e),
-                                       .renderer = option_text(o, "renderer", a, e),
-                                       .params = option_text(o, "params", a, e),
-                                       .system = option_text(o, "system", a, e) };
-    const bool              gpu = json_is(json_get(o, "gpu"), JSON_TRUE);
-    const gm_engine_options engine = { .backend = gpu ? GM_BACKEND_GPU : GM_BACKEND_CPU,
-                                       .threads = (uint32_t)option_bytes(o, "threads"), /* 1 without workers */
-                                       .precise = json_is(json_get(o, "precise"), JSON_TRUE),
-                                       .gpu_disable = option_text(o, "gpuDisable", a, e),
-                                       .gpu_memory = option_bytes(o, "gpuMemory") };
-    gguf                   *file = NULL;
-    source                 *first = parts[0];
-    if (e->status) return e->status;
+    engine_origin     origin = { 0 };
+    const bool        gpu = json_is(json_get(o, "gpu"), JSON_TRUE);
+    gm_engine_options engine = { .backend = gpu ? GM_BACKEND_GPU : GM_BACKEND_CPU,
+                                 .threads = (uint32_t)option_bytes(o, "threads"), /* 1 without workers */
+                                 .precise = json_is(json_get(o, "precise"), JSON_TRUE),
+                                 .gpu_memory = option_bytes(o, "gpuMemory") };
+    gguf             *file = NULL;
+    source           *first = parts[0];
+    TRY(option_text(o, "name", a, &origin.name, e));
+    TRY(option_text(o, "renderer", a, &origin.renderer, e));
+    TRY(option_text(o, "params", a, &origin.params, e));
+    TRY(option_text(o, "system", a, &origin.system, e));
+    TRY(option_text(o, "gpuDisable", a, &engine.gpu_disable, e));
     parts[0] = NULL;
-    if (gguf_new(first, &file, e)) return e->status;
+    TRY(gguf_new(first, &file, e));
     source *others[64];
     memcpy(others, parts + 1, (count - 1) * sizeof *others);
     memset(parts, 0, count * sizeof *parts); /* the job owns them now */

@@ -131,47 +131,53 @@ typedef struct {
     gm_reply_options options;
 } request;
 
-static const char *wire_text(request *r, const json *object, const char *key, error *e) {
+/* NULL if there is no such field. */
+static gm_status wire_text(request *r, const json *object, const char *key, const char **out, error *e) {
     const json *value = json_get(object, key);
-    if (!value || value->kind == JSON_NULL) return NULL;
+    *out = NULL;
+    if (!value || value->kind == JSON_NULL) return GM_OK;
     buffer list = { 0 };
-    char  *copy;
     if (value->kind == JSON_STRING) {
-        if (memchr(value->text.data, 0, value->text.length)) {
-            fail(e, GM_BAD_ARGUMENT, "%s holds a zero character, which no text may", key);
-            return NULL;
-        }
-        copy = arena_copy(&r->memory, value->text);
+        if (memchr(value->text.data, 0, value->text.length))
+            return fail(e, GM_BAD_ARGUMENT, "%s holds a zero character, which no text may", key);
+        *out = arena_copy(&r->memory, value->text);
     } else {
         json_write(&list, value); /* tools and calls stay JSON */
-        copy = list.failed ? NULL : arena_copy(&r->memory, buffer_view(&list));
+        *out = list.failed ? NULL : arena_copy(&r->memory, buffer_view(&list));
         buffer_free(&list);
     }
-    if (!copy) fail_memory(e, "a message", value->text.length);
-    return copy;
+    return *out ? GM_OK : fail_memory(e, "a message", value->text.length);
+}
+
+static gm_status wire_message(request *r, const json *from, gm_message *out, error *e) {
+    TRY(wire_text(r, from, "role", &out->role, e));
+    TRY(wire_text(r, from, "content", &out->content, e));
+    TRY(wire_text(r, from, "thinking", &out->thinking, e));
+    TRY(wire_text(r, from, "tool_calls", &out->tool_calls, e));
+    TRY(wire_text(r, from, "tool_name", &out->tool_name, e));
+    return wire_text(r, from, "tool_call_id", &out->tool_call_id, e);
 }
 
 static gm_status wire_messages(request *r, const json *list, error *e) {
     if (!json_is(list, JSON_ARRAY)) return fail(e, GM_BAD_ARGUMENT, "messages must be a list");
     r->messages = arena_array(&r->memory, max_size(list->count, 1), sizeof *r->messages);
     if (!r->messages) return fail_memory(e, "the messages", list->count * sizeof *r->messages);
-    for (const json *m = list->first; m && !e->status; m = m->next)
-        r->messages[r->count++] = (gm_message){ .role = wire_text(r, m, "role", e),
-                                                .content = wire_text(r, m, "content", e),
-                                                .thinking = wire_text(r, m, "thinking", e),
-                                                .tool_calls = wire_text(r, m, "tool_calls", e),
-                                                .tool_name = wire_text(r, m, "tool_name", e),
-                                                .tool_call_id = wire_text(r, m, "tool_call_id", e) };
-    return e->status;
+    for (const json *m = list->first; m; m = m->next) {
+        gm_message *out = &r->messages[r->count++];
+        *out = (gm_message){ 0 };
+        TRY(wire_message(r, m, out, e));
+    }
+    return GM_OK;
 }
 
-static uint32_t wire_count(const json *object, const char *key, error *e) {
+/* 0 if there is no such field. */
+static gm_status wire_count(const json *object, const char *key, uint32_t *out, error *e) {
     const json *value = json_get(object, key);
     int64_t     n = 0;
-    if (!value) return 0;
-    if (!json_integer(value, &n) || n < 0 || n > UINT32_MAX)
-        fail(e, GM_BAD_ARGUMENT, "%s must be a whole number that is not below 0", key);
-    return (uint32_t)n;
+    if (value && (!json_integer(value, &n) || n < 0 || n > UINT32_MAX))
+        return fail(e, GM_BAD_ARGUMENT, "%s must be a whole number of at least 0", key);
+    *out = (uint32_t)n;
+    return GM_OK;
 }
 
 static gm_status wire_resume(request *r, const json *list, error *e) {
@@ -190,29 +196,30 @@ static gm_status wire_resume(request *r, const json *list, error *e) {
 static gm_status wire_options(request *r, const gm_engine *engine, const json *o, error *e) {
     const json *stops = json_get(o, "stop");
     r->sampling = engine->sampling;
-    if (wasm_read_sampling(json_get(o, "sampling"), &r->sampling, &r->memory, e)) return e->status;
+    TRY(wasm_read_sampling(json_get(o, "sampling"), &r->sampling, &r->memory, e));
     r->options = (gm_reply_options){ .sampling = &r->sampling,
-                                     .tools = wire_text(r, o, "tools", e),
                                      .think = json_is(json_get(o, "think"), JSON_TRUE),
-                                     .max_tokens = wire_count(o, "maxTokens", e),
-                                     .logprobs = wire_count(o, "logprobs", e),
                                      .want_logprobs = json_get(o, "logprobs") != NULL };
-    if (json_is(json_get(o, "resume"), JSON_ARRAY)) wire_resume(r, json_get(o, "resume"), e);
-    if (e->status || !json_is(stops, JSON_ARRAY)) return e->status;
+    TRY(wire_text(r, o, "tools", &r->options.tools, e));
+    TRY(wire_count(o, "maxTokens", &r->options.max_tokens, e));
+    TRY(wire_count(o, "logprobs", &r->options.logprobs, e));
+    if (json_is(json_get(o, "resume"), JSON_ARRAY)) TRY(wire_resume(r, json_get(o, "resume"), e));
+    if (!json_is(stops, JSON_ARRAY)) return GM_OK;
     const char **stop = arena_array(&r->memory, max_size(stops->count, 1), sizeof *stop);
     if (!stop) return fail_memory(e, "the stop strings", stops->count * sizeof *stop);
-    for (const json *s = stops->first; s && !e->status; s = s->next) {
+    for (const json *s = stops->first; s; s = s->next) {
         stop[r->options.stop_count] = s->kind == JSON_STRING ? arena_copy(&r->memory, s->text) : NULL;
-        if (!stop[r->options.stop_count++]) fail(e, GM_BAD_ARGUMENT, "stop must be a list of strings");
+        if (!stop[r->options.stop_count++]) return fail(e, GM_BAD_ARGUMENT, "stop must be a list of strings");
     }
     r->options.stop = stop;
-    return e->status;
+    return GM_OK;
 }
 
 /* {"messages": [...], "options": {...}} */
 static gm_status wire_request(request *r, const gm_engine *engine, str text, bool messages, error *e) {
     json *all = NULL;
-    if (json_parse(text, &r->memory, &all, e) || wire_options(r, engine, json_get(all, "options"), e)) return e->status;
+    TRY(json_parse(text, &r->memory, &all, e));
+    TRY(wire_options(r, engine, json_get(all, "options"), e));
     return messages ? wire_messages(r, json_get(all, "messages"), e) : GM_OK;
 }
 

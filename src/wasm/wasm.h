@@ -1,4 +1,4 @@
-/* The functions that JavaScript calls: a thin layer over gemmule.h and its jobs (web/src/core/core.ts is the other side).
+/* The functions that JavaScript calls: a thin layer over gemmule.h and its jobs (web/src/core is the other side).
  *
  * Numbers and addresses are passed as they are, structures as JSON. A call that can fail returns a gm_status; the context keeps its
  * error message, or its resulting text or bytes, until the next call (gmw_result, gmw_result_length). Nothing waits: after GM_AGAIN,
