@@ -68,7 +68,7 @@ static void test_pack(void) {
 
 static uint32_t seed = 1;
 
-static size_t below(size_t n) {
+static size_t slots_dice(size_t n) {
     seed = seed * 1664525u + 1013904223u;
     return (seed >> 8) % n;
 }
@@ -113,18 +113,18 @@ static bool walk_resize(walk *w, kv_extent *x, size_t count) {
     return !kv_slots_pack(&w->slots, x, count, move_rows, &moved, &e);
 }
 
-static void walk_step(walk *w) {
-    const size_t i = below(MOST_EXTENTS), count = 1 + below(90);
+static void slots_walk_step(walk *w) {
+    const size_t i = slots_dice(MOST_EXTENTS), count = 1 + slots_dice(90);
     kv_extent   *x = &w->extents[i];
     size_t       first;
     if (!w->there[i]) {
         if (!kv_slots_find(&w->slots, count, &first)) return;
         *x = (kv_extent){ 0 };
         kv_slots_place(&w->slots, x, first, count);
-        x->used = below(count + 1);
+        x->used = slots_dice(count + 1);
         w->there[i] = true;
         walk_fill(w, i, 0);
-    } else if (below(4) == 0) {
+    } else if (slots_dice(4) == 0) {
         kv_slots_remove(&w->slots, x);
         w->there[i] = false;
     } else {
@@ -137,11 +137,11 @@ static void walk_step(walk *w) {
     }
 }
 
-static void test_walk(void) {
+static void test_slots_walk(void) {
     TEST("20,000 random steps keep every row");
     walk w = { .slots = { .capacity = MOST_SLOTS } };
     for (size_t step = 0; step < 20000; step++) {
-        walk_step(&w);
+        slots_walk_step(&w);
         if (walk_is_whole(&w)) continue;
         CHECK_MESSAGE(false, "broken after step %zu", step);
         return;
@@ -152,6 +152,6 @@ static void test_walk(void) {
 int main(void) {
     test_gaps();
     test_pack();
-    test_walk();
+    test_slots_walk();
     return test_end();
 }

@@ -94,7 +94,7 @@ static void write_on(gm_session *s, int32_t *out, size_t n, float temperature) {
     }
 }
 
-static void test_fork(gm_engine *engine, gm_kv_type kv) {
+static void test_session_fork(gm_engine *engine, gm_kv_type kv) {
     TEST("a fork goes on as the session would have, K/V type %d", (int)kv);
     int32_t     tokens[300], whole[40], forked[40];
     gm_session *s = open_session(engine, kv, 0), *twin = NULL;
@@ -424,7 +424,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < COUNT_OF(types); i++)
         test_session_rollback(precise, types[i], gpu ? 420 : 700, gpu ? 310 : 500, true);
     test_prefix_reuse(precise);
-    for (size_t i = 0; i < COUNT_OF(types); i++) test_fork(fast, types[i]);
+    for (size_t i = 0; i < COUNT_OF(types); i++) test_session_fork(fast, types[i]);
     for (size_t i = gpu ? 2 : 0; i < COUNT_OF(types); i++) test_snapshot(fast, types[i], gpu ? 300 : 500);
     test_snapshot(fast, GM_KV_F16, 10);
     test_bad_snapshots(fast, moe);

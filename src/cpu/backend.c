@@ -19,7 +19,7 @@ gm_status cpu_backend_open(cpu_backend *b, const char *instructions, size_t thre
         return fail(e, GM_BAD_ARGUMENT, "this machine cannot run the instruction set '%s'; it has %s", instructions,
                     there);
     }
-    if (pool_new(threads ? threads : physical_cores(), &b->threads, e)) return e->status;
+    TRY(pool_new(threads ? threads : physical_cores(), &b->threads, e));
     const size_t bytes = scratch_bytes() * pool_threads(b->threads);
     b->scratch = aligned_alloc(64, bytes);
     if (!b->scratch) {

@@ -45,7 +45,7 @@ bool gpu_backend_needs_host(const gpu_backend *b) { return b->budget && b->budge
 
 /* ---- the table of weights ---- */
 
-static size_t slot_of(const gpu_backend *b, const tensor *t) {
+static size_t backend_slot(const gpu_backend *b, const tensor *t) {
     const uint64_t key = t->data ? (uintptr_t)t->data : t->place;
     size_t         at = (size_t)((key >> 5) * 0x9e3779b97f4a7c15u % b->slot_count);
     while (b->slots[at] && !tensor_same_weight(&b->weights[b->slots[at] - 1].parts[0].weight, t))
@@ -54,7 +54,7 @@ static size_t slot_of(const gpu_backend *b, const tensor *t) {
 }
 
 const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t) {
-    const uint32_t found = b->slot_count ? b->slots[slot_of(b, t)] : 0;
+    const uint32_t found = b->slot_count ? b->slots[backend_slot(b, t)] : 0;
     return found ? &b->weights[found - 1] : NULL;
 }
 
@@ -98,12 +98,12 @@ static void add_vector(gpu_weight *w, const tensor *t) {
 
 /* `parts` are the parts of a matrix: up to three, then NULL. */
 static gm_status add_weight(gpu_backend *b, tensor *const *parts, bool matrix, error *e) {
-    const size_t at = slot_of(b, parts[0]);
+    const size_t at = backend_slot(b, parts[0]);
     if (b->slots[at]) return GM_OK;
     gpu_weight *w = &b->weights[b->count];
     *w = (gpu_weight){ 0 };
     if (!matrix) add_vector(w, parts[0]);
-    else if (add_matrix(b, w, parts, e)) return e->status;
+    else TRY(add_matrix(b, w, parts, e));
     w->tiles = calloc(w->layout.tiles, sizeof *w->tiles);
     if (!w->tiles) return fail_memory(e, "a weight's tiles", w->layout.tiles * sizeof *w->tiles);
     b->slots[at] = (uint32_t)++b->count;
@@ -123,12 +123,12 @@ static gm_status add_weights_of(gpu_backend *b, const op *o, error *e) {
     if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS) {
         tensor *parts[GPU_WEIGHT_PARTS + 1] = { o->in[0] };
         if (o->kind == OP_PRODUCTS) memcpy(parts, o->in, GPU_WEIGHT_PARTS * sizeof *parts);
-        if (add_weight(b, parts, true, e)) return e->status;
+        TRY(add_weight(b, parts, true, e));
     }
     const size_t first = o->kind == OP_PRODUCTS ? FUSED_A : o->kind == OP_EMBED;
     for (size_t j = first; j < OP_INPUTS; j++) {
         tensor *parts[] = { o->in[j], NULL };
-        if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT && add_weight(b, parts, false, e)) return e->status;
+        if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT) TRY(add_weight(b, parts, false, e));
     }
     return GM_OK;
 }
@@ -146,24 +146,30 @@ gm_status gpu_backend_list_weights(gpu_backend *b, const graph *g, error *e) {
     const fuse_options options = gpu_backend_fusion(b, 0, 0);
     const size_t       most = 3 * g->op_count;
     graph              fused;
-    if (graph_fuse(g, &options, &fused, e)) return e->status;
+    TRY(graph_fuse(g, &options, &fused, e));
     b->slot_count = 2 * most + 1;
     b->weights = calloc(most, sizeof *b->weights);
     b->slots = calloc(b->slot_count, sizeof *b->slots);
-    if (!b->weights || !b->slots) fail_memory(e, "the table of weights", most * sizeof *b->weights);
-    for (size_t i = 0; i < fused.op_count && !e->status; i++) add_weights_of(b, &fused.ops[i], e);
+    gm_status status = GM_OK;
+    if (!b->weights || !b->slots) status = fail_memory(e, "the table of weights", most * sizeof *b->weights);
+    for (size_t i = 0; i < fused.op_count && !status; i++) status = add_weights_of(b, &fused.ops[i], e);
     for (size_t i = 0; i < b->count; i++) b->weights[i].like = b->weights[i].layout;
     graph_free(&fused);
-    return e->status;
+    return status;
 }
 
 gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e) {
-    if (gpu_backend_list_weights(b, g, e)) return e->status;
+    TRY(gpu_backend_list_weights(b, g, e));
     b->staging_bytes = max_size(b->staging_bytes, 256);
     make_lanes(b);
-    if (!e->status) b->staging = gpu_buffer_new(b->host, b->staging_bytes, e);
-    if (!e->status) b->flags = gpu_buffer_new(b->host, max_size(b->flag_count, 4) * sizeof(uint32_t), e);
-    if (!e->status && b->budget && b->budget->slot) b->slot = gpu_buffer_new(b->host, b->budget->slot, e);
-    if (!e->status) b->piece = gpu_buffer_new(b->host, WEIGHT_PIECE_WORDS * sizeof(uint32_t), e);
-    return e->status;
+    const uint64_t slot = b->budget ? b->budget->slot : 0;
+    b->staging = gpu_buffer_new(b->host, b->staging_bytes, e);
+    if (!b->staging) return e->status;
+    b->flags = gpu_buffer_new(b->host, max_size(b->flag_count, 4) * sizeof(uint32_t), e);
+    if (!b->flags) return e->status;
+    b->slot = slot ? gpu_buffer_new(b->host, slot, e) : 0;
+    if (slot && !b->slot) return e->status;
+    b->piece = gpu_buffer_new(b->host, WEIGHT_PIECE_WORDS * sizeof(uint32_t), e);
+    if (!b->piece) return e->status;
+    return GM_OK;
 }

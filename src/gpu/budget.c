@@ -39,7 +39,7 @@ static gm_status largest_tile(const tensor *w, uint64_t max_binding, uint64_t *o
         *out = weight_tile_of(&layout, 0).bytes;
         return GM_OK;
     }
-    if (weight_layout_make(&layout, w->type, w->ne, max_binding, e)) return e->status;
+    TRY(weight_layout_make(&layout, w->type, w->ne, max_binding, e));
     *out = weight_tile_of(&layout, 0).bytes;
     return GM_OK;
 }
@@ -50,13 +50,13 @@ static gm_status measure(budget_weight *b, uint64_t max_binding, error *e) {
     b->file = quant_row_bytes(quant_format_of(w->type), w->ne[0]) * w->ne[1] * w->ne[2];
     b->bytes = round_up(b->file, 16);
     if (b->kind == BUDGET_VECTORS) return GM_OK;
-    if (weight_layout_make(&layout, w->type, w->ne, max_binding, e)) return e->status;
+    TRY(weight_layout_make(&layout, w->type, w->ne, max_binding, e));
     b->bytes = weight_bytes(&layout);
     b->staging = budget_staging(&layout, b->file);
     return largest_tile(w, max_binding, &b->slot, e);
 }
 
-static gm_status add_weight(gpu_budget *b, const op *o, size_t input, uint32_t unit, error *e) {
+static gm_status budget_add_weight(gpu_budget *b, const op *o, size_t input, uint32_t unit, error *e) {
     const tensor  *w = o->in[input];
     const bool     product = o->kind == OP_PRODUCTS && input <= FUSED_W2, table = o->kind == OP_EMBED;
     budget_weight *known = (budget_weight *)gpu_budget_weight(b, w);
@@ -92,7 +92,7 @@ static gm_status find_weights(gpu_budget *b, const graph *g, error *e) {
     for (size_t i = 0; i < g->op_count; i++) {
         for (size_t j = 0; j < OP_INPUTS; j++) {
             const tensor *t = g->ops[i].in[j];
-            if (t && t->kind == TENSOR_WEIGHT && add_weight(b, &g->ops[i], j, (uint32_t)i, e)) return e->status;
+            if (t && t->kind == TENSOR_WEIGHT) TRY(budget_add_weight(b, &g->ops[i], j, (uint32_t)i, e));
         }
     }
     join_slots(b->weights, b->count);
@@ -101,7 +101,7 @@ static gm_status find_weights(gpu_budget *b, const graph *g, error *e) {
 
 /* ---- choosing what leaves the GPU ---- */
 
-static void add_up(gpu_budget *b) {
+static void budget_add_up(gpu_budget *b) {
     uint64_t weights = 0;
     memset(b->resident, 0, sizeof b->resident);
     memset(b->outside, 0, sizeof b->outside);
@@ -136,7 +136,7 @@ static budget_weight *next_out(const gpu_budget *b) {
     return found;
 }
 
-static gm_status refuse(const gpu_budget *b, error *e) {
+static gm_status budget_refuse(const gpu_budget *b, error *e) {
     return fail(
         e, GM_NO_MEMORY,
         "the model cannot run in %llu bytes of GPU memory: with every matrix in main memory it still takes %llu "
@@ -150,7 +150,7 @@ static void move_unit(gpu_budget *b, budget_kind kind, uint32_t unit, bool out) 
     for (size_t i = 0; i < b->count; i++) {
         if (b->weights[i].kind == kind && b->weights[i].unit == unit) b->weights[i].out = out;
     }
-    add_up(b);
+    budget_add_up(b);
 }
 
 /* The last weight to leave may have been large. Brings back whatever still fits, the most costly kinds first. */
@@ -167,11 +167,11 @@ static void fill_up(gpu_budget *b) {
 }
 
 static gm_status decide(gpu_budget *b, error *e) {
-    add_up(b);
+    budget_add_up(b);
     b->everything = b->total;
     while (b->options.limit && b->total > b->options.limit) {
         const budget_weight *next = next_out(b);
-        if (!next) return refuse(b, e);
+        if (!next) return budget_refuse(b, e);
         move_unit(b, next->kind, next->unit, true);
     }
     if (b->options.limit && b->total < b->everything) fill_up(b);
@@ -182,16 +182,16 @@ gm_status gpu_budget_make(gpu_budget *out, const graph *g, const budget_options 
     graph fused;
     *out = (gpu_budget){ .options = *options };
     if (!out->options.max_binding) out->options.max_binding = default_binding;
-    if (graph_fuse(g, &(fuse_options){ .most_bytes = out->options.max_binding - binding_padding }, &fused, e))
-        return e->status;
-    if (!find_weights(out, &fused, e)) decide(out, e);
+    TRY(graph_fuse(g, &(fuse_options){ .most_bytes = out->options.max_binding - binding_padding }, &fused, e));
+    gm_status status = find_weights(out, &fused, e);
+    if (!status) status = decide(out, e);
     graph_free(&fused); /* the weights' tensors belong to g */
-    if (e->status) {
+    if (status) {
         free(out->weights);
         out->weights = NULL;
         out->count = 0;
     }
-    return e->status;
+    return status;
 }
 
 void gpu_budget_free(gpu_budget *b) {
@@ -252,14 +252,14 @@ static gm_status plan_bytes(const graph *g, uint64_t tokens, uint64_t *out, erro
             round_up((o->out->axis == AXIS_TOKENS ? tokens : 1) * o->out->token_stride * sizeof(float), 256);
         value_live_at(items, o->out, i);
     }
-    layout_assign(items, g->value_count, 256, &bytes, e);
+    const gm_status status = layout_assign(items, g->value_count, 256, &bytes, e);
     free(items);
     *out += bytes + bytes / 8;
-    return e->status;
+    return status;
 }
 
 gm_status budget_plans(const graph *g, uint64_t *out, error *e) {
     *out = 3 * sizeof(uint32_t) * g->result->ne[0] + (64 << 10); /* for the sampler, and the plans' small buffers */
-    for (uint64_t tokens = 1; tokens <= 256 && !e->status; tokens *= 4) plan_bytes(g, tokens, out, e);
-    return e->status;
+    for (uint64_t tokens = 1; tokens <= 256; tokens *= 4) TRY(plan_bytes(g, tokens, out, e));
+    return GM_OK;
 }

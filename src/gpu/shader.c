@@ -19,11 +19,12 @@ typedef struct {
     branch               open[MOST_NESTING];
     size_t               depth, includes;
     buffer              *out;
+    gm_status            status; /* the first failure; after it, nothing more is written */
     error               *e;
 } preprocessor;
 
-static gm_status complain(preprocessor *p, const char *what, str about) {
-    return fail(p->e, GM_BAD_ARGUMENT, "%s:%d: %s '%.*s'", p->file, p->line, what, STR_ARGS(about));
+static void shader_complain(preprocessor *p, const char *what, str about) {
+    p->status = fail(p->e, GM_BAD_ARGUMENT, "%s:%d: %s '%.*s'", p->file, p->line, what, STR_ARGS(about));
 }
 
 static const char *value_of(const preprocessor *p, str name) {
@@ -62,18 +63,18 @@ static bool live(const preprocessor *p) { return !p->depth || p->open[p->depth -
 static bool conditional(preprocessor *p, str line) {
     branch *last = p->depth ? &p->open[p->depth - 1] : NULL;
     if (str_starts_with(line, "#if ")) {
-        if (p->depth == MOST_NESTING) return complain(p, "too many #if inside each other at", line), true;
+        if (p->depth == MOST_NESTING) return shader_complain(p, "too many #if inside each other at", line), true;
         const bool outer = live(p), on = outer && condition(p, (str){ line.data + 4, line.length - 4 });
         p->open[p->depth++] = (branch){ .live = on, .taken = on, .outer = outer };
     } else if (str_starts_with(line, "#elif ") || str_is(line, "#else")) {
-        if (!last) return complain(p, "no #if before", line), true;
+        if (!last) return shader_complain(p, "no #if before", line), true;
         const bool on =
             last->outer && !last->taken &&
             (line.data[2] == 'l' && line.data[3] == 's' ? true : condition(p, (str){ line.data + 6, line.length - 6 }));
         last->live = on;
         last->taken |= on;
     } else if (str_is(line, "#endif")) {
-        if (!last) return complain(p, "no #if before", line), true;
+        if (!last) return shader_complain(p, "no #if before", line), true;
         p->depth--;
     } else return false;
     return true;
@@ -81,7 +82,7 @@ static bool conditional(preprocessor *p, str line) {
 
 /* Copies a line and replaces ${NAME}. */
 static void substitute(preprocessor *p, str line) {
-    while (line.length && !p->e->status) {
+    while (line.length && !p->status) {
         const char *start = memchr(line.data, '$', line.length);
         if (!start || start + 1 >= line.data + line.length || start[1] != '{') {
             const size_t n = start ? (size_t)(start - line.data) + 1 : line.length;
@@ -93,7 +94,7 @@ static void substitute(preprocessor *p, str line) {
         const str   name = { start + 2, end ? (size_t)(end - start) - 2 : 0 };
         const char *value = end ? value_of(p, name) : NULL;
         if (!value) {
-            complain(p, "not defined:", end ? name : line);
+            shader_complain(p, "not defined:", end ? name : line);
             return;
         }
         buffer_append(p->out, line.data, (size_t)(start - line.data));
@@ -103,16 +104,16 @@ static void substitute(preprocessor *p, str line) {
     buffer_char(p->out, '\n');
 }
 
-static gm_status process(preprocessor *p, str file);
+static void process(preprocessor *p, str file);
 
 static void include(preprocessor *p, str line) {
     const str name = trim((str){ line.data + 9, line.length - 9 });
     if (name.length < 3 || name.data[0] != '"' || name.data[name.length - 1] != '"') {
-        complain(p, "expected #include \"file.wgsl\", found", line);
+        shader_complain(p, "expected #include \"file.wgsl\", found", line);
         return;
     }
     if (p->includes == MOST_INCLUDES) {
-        complain(p, "includes inside each other at", line);
+        shader_complain(p, "includes inside each other at", line);
         return;
     }
     const char *file = p->file;
@@ -124,31 +125,32 @@ static void include(preprocessor *p, str line) {
     p->line = number;
 }
 
-static gm_status process(preprocessor *p, str file) {
+static void process(preprocessor *p, str file) {
     const shader_file *found = shader_files;
     while (found->name && !str_is(file, found->name)) found++;
-    if (!found->name) return complain(p, "no such shader:", file);
+    if (!found->name) {
+        shader_complain(p, "no such shader:", file);
+        return;
+    }
     const size_t depth = p->depth;
     p->file = found->name;
     p->line = 0;
-    for (const char *at = found->text; *at && !p->e->status;) {
+    for (const char *at = found->text; *at && !p->status;) {
         const size_t length = strcspn(at, "\n");
         const str    line = trim((str){ at, length });
         p->line++;
         if (!conditional(p, line) && live(p)) {
             if (str_starts_with(line, "#include ")) include(p, line);
-            else if (line.length && line.data[0] == '#') complain(p, "unknown directive", line);
+            else if (line.length && line.data[0] == '#') shader_complain(p, "unknown directive", line);
             else substitute(p, (str){ at, length });
         }
         at += length + (at[length] == '\n');
     }
-    if (p->depth != depth) return complain(p, "#endif is missing at the end of", file);
-    return p->e->status;
+    if (p->depth != depth) shader_complain(p, "#endif is missing at the end of", file);
 }
 
 gm_status shader_text(const char *file, const shader_define *defines, size_t count, buffer *out, error *e) {
     preprocessor p = { .file = file, .defines = defines, .count = count, .out = out, .e = e };
     process(&p, str_of(file));
-    if (out->failed) fail_memory(e, "a shader's text", out->length);
-    return e->status;
+    return out->failed ? fail_memory(e, "a shader's text", out->length) : p.status;
 }

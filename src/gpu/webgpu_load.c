@@ -65,10 +65,10 @@ static gm_status find_library(webgpu_api *api, arena *a, error *e) {
     }
     const char *program, *library, *found;
     char        broken[300] = "";
-    if (beside_program(a, &program, e) || beside_library(a, &library, e) ||
-        beside_find(program, near_program, COUNT_OF(near_program), a, &found, e))
-        return e->status;
-    if (!found && beside_find(library, near_library, COUNT_OF(near_library), a, &found, e)) return e->status;
+    TRY(beside_program(a, &program, e));
+    TRY(beside_library(a, &library, e));
+    TRY(beside_find(program, near_program, COUNT_OF(near_program), a, &found, e));
+    if (!found) TRY(beside_find(library, near_library, COUNT_OF(near_library), a, &found, e));
     if (found && open_library(api, found)) return GM_OK;
     if (found) snprintf(broken, sizeof broken, "%s", dlerror()); /* the next dlopen replaces the text */
     for (size_t i = 0; i < COUNT_OF(library_names); i++) {

@@ -35,7 +35,7 @@ static gm_status fit_on_gpu(const engine_load *l, const model *m, uint64_t max_b
     graph            g = { 0 };
     gpu_budget       budget = { 0 };
     error            too_small = { 0 };
-    if (model_text_graph(m, &g, e)) return e->status;
+    TRY(model_text_graph(m, &g, e));
     const size_t context = min_size(m->config.context, GPU_MEMORY_CONTEXT);
     gpu_memory_plan(&g, &m->config, kv, context, l->options.gpu_memory, max_binding, &budget, &too_small);
     graph_free(&g);
@@ -61,15 +61,16 @@ static void fit_in_memory(const engine_load *l, load_fit *out) {
 gm_status engine_load_fit(const engine_load *l, uint64_t max_binding, load_fit *out, error *e) {
     model m;
     *out = (load_fit){ .file = l->engine->file };
-    if (model_shapes(out->file, &m, e)) return e->status;
+    TRY(model_shapes(out->file, &m, e));
     out->name = l->origin.name;
     out->config = m.config;
     out->config.layer = NULL;
     out->parameters = m.parameters;
     out->table_bytes = m.per_layer_token_embd.bytes;
     out->kv_bytes_per_token = kv_per_token(&m.config, l->engine->precise ? TYPE_F32 : TYPE_F16);
-    if (l->engine->on_gpu) fit_on_gpu(l, &m, max_binding, out, e);
+    gm_status status = GM_OK;
+    if (l->engine->on_gpu) status = fit_on_gpu(l, &m, max_binding, out, e);
     else fit_in_memory(l, out);
     model_free(&m);
-    return e->status;
+    return status;
 }

@@ -31,6 +31,6 @@ gm_status gpu_memory_plan(const graph *g, const model_config *config, quant_type
     budget_options options = { .limit = limit,
                                .kv = gpu_memory_kv(config, kv, context) + largest_growth(config, kv, context),
                                .max_binding = max_binding };
-    if (budget_plans(g, &options.plans, e)) return e->status;
+    TRY(budget_plans(g, &options.plans, e));
     return gpu_budget_make(out, g, &options, e);
 }

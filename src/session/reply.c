@@ -85,18 +85,17 @@ static gm_status build_chat(const gm_engine *engine, const gm_message *messages,
     if (options && options->tools) {
         char *text = arena_copy(a, str_of(options->tools));
         if (!text) return fail_memory(e, "the tools", strlen(options->tools));
-        if (json_parse(str_of(text), a, &tools, e)) return e->status;
-        if (chat_check_tools(tools, e)) return e->status;
+        TRY(json_parse(str_of(text), a, &tools, e));
+        TRY(chat_check_tools(tools, e));
         out->tools = tools;
     }
     out->messages = arena_array(a, count + own_system, sizeof *out->messages);
     if (!out->messages) return fail_memory(e, "the messages", count * sizeof *out->messages);
-    if (own_system)
-        convert_message(&out->messages[out->count++], &(gm_message){ .role = "system", .content = engine->system }, 0,
-                        a, e);
-    for (size_t i = no_system; i < count && !e->status; i++)
-        convert_message(&out->messages[out->count++], &messages[i], i, a, e);
-    return e->status;
+    const gm_message own = { .role = "system", .content = engine->system };
+    if (own_system) TRY(convert_message(&out->messages[out->count++], &own, 0, a, e));
+    for (size_t i = no_system; i < count; i++)
+        TRY(convert_message(&out->messages[out->count++], &messages[i], i, a, e));
+    return GM_OK;
 }
 
 gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t count, const gm_reply_options *options,
@@ -108,13 +107,14 @@ gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t 
     size_t      piece_count;
     buffer      out = { 0 };
     *text = NULL;
-    if (!build_chat(engine, messages, count, options, &scratch, &c, &e) &&
-        !chat_render(&c, &scratch, &pieces, &piece_count, &e)) {
+    gm_status status = build_chat(engine, messages, count, options, &scratch, &c, &e);
+    if (!status) status = chat_render(&c, &scratch, &pieces, &piece_count, &e);
+    if (!status) {
         chat_pieces_text(pieces, piece_count, &out);
         buffer_text(&out, "");
-        if (out.failed || !out.data) fail_memory(&e, "the prompt", out.length);
+        if (out.failed || !out.data) status = fail_memory(&e, "the prompt", out.length);
     }
-    if (e.status) buffer_free(&out);
+    if (status) buffer_free(&out);
     else *text = out.data;
     arena_free(&scratch);
     return error_report(&e, why, why_size);
@@ -122,7 +122,7 @@ gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t 
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
-static gm_status copy_options(gm_reply *r, const gm_reply_options *options, error *e) {
+static gm_status reply_copy_options(gm_reply *r, const gm_reply_options *options, error *e) {
     const gm_reply_options none = { 0 }, *o = options ? options : &none;
     const gm_engine       *engine = r->session->engine;
     const size_t           stop_count = o->stop_count ? o->stop_count : engine->stop_count;
@@ -139,7 +139,7 @@ static gm_status copy_options(gm_reply *r, const gm_reply_options *options, erro
     if (stop_count > MOST_STOPS)
         return fail(e, GM_BAD_ARGUMENT, "at most %d stop strings are allowed, not %zu", MOST_STOPS, stop_count);
     if (stop_count && !stops) return fail(e, GM_BAD_ARGUMENT, "stop_count is %zu, but stop is NULL", stop_count);
-    if (sampling_check(&r->sampling, engine->weights.config.vocabulary, e)) return e->status;
+    TRY(sampling_check(&r->sampling, engine->weights.config.vocabulary, e));
     if (r->sampling.bias_count) {
         gm_logit_bias *bias = arena_array(&r->memory, r->sampling.bias_count, sizeof *bias);
         if (!bias) return fail_memory(e, "the logit bias", r->sampling.bias_count * sizeof *bias);
@@ -158,13 +158,12 @@ static gm_status copy_options(gm_reply *r, const gm_reply_options *options, erro
 }
 
 static gm_status reply_new(gm_session *session, const gm_reply_options *options, gm_reply **out, error *e) {
-    gm_reply *r = calloc(1, sizeof *r);
+    gm_reply *r = *out = calloc(1, sizeof *r);
     if (!r) return fail_memory(e, "a reply", sizeof *r);
     r->session = session;
     r->next = session->replies;
     session->replies = r;
-    *out = r;
-    return copy_options(r, options, e);
+    return reply_copy_options(r, options, e);
 }
 
 /* Takes over the answer that an earlier run of this reply began, if it had the same prompt. */
@@ -209,47 +208,53 @@ void reply_lose_session(gm_reply *first) {
     for (gm_reply *r = first; r; r = r->next) r->session = NULL;
 }
 
-static gm_status finish_start(gm_reply *r, const gm_reply_options *options, gm_reply **out, error *e, char *why,
+static gm_status check_prompt(gm_reply *r, const gm_reply_options *options, error *e) {
+    if (!r->prompt.failed) take_up(r, options);
+    if (r->prompt.failed) return fail_memory(e, "the prompt", r->prompt.count * sizeof(int32_t));
+    engine_enter(r->session->engine);
+    const gm_status status = session_check_free(r->session, e);
+    engine_leave(r->session->engine);
+    return status;
+}
+
+/* `status`: of making the reply and its prompt. Frees the reply if anything failed. */
+static gm_status finish_start(gm_reply **out, gm_status status, const gm_reply_options *options, error *e, char *why,
                               size_t why_size) {
-    if (!e->status && !r->prompt.failed) take_up(r, options);
-    if (!e->status && r->prompt.failed) fail_memory(e, "the prompt", r->prompt.count * sizeof(int32_t));
-    if (!e->status) {
-        engine_enter(r->session->engine);
-        session_check_free(r->session, e);
-        engine_leave(r->session->engine);
+    if (!status) status = check_prompt(*out, options, e);
+    if (status) {
+        gm_reply_free(*out);
+        *out = NULL;
     }
-    if (e->status) gm_reply_free(r);
-    else *out = r;
     return error_report(e, why, why_size);
+}
+
+static gm_status write_prompt(gm_reply *r, const gm_message *messages, size_t count, const gm_reply_options *options,
+                              error *e) {
+    const gm_engine *engine = r->session->engine;
+    chat             c;
+    chat_piece      *pieces;
+    size_t           piece_count;
+    TRY(build_chat(engine, messages, count, options, &r->memory, &c, e));
+    TRY(chat_render(&c, &r->memory, &pieces, &piece_count, e));
+    TRY(chat_pieces_tokens(engine->words, pieces, piece_count, &r->prompt, e));
+    return output_parser_new(c.tools, c.think, chat_starts_thinking(pieces, piece_count), &r->parser, e);
 }
 
 gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t count, const gm_reply_options *options,
                          gm_reply **out, char *why, size_t why_size) {
-    error            e = { 0 };
-    gm_reply        *r = NULL;
-    const gm_engine *engine = session->engine;
-    chat             c;
-    chat_piece      *pieces;
-    size_t           piece_count;
-    *out = NULL;
-    if (!reply_new(session, options, &r, &e) && !build_chat(engine, messages, count, options, &r->memory, &c, &e) &&
-        !chat_render(&c, &r->memory, &pieces, &piece_count, &e) &&
-        !chat_pieces_tokens(engine->words, pieces, piece_count, &r->prompt, &e)) {
-        output_parser_new(c.tools, c.think, chat_starts_thinking(pieces, piece_count), &r->parser, &e);
-    }
-    return finish_start(r, options, out, &e, why, why_size);
+    error     e = { 0 };
+    gm_status status = reply_new(session, options, out, &e);
+    if (!status) status = write_prompt(*out, messages, count, options, &e);
+    return finish_start(out, status, options, &e, why, why_size);
 }
 
 gm_status gm_reply_start_tokens(gm_session *session, const int32_t *tokens, size_t n, const gm_reply_options *options,
                                 gm_reply **out, char *why, size_t why_size) {
     error     e = { 0 };
-    gm_reply *r = NULL;
-    *out = NULL;
-    if (!reply_new(session, options, &r, &e)) {
-        if (n && !tokens) fail(&e, GM_BAD_ARGUMENT, "n is %zu, but tokens is NULL", n);
-        for (size_t i = 0; i < n && !e.status; i++) token_list_add(&r->prompt, tokens[i]);
-    }
-    return finish_start(r, options, out, &e, why, why_size);
+    gm_status status = reply_new(session, options, out, &e);
+    if (!status && n && !tokens) status = fail(&e, GM_BAD_ARGUMENT, "n is %zu, but tokens is NULL", n);
+    for (size_t i = 0; i < n && !status; i++) token_list_add(&(*out)->prompt, tokens[i]);
+    return finish_start(out, status, options, &e, why, why_size);
 }
 
 void gm_reply_free(gm_reply *r) {
@@ -328,7 +333,7 @@ static bool take_piece(gm_reply *r, gm_piece *piece) {
     return give_content(r, piece, over);
 }
 
-static gm_status feed(gm_reply *r, str text, error *e) {
+static gm_status reply_feed(gm_reply *r, str text, error *e) {
     if (r->parser) return output_parser_feed(r->parser, text, e);
     buffer_str(&r->content, text);
     return GM_OK;
@@ -336,27 +341,26 @@ static gm_status feed(gm_reply *r, str text, error *e) {
 
 static gm_status feed_token(gm_reply *r, int32_t token, error *e) {
     str text;
-    if (detokenizer_add(&r->letters, r->session->engine->words, token, &text, e)) return e->status;
-    return feed(r, text, e);
+    TRY(detokenizer_add(&r->letters, r->session->engine->words, token, &text, e));
+    return reply_feed(r, text, e);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------------------------- */
 
-/* Where to put the log-probabilities of the next token; NULL: not wanted, or out of memory. */
-static gm_token_logprob *logprob_row(gm_reply *r, error *e) {
+/* Where to put the log-probabilities of the next token; NULL if they are not wanted. */
+static gm_status logprob_row(gm_reply *r, gm_token_logprob **out, error *e) {
     const size_t row = 1 + r->alternatives;
-    if (!r->want_logprobs) return NULL;
+    *out = NULL;
+    if (!r->want_logprobs) return GM_OK;
     if (r->logprob_rows == r->logprob_capacity) {
         const size_t      capacity = r->logprob_capacity ? 2 * r->logprob_capacity : 16;
         gm_token_logprob *grown = realloc(r->logprobs, capacity * row * sizeof *grown);
-        if (!grown) {
-            fail_memory(e, "log-probabilities", capacity * row * sizeof *grown);
-            return NULL;
-        }
+        if (!grown) return fail_memory(e, "log-probabilities", capacity * row * sizeof *grown);
         r->logprobs = grown;
         r->logprob_capacity = capacity;
     }
-    return r->logprobs + r->logprob_rows * row;
+    *out = r->logprobs + r->logprob_rows * row;
+    return GM_OK;
 }
 
 static void end_with(gm_reply *r, gm_finish finish) {
@@ -366,11 +370,11 @@ static void end_with(gm_reply *r, gm_finish finish) {
 }
 
 static gm_status draw_token(gm_reply *r, int32_t *token, double deadline, error *e) {
-    const draw_wish wish = { .sampling = &r->sampling,
-                             .most = r->max_tokens - r->stats.reply_tokens,
-                             .logprobs = logprob_row(r, e),
-                             .alternatives = r->alternatives };
-    return e->status ? e->status : session_next(r->session, &wish, token, deadline, e);
+    draw_wish wish = { .sampling = &r->sampling,
+                       .most = r->max_tokens - r->stats.reply_tokens,
+                       .alternatives = r->alternatives };
+    TRY(logprob_row(r, &wish.logprobs, e));
+    return session_next(r->session, &wish, token, deadline, e);
 }
 
 /* Draws a token and feeds its text on. The token is computed when the next one is drawn. */
@@ -391,15 +395,16 @@ static gm_status write_token(gm_reply *r, double deadline, error *e) {
         return GM_OK;
     }
     r->stats.reply_tokens++;
-    if (feed_token(r, token, e)) return e->status;
+    TRY(feed_token(r, token, e));
     if (r->stats.reply_tokens >= r->max_tokens) end_with(r, GM_FINISH_LENGTH);
     return GM_OK;
 }
 
 static gm_status end_text(gm_reply *r, error *e) {
     str rest;
-    if (detokenizer_end(&r->letters, &rest, e) || feed(r, rest, e)) return e->status;
-    if (r->parser && output_parser_end(r->parser, e)) return e->status;
+    TRY(detokenizer_end(&r->letters, &rest, e));
+    TRY(reply_feed(r, rest, e));
+    if (r->parser) TRY(output_parser_end(r->parser, e));
     r->phase = REPLY_OVER;
     return GM_OK;
 }
@@ -407,7 +412,7 @@ static gm_status end_text(gm_reply *r, error *e) {
 /* Repeats the next resumed token, with the same pieces as the first time. */
 static gm_status write_resumed(gm_reply *r, error *e) {
     const int32_t token = r->prompt.ids[r->stats.prompt_tokens + r->stats.reply_tokens++];
-    if (feed_token(r, token, e)) return e->status;
+    TRY(feed_token(r, token, e));
     if (r->stats.reply_tokens >= r->max_tokens) end_with(r, GM_FINISH_LENGTH);
     return GM_OK;
 }
@@ -456,9 +461,7 @@ static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e
             status = r->stats.reply_tokens < r->resumed ? write_resumed(r, e) : write_token(r, deadline, e);
             if (status) return status;
             break;
-        case REPLY_ENDING:
-            if (end_text(r, e)) return e->status;
-            break;
+        case REPLY_ENDING: TRY(end_text(r, e)); break;
         case REPLY_OVER:
             if (r->problem.status) return fail(e, r->problem.status, "%s", r->problem.why);
             return GM_DONE;
@@ -481,11 +484,12 @@ static gm_status check_session(const gm_reply *r, error *e) {
 /* One step, inside the engine's lock. */
 static gm_status take_turn(gm_reply *r, gm_piece *piece, error *e) {
     const bool prompt = r->phase == REPLY_PROMPT;
-    if (check_session(r, e)) return e->status;
+    TRY(check_session(r, e));
     const double    deadline = r->session ? engine_deadline(r->session->engine) : 0;
     const gm_status status = advance(r, deadline, piece, e);
     /* A prompt that was refused changed nothing: the session stays with the reply that wrote its tokens. */
-    if (prompt && status != GM_BUSY && (!e->status || !r->session->writer)) {
+    const bool refused = status != GM_OK && status != GM_AGAIN && status != GM_DONE;
+    if (prompt && status != GM_BUSY && (!refused || !r->session->writer)) {
         r->begun = true;
         r->session->writer = r;
     }

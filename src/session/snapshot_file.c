@@ -32,17 +32,12 @@ static gm_status write_session(gm_session *s, gguf_sink sink, void *user, error 
     return status;
 }
 
-static bool sink_buffer(void *user, const void *data, size_t length) {
-    buffer_append(user, data, length);
-    return !((buffer *)user)->failed;
-}
-
 gm_status gm_session_save_buffer(gm_session *s, void **data, size_t *size, char *why, size_t why_size) {
     error  e = { 0 };
     buffer out = { 0 };
     *data = NULL;
     *size = 0;
-    write_session(s, sink_buffer, &out, &e);
+    write_session(s, buffer_sink, &out, &e);
     if (out.failed) { /* the writer only knows that nobody took its bytes */
         e = (error){ 0 };
         fail_memory(&e, "the snapshot", out.length);

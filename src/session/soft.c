@@ -5,30 +5,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t end_of(const soft_span *span) { return span->begin + span->count; }
+static size_t soft_span_end(const soft_span *span) { return span->begin + span->count; }
 
 /* Makes room for `count` things; at least doubles, so that many small additions cost little. */
-static void *grown(void *things, size_t *capacity, size_t count, size_t size, error *e) {
-    if (count <= *capacity) return things;
+static gm_status soft_grow(void **things, size_t *capacity, size_t count, size_t size, error *e) {
+    if (count <= *capacity) return GM_OK;
     const size_t more = max_size(count, 2 * *capacity);
-    void        *moved = more <= SIZE_MAX / size ? realloc(things, more * size) : NULL;
-    if (!moved) {
-        fail_memory(e, "soft tokens", (uint64_t)more * size);
-        return things;
-    }
+    void        *moved = more <= SIZE_MAX / size ? realloc(*things, more * size) : NULL;
+    if (!moved) return fail_memory(e, "soft tokens", (uint64_t)more * size);
+    *things = moved;
     *capacity = more;
-    return moved;
+    return GM_OK;
 }
 
 static gm_status soft_reserve(soft_tokens *s, size_t spans, size_t rows, error *e) {
-    s->spans = grown(s->spans, &s->span_capacity, spans, sizeof *s->spans, e);
-    s->rows = grown(s->rows, &s->row_capacity, rows, s->width * sizeof *s->rows, e);
-    return e->status;
+    void *moved = s->spans;
+    TRY(soft_grow(&moved, &s->span_capacity, spans, sizeof *s->spans, e));
+    s->spans = moved;
+    moved = s->rows;
+    TRY(soft_grow(&moved, &s->row_capacity, rows, s->width * sizeof *s->rows, e));
+    s->rows = moved;
+    return GM_OK;
 }
 
 gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count, size_t width, bool block, error *e) {
     s->width = width;
-    if (soft_reserve(s, s->span_count + 1, s->row_count + count, e)) return e->status;
+    TRY(soft_reserve(s, s->span_count + 1, s->row_count + count, e));
     memcpy(s->rows + s->row_count * width, rows, count * width * sizeof *rows);
     soft_span *span = &s->spans[s->span_count++];
     sha256     hash;
@@ -49,7 +51,8 @@ void soft_truncate(soft_tokens *s, size_t keep) {
 
 gm_status soft_copy(soft_tokens *out, const soft_tokens *s, error *e) {
     *out = (soft_tokens){ .width = s->width };
-    if (!s->span_count || soft_reserve(out, s->span_count, s->row_count, e)) return e->status;
+    if (!s->span_count) return GM_OK;
+    TRY(soft_reserve(out, s->span_count, s->row_count, e));
     memcpy(out->spans, s->spans, s->span_count * sizeof *s->spans);
     memcpy(out->rows, s->rows, s->row_count * s->width * sizeof *s->rows);
     out->span_count = s->span_count;
@@ -87,12 +90,12 @@ size_t soft_common(const soft_tokens *a, const soft_tokens *b, size_t most) {
 
 size_t soft_first(const soft_tokens *s, size_t otherwise) { return s->span_count ? s->spans[0].begin : otherwise; }
 
-size_t soft_end(const soft_tokens *s) { return s->span_count ? end_of(&s->spans[s->span_count - 1]) : 0; }
+size_t soft_end(const soft_tokens *s) { return s->span_count ? soft_span_end(&s->spans[s->span_count - 1]) : 0; }
 
 const soft_span *soft_block_around(const soft_tokens *s, size_t position) {
     for (size_t i = 0; i < s->span_count; i++) {
         const soft_span *span = &s->spans[i];
-        if (span->block && span->begin < position && position < end_of(span)) return span;
+        if (span->block && span->begin < position && position < soft_span_end(span)) return span;
     }
     return NULL;
 }
@@ -102,7 +105,7 @@ const float *soft_mark(const soft_tokens *s, token_record *records, size_t begin
     bool         found = false;
     for (size_t i = 0; i < s->span_count; i++) {
         const soft_span *span = &s->spans[i];
-        const size_t     first = max_size(begin, span->begin), last = min_size(end, end_of(span));
+        const size_t     first = max_size(begin, span->begin), last = min_size(end, soft_span_end(span));
         if (first >= last) continue;
         found = true;
         for (size_t p = first; p < last; p++) records[p - begin].id = -1 - (int32_t)(span->first_row + p - span->begin);
