@@ -173,7 +173,9 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         const first = a.set(ids);
         await assert.rejects(a.set(ids), fails('Busy', /busy with another call/));
         await Promise.all([first, b.set(ids)]);
-        assert.deepEqual(a.logits(), b.logits());
+        // b takes over the keys and values that a has computed so far, so their batches differ, and with them the last bits.
+        const [one, other] = [a.logits()!, b.logits()!];
+        assert(one.every((logit, i) => Math.abs(logit - other[i]!) < 1e-4));
         a.free();
         b.free();
     });
