@@ -23,26 +23,37 @@ static uint64_t mark_key_bytes(const kv_rows *rows, const kv_mark *mark) {
 static gm_status copy_ring(const kv_cache *kv, const kv_memory *ring, const kv_memory *packed, uint64_t at, size_t row,
                            const kv_mark *mark, bool to_ring, error *e) {
     gpu_host *gpu = kv->store->gpu;
-    for (size_t p = mark->first; p < mark->position && !e->status;) {
+    for (size_t p = mark->first; p < mark->position;) {
         const size_t   slot = p % kv->ring->count, n = min_size(mark->position - p, kv->ring->count - slot);
         const uint64_t offset = (uint64_t)(kv->ring->first + slot) * row, bytes = (uint64_t)n * row;
-        if (to_ring) kv_memory_copy(gpu, ring, offset, packed, at, bytes, e);
-        else kv_memory_copy(gpu, packed, at, ring, offset, bytes, e);
+        if (to_ring) TRY(kv_memory_copy(gpu, ring, offset, packed, at, bytes, e));
+        else TRY(kv_memory_copy(gpu, packed, at, ring, offset, bytes, e));
         at += bytes;
         p += n;
     }
-    return e->status;
+    return GM_OK;
 }
 
 static gm_status mark_copy(const kv_cache *kv, const kv_mark *mark, bool to_ring, error *e) {
-    for (uint32_t i = 0; i < kv->store->config->layers && !e->status; i++) {
+    for (uint32_t i = 0; i < kv->store->config->layers; i++) {
         const kv_rows *rows = &kv->store->rows[i];
         const uint64_t bytes = mark_key_bytes(rows, mark);
         if (!bytes) continue;
-        if (!copy_ring(kv, &rows->k, &mark->rows[i], 0, rows->row, mark, to_ring, e))
-            copy_ring(kv, &rows->v, &mark->rows[i], bytes, rows->row, mark, to_ring, e);
+        TRY(copy_ring(kv, &rows->k, &mark->rows[i], 0, rows->row, mark, to_ring, e));
+        TRY(copy_ring(kv, &rows->v, &mark->rows[i], bytes, rows->row, mark, to_ring, e));
     }
-    return e->status;
+    return GM_OK;
+}
+
+static gm_status mark_fill(const kv_cache *kv, kv_mark *mark, error *e) {
+    kv_store *store = kv->store;
+    for (uint32_t i = 0; i < store->config->layers; i++) {
+        const uint64_t bytes = 2 * mark_key_bytes(&store->rows[i], mark);
+        if (!bytes) continue;
+        TRY(kv_memory_new(store->gpu, bytes, &mark->rows[i], e));
+        mark->bytes += bytes;
+    }
+    return mark_copy(kv, mark, false, e);
 }
 
 kv_mark *kv_mark_new(const kv_cache *kv, size_t first, size_t position, error *e) {
@@ -56,11 +67,7 @@ kv_mark *kv_mark_new(const kv_cache *kv, size_t first, size_t position, error *e
     mark->sequence = kv->number;
     mark->position = position;
     mark->first = first;
-    for (uint32_t i = 0; i < store->config->layers && !e->status; i++) {
-        const uint64_t bytes = 2 * mark_key_bytes(&store->rows[i], mark);
-        if (bytes && !kv_memory_new(store->gpu, bytes, &mark->rows[i], e)) mark->bytes += bytes;
-    }
-    if (!e->status && !mark_copy(kv, mark, false, e)) return mark;
+    if (!mark_fill(kv, mark, e)) return mark;
     kv_mark_free(store, mark);
     return NULL;
 }

@@ -48,7 +48,7 @@ size_t kv_slots_end(const kv_slots *s) {
 }
 
 static gm_status extent_move(kv_extent *x, kv_slots_mover *move, void *user, error *e) {
-    if (x->used && move(user, x->first, x->target, x->used, e)) return e->status;
+    if (x->used) TRY(move(user, x->first, x->target, x->used, e));
     x->first = x->target;
     return GM_OK;
 }
@@ -62,7 +62,7 @@ gm_status kv_slots_pack(kv_slots *s, kv_extent *larger, size_t count, kv_slots_m
         at += x == larger ? count : x->count;
     }
     for (kv_extent *x = s->extents; x; x = x->next) {
-        if (x->target < x->first && extent_move(x, move, user, e)) return e->status;
+        if (x->target < x->first) TRY(extent_move(x, move, user, e));
     }
     for (;;) {
         kv_extent *last = NULL;
@@ -70,7 +70,7 @@ gm_status kv_slots_pack(kv_slots *s, kv_extent *larger, size_t count, kv_slots_m
             if (x->target > x->first) last = x;
         }
         if (!last) break;
-        if (extent_move(last, move, user, e)) return e->status;
+        TRY(extent_move(last, move, user, e));
     }
     if (larger) larger->count = count;
     return GM_OK;

@@ -57,14 +57,15 @@ gm_status kv_store_open(kv_store *store, const model_config *config, gpu_host *g
     *store = (kv_store){ .config = config, .gpu = gpu, .type = type };
     /* Marks only save time. They get no memory that is short. */
     store->mark_budget = gpu && gpu_host_limit(gpu) ? 0 : kv_mark_budget(config, type, gpu != NULL);
-    if (store_check_type(config, type, e)) return e->status;
+    TRY(store_check_type(config, type, e));
     store->rows = calloc(config->layers, sizeof *store->rows);
     if (gpu) store->gpu_layers = calloc(config->layers, sizeof *store->gpu_layers);
     else store->cpu_layers = calloc(config->layers, sizeof *store->cpu_layers);
-    if (!store->rows || (!store->gpu_layers && !store->cpu_layers))
-        fail_memory(e, "the table of keys and values", config->layers * sizeof *store->rows);
-    else kv_mover_open(&store->mover, gpu, e);
-    for (uint32_t i = 0; i < config->layers && !e->status; i++) {
+    const bool      made = store->rows && (store->gpu_layers || store->cpu_layers);
+    const gm_status status = made
+                                 ? kv_mover_open(&store->mover, gpu, e)
+                                 : fail_memory(e, "the table of keys and values", config->layers * sizeof *store->rows);
+    for (uint32_t i = 0; i < config->layers && !status; i++) {
         store->rows[i].row = row_bytes(&config->layer[i], type, gpu != NULL);
         store->rows[i].space = config->layer[i].sliding ? KV_RINGS : KV_FULL;
     }
@@ -72,8 +73,8 @@ gm_status kv_store_open(kv_store *store, const model_config *config, gpu_host *g
         store->most[space] =
             gpu ? binding_slots(config, gpu_host_info(gpu)->max_binding, type, space == KV_RINGS) : SIZE_MAX;
     }
-    if (e->status) kv_store_close(store);
-    return e->status;
+    if (status) kv_store_close(store);
+    return status;
 }
 
 void kv_store_close(kv_store *store) {
@@ -105,10 +106,11 @@ static void publish(kv_store *store, uint32_t i) {
 /* Moves rows to larger memory. The old rows stay until the copy has succeeded. */
 static gm_status rows_grow(kv_store *store, kv_memory *rows, uint64_t held, uint64_t bytes, error *e) {
     kv_memory larger;
-    if (kv_memory_new(store->gpu, bytes, &larger, e)) return e->status;
-    if (held && kv_memory_copy(store->gpu, &larger, 0, rows, 0, held, e)) {
+    TRY(kv_memory_new(store->gpu, bytes, &larger, e));
+    const gm_status status = held ? kv_memory_copy(store->gpu, &larger, 0, rows, 0, held, e) : GM_OK;
+    if (status) {
         kv_memory_free(store->gpu, &larger);
-        return e->status;
+        return status;
     }
     kv_memory_free(store->gpu, rows);
     *rows = larger;
@@ -124,26 +126,25 @@ static gm_status store_grow(kv_store *store, kv_space space, size_t capacity, er
         if (!rows->row || rows->space != space || rows->slots >= capacity) continue;
         const uint64_t held = (uint64_t)rows->row * min_size(kv_slots_end(slots), rows->slots),
                        bytes = (uint64_t)rows->row * capacity;
-        if (rows_grow(store, &rows->k, held, bytes, e) || rows_grow(store, &rows->v, held, bytes, e)) {
-            publish(store, i); /* the keys may have moved already; the number of slots is the old one */
-            return e->status;
-        }
-        rows->slots = capacity;
-        publish(store, i);
+        gm_status status = rows_grow(store, &rows->k, held, bytes, e);
+        if (!status) status = rows_grow(store, &rows->v, held, bytes, e);
+        if (!status) rows->slots = capacity;
+        publish(store, i); /* also after a failure: the keys may have moved already */
+        TRY(status);
     }
     slots->capacity = capacity;
     return GM_OK;
 }
 
 gm_status kv_store_move(kv_store *store, kv_space space, size_t from, size_t to, size_t count, error *e) {
-    for (uint32_t i = 0; i < store->config->layers && !e->status; i++) {
+    for (uint32_t i = 0; i < store->config->layers; i++) {
         const kv_rows *rows = &store->rows[i];
         const uint64_t bytes = round_up((uint64_t)rows->row * rows->slots, 16);
         if (!rows->row || rows->space != space) continue;
-        if (!kv_mover_move(&store->mover, &rows->k, bytes, rows->row, from, to, count, e))
-            kv_mover_move(&store->mover, &rows->v, bytes, rows->row, from, to, count, e);
+        TRY(kv_mover_move(&store->mover, &rows->k, bytes, rows->row, from, to, count, e));
+        TRY(kv_mover_move(&store->mover, &rows->v, bytes, rows->row, from, to, count, e));
     }
-    return e->status;
+    return GM_OK;
 }
 
 /* ---- slots --------------------------------------------------------------------------------------------------------- */
@@ -186,7 +187,7 @@ static gm_status store_pack(kv_store *store, kv_space space, kv_extent *larger, 
 
 static gm_status extent_relocate(kv_store *store, kv_space space, kv_extent *x, size_t first, size_t count, error *e) {
     if (x->used) {
-        if (kv_store_move(store, space, x->first, first, x->used, e)) return e->status;
+        TRY(kv_store_move(store, space, x->first, first, x->used, e));
         store->moves++;
     }
     kv_slots_place(&store->spaces[space], x, first, count);
@@ -216,7 +217,7 @@ gm_status kv_store_fit(kv_store *store, kv_space space, kv_extent *x, size_t cou
         if (!tight && grow_for(store, space, x, count, twice, wanted, &cause)) continue;
         if (kv_slots_taken(slots) - x->count + count <= slots->capacity) {
             if (x->count) return store_pack(store, space, x, count, e);
-            if (store_pack(store, space, NULL, 0, e)) return e->status;
+            TRY(store_pack(store, space, NULL, 0, e));
             continue;
         }
         if (store->give_up && store->give_up(store->user, store, space)) continue;
