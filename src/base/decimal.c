@@ -9,14 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Halfway cases of doubles have at most 767 digits; what lies behind 800 only says "a little more". */
+/* Halfway cases of doubles have at most 767 digits. Digits after the 800th only matter as "not zero". */
 enum { DIGITS = 800, MOST_SHIFT = 56 };
 
 /* 0.d0 d1 d2 … · 10^point */
 typedef struct {
     uint8_t digits[DIGITS + 20];
     int     count, point;
-    bool    more; /* digits other than 0 were dropped behind the last */
+    bool    more; /* dropped digits were not all 0 */
 } decimal;
 
 static void decimal_trim(decimal *d) {
@@ -173,7 +173,7 @@ size_t decimal_print(double value, char out[32]) {
     size_t sign = signbit(value) ? 1 : 0, length = 0;
     double magnitude = fabs(value), back = 0;
     out[0] = '-';
-    /* 15 digits survive every way through a normal double, so if that many suffice they are the shortest. */
+    /* Every number of 15 digits survives a round trip through a normal double. So if 15 digits suffice, they are the shortest. */
     for (int precision = magnitude < 0x1p-1022 ? 1 : 15; precision <= 17; precision++) {
         char text[48], digits[24] = "0";
         int  count = 0, exponent = 0;

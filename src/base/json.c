@@ -52,7 +52,7 @@ static int hex_value(int c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Four hex digits behind "\u"; -1 if they are none. */
+/* The value of four hex digits after "\u"; -1 if they are not hex digits. */
 static int32_t parse_hex4(const parser *p, size_t at) {
     int32_t code = 0;
     if (p->text.length - at < 4) return -1;
@@ -64,7 +64,7 @@ static int32_t parse_hex4(const parser *p, size_t at) {
     return code;
 }
 
-/* At a backslash. Writes at most 4 bytes. A surrogate without its partner is no character: it becomes U+FFFD. */
+/* At a backslash. Writes at most 4 bytes. A surrogate without its partner becomes U+FFFD. */
 static gm_status parse_escape(parser *p, char *out, size_t *length) {
     static const char names[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
     size_t            start = p->at++;
@@ -91,7 +91,7 @@ static gm_status parse_escape(parser *p, char *out, size_t *length) {
     return GM_OK;
 }
 
-/* Where the string that starts behind a quote ends; it is then known to have no control characters. */
+/* The end of the string that starts after a quote. Refuses control characters. */
 static gm_status find_end(const parser *p, size_t *end) {
     for (size_t i = p->at; i < p->text.length; i++) {
         unsigned char c = (unsigned char)p->text.data[i];

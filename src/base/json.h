@@ -20,7 +20,7 @@ struct json {
     size_t    count; /* children */
 };
 
-/* Parses one value and nothing behind it but white space. At most 100 levels deep. Names line and column of an error. */
+/* Parses one value, followed by nothing but white space. At most 100 levels deep. Names line and column of an error. */
 gm_status json_parse(str text, arena *a, json **out, error *e);
 
 const json        *json_get(const json *object, const char *key); /* NULL if absent or not an object */

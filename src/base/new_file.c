@@ -71,7 +71,7 @@ static uint64_t next_name(uint64_t seed) {
     return seed ^ seed >> 31;
 }
 
-/* A file of our own, locked. Somebody who cleans up may have been between the two: then it has no name any more. */
+/* Creates and locks our own file. A cleaner may have removed it before we locked it: then it has no name any more. */
 static int open_locked(const char *path, mode_t mode) {
     struct stat about;
     const int   fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
@@ -171,7 +171,7 @@ gm_status new_file_end(new_file *f, const error *problem, error *e) {
     errno = 0;
     if (wanted && !f->reason) {
         note_failure(f, fflush(f->file) || ferror(f->file));
-        /* Where modes cannot be had, the file stays as it was created. */
+        /* If the file system has no modes, the file keeps the one it was created with. */
         if (!f->replaces || !fchmod(fileno(f->file), f->mode)) errno = 0;
         note_failure(f, !f->reason && f->kind == NEW_FILE_KEPT && fsync(fileno(f->file)));
         note_failure(f, !f->reason && rename(f->part, f->target));
@@ -180,7 +180,7 @@ gm_status new_file_end(new_file *f, const error *problem, error *e) {
     if (f->reason) status = fail(e, GM_IO, "cannot write '%s': %s", f->path, strerror(f->reason));
     else if (!wanted) status = fail(e, problem->status, "%s", problem->why);
     if (f->reason || !wanted) unlink(f->part);
-    fclose(f->file); /* after the rename: until then the lock keeps others from taking the part for one left behind */
+    fclose(f->file); /* after the rename: until then the lock protects the part from cleaners */
     new_file_free(f);
     return status;
 }

@@ -1,4 +1,4 @@
-/* A file that takes the place of another once it is complete.
+/* A file that replaces another one when it is complete.
  *
  * Everything is written under a name of its own in the same folder (.gemmule-….part) and then renamed:
  * whatever fails, the old file stays as it was, and several writers of one path each leave a whole file. A part that a crash
@@ -14,13 +14,13 @@
 typedef struct new_file new_file;
 
 typedef enum {
-    NEW_FILE_KEPT, /* reaches the disk before it takes its place; private (0600) */
-    NEW_FILE_BULK, /* large, and can be made again: is not waited for; its mode is the umask's */
+    NEW_FILE_KEPT, /* synced to disk before it replaces the old one; private (0600) */
+    NEW_FILE_BULK, /* large, and can be made again: not synced; mode as the umask says */
 } new_file_kind;
 
 /* Only a regular file is replaced, and its mode is kept; a link to one stays. */
 gm_status new_file_open(const char *path, new_file_kind kind, new_file **out, error *e);
-/* As a gguf_sink has it: false when the bytes cannot be written. Once that has happened nothing more is. */
+/* A gguf_sink: false if the bytes cannot be written. After a failure it writes nothing more. */
 bool new_file_write(void *file, const void *data, size_t length);
 /* For libraries that write to a stream themselves. Its errors count. */
 FILE *new_file_stream(new_file *f);

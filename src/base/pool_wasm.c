@@ -32,7 +32,7 @@ struct pool {
     pool_work work;
     void     *context;
 
-    /* What all threads hammer on, each on a cache line of its own. */
+    /* All threads contend for these, so each has a cache line of its own. */
     _Alignas(LINE) atomic_size_t next;
     _Alignas(LINE) atomic_int gate;       /* run number << RUN | CLOSED | threads inside */
     _Alignas(LINE) atomic_int left;       /* counts wake-ups of the caller */
@@ -54,7 +54,7 @@ static bool all_left(pool *p, uint32_t unused) {
     return (atomic_load(&p->gate) & INSIDE) == 0;
 }
 
-/* Enters the run that is open, unless it closes first or was seen already. */
+/* Enters the open run, unless it closes first or this thread has seen it already. */
 static bool enter(pool *p, uint32_t seen, uint32_t *run) {
     int gate = atomic_load(&p->gate);
     while (run_of(gate) != seen && !(gate & CLOSED)) {
@@ -65,7 +65,7 @@ static bool enter(pool *p, uint32_t seen, uint32_t *run) {
     return false;
 }
 
-/* Looks for less than a tenth of a millisecond; false when it did not come. */
+/* Spins for less than 0.1 ms; false if that was not enough. */
 static bool spin_until(pool *p, bool (*ready)(pool *, uint32_t), uint32_t seen) {
     for (int looks = p->spins ? LOOKS : 1; looks > 0; looks--) {
         if (ready(p, seen)) return true;
@@ -73,7 +73,7 @@ static bool spin_until(pool *p, bool (*ready)(pool *, uint32_t), uint32_t seen) 
     return false;
 }
 
-/* Sleeps until the word is woken, unless it has changed already; false when the time is over. */
+/* Sleeps until somebody wakes the word, unless it has changed already; false after a timeout. */
 static bool sleep_on(atomic_int *word, int seen, int64_t nanoseconds) {
     return __builtin_wasm_memory_atomic_wait32((int *)word, seen, nanoseconds) != 2;
 }
@@ -108,7 +108,7 @@ static void wait_for_threads(pool *p) {
     atomic_store(&p->caller_asleep, 0);
 }
 
-/* What the page runs in a worker, on its own stack. */
+/* The page runs this in a worker, on its own stack. */
 EXPORT(gmw_thread) void gmw_thread(pool *p, size_t thread) {
     for (uint32_t seen = 0; !atomic_load(&p->stop); wait_for_run(p, seen)) {
         if (!enter(p, seen, &seen)) continue;
@@ -118,13 +118,13 @@ EXPORT(gmw_thread) void gmw_thread(pool *p, size_t thread) {
     }
 }
 
-/* What the page calls before it ends the workers: one that sleeps in here would be ended only seconds later. */
+/* The page calls this before it ends the workers: a browser takes seconds to end one that sleeps in here. */
 EXPORT(gmw_threads_stop) void gmw_threads_stop(pool *p) {
     atomic_store(&p->stop, 1);
     wake(&p->gate);
 }
 
-/* What the page calls in the worker where gmw_thread broke off. */
+/* The page calls this in a worker whose gmw_thread trapped. */
 EXPORT(gmw_thread_died) void gmw_thread_died(pool *p) {
     atomic_store(&p->died, 1);
     wake_caller(p);
@@ -161,7 +161,8 @@ gm_status pool_new(size_t threads, pool **out, error *e) {
     if (!p) return fail_memory(e, "a thread pool", sizeof *p);
     memset(p, 0, sizeof *p);
     p->threads = threads;
-    p->spins = threads <= page_processors(); /* else looking keeps the others from working */
+    p->spins = threads <=
+               page_processors(); /* with more threads than processors, spinning would keep the others from working */
     p->stacks = aligned_alloc(LINE, max_size(threads - 1, 1) * STACK);
     atomic_init(&p->gate, CLOSED);
     if (!p->stacks) {
@@ -176,7 +177,7 @@ gm_status pool_new(size_t threads, pool **out, error *e) {
     return GM_OK;
 }
 
-/* Threads may still look at it, and some have yet to come: it stays for as long as the instance, whose workers the page ends. */
+/* Threads may still read the pool, and some have yet to start. So it is freed with the instance, after the page has ended its workers. */
 void pool_free(pool *p) {
     if (!p) return;
     gmw_threads_stop(p);

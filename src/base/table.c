@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys come out of files that somebody may have made to collide. The place of the slots, which differs from run to run,
- * goes into the hash, so that such a file cannot be prepared. Nothing visible depends on it. */
+/* Keys come from files, which may be crafted to collide. The address of the slots, which differs from run to run, goes into the
+ * hash, so such a file cannot be prepared. No result depends on it. */
 static uint64_t hash(const uint32_t *slots, str key) {
     uint64_t h = (uint64_t)(uintptr_t)slots * 0x9e3779b97f4a7c15 + key.length;
     for (size_t i = 0; i < key.length; i += 8) {
