@@ -108,9 +108,9 @@ static void piece_qkv(scene *s, size_t i) {
     tensor        *v = graph_matmul(&s->g, matrix(s, 2, i, s->row.width, keys, 1), n);
     k = graph_rms_norm(&s->g, graph_reshape(&s->g, k, head, s->row.kv_heads), numbers(s, 3, head, 1), 1e-6f);
     v = graph_rms_norm(&s->g, graph_reshape(&s->g, v, head, s->row.kv_heads), NULL, 1e-6f);
-    graph_kv_store(&s->g, graph_rope(&s->g, k, s->other), v, (uint32_t)(i % s->copies), s->row.window);
+    tensor *cache = graph_kv_store(&s->g, graph_rope(&s->g, k, s->other), v, (uint32_t)(i % s->copies), s->row.window);
     q = graph_rms_norm(&s->g, graph_reshape(&s->g, q, head, s->row.rows), numbers(s, 4, head, 1), 1e-6f);
-    s->g.result = graph_attention(&s->g, graph_rope(&s->g, q, s->other), (uint32_t)(i % s->copies), s->row.window);
+    s->g.result = graph_attention(&s->g, graph_rope(&s->g, q, s->other), cache);
     if (i) return;
     count_product(s, s->row.width, queries);
     for (size_t which = 0; which < 2; which++) count_product(s, s->row.width, keys);
@@ -137,7 +137,7 @@ static double seen(const row *r) {
 
 static void piece_attention(scene *s, size_t i) {
     tensor *q = graph_reshape(&s->g, s->x, s->row.n, s->row.rows);
-    s->g.result = graph_attention(&s->g, q, (uint32_t)(i % s->copies), s->row.window);
+    s->g.result = graph_attention(&s->g, q, graph_kv(&s->g, (uint32_t)(i % s->copies), s->row.window));
     if (i) return;
     const double   visible = seen(&s->row), values = (double)s->row.n * s->row.rows;
     const uint32_t last = s->row.depth + s->row.tokens,

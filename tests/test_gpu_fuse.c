@@ -113,9 +113,10 @@ static tensor *layer_attention(layer_test *t, tensor *x, tensor *rope) {
     tensor *v = s->shares_k ? k : layer_linear(t, "v", s->v, x, s->kv_heads * s->head);
     k = graph_reshape(g, k, s->head, s->kv_heads);
     v = graph_reshape(g, v, s->head, s->kv_heads);
-    graph_kv_store(g, graph_rope(g, layer_norm(t, k, "k_norm"), rope), graph_rms_norm(g, v, NULL, 1e-6f), 0, 0);
+    tensor *cache =
+        graph_kv_store(g, graph_rope(g, layer_norm(t, k, "k_norm"), rope), graph_rms_norm(g, v, NULL, 1e-6f), 0, 0);
     q = graph_rope(g, layer_norm(t, graph_reshape(g, q, s->head, s->heads), "q_norm"), rope);
-    tensor *o = graph_reshape(g, graph_attention(g, q, 0, 0), s->head * s->heads, 1);
+    tensor *o = graph_reshape(g, graph_attention(g, q, cache), s->head * s->heads, 1);
     return layer_linear(t, "o", s->head * s->heads % 256 ? TYPE_F16 : s->q, o, s->width);
 }
 

@@ -123,9 +123,9 @@ static tensor *attend(model_parts *m, tensor *x, tensor *rope, uint32_t layer, u
     tensor *v = graph_matmul(g, matrix(m, "v", WIDTH, KV_HEADS * HEAD, 0.2f), n);
     k = graph_rms_norm(g, graph_reshape(g, k, HEAD, KV_HEADS), gain(m, "k_norm", HEAD, 0.5f), 1e-6f);
     v = graph_rms_norm(g, graph_reshape(g, v, HEAD, KV_HEADS), NULL, 1e-6f);
-    graph_kv_store(g, graph_rope(g, k, rope), v, layer, window);
+    tensor *cache = graph_kv_store(g, graph_rope(g, k, rope), v, layer, window);
     q = graph_rms_norm(g, graph_reshape(g, q, HEAD, HEADS), gain(m, "q_norm", HEAD, 0.5f), 1e-6f);
-    tensor *o = graph_reshape(g, graph_attention(g, graph_rope(g, q, rope), layer, window), HEADS * HEAD, 1);
+    tensor *o = graph_reshape(g, graph_attention(g, graph_rope(g, q, rope), cache), HEADS * HEAD, 1);
     return graph_add(g, x, graph_matmul(g, matrix(m, "o", HEADS * HEAD, WIDTH, 0.2f), o));
 }
 

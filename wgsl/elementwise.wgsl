@@ -5,6 +5,7 @@
 //        geglu    gelu(a) · b,  gelu(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
 //        softcap  factor · tanh(a / factor)
 //        select   a of token rows[t]: the tokens whose outputs are wanted
+//        sum      Σ_t a[t, r, i]: one token comes out; SUMMED is how many come in
 //
 //   a, b  f32, views: unit i of row r of token t at offset + t · token_stride + r · row_stride + i
 //   out   f32 [tokens, rows, n]     n, offsets and strides in units (unit.wgsl)
@@ -39,8 +40,11 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
     let i = at.x;
     let row = at.y;
     let token = at.z;
-    if (i >= n || token >= run.${COUNT}) { return; }
-#if KIND == select
+    if (i >= n || token >= ${COUNT}) { return; }
+#if KIND == sum
+    var x = a[a_offset + row * a_row_stride + i];
+    for (var t = 1u; t < ${SUMMED}; t++) { x += a[a_offset + t * a_token_stride + row * a_row_stride + i]; }
+#elif KIND == select
     let x = a[a_offset + rows[token] * a_token_stride + row * a_row_stride + i];
 #else
     let x = a[a_offset + token * a_token_stride + row * a_row_stride + i];

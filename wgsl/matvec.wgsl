@@ -17,6 +17,7 @@ enable subgroups;
 override k:              u32;
 override rows:           u32;
 override first_row:      u32 = 0u;
+override w_first:        u32 = 0u; // row of the tile at which the matrix begins, if it lies joined with others
 override lanes:          u32;
 override columns:        u32; // 2 to 4
 override x_offset:       u32 = 0u;
@@ -76,8 +77,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let chunks = (k + 31u) / 32u;
 
     // Threads past the last row read the last row.
-    let row0 = min(first, rows - 1u) * chunks;
-    let row1 = min(first + 1u, rows - 1u) * chunks;
+    let row0 = (w_first + min(first, rows - 1u)) * chunks;
+    let row1 = (w_first + min(first + 1u, rows - 1u)) * chunks;
     let column1 = x_offset + x_token_stride;
     let column2 = x_offset + min(2u, columns - 1u) * x_token_stride;
     let column3 = x_offset + min(3u, columns - 1u) * x_token_stride;

@@ -34,7 +34,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         @builtin(subgroup_size) subgroup_size: u32,
 #endif
         @builtin(local_invocation_index) thread: u32) {
-    if (group.y >= run.${COUNT}) { return; }
+    if (group.y >= ${COUNT}) { return; }
     let source = a_offset + group.y * a_token_stride + group.x * a_row_stride;
     let to   = (group.y * groups.x + group.x) * n;
 

@@ -42,7 +42,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
 #else
     let subgroup = 1u;
 #endif
-    if (group.y >= run.${COUNT}) { return; }
+    if (group.y >= ${COUNT}) { return; }
     let row = group.y * n;
     var squares = 0.0;
     for (var i = thread; i < n; i += threads) { squares += square(b[row + i]); }

@@ -31,6 +31,7 @@ enable subgroups;
 override k:             u32;
 override rows:          u32; // rows of y
 override first_row:     u32 = 0u;
+override w_first:       u32 = 0u; // row of the tile at which W begins, if it lies joined with others
 override lanes:         u32;
 override segment:       u32; // chunks; if there are several segments, a multiple of lanes
 override x_offset:       u32 = 0u;
@@ -194,7 +195,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let chunks = (k + 31u) / 32u;
     var x_at = x_offset;
     var y_at = y_offset + first_row;
-    var w_at = 0u; // row of the tile
+    var w_at = w_first; // row of the tile
     var here = true;
 #if EXPERTS
     let token = group.y / used;

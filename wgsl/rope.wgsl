@@ -73,7 +73,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     let token = at.y;
     let row = at.x / pairs;
     let j = at.x % pairs;
-    if (row >= rows || token >= run.${COUNT}) { return; }
+    if (row >= rows || token >= ${COUNT}) { return; }
     let source = a_offset + token * a_token_stride + row * a_row_stride + j;
     let to = (token * rows + row) * 2u * pairs + j;
     let cosine = table[token * 2u * pairs + j];

@@ -17,6 +17,7 @@
 override k:              u32;
 override rows:           u32;
 override first_row:      u32 = 0u;
+override w_first:        u32 = 0u; // row of the tile at which the matrix begins, if it lies joined with others
 override x_offset:       u32 = 0u;
 override x_token_stride: u32 = 0u;
 override y_offset:       u32 = 0u;
@@ -68,7 +69,7 @@ fn find_place(group: vec3<u32>, thread: u32) -> Place {
 #else
     let count = run.tokens;
 #endif
-    return Place(row, column, count - min(column, count), 0u, y_offset + group.y * y_split_stride);
+    return Place(row, column, count - min(column, count), w_first, y_offset + group.y * y_split_stride);
 #endif
 }
 

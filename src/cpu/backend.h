@@ -45,7 +45,9 @@ size_t    cpu_plan_outputs(const cpu_plan *p);
 
 /* Runs to the end (GM_OK) or until the clock passes `deadline` (GM_AGAIN: call again with the same inputs). */
 gm_status    cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline);
-void         cpu_plan_restart(cpu_plan *p);      /* abandons an unfinished run */
-const float *cpu_plan_result(const cpu_plan *p); /* [outputs, n] after a run */
+void         cpu_plan_restart(cpu_plan *p);                  /* abandons an unfinished run */
+const float *cpu_plan_result(const cpu_plan *p);             /* [outputs, n] after a run */
+const float *cpu_plan_results(const cpu_plan *p, size_t i);  /* the i-th result of the graph */
+float       *cpu_plan_leaf(cpu_plan *p, const tensor *leaf); /* to write between runs; keeps its contents */
 
 #endif

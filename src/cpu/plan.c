@@ -30,13 +30,11 @@ struct cpu_plan {
 
 /* ---- planning ------------------------------------------------------------------------------------------------------- */
 
-static uint64_t value_bytes(const cpu_plan *p, const tensor *t) {
-    return (t->axis == AXIS_TOKENS ? p->tokens : p->outputs) * t->ne[0] * t->ne[1] * sizeof(float);
+static uint64_t rows_of(const cpu_plan *p, const tensor *t) {
+    return (t->axis == AXIS_TOKENS ? p->tokens : t->axis == AXIS_OUTPUTS ? p->outputs : 1) * t->ne[1];
 }
 
-static uint64_t rows_of(const cpu_plan *p, const tensor *t) {
-    return (t->axis == AXIS_TOKENS ? p->tokens : p->outputs) * t->ne[1];
-}
+static uint64_t value_bytes(const cpu_plan *p, const tensor *t) { return rows_of(p, t) * t->ne[0] * sizeof(float); }
 
 /* Notes on a value while planning. */
 typedef struct {
@@ -120,7 +118,15 @@ static void find_lifetimes(cpu_plan *p) {
         i += count;
         region++;
     }
-    item_live_in(&p->items[storage_of(p->g->result)->index], region);
+    for (size_t i = 0; i < GRAPH_RESULTS; i++) {
+        const tensor *result = graph_result(p->g, i);
+        if (result) item_live_in(&p->items[storage_of(result)->index], region);
+    }
+    for (size_t i = 0; i < p->g->op_count; i++) { /* leaves keep their place, also between runs */
+        if (p->g->ops[i].kind != OP_LEAF) continue;
+        item_live_in(&p->items[p->g->ops[i].out->index], 0);
+        item_live_in(&p->items[p->g->ops[i].out->index], region);
+    }
 }
 
 static bool is_matmul(const cpu_step *s) { return s->kind == STEP_OP && s->op->kind == OP_MATMUL; }
@@ -171,6 +177,9 @@ gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size
         fail_memory(e, "the activations", p->bytes);
         goto failed;
     }
+    for (size_t i = 0; i < g->op_count; i++) {
+        if (g->ops[i].kind == OP_LEAF) memset(cpu_plan_leaf(p, g->ops[i].out), 0, value_bytes(p, g->ops[i].out));
+    }
     free(notes);
     *out = p;
     return GM_OK;
@@ -192,9 +201,14 @@ void cpu_plan_free(cpu_plan *p) {
 size_t       cpu_plan_tokens(const cpu_plan *p) { return p->tokens; }
 size_t       cpu_plan_outputs(const cpu_plan *p) { return p->outputs; }
 void         cpu_plan_restart(cpu_plan *p) { p->next = 0; }
-const float *cpu_plan_result(const cpu_plan *p) {
-    return (const float *)(p->memory + p->items[p->g->result->index].offset);
+const float *cpu_plan_result(const cpu_plan *p) { return cpu_plan_results(p, 0); }
+
+const float *cpu_plan_results(const cpu_plan *p, size_t i) {
+    const tensor *t = graph_result(p->g, i);
+    return (const float *)(p->memory + p->items[storage_of(t)->index].offset) + t->offset;
 }
+
+float *cpu_plan_leaf(cpu_plan *p, const tensor *leaf) { return (float *)(p->memory + p->items[leaf->index].offset); }
 
 /* ---- running ------------------------------------------------------------------------------------------------------ */
 

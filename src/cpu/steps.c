@@ -13,7 +13,7 @@ static float *value_at(const cpu_context *c, const tensor *t) {
 }
 
 static size_t count_of(const cpu_context *c, const tensor *t) {
-    return t->axis == AXIS_TOKENS ? c->in->run.tokens : c->in->run.outputs;
+    return t->axis == AXIS_TOKENS ? c->in->run.tokens : t->axis == AXIS_OUTPUTS ? c->in->run.outputs : 1;
 }
 
 static size_t rows_of(const cpu_context *c, const tensor *t) { return count_of(c, t) * t->ne[1]; }
@@ -79,6 +79,7 @@ static row_split split_of(const cpu_step *s, const cpu_context *c) {
     case OP_SOFTCAP: return split_rows(rows_of(c, o->out), o->out->ne[0], true, 2);
     case OP_ADD:
     case OP_SCALE: return split_rows(rows_of(c, o->out), o->out->ne[0], true, 1);
+    case OP_TOKEN_SUM: return split_rows(rows_of(c, o->out), o->out->ne[0], true, max_size(1, count_of(c, o->in[0])));
     case OP_KV_STORE: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->in[0]->ne[1], false, 1);
     case OP_ROPE_TABLE: return split_rows(c->in->run.tokens, o->out->ne[0], false, 16);
     case OP_ROUTE: return split_rows(c->in->run.tokens, o->in[0]->ne[0], false, 16);
@@ -166,6 +167,7 @@ static void run_attention(const cpu_step *s, const cpu_context *c, size_t task, 
 size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
     const op *o = s->op;
     if (s->kind == STEP_GROUP) return 1;
+    if (o->kind == OP_LEAF) return 0;
     if (o->out && count_of(c, o->out) == 0) return 0;
     if (s->kind == STEP_OP) {
         switch (o->kind) {
@@ -314,6 +316,14 @@ static void embed_row(const op *o, const cpu_context *c, size_t t, size_t n) {
     c->kernels->load_row(out, table->type, from, o->factor, n);
 }
 
+/* The same row of all tokens, added up in their order. */
+static void sum_tokens(const op *o, const cpu_context *c, size_t r, size_t from, size_t n) {
+    float *y = row_at(c, o->out, r) + from;
+    memset(y, 0, n * sizeof *y);
+    for (size_t t = 0; t < count_of(c, o->in[0]); t++)
+        c->kernels->add(y, y, row_at(c, o->in[0], t * o->in[0]->ne[1] + r) + from, n);
+}
+
 /* Values [from, from + n) of row r. */
 static void run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t from, size_t n) {
     const op          *o = s->op;
@@ -340,6 +350,7 @@ static void run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t fr
         for (size_t i = 0; i < o->used; i++) k->add_scaled(y, row_at(c, a, r * o->used + i), weights[i], o->out->ne[0]);
         break;
     }
+    case OP_TOKEN_SUM: sum_tokens(o, c, r, from, n); break;
     case OP_SELECT_ROWS:
         memcpy(row_at(c, o->out, r), row_at(c, a, (size_t)c->in->run.output_rows[r]), n * sizeof(float));
         break;

@@ -1,4 +1,4 @@
-/* Weights on the GPU: finds the weights of a graph and decides their layout. upload.c uploads them. */
+/* Weights on the GPU: finds the weights of graphs and decides their layout. upload.c uploads them. */
 
 #include "gpu/backend.h"
 
@@ -12,12 +12,26 @@ gm_status gpu_backend_open(gpu_backend *b, const gpu_options *options, bool prec
     return gpu_host_open(options, &b->host, e);
 }
 
+static void weight_free(gpu_backend *b, gpu_weight *w) {
+    for (uint32_t tile = 0; w->tiles && tile < w->layout.tiles; tile++) {
+        if (w->tiles[tile]) gpu_buffer_free(b->host, w->tiles[tile]);
+    }
+    free(w->tiles);
+    w->tiles = NULL;
+}
+
+static void weight_set_free(gpu_backend *b, gpu_weight_set *set) {
+    for (size_t i = 0; i < set->count; i++) weight_free(b, &set->weights[i]);
+    free(set->weights);
+    free(set->slots);
+    free(set);
+}
+
 void gpu_backend_clear(gpu_backend *b) {
-    for (size_t i = 0; i < b->count; i++) {
-        for (uint32_t tile = 0; tile < b->weights[i].layout.tiles; tile++) {
-            if (b->weights[i].tiles[tile]) gpu_buffer_free(b->host, b->weights[i].tiles[tile]);
-        }
-        free(b->weights[i].tiles);
+    while (b->sets) {
+        gpu_weight_set *set = b->sets;
+        b->sets = set->next;
+        weight_set_free(b, set);
     }
     const gpu_id buffers[] = { b->staging, b->piece, b->flags, b->slot };
     for (size_t i = 0; i < COUNT_OF(buffers); i++) {
@@ -25,8 +39,6 @@ void gpu_backend_clear(gpu_backend *b) {
     }
     gpu_backend_stream_restart(b);
     if (b->flag_ticket) gpu_ticket_done(b->host, b->flag_ticket);
-    free(b->weights);
-    free(b->slots);
     *b = (gpu_backend){ .host = b->host, .precise = b->precise, .budget = b->budget, .reads = b->reads };
 }
 
@@ -45,17 +57,34 @@ bool gpu_backend_needs_host(const gpu_backend *b) { return b->budget && b->budge
 
 /* ---- the table of weights ---- */
 
-static size_t backend_slot(const gpu_backend *b, const tensor *t) {
+static const tensor *slot_tensor(const gpu_weight_set *set, size_t at) {
+    const uint32_t i = set->slots[at] - 1;
+    return &set->weights[i / GPU_WEIGHT_PARTS].parts[i % GPU_WEIGHT_PARTS].weight;
+}
+
+/* The slot of this tensor, or an empty one. */
+static size_t weight_set_slot(const gpu_weight_set *set, const tensor *t) {
     const uint64_t key = t->data ? (uintptr_t)t->data : t->place;
-    size_t         at = (size_t)((key >> 5) * 0x9e3779b97f4a7c15u % b->slot_count);
-    while (b->slots[at] && !tensor_same_weight(&b->weights[b->slots[at] - 1].parts[0].weight, t))
-        at = (at + 1) % b->slot_count;
+    size_t         at = (size_t)((key >> 5) * 0x9e3779b97f4a7c15u % set->slot_count);
+    while (set->slots[at] && !tensor_same_weight(slot_tensor(set, at), t)) at = (at + 1) % set->slot_count;
     return at;
 }
 
+gpu_weight_part gpu_backend_part(const gpu_backend *b, const tensor *t) {
+    for (const gpu_weight_set *set = b->sets; set; set = set->next) {
+        const uint32_t  found = set->slots[weight_set_slot(set, t)];
+        gpu_weight_part out = { .weight = found ? &set->weights[(found - 1) / GPU_WEIGHT_PARTS] : NULL,
+                                .part = found ? (found - 1) % GPU_WEIGHT_PARTS : 0 };
+        if (!out.weight || !out.weight->tiles) continue;
+        for (size_t i = 0; i < out.part; i++) out.first_row += (uint32_t)out.weight->parts[i].weight.ne[1];
+        return out;
+    }
+    return (gpu_weight_part){ 0 };
+}
+
 const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t) {
-    const uint32_t found = b->slot_count ? b->slots[backend_slot(b, t)] : 0;
-    return found ? &b->weights[found - 1] : NULL;
+    const gpu_weight_part found = gpu_backend_part(b, t);
+    return found.part ? NULL : found.weight;
 }
 
 fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outputs) {
@@ -96,17 +125,32 @@ static void add_vector(gpu_weight *w, const tensor *t) {
     w->layout = (weight_layout){ .type = TYPE_F32, .k = (uint32_t)t->ne[0], .rows = 1, .experts = 1, .tiles = 1 };
 }
 
+/* Whether a weight has these parts one after the other. */
+static bool parts_are_there(const gpu_backend *b, tensor *const *parts) {
+    const gpu_weight_part first = gpu_backend_part(b, parts[0]);
+    bool                  all = first.weight != NULL;
+    for (size_t i = 1; i < GPU_WEIGHT_PARTS && parts[i] && all; i++) {
+        all = first.part + i < first.weight->part_count &&
+              tensor_same_weight(&first.weight->parts[first.part + i].weight, parts[i]);
+    }
+    return all;
+}
+
 /* `parts` are the parts of a matrix: up to three, then NULL. */
 static gm_status add_weight(gpu_backend *b, tensor *const *parts, bool matrix, error *e) {
-    const size_t at = backend_slot(b, parts[0]);
-    if (b->slots[at]) return GM_OK;
-    gpu_weight *w = &b->weights[b->count];
+    gpu_weight_set *set = b->sets;
+    if (parts_are_there(b, parts)) return GM_OK;
+    gpu_weight *w = &set->weights[set->count];
     *w = (gpu_weight){ 0 };
     if (!matrix) add_vector(w, parts[0]);
     else TRY(add_matrix(b, w, parts, e));
     w->tiles = calloc(w->layout.tiles, sizeof *w->tiles);
     if (!w->tiles) return fail_memory(e, "a weight's tiles", w->layout.tiles * sizeof *w->tiles);
-    b->slots[at] = (uint32_t)++b->count;
+    for (size_t i = 0; i < w->part_count; i++) {
+        uint32_t *slot = &set->slots[weight_set_slot(set, &w->parts[i].weight)];
+        if (!*slot) *slot = (uint32_t)(1 + set->count * GPU_WEIGHT_PARTS + i);
+    }
+    set->count++;
     w->first_flag = b->flag_count;
     if (matrix) {
         b->flag_count += w->layout.tiles;
@@ -142,34 +186,107 @@ static void make_lanes(gpu_backend *b) {
     b->lane_bytes = several ? part : b->staging_bytes;
 }
 
+static gpu_weight_set *weight_set_new(gpu_backend *b, const graph *g, error *e) {
+    const size_t    most = 3 * g->op_count + 1;
+    gpu_weight_set *set = calloc(1, sizeof *set);
+    if (set) {
+        *set = (gpu_weight_set){ .next = b->sets, .g = g, .slot_count = 2 * GPU_WEIGHT_PARTS * most + 1 };
+        set->weights = calloc(most, sizeof *set->weights);
+        set->slots = calloc(set->slot_count, sizeof *set->slots);
+    }
+    if (!set || !set->weights || !set->slots) {
+        if (set) weight_set_free(b, set);
+        fail_memory(e, "the table of weights", most * sizeof *set->weights);
+        return NULL;
+    }
+    return b->sets = set;
+}
+
 gm_status gpu_backend_list_weights(gpu_backend *b, const graph *g, error *e) {
     const fuse_options options = gpu_backend_fusion(b, 0, 0);
-    const size_t       most = 3 * g->op_count;
     graph              fused;
     TRY(graph_fuse(g, &options, &fused, e));
-    b->slot_count = 2 * most + 1;
-    b->weights = calloc(most, sizeof *b->weights);
-    b->slots = calloc(b->slot_count, sizeof *b->slots);
-    gm_status status = GM_OK;
-    if (!b->weights || !b->slots) status = fail_memory(e, "the table of weights", most * sizeof *b->weights);
+    gpu_weight_set *set = weight_set_new(b, g, e);
+    gm_status       status = set ? GM_OK : e->status;
     for (size_t i = 0; i < fused.op_count && !status; i++) status = add_weights_of(b, &fused.ops[i], e);
-    for (size_t i = 0; i < b->count; i++) b->weights[i].like = b->weights[i].layout;
+    for (size_t i = 0; set && i < set->count; i++) set->weights[i].like = set->weights[i].layout;
+    if (status && set) {
+        b->sets = set->next;
+        weight_set_free(b, set);
+    }
     graph_free(&fused);
     return status;
 }
 
-gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e) {
-    TRY(gpu_backend_list_weights(b, g, e));
+/* ---- releasing ---- */
+
+static bool graph_uses(const graph *g, const gpu_weight *w) {
+    for (size_t i = 0; i < g->op_count; i++) {
+        for (size_t j = 0; j < OP_INPUTS; j++) {
+            const tensor *t = g->ops[i].in[j];
+            for (size_t part = 0; t && t->kind == TENSOR_WEIGHT && part < w->part_count; part++) {
+                if (tensor_same_weight(t, &w->parts[part].weight)) return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool weight_is_used(const gpu_backend *b, const gpu_weight *w) {
+    for (const gpu_weight_set *set = b->sets; set; set = set->next) {
+        if (!set->released && graph_uses(set->g, w)) return true;
+    }
+    return false;
+}
+
+void gpu_backend_release(gpu_backend *b, const graph *g) {
+    for (gpu_weight_set *set = b->sets; set; set = set->next) {
+        if (set->g != g || set->released) continue;
+        if (!set->complete) gpu_backend_stream_restart(b); /* its pieces that are under way */
+        set->released = set->complete = true;
+    }
+    for (gpu_weight_set **at = &b->sets; *at;) {
+        gpu_weight_set *set = *at;
+        size_t          left = 0;
+        for (size_t i = 0; i < set->count; i++) {
+            if (set->released && !weight_is_used(b, &set->weights[i])) weight_free(b, &set->weights[i]);
+            left += set->weights[i].tiles != NULL;
+        }
+        if (set->released && !left) {
+            *at = set->next;
+            weight_set_free(b, set);
+        } else at = &set->next;
+    }
+}
+
+/* ---- buffers for uploading ---- */
+
+static gm_status backend_create_staging(gpu_backend *b, error *e) {
+    const gpu_id   before[] = { b->staging, b->piece, b->flags };
+    const uint64_t slot = b->budget ? b->budget->slot : 0;
+    for (size_t i = 0; i < COUNT_OF(before); i++) {
+        if (before[i]) gpu_buffer_free(b->host, before[i]);
+    }
+    b->piece = b->flags = 0;
+    b->next_weight = b->next_tile = b->next_chunk = 0;
     b->staging_bytes = max_size(b->staging_bytes, 256);
     make_lanes(b);
-    const uint64_t slot = b->budget ? b->budget->slot : 0;
     b->staging = gpu_buffer_new(b->host, b->staging_bytes, e);
     if (!b->staging) return e->status;
     b->flags = gpu_buffer_new(b->host, max_size(b->flag_count, 4) * sizeof(uint32_t), e);
     if (!b->flags) return e->status;
-    b->slot = slot ? gpu_buffer_new(b->host, slot, e) : 0;
+    if (slot && !b->slot) b->slot = gpu_buffer_new(b->host, slot, e);
     if (slot && !b->slot) return e->status;
     b->piece = gpu_buffer_new(b->host, WEIGHT_PIECE_WORDS * sizeof(uint32_t), e);
-    if (!b->piece) return e->status;
-    return GM_OK;
+    return b->piece ? GM_OK : e->status;
+}
+
+gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e) {
+    if (b->sets && !b->sets->complete)
+        return fail(e, GM_BAD_ARGUMENT, "the weights of another graph are being uploaded");
+    gpu_backend_stream_restart(b); /* a run that streams begins its piece again */
+    TRY(gpu_backend_list_weights(b, g, e));
+    const gm_status status = backend_create_staging(b, e);
+    if (status) gpu_backend_release(b, g);
+    return status;
 }

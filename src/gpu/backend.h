@@ -17,7 +17,7 @@ enum { GPU_WEIGHT_PARTS = 3, GPU_LANES = 4 };
  * repacked into tiles; vectors stay f32. */
 typedef struct {
     struct {
-        tensor   weight; /* the first part's is the key */
+        tensor   weight;
         uint64_t bytes;
     } parts[GPU_WEIGHT_PARTS];
     size_t        part_count;
@@ -26,7 +26,7 @@ typedef struct {
     bool          streamed; /* not on the GPU: each run uploads its tiles into the slot */
     weight_layout layout;
     weight_layout like;  /* the layout for which kernels are chosen; differs from `layout` only in the self-check */
-    gpu_id       *tiles; /* a vector has one */
+    gpu_id       *tiles; /* a vector has one; NULL: its set was released */
     uint32_t      first_flag; /* index of the first tile's damage flag; the other tiles' follow */
 } gpu_weight;
 
@@ -39,17 +39,27 @@ typedef struct {
     uint32_t          tickets[GPU_WEIGHT_PARTS]; /* pending reads; 0: none */
 } gpu_staged;
 
+/* The weights of a graph that no other set has. */
+typedef struct gpu_weight_set gpu_weight_set;
+struct gpu_weight_set {
+    gpu_weight_set *next;
+    const graph    *g;
+    gpu_weight     *weights;
+    size_t          count;
+    uint32_t       *slots; /* hash of a part → 1 + index of the weight · GPU_WEIGHT_PARTS + part */
+    size_t          slot_count;
+    bool            complete; /* uploaded */
+    bool            released; /* only weights that other graphs use are left */
+};
+
 typedef struct gpu_plan gpu_plan;
 
 typedef struct {
     gpu_host         *host;
-    bool              precise; /* f32 activations in every product */
-    const gpu_budget *budget;  /* NULL: all weights are on the GPU */
-    reads            *reads;   /* reads weights that are not in memory; NULL: all are in memory */
-    gpu_weight       *weights;
-    size_t            count;
-    uint32_t         *slots; /* hash of the key → index + 1 */
-    size_t            slot_count;
+    bool              precise;               /* f32 activations in every product */
+    const gpu_budget *budget;                /* NULL: all weights are on the GPU */
+    reads            *reads;                 /* reads weights that are not in memory; NULL: all are in memory */
+    gpu_weight_set   *sets;                  /* the latest first: that is the one to upload */
     gpu_id            staging, piece, flags; /* for uploading; kept as long as there is a slot */
     uint64_t          staging_bytes, staging_least;
     gpu_staged        staged[GPU_LANES]; /* a ring; the oldest is at first_staged */
@@ -60,7 +70,6 @@ typedef struct {
     gpu_plan         *slot_for;    /* whose tile is being uploaded; others finish it before they use the slot */
     size_t            next_weight; /* where the upload continues */
     uint32_t          next_tile, next_chunk;
-    bool              complete;
     uint64_t          uploaded, total; /* bytes of the file; total: of the weights that stay on the GPU */
 } gpu_backend;
 
@@ -79,14 +88,18 @@ void gpu_backend_read_by(gpu_backend *b, reads *r);
 /* Frees the weights on the GPU, but keeps the device. */
 void gpu_backend_clear(gpu_backend *b);
 
-/* Builds the table of the graph's weights, which is enough for gpu_plan_visit. */
+/* Builds the table of the graph's weights, which is enough for gpu_plan_visit. Weights that the tables of other graphs
+ * have are not listed again, also if they lie joined with others there. */
 gm_status gpu_backend_list_weights(gpu_backend *b, const graph *g, error *e);
 /* The same, and creates the buffers for uploading. */
 gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e);
 
-/* Uploads the graph's weights. GM_AGAIN while writes or reads are pending: let gpu_host_wait run, then call again. A
+/* Uploads the graph's weights, unless that is done; one graph's at a time. GM_AGAIN while writes or reads are pending: let gpu_host_wait run, then call again. A
  * weight that contains NaN or an infinity is GM_BAD_FILE; the error names the tensor and the block. */
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e);
+
+/* Frees the weights that only this graph uses. There must be no plans of it any more. It can be uploaded again. */
+void gpu_backend_release(gpu_backend *b, const graph *g);
 
 /* Uploads chunks `*chunk` to `end` of a streamed tile into the slot, as many as it can at once, and advances `*chunk`.
  * Both are multiples of weight_piece_unit, or the end of the tile. GM_AGAIN as above. */
@@ -98,6 +111,14 @@ void gpu_backend_stream_restart(gpu_backend *b);
 gm_status gpu_backend_ask_damage(gpu_backend *b, error *e);
 gm_status gpu_backend_damage(gpu_backend *b, error *e);
 
+/* Where a tensor is: a part of a weight, whose rows begin with first_row. Weight NULL: nowhere. */
+typedef struct {
+    const gpu_weight *weight;
+    size_t            part;
+    uint32_t          first_row;
+} gpu_weight_part;
+
+gpu_weight_part gpu_backend_part(const gpu_backend *b, const tensor *t);
 /* The weight whose first part is this tensor. */
 const gpu_weight *gpu_backend_weight(const gpu_backend *b, const tensor *t);
 
@@ -140,5 +161,11 @@ void gpu_plan_restart(gpu_plan *p);
 /* Submits a run. The result [outputs, n] arrives under `ticket` (see host.h); 0: no result is read back. GM_AGAIN, if
  * not all weights are on the GPU: let gpu_host_wait run, and call again with the same arguments. */
 gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e);
+/* The same with a ticket for each of the graph's first `count` results. */
+gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint32_t *tickets, size_t count, error *e);
+
+/* Writes the first `entries` tokens (or outputs) of a leaf; later runs read them. GM_AGAIN: let gpu_host_wait run, and call
+ * again. */
+gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, const float *data, size_t entries, error *e);
 
 #endif

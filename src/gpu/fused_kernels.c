@@ -16,7 +16,7 @@ static gpu_kernel norms_kernel(const op *o, uint32_t tokens, uint32_t outputs) {
     gpu_kernel     k = { .file = "norms.wgsl", .x = 1, .y = by_token ? tokens : outputs, .z = 1 };
     kernel_define(&k, "WIDE", flag(unit == 4));
     kernel_define(&k, "NORMED", flag(o->normed));
-    kernel_define(&k, "COUNT", by_token ? "tokens" : "outputs");
+    kernel_define(&k, "COUNT", by_token ? "run.tokens" : "run.outputs");
     kernel_constant(&k, "n", (double)(a->ne[0] / unit));
     kernel_constant(&k, "eps", (double)o->eps);
     kernel_number(&k, o->factor);

@@ -18,10 +18,13 @@ static const tensor *base_of(const tensor *t) { return t->base ? t->base : t; }
 
 static const char *flag(bool on) { return on ? "1" : "0"; }
 
-static const char *counted(const tensor *t) { return t->axis == AXIS_TOKENS ? "tokens" : "outputs"; }
+/* How many entries a value has in a run. A shader must use each binding, also where the answer is 1. */
+static const char *counted(const tensor *t) {
+    return t->axis == AXIS_TOKENS ? "run.tokens" : t->axis == AXIS_OUTPUTS ? "run.outputs" : "min(run.tokens, 1u)";
+}
 
 static uint32_t count_of(const tensor *t, uint32_t tokens, uint32_t outputs) {
-    return t->axis == AXIS_TOKENS ? tokens : outputs;
+    return t->axis == AXIS_TOKENS ? tokens : t->axis == AXIS_OUTPUTS ? outputs : 1;
 }
 
 /* Contiguous rows can be treated as one long row. */
@@ -71,7 +74,8 @@ static gpu_kernel norm_kernel(const op *o, uint32_t count) {
 }
 
 static const char *const elementwise[OP_COUNT] = {
-    [OP_ADD] = "add", [OP_SCALE] = "scale", [OP_GEGLU] = "geglu", [OP_SOFTCAP] = "softcap", [OP_SELECT_ROWS] = "select",
+    [OP_ADD] = "add",         [OP_SCALE] = "scale",        [OP_GEGLU] = "geglu",
+    [OP_SOFTCAP] = "softcap", [OP_SELECT_ROWS] = "select", [OP_TOKEN_SUM] = "sum",
 };
 
 static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
@@ -88,6 +92,7 @@ static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
     kernel_define(&k, "TWO", flag(two));
     kernel_define(&k, "SHARED", flag(shared));
     kernel_define(&k, "COUNT", counted(o->out));
+    if (o->kind == OP_TOKEN_SUM) kernel_define(&k, "SUMMED", counted(o->in[0]));
     kernel_constant(&k, "n", (double)(a.ne[0] / unit));
     place_a(&k, &a, unit);
     if (two) place_b(&k, &b, unit);
@@ -419,6 +424,7 @@ gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kern
     case OP_SCALE:
     case OP_GEGLU:
     case OP_SOFTCAP:
+    case OP_TOKEN_SUM:
     case OP_SELECT_ROWS: *out = elementwise_kernel(o, count); return GM_OK;
     case OP_ROUTE: *out = route_kernel(o, tokens); return check_experts(o->in[0]->ne[0], o->used, e);
     case OP_EXPERT_SUM: *out = expert_sum_kernel(o, tokens); return check_whole(o, e);

@@ -109,7 +109,7 @@ gpu_tile gpu_matmul_tile(const gpu_info *info, const gpu_matmul_job *job) {
 uint64_t gpu_matmul_partial_bytes(const gpu_info *info, const gpu_matmul_job *job) {
     if (job->tokens <= MATVEC_COLUMNS) return 0;
     const uint64_t splits = gpu_matmul_tile(info, job).splits;
-    return splits > 1 ? splits * job->tokens * weight_tile_of(job->weights, job->tile).rows * sizeof(float) : 0;
+    return splits > 1 ? splits * job->tokens * product_tile(job).rows * sizeof(float) : 0;
 }
 
 static void define_tile(gpu_kernel *out, const gpu_info *info, const gpu_tile *t) {
@@ -145,7 +145,7 @@ static void add_up(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile
 }
 
 size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
-    const weight_tile tile = weight_tile_of(job->weights, job->tile);
+    const weight_tile tile = product_tile(job);
     gpu_matmul_job    part = *job;
     weight_tile       part_tile = tile;
     if (t->splits > 1) { /* partial sums are contiguous */
@@ -181,7 +181,7 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
 
 size_t gpu_matmul_kernels(gpu_kernel out[2], const gpu_info *info, const gpu_matmul_job *job) {
     if (job->tokens <= MATVEC_COLUMNS) {
-        const weight_tile tile = weight_tile_of(job->weights, job->tile);
+        const weight_tile tile = product_tile(job);
         gpu_matvec_kernel(&out[0], info, job, &tile);
         return 1;
     }

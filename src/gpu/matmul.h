@@ -27,6 +27,7 @@ typedef struct {
     const weight_layout *weights;
     const weight_layout *like; /* decides the kernel; the same as `weights` except in the self-check */
     uint32_t             tile;
+    uint32_t             part_first, part_rows; /* only these rows, which lie joined with others; part_rows 0: all */
     uint32_t             tokens;  /* the plan's shape class: the most columns (tokens, or outputs) there can be */
     bool                 outputs; /* run.outputs is the number of columns, not run.tokens */
     bool                 q8;      /* x is the quantise kernel's result; x.offset is 0, and the strides are ignored */

@@ -124,7 +124,17 @@ static uint32_t run_tiles(const run_inputs *in, const plan_tiles *t) {
     return tiles;
 }
 
+gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, const float *data, size_t entries, error *e) {
+    if (entries > plan_count(p, leaf)) return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this leaf");
+    return gpu_buffer_write(p->backend->host, p->memory, p->items[leaf->index].offset, data,
+                            entries * leaf->token_stride * sizeof *data, e);
+}
+
 gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e) {
+    return gpu_plan_submit_results(p, in, &ticket, ticket ? 1 : 0, e);
+}
+
+gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint32_t *tickets, size_t count, error *e) {
     if (in->tokens > p->tokens || in->outputs > p->outputs)
         return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this run");
     if (p->drawing && gpu_generator_set_aside(p->drawing, e)) return e->status;
@@ -134,9 +144,12 @@ gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, er
     memcpy(words + p->at_run + RUN_HEADER_WORDS, in->records, in->tokens * sizeof *in->records);
     for (size_t i = 0; i < p->tiles_count; i++) words[p->tiles[i].at] = run_tiles(in, &p->tiles[i]);
     for (size_t i = 0; i < in->outputs; i++) words[p->at_rows + i] = (uint32_t)in->output_rows[i];
-    words[p->at_ticket] = ticket;
-    if (p->streaming) return streaming_submit(p, in, ticket, e);
+    if (count > GRAPH_RESULTS || (count && !p->end_read[count - 1]))
+        return fail(e, GM_BAD_ARGUMENT, "the graph does not have %zu results", count);
+    for (size_t i = 0; i < count; i++) words[p->at_ticket[i]] = tickets[i];
+    const size_t end = count ? p->end_read[count - 1] : p->end_dispatch;
+    if (p->streaming) return streaming_submit(p, in, end, e);
     const gm_status status = gpu_plan_write_given(p, in, e);
     if (status) return status;
-    return gpu_submit(p->backend->host, words, ticket ? p->words.count : p->end_dispatch, e);
+    return gpu_submit(p->backend->host, words, end, e);
 }

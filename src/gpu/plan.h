@@ -32,7 +32,8 @@ typedef struct {
 
 /* What a plan decides about one op. */
 typedef struct {
-    const gpu_weight *weight;   /* EMBED, PRODUCTS: the matrix */
+    const gpu_weight *weight;                /* EMBED, PRODUCTS: the matrix */
+    uint32_t          part_first, part_rows; /* PRODUCTS: its rows, if others lie joined with them; part_rows 0: all */
     bool              gathered; /* EMBED: the host looks up the rows, and writes them before the first dispatch */
     bool              q8;       /* PRODUCTS: reads its input in 8 bits, from the item `quantised` */
     bool              groups;   /* PRODUCTS: reads the pairs grouped by expert, from the item `grouped` */
@@ -83,9 +84,10 @@ struct gpu_plan {
     gpu_id *groups;
     size_t  group_count, group_capacity;
     /* The list: writes of the run and of the wanted rows; then the dispatches, words[first_dispatch .. end_dispatch);
-     * then a read of the result. */
+     * then a read of each result. */
     gpu_words   words;
-    size_t      at_run, at_rows, first_dispatch, end_dispatch, at_ticket;
+    size_t      at_run, at_rows, first_dispatch, end_dispatch;
+    size_t      at_ticket[GRAPH_RESULTS], end_read[GRAPH_RESULTS]; /* of the results: where their reads are, and end */
     size_t      dispatches;
     plan_tiles *tiles;
     size_t      tiles_count, tiles_capacity;
@@ -106,7 +108,7 @@ static inline const tensor *plan_base(const tensor *t) { return t->base ? t->bas
 
 /* The most entries that a value can have. */
 static inline uint32_t plan_count(const gpu_plan *p, const tensor *t) {
-    return t->axis == AXIS_TOKENS ? p->tokens : p->outputs;
+    return t->axis == AXIS_TOKENS ? p->tokens : t->axis == AXIS_OUTPUTS ? p->outputs : 1;
 }
 
 static inline gpu_place plan_place(const tensor *t) {

@@ -36,8 +36,24 @@ static void plan_count_uses(const gpu_plan *p, value_use *uses) {
 static gm_status plan_decide_weight(gpu_plan *p, size_t i, error *e) {
     const op *o = &p->g.ops[i];
     plan_op  *d = &p->ops[i];
-    d->weight = gpu_backend_weight(p->backend, o->in[0]);
-    if (!d->weight) return fail(e, GM_BAD_ARGUMENT, "'%s' was not uploaded to the GPU", o->in[0]->name);
+    if (o->kind == OP_PRODUCTS && o->in[FUSED_A]->axis == AXIS_RUN)
+        return fail(e, GM_UNSUPPORTED, "products on the GPU are for values of tokens or outputs, not of a whole run");
+    const gpu_weight_part found = gpu_backend_part(p->backend, o->in[0]);
+    const size_t          most = o->kind == OP_PRODUCTS ? GPU_WEIGHT_PARTS : 1;
+    size_t                count = 0;
+    uint64_t              rows = 0;
+    for (; count < most && o->in[count] && found.weight && found.part + count < found.weight->part_count; count++) {
+        if (!tensor_same_weight(&found.weight->parts[found.part + count].weight, o->in[count])) break;
+        rows += o->in[count]->ne[1];
+    }
+    if (!count || (count < most && o->in[count] && o->kind == OP_PRODUCTS))
+        return fail(e, GM_BAD_ARGUMENT, "'%s' was not uploaded to the GPU, or not together with what it is joined with",
+                    o->in[count]->name);
+    d->weight = found.weight;
+    if (count < found.weight->part_count) {
+        d->part_first = found.first_row;
+        d->part_rows = (uint32_t)rows;
+    }
     d->gathered = o->kind == OP_EMBED && d->weight->gathered;
     return GM_OK;
 }
@@ -110,6 +126,8 @@ gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
         .weights = &d->weight->layout,
         .like = &d->weight->like,
         .tile = tile,
+        .part_first = d->part_first,
+        .part_rows = d->part_rows,
         .tokens = plan_count(p, x),
         .outputs = x->axis == AXIS_OUTPUTS,
         .q8 = d->q8,
@@ -155,7 +173,7 @@ static void value_read_at(gpu_plan *p, const tensor *t, uint32_t now) {
 }
 
 static void value_written_at(gpu_plan *p, const tensor *t, uint32_t now) {
-    if (!t) return;
+    if (!t || t->kind != TENSOR_VALUE) return;
     const tensor *base = plan_base(t);
     p->items[base->index].bytes = round_up(plan_count(p, base) * base->token_stride * sizeof(float), PLAN_ALIGNMENT);
     item_live_at(&p->items[base->index], now);
@@ -213,13 +231,15 @@ gm_status plan_lay_out(gpu_plan *p, error *e) {
         p->items[i].last = 0;
     }
     for (uint32_t i = 0; i < g->op_count; i++) {
-        const op *o = &g->ops[i];
-        value_written_at(p, o->out, p->ops[i].gathered || o->given ? 0 : i); /* 0: the host writes it before the list */
+        const op  *o = &g->ops[i];
+        const bool by_host = p->ops[i].gathered || o->given || o->kind == OP_LEAF;
+        value_written_at(p, o->out, by_host ? 0 : i);
+        if (o->kind == OP_LEAF) value_read_at(p, o->out, (uint32_t)g->op_count); /* nothing else takes its place */
         value_written_at(p, o->sum, i);
         for (size_t j = 0; j < OP_INPUTS; j++) value_read_at(p, o->in[j], i);
         plan_lay_out_scratch(p, i, notes);
     }
-    value_read_at(p, g->result, (uint32_t)g->op_count);
+    for (size_t i = 0; i < GRAPH_RESULTS; i++) value_read_at(p, graph_result(g, i), (uint32_t)g->op_count);
     free(notes);
     return layout_assign(p->items, p->item_count, PLAN_ALIGNMENT, &p->bytes, e);
 }

@@ -14,7 +14,7 @@ static gpu_binding item_binding(const gpu_plan *p, int32_t item) {
 }
 
 static gpu_binding value_binding(const gpu_plan *p, const tensor *t) {
-    return t ? item_binding(p, (int32_t)plan_base(t)->index) : (gpu_binding){ 0 };
+    return t && t->kind == TENSOR_VALUE ? item_binding(p, (int32_t)plan_base(t)->index) : (gpu_binding){ 0 };
 }
 
 static gpu_binding vector_binding(const gpu_plan *p, const tensor *t) {
@@ -307,6 +307,7 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
     size_t       count = 1;
     if (!p->visit) plan_fill_table(p, i, r.table);
     switch ((int)o->kind) {
+    case OP_LEAF: return GM_OK;
     case OP_EMBED: return record_embed(&r, e);
     case OP_PRODUCTS: return record_product(&r, e);
     case OP_KV_STORE: gpu_kv_store_kernel(o, &kv, p->tokens, k, e); break;
@@ -349,10 +350,13 @@ static gm_status plan_record_inputs(gpu_plan *p, error *e) {
 }
 
 static gm_status plan_record_result(gpu_plan *p, error *e) {
-    const tensor *result = p->g.result;
     p->end_dispatch = p->words.count;
-    p->at_ticket = gpu_words_read(&p->words, p->memory, gpu_plan_result_offset(p),
-                                  plan_count(p, result) * result->token_stride * sizeof(float));
+    for (size_t i = 0; i < GRAPH_RESULTS && graph_result(&p->g, i); i++) {
+        const tensor *whole = plan_base(graph_result(&p->g, i));
+        p->at_ticket[i] = gpu_words_read(&p->words, p->memory, p->items[whole->index].offset,
+                                         plan_count(p, whole) * whole->token_stride * sizeof(float));
+        p->end_read[i] = p->words.count;
+    }
     if (p->words.failed || p->number_words.failed) return fail_memory(e, "a command list", p->words.count * 4);
     return gpu_submit(p->backend->host, p->number_words.data, p->number_words.count, e);
 }

@@ -20,6 +20,13 @@ static inline bool by_fours(uint32_t k, const gpu_place *x) {
 
 static inline uint32_t divide_up(uint32_t a, uint32_t b) { return (uint32_t)(((uint64_t)a + b - 1) / b); }
 
+/* The tile, or the part of it that is multiplied. */
+static inline weight_tile product_tile(const gpu_matmul_job *job) {
+    weight_tile tile = weight_tile_of(job->weights, job->tile);
+    if (job->part_rows) tile.rows = job->part_rows;
+    return tile;
+}
+
 /* Rows of y: a paired gate turns two rows of the weights into one. */
 static inline uint32_t product_rows(const gpu_matmul_job *job, const weight_tile *tile) {
     const uint32_t rows = job->used ? job->weights->rows : tile->rows;
@@ -35,6 +42,7 @@ static inline void start_product(gpu_kernel *out, const char *file, const gpu_ma
     kernel_constant(out, "k", job->weights->k);
     kernel_constant(out, "rows", product_rows(job, tile));
     kernel_constant(out, "first_row", job->used ? 0 : tile->first_row);
+    if (job->part_first) kernel_constant(out, "w_first", job->part_first);
     kernel_constant(out, "y_offset", job->y.offset);
     kernel_constant(out, "y_token_stride", job->y.token_stride);
     if (job->used) {

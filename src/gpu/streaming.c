@@ -32,7 +32,7 @@ struct plan_streaming {
 
     /* the current run */
     size_t        next;          /* the next part; 0: there is no current run */
-    uint32_t      result;        /* ticket of the run's result; 0: none */
+    size_t        end;           /* of the list, with the reads that the run wants */
     uint32_t      expert, chunk; /* how far the current tile has been uploaded */
     uint32_t      ticket;
     const tensor *routes_known;
@@ -253,11 +253,9 @@ static gm_status submit_part(gpu_plan *p, part *part, size_t end, error *e) {
     return gpu_submit(p->backend->host, p->words.data + part->begin, end - part->begin, e);
 }
 
-/* Where a part ends. Only the last part reads the result back, and only if there is a ticket. */
-static size_t end_of(const gpu_plan *p, size_t index, uint32_t ticket) {
-    const plan_streaming *s = p->streaming;
-    if (index + 1 < s->part_count) return s->parts[index].end;
-    return ticket ? p->words.count : p->end_dispatch;
+/* Where a part ends. Only the last part reads results back. */
+static size_t part_end(const plan_streaming *s, size_t index) {
+    return index + 1 < s->part_count ? s->parts[index].end : s->end;
 }
 
 /* Runs the next part. Its tile, if it has one, goes into the slot, which this plan owns at this point. */
@@ -266,7 +264,7 @@ static gm_status run_part(gpu_plan *p, error *e) {
     part           *part = &s->parts[s->next];
     gm_status       status = part->weight ? upload_tile(p, part, e) : GM_OK;
     if (!status && s->next + 1 == s->part_count && p->backend->flags) status = gpu_backend_ask_damage(p->backend, e);
-    if (!status) status = submit_part(p, part, end_of(p, s->next, s->result), e);
+    if (!status) status = submit_part(p, part, part_end(s, s->next), e);
     if (status) return status;
     release_slot(p);
     s->next++;
@@ -288,7 +286,7 @@ static gm_status take_slot(gpu_plan *p) {
     return GM_OK;
 }
 
-gm_status streaming_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e) {
+gm_status streaming_submit(gpu_plan *p, const run_inputs *in, size_t end, error *e) {
     plan_streaming *s = p->streaming;
     for (size_t i = 0; i < s->gather_count && !s->next; i++) {
         const gm_status status = gather_rows(p, &s->gathers[i], in, e);
@@ -298,7 +296,7 @@ gm_status streaming_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, e
         const gm_status status = gpu_plan_write_given(p, in, e);
         if (status) return status;
     }
-    s->result = ticket;
+    s->end = end;
     while (s->next < s->part_count) {
         const part *part = &s->parts[s->next];
         gm_status   status = GM_OK;

@@ -17,8 +17,8 @@ gm_status streaming_cut(gpu_plan *p, const op *product, const gpu_weight *w, uin
 /* The commands after this read no streamed weight. */
 gm_status streaming_resume(gpu_plan *p, error *e);
 
-/* GM_AGAIN: let gpu_host_wait run, and call again with the same arguments. */
-gm_status streaming_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e);
+/* Runs the list up to `end`. GM_AGAIN: let gpu_host_wait run, and call again with the same arguments. */
+gm_status streaming_submit(gpu_plan *p, const run_inputs *in, size_t end, error *e);
 void      streaming_restart(gpu_plan *p);
 void      streaming_free(gpu_plan *p);
 

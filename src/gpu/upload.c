@@ -138,11 +138,13 @@ static gm_status name_damage(const gpu_weight *w, uint32_t tile, uint32_t place,
 }
 
 static gm_status look_at_flags(const gpu_backend *b, const uint32_t *flags, error *e) {
-    for (size_t i = 0; i < b->count; i++) {
-        const gpu_weight *w = &b->weights[i];
-        for (uint32_t tile = 0; w->matrix && tile < w->layout.tiles; tile++) {
-            const uint32_t found = flags[w->first_flag + tile];
-            if (found) return name_damage(w, tile, ~found, e);
+    for (const gpu_weight_set *set = b->sets; set; set = set->next) {
+        for (size_t i = 0; i < set->count; i++) {
+            const gpu_weight *w = &set->weights[i];
+            for (uint32_t tile = 0; w->matrix && tile < w->layout.tiles; tile++) {
+                const uint32_t found = flags[w->first_flag + tile];
+                if (found) return name_damage(w, tile, ~found, e);
+            }
         }
     }
     return GM_OK;
@@ -205,8 +207,8 @@ static gm_status stage_next(gpu_backend *b, gpu_weight *w, error *e) {
 
 /* Fills all free lanes. Returns GM_OK also when nothing is left to stage. */
 static gm_status fill_lanes(gpu_backend *b, error *e) {
-    for (; b->next_weight < b->count; b->next_weight++, b->next_tile = 0) {
-        gpu_weight *w = &b->weights[b->next_weight];
+    for (; b->next_weight < b->sets->count; b->next_weight++, b->next_tile = 0) {
+        gpu_weight *w = &b->sets->weights[b->next_weight];
         if (w->gathered || w->streamed) continue;
         while (b->next_tile < w->layout.tiles) {
             if (w->matrix && b->staged_count == b->lanes) return GM_OK;
@@ -222,7 +224,7 @@ static gm_status complete(gpu_backend *b, error *e) {
     if (!b->flag_ticket && gpu_backend_ask_damage(b, e)) return e->status;
     const gm_status status = gpu_backend_damage(b, e);
     if (status) return status;
-    b->complete = true;
+    b->sets->complete = true;
     if (b->slot) return GM_OK;
     gpu_buffer_free(b->host, b->staging);
     gpu_buffer_free(b->host, b->piece);
@@ -232,9 +234,11 @@ static gm_status complete(gpu_backend *b, error *e) {
 }
 
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e) {
-    uint32_t ignored;
-    if (b->complete) return gpu_host_problem(b->host, e);
-    if (!b->weights && gpu_backend_find_weights(b, g, e)) return e->status;
+    uint32_t              ignored;
+    const gpu_weight_set *set = b->sets;
+    while (set && (set->g != g || set->released)) set = set->next;
+    if (set && set->complete) return gpu_host_problem(b->host, e);
+    if (!set && gpu_backend_find_weights(b, g, e)) return e->status;
     for (;;) {
         gm_status status = fill_lanes(b, e);
         if (status && (status != GM_AGAIN || !b->staged_count)) return status;

@@ -47,6 +47,7 @@ static gm_status copy_graph(fuser *f, const graph *g, error *e) {
         for (size_t j = 0; j < OP_INPUTS; j++) f->g->ops[i].in[j] = copy_of(f, g->ops[i].in[j]);
     }
     f->g->result = copy_of(f, g->result);
+    for (size_t i = 0; i < GRAPH_FURTHER; i++) f->g->further[i] = copy_of(f, g->further[i]);
     return f->g->problem.status ? fail(e, GM_NO_MEMORY, "%s", f->g->problem.why) : GM_OK;
 }
 
@@ -77,17 +78,27 @@ static void fuser_index(fuser *f) {
         const op *o = &f->g->ops[i];
         if (o->kind == (op_kind)GONE) continue;
         for (size_t j = 0; j < OP_INPUTS; j++) {
-            if (o->in[j] && o->in[j]->kind == TENSOR_VALUE) note_reader(f, o->in[j], i);
+            if (o->in[j] && o->in[j]->kind != TENSOR_WEIGHT) note_reader(f, o->in[j], i);
         }
         if (o->out) f->producer[whole_of(o->out)->index] = i;
         if (o->sum) f->producer[o->sum->index] = i;
     }
-    note_reader(f, f->g->result, NOBODY - 1); /* the caller */
+    for (size_t i = 0; i < GRAPH_RESULTS; i++) {
+        if (graph_result(f->g, i)) note_reader(f, graph_result(f->g, i), NOBODY - 1); /* the caller */
+    }
+}
+
+/* Whether the caller reads this whole value or a part of it. */
+static bool is_result(const fuser *f, const tensor *value) {
+    for (size_t i = 0; i < GRAPH_RESULTS; i++) {
+        if (graph_result(f->g, i) && whole_of(graph_result(f->g, i)) == value) return true;
+    }
+    return false;
 }
 
 /* The op that produces this whole value, if it is of this kind. */
 static op *producer_of(const fuser *f, const tensor *t, op_kind kind) {
-    if (!t || t->kind != TENSOR_VALUE || t->base || f->producer[t->index] == NOBODY) return NULL;
+    if (!t || t->kind == TENSOR_WEIGHT || t->base || f->producer[t->index] == NOBODY) return NULL;
     op *o = &f->g->ops[f->producer[t->index]];
     return o->kind == kind ? o : NULL;
 }
@@ -175,7 +186,7 @@ static bool readers_take_views(const fuser *f, const tensor *value) {
             if (o->in[j] && o->in[j]->kind == TENSOR_VALUE && whole_of(o->in[j]) == value) return false;
         }
     }
-    return value != whole_of(f->g->result);
+    return !is_result(f, value);
 }
 
 static uint64_t weight_bytes(const tensor *w) {
@@ -274,12 +285,10 @@ static void remove_head_chain(const head_chain *c) {
     if (c->rope) remove_op(c->rope);
 }
 
+/* The store whose cache this attention is the first to read. */
 static op *store_before(const fuser *f, const op *attention) {
-    for (op *o = f->g->ops + op_index(f, attention); o-- > f->g->ops;) {
-        if (o->kind == OP_KV_STORE && o->layer == attention->layer) return o;
-        if (o->kind == OP_ATTENTION) return NULL;
-    }
-    return NULL;
+    op *store = producer_of(f, attention->in[1], OP_KV_STORE);
+    return store && f->first_reader[store->out->index] == op_index(f, attention) ? store : NULL;
 }
 
 static bool try_heads(fuser *f, op *attention) {
@@ -301,6 +310,7 @@ static bool try_heads(fuser *f, op *attention) {
         fused.in[HEADS_K] = k.norm->in[0];
         fused.in[HEADS_V] = v.norm->in[0];
         fused.in[HEADS_K_WEIGHT] = k.norm->in[1];
+        fused.sum = store->out;
         remove_head_chain(&k);
         remove_head_chain(&v);
         remove_op(store);
@@ -325,6 +335,7 @@ static bool try_attend(fuser *f, op *attention) {
     op fused = *heads;
     fused.kind = OP_ATTEND;
     fused.out = attention->out;
+    if (!heads->sum) fused.in[HEADS_CACHE] = attention->in[1];
     *attention = fused;
     remove_op(heads);
     return true;
@@ -346,7 +357,7 @@ static bool read_by_products(const fuser *f, const tensor *x) {
             if (reads && (o->kind != OP_PRODUCTS || j != FUSED_A || !can_make_column(f, o))) return false;
         }
     }
-    return x != whole_of(f->g->result);
+    return !is_result(f, x);
 }
 
 /* x = norm(s) or scale(norm(s)): every product that reads x computes it for itself. */

@@ -8,7 +8,7 @@
  *             gate   pair: gelu(first half of the row) · second half;  value: gelu(row) · other
  *             cap    above 0: cap · tanh(row / cap)
  *   HEADS     queries q, and optionally keys k and values v: norms q and k with their weights and rotates them by the
- *             table, norms v; k and v go to the cache of `layer`, q to out
+ *             table, norms v; k and v go to the cache of `layer`, which becomes `sum`, q to out
  *   ATTEND    HEADS and its ATTENTION in one, for a single token: the inputs of HEADS, the output of ATTENTION
  *   MIX       rms(a)·a_weight + rms(Σ_e weight_e · experts[:, e])·weight
  *
@@ -38,6 +38,7 @@ enum {
     HEADS_TABLE = 3,
     HEADS_Q_WEIGHT = 4,
     HEADS_K_WEIGHT = 5,
+    HEADS_CACHE = 6, /* ATTEND that stores nothing: the cache that it reads */
 
     MIX_A = 0,
     MIX_EXPERTS = 1,

@@ -19,6 +19,8 @@ static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_SOFTCAP] = "softcap",
     [OP_ROUTE] = "route",
     [OP_SELECT_ROWS] = "select_rows",
+    [OP_TOKEN_SUM] = "token_sum",
+    [OP_LEAF] = "leaf",
     [OP_MATMUL_EXPERTS] = "matmul_experts",
     [OP_EXPERT_SUM] = "expert_sum",
     [OP_NORMS] = "norms",
@@ -130,17 +132,27 @@ tensor *graph_rope(graph *g, tensor *x, tensor *table) {
                      x->ne[1]);
 }
 
-void graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint32_t window) {
-    if (!keys || !values) return;
-    append_op(g, same_shape(keys, values) && is_contiguous(keys) && is_contiguous(values),
-              (op){ .kind = OP_KV_STORE, .in = { keys, values }, .layer = layer, .window = window }, AXIS_TOKENS, 0, 0);
+tensor *graph_kv(graph *g, uint32_t layer, uint32_t window) {
+    tensor *cache = new_tensor(g, (tensor){ .kind = TENSOR_CACHE, .layer = layer, .window = window });
+    if (cache) cache->index = (uint32_t)g->value_count++;
+    return cache;
 }
 
-tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window) {
-    if (!queries) return NULL;
-    return append_op(g, is_contiguous(queries),
-                     (op){ .kind = OP_ATTENTION, .in = { queries }, .layer = layer, .window = window }, queries->axis,
-                     queries->ne[0], queries->ne[1]);
+tensor *graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint32_t window) {
+    tensor *cache = keys && values ? graph_kv(g, layer, window) : NULL;
+    if (!cache) return NULL;
+    return append_op(
+        g, same_shape(keys, values) && is_contiguous(keys) && is_contiguous(values),
+        (op){ .kind = OP_KV_STORE, .out = cache, .in = { keys, values }, .layer = layer, .window = window },
+        AXIS_TOKENS, 0, 0);
+}
+
+tensor *graph_attention(graph *g, tensor *queries, tensor *cache) {
+    if (!queries || !cache) return NULL;
+    return append_op(
+        g, is_contiguous(queries) && cache->kind == TENSOR_CACHE,
+        (op){ .kind = OP_ATTENTION, .in = { queries, cache }, .layer = cache->layer, .window = cache->window },
+        queries->axis, queries->ne[0], queries->ne[1]);
 }
 
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up) {
@@ -190,6 +202,15 @@ tensor *graph_select_rows(graph *g, tensor *x) {
     if (!x) return NULL;
     return append_op(g, x->axis == AXIS_TOKENS, (op){ .kind = OP_SELECT_ROWS, .in = { x } }, AXIS_OUTPUTS, x->ne[0],
                      x->ne[1]);
+}
+
+tensor *graph_token_sum(graph *g, tensor *x) {
+    if (!x) return NULL;
+    return append_op(g, x->axis != AXIS_RUN, (op){ .kind = OP_TOKEN_SUM, .in = { x } }, AXIS_RUN, x->ne[0], x->ne[1]);
+}
+
+tensor *graph_leaf(graph *g, tensor_axis axis, uint64_t n, uint64_t rows) {
+    return append_op(g, n && rows, (op){ .kind = OP_LEAF }, axis, n, rows);
 }
 
 static tensor *new_view(graph *g, tensor *x, bool fits, uint64_t offset, uint64_t n, uint64_t rows,

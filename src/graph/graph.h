@@ -2,7 +2,12 @@
  *
  * Shapes are those of ONE token: ne[0] is contiguous, ne[1] counts rows within the token (heads, experts). How many tokens
  * there are is known only when a plan runs; they are the outermost dimension of every value, so a plan made for 256 tokens
- * also runs 3. After the layers only the tokens whose logits are wanted matter: values there have the axis of OUTPUTS. */
+ * also runs 3. After the layers only the tokens whose logits are wanted matter: values there have the axis of OUTPUTS. A sum
+ * over tokens exists once per run: its axis is RUN.
+ *
+ * A graph says everything about the order of its ops: an op needs its inputs, and nothing else. Keys and values are edges, too:
+ * KV_STORE gives the cache of its layer as it is after the store, and ATTENTION takes a cache. A value may have any number of
+ * readers, and a graph several results. */
 
 #ifndef GM_GRAPH_H
 #define GM_GRAPH_H
@@ -19,8 +24,9 @@
  *   MATMUL          weights a [k, m], values b [k]  →  [m]
  *   ROPE_TABLE      cos and sin of position · frequency a[j] for each token  →  [2 · n/2]: cosines, then sines
  *   ROPE            rotates the pairs (j, j + n/2) of each row of a by the table b
- *   KV_STORE        keys a and values b of the tokens go to the cache of `layer`, to the slots that the run's records name
- *   ATTENTION       queries a against the cache of `layer`; the records say what each token sees (graph/run.h). With a window
+ *   KV_STORE        keys a and values b of the tokens go to the cache of `layer`, to the slots that the run's records name  →
+ *                   the cache
+ *   ATTENTION       queries a against the cache b, which belongs to `layer`; the records say what each token sees (graph/run.h). With a window
  *                   the layer is a sliding one, else a full one; the number itself only helps to divide the work
  *   GEGLU           gelu(a) · b
  *   ADD             a + b
@@ -31,6 +37,8 @@
  *   MATMUL_EXPERTS  weights a [k, m, experts], values b [k, 1 or used], routes c  →  [m, used]
  *   EXPERT_SUM      Σ_e weight_e · a[:, e], routes b
  *   SELECT_ROWS     the tokens of a whose outputs are wanted
+ *   TOKEN_SUM       the sum of a over all tokens (or outputs) of the run
+ *   LEAF            what the caller last wrote there between two runs; at first 0
  */
 typedef enum {
     OP_EMBED,
@@ -48,6 +56,8 @@ typedef enum {
     OP_MATMUL_EXPERTS,
     OP_EXPERT_SUM,
     OP_SELECT_ROWS,
+    OP_TOKEN_SUM,
+    OP_LEAF,
     OP_COUNT,
     /* Fused ops: only fuse.c creates them, for plans; fuse.h says what they compute. */
     OP_NORMS = OP_COUNT,
@@ -62,15 +72,19 @@ enum { OP_INPUTS = 9 }; /* the most inputs of any op; primitives have up to 3 */
 
 const char *op_name(op_kind kind);
 
-typedef enum { TENSOR_WEIGHT, TENSOR_VALUE } tensor_kind;
-typedef enum { AXIS_TOKENS, AXIS_OUTPUTS } tensor_axis;
+typedef enum {
+    TENSOR_WEIGHT,
+    TENSOR_VALUE,
+    TENSOR_CACHE, /* the keys and values of a layer; the run says where they are */
+} tensor_kind;
+typedef enum { AXIS_TOKENS, AXIS_OUTPUTS, AXIS_RUN } tensor_axis;
 
 typedef struct tensor tensor;
 struct tensor {
     tensor_kind kind;
     quant_type  type;
     uint64_t    ne[3];      /* a value: [n, rows]; a weight: as in the file, missing dimensions 1 */
-    tensor_axis axis;       /* a value has one entry per token or per output */
+    tensor_axis axis;       /* a value has one entry per token, per output, or per run */
     uint64_t    row_stride; /* values: elements from row to row, and from token to token */
     uint64_t    token_stride;
     tensor     *base; /* a view: the value it points into, at element `offset`; NULL otherwise */
@@ -78,8 +92,9 @@ struct tensor {
     const void *data; /* a weight's bytes; NULL: they are only in the source, at `place` */
     source     *from; /* a weight of a file: where its bytes come from; else NULL */
     uint64_t    place;
-    const char *name;  /* a weight's, for messages */
-    uint32_t    index; /* a value's number, for the plan */
+    const char *name;          /* a weight's, for messages */
+    uint32_t    index;         /* a value's or cache's number, for the plan */
+    uint32_t    layer, window; /* a cache's; window 0: a full layer */
 };
 
 /* Whether two tensors refer to the same weight: the same bytes in memory or in a source. */
@@ -91,7 +106,7 @@ typedef enum { GATE_NONE, GATE_PAIR, GATE_VALUE } op_gate;
 
 typedef struct {
     op_kind  kind;
-    tensor  *out; /* NULL for KV_STORE */
+    tensor  *out;
     tensor  *in[OP_INPUTS];
     float    factor; /* EMBED, SCALE, SOFTCAP; eps of RMS_NORM */
     uint32_t layer;  /* KV_STORE, ATTENTION: whose cache */
@@ -105,12 +120,15 @@ typedef struct {
     op_gate gate;
 } op;
 
+enum { GRAPH_FURTHER = 3, GRAPH_RESULTS = 1 + GRAPH_FURTHER };
+
 typedef struct {
     arena   memory;
     op     *ops;
     size_t  op_count, op_capacity;
     size_t  value_count;
-    tensor *result;  /* set by the builder: the caller reads it after a run */
+    tensor *result;                 /* set by the builder: the caller reads it after a run */
+    tensor *further[GRAPH_FURTHER]; /* more results, if the caller wants any: the hidden state beside the logits */
     error   problem; /* the first shape that did not fit, or no memory; builders continue and check at the end */
 } graph;             /* zero-initialise */
 
@@ -126,8 +144,9 @@ tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps); /* weigh
 tensor *graph_matmul(graph *g, tensor *weight, tensor *x);
 tensor *graph_rope_table(graph *g, tensor *frequencies);
 tensor *graph_rope(graph *g, tensor *x, tensor *table);
-void    graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint32_t window);
-tensor *graph_attention(graph *g, tensor *queries, uint32_t layer, uint32_t window);
+tensor *graph_kv(graph *g, uint32_t layer, uint32_t window); /* a layer's cache as the run finds it; no op */
+tensor *graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint32_t window);
+tensor *graph_attention(graph *g, tensor *queries, tensor *cache);
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up);
 tensor *graph_add(graph *g, tensor *a, tensor *b);
 tensor *graph_scale(graph *g, tensor *x, float factor);
@@ -136,6 +155,13 @@ tensor *graph_route(graph *g, tensor *logits, tensor *expert_scale, uint32_t use
 tensor *graph_matmul_experts(graph *g, tensor *weight, tensor *x, tensor *routes, uint32_t used);
 tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used);
 tensor *graph_select_rows(graph *g, tensor *x);
+tensor *graph_token_sum(graph *g, tensor *x);
+tensor *graph_leaf(graph *g, tensor_axis axis, uint64_t n, uint64_t rows);
+
+/* The i-th result: the result itself, then the further ones; NULL if there are fewer. */
+static inline tensor *graph_result(const graph *g, size_t i) {
+    return i == 0 ? g->result : i < GRAPH_RESULTS ? g->further[i - 1] : NULL;
+}
 
 /* Views: no op; they share the memory of x. */
 tensor *graph_reshape(graph *g, tensor *x, uint64_t n, uint64_t rows);                /* x must be contiguous */

@@ -10,6 +10,7 @@ typedef struct {
     const model_config *c;
     tensor             *rope_full, *rope_sliding; /* cosines and sines of the tokens' positions */
     tensor             *per_layer_inputs;         /* [P, L] */
+    tensor            **caches;                   /* by layer: its keys and values, after its tokens' were stored */
 } builder;
 
 static tensor *weight_tensor(builder *b, const weight *w) {
@@ -43,16 +44,16 @@ static tensor *attention(builder *b, uint32_t i, tensor *a) {
     tensor              *rope = layer->sliding ? b->rope_sliding : b->rope_full;
     const uint32_t       window = layer->sliding ? b->c->window : 0;
 
-    tensor *q = linear(b, &w->attn_q, a);
+    tensor *q = linear(b, &w->attn_q, a), **cache = &b->caches[layer->donor];
     if (layer->owns_kv) {
         tensor *k = linear(b, &w->attn_k, a);
         tensor *v = w->attn_v.name ? linear(b, &w->attn_v, a) : k;
         k = graph_reshape(b->g, k, layer->head, layer->kv_heads);
         v = graph_reshape(b->g, v, layer->head, layer->kv_heads);
-        graph_kv_store(b->g, graph_rope(b->g, norm(b, k, &w->attn_k_norm), rope), norm_plain(b, v), i, window);
+        *cache = graph_kv_store(b->g, graph_rope(b->g, norm(b, k, &w->attn_k_norm), rope), norm_plain(b, v), i, window);
     }
     q = graph_rope(b->g, norm(b, graph_reshape(b->g, q, layer->head, layer->heads), &w->attn_q_norm), rope);
-    tensor *o = graph_attention(b->g, q, layer->donor, window);
+    tensor *o = graph_attention(b->g, q, *cache);
     return linear(b, &w->attn_output, graph_reshape(b->g, o, (uint64_t)layer->head * layer->heads, 1));
 }
 
@@ -106,7 +107,9 @@ gm_status model_text_graph(const model *m, graph *out, error *e) {
     if (b.c->per_layer_width) b.per_layer_inputs = per_layer_inputs(&b, x);
     b.rope_full = graph_rope_table(out, weight_tensor(&b, &m->frequencies_full));
     b.rope_sliding = graph_rope_table(out, weight_tensor(&b, &m->frequencies_sliding));
-    for (uint32_t i = 0; i < b.c->layers; i++) x = decoder_layer(&b, i, x);
+    b.caches = arena_array(&out->memory, b.c->layers, sizeof *b.caches);
+    if (!b.caches) fail_memory(&out->problem, "the graph's caches", b.c->layers * sizeof *b.caches);
+    for (uint32_t i = 0; i < b.c->layers && b.caches; i++) x = decoder_layer(&b, i, x);
 
     tensor *h = norm(&b, graph_select_rows(out, x), &m->output_norm);
     tensor *logits = linear(&b, m->output.name ? &m->output : &m->token_embd, h);

@@ -135,8 +135,8 @@ static tensor *products(check_builder *b) {
 
 /* ---- attention ---- */
 
-/* Norms and rotates queries and keys, and norms values. Small gains keep the softmax from selecting a single value. */
-static tensor *attend(check_builder *b, tensor *rope, bool store) {
+/* Norms and rotates queries and keys, and norms values, which are stored if there is no cache yet. Small gains keep the softmax from selecting a single value. */
+static tensor *attend(check_builder *b, tensor *rope, tensor **cache) {
     const check   *k = b->k;
     const uint64_t head = k->head, q_width = head * k->heads, kv_width = head * k->kv_heads;
     graph         *g = b->g;
@@ -144,18 +144,18 @@ static tensor *attend(check_builder *b, tensor *rope, bool store) {
     tensor        *q = part(b, row, 0, head, k->heads);
     tensor        *keys = part(b, row, q_width, head, k->kv_heads);
     tensor        *values = part(b, row, q_width + kv_width, head, k->kv_heads);
-    if (store)
-        graph_kv_store(g, graph_rope(g, graph_rms_norm(g, keys, weight, b->c->eps), rope),
-                       graph_rms_norm(g, values, NULL, b->c->eps), 0, k->window);
+    if (!*cache)
+        *cache = graph_kv_store(g, graph_rope(g, graph_rms_norm(g, keys, weight, b->c->eps), rope),
+                                graph_rms_norm(g, values, NULL, b->c->eps), 0, k->window);
     q = graph_rope(g, graph_rms_norm(g, q, weight, b->c->eps), rope);
-    return graph_attention(g, q, 0, k->window);
+    return graph_attention(g, q, *cache);
 }
 
 /* A layer without its own cache reads another layer's, so a layer that stores comes first. */
 static tensor *attention(check_builder *b) {
-    tensor *rope = graph_rope_table(b->g, noise(b, b->k->head / 2, 1, 0, 1));
-    tensor *y = attend(b, rope, true);
-    return b->k->store ? y : attend(b, rope, false);
+    tensor *rope = graph_rope_table(b->g, noise(b, b->k->head / 2, 1, 0, 1)), *cache = NULL;
+    tensor *y = attend(b, rope, &cache);
+    return b->k->store ? y : attend(b, rope, &cache);
 }
 
 /* ---- all other ops ---- */
@@ -231,9 +231,10 @@ gm_status check_build(const self_check *c, const check *k, const void *const dat
 }
 
 void check_choose_kernels(gpu_backend *b, const check *k, const void *const data[2]) {
-    for (size_t i = 0; i < b->count; i++) {
+    for (size_t i = 0; i < b->sets->count; i++) {
+        gpu_weight *w = &b->sets->weights[i];
         for (size_t j = 0; j < k->product_count; j++) {
-            if (b->weights[i].parts[0].weight.data == data[j]) b->weights[i].like = k->products[j].w.like;
+            if (w->parts[0].weight.data == data[j]) w->like = k->products[j].w.like;
         }
     }
 }

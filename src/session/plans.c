@@ -99,10 +99,18 @@ size_t plans_count(const plan_set *plans) {
     return count;
 }
 
-void plans_close(plan_set *plans) {
-    while (plans->first) {
-        shared_plan *p = plans->first;
-        plans->first = p->next;
-        plan_free(p);
+/* g NULL: of all graphs. */
+static void plans_remove(plan_set *plans, const graph *g) {
+    for (shared_plan **at = &plans->first; *at;) {
+        shared_plan *p = *at;
+        if (g && p->g != g) at = &p->next;
+        else {
+            *at = p->next;
+            plan_free(p);
+        }
     }
 }
+
+void plans_drop(plan_set *plans, const graph *g) { plans_remove(plans, g); }
+
+void plans_close(plan_set *plans) { plans_remove(plans, NULL); }

@@ -38,6 +38,8 @@ typedef struct {
 /* Returns a plan that nobody else uses until plans_return. Call plans_return also if a run fails. NULL on failure. */
 shared_plan *plans_borrow(plan_set *plans, const plan_wish *wish, error *e);
 void         plans_return(shared_plan *plan); /* may be NULL */
+/* Frees the plans of a graph whose weights are about to be released. Nobody may use one. */
+void plans_drop(plan_set *plans, const graph *g);
 /* How many there are. */
 size_t plans_count(const plan_set *plans);
 void   plans_close(plan_set *plans);
