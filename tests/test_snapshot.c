@@ -15,14 +15,18 @@ enum { HELD = 60 };
 
 static gm_engine *engine;
 
-static gm_session *session_of(size_t n, uint32_t seed) {
+/* A session of the engine that holds n tokens. `shares`: it may begin with what others hold, and they with what it holds. */
+static gm_session *session_with(size_t n, uint32_t seed, bool shares) {
     gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
-    int32_t    *tokens = malloc(n * sizeof *tokens);
+    s->shares = shares;
+    int32_t *tokens = malloc(n * sizeof *tokens);
     make_tokens(tokens, n, seed);
     CHECK(!set_tokens(s, tokens, n) && gm_session_tokens(s, NULL) == n && gm_session_logits(s));
     free(tokens);
     return s;
 }
+
+static gm_session *session_of(size_t n, uint32_t seed) { return session_with(n, seed, false); }
 
 static uint8_t *saved(gm_session *s, size_t *size) {
     void *data = NULL;
@@ -103,6 +107,30 @@ static void test_crafted(void) {
     gm_free(data);
     gm_session_free(s);
     gm_session_free(target);
+}
+
+static void test_apart(void) {
+    TEST("keys and values of a snapshot stay in the session that restored it, and in its forks");
+    size_t       size = 0;
+    gm_session  *s = session_of(HELD, 4), *target = session_with(7, 2, true), *fork = NULL;
+    uint8_t     *data = saved(s, &size);
+    const size_t bytes = engine->weights.config.vocabulary * sizeof(float);
+    float       *want = malloc(bytes);
+    memcpy(want, gm_session_logits(s), bytes);
+    memset(data + size - GGUF_SEAL_BYTES - 4096, 0x3c, 4096); /* values of the last layers: ones */
+    seal(data, size);
+    CHECK_MESSAGE(!restore_bytes(target, data, size), "%s", why);
+    CHECK(!gm_session_fork(target, &fork, why, sizeof why));
+    gm_session_free(s);
+    gm_session_free(fork);
+    gm_session *fresh = session_with(HELD, 4, true); /* the same tokens */
+    double      most = 0;
+    for (size_t i = 0; i < bytes / sizeof *want; i++) most = fmax(most, fabs(gm_session_logits(fresh)[i] - want[i]));
+    CHECK_MESSAGE(most < 1e-4, "they differ by %g", most);
+    free(want);
+    gm_free(data);
+    gm_session_free(target);
+    gm_session_free(fresh);
 }
 
 static uint64_t state = 7;
@@ -209,6 +237,7 @@ int main(void) {
     if (!engine) return test_end();
     test_seal();
     test_crafted();
+    test_apart();
     test_mutated();
     test_one_path();
     gm_engine_close(engine);

@@ -28,7 +28,7 @@ gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *to
 static void step_back(gm_session *s) {
     if (s->has_logits || !s->tokens.count || s->computed < s->tokens.count) return;
     session_abandon(s);
-    s->computed = kv_rollback(&s->kv, session_batch_begin(s, s->tokens.count - 1));
+    session_go_back(s, session_batch_begin(s, s->tokens.count - 1));
 }
 
 gm_status session_want_logits(gm_session *s, double deadline, error *e) {

@@ -122,6 +122,7 @@ gm_status gm_session_fork(gm_session *session, gm_session **out, char *why, size
         if (s->tokens.failed) fail_memory(&e, "the tokens", session->tokens.count * sizeof(int32_t));
         else soft_copy(&s->soft, &session->soft, &e);
         s->shares = session->shares;
+        s->restored = session->restored;
         s->computed = session->computed;
         s->has_logits = session->has_logits;
         if (s->has_logits)
@@ -314,6 +315,11 @@ gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t
     return e->status;
 }
 
+void session_go_back(gm_session *s, size_t keep) {
+    s->computed = kv_rollback(&s->kv, keep);
+    s->restored = min_size(s->restored, s->computed);
+}
+
 gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error *e) {
     if (session_check_free(s, e)) return e->status;
     if (keep > s->tokens.count) {
@@ -329,7 +335,7 @@ gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error 
     if (keep < s->tokens.count) s->has_logits = false;
     s->tokens.count = keep;
     soft_truncate(&s->soft, keep);
-    if (keep < s->computed) s->computed = kv_rollback(&s->kv, keep);
+    if (keep < s->computed) session_go_back(s, keep);
     if (recompute) *recompute = keep - s->computed;
     return GM_OK;
 }
@@ -403,7 +409,7 @@ gm_status session_logits_held(gm_session *s, float *out, error *e) {
                  n = s->tokens.count;
     if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
     session_release(s);
-    s->computed = kv_rollback(&s->kv, 0);
+    session_go_back(s, 0);
     while (!e->status && s->computed < n) {
         const size_t batch = next_batch(s, most);
         if (make_room(s, batch, e)) break;

@@ -12,8 +12,9 @@
 
 struct gm_session {
     gm_engine    *engine;
-    gm_session   *next;   /* in one of the engine's lists */
-    bool          shares; /* others may begin with what it holds, and it with theirs: sharing.c */
+    gm_session   *next;     /* in one of the engine's lists */
+    bool          shares;   /* others may begin with what it holds, and it with theirs: sharing.c */
+    size_t        restored; /* tokens whose keys and values came from a snapshot: nobody else may begin with them */
     kv_cache      kv;
     kv_store     *store;    /* its own, on a GPU, whose kernels know one sequence per buffer; NULL: the engine's */
     token_list    tokens;   /* held */
@@ -49,6 +50,8 @@ gm_status session_compute(gm_session *s, double deadline, error *e);
 /* These do what their namesakes in gemmule.h do, with an error to pass on. */
 gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e);
 gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *e);
+/* Forgets what was computed beyond `keep` tokens, or more, if the rings do not reach back that far. The tokens stay. */
+void session_go_back(gm_session *s, size_t keep);
 /* `keep` must not lie inside an image whose tokens see each other. */
 gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error *e);
 /* GM_BUSY while another call waits to be repeated. If that call was cancelled, ends it instead. */

@@ -56,9 +56,12 @@ gm_status session_open_kv(gm_session *s, quant_type type, size_t context, error 
 
 /* ---- parking ---- */
 
+/* A snapshot may come from anywhere: no other conversation may depend on it. */
+static bool session_lends(const gm_session *s) { return s->shares && !s->restored; }
+
 bool session_park(gm_session *s) {
     gm_engine *engine = s->engine;
-    if (!s->shares || s->computed < LEAST_PARKED) return false;
+    if (!session_lends(s) || s->computed < LEAST_PARKED) return false;
     for (gm_session **link = &engine->sessions; *link; link = &(*link)->next) {
         if (*link != s) continue;
         *link = s->next;
@@ -93,7 +96,7 @@ typedef struct {
 
 static void search_list(const gm_session *s, gm_session *list, bool parked, prefix_search *found) {
     for (gm_session *other = list; other; other = other->next) {
-        if (other == s || !other->shares || other->kv.store != s->kv.store) continue;
+        if (other == s || !session_lends(other) || other->kv.store != s->kv.store) continue;
         const size_t common = common_tokens(s, other);
         if (common < found->position + LEAST_SHARED) continue;
         const size_t position = kv_meeting_point(&other->kv, common);
@@ -108,10 +111,11 @@ static void go_on_from(gm_session *s, const prefix_search *found) {
     gm_engine *engine = s->engine;
     error      e = { 0 };
     session_abandon(s);
+    s->restored = 0;
     if (found->parked && kv_ring_reaches(&found->from->kv, found->position)) {
         kv_adopt(&s->kv, &found->from->kv);
         session_free(found->from);
-        s->computed = kv_rollback(&s->kv, found->position);
+        session_go_back(s, found->position);
         return;
     }
     engine->pinned = found->from;

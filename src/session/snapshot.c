@@ -383,5 +383,6 @@ gm_status snapshot_restore_step(snapshot_restoring *job, error *e) {
     if (session_check_free(job->s, e)) return e->status;
     session_release(job->s);
     swap_sessions(job->s, job->fresh);
+    job->s->restored = job->s->computed;
     return GM_OK;
 }
