@@ -297,6 +297,29 @@ static void test_mixed(const backend *b, const model_parts *m, const float *refe
     free(mixed);
 }
 
+static void test_spans(const backend *b, const model_parts *m) {
+    TEST("%s: spans that do not fit their run are refused", b->name);
+    static const uint32_t spans[][2] = {
+        { 0, 0 }, { 0, 1 }, { 0, 3 }, { 1, 2 }
+    }; /* of the first token; the run has 2 */
+    const record_sequence sequence = { .window = WINDOW, .ring_slots = 41 };
+    cache                 c = cache_new(b);
+    gpu_plan             *plan = NULL;
+    error                 e = { 0 };
+    token_record          records[2];
+    CHECK_MESSAGE(!gpu_plan_new(b->gpu, &m->g, 4, 4, c.gpu, &plan, &e), "%s", e.why);
+    for (size_t i = 0; plan && i < COUNT_OF(spans); i++) {
+        error            refused = { 0 };
+        const run_inputs run = { .records = records, .tokens = 2, .given = m->given };
+        records_of_text(records, 0, &sequence, (int32_t[]){ 1, 2 }, 0, 2);
+        records[0].span_first = spans[i][0];
+        records[0].span_count = spans[i][1];
+        CHECK(gpu_plan_submit(plan, &run, 0, &refused) == GM_BAD_ARGUMENT && strstr(refused.why, "spans"));
+    }
+    gpu_plan_free(plan);
+    cache_free(b, &c);
+}
+
 static void test_cpu(const model_parts *m, const float *reference) {
     const cpu_kernels *const *tables;
     const size_t              count = cpu_kernels_available(&tables);
@@ -320,7 +343,9 @@ static void test_gpu(const model_parts *m, const float *reference, const char *d
     if (e.status) return;
     while ((status = gpu_backend_upload(&gpu, &m->g, &e)) == GM_AGAIN) gpu_host_wait(gpu.host, 100);
     CHECK_MESSAGE(!status, "%s", e.why);
-    if (!status) test_mixed(&(backend){ .name = "gpu", .gpu = &gpu }, m, reference, 1e-5);
+    const backend b = { .name = "gpu", .gpu = &gpu };
+    if (!status) test_mixed(&b, m, reference, 1e-5);
+    if (!status) test_spans(&b, m);
     gpu_backend_close(&gpu);
 }
 

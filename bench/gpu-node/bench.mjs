@@ -220,8 +220,9 @@ function difference(got, want, rows) {
 async function run_case(c) {
     const slots = c.used || 1;
     const y_bytes = c.tokens * slots * c.rows * 4;
+    // the run: counts, and room for one record
     const buffers = { weights: buffer(c.weight_bytes), x: buffer(c.x_rows * c.k * 4), quantised: buffer(c.quantised_bytes), y: buffer(y_bytes),
-                      partial: buffer(8 * y_bytes), run: buffer(16), groups: buffer(4 * (c.experts + 1 + c.tokens * slots)) };
+                      partial: buffer(8 * y_bytes), run: buffer(80), groups: buffer(4 * (c.experts + 1 + c.tokens * slots)) };
     device.queue.writeBuffer(buffers.weights, 0, random_weights(c));
     device.queue.writeBuffer(buffers.x, 0, random_columns(c));
     device.queue.writeBuffer(buffers.run, 0, new Uint32Array([c.tokens, c.tokens, 0, 0]));

@@ -24,6 +24,10 @@ static gm_status plan_make(gpu_backend *b, const graph *g, size_t tokens, size_t
                            gpu_kernel_visit *visit, void *user, gpu_plan **out, error *e) {
     *out = NULL;
     if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
+    if (tokens > PLAN_MOST_TOKENS)
+        return fail(e, GM_BAD_ARGUMENT,
+                    "a plan for %zu tokens was asked for, but a list holds the records of at most %d", tokens,
+                    PLAN_MOST_TOKENS);
     gpu_plan *p = calloc(1, sizeof *p);
     if (!p) return fail_memory(e, "a plan", sizeof *p);
     *p = (gpu_plan){ .backend = b,
@@ -137,6 +141,8 @@ gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, er
 gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint32_t *tickets, size_t count, error *e) {
     if (in->tokens > p->tokens || in->outputs > p->outputs)
         return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this run");
+    if (!run_spans_fit(in))
+        return fail(e, GM_BAD_ARGUMENT, "the spans of a run of %zu tokens do not fit it", in->tokens);
     if (p->drawing && gpu_generator_set_aside(p->drawing, e)) return e->status;
     uint32_t *words = p->words.data;
     words[p->at_run] = (uint32_t)in->tokens;

@@ -16,7 +16,8 @@
 #include "gpu/pipeline.h"
 #include "graph/layout.h"
 
-enum { PLAN_ALIGNMENT = 256 }; /* of bindings */
+enum { PLAN_ALIGNMENT = 256 };    /* of bindings */
+enum { PLAN_MOST_TOKENS = 4095 }; /* a command of a list has up to 65,535 words, and one writes the whole run */
 typedef struct plan_streaming plan_streaming;
 
 /* The size of the run buffer of a plan for so many tokens: wgsl/run.wgsl. */

@@ -41,6 +41,15 @@ typedef struct {
     const float        *given; /* [rows, width]: the soft tokens that ids below 0 stand for */
 } run_inputs;
 
+/* Whether the spans follow one another and cover all rows. */
+static inline bool run_spans_fit(const run_inputs *in) {
+    for (size_t row = 0; row < in->tokens; row += in->records[row].span_count) {
+        const token_record *r = &in->records[row];
+        if (!r->span_count || r->span_first != row || r->span_count > in->tokens - row) return false;
+    }
+    return true;
+}
+
 /* The indices that a token sees in layers of one kind. */
 static inline uint32_t record_first(const token_record *r, bool sliding) {
     return sliding ? r->sliding_first : r->full_first;

@@ -10,7 +10,7 @@ typedef struct {
     size_t             vocabulary;
     const uint32_t    *suppressed; /* a bit per id, or NULL */
     uint32_t           row;        /* which of the logits' rows */
-    bool               advance;    /* the sampler also writes the next token's run record */
+    bool               advance;    /* the sampler also makes the run of the next token */
 } sampler_settings;
 
 /* How many words sampler_settings_write fills. */
