@@ -84,7 +84,7 @@ static op_case case_begin(const backend *on, size_t tokens, size_t width) {
 
 static const float *case_input(const op_case *c, size_t t) { return c->table + (size_t)c->ids[t] * c->width; }
 
-static run_inputs inputs_of(op_case *c, size_t outputs) {
+static run_inputs case_inputs(op_case *c, size_t outputs) {
     const record_sequence sequence = { .window = c->window, .ring_slots = c->ring_slots };
     records_of_text(c->records, 0, &sequence, c->ids, (size_t)c->start, c->tokens);
     for (size_t t = 0; t < c->tokens && c->blocks; t++)
@@ -95,10 +95,10 @@ static run_inputs inputs_of(op_case *c, size_t outputs) {
 }
 
 /* Plans may be larger than a run: these are, by a few tokens. */
-static void run_on_cpu(op_case *c, size_t outputs, size_t bytes) {
+static void case_run_on_cpu(op_case *c, size_t outputs, size_t bytes) {
     error            e = { 0 };
     cpu_plan        *plan = NULL;
-    const cpu_inputs in = { .run = inputs_of(c, outputs), .kv = &c->kv };
+    const cpu_inputs in = { .run = case_inputs(c, outputs), .kv = &c->kv };
     CHECK_MESSAGE(!cpu_plan_new(&c->backend->cpu, &c->g, c->tokens + 3, outputs + 1, &plan, &e), "%s", e.why);
     if (!plan) return;
     while (cpu_plan_step(plan, &in, 0) == GM_AGAIN) {} /* returns after every region */
@@ -112,12 +112,12 @@ static size_t shape_class(const op_case *c) {
     return n;
 }
 
-static void run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
+static void case_run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     error            e = { 0 };
     gpu_plan        *plan = NULL;
     gpu_backend     *b = c->backend->gpu;
     gm_status        status;
-    const run_inputs in = inputs_of(c, outputs);
+    const run_inputs in = case_inputs(c, outputs);
     gpu_backend_clear(b);
     while ((status = gpu_backend_upload(b, &c->g, &e)) == GM_AGAIN) gpu_host_wait(b->host, 100);
     CHECK_MESSAGE(!status, "upload: %s", e.why);
@@ -145,7 +145,7 @@ static const float *case_run(op_case *c, tensor *result, size_t outputs) {
     const size_t bytes = entries * result->token_stride * sizeof(float);
     free(c->result);
     c->result = calloc(1, bytes + 1);
-    (c->backend->gpu ? run_on_gpu : run_on_cpu)(c, outputs, bytes);
+    (c->backend->gpu ? case_run_on_gpu : case_run_on_cpu)(c, outputs, bytes);
     return c->result;
 }
 
@@ -192,7 +192,7 @@ static void plan_write(open_plan *p, const tensor *leaf, const float *data, size
 /* Runs all tokens. results[i] gets bytes[i] of the i-th result. */
 static void plan_run(open_plan *p, size_t count, float *const *results, const size_t *bytes) {
     error            e = { 0 };
-    const run_inputs in = inputs_of(p->c, p->c->tokens);
+    const run_inputs in = case_inputs(p->c, p->c->tokens);
     uint32_t         tickets[GRAPH_RESULTS];
     gpu_host        *h = p->gpu ? p->c->backend->gpu->host : NULL;
     if (p->cpu) {
@@ -814,7 +814,7 @@ static void test_backend(const backend *b) {
     test_select(b);
 }
 
-static void test_cpu(void) {
+static void test_ops_on_cpu(void) {
     const cpu_kernels *const *tables;
     const size_t              count = cpu_kernels_available(&tables);
     for (size_t i = 0; i < count; i++) {
@@ -831,7 +831,7 @@ static void test_cpu(void) {
     }
 }
 
-static void test_gpu(const char *disable) {
+static void test_ops_on_gpu(const char *disable) {
     for (int mode = 0; mode < 2; mode++) {
         error       e = { 0 };
         gpu_backend gpu;
@@ -849,9 +849,9 @@ static void test_gpu(const char *disable) {
 int main(int argc, char **argv) {
     const char *which = argc > 1 ? argv[1] : "cpu";
     if (argc > 3) only = argv[3];
-    if (!strcmp(which, "gpu")) test_gpu(argc > 2 ? argv[2] : "");
+    if (!strcmp(which, "gpu")) test_ops_on_gpu(argc > 2 ? argv[2] : "");
     else {
-        test_cpu();
+        test_ops_on_cpu();
         test_op_shapes();
     }
     return test_end();

@@ -30,11 +30,11 @@ struct cpu_plan {
 
 /* ---- planning ------------------------------------------------------------------------------------------------------- */
 
-static uint64_t rows_of(const cpu_plan *p, const tensor *t) {
+static uint64_t plan_rows(const cpu_plan *p, const tensor *t) {
     return (t->axis == AXIS_TOKENS ? p->tokens : t->axis == AXIS_OUTPUTS ? p->outputs : 1) * t->ne[1];
 }
 
-static uint64_t value_bytes(const cpu_plan *p, const tensor *t) { return rows_of(p, t) * t->ne[0] * sizeof(float); }
+static uint64_t value_bytes(const cpu_plan *p, const tensor *t) { return plan_rows(p, t) * t->ne[0] * sizeof(float); }
 
 /* Notes on a value while planning. */
 typedef struct {
@@ -61,7 +61,7 @@ static void add_steps(cpu_plan *p, const op *o, value_notes *notes) {
         const tensor *x = o->in[1];
         value_notes  *note = &notes[storage_of(x)->index];
         if (note->quantised < 0) {
-            note->quantised = new_item(p, q8_bytes(rows_of(p, x), x->ne[0]));
+            note->quantised = new_item(p, q8_bytes(plan_rows(p, x), x->ne[0]));
             p->steps[p->step_count++] =
                 (cpu_step){ .kind = STEP_QUANTISE, .op = o, .quantised = note->quantised, .groups = -1 };
         }

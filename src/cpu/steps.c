@@ -12,11 +12,11 @@ static float *value_at(const cpu_context *c, const tensor *t) {
     return (float *)(c->memory + c->items[(t->base ? t->base : t)->index].offset) + t->offset;
 }
 
-static size_t count_of(const cpu_context *c, const tensor *t) {
+static size_t step_entries(const cpu_context *c, const tensor *t) {
     return t->axis == AXIS_TOKENS ? c->in->run.tokens : t->axis == AXIS_OUTPUTS ? c->in->run.outputs : 1;
 }
 
-static size_t rows_of(const cpu_context *c, const tensor *t) { return count_of(c, t) * t->ne[1]; }
+static size_t step_rows(const cpu_context *c, const tensor *t) { return step_entries(c, t) * t->ne[1]; }
 
 static float *row_at(const cpu_context *c, const tensor *t, size_t r) {
     return value_at(c, t) + r / t->ne[1] * t->token_stride + r % t->ne[1] * t->row_stride;
@@ -73,18 +73,19 @@ static row_split split_rows(size_t rows, size_t n, bool may_cut, size_t cost) {
 
 static row_split split_of(const cpu_step *s, const cpu_context *c) {
     const op *o = s->op;
-    if (s->kind == STEP_QUANTISE) return split_rows(rows_of(c, o->in[1]), o->in[1]->ne[0], false, 1);
+    if (s->kind == STEP_QUANTISE) return split_rows(step_rows(c, o->in[1]), o->in[1]->ne[0], false, 1);
     switch (o->kind) {
     case OP_GEGLU:
-    case OP_SOFTCAP: return split_rows(rows_of(c, o->out), o->out->ne[0], true, 2);
+    case OP_SOFTCAP: return split_rows(step_rows(c, o->out), o->out->ne[0], true, 2);
     case OP_ADD:
-    case OP_SCALE: return split_rows(rows_of(c, o->out), o->out->ne[0], true, 1);
-    case OP_TOKEN_SUM: return split_rows(rows_of(c, o->out), o->out->ne[0], true, max_size(1, count_of(c, o->in[0])));
+    case OP_SCALE: return split_rows(step_rows(c, o->out), o->out->ne[0], true, 1);
+    case OP_TOKEN_SUM:
+        return split_rows(step_rows(c, o->out), o->out->ne[0], true, max_size(1, step_entries(c, o->in[0])));
     case OP_KV_STORE: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->in[0]->ne[1], false, 1);
     case OP_ROPE_TABLE: return split_rows(c->in->run.tokens, o->out->ne[0], false, 16);
     case OP_ROUTE: return split_rows(c->in->run.tokens, o->in[0]->ne[0], false, 16);
     case OP_EXPERT_SUM: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->used, false, 1);
-    default: return split_rows(rows_of(c, o->out), o->out->ne[0], false, 1);
+    default: return split_rows(step_rows(c, o->out), o->out->ne[0], false, 1);
     }
 }
 
@@ -168,7 +169,7 @@ size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
     const op *o = s->op;
     if (s->kind == STEP_GROUP) return 1;
     if (o->kind == OP_LEAF) return 0;
-    if (o->out && count_of(c, o->out) == 0) return 0;
+    if (o->out && step_entries(c, o->out) == 0) return 0;
     if (s->kind == STEP_OP) {
         switch (o->kind) {
         case OP_MATMUL: return s->tasks;
@@ -190,14 +191,14 @@ static void run_matmul(const cpu_step *s, const cpu_context *c, size_t task, con
     job.type = w->type;
     job.y = value_at(c, s->op->out);
     job.y_stride = w->ne[1];
-    if (s->quantised >= 0) job.x8 = quantised_at(c, s->quantised, rows_of(c, s->op->in[1]), w->ne[0]);
+    if (s->quantised >= 0) job.x8 = quantised_at(c, s->quantised, step_rows(c, s->op->in[1]), w->ne[0]);
     else job.x = value_at(c, s->op->in[1]);
     (s->quantised >= 0 ? c->kernels->matmul_q8 : c->kernels->matmul_f32)(&job, s->cuts[task], s->cuts[task + 1],
                                                                          scratch);
 }
 
 static void run_dense_matmul(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
-    run_matmul(s, c, task, &(matmul_job){ .w = s->op->in[0]->data, .columns = count_of(c, s->op->in[1]) }, scratch);
+    run_matmul(s, c, task, &(matmul_job){ .w = s->op->in[0]->data, .columns = step_entries(c, s->op->in[1]) }, scratch);
 }
 
 static void run_expert_matmul(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
@@ -320,12 +321,12 @@ static void embed_row(const op *o, const cpu_context *c, size_t t, size_t n) {
 static void sum_tokens(const op *o, const cpu_context *c, size_t r, size_t from, size_t n) {
     float *y = row_at(c, o->out, r) + from;
     memset(y, 0, n * sizeof *y);
-    for (size_t t = 0; t < count_of(c, o->in[0]); t++)
+    for (size_t t = 0; t < step_entries(c, o->in[0]); t++)
         c->kernels->add(y, y, row_at(c, o->in[0], t * o->in[0]->ne[1] + r) + from, n);
 }
 
 /* Values [from, from + n) of row r. */
-static void run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t from, size_t n) {
+static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t from, size_t n) {
     const op          *o = s->op;
     const cpu_kernels *k = c->kernels;
     const tensor      *a = o->in[0], *b = o->in[1];
@@ -363,7 +364,7 @@ static void run_rows(const cpu_step *s, const cpu_context *c, size_t task) {
     const op       *o = s->op;
     if (s->kind == STEP_QUANTISE) {
         const tensor *x = o->in[1];
-        const size_t  first = task * split.rows_per_task, rows = rows_of(c, x), k = x->ne[0];
+        const size_t  first = task * split.rows_per_task, rows = step_rows(c, x), k = x->ne[0];
         q8            out = quantised_at(c, s->quantised, rows, k);
         out = (q8){ out.q + first * k, out.d + first * (k / 32), out.s + first * (k / 16) };
         c->kernels->quantise(out, row_at(c, x, first), min_size(split.rows_per_task, rows - first), k);
@@ -372,12 +373,12 @@ static void run_rows(const cpu_step *s, const cpu_context *c, size_t task) {
     const size_t n = o->out ? o->out->ne[0] : 0;
     if (split.pieces_per_row > 1) {
         const size_t from = task % split.pieces_per_row * split.piece;
-        if (from < n) run_row(s, c, task / split.pieces_per_row, from, min_size(split.piece, n - from));
+        if (from < n) step_run_row(s, c, task / split.pieces_per_row, from, min_size(split.piece, n - from));
         return;
     }
-    const size_t rows = o->kind == OP_KV_STORE ? c->in->run.tokens : rows_of(c, o->out);
+    const size_t rows = o->kind == OP_KV_STORE ? c->in->run.tokens : step_rows(c, o->out);
     const size_t last = min_size((task + 1) * split.rows_per_task, rows);
-    for (size_t r = task * split.rows_per_task; r < last; r++) run_row(s, c, r, 0, n);
+    for (size_t r = task * split.rows_per_task; r < last; r++) step_run_row(s, c, r, 0, n);
 }
 
 void cpu_step_run(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {

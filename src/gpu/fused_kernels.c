@@ -4,8 +4,6 @@
 #include "gpu/kernels.h"
 #include "graph/fuse.h"
 
-static const char *flag(bool on) { return on ? "1" : "0"; }
-
 /* Kernels read four values at a time if the length allows it. */
 static uint32_t unit_of(const tensor *t) { return t->ne[0] % 4 ? 1 : 4; }
 
@@ -14,8 +12,8 @@ static gpu_kernel norms_kernel(const op *o, uint32_t tokens, uint32_t outputs) {
     const uint32_t unit = unit_of(a);
     const bool     by_token = a->axis == AXIS_TOKENS;
     gpu_kernel     k = { .file = "norms.wgsl", .x = 1, .y = by_token ? tokens : outputs, .z = 1 };
-    kernel_define(&k, "WIDE", flag(unit == 4));
-    kernel_define(&k, "NORMED", flag(o->normed));
+    kernel_define(&k, "WIDE", kernel_flag(unit == 4));
+    kernel_define(&k, "NORMED", kernel_flag(o->normed));
     kernel_define(&k, "COUNT", by_token ? "run.tokens" : "run.outputs");
     kernel_constant(&k, "n", (double)(a->ne[0] / unit));
     kernel_constant(&k, "eps", (double)o->eps);
@@ -38,7 +36,7 @@ static gpu_kernel mix_kernel(const op *o, uint32_t tokens) {
     const tensor  *a = o->in[MIX_A];
     const uint32_t unit = unit_of(a);
     gpu_kernel     k = { .file = "mix.wgsl", .x = 1, .y = tokens, .z = 1 };
-    kernel_define(&k, "WIDE", flag(unit == 4));
+    kernel_define(&k, "WIDE", kernel_flag(unit == 4));
     kernel_constant(&k, "n", (double)(a->ne[0] / unit));
     kernel_constant(&k, "used", o->used);
     kernel_constant(&k, "eps", (double)o->eps);
@@ -56,7 +54,7 @@ static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
     const tensor *q = o->in[HEADS_Q], *k = o->in[HEADS_K], *v = o->in[HEADS_V];
     const bool    store = k != NULL;
     gpu_kernel    out = { .file = "heads.wgsl", .x = (uint32_t)q->ne[1], .y = tokens, .z = 1 };
-    kernel_define(&out, "STORE", flag(store));
+    kernel_define(&out, "STORE", kernel_flag(store));
     kernel_define(&out, "WIDE", "1");
     kernel_constant(&out, "head", (double)q->ne[0]);
     kernel_constant(&out, "heads", (double)q->ne[1]);
@@ -72,7 +70,7 @@ static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
     out.x += 2 * kv->kv_heads;
     kernel_define(&out, "KV_TYPE", gpu_kv_type_word(kv->type));
     kernel_define(&out, "QUADS", "1");
-    kernel_define(&out, "SLIDING", flag(o->window > 0));
+    kernel_define(&out, "SLIDING", kernel_flag(o->window > 0));
     kernel_constant(&out, "kv_heads", kv->kv_heads);
     kernel_constant(&out, "k_offset", (double)k->offset);
     kernel_constant(&out, "v_offset", (double)v->offset);

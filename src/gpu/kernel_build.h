@@ -6,6 +6,9 @@
 
 #include "gpu/kernel.h"
 
+/* The value of a define that switches something on or off. */
+static inline const char *kernel_flag(bool on) { return on ? "1" : "0"; }
+
 static inline void kernel_define(gpu_kernel *k, const char *name, const char *value) {
     if (k->define_count < KERNEL_DEFINES) k->defines[k->define_count++] = (shader_define){ name, value };
 }

@@ -16,14 +16,12 @@ static bool view_fours(const tensor *t) { return fours(t->ne[0], t->offset, t->r
 
 static const tensor *base_of(const tensor *t) { return t->base ? t->base : t; }
 
-static const char *flag(bool on) { return on ? "1" : "0"; }
-
 /* How many entries a value has in a run. A shader must use each binding, also where the answer is 1. */
 static const char *counted(const tensor *t) {
     return t->axis == AXIS_TOKENS ? "run.tokens" : t->axis == AXIS_OUTPUTS ? "run.outputs" : "min(run.tokens, 1u)";
 }
 
-static uint32_t count_of(const tensor *t, uint32_t tokens, uint32_t outputs) {
+static uint32_t op_entries(const tensor *t, uint32_t tokens, uint32_t outputs) {
     return t->axis == AXIS_TOKENS ? tokens : t->axis == AXIS_OUTPUTS ? outputs : 1;
 }
 
@@ -59,8 +57,8 @@ static gpu_kernel norm_kernel(const op *o, uint32_t count) {
     const uint32_t unit = wide ? 4 : 1;
     const uint64_t n = x->ne[0] / unit;
     gpu_kernel     k = { .file = "norm.wgsl", .x = (uint32_t)x->ne[1], .y = count, .z = 1 };
-    kernel_define(&k, "WIDE", flag(wide));
-    kernel_define(&k, "WEIGHT", flag(o->in[1] != NULL));
+    kernel_define(&k, "WIDE", kernel_flag(wide));
+    kernel_define(&k, "WEIGHT", kernel_flag(o->in[1] != NULL));
     kernel_define(&k, "COUNT", counted(x));
     kernel_define(&k, "THREADS", n <= 64 ? "64" : n <= 128 ? "128" : "256");
     kernel_constant(&k, "n", (double)n);
@@ -88,9 +86,9 @@ static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
             .file = "elementwise.wgsl", .x = rounded_up(a.ne[0] / unit, 256), .y = (uint32_t)a.ne[1], .z = count
     };
     kernel_define(&k, "KIND", elementwise[o->kind]);
-    kernel_define(&k, "WIDE", flag(wide));
-    kernel_define(&k, "TWO", flag(two));
-    kernel_define(&k, "SHARED", flag(shared));
+    kernel_define(&k, "WIDE", kernel_flag(wide));
+    kernel_define(&k, "TWO", kernel_flag(two));
+    kernel_define(&k, "SHARED", kernel_flag(shared));
     kernel_define(&k, "COUNT", counted(o->out));
     if (o->kind == OP_TOKEN_SUM) kernel_define(&k, "SUMMED", counted(o->in[0]));
     kernel_constant(&k, "n", (double)(a.ne[0] / unit));
@@ -122,7 +120,7 @@ static gpu_kernel rope_kernel(const op *o, uint32_t count) {
     const uint64_t pairs = x->ne[0] / 2 / unit;
     gpu_kernel     k = { .file = "rope.wgsl", .x = rounded_up(x->ne[1] * pairs, 64), .y = count, .z = 1 };
     kernel_define(&k, "KIND", "rotate");
-    kernel_define(&k, "WIDE", flag(wide));
+    kernel_define(&k, "WIDE", kernel_flag(wide));
     kernel_define(&k, "COUNT", counted(x));
     kernel_constant(&k, "pairs", (double)pairs);
     kernel_constant(&k, "rows", (double)x->ne[1]);
@@ -139,7 +137,7 @@ static gpu_kernel rope_kernel(const op *o, uint32_t count) {
 static gpu_kernel route_kernel(const op *o, uint32_t tokens) {
     gpu_kernel k = { .file = "moe.wgsl", .x = 1, .y = tokens, .z = 1 };
     kernel_define(&k, "KIND", "route");
-    kernel_define(&k, "SCALE", flag(o->in[1] != NULL));
+    kernel_define(&k, "SCALE", kernel_flag(o->in[1] != NULL));
     kernel_constant(&k, "experts", (double)o->in[0]->ne[0]);
     kernel_constant(&k, "used", o->used);
     kernel_constant(&k, "a_offset", (double)o->in[0]->offset);
@@ -157,7 +155,7 @@ static gpu_kernel expert_sum_kernel(const op *o, uint32_t tokens) {
     const uint32_t unit = wide ? 4 : 1;
     gpu_kernel     k = { .file = "moe.wgsl", .x = rounded_up(x->ne[0] / unit, 64), .y = tokens, .z = 1 };
     kernel_define(&k, "KIND", "sum");
-    kernel_define(&k, "WIDE", flag(wide));
+    kernel_define(&k, "WIDE", kernel_flag(wide));
     kernel_constant(&k, "n", (double)(x->ne[0] / unit));
     kernel_constant(&k, "used", o->used);
     place_a(&k, x, unit);
@@ -229,10 +227,10 @@ gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gp
     const uint64_t piece = kv->type == TYPE_Q8_0 ? 32 : wide ? 4 : kv->type == TYPE_F16 ? 2 : 1;
     *out = (gpu_kernel){ .file = "kv_store.wgsl", .x = rounded_up(n / piece, 64), .y = tokens, .z = 2 };
     kernel_define(out, "KV_TYPE", gpu_kv_type_word(kv->type));
-    kernel_define(out, "WIDE", flag(wide));
-    kernel_define(out, "QUADS", flag(wide));
-    kernel_define(out, "SHARED", flag(shared));
-    kernel_define(out, "SLIDING", flag(o->window > 0));
+    kernel_define(out, "WIDE", kernel_flag(wide));
+    kernel_define(out, "QUADS", kernel_flag(wide));
+    kernel_define(out, "SHARED", kernel_flag(shared));
+    kernel_define(out, "SLIDING", kernel_flag(o->window > 0));
     kernel_constant(out, "n", (double)n);
     kernel_constant(out, "a_offset", (double)a->offset);
     kernel_constant(out, "b_offset", (double)b->offset);
@@ -296,8 +294,8 @@ uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t spli
 
 /* Which fields of the records count, and whether there is only one record. */
 static void attention_records(gpu_kernel *k, const op *o, uint32_t tokens) {
-    kernel_define(k, "SLIDING", flag(o->window > 0));
-    kernel_define(k, "ONE", flag(tokens == 1));
+    kernel_define(k, "SLIDING", kernel_flag(o->window > 0));
+    kernel_define(k, "ONE", kernel_flag(tokens == 1));
 }
 
 static void attention_common(gpu_kernel *k, const op *o, const gpu_kv *kv, uint32_t tokens) {
@@ -305,7 +303,7 @@ static void attention_common(gpu_kernel *k, const op *o, const gpu_kv *kv, uint3
     const tensor            *q = o->in[0];
     attention_records(k, o, tokens);
     kernel_define(k, "KV_TYPE", gpu_kv_type_word(kv->type));
-    kernel_define(k, "QUADS", flag(fours(kv->head, q->offset, 0, 0)));
+    kernel_define(k, "QUADS", kernel_flag(fours(kv->head, q->offset, 0, 0)));
     kernel_define(k, "STEPS", steps[rounded_up(kv->head, 128)]);
     kernel_constant(k, "head", kv->head);
     kernel_constant(k, "heads", (double)q->ne[1]);
@@ -350,7 +348,7 @@ static void share_out(gpu_kernel *k, const gpu_info *info, const op *o, const gp
 static void add_heads(gpu_kernel *k, const op *o) {
     const bool store = o->in[HEADS_K] != NULL;
     kernel_define(k, "HEADS", "1");
-    kernel_define(k, "STORE", flag(store));
+    kernel_define(k, "STORE", kernel_flag(store));
     kernel_define(k, "WIDE", "1");
     kernel_constant(k, "eps", (double)o->eps);
     kernel_bind(k, BIND_IN + HEADS_TABLE);
@@ -367,7 +365,7 @@ static gpu_kernel decode_kernel(const gpu_info *info, const op *o, const gpu_kv 
     attention_common(&k, o, kv, tokens);
     share_out(&k, info, o, kv, tokens, splits);
     kernel_define(&k, "SHARES", kv->head > 256 ? "2" : "4");
-    kernel_define(&k, "FINAL", flag(splits == 1));
+    kernel_define(&k, "FINAL", kernel_flag(splits == 1));
     attention_binds(&k, splits == 1 ? BIND_OUT : BIND_PARTIAL);
     if (o->kind == OP_ATTEND) add_heads(&k, o);
     return k;
@@ -376,7 +374,7 @@ static gpu_kernel decode_kernel(const gpu_info *info, const op *o, const gpu_kv 
 static gpu_kernel reduce_kernel(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
     const uint32_t heads = (uint32_t)o->in[0]->ne[1];
     gpu_kernel     k = { .file = "attention_reduce.wgsl", .x = heads, .y = tokens, .z = rounded_up(kv->head, 128) };
-    kernel_define(&k, "QUADS", flag(kv->head % 4 == 0));
+    kernel_define(&k, "QUADS", kernel_flag(kv->head % 4 == 0));
     kernel_constant(&k, "head", kv->head);
     kernel_constant(&k, "heads", heads);
     kernel_constant(&k, "kv_heads", kv->kv_heads);
@@ -415,7 +413,7 @@ static gm_status check_whole(const op *o, error *e) {
 }
 
 gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kernel *out, error *e) {
-    const uint32_t count = o->out ? count_of(o->out, tokens, outputs) : tokens;
+    const uint32_t count = o->out ? op_entries(o->out, tokens, outputs) : tokens;
     switch (o->kind) {
     case OP_RMS_NORM: *out = norm_kernel(o, count); return GM_OK;
     case OP_ROPE_TABLE: *out = rope_table_kernel(o, tokens); return GM_OK;

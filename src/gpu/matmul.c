@@ -129,7 +129,7 @@ static void define_tile(gpu_kernel *out, const gpu_info *info, const gpu_tile *t
 /* The dispatch that adds the partial sums of the splits. */
 static void add_up(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile *tile, uint32_t splits) {
     *out = (gpu_kernel){ .file = "matmul_sum.wgsl" };
-    kernel_define(out, "OUTPUTS", word(job->outputs));
+    kernel_define(out, "OUTPUTS", kernel_flag(job->outputs));
     kernel_constant(out, "rows", tile->rows);
     kernel_constant(out, "splits", splits);
     kernel_constant(out, "split_stride", (double)job->tokens * tile->rows);
@@ -155,7 +155,7 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
     const char *file = t->matrix ? "matmul_matrix.wgsl" : job->q8 ? "matmul_q8.wgsl" : "matmul.wgsl";
     start_product(&out[0], file, &part, &part_tile);
     define_tile(&out[0], info, t);
-    kernel_define(&out[0], "OUTPUTS", word(job->outputs));
+    kernel_define(&out[0], "OUTPUTS", kernel_flag(job->outputs));
     if (job->q8) {
         const uint64_t rows = (uint64_t)job->tokens * (job->x_slots ? job->used : 1);
         kernel_constant(&out[0], "x_token_stride", job->x_slots ? job->used : 1);
@@ -196,7 +196,7 @@ void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job
     (void)info;
     *out = (gpu_kernel){ .file = "embed.wgsl" };
     weight_describe(out, job->table, &tile);
-    kernel_define(out, "GIVEN", word(job->given));
+    kernel_define(out, "GIVEN", kernel_flag(job->given));
     kernel_constant(out, "k", job->table->k);
     kernel_constant(out, "rows", tile.rows);
     kernel_constant(out, "first_row", tile.first_row);
@@ -214,8 +214,8 @@ void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job
 void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quantise_job *job) {
     const bool halves = info->subgroup_matrix;
     *out = (gpu_kernel){ .file = halves ? "halve.wgsl" : "quantise.wgsl" };
-    kernel_define(out, "VEC4", word(by_fours(job->k, &job->x)));
-    kernel_define(out, "OUTPUTS", word(job->outputs));
+    kernel_define(out, "VEC4", kernel_flag(by_fours(job->k, &job->x)));
+    kernel_define(out, "OUTPUTS", kernel_flag(job->outputs));
     kernel_constant(out, "k", job->k);
     kernel_constant(out, "per", job->rows);
     kernel_constant(out, "x_offset", job->x.offset);

@@ -61,11 +61,11 @@ static void bind_at(gpu_kernel *out, int range, const char *define) {
 
 static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job) {
     static const char *const gates[] = { [GATE_NONE] = "none", [GATE_PAIR] = "pair", [GATE_VALUE] = "value" };
-    kernel_define(out, "RESIDUAL", word(job->residual));
-    kernel_define(out, "NORMED", word(job->normed));
-    kernel_define(out, "SUM", word(job->sum));
+    kernel_define(out, "RESIDUAL", kernel_flag(job->residual));
+    kernel_define(out, "NORMED", kernel_flag(job->normed));
+    kernel_define(out, "SUM", kernel_flag(job->sum));
     kernel_define(out, "GATE", gates[job->gate]);
-    kernel_define(out, "CAP", word(job->cap > 0));
+    kernel_define(out, "CAP", kernel_flag(job->cap > 0));
     kernel_define(out, "WIDE", "0");
     if (job->residual) {
         bind_at(out, BIND_IN + FUSED_B, "B_AT");
@@ -129,7 +129,7 @@ static void column_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmu
     const uint32_t longest = given ? job->like->chunks : choose_segment(job->like->chunks, most, lanes);
     kernel_define(out, "ROWS", digit(together));
     kernel_define(out, "COLUMN", columns[job->column]);
-    kernel_define(out, "Q8_OUT", word(job->y_q8));
+    kernel_define(out, "Q8_OUT", kernel_flag(job->y_q8));
     if (job->y_q8) kernel_constant(out, "y_scales", (double)pairs * rows / 4);
     if (given) kernel_constant(out, "x_scales", (double)(job->x_slots ? pairs : job->tokens) * job->weights->k / 16);
     kernel_define(out, "THREADS", threads == SHORT_COLUMN_THREADS ? "64" : "256");

@@ -11,8 +11,6 @@ enum { MATVEC_COLUMNS = 4 }; /* up to this many columns, a row is read once for 
 /* matvec.c */
 void gpu_matvec_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile);
 
-static inline const char *word(bool on) { return on ? "1" : "0"; }
-
 /* Whether columns can be read four values at a time. */
 static inline bool by_fours(uint32_t k, const gpu_place *x) {
     return k % 4 == 0 && x->offset % 4 == 0 && x->token_stride % 4 == 0 && x->row_stride % 4 == 0;
@@ -38,7 +36,7 @@ static inline void start_product(gpu_kernel *out, const char *file, const gpu_ma
                                  const weight_tile *tile) {
     *out = (gpu_kernel){ .file = file };
     weight_describe(out, job->weights, tile);
-    kernel_define(out, "EXPERTS", word(job->used > 0));
+    kernel_define(out, "EXPERTS", kernel_flag(job->used > 0));
     kernel_constant(out, "k", job->weights->k);
     kernel_constant(out, "rows", product_rows(job, tile));
     kernel_constant(out, "first_row", job->used ? 0 : tile->first_row);
@@ -58,7 +56,7 @@ static inline void start_product(gpu_kernel *out, const char *file, const gpu_ma
 static inline void place_columns(gpu_kernel *out, const gpu_matmul_job *job) {
     const uint32_t  row_stride = job->x_slots ? job->x.row_stride : 0;
     const gpu_place x = { job->x.offset, job->x.token_stride, row_stride };
-    kernel_define(out, "VEC4", word(by_fours(job->weights->k, &x)));
+    kernel_define(out, "VEC4", kernel_flag(by_fours(job->weights->k, &x)));
     kernel_constant(out, "x_offset", x.offset);
     kernel_constant(out, "x_token_stride", x.token_stride);
     if (job->used) kernel_constant(out, "x_row_stride", row_stride);

@@ -154,7 +154,7 @@ void streaming_restart(gpu_plan *p) {
 }
 
 /* y[t] = factor · row ids[t]. A token without an id gets row 0, which gpu_plan_write_given overwrites. */
-static gm_status write_rows(const gpu_plan *p, gather *g, const run_inputs *in, error *e) {
+static gm_status gather_write(const gpu_plan *p, gather *g, const run_inputs *in, error *e) {
     const quant_format *format = quant_format_of(g->table->type);
     const uint64_t      n = g->table->ne[0], row_bytes = quant_row_bytes(format, n);
     float              *rows = p->streaming->rows;
@@ -188,7 +188,7 @@ static gm_status gather_rows(const gpu_plan *p, gather *g, const run_inputs *in,
     }
     const gm_status status =
         g->table->data ? GM_OK : table_rows_fetch(&g->fetched, &in->records->id, RECORD_WORDS, in->tokens, e);
-    return status ? status : write_rows(p, g, in, e);
+    return status ? status : gather_write(p, g, in, e);
 }
 
 /* Finds out which experts the run's tokens use. GM_AGAIN until the routes have arrived. */

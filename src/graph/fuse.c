@@ -189,7 +189,7 @@ static bool readers_take_views(const fuser *f, const tensor *value) {
     return !is_result(f, value);
 }
 
-static uint64_t weight_bytes(const tensor *w) {
+static uint64_t tensor_bytes(const tensor *w) {
     return quant_row_bytes(quant_format_of((uint32_t)w->type), w->ne[0]) * w->ne[1];
 }
 
@@ -228,18 +228,18 @@ static void make_part_of(tensor *value, tensor *row, uint64_t offset) {
 static uint64_t join_alike(fuser *f, op **parts, size_t i, size_t count, tensor *row, uint64_t offset) {
     op           *leader = parts[i], fused = products_of(leader);
     const tensor *first = leader->in[0];
-    const bool    whole_words = weight_bytes(first) % 4 == 0;
-    uint64_t      bytes = weight_bytes(first), end = offset + first->ne[1];
+    const bool    whole_words = tensor_bytes(first) % 4 == 0;
+    uint64_t      bytes = tensor_bytes(first), end = offset + first->ne[1];
     size_t        weights = 1;
     make_part_of(leader->out, row, offset);
     for (size_t j = i + 1; j < count; j++) {
         const tensor *w = parts[j] ? parts[j]->in[0] : NULL;
-        if (!w || w->type != first->type || !whole_words || weight_bytes(w) % 4 ||
-            bytes + weight_bytes(w) > f->options->most_bytes)
+        if (!w || w->type != first->type || !whole_words || tensor_bytes(w) % 4 ||
+            bytes + tensor_bytes(w) > f->options->most_bytes)
             continue;
         fused.in[FUSED_W0 + weights++] = parts[j]->in[0];
         make_part_of(parts[j]->out, row, end);
-        bytes += weight_bytes(w);
+        bytes += tensor_bytes(w);
         end += w->ne[1];
         remove_op(parts[j]);
         parts[j] = NULL;

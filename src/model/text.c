@@ -22,7 +22,7 @@ static tensor *weight_tensor(builder *b, const weight *w) {
 
 static tensor *linear(builder *b, const weight *w, tensor *x) { return graph_matmul(b->g, weight_tensor(b, w), x); }
 
-static tensor *norm(builder *b, tensor *x, const weight *w) {
+static tensor *text_norm(builder *b, tensor *x, const weight *w) {
     return graph_rms_norm(b->g, x, weight_tensor(b, w), b->c->eps);
 }
 
@@ -33,12 +33,12 @@ static tensor *per_layer_inputs(builder *b, tensor *x) {
     const uint32_t p = b->c->per_layer_width, layers = b->c->layers;
     tensor        *tokens = graph_embed(b->g, weight_tensor(b, &b->m->per_layer_token_embd), sqrtf((float)p));
     tensor *context = graph_scale(b->g, linear(b, &b->m->per_layer_model_proj, x), 1 / sqrtf((float)b->c->width));
-    context = norm(b, graph_reshape(b->g, context, p, layers), &b->m->per_layer_proj_norm);
+    context = text_norm(b, graph_reshape(b->g, context, p, layers), &b->m->per_layer_proj_norm);
     return graph_scale(b->g, graph_add(b->g, context, graph_reshape(b->g, tokens, p, layers)), sqrtf(0.5f));
 }
 
-/* o = Wo · attention(rope(norm(Wq·a)), K, V); K = rope(norm(Wk·a)), V = rms(Wv·a), or of the raw keys without Wv */
-static tensor *attention(builder *b, uint32_t i, tensor *a) {
+/* o = Wo · text_attention(rope(text_norm(Wq·a)), K, V); K = rope(text_norm(Wk·a)), V = rms(Wv·a), or of the raw keys without Wv */
+static tensor *text_attention(builder *b, uint32_t i, tensor *a) {
     const layer_config  *layer = &b->c->layer[i];
     const layer_weights *w = &b->m->layer[i];
     tensor              *rope = layer->sliding ? b->rope_sliding : b->rope_full;
@@ -50,9 +50,10 @@ static tensor *attention(builder *b, uint32_t i, tensor *a) {
         tensor *v = w->attn_v.name ? linear(b, &w->attn_v, a) : k;
         k = graph_reshape(b->g, k, layer->head, layer->kv_heads);
         v = graph_reshape(b->g, v, layer->head, layer->kv_heads);
-        *cache = graph_kv_store(b->g, graph_rope(b->g, norm(b, k, &w->attn_k_norm), rope), norm_plain(b, v), i, window);
+        *cache =
+            graph_kv_store(b->g, graph_rope(b->g, text_norm(b, k, &w->attn_k_norm), rope), norm_plain(b, v), i, window);
     }
-    q = graph_rope(b->g, norm(b, graph_reshape(b->g, q, layer->head, layer->heads), &w->attn_q_norm), rope);
+    q = graph_rope(b->g, text_norm(b, graph_reshape(b->g, q, layer->head, layer->heads), &w->attn_q_norm), rope);
     tensor *o = graph_attention(b->g, q, *cache);
     return linear(b, &w->attn_output, graph_reshape(b->g, o, (uint64_t)layer->head * layer->heads, 1));
 }
@@ -66,10 +67,10 @@ static tensor *feed_forward(builder *b, const layer_weights *w, tensor *n) {
 /* Σ_e w_e · Wdown_e · (gelu(Wgate_e·u) ⊙ Wup_e·u): the router reads the residual itself, the experts their own norm of it */
 static tensor *experts(builder *b, const layer_weights *w, tensor *r) {
     const uint32_t used = b->c->experts_used, ff = b->c->expert_feed_forward;
-    tensor        *z = graph_scale(b->g, norm(b, r, &w->router_scale), 1 / sqrtf((float)b->c->width));
+    tensor        *z = graph_scale(b->g, text_norm(b, r, &w->router_scale), 1 / sqrtf((float)b->c->width));
     tensor        *routes = graph_route(b->g, linear(b, &w->router, z), weight_tensor(b, &w->expert_scale), used);
 
-    tensor *u = norm(b, r, &w->pre_ffw_norm_2), *gate, *up;
+    tensor *u = text_norm(b, r, &w->pre_ffw_norm_2), *gate, *up;
     if (w->gate_up_exps.name) {
         tensor *both = graph_matmul_experts(b->g, weight_tensor(b, &w->gate_up_exps), u, routes, used);
         gate = graph_slice(b->g, both, 0, ff, used);
@@ -80,22 +81,23 @@ static tensor *experts(builder *b, const layer_weights *w, tensor *r) {
     }
     tensor *down =
         graph_matmul_experts(b->g, weight_tensor(b, &w->down_exps), graph_geglu(b->g, gate, up), routes, used);
-    return norm(b, graph_expert_sum(b->g, down, routes, used), &w->post_ffw_norm_2);
+    return text_norm(b, graph_expert_sum(b->g, down, routes, used), &w->post_ffw_norm_2);
 }
 
 static tensor *decoder_layer(builder *b, uint32_t i, tensor *x) {
     const layer_weights *w = &b->m->layer[i];
     graph               *g = b->g;
 
-    tensor *r = graph_add(g, x, norm(b, attention(b, i, norm(b, x, &w->attn_norm)), &w->post_attention_norm));
-    tensor *m = feed_forward(b, w, norm(b, r, &w->ffn_norm));
-    if (b->c->experts) m = graph_add(g, norm(b, m, &w->post_ffw_norm_1), experts(b, w, r));
-    tensor *y = graph_add(g, r, norm(b, m, &w->post_ffw_norm));
+    tensor *r =
+        graph_add(g, x, text_norm(b, text_attention(b, i, text_norm(b, x, &w->attn_norm)), &w->post_attention_norm));
+    tensor *m = feed_forward(b, w, text_norm(b, r, &w->ffn_norm));
+    if (b->c->experts) m = graph_add(g, text_norm(b, m, &w->post_ffw_norm_1), experts(b, w, r));
+    tensor *y = graph_add(g, r, text_norm(b, m, &w->post_ffw_norm));
     if (b->per_layer_inputs) {
         const uint32_t p = b->c->per_layer_width;
         tensor        *gated =
             graph_geglu(g, linear(b, &w->inp_gate, y), graph_slice(g, b->per_layer_inputs, (uint64_t)i * p, p, 1));
-        y = graph_add(g, y, norm(b, linear(b, &w->proj, gated), &w->post_norm));
+        y = graph_add(g, y, text_norm(b, linear(b, &w->proj, gated), &w->post_norm));
     }
     return w->output_scale == 1 ? y : graph_scale(g, y, w->output_scale);
 }
@@ -111,7 +113,7 @@ gm_status model_text_graph(const model *m, graph *out, error *e) {
     if (!b.caches) fail_memory(&out->problem, "the graph's caches", b.c->layers * sizeof *b.caches);
     for (uint32_t i = 0; i < b.c->layers && b.caches; i++) x = decoder_layer(&b, i, x);
 
-    tensor *h = norm(&b, graph_select_rows(out, x), &m->output_norm);
+    tensor *h = text_norm(&b, graph_select_rows(out, x), &m->output_norm);
     tensor *logits = linear(&b, m->output.name ? &m->output : &m->token_embd, h);
     out->result = b.c->softcap > 0 ? graph_softcap(out, logits, b.c->softcap) : logits;
     if (!out->result && !out->problem.status)
