@@ -351,7 +351,14 @@ static void test_replies(gm_engine *engine) {
     CHECK(gm_reply_start(s, &(gm_message){ .role = "wizard", .content = "x" }, 1, NULL, &reply, why, sizeof why) ==
               GM_BAD_ARGUMENT &&
           strstr(why, "wizard"));
-    CHECK(gm_reply_start(s, hello, 1, &(gm_reply_options){ .tools = "{" }, &reply, why, sizeof why) != GM_OK);
+    CHECK(gm_reply_start(s, hello, 1, &(gm_reply_options){ .tools = "{" }, &reply, why, sizeof why) ==
+              GM_BAD_ARGUMENT &&
+          str_starts_with(str_of(why), "tools: JSON line 1"));
+    const gm_message calls = { .role = "assistant", .tool_calls = "{" }, nobody = { .content = "Hi" };
+    CHECK(gm_reply_start(s, &calls, 1, NULL, &reply, why, sizeof why) == GM_BAD_ARGUMENT &&
+          str_starts_with(str_of(why), "messages[0].tool_calls: JSON line 1"));
+    CHECK(gm_reply_start(s, &nobody, 1, NULL, &reply, why, sizeof why) == GM_BAD_ARGUMENT &&
+          str_ends_with(str_of(why), "found nothing"));
     CHECK(gm_reply_start(s, hello, 1, &(gm_reply_options){ .logprobs = 21 }, &reply, why, sizeof why) ==
           GM_BAD_ARGUMENT);
     CHECK(reply == NULL);

@@ -40,14 +40,29 @@ struct gm_reply {
 
 /* ---- the prompt ----------------------------------------------------------------------------------------------------- */
 
+/* JSON in an argument: what is wrong with it is the caller's mistake, not a bad file. */
+static gm_status parse_argument(const char *text, arena *a, json **out, error *e) {
+    error           inner = { 0 };
+    const gm_status status = json_parse(str_of(text), a, out, &inner);
+    return status ? fail(e, status == GM_BAD_FILE ? GM_BAD_ARGUMENT : status, "%s", inner.why) : GM_OK;
+}
+
 static gm_status parse_calls(chat_message *out, const char *text, size_t index, arena *a, error *e) {
     error inner = { 0 };
     json *calls = NULL;
-    if (json_parse(str_of(text), a, &calls, &inner) ||
+    if (parse_argument(text, a, &calls, &inner) ||
         chat_calls_from_json(calls, a, &out->calls, &out->call_count, &inner)) {
         return fail(e, inner.status, "messages[%zu].tool_calls: %s", index, inner.why);
     }
     return GM_OK;
+}
+
+static gm_status parse_tools(const char *tools, arena *a, json **out, error *e) {
+    error inner = { 0 };
+    char *text = arena_copy(a, str_of(tools));
+    if (!text) return fail_memory(e, "the tools", strlen(tools));
+    if (parse_argument(text, a, out, &inner)) return fail(e, inner.status, "tools: %s", inner.why);
+    return chat_check_tools(*out, e);
 }
 
 static gm_status convert_message(chat_message *out, const gm_message *m, size_t index, arena *a, error *e) {
@@ -60,8 +75,8 @@ static gm_status convert_message(chat_message *out, const gm_message *m, size_t 
     while (role < COUNT_OF(roles) && (!m->role || strcmp(m->role, roles[role]))) role++;
     if (role == COUNT_OF(roles)) {
         return fail(e, GM_BAD_ARGUMENT,
-                    "messages[%zu].role must be system, developer, user, assistant or tool, found '%s'", index,
-                    m->role ? m->role : "nothing");
+                    "messages[%zu].role must be system, developer, user, assistant or tool, found %s%s%s", index,
+                    m->role ? "'" : "", m->role ? m->role : "nothing", m->role ? "'" : "");
     }
     *out = (chat_message){ .role = (chat_role)role,
                            .thinking = str_of(m->thinking),
@@ -83,10 +98,7 @@ static gm_status build_chat(const gm_engine *engine, const gm_message *messages,
     *out = (chat){ .think = options && options->think, .variant = engine->variant };
     if (count <= no_system || !messages) return fail(e, GM_BAD_ARGUMENT, "a conversation needs at least one message");
     if (options && options->tools) {
-        char *text = arena_copy(a, str_of(options->tools));
-        if (!text) return fail_memory(e, "the tools", strlen(options->tools));
-        TRY(json_parse(str_of(text), a, &tools, e));
-        TRY(chat_check_tools(tools, e));
+        TRY(parse_tools(options->tools, a, &tools, e));
         out->tools = tools;
     }
     out->messages = arena_array(a, count + own_system, sizeof *out->messages);
