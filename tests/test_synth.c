@@ -208,7 +208,8 @@ static void test_small_tensors(void) {
                  { FILL_QUERY_KEY_NORM, 0.27f, 0.33f },
                  { FILL_ATTENTION_NORM, 0.135f, 0.165f },
                  { FILL_BRANCH_NORM, 0.45f, 0.55f },
-                 { FILL_LAYER_SCALE, 0.9f, 1 },
+                 { FILL_OUTPUT_NORM, -1.1f, 1.1f },
+                 { FILL_LAYER_SCALE, 0.95f, 1 },
                  { FILL_ROUTER, -7, 7 } };
     float values[1000];
     for (size_t i = 0; i < COUNT_OF(rows); i++) {

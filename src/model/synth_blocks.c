@@ -161,7 +161,9 @@ static void fill_matrix(synth_random *r, quant_type type, uint8_t *out, size_t b
  * - Branches: each adds half as much as an embedding has (0.02 · √width: 0.8 to 1.5), so neither drowns the other. The experts add
  *   half as much as the dense feed-forward beside them. Attention adds less: a mean over keys keeps what all tokens have in common,
  *   and if it added as much as the others, all tokens would be alike after ten layers and go to the same experts.
- * - Layer scales: of the residual's variance, about a tenth is each layer's own, at any depth.
+ * - Layer scales: of the residual's variance, about a twentieth is each layer's own, at any depth.
+ * - Output norm: random signs, because the head is the table of embeddings. Without them, the residual's share of the token's own
+ *   embedding would make that token the likeliest next one, and an answer would repeat it.
  * - Router: logits have a deviation of 2, alike for all experts. Every expert is used, and the busiest has two to three times the mean
  *   load. Of a token's eight experts, the first has a weight of about 0.4 and the last of 0.05: where rounding swaps the eighth for
  *   the ninth, little changes.
@@ -173,7 +175,8 @@ static float small_value(synth_random *r, synth_fill fill, uint64_t index) {
     case FILL_QUERY_KEY_NORM: return (float)(0.27 + 0.06 * random_uniform(r));
     case FILL_ATTENTION_NORM: return (float)(0.135 + 0.03 * random_uniform(r));
     case FILL_BRANCH_NORM: return (float)(0.45 + 0.1 * random_uniform(r));
-    case FILL_LAYER_SCALE: return (float)(0.9 + 0.1 * random_uniform(r));
+    case FILL_OUTPUT_NORM: return (float)((0.9 + 0.2 * random_uniform(r)) * (random_next(r) >> 63 ? -1 : 1));
+    case FILL_LAYER_SCALE: return (float)(0.95 + 0.05 * random_uniform(r));
     case FILL_ROUTER:
         return (float)((random_uniform(r) + random_uniform(r) + random_uniform(r) + random_uniform(r) - 2) * 3.4641016);
     default: return (float)(0.9 + 0.2 * random_uniform(r));

@@ -40,6 +40,7 @@ typedef enum {
     FILL_QUERY_KEY_NORM,
     FILL_ATTENTION_NORM, /* of what attention adds to the residual */
     FILL_BRANCH_NORM,    /* of what another branch adds */
+    FILL_OUTPUT_NORM,
     FILL_LAYER_SCALE,
     FILL_ROPE,
     FILL_ROUTER

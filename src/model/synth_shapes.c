@@ -242,7 +242,7 @@ gm_status synth_list_tensors(const synth_plan *plan, arena *a, synth_tensor **te
         ADD_VECTOR(&list, FILL_NORM, plan->size->per_layer, "per_layer_proj_norm.weight");
     }
     add_layers(&list);
-    ADD_VECTOR(&list, FILL_NORM, d, "output_norm.weight");
+    ADD_VECTOR(&list, FILL_OUTPUT_NORM, d, "output_norm.weight");
     if (list.failed) return fail_memory(e, "the list of tensors", list.capacity * sizeof *list.items);
     *tensors = list.items;
     *count = list.count;
