@@ -56,7 +56,7 @@ static gm_status generator_lay_out(gpu_generator *g, error *e) {
     end += plan_run_bytes(1);
     g->memory = gpu_buffer_new(p->backend->host, end, e);
     for (size_t i = DRAW_FIXED; i <= DRAW_STATE; i++) g->ranges[i].buffer = g->memory;
-    return e->status;
+    return g->memory ? GM_OK : e->status;
 }
 
 gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_generator **out, error *e) {
@@ -69,9 +69,10 @@ gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_
     g->shape = (sampler_shape){ .vocabulary = (uint32_t)vocabulary, .results = RESULTS, .history = 1 };
     while (g->shape.history < context && g->shape.history < 1u << 31)
         g->shape.history *= 2; /* a power of two, so that sessions of similar size share pipelines */
-    if (generator_lay_out(g, e)) gpu_generator_free(g);
+    const gm_status status = generator_lay_out(g, e);
+    if (status) gpu_generator_free(g);
     else *out = g;
-    return e->status;
+    return status;
 }
 
 static void step_list_free(gpu_generator *g, step_list *list) {
@@ -124,17 +125,19 @@ static gm_status generator_record(gpu_generator *g, step_list *list, const gener
     *list = (step_list){ .dispatches = p->dispatches + count, .rebinds = p->rebinds };
     gpu_words_begin(&list->words);
     gpu_words_append(&list->words, p->words.data + p->first_dispatch, p->end_dispatch - p->first_dispatch);
-    for (size_t i = 0; i < count && !e->status; i++) {
+    gm_status status = GM_OK;
+    for (size_t i = 0; i < count && !status; i++) {
         const gpu_id group = plan_dispatch(p, &list->words, &kernels[i], g->ranges, e);
         if (group) list->groups[list->group_count++] = group;
+        else status = e->status;
     }
     const uint64_t results = g->ranges[DRAW_STATE].offset + SAMPLER_STATE_RESULTS * sizeof(uint32_t);
     list->at_ticket =
         shape.logprobs ? gpu_words_read(&list->words, g->memory, g->ranges[DRAW_RECORD].offset, sizeof(sampler_record))
                        : gpu_words_read(&list->words, g->memory, results, 2 * sizeof(uint32_t));
-    if (list->words.failed) fail_memory(e, "a command list", list->words.count * sizeof(uint32_t));
-    if (e->status) step_list_free(g, list);
-    return e->status;
+    if (list->words.failed) status = fail_memory(e, "a command list", list->words.count * sizeof(uint32_t));
+    if (status) step_list_free(g, list);
+    return status;
 }
 
 /* ---- sharing the plan ---- */
@@ -146,16 +149,16 @@ static gm_status generator_move_token(gpu_generator *g, bool back, error *e) {
     gpu_words_begin(&words);
     if (back) gpu_words_copy(&words, g->memory, g->aside, p->run, 0, plan_run_bytes(1));
     else gpu_words_copy(&words, p->run, 0, g->memory, g->aside, plan_run_bytes(1));
-    if (words.failed) fail_memory(e, "a command list", words.count * sizeof(uint32_t));
-    else gpu_submit(p->backend->host, words.data, words.count, e);
+    const gm_status status = words.failed ? fail_memory(e, "a command list", words.count * sizeof(uint32_t))
+                                          : gpu_submit(p->backend->host, words.data, words.count, e);
     free(words.data);
-    return e->status;
+    return status;
 }
 
 bool gpu_generator_uses(const gpu_generator *g, const gpu_plan *p) { return g->plan == p; }
 
 gm_status gpu_generator_set_aside(gpu_generator *g, error *e) {
-    if (generator_move_token(g, false, e)) return e->status;
+    TRY(generator_move_token(g, false, e));
     g->set_aside = true;
     g->plan->drawing = NULL;
     return GM_OK;
@@ -165,8 +168,8 @@ gm_status gpu_generator_set_aside(gpu_generator *g, error *e) {
 static gm_status generator_take_plan(gpu_generator *g, error *e) {
     gpu_plan *p = g->plan;
     if (p->drawing == g) return GM_OK;
-    if (p->drawing && gpu_generator_set_aside(p->drawing, e)) return e->status;
-    if (g->set_aside && generator_move_token(g, true, e)) return e->status;
+    if (p->drawing) TRY(gpu_generator_set_aside(p->drawing, e));
+    if (g->set_aside) TRY(generator_move_token(g, true, e));
     g->set_aside = false;
     p->drawing = g;
     return GM_OK;
@@ -188,9 +191,9 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
         return fail(e, GM_BAD_ARGUMENT, "a generator for %u positions cannot begin at %zu with %zu tokens of history",
                     g->shape.history, next - 1, start->history_count);
     gpu_generator_drop(g);
-    if (generator_reserve_settings(g, start->setting_words * sizeof(uint32_t), e)) return e->status;
+    TRY(generator_reserve_settings(g, start->setting_words * sizeof(uint32_t), e));
     step_list *list = &g->lists[start->greedy][start->edits][start->logprobs];
-    if (!list->words.data && generator_record(g, list, start, e)) return e->status;
+    if (!list->words.data) TRY(generator_record(g, list, start, e));
 
     /* Both the random numbers' counter and the history are indexed by position, and the history is at least as long as
      * the context, so the ring never wraps. */
@@ -212,7 +215,7 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
         { g->plan->run, 0, header, sizeof header },
         { g->plan->run, sizeof header, start->token, sizeof *start->token },
     };
-    if (generator_take_plan(g, e)) return e->status;
+    TRY(generator_take_plan(g, e));
     for (size_t i = 0; i < COUNT_OF(writes); i++) {
         const gm_status status = gpu_buffer_write(g->plan->backend->host, writes[i].buffer, writes[i].offset,
                                                   writes[i].data, writes[i].bytes, e);
@@ -229,14 +232,15 @@ gm_status gpu_generator_submit(gpu_generator *g, error *e) {
     gpu_host *h = g->plan->backend->host;
     if (!g->begun || g->flying == GENERATOR_STEPS)
         return fail(e, GM_BAD_ARGUMENT, "a generator with %zu steps under way cannot take one more", g->flying);
-    if (generator_take_plan(g, e)) return e->status;
+    TRY(generator_take_plan(g, e));
     const uint32_t ticket = gpu_ticket_new(h);
     if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
     step_list_rebind(g->list, g->plan);
     g->list->words.data[g->list->at_ticket] = ticket;
-    if (gpu_submit(h, g->list->words.data, g->list->words.count, e)) {
+    const gm_status status = gpu_submit(h, g->list->words.data, g->list->words.count, e);
+    if (status) {
         gpu_ticket_done(h, ticket);
-        return e->status;
+        return status;
     }
     g->tickets[(g->oldest + g->flying++) % GENERATOR_STEPS] = ticket;
     return GM_OK;
@@ -248,7 +252,7 @@ gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e) {
     uint64_t        bytes = 0;
     const uint32_t  ticket = g->tickets[g->oldest];
     const uint32_t *result = gpu_ticket_data(h, ticket, &bytes);
-    if (gpu_host_problem(h, e)) return e->status;
+    TRY(gpu_host_problem(h, e));
     if (!result) return GM_AGAIN;
     if (bytes < 2 * sizeof *result || result[0] >= g->shape.vocabulary)
         return fail(e, GM_IO, "the GPU drew token %u of %u", bytes ? result[0] : 0, g->shape.vocabulary);

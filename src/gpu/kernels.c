@@ -218,7 +218,7 @@ gm_status gpu_kv_check(const gpu_kv *kv, error *e) {
 }
 
 gm_status gpu_kv_store_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e) {
-    if (gpu_kv_check(kv, e)) return e->status;
+    TRY(gpu_kv_check(kv, e));
     const tensor  *a = o->in[0], *b = o->in[1];
     const uint64_t n = (uint64_t)kv->kv_heads * kv->head;
     const bool     wide = fours(n, a->offset, b->offset, 0), shared = base_of(a) == base_of(b);
@@ -389,7 +389,7 @@ static gpu_kernel reduce_kernel(const gpu_info *info, const op *o, const gpu_kv 
 gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits,
                                 gpu_kernel out[2], size_t *count, error *e) {
     *count = 0;
-    if (gpu_kv_check(kv, e)) return e->status;
+    TRY(gpu_kv_check(kv, e));
     const tensor *q = o->in[0];
     if (q->ne[0] != kv->head || kv->kv_heads == 0 || q->ne[1] % kv->kv_heads)
         return fail(e, GM_BAD_ARGUMENT, "attention: %llu heads of %llu do not fit %u K/V heads of %u",

@@ -36,11 +36,14 @@ static gm_status plan_make(gpu_backend *b, const graph *g, size_t tokens, size_t
                      .visit = visit,
                      .visit_user = user };
     const fuse_options fusion = gpu_backend_fusion(b, p->tokens, p->outputs);
-    if (!graph_fuse(g, &fusion, &p->g, e) && !plan_copy_kv(p, kv, e) && !plan_decide(p, e) && !plan_lay_out(p, e))
-        plan_record(p, e);
-    if (e->status) gpu_plan_free(p);
+    gm_status          status = graph_fuse(g, &fusion, &p->g, e);
+    if (!status) status = plan_copy_kv(p, kv, e);
+    if (!status) status = plan_decide(p, e);
+    if (!status) status = plan_lay_out(p, e);
+    if (!status) status = plan_record(p, e);
+    if (status) gpu_plan_free(p);
     else *out = p;
-    return e->status;
+    return status;
 }
 
 gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
@@ -50,10 +53,10 @@ gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t out
 
 gm_status gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                          gpu_kernel_visit *visit, void *user, error *e) {
-    gpu_plan *p = NULL;
-    plan_make(b, g, tokens, outputs, kv, visit, user, &p, e);
+    gpu_plan       *p = NULL;
+    const gm_status status = plan_make(b, g, tokens, outputs, kv, visit, user, &p, e);
     gpu_plan_free(p);
-    return e->status;
+    return status;
 }
 
 void gpu_plan_free(gpu_plan *p) {
@@ -143,7 +146,7 @@ gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint3
         return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this run");
     if (!run_spans_fit(in))
         return fail(e, GM_BAD_ARGUMENT, "the spans of a run of %zu tokens do not fit it", in->tokens);
-    if (p->drawing && gpu_generator_set_aside(p->drawing, e)) return e->status;
+    if (p->drawing) TRY(gpu_generator_set_aside(p->drawing, e));
     uint32_t *words = p->words.data;
     words[p->at_run] = (uint32_t)in->tokens;
     words[p->at_run + 1] = (uint32_t)in->outputs;

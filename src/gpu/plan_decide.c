@@ -91,20 +91,21 @@ gm_status plan_decide(gpu_plan *p, error *e) {
     const graph *g = &p->g;
     value_use   *uses = calloc(max_size(g->value_count, 1), sizeof *uses);
     p->ops = calloc(max_size(g->op_count, 1), sizeof *p->ops);
-    if (!uses || !p->ops) fail_memory(e, "a plan's decisions", g->op_count * sizeof *p->ops);
+    gm_status status = GM_OK;
+    if (!uses || !p->ops) status = fail_memory(e, "a plan's decisions", g->op_count * sizeof *p->ops);
     else plan_count_uses(p, uses);
-    for (size_t i = 0; i < g->op_count && !e->status; i++) {
+    for (size_t i = 0; i < g->op_count && !status; i++) {
         const op *o = &g->ops[i];
         plan_op  *d = &p->ops[i];
         *d = (plan_op){ .quantised = -1, .grouped = -1, .partial = -1 };
-        if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS) plan_decide_weight(p, i, e);
+        if (o->kind == OP_EMBED || o->kind == OP_PRODUCTS) status = plan_decide_weight(p, i, e);
         if (o->kind == OP_PRODUCTS) plan_decide_product(p, i);
         if (o->kind == OP_ATTENTION || o->kind == OP_ATTEND) d->splits = plan_splits(p, o);
         if (o->kind == OP_GEGLU) d->aligned = plan_base(o->in[0]) != plan_base(o->in[1]);
     }
-    for (size_t i = 0; i < g->op_count && !e->status; i++) plan_decide_column(p, i, uses);
+    for (size_t i = 0; i < g->op_count && !status; i++) plan_decide_column(p, i, uses);
     free(uses);
-    return e->status;
+    return status;
 }
 
 /* ---- jobs of products ---- */

@@ -165,10 +165,9 @@ gm_status gpu_plan_bind(gpu_plan *p, const gpu_kv_layer *kv, error *e) {
     for (size_t i = 0; i < p->kv_count; i++) {
         plan_kv_dispatch *d = &p->kv_dispatches[i];
         if (same_buffers(&p->kv[d->layer], &kv[d->layer])) continue;
-        if (kv_dispatch_bind(p, d, &kv[d->layer], e)) {
-            for (size_t j = 0; j < p->layers; j++) p->kv[j].k = 0; /* half of them are bound: the next call binds all */
-            return e->status;
-        }
+        const gm_status status = kv_dispatch_bind(p, d, &kv[d->layer], e);
+        for (size_t j = 0; j < p->layers && status; j++) p->kv[j].k = 0; /* half are bound: the next call binds all */
+        if (status) return status;
     }
     memcpy(p->kv, kv, p->layers * sizeof *kv);
     p->rebinds++;
@@ -221,9 +220,10 @@ static gm_status op_dispatch(op_recorder *r, const gpu_kernel *k, error *e) {
         gpu_words_write(&p->number_words, p->numbers, numbers->offset, words, KERNEL_NUMBERS);
     }
     const gpu_id group = plan_dispatch(p, &p->words, k, r->table, e);
-    if (!group || plan_keep_group(p, group, e)) return e->status;
+    if (!group) return e->status;
+    TRY(plan_keep_group(p, group, e));
     p->dispatches++;
-    if (k->tile_queries && plan_note_tiles(p, k, e)) return e->status;
+    if (k->tile_queries) TRY(plan_note_tiles(p, k, e));
     return kernel_binds_kv(k) ? plan_note_kv(p, p->g.ops[r->index].layer, k, r->table, e) : GM_OK;
 }
 
@@ -234,7 +234,7 @@ static gm_status record_embed(op_recorder *r, error *e) {
     const op         *o = &p->g.ops[r->index];
     const gpu_weight *w = p->ops[r->index].weight;
     if (w->gathered) return streaming_gather(p, o, e);
-    for (uint32_t tile = 0; tile < w->layout.tiles && !e->status; tile++) {
+    for (uint32_t tile = 0; tile < w->layout.tiles; tile++) {
         gpu_kernel          k = { 0 };
         const gpu_embed_job job = { .table = &w->layout,
                                     .tile = tile,
@@ -244,9 +244,9 @@ static gm_status record_embed(op_recorder *r, error *e) {
                                     .y = plan_place(o->out) };
         gpu_embed_kernel(&k, gpu_host_info(p->backend->host), &job);
         r->table[BIND_WEIGHTS] = (gpu_binding){ 0, w->tiles[tile], 0, weight_tile_of(&w->layout, tile).bytes };
-        op_dispatch(r, &k, e);
+        TRY(op_dispatch(r, &k, e));
     }
-    return e->status;
+    return GM_OK;
 }
 
 /* Dispatches what a product needs first: its input in 8 bits, and the pairs grouped by expert. */
@@ -263,29 +263,30 @@ static gm_status record_product_inputs(op_recorder *r, error *e) {
                                        .outputs = x->axis == AXIS_OUTPUTS,
                                        .x = plan_place(x) };
         gpu_quantise_kernel(&k, gpu_host_info(p->backend->host), &job);
-        if (op_dispatch(r, &k, e)) return e->status;
+        TRY(op_dispatch(r, &k, e));
     }
     if (d->makes_grouped) {
         gpu_kernel k = { 0 };
-        if (!gpu_group_kernel((uint32_t)o->in[FUSED_W0]->ne[2], o->used, &k, e)) op_dispatch(r, &k, e);
+        TRY(gpu_group_kernel((uint32_t)o->in[FUSED_W0]->ne[2], o->used, &k, e));
+        TRY(op_dispatch(r, &k, e));
     }
-    return e->status;
+    return GM_OK;
 }
 
 static gm_status record_product(op_recorder *r, error *e) {
     gpu_plan         *p = r->plan;
     const gpu_weight *w = p->ops[r->index].weight;
-    if (record_product_inputs(r, e)) return e->status;
-    for (uint32_t tile = 0; tile < w->layout.tiles && !e->status; tile++) {
+    TRY(record_product_inputs(r, e));
+    for (uint32_t tile = 0; tile < w->layout.tiles; tile++) {
         gpu_kernel           k[2] = { { 0 }, { 0 } };
         const gpu_matmul_job job = plan_product_job(p, r->index, tile);
         const size_t         count = gpu_matmul_kernels(k, gpu_host_info(p->backend->host), &job);
         const gpu_id         buffer = w->streamed ? p->backend->slot : w->tiles[tile];
         r->table[BIND_WEIGHTS] = (gpu_binding){ 0, buffer, 0, weight_tile_of(&w->layout, tile).bytes };
-        if (w->streamed && streaming_cut(p, &p->g.ops[r->index], w, tile, e)) return e->status;
-        for (size_t i = 0; i < count && !e->status; i++) op_dispatch(r, &k[i], e);
+        if (w->streamed) TRY(streaming_cut(p, &p->g.ops[r->index], w, tile, e));
+        for (size_t i = 0; i < count; i++) TRY(op_dispatch(r, &k[i], e));
     }
-    return w->streamed && !e->status ? streaming_resume(p, e) : e->status;
+    return w->streamed ? streaming_resume(p, e) : GM_OK;
 }
 
 /* A kernel for an aligned second input: its offset counts from where it is bound. */
@@ -310,30 +311,30 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
     case OP_LEAF: return GM_OK;
     case OP_EMBED: return record_embed(&r, e);
     case OP_PRODUCTS: return record_product(&r, e);
-    case OP_KV_STORE: gpu_kv_store_kernel(o, &kv, p->tokens, k, e); break;
+    case OP_KV_STORE: TRY(gpu_kv_store_kernel(o, &kv, p->tokens, k, e)); break;
     case OP_ATTENTION:
     case OP_ATTEND:
-        gpu_attention_kernels(gpu_host_info(p->backend->host), o, &kv, p->tokens, p->ops[i].splits, k, &count, e);
+        TRY(gpu_attention_kernels(gpu_host_info(p->backend->host), o, &kv, p->tokens, p->ops[i].splits, k, &count, e));
         break;
     case OP_NORMS:
     case OP_HEADS:
-    case OP_MIX: gpu_fused_kernel(o, &kv, p->tokens, p->outputs, k, e); break;
-    case OP_GEGLU: geglu_kernel(p, i, k, e); break;
-    default: gpu_op_kernel(o, p->tokens, p->outputs, k, e); break;
+    case OP_MIX: TRY(gpu_fused_kernel(o, &kv, p->tokens, p->outputs, k, e)); break;
+    case OP_GEGLU: TRY(geglu_kernel(p, i, k, e)); break;
+    default: TRY(gpu_op_kernel(o, p->tokens, p->outputs, k, e)); break;
     }
-    for (size_t n = 0; n < count && !e->status; n++) op_dispatch(&r, &k[n], e);
-    return e->status;
+    for (size_t n = 0; n < count; n++) TRY(op_dispatch(&r, &k[n], e));
+    return GM_OK;
 }
 
 /* ---- the list ---- */
 
 static gm_status plan_create_buffers(gpu_plan *p, error *e) {
     gpu_host *h = p->backend->host;
-    if (!e->status) p->memory = gpu_buffer_new(h, p->bytes ? p->bytes : PLAN_ALIGNMENT, e);
-    if (!e->status) p->run = gpu_buffer_new(h, plan_run_bytes(p->tokens), e);
-    if (!e->status) p->rows = gpu_buffer_new(h, round_up(p->outputs * 4, 16), e);
-    if (!e->status) p->numbers = gpu_buffer_new(h, (p->g.op_count + 1) * PLAN_ALIGNMENT, e);
-    return e->status;
+    p->memory = gpu_buffer_new(h, p->bytes ? p->bytes : PLAN_ALIGNMENT, e);
+    p->run = p->memory ? gpu_buffer_new(h, plan_run_bytes(p->tokens), e) : 0;
+    p->rows = p->run ? gpu_buffer_new(h, round_up(p->outputs * 4, 16), e) : 0;
+    p->numbers = p->rows ? gpu_buffer_new(h, (p->g.op_count + 1) * PLAN_ALIGNMENT, e) : 0;
+    return p->numbers ? GM_OK : e->status;
 }
 
 /* The writes that every run fills in. */
@@ -362,8 +363,11 @@ static gm_status plan_record_result(gpu_plan *p, error *e) {
 }
 
 gm_status plan_record(gpu_plan *p, error *e) {
-    if (!p->visit && (plan_create_buffers(p, e) || plan_record_inputs(p, e))) return e->status;
-    if (!p->visit) gpu_words_begin(&p->number_words);
-    for (size_t i = 0; i < p->g.op_count && !e->status; i++) record_op(p, i, e);
-    return p->visit || e->status ? e->status : plan_record_result(p, e);
+    if (!p->visit) {
+        TRY(plan_create_buffers(p, e));
+        TRY(plan_record_inputs(p, e));
+        gpu_words_begin(&p->number_words);
+    }
+    for (size_t i = 0; i < p->g.op_count; i++) TRY(record_op(p, i, e));
+    return p->visit ? GM_OK : plan_record_result(p, e);
 }

@@ -60,7 +60,7 @@ static gm_status begin_part(gpu_plan *p, const part *what, error *e) {
     return GM_OK;
 }
 
-static gm_status start(gpu_plan *p, error *e) {
+static gm_status streaming_start(gpu_plan *p, error *e) {
     if (p->streaming) return GM_OK;
     p->streaming = calloc(1, sizeof *p->streaming);
     if (!p->streaming) return fail_memory(e, "a plan's parts", sizeof *p->streaming);
@@ -68,7 +68,7 @@ static gm_status start(gpu_plan *p, error *e) {
 }
 
 gm_status streaming_gather(gpu_plan *p, const op *embed, error *e) {
-    if (start(p, e)) return e->status;
+    TRY(streaming_start(p, e));
     plan_streaming *s = p->streaming;
     const tensor   *table = embed->in[0];
     gather         *more = realloc(s->gathers, (s->gather_count + 1) * sizeof *more);
@@ -108,9 +108,9 @@ static gm_status read_routes(gpu_plan *p, const tensor *routes, size_t experts, 
 }
 
 gm_status streaming_cut(gpu_plan *p, const op *product, const gpu_weight *w, uint32_t tile, error *e) {
-    if (start(p, e)) return e->status;
+    TRY(streaming_start(p, e));
     const tensor *routes = product->in[FUSED_ROUTES];
-    if (routes && read_routes(p, routes, w->layout.experts, e)) return e->status;
+    if (routes) TRY(read_routes(p, routes, w->layout.experts, e));
     const bool always = product->sum && tile == 0; /* its first dispatch also writes the sum, which others read */
     return begin_part(p, &(part){ .weight = w, .tile = tile, .routes = always ? NULL : routes }, e);
 }
@@ -196,7 +196,7 @@ static gm_status learn_routes(const gpu_plan *p, const tensor *routes, size_t to
     plan_streaming *s = p->streaming;
     uint64_t        bytes = 0;
     const uint32_t *ids = gpu_ticket_data(p->backend->host, s->ticket, &bytes);
-    if (gpu_host_problem(p->backend->host, e)) return e->status;
+    TRY(gpu_host_problem(p->backend->host, e));
     if (!ids) return GM_AGAIN;
     memset(s->in_use, 0, s->experts * sizeof *s->in_use);
     for (size_t t = 0; t < tokens; t++) {

@@ -108,7 +108,8 @@ static gm_status finish_oldest(gpu_backend *b, uint32_t *next, error *e) {
     for (size_t i = 0; i < GPU_WEIGHT_PARTS; i++) {
         if (!s->tickets[i]) continue;
         const gm_status status = reads_take(b->reads, s->tickets[i], e);
-        if (status == GM_AGAIN) return gpu_host_problem(b->host, e) ? e->status : GM_AGAIN;
+        if (status == GM_AGAIN) TRY(gpu_host_problem(b->host, e));
+        if (status == GM_AGAIN) return GM_AGAIN;
         s->tickets[i] = 0;
         if (status) return status;
     }
@@ -167,7 +168,7 @@ gm_status gpu_backend_ask_damage(gpu_backend *b, error *e) {
 gm_status gpu_backend_damage(gpu_backend *b, error *e) {
     uint64_t        bytes = 0;
     const uint32_t *flags = b->flag_ticket ? gpu_ticket_data(b->host, b->flag_ticket, &bytes) : NULL;
-    if (gpu_host_problem(b->host, e)) return e->status;
+    TRY(gpu_host_problem(b->host, e));
     if (!flags) return b->flag_ticket ? GM_AGAIN : GM_OK;
     const gm_status status =
         bytes < b->flag_count * sizeof *flags
@@ -221,7 +222,7 @@ static gm_status fill_lanes(gpu_backend *b, error *e) {
 
 /* After the last submit: reads the damage flags, and frees the buffers that only uploading needs. */
 static gm_status complete(gpu_backend *b, error *e) {
-    if (!b->flag_ticket && gpu_backend_ask_damage(b, e)) return e->status;
+    if (!b->flag_ticket) TRY(gpu_backend_ask_damage(b, e));
     const gm_status status = gpu_backend_damage(b, e);
     if (status) return status;
     b->sets->complete = true;
@@ -238,7 +239,7 @@ gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e) {
     const gpu_weight_set *set = b->sets;
     while (set && (set->g != g || set->released)) set = set->next;
     if (set && set->complete) return gpu_host_problem(b->host, e);
-    if (!set && gpu_backend_find_weights(b, g, e)) return e->status;
+    if (!set) TRY(gpu_backend_find_weights(b, g, e));
     for (;;) {
         gm_status status = fill_lanes(b, e);
         if (status && (status != GM_AGAIN || !b->staged_count)) return status;

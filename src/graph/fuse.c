@@ -517,15 +517,17 @@ gm_status graph_fuse(const graph *g, const fuse_options *options, graph *out, er
     *out = (graph){ 0 };
     f.values = calloc(most, sizeof(tensor *));
     f.producer = calloc(3 * most, sizeof *f.producer);
-    if (!f.values || !f.producer) fail_memory(e, "a fused graph", most * sizeof(tensor *));
+    gm_status status;
+    if (!f.values || !f.producer) status = fail_memory(e, "a fused graph", most * sizeof(tensor *));
     else {
         f.first_reader = f.producer + most;
         f.readers = f.first_reader + most;
-        if (!copy_graph(&f, g, e)) apply_rules(&f);
-        if (out->problem.status && !e->status) fail(e, out->problem.status, "%s", out->problem.why);
+        status = copy_graph(&f, g, e);
+        if (!status) apply_rules(&f);
+        if (!status && out->problem.status) status = fail(e, out->problem.status, "%s", out->problem.why);
     }
     free(f.values);
     free(f.producer);
-    if (e->status) graph_free(out);
-    return e->status;
+    if (status) graph_free(out);
+    return status;
 }

@@ -49,12 +49,12 @@ static shared_plan *plan_new(plan_set *plans, const plan_wish *wish, size_t toke
         return NULL;
     }
     p->g = wish->g;
-    if (plans->gpu)
-        gpu_plan_new(plans->gpu, wish->g, tokens, wish->outputs > 1 ? min_size(tokens, wish->most_outputs) : 1,
-                     wish->kv, &p->gpu, e);
-    else cpu_plan_new(plans->cpu, wish->g, tokens, max_size(wish->outputs, 1), &p->cpu, e);
+    const size_t    many = min_size(tokens, wish->most_outputs);
+    const gm_status status =
+        plans->gpu ? gpu_plan_new(plans->gpu, wish->g, tokens, wish->outputs > 1 ? many : 1, wish->kv, &p->gpu, e)
+                   : cpu_plan_new(plans->cpu, wish->g, tokens, max_size(wish->outputs, 1), &p->cpu, e);
     plans->seconds += clock_seconds() - start;
-    if (e->status) {
+    if (status) {
         plan_free(p);
         return NULL;
     }

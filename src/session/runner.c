@@ -14,7 +14,7 @@ gm_status runner_open(runner *r, gm_engine *engine, error *e) {
     if (engine->on_gpu) return GM_OK;
     shared_plan *one = plans_borrow(&engine->plans, &(plan_wish){ .g = &engine->text, .tokens = 1, .outputs = 1 }, e);
     plans_return(one); /* it is there: decoding will not run out of memory */
-    return e->status;
+    return one ? GM_OK : e->status;
 }
 
 void runner_close(runner *r) {
@@ -103,10 +103,11 @@ gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e) {
         gpu_generator_free(r->generator);
         r->generator = NULL;
     }
-    if (plan && !r->generator)
-        gpu_generator_new(plan->gpu, r->engine->weights.config.vocabulary, kv->context, &r->generator, e);
+    gm_status status = plan ? GM_OK : e->status;
+    if (!status && !r->generator)
+        status = gpu_generator_new(plan->gpu, r->engine->weights.config.vocabulary, kv->context, &r->generator, e);
     runner_return_plan(r); /* steps are submitted whole, so that others may use the plan between them */
-    return e->status ? NULL : r->generator;
+    return status ? NULL : r->generator;
 }
 
 bool runner_is_drawing(const runner *r) { return r->generator && gpu_generator_begun(r->generator); }
@@ -135,10 +136,10 @@ static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
             if (!runner_wait(h, deadline)) return GM_AGAIN;
             continue;
         }
-        if (e->status) return e->status;
+        TRY(status);
         uint64_t    bytes = 0;
         const void *logits = r->ticket ? gpu_ticket_data(h, r->ticket, &bytes) : NULL;
-        if (gpu_host_problem(h, e)) return e->status;
+        TRY(gpu_host_problem(h, e));
         if (logits && bytes < logit_bytes(r, in->outputs))
             return fail(e, GM_IO, "the GPU gave back %llu bytes of logits, %zu were expected",
                         (unsigned long long)bytes, logit_bytes(r, in->outputs));
@@ -147,7 +148,8 @@ static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
         if (!runner_wait(h, deadline)) return GM_AGAIN;
     }
     runner_restart(r);
-    return gpu_backend_damage(&r->engine->gpu, e) && e->status ? e->status : GM_OK;
+    const gm_status damage = gpu_backend_damage(&r->engine->gpu, e);
+    return damage == GM_AGAIN ? GM_OK : damage; /* what is not known yet, a later run reports */
 }
 
 gm_status runner_step(runner *r, kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
