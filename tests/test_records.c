@@ -129,7 +129,7 @@ static tensor *attend(model_parts *m, tensor *x, tensor *rope, uint32_t layer, u
     return graph_add(g, x, graph_matmul(g, matrix(m, "o", HEADS * HEAD, WIDTH, 0.2f), o));
 }
 
-static void build(model_parts *m) {
+static void records_graph(model_parts *m) {
     graph *g = &m->g;
     seed = 1;
     tensor *frequencies = matrix(m, "frequencies", HEAD / 2, 1, 1);
@@ -356,7 +356,7 @@ int main(int argc, char **argv) {
     float      *reference = calloc(COUNT_OF(runs) * MOST_TOKENS * WIDTH, sizeof *reference);
     TEST("the reference");
     CHECK_MESSAGE(!cpu_backend_open(&scalar, "scalar", 1, true, &e), "%s", e.why);
-    build(&m);
+    records_graph(&m);
     if (e.status || m.g.problem.status) return test_end();
     compute_all(&(backend){ .name = "scalar", .cpu = &scalar }, &m, false, reference);
     if (argc > 1 && !strcmp(argv[1], "gpu")) test_gpu(&m, reference, argc > 2 ? argv[2] : "");

@@ -33,6 +33,9 @@ typedef struct {
         if (tried_) return tried_;                                                                                     \
     } while (0)
 
+/* GM_AGAIN and GM_DONE are not failures. */
+static inline bool status_failed(gm_status status) { return status >= GM_BAD_FILE; }
+
 /* Records the failure (unless there is one already) and returns its status, so that callers write `return fail(...)`. */
 gm_status fail(error *e, gm_status status, const char *format, ...) PRINTF_LIKE(3, 4);
 

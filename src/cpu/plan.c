@@ -153,8 +153,9 @@ gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size
     p->steps = calloc(3 * g->op_count, sizeof *p->steps);
     p->items = calloc(p->item_capacity, sizeof *p->items);
     value_notes *notes = calloc(g->value_count, sizeof *notes);
+    gm_status    status = GM_OK;
     if (!p->steps || !p->items || !notes) {
-        fail_memory(e, "a plan's steps", p->item_capacity * sizeof *p->items);
+        status = fail_memory(e, "a plan's steps", p->item_capacity * sizeof *p->items);
         goto failed;
     }
     for (size_t i = 0; i < g->value_count; i++) {
@@ -167,14 +168,15 @@ gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size
     }
     find_lifetimes(p);
     if (!cut_matrices(p)) {
-        fail_memory(e, "a plan's tasks", p->step_count * sizeof *p->steps);
+        status = fail_memory(e, "a plan's tasks", p->step_count * sizeof *p->steps);
         goto failed;
     }
-    if (layout_assign(p->items, p->item_count, 64, &p->bytes, e)) goto failed;
+    status = layout_assign(p->items, p->item_count, 64, &p->bytes, e);
+    if (status) goto failed;
     p->bytes = round_up(p->bytes + 64, 64);
     p->memory = aligned_alloc(64, p->bytes);
     if (!p->memory) {
-        fail_memory(e, "the activations", p->bytes);
+        status = fail_memory(e, "the activations", p->bytes);
         goto failed;
     }
     for (size_t i = 0; i < g->op_count; i++) {
@@ -186,7 +188,7 @@ gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size
 failed:
     free(notes);
     cpu_plan_free(p);
-    return e->status;
+    return status;
 }
 
 void cpu_plan_free(cpu_plan *p) {

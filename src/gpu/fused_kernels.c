@@ -86,7 +86,7 @@ gm_status gpu_fused_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint3
     case OP_NORMS: *out = norms_kernel(o, tokens, outputs); return GM_OK;
     case OP_MIX: *out = mix_kernel(o, tokens); return GM_OK;
     case OP_HEADS:
-        if (o->in[HEADS_K] && gpu_kv_check(kv, e)) return e->status;
+        if (o->in[HEADS_K]) TRY(gpu_kv_check(kv, e));
         *out = heads_kernel(o, kv, tokens);
         return GM_OK;
     default: return fail(e, GM_BAD_ARGUMENT, "%s has no kernel of this kind", op_name(o->kind));

@@ -57,7 +57,7 @@ gm_status model_fetch_step(model_fetch *f, error *e) {
     for (;;) {
         gm_status status = GM_OK;
         while (!status && f->sent - f->arrived < MODEL_READS) status = ask_piece(f, e);
-        if (status && status != GM_AGAIN && status != GM_DONE) return status;
+        if (status_failed(status)) return status;
         if (f->sent == f->arrived) return status == GM_AGAIN ? GM_AGAIN : GM_OK;
         status = reads_take(f->reads, f->tickets[f->arrived % MODEL_READS], e);
         if (status == GM_AGAIN) return status;

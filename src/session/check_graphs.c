@@ -19,7 +19,7 @@ typedef struct {
 /* ---- inputs ---- */
 
 /* `n` × `rows` floats between `low` and `high`, the same every time, as a weight of the graph. */
-static tensor *noise(check_builder *b, uint64_t n, uint64_t rows, float low, float high) {
+static tensor *check_noise(check_builder *b, uint64_t n, uint64_t rows, float low, float high) {
     const uint32_t key[2] = { 0x67656d6d, ++b->streams };
     float         *values = arena_array(&b->g->memory, (size_t)(n * rows), sizeof *values);
     if (!values) {
@@ -36,14 +36,14 @@ static tensor *noise(check_builder *b, uint64_t n, uint64_t rows, float low, flo
 }
 
 static tensor *input(check_builder *b, uint64_t width, tensor_axis axis) {
-    tensor *x = graph_embed(b->g, noise(b, width, TABLE_ROWS, -1, 1), 1);
+    tensor *x = graph_embed(b->g, check_noise(b, width, TABLE_ROWS, -1, 1), 1);
     return axis == AXIS_OUTPUTS ? graph_select_rows(b->g, x) : x;
 }
 
-static tensor *gain(check_builder *b, uint64_t n) { return noise(b, n, 1, 0.5f, 1.5f); }
+static tensor *check_gain(check_builder *b, uint64_t n) { return check_noise(b, n, 1, 0.5f, 1.5f); }
 
 static tensor *norm(check_builder *b, tensor *x) {
-    return x ? graph_rms_norm(b->g, x, gain(b, x->ne[0]), b->c->eps) : NULL;
+    return x ? graph_rms_norm(b->g, x, check_gain(b, x->ne[0]), b->c->eps) : NULL;
 }
 
 /* A part of a value: `rows` contiguous rows of `n`. */
@@ -79,7 +79,7 @@ static tensor *first_of(check_builder *b, tensor *t, uint64_t n) {
 /* ---- products ---- */
 
 /* Rows of one of the model's matrices, starting with `first`. */
-static tensor *matrix(check_builder *b, size_t which, uint64_t first, uint64_t rows) {
+static tensor *check_weight(check_builder *b, size_t which, uint64_t first, uint64_t rows) {
     const check_matrix *w = &b->k->products[which].w;
     const uint64_t      row = quant_row_bytes(quant_format_of(w->type), w->k);
     return graph_weight(b->g, w->name, w->type, (uint64_t[]){ w->k, rows, w->experts },
@@ -105,15 +105,15 @@ static tensor *one_product(check_builder *b, size_t which, tensor *x, tensor *ro
     const uint64_t       rows = p->w.rows, half = rows / 2;
     graph               *g = b->g;
     if (p->routed) {
-        tensor *y = graph_matmul_experts(g, matrix(b, which, 0, rows), x, routes, p->o.used);
+        tensor *y = graph_matmul_experts(g, check_weight(b, which, 0, rows), x, routes, p->o.used);
         if (p->o.gate != GATE_PAIR) return y;
         return graph_geglu(g, graph_slice(g, y, 0, half, p->o.used), graph_slice(g, y, half, half, p->o.used));
     }
     if (p->o.gate == GATE_PAIR) {
-        tensor *gate = graph_matmul(g, matrix(b, which, 0, half), x);
-        return graph_geglu(g, gate, graph_matmul(g, matrix(b, which, half, half), x));
+        tensor *gate = graph_matmul(g, check_weight(b, which, 0, half), x);
+        return graph_geglu(g, gate, graph_matmul(g, check_weight(b, which, half, half), x));
     }
-    tensor *y = graph_matmul(g, matrix(b, which, 0, rows), x);
+    tensor *y = graph_matmul(g, check_weight(b, which, 0, rows), x);
     if (p->o.gate == GATE_VALUE) return graph_geglu(g, y, other);
     return p->o.cap > 0 ? graph_softcap(g, y, p->o.cap) : y;
 }
@@ -136,11 +136,11 @@ static tensor *products(check_builder *b) {
 /* ---- attention ---- */
 
 /* Norms and rotates queries and keys, and norms values, which are stored if there is no cache yet. Small gains keep the softmax from selecting a single value. */
-static tensor *attend(check_builder *b, tensor *rope, tensor **cache) {
+static tensor *check_attend(check_builder *b, tensor *rope, tensor **cache) {
     const check   *k = b->k;
     const uint64_t head = k->head, q_width = head * k->heads, kv_width = head * k->kv_heads;
     graph         *g = b->g;
-    tensor        *row = input(b, q_width + 2 * kv_width, AXIS_TOKENS), *weight = noise(b, head, 1, 0.3f, 0.5f);
+    tensor        *row = input(b, q_width + 2 * kv_width, AXIS_TOKENS), *weight = check_noise(b, head, 1, 0.3f, 0.5f);
     tensor        *q = part(b, row, 0, head, k->heads);
     tensor        *keys = part(b, row, q_width, head, k->kv_heads);
     tensor        *values = part(b, row, q_width + kv_width, head, k->kv_heads);
@@ -153,9 +153,9 @@ static tensor *attend(check_builder *b, tensor *rope, tensor **cache) {
 
 /* A layer without its own cache reads another layer's, so a layer that stores comes first. */
 static tensor *attention(check_builder *b) {
-    tensor *rope = graph_rope_table(b->g, noise(b, b->k->head / 2, 1, 0, 1)), *cache = NULL;
-    tensor *y = attend(b, rope, &cache);
-    return b->k->store ? y : attend(b, rope, &cache);
+    tensor *rope = graph_rope_table(b->g, check_noise(b, b->k->head / 2, 1, 0, 1)), *cache = NULL;
+    tensor *y = check_attend(b, rope, &cache);
+    return b->k->store ? y : check_attend(b, rope, &cache);
 }
 
 /* ---- all other ops ---- */
@@ -171,7 +171,7 @@ static tensor *routed(check_builder *b) {
     enum { WIDTH = 64 };
     const op      *o = &b->k->o;
     const uint64_t experts = b->k->in[0].n;
-    tensor        *scale = b->k->in[1].weight ? gain(b, experts) : NULL;
+    tensor        *scale = b->k->in[1].weight ? check_gain(b, experts) : NULL;
     tensor        *x = graph_reshape(b->g, input(b, WIDTH * o->used, AXIS_TOKENS), WIDTH, o->used);
     return graph_expert_sum(b->g, x, graph_route(b->g, view(b, 0), scale, o->used), o->used);
 }
@@ -185,7 +185,7 @@ static tensor *mix(check_builder *b, size_t experts_at) {
 
 static tensor *embed(check_builder *b) {
     const op *o = &b->k->o;
-    tensor   *table = matrix(b, 0, 0, b->k->products[0].w.rows);
+    tensor   *table = check_weight(b, 0, 0, b->k->products[0].w.rows);
     return o->given ? graph_embed_or_given(b->g, table, 1.5f) : graph_embed(b->g, table, 1.5f);
 }
 
@@ -201,13 +201,13 @@ static tensor *result_of(check_builder *b) {
     case OP_ROUTE: return routed(b);
     case OP_RMS_NORM: {
         tensor *x = view(b, 0);
-        return graph_rms_norm(b->g, x, x && b->k->in[1].weight ? gain(b, x->ne[0]) : NULL, b->c->eps);
+        return graph_rms_norm(b->g, x, x && b->k->in[1].weight ? check_gain(b, x->ne[0]) : NULL, b->c->eps);
     }
     case OP_ROPE: {
         tensor *x = view(b, 0);
-        return x ? graph_rope(b->g, x, graph_rope_table(b->g, noise(b, x->ne[0] / 2, 1, 0, 1))) : NULL;
+        return x ? graph_rope(b->g, x, graph_rope_table(b->g, check_noise(b, x->ne[0] / 2, 1, 0, 1))) : NULL;
     }
-    case OP_ROPE_TABLE: return graph_rope_table(b->g, noise(b, b->k->in[0].n, 1, 0, 1));
+    case OP_ROPE_TABLE: return graph_rope_table(b->g, check_noise(b, b->k->in[0].n, 1, 0, 1));
     case OP_GEGLU: {
         tensor *x = view(b, 0);
         return graph_geglu(b->g, x, view(b, 1));

@@ -220,7 +220,7 @@ void reply_lose_session(gm_reply *first) {
     for (gm_reply *r = first; r; r = r->next) r->session = NULL;
 }
 
-static gm_status check_prompt(gm_reply *r, const gm_reply_options *options, error *e) {
+static gm_status reply_check_prompt(gm_reply *r, const gm_reply_options *options, error *e) {
     if (!r->prompt.failed) take_up(r, options);
     if (r->prompt.failed) return fail_memory(e, "the prompt", r->prompt.count * sizeof(int32_t));
     engine_enter(r->session->engine);
@@ -232,7 +232,7 @@ static gm_status check_prompt(gm_reply *r, const gm_reply_options *options, erro
 /* `status`: of making the reply and its prompt. Frees the reply if anything failed. */
 static gm_status finish_start(gm_reply **out, gm_status status, const gm_reply_options *options, error *e, char *why,
                               size_t why_size) {
-    if (!status) status = check_prompt(*out, options, e);
+    if (!status) status = reply_check_prompt(*out, options, e);
     if (status) {
         gm_reply_free(*out);
         *out = NULL;
@@ -500,8 +500,7 @@ static gm_status take_turn(gm_reply *r, gm_piece *piece, error *e) {
     const double    deadline = r->session ? engine_deadline(r->session->engine) : 0;
     const gm_status status = advance(r, deadline, piece, e);
     /* A prompt that was refused changed nothing: the session stays with the reply that wrote its tokens. */
-    const bool refused = status != GM_OK && status != GM_AGAIN && status != GM_DONE;
-    if (prompt && status != GM_BUSY && (!refused || !r->session->writer)) {
+    if (prompt && status != GM_BUSY && (!status_failed(status) || !r->session->writer)) {
         r->begun = true;
         r->session->writer = r;
     }
