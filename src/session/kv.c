@@ -273,16 +273,3 @@ gm_status kv_share(kv_cache *kv, const kv_cache *from, size_t n, error *e) {
     if (e->status) kv_clear(kv);
     return e->status;
 }
-
-gm_status kv_copy(kv_cache *kv, const kv_cache *from, size_t n, error *e) {
-    kv->slack = from->slack;
-    if (kv_restore(kv, n, (size_t)from->low, e)) return e->status;
-    kv->high = from->high;
-    for (uint32_t i = 0; i < kv->store->config->layers && !e->status && from->ring && from->own; i++) {
-        const kv_rows *to = &kv->store->rows[i], *rows = &from->store->rows[i];
-        const uint64_t bytes = (uint64_t)rows->row * (rows->space == KV_RINGS ? from->ring->count : n);
-        if (!kv_memory_copy(kv->store->gpu, &to->k, 0, &rows->k, 0, bytes, e))
-            kv_memory_copy(kv->store->gpu, &to->v, 0, &rows->v, 0, bytes, e);
-    }
-    return e->status;
-}

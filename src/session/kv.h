@@ -74,8 +74,6 @@ size_t kv_meeting_point(const kv_cache *kv, size_t most);
 /* Makes `kv` hold the first n positions of `from`: shares the full layers' and copies the ring. n is a meeting point. On failure it
  * holds none. */
 gm_status kv_share(kv_cache *kv, const kv_cache *from, size_t n, error *e);
-/* The same between two stores of one sequence each. */
-gm_status kv_copy(kv_cache *kv, const kv_cache *from, size_t n, error *e);
 /* Makes `kv` hold what `parked` holds, which is closed. */
 void kv_adopt(kv_cache *kv, kv_cache *parked);
 

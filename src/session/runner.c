@@ -60,21 +60,24 @@ size_t runner_outputs(size_t vocabulary) {
 
 size_t runner_most_outputs(const runner *r) { return runner_outputs(r->engine->weights.config.vocabulary); }
 
-/* The plan of the current run. */
+static void runner_return_plan(runner *r) {
+    plans_return(r->plan);
+    r->plan = NULL;
+}
+
+/* The plan of the current run. A run that was submitted in part has records with places of keys and values. If another session made
+ * these move, the run begins again. */
 static shared_plan *runner_plan(runner *r, const kv_cache *kv, size_t tokens, size_t outputs, error *e) {
     const plan_wish wish = { .g = &r->engine->text,
                              .tokens = tokens,
                              .outputs = outputs,
                              .most_outputs = runner_most_outputs(r),
                              .kv = kv->store->gpu_layers };
+    if (r->plan && r->plan->gpu && r->moves != kv->store->moves) runner_return_plan(r);
+    r->moves = kv->store->moves;
     if (!r->plan) r->plan = plans_borrow(&r->engine->plans, &wish, e);
     else if (r->plan->gpu && gpu_plan_bind(r->plan->gpu, wish.kv, e)) return NULL; /* another session moved the cache */
     return r->plan;
-}
-
-static void runner_return_plan(runner *r) {
-    plans_return(r->plan);
-    r->plan = NULL;
 }
 
 /* ---- CPU ------------------------------------------------------------------------------------------------------------ */

@@ -11,6 +11,7 @@
 typedef struct {
     gm_engine     *engine;
     shared_plan   *plan;   /* of the run that is under way; NULL: none needs it */
+    uint32_t       moves;  /* of the store, when that run's records were made */
     uint32_t       ticket; /* for logits that are on their way */
     bool           submitted;
     uint64_t       behind;    /* gpu_submitted right after the batch was submitted */

@@ -58,8 +58,9 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
         const quant_type type = kv_quant_type(options, engine);
         const size_t     usual =
             min_size(engine->context, kv_most_context(&engine->weights.config, engine->gpu.host, type));
-        session_open_kv(s, type, asked ? asked : usual, &e);
-        s->shares = !engine->on_gpu;
+        kv_store *store = NULL;
+        if (!engine_store(engine, type, &store, &e)) kv_open(&s->kv, store, asked ? asked : usual, &e);
+        s->shares = true;
     }
     if (e.status) session_free(s);
     else *out = s;
@@ -83,8 +84,6 @@ void session_free(gm_session *s) {
     list_remove(&s->engine->parked, s);
     session_strip(s);
     kv_close(&s->kv);
-    if (s->store) kv_store_close(s->store);
-    free(s->store);
     soft_free(&s->soft);
     token_list_free(&s->tokens);
     free(s);
@@ -116,8 +115,8 @@ gm_status gm_session_fork(gm_session *session, gm_session **out, char *why, size
     *out = NULL;
     engine_enter(session->engine);
     if (!session_check_free(session, &e) && !session_new(session->engine, &s, &e) &&
-        !session_open_kv(s, session->kv.store->type, session->kv.context, &e) &&
-        !(s->store ? kv_copy : kv_share)(&s->kv, &session->kv, session->computed, &e)) {
+        !kv_open(&s->kv, session->kv.store, session->kv.context, &e) &&
+        !kv_share(&s->kv, &session->kv, session->computed, &e)) {
         for (size_t i = 0; i < session->tokens.count; i++) token_list_add(&s->tokens, session->tokens.ids[i]);
         if (s->tokens.failed) fail_memory(&e, "the tokens", session->tokens.count * sizeof(int32_t));
         else soft_copy(&s->soft, &session->soft, &e);

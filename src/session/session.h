@@ -16,7 +16,6 @@ struct gm_session {
     bool          shares;   /* others may begin with what it holds, and it with theirs: sharing.c */
     size_t        restored; /* tokens whose keys and values came from a snapshot: nobody else may begin with them */
     kv_cache      kv;
-    kv_store     *store;    /* its own, on a GPU, whose kernels know one sequence per buffer; NULL: the engine's */
     token_list    tokens;   /* held */
     soft_tokens   soft;     /* which of them are rows of an image or a sound */
     size_t        computed; /* how many of them are in the cache; fewer after a long rollback */
@@ -103,8 +102,6 @@ gm_status session_not_finite(const gm_session *s, error *e);
 
 /* ---- sequences that begin alike: sharing.c ---- */
 
-/* Opens the session's keys and values. */
-gm_status session_open_kv(gm_session *s, quant_type type, size_t context, error *e);
 /* Closes the session, but keeps what it holds for others to begin with. False: there is nothing worth it. */
 bool session_park(gm_session *s);
 /* Looks for a sequence that begins with the same tokens and has more of them computed, and goes on from there. */

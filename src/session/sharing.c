@@ -7,8 +7,6 @@
 
 #include "session/session.h"
 
-#include <stdlib.h>
-
 enum {
     LEAST_SHARED = 16,  /* tokens that must be saved: less is computed as fast as it is found */
     LEAST_PARKED = 32,  /* tokens of a closed session that are worth keeping */
@@ -42,16 +40,6 @@ gm_status engine_store(gm_engine *engine, quant_type type, kv_store **out, error
 void engine_close_stores(gm_engine *engine) {
     while (engine->parked) session_free(engine->parked);
     for (size_t i = 0; i < COUNT_OF(engine->stores); i++) kv_store_close(&engine->stores[i]);
-}
-
-gm_status session_open_kv(gm_session *s, quant_type type, size_t context, error *e) {
-    gm_engine *engine = s->engine;
-    kv_store  *store = NULL;
-    if (!engine->on_gpu) return engine_store(engine, type, &store, e) ? e->status : kv_open(&s->kv, store, context, e);
-    s->store = calloc(1, sizeof *s->store);
-    if (!s->store) return fail_memory(e, "a store of keys and values", sizeof *s->store);
-    if (kv_store_open(s->store, &engine->weights.config, engine->gpu.host, type, e)) return e->status;
-    return kv_open(&s->kv, s->store, context, e);
 }
 
 /* ---- parking ---- */

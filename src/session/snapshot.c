@@ -296,7 +296,7 @@ gm_status snapshot_restore(gm_session *s, gguf *g, snapshot_restoring **out, err
     }
     *job = (snapshot_restoring){ .s = s, .g = g };
     if (!session_check_free(s, e) && !check_identity(s, g, e) && !session_new(s->engine, &job->fresh, e) &&
-        !session_open_kv(job->fresh, s->kv.store->type, s->kv.context, e) && !read_tokens(job->fresh, g, e))
+        !kv_open(&job->fresh->kv, s->kv.store, s->kv.context, e) && !read_tokens(job->fresh, g, e))
         read_soft(job->fresh, g, e);
     if (e->status) snapshot_restore_free(job);
     else *out = job;
@@ -338,13 +338,10 @@ static gm_status read_rows(snapshot_restoring *job, const kv_rows *rows, const k
 
 static void swap_sessions(gm_session *s, gm_session *fresh) {
     const kv_cache    kv = s->kv;
-    kv_store         *store = s->store;
     const token_list  tokens = s->tokens;
     const soft_tokens soft = s->soft;
     float            *logits = s->logits;
     s->kv = fresh->kv;
-    s->store = fresh->store;
-    fresh->store = store;
     s->tokens = fresh->tokens;
     s->soft = fresh->soft;
     s->logits = fresh->logits;
