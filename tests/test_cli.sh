@@ -908,21 +908,36 @@ interrupted "Ctrl-C ends bench" bench "$scratch/slow.gguf" -p 512 --cpu scalar -
 
 # ---- on a terminal ----
 
-# terminal INPUT ARGUMENTS…: runs it on a terminal of its own; INPUT is typed (printf), pieces separated by | with a pause
+# settle BYTES: waits until the terminal shows more than so many bytes, and then nothing new for a third of a second
+settle() {
+    local size before=-1
+    for ((i = 0; i < 200; i++)); do
+        size=$(stat -c %s "$scratch/out")
+        [ "$size" -gt "$1" ] && [ "$size" = "$before" ] && return
+        before=$size
+        sleep 0.3
+    done
+}
+# terminal INPUT ARGUMENTS…: runs it on a terminal of its own; INPUT is typed (printf), in pieces separated by |, each when the terminal
+# has settled
 terminal() {
-    local input=$1 command
+    local input=$1 command shown=0
     shift
     name_backend "$@"
     command=$(printf '%q ' "$program" "${arguments[@]}")
-    {
-        sleep 1
-        while IFS= read -r -d '|' piece; do
-            printf "$piece"
-            sleep 1
-        done <<<"$input|"
-        sleep 1
-    } | timeout 60 script -qec "exec $command" /dev/null >"$scratch/out" 2>&1
+    rm -f "$scratch/keys"
+    mkfifo "$scratch/keys"
+    : >"$scratch/out"
+    timeout 60 script -qec "exec $command" /dev/null <"$scratch/keys" >"$scratch/out" 2>&1 &
+    exec 8>"$scratch/keys"
+    [ -z "$input" ] || while IFS= read -r -d '|' piece; do
+        settle $shown
+        shown=$(stat -c %s "$scratch/out")
+        printf "$piece" >&8
+    done <<<"$input|"
+    wait $!
     code=$?
+    exec 8>&-
     out=$(tr -d '\r' <"$scratch/out")
 }
 if command -v script >/dev/null; then
@@ -945,7 +960,7 @@ if command -v script >/dev/null; then
     terminal '' run "$scratch/slow.gguf" -f "$scratch/long.txt" --max 1 --threads 1
     has "reading the prompt ["
     has " left"
-    terminal '' synth e2b "$scratch/bar.gguf" --layers 8 --quant q8_0
+    terminal '' synth e2b "$scratch/bar.gguf" --layers 4 --quant q8_0
     has "writing ["
     name="no progress with --quiet"
     terminal '' run "$scratch/slow.gguf" -f "$scratch/long.txt" --max 1 --threads 1 --quiet
