@@ -10,7 +10,7 @@ COMMA   := ,
 BENCH_MODEL := $(or $(MODEL),build/bench/e2b.gguf)
 C_FILES := $(wildcard include/*.h src/*/*.[ch] tests/*.[ch] fuzz/*.[ch] bench/*.[ch] examples/*.c)
 
-.PHONY: release run chat web docs test bench bench-browser install uninstall format check-format tidy fuzz clean help
+.PHONY: release run chat web docs test test-long bench bench-browser install uninstall format check-format tidy fuzz clean help
 
 release: ## build the program (build/gemmule) and the libraries; the default
 	@tools/setup.sh build
@@ -37,6 +37,9 @@ docs: ## write the npm package's API reference: build/docs/index.html
 
 test: ## build all configurations and run all tests
 	@tools/test.sh
+
+test-long: ## run the tests that are too long for `make test`
+	@tools/test.sh long
 
 bench: release $(if $(MODEL),,$(BENCH_MODEL)) ## compare speed with llama.cpp, on MODEL=path or random weights in the shapes of E2B
 	@tools/setup.sh bench

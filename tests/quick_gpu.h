@@ -1,0 +1,12 @@
+/* For tests that are linked with quick_gpu.c, which says more. */
+
+#ifndef GM_QUICK_GPU_H
+#define GM_QUICK_GPU_H
+
+#include "gpu/host.h"
+
+extern bool quick_gpu_checks; /* whether an engine checks its GPU when it opens; false unless a test sets it */
+extern void (*quick_gpu_alter)(
+    gpu_options *); /* called with the options for a host, before one is looked for or opened */
+
+#endif
