@@ -122,13 +122,13 @@ static gm_status own_part(kv_cache *kv, size_t from, size_t count, error *e) {
 static gm_status own_fit(kv_cache *kv, size_t count, error *e) {
     if (kv->own) return kv_store_fit(kv->store, KV_FULL, kv->own, count, e);
     kv->own = kv_store_take(kv->store, KV_FULL, count, e);
-    return e->status;
+    return kv->own ? GM_OK : e->status;
 }
 
 /* Extents double, because conversations grow; where that does not fit, they get what is needed. */
 static gm_status reserve_full(kv_cache *kv, size_t from, size_t end, error *e) {
     error too_large = { 0 };
-    if (own_part(kv, from, end - from, e)) return e->status;
+    TRY(own_part(kv, from, end - from, e));
     const size_t held = kv->own ? kv->own->count : 0, needed = end - kv->shared;
     if (needed <= held) return GM_OK;
     size_t count = max_size(held, FIRST_EXTENT);
@@ -142,32 +142,35 @@ static gm_status reserve_full(kv_cache *kv, size_t from, size_t end, error *e) {
 static gm_status ring_widen(kv_cache *kv, size_t slots, error *e) {
     const size_t high = (size_t)kv->high, first = kv_ring_first(kv, high);
     kv_mark     *rows = first < high ? kv_mark_new(kv, first, high, e) : NULL;
-    if (e->status) return e->status;
+    if (first < high && !rows) return e->status;
     kv->ring->used = 0; /* they need not move along */
-    const gm_status status = kv_store_fit(kv->store, KV_RINGS, kv->ring, slots, e);
+    gm_status status = kv_store_fit(kv->store, KV_RINGS, kv->ring, slots, e);
     kv->ring->used = kv->ring->count;
-    if (!status && rows) kv_mark_restore(kv, rows, e);
     if (!status) kv->low = first; /* the narrow ring had already lost what came before */
+    if (!status && rows) status = kv_mark_restore(kv, rows, e);
     if (rows) kv_mark_free(kv->store, rows);
-    return e->status;
+    return status;
 }
 
 static gm_status reserve_ring(kv_cache *kv, size_t batch, error *e) {
     const size_t slack = batch > kv->slack ? (size_t)round_up(batch, SLACK_STEP) : kv->slack;
     const size_t slots = min_size((size_t)kv->store->config->window + slack, kv->context);
-    if (!kv->ring) kv->ring = kv_store_take(kv->store, KV_RINGS, slots, e);
-    else if (kv->ring->count < slots) ring_widen(kv, slots, e);
-    if (!e->status) kv->slack = slack;
-    return e->status;
+    if (!kv->ring) {
+        kv->ring = kv_store_take(kv->store, KV_RINGS, slots, e);
+        if (!kv->ring) return e->status;
+    } else if (kv->ring->count < slots) TRY(ring_widen(kv, slots, e));
+    kv->slack = slack;
+    return GM_OK;
 }
 
 gm_status kv_reserve(kv_cache *kv, size_t from, size_t count, error *e) {
-    if (reserve_ring(kv, count, e)) return e->status;
+    TRY(reserve_ring(kv, count, e));
     return reserve_full(kv, from, from + count, e);
 }
 
 gm_status kv_restore(kv_cache *kv, size_t positions, size_t ring_first, error *e) {
-    if (reserve_ring(kv, 0, e) || reserve_full(kv, 0, max_size(positions, 1), e)) return e->status;
+    TRY(reserve_ring(kv, 0, e));
+    TRY(reserve_full(kv, 0, max_size(positions, 1), e));
     kv_written(kv, positions);
     kv->low = ring_first;
     return GM_OK;
@@ -187,7 +190,7 @@ bool kv_ring_reaches(const kv_cache *kv, size_t position) {
 
 /* Puts a mark's rows into the ring. */
 static gm_status ring_restore(kv_cache *kv, const kv_mark *mark, error *e) {
-    if (kv_mark_restore(kv, mark, e)) return e->status;
+    TRY(kv_mark_restore(kv, mark, e));
     kv->ring->used = kv->ring->count;
     kv->high = mark->position;
     kv->low = mark->first;
@@ -269,7 +272,9 @@ static gm_status share_ring(kv_cache *kv, const kv_cache *from, size_t n, error 
 
 gm_status kv_share(kv_cache *kv, const kv_cache *from, size_t n, error *e) {
     kv_clear(kv);
-    if (n && !share_rows(kv, from, n, e)) share_ring(kv, from, n, e);
-    if (e->status) kv_clear(kv);
-    return e->status;
+    if (!n) return GM_OK;
+    gm_status status = share_rows(kv, from, n, e);
+    if (!status) status = share_ring(kv, from, n, e);
+    if (status) kv_clear(kv);
+    return status;
 }

@@ -34,13 +34,13 @@ gm_status session_new(gm_engine *engine, gm_session **out, error *e) {
     engine->sessions = s;
     s->ahead.possible = engine->on_gpu && !gpu_backend_needs_host(&engine->gpu);
     s->logits = malloc(vocabulary * sizeof *s->logits);
-    if (!s->logits) fail_memory(e, "the logits", vocabulary * sizeof *s->logits);
-    if (!e->status) reserve_records(s, KV_BATCH, e);
-    if (!e->status) sampler_new(vocabulary, &s->chooser, e);
-    if (!e->status) runner_open(&s->run, engine, e);
-    if (e->status) session_free(s);
+    gm_status status = s->logits ? GM_OK : fail_memory(e, "the logits", vocabulary * sizeof *s->logits);
+    if (!status) status = reserve_records(s, KV_BATCH, e);
+    if (!status) status = sampler_new(vocabulary, &s->chooser, e);
+    if (!status) status = runner_open(&s->run, engine, e);
+    if (status) session_free(s);
     else *out = s;
-    return e->status;
+    return status;
 }
 
 gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, gm_session **out, char *why,
@@ -146,7 +146,7 @@ void gm_session_cancel(gm_session *s) { atomic_store(&s->cancelled, true); }
 
 /* The only cause of NaN that we can name is a broken weight. */
 gm_status session_not_finite(const gm_session *s, error *e) {
-    if (model_find_nan(&s->engine->weights, e)) return e->status;
+    TRY(model_find_nan(&s->engine->weights, e));
     return fail(e, GM_BAD_FILE,
                 "the model computed NaN, though its weights are finite: their values must be far out of range");
 }
@@ -195,7 +195,7 @@ static size_t next_batch(const gm_session *s, size_t most) {
 }
 
 static gm_status make_room(gm_session *s, size_t batch, error *e) {
-    if (reserve_records(s, batch, e)) return e->status;
+    TRY(reserve_records(s, batch, e));
     return kv_reserve(&s->kv, s->computed, batch, e);
 }
 
@@ -212,7 +212,7 @@ static run_inputs inputs_of(gm_session *s, size_t batch) {
 static gm_status compute_batch(gm_session *s, double deadline, error *e) {
     if (!s->running) {
         const size_t batch = next_batch(s, KV_BATCH);
-        if (make_room(s, batch, e)) return e->status;
+        TRY(make_room(s, batch, e));
         s->running = batch;
         kv_written(&s->kv, s->computed + s->running); /* already now: a run that is dropped halfway has written, too */
     }
@@ -263,7 +263,7 @@ static gm_status check_room(const gm_session *s, size_t n, size_t held, error *e
 static gm_status check_tokens(const gm_session *s, const int32_t *tokens, size_t n, size_t held, error *e) {
     const uint32_t vocabulary = s->engine->weights.config.vocabulary;
     if (n && !tokens) return fail(e, GM_BAD_ARGUMENT, "%zu tokens were announced, but the list is NULL", n);
-    if (check_room(s, n, held, e)) return e->status;
+    TRY(check_room(s, n, held, e));
     for (size_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= vocabulary) {
             return fail(e, GM_BAD_ARGUMENT, "token %zu is %d, but the vocabulary has ids from 0 to %u", i, tokens[i],
@@ -274,7 +274,7 @@ static gm_status check_tokens(const gm_session *s, const int32_t *tokens, size_t
 }
 
 gm_status session_hold(gm_session *s, int32_t token, error *e) {
-    if (check_tokens(s, &token, 1, s->tokens.count, e)) return e->status;
+    TRY(check_tokens(s, &token, 1, s->tokens.count, e));
     token_list_add(&s->tokens, token);
     if (s->tokens.failed) {
         s->tokens.failed = false;
@@ -286,11 +286,12 @@ gm_status session_hold(gm_session *s, int32_t token, error *e) {
 
 static gm_status hold_all(gm_session *s, const int32_t *tokens, size_t n, error *e) {
     const size_t before = s->tokens.count;
-    if (check_tokens(s, tokens, n, before, e)) return e->status;
+    TRY(check_tokens(s, tokens, n, before, e));
     for (size_t i = 0; i < n; i++) {
-        if (!session_hold(s, tokens[i], e)) continue;
+        const gm_status status = session_hold(s, tokens[i], e);
+        if (!status) continue;
         s->tokens.count = before;
-        return e->status;
+        return status;
     }
     return GM_OK;
 }
@@ -299,19 +300,20 @@ gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t
     const size_t        before = s->tokens.count;
     const model_config *c = &s->engine->weights.config;
     const bool          block = image && c->image_blocks;
-    if (session_check_free(s, e)) return e->status;
+    TRY(session_check_free(s, e));
     if (!n) return fail(e, GM_BAD_ARGUMENT, "an image or a sound without tokens cannot be held");
     if (block && n > SESSION_MOST_IMAGE)
         return fail(e, GM_BAD_ARGUMENT,
                     "an image of %zu tokens is too large: its tokens see each other and are computed in one batch, "
                     "which holds at most %d",
                     n, SESSION_MOST_IMAGE);
-    if (check_room(s, n, before, e)) return e->status;
+    TRY(check_room(s, n, before, e));
     session_release(s);
-    for (size_t i = 0; i < n && !e->status; i++) session_hold(s, id, e);
-    if (!e->status) soft_add(&s->soft, before, rows, n, c->width, block, e);
-    if (e->status) s->tokens.count = before;
-    return e->status;
+    gm_status status = GM_OK;
+    for (size_t i = 0; i < n && !status; i++) status = session_hold(s, id, e);
+    if (!status) status = soft_add(&s->soft, before, rows, n, c->width, block, e);
+    if (status) s->tokens.count = before;
+    return status;
 }
 
 void session_go_back(gm_session *s, size_t keep) {
@@ -320,7 +322,7 @@ void session_go_back(gm_session *s, size_t keep) {
 }
 
 gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error *e) {
-    if (session_check_free(s, e)) return e->status;
+    TRY(session_check_free(s, e));
     if (keep > s->tokens.count) {
         return fail(e, GM_BAD_ARGUMENT, "cannot keep %zu tokens: the session holds %zu", keep, s->tokens.count);
     }
@@ -355,35 +357,35 @@ gm_status session_check_free(gm_session *s, error *e) {
 }
 
 /* Whether this repeats the pending call, which was given the tokens held from pending_from on. */
-static bool goes_on(const gm_session *s, const int32_t *tokens, size_t n) {
+static bool tokens_go_on(const gm_session *s, const int32_t *tokens, size_t n) {
     if (!s->pending || n != s->tokens.count - s->pending_from || (n && !tokens)) return false;
     return !n || !memcmp(s->tokens.ids + s->pending_from, tokens, n * sizeof *tokens);
 }
 
 gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *e) {
-    if (goes_on(s, tokens, n)) return finish_turn(s, s->pending_from, e);
-    if (session_check_free(s, e)) return e->status;
+    if (tokens_go_on(s, tokens, n)) return finish_turn(s, s->pending_from, e);
+    TRY(session_check_free(s, e));
     const size_t before = s->tokens.count;
-    if (check_tokens(s, tokens, n, before, e)) return e->status;
+    TRY(check_tokens(s, tokens, n, before, e));
     session_release(s);
-    if (hold_all(s, tokens, n, e)) return e->status;
+    TRY(hold_all(s, tokens, n, e));
     return finish_turn(s, before, e);
 }
 
 gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e) {
-    if (!s->pending_from && goes_on(s, tokens, n)) return finish_turn(s, 0, e);
-    if (session_check_free(s, e)) return e->status;
+    if (!s->pending_from && tokens_go_on(s, tokens, n)) return finish_turn(s, 0, e);
+    TRY(session_check_free(s, e));
     if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
-    if (check_tokens(s, tokens, n, 0, e)) return e->status;
+    TRY(check_tokens(s, tokens, n, 0, e));
     const size_t most = soft_first(&s->soft, s->tokens.count); /* a soft token equals no other */
     size_t       common = 0;
     while (common < n && common < most && tokens[common] == s->tokens.ids[common]) common++;
     if (common == n && common == s->tokens.count && s->has_logits) return GM_OK;
     if (common == n) common--;
-    if (session_rollback(s, common, NULL, e)) return e->status;
+    TRY(session_rollback(s, common, NULL, e));
     if (s->computed == common)
         kv_add_mark(&s->kv, common); /* a turn of the chat starts here, and people often come back to one */
-    if (hold_all(s, tokens + common, n - common, e)) return e->status;
+    TRY(hold_all(s, tokens + common, n - common, e));
     return finish_turn(s, 0, e);
 }
 
@@ -393,14 +395,16 @@ static gm_status logits_of_batch(gm_session *s, size_t batch, size_t most, float
     int32_t      rows[KV_BATCH];
     run_inputs   in = inputs_of(s, batch);
     in.output_rows = rows;
-    for (size_t done = 0; done < batch && !e->status; done += in.outputs) {
+    for (size_t done = 0; done < batch; done += in.outputs) {
         float *to = out + done * vocabulary;
         in.outputs = min_size(batch - done, most);
         for (size_t i = 0; i < in.outputs; i++) rows[i] = (int32_t)(done + i);
-        while (runner_step(&s->run, &s->kv, &in, to, engine_deadline(s->engine), e) == GM_AGAIN) {}
-        if (!e->status) check_finite(s, to + (in.outputs - 1) * vocabulary, e);
+        gm_status status;
+        while ((status = runner_step(&s->run, &s->kv, &in, to, engine_deadline(s->engine), e)) == GM_AGAIN) {}
+        TRY(status);
+        TRY(check_finite(s, to + (in.outputs - 1) * vocabulary, e));
     }
-    return e->status;
+    return GM_OK;
 }
 
 gm_status session_logits_held(gm_session *s, float *out, error *e) {
@@ -409,20 +413,24 @@ gm_status session_logits_held(gm_session *s, float *out, error *e) {
     if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
     session_release(s);
     session_go_back(s, 0);
-    while (!e->status && s->computed < n) {
+    gm_status status = GM_OK;
+    while (!status && s->computed < n) {
         const size_t batch = next_batch(s, most);
-        if (make_room(s, batch, e)) break;
+        status = make_room(s, batch, e);
+        if (status) break;
         kv_written(&s->kv, s->computed + batch);
-        if (!logits_of_batch(s, batch, most, out + s->computed * vocabulary, e)) s->computed += batch;
+        status = logits_of_batch(s, batch, most, out + s->computed * vocabulary, e);
+        if (!status) s->computed += batch;
     }
-    if (!e->status) memcpy(s->logits, out + (n - 1) * vocabulary, vocabulary * sizeof *out);
+    if (!status) memcpy(s->logits, out + (n - 1) * vocabulary, vocabulary * sizeof *out);
     else session_forget_uncomputed(s);
-    s->has_logits = !e->status;
-    return e->status;
+    s->has_logits = !status;
+    return status;
 }
 
 gm_status session_logits_all(gm_session *s, const int32_t *tokens, size_t n, float *out, error *e) {
-    if (session_rollback(s, 0, NULL, e) || hold_all(s, tokens, n, e)) return e->status;
+    TRY(session_rollback(s, 0, NULL, e));
+    TRY(hold_all(s, tokens, n, e));
     return session_logits_held(s, out, e);
 }
 
@@ -455,7 +463,7 @@ gm_status gm_session_rollback(gm_session *s, size_t keep, size_t *recompute, cha
 static gm_status sample_and_explain(gm_session *s, const gm_sampling *sampling, gm_token_logprob *chosen,
                                     gm_token_logprob *top, size_t top_count, error *e) {
     int32_t token;
-    if (session_check_free(s, e)) return e->status;
+    TRY(session_check_free(s, e));
     const gm_status status = session_want_logits(s, engine_deadline(s->engine), e);
     if (status || session_sample(s, sampling ? sampling : &s->engine->sampling, &token, e)) return status;
     sampler_logprobs(s->chooser, s->logits, token, chosen, top, top ? top_count : 0);

@@ -30,7 +30,8 @@ static bool give_up_parked(void *user, kv_store *store, kv_space space) {
 gm_status engine_store(gm_engine *engine, quant_type type, kv_store **out, error *e) {
     kv_store *store = &engine->stores[type == TYPE_F16 ? 0 : type == TYPE_F32 ? 1 : 2];
     *out = store;
-    if (store->rows || kv_store_open(store, &engine->weights.config, engine->gpu.host, type, e)) return e->status;
+    if (store->rows) return GM_OK;
+    TRY(kv_store_open(store, &engine->weights.config, engine->gpu.host, type, e));
     store->idle = engine->context;
     store->give_up = give_up_parked;
     store->user = engine;

@@ -62,14 +62,13 @@ static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
 }
 
 static gm_status write_soft(gguf_writer *w, const soft_tokens *soft, error *e) {
-    for (size_t i = 0; i < soft->span_count && !e->status; i++) {
+    for (size_t i = 0; i < soft->span_count; i++) {
         const soft_span *span = &soft->spans[i];
         const int32_t    words[SPAN_WORDS] = { (int32_t)span->begin, (int32_t)span->count, span->block };
-        gguf_writer_data(w, words, sizeof words, e);
+        TRY(gguf_writer_data(w, words, sizeof words, e));
     }
-    if (!e->status && soft->span_count)
-        gguf_writer_data(w, soft->rows, soft->row_count * soft->width * sizeof *soft->rows, e);
-    return e->status;
+    if (!soft->span_count) return GM_OK;
+    return gguf_writer_data(w, soft->rows, soft->row_count * soft->width * sizeof *soft->rows, e);
 }
 
 /* Rings may be wider here than in the session that restores the snapshot. */
@@ -89,24 +88,28 @@ struct snapshot_saving {
     uint32_t          ticket;
 };
 
+/* Everything before the keys and values. */
+static gm_status write_beginning(snapshot_saving *job, gguf_sink sink, void *user, error *e) {
+    const gm_session *s = job->s;
+    TRY(gguf_writer_new(&job->w, e));
+    declare(job->w, s, job->ring_first);
+    TRY(gguf_writer_head(job->w, sink, user, e));
+    if (s->tokens.count) TRY(gguf_writer_data(job->w, s->tokens.ids, s->tokens.count * sizeof(int32_t), e));
+    if (s->has_logits)
+        TRY(gguf_writer_data(job->w, s->logits, s->engine->weights.config.vocabulary * sizeof(float), e));
+    return write_soft(job->w, &s->soft, e);
+}
+
 gm_status snapshot_save(gm_session *s, gguf_sink sink, void *user, snapshot_saving **out, error *e) {
     *out = NULL;
-    if (session_check_free(s, e)) return e->status;
+    TRY(session_check_free(s, e));
     snapshot_saving *job = calloc(1, sizeof *job);
     if (job) *job = (snapshot_saving){ .s = s, .ring_first = first_of_rings(s), .scratch = malloc(SCRATCH_BYTES) };
-    if (!job || !job->scratch) fail_memory(e, "the snapshot", SCRATCH_BYTES);
-    else gguf_writer_new(&job->w, e);
-    if (!e->status) {
-        declare(job->w, s, job->ring_first);
-        gguf_writer_head(job->w, sink, user, e);
-    }
-    if (!e->status && s->tokens.count) gguf_writer_data(job->w, s->tokens.ids, s->tokens.count * sizeof(int32_t), e);
-    if (!e->status && s->has_logits)
-        gguf_writer_data(job->w, s->logits, s->engine->weights.config.vocabulary * sizeof(float), e);
-    if (!e->status) write_soft(job->w, &s->soft, e);
-    if (e->status) snapshot_save_free(job);
+    const gm_status status =
+        job && job->scratch ? write_beginning(job, sink, user, e) : fail_memory(e, "the snapshot", SCRATCH_BYTES);
+    if (status) snapshot_save_free(job);
     else *out = job;
-    return e->status;
+    return status;
 }
 
 void snapshot_save_free(snapshot_saving *job) {
@@ -130,7 +133,7 @@ static gm_status write_rows(snapshot_saving *job, const kv_rows *rows, const kv_
         const gm_status status = kv_memory_read(gpu, from, (uint64_t)at.slot * rows->row, job->scratch,
                                                 job->count * rows->row, &job->ticket, e);
         if (status) return status;
-        if (gguf_writer_data(job->w, job->scratch, job->count * rows->row, e)) return e->status;
+        TRY(gguf_writer_data(job->w, job->scratch, job->count * rows->row, e));
         job->position += job->count;
         if (clock_seconds() > deadline) return GM_AGAIN;
     }
@@ -172,17 +175,17 @@ static const uint8_t *tensor_of(const gguf *g, const char *name, quant_type type
 
 static gm_status check_identity(const gm_session *s, const gguf *g, error *e) {
     str kind, hash, type;
-    if (gguf_get_str(g, "general.architecture", &kind, NULL, e)) return e->status;
+    TRY(gguf_get_str(g, "general.architecture", &kind, NULL, e));
     if (!str_is(kind, architecture))
         return fail(e, GM_BAD_FILE, "not a session snapshot: general.architecture is '%.*s', expected '%s'",
                     STR_ARGS(kind), architecture);
     uint32_t version = 0;
-    if (gguf_get_u32(g, "session.version", &version, NULL, e)) return e->status;
+    TRY(gguf_get_u32(g, "session.version", &version, NULL, e));
     if (version != FORMAT_VERSION)
         return fail(e, GM_UNSUPPORTED, "the snapshot has version %u; this program reads version %d", version,
                     FORMAT_VERSION);
-    if (gguf_get_str(g, "session.model", &hash, NULL, e) || gguf_get_str(g, "session.kv_type", &type, NULL, e))
-        return e->status;
+    TRY(gguf_get_str(g, "session.model", &hash, NULL, e));
+    TRY(gguf_get_str(g, "session.kv_type", &type, NULL, e));
     const char *hex = s->engine->digest;
     if (!str_is(hash, hex))
         return fail(e, GM_BAD_FILE, "the snapshot belongs to another model (%.12s..., this one is %.12s...)",
@@ -222,24 +225,23 @@ static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
     const gguf_tensor *tokens = gguf_find_tensor(g, "tokens");
     const uint64_t     n = tokens ? tokens->ne[0] : 0;
     uint64_t           computed = 0, first = 0;
-    if (gguf_get_u64(g, "session.computed", &computed, NULL, e) ||
-        gguf_get_u64(g, "session.ring_first", &first, NULL, e))
-        return e->status;
+    TRY(gguf_get_u64(g, "session.computed", &computed, NULL, e));
+    TRY(gguf_get_u64(g, "session.ring_first", &first, NULL, e));
     if (n > into->kv.context) {
         return fail(e, GM_CONTEXT_FULL, "the snapshot holds %llu tokens, but this session has room for %zu",
                     (unsigned long long)n, into->kv.context);
     }
-    if (check_positions(into, computed, first, n, e)) return e->status;
+    TRY(check_positions(into, computed, first, n, e));
     const uint8_t *bytes = n ? tensor_of(g, "tokens", TYPE_I32, n, 1, e) : NULL;
-    for (uint64_t i = 0; i < n && bytes; i++) {
+    if (n && !bytes) return e->status;
+    for (uint64_t i = 0; i < n; i++) {
         int32_t id;
         memcpy(&id, bytes + i * sizeof id, sizeof id);
-        if (session_hold(into, id, e)) return e->status;
+        TRY(session_hold(into, id, e));
     }
     into->computed = (size_t)computed;
-    if (!e->status) kv_restore(&into->kv, into->computed, (size_t)first, e);
-    if (!e->status && gguf_find_tensor(g, "logits")) read_logits(into, g, e);
-    return e->status;
+    TRY(kv_restore(&into->kv, into->computed, (size_t)first, e));
+    return gguf_find_tensor(g, "logits") ? read_logits(into, g, e) : GM_OK;
 }
 
 static gm_status read_span(gm_session *into, const int32_t words[SPAN_WORDS], const float *rows, size_t rows_left,
@@ -263,17 +265,17 @@ static gm_status read_soft(gm_session *into, const gguf *g, error *e) {
     size_t         left = given ? (size_t)given->ne[1] : 0, n = 0;
     const uint8_t *words = tensor_of(g, "soft.spans", TYPE_I32, SPAN_WORDS, spans, e);
     const uint8_t *rows = words ? tensor_of(g, "soft.rows", TYPE_F32, width, left, e) : NULL;
-    for (size_t i = 0; i < spans && rows && !e->status; i++) {
+    if (!rows) return e->status;
+    for (size_t i = 0; i < spans; i++) {
         int32_t span[SPAN_WORDS];
         memcpy(span, words + i * sizeof span, sizeof span);
-        if (read_span(into, span, (const float *)rows, left, &n, e)) break;
+        TRY(read_span(into, span, (const float *)rows, left, &n, e));
         left -= n;
         rows += n * width * sizeof(float);
     }
-    if (!e->status && soft_block_around(&into->soft, into->computed))
-        fail(e, GM_BAD_FILE, "the snapshot contradicts itself: session.computed is %zu, which is inside an image",
-             into->computed);
-    return e->status;
+    if (!soft_block_around(&into->soft, into->computed)) return GM_OK;
+    return fail(e, GM_BAD_FILE, "the snapshot contradicts itself: session.computed is %zu, which is inside an image",
+                into->computed);
 }
 
 struct snapshot_restoring {
@@ -287,6 +289,17 @@ struct snapshot_restoring {
     size_t      done;
 };
 
+/* Everything but the keys and values. */
+static gm_status read_beginning(snapshot_restoring *job, error *e) {
+    gm_session *s = job->s;
+    TRY(session_check_free(s, e));
+    TRY(check_identity(s, job->g, e));
+    TRY(session_new(s->engine, &job->fresh, e));
+    TRY(kv_open(&job->fresh->kv, s->kv.store, s->kv.context, e));
+    TRY(read_tokens(job->fresh, job->g, e));
+    return read_soft(job->fresh, job->g, e);
+}
+
 gm_status snapshot_restore(gm_session *s, gguf *g, snapshot_restoring **out, error *e) {
     *out = NULL;
     snapshot_restoring *job = calloc(1, sizeof *job);
@@ -295,12 +308,10 @@ gm_status snapshot_restore(gm_session *s, gguf *g, snapshot_restoring **out, err
         return fail_memory(e, "the snapshot", sizeof *job);
     }
     *job = (snapshot_restoring){ .s = s, .g = g };
-    if (!session_check_free(s, e) && !check_identity(s, g, e) && !session_new(s->engine, &job->fresh, e) &&
-        !kv_open(&job->fresh->kv, s->kv.store, s->kv.context, e) && !read_tokens(job->fresh, g, e))
-        read_soft(job->fresh, g, e);
-    if (e->status) snapshot_restore_free(job);
+    const gm_status status = read_beginning(job, e);
+    if (status) snapshot_restore_free(job);
     else *out = job;
-    return e->status;
+    return status;
 }
 
 void snapshot_restore_free(snapshot_restoring *job) {
@@ -323,7 +334,8 @@ static gm_status read_rows(snapshot_restoring *job, const kv_rows *rows, const k
                     job->layer, into->kv.ring->count);
     snprintf(name, sizeof name, "%c.%u", job->values ? 'v' : 'k', job->layer);
     const uint8_t *data = tensor_of(job->g, name, TYPE_I8, rows->row, n, e);
-    while (data && job->done < n) {
+    if (!data) return e->status;
+    while (job->done < n) {
         const kv_stretch at = kv_locate(&into->kv, rows->space, first + job->done);
         const size_t     run = min_size(min_size(n - job->done, at.count), max_size(WRITE_BYTES / rows->row, 1));
         const gm_status  status = kv_memory_write(into->kv.store->gpu, to, (uint64_t)at.slot * rows->row,
@@ -332,8 +344,8 @@ static gm_status read_rows(snapshot_restoring *job, const kv_rows *rows, const k
         job->done += run;
         if (clock_seconds() > deadline) return GM_AGAIN;
     }
-    if (!e->status) job->done = 0;
-    return e->status;
+    job->done = 0;
+    return GM_OK;
 }
 
 static void swap_sessions(gm_session *s, gm_session *fresh) {
@@ -377,7 +389,7 @@ gm_status snapshot_restore_step(snapshot_restoring *job, error *e) {
         if (status) return status;
         job->values = false;
     }
-    if (session_check_free(job->s, e)) return e->status;
+    TRY(session_check_free(job->s, e));
     session_release(job->s);
     swap_sessions(job->s, job->fresh);
     job->s->restored = job->s->computed;
