@@ -28,7 +28,6 @@ function run(program: string, args: string[], runner = 'web/tests/run_gpu.ts'): 
 const PROGRAMS: [string, string[], string[]][] = [
     ['test_ops', ['gpu', '', 'experts Q8_0'], ['gpu', '', '']],
     ['test_ops', ['gpu', 'subgroups,dot4,f16', 'attention F16 5 · 2 ×'], ['gpu', 'subgroups,dot4,f16', '']],
-    ['test_records', ['gpu'], ['gpu']],
     ['test_gpu_sampler', ['top-k'], []],
     ['test_gpu_fuse', ['', 'halves'], ['', '']], // the others read files, which wasm cannot open
 ];

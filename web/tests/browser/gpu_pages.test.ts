@@ -1,5 +1,5 @@
-// The engine on the GPU of real browsers: the op test (the C program, on the package's GPU host), the fixtures' logits and greedy tokens,
-// memory per token, and a GPU that is lost.
+// The engine on the GPU of real browsers: the op test and the test of mixed sequences (the C programs, on the package's GPU host), the
+// fixtures' logits and greedy tokens, memory per token, and a GPU that is lost.
 //
 // Chromium on SwiftShader has subgroups but no f16; Firefox on lavapipe has f16, no subgroups, and bindings of 128 MiB. A page runs the op
 // test's cases with one token, Firefox fewer of them. GEMMULE_ALL_OPS=1 runs all, which takes minutes. The wasm files are those of the wasm
@@ -50,7 +50,7 @@ const BROWSERS: { name: string; launch(): Promise<Browser>; ops: string; feature
 
 let server: TestServer;
 before(async () => {
-    const programs = ['gemmule.wasm', 'test_ops.wasm'];
+    const programs = ['gemmule.wasm', 'test_ops.wasm', 'test_records.wasm'];
     const files = Object.fromEntries(programs.map((name) => [`/wasm/${name}`, `${BUILD}/${name}`]));
     const oneLayer = scratch('one-layer.gguf');
     writeFileSync(oneLayer, firstLayer(readFileSync(DENSE)));
@@ -83,17 +83,17 @@ for (const { name, launch, ops, features, without } of BROWSERS) {
             assert.equal(seen.software, true);
         }));
 
-    test(`${name}: the op test`, () =>
+    test(`${name}: the op test, and sequences in one run`, () =>
         withPage(launch, async (page) => {
-            const only = ALL ? '' : ops;
-            const { status, output } = (await call(page, 'program.ts', 'runInPage', '/wasm/test_ops.wasm', ['gpu', '', only])) as {
-                status: number;
-                output: string;
-            };
-            const [, passed, failed] = /(\d+) passed, (\d+) failed\s*$/.exec(output) ?? [];
-            console.log(`${passed} passed, ${failed} failed`);
-            assert.equal(status, 0, output.slice(0, 4000));
-            assert.ok(Number(passed) >= 4);
+            const programs = { 'test_ops.wasm': ['gpu', '', ALL ? '' : ops], 'test_records.wasm': ['gpu'] };
+            for (const [program, args] of Object.entries(programs)) {
+                const ended = await call(page, 'program.ts', 'runInPage', `/wasm/${program}`, args);
+                const { status, output } = ended as { status: number; output: string };
+                const [, passed, failed] = /(\d+) passed, (\d+) failed\s*$/.exec(output) ?? [];
+                console.log(`${program}: ${passed} passed, ${failed} failed`);
+                assert.equal(status, 0, output.slice(0, 4000));
+                assert.ok(Number(passed) >= 4);
+            }
         }));
 
     test(`${name}: check ${MODELS.join(', ')}`, () =>
