@@ -331,10 +331,12 @@ describe('the app', { timeout: 600_000 }, () => {
         await page.locator('.choice', { hasText: 'gemma4:tiny' }).getByRole('button', { name: 'Loaded' }).waitFor();
     });
 
-    test('benchmark and self-check', async () => {
+    test('self-check, licence notices and benchmark', async () => {
         await page.goto(`${site.origin}/#/about`);
         await page.getByRole('button', { name: 'Check this device' }).click();
         await page.waitForSelector('.fit-yes');
+        const notices = await page.getByRole('link', { name: 'licence notices' }).evaluate(async (link) => (await fetch((link as HTMLAnchorElement).href)).text());
+        assert.match(notices, /^highlight\.js \d/m, 'the licences of the libraries in the app');
         await page.goto(`${site.origin}/#/benchmark`);
         await page.getByRole('button', { name: 'Run benchmark' }).click();
         await page.waitForSelector('.chart .chart-bar', { timeout: 120_000 });
