@@ -49,7 +49,8 @@ gm_status kv_memory_write(gpu_host *gpu, const kv_memory *to, uint64_t offset, c
     return GM_OK;
 }
 
-static gm_status ask(gpu_host *gpu, const kv_memory *from, uint64_t offset, uint64_t bytes, uint32_t ticket, error *e) {
+static gm_status memory_ask(gpu_host *gpu, const kv_memory *from, uint64_t offset, uint64_t bytes, uint32_t ticket,
+                            error *e) {
     const uint32_t words[] = {
         GPU_LIST_VERSION, GPU_READ | 6u << 16,     from->device, (uint32_t)offset, (uint32_t)(offset >> 32),
         (uint32_t)bytes,  (uint32_t)(bytes >> 32), ticket
@@ -66,7 +67,7 @@ gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, 
     if (!*ticket) {
         *ticket = gpu_ticket_new(gpu);
         if (!*ticket) return fail_memory(e, "a ticket", sizeof *ticket);
-        if (ask(gpu, from, offset, bytes, *ticket, e)) return e->status;
+        if (memory_ask(gpu, from, offset, bytes, *ticket, e)) return e->status;
     }
     uint64_t    size = 0;
     const void *arrived = gpu_ticket_data(gpu, *ticket, &size);

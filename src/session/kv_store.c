@@ -19,7 +19,7 @@ static gm_status store_check_type(const model_config *c, quant_type type, error 
     return GM_OK;
 }
 
-static size_t row_bytes(const layer_config *layer, quant_type type, bool on_gpu) {
+static size_t store_row_bytes(const layer_config *layer, quant_type type, bool on_gpu) {
     if (!layer->owns_kv) return 0;
     if (on_gpu) return (size_t)gpu_kv_row_bytes(type, layer->kv_heads, layer->head);
     return (size_t)quant_row_bytes(quant_format_of(type), (uint64_t)layer->kv_heads * layer->head);
@@ -48,7 +48,7 @@ size_t kv_most_context(const model_config *config, gpu_host *gpu, quant_type typ
 uint64_t kv_mark_bytes(const model_config *c, quant_type type, bool on_gpu) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < c->layers; i++) {
-        if (c->layer[i].sliding) bytes += (uint64_t)2 * c->window * row_bytes(&c->layer[i], type, on_gpu);
+        if (c->layer[i].sliding) bytes += (uint64_t)2 * c->window * store_row_bytes(&c->layer[i], type, on_gpu);
     }
     return bytes;
 }
@@ -66,7 +66,7 @@ gm_status kv_store_open(kv_store *store, const model_config *config, gpu_host *g
                                  ? kv_mover_open(&store->mover, gpu, e)
                                  : fail_memory(e, "the table of keys and values", config->layers * sizeof *store->rows);
     for (uint32_t i = 0; i < config->layers && !status; i++) {
-        store->rows[i].row = row_bytes(&config->layer[i], type, gpu != NULL);
+        store->rows[i].row = store_row_bytes(&config->layer[i], type, gpu != NULL);
         store->rows[i].space = config->layer[i].sliding ? KV_RINGS : KV_FULL;
     }
     for (kv_space space = 0; space < KV_SPACES; space++) {
@@ -92,7 +92,7 @@ void kv_store_close(kv_store *store) {
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
 
 /* Tells the backend where a layer's rows are now. */
-static void publish(kv_store *store, uint32_t i) {
+static void store_publish(kv_store *store, uint32_t i) {
     const kv_rows      *rows = &store->rows[i];
     const layer_config *layer = &store->config->layer[i];
     if (store->gpu) {
@@ -129,7 +129,7 @@ static gm_status store_grow(kv_store *store, kv_space space, size_t capacity, er
         gm_status status = rows_grow(store, &rows->k, held, bytes, e);
         if (!status) status = rows_grow(store, &rows->v, held, bytes, e);
         if (!status) rows->slots = capacity;
-        publish(store, i); /* also after a failure: the keys may have moved already */
+        store_publish(store, i); /* also after a failure: the keys may have moved already */
         TRY(status);
     }
     slots->capacity = capacity;
@@ -174,7 +174,7 @@ typedef struct {
     kv_space  space;
 } packing;
 
-static gm_status pack_rows(void *user, size_t from, size_t to, size_t count, error *e) {
+static gm_status store_pack_rows(void *user, size_t from, size_t to, size_t count, error *e) {
     const packing *packed = user;
     return kv_store_move(packed->store, packed->space, from, to, count, e);
 }
@@ -182,7 +182,7 @@ static gm_status pack_rows(void *user, size_t from, size_t to, size_t count, err
 static gm_status store_pack(kv_store *store, kv_space space, kv_extent *larger, size_t count, error *e) {
     packing packed = { store, space };
     store->moves++;
-    return kv_slots_pack(&store->spaces[space], larger, count, pack_rows, &packed, e);
+    return kv_slots_pack(&store->spaces[space], larger, count, store_pack_rows, &packed, e);
 }
 
 static gm_status extent_relocate(kv_store *store, kv_space space, kv_extent *x, size_t first, size_t count, error *e) {

@@ -70,7 +70,7 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
 
 size_t gm_session_context(const gm_session *s) { return s->kv.context; }
 
-static void list_remove(gm_session **list, const gm_session *s) {
+static void session_unlink(gm_session **list, const gm_session *s) {
     for (; *list; list = &(*list)->next) {
         if (*list != s) continue;
         *list = s->next;
@@ -80,8 +80,8 @@ static void list_remove(gm_session **list, const gm_session *s) {
 
 void session_free(gm_session *s) {
     if (!s) return;
-    list_remove(&s->engine->sessions, s);
-    list_remove(&s->engine->parked, s);
+    session_unlink(&s->engine->sessions, s);
+    session_unlink(&s->engine->parked, s);
     session_strip(s);
     kv_close(&s->kv);
     soft_free(&s->soft);
