@@ -327,7 +327,8 @@ END
 run "inspect as JSON" 0 inspect "$dense" --json
 silent
 has '"architecture":"gemma4"'
-has '"kv_f16":{"bytes_per_token_full":256,"bytes_per_token_sliding":256,"bytes_at_8192":2101248,"bytes_at_32768":8392704,"bytes_at_131072":33558528,"tokens_in_128_mib_binding":1048576,"ring_copy_bytes":4096,"ring_copies":16384}'
+has '"kv_f16":{"bytes_per_token_full":256,"bytes_per_token_sliding":256,"bytes_at_8192":2101248,"bytes_at_32768":8392704,"bytes_at_131072":33558528,'
+has '"tokens_in_128_mib_binding":1048576,"ring_copy_bytes":4096,"ring_copies":16384}'
 has '"types":{"F32":{"tensors":48,"bytes":9752},"F16":{"tensors":51,"bytes":1007616}}'
 has '"runs":true,"problem":null'
 lacks '"tensors":['
