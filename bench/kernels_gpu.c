@@ -106,11 +106,11 @@ static void print_row(bench *b, const char *name, figures f) {
 
 static void make_matrices(bench *b, quant_type type) {
     const quant_format *f = quant_format_of((uint32_t)type);
-    const synth_tensor  tensor = { .info = { .type = type, .format = f }, .fill = FILL_MATRIX };
+    const synth_tensor  blocks = { .info = { .type = type, .format = f }, .fill = FILL_MATRIX };
     const size_t        first = (size_t)1 << 22, whole = first / f->bytes * f->bytes; /* random; the rest repeats it */
     synth_random        random;
     synth_random_start(&random, 1, (uint64_t)type);
-    synth_fill_data(&random, &tensor, b->matrices, 0, whole / f->bytes * f->block);
+    synth_fill_data(&random, &blocks, b->matrices, 0, whole / f->bytes * f->block);
     for (size_t at = whole; at < b->matrix_bytes; at += whole)
         memcpy(b->matrices + at, b->matrices, min_size(whole, b->matrix_bytes - at));
 }

@@ -189,7 +189,7 @@ static gm_status open_instance(gpu_host *h, toggles *t, error *e) {
                                                 .requiredFeatures = &wanted };
     const WGPUOlderInstanceDescriptor older = { .nextInChain = chain, .timedWaitAnyEnable = true };
     const void                       *descriptor = &newer;
-    if (check_named_drivers(e)) return e->status;
+    TRY(check_named_drivers(e));
     if (h->api.GetInstanceCapabilities) descriptor = &older;
     if (h->api.DevicePoll) descriptor = NULL;
     h->instance = h->api.CreateInstance(descriptor);
@@ -408,7 +408,7 @@ gm_status host_open_device(gpu_host *h, const gpu_options *options, error *e) {
     gm_status   status = gpu_features_read(options ? options->disable : NULL, disabled, e);
     if (status != GM_OK) return status;
     read_toggles(&t);
-    if (open_instance(h, &t, e) != GM_OK) return e->status;
+    TRY(open_instance(h, &t, e));
     if (options && options->adapter >= 0) {
         chosen = (size_t)options->adapter;
         count = find_adapters(h, &t, adapters);
@@ -416,12 +416,14 @@ gm_status host_open_device(gpu_host *h, const gpu_options *options, error *e) {
         count = 1;
     }
     if (!count) status = hardware ? fail(e, GM_NO_DEVICE, "no GPU was found") : no_adapter(h, e);
-    else if (hardware && refuse_software(h, adapters[0], e)) status = e->status;
     else if (chosen >= count) {
         status =
             fail(e, GM_NO_DEVICE, "there is no GPU %zu: this machine has %zu, counted from 0 (see `gemmule devices`)",
                  chosen, count);
-    } else status = open_device(h, &t, adapters[chosen], disabled, e);
+    } else {
+        if (hardware) status = refuse_software(h, adapters[0], e);
+        if (!status) status = open_device(h, &t, adapters[chosen], disabled, e);
+    }
     for (size_t i = 0; i < count; i++) h->api.AdapterRelease(adapters[i]);
     return status;
 }

@@ -119,7 +119,7 @@ static void fill(gpu_info *out, const json *from) {
     out->max_binding = whole_number(from, "max_binding", UINT64_MAX);
 }
 
-static gm_status describe(gpu_info *out, error *e) {
+static gm_status host_describe(gpu_info *out, error *e) {
     char         text[DESCRIPTION];
     const size_t length = page_describe(text, sizeof text);
     arena        memory = { 0 };
@@ -131,15 +131,16 @@ static gm_status describe(gpu_info *out, error *e) {
     }
     if (length > sizeof text)
         return fail(e, GM_BAD_ARGUMENT, "the GPU's description has %zu bytes: at most %zu", length, sizeof text);
-    if (json_parse((str){ text, length }, &memory, &value, e) == GM_OK) fill(out, value);
+    const gm_status status = json_parse((str){ text, length }, &memory, &value, e);
+    if (!status) fill(out, value);
     arena_free(&memory);
-    return e->status;
+    return status;
 }
 
 /* Removes disabled features ("subgroups,dot4"), and those that depend on them. */
 static gm_status disable(gpu_info *info, const char *list, error *e) {
     bool disabled[GPU_FEATURES];
-    if (gpu_features_read(list, disabled, e)) return e->status;
+    TRY(gpu_features_read(list, disabled, e));
     for (size_t i = 0; i < GPU_FEATURES; i++) {
         if (disabled[i]) *gpu_feature_field(info, (gpu_feature)i) = false;
     }
@@ -152,7 +153,7 @@ static gm_status disable(gpu_info *info, const char *list, error *e) {
 gm_status gpu_host_list(gpu_info *out, size_t capacity, size_t *count, error *e) {
     gpu_info info;
     *count = 0;
-    if (describe(&info, e) != GM_OK) return e->status;
+    TRY(host_describe(&info, e));
     *count = 1;
     if (capacity) *out = info;
     return GM_OK;
@@ -164,7 +165,7 @@ gm_status gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
     *out = NULL;
     gpu_host *h = calloc(1, sizeof *h);
     if (!h) return fail_memory(e, "the GPU host", sizeof *h);
-    gm_status status = describe(&h->info, e);
+    gm_status status = host_describe(&h->info, e);
     if (status == GM_OK) status = disable(&h->info, options ? options->disable : NULL, e);
     if (status == GM_OK && options && options->adapter > 0)
         status = fail(e, GM_NO_DEVICE, "there is no GPU %d: a page has one, which is 0", (int)options->adapter);
@@ -220,11 +221,11 @@ gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e) {
     return id;
 }
 
-void gpu_buffer_free(gpu_host *h, gpu_id buffer) { h->bytes -= (uint64_t)page_buffer_free(buffer); }
+void gpu_buffer_free(gpu_host *h, gpu_id id) { h->bytes -= (uint64_t)page_buffer_free(id); }
 
-gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const void *data, uint64_t bytes, error *e) {
+gm_status gpu_buffer_write(gpu_host *h, gpu_id id, uint64_t offset, const void *data, uint64_t bytes, error *e) {
     (void)h;
-    const int32_t status = page_buffer_write(buffer, (double)offset, data, (double)bytes);
+    const int32_t status = page_buffer_write(id, (double)offset, data, (double)bytes);
     return status == GM_OK || status == GM_AGAIN ? (gm_status)status : refused(e);
 }
 

@@ -281,8 +281,8 @@ static gm_status record_product(op_recorder *r, error *e) {
         gpu_kernel           k[2] = { { 0 }, { 0 } };
         const gpu_matmul_job job = plan_product_job(p, r->index, tile);
         const size_t         count = gpu_matmul_kernels(k, gpu_host_info(p->backend->host), &job);
-        const gpu_id         buffer = w->streamed ? p->backend->slot : w->tiles[tile];
-        r->table[BIND_WEIGHTS] = (gpu_binding){ 0, buffer, 0, weight_tile_of(&w->layout, tile).bytes };
+        const gpu_id         weights = w->streamed ? p->backend->slot : w->tiles[tile];
+        r->table[BIND_WEIGHTS] = (gpu_binding){ 0, weights, 0, weight_tile_of(&w->layout, tile).bytes };
         if (w->streamed) TRY(streaming_cut(p, &p->g.ops[r->index], w, tile, e));
         for (size_t i = 0; i < count; i++) TRY(op_dispatch(r, &k[i], e));
     }

@@ -21,11 +21,11 @@ typedef struct {
     uint32_t          tile;
     const tensor     *routes;  /* if set, the part runs only if these include one of the tile's experts */
     size_t            at_read; /* where the ticket is, if the last command reads routes back; 0: it does not */
-} part;
+} plan_part;
 
 struct plan_streaming {
     gather       *gathers;
-    part         *parts;
+    plan_part    *parts;
     size_t        gather_count, part_count, part_capacity;
     float        *rows;        /* for the largest table, and all tokens of a run */
     const tensor *routes_read; /* while recording: routes whose read-back is already recorded */
@@ -42,16 +42,16 @@ struct plan_streaming {
 
 /* ---- recording ---- */
 
-static gm_status begin_part(gpu_plan *p, const part *what, error *e) {
+static gm_status begin_part(gpu_plan *p, const plan_part *what, error *e) {
     plan_streaming *s = p->streaming;
     if (s->part_count == s->part_capacity) {
         const size_t capacity = s->part_capacity ? 2 * s->part_capacity : 64;
-        part        *parts = realloc(s->parts, capacity * sizeof *parts);
+        plan_part   *parts = realloc(s->parts, capacity * sizeof *parts);
         if (!parts) return fail_memory(e, "a plan's parts", capacity * sizeof *parts);
         s->parts = parts;
         s->part_capacity = capacity;
     }
-    part begun = *what;
+    plan_part begun = *what;
     if (s->part_count) { /* the first part starts with the plan's own words */
         s->parts[s->part_count - 1].end = begun.begin = p->words.count;
         gpu_words_begin(&p->words);
@@ -64,7 +64,7 @@ static gm_status streaming_start(gpu_plan *p, error *e) {
     if (p->streaming) return GM_OK;
     p->streaming = calloc(1, sizeof *p->streaming);
     if (!p->streaming) return fail_memory(e, "a plan's parts", sizeof *p->streaming);
-    return begin_part(p, &(part){ 0 }, e);
+    return begin_part(p, &(plan_part){ 0 }, e);
 }
 
 gm_status streaming_gather(gpu_plan *p, const op *embed, error *e) {
@@ -112,10 +112,10 @@ gm_status streaming_cut(gpu_plan *p, const op *product, const gpu_weight *w, uin
     const tensor *routes = product->in[FUSED_ROUTES];
     if (routes) TRY(read_routes(p, routes, w->layout.experts, e));
     const bool always = product->sum && tile == 0; /* its first dispatch also writes the sum, which others read */
-    return begin_part(p, &(part){ .weight = w, .tile = tile, .routes = always ? NULL : routes }, e);
+    return begin_part(p, &(plan_part){ .weight = w, .tile = tile, .routes = always ? NULL : routes }, e);
 }
 
-gm_status streaming_resume(gpu_plan *p, error *e) { return begin_part(p, &(part){ 0 }, e); }
+gm_status streaming_resume(gpu_plan *p, error *e) { return begin_part(p, &(plan_part){ 0 }, e); }
 
 void streaming_free(gpu_plan *p) {
     plan_streaming *s = p->streaming;
@@ -211,7 +211,7 @@ static gm_status learn_routes(const gpu_plan *p, const tensor *routes, size_t to
     return GM_OK;
 }
 
-static bool tile_in_use(const plan_streaming *s, const part *part) {
+static bool tile_in_use(const plan_streaming *s, const plan_part *part) {
     if (!part->routes) return true;
     const weight_tile tile = weight_tile_of(&part->weight->layout, part->tile);
     for (uint32_t i = 0; i < tile.experts; i++) {
@@ -222,7 +222,7 @@ static bool tile_in_use(const plan_streaming *s, const part *part) {
 
 /* Uploads only the routed experts of a tile. If an expert's size is not a multiple of the repack unit, uploads the
  * whole tile. */
-static gm_status upload_tile(gpu_plan *p, const part *part, error *e) {
+static gm_status upload_tile(gpu_plan *p, const plan_part *part, error *e) {
     plan_streaming      *s = p->streaming;
     const weight_layout *layout = &part->weight->layout;
     const weight_tile    tile = weight_tile_of(layout, part->tile);
@@ -242,7 +242,7 @@ static gm_status upload_tile(gpu_plan *p, const part *part, error *e) {
     return GM_OK;
 }
 
-static gm_status submit_part(gpu_plan *p, part *part, size_t end, error *e) {
+static gm_status submit_part(gpu_plan *p, plan_part *part, size_t end, error *e) {
     plan_streaming *s = p->streaming;
     if (part->at_read) {
         if (s->ticket) gpu_ticket_done(p->backend->host, s->ticket);
@@ -261,7 +261,7 @@ static size_t part_end(const plan_streaming *s, size_t index) {
 /* Runs the next part. Its tile, if it has one, goes into the slot, which this plan owns at this point. */
 static gm_status run_part(gpu_plan *p, error *e) {
     plan_streaming *s = p->streaming;
-    part           *part = &s->parts[s->next];
+    plan_part      *part = &s->parts[s->next];
     gm_status       status = part->weight ? upload_tile(p, part, e) : GM_OK;
     if (!status && s->next + 1 == s->part_count && p->backend->flags) status = gpu_backend_ask_damage(p->backend, e);
     if (!status) status = submit_part(p, part, part_end(s, s->next), e);
@@ -298,8 +298,8 @@ gm_status streaming_submit(gpu_plan *p, const run_inputs *in, size_t end, error 
     }
     s->end = end;
     while (s->next < s->part_count) {
-        const part *part = &s->parts[s->next];
-        gm_status   status = GM_OK;
+        const plan_part *part = &s->parts[s->next];
+        gm_status        status = GM_OK;
         if (part->routes && part->routes != s->routes_known) status = learn_routes(p, part->routes, in->tokens, e);
         if (!status && part->weight && !tile_in_use(s, part)) {
             s->next++;

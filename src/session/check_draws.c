@@ -88,9 +88,10 @@ gm_status check_draws_new(const model_config *config, bool quick, check_draws **
     d->vocabulary = config->vocabulary;
     d->context = (uint32_t)min_size(config->context, USUAL_CONTEXT);
     d->quick = quick;
-    if (sampler_new(d->vocabulary, &d->reference, e)) check_draws_free(d);
+    const gm_status status = sampler_new(d->vocabulary, &d->reference, e);
+    if (status) check_draws_free(d);
     else *out = d;
-    return e->status;
+    return status;
 }
 
 void check_draws_close(check_draws *d) {
@@ -201,9 +202,8 @@ static gm_status compare_draw(self_check *c, check_draws *d, const sampler_recor
     int32_t          token = 0;
     sampler_record_logprobs(record, logprobs, ALTERNATIVES);
     const size_t n = values_of(logprobs, from->logprobs, record->status, (int32_t)record->token, found);
-    if (sampler_draw(d->reference, &from->sampling, logits, d->tokens + (d->token_count - window), window, NULL,
-                     d->position, &token, e))
-        return e->status;
+    TRY(sampler_draw(d->reference, &from->sampling, logits, d->tokens + (d->token_count - window), window, NULL,
+                     d->position, &token, e));
     if (from->logprobs) sampler_logprobs(d->reference, logits, token, logprobs, logprobs + 1, ALTERNATIVES);
     values_of(logprobs, from->logprobs, SAMPLER_DRAWN, token, expected);
     if (c->spoil) c->spoil(c->spoil_user, from->what, found, n, expected, n);
@@ -222,7 +222,7 @@ static gm_status refuse_strange(const self_check *c, error *e) {
     error           problem = { 0 };
     const error     strange = *e;
     const gpu_info *info = gpu_host_info(c->host);
-    if (gpu_host_problem(c->host, &problem)) return e->status;
+    if (gpu_host_problem(c->host, &problem)) return strange.status;
     *e = (error){ 0 };
     return fail(e, GM_NO_DEVICE, "the GPU '%.60s' computes %s wrongly: %.200s", info->name, cases[c->draws->at].what,
                 strange.why);
@@ -247,14 +247,14 @@ static gm_status step_draw(self_check *c, check_draws *d, error *e) {
 gm_status check_draws_step(self_check *c, error *e) {
     check_draws *d = c->draws;
     if (!d) return GM_OK;
-    if (!c->open && open_draws(c, d, e)) return e->status;
+    if (!c->open) TRY(open_draws(c, d, e));
     if (!c->uploaded) {
         const gm_status status = gpu_backend_upload(&c->gpu, &c->g, e);
         if (status) return status;
         c->uploaded = true;
     }
-    if (!c->plan && gpu_plan_new(&c->gpu, &c->g, 1, 1, &c->gpu_kv, &c->plan, e)) return e->status;
-    if (!d->generator && gpu_generator_new(c->plan, d->vocabulary, d->context, &d->generator, e)) return e->status;
+    if (!c->plan) TRY(gpu_plan_new(&c->gpu, &c->g, 1, 1, &c->gpu_kv, &c->plan, e));
+    if (!d->generator) TRY(gpu_generator_new(c->plan, d->vocabulary, d->context, &d->generator, e));
     for (; d->at < COUNT_OF(cases); d->at++, d->drawn = 0) {
         while (d->drawn < DRAWS && !(d->quick && cases[d->at].slow)) {
             const gm_status status = step_draw(c, d, e);

@@ -17,7 +17,7 @@
 gm_status session_sample(gm_session *s, const gm_sampling *sampling, int32_t *token, error *e) {
     if (!s->has_logits)
         return fail(e, GM_BAD_ARGUMENT, "there are no logits to draw from: compute at least one token first");
-    if (sampling_check(sampling, s->engine->weights.config.vocabulary, e)) return e->status;
+    TRY(sampling_check(sampling, s->engine->weights.config.vocabulary, e));
     const size_t   window = min_size(sampling->penalty_window, s->tokens.count);
     const int32_t *history = window ? s->tokens.ids + (s->tokens.count - window) : NULL;
     return sampler_draw(s->chooser, sampling, s->logits, history, window, s->engine->suppressed, s->tokens.count, token,
@@ -47,7 +47,7 @@ static bool same_sampling(const gm_sampling *a, const gm_sampling *b) {
 }
 
 /* Whether the steps under way will give the next draw. Without steps under way, and without room for one, drawing starts anew. */
-static bool goes_on(const gm_session *s, const draw_wish *wish) {
+static bool draw_goes_on(const gm_session *s, const draw_wish *wish) {
     return runner_is_drawing(&s->run) && s->tokens.ids[s->computed] == s->ahead.token &&
            s->ahead.moves == s->kv.store->moves && (s->ahead.end > s->computed || s->ahead.end < kv_capacity(&s->kv)) &&
            s->ahead.logprobs == (wish->logprobs != NULL) && s->ahead.alternatives == wish->alternatives &&
@@ -60,16 +60,19 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
                                         .vocabulary = s->engine->weights.config.vocabulary,
                                         .suppressed = s->engine->suppressed,
                                         .advance = true };
-    if (sampling_check(sampling, settings.vocabulary, e) || kv_reserve(&s->kv, s->computed, 1, e)) return e->status;
+    TRY(sampling_check(sampling, settings.vocabulary, e));
+    TRY(kv_reserve(&s->kv, s->computed, 1, e));
     const gm_status ready = engine_check_kv(s->engine, s->kv.store->type, e);
     if (ready) return ready;
     gpu_generator *generator = runner_generator(&s->run, &s->kv, e);
     const size_t   count = sampler_settings_words(&settings);
     uint32_t      *words = generator ? malloc(count * sizeof *words) : NULL;
-    if (generator && !words) fail_memory(e, "the sampler's settings", count * sizeof *words);
-    if (!words || sampler_settings_write(&settings, words, e)) {
+    if (!generator) return e->status;
+    if (!words) return fail_memory(e, "the sampler's settings", count * sizeof *words);
+    gm_status status = sampler_settings_write(&settings, words, e);
+    if (status) {
         free(words);
-        return e->status;
+        return status;
     }
     words[SAMPLER_FINITE] = 1; /* an infinite logit is an error, as on the CPU */
     words[SAMPLER_ALTERNATIVES] = (uint32_t)min_size(wish->alternatives, SAMPLER_MOST_ALTERNATIVES);
@@ -87,7 +90,7 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
                                     .window = sequence.window,
                                     .history = s->tokens.ids + (s->tokens.count - window),
                                     .history_count = window };
-    const gm_status       status = gpu_generator_begin(generator, &start, e);
+    status = gpu_generator_begin(generator, &start, e);
     free(words);
     s->ahead.sampling = *sampling;
     s->ahead.logprobs = start.logprobs;
@@ -122,7 +125,7 @@ static gm_status take(gm_session *s, const draw_wish *wish, int32_t *token, erro
 static gm_status next_on_gpu(gm_session *s, const draw_wish *wish, int32_t *token, double deadline, error *e) {
     if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled after %zu tokens", s->computed);
     for (;;) {
-        gm_status status = goes_on(s, wish) ? GM_OK : begin(s, wish, e);
+        gm_status status = draw_goes_on(s, wish) ? GM_OK : begin(s, wish, e);
         if (!status) status = go_ahead(s, wish->most, e);
         if (!status) status = take(s, wish, token, e);
         if (status != GM_AGAIN || !runner_wait(s->engine->gpu.host, deadline)) return status;
@@ -133,7 +136,7 @@ gm_status session_next(gm_session *s, const draw_wish *wish, int32_t *token, dou
     step_back(s);
     if (s->ahead.possible && !s->running && s->computed + 1 == s->tokens.count && soft_end(&s->soft) <= s->computed) {
         const gm_status status = next_on_gpu(s, wish, token, deadline, e);
-        if (e->status) session_forget_uncomputed(s);
+        if (status_failed(status)) session_forget_uncomputed(s);
         return status;
     }
     gm_status status = session_compute(s, deadline, e);

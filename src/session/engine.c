@@ -13,100 +13,101 @@
 
 /* ---- finding the model ----------------------------------------------------------------------------------------------- */
 
-static bool looks_like_path(const char *model) {
+static bool looks_like_path(const char *name) {
     struct stat about;
-    return strchr(model, '\\') || strstr(model, ".gguf") || model[0] == '/' || model[0] == '.' || !stat(model, &about);
+    return strchr(name, '\\') || strstr(name, ".gguf") || name[0] == '/' || name[0] == '.' || !stat(name, &about);
 }
 
-gm_status engine_find_model(const char *model, arena *a, const char **path, engine_origin *origin, error *e) {
+gm_status engine_find_model(const char *name, arena *a, const char **path, engine_origin *origin, error *e) {
     *origin = (engine_origin){ 0 };
-    if (!model || !*model)
+    if (!name || !*name)
         return fail(e, GM_BAD_ARGUMENT, "no model was named: give a path, an Ollama name such as gemma4:e2b, or 'box'");
-    if (!strcmp(model, "box")) {
-        if (box_find(a, path, e)) return e->status;
-    } else if (looks_like_path(model)) {
-        *path = arena_copy(a, str_of(model));
+    if (!strcmp(name, "box")) {
+        TRY(box_find(a, path, e));
+    } else if (looks_like_path(name)) {
+        *path = arena_copy(a, str_of(name));
     } else {
         ollama_model found;
-        if (ollama_resolve(model, a, &found, e)) return e->status;
-        if (!found.model) return fail(e, GM_UNSUPPORTED, "'%s' in Ollama's store has no GGUF layer", model);
+        TRY(ollama_resolve(name, a, &found, e));
+        if (!found.model) return fail(e, GM_UNSUPPORTED, "'%s' in Ollama's store has no GGUF layer", name);
         const char *lacking = ollama_unsupported(&found);
-        if (lacking) return fail(e, GM_UNSUPPORTED, "'%s' cannot be run: %s", model, lacking);
+        if (lacking) return fail(e, GM_UNSUPPORTED, "'%s' cannot be run: %s", name, lacking);
         *path = found.model;
         origin->renderer = found.renderer;
         origin->params = found.params;
         origin->system = found.system;
     }
-    origin->name = arena_copy(a, str_of(model));
-    return *path && origin->name ? GM_OK : fail_memory(e, "the model's name", strlen(model));
+    origin->name = arena_copy(a, str_of(name));
+    return *path && origin->name ? GM_OK : fail_memory(e, "the model's name", strlen(name));
 }
 
 /* ---- what the model says about itself --------------------------------------------------------------------------------- */
 
-/* An error that was there before stays, and nothing is read. */
-static void number_from(const json *params, const char *key, float *out, error *e) {
+/* Leaves *out alone if there is no such parameter. */
+static gm_status number_from(const json *params, const char *key, float *out, error *e) {
     const json *value = json_get(params, key);
-    if (e->status || !value || json_is(value, JSON_NULL)) return;
-    if (json_is(value, JSON_NUMBER)) *out = (float)value->number;
-    else fail(e, GM_BAD_FILE, "the params layer: %s must be a number", key);
+    if (!value || json_is(value, JSON_NULL)) return GM_OK;
+    if (!json_is(value, JSON_NUMBER)) return fail(e, GM_BAD_FILE, "the params layer: %s must be a number", key);
+    *out = (float)value->number;
+    return GM_OK;
 }
 
 /* Of a number that counts; what is below 0 stands for no limit, and 0 does here. */
 static uint32_t count_of(float number) { return number > 0 && number < 1e9f ? (uint32_t)number : 0; }
 
-static void sampling_from(const json *params, gm_sampling *s, error *e) {
+static gm_status sampling_from(const json *params, gm_sampling *s, error *e) {
     float k = (float)s->top_k, window = (float)s->penalty_window;
-    number_from(params, "temperature", &s->temperature, e);
-    number_from(params, "top_k", &k, e);
-    number_from(params, "top_p", &s->top_p, e);
-    number_from(params, "min_p", &s->min_p, e);
-    number_from(params, "typical_p", &s->typical_p, e);
-    number_from(params, "repeat_penalty", &s->repetition_penalty, e);
-    number_from(params, "presence_penalty", &s->presence_penalty, e);
-    number_from(params, "frequency_penalty", &s->frequency_penalty, e);
-    number_from(params, "repeat_last_n", &window, e);
+    TRY(number_from(params, "temperature", &s->temperature, e));
+    TRY(number_from(params, "top_k", &k, e));
+    TRY(number_from(params, "top_p", &s->top_p, e));
+    TRY(number_from(params, "min_p", &s->min_p, e));
+    TRY(number_from(params, "typical_p", &s->typical_p, e));
+    TRY(number_from(params, "repeat_penalty", &s->repetition_penalty, e));
+    TRY(number_from(params, "presence_penalty", &s->presence_penalty, e));
+    TRY(number_from(params, "frequency_penalty", &s->frequency_penalty, e));
+    TRY(number_from(params, "repeat_last_n", &window, e));
     s->top_k = (int32_t)count_of(k);
     s->penalty_window = count_of(window);
+    return GM_OK;
 }
 
 /* A string, or a list of them. */
-static void stops_from(const json *params, gm_engine *engine, error *e) {
+static gm_status stops_from(const json *params, gm_engine *engine, error *e) {
     const json *stop = json_get(params, "stop");
-    if (e->status || !stop || json_is(stop, JSON_NULL)) return;
+    if (!stop || json_is(stop, JSON_NULL)) return GM_OK;
     const bool list = json_is(stop, JSON_ARRAY);
     if (list && stop->count > MOST_STOPS)
-        fail(e, GM_BAD_FILE, "the params layer: stop has %zu strings, but at most %d are allowed", stop->count,
-             MOST_STOPS);
+        return fail(e, GM_BAD_FILE, "the params layer: stop has %zu strings, but at most %d are allowed", stop->count,
+                    MOST_STOPS);
     engine->stops = arena_array(&engine->memory, list ? stop->count : 1, sizeof *engine->stops);
-    if (!engine->stops) fail_memory(e, "the stop strings", stop->count * sizeof *engine->stops);
-    for (const json *text = list ? stop->first : stop; text && !e->status; text = list ? text->next : NULL) {
-        if (!json_is(text, JSON_STRING)) {
-            fail(e, GM_BAD_FILE, "the params layer: stop must be a string or a list of strings, found %s",
-                 json_describe(text));
-        } else if (memchr(text->text.data, 0, text->text.length)) {
-            fail(e, GM_BAD_FILE, "the params layer: a stop string has a NUL byte");
-        } else if (text->text.length) {
-            const char *copy = arena_copy(&engine->memory, text->text);
-            if (!copy) fail_memory(e, "a stop string", text->text.length);
-            engine->stops[engine->stop_count++] = copy;
-        }
+    if (!engine->stops) return fail_memory(e, "the stop strings", stop->count * sizeof *engine->stops);
+    for (const json *text = list ? stop->first : stop; text; text = list ? text->next : NULL) {
+        if (!json_is(text, JSON_STRING))
+            return fail(e, GM_BAD_FILE, "the params layer: stop must be a string or a list of strings, found %s",
+                        json_describe(text));
+        if (memchr(text->text.data, 0, text->text.length))
+            return fail(e, GM_BAD_FILE, "the params layer: a stop string has a NUL byte");
+        if (!text->text.length) continue;
+        const char *copy = arena_copy(&engine->memory, text->text);
+        if (!copy) return fail_memory(e, "a stop string", text->text.length);
+        engine->stops[engine->stop_count++] = copy;
     }
+    return GM_OK;
 }
 
 static gm_status read_params(gm_engine *engine, const char *text, error *e) {
-    arena scratch = { 0 };
-    json *params = NULL;
-    float context = 0, most_tokens = 0;
-    if (!json_parse(str_of(text), &scratch, &params, e)) {
-        sampling_from(params, &engine->sampling, e);
-        stops_from(params, engine, e);
-        number_from(params, "num_ctx", &context, e);
-        number_from(params, "num_predict", &most_tokens, e);
-        engine->most_tokens = count_of(most_tokens);
-        if (count_of(context)) engine->context = (uint32_t)min_size(count_of(context), engine->weights.config.context);
-    }
+    arena     scratch = { 0 };
+    json     *params = NULL;
+    float     context = 0, most_tokens = 0;
+    gm_status status = json_parse(str_of(text), &scratch, &params, e);
+    if (!status) status = sampling_from(params, &engine->sampling, e);
+    if (!status) status = stops_from(params, engine, e);
+    if (!status) status = number_from(params, "num_ctx", &context, e);
+    if (!status) status = number_from(params, "num_predict", &most_tokens, e);
+    engine->most_tokens = count_of(most_tokens);
+    if (count_of(context)) engine->context = (uint32_t)min_size(count_of(context), engine->weights.config.context);
     arena_free(&scratch);
-    return e->status;
+    return status;
 }
 
 /* Ollama's params layer, else the file's own keys, else what Gemma 4 was released with. */
@@ -119,11 +120,11 @@ static gm_status read_defaults(gm_engine *engine, const engine_origin *origin, e
     engine->context = (uint32_t)min_size(engine->weights.config.context, CONTEXT);
     bool     found;
     uint32_t top_k = 0;
-    if (gguf_get_u32(engine->file, "general.sampling.top_k", &top_k, &found, e)) return e->status;
+    TRY(gguf_get_u32(engine->file, "general.sampling.top_k", &top_k, &found, e));
     if (found) s->top_k = (int32_t)(top_k > INT32_MAX ? INT32_MAX : top_k);
-    if (gguf_get_f32(engine->file, "general.sampling.top_p", &s->top_p, &found, e)) return e->status;
-    if (gguf_get_f32(engine->file, "general.sampling.temp", &s->temperature, &found, e)) return e->status;
-    if (origin->params && read_params(engine, origin->params, e)) return e->status;
+    TRY(gguf_get_f32(engine->file, "general.sampling.top_p", &s->top_p, &found, e));
+    TRY(gguf_get_f32(engine->file, "general.sampling.temp", &s->temperature, &found, e));
+    if (origin->params) TRY(read_params(engine, origin->params, e));
     return sampling_check(s, engine->weights.config.vocabulary, e);
 }
 
@@ -157,11 +158,11 @@ static gm_status find_suppressed(gm_engine *engine, error *e) {
     return GM_OK;
 }
 
-static gm_status describe(gm_engine *engine, const engine_origin *origin, error *e) {
+static gm_status engine_read_name(gm_engine *engine, const engine_origin *origin, error *e) {
     char device[200];
     bool found;
     str  name = str_of(origin->name);
-    if (gguf_get_str(engine->file, "general.name", &name, &found, e)) return e->status;
+    TRY(gguf_get_str(engine->file, "general.name", &name, &found, e));
     if (engine->on_gpu) {
         snprintf(device, sizeof device, "gpu (%s%s)", gpu_host_info(engine->gpu.host)->name,
                  engine->precise ? ", precise" : "");
@@ -179,7 +180,9 @@ static gm_status describe(gm_engine *engine, const engine_origin *origin, error 
 }
 
 gm_status engine_describe(gm_engine *engine, const engine_origin *origin, error *e) {
-    if (find_suppressed(engine, e) || read_defaults(engine, origin, e) || describe(engine, origin, e)) return e->status;
+    TRY(find_suppressed(engine, e));
+    TRY(read_defaults(engine, origin, e));
+    TRY(engine_read_name(engine, origin, e));
     engine->variant = find_variant(engine, origin);
     return GM_OK;
 }

@@ -12,7 +12,7 @@ gm_status kv_memory_new(gpu_host *gpu, uint64_t bytes, kv_memory *out, error *e)
     *out = (kv_memory){ 0 };
     if (gpu) {
         out->device = gpu_buffer_new(gpu, round_up(bytes, 16), e);
-        return e->status;
+        return out->device ? GM_OK : e->status;
     }
     out->host = malloc(bytes);
     return out->host ? GM_OK : fail_memory(e, "keys and values", bytes);
@@ -67,19 +67,20 @@ gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, 
     if (!*ticket) {
         *ticket = gpu_ticket_new(gpu);
         if (!*ticket) return fail_memory(e, "a ticket", sizeof *ticket);
-        if (memory_ask(gpu, from, offset, bytes, *ticket, e)) return e->status;
+        TRY(memory_ask(gpu, from, offset, bytes, *ticket, e));
     }
     uint64_t    size = 0;
     const void *arrived = gpu_ticket_data(gpu, *ticket, &size);
-    if (gpu_host_problem(gpu, e)) return e->status;
+    TRY(gpu_host_problem(gpu, e));
     if (!arrived) return GM_AGAIN;
+    gm_status status = GM_OK;
     if (size < bytes)
-        fail(e, GM_IO, "the GPU gave back %llu bytes of keys and values, %llu were expected", (unsigned long long)size,
-             (unsigned long long)bytes);
+        status = fail(e, GM_IO, "the GPU gave back %llu bytes of keys and values, %llu were expected",
+                      (unsigned long long)size, (unsigned long long)bytes);
     else memcpy(data, arrived, bytes);
     gpu_ticket_done(gpu, *ticket);
     *ticket = 0;
-    return e->status;
+    return status;
 }
 
 /* ---- moving ---- */
@@ -90,9 +91,12 @@ gm_status kv_mover_open(kv_mover *m, gpu_host *gpu, error *e) {
     gpu_kernel kernel;
     gpu_kv_copy_kernel(gpu_host_info(gpu), &(gpu_kv_move){ .target = 1, .count = 1, .words = 1 }, &kernel);
     m->pipeline = gpu_kernel_pipeline(gpu, &kernel, e);
-    if (!e->status) m->numbers = gpu_buffer_new(gpu, sizeof(gpu_kv_move), e);
-    if (e->status) kv_mover_close(m);
-    return e->status;
+    m->numbers = m->pipeline ? gpu_buffer_new(gpu, sizeof(gpu_kv_move), e) : 0;
+    if (!m->numbers) {
+        kv_mover_close(m);
+        return e->status;
+    }
+    return GM_OK;
 }
 
 void kv_mover_close(kv_mover *m) {
@@ -101,10 +105,10 @@ void kv_mover_close(kv_mover *m) {
     *m = (kv_mover){ 0 };
 }
 
-static gm_status mover_submit(const kv_mover *m, gpu_id buffer, uint64_t bytes, const gpu_kv_move *move, error *e) {
+static gm_status mover_submit(const kv_mover *m, gpu_id rows, uint64_t bytes, const gpu_kv_move *move, error *e) {
     gpu_kernel        kernel;
     gpu_words         words = { 0 };
-    const gpu_binding bindings[] = { { KV_COPY_ROWS, buffer, 0, bytes }, { KV_COPY_JOB, m->numbers, 0, sizeof *move } };
+    const gpu_binding bindings[] = { { KV_COPY_ROWS, rows, 0, bytes }, { KV_COPY_JOB, m->numbers, 0, sizeof *move } };
     const gpu_id      group = gpu_group_new(m->gpu, m->pipeline, bindings, COUNT_OF(bindings), e);
     if (!group) return e->status;
     gpu_kv_copy_kernel(gpu_host_info(m->gpu), move, &kernel);
@@ -124,15 +128,16 @@ static gm_status mover_detour(gpu_host *gpu, const kv_memory *rows, size_t row, 
                               error *e) {
     const size_t most = min_size(count, max_size(DETOUR_BYTES / row, 1));
     kv_memory    beside = { 0 };
-    if (kv_memory_new(gpu, (uint64_t)most * row, &beside, e)) return e->status;
-    for (size_t done = 0, n; done < count && !e->status; done += n) {
+    TRY(kv_memory_new(gpu, (uint64_t)most * row, &beside, e));
+    gm_status status = GM_OK;
+    for (size_t done = 0, n; done < count && !status; done += n) {
         n = min_size(count - done, most);
         const size_t first = to < from ? done : count - done - n;
-        if (!kv_memory_copy(gpu, &beside, 0, rows, (uint64_t)(from + first) * row, (uint64_t)n * row, e))
-            kv_memory_copy(gpu, rows, (uint64_t)(to + first) * row, &beside, 0, (uint64_t)n * row, e);
+        status = kv_memory_copy(gpu, &beside, 0, rows, (uint64_t)(from + first) * row, (uint64_t)n * row, e);
+        if (!status) status = kv_memory_copy(gpu, rows, (uint64_t)(to + first) * row, &beside, 0, (uint64_t)n * row, e);
     }
     kv_memory_free(gpu, &beside);
-    return e->status;
+    return status;
 }
 
 gm_status kv_mover_move(const kv_mover *m, const kv_memory *rows, uint64_t bytes, size_t row, size_t from, size_t to,
