@@ -197,6 +197,15 @@ describe('conversations', { timeout: 300_000 }, () => {
             await answers(tab, 5);
             assert.deepEqual((await questions(tab)).slice(3).sort(), ['One', 'Two']);
         }
+        // The second tab has not heard of the latest answer, and goes on behind it all the same.
+        await ready(page);
+        await ready(other);
+        await page.evaluate(() => { BroadcastChannel.prototype.postMessage = () => undefined; });
+        await ask(page, 'Unheard');
+        await send(other, 'The last one');
+        await answers(other, 7);
+        assert.deepEqual((await questions(other)).slice(5), ['Unheard', 'The last one']);
+        await page.reload();
         await other.close();
     });
 
