@@ -161,7 +161,12 @@ gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const 
     return text_id(h, label, digest, e);
 }
 
-void gpu_pipeline_free(gpu_host *h, gpu_id pipeline) { (void)h, (void)pipeline; }
+size_t gpu_pipelines(const gpu_host *h) { return h->text_count; }
+
+size_t gpu_pipelines_pending(const gpu_host *h) {
+    (void)h;
+    return 0;
+}
 
 gpu_id gpu_group_new(gpu_host *h, gpu_id pipeline, const gpu_binding *bindings, size_t count, error *e) {
     (void)pipeline, (void)bindings, (void)e;

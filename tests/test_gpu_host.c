@@ -4,6 +4,7 @@
 #include "test.h"
 
 #include "base/clock.h"
+#include "base/pool.h"
 #include "gpu/host_native.h"
 
 #include <stdlib.h>
@@ -57,9 +58,15 @@ static void list_add(list *l, uint32_t op, const uint32_t *words, uint32_t lengt
     list_add(list, op, (const uint32_t[]){ __VA_ARGS__ }, sizeof((const uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t))
 
 static bool submit_list(gpu_host *h, const list *l) {
-    error e = { 0 };
-    CHECK_MESSAGE(gpu_submit(h, l->words, l->count, &e) == GM_OK, "%s", e.why);
-    return e.status == GM_OK;
+    error     e = { 0 };
+    gm_status status;
+    while ((status = gpu_submit(h, l->words, l->count, &e)) == GM_AGAIN) gpu_host_wait(h, 100);
+    CHECK_MESSAGE(status == GM_OK, "%s", e.why);
+    return status == GM_OK;
+}
+
+static void wait_for_pipelines(gpu_host *h) {
+    while (gpu_pipelines_pending(h) && !h->lost) gpu_host_wait(h, 100);
 }
 
 static const void *wait_for_ticket(gpu_host *h, uint32_t ticket, uint64_t *bytes) {
@@ -342,7 +349,6 @@ static void slow_work(gpu_host *h, gpu_id buffer) {
     ADD(&l, GPU_DISPATCH, pipeline, group, 256, 1, 1);
     submit_list(h, &l);
     gpu_group_free(h, group);
-    gpu_pipeline_free(h, pipeline);
 }
 
 static void test_write_limit(gpu_host *h) {
@@ -395,7 +401,6 @@ static void test_kernels(gpu_host *h) {
         for (uint32_t i = 0; i < n; i++) right = right && out[i] == in[i] * 3 + 5;
         CHECK(right);
         gpu_group_free(h, group);
-        gpu_pipeline_free(h, pipeline);
         gpu_buffer_free(h, x);
         gpu_buffer_free(h, y);
         free(in);
@@ -435,26 +440,66 @@ static void test_chain(gpu_host *h) {
     read_words(h, x, 0, out, 4);
     for (uint32_t i = 0; i < 4; i++) CHECK(out[i] == in[i] * 8 + 7);
 
-    TEST("the same text and constants are the same pipeline, until all have freed it");
-    const gpu_id again = scale_pipeline(h, 4, 2, 0);
-    CHECK(again == twice && more != twice);
-    gpu_pipeline_free(h, again);
-    list_start(&l);
-    ADD(&l, GPU_DISPATCH, twice, forth, 1, 1, 1);
-    submit_list(h, &l);
-    gpu_pipeline_free(h, twice);
-    CHECK(gpu_submit(h, l.words, l.count, &(error){ 0 }) == GM_BAD_ARGUMENT);
-    TEST("what was freed is there again without being compiled, under another id");
-    const size_t kept = h->kept.count;
-    const gpu_id fresh = scale_pipeline(h, 4, 2, 0);
-    CHECK(kept > 0 && h->kept.count == kept - 1 && fresh != twice);
-    gpu_pipeline_free(h, fresh);
-    gpu_pipeline_free(h, more);
+    TEST("the same text and constants are the same pipeline");
+    const size_t count = gpu_pipelines(h);
+    CHECK(scale_pipeline(h, 4, 2, 0) == twice && more != twice && gpu_pipelines(h) == count);
     gpu_group_free(h, forth);
     gpu_group_free(h, back);
     gpu_buffer_free(h, x);
     gpu_buffer_free(h, y);
     gpu_buffer_free(h, counts);
+}
+
+/* Callbacks run only in calls that process events, so a pipeline is pending until the first of those. */
+static void test_compiling(gpu_host *h) {
+    enum { MANY = 24 };
+    TEST("pipelines compile in the background");
+    list         l;
+    gpu_id       pipelines[MANY], groups[MANY];
+    const gpu_id x = new_buffer(h, 16), y = new_buffer(h, 16);
+    write_words(h, x, 0, (const uint32_t[]){ 1, 2, 3, 4 }, 4);
+    for (uint32_t i = 0; i < MANY; i++) {
+        pipelines[i] = scale_pipeline(h, 4, 1, 1000 + i);
+        groups[i] = scale_group(h, pipelines[i], x, y, 16);
+    }
+    CHECK(gpu_pipelines_pending(h) == MANY && h->compiling && h->compiling <= 2 * usable_processors());
+    list_start(&l);
+    ADD(&l, GPU_DISPATCH, pipelines[MANY - 1], groups[MANY - 1], 1, 1, 1);
+    CHECK(gpu_submit(h, l.words, l.count, &(error){ 0 }) == GM_AGAIN);
+    for (uint32_t i = 0; i < MANY; i++) { /* each is there when its list is taken, and is the right one */
+        uint32_t out = 0;
+        list_start(&l);
+        ADD(&l, GPU_DISPATCH, pipelines[i], groups[i], 1, 1, 1);
+        submit_list(h, &l);
+        read_words(h, y, 0, &out, 1);
+        CHECK_MESSAGE(out == 1001 + i, "%u", out);
+    }
+    CHECK(!gpu_pipelines_pending(h) && !h->compiling && !h->module_count);
+
+    TEST("a bind group whose buffer is freed before its pipeline is ready");
+    const gpu_id doomed = new_buffer(h, 16), late = scale_pipeline(h, 4, 1, 2000);
+    const gpu_id group = scale_group(h, late, x, doomed, 16);
+    gpu_buffer_free(h, doomed);
+    wait_for_pipelines(h);
+    list_start(&l);
+    ADD(&l, GPU_DISPATCH, late, group, 1, 1, 1);
+    CHECK(gpu_submit(h, l.words, l.count, &(error){ 0 }) == GM_BAD_ARGUMENT);
+    gpu_group_free(h, group);
+    for (uint32_t i = 0; i < MANY; i++) gpu_group_free(h, groups[i]);
+    gpu_buffer_free(h, x);
+    gpu_buffer_free(h, y);
+}
+
+/* The error of a shader that does not compile: from the call, or later as a problem of the host. */
+static void refuse_shader(gpu_host *h, const char *name, const char *wgsl, size_t constants, error *e) {
+    const gpu_constant constant = { "NOTHING", 1 };
+    const gpu_id       pipeline = gpu_pipeline_new(h, name, wgsl, &constant, constants, e);
+    if (!pipeline) return;
+    wait_for_pipelines(h);
+    gpu_host_problem(h, e);
+    error again = { 0 }; /* the same shader is refused for the same reason, and cannot be bound */
+    CHECK(!gpu_pipeline_new(h, name, wgsl, &constant, constants, &again) && !strcmp(again.why, e->why));
+    CHECK(!gpu_group_new(h, pipeline, NULL, 0, &(error){ 0 }));
 }
 
 static void test_bad_shaders(gpu_host *h) {
@@ -472,9 +517,8 @@ static void test_bad_shaders(gpu_host *h) {
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         TEST("broken shader: %s", rows[i].name);
-        error              e = { 0 };
-        const gpu_constant constant = { "NOTHING", 1 };
-        CHECK(!gpu_pipeline_new(h, rows[i].name, rows[i].wgsl, &constant, rows[i].constants, &e));
+        error e = { 0 };
+        refuse_shader(h, rows[i].name, rows[i].wgsl, rows[i].constants, &e);
         CHECK_MESSAGE(e.status == GM_BAD_ARGUMENT && strstr(e.why, rows[i].expect), "%d %s", e.status, e.why);
     }
 }
@@ -491,6 +535,7 @@ static void test_bad_groups(gpu_host *h) {
         { 1, dead, 0, 16 }, { 1, 0, 0, 16 }, { 1, pipeline, 0, 16 },          { 1, y, 2, 16 }, { 1, y, 0, 2000 },
         { 1, y, 1024, 16 }, { 1, y, 0, 0 },  { 1, y, UINT64_MAX - 255, 512 }, { 2, y, 0, 16 }, { 0, y, 0, 16 },
     };
+    wait_for_pipelines(h); /* bindings that its shader does not have are refused once it is ready */
     const gpu_id fine = gpu_group_new(h, pipeline, good, 2, &(error){ 0 });
     CHECK(fine);
     gpu_group_free(h, fine);
@@ -501,8 +546,6 @@ static void test_bad_groups(gpu_host *h) {
     }
     CHECK(!gpu_group_new(h, pipeline, good, 1, &(error){ 0 }));
     CHECK(!gpu_group_new(h, x, good, 2, &(error){ 0 }));
-    gpu_pipeline_free(h, pipeline);
-    CHECK(!gpu_group_new(h, pipeline, good, 2, &(error){ 0 }));
     gpu_buffer_free(h, x);
     gpu_buffer_free(h, y);
 }
@@ -580,8 +623,6 @@ static void test_bad_lists(gpu_host *h) {
 
     const gpu_id groups[] = { group, doomed, both };
     for (size_t i = 0; i < COUNT_OF(groups); i++) gpu_group_free(h, groups[i]);
-    gpu_pipeline_free(h, pipeline);
-    gpu_pipeline_free(h, other);
     gpu_buffer_free(h, x);
     gpu_buffer_free(h, y);
 }
@@ -620,7 +661,6 @@ static void test_in_flight(gpu_host *h) {
     gpu_host_wait(h, 5000);
     CHECK(clock_seconds() - began < 1);
     gpu_group_free(h, forth);
-    gpu_pipeline_free(h, more);
     gpu_buffer_free(h, x);
     gpu_buffer_free(h, y);
 }
@@ -659,7 +699,6 @@ static void test_buffer_growth(gpu_host *h) {
     CHECK_MESSAGE(after - before <= 1024, "%ld KiB more", after - before);
     gpu_group_free(h, forth);
     gpu_group_free(h, back);
-    gpu_pipeline_free(h, more);
     gpu_buffer_free(h, x);
     gpu_buffer_free(h, y);
 }
@@ -709,9 +748,28 @@ static void test_close_with_things_left(void) {
     ADD(&l, GPU_READ, y, 0, 0, 64, 0, gpu_ticket_new(h));
     submit_list(h, &l);
     CHECK(!gpu_idle(h) || h->work_done == h->work);
-    scale_pipeline(h, 1 << 18, 1, 1);
     close_host(h);
     gpu_host_close(NULL);
+
+    TEST("close while pipelines compile, and others wait for it");
+    h = open_host(NULL);
+    if (!h) return;
+    for (uint32_t i = 0; i < 100; i++) scale_pipeline(h, 1 << 18, 1, i);
+    CHECK(h->compiling && gpu_pipelines_pending(h) == 100);
+    close_host(h);
+}
+
+static void test_loss_while_compiling(void) {
+    TEST("a device that is lost while pipelines compile");
+    gpu_host *h = open_host(NULL);
+    error     e = { 0 };
+    if (!h) return;
+    for (uint32_t i = 0; i < 100; i++) scale_pipeline(h, 4, 2, i);
+    CHECK(host_force_loss(h));
+    for (int i = 0; i < 1000 && !h->lost; i++) gpu_host_wait(h, 10);
+    CHECK_MESSAGE(gpu_host_problem(h, &e) == GM_DEVICE_LOST && strstr(e.why, "on purpose"), "%s", e.why);
+    CHECK(!gpu_pipeline_new(h, "late", scale_shader, NULL, 0, &(error){ 0 }));
+    gpu_host_close(h);
 }
 
 static void test_loss(void) {
@@ -765,6 +823,7 @@ int main(void) {
     test_write_limit(h);
     test_kernels(h);
     test_chain(h);
+    test_compiling(h);
     test_bad_shaders(h);
     test_bad_groups(h);
     test_bad_lists(h);
@@ -777,5 +836,6 @@ int main(void) {
     test_two_hosts();
     test_close_with_things_left();
     test_loss();
+    test_loss_while_compiling();
     return test_end();
 }

@@ -102,11 +102,12 @@ static void fill_queue(gpu_host *h, error *e) {
                                     "@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3u) {\n"
                                     "    for (var i = 0u; i < 30000u; i++) { x[id.x] = x[id.x] * 3u + i; }\n"
                                     "}\n";
-    const gpu_id    busy = gpu_buffer_new(h, BYTES, e), pipeline = gpu_pipeline_new(h, "slow", wgsl, NULL, 0, e);
-    const gpu_id    group = gpu_group_new(h, pipeline, &(gpu_binding){ 0, busy, 0, BYTES }, 1, e);
-    const uint32_t  list[] = { GPU_LIST_VERSION, GPU_DISPATCH | 5 << 16, pipeline, group, 256, 1, 1 };
-    void           *bytes = calloc(1, BYTES);
-    const gm_status status = gpu_submit(h, list, COUNT_OF(list), e);
+    const gpu_id   busy = gpu_buffer_new(h, BYTES, e), pipeline = gpu_pipeline_new(h, "slow", wgsl, NULL, 0, e);
+    const gpu_id   group = gpu_group_new(h, pipeline, &(gpu_binding){ 0, busy, 0, BYTES }, 1, e);
+    const uint32_t list[] = { GPU_LIST_VERSION, GPU_DISPATCH | 5 << 16, pipeline, group, 256, 1, 1 };
+    void          *bytes = calloc(1, BYTES);
+    gm_status      status;
+    while ((status = gpu_submit(h, list, COUNT_OF(list), e)) == GM_AGAIN) gpu_host_wait(h, 100);
     CHECK(bytes && !status && gpu_buffer_write(h, busy, 0, bytes, BYTES, e) == GM_OK);
     free(bytes);
 }

@@ -153,7 +153,9 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
             const size_t     at = gpu_words_read(&list, ranges[read[i]].buffer, 0, ranges[read[i]].bytes);
             list.data[at] = tickets[i];
         }
-        CHECK_MESSAGE(gpu_submit(h, list.data, list.count, &e) == GM_OK, "%s", e.why);
+        gm_status status;
+        while ((status = gpu_submit(h, list.data, list.count, &e)) == GM_AGAIN) gpu_host_wait(h, 100);
+        CHECK_MESSAGE(status == GM_OK, "%s", e.why);
         const uint32_t       *after = wait_for_draws(h, tickets[0]);
         const run_buffer     *run = wait_for_draws(h, tickets[1]);
         const sampler_record *drawn = wait_for_draws(h, tickets[2]);

@@ -128,7 +128,8 @@ static void case_run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
     const uint32_t ticket = gpu_ticket_new(b->host);
     const void    *data = NULL;
     uint64_t       arrived = 0;
-    CHECK_MESSAGE(!gpu_plan_submit(plan, &in, ticket, &e), "%s", e.why);
+    while (gpu_plan_submit(plan, &in, ticket, &e) == GM_AGAIN) gpu_host_wait(b->host, 100);
+    CHECK_MESSAGE(!e.status, "%s", e.why);
     while (!e.status && !(data = gpu_ticket_data(b->host, ticket, &arrived)) && !gpu_host_problem(b->host, &e))
         gpu_host_wait(b->host, 100);
     CHECK_MESSAGE(!e.status && arrived >= bytes, "%s", e.why);

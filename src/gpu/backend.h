@@ -158,8 +158,9 @@ gm_status    gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_
 /* Abandons a submit that returned GM_AGAIN. */
 void gpu_plan_restart(gpu_plan *p);
 
-/* Submits a run. The result [outputs, n] arrives under `ticket` (see host.h); 0: no result is read back. GM_AGAIN, if
- * not all weights are on the GPU: let gpu_host_wait run, and call again with the same arguments. */
+/* Submits a run. The result [outputs, n] arrives under `ticket` (see host.h); 0: no result is read back. GM_AGAIN while
+ * its pipelines compile, or if not all weights are on the GPU: let gpu_host_wait run, and call again with the same
+ * arguments. */
 gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e);
 /* The same with a ticket for each of the graph's first `count` results. */
 gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint32_t *tickets, size_t count, error *e);

@@ -36,7 +36,7 @@ void      gpu_generator_free(gpu_generator *g);
  * call again. */
 gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, error *e);
 bool      gpu_generator_begun(const gpu_generator *g);
-/* Submits one more step. At most GENERATOR_STEPS may be in flight. */
+/* Submits one more step. At most GENERATOR_STEPS may be in flight. GM_AGAIN: its pipelines still compile. */
 gm_status gpu_generator_submit(gpu_generator *g, error *e);
 /* Returns the draw of the oldest step in flight: token and status, and log-probabilities if requested. GM_AGAIN: it has
  * not arrived yet. */

@@ -66,12 +66,15 @@ typedef struct {
     double      value;
 } gpu_constant;
 
-/* One compute shader with entry point `main` and all bindings in group 0. `label` is for messages. The error includes
- * the compiler's messages. The same text and constants return the same pipeline, even if all its users have freed
- * it. */
+/* One compute shader with entry point `main` and all bindings in group 0. `label` is for messages. Returns at once: the
+ * pipeline compiles in the background, beside others and in the order of the calls. The same text and constants return
+ * the same pipeline, which lives as long as the host. The error includes the compiler's messages; what the compiler
+ * finds only later is reported by gpu_host_problem, and by every list that runs the pipeline. */
 gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants, size_t count,
                         error *e);
-void   gpu_pipeline_free(gpu_host *h, gpu_id pipeline);
+/* How many there are, and how many of these are neither compiled nor refused yet. */
+size_t gpu_pipelines(const gpu_host *h);
+size_t gpu_pipelines_pending(const gpu_host *h);
 
 typedef struct {
     uint32_t binding;
@@ -99,7 +102,8 @@ typedef enum {
     GPU_READ = 7,     /* buffer, offset (2), bytes (2), ticket: the bytes arrive later */
 } gpu_op;
 
-/* Runs the list after everything submitted before. Rejects a list that contains a freed id. */
+/* Runs the list after everything submitted before. Rejects a list that contains a freed id. GM_AGAIN: one of its
+ * pipelines still compiles, and nothing was submitted. */
 gm_status gpu_submit(gpu_host *h, const uint32_t *words, size_t count, error *e);
 
 /* A new number for a GPU_READ, unique among those in flight. */
@@ -114,7 +118,7 @@ bool gpu_idle(gpu_host *h);
 uint64_t gpu_submitted(const gpu_host *h);
 bool     gpu_passed(gpu_host *h, uint64_t submitted);
 
-/* Processes what the GPU has finished, waiting up to `milliseconds` (0: not at all). Native only: a browser has its own
+/* Processes what the GPU and the compiler have finished, waiting up to `milliseconds` (0: not at all). Native only: a browser has its own
  * event loop. */
 void gpu_host_wait(gpu_host *h, uint32_t milliseconds);
 

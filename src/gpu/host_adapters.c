@@ -79,8 +79,7 @@ static bool probe_matrices(gpu_host *h) {
                  "subgroupMatrixStore<col_major>(&x, id, c, 4u); }\n",
                  info->subgroup_max, depth, rows, columns, depth, columns, rows);
         const gpu_id pipeline = gpu_pipeline_new(h, "subgroup matrices", text, NULL, 0, &e);
-        gpu_pipeline_free(h, pipeline);
-        if (!pipeline) continue;
+        if (!pipeline || host_await_pipeline(h, pipeline, &e) != GM_OK) continue;
         info->matrix_rows = rows;
         info->matrix_columns = columns;
         info->matrix_depth = depth;
@@ -94,8 +93,7 @@ static bool feature_probe(gpu_host *h, gpu_feature which) {
     if (!f->shader) return f->probe(h);
     error        e = { 0 };
     const gpu_id pipeline = gpu_pipeline_new(h, gpu_feature_names[which], f->shader, NULL, 0, &e);
-    gpu_pipeline_free(h, pipeline);
-    return pipeline;
+    return pipeline && host_await_pipeline(h, pipeline, &e) == GM_OK;
 }
 
 /* ---- instance ---- */

@@ -141,15 +141,16 @@ static gm_status check_group(gpu_host *h, gpu_id pipeline, gpu_id id, error *e) 
         return fail(e, GM_BAD_ARGUMENT, "a command list binds group %#x of pipeline %#x to pipeline %#x", id,
                     group->pipeline, pipeline);
     }
-    if (group->checked_at == h->buffer_deaths) return GM_OK;
-    for (uint32_t i = 0; i < group->count; i++) {
-        if (!slots_find(&h->buffers, group->buffers[i])) {
-            return fail(e, GM_BAD_ARGUMENT, "a command list binds group %#x, whose GPU buffer %#x does not exist", id,
-                        group->buffers[i]);
+    if (!group->group || group->checked_at != h->buffer_deaths) {
+        for (uint32_t i = 0; i < group->count; i++) {
+            if (!slots_find(&h->buffers, group->bindings[i].buffer)) {
+                return fail(e, GM_BAD_ARGUMENT, "a command list binds group %#x, whose GPU buffer %#x does not exist",
+                            id, group->bindings[i].buffer);
+            }
         }
+        group->checked_at = h->buffer_deaths;
     }
-    group->checked_at = h->buffer_deaths;
-    return GM_OK;
+    return group->group ? GM_OK : host_group_make(h, group, e);
 }
 
 static gm_status check_nothing(gpu_host *h, const uint32_t *w, uint32_t length, error *e) {

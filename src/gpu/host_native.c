@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define AWAIT_SECONDS 30.0
+#define COMPILING_SECONDS 0.002
 /* After so many bytes of writes we insert a fence, so that room becomes free in pieces. */
 #define BYTES_PER_FENCE (UINT64_C(8) << 20)
 
@@ -70,7 +71,7 @@ gm_status host_lost(const gpu_host *h, error *e) {
 }
 
 gm_status gpu_host_problem(gpu_host *h, error *e) {
-    h->api.InstanceProcessEvents(h->instance); /* the known error may be a consequence of a loss */
+    host_process(h); /* the known error may be a consequence of a loss */
     const error problem = h->problem;
     if (problem.status == GM_OK) return GM_OK;
     if (!h->lost) h->problem = (error){ 0 };
@@ -78,6 +79,11 @@ gm_status gpu_host_problem(gpu_host *h, error *e) {
 }
 
 /* ---- waiting for callbacks ---- */
+
+void host_process(gpu_host *h) {
+    h->api.InstanceProcessEvents(h->instance);
+    host_compile(h);
+}
 
 bool host_await(gpu_host *h, WGPUFuture future) {
     const double deadline = clock_seconds() + AWAIT_SECONDS;
@@ -177,7 +183,7 @@ bool gpu_passed(gpu_host *h, uint64_t submitted) {
 bool gpu_idle(gpu_host *h) { return gpu_passed(h, h->work); }
 
 static void let_news_in(gpu_host *h) {
-    h->api.InstanceProcessEvents(h->instance);
+    host_process(h);
     if (h->api.DevicePoll) h->api.DevicePoll(h->device, false, NULL);
     look_at_fences(h);
 }
@@ -201,20 +207,29 @@ static bool oldest_future(gpu_host *h, WGPUFuture *out) {
     return oldest != UINT64_MAX;
 }
 
+/* Waits for the queue, but only a moment while pipelines compile: the next ones must be handed to the library in time.
+ * False: there is nothing to wait for. */
+static bool wait_for_something(gpu_host *h, double seconds) {
+    WGPUFuture future;
+    const bool queued = oldest_future(h, &future);
+    if (!queued && !h->compiling) return false;
+    if (!queued || h->api.DevicePoll) {
+        nanosleep(&(struct timespec){ .tv_nsec = h->api.DevicePoll ? 50000 : 200000 }, NULL);
+        return true;
+    }
+    WGPUFutureWaitInfo wait = { .future = future };
+    const double       most = h->compiling && seconds > COMPILING_SECONDS ? COMPILING_SECONDS : seconds;
+    const uint32_t     status = h->api.InstanceWaitAny(h->instance, 1, &wait, (uint64_t)(most * 1e9));
+    return status == WGPUStatus_Success || status == WGPUWaitStatus_TimedOut;
+}
+
 void gpu_host_wait(gpu_host *h, uint32_t milliseconds) {
     const uint64_t before = h->news;
     const double   deadline = clock_seconds() + milliseconds / 1000.0;
-    WGPUFuture     future;
     let_news_in(h);
-    while (milliseconds && h->news == before && !h->lost && oldest_future(h, &future)) {
+    while (milliseconds && h->news == before && !h->lost) {
         const double left = deadline - clock_seconds();
-        if (left <= 0) return;
-        if (h->api.DevicePoll) {
-            nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
-        } else {
-            WGPUFutureWaitInfo wait = { .future = future };
-            if (h->api.InstanceWaitAny(h->instance, 1, &wait, (uint64_t)(left * 1e9)) != WGPUStatus_Success) return;
-        }
+        if (left <= 0 || !wait_for_something(h, left)) return;
         let_news_in(h);
     }
 }
@@ -269,19 +284,13 @@ gm_status gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
 }
 
 static void close_things(gpu_host *h) {
-    uint32_t       index;
-    gpu_id         id;
-    host_pipeline *pipeline;
+    uint32_t index;
+    gpu_id   id;
     for (index = 0; slots_next(&h->groups, &index, &id);) gpu_group_free(h, id);
-    for (index = 0; (pipeline = slots_next(&h->pipelines, &index, &id));) {
-        pipeline->references = 1;
-        gpu_pipeline_free(h, id);
-    }
-    host_release_kept(h);
+    host_close_pipelines(h);
     for (index = 0; slots_next(&h->buffers, &index, &id);) gpu_buffer_free(h, id);
     host_close_tickets(h);
     slots_free(&h->groups);
-    slots_free(&h->pipelines);
     slots_free(&h->buffers);
     slots_free(&h->tickets);
 }

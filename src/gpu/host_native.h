@@ -40,26 +40,31 @@ typedef struct {
     uint64_t   bytes;
 } host_buffer;
 
+typedef enum { PIPELINE_WAITING, PIPELINE_COMPILING, PIPELINE_READY, PIPELINE_FAILED } pipeline_state;
+typedef struct pipeline_job pipeline_job;
+
 typedef struct {
     slot                slot;
-    WGPUComputePipeline pipeline;
+    pipeline_state      state;
+    pipeline_job       *job;      /* what compiling takes; NULL once it is ready or has failed */
+    WGPUComputePipeline pipeline; /* once it is ready */
     WGPUBindGroupLayout layout;
+    gm_status           refused; /* once it has failed */
+    char               *why;
     uint8_t             digest[32]; /* of text and constants: the same digest gets the same pipeline */
-    uint32_t            references;
 } host_pipeline;
 
-/* Freed pipelines, kept until the host is closed. The next session, or the same one with a larger cache, needs them
- * again, and compiling is slow. Their number is limited by what the model's plans use. */
+/* A parsed shader, kept while any pipeline compiles. */
 typedef struct {
-    host_pipeline *data;
-    size_t         count, capacity;
-} host_kept;
+    WGPUShaderModule module;
+    uint8_t          digest[32]; /* of the text */
+} host_module;
 
 typedef struct {
     slot          slot;
-    WGPUBindGroup group;
+    WGPUBindGroup group; /* NULL: its pipeline is not ready yet, and only a pipeline that is ready knows its layout */
     gpu_id        pipeline;
-    gpu_id       *buffers;
+    gpu_binding  *bindings;
     uint32_t      count;
     uint64_t      checked_at; /* gpu_host.buffer_deaths when its buffers were last found alive */
 } host_group;
@@ -107,7 +112,11 @@ struct gpu_host {
     gpu_info     info;
 
     slots         buffers, pipelines, groups, tickets;
-    host_kept     kept;
+    host_module  *modules;
+    size_t        module_count, module_capacity;
+    size_t        pipelines_pending;
+    uint32_t      compiling;     /* of the pending pipelines, those that the library has */
+    uint32_t      next_pipeline; /* the first slot that may hold a waiting one */
     host_staging *staging;
     uint32_t      staging_count;
     uint64_t      bytes, most;   /* of all buffers, and their limit; 0: none */
@@ -141,6 +150,8 @@ void host_count_work(gpu_host *h, uint64_t written);
 void      host_scope_begin(gpu_host *h);
 gm_status host_scope_end(gpu_host *h, const char *what, error *e);
 
+/* Runs the callbacks that are due, and hands waiting pipelines to the library. */
+void host_process(gpu_host *h);
 /* Waits until a callback of `future` has set h->answer.done. False after 30 seconds: the driver hangs. */
 bool host_await(gpu_host *h, WGPUFuture future);
 /* Copies the message as one line, truncated to fit. */
@@ -153,11 +164,24 @@ static inline WGPUStringView webgpu_string(const char *text) { return (WGPUStrin
 /* Creates instance, device, queue and info. gpu_host_close releases them, also after a failure. */
 gm_status host_open_device(gpu_host *h, const gpu_options *options, error *e);
 
+/* ---- host_pipelines.c ---- */
+
+void host_compile(gpu_host *h); /* hands waiting pipelines to the library, as many as may compile at once */
+/* GM_AGAIN while it compiles; its error if it failed. */
+gm_status host_pipeline_ready(const host_pipeline *p, error *e);
+/* The same, but waits until it is known. */
+gm_status host_await_pipeline(gpu_host *h, gpu_id id, error *e);
+void      host_close_pipelines(gpu_host *h); /* drops those that wait, and waits for those that compile */
+
+/* ---- host_things.c ---- */
+
+/* Makes the group's bind group if its pipeline is ready; GM_AGAIN if it is not. */
+gm_status host_group_make(gpu_host *h, host_group *group, error *e);
+
 /* ---- host_lists.c ---- */
 
 /* Frees tickets and staging buffers. */
 void host_close_tickets(gpu_host *h);
-void host_release_kept(gpu_host *h); /* pipelines that were freed */
 
 /* For tests: loses the device as if its driver had crashed. False if the library cannot do that. */
 bool host_force_loss(gpu_host *h);

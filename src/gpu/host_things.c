@@ -1,9 +1,7 @@
-/* The objects of the GPU host: buffers, pipelines, bind groups. Each is created inside an error scope, so that the call
- * that caused an error returns it. */
+/* Buffers and bind groups of the GPU host. Each is created inside an error scope, so that the call that caused an error
+ * returns it; a bind group whose pipeline still compiles is created with the first list that uses it. */
 
 #include "gpu/host_native.h"
-
-#include "base/sha256.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +9,7 @@
 
 #define MOST_BYTES_IN_FLIGHT (UINT64_C(64) << 20)
 
-enum { MOST_BINDINGS = 64, MOST_CONSTANTS = 64 };
+enum { MOST_BINDINGS = 64 };
 
 /* ---- buffers ---- */
 
@@ -85,146 +83,6 @@ gm_status gpu_buffer_write(gpu_host *h, gpu_id buffer, uint64_t offset, const vo
     return GM_OK;
 }
 
-/* ---- pipelines ---- */
-
-static void on_compiled(uint32_t status, const WGPUCompilationInfo *info, void *first, void *second) {
-    (void)second;
-    host_answer *answer = first;
-    answer->done = true;
-    for (size_t i = 0; status == WGPUStatus_Success && i < info->messageCount; i++) {
-        const WGPUCompilationMessage *m = &info->messages[i];
-        if (m->type != WGPUCompilationMessageType_Error) continue;
-        char text[250];
-        webgpu_text(text, sizeof text, m->message);
-        snprintf(answer->message, sizeof answer->message, "%llu:%llu: %s", (unsigned long long)m->lineNum,
-                 (unsigned long long)m->linePos, text);
-        answer->failed = true;
-        return; /* later messages are often consequences of the first */
-    }
-}
-
-/* GM_BAD_ARGUMENT with "label:line:column: message" if the compiler found a mistake. */
-static gm_status check_module(gpu_host *h, const char *label, WGPUShaderModule module, error *e) {
-    const WGPUCompilationInfoCallbackInfo info = { .mode = WGPUCallbackMode_AllowProcessEvents,
-                                                   .callback = on_compiled,
-                                                   .userdata1 = &h->answer };
-    if (h->api.DevicePoll) return GM_OK; /* wgpu-native reports this to the error scope only */
-    h->answer = (host_answer){ 0 };
-    host_await(h, h->api.ShaderModuleGetCompilationInfo(module, info));
-    return h->answer.failed ? fail(e, GM_BAD_ARGUMENT, "shader %s:%s", label, h->answer.message) : GM_OK;
-}
-
-static gm_status make_pipeline(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants,
-                               size_t count, host_pipeline *out, error *e) {
-    WGPUShaderSourceWGSL source = { .chain.sType = WGPUSType_ShaderSourceWGSL, .code = webgpu_string(wgsl) };
-    const WGPUShaderModuleDescriptor module_descriptor = { .nextInChain = &source.chain,
-                                                           .label = webgpu_string(label) };
-    WGPUConstantEntry                entries[MOST_CONSTANTS];
-    char                             what[100];
-    snprintf(what, sizeof what, "shader %s", label);
-    for (size_t i = 0; i < count; i++) {
-        entries[i] = (WGPUConstantEntry){ .key = webgpu_string(constants[i].name), .value = constants[i].value };
-    }
-    host_scope_begin(h);
-    WGPUShaderModule module = h->api.DeviceCreateShaderModule(h->device, &module_descriptor);
-    gm_status        status = check_module(h, label, module, e);
-    if (status == GM_OK) {
-        const WGPUComputePipelineDescriptor d = { .label = webgpu_string(label),
-                                                  .compute = { .module = module,
-                                                               .entryPoint = webgpu_string("main"),
-                                                               .constantCount = count,
-                                                               .constants = entries } };
-        out->pipeline = h->api.DeviceCreateComputePipeline(h->device, &d);
-    }
-    const gm_status verdict = host_scope_end(h, what, e);
-    if (status == GM_OK) status = verdict;
-    if (status == GM_OK) out->layout = h->api.ComputePipelineGetBindGroupLayout(out->pipeline, 0);
-    if (status != GM_OK && out->pipeline) h->api.ComputePipelineRelease(out->pipeline);
-    if (module) h->api.ShaderModuleRelease(module);
-    return status;
-}
-
-static void digest_of(const char *wgsl, const gpu_constant *constants, size_t count, uint8_t out[32]) {
-    sha256 s;
-    sha256_start(&s);
-    sha256_add(&s, wgsl, strlen(wgsl) + 1);
-    for (size_t i = 0; i < count; i++) {
-        sha256_add(&s, constants[i].name, strlen(constants[i].name) + 1);
-        sha256_add(&s, &constants[i].value, sizeof constants[i].value);
-    }
-    sha256_end(&s, out);
-}
-
-static void release(gpu_host *h, const host_pipeline *p) {
-    h->api.BindGroupLayoutRelease(p->layout);
-    h->api.ComputePipelineRelease(p->pipeline);
-}
-
-static bool take_kept(host_kept *kept, const uint8_t digest[32], host_pipeline *out) {
-    for (size_t i = 0; i < kept->count; i++) {
-        if (memcmp(kept->data[i].digest, digest, 32) != 0) continue;
-        *out = kept->data[i];
-        kept->data[i] = kept->data[--kept->count];
-        return true;
-    }
-    return false;
-}
-
-static bool keep(host_kept *kept, const host_pipeline *p) {
-    if (kept->count == kept->capacity) {
-        const size_t   capacity = 2 * kept->capacity + 32;
-        host_pipeline *grown = realloc(kept->data, capacity * sizeof *grown);
-        if (!grown) return false;
-        kept->data = grown;
-        kept->capacity = capacity;
-    }
-    kept->data[kept->count++] = *p;
-    return true;
-}
-
-void host_release_kept(gpu_host *h) {
-    for (size_t i = 0; i < h->kept.count; i++) release(h, &h->kept.data[i]);
-    free(h->kept.data);
-    h->kept = (host_kept){ 0 };
-}
-
-gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const gpu_constant *constants, size_t count,
-                        error *e) {
-    uint8_t        digest[32];
-    uint32_t       index = 0;
-    gpu_id         id = 0;
-    host_pipeline *pipeline, made = { 0 };
-    if (host_lost(h, e) != GM_OK) return 0;
-    if (count > MOST_CONSTANTS) {
-        return fail(e, GM_BAD_ARGUMENT, "shader %s has %zu constants: at most %d", label, count, MOST_CONSTANTS), 0;
-    }
-    digest_of(wgsl, constants, count, digest);
-    while ((pipeline = slots_next(&h->pipelines, &index, &id))) {
-        if (memcmp(pipeline->digest, digest, sizeof digest) != 0) continue;
-        pipeline->references++;
-        return id;
-    }
-    if (!take_kept(&h->kept, digest, &made) && make_pipeline(h, label, wgsl, constants, count, &made, e) != GM_OK)
-        return 0;
-    memcpy(made.digest, digest, sizeof digest);
-    pipeline = slots_add(&h->pipelines, &id);
-    if (!pipeline) {
-        release(h, &made);
-        return fail_memory(e, "a pipeline's record", sizeof *pipeline), 0;
-    }
-    made.slot = pipeline->slot;
-    made.references = 1;
-    *pipeline = made;
-    return id;
-}
-
-void gpu_pipeline_free(gpu_host *h, gpu_id pipeline) {
-    host_pipeline *thing = slots_find(&h->pipelines, pipeline);
-    if (!thing || --thing->references) return;
-    if (!keep(&h->kept, thing)) release(h, thing);
-    slots_remove(&h->pipelines, pipeline);
-}
-
 /* ---- bind groups ---- */
 
 static gm_status check_binding(gpu_host *h, const gpu_binding *b, const host_buffer *buffer, error *e) {
@@ -242,44 +100,52 @@ static gm_status check_binding(gpu_host *h, const gpu_binding *b, const host_buf
     return GM_OK;
 }
 
-static gm_status make_group(gpu_host *h, const host_pipeline *pipeline, const gpu_binding *bindings, host_group *out,
-                            error *e) {
-    WGPUBindGroupEntry entries[MOST_BINDINGS];
-    for (uint32_t i = 0; i < out->count; i++) {
-        const host_buffer *buffer = slots_find(&h->buffers, bindings[i].buffer);
-        if (check_binding(h, &bindings[i], buffer, e) != GM_OK) return e->status;
-        entries[i] = (WGPUBindGroupEntry){ .binding = bindings[i].binding,
-                                           .buffer = buffer->buffer,
-                                           .offset = bindings[i].offset,
-                                           .size = bindings[i].bytes };
-        out->buffers[i] = bindings[i].buffer;
+gm_status host_group_make(gpu_host *h, host_group *group, error *e) {
+    WGPUBindGroupEntry   entries[MOST_BINDINGS];
+    const host_pipeline *pipeline = slots_find(&h->pipelines, group->pipeline);
+    const gm_status      ready = host_pipeline_ready(pipeline, e);
+    if (ready != GM_OK) return ready;
+    for (uint32_t i = 0; i < group->count; i++) {
+        const gpu_binding *b = &group->bindings[i];
+        const host_buffer *buffer = slots_find(&h->buffers, b->buffer);
+        if (check_binding(h, b, buffer, e) != GM_OK) return e->status;
+        entries[i] = (WGPUBindGroupEntry){
+            .binding = b->binding, .buffer = buffer->buffer, .offset = b->offset, .size = b->bytes
+        };
     }
-    const WGPUBindGroupDescriptor d = { .layout = pipeline->layout, .entryCount = out->count, .entries = entries };
+    const WGPUBindGroupDescriptor d = { .layout = pipeline->layout, .entryCount = group->count, .entries = entries };
     host_scope_begin(h);
-    out->group = h->api.DeviceCreateBindGroup(h->device, &d);
+    WGPUBindGroup   made = h->api.DeviceCreateBindGroup(h->device, &d);
     const gm_status status = host_scope_end(h, "bindings", e);
-    if (status != GM_OK && out->group) h->api.BindGroupRelease(out->group);
+    if (status == GM_OK) group->group = made;
+    else if (made) h->api.BindGroupRelease(made);
     return status;
 }
 
-gpu_id gpu_group_new(gpu_host *h, gpu_id pipeline, const gpu_binding *bindings, size_t count, error *e) {
-    gpu_id               id = 0;
-    const host_pipeline *made_for = slots_find(&h->pipelines, pipeline);
-    host_group           made = { .pipeline = pipeline, .count = (uint32_t)count, .checked_at = h->buffer_deaths };
-    if (host_lost(h, e) != GM_OK) return 0;
-    if (!made_for) return fail(e, GM_BAD_ARGUMENT, "bindings for pipeline %#x, which does not exist", pipeline), 0;
-    if (count > MOST_BINDINGS) return fail(e, GM_BAD_ARGUMENT, "%zu bindings: at most %d", count, MOST_BINDINGS), 0;
-    made.buffers = malloc((count + 1) * sizeof *made.buffers);
-    if (!made.buffers) return fail_memory(e, "bindings", count * sizeof *made.buffers), 0;
-    if (make_group(h, made_for, bindings, &made, e) != GM_OK) {
-        free(made.buffers);
-        return 0;
+static gm_status group_check(gpu_host *h, const gpu_binding *bindings, size_t count, error *e) {
+    for (size_t i = 0; i < count; i++) {
+        if (check_binding(h, &bindings[i], slots_find(&h->buffers, bindings[i].buffer), e) != GM_OK) return e->status;
     }
-    host_group *group = slots_add(&h->groups, &id);
+    return GM_OK;
+}
+
+gpu_id gpu_group_new(gpu_host *h, gpu_id pipeline, const gpu_binding *bindings, size_t count, error *e) {
+    gpu_id     id = 0;
+    host_group made = { .pipeline = pipeline, .count = (uint32_t)count, .checked_at = h->buffer_deaths };
+    if (host_lost(h, e) != GM_OK) return 0;
+    if (!slots_find(&h->pipelines, pipeline))
+        return fail(e, GM_BAD_ARGUMENT, "bindings for pipeline %#x, which does not exist", pipeline), 0;
+    if (count > MOST_BINDINGS) return fail(e, GM_BAD_ARGUMENT, "%zu bindings: at most %d", count, MOST_BINDINGS), 0;
+    made.bindings = malloc((count + 1) * sizeof *made.bindings);
+    if (!made.bindings) return fail_memory(e, "bindings", count * sizeof *made.bindings), 0;
+    if (count) memcpy(made.bindings, bindings, count * sizeof *bindings);
+    const gm_status status = group_check(h, bindings, count, e) ? e->status : host_group_make(h, &made, e);
+    host_group     *group = status && status != GM_AGAIN ? NULL : slots_add(&h->groups, &id);
     if (!group) {
-        h->api.BindGroupRelease(made.group);
-        free(made.buffers);
-        return fail_memory(e, "a bind group's record", sizeof *group), 0;
+        if (!e->status) fail_memory(e, "a bind group's record", sizeof *group);
+        if (made.group) h->api.BindGroupRelease(made.group);
+        free(made.bindings);
+        return 0;
     }
     made.slot = group->slot;
     *group = made;
@@ -289,7 +155,7 @@ gpu_id gpu_group_new(gpu_host *h, gpu_id pipeline, const gpu_binding *bindings, 
 void gpu_group_free(gpu_host *h, gpu_id group) {
     host_group *thing = slots_find(&h->groups, group);
     if (!thing) return;
-    h->api.BindGroupRelease(thing->group);
-    free(thing->buffers);
+    if (thing->group) h->api.BindGroupRelease(thing->group);
+    free(thing->bindings);
     slots_remove(&h->groups, group);
 }

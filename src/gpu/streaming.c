@@ -288,6 +288,8 @@ static gm_status take_slot(gpu_plan *p) {
 
 gm_status streaming_submit(gpu_plan *p, const run_inputs *in, size_t end, error *e) {
     plan_streaming *s = p->streaming;
+    if (!s->next && gpu_pipelines_pending(p->backend->host))
+        return GM_AGAIN; /* a part that waited would upload twice */
     for (size_t i = 0; i < s->gather_count && !s->next; i++) {
         const gm_status status = gather_rows(p, &s->gathers[i], in, e);
         if (status) return status;

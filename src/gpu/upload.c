@@ -115,6 +115,7 @@ static gm_status finish_oldest(gpu_backend *b, uint32_t *next, error *e) {
     }
     *next = s->piece.next;
     const gm_status status = repack(b, s, b->first_staged, e);
+    if (status == GM_AGAIN) return status; /* the kernel still compiles */
     b->first_staged = (b->first_staged + 1) % b->lanes;
     b->staged_count--;
     return status;

@@ -56,6 +56,8 @@ typedef struct {
 
 enum { WGPUStatus_Success = 1 }; /* in every status enum; everything else is a failure */
 enum { WGPUMapAsyncStatus_Error = 3 };
+enum { WGPUCreatePipelineAsyncStatus_InternalError = 4 };
+enum { WGPUWaitStatus_TimedOut = 2 };
 
 enum { WGPUCallbackMode_WaitAnyOnly = 1, WGPUCallbackMode_AllowProcessEvents = 2 };
 
@@ -135,6 +137,7 @@ WEBGPU_CALLBACK(WGPURequestDevice, uint32_t status, WGPUDevice device, WGPUStrin
 WEBGPU_CALLBACK(WGPUDeviceLost, WGPUDevice const *device, uint32_t reason, WGPUStringView message);
 WEBGPU_CALLBACK(WGPUPopErrorScope, uint32_t status, uint32_t type, WGPUStringView message);
 WEBGPU_CALLBACK(WGPUCompilationInfo, uint32_t status, const WGPUCompilationInfo *info);
+WEBGPU_CALLBACK(WGPUCreateComputePipelineAsync, uint32_t status, WGPUComputePipeline pipeline, WGPUStringView message);
 WEBGPU_CALLBACK(WGPUBufferMap, uint32_t status, WGPUStringView message);
 
 /* Newer libraries pass a message before the two pointers, older ones do not, so the callback reads neither. */
@@ -335,6 +338,8 @@ typedef struct {
     F(WGPUBuffer, DeviceCreateBuffer, (WGPUDevice, const WGPUBufferDescriptor *))                                      \
     F(WGPUShaderModule, DeviceCreateShaderModule, (WGPUDevice, const WGPUShaderModuleDescriptor *))                    \
     F(WGPUComputePipeline, DeviceCreateComputePipeline, (WGPUDevice, const WGPUComputePipelineDescriptor *))           \
+    F(WGPUFuture, DeviceCreateComputePipelineAsync,                                                                    \
+      (WGPUDevice, const WGPUComputePipelineDescriptor *, WGPUCreateComputePipelineAsyncCallbackInfo))                 \
     F(WGPUBindGroup, DeviceCreateBindGroup, (WGPUDevice, const WGPUBindGroupDescriptor *))                             \
     F(WGPUQuerySet, DeviceCreateQuerySet, (WGPUDevice, const WGPUQuerySetDescriptor *))                                \
     F(WGPUCommandEncoder, DeviceCreateCommandEncoder, (WGPUDevice, const void *descriptor))                            \

@@ -105,8 +105,12 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
 static gm_status go_ahead(gm_session *s, size_t most, error *e) {
     const size_t end = min_size(kv_capacity(&s->kv), s->computed + min_size(max_size(most, 1), GENERATOR_STEPS));
     if (s->ahead.end < end && !runner_generator(&s->run, &s->kv, e)) return e->status;
-    while (s->ahead.end < end && !gpu_generator_submit(s->run.generator, e)) kv_written(&s->kv, ++s->ahead.end);
-    return e->status;
+    while (s->ahead.end < end) {
+        const gm_status status = gpu_generator_submit(s->run.generator, e);
+        if (status) return status;
+        kv_written(&s->kv, ++s->ahead.end);
+    }
+    return GM_OK;
 }
 
 static gm_status take(gm_session *s, const draw_wish *wish, int32_t *token, error *e) {

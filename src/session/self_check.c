@@ -53,7 +53,7 @@ static void close_check(self_check *c) {
     c->gpu_kv = (gpu_kv_layer){ 0 };
     c->ticket = 0;
     c->run = 0;
-    c->open = c->uploaded = false;
+    c->open = c->uploaded = c->submitted = false;
 }
 
 void self_check_free(self_check *c) {
@@ -157,11 +157,13 @@ static gm_status submit_run(self_check *c, const check *k, error *e) {
     const check_run *run = &k->runs[c->run];
     make_records(c, k);
     if (!c->plan && gpu_plan_new(&c->gpu, &c->g, run->class, run->outputs, &c->gpu_kv, &c->plan, e)) return e->status;
-    c->ticket = gpu_ticket_new(c->host);
+    if (!c->ticket) c->ticket = gpu_ticket_new(c->host);
     const run_inputs in = {
         .records = c->records, .tokens = run->tokens, .output_rows = c->rows, .outputs = outputs_of(run)
     };
-    return gpu_plan_submit(c->plan, &in, c->ticket, e);
+    const gm_status status = gpu_plan_submit(c->plan, &in, c->ticket, e);
+    c->submitted = !status;
+    return status;
 }
 
 /* ---- comparing ----------------------------------------------------------------------------------------------------------- */
@@ -230,6 +232,7 @@ static gm_status finish_run(self_check *c, const check *k, const void *data, uin
     free(found);
     gpu_ticket_done(c->host, c->ticket);
     c->ticket = 0;
+    c->submitted = false;
     gpu_plan_free(c->plan);
     c->plan = NULL;
     c->position += run->tokens;
@@ -272,8 +275,9 @@ static gm_status step_check(self_check *c, const check *k, error *e) {
         c->uploaded = true;
     }
     for (; c->run < k->run_count; c->run++) {
-        uint64_t bytes = 0;
-        if (!c->ticket && submit_run(c, k, e)) return e->status;
+        uint64_t        bytes = 0;
+        const gm_status status = c->submitted ? GM_OK : submit_run(c, k, e);
+        if (status) return status;
         const void *data = gpu_ticket_data(c->host, c->ticket, &bytes);
         if (gpu_host_problem(c->host, e)) return e->status;
         if (!data) return GM_AGAIN;

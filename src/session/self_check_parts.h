@@ -88,6 +88,7 @@ struct self_check {
     gpu_kv_layer gpu_kv;
     kv_layer     cpu_kv;
     uint32_t     ticket;
+    bool         submitted; /* the run; its pipelines had to compile first */
     uint8_t     *blocks[2]; /* of the matrices, where they must be read */
     uint32_t     blocks_ticket;
     size_t       blocks_read; /* how many are here */
