@@ -27,7 +27,8 @@ IMPORT(buffer_free)   double   page_buffer_free(gpu_id buffer); /* the bytes fre
 IMPORT(buffer_write)  int32_t  page_buffer_write(gpu_id buffer, double offset, const void *data, double bytes);
 IMPORT(pipeline_new)  gpu_id   page_pipeline_new(const char *label, size_t label_length, const char *wgsl, size_t wgsl_length,
                                                  const gpu_constant *constants, size_t count);
-IMPORT(pipeline_free) void     page_pipeline_free(gpu_id pipeline);
+IMPORT(pipelines)     size_t   page_pipelines(void);
+IMPORT(pipelines_pending) size_t page_pipelines_pending(void);
 IMPORT(group_new)     gpu_id   page_group_new(gpu_id pipeline, const gpu_binding *bindings, size_t count);
 IMPORT(group_free)    void     page_group_free(gpu_id group);
 IMPORT(submit)        int32_t  page_submit(const uint32_t *words, size_t count);
@@ -237,9 +238,14 @@ gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const 
     return id;
 }
 
-void gpu_pipeline_free(gpu_host *h, gpu_id pipeline) {
+size_t gpu_pipelines(const gpu_host *h) {
     (void)h;
-    page_pipeline_free(pipeline);
+    return page_pipelines();
+}
+
+size_t gpu_pipelines_pending(const gpu_host *h) {
+    (void)h;
+    return page_pipelines_pending();
 }
 
 gpu_id gpu_group_new(gpu_host *h, gpu_id pipeline, const gpu_binding *bindings, size_t count, error *e) {
@@ -269,7 +275,8 @@ void gpu_group_free(gpu_host *h, gpu_id group) {
 
 gm_status gpu_submit(gpu_host *h, const uint32_t *words, size_t count, error *e) {
     (void)h;
-    return page_submit(words, count) == GM_OK ? GM_OK : refused(e);
+    const int32_t status = page_submit(words, count);
+    return status == GM_OK || status == GM_AGAIN ? (gm_status)status : refused(e);
 }
 
 static size_t slot_of(uint32_t ticket) { return ticket & ((1u << SLOT_BITS) - 1); }

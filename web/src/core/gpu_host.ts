@@ -7,9 +7,10 @@ import { ERROR_CODES, GemmuleError } from './errors.ts';
 import { describeAdapter, findAdapter, openDevice } from './gpu_device.ts';
 import type { GpuDescription, GpuOptions } from './gpu_device.ts';
 import { CommandList } from './gpu_list.ts';
-import type { HostBuffer, HostGroup, HostPipeline } from './gpu_list.ts';
+import type { HostBuffer, HostGroup } from './gpu_list.ts';
 import { GpuQueue, LITTLE_IN_FLIGHT, MOST_IN_FLIGHT } from './gpu_queue.ts';
 import { Shaders } from './gpu_shaders.ts';
+import type { HostPipeline } from './gpu_shaders.ts';
 import { KIND, Slots } from './gpu_slots.ts';
 import { Tickets } from './gpu_tickets.ts';
 
@@ -34,7 +35,7 @@ const oneLine = (text: string) => text.replace(/[\s\p{Cc}]+/gu, ' ').trim();
 /** The imports without a GPU: every call says that there is none. */
 export function noGpuImports(): GpuImports {
     const names = ['open', 'close', 'describe', 'problem', 'why', 'buffer_new', 'buffer_free', 'buffer_write', 'pipeline_new'];
-    names.push('pipeline_free', 'group_new', 'group_free', 'submit', 'ticket_new', 'ticket_bytes', 'ticket_take', 'ticket_done', 'idle', 'wait');
+    names.push('pipelines', 'pipelines_pending', 'group_new', 'group_free', 'submit', 'ticket_new', 'ticket_bytes', 'ticket_take', 'ticket_done', 'idle', 'wait');
     return Object.fromEntries(names.map((name) => [name, () => 0]));
 }
 
@@ -59,6 +60,7 @@ export class GpuHost {
         buffer: (id: number) => this.#buffers.find(id),
         pipeline: (id: number) => this.#pipelines.find(id),
         group: (id: number) => this.#groups.find(id),
+        bind: (group: HostGroup) => (group.group ??= this.#bind(group)),
     };
     readonly #tickets: Tickets;
     #shaders: Shaders;
@@ -97,7 +99,7 @@ export class GpuHost {
         this.#tickets = new Tickets({
             makeBuffer: (bytes, usage) => this.#makeBuffer(bytes, usage),
             happened: () => this.#happened(),
-            readFailed: (reason) => this.#failedUnlessLost(NotSupported, `reading back from the GPU failed: ${reason}`),
+            readFailed: (reason) => void this.#failedUnlessLost(NotSupported, `reading back from the GPU failed: ${reason}`),
         });
         this.#queue = new GpuQueue(device, this.#tickets, () => this.#happened());
         device.addEventListener('uncapturederror', (event) => this.#onError((event as GPUUncapturedErrorEvent).error));
@@ -105,7 +107,6 @@ export class GpuHost {
             void device.lost.then((info) => {
                 if (this.#closing) return;
                 this.#lostWhy = oneLine(`the GPU was lost: ${info.message || 'no reason given'}`);
-                this.#queue.drop();
                 this.#happened();
                 resolve(this.#lostWhy);
             });
@@ -123,11 +124,11 @@ export class GpuHost {
         return this.#lostWhy !== null;
     }
 
-    /** Writes in order with the engine's own writes and lists; a promise while there is no room, or while a list waits. Bytes behind
-     * the last whole word are filled up with zeros. */
+    /** Writes in order with the engine's own writes and lists; a promise while there is no room. Bytes behind the last whole word are
+     * filled up with zeros. */
     writeBuffer(id: number, offset: number, bytes: Uint8Array<ArrayBuffer>): Promise<void> | void {
         if (this.#checkWrite(id, offset, Math.ceil(bytes.length / 4) * 4) !== OK) throw this.#refusalError();
-        if (bytes.length <= PIECE && !this.#queue.waits && this.#queue.hasRoom(bytes.length, LITTLE_IN_FLIGHT)) return this.#writeNow(id, offset, bytes);
+        if (bytes.length <= PIECE && this.#queue.hasRoom(bytes.length, LITTLE_IN_FLIGHT)) return this.#writeNow(id, offset, bytes);
         return this.#writeSoon(id, offset, bytes);
     }
 
@@ -154,7 +155,8 @@ export class GpuHost {
             buffer_write: (id, offset, data, bytes) => this.#bufferWrite(id!, offset!, data! >>> 0, bytes!),
             pipeline_new: (label, labelLength, text, length, constants, count) =>
                 this.#pipelineNew(this.#text(label!, labelLength!), this.#text(text!, length!), this.#constants(constants!, count!)),
-            pipeline_free: (id) => this.#pipelineFree(id!),
+            pipelines: () => this.#shaders.count,
+            pipelines_pending: () => this.#shaders.pending,
             group_new: (pipeline, bindings, count) => this.#groupNew(pipeline!, bindings!, count!),
             group_free: (id) => this.#groupFree(id!),
             submit: (words, count) => this.#submit(words! >>> 0, count!),
@@ -223,7 +225,6 @@ export class GpuHost {
 
     #happened(): void {
         this.#unseen = true;
-        this.#queue.drain();
         const next = this.#next;
         this.#next = null;
         next?.settle();
@@ -246,13 +247,12 @@ export class GpuHost {
     }
 
     // A failure caused by a lost device may be reported before the loss itself.
-    #failedUnlessLost(status: number, why: string): void {
+    async #failedUnlessLost(status: number, why: string): Promise<void> {
         let timer: ReturnType<typeof setTimeout> | undefined;
         const soon = new Promise<void>((resolve) => (timer = setTimeout(resolve, LOSS_MILLISECONDS)));
-        void Promise.race([this.lost, soon]).then(() => {
-            clearTimeout(timer);
-            this.#failed(status, why);
-        });
+        await Promise.race([this.lost, soon]);
+        clearTimeout(timer);
+        this.#failed(status, why);
     }
 
     #tellProblem(at: number, capacity: number): number {
@@ -297,8 +297,8 @@ export class GpuHost {
         this.#tickets.close();
         this.#lists.clear();
         this.#idOfPipeline.clear();
+        this.#shaders.close();
         this.#shaders = this.#newShaders();
-        this.#queue.drop();
         this.#problem = { status: OK, why: '' };
         this.#engineHasIt = false;
     }
@@ -339,7 +339,7 @@ export class GpuHost {
         if (!thing) return 0;
         thing.dead = true;
         this.#deaths++;
-        this.#queue.destroy(thing.buffer);
+        thing.buffer.destroy();
         return thing.bytes;
     }
 
@@ -379,7 +379,7 @@ export class GpuHost {
     async #writeSoon(id: number, offset: number, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
         for (let at = 0; at < bytes.length; at += PIECE) {
             const piece = bytes.subarray(at, at + PIECE);
-            while (this.#queue.waits || !this.#queue.hasRoom(piece.length, LITTLE_IN_FLIGHT)) {
+            while (!this.#queue.hasRoom(piece.length, LITTLE_IN_FLIGHT)) {
                 if (this.#closing || this.#refuseLost()) break;
                 this.#queue.fence();
                 await this.#change();
@@ -393,14 +393,10 @@ export class GpuHost {
     // ---- pipelines and bind groups ----
 
     #newShaders(): Shaders {
-        const shaders: Shaders = new Shaders(this.#device, {
+        return new Shaders(this.#device, {
             happened: () => this.#happened(),
-            pipelineFailed: (internal, reason) => {
-                if (this.#shaders === shaders) this.#failedUnlessLost(internal ? NotSupported : BadArgument, reason);
-                else this.#happened();
-            },
+            pipelineFailed: (internal, reason) => this.#failedUnlessLost(internal ? NotSupported : BadArgument, reason),
         });
-        return shaders;
     }
 
     #pipelineNew(label: string, wgsl: string, constants: Record<string, number>): number {
@@ -419,13 +415,8 @@ export class GpuHost {
         }
     }
 
-    #pipelineFree(id: number): void {
-        const pipeline = this.#pipelines.find(id);
-        if (!pipeline || --pipeline.references) return;
-        this.#pipelines.remove(id);
-        this.#idOfPipeline.delete(pipeline);
-        pipeline.forget();
-        this.#deaths++;
+    #bind({ pipeline, entries }: HostGroup): GPUBindGroup {
+        return this.#device.createBindGroup({ label: pipeline.label, layout: pipeline.made!.getBindGroupLayout(0), entries });
     }
 
     #groupNew(pipelineId: number, at: number, count: number): number {
@@ -449,9 +440,7 @@ export class GpuHost {
         }
         if (!pipeline) this.#refuse(BadArgument, `bindings for pipeline ${hex(pipelineId)}, which does not exist`);
         if (!pipeline) return 0;
-        const layout = pipeline.bind(entries.map((entry) => entry.binding));
-        const group = this.#device.createBindGroup({ label: pipeline.label, layout, entries });
-        const id = this.#groups.add({ group, pipeline, buffers });
+        const id = this.#groups.add({ group: null, pipeline, entries, buffers });
         if (!id) this.#refuse(OutOfMemory, 'too many bind groups');
         return id;
     }
@@ -462,16 +451,15 @@ export class GpuHost {
 
     // ---- lists ----
 
-    #listAt(start: number, count: number): CommandList | null {
+    // A status: it is refused, or one of its pipelines still compiles.
+    #listAt(start: number, count: number): CommandList | number {
         if (this.#listsReadAt !== this.#deaths || this.#lists.size > MOST_LISTS) this.#lists.clear();
         this.#listsReadAt = this.#deaths;
         const known = this.#lists.get(start);
         if (known?.same(this.#words, start, count)) return known;
         const list = CommandList.read(this.#words, start, count, this.#things);
-        if (typeof list === 'string') {
-            this.#refuse(BadArgument, list);
-            return null;
-        }
+        if (list === null) return AGAIN;
+        if (typeof list === 'string') return this.#refuse(BadArgument, oneLine(list));
         this.#lists.set(start, list);
         return list;
     }
@@ -481,11 +469,9 @@ export class GpuHost {
         this.#look();
         const start = address >>> 2;
         const list = this.#listAt(start, count);
-        if (!list) return this.#refusal.status;
-        const broken = list.ready() ? list.broken() : null;
-        if (broken !== null) return this.#refuse(BadArgument, `a command list runs shader ${broken}, which could not be compiled`);
+        if (typeof list === 'number') return list;
         if (!this.#claimTickets(list, start)) return this.#refusal.status;
-        this.#queue.submit(list, this.#words, start, count);
+        this.#queue.submit(list, this.#words, start);
         return OK;
     }
 

@@ -1,26 +1,19 @@
 // Command lists (src/gpu/host.h), parsed once and replayed. A plan is submitted for every token, and between two submits only the words of
 // its writes and the tickets of its read-backs change. A replay looks nothing up and allocates only what WebGPU itself allocates.
 
+import type { HostPipeline } from './gpu_shaders.ts';
+
 export interface HostBuffer {
     buffer: GPUBuffer;
     bytes: number;
     dead: boolean;
 }
 
-export interface HostPipeline {
-    label: string;
-    /** null while it compiles. */
-    made: GPUComputePipeline | null;
-    failed: boolean;
-    references: number;
-    /** The layout of a bind group with these bindings. The first call starts the compilation. */
-    bind(bindings: number[]): GPUBindGroupLayout;
-    forget(): void;
-}
-
 export interface HostGroup {
-    group: GPUBindGroup;
+    /** null until a list uses it: only a compiled pipeline knows its layout. */
+    group: GPUBindGroup | null;
     pipeline: HostPipeline;
+    entries: GPUBindGroupEntry[];
     buffers: HostBuffer[];
 }
 
@@ -28,6 +21,8 @@ export interface Things {
     buffer(id: number): HostBuffer | undefined;
     pipeline(id: number): HostPipeline | undefined;
     group(id: number): HostGroup | undefined;
+    /** The group's bind group; its pipeline is compiled. */
+    bind(group: HostGroup): GPUBindGroup;
 }
 
 /** Words of the list itself that go into a buffer before the list runs. */
@@ -56,7 +51,7 @@ const LENGTHS = [-1, 0, 5, 5, 8, 5, 3, 6]; // words of each op; the words of a w
 // One shape for all steps keeps the loop over them fast. null: unchanged in this pass.
 interface Step {
     op: number;
-    pipeline: HostPipeline | null;
+    pipeline: GPUComputePipeline | null;
     group: GPUBindGroup | null;
     source: GPUBuffer | null;
     target: GPUBuffer | null;
@@ -71,6 +66,7 @@ const STEP: Step = { op: 0, pipeline: null, group: null, source: null, target: n
 const hex = (id: number) => `0x${(id >>> 0).toString(16)}`;
 
 class Refusal extends Error {}
+class Compiling extends Error {}
 
 export class CommandList {
     readonly writes: ListWrite[] = [];
@@ -80,18 +76,18 @@ export class CommandList {
     #steps: Step[] = [];
     #words: Uint32Array;
     #fixed: number[] = []; // pairs [from, to): words that a replay must find unchanged
-    #compiling: HostPipeline[] = []; // pipelines that may not be ready yet
 
     private constructor(words: Uint32Array) {
         this.#words = words;
     }
 
-    /** The list in `count` words from `start`, or why it is invalid. */
-    static read(words: Uint32Array, start: number, count: number, things: Things): CommandList | string {
+    /** The list in `count` words from `start`, or why it is invalid; null: one of its pipelines still compiles. */
+    static read(words: Uint32Array, start: number, count: number, things: Things): CommandList | string | null {
         const list = new CommandList(words.slice(start, start + count));
         try {
             list.#read(things);
         } catch (thrown) {
+            if (thrown instanceof Compiling) return null;
             if (thrown instanceof Refusal) return thrown.message;
             throw thrown;
         }
@@ -110,18 +106,6 @@ export class CommandList {
         return true;
     }
 
-    /** Whether every pipeline is compiled or has failed. */
-    ready(): boolean {
-        if (this.#compiling.length === 0) return true;
-        this.#compiling = this.#compiling.filter((p) => p.made === null);
-        return this.#compiling.every((p) => p.failed);
-    }
-
-    /** In a list that is ready: the label of a pipeline that failed to compile. */
-    broken(): string | null {
-        return this.#compiling[0]?.label ?? null;
-    }
-
     /** The commands; null if there are only writes. */
     encode(device: GPUDevice): GPUCommandBuffer | null {
         if (this.#steps.length === 0) return null;
@@ -131,7 +115,7 @@ export class CommandList {
             const step = this.#steps[i]!;
             if (step.op === OP.dispatch || step.op === OP.indirect) {
                 pass ??= encoder.beginComputePass();
-                if (step.pipeline !== null) pass.setPipeline(step.pipeline.made!);
+                if (step.pipeline !== null) pass.setPipeline(step.pipeline);
                 if (step.group !== null) pass.setBindGroup(0, step.group);
                 if (step.op === OP.dispatch) pass.dispatchWorkgroups(step.x, step.y, step.z);
                 else pass.dispatchWorkgroupsIndirect(step.source!, step.x);
@@ -152,7 +136,7 @@ export class CommandList {
     #read(things: Things): void {
         const words = this.#words;
         if (words[0] !== VERSION) throw new Refusal(`a command list has version ${words[0] ?? 0}, expected ${VERSION}`);
-        const inPass = { pipeline: null as HostPipeline | null, group: null as GPUBindGroup | null };
+        const inPass = { pipeline: null as GPUComputePipeline | null, group: null as GPUBindGroup | null };
         let fixedFrom = 0;
         for (let at = 1; at < words.length; ) {
             const op = words[at]! & 0xffff;
@@ -184,7 +168,7 @@ export class CommandList {
         this.#fixed.push(fixedFrom, words.length);
     }
 
-    #readDispatch(op: number, at: number, things: Things, inPass: { pipeline: HostPipeline | null; group: GPUBindGroup | null }): void {
+    #readDispatch(op: number, at: number, things: Things, inPass: { pipeline: GPUComputePipeline | null; group: GPUBindGroup | null }): void {
         const words = this.#words;
         const pipeline = things.pipeline(words[at]!);
         const group = things.group(words[at + 1]!);
@@ -194,12 +178,14 @@ export class CommandList {
         if (group.buffers.some((b) => b.dead)) {
             throw new Refusal(`a command list binds group ${hex(words[at + 1]!)}, one of whose GPU buffers does not exist`);
         }
-        if (pipeline.made === null && !this.#compiling.includes(pipeline)) this.#compiling.push(pipeline);
+        if (pipeline.failed !== null) throw new Refusal(pipeline.failed);
+        if (pipeline.made === null) throw new Compiling();
+        const bound = things.bind(group);
         const step: Step = {
             ...STEP,
             op,
-            pipeline: pipeline === inPass.pipeline ? null : pipeline,
-            group: group.group === inPass.group ? null : group.group,
+            pipeline: pipeline.made === inPass.pipeline ? null : pipeline.made,
+            group: bound === inPass.group ? null : bound,
         };
         if (op === OP.indirect) {
             step.source = this.#range(things, at + 2, at + 3, 12, 'dispatches by').buffer;
@@ -208,8 +194,8 @@ export class CommandList {
             [step.x, step.y, step.z] = [words[at + 2]!, words[at + 3]!, words[at + 4]!];
         }
         this.#steps.push(step);
-        inPass.pipeline = pipeline;
-        inPass.group = group.group;
+        inPass.pipeline = pipeline.made;
+        inPass.group = bound;
     }
 
     #readCopy(at: number, things: Things): void {

@@ -1,5 +1,4 @@
-// The device's queue. Writes and lists reach the GPU in order, also while a list waits for its pipelines to compile. It also knows how far
-// the GPU has come.
+// The device's queue, and how far the GPU has come with it.
 
 import type { CommandList } from './gpu_list.ts';
 import type { Tickets } from './gpu_tickets.ts';
@@ -10,29 +9,18 @@ export const LITTLE_IN_FLIGHT = 8 * 2 ** 20;
 const BYTES_PER_FENCE = 2 * 2 ** 20; // room comes back in steps of this size
 const MOST_FENCES = 32;
 
-// A write or list that waits for a pipeline, in order.
-interface Later {
-    /** Bytes to write. */
-    bytes: number;
-    ready(): boolean;
-    run(): void;
-}
-
-const always = () => true;
-
 export class GpuQueue {
     readonly #device: GPUDevice;
     readonly #queue: GPUQueue;
     readonly #tickets: Tickets;
     readonly #happened: () => void;
-    #later: Later[] = [];
     #batch: GPUCommandBuffer[] = [];
     #work = 0; // number of writes and submits
     #workFenced = 0;
     #workDone = 0;
     #fences = 0;
     #written = 0; // bytes since the last fence
-    #inFlight = 0; // bytes written or waiting that have not arrived yet, as far as we know
+    #inFlight = 0; // bytes written that have not arrived yet, as far as we know
 
     constructor(device: GPUDevice, tickets: Tickets, happened: () => void) {
         this.#device = device;
@@ -41,51 +29,39 @@ export class GpuQueue {
         this.#happened = happened;
     }
 
-    /** Whether something waits for a pipeline. */
-    get waits(): boolean {
-        return this.#later.length > 0;
-    }
-
     hasRoom(bytes: number, most = MOST_IN_FLIGHT): boolean {
         return this.#inFlight + bytes <= most;
     }
 
-    /** Copies the bytes if something is waiting. */
     write(buffer: GPUBuffer, offset: number, data: ArrayBufferLike, at: number, bytes: number): void {
         this.#inFlight += bytes;
-        if (!this.waits) return this.#write(buffer, offset, data, at, bytes);
-        const copy = data.slice(at, at + bytes);
-        this.#later.push({ bytes, ready: always, run: () => this.#write(buffer, offset, copy, 0, bytes) });
+        this.#queue.writeBuffer(buffer, offset, data as ArrayBuffer, at, bytes);
+        this.#countWork(bytes);
     }
 
-    /** Submits a list whose tickets are claimed. Its words change from submit to submit. */
-    submit(list: CommandList, words: Uint32Array, start: number, count: number): void {
+    /** Submits a list whose tickets are claimed. `words` is the engine's memory. Runs for every token: no iterators. */
+    submit(list: CommandList, words: Uint32Array, start: number): void {
+        const { writes, reads } = list;
         this.#inFlight += list.written;
-        if (!this.waits && list.ready()) return this.#run(list, words, start);
-        const copy = words.slice(start, start + count);
-        this.#later.push({ bytes: list.written, ready: () => list.ready(), run: () => this.#run(list, copy, 0) });
-    }
-
-    destroy(buffer: GPUBuffer): void {
-        if (this.waits) this.#later.push({ bytes: 0, ready: always, run: () => buffer.destroy() });
-        else buffer.destroy();
-    }
-
-    /** Runs everything whose pipelines are ready. */
-    drain(): void {
-        while (this.#later[0]?.ready()) this.#later.shift()!.run();
-    }
-
-    /** Drops everything that waits. */
-    drop(): void {
-        for (const { bytes } of this.#later) this.#inFlight -= bytes;
-        this.#later = [];
+        for (let i = 0; i < writes.length; i++) {
+            const write = writes[i]!;
+            const at = words.byteOffset + (start + write.at) * 4;
+            this.#queue.writeBuffer(write.target, write.offset, words.buffer as ArrayBuffer, at, write.bytes);
+        }
+        for (let i = 0; i < reads.length; i++) reads[i]!.staging = this.#tickets.stage(words[start + reads[i]!.at]!);
+        const commands = list.encode(this.#device);
+        if (commands) {
+            this.#batch[0] = commands;
+            this.#queue.submit(this.#batch);
+        }
+        for (let i = 0; i < reads.length; i++) this.#tickets.map(words[start + reads[i]!.at]!);
+        this.#countWork(list.written);
     }
 
     /** Whether everything so far has run. If not, there will be news when it has. */
     idle(): boolean {
         this.fence();
-        return !this.waits && this.#workDone === this.#work;
+        return this.#workDone === this.#work;
     }
 
     /** Asks the queue to report when it gets here. */
@@ -103,34 +79,6 @@ export class GpuQueue {
         this.#written = 0;
         this.#fences++;
         this.#queue.onSubmittedWorkDone().then(passed, passed);
-    }
-
-    #write(buffer: GPUBuffer, offset: number, data: ArrayBufferLike, at: number, bytes: number): void {
-        this.#queue.writeBuffer(buffer, offset, data as ArrayBuffer, at, bytes);
-        this.#countWork(bytes);
-    }
-
-    // `words` is the engine's memory or a copy. Runs for every token: no iterators.
-    #run(list: CommandList, words: Uint32Array, start: number): void {
-        const { writes, reads } = list;
-        if (list.broken() !== null) { // the pipeline has already reported it
-            this.#inFlight -= list.written;
-            for (const read of reads) this.#tickets.fail(words[start + read.at]!);
-            return;
-        }
-        for (let i = 0; i < writes.length; i++) {
-            const write = writes[i]!;
-            const at = words.byteOffset + (start + write.at) * 4;
-            this.#queue.writeBuffer(write.target, write.offset, words.buffer as ArrayBuffer, at, write.bytes);
-        }
-        for (let i = 0; i < reads.length; i++) reads[i]!.staging = this.#tickets.stage(words[start + reads[i]!.at]!);
-        const commands = list.encode(this.#device);
-        if (commands) {
-            this.#batch[0] = commands;
-            this.#queue.submit(this.#batch);
-        }
-        for (let i = 0; i < reads.length; i++) this.#tickets.map(words[start + reads[i]!.at]!);
-        this.#countWork(list.written);
     }
 
     #countWork(written: number): void {

@@ -1,110 +1,103 @@
-// Pipelines from WGSL texts. createComputePipelineAsync compiles several at once. Bind groups do not wait for it: a pipeline's layout is made
-// from the bindings of its first bind group, and the text says of which kind each is.
+// Pipelines from WGSL texts. They compile in the background, several at once and each once, and live as long as the host.
 
-import type { HostPipeline } from './gpu_list.ts';
+const MOST_COMPILING = 16;
+const LEAST_COMPILING = 4;
 
-const STAGE_COMPUTE = 0x4;
-const BINDING = /@group\(\s*0\s*\)\s*@binding\(\s*(\d+)\s*\)\s*var\s*<\s*(storage|uniform)\s*(?:,\s*(read_write|read))?\s*>/g;
-
-interface Shader {
-    module: GPUShaderModule;
-    /** By binding number. A text may declare more than its main function uses. */
-    kinds: Map<number, GPUBufferBindingType>;
-    pipelines: Map<string, HostPipeline>;
+export interface HostPipeline {
+    label: string;
+    /** null until it is compiled. */
+    made: GPUComputePipeline | null;
+    /** Why it was refused. */
+    failed: string | null;
 }
 
 export interface ShaderOwner {
     happened(): void;
-    pipelineFailed(internal: boolean, reason: string): void;
+    /** Settles once the failure is reported, or the loss of the device that caused it. */
+    pipelineFailed(internal: boolean, reason: string): Promise<void>;
 }
 
 export class Shaders {
     readonly #device: GPUDevice;
     readonly #owner: ShaderOwner;
-    readonly #shaders = new Map<string, Shader>();
-    readonly #groups = new Map<string, GPUBindGroupLayout>();
+    readonly #pipelines = new Map<string, HostPipeline>(); // by text and constants
+    readonly #modules = new Map<string, GPUShaderModule>(); // by text; kept while pipelines compile
+    #waiting: (() => Promise<void>)[] = [];
+    #compiling = 0;
+    #closed = false;
 
     constructor(device: GPUDevice, owner: ShaderOwner) {
         this.#device = device;
         this.#owner = owner;
     }
 
-    /** The same text and constants give the same pipeline, with one more reference. It is compiled only once, even if nobody refers to it
-     * in between. */
+    get count(): number {
+        return this.#pipelines.size;
+    }
+
+    /** How many are neither compiled nor refused. */
+    get pending(): number {
+        return this.#waiting.length + this.#compiling;
+    }
+
+    /** The same text and constants give the same pipeline. */
     pipeline(label: string, wgsl: string, constants: Record<string, number>): HostPipeline {
-        const shader = this.#shader(label, wgsl);
-        const key = JSON.stringify(constants);
-        const known = shader.pipelines.get(key);
-        if (known) {
-            known.references++;
-            return known;
-        }
-        const pipeline: HostPipeline = {
-            label,
-            made: null,
-            failed: false,
-            references: 1,
-            bind: (bindings) => {
-                const group = this.#groupLayout(shader, bindings);
-                if (!compiling) void this.#compile(pipeline, shader.module, group, constants);
-                compiling = true;
-                return group;
-            },
-            forget: () => {
-                // Compiled pipelines stay: the next session, or this one with a larger cache, needs them again.
-                if (pipeline.made) return;
-                shader.pipelines.delete(key);
-                if (shader.pipelines.size === 0) this.#shaders.delete(wgsl);
-            },
-        };
-        let compiling = false;
-        shader.pipelines.set(key, pipeline);
+        const key = `${JSON.stringify(constants)}\n${wgsl}`;
+        const known = this.#pipelines.get(key);
+        if (known) return known;
+        const module = this.#module(label, wgsl);
+        const pipeline: HostPipeline = { label, made: null, failed: null };
+        this.#pipelines.set(key, pipeline);
+        this.#waiting.push(() => this.#compile(pipeline, module, constants));
+        this.#next();
         return pipeline;
     }
 
-    async #compile(pipeline: HostPipeline, module: GPUShaderModule, group: GPUBindGroupLayout, constants: Record<string, number>): Promise<void> {
+    /** Drops what waits to be compiled. */
+    close(): void {
+        this.#closed = true;
+        this.#waiting = [];
+    }
+
+    // A few at a time: Firefox compiles between other commands, which must not wait for all pipelines.
+    #next(): void {
+        const most = Math.min(Math.max(globalThis.navigator?.hardwareConcurrency ?? 0, LEAST_COMPILING), MOST_COMPILING);
+        while (this.#compiling < most && this.#waiting.length > 0) {
+            this.#compiling++;
+            void this.#waiting.shift()!().then(() => {
+                this.#compiling--;
+                if (this.#closed) return;
+                this.#next();
+                if (this.pending === 0) this.#modules.clear();
+                this.#owner.happened();
+            });
+        }
+    }
+
+    async #compile(pipeline: HostPipeline, module: GPUShaderModule, constants: Record<string, number>): Promise<void> {
         try {
             pipeline.made = await this.#device.createComputePipelineAsync({
                 label: pipeline.label,
-                layout: this.#device.createPipelineLayout({ bindGroupLayouts: [group] }),
+                layout: 'auto',
                 compute: { module, entryPoint: 'main', constants },
             });
-            this.#owner.happened();
         } catch (thrown) {
             const { message, reason } = thrown as { message?: string; reason?: string };
-            const mistake = await firstMistake(pipeline.label, module);
-            pipeline.failed = true;
-            this.#owner.pipelineFailed(reason === 'internal', mistake ?? `shader ${pipeline.label}: ${message ?? String(thrown)}`);
+            const mistake = (await firstMistake(pipeline.label, module)) ?? `shader ${pipeline.label}: ${message ?? String(thrown)}`;
+            if (!this.#closed) await this.#owner.pipelineFailed(reason === 'internal', mistake);
+            pipeline.failed = mistake;
         }
     }
 
-    #shader(label: string, wgsl: string): Shader {
-        const known = this.#shaders.get(wgsl);
-        if (known) return known;
-        // The pipeline reports the error.
-        this.#device.pushErrorScope('validation');
-        const module = this.#device.createShaderModule({ label, code: wgsl });
-        this.#device.popErrorScope().catch(() => null);
-        const shader: Shader = { module, kinds: new Map(), pipelines: new Map() };
-        for (const [, binding, space, access] of wgsl.matchAll(BINDING)) {
-            const kind = space === 'uniform' ? 'uniform' : access === 'read_write' ? 'storage' : 'read-only-storage';
-            shader.kinds.set(Number(binding), kind);
+    #module(label: string, wgsl: string): GPUShaderModule {
+        let module = this.#modules.get(wgsl);
+        if (!module) {
+            this.#device.pushErrorScope('validation'); // the pipeline reports the error
+            module = this.#device.createShaderModule({ label, code: wgsl });
+            this.#device.popErrorScope().catch(() => null);
+            this.#modules.set(wgsl, module);
         }
-        this.#shaders.set(wgsl, shader);
-        return shader;
-    }
-
-    #groupLayout(shader: Shader, bindings: number[]): GPUBindGroupLayout {
-        const entries = bindings.map((binding): GPUBindGroupLayoutEntry => {
-            return { binding, visibility: STAGE_COMPUTE, buffer: { type: shader.kinds.get(binding) ?? 'read-only-storage' } };
-        });
-        const key = entries.map((e) => `${e.binding} ${e.buffer?.type}`).join();
-        let group = this.#groups.get(key);
-        if (!group) {
-            group = this.#device.createBindGroupLayout({ entries });
-            this.#groups.set(key, group);
-        }
-        return group;
+        return module;
     }
 }
 

@@ -86,14 +86,6 @@ export class Tickets {
         staging.buffer.mapAsync(MODE_READ, 0, ticket.bytes).then(staging.arrived, staging.failed);
     }
 
-    /** The list it was claimed for will never run. */
-    fail(id: number): void {
-        const ticket = this.#tickets.find(id);
-        if (!ticket) return;
-        ticket.state = 'failed';
-        if (ticket.dropped) this.#remove(ticket);
-    }
-
     /** The number of bytes once they are here and count, else -1. */
     bytes(id: number, verdicts: number): number {
         const ticket = this.#tickets.find(id);
