@@ -34,8 +34,10 @@ static void test_move(gpu_host *h, const kv_mover *mover, quant_type type, uint3
     gm_status    status;
     for (size_t k = 0; k < bytes / 4; k++) words[k] = (uint32_t)k * 2654435761u;
     CHECK_MESSAGE(!kv_memory_new(h, bytes, &rows, &e) && !kv_memory_write(h, &rows, 0, words, bytes, &e), "%s", e.why);
-    CHECK_MESSAGE(!kv_mover_move(mover, &rows, bytes, row, moves[i].from, moves[i].to, moves[i].count, &e), "%s",
-                  e.why);
+    while ((status = kv_mover_move(mover, &rows, bytes, row, moves[i].from, moves[i].to, moves[i].count, &e)) ==
+           GM_AGAIN)
+        gpu_host_wait(h, 100);
+    CHECK_MESSAGE(!status, "%s", e.why);
     while ((status = kv_memory_read(h, &rows, 0, got, bytes, &ticket, &e)) == GM_AGAIN) gpu_host_wait(h, 10);
     CHECK_MESSAGE(!status, "%s", e.why);
     memmove((char *)words + moves[i].to * row, (char *)words + moves[i].from * row, moves[i].count * row);

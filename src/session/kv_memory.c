@@ -100,7 +100,6 @@ gm_status kv_mover_open(kv_mover *m, gpu_host *gpu, error *e) {
 }
 
 void kv_mover_close(kv_mover *m) {
-    if (m->pipeline) gpu_pipeline_free(m->gpu, m->pipeline);
     if (m->numbers) gpu_buffer_free(m->gpu, m->numbers);
     *m = (kv_mover){ 0 };
 }
@@ -116,11 +115,11 @@ static gm_status mover_submit(const kv_mover *m, gpu_id rows, uint64_t bytes, co
     gpu_words_write(&words, m->numbers, 0, (const uint32_t[]){ move->source, move->target, move->count, move->words },
                     4);
     gpu_words_dispatch(&words, m->pipeline, group, kernel.x, kernel.y, kernel.z);
-    if (words.failed) fail_memory(e, "a command list", sizeof *move);
-    else gpu_submit(m->gpu, words.data, words.count, e);
+    const gm_status status =
+        words.failed ? fail_memory(e, "a command list", sizeof *move) : gpu_submit(m->gpu, words.data, words.count, e);
     free(words.data);
     gpu_group_free(m->gpu, group);
-    return e->status;
+    return status;
 }
 
 /* Through a buffer beside it, in pieces: in the order in which none overwrites what another has yet to move. */
