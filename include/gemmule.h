@@ -35,7 +35,7 @@
  *
  * Time. gm_session_set, gm_session_append, gm_session_sample and gm_reply_next return GM_AGAIN after about 50 ms of work and
  * are repeated with the same arguments. A turn takes longer where something cannot be divided:
- *   - on a GPU, the first batch of each size compiles its shaders, which takes up to some seconds;
+ *   - on a GPU, the first batch of each size makes a plan;
  *   - on a GPU, the first session with another K/V type than the default checks its kernels, which fails with GM_NO_DEVICE if
  *     the GPU computes them wrongly;
  *   - when a model computes NaN, all of its weights are read once to name the one that is broken;
@@ -94,6 +94,12 @@ typedef struct gm_reply   gm_reply;
  * fails where there is none. */
 typedef enum { GM_BACKEND_AUTO = 0, GM_BACKEND_CPU = 1, GM_BACKEND_GPU = 2 } gm_backend;
 
+/* How far opening a model is: bytes of weights that are read or on the GPU, then shaders that the GPU's driver has compiled. */
+typedef struct {
+    enum { GM_OPENING_WEIGHTS = 0, GM_OPENING_SHADERS = 1 } phase;
+    uint64_t done, total;
+} gm_opening;
+
 typedef struct {
     const char *model; /* a path, an Ollama name such as "gemma4:e2b", or "box" */
     const void *data;  /* or the bytes of a GGUF file, which must outlive the engine */
@@ -105,6 +111,9 @@ typedef struct {
     uint32_t    gpu;         /* 1 + its number in `gemmule devices`; 0: the fastest */
     const char *gpu_disable; /* GPU features not to use, such as "subgroups,dot4,f16" */
     uint64_t    gpu_memory;  /* bytes of GPU memory to use; the rest stays in main memory; 0: no limit */
+    /* Called by gm_engine_open about every 50 ms, in its own thread; false: it gives up, and returns GM_CANCELLED. */
+    bool (*opening)(void *user, const gm_opening *now);
+    void *opening_user;
 } gm_engine_options;
 
 typedef struct {

@@ -221,6 +221,8 @@ static void report_gpu_phases(report *r, const bench *b) {
     report_number(r, "upload_seconds", b->engine->seconds.upload);
     report_count(r, "upload_bytes", b->engine->gpu.uploaded);
     report_number(r, "upload_gigabytes_per_second", upload_rate(b));
+    report_count(r, "shaders", gpu_pipelines(b->engine->gpu.host));
+    report_number(r, "shader_seconds", b->engine->seconds.shaders);
     report_number(r, "plan_seconds", b->engine->plans.seconds);
     report_count(r, "memory_bytes", gpu_host_bytes(b->engine->gpu.host));
     report_close(r, '}');
@@ -254,8 +256,10 @@ static void bench_print_text(const bench *b, const char *name) {
     printf("model     %s\ndevice    %s\n", name, b->info.device);
     printf("load      %.3f s", b->load_seconds);
     if (b->engine->on_gpu)
-        printf(", including self-check %.3f s and upload %.3f s (%.2f GB/s); plans built in %.3f s",
-               b->engine->seconds.check, b->engine->seconds.upload, upload_rate(b), b->engine->plans.seconds);
+        printf(", including self-check %.3f s beside upload %.3f s (%.2f GB/s), then %.3f s for shaders (%zu in all); "
+               "plans built in %.3f s",
+               b->engine->seconds.check, b->engine->seconds.upload, upload_rate(b), b->engine->seconds.shaders,
+               gpu_pipelines(b->engine->gpu.host), b->engine->plans.seconds);
     printf("\n");
     if (b->prefill)
         printf("prefill   %.2f tokens per second (%zu tokens)\n", tokens_per_second(b->prefill, b->prefill_seconds),
@@ -274,7 +278,7 @@ static gm_status bench_model(bench *b, const char *given, arena *memory, error *
     gm_status      status = model_argument_resolve(given, memory, &chosen, e);
     if (status != GM_OK) return status;
     const double start = clock_seconds();
-    status = engine_open(&b->values->engine, chosen.engine, &b->engine, e);
+    status = engine_open(&b->values->engine, chosen.engine, !b->values->quiet && !b->values->json, &b->engine, e);
     b->load_seconds = clock_seconds() - start;
     if (status != GM_OK) return status;
     gm_engine_get_info(b->engine, &b->info);

@@ -205,7 +205,7 @@ static gm_status chat_open(chat_state *s, const chat_values *v, const arguments 
     gm_engine_info info;
     gm_status      status = chat_choose_model(args, memory, &name, e);
     if (status == GM_OK) status = model_argument_resolve(name, memory, &model, e);
-    if (status == GM_OK) status = engine_open(&v->engine, model.engine, &s->engine, e);
+    if (status == GM_OK) status = engine_open(&v->engine, model.engine, !v->quiet, &s->engine, e);
     if (status == GM_OK) status = session_open(&v->engine, s->engine, v->context.value, &s->session, e);
     if (status == GM_OK) status = line_editor_new(s->interactive, &s->lines, e);
     if (status == GM_OK) status = conversation_set_system(&s->talk, v->system, e);

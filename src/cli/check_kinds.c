@@ -34,7 +34,7 @@ static const void *tensor_values(const gguf *file, const gguf_tensor *t) { retur
 
 static gm_status need_engine(check_state *c, error *e) {
     if (!c->engine && c->engine_problem.status == GM_OK) {
-        engine_open(c->values, c->engine_name, &c->engine, &c->engine_problem);
+        engine_open(c->values, c->engine_name, false, &c->engine, &c->engine_problem);
     }
     return c->engine ? GM_OK : fail(e, c->engine_problem.status, "%s", c->engine_problem.why);
 }

@@ -1,5 +1,8 @@
 #include "cli/engine_arguments.h"
 
+#include "cli/interrupt.h"
+#include "cli/terminal.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -68,12 +71,37 @@ gm_engine_options engine_choose(const engine_values *values, const char *model) 
     };
 }
 
-gm_status engine_open(const engine_values *values, const char *model, gm_engine **out, error *e) {
-    const gm_engine_options options = engine_choose(values, model);
-    char                    why[sizeof e->why] = "";
-    gm_engine_info          info;
+/* A bar for each phase of opening. */
+typedef struct {
+    progress bar;
+    bool     wanted;
+    int      phase;
+} opening_bar;
+
+static bool show_opening(void *user, const gm_opening *now) {
+    opening_bar *b = user;
+    if (!now->total) return !interrupted();
+    if (b->phase != (int)now->phase) {
+        const bool shaders = now->phase == GM_OPENING_SHADERS;
+        progress_end(&b->bar);
+        progress_start(&b->bar, shaders ? "preparing the GPU" : "loading the weights",
+                       shaders ? PROGRESS_SHADERS : PROGRESS_BYTES, b->wanted);
+        b->phase = (int)now->phase;
+    }
+    progress_update(&b->bar, now->done, now->total);
+    return !interrupted();
+}
+
+gm_status engine_open(const engine_values *values, const char *model, bool progress, gm_engine **out, error *e) {
+    gm_engine_options options = engine_choose(values, model);
+    opening_bar       shown = { .wanted = progress, .phase = -1 };
+    char              why[sizeof e->why] = "";
+    gm_engine_info    info;
     *out = NULL;
+    options.opening = show_opening;
+    options.opening_user = &shown;
     const gm_status status = gm_engine_open(&options, out, why, sizeof why);
+    progress_end(&shown.bar);
     if (status) return fail(e, status, "%s", why);
     gm_engine_get_info(*out, &info);
     if (*info.why_device) fprintf(stderr, "gemmule: using %s: %s\n", info.device, info.why_device);

@@ -33,7 +33,8 @@ extern const option_choice kv_choices[]; /* of --kv: gm_kv_type */
 /* Strings are not copied. */
 gm_engine_options engine_choose(const engine_values *values, const char *model);
 /* Says on stderr what does not fit into GPU memory. */
-gm_status engine_open(const engine_values *values, const char *model, gm_engine **out, error *e);
+/* `progress`: shows a bar while it lasts. */
+gm_status engine_open(const engine_values *values, const char *model, bool progress, gm_engine **out, error *e);
 /* `context` 0: the default. */
 gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t context, gm_session **out, error *e);
 

@@ -462,7 +462,7 @@ static int eval_run(void *values, const arguments *args) {
     int                code;
     interrupt_catch();
     gm_status status = model_argument_resolve(args->positional[0], &memory, &model, &e);
-    if (status == GM_OK) status = engine_open(&v->engine, model.engine, &state.engine, &e);
+    if (status == GM_OK) status = engine_open(&v->engine, model.engine, !v->quiet && !v->json, &state.engine, &e);
     if (status == GM_OK) status = session_open(&v->engine, state.engine, 0, &state.session, &e);
     if (status == GM_OK) {
         interrupt_watch(state.session);

@@ -129,7 +129,7 @@ static gm_status run_start_reply(run_state *r, const run_values *v, error *e) {
 
 static gm_status run_open(run_state *r, const run_values *v, error *e) {
     const double start = clock_seconds();
-    gm_status    status = engine_open(&v->engine, r->model.engine, &r->engine, e);
+    gm_status    status = engine_open(&v->engine, r->model.engine, !v->quiet && !v->json, &r->engine, e);
     if (status == GM_OK) status = session_open(&v->engine, r->engine, v->context.value, &r->session, e);
     if (status == GM_OK) status = sampling_choose(&v->sampling, r->engine, &r->sampling, e);
     r->load_seconds = clock_seconds() - start;

@@ -56,6 +56,9 @@ static void format_amounts(const progress *p, uint64_t done, uint64_t total, dou
     case PROGRESS_TOKENS:
         snprintf(out, size, "%llu / %llu tokens, %.1f/s", (unsigned long long)done, (unsigned long long)total, rate);
         break;
+    case PROGRESS_SHADERS:
+        snprintf(out, size, "%llu of %llu shaders", (unsigned long long)done, (unsigned long long)total);
+        break;
     case PROGRESS_STEPS: snprintf(out, size, "%llu / %llu", (unsigned long long)done, (unsigned long long)total); break;
     }
 }

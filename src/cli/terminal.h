@@ -15,7 +15,7 @@ void format_bytes(uint64_t bytes, char out[32]);
 /* "1:02:03", "4:05", "0:07" */
 void format_duration(double seconds, char out[32]);
 
-typedef enum { PROGRESS_BYTES, PROGRESS_TOKENS, PROGRESS_STEPS } progress_unit;
+typedef enum { PROGRESS_BYTES, PROGRESS_TOKENS, PROGRESS_STEPS, PROGRESS_SHADERS } progress_unit;
 
 /* A progress bar on stderr, with rate and remaining time. It appears after a moment, since short work needs none, and leaves
  * no trace. Does nothing if it is not wanted or stderr is not a terminal. */

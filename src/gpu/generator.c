@@ -59,6 +59,13 @@ static gm_status generator_lay_out(gpu_generator *g, error *e) {
     return g->memory ? GM_OK : e->status;
 }
 
+sampler_shape gpu_generator_shape(size_t vocabulary, size_t context) {
+    sampler_shape shape = { .vocabulary = (uint32_t)vocabulary, .results = RESULTS, .history = 1 };
+    while (shape.history < context && shape.history < 1u << 31)
+        shape.history *= 2; /* a power of two, so that sessions of similar size share pipelines */
+    return shape;
+}
+
 gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_generator **out, error *e) {
     *out = NULL;
     if (p->tokens != 1 || p->outputs != 1)
@@ -66,9 +73,7 @@ gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_
     gpu_generator *g = calloc(1, sizeof *g);
     if (!g) return fail_memory(e, "a generator", sizeof *g);
     g->plan = p;
-    g->shape = (sampler_shape){ .vocabulary = (uint32_t)vocabulary, .results = RESULTS, .history = 1 };
-    while (g->shape.history < context && g->shape.history < 1u << 31)
-        g->shape.history *= 2; /* a power of two, so that sessions of similar size share pipelines */
+    g->shape = gpu_generator_shape(vocabulary, context);
     const gm_status status = generator_lay_out(g, e);
     if (status) gpu_generator_free(g);
     else *out = g;

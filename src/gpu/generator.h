@@ -31,6 +31,8 @@ typedef struct {
  * generators may share a plan, also with runs of it: whoever submits next sets the token of the others aside. */
 gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_generator **out, error *e);
 void      gpu_generator_free(gpu_generator *g);
+/* What its sampler's kernels depend on, besides greedy, edits and logprobs. */
+sampler_shape gpu_generator_shape(size_t vocabulary, size_t context);
 
 /* Prepares the first step, and drops steps in flight. GM_AGAIN: too many writes are pending; let gpu_host_wait run, and
  * call again. */

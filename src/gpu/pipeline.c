@@ -1,5 +1,7 @@
 #include "gpu/pipeline.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +30,61 @@ gpu_id gpu_kernel_pipeline(gpu_host *h, const gpu_kernel *k, error *e) {
     buffer_free(&text);
     return pipeline;
 }
+
+/* A kernel's strings are constants of the program, so comparing pointers and numbers is enough. */
+static uint64_t hash_words(uint64_t hash, const void *data, size_t bytes) {
+    const uint8_t *at = data;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ at[i]) * 0x100000001b3;
+    return hash;
+}
+
+uint64_t gpu_kernel_hash(const gpu_kernel *k) {
+    uint64_t hash = hash_words(0xcbf29ce484222325, &k->file, sizeof k->file);
+    for (size_t i = 0; i < k->define_count; i++) {
+        hash = hash_words(hash, &k->defines[i].name, sizeof k->defines[i].name);
+        hash = hash_words(hash, k->defines[i].value, strlen(k->defines[i].value) + 1);
+    }
+    for (size_t i = 0; i < k->constant_count; i++) {
+        hash = hash_words(hash, &k->constants[i].name, sizeof k->constants[i].name);
+        hash = hash_words(hash, &k->constants[i].value, sizeof k->constants[i].value);
+    }
+    return hash;
+}
+
+/* ---- lists of kernels ---- */
+
+gm_status gpu_kernel_list_add(gpu_kernel_list *l, const gpu_kernel *k, error *e) {
+    const uint64_t hash = gpu_kernel_hash(k);
+    for (size_t i = 0; i < l->count; i++) {
+        if (l->data[i].hash == hash) return GM_OK;
+    }
+    if (l->count == l->capacity) {
+        const size_t capacity = l->capacity ? 2 * l->capacity : 64;
+        void        *data = realloc(l->data, capacity * sizeof *l->data);
+        if (!data) return fail_memory(e, "a list of kernels", capacity * sizeof *l->data);
+        l->data = data;
+        l->capacity = capacity;
+    }
+    l->data[l->count].hash = hash;
+    l->data[l->count++].kernel = *k;
+    return GM_OK;
+}
+
+gm_status gpu_kernel_list_compile(gpu_kernel_list *l, gpu_host *h, double deadline, error *e) {
+    while (l->started < l->count) {
+        if (!gpu_kernel_pipeline(h, &l->data[l->started].kernel, e)) return e->status;
+        l->started++;
+        if (clock_seconds() > deadline) return l->started < l->count ? GM_AGAIN : GM_OK;
+    }
+    return GM_OK;
+}
+
+void gpu_kernel_list_free(gpu_kernel_list *l) {
+    free(l->data);
+    *l = (gpu_kernel_list){ 0 };
+}
+
+/* ---- command lists ---- */
 
 static void words_append(gpu_words *w, const uint32_t *words, size_t n) {
     if (w->count + n > w->capacity) {

@@ -8,8 +8,25 @@
 /* Appends the kernel's shader as preprocessed for a GPU with these features. */
 gm_status gpu_kernel_text(const gpu_info *info, const gpu_kernel *k, buffer *out, error *e);
 
-/* Preprocesses the kernel's shader for this device and compiles it (once: the host remembers it). 0 on failure. */
+/* Preprocesses the kernel's shader for this device and has it compiled (once: the host remembers it). 0 on failure. */
 gpu_id gpu_kernel_pipeline(gpu_host *h, const gpu_kernel *k, error *e);
+
+/* The same for the same shader and constants. */
+uint64_t gpu_kernel_hash(const gpu_kernel *k);
+
+/* Kernels that differ, in the order in which they are to be compiled. */
+typedef struct {
+    struct {
+        uint64_t   hash;
+        gpu_kernel kernel;
+    }     *data;
+    size_t count, capacity, started;
+} gpu_kernel_list; /* zero-initialise */
+
+gm_status gpu_kernel_list_add(gpu_kernel_list *l, const gpu_kernel *k, error *e);
+/* Has them compiled in the background. GM_AGAIN: the deadline has passed, and some are left. */
+gm_status gpu_kernel_list_compile(gpu_kernel_list *l, gpu_host *h, double deadline, error *e);
+void      gpu_kernel_list_free(gpu_kernel_list *l);
 
 typedef struct {
     uint32_t *data;

@@ -56,28 +56,8 @@ static void plan_fill_table(const gpu_plan *p, size_t i, gpu_binding table[PLAN_
 
 /* ---- dispatches ---- */
 
-/* A kernel's strings are constants of the program, so comparing pointers and numbers is enough. */
-static uint64_t hash_words(uint64_t hash, const void *data, size_t bytes) {
-    const uint8_t *at = data;
-    for (size_t i = 0; i < bytes; i++) hash = (hash ^ at[i]) * 0x100000001b3;
-    return hash;
-}
-
-static uint64_t kernel_hash(const gpu_kernel *k) {
-    uint64_t hash = hash_words(0xcbf29ce484222325, &k->file, sizeof k->file);
-    for (size_t i = 0; i < k->define_count; i++) {
-        hash = hash_words(hash, &k->defines[i].name, sizeof k->defines[i].name);
-        hash = hash_words(hash, k->defines[i].value, strlen(k->defines[i].value) + 1);
-    }
-    for (size_t i = 0; i < k->constant_count; i++) {
-        hash = hash_words(hash, &k->constants[i].name, sizeof k->constants[i].name);
-        hash = hash_words(hash, &k->constants[i].value, sizeof k->constants[i].value);
-    }
-    return hash;
-}
-
 static gpu_id plan_pipeline_of(gpu_plan *p, const gpu_kernel *k, error *e) {
-    const uint64_t hash = kernel_hash(k);
+    const uint64_t hash = gpu_kernel_hash(k);
     for (size_t i = 0; i < p->pipeline_count; i++) {
         if (p->pipelines[i].hash == hash) return p->pipelines[i].id;
     }

@@ -80,13 +80,15 @@ struct check_draws {
     size_t         token_count;
 };
 
+size_t check_draws_context(const model_config *config) { return min_size(config->context, USUAL_CONTEXT); }
+
 gm_status check_draws_new(const model_config *config, bool quick, check_draws **out, error *e) {
     *out = NULL;
     if (config->vocabulary < 2 * ROWS) return GM_OK;
     check_draws *d = calloc(1, sizeof *d);
     if (!d) return fail_memory(e, "the self-check", sizeof *d);
     d->vocabulary = config->vocabulary;
-    d->context = (uint32_t)min_size(config->context, USUAL_CONTEXT);
+    d->context = (uint32_t)check_draws_context(config);
     d->quick = quick;
     const gm_status status = sampler_new(d->vocabulary, &d->reference, e);
     if (status) check_draws_free(d);

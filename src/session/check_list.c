@@ -50,7 +50,9 @@ typedef struct {
     size_t              covered_count, covered_capacity;
     candidate          *candidates;
     size_t              candidate_count, candidate_capacity;
-    check_run           run; /* the run that is being visited */
+    check_run           run;   /* the run that is being visited */
+    gpu_kernel_list     plans; /* kernels of the model's own plans, if they are wanted */
+    bool                wants_plans;
     error              *e;
 } lister;
 
@@ -113,6 +115,13 @@ static void cover(lister *l, uint64_t text) {
 static void cover_kernel(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
     (void)fused, (void)o;
     cover(user, text_of(user, k));
+}
+
+/* The same for a kernel that a check will dispatch. */
+static void cover_check_kernel(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
+    lister *l = user;
+    cover_kernel(user, fused, o, k);
+    gpu_kernel_list_add(&l->c->kernels, k, l->e);
 }
 
 /* ---- from an op of the model to a check ---- */
@@ -247,6 +256,7 @@ static void describe(const lister *l, check *k, const graph *fused, const op *o,
 static void note_kernel(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
     lister        *l = user;
     const uint64_t text = text_of(l, k);
+    if (l->wants_plans && l->run.outputs == 1) gpu_kernel_list_add(&l->plans, k, l->e);
     if (l->e->status || is_covered(l, text)) return;
     for (size_t i = 0; i < l->candidate_count; i++) {
         if (l->candidates[i].text == text) return;
@@ -281,7 +291,7 @@ static gm_status cover_check(lister *l, const check *k, error *e) {
     if (!check_build(l->c, k, data, true, &g, e) && !gpu_backend_list_weights(&b, &g, e)) {
         check_choose_kernels(&b, k, data);
         for (size_t i = 0; i < k->run_count && !e->status; i++)
-            gpu_plan_visit(&b, &g, k->runs[i].class, k->runs[i].outputs, &kv, cover_kernel, l, e);
+            gpu_plan_visit(&b, &g, k->runs[i].class, k->runs[i].outputs, &kv, cover_check_kernel, l, e);
     }
     gpu_backend_clear(&b);
     graph_free(&g);
@@ -328,9 +338,27 @@ static gpu_kv_layer *model_caches(const model_config *config, quant_type type, e
     return kv;
 }
 
+/* Behind the checks' kernels, in the order in which they are needed: the sampler's, and those of the model's plans. */
+static void add_plan_kernels(lister *l, error *e) {
+    gpu_kernel    kernels[SAMPLER_KERNELS];
+    sampler_shape shape = gpu_generator_shape(l->config->vocabulary, check_draws_context(l->config));
+    shape.edits = shape.logprobs = true;
+    for (int greedy = 0; greedy < 2 && l->wants_plans; greedy++) {
+        shape.greedy = greedy;
+        const size_t count = sampler_kernels(&shape, kernels);
+        for (size_t i = 0; i < count && !e->status; i++) gpu_kernel_list_add(&l->c->kernels, &kernels[i], e);
+    }
+    for (size_t i = 0; i < l->plans.count && !e->status; i++)
+        gpu_kernel_list_add(&l->c->kernels, &l->plans.data[i].kernel, e);
+}
+
 gm_status check_list_make(self_check *c, const graph *g, const model_config *config, const self_check_options *options,
                           error *e) {
-    lister        l = { .c = c, .config = config, .model = { .host = c->host, .precise = c->gpu.precise }, .e = e };
+    lister        l = { .c = c,
+                        .config = config,
+                        .model = { .host = c->host, .precise = c->gpu.precise },
+                        .wants_plans = options->plans,
+                        .e = e };
     gpu_kv_layer *kv = model_caches(config, c->kv_type, e);
     gpu_kv_layer *known = options->checked ? model_caches(config, *options->checked, e) : NULL;
     if (!e->status) gpu_backend_list_weights(&l.model, g, e);
@@ -343,6 +371,8 @@ gm_status check_list_make(self_check *c, const graph *g, const model_config *con
         if (known && gpu_plan_visit(&l.model, g, class, l.run.outputs, known, cover_kernel, &l, e)) break;
         if (!gpu_plan_visit(&l.model, g, class, l.run.outputs, kv, note_kernel, &l, e)) add_checks(&l, e);
     }
+    if (!e->status) add_plan_kernels(&l, e);
+    gpu_kernel_list_free(&l.plans);
     gpu_backend_clear(&l.model);
     free(kv);
     free(known);

@@ -189,6 +189,14 @@ gm_status engine_describe(gm_engine *engine, const engine_origin *origin, error 
 
 /* ---- opening ----------------------------------------------------------------------------------------------------------- */
 
+/* False: whoever opens the engine has given up. */
+static bool tell_opening(const gm_engine_options *options, const engine_load *load) {
+    const load_progress p = engine_load_progress(load);
+    const gm_opening    now = { p.phase == LOAD_SHADERS ? GM_OPENING_SHADERS : GM_OPENING_WEIGHTS, p.done, p.total };
+    const bool          counts = p.phase == LOAD_WEIGHTS || p.phase == LOAD_SHADERS;
+    return !options->opening || options->opening(options->opening_user, counts ? &now : &(gm_opening){ 0 });
+}
+
 /* A file that is all there: the job waits for nothing but the GPU. */
 static gm_status load_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out,
                            error *e) {
@@ -196,7 +204,8 @@ static gm_status load_file(gguf *file, const gm_engine_options *options, const e
     gm_status status = engine_load_new(file, NULL, 0, &(load_options){ .engine = options, .origin = origin }, &load, e);
     while (!status && (status = engine_load_step(load, e)) == GM_AGAIN) {
         engine_load_wait(load);
-        status = GM_OK;
+        status =
+            tell_opening(options, load) ? GM_OK : fail(e, GM_CANCELLED, "cancelled while the model was being opened");
     }
     if (!status) *out = engine_load_take(load);
     engine_load_free(load);

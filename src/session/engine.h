@@ -53,9 +53,11 @@ struct gm_engine {
     char            note[400]; /* what does not fit into GPU memory */
     char            why_device[400];
     char            digest[65]; /* identifies model and weights */
+    /* What opening took: the GPU's self-check and the upload of the weights, which overlap, and the wait for the shaders that were
+     * not compiled by then. */
     struct {
-        double check, upload;
-    } seconds; /* that the GPU's self-check and the upload of the weights have taken so far */
+        double check, upload, shaders;
+    } seconds;
 };
 
 /* Sessions may run in several threads, but the backend (scratch memory, GPU queue, reads) serves one at a time. Each public

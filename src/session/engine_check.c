@@ -8,11 +8,16 @@ static quant_type usual_kv(const gm_engine *engine) { return engine->precise ? T
 
 static gm_status check_new(gm_engine *engine, quant_type kv, const quant_type *checked, self_check **out, error *e) {
     const model_config      *config = &engine->weights.config;
-    const self_check_options options = { .kv = kv,
-                                         .checked = checked,
-                                         .precise = engine->precise,
-                                         .outputs = runner_outputs(config->vocabulary),
-                                         .quick = gpu_host_info(engine->gpu.host)->software };
+    const bool               software = gpu_host_info(engine->gpu.host)->software;
+    const self_check_options options = {
+        .kv = kv,
+        .checked = checked,
+        .precise = engine->precise,
+        .outputs = runner_outputs(config->vocabulary),
+        /* with a budget, plans have other kernels; in software, compiling takes longer than it saves */
+        .plans = !software && !engine->gpu.budget,
+        .quick = software
+    };
     if (!self_check_new(engine->gpu.host, &engine->text, config, &options, out, e))
         self_check_read_by(*out, engine->reads);
     return e->status;

@@ -87,7 +87,7 @@ reads *engine_load_reads(const engine_load *l) { return l->engine->reads; }
 const gguf *engine_load_file(const engine_load *l) { return l->engine->file; }
 
 void engine_load_wait(const engine_load *l) {
-    if (l->engine->gpu.host) gpu_host_wait(l->engine->gpu.host, 100);
+    if (l->engine->gpu.host) gpu_host_wait(l->engine->gpu.host, l->busy ? 0 : 100);
 }
 
 gm_engine *engine_load_take(engine_load *l) {
@@ -188,7 +188,11 @@ static gm_status choose_backend(engine_load *l, error *e) {
     return GM_OK;
 }
 
-static gm_status fetch(engine_load *l, error *e) { return model_fetch_step(&l->fetch, e); }
+static gm_status fetch(engine_load *l, error *e) {
+    const gm_status status = model_fetch_step(&l->fetch, e);
+    if (!status) l->engine->seconds.upload = clock_seconds() - l->stage_started;
+    return status;
+}
 
 static gm_status build_model(engine_load *l, error *e) {
     gm_engine *engine = l->engine;
@@ -227,14 +231,15 @@ static gm_status plan_memory(engine_load *l, error *e) {
     return GM_OK;
 }
 
-/* A GPU that computes wrongly is refused before the weights go there. */
 static gm_status check_gpu(engine_load *l, error *e) {
-    if (!l->engine->on_gpu) return GM_OK;
+    if (l->checked) return GM_OK;
     if (!l->check && engine_check_new(l->engine, &l->check, e)) return e->status;
     const gm_status status = self_check_step(l->check, e);
     if (status) return status;
+    l->engine->seconds.check = clock_seconds() - l->stage_started;
     self_check_free(l->check);
     l->check = NULL;
+    l->checked = true;
     return GM_OK;
 }
 
@@ -247,9 +252,35 @@ bool load_in_pieces(const gguf *file) {
 
 static gm_status upload(engine_load *l, error *e) {
     gm_engine *engine = l->engine;
-    if (!engine->on_gpu) return GM_OK;
+    if (l->uploaded) return GM_OK;
     if (load_in_pieces(engine->file)) gpu_backend_read_by(&engine->gpu, engine->reads);
-    return gpu_backend_upload(&engine->gpu, &engine->text, e);
+    const gm_status status = gpu_backend_upload(&engine->gpu, &engine->text, e);
+    if (status) return status;
+    engine->seconds.upload += clock_seconds() - l->stage_started;
+    l->uploaded = true;
+    return GM_OK;
+}
+
+/* The self-check waits for the compiler most of the time, so the weights go to the GPU meanwhile. The upload starts first, because
+ * its own kernel must not wait for all the others. A memory limit leaves no room for both: then the check comes first. */
+static gm_status check_and_upload(engine_load *l, error *e) {
+    if (!l->engine->on_gpu) return GM_OK;
+    const gm_status sent = l->options.gpu_memory ? GM_OK : upload(l, e);
+    if (e->status) return sent;
+    const gm_status checked = check_gpu(l, e);
+    l->busy = l->check && self_check_kernels_left(l->check);
+    if (checked) return checked;
+    return l->options.gpu_memory ? upload(l, e) : sent;
+}
+
+/* What the first answer needs is compiled before the engine counts as open: the user sees how far it is. */
+static gm_status finish_shaders(engine_load *l, error *e) {
+    gpu_host *h = l->engine->gpu.host;
+    if (!l->engine->on_gpu) return GM_OK;
+    if (gpu_host_problem(h, e)) return e->status;
+    if (gpu_pipelines_pending(h)) return GM_AGAIN;
+    l->engine->seconds.shaders = clock_seconds() - l->stage_started;
+    return GM_OK;
 }
 
 /* Whether there is room behind the weights for a conversation's keys and values and for the plans: nobody tells how much memory
@@ -295,10 +326,12 @@ static const struct {
     load_phase phase;
     bool       gpu; /* what fails here is the GPU, or the bytes that go there */
 } stages[] = {
-    { read_header, LOAD_HEADER, false }, { choose_backend, LOAD_CHECK, false }, { plan_fetch, LOAD_HEADER, false },
-    { open_backend, LOAD_CHECK, false }, { fetch, LOAD_WEIGHTS, false },        { build_model, LOAD_WEIGHTS, false },
-    { plan_memory, LOAD_CHECK, true },   { check_gpu, LOAD_CHECK, true },       { upload, LOAD_WEIGHTS, true },
-    { try_memory, LOAD_CHECK, true },    { identify, LOAD_PLANS, false },       { describe, LOAD_PLANS, false },
+    { read_header, LOAD_HEADER, false }, { choose_backend, LOAD_CHECK, false },
+    { plan_fetch, LOAD_HEADER, false },  { open_backend, LOAD_CHECK, false },
+    { fetch, LOAD_WEIGHTS, false },      { build_model, LOAD_WEIGHTS, false },
+    { plan_memory, LOAD_CHECK, true },   { check_and_upload, LOAD_SHADERS, true },
+    { try_memory, LOAD_SHADERS, true },  { finish_shaders, LOAD_SHADERS, true },
+    { identify, LOAD_PLANS, false },     { describe, LOAD_PLANS, false },
 };
 
 /* The GPU that we took by ourselves has failed: closes it, remembers why, and begins again on the CPU. */
@@ -318,14 +351,9 @@ static void fall_back(engine_load *l, error *e) {
     model_free(&engine->weights);
     model_fetch_drop(&l->fetch);
     *engine->note = 0;
+    l->checked = l->uploaded = l->busy = false;
     engine->on_gpu = false;
     l->stage = FIRST_OF_BACKEND;
-}
-
-/* What a stage took, where somebody wants to know. */
-static void note_seconds(engine_load *l, double seconds) {
-    if (stages[l->stage].run == check_gpu) l->engine->seconds.check = seconds;
-    if (stages[l->stage].run == fetch || stages[l->stage].run == upload) l->engine->seconds.upload += seconds;
 }
 
 gm_status engine_load_step(engine_load *l, error *e) {
@@ -340,7 +368,6 @@ gm_status engine_load_step(engine_load *l, error *e) {
         }
         if (status) return status;
         const double now = clock_seconds();
-        note_seconds(l, now - l->stage_started);
         l->stage_started = 0;
         l->stage++;
         if (now > deadline && l->stage < COUNT_OF(stages)) return GM_AGAIN;
@@ -359,7 +386,14 @@ load_progress engine_load_progress(const engine_load *l) {
     load_progress    p = { .phase = LOAD_PLANS };
     if (!engine || l->stage >= COUNT_OF(stages)) return p;
     p.phase = stages[l->stage].phase;
+    if (p.phase == LOAD_SHADERS && !l->uploaded)
+        p.phase = l->checked || !l->options.gpu_memory ? LOAD_WEIGHTS : LOAD_CHECK;
     if (p.phase == LOAD_HEADER) p.done = p.total = l->header_done;
+    if (p.phase == LOAD_SHADERS && engine->gpu.host) {
+        p.total = gpu_pipelines(engine->gpu.host);
+        p.done = p.total - gpu_pipelines_pending(engine->gpu.host);
+        if (l->check) p.total += self_check_kernels_left(l->check);
+    }
     if (p.phase == LOAD_WEIGHTS) {
         p.done = l->fetch.done + engine->gpu.uploaded;
         p.total = engine->on_gpu && !engine->gpu.total ? l->expected : l->fetch.total + engine->gpu.total;

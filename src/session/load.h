@@ -1,4 +1,5 @@
-/* Opening an engine, as a job that never waits and never calls out: header, self-check of the GPU, weights, identity.
+/* Opening an engine, as a job that never waits and never calls out: header; weights, while the GPU's shaders compile and the
+ * self-check runs; identity.
  *
  * A file in memory, or a mapped one, is used in place. From a file that arrives in pieces the job asks for what it needs
  * (engine_load_reads). For the GPU, vectors go to memory and matrices go straight from the source into GPU buffers. For the CPU,
@@ -38,11 +39,11 @@ const gguf *engine_load_file(const engine_load *l);
 /* Waits for news from the GPU; native only. */
 void engine_load_wait(const engine_load *l);
 
-typedef enum { LOAD_HEADER, LOAD_CHECK, LOAD_WEIGHTS, LOAD_PLANS } load_phase;
+typedef enum { LOAD_HEADER, LOAD_CHECK, LOAD_WEIGHTS, LOAD_SHADERS, LOAD_PLANS } load_phase;
 
 typedef struct {
     load_phase phase;
-    uint64_t   done, total; /* bytes */
+    uint64_t   done, total; /* bytes; in LOAD_SHADERS, shaders */
 } load_progress;
 
 load_progress engine_load_progress(const engine_load *l);

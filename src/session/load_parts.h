@@ -25,6 +25,8 @@ struct engine_load {
     model_fetch fetch;
     model_hash  hash;
     self_check *check;
+    bool        checked, uploaded; /* the GPU, and the weights to it */
+    bool        busy;              /* the next step need not wait for anything */
 };
 
 /* Not all of it is in memory: what is wanted is read. */

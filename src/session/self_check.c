@@ -2,6 +2,7 @@
 
 #include "session/self_check_parts.h"
 
+#include "base/clock.h"
 #include "gpu/kernels.h"
 #include "session/kv.h"
 
@@ -9,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define START_SECONDS 0.02 /* that a step may spend on handing kernels to the compiler */
 
 /* In a batch, these tokens see each other in sliding layers, as those of an image do. */
 enum { BLOCK_FIRST = 3, BLOCK_COUNT = 6 };
@@ -61,6 +64,7 @@ void self_check_free(self_check *c) {
     close_check(c);
     check_draws_free(c->draws);
     cpu_backend_close(&c->cpu);
+    gpu_kernel_list_free(&c->kernels);
     free(c->checks);
     free(c->missed);
     free(c);
@@ -286,7 +290,11 @@ static gm_status step_check(self_check *c, const check *k, error *e) {
     return GM_OK;
 }
 
+size_t self_check_kernels_left(const self_check *c) { return c->kernels.count - c->kernels.started; }
+
 gm_status self_check_step(self_check *c, error *e) {
+    const gm_status started = gpu_kernel_list_compile(&c->kernels, c->host, clock_seconds() + START_SECONDS, e);
+    if (started) return started;
     for (; c->next < c->count; c->next++) {
         const gm_status status = step_check(c, &c->checks[c->next], e);
         if (status) return status;

@@ -19,6 +19,7 @@ typedef struct {
     const quant_type *checked;
     bool              precise; /* as for the plans to come */
     size_t            outputs; /* the most logits of one run: runner_most_outputs */
+    bool              plans;   /* also has the kernels compiled that the model's plans for one output need */
     bool quick; /* plans for 1 and 16 tokens only: a GPU in software has no driver to distrust, but compiles slowly */
 } self_check_options;
 
@@ -30,9 +31,12 @@ void      self_check_free(self_check *c);
 /* By whom weights are read that are not in memory. */
 void self_check_read_by(self_check *c, reads *r);
 
-/* GM_AGAIN while results, or blocks of weights, are on their way (let gpu_host_wait run, then call again); GM_NO_DEVICE when a
+/* The first steps have all kernels compiled in the background, about 20 ms at a time. GM_AGAIN while there is more of that to do, or
+ * while kernels, results or blocks of weights are on their way (let gpu_host_wait run, then call again); GM_NO_DEVICE when a
  * result is wrong: the error names the GPU and what it gets wrong. */
 gm_status self_check_step(self_check *c, error *e);
+/* Kernels that are still to be handed to the compiler; until there are none, there is no reason to wait between steps. */
+size_t self_check_kernels_left(const self_check *c);
 
 /* For tests: `spoil` may change what came back from the GPU before it is compared. */
 typedef void self_check_spoil(void *user, const char *what, float *found, size_t count, const float *expected,

@@ -6,6 +6,7 @@
 
 #include "cpu/backend.h"
 #include "gpu/generator.h"
+#include "gpu/pipeline.h"
 #include "session/records.h"
 #include "session/self_check.h"
 #include "text/sampler.h"
@@ -65,14 +66,15 @@ typedef struct {
 typedef struct check_draws check_draws;
 
 struct self_check {
-    gpu_host   *host;
-    gpu_backend gpu; /* on the engine's host, with weights of its own */
-    cpu_backend cpu;
-    quant_type  kv_type;
-    float       eps;
-    check      *checks;
-    size_t      count, capacity;
-    char (*missed)[64]; /* kernels that no check reaches */
+    gpu_host       *host;
+    gpu_backend     gpu; /* on the engine's host, with weights of its own */
+    cpu_backend     cpu;
+    quant_type      kv_type;
+    float           eps;
+    check          *checks;
+    size_t          count, capacity;
+    gpu_kernel_list kernels; /* compiled in the background from the first step on */
+    char (*missed)[64];      /* kernels that no check reaches */
     size_t            missed_count;
     self_check_spoil *spoil;
     void             *spoil_user;
@@ -109,6 +111,7 @@ uint32_t     check_slots(const check *k);
 gpu_kv_layer check_cache(quant_type type, const check *k);
 
 /* check_draws.c: draws of the GPU's sampler, which come last. */
+size_t      check_draws_context(const model_config *config); /* that its generator is for */
 gm_status   check_draws_new(const model_config *config, bool quick, check_draws **out, error *e);
 gm_status   check_draws_step(self_check *c, error *e);
 void        check_draws_close(check_draws *d); /* gives back what is on the GPU */

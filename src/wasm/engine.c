@@ -200,12 +200,13 @@ EXPORT(gmw_engine_info) gm_status gmw_engine_info(wasm_context *c, const gm_engi
     return wasm_end(c, &e);
 }
 
-/* Fills [bytes of GPU buffers, seconds of self-check, upload and plans]. */
-EXPORT(gmw_engine_stats) void gmw_engine_stats(const gm_engine *engine, double out[4]) {
+/* Fills [bytes of GPU buffers, seconds of self-check, upload, plans and shaders]. */
+EXPORT(gmw_engine_stats) void gmw_engine_stats(const gm_engine *engine, double out[5]) {
     out[0] = engine->gpu.host ? (double)gpu_host_bytes(engine->gpu.host) : 0;
     out[1] = engine->seconds.check;
     out[2] = engine->seconds.upload;
     out[3] = engine->plans.seconds;
+    out[4] = engine->seconds.shaders;
 }
 
 /* The result is ids, 4 bytes each. */
