@@ -211,9 +211,13 @@ for command in "run $dense hi" "bench $dense" "check $dense $fixtures/tiny-dense
     one_line
 done
 unset GEMMULE_WEBGPU
+run "auto, a small model" 0 run "$dense" hi --max 2 --threads 1
+says "1 thread): the model is small (1.0 MB), so the CPU answers before a GPU would be ready"
+large=$scratch/large.gguf # auto looks for a GPU only for models of at least 128 MiB; the zeros take no space
+cp "$dense" "$large" && chmod u+w "$large" && truncate -s 128M "$large"
 # auto_says WHAT REASON: what --backend auto says about a machine that might have a GPU
 auto_says() {
-    VK_ICD_FILENAMES=$scratch/no-driver.json run "$1" 0 run "$dense" hi --backend auto --max 2 --threads 1
+    VK_ICD_FILENAMES=$scratch/no-driver.json run "$1" 0 run "$large" hi --backend auto --max 2 --threads 1
     says "gemmule: using cpu ("
     says "1 thread): $2"
     equals "$1: in one line" "$(wc -l <<<"$err")" 1
@@ -229,7 +233,7 @@ auto_says "auto, a library that is broken" "the WebGPU library cannot be loaded:
 program=$built
 rm -r "$scratch/alone"
 for backend in "" auto; do
-    VK_ICD_FILENAMES=$scratch/no-driver.json run "auto without a driver" 0 bench "$dense" ${backend:+--backend "$backend"} -p 2 -n 2 -r 1 --threads 1
+    VK_ICD_FILENAMES=$scratch/no-driver.json run "auto without a driver" 0 bench "$large" ${backend:+--backend "$backend"} -p 2 -n 2 -r 1 --threads 1
 done
 says "1 thread): no GPU was found: VK_ICD_FILENAMES names a Vulkan driver that does not exist: $scratch/no-driver.json"
 equals "a driver that is not there, in one line" "$(wc -l <<<"$err")" 1

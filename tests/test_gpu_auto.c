@@ -8,7 +8,9 @@
 #include "session/session.h"
 #include "test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static struct {
     bool     hardware; /* the GPU says that it is */
@@ -52,7 +54,18 @@ gpu_id __wrap_gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl,
     return id;
 }
 
-static const char *const model_file = "tests/fixtures/tiny-dense.gguf";
+/* With zeros behind it that take no space: AUTO looks for a GPU only for models of at least 128 MiB. */
+static char model_file[] = "/tmp/gemmule-auto-XXXXXX";
+
+static bool make_model(off_t bytes) {
+    FILE *from = fopen("tests/fixtures/tiny-dense.gguf", "rb"), *to = fopen(model_file, "wb");
+    char  piece[65536];
+    bool  good = from && to;
+    for (size_t n; good && (n = fread(piece, 1, sizeof piece, from));) good = fwrite(piece, 1, n, to) == n;
+    if (from) fclose(from);
+    if (to && fclose(to)) good = false;
+    return good && (!bytes || !truncate(model_file, bytes));
+}
 
 /* Opens with these options, has it say something, and compares device and reason. */
 static void expect_device(gm_engine_options options, const char *device, const char *why) {
@@ -155,10 +168,69 @@ static void test_auto_kv(bool draws_first, bool right) {
     pretended.wrong_kv = false;
 }
 
+/* What gm_engine_open told about its progress. */
+typedef struct {
+    size_t   weights, shaders; /* how often */
+    uint64_t done;             /* shaders, the last time */
+    bool     gives_up;         /* once shaders compile */
+} opening_seen;
+
+static bool see_opening(void *user, const gm_opening *now) {
+    opening_seen *seen = user;
+    CHECK_MESSAGE(now->done <= now->total, "%llu of %llu", (unsigned long long)now->done,
+                  (unsigned long long)now->total);
+    if (!now->total) return true;
+    if (now->phase == GM_OPENING_WEIGHTS) {
+        CHECK(!seen->shaders);
+        seen->weights++;
+        return true;
+    }
+    CHECK(now->done >= seen->done);
+    seen->done = now->done;
+    seen->shaders++;
+    return !seen->gives_up;
+}
+
+/* Opening compiles in the background what the first answers need: afterwards they compile nothing. */
+static void test_opening(void) {
+    static const int32_t prompt[20] = { 2, 10, 20, 30, 11, 21, 31, 12, 22, 32, 13, 23, 33, 14, 24, 34, 15, 25, 35, 16 };
+    opening_seen         seen = { 0 };
+    gm_engine           *engine = NULL;
+    error                e = { 0 };
+    gm_engine_options    options = { .model = model_file, .opening = see_opening, .opening_user = &seen };
+    const gm_status      status = gm_engine_open(&options, &engine, e.why, sizeof e.why);
+    CHECK_MESSAGE(!status, "%s", e.why);
+    if (status) return;
+    CHECK_MESSAGE(seen.weights && seen.shaders, "%zu times weights, %zu times shaders", seen.weights, seen.shaders);
+    gm_engine_info info;
+    gm_engine_get_info(engine, &info);
+    CHECK_MESSAGE(strstr(info.device, "gpu (SwiftShader") && strstr(info.why_device, "hardware"), "%s",
+                  info.why_device);
+    gpu_host    *h = engine->gpu.host;
+    const size_t count = gpu_pipelines(h);
+    gm_session  *session = new_session(engine, GM_KV_F16);
+    CHECK(!gpu_pipelines_pending(h));
+    CHECK_MESSAGE(!compute(session, &e) && !draw(session, &e), "%s", e.why);
+    gm_status set;
+    while ((set = gm_session_set(session, prompt, COUNT_OF(prompt), e.why, sizeof e.why)) == GM_AGAIN) {}
+    CHECK_MESSAGE(!set, "%s", e.why);
+    CHECK_MESSAGE(gpu_pipelines(h) == count, "%zu shaders after opening, then %zu", count, gpu_pipelines(h));
+    gm_session_free(session);
+    gm_engine_close(engine);
+
+    TEST("opening is given up while shaders compile");
+    engine = NULL;
+    seen = (opening_seen){ .gives_up = true };
+    CHECK(gm_engine_open(&options, &engine, e.why, sizeof e.why) == GM_CANCELLED && !engine && seen.shaders == 1);
+}
+
 int main(void) {
     const gm_engine_options automatic = { .backend = GM_BACKEND_AUTO };
+    const int               made = mkstemp(model_file);
     quick_gpu_checks = true;
     quick_gpu_alter = pretend;
+    TEST("a model");
+    CHECK(made >= 0 && !close(made) && make_model(128 << 20));
 
     TEST("a GPU in software is not taken, and its name is told");
     expect_device(automatic, "cpu (", "SwiftShader");
@@ -175,9 +247,13 @@ int main(void) {
     test_auto_kv(true, false);
 
     pretended.hardware = true;
-    TEST("a GPU in hardware is taken");
-    expect_device(automatic, "gpu (SwiftShader", "hardware");
-    TEST("unless the CPU is named");
+    TEST("a GPU in hardware is taken; opening tells how far it is, and leaves nothing to compile for the first answer");
+    test_opening();
+    TEST("unless the model is small");
+    CHECK(make_model(0));
+    expect_device(automatic, "cpu (", "the model is small");
+    CHECK(make_model(128 << 20));
+    TEST("or the CPU is named");
     expect_device((gm_engine_options){ .backend = GM_BACKEND_CPU }, "cpu (", "");
     TEST("or one of its instruction sets");
     expect_device((gm_engine_options){ .cpu = "scalar" }, "cpu (scalar", "");
@@ -216,5 +292,6 @@ int main(void) {
     TEST("without a driver");
     unsetenv("VK_ICD_FILENAMES");
     expect_device(automatic, "cpu (", "no GPU was found");
+    remove(model_file);
     return test_end();
 }

@@ -4,8 +4,8 @@
 //
 //   x    f32, row r (of `per` for each token) of token t at x_offset + t · x_token_stride + r · x_row_stride, k values
 //   out  row t · per + r: f16, k rounded up to 32 (zeros), each four in the order 0 2 1 3 (matmul_matrix.wgsl says why); then, from
-//        out_scales on (in units of 16 bytes), a vec4<f32> per row: the inverse of the power of two, then zeros
-//   dispatch (1, rows); rows of tokens beyond the run's are skipped
+//        the end of all rows on, a vec4<f32> per row: the inverse of the power of two, then zeros
+//   dispatch (1, rows), so that shape classes share a pipeline; rows of tokens beyond the run's are skipped
 
 #include "run.wgsl"
 
@@ -14,7 +14,6 @@ override per:            u32 = 1u;
 override x_offset:       u32 = 0u;
 override x_token_stride: u32;
 override x_row_stride:   u32 = 0u;
-override out_scales:     u32;
 
 #if VEC4
 @group(0) @binding(0) var<storage, read_write> x: array<vec4<f32>>;
@@ -32,7 +31,8 @@ const threads = 256u;
 var<workgroup> largest: array<f32, threads>;
 
 @compute @workgroup_size(threads)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
     let row   = group.y;
     let token = row / per;
 #if OUTPUTS
@@ -64,6 +64,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             vec4<u32>(pack2x16float(a.xz), pack2x16float(a.yw), pack2x16float(b.xz), pack2x16float(b.yw));
     }
     if (thread == 0u) {
-        out[out_scales + row] = bitcast<vec4<u32>>(vec4<f32>(bitcast<f32>((254u - scaled) << 23u), 0.0, 0.0, 0.0));
+        out[groups.y * (quads / 2u) + row] = bitcast<vec4<u32>>(vec4<f32>(bitcast<f32>((254u - scaled) << 23u), 0.0, 0.0, 0.0));
     }
 }

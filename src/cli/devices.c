@@ -103,7 +103,7 @@ static int devices_run(void *values, const arguments *args) {
     count = min_size(count, COUNT_OF(devices));
     if (v->json) return devices_print_json(devices, count);
     for (size_t i = 0; i < count; i++) print_device(i, &devices[i]);
-    if (auto_uses_gpu(devices, count)) printf("--backend auto uses GPU 0\n");
+    if (auto_uses_gpu(devices, count)) printf("--backend auto uses GPU 0 for models of at least 128 MiB\n");
     else printf("--backend auto uses the CPU, since a software GPU is slower\n");
     return EXIT_OK;
 }

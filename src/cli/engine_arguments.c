@@ -14,8 +14,10 @@ static const option_choice backends[] = {
 const option_choice kv_choices[] = { { "f16", GM_KV_F16 }, { "f32", GM_KV_F32 }, { "q8_0", GM_KV_Q8_0 }, { NULL, 0 } };
 
 const option engine_options[ENGINE_OPTIONS] = {
-    CHOICE_OPTION(engine_values, backend, "backend", 0, "B", backends,
-                  "auto, cpu or gpu; default: auto, which uses a hardware GPU if the model runs on it, else the CPU"),
+    CHOICE_OPTION(
+        engine_values, backend, "backend", 0, "B", backends,
+        "auto, cpu or gpu; default: auto, which uses a hardware GPU if the model is at least 128 MiB large and runs "
+        "on it, else the CPU"),
     CHOICE_OPTION(engine_values, kv, "kv", 0, "TYPE", kv_choices,
                   "type of stored keys and values: f16, f32 or q8_0; default: f16, or f32 with --precise"),
     COUNT_OPTION(engine_values, threads, "threads", 0, "N", 1, 1024, "CPU threads; default: one per physical core"),

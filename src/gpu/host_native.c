@@ -6,6 +6,7 @@
 #include "gpu/host_native.h"
 
 #include "base/clock.h"
+#include "base/pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include <unistd.h>
 
 #define AWAIT_SECONDS 30.0
-#define COMPILING_SECONDS 0.002
+#define COMPILING_SECONDS 0.005
 /* After so many bytes of writes we insert a fence, so that room becomes free in pieces. */
 #define BYTES_PER_FENCE (UINT64_C(8) << 20)
 
@@ -211,10 +212,9 @@ static bool oldest_future(gpu_host *h, WGPUFuture *out) {
  * False: there is nothing to wait for. */
 static bool wait_for_something(gpu_host *h, double seconds) {
     WGPUFuture future;
-    const bool queued = oldest_future(h, &future);
-    if (!queued && !h->compiling) return false;
-    if (!queued || h->api.DevicePoll) {
-        nanosleep(&(struct timespec){ .tv_nsec = h->api.DevicePoll ? 50000 : 200000 }, NULL);
+    if (!oldest_future(h, &future) && !host_compiling_future(h, &future)) return false;
+    if (h->api.DevicePoll) {
+        nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
         return true;
     }
     WGPUFutureWaitInfo wait = { .future = future };
@@ -273,6 +273,7 @@ gm_status gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
     h->groups = (slots){ .size = sizeof(host_group), .kind = KIND_GROUP };
     h->tickets = (slots){ .size = sizeof(host_ticket), .kind = KIND_TICKET };
     h->most = options ? options->memory : 0;
+    h->most_compiling = 2 * (uint32_t)usable_processors(); /* when one is ready, the library already has the next */
     gm_status status = options && options->hardware ? load_quickly(&h->api, e) : webgpu_load(&h->api, e);
     if (status == GM_OK) status = host_open_device(h, options, e);
     if (status != GM_OK) {

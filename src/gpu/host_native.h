@@ -47,6 +47,7 @@ typedef struct {
     slot                slot;
     pipeline_state      state;
     pipeline_job       *job;      /* what compiling takes; NULL once it is ready or has failed */
+    WGPUFuture          future;   /* while it compiles */
     WGPUComputePipeline pipeline; /* once it is ready */
     WGPUBindGroupLayout layout;
     gm_status           refused; /* once it has failed */
@@ -115,7 +116,8 @@ struct gpu_host {
     host_module  *modules;
     size_t        module_count, module_capacity;
     size_t        pipelines_pending;
-    uint32_t      compiling;     /* of the pending pipelines, those that the library has */
+    uint32_t      compiling; /* of the pending pipelines, those that the library has */
+    uint32_t      most_compiling;
     uint32_t      next_pipeline; /* the first slot that may hold a waiting one */
     host_staging *staging;
     uint32_t      staging_count;
@@ -171,6 +173,7 @@ void host_compile(gpu_host *h); /* hands waiting pipelines to the library, as ma
 gm_status host_pipeline_ready(const host_pipeline *p, error *e);
 /* The same, but waits until it is known. */
 gm_status host_await_pipeline(gpu_host *h, gpu_id id, error *e);
+bool      host_compiling_future(gpu_host *h, WGPUFuture *out); /* of the oldest one that compiles; false: none does */
 void      host_close_pipelines(gpu_host *h); /* drops those that wait, and waits for those that compile */
 
 /* ---- host_things.c ---- */

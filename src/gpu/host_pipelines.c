@@ -9,7 +9,6 @@
 #include "gpu/host_native.h"
 
 #include "base/clock.h"
-#include "base/pool.h"
 #include "base/sha256.h"
 
 #include <stdio.h>
@@ -201,20 +200,27 @@ static void pipeline_compile(gpu_host *h, gpu_id id, host_pipeline *p) {
                                                               .userdata2 = (void *)(uintptr_t)id };
     p->state = PIPELINE_COMPILING;
     h->compiling++;
-    h->api.DeviceCreateComputePipelineAsync(h->device, &d, info);
+    p->future = h->api.DeviceCreateComputePipelineAsync(h->device, &d, info);
 }
-
-/* Twice as many as processors: when one is ready, the next is already with the library. */
-static uint32_t most_compiling(void) { return 2 * (uint32_t)usable_processors(); }
 
 void host_compile(gpu_host *h) {
     gpu_id         id = 0;
     host_pipeline *p;
-    while (h->compiling < most_compiling() && !h->lost && !h->closing) {
+    while (h->compiling < h->most_compiling && !h->lost && !h->closing) {
         while ((p = slots_next(&h->pipelines, &h->next_pipeline, &id)) && p->state != PIPELINE_WAITING) {}
         if (!p) return;
         pipeline_compile(h, id, p);
     }
+}
+
+bool host_compiling_future(gpu_host *h, WGPUFuture *out) {
+    uint32_t             index = 0;
+    gpu_id               id;
+    const host_pipeline *p;
+    if (!h->compiling) return false;
+    while ((p = slots_next(&h->pipelines, &index, &id)) && p->state != PIPELINE_COMPILING) {}
+    if (p) *out = p->future;
+    return p;
 }
 
 /* ---- the interface ---- */

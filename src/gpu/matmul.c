@@ -132,7 +132,6 @@ static void add_up(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile
     kernel_define(out, "OUTPUTS", kernel_flag(job->outputs));
     kernel_constant(out, "rows", tile->rows);
     kernel_constant(out, "splits", splits);
-    kernel_constant(out, "split_stride", (double)job->tokens * tile->rows);
     kernel_constant(out, "first_row", tile->first_row);
     kernel_constant(out, "y_offset", job->y.offset);
     kernel_constant(out, "y_token_stride", job->y.token_stride);
@@ -221,7 +220,6 @@ void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quanti
     kernel_constant(out, "x_offset", job->x.offset);
     kernel_constant(out, "x_token_stride", job->x.token_stride);
     kernel_constant(out, "x_row_stride", job->x.row_stride);
-    kernel_constant(out, "out_scales", scales_at(info, job->k, (uint64_t)job->tokens * job->rows));
     kernel_bind(out, BIND_IN + FUSED_A);
     kernel_bind(out, BIND_QUANTISED);
     kernel_bind(out, BIND_RUN);
@@ -230,6 +228,7 @@ void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quanti
         out->y = job->tokens * job->rows;
         out->z = 1;
     } else {
+        kernel_constant(out, "out_scales", scales_at(info, job->k, (uint64_t)job->tokens * job->rows));
         kernel_constant(out, "all_rows", (double)job->tokens * job->rows);
         kernel_spread(out, info, divide_up(job->tokens * job->rows * (job->k / 32), 32));
     }

@@ -177,10 +177,21 @@ static gm_status open_backend(engine_load *l, error *e) {
     return engine->gpu.host ? GM_OK : open_gpu(l, e);
 }
 
-/* Where the backend is left to us: a GPU in hardware, if there is one. What it cannot do is seen later (fall_back). */
+/* Opening a GPU, compiling its shaders and checking it takes about a second, and several if the driver has not seen the shaders
+ * before. A CPU reads at least 10 GB of weights in a second: below this size it has written a hundred tokens by then. */
+#define SMALL_MODEL (UINT64_C(128) << 20)
+
+/* Where the backend is left to us: a GPU in hardware, if there is one and the model is worth it. What it cannot do is seen later
+ * (fall_back). */
 static gm_status choose_backend(engine_load *l, error *e) {
-    error problem = { 0 };
+    const uint64_t bytes = gguf_file_bytes(l->engine->file);
+    error          problem = { 0 };
     if (!l->automatic) return GM_OK;
+    if (bytes < SMALL_MODEL) {
+        snprintf(l->engine->why_device, sizeof l->engine->why_device,
+                 "the model is small (%.1f MB), so the CPU answers before a GPU would be ready", (double)bytes / 1e6);
+        return GM_OK;
+    }
     l->engine->on_gpu = !open_gpu(l, &problem);
     if (problem.status == GM_BAD_ARGUMENT) return fail(e, problem.status, "%s", problem.why); /* in gpu_disable */
     snprintf(l->engine->why_device, sizeof l->engine->why_device, "%s",

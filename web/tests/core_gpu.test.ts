@@ -80,8 +80,15 @@ test('a software GPU is used on request only', async () => {
 test('a hardware GPU and wasm write a few tokens each, and the faster one is remembered', async () => {
     const core = await Core.create({ wasm: readFileSync(WASM), gpu: asHardware(gpu) });
     const phases = new Set<string>();
-    const first = await core.open([sourceOf(DENSE)], { onProgress: ({ phase }) => phases.add(phase) });
-    assert(phases.has('measure'));
+    let shaders = 0;
+    const first = await core.open([sourceOf(DENSE)], {
+        onProgress: ({ phase, done, total }) => {
+            phases.add(phase);
+            assert(done <= total, `${phase}: ${done} of ${total}`);
+            if (phase === 'shaders') shaders = total;
+        },
+    });
+    assert(phases.has('measure') && shaders > 50, `${shaders} shaders`);
     assert.match(first.info.backendReason, /^measured with this model: [1-9]\d* tokens per second on the GPU, [1-9]\d* on wasm$/);
     phases.clear();
     const second = await core.open([sourceOf(DENSE)], { onProgress: ({ phase }) => phases.add(phase) });

@@ -98,9 +98,9 @@ export class CoreEngine implements CoreEngineLike {
         const { wasm } = this.#machine;
         this.#machine.check();
         wasm.exports.gmw_engine_stats(this.#engine, wasm.scratch);
-        const [gpuBytes, checkSeconds, loadSeconds, planSeconds] = wasm.numbers(4) as [number, number, number, number];
+        const [gpuBytes, checkSeconds, loadSeconds, planSeconds, shaderSeconds] = wasm.numbers(5) as [number, number, number, number, number];
         const dispatchesPerToken = Math.max(0, ...[...this.#sessions].map((session) => session.dispatches));
-        return { wasmBytes: wasm.bytes, gpuBytes, dispatchesPerToken, checkSeconds, loadSeconds, planSeconds };
+        return { wasmBytes: wasm.bytes, gpuBytes, dispatchesPerToken, checkSeconds, loadSeconds, shaderSeconds, planSeconds };
     }
 
     close(): void {

@@ -6,7 +6,7 @@ import { AGAIN, type Machine, OK } from './machine.ts';
 import { Reads } from './reads.ts';
 import type { ByteSource, EngineOptions, FitReport, LoadProgress } from './types.ts';
 
-const PHASES: LoadProgress['phase'][] = ['header', 'check', 'weights', 'plans'];
+const PHASES: LoadProgress['phase'][] = ['header', 'check', 'weights', 'shaders', 'plans'];
 
 /** The job, which ends with its machine or becomes an engine. */
 export class Load {

@@ -30,10 +30,10 @@ export interface CoreOptions {
 }
 
 export interface LoadProgress {
-    /** header: metadata is read. check: the GPU computes known results. weights: bytes come in. plans: the engine gets ready.
-     * measure: GPU and wasm are compared. */
-    phase: 'header' | 'check' | 'weights' | 'plans' | 'measure';
-    /** Bytes; steps in the phases check, plans and measure. */
+    /** header: metadata is read. check: the GPU computes known results. weights: bytes come in, and meanwhile shaders compile and the
+     * GPU is checked. shaders: the rest of that. plans: the engine gets ready. measure: GPU and wasm are compared. */
+    phase: 'header' | 'check' | 'weights' | 'shaders' | 'plans' | 'measure';
+    /** Bytes; shaders in the phase shaders; steps in the phases check, plans and measure. */
     done: number;
     total: number;
 }
@@ -114,9 +114,11 @@ export interface EngineStats {
     gpuBytes: number;
     /** Dispatches per decoded token; 0 before the first token, and on wasm. */
     dispatchesPerToken: number;
-    /** Seconds spent so far on the self-check, on loading weights, and on making plans. */
+    /** Seconds that opening took: the self-check and loading weights, side by side, and then the wait for shaders. */
     checkSeconds: number;
     loadSeconds: number;
+    shaderSeconds: number;
+    /** Seconds spent so far on making plans. */
     planSeconds: number;
 }
 

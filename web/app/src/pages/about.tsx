@@ -144,7 +144,7 @@ function EngineFacts(): JSX.Element | null {
                     {stats.gpuBytes > 0 && <Fact name="GPU memory" value={formatBytes(stats.gpuBytes)} />}
                     {stats.dispatchesPerToken > 0 && <Fact name="Dispatches per token" value={stats.dispatchesPerToken.toLocaleString('en')} />}
                     <Fact name="Weights read per token" value={formatBytes(loaded.info.bytesPerToken)} />
-                    <Fact name="Load time" value={formatSeconds(stats.checkSeconds + stats.loadSeconds + stats.planSeconds)} />
+                    <Fact name="Load time" value={formatSeconds(Math.max(stats.checkSeconds, stats.loadSeconds) + stats.shaderSeconds + stats.planSeconds)} />
                 </dl>
             </div>
         </section>

@@ -22,6 +22,7 @@ const PHASES: Record<string, string> = {
     header: 'Reading the file header',
     check: 'Checking the device',
     weights: 'Loading weights',
+    shaders: 'Preparing the GPU',
     plans: 'Preparing',
     measure: 'Comparing GPU and CPU',
 };
@@ -109,6 +110,7 @@ function LoadProgress({ progress, name }: { progress: ModelState['progress']; na
             {known ? <progress max={progress.total} value={progress.done} aria-label="Loading the model" /> : <progress aria-label="Loading the model" />}
             <p class="quiet">
                 {bytes && known ? `${formatBytes(progress.done)} of ${formatBytes(progress.total)}` : '\u00a0'}
+                {progress?.phase === 'shaders' && known ? `${progress.done} of ${progress.total} shaders` : ''}
                 {bytes && progress && progress.speed > 0 ? ` · ${formatBytes(progress.speed)}/s` : ''}
                 {bytes && progress?.left != null && progress.left > 1 ? ` · ${formatSeconds(progress.left)} left` : ''}
             </p>
