@@ -32,8 +32,7 @@ typedef struct {
 
 gm_status kv_mover_open(kv_mover *m, gpu_host *gpu, error *e);
 void      kv_mover_close(kv_mover *m);
-/* Rows [from, from + count) of `row` bytes go to [to, to + count). The ranges may overlap. `bytes` is the size of the memory.
- * GM_AGAIN: the kernel still compiles, and nothing was moved. */
+/* Rows [from, from + count) of `row` bytes go to [to, to + count). The ranges may overlap. `bytes` is the size of the memory. */
 gm_status kv_mover_move(const kv_mover *m, const kv_memory *rows, uint64_t bytes, size_t row, size_t from, size_t to,
                         size_t count, error *e);
 
