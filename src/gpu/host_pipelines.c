@@ -225,7 +225,7 @@ bool host_compiling_future(gpu_host *h, WGPUFuture *out) {
 
 /* ---- the interface ---- */
 
-static void digest_of(const char *wgsl, const gpu_constant *constants, size_t count, uint8_t out[32]) {
+static void pipeline_digest(const char *wgsl, const gpu_constant *constants, size_t count, uint8_t out[32]) {
     sha256 s;
     sha256_start(&s);
     sha256_add(&s, wgsl, strlen(wgsl) + 1);
@@ -251,7 +251,7 @@ gpu_id gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl, const 
     if (count > MOST_CONSTANTS) {
         return fail(e, GM_BAD_ARGUMENT, "shader %s has %zu constants: at most %d", label, count, MOST_CONSTANTS), 0;
     }
-    digest_of(wgsl, constants, count, digest);
+    pipeline_digest(wgsl, constants, count, digest);
     while ((p = slots_next(&h->pipelines, &index, &id))) {
         if (memcmp(p->digest, digest, sizeof digest) != 0) continue;
         return p->state == PIPELINE_FAILED ? (host_pipeline_ready(p, e), 0) : id;

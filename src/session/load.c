@@ -13,7 +13,7 @@
 
 /* ---- life -------------------------------------------------------------------------------------------------------------- */
 
-static const char *copied(engine_load *l, const char *text, error *e) {
+static const char *copy_text(engine_load *l, const char *text, error *e) {
     char *copy = text ? arena_copy(&l->memory, str_of(text)) : NULL;
     if (text && !copy) fail_memory(e, "the options", strlen(text));
     return copy;
@@ -22,13 +22,13 @@ static const char *copied(engine_load *l, const char *text, error *e) {
 static gm_status copy_options(engine_load *l, const load_options *options, error *e) {
     l->options = *options->engine;
     l->options.model = NULL;
-    l->options.cpu = copied(l, options->engine->cpu, e);
-    l->options.gpu_disable = copied(l, options->engine->gpu_disable, e);
+    l->options.cpu = copy_text(l, options->engine->cpu, e);
+    l->options.gpu_disable = copy_text(l, options->engine->gpu_disable, e);
     if (options->origin) {
-        l->origin.name = copied(l, options->origin->name, e);
-        l->origin.renderer = copied(l, options->origin->renderer, e);
-        l->origin.params = copied(l, options->origin->params, e);
-        l->origin.system = copied(l, options->origin->system, e);
+        l->origin.name = copy_text(l, options->origin->name, e);
+        l->origin.renderer = copy_text(l, options->origin->renderer, e);
+        l->origin.params = copy_text(l, options->origin->params, e);
+        l->origin.system = copy_text(l, options->origin->system, e);
     }
     bool disabled[GPU_FEATURES];
     if (!e->status) gpu_features_read(l->options.gpu_disable, disabled, e);
@@ -99,7 +99,7 @@ gm_engine *engine_load_take(engine_load *l) {
 /* ---- the header --------------------------------------------------------------------------------------------------------- */
 
 /* Hands the source what it wants, piece by piece. */
-static gm_status feed(engine_load *l, source *from, error *e) {
+static gm_status feed_header(engine_load *l, source *from, error *e) {
     uint64_t offset = 0, length = 0;
     if (!source_wanted(from, &offset, &length)) return fail(e, GM_IO, "the header cannot be read");
     if (!l->piece_ticket) {
@@ -131,7 +131,7 @@ static gm_status read_header(engine_load *l, error *e) {
     gm_status status;
     for (;;) {
         while ((status = gguf_step(file, e)) == GM_AGAIN) {
-            status = feed(l, gguf_waiting_source(file), e);
+            status = feed_header(l, gguf_waiting_source(file), e);
             if (status) return status;
         }
         if (status) return status;
@@ -199,7 +199,7 @@ static gm_status choose_backend(engine_load *l, error *e) {
     return GM_OK;
 }
 
-static gm_status fetch(engine_load *l, error *e) {
+static gm_status fetch_weights(engine_load *l, error *e) {
     const gm_status status = model_fetch_step(&l->fetch, e);
     if (!status) l->engine->seconds.upload = clock_seconds() - l->stage_started;
     return status;
@@ -261,7 +261,7 @@ bool load_in_pieces(const gguf *file) {
     return false;
 }
 
-static gm_status upload(engine_load *l, error *e) {
+static gm_status upload_weights(engine_load *l, error *e) {
     gm_engine *engine = l->engine;
     if (l->uploaded) return GM_OK;
     if (load_in_pieces(engine->file)) gpu_backend_read_by(&engine->gpu, engine->reads);
@@ -276,12 +276,12 @@ static gm_status upload(engine_load *l, error *e) {
  * its own kernel must not wait for all the others. A memory limit leaves no room for both: then the check comes first. */
 static gm_status check_and_upload(engine_load *l, error *e) {
     if (!l->engine->on_gpu) return GM_OK;
-    const gm_status sent = l->options.gpu_memory ? GM_OK : upload(l, e);
+    const gm_status sent = l->options.gpu_memory ? GM_OK : upload_weights(l, e);
     if (e->status) return sent;
     const gm_status checked = check_gpu(l, e);
     l->busy = l->check && self_check_kernels_left(l->check);
     if (checked) return checked;
-    return l->options.gpu_memory ? upload(l, e) : sent;
+    return l->options.gpu_memory ? upload_weights(l, e) : sent;
 }
 
 /* What the first answer needs is compiled before the engine counts as open: the user sees how far it is. */
@@ -317,7 +317,7 @@ static gm_status try_memory(engine_load *l, error *e) {
 
 /* ---- the end --------------------------------------------------------------------------------------------------------------- */
 
-static gm_status identify(engine_load *l, error *e) {
+static gm_status identify_model(engine_load *l, error *e) {
     uint8_t digest[32];
     l->hash.file = l->engine->file;
     l->hash.reads = l->engine->reads;
@@ -326,7 +326,7 @@ static gm_status identify(engine_load *l, error *e) {
     return status;
 }
 
-static gm_status describe(engine_load *l, error *e) { return engine_describe(l->engine, &l->origin, e); }
+static gm_status describe_engine(engine_load *l, error *e) { return engine_describe(l->engine, &l->origin, e); }
 
 typedef gm_status stage(engine_load *l, error *e);
 
@@ -337,12 +337,12 @@ static const struct {
     load_phase phase;
     bool       gpu; /* what fails here is the GPU, or the bytes that go there */
 } stages[] = {
-    { read_header, LOAD_HEADER, false }, { choose_backend, LOAD_CHECK, false },
-    { plan_fetch, LOAD_HEADER, false },  { open_backend, LOAD_CHECK, false },
-    { fetch, LOAD_WEIGHTS, false },      { build_model, LOAD_WEIGHTS, false },
-    { plan_memory, LOAD_CHECK, true },   { check_and_upload, LOAD_SHADERS, true },
-    { try_memory, LOAD_SHADERS, true },  { finish_shaders, LOAD_SHADERS, true },
-    { identify, LOAD_PLANS, false },     { describe, LOAD_PLANS, false },
+    { read_header, LOAD_HEADER, false },    { choose_backend, LOAD_CHECK, false },
+    { plan_fetch, LOAD_HEADER, false },     { open_backend, LOAD_CHECK, false },
+    { fetch_weights, LOAD_WEIGHTS, false }, { build_model, LOAD_WEIGHTS, false },
+    { plan_memory, LOAD_CHECK, true },      { check_and_upload, LOAD_SHADERS, true },
+    { try_memory, LOAD_SHADERS, true },     { finish_shaders, LOAD_SHADERS, true },
+    { identify_model, LOAD_PLANS, false },  { describe_engine, LOAD_PLANS, false },
 };
 
 /* The GPU that we took by ourselves has failed: closes it, remembers why, and begins again on the CPU. */
