@@ -208,9 +208,9 @@ static void test_opening(void) {
                   info.why_device);
     gpu_host    *h = engine->gpu.host;
     const size_t count = gpu_pipelines(h);
-    gm_session  *session = new_session(engine, GM_KV_F16);
+    gm_session  *session = session_with_kv(engine, GM_KV_F16);
     CHECK(!gpu_pipelines_pending(h));
-    CHECK_MESSAGE(!compute(session, &e) && !draw(session, &e), "%s", e.why);
+    CHECK_MESSAGE(!compute_three(session, &e) && !draw(session, &e), "%s", e.why);
     gm_status set;
     while ((set = gm_session_set(session, prompt, COUNT_OF(prompt), e.why, sizeof e.why)) == GM_AGAIN) {}
     CHECK_MESSAGE(!set, "%s", e.why);
