@@ -277,7 +277,7 @@ static gm_status upload_weights(engine_load *l, error *e) {
 static gm_status check_and_upload(engine_load *l, error *e) {
     if (!l->engine->on_gpu) return GM_OK;
     const gm_status sent = l->options.gpu_memory ? GM_OK : upload_weights(l, e);
-    if (e->status) return sent;
+    if (sent && sent != GM_AGAIN) return sent;
     const gm_status checked = check_gpu(l, e);
     l->busy = l->check && self_check_kernels_left(l->check);
     if (checked) return checked;
