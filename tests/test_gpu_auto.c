@@ -217,11 +217,14 @@ static void test_opening(void) {
     CHECK_MESSAGE(gpu_pipelines(h) == count, "%zu shaders after opening, then %zu", count, gpu_pipelines(h));
     gm_session_free(session);
     gm_engine_close(engine);
+}
 
-    TEST("opening is given up while shaders compile");
-    engine = NULL;
-    seen = (opening_seen){ .gives_up = true };
-    CHECK(gm_engine_open(&options, &engine, e.why, sizeof e.why) == GM_CANCELLED && !engine && seen.shaders == 1);
+/* Before anything else has compiled them. */
+static void test_giving_up(void) {
+    opening_seen            seen = { .gives_up = true };
+    gm_engine              *engine = NULL;
+    const gm_engine_options options = { .model = model_file, .opening = see_opening, .opening_user = &seen };
+    CHECK(gm_engine_open(&options, &engine, NULL, 0) == GM_CANCELLED && !engine && seen.shaders == 1);
 }
 
 int main(void) {
@@ -247,6 +250,8 @@ int main(void) {
     test_auto_kv(true, false);
 
     pretended.hardware = true;
+    TEST("opening is given up while shaders compile");
+    test_giving_up();
     TEST("a GPU in hardware is taken; opening tells how far it is, and leaves nothing to compile for the first answer");
     test_opening();
     TEST("unless the model is small");
