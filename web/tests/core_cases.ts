@@ -70,15 +70,21 @@ function closeTo(found: Float32Array | null, expected: Float32Array, most: numbe
     assert(error <= most * largest, `off by ${error} of ${largest}`);
 }
 
-export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: EngineOptions): void {
+/** Returns a function for further tests: the precise engine of a fixture, which stays open, because a software GPU takes seconds to open one. */
+export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: EngineOptions): (path: string) => Promise<CoreEngine> {
     const onGpu = base.backend === 'gpu';
     let core: Core;
     let exact: CoreEngine; // tiny-dense, precise
+    const engines = new Map<string, CoreEngine>();
+    const engineOf = async (path: string): Promise<CoreEngine> => {
+        if (!engines.has(path)) engines.set(path, await core.open([sourceOf(path)], { ...base, precise: true }));
+        return engines.get(path)!;
+    };
     before(async () => {
         core = await Core.create({ wasm: readFileSync(WASM), gpu: await gpu() });
-        exact = await core.open([sourceOf(DENSE)], { ...base, precise: true });
+        exact = await engineOf(DENSE);
     });
-    after(() => exact.close());
+    after(() => engines.forEach((engine) => engine.close()));
 
     const open = (bytes: Uint8Array | string, options: EngineOptions = {}) =>
         core.open([typeof bytes === 'string' ? sourceOf(bytes) : new TestSource(bytes)], { ...base, ...options });
@@ -88,7 +94,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
     for (const [path, what] of [[DENSE, 'tiny-dense'], [MOE, 'tiny-moe']] as const) {
         test(`${name}: ${what} computes what other programs expect`, async () => {
             const expected = readGguf(readFileSync(join(ROOT, `tests/fixtures/${what}.expect.gguf`)));
-            const engine = path === DENSE ? exact : await open(path, { precise: true });
+            const engine = await engineOf(path);
             const session = engine.session();
             for (const prompt of [0, 1]) {
                 const ids = expected.int32(`ids.${prompt}`);
@@ -104,7 +110,6 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
                 assert.deepEqual([stats.promptTokens, stats.replyTokens, stats.finish], [ids.length, greedy.length, 'length']);
             }
             session.free();
-            if (engine !== exact) engine.close();
         });
     }
 
@@ -269,8 +274,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         session.free();
     });
 
-    test(`${name}: closing the engine ends running calls`, async () => {
-        const engine = await open(DENSE);
+    const checkClosing = async (engine: CoreEngine): Promise<void> => {
         const reply = engine.session().reply([...HELLO], { sampling: ENDLESS });
         await reply.next();
         engine.close();
@@ -279,7 +283,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
             for (;;) if ((await reply.next()).done) return;
         }, fails('Aborted', /closed/));
         assert.throws(() => engine.session(), fails('Aborted', /closed/));
-    });
+    };
 
     // ---- opening ----
 
@@ -291,14 +295,14 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         assert(source.read_bytes < 300_000);
     });
 
-    test(`${name}: a split model is opened from its parts`, async () => {
+    test(`${name}: a split model is opened from its parts, and closing an engine ends running calls`, async () => {
         const parts = splitGguf(readFileSync(DENSE), 3);
         const engine = await core.open(parts.map((bytes) => new TestSource(bytes)), { ...base, precise: true });
         const [whole, split] = [exact.session(), engine.session()];
         const ids = Int32Array.of(2, 300, 301, 302);
         await Promise.all([whole.set(ids), split.set(ids)]);
         assert.deepEqual(split.logits(), whole.logits());
-        engine.close();
+        await checkClosing(engine);
         whole.free();
         await assert.rejects(core.open([new TestSource(parts[0]!)], base), fails('BadArgument', /split into 3 parts/));
         await assert.rejects(core.open([], base), fails('BadArgument', /at least one source/));
@@ -364,6 +368,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
             engine.close();
         }
     });
+    return engineOf;
 }
 
 export { closeTo, fails, sourceOf };

@@ -4,13 +4,12 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, test } from 'node:test';
 import { Core } from '../src/core/core.ts';
-import type { CoreEngine } from '../src/core/engine.ts';
 import { closeTo, coreTests, fails, sourceOf } from './core_cases.ts';
 import { nodeGpu } from './node_gpu.ts';
 import { DENSE, MOE, WASM } from './support/models.ts';
 
 const gpu = await nodeGpu();
-coreTests('gpu', async () => gpu, { backend: 'gpu' });
+const engineOf = coreTests('gpu', async () => gpu, { backend: 'gpu' });
 after(() => setImmediate(() => process.exit())); // Dawn keeps Node alive
 
 test('weights that do not fit into GPU memory are read from the source when they are needed', async () => {
@@ -22,11 +21,9 @@ test('weights that do not fit into GPU memory are read from the source when they
         { path: MOE, gpuMemory: 4_300_000, stays: /experts .* layers / },
     ];
     const ids = Int32Array.from({ length: 20 }, (_, i) => 300 + i);
-    const whole = new Map<string, CoreEngine>();
-    for (const path of [DENSE, MOE]) whole.set(path, await core.open([sourceOf(path)], { backend: 'gpu', precise: true }));
     for (const { path, gpuMemory, stays } of limits) {
         const source = sourceOf(path);
-        const [all, part] = [whole.get(path)!, await core.open([source], { backend: 'gpu', precise: true, gpuMemory })];
+        const [all, part] = [await engineOf(path), await core.open([source], { backend: 'gpu', precise: true, gpuMemory })];
         assert.match(part.info.note, stays);
         const fits = [await core.dryRun([source], { backend: 'gpu', precise: true }), await core.dryRun([source], { backend: 'gpu', precise: true, gpuMemory })];
         assert.deepEqual(fits.map(({ notes }) => notes), [[], [part.info.note]]);
@@ -47,7 +44,6 @@ test('weights that do not fit into GPU memory are read from the source when they
         a.free();
         part.close();
     }
-    for (const engine of whole.values()) engine.close();
 });
 
 test('the adapter and its features are reported', async () => {

@@ -1,6 +1,6 @@
 // The C tests of the GPU, built for wasm, on the package's GPU host and Dawn for Node.
 //
-// A software GPU takes minutes for all cases, and they also run natively: this runs some of every kind. GEMMULE_ALL_OPS=1 runs all. The wasm
+// A software GPU takes minutes for all cases, and they also run natively: this runs some of every kind. GEMMULE_LONG=1 (`make test-long`) runs all. The wasm
 // files are those of the wasm preset, or of the folder $GEMMULE_WASM.
 
 import assert from 'node:assert/strict';
@@ -10,7 +10,7 @@ import { test } from 'node:test';
 import { softwareDriver } from './node_gpu.ts';
 
 const BUILD = process.env.GEMMULE_WASM ?? 'build/wasm';
-const ALL = process.env.GEMMULE_ALL_OPS === '1';
+const ALL = process.env.GEMMULE_LONG === '1';
 
 // The programs block, which needs a flag in Node.
 function run(program: string, args: string[], runner = 'web/tests/run_gpu.ts'): Promise<{ status: number | null; output: string }> {
