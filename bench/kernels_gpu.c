@@ -117,7 +117,7 @@ static void make_matrices(bench *b, quant_type type) {
 }
 
 /* Keys and values that a run finds: halves of a normal size. */
-static void make_caches(bench *b, scene *s) {
+static void scene_make_caches(bench *b, scene *s) {
     const row     *r = &s->row;
     const uint64_t slots = r->window ? r->window + 256 : r->depth + r->tokens;
     const gpu_kv   shape = { TYPE_F16, r->kv_heads, r->n };
@@ -135,7 +135,7 @@ static void make_caches(bench *b, scene *s) {
     }
 }
 
-static void free_caches(bench *b, scene *s) {
+static void scene_free_caches(bench *b, scene *s) {
     for (size_t i = 0; i < s->copies; i++) {
         if (s->kv[i].k) gpu_buffer_free(b->gpu.host, s->kv[i].k);
         if (s->kv[i].v) gpu_buffer_free(b->gpu.host, s->kv[i].v);
@@ -195,7 +195,7 @@ static gm_status run_row(bench *b, const row *r, quant_type *filled) {
     if (*filled != s.row.type) make_matrices(b, s.row.type);
     *filled = s.row.type;
     choose_repeats(b, &s);
-    if (s.row.kv_heads) make_caches(b, &s);
+    if (s.row.kv_heads) scene_make_caches(b, &s);
     size_t       all = 0, before = 0;
     const double whole = b->e.status ? 0 : plan_and_measure(b, &s, s.repeats, &all), repeats = (double)s.repeats;
     figures      f = { .products = s.products, .bytes = s.bytes };
@@ -203,7 +203,7 @@ static gm_status run_row(bench *b, const row *r, quant_type *filled) {
     f.seconds = whole > rest ? (whole - rest) / repeats : 0;
     f.dispatches = (double)(all - before) / repeats;
     if (!b->e.status) print_row(b, name, f);
-    free_caches(b, &s);
+    scene_free_caches(b, &s);
     graph_free(&s.g);
     gpu_backend_clear(&b->gpu);
     return b->e.status;

@@ -94,9 +94,9 @@ static bool show_opening(void *user, const gm_opening *now) {
     return !interrupted();
 }
 
-gm_status engine_open(const engine_values *values, const char *model, bool progress, gm_engine **out, error *e) {
+gm_status engine_open(const engine_values *values, const char *model, bool bar, gm_engine **out, error *e) {
     gm_engine_options options = engine_choose(values, model);
-    opening_bar       shown = { .wanted = progress, .phase = -1 };
+    opening_bar       shown = { .wanted = bar, .phase = -1 };
     char              why[sizeof e->why] = "";
     gm_engine_info    info;
     *out = NULL;

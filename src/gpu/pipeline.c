@@ -72,7 +72,8 @@ gm_status gpu_kernel_list_add(gpu_kernel_list *l, const gpu_kernel *k, error *e)
 
 gm_status gpu_kernel_list_compile(gpu_kernel_list *l, gpu_host *h, double deadline, error *e) {
     while (l->started < l->count) {
-        if (!gpu_kernel_pipeline(h, &l->data[l->started].kernel, e)) return e->status;
+        const gpu_id pipeline = gpu_kernel_pipeline(h, &l->data[l->started].kernel, e);
+        if (!pipeline) return e->status;
         l->started++;
         if (clock_seconds() > deadline) return l->started < l->count ? GM_AGAIN : GM_OK;
     }

@@ -242,7 +242,7 @@ static void describe_embed(check *k, const op *o) {
     snprintf(k->what, sizeof k->what, "%s embeddings", quant_format_of(o->in[0]->type)->name);
 }
 
-static void describe(const lister *l, check *k, const graph *fused, const op *o, const gpu_kernel *kernel) {
+static void check_describe(const lister *l, check *k, const graph *fused, const op *o, const gpu_kernel *kernel) {
     *k = (check){ .o = *o, .runs = { l->run }, .run_count = 1 };
     describe_inputs(k, o);
     if (o->kind == OP_PRODUCTS) describe_product(l, k, fused, o, kernel);
@@ -267,7 +267,7 @@ static void note_kernel(void *user, const graph *fused, const op *o, const gpu_k
     candidate *added = &all[l->candidate_count++];
     added->text = text;
     snprintf(added->file, sizeof added->file, "%.40s, %u tokens", k->file, (unsigned)l->run.class);
-    describe(l, &added->k, fused, o, k);
+    check_describe(l, &added->k, fused, o, k);
 }
 
 /* ---- the list of checks ---- */
