@@ -202,7 +202,8 @@ static void plan_run(open_plan *p, size_t count, float *const *results, const si
         for (size_t i = 0; i < count; i++) memcpy(results[i], cpu_plan_results(p->cpu, i), bytes[i]);
     }
     for (size_t i = 0; i < count && h; i++) tickets[i] = gpu_ticket_new(h);
-    if (p->gpu) CHECK_MESSAGE(!gpu_plan_submit_results(p->gpu, &in, tickets, count, &e), "%s", e.why);
+    while (p->gpu && gpu_plan_submit_results(p->gpu, &in, tickets, count, &e) == GM_AGAIN) gpu_host_wait(h, 100);
+    CHECK_MESSAGE(!e.status, "%s", e.why);
     for (size_t i = 0; i < count && h; i++) {
         uint64_t    arrived = 0;
         const void *data = NULL;

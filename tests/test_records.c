@@ -214,7 +214,8 @@ static void run_on_gpu(const backend *b, const model_parts *m, const cache *c, c
         return;
     }
     const uint32_t ticket = gpu_ticket_new(h);
-    CHECK_MESSAGE(!gpu_plan_submit(plan, run, ticket, &e), "%s", e.why);
+    while (gpu_plan_submit(plan, run, ticket, &e) == GM_AGAIN) gpu_host_wait(h, 100);
+    CHECK_MESSAGE(!e.status, "%s", e.why);
     while (!e.status && !(data = gpu_ticket_data(h, ticket, &arrived)) && !gpu_host_problem(h, &e))
         gpu_host_wait(h, 100);
     CHECK_MESSAGE(data && arrived >= bytes, "%s", e.why);
