@@ -21,6 +21,7 @@ static gm_engine *open_engine(const char *path) {
         !gm_engine_open(&(gm_engine_options){ .model = path, .precise = true, .threads = 1, .backend = device },
                         &engine, why, sizeof why),
         "%s", why);
+    if (engine) engine->share_step = 1; /* most tests are about where sessions part, not about the size of a batch */
     return engine;
 }
 
@@ -120,6 +121,24 @@ static void test_same_prompt(gm_engine *engine) {
     CHECK(c->kv.own == own && is_right(c));
     gm_session_free(a);
     gm_session_free(c);
+}
+
+static void test_whole_batches(gm_engine *engine) {
+    TEST("sessions share whole batches: their logits are those of a session alone, to the last bit");
+    int32_t tokens[600];
+    make_tokens(tokens, 600);
+    engine->share_step = KV_BATCH;
+    gm_session *s[3]; /* the second one begins with what the first one holds, the third one is alone */
+    for (size_t i = 0; i < 3; i++) {
+        s[i] = new_session(engine, GM_KV_F16, 0);
+        s[i]->shares = i < 2;
+        tokens[590] ^= i < 2;
+        set(s[i], tokens, 600);
+    }
+    CHECK(s[1]->kv.shared == 512 && s[1]->kv.prefix == s[0]->kv.own && s[2]->kv.shared == 0);
+    CHECK(!memcmp(gm_session_logits(s[1]), gm_session_logits(s[2]), VOCABULARY * sizeof(float)));
+    for (size_t i = 0; i < 3; i++) gm_session_free(s[i]);
+    engine->share_step = 1;
 }
 
 static void test_fork(gm_engine *engine) {
@@ -345,6 +364,7 @@ int main(int argc, char **argv) {
     }
     if (engine) {
         test_same_prompt(engine);
+        test_whole_batches(engine);
         test_fork(engine);
         test_walk(engine, steps);
     }

@@ -36,6 +36,7 @@ struct gm_engine {
     gpu_budget      budget;       /* which weights the GPU holds; used if there is a limit */
     engine_kv_check kv_checks[3]; /* f16, f32, q8_0 */
     kv_store        stores[3];    /* the same; opened when a session wants one */
+    size_t          share_step;   /* sessions share whole multiples of this: sharing.c */
     gm_session     *sessions;     /* open ones, linked by gm_session.next */
     gm_session     *parked;       /* closed ones whose keys and values are still there; the latest first */
     gm_session     *pinned;       /* the one of these that must stay */

@@ -44,6 +44,7 @@ gm_status engine_load_new(gguf *file, source **others, size_t count, const load_
     if (l && l->engine) {
         turns_open(&l->engine->turns);
         l->engine->turn_seconds = 0.05;
+        l->engine->share_step = KV_BATCH;
     }
     if (l) l->others = calloc(max_size(count, 1), sizeof *l->others);
     if (!l || !l->engine || !l->others) {

@@ -3,13 +3,15 @@
  * A session that computes a prompt first looks at the others. If one of them has the same tokens up to some position, and its ring
  * there (its own, or a mark), the session goes on from that position. A closed session stays parked for this purpose until the store
  * needs its slots. If two sessions are the same beyond the last ring, the second one leaves a mark where they part, because a third
- * one is likely to part there, too. */
+ * one is likely to part there, too.
+ *
+ * Sessions share whole batches only. So a prompt is cut as it is without the others, and a session that begins with what another one
+ * computed from the same prompt has the same logits to the last bit as if it were alone. */
 
 #include "session/session.h"
 
 enum {
     LEAST_SHARED = 16,  /* tokens that must be saved: less is computed as fast as it is found */
-    LEAST_PARKED = 32,  /* tokens of a closed session that are worth keeping */
     LEAST_BRANCH = 128, /* tokens behind the last ring that are worth a mark */
 };
 
@@ -50,7 +52,7 @@ static bool session_lends(const gm_session *s) { return s->shares && !s->restore
 
 bool session_park(gm_session *s) {
     gm_engine *engine = s->engine;
-    if (!session_lends(s) || s->computed < LEAST_PARKED) return false;
+    if (!session_lends(s) || s->computed < max_size(engine->share_step, LEAST_SHARED)) return false;
     for (gm_session **link = &engine->sessions; *link; link = &(*link)->next) {
         if (*link != s) continue;
         *link = s->next;
@@ -67,13 +69,13 @@ bool session_park(gm_session *s) {
 
 /* ---- finding ---- */
 
-/* How many tokens the two have in common, of those that `other` has computed and `s` needs not compute: the last one's logits are
- * always wanted. */
+/* How many tokens `s` can take over from `other`: whole batches in common, without the last token, whose logits are always wanted. */
 static size_t common_tokens(const gm_session *s, const gm_session *other) {
     const size_t most = min_size(s->tokens.count - 1, other->computed);
     size_t       n = 0;
     while (n < most && s->tokens.ids[n] == other->tokens.ids[n]) n++;
-    return session_batch_begin(s, soft_common(&s->soft, &other->soft, n));
+    n = soft_common(&s->soft, &other->soft, n);
+    return session_batch_begin(s, n - n % s->engine->share_step);
 }
 
 typedef struct {
