@@ -108,7 +108,7 @@ gm_status host_group_make(gpu_host *h, host_group *group, error *e) {
     for (uint32_t i = 0; i < group->count; i++) {
         const gpu_binding *b = &group->bindings[i];
         const host_buffer *buffer = slots_find(&h->buffers, b->buffer);
-        if (check_binding(h, b, buffer, e) != GM_OK) return e->status;
+        TRY(check_binding(h, b, buffer, e));
         entries[i] = (WGPUBindGroupEntry){
             .binding = b->binding, .buffer = buffer->buffer, .offset = b->offset, .size = b->bytes
         };
@@ -124,7 +124,7 @@ gm_status host_group_make(gpu_host *h, host_group *group, error *e) {
 
 static gm_status group_check(gpu_host *h, const gpu_binding *bindings, size_t count, error *e) {
     for (size_t i = 0; i < count; i++) {
-        if (check_binding(h, &bindings[i], slots_find(&h->buffers, bindings[i].buffer), e) != GM_OK) return e->status;
+        TRY(check_binding(h, &bindings[i], slots_find(&h->buffers, bindings[i].buffer), e));
     }
     return GM_OK;
 }
@@ -139,10 +139,11 @@ gpu_id gpu_group_new(gpu_host *h, gpu_id pipeline, const gpu_binding *bindings, 
     made.bindings = malloc((count + 1) * sizeof *made.bindings);
     if (!made.bindings) return fail_memory(e, "bindings", count * sizeof *made.bindings), 0;
     if (count) memcpy(made.bindings, bindings, count * sizeof *bindings);
-    const gm_status status = group_check(h, bindings, count, e) ? e->status : host_group_make(h, &made, e);
-    host_group     *group = status && status != GM_AGAIN ? NULL : slots_add(&h->groups, &id);
+    gm_status status = group_check(h, bindings, count, e);
+    if (!status) status = host_group_make(h, &made, e);
+    host_group *group = status_failed(status) ? NULL : slots_add(&h->groups, &id);
     if (!group) {
-        if (!e->status) fail_memory(e, "a bind group's record", sizeof *group);
+        if (!status_failed(status)) fail_memory(e, "a bind group's record", sizeof *group);
         if (made.group) h->api.BindGroupRelease(made.group);
         free(made.bindings);
         return 0;

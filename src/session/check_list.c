@@ -53,11 +53,12 @@ typedef struct {
     check_run           run;   /* the run that is being visited */
     gpu_kernel_list     plans; /* kernels of the model's own plans, if they are wanted */
     bool                wants_plans;
+    gm_status           status; /* the first failure; after it, nothing more is noted */
     error              *e;
 } lister;
 
 /* Makes room for one more. NULL, with an error, if there is no memory. */
-static void *grown(void *array, size_t count, size_t *capacity, size_t size, error *e) {
+static void *list_grown(void *array, size_t count, size_t *capacity, size_t size, error *e) {
     if (count < *capacity) return array;
     const size_t more = *capacity ? 2 * *capacity : 64;
     void        *larger = realloc(array, more * size);
@@ -85,9 +86,11 @@ static uint64_t text_of(lister *l, const gpu_kernel *k) {
         if (l->texts[i].defines == defines) return l->texts[i].text;
     }
     buffer      text = { 0 };
-    known_text *texts = grown(l->texts, l->text_count, &l->text_capacity, sizeof *texts, l->e);
+    known_text *texts = list_grown(l->texts, l->text_count, &l->text_capacity, sizeof *texts, l->e);
     if (texts) l->texts = texts;
-    if (!texts || gpu_kernel_text(gpu_host_info(l->c->host), k, &text, l->e)) {
+    const gm_status status = texts ? gpu_kernel_text(gpu_host_info(l->c->host), k, &text, l->e) : l->e->status;
+    if (status) {
+        if (!l->status) l->status = status;
         buffer_free(&text);
         return 0;
     }
@@ -105,9 +108,12 @@ static bool is_covered(const lister *l, uint64_t text) {
 }
 
 static void cover(lister *l, uint64_t text) {
-    if (l->e->status || is_covered(l, text)) return;
-    uint64_t *covered = grown(l->covered, l->covered_count, &l->covered_capacity, sizeof *covered, l->e);
-    if (!covered) return;
+    if (l->status || is_covered(l, text)) return;
+    uint64_t *covered = list_grown(l->covered, l->covered_count, &l->covered_capacity, sizeof *covered, l->e);
+    if (!covered) {
+        l->status = l->e->status;
+        return;
+    }
     l->covered = covered;
     l->covered[l->covered_count++] = text;
 }
@@ -121,7 +127,7 @@ static void cover_kernel(void *user, const graph *fused, const op *o, const gpu_
 static void cover_check_kernel(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
     lister *l = user;
     cover_kernel(user, fused, o, k);
-    gpu_kernel_list_add(&l->c->kernels, k, l->e);
+    if (!l->status) l->status = gpu_kernel_list_add(&l->c->kernels, k, l->e);
 }
 
 /* ---- from an op of the model to a check ---- */
@@ -256,13 +262,16 @@ static void check_describe(const lister *l, check *k, const graph *fused, const 
 static void note_kernel(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
     lister        *l = user;
     const uint64_t text = text_of(l, k);
-    if (l->wants_plans && l->run.outputs == 1) gpu_kernel_list_add(&l->plans, k, l->e);
-    if (l->e->status || is_covered(l, text)) return;
+    if (l->wants_plans && l->run.outputs == 1 && !l->status) l->status = gpu_kernel_list_add(&l->plans, k, l->e);
+    if (l->status || is_covered(l, text)) return;
     for (size_t i = 0; i < l->candidate_count; i++) {
         if (l->candidates[i].text == text) return;
     }
-    candidate *all = grown(l->candidates, l->candidate_count, &l->candidate_capacity, sizeof *all, l->e);
-    if (!all) return;
+    candidate *all = list_grown(l->candidates, l->candidate_count, &l->candidate_capacity, sizeof *all, l->e);
+    if (!all) {
+        l->status = l->e->status;
+        return;
+    }
     l->candidates = all;
     candidate *added = &all[l->candidate_count++];
     added->text = text;
@@ -288,14 +297,16 @@ static gm_status cover_check(lister *l, const check *k, error *e) {
     const gpu_kv_layer   kv = check_cache(l->c->kv_type, k);
     gpu_backend          b = { .host = l->c->host, .precise = l->c->gpu.precise };
     graph                g = { 0 };
-    if (!check_build(l->c, k, data, true, &g, e) && !gpu_backend_list_weights(&b, &g, e)) {
-        check_choose_kernels(&b, k, data);
-        for (size_t i = 0; i < k->run_count && !e->status; i++)
-            gpu_plan_visit(&b, &g, k->runs[i].class, k->runs[i].outputs, &kv, cover_check_kernel, l, e);
+    gm_status            status = check_build(l->c, k, data, true, &g, e);
+    if (!status) status = gpu_backend_list_weights(&b, &g, e);
+    if (!status) check_choose_kernels(&b, k, data);
+    for (size_t i = 0; i < k->run_count && !status; i++) {
+        status = gpu_plan_visit(&b, &g, k->runs[i].class, k->runs[i].outputs, &kv, cover_check_kernel, l, e);
+        if (!status) status = l->status;
     }
     gpu_backend_clear(&b);
     graph_free(&g);
-    return e->status;
+    return status;
 }
 
 static gm_status add_missed(self_check *c, const char *what, error *e) {
@@ -310,19 +321,19 @@ static gm_status add_missed(self_check *c, const char *what, error *e) {
  * it. */
 static gm_status add_checks(lister *l, error *e) {
     self_check *c = l->c;
-    while (l->candidate_count && !e->status) {
+    while (l->candidate_count && !l->status) {
         const candidate *from = &l->candidates[--l->candidate_count];
         if (is_covered(l, from->text)) continue;
-        check *checks = grown(c->checks, c->count, &c->capacity, sizeof *checks, e);
+        check *checks = list_grown(c->checks, c->count, &c->capacity, sizeof *checks, e);
         if (!checks) return e->status;
         c->checks = checks;
         c->checks[c->count] = from->k;
-        if (cover_check(l, &from->k, e)) return e->status;
+        TRY(cover_check(l, &from->k, e));
         c->count++;
-        if (!is_covered(l, from->text)) add_missed(c, from->file, e);
+        if (!is_covered(l, from->text)) TRY(add_missed(c, from->file, e));
         cover(l, from->text);
     }
-    return e->status;
+    return l->status;
 }
 
 /* The caches of the model's layers; the caller frees them. */
@@ -339,17 +350,17 @@ static gpu_kv_layer *model_caches(const model_config *config, quant_type type, e
 }
 
 /* Behind the checks' kernels, in the order in which they are needed: the sampler's, and those of the model's plans. */
-static void add_plan_kernels(lister *l, error *e) {
+static gm_status add_plan_kernels(lister *l, error *e) {
     gpu_kernel    kernels[SAMPLER_KERNELS];
     sampler_shape shape = gpu_generator_shape(l->config->vocabulary, check_draws_context(l->config));
     shape.edits = shape.logprobs = true;
     for (int greedy = 0; greedy < 2 && l->wants_plans; greedy++) {
         shape.greedy = greedy;
         const size_t count = sampler_kernels(&shape, kernels);
-        for (size_t i = 0; i < count && !e->status; i++) gpu_kernel_list_add(&l->c->kernels, &kernels[i], e);
+        for (size_t i = 0; i < count; i++) TRY(gpu_kernel_list_add(&l->c->kernels, &kernels[i], e));
     }
-    for (size_t i = 0; i < l->plans.count && !e->status; i++)
-        gpu_kernel_list_add(&l->c->kernels, &l->plans.data[i].kernel, e);
+    for (size_t i = 0; i < l->plans.count; i++) TRY(gpu_kernel_list_add(&l->c->kernels, &l->plans.data[i].kernel, e));
+    return GM_OK;
 }
 
 gm_status check_list_make(self_check *c, const graph *g, const model_config *config, const self_check_options *options,
@@ -361,17 +372,18 @@ gm_status check_list_make(self_check *c, const graph *g, const model_config *con
                         .e = e };
     gpu_kv_layer *kv = model_caches(config, c->kv_type, e);
     gpu_kv_layer *known = options->checked ? model_caches(config, *options->checked, e) : NULL;
-    if (!e->status) gpu_backend_list_weights(&l.model, g, e);
-    for (size_t i = 0; i < 2 * COUNT_OF(classes) && !e->status; i++) {
+    gm_status     status = kv && (known || !options->checked) ? gpu_backend_list_weights(&l.model, g, e) : e->status;
+    for (size_t i = 0; i < 2 * COUNT_OF(classes) && !status; i++) {
         const uint32_t class = classes[i / 2].class, most = (uint32_t)min_size(class, options->outputs);
         if (i % 2 && most == 1) continue;
         if (options->quick && (i % 2 || (class != 1 && class != 16))) continue;
         l.run = (check_run){ classes[i / 2].tokens, class, i % 2 ? most : 1 };
         if (i % 2 && l.run.tokens > most) l.run.tokens = most;
-        if (known && gpu_plan_visit(&l.model, g, class, l.run.outputs, known, cover_kernel, &l, e)) break;
-        if (!gpu_plan_visit(&l.model, g, class, l.run.outputs, kv, note_kernel, &l, e)) add_checks(&l, e);
+        if (known) status = gpu_plan_visit(&l.model, g, class, l.run.outputs, known, cover_kernel, &l, e);
+        if (!status) status = gpu_plan_visit(&l.model, g, class, l.run.outputs, kv, note_kernel, &l, e);
+        if (!status) status = add_checks(&l, e);
     }
-    if (!e->status) add_plan_kernels(&l, e);
+    if (!status) status = add_plan_kernels(&l, e);
     gpu_kernel_list_free(&l.plans);
     gpu_backend_clear(&l.model);
     free(kv);
@@ -379,5 +391,5 @@ gm_status check_list_make(self_check *c, const graph *g, const model_config *con
     free(l.texts);
     free(l.covered);
     free(l.candidates);
-    return e->status;
+    return status;
 }

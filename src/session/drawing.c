@@ -104,7 +104,9 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
 /* Submits as many steps as are wanted and have room. Growing may move the rows, so it waits until no step is under way. */
 static gm_status go_ahead(gm_session *s, size_t most, error *e) {
     const size_t end = min_size(kv_capacity(&s->kv), s->computed + min_size(max_size(most, 1), GENERATOR_STEPS));
-    if (s->ahead.end < end && !runner_generator(&s->run, &s->kv, e)) return e->status;
+    if (s->ahead.end >= end) return GM_OK;
+    const gpu_generator *generator = runner_generator(&s->run, &s->kv, e);
+    if (!generator) return e->status;
     while (s->ahead.end < end) {
         const gm_status status = gpu_generator_submit(s->run.generator, e);
         if (status) return status;

@@ -18,9 +18,9 @@ static gm_status check_new(gm_engine *engine, quant_type kv, const quant_type *c
         .plans = !software && !engine->gpu.budget,
         .quick = software
     };
-    if (!self_check_new(engine->gpu.host, &engine->text, config, &options, out, e))
-        self_check_read_by(*out, engine->reads);
-    return e->status;
+    TRY(self_check_new(engine->gpu.host, &engine->text, config, &options, out, e));
+    self_check_read_by(*out, engine->reads);
+    return GM_OK;
 }
 
 gm_status engine_check_new(gm_engine *engine, self_check **out, error *e) {
@@ -33,7 +33,7 @@ gm_status engine_check_kv(gm_engine *engine, quant_type kv, error *e) {
     engine_kv_check *k = &engine->kv_checks[kv == TYPE_F16 ? 0 : kv == TYPE_F32 ? 1 : 2];
     if (k->refused.status) return fail(e, k->refused.status, "%s", k->refused.why);
     if (k->passed) return GM_OK;
-    if (!k->running && check_new(engine, kv, &usual, &k->running, e)) return e->status;
+    if (!k->running) TRY(check_new(engine, kv, &usual, &k->running, e));
     const double    start = clock_seconds();
     const gm_status status = self_check_step(k->running, e);
     engine->seconds.check += clock_seconds() - start;

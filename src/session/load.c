@@ -13,27 +13,26 @@
 
 /* ---- life -------------------------------------------------------------------------------------------------------------- */
 
-static const char *copy_text(engine_load *l, const char *text, error *e) {
-    char *copy = text ? arena_copy(&l->memory, str_of(text)) : NULL;
-    if (text && !copy) fail_memory(e, "the options", strlen(text));
-    return copy;
+/* NULL stays NULL. */
+static gm_status copy_text(engine_load *l, const char *text, const char **out, error *e) {
+    *out = text ? arena_copy(&l->memory, str_of(text)) : NULL;
+    return text && !*out ? fail_memory(e, "the options", strlen(text)) : GM_OK;
 }
 
 static gm_status copy_options(engine_load *l, const load_options *options, error *e) {
     l->options = *options->engine;
     l->options.model = NULL;
-    l->options.cpu = copy_text(l, options->engine->cpu, e);
-    l->options.gpu_disable = copy_text(l, options->engine->gpu_disable, e);
+    TRY(copy_text(l, options->engine->cpu, &l->options.cpu, e));
+    TRY(copy_text(l, options->engine->gpu_disable, &l->options.gpu_disable, e));
     if (options->origin) {
-        l->origin.name = copy_text(l, options->origin->name, e);
-        l->origin.renderer = copy_text(l, options->origin->renderer, e);
-        l->origin.params = copy_text(l, options->origin->params, e);
-        l->origin.system = copy_text(l, options->origin->system, e);
+        TRY(copy_text(l, options->origin->name, &l->origin.name, e));
+        TRY(copy_text(l, options->origin->renderer, &l->origin.renderer, e));
+        TRY(copy_text(l, options->origin->params, &l->origin.params, e));
+        TRY(copy_text(l, options->origin->system, &l->origin.system, e));
     }
     bool disabled[GPU_FEATURES];
-    if (!e->status) gpu_features_read(l->options.gpu_disable, disabled, e);
     l->most_memory = options->memory ? options->memory : UINT64_C(3) << 30;
-    return e->status;
+    return gpu_features_read(l->options.gpu_disable, disabled, e);
 }
 
 gm_status engine_load_new(gguf *file, source **others, size_t count, const load_options *options, engine_load **out,
@@ -48,11 +47,10 @@ gm_status engine_load_new(gguf *file, source **others, size_t count, const load_
     }
     if (l) l->others = calloc(max_size(count, 1), sizeof *l->others);
     if (!l || !l->engine || !l->others) {
-        fail_memory(e, "the engine", sizeof *l + sizeof *l->engine);
         for (size_t i = 0; i < count; i++) source_free(others[i]);
         gguf_free(file);
         engine_load_free(l);
-        return e->status;
+        return fail_memory(e, "the engine", sizeof *l + sizeof(gm_engine));
     }
     l->engine->file = file;
     l->other_count = count;
@@ -61,10 +59,11 @@ gm_status engine_load_new(gguf *file, source **others, size_t count, const load_
     l->automatic = o->backend == GM_BACKEND_AUTO && !o->cpu && !o->gpu;
     l->engine->on_gpu = o->backend == GM_BACKEND_GPU || (o->backend == GM_BACKEND_AUTO && o->gpu && !o->cpu);
     l->engine->precise = o->precise;
-    if (!copy_options(l, options, e)) reads_new(&l->engine->reads, e);
-    if (e->status) engine_load_free(l);
+    gm_status status = copy_options(l, options, e);
+    if (!status) status = reads_new(&l->engine->reads, e);
+    if (status) engine_load_free(l);
     else *out = l;
-    return e->status;
+    return status;
 }
 
 void engine_load_free(engine_load *l) {
@@ -138,7 +137,7 @@ static gm_status read_header(engine_load *l, error *e) {
         if (status) return status;
         if (gguf_parts(file) == 1 + l->others_given) break;
         if (gguf_source(file, gguf_parts(file) - 1)) break; /* it came with all its parts */
-        if (add_next_part(l, e)) return e->status;
+        TRY(add_next_part(l, e));
     }
     if (l->others_given < l->other_count)
         return fail(e, GM_BAD_ARGUMENT, "%zu parts were given, but the model has %u (split.count)", l->other_count + 1,
@@ -154,7 +153,7 @@ static gm_status read_header(engine_load *l, error *e) {
 static gm_status plan_fetch(engine_load *l, error *e) {
     gm_engine *engine = l->engine;
     model      shapes;
-    if (model_shapes(engine->file, &shapes, e)) return e->status;
+    TRY(model_shapes(engine->file, &shapes, e));
     model_free(&shapes);
     l->expected = model_fetch_bytes(&(model_fetch){ .file = engine->file, .matrices = true });
     l->fetch = (model_fetch){ .file = engine->file, .reads = engine->reads, .matrices = !engine->on_gpu };
@@ -208,8 +207,8 @@ static gm_status fetch_weights(engine_load *l, error *e) {
 
 static gm_status build_model(engine_load *l, error *e) {
     gm_engine *engine = l->engine;
-    if (model_load(engine->file, &engine->weights, e) || tokenizer_new(engine->file, &engine->words, e))
-        return e->status;
+    TRY(model_load(engine->file, &engine->weights, e));
+    TRY(tokenizer_new(engine->file, &engine->words, e));
     if (tokenizer_size(engine->words) != engine->weights.config.vocabulary) {
         return fail(e, GM_BAD_FILE, "tokenizer.ggml.tokens has %zu entries, but token_embd.weight has %u rows",
                     tokenizer_size(engine->words), engine->weights.config.vocabulary);
@@ -228,10 +227,9 @@ static gm_status plan_memory(engine_load *l, error *e) {
     const model_config *c = &engine->weights.config;
     const uint64_t      limit = l->options.gpu_memory;
     if (!engine->on_gpu || !limit) return GM_OK;
-    if (gpu_memory_plan(&engine->text, c, engine->precise ? TYPE_F32 : TYPE_F16,
+    TRY(gpu_memory_plan(&engine->text, c, engine->precise ? TYPE_F32 : TYPE_F16,
                         min_size(c->context, GPU_MEMORY_CONTEXT), limit, gpu_host_info(engine->gpu.host)->max_binding,
-                        &engine->budget, e))
-        return e->status;
+                        &engine->budget, e));
     if (l->automatic && engine->budget.token_bytes * SLOWER_BUS > engine->weights.bytes_per_token)
         return fail(e, GM_NO_MEMORY,
                     "%.1f of the %.1f GB of weights that a token reads do not fit into the %.1f GB of GPU "
@@ -245,7 +243,7 @@ static gm_status plan_memory(engine_load *l, error *e) {
 
 static gm_status check_gpu(engine_load *l, error *e) {
     if (l->checked) return GM_OK;
-    if (!l->check && engine_check_new(l->engine, &l->check, e)) return e->status;
+    if (!l->check) TRY(engine_check_new(l->engine, &l->check, e));
     const gm_status status = self_check_step(l->check, e);
     if (status) return status;
     l->engine->seconds.check = clock_seconds() - l->stage_started;
@@ -289,7 +287,7 @@ static gm_status check_and_upload(engine_load *l, error *e) {
 static gm_status finish_shaders(engine_load *l, error *e) {
     gpu_host *h = l->engine->gpu.host;
     if (!l->engine->on_gpu) return GM_OK;
-    if (gpu_host_problem(h, e)) return e->status;
+    TRY(gpu_host_problem(h, e));
     if (gpu_pipelines_pending(h)) return GM_AGAIN;
     l->engine->seconds.shaders = clock_seconds() - l->stage_started;
     return GM_OK;
@@ -304,16 +302,18 @@ static gm_status try_memory(engine_load *l, error *e) {
     size_t              count = 0;
     uint64_t            wanted = 0;
     if (!engine->on_gpu || !l->automatic || l->options.gpu_memory) return GM_OK;
-    if (budget_plans(&engine->text, &wanted, e)) return e->status;
+    TRY(budget_plans(&engine->text, &wanted, e));
     wanted += gpu_memory_kv(c, engine->precise ? TYPE_F32 : TYPE_F16, min_size(c->context, GPU_MEMORY_CONTEXT));
-    while (wanted && count < COUNT_OF(taken) && !e->status) {
+    gm_status status = GM_OK;
+    while (wanted && count < COUNT_OF(taken) && !status) {
         const uint64_t bytes = min_size(wanted, gpu_host_info(engine->gpu.host)->max_buffer) / 4 * 4;
         taken[count] = gpu_buffer_new(engine->gpu.host, max_size(bytes, 4), e);
         if (taken[count]) count++;
+        else status = e->status;
         wanted -= min_size(wanted, max_size(bytes, 4));
     }
     while (count) gpu_buffer_free(engine->gpu.host, taken[--count]);
-    return e->status ? e->status : gpu_host_problem(engine->gpu.host, e);
+    return status ? status : gpu_host_problem(engine->gpu.host, e);
 }
 
 /* ---- the end --------------------------------------------------------------------------------------------------------------- */
@@ -373,7 +373,8 @@ gm_status engine_load_step(engine_load *l, error *e) {
     while (l->stage < COUNT_OF(stages)) {
         if (!l->stage_started) l->stage_started = clock_seconds();
         const gm_status status = stages[l->stage].run(l, e);
-        if (e->status && e->status != GM_BAD_FILE && l->automatic && l->engine->on_gpu && stages[l->stage].gpu) {
+        const bool      no_gpu = status_failed(status) && status != GM_BAD_FILE;
+        if (no_gpu && l->automatic && l->engine->on_gpu && stages[l->stage].gpu) {
             fall_back(l, e);
             l->stage_started = 0;
             continue;

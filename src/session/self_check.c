@@ -27,11 +27,12 @@ gm_status self_check_new(gpu_host *host, const graph *g, const model_config *con
     c->gpu = (gpu_backend){ .host = host, .precise = options->precise };
     c->kv_type = options->kv;
     c->eps = config->eps;
-    if (!cpu_backend_open(&c->cpu, "scalar", 1, true, e)) check_list_make(c, g, config, options, e);
-    if (!e->status && !options->checked) check_draws_new(config, options->quick, &c->draws, e);
-    if (e->status) self_check_free(c);
+    gm_status status = cpu_backend_open(&c->cpu, "scalar", 1, true, e);
+    if (!status) status = check_list_make(c, g, config, options, e);
+    if (!status && !options->checked) status = check_draws_new(config, options->quick, &c->draws, e);
+    if (status) self_check_free(c);
     else *out = c;
-    return e->status;
+    return status;
 }
 
 static void close_check(self_check *c) {
@@ -98,7 +99,8 @@ static gm_status make_caches(self_check *c, const check *k, error *e) {
     kv.k = gpu_buffer_new(c->host, kv.bytes, e);
     kv.v = kv.k ? gpu_buffer_new(c->host, kv.bytes, e) : 0;
     c->gpu_kv = kv;
-    return e->status;
+    if (!kv.v) return e->status;
+    return GM_OK;
 }
 
 static uint64_t matrix_bytes(const check_matrix *w) {
@@ -126,14 +128,12 @@ static gm_status open_check(self_check *c, const check *k, error *e) {
     uint32_t    most = 1;
     c->open = true;
     c->position = k->start;
-    for (size_t i = 0; i < k->product_count; i++) {
-        if (find_blocks(c, k, i, data, e)) return e->status;
-    }
+    for (size_t i = 0; i < k->product_count; i++) { TRY(find_blocks(c, k, i, data, e)); }
     for (size_t i = 0; i < k->run_count; i++) most = (uint32_t)max_size(most, k->runs[i].tokens);
     most = (uint32_t)min_size(most, DISTINCT_TOKENS);
-    if (check_build(c, k, data, false, &c->g, e)) return e->status;
-    if (is_attention(k->o.kind) && make_caches(c, k, e)) return e->status;
-    if (gpu_backend_find_weights(&c->gpu, &c->g, e)) return e->status;
+    TRY(check_build(c, k, data, false, &c->g, e));
+    if (is_attention(k->o.kind)) TRY(make_caches(c, k, e));
+    TRY(gpu_backend_find_weights(&c->gpu, &c->g, e));
     check_choose_kernels(&c->gpu, k, data);
     return cpu_plan_new(&c->cpu, &c->g, most, most, &c->reference, e);
 }
@@ -160,7 +160,7 @@ static void make_records(self_check *c, const check *k) {
 static gm_status submit_run(self_check *c, const check *k, error *e) {
     const check_run *run = &k->runs[c->run];
     make_records(c, k);
-    if (!c->plan && gpu_plan_new(&c->gpu, &c->g, run->class, run->outputs, &c->gpu_kv, &c->plan, e)) return e->status;
+    if (!c->plan) TRY(gpu_plan_new(&c->gpu, &c->g, run->class, run->outputs, &c->gpu_kv, &c->plan, e));
     if (!c->ticket) c->ticket = gpu_ticket_new(c->host);
     const run_inputs in = {
         .records = c->records, .tokens = run->tokens, .output_rows = c->rows, .outputs = outputs_of(run)
@@ -232,7 +232,7 @@ static gm_status finish_run(self_check *c, const check *k, const void *data, uin
     const float *expected = cpu_plan_result(c->reference);
     const size_t distinct = outputs ? in.run.outputs : tokens;
     if (c->spoil) c->spoil(c->spoil_user, k->what, found, n, expected, distinct * (size_t)c->g.result->token_stride);
-    compare(c, k, expected, distinct, found, rows, e);
+    const gm_status status = compare(c, k, expected, distinct, found, rows, e);
     free(found);
     gpu_ticket_done(c->host, c->ticket);
     c->ticket = 0;
@@ -240,7 +240,7 @@ static gm_status finish_run(self_check *c, const check *k, const void *data, uin
     gpu_plan_free(c->plan);
     c->plan = NULL;
     c->position += run->tokens;
-    return e->status;
+    return status;
 }
 
 /* Blocks that are in the source only come into memory. */
@@ -272,7 +272,7 @@ static gm_status step_check(self_check *c, const check *k, error *e) {
         const gm_status status = read_blocks(c, k, i, e);
         if (status) return status;
     }
-    if (!c->open && open_check(c, k, e)) return e->status;
+    if (!c->open) TRY(open_check(c, k, e));
     if (!c->uploaded) {
         const gm_status status = gpu_backend_upload(&c->gpu, &c->g, e);
         if (status) return status;
@@ -283,9 +283,9 @@ static gm_status step_check(self_check *c, const check *k, error *e) {
         const gm_status status = c->submitted ? GM_OK : submit_run(c, k, e);
         if (status) return status;
         const void *data = gpu_ticket_data(c->host, c->ticket, &bytes);
-        if (gpu_host_problem(c->host, e)) return e->status;
+        TRY(gpu_host_problem(c->host, e));
         if (!data) return GM_AGAIN;
-        if (finish_run(c, k, data, bytes, e)) return e->status;
+        TRY(finish_run(c, k, data, bytes, e));
     }
     return GM_OK;
 }
