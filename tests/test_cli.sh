@@ -211,7 +211,7 @@ for command in "run $dense hi" "bench $dense" "check $dense $fixtures/tiny-dense
     one_line
 done
 unset GEMMULE_WEBGPU
-run "auto, a small model" 0 run "$dense" hi --max 2 --threads 1
+run "auto, a small model" 0 run "$dense" hi --backend auto --max 2 --threads 1
 says "1 thread): the model is small (1.0 MB), so the CPU answers before a GPU would be ready"
 large=$scratch/large.gguf # auto looks for a GPU only for models of at least 128 MiB; the zeros take no space
 cp "$dense" "$large" && chmod u+w "$large" && truncate -s 128M "$large"
