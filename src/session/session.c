@@ -27,7 +27,9 @@ static gm_status reserve_records(gm_session *s, size_t batch, error *e) {
 
 gm_status session_new(gm_engine *engine, gm_session **out, error *e) {
     const size_t vocabulary = engine->weights.config.vocabulary;
-    gm_session  *s = calloc(1, sizeof *s);
+    if (engine->on_gpu)
+        TRY(gpu_host_problem(engine->gpu.host, e)); /* a GPU that is lost is told now, not at the first token */
+    gm_session *s = calloc(1, sizeof *s);
     if (!s) return fail_memory(e, "a session", sizeof *s);
     s->engine = engine;
     s->next = engine->sessions;
