@@ -58,8 +58,8 @@ async function answers() {
 
     // Where nobody names a backend, a line says which was taken, and why; a named one is taken without a word.
     equals(yes.log, "", "a named backend");
-    const auto = await serve([scripted("short", "Y", "<turn|>"), "--threads", "1", "--preload", "--backend", "auto"], {GEMMULE_WEBGPU: "/no/library.so", VK_ICD_FILENAMES: "/no/driver.json"});
-    check(/^gemmule: opened \S+ on cpu \(\w+, 1 thread\): GEMMULE_WEBGPU names a library that cannot be loaded: \/no\/library\.so: .*\n$/.test(auto.log), `auto says: ${auto.log}`);
+    const auto = await serve([scripted("short", "Y", "<turn|>"), "--threads", "1", "--preload", "--backend", "auto"]);
+    check(/^gemmule: opened \S+ on cpu \(\w+, 1 thread\): the model is small \(1\.2 MB\), so the CPU answers before a GPU would be ready\n$/.test(auto.log), `auto says: ${auto.log}`);
     await auto.stop();
 
     // The same conversation goes on: what was computed is not computed again.
