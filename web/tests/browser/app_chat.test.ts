@@ -253,13 +253,16 @@ describe('conversations', { timeout: 300_000 }, () => {
     });
 
     test('the notice of a full context is in sight, and its advice can be followed', async () => {
-        await set(page, { context: 96, maxTokens: 0, sampling: { temperature: 5 }, overflow: 'stop' });
+        const { width, height } = page.viewportSize()!;
+        await page.setViewportSize({ width, height: 400 }); // the conversation is longer than the screen
         await open();
+        await set(page, { context: 96, maxTokens: 0, sampling: { temperature: 5 }, overflow: 'stop' });
         for (let round = 0; round < 6 && !(await page.locator('.ending strong').count()); round++) await ask(page, `Count the ships of the harbour, number ${round}`);
         const note = page.locator('.ending', { hasText: 'The context is full.' });
         assert.match(await note.innerText(), /reads 96 tokens at once.*let the oldest messages be left out.*raise the context size/s);
-        const [noteBox, dock] = [await note.boundingBox(), await page.locator('.dock').boundingBox()];
-        assert.ok(noteBox && dock && noteBox.y + noteBox.height <= dock.y, 'it is above the composer');
+        // It scrolls into sight above the composer.
+        await page.waitForFunction(() => document.querySelector('.ending:has(strong)')!.getBoundingClientRect().bottom <= document.querySelector('.dock')!.getBoundingClientRect().top);
+        await page.setViewportSize({ width, height });
         await set(page, { context: 96, maxTokens: 12 });
         await page.waitForSelector('.answer');
         await ask(page, 'And now?');
