@@ -71,10 +71,11 @@ function MessageRow({ node, conversation, beside, writing, busy, leftOutBefore: 
 // Another tab writes the answer and has not said how far it is.
 const unseen = (conversation: string, answer: Answer): Writing => ({ conversation, answer, phase: 'answer', prompt: null, speed: 0 });
 
-// Stays at the end while the messages grow or the room for them shrinks, unless the reader has scrolled up.
+// Stays at the end while the messages grow or the room for them shrinks, unless the reader has scrolled up. Distance from the end alone
+// does not tell: the event of our own scrolling may come after the messages have grown again.
 function useStickyScroll(conversation: string | null, count: number) {
     const box = useRef<HTMLDivElement>(null), content = useRef<HTMLDivElement>(null);
-    const stuck = useRef(true);
+    const stuck = useRef(true), lastTop = useRef(0);
     const [away, setAway] = useState(false);
     const toEnd = (): void => {
         stuck.current = true;
@@ -83,7 +84,9 @@ function useStickyScroll(conversation: string | null, count: number) {
     const onScroll = (): void => {
         if (!box.current) return; // another page is shown by now
         const { scrollTop, scrollHeight, clientHeight } = box.current;
-        stuck.current = scrollHeight - scrollTop - clientHeight < 40;
+        const atEnd = scrollHeight - scrollTop - clientHeight < 40;
+        if (atEnd || scrollTop < lastTop.current) stuck.current = atEnd;
+        lastTop.current = scrollTop;
         setAway(!stuck.current);
     };
     useEffect(toEnd, [conversation, count]);
