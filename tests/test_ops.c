@@ -249,6 +249,30 @@ static void test_norm(const backend *b, size_t tokens, size_t n, size_t rows, bo
     end(&c);
 }
 
+/* The mean is far from 0 and the variance small, as in pictures. */
+static void test_layer_norm(const backend *b, size_t tokens, size_t n, size_t rows, bool biased) {
+    CASE("%s: layer_norm %zu × [%zu, %zu]%s", b->name, tokens, n, rows, biased ? " with a bias" : "");
+    op_case c = case_begin(b, tokens, n * rows);
+    float  *w = random_units(n), *bias = random_units(n);
+    double *want = doubles(tokens * n * rows);
+    for (size_t i = 0; i < 50 * c.width; i++) c.table[i] = 3 + c.table[i] / 4;
+    tensor *y = graph_layer_norm(&c.g, graph_reshape(&c.g, c.x, n, rows), weight(&c, "w", TYPE_F32, n, 1, 1, w),
+                                 biased ? weight(&c, "b", TYPE_F32, n, 1, 1, bias) : NULL, 1e-3f);
+    for (size_t r = 0; r < tokens * rows; r++) {
+        const float *x = case_input(&c, r / rows) + r % rows * n;
+        double       mean = 0, squares = 0;
+        for (size_t i = 0; i < n; i++) mean += x[i] / (double)n;
+        for (size_t i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
+        for (size_t i = 0; i < n; i++)
+            want[r * n + i] = (x[i] - mean) / sqrt(squares / (double)n + 1e-3) * w[i] + (biased ? bias[i] : 0);
+    }
+    case_expect(case_run(&c, y, 0), want, tokens * n * rows, 5e-6);
+    free(w);
+    free(bias);
+    free(want);
+    end(&c);
+}
+
 /* Random blocks of a type whose scales are sane: f32 values made to f16, or bytes with a small f16 scale put in. */
 static uint8_t *random_weights(quant_type type, size_t count) {
     const quant_format *f = quant_format_of(type);
@@ -325,6 +349,33 @@ static void test_elementwise(const backend *b, size_t tokens, size_t n) {
         want[i] = 2.5 * tanh((op_gelu(l) * r + r) * 3 / 2.5);
     }
     case_expect(case_run(&c, y, 0), want, tokens * n, 2e-6);
+    free(want);
+    end(&c);
+}
+
+static void test_op_vectors(const backend *b, size_t tokens, size_t n, size_t rows) {
+    CASE("%s: clamp, and vectors added and multiplied %zu × [%zu, %zu]", b->name, tokens, n, rows);
+    op_case c = case_begin(b, tokens, 2 * n * rows);
+    float  *v = random_units(2 * n);
+    double *want = doubles(tokens * n * rows);
+    tensor *x = graph_reshape(&c.g, c.x, 2 * n, rows), *bias = weight(&c, "b", TYPE_F32, n, 1, 1, v),
+           *gain = weight(&c, "g", TYPE_F32, n, 1, 1, v + n);
+    tensor *left = graph_slice(&c.g, x, 0, n, rows), *right = graph_slice(&c.g, x, n, n, rows);
+    tensor *y = graph_mul(&c.g, graph_add(&c.g, graph_mul(&c.g, left, right), bias), gain);
+    y = graph_add(&c.g, graph_mul(&c.g, graph_clamp(&c.g, y, -0.125f, 0.25f), left), graph_clamp(&c.g, right, 0, 1));
+    for (size_t r = 0; r < tokens * rows; r++) {
+        const float *row = case_input(&c, r / rows) + r % rows * 2 * n;
+        for (size_t i = 0; i < n; i++) {
+            const double sum = ((double)row[i] * row[n + i] + v[i]) * v[n + i];
+            want[r * n + i] = (sum < -0.125 ? -0.125
+                               : sum > 0.25 ? 0.25
+                                            : sum) *
+                                  row[i] +
+                              (row[n + i] > 0 ? row[n + i] : 0);
+        }
+    }
+    case_expect(case_run(&c, y, 0), want, tokens * n * rows, 2e-6);
+    free(v);
     free(want);
     end(&c);
 }
@@ -764,6 +815,12 @@ static void test_op_shapes(void) {
     CHECK(g.problem.status == GM_BAD_FILE && strstr(g.problem.why, "some.weight"));
     CHECK(!graph_add(&g, x, x)); /* the first problem sticks */
     graph_free(&g);
+    x = graph_embed(&g, graph_weight(&g, "e", TYPE_F32, (uint64_t[]){ 8, 4, 1 }, ""), 1);
+    CHECK(!graph_mul(&g, x, graph_weight(&g, "halves", TYPE_F16, (uint64_t[]){ 8, 1, 1 }, ""))); /* must be f32 */
+    graph_free(&g);
+    x = graph_embed(&g, graph_weight(&g, "e", TYPE_F32, (uint64_t[]){ 8, 4, 1 }, ""), 1);
+    CHECK(!graph_clamp(&g, x, 1, -1));
+    graph_free(&g);
 }
 
 static void test_backend(const backend *b) {
@@ -775,6 +832,10 @@ static void test_backend(const backend *b) {
         test_norm(b, n, 96, 1, true);
         test_norm(b, n, 33, 3, false);
         test_norm(b, n, 1, 1, true);
+        test_layer_norm(b, n, 96, 1, true);
+        test_layer_norm(b, n, 33, 3, false);
+        test_op_vectors(b, n, 40, 3);
+        test_op_vectors(b, n, 7, 1);
         test_elementwise(b, n, 1 + 16 * n);
         test_rope(b, n, 32, 3);
         test_rope(b, n, 6, 1);
@@ -804,6 +865,8 @@ static void test_backend(const backend *b) {
     test_op_attention(b, TYPE_F16, 4, 20, 8, 64, 64, 70);
     test_op_attention(b, TYPE_F32, 2, 20, 2, 192, 192, 0);
     test_image_blocks(b);
+    test_layer_norm(b, 2, 1601, 1, true);
+    test_op_vectors(b, 2, 20000, 1);
     test_elementwise(b, 1, 40000); /* one long row is shared between threads */
     for (size_t n = 1; n <= 20; n += 19) {
         test_results(b, n, 64);

@@ -1,6 +1,8 @@
 // Computes one value from one or two: out[t, r, i] = f(a[t, r, i], b[t, r, i]).
 //
 //   KIND add      a + b
+//        mul      a · b
+//        clamp    a, but at least numbers[0] and at most numbers[1]
 //        scale    a · factor
 //        geglu    gelu(a) · b,  gelu(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
 //        softcap  factor · tanh(a / factor)
@@ -9,7 +11,7 @@
 //
 //   a, b  f32, views: unit i of row r of token t at offset + t · token_stride + r · row_stride + i
 //   out   f32 [tokens, rows, n]     n, offsets and strides in units (unit.wgsl)
-//   SHARED: a and b are views of one value, which is bound once
+//   SHARED: a and b are views of one value, which is bound once     VECTOR: b is a weight vector, the same for every row
 //   dispatch (n / 256 rounded up, rows, tokens)
 
 #include "run.wgsl"
@@ -29,6 +31,10 @@ override factor:         f32 = 1.0;
 @group(0) @binding(2) var<storage, read>       run:  Run;
 #if KIND == select
 @group(0) @binding(3) var<storage, read>       rows: array<u32>;
+#elif KIND == clamp
+@group(0) @binding(3) var<storage, read>       numbers: array<f32>;
+#elif VECTOR
+@group(0) @binding(3) var<storage, read>       b:    array<unit>;
 #elif TWO
 @group(0) @binding(3) var<storage, read_write> b:    array<unit>;
 #endif
@@ -60,6 +66,10 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
     let to = (token * groups.y + row) * n + i;
 #if KIND == add
     out[to] = x + y;
+#elif KIND == mul
+    out[to] = x * y;
+#elif KIND == clamp
+    out[to] = min(max(x, unit(numbers[0])), unit(numbers[1]));
 #elif KIND == scale
     out[to] = x * factor;
 #elif KIND == geglu

@@ -1,13 +1,14 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// RMS norm: out = a · w / sqrt(mean(a²) + eps), one workgroup per row.
+// RMS norm: out = a · w / sqrt(mean(a²) + eps), one workgroup per row. With CENTRED a layer norm: the row's mean is subtracted first,
+// and with BIAS the vector b is added in the end.
 //
 //   a    f32, a view: unit i of row r of token t at a_offset + t · a_token_stride + r · a_row_stride + i
-//   out  f32 [tokens, rows, n]     w  f32 [n], only with WEIGHT     n and the strides in units (unit.wgsl)
+//   out  f32 [tokens, rows, n]     w  f32 [n], only with WEIGHT     b  f32 [n]     n and the strides in units (unit.wgsl)
 //   dispatch (rows, tokens, 1)     THREADS 32 to 256, a power of two
 //
-// The row is read twice: the largest n does not fit in registers, but the second read comes from the cache.
+// The row is read twice, or three times with CENTRED: the largest n does not fit in registers, but the second read comes from the cache.
 
 #include "run.wgsl"
 #include "unit.wgsl"
@@ -27,6 +28,9 @@ const threads = ${THREADS}u;
 #if WEIGHT
 @group(0) @binding(3) var<storage, read>       w:   array<unit>;
 #endif
+#if BIAS
+@group(0) @binding(4) var<storage, read>       b:   array<unit>;
+#endif
 
 @compute @workgroup_size(threads)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
@@ -38,17 +42,28 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let source = a_offset + group.y * a_token_stride + group.x * a_row_stride;
     let to   = (group.y * groups.x + group.x) * n;
 
-    var squares = 0.0;
-    for (var i = thread; i < n; i += threads) { squares += square(a[source + i]); }
 #if SUBGROUPS
-    let sum = workgroup_sum(squares, thread, subgroup_size);
 #else
-    let sum = workgroup_sum(squares, thread, 1u);
+    let subgroup_size = 1u;
 #endif
 
+#if CENTRED
+    var values = 0.0;
+    for (var i = thread; i < n; i += threads) { values += total(a[source + i]); }
+    let mean = unit(workgroup_sum(values, thread, subgroup_size) / f32(n * unit_values));
+    workgroupBarrier();
+#else
+    let mean = unit(0.0);
+#endif
+    var squares = 0.0;
+    for (var i = thread; i < n; i += threads) { squares += square(a[source + i] - mean); }
+    let sum = workgroup_sum(squares, thread, subgroup_size);
+
     let scale = inverseSqrt(sum / f32(n * unit_values) + eps);
-#if WEIGHT
-    for (var i = thread; i < n; i += threads) { out[to + i] = a[source + i] * scale * w[i]; }
+#if BIAS
+    for (var i = thread; i < n; i += threads) { out[to + i] = (a[source + i] - mean) * scale * w[i] + b[i]; }
+#elif WEIGHT
+    for (var i = thread; i < n; i += threads) { out[to + i] = (a[source + i] - mean) * scale * w[i]; }
 #else
     for (var i = thread; i < n; i += threads) { out[to + i] = a[source + i] * scale; }
 #endif

@@ -66,7 +66,11 @@ typedef struct {
 
     /* One row: y = x · r · w, r = 1/sqrt(mean(x²) + eps); w may be NULL; y may be x. */
     void (*rms_norm)(float *y, const float *x, const float *w, float eps, size_t n);
+    /* One row: y = (x − mean) / sqrt(variance + eps) · w + b; b may be NULL; y may be x. */
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *b, float eps, size_t n);
     void (*add)(float *y, const float *a, const float *b, size_t n); /* y may be a or b, here and below */
+    void (*mul)(float *y, const float *a, const float *b, size_t n);
+    void (*clamp)(float *y, const float *a, float least, float most, size_t n); /* NaN stays NaN */
     void (*scale)(float *y, const float *a, float factor, size_t n);
     void (*geglu)(float *y, const float *gate, const float *up, size_t n); /* gelu_tanh(gate) · up */
     void (*softcap)(float *y, const float *x, float cap, size_t n);        /* cap · tanh(x / cap) */

@@ -15,8 +15,25 @@ static void rms_norm(float *y, const float *x, const float *w, float eps, size_t
     for (size_t i = 0; i < n; i++) y[i] = x[i] * r * (w ? w[i] : 1);
 }
 
+static void centred_norm(float *y, const float *x, const float *w, const float *b, float eps, size_t n) {
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i];
+    const double mean = sum / (double)n;
+    for (size_t i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
+    const float centre = (float)mean, r = (float)(1 / sqrt(squares / (double)n + eps));
+    for (size_t i = 0; i < n; i++) y[i] = (x[i] - centre) * r * w[i] + (b ? b[i] : 0);
+}
+
 static void add(float *y, const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+}
+
+static void mul(float *y, const float *a, const float *b, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = a[i] * b[i];
+}
+
+static void clamp(float *y, const float *a, float least, float most, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = a[i] < least ? least : a[i] > most ? most : a[i];
 }
 
 static void scale(float *y, const float *a, float factor, size_t n) {
@@ -103,7 +120,10 @@ bool cpu_type_has_q8(quant_type type) { return unpack_of(type) != NULL; }
 const cpu_kernels cpu_kernels_scalar = {
     .name = "scalar",
     .rms_norm = rms_norm,
+    .layer_norm = centred_norm,
     .add = add,
+    .mul = mul,
+    .clamp = clamp,
     .scale = scale,
     .geglu = geglu,
     .softcap = softcap,

@@ -87,6 +87,49 @@ static void simd_rms_norm(float *y, const float *x, const float *w, float eps, s
     for (; i < n; i++) y[i] = x[i] * r * (w ? w[i] : 1);
 }
 
+/* Σ (x − centre)^power, in blocks as above; power is 1 or 2. */
+INLINE double sum_of_powers(const float *x, float centre, int power, size_t n) {
+    enum { BLOCK = 256 };
+    double total = 0;
+    size_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        f32x8 sum = f32_zero();
+        for (size_t j = i; j < i + BLOCK; j += 8) {
+            const f32x8 d = f32_sub(f32_load(x + j), f32_set(centre));
+            sum = power == 2 ? f32_fma(d, d, sum) : f32_add(d, sum);
+        }
+        total += f32_sum(sum);
+    }
+    for (; i < n; i++) {
+        const double d = (double)x[i] - centre;
+        total += power == 2 ? d * d : d;
+    }
+    return total;
+}
+
+static void simd_layer_norm(float *y, const float *x, const float *w, const float *b, float eps, size_t n) {
+    const float mean = (float)(sum_of_powers(x, 0, 1, n) / (double)n);
+    const float r = (float)(1 / sqrt(sum_of_powers(x, mean, 2, n) / (double)n + eps));
+    size_t      i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const f32x8 scaled = f32_mul(f32_mul(f32_sub(f32_load(x + i), f32_set(mean)), f32_set(r)), f32_load(w + i));
+        f32_store(y + i, b ? f32_add(scaled, f32_load(b + i)) : scaled);
+    }
+    for (; i < n; i++) y[i] = (x[i] - mean) * r * w[i] + (b ? b[i] : 0);
+}
+
+static void simd_mul(float *y, const float *a, const float *b, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) f32_store(y + i, f32_mul(f32_load(a + i), f32_load(b + i)));
+    for (; i < n; i++) y[i] = a[i] * b[i];
+}
+
+static void simd_clamp(float *y, const float *a, float least, float most, size_t n) {
+    size_t i = 0; /* with the value as the second argument NaN stays NaN on x86 */
+    for (; i + 8 <= n; i += 8) f32_store(y + i, f32_min(f32_set(most), f32_max(f32_set(least), f32_load(a + i))));
+    for (; i < n; i++) y[i] = a[i] < least ? least : a[i] > most ? most : a[i];
+}
+
 static void simd_add(float *y, const float *a, const float *b, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) f32_store(y + i, f32_add(f32_load(a + i), f32_load(b + i)));

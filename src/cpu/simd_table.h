@@ -9,7 +9,10 @@
 const cpu_kernels KERNELS = {
     .name = KERNELS_NAME,
     .rms_norm = simd_rms_norm,
+    .layer_norm = simd_layer_norm,
     .add = simd_add,
+    .mul = simd_mul,
+    .clamp = simd_clamp,
     .scale = simd_scale,
     .geglu = simd_geglu,
     .softcap = simd_softcap,

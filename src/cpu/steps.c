@@ -78,6 +78,8 @@ static row_split split_of(const cpu_step *s, const cpu_context *c) {
     case OP_GEGLU:
     case OP_SOFTCAP: return split_rows(step_rows(c, o->out), o->out->ne[0], true, 2);
     case OP_ADD:
+    case OP_MUL:
+    case OP_CLAMP:
     case OP_SCALE: return split_rows(step_rows(c, o->out), o->out->ne[0], true, 1);
     case OP_TOKEN_SUM:
         return split_rows(step_rows(c, o->out), o->out->ne[0], true, max_size(1, step_entries(c, o->in[0])));
@@ -317,6 +319,11 @@ static void embed_row(const op *o, const cpu_context *c, size_t t, size_t n) {
     c->kernels->load_row(out, table->type, from, o->factor, n);
 }
 
+/* Row r of the second input of ADD and MUL: of a value, or the vector that all rows share. */
+static const float *pair_at(const cpu_context *c, const tensor *b, size_t r) {
+    return b->kind == TENSOR_WEIGHT ? b->data : row_at(c, b, r);
+}
+
 /* The same row of all tokens, added up in their order. */
 static void sum_tokens(const op *o, const cpu_context *c, size_t r, size_t from, size_t n) {
     float *y = row_at(c, o->out, r) + from;
@@ -333,6 +340,9 @@ static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size
     switch (o->kind) {
     case OP_EMBED: embed_row(o, c, r, n); break;
     case OP_RMS_NORM: k->rms_norm(row_at(c, o->out, r), row_at(c, a, r), b ? b->data : NULL, o->factor, n); break;
+    case OP_LAYER_NORM:
+        k->layer_norm(row_at(c, o->out, r), row_at(c, a, r), b->data, o->in[2] ? o->in[2]->data : NULL, o->factor, n);
+        break;
     case OP_ROPE_TABLE: rope_table_row(row_at(c, o->out, r), a->data, a->ne[0], c->in->run.records[r].position); break;
     case OP_ROPE:
         memcpy(row_at(c, o->out, r), row_at(c, a, r), n * sizeof(float));
@@ -340,7 +350,9 @@ static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size
         break;
     case OP_KV_STORE: store_row(s, c, r); break;
     case OP_GEGLU: k->geglu(row_at(c, o->out, r) + from, row_at(c, a, r) + from, row_at(c, b, r) + from, n); break;
-    case OP_ADD: k->add(row_at(c, o->out, r) + from, row_at(c, a, r) + from, row_at(c, b, r) + from, n); break;
+    case OP_ADD: k->add(row_at(c, o->out, r) + from, row_at(c, a, r) + from, pair_at(c, b, r) + from, n); break;
+    case OP_MUL: k->mul(row_at(c, o->out, r) + from, row_at(c, a, r) + from, pair_at(c, b, r) + from, n); break;
+    case OP_CLAMP: k->clamp(row_at(c, o->out, r) + from, row_at(c, a, r) + from, o->least, o->most, n); break;
     case OP_SCALE: k->scale(row_at(c, o->out, r) + from, row_at(c, a, r) + from, o->factor, n); break;
     case OP_SOFTCAP: k->softcap(row_at(c, o->out, r) + from, row_at(c, a, r) + from, o->factor, n); break;
     case OP_ROUTE: route_row(row_at(c, o->out, r), row_at(c, a, r), b ? b->data : NULL, a->ne[0], o->used); break;

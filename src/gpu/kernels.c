@@ -51,6 +51,7 @@ static void place_b(gpu_kernel *k, const tensor *t, uint32_t unit) {
 
 /* ---- row-wise ops ---- */
 
+/* RMS_NORM and LAYER_NORM. */
 static gpu_kernel norm_kernel(const op *o, uint32_t count) {
     const tensor  *x = o->in[0];
     const bool     wide = view_fours(x);
@@ -59,6 +60,8 @@ static gpu_kernel norm_kernel(const op *o, uint32_t count) {
     gpu_kernel     k = { .file = "norm.wgsl", .x = (uint32_t)x->ne[1], .y = count, .z = 1 };
     kernel_define(&k, "WIDE", kernel_flag(wide));
     kernel_define(&k, "WEIGHT", kernel_flag(o->in[1] != NULL));
+    kernel_define(&k, "CENTRED", kernel_flag(o->kind == OP_LAYER_NORM));
+    kernel_define(&k, "BIAS", kernel_flag(o->in[2] != NULL));
     kernel_define(&k, "COUNT", counted(x));
     kernel_define(&k, "THREADS", n <= 64 ? "64" : n <= 128 ? "128" : "256");
     kernel_constant(&k, "n", (double)n);
@@ -68,17 +71,19 @@ static gpu_kernel norm_kernel(const op *o, uint32_t count) {
     kernel_bind(&k, BIND_OUT);
     kernel_bind(&k, BIND_RUN);
     if (o->in[1]) kernel_bind(&k, BIND_IN + 1);
+    if (o->in[2]) kernel_bind(&k, BIND_IN + 2);
     return k;
 }
 
 static const char *const elementwise[OP_COUNT] = {
-    [OP_ADD] = "add",         [OP_SCALE] = "scale",        [OP_GEGLU] = "geglu",
-    [OP_SOFTCAP] = "softcap", [OP_SELECT_ROWS] = "select", [OP_TOKEN_SUM] = "sum",
+    [OP_ADD] = "add",     [OP_MUL] = "mul",         [OP_SCALE] = "scale",        [OP_CLAMP] = "clamp",
+    [OP_GEGLU] = "geglu", [OP_SOFTCAP] = "softcap", [OP_SELECT_ROWS] = "select", [OP_TOKEN_SUM] = "sum",
 };
 
 static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
     const bool     two = o->in[1] != NULL, shared = two && base_of(o->in[0]) == base_of(o->in[1]);
-    const bool     flat = can_flatten(o->in[0]) && (!two || can_flatten(o->in[1]));
+    const bool     vector = two && o->in[1]->kind == TENSOR_WEIGHT; /* its strides are 0: all rows share it */
+    const bool     flat = vector ? o->in[0]->ne[1] == 1 : can_flatten(o->in[0]) && (!two || can_flatten(o->in[1]));
     const tensor   a = flattened(o->in[0], flat), b = two ? flattened(o->in[1], flat) : a;
     const bool     wide = view_fours(&a) && view_fours(&b);
     const uint32_t unit = wide ? 4 : 1;
@@ -89,6 +94,7 @@ static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
     kernel_define(&k, "WIDE", kernel_flag(wide));
     kernel_define(&k, "TWO", kernel_flag(two));
     kernel_define(&k, "SHARED", kernel_flag(shared));
+    kernel_define(&k, "VECTOR", kernel_flag(vector));
     kernel_define(&k, "COUNT", counted(o->out));
     if (o->kind == OP_TOKEN_SUM) kernel_define(&k, "SUMMED", counted(o->in[0]));
     kernel_constant(&k, "n", (double)(a.ne[0] / unit));
@@ -98,6 +104,11 @@ static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
     kernel_bind(&k, BIND_IN + 0);
     kernel_bind(&k, BIND_OUT);
     kernel_bind(&k, BIND_RUN);
+    if (o->kind == OP_CLAMP) { /* each linear of a tower has its own bounds */
+        kernel_number(&k, o->least);
+        kernel_number(&k, o->most);
+        kernel_bind(&k, BIND_NUMBERS);
+    }
     if (o->kind == OP_SELECT_ROWS) kernel_bind(&k, BIND_ROWS);
     else if (two && !shared) kernel_bind(&k, BIND_IN + 1);
     return k;
@@ -415,10 +426,13 @@ static gm_status check_whole(const op *o, error *e) {
 gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kernel *out, error *e) {
     const uint32_t count = o->out ? op_entries(o->out, tokens, outputs) : tokens;
     switch (o->kind) {
-    case OP_RMS_NORM: *out = norm_kernel(o, count); return GM_OK;
+    case OP_RMS_NORM:
+    case OP_LAYER_NORM: *out = norm_kernel(o, count); return GM_OK;
     case OP_ROPE_TABLE: *out = rope_table_kernel(o, tokens); return GM_OK;
     case OP_ROPE: *out = rope_kernel(o, count); return check_whole(o, e);
     case OP_ADD:
+    case OP_MUL:
+    case OP_CLAMP:
     case OP_SCALE:
     case OP_GEGLU:
     case OP_SOFTCAP:

@@ -8,6 +8,7 @@
 static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_EMBED] = "embed",
     [OP_RMS_NORM] = "rms_norm",
+    [OP_LAYER_NORM] = "layer_norm",
     [OP_MATMUL] = "matmul",
     [OP_ROPE_TABLE] = "rope_table",
     [OP_ROPE] = "rope",
@@ -15,6 +16,8 @@ static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_ATTENTION] = "attention",
     [OP_GEGLU] = "geglu",
     [OP_ADD] = "add",
+    [OP_MUL] = "mul",
+    [OP_CLAMP] = "clamp",
     [OP_SCALE] = "scale",
     [OP_SOFTCAP] = "softcap",
     [OP_ROUTE] = "route",
@@ -114,6 +117,18 @@ tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps) {
                      (op){ .kind = OP_RMS_NORM, .in = { x, weight }, .factor = eps }, x->axis, x->ne[0], x->ne[1]);
 }
 
+/* Backends read vectors as f32; loading a model converts them. */
+static bool is_vector(const tensor *w, uint64_t n) {
+    return w->kind == TENSOR_WEIGHT && w->type == TYPE_F32 && w->ne[0] == n && w->ne[1] == 1 && w->ne[2] == 1;
+}
+
+tensor *graph_layer_norm(graph *g, tensor *x, tensor *weight, tensor *bias, float eps) {
+    if (!x || !weight) return NULL;
+    const bool fits = is_vector(weight, x->ne[0]) && (!bias || is_vector(bias, x->ne[0]));
+    return append_op(g, fits, (op){ .kind = OP_LAYER_NORM, .in = { x, weight, bias }, .factor = eps }, x->axis,
+                     x->ne[0], x->ne[1]);
+}
+
 tensor *graph_matmul(graph *g, tensor *weight, tensor *x) {
     if (!weight || !x) return NULL;
     return append_op(g, weight->ne[0] == x->ne[0] && x->ne[1] == 1 && is_contiguous(x),
@@ -161,9 +176,20 @@ tensor *graph_geglu(graph *g, tensor *gate, tensor *up) {
                      gate->ne[1]);
 }
 
-tensor *graph_add(graph *g, tensor *a, tensor *b) {
+static tensor *append_pairwise(graph *g, op_kind kind, tensor *a, tensor *b) {
     if (!a || !b) return NULL;
-    return append_op(g, same_shape(a, b), (op){ .kind = OP_ADD, .in = { a, b } }, a->axis, a->ne[0], a->ne[1]);
+    const bool fits = b->kind == TENSOR_WEIGHT ? is_vector(b, a->ne[0]) : same_shape(a, b);
+    return append_op(g, fits, (op){ .kind = kind, .in = { a, b } }, a->axis, a->ne[0], a->ne[1]);
+}
+
+tensor *graph_add(graph *g, tensor *a, tensor *b) { return append_pairwise(g, OP_ADD, a, b); }
+
+tensor *graph_mul(graph *g, tensor *a, tensor *b) { return append_pairwise(g, OP_MUL, a, b); }
+
+tensor *graph_clamp(graph *g, tensor *x, float least, float most) {
+    if (!x) return NULL;
+    return append_op(g, least <= most, (op){ .kind = OP_CLAMP, .in = { x }, .least = least, .most = most }, x->axis,
+                     x->ne[0], x->ne[1]);
 }
 
 tensor *graph_scale(graph *g, tensor *x, float factor) {

@@ -21,6 +21,7 @@
  *   EMBED           the row of the table a that the token's id names, times factor. An id below 0 stands for a soft token:
  *                   row −1−id of the rows that the run passes in, unscaled, if the op takes given rows; otherwise row 0
  *   RMS_NORM        a / sqrt(mean(a²) + eps) · b      over each row; b may be NULL
+ *   LAYER_NORM      (a − mean(a)) / sqrt(variance(a) + eps) · b + c   over each row; c may be NULL
  *   MATMUL          weights a [k, m], values b [k]  →  [m]
  *   ROPE_TABLE      cos and sin of position · frequency a[j] for each token  →  [2 · n/2]: cosines, then sines
  *   ROPE            rotates the pairs (j, j + n/2) of each row of a by the table b
@@ -29,7 +30,9 @@
  *   ATTENTION       queries a against the cache b, which belongs to `layer`; the records say what each token sees (graph/run.h). With a window
  *                   the layer is a sliding one, else a full one; the number itself only helps to divide the work
  *   GEGLU           gelu(a) · b
- *   ADD             a + b
+ *   ADD             a + b        here and below b is a value of the same shape, or a weight vector: the same for every row
+ *   MUL             a · b
+ *   CLAMP           min(max(a, least), most)
  *   SCALE           a · factor
  *   SOFTCAP         factor · tanh(a / factor)
  *   ROUTE           router logits a [experts], per-expert scale b (may be NULL)  →  [2 · used]: the ids of the `used`
@@ -43,6 +46,7 @@
 typedef enum {
     OP_EMBED,
     OP_RMS_NORM,
+    OP_LAYER_NORM,
     OP_MATMUL,
     OP_ROPE_TABLE,
     OP_ROPE,
@@ -50,6 +54,8 @@ typedef enum {
     OP_ATTENTION,
     OP_GEGLU,
     OP_ADD,
+    OP_MUL,
+    OP_CLAMP,
     OP_SCALE,
     OP_SOFTCAP,
     OP_ROUTE,
@@ -108,11 +114,12 @@ typedef struct {
     op_kind  kind;
     tensor  *out;
     tensor  *in[OP_INPUTS];
-    float    factor; /* EMBED, SCALE, SOFTCAP; eps of RMS_NORM */
-    uint32_t layer;  /* KV_STORE, ATTENTION: whose cache */
-    uint32_t window; /* KV_STORE, ATTENTION; 0: a full layer */
-    bool     given;  /* EMBED */
-    uint32_t used;   /* ROUTE and the expert ops */
+    float    factor;      /* EMBED, SCALE, SOFTCAP; eps of RMS_NORM and LAYER_NORM */
+    float    least, most; /* CLAMP */
+    uint32_t layer;       /* KV_STORE, ATTENTION: whose cache */
+    uint32_t window;      /* KV_STORE, ATTENTION; 0: a full layer */
+    bool     given;       /* EMBED */
+    uint32_t used;        /* ROUTE and the expert ops */
     /* fused ops */
     tensor *sum;
     float   eps, weight_factor, cap;
@@ -140,7 +147,8 @@ tensor *graph_weight(graph *g, const char *name, quant_type type, const uint64_t
 /* Each appends an op and returns its result. A shape that does not fit is noted in g->problem. A NULL input returns NULL. */
 tensor *graph_embed(graph *g, tensor *table, float factor);
 tensor *graph_embed_or_given(graph *g, tensor *table, float factor);
-tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps); /* weight NULL: none */
+tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps);                 /* weight NULL: none */
+tensor *graph_layer_norm(graph *g, tensor *x, tensor *weight, tensor *bias, float eps); /* bias NULL: none */
 tensor *graph_matmul(graph *g, tensor *weight, tensor *x);
 tensor *graph_rope_table(graph *g, tensor *frequencies);
 tensor *graph_rope(graph *g, tensor *x, tensor *table);
@@ -148,7 +156,9 @@ tensor *graph_kv(graph *g, uint32_t layer, uint32_t window); /* a layer's cache 
 tensor *graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint32_t window);
 tensor *graph_attention(graph *g, tensor *queries, tensor *cache);
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up);
-tensor *graph_add(graph *g, tensor *a, tensor *b);
+tensor *graph_add(graph *g, tensor *a, tensor *b); /* b: a value, or an F32 vector */
+tensor *graph_mul(graph *g, tensor *a, tensor *b); /* the same */
+tensor *graph_clamp(graph *g, tensor *x, float least, float most);
 tensor *graph_scale(graph *g, tensor *x, float factor);
 tensor *graph_softcap(graph *g, tensor *x, float cap);
 tensor *graph_route(graph *g, tensor *logits, tensor *expert_scale, uint32_t used);
