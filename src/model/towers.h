@@ -1,0 +1,60 @@
+/* The towers of a model: they turn pictures and sounds into soft tokens, rows of the text model's width. Their weights are in the
+ * model's own file (Ollama) or in a second one (llama.cpp's mmproj); names differ between the two. */
+
+#ifndef GM_TOWERS_H
+#define GM_TOWERS_H
+
+#include "model/model.h"
+
+/* Whether this tensor belongs to the vision tower, or to the audio tower. */
+bool tower_owns_vision(str tensor_name);
+bool tower_owns_audio(str tensor_name);
+
+/* A linear layer that clips its input and its output. No bounds: ±FLT_MAX. */
+typedef struct {
+    weight w;
+    float  in_least, in_most, out_least, out_most;
+} clipped_linear;
+
+/* ---- vision ---- */
+
+typedef struct {
+    uint32_t layers; /* 0: no encoder, patches are embedded and that is all */
+    uint32_t width, heads, head, feed_forward;
+    uint32_t patch;     /* pixels along a side of a patch */
+    uint32_t merged;    /* patches along a side of a soft token */
+    uint32_t positions; /* columns, and rows, that patches can have */
+    uint32_t soft_width;
+    float    eps;
+} vision_config;
+
+typedef struct {
+    clipped_linear q, k, v, out, gate, up, down;
+    weight         ln1, ln2, q_norm, k_norm, attention_post_norm, feed_forward_post_norm;
+    float          output_scale;
+} vision_layer;
+
+typedef struct {
+    arena         memory;
+    vision_config config;
+    weight        patch_embd;             /* [patch · patch · 3, width]: columns are channel, row, column of the pixel */
+    weight        position_x, position_y; /* [width, positions] */
+    weight        frequencies;            /* RoPE, of one axis */
+    vision_layer *layer;
+    weight        negative_bias, scale; /* standardise: (p + negative_bias) · scale; none: no name */
+    weight        projection;
+    weight        patch_bias, patch_norm[3], patch_norm_bias[3]; /* without an encoder */
+} vision_weights;
+
+/* Finds and checks the weights of the vision tower. `soft_width` is the text model's width. GM_UNSUPPORTED: the file has no such
+ * tower. The file must outlive the weights; vectors must be in memory. */
+gm_status vision_load(const gguf *file, uint32_t soft_width, vision_weights *out, error *e);
+/* The same from the header alone, for planning. */
+gm_status vision_shapes(const gguf *file, uint32_t soft_width, vision_weights *out, error *e);
+void      vision_free(vision_weights *w);
+
+/* Tokens of a run are patches. A record's id is the patch's column, its position the row. The patches of a soft token are
+ * consecutive; outputs are the first of them. `*patches` is the leaf that takes them: pixels from 0 to 1, channel after channel. */
+gm_status vision_graph(const vision_weights *w, graph *out, tensor **patches, error *e);
+
+#endif

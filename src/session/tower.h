@@ -1,0 +1,53 @@
+/* The towers of an engine. A tower is loaded when it is first needed: its weights become a set of their own on the backend, beside
+ * those of the text model. It stays until it is released.
+ *
+ * Encoding is a job: it loads the tower if need be and runs its items in batches. Everything here is called between engine_enter
+ * and engine_leave. */
+
+#ifndef GM_TOWER_H
+#define GM_TOWER_H
+
+#include "graph/run.h"
+#include "model/towers.h"
+#include "session/kv_memory.h"
+
+typedef enum { TOWER_VISION, TOWER_AUDIO, TOWER_KINDS } tower_kind;
+
+/* A picture: pixels of the size that the tower is to see (multiples of 48), or patches as the reference lays them out. */
+typedef struct {
+    uint32_t       width, height; /* pixels */
+    const uint8_t *pixels;        /* RGB, row after row */
+    const float   *patches;       /* instead: row, column, channel of each patch; patches row after row; values from 0 to 1 */
+    bool           frame;         /* of a video: pixels are divided by 255 instead of multiplied by 1/255 */
+} tower_picture;
+
+/* Whether the model has this tower. GM_UNSUPPORTED with a hint if not; GM_BAD_FILE if it does not fit the model. Loads nothing. */
+gm_status engine_has_tower(gm_engine *engine, tower_kind kind, error *e);
+/* Frees weights, plans and memory of towers that no job uses. Returns whether there was one. */
+bool engine_release_towers(gm_engine *engine);
+void engine_close_towers(gm_engine *engine);
+/* Identifies the tower's weights, for the digests of soft tokens. */
+gm_status engine_tower_digest(gm_engine *engine, tower_kind kind, uint8_t digest[32], error *e);
+
+/* ---- jobs ---- */
+
+typedef struct tower_job tower_job;
+
+typedef enum { TOWER_LOADING, TOWER_ENCODING } tower_phase;
+
+typedef struct {
+    tower_phase phase;
+    uint64_t    done, total; /* bytes; in TOWER_ENCODING, items */
+} tower_progress;
+
+/* Copies the pictures. The rows of picture i are item i. */
+gm_status tower_encode_pictures(gm_engine *engine, const tower_picture *pictures, size_t count, tower_job **out,
+                                error *e);
+/* GM_AGAIN: call again; on a GPU let gpu_host_wait run first. GM_OK: all rows are there. */
+gm_status tower_job_step(tower_job *job, error *e);
+/* The soft tokens of an item, [*count, width of the text model]; they live as long as the job. */
+const float   *tower_job_rows(const tower_job *job, size_t item, size_t *count);
+tower_progress tower_job_progress(const tower_job *job);
+void           tower_job_free(tower_job *job); /* at any time: cancels */
+
+#endif
