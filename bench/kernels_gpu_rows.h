@@ -92,7 +92,7 @@ static void piece_gated(scene *s, size_t i) {
     for (size_t which = 0; !i && which < 2; which++) count_product(s, s->row.width, s->row.rows);
 }
 
-static void begin_turned(scene *s) { s->other = graph_rope_table(&s->g, numbers(s, 2, s->row.n / 2, 1)); }
+static void begin_turned(scene *s) { s->other = graph_rope_table(&s->g, numbers(s, 2, s->row.n / 2, 1), 1); }
 
 static void piece_rope(scene *s, size_t i) {
     s->g.result = graph_rope(&s->g, graph_reshape(&s->g, s->x, s->row.n, s->row.rows), s->other);

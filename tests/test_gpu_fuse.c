@@ -144,8 +144,8 @@ static void build(layer_test *t) {
     float            *frequencies = malloc((size_t)s->head / 2 * sizeof *frequencies);
     for (uint64_t j = 0; j < s->head / 2; j++) frequencies[j] = (float)pow(10000, -2.0 * (double)j / (double)s->head);
     t->data[t->data_count++] = frequencies;
-    tensor *rope =
-        graph_rope_table(g, graph_weight(g, "frequencies", TYPE_F32, (uint64_t[]){ s->head / 2, 1, 1 }, frequencies));
+    tensor *rope = graph_rope_table(
+        g, graph_weight(g, "frequencies", TYPE_F32, (uint64_t[]){ s->head / 2, 1, 1 }, frequencies), 1);
     tensor *x = graph_embed(g, layer_matrix(t, "table", TYPE_F32, s->width, VOCABULARY, 1), 2);
     tensor *inputs =
         s->per_layer ? graph_embed(g, layer_matrix(t, "inputs", TYPE_F32, 2 * s->per_layer, VOCABULARY, 1), 1) : NULL;

@@ -395,6 +395,21 @@ static void test_embed(const backend *b, quant_type type, size_t tokens, size_t 
     end(&c);
 }
 
+static void test_embed_position(const backend *b, size_t tokens, size_t n) {
+    CASE("%s: embed by position %zu × %zu", b->name, tokens, n);
+    op_case c = case_begin(b, tokens, n);
+    float  *table = random_units(80 * n);
+    double *want = doubles(tokens * n);
+    c.start = 7;
+    tensor *y = graph_add(&c.g, c.x, graph_embed_position(&c.g, weight(&c, "p", TYPE_F32, n, 80, 1, table), 2));
+    for (size_t i = 0; i < tokens * n; i++)
+        want[i] = case_input(&c, i / n)[i % n] + 2.0 * table[((size_t)c.start + i / n) * n + i % n];
+    case_expect(case_run(&c, y, 0), want, tokens * n, 1e-6);
+    free(table);
+    free(want);
+    end(&c);
+}
+
 /* Ids below 0: one table takes given rows in their place, the other its row 0. Given rows come in no order. */
 static void test_given(const backend *b, quant_type type, size_t tokens, size_t n) {
     CASE("%s: embed %s %zu × %zu, some rows given", b->name, quant_format_of(type)->name, tokens, n);
@@ -432,13 +447,39 @@ static void test_rope(const backend *b, size_t tokens, size_t head, size_t heads
     for (size_t j = 0; j < head / 2; j++) frequencies[j] = (float)pow(10000, -2.0 * (double)j / (double)head);
     c.start = 1000;
     tensor *y = graph_rope(&c.g, graph_reshape(&c.g, c.x, head, heads),
-                           graph_rope_table(&c.g, weight(&c, "f", TYPE_F32, head / 2, 1, 1, frequencies)));
+                           graph_rope_table(&c.g, weight(&c, "f", TYPE_F32, head / 2, 1, 1, frequencies), 1));
     for (size_t r = 0; r < tokens * heads; r++) {
         const float *x = case_input(&c, r / heads) + r % heads * head;
         for (size_t j = 0; j < head / 2; j++) {
             const double angle = (float)(c.start + r / heads) * frequencies[j];
             want[r * head + j] = x[j] * cos(angle) - x[j + head / 2] * sin(angle);
             want[r * head + j + head / 2] = x[j + head / 2] * cos(angle) + x[j] * sin(angle);
+        }
+    }
+    case_expect(case_run(&c, y, 0), want, tokens * head * heads, 2e-6);
+    free(frequencies);
+    free(want);
+    end(&c);
+}
+
+/* As patches of a picture: the id is the column and the position the row. Of each head the first half is turned by the column. */
+static void test_rope_of_patches(const backend *b, size_t tokens, size_t head, size_t heads) {
+    CASE("%s: rope along two axes %zu × %zu heads of %zu", b->name, tokens, heads, head);
+    op_case      c = case_begin(b, tokens, head * heads);
+    const size_t half = head / 2, pairs = head / 4;
+    float       *frequencies = malloc(pairs * sizeof *frequencies);
+    double      *want = doubles(tokens * head * heads);
+    for (size_t j = 0; j < pairs; j++) frequencies[j] = (float)pow(100, -2.0 * (double)j / (double)half);
+    c.start = 20;
+    tensor *table = graph_rope_table(&c.g, weight(&c, "f", TYPE_F32, pairs, 1, 1, frequencies), 2);
+    tensor *y = graph_rope(&c.g, graph_reshape(&c.g, c.x, half, 2 * heads), table);
+    for (size_t r = 0; r < tokens * heads * 2; r++) {
+        const size_t t = r / heads / 2;
+        const float *x = case_input(&c, t) + r % (2 * heads) * half;
+        for (size_t j = 0; j < pairs; j++) {
+            const double angle = (r % 2 ? (double)(c.start + t) : (double)c.ids[t]) * frequencies[j];
+            want[r * half + j] = x[j] * cos(angle) - x[j + pairs] * sin(angle);
+            want[r * half + j + pairs] = x[j + pairs] * cos(angle) + x[j] * sin(angle);
         }
     }
     case_expect(case_run(&c, y, 0), want, tokens * head * heads, 2e-6);
@@ -562,6 +603,9 @@ static void test_image_blocks(const backend *b) {
         { 17, 3, 6, 5, 5, 9, { { 3, 11 } }, false }, /* odd sizes */
         { 33, 2, 256, 8, 1, 40, { { 9, 20 } }, false },
         { 20, 2, 512, 2, 1, 16, { { 3, 16 } }, false }, /* the largest heads */
+        { 70, 1, 72, 3, 3, 0, { { 0, 70 } }, false },   /* as the patches of a picture, which all see each other */
+        { 45, 1, 64, 2, 2, 0, { { 0, 45 } }, false },
+        { 36, 1, 20, 3, 3, 0, { { 0, 36 } }, false },
     };
     static const quant_type types[] = { TYPE_F32, TYPE_F16, TYPE_Q8_0 };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -806,6 +850,22 @@ static void test_select(const backend *b) {
     end(&c);
 }
 
+static void test_select_means(const backend *b, size_t outputs, size_t count, size_t n, size_t rows) {
+    CASE("%s: means of %zu tokens, %zu × [%zu, %zu]", b->name, count, outputs, n, rows);
+    const size_t width = n * rows;
+    op_case      c = case_begin(b, outputs * count, width);
+    double      *want = doubles(outputs * width);
+    for (size_t o = 0; o < outputs; o++) {
+        c.rows[o] = (int32_t)(o * count);
+        for (size_t i = 0; i < count * width; i++)
+            want[o * width + i % width] += case_input(&c, o * count + i / width)[i % width] / (double)count;
+    }
+    tensor *y = graph_select_means(&c.g, graph_reshape(&c.g, c.x, n, rows), (uint32_t)count);
+    case_expect(case_run(&c, y, outputs), want, outputs * width, 2e-6);
+    free(want);
+    end(&c);
+}
+
 static void test_op_shapes(void) {
     TEST("shapes that do not fit are noticed");
     graph   g = { 0 };
@@ -839,6 +899,9 @@ static void test_backend(const backend *b) {
         test_elementwise(b, n, 1 + 16 * n);
         test_rope(b, n, 32, 3);
         test_rope(b, n, 6, 1);
+        test_rope_of_patches(b, n, 72, 3);
+        test_rope_of_patches(b, n, 32, 2);
+        test_embed_position(b, n, 36);
         for (size_t t = 0; t < COUNT_OF(embeds); t++) test_embed(b, embeds[t], n, 512);
         test_given(b, TYPE_F16, n, 64);
         for (uint32_t type = 0; type < TYPE_COUNT; type++) {
@@ -865,6 +928,7 @@ static void test_backend(const backend *b) {
     test_op_attention(b, TYPE_F16, 4, 20, 8, 64, 64, 70);
     test_op_attention(b, TYPE_F32, 2, 20, 2, 192, 192, 0);
     test_image_blocks(b);
+    test_attention_with(b, TYPE_F16, 70, 1, 72, 3, 3, 0, (block[2]){ { 0, 70 } });
     test_layer_norm(b, 2, 1601, 1, true);
     test_op_vectors(b, 2, 20000, 1);
     test_elementwise(b, 1, 40000); /* one long row is shared between threads */
@@ -877,6 +941,8 @@ static void test_backend(const backend *b) {
         test_weight_sets(b, TYPE_F16, n, 96, 40);
     }
     test_select(b);
+    test_select_means(b, 7, 9, 32, 1);
+    test_select_means(b, 3, 4, 11, 3);
 }
 
 static void test_ops_on_cpu(void) {

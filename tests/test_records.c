@@ -133,7 +133,7 @@ static void records_graph(model_parts *m) {
     graph *g = &m->g;
     seed = 1;
     tensor *frequencies = matrix(m, "frequencies", HEAD / 2, 1, 1);
-    tensor *rope = graph_rope_table(g, frequencies);
+    tensor *rope = graph_rope_table(g, frequencies, 1);
     tensor *x = graph_embed_or_given(g, matrix(m, "table", WIDTH, VOCABULARY, 1), 1);
     x = attend(m, x, rope, 0, 0);
     x = attend(m, x, rope, 1, WINDOW);

@@ -6,7 +6,7 @@
 //        scale    a · factor
 //        geglu    gelu(a) · b,  gelu(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
 //        softcap  factor · tanh(a / factor)
-//        select   a of token rows[t]: the tokens whose outputs are wanted
+//        select   the mean of a over `count` tokens from rows[t] on: the tokens whose outputs are wanted
 //        sum      Σ_t a[t, r, i]: one token comes out; SUMMED is how many come in
 //
 //   a, b  f32, views: unit i of row r of token t at offset + t · token_stride + r · row_stride + i
@@ -25,6 +25,7 @@ override b_offset:       u32 = 0u;
 override b_row_stride:   u32 = 0u;
 override b_token_stride: u32 = 0u;
 override factor:         f32 = 1.0;
+override count:          u32 = 1u;
 
 @group(0) @binding(0) var<storage, read_write> a:    array<unit>;
 @group(0) @binding(1) var<storage, read_write> out:  array<unit>;
@@ -51,7 +52,10 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
     var x = a[a_offset + row * a_row_stride + i];
     for (var t = 1u; t < ${SUMMED}; t++) { x += a[a_offset + t * a_token_stride + row * a_row_stride + i]; }
 #elif KIND == select
-    let x = a[a_offset + rows[token] * a_token_stride + row * a_row_stride + i];
+    let first = a_offset + rows[token] * a_token_stride + row * a_row_stride + i;
+    var x = a[first];
+    for (var t = 1u; t < count; t++) { x += a[first + t * a_token_stride]; }
+    if (count > 1u) { x /= f32(count); }
 #else
     let x = a[a_offset + token * a_token_stride + row * a_row_stride + i];
 #endif

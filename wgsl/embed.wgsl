@@ -2,7 +2,7 @@
 //
 //   weights  one tile of the table: `rows` rows of k, starting with first_row (weights.wgsl)
 //   y        f32, token t at y_offset + t · y_token_stride
-//   run      the records have the ids; ids of other tiles are skipped, so one dispatch per tile fills every token. Ids from 2^31 on
+//   run      the records have the ids, or with BY_POSITION the positions that stand for them; ids of other tiles are skipped, so one dispatch per tile fills every token. Ids from 2^31 on
 //            have no row: with GIVEN the host has written y, otherwise row 0 is used
 //   dispatch (4 · chunks of a row / 64, tokens), 8 values per thread
 
@@ -35,7 +35,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let part   = id.x % 4u;
     let token  = id.y;
     if (chunk >= chunks || token >= run.tokens) { return; }
+#if BY_POSITION
+    var token_id = run.records[token].position;
+#else
     var token_id = run.records[token].id;
+#endif
 #if GIVEN
 #else
     if (token_id >= 0x80000000u) { token_id = 0u; }

@@ -1,11 +1,12 @@
 // Rotary position embeddings.
 //
-//   KIND table   out[t] = the cosines, then the sines, of the angles position · frequencies[j]
-//                  frequencies  f32 [pairs]     out  f32 [tokens, 2 · pairs]
-//                  dispatch (pairs / 64 rounded up, tokens, 1)
+//   KIND table   out[t] = the cosines, then the sines, of the angles position · frequencies[j]; with two AXES a row for the token's
+//                  id comes first
+//                  frequencies  f32 [pairs]     out  f32 [tokens, AXES, 2 · pairs]
+//                  dispatch (pairs / 64 rounded up, tokens, AXES)
 //   KIND rotate  (x_j, x_{j+pairs}) → (x_j cos − x_{j+pairs} sin, x_{j+pairs} cos + x_j sin) for each row of a
 //                  a      f32, a view: unit i of row r of token t at a_offset + t · a_token_stride + r · a_row_stride + i
-//                  table  f32 [tokens, 2 · pairs], as above     out  f32 [tokens, rows, 2 · pairs]
+//                  table  f32 [tokens, table_rows, 2 · pairs]: row r by row r mod table_rows     out  f32 [tokens, rows, 2 · pairs]
 //                  dispatch (rows · pairs / 64 rounded up, tokens, 1)     pairs, offsets and strides in units (unit.wgsl)
 
 #include "run.wgsl"
@@ -51,14 +52,20 @@ fn cosine_sine(angle: f32) -> vec2<f32> {
 @compute @workgroup_size(threads)
 fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     if (at.x >= pairs || at.y >= run.tokens) { return; }
-    let turned = cosine_sine(f32(run.records[at.y].position) * frequencies[at.x]);
-    out[at.y * 2u * pairs + at.x]         = turned.x;
-    out[at.y * 2u * pairs + pairs + at.x] = turned.y;
+    var along = run.records[at.y].position;
+#if AXES == 2
+    if (at.z == 0u) { along = run.records[at.y].id; }
+#endif
+    let turned = cosine_sine(f32(along) * frequencies[at.x]);
+    let to = (at.y * ${AXES}u + at.z) * 2u * pairs + at.x;
+    out[to]         = turned.x;
+    out[to + pairs] = turned.y;
 }
 #else
 #include "unit.wgsl"
 
 override rows:           u32;
+override table_rows:     u32 = 1u;
 override a_offset:       u32;
 override a_row_stride:   u32;
 override a_token_stride: u32;
@@ -76,8 +83,9 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     if (row >= rows || token >= ${COUNT}) { return; }
     let source = a_offset + token * a_token_stride + row * a_row_stride + j;
     let to = (token * rows + row) * 2u * pairs + j;
-    let cosine = table[token * 2u * pairs + j];
-    let sine = table[token * 2u * pairs + pairs + j];
+    let angle = (token * table_rows + row % table_rows) * 2u * pairs + j;
+    let cosine = table[angle];
+    let sine = table[angle + pairs];
     out[to]         = a[source] * cosine - a[source + pairs] * sine;
     out[to + pairs] = a[source + pairs] * cosine + a[source] * sine;
 }

@@ -84,7 +84,8 @@ static row_split split_of(const cpu_step *s, const cpu_context *c) {
     case OP_TOKEN_SUM:
         return split_rows(step_rows(c, o->out), o->out->ne[0], true, max_size(1, step_entries(c, o->in[0])));
     case OP_KV_STORE: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->in[0]->ne[1], false, 1);
-    case OP_ROPE_TABLE: return split_rows(c->in->run.tokens, o->out->ne[0], false, 16);
+    case OP_ROPE_TABLE: return split_rows(step_rows(c, o->out), o->out->ne[0], false, 16);
+    case OP_SELECT_ROWS: return split_rows(step_rows(c, o->out), o->out->ne[0], false, o->count);
     case OP_ROUTE: return split_rows(c->in->run.tokens, o->in[0]->ne[0], false, 16);
     case OP_EXPERT_SUM: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->used, false, 1);
     default: return split_rows(step_rows(c, o->out), o->out->ne[0], false, 1);
@@ -293,6 +294,12 @@ static void rope_table_row(float *table, const float *frequencies, size_t pairs,
     }
 }
 
+/* What turns row r of a table of angles: the token's position; with two axes, first its id. */
+static uint32_t place_of_row(const op *o, const cpu_context *c, size_t r) {
+    const token_record *record = &c->in->run.records[r / o->out->ne[1]];
+    return r % o->out->ne[1] + 1 < o->out->ne[1] ? (uint32_t)record->id : record->position;
+}
+
 static void store_row(const cpu_step *s, const cpu_context *c, size_t t) {
     const op           *o = s->op;
     const token_record *record = &c->in->run.records[t];
@@ -307,7 +314,7 @@ static void store_row(const cpu_step *s, const cpu_context *c, size_t t) {
 /* A row of the table, or a soft token. */
 static void embed_row(const op *o, const cpu_context *c, size_t t, size_t n) {
     const tensor *table = o->in[0];
-    const int32_t id = c->in->run.records[t].id;
+    const int32_t id = o->by_position ? (int32_t)c->in->run.records[t].position : c->in->run.records[t].id;
     float        *out = row_at(c, o->out, t);
     if (id < 0 && o->given) {
         memcpy(out, c->in->run.given + (size_t)(-1 - id) * n, n * sizeof *out);
@@ -322,6 +329,16 @@ static void embed_row(const op *o, const cpu_context *c, size_t t, size_t n) {
 /* Row r of the second input of ADD and MUL: of a value, or the vector that all rows share. */
 static const float *pair_at(const cpu_context *c, const tensor *b, size_t r) {
     return b->kind == TENSOR_WEIGHT ? b->data : row_at(c, b, r);
+}
+
+/* The row of an output's token, or the mean of that row of several tokens. */
+static void select_row(const op *o, const cpu_context *c, size_t r, size_t n) {
+    const tensor *a = o->in[0];
+    const size_t  first = (size_t)c->in->run.output_rows[r / a->ne[1]] * a->ne[1] + r % a->ne[1];
+    float        *y = row_at(c, o->out, r);
+    memcpy(y, row_at(c, a, first), n * sizeof *y);
+    for (size_t i = 1; i < o->count; i++) c->kernels->add(y, y, row_at(c, a, first + i * a->ne[1]), n);
+    if (o->count > 1) c->kernels->scale(y, y, 1 / (float)o->count, n);
 }
 
 /* The same row of all tokens, added up in their order. */
@@ -343,10 +360,10 @@ static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size
     case OP_LAYER_NORM:
         k->layer_norm(row_at(c, o->out, r), row_at(c, a, r), b->data, o->in[2] ? o->in[2]->data : NULL, o->factor, n);
         break;
-    case OP_ROPE_TABLE: rope_table_row(row_at(c, o->out, r), a->data, a->ne[0], c->in->run.records[r].position); break;
+    case OP_ROPE_TABLE: rope_table_row(row_at(c, o->out, r), a->data, a->ne[0], place_of_row(o, c, r)); break;
     case OP_ROPE:
         memcpy(row_at(c, o->out, r), row_at(c, a, r), n * sizeof(float));
-        k->rope(row_at(c, o->out, r), row_at(c, b, r / a->ne[1]), n);
+        k->rope(row_at(c, o->out, r), row_at(c, b, r / a->ne[1] * b->ne[1] + r % b->ne[1]), n);
         break;
     case OP_KV_STORE: store_row(s, c, r); break;
     case OP_GEGLU: k->geglu(row_at(c, o->out, r) + from, row_at(c, a, r) + from, row_at(c, b, r) + from, n); break;
@@ -364,9 +381,7 @@ static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size
         break;
     }
     case OP_TOKEN_SUM: sum_tokens(o, c, r, from, n); break;
-    case OP_SELECT_ROWS:
-        memcpy(row_at(c, o->out, r), row_at(c, a, (size_t)c->in->run.output_rows[r]), n * sizeof(float));
-        break;
+    case OP_SELECT_ROWS: select_row(o, c, r, n); break;
     default: break; /* matmuls and attention are cut differently */
     }
 }

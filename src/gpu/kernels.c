@@ -109,14 +109,19 @@ static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
         kernel_number(&k, o->most);
         kernel_bind(&k, BIND_NUMBERS);
     }
-    if (o->kind == OP_SELECT_ROWS) kernel_bind(&k, BIND_ROWS);
-    else if (two && !shared) kernel_bind(&k, BIND_IN + 1);
+    if (o->kind == OP_SELECT_ROWS) {
+        kernel_constant(&k, "count", o->count);
+        kernel_bind(&k, BIND_ROWS);
+    }
+    if (two && !shared) kernel_bind(&k, BIND_IN + 1);
     return k;
 }
 
 static gpu_kernel rope_table_kernel(const op *o, uint32_t tokens) {
-    gpu_kernel k = { .file = "rope.wgsl", .x = rounded_up(o->in[0]->ne[0], 64), .y = tokens, .z = 1 };
+    const uint32_t axes = (uint32_t)o->out->ne[1];
+    gpu_kernel     k = { .file = "rope.wgsl", .x = rounded_up(o->in[0]->ne[0], 64), .y = tokens, .z = axes };
     kernel_define(&k, "KIND", "table");
+    kernel_define(&k, "AXES", axes == 2 ? "2" : "1");
     kernel_constant(&k, "pairs", (double)o->in[0]->ne[0]);
     kernel_bind(&k, BIND_IN + 0);
     kernel_bind(&k, BIND_OUT);
@@ -135,6 +140,7 @@ static gpu_kernel rope_kernel(const op *o, uint32_t count) {
     kernel_define(&k, "COUNT", counted(x));
     kernel_constant(&k, "pairs", (double)pairs);
     kernel_constant(&k, "rows", (double)x->ne[1]);
+    kernel_constant(&k, "table_rows", (double)o->in[1]->ne[1]);
     place_a(&k, x, unit);
     kernel_bind(&k, BIND_IN + 0);
     kernel_bind(&k, BIND_OUT);
@@ -419,7 +425,7 @@ gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv 
 /* Kernels read tables of angles and routes as whole values, never as views. */
 static gm_status check_whole(const op *o, error *e) {
     const tensor *b = o->in[1];
-    if (b->offset == 0 && b->token_stride == b->ne[0]) return GM_OK;
+    if (b->offset == 0 && b->token_stride == b->ne[0] * b->ne[1]) return GM_OK;
     return fail(e, GM_UNSUPPORTED, "%s: the second input must not be a part of a value", op_name(o->kind));
 }
 

@@ -196,6 +196,7 @@ void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job
     *out = (gpu_kernel){ .file = "embed.wgsl" };
     weight_describe(out, job->table, &tile);
     kernel_define(out, "GIVEN", kernel_flag(job->given));
+    kernel_define(out, "BY_POSITION", kernel_flag(job->by_position));
     kernel_constant(out, "k", job->table->k);
     kernel_constant(out, "rows", tile.rows);
     kernel_constant(out, "first_row", tile.first_row);

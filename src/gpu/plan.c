@@ -24,10 +24,6 @@ static gm_status plan_make(gpu_backend *b, const graph *g, size_t tokens, size_t
                            gpu_kernel_visit *visit, void *user, gpu_plan **out, error *e) {
     *out = NULL;
     if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
-    if (tokens > PLAN_MOST_TOKENS)
-        return fail(e, GM_BAD_ARGUMENT,
-                    "a plan for %zu tokens was asked for, but a list holds the records of at most %d", tokens,
-                    PLAN_MOST_TOKENS);
     gpu_plan *p = calloc(1, sizeof *p);
     if (!p) return fail_memory(e, "a plan", sizeof *p);
     *p = (gpu_plan){ .backend = b,
@@ -137,6 +133,18 @@ gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, const float *data
                             entries * leaf->token_stride * sizeof *data, e);
 }
 
+/* Writes the run's records into the list, and those that it does not hold into the buffer. */
+static gm_status plan_write_records(gpu_plan *p, const run_inputs *in, error *e) {
+    const size_t listed = min_size(in->tokens, PLAN_LISTED_TOKENS), others = in->tokens - listed;
+    uint32_t    *words = p->words.data + p->at_run;
+    words[0] = (uint32_t)in->tokens;
+    words[1] = (uint32_t)in->outputs;
+    memcpy(words + RUN_HEADER_WORDS, in->records, listed * sizeof *in->records);
+    return others ? gpu_buffer_write(p->backend->host, p->run, plan_run_bytes(listed), in->records + listed,
+                                     others * sizeof *in->records, e)
+                  : GM_OK;
+}
+
 gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, error *e) {
     return gpu_plan_submit_results(p, in, &ticket, ticket ? 1 : 0, e);
 }
@@ -147,10 +155,9 @@ gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint3
     if (!run_spans_fit(in))
         return fail(e, GM_BAD_ARGUMENT, "the spans of a run of %zu tokens do not fit it", in->tokens);
     if (p->drawing) TRY(gpu_generator_set_aside(p->drawing, e));
-    uint32_t *words = p->words.data;
-    words[p->at_run] = (uint32_t)in->tokens;
-    words[p->at_run + 1] = (uint32_t)in->outputs;
-    memcpy(words + p->at_run + RUN_HEADER_WORDS, in->records, in->tokens * sizeof *in->records);
+    uint32_t       *words = p->words.data;
+    const gm_status written = plan_write_records(p, in, e);
+    if (written) return written;
     for (size_t i = 0; i < p->tiles_count; i++) words[p->tiles[i].at] = run_tiles(in, &p->tiles[i]);
     for (size_t i = 0; i < in->outputs; i++) words[p->at_rows + i] = (uint32_t)in->output_rows[i];
     if (count > GRAPH_RESULTS || (count && !p->end_read[count - 1]))

@@ -16,8 +16,10 @@
 #include "gpu/pipeline.h"
 #include "graph/layout.h"
 
-enum { PLAN_ALIGNMENT = 256 };    /* of bindings */
-enum { PLAN_MOST_TOKENS = 4095 }; /* a command of a list has up to 65,535 words, and one writes the whole run */
+enum { PLAN_ALIGNMENT = 256 }; /* of bindings */
+/* A command of a list has up to 65,535 words, so it writes the records of so many tokens. A run with more, such as the patches of a
+ * large picture, writes the others to the buffer before it is submitted. */
+enum { PLAN_LISTED_TOKENS = 4095 };
 typedef struct plan_streaming plan_streaming;
 
 /* The size of the run buffer of a plan for so many tokens: wgsl/run.wgsl. */

@@ -221,6 +221,7 @@ static gm_status record_embed(op_recorder *r, error *e) {
                                     .tokens = p->tokens,
                                     .factor = o->factor,
                                     .given = o->given,
+                                    .by_position = o->by_position,
                                     .y = plan_place(o->out) };
         gpu_embed_kernel(&k, gpu_host_info(p->backend->host), &job);
         r->table[BIND_WEIGHTS] = (gpu_binding){ 0, w->tiles[tile], 0, weight_tile_of(&w->layout, tile).bytes };
@@ -319,7 +320,7 @@ static gm_status plan_create_buffers(gpu_plan *p, error *e) {
 
 /* The writes that every run fills in. */
 static gm_status plan_record_inputs(gpu_plan *p, error *e) {
-    const size_t run_words = (size_t)plan_run_bytes(p->tokens) / sizeof(uint32_t);
+    const size_t run_words = (size_t)plan_run_bytes(min_size(p->tokens, PLAN_LISTED_TOKENS)) / sizeof(uint32_t);
     uint32_t    *zeros = calloc(max_size(run_words, p->outputs), sizeof *zeros);
     if (!zeros) return fail_memory(e, "a plan", run_words * sizeof *zeros);
     gpu_words_begin(&p->words);

@@ -274,7 +274,7 @@ typedef struct {
 
 static bool find_head_chain(const fuser *f, const tensor *t, bool turned, head_chain *out) {
     *out = (head_chain){ .rope = turned ? producer_of(f, t, OP_ROPE) : NULL };
-    if (turned && (!out->rope || !read_once(f, t))) return false;
+    if (turned && (!out->rope || !read_once(f, t) || out->rope->in[1]->ne[1] != 1)) return false;
     const tensor *normed = turned ? out->rope->in[0] : t;
     out->norm = producer_of(f, normed, OP_RMS_NORM);
     return out->norm && read_once(f, normed) && !out->norm->in[1] == !turned && out->norm->in[0]->ne[0] % 4 == 0;

@@ -101,15 +101,22 @@ static bool same_shape(const tensor *a, const tensor *b) {
     return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->axis == b->axis;
 }
 
-static tensor *append_embed(graph *g, tensor *table, float factor, bool given) {
+static tensor *append_embed(graph *g, tensor *table, op what) {
     if (!table) return NULL;
-    return append_op(g, true, (op){ .kind = OP_EMBED, .in = { table }, .factor = factor, .given = given }, AXIS_TOKENS,
-                     table->ne[0], 1);
+    what.kind = OP_EMBED;
+    what.in[0] = table;
+    return append_op(g, true, what, AXIS_TOKENS, table->ne[0], 1);
 }
 
-tensor *graph_embed(graph *g, tensor *table, float factor) { return append_embed(g, table, factor, false); }
+tensor *graph_embed(graph *g, tensor *table, float factor) { return append_embed(g, table, (op){ .factor = factor }); }
 
-tensor *graph_embed_or_given(graph *g, tensor *table, float factor) { return append_embed(g, table, factor, true); }
+tensor *graph_embed_or_given(graph *g, tensor *table, float factor) {
+    return append_embed(g, table, (op){ .factor = factor, .given = true });
+}
+
+tensor *graph_embed_position(graph *g, tensor *table, float factor) {
+    return append_embed(g, table, (op){ .factor = factor, .by_position = true });
+}
 
 tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps) {
     if (!x) return NULL;
@@ -135,16 +142,16 @@ tensor *graph_matmul(graph *g, tensor *weight, tensor *x) {
                      (op){ .kind = OP_MATMUL, .in = { weight, x } }, x->axis, weight->ne[1], 1);
 }
 
-tensor *graph_rope_table(graph *g, tensor *frequencies) {
+tensor *graph_rope_table(graph *g, tensor *frequencies, uint32_t axes) {
     if (!frequencies) return NULL;
-    return append_op(g, true, (op){ .kind = OP_ROPE_TABLE, .in = { frequencies } }, AXIS_TOKENS, 2 * frequencies->ne[0],
-                     1);
+    return append_op(g, axes == 1 || axes == 2, (op){ .kind = OP_ROPE_TABLE, .in = { frequencies } }, AXIS_TOKENS,
+                     2 * frequencies->ne[0], axes);
 }
 
 tensor *graph_rope(graph *g, tensor *x, tensor *table) {
     if (!x || !table) return NULL;
-    return append_op(g, x->ne[0] == table->ne[0], (op){ .kind = OP_ROPE, .in = { x, table } }, x->axis, x->ne[0],
-                     x->ne[1]);
+    return append_op(g, x->ne[0] == table->ne[0] && x->ne[1] % table->ne[1] == 0,
+                     (op){ .kind = OP_ROPE, .in = { x, table } }, x->axis, x->ne[0], x->ne[1]);
 }
 
 tensor *graph_kv(graph *g, uint32_t layer, uint32_t window) {
@@ -224,10 +231,12 @@ tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used) {
                      (op){ .kind = OP_EXPERT_SUM, .in = { x, routes }, .used = used }, x->axis, x->ne[0], 1);
 }
 
-tensor *graph_select_rows(graph *g, tensor *x) {
+tensor *graph_select_rows(graph *g, tensor *x) { return graph_select_means(g, x, 1); }
+
+tensor *graph_select_means(graph *g, tensor *x, uint32_t count) {
     if (!x) return NULL;
-    return append_op(g, x->axis == AXIS_TOKENS, (op){ .kind = OP_SELECT_ROWS, .in = { x } }, AXIS_OUTPUTS, x->ne[0],
-                     x->ne[1]);
+    return append_op(g, x->axis == AXIS_TOKENS && count, (op){ .kind = OP_SELECT_ROWS, .in = { x }, .count = count },
+                     AXIS_OUTPUTS, x->ne[0], x->ne[1]);
 }
 
 tensor *graph_token_sum(graph *g, tensor *x) {

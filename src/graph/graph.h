@@ -18,13 +18,14 @@
 
 /* The ops. in = [a, b, c] below; every value is f32 unless said otherwise.
  *
- *   EMBED           the row of the table a that the token's id names, times factor. An id below 0 stands for a soft token:
+ *   EMBED           the row of the table a that the token's id, or its position, names, times factor. An id below 0 is a soft token:
  *                   row −1−id of the rows that the run passes in, unscaled, if the op takes given rows; otherwise row 0
  *   RMS_NORM        a / sqrt(mean(a²) + eps) · b      over each row; b may be NULL
  *   LAYER_NORM      (a − mean(a)) / sqrt(variance(a) + eps) · b + c   over each row; c may be NULL
  *   MATMUL          weights a [k, m], values b [k]  →  [m]
- *   ROPE_TABLE      cos and sin of position · frequency a[j] for each token  →  [2 · n/2]: cosines, then sines
- *   ROPE            rotates the pairs (j, j + n/2) of each row of a by the table b
+ *   ROPE_TABLE      cos and sin of position · frequency a[j] for each token  →  [2 · n/2]: cosines, then sines. With two axes
+ *                   →  [2 · n/2, 2]: a row for the token's id, the column of a patch, and one for its position, the row
+ *   ROPE            rotates the pairs (j, j + n/2) of each row of a by the table b; row r by row r mod rows(b)
  *   KV_STORE        keys a and values b of the tokens go to the cache of `layer`, to the slots that the run's records name  →
  *                   the cache
  *   ATTENTION       queries a against the cache b, which belongs to `layer`; the records say what each token sees (graph/run.h). With a window
@@ -39,7 +40,7 @@
  *                   likeliest experts as i32 bits, then their weights: p_e / Σ_used p · b_e, p = softmax over all experts
  *   MATMUL_EXPERTS  weights a [k, m, experts], values b [k, 1 or used], routes c  →  [m, used]
  *   EXPERT_SUM      Σ_e weight_e · a[:, e], routes b
- *   SELECT_ROWS     the tokens of a whose outputs are wanted
+ *   SELECT_ROWS     the tokens of a whose outputs are wanted; with a count above 1 the mean of that many tokens from there on
  *   TOKEN_SUM       the sum of a over all tokens (or outputs) of the run
  *   LEAF            what the caller last wrote there between two runs; at first 0
  */
@@ -119,6 +120,8 @@ typedef struct {
     uint32_t layer;       /* KV_STORE, ATTENTION: whose cache */
     uint32_t window;      /* KV_STORE, ATTENTION; 0: a full layer */
     bool     given;       /* EMBED */
+    bool     by_position; /* EMBED: the position names the row, not the id */
+    uint32_t count;       /* SELECT_ROWS */
     uint32_t used;        /* ROUTE and the expert ops */
     /* fused ops */
     tensor *sum;
@@ -147,10 +150,11 @@ tensor *graph_weight(graph *g, const char *name, quant_type type, const uint64_t
 /* Each appends an op and returns its result. A shape that does not fit is noted in g->problem. A NULL input returns NULL. */
 tensor *graph_embed(graph *g, tensor *table, float factor);
 tensor *graph_embed_or_given(graph *g, tensor *table, float factor);
+tensor *graph_embed_position(graph *g, tensor *table, float factor);
 tensor *graph_rms_norm(graph *g, tensor *x, tensor *weight, float eps);                 /* weight NULL: none */
 tensor *graph_layer_norm(graph *g, tensor *x, tensor *weight, tensor *bias, float eps); /* bias NULL: none */
 tensor *graph_matmul(graph *g, tensor *weight, tensor *x);
-tensor *graph_rope_table(graph *g, tensor *frequencies);
+tensor *graph_rope_table(graph *g, tensor *frequencies, uint32_t axes); /* 1 or 2 */
 tensor *graph_rope(graph *g, tensor *x, tensor *table);
 tensor *graph_kv(graph *g, uint32_t layer, uint32_t window); /* a layer's cache as the run finds it; no op */
 tensor *graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint32_t window);
@@ -165,6 +169,7 @@ tensor *graph_route(graph *g, tensor *logits, tensor *expert_scale, uint32_t use
 tensor *graph_matmul_experts(graph *g, tensor *weight, tensor *x, tensor *routes, uint32_t used);
 tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used);
 tensor *graph_select_rows(graph *g, tensor *x);
+tensor *graph_select_means(graph *g, tensor *x, uint32_t count);
 tensor *graph_token_sum(graph *g, tensor *x);
 tensor *graph_leaf(graph *g, tensor_axis axis, uint64_t n, uint64_t rows);
 

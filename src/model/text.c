@@ -107,8 +107,8 @@ gm_status model_text_graph(const model *m, graph *out, error *e) {
     builder b = { .g = out, .m = m, .c = &m->config };
     tensor *x = graph_embed_or_given(out, weight_tensor(&b, &m->token_embd), sqrtf((float)b.c->width));
     if (b.c->per_layer_width) b.per_layer_inputs = per_layer_inputs(&b, x);
-    b.rope_full = graph_rope_table(out, weight_tensor(&b, &m->frequencies_full));
-    b.rope_sliding = graph_rope_table(out, weight_tensor(&b, &m->frequencies_sliding));
+    b.rope_full = graph_rope_table(out, weight_tensor(&b, &m->frequencies_full), 1);
+    b.rope_sliding = graph_rope_table(out, weight_tensor(&b, &m->frequencies_sliding), 1);
     b.caches = arena_array(&out->memory, b.c->layers, sizeof *b.caches);
     if (!b.caches) fail_memory(&out->problem, "the graph's caches", b.c->layers * sizeof *b.caches);
     for (uint32_t i = 0; i < b.c->layers && b.caches; i++) x = decoder_layer(&b, i, x);

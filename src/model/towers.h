@@ -37,7 +37,7 @@ typedef struct {
 typedef struct {
     arena         memory;
     vision_config config;
-    weight        patch_embd;             /* [patch · patch · 3, width]: columns are channel, row, column of the pixel */
+    weight        patch_embd; /* [patch · patch · 3, width]: columns are channel, row, column of the pixel */
     weight        position_x, position_y; /* [width, positions] */
     weight        frequencies;            /* RoPE, of one axis */
     vision_layer *layer;

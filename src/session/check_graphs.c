@@ -153,7 +153,7 @@ static tensor *check_attend(check_builder *b, tensor *rope, tensor **cache) {
 
 /* A layer without its own cache reads another layer's, so a layer that stores comes first. */
 static tensor *attention(check_builder *b) {
-    tensor *rope = graph_rope_table(b->g, check_noise(b, b->k->head / 2, 1, 0, 1)), *cache = NULL;
+    tensor *rope = graph_rope_table(b->g, check_noise(b, b->k->head / 2, 1, 0, 1), 1), *cache = NULL;
     tensor *y = check_attend(b, rope, &cache);
     return b->k->store ? y : check_attend(b, rope, &cache);
 }
@@ -205,9 +205,9 @@ static tensor *result_of(check_builder *b) {
     }
     case OP_ROPE: {
         tensor *x = view(b, 0);
-        return x ? graph_rope(b->g, x, graph_rope_table(b->g, check_noise(b, x->ne[0] / 2, 1, 0, 1))) : NULL;
+        return x ? graph_rope(b->g, x, graph_rope_table(b->g, check_noise(b, x->ne[0] / 2, 1, 0, 1), 1)) : NULL;
     }
-    case OP_ROPE_TABLE: return graph_rope_table(b->g, check_noise(b, b->k->in[0].n, 1, 0, 1));
+    case OP_ROPE_TABLE: return graph_rope_table(b->g, check_noise(b, b->k->in[0].n, 1, 0, 1), 1);
     case OP_GEGLU: {
         tensor *x = view(b, 0);
         return graph_geglu(b->g, x, view(b, 1));

@@ -17,8 +17,8 @@ typedef enum { TOWER_VISION, TOWER_AUDIO, TOWER_KINDS } tower_kind;
 typedef struct {
     uint32_t       width, height; /* pixels */
     const uint8_t *pixels;        /* RGB, row after row */
-    const float   *patches;       /* instead: row, column, channel of each patch; patches row after row; values from 0 to 1 */
-    bool           frame;         /* of a video: pixels are divided by 255 instead of multiplied by 1/255 */
+    const float   *patches; /* instead: row, column, channel of each patch; patches row after row; values from 0 to 1 */
+    bool           frame;   /* of a video: pixels are divided by 255 instead of multiplied by 1/255 */
 } tower_picture;
 
 /* Whether the model has this tower. GM_UNSUPPORTED with a hint if not; GM_BAD_FILE if it does not fit the model. Loads nothing. */
