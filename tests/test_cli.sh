@@ -85,7 +85,7 @@ chat --max --temp --seed --system --think --backend --kv --ctx --threads --preci
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --queue --timeout --verbose --backend --kv --threads --precise --cpu
 check --backend --mmproj --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
-bench -p -n -d -r --backend --kv --threads --precise --cpu --gpu-disable --json
+bench -p -n -d -r --profile --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --vocabulary --window --quant --flavour --seed
 devices --json
 version --json
@@ -577,6 +577,8 @@ pattern+='"load_seconds":[-0-9.e]+,"peak_memory_bytes":[0-9]+,"private_memory_by
 matches "$pattern"
 run "bench prefill only" 0 bench $dense -p 16 -n 0 -r 1 "${one[@]}"
 lacks decode
+run "bench with a profile on the CPU" 2 bench $dense -p 16 -n 0 --profile "$scratch/profile.svg" "${one[@]}"
+says "the model runs on the CPU"
 run "bench beyond the context" 2 bench $dense -p 5000 -n 0
 run "synth" 0 synth e2b "$scratch/e2b.gguf" --layers 5 --quant q4_0 --seed 3
 says "random weights with the shapes of e2b"

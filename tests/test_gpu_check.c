@@ -1,10 +1,14 @@
-/* The fixtures on the GPU, which in `make test` is SwiftShader: `gemmule check --backend gpu` with and without optional features. All
- * of them run in this process, so that shaders are compiled once (quick_gpu.c); the linker puts this file's main before the program's.
+/* The program on the GPU, which in `make test` is SwiftShader: `gemmule check --backend gpu` on the fixtures, with and without optional
+ * features, and `gemmule bench --profile`. All of them run in this process, so that shaders are compiled once (quick_gpu.c); the linker
+ * puts this file's main before the program's.
  *
- *     test_gpu_check [part of a fixture's name] */
+ *     test_gpu_check [part of a fixture's name, or "profile"] */
 
-#include "base/base.h"
+#include "base/arena.h"
+#include "base/json.h"
 #include "test.h"
+
+#include <math.h>
 
 #include <unistd.h>
 
@@ -67,6 +71,129 @@ static bool has_line(const char *output, const char *name, double most) {
     return at && (at == output || at[-1] == '\n') && end > at + strlen(name) && found <= most;
 }
 
+/* ---- bench --profile ---- */
+
+static double profile_number(const json *object, const char *key) {
+    const json *value = json_get(object, key);
+    return json_is(value, JSON_NUMBER) ? value->number : -1;
+}
+
+/* Every dispatch of a phase is in one row, with a time. Returns the number of rows. */
+static size_t check_phase(const json *phase, const char *name) {
+    double count = 0, share = 0, microseconds = 0;
+    size_t rows_seen = 0;
+    for (const json *row = json_get(phase, "kinds") ? json_get(phase, "kinds")->first : NULL; row; row = row->next) {
+        const str what = json_string(json_get(row, "what"), "");
+        CHECK_MESSAGE(what.length && json_string(json_get(row, "kernel"), "").length, "%s: a row without a name", name);
+        CHECK_MESSAGE(profile_number(row, "count") >= 1 && profile_number(row, "microseconds") >= 0, "%s: %.*s", name,
+                      (int)what.length, what.data);
+        count += profile_number(row, "count");
+        share += profile_number(row, "share");
+        microseconds += profile_number(row, "microseconds");
+        rows_seen++;
+    }
+    CHECK_MESSAGE(rows_seen > 5, "%s: %zu rows", name, rows_seen);
+    CHECK_MESSAGE(count == profile_number(phase, "dispatches"), "%s: %g dispatches in rows", name, count);
+    CHECK_MESSAGE(microseconds > 0 && fabs(share - 1) < 1e-3, "%s: %g us, share %g", name, microseconds, share);
+    return rows_seen;
+}
+
+/* Bytes and arithmetic of the row whose `what` begins with `begin`, for one dispatch. */
+static void check_work(const json *phase, const char *begin, double bytes, double flops) {
+    for (const json *row = json_get(phase, "kinds") ? json_get(phase, "kinds")->first : NULL; row; row = row->next) {
+        if (strncmp(json_string(json_get(row, "what"), "").data, begin, strlen(begin))) continue;
+        const double count = profile_number(row, "count");
+        CHECK_MESSAGE(profile_number(row, "flops") / count == flops, "%s: %g flops", begin,
+                      profile_number(row, "flops") / count);
+        CHECK_MESSAGE(profile_number(row, "bytes") / count >= bytes &&
+                          profile_number(row, "bytes") / count < 1.3 * bytes,
+                      "%s: %g bytes", begin, profile_number(row, "bytes") / count);
+        return;
+    }
+    CHECK_MESSAGE(false, "no row begins with %s", begin);
+}
+
+/* Whether every tag is closed by its own, and how many bars there are. */
+static bool svg_is_whole(const char *at, size_t *bars) {
+    char   open[16][16] = { { 0 } };
+    size_t depth = 0;
+    for (*bars = 0; (at = strchr(at, '<')); at++) {
+        const bool   closes = at[1] == '/';
+        const char  *name = at + 1 + closes, *end = strchr(at, '>');
+        const size_t length = strcspn(name, " >/");
+        if (!end || length >= sizeof open[0]) return false;
+        *bars += !strncmp(at, "<rect class=\"time\"", 18);
+        if (closes && (!depth || strlen(open[depth - 1]) != length || strncmp(open[depth - 1], name, length)))
+            return false;
+        if (closes) depth--;
+        else if (end[-1] != '/') {
+            if (depth == COUNT_OF(open)) return false;
+            snprintf(open[depth++], sizeof open[0], "%.*s", (int)length, name);
+        }
+        at = end;
+    }
+    return !depth;
+}
+
+static size_t read_whole(const char *path, char *out, size_t size) {
+    FILE  *file = fopen(path, "r");
+    size_t length = 0;
+    if (file) length = fread(out, 1, size - 1, file), fclose(file);
+    out[length] = 0;
+    return length;
+}
+
+static void test_profile(char *program) {
+    static char output[100000], svg[100000];
+    char        path[] = "/tmp/gemmule-profile-XXXXXX";
+    const int   made = mkstemp(path);
+    char       *arguments[] = { program,
+                                "bench",
+                                "tests/fixtures/small-dense-Q4_K_M.gguf",
+                                "--backend",
+                                "gpu",
+                                "-p",
+                                "20",
+                                "-n",
+                                "2",
+                                "-r",
+                                "1",
+                                "-d",
+                                "5",
+                                "--json",
+                                "--profile",
+                                path,
+                                "--gpu-disable",
+                                "timestamps" };
+    TEST("bench --profile");
+    close(made);
+    const int code = run_program(arguments, (int)COUNT_OF(arguments) - 2, output, sizeof output);
+    CHECK_MESSAGE(!code, "exit status %d\n%s", code, output);
+    arena       memory = { 0 };
+    error       e = { 0 };
+    json       *root = NULL;
+    const bool  parsed = !json_parse(str_of(output), &memory, &root, &e);
+    const json *profile = json_get(root, "profile"), *prefill = json_get(profile, "prefill"),
+               *decode = json_get(profile, "decode");
+    CHECK_MESSAGE(parsed && prefill && decode, "%s", output);
+    const size_t rows_seen = check_phase(prefill, "prefill") + check_phase(decode, "decode");
+    CHECK(profile_number(prefill, "tokens") == 20 &&
+          profile_number(decode, "tokens") == profile_number(decode, "runs"));
+    CHECK(profile_number(decode, "dispatches") ==
+          profile_number(decode, "runs") * profile_number(root, "dispatches_per_token"));
+    CHECK(profile_number(profile, "bytes_per_second") > 0 && profile_number(profile, "flops_per_second") > 0);
+    check_work(decode, "Q6_K token_embd", 1024 * 256 / 256 * 210, 2.0 * 1024 * 256);
+    size_t bars = 0;
+    CHECK(read_whole(path, svg, sizeof svg) > 1000 && svg_is_whole(svg, &bars));
+    CHECK_MESSAGE(bars == rows_seen, "%zu bars for %zu rows", bars, rows_seen);
+    arena_free(&memory);
+
+    TEST("bench --profile without timestamps");
+    remove(path);
+    CHECK(run_program(arguments, (int)COUNT_OF(arguments), output, sizeof output) != 0);
+    CHECK(!*output && read_whole(path, svg, sizeof svg) == 0);
+}
+
 int __wrap_main(int argc, char **argv) {
     static char output[20000];
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
@@ -88,5 +215,6 @@ int __wrap_main(int argc, char **argv) {
                           output);
         else CHECK_MESSAGE(!code, "exit status %d\n%s", code, output);
     }
+    if (argc < 2 || !strcmp(argv[1], "profile")) test_profile(argv[0]); /* the shaders are compiled already */
     return test_end();
 }

@@ -37,7 +37,7 @@ static void close_host(gpu_host *h) {
     gpu_host_close(h);
 }
 
-enum { MOST_WORDS = 4096 };
+enum { MOST_WORDS = 8192 };
 
 typedef struct {
     uint32_t words[MOST_WORDS];
@@ -207,6 +207,8 @@ static void test_disable(const gpu_info *with) {
         CHECK(info->f16 == (with->f16 && !strstr(lists[i], "f16")));
         CHECK(info->dot4 == (with->dot4 && !strstr(lists[i], "dot4")));
         CHECK(info->timestamps == (with->timestamps && !strstr(lists[i], "timestamps")));
+        error none = { 0 };
+        CHECK(info->timestamps || (gpu_clock_start(h, &none) == GM_UNSUPPORTED && strstr(none.why, "no timestamps")));
         CHECK(info->subgroups || !info->subgroup_max);
         if (!info->subgroups) { /* really not asked for: a shader cannot use it */
             error e = { 0 };
@@ -451,6 +453,59 @@ static void test_chain(gpu_host *h) {
 }
 
 /* Callbacks run only in calls that process events, so a pipeline is pending until the first of those. */
+/* ---- timing ---- */
+
+/* Times of `count` dispatches, which alternate between two groups. */
+static void check_times(gpu_host *h, const gpu_id groups[2], size_t count) {
+    gpu_time times[100];
+    size_t   taken = 0;
+    double   seconds = 0;
+    bool     right = true;
+    for (int round = 0; taken < count && round < 10000; round++) {
+        const size_t n = gpu_clock_take(h, times, COUNT_OF(times));
+        for (size_t i = 0; i < n; i++) {
+            right = right && times[i].group == groups[(taken + i) % 2] && times[i].seconds >= 0;
+            seconds += times[i].seconds;
+        }
+        taken += n;
+        if (!n) gpu_host_wait(h, 10);
+    }
+    CHECK_MESSAGE(taken == count && right, "%zu of %zu", taken, count);
+    CHECK_MESSAGE(seconds > 0 && seconds < 60, "%g seconds", seconds);
+    CHECK(gpu_clock_take(h, times, COUNT_OF(times)) == 0);
+}
+
+static void test_clock(gpu_host *h) {
+    TEST("times of dispatches, more than a query set holds");
+    error        e = { 0 };
+    list         l;
+    uint32_t     out[4] = { 0 };
+    const gpu_id x = new_buffer(h, 16), y = new_buffer(h, 16), pipeline = scale_pipeline(h, 4, 1, 1);
+    const gpu_id groups[2] = { scale_group(h, pipeline, x, y, 16), scale_group(h, pipeline, y, x, 16) };
+    list_start(&l);
+    for (int i = 0; i < 1100; i++) ADD(&l, GPU_DISPATCH, pipeline, groups[i % 2], 1, 1, 1);
+    CHECK(gpu_clock_start(h, &e) == GM_OK);
+    submit_list(h, &l);
+    list_start(&l);
+    ADD(&l, GPU_DISPATCH, pipeline, groups[0], 1, 1, 1);
+    ADD(&l, GPU_COPY, y, 0, 0, x, 0, 0, 16, 0);
+    ADD(&l, GPU_DISPATCH, pipeline, groups[1], 1, 1, 1);
+    submit_list(h, &l);
+    check_times(h, groups, 1102);
+    CHECK(read_words(h, x, 0, out, 4) && out[0] == 1102 && out[3] == 1102);
+
+    TEST("no times after the clock was stopped");
+    gpu_time time;
+    submit_list(h, &l);
+    gpu_clock_stop(h); /* with times in the air */
+    submit_list(h, &l);
+    CHECK(wait_until_idle(h) && gpu_clock_take(h, &time, 1) == 0);
+    gpu_group_free(h, groups[0]);
+    gpu_group_free(h, groups[1]);
+    gpu_buffer_free(h, x);
+    gpu_buffer_free(h, y);
+}
+
 static void test_compiling(gpu_host *h) {
     enum { MANY = 24 };
     TEST("pipelines compile in the background");
@@ -746,6 +801,8 @@ static void test_close_with_things_left(void) {
     list_start(&l);
     ADD(&l, GPU_DISPATCH, pipeline, group, 1 << 12, 1, 1);
     ADD(&l, GPU_READ, y, 0, 0, 64, 0, gpu_ticket_new(h));
+    error e = { 0 };
+    CHECK(gpu_clock_start(h, &e) == GM_OK);
     submit_list(h, &l);
     CHECK(!gpu_idle(h) || h->work_done == h->work);
     close_host(h);
@@ -823,6 +880,7 @@ int main(void) {
     test_write_limit(h);
     test_kernels(h);
     test_chain(h);
+    test_clock(h);
     test_compiling(h);
     test_bad_shaders(h);
     test_bad_groups(h);

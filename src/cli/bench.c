@@ -5,6 +5,7 @@
  * the CPU we feed random tokens instead: a model of random weights would repeat one token, whose experts and rows stay in
  * the cache. */
 
+#include "cli/bench_profile.h"
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
 #include "cli/interrupt.h"
@@ -24,6 +25,7 @@
 typedef struct {
     engine_values engine;
     count_value   prefill, decode, depth, repeats;
+    const char   *profile;
     bool          json, quiet;
 } bench_values;
 
@@ -34,6 +36,8 @@ static const option bench_options[] = {
     COUNT_OPTION(bench_values, depth, "depth", 'd', "DEPTH", 0, 1 << 20,
                  "tokens already in the session when decoding starts; default 0"),
     COUNT_OPTION(bench_values, repeats, "repeats", 'r', "R", 1, 1000, "measure R times and report the best; default 3"),
+    TEXT_OPTION(bench_values, profile, "profile", 0, "FILE",
+                "also show which kernels the GPU's time goes to, and draw that as an SVG"),
     FLAG_OPTION(bench_values, json, "json", 0, "print one JSON object"),
     FLAG_OPTION(bench_values, quiet, "quiet", 0, "no progress bar"),
 };
@@ -51,6 +55,8 @@ typedef struct {
     double              load_seconds, prefill_seconds, decode_seconds;
     uint64_t            peak_memory, private_memory;
     size_t              dispatches; /* per decoded token; 0 on the CPU */
+    gpu_profile        *timed;      /* NULL: dispatches are not timed */
+    bench_profile       profile;
     progress            bar;
     size_t              steps_done, steps;
 } bench;
@@ -110,11 +116,23 @@ static gm_status measure_best(bench *b, size_t context, bench_work *work, bool w
     return status;
 }
 
+static gm_status timing_start(bench *b, error *e) {
+    return b->timed ? gpu_profile_start(b->timed, &b->engine->gpu, e) : GM_OK;
+}
+
+/* `status` is that of the timed work. */
+static gm_status timing_end(bench *b, gm_status status, error *e) {
+    error           ignored = { 0 };
+    const gm_status ended = b->timed ? gpu_profile_end(b->timed, status ? &ignored : e) : GM_OK;
+    return status ? status : ended;
+}
+
 static gm_status prefill_once(bench *b, gm_session *session, double *seconds, error *e) {
+    TRY(timing_start(b, e));
     const double    start = clock_seconds();
     const gm_status status = append_tokens(session, b->tokens, b->prefill, e);
     *seconds = clock_seconds() - start;
-    return status;
+    return timing_end(b, status, e);
 }
 
 /* The value of a field of /proc/self/status in bytes; 0 if there is none. */
@@ -174,11 +192,38 @@ static gm_status decode_once(bench *b, gm_session *session, double *seconds, err
     greedy.temperature = 0;
     gm_status status = append_tokens(session, b->tokens, before, e);
     if (status == GM_OK && b->engine->on_gpu) status = warm_up_choices(session, &greedy, e);
+    if (status == GM_OK) status = timing_start(b, e);
+    if (status != GM_OK) return status;
     const double start = clock_seconds();
-    if (status == GM_OK) status = (b->engine->on_gpu ? follow_choices : feed_tokens)(b, session, &greedy, e);
+    status = (b->engine->on_gpu ? follow_choices : feed_tokens)(b, session, &greedy, e);
     *seconds = clock_seconds() - start;
+    status = timing_end(b, status, e);
     b->dispatches = session_dispatches(session);
     b->private_memory = process_memory("RssAnon"); /* while the session exists */
+    return status;
+}
+
+/* Once more, with every dispatch timed, which takes longer. */
+static gm_status bench_time_dispatches(bench *b, error *e) {
+    double ignored = 0;
+    TRY(gpu_limits_measure(b->engine->gpu.host, &b->profile.limits, e));
+    b->timed = &b->profile.prefill;
+    if (b->prefill) TRY(with_session(b, b->prefill, prefill_once, &ignored, e));
+    b->timed = &b->profile.decode;
+    if (b->decode) TRY(with_session(b, max_size(b->depth, 1) + b->decode, decode_once, &ignored, e));
+    b->timed = NULL;
+    return GM_OK;
+}
+
+/* Says early that a profile is impossible. */
+static gm_status bench_check_profile(const bench *b, error *e) {
+    if (!b->values->profile) return GM_OK;
+    if (!b->engine->on_gpu)
+        return fail(e, GM_BAD_ARGUMENT,
+                    "--profile times the GPU's work, but the model runs on the CPU (see --backend)");
+    gpu_profile     probe = { 0 };
+    const gm_status status = gpu_profile_start(&probe, &b->engine->gpu, e);
+    if (status == GM_OK) gpu_profile_end(&probe, e);
     return status;
 }
 
@@ -192,6 +237,7 @@ static gm_status bench_measure(bench *b, error *e) {
         status = measure_best(b, context, decode_once, b->prefill > 0, &b->decode_seconds, e);
     b->peak_memory = process_memory("VmHWM");
     if (!b->private_memory) b->private_memory = process_memory("RssAnon");
+    if (status == GM_OK && b->values->profile) status = bench_time_dispatches(b, e);
     return status;
 }
 
@@ -244,6 +290,7 @@ static int bench_print_json(const bench *b, const char *name) {
     if (b->engine->on_gpu) report_gpu_phases(&r, b);
     report_count(&r, "peak_memory_bytes", b->peak_memory);
     report_count(&r, "private_memory_bytes", b->private_memory);
+    if (b->values->profile) bench_profile_report(&r, &b->profile);
     report_close(&r, '}');
     return report_print(&r);
 }
@@ -271,6 +318,7 @@ static void bench_print_text(const bench *b, const char *name) {
         if (b->dispatches) printf("work      %zu dispatches per token\n", b->dispatches);
     }
     printf("memory    %s peak, including the mapped file; %s private\n", peak, private);
+    if (b->values->profile) bench_profile_print(&b->profile);
 }
 
 static gm_status bench_model(bench *b, const char *given, arena *memory, error *e) {
@@ -282,10 +330,14 @@ static gm_status bench_model(bench *b, const char *given, arena *memory, error *
     b->load_seconds = clock_seconds() - start;
     if (status != GM_OK) return status;
     gm_engine_get_info(b->engine, &b->info);
+    TRY(bench_check_profile(b, e));
     progress_start(&b->bar, "measuring", PROGRESS_STEPS, !b->values->json && !b->values->quiet);
     status = bench_measure(b, e);
     progress_end(&b->bar);
-    return status;
+    if (status != GM_OK || !b->values->profile) return status;
+    char title[300];
+    snprintf(title, sizeof title, "%s on %s", given, b->info.device);
+    return bench_profile_draw(&b->profile, title, b->values->profile, e);
 }
 
 static int bench_run(void *values, const arguments *args) {
@@ -308,6 +360,7 @@ static int bench_run(void *values, const arguments *args) {
     else if (v->json) code = bench_print_json(&b, args->positional[0]);
     else bench_print_text(&b, args->positional[0]);
     free(b.tokens);
+    bench_profile_free(&b.profile);
     gm_engine_close(b.engine);
     arena_free(&memory);
     return code;
@@ -321,10 +374,13 @@ const command command_bench = {
         "Prints the speed of prefill (the prompt, computed in batches) and of decode (the answer, token by token) in "
         "tokens per second, the weights read per decoded token and the resulting bandwidth, the time to open the "
         "model, "
-        "and peak and private memory (without the mapped file). Speeds are the best of R runs after a warm-up.",
+        "and peak and private memory (without the mapped file). Speeds are the best of R runs after a warm-up. With "
+        "--profile, one more run times every dispatch on the GPU, by its own clock: a table of the kinds of dispatches "
+        "with their share of the time, of bandwidth and of arithmetic, and the same as bars in an SVG file.",
     .examples = "  gemmule bench gemma4:e2b\n"
                 "  gemmule bench e2b.gguf -p 64 -n 64 --threads 2 --json\n"
-                "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n",
+                "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n"
+                "  gemmule bench e2b.gguf --backend gpu -d 4096 --profile e2b.svg\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),
     .fewest = 1,

@@ -54,6 +54,17 @@ struct gpu_weight_set {
 
 typedef struct gpu_plan gpu_plan;
 
+/* A run that was submitted, for whoever times its dispatches. */
+typedef struct {
+    gpu_plan         *plan;
+    run_inputs        in;
+    const uint32_t   *words; /* the list's dispatches: the plan's, then those of `more` */
+    size_t            count;
+    const gpu_kernel *more;
+    size_t            more_count;
+} gpu_submission;
+typedef void gpu_submission_watch(void *user, const gpu_submission *s);
+
 typedef struct {
     gpu_host         *host;
     bool              precise;               /* f32 activations in every product */
@@ -71,6 +82,9 @@ typedef struct {
     size_t            next_weight; /* where the upload continues */
     uint32_t          next_tile, next_chunk;
     uint64_t          uploaded, total; /* bytes of the file; total: of the weights that stay on the GPU */
+
+    gpu_submission_watch *watch; /* NULL: nobody watches. Runs that stream weights are not reported */
+    void                 *watch_user;
 } gpu_backend;
 
 gm_status gpu_backend_open(gpu_backend *b, const gpu_options *options, bool precise, error *e);
@@ -154,6 +168,9 @@ size_t gpu_plan_dispatches(const gpu_plan *p);
 typedef void gpu_kernel_visit(void *user, const graph *fused, const op *o, const gpu_kernel *k);
 gm_status    gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                             gpu_kernel_visit *visit, void *user, error *e);
+
+/* The same for a plan that exists, in the order of its dispatches. Not for plans that stream weights. */
+gm_status gpu_plan_kernels(gpu_plan *p, gpu_kernel_visit *visit, void *user, error *e);
 
 /* Abandons a submit that returned GM_AGAIN. */
 void gpu_plan_restart(gpu_plan *p);

@@ -9,10 +9,11 @@ enum { GPU_ALIGNMENT = 256, RESULTS = 1 }; /* each list reads its own result bef
 
 /* The dispatches of the plan and of the sampler, and a read of the result. */
 typedef struct {
-    gpu_words words;
-    gpu_id    groups[SAMPLER_KERNELS];
-    size_t    group_count, at_ticket, dispatches;
-    uint32_t  rebinds; /* the state of the plan's bind groups that it has copied */
+    gpu_words     words;
+    sampler_shape shape;
+    gpu_id        groups[SAMPLER_KERNELS];
+    size_t        group_count, end_dispatch, at_ticket, dispatches;
+    uint32_t      rebinds; /* the state of the plan's bind groups that it has copied */
 } step_list;
 
 struct gpu_generator {
@@ -25,6 +26,8 @@ struct gpu_generator {
     bool          begun;
     uint64_t      aside;     /* where in `memory` the next step's token is kept while others use the plan */
     bool          set_aside; /* it is there, not in the plan's buffers */
+    token_record  token;     /* the token with which it began, */
+    uint32_t      steps;     /* and the steps submitted since */
     uint32_t      tickets[GENERATOR_STEPS]; /* a ring */
     size_t        oldest, flying;
 };
@@ -127,7 +130,7 @@ static gm_status generator_record(gpu_generator *g, step_list *list, const gener
     shape.edits = start->edits;
     shape.logprobs = start->logprobs;
     const size_t count = sampler_kernels(&shape, kernels);
-    *list = (step_list){ .dispatches = p->dispatches + count, .rebinds = p->rebinds };
+    *list = (step_list){ .shape = shape, .dispatches = p->dispatches + count, .rebinds = p->rebinds };
     gpu_words_begin(&list->words);
     gpu_words_append(&list->words, p->words.data + p->first_dispatch, p->end_dispatch - p->first_dispatch);
     gm_status status = GM_OK;
@@ -136,6 +139,7 @@ static gm_status generator_record(gpu_generator *g, step_list *list, const gener
         if (group) list->groups[list->group_count++] = group;
         else status = e->status;
     }
+    list->end_dispatch = list->words.count;
     const uint64_t results = g->ranges[DRAW_STATE].offset + SAMPLER_STATE_RESULTS * sizeof(uint32_t);
     list->at_ticket =
         shape.logprobs ? gpu_words_read(&list->words, g->memory, g->ranges[DRAW_RECORD].offset, sizeof(sampler_record))
@@ -227,11 +231,34 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
         if (status) return status;
     }
     g->list = list;
+    g->token = *start->token;
+    g->steps = 0;
     g->begun = true;
     return GM_OK;
 }
 
 bool gpu_generator_begun(const gpu_generator *g) { return g->begun; }
+
+/* Reports a step to whoever times it. The GPU makes the tokens' records itself; all that counts here is what they see. */
+static void generator_report_step(const gpu_generator *g) {
+    static const int32_t row = 0;
+    const gpu_backend   *b = g->plan->backend;
+    gpu_kernel           kernels[SAMPLER_KERNELS];
+    token_record         token = g->token;
+    if (!b->watch) return;
+    token.full_last += g->steps;
+    token.sliding_first += g->steps;
+    token.sliding_last += g->steps;
+    const gpu_submission done = {
+        .plan = g->plan,
+        .in = { .records = &token, .tokens = 1, .output_rows = &row, .outputs = 1 },
+        .words = g->list->words.data + 1,
+        .count = g->list->end_dispatch - 1,
+        .more = kernels,
+        .more_count = sampler_kernels(&g->list->shape, kernels),
+    };
+    b->watch(b->watch_user, &done);
+}
 
 gm_status gpu_generator_submit(gpu_generator *g, error *e) {
     gpu_host *h = g->plan->backend->host;
@@ -248,6 +275,8 @@ gm_status gpu_generator_submit(gpu_generator *g, error *e) {
         return status;
     }
     g->tickets[(g->oldest + g->flying++) % GENERATOR_STEPS] = ticket;
+    generator_report_step(g);
+    g->steps++;
     return GM_OK;
 }
 

@@ -118,6 +118,20 @@ bool gpu_idle(gpu_host *h);
 uint64_t gpu_submitted(const gpu_host *h);
 bool     gpu_passed(gpu_host *h, uint64_t submitted);
 
+/* ---- timing: native only ---- */
+
+typedef struct {
+    gpu_id group; /* of the dispatch */
+    double seconds;
+} gpu_time;
+
+/* From now on every dispatch is timed by the GPU's own clock. It gets a compute pass of its own, so that lists take longer.
+ * GM_UNSUPPORTED: the GPU has no timestamps. */
+gm_status gpu_clock_start(gpu_host *h, error *e);
+void      gpu_clock_stop(gpu_host *h); /* discards times that nobody took */
+/* Writes the times of the next dispatches, in the order of submission, and returns how many; 0: none has arrived. */
+size_t gpu_clock_take(gpu_host *h, gpu_time *out, size_t capacity);
+
 /* Processes what the GPU and the compiler have finished, waiting up to `milliseconds` (0: not at all). Native only: a browser has its own
  * event loop. */
 void gpu_host_wait(gpu_host *h, uint32_t milliseconds);

@@ -104,6 +104,8 @@ static bool feature_probe(gpu_host *h, gpu_feature which) {
  * unsafe). */
 static const char *const toggles_on[] = { "disable_workgroup_init", "disable_robustness", "use_vulkan_memory_model",
                                           "vulkan_enable_f16_on_nvidia", "allow_unsafe_apis" };
+/* Timestamps would be rounded to 0.1 ms. */
+static const char *const toggles_off[] = { "timestamp_quantization" };
 
 typedef struct {
     WGPUDawnTogglesDescriptor descriptor;
@@ -116,6 +118,7 @@ typedef struct {
 static void read_toggles(toggles *t) {
     size_t on = 0, off = 0;
     for (size_t i = 0; i < COUNT_OF(toggles_on); i++) t->on[on++] = toggles_on[i];
+    for (size_t i = 0; i < COUNT_OF(toggles_off); i++) t->off[off++] = toggles_off[i];
     const char *more = getenv("GEMMULE_WEBGPU_TOGGLES");
     snprintf(t->text, sizeof t->text, "%s", more ? more : "");
     char *rest = t->text, *name;

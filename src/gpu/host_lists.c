@@ -229,8 +229,20 @@ static WGPUCommandEncoder between_passes(recording *r) {
     return encoder_of(r);
 }
 
+/* A dispatch that is timed gets a pass of its own. */
+static void recording_begin_timed_pass(recording *r, gpu_id group) {
+    gpu_host               *h = r->host;
+    WGPUPassTimestampWrites times;
+    WGPUCommandEncoder      encoder = between_passes(r);
+    if (host_clock_full(h)) host_clock_resolve(h, encoder);
+    const bool                      timed = host_clock_dispatch(h, group, &times);
+    const WGPUComputePassDescriptor d = { .timestampWrites = timed ? &times : NULL };
+    r->pass = h->api.CommandEncoderBeginComputePass(encoder, &d);
+}
+
 static void recording_bind(recording *r, gpu_id pipeline, gpu_id group) {
     const gpu_host *h = r->host;
+    if (h->clock.on) recording_begin_timed_pass(r, group);
     if (!r->pass) r->pass = h->api.CommandEncoderBeginComputePass(encoder_of(r), NULL);
     if (r->pipeline != pipeline) {
         const host_pipeline *p = slots_find(&h->pipelines, pipeline);
@@ -386,10 +398,12 @@ static void finish(recording *r) {
     gpu_host *h = r->host;
     if (!r->encoder) return;
     end_pass(r);
+    if (h->clock.on) host_clock_resolve(h, r->encoder);
     WGPUCommandBuffer commands = h->api.CommandEncoderFinish(r->encoder, NULL);
     h->api.QueueSubmit(h->queue, 1, &commands);
     h->api.CommandBufferRelease(commands);
     h->api.CommandEncoderRelease(r->encoder);
+    if (h->clock.on) host_clock_submitted(h);
 }
 
 gm_status gpu_submit(gpu_host *h, const uint32_t *words, size_t count, error *e) {

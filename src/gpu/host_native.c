@@ -291,6 +291,7 @@ static void close_things(gpu_host *h) {
     host_close_pipelines(h);
     for (index = 0; slots_next(&h->buffers, &index, &id);) gpu_buffer_free(h, id);
     host_close_tickets(h);
+    gpu_clock_stop(h);
     slots_free(&h->groups);
     slots_free(&h->buffers);
     slots_free(&h->tickets);

@@ -96,6 +96,15 @@ typedef struct {
 
 enum { FENCES = 32 };
 
+/* Dispatches that are timed together (host_clock.c). */
+typedef struct clock_batch clock_batch;
+
+typedef struct {
+    bool         on;
+    clock_batch *first, *last; /* in the order of submission; the last one may still be recorded */
+    uint64_t     end;          /* when the last dispatch ended whose time was taken, in ns */
+} host_clock;
+
 /* The answer of an awaited callback. It is part of the host, because a callback may come after we stopped waiting. */
 typedef struct {
     bool        done, failed;
@@ -131,6 +140,8 @@ struct gpu_host {
     uint64_t   write_bytes;                  /* bytes written and not yet known to have arrived */
     uint64_t   order;                        /* numbers read-backs and fences */
     uint64_t   news;                         /* counts arrivals */
+
+    host_clock clock; /* see gpu_clock_start */
 
     bool        closing, lost;
     error       problem;
@@ -185,6 +196,17 @@ gm_status host_group_make(gpu_host *h, host_group *group, error *e);
 
 /* Frees tickets and staging buffers. */
 void host_close_tickets(gpu_host *h);
+
+/* ---- host_clock.c ---- */
+
+/* A place for the times of one dispatch: what its pass writes. False: there is no memory, which is noted as a problem. */
+bool host_clock_dispatch(gpu_host *h, gpu_id group, WGPUPassTimestampWrites *out);
+/* Whether the next dispatch needs a new batch, so that host_clock_resolve must come first. */
+bool host_clock_full(const gpu_host *h);
+/* Records, outside a pass, that the times of the batch are copied to where they can be read. */
+void host_clock_resolve(gpu_host *h, WGPUCommandEncoder encoder);
+/* Asks for the times of what was just submitted. */
+void host_clock_submitted(gpu_host *h);
 
 /* For tests: loses the device as if its driver had crashed. False if the library cannot do that. */
 bool host_force_loss(gpu_host *h);

@@ -55,6 +55,14 @@ gm_status gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t o
     return status;
 }
 
+gm_status gpu_plan_kernels(gpu_plan *p, gpu_kernel_visit *visit, void *user, error *e) {
+    p->visit = visit;
+    p->visit_user = user;
+    const gm_status status = plan_record(p, e);
+    p->visit = NULL;
+    return status;
+}
+
 void gpu_plan_free(gpu_plan *p) {
     if (!p) return;
     gpu_host    *h = p->backend->host;
@@ -167,5 +175,12 @@ gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint3
     if (p->streaming) return streaming_submit(p, in, end, e);
     const gm_status status = gpu_plan_write_given(p, in, e);
     if (status) return status;
-    return gpu_submit(p->backend->host, words, end, e);
+    TRY(gpu_submit(p->backend->host, words, end, e));
+    if (p->backend->watch) {
+        const gpu_submission done = {
+            .plan = p, .in = *in, .words = words + p->first_dispatch, .count = p->end_dispatch - p->first_dispatch
+        };
+        p->backend->watch(p->backend->watch_user, &done);
+    }
+    return GM_OK;
 }

@@ -106,6 +106,7 @@ enum {
     WGPUBufferUsage_CopyDst = 0x8,
     WGPUBufferUsage_Storage = 0x80,
     WGPUBufferUsage_Indirect = 0x100,
+    WGPUBufferUsage_QueryResolve = 0x200,
 };
 
 /* ---- callbacks: each gets the two pointers of its info ---- */
@@ -314,6 +315,18 @@ typedef struct {
     uint32_t           type, count;
 } WGPUQuerySetDescriptor;
 
+typedef struct {
+    WGPUChainedStruct *nextInChain;
+    WGPUQuerySet       querySet;
+    uint32_t           beginningOfPassWriteIndex, endOfPassWriteIndex;
+} WGPUPassTimestampWrites;
+
+typedef struct {
+    WGPUChainedStruct             *nextInChain;
+    WGPUStringView                 label;
+    const WGPUPassTimestampWrites *timestampWrites;
+} WGPUComputePassDescriptor;
+
 /* ---- functions: F(result, name without "wgpu", parameters) ---- */
 
 #define WEBGPU_FUNCTIONS(F)                                                                                            \
@@ -359,6 +372,8 @@ typedef struct {
     F(void, CommandEncoderCopyBufferToBuffer,                                                                          \
       (WGPUCommandEncoder, WGPUBuffer from, uint64_t from_offset, WGPUBuffer to, uint64_t to_offset, uint64_t size))   \
     F(void, CommandEncoderClearBuffer, (WGPUCommandEncoder, WGPUBuffer, uint64_t offset, uint64_t size))               \
+    F(void, CommandEncoderResolveQuerySet,                                                                             \
+      (WGPUCommandEncoder, WGPUQuerySet, uint32_t first, uint32_t count, WGPUBuffer, uint64_t offset))                 \
     F(WGPUCommandBuffer, CommandEncoderFinish, (WGPUCommandEncoder, const void *descriptor))                           \
     F(void, CommandEncoderRelease, (WGPUCommandEncoder))                                                               \
     F(void, CommandBufferRelease, (WGPUCommandBuffer))                                                                 \
