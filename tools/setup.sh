@@ -23,7 +23,8 @@ box) npm_folders=() ;;
 esac
 
 # All Debian packages are listed here and nowhere else.
-packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev libmicrohttpd-dev libgnutls28-dev)
+packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev libmicrohttpd-dev libgnutls28-dev
+          libturbojpeg0-dev libwebp-dev) # pictures
 programs=(cc make cmake ninja pkg-config)
 if [[ $stage = web || $stage = docs || $stage = test ]]; then
     packages+=(clang-19 lld-19 llvm-19 libclang-rt-19-dev-wasm32 wasi-libc) # WebAssembly
@@ -33,7 +34,7 @@ if [ "$stage" = test ]; then
     packages+=(libclang-rt-19-dev clang-format-19 clang-tidy-19                         # sanitizers, fuzzing, the second compiler's tools
                gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user                    # ARM
                chromium libvulkan1 firefox-esr mesa-vulkan-drivers                      # browsers, each with a GPU in software
-               python3-numpy python3-pil                                                # the recipe of the model in the box
+               python3-numpy python3-pil                                                # the recipe of the model in the box, pictures for tests
                openssl                                                                  # certificates for the test of the server
                man-db)
     programs+=(openssl clang-format-19 clang-tidy-19 aarch64-linux-gnu-gcc qemu-aarch64 chromium firefox-esr man)
