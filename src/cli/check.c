@@ -60,7 +60,7 @@ static const struct {
 } kinds[] = {
     { "logits.", check_logits, NULL },
     { "greedy.", check_greedy, NULL },
-    { "logits", NULL, "adapters and diffusion are" },
+    { "logits", check_logits, NULL },
     { "loss", NULL, "training is" },
     { "grad.", NULL, "training is" },
     { "adamw", NULL, "training is" },
@@ -75,10 +75,13 @@ static const struct {
     { "draft", NULL, "drafting is" },
 };
 
-/* Inputs of other lines have no line of their own: token ids of prompts, and blocks that come with their values. */
+/* Inputs of other lines have no line of their own: token ids of prompts, the tokens whose logits a file has, and blocks that come with
+ * their values. */
 static bool is_input(const gguf *expect, const gguf_tensor *t) {
     char values[100];
-    if (str_is(t->name, "ids") || str_starts_with(t->name, "ids.") || str_ends_with(t->name, ".ids")) return true;
+    if (str_is(t->name, "rows") || str_is(t->name, "ids") || str_starts_with(t->name, "ids.") ||
+        str_ends_with(t->name, ".ids"))
+        return true;
     snprintf(values, sizeof values, "%.*s.f32", STR_ARGS(t->name));
     return gguf_find_tensor(expect, values) != NULL;
 }
@@ -280,7 +283,8 @@ const command command_check = {
     .summary = "compare results with an expectation file",
     .description =
         "EXPECT is a GGUF file with results of a reference implementation. Computes every tensor in it again (logits: "
-        "of all tokens of a prompt, or of its last ones) and prints a line `name relative-error` for each: the norm of "
+        "of all tokens of a prompt, of its last ones, or of those listed in `rows`) and prints a line `name "
+        "relative-error` for each: the norm of "
         "the difference divided by the norm of the expected tensor. "
         "For greedy tokens it is the fraction that differs, for a prompt's tokens 0 or 1. Quantised blocks must match "
         "bit for bit (MODEL is then the expectation file itself). Exits with 1 if an error is above the tolerance or "

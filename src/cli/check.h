@@ -26,7 +26,7 @@ typedef struct {
 } check_state;
 
 /* Each sets result->error or fails. GM_UNSUPPORTED and GM_BAD_ARGUMENT fail this line; other statuses (no memory, no device,
- * Ctrl-C) end the check. `number` is the N of "logits.N". */
+ * Ctrl-C) end the check. `number` is the N of "logits.N", or "" for "logits". */
 gm_status check_logits(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e);
 /* The same with an image or audio clip in the prompt, whose soft tokens the expectation contains. `kind` is "image" or
  * "audio". */

@@ -39,16 +39,20 @@ static gm_status need_engine(check_state *c, error *e) {
     return c->engine ? GM_OK : fail(e, c->engine_problem.status, "%s", c->engine_problem.why);
 }
 
-/* The token ids of a prompt, checked against the vocabulary. */
-static gm_status find_ids_by_name(check_state *c, const char *name, uint32_t vocabulary, const int32_t **ids,
-                                  size_t *count, error *e) {
+/* The values of an I32 tensor. */
+static gm_status find_integers(check_state *c, const char *name, const int32_t **values, size_t *count, error *e) {
     const gguf_tensor *t = gguf_find_tensor(c->expect, name);
     if (!t) return fail(e, GM_BAD_ARGUMENT, "%s has no %s (diffusion is not supported yet)", c->expect_path, name);
     if (t->type != TYPE_I32) return fail(e, GM_BAD_ARGUMENT, "%s is %s, expected I32", name, t->format->name);
-    const void *data = gguf_tensor_data(c->expect, t);
-    if (!data || !t->count) return fail(e, GM_BAD_ARGUMENT, "%s has no data", name);
-    *ids = data;
+    *values = tensor_values(c->expect, t);
     *count = (size_t)t->count;
+    return *values && *count ? GM_OK : fail(e, GM_BAD_ARGUMENT, "%s has no data", name);
+}
+
+/* The token ids of a prompt, checked against the vocabulary. */
+static gm_status find_ids_by_name(check_state *c, const char *name, uint32_t vocabulary, const int32_t **ids,
+                                  size_t *count, error *e) {
+    TRY(find_integers(c, name, ids, count, e));
     for (size_t i = 0; i < *count; i++) {
         if ((*ids)[i] < 0 || (uint32_t)(*ids)[i] >= vocabulary) {
             return fail(e, GM_BAD_ARGUMENT, "%s has token %d at position %zu, but the vocabulary has %u tokens", name,
@@ -61,7 +65,7 @@ static gm_status find_ids_by_name(check_state *c, const char *name, uint32_t voc
 static gm_status find_ids(check_state *c, const char *number, uint32_t vocabulary, const int32_t **ids, size_t *count,
                           error *e) {
     char name[80];
-    snprintf(name, sizeof name, "ids.%s", number);
+    snprintf(name, sizeof name, "ids%s%s", *number ? "." : "", number);
     return find_ids_by_name(c, name, vocabulary, ids, count, e);
 }
 
@@ -79,6 +83,24 @@ static gm_status check_logits_shape(const gguf_tensor *want, uint32_t vocabulary
 static double logits_error(check_state *c, const gguf_tensor *want, const float *got, size_t count) {
     const size_t skipped = count * want->ne[0] - want->count;
     return relative_error(got + skipped, tensor_values(c->expect, want), want->count);
+}
+
+/* Moves the rows that `rows` lists (in rising order) behind the others, where logits_error looks for them. */
+static gm_status gather_logits(check_state *c, const gguf_tensor *want, float *got, size_t count, error *e) {
+    const size_t   width = want->ne[0], wanted = (size_t)(want->count / width);
+    const int32_t *rows = NULL;
+    size_t         listed = 0;
+    if (!gguf_find_tensor(c->expect, "rows")) return GM_OK;
+    TRY(find_integers(c, "rows", &rows, &listed, e));
+    if (listed != wanted)
+        return fail(e, GM_BAD_ARGUMENT, "rows lists %zu tokens, but the logits are those of %zu", listed, wanted);
+    for (size_t i = listed, end = count; i-- > 0; end = (size_t)rows[i]) {
+        if (rows[i] < 0 || (size_t)rows[i] >= end)
+            return fail(e, GM_BAD_ARGUMENT, "rows must rise and be below %zu (the prompt), but has %d at %zu", count,
+                        (int)rows[i], i);
+        memmove(got + (count - listed + i) * width, got + (size_t)rows[i] * width, width * sizeof *got);
+    }
+    return GM_OK;
 }
 
 static gm_status check_new_session(check_state *c, size_t tokens, gm_session **out, error *e) {
@@ -106,6 +128,7 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *numb
     if (!got) return fail_memory(e, "the logits", count * want->ne[0] * sizeof *got);
     status = check_new_session(c, count, &session, e);
     if (status == GM_OK) status = session_logits_all(session, ids, count, got, e);
+    if (status == GM_OK && !*number) status = gather_logits(c, want, got, count, e);
     if (status == GM_OK) result->error = logits_error(c, want, got, count);
     end_session(session);
     free(got);

@@ -9,7 +9,7 @@ import type { CoreEngine } from '../src/core/engine.ts';
 import { GemmuleError } from '../src/core/errors.ts';
 import type { ByteSource, EngineOptions, Piece, ReplyOptions, ReplyStats } from '../src/core/types.ts';
 import { readGguf, splitGguf } from './support/gguf.ts';
-import { ADD_CALL, DENSE, MOE, ROOT, THINKING, WASM, scripted } from './support/models.ts';
+import { ADD_CALL, DENSE, ROOT, THINKING, WASM, scripted } from './support/models.ts';
 
 const GREEDY = { temperature: 0 };
 const ENDLESS = { temperature: 0, logit_bias: { 300: 100 } }; // "4", until the context is full
@@ -91,10 +91,11 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
 
     // ---- results ----
 
-    for (const [path, what] of [[DENSE, 'tiny-dense'], [MOE, 'tiny-moe']] as const) {
+    // test_gpu_check.c and browser/gpu_pages.test.ts have the rest on the GPU.
+    for (const what of ['tiny-dense', 'tiny-moe', ...(onGpu ? [] : ['tiny-dense-ollama', 'tiny-moe-split'])]) {
         test(`${name}: ${what} computes what other programs expect`, async () => {
-            const expected = readGguf(readFileSync(join(ROOT, `tests/fixtures/${what}.expect.gguf`)));
-            const engine = await engineOf(path);
+            const expected = readGguf(readFileSync(join(ROOT, `tests/fixtures/${what.replace(/-(ollama|split)$/, '')}.expect.gguf`)));
+            const engine = await engineOf(join(ROOT, `tests/fixtures/${what}.gguf`));
             const session = engine.session();
             for (const prompt of [0, 1]) {
                 const ids = expected.int32(`ids.${prompt}`);
@@ -112,6 +113,17 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
             session.free();
         });
     }
+
+    if (!onGpu) test(`${name}: tiny-dense computes 700 tokens as other programs do`, async () => {
+        const expected = readGguf(readFileSync(join(ROOT, 'tests/fixtures/tiny-dense-long.expect.gguf')));
+        const [ids, rows, logits] = [expected.int32('ids'), expected.int32('rows'), expected.float32('logits')];
+        const session = exact.session();
+        for (const [i, row] of rows.entries()) {
+            await session.set(ids.slice(0, row + 1));
+            closeTo(session.logits(), logits.slice(i * 640, (i + 1) * 640), 1e-4);
+        }
+        session.free();
+    });
 
     test(`${name}: an engine says what it is`, () => {
         const { info } = exact;

@@ -6,11 +6,15 @@ import { after, test } from 'node:test';
 import { Core } from '../src/core/core.ts';
 import { closeTo, coreTests, fails, sourceOf } from './core_cases.ts';
 import { nodeGpu } from './node_gpu.ts';
+import { keptGpu } from './support/kept_gpu.ts';
 import { DENSE, MOE, WASM } from './support/models.ts';
 
-const gpu = await nodeGpu();
+const gpu = keptGpu(await nodeGpu());
 const engineOf = coreTests('gpu', async () => gpu, { backend: 'gpu' });
-after(() => setImmediate(() => process.exit())); // Dawn keeps Node alive
+after(() => {
+    gpu.close();
+    setImmediate(() => process.exit()); // Dawn keeps Node alive
+});
 
 test('weights that do not fit into GPU memory are read from the source when they are needed', async () => {
     const core = await Core.create({ wasm: readFileSync(WASM), gpu });

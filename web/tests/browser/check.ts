@@ -1,16 +1,21 @@
-// `gemmule check` in a page or in Node: compares the logits of a fixture's prompts and their greedy continuation with what the reference
-// computed (*.expect.gguf).
+// `gemmule check` in a page: compares the logits of a fixture's prompts and their greedy continuation with what the reference
+// computed (*.expect.gguf). All engines of a page share one device.
 
 import { Core } from '../../src/core/core.ts';
+import type { CoreEngine } from '../../src/core/engine.ts';
 import type { ByteSource, EngineOptions, SessionOptions } from '../../src/core/types.ts';
+import { pageGpu } from './page_gpu.ts';
 
 export interface CheckOptions extends Pick<EngineOptions, 'precise' | 'gpuDisable' | 'gpuMemory'> {
     kv?: SessionOptions['kv'];
+    /** Computes the first prompt also token by token. */
+    tokenByToken?: boolean;
 }
 
 export interface CheckReport {
     device: string;
-    /** Relative error by name: of a prompt's last position computed as a batch, and of all positions computed one by one. */
+    /** Relative error by name: of a prompt's last position computed as a batch, of all positions computed one by one, and of the positions
+     * that `rows` lists. */
     errors: Record<string, number>;
     /** How many greedy continuations match the reference, and how many there are. */
     greedy: [number, number];
@@ -68,26 +73,62 @@ function relativeError(got: ArrayLike<number>, want: ArrayLike<number>): number 
     return got.length === want.length ? Math.sqrt(difference / size) : NaN;
 }
 
-export async function check(core: Core, model: ByteSource, expectation: ArrayBuffer, options: CheckOptions = {}): Promise<CheckReport> {
-    const { kv, ...engineOptions } = options;
-    const expected = readExpectation(expectation);
+const MOST_AT_ONCE = 64; // tokens; the plan for more would need further shaders
+
+/** The error of the logits at the positions `rows` of one long prompt, which is computed from each of them to the next. */
+async function checkRows(engine: CoreEngine, expected: Map<string, Numbers>): Promise<number> {
+    const [ids, rows, logits] = [expected.get('ids') as Int32Array, expected.get('rows') as Int32Array, expected.get('logits') as Float32Array];
+    const session = engine.session({ context: ids.length });
+    const got = new Float32Array(logits.length);
+    let computed = 0;
+    for (const [i, row] of rows.entries()) {
+        for (let end; computed <= row; computed = end) {
+            end = Math.min(computed + MOST_AT_ONCE, row + 1);
+            await session.append(ids.subarray(computed, end));
+        }
+        got.set(session.logits()!, i * engine.info.vocabulary);
+    }
+    session.free();
+    return relativeError(got, logits);
+}
+
+export async function check(core: Core, model: ByteSource, expectations: ArrayBuffer[], options: CheckOptions = {}): Promise<CheckReport> {
+    const { kv, tokenByToken = false, ...engineOptions } = options;
     const engine = await core.open([model], { backend: 'gpu', ...engineOptions });
     const report: CheckReport = { device: engine.info.device, errors: {}, greedy: [0, 0] };
+    for (const file of expectations) {
+        const expected = readExpectation(file);
+        if (expected.has('rows')) report.errors['rows'] = await checkRows(engine, expected);
+        else await checkPrompts(engine, expected, kv ? { context: 256, kv } : { context: 256 }, tokenByToken, report);
+    }
+    engine.close();
+    return report;
+}
+
+async function checkPrompts(
+    engine: CoreEngine,
+    expected: Map<string, Numbers>,
+    options: SessionOptions,
+    tokenByToken: boolean,
+    report: CheckReport,
+): Promise<void> {
     const width = engine.info.vocabulary;
     for (let prompt = 0; expected.has(`ids.${prompt}`); prompt++) {
         const ids = expected.get(`ids.${prompt}`) as Int32Array;
         const logits = expected.get(`logits.${prompt}`) as Float32Array;
-        const session = engine.session(kv ? { context: 256, kv } : { context: 256 });
+        const session = engine.session(options);
         await session.set(ids);
         report.errors[`prompt ${prompt}`] = relativeError(session.logits()!, logits.subarray(logits.length - width));
 
-        const got = new Float32Array(logits.length);
-        session.rollback(0);
-        for (let i = 0; i < ids.length && prompt === 0; i++) {
-            await session.append(ids.subarray(i, i + 1));
-            got.set(session.logits()!, i * width);
+        if (prompt === 0 && tokenByToken) {
+            const got = new Float32Array(logits.length);
+            session.rollback(0);
+            for (let i = 0; i < ids.length; i++) {
+                await session.append(ids.subarray(i, i + 1));
+                got.set(session.logits()!, i * width);
+            }
+            report.errors['prompt 0, token by token'] = relativeError(got, logits);
         }
-        if (prompt === 0) report.errors['prompt 0, token by token'] = relativeError(got, logits);
 
         const greedy = expected.get(`greedy.${prompt}`) as Int32Array | undefined;
         if (greedy) {
@@ -98,17 +139,15 @@ export async function check(core: Core, model: ByteSource, expectation: ArrayBuf
         }
         session.free();
     }
-    engine.close();
-    return report;
 }
 
 export function memorySource(name: string, bytes: Uint8Array): ByteSource {
     return { name, size: bytes.length, read: async (offset, length) => bytes.slice(offset, offset + length) };
 }
 
-/** In a page: fetches engine, model and expectation, and compares. */
-export async function checkInPage(wasm: string, model: string, expectation: string, options: CheckOptions = {}): Promise<CheckReport> {
+/** In a page: fetches engine, model and expectations, and compares. */
+export async function checkInPage(wasm: string, model: string, expectations: string[], options: CheckOptions = {}): Promise<CheckReport> {
     const bytes = async (url: string) => (await fetch(url)).arrayBuffer();
-    const core = await Core.create({ wasm: await bytes(wasm), gpu: navigator.gpu });
-    return check(core, memorySource(model, new Uint8Array(await bytes(model))), await bytes(expectation), options);
+    const core = await Core.create({ wasm: await bytes(wasm), gpu: pageGpu });
+    return check(core, memorySource(model, new Uint8Array(await bytes(model))), await Promise.all(expectations.map(bytes)), options);
 }

@@ -19,7 +19,12 @@ import type { TestServer } from './server.ts';
 
 const BUILD = process.env.GEMMULE_WASM ?? 'build/wasm';
 const LONG = process.env.GEMMULE_LONG === '1';
-const MODELS = ['tiny-dense', 'tiny-moe'];
+const CHECKS: [model: string, ...expectations: string[]][] = [
+    ['tiny-dense', 'tiny-dense', 'tiny-dense-long'],
+    ['tiny-dense-ollama', 'tiny-dense'],
+    ['tiny-moe', 'tiny-moe'],
+    ['tiny-moe-split', 'tiny-moe'],
+];
 
 /** Bytes: V8's, and those of the objects around it. */
 interface Heap {
@@ -62,19 +67,20 @@ after(async () => {
     await server.close();
 });
 
-const opened = new Map<string, Browser>();
+const opened = new Map<string, { browser: Browser; page: Page }>();
 const closeBrowser = async (name: string): Promise<void> => {
-    await opened.get(name)?.close();
+    await opened.get(name)?.browser.close();
     opened.delete(name);
 };
 
-/** A new page of the browser, which stays open for the next test. */
-async function withPage({ name, launch }: { name: string; launch(): Promise<Browser> }, body: (page: Page) => Promise<void>): Promise<void> {
-    if (!opened.has(name)) opened.set(name, await launch());
-    const page = await opened.get(name)!.newPage();
-    await page.goto(`${server.origin}/`);
-    await body(page);
-    await page.close();
+/** The browser's page, which stays open for the next test, so that shaders are compiled once. */
+async function pageOf({ name, launch }: { name: string; launch(): Promise<Browser> }): Promise<Page> {
+    if (!opened.has(name)) {
+        const browser = await launch();
+        opened.set(name, { browser, page: await browser.newPage() });
+        await opened.get(name)!.page.goto(`${server.origin}/`);
+    }
+    return opened.get(name)!.page;
 }
 
 const call = (page: Page, module: string, name: string, ...args: unknown[]) =>
@@ -82,41 +88,42 @@ const call = (page: Page, module: string, name: string, ...args: unknown[]) =>
 
 for (const kind of BROWSERS) {
     const { name, ops, features, without } = kind;
-    test(`${name}: the GPU has the expected features`, () =>
-        withPage(kind, async (page) => {
-            const seen = (await page.evaluate(
-                `import('/web/src/core/gpu_host.ts').then(({ GpuHost }) => GpuHost.describe(navigator.gpu))`,
-            )) as Record<string, unknown>;
-            for (const feature of features) assert.equal(seen[feature], true, feature);
-            for (const feature of without) assert.equal(seen[feature], false, feature);
-            assert.equal(seen.software, true);
-        }));
+    test(`${name}: the GPU has the expected features`, async () => {
+        const page = await pageOf(kind);
+        const seen = (await page.evaluate(
+            `import('/web/src/core/gpu_host.ts').then(({ GpuHost }) => GpuHost.describe(navigator.gpu))`,
+        )) as Record<string, unknown>;
+        for (const feature of features) assert.equal(seen[feature], true, feature);
+        for (const feature of without) assert.equal(seen[feature], false, feature);
+        assert.equal(seen.software, true);
+    });
 
-    test(`${name}: the op test, and sequences in one run`, () =>
-        withPage(kind, async (page) => {
-            const programs = { 'test_ops.wasm': ['gpu', '', LONG ? '' : ops], 'test_records.wasm': ['gpu'] };
-            for (const [program, args] of Object.entries(programs)) {
-                const ended = await call(page, 'program.ts', 'runInPage', `/wasm/${program}`, args);
-                const { status, output } = ended as { status: number; output: string };
-                const [, passed, failed] = /(\d+) passed, (\d+) failed\s*$/.exec(output) ?? [];
-                console.log(`${program}: ${passed} passed, ${failed} failed`);
-                assert.equal(status, 0, output.slice(0, 4000));
-                assert.ok(Number(passed) >= 4);
-            }
-        }));
+    test(`${name}: the op test, and sequences in one run`, async () => {
+        const page = await pageOf(kind);
+        const programs = { 'test_ops.wasm': ['gpu', '', LONG ? '' : ops], 'test_records.wasm': ['gpu'] };
+        for (const [program, args] of Object.entries(programs)) {
+            const ended = await call(page, 'program.ts', 'runInPage', `/wasm/${program}`, args);
+            const { status, output } = ended as { status: number; output: string };
+            const [, passed, failed] = /(\d+) passed, (\d+) failed\s*$/.exec(output) ?? [];
+            console.log(`${program}: ${passed} passed, ${failed} failed`);
+            assert.equal(status, 0, output.slice(0, 4000));
+            assert.ok(Number(passed) >= 4);
+        }
+    });
 
-    test(`${name}: check ${MODELS.join(', ')}`, () =>
-        withPage(kind, async (page) => {
-            for (const model of MODELS) {
-                const [file, expectation] = [`/tests/fixtures/${model}.gguf`, `/tests/fixtures/${model}.expect.gguf`];
-                const report = (await call(page, 'check.ts', 'checkInPage', '/wasm/gemmule.wasm', file, expectation, { precise: true })) as CheckReport;
-                const errors = Object.entries(report.errors);
-                assert.ok(errors.length >= 2, model);
-                for (const [what, error] of errors) assert.ok(error < 1e-4, `${model}, ${what}: relative error ${error}`);
-                assert.equal(report.greedy[0], report.greedy[1], model);
-                assert.ok(report.greedy[1] >= 1);
-            }
-        }).finally(() => closeBrowser(name)));
+    for (const [model, ...names] of CHECKS) {
+        test(`${name}: check ${model} with ${names.join(', ')}`, async () => {
+            const expectations = names.map((name) => `/tests/fixtures/${name}.expect.gguf`);
+            const [page, file] = [await pageOf(kind), `/tests/fixtures/${model}.gguf`];
+            const options = { precise: true, tokenByToken: model === names[0] };
+            const report = (await call(page, 'check.ts', 'checkInPage', '/wasm/gemmule.wasm', file, expectations, options)) as CheckReport;
+            const errors = Object.entries(report.errors);
+            assert.equal(errors.length, (options.tokenByToken ? 2 : 1) + names.length); // two prompts, and one with rows
+            for (const [what, error] of errors) assert.ok(error < 1e-4, `${what}: relative error ${error}`);
+            assert.deepEqual(report.greedy, [2, 2]);
+        });
+    }
+    test(`${name} closes`, () => closeBrowser(name));
 }
 
 test('Chromium: tokens use no memory, and a crashed GPU process is a lost device', { timeout: 600_000 }, async () => {

@@ -108,6 +108,7 @@ export async function runProgram(module: WebAssembly.Module, args: string[], gpu
 export async function runInPage(url: string, args: string[]): Promise<{ status: number; output: string }> {
     let output = '';
     const module = await WebAssembly.compileStreaming(fetch(url));
-    const status = await runProgram(module, [url, ...args], navigator.gpu, (text) => (output += text));
+    const { pageGpu } = await import('./page_gpu.ts'); // not in Node
+    const status = await runProgram(module, [url, ...args], pageGpu, (text) => (output += text));
     return { status, output };
 }

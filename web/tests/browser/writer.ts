@@ -5,6 +5,7 @@ import type { CoreEngine } from '../../src/core/engine.ts';
 import type { CoreSession } from '../../src/core/session.ts';
 import type { EngineStats } from '../../src/core/types.ts';
 import { memorySource } from './check.ts';
+import { pageGpu } from './page_gpu.ts';
 
 let engine: CoreEngine | null = null;
 let session: CoreSession | null = null;
@@ -14,7 +15,7 @@ export async function open(wasm: string, model: string): Promise<void> {
     engine?.close();
     session = null;
     const bytes = async (url: string) => (await fetch(url)).arrayBuffer();
-    const core = await Core.create({ wasm: await bytes(wasm), gpu: navigator.gpu });
+    const core = await Core.create({ wasm: await bytes(wasm), gpu: pageGpu });
     engine = await core.open([memorySource(model, new Uint8Array(await bytes(model)))], { backend: 'gpu' });
 }
 
