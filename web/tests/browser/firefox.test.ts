@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { launchFirefox } from './browsers.ts';
+import { checkOtherPictures, checkPictures, checkSounds } from './media_cases.ts';
 import { type TestServer, startServer } from './server.ts';
 
 let server: TestServer;
@@ -40,4 +41,10 @@ test('a model is downloaded once, and read by two tabs', { timeout: 180_000 }, a
         return (await (await ModelCache.open()).list()).map(({ done, stored, size }) => done && stored === size);
     })()`);
     assert.deepEqual(entries, [true]);
+});
+
+test('pictures and sounds are decoded as they were made', { timeout: 60_000 }, async () => {
+    const page = await browser.newPage();
+    await page.goto(`${server.origin}/`);
+    for (const check of [checkPictures, checkOtherPictures, checkSounds]) await check((script) => page.evaluate(script));
 });

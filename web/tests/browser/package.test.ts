@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { type BrowserContext, type Page, chromium } from 'playwright-core';
 import { CHROMIUM_FLAGS, which } from './browsers.ts';
+import { checkMicrophone, checkOtherPictures, checkPictures, checkSounds, fakeMicrophone } from './media_cases.ts';
 import { type TestServer, startServer } from './server.ts';
 
 declare global {
@@ -60,7 +61,8 @@ before(async () => {
             '/big.gguf': (request, response) => void serveModel(padded, request, response),
         },
     });
-    context = await chromium.launchPersistentContext(profile, { executablePath: which('chromium'), headless: true, args: CHROMIUM_FLAGS });
+    const args = [...CHROMIUM_FLAGS, ...fakeMicrophone(profile)];
+    context = await chromium.launchPersistentContext(profile, { executablePath: which('chromium'), headless: true, args });
 });
 after(async () => {
     await context?.close();
@@ -110,6 +112,15 @@ test('the example runs under its policy, without special headers', { timeout: 12
     await page.waitForFunction(() => document.getElementById('status')!.textContent!.startsWith('Tiny Dense on'), null, { timeout: 90_000 });
     await page.click('#ask button');
     await page.waitForFunction(() => document.getElementById('answer')!.textContent!.length > 20, null, { timeout: 60_000 });
+    assert.deepEqual(complaints, []);
+    await page.close();
+});
+
+// ---- pictures and sounds ----
+
+test('pictures, sounds and the microphone give the pixels and samples that were made', { timeout: 60_000 }, async () => {
+    const { page, complaints } = await visit();
+    for (const check of [checkPictures, checkOtherPictures, checkSounds, checkMicrophone]) await check((script) => page.evaluate(script));
     assert.deepEqual(complaints, []);
     await page.close();
 });

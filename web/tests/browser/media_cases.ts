@@ -1,0 +1,125 @@
+/* Pictures and sounds as browsers decode them, for the tests of both browsers. The pages run the sources. */
+
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+type Evaluate = (script: string) => Promise<unknown>;
+
+/* Canvases premultiply alpha, browsers convert CMYK by their own rules, and they do not turn WebP by its EXIF orientation. */
+const DIFFERENT = ['webp-alpha.webp', 'webp-exact.webp', 'jpeg-cmyk.jpg', 'webp-turned.webp'];
+
+/** JPEG and WebP have the pixels that Pillow gives them, upright. */
+export async function checkPictures(evaluate: Evaluate): Promise<void> {
+    const expected = readFileSync('tests/fixtures/pictures/pictures.txt', 'utf8').trim().split('\n').map((line) => line.split(' '))
+        .filter(([name]) => /\.(jpg|webp)$/.test(name!) && !DIFFERENT.includes(name!));
+    assert.ok(expected.length >= 12, 'there are pictures to compare');
+    const found = (await evaluate(`(async () => {
+        const { plainPicture } = await import('/web/src/media/picture.ts');
+        const found = [];
+        for (const name of ${JSON.stringify(expected.map(([name]) => name))}) {
+            const { pixels, width, height } = await plainPicture(await (await fetch('/tests/fixtures/pictures/' + name)).blob());
+            found.push([name, width, height, [...pixels]]);
+        }
+        return found;
+    })()`)) as [string, number, number, number[]][];
+    const hashed = found.map(([name, width, height, pixels]) => [name, `${width}`, `${height}`, createHash('sha256').update(Uint8Array.from(pixels)).digest('hex')]);
+    assert.deepEqual(hashed, expected);
+}
+
+/** A damaged file is refused. ImageBitmaps and canvases are pictures, too. */
+export async function checkOtherPictures(evaluate: Evaluate): Promise<void> {
+    const found = await evaluate(`(async () => {
+        const { plainPicture } = await import('/web/src/media/picture.ts');
+        const jpeg = await (await fetch('/tests/fixtures/pictures/jpeg-444.jpg')).blob();
+        const damaged = await plainPicture(new File([jpeg.slice(0, 200), new Uint8Array(100)], 'a.jpg')).catch(({ name, message }) => name + ': ' + message);
+        const canvas = new OffscreenCanvas(2, 1);
+        const context = canvas.getContext('2d');
+        context.fillStyle = 'rgb(10, 20, 30)';
+        context.fillRect(1, 0, 1, 1);
+        const all = [canvas, await createImageBitmap(canvas), context.getImageData(0, 0, 2, 1)];
+        return [damaged, ...(await Promise.all(all.map(plainPicture))).map(({ pixels, width }) => width + ': ' + pixels.join())];
+    })()`);
+    assert.deepEqual(found, ['BadArgument: cannot decode a.jpg: the JPEG file is damaged', ...Array(3).fill('2: 0,0,0,10,20,30')]);
+}
+
+/** Every sound is decoded at its own rate, and is the tone that was encoded: 440 Hz with an amplitude of 0.5. */
+export async function checkSounds(evaluate: Evaluate): Promise<void> {
+    const files = ['22050.mp3', '44100-stereo.mp3', '32000.flac', '16000.ogg', '48000.opus'];
+    const { found, mixed, broken } = (await evaluate(`(async () => {
+        const { plainSound } = await import('/web/src/media/sound.ts');
+        const found = [];
+        for (const name of ${JSON.stringify(files)}) {
+            const sound = await plainSound(await (await fetch('/tests/fixtures/sounds/tone-' + name)).blob());
+            found.push([sound.sampleRate, [...sound.samples]]);
+        }
+        const context = new OfflineAudioContext(2, 100, 8000);
+        const buffer = context.createBuffer(2, 100, 8000);
+        buffer.getChannelData(0).fill(0.5);
+        const { samples, sampleRate } = await plainSound(buffer);
+        const broken = await plainSound(new File([new TextEncoder().encode('fLaC and then nothing')], 'a.flac')).catch(({ name, message }) => name + ': ' + message);
+        return { found, mixed: [sampleRate, samples.length, samples[50]], broken };
+    })()`)) as { found: [number, number[]][]; mixed: number[]; broken: string };
+    assert.deepEqual(found.map(([rate]) => rate), files.map((name) => parseInt(name, 10)));
+    for (const [i, [rate, samples]] of found.entries()) {
+        const [amplitude, seconds] = [toneAmplitude(samples, rate, 440), samples.length / rate];
+        assert.ok(Math.abs(amplitude - 0.5) < 0.02 && Math.abs(seconds - 0.3) < 0.1, `${files[i]}: amplitude ${amplitude}, ${seconds} s`);
+    }
+    assert.deepEqual(found[2]![1].length, 9600); // lossless
+    assert.deepEqual(mixed, [8000, 100, 0.25]);
+    assert.match(broken, /^BadArgument: cannot decode a\.flac: it is damaged, or this browser does not read such FLAC files$/);
+}
+
+/** The amplitude of one frequency within the middle half of the samples. */
+function toneAmplitude(samples: readonly number[], rate: number, frequency: number): number {
+    const [start, end] = [Math.floor(samples.length / 4), Math.floor((3 * samples.length) / 4)];
+    let [sine, cosine] = [0, 0];
+    for (let i = start; i < end; i++) {
+        const angle = (2 * Math.PI * frequency * i) / rate;
+        sine += samples[i]! * Math.sin(angle);
+        cosine += samples[i]! * Math.cos(angle);
+    }
+    return (2 * Math.hypot(sine, cosine)) / (end - start);
+}
+
+/** A WAV of 16 bits: a second of silence, a second of 440 Hz with an amplitude of 0.5, a second of silence. The silence at the end is for
+ * Chromium's fake microphone, which repeats the last buffer for ever. */
+function toneFile(rate = 44_100): Buffer {
+    const file = Buffer.alloc(44 + 6 * rate);
+    file.write('RIFF', 0, 'latin1');
+    file.writeUInt32LE(file.length - 8, 4);
+    file.write('WAVEfmt ', 8, 'latin1');
+    for (const [at, value] of [[16, 16], [24, rate], [28, 2 * rate]] as const) file.writeUInt32LE(value, at);
+    for (const [at, value] of [[20, 1], [22, 1], [32, 2], [34, 16]] as const) file.writeUInt16LE(value, at);
+    file.write('data', 36, 'latin1');
+    file.writeUInt32LE(6 * rate, 40);
+    for (let i = rate; i < 2 * rate; i++) file.writeInt16LE(Math.round(16_384 * Math.sin((2 * Math.PI * 440 * i) / rate)), 44 + 2 * i);
+    return file;
+}
+
+/** Chromium's flags for a microphone that plays `toneFile`. */
+export function fakeMicrophone(folder: string): string[] {
+    const file = join(folder, 'microphone.wav');
+    writeFileSync(file, toneFile());
+    return ['--use-fake-device-for-media-stream', '--use-fake-ui-for-media-stream', `--use-file-for-fake-audio-capture=${file}%noloop`];
+}
+
+/** Records it with the built package. */
+export async function checkMicrophone(evaluate: Evaluate): Promise<void> {
+    const { rate, samples, levels, seconds } = (await evaluate(`(async () => {
+        const { Microphone } = await import('/web/dist/index.js');
+        const levels = [];
+        const microphone = await Microphone.start({ onLevel: (level, seconds) => levels.push([level, seconds]) });
+        while (microphone.seconds < 2.7) await new Promise((resolve) => setTimeout(resolve, 20));
+        const { samples, sampleRate } = await microphone.stop();
+        return { rate: sampleRate, samples: [...samples], levels, seconds: microphone.seconds };
+    })()`)) as { rate: number; samples: number[]; levels: [number, number][]; seconds: number };
+    assert.equal(samples.length, Math.round(seconds * rate));
+    assert.ok(levels.length > 40 && levels.some(([level]) => level < 0.01) && levels.some(([level]) => level > 0.45 && level < 0.55), 'the meter shows both');
+    const loud = samples.flatMap((value, i) => (Math.abs(value) > 0.1 ? [i] : []));
+    const tone = samples.slice(loud[0], loud.at(-1)! + 1);
+    assert.ok(Math.abs(tone.length / rate - 1) < 0.05, `the tone takes ${tone.length / rate} s`);
+    const amplitude = toneAmplitude(tone, rate, 440);
+    assert.ok(Math.abs(amplitude - 0.5) < 0.02, `the tone has an amplitude of ${amplitude}`);
+}
