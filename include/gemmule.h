@@ -105,6 +105,8 @@ typedef struct {
     const char *model; /* a path, an Ollama name such as "gemma4:e2b", or "box" */
     const void *data;  /* or the bytes of a GGUF file, which must outlive the engine */
     size_t      data_size;
+    const char *
+        mmproj; /* a second file with the model's towers, as llama.cpp has them; NULL: none, or they are in the model's file */
     gm_backend  backend;
     uint32_t    threads;     /* CPU threads; 0: the physical cores */
     bool        precise;     /* f32 activations, f32 keys and values, f32 sums: slower, exact against the reference */
@@ -133,6 +135,10 @@ GM_API gm_status gm_engine_open(const gm_engine_options *options, gm_engine **ou
 /* After its sessions. NULL is fine here, as with every function that frees. */
 GM_API void gm_engine_close(gm_engine *engine);
 GM_API void gm_engine_get_info(const gm_engine *engine, gm_engine_info *out);
+
+/* Frees the weights of the vision and audio towers, which are loaded when a message first has a picture or a sound; the next one
+ * loads them again. Returns whether there were any that nothing uses. */
+GM_API bool gm_engine_release_towers(gm_engine *engine);
 
 /* ---- text ---------------------------------------------------------------------------------------------------------- */
 

@@ -187,7 +187,7 @@ static void plan_close(open_plan *p) {
 static void plan_write(open_plan *p, const tensor *leaf, const float *data, size_t entries) {
     error e = { 0 };
     if (p->cpu) memcpy(cpu_plan_leaf(p->cpu, leaf), data, entries * leaf->token_stride * sizeof *data);
-    else if (p->gpu) CHECK_MESSAGE(!gpu_plan_write_leaf(p->gpu, leaf, data, entries, &e), "%s", e.why);
+    else if (p->gpu) CHECK_MESSAGE(!gpu_plan_write_leaf(p->gpu, leaf, 0, data, entries, &e), "%s", e.why);
 }
 
 /* Runs all tokens. results[i] gets bytes[i] of the i-th result. */

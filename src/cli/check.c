@@ -14,15 +14,13 @@
 typedef struct {
     engine_values engine;
     number_value  tolerance;
-    const char   *mmproj, *adapter, *target;
+    const char   *adapter, *target;
     bool          json, quiet;
 } check_values;
 
 static const option check_options[] = {
     NUMBER_OPTION(check_values, tolerance, "tolerance", 0, "X", 0, 1e30,
                   "largest relative error that passes; default 1e-3"),
-    TEXT_OPTION(check_values, mmproj, "mmproj", 0, "FILE",
-                "vision and audio towers, for expectations with images and audio"),
     TEXT_OPTION(check_values, adapter, "adapter", 0, "DIR", "LoRA adapter, for expectations computed with one"),
     TEXT_OPTION(check_values, target, "target", 0, "MODEL", "the model that a drafter works for"),
     FLAG_OPTION(check_values, json, "json", 0, "print one JSON object"),
@@ -46,6 +44,18 @@ static gm_status check_image_logits(check_state *c, const gguf_tensor *want, con
     return check_soft_logits(c, want, "image", result, e);
 }
 
+static gm_status check_image_greedy(check_state *c, const gguf_tensor *want, const char *rest, check_result *result,
+                                    error *e) {
+    (void)rest;
+    return check_soft_greedy(c, want, "image", result, e);
+}
+
+static gm_status check_audio_greedy(check_state *c, const gguf_tensor *want, const char *rest, check_result *result,
+                                    error *e) {
+    (void)rest;
+    return check_soft_greedy(c, want, "audio", result, e);
+}
+
 static gm_status check_audio_logits(check_state *c, const gguf_tensor *want, const char *rest, check_result *result,
                                     error *e) {
     (void)rest;
@@ -66,7 +76,9 @@ static const struct {
     { "adamw", NULL, "training is" },
     { "image.logits", check_image_logits, NULL },
     { "audio.logits", check_audio_logits, NULL },
-    { "image.", NULL, "the vision tower is" },
+    { "image.soft_tokens", check_image_soft, NULL },
+    { "image.greedy", check_image_greedy, NULL },
+    { "audio.greedy", check_audio_greedy, NULL },
     { "audio.", NULL, "the audio tower is" },
     { "canvas.", NULL, "diffusion is" },
     { "self_cond", NULL, "diffusion is" },
@@ -75,13 +87,17 @@ static const struct {
     { "draft", NULL, "drafting is" },
 };
 
-/* Inputs of other lines have no line of their own: token ids of prompts, the tokens whose logits a file has, and blocks that come with
- * their values. */
+/* Inputs of other lines have no line of their own: token ids of prompts, the tokens whose logits a file has, patches of a picture, and
+ * blocks that come with their values. image.plain_logits is for information: with a mask that no released model has. */
 static bool is_input(const gguf *expect, const gguf_tensor *t) {
+    static const char *const inputs[] = {
+        "rows", "ids", "image.patches", "image.positions", "image.patch_rows", "image.plain_logits"
+    };
     char values[100];
-    if (str_is(t->name, "rows") || str_is(t->name, "ids") || str_starts_with(t->name, "ids.") ||
-        str_ends_with(t->name, ".ids"))
-        return true;
+    for (size_t i = 0; i < COUNT_OF(inputs); i++) {
+        if (str_is(t->name, inputs[i])) return true;
+    }
+    if (str_starts_with(t->name, "ids.") || str_ends_with(t->name, ".ids")) return true;
     snprintf(values, sizeof values, "%.*s.f32", STR_ARGS(t->name));
     return gguf_find_tensor(expect, values) != NULL;
 }
@@ -269,6 +285,7 @@ static int check_run(void *values, const arguments *args) {
     else check_print_text(&r);
     if (code == EXIT_OK && count_failed(&r, tolerance)) code = EXIT_CHECK_FAILED;
     free(r.items);
+    free(c.image.rows);
     tokenizer_free(c.words);
     gm_engine_close(c.engine);
     gguf_free(model);

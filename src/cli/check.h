@@ -14,6 +14,14 @@ typedef struct {
     char   problem[420]; /* why it could not be computed, or "" */
 } check_result;
 
+/* Soft tokens that a tower made. */
+typedef struct {
+    float         *rows; /* [count, width]; NULL: not yet */
+    size_t         count, width;
+    const int32_t *some; /* only these are right, because only their patches are known; NULL: all are */
+    size_t         some_count;
+} media_rows;
+
 typedef struct {
     const engine_values *values;
     const char          *model_path, *engine_name, *expect_path;
@@ -23,17 +31,39 @@ typedef struct {
     error                engine_problem;
     tokenizer           *words;
     error                words_problem;
+    media_rows           image; /* encoded on first use */
 } check_state;
 
 /* Each sets result->error or fails. GM_UNSUPPORTED and GM_BAD_ARGUMENT fail this line; other statuses (no memory, no device,
  * Ctrl-C) end the check. `number` is the N of "logits.N", or "" for "logits". */
 gm_status check_logits(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e);
-/* The same with an image or audio clip in the prompt, whose soft tokens the expectation contains. `kind` is "image" or
- * "audio". */
+/* The same with an image or audio clip in the prompt. `kind` is "image" or "audio". Soft tokens come from our tower if it can make
+ * them all, otherwise from the expectation. */
 gm_status check_soft_logits(check_state *c, const gguf_tensor *want, const char *kind, check_result *result, error *e);
+gm_status check_soft_greedy(check_state *c, const gguf_tensor *want, const char *kind, check_result *result, error *e);
+/* The soft tokens themselves, from the expectation's patches. */
+gm_status check_image_soft(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
 gm_status check_greedy(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e);
 gm_status check_prompt(check_state *c, str text, const char *number, check_result *result, error *e);
 gm_status check_blocks(check_state *c, const gguf_tensor *want, const char *type, check_result *result, error *e);
+
+/* ---- what kinds share ---- */
+
+gm_status check_need_engine(check_state *c, error *e);
+/* The data of an F32 or I32 tensor, which the format aligns. */
+const void *check_values_of(const gguf *file, const gguf_tensor *t);
+/* The token ids in this tensor, checked against the vocabulary. */
+gm_status check_find_ids(check_state *c, const char *name, uint32_t vocabulary, const int32_t **ids, size_t *count,
+                         error *e);
+/* An expectation has the logits of all tokens of the prompt, or of its last ones. */
+gm_status check_logits_shape(const gguf_tensor *want, uint32_t vocabulary, size_t count, error *e);
+/* How far the last rows of `got`, which has one row per token, are from the expectation. */
+double    check_logits_error(check_state *c, const gguf_tensor *want, const float *got, size_t count);
+gm_status check_new_session(check_state *c, size_t tokens, gm_session **out, error *e);
+void      check_end_session(gm_session *session);
+/* Continues greedily after what the session holds, and compares with the expected tokens. */
+gm_status check_continuation(check_state *c, gm_session *session, const gguf_tensor *want, check_result *result,
+                             error *e);
 
 /* ‖got − want‖ / ‖want‖ in double; infinite if one of a pair is NaN. */
 double relative_error(const float *got, const float *want, uint64_t count);

@@ -14,6 +14,8 @@ static const option_choice backends[] = {
 const option_choice kv_choices[] = { { "f16", GM_KV_F16 }, { "f32", GM_KV_F32 }, { "q8_0", GM_KV_Q8_0 }, { NULL, 0 } };
 
 const option engine_options[ENGINE_OPTIONS] = {
+    TEXT_OPTION(engine_values, mmproj, "mmproj", 0, "FILE",
+                "the model's vision and audio towers, if they are in a file of their own (llama.cpp's mmproj)"),
     CHOICE_OPTION(
         engine_values, backend, "backend", 0, "B", backends,
         "auto, cpu or gpu; default: auto, which uses a hardware GPU if the model is at least 128 MiB large and runs "
@@ -63,6 +65,7 @@ const option sampling_options[SAMPLING_OPTIONS] = {
 gm_engine_options engine_choose(const engine_values *values, const char *model) {
     return (gm_engine_options){
         .model = model,
+        .mmproj = values->mmproj,
         .backend = (gm_backend)values->backend,
         .threads = (uint32_t)values->threads.value,
         .precise = values->precise,

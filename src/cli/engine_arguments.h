@@ -7,6 +7,7 @@
 #include "cli/options.h"
 
 typedef struct {
+    const char *mmproj;
     int         backend; /* gm_backend */
     int         kv;      /* gm_kv_type */
     count_value threads;
@@ -22,7 +23,7 @@ typedef struct {
     count_value  top_k, penalty_window, seed;
 } sampling_values;
 
-enum { ENGINE_OPTIONS = 8, SAMPLING_OPTIONS = 10 };
+enum { ENGINE_OPTIONS = 9, SAMPLING_OPTIONS = 10 };
 extern const option engine_options[ENGINE_OPTIONS];
 extern const option sampling_options[SAMPLING_OPTIONS];
 #define ENGINE_GROUP(offset) { "engine", engine_options, ENGINE_OPTIONS, offset }

@@ -182,8 +182,9 @@ gm_status gpu_plan_submit(gpu_plan *p, const run_inputs *in, uint32_t ticket, er
 /* The same with a ticket for each of the graph's first `count` results. */
 gm_status gpu_plan_submit_results(gpu_plan *p, const run_inputs *in, const uint32_t *tickets, size_t count, error *e);
 
-/* Writes the first `entries` tokens (or outputs) of a leaf; later runs read them. GM_AGAIN: let gpu_host_wait run, and call
+/* Writes `entries` tokens (or outputs) of a leaf from `first` on; later runs read them. GM_AGAIN: let gpu_host_wait run, and call
  * again. */
-gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, const float *data, size_t entries, error *e);
+gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, size_t first, const float *data, size_t entries,
+                              error *e);
 
 #endif

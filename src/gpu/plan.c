@@ -135,10 +135,12 @@ static uint32_t run_tiles(const run_inputs *in, const plan_tiles *t) {
     return tiles;
 }
 
-gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, const float *data, size_t entries, error *e) {
-    if (entries > plan_count(p, leaf)) return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this leaf");
-    return gpu_buffer_write(p->backend->host, p->memory, p->items[leaf->index].offset, data,
-                            entries * leaf->token_stride * sizeof *data, e);
+gm_status gpu_plan_write_leaf(gpu_plan *p, const tensor *leaf, size_t first, const float *data, size_t entries,
+                              error *e) {
+    const uint64_t entry = leaf->token_stride * sizeof *data;
+    if (first + entries > plan_count(p, leaf)) return fail(e, GM_BAD_ARGUMENT, "the plan is too small for this leaf");
+    return gpu_buffer_write(p->backend->host, p->memory, p->items[leaf->index].offset + first * entry, data,
+                            entries * entry, e);
 }
 
 /* Writes the run's records into the list, and those that it does not hold into the buffer. */

@@ -181,7 +181,7 @@ static bool try_norm_of_sum(fuser *f, op *norms) {
 static bool readers_take_views(const fuser *f, const tensor *value) {
     for (size_t i = 0; i < f->g->op_count; i++) {
         const op *o = &f->g->ops[i];
-        if (o->kind == (op_kind)GONE || o->kind == OP_RMS_NORM || o->kind == OP_GEGLU) continue;
+        if (o->kind == (op_kind)GONE || o->kind == OP_RMS_NORM || o->kind == OP_GEGLU || o->kind == OP_CLAMP) continue;
         for (size_t j = 0; j < OP_INPUTS; j++) {
             if (o->in[j] && o->in[j]->kind == TENSOR_VALUE && whole_of(o->in[j]) == value) return false;
         }

@@ -10,12 +10,13 @@ enum { FETCH_BYTES = 4 << 20 };
 
 /* ---- tensors ------------------------------------------------------------------------------------------------------------ */
 
-static bool belongs_to_tower(str name) {
-    return str_starts_with(name, "v.") || str_starts_with(name, "a.") || str_starts_with(name, "mm.");
+model_part model_part_of(str name) {
+    if (str_starts_with(name, "a.") || str_starts_with(name, "mm.a.")) return PART_AUDIO;
+    return str_starts_with(name, "v.") || str_starts_with(name, "mm.") ? PART_VISION : PART_TEXT;
 }
 
 static bool fetch_wants(const model_fetch *f, const gguf_tensor *t) {
-    if (belongs_to_tower(t->name) || source_whole(gguf_source(f->file, t->part))) return false;
+    if (model_part_of(t->name) != f->part || source_whole(gguf_source(f->file, t->part))) return false;
     if (t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1) return true;
     return f->matrices && !(f->rows && str_is(t->name, "per_layer_token_embd.weight"));
 }

@@ -20,6 +20,9 @@ typedef struct {
     uint64_t    place;
 } weight;
 
+/* The weight as an input of ops; NULL if the model has none. */
+tensor *weight_tensor(graph *g, const weight *w);
+
 typedef struct {
     weight attn_norm, attn_q, attn_k, attn_v, attn_output, attn_q_norm, attn_k_norm, post_attention_norm;
     weight ffn_norm, ffn_gate, ffn_up, ffn_down, post_ffw_norm;
@@ -41,11 +44,17 @@ typedef struct {
     uint64_t       bytes_per_token; /* weight bytes read to decode one token */
 } model;
 
-/* Reads tensors of a file in pieces into memory, some at a time. Does nothing for files in memory. Leaves the towers out.
- * Zero-initialise, then set the first four fields. */
+typedef enum { PART_TEXT, PART_VISION, PART_AUDIO } model_part;
+
+/* The part of a model that a tensor belongs to. */
+model_part model_part_of(str tensor_name);
+
+/* Reads tensors of a file in pieces into memory, some at a time. Does nothing for files in memory. Zero-initialise, then set the
+ * first five fields. */
 typedef struct {
     const gguf *file;
     reads      *reads;
+    model_part  part;
     bool        matrices; /* all matrices: the CPU computes with them; the GPU reads its own copy from the source */
     bool        rows;     /* without the per-layer table: its rows are read on demand */
     uint64_t    done, total;

@@ -4,6 +4,13 @@
 
 #include <math.h>
 
+tensor *weight_tensor(graph *g, const weight *w) {
+    tensor *t = w->name ? graph_weight(g, w->name, w->type, w->ne, w->data) : NULL;
+    if (t) t->from = w->from;
+    if (t) t->place = w->place;
+    return t;
+}
+
 typedef struct {
     graph              *g;
     const model        *m;
@@ -13,17 +20,10 @@ typedef struct {
     tensor            **caches;                   /* by layer: its keys and values, after its tokens' were stored */
 } builder;
 
-static tensor *weight_tensor(builder *b, const weight *w) {
-    tensor *t = w->name ? graph_weight(b->g, w->name, w->type, w->ne, w->data) : NULL;
-    if (t) t->from = w->from;
-    if (t) t->place = w->place;
-    return t;
-}
-
-static tensor *linear(builder *b, const weight *w, tensor *x) { return graph_matmul(b->g, weight_tensor(b, w), x); }
+static tensor *linear(builder *b, const weight *w, tensor *x) { return graph_matmul(b->g, weight_tensor(b->g, w), x); }
 
 static tensor *text_norm(builder *b, tensor *x, const weight *w) {
-    return graph_rms_norm(b->g, x, weight_tensor(b, w), b->c->eps);
+    return graph_rms_norm(b->g, x, weight_tensor(b->g, w), b->c->eps);
 }
 
 static tensor *norm_plain(builder *b, tensor *x) { return graph_rms_norm(b->g, x, NULL, b->c->eps); }
@@ -31,7 +31,7 @@ static tensor *norm_plain(builder *b, tensor *x) { return graph_rms_norm(b->g, x
 /* pli[l] = (rms(Wp·x · d^-½, w)[l] + E_pl[id][l] · √P) / √2; soft tokens have the row of id 0, the padding */
 static tensor *per_layer_inputs(builder *b, tensor *x) {
     const uint32_t p = b->c->per_layer_width, layers = b->c->layers;
-    tensor        *tokens = graph_embed(b->g, weight_tensor(b, &b->m->per_layer_token_embd), sqrtf((float)p));
+    tensor        *tokens = graph_embed(b->g, weight_tensor(b->g, &b->m->per_layer_token_embd), sqrtf((float)p));
     tensor *context = graph_scale(b->g, linear(b, &b->m->per_layer_model_proj, x), 1 / sqrtf((float)b->c->width));
     context = text_norm(b, graph_reshape(b->g, context, p, layers), &b->m->per_layer_proj_norm);
     return graph_scale(b->g, graph_add(b->g, context, graph_reshape(b->g, tokens, p, layers)), sqrtf(0.5f));
@@ -68,19 +68,19 @@ static tensor *feed_forward(builder *b, const layer_weights *w, tensor *n) {
 static tensor *experts(builder *b, const layer_weights *w, tensor *r) {
     const uint32_t used = b->c->experts_used, ff = b->c->expert_feed_forward;
     tensor        *z = graph_scale(b->g, text_norm(b, r, &w->router_scale), 1 / sqrtf((float)b->c->width));
-    tensor        *routes = graph_route(b->g, linear(b, &w->router, z), weight_tensor(b, &w->expert_scale), used);
+    tensor        *routes = graph_route(b->g, linear(b, &w->router, z), weight_tensor(b->g, &w->expert_scale), used);
 
     tensor *u = text_norm(b, r, &w->pre_ffw_norm_2), *gate, *up;
     if (w->gate_up_exps.name) {
-        tensor *both = graph_matmul_experts(b->g, weight_tensor(b, &w->gate_up_exps), u, routes, used);
+        tensor *both = graph_matmul_experts(b->g, weight_tensor(b->g, &w->gate_up_exps), u, routes, used);
         gate = graph_slice(b->g, both, 0, ff, used);
         up = graph_slice(b->g, both, ff, ff, used);
     } else {
-        gate = graph_matmul_experts(b->g, weight_tensor(b, &w->gate_exps), u, routes, used);
-        up = graph_matmul_experts(b->g, weight_tensor(b, &w->up_exps), u, routes, used);
+        gate = graph_matmul_experts(b->g, weight_tensor(b->g, &w->gate_exps), u, routes, used);
+        up = graph_matmul_experts(b->g, weight_tensor(b->g, &w->up_exps), u, routes, used);
     }
     tensor *down =
-        graph_matmul_experts(b->g, weight_tensor(b, &w->down_exps), graph_geglu(b->g, gate, up), routes, used);
+        graph_matmul_experts(b->g, weight_tensor(b->g, &w->down_exps), graph_geglu(b->g, gate, up), routes, used);
     return text_norm(b, graph_expert_sum(b->g, down, routes, used), &w->post_ffw_norm_2);
 }
 
@@ -105,10 +105,10 @@ static tensor *decoder_layer(builder *b, uint32_t i, tensor *x) {
 gm_status model_text_graph(const model *m, graph *out, error *e) {
     *out = (graph){ 0 };
     builder b = { .g = out, .m = m, .c = &m->config };
-    tensor *x = graph_embed_or_given(out, weight_tensor(&b, &m->token_embd), sqrtf((float)b.c->width));
+    tensor *x = graph_embed_or_given(out, weight_tensor(out, &m->token_embd), sqrtf((float)b.c->width));
     if (b.c->per_layer_width) b.per_layer_inputs = per_layer_inputs(&b, x);
-    b.rope_full = graph_rope_table(out, weight_tensor(&b, &m->frequencies_full), 1);
-    b.rope_sliding = graph_rope_table(out, weight_tensor(&b, &m->frequencies_sliding), 1);
+    b.rope_full = graph_rope_table(out, weight_tensor(out, &m->frequencies_full), 1);
+    b.rope_sliding = graph_rope_table(out, weight_tensor(out, &m->frequencies_sliding), 1);
     b.caches = arena_array(&out->memory, b.c->layers, sizeof *b.caches);
     if (!b.caches) fail_memory(&out->problem, "the graph's caches", b.c->layers * sizeof *b.caches);
     for (uint32_t i = 0; i < b.c->layers && b.caches; i++) x = decoder_layer(&b, i, x);

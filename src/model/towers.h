@@ -6,10 +6,6 @@
 
 #include "model/model.h"
 
-/* Whether this tensor belongs to the vision tower, or to the audio tower. */
-bool tower_owns_vision(str tensor_name);
-bool tower_owns_audio(str tensor_name);
-
 /* A linear layer that clips its input and its output. No bounds: ±FLT_MAX. */
 typedef struct {
     weight w;

@@ -1,89 +1,15 @@
 /* Finds a model's weights and checks them against the hyper-parameters. */
 
-#include "model/model.h"
+#include "model/loader.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 typedef struct {
-    model    *m;
-    bool      shapes; /* only shapes: values are not needed */
-    gm_status status; /* the first failure; after it, nothing more is loaded */
-    error    *e;
+    model        *m;
+    weight_loader from;
 } loader;
-
-/* A tensor's bytes; NULL if they are not in memory. */
-static const uint8_t *weight_bytes_in(const gguf *file, const gguf_tensor *t) {
-    return source_held(gguf_source(file, t->part), t->offset, t->bytes);
-}
-
-static bool shape_is(const gguf_tensor *t, uint64_t n0, uint64_t n1, uint64_t n2) {
-    return t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1;
-}
-
-/* A matrix, or a stack of matrices, not copied. If it is absent: an error if `required`, otherwise an empty weight. */
-static weight load_matrix(loader *l, const char *name, uint64_t n0, uint64_t n1, uint64_t n2, bool required) {
-    if (l->status) return (weight){ 0 };
-    const gguf_tensor *t = gguf_find_tensor(l->m->file, name);
-    if (!t) {
-        if (required) l->status = fail(l->e, GM_BAD_FILE, "tensor '%s' is missing", name);
-        return (weight){ 0 };
-    }
-    if (!shape_is(t, n0, n1, n2)) {
-        l->status =
-            fail(l->e, GM_BAD_FILE,
-                 "tensor '%s' has the shape [%llu, %llu, %llu, %llu]; the metadata requires [%llu, %llu, %llu]", name,
-                 (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2],
-                 (unsigned long long)t->ne[3], (unsigned long long)n0, (unsigned long long)n1, (unsigned long long)n2);
-        return (weight){ 0 };
-    }
-    if (!t->format->dequantise) {
-        l->status =
-            fail(l->e, GM_BAD_FILE, "tensor '%s' has the type %s, which weights cannot have", name, t->format->name);
-        return (weight){ 0 };
-    }
-    weight w = { .name = arena_copy(&l->m->memory, t->name),
-                 .type = t->type,
-                 .ne = { n0, n1, n2 },
-                 .bytes = t->bytes,
-                 .data = weight_bytes_in(l->m->file, t),
-                 .from = gguf_source(l->m->file, t->part),
-                 .place = t->offset };
-    if (!w.name) l->status = fail_memory(l->e, "a tensor's name", t->name.length);
-    return w;
-}
-
-/* A vector, converted to f32 from any float type. Vectors are small, so every value is checked: one NaN in a norm would
- * spoil everything. */
-static weight load_vector(loader *l, const char *name, uint64_t n, bool required) {
-    weight w = load_matrix(l, name, n, 1, 1, required);
-    if (l->shapes) w.data = NULL;
-    if (!w.name || l->shapes) return w;
-    if (!w.data) {
-        l->status = fail(l->e, GM_IO, "tensor '%s' is not in memory", name);
-        return (weight){ 0 };
-    }
-    float *values = arena_array(&l->m->memory, n, sizeof *values);
-    if (!values) {
-        l->status = fail_memory(l->e, name, n * sizeof *values);
-        return (weight){ 0 };
-    }
-    const quant_format *format = quant_format_of(w.type);
-    format->dequantise(values, w.data, n / format->block);
-    for (uint64_t i = 0; i < n; i++) {
-        if (!isfinite(values[i])) {
-            l->status = fail(l->e, GM_BAD_FILE, "tensor '%s' has %s at element %llu", name,
-                             isnan(values[i]) ? "NaN" : "an infinity", (unsigned long long)i);
-            return (weight){ 0 };
-        }
-    }
-    w.type = TYPE_F32;
-    w.bytes = n * sizeof *values;
-    w.data = values;
-    w.from = NULL;
-    return w;
-}
 
 /* "blk.<layer>.<name>", in a buffer that the next call reuses. */
 typedef struct {
@@ -102,17 +28,17 @@ static void load_attention(loader *l, uint32_t i) {
     const uint64_t d = c->width, q = (uint64_t)layer->heads * layer->head, kv = (uint64_t)layer->kv_heads * layer->head;
     layer_name     n;
 
-    w->attn_norm = load_vector(l, layer_tensor(&n, i, "attn_norm.weight"), d, true);
-    w->attn_q = load_matrix(l, layer_tensor(&n, i, "attn_q.weight"), d, q, 1, true);
-    w->attn_q_norm = load_vector(l, layer_tensor(&n, i, "attn_q_norm.weight"), layer->head, true);
-    w->attn_output = load_matrix(l, layer_tensor(&n, i, "attn_output.weight"), q, d, 1, true);
-    w->post_attention_norm = load_vector(l, layer_tensor(&n, i, "post_attention_norm.weight"), d, true);
+    w->attn_norm = loader_vector(&l->from, layer_tensor(&n, i, "attn_norm.weight"), d, true);
+    w->attn_q = loader_matrix(&l->from, layer_tensor(&n, i, "attn_q.weight"), d, q, 1, true);
+    w->attn_q_norm = loader_vector(&l->from, layer_tensor(&n, i, "attn_q_norm.weight"), layer->head, true);
+    w->attn_output = loader_matrix(&l->from, layer_tensor(&n, i, "attn_output.weight"), q, d, 1, true);
+    w->post_attention_norm = loader_vector(&l->from, layer_tensor(&n, i, "post_attention_norm.weight"), d, true);
     if (!layer->owns_kv) return; /* files may contain k and v of sharing layers, which are never used */
-    w->attn_k = load_matrix(l, layer_tensor(&n, i, "attn_k.weight"), d, kv, 1, true);
-    w->attn_k_norm = load_vector(l, layer_tensor(&n, i, "attn_k_norm.weight"), layer->head, true);
+    w->attn_k = loader_matrix(&l->from, layer_tensor(&n, i, "attn_k.weight"), d, kv, 1, true);
+    w->attn_k_norm = loader_vector(&l->from, layer_tensor(&n, i, "attn_k_norm.weight"), layer->head, true);
     /* Full layers of the large models have no attn_v: their values are the raw keys. */
     const bool keys_are_values_allowed = !layer->sliding && !c->per_layer_width;
-    w->attn_v = load_matrix(l, layer_tensor(&n, i, "attn_v.weight"), d, kv, 1, !keys_are_values_allowed);
+    w->attn_v = loader_matrix(&l->from, layer_tensor(&n, i, "attn_v.weight"), d, kv, 1, !keys_are_values_allowed);
 }
 
 static void load_feed_forward(loader *l, uint32_t i) {
@@ -121,19 +47,19 @@ static void load_feed_forward(loader *l, uint32_t i) {
     const uint64_t      d = c->width, ff = c->layer[i].feed_forward;
     layer_name          n;
 
-    w->ffn_norm = load_vector(l, layer_tensor(&n, i, "ffn_norm.weight"), d, true);
-    w->ffn_gate = load_matrix(l, layer_tensor(&n, i, "ffn_gate.weight"), d, ff, 1, true);
-    w->ffn_up = load_matrix(l, layer_tensor(&n, i, "ffn_up.weight"), d, ff, 1, true);
-    w->ffn_down = load_matrix(l, layer_tensor(&n, i, "ffn_down.weight"), ff, d, 1, true);
-    w->post_ffw_norm = load_vector(l, layer_tensor(&n, i, "post_ffw_norm.weight"), d, true);
-    const weight scale = load_vector(l, layer_tensor(&n, i, "layer_output_scale.weight"), 1, false);
+    w->ffn_norm = loader_vector(&l->from, layer_tensor(&n, i, "ffn_norm.weight"), d, true);
+    w->ffn_gate = loader_matrix(&l->from, layer_tensor(&n, i, "ffn_gate.weight"), d, ff, 1, true);
+    w->ffn_up = loader_matrix(&l->from, layer_tensor(&n, i, "ffn_up.weight"), d, ff, 1, true);
+    w->ffn_down = loader_matrix(&l->from, layer_tensor(&n, i, "ffn_down.weight"), ff, d, 1, true);
+    w->post_ffw_norm = loader_vector(&l->from, layer_tensor(&n, i, "post_ffw_norm.weight"), d, true);
+    const weight scale = loader_vector(&l->from, layer_tensor(&n, i, "layer_output_scale.weight"), 1, false);
     w->output_scale = scale.data ? *(const float *)scale.data : 1;
 
     const uint64_t p = c->per_layer_width;
     if (!p) return;
-    w->inp_gate = load_matrix(l, layer_tensor(&n, i, "inp_gate.weight"), d, p, 1, true);
-    w->proj = load_matrix(l, layer_tensor(&n, i, "proj.weight"), p, d, 1, true);
-    w->post_norm = load_vector(l, layer_tensor(&n, i, "post_norm.weight"), d, true);
+    w->inp_gate = loader_matrix(&l->from, layer_tensor(&n, i, "inp_gate.weight"), d, p, 1, true);
+    w->proj = loader_matrix(&l->from, layer_tensor(&n, i, "proj.weight"), p, d, 1, true);
+    w->post_norm = loader_vector(&l->from, layer_tensor(&n, i, "post_norm.weight"), d, true);
 }
 
 static void load_experts(loader *l, uint32_t i) {
@@ -143,20 +69,21 @@ static void load_experts(loader *l, uint32_t i) {
     layer_name          n;
 
     if (!experts) return;
-    w->router = load_matrix(l, layer_tensor(&n, i, "ffn_gate_inp.weight"), d, experts, 1, true);
-    w->router_scale = load_vector(l, layer_tensor(&n, i, "ffn_gate_inp.scale"), d, true);
-    w->gate_up_exps = load_matrix(l, layer_tensor(&n, i, "ffn_gate_up_exps.weight"), d, 2 * ff, experts, false);
+    w->router = loader_matrix(&l->from, layer_tensor(&n, i, "ffn_gate_inp.weight"), d, experts, 1, true);
+    w->router_scale = loader_vector(&l->from, layer_tensor(&n, i, "ffn_gate_inp.scale"), d, true);
+    w->gate_up_exps =
+        loader_matrix(&l->from, layer_tensor(&n, i, "ffn_gate_up_exps.weight"), d, 2 * ff, experts, false);
     if (!w->gate_up_exps.name) { /* early files have them in two tensors */
-        w->gate_exps = load_matrix(l, layer_tensor(&n, i, "ffn_gate_exps.weight"), d, ff, experts, true);
-        w->up_exps = load_matrix(l, layer_tensor(&n, i, "ffn_up_exps.weight"), d, ff, experts, true);
+        w->gate_exps = loader_matrix(&l->from, layer_tensor(&n, i, "ffn_gate_exps.weight"), d, ff, experts, true);
+        w->up_exps = loader_matrix(&l->from, layer_tensor(&n, i, "ffn_up_exps.weight"), d, ff, experts, true);
     }
-    w->down_exps = load_matrix(l, layer_tensor(&n, i, "ffn_down_exps.weight"), ff, d, experts, true);
-    w->expert_scale = load_vector(l, layer_tensor(&n, i, "ffn_down_exps.scale"), experts, false);
+    w->down_exps = loader_matrix(&l->from, layer_tensor(&n, i, "ffn_down_exps.weight"), ff, d, experts, true);
+    w->expert_scale = loader_vector(&l->from, layer_tensor(&n, i, "ffn_down_exps.scale"), experts, false);
     if (!w->expert_scale.name)
-        w->expert_scale = load_vector(l, layer_tensor(&n, i, "ffn_gate_inp.per_expert_scale"), experts, false);
-    w->pre_ffw_norm_2 = load_vector(l, layer_tensor(&n, i, "pre_ffw_norm_2.weight"), d, true);
-    w->post_ffw_norm_1 = load_vector(l, layer_tensor(&n, i, "post_ffw_norm_1.weight"), d, true);
-    w->post_ffw_norm_2 = load_vector(l, layer_tensor(&n, i, "post_ffw_norm_2.weight"), d, true);
+        w->expert_scale = loader_vector(&l->from, layer_tensor(&n, i, "ffn_gate_inp.per_expert_scale"), experts, false);
+    w->pre_ffw_norm_2 = loader_vector(&l->from, layer_tensor(&n, i, "pre_ffw_norm_2.weight"), d, true);
+    w->post_ffw_norm_1 = loader_vector(&l->from, layer_tensor(&n, i, "post_ffw_norm_1.weight"), d, true);
+    w->post_ffw_norm_2 = loader_vector(&l->from, layer_tensor(&n, i, "post_ffw_norm_2.weight"), d, true);
 }
 
 /* If only some layers have a tensor, the file is damaged, and nothing else would notice. */
@@ -164,19 +91,20 @@ static void check_agreement(loader *l) {
     const model_config *c = &l->m->config;
     int                 raw_values = -1, scaled = -1;
     layer_name          n;
-    for (uint32_t i = 0; i < c->layers && !l->status; i++) {
+    for (uint32_t i = 0; i < c->layers && !l->from.status; i++) {
         const int has_scale = gguf_find_tensor(l->m->file, layer_tensor(&n, i, "layer_output_scale.weight")) != NULL;
         if (scaled >= 0 && scaled != has_scale) {
-            l->status = fail(l->e, GM_BAD_FILE,
-                             "tensor 'blk.%u.layer_output_scale.weight' is missing, but other layers have one",
-                             has_scale ? i - 1 : i);
+            l->from.status = fail(l->from.e, GM_BAD_FILE,
+                                  "tensor 'blk.%u.layer_output_scale.weight' is missing, but other layers have one",
+                                  has_scale ? i - 1 : i);
         }
         scaled = has_scale;
         if (c->layer[i].sliding || !c->layer[i].owns_kv) continue;
         const int is_raw = !l->m->layer[i].attn_v.name;
         if (raw_values >= 0 && raw_values != is_raw)
-            l->status = fail(l->e, GM_BAD_FILE,
-                             "tensor 'blk.%u.attn_v.weight': some full layers have this tensor and some do not", i);
+            l->from.status =
+                fail(l->from.e, GM_BAD_FILE,
+                     "tensor 'blk.%u.attn_v.weight': some full layers have this tensor and some do not", i);
         raw_values = is_raw;
     }
 }
@@ -191,10 +119,10 @@ static void check_unexpected(loader *l) {
         { "per_layer_token_embd.weight", "gemma4.embedding_length_per_layer_input", c->per_layer_width != 0 },
         { "blk.0.ffn_gate_inp.weight", "gemma4.expert_count", c->experts != 0 },
     };
-    for (size_t i = 0; i < COUNT_OF(rows) && !l->status; i++) {
+    for (size_t i = 0; i < COUNT_OF(rows) && !l->from.status; i++) {
         if (rows[i].used || !gguf_find_tensor(l->m->file, rows[i].tensor)) continue;
-        l->status = fail(l->e, GM_BAD_FILE, "metadata key '%s' is 0 or missing, but there is a tensor '%s'",
-                         rows[i].key, rows[i].tensor);
+        l->from.status = fail(l->from.e, GM_BAD_FILE, "metadata key '%s' is 0 or missing, but there is a tensor '%s'",
+                              rows[i].key, rows[i].tensor);
     }
 }
 
@@ -206,14 +134,11 @@ static void load_frequencies(loader *l, bool sliding, weight *out) {
     for (uint32_t i = 0; i < c->layers; i++) {
         if (c->layer[i].sliding == sliding) head = c->layer[i].head;
     }
-    if (!head || l->status) return;
+    if (!head || l->from.status) return;
     const uint32_t pairs = head / 2;
-    const weight   factors = sliding ? (weight){ 0 } : load_vector(l, "rope_freqs.weight", pairs, false);
-    float         *values = arena_array(&l->m->memory, pairs, sizeof *values);
-    if (!values) {
-        l->status = fail_memory(l->e, "the RoPE frequencies", pairs * sizeof *values);
-        return;
-    }
+    const weight   factors = sliding ? (weight){ 0 } : loader_vector(&l->from, "rope_freqs.weight", pairs, false);
+    float         *values = loader_new_vector(&l->from, "rope frequencies", pairs, out);
+    if (!values) return;
     const double base = sliding ? c->rope_base_sliding : c->rope_base_full;
     for (uint32_t j = 0; j < pairs; j++) {
         const double frequency = pow(base, -2.0 * j / head);
@@ -221,11 +146,6 @@ static void load_frequencies(loader *l, bool sliding, weight *out) {
         else if (factors.data) values[j] = (float)(frequency / ((const float *)factors.data)[j]);
         else values[j] = j < head / 8 ? (float)frequency : 0;
     }
-    *out = (weight){ .name = "rope frequencies",
-                     .type = TYPE_F32,
-                     .ne = { pairs, 1, 1 },
-                     .bytes = pairs * sizeof *values,
-                     .data = values };
 }
 
 static uint64_t weight_row_bytes(const weight *w) { return w->name ? w->bytes / w->ne[1] / w->ne[2] : 0; }
@@ -257,19 +177,19 @@ static void count_bytes(model *m) {
 static gm_status load_all(loader *l) {
     model              *out = l->m;
     const model_config *c = &out->config;
-    TRY(model_config_read(out->file, &out->memory, &out->config, l->e));
+    TRY(model_config_read(out->file, &out->memory, &out->config, l->from.e));
     out->layer = arena_array(&out->memory, c->layers, sizeof *out->layer);
-    if (!out->layer) return fail_memory(l->e, "the layers' weights", c->layers * sizeof *out->layer);
+    if (!out->layer) return fail_memory(l->from.e, "the layers' weights", c->layers * sizeof *out->layer);
     const uint64_t d = c->width, p = (uint64_t)c->per_layer_width * c->layers;
-    out->token_embd = load_matrix(l, "token_embd.weight", d, c->vocabulary, 1, true);
-    out->output = load_matrix(l, "output.weight", d, c->vocabulary, 1, false);
-    out->output_norm = load_vector(l, "output_norm.weight", d, true);
+    out->token_embd = loader_matrix(&l->from, "token_embd.weight", d, c->vocabulary, 1, true);
+    out->output = loader_matrix(&l->from, "output.weight", d, c->vocabulary, 1, false);
+    out->output_norm = loader_vector(&l->from, "output_norm.weight", d, true);
     if (p) {
-        out->per_layer_token_embd = load_matrix(l, "per_layer_token_embd.weight", p, c->vocabulary, 1, true);
-        out->per_layer_model_proj = load_matrix(l, "per_layer_model_proj.weight", d, p, 1, true);
-        out->per_layer_proj_norm = load_vector(l, "per_layer_proj_norm.weight", c->per_layer_width, true);
+        out->per_layer_token_embd = loader_matrix(&l->from, "per_layer_token_embd.weight", p, c->vocabulary, 1, true);
+        out->per_layer_model_proj = loader_matrix(&l->from, "per_layer_model_proj.weight", d, p, 1, true);
+        out->per_layer_proj_norm = loader_vector(&l->from, "per_layer_proj_norm.weight", c->per_layer_width, true);
     }
-    for (uint32_t i = 0; i < c->layers && !l->status; i++) {
+    for (uint32_t i = 0; i < c->layers && !l->from.status; i++) {
         load_attention(l, i);
         load_feed_forward(l, i);
         load_experts(l, i);
@@ -278,12 +198,13 @@ static gm_status load_all(loader *l) {
     check_unexpected(l);
     load_frequencies(l, true, &out->frequencies_sliding);
     load_frequencies(l, false, &out->frequencies_full);
-    return l->status;
+    return l->from.status;
 }
 
 static gm_status model_read(const gguf *file, bool shapes, model *out, error *e) {
     *out = (model){ .file = file };
-    const gm_status status = load_all(&(loader){ .m = out, .shapes = shapes, .e = e });
+    const gm_status status =
+        load_all(&(loader){ .m = out, .from = { .file = file, .memory = &out->memory, .shapes = shapes, .e = e } });
     if (status) model_free(out);
     else count_bytes(out);
     return status;
@@ -301,7 +222,7 @@ void model_free(model *m) {
 gm_status model_find_nan(const model *m, error *e) {
     for (size_t i = 0; i < gguf_tensor_count(m->file); i++) {
         const gguf_tensor *t = gguf_tensor_at(m->file, i);
-        const uint8_t     *data = weight_bytes_in(m->file, t);
+        const uint8_t     *data = source_held(gguf_source(m->file, t->part), t->offset, t->bytes);
         const uint64_t     blocks = t->count / t->format->block,
                        broken = data ? quant_first_broken(t->type, data, blocks) : blocks;
         if (broken == blocks) continue;

@@ -198,10 +198,11 @@ static bool tell_opening(const gm_engine_options *options, const engine_load *lo
 }
 
 /* A file that is all there: the job waits for nothing but the GPU. */
-static gm_status load_file(gguf *file, const gm_engine_options *options, const engine_origin *origin, gm_engine **out,
-                           error *e) {
+static gm_status load_file(gguf *file, gguf *projector, const gm_engine_options *options, const engine_origin *origin,
+                           gm_engine **out, error *e) {
     engine_load *load = NULL;
-    gm_status status = engine_load_new(file, NULL, 0, &(load_options){ .engine = options, .origin = origin }, &load, e);
+    gm_status    status = engine_load_new(
+        file, NULL, 0, &(load_options){ .engine = options, .origin = origin, .projector = projector }, &load, e);
     while (!status && (status = engine_load_step(load, e)) == GM_AGAIN) {
         engine_load_wait(load);
         status =
@@ -225,7 +226,7 @@ gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char
     error                   e = { 0 };
     arena                   scratch = { 0 };
     engine_origin           origin = { 0 };
-    gguf                   *file = NULL;
+    gguf                   *file = NULL, *projector = NULL;
     const char             *path = NULL;
     *out = NULL;
     if (!options) options = &none;
@@ -233,7 +234,8 @@ gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char
         if (options->data) gguf_open_memory(options->data, options->data_size, &file, &e);
         else if (!engine_find_model(options->model, &scratch, &path, &origin, &e)) gguf_open_file(path, &file, &e);
     }
-    if (!e.status) load_file(file, options, &origin, out, &e);
+    if (!e.status && options->mmproj && gguf_open_file(options->mmproj, &projector, &e)) gguf_free(file);
+    if (!e.status) load_file(file, projector, options, &origin, out, &e);
     arena_free(&scratch);
     return error_report(&e, why, why_size);
 }
@@ -242,6 +244,7 @@ void gm_engine_close(gm_engine *engine) {
     if (!engine) return;
     engine_check_end(engine);
     engine_close_stores(engine);
+    engine_close_towers(engine);
     tokenizer_free(engine->words);
     plans_close(&engine->plans);
     graph_free(&engine->text);
@@ -251,9 +254,17 @@ void gm_engine_close(gm_engine *engine) {
     reads_free(engine->reads);
     model_free(&engine->weights);
     gguf_free(engine->file);
+    gguf_free(engine->projector);
     arena_free(&engine->memory);
     turns_close(&engine->turns);
     free(engine);
+}
+
+bool gm_engine_release_towers(gm_engine *engine) {
+    engine_enter(engine);
+    const bool released = engine_release_towers(engine);
+    engine_leave(engine);
+    return released;
 }
 
 void gm_engine_get_info(const gm_engine *engine, gm_engine_info *out) {

@@ -10,6 +10,7 @@
 #include "model/model.h"
 #include "session/kv_store.h"
 #include "session/plans.h"
+#include "session/tower.h"
 #include "text/chat.h"
 #include "text/sampler.h"
 #include "text/tokenizer.h"
@@ -27,6 +28,7 @@ struct gm_engine {
     turns           turns;        /* who may use the backend: engine_enter */
     double          turn_seconds; /* how long a call may work before it returns GM_AGAIN */
     gguf           *file;
+    gguf           *projector; /* a second file with towers; NULL: none */
     model           weights;
     graph           text;
     bool            on_gpu, precise;
@@ -36,11 +38,12 @@ struct gm_engine {
     gpu_budget      budget;       /* which weights the GPU holds; used if there is a limit */
     engine_kv_check kv_checks[3]; /* f16, f32, q8_0 */
     kv_store        stores[3];    /* the same; opened when a session wants one */
-    size_t          share_step;   /* sessions share whole multiples of this: sharing.c */
-    gm_session     *sessions;     /* open ones, linked by gm_session.next */
-    gm_session     *parked;       /* closed ones whose keys and values are still there; the latest first */
-    gm_session     *pinned;       /* the one of these that must stay */
-    reads          *reads;        /* orders for bytes that are not in memory */
+    engine_tower    towers[TOWER_KINDS];
+    size_t          share_step; /* sessions share whole multiples of this: sharing.c */
+    gm_session     *sessions;   /* open ones, linked by gm_session.next */
+    gm_session     *parked;     /* closed ones whose keys and values are still there; the latest first */
+    gm_session     *pinned;     /* the one of these that must stay */
+    reads          *reads;      /* orders for bytes that are not in memory */
     tokenizer      *words;
     uint32_t       *suppressed; /* a bit per id that is never drawn; NULL: none */
     chat_variant    variant;
@@ -54,6 +57,7 @@ struct gm_engine {
     char            note[400]; /* what does not fit into GPU memory */
     char            why_device[400];
     char            digest[65]; /* identifies model and weights */
+    uint8_t         projector_digest[32];
     /* What opening took: the GPU's self-check and the upload of the weights, which overlap, and the wait for the shaders that were
      * not compiled by then. */
     struct {

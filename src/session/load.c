@@ -21,7 +21,7 @@ static gm_status copy_text(engine_load *l, const char *text, const char **out, e
 
 static gm_status copy_options(engine_load *l, const load_options *options, error *e) {
     l->options = *options->engine;
-    l->options.model = NULL;
+    l->options.model = l->options.mmproj = NULL;
     TRY(copy_text(l, options->engine->cpu, &l->options.cpu, e));
     TRY(copy_text(l, options->engine->gpu_disable, &l->options.gpu_disable, e));
     if (options->origin) {
@@ -49,10 +49,12 @@ gm_status engine_load_new(gguf *file, source **others, size_t count, const load_
     if (!l || !l->engine || !l->others) {
         for (size_t i = 0; i < count; i++) source_free(others[i]);
         gguf_free(file);
+        gguf_free(options->projector);
         engine_load_free(l);
         return fail_memory(e, "the engine", sizeof *l + sizeof(gm_engine));
     }
     l->engine->file = file;
+    l->engine->projector = options->projector;
     l->other_count = count;
     for (size_t i = 0; i < count; i++) l->others[i] = others[i];
     const gm_engine_options *o = options->engine;
@@ -72,6 +74,7 @@ void engine_load_free(engine_load *l) {
         reads_drop(l->engine->reads, l->piece_ticket);
         model_fetch_drop(&l->fetch);
         model_hash_drop(&l->hash);
+        model_hash_drop(&l->projector_hash);
         self_check_free(l->check);
         gm_engine_close(l->engine);
     }
@@ -126,14 +129,20 @@ static gm_status add_next_part(engine_load *l, error *e) {
     return gguf_add_part(l->engine->file, part, e);
 }
 
-static gm_status read_header(engine_load *l, error *e) {
-    gguf     *file = l->engine->file;
+/* Reads what there is of a file's header. */
+static gm_status step_header(engine_load *l, gguf *file, error *e) {
     gm_status status;
+    while ((status = gguf_step(file, e)) == GM_AGAIN) {
+        status = feed_header(l, gguf_waiting_source(file), e);
+        if (status) return status;
+    }
+    return status;
+}
+
+static gm_status read_header(engine_load *l, error *e) {
+    gguf *file = l->engine->file;
     for (;;) {
-        while ((status = gguf_step(file, e)) == GM_AGAIN) {
-            status = feed_header(l, gguf_waiting_source(file), e);
-            if (status) return status;
-        }
+        const gm_status status = step_header(l, file, e);
         if (status) return status;
         if (gguf_parts(file) == 1 + l->others_given) break;
         if (gguf_source(file, gguf_parts(file) - 1)) break; /* it came with all its parts */
@@ -142,6 +151,8 @@ static gm_status read_header(engine_load *l, error *e) {
     if (l->others_given < l->other_count)
         return fail(e, GM_BAD_ARGUMENT, "%zu parts were given, but the model has %u (split.count)", l->other_count + 1,
                     gguf_parts(file));
+    const gm_status status = l->engine->projector ? step_header(l, l->engine->projector, e) : GM_OK;
+    if (status) return status;
     free(l->piece);
     l->piece = NULL;
     return GM_OK;
@@ -213,6 +224,7 @@ static gm_status build_model(engine_load *l, error *e) {
         return fail(e, GM_BAD_FILE, "tokenizer.ggml.tokens has %zu entries, but token_embd.weight has %u rows",
                     tokenizer_size(engine->words), engine->weights.config.vocabulary);
     }
+    if (engine->projector) TRY(engine_check_projector(engine->projector, engine->weights.config.width, e));
     return model_text_graph(&engine->weights, &engine->text, e);
 }
 
@@ -322,9 +334,12 @@ static gm_status identify_model(engine_load *l, error *e) {
     uint8_t digest[32];
     l->hash.file = l->engine->file;
     l->hash.reads = l->engine->reads;
-    const gm_status status = model_hash_step(&l->hash, digest, e);
-    if (!status) sha256_hex(digest, l->engine->digest);
-    return status;
+    l->projector_hash.file = l->engine->projector;
+    l->projector_hash.reads = l->engine->reads;
+    gm_status status = model_hash_step(&l->hash, digest, e);
+    if (status) return status;
+    sha256_hex(digest, l->engine->digest);
+    return l->engine->projector ? model_hash_step(&l->projector_hash, l->engine->projector_digest, e) : GM_OK;
 }
 
 static gm_status describe_engine(engine_load *l, error *e) { return engine_describe(l->engine, &l->origin, e); }

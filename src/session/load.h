@@ -16,9 +16,10 @@
 typedef struct engine_load engine_load;
 
 typedef struct {
-    const gm_engine_options *engine; /* the model is not looked for */
-    const engine_origin     *origin; /* NULL: nothing is known */
-    uint64_t                 memory; /* the most memory for weights that arrive in pieces, on the CPU; 0: 3 GiB */
+    const gm_engine_options *engine;    /* the model is not looked for */
+    const engine_origin     *origin;    /* NULL: nothing is known */
+    gguf                    *projector; /* a second file with towers, owned as the first; NULL: none */
+    uint64_t                 memory;    /* the most memory for weights that arrive in pieces, on the CPU; 0: 3 GiB */
 } load_options;
 
 /* Takes ownership of the file, whose header may have been read already, and of the sources of its other parts, even on

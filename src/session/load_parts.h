@@ -23,7 +23,7 @@ struct engine_load {
     uint64_t    header_done;
     uint64_t    expected; /* bytes of weights, before it is known which ones the GPU gets */
     model_fetch fetch;
-    model_hash  hash;
+    model_hash  hash, projector_hash;
     self_check *check;
     bool        checked, uploaded; /* the GPU, and the weights to it */
     bool        busy;              /* the next step need not wait for anything */

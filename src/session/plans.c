@@ -6,15 +6,16 @@
 
 enum { LARGER_STEP = 64, LEAST_CPU_BATCH = 16 };
 
-/* The tokens of the class that a run belongs to. On the CPU a larger plan serves smaller runs just as well. */
+/* The tokens of the class that a run belongs to. On the CPU a larger plan serves smaller runs just as well. Large runs (pictures)
+ * get no more room than they need. */
 static size_t class_tokens(const plan_set *plans, size_t count) {
     size_t tokens = 1;
     if (plans->gpu) {
         while (tokens < count && tokens <= PLANS_LARGEST_CLASS) tokens *= 4;
         return tokens <= PLANS_LARGEST_CLASS ? tokens : (size_t)round_up(count, LARGER_STEP);
     }
-    for (tokens = count > 1 ? LEAST_CPU_BATCH : 1; tokens < count;) tokens *= 2;
-    return tokens;
+    for (tokens = count > 1 ? LEAST_CPU_BATCH : 1; tokens < count && tokens <= PLANS_LARGEST_CLASS;) tokens *= 2;
+    return tokens < count ? (size_t)round_up(count, LARGER_STEP) : tokens;
 }
 
 static size_t plan_tokens(const shared_plan *p) { return p->gpu ? gpu_plan_tokens(p->gpu) : cpu_plan_tokens(p->cpu); }

@@ -21,11 +21,30 @@ typedef struct {
     bool           frame;   /* of a video: pixels are divided by 255 instead of multiplied by 1/255 */
 } tower_picture;
 
+typedef struct tower_type tower_type;
+
+/* A tower of an engine. Zero-initialised: not loaded. */
+typedef struct {
+    const tower_type *type;
+    vision_weights    vision;
+    graph             g;
+    tensor           *leaf;           /* what the caller writes for each token */
+    uint32_t          kv_heads, head; /* of its cache; 0: it has none */
+    kv_memory         keys, values;
+    size_t            slots; /* of the cache */
+    model_fetch       fetch;
+    uint64_t          uploaded, total; /* the backend's, when the upload began */
+    bool              fetched, built, ready;
+    size_t            jobs; /* that use it */
+} engine_tower;
+
 /* Whether the model has this tower. GM_UNSUPPORTED with a hint if not; GM_BAD_FILE if it does not fit the model. Loads nothing. */
 gm_status engine_has_tower(gm_engine *engine, tower_kind kind, error *e);
 /* Frees weights, plans and memory of towers that no job uses. Returns whether there was one. */
 bool engine_release_towers(gm_engine *engine);
 void engine_close_towers(gm_engine *engine);
+/* Checks a projector file, which brings towers for the model. */
+gm_status engine_check_projector(const gguf *projector, uint32_t soft_width, error *e);
 /* Identifies the tower's weights, for the digests of soft tokens. */
 gm_status engine_tower_digest(gm_engine *engine, tower_kind kind, uint8_t digest[32], error *e);
 

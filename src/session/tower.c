@@ -1,0 +1,157 @@
+/* The towers of an engine: where their weights are, loading and releasing them. */
+
+#include "session/tower_parts.h"
+
+#include "base/sha256.h"
+#include "gpu/kernels.h"
+
+#include <string.h>
+
+static const tower_type *const types[TOWER_KINDS] = { [TOWER_VISION] = &tower_vision };
+
+/* ---- files ---- */
+
+/* NULL: there is none. A projector comes before the model's own file. */
+static const gguf *tower_file(const gm_engine *engine, const tower_type *type) {
+    if (type && engine->projector && gguf_find_tensor(engine->projector, type->tensor)) return engine->projector;
+    return type && gguf_find_tensor(engine->file, type->tensor) ? engine->file : NULL;
+}
+
+const gguf *engine_tower_file(const gm_engine *engine, tower_kind kind) { return tower_file(engine, types[kind]); }
+
+gm_status engine_has_tower(gm_engine *engine, tower_kind kind, error *e) {
+    const tower_type *type = types[kind];
+    const gguf       *file = tower_file(engine, type);
+    if (!type) return fail(e, GM_UNSUPPORTED, "towers of this kind are not supported yet");
+    if (!file)
+        return fail(
+            e, GM_UNSUPPORTED,
+            "the model has no %s tower: it cannot %s. A GGUF file without towers may come with a second one, its "
+            "projector (mmproj)",
+            type->name, type->lacking);
+    return type->check(file, engine->weights.config.width, e);
+}
+
+gm_status engine_check_projector(const gguf *projector, uint32_t soft_width, error *e) {
+    size_t found = 0;
+    for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
+        if (!types[kind] || !gguf_find_tensor(projector, types[kind]->tensor)) continue;
+        found++;
+        TRY(types[kind]->check(projector, soft_width, e));
+    }
+    if (found) return GM_OK;
+    return fail(e, GM_BAD_ARGUMENT,
+                "the projector (mmproj) has no tower: it has neither '%s' nor other towers' tensors",
+                types[TOWER_VISION]->tensor);
+}
+
+gm_status engine_tower_digest(gm_engine *engine, tower_kind kind, uint8_t digest[32], error *e) {
+    const gguf *file = tower_file(engine, types[kind]);
+    if (!file) return engine_has_tower(engine, kind, e);
+    if (file == engine->projector) memcpy(digest, engine->projector_digest, 32);
+    else {
+        sha256 s;
+        sha256_start(&s);
+        sha256_add(&s, engine->digest, strlen(engine->digest));
+        sha256_end(&s, digest);
+    }
+    return GM_OK;
+}
+
+/* ---- loading ---- */
+
+quant_type engine_tower_kv_type(const gm_engine *engine) {
+    return engine->on_gpu && !engine->precise ? TYPE_F16 : TYPE_F32;
+}
+
+/* Whether another tower's weights are on their way to the GPU, which takes one graph's at a time. */
+static bool other_uploads(const gm_engine *engine, const engine_tower *t) {
+    for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
+        const engine_tower *other = &engine->towers[kind];
+        if (other != t && other->built && !other->ready) return true;
+    }
+    return false;
+}
+
+gm_status engine_tower_step(gm_engine *engine, engine_tower *t, error *e) {
+    const gguf *file = tower_file(engine, t->type);
+    gm_status   status = GM_OK;
+    if (t->ready) return GM_OK;
+    if (!t->fetched) {
+        if (!t->fetch.file)
+            t->fetch = (model_fetch){
+                .file = file, .reads = engine->reads, .part = t->type->part, .matrices = !engine->on_gpu
+            };
+        status = model_fetch_step(&t->fetch, e);
+        if (status) return status;
+        t->fetched = true;
+    }
+    if (!t->built) {
+        if (engine->on_gpu && other_uploads(engine, t)) return GM_AGAIN;
+        TRY(t->type->build(t, file, engine->weights.config.width, e));
+        t->built = true;
+        t->uploaded = engine->gpu.uploaded;
+        t->total = engine->gpu.total;
+    }
+    if (engine->on_gpu) status = gpu_backend_upload(&engine->gpu, &t->g, e);
+    t->ready = !status;
+    return status;
+}
+
+gm_status engine_tower_reserve(gm_engine *engine, engine_tower *t, size_t tokens, error *e) {
+    gpu_host        *gpu = engine->on_gpu ? engine->gpu.host : NULL;
+    const quant_type type = engine_tower_kv_type(engine);
+    if (!t->head || tokens <= t->slots) return GM_OK;
+    const size_t row = (size_t)gpu_kv_row_bytes(type, t->kv_heads, t->head); /* on the CPU the same */
+    kv_memory_free(gpu, &t->keys);
+    kv_memory_free(gpu, &t->values);
+    t->slots = 0;
+    TRY(kv_memory_new(gpu, (uint64_t)tokens * row, &t->keys, e));
+    TRY(kv_memory_new(gpu, (uint64_t)tokens * row, &t->values, e));
+    t->slots = tokens;
+    return GM_OK;
+}
+
+/* ---- releasing ---- */
+
+void engine_tower_unload(gm_engine *engine, engine_tower *t) {
+    gpu_host *gpu = engine->on_gpu ? engine->gpu.host : NULL;
+    if (t->fetch.file && !t->fetched) {
+        model_fetch_drop(&t->fetch);
+        t->fetch = (model_fetch){ 0 };
+    }
+    if (t->built) {
+        plans_drop(&engine->plans, &t->g);
+        if (gpu) gpu_backend_release(&engine->gpu, &t->g);
+        graph_free(&t->g);
+        t->type->free_weights(t);
+    }
+    kv_memory_free(gpu, &t->keys);
+    kv_memory_free(gpu, &t->values);
+    t->slots = 0;
+    t->built = t->ready = false;
+}
+
+bool engine_release_towers(gm_engine *engine) {
+    bool released = false;
+    for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
+        engine_tower *t = &engine->towers[kind];
+        if (t->jobs || !t->built) continue;
+        engine_tower_unload(engine, t);
+        released = true;
+    }
+    return released;
+}
+
+void engine_close_towers(gm_engine *engine) {
+    for (size_t kind = 0; kind < TOWER_KINDS; kind++) engine_tower_unload(engine, &engine->towers[kind]);
+}
+
+/* The engine's tower, marked as used. */
+gm_status engine_tower_use(gm_engine *engine, tower_kind kind, engine_tower **out, error *e) {
+    TRY(engine_has_tower(engine, kind, e));
+    *out = &engine->towers[kind];
+    (*out)->type = types[kind];
+    (*out)->jobs++;
+    return GM_OK;
+}

@@ -1,0 +1,273 @@
+/* Encodes pictures or sounds: loads the tower, then runs the items in batches. */
+
+#include "session/tower_parts.h"
+
+#include "gpu/kernels.h"
+#include "session/runner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The most tokens of a batch: as many as the largest picture has. On a CPU larger batches gain nothing and only take memory. */
+enum { BATCH_TOKENS = 10080, CPU_BATCH_TOKENS = 2520, PIECE_TOKENS = 512 };
+
+struct tower_job {
+    gm_engine    *engine;
+    engine_tower *tower;
+    tower_item   *items;
+    size_t        count, capacity;
+    float        *rows; /* [all outputs, soft_width] */
+    size_t        row_count, soft_width;
+    /* The batch that is being computed: items [next, next + batch) */
+    size_t        next, batch;
+    size_t        tokens, outputs;
+    token_record *records;
+    int32_t      *output_rows;
+    shared_plan  *plan;
+    size_t        filled_items, filled_tokens; /* of the leaf: whole items, and tokens of the next one */
+    float        *piece;                       /* GPU: of the leaf, on its way */
+    bool          submitted;
+    uint32_t      ticket;
+};
+
+/* ---- life ---- */
+
+gm_status tower_job_new(gm_engine *engine, tower_kind kind, size_t count, tower_job **out, error *e) {
+    tower_job *job = calloc(1, sizeof *job);
+    *out = NULL;
+    if (!job) return fail_memory(e, "a job", sizeof *job);
+    *job = (tower_job){ .engine = engine, .capacity = count, .soft_width = engine->weights.config.width };
+    job->items = calloc(max_size(count, 1), sizeof *job->items);
+    gm_status status = job->items ? GM_OK : fail_memory(e, "a job's items", count * sizeof *job->items);
+    if (!status) status = engine_tower_use(engine, kind, &job->tower, e);
+    if (status) tower_job_free(job);
+    else *out = job;
+    return status;
+}
+
+tower_item *tower_job_add(tower_job *job, const void *data, size_t bytes, size_t tokens, size_t outputs, error *e) {
+    if (job->count == job->capacity) {
+        fail(e, GM_BAD_ARGUMENT, "a job for %zu items gets no more", job->capacity);
+        return NULL;
+    }
+    tower_item *item = &job->items[job->count];
+    *item = (tower_item){ .data = malloc(max_size(bytes, 1)), .tokens = tokens, .outputs = outputs };
+    if (!item->data) {
+        fail_memory(e, "a picture or sound", bytes);
+        return NULL;
+    }
+    memcpy(item->data, data, bytes);
+    item->first_row = job->row_count;
+    job->row_count += outputs;
+    job->count++;
+    return item;
+}
+
+static void job_drop_batch(tower_job *job) {
+    if (job->ticket) gpu_ticket_done(job->engine->gpu.host, job->ticket);
+    plans_return(job->plan);
+    job->plan = NULL;
+    job->ticket = 0;
+    job->submitted = false;
+    job->batch = job->filled_items = job->filled_tokens = 0;
+}
+
+void tower_job_free(tower_job *job) {
+    if (!job) return;
+    job_drop_batch(job);
+    if (job->tower && !--job->tower->jobs && !job->tower->ready) engine_tower_unload(job->engine, job->tower);
+    for (size_t i = 0; i < job->count; i++) free(job->items[i].data);
+    free(job->items);
+    free(job->rows);
+    free(job->records);
+    free(job->output_rows);
+    free(job->piece);
+    free(job);
+}
+
+const float *tower_job_rows(const tower_job *job, size_t item, size_t *count) {
+    *count = item < job->next ? job->items[item].outputs : 0;
+    return *count ? job->rows + job->items[item].first_row * job->soft_width : NULL;
+}
+
+tower_progress tower_job_progress(const tower_job *job) {
+    const engine_tower *t = job->tower;
+    const gpu_backend  *gpu = &job->engine->gpu;
+    if (t->ready) return (tower_progress){ TOWER_ENCODING, job->next, job->count };
+    return (tower_progress){ TOWER_LOADING, t->fetch.done + (t->built ? gpu->uploaded - t->uploaded : 0),
+                             t->fetch.total + (t->built ? gpu->total - t->total : 0) };
+}
+
+/* ---- batches ---- */
+
+/* A GPU binds each value as a whole; products with the same input are joined, two or three to a row. */
+static size_t batch_limit(const tower_job *job) {
+    const gm_engine *engine = job->engine;
+    uint64_t         widest = 1;
+    if (!engine->on_gpu) return CPU_BATCH_TOKENS;
+    for (size_t i = 0; i < job->tower->g.op_count; i++) {
+        const tensor *out = job->tower->g.ops[i].out;
+        if (out && out->kind == TENSOR_VALUE) widest = max_size(widest, out->ne[0] * out->ne[1]);
+    }
+    return min_size(BATCH_TOKENS, gpu_host_info(engine->gpu.host)->max_binding / (2 * widest * sizeof(float)));
+}
+
+/* Chooses the items of the next batch and makes its records. Each item is a span that sees all of itself. */
+static gm_status batch_begin(tower_job *job, error *e) {
+    const size_t limit = batch_limit(job);
+    job->tokens = job->outputs = job->batch = 0;
+    while (job->next + job->batch < job->count) {
+        const tower_item *item = &job->items[job->next + job->batch];
+        if (job->batch && job->tokens + item->tokens > limit) break;
+        job->tokens += item->tokens;
+        job->outputs += item->outputs;
+        job->batch++;
+    }
+    if (job->tokens > limit && job->engine->on_gpu)
+        return fail(e, GM_UNSUPPORTED,
+                    "this GPU encodes at most %zu patches at once, and the picture has %zu: choose fewer tokens for it",
+                    limit, job->tokens);
+    TRY(engine_tower_reserve(job->engine, job->tower, job->tokens, e));
+    token_record *records = realloc(job->records, job->tokens * sizeof *records);
+    if (records) job->records = records;
+    int32_t *rows = realloc(job->output_rows, job->outputs * sizeof *rows);
+    if (rows) job->output_rows = rows;
+    if (!records || !rows) return fail_memory(e, "the patches' records", job->tokens * sizeof *records);
+    for (size_t i = 0, first = 0, output = 0; i < job->batch; i++) {
+        const tower_item *item = &job->items[job->next + i];
+        for (size_t t = 0; t < item->tokens; t++)
+            records[first + t] = (token_record){ .sequence = (uint32_t)i,
+                                                 .at = (uint32_t)t,
+                                                 .span_first = (uint32_t)first,
+                                                 .span_count = (uint32_t)item->tokens,
+                                                 .full_last = (uint32_t)item->tokens - 1,
+                                                 .own = (uint32_t)first };
+        job->tower->type->mark(job->tower, item, records + first, rows + output);
+        for (size_t j = 0; j < item->outputs; j++) rows[output + j] += (int32_t)first;
+        first += item->tokens;
+        output += item->outputs;
+    }
+    return GM_OK;
+}
+
+static gpu_kv_layer gpu_cache(const tower_job *job) {
+    const engine_tower *t = job->tower;
+    const quant_type    type = engine_tower_kv_type(job->engine);
+    return (gpu_kv_layer){ .k = t->keys.device,
+                           .v = t->values.device,
+                           .type = type,
+                           .kv_heads = t->kv_heads,
+                           .head = t->head,
+                           .bytes = t->slots * gpu_kv_row_bytes(type, t->kv_heads, t->head) };
+}
+
+static gm_status batch_borrow(tower_job *job, error *e) {
+    const gpu_kv_layer kv = gpu_cache(job);
+    if (job->plan) return GM_OK;
+    job->plan = plans_borrow(&job->engine->plans,
+                             &(plan_wish){ .g = &job->tower->g,
+                                           .tokens = job->tokens,
+                                           .outputs = job->outputs,
+                                           .most_outputs = max_size(job->outputs, 2),
+                                           .kv = &kv },
+                             e);
+    return job->plan ? GM_OK : e->status;
+}
+
+/* Writes the leaf, item by item and piece by piece. */
+static gm_status batch_fill(tower_job *job, error *e) {
+    engine_tower *t = job->tower;
+    const size_t  values = t->leaf->ne[0] * t->leaf->ne[1];
+    size_t        first = 0;
+    if (job->plan->gpu && !job->piece) job->piece = malloc(PIECE_TOKENS * values * sizeof *job->piece);
+    if (job->plan->gpu && !job->piece) return fail_memory(e, "a piece of a picture", PIECE_TOKENS * values * 4);
+    for (size_t i = 0; i < job->filled_items; i++) first += job->items[job->next + i].tokens;
+    for (; job->filled_items < job->batch; job->filled_items++, job->filled_tokens = 0) {
+        const tower_item *item = &job->items[job->next + job->filled_items];
+        while (job->filled_tokens < item->tokens) {
+            const size_t n = min_size(item->tokens - job->filled_tokens, PIECE_TOKENS), at = first + job->filled_tokens;
+            float       *out = job->plan->gpu ? job->piece : cpu_plan_leaf(job->plan->cpu, t->leaf) + at * values;
+            t->type->fill(t, item, job->filled_tokens, n, out);
+            const gm_status status =
+                job->plan->gpu ? gpu_plan_write_leaf(job->plan->gpu, t->leaf, at, out, n, e) : GM_OK;
+            if (status) return status;
+            job->filled_tokens += n;
+        }
+        first += item->tokens;
+    }
+    return GM_OK;
+}
+
+/* ---- runs ---- */
+
+static run_inputs batch_inputs(const tower_job *job) {
+    return (run_inputs){
+        .records = job->records, .tokens = job->tokens, .output_rows = job->output_rows, .outputs = job->outputs
+    };
+}
+
+/* The batch's rows follow each other among the job's. */
+static void batch_end(tower_job *job, const float *rows) {
+    memcpy(job->rows + job->items[job->next].first_row * job->soft_width, rows,
+           job->outputs * job->soft_width * sizeof *rows);
+    const size_t done = job->batch;
+    job_drop_batch(job);
+    job->next += done;
+}
+
+static gm_status batch_on_cpu(tower_job *job, double deadline) {
+    const engine_tower *t = job->tower;
+    const kv_layer      kv = { t->keys.host, t->values.host, engine_tower_kv_type(job->engine), t->kv_heads, t->head };
+    const cpu_inputs    in = { .run = batch_inputs(job), .kv = &kv };
+    const gm_status     status = cpu_plan_step(job->plan->cpu, &in, deadline);
+    if (!status) batch_end(job, cpu_plan_result(job->plan->cpu));
+    return status;
+}
+
+static gm_status batch_on_gpu(tower_job *job, error *e) {
+    gpu_host        *h = job->engine->gpu.host;
+    const run_inputs in = batch_inputs(job);
+    const uint64_t   bytes = job->outputs * job->soft_width * sizeof(float);
+    uint64_t         arrived = 0;
+    if (!job->ticket) job->ticket = gpu_ticket_new(h);
+    if (!job->ticket) return fail_memory(e, "a ticket", sizeof job->ticket);
+    if (!job->submitted) {
+        const gm_status status = gpu_plan_submit(job->plan->gpu, &in, job->ticket, e);
+        if (status) return status;
+        job->submitted = true;
+    }
+    const float *rows = gpu_ticket_data(h, job->ticket, &arrived);
+    TRY(gpu_host_problem(h, e));
+    if (!rows) return GM_AGAIN;
+    if (arrived < bytes)
+        return fail(e, GM_IO, "the GPU gave back %llu bytes of soft tokens, %llu were expected",
+                    (unsigned long long)arrived, (unsigned long long)bytes);
+    batch_end(job, rows);
+    return GM_OK;
+}
+
+static gm_status job_work(tower_job *job, double deadline, error *e) {
+    const gm_status loaded = engine_tower_step(job->engine, job->tower, e);
+    if (loaded) return loaded;
+    if (!job->rows) job->rows = malloc(max_size(job->row_count * job->soft_width, 1) * sizeof *job->rows);
+    if (!job->rows) return fail_memory(e, "the soft tokens", job->row_count * job->soft_width * sizeof *job->rows);
+    while (job->next < job->count) {
+        if (!job->batch) TRY(batch_begin(job, e));
+        TRY(batch_borrow(job, e));
+        const gm_status filled = batch_fill(job, e);
+        if (filled) return filled;
+        const gm_status status = job->engine->on_gpu ? batch_on_gpu(job, e) : batch_on_cpu(job, deadline);
+        if (status) return status;
+        if (job->next < job->count && clock_seconds() > deadline) return GM_AGAIN;
+    }
+    return GM_OK;
+}
+
+gm_status tower_job_step(tower_job *job, error *e) {
+    const double deadline = engine_deadline(job->engine);
+    for (;;) {
+        const gm_status status = job_work(job, deadline, e);
+        if (status_failed(status)) job_drop_batch(job);
+        if (status != GM_AGAIN || !job->engine->on_gpu || !runner_wait(job->engine->gpu.host, deadline)) return status;
+    }
+}

@@ -1,0 +1,52 @@
+/* Inside of tower*.c: a tower, and what the kinds of towers do differently. */
+
+#ifndef GM_TOWER_PARTS_H
+#define GM_TOWER_PARTS_H
+
+#include "session/engine.h"
+
+/* One picture or sound of a job. */
+typedef struct {
+    void    *data;            /* a copy of what the caller gave */
+    size_t   tokens, outputs; /* of the tower's run, and soft tokens */
+    size_t   first_row;       /* of its soft tokens among all of the job's */
+    uint32_t width, height;   /* pictures: pixels */
+    bool     patches, frame;  /* pictures: `data` are patches; see tower_picture */
+} tower_item;
+
+struct tower_type {
+    const char *name, *lacking; /* "vision", and what a model without it cannot do */
+    const char *tensor;         /* that every file with such a tower has */
+    model_part  part;
+    /* Checks the file by its header. */
+    gm_status (*check)(const gguf *file, uint32_t soft_width, error *e);
+    /* Loads the weights and builds the graph: fills in t->g, leaf, heads and head. */
+    gm_status (*build)(engine_tower *t, const gguf *file, uint32_t soft_width, error *e);
+    void (*free_weights)(engine_tower *t);
+    /* Fills in what this kind uses of the records of an item's tokens (id, position), and the first token of each output,
+     * counted from the item's first. */
+    void (*mark)(const engine_tower *t, const tower_item *item, token_record *records, int32_t *output_rows);
+    /* Writes the leaf's values for the tokens [first, first + count) of an item. */
+    void (*fill)(const engine_tower *t, const tower_item *item, size_t first, size_t count, float *out);
+};
+
+extern const tower_type tower_vision;
+
+/* tower.c: the file that has this tower; NULL: there is none. */
+const gguf *engine_tower_file(const gm_engine *engine, tower_kind kind);
+/* The engine's tower, counted as used by one more job. */
+gm_status engine_tower_use(gm_engine *engine, tower_kind kind, engine_tower **out, error *e);
+/* Loads the tower as far as it is not. GM_AGAIN: reads or the GPU are under way. */
+gm_status engine_tower_step(gm_engine *engine, engine_tower *t, error *e);
+/* Frees what it holds; nobody may use it. */
+void engine_tower_unload(gm_engine *engine, engine_tower *t);
+/* Makes room for the keys and values of so many tokens. */
+gm_status  engine_tower_reserve(gm_engine *engine, engine_tower *t, size_t tokens, error *e);
+quant_type engine_tower_kv_type(const gm_engine *engine);
+
+/* tower_job.c: a job without items, which the kinds add. */
+gm_status tower_job_new(gm_engine *engine, tower_kind kind, size_t count, tower_job **out, error *e);
+/* The next item, with `data` copied; NULL on failure. */
+tower_item *tower_job_add(tower_job *job, const void *data, size_t bytes, size_t tokens, size_t outputs, error *e);
+
+#endif
