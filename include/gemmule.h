@@ -39,7 +39,7 @@
  *   - on a GPU, the first session with another K/V type than the default checks its kernels, which fails with GM_NO_DEVICE if
  *     the GPU computes them wrongly;
  *   - when a model computes NaN, all of its weights are read once to name the one that is broken;
- *   - on a slow processor, one matrix product of a large batch.
+ *   - on a slow processor, one matrix product of a large batch of text.
  * gm_engine_open, gm_session_new, gm_session_fork and the functions that save and restore return when they are done. Saving
  * and restoring give other threads their turns about every 50 ms. */
 

@@ -80,10 +80,10 @@ list --json
 inspect --json --tensors --gpu-memory --ctx --kv
 tokenize -f --special --bos --decode --json
 run -f --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed
-run --system --think --stop --tools --raw --logprobs --backend --kv --ctx --threads --precise --cpu --json
+run --system --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
 chat --max --temp --seed --system --think --backend --kv --ctx --threads --precise --cpu
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --queue --timeout --verbose --backend --kv --threads --precise --cpu
-check --backend --mmproj --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
+check --backend --mmproj --image --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
 bench -p -n -d -r --profile --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --vocabulary --window --quant --flavour --seed
@@ -530,11 +530,25 @@ for isa in $instruction_sets; do # 700 tokens, of which 20 have logits; the rest
     lacks "rows"
     has "loss cannot be computed: training is not supported yet"
 done
-for model in tiny-mm tiny-mm-bidir; do # from the soft tokens that the expectation has: the towers are not there yet
+for model in tiny-mm tiny-mm-bidir; do # without their towers: from the soft tokens that the expectation has
     run "check $model" 1 check $fixtures/$model.gguf $fixtures/$model.expect.gguf --precise
     equals "check $model: image and sound" "$(grep -cE '^(image|audio)\.logits [0-9]\.[0-9]{3}e-0[5-9]$' "$scratch/out")" 2
-    has "image.soft_tokens cannot be computed: the vision tower is not supported yet"
 done
+has "image.soft_tokens cannot be computed: $fixtures/tiny-mm-bidir.expect.gguf has no image.patches: name the picture with --image"
+sees() { # sees NAME MODEL EXPECT LINES OPTIONS…: soft tokens, logits and greedy tokens of a prompt with a picture
+    run "$1" 1 check "$2" "$3" --precise "${@:5}" # what is about sound fails
+    equals "$1: lines" "$(grep -cE '^image\.(soft_tokens|logits) [0-9]\.[0-9]{3}e-0[5-9]$|^image.greedy 0\.000e\+00$' "$scratch/out")" "$4"
+}
+for isa in $instruction_sets; do
+    sees "patches, $isa" $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf 2 --mmproj $fixtures/tiny-mm.mmproj.gguf --cpu "$isa"
+    sees "patches of Ollama's file, $isa" $fixtures/tiny-mm-ollama.gguf $fixtures/tiny-mm.expect.gguf 2 --cpu "$isa"
+    sees "picture without an encoder, $isa" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 3 \
+        --mmproj $fixtures/tiny-unified.mmproj.gguf --image $fixtures/tiny-mm.png --cpu "$isa"
+done
+sees "picture" $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf 2 --mmproj $fixtures/tiny-mm.mmproj.gguf --image $fixtures/tiny-mm.png
+sees "some patches" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 3 --mmproj $fixtures/tiny-unified.mmproj.gguf
+run "a model that cannot see" 1 check $dense $fixtures/tiny-mm.expect.gguf --precise
+has "image.soft_tokens cannot be computed: the model has no vision tower: it cannot see pictures."
 # Random weights in shapes that no released model has, computed by a plain numpy version of the formulas: odd widths, heads of 6 and
 # 10, no rope_freqs, another epsilon and cap; and, in GGUF v2 as early Ollama files are, an odd number of experts whose gate and up are
 # apart, all types with blocks of 32, a head of its own, heads by layer, keys that are values.

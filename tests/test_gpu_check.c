@@ -17,7 +17,7 @@ int __wrap_main(int argc, char **argv);
 
 #define PLAIN "--gpu-disable", "subgroups,dot4,f16"
 
-/* Prompts with an image and with a sound, from their soft tokens: there are no towers yet. */
+/* Prompts with an image and with a sound, from the soft tokens of the expectation. tests/test_towers.c tests the towers. */
 #define SOFT { "image.logits ", "audio.logits " }
 
 /* Compiling 8-bit products takes most of the time. At least one model uses each kind of kernel. */

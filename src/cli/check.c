@@ -14,13 +14,15 @@
 typedef struct {
     engine_values engine;
     number_value  tolerance;
-    const char   *adapter, *target;
+    const char   *image, *adapter, *target;
     bool          json, quiet;
 } check_values;
 
 static const option check_options[] = {
     NUMBER_OPTION(check_values, tolerance, "tolerance", 0, "X", 0, 1e30,
                   "largest relative error that passes; default 1e-3"),
+    TEXT_OPTION(check_values, image, "image", 0, "FILE",
+                "the expectation's picture: its soft tokens are then made from this file, not from given patches"),
     TEXT_OPTION(check_values, adapter, "adapter", 0, "DIR", "LoRA adapter, for expectations computed with one"),
     TEXT_OPTION(check_values, target, "target", 0, "MODEL", "the model that a drafter works for"),
     FLAG_OPTION(check_values, json, "json", 0, "print one JSON object"),
@@ -271,7 +273,7 @@ static gm_status open_files(check_state *c, const arguments *args, arena *memory
 static int check_run(void *values, const arguments *args) {
     const check_values *v = values;
     const double        tolerance = v->tolerance.given ? v->tolerance.value : default_tolerance;
-    check_state         c = { .values = &v->engine, .adapter = v->adapter };
+    check_state         c = { .values = &v->engine, .picture = v->image, .adapter = v->adapter };
     arena               memory = { 0 };
     gguf               *model = NULL, *expect = NULL;
     results             r = { 0 };
@@ -308,6 +310,7 @@ const command command_check = {
         "something could not be computed (`name cannot be computed: why`).",
     .examples = "  gemmule check tiny-dense.gguf tiny-dense.expect.gguf --precise --tolerance 1e-4\n"
                 "  gemmule check quant-blocks.expect.gguf quant-blocks.expect.gguf\n"
+                "  gemmule check tiny-mm.gguf tiny-mm.expect.gguf --mmproj tiny-mm.mmproj.gguf --image tiny-mm.png\n"
                 "  gemmule check model.gguf model.expect.gguf --cpu scalar --threads 1 --json\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

@@ -26,6 +26,7 @@ typedef struct {
     const engine_values *values;
     const char          *model_path, *engine_name, *expect_path;
     const gguf          *model, *expect;
+    const char          *picture; /* of --image; NULL: pictures come from the expectation's patches */
     const char          *adapter; /* not supported yet */
     gm_engine           *engine;  /* opened on first use */
     error                engine_problem;
@@ -41,7 +42,7 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *numb
  * them all, otherwise from the expectation. */
 gm_status check_soft_logits(check_state *c, const gguf_tensor *want, const char *kind, check_result *result, error *e);
 gm_status check_soft_greedy(check_state *c, const gguf_tensor *want, const char *kind, check_result *result, error *e);
-/* The soft tokens themselves, from the expectation's patches. */
+/* The soft tokens themselves, from the picture or from the expectation's patches. */
 gm_status check_image_soft(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
 gm_status check_greedy(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e);
 gm_status check_prompt(check_state *c, str text, const char *number, check_result *result, error *e);

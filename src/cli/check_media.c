@@ -2,6 +2,8 @@
 
 #include "cli/check.h"
 
+#include "cli/input.h"
+#include "media/picture.h"
 #include "session/session.h"
 #include "session/tower.h"
 
@@ -15,7 +17,7 @@ typedef struct {
     char text[80];
 } tensor_name;
 
-static const char *name_of(tensor_name *n, const char *kind, const char *what) {
+static const char *media_tensor(tensor_name *n, const char *kind, const char *what) {
     snprintf(n->text, sizeof n->text, "%s.%s", kind, what);
     return n->text;
 }
@@ -106,18 +108,50 @@ static gm_status encode_pictures(check_state *c, const tower_picture *pictures, 
     return status;
 }
 
-/* Encodes the picture once: what it is made from, is the expectation's patches. */
+/* The picture of --image in the size that the expectation has: with the smallest budget that gives its number of soft tokens. */
+static gm_status load_picture(check_state *c, picture *out, error *e) {
+    static const uint32_t budgets[] = { 70, 140, 280, 560, 1120 };
+    const gguf_tensor    *t = gguf_find_tensor(c->expect, "image.soft_tokens");
+    buffer                bytes = { 0 };
+    picture               raw = { 0 };
+    gm_status             status = input_read(c->picture, &bytes, e);
+    if (!status) status = picture_decode(bytes.data, bytes.length, &raw, e);
+    buffer_free(&bytes);
+    for (size_t i = 0; i < COUNT_OF(budgets) && !status && !out->pixels; i++) {
+        uint32_t width = 0, height = 0;
+        error    too_long = { 0 };
+        if (picture_fit(raw.width, raw.height, budgets[i], &width, &height, &too_long)) continue;
+        const uint64_t soft = (uint64_t)(width / PICTURE_SOFT_SIDE) * (height / PICTURE_SOFT_SIDE);
+        if (t && t->ne[0] && soft == t->count / t->ne[0]) status = picture_resize(&raw, width, height, out, e);
+    }
+    picture_free(&raw);
+    if (status || out->pixels) return status;
+    return fail(e, GM_BAD_ARGUMENT, "%s has as many soft tokens as %s with no budget", c->expect_path, c->picture);
+}
+
+static gm_status encode_file(check_state *c, media_rows *out, error *e) {
+    picture   p = { 0 };
+    gm_status status = load_picture(c, &p, e);
+    if (!status)
+        status =
+            encode_pictures(c, &(tower_picture){ .width = p.width, .height = p.height, .pixels = p.pixels }, 1, out, e);
+    picture_free(&p);
+    return status;
+}
+
+/* Encodes the picture once: that of --image, or the expectation's patches. */
 static gm_status need_image(check_state *c, error *e) {
     given_patches patches;
     media_rows   *out = &c->image;
     if (out->rows) return GM_OK;
     TRY(check_need_engine(c, e));
+    if (c->picture) return encode_file(c, out, e);
     gm_status status = find_patches(c, &patches, e);
     if (!status) {
-        const tower_picture picture = { .width = patches.columns * patches.side,
-                                        .height = patches.rows * patches.side,
-                                        .patches = patches.values };
-        status = encode_pictures(c, &picture, 1, out, e);
+        const tower_picture given = { .width = patches.columns * patches.side,
+                                      .height = patches.rows * patches.side,
+                                      .patches = patches.values };
+        status = encode_pictures(c, &given, 1, out, e);
         out->some = patches.given;
         out->some_count = patches.given_count;
     }
@@ -130,7 +164,7 @@ static gm_status need_image(check_state *c, error *e) {
 static gm_status find_rows(check_state *c, const char *kind, const gguf_tensor **out, error *e) {
     tensor_name        n;
     const size_t       width = c->engine->weights.config.width;
-    const gguf_tensor *t = gguf_find_tensor(c->expect, name_of(&n, kind, "soft_tokens"));
+    const gguf_tensor *t = gguf_find_tensor(c->expect, media_tensor(&n, kind, "soft_tokens"));
     if (!t) return fail(e, GM_BAD_ARGUMENT, "%s has no %s", c->expect_path, n.text);
     if (t->type != TYPE_F32 || t->ne[0] != width)
         return fail(e, GM_BAD_ARGUMENT, "%s is %s [%llu, %llu], expected F32 with rows of %zu", n.text, t->format->name,
@@ -210,7 +244,7 @@ static gm_status prompt_logits(check_state *c, const char *kind, size_t more, gm
     const bool     image = !strcmp(kind, "image");
     TRY(check_need_engine(c, e));
     const uint32_t vocabulary = c->engine->weights.config.vocabulary;
-    TRY(check_find_ids(c, name_of(&n, kind, "ids"), vocabulary, &ids, count, e));
+    TRY(check_find_ids(c, media_tensor(&n, kind, "ids"), vocabulary, &ids, count, e));
     TRY(find_soft(c, image, &soft_id, &soft, e));
     *logits = malloc(*count * vocabulary * sizeof **logits);
     if (!*logits) return fail_memory(e, "the logits", *count * vocabulary * sizeof **logits);

@@ -2,7 +2,8 @@
  *
  * Ops become steps. A matmul with quantised weights gets a step that quantises its input, once for all readers of that input; expert
  * matmuls get a step that sorts the tokens by expert. Independent steps (q, k and v; gate and up) form a region, whose tasks run in
- * parallel on the pool. A region with little work runs on the calling thread alone, because waking the others would cost more. */
+ * parallel on the pool. A region with little work runs on the calling thread alone, because waking the others would cost more. With many
+ * tokens (pictures) a region can take seconds: then it runs a few tasks at a time, and a run can stop in between. */
 
 #include "cpu/backend.h"
 #include "cpu/steps.h"
@@ -13,6 +14,7 @@
 #include <string.h>
 
 enum { MOST_IN_REGION = 4 };
+enum { SLICED_TOKENS = 256, SLICE_TASKS = 2 }; /* runs with more tokens; tasks of a slice for each thread */
 
 struct cpu_plan {
     const cpu_backend *backend;
@@ -24,8 +26,9 @@ struct cpu_plan {
     size_t             item_count, item_capacity;
     uint8_t           *memory;
     uint64_t           bytes;
-    size_t             next; /* the step that a run goes on with */
-    arena              cuts; /* of the steps */
+    size_t             next;      /* the step that a run goes on with */
+    size_t             next_task; /* of its region */
+    arena              cuts;      /* of the steps */
 };
 
 /* ---- planning ------------------------------------------------------------------------------------------------------- */
@@ -202,7 +205,7 @@ void cpu_plan_free(cpu_plan *p) {
 
 size_t       cpu_plan_tokens(const cpu_plan *p) { return p->tokens; }
 size_t       cpu_plan_outputs(const cpu_plan *p) { return p->outputs; }
-void         cpu_plan_restart(cpu_plan *p) { p->next = 0; }
+void         cpu_plan_restart(cpu_plan *p) { p->next = p->next_task = 0; }
 const float *cpu_plan_result(const cpu_plan *p) { return cpu_plan_results(p, 0); }
 
 const float *cpu_plan_results(const cpu_plan *p, size_t i) {
@@ -219,7 +222,8 @@ typedef struct {
     const cpu_step *steps;
     size_t          count;
     cpu_context     context;
-    size_t          end[MOST_IN_REGION]; /* tasks of the steps, added up */
+    size_t          end[MOST_IN_REGION];   /* tasks of the steps, added up */
+    size_t          first_task, last_task; /* of the slice: [first, last) */
 } region_run;
 
 static void run_task(const region_run *run, size_t task, size_t thread) {
@@ -234,8 +238,8 @@ static void region_work(void *context, size_t thread, size_t threads) {
     (void)threads;
     const region_run *run = context;
     for (;;) {
-        const size_t task = pool_take(run->plan->backend->threads);
-        if (task >= run->end[run->count - 1]) return;
+        const size_t task = run->first_task + pool_take(run->plan->backend->threads);
+        if (task >= run->last_task) return;
         run_task(run, task, thread);
     }
 }
@@ -247,6 +251,19 @@ static void look_ahead(const cpu_plan *p, const region_run *run) {
     size_t next = p->next + run->count;
     while (next < p->step_count && !is_matmul(&p->steps[next])) next++;
     if (next < p->step_count) cpu_step_announce(&p->steps[next], &run->context, p->backend->threads);
+}
+
+/* Runs the region's tasks from p->next_task on: all of them, or one slice. */
+static void run_slice(cpu_plan *p, region_run *run) {
+    const size_t tasks = run->end[run->count - 1], slice = SLICE_TASKS * pool_threads(p->backend->threads);
+    run->first_task = p->next_task;
+    run->last_task = run->context.in->run.tokens > SLICED_TOKENS ? min_size(tasks, run->first_task + slice) : tasks;
+    if (run->last_task - run->first_task > 1) pool_run(p->backend->threads, region_work, run);
+    else if (run->last_task > run->first_task) run_task(run, run->first_task, 0);
+    p->next_task = run->last_task;
+    if (p->next_task < tasks) return;
+    p->next += run->count;
+    p->next_task = 0;
 }
 
 gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline) {
@@ -265,12 +282,7 @@ gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline) {
             run.end[run.count++] = tasks;
         }
         look_ahead(p, &run);
-        if (tasks > 1) {
-            pool_run(p->backend->threads, region_work, &run);
-        } else if (tasks == 1) {
-            run_task(&run, 0, 0);
-        }
-        p->next += run.count;
+        run_slice(p, &run);
         if (p->next < p->step_count && clock_seconds() > deadline) return GM_AGAIN;
     }
     p->next = 0;

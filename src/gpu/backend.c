@@ -239,10 +239,17 @@ static bool weight_is_used(const gpu_backend *b, const gpu_weight *w) {
     return false;
 }
 
+/* Forgets the pieces that are under way, and the answer about damage: the next upload has other flags. */
+static void backend_stop_upload(gpu_backend *b) {
+    gpu_backend_stream_restart(b);
+    if (b->flag_ticket) gpu_ticket_done(b->host, b->flag_ticket);
+    b->flag_ticket = 0;
+}
+
 void gpu_backend_release(gpu_backend *b, const graph *g) {
     for (gpu_weight_set *set = b->sets; set; set = set->next) {
         if (set->g != g || set->released) continue;
-        if (!set->complete) gpu_backend_stream_restart(b); /* its pieces that are under way */
+        if (!set->complete) backend_stop_upload(b);
         set->released = set->complete = true;
     }
     for (gpu_weight_set **at = &b->sets; *at;) {

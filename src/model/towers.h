@@ -50,7 +50,7 @@ gm_status vision_shapes(const gguf *file, uint32_t soft_width, vision_weights *o
 void      vision_free(vision_weights *w);
 
 /* Tokens of a run are patches. A record's id is the patch's column, its position the row. The patches of a soft token are
- * consecutive; outputs are the first of them. `*patches` is the leaf that takes them: pixels from 0 to 1, channel after channel. */
+ * consecutive; outputs are the first of them. `*patches` is the leaf that takes them: pixels channel after channel, from 0 to 1, or from −1 to 1 if there is an encoder. */
 gm_status vision_graph(const vision_weights *w, graph *out, tensor **patches, error *e);
 
 #endif

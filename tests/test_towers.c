@@ -1,0 +1,263 @@
+/* The vision towers on an engine: soft tokens against the fixtures, from their patches and from the picture, for both flavours of files;
+ * batches, cancelling, releasing, and files that do not fit.
+ *
+ *     test_towers [cpu|gpu] */
+
+#include "distance.h"
+#include "media/picture.h"
+#include "session/tower.h"
+#include "sessions.h"
+
+#include <stdlib.h>
+
+static gm_backend device = GM_BACKEND_CPU;
+
+enum { SOFT_WIDTH = 64, SOFT_TOKENS = 60 };
+
+/* On the GPU keys and values are f16 unless the engine is precise. */
+static double soft_tolerance(bool precise) { return device == GM_BACKEND_CPU || precise ? 1e-5 : 5e-3; }
+
+static const char *fixture(char path[80], const char *name) {
+    snprintf(path, 80, "tests/fixtures/%s", name);
+    return path;
+}
+
+static gm_engine *open_with(const char *text, const char *projector, bool precise) {
+    char                    first[80], second[80];
+    const gm_engine_options options = { .model = fixture(first, text),
+                                        .mmproj = projector ? fixture(second, projector) : NULL,
+                                        .threads = 2,
+                                        .backend = device,
+                                        .precise = precise };
+    return open_engine(&options);
+}
+
+/* The fixture's picture in the size that 70 tokens allow. */
+static picture load_fixture(void) {
+    error    e = { 0 };
+    picture  raw = { 0 }, out = { 0 };
+    uint8_t *bytes = malloc(4096);
+    FILE    *file = fopen("tests/fixtures/tiny-mm.png", "rb");
+    CHECK(file);
+    const size_t size = file ? fread(bytes, 1, 4096, file) : 0;
+    if (file) fclose(file);
+    CHECK_MESSAGE(!picture_decode(bytes, size, &raw, &e) && !picture_fitted(&raw, 70, &out, &e), "%s", e.why);
+    picture_free(&raw);
+    free(bytes);
+    return out;
+}
+
+static tower_picture whole(const picture *p) {
+    return (tower_picture){ .width = p->width, .height = p->height, .pixels = p->pixels };
+}
+
+/* The file keeps them. */
+static const float *expected(const gguf *file, const char *name, size_t *count) {
+    const gguf_tensor *t = file ? gguf_find_tensor(file, name) : NULL;
+    CHECK(t);
+    *count = t ? (size_t)t->count : 0;
+    return t ? (const float *)(const void *)gguf_tensor_data(file, t) : NULL;
+}
+
+/* ---- jobs ---- */
+
+static gm_status job_step(gm_engine *engine, tower_job *job, error *e) {
+    engine_enter(engine);
+    const gm_status status = tower_job_step(job, e);
+    engine_leave(engine);
+    return status;
+}
+
+/* Encodes all pictures in one job; NULL if that fails, with the reason in `e`. */
+static tower_job *encode(gm_engine *engine, const tower_picture *pictures, size_t count, size_t *turns_taken,
+                         error *e) {
+    tower_job *job = NULL;
+    gm_status  status;
+    engine_enter(engine);
+    status = tower_encode_pictures(engine, pictures, count, &job, e);
+    engine_leave(engine);
+    size_t turns_used = 0;
+    if (!status)
+        while ((status = job_step(engine, job, e)) == GM_AGAIN) turns_used++;
+    if (turns_taken) *turns_taken = turns_used;
+    if (!status) return job;
+    tower_job_free(job);
+    return NULL;
+}
+
+static void job_expect(const tower_job *job, size_t item, const float *want, double tolerance) {
+    size_t       count = 0;
+    const float *rows = job ? tower_job_rows(job, item, &count) : NULL;
+    CHECK_MESSAGE(rows && count == SOFT_TOKENS, "item %zu has %zu soft tokens", item, count);
+    if (!rows || !want || count != SOFT_TOKENS) return;
+    const double off = distance(rows, want, count * SOFT_WIDTH);
+    CHECK_MESSAGE(off <= tolerance, "item %zu: relative error %g, at most %g allowed", item, off, tolerance);
+}
+
+/* ---- against the reference ---- */
+
+static void test_soft_tokens(const char *text, const char *projector, const char *expect, bool precise) {
+    TEST("%s%s%s: soft tokens of the picture%s", text, projector ? " with " : "", projector ? projector : "",
+         precise ? ", precise" : "");
+    error      e = { 0 };
+    char       path[80];
+    gguf      *file = NULL;
+    size_t     values = 0;
+    gm_engine *engine = open_with(text, projector, precise);
+    picture    p = load_fixture();
+    CHECK(!gguf_open_file(fixture(path, expect), &file, &e));
+    const float *want = expected(file, "image.soft_tokens", &values);
+    CHECK(values == SOFT_TOKENS * SOFT_WIDTH);
+    const tower_picture shown = whole(&p);
+    tower_job          *job = engine ? encode(engine, &shown, 1, NULL, &e) : NULL;
+    CHECK_MESSAGE(job, "%s", e.why);
+    job_expect(job, 0, want, soft_tolerance(precise));
+    tower_job_free(job);
+    if (file && gguf_find_tensor(file, "image.patch_rows") == NULL) { /* all patches are given */
+        const float        *patches = expected(file, "image.patches", &values);
+        const tower_picture given = { .width = p.width, .height = p.height, .patches = patches };
+        CHECK(values == (size_t)p.width * p.height * 3);
+        job = engine ? encode(engine, &given, 1, NULL, &e) : NULL;
+        job_expect(job, 0, want, soft_tolerance(precise));
+        tower_job_free(job);
+    }
+    picture_free(&p);
+    gguf_free(file);
+    gm_engine_close(engine);
+}
+
+/* ---- batches ---- */
+
+/* Pictures that differ, in one batch of more than 4,095 patches, give what each gives alone. */
+static void test_batch(void) {
+    TEST("pictures of several sizes in one batch");
+    enum { COUNT = 300 };
+    error         e = { 0 };
+    gm_engine    *engine = open_with("tiny-mm.gguf", "tiny-mm.mmproj.gguf", false);
+    picture       p = load_fixture();
+    tower_picture pictures[COUNT];
+    for (size_t i = 0; i < COUNT; i++) {
+        pictures[i] = whole(&p);
+        pictures[i].pixels += (i * 101 % 5000) * 3;
+        pictures[i].width = i % 3 == 1 ? 96 : 48;
+        pictures[i].height = i % 4 == 2 ? 96 : 48;
+    }
+    size_t     count = 0, alone_count = 0, patches = 0;
+    tower_job *job = engine ? encode(engine, pictures, COUNT, NULL, &e) : NULL;
+    CHECK_MESSAGE(job, "%s", e.why);
+    for (size_t i = 0; i < COUNT; i++) patches += (size_t)pictures[i].width * pictures[i].height / 256;
+    CHECK_MESSAGE(patches > 4200 && patches < 10080, "%zu patches", patches);
+    for (size_t i = 0; i < COUNT && job; i += 61) {
+        tower_job   *alone = encode(engine, &pictures[i], 1, NULL, &e);
+        const float *rows = tower_job_rows(job, i, &count);
+        const float *want = alone ? tower_job_rows(alone, 0, &alone_count) : NULL;
+        CHECK(count && count == alone_count && count == (size_t)pictures[i].width * pictures[i].height / (48 * 48));
+        if (want && count == alone_count) {
+            const double off = distance(rows, want, count * SOFT_WIDTH);
+            CHECK_MESSAGE(off < 1e-3, "picture %zu: relative error %g", i, off);
+        }
+        tower_job_free(alone);
+    }
+    if (job) CHECK(tower_job_progress(job).phase == TOWER_ENCODING && tower_job_progress(job).done == COUNT);
+    tower_job_free(job);
+    picture_free(&p);
+    gm_engine_close(engine);
+}
+
+/* ---- life ---- */
+
+static uint64_t device_bytes(const gm_engine *engine) {
+    return engine->on_gpu ? gpu_host_bytes(engine->gpu.host) : plans_count(&engine->plans);
+}
+
+/* A job that is dropped after any number of steps leaves nothing that disturbs the next. */
+static void test_cancel(void) {
+    TEST("a cancelled job, and towers that are released");
+    error         e = { 0 };
+    gm_engine    *engine = open_with("tiny-mm-ollama.gguf", NULL, false);
+    picture       p = load_fixture();
+    tower_picture shown = whole(&p);
+    shown.width = 96;
+    shown.height = 144;
+    CHECK(!engine_has_tower(engine, TOWER_VISION, &e));
+    CHECK(!gm_engine_release_towers(engine)); /* there is none yet */
+    const uint64_t before = device_bytes(engine);
+    engine->turn_seconds = 0; /* a turn ends as soon as it can */
+    float     *rows = calloc(SOFT_TOKENS * SOFT_WIDTH, sizeof *rows);
+    size_t     turns_taken = 0, count = 0;
+    tower_job *job = encode(engine, &shown, 1, &turns_taken, &e);
+    CHECK_MESSAGE(job && turns_taken > 5, "%zu turns; %s", turns_taken, e.why);
+    const float *first = job ? tower_job_rows(job, 0, &count) : NULL;
+    if (first) memcpy(rows, first, count * SOFT_WIDTH * sizeof *rows);
+    CHECK(!gm_engine_release_towers(engine)); /* a job uses it */
+    tower_job_free(job);
+    for (size_t steps = 0; steps < 12; steps += 3) {
+        tower_job *dropped = NULL;
+        CHECK(!tower_encode_pictures(engine, &shown, 1, &dropped, &e));
+        if (steps) CHECK(gm_engine_release_towers(engine) == false);
+        for (size_t i = 0; i < steps; i++) job_step(engine, dropped, &e);
+        tower_job_free(dropped);
+        if (steps == 6) CHECK(gm_engine_release_towers(engine)); /* the next job loads it again */
+    }
+    job = encode(engine, &shown, 1, NULL, &e);
+    CHECK_MESSAGE(job, "%s", e.why);
+    const float *again = job ? tower_job_rows(job, 0, &count) : NULL;
+    CHECK(again && count == 6 && distance(again, rows, 6 * SOFT_WIDTH) < 1e-6);
+    tower_job_free(job);
+    CHECK(gm_engine_release_towers(engine) && !gm_engine_release_towers(engine));
+    CHECK_MESSAGE(device_bytes(engine) == before, "%llu, before %llu", (unsigned long long)device_bytes(engine),
+                  (unsigned long long)before);
+    free(rows);
+    picture_free(&p);
+    gm_engine_close(engine);
+}
+
+/* ---- what does not fit ---- */
+
+static void expect_refused(const char *text, const char *projector, const char *says) {
+    char                    first[80], second[80];
+    gm_engine              *engine = NULL;
+    const gm_engine_options options = { .model = fixture(first, text), .mmproj = fixture(second, projector) };
+    CHECK(gm_engine_open(&options, &engine, why, sizeof why) != GM_OK);
+    CHECK_MESSAGE(strstr(why, says), "\"%s\" does not say \"%s\"", why, says);
+    gm_engine_close(engine);
+}
+
+static void expect_no_picture(gm_engine *engine, const tower_picture *shown, const char *says) {
+    error      e = { 0 };
+    tower_job *job = encode(engine, shown, 1, NULL, &e);
+    CHECK_MESSAGE(!job && strstr(e.why, says), "\"%s\" does not say \"%s\"", e.why, says);
+    tower_job_free(job);
+}
+
+static void test_misfits(void) {
+    TEST("projectors and pictures that do not fit");
+    expect_refused("odd-dense.gguf", "tiny-mm.mmproj.gguf",
+                   "makes rows of 64 values, but the text model's width is 50");
+    expect_refused("tiny-mm.gguf", "tiny-mm.gguf", "has no tower");
+    expect_refused("tiny-mm.gguf", "tiny-mm.png", "not a GGUF file");
+    static uint8_t pixels[48 * 3120 * 3];
+    gm_engine     *text = open_with("tiny-dense.gguf", NULL, false);
+    gm_engine     *engine = open_with("tiny-mm.gguf", "tiny-mm.mmproj.gguf", false);
+    if (text) expect_no_picture(text, &(tower_picture){ 48, 48, .pixels = pixels }, "cannot see pictures");
+    if (engine) {
+        expect_no_picture(engine, &(tower_picture){ 48, 50, .pixels = pixels }, "a multiple of 48 pixels, not 48 × 50");
+        expect_no_picture(engine, &(tower_picture){ 0, 48, .pixels = pixels }, "not 0 × 48");
+        expect_no_picture(engine, &(tower_picture){ 48, 3120, .pixels = pixels }, "the vision tower has 64 positions");
+    }
+    gm_engine_close(text);
+    gm_engine_close(engine);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
+    for (int precise = 0; precise < 2; precise++) {
+        test_soft_tokens("tiny-mm.gguf", "tiny-mm.mmproj.gguf", "tiny-mm.expect.gguf", precise);
+        test_soft_tokens("tiny-mm-ollama.gguf", NULL, "tiny-mm.expect.gguf", precise);
+        test_soft_tokens("tiny-unified.gguf", "tiny-unified.mmproj.gguf", "tiny-unified.expect.gguf", precise);
+    }
+    test_batch();
+    test_cancel();
+    test_misfits();
+    return test_end();
+}
