@@ -24,7 +24,7 @@ esac
 
 # All Debian packages are listed here and nowhere else.
 packages=(gcc libc6-dev make cmake ninja-build pkg-config libedit-dev libmicrohttpd-dev libgnutls28-dev
-          libturbojpeg0-dev libwebp-dev) # pictures
+          libturbojpeg0-dev libwebp-dev libsndfile1-dev) # pictures and sound
 programs=(cc make cmake ninja pkg-config)
 if [[ $stage = web || $stage = docs || $stage = test ]]; then
     packages+=(clang-19 lld-19 llvm-19 libclang-rt-19-dev-wasm32 wasi-libc) # WebAssembly

@@ -175,7 +175,7 @@ plan tsan-test_threads build/tsan/test_threads
 plan clang-test_kernels build/clang/test_kernels
 plan aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
 plan aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels
-for test in test_kernels test_ops test_picture test_records test_sampler; do
+for test in test_kernels test_ops test_picture test_records test_sampler test_sound; do
     plan "wasm-$test" node tests/run_wasi.mjs "build/wasm/$test.wasm"
 done
 
