@@ -18,7 +18,8 @@ says() { # says FILE WORD…: all of them
 driver=$(dpkg -L chromium chromium-common 2>/dev/null | grep -m 1 vk_swiftshader_icd.json)
 
 check "packs" tools/pack.sh "$scratch/packed" build/release/test_gpu_host bench/h200.sh
-for file in gemmule test_gpu_host h200.sh run.sh nvidia_icd.json libwebgpu_wrapper.so libvulkan.so.1 libedit.so.2 libturbojpeg.so.0 libwebp.so.7 fallback/libstdc++.so.6; do
+for file in gemmule test_gpu_host h200.sh run.sh nvidia_icd.json libwebgpu_wrapper.so libvulkan.so.1 libedit.so.2 libturbojpeg.so.0 libwebp.so.7 libsndfile.so.1 \
+            fallback/libstdc++.so.6; do
     check "$file is there" test -s "$scratch/packed/$file"
 done
 check "the C library is not" test ! -e "$scratch/packed/libc.so.6"
