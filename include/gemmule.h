@@ -39,7 +39,8 @@
  *   - on a GPU, the first session with another K/V type than the default checks its kernels, which fails with GM_NO_DEVICE if
  *     the GPU computes them wrongly;
  *   - when a model computes NaN, all of its weights are read once to name the one that is broken;
- *   - on a slow processor, one matrix product of a large batch of text.
+ *   - on a slow processor, one matrix product of a large batch of text;
+ *   - gm_reply_start decodes pictures and sounds.
  * gm_engine_open, gm_session_new, gm_session_fork and the functions that save and restore return when they are done. Saving
  * and restoring give other threads their turns about every 50 ms. */
 
@@ -248,13 +249,30 @@ GM_API gm_status gm_session_sample(gm_session *session, const gm_sampling *sampl
 
 /* ---- replies ------------------------------------------------------------------------------------------------------- */
 
+typedef enum { GM_PART_TEXT = 0, GM_PART_IMAGE = 1, GM_PART_AUDIO = 2 } gm_part_kind;
+
+/* A part of a message: text, a picture or a sound. Media are the bytes of a file, recognised by their content (PNG, GIF, JPEG or WebP;
+ * WAV, …), or raw. Everything is read before gm_reply_start returns. */
 typedef struct {
-    const char *role;         /* "system", "user", "assistant", "tool" */
-    const char *content;      /* NULL in a leading system message: no system prompt, not even Ollama's */
-    const char *thinking;     /* assistant: kept only inside a running tool loop */
-    const char *tool_calls;   /* assistant: JSON, [{"id": …, "function": {"name": …, "arguments": {…}}}] */
-    const char *tool_name;    /* tool */
-    const char *tool_call_id; /* tool */
+    gm_part_kind kind;
+    const char  *text;          /* of a text part */
+    const void  *data;          /* of a picture or a sound */
+    size_t       size;          /* its bytes */
+    uint32_t     width, height; /* raw pixels: 3 bytes each, red, green and blue; 0: the data is a file */
+    uint32_t     rate;          /* raw samples, per second: f32, mono; 0: the data is a file */
+    uint32_t
+        budget; /* the most tokens of a picture: 70, 140, 280, 560 or 1120; 0: 280, or what the model's file says */
+} gm_part;
+
+typedef struct {
+    const char    *role;         /* "system", "user", "assistant", "tool" */
+    const char    *content;      /* NULL in a leading system message: no system prompt, not even Ollama's */
+    const char    *thinking;     /* assistant: kept only inside a running tool loop */
+    const char    *tool_calls;   /* assistant: JSON, [{"id": …, "function": {"name": …, "arguments": {…}}}] */
+    const char    *tool_name;    /* tool */
+    const char    *tool_call_id; /* tool */
+    const gm_part *parts;        /* instead of `content`: text and media, in order; no media in system messages */
+    size_t         part_count;
 } gm_message;
 
 typedef struct {
@@ -287,6 +305,7 @@ typedef struct {
     size_t        prompt_done, prompt_total; /* progress, while the prompt is computed */
     const gm_token_logprob *logprobs;        /* for each token of the piece: the chosen one, then the alternatives */
     size_t                  logprob_tokens;  /* rows of 1 + options.logprobs */
+    size_t media_done, media_total;          /* progress, before the prompt: pictures and sounds that are encoded */
 } gm_piece;
 
 typedef enum {
@@ -301,10 +320,15 @@ typedef struct {
     gm_finish finish;
     size_t prompt_tokens, cached_tokens, reply_tokens; /* cached: of the prompt, those that the session already held */
     double prompt_seconds, reply_seconds;
+    size_t media, media_encoded; /* pictures and sounds of the prompt; those that a tower had to encode */
 } gm_reply_stats;
 
 /* Renders the conversation in Gemma 4's format and prepares to answer it. gm_reply_next sets the session to it, reusing what the
- * session holds already. The messages are copied. Special tokens in their content are plain text. */
+ * session holds already. The messages are copied. Special tokens in their content are plain text.
+ *
+ * Pictures and sounds are decoded here, which takes longer than other calls (0.4 s for a picture of 12 million pixels). A damaged one,
+ * or a model without the tower for it, is an error, and the session stays as it is. What the session holds already is known by a hash
+ * of its content, and is neither decoded, nor encoded, nor computed again. */
 GM_API gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t count,
                                 const gm_reply_options *options, gm_reply **out, char *why, size_t why_size);
 

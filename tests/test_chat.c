@@ -356,8 +356,8 @@ static void test_injection(const tokenizer *t) {
 /* Content that could merge with the end of the template's text does merge, as in the whole text. */
 static void test_borders(const tokenizer *t) {
     static const chat_piece pieces[] = {
-        { true, { "<|turn>user\nth", 14 } }, { false, { "e ", 2 } },    { false, { "th", 2 } },
-        { true, { "e <turn|>", 9 } },        { false, { "<turn", 5 } }, { true, { "|>", 2 } },
+        { true, { "<|turn>user\nth", 14 }, NULL }, { false, { "e ", 2 }, NULL },    { false, { "th", 2 }, NULL },
+        { true, { "e <turn|>", 9 }, NULL },        { false, { "<turn", 5 }, NULL }, { true, { "|>", 2 }, NULL },
     };
     buffer     text = { 0 };
     token_list tokens = { 0 };

@@ -1,6 +1,7 @@
 /* A reply: computes the prompt, then writes tokens. Each passes the detokenizer, the output parser and the stop strings. */
 
-#include "session/session.h"
+#include "session/media.h"
+#include "session/prompt.h"
 
 #include "base/clock.h"
 
@@ -16,6 +17,7 @@ struct gm_reply {
     gm_reply         *next;    /* of the session's replies */
     arena             memory;  /* copies of what the caller gave */
     token_list        prompt;  /* followed by the resumed part of the answer */
+    prompt_media      media;   /* pictures and sounds in it */
     size_t            resumed;
     gm_sampling       sampling;
     output_parser    *parser; /* NULL: the text is not parsed */
@@ -37,100 +39,6 @@ struct gm_reply {
     double            again_since; /* when the call ended that returned GM_AGAIN: what is waited for takes time, too */
     double            prompt_end;  /* when the prompt was computed; the same call may go on to write tokens */
 };
-
-/* ---- the prompt ----------------------------------------------------------------------------------------------------- */
-
-/* JSON in an argument: what is wrong with it is the caller's mistake, not a bad file. */
-static gm_status parse_argument(const char *text, arena *a, json **out, error *e) {
-    error           inner = { 0 };
-    const gm_status status = json_parse(str_of(text), a, out, &inner);
-    return status ? fail(e, status == GM_BAD_FILE ? GM_BAD_ARGUMENT : status, "%s", inner.why) : GM_OK;
-}
-
-static gm_status parse_calls(chat_message *out, const char *text, size_t index, arena *a, error *e) {
-    error inner = { 0 };
-    json *calls = NULL;
-    if (parse_argument(text, a, &calls, &inner) ||
-        chat_calls_from_json(calls, a, &out->calls, &out->call_count, &inner)) {
-        return fail(e, inner.status, "messages[%zu].tool_calls: %s", index, inner.why);
-    }
-    return GM_OK;
-}
-
-static gm_status parse_tools(const char *tools, arena *a, json **out, error *e) {
-    error inner = { 0 };
-    char *text = arena_copy(a, str_of(tools));
-    if (!text) return fail_memory(e, "the tools", strlen(tools));
-    if (parse_argument(text, a, out, &inner)) return fail(e, inner.status, "tools: %s", inner.why);
-    return chat_check_tools(*out, e);
-}
-
-static gm_status convert_message(chat_message *out, const gm_message *m, size_t index, arena *a, error *e) {
-    static const char *const roles[] = { [CHAT_SYSTEM] = "system",
-                                         [CHAT_DEVELOPER] = "developer",
-                                         [CHAT_USER] = "user",
-                                         [CHAT_ASSISTANT] = "assistant",
-                                         [CHAT_TOOL] = "tool" };
-    size_t                   role = 0;
-    while (role < COUNT_OF(roles) && (!m->role || strcmp(m->role, roles[role]))) role++;
-    if (role == COUNT_OF(roles)) {
-        return fail(e, GM_BAD_ARGUMENT,
-                    "messages[%zu].role must be system, developer, user, assistant or tool, found %s%s%s", index,
-                    m->role ? "'" : "", m->role ? m->role : "nothing", m->role ? "'" : "");
-    }
-    *out = (chat_message){ .role = (chat_role)role,
-                           .thinking = str_of(m->thinking),
-                           .tool_name = str_of(m->tool_name),
-                           .tool_call_id = str_of(m->tool_call_id) };
-    out->parts = arena_alloc(a, sizeof *out->parts);
-    if (!out->parts) return fail_memory(e, "a message", sizeof *out->parts);
-    *out->parts = (chat_part){ .kind = CHAT_TEXT, .text = str_of(m->content) };
-    out->part_count = 1;
-    return m->tool_calls ? parse_calls(out, m->tool_calls, index, a, e) : GM_OK;
-}
-
-static gm_status build_chat(const gm_engine *engine, const gm_message *messages, size_t count,
-                            const gm_reply_options *options, arena *a, chat *out, error *e) {
-    const bool system = count && messages && messages[0].role &&
-                        (!strcmp(messages[0].role, "system") || !strcmp(messages[0].role, "developer"));
-    const bool own_system = engine->system && !system, no_system = system && !messages[0].content;
-    json      *tools = NULL;
-    *out = (chat){ .think = options && options->think, .variant = engine->variant };
-    if (count <= no_system || !messages) return fail(e, GM_BAD_ARGUMENT, "a conversation needs at least one message");
-    if (options && options->tools) {
-        TRY(parse_tools(options->tools, a, &tools, e));
-        out->tools = tools;
-    }
-    out->messages = arena_array(a, count + own_system, sizeof *out->messages);
-    if (!out->messages) return fail_memory(e, "the messages", count * sizeof *out->messages);
-    const gm_message own = { .role = "system", .content = engine->system };
-    if (own_system) TRY(convert_message(&out->messages[out->count++], &own, 0, a, e));
-    for (size_t i = no_system; i < count; i++)
-        TRY(convert_message(&out->messages[out->count++], &messages[i], i, a, e));
-    return GM_OK;
-}
-
-gm_status gm_render(const gm_engine *engine, const gm_message *messages, size_t count, const gm_reply_options *options,
-                    char **text, char *why, size_t why_size) {
-    error       e = { 0 };
-    arena       scratch = { 0 };
-    chat        c;
-    chat_piece *pieces;
-    size_t      piece_count;
-    buffer      out = { 0 };
-    *text = NULL;
-    gm_status status = build_chat(engine, messages, count, options, &scratch, &c, &e);
-    if (!status) status = chat_render(&c, &scratch, &pieces, &piece_count, &e);
-    if (!status) {
-        chat_pieces_text(pieces, piece_count, &out);
-        buffer_text(&out, "");
-        if (out.failed || !out.data) status = fail_memory(&e, "the prompt", out.length);
-    }
-    if (status) buffer_free(&out);
-    else *text = out.data;
-    arena_free(&scratch);
-    return error_report(&e, why, why_size);
-}
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
@@ -208,6 +116,7 @@ static void reply_free(gm_reply *r) {
     }
     output_parser_free(r->parser);
     detokenizer_free(&r->letters);
+    media_free(&r->media);
     token_list_free(&r->prompt);
     buffer_free(&r->content);
     buffer_free(&r->piece);
@@ -217,7 +126,10 @@ static void reply_free(gm_reply *r) {
 }
 
 void reply_lose_session(gm_reply *first) {
-    for (gm_reply *r = first; r; r = r->next) r->session = NULL;
+    for (gm_reply *r = first; r; r = r->next) {
+        media_stop(&r->media);
+        r->session = NULL;
+    }
 }
 
 static gm_status reply_check_prompt(gm_reply *r, const gm_reply_options *options, error *e) {
@@ -246,9 +158,11 @@ static gm_status write_prompt(gm_reply *r, const gm_message *messages, size_t co
     chat             c;
     chat_piece      *pieces;
     size_t           piece_count;
-    TRY(build_chat(engine, messages, count, options, &r->memory, &c, e));
+    TRY(prompt_chat(engine, messages, count, options, &r->memory, &c, e));
     TRY(chat_render(&c, &r->memory, &pieces, &piece_count, e));
+    TRY(media_prepare(&r->media, r->session, pieces, piece_count, &r->memory, e));
     TRY(chat_pieces_tokens(engine->words, pieces, piece_count, &r->prompt, e));
+    TRY(media_expand(&r->media, engine, &r->prompt, e));
     return output_parser_new(c.tools, c.think, chat_starts_thinking(pieces, piece_count), &r->parser, e);
 }
 
@@ -429,17 +343,51 @@ static gm_status write_resumed(gm_reply *r, error *e) {
     return GM_OK;
 }
 
+static session_prompt reply_prompt(const gm_reply *r) {
+    return (session_prompt){
+        .tokens = r->prompt.ids, .count = r->prompt.count, .soft = &r->media.spans, .rows = r->media.rows
+    };
+}
+
+/* Before the first step: what the session holds already, and whether the rest fits. */
+static gm_status prompt_begin(gm_reply *r, error *e) {
+    gm_session          *s = r->session;
+    const session_prompt p = reply_prompt(r);
+    r->stats.prompt_tokens = r->prompt.count - r->resumed;
+    r->stats.cached_tokens = min_size(min_size(session_common(s, &p), s->computed), r->stats.prompt_tokens);
+    r->stats.media = r->media.count;
+    return r->media.count ? session_check_prompt(s, &p, e) : GM_OK; /* before a tower works for nothing */
+}
+
+/* GM_OK with a piece that tells the progress, or when all is encoded; else GM_AGAIN. */
+static gm_status encode_media(gm_reply *r, gm_piece *piece, bool *told, error *e) {
+    gm_session          *s = r->session;
+    const session_prompt p = reply_prompt(r);
+    const size_t         before = media_encoded(&r->media);
+    const bool           begun = r->media.begun;
+    if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled while a picture was encoded");
+    const gm_status status = media_encode(&r->media, s, &p, &r->memory, e);
+    r->stats.media_encoded = r->media.encoding;
+    *told = status == GM_AGAIN && (!begun || media_encoded(&r->media) != before);
+    if (!*told) return status;
+    *piece = (gm_piece){ .kind = GM_PIECE_PROGRESS,
+                         .text = "",
+                         .prompt_total = r->prompt.count,
+                         .media_done = media_encoded(&r->media),
+                         .media_total = r->media.encoding };
+    return GM_OK;
+}
+
 static gm_status compute_prompt(gm_reply *r, gm_piece *piece, error *e) {
     gm_session *s = r->session;
-    if (!s->pending) {
-        while (r->stats.cached_tokens < r->prompt.count && r->stats.cached_tokens < s->computed &&
-               s->tokens.ids[r->stats.cached_tokens] == r->prompt.ids[r->stats.cached_tokens]) {
-            r->stats.cached_tokens++;
-        }
-        r->stats.prompt_tokens = r->prompt.count - r->resumed;
-        r->stats.cached_tokens = min_size(r->stats.cached_tokens, r->stats.prompt_tokens);
+    if (!s->pending && !r->media.begun) TRY(prompt_begin(r, e));
+    if (r->media.count && !r->media.done) {
+        bool            told = false;
+        const gm_status status = encode_media(r, piece, &told, e);
+        if (status || told) return status;
     }
-    const gm_status status = session_set(s, r->prompt.ids, r->prompt.count, e);
+    const session_prompt p = reply_prompt(r);
+    const gm_status      status = session_set_prompt(s, &p, e);
     if (status == GM_OK) {
         r->phase = REPLY_WRITING;
         r->prompt_end = clock_seconds();

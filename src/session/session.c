@@ -298,24 +298,33 @@ static gm_status hold_all(gm_session *s, const int32_t *tokens, size_t n, error 
     return GM_OK;
 }
 
-gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t n, bool image, error *e) {
-    const size_t        before = s->tokens.count;
-    const model_config *c = &s->engine->weights.config;
-    const bool          block = image && c->image_blocks;
-    TRY(session_check_free(s, e));
+static gm_status check_image(const gm_session *s, size_t n, bool image, error *e) {
     if (!n) return fail(e, GM_BAD_ARGUMENT, "an image or a sound without tokens cannot be held");
-    if (block && n > SESSION_MOST_IMAGE)
+    if (image && s->engine->weights.config.image_blocks && n > SESSION_MOST_IMAGE)
         return fail(e, GM_BAD_ARGUMENT,
                     "an image of %zu tokens is too large: its tokens see each other and are computed in one batch, "
                     "which holds at most %d",
                     n, SESSION_MOST_IMAGE);
-    TRY(check_room(s, n, before, e));
-    session_release(s);
-    gm_status status = GM_OK;
+    return GM_OK;
+}
+
+/* `digest`: NULL, or what identifies the rows. */
+static gm_status hold_rows(gm_session *s, int32_t id, const float *rows, size_t n, bool block, const uint8_t *digest,
+                           error *e) {
+    const size_t before = s->tokens.count;
+    gm_status    status = GM_OK;
     for (size_t i = 0; i < n && !status; i++) status = session_hold(s, id, e);
-    if (!status) status = soft_add(&s->soft, before, rows, n, c->width, block, e);
+    if (!status) status = soft_add(&s->soft, before, rows, n, s->engine->weights.config.width, block, digest, e);
     if (status) s->tokens.count = before;
     return status;
+}
+
+gm_status session_hold_soft(gm_session *s, int32_t id, const float *rows, size_t n, bool image, error *e) {
+    TRY(session_check_free(s, e));
+    TRY(check_image(s, n, image, e));
+    TRY(check_room(s, n, s->tokens.count, e));
+    session_release(s);
+    return hold_rows(s, id, rows, n, image && s->engine->weights.config.image_blocks, NULL, e);
 }
 
 void session_go_back(gm_session *s, size_t keep) {
@@ -374,21 +383,65 @@ gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *
     return finish_turn(s, before, e);
 }
 
-gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e) {
-    if (!s->pending_from && tokens_go_on(s, tokens, n)) return finish_turn(s, 0, e);
+size_t session_common(const gm_session *s, const session_prompt *p) {
+    static const soft_tokens none = { 0 };
+    const soft_tokens       *soft = p->soft ? p->soft : &none;
+    const size_t             most = min_size(p->count, s->tokens.count);
+    size_t                   common = 0;
+    while (common < most && p->tokens[common] == s->tokens.ids[common]) common++;
+    common = soft_common(&s->soft, soft, common);
+    for (size_t i = 0; i < soft->span_count; i++) {
+        const soft_span *span = &soft->spans[i];
+        if (span->begin < common && common < span->begin + span->count) return span->begin;
+    }
+    return common;
+}
+
+gm_status session_check_prompt(const gm_session *s, const session_prompt *p, error *e) {
+    if (!p->count) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
+    return check_tokens(s, p->tokens, p->count, 0, e);
+}
+
+/* Holds the prompt from `from` on, which is not inside a picture or a sound. */
+static gm_status session_hold_prompt(gm_session *s, const session_prompt *p, size_t from, error *e) {
+    for (size_t i = 0; p->soft && i < p->soft->span_count; i++) {
+        const soft_span *span = &p->soft->spans[i];
+        if (span->begin < from) continue;
+        if (!p->rows[i])
+            return fail(e, GM_BAD_ARGUMENT, "the session no longer holds a picture or sound of this prompt");
+        TRY(hold_all(s, p->tokens + from, span->begin - from, e));
+        TRY(hold_rows(s, p->tokens[span->begin], p->rows[i], span->count, span->block, span->digest, e));
+        from = span->begin + span->count;
+    }
+    return hold_all(s, p->tokens + from, p->count - from, e);
+}
+
+/* Whether this repeats the pending call. */
+static bool prompt_goes_on(const gm_session *s, const session_prompt *p) {
+    return !s->pending_from && tokens_go_on(s, p->tokens, p->count) && session_common(s, p) == p->count;
+}
+
+gm_status session_set_prompt(gm_session *s, const session_prompt *p, error *e) {
+    if (prompt_goes_on(s, p)) return finish_turn(s, 0, e);
     TRY(session_check_free(s, e));
-    if (!n) return fail(e, GM_BAD_ARGUMENT, "there are no tokens to compute");
-    TRY(check_tokens(s, tokens, n, 0, e));
-    const size_t most = soft_first(&s->soft, s->tokens.count); /* a soft token equals no other */
-    size_t       common = 0;
-    while (common < n && common < most && tokens[common] == s->tokens.ids[common]) common++;
-    if (common == n && common == s->tokens.count && s->has_logits) return GM_OK;
-    if (common == n) common--;
+    TRY(session_check_prompt(s, p, e));
+    size_t common = session_common(s, p);
+    if (common == p->count && common == s->tokens.count && s->has_logits) return GM_OK;
+    if (common == p->count) common = session_batch_begin(s, common - 1);
     TRY(session_rollback(s, common, NULL, e));
     if (s->computed == common)
         kv_add_mark(&s->kv, common); /* a turn of the chat starts here, and people often come back to one */
-    TRY(hold_all(s, tokens + common, n - common, e));
+    const gm_status status = session_hold_prompt(s, p, common, e);
+    if (status) { /* as far as it was held before */
+        s->tokens.count = common;
+        soft_truncate(&s->soft, common);
+        return status;
+    }
     return finish_turn(s, 0, e);
+}
+
+gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e) {
+    return session_set_prompt(s, &(session_prompt){ .tokens = tokens, .count = n }, e);
 }
 
 /* Computes one batch with the logits of each token. If a run cannot give that many, the batch runs several times. */

@@ -46,6 +46,21 @@ struct gm_session {
 /* Computes the held tokens that are not in the cache yet, until `deadline`. */
 gm_status session_compute(gm_session *s, double deadline, error *e);
 
+/* Tokens to compute, some of which may be soft. */
+typedef struct {
+    const int32_t      *tokens;
+    size_t              count;
+    const soft_tokens  *soft; /* declared spans; NULL: none */
+    const float *const *rows; /* of each span; NULL for one that the session holds at its place */
+} session_prompt;
+
+/* How many tokens of the prompt the session holds already, from the beginning on. A picture or a sound counts as a whole. */
+size_t session_common(const gm_session *s, const session_prompt *p);
+/* Whether the session could be set to the prompt: GM_CONTEXT_FULL if it has too many tokens. */
+gm_status session_check_prompt(const gm_session *s, const session_prompt *p, error *e);
+/* session_set for a prompt with soft tokens. */
+gm_status session_set_prompt(gm_session *s, const session_prompt *p, error *e);
+
 /* These do what their namesakes in gemmule.h do, with an error to pass on. */
 gm_status session_set(gm_session *s, const int32_t *tokens, size_t n, error *e);
 gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *e);

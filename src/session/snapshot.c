@@ -2,6 +2,7 @@
  *
  *   tokens  I32 [held]      logits  F32 [vocabulary], if there are any
  *   soft.spans  I32 [3, spans]: begin, count, block     soft.rows  F32 [width, soft tokens], if there are any
+ *   soft.digests  I8 [32, spans]: what identifies each span; 0 for one whose end was forgotten
  *   k.<layer>, v.<layer>    I8 [bytes of a row, positions]: all computed positions of a full layer, the last ones of a ring
  *   digest  I8 [32]         the seal over everything before it
  *
@@ -20,6 +21,7 @@
 enum {
     FORMAT_VERSION = 2,
     SPAN_WORDS = 3,
+    DIGEST_BYTES = 32,
     SCRATCH_BYTES = 1 << 20, /* rows on their way from the GPU; one row is always less */
     WRITE_BYTES = 16 << 20,  /* and to it */
     HASH_BYTES = 1 << 20,    /* hashed between two looks at the clock */
@@ -48,6 +50,7 @@ static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
     if (s->soft.span_count) {
         gguf_write_tensor(w, "soft.spans", TYPE_I32, 2, (uint64_t[]){ SPAN_WORDS, s->soft.span_count });
         gguf_write_tensor(w, "soft.rows", TYPE_F32, 2, (uint64_t[]){ s->soft.width, s->soft.row_count });
+        gguf_write_tensor(w, "soft.digests", TYPE_I8, 2, (uint64_t[]){ DIGEST_BYTES, s->soft.span_count });
     }
     for (uint32_t i = 0; i < s->engine->weights.config.layers; i++) {
         const kv_rows *rows = &s->kv.store->rows[i];
@@ -68,7 +71,13 @@ static gm_status write_soft(gguf_writer *w, const soft_tokens *soft, error *e) {
         TRY(gguf_writer_data(w, words, sizeof words, e));
     }
     if (!soft->span_count) return GM_OK;
-    return gguf_writer_data(w, soft->rows, soft->row_count * soft->width * sizeof *soft->rows, e);
+    TRY(gguf_writer_data(w, soft->rows, soft->row_count * soft->width * sizeof *soft->rows, e));
+    for (size_t i = 0; i < soft->span_count; i++) {
+        static const uint8_t unknown[DIGEST_BYTES] = { 0 };
+        const soft_span     *span = &soft->spans[i];
+        TRY(gguf_writer_data(w, span->count == span->added ? span->digest : unknown, DIGEST_BYTES, e));
+    }
+    return GM_OK;
 }
 
 /* Rings may be wider here than in the session that restores the snapshot. */
@@ -245,7 +254,7 @@ static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
 }
 
 static gm_status read_span(gm_session *into, const int32_t words[SPAN_WORDS], const float *rows, size_t rows_left,
-                           size_t *count, error *e) {
+                           const uint8_t digest[DIGEST_BYTES], size_t *count, error *e) {
     const model_config *c = &into->engine->weights.config;
     const size_t        after = soft_end(&into->soft), held = into->tokens.count;
     if (words[0] < 0 || words[1] < 1 || (size_t)words[0] < after || (size_t)words[0] > held ||
@@ -254,7 +263,7 @@ static gm_status read_span(gm_session *into, const int32_t words[SPAN_WORDS], co
         return fail(e, GM_BAD_FILE, "the snapshot contradicts itself: %d soft tokens at %d%s of %zu", words[1],
                     words[0], words[2] ? ", a block," : "", held);
     *count = (size_t)words[1];
-    return soft_add(&into->soft, (size_t)words[0], rows, *count, c->width, words[2] != 0, e);
+    return soft_add(&into->soft, (size_t)words[0], rows, *count, c->width, words[2] != 0, digest, e);
 }
 
 static gm_status read_soft(gm_session *into, const gguf *g, error *e) {
@@ -265,11 +274,13 @@ static gm_status read_soft(gm_session *into, const gguf *g, error *e) {
     size_t         left = given ? (size_t)given->ne[1] : 0, n = 0;
     const uint8_t *words = tensor_of(g, "soft.spans", TYPE_I32, SPAN_WORDS, spans, e);
     const uint8_t *rows = words ? tensor_of(g, "soft.rows", TYPE_F32, width, left, e) : NULL;
-    if (!rows) return e->status;
+    const bool     named = gguf_find_tensor(g, "soft.digests"); /* older snapshots have none */
+    const uint8_t *digests = rows && named ? tensor_of(g, "soft.digests", TYPE_I8, DIGEST_BYTES, spans, e) : NULL;
+    if (!rows || (named && !digests)) return e->status;
     for (size_t i = 0; i < spans; i++) {
         int32_t span[SPAN_WORDS];
         memcpy(span, words + i * sizeof span, sizeof span);
-        TRY(read_span(into, span, (const float *)rows, left, &n, e));
+        TRY(read_span(into, span, (const float *)rows, left, digests ? digests + i * DIGEST_BYTES : NULL, &n, e));
         left -= n;
         rows += n * width * sizeof(float);
     }

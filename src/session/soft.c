@@ -28,18 +28,43 @@ static gm_status soft_reserve(soft_tokens *s, size_t spans, size_t rows, error *
     return GM_OK;
 }
 
-gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count, size_t width, bool block, error *e) {
+static void soft_digest_rows(const float *rows, size_t values, uint8_t digest[32]) {
+    sha256 hash;
+    sha256_start(&hash);
+    sha256_add(&hash, rows, values * sizeof *rows);
+    sha256_end(&hash, digest);
+}
+
+gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count, size_t width, bool block,
+                   const uint8_t digest[32], error *e) {
+    uint8_t of_rows[32];
     s->width = width;
     TRY(soft_reserve(s, s->span_count + 1, s->row_count + count, e));
     memcpy(s->rows + s->row_count * width, rows, count * width * sizeof *rows);
-    soft_span *span = &s->spans[s->span_count++];
-    sha256     hash;
-    *span = (soft_span){ .begin = begin, .count = count, .first_row = s->row_count, .block = block, .added = count };
-    sha256_start(&hash);
-    sha256_add(&hash, rows, count * width * sizeof *rows);
-    sha256_end(&hash, span->digest);
+    if (!digest) soft_digest_rows(rows, count * width, of_rows);
+    TRY(soft_declare(s, begin, count, block, digest ? digest : of_rows, e));
     s->row_count += count;
     return GM_OK;
+}
+
+gm_status soft_declare(soft_tokens *s, size_t begin, size_t count, bool block, const uint8_t digest[32], error *e) {
+    void *spans = s->spans;
+    TRY(soft_grow(&spans, &s->span_capacity, s->span_count + 1, sizeof *s->spans, e));
+    s->spans = spans;
+    soft_span *span = &s->spans[s->span_count++];
+    *span = (soft_span){ .begin = begin, .count = count, .first_row = s->row_count, .block = block, .added = count };
+    memcpy(span->digest, digest, sizeof span->digest);
+    return GM_OK;
+}
+
+const float *soft_find(const soft_tokens *s, const uint8_t digest[32], size_t *count) {
+    for (size_t i = 0; i < s->span_count; i++) {
+        const soft_span *span = &s->spans[i];
+        if (!s->rows || span->count != span->added || memcmp(span->digest, digest, sizeof span->digest)) continue;
+        *count = span->count;
+        return s->rows + span->first_row * s->width;
+    }
+    return NULL;
 }
 
 void soft_truncate(soft_tokens *s, size_t keep) {

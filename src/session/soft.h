@@ -14,7 +14,7 @@ typedef struct {
     size_t  first_row;
     bool    block;
     size_t  added;      /* how many it had before the end was forgotten */
-    uint8_t digest[32]; /* of all rows that it had */
+    uint8_t digest[32]; /* of what it shows and the tower that encoded it, or of all rows that it had */
 } soft_span;
 
 typedef struct {
@@ -24,8 +24,13 @@ typedef struct {
     size_t     row_count, row_capacity, width;
 } soft_tokens; /* zero-initialise */
 
-/* Adds a span behind all others. */
-gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count, size_t width, bool block, error *e);
+/* Adds a span behind all others. `digest` identifies it; NULL: the rows do. */
+gm_status soft_add(soft_tokens *s, size_t begin, const float *rows, size_t count, size_t width, bool block,
+                   const uint8_t digest[32], error *e);
+/* Adds a span without rows, which can only be compared. */
+gm_status soft_declare(soft_tokens *s, size_t begin, size_t count, bool block, const uint8_t digest[32], error *e);
+/* The rows of a span with this digest that is complete; NULL: there is none. */
+const float *soft_find(const soft_tokens *s, const uint8_t digest[32], size_t *count);
 /* Forgets all from position `keep` on. */
 void      soft_truncate(soft_tokens *s, size_t keep);
 gm_status soft_copy(soft_tokens *out, const soft_tokens *s, error *e);

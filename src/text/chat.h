@@ -12,8 +12,11 @@ typedef enum { CHAT_SMALL, CHAT_LARGE } chat_variant;
 
 typedef struct {
     chat_part_kind kind;
-    str            text;  /* of a text part; media parts are placeholders, in order */
-    size_t         index; /* of a media part: which of the message's media, in the order given */
+    str            text;   /* of a text part */
+    size_t         index;  /* of a media part: which of the message's media, in the order given */
+    str            source; /* of a media part in JSON: a data URL, or base64; empty: none was given */
+    str            detail; /* beside it: "low", "auto", "high" or empty */
+    const gm_part *media;  /* of a media part that the caller gave; NULL: a placeholder */
 } chat_part;
 
 typedef struct {
@@ -41,19 +44,23 @@ typedef struct {
     chat_variant  variant;
 } chat;
 
-/* {"messages": […], "tools": […], "think": bool} in OpenAI's or Ollama's shape. Strings point into the arena; tools, arguments
- * and objects into `value`, which must outlive the chat. */
+/* {"messages": […], "tools": […], "think": bool} in OpenAI's or Ollama's shape. Strings point into the arena; tools, arguments,
+ * objects and the sources of media into `value`, which must outlive the chat. */
 gm_status chat_from_json(const json *value, arena *a, chat *out, error *e);
+/* The bytes of a media part, decoded into the arena. `place` names it in errors: "messages[0].content[1]". Nothing is fetched. */
+gm_status chat_part_media(const chat_part *part, const char *place, arena *a, gm_part *out, error *e);
 /* Whether `tools` is a list of functions in OpenAI's shape. */
 gm_status chat_check_tools(const json *tools, error *e);
 /* A message's "tool_calls" alone: [{"id": …, "function": {"name": …, "arguments": object or JSON text}}]. */
 gm_status chat_calls_from_json(const json *list, arena *a, chat_call **calls, size_t *count, error *e);
 void      chat_message_to_json(buffer *out, const chat_message *message);
 
-/* The prompt, as pieces of scaffolding or content. Only scaffolding becomes special tokens. */
+/* The prompt, as pieces of scaffolding or content. Only scaffolding becomes special tokens. A picture or a sound is a piece with one
+ * soft token, which stands for all of its tokens. */
 typedef struct {
-    bool scaffolding;
-    str  text;
+    bool             scaffolding;
+    str              text;
+    const chat_part *media; /* NULL: none */
 } chat_piece;
 
 gm_status chat_render(const chat *c, arena *a, chat_piece **pieces, size_t *count, error *e);

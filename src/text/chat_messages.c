@@ -2,6 +2,8 @@
 
 #include "text/chat.h"
 
+#include "base/base64.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,6 +86,23 @@ static bool message_add_part(reader *r, chat_message *m, size_t most, chat_part 
     return true;
 }
 
+/* Where a part's picture or sound is: "image_url": {"url": …, "detail": …}, "input_audio": {"data": …}, or a string. */
+static gm_status read_source(const reader *r, const json *item, chat_part *out) {
+    static const char *const fields[] = { "image_url", "input_audio", "audio_url", "image", "audio", "url", "data" };
+    const json              *value = NULL;
+    for (size_t i = 0; i < COUNT_OF(fields) && is_absent(value); i++) value = json_get(item, fields[i]);
+    const json *detail = json_get(json_is(value, JSON_OBJECT) ? value : item, "detail");
+    if (json_is(value, JSON_OBJECT)) {
+        const json *url = json_get(value, "url");
+        value = is_absent(url) ? json_get(value, "data") : url;
+    }
+    if (!is_absent(value) && value->kind != JSON_STRING)
+        return message_fail_type(r, "", "a part with base64 or a data URL", value);
+    out->source = json_string(value, "");
+    out->detail = json_string(detail, "");
+    return GM_OK;
+}
+
 static gm_status read_part(reader *r, const json *item, size_t media, chat_part *out) {
     if (!json_is(item, JSON_OBJECT)) return message_fail_type(r, "", "an object with a type", item);
     const json *type = json_get(item, "type"), *text = json_get(item, "text");
@@ -97,7 +116,7 @@ static gm_status read_part(reader *r, const json *item, size_t media, chat_part 
                     STR_ARGS(type->text));
     }
     *out = (chat_part){ .kind = part_types[i].kind, .index = media };
-    if (out->kind != CHAT_TEXT) return GM_OK;
+    if (out->kind != CHAT_TEXT) return read_source(r, item, out);
     gm_status status = GM_OK;
     if (!json_is(text, JSON_STRING)) return message_fail_type(r, ".text", "a string", text);
     out->text = message_copy_text(r, text->text, &status);
@@ -120,22 +139,12 @@ static gm_status read_part_list(reader *r, const json *content, chat_message *m)
     return GM_OK;
 }
 
-/* Ollama's "images" may be sounds: a WAV file begins, in base64, with RIFF, four bytes of size, WAVE. */
+/* Ollama's "images" may be sounds: a WAV file begins with RIFF, four bytes of size, WAVE. */
 static bool is_wav(str base64) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    unsigned char     head[12];
-    if (base64.length < 16) return false;
-    for (int i = 0; i < 4; i++) {
-        uint32_t bits = 0;
-        for (int k = 0; k < 4; k++) {
-            const char  c = base64.data[4 * i + k];
-            const char *digit = c ? strchr(digits, c) : NULL;
-            if (!digit) return false;
-            bits = bits << 6 | (uint32_t)(digit - digits);
-        }
-        for (int k = 0; k < 3; k++) head[3 * i + k] = (unsigned char)(bits >> (16 - 8 * k));
-    }
-    return !memcmp(head, "RIFF", 4) && !memcmp(head + 8, "WAVE", 4);
+    char   head[15];
+    size_t size;
+    return base64.length >= 16 && base64_decode((str){ base64.data, 16 }, head, &size) && size == 12 &&
+           !memcmp(head, "RIFF", 4) && !memcmp(head + 8, "WAVE", 4);
 }
 
 /* The length of "[img]" or "[img-7]" at the start of the text, or 0; and its number (SIZE_MAX: the next image). */
@@ -160,24 +169,25 @@ static bool text_contains(str text, const char *what) {
 /* Ollama's rule: images replace "[img]" in order, and the others go in front, followed by a space. Numbered tags say which image
  * goes where. */
 static gm_status place_images(reader *r, const json *images, str text, chat_message *m) {
-    const bool      numbered = text_contains(text, "[img-");
-    size_t          tags = 0, next = 0, number, length;
-    chat_part_kind *kinds = arena_array(r->memory, images->count, sizeof *kinds);
-    if (!kinds) return fail_messages_memory(r, images->count);
+    const bool numbered = text_contains(text, "[img-");
+    size_t     tags = 0, next = 0, number, length;
+    chat_part *media = arena_array(r->memory, images->count, sizeof *media);
+    if (!media) return fail_messages_memory(r, images->count);
     for (const json *image = images->first; image; image = image->next) {
         if (image->kind != JSON_STRING) {
             enter_place(r, ".images[%zu]", next);
             return message_fail_type(r, "", "a string in base64", image);
         }
-        kinds[next++] = is_wav(image->text) ? CHAT_AUDIO : CHAT_IMAGE;
+        media[next] =
+            (chat_part){ .kind = is_wav(image->text) ? CHAT_AUDIO : CHAT_IMAGE, .index = next, .source = image->text };
+        next++;
     }
     for (size_t i = 0; i < text.length; i++)
         tags += image_tag((str){ text.data + i, text.length - i }, numbered, &number) > 0;
     const size_t in_front = numbered || tags >= images->count ? 0 : images->count - tags;
     const size_t most = in_front + 2 * tags + 2;
     bool         fine = true;
-    for (next = 0; next < in_front; next++)
-        fine &= message_add_part(r, m, most, (chat_part){ .kind = kinds[next], .index = next });
+    for (next = 0; next < in_front; next++) fine &= message_add_part(r, m, most, media[next]);
     if (in_front && text.length && !strchr(" \t\r\n", text.data[0]))
         fine &= message_add_part(r, m, most, (chat_part){ .text = { " ", 1 } });
     next = in_front;
@@ -190,7 +200,7 @@ static gm_status place_images(reader *r, const json *images, str text, chat_mess
             continue;
         }
         if (at > start) fine &= message_add_part(r, m, most, (chat_part){ .text = { text.data + start, at - start } });
-        fine = fine && message_add_part(r, m, most, (chat_part){ .kind = kinds[number], .index = number });
+        fine = fine && message_add_part(r, m, most, media[number]);
         start = at + length;
     }
     if (text.length > start)

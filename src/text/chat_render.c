@@ -68,7 +68,7 @@ static bool write_body(chat_writer *w, const chat_message *m) {
     trim_parts(m, texts);
     for (size_t i = 0; i < m->part_count; i++) {
         if (m->parts[i].kind == CHAT_TEXT) chat_write_content(w, texts[i]);
-        else chat_write_template(w, media_text[m->parts[i].kind]);
+        else chat_write_media(w, media_text[m->parts[i].kind], &m->parts[i]);
         any |= m->parts[i].kind != CHAT_TEXT || texts[i].length;
     }
     return any;
@@ -135,7 +135,8 @@ static void render_response(chat_writer *w, const chat_message *caller, const ch
         chat_write_template(w, "<|\"|>");
     }
     chat_write_template(w, "}<tool_response|>");
-    for (size_t i = 0; i < answer->part_count; i++) chat_write_template(w, media_text[answer->parts[i].kind]);
+    for (size_t i = 0; i < answer->part_count; i++)
+        chat_write_media(w, media_text[answer->parts[i].kind], &answer->parts[i]);
 }
 
 /* ---- the conversation ---- */

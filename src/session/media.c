@@ -1,0 +1,215 @@
+/* See media.h. */
+
+#include "session/media.h"
+
+#include "base/sha256.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- decoding ---- */
+
+static gm_status media_check_part(const gm_part *part, error *e) {
+    const char *what = part->kind == GM_PART_AUDIO ? "sound" : "picture";
+    if (!part->data || !part->size) return fail(e, GM_BAD_ARGUMENT, "the %s is empty: it has 0 bytes", what);
+    if (part->budget && !picture_budget_valid(part->budget))
+        return fail(e, GM_BAD_ARGUMENT, "a picture has a budget of 70, 140, 280, 560 or 1,120 tokens, not %u",
+                    part->budget);
+    if (part->kind == GM_PART_IMAGE && (part->width || part->height) &&
+        part->size != (uint64_t)part->width * part->height * 3)
+        return fail(e, GM_BAD_ARGUMENT, "%u x %u pixels of 3 bytes were announced, but %zu bytes were given",
+                    part->width, part->height, part->size);
+    return GM_OK;
+}
+
+/* A small model may have been trained with fewer tokens than Gemma 4, and say so. */
+static uint32_t media_budget(const gm_engine *engine, const gm_part *part) {
+    error    ignored = { 0 };
+    uint32_t budget = 0;
+    bool     found = false;
+    if (part->budget) return part->budget;
+    if (gguf_get_u32(engine->file, "gemmule.vision.soft_tokens", &budget, &found, &ignored)) return PICTURE_BUDGET;
+    return found && picture_budget_valid(budget) ? budget : PICTURE_BUDGET;
+}
+
+/* What a session knows it by. */
+static gm_status media_digest(media_item *item, gm_engine *engine, const gm_part *part, error *e) {
+    uint8_t tower[32];
+    sha256  s;
+    TRY(engine_tower_digest(engine, item->kind, tower, e));
+    const uint32_t facts[] = { (uint32_t)item->kind, part->width, part->height, part->rate,
+                               media_budget(engine, part) };
+    sha256_start(&s);
+    sha256_add(&s, tower, sizeof tower);
+    sha256_add(&s, facts, sizeof facts);
+    sha256_add(&s, part->data, part->size);
+    sha256_end(&s, item->digest);
+    return GM_OK;
+}
+
+static gm_status media_decode_picture(media_item *item, const gm_part *part, uint32_t budget, error *e) {
+    picture   whole = { 0 };
+    gm_status status = part->width ? picture_copy(part->data, part->width, part->height, &whole, e)
+                                   : picture_decode(part->data, part->size, &whole, e);
+    if (!status) status = picture_fitted(&whole, budget, &item->seen, e);
+    picture_free(&whole);
+    if (status) return status;
+    item->tokens = (size_t)(item->seen.width / PICTURE_SOFT_SIDE) * (item->seen.height / PICTURE_SOFT_SIDE);
+    return GM_OK;
+}
+
+static gm_status media_prepare_item(media_item *item, gm_session *s, const gm_part *part, error *e) {
+    TRY(media_check_part(part, e));
+    item->kind = part->kind == GM_PART_AUDIO ? TOWER_AUDIO : TOWER_VISION;
+    engine_enter(s->engine);
+    gm_status status = engine_has_tower(s->engine, item->kind, e);
+    if (!status) status = media_digest(item, s->engine, part, e);
+    const bool held = !status && soft_find(&s->soft, item->digest, &item->tokens);
+    engine_leave(s->engine);
+    return status || held ? status : media_decode_picture(item, part, media_budget(s->engine, part), e);
+}
+
+gm_status media_prepare(prompt_media *m, gm_session *s, const chat_piece *pieces, size_t count, arena *a, error *e) {
+    size_t wanted = 0;
+    for (size_t i = 0; i < count; i++) wanted += pieces[i].media && pieces[i].media->media;
+    if (!wanted) return GM_OK;
+    m->items = arena_array(a, wanted, sizeof *m->items);
+    m->rows = arena_array(a, wanted, sizeof *m->rows);
+    if (!m->items || !m->rows) return fail_memory(e, "the pictures and sounds", wanted * sizeof *m->items);
+    for (size_t i = 0; i < count; i++) {
+        if (!pieces[i].media || !pieces[i].media->media) continue;
+        error           inner = { 0 };
+        const gm_status status = media_prepare_item(&m->items[m->count++], s, pieces[i].media->media, &inner);
+        if (!status) continue;
+        if (wanted == 1) return fail(e, status, "%s", inner.why);
+        return fail(e, status, "picture or sound %zu of %zu: %s", m->count, wanted, inner.why);
+    }
+    return GM_OK;
+}
+
+/* ---- the prompt ---- */
+
+static const struct {
+    special_token begin, soft, end;
+} media_tokens[TOWER_KINDS] = {
+    [TOWER_VISION] = { SPECIAL_IMAGE, SPECIAL_IMAGE_SOFT, SPECIAL_IMAGE_END },
+    [TOWER_AUDIO] = { SPECIAL_AUDIO, SPECIAL_AUDIO_SOFT, SPECIAL_AUDIO_END },
+};
+
+static gm_status media_add(prompt_media *m, const gm_engine *engine, const media_item *item, token_list *out,
+                           error *e) {
+    const special_token marks[] = { media_tokens[item->kind].begin, media_tokens[item->kind].soft,
+                                    media_tokens[item->kind].end };
+    for (size_t i = 0; i < COUNT_OF(marks); i++) {
+        if (tokenizer_special(engine->words, marks[i]) < 0)
+            return fail(e, GM_UNSUPPORTED, "this prompt needs the token %s, which is not in the model's vocabulary",
+                        special_token_text[marks[i]]);
+    }
+    token_list_add(out, tokenizer_special(engine->words, marks[0]));
+    const bool block = item->kind == TOWER_VISION && engine->weights.config.image_blocks;
+    TRY(soft_declare(&m->spans, out->count, item->tokens, block, item->digest, e));
+    for (size_t i = 0; i < item->tokens; i++) token_list_add(out, tokenizer_special(engine->words, marks[1]));
+    token_list_add(out, tokenizer_special(engine->words, marks[2]));
+    return GM_OK;
+}
+
+gm_status media_expand(prompt_media *m, const gm_engine *engine, token_list *prompt, error *e) {
+    token_list out = { 0 };
+    size_t     next = 0;
+    gm_status  status = GM_OK;
+    if (!m->count || prompt->failed) return GM_OK;
+    for (size_t i = 0; i < prompt->count && !status; i++) {
+        const bool stands = next < m->count &&
+                            prompt->ids[i] == tokenizer_special(engine->words, media_tokens[m->items[next].kind].soft);
+        if (stands) status = media_add(m, engine, &m->items[next++], &out, e);
+        else token_list_add(&out, prompt->ids[i]);
+    }
+    token_list_free(prompt);
+    *prompt = out;
+    return status;
+}
+
+/* ---- encoding ---- */
+
+/* Decides what the tower must encode. Rows that the session has at another place are copied, since it is about to drop them. */
+static gm_status media_begin(prompt_media *m, gm_session *s, const session_prompt *p, arena *a, error *e) {
+    const size_t common = session_common(s, p), width = s->engine->weights.config.width;
+    m->begun = true;
+    for (size_t i = 0; i < m->count; i++) {
+        media_item  *item = &m->items[i];
+        size_t       n = 0;
+        const float *held = soft_find(&s->soft, item->digest, &n);
+        if (m->spans.spans[i].begin < common) continue;
+        if (held && n == item->tokens) {
+            float *copy = arena_array(a, n, width * sizeof *copy);
+            if (!copy) return fail_memory(e, "soft tokens", n * width * sizeof *copy);
+            item->rows = memcpy(copy, held, n * width * sizeof *copy);
+        } else if (item->seen.pixels) {
+            item->waits = true;
+            m->encoding++;
+        } else {
+            return fail(e, GM_BAD_ARGUMENT, "this reply cannot begin: its session was changed after it was started");
+        }
+    }
+    return GM_OK;
+}
+
+static gm_status media_start_job(prompt_media *m, gm_session *s, error *e) {
+    tower_picture *pictures = calloc(m->encoding, sizeof *pictures);
+    size_t         n = 0;
+    if (!pictures) return fail_memory(e, "the pictures", m->encoding * sizeof *pictures);
+    for (size_t i = 0; i < m->count; i++) {
+        const picture *seen = &m->items[i].seen;
+        if (m->items[i].waits)
+            pictures[n++] = (tower_picture){ .width = seen->width, .height = seen->height, .pixels = seen->pixels };
+    }
+    const gm_status status = tower_encode_pictures(s->engine, pictures, n, &m->job, e);
+    free(pictures);
+    return status;
+}
+
+static gm_status media_take_rows(prompt_media *m, error *e) {
+    for (size_t i = 0, job = 0; i < m->count; i++) {
+        media_item *item = &m->items[i];
+        size_t      n = 0;
+        if (item->waits) {
+            item->rows = tower_job_rows(m->job, job++, &n);
+            if (!item->rows || n != item->tokens)
+                return fail(e, GM_BAD_FILE, "the tower made %zu tokens of a picture, expected %zu", n, item->tokens);
+        }
+        m->rows[i] = item->rows;
+    }
+    return GM_OK;
+}
+
+gm_status media_encode(prompt_media *m, gm_session *s, const session_prompt *p, arena *a, error *e) {
+    if (m->done) return GM_OK;
+    if (!m->begun) TRY(media_begin(m, s, p, a, e));
+    if (m->encoding) {
+        if (!m->job) TRY(media_start_job(m, s, e));
+        const gm_status status = tower_job_step(m->job, e);
+        if (status) return status;
+    }
+    TRY(media_take_rows(m, e));
+    m->done = true;
+    return GM_OK;
+}
+
+size_t media_encoded(const prompt_media *m) {
+    if (m->done) return m->encoding;
+    if (!m->job) return 0;
+    const tower_progress now = tower_job_progress(m->job);
+    return now.phase == TOWER_ENCODING ? (size_t)now.done : 0;
+}
+
+void media_stop(prompt_media *m) {
+    tower_job_free(m->job);
+    m->job = NULL;
+}
+
+void media_free(prompt_media *m) {
+    media_stop(m);
+    for (size_t i = 0; i < m->count; i++) picture_free(&m->items[i].seen);
+    soft_free(&m->spans);
+    m->count = 0;
+}

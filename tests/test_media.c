@@ -1,0 +1,285 @@
+/* Messages with pictures: the model in the box sees, and what a session holds is neither encoded nor computed again.
+ *
+ *     test_media [cpu|gpu] */
+
+#include "base/buffer.h"
+#include "sessions.h"
+
+static gm_backend device = GM_BACKEND_CPU;
+
+static buffer file_bytes(const char *path) {
+    buffer out = { 0 };
+    char   part[4096];
+    FILE  *file = fopen(path, "rb");
+    CHECK_MESSAGE(file, "there is no %s", path);
+    for (size_t n; file && (n = fread(part, 1, sizeof part, file)) > 0;) buffer_append(&out, part, n);
+    if (file) fclose(file);
+    return out;
+}
+
+/* Two pictures of the held-out set, and what is asked about them. */
+static buffer shapes, digits;
+
+static gm_part picture_part(const buffer *file) {
+    return (gm_part){ .kind = GM_PART_IMAGE, .data = file->data, .size = file->length };
+}
+
+static gm_part text_part(const char *text) { return (gm_part){ .text = text }; }
+
+/* An answer, its statistics, and how it ended. */
+typedef struct {
+    gm_status      status;
+    char           text[1000];
+    gm_reply_stats stats;
+    size_t         told; /* of the pictures, by pieces of progress */
+} answer;
+
+static answer ask(gm_session *s, const gm_message *messages, size_t count, uint32_t most) {
+    gm_sampling            greedy;
+    const gm_reply_options options = { .sampling = &greedy, .max_tokens = most };
+    gm_reply              *reply = NULL;
+    gm_piece               piece;
+    answer                 a = { 0 };
+    gm_sampling_default(s->engine, &greedy);
+    greedy.temperature = 0;
+    a.status = gm_reply_start(s, messages, count, &options, &reply, why, sizeof why);
+    while (!a.status || a.status == GM_AGAIN) {
+        a.status = gm_reply_next(reply, &piece, why, sizeof why);
+        if (a.status) continue;
+        if (piece.kind == GM_PIECE_CONTENT) strncat(a.text, piece.text, sizeof a.text - strlen(a.text) - 1);
+        if (piece.kind == GM_PIECE_PROGRESS && piece.media_total) a.told++;
+    }
+    if (reply) gm_reply_get_stats(reply, &a.stats);
+    gm_reply_free(reply);
+    return a;
+}
+
+static conversation open_box(void) {
+    conversation            c = { 0 };
+    const gm_engine_options options = { .model = "models/box.gguf", .backend = device, .threads = 2 };
+    open_conversation(&c, &options);
+    return c;
+}
+
+#define SEEN "I see a small green triangle at the top and a large purple circle at the bottom right"
+
+/* ---- one picture, and what follows ---- */
+
+enum { SOFT = 63 }; /* 192 x 255 at 70 tokens: 7 x 9 */
+
+static size_t soft_held(const gm_session *s) {
+    return s->soft.span_count ? s->soft.spans[s->soft.span_count - 1].count : 0;
+}
+
+static void second_questions(gm_session *s, const gm_message *talk, size_t held) {
+    void  *file = NULL;
+    size_t bytes = 0;
+    answer a;
+
+    TEST("a saved session restores its picture");
+    gm_session *again = open_session(s->engine, GM_KV_DEFAULT, 0);
+    CHECK_MESSAGE(!gm_session_save_buffer(s, &file, &bytes, why, sizeof why), "%s", why);
+    CHECK_MESSAGE(!gm_session_restore_buffer(again, file, bytes, why, sizeof why), "%s", why);
+    gm_free(file);
+    a = ask(again, talk, 3, 20);
+    CHECK_MESSAGE(a.status == GM_DONE, "%s", why);
+    CHECK_MESSAGE(a.stats.media == 1 && a.stats.media_encoded == 0 && a.stats.cached_tokens == held,
+                  "%zu encoded, %zu of %zu cached", a.stats.media_encoded, a.stats.cached_tokens, held);
+    gm_session_free(again);
+
+    TEST("a fork has the picture");
+    gm_session *fork = NULL;
+    CHECK_MESSAGE(!gm_session_fork(s, &fork, why, sizeof why), "%s", why);
+    a = ask(fork, talk, 3, 20);
+    CHECK(a.status == GM_DONE && a.stats.media_encoded == 0 && a.stats.cached_tokens == held);
+    gm_session_free(fork);
+
+    TEST("a second question about a picture encodes and computes nothing again");
+    a = ask(s, talk, 3, 20);
+    CHECK_MESSAGE(a.status == GM_DONE, "%s", why);
+    CHECK_MESSAGE(a.stats.media == 1 && a.stats.media_encoded == 0 && !a.told, "%zu encoded", a.stats.media_encoded);
+    CHECK_MESSAGE(a.stats.cached_tokens == held, "%zu of %zu cached", a.stats.cached_tokens, held);
+}
+
+static void one_picture(void) {
+    conversation     c = open_box();
+    gm_session      *s = c.session;
+    const gm_part    parts[] = { picture_part(&shapes), text_part("What is in the picture?") };
+    const gm_message first = { .role = "user", .parts = parts, .part_count = 2 };
+    TEST("the box sees a picture");
+    answer a = ask(s, &first, 1, 60);
+    CHECK_MESSAGE(a.status == GM_DONE && strstr(a.text, SEEN), "%s%s", a.text, a.status == GM_DONE ? "" : why);
+    CHECK(a.stats.media == 1 && a.stats.media_encoded == 1 && a.stats.cached_tokens == 0);
+    CHECK_MESSAGE(soft_held(s) == SOFT, "%zu soft tokens", soft_held(s));
+
+    const gm_message talk[] = { first,
+                                { .role = "assistant", .content = a.text },
+                                { .role = "user", .content = "What is at the top?" } };
+    second_questions(s, talk, a.stats.prompt_tokens + a.stats.reply_tokens);
+
+    TEST("other text before a picture: it is computed again, but not encoded");
+    const gm_message moved[] = { { .role = "system", .content = "Be brief." }, first };
+    a = ask(s, moved, 2, 60);
+    CHECK(a.status == GM_DONE && a.stats.media_encoded == 0 && a.stats.cached_tokens < 10);
+
+    TEST("the same pixels, raw and in another budget, are another picture");
+    static uint8_t pixels[64 * 64 * 3];
+    const gm_part  raw[] = {
+        { .kind = GM_PART_IMAGE, .data = pixels, .size = sizeof pixels, .width = 64, .height = 64, .budget = 140 },
+        text_part("What is in the picture?")
+    };
+    for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i % 3 ? 250 : 20);
+    a = ask(s, &(gm_message){ .role = "user", .parts = raw, .part_count = 2 }, 1, 8);
+    CHECK_MESSAGE(a.status == GM_DONE && a.stats.media_encoded == 1 && soft_held(s) == 121, "%zu soft tokens",
+                  soft_held(s));
+
+    TEST("after a rollback the picture is encoded again");
+    CHECK(!gm_session_rollback(s, 0, NULL, why, sizeof why));
+    a = ask(s, &first, 1, 60);
+    CHECK(a.status == GM_DONE && a.stats.media_encoded == 1 && strstr(a.text, SEEN));
+    close_conversation(&c);
+}
+
+static void two_pictures(void) {
+    conversation     c = open_box();
+    const gm_part    parts[] = { picture_part(&shapes), picture_part(&digits), text_part("What is in the picture?") };
+    const gm_message message = { .role = "user", .parts = parts, .part_count = 3 };
+    TEST("two pictures in a message");
+    answer a = ask(c.session, &message, 1, 4);
+    CHECK_MESSAGE(a.status == GM_DONE && a.stats.media == 2 && a.stats.media_encoded == 2, "%s", why);
+    CHECK(c.session->soft.span_count == 2 &&
+          c.session->soft.spans[1].begin >= c.session->soft.spans[0].begin + SOFT + 2);
+    TEST("the same picture twice, later");
+    const gm_part    more[] = { picture_part(&digits), text_part("And this?"), picture_part(&digits) };
+    const gm_message talk[] = { message,
+                                { .role = "assistant", .content = a.text },
+                                { .role = "user", .parts = more, .part_count = 3 } };
+    a = ask(c.session, talk, 3, 4);
+    CHECK_MESSAGE(a.status == GM_DONE && a.stats.media == 4 && a.stats.media_encoded == 0, "%zu encoded: %s",
+                  a.stats.media_encoded, why);
+    CHECK(c.session->soft.span_count == 4);
+    close_conversation(&c);
+}
+
+/* ---- interrupted ---- */
+
+static void interrupted_encoding(void) {
+    conversation     c = open_box();
+    gm_reply        *reply = NULL;
+    gm_piece         piece;
+    const gm_part    parts[] = { picture_part(&shapes), text_part("What is in the picture?") };
+    const gm_message message = { .role = "user", .parts = parts, .part_count = 2 },
+                     hello = { .role = "user", .content = "Hello!" };
+    c.engine->turn_seconds = 0; /* every call returns after a step */
+    TEST("a cancel while a picture is encoded");
+    CHECK(ask(c.session, &hello, 1, 4).status == GM_DONE);
+    const size_t held = c.session->tokens.count;
+    CHECK(!gm_reply_start(c.session, &message, 1, NULL, &reply, why, sizeof why));
+    gm_status status = gm_reply_next(reply, &piece, why, sizeof why);
+    CHECK_MESSAGE((status == GM_OK && piece.kind == GM_PIECE_PROGRESS && piece.media_total == 1) || status == GM_AGAIN,
+                  "%d", (int)status);
+    gm_session_cancel(c.session);
+    CHECK(gm_reply_next(reply, &piece, why, sizeof why) == GM_CANCELLED);
+    gm_reply_free(reply);
+    CHECK(c.session->tokens.count == held);
+    TEST("a reply that is freed while a picture is encoded, and one that loses its session");
+    CHECK(!gm_reply_start(c.session, &message, 1, NULL, &reply, why, sizeof why));
+    gm_reply_next(reply, &piece, why, sizeof why);
+    gm_reply_free(reply);
+    answer a = ask(c.session, &message, 1, 60);
+    CHECK_MESSAGE(a.status == GM_DONE && strstr(a.text, SEEN), "%s", a.text);
+    gm_session *other = open_session(c.engine, GM_KV_DEFAULT, 0);
+    CHECK(!gm_reply_start(other, &message, 1, NULL, &reply, why, sizeof why));
+    gm_reply_next(reply, &piece, why, sizeof why);
+    gm_session_free(other);
+    CHECK(gm_reply_next(reply, &piece, why, sizeof why) == GM_BAD_ARGUMENT);
+    gm_reply_free(reply);
+    close_conversation(&c);
+}
+
+/* ---- bad input ---- */
+
+static void refusals(void) {
+    static const uint8_t pixels[12] = { 0 };
+    gm_part              whole = picture_part(&shapes), cut = whole, wrong = whole;
+    conversation         c = open_box();
+    cut.size /= 2;
+    wrong.budget = 100;
+    const struct {
+        const char *what;
+        gm_message  message;
+        gm_status   status;
+        const char *says;
+    } rows[] = {
+        { "a damaged picture", { .role = "user", .parts = &cut, .part_count = 1 }, GM_BAD_FILE, "cut off" },
+        { "a budget that does not exist",
+          { .role = "user", .parts = &wrong, .part_count = 1 },
+          GM_BAD_ARGUMENT,
+          "not 100" },
+        { "no bytes",
+          { .role = "user", .parts = &(gm_part){ .kind = GM_PART_IMAGE }, .part_count = 1 },
+          GM_BAD_ARGUMENT,
+          "0 bytes" },
+        { "no picture",
+          { .role = "user", .parts = &(gm_part){ .kind = GM_PART_IMAGE, .data = "hello", .size = 5 }, .part_count = 1 },
+          GM_BAD_FILE,
+          "not a picture" },
+        { "too few pixels",
+          { .role = "user",
+            .parts = &(gm_part){ .kind = GM_PART_IMAGE, .data = pixels, .size = 12, .width = 3, .height = 2 },
+            .part_count = 1 },
+          GM_BAD_ARGUMENT,
+          "3 x 2 pixels" },
+        { "content and parts",
+          { .role = "user", .content = "x", .parts = &whole, .part_count = 1 },
+          GM_BAD_ARGUMENT,
+          "both content and parts" },
+        { "parts that are missing", { .role = "user", .part_count = 1 }, GM_BAD_ARGUMENT, "parts is NULL" },
+        { "a picture in a system message",
+          { .role = "system", .parts = &whole, .part_count = 1 },
+          GM_BAD_ARGUMENT,
+          "text only, found image" },
+        { "a kind that does not exist",
+          { .role = "user", .parts = &(gm_part){ .kind = (gm_part_kind)7 }, .part_count = 1 },
+          GM_BAD_ARGUMENT,
+          "kind 7" },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        TEST("refused: %s", rows[i].what);
+        const answer a = ask(c.session, &rows[i].message, 1, 4);
+        CHECK(a.status == rows[i].status);
+        CHECK_MESSAGE(strstr(why, rows[i].says), "%s", why);
+    }
+    TEST("a picture that does not fit in the context is refused before it is encoded");
+    gm_session      *narrow = open_session(c.engine, GM_KV_DEFAULT, 64);
+    const gm_message message = { .role = "user", .parts = &whole, .part_count = 1 };
+    answer           a = ask(narrow, &message, 1, 4);
+    CHECK(a.status == GM_CONTEXT_FULL && a.stats.media_encoded == 0 && narrow->tokens.count == 0);
+    gm_session_free(narrow);
+    close_conversation(&c);
+
+    TEST("a model without a tower refuses a picture, and goes on");
+    const gm_engine_options options = { .model = "tests/fixtures/tiny-dense.gguf", .backend = device, .threads = 2 };
+    if (!open_conversation(&c, &options)) return;
+    const gm_message hello = { .role = "user", .content = "Hello!" };
+    const answer     before = ask(c.session, &hello, 1, 4);
+    a = ask(c.session, &message, 1, 4);
+    CHECK_MESSAGE(a.status == GM_UNSUPPORTED && strstr(why, "vision"), "%s", why);
+    a = ask(c.session, &hello, 1, 4);
+    CHECK(a.status == GM_DONE && !strcmp(a.text, before.text) &&
+          a.stats.cached_tokens >= before.stats.prompt_tokens - 1);
+    close_conversation(&c);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
+    shapes = file_bytes("tests/box/pictures/00.jpg");
+    digits = file_bytes("tests/box/pictures/05.png");
+    one_picture();
+    two_pictures();
+    interrupted_encoding();
+    refusals();
+    buffer_free(&shapes);
+    buffer_free(&digits);
+    return test_end();
+}
