@@ -23,13 +23,16 @@ static gm_status media_check_part(const gm_part *part, error *e) {
 }
 
 /* A small model may have been trained with fewer tokens than Gemma 4, and say so. */
-static uint32_t media_budget(const gm_engine *engine, const gm_part *part) {
+uint32_t media_default_budget(const gm_engine *engine) {
     error    ignored = { 0 };
     uint32_t budget = 0;
     bool     found = false;
-    if (part->budget) return part->budget;
     if (gguf_get_u32(engine->file, "gemmule.vision.soft_tokens", &budget, &found, &ignored)) return PICTURE_BUDGET;
     return found && picture_budget_valid(budget) ? budget : PICTURE_BUDGET;
+}
+
+static uint32_t media_budget(const gm_engine *engine, const gm_part *part) {
+    return part->budget ? part->budget : media_default_budget(engine);
 }
 
 /* What a session knows it by. */

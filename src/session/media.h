@@ -28,6 +28,9 @@ typedef struct {
     size_t        encoding;    /* items that the tower gets */
 } prompt_media;                /* zero-initialise */
 
+/* The most tokens of a picture that does not say how many. */
+uint32_t media_default_budget(const gm_engine *engine);
+
 /* Decodes the media among the pieces. Memory comes from the arena, except for what media_free frees. */
 gm_status media_prepare(prompt_media *m, gm_session *s, const chat_piece *pieces, size_t count, arena *a, error *e);
 

@@ -2,6 +2,7 @@
 
 #include "wasm/wasm.h"
 
+#include "session/media.h"
 #include "session/self_check.h"
 
 #include <stdlib.h>
@@ -175,7 +176,15 @@ EXPORT(gmw_read_answer) void gmw_read_answer(reads *r, uint32_t ticket, gm_statu
 /* ---- the engine --------------------------------------------------------------------------------------------------------- */
 
 /* EngineInfo as JSON, without `backend`, and with `sampling`. */
-EXPORT(gmw_engine_info) gm_status gmw_engine_info(wasm_context *c, const gm_engine *engine) {
+static bool engine_understands(gm_engine *engine, tower_kind kind) {
+    error why_not = { 0 };
+    engine_enter(engine);
+    const bool has = engine_has_tower(engine, kind, &why_not) == GM_OK;
+    engine_leave(engine);
+    return has;
+}
+
+EXPORT(gmw_engine_info) gm_status gmw_engine_info(wasm_context *c, gm_engine *engine) {
     const error    e = { 0 };
     gm_engine_info info;
     buffer        *out = &c->result;
@@ -193,6 +202,9 @@ EXPORT(gmw_engine_info) gm_status gmw_engine_info(wasm_context *c, const gm_engi
     wasm_number(out, "fileBytes", (double)info.file_bytes);
     wasm_number(out, "bytesPerToken", (double)info.bytes_per_token);
     wasm_text(out, "note", info.note);
+    wasm_bool(out, "vision", engine_understands(engine, TOWER_VISION));
+    wasm_bool(out, "audio", engine_understands(engine, TOWER_AUDIO));
+    wasm_number(out, "pictureBudget", media_default_budget(engine));
     wasm_text(out, "digest", engine->digest);
     wasm_key(out, "sampling");
     wasm_write_sampling(out, &engine->sampling);

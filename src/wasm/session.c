@@ -149,9 +149,57 @@ static gm_status wire_text(request *r, const json *object, const char *key, cons
     return *out ? GM_OK : fail_memory(e, "a message", value->text.length);
 }
 
+/* 0 if there is no such field. */
+static gm_status wire_count(const json *object, const char *key, uint32_t *out, error *e) {
+    const json *value = json_get(object, key);
+    int64_t     n = 0;
+    if (value && (!json_integer(value, &n) || n < 0 || n > UINT32_MAX))
+        return fail(e, GM_BAD_ARGUMENT, "%s must be a whole number of at least 0", key);
+    *out = (uint32_t)n;
+    return GM_OK;
+}
+
+/* {"type": "text", "text": …}, {"type": "image", "data": address, "size": …, "width": …, "height": …, "budget": …} or
+ * {"type": "audio", "data": address, "size": …, "rate": …}. JavaScript keeps the data in our memory during the call. */
+static gm_status wire_part(request *r, const json *from, gm_part *out, error *e) {
+    static const char *const kinds[] = { "text", "image", "audio" };
+    const char              *type = NULL;
+    uint32_t                 address = 0, size = 0;
+    size_t                   kind = 0;
+    TRY(wire_text(r, from, "type", &type, e));
+    while (kind < COUNT_OF(kinds) && (!type || strcmp(type, kinds[kind]))) kind++;
+    if (kind == COUNT_OF(kinds))
+        return fail(e, GM_BAD_ARGUMENT, "a part must have the type text, image or audio, found '%s'", type ? type : "");
+    out->kind = (gm_part_kind)kind;
+    TRY(wire_text(r, from, "text", &out->text, e));
+    TRY(wire_count(from, "data", &address, e));
+    TRY(wire_count(from, "size", &size, e));
+    TRY(wire_count(from, "width", &out->width, e));
+    TRY(wire_count(from, "height", &out->height, e));
+    TRY(wire_count(from, "rate", &out->rate, e));
+    TRY(wire_count(from, "budget", &out->budget, e));
+    out->data = (const void *)(uintptr_t)address;
+    out->size = size;
+    return GM_OK;
+}
+
+static gm_status wire_content(request *r, const json *from, gm_message *out, error *e) {
+    const json *content = json_get(from, "content");
+    if (!json_is(content, JSON_ARRAY)) return wire_text(r, from, "content", &out->content, e);
+    gm_part *parts = arena_array(&r->memory, max_size(content->count, 1), sizeof *parts);
+    if (!parts) return fail_memory(e, "a message", content->count * sizeof *parts);
+    out->parts = parts;
+    for (const json *part = content->first; part; part = part->next) {
+        parts[out->part_count] = (gm_part){ 0 };
+        TRY(wire_part(r, part, &parts[out->part_count++], e));
+    }
+    if (!out->part_count) out->content = "";
+    return GM_OK;
+}
+
 static gm_status wire_message(request *r, const json *from, gm_message *out, error *e) {
     TRY(wire_text(r, from, "role", &out->role, e));
-    TRY(wire_text(r, from, "content", &out->content, e));
+    TRY(wire_content(r, from, out, e));
     TRY(wire_text(r, from, "thinking", &out->thinking, e));
     TRY(wire_text(r, from, "tool_calls", &out->tool_calls, e));
     TRY(wire_text(r, from, "tool_name", &out->tool_name, e));
@@ -167,16 +215,6 @@ static gm_status wire_messages(request *r, const json *list, error *e) {
         *out = (gm_message){ 0 };
         TRY(wire_message(r, m, out, e));
     }
-    return GM_OK;
-}
-
-/* 0 if there is no such field. */
-static gm_status wire_count(const json *object, const char *key, uint32_t *out, error *e) {
-    const json *value = json_get(object, key);
-    int64_t     n = 0;
-    if (value && (!json_integer(value, &n) || n < 0 || n > UINT32_MAX))
-        return fail(e, GM_BAD_ARGUMENT, "%s must be a whole number of at least 0", key);
-    *out = (uint32_t)n;
     return GM_OK;
 }
 
@@ -293,6 +331,13 @@ EXPORT(gmw_reply_next) gm_status gmw_reply_next(wasm_context *c, gm_reply *r, si
     if (piece.kind == GM_PIECE_PROGRESS) {
         wasm_number(out, "done", (double)piece.prompt_done);
         wasm_number(out, "total", (double)piece.prompt_total);
+        if (piece.media_total) {
+            wasm_key(out, "media");
+            buffer_char(out, '{');
+            wasm_number(out, "done", (double)piece.media_done);
+            wasm_number(out, "total", (double)piece.media_total);
+            buffer_char(out, '}');
+        }
     } else {
         wasm_key(out, "text");
         json_write_string(out, (str){ piece.text, piece.length });
@@ -303,7 +348,7 @@ EXPORT(gmw_reply_next) gm_status gmw_reply_next(wasm_context *c, gm_reply *r, si
 }
 
 /* Fills [finish, prompt tokens, cached, reply tokens, prompt seconds, reply seconds]. */
-EXPORT(gmw_reply_stats) void gmw_reply_stats(const gm_reply *r, double out[6]) {
+EXPORT(gmw_reply_stats) void gmw_reply_stats(const gm_reply *r, double out[8]) {
     gm_reply_stats stats;
     gm_reply_get_stats(r, &stats);
     out[0] = stats.finish;
@@ -312,4 +357,6 @@ EXPORT(gmw_reply_stats) void gmw_reply_stats(const gm_reply *r, double out[6]) {
     out[3] = (double)stats.reply_tokens;
     out[4] = stats.prompt_seconds;
     out[5] = stats.reply_seconds;
+    out[6] = (double)stats.media;
+    out[7] = (double)stats.media_encoded;
 }

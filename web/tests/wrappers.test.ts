@@ -89,7 +89,9 @@ test('streamText: thoughts, stopping', async () => {
 test('what the provider cannot do is said', async () => {
     const model = gemmule(dense);
     const image = { role: 'user' as const, content: [{ type: 'file' as const, mediaType: 'image/png', data: new Uint8Array([137, 80, 78, 71]) }] };
-    await assert.rejects(generateText({ model, messages: [image], maxRetries: 0 }), fails('NotSupported', /image/));
+    await assert.rejects(generateText({ model, messages: [image], maxRetries: 0 }), fails('BadArgument', /not a picture that can be read/));
+    const film = { role: 'user' as const, content: [{ type: 'file' as const, mediaType: 'video/mp4', data: new Uint8Array([0]) }] };
+    await assert.rejects(generateText({ model, messages: [film], maxRetries: 0 }), fails('NotSupported', /a file of type video\/mp4/));
     await assert.rejects(generateText({ model, prompt: 'x', tools: { add }, toolChoice: 'required', maxRetries: 0 }), fails('NotSupported', /toolChoice/));
 });
 
@@ -117,7 +119,7 @@ test('prompts of one session know each other; a clone goes its own way', async (
     session.destroy();
     await assert.rejects(session.prompt('x'), fails('Aborted', /destroyed/));
     await assert.rejects(copy.prompt('x', { responseConstraint: {} }), fails('NotSupported', /responseConstraint/));
-    await assert.rejects(copy.prompt([{ role: 'user', content: [{ type: 'image', value: 1 }] }]), fails('NotSupported', /image/));
+    await assert.rejects(copy.prompt([{ role: 'user', content: [{ type: 'image', value: 1 }] }]), fails('BadArgument', /a picture must be a Blob/));
     await assert.rejects(copy.prompt('x', { signal: AbortSignal.abort() }), fails('Aborted', /stopped/));
     copy.destroy();
 });

@@ -1,12 +1,13 @@
 /* A provider for Vercel's AI SDK: `streamText({ model: gemmule(engine), … })`. Only types come from the SDK. */
 
 import type {
-    LanguageModelV4, LanguageModelV4CallOptions, LanguageModelV4Content, LanguageModelV4FinishReason, LanguageModelV4FunctionTool,
+    LanguageModelV4, LanguageModelV4CallOptions, LanguageModelV4Content, LanguageModelV4FilePart, LanguageModelV4FinishReason, LanguageModelV4FunctionTool,
     LanguageModelV4GenerateResult, LanguageModelV4Message, LanguageModelV4StreamPart, LanguageModelV4StreamResult,
     LanguageModelV4ToolResultOutput, LanguageModelV4Usage, SharedV4Warning,
 } from '@ai-sdk/provider';
 import { GemmuleError } from '../core/errors.ts';
-import type { Message, ReplyOptions, ReplyStats, Sampling, Tool } from '../core/types.ts';
+import type { Message, Part, ReplyOptions, ReplyStats, Sampling, Tool } from '../core/types.ts';
+import { dataUrlBlob } from '../media/files.ts';
 import type { ReplyPiece } from '../worker/protocol.ts';
 import { toolCall } from './chat.ts';
 import type { Engine } from './engine.ts';
@@ -36,17 +37,23 @@ function toolOutput(output: LanguageModelV4ToolResultOutput): string {
     }
 }
 
+function readFile({ mediaType, data }: LanguageModelV4FilePart): Part {
+    const kind = mediaType.split('/')[0];
+    if (kind !== 'image' && kind !== 'audio') throw unsupported(`a file of type ${mediaType}`);
+    if (data.type !== 'data' && data.type !== 'url') throw unsupported(`a file given as ${data.type}`);
+    const blob = data.type === 'url' ? dataUrlBlob(data.url, `a file of type ${mediaType}`)
+        : typeof data.data === 'string' ? dataUrlBlob(`data:;base64,${data.data}`, 'a file') : new Blob([data.data as Uint8Array<ArrayBuffer>]);
+    return kind === 'image' ? { type: 'image', image: blob } : { type: 'audio', audio: blob };
+}
+
 function readMessage(message: LanguageModelV4Message): Message[] {
     switch (message.role) {
         case 'system':
             return [{ role: 'system', content: message.content }];
         case 'user':
-            return [{ role: 'user', content: message.content.map((part) => {
-                if (part.type !== 'text') throw unsupported(`a file of type ${part.mediaType}`);
-                return part.text;
-            }).join('') }];
+            return [{ role: 'user', content: readUser(message.content) }];
         case 'assistant': {
-            const out: Message = { role: 'assistant', content: '' };
+            const out: Message & { content: string } = { role: 'assistant', content: '' };
             for (const part of message.content) {
                 if (part.type === 'text') out.content += part.text;
                 else if (part.type === 'reasoning') out.thinking = (out.thinking ?? '') + part.text;
@@ -62,6 +69,11 @@ function readMessage(message: LanguageModelV4Message): Message[] {
                 return { role: 'tool', content: toolOutput(part.output), tool_name: part.toolName, tool_call_id: part.toolCallId };
             });
     }
+}
+
+function readUser(content: Extract<LanguageModelV4Message, { role: 'user' }>['content']): string | Part[] {
+    const parts = content.map((part): Part => (part.type === 'text' ? { type: 'text', text: part.text } : readFile(part)));
+    return parts.every((part) => part.type === 'text') ? parts.map(({ text }) => text).join('') : parts;
 }
 
 // ---- options ----

@@ -1,7 +1,8 @@
 /* OpenAI's chat completions on an engine. An unsupported parameter throws and is named; none is ignored silently. */
 
 import { GemmuleError, toGemmuleError } from '../core/errors.ts';
-import type { Message, ReplyOptions, ReplyStats, Sampling, Tool, ToolCall } from '../core/types.ts';
+import type { Message, Part, ReplyOptions, ReplyStats, Sampling, Tool, ToolCall } from '../core/types.ts';
+import { dataUrlBlob } from '../media/files.ts';
 import type { ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
 import type { Engine } from './engine.ts';
 import type { Reply, Session } from './session.ts';
@@ -13,13 +14,29 @@ export interface ChatTextPart {
     text: string;
 }
 
-/** Media and files throw `NotSupported`. */
+/** A picture: a data: URL or a Blob. Other addresses throw `NotSupported`: nothing is fetched. */
+export interface ChatImagePart {
+    type: 'image_url';
+    image_url: {
+        url: string | Blob;
+        /** The most tokens: low 70, auto 280, high 1120; by default the model's. */
+        detail?: 'low' | 'auto' | 'high';
+    };
+}
+
+/** A sound: base64 or a Blob. Its format is recognised by its content. */
+export interface ChatAudioPart {
+    type: 'input_audio';
+    input_audio: { data: string | Blob; format?: string };
+}
+
+/** Throw `NotSupported`. */
 export interface ChatOtherPart {
-    type: 'image_url' | 'input_audio' | 'file' | 'video_url';
+    type: 'file' | 'video_url';
     [key: string]: unknown;
 }
 
-export type ChatContent = string | readonly (ChatTextPart | ChatOtherPart)[];
+export type ChatContent = string | readonly (ChatTextPart | ChatImagePart | ChatAudioPart | ChatOtherPart)[];
 
 export interface ChatToolCall {
     id: string;
@@ -247,19 +264,45 @@ function readTool(tool: Tool, index: number): Tool {
 
 // ---- messages ----
 
-const MEDIA: Record<string, string> = { image_url: 'images', input_audio: 'sounds', video_url: 'videos', file: 'files' };
+const BUDGETS = { low: 70, auto: 280, high: 1120 } as const;
+const OTHERS: Record<string, string> = { image_url: 'images', input_audio: 'sounds', video_url: 'videos', file: 'files' };
 
-function readContent(content: ChatContent | null | undefined, where: string): string {
+function readImage({ image_url: image }: ChatImagePart, where: string): Part {
+    const { url, detail } = image ?? {};
+    if (detail !== undefined && !Object.hasOwn(BUDGETS, detail)) throw bad(`${where}.image_url.detail must be low, auto or high, found '${String(detail)}'`);
+    const blob = url instanceof Blob ? url : dataUrlBlob(String(url), `${where}.image_url.url`);
+    return { type: 'image', image: blob, ...(detail === undefined ? {} : { budget: BUDGETS[detail] }) };
+}
+
+function readAudio({ input_audio: audio }: ChatAudioPart, where: string): Part {
+    const data = audio?.data;
+    if (data instanceof Blob) return { type: 'audio', audio: data };
+    if (typeof data !== 'string') throw bad(`${where}.input_audio.data must be base64 or a Blob`);
+    return { type: 'audio', audio: dataUrlBlob(/^data:/i.test(data) ? data : `data:;base64,${data}`, `${where}.input_audio.data`) };
+}
+
+function readPart(part: Exclude<ChatContent, string>[number], where: string, message: string): Part {
+    if (part?.type === 'text' && typeof part.text === 'string') return { type: 'text', text: part.text };
+    if ((part as { type?: string })?.type === 'refusal') return { type: 'text', text: String((part as { refusal?: unknown }).refusal ?? '') };
+    if (part?.type === 'image_url') return readImage(part, where);
+    if (part?.type === 'input_audio') return readAudio(part, where);
+    const type = String((part as { type?: unknown })?.type);
+    throw unsupported(type, OTHERS[type] ? `${message}: ${OTHERS[type]} (${type}) are not supported` : `${where}: '${type}' is not supported`);
+}
+
+/* Text alone is joined. */
+function readContent(content: ChatContent | null | undefined, where: string): string | Part[] {
     if (content == null) return '';
     if (typeof content === 'string') return content;
     if (!Array.isArray(content)) throw bad(`${where}.content must be a string or a list of parts`);
-    return content.map((part, i) => {
-        if (part?.type === 'text' && typeof part.text === 'string') return part.text;
-        if (part?.type === 'refusal') return String((part as { refusal?: unknown }).refusal ?? '');
-        const media = MEDIA[String(part?.type)];
-        const type = String(part?.type);
-        throw unsupported(type, media ? `${where}: ${media} (${type}) are not supported` : `${where}.content[${i}]: '${type}' is not supported`);
-    }).join('');
+    const parts = content.map((part, i) => readPart(part, `${where}.content[${i}]`, where));
+    return parts.every((part) => part.type === 'text') ? parts.map(({ text }) => text).join('') : parts;
+}
+
+function readText(content: ChatContent | null | undefined, where: string, role: string): string {
+    const read = readContent(content, where);
+    if (typeof read === 'string') return read;
+    throw unsupported('media', `${where}: only messages of the user can have pictures and sounds, and this one is of the ${role}`);
 }
 
 function readCall(call: ChatToolCall, where: string): ToolCall {
@@ -281,21 +324,21 @@ export function readMessages(messages: readonly ChatMessage[]): Message[] {
         switch (message?.role) {
             case 'system':
             case 'developer':
-                return { role: 'system', content: readContent(message.content, where) };
+                return { role: 'system', content: readText(message.content, where, 'system') };
             case 'user':
                 return { role: 'user', content: readContent(message.content, where) };
             case 'assistant': {
                 const calls = message.tool_calls?.map((call, j) => readCall(call, `${where}.tool_calls[${j}]`)) ?? [];
                 for (const call of calls) if (call.id) names.set(call.id, call.function.name);
                 return {
-                    role: 'assistant', content: readContent(message.content, where),
+                    role: 'assistant', content: readText(message.content, where, 'assistant'),
                     ...(message.reasoning_content ? { thinking: message.reasoning_content } : {}), ...(calls.length ? { tool_calls: calls } : {}),
                 };
             }
             case 'tool': {
                 if (typeof message.tool_call_id !== 'string') throw bad(`${where}.tool_call_id must be a string`);
                 const name = names.get(message.tool_call_id);
-                const content = readContent(message.content, where);
+                const content = readText(message.content, where, 'tool');
                 return { role: 'tool', content, tool_call_id: message.tool_call_id, ...(name ? { tool_name: name } : {}) };
             }
             default:

@@ -4,6 +4,7 @@ import { GemmuleError } from '../core/errors.ts';
 import type {
     Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, KeyValueType, Message, ReplyOptions, Sampling, SessionOptions,
 } from '../core/types.ts';
+import { partTokens, plainMessages, withoutMedia } from '../media/parts.ts';
 import type { Connection } from '../worker/connection.ts';
 import type { DeviceEvent, LoadArgs, LoadResult, Progress } from '../worker/protocol.ts';
 import { Chat } from './chat.ts';
@@ -91,8 +92,17 @@ export class Engine {
     }
 
     /** The prompt for a conversation, as text: to look at, not to send back. */
-    render(messages: readonly Message[], options: ReplyOptions = {}): Promise<string> {
-        return this.#connection.call('render', { messages: [...messages], options: wireOptions(options) });
+    async render(messages: readonly Message[], options: ReplyOptions = {}): Promise<string> {
+        return this.#connection.call('render', { messages: await plainMessages(messages), options: wireOptions(options) });
+    }
+
+    /** How many tokens a conversation takes, with its pictures and sounds. */
+    async countTokens(messages: readonly Message[], options: ReplyOptions = {}): Promise<number> {
+        const plain = await plainMessages(messages);
+        const media = plain.flatMap(({ content }) => (typeof content === 'string' ? [] : content)).filter(({ type }) => type !== 'text');
+        const text = await this.#connection.call('render', { messages: withoutMedia(plain), options: wireOptions(options) });
+        const ids = await this.tokenize(text, { special: true });
+        return ids.length - media.length + media.reduce((sum, part) => sum + partTokens(part, this.info.pictureBudget), 0);
     }
 
     devices(): Promise<DeviceInfo[]> {

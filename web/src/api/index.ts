@@ -27,12 +27,13 @@ export { ModelCache } from '../sources/opfs.ts';
 export type { CacheEntry } from '../sources/opfs.ts';
 export { Microphone } from '../media/microphone.ts';
 export type { MicrophoneOptions } from '../media/microphone.ts';
-export type { Samples } from '../media/types.ts';
+export { pictureTokens, soundTokens } from '../media/tokens.ts';
+export type { PictureBudget, PictureInput, Samples, SoundInput } from '../media/types.ts';
 export { OllamaFolder } from '../sources/ollama.ts';
 export type { OllamaModel } from '../sources/ollama.ts';
 export type { Folder } from '../sources/folder.ts';
 export type { CacheMode, DeviceEvent, Progress, ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
 export type {
-    Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, KeyValueType, Message, ReplyOptions, ReplyStats, Sampling, SessionOptions, Tool,
+    Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, KeyValueType, Message, Part, ReplyOptions, ReplyStats, Sampling, SessionOptions, Tool,
     ToolCall,
 } from '../core/types.ts';

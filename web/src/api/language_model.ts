@@ -1,7 +1,8 @@
 /* The interface of the browsers' Prompt API on a gemmule engine. Only polyfill() changes the global scope. */
 
 import { GemmuleError, abortedBy } from '../core/errors.ts';
-import type { Message, ReplyOptions, Sampling, Tool } from '../core/types.ts';
+import type { Message, Part, ReplyOptions, Sampling, Tool } from '../core/types.ts';
+import type { PictureInput, SoundInput } from '../media/types.ts';
 import type { Engine } from './engine.ts';
 import type { Reply, Session } from './session.ts';
 
@@ -55,12 +56,25 @@ const MOST_ROUNDS = 16; // rounds of tool calls in one answer
 
 // ---- checking ----
 
-function refuseMedia(wishes: LanguageModelCreateOptions): void {
-    for (const { type } of [...(wishes.expectedInputs ?? []), ...(wishes.expectedOutputs ?? [])]) {
-        if (type !== 'text' && !(type.startsWith('tool-') && wishes.tools?.length)) {
-            throw new GemmuleError('NotSupported', `the type ${type} is not supported, only text`, { feature: type });
+/* Without an engine it is not known yet what the model understands. */
+function refuseTypes(wishes: LanguageModelCreateOptions, engine: Engine | null): void {
+    const inputs = ['text', ...(engine?.info.vision ?? true ? ['image'] : []), ...(engine?.info.audio ?? true ? ['audio'] : [])];
+    const check = (list: typeof wishes.expectedInputs, known: string[]) => {
+        for (const { type } of list ?? []) {
+            if (known.includes(type) || (type.startsWith('tool-') && wishes.tools?.length)) continue;
+            throw new GemmuleError('NotSupported', `the type ${type} is not supported, only ${known.join(' and ')}`, { feature: type });
         }
-    }
+    };
+    check(wishes.expectedInputs, inputs);
+    check(wishes.expectedOutputs, ['text']);
+}
+
+function readPart({ type, value }: { type: string; value: unknown }): Part {
+    if (type === 'text' && typeof value === 'string') return { type, text: value };
+    const media = value instanceof ArrayBuffer || ArrayBuffer.isView(value) ? new Blob([value as ArrayBuffer]) : value;
+    if (type === 'image') return { type, image: media as PictureInput };
+    if (type === 'audio') return { type, audio: media as SoundInput };
+    throw new GemmuleError('NotSupported', `parts of type ${type} are not supported`, { feature: type });
 }
 
 function readMessage({ role, content, prefix }: LanguageModelMessage): Message {
@@ -69,15 +83,10 @@ function readMessage({ role, content, prefix }: LanguageModelMessage): Message {
     }
     if (prefix) throw new GemmuleError('NotSupported', 'prefix is not supported', { feature: 'prefix' });
     if (typeof content === 'string') return { role, content };
-    return {
-        role,
-        content: content.map(({ type, value }) => {
-            if (type !== 'text' || typeof value !== 'string') {
-                throw new GemmuleError('NotSupported', `parts of type ${type} are not supported`, { feature: type });
-            }
-            return value;
-        }).join(''),
-    };
+    const parts = content.map(readPart);
+    if (parts.every((part) => part.type === 'text')) return { role, content: parts.map(({ text }) => text).join('') };
+    if (role !== 'user') throw new GemmuleError('NotSupported', `only prompts of the user can have pictures and sounds, and this one is of the ${role}`);
+    return { role, content: parts };
 }
 
 function readPrompt(prompt: LanguageModelPrompt): Message[] {
@@ -209,7 +218,7 @@ export class LanguageModelSession extends EventTarget {
 
     async #count(messages: Message[]): Promise<number> {
         if (!messages.length) return 0;
-        return (await this.#engine.tokenize(await this.#engine.render(messages, this.#options()), { special: true })).length;
+        return this.#engine.countTokens(messages, this.#options());
     }
 
     /* Drops the oldest turns to make room for a new one. The initial prompts stay. */
@@ -317,20 +326,21 @@ export function languageModel(giver: EngineGiver): LanguageModelFactory {
     return {
         async availability(options = {}) {
             try {
-                refuseMedia(options);
+                refuseTypes(options, isEngine(giver) ? giver : null);
             } catch {
                 return 'unavailable';
             }
             return loaded ? 'available' : loading ? 'downloading' : 'downloadable';
         },
         async create(options = {}) {
-            refuseMedia(options);
+            refuseTypes(options, null);
             if (options.signal?.aborted) throw abortedBy(options.signal);
             const messages = readPrompt(options.initialPrompts ?? []);
             const monitor = new EventTarget();
             options.monitor?.(monitor);
             const own = await engine((part) => monitor.dispatchEvent(Object.assign(new Event('downloadprogress'), { loaded: part, total: 1 })));
             if (options.signal?.aborted) throw abortedBy(options.signal);
+            refuseTypes(options, own);
             const session = await own.session();
             const sampling: Partial<Sampling> = {
                 ...(options.temperature === undefined ? {} : { temperature: options.temperature }),

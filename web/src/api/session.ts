@@ -1,7 +1,8 @@
 /* One conversation on an engine, also token by token. */
 
-import type { Message, ReplyOptions, ReplyStats } from '../core/types.ts';
+import type { Message, PlainMessage, ReplyOptions, ReplyStats } from '../core/types.ts';
 import { GemmuleError } from '../core/errors.ts';
+import { plainMessages } from '../media/parts.ts';
 import type { Connection, Stream } from '../worker/connection.ts';
 import type { ReplyPiece, WireReplyOptions } from '../worker/protocol.ts';
 
@@ -67,8 +68,9 @@ export class Session {
 
     /** Answers a conversation in Gemma's chat format. What the session already holds of it is not computed again. */
     reply(messages: readonly Message[], options: ReplyOptions = {}): Reply {
-        const args = { session: this.#id, messages: [...messages], options: wireOptions(options) };
-        return new Reply(this.#connection.stream('reply', args, { signal: options.signal, whenCut }));
+        const plain = plainMessages(messages);
+        const args = (ready: PlainMessage[]) => ({ session: this.#id, messages: ready, options: wireOptions(options) });
+        return new Reply(this.#connection.stream('reply', plain instanceof Promise ? plain.then(args) : args(plain), { signal: options.signal, whenCut }));
     }
 
     /** Continues from these tokens, by default from those of the session. There is no chat format, and thoughts and tool calls are not

@@ -2,14 +2,14 @@
 
 import { GemmuleError } from './errors.ts';
 import type { Machine } from './machine.ts';
-import { requestText, wholeNumber } from './request.ts';
+import { wholeNumber, withRequest } from './request.ts';
 import { CoreSession } from './session.ts';
 import type {
     CoreEngineLike,
     EngineInfo,
     EngineStats,
     KeyValueType,
-    Message,
+    PlainMessage,
     ReplyOptions,
     Sampling,
     SessionOptions,
@@ -78,11 +78,10 @@ export class CoreEngine implements CoreEngineLike {
         return text + decoder.decode();
     }
 
-    render(messages: Message[], options: ReplyOptions = {}): string {
+    render(messages: readonly PlainMessage[], options: ReplyOptions = {}): string {
         const { wasm } = this.#machine;
-        const request = requestText(messages, options);
         this.#machine.check();
-        this.#machine.call(wasm.withText(request, (at, length) => wasm.exports.gmw_render(wasm.context, this.#engine, at, length)));
+        this.#machine.call(withRequest(wasm, messages, options, (at, length) => wasm.exports.gmw_render(wasm.context, this.#engine, at, length)));
         return wasm.resultText();
     }
 

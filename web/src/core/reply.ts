@@ -2,24 +2,26 @@
 
 import { ERROR_CODES, GemmuleError, toGemmuleError } from './errors.ts';
 import { AGAIN, DONE, type Machine } from './machine.ts';
-import type { Piece, ReplyOptions, ReplyStats, TokenLogprob } from './types.ts';
+import { withRequest } from './request.ts';
+import type { Piece, PlainMessage, ReplyOptions, ReplyStats, TokenLogprob } from './types.ts';
 
 const CANCELLED = ERROR_CODES.Aborted;
 const FINISHES: ReplyStats['finish'][] = ['stop', 'stop', 'length', 'tool_calls', 'cancelled'];
 
 type WirePiece =
     | { kind: 'content' | 'thinking' | 'tool_call'; text: string; logprobs?: TokenLogprob[][] }
-    | { kind: 'progress'; done: number; total: number };
+    | { kind: 'progress'; done: number; total: number; media?: { done: number; total: number } };
 
 export class Reply {
     readonly #machine: Machine;
     readonly #reply: number;
 
-    constructor(machine: Machine, session: number, request: string, ids: Int32Array | null) {
+    /** Answers messages, or continues from tokens. */
+    constructor(machine: Machine, session: number, messages: readonly PlainMessage[] | null, ids: Int32Array | null, options: ReplyOptions) {
         const { wasm } = machine;
         const start = (tokens: number, count: number) =>
             machine.make((out) =>
-                wasm.withText(request, (at, length) => wasm.exports.gmw_reply_new(wasm.context, session, at, length, tokens, count, out)),
+                withRequest(wasm, messages, options, (at, length) => wasm.exports.gmw_reply_new(wasm.context, session, at, length, tokens, count, out)),
             );
         this.#machine = machine;
         this.#reply = ids ? wasm.withIds(ids, start) : start(0, 0);
@@ -61,9 +63,9 @@ export class Reply {
     #stats(): ReplyStats {
         const { wasm } = this.#machine;
         wasm.exports.gmw_reply_stats(this.#reply, wasm.scratch);
-        const [finish, ...numbers] = wasm.numbers(6) as [number, number, number, number, number, number];
-        const [promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds] = numbers;
-        return { finish: FINISHES[finish]!, promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds };
+        const [finish, ...numbers] = wasm.numbers(8) as [number, number, number, number, number, number, number, number];
+        const [promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds, media, mediaEncoded] = numbers;
+        return { finish: FINISHES[finish]!, promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds, media, mediaEncoded };
     }
 }
 

@@ -1,7 +1,8 @@
 // What crosses to the engine with a call: numbers that are checked, and requests as JSON.
 
 import { GemmuleError } from './errors.ts';
-import type { Message, ReplyOptions } from './types.ts';
+import type { PlainMessage, PlainPart, ReplyOptions } from './types.ts';
+import type { Wasm } from './wasm.ts';
 
 export function wholeNumber(value: number, what: string, least = 0, most = 0x7fffffff): number {
     if (Number.isInteger(value) && value >= least && value <= most) return value;
@@ -9,8 +10,53 @@ export function wholeNumber(value: number, what: string, least = 0, most = 0x7ff
     throw new GemmuleError('BadArgument', `${what} must be a whole number ${range}, found ${value}`);
 }
 
+/* Copies media into the module's memory for the time of one call. JSON names them by address. */
+class Media {
+    readonly #wasm: Wasm;
+    readonly #places: number[] = [];
+
+    constructor(wasm: Wasm) {
+        this.#wasm = wasm;
+    }
+
+    part(part: PlainPart): unknown {
+        if (part.type === 'text') return part;
+        if (part.type === 'image') {
+            const { image, budget } = part;
+            const size = 'bytes' in image ? {} : { width: image.width, height: image.height };
+            return { type: 'image', ...this.#copy('bytes' in image ? image.bytes : image.pixels), ...size, budget };
+        }
+        const { audio } = part;
+        if ('bytes' in audio) return { type: 'audio', ...this.#copy(audio.bytes) };
+        const { samples, sampleRate: rate } = audio;
+        return { type: 'audio', ...this.#copy(new Uint8Array(samples.buffer, samples.byteOffset, samples.byteLength)), rate };
+    }
+
+    #copy(bytes: Uint8Array): { data: number; size: number } {
+        const data = this.#wasm.alloc(Math.max(bytes.length, 1));
+        this.#places.push(data);
+        this.#wasm.put(data, bytes);
+        return { data, size: bytes.length };
+    }
+
+    free(): void {
+        for (const place of this.#places) this.#wasm.free(place);
+    }
+}
+
+/** Calls with a request as text in the module's memory, where its media are, too, until the call returns. */
+export function withRequest<T>(wasm: Wasm, messages: readonly PlainMessage[] | null, options: ReplyOptions, call: (at: number, length: number) => T): T {
+    const media = new Media(wasm);
+    try {
+        const given = messages?.map(({ content, ...rest }) => ({ ...rest, content: typeof content === 'string' ? content : content?.map((part) => media.part(part)) }));
+        return wasm.withText(requestText(given ?? null, options), call);
+    } finally {
+        media.free();
+    }
+}
+
 // JSON numbers cannot hold a seed's 64 bits, so it crosses as digits. Object keys are strings, so token ids cross as a list of pairs.
-export function requestText(messages: Message[] | null, options: ReplyOptions): string {
+function requestText(messages: unknown[] | null, options: ReplyOptions): string {
     const { signal: _, sampling, resume, ...rest } = options;
     const { seed, logit_bias, ...numbers } = sampling ?? {};
     const random = () => new DataView(crypto.getRandomValues(new Uint8Array(8)).buffer).getBigUint64(0);

@@ -3,8 +3,8 @@
 import { GemmuleError, toGemmuleError } from './errors.ts';
 import type { Machine } from './machine.ts';
 import { Reply } from './reply.ts';
-import { requestText, wholeNumber } from './request.ts';
-import type { CoreSessionLike, Message, Piece, ReplyOptions, ReplyStats } from './types.ts';
+import { wholeNumber } from './request.ts';
+import type { CoreSessionLike, Piece, PlainMessage, ReplyOptions, ReplyStats } from './types.ts';
 
 /** What a session needs of its engine. */
 interface SessionOwner {
@@ -107,18 +107,18 @@ export class CoreSession implements CoreSessionLike {
         );
     }
 
-    reply(messages: Message[], options: ReplyOptions = {}): AsyncGenerator<Piece, ReplyStats> {
-        return this.#reply(requestText(messages, options), null, options);
+    reply(messages: readonly PlainMessage[], options: ReplyOptions = {}): AsyncGenerator<Piece, ReplyStats> {
+        return this.#reply(messages, null, options);
     }
 
     replyTokens(ids: Int32Array, options: ReplyOptions = {}): AsyncGenerator<Piece, ReplyStats> {
-        return this.#reply(requestText(null, options), ids, options);
+        return this.#reply(null, ids, options);
     }
 
-    async *#reply(request: string, ids: Int32Array | null, options: ReplyOptions): AsyncGenerator<Piece, ReplyStats> {
+    async *#reply(messages: readonly PlainMessage[] | null, ids: Int32Array | null, options: ReplyOptions): AsyncGenerator<Piece, ReplyStats> {
         this.#begin();
         try {
-            return yield* new Reply(this.#machine, this.#session, request, ids).pieces(options);
+            return yield* new Reply(this.#machine, this.#session, messages, ids, options).pieces(options);
         } catch (thrown) {
             throw toGemmuleError(thrown);
         } finally {

@@ -3,6 +3,7 @@
 // Core, CoreEngine and CoreSession need neither DOM nor Worker: they run in the package's worker, or inline in Node. Everything here but
 // ByteSource, AbortSignal and callbacks can be cloned into a message.
 
+import type { PictureBudget, PictureInput, PlainPicture, PlainSound, SoundInput } from '../media/types.ts';
 import type { Verdicts } from './choice.ts';
 import type { ThreadHost } from './threads.ts';
 
@@ -104,6 +105,11 @@ export interface EngineInfo {
     threads: number;
     /** What does not fit into GPU memory and what that costs, or why there are no threads; '' if all is well. */
     note: string;
+    /** Whether it understands pictures, and sounds. */
+    vision: boolean;
+    audio: boolean;
+    /** The most tokens of a picture, unless a message says otherwise. */
+    pictureBudget: PictureBudget;
     /** Ties a snapshot to the model: 64 hex digits. */
     digest: string;
 }
@@ -145,14 +151,28 @@ export interface Tool {
     function: { name: string; description?: string; parameters?: unknown };
 }
 
+/** A part of a message: text, a picture, or a sound. `budget`: the most tokens of a picture; by default the model's, usually 280. */
+export type Part =
+    | { type: 'text'; text: string }
+    | { type: 'image'; image: PictureInput; budget?: PictureBudget }
+    | { type: 'audio'; audio: SoundInput };
+
+/** The same with media as plain data, which can be cloned into a message. */
+export type PlainPart =
+    | { type: 'text'; text: string }
+    | { type: 'image'; image: PlainPicture; budget?: PictureBudget }
+    | { type: 'audio'; audio: PlainSound };
+
 export interface Message {
     role: 'system' | 'user' | 'assistant' | 'tool';
-    content: string;
+    content: string | readonly Part[];
     thinking?: string;
     tool_calls?: ToolCall[];
     tool_name?: string;
     tool_call_id?: string;
 }
+
+export type PlainMessage = Omit<Message, 'content'> & { content: string | readonly PlainPart[] };
 
 export interface Sampling {
     /** 0: greedy. */
@@ -201,7 +221,8 @@ export type Piece =
     /** logprobs: for each token of the piece, the chosen one and then the alternatives. */
     | { kind: 'content' | 'thinking'; text: string; logprobs?: TokenLogprob[][] }
     | { kind: 'tool_call'; name: string; arguments: unknown; json: string }
-    | { kind: 'progress'; done: number; total: number };
+    /** Tokens of the prompt. `media`: pictures and sounds, which are encoded before. */
+    | { kind: 'progress'; done: number; total: number; media?: { done: number; total: number } };
 
 export interface ReplyStats {
     finish: 'stop' | 'length' | 'tool_calls' | 'cancelled';
@@ -211,6 +232,10 @@ export interface ReplyStats {
     replyTokens: number;
     promptSeconds: number;
     replySeconds: number;
+    /** Pictures and sounds of the prompt. */
+    media: number;
+    /** Of these, those that had to be encoded: the session did not hold them. */
+    mediaEncoded: number;
 }
 
 export interface SessionOptions {
@@ -240,7 +265,7 @@ export interface CoreEngineLike {
     /** The bytes of one token, which alone may not be UTF-8. */
     tokenText(id: number): Uint8Array;
     detokenize(ids: Iterable<number>): string;
-    render(messages: Message[], options?: ReplyOptions): string;
+    render(messages: readonly PlainMessage[], options?: ReplyOptions): string;
     selfCheck(): Promise<void>;
     stats(): EngineStats;
     /** Also frees its sessions. Running calls end with an error. */
@@ -262,7 +287,7 @@ export interface CoreSessionLike {
     /** A copy of the logits after the last token. Available after `set` and `append`, not always after a reply. */
     logits(): Float32Array | null;
     /** Leaving the loop or the signal cancels the reply: `finish` is 'cancelled', and what was written stays in the session. */
-    reply(messages: Message[], options?: ReplyOptions): AsyncGenerator<Piece, ReplyStats>;
+    reply(messages: readonly PlainMessage[], options?: ReplyOptions): AsyncGenerator<Piece, ReplyStats>;
     replyTokens(ids: Int32Array, options?: ReplyOptions): AsyncGenerator<Piece, ReplyStats>;
     free(): void;
 }

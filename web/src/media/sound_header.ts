@@ -96,6 +96,17 @@ function mp4Rate(bytes: Bytes): number {
     return 0;
 }
 
+/** The length of a WAV file; 0 if its header does not say. */
+export function wavSeconds(data: Uint8Array): number {
+    const bytes = new Bytes(data);
+    let perSecond = 0;
+    for (let at = 12; at + 8 <= bytes.length; at += 8 + bytes.little(at + 4, 4) + (bytes.little(at + 4, 4) & 1)) {
+        if (bytes.starts('fmt ', at)) perSecond = bytes.little(at + 16, 4);
+        if (bytes.starts('data', at)) return perSecond ? Math.min(bytes.little(at + 4, 4), bytes.length - at - 8) / perSecond : 0;
+    }
+    return 0;
+}
+
 /** null: not a sound of a known kind. */
 export function readSoundHeader(data: Uint8Array): SoundHeader | null {
     const bytes = new Bytes(data);

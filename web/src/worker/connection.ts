@@ -63,22 +63,21 @@ export class Connection {
 
     /** Starts an operation at once and yields its events one by one. Leaving the loop stops it, and waits until it has stopped.
      * After an abort no event is delivered, not even one that is here already; `whenCut` corrects the result of a stream that
-     * lost events this way. */
-    stream<O extends Operation>(op: O, args: Args<O>, { signal: given, whenCut = (whole) => whole }: StreamOptions<O> = {}): Stream<Event<O>, Result<O>> {
+     * lost events this way. Arguments that are still being prepared are sent when they are ready. */
+    stream<O extends Operation>(op: O, args: Args<O> | Promise<Args<O>>, { signal: given, whenCut = (whole) => whole }: StreamOptions<O> = {}): Stream<Event<O>, Result<O>> {
         const controller = new AbortController();
         const signal = given ? AbortSignal.any([given, controller.signal]) : controller.signal;
         const events: Event<O>[] = [];
         let wake: (() => void) | null = null;
         let over = false;
         let cut = false;
-        const result = this.call(op, args, {
-            signal,
-            onEvent: (event) => {
-                if (signal.aborted) cut = true;
-                else events.push(event);
-                wake?.();
-            },
-        });
+        const onEvent = (event: Event<O>): void => {
+            if (signal.aborted) cut = true;
+            else events.push(event);
+            wake?.();
+        };
+        const start = (ready: Args<O>) => this.call(op, ready, { signal, onEvent });
+        const result = args instanceof Promise ? args.then(start) : start(args);
         signal.addEventListener('abort', () => {
             cut ||= events.length > 0;
             events.length = 0;

@@ -15,13 +15,13 @@
 
 import type { WireError } from '../core/errors.ts';
 import type {
-    Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Message, Piece, ReplyOptions, ReplyStats, Sampling,
+    Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Piece, PlainMessage, ReplyOptions, ReplyStats, Sampling,
     SessionOptions, EngineOptions,
 } from '../core/types.ts';
 import type { StoreProgress } from '../sources/store.ts';
 
 /** Page and worker come from the same build, but a cache may serve an old worker. */
-export const PROTOCOL = 2;
+export const PROTOCOL = 3;
 
 /** true: downloads are stored in the browser. false: models are read from the network as needed. 'if-it-fits': true, but false if there is no
  * space. */
@@ -94,7 +94,7 @@ export interface Operations {
     unload: { args: object; result: null; event: never };
     tokenize: { args: { text: string; special: boolean }; result: Int32Array; event: never };
     detokenize: { args: { ids: Int32Array }; result: string; event: never };
-    render: { args: { messages: Message[]; options: WireReplyOptions }; result: string; event: never };
+    render: { args: { messages: PlainMessage[]; options: WireReplyOptions }; result: string; event: never };
     selfCheck: { args: object; result: null; event: never };
     stats: { args: object; result: EngineStats; event: never };
     open: { args: { options: SessionOptions }; result: { session: number; context: number }; event: never };
@@ -107,7 +107,7 @@ export interface Operations {
     save: { args: SessionRef; result: Uint8Array; event: never };
     restore: { args: SessionRef & { bytes: Uint8Array }; result: null; event: never };
     logits: { args: SessionRef; result: Float32Array | null; event: never };
-    reply: { args: SessionRef & { messages: Message[]; options: WireReplyOptions }; result: ReplyStats; event: ReplyPiece };
+    reply: { args: SessionRef & { messages: PlainMessage[]; options: WireReplyOptions }; result: ReplyStats; event: ReplyPiece };
     replyTokens: { args: SessionRef & { ids: Int32Array; options: WireReplyOptions }; result: ReplyStats; event: ReplyPiece };
     /** Answers at once; the aborted operation gives its own answer. */
     abort: { args: { target: number }; result: null; event: never };

@@ -1,0 +1,123 @@
+/* Pictures in messages, on the model in the box in wasm: through sessions, chat completions, the AI SDK and the Prompt API's shape. The
+ * pictures are PNG, which the engine decodes itself: Node decodes no others. */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { generateText } from 'ai';
+import { gemmule } from '../src/api/ai_sdk.ts';
+import { languageModel } from '../src/api/language_model.ts';
+import { type Engine, Gemmule, type Message, type Part, type Session } from '../src/node.ts';
+import { DENSE, ROOT, WASM } from './support/models.ts';
+
+const OPTIONS = { wasmUrl: WASM, backend: 'wasm' } as const;
+const GREEDY = { sampling: { temperature: 0 } };
+
+interface Question {
+    image: string;
+    messages: { content: { text?: string }[] }[];
+    check: { exact: string[] };
+}
+const questions = readFileSync(join(ROOT, 'tests/box/pictures.jsonl'), 'utf8').trim().split('\n').map((line) => JSON.parse(line) as Question)
+    .filter(({ image }) => image.endsWith('.png')).slice(0, 4);
+const bytesOf = ({ image }: Question) => readFileSync(join(ROOT, 'tests/box', image));
+const wordsOf = ({ messages }: Question) => messages[0]!.content.at(-1)!.text!;
+const pictureOf = (question: Question): Part => ({ type: 'image', image: new Blob([bytesOf(question)]) });
+const asked = (question: Question): Message => ({ role: 'user', content: [pictureOf(question), { type: 'text', text: wordsOf(question) }] });
+
+let box: Engine;
+before(async () => {
+    box = await Gemmule.load(join(ROOT, 'models/box.gguf'), OPTIONS);
+});
+after(() => box.unload());
+
+async function answer(session: Session, messages: Message[]) {
+    const reply = session.reply(messages, GREEDY);
+    let text = '';
+    for await (const piece of reply) if (piece.kind === 'content') text += piece.text;
+    return { text, stats: await reply.stats };
+}
+
+test('pictures are seen, and counted before they are sent', async () => {
+    assert.deepEqual([box.info.vision, box.info.pictureBudget], [true, 70]);
+    await using session = await box.session();
+    for (const question of questions) {
+        const { text, stats } = await answer(session, [asked(question)]);
+        assert.ok(question.check.exact.includes(text), `${question.image}: ${text}`);
+        assert.equal(await box.countTokens([asked(question)]), stats.promptTokens);
+        assert.deepEqual([stats.media, stats.mediaEncoded], [1, 1]);
+    }
+});
+
+test('a second question computes only new tokens, also after the session was saved and restored', async () => {
+    await using session = await box.session();
+    const first = await answer(session, [asked(questions[0]!)]);
+    const messages: Message[] = [asked(questions[0]!), { role: 'assistant', content: first.text }, { role: 'user', content: 'Thank you.' }];
+    const snapshot = await session.save();
+    const second = await answer(session, messages);
+    await using other = await box.session();
+    await other.restore(snapshot);
+    const restored = await answer(other, messages);
+    for (const { stats } of [second, restored]) {
+        assert.equal(stats.mediaEncoded, 0);
+        assert.ok(stats.cachedTokens >= first.stats.promptTokens, `${stats.cachedTokens} cached of ${first.stats.promptTokens}`);
+    }
+    assert.equal(restored.text, second.text);
+});
+
+test('chat completions take data: URLs and Blobs, and a detail', async () => {
+    const [question] = questions as [Question];
+    const url = `data:image/png;base64,${bytesOf(question).toString('base64')}`;
+    const ask = (image_url: { url: string | Blob; detail?: 'low' | 'high' }) =>
+        box.chat.completions.create({ messages: [{ role: 'user', content: [{ type: 'image_url', image_url }, { type: 'text', text: wordsOf(question) }] }], temperature: 0 });
+    for (const image of [{ url }, { url: new Blob([bytesOf(question)]), detail: 'low' as const }]) {
+        const { choices, usage } = await ask(image);
+        assert.ok(question.check.exact.includes(choices[0]!.message.content!), choices[0]!.message.content!);
+        assert.ok(usage.prompt_tokens < 100);
+    }
+    const high = await box.countTokens([{ role: 'user', content: [{ type: 'image', image: url, budget: 1120 }] }]);
+    assert.ok(high > 1000 && high < 1200, `${high} tokens`);
+    await assert.rejects(ask({ url: 'https://example.com/a.png' }), { name: 'NotSupported', message: /messages\[0\]\.content\[0\]\.image_url\.url must be a Blob or a data: URL/ });
+    await assert.rejects(ask({ url, detail: 'best' as 'low' }), { name: 'BadArgument', message: /low, auto or high, found 'best'/ });
+});
+
+test("the AI SDK and the Prompt API's shape take pictures", async () => {
+    const [, question] = questions as [Question, Question];
+    const { text } = await generateText({
+        model: gemmule(box), temperature: 0,
+        messages: [{ role: 'user', content: [{ type: 'file', mediaType: 'image/png', data: new Uint8Array(bytesOf(question)) }, { type: 'text', text: wordsOf(question) }] }],
+    });
+    assert.ok(question.check.exact.includes(text), text);
+    const model = languageModel(box);
+    assert.equal(await model.availability({ expectedInputs: [{ type: 'image' }] }), 'available');
+    const session = await model.create({ temperature: 0, topK: 1, expectedInputs: [{ type: 'image' }] });
+    const content = [{ type: 'image' as const, value: new Blob([bytesOf(question)]) }, { type: 'text' as const, value: wordsOf(question) }];
+    const said = await session.prompt([{ role: 'user', content }]);
+    assert.ok(question.check.exact.includes(said), said);
+    session.destroy();
+});
+
+test('what cannot be read is an error, and the conversation goes on', async () => {
+    await using session = await box.session();
+    const [question] = questions as [Question];
+    const damaged = bytesOf(question);
+    damaged.fill(0, damaged.length / 2);
+    const cases: [Message['content'], string, RegExp][] = [
+        [[{ type: 'image', image: new Blob([damaged]) }], 'BadModel', /PNG|picture/],
+        [[{ type: 'image', image: new Blob(['hello']) }], 'BadArgument', /not a picture that can be read/],
+        [[{ type: 'image', image: new Blob([bytesOf(question)]), budget: 100 as 70 }], 'BadArgument', /70, 140, 280, 560, 1120/],
+        [[{ type: 'film' } as unknown as Part], 'BadArgument', /text, image or audio, found 'film'/],
+    ];
+    for (const [content, name, message] of cases) await assert.rejects(answer(session, [{ role: 'user', content }]), { name, message });
+    const { text } = await answer(session, [asked(question)]);
+    assert.ok(question.check.exact.includes(text), text);
+});
+
+test('a model of text alone says so', async () => {
+    await using dense = await Gemmule.load(DENSE, { ...OPTIONS, threads: 1 });
+    assert.deepEqual([dense.info.vision, dense.info.audio], [false, false]);
+    await using session = await dense.session();
+    await assert.rejects(answer(session, [asked(questions[0]!)]), { name: 'NotSupported', message: /picture|vision/ });
+    assert.equal(await languageModel(dense).availability({ expectedInputs: [{ type: 'image' }] }), 'unavailable');
+});
