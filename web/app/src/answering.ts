@@ -4,11 +4,12 @@
 import { announce, change, chat, find, lockOf, newId, onOthers, refresh, report, show, store, tell, watch, type Job, type Writing } from './chat.ts';
 import { fitPrompt, whyTooLong } from './context.ts';
 import { addRound, messagesOf, newConversation, path, put, withMessage } from './conversation.ts';
-import type { Answer, Conversation, Head, ModelMessage, Node, Question, Step } from './conversation.ts';
+import type { Answer, Attachment, Conversation, Head, ModelMessage, Node, Question, Step } from './conversation.ts';
 import { readConversation, writeConversation } from './database.ts';
 import { hold, putBack, release } from './drafts.ts';
 import { isAbort, isContextFull, messageOf, type ChatSession, type LoadedModel, type Piece, type ReplyOptions, type ReplyStats } from './engine.ts';
 import { LiveSpeed } from './format.ts';
+import { attachmentsOf, tokensOf, whyUnreadable, withParts } from './media.ts';
 import { model, onUnload, withoutFiles, whenReady } from './models.ts';
 import { chatHref, go, route } from './route.ts';
 import { closeSession, keepNow, keepSoon, sessionFor } from './sessions.ts';
@@ -18,24 +19,28 @@ import { inRounds, noMoreTools, runTool, TOOLS } from './tools.ts';
 // ---- the queue ----------------------------------------------------------------------------------------------------------------
 
 /** Sends a message in a conversation; '' begins a new one. */
-export function send(place: string, content: string): void {
-    if (content.trim() !== '') submit({ id: newId(), conversation: place || newId(), place, content: content.trim(), question: null });
+export function send(place: string, content: string, attachments: Attachment[] = []): void {
+    if (content.trim() === '' && attachments.length === 0) return;
+    submit({ id: newId(), conversation: place || newId(), place, content: content.trim(), attachments, question: null });
 }
 
-/** Asks again with other words: a branch beside the question. */
+/** Asks again with other words about the same attachments: a branch beside the question. */
 export function edit(conversation: string, question: string, content: string): void {
-    if (content.trim() !== '') submit({ id: newId(), conversation, place: conversation, content: content.trim(), question });
+    const before = find(conversation)?.nodes[question];
+    const attachments = before ? attachmentsOf([before]) : [];
+    if (content.trim() === '' && attachments.length === 0) return;
+    submit({ id: newId(), conversation, place: conversation, content: content.trim(), attachments, question });
 }
 
 /** Another answer to the same question: a branch beside the one there is. */
 export function regenerate(conversation: string, answer: string): void {
     const question = find(conversation)?.nodes[answer]?.parent;
-    if (question) submit({ id: newId(), conversation, place: conversation, content: null, question });
+    if (question) submit({ id: newId(), conversation, place: conversation, content: null, attachments: [], question });
 }
 
 function submit(job: Job): void {
     if (model.get().phase === 'none') return refuse(job, NO_MODEL);
-    if (job.content !== null) hold(job.place, job.id, job.content);
+    if (job.content !== null) hold(job.place, job.id, job.content, job.question === null ? job.attachments : []);
     chat.set({ queue: [...chat.get().queue, job], refusal: null, problem: '' });
     startNext();
 }
@@ -49,7 +54,7 @@ export function takeBack(job: Job): void {
 function returnToDraft(job: Job): void {
     if (job.content === null) return;
     release(job.place, job.id);
-    putBack(job.place, job.content);
+    putBack(job.place, job.content, job.question === null ? job.attachments : []);
 }
 
 interface Running {
@@ -138,8 +143,8 @@ async function answerJob(job: Job, answer: AnswerWriter, signal: AbortSignal): P
     try {
         const loaded = await whenReady(signal);
         const session = await sessionFor(loaded, job.conversation, answer.shown);
-        const tooLong = await lengthProblem(loaded, session, answer);
-        if (tooLong) return refuse(job, tooLong, answer);
+        const problem = whyUnreadable(attachmentsOf(answer.shown), loaded) || (await lengthProblem(loaded, session, answer));
+        if (problem) return refuse(job, problem, answer);
         await answer.store();
         await writeAnswer(loaded, session, answer, signal);
         void keepSoon(session, answer.node.id);
@@ -184,7 +189,7 @@ async function writeAnswer(loaded: LoadedModel, session: ChatSession, answer: An
 }
 
 async function oneStep(session: ChatSession, messages: ModelMessage[], options: ReplyOptions, answer: AnswerWriter): Promise<ReplyStats> {
-    const pieces = session.reply(messages, options);
+    const pieces = session.reply(await withParts(messages), options);
     for (;;) {
         const next = await pieces.next();
         if (next.done) return next.value;
@@ -211,11 +216,20 @@ function promptOptions(): ReplyOptions {
 
 const systemOf = (conversation: Conversation): string => conversation.system ?? settings.get().system;
 
+const mediaTokens = (loaded: LoadedModel, attachments: Attachment[] = []): number =>
+    attachments.reduce((sum, attachment) => sum + tokensOf(attachment, loaded), 0);
+
+// Media are counted by their description: their content need not be read for it.
+async function countTokens(loaded: LoadedModel, messages: ModelMessage[]): Promise<number> {
+    const texts = messages.map(({ attachments: _, ...message }) => message);
+    return (await loaded.countTokens(texts, promptOptions())) + mediaTokens(loaded, messages.flatMap(({ attachments = [] }) => attachments));
+}
+
 async function lengthProblem(loaded: LoadedModel, session: ChatSession, answer: AnswerWriter): Promise<string> {
     const question = answer.shown.at(-1);
     if (question?.role !== 'user') return '';
-    const prompt = await loaded.countTokens(messagesOf([question], systemOf(answer.conversation)), promptOptions());
-    const message = (await loaded.tokenize(messagesOf([question], '')[0]!.content)).length;
+    const prompt = await countTokens(loaded, messagesOf([question], systemOf(answer.conversation)));
+    const message = (await loaded.tokenize(messagesOf([question], '')[0]!.content)).length + mediaTokens(loaded, question.attachments);
     return whyTooLong({ message, prompt, context: session.context, largest: loaded.info.context });
 }
 
@@ -223,7 +237,7 @@ async function promptOf(loaded: LoadedModel, session: ChatSession, answer: Answe
     const messages = messagesOf(answer.shown, systemOf(answer.conversation));
     if (settings.get().overflow === 'stop') return messages;
     const before = answer.shown.findLast((node): node is Answer => node.role === 'assistant')?.leftOut ?? 0;
-    const fitted = await fitPrompt(messages, before, session.context, (some) => loaded.countTokens(some, promptOptions()));
+    const fitted = await fitPrompt(messages, before, session.context, (some) => countTokens(loaded, some));
     answer.leaveOut(fitted.leftOut, before);
     return fitted.messages;
 }
@@ -264,7 +278,10 @@ class AnswerWriter {
         if (question !== null && !beside) return false;
         if (content !== null) {
             const parent = beside ? beside.parent : (path(base).at(-1)?.id ?? null);
-            this.question = { id: this.question?.id ?? newId(), parent, created: this.node.created, role: 'user', content };
+            const { attachments } = this.job;
+            this.question = {
+                id: this.question?.id ?? newId(), parent, created: this.node.created, role: 'user', content, ...(attachments.length > 0 && { attachments }),
+            };
         }
         this.node = { ...this.node, parent: this.question?.id ?? question };
         if (this.before) this.before = base;
@@ -318,7 +335,7 @@ class AnswerWriter {
         const step = this.node.steps.at(-1)!;
         if (piece.kind === 'progress') {
             this.speed.endRound();
-            this.draw({ phase: 'prompt', prompt: { done: piece.done, total: piece.total } });
+            this.draw({ phase: 'prompt', prompt: { done: piece.done, total: piece.total, ...(piece.media && { media: piece.media }) } });
         } else {
             this.speed.add(now / 1000);
             if (piece.kind === 'tool_call') this.replaceStep({ ...step, calls: [...step.calls, { id: newId(), name: piece.name, arguments: piece.arguments }] });

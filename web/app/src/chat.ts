@@ -3,11 +3,12 @@
 // A tab that answers in a conversation holds the conversation's Web Lock until the answer is stored. The others see the answer grow by
 // messages, and wait for the lock to learn that it has ended, however it did: a tab that is closed lets go of its locks, too.
 
-import { choose, headOf, importFile, stopAnswers, type Answer, type Conversation, type Head, type Node } from './conversation.ts';
+import { choose, exportFile, headOf, importFile, stopAnswers, type Answer, type Attachment, type Conversation, type Head, type Node } from './conversation.ts';
 import { eraseConversation, readConversation, readConversations, writeConversation } from './database.ts';
-import { dropDraft } from './drafts.ts';
+import { attachedTo, dropDraft } from './drafts.ts';
 import { messageOf } from './engine.ts';
 import { countOf } from './format.ts';
+import { detach, keepContent, withContent } from './media.ts';
 import { dropSnapshots } from './snapshots.ts';
 import { Store } from './store.ts';
 
@@ -17,7 +18,8 @@ export interface Writing {
     answer: Answer;
     /** waiting: the model loads. prompt: the conversation is computed. answer: words come. */
     phase: 'waiting' | 'prompt' | 'answer';
-    prompt: { done: number; total: number } | null;
+    /** Tokens that are computed. `media`: pictures and sounds that are encoded before. */
+    prompt: { done: number; total: number; media?: { done: number; total: number } } | null;
     /** Tokens a second so far; 0 before the second word. */
     speed: number;
 }
@@ -30,6 +32,7 @@ export interface Job {
     place: string;
     /** null: another answer to a question that is there. */
     content: string | null;
+    attachments: Attachment[];
     /** The question that is edited or answered again; null: the message goes to the end. */
     question: string | null;
 }
@@ -197,6 +200,7 @@ export async function removeConversation(id: string): Promise<void> {
     tell({ kind: 'stop', id });
     await hooks.stop(id);
     show(id, undefined);
+    for (const attachment of attachedTo(id)) void detach(attachment);
     dropDraft(id);
     try {
         await eraseConversation(id);
@@ -208,9 +212,16 @@ export async function removeConversation(id: string): Promise<void> {
     tell({ kind: 'changed', id });
 }
 
+/** The text of a file with these conversations, their pictures and sounds included. */
+export async function exportConversations(conversations: Conversation[], now: Date): Promise<string> {
+    const whole: Conversation[] = [];
+    for (const each of conversations) whole.push(await withContent(each));
+    return JSON.stringify(exportFile(whole, now), null, 1);
+}
+
 /** Returns how many there were; rejects if some could not be saved. */
 export async function importConversations(text: string): Promise<number> {
-    const imported = importFile(text, newId);
+    const imported = await Promise.all(importFile(text, newId).map(keepContent));
     const stored = await Promise.all(imported.map((each) => change(each.id, (head) => head, Object.values(each.nodes), each)));
     const count = stored.filter((each) => each).length;
     if (count < imported.length) throw new Error(`The browser saved ${count} of ${countOf(imported.length, 'conversation')}.`);

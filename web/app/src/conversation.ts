@@ -1,7 +1,7 @@
 // A conversation is a tree: an edited question and a regenerated answer are siblings of what they replace, and `chosen` says
 // which child is shown at each fork. All functions are pure: they return a new conversation.
 
-import type { ModelChoice } from './engine.ts';
+import type { ModelChoice, PictureBudget } from './engine.ts';
 
 export interface ToolUse {
     id: string;
@@ -35,9 +35,30 @@ interface NodeBase {
     parent: string | null;
     created: number;
 }
+/** A picture or a sound of a message. Its content is in the database (media.ts). */
+export interface Attachment {
+    id: string;
+    kind: 'image' | 'audio';
+    name: string;
+    /** Media type. */
+    type: string;
+    /** Bytes. */
+    size: number;
+    /** Pixels, of a picture. */
+    width?: number;
+    height?: number;
+    /** Of a sound. */
+    seconds?: number;
+    /** The most tokens of a picture; absent: the model's own. */
+    budget?: PictureBudget;
+    /** In files alone: the content, in base64. */
+    data?: string;
+}
+
 export interface Question extends NodeBase {
     role: 'user';
     content: string;
+    attachments?: Attachment[];
 }
 export interface Answer extends NodeBase {
     role: 'assistant';
@@ -114,7 +135,7 @@ export function withMessage<H extends Head>(head: H, node: Node): H {
         ...head,
         updated: Math.max(head.updated, node.created),
         chosen: { ...head.chosen, [node.parent ?? '']: node.id },
-        title: head.title || (node.role === 'user' && !head.named ? titleFrom(node.content) : ''),
+        title: head.title || (node.role === 'user' && !head.named ? titleFrom(node.content) || (node.attachments?.[0]?.name ?? '') : ''),
     };
 }
 
@@ -171,6 +192,7 @@ export function matches(conversation: Conversation, query: string): boolean {
 export interface ModelMessage {
     role: 'system' | 'user' | 'assistant' | 'tool';
     content: string;
+    attachments?: Attachment[];
     thinking?: string;
     tool_calls?: { id: string; type: 'function'; function: { name: string; arguments: unknown } }[];
     tool_name?: string;
@@ -183,7 +205,7 @@ const withoutZeros = (text: string): string => text.replaceAll('\0', '\ufffd');
 export function messagesOf(nodes: Node[], system: string): ModelMessage[] {
     const messages: ModelMessage[] = system.trim() === '' ? [] : [{ role: 'system', content: withoutZeros(system) }];
     for (const node of nodes) {
-        if (node.role === 'user') messages.push({ role: 'user', content: withoutZeros(node.content) });
+        if (node.role === 'user') messages.push({ role: 'user', content: withoutZeros(node.content), ...(node.attachments?.length && { attachments: node.attachments }) });
         else messages.push(...node.steps.flatMap(stepMessages));
     }
     return messages;
@@ -235,6 +257,8 @@ export function importFile(text: string, newId: () => string): Conversation[] {
     return file.conversations.map((each) => readConversation(each, newId));
 }
 
+export const BUDGETS: readonly PictureBudget[] = [70, 140, 280, 560, 1120];
+
 const text = (value: unknown): string => (typeof value === 'string' ? value : '');
 const count = (value: unknown): number => (typeof value === 'number' && Number.isFinite(value) ? value : 0);
 
@@ -265,7 +289,10 @@ function readNode(from: Record<string, unknown>, ids: Map<string, string>): Node
     const parent = from?.['parent'] === null ? null : ids.get(text(from?.['parent']));
     if (!id || parent === undefined || parent === id) return null;
     const base = { id, parent, created: count(from['created']) };
-    if (from['role'] === 'user') return { ...base, role: 'user', content: text(from['content']) };
+    if (from['role'] === 'user') {
+        const attachments = (Array.isArray(from['attachments']) ? from['attachments'] : []).flatMap(readAttachment);
+        return { ...base, role: 'user', content: text(from['content']), ...(attachments.length > 0 && { attachments }) };
+    }
     if (from['role'] !== 'assistant' || !Array.isArray(from['steps'])) return null;
     const steps = (from['steps'] as Record<string, unknown>[]).map((step): Step => ({
         thinking: text(step?.['thinking']),
@@ -278,6 +305,17 @@ function readNode(from: Record<string, unknown>, ids: Map<string, string>): Node
         : (['stop', 'length', 'cancelled', 'full', 'tools', 'error'] as const).find((each) => each === from['finish']) ?? 'stop';
     const error = text(from['error']), stats = readStats(from['stats']), leftOut = count(from['leftOut']);
     return { ...base, role: 'assistant', steps, finish, ...(error && { error }), ...(leftOut > 0 && { leftOut }), ...(stats && { stats }) };
+}
+
+/* What describes the content is read from the content itself, when that is kept. */
+function readAttachment(value: unknown): Attachment[] {
+    const from = (value ?? {}) as Record<string, unknown>;
+    const kind = (['image', 'audio'] as const).find((each) => each === from['kind']);
+    if (!kind || text(from['data']) === '') return [];
+    const budget = BUDGETS.find((each) => each === from['budget']);
+    return [{
+        id: '', kind, name: text(from['name']).slice(0, 200), type: text(from['type']).slice(0, 100), size: 0, data: text(from['data']), ...(budget && { budget }),
+    }];
 }
 
 function readStats(value: unknown): AnswerStats | undefined {

@@ -1,5 +1,6 @@
 // IndexedDB. A conversation is stored as a head and its messages, one row each, so that two tabs that write into one conversation
-// never overwrite each other's messages. Other tables: the index of snapshots, results of benchmarks, handles of model files.
+// never overwrite each other's messages. Other tables: pictures and sounds of messages, the index of snapshots, results of benchmarks,
+// handles of model files.
 
 import { headOf, type Conversation, type Head, type Node } from './conversation.ts';
 import type { SnapshotEntry } from './snapshot_index.ts';
@@ -29,6 +30,7 @@ interface Tables {
     snapshots: SnapshotEntry;
     benchmarks: BenchResult;
     files: ModelFiles;
+    media: { id: string; blob: Blob };
 }
 type Table = keyof Tables;
 
@@ -36,7 +38,7 @@ export const DATABASE = 'gemmule-app';
 
 // ---- versions -----------------------------------------------------------------------------------------------------------------
 
-const VERSION = 2;
+const VERSION = 3;
 
 // What takes the database from version n to n + 1. Each runs in the one transaction of the upgrade: all of it happens, or nothing.
 const UPGRADES: ((database: IDBDatabase, upgrade: IDBTransaction) => void)[] = [
@@ -59,6 +61,7 @@ const UPGRADES: ((database: IDBDatabase, upgrade: IDBTransaction) => void)[] = [
             cursor.continue();
         };
     },
+    (database) => void database.createObjectStore('media', { keyPath: 'id' }),
 ];
 
 let opened: Promise<IDBDatabase> | null = null;
@@ -178,10 +181,16 @@ export function writeConversation(id: string, messages: Node[], change: (head: H
     });
 }
 
+/** With its pictures and sounds, which belong to no other conversation. */
 export function eraseConversation(id: string): Promise<void> {
-    return transact(BOTH, 'readwrite', (transaction) => {
+    return transact([...BOTH, 'media'], 'readwrite', (transaction) => {
+        const messages = transaction.objectStore('messages'), media = transaction.objectStore('media');
+        const rows = messages.getAll(messagesOf(id)) as IDBRequest<Tables['messages'][]>;
+        rows.onsuccess = () => {
+            for (const row of rows.result) if (row.role === 'user') for (const attachment of row.attachments ?? []) media.delete(attachment.id);
+            messages.delete(messagesOf(id));
+        };
         transaction.objectStore('conversations').delete(id);
-        transaction.objectStore('messages').delete(messagesOf(id));
         return () => undefined;
     });
 }

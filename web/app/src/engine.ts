@@ -5,9 +5,15 @@ import type {
     Backend, CacheEntry, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
     ReplyStats, Sampling, SessionOptions,
 } from '../../src/api/index.ts';
+import { Microphone, pictureTokens, soundTokens, type MicrophoneOptions, type PictureBudget, type Samples } from '../../src/api/index.ts';
+import { pictureHeader } from '../../src/media/picture.ts';
+import { readPictureHeader } from '../../src/media/picture_header.ts';
+import { plainSound } from '../../src/media/sound.ts';
+import { readSoundHeader, wavSeconds } from '../../src/media/sound_header.ts';
 import { formatBytes, sentence } from './format.ts';
 
-export type { DeviceEvent, DeviceInfo, EngineStats, FitReport, ReplyOptions, ReplyStats };
+export { Microphone };
+export type { DeviceEvent, DeviceInfo, EngineStats, FitReport, Message, MicrophoneOptions, PictureBudget, ReplyOptions, ReplyStats, Samples };
 export type Piece = ReplyPiece;
 
 // ---- engines ------------------------------------------------------------------------------------------------------------------
@@ -104,7 +110,7 @@ function wrapEngine(engine: Engine): LoadedModel {
         },
         session: async (options) => wrapSession(await engine.session(options)),
         tokenize: (text) => engine.tokenize(text),
-        countTokens: async (messages, options) => (await engine.tokenize(await engine.render(messages, options), { special: true })).length,
+        countTokens: (messages, options) => engine.countTokens(messages, options),
         selfCheck: () => engine.selfCheck(),
         stats: () => engine.stats(),
         onDevice: (listener) => {
@@ -127,6 +133,36 @@ function wrapSession(session: Session): ChatSession {
         restore: (bytes) => session.restore(bytes),
         free: () => session.close(),
     };
+}
+
+// ---- pictures and sounds ------------------------------------------------------------------------------------------------------
+
+const HEADER_BYTES = 4096; // enough to tell what a file is
+
+export interface MediaAbout {
+    kind: 'image' | 'audio';
+    width?: number;
+    height?: number;
+    seconds?: number;
+}
+
+/** What a file is, if it is a picture or a sound; null if it is neither. Rejects for one that cannot be read. */
+export async function describeMedia(file: Blob): Promise<MediaAbout | null> {
+    const head = new Uint8Array(await file.slice(0, HEADER_BYTES).arrayBuffer());
+    const isText = file.type === 'image/svg+xml'; // its text says more than the picture would
+    if (!isText && (readPictureHeader(head) || file.type.startsWith('image/'))) {
+        const { width, height } = await pictureHeader(file);
+        return { kind: 'image', width, height };
+    }
+    if (!readSoundHeader(head) && !file.type.startsWith('audio/')) return null;
+    const sound = await plainSound(file);
+    const seconds = 'bytes' in sound ? wavSeconds(sound.bytes) : sound.samples.length / sound.sampleRate;
+    return { kind: 'audio', seconds };
+}
+
+/** Tokens of a picture or a sound. */
+export function mediaTokens({ kind, width = 1, height = 1, seconds = 0 }: MediaAbout, budget: PictureBudget): number {
+    return kind === 'image' ? pictureTokens(width, height, budget) : soundTokens(seconds);
 }
 
 // ---- errors -------------------------------------------------------------------------------------------------------------------

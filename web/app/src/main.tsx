@@ -5,7 +5,7 @@ import { App } from './app.tsx';
 import { openChats, report } from './chat.ts';
 import { restoreHeld } from './drafts.ts';
 import { loadAtStart, lookAtServer } from './models.ts';
-import { hasFiles } from './parts/drop_text.ts';
+import { hasFiles } from './parts/drop_files.ts';
 import { keepNow } from './sessions.ts';
 import { applyTheme, settings } from './settings.ts';
 import './style/base.css';

@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { spawn, type ChildProcess } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -111,6 +111,43 @@ describe('the first visit', { timeout: 300_000 }, () => {
         ];
         for (const [question, answer] of turns) assert.match(await ask(page, question), answer, question);
         await page.getByRole('button', { name: 'Tools', exact: true }).click();
+        assert.deepEqual(visit.complaints, [], 'complaints of the page');
+    });
+
+    test('a picture that is dropped is seen, stays in the conversation, and is exported and imported with it', async () => {
+        const [question] = readFileSync('tests/box/pictures.jsonl', 'utf8').trim().split('\n').map((line) => JSON.parse(line) as { image: string; check: { exact: string[] } });
+        const picture = page.locator('.question .attachment-picture img');
+        const seen = (): Promise<unknown> => page.waitForFunction(() => (document.querySelector<HTMLImageElement>('.question .attachment-picture img')?.naturalWidth ?? 0) > 0);
+        await page.goto(`${server.origin}/#/`);
+        const content = readFileSync(join('tests/box', question!.image)).toString('base64');
+        const data = await page.evaluateHandle((text) => {
+            const given = new DataTransfer();
+            given.items.add(new File([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))], 'shapes.jpg', { type: 'image/jpeg' }));
+            return given;
+        }, content);
+        await page.dispatchEvent('.chat', 'drop', { dataTransfer: data });
+        assert.match(await page.innerText('.tray-item'), /^shapes\.jpg\s+65 tokens/);
+        const answer = await ask(page, 'What is in the picture?');
+        assert.ok(question!.check.exact.includes(answer), answer);
+        await ask(page, 'Thank you.');
+        const stats = page.locator('.answer .stats');
+        const [, cached] = /, (\d+) cached/.exec((await stats.nth(1).getAttribute('title'))!)!;
+        assert.ok(Number(cached) > 65, `the picture is not computed again: ${cached} tokens cached`);
+        await page.reload();
+        await seen();
+        await page.goto(`${server.origin}/#/settings`);
+        const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Export all' }).click()]);
+        const file = await download.path();
+        const [chooser] = await Promise.all([page.waitForEvent('filechooser'), page.getByRole('button', { name: 'Import' }).click()]);
+        await chooser.setFiles({ name: 'c.json', mimeType: 'application/json', buffer: readFileSync(file) });
+        await page.getByText(/conversations? imported/).first().waitFor();
+        const both = page.locator('.row', { hasText: 'What is in the picture?' });
+        assert.equal(await both.count(), 2);
+        for (const at of [0, 1]) {
+            await both.nth(at).locator('a').click();
+            await seen();
+            assert.equal(await picture.count(), 1);
+        }
         assert.deepEqual(visit.complaints, [], 'complaints of the page');
     });
 

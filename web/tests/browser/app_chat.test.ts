@@ -36,6 +36,15 @@ async function set(page: Page, settings: object): Promise<void> {
     await ready(page);
 }
 
+/** Drops a file onto the composer. */
+async function dropFile(page: Page, name: string, content: Buffer): Promise<void> {
+    await page.evaluate(([file, text]) => {
+        const data = new DataTransfer();
+        data.items.add(new File([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))], file));
+        for (const type of ['dragover', 'drop']) document.querySelector('.composer')!.dispatchEvent(new DragEvent(type, { bubbles: true, cancelable: true, dataTransfer: data }));
+    }, [name, content.toString('base64')] as const);
+}
+
 /** Every row of the database, by table. */
 function rows(page: Page): Promise<{ version: number; conversations: Record<string, unknown>[]; messages: Record<string, unknown>[] }> {
     return page.evaluate(() => new Promise((resolve) => {
@@ -149,7 +158,7 @@ describe('conversations', { timeout: 300_000 }, () => {
         await page.waitForSelector('.answer >> text=Half an');
         assert.match(await page.innerText('.answer'), /Stopped\./);
         const { version, conversations, messages } = await rows(page);
-        assert.equal(version, 2);
+        assert.equal(version, 3);
         assert.deepEqual(conversations.map((head) => [head['id'], head['system'], 'nodes' in head]), [['half', null, false], ['old', 'Be brief.', false]]);
         const of = (id: string): unknown[] => messages.filter((row) => row['conversation'] === id).map((row) => row['content'] ?? row['finish']).sort();
         assert.deepEqual(of('half'), ['Interrupted', 'cancelled']);
@@ -331,17 +340,37 @@ describe('conversations', { timeout: 300_000 }, () => {
         await box.press('Enter');
         await answers(page, 3);
         assert.equal((await questions(page)).at(-1), 'One line\ntwo lines');
-        const drop = (name: string, bytes: number[]): Promise<void> => page.evaluate(([file, content]) => {
-            const data = new DataTransfer();
-            data.items.add(new File([new Uint8Array(content)], file));
-            for (const type of ['dragover', 'drop']) document.querySelector('.composer')!.dispatchEvent(new DragEvent(type, { bubbles: true, cancelable: true, dataTransfer: data }));
-        }, [name, bytes] as const);
         await page.fill(composer, 'What does this say?');
-        await drop('notes.txt', [...Buffer.from('Grüße\r\nfrom a file\n')]);
+        await dropFile(page, 'notes.txt', Buffer.from('Grüße\r\nfrom a file\n'));
         await page.waitForFunction(() => document.querySelector<HTMLTextAreaElement>('#composer')!.value.includes('file'));
         assert.equal(await page.inputValue(composer), 'What does this say?\n\nGrüße\nfrom a file');
-        await drop('picture.png', [0x89, 0x50, 0x4e, 0x47, 0, 1, 2]);
-        assert.equal(await page.innerText('.dock .box-note'), 'picture.png is not a text file.');
+        await dropFile(page, 'picture.png', Buffer.from([0x89, 0x50, 0x4e, 0x47, 0, 1, 2]));
+        await page.waitForSelector('.dock .box-note');
+        assert.equal(await page.innerText('.dock .box-note'), 'picture.png is not a picture, a sound or a text file.');
+        await page.fill(composer, '');
+    });
+
+    test('a draft keeps its pictures; a model of text alone says so, and the message stays a draft', async () => {
+        const tray = page.locator('.tray-item');
+        await set(page, {});
+        await open();
+        await dropFile(page, 'a.png', readFileSync('tests/fixtures/pictures/png-2-8.png'));
+        await dropFile(page, 'b.wav', readFileSync('tests/fixtures/sounds/tone-8000.wav'));
+        await tray.nth(1).waitFor();
+        assert.match(await tray.nth(0).innerText(), /^a\.png\s+\d+ tokens/);
+        assert.match(await tray.nth(1).innerText(), /^b\.wav\s+0:00 · 10 tokens/);
+        await tray.nth(0).getByRole('combobox').selectOption('1120');
+        assert.match(await tray.nth(0).innerText(), /1,\d\d\d tokens/);
+        await page.getByRole('button', { name: 'Remove b.wav' }).click();
+        await page.fill(composer, 'What is this?');
+        await page.reload();
+        await ready(page);
+        await page.waitForSelector('.tray-item img');
+        assert.equal(await tray.getByRole('combobox').inputValue(), '1120');
+        await page.press(composer, 'Enter');
+        assert.match(await page.innerText('.dock .box-note'), /^Tiny Dense cannot see pictures\. Load a model that can, or send text alone\.$/);
+        assert.deepEqual([await tray.count(), await page.inputValue(composer)], [1, 'What is this?']);
+        await page.getByRole('button', { name: 'Remove a.png' }).click();
         await page.fill(composer, '');
     });
 

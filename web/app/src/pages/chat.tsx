@@ -6,7 +6,7 @@ import { chat, find, type Writing } from '../chat.ts';
 import { alternatives, path, type Answer, type Node } from '../conversation.ts';
 import { Icon } from '../icons.tsx';
 import { Composer } from '../parts/composer.tsx';
-import { hasFiles, takeFiles } from '../parts/drop_text.ts';
+import { hasFiles, takeFiles } from '../parts/drop_files.ts';
 import { AnswerView, QuestionView } from '../parts/message.tsx';
 import { ModelNotice } from '../parts/model_notice.tsx';
 import { Welcome } from '../parts/welcome.tsx';

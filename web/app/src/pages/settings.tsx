@@ -2,9 +2,8 @@
 
 import type { ComponentChildren, JSX, TargetedEvent } from 'preact';
 import { useId, useState } from 'preact/hooks';
-import { announce, chat, importConversations } from '../chat.ts';
+import { announce, chat, exportConversations, importConversations, report } from '../chat.ts';
 import { whyClamped } from '../context.ts';
-import { exportFile } from '../conversation.ts';
 import { messageOf } from '../engine.ts';
 import { eraseEverything } from '../erase.ts';
 import { openFiles, saveFile } from '../files.ts';
@@ -165,7 +164,8 @@ function DataSection(): JSX.Element {
     };
     const saveAll = (): void => {
         const now = new Date();
-        saveFile(`gemmule-${now.toISOString().slice(0, 10)}.json`, JSON.stringify(exportFile(chat.get().conversations, now), null, 1));
+        const save = (text: string): void => saveFile(`gemmule-${now.toISOString().slice(0, 10)}.json`, text);
+        exportConversations(chat.get().conversations, now).then(save, (error: unknown) => report(messageOf(error).message));
     };
     return (
         <Section title="Your data">

@@ -1,4 +1,5 @@
-// The box to type in: send and stop, what waits to be sent, thinking and tools, and how much of the context is used.
+// The box to type in: pictures and sounds, dictation, send and stop, what waits to be sent, thinking and tools, and how much of the context
+// is used.
 
 import type { JSX } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
@@ -6,13 +7,21 @@ import { send, stopShown, takeBack } from '../answering.ts';
 import { chat } from '../chat.ts';
 import { whyClamped } from '../context.ts';
 import { path, type Conversation } from '../conversation.ts';
-import { draftOf, drafts, setDraft } from '../drafts.ts';
+import { attachedTo, draftOf, drafts, setAttached, setDraft } from '../drafts.ts';
+import { openFiles } from '../files.ts';
 import { Icon } from '../icons.tsx';
+import { inWords } from '../media.ts';
 import { model } from '../models.ts';
+import { recording, startRecording } from '../recording.ts';
 import { pageHref } from '../route.ts';
 import { contextSize, usedTokens } from '../sessions.ts';
 import { changeSettings, settings, type Settings } from '../settings.ts';
 import { useStore } from '../store.ts';
+import { Tray } from './attachments.tsx';
+import { CameraDialog } from './camera.tsx';
+import { takeFiles } from './drop_files.ts';
+import { Menu, type Action } from './menu.tsx';
+import { Recorder } from './recorder.tsx';
 import { SystemDialog } from './system_dialog.tsx';
 
 /** Whether a key sends what was typed, here and where a message is edited. Shift+Enter never does. */
@@ -24,6 +33,8 @@ export function isSendKey(event: KeyboardEvent, sendKey: Settings['sendKey']): b
 /** `place`: the id of the conversation, which may not have been read yet; '' for a new one. */
 export function Composer({ conversation, place }: { conversation: Conversation | undefined; place: string }): JSX.Element {
     const text = useStore(drafts, () => draftOf(place));
+    const attached = useStore(drafts, () => attachedTo(place));
+    const records = useStore(recording, (state) => state.phase !== null && state.place === place);
     const writing = useStore(chat, (state) => (state.writing ? state.writing.conversation : place in state.elsewhere ? place : null));
     const sendKey = useStore(settings, (state) => state.sendKey);
     const box = useRef<HTMLTextAreaElement>(null);
@@ -34,14 +45,22 @@ export function Composer({ conversation, place }: { conversation: Conversation |
     }, [text]);
     useEffect(() => { if (matchMedia('(hover: hover)').matches) box.current?.focus(); }, [place]);
 
+    const empty = text.trim() === '' && attached.length === 0;
     const type = (typed: string): void => {
         if (chat.get().refusal?.place === place) chat.set({ refusal: null });
         setDraft(place, typed);
     };
     const submit = (): void => {
-        if (text.trim() === '') return;
+        if (empty) return;
         setDraft(place, '');
-        send(place, text);
+        setAttached(place, []);
+        send(place, text, attached);
+    };
+    const paste = (event: ClipboardEvent): void => {
+        const files = [...(event.clipboardData?.files ?? [])];
+        if (files.length === 0) return;
+        event.preventDefault();
+        void takeFiles(place, files);
     };
     const key = (event: KeyboardEvent): void => {
         if (isSendKey(event, sendKey)) {
@@ -60,15 +79,18 @@ export function Composer({ conversation, place }: { conversation: Conversation |
             <Queue place={place} />
             <RefusalNote place={place} />
             <form class="composer" onSubmit={(event) => { event.preventDefault(); submit(); }}>
+                <Tray place={place} />
                 <label class="visually-hidden" for="composer">Message</label>
                 <textarea id="composer" ref={box} rows={1} value={text} placeholder="Ask anything"
-                    onInput={(event) => type(event.currentTarget.value)} onKeyDown={key} enterkeyhint="send" dir="auto" />
-                <div class="composer-row">
+                    onInput={(event) => type(event.currentTarget.value)} onKeyDown={key} onPaste={paste} enterkeyhint="send" dir="auto" />
+                {records ? <Recorder /> : <div class="composer-row">
+                    <AddMenu place={place} />
                     <Toggle label="Think" title="Let the model think before it answers" icon="bulb" setting="think" />
                     <Toggle label="Tools" title="Offer the model a clock and a calculator, which run in this page" icon="tool" setting="tools" />
                     <SystemButton conversation={conversation} />
                     <ContextMeter conversation={conversation} />
-                    {writing !== null && text.trim() !== '' && (
+                    <DictateButton place={place} />
+                    {writing !== null && !empty && (
                         <button type="submit" class="send-later" aria-label="Send after this answer" title="Send after this answer"><Icon name="send" /></button>
                     )}
                     {writing !== null
@@ -79,10 +101,47 @@ export function Composer({ conversation, place }: { conversation: Conversation |
                                 <Icon name="stop" />
                             </button>
                         )
-                        : <button type="submit" class="send" aria-label="Send" title="Send" disabled={text.trim() === ''}><Icon name="send" /></button>}
-                </div>
+                        : <button type="submit" class="send" aria-label="Send" title="Send" disabled={empty}><Icon name="send" /></button>}
+                </div>}
             </form>
         </>
+    );
+}
+
+const ACCEPTED = 'image/png,image/gif,image/jpeg,image/webp,image/avif,audio/*,text/*';
+
+function AddMenu({ place }: { place: string }): JSX.Element {
+    const [open, setOpen] = useState(false);
+    const [camera, setCamera] = useState(false);
+    const loaded = useStore(model, (state) => state.loaded);
+    const deaf = loaded && !loaded.info.audio ? 'The loaded model cannot hear sounds' : '';
+    const blind = loaded && !loaded.info.vision ? 'The loaded model cannot see pictures' : '';
+    const actions: Action[] = [
+        { icon: 'file', label: 'Add files', run: () => void openFiles(ACCEPTED, { several: true }).then((files) => takeFiles(place, files)) },
+        { icon: 'camera', label: 'Take a photo', run: () => setCamera(true), unavailable: blind },
+        { icon: 'wave', label: 'Record a sound', run: () => void startRecording(place, 'attach', loaded), unavailable: deaf },
+    ];
+    const take = (photo: File): void => {
+        setCamera(false);
+        void takeFiles(place, [photo]);
+    };
+    return (
+        <>
+            <Menu place="add-menu" icon="plus" size={18} open={open} setOpen={setOpen} label="Add pictures, sounds or text" title="Add" within=".chat" actions={actions} />
+            <CameraDialog open={camera} onClose={() => setCamera(false)} onPhoto={take} />
+        </>
+    );
+}
+
+// Only with a model that hears.
+function DictateButton({ place }: { place: string }): JSX.Element | null {
+    const loaded = useStore(model, (state) => state.loaded);
+    if (!loaded?.info.audio) return null;
+    return (
+        <button type="button" class="icon-button" aria-label="Dictate" title="Dictate: speak, and the model writes it down"
+            onClick={() => void startRecording(place, 'dictate', loaded)}>
+            <Icon name="microphone" />
+        </button>
     );
 }
 
@@ -94,7 +153,7 @@ function Queue({ place }: { place: string }): JSX.Element | null {
         <ul class="queue" aria-label="Waiting to be sent">
             {waiting.map((job) => (
                 <li key={job.id}>
-                    <span class="queue-text" dir="auto">{job.content ?? 'Another answer'}</span>
+                    <span class="queue-text" dir="auto">{job.content === null ? 'Another answer' : job.content || inWords(job.attachments)}</span>
                     <span class="quiet">Queued</span>
                     <button type="button" class="icon-button" aria-label="Do not send" title={job.content === null ? 'Remove' : 'Back to the draft'}
                         onClick={() => takeBack(job)}>

@@ -15,6 +15,7 @@ import { contextSize } from '../sessions.ts';
 import { settings } from '../settings.ts';
 import { useStore } from '../store.ts';
 import { MOST_ROUNDS } from '../tools.ts';
+import { Attachments } from './attachments.tsx';
 import { isSendKey } from './composer.tsx';
 import { CopyButton } from './copy_button.tsx';
 
@@ -38,12 +39,13 @@ export const QuestionView = memo(({ question, ...around }: { question: Question 
     };
     return (
         <article class="message question" aria-label="You" data-id={question.id}>
+            {question.attachments && <Attachments attachments={question.attachments} />}
             {editing
                 ? (
                     <EditBox text={refusal?.content ?? question.content} refusal={refusal} onClose={close}
                         onSend={(text) => { close(); edit(around.conversation, question.id, text); }} />
                 )
-                : <div class="bubble" dir="auto">{question.content}</div>}
+                : question.content !== '' && <div class="bubble" dir="auto">{question.content}</div>}
             {!editing && (
                 <div class="message-tools">
                     <Branches id={question.id} {...around} />
@@ -169,6 +171,14 @@ function CallView({ call }: { call: ToolUse }): JSX.Element {
 function Progress({ live, empty }: { live: Writing; empty: boolean }): JSX.Element {
     const { phase, prompt, speed } = live;
     if (phase === 'waiting') return <WaitingForModel />;
+    if (phase === 'prompt' && prompt?.media && prompt.media.done < prompt.media.total) {
+        return (
+            <div class="prompt-progress">
+                <progress max={prompt.media.total} value={prompt.media.done || undefined} aria-label="Reading pictures and sounds" />
+                <span class="quiet">{prompt.media.total === 1 ? 'Looking and listening' : `Looking and listening: ${prompt.media.done} of ${prompt.media.total}`}</span>
+            </div>
+        );
+    }
     if (phase === 'prompt' && prompt) {
         return (
             <div class="prompt-progress">

@@ -2,8 +2,9 @@
 
 import type { JSX } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { chat, removeConversation, rename } from '../chat.ts';
-import { exportFile, matches, type Conversation } from '../conversation.ts';
+import { chat, exportConversations, removeConversation, rename, report } from '../chat.ts';
+import { matches, type Conversation } from '../conversation.ts';
+import { messageOf } from '../engine.ts';
 import { saveFile } from '../files.ts';
 import { dayGroup } from '../format.ts';
 import { Icon, Logo, type IconName } from '../icons.tsx';
@@ -11,6 +12,7 @@ import { chatHref, go, pageHref, PAGES, route, type Page } from '../route.ts';
 import { changeSettings, settings, type Settings } from '../settings.ts';
 import { useStore } from '../store.ts';
 import { Dialog } from './dialog.tsx';
+import { Menu } from './menu.tsx';
 
 const PAGE_ICONS: Record<keyof typeof PAGES, IconName> = { models: 'chip', benchmark: 'chart', settings: 'sliders', about: 'info' };
 
@@ -75,15 +77,19 @@ function Row({ conversation, onOpen }: { conversation: Conversation; onOpen: () 
     const [dialog, setDialog] = useState<'rename' | 'delete' | null>(null);
     const title = conversation.title || 'Untitled';
     const shown = current && onChat;
+    const save = (): void => {
+        const named = (text: string): void => saveFile(`${fileName(title)}.json`, text);
+        exportConversations([conversation], new Date()).then(named, (error: unknown) => report(messageOf(error).message));
+    };
     return (
         <li class={`row${shown ? ' row-current' : ''}`}>
             <a href={chatHref(conversation.id)} aria-current={shown ? 'page' : undefined} onClick={onOpen} title={title}>
                 <span class="row-title">{title}</span>
                 {busy && <span class="pulse" aria-label="answer in progress" role="img" />}
             </a>
-            <RowMenu open={open} setOpen={setOpen} title={title} actions={[
+            <Menu place="row-menu" icon="dots" open={open} setOpen={setOpen} label={`More actions for “${title}”`} title={title} within=".conversations" actions={[
                 { icon: 'edit', label: 'Rename', run: () => setDialog('rename') },
-                { icon: 'download', label: 'Export', run: () => saveFile(`${fileName(title)}.json`, JSON.stringify(exportFile([conversation], new Date()), null, 1)) },
+                { icon: 'download', label: 'Export', run: save },
                 { icon: 'trash', label: 'Delete', run: () => setDialog('delete') },
             ]} />
             <RenameDialog open={dialog === 'rename'} title={title} onClose={() => setDialog(null)}
@@ -103,56 +109,6 @@ function Row({ conversation, onOpen }: { conversation: Conversation; onOpen: () 
 }
 
 const fileName = (title: string): string => title.replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '').slice(0, 60) || 'conversation';
-
-interface Action {
-    icon: IconName;
-    label: string;
-    run: () => void;
-}
-
-function RowMenu({ open, setOpen, title, actions }: { open: boolean; setOpen: (open: boolean) => void; title: string; actions: Action[] }): JSX.Element {
-    const element = useRef<HTMLDivElement>(null);
-    const [up, setUp] = useState(false);
-    useEffect(() => {
-        if (!open) return undefined;
-        const list = element.current!.closest('.conversations')!.getBoundingClientRect();
-        setUp(element.current!.getBoundingClientRect().bottom + 140 > list.bottom);
-        const away = (event: Event): void => { if (!element.current?.contains(event.target as globalThis.Node)) setOpen(false); };
-        document.addEventListener('pointerdown', away);
-        element.current?.querySelector<HTMLElement>('[role=menuitem]')?.focus();
-        return () => document.removeEventListener('pointerdown', away);
-    }, [open]);
-    const key = (event: KeyboardEvent): void => {
-        const items = [...(element.current?.querySelectorAll<HTMLElement>('[role=menuitem]') ?? [])];
-        const at = items.indexOf(document.activeElement as HTMLElement);
-        if (event.key === 'Escape') {
-            setOpen(false);
-            element.current?.querySelector<HTMLElement>('button')?.focus();
-        } else if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
-            items[(at + (event.key === 'ArrowDown' ? 1 : items.length - 1)) % items.length]?.focus();
-        } else return;
-        event.preventDefault();
-        event.stopPropagation();
-    };
-    return (
-        <div class="row-menu" ref={element} onKeyDown={open ? key : undefined}>
-            <button type="button" class="icon-button" aria-haspopup="menu" aria-expanded={open} aria-label={`More actions for “${title}”`}
-                onClick={() => setOpen(!open)}>
-                <Icon name="dots" size={16} />
-            </button>
-            {open && (
-                <div class={`menu${up ? ' menu-up' : ''}`} role="menu" aria-label={title}>
-                    {actions.map(({ icon, label, run }) => (
-                        <button key={label} type="button" role="menuitem" tabIndex={-1} onClick={() => { setOpen(false); run(); }}>
-                            <Icon name={icon} size={16} />
-                            {label}
-                        </button>
-                    ))}
-                </div>
-            )}
-        </div>
-    );
-}
 
 function RenameDialog({ open, title, onClose, onRename }: { open: boolean; title: string; onClose: () => void; onRename: (title: string) => void }): JSX.Element {
     const input = useRef<HTMLInputElement>(null);

@@ -1,0 +1,48 @@
+// Files that are dropped, pasted or chosen: pictures and sounds are attached to the message, text becomes part of it.
+
+import { chat } from '../chat.ts';
+import { attachedTo, draftOf, setAttached, setDraft } from '../drafts.ts';
+import type { Attachment } from '../conversation.ts';
+import { messageOf } from '../engine.ts';
+import { formatBytes } from '../format.ts';
+import { attach } from '../media.ts';
+
+const MOST_BYTES = 4_000_000;
+
+/** Whether files are being dragged; text that is dragged is the browser's own business. */
+export const hasFiles = (event: DragEvent): boolean => event.dataTransfer?.types.includes('Files') ?? false;
+
+type Taken = { attachment: Attachment } | { text: string } | { problem: string };
+
+/** Attaches pictures and sounds, and puts the text of other files behind the draft; says which can be neither. */
+export async function takeFiles(place: string, files: File[]): Promise<void> {
+    if (files.length === 0) return;
+    const read = await Promise.all(files.map(readFile));
+    const attachments = read.flatMap((each) => ('attachment' in each ? [each.attachment] : []));
+    if (attachments.length > 0) setAttached(place, [...attachedTo(place), ...attachments]);
+    const texts = read.flatMap((each) => ('text' in each ? [each.text] : []));
+    const problems = read.flatMap((each) => ('problem' in each ? [each.problem] : []));
+    if (texts.length > 0) setDraft(place, [draftOf(place), ...texts].filter((text) => text.trim() !== '').join('\n\n'));
+    if (problems.length > 0) chat.set({ refusal: { place, question: null, content: '', why: problems.join(' ') } });
+    document.getElementById('composer')?.focus();
+}
+
+async function readFile(file: File): Promise<Taken> {
+    try {
+        const attachment = await attach(file, file.name || (file.type.startsWith('audio/') ? 'Sound' : 'Picture'));
+        return attachment ? { attachment } : await readText(file);
+    } catch (error) {
+        return { problem: messageOf(error).message };
+    }
+}
+
+async function readText(file: File): Promise<{ text: string } | { problem: string }> {
+    if (/\.gguf$/i.test(file.name)) return { problem: `${file.name} is a model: choose it on the Models page.` };
+    if (file.size > MOST_BYTES) return { problem: `${file.name} is too large: ${formatBytes(file.size)}, and at most ${formatBytes(MOST_BYTES)} can be read.` };
+    try {
+        const text = new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer());
+        return text.includes('\0') ? { problem: `${file.name} is not a picture, a sound or a text file.` } : { text: text.replaceAll('\r\n', '\n').trimEnd() };
+    } catch (error) {
+        return { problem: error instanceof TypeError ? `${file.name} is not a picture, a sound or a text file.` : `${file.name} could not be read.` };
+    }
+}
