@@ -5,6 +5,7 @@
 #define GM_LOAD_HOST_H
 
 #include "session/load_parts.h"
+#include "session/session.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,8 @@ typedef struct {
     const uint8_t *bytes[4]; /* of the parts */
     uint64_t       sizes[4];
     size_t         parts;
+    const uint8_t *projector; /* a second file with towers; NULL: none */
+    uint64_t       projector_size;
     bool           backwards; /* the newest read is answered first */
     size_t         fail_at;   /* the read that fails, from 1 on; 0: none */
     size_t         answered;
@@ -35,13 +38,16 @@ static inline gm_status load_host_start(const load_host *h, const load_options *
         for (size_t i = 1; i < h->parts; i++) source_free(parts[i]);
         return e->status;
     }
-    return engine_load_new(file, parts + 1, h->parts - 1, options, out, e);
+    load_options both = *options;
+    source      *towers = NULL;
+    if (h->projector && !source_pieces(h->projector_size, &towers, e)) gguf_new(towers, &both.projector, e);
+    return engine_load_new(file, parts + 1, h->parts - 1, &both, out, e);
 }
 
 static inline const uint8_t *load_host_bytes(const load_host *h, const gguf *file, const read_order *order) {
     size_t part = 0;
-    while (gguf_source(file, (uint32_t)part) != order->from) part++;
-    return h->bytes[part] + order->offset;
+    while (part < h->parts && gguf_source(file, (uint32_t)part) != order->from) part++;
+    return (part < h->parts ? h->bytes[part] : h->projector) + order->offset;
 }
 
 /* Whole words; GM_AGAIN when too much is in flight. */

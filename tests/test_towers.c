@@ -4,6 +4,7 @@
  *     test_towers [cpu|gpu] */
 
 #include "distance.h"
+#include "load_host.h"
 #include "media/picture.h"
 #include "session/tower.h"
 #include "sessions.h"
@@ -124,6 +125,67 @@ static void test_soft_tokens(const char *text, const char *projector, const char
     picture_free(&p);
     gguf_free(file);
     gm_engine_close(engine);
+}
+
+/* ---- from files in pieces, as in a browser ---- */
+
+static uint8_t *read_fixture(const char *name, uint64_t *size) {
+    char     path[80];
+    FILE    *file = fopen(fixture(path, name), "rb");
+    uint8_t *bytes = malloc(2 << 20);
+    CHECK(file && bytes);
+    *size = file ? fread(bytes, 1, 2 << 20, file) : 0;
+    if (file) fclose(file);
+    return bytes;
+}
+
+/* Reads what the job wants, at once or backwards. */
+static gm_status drive_job(load_host *h, gm_engine *engine, tower_job *job, error *e) {
+    gm_status status;
+    while ((status = job_step(engine, job, e)) == GM_AGAIN) {
+        gpu_host *gpu = engine->gpu.host;
+        if (!load_host_answer(h, engine->reads, engine->file, gpu) && gpu) gpu_host_wait(gpu, 10);
+    }
+    return status;
+}
+
+static void test_pieces(const char *text, const char *projector, bool read_fails) {
+    TEST("%s%s%s in pieces%s", text, projector ? " with " : "", projector ? projector : "",
+         read_fails ? ": a read fails" : "");
+    error     e = { 0 };
+    load_host h = { .parts = 1, .backwards = projector != NULL };
+    uint8_t  *files[2] = { read_fixture(text, &h.sizes[0]), NULL };
+    h.bytes[0] = files[0];
+    if (projector) h.projector = files[1] = read_fixture(projector, &h.projector_size);
+    const gm_engine_options options = { .backend = device, .threads = 2 };
+    engine_load            *load = NULL;
+    gm_engine              *engine = NULL;
+    CHECK_MESSAGE(!load_host_start(&h, &(load_options){ .engine = &options }, 50000, &load, &e), "%s", e.why);
+    if (load) CHECK_MESSAGE(!load_host_run(&h, load, &engine, &e), "%s", e.why);
+    const uint64_t      before = h.read;
+    picture             p = load_fixture();
+    const tower_picture shown = whole(&p);
+    for (int round = read_fails ? 0 : 1; round < 2 && engine; round++) {
+        char       path[80];
+        tower_job *job = NULL;
+        gguf      *expect = NULL;
+        size_t     values = 0;
+        h.fail_at = round ? 0 : h.answered + 3;
+        CHECK(!gguf_open_file(fixture(path, "tiny-mm.expect.gguf"), &expect, &e));
+        CHECK(!tower_encode_pictures(engine, &shown, 1, &job, &e));
+        CHECK_MESSAGE((drive_job(&h, engine, job, &e) == GM_OK) == (round == 1), "%s", e.why);
+        if (round) job_expect(job, 0, expected(expect, "image.soft_tokens", &values), soft_tolerance(false));
+        else CHECK(strstr(e.why, "the cable was pulled"));
+        tower_job_free(job);
+        gguf_free(expect);
+        e = (error){ 0 };
+    }
+    CHECK_MESSAGE(h.read > before + 200000, "only %llu bytes were read for the tower",
+                  (unsigned long long)(h.read - before));
+    picture_free(&p);
+    gm_engine_close(engine);
+    free(files[0]);
+    free(files[1]);
 }
 
 /* ---- batches ---- */
@@ -256,6 +318,8 @@ int main(int argc, char **argv) {
         test_soft_tokens("tiny-mm-ollama.gguf", NULL, "tiny-mm.expect.gguf", precise);
         test_soft_tokens("tiny-unified.gguf", "tiny-unified.mmproj.gguf", "tiny-unified.expect.gguf", precise);
     }
+    test_pieces("tiny-mm-ollama.gguf", NULL, true);
+    test_pieces("tiny-mm.gguf", "tiny-mm.mmproj.gguf", false);
     test_batch();
     test_cancel();
     test_misfits();

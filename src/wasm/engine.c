@@ -42,24 +42,36 @@ static gm_status start_load(source **parts, size_t count, const json *o, arena *
                                  .threads = (uint32_t)option_bytes(o, "threads"), /* 1 without workers */
                                  .precise = json_is(json_get(o, "precise"), JSON_TRUE),
                                  .gpu_memory = option_bytes(o, "gpuMemory") };
-    gguf             *file = NULL;
+    gguf             *file = NULL, *projector = NULL;
     source           *first = parts[0];
     TRY(option_text(o, "name", a, &origin.name, e));
     TRY(option_text(o, "renderer", a, &origin.renderer, e));
     TRY(option_text(o, "params", a, &origin.params, e));
     TRY(option_text(o, "system", a, &origin.system, e));
     TRY(option_text(o, "gpuDisable", a, &engine.gpu_disable, e));
+    const bool towers = json_is(json_get(o, "projector"), JSON_TRUE) && count > 1;
     parts[0] = NULL;
     TRY(gguf_new(first, &file, e));
+    if (towers) { /* the last source */
+        source *last = parts[--count];
+        parts[count] = NULL;
+        if (gguf_new(last, &projector, e)) {
+            gguf_free(file);
+            return e->status;
+        }
+    }
     source *others[64];
     memcpy(others, parts + 1, (count - 1) * sizeof *others);
     memset(parts, 0, count * sizeof *parts); /* the job owns them now */
     return engine_load_new(
         file, others, count - 1,
-        &(load_options){ .engine = &engine, .origin = &origin, .memory = option_bytes(o, "wasmMemory") }, out, e);
+        &(load_options){
+            .engine = &engine, .origin = &origin, .projector = projector, .memory = option_bytes(o, "wasmMemory") },
+        out, e);
 }
 
-/* Sources by their sizes; options as JSON: {gpu, threads, precise, gpuMemory, wasmMemory, gpuDisable, name, renderer, params, system}. */
+/* Sources by their sizes; options as JSON: {gpu, threads, precise, gpuMemory, wasmMemory, gpuDisable, projector, name, renderer, params,
+ * system}. With `projector` the last source is a file with the model's towers (mmproj). */
 EXPORT(gmw_load_new)
 gm_status gmw_load_new(wasm_context *c, const char *options, size_t length, const double *sizes, size_t count,
                        engine_load **out) {
@@ -135,6 +147,7 @@ EXPORT(gmw_load_fit) gm_status gmw_load_fit(wasm_context *c, const engine_load *
 
 /* ---- reads -------------------------------------------------------------------------------------------------------------- */
 
+/* The projector's number is behind those of the model's parts. */
 static uint32_t part_of(const gguf *file, const source *from) {
     uint32_t part = 0;
     while (part < gguf_parts(file) && gguf_source(file, part) != from) part++;
