@@ -223,8 +223,9 @@ gm_status kv_store_fit(kv_store *store, kv_space space, kv_extent *x, size_t cou
         if (store->give_up && store->give_up(store->user, store, space)) continue;
         cause = (error){ 0 };
         if (tight && grow_for(store, space, x, count, twice, wanted, &cause)) continue;
-        if (!grow_for(store, space, x, count, 0, store->most[space], &cause))
-            return fit_refuse(store, space, count, &cause, e);
+        if (grow_for(store, space, x, count, 0, store->most[space], &cause)) continue;
+        if (cause.status && store->free_memory && store->free_memory(store->user)) continue;
+        return fit_refuse(store, space, count, &cause, e);
     }
 }
 

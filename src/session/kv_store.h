@@ -45,6 +45,8 @@ struct kv_store {
     uint64_t            mark_bytes, mark_budget;
     /* Gives up slots of a sequence that nobody uses. False: there are none. NULL: there never are. */
     bool (*give_up)(void *user, kv_store *store, kv_space space);
+    bool (*free_memory)(
+        void *user); /* frees memory of others, if there is none to grow; false: they have none to spare */
     void *user;
 };
 

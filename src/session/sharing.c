@@ -29,6 +29,9 @@ static bool give_up_parked(void *user, kv_store *store, kv_space space) {
     return true;
 }
 
+/* Towers are loaded again when they are needed; a conversation cannot go on without its keys and values. */
+static bool give_up_towers(void *user) { return engine_release_towers(user); }
+
 gm_status engine_store(gm_engine *engine, quant_type type, kv_store **out, error *e) {
     kv_store *store = &engine->stores[type == TYPE_F16 ? 0 : type == TYPE_F32 ? 1 : 2];
     *out = store;
@@ -36,6 +39,7 @@ gm_status engine_store(gm_engine *engine, quant_type type, kv_store **out, error
     TRY(kv_store_open(store, &engine->weights.config, engine->gpu.host, type, e));
     store->idle = engine->context;
     store->give_up = give_up_parked;
+    store->free_memory = give_up_towers;
     store->user = engine;
     return GM_OK;
 }
