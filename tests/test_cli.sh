@@ -86,7 +86,7 @@ serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file 
 check --backend --mmproj --image --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
 bench -p -n -d -r --profile --backend --kv --threads --precise --cpu --gpu-disable --json
-synth --layers --vocabulary --window --quant --flavour --seed
+synth --layers --vocabulary --window --quant --flavour --towers --seed
 devices --json
 version --json
 END
@@ -545,6 +545,11 @@ for isa in $instruction_sets; do
     sees "picture without an encoder, $isa" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 3 \
         --mmproj $fixtures/tiny-unified.mmproj.gguf --image $fixtures/tiny-mm.png --cpu "$isa"
 done
+run "inspect towers" 0 inspect $fixtures/tiny-mm.mmproj.gguf
+matches 'vision tower +yes, gemma4v, [0-9.]+ kB of weights; a picture of 280 tokens takes about 14.2 MB more'
+matches 'audio tower +yes, gemma4a, [0-9.]+ kB of weights'
+run "inspect towers without encoders" 0 inspect $fixtures/tiny-unified.mmproj.gguf --json
+matches '"vision":true,"audio":true,"vision_bytes":982272,"audio_bytes":81920,'
 sees "picture" $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf 2 --mmproj $fixtures/tiny-mm.mmproj.gguf --image $fixtures/tiny-mm.png
 sees "some patches" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 3 --mmproj $fixtures/tiny-unified.mmproj.gguf
 run "a model that cannot see" 1 check $dense $fixtures/tiny-mm.expect.gguf --precise
@@ -618,6 +623,10 @@ run "synth, a small vocabulary" 0 synth e2b "$scratch/e2b.gguf" --layers 2 --voc
 run "a small vocabulary encodes text" 0 tokenize "$scratch/e2b.gguf" $'A \n\n'
 equals "bytes and newlines" "$(cut -f 1 <<<"$out" | xargs)" "303 464 388 367 108"
 rm -f "$scratch/e2b.gguf"
+run "synth with towers" 0 synth 12b "$scratch/12b.gguf" --layers 2 --vocabulary 512 --towers --quiet
+run "the towers of a synth model" 0 inspect "$scratch/12b.mmproj.gguf"
+matches 'vision tower +yes, gemma4uv'
+rm -f "$scratch/12b.gguf" "$scratch/12b.mmproj.gguf"
 run "synth to a folder that is not there" 2 synth e2b "$scratch/no/such/folder.gguf" --layers 2
 echo old >"$scratch/kept.gguf"
 limited() { (ulimit -f 4 && exec "$built" "$@"); } # no file above 4 KiB: as if the disk were full

@@ -4,6 +4,7 @@
 #include "base/table.h"
 #include "model/synth.h"
 #include "model/synth_parts.h"
+#include "model/towers.h"
 #include "test.h"
 #include "text/tokenizer.h"
 
@@ -102,6 +103,74 @@ static void test_synth_shapes(void) {
     }
 }
 
+/* ---- towers ---- */
+
+static bool write_head(void *user, const void *data, size_t length) { return fwrite(data, 1, length, user) == length; }
+
+/* A file with these tensors and no data: the rest of it is a hole. */
+static void write_hole(const char *path, const synth_plan *plan, const synth_tensor *tensors, size_t count) {
+    error        e = { 0 };
+    gguf_writer *w = NULL;
+    FILE        *file = fopen(path, "wb");
+    CHECK(file && !gguf_writer_new(&w, &e));
+    if (plan->ollama) synth_write_tower_keys(plan, w);
+    else synth_write_projector_keys(plan, w);
+    for (size_t i = 0; i < count; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", STR_ARGS(tensors[i].info.name));
+        gguf_write_tensor(w, name, tensors[i].info.type, tensors[i].info.dims, tensors[i].info.ne);
+    }
+    CHECK_MESSAGE(!gguf_writer_head(w, write_head, file, &e), "%s", e.why);
+    fflush(file);
+    CHECK(!ftruncate(fileno(file), (off_t)gguf_writer_size(w)));
+    fclose(file);
+    gguf_writer_free(w);
+}
+
+/* The sizes of the released towers, and that the vision tower's weights are found. */
+static void test_synth_towers(void) {
+    static const struct {
+        const char *size, *flavour;
+        uint32_t    width, tower_width, layers;
+        double      vision, audio; /* millions of parameters, without what connects them to the text model */
+    } rows[] = {
+        { "e2b", "llama.cpp", 1536, 768, 16, 167, 305 }, { "e4b", "ollama", 2560, 768, 16, 167, 305 },
+        { "12b", "llama.cpp", 3840, 3840, 0, 35.2, 0 },  { "26b", "llama.cpp", 2816, 1152, 27, 569, 0 },
+        { "31b", "ollama", 5376, 1152, 27, 569, 0 },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        TEST("the towers of %s, %s", rows[i].size, rows[i].flavour);
+        error          e = { 0 };
+        arena          a = { 0 };
+        synth_plan     plan;
+        synth_tensor  *tensors = NULL;
+        size_t         count = 0;
+        double         vision = 0, audio = 0;
+        gguf          *file = NULL;
+        vision_weights w = { 0 };
+        const char    *path = "build/towers.hole.gguf";
+        CHECK(!synth_plan_make(&(synth_options){ .size = rows[i].size, .flavour = rows[i].flavour, .towers = true },
+                               &plan, &e));
+        CHECK(!synth_list_projector(&plan, &a, &tensors, &count, &e));
+        for (size_t j = 0; j < count; j++) {
+            const str name = tensors[j].info.name;
+            if (str_starts_with(name, "v.")) vision += (double)tensors[j].info.count / 1e6;
+            if (str_starts_with(name, "a.") || str_starts_with(name, "mm.a.fc."))
+                audio += (double)tensors[j].info.count / 1e6;
+        }
+        CHECK_MESSAGE(fabs(vision - rows[i].vision) < 0.6, "%.2f million parameters", vision);
+        CHECK_MESSAGE(fabs(audio - rows[i].audio) < 0.6, "%.2f million parameters", audio);
+        write_hole(path, &plan, tensors, count);
+        CHECK_MESSAGE(!gguf_open_file(path, &file, &e), "%s", e.why);
+        if (file) CHECK_MESSAGE(!vision_shapes(file, rows[i].width, &w, &e), "%s", e.why);
+        CHECK(w.config.width == rows[i].tower_width && w.config.layers == rows[i].layers);
+        vision_free(&w);
+        gguf_free(file);
+        arena_free(&a);
+        unlink(path);
+    }
+}
+
 /* Whatever is cut away, the last layer is full, and the layers before the first sharing one are a sliding and a full one. */
 static void test_cutting(void) {
     static const struct {
@@ -166,18 +235,18 @@ static void test_synth_blocks(void) {
     float   *values = malloc(ROWS * ROW * sizeof *values);
     for (size_t i = 0; i < COUNT_OF(types); i++) {
         const quant_format *format = quant_format_of(types[i]);
-        const synth_tensor  tensor = { .info = { .type = types[i], .format = format }, .fill = FILL_MATRIX };
+        const synth_tensor  filled = { .info = { .type = types[i], .format = format }, .fill = FILL_MATRIX };
         const size_t bytes = (size_t)quant_row_bytes(format, ROWS * ROW), row = (size_t)quant_row_bytes(format, ROW);
         synth_random random;
         TEST("random blocks of %s", format->name);
         synth_random_start(&random, 7, 3);
-        synth_fill_data(&random, &tensor, data, 0, ROWS * ROW);
+        synth_fill_data(&random, &filled, data, 0, ROWS * ROW);
         synth_random_start(&random, 7, 3);
-        synth_fill_data(&random, &tensor, again, 0, ROWS * ROW / 2);
-        synth_fill_data(&random, &tensor, again + bytes / 2, ROWS * ROW / 2, ROWS * ROW / 2);
+        synth_fill_data(&random, &filled, again, 0, ROWS * ROW / 2);
+        synth_fill_data(&random, &filled, again + bytes / 2, ROWS * ROW / 2, ROWS * ROW / 2);
         CHECK(memcmp(data, again, bytes) == 0); /* in two halves as in one */
         synth_random_start(&random, 8, 3);
-        synth_fill_data(&random, &tensor, again, 0, ROWS * ROW);
+        synth_fill_data(&random, &filled, again, 0, ROWS * ROW);
         CHECK(memcmp(data, again, row) != 0);
         size_t equal = 0;
         for (size_t j = 1; j < ROWS; j++) equal += memcmp(data, data + j * row, row) == 0;
@@ -214,11 +283,11 @@ static void test_small_tensors(void) {
     float values[1000];
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         TEST("values of small tensors %zu", i);
-        const synth_tensor tensor = { .info = { .type = TYPE_F32, .format = quant_format_of(TYPE_F32) },
+        const synth_tensor filled = { .info = { .type = TYPE_F32, .format = quant_format_of(TYPE_F32) },
                                       .fill = rows[i].fill };
         synth_random       random;
         synth_random_start(&random, 1, 1);
-        synth_fill_data(&random, &tensor, values, 0, COUNT_OF(values));
+        synth_fill_data(&random, &filled, values, 0, COUNT_OF(values));
         float low = values[0], high = values[0];
         for (size_t j = 0; j < COUNT_OF(values); j++) {
             low = fminf(low, values[j]);
@@ -466,6 +535,7 @@ static void test_files(void) {
 int main(void) {
     test_mixes();
     test_synth_shapes();
+    test_synth_towers();
     test_cutting();
     test_bad_options();
     test_synth_blocks();

@@ -70,8 +70,8 @@ static gm_status job_step(gm_engine *engine, tower_job *job, error *e) {
 }
 
 /* Encodes all pictures in one job; NULL if that fails, with the reason in `e`. */
-static tower_job *encode(gm_engine *engine, const tower_picture *pictures, size_t count, size_t *turns_taken,
-                         error *e) {
+static tower_job *encode_all(gm_engine *engine, const tower_picture *pictures, size_t count, size_t *turns_taken,
+                             error *e) {
     tower_job *job = NULL;
     gm_status  status;
     engine_enter(engine);
@@ -110,7 +110,7 @@ static void test_soft_tokens(const char *text, const char *projector, const char
     const float *want = expected(file, "image.soft_tokens", &values);
     CHECK(values == SOFT_TOKENS * SOFT_WIDTH);
     const tower_picture shown = whole(&p);
-    tower_job          *job = engine ? encode(engine, &shown, 1, NULL, &e) : NULL;
+    tower_job          *job = engine ? encode_all(engine, &shown, 1, NULL, &e) : NULL;
     CHECK_MESSAGE(job, "%s", e.why);
     job_expect(job, 0, want, soft_tolerance(precise));
     tower_job_free(job);
@@ -118,7 +118,7 @@ static void test_soft_tokens(const char *text, const char *projector, const char
         const float        *patches = expected(file, "image.patches", &values);
         const tower_picture given = { .width = p.width, .height = p.height, .patches = patches };
         CHECK(values == (size_t)p.width * p.height * 3);
-        job = engine ? encode(engine, &given, 1, NULL, &e) : NULL;
+        job = engine ? encode_all(engine, &given, 1, NULL, &e) : NULL;
         job_expect(job, 0, want, soft_tolerance(precise));
         tower_job_free(job);
     }
@@ -149,7 +149,7 @@ static gm_status drive_job(load_host *h, gm_engine *engine, tower_job *job, erro
     return status;
 }
 
-static void test_pieces(const char *text, const char *projector, bool read_fails) {
+static void test_tower_in_pieces(const char *text, const char *projector, bool read_fails) {
     TEST("%s%s%s in pieces%s", text, projector ? " with " : "", projector ? projector : "",
          read_fails ? ": a read fails" : "");
     error     e = { 0 };
@@ -205,12 +205,12 @@ static void test_batch(void) {
         pictures[i].height = i % 4 == 2 ? 96 : 48;
     }
     size_t     count = 0, alone_count = 0, patches = 0;
-    tower_job *job = engine ? encode(engine, pictures, COUNT, NULL, &e) : NULL;
+    tower_job *job = engine ? encode_all(engine, pictures, COUNT, NULL, &e) : NULL;
     CHECK_MESSAGE(job, "%s", e.why);
     for (size_t i = 0; i < COUNT; i++) patches += (size_t)pictures[i].width * pictures[i].height / 256;
     CHECK_MESSAGE(patches > 4200 && patches < 10080, "%zu patches", patches);
     for (size_t i = 0; i < COUNT && job; i += 61) {
-        tower_job   *alone = encode(engine, &pictures[i], 1, NULL, &e);
+        tower_job   *alone = encode_all(engine, &pictures[i], 1, NULL, &e);
         const float *rows = tower_job_rows(job, i, &count);
         const float *want = alone ? tower_job_rows(alone, 0, &alone_count) : NULL;
         CHECK(count && count == alone_count && count == (size_t)pictures[i].width * pictures[i].height / (48 * 48));
@@ -247,7 +247,7 @@ static void test_cancel(void) {
     engine->turn_seconds = 0; /* a turn ends as soon as it can */
     float     *rows = calloc(SOFT_TOKENS * SOFT_WIDTH, sizeof *rows);
     size_t     turns_taken = 0, count = 0;
-    tower_job *job = encode(engine, &shown, 1, &turns_taken, &e);
+    tower_job *job = encode_all(engine, &shown, 1, &turns_taken, &e);
     CHECK_MESSAGE(job && turns_taken > 5, "%zu turns; %s", turns_taken, e.why);
     const float *first = job ? tower_job_rows(job, 0, &count) : NULL;
     if (first) memcpy(rows, first, count * SOFT_WIDTH * sizeof *rows);
@@ -261,7 +261,7 @@ static void test_cancel(void) {
         tower_job_free(dropped);
         if (steps == 6) CHECK(gm_engine_release_towers(engine)); /* the next job loads it again */
     }
-    job = encode(engine, &shown, 1, NULL, &e);
+    job = encode_all(engine, &shown, 1, NULL, &e);
     CHECK_MESSAGE(job, "%s", e.why);
     const float *again = job ? tower_job_rows(job, 0, &count) : NULL;
     CHECK(again && count == 6 && distance(again, rows, 6 * SOFT_WIDTH) < 1e-6);
@@ -291,7 +291,7 @@ static void test_short_memory(void) {
     shown.width = shown.height = 144;
     make_tokens(tokens, TOKENS, 1);
     if (!session || set_tokens(session, tokens, 300)) CHECK_MESSAGE(false, "%s", why);
-    tower_job *job = engine ? encode(engine, &shown, 1, NULL, &e) : NULL;
+    tower_job *job = engine ? encode_all(engine, &shown, 1, NULL, &e) : NULL;
     CHECK_MESSAGE(job, "%s", e.why);
     tower_job_free(job);
     if (session && job) {
@@ -320,7 +320,7 @@ static void expect_refused(const char *text, const char *projector, const char *
 
 static void expect_no_picture(gm_engine *engine, const tower_picture *shown, const char *says) {
     error      e = { 0 };
-    tower_job *job = encode(engine, shown, 1, NULL, &e);
+    tower_job *job = encode_all(engine, shown, 1, NULL, &e);
     CHECK_MESSAGE(!job && strstr(e.why, says), "\"%s\" does not say \"%s\"", e.why, says);
     tower_job_free(job);
 }
@@ -351,8 +351,8 @@ int main(int argc, char **argv) {
         if (!precise) test_soft_tokens("tiny-mm-ollama.gguf", NULL, "tiny-mm.expect.gguf", precise);
         test_soft_tokens("tiny-unified.gguf", "tiny-unified.mmproj.gguf", "tiny-unified.expect.gguf", precise);
     }
-    test_pieces("tiny-mm-ollama.gguf", NULL, true);
-    test_pieces("tiny-mm.gguf", "tiny-mm.mmproj.gguf", false);
+    test_tower_in_pieces("tiny-mm-ollama.gguf", NULL, true);
+    test_tower_in_pieces("tiny-mm.gguf", "tiny-mm.mmproj.gguf", false);
     test_batch();
     test_cancel();
     test_misfits();

@@ -109,12 +109,22 @@ static void print_needs(const inspection *f) {
     inspect_print_gpu(f);
 }
 
+static void print_tower(const char *label, uint64_t bytes, str projector, uint64_t more) {
+    char weights[32], run[32];
+    if (!bytes) {
+        inspect_line(label, "no");
+        return;
+    }
+    format_bytes(bytes, weights);
+    format_bytes(more, run);
+    inspect_line(label, "yes%s%.*s, %s of weights%s%s%s", projector.length ? ", " : "", STR_ARGS(projector), weights,
+                 more ? "; a picture of 280 tokens takes about " : "", more ? run : "", more ? " more" : "");
+}
+
 static void print_towers(const inspection *f) {
     if (!f->has_config && !f->vision && !f->audio) return;
-    inspect_line("vision tower", "%s%s%.*s", f->vision ? "yes" : "no", f->projector_vision.length ? ", " : "",
-                 STR_ARGS(f->projector_vision));
-    inspect_line("audio tower", "%s%s%.*s", f->audio ? "yes" : "no", f->projector_audio.length ? ", " : "",
-                 STR_ARGS(f->projector_audio));
+    print_tower("vision tower", f->vision_bytes, f->projector_vision, f->picture_bytes);
+    print_tower("audio tower", f->audio_bytes, f->projector_audio, 0);
 }
 
 static int print_metadata(const gguf *file) {
@@ -277,6 +287,9 @@ static int inspect_print_json(const inspection *f, bool tensors) {
     report_types(&r, f);
     report_bool(&r, "vision", f->vision);
     report_bool(&r, "audio", f->audio);
+    report_count(&r, "vision_bytes", f->vision_bytes);
+    report_count(&r, "audio_bytes", f->audio_bytes);
+    report_count(&r, "picture_bytes", f->picture_bytes);
     report_bool(&r, "runs", f->runs);
     report_text(&r, "problem", f->problem.status != GM_OK ? f->problem.why : NULL);
     if (f->has_config) {

@@ -30,7 +30,9 @@ typedef struct {
     uint64_t     parameters;
     type_share   types[TYPE_COUNT];
     bool         vision, audio;
-    bool         has_config; /* a Gemma 4 text model: the two fields below are set */
+    uint64_t     vision_bytes, audio_bytes; /* of the towers' weights */
+    uint64_t     picture_bytes;             /* that encoding a picture takes besides, about; 0: unknown */
+    bool         has_config;                /* a Gemma 4 text model: the two fields below are set */
     model_config config;
     kv_size      kv;
     bool         runs; /* all weights are present and fit the config */

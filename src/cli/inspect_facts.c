@@ -2,7 +2,7 @@
 
 #include "cli/inspect.h"
 
-#include "model/model.h"
+#include "model/towers.h"
 #include "session/kv.h"
 
 #include <inttypes.h>
@@ -44,9 +44,21 @@ static void count_tensors(inspection *out) {
         out->types[t->type].tensors++;
         out->types[t->type].bytes += t->bytes;
         out->parameters += t->count;
-        if (str_starts_with(t->name, "v.")) out->vision = true;
-        if (str_starts_with(t->name, "a.")) out->audio = true;
+        if (model_part_of(t->name) == PART_VISION) out->vision_bytes += t->bytes;
+        if (model_part_of(t->name) == PART_AUDIO) out->audio_bytes += t->bytes;
     }
+}
+
+/* A projector does not say which text model it is for: the tower's own width will do. */
+static void inspect_towers(inspection *out) {
+    const gguf_tensor *projection = gguf_find_tensor(out->file, "mm.input_projection.weight");
+    vision_weights     w;
+    error              ignored = { 0 };
+    out->vision = out->vision_bytes > 0;
+    out->audio = out->audio_bytes > 0;
+    if (!projection || vision_shapes(out->file, (uint32_t)projection->ne[1], &w, &ignored)) return;
+    out->picture_bytes = vision_run_bytes(&w.config, 280);
+    vision_free(&w);
 }
 
 static kv_size measure_kv(const model_config *config) {
@@ -105,6 +117,7 @@ gm_status inspect_file(const char *path, const gguf *file, const inspect_wishes 
     out->projector_audio = file_text(file, "clip.audio.projector_type");
     out->file_type = file_type_name(file);
     count_tensors(out);
+    inspect_towers(out);
     if (!str_is(out->architecture, "gemma4")) return GM_OK;
     inspect_model(wishes, a, out);
     if (out->problem.status == GM_NO_MEMORY) return fail(e, GM_NO_MEMORY, "%s", out->problem.why);

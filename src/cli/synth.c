@@ -13,7 +13,7 @@
 typedef struct {
     count_value layers, vocabulary, window, seed;
     const char *quant, *flavour;
-    bool        json, quiet;
+    bool        towers, json, quiet;
 } synth_values;
 
 static const option options[] = {
@@ -25,6 +25,8 @@ static const option options[] = {
     TEXT_OPTION(synth_values, quant, "quant", 0, "TYPE", "quantisation: q4_k_m, q4_0, q8_0 or f16; default q4_k_m"),
     TEXT_OPTION(synth_values, flavour, "flavour", 0, "F",
                 "write metadata and types like llama.cpp or like ollama; default llama.cpp"),
+    FLAG_OPTION(synth_values, towers, "towers", 0,
+                "vision and audio towers, too: in the same file like Ollama's, or in OUT.mmproj.gguf like llama.cpp's"),
     COUNT_OPTION(synth_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX,
                  "random seed; the same seed gives the same file; default 0"),
     FLAG_OPTION(synth_values, json, "json", 0,
@@ -48,6 +50,7 @@ static int synth_run(void *values, const arguments *args) {
         .flavour = v->flavour,
         .vocabulary = (int)v->vocabulary.value,
         .window = (int)v->window.value,
+        .towers = v->towers,
         .seed = v->seed.value,
     };
     progress bar;
@@ -86,7 +89,8 @@ const command command_synth = {
         "measure speed and memory, and to compare engines on the same file, without the real weights. Its answers are "
         "noise. A full e2b takes 3.4 GB, a full 31b 18.7 GB; --layers makes it smaller.",
     .examples = "  gemmule synth e2b e2b.gguf\n"
-                "  gemmule synth 26b moe.gguf --layers 6 --quant q4_0\n",
+                "  gemmule synth 26b moe.gguf --layers 6 --quant q4_0\n"
+                "  gemmule synth e4b seeing.gguf --layers 2 --towers\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),
     .fewest = 2,

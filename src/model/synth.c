@@ -5,7 +5,9 @@
 #include "base/new_file.h"
 #include "model/synth_parts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { CHUNK = 1 << 20 }; /* bytes generated at a time */
 
@@ -124,38 +126,78 @@ static gm_status write_data(const synth_plan *plan, const synth_tensor *tensor, 
     return GM_OK;
 }
 
-static gm_status write_model(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w,
-                             output *o, error *e) {
-    write_general(plan, parameter_count(tensors, count), w);
-    write_shape(plan, w);
-    gm_status status = synth_write_vocabulary(plan, w, e);
-    if (status != GM_OK) return status;
-    for (size_t i = 0; i < count; i++) {
+typedef struct {
+    const synth_plan   *plan;
+    const synth_tensor *tensors;
+    size_t              count;
+    bool                projector;
+} synth_content;
+
+static gm_status write_keys(const synth_content *c, gguf_writer *w, error *e) {
+    if (c->projector) {
+        synth_write_projector_keys(c->plan, w);
+        return GM_OK;
+    }
+    write_general(c->plan, parameter_count(c->tensors, c->count), w);
+    write_shape(c->plan, w);
+    if (c->plan->towers && c->plan->ollama) synth_write_tower_keys(c->plan, w);
+    return synth_write_vocabulary(c->plan, w, e);
+}
+
+static gm_status synth_write_content(const synth_content *c, gguf_writer *w, output *o, error *e) {
+    TRY(write_keys(c, w, e));
+    for (size_t i = 0; i < c->count; i++) {
         char      name[64];
-        const str from = tensors[i].info.name;
+        const str from = c->tensors[i].info.name;
         snprintf(name, sizeof name, "%.*s", STR_ARGS(from));
-        gguf_write_tensor(w, name, tensors[i].info.type, tensors[i].info.dims, tensors[i].info.ne);
+        gguf_write_tensor(w, name, c->tensors[i].info.type, c->tensors[i].info.dims, c->tensors[i].info.ne);
     }
     uint8_t *chunk = malloc(CHUNK);
     if (!chunk) return fail_memory(e, "a chunk of the file", CHUNK);
-    status = gguf_writer_head(w, output_write, o, e);
+    gm_status status = gguf_writer_head(w, output_write, o, e);
     o->total = gguf_writer_size(w);
-    for (size_t i = 0; i < count && status == GM_OK; i++) status = write_data(plan, &tensors[i], i, chunk, w, e);
+    for (size_t i = 0; i < c->count && status == GM_OK; i++)
+        status = write_data(c->plan, &c->tensors[i], i, chunk, w, e);
     if (status == GM_OK) status = gguf_writer_end(w, e);
     free(chunk);
     return status;
 }
 
-static gm_status synth_write_file(const synth_plan *plan, const synth_tensor *tensors, size_t count, gguf_writer *w,
-                                  const char *path, output *o, error *e) {
-    error problem = { 0 };
-    TRY(new_file_open(path, NEW_FILE_BULK, &o->file, e));
-    write_model(plan, tensors, count, w, o, &problem);
-    if (o->stopped) { /* the writer only knows that its sink failed */
-        problem = (error){ 0 };
-        fail(&problem, GM_CANCELLED, "stopped after %llu bytes", (unsigned long long)o->done);
+static gm_status synth_write_file(const synth_content *c, const char *path, synth_progress progress, void *user,
+                                  error *e) {
+    output       o = { .progress = progress, .user = user };
+    gguf_writer *w = NULL;
+    error        problem = { 0 };
+    TRY(gguf_writer_new(&w, e));
+    gm_status status = new_file_open(path, NEW_FILE_BULK, &o.file, e);
+    if (!status) {
+        synth_write_content(c, w, &o, &problem);
+        if (o.stopped) { /* the writer only knows that its sink failed */
+            problem = (error){ 0 };
+            fail(&problem, GM_CANCELLED, "stopped after %llu bytes", (unsigned long long)o.done);
+        }
+        status = new_file_end(o.file, &problem, e);
     }
-    return new_file_end(o->file, &problem, e);
+    gguf_writer_free(w);
+    return status;
+}
+
+const char *synth_projector_path(const char *path, arena *a) {
+    static const char end[] = ".gguf", middle[] = ".mmproj";
+    const size_t      length = strlen(path), cut = str_ends_with(str_of(path), end) ? length - strlen(end) : length;
+    char             *out = arena_alloc(a, length + sizeof middle + sizeof end);
+    if (out) snprintf(out, length + sizeof middle + sizeof end, "%.*s%s%s", (int)cut, path, middle, end);
+    return out;
+}
+
+static gm_status synth_write_projector(const synth_plan *plan, const char *path, synth_progress progress, void *user,
+                                       arena *a, error *e) {
+    const char   *beside = synth_projector_path(path, a);
+    synth_tensor *tensors = NULL;
+    size_t        count = 0;
+    if (!beside) return fail_memory(e, "a path", strlen(path));
+    TRY(synth_list_projector(plan, a, &tensors, &count, e));
+    return synth_write_file(&(synth_content){ plan, tensors, count, true }, beside, progress, user, e);
 }
 
 gm_status synth_write(const synth_options *options, const char *path, synth_progress progress, void *user, error *e) {
@@ -163,13 +205,12 @@ gm_status synth_write(const synth_options *options, const char *path, synth_prog
     synth_plan    plan;
     synth_tensor *tensors = NULL;
     size_t        count = 0;
-    gguf_writer  *w = NULL;
-    output        o = { .progress = progress, .user = user };
     gm_status     status = synth_plan_make(options, &plan, e);
     if (status == GM_OK) status = synth_list_tensors(&plan, &memory, &tensors, &count, e);
-    if (status == GM_OK) status = gguf_writer_new(&w, e);
-    if (status == GM_OK) status = synth_write_file(&plan, tensors, count, w, path, &o, e);
-    gguf_writer_free(w);
+    if (status == GM_OK)
+        status = synth_write_file(&(synth_content){ &plan, tensors, count, false }, path, progress, user, e);
+    if (status == GM_OK && plan.towers && !plan.ollama)
+        status = synth_write_projector(&plan, path, progress, user, &memory, e);
     arena_free(&memory);
     return status;
 }

@@ -14,7 +14,8 @@ typedef struct {
     const char *flavour;    /* "llama.cpp" or "ollama": whose metadata and type mix; NULL: llama.cpp */
     int         vocabulary; /* 0: 262,144; otherwise the first n tokens, at least 512 */
     int         window;     /* 0: the model's; otherwise how many positions sliding layers see */
-    uint64_t    seed;
+    bool     towers; /* vision and audio towers, too: in the same file for Ollama, otherwise in a projector beside it */
+    uint64_t seed;
 } synth_options;
 
 typedef bool (*synth_progress)(void *user, uint64_t done, uint64_t total); /* bytes; false: stop */
@@ -23,6 +24,9 @@ typedef bool (*synth_progress)(void *user, uint64_t done, uint64_t total); /* by
  * an existing file. Calls `progress` (may be NULL) now and then; if that returns false, stops with GM_CANCELLED. An unknown name in
  * the options, or fewer than 2 or too many layers, is GM_BAD_ARGUMENT with a message that lists the choices. */
 gm_status synth_write(const synth_options *options, const char *path, synth_progress progress, void *user, error *e);
+
+/* Where the projector of a model goes: "m.gguf" has "m.mmproj.gguf". The text lives in the arena. */
+const char *synth_projector_path(const char *path, arena *a);
 
 /* The tensors of such a file, in order and without data, for estimates and tests. The list lives in the arena. `offset` and
  * `part` are 0. */

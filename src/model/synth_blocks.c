@@ -179,6 +179,9 @@ static float small_value(synth_random *r, synth_fill fill, uint64_t index) {
     case FILL_LAYER_SCALE: return (float)(0.95 + 0.05 * random_uniform(r));
     case FILL_ROUTER:
         return (float)((random_uniform(r) + random_uniform(r) + random_uniform(r) + random_uniform(r) - 2) * 3.4641016);
+    case FILL_TABLE: return (float)(0.04 * random_uniform(r) - 0.02);
+    case FILL_LEAST: return -64;
+    case FILL_MOST: return 64;
     default: return (float)(0.9 + 0.2 * random_uniform(r));
     }
 }

@@ -30,7 +30,7 @@ typedef struct {
     const synth_quant *quant;
     uint32_t           layers, sharing; /* after cutting */
     uint32_t           vocabulary, window;
-    bool               ollama;
+    bool               ollama, towers;
     uint64_t           seed;
 } synth_plan;
 
@@ -43,7 +43,10 @@ typedef enum {
     FILL_OUTPUT_NORM,
     FILL_LAYER_SCALE,
     FILL_ROPE,
-    FILL_ROUTER
+    FILL_ROUTER,
+    FILL_TABLE, /* like a matrix, in f32 */
+    FILL_LEAST, /* bounds of clipped linears: wide */
+    FILL_MOST,
 } synth_fill;
 
 typedef struct {
@@ -56,7 +59,29 @@ enum { SYNTH_VOCABULARY = 262144 };
 gm_status synth_plan_make(const synth_options *options, synth_plan *plan, error *e);
 bool      synth_layer_is_full(const synth_plan *plan, uint32_t layer);
 uint32_t  synth_feed_forward(const synth_plan *plan, uint32_t layer);
+/* A list that is being made. */
+typedef struct {
+    const synth_plan *plan;
+    arena            *memory;
+    synth_tensor     *items;
+    size_t            count, capacity;
+    bool              failed;
+} synth_list;
+
+gm_status synth_list_new(const synth_plan *plan, size_t capacity, arena *a, synth_list *out, error *e);
+/* A dimension of 0 is left out. */
+void synth_list_add(synth_list *list, synth_fill fill, quant_type type, const uint64_t ne[4], const char *name);
+
+/* synth_towers.c: tensors, and metadata in the model's file or in the projector's. */
+void synth_add_towers(synth_list *list);
+void synth_write_tower_keys(const synth_plan *plan, gguf_writer *w);
+void synth_write_projector_keys(const synth_plan *plan, gguf_writer *w);
+
+/* The text model's, and with Ollama's flavour those of its towers. */
 gm_status synth_list_tensors(const synth_plan *plan, arena *a, synth_tensor **tensors, size_t *count, error *e);
+
+/* The projector's. */
+gm_status synth_list_projector(const synth_plan *plan, arena *a, synth_tensor **tensors, size_t *count, error *e);
 
 /* Metadata under tokenizer.ggml. */
 gm_status synth_write_vocabulary(const synth_plan *plan, gguf_writer *w, error *e);

@@ -62,7 +62,9 @@ static uint32_t scaled_sharing(const synth_size *size, uint32_t layers) {
 gm_status synth_plan_make(const synth_options *options, synth_plan *plan, error *e) {
     const char *quant = options->quant ? options->quant : "q4_k_m",
                *flavour = options->flavour ? options->flavour : "llama.cpp";
-    *plan = (synth_plan){ .size = find_size(options->size), .quant = find_quant(quant), .seed = options->seed };
+    *plan = (synth_plan){
+        .size = find_size(options->size), .quant = find_quant(quant), .towers = options->towers, .seed = options->seed
+    };
     if (!plan->size) {
         fail(e, GM_BAD_ARGUMENT, "unknown size '%s': choose e2b, e4b, 12b, 26b or 31b",
              options->size ? options->size : "");
@@ -113,42 +115,42 @@ static bool is_important(uint32_t n, uint32_t count) {
 
 /* ---- the list ---- */
 
-typedef struct {
-    const synth_plan *plan;
-    arena            *memory;
-    synth_tensor     *items;
-    size_t            count, capacity;
-    bool              failed;
-} tensor_list;
+enum { TOWER_TENSORS = 2048 }; /* more than any tower has */
 
-static void add_tensor(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2,
-                       const char *format, ...) PRINTF_LIKE(7, 8);
+gm_status synth_list_new(const synth_plan *plan, size_t capacity, arena *a, synth_list *out, error *e) {
+    *out = (synth_list){ .plan = plan, .memory = a, .capacity = capacity };
+    out->items = arena_array(a, capacity, sizeof *out->items);
+    return out->items ? GM_OK : fail_memory(e, "the list of tensors", capacity * sizeof *out->items);
+}
 
-/* A dimension of 0 is left out. */
-static void add_tensor(tensor_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2,
-                       const char *format, ...) {
-    char    name[64];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(name, sizeof name, format, arguments);
-    va_end(arguments);
-
+void synth_list_add(synth_list *list, synth_fill fill, quant_type type, const uint64_t ne[4], const char *name) {
     const quant_format *of = quant_format_of(type);
     char               *copy = arena_copy(list->memory, str_of(name));
     if (!copy || !of || list->count == list->capacity) {
         list->failed = true;
         return;
     }
-    gguf_tensor t = { .name = str_of(copy),
-                      .dims = ne2   ? 3
-                              : ne1 ? 2
-                                    : 1,
-                      .ne = { ne0, ne1 ? ne1 : 1, ne2 ? ne2 : 1, 1 },
-                      .type = type,
-                      .format = of };
-    t.count = t.ne[0] * t.ne[1] * t.ne[2];
+    gguf_tensor t = { .name = str_of(copy), .type = type, .format = of, .count = 1 };
+    for (size_t i = 0; i < 4; i++) {
+        if (ne[i]) t.dims = (uint32_t)i + 1;
+        t.ne[i] = ne[i] ? ne[i] : 1;
+        t.count *= t.ne[i];
+    }
     t.bytes = quant_row_bytes(of, t.count);
     list->items[list->count++] = (synth_tensor){ t, fill };
+}
+
+static void add_tensor(synth_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2,
+                       const char *format, ...) PRINTF_LIKE(7, 8);
+
+static void add_tensor(synth_list *list, synth_fill fill, quant_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2,
+                       const char *format, ...) {
+    char    name[64];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    synth_list_add(list, fill, type, (const uint64_t[]){ ne0, ne1, ne2, 0 }, name);
 }
 
 #define ADD_VECTOR(list, fill, n, ...) add_tensor(list, fill, TYPE_F32, n, 0, 0, __VA_ARGS__)
@@ -159,7 +161,7 @@ static quant_type graded_type(const synth_plan *plan, uint32_t n, uint32_t count
     return fitting_type(is_important(n, count) ? plan->quant->important : plan->quant->matrix, row);
 }
 
-static void add_attention(tensor_list *list, uint32_t i, uint32_t *values, uint32_t value_count) {
+static void add_attention(synth_list *list, uint32_t i, uint32_t *values, uint32_t value_count) {
     const synth_size *size = list->plan->size;
     const bool        full = synth_layer_is_full(list->plan, i);
     const uint64_t    head = full ? 512 : 256, queries = size->heads * head;
@@ -178,7 +180,7 @@ static void add_attention(tensor_list *list, uint32_t i, uint32_t *values, uint3
 
 /* Early Ollama files have separate tensors for the experts' gate and up. (They also name the experts' scale differently, which
  * llama.cpp does not know.) */
-static void add_experts(tensor_list *list, uint32_t i) {
+static void add_experts(synth_list *list, uint32_t i) {
     const synth_plan *plan = list->plan;
     const uint64_t    d = plan->size->width, n = plan->size->experts, ff = plan->size->expert_feed_forward;
     const quant_type  matrix = fitting_type(plan->quant->matrix, d);
@@ -197,7 +199,7 @@ static void add_experts(tensor_list *list, uint32_t i) {
     ADD_VECTOR(list, FILL_BRANCH_NORM, d, "blk.%u.post_ffw_norm_2.weight", i);
 }
 
-static void add_feed_forward(tensor_list *list, uint32_t i) {
+static void add_feed_forward(synth_list *list, uint32_t i) {
     const synth_plan *plan = list->plan;
     const uint64_t    d = plan->size->width, ff = synth_feed_forward(plan, i);
     ADD_VECTOR(list, FILL_NORM, d, "blk.%u.ffn_norm.weight", i);
@@ -208,7 +210,7 @@ static void add_feed_forward(tensor_list *list, uint32_t i) {
     ADD_VECTOR(list, FILL_BRANCH_NORM, d, "blk.%u.post_ffw_norm.weight", i);
 }
 
-static void add_layers(tensor_list *list) {
+static void add_layers(synth_list *list) {
     const synth_plan *plan = list->plan;
     const uint64_t    d = plan->size->width, p = plan->size->per_layer;
     uint32_t          values = 0, value_count = 0;
@@ -228,9 +230,9 @@ static void add_layers(tensor_list *list) {
 
 gm_status synth_list_tensors(const synth_plan *plan, arena *a, synth_tensor **tensors, size_t *count, error *e) {
     const uint64_t d = plan->size->width, p = (uint64_t)plan->size->per_layer * plan->layers;
-    tensor_list    list = { .plan = plan, .memory = a, .capacity = 6 + (size_t)plan->layers * 24 };
-    list.items = arena_array(a, list.capacity, sizeof *list.items);
-    if (!list.items) return fail_memory(e, "the list of tensors", list.capacity * sizeof *list.items);
+    const bool     towers = plan->towers && plan->ollama;
+    synth_list     list;
+    TRY(synth_list_new(plan, 6 + (size_t)plan->layers * 24 + (towers ? TOWER_TENSORS : 0), a, &list, e));
 
     add_tensor(&list, FILL_MATRIX, plan->quant->embedding, d, plan->vocabulary, 0, "token_embd.weight");
     ADD_VECTOR(&list, FILL_ROPE, 256, "rope_freqs.weight");
@@ -243,6 +245,17 @@ gm_status synth_list_tensors(const synth_plan *plan, arena *a, synth_tensor **te
     }
     add_layers(&list);
     ADD_VECTOR(&list, FILL_OUTPUT_NORM, d, "output_norm.weight");
+    if (towers) synth_add_towers(&list);
+    if (list.failed) return fail_memory(e, "the list of tensors", list.capacity * sizeof *list.items);
+    *tensors = list.items;
+    *count = list.count;
+    return GM_OK;
+}
+
+gm_status synth_list_projector(const synth_plan *plan, arena *a, synth_tensor **tensors, size_t *count, error *e) {
+    synth_list list;
+    TRY(synth_list_new(plan, TOWER_TENSORS, a, &list, e));
+    synth_add_towers(&list);
     if (list.failed) return fail_memory(e, "the list of tensors", list.capacity * sizeof *list.items);
     *tensors = list.items;
     *count = list.count;

@@ -49,6 +49,9 @@ gm_status vision_load(const gguf *file, uint32_t soft_width, vision_weights *out
 gm_status vision_shapes(const gguf *file, uint32_t soft_width, vision_weights *out, error *e);
 void      vision_free(vision_weights *w);
 
+/* Bytes of memory, about, that encoding a picture of so many soft tokens takes besides the weights: activations, keys and values. */
+uint64_t vision_run_bytes(const vision_config *c, uint32_t soft_tokens);
+
 /* Tokens of a run are patches. A record's id is the patch's column, its position the row. The patches of a soft token are
  * consecutive; outputs are the first of them. `*patches` is the leaf that takes them: pixels channel after channel, from 0 to 1, or from −1 to 1 if there is an encoder. */
 gm_status vision_graph(const vision_weights *w, graph *out, tensor **patches, error *e);

@@ -102,6 +102,12 @@ static tensor *without_encoder(vision_builder *b, tensor *patches) {
     return graph_select_rows(g, patch_norm(b, 2, graph_add(g, u, positions(b))));
 }
 
+/* The widest moment is the feed-forward: the residual, its norm, gate, up and their product. Keys and values are f32 at most. */
+uint64_t vision_run_bytes(const vision_config *c, uint32_t soft_tokens) {
+    const uint64_t patches = (uint64_t)soft_tokens * c->merged * c->merged, values = UINT64_C(3) * c->patch * c->patch;
+    return patches * sizeof(float) * (values + UINT64_C(4) * c->width + UINT64_C(3) * c->feed_forward);
+}
+
 gm_status vision_graph(const vision_weights *w, graph *out, tensor **patches, error *e) {
     *out = (graph){ 0 };
     vision_builder b = { .g = out, .w = w, .c = &w->config };

@@ -58,6 +58,15 @@ static void fit_in_memory(const engine_load *l, load_fit *out) {
     if (out->fits && rows) snprintf(out->note, sizeof out->note, "rows of the per-layer table are read for each token");
 }
 
+static uint64_t tower_bytes(const gguf *file) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; file && i < gguf_tensor_count(file); i++) {
+        const gguf_tensor *t = gguf_tensor_at(file, i);
+        if (model_part_of(t->name) != PART_TEXT) bytes += t->bytes;
+    }
+    return bytes;
+}
+
 gm_status engine_load_fit(const engine_load *l, uint64_t max_binding, load_fit *out, error *e) {
     model m;
     *out = (load_fit){ .file = l->engine->file };
@@ -67,6 +76,7 @@ gm_status engine_load_fit(const engine_load *l, uint64_t max_binding, load_fit *
     out->config.layer = NULL;
     out->parameters = m.parameters;
     out->table_bytes = m.per_layer_token_embd.bytes;
+    out->tower_bytes = tower_bytes(out->file) + tower_bytes(l->engine->projector);
     out->kv_bytes_per_token = kv_per_token(&m.config, l->engine->precise ? TYPE_F32 : TYPE_F16);
     gm_status status = GM_OK;
     if (l->engine->on_gpu) status = fit_on_gpu(l, &m, max_binding, out, e);

@@ -66,6 +66,7 @@ typedef struct {
     uint64_t     table_bytes; /* of the per-layer table; 0: there is none */
     bool         table_kept;  /* kept in that memory; otherwise each token reads its rows */
     uint64_t     kv_bytes_per_token;
+    uint64_t tower_bytes; /* of the towers' weights, which are loaded only when a message has a picture or a sound */
 } load_fit;
 
 /* After engine_load_header: whether the model fits, judged by its header alone. `max_binding` is the GPU's; 0: unknown. */

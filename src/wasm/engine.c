@@ -138,6 +138,7 @@ EXPORT(gmw_load_fit) gm_status gmw_load_fit(wasm_context *c, const engine_load *
     wasm_number(out, "kvBytesPerToken", (double)fit.kv_bytes_per_token);
     wasm_number(out, "tableBytes", (double)fit.table_bytes);
     wasm_bool(out, "tableKept", fit.table_kept);
+    wasm_number(out, "towerBytes", (double)fit.tower_bytes);
     wasm_key(out, "notes");
     buffer_char(out, '[');
     if (fit.note[0]) json_write_string(out, str_of(fit.note));

@@ -81,6 +81,8 @@ export interface FitReport {
     tableBytes: number;
     /** Whether that table is in memory. If not, each token reads its rows from the source, and no token is computed ahead. */
     tableKept: boolean;
+    /** Of the vision and audio towers, which are loaded only when a message has a picture or a sound. */
+    towerBytes: number;
     backend: Backend;
     notes: string[];
 }
