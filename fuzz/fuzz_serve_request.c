@@ -23,7 +23,8 @@ static void check_request(const chat_request *r) {
     if (!r->message_count || r->top_logprobs > 20 || (r->top_logprobs && !r->logprobs)) abort();
     for (size_t i = 0; i < r->message_count; i++) {
         const gm_message *m = &r->messages[i];
-        if (!m->role || !m->content) abort();
+        if (!m->role || !m->content == !m->part_count) abort(); /* one of the two */
+        for (size_t k = 0; k < m->part_count; k++) check_text(m->parts[k].text);
         check_text(m->content);
         check_text(m->thinking);
         check_text(m->tool_name);

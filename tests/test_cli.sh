@@ -80,7 +80,7 @@ list --json
 inspect --json --tensors --gpu-memory --ctx --kv
 tokenize -f --special --bos --decode --json
 run -f --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed
-run --system --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
+run --system --image --audio --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
 chat --max --temp --seed --system --think --backend --kv --ctx --threads --precise --cpu
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --queue --timeout --verbose --backend --kv --threads --precise --cpu
 check --backend --mmproj --image --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
@@ -134,6 +134,7 @@ unknown backend|--backend takes one of auto, cpu, gpu|run m hi --backend tpu
 logprobs without JSON|--logprobs needs --json|run m hi --logprobs 3
 too many logprobs|from 0 to 20|run m hi --json --logprobs 21
 raw with system|--raw|run m hi --raw --system x
+raw with a picture|--raw|run m hi --raw --image x
 decode with text|--decode|tokenize m text --decode 1
 nothing to measure|nothing to measure|bench m -p 0 -n 0
 one argument of two|missing argument; usage: gemmule check MODEL EXPECT|check m
@@ -450,6 +451,35 @@ equals "a random seed can be used again" "$(grep -o '"content":"[^}]*","thinking
 run "log-probabilities" 0 run "$dense" Hello --temp 0 --max 2 --json --logprobs 2 "${one[@]}"
 matches '"logprobs":\[\{"token":([0-9]+),"text":".+","logprob":-[0-9.e-]+,"top":\[\{"token":([0-9]+),.*\},\{.*\}\]\},\{.*\}\]\}$'
 equals "the greedy token is the likeliest" "${BASH_REMATCH[1]:-none}" "${BASH_REMATCH[2]:-other}"
+# ---- pictures ----
+
+shapes=tests/box/pictures/00.jpg seen="a small green triangle at the top and a large purple circle at the bottom right"
+run "a picture" 0 run models/box.gguf "What is in the picture?" --image $shapes --temp 0 --json "${one[@]}"
+has "$seen"
+run "two pictures" 0 run models/box.gguf "What is in the picture?" --image $shapes --image tests/box/pictures/05.png --max 2 --json "${one[@]}"
+run "a picture for a model without a tower" 2 run "$dense" "What is in the picture?" --image $shapes "${one[@]}"
+says "no vision tower"
+one_line
+head -c 900 $shapes >"$scratch/cut.jpg"
+run "a picture that is cut off" 2 run models/box.gguf "What is in the picture?" --image "$scratch/cut.jpg" "${one[@]}"
+says "cut off"
+run "a picture that is none" 2 run models/box.gguf "What is in the picture?" --image README.md "${one[@]}"
+says "not a picture"
+run "a picture that is not there" 2 run models/box.gguf "What is in the picture?" --image "$scratch/nothere.png" "${one[@]}"
+says "nothere.png"
+run "/image" 0 chat models/box.gguf --temp 0 "${one[@]}" <<<"/image $shapes"$'\nWhat is in the picture?\n/save '"$scratch/seen.gguf"
+has "$seen"
+run "a picture in a saved chat" 0 chat models/box.gguf --temp 0 "${one[@]}" <<<"/load $scratch/seen.gguf"$'\nWhat is at the top?'
+says "loaded 2 messages"
+has "purple circle"
+says "104 cached"
+run "/image without a file" 2 chat models/box.gguf "${one[@]}" <<<"/image"
+says "/image FILE"
+run "/image with a file that is none" 2 chat models/box.gguf "${one[@]}" <<<$'/image README.md\nWhat is this?'
+says "not a picture"
+
+# ---- raw ----
+
 run "raw" 0 run "$dense" --raw "Once" --temp 0 --max 8 --json "${one[@]}"
 raw=$(grep -o '"prompt_tokens":[0-9]*' <<<"$out")
 equals "raw has no chat format, and one <bos>" "$raw" "\"prompt_tokens\":$("$program" tokenize "$dense" --special --bos Once | wc -l)"

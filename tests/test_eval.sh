@@ -81,8 +81,10 @@ check "calls are answered, and end" "$("$program" eval --backend cpu "$scratch/c
 # ---- the table, and the exit code ----
 
 { question '{"exact":["Yes."]}' && question '{"exact":["No."]}' && question '{"exact":["No."]}' '"image":"a.png"'; } >"$scratch/set.jsonl"
+cp tests/fixtures/tiny-mm.png "$scratch/a.png"
 check "table" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --threads 1)" \
-    "t                        1 of     2 right   50.0 %   complete 100.0 %, 1 not asked: images are not supported yet"
+    "t                        1 of     2 right   50.0 %   complete 100.0 %, 1 not asked: the model has no vision tower: it cannot see pictures. \
+A GGUF file without towers may come with a second one, its projector (mmproj)"
 for least in 0:1 50:1; do # what was not asked counts
     "$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --threads 1 --least "${least%:*}" >/dev/null
     check "--least ${least%:*} with a picture" "$?" "${least#*:}"

@@ -281,13 +281,17 @@ async function methodsAndTypes(server) {
 
 async function sizes(server) {
     const head = (more) => `POST /v1/chat/completions HTTP/1.1\r\nHost: ${server.host}\r\nContent-Type: application/json\r\n${more}\r\n`;
-    equals(statusOf(await send(server.port, head("Content-Length: 4194305\r\n"), complete)), 413, "a body that says it is too large");
+    equals(statusOf(await send(server.port, head("Content-Length: 67108865\r\n"), complete)), 413, "a body that says it is too large");
     equals(statusOf(await send(server.port, head("Content-Length: 99999999999999999999999\r\n"), complete)), 413, "a length beyond 64 bits");
     const chunk = `10000\r\n${" ".repeat(0x10000)}\r\n`;
-    equals(statusOf(await send(server.port, head("Transfer-Encoding: chunked\r\nConnection: close\r\n") + chunk.repeat(65) + "0\r\n\r\n", complete)),
+    equals(statusOf(await send(server.port, head("Transfer-Encoding: chunked\r\nConnection: close\r\n") + chunk.repeat(1025) + "0\r\n\r\n", complete)),
         413, "chunks that become too large");
     const large = await chat(server, JSON.stringify({messages: say("x"), max_tokens: 1}).padEnd(4 << 20, " "));
-    equals(large.status, 200, "the largest body");
+    equals(large.status, 200, "the largest body without pictures");
+    const spaces = await chat(server, JSON.stringify({messages: say("x"), max_tokens: 1}).padEnd(5 << 20, " "));
+    check(spaces.status === 400 && spaces.text.includes("4 MiB beside its texts"), `too much beside its texts: ${spaces.status} ${spaces.text.slice(0, 300)}`);
+    const long = await chat(server, {messages: say("x".repeat(5 << 20)), max_tokens: 1});
+    check(long.status === 400 && long.text.includes("context_length_exceeded"), `a long text: ${long.status} ${long.text.slice(0, 300)}`);
     check([400, 414, 431].includes(statusOf(await send(server.port, `GET / HTTP/1.1\r\nHost: ${server.host}\r\nX: ${"x".repeat(100_000)}\r\n\r\n`,
         complete))), "a header that is too large");
     check([400, 414, 431].includes(statusOf(await send(server.port, `GET / HTTP/1.1\r\nHost: ${server.host}\r\n${"A: b\r\n".repeat(20_000)}\r\n`,

@@ -3,7 +3,7 @@
 //
 //     node tests/test_serve_chat.mjs [PROGRAM]      build/gemmule, or e.g. build/asan/gemmule
 
-import {copyFileSync, mkdirSync} from "node:fs";
+import {copyFileSync, mkdirSync, readFileSync} from "node:fs";
 import {join} from "node:path";
 import {ask, chat, check, dense, endless, endlessModel, equals, events, folder, has, open, runAll, say, scripted, serve, show, silent,
     until} from "./serve_tools.mjs";
@@ -123,6 +123,24 @@ async function sampling(server) {
         penalty_window: 10})) === "string", "all of them");
 }
 
+const picture = (url, detail) => ({role: "user", content: [{type: "image_url", image_url: {url, detail}}, {type: "text", text: "What is in the picture?"}]});
+
+async function pictures() {
+    const server = await serve(["box", "--threads", "1"]), file = readFileSync("tests/box/pictures/00.jpg").toString("base64");
+    const seen = picture(`data:image/jpeg;base64,${file}`), first = (await chat(server, {messages: [seen], temperature: 0})).json;
+    has(first?.choices[0].message.content, "a small green triangle at the top and a large purple circle at the bottom right", "the box sees a picture");
+    const next = (await chat(server, {messages: [seen, first.choices[0].message, ...say("What is at the top?")], temperature: 0})).json;
+    check(next.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens, `a second question: ${show(next.usage)}`);
+    const ollama = {messages: [{role: "user", content: "What is in the picture?", images: [file]}], temperature: 0};
+    has((await chat(server, ollama)).json?.choices[0].message.content, "a small green triangle", "a picture in Ollama's form");
+    const high = (await chat(server, {messages: [picture(`data:image/jpeg;base64,${file}`, "high")], max_tokens: 1})).json;
+    check(high.usage.prompt_tokens > 1000, `detail high: ${show(high)}`);
+    const broken = await chat(server, {messages: [picture(`data:image/jpeg;base64,${file.slice(0, 400)}`)]});
+    check(broken.status === 400 && broken.json.error.code === "invalid_value" && broken.json.error.message.includes("JPEG"), `a damaged picture: ${broken.text}`);
+    has((await chat(server, {messages: say("What is 12 + 30?")})).json?.choices[0].message.content, "42", "the server goes on after it");
+    equals(await server.stop(), 0, "a stop after pictures");
+}
+
 async function refusals(server) {
     const good = {messages: say("Hi"), max_tokens: 1};
     const image = {role: "user", content: [{type: "text", text: "What is this?"},
@@ -135,8 +153,13 @@ async function refusals(server) {
             [{messages: {}}, 400, "invalid_value", "messages", "list"],
         [{messages: [{role: "robot", content: "x"}]}, 400, "invalid_value", "messages", "role"],
             [{messages: [{role: "user", content: 5}]}, 400, "invalid_value", "messages", "content"],
-        [{messages: say("a\0b")}, 400, "invalid_value", "messages[0]", "NUL"], [{messages: [image]}, 400, "unsupported", "messages[0]", "image input"],
-        [{messages: [{role: "user", content: [{type: "input_audio", input_audio: {}}]}]}, 400, "unsupported", "messages[0]", "audio input"],
+        [{messages: say("a\0b")}, 400, "invalid_value", "messages[0]", "NUL"], [{messages: [image]}, 400, "unsupported", null, "no vision tower"],
+        [{messages: [picture("https://example.org/a.png")]}, 400, "unsupported", "messages[0]", "remote picture is not fetched"],
+        [{messages: [picture("data:image/png;base64,A*")]}, 400, "invalid_value", "messages[0]", "messages[0].content[0]: the base64"],
+        [{messages: [picture("data:image/png,x")]}, 400, "invalid_value", "messages[0]", "data URL in base64"],
+        [{messages: [picture("data:image/png;base64,AAAA", "fine")]}, 400, "invalid_value", "messages[0]", "low, auto or high"],
+       
+        [{messages: [{role: "user", content: [{type: "input_audio", input_audio: {}}]}]}, 400, "invalid_value", "messages[0]", "the sound has no data"],
         [{messages: [{role: "user", content: [{type: "file", file: {}}]}]}, 400, "invalid_value", "messages", "type"],
         [{messages: [{role: "assistant", content: "x", function_call: {}}]}, 400, "unsupported", "messages[0]", "function_call"],
         [{...good, response_format: {type: "json_schema", json_schema: {}}}, 400, "unsupported", "response_format", "json_schema"],
@@ -296,5 +319,6 @@ await runAll(async () => {
     await endpoints();
     await answers();
     await theBox();
+    await pictures();
     await queueAndLeaving();
 });

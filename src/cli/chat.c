@@ -52,7 +52,7 @@ static gm_status chat_choose_model(const arguments *args, arena *a, const char *
 
 /* ---- answering ---- */
 
-/* An estimate of the prompt's length: text that looks like a special token counts as one. */
+/* An estimate of the prompt's length: text that looks like a special token counts as one, a picture as 280 tokens. */
 static gm_status count_prompt(const chat_state *s, const gm_message *messages, size_t count,
                               const gm_reply_options *options, size_t *tokens, error *e) {
     char     *text = NULL;
@@ -60,6 +60,10 @@ static gm_status count_prompt(const chat_state *s, const gm_message *messages, s
     gm_status status = gm_render(s->engine, messages, count, options, &text, why, sizeof why);
     if (status == GM_OK) status = gm_tokenize(s->engine, text, strlen(text), true, NULL, 0, tokens, why, sizeof why);
     gm_free(text);
+    for (size_t i = 0; i < count; i++) {
+        for (size_t k = 0; k < messages[i].part_count; k++)
+            *tokens += messages[i].parts[k].kind != GM_PART_TEXT ? 280 : 0;
+    }
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
 
@@ -129,6 +133,7 @@ static gm_status run_turn(chat_state *s, str question, error *e) {
     answer    a = { 0 };
     gm_status status = conversation_add(&s->talk, true, question, e);
     if (status != GM_OK) return status;
+    conversation_attach(&s->talk, &s->attached, &s->attached_count);
     status = answer_question(s, &a, e);
     if (status == GM_OK || a.content.length) {
         error     ignored = { 0 };
@@ -229,6 +234,7 @@ static int chat_run(void *values, const arguments *args) {
     interrupt_catch();
     const int code = chat_open(&s, v, args, &memory, &e) == GM_OK ? chat_loop(&s) : complain_error(&e);
     conversation_free(&s.talk);
+    chat_media_free(&s.attached, &s.attached_count);
     line_editor_free(s.lines);
     gm_session_free(s.session);
     gm_engine_close(s.engine);

@@ -11,6 +11,8 @@ typedef struct {
     gm_session  *session;
     line_editor *lines;
     conversation talk;
+    chat_media  *attached; /* for the next question */
+    size_t       attached_count;
     size_t       context; /* in tokens */
     bool         interactive, quiet;
     bool         leave; /* /exit was typed */

@@ -2,6 +2,7 @@
 
 #include "cli/chat.h"
 
+#include "cli/input.h"
 #include "cli/terminal.h"
 
 #include <stdio.h>
@@ -23,6 +24,7 @@ static gm_status slash_help(chat_state *s, const char *rest, error *e);
 static gm_status slash_clear(chat_state *s, const char *rest, error *e) {
     (void)rest, (void)e;
     conversation_clear(&s->talk);
+    chat_media_free(&s->attached, &s->attached_count);
     SAY("new conversation\n");
     return GM_OK;
 }
@@ -53,6 +55,27 @@ static gm_status save_or_load(chat_state *s, const char *rest, bool save, error 
 static gm_status slash_save(chat_state *s, const char *rest, error *e) { return save_or_load(s, rest, true, e); }
 
 static gm_status slash_load(chat_state *s, const char *rest, error *e) { return save_or_load(s, rest, false, e); }
+
+static gm_status attach_file(chat_state *s, const char *rest, gm_part_kind kind, error *e) {
+    const char *name = kind == GM_PART_IMAGE ? "image" : "audio";
+    buffer      path = { 0 }, bytes = { 0 };
+    if (!*rest) return fail(e, GM_BAD_ARGUMENT, "/%s needs a file name: /%s FILE", name, name);
+    gm_status status = expand_path(rest, &path, e);
+    if (status == GM_OK) status = input_read(path.data, &bytes, e);
+    if (status == GM_OK) status = chat_media_add(&s->attached, &s->attached_count, kind, buffer_view(&bytes), e);
+    if (status == GM_OK) SAY("%s goes with your next message\n", path.data);
+    buffer_free(&path);
+    buffer_free(&bytes);
+    return status;
+}
+
+static gm_status slash_image(chat_state *s, const char *rest, error *e) {
+    return attach_file(s, rest, GM_PART_IMAGE, e);
+}
+
+static gm_status slash_audio(chat_state *s, const char *rest, error *e) {
+    return attach_file(s, rest, GM_PART_AUDIO, e);
+}
 
 static gm_status slash_system(chat_state *s, const char *rest, error *e) {
     gm_status status = GM_OK;
@@ -116,6 +139,8 @@ static const slash_command slash_commands[] = {
     { "clear", "", "forget the conversation but keep the settings", slash_clear },
     { "save", "FILE", "save the conversation and its computed state", slash_save },
     { "load", "FILE", "continue a saved conversation", slash_load },
+    { "image", "FILE", "show the model a picture (PNG, JPEG, GIF, WebP) with your next message", slash_image },
+    { "audio", "FILE", "let the model hear a sound (WAV, FLAC, MP3, …) with your next message", slash_audio },
     { "system", "[TEXT]",
       "set the system prompt, or `none`, or `default` for the model's own; without an argument, shows it",
       slash_system },

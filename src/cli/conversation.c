@@ -35,6 +35,35 @@ static char *conversation_copy_text(str text, error *e) {
     return copy;
 }
 
+gm_status chat_media_add(chat_media **list, size_t *count, gm_part_kind kind, str bytes, error *e) {
+    chat_media *grown = realloc(*list, (*count + 1) * sizeof *grown);
+    if (!grown) return fail_memory(e, "the conversation", (*count + 1) * sizeof *grown);
+    *list = grown;
+    char *copy = conversation_copy_text(bytes, e);
+    if (!copy) return e->status;
+    grown[(*count)++] = (chat_media){ kind, copy, bytes.length };
+    return GM_OK;
+}
+
+void chat_media_free(chat_media **list, size_t *count) {
+    while (*count) free((*list)[--*count].data);
+    free(*list);
+    *list = NULL;
+}
+
+void conversation_attach(conversation *c, chat_media **list, size_t *count) {
+    chat_turn *turn = &c->turns[c->count - 1];
+    turn->media = *list;
+    turn->media_count = *count;
+    *list = NULL;
+    *count = 0;
+}
+
+static void turn_free(chat_turn *turn) {
+    chat_media_free(&turn->media, &turn->media_count);
+    free(turn->content);
+}
+
 gm_status conversation_add(conversation *c, bool from_user, str content, error *e) {
     if (c->count == c->capacity) {
         const size_t capacity = max_size(16, 2 * c->capacity);
@@ -45,19 +74,19 @@ gm_status conversation_add(conversation *c, bool from_user, str content, error *
     }
     char *copy = conversation_copy_text(content, e);
     if (!copy) return e->status;
-    c->turns[c->count++] = (chat_turn){ from_user, copy };
+    c->turns[c->count++] = (chat_turn){ .from_user = from_user, .content = copy };
     return GM_OK;
 }
 
 void conversation_remove_last(conversation *c) {
-    if (c->count) free(c->turns[--c->count].content);
+    if (c->count) turn_free(&c->turns[--c->count]);
 }
 
 bool conversation_drop_oldest(conversation *c) {
     size_t end = 1; /* index of the second question */
     while (end < c->count && !c->turns[end].from_user) end++;
     if (end >= c->count) return false;
-    for (size_t i = 0; i < end; i++) free(c->turns[i].content);
+    for (size_t i = 0; i < end; i++) turn_free(&c->turns[i]);
     memmove(c->turns, c->turns + end, (c->count - end) * sizeof *c->turns);
     c->count -= end;
     return true;
@@ -71,15 +100,28 @@ gm_status conversation_set_system(conversation *c, const char *text, error *e) {
     return GM_OK;
 }
 
+/* A turn with media becomes parts: first these, then the text. Returns the next free part. */
+static gm_part *turn_message(const chat_turn *turn, gm_message *out, gm_part *parts) {
+    *out = (gm_message){ .role = turn->from_user ? "user" : "assistant", .content = turn->content };
+    if (!turn->media_count) return parts;
+    out->content = NULL;
+    out->parts = parts;
+    out->part_count = turn->media_count + 1;
+    for (size_t i = 0; i < turn->media_count; i++)
+        *parts++ = (gm_part){ .kind = turn->media[i].kind, .data = turn->media[i].data, .size = turn->media[i].size };
+    *parts++ = (gm_part){ .text = turn->content };
+    return parts;
+}
+
 gm_status conversation_messages(const conversation *c, gm_message **out, size_t *count, error *e) {
-    gm_message *messages = calloc(c->count + 1, sizeof *messages);
-    if (!messages) return fail_memory(e, "the conversation", c->count * sizeof *messages);
-    size_t n = 0;
+    size_t n = 0, part_count = 0;
+    for (size_t i = 0; i < c->count; i++) part_count += c->turns[i].media_count ? c->turns[i].media_count + 1 : 0;
+    const size_t bytes = (c->count + 1) * sizeof(gm_message) + part_count * sizeof(gm_part);
+    gm_message  *messages = calloc(1, bytes); /* the parts are behind the messages */
+    if (!messages) return fail_memory(e, "the conversation", bytes);
+    gm_part *parts = (gm_part *)(void *)(messages + c->count + 1);
     if (c->system) messages[n++] = (gm_message){ .role = "system", .content = *c->system ? c->system : NULL };
-    for (size_t i = 0; i < c->count; i++) {
-        messages[n++] =
-            (gm_message){ .role = c->turns[i].from_user ? "user" : "assistant", .content = c->turns[i].content };
-    }
+    for (size_t i = 0; i < c->count; i++) parts = turn_message(&c->turns[i], &messages[n++], parts);
     *out = messages;
     *count = n;
     return GM_OK;

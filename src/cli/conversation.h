@@ -14,9 +14,18 @@ typedef struct {
 enum { CHAT_SETTING_GROUPS = 2 };
 extern const option_group chat_setting_groups[CHAT_SETTING_GROUPS]; /* offsets in chat_settings */
 
+/* A picture or a sound, as the bytes of its file. */
 typedef struct {
-    bool  from_user;
-    char *content;
+    gm_part_kind kind;
+    void        *data;
+    size_t       size;
+} chat_media;
+
+typedef struct {
+    bool        from_user;
+    char       *content;
+    chat_media *media; /* before the content */
+    size_t      media_count;
 } chat_turn;
 
 typedef struct {
@@ -29,7 +38,12 @@ typedef struct {
 
 void      conversation_free(conversation *c);
 gm_status conversation_add(conversation *c, bool from_user, str content, error *e);
-void      conversation_remove_last(conversation *c);
+/* Adds a copy of the bytes to a list: of what comes with the next question. */
+gm_status chat_media_add(chat_media **list, size_t *count, gm_part_kind kind, str bytes, error *e);
+void      chat_media_free(chat_media **list, size_t *count);
+/* Gives the list to the last turn. */
+void conversation_attach(conversation *c, chat_media **list, size_t *count);
+void conversation_remove_last(conversation *c);
 /* Forgets all turns and keeps the settings. */
 void conversation_clear(conversation *c);
 /* Forgets the oldest question and its answer; false if only the last question is left. */

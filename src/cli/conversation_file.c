@@ -6,6 +6,8 @@
  *     chat.system        the system prompt, if there is one
  *     chat.think         whether the model thinks first
  *     chat.setting_names, chat.setting_values   what was /set
+ *     chat.media_turns, chat.media_kinds   for each picture or sound the number of its turn, and "image" or "audio"
+ *     tensor `media.N`   I8: the bytes of the Nth one's file
  *     tensor `session`   I8: the session's snapshot, if it holds anything
  *     tensor `digest`    the seal over everything before it (gguf.h) */
 
@@ -27,6 +29,51 @@ static void write_turns(gguf_writer *w, const conversation *c, str *items) {
     gguf_write_strings(w, "chat.roles", items, c->count);
     for (size_t i = 0; i < c->count; i++) items[i] = str_of(c->turns[i].content);
     gguf_write_strings(w, "chat.contents", items, c->count);
+}
+
+/* The next picture or sound of the conversation: moves turn and number on. NULL: there is none. */
+static const chat_media *next_media(const conversation *c, size_t *turn, size_t *number) {
+    while (*turn < c->count && *number >= c->turns[*turn].media_count) ++*turn, *number = 0;
+    return *turn < c->count ? &c->turns[*turn].media[(*number)++] : NULL;
+}
+
+static gm_status declare_media(gguf_writer *w, const conversation *c, error *e) {
+    size_t            turn = 0, number = 0, count = 0;
+    const chat_media *media;
+    while (next_media(c, &turn, &number)) count++;
+    if (!count) return GM_OK;
+    uint32_t *turns = calloc(count, sizeof *turns);
+    str      *kinds = calloc(count, sizeof *kinds);
+    if (turns && kinds) {
+        turn = number = count = 0;
+        for (; (media = next_media(c, &turn, &number)); count++) {
+            turns[count] = (uint32_t)turn;
+            kinds[count] = str_of(media->kind == GM_PART_IMAGE ? "image" : "audio");
+        }
+        gguf_write_array(w, "chat.media_turns", GGUF_U32, turns, count);
+        gguf_write_strings(w, "chat.media_kinds", kinds, count);
+    }
+    const bool fine = turns && kinds;
+    free(turns);
+    free(kinds);
+    return fine ? GM_OK : fail_memory(e, "the conversation", count * sizeof *kinds);
+}
+
+static void declare_media_tensors(gguf_writer *w, const conversation *c) {
+    size_t            turn = 0, number = 0;
+    const chat_media *media;
+    for (size_t i = 0; (media = next_media(c, &turn, &number)); i++) {
+        char name[40];
+        snprintf(name, sizeof name, "media.%zu", i);
+        gguf_write_tensor(w, name, TYPE_I8, 1, &(uint64_t){ media->size });
+    }
+}
+
+static gm_status write_media(gguf_writer *w, const conversation *c, error *e) {
+    size_t            turn = 0, number = 0;
+    const chat_media *media;
+    while ((media = next_media(c, &turn, &number))) TRY(gguf_writer_data(w, media->data, media->size, e));
+    return GM_OK;
 }
 
 static void write_settings(gguf_writer *w, const chat_settings *settings) {
@@ -60,10 +107,15 @@ static gm_status conversation_write_file(const conversation *c, const void *snap
         if (c->system) gguf_write_str(w, "chat.system", str_of(c->system));
         gguf_write_bool(w, "chat.think", c->think);
         write_settings(w, &c->settings);
+        status = declare_media(w, c, e);
+    }
+    if (status == GM_OK) {
+        declare_media_tensors(w, c);
         if (size) gguf_write_tensor(w, "session", TYPE_I8, 1, &size);
         gguf_write_seal(w);
         status = gguf_writer_head(w, new_file_write, file, e);
     }
+    if (status == GM_OK) status = write_media(w, c, e);
     if (status == GM_OK && size) status = gguf_writer_data(w, snapshot, size, e);
     if (status == GM_OK) status = gguf_writer_end(w, e);
     gguf_writer_free(w);
@@ -130,6 +182,31 @@ static gm_status conversation_read_turns(const gguf *file, conversation *c, erro
     return status;
 }
 
+static gm_status conversation_read_media(const gguf *file, conversation *c, error *e) {
+    const gguf_value *turns = gguf_find(file, "chat.media_turns"), *kinds = NULL;
+    if (!turns) return GM_OK;
+    TRY(find_strings(file, "chat.media_kinds", &kinds, e));
+    if (!turns->array || turns->count != kinds->count)
+        return fail(e, GM_BAD_FILE, "chat.media_turns and chat.media_kinds differ in length");
+    const uint8_t *cursor = kinds->data;
+    for (uint64_t i = 0; i < kinds->count; i++) {
+        char      name[40];
+        int64_t   turn = -1;
+        const str kind = gguf_next_string(&cursor);
+        snprintf(name, sizeof name, "media.%llu", (unsigned long long)i);
+        const gguf_tensor *bytes = gguf_find_tensor(file, name);
+        if (!gguf_item_integer(turns, i, &turn) || turn < 0 || (uint64_t)turn >= c->count || !c->turns[turn].from_user)
+            return fail(e, GM_BAD_FILE, "chat.media_turns: item %llu is not a turn of the user's",
+                        (unsigned long long)i);
+        if (!bytes || bytes->type != TYPE_I8 || (!str_is(kind, "image") && !str_is(kind, "audio")))
+            return fail(e, GM_BAD_FILE, "tensor %s is missing, or not the bytes of an image or audio", name);
+        chat_turn *to = &c->turns[turn];
+        TRY(chat_media_add(&to->media, &to->media_count, str_is(kind, "image") ? GM_PART_IMAGE : GM_PART_AUDIO,
+                           (str){ (const char *)gguf_tensor_data(file, bytes), (size_t)bytes->bytes }, e));
+    }
+    return GM_OK;
+}
+
 static gm_status read_settings(const gguf *file, conversation *c, error *e) {
     const gguf_value *names = NULL, *values = NULL;
     gm_status         status = find_strings(file, "chat.setting_names", &names, e);
@@ -173,6 +250,7 @@ static gm_status read_file(const gguf *file, conversation *c, error *e) {
         status = fail(e, GM_BAD_FILE, "chat.system has a NUL byte");
     if (status == GM_OK) status = read_settings(file, c, e);
     if (status == GM_OK) status = conversation_read_turns(file, c, e);
+    if (status == GM_OK) status = conversation_read_media(file, c, e);
     if (status == GM_OK && found) {
         char *text = strndup(system.data, system.length);
         status = text ? conversation_set_system(c, text, e) : fail_memory(e, "the system prompt", system.length);

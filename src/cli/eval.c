@@ -53,7 +53,7 @@ typedef struct {
     size_t   count, tokens;
     double   seconds;
     report   wrong; /* items of a JSON array */
-    char     refusal[80];
+    char     refusal[sizeof((error *)0)->why];
 } tally;
 
 static task_row *row_of(tally *t, str name, error *e) {
@@ -95,7 +95,9 @@ typedef struct {
     const json *turns;   /* what the user says in a conversation that the model has itself; NULL: one question */
     const json *results; /* what tools answer in it, by their names */
     const json *check;
-    const char *refusal; /* why it cannot be asked yet, or NULL */
+    bool        media; /* a picture or a sound belongs to it, which not every model can perceive */
+    const char *text;  /* of the last message */
+    buffer      said;  /* by everybody but the model */
 } question;
 
 static const char *copy_json(const json *value, arena *a) {
@@ -111,7 +113,67 @@ static const char *question_text(const json *object, const char *key, arena *a) 
     return json_is(value, JSON_STRING) ? arena_copy(a, value->text) : NULL;
 }
 
-static gm_status question_read_messages(const json *list, question *q, arena *a, error *e) {
+/* The bytes of a file that a question names, beside its set. */
+static gm_status question_read_file(const char *set, const json *name, arena *a, gm_part *out, error *e) {
+    buffer      path = { 0 }, bytes = { 0 };
+    const char *slash = strrchr(set, '/');
+    if (!json_is(name, JSON_STRING))
+        return fail(e, GM_BAD_ARGUMENT, "\"image\" and \"audio\" must be the names of files");
+    if (slash) buffer_append(&path, set, (size_t)(slash + 1 - set));
+    buffer_str(&path, name->text);
+    gm_status status = path.failed ? fail_memory(e, "a path", path.length) : input_read(path.data, &bytes, e);
+    out->data = status ? NULL : arena_copy(a, buffer_view(&bytes));
+    out->size = bytes.length;
+    if (!status && !out->data) status = fail_memory(e, "a file", bytes.length);
+    buffer_free(&path);
+    buffer_free(&bytes);
+    return status;
+}
+
+/* Content as a list: texts, and the places of the question's picture and sound. */
+static gm_status question_read_parts(const json *content, const gm_part media[3], gm_message *to, arena *a,
+                                     buffer *text, error *e) {
+    static const char *const types[] = {
+        [GM_PART_TEXT] = "text", [GM_PART_IMAGE] = "image", [GM_PART_AUDIO] = "audio"
+    };
+    gm_part *parts = arena_array(a, content->count, sizeof *parts);
+    if (!parts) return fail_memory(e, "the messages", content->count * sizeof *parts);
+    for (const json *item = content->first; item; item = item->next) {
+        const str type = json_string(json_get(item, "type"), "");
+        size_t    kind = 0;
+        while (kind < COUNT_OF(types) && !str_is(type, types[kind])) kind++;
+        if (kind == COUNT_OF(types))
+            return fail(e, GM_BAD_ARGUMENT, "a part must be text, image or audio, found '%.*s'", STR_ARGS(type));
+        gm_part *part = &parts[to->part_count++];
+        *part = media[kind];
+        part->kind = (gm_part_kind)kind;
+        if (kind == GM_PART_TEXT && !(part->text = question_text(item, "text", a)))
+            return fail(e, GM_BAD_ARGUMENT, "a part of type text needs a text");
+        if (kind == GM_PART_TEXT) buffer_text(text, part->text);
+        else if (!part->data)
+            return fail(e, GM_BAD_ARGUMENT, "there is a place for a file, but no \"%s\" beside the messages",
+                        types[kind]);
+    }
+    to->parts = parts;
+    return GM_OK;
+}
+
+/* A text alone: what it is about comes first. */
+static gm_status question_lead_with(const gm_part media[3], gm_message *to, arena *a, error *e) {
+    gm_part *parts = arena_array(a, 3, sizeof *parts);
+    if (!parts) return fail_memory(e, "the messages", 3 * sizeof *parts);
+    for (int kind = GM_PART_IMAGE; kind <= GM_PART_AUDIO; kind++) {
+        if (!media[kind].data) continue;
+        parts[to->part_count] = media[kind];
+        parts[to->part_count++].kind = (gm_part_kind)kind;
+    }
+    parts[to->part_count++] = (gm_part){ .text = to->content };
+    to->content = NULL;
+    to->parts = parts;
+    return GM_OK;
+}
+
+static gm_status question_read_messages(const json *list, const gm_part media[3], question *q, arena *a, error *e) {
     if (!json_is(list, JSON_ARRAY) || !list->count)
         return fail(e, GM_BAD_ARGUMENT, "\"messages\" must be a list of at least one message");
     q->messages = arena_array(a, list->count, sizeof *q->messages);
@@ -130,7 +192,18 @@ static gm_status question_read_messages(const json *list, question *q, arena *a,
         if (!to->role) return fail(e, GM_BAD_ARGUMENT, "messages[%zu].role must be a string", q->count - 1);
         if (!to->content && content && content->kind != JSON_ARRAY && content->kind != JSON_NULL)
             return fail(e, GM_BAD_ARGUMENT, "messages[%zu].content must be a string or a list", q->count - 1);
-        if (!to->content) to->content = "";
+        buffer    text = { 0 };
+        gm_status status = GM_OK;
+        if (json_is(content, JSON_ARRAY) && content->count)
+            status = question_read_parts(content, media, to, a, &text, e);
+        else buffer_text(&text, to->content ? to->content : "");
+        if (q->media && to->content && q->count == list->count) status = question_lead_with(media, to, a, e);
+        if (!to->content && !to->part_count) to->content = "";
+        if (strcmp(to->role, "assistant") != 0) buffer_printf(&q->said, "%s\n", text.data ? text.data : "");
+        q->text = arena_copy(a, buffer_view(&text));
+        buffer_free(&text);
+        if (status) return status;
+        if (!q->text || q->said.failed) return fail_memory(e, "the messages", q->said.length);
     }
     return GM_OK;
 }
@@ -146,18 +219,22 @@ static gm_status question_read_turns(question *q, arena *a, error *e) {
     return GM_OK;
 }
 
-static gm_status question_read(const json *value, question *q, arena *a, error *e) {
+static gm_status question_read(const json *value, const char *set, question *q, arena *a, error *e) {
+    const json *image = json_get(value, "image"), *audio = json_get(value, "audio");
+    gm_part     media[3] = { 0 };
     const json *tools = json_get(value, "tools");
     *q = (question){ .task = json_string(json_get(value, "task"), "questions"),
                      .think = json_is(json_get(value, "think"), JSON_TRUE),
                      .check = json_get(value, "check") };
-    if (json_get(value, "image")) q->refusal = "images are not supported yet";
-    if (json_get(value, "audio")) q->refusal = "audio is not supported yet";
     if (!json_is(value, JSON_OBJECT)) return fail(e, GM_BAD_ARGUMENT, "each line must be a JSON object");
     if (tools && !(q->tools = copy_json(tools, a))) return fail_memory(e, "the tools", 0);
     q->turns = json_get(value, "turns");
     q->results = json_get(value, "results");
-    return q->turns ? question_read_turns(q, a, e) : question_read_messages(json_get(value, "messages"), q, a, e);
+    q->media = image || audio;
+    if (image) TRY(question_read_file(set, image, a, &media[GM_PART_IMAGE], e));
+    if (audio) TRY(question_read_file(set, audio, a, &media[GM_PART_AUDIO], e));
+    return q->turns ? question_read_turns(q, a, e)
+                    : question_read_messages(json_get(value, "messages"), media, q, a, e);
 }
 
 /* ---- answering ---- */
@@ -219,16 +296,19 @@ static gm_status score_answer(evaluation *v, const question *q, const char *aske
 
 static gm_status ask_question(evaluation *v, const question *q, const gm_reply_options *options, task_row *row,
                               error *e) {
-    answer a = { 0 };
-    buffer said = { 0 };
-    for (size_t i = 0; i < q->count; i++) {
-        if (strcmp(q->messages[i].role, "assistant") != 0) buffer_printf(&said, "%s\n", q->messages[i].content);
+    answer    a = { 0 };
+    error     why = { 0 };
+    gm_status status = answer_messages(v, q->messages, q->count, options, &a, &why);
+    if (q->media && status == GM_UNSUPPORTED) { /* another question may be one for this model */
+        row->refused++;
+        snprintf(v->tally.refusal, sizeof v->tally.refusal, "%s", why.why);
+        status = GM_OK;
+    } else if (status) {
+        fail(e, status, "%s", why.why);
+    } else {
+        status = score_answer(v, q, q->text, &a, buffer_view(&q->said), row, e);
     }
-    gm_status status = said.failed ? fail_memory(e, "the messages", said.length)
-                                   : answer_messages(v, q->messages, q->count, options, &a, e);
-    if (status == GM_OK) status = score_answer(v, q, q->messages[q->count - 1].content, &a, buffer_view(&said), row, e);
     answer_free(&a);
-    buffer_free(&said);
     return status;
 }
 
@@ -344,7 +424,7 @@ static gm_status ask_line(evaluation *v, str line, error *e) {
     question  q = { 0 };
     task_row *row = NULL;
     gm_status status = json_parse(line, &memory, &value, e);
-    if (status == GM_OK) status = question_read(value, &q, &memory, e);
+    if (status == GM_OK) status = question_read(value, v->set, &q, &memory, e);
     const bool wanted = status == GM_OK && (!v->values->task || str_is(q.task, v->values->task));
     if (wanted && !(row = row_of(&v->tally, q.task, e))) status = e->status;
     if (wanted && row) {
@@ -354,15 +434,11 @@ static gm_status ask_line(evaluation *v, str line, error *e) {
             .think = q.think,
             .max_tokens = v->values->max.given ? (uint32_t)v->values->max.value : DEFAULT_MAX,
         };
-        if (q.refusal) {
-            row->refused++;
-            snprintf(v->tally.refusal, sizeof v->tally.refusal, "%s", q.refusal);
-        } else {
-            if (v->values->prompts) status = print_prompt(v, &q, &options, e);
-            else if (q.turns) status = ask_talk(v, &q, &options, row, &memory, e);
-            else status = ask_question(v, &q, &options, row, e);
-        }
+        if (v->values->prompts) status = print_prompt(v, &q, &options, e);
+        else if (q.turns) status = ask_talk(v, &q, &options, row, &memory, e);
+        else status = ask_question(v, &q, &options, row, e);
     }
+    buffer_free(&q.said);
     arena_free(&memory);
     return status;
 }

@@ -18,11 +18,15 @@ typedef struct {
     sampling_values sampling;
     const char     *file, *system, *tools;
     count_value     max, context, logprobs;
-    texts_value     stop;
+    texts_value     stop, images, sounds;
     bool            think, raw, json, quiet;
 } run_values;
 
 static const option prompt_options[] = {
+    TEXTS_OPTION(run_values, images, "image", 0, "FILE",
+                 "a picture (PNG, JPEG, GIF, WebP) before the prompt; can be repeated"),
+    TEXTS_OPTION(run_values, sounds, "audio", 0, "FILE",
+                 "a sound (WAV, FLAC, MP3, Ogg, …) before the prompt; can be repeated"),
     TEXT_OPTION(run_values, file, "file", 'f', "FILE",
                 "read the prompt from FILE; if PROMPT is given as well, FILE follows it"),
     TEXT_OPTION(run_values, system, "system", 0, "TEXT",
@@ -62,6 +66,8 @@ typedef struct {
     arena          memory;
     model_argument model;
     buffer         prompt, tools;
+    gm_part       *parts; /* pictures, sounds and the prompt; NULL: only the prompt */
+    size_t         part_count;
     int32_t       *tokens;
     gm_engine     *engine;
     gm_session    *session;
@@ -101,6 +107,34 @@ static gm_status raw_tokens(run_state *r, size_t *count, error *e) {
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
 
+static gm_status run_add_media(run_state *r, const texts_value *files, gm_part_kind kind, error *e) {
+    for (size_t i = 0; i < files->count; i++) {
+        buffer    bytes = { 0 };
+        gm_part  *part = &r->parts[r->part_count++];
+        gm_status status = input_read(files->items[i], &bytes, e);
+        if (status == GM_OK) {
+            *part =
+                (gm_part){ .kind = kind, .data = arena_copy(&r->memory, buffer_view(&bytes)), .size = bytes.length };
+            if (!part->data) status = fail_memory(e, "a picture or a sound", bytes.length);
+        }
+        buffer_free(&bytes);
+        if (status != GM_OK) return status;
+    }
+    return GM_OK;
+}
+
+/* Media come before the text: Gemma 4 was trained that way. */
+static gm_status run_read_media(run_state *r, const run_values *v, error *e) {
+    const size_t count = v->images.count + v->sounds.count;
+    if (!count) return GM_OK;
+    r->parts = arena_array(&r->memory, count + 1, sizeof *r->parts);
+    if (!r->parts) return fail_memory(e, "the prompt", count * sizeof *r->parts);
+    gm_status status = run_add_media(r, &v->images, GM_PART_IMAGE, e);
+    if (status == GM_OK) status = run_add_media(r, &v->sounds, GM_PART_AUDIO, e);
+    r->parts[r->part_count++] = (gm_part){ .text = r->prompt.data };
+    return status;
+}
+
 static gm_status run_start_reply(run_state *r, const run_values *v, error *e) {
     const gm_reply_options options = {
         .sampling = &r->sampling,
@@ -120,7 +154,10 @@ static gm_status run_start_reply(run_state *r, const run_values *v, error *e) {
         status = gm_reply_start_tokens(r->session, r->tokens, count, &options, &r->reply, why, sizeof why);
     } else {
         const gm_message messages[2] = { { .role = "system", .content = v->system && *v->system ? v->system : NULL },
-                                         { .role = "user", .content = r->prompt.data } };
+                                         { .role = "user",
+                                           .content = r->parts ? NULL : r->prompt.data,
+                                           .parts = r->parts,
+                                           .part_count = r->part_count } };
         const bool       given = v->system != NULL;
         status = gm_reply_start(r->session, messages + !given, 1 + given, &options, &r->reply, why, sizeof why);
     }
@@ -199,8 +236,8 @@ static int run_run(void *values, const arguments *args) {
     error             e = { 0 };
     int               code;
     if (v->logprobs.given && !v->json) return complain_usage("run", "run: --logprobs needs --json");
-    if (v->raw && (v->system || v->tools))
-        return complain_usage("run", "run: --raw cannot be combined with --system or --tools");
+    if (v->raw && (v->system || v->tools || v->images.count || v->sounds.count))
+        return complain_usage("run", "run: --raw cannot be combined with --system, --tools, --image or --audio");
 
     interrupt_catch();
     gm_status status = model_argument_resolve(model, &r.memory, &r.model, &e);
@@ -210,6 +247,7 @@ static int run_run(void *values, const arguments *args) {
         status = fail(&e, GM_BAD_ARGUMENT, "the prompt is empty");
     }
     if (status == GM_OK && v->tools) status = input_read(v->tools, &r.tools, &e);
+    if (status == GM_OK) status = run_read_media(&r, v, &e);
     if (status == GM_OK) status = answer_prompt(&r, v, &e);
 
     if (status == GM_OK) code = v->json ? run_print_json(&r, v, model) : EXIT_OK;
@@ -235,6 +273,7 @@ const command command_run = {
                 "  git diff | gemmule run gemma4:e4b - --system \"Write a commit message for this change.\"\n"
                 "  gemmule run model.gguf \"Summarise:\" -f paper.txt --max 300 --temp 0\n"
                 "  gemmule run model.gguf \"Weather in Rome?\" --tools tools.json --json\n"
+                "  gemmule run box \"What is in the picture?\" --image photo.jpg\n"
                 "  gemmule run model.gguf --raw \"Once upon a time\" --seed 7 --max 50\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

@@ -285,18 +285,35 @@ static gm_status request_read_field(reader *r, const json *value) {
 /* ---- messages ---- */
 
 static gm_status join_parts(const reader *r, const chat_message *m, const char **out) {
-    static const char *const media[] = { [CHAT_IMAGE] = "image", [CHAT_AUDIO] = "audio", [CHAT_VIDEO] = "video" };
-    buffer                   text = { 0 };
-    gm_status                status = GM_OK;
+    buffer text = { 0 };
     if (m->tool_object) json_write(&text, m->tool_object);
-    for (size_t i = 0; i < m->part_count && !status; i++) {
-        if (m->parts[i].kind == CHAT_TEXT) buffer_str(&text, m->parts[i].text);
-        else status = fail(r->e, GM_UNSUPPORTED, "%s: %s input is not supported", r->param, media[m->parts[i].kind]);
-    }
-    if (!status)
-        status = text.failed ? request_no_memory(r, text.length) : request_copy_text(r, buffer_view(&text), out);
+    for (size_t i = 0; i < m->part_count; i++) buffer_str(&text, m->parts[i].text);
+    const gm_status status =
+        text.failed ? request_no_memory(r, text.length) : request_copy_text(r, buffer_view(&text), out);
     buffer_free(&text);
     return status;
+}
+
+/* Text and media in the order of the message. */
+static gm_status request_convert_parts(const reader *r, const chat_message *m, gm_message *out) {
+    gm_part *parts = arena_array(&r->out->memory, m->part_count, sizeof *parts);
+    char     place[CHAT_PARAM_SIZE + 40];
+    if (!parts) return request_no_memory(r, m->part_count * sizeof *parts);
+    for (size_t i = 0; i < m->part_count; i++) {
+        snprintf(place, sizeof place, "%s.content[%zu]", r->param, i);
+        if (m->parts[i].kind == CHAT_TEXT) TRY(request_copy_text(r, m->parts[i].text, &parts[i].text));
+        else TRY(chat_part_media(&m->parts[i], place, &r->out->memory, &parts[i], r->e));
+    }
+    out->parts = parts;
+    out->part_count = m->part_count;
+    return GM_OK;
+}
+
+static bool has_media(const chat_message *m) {
+    for (size_t i = 0; i < m->part_count; i++) {
+        if (m->parts[i].kind != CHAT_TEXT) return true;
+    }
+    return false;
 }
 
 static gm_status request_write_calls(const reader *r, const chat_message *m, const char **out) {
@@ -325,7 +342,8 @@ static gm_status request_convert_message(const reader *r, const chat_message *m,
                                          [CHAT_ASSISTANT] = "assistant",
                                          [CHAT_TOOL] = "tool" };
     *out = (gm_message){ .role = roles[m->role] };
-    TRY(join_parts(r, m, &out->content));
+    if (has_media(m)) TRY(request_convert_parts(r, m, out));
+    else TRY(join_parts(r, m, &out->content));
     if (m->thinking.length) TRY(request_copy_text(r, m->thinking, &out->thinking));
     if (m->tool_name.length) TRY(request_copy_text(r, m->tool_name, &out->tool_name));
     if (m->tool_call_id.length) TRY(request_copy_text(r, m->tool_call_id, &out->tool_call_id));
@@ -397,6 +415,22 @@ static gm_status request_read(reader *r) {
     return request_read_tools(r);
 }
 
+/* A large body is one with pictures or sounds in it, as long strings. The rest makes the tree, which takes far more memory. */
+static gm_status request_check_structure(str body, error *e) {
+    size_t rest = body.length;
+    for (const char *at = body.data, *end = at + body.length; rest > CHAT_MOST_STRUCTURE && at < end;) {
+        const char *open = memchr(at, '"', (size_t)(end - at));
+        if (!open) break;
+        for (at = open + 1; at < end && *at != '"';) at += *at == '\\' ? 2 : 1;
+        if (at > end) at = end;
+        rest -= (size_t)(at - open) - 1;
+        if (at < end) at++;
+    }
+    if (rest <= CHAT_MOST_STRUCTURE) return GM_OK;
+    return fail(e, GM_BAD_ARGUMENT, "the request has more than %d MiB beside its texts, pictures and sounds",
+                CHAT_MOST_STRUCTURE >> 20);
+}
+
 gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_SIZE], error *e) {
     arena  scratch = { 0 };
     json  *root = NULL;
@@ -404,7 +438,8 @@ gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_
     *out = (chat_request){ 0 };
     param[0] = 0;
     if (!body.data) body = str_of(""); /* there was no body */
-    gm_status status = json_parse(body, &scratch, &root, e);
+    gm_status status = request_check_structure(body, e);
+    if (!status) status = json_parse(body, &scratch, &root, e);
     r.root = root;
     if (!status) status = request_read(&r);
     if (!status) param[0] = 0;

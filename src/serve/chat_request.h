@@ -33,7 +33,10 @@ typedef struct {
     uint32_t     top_logprobs;
 } chat_request; /* zero-initialise */
 
-enum { CHAT_PARAM_SIZE = 64 };
+enum {
+    CHAT_PARAM_SIZE = 64,
+    CHAT_MOST_STRUCTURE = 4 << 20, /* bytes of a body outside of strings; the JSON tree takes up to 40 times as much */
+};
 
 /* GM_BAD_FILE: not JSON; GM_BAD_ARGUMENT: a wrong value; GM_UNSUPPORTED: a missing feature. `param` gets the name of the
  * field at fault, or "". Free the request even after a failure. */

@@ -13,8 +13,7 @@
 #include <pthread.h>
 
 enum {
-    LARGEST_BODY =
-        4 << 20, /* of a POST: far more text than any context holds; the JSON tree takes up to 40 times as much */
+    LARGEST_BODY = 64 << 20,    /* of a POST: pictures and sounds in base64 */
     LARGEST_HEADERS = 32 << 10, /* libmicrohttpd's memory for a connection */
 };
 

@@ -257,7 +257,8 @@ static gm_status worker_start_reply(worker *w, const chat_request *r, gm_reply *
         .want_logprobs = r->logprobs,
     };
     const gm_status status = gm_reply_start(w->session, r->messages, r->message_count, &options, out, why, sizeof why);
-    return status ? fail(e, status, "%s", why) : GM_OK;
+    /* A bad file is here a picture or a sound of the client's, not ours. */
+    return status ? fail(e, status == GM_BAD_FILE ? GM_BAD_ARGUMENT : status, "%s", why) : GM_OK;
 }
 
 /* Moves what was written to the client. The first call sets the status, which sends a stream's headers: until then, a
