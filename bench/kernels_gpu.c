@@ -246,7 +246,13 @@ static gm_status run_sampler(bench *b, const char *name, const gm_sampling *samp
     if (b->pattern && !strstr(name, b->pattern)) return GM_OK;
     const sampler_settings settings = { sampling, n, NULL, 0, true };
     const sampler_shape    shape = {
-        n, RESULTS, HISTORY, sampler_settings_greedy(&settings), sampler_settings_edits(&settings), alternatives > 0
+           .vocabulary = n,
+           .results = RESULTS,
+           .history = HISTORY,
+           .greedy = sampler_settings_greedy(&settings),
+           .edits = sampler_settings_edits(&settings),
+           .steps = sampler_settings_steps(&settings),
+           .logprobs = alternatives > 0,
     };
     const sampler_bytes bytes = sampler_bytes_of(&shape);
     const size_t        words = sampler_settings_words(&settings);
@@ -254,17 +260,14 @@ static gm_status run_sampler(bench *b, const char *name, const gm_sampling *samp
     if (!record) return fail_memory(&b->e, "the sampler's settings", words * sizeof *record);
     sampler_settings_write(&settings, record, &b->e);
     record[SAMPLER_ALTERNATIVES] = alternatives;
-    range ranges[DRAW_BINDS] = { [DRAW_LOGITS] = { 0, n * sizeof(float) },
-                                 [DRAW_SETTINGS] = { 0, words * sizeof *record },
-                                 [DRAW_FIXED] = { 0, bytes.fixed },
-                                 [DRAW_COUNTS] = { 0, bytes.counts },
-                                 [DRAW_BLOCKS] = { 0, bytes.blocks },
-                                 [DRAW_CANDIDATES] = { 0, bytes.candidates },
-                                 [DRAW_HEADER] = { 0, bytes.header },
-                                 [DRAW_PARTS] = { 0, bytes.parts },
-                                 [DRAW_RECORD] = { 0, bytes.record },
-                                 [DRAW_STATE] = { 0, bytes.state },
-                                 [DRAW_RUN] = { 0, 4 * (RUN_HEADER_WORDS + RECORD_WORDS) } };
+    range ranges[DRAW_BINDS] = {
+        [DRAW_LOGITS] = { 0, n * sizeof(float) }, [DRAW_SETTINGS] = { 0, words * sizeof *record },
+        [DRAW_FIXED] = { 0, bytes.fixed },        [DRAW_COUNTS] = { 0, bytes.counts },
+        [DRAW_BLOCKS] = { 0, bytes.blocks },      [DRAW_CANDIDATES] = { 0, bytes.candidates },
+        [DRAW_HEADER] = { 0, bytes.header },      [DRAW_CUTS] = { 0, bytes.cuts },
+        [DRAW_PARTS] = { 0, bytes.parts },        [DRAW_RECORD] = { 0, bytes.record },
+        [DRAW_STATE] = { 0, bytes.state },        [DRAW_RUN] = { 0, 4 * (RUN_HEADER_WORDS + RECORD_WORDS) }
+    };
     for (size_t i = 0; i < COUNT_OF(ranges) && !b->e.status; i++)
         ranges[i].buffer = gpu_buffer_new(b->gpu.host, round_up(ranges[i].bytes, 16), &b->e);
     if (!b->e.status)
@@ -289,13 +292,22 @@ static gm_status run_sampler(bench *b, const char *name, const gm_sampling *samp
 
 static gm_status run_samplers(bench *b) {
     const gm_sampling greedy = { .top_p = 1, .typical_p = 1, .repetition_penalty = 1 };
-    gm_sampling       usual = greedy, open = greedy, penalised;
-    usual.temperature = open.temperature = 1;
+    gm_sampling       open = greedy, usual, penalised, hot, top_p, min_p, typical, many, all;
+    open.temperature = 1;
+    usual = hot = top_p = min_p = typical = many = open;
     usual.top_k = 64;
-    usual.top_p = 0.95f;
+    usual.top_p = top_p.top_p = many.top_p = 0.95f;
     penalised = usual;
     penalised.repetition_penalty = 1.1f;
     penalised.penalty_window = 64;
+    hot.temperature = 2;
+    min_p.min_p = 0.01f;
+    typical.typical_p = 0.9f;
+    many.top_k = 5000;
+    all = many;
+    all.temperature = 2;
+    all.min_p = 0.01f;
+    all.typical_p = 0.9f;
     const struct {
         const char        *name;
         const gm_sampling *sampling;
@@ -304,7 +316,13 @@ static gm_status run_samplers(bench *b) {
                      { "sampler, greedy, 5 alternatives", &greedy, 5 },
                      { "sampler, top 64, top_p 0.95", &usual, 0 },
                      { "sampler, top 64, top_p 0.95, penalties", &penalised, 0 },
-                     { "sampler, temperature 1 alone", &open, 0 } };
+                     { "sampler, temperature 1 alone", &open, 0 },
+                     { "sampler, temperature 2 alone", &hot, 0 },
+                     { "sampler, top_p 0.95", &top_p, 0 },
+                     { "sampler, min_p 0.01", &min_p, 0 },
+                     { "sampler, typical_p 0.9", &typical, 0 },
+                     { "sampler, top 5000, top_p 0.95", &many, 0 },
+                     { "sampler, all cuts, temperature 2", &all, 0 } };
     for (size_t i = 0; i < COUNT_OF(samplers) && !b->e.status; i++)
         run_sampler(b, samplers[i].name, samplers[i].sampling, samplers[i].alternatives);
     return b->e.status;

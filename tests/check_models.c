@@ -37,12 +37,13 @@ static void generate_all(gpu_plan *plan, const model_config *c, error *e) {
     if (gpu_generator_new(plan, c->vocabulary, DEPTH, &generator, e)) return;
     CHECK(sampler_settings_words(&settings) <= COUNT_OF(words));
     sampler_settings_write(&settings, words, e);
-    for (size_t i = 0; i < 8 && !e->status; i++) {
+    for (size_t i = 0; i < 16 && !e->status; i++) {
         const generator_start start = { .settings = words,
                                         .setting_words = sampler_settings_words(&settings),
                                         .greedy = i & 1,
                                         .edits = i & 2,
                                         .logprobs = i & 4,
+                                        .steps = i & 8 ? 5 : 0,
                                         .token = &record,
                                         .history = &token };
         gpu_generator_begin(generator, &start, e);

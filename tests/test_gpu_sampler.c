@@ -110,6 +110,7 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
                                      .history = HISTORY,
                                      .greedy = sampler_settings_greedy(&settings),
                                      .edits = sampler_settings_edits(&settings),
+                                     .steps = sampler_settings_steps(&settings),
                                      .logprobs = true };
     const sampler_bytes    bytes = sampler_bytes_of(&shape);
     const size_t           words = sampler_settings_words(&settings);
@@ -129,6 +130,7 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
         [DRAW_BLOCKS] = new_range(h, bytes.blocks, NULL),
         [DRAW_CANDIDATES] = new_range(h, bytes.candidates, NULL),
         [DRAW_HEADER] = new_range(h, bytes.header, NULL),
+        [DRAW_CUTS] = new_range(h, bytes.cuts, NULL),
         [DRAW_STATE] = new_range(h, bytes.state, state),
         [DRAW_RUN] = new_range(h, sizeof prompt, &prompt),
         [DRAW_RECORD] = new_range(h, bytes.record, NULL),
@@ -156,6 +158,10 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
         gm_status status;
         while ((status = gpu_submit(h, list.data, list.count, &e)) == GM_AGAIN) gpu_host_wait(h, 100);
         CHECK_MESSAGE(status == GM_OK, "%s", e.why);
+        if (status) {
+            free(list.data);
+            break;
+        }
         const uint32_t       *after = wait_for_draws(h, tickets[0]);
         const run_buffer     *run = wait_for_draws(h, tickets[1]);
         const sampler_record *drawn = wait_for_draws(h, tickets[2]);
@@ -307,8 +313,8 @@ static void rolled_logits(dice *d, float *logits, size_t n) {
 }
 
 static void test_gpu_random(gpu_host *h) {
-    static const size_t sizes[] = { 1, 2, 5, 255, 256, 257, 640, 1025, 2999, 9001 };
-    enum { CASES = 50, LARGEST = 9001, MOST_BIASES = 20 };
+    static const size_t sizes[] = { 1, 2, 5, 255, 256, 257, 640, 1024, 1025, 2999, 9001, 33001 };
+    enum { CASES = 60, LARGEST = 33001, MOST_BIASES = 20 };
     static float    logits[LARGEST];
     static uint32_t suppressed[LARGEST / 32 + 1];
     for (uint32_t i = 0; i < CASES; i++) {

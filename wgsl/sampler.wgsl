@@ -5,22 +5,26 @@
 //         edit       (1)                   applies bias and penalties; omitted if there are none
 //         blocks     (n / 256 rounded up)  finds the blocks' best again, after an edit
 //         greedy     (1)                   with temperature 0: takes the largest, the lowest id among equals; ends the draw
+// and then, with a top-k of at most half the number of blocks, so that few tokens can be among the first k, or with few tokens:
 //         threshold  (1)                   finds the best of all, and how far from it a candidate may be: if k blocks have a logit
-//                                          of at least x each, the k-th largest logit is at least x (without top-k, k is 256)
-//         gather     (n / 256 rounded up)  collects the candidates, in any order; without top-k, also sums the weights of all others
-//         choose     (1)                   applies the cuts and draws among the candidates; in the rare case that a border lies
-//                                          beyond them, repeats this among all tokens
+//                                          of at least x each, the k-th largest logit is at least x
+//         gather     (n / 256 rounded up)  collects the candidates, in any order
+//         choose     (1)                   applies the cuts and draws among the candidates; in the rare case that they are too many
+//                                          for their list, among all tokens
+// or otherwise:
+//         cut        (n / 1024, and more)  once for each step of the cuts and of the draw: see sampler_cuts.wgsl
+//         last       (1)                   takes the token that the steps have found
 //
 // For log-probabilities, the dispatches of sampler_logprobs.wgsl follow.
 //
-// Nothing is sorted and no list is compacted: each cut is a border in an order (key, id), and a candidate survives if it is within
+// Nothing is sorted and no list is compacted: each cut is a border in an order (key, id), and a token survives if it is within
 // both borders, one in the order of distances and one in the order of deviations from the typical distance. A border is found
 // digit by digit (10 bits) with a histogram of the survivors' weights.
 //
 //   logits      f32 [rows, n], read as bits
 //   settings    see below; the host writes it when the parameters change
 //   fixed       i32 [n]     counts  u32 [n], zeros between draws     blocks  i32 [n / 256 rounded up] × (best, NaN seen)
-//   candidates  u32 [the smaller of n and 8192] × (id, distance)     header, record  the structs below
+//   candidates  u32 [the smaller of n and 8192] × (id, distance)     header, cuts, record  the structs below
 //   state       what persists from token to token: the number of draws so far (the random numbers' counter), a ring of
 //               `results` results (token, status) and a ring of `history` tokens for the penalties
 //   run         with settings.advance the run becomes one of the drawn token, which follows the run's last
@@ -32,7 +36,6 @@ override n: u32;
 const block = 256u;
 const threads = 256u;
 const capacity = 8192u;      // of the list of candidates
-const enough_blocks = 256u;  // used instead of k without top-k
 override results: u32 = 1u;
 override history: u32 = 1u;
 
@@ -58,6 +61,8 @@ struct Settings {
     finite:      u32,       // 1: an infinite logit counts as NaN
     exponents:   array<u32, 257>, // round(2^31 · 2^(−i/256)), i ≤ 256
     alternatives: u32,            // number of alternatives in the log-probabilities, at most 20
+    step_count:  u32,
+    steps:       array<u32, 16>,  // see sampler_cuts.wgsl
     rest:        array<u32>,      // n / 32 words rounded up, if any; then biases × (token, bias in 2^-16, or "never"), by token
 }
 
@@ -68,7 +73,26 @@ struct Header {
     spare:    u32,
     count:    atomic<u32>, // of candidates; above the capacity, the list is incomplete
     widest:   atomic<u32>, // the largest distance of any token
-    far:      array<atomic<u32>, 4>, // without top-k: the weights of all others, at temperature 1 (low, high) and at the draw's
+}
+
+// What the steps have found so far.
+struct CutState {
+    best:    i32,
+    status:  u32,
+    mean:    u32,
+    nearest: u32,
+    reach:   vec2<u32>, // (distance, id): tokens after this are cut off
+    deviant: vec2<u32>, // (deviation, id): the same
+    before:  vec2<u32>, // the sum of the weights before the border that is being sought,
+    goal:    vec2<u32>, // and the sum at the border
+    prefix:  u32,       // the digits of its key that are known
+    spare:   u32,
+}
+
+struct Cuts {
+    states: array<CutState, 2>,         // a step reads one and writes the other
+    sums:   array<atomic<u32>, 9216>,   // three histograms: one is read, one filled and one cleared; zeros between draws
+    parts:  array<vec4<u32>>,           // two sets, each with the sums of every part of 1024 tokens
 }
 
 struct Record {
@@ -121,10 +145,24 @@ const never = -0x7fffffff - 1;
 @group(0) @binding(2) var<storage, read_write> header:   Header;
 #include "sampler_math.wgsl"
 #elif STAGE == gather
-@group(0) @binding(0) var<storage, read>       settings:   Settings;
-@group(0) @binding(1) var<storage, read_write> fixed:      array<i32>;
-@group(0) @binding(2) var<storage, read_write> header:     Header;
-@group(0) @binding(3) var<storage, read_write> candidates: array<vec2<u32>>;
+const never = -0x7fffffff - 1;
+@group(0) @binding(0) var<storage, read_write> fixed:      array<i32>;
+@group(0) @binding(1) var<storage, read_write> header:     Header;
+@group(0) @binding(2) var<storage, read_write> candidates: array<vec2<u32>>;
+#elif STAGE == cut
+@group(0) @binding(0) var<storage, read>       settings: Settings;
+@group(0) @binding(1) var<storage, read_write> fixed:    array<i32>;
+@group(0) @binding(2) var<storage, read_write> blocks:   array<vec2<i32>>;
+@group(0) @binding(3) var<storage, read_write> cuts:     Cuts;
+@group(0) @binding(4) var<storage, read_write> state:    State;
+#include "sampler_math.wgsl"
+#elif STAGE == last
+@group(0) @binding(0) var<storage, read>       settings: Settings;
+@group(0) @binding(1) var<storage, read_write> fixed:    array<i32>;
+@group(0) @binding(2) var<storage, read_write> blocks:   array<vec2<i32>>;
+@group(0) @binding(3) var<storage, read_write> cuts:     Cuts;
+@group(0) @binding(4) var<storage, read_write> state:    State;
+@group(0) @binding(5) var<storage, read_write> run:      Run;
 #include "sampler_math.wgsl"
 #elif STAGE == likely
 @group(0) @binding(0) var<storage, read_write> logits:   array<u32>;
@@ -302,12 +340,10 @@ fn main(@builtin(local_invocation_index) thread: u32) {
 #if STAGE == gather
 var<workgroup> here:  atomic<u32>;
 var<workgroup> wide:  atomic<u32>;
-var<workgroup> far:   array<atomic<u32>, 4>;
 var<workgroup> begin: u32;
 
 @compute @workgroup_size(block)
 fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    if (thread < 4u) { atomicStore(&far[thread], 0u); }
     if (thread == 0u) {
         atomicStore(&here, 0u);
         atomicStore(&wide, 0u);
@@ -322,24 +358,11 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(local_invocation_
         candidate = distance <= header.farthest;
         atomicMax(&wide, distance);
         if (candidate) { place = atomicAdd(&here, 1u); }
-        else if (settings.top_k == 0u) {
-            let one = weight_of(distance, settings.one);
-            let warm = weight_of(distance, settings.temperature);
-            let old_one = atomicAdd(&far[0], one);
-            if (old_one + one < old_one) { atomicAdd(&far[1], 1u); }
-            let old_warm = atomicAdd(&far[2], warm);
-            if (old_warm + warm < old_warm) { atomicAdd(&far[3], 1u); }
-        }
     }
     workgroupBarrier();
     if (thread == 0u) {
         begin = atomicAdd(&header.count, atomicLoad(&here));
         atomicMax(&header.widest, atomicLoad(&wide));
-    }
-    if (thread < 2u && settings.top_k == 0u) { // thread 0: temperature 1, thread 1: the draw's; adds the low words with carry
-        let low = atomicLoad(&far[2u * thread]);
-        let old = atomicAdd(&header.far[2u * thread], low);
-        atomicAdd(&header.far[2u * thread + 1u], atomicLoad(&far[2u * thread + 1u]) + select(0u, 1u, old + low < old));
     }
     workgroupBarrier();
     if (candidate && begin + place < min(n, capacity)) { candidates[begin + place] = vec2<u32>(id, distance); }
@@ -371,7 +394,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     }
     workgroupBarrier();
     best_of_all = atomicLoad(&most);
-    let k = select(enough_blocks, settings.top_k, settings.top_k > 0u);
+    let k = settings.top_k;
     let border = find_border(false, vec2<u32>(), vec2<u32>(k, 0u), thread);
     if (thread > 0u) { return; }
     header.best = best_of_all;
@@ -379,12 +402,15 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     header.status = select(select(drawn, nothing_left, best_of_all == never), not_a_number, atomicLoad(&flags) != 0);
     atomicStore(&header.count, 0u);
     atomicStore(&header.widest, 0u);
-    for (var i = 0u; i < 4u; i++) { atomicStore(&header.far[i], 0u); }
 }
 #endif
 
 #if STAGE == choose
 #include "sampler_choose.wgsl"
+#endif
+
+#if CUTS
+#include "sampler_cuts.wgsl"
 #endif
 
 #if LOGPROBS

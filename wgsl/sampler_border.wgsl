@@ -35,8 +35,6 @@ struct Item {
     survives:  bool,
 }
 
-fn not_behind(key: u32, id: u32, border: vec2<u32>) -> bool { return key < border.x || (key == border.x && id <= border.y); }
-
 fn item(i: u32) -> Item {
 #if STAGE == choose
     var id = i;

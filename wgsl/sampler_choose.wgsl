@@ -66,26 +66,15 @@ fn find_nearest(thread: u32) -> u32 {
     return atomicLoad(&least);
 }
 
-fn nearer(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(b, a, vec2<bool>(a.x < b.x || (a.x == b.x && a.y < b.y))); }
-
-fn wide_least(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(b, a, vec2<bool>(wide_less(a, b))); }
-
-// Applies the cuts and draws. `far` has the weights of all tokens that are not candidates, at temperature 1 and at the draw's.
-// Returns the token and a flag: if it is 1, the result depends on those other tokens, and the token is not valid.
-fn choose(far: vec4<u32>, thread: u32) -> vec2<u32> {
+// Applies the cuts and draws. Returns the token.
+fn choose(thread: u32) -> u32 {
     reach = vec2<u32>(0xffffffffu);
     deviant = reach;
     mean = 0u;
     nearest = 0u;
-    var far_one = far.xy;
-    var far_warm = far.zw;
-    var missed = 0u;
-    if (settings.top_k > 0u) {
-        let alive = sum_of(vec2<u32>(), thread);
-        reach = find_border(false, vec2<u32>(), vec2<u32>(min(settings.top_k, alive.x), 0u), thread);
-    }
+    let alive = sum_of(vec2<u32>(), thread);
+    reach = find_border(false, vec2<u32>(), vec2<u32>(min(settings.top_k, alive.x), 0u), thread);
     if (settings.typical == 1u) {
-        if (any(far != vec4<u32>())) { missed = 1u; }
         let sum = sum_of(settings.one, thread);
         mean = mean_distance(thread);
         deviant = find_border(true, settings.one, share_of(settings.typical_p, sum), thread);
@@ -93,52 +82,28 @@ fn choose(far: vec4<u32>, thread: u32) -> vec2<u32> {
     }
     if (settings.top == 1u) {
         let sum = sum_of(settings.one, thread);
-        let share = share_of(settings.top_p, wide_add(sum, far_one));
-        if (wide_less(sum, share)) { missed = 1u; }
-        reach = nearer(find_border(false, settings.one, wide_least(share, sum), thread), reach);
-        far_warm = vec2<u32>(); // these are beyond the border now
+        reach = nearer(find_border(false, settings.one, share_of(settings.top_p, sum), thread), reach);
     }
-    if (settings.reach <= 0xffffffffu - nearest) {
-        reach = nearer(vec2<u32>(settings.reach + nearest, 0xffffffffu), reach);
-        if (reach.x <= header.farthest) { far_warm = vec2<u32>(); }
-        else if (settings.reach != 0xffffffffu && any(far_warm != vec2<u32>())) { missed = 1u; }
-    }
+    if (settings.reach <= 0xffffffffu - nearest) { reach = nearer(vec2<u32>(settings.reach + nearest, 0xffffffffu), reach); }
     let sum = sum_of(settings.temperature, thread);
-    let random = philox(state.draws, settings.seed);
-    let end = wide_add(wide_multiply_high(random, wide_add(sum, far_warm)), vec2<u32>(1u, 0u));
-    if (wide_less(sum, end)) { missed = 1u; }
-    return vec2<u32>(find_border(false, settings.temperature, wide_least(end, sum), thread).y, missed);
+    let end = wide_add(wide_multiply_high(philox(state.draws, settings.seed), sum), vec2<u32>(1u, 0u));
+    return find_border(false, settings.temperature, end, thread).y;
 }
-
-var<workgroup> again: u32;
 
 @compute @workgroup_size(threads)
 fn main(@builtin(local_invocation_index) thread: u32) {
+    let listed = atomicLoad(&header.count) <= capacity;
     if (thread == 0u) {
-        let count = atomicLoad(&header.count);
-        item_count = select(0u, count, header.status == drawn);
+        item_count = select(0u, select(n, atomicLoad(&header.count), listed), header.status == drawn);
         first_digit = first_digit_of(atomicLoad(&header.widest));
-        again = select(0u, 1u, count > capacity);
     }
-    workgroupBarrier();
     best_of_all = header.best;
+    whole = !listed;
     if (workgroupUniformLoad(&item_count) == 0u) {
         if (thread == 0u) { finish(0u, header.status); }
         return;
     }
-    var token = 0u;
-    if (workgroupUniformLoad(&again) == 0u) {
-        let far = vec4<u32>(atomicLoad(&header.far[0]), atomicLoad(&header.far[1]), atomicLoad(&header.far[2]),
-                            atomicLoad(&header.far[3]));
-        let chosen = choose(far, thread);
-        token = chosen.x;
-        if (thread == 0u) { again = chosen.y; }
-    }
-    if (workgroupUniformLoad(&again) == 1u) {
-        whole = true;
-        if (thread == 0u) { item_count = n; }
-        token = choose(vec4<u32>(), thread).x;
-    }
+    let token = choose(thread);
     storageBarrier(); // all threads have read the state before finish changes it
     if (thread == 0u) { finish(token, drawn); }
 }

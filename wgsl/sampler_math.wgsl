@@ -39,6 +39,12 @@ fn weight_of(distance: u32, scale: vec2<u32>) -> u32 {
     return (value + (1u << (whole - 1u))) >> whole;
 }
 
+// Whether (key, id) is at a border or before it.
+fn not_behind(key: u32, id: u32, border: vec2<u32>) -> bool { return key < border.x || (key == border.x && id <= border.y); }
+
+// The border that comes first.
+fn nearer(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(b, a, vec2<bool>(a.x < b.x || (a.x == b.x && a.y < b.y))); }
+
 // share / 2^32 of the sum, rounded up, and at least 1.
 fn share_of(share: u32, sum: vec2<u32>) -> vec2<u32> {
     let low = wide_product(sum.x, share);

@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GPU_ALIGNMENT = 256, RESULTS = 1 }; /* each list reads its own result before the next list overwrites it */
+enum {
+    GPU_ALIGNMENT = 256,
+    LISTS = 8,
+    RESULTS = 1
+}; /* each list reads its own result before the next list overwrites it */
 
 /* The dispatches of the plan and of the sampler, and a read of the result. */
 typedef struct {
@@ -21,8 +25,9 @@ struct gpu_generator {
     sampler_shape shape;            /* greedy, edits and logprobs are set for each list */
     gpu_id        memory, settings; /* what the sampler writes; read-only data needs its own buffer */
     gpu_binding   ranges[DRAW_BINDS];
-    step_list     lists[2][2][2]; /* by greedy, edits and logprobs */
-    step_list    *list;           /* NULL: not begun yet */
+    step_list     lists[LISTS]; /* the kinds of draws seen last; in the order of their places */
+    size_t        next_list;    /* the place of the next one */
+    step_list    *list;         /* NULL: not begun yet */
     bool          begun;
     uint64_t      aside;     /* where in `memory` the next step's token is kept while others use the plan */
     bool          set_aside; /* it is there, not in the plan's buffers */
@@ -44,6 +49,7 @@ static gm_status generator_lay_out(gpu_generator *g, error *e) {
         [DRAW_BLOCKS] = { .bytes = bytes.blocks },
         [DRAW_CANDIDATES] = { .bytes = bytes.candidates },
         [DRAW_HEADER] = { .bytes = bytes.header },
+        [DRAW_CUTS] = { .bytes = bytes.cuts },
         [DRAW_PARTS] = { .bytes = bytes.parts },
         [DRAW_RECORD] = { .bytes = bytes.record },
         [DRAW_STATE] = { .bytes = bytes.state },
@@ -90,10 +96,7 @@ static void step_list_free(gpu_generator *g, step_list *list) {
 }
 
 static void generator_free_lists(gpu_generator *g) {
-    for (size_t i = 0; i < 8; i++) {
-        step_list *list = &g->lists[i / 4][i / 2 % 2][i % 2];
-        step_list_free(g, list);
-    }
+    for (size_t i = 0; i < LISTS; i++) step_list_free(g, &g->lists[i]);
     g->list = NULL;
 }
 
@@ -128,6 +131,7 @@ static gm_status generator_record(gpu_generator *g, step_list *list, const gener
     sampler_shape shape = g->shape;
     shape.greedy = start->greedy;
     shape.edits = start->edits;
+    shape.steps = start->steps;
     shape.logprobs = start->logprobs;
     const size_t count = sampler_kernels(&shape, kernels);
     *list = (step_list){ .shape = shape, .dispatches = p->dispatches + count, .rebinds = p->rebinds };
@@ -147,6 +151,16 @@ static gm_status generator_record(gpu_generator *g, step_list *list, const gener
     if (list->words.failed) status = fail_memory(e, "a command list", list->words.count * sizeof(uint32_t));
     if (status) step_list_free(g, list);
     return status;
+}
+
+static step_list *generator_find_list(gpu_generator *g, const generator_start *start) {
+    for (size_t i = 0; i < LISTS; i++) {
+        const sampler_shape *shape = &g->lists[i].shape;
+        if (g->lists[i].words.data && shape->greedy == start->greedy && shape->edits == start->edits &&
+            shape->steps == start->steps && shape->logprobs == start->logprobs)
+            return &g->lists[i];
+    }
+    return NULL;
 }
 
 /* ---- sharing the plan ---- */
@@ -201,8 +215,12 @@ gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, er
                     g->shape.history, next - 1, start->history_count);
     gpu_generator_drop(g);
     TRY(generator_reserve_settings(g, start->setting_words * sizeof(uint32_t), e));
-    step_list *list = &g->lists[start->greedy][start->edits][start->logprobs];
-    if (!list->words.data) TRY(generator_record(g, list, start, e));
+    step_list *list = generator_find_list(g, start);
+    if (!list) {
+        list = &g->lists[g->next_list++ % LISTS];
+        step_list_free(g, list);
+        TRY(generator_record(g, list, start, e));
+    }
 
     /* Both the random numbers' counter and the history are indexed by position, and the history is at least as long as
      * the context, so the ring never wraps. */

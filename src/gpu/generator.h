@@ -20,10 +20,11 @@ typedef struct {
     const uint32_t     *settings; /* as sampler_settings_write writes them: row 0, advance */
     size_t              setting_words;
     bool                greedy, edits; /* see sampler_settings.h */
-    bool                logprobs;      /* draws include the inputs of log-probabilities */
-    const token_record *token;         /* the token to compute; everything that it sees is in the caches */
-    uint32_t            window;        /* of the sliding layers: what the following tokens see */
-    const int32_t      *history;       /* the tokens that penalties consider; the last one is `token` itself */
+    uint32_t            steps;
+    bool                logprobs; /* draws include the inputs of log-probabilities */
+    const token_record *token;    /* the token to compute; everything that it sees is in the caches */
+    uint32_t            window;   /* of the sliding layers: what the following tokens see */
+    const int32_t      *history;  /* the tokens that penalties consider; the last one is `token` itself */
     size_t              history_count;
 } generator_start;
 

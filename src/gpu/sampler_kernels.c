@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { BLOCK = 256, SPAN = 4096, CANDIDATES = 8192 }; /* as in the shader */
+enum { BLOCK = 256, SPAN = 4096, PART = 1024, CUTS_HEAD = 36976 }; /* as in the shader */
 
 typedef struct {
     const char *stage;
@@ -14,7 +14,7 @@ typedef struct {
     uint8_t     binds[KERNEL_BINDS];
 } stage;
 
-typedef enum { CONVERT, EDIT, BLOCKS, GREEDY, THRESHOLD, GATHER, CHOOSE, LIKELY, LOGPROBS } stage_name;
+typedef enum { CONVERT, EDIT, BLOCKS, GREEDY, THRESHOLD, GATHER, CHOOSE, CUT, LAST, LIKELY, LOGPROBS } stage_name;
 
 /* clang-format off */
 static const stage stages[] = {
@@ -23,8 +23,10 @@ static const stage stages[] = {
     [BLOCKS] = { "blocks", "BLOCKS", BLOCK, 2, { DRAW_FIXED, DRAW_BLOCKS } },
     [GREEDY] = { "greedy", "FINISH", 0, 5, { DRAW_SETTINGS, DRAW_FIXED, DRAW_BLOCKS, DRAW_STATE, DRAW_RUN } },
     [THRESHOLD] = { "threshold", NULL, 0, 3, { DRAW_SETTINGS, DRAW_BLOCKS, DRAW_HEADER } },
-    [GATHER] = { "gather", NULL, BLOCK, 4, { DRAW_SETTINGS, DRAW_FIXED, DRAW_HEADER, DRAW_CANDIDATES } },
+    [GATHER] = { "gather", NULL, BLOCK, 3, { DRAW_FIXED, DRAW_HEADER, DRAW_CANDIDATES } },
     [CHOOSE] = { "choose", "FINISH", 0, 6, { DRAW_SETTINGS, DRAW_HEADER, DRAW_CANDIDATES, DRAW_FIXED, DRAW_STATE, DRAW_RUN } },
+    [CUT] = { "cut", "CUTS", PART, 5, { DRAW_SETTINGS, DRAW_FIXED, DRAW_BLOCKS, DRAW_CUTS, DRAW_STATE } },
+    [LAST] = { "last", "CUTS", 0, 6, { DRAW_SETTINGS, DRAW_FIXED, DRAW_BLOCKS, DRAW_CUTS, DRAW_STATE, DRAW_RUN } },
     [LIKELY] = { "likely", "LOGPROBS", SPAN, 3, { DRAW_LOGITS, DRAW_SETTINGS, DRAW_PARTS } },
     [LOGPROBS] = { "logprobs", "LOGPROBS", 0, 5, { DRAW_LOGITS, DRAW_SETTINGS, DRAW_PARTS, DRAW_STATE, DRAW_RECORD } },
 };
@@ -36,8 +38,9 @@ sampler_bytes sampler_bytes_of(const sampler_shape *s) {
         .fixed = n * word,
         .counts = n * word,
         .blocks = blocks * 2 * word,
-        .candidates = (n < CANDIDATES ? n : CANDIDATES) * 2 * word,
-        .header = 10 * word,
+        .candidates = (n < SAMPLER_CANDIDATES ? n : SAMPLER_CANDIDATES) * 2 * word,
+        .header = 6 * word,
+        .cuts = CUTS_HEAD + (n + PART - 1) / PART * 2 * 4 * word,
         .parts = (n + SPAN - 1) / SPAN * (2 + 2 * SAMPLER_MOST_ALTERNATIVES) * word,
         .record = sizeof(sampler_record),
         .state = (SAMPLER_STATE_RESULTS + 2ull * s->results + s->history) * word,
@@ -52,6 +55,7 @@ static gpu_kernel kernel_of(const sampler_shape *s, stage_name name) {
     kernel_define(&k, "STAGE", from->stage);
     if (from->part) kernel_define(&k, from->part, "1");
     if (name == THRESHOLD || name == CHOOSE) kernel_define(&k, "BORDER", "1");
+    if (name == LAST) kernel_define(&k, "FINISH", "1");
     kernel_constant(&k, "n", s->vocabulary);
     kernel_constant(&k, "results", s->results);
     kernel_constant(&k, "history", s->history);
@@ -68,6 +72,12 @@ size_t sampler_kernels(const sampler_shape *s, gpu_kernel out[SAMPLER_KERNELS]) 
     }
     if (s->greedy) {
         out[count++] = kernel_of(s, GREEDY);
+    } else if (s->steps) {
+        for (uint32_t i = 0; i < s->steps; i++) {
+            out[count] = kernel_of(s, CUT);
+            out[count++].x += i; /* which tells the kernel its step */
+        }
+        out[count++] = kernel_of(s, LAST);
     } else {
         out[count++] = kernel_of(s, THRESHOLD);
         out[count++] = kernel_of(s, GATHER);

@@ -9,7 +9,7 @@
 
 #include "gpu/kernel.h"
 
-enum { SAMPLER_KERNELS = 8, SAMPLER_MOST_ALTERNATIVES = 20 };
+enum { SAMPLER_KERNELS = 22, SAMPLER_MOST_ALTERNATIVES = 20, SAMPLER_MOST_STEPS = 16, SAMPLER_CANDIDATES = 8192 };
 
 /* What the kernels bind: ranges of buffers, at offsets that are multiples of 256, initially zero. */
 enum {
@@ -20,6 +20,7 @@ enum {
     DRAW_BLOCKS,
     DRAW_CANDIDATES,
     DRAW_HEADER,
+    DRAW_CUTS,
     DRAW_PARTS,
     DRAW_RECORD, /* with log-probabilities: a sampler_record */
     DRAW_STATE,  /* what persists from token to token; see SAMPLER_STATE_… */
@@ -33,6 +34,7 @@ typedef struct {
     uint32_t history;    /* entries in the ring of tokens for penalties: at least the penalty window, or the context */
     bool     greedy;     /* temperature 0 */
     bool     edits;      /* there are biases or penalties */
+    uint32_t steps;      /* of the cuts and the draw among all tokens; 0: greedy, or among few candidates */
     bool     logprobs;   /* also writes the inputs of log-probabilities to DRAW_RECORD */
 } sampler_shape;
 
@@ -64,13 +66,20 @@ typedef struct {
 void sampler_record_logprobs(const sampler_record *r, gm_token_logprob *out, size_t alternatives);
 
 typedef struct {
-    uint64_t fixed, counts, blocks, candidates, header, parts, record, state;
+    uint64_t fixed, counts, blocks, candidates, header, cuts, parts, record, state;
 } sampler_bytes;
 
 sampler_bytes sampler_bytes_of(const sampler_shape *s);
 
 /* The dispatches of one draw, in order. Returns their number (at most SAMPLER_KERNELS). */
 size_t sampler_kernels(const sampler_shape *s, gpu_kernel out[SAMPLER_KERNELS]);
+
+/* A step among all tokens; wgsl/sampler_cuts.wgsl explains them. */
+enum { SAMPLER_DIGIT = 0, SAMPLER_TIES = 1, SAMPLER_MEAN = 2 };                                /* kinds */
+enum { SAMPLER_BY_TOP_K = 0, SAMPLER_BY_TYPICAL = 1, SAMPLER_BY_TOP_P = 2, SAMPLER_DRAW = 3 }; /* cuts */
+#define SAMPLER_STEP(kind, cut, shift, first)                                                                          \
+    ((uint32_t)(kind) | (uint32_t)(cut) << 4 | (shift) << 8 | (uint32_t)(first) << 16)
+enum { SAMPLER_FIRST_VALUES = 1536 }; /* of a first digit of weights */
 
 /* Words of DRAW_SETTINGS; wgsl/sampler.wgsl explains them. */
 enum {
@@ -95,7 +104,9 @@ enum {
     SAMPLER_FINITE = 21,
     SAMPLER_EXPONENTS = 22, /* 257 */
     SAMPLER_ALTERNATIVES = 279,
-    SAMPLER_REST = 280, /* a bit per suppressed id, if any; then (token, bias) by token */
+    SAMPLER_STEP_COUNT = 280,
+    SAMPLER_STEPS = 281, /* 16, each a SAMPLER_STEP */
+    SAMPLER_REST = 297,  /* a bit per suppressed id, if any; then (token, bias) by token */
 };
 
 #endif

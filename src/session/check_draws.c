@@ -49,10 +49,15 @@ static const draw_case cases[] = {
       false,
       false,
       { .temperature = 2, .top_k = 64, .top_p = 0.95f, .typical_p = 1, .repetition_penalty = 1, .seed = 7 } },
-    { "draws from the whole vocabulary",
+    { "draws with top-k and typical-p",
       false,
       false,
       true,
+      { .temperature = 2, .top_k = 64, .top_p = 1, .typical_p = 0.3f, .repetition_penalty = 1, .seed = 7 } },
+    { "draws from the whole vocabulary",
+      false,
+      false,
+      false,
       { .temperature = 9, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .seed = 8 } },
     { "draws with typical-p, min-p and penalties",
       false,
@@ -151,12 +156,20 @@ static gm_status open_draws(self_check *c, check_draws *d, error *e) {
 
 static int32_t last_token(const check_draws *d) { return d->tokens[d->token_count - 1]; }
 
+/* A top-k with which a single workgroup chooses. */
+static gm_sampling sampling_of(const check_draws *d) {
+    gm_sampling p = cases[d->at].sampling;
+    p.top_k = (int32_t)min_size((size_t)p.top_k, sampler_most_candidates(d->vocabulary));
+    return p;
+}
+
 static size_t window_of(const check_draws *d) { return min_size(cases[d->at].sampling.penalty_window, d->token_count); }
 
 /* Starts from the same tokens each time, but at another position, so that the random numbers differ. */
 static gm_status begin_draw(check_draws *d, error *e) {
     const draw_case       *from = &cases[d->at];
-    const sampler_settings settings = { .sampling = &from->sampling, .vocabulary = d->vocabulary, .advance = true };
+    const gm_sampling      sampling = sampling_of(d);
+    const sampler_settings settings = { .sampling = &sampling, .vocabulary = d->vocabulary, .advance = true };
     memcpy(d->tokens, said, sizeof said);
     d->token_count = COUNT_OF(said);
     d->tokens[d->token_count++] = (int32_t)(d->drawn % ROWS);
@@ -173,6 +186,7 @@ static gm_status begin_draw(check_draws *d, error *e) {
                                     .setting_words = count,
                                     .greedy = sampler_settings_greedy(&settings),
                                     .edits = sampler_settings_edits(&settings),
+                                    .steps = sampler_settings_steps(&settings),
                                     .logprobs = from->logprobs,
                                     .token = &record,
                                     .history = d->tokens + (d->token_count - window),
@@ -196,16 +210,17 @@ static size_t values_of(const gm_token_logprob *logprobs, bool any, uint32_t sta
 
 /* Draws on the CPU, compares, and continues with that token. */
 static gm_status compare_draw(self_check *c, check_draws *d, const sampler_record *record, error *e) {
-    const draw_case *from = &cases[d->at];
-    const float     *logits = d->logits + (size_t)last_token(d) * d->vocabulary;
-    const size_t     window = window_of(d);
-    gm_token_logprob logprobs[1 + ALTERNATIVES];
-    float            expected[MOST_VALUES], found[MOST_VALUES];
-    int32_t          token = 0;
+    const draw_case  *from = &cases[d->at];
+    const float      *logits = d->logits + (size_t)last_token(d) * d->vocabulary;
+    const size_t      window = window_of(d);
+    const gm_sampling sampling = sampling_of(d);
+    gm_token_logprob  logprobs[1 + ALTERNATIVES];
+    float             expected[MOST_VALUES], found[MOST_VALUES];
+    int32_t           token = 0;
     sampler_record_logprobs(record, logprobs, ALTERNATIVES);
     const size_t n = values_of(logprobs, from->logprobs, record->status, (int32_t)record->token, found);
-    TRY(sampler_draw(d->reference, &from->sampling, logits, d->tokens + (d->token_count - window), window, NULL,
-                     d->position, &token, e));
+    TRY(sampler_draw(d->reference, &sampling, logits, d->tokens + (d->token_count - window), window, NULL, d->position,
+                     &token, e));
     if (from->logprobs) sampler_logprobs(d->reference, logits, token, logprobs, logprobs + 1, ALTERNATIVES);
     values_of(logprobs, from->logprobs, SAMPLER_DRAWN, token, expected);
     if (c->spoil) c->spoil(c->spoil_user, from->what, found, n, expected, n);

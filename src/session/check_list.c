@@ -354,8 +354,9 @@ static gm_status add_plan_kernels(lister *l, error *e) {
     gpu_kernel    kernels[SAMPLER_KERNELS];
     sampler_shape shape = gpu_generator_shape(l->config->vocabulary, check_draws_context(l->config));
     shape.edits = shape.logprobs = true;
-    for (int greedy = 0; greedy < 2 && l->wants_plans; greedy++) {
-        shape.greedy = greedy;
+    for (int way = 0; way < 3 && l->wants_plans; way++) {
+        shape.greedy = way == 0;
+        shape.steps = way == 2; /* all steps have one pipeline */
         const size_t count = sampler_kernels(&shape, kernels);
         for (size_t i = 0; i < count; i++) TRY(gpu_kernel_list_add(&l->c->kernels, &kernels[i], e));
     }

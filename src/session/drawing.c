@@ -85,6 +85,7 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
                                     .setting_words = count,
                                     .greedy = sampler_settings_greedy(&settings),
                                     .edits = edits,
+                                    .steps = sampler_settings_steps(&settings),
                                     .logprobs = wish->logprobs != NULL,
                                     .token = &record,
                                     .window = sequence.window,

@@ -21,6 +21,51 @@ static bool has_penalties(const gm_sampling *p) {
 
 bool sampler_settings_edits(const sampler_settings *s) { return s->sampling->bias_count || has_penalties(s->sampling); }
 
+/* ---- steps among all tokens ---- */
+
+typedef struct {
+    uint32_t *words, count;
+} step_writer;
+
+/* The steps of one border. The first digit starts at `shift`, a multiple of 10; each further one has 10 bits. */
+static void write_border(step_writer *w, uint32_t cut, uint32_t shift) {
+    for (uint32_t at = shift + 10; at; at -= 10)
+        w->words[w->count++] = SAMPLER_STEP(SAMPLER_DIGIT, cut, at - 10, at == shift + 10);
+    w->words[w->count++] = SAMPLER_STEP(SAMPLER_TIES, cut, 0, 0);
+}
+
+/* With a small top-k a single workgroup chooses among candidates, which have a list: tokens at least as likely as the best of the k-th
+ * block of 256. If k is at most half the number of blocks, hardly more than a few tokens of each are candidates. */
+size_t sampler_most_candidates(size_t vocabulary) {
+    return vocabulary <= SAMPLER_CANDIDATES ? vocabulary : (vocabulary + 255) / 256 / 2;
+}
+
+static bool has_candidates(const sampler_settings *s) {
+    return s->sampling->top_k && (size_t)s->sampling->top_k <= sampler_most_candidates(s->vocabulary);
+}
+
+static uint32_t write_steps(const sampler_settings *s, uint32_t words[SAMPLER_MOST_STEPS]) {
+    const gm_sampling *p = s->sampling;
+    step_writer        w = { words, 0 };
+    if (p->temperature == 0 || has_candidates(s)) return 0;
+    if (p->top_k && (size_t)p->top_k < s->vocabulary) write_border(&w, SAMPLER_BY_TOP_K, 20);
+    if (p->typical_p < 1) {
+        words[w.count++] = SAMPLER_STEP(SAMPLER_MEAN, SAMPLER_BY_TYPICAL, 0, 0);
+        write_border(&w, SAMPLER_BY_TYPICAL, 10);
+    }
+    if (p->top_p < 1) write_border(&w, SAMPLER_BY_TOP_P, 10);
+    const exponent_scale scale = exponent_scale_of((double)p->temperature); /* if it is hot, far tokens count as well */
+    write_border(&w, SAMPLER_DRAW, weight_of(SAMPLER_FIRST_VALUES << 10, scale) ? 20 : 10);
+    return w.count;
+}
+
+uint32_t sampler_settings_steps(const sampler_settings *s) {
+    uint32_t words[SAMPLER_MOST_STEPS];
+    return write_steps(s, words);
+}
+
+/* ---- biases ---- */
+
 typedef struct {
     uint32_t token, order, bias;
 } ordered_bias;
@@ -49,6 +94,8 @@ static gm_status write_biases(const gm_sampling *p, uint32_t *words, error *e) {
     free(list);
     return GM_OK;
 }
+
+/* ---- all ---- */
 
 static void write_scale(uint32_t *words, double temperature) {
     const exponent_scale scale = exponent_scale_of(temperature);
@@ -79,6 +126,7 @@ gm_status sampler_settings_write(const sampler_settings *s, uint32_t *words, err
     words[SAMPLER_WINDOW] = has_penalties(p) ? p->penalty_window : 0;
     words[SAMPLER_BIASES] = (uint32_t)p->bias_count;
     words[SAMPLER_SUPPRESS] = s->suppressed != NULL;
+    words[SAMPLER_STEP_COUNT] = write_steps(s, words + SAMPLER_STEPS);
     memcpy(words + SAMPLER_EXPONENTS, exp2_table, sizeof exp2_table);
     if (s->suppressed) memcpy(words + SAMPLER_REST, s->suppressed, suppressed_words(s) * sizeof *words);
     return write_biases(p, words + SAMPLER_REST + suppressed_words(s), e);

@@ -17,8 +17,12 @@ typedef struct {
 size_t sampler_settings_words(const sampler_settings *s);
 /* The parameters are checked first; words: see gpu/sampler_kernels.h. */
 gm_status sampler_settings_write(const sampler_settings *s, uint32_t *words, error *e);
-/* Which dispatches it takes: without a temperature, with biases or penalties. */
-bool sampler_settings_greedy(const sampler_settings *s);
-bool sampler_settings_edits(const sampler_settings *s);
+/* Which dispatches it takes: without a temperature; with biases or penalties; with so many steps among all tokens, or 0. */
+bool     sampler_settings_greedy(const sampler_settings *s);
+bool     sampler_settings_edits(const sampler_settings *s);
+uint32_t sampler_settings_steps(const sampler_settings *s);
+
+/* Up to which top-k it takes none. */
+size_t sampler_most_candidates(size_t vocabulary);
 
 #endif
