@@ -275,7 +275,12 @@ static const row all_rows[] = {
     { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 2048,       256,     8,      1, 512,   512 },
     { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 4096,       512,     8,      1, 0,       0 },
     { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 4096,       512,     8,      1, 0,    4096 },
+    { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 4096,       512,     8,      1, 0,   16384 },
     { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 4096,       256,     16,     8, 1024,    0 },
+    { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 8192,       512,     16,     2, 0,    4096 },
+    { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 768,        64,      12,    12, 0,    2264 },
+    { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 1152,       72,      16,    16, 0,    2264 },
+    { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 1024,       128,     8,      8, 0,    1250 },
 
     { "norm",              NULL,         piece_norm,         TYPE_F16,  1,      1536,       1536,    1,      0, 0,       0 },
     { "norm",              NULL,         piece_norm,         TYPE_F16,  1,      2816,       2816,    1,      0, 0,       0 },

@@ -3,7 +3,7 @@
  * written, also those for GPUs that no test machine has (f16, for example). All results are zeros, so the programs' own verdicts mean
  * nothing. tests/test_shaders.mjs checks the texts. The library itself needs no hook for this.
  *
- *     FAKE_GPU="subgroups dot4 f16 subgroup_matrix small"    what it has (small: matrices of 8 × 8); may be empty
+ *     FAKE_GPU="subgroups dot4 f16 subgroup_matrix small"    what it has (small: matrices of 8 × 8; old: old kernels); may be empty
  *     FAKE_GPU_SHADERS=folder                                 where the texts go, one file each: label.digest.wgsl */
 
 #include "fake_host.h"
@@ -61,7 +61,8 @@ static gpu_info fake_info(void) {
                        .subgroup_matrix = has("subgroup_matrix"),
                        .matrix_rows = has("small") ? 8 : 16,
                        .matrix_columns = has("small") ? 8 : 16,
-                       .matrix_depth = has("small") ? 8 : 16 };
+                       .matrix_depth = has("small") ? 8 : 16,
+                       .blocks = !has("old") };
 }
 
 gm_status gpu_host_list(gpu_info *out, size_t capacity, size_t *count, error *e) {

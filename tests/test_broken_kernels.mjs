@@ -17,13 +17,17 @@ const cases = (words, without = "") => ["ops", "gpu", without, words];
 const records = ["records", "gpu"];
 const layers = (words) => ["gpu_fuse", "", words], draws = (words) => ["gpu_sampler", words], checks = (word) => ["gpu_self_check", word];
 const rows = [
+    ["attention_blocks.wgsl", "put_score(qt + 8u, kt + 8u, sums.s5, first);", "put_score(qt + 8u, kt + 8u, sums.s4, first);", cases("attention F16 5 · 33 × 3/1")],
+    ["attention_blocks.wgsl", "(keys_at > vec4<u32>(my_last));", "(keys_at > vec4<u32>(my_last + 1u));", cases("attention F16 5 · 5 × 4/2")],
+    ["attention_blocks.wgsl", "my_sum * fall + dot", "my_sum + dot", cases("attention F16 5 · 33 × 3/1")],
+    ["attention_blocks.wgsl", "add_values(&b, values_of(four_b), weights_at);", "add_values(&b, values_of(four), weights_at);", cases("attention F16 5 · 33 × 8/1")],
     ["attention_decode.wgsl", "weight[q * groups + keys_at], a, b, c, d)", "weight[q * groups + keys_at], b, a, c, d)", cases("attention F16 5 · 2 × 4/2")],
     ["attention_decode.wgsl", "(j >= vec4<u32>(sight[q].x))", "(j + 1u >= vec4<u32>(sight[q].x))", cases("attention F16 12 · 3 ×")],
     ["attention_heads.wgsl", "x * cosines - partner * sines", "x * cosines + partner * sines", layers("three types")],
-    ["attention_out.wgsl", "+ quad] = four;", "+ quad] = four.yxzw;", cases("attention F16 5 · 5 × 4/2")],
-    ["attention_prefill.wgsl", "sums[i * steps + s] += weight[w + i] * value", "sums[i * steps + s] += value", cases("attention F16 5 · 5 × 4/2")],
-    ["attention_prefill.wgsl", "slot_after(slots, place, j)", "slot_after(slots, place, max(j, 1u))", cases("attention F16 5 · 5 × 3/1")],
-    ["attention_prefill.wgsl", "at + i <= my_last;", "at + i < end;", cases("block of 9 at 11")],
+    ["attention_out.wgsl", "+ quad] = four;", "+ quad] = four.yxzw;", cases("attention F16 5 · 64 × 4/2")],
+    ["attention_prefill.wgsl", "sums[i * steps + s] += weight[w + i] * value", "sums[i * steps + s] += value", cases("attention F16 5 · 5 × 4/2", "blocks")],
+    ["attention_prefill.wgsl", "slot_after(slots, place, j)", "slot_after(slots, place, max(j, 1u))", cases("attention F16 5 · 5 × 3/1", "blocks")],
+    ["attention_prefill.wgsl", "at + i <= my_last;", "at + i < end;", cases("block of 9 at 11", "blocks")],
     ["attention_query.wgsl", "/ 4u + quad];", "/ 4u + (quad ^ 1u)];", cases("attention F16 5 · 5 × 4/2")],
     ["attention_reduce.wgsl", "value *= weight[part];", "", cases("attention F16 40 · 4 ×")],
     ["attention_split.wgsl", "last_seen(query_row(q, batch - 1u))", "last_seen(query_row(q, 0u))", cases("attention F16 40 · 4 ×")],

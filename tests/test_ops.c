@@ -493,16 +493,33 @@ typedef struct {
     size_t begin, count;
 } block;
 
+/* Runs an attention with its two results. */
+static void attention_expect_both(op_case *c, tensor *y, tensor *logs, const double *want, const double *want_logs,
+                                  double tolerance) {
+    const size_t n = c->tokens * y->token_stride, heads = c->tokens * logs->token_stride;
+    float       *out = random_units(n), *sums = random_units(heads);
+    c->g.result = y;
+    c->g.further[0] = logs;
+    open_plan p = plan_open(c);
+    plan_run(&p, 2, (float *[]){ out, sums }, (size_t[]){ n * sizeof *out, heads * sizeof *sums });
+    case_expect(out, want, n, tolerance);
+    case_expect(sums, want_logs, heads, tolerance);
+    plan_close(&p);
+    free(out);
+    free(sums);
+}
+
 /* Keys and values are stored batch by batch, so that the ring closes on itself; each batch's queries are checked. There are no
  * blocks behind the first that is empty. */
 static void test_attention_with(const backend *b, quant_type type, size_t tokens, size_t batches, size_t head,
-                                size_t heads, size_t kv_heads, size_t window, const block blocks[2]) {
+                                size_t heads, size_t kv_heads, size_t window, const block blocks[2], bool keep_logs) {
     char with[80] = "";
     for (size_t i = 0; i < 2 && blocks[i].count; i++)
         snprintf(with + strlen(with), sizeof with - strlen(with), ", block of %zu at %zu", blocks[i].count,
                  blocks[i].begin);
-    CASE("%s: kv_store and attention %s %zu · %zu × %zu/%zu heads of %zu, window %zu%.60s", b->name,
-         quant_format_of(type)->name, batches, tokens, heads, kv_heads, head, window, with);
+    CASE("%s: kv_store and attention %s %zu · %zu × %zu/%zu heads of %zu, window %zu%.60s%.20s", b->name,
+         quant_format_of(type)->name, batches, tokens, heads, kv_heads, head, window, with,
+         keep_logs ? ", logarithms" : "");
     const size_t rows = kv_heads * head, slots = window ? window + tokens : tokens * batches;
     op_case      c = case_begin(b, tokens, (heads + 2 * kv_heads) * head);
     const size_t bytes = (size_t)quant_row_bytes(quant_format_of(type), rows) * slots;
@@ -535,8 +552,9 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
                 c.last_seen[t] = (uint32_t)(blocks[i].begin + blocks[i].count - 1);
         }
     }
-    tensor *y = graph_attention(&c.g, q, cache);
-    double *want = doubles(tokens * heads * head), *weights = doubles(tokens * batches);
+    tensor *logs = NULL, *y = keep_logs ? graph_attention_logs(&c.g, q, cache, &logs) : graph_attention(&c.g, q, cache);
+    double *want = doubles(tokens * heads * head), *weights = doubles(tokens * batches),
+           *want_logs = doubles(tokens * heads);
     int32_t seen[5 * MOST_TOKENS];
     for (size_t batch = 0; batch < batches; batch++) {
         for (size_t t = 0; t < tokens; t++) seen[batch * tokens + t] = c.ids[t] = (int32_t)((t * 7 + batch * 13) % 50);
@@ -558,12 +576,13 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
                 const float *value = c.table + (size_t)seen[j] * c.width + heads * head + rows + g * head;
                 for (size_t i = 0; i < head; i++) want[r * head + i] += exp(weights[j] - most) / sum * value[i];
             }
+            want_logs[r] = most + log(sum);
         }
-        case_expect(case_run(&c, y, 0), want, tokens * heads * head,
-                    type == TYPE_F32   ? 5e-6
-                    : type == TYPE_F16 ? 5e-3
-                                       : 6e-2);
+        const double tolerance = type == TYPE_F32 ? 5e-6 : type == TYPE_F16 ? 5e-3 : 6e-2;
+        if (!logs) case_expect(case_run(&c, y, 0), want, tokens * heads * head, tolerance);
+        else attention_expect_both(&c, y, logs, want, want_logs, tolerance);
     }
+    free(want_logs);
     free(c.kv.k);
     free(c.kv.v);
     if (b->gpu) {
@@ -577,7 +596,13 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
 
 static void test_op_attention(const backend *b, quant_type type, size_t tokens, size_t batches, size_t head,
                               size_t heads, size_t kv_heads, size_t window) {
-    test_attention_with(b, type, tokens, batches, head, heads, kv_heads, window, (block[2]){ { 0, 0 } });
+    test_attention_with(b, type, tokens, batches, head, heads, kv_heads, window, (block[2]){ { 0, 0 } }, false);
+}
+
+/* The sums' logarithms, from one dispatch or two, for few tokens and many. */
+static void test_attention_logs(const backend *b, size_t tokens, size_t batches, size_t head, size_t heads,
+                                size_t kv_heads, size_t window) {
+    test_attention_with(b, TYPE_F32, tokens, batches, head, heads, kv_heads, window, (block[2]){ { 0, 0 } }, true);
 }
 
 /* A GPU takes 16 queries at a time, tokens × heads of a K/V head, and 32 keys; a CPU up to 64 queries, and 32 keys too. */
@@ -611,7 +636,7 @@ static void test_image_blocks(const backend *b) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         for (size_t t = 0; t < (cases[i].all_types ? COUNT_OF(types) : 1); t++)
             test_attention_with(b, types[t], cases[i].tokens, cases[i].batches, cases[i].head, cases[i].heads,
-                                cases[i].kv_heads, cases[i].window, cases[i].blocks);
+                                cases[i].kv_heads, cases[i].window, cases[i].blocks, false);
     }
 }
 
@@ -927,6 +952,11 @@ static void test_backend(const backend *b) {
     test_op_attention(b, TYPE_F16, 4, 20, 8, 8, 8, 70);
     test_op_attention(b, TYPE_F16, 4, 20, 8, 64, 64, 70);
     test_op_attention(b, TYPE_F32, 2, 20, 2, 192, 192, 0);
+    test_op_attention(b, TYPE_F16, 70, 2, 72, 2, 2, 0); /* heads of a picture's tower */
+    test_op_attention(b, TYPE_F16, 70, 2, 128, 2, 1, 0);
+    test_attention_logs(b, 1, 5, 32, 2, 1, 0);
+    test_attention_logs(b, 33, 4, 64, 2, 1, 0);
+    test_attention_logs(b, 64, 2, 6, 5, 5, 40);
     test_image_blocks(b);
     test_attention_with(b, TYPE_F16, 70, 1, 72, 3, 3, 0, (block[2]){ { 0, 70 } });
     test_layer_norm(b, 2, 1601, 1, true);

@@ -1,12 +1,12 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// Combines the splits of attention_decode.wgsl:
+// Combines the splits of attention_decode.wgsl and attention_blocks.wgsl:
 //
 //   out[row] = Σ_s e^(highest_s − highest) · partial_s / Σ_s e^(highest_s − highest) · sum_s, highest = the largest highest_s
 //
 //   partial  vec4<f32> [tokens · heads, splits, head/4 rounded up + 1], the last quad (highest_s, sum_s, 0, 0); splits ≤ 256
-//   out      f32 [tokens, heads, head]
+//   out      f32 [tokens, heads, head]     logs  LOGS: f32 [tokens, heads], the logarithm of the denominator, with highest added
 //   dispatch (heads, tokens, quads / 32 rounded up)
 //
 // Reads only splits that have keys (attention_split.wgsl). A thread keeps the highest and the sum of one split, and sums a quad
@@ -32,6 +32,9 @@ const lowest = -3.0e38;
 @group(0) @binding(0) var<storage, read_write> partial: array<vec4<f32>>;
 #include "attention_out.wgsl"
 @group(0) @binding(2) var<storage, read> run: Run;
+#if LOGS
+@group(0) @binding(3) var<storage, read_write> logs: array<f32>;
+#endif
 
 var<workgroup> most:   array<f32, threads>;
 var<workgroup> weight: array<f32, threads>; // one per split
@@ -102,5 +105,8 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
     if (part == 0u && quad < quads) {
         for (var i = 1u; i < parts; i++) { value += staged[i * lanes + thread]; }
         write_quad(row, quad, value / sum);
+#if LOGS
+        if (quad == 0u) { logs[row] = highest + log(sum); }
+#endif
     }
 }

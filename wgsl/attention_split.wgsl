@@ -1,4 +1,4 @@
-// How attention_decode.wgsl divides the keys; attention_reduce.wgsl needs to know, too. Include together with slots.wgsl and
+// How attention_decode.wgsl and attention_blocks.wgsl divide the keys; attention_reduce.wgsl needs to know, too. Include together with slots.wgsl and
 // declarations of heads, kv_heads, splits and the run.
 //
 // All splits take the same number of keys, which is a multiple of `least`. While there are few keys, only the first splits have any.

@@ -40,8 +40,9 @@ typedef struct {
 /* out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the indices j that the token's record says it sees, for the tokens of one
  * span. h uses K/V head h / (heads / kv_heads). The scale is 1. */
 typedef struct {
-    const float        *q;   /* [tokens, heads, head] */
-    float              *out; /* same */
+    const float        *q;    /* [tokens, heads, head] */
+    float              *out;  /* same */
+    float              *logs; /* [tokens, heads]: log Σ_j e^(q[t, h] · k_j); NULL: not wanted */
     kv_view             kv;
     size_t              heads, tokens;
     const token_record *records; /* [tokens] */

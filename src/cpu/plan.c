@@ -113,6 +113,7 @@ static void find_lifetimes(cpu_plan *p) {
             if (s->quantised >= 0) item_live_in(&p->items[s->quantised], region);
             if (s->groups >= 0) item_live_in(&p->items[s->groups], region);
             if (s->kind == STEP_OP && s->op->out) item_live_in(&p->items[s->op->out->index], region);
+            if (s->kind == STEP_OP && s->op->sum) item_live_in(&p->items[s->op->sum->index], region);
             for (size_t k = 0; k < COUNT_OF(s->op->in); k++) {
                 const tensor *t = s->op->in[k];
                 if (t && t->kind == TENSOR_VALUE) item_live_in(&p->items[storage_of(t)->index], region);
@@ -167,6 +168,7 @@ gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size
     }
     for (size_t i = 0; i < g->op_count; i++) {
         if (g->ops[i].out) p->items[g->ops[i].out->index].bytes = value_bytes(p, g->ops[i].out);
+        if (g->ops[i].sum) p->items[g->ops[i].sum->index].bytes = value_bytes(p, g->ops[i].sum);
         add_steps(p, &g->ops[i], notes);
     }
     find_lifetimes(p);

@@ -40,4 +40,5 @@ void reference_attention(const attention_job *job, size_t task, void *scratch) {
         for (size_t i = 0; i < head; i++) sum[i] += e * row[i];
     }
     for (size_t i = 0; i < head; i++) out[i] = (float)(sum[i] / weight);
+    if (job->logs) job->logs[token * job->heads + h] = (float)(highest + log(weight));
 }

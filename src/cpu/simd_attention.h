@@ -187,6 +187,7 @@ static void simd_attention(const attention_job *job, size_t task, void *scratch)
     for (size_t r = 0; r < rows; r++) {
         const size_t token = (begin + r) / group, h = kv_head * group + (begin + r) % group;
         simd_scale(job->out + (token * job->heads + h) * head, s->out + r * padded, (float)(1 / s->weight[r]), head);
+        if (job->logs) job->logs[token * job->heads + h] = s->highest[r] + logf((float)s->weight[r]);
     }
 }
 

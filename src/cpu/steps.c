@@ -137,6 +137,7 @@ static attention_job attention_of_span(const cpu_step *s, const cpu_context *c, 
     return (attention_job){
         .q = value_at(c, o->in[0]) + first * o->in[0]->token_stride,
         .out = value_at(c, o->out) + first * o->out->token_stride,
+        .logs = o->sum ? value_at(c, o->sum) + first * o->sum->token_stride : NULL,
         .kv = { kv->k, kv->v, kv->type, kv->kv_heads, kv->head },
         .heads = o->in[0]->ne[1],
         .tokens = records->span_count,

@@ -6,7 +6,8 @@ const char *const gpu_feature_names[GPU_FEATURES] = { [GPU_SUBGROUPS] = "subgrou
                                                       [GPU_F16] = "f16",
                                                       [GPU_DOT4] = "dot4",
                                                       [GPU_TIMESTAMPS] = "timestamps",
-                                                      [GPU_SUBGROUP_MATRIX] = "subgroup_matrix" };
+                                                      [GPU_SUBGROUP_MATRIX] = "subgroup_matrix",
+                                                      [GPU_BLOCKS] = "blocks" };
 
 bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
     switch (which) {
@@ -14,6 +15,7 @@ bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
     case GPU_F16: return &info->f16;
     case GPU_DOT4: return &info->dot4;
     case GPU_TIMESTAMPS: return &info->timestamps;
+    case GPU_BLOCKS: return &info->blocks;
     default: return &info->subgroup_matrix;
     }
 }
@@ -25,10 +27,10 @@ gm_status gpu_features_read(const char *list, bool named[GPU_FEATURES], error *e
         size_t       i = 0;
         while (i < GPU_FEATURES && !str_is((str){ list, length }, gpu_feature_names[i])) i++;
         if (i == GPU_FEATURES) {
-            return fail(
-                e, GM_BAD_ARGUMENT,
-                "'%.*s' is not a GPU feature: the features are subgroups, f16, dot4, timestamps and subgroup_matrix",
-                (int)min_size(length, 100), list);
+            return fail(e, GM_BAD_ARGUMENT,
+                        "'%.*s' is not a GPU feature: the features are subgroups, f16, dot4, timestamps, "
+                        "subgroup_matrix and blocks",
+                        (int)min_size(length, 100), list);
         }
         named[i] = true;
         list += length + (list[length] == ',');

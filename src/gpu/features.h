@@ -1,11 +1,21 @@
-/* The optional features of a GPU: by number, by name, and as a field of gpu_info. */
+/* The optional features of a GPU: by number, by name, and as a field of gpu_info. Those from GPU_DEVICE_FEATURES on are
+ * no features of the device but kernels of ours, which every device has: disabled, older ones run in their place. */
 
 #ifndef GM_GPU_FEATURES_H
 #define GM_GPU_FEATURES_H
 
 #include "gpu/host.h"
 
-typedef enum { GPU_SUBGROUPS, GPU_F16, GPU_DOT4, GPU_TIMESTAMPS, GPU_SUBGROUP_MATRIX, GPU_FEATURES } gpu_feature;
+typedef enum {
+    GPU_SUBGROUPS,
+    GPU_F16,
+    GPU_DOT4,
+    GPU_TIMESTAMPS,
+    GPU_SUBGROUP_MATRIX,
+    GPU_DEVICE_FEATURES,
+    GPU_BLOCKS = GPU_DEVICE_FEATURES,
+    GPU_FEATURES
+} gpu_feature;
 
 extern const char *const gpu_feature_names[GPU_FEATURES];
 bool                    *gpu_feature_field(gpu_info *info, gpu_feature which);

@@ -29,12 +29,13 @@ typedef struct {
     bool     subgroups, f16, dot4, timestamps;
     bool     subgroup_matrix; /* products of f16 matrices with f32 sums, [rows, depth] · [depth, columns] */
     uint32_t matrix_rows, matrix_columns, matrix_depth;
+    bool     blocks; /* attention and f32 products of many tokens by register blocks; false: by their older kernels */
 } gpu_info;
 
 typedef struct {
     int32_t     adapter;  /* index into gpu_host_list; -1: the fastest that the system reports */
     bool        hardware; /* with adapter -1: software GPUs do not count, and the error fits in a status line */
-    const char *disable;  /* features to disable: "subgroups,dot4,f16,subgroup_matrix", or NULL */
+    const char *disable;  /* features to disable (gpu/features.h): "subgroups,dot4", or NULL */
     uint64_t    memory;   /* the most bytes of all buffers together; 0: no limit */
 } gpu_options;
 

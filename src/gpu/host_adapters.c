@@ -29,7 +29,7 @@ typedef struct {
 static bool probe_timestamps(gpu_host *h);
 static bool probe_matrices(gpu_host *h);
 
-static const feature features[GPU_FEATURES] = {
+static const feature features[GPU_DEVICE_FEATURES] = {
     [GPU_SUBGROUPS] = { { 0x12, 0x11 }, PROBE("enable subgroups;\n", "f32", "subgroupAdd(x[1])"), NULL },
     [GPU_F16] = { { 0x0B, 0x0A }, PROBE("enable f16;\n", "f16", "x[1] * 2.0h"), NULL },
     [GPU_DOT4] = { { 0, 0 }, PROBE("", "i32", "dot4I8Packed(u32(x[1]), u32(x[2]))"), NULL },
@@ -349,12 +349,12 @@ static void on_device(uint32_t status, WGPUDevice device, WGPUStringView message
 static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const bool disabled[GPU_FEATURES],
                              error *e) {
     WGPUSupportedFeatures there = { 0 };
-    WGPUFeatureName       wanted[2 * GPU_FEATURES];
+    WGPUFeatureName       wanted[2 * GPU_DEVICE_FEATURES];
     size_t                count = 0;
     WGPULimits            limits;
     read_adapter(h, adapter, &h->info, &limits);
     h->api.AdapterGetFeatures(adapter, &there);
-    for (size_t i = 0; i < GPU_FEATURES; i++) {
+    for (size_t i = 0; i < GPU_DEVICE_FEATURES; i++) {
         for (size_t j = 0; j < 2 && !disabled[i]; j++) {
             if (features[i].numbers[j] && has_number(&there, features[i].numbers[j]))
                 wanted[count++] = features[i].numbers[j];
@@ -386,7 +386,8 @@ static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const
     h->queue = h->api.DeviceGetQueue(h->device);
 
     for (size_t i = 0; i < GPU_FEATURES; i++) {
-        *gpu_feature_field(&h->info, (gpu_feature)i) = !disabled[i] && feature_probe(h, (gpu_feature)i);
+        *gpu_feature_field(&h->info, (gpu_feature)i) =
+            !disabled[i] && (i >= GPU_DEVICE_FEATURES || feature_probe(h, (gpu_feature)i));
     }
     if (!h->info.subgroups) h->info.subgroup_min = h->info.subgroup_max = 0;
     return host_lost(h, e);

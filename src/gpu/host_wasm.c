@@ -115,7 +115,8 @@ static void fill(gpu_info *out, const json *from) {
     }
     out->software = json_is(json_get(from, "software"), JSON_TRUE);
     for (size_t i = 0; i < GPU_FEATURES; i++)
-        *gpu_feature_field(out, (gpu_feature)i) = json_is(json_get(from, gpu_feature_names[i]), JSON_TRUE);
+        *gpu_feature_field(out, (gpu_feature)i) =
+            i >= GPU_DEVICE_FEATURES || json_is(json_get(from, gpu_feature_names[i]), JSON_TRUE);
     out->max_buffer = whole_number(from, "max_buffer", UINT64_MAX);
     out->max_binding = whole_number(from, "max_binding", UINT64_MAX);
 }

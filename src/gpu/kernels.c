@@ -272,14 +272,28 @@ void gpu_kv_copy_kernel(const gpu_info *info, const gpu_kv_move *move, gpu_kerne
 
 /* ---- attention ---- */
 
-/* How decoding divides its work: a split has a multiple of LEAST_KEYS keys, and there should be one workgroup per core
- * of a large GPU. Software GPUs get fewer, because workgroups without keys cost time there. */
-enum { LEAST_KEYS = 16, WORKGROUPS = 128, SOFTWARE_WORKGROUPS = 4, MOST_QUERIES = 8, PREFILL_QUERIES = 16 };
+/* How the keys are divided: a split has a multiple of LEAST_KEYS (MANY_LEAST_KEYS) keys, and there should be one
+ * workgroup per core of a large GPU, or two for many tokens. Software GPUs get fewer, because workgroups without keys
+ * cost time there. */
+enum { LEAST_KEYS = 16, WORKGROUPS = 128, MANY_LEAST_KEYS = 64, MANY_WORKGROUPS = 256, SOFTWARE_WORKGROUPS = 4 };
+enum { MOST_QUERIES = 8, PREFILL_QUERIES = 16 };
 
-/* Pairs (token, head) of one K/V head per decode workgroup: as many as its memory holds, a power of two. */
-static uint32_t queries_together(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
+static const char *number_word(uint32_t n) {
+    static const char *const words[] = {
+        [1] = "1", [2] = "2", [4] = "4", [8] = "8", [16] = "16", [32] = "32", [64] = "64"
+    };
+    return n < COUNT_OF(words) ? words[n] : NULL;
+}
+
+/* Pairs (token, head) of one K/V head. */
+static uint64_t queries_of_kv_head(const op *o, const gpu_kv *kv, uint32_t tokens) {
+    return (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
+}
+
+/* Pairs per decode workgroup: as many as its memory holds, a power of two. */
+static uint32_t decode_queries(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     enum { BESIDE = 7 * 1024 }; /* bytes that it needs besides the queries */
-    const uint64_t all = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
+    const uint64_t all = queries_of_kv_head(o, kv, tokens);
     const uint64_t query_bytes = 16 * rounded_up(kv->head, 4);
     uint32_t       batch = 1;
     while (batch < all && batch < MOST_QUERIES && 2 * batch * query_bytes + BESIDE <= info->max_workgroup_bytes)
@@ -287,19 +301,49 @@ static uint32_t queries_together(const gpu_info *info, const op *o, const gpu_kv
     return batch;
 }
 
-/* Workgroups per split. */
-static uint32_t workgroups_abreast(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
-    const uint64_t queries = (uint64_t)tokens * o->in[0]->ne[1] / kv->kv_heads;
-    return rounded_up(queries, queries_together(info, o, kv, tokens)) * kv->kv_heads;
+/* How attention_blocks.wgsl divides a workgroup: its header says what these are. */
+typedef struct {
+    uint32_t queries, keys, chunk, lanes, own, steps;
+} block_shape;
+
+static block_shape choose_blocks(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
+    enum { LONG_CHUNK_BYTES = 22784 };
+    const uint32_t chunk = info->max_workgroup_bytes >= LONG_CHUNK_BYTES ? 8 : 4;
+    if (kv->head > 256 || queries_of_kv_head(o, kv, tokens) <= 32)
+        return (block_shape){ 32, 64, chunk, 64, 8, kv->head > 256 ? 2 : 1 };
+    if (kv->head <= 64) return (block_shape){ 64, 32, chunk, 16, 4, 1 };
+    return (block_shape){ 64, 32, chunk, 32, 8, kv->head > 128 ? 2 : 1 };
+}
+
+/* The kernel for an attention over many tokens, or few. */
+typedef enum { ATTENTION_DECODE, ATTENTION_PREFILL, ATTENTION_BLOCKS } attention_way;
+
+static bool keeps_logs(const op *o) { return o->kind == OP_ATTENTION && o->sum; }
+
+static attention_way choose_attention(const gpu_info *info, const op *o, uint32_t tokens) {
+    if (keeps_logs(o)) return ATTENTION_BLOCKS;
+    if (tokens <= GPU_DECODE_TOKENS) return ATTENTION_DECODE;
+    return info->blocks ? ATTENTION_BLOCKS : ATTENTION_PREFILL;
+}
+
+static uint32_t attention_queries(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
+    switch (choose_attention(info, o, tokens)) {
+    case ATTENTION_DECODE: return decode_queries(info, o, kv, tokens);
+    case ATTENTION_PREFILL: return PREFILL_QUERIES;
+    default: return choose_blocks(info, o, kv, tokens).queries;
+    }
 }
 
 uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
-    if (tokens > GPU_DECODE_TOKENS) return 1;
+    const attention_way way = choose_attention(info, o, tokens);
+    if (way == ATTENTION_PREFILL) return 1;
+    const bool     many = way != ATTENTION_DECODE;
     const uint64_t seen = o->window ? (uint64_t)o->window + tokens - 1 : UINT64_MAX;
-    const uint32_t abreast = workgroups_abreast(info, o, kv, tokens);
-    const uint32_t most = info->software ? SOFTWARE_WORKGROUPS : WORKGROUPS;
+    const uint64_t abreast = /* workgroups per split */
+        rounded_up(queries_of_kv_head(o, kv, tokens), attention_queries(info, o, kv, tokens)) * (uint64_t)kv->kv_heads;
+    const uint32_t most = info->software ? SOFTWARE_WORKGROUPS : many ? MANY_WORKGROUPS : WORKGROUPS;
     uint32_t       splits = 1;
-    while (2 * splits * abreast <= most && (uint64_t)splits * LEAST_KEYS < seen) splits *= 2;
+    while (2 * splits * abreast <= most && (uint64_t)splits * (many ? MANY_LEAST_KEYS : LEAST_KEYS) < seen) splits *= 2;
     return splits;
 }
 
@@ -316,16 +360,20 @@ static void attention_records(gpu_kernel *k, const op *o, uint32_t tokens) {
 }
 
 static void attention_common(gpu_kernel *k, const op *o, const gpu_kv *kv, uint32_t tokens) {
-    static const char *const steps[] = { "0", "1", "2", "3", "4" };
-    const tensor            *q = o->in[0];
+    const tensor *q = o->in[0];
     attention_records(k, o, tokens);
     kernel_define(k, "KV_TYPE", gpu_kv_type_word(kv->type));
     kernel_define(k, "QUADS", kernel_flag(fours(kv->head, q->offset, 0, 0)));
-    kernel_define(k, "STEPS", steps[rounded_up(kv->head, 128)]);
     kernel_constant(k, "head", kv->head);
     kernel_constant(k, "heads", (double)q->ne[1]);
     kernel_constant(k, "kv_heads", kv->kv_heads);
     kernel_constant(k, "q_offset", (double)q->offset);
+}
+
+/* Quads of the head per lane, of 32. */
+static void attention_steps(gpu_kernel *k, const gpu_kv *kv) {
+    static const char *const steps[] = { "0", "1", "2", "3", "4" };
+    kernel_define(k, "STEPS", steps[rounded_up(kv->head, 128)]);
 }
 
 static void attention_binds(gpu_kernel *k, int out) {
@@ -348,17 +396,36 @@ static gpu_kernel prefill_kernel(const op *o, const gpu_kv *kv, uint32_t tokens)
     gpu_kernel k = { .file = "attention_prefill.wgsl", .x = 1 };
     attention_tiles(&k, o, kv, tokens, PREFILL_QUERIES);
     attention_common(&k, o, kv, tokens);
+    attention_steps(&k, kv);
     attention_binds(&k, BIND_OUT);
     return k;
 }
 
-/* The constants that both decode kernels must agree on. */
+/* The constants that a kernel with splits and attention_reduce.wgsl must agree on. */
 static void share_out(gpu_kernel *k, const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens,
                       uint32_t splits) {
-    static const char *const counts[MOST_QUERIES + 1] = { [1] = "1", [2] = "2", [4] = "4", [8] = "8" };
-    kernel_define(k, "QUERIES", counts[queries_together(info, o, kv, tokens)]);
+    const bool many = choose_attention(info, o, tokens) != ATTENTION_DECODE;
+    kernel_define(k, "QUERIES", number_word(attention_queries(info, o, kv, tokens)));
     kernel_constant(k, "splits", splits);
-    kernel_constant(k, "least", LEAST_KEYS);
+    kernel_constant(k, "least", many ? MANY_LEAST_KEYS : LEAST_KEYS);
+}
+
+static gpu_kernel blocks_kernel(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
+    const block_shape b = choose_blocks(info, o, kv, tokens);
+    gpu_kernel        k = { .file = "attention_blocks.wgsl", .x = splits };
+    attention_tiles(&k, o, kv, tokens, b.queries);
+    attention_common(&k, o, kv, tokens);
+    share_out(&k, info, o, kv, tokens, splits);
+    kernel_define(&k, "KEYS", number_word(b.keys));
+    kernel_define(&k, "CHUNK", number_word(b.chunk));
+    kernel_define(&k, "LANES", number_word(b.lanes));
+    kernel_define(&k, "OWN", number_word(b.own));
+    kernel_define(&k, "STEPS", number_word(b.steps));
+    kernel_define(&k, "FINAL", kernel_flag(splits == 1));
+    kernel_define(&k, "LOGS", kernel_flag(keeps_logs(o) && splits == 1));
+    attention_binds(&k, splits == 1 ? BIND_OUT : BIND_PARTIAL);
+    if (keeps_logs(o) && splits == 1) kernel_bind(&k, BIND_SUM);
+    return k;
 }
 
 /* ATTEND: the kernel also makes the queries and, if there are keys at in[HEADS_K], the token's row of the cache. */
@@ -378,8 +445,9 @@ static void add_heads(gpu_kernel *k, const op *o) {
 
 static gpu_kernel decode_kernel(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
     gpu_kernel k = { .file = "attention_decode.wgsl", .x = splits };
-    attention_tiles(&k, o, kv, tokens, queries_together(info, o, kv, tokens));
+    attention_tiles(&k, o, kv, tokens, decode_queries(info, o, kv, tokens));
     attention_common(&k, o, kv, tokens);
+    attention_steps(&k, kv);
     share_out(&k, info, o, kv, tokens, splits);
     kernel_define(&k, "SHARES", kv->head > 256 ? "2" : "4");
     kernel_define(&k, "FINAL", kernel_flag(splits == 1));
@@ -397,9 +465,11 @@ static gpu_kernel reduce_kernel(const gpu_info *info, const op *o, const gpu_kv 
     kernel_constant(&k, "kv_heads", kv->kv_heads);
     attention_records(&k, o, tokens);
     share_out(&k, info, o, kv, tokens, splits);
+    kernel_define(&k, "LOGS", kernel_flag(keeps_logs(o)));
     kernel_bind(&k, BIND_PARTIAL);
     kernel_bind(&k, BIND_OUT);
     kernel_bind(&k, BIND_RUN);
+    if (keeps_logs(o)) kernel_bind(&k, BIND_SUM);
     return k;
 }
 
@@ -414,9 +484,11 @@ gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv 
                     (unsigned)kv->head);
     if (o->kind == OP_ATTEND && tokens != 1)
         return fail(e, GM_BAD_ARGUMENT, "attention with heads is for one token, not %u", (unsigned)tokens);
-    if (tokens > GPU_DECODE_TOKENS) out[(*count)++] = prefill_kernel(o, kv, tokens);
+    const attention_way way = choose_attention(info, o, tokens);
+    if (way == ATTENTION_PREFILL) out[(*count)++] = prefill_kernel(o, kv, tokens);
+    else if (way == ATTENTION_BLOCKS) out[(*count)++] = blocks_kernel(info, o, kv, tokens, splits);
     else out[(*count)++] = decode_kernel(info, o, kv, tokens, splits);
-    if (tokens <= GPU_DECODE_TOKENS && splits > 1) out[(*count)++] = reduce_kernel(info, o, kv, tokens, splits);
+    if (way != ATTENTION_PREFILL && splits > 1) out[(*count)++] = reduce_kernel(info, o, kv, tokens, splits);
     return GM_OK;
 }
 

@@ -48,10 +48,10 @@ void gpu_kv_copy_kernel(const gpu_info *info, const gpu_kv_move *move, gpu_kerne
 
 /* ---- attention ---- */
 
-enum { GPU_DECODE_TOKENS = 4 }; /* for up to this many tokens, the keys are split among workgroups */
+enum { GPU_DECODE_TOKENS = 4 }; /* up to so many tokens, attention has a kernel for few queries */
 
-/* The most splits that a run can use: a power of two, and 1 for more than GPU_DECODE_TOKENS tokens. How many of them have
- * keys depends on how much the run's tokens see (wgsl/attention_split.wgsl); the other workgroups return at once. */
+/* The most splits that a run can use, a power of two. How many of them have keys depends on how much the run's tokens
+ * see (wgsl/attention_split.wgsl); the other workgroups return at once. */
 uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens);
 /* Bytes of BIND_PARTIAL; 0 if there is only one split. */
 uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t splits);

@@ -10,7 +10,7 @@ enum {
     BIND_IN = 0,          /* + j: in[j]. The whole base of a value; offset and strides of a view are constants of the
                            * kernel, so two inputs with the same base are bound once. Or all of a weight that is a vector */
     BIND_OUT = OP_INPUTS, /* out: the whole base, as above */
-    BIND_SUM,             /* the second result of NORMS and PRODUCTS */
+    BIND_SUM,             /* the second result of NORMS, PRODUCTS and ATTENTION */
     BIND_WEIGHTS,         /* the tile of a matrix that the dispatch reads */
     BIND_QUANTISED,       /* a product's input in 8 bits (or f16), gpu_quantised_bytes */
     BIND_GROUPS,          /* u32: [experts + 1] starts, then [tokens · used] pairs (token · used + slot) by expert */

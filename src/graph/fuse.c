@@ -44,6 +44,7 @@ static gm_status copy_graph(fuser *f, const graph *g, error *e) {
     for (size_t i = 0; i < g->op_count; i++) {
         f->g->ops[i] = g->ops[i];
         f->g->ops[i].out = copy_of(f, g->ops[i].out);
+        f->g->ops[i].sum = copy_of(f, g->ops[i].sum);
         for (size_t j = 0; j < OP_INPUTS; j++) f->g->ops[i].in[j] = copy_of(f, g->ops[i].in[j]);
     }
     f->g->result = copy_of(f, g->result);
@@ -327,7 +328,8 @@ static uint64_t offset_in_whole(const tensor *t) { return t ? t->offset + offset
 
 static bool try_attend(fuser *f, op *attention) {
     op *heads = producer_of(f, attention->in[0], OP_HEADS);
-    if (!f->options->one_token || !heads || !read_once(f, attention->in[0]) || heads->in[HEADS_Q]->ne[0] % 8)
+    if (!f->options->one_token || !heads || !read_once(f, attention->in[0]) || heads->in[HEADS_Q]->ne[0] % 8 ||
+        attention->sum)
         return false;
     for (size_t j = HEADS_Q; j <= HEADS_V; j++) {
         if (offset_in_whole(heads->in[j]) % 4) return false;

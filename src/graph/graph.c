@@ -177,6 +177,13 @@ tensor *graph_attention(graph *g, tensor *queries, tensor *cache) {
         queries->axis, queries->ne[0], queries->ne[1]);
 }
 
+tensor *graph_attention_logs(graph *g, tensor *queries, tensor *cache, tensor **logs) {
+    tensor *out = graph_attention(g, queries, cache);
+    *logs = out ? new_value(g, out->axis, out->ne[1], 1) : NULL;
+    if (*logs) g->ops[g->op_count - 1].sum = *logs;
+    return *logs ? out : NULL;
+}
+
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up) {
     if (!gate || !up) return NULL;
     return append_op(g, same_shape(gate, up), (op){ .kind = OP_GEGLU, .in = { gate, up } }, gate->axis, gate->ne[0],

@@ -123,8 +123,8 @@ typedef struct {
     bool     by_position; /* EMBED: the position names the row, not the id */
     uint32_t count;       /* SELECT_ROWS */
     uint32_t used;        /* ROUTE and the expert ops */
+    tensor  *sum; /* a second result: of ATTENTION, the logarithms of the softmax's sums; of fused ops, see fuse.h */
     /* fused ops */
-    tensor *sum;
     float   eps, weight_factor, cap;
     bool    normed;
     op_gate gate;
@@ -159,6 +159,8 @@ tensor *graph_rope(graph *g, tensor *x, tensor *table);
 tensor *graph_kv(graph *g, uint32_t layer, uint32_t window); /* a layer's cache as the run finds it; no op */
 tensor *graph_kv_store(graph *g, tensor *keys, tensor *values, uint32_t layer, uint32_t window);
 tensor *graph_attention(graph *g, tensor *queries, tensor *cache);
+/* The same with a second result, [heads]: the logarithm of each softmax's denominator, log Σ_j e^score_j. */
+tensor *graph_attention_logs(graph *g, tensor *queries, tensor *cache, tensor **logs);
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up);
 tensor *graph_add(graph *g, tensor *a, tensor *b); /* b: a value, or an F32 vector */
 tensor *graph_mul(graph *g, tensor *a, tensor *b); /* the same */

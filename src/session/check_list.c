@@ -23,6 +23,7 @@ enum {
     SHORT_K = 768, /* for products with several columns: 24 chunks, so that k is split */
     ODD_K = 800,   /* the same with 25 chunks, if the block size allows it */
     EXPERTS = 8,
+    FULL_START = 150, /* position at which the check of a full attention begins */
 };
 
 /* Numbers of tokens that do not fill their class; the last one reaches the second tile of the largest class. */
@@ -223,7 +224,8 @@ static const op *attention_of(const graph *fused, const op *o) {
     return o;
 }
 
-/* Starts so that a ring wraps around during the runs. The positions before them are zero on both sides. */
+/* Starts so that a ring wraps around during the runs, and so that full layers have several tiles of keys. The positions
+ * before them are zero on both sides. Two runs have the class at hand (or 16, if it has few tokens). */
 static void describe_attention(const lister *l, check *k, const graph *fused, const op *o) {
     const op           *attention = attention_of(fused, o);
     const layer_config *layer = &l->config->layer[o->layer];
@@ -234,9 +236,10 @@ static void describe_attention(const lister *l, check *k, const graph *fused, co
     k->head = layer->head;
     k->window = attention->window;
     k->store = o->kind == OP_HEADS || o->kind == OP_ATTEND ? o->in[HEADS_K] != NULL : true;
-    k->start = k->window ? k->window + KV_SLACK - DISTINCT_TOKENS - 1 : 0;
+    k->start = k->window ? k->window + KV_SLACK - DISTINCT_TOKENS - 1 : FULL_START;
     k->run_count = 0;
-    for (size_t i = 0; i < 2; i++) k->runs[k->run_count++] = (check_run){ DISTINCT_TOKENS, 16, 1 };
+    for (size_t i = 0; i < 2; i++)
+        k->runs[k->run_count++] = (check_run){ DISTINCT_TOKENS, (uint32_t)max_size(l->run.class, 16), 1 };
     k->runs[k->run_count++] = (check_run){ 3, 4, 1 };
     k->runs[k->run_count++] = (check_run){ 1, 1, 1 };
     snprintf(k->what, sizeof k->what, "%s attention (%u/%u heads of %u, %s keys and values)",
