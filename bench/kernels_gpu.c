@@ -120,7 +120,7 @@ static void make_matrices(bench *b, quant_type type) {
 static void scene_make_caches(bench *b, scene *s) {
     const row     *r = &s->row;
     const uint64_t slots = r->window ? r->window + 256 : r->depth + r->tokens;
-    const gpu_kv   shape = { TYPE_F16, r->kv_heads, r->n };
+    const gpu_kv   shape = { .type = TYPE_F16, .kv_heads = r->kv_heads, .head = r->n };
     const uint64_t bytes = round_up(gpu_kv_bytes(&shape, slots), 16);
     for (size_t i = 0; i < s->copies && !b->e.status; i++) {
         gpu_kv_layer *layer = &s->kv[i];

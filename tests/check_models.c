@@ -57,7 +57,7 @@ static void plan_classes(gpu_backend *b, const graph *g, const model_config *c, 
     for (uint32_t i = 0; kv && i < c->layers; i++) {
         const layer_config *layer = &c->layer[i];
         const uint32_t      slots = layer->sliding ? c->window + KV_SLACK : DEPTH;
-        const gpu_kv        shape = { type, layer->kv_heads, layer->head };
+        const gpu_kv        shape = { .type = type, .kv_heads = layer->kv_heads, .head = layer->head };
         kv[i] = (gpu_kv_layer){ 1, 1, type, shape.kv_heads, shape.head, round_up(gpu_kv_bytes(&shape, slots), 16) };
     }
     while (gpu_backend_upload(b, g, e) == GM_AGAIN) {}

@@ -51,7 +51,9 @@ static gpu_info fake_info(void) {
                        .max_storage_buffers = 8,
                        .max_invocations = 256,
                        .max_workgroups = 65535,
-                       .max_workgroup_bytes = has("subgroup_matrix") && !has("small") ? 49152 : 16384,
+                       .max_workgroup_bytes = !has("subgroup_matrix") ? 16384
+                                              : has("small")          ? 32768
+                                                                      : 49152,
                        .alignment = 256,
                        .subgroup_min = subgroups ? 32 : 0,
                        .subgroup_max = subgroups ? 32 : 0,
@@ -62,7 +64,8 @@ static gpu_info fake_info(void) {
                        .matrix_rows = has("small") ? 8 : 16,
                        .matrix_columns = has("small") ? 8 : 16,
                        .matrix_depth = has("small") ? 8 : 16,
-                       .blocks = !has("old") };
+                       .blocks = !has("old"),
+                       .matrix_attention = !has("old") };
 }
 
 gm_status gpu_host_list(gpu_info *out, size_t capacity, size_t *count, error *e) {

@@ -19,7 +19,7 @@ static gm_status plan_make_caches(const model_config *c, quant_type type, uint32
     for (uint32_t i = 0; i < c->layers && !e->status; i++) {
         const layer_config *layer = &c->layer[i];
         const uint32_t      slots = layer->sliding ? c->window + SLACK : depth;
-        const gpu_kv        shape = { type, layer->kv_heads, layer->head };
+        const gpu_kv        shape = { .type = type, .kv_heads = layer->kv_heads, .head = layer->head };
         const uint64_t      bytes = round_up(gpu_kv_bytes(&shape, slots), 16);
         kv[i] = (gpu_kv_layer){
             gpu_buffer_new(h, bytes, e), gpu_buffer_new(h, bytes, e), type, shape.kv_heads, shape.head, bytes

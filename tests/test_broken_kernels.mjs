@@ -14,16 +14,20 @@ import {join} from "node:path";
 
 const build = process.argv[2] ?? "build/release";
 const cases = (words, without = "") => ["ops", "gpu", without, words];
+const matrices = {EMULATE_MATRICES: "8"}, large = {EMULATE_MATRICES: "16"}, littleMemory = {EMULATE_LITTLE_MEMORY: "1"}; // tests/break_shader.c
 const records = ["records", "gpu"];
 const layers = (words) => ["gpu_fuse", "", words], draws = (words) => ["gpu_sampler", words], checks = (word) => ["gpu_self_check", word];
 const rows = [
-    ["attention_blocks.wgsl", "put_score(qt + 8u, kt + 8u, sums.s5, first);", "put_score(qt + 8u, kt + 8u, sums.s4, first);", cases("attention F16 5 · 33 × 3/1")],
+    ["attention_blocks.wgsl", "put_score(qt + 8u, kt + 8u, sums.s5, first);", "put_score(qt + 8u, kt + 8u, sums.s4, first);", cases("F16 4 · 20 × 2/1 heads of 512")],
     ["attention_blocks.wgsl", "(keys_at > vec4<u32>(my_last));", "(keys_at > vec4<u32>(my_last + 1u));", cases("attention F16 5 · 5 × 4/2")],
     ["attention_blocks.wgsl", "my_sum * fall + dot", "my_sum + dot", cases("attention F16 5 · 33 × 3/1")],
     ["attention_blocks.wgsl", "add_values(&b, values_of(four_b), weights_at);", "add_values(&b, values_of(four), weights_at);", cases("attention F16 5 · 33 × 8/1")],
     ["attention_decode.wgsl", "weight[q * groups + keys_at], a, b, c, d)", "weight[q * groups + keys_at], b, a, c, d)", cases("attention F16 5 · 2 × 4/2")],
     ["attention_decode.wgsl", "(j >= vec4<u32>(sight[q].x))", "(j + 1u >= vec4<u32>(sight[q].x))", cases("attention F16 12 · 3 ×")],
     ["attention_heads.wgsl", "x * cosines - partner * sines", "x * cosines + partner * sines", layers("three types")],
+    ["attention_matrix.wgsl", "fall = exp(my_highest - most);", "fall = 1.0;", cases("steep"), matrices],
+    ["attention_matrix.wgsl", "(j < my_first) | (j > my_last)", "j > my_last", cases("attention F16 5 · 5 × 3/1"), matrices],
+    ["attention_matrix.wgsl", "vec4<f32>(shrink[query]", "vec4<f32>(0.5 * shrink[query]", cases("steep"), matrices],
     ["attention_out.wgsl", "+ quad] = four;", "+ quad] = four.yxzw;", cases("attention F16 5 · 64 × 4/2")],
     ["attention_prefill.wgsl", "sums[i * steps + s] += weight[w + i] * value", "sums[i * steps + s] += value", cases("attention F16 5 · 5 × 4/2", "blocks")],
     ["attention_prefill.wgsl", "slot_after(slots, place, j)", "slot_after(slots, place, max(j, 1u))", cases("attention F16 5 · 5 × 3/1", "blocks")],
@@ -118,9 +122,9 @@ if (!process.env.VK_ICD_FILENAMES) {
     process.env.VK_ICD_FILENAMES = files.split("\n").find((file) => file.endsWith("vk_swiftshader_icd.json")) ?? "";
 }
 
-function run([, from, to, [program, ...args]]) {
+function run([, from, to, [program, ...args], more = {}]) {
     return new Promise((resolve) => {
-        const env = {...process.env, BREAK_FROM: from, BREAK_TO: to};
+        const env = {...process.env, ...more, BREAK_FROM: from, BREAK_TO: to};
         execFile(join(build, `broken_${program}`), args, {env, timeout: 300_000, maxBuffer: 1 << 26}, (problem, stdout, stderr) =>
             resolve({output: stderr + stdout, ended: problem ? problem.signal ?? problem.code : 0}));
     });
@@ -141,14 +145,20 @@ async function test(row) {
 for (const file of readdirSync("wgsl")) check(rows.some((row) => row[0] === file) || file in cannotBeBroken, `wgsl/${file} has no row in tests/test_broken_kernels.mjs`);
 
 // Undamaged, the same programs pass: so the failures above come from the damage.
-{
-    const {output, ended} = await run(["", "", "", cases("rms_norm 2 ×")]);
-    check(ended === 0 && / 0 failed\n$/.test(output) && !output.includes("broken: "), `unbroken, the test fails:\n${output.slice(-500)}`);
+// Kernels for other GPUs than the one in software are tested only here.
+const right = [
+    [cases("rms_norm 2 ×")], [cases("attention F16 5 · 33 ×"), littleMemory], [cases("steep"), matrices], [cases("steep"), large],
+    [cases("heads of 72"), large], [cases("heads of 128"), large], [cases("F16 4 · 20 × 2/1 heads of 512"), large],
+    [cases("block of 9 at 11"), matrices], [cases("attention Q8_0 5 · 5 ×"), matrices],
+];
+async function testRight([program, more]) {
+    const {output, ended} = await run(["", "", "", program, more]), what = `"${program.join(" ")}" ${JSON.stringify(more ?? {})}`;
+    check(ended === 0 && /^[1-9]\d* passed, 0 failed\n$/m.test(output) && !output.includes("broken: "), `unbroken, ${what} fails:\n${output.slice(-500)}`);
 }
 
-const left = [...rows];
+const left = [...rows.map((row) => () => test(row)), ...right.map((row) => () => testRight(row))];
 await Promise.all(Array.from({length: availableParallelism()}, async () => {
-    for (let row; (row = left.shift());) await test(row);
+    for (let job; (job = left.shift());) await job();
 }));
 
 console.log(`${passed} passed, ${failed} failed`);

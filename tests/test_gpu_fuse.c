@@ -221,7 +221,7 @@ static void compare_layer(layer_test *t, const cpu_backend *cpu, gpu_backend *gp
 static void open_caches(layer_test *t, gpu_backend *b, quant_type type) {
     const layer_case *s = t->shape;
     const size_t      slots = 64, row = (size_t)quant_row_bytes(quant_format_of((uint32_t)type), s->kv_heads * s->head);
-    const gpu_kv      shape = { type, (uint32_t)s->kv_heads, (uint32_t)s->head };
+    const gpu_kv      shape = { .type = type, .kv_heads = (uint32_t)s->kv_heads, .head = (uint32_t)s->head };
     const uint64_t    bytes = round_up(gpu_kv_bytes(&shape, slots), 16);
     error             e = { 0 };
     t->kv = (kv_layer){ malloc(row * slots), malloc(row * slots), type, (size_t)s->kv_heads, (size_t)s->head };

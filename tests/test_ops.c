@@ -2,7 +2,10 @@
  * set, with one thread and three; on the GPU with and without its optional features; with and without 8-bit activations. Inputs enter
  * through an embedding table, as in a model.
  *
- *     test_ops [cpu|gpu] [disabled GPU features] [only cases with this in their name] */
+ *     test_ops [cpu|gpu] [disabled GPU features] [only cases with this in their name] [deep]
+ *
+ * deep: attentions over as many tokens and keys as a long prompt has, instead of everything else; for a GPU that is one
+ * (bench/node/ops.sh). */
 
 #include "cpu/backend.h"
 #include "gpu/backend.h"
@@ -13,7 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST_TOKENS = 70, MOST_WIDTH = 1600 };
+enum { MOST_TOKENS = 256, MOST_WIDTH = 1600 };
 
 static uint32_t    seed = 1;
 static const char *only = "";
@@ -493,6 +496,9 @@ typedef struct {
     size_t begin, count;
 } block;
 
+/* PLAIN; with the sums' logarithms as a second result; with scores so different that the maximum rises from tile to tile. */
+typedef enum { PLAIN, LOGARITHMS, STEEP } attention_kind;
+
 /* Runs an attention with its two results. */
 static void attention_expect_both(op_case *c, tensor *y, tensor *logs, const double *want, const double *want_logs,
                                   double tolerance) {
@@ -512,14 +518,18 @@ static void attention_expect_both(op_case *c, tensor *y, tensor *logs, const dou
 /* Keys and values are stored batch by batch, so that the ring closes on itself; each batch's queries are checked. There are no
  * blocks behind the first that is empty. */
 static void test_attention_with(const backend *b, quant_type type, size_t tokens, size_t batches, size_t head,
-                                size_t heads, size_t kv_heads, size_t window, const block blocks[2], bool keep_logs) {
+                                size_t heads, size_t kv_heads, size_t window, const block blocks[2],
+                                attention_kind kind) {
     char with[80] = "";
     for (size_t i = 0; i < 2 && blocks[i].count; i++)
         snprintf(with + strlen(with), sizeof with - strlen(with), ", block of %zu at %zu", blocks[i].count,
                  blocks[i].begin);
     CASE("%s: kv_store and attention %s %zu · %zu × %zu/%zu heads of %zu, window %zu%.60s%.20s", b->name,
          quant_format_of(type)->name, batches, tokens, heads, kv_heads, head, window, with,
-         keep_logs ? ", logarithms" : "");
+         kind == LOGARITHMS ? ", logarithms"
+         : kind == STEEP    ? ", steep"
+                            : "");
+    const float  steep = kind == STEEP ? 8 : 1;
     const size_t rows = kv_heads * head, slots = window ? window + tokens : tokens * batches;
     op_case      c = case_begin(b, tokens, (heads + 2 * kv_heads) * head);
     const size_t bytes = (size_t)quant_row_bytes(quant_format_of(type), rows) * slots;
@@ -538,7 +548,7 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
                                    size };
         CHECK_MESSAGE(!e.status, "%s", e.why);
     }
-    tensor *q = graph_scale(&c.g, graph_slice(&c.g, c.x, 0, heads * head, 1), 1);
+    tensor *q = graph_scale(&c.g, graph_slice(&c.g, c.x, 0, heads * head, 1), steep);
     tensor *k = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head, rows, 1), 1),
            *v = graph_scale(&c.g, graph_slice(&c.g, c.x, heads * head + rows, rows, 1), 1);
     tensor *cache = graph_kv_store(&c.g, graph_reshape(&c.g, k, head, kv_heads), graph_reshape(&c.g, v, head, kv_heads),
@@ -552,7 +562,8 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
                 c.last_seen[t] = (uint32_t)(blocks[i].begin + blocks[i].count - 1);
         }
     }
-    tensor *logs = NULL, *y = keep_logs ? graph_attention_logs(&c.g, q, cache, &logs) : graph_attention(&c.g, q, cache);
+    tensor *logs = NULL,
+           *y = kind == LOGARITHMS ? graph_attention_logs(&c.g, q, cache, &logs) : graph_attention(&c.g, q, cache);
     double *want = doubles(tokens * heads * head), *weights = doubles(tokens * batches),
            *want_logs = doubles(tokens * heads);
     int32_t seen[5 * MOST_TOKENS];
@@ -567,7 +578,7 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
             for (size_t j = first; j <= last; j++) {
                 const float *key = c.table + (size_t)seen[j] * c.width + heads * head + g * head;
                 weights[j] = 0;
-                for (size_t i = 0; i < head; i++) weights[j] += (double)query[i] * key[i];
+                for (size_t i = 0; i < head; i++) weights[j] += (double)steep * query[i] * key[i];
                 if (weights[j] > most) most = weights[j];
             }
             for (size_t i = 0; i < head; i++) want[r * head + i] = 0;
@@ -578,7 +589,7 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
             }
             want_logs[r] = most + log(sum);
         }
-        const double tolerance = type == TYPE_F32 ? 5e-6 : type == TYPE_F16 ? 5e-3 : 6e-2;
+        const double tolerance = (type == TYPE_F32 ? 5e-6 : type == TYPE_F16 ? 5e-3 : 6e-2) * (kind == STEEP ? 4 : 1);
         if (!logs) case_expect(case_run(&c, y, 0), want, tokens * heads * head, tolerance);
         else attention_expect_both(&c, y, logs, want, want_logs, tolerance);
     }
@@ -596,13 +607,14 @@ static void test_attention_with(const backend *b, quant_type type, size_t tokens
 
 static void test_op_attention(const backend *b, quant_type type, size_t tokens, size_t batches, size_t head,
                               size_t heads, size_t kv_heads, size_t window) {
-    test_attention_with(b, type, tokens, batches, head, heads, kv_heads, window, (block[2]){ { 0, 0 } }, false);
+    test_attention_with(b, type, tokens, batches, head, heads, kv_heads, window, (block[2]){ { 0, 0 } }, PLAIN);
 }
 
 /* The sums' logarithms, from one dispatch or two, for few tokens and many. */
 static void test_attention_logs(const backend *b, size_t tokens, size_t batches, size_t head, size_t heads,
                                 size_t kv_heads, size_t window) {
-    test_attention_with(b, TYPE_F32, tokens, batches, head, heads, kv_heads, window, (block[2]){ { 0, 0 } }, true);
+    test_attention_with(b, TYPE_F32, tokens, batches, head, heads, kv_heads, window, (block[2]){ { 0, 0 } },
+                        LOGARITHMS);
 }
 
 /* A GPU takes 16 queries at a time, tokens × heads of a K/V head, and 32 keys; a CPU up to 64 queries, and 32 keys too. */
@@ -636,7 +648,7 @@ static void test_image_blocks(const backend *b) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         for (size_t t = 0; t < (cases[i].all_types ? COUNT_OF(types) : 1); t++)
             test_attention_with(b, types[t], cases[i].tokens, cases[i].batches, cases[i].head, cases[i].heads,
-                                cases[i].kv_heads, cases[i].window, cases[i].blocks, false);
+                                cases[i].kv_heads, cases[i].window, cases[i].blocks, PLAIN);
     }
 }
 
@@ -891,6 +903,25 @@ static void test_select_means(const backend *b, size_t outputs, size_t count, si
     end(&c);
 }
 
+/* Every head size with full layers, windows, blocks, and all tokens seeing each other, several hundred keys deep. */
+static void test_deep(const backend *b) {
+    static const struct {
+        size_t head, heads, kv_heads;
+    } shapes[] = { { 64, 12, 12 }, { 72, 16, 16 }, { 128, 8, 8 }, { 256, 8, 1 }, { 256, 16, 8 }, { 512, 8, 1 } };
+    static const quant_type types[] = { TYPE_F16, TYPE_Q8_0 };
+    for (size_t i = 0; i < 2 * COUNT_OF(shapes); i++) {
+        const size_t     head = shapes[i / 2].head, heads = shapes[i / 2].heads, kv_heads = shapes[i / 2].kv_heads;
+        const quant_type type = types[i % 2];
+        if (head % 32 && type == TYPE_Q8_0) continue;
+        test_attention_with(b, type, 256, 3, head, heads, kv_heads, 0, (block[2]){ { 0, 0 } }, PLAIN);
+        test_attention_with(b, type, 256, 3, head, heads, kv_heads, 0, (block[2]){ { 0, 0 } }, STEEP);
+        test_attention_with(b, type, 256, 3, head, heads, kv_heads, 200, (block[2]){ { 0, 0 } }, PLAIN);
+        test_attention_with(b, type, 256, 2, head, heads, kv_heads, 200, (block[2]){ { 3, 70 }, { 90, 150 } }, PLAIN);
+        test_attention_with(b, type, 250, 2, head, heads, kv_heads, 0, (block[2]){ { 0, 250 } }, PLAIN);
+        test_attention_with(b, type, 13, 4, head, heads, kv_heads, 0, (block[2]){ { 0, 0 } }, PLAIN);
+    }
+}
+
 static void test_op_shapes(void) {
     TEST("shapes that do not fit are noticed");
     graph   g = { 0 };
@@ -954,11 +985,13 @@ static void test_backend(const backend *b) {
     test_op_attention(b, TYPE_F32, 2, 20, 2, 192, 192, 0);
     test_op_attention(b, TYPE_F16, 70, 2, 72, 2, 2, 0); /* heads of a picture's tower */
     test_op_attention(b, TYPE_F16, 70, 2, 128, 2, 1, 0);
+    test_op_attention(b, TYPE_F16, 20, 4, 512, 2, 1, 40);
+    test_attention_with(b, TYPE_F16, 32, 4, 64, 2, 1, 0, (block[2]){ { 0, 0 } }, STEEP);
     test_attention_logs(b, 1, 5, 32, 2, 1, 0);
     test_attention_logs(b, 33, 4, 64, 2, 1, 0);
     test_attention_logs(b, 64, 2, 6, 5, 5, 40);
     test_image_blocks(b);
-    test_attention_with(b, TYPE_F16, 70, 1, 72, 3, 3, 0, (block[2]){ { 0, 70 } });
+    test_attention_with(b, TYPE_F16, 70, 1, 72, 3, 3, 0, (block[2]){ { 0, 70 } }, PLAIN);
     test_layer_norm(b, 2, 1601, 1, true);
     test_op_vectors(b, 2, 20000, 1);
     test_elementwise(b, 1, 40000); /* one long row is shared between threads */
@@ -992,7 +1025,7 @@ static void test_ops_on_cpu(void) {
     }
 }
 
-static void test_ops_on_gpu(const char *disable) {
+static void test_ops_on_gpu(const char *disable, bool deep) {
     for (int mode = 0; mode < 2; mode++) {
         error       e = { 0 };
         gpu_backend gpu;
@@ -1002,7 +1035,7 @@ static void test_ops_on_gpu(const char *disable) {
         CHECK_MESSAGE(!gpu_backend_open(&gpu, &(gpu_options){ .adapter = -1, .disable = disable }, mode, &e), "%s",
                       e.why);
         if (e.status) return;
-        test_backend(&b);
+        (deep ? test_deep : test_backend)(&b);
         gpu_backend_close(&gpu);
     }
 }
@@ -1010,7 +1043,7 @@ static void test_ops_on_gpu(const char *disable) {
 int main(int argc, char **argv) {
     const char *which = argc > 1 ? argv[1] : "cpu";
     if (argc > 3) only = argv[3];
-    if (!strcmp(which, "gpu")) test_ops_on_gpu(argc > 2 ? argv[2] : "");
+    if (!strcmp(which, "gpu")) test_ops_on_gpu(argc > 2 ? argv[2] : "", argc > 4 && !strcmp(argv[4], "deep"));
     else {
         test_ops_on_cpu();
         test_op_shapes();

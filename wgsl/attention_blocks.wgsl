@@ -87,7 +87,8 @@ fn fetch(s: Source, mine: Queries, first_quad: u32, thread: u32) -> Fetched {
     for (var i = 0u; i < q_slots; i++) {
         let item = min(thread + i * threads, q_items - 1u);
         let quad = first_quad + item % chunk;
-        if (quad < quads) { next.q[i] = query_quad(query_at(mine, item / chunk, s.kv_head), quad); }
+        let four = query_quad(query_at(mine, item / chunk, s.kv_head), min(quad, quads - 1u));
+        next.q[i] = select(vec4<f32>(), four, quad < quads);
     }
     return next;
 }

@@ -30,8 +30,8 @@ const option engine_options[ENGINE_OPTIONS] = {
     COUNT_OPTION(engine_values, gpu, "gpu", 0, "N", 0, 63,
                  "number of the GPU, see `gemmule devices`; default: the fastest"),
     TEXT_OPTION(engine_values, gpu_disable, "gpu-disable", 0, "LIST",
-                "GPU features not to use, separated by commas: subgroups, dot4, f16, subgroup_matrix, blocks (tests "
-                "the fallbacks)"),
+                "GPU features and kernels not to use, separated by commas: subgroups, dot4, f16, subgroup_matrix, "
+                "matrix_attention, blocks (tests the fallbacks)"),
     BYTES_OPTION(engine_values, gpu_memory, "gpu-memory", 0, "N",
                  "limit GPU memory, such as 4G or 900M (powers of 1024); weights that do not fit stay in main memory, "
                  "which is slower (`gemmule inspect` shows the plan); default: no limit"),

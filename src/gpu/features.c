@@ -7,7 +7,8 @@ const char *const gpu_feature_names[GPU_FEATURES] = { [GPU_SUBGROUPS] = "subgrou
                                                       [GPU_DOT4] = "dot4",
                                                       [GPU_TIMESTAMPS] = "timestamps",
                                                       [GPU_SUBGROUP_MATRIX] = "subgroup_matrix",
-                                                      [GPU_BLOCKS] = "blocks" };
+                                                      [GPU_BLOCKS] = "blocks",
+                                                      [GPU_MATRIX_ATTENTION] = "matrix_attention" };
 
 bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
     switch (which) {
@@ -16,6 +17,7 @@ bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
     case GPU_DOT4: return &info->dot4;
     case GPU_TIMESTAMPS: return &info->timestamps;
     case GPU_BLOCKS: return &info->blocks;
+    case GPU_MATRIX_ATTENTION: return &info->matrix_attention;
     default: return &info->subgroup_matrix;
     }
 }
@@ -29,7 +31,8 @@ gm_status gpu_features_read(const char *list, bool named[GPU_FEATURES], error *e
         if (i == GPU_FEATURES) {
             return fail(e, GM_BAD_ARGUMENT,
                         "'%.*s' is not a GPU feature: the features are subgroups, f16, dot4, timestamps, "
-                        "subgroup_matrix and blocks",
+                        "subgroup_matrix, blocks "
+                        "and matrix_attention",
                         (int)min_size(length, 100), list);
         }
         named[i] = true;

@@ -25,6 +25,9 @@ static inline void kernel_number(gpu_kernel *k, float value) {
     if (k->number_count < KERNEL_NUMBERS) k->numbers[k->number_count++] = value;
 }
 
+/* How many pieces of `by` are needed for n. */
+static inline uint32_t rounded_up(uint64_t n, uint64_t by) { return (uint32_t)((n + by - 1) / by); }
+
 /* Spreads so many workgroups over x and y (a few more, if one dimension cannot hold them). */
 static inline void kernel_spread(gpu_kernel *k, const gpu_info *info, uint32_t groups) {
     const uint32_t most = info->max_workgroups ? info->max_workgroups : 65535;

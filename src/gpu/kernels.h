@@ -19,6 +19,7 @@ gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kern
 typedef struct {
     quant_type type; /* F32, F16, Q8_0 */
     uint32_t   kv_heads, head;
+    bool       precise; /* queries, keys and values are not rounded to f16 for a product */
 } gpu_kv;
 
 /* Bytes of one row, which holds one position's keys or its values. Rows are contiguous, so a cache grows by copying its
@@ -48,6 +49,7 @@ void gpu_kv_copy_kernel(const gpu_info *info, const gpu_kv_move *move, gpu_kerne
 
 /* ---- attention ---- */
 
+/* attention_kernels.c */
 enum { GPU_DECODE_TOKENS = 4 }; /* up to so many tokens, attention has a kernel for few queries */
 
 /* The most splits that a run can use, a power of two. How many of them have keys depends on how much the run's tokens

@@ -13,11 +13,11 @@ typedef struct {
     bool     column; /* all readers are products whose input is the whole value */
 } value_use;
 
-static gpu_kv layer_kv(const gpu_kv_layer *l) {
-    return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head };
+gpu_kv plan_kv(const gpu_plan *p, const op *o) {
+    if (!op_has_cache(o)) return (gpu_kv){ 0 };
+    const gpu_kv_layer *l = &p->kv[o->layer];
+    return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .precise = p->backend->precise };
 }
-
-gpu_kv plan_kv(const gpu_plan *p, const op *o) { return op_has_cache(o) ? layer_kv(&p->kv[o->layer]) : (gpu_kv){ 0 }; }
 
 static void plan_count_uses(const gpu_plan *p, value_use *uses) {
     for (size_t i = 0; i < p->g.value_count; i++) uses[i] = (value_use){ .column = true };
