@@ -55,6 +55,8 @@ const rows = [
     ["kv_write.wgsl", "let to = row * (n / piece_values) + piece;", "let to = row * (n / piece_values) + (piece ^ 1u);", cases("attention F16 5 · 2 × 4/2")],
     ["lanes.wgsl", "partial[thread] += partial[thread + half];", "", cases("matmul Q4_K 1 ×")],
     ["matmul.wgsl", "dot(w, v.a), dot(w, v.b)", "dot(w, v.b), dot(w, v.a)", cases("matmul F16 5 × [512")],
+    ["matmul_blocks.wgsl", "a5 = weighted(a5, w5, first);", "a5 = weighted(a5, w4, first);", cases("matmul F16 130 ×")],
+    ["matmul_blocks.wgsl", "two_numbers(w.z), two_numbers(w.w)", "two_numbers(w.z), two_numbers(w.z)", cases("matmul BF16 70 ×")],
     ["matmul_q8.wgsl", "sum += s.y * v.sum;", "sum -= s.y * v.sum;", cases("matmul Q4_0 33 × [512")],
     ["matmul_sum.wgsl", "sum += sums[", "sum = sums[", cases("matmul F16 64 × [512")],
     ["matvec.wgsl", "sums0 += vec4<f32>(a.x, b.x, c.x, d.x);", "sums0 += vec4<f32>(b.x, a.x, c.x, d.x);", cases("matmul Q4_K 2 ×")],

@@ -975,6 +975,9 @@ static void test_backend(const backend *b) {
         test_experts(b, TYPE_Q8_0, n, 64, 32, 16, 3);
         test_experts(b, TYPE_Q4_K, n, 256, 256, 4, 2);
     }
+    test_matmul(b, TYPE_F16, 130, 160, 150); /* several tiles of rows and of columns */
+    test_matmul(b, TYPE_BF16, 70, 96, 129);
+    test_matmul(b, TYPE_F32, 65, 33, 130);
     test_op_attention(b, TYPE_F16, 4, 40, 64, 4, 2, 0); /* so deep that the GPU shares out the keys */
     test_op_attention(b, TYPE_F16, 1, 90, 32, 2, 1, 72);
     test_op_attention(b, TYPE_F16, 3, 12, 32, 3, 1, 16); /* the window's edge lies between the tokens of a batch */

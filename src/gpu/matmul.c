@@ -65,7 +65,15 @@ static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, c
     return splits;
 }
 
-static gpu_tile thread_tile(const gpu_matmul_job *job, uint32_t columns) {
+/* matmul_blocks.wgsl: large blocks of weights that are numbers, for many columns. */
+static bool takes_blocks(const gpu_info *info, const gpu_matmul_job *job) {
+    const quant_type type = job->weights->type;
+    return info->blocks && !job->q8 && !job->used && (type == TYPE_F32 || type == TYPE_F16 || type == TYPE_BF16);
+}
+
+static gpu_tile thread_tile(const gpu_info *info, const gpu_matmul_job *job, uint32_t columns) {
+    if (columns == 64 && takes_blocks(info, job))
+        return (gpu_tile){ .rows = 8, .columns = 8, .row_threads = 16, .column_threads = 8, .chunks = 1 };
     const uint32_t rows = columns == 64 ? (job->q8 ? 8 : 4) : columns / 16; /* per thread */
     return (gpu_tile){
         .rows = rows, .columns = 4, .row_threads = 64 / rows, .column_threads = columns / 4, .chunks = job->q8 ? 2 : 1
@@ -101,7 +109,7 @@ static gpu_tile matrix_tile(const gpu_info *info, const gpu_matmul_job *job, uin
 gpu_tile gpu_matmul_tile(const gpu_info *info, const gpu_matmul_job *job) {
     const bool     matrix = job->q8 && by_matrices(info, job->weights->type);
     const uint32_t columns = wanted_columns(job);
-    gpu_tile       t = matrix ? matrix_tile(info, job, columns) : thread_tile(job, columns);
+    gpu_tile       t = matrix ? matrix_tile(info, job, columns) : thread_tile(info, job, columns);
     t.splits = choose_splits(info, job, &t);
     return t;
 }
@@ -151,7 +159,10 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
         part.y = (gpu_place){ 0, tile.rows, 0 };
         part_tile.first_row = 0;
     }
-    const char *file = t->matrix ? "matmul_matrix.wgsl" : job->q8 ? "matmul_q8.wgsl" : "matmul.wgsl";
+    const char *file = t->matrix         ? "matmul_matrix.wgsl"
+                       : job->q8         ? "matmul_q8.wgsl"
+                       : t->columns == 8 ? "matmul_blocks.wgsl"
+                                         : "matmul.wgsl";
     start_product(&out[0], file, &part, &part_tile);
     define_tile(&out[0], info, t);
     kernel_define(&out[0], "OUTPUTS", kernel_flag(job->outputs));

@@ -4,7 +4,8 @@
  * One column goes to product.wgsl, which can compute it from a residual and a norm, and pass the result through a gate.
  * Two to four columns go to matvec.wgsl, which reads a row once for all columns. More go to matmul.wgsl, or, if the
  * quantise kernel has converted the activations (gpu_matmul_takes_q8 says whether it should), to matmul_q8.wgsl (8
- * bits) or, on a GPU with subgroup matrices, to matmul_matrix.wgsl (f16). */
+ * bits) or, on a GPU with subgroup matrices, to matmul_matrix.wgsl (f16). Weights of 16 or 32 bits with more than 32
+ * columns go to matmul_blocks.wgsl instead of matmul.wgsl. */
 
 #ifndef GM_GPU_MATMUL_H
 #define GM_GPU_MATMUL_H
