@@ -6,7 +6,7 @@
  * texts   [text]
  * cases   name, type, k, rows, experts, used, tokens; times: how often a batch of the model needs it; weight_bytes, scales (the
  *         word of weights.wgsl) and planes {high, scales, blocks} in 16 bytes; partial_bytes, quantised_bytes; variants
- * variant name, kind (f32, q8 or matrix), chosen (the engine's own choice), dispatches: {text, constants, binds, groups}; the dispatch
+ * variant name, kind (f32, q8 or matrix), chosen (the engine's own choice), columns (of a tile), dispatches: {text, constants, binds, groups}; the dispatch
  *         that prepares the activations, if any, comes first and binds "quantised" */
 
 #include "base/json.h"
@@ -72,6 +72,7 @@ static const gpu_tile by_matrices[] = {
 static const gpu_tile expert_threads[] = {
     { false, 1, 4, 64, 4, 2, 1 },   /*  64 x 16, 256 threads */
     { false, 4, 4, 16, 4, 2, 1 },   /*  64 x 16,  64 */
+    { false, 8, 4, 8, 4, 2, 1 },    /*  64 x 16,  32 */
     { false, 2, 4, 32, 8, 2, 1 },   /*  64 x 32, 256 */
     { false, 4, 4, 16, 8, 2, 1 },   /*  64 x 32, 128 */
     { false, 8, 4, 8, 8, 2, 1 },    /*  64 x 32,  64 */
@@ -158,9 +159,10 @@ static void add_variant(dump *d, const shape *s, gpu_matmul_job job, const gpu_t
     job.x = job.q8 ? (gpu_place){ 0 } : x;
     const gpu_tile own = gpu_matmul_tile(&info, &job), *tile = t ? t : &own;
     const size_t   count = gpu_matmul_tile_kernels(kernels, &info, &job, tile);
-    buffer_printf(&d->cases, "%s{\"name\":\"%s %ux%u, %ux%u, step %u, splits %u\",\"kind\":\"%s\",\"chosen\":%s,",
-                  first ? "" : ",", kind, gpu_tile_rows(&info, tile), gpu_tile_columns(&info, tile), tile->rows,
-                  tile->columns, 32 * tile->chunks, tile->splits, kind, chosen ? "true" : "false");
+    buffer_printf(
+        &d->cases, "%s{\"name\":\"%s %ux%u, %ux%u, step %u, splits %u\",\"kind\":\"%s\",\"chosen\":%s,\"columns\":%u,",
+        first ? "" : ",", kind, gpu_tile_rows(&info, tile), gpu_tile_columns(&info, tile), tile->rows, tile->columns,
+        32 * tile->chunks, tile->splits, kind, chosen ? "true" : "false", gpu_tile_columns(&info, tile));
     buffer_text(&d->cases, "\"dispatches\":[");
     if (job.q8) {
         const gpu_quantise_job q = { .k = s->k, .rows = s->x_slots ? s->used : 1, .tokens = d->tokens, .x = x };
@@ -250,7 +252,9 @@ int main(int argc, char **argv) {
                          .max_workgroup_bytes = 49152,
                          .matrix_rows = 16,
                          .matrix_columns = 16,
-                         .matrix_depth = 16 } };
+                         .matrix_depth = 16,
+                         .blocks = true,
+                         .matrix_attention = true } };
     if (!read_options(&d, argc, argv)) {
         fprintf(stderr, "usage: dump_kernels [--tokens N] [--subgroup N] [--matrix ROWSxCOLUMNSxDEPTH]\n");
         return 2;

@@ -652,18 +652,19 @@ static void test_image_blocks(const backend *b) {
     }
 }
 
-/* The whole mixture: route, experts, sum; against the formula. */
-static void test_experts(const backend *b, quant_type type, size_t tokens, size_t k, size_t ff, size_t experts,
-                         size_t used) {
-    CASE("%s: route and experts %s %zu × [%zu → %zu → %zu], %zu of %zu%s", b->name, quant_format_of(type)->name, tokens,
-         k, ff, k, used, experts, b->precise ? " precise" : "");
+/* The whole mixture: route, experts, sum; against the formula. Lopsided: all tokens go to the first experts, none to the others. */
+static void test_experts_with(const backend *b, quant_type type, size_t tokens, size_t k, size_t ff, size_t experts,
+                              size_t used, bool lopsided) {
+    CASE("%s: route and experts %s %zu × [%zu → %zu → %zu], %zu of %zu%s%s", b->name, quant_format_of(type)->name,
+         tokens, k, ff, k, used, experts, b->precise ? " precise" : "", lopsided ? " lopsided" : "");
     op_case  c = case_begin(b, tokens, k);
     float   *router = random_units(k * experts), *scale = random_units(experts);
     uint8_t *up_data = random_weights(type, k * 2 * ff * experts), *down_data = random_weights(type, ff * k * experts);
     float   *up = dequantised(type, up_data, k * 2 * ff * experts),
           *down = dequantised(type, down_data, ff * k * experts);
     double *want = doubles(tokens * k), *inner = doubles(2 * ff), *logits = doubles(experts);
-    for (size_t i = 0; i < k * 2; i++) router[i] = router[i % k]; /* experts 0 and 1 tie: the lower wins */
+    for (size_t i = 0; i < k * 2; i++) router[i] = router[i % k];       /* experts 0 and 1 tie: the lower wins */
+    for (size_t i = 0; i < k * experts && lopsided; i++) router[i] = 0; /* all tie */
     tensor *routes = graph_route(&c.g, graph_matmul(&c.g, weight(&c, "r", TYPE_F32, k, experts, 1, router), c.x),
                                  weight(&c, "s", TYPE_F32, experts, 1, 1, scale), (uint32_t)used);
     tensor *both =
@@ -714,6 +715,11 @@ static void test_experts(const backend *b, quant_type type, size_t tokens, size_
     free(inner);
     free(logits);
     end(&c);
+}
+
+static void test_experts(const backend *b, quant_type type, size_t tokens, size_t k, size_t ff, size_t experts,
+                         size_t used) {
+    test_experts_with(b, type, tokens, k, ff, experts, used, false);
 }
 
 /* A value with three readers, one of which is the caller: it must keep its place, and must not become part of a fused op. */
@@ -975,6 +981,10 @@ static void test_backend(const backend *b) {
         test_experts(b, TYPE_Q8_0, n, 64, 32, 16, 3);
         test_experts(b, TYPE_Q4_K, n, 256, 256, 4, 2);
     }
+    test_experts_with(b, TYPE_Q8_0, 37, 32, 32, 9, 2, true); /* experts without tokens, and two with all */
+    test_experts(b, TYPE_Q4_0, 67, 32, 32, 4, 2);            /* tiles of 32 pairs, of 64, and many experts */
+    test_experts(b, TYPE_Q4_0, 97, 32, 32, 2, 1);
+    test_experts(b, TYPE_F32, 33, 8, 4, 61, 5);
     test_matmul(b, TYPE_F16, 130, 160, 150); /* several tiles of rows and of columns */
     test_matmul(b, TYPE_BF16, 70, 96, 129);
     test_matmul(b, TYPE_F32, 65, 33, 130);

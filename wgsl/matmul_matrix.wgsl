@@ -193,7 +193,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         @builtin(subgroup_id) subgroup: u32, @builtin(subgroup_invocation_id) lane: u32) {
     let place = find_place(group, thread);
 #if EXPERTS
-    if (workgroupUniformLoad(&list).y <= group.z * tile_columns) { return; }
+    if (no_columns()) { return; }
 #else
     if (place.columns == 0u) { return; }
 #endif

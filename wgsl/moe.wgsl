@@ -4,8 +4,9 @@
 //               → routes u32 [tokens, 2 · used]: the ids of the `used` largest logits (lower ids first among equals), then the
 //               bits of their weights: p_e / Σ_used p · scale_e, p = softmax over all experts
 //               dispatch (1, tokens, 1)     experts ≤ 512, used ≤ 64
-//   KIND group  routes → groups u32: [experts + 1] starts, then the pairs (token · used + slot) by expert, for each expert in
-//               the order of the tokens     dispatch (1, 1, 1)
+//   KIND group  routes → groups u32: [experts + 1] where each expert's pairs begin; [tiles] the tiles of up to `columns` pairs that products
+//               are made of, the expert in the low half and in the high half which of its tiles it is (past the last: all ones); then
+//               the pairs (token · used + slot) by expert     dispatch (1, 1, 1)
 //   KIND sum    out[t] = Σ_e weight_e · a[t, e]: a f32, a view as in elementwise.wgsl with a row per slot; out f32 [tokens, n]
 //               dispatch (n / 64 rounded up, tokens, 1)     n, offset and strides in units (unit.wgsl)
 //
@@ -65,16 +66,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 }
 #elif KIND == group
 override experts: u32;
+override columns: u32; // pairs of a tile
+override tiles:   u32; // room for so many
 const threads = 256u;
 const most_experts = 512u;
-const staged = 1024u; // pairs per step
 
 @group(0) @binding(0) var<storage, read_write> routes: array<u32>;
 @group(0) @binding(1) var<storage, read_write> groups: array<u32>;
 
-var<workgroup> count: array<atomic<u32>, most_experts>;
-var<workgroup> next:  array<u32, most_experts>; // where an expert's next pair goes
-var<workgroup> expert: array<u32, staged>;
+var<workgroup> count:     array<atomic<u32>, most_experts>;
+var<workgroup> next:      array<atomic<u32>, most_experts>; // where an expert's next pair goes
+var<workgroup> all_tiles: u32;
 
 @compute @workgroup_size(threads)
 fn main(@builtin(local_invocation_index) thread: u32) {
@@ -85,29 +87,25 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     workgroupBarrier();
     for (var x = thread; x <= experts; x += threads) {
         var begin = 0u;
-        for (var other = 0u; other < x; other++) { begin += atomicLoad(&count[other]); }
+        var tile = 0u;
+        for (var other = 0u; other < x; other++) {
+            let more = atomicLoad(&count[other]);
+            begin += more;
+            tile += (more + columns - 1u) / columns;
+        }
         groups[x] = begin;
-        if (x < experts) { next[x] = begin; }
+        if (x == experts) { all_tiles = tile; }
+        else {
+            atomicStore(&next[x], begin);
+            for (var first = 0u; first * columns < atomicLoad(&count[x]); first++) { groups[experts + 1u + tile + first] = x | (first << 16u); }
+        }
     }
-    // each expert looks for its own pairs, which keeps them in order
-    for (var source = 0u; source < pairs; source += staged) {
-        workgroupBarrier();
-        let here = min(staged, pairs - source);
-        for (var i = thread; i < here; i += threads) {
-            let pair = source + i;
-            expert[i] = routes[pair / used * 2u * used + pair % used];
-        }
-        workgroupBarrier();
-        for (var x = thread; x < experts; x += threads) {
-            var to = next[x];
-            for (var i = 0u; i < here; i++) {
-                if (expert[i] == x) {
-                    groups[experts + 1u + to] = source + i;
-                    to += 1u;
-                }
-            }
-            next[x] = to;
-        }
+    workgroupBarrier();
+    for (var i = all_tiles + thread; i < tiles; i += threads) { groups[experts + 1u + i] = nowhere; }
+    // in any order: the result of a pair does not depend on its place
+    for (var i = thread; i < pairs; i += threads) {
+        let to = atomicAdd(&next[routes[i / used * 2u * used + i % used]], 1u);
+        groups[experts + 1u + tiles + to] = i;
     }
 }
 #else

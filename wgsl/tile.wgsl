@@ -1,14 +1,14 @@
 // Shared by the matmul kernels: which rows and columns a workgroup computes, where those columns are, and which part of k it
 // covers.
 //
-//   dispatch (row tiles, splits, column tiles), and with EXPERTS (row tiles, experts of the weight tile, column tiles)
+//   dispatch (row tiles, splits, column tiles), and with EXPERTS (row tiles, entries of the list of tiles, 1)
 //
 // Splits divide k: each takes split_chunks chunks of 32, and writes its sums y_split_stride after those of the split before it;
 // matmul_sum.wgsl adds them.
 //
-// EXPERTS: the columns of an expert are the pairs (token · used + slot) that `groups` lists for it: [experts + 1] starts of the
-// experts' lists, then the lists. Only the GPU knows how many pairs an expert has, so the dispatch covers the most there can be,
-// and column tiles past an expert's last pair return.
+// EXPERTS: the columns of an expert are the pairs (token · used + slot) that `groups` lists for it (moe.wgsl, KIND group). Only the GPU knows
+// how many pairs an expert has, so `groups` also lists the tiles. The dispatch covers the most there can be; workgroups past the last
+// tile return, and so do those whose expert is not in this tile of the weights.
 //
 // The including file declares the constants tile_rows, tile_columns and threads.
 
@@ -31,13 +31,15 @@ override split_chunks:   u32 = 0x10000000u;
 #if EXPERTS
 override all_experts:   u32; // experts of the model; `groups` has one start more
 override first_expert:  u32 = 0u;
+override tile_experts:  u32; // experts of the weights' tile
 override used:          u32;
 override x_row_stride:  u32 = 0u;
 override y_row_stride:  u32 = 0u;
 override groups_offset: u32 = 0u;
+override groups_pairs:  u32; // where the pairs begin
 @group(0) @binding(3) var<storage, read_write> groups: array<u32>;
 
-var<workgroup> list:  vec2<u32>; // the expert's list: start, length
+var<workgroup> list:  vec4<u32>; // the expert's pairs: start, number; the tile's first column; the expert's number in the weights' tile
 var<workgroup> pairs: array<u32, tile_columns>;
 #else
 @group(0) @binding(3) var<storage, read>       run: Run;
@@ -52,18 +54,23 @@ struct Place { row: u32, column: u32, columns: u32, w: u32, y: u32 }
 // Uniform over the workgroup; columns is 0 if there is nothing to do.
 fn find_place(group: vec3<u32>, thread: u32) -> Place {
     let row    = group.x * tile_rows;
-    let column = group.z * tile_columns;
 #if EXPERTS
     if (thread == 0u) {
-        let at = groups_offset + first_expert + group.y;
-        list = vec2<u32>(groups[at], groups[at + 1u] - groups[at]);
+        let entry = groups[groups_offset + all_experts + 1u + group.y];
+        let expert = entry & 0xffffu;
+        list = vec4<u32>();
+        if (expert - first_expert < tile_experts) { // below first_expert, the difference wraps to a large number
+            let begin = groups[groups_offset + expert];
+            list = vec4<u32>(begin, groups[groups_offset + expert + 1u] - begin, (entry >> 16u) * tile_columns, expert - first_expert);
+        }
     }
     let mine = workgroupUniformLoad(&list);
-    let left = mine.y - min(column, mine.y);
-    if (thread < min(left, tile_columns)) { pairs[thread] = groups[groups_offset + all_experts + 1u + mine.x + column + thread]; }
+    let left = mine.y - min(mine.z, mine.y);
+    for (var i = thread; i < min(left, tile_columns); i += threads) { pairs[i] = groups[groups_offset + groups_pairs + mine.x + mine.z + i]; }
     workgroupBarrier();
-    return Place(row, column, left, group.y * rows, y_offset);
+    return Place(row, mine.z, left, mine.w * rows, y_offset);
 #else
+    let column = group.z * tile_columns;
 #if OUTPUTS
     let count = run.outputs;
 #else
@@ -72,6 +79,14 @@ fn find_place(group: vec3<u32>, thread: u32) -> Place {
     return Place(row, column, count - min(column, count), w_first, y_offset + group.y * y_split_stride);
 #endif
 }
+
+#if EXPERTS
+// Whether there is nothing to do; uniform, also for a compiler.
+fn no_columns() -> bool {
+    let mine = workgroupUniformLoad(&list);
+    return mine.y <= mine.z;
+}
+#endif
 
 // The workgroup's chunks of k: the first, and one past the last.
 fn find_chunks(group: vec3<u32>) -> vec2<u32> {

@@ -48,7 +48,7 @@ fn quad_at(row: u32, quad: u32) -> u32 { return quads * row + (quad ^ ((row / (8
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let place = find_place(group, thread);
 #if EXPERTS
-    if (workgroupUniformLoad(&list).y <= group.z * tile_columns) { return; }
+    if (no_columns()) { return; }
 #else
     if (place.columns == 0u) { return; }
 #endif

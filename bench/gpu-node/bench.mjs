@@ -108,17 +108,34 @@ function random_columns(c) {
     return x;
 }
 
-// [experts + 1] beginnings, then the pairs of each expert.
-function random_groups(c) {
+// The pairs of each expert.
+function random_lists(c) {
     const lists = Array.from({ length: c.experts }, () => []);
     for (let token = 0; token < c.tokens; token++) {
         const chosen = new Set();
         while (chosen.size < c.used) chosen.add((random() >>> 8) % c.experts);
         [...chosen].forEach((expert, slot) => lists[expert].push(token * c.used + slot));
     }
-    const begins = [0];
-    for (const list of lists) begins.push(begins.at(-1) + list.length);
-    return new Uint32Array([...begins, ...lists.flat()]);
+    return lists;
+}
+
+// As moe.wgsl writes them, for a variant that has so many columns in a tile: [experts + 1] beginnings, the tiles, the pairs.
+function groups_of(lists, columns, pairs_at) {
+    const begins = [0], tiles = [];
+    lists.forEach((list, expert) => {
+        begins.push(begins.at(-1) + list.length);
+        for (let i = 0; i * columns < list.length; i++) tiles.push(expert | (i << 16));
+    });
+    while (begins.length + tiles.length < pairs_at) tiles.push(0xffffffff);
+    return new Uint32Array([...begins, ...tiles, ...lists.flat()]);
+}
+
+// Each variant has its own.
+function groups_buffer(variant, lists) {
+    if (!lists.length) return undefined;
+    const words = groups_of(lists, variant.columns, variant.dispatches.at(-1).constants.groups_pairs), made = buffer(words.byteLength);
+    device.queue.writeBuffer(made, 0, words);
+    return made;
 }
 
 // ---- one case ----
@@ -222,11 +239,11 @@ async function run_case(c) {
     const y_bytes = c.tokens * slots * c.rows * 4;
     // the run: counts, and room for one record
     const buffers = { weights: buffer(c.weight_bytes), x: buffer(c.x_rows * c.k * 4), quantised: buffer(c.quantised_bytes), y: buffer(y_bytes),
-                      partial: buffer(8 * y_bytes), run: buffer(80), groups: buffer(4 * (c.experts + 1 + c.tokens * slots)) };
+                      partial: buffer(8 * y_bytes), run: buffer(80) };
     device.queue.writeBuffer(buffers.weights, 0, random_weights(c));
     device.queue.writeBuffer(buffers.x, 0, random_columns(c));
     device.queue.writeBuffer(buffers.run, 0, new Uint32Array([c.tokens, c.tokens, 0, 0]));
-    if (c.used) device.queue.writeBuffer(buffers.groups, 0, random_groups(c));
+    const lists = c.used ? random_lists(c) : [];
 
     const products = c.k * c.rows * c.tokens * slots;
     const results = [], timed = [];
@@ -236,7 +253,7 @@ async function run_case(c) {
     for (const variant of variants) {
         const result = { ...variant, error: NaN, ms: NaN, prepare_ms: 0 };
         try {
-            const steps = await prepare(variant, buffers);
+            const steps = await prepare(variant, { ...buffers, groups: groups_buffer(variant, lists) });
             const clear = device.createCommandEncoder();
             clear.clearBuffer(buffers.y);
             device.queue.submit([clear.finish()]);

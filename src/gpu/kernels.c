@@ -188,19 +188,26 @@ static gm_status check_experts(uint64_t experts, uint64_t used, error *e) {
                 MOST_EXPERTS, MOST_USED, (unsigned long long)experts, (unsigned long long)used);
 }
 
-uint64_t gpu_groups_bytes(uint32_t experts, uint32_t tokens, uint32_t used) {
-    return (experts + 1 + (uint64_t)tokens * used) * sizeof(uint32_t);
+uint32_t gpu_groups_tiles(const gpu_groups *g) {
+    const uint64_t pairs = (uint64_t)g->tokens * g->used;
+    return (uint32_t)(min_size(g->experts, pairs) + pairs / g->columns);
 }
 
-gm_status gpu_group_kernel(uint32_t experts, uint32_t used, gpu_kernel *out, error *e) {
+uint64_t gpu_groups_bytes(const gpu_groups *g) {
+    return (g->experts + 1 + (uint64_t)gpu_groups_tiles(g) + (uint64_t)g->tokens * g->used) * sizeof(uint32_t);
+}
+
+gm_status gpu_group_kernel(const gpu_groups *g, gpu_kernel *out, error *e) {
     *out = (gpu_kernel){ .file = "moe.wgsl", .x = 1, .y = 1, .z = 1 };
     kernel_define(out, "KIND", "group");
-    kernel_constant(out, "experts", experts);
-    kernel_constant(out, "used", used);
+    kernel_constant(out, "experts", g->experts);
+    kernel_constant(out, "used", g->used);
+    kernel_constant(out, "columns", g->columns);
+    kernel_constant(out, "tiles", gpu_groups_tiles(g));
     kernel_bind(out, BIND_IN + FUSED_ROUTES);
     kernel_bind(out, BIND_GROUPS);
     kernel_bind(out, BIND_RUN);
-    return check_experts(experts, used, e);
+    return check_experts(g->experts, g->used, e);
 }
 
 /* ---- keys and values ---- */

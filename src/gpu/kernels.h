@@ -64,9 +64,16 @@ gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv 
 
 /* ---- experts ---- */
 
-uint64_t gpu_groups_bytes(uint32_t experts, uint32_t tokens, uint32_t used);
-/* Groups the pairs by expert, for products with many tokens. Their routes are those of a ROUTE op, contiguous. */
-gm_status gpu_group_kernel(uint32_t experts, uint32_t used, gpu_kernel *out, error *e);
+/* The pairs (token, slot) grouped by expert, for products with many tokens: BIND_GROUPS. */
+typedef struct {
+    uint32_t experts, tokens, used;
+    uint32_t columns; /* pairs of a tile of a product, gpu_expert_columns */
+} gpu_groups;
+
+uint32_t gpu_groups_tiles(const gpu_groups *g); /* the most tiles that the groups can have */
+uint64_t gpu_groups_bytes(const gpu_groups *g);
+/* Groups the pairs. Their routes are those of a ROUTE op, contiguous. */
+gm_status gpu_group_kernel(const gpu_groups *g, gpu_kernel *out, error *e);
 
 /* ---- fused ops (graph/fuse.h) except PRODUCTS ---- */
 

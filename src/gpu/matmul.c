@@ -2,6 +2,7 @@
 
 #include "gpu/matmul.h"
 
+#include "gpu/kernels.h"
 #include "gpu/product_build.h"
 
 static bool by_matrices(const gpu_info *info, quant_type type) { return info->subgroup_matrix && type != TYPE_F32; }
@@ -36,10 +37,17 @@ uint32_t gpu_tile_columns(const gpu_info *info, const gpu_tile *t) {
     return t->columns * t->column_threads * (t->matrix ? info->matrix_columns : 1);
 }
 
-/* How many columns a tile should have. Each expert has few. */
-static uint32_t wanted_columns(const gpu_matmul_job *job) {
-    if (job->used && (uint64_t)job->tokens * job->used / job->like->experts <= 8) return 16;
-    if (job->used) return job->tokens <= 16 ? 16 : 32;
+/* Matrices take about as long for 16 columns as for 32, because they wait for the weights' unpacking; threads do not. */
+uint32_t gpu_expert_columns(const gpu_info *info, uint32_t tokens, uint32_t used, uint32_t experts) {
+    const uint64_t pairs = (uint64_t)tokens * used, each = pairs / (experts ? experts : 1);
+    if (!info->blocks) return each <= 8 || tokens <= 16 ? 16 : 32;
+    if (info->subgroup_matrix) return each <= 8 ? 16 : each <= 40 ? 32 : 64;
+    return each <= 24 ? 16 : each <= 48 ? 32 : 64;
+}
+
+/* How many columns a tile should have. */
+static uint32_t wanted_columns(const gpu_info *info, const gpu_matmul_job *job) {
+    if (job->used) return gpu_expert_columns(info, job->tokens, job->used, job->like->experts);
     return job->tokens <= 16 ? 16 : job->tokens <= 32 ? 32 : 64;
 }
 
@@ -74,7 +82,10 @@ static bool takes_blocks(const gpu_info *info, const gpu_matmul_job *job) {
 static gpu_tile thread_tile(const gpu_info *info, const gpu_matmul_job *job, uint32_t columns) {
     if (columns == 64 && takes_blocks(info, job))
         return (gpu_tile){ .rows = 8, .columns = 8, .row_threads = 16, .column_threads = 8, .chunks = 1 };
-    const uint32_t rows = columns == 64 ? (job->q8 ? 8 : 4) : columns / 16; /* per thread */
+    /* Rows per thread. An expert's few columns are done by few threads with many rows each, so that they read less from
+     * workgroup memory; many such workgroups fill the GPU. */
+    const bool     few_threads = columns == 64 || (job->used && info->blocks);
+    const uint32_t rows = few_threads ? (job->q8 ? 8 : 4) : columns / 16;
     return (gpu_tile){
         .rows = rows, .columns = 4, .row_threads = 64 / rows, .column_threads = columns / 4, .chunks = job->q8 ? 2 : 1
     };
@@ -108,7 +119,7 @@ static gpu_tile matrix_tile(const gpu_info *info, const gpu_matmul_job *job, uin
 
 gpu_tile gpu_matmul_tile(const gpu_info *info, const gpu_matmul_job *job) {
     const bool     matrix = job->q8 && by_matrices(info, job->weights->type);
-    const uint32_t columns = wanted_columns(job);
+    const uint32_t columns = wanted_columns(info, job);
     gpu_tile       t = matrix ? matrix_tile(info, job, columns) : thread_tile(info, job, columns);
     t.splits = choose_splits(info, job, &t);
     return t;
@@ -155,6 +166,7 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
     const weight_tile tile = product_tile(job);
     gpu_matmul_job    part = *job;
     weight_tile       part_tile = tile;
+    const gpu_groups  groups = { job->weights->experts, job->tokens, job->used, gpu_tile_columns(info, t) };
     if (t->splits > 1) { /* partial sums are contiguous */
         part.y = (gpu_place){ 0, tile.rows, 0 };
         part_tile.first_row = 0;
@@ -175,11 +187,13 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
     if (job->used) {
         kernel_constant(&out[0], "all_experts", job->weights->experts);
         kernel_constant(&out[0], "groups_offset", job->routes.offset);
+        kernel_constant(&out[0], "tile_experts", tile.experts);
+        kernel_constant(&out[0], "groups_pairs", job->weights->experts + 1 + gpu_groups_tiles(&groups));
     }
     kernel_bind(&out[0], job->used ? BIND_GROUPS : BIND_RUN);
     out[0].x = divide_up(job->used ? job->weights->rows : tile.rows, gpu_tile_rows(info, t));
-    out[0].y = job->used ? tile.experts : t->splits;
-    out[0].z = divide_up(job->tokens, gpu_tile_columns(info, t));
+    out[0].y = job->used ? gpu_groups_tiles(&groups) : t->splits;
+    out[0].z = job->used ? 1 : divide_up(job->tokens, gpu_tile_columns(info, t));
     if (t->splits < 2) return 1;
     const uint32_t chunks = divide_up(job->weights->chunks, t->splits);
     kernel_constant(&out[0], "split_chunks", (double)round_up(chunks, t->chunks));

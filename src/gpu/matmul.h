@@ -51,6 +51,9 @@ bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t tokens)
 /* Whether the kernel takes the pairs grouped by expert (BIND_GROUPS) instead of the routes. */
 bool gpu_matmul_takes_groups(uint32_t tokens);
 
+/* Columns of a tile of such a product: as many as an expert has on average, roughly. */
+uint32_t gpu_expert_columns(const gpu_info *info, uint32_t tokens, uint32_t used, uint32_t experts);
+
 /* Whether a product should quantise its single column to 8 bits, if that is allowed at all. */
 bool gpu_matvec_takes_q8(const gpu_info *info, quant_type type);
 /* The longest column that a product can compute from a residual and a norm. */

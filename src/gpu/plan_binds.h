@@ -13,7 +13,7 @@ enum {
     BIND_SUM,             /* the second result of NORMS, PRODUCTS and ATTENTION */
     BIND_WEIGHTS,         /* the tile of a matrix that the dispatch reads */
     BIND_QUANTISED,       /* a product's input in 8 bits (or f16), gpu_quantised_bytes */
-    BIND_GROUPS,          /* u32: [experts + 1] starts, then [tokens · used] pairs (token · used + slot) by expert */
+    BIND_GROUPS,          /* u32: [experts + 1] starts, the tiles, [tokens · used] pairs by expert (wgsl/moe.wgsl) */
     BIND_PARTIAL,         /* scratch between two dispatches of an op that is split */
     BIND_NUMBERS,         /* f32 [KERNEL_NUMBERS]: what differs between layers that share a pipeline */
     BIND_RUN,             /* the run: its counts, then the tokens' records (wgsl/run.wgsl) */

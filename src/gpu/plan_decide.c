@@ -152,6 +152,17 @@ gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
     };
 }
 
+/* Products that share routes have the same experts, so they agree on this, too. */
+gpu_groups plan_groups(const gpu_plan *p, size_t i) {
+    const op            *o = &p->g.ops[i];
+    const weight_layout *like = &p->ops[i].weight->like;
+    return (gpu_groups){ .experts = (uint32_t)o->in[FUSED_W0]->ne[2],
+                         .tokens = p->tokens,
+                         .used = o->used,
+                         .columns =
+                             gpu_expert_columns(gpu_host_info(p->backend->host), p->tokens, o->used, like->experts) };
+}
+
 /* ---- memory: items and their lifetimes ---- */
 
 /* The scratch items that belong to a value, by the value's index; -1: none. */
@@ -212,7 +223,8 @@ static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
     if (d->groups) {
         int32_t *item = &notes[plan_base(o->in[FUSED_ROUTES])->index].grouped;
         d->makes_grouped = *item < 0;
-        if (*item < 0) *item = item_new(p, gpu_groups_bytes((uint32_t)o->in[FUSED_W0]->ne[2], p->tokens, o->used), i);
+        const gpu_groups groups = plan_groups(p, i);
+        if (*item < 0) *item = item_new(p, gpu_groups_bytes(&groups), i);
         d->grouped = *item;
         item_live_at(&p->items[*item], i);
     }

@@ -247,8 +247,9 @@ static gm_status record_product_inputs(op_recorder *r, error *e) {
         TRY(op_dispatch(r, &k, e));
     }
     if (d->makes_grouped) {
-        gpu_kernel k = { 0 };
-        TRY(gpu_group_kernel((uint32_t)o->in[FUSED_W0]->ne[2], o->used, &k, e));
+        gpu_kernel       k = { 0 };
+        const gpu_groups groups = plan_groups(p, r->index);
+        TRY(gpu_group_kernel(&groups, &k, e));
         TRY(op_dispatch(r, &k, e));
     }
     return GM_OK;
