@@ -827,10 +827,10 @@ static void test_weight_sets(const backend *b, quant_type type, size_t tokens, s
     static const struct {
         size_t first, count;
     } graphs[] = { { 0, 3 }, { 1, 1 }, { 1, 2 }, { 2, 1 } };
-    op_case  c[COUNT_OF(graphs)];
-    uint8_t *data = random_weights(type, 3 * k * m);
-    float   *w = dequantised(type, data, 3 * k * m);
-    double  *want = doubles(COUNT_OF(graphs) * tokens * m);
+    static op_case c[COUNT_OF(graphs)]; /* too large for the stack of WebAssembly */
+    uint8_t       *data = random_weights(type, 3 * k * m);
+    float         *w = dequantised(type, data, 3 * k * m);
+    double        *want = doubles(COUNT_OF(graphs) * tokens * m);
     gpu_backend_clear(b->gpu);
     const uint64_t nothing = gpu_host_bytes(b->gpu->host);
     const double   tolerance = b->precise ? 5e-6 : cpu_type_has_q8(type) ? 2e-2 : 2e-3;

@@ -8,9 +8,10 @@
 /* ---- how the work is divided ---- */
 
 /* How the keys are divided: a split has a multiple of LEAST_KEYS (MANY_LEAST_KEYS) keys, and there should be one
- * workgroup per core of a large GPU, or two for many tokens. Software GPUs get fewer, because workgroups without keys
- * cost time there. */
-enum { LEAST_KEYS = 16, WORKGROUPS = 128, MANY_LEAST_KEYS = 64, MANY_WORKGROUPS = 256, SOFTWARE_WORKGROUPS = 4 };
+ * workgroup per core of a large GPU, or two for many tokens. These have at most MANY_SPLITS, because partial sums take memory. Software
+ * GPUs get fewer, because workgroups without keys cost time there. */
+enum { LEAST_KEYS = 16, WORKGROUPS = 128, SOFTWARE_WORKGROUPS = 4 };
+enum { MANY_LEAST_KEYS = 64, MANY_WORKGROUPS = 256, MANY_SPLITS = 32 };
 enum { MOST_QUERIES = 8, PREFILL_QUERIES = 16 };
 
 static const char *number_word(uint32_t n) {
@@ -125,8 +126,11 @@ uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *k
     const uint64_t abreast = /* workgroups per split */
         rounded_up(queries_of_kv_head(o, kv, tokens), attention_queries(info, o, kv, tokens)) * (uint64_t)kv->kv_heads;
     const uint32_t most = info->software ? SOFTWARE_WORKGROUPS : many ? MANY_WORKGROUPS : WORKGROUPS;
+    const uint32_t most_splits = many ? MANY_SPLITS : WORKGROUPS;
     uint32_t       splits = 1;
-    while (2 * splits * abreast <= most && (uint64_t)splits * (many ? MANY_LEAST_KEYS : LEAST_KEYS) < seen) splits *= 2;
+    while (splits < most_splits && 2 * splits * abreast <= most &&
+           (uint64_t)splits * (many ? MANY_LEAST_KEYS : LEAST_KEYS) < seen)
+        splits *= 2;
     return splits;
 }
 
