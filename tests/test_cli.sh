@@ -83,7 +83,7 @@ run -f --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presenc
 run --system --image --audio --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
 chat --max --temp --seed --system --think --backend --kv --ctx --threads --precise --cpu
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --queue --timeout --verbose --backend --kv --threads --precise --cpu
-check --backend --mmproj --image --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
+check --backend --mmproj --image --video --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
 bench -p -n -d -r --profile --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --vocabulary --window --quant --flavour --towers --seed
@@ -575,6 +575,14 @@ for isa in $instruction_sets; do
     sees "picture without an encoder, $isa" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 3 \
         --mmproj $fixtures/tiny-unified.mmproj.gguf --image $fixtures/tiny-mm.png --cpu "$isa"
 done
+for model in tiny-mm-ollama tiny-mm; do
+    checks "video, $model" $fixtures/$model.gguf $fixtures/tiny-mm-video.expect.gguf 6 1e-4 --precise --video $fixtures/tiny-mm-video \
+        --mmproj $fixtures/tiny-mm.mmproj.gguf --backend cpu
+done
+run "a video without frames" 1 check $fixtures/tiny-mm-ollama.gguf $fixtures/tiny-mm-video.expect.gguf --precise
+has "soft_tokens cannot be computed: name the folder with the video's frames with --video"
+run "a folder with too few frames" 1 check $fixtures/tiny-mm-ollama.gguf $fixtures/tiny-mm-video.expect.gguf --video $fixtures/pictures
+has "frames, but the expectation's video 7"
 run "inspect towers" 0 inspect $fixtures/tiny-mm.mmproj.gguf
 matches 'vision tower +yes, gemma4v, [0-9.]+ kB of weights; a picture of 280 tokens takes about 14.2 MB more'
 matches 'audio tower +yes, gemma4a, [0-9.]+ kB of weights'

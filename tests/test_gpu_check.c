@@ -27,7 +27,11 @@ static const struct {
 } rows[] = {
     { "tiny-dense", NULL, "5e-3", { 0 }, { 0 } },
     { "tiny-moe", NULL, "5e-3", { 0 }, { 0 } },
-    { "tiny-mm", NULL, "5e-3", { 0 }, SOFT },
+    { "tiny-mm",
+      NULL,
+      "5e-3",
+      { "--mmproj", "tests/fixtures/tiny-mm.mmproj.gguf" },
+      { "image.soft_tokens ", "image.logits " } },
     { "tiny-mm-bidir", NULL, "5e-3", { 0 }, SOFT },
     { "small-dense-Q4_K_M", NULL, "3e-2", { "--precise", "--kv", "q8_0" }, { 0 } },
     { "tiny-dense", NULL, "1e-4", { "--precise" }, { 0 } },

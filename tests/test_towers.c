@@ -344,6 +344,38 @@ static void test_misfits(void) {
     gm_engine_close(engine);
 }
 
+/* Bytes of the header are damaged, one at a time: what is wrong is refused, and nothing else happens. */
+static void test_damaged_header(const char *name, size_t step) {
+    TEST("%s with a damaged header", name);
+    uint64_t size = 0;
+    uint8_t *bytes = read_fixture(name, &size);
+    gguf    *whole_file = NULL;
+    error    e = { 0 };
+    size_t   opened = 0, refused = 0;
+    CHECK(!gguf_open_memory(bytes, size, &whole_file, &e));
+    const uint64_t head = whole_file ? gguf_head_bytes(whole_file) : 0;
+    gguf_free(whole_file);
+    for (uint64_t at = 24; at < head; at += step) {
+        const uint8_t  was = bytes[at];
+        gguf          *file = NULL;
+        vision_weights w = { 0 };
+        error          problem = { 0 };
+        bytes[at] ^= (uint8_t)(1 << at % 8);
+        if (!gguf_open_memory(bytes, size, &file, &problem)) {
+            opened++;
+            if (vision_load(file, SOFT_WIDTH, &w, &problem)) {
+                refused++;
+                CHECK(problem.why[0]);
+            }
+            vision_free(&w);
+            gguf_free(file);
+        }
+        bytes[at] = was;
+    }
+    CHECK_MESSAGE(opened > 100 && refused > 20 && refused < opened, "%zu opened, %zu refused", opened, refused);
+    free(bytes);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
     for (int precise = 0; precise < 2; precise++) {
@@ -357,5 +389,9 @@ int main(int argc, char **argv) {
     test_cancel();
     test_misfits();
     if (device == GM_BACKEND_GPU) test_short_memory();
+    else {
+        test_damaged_header("tiny-mm.mmproj.gguf", 5);
+        test_damaged_header("tiny-unified.mmproj.gguf", 1);
+    }
     return test_end();
 }

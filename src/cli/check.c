@@ -14,7 +14,7 @@
 typedef struct {
     engine_values engine;
     number_value  tolerance;
-    const char   *image, *adapter, *target;
+    const char   *image, *video, *adapter, *target;
     bool          json, quiet;
 } check_values;
 
@@ -23,6 +23,7 @@ static const option check_options[] = {
                   "largest relative error that passes; default 1e-3"),
     TEXT_OPTION(check_values, image, "image", 0, "FILE",
                 "the expectation's picture: its soft tokens are then made from this file, not from given patches"),
+    TEXT_OPTION(check_values, video, "video", 0, "DIR", "the frames of the expectation's video, one picture each"),
     TEXT_OPTION(check_values, adapter, "adapter", 0, "DIR", "LoRA adapter, for expectations computed with one"),
     TEXT_OPTION(check_values, target, "target", 0, "MODEL", "the model that a drafter works for"),
     FLAG_OPTION(check_values, json, "json", 0, "print one JSON object"),
@@ -112,6 +113,7 @@ static gm_status check_tensor(check_state *c, const gguf_tensor *t, check_result
         return check_blocks(c, t, name, result, e);
     }
     if (c->adapter) return fail(e, GM_UNSUPPORTED, "adapters are not supported yet");
+    if (check_is_video(c)) return check_video(c, t, result, e);
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         if (!str_starts_with(t->name, kinds[i].prefix)) continue;
         if (!kinds[i].check) return fail(e, GM_UNSUPPORTED, "%s not supported yet", kinds[i].lacking);
@@ -137,18 +139,21 @@ static gm_status result_note_failure(check_result *result, gm_status status, con
 
 static void name_result(check_result *result, str name) { printable(name, result->name, sizeof result->name); }
 
-static gm_status check_prompts(check_state *c, results *out, error *e) {
+/* Texts are in the metadata: prompts, whose tokens are checked, and what stands for a video. */
+static gm_status check_texts(check_state *c, results *out, error *e) {
     gm_status status = GM_OK;
     for (size_t i = 0; status == GM_OK && i < gguf_value_count(c->expect); i++) {
         const gguf_value *value = gguf_value_at(c->expect, i);
-        if (!str_starts_with(value->key, "prompt.") || value->type != GGUF_STRING || value->array) continue;
+        const bool        prompt = str_starts_with(value->key, "prompt.");
+        if ((!prompt && !str_is(value->key, "video_text")) || value->type != GGUF_STRING || value->array) continue;
         check_result  *result = &out->items[out->count++];
         const uint8_t *cursor = value->data;
+        const str      text = gguf_next_string(&cursor);
         error          why = { 0 };
         name_result(result, value->key);
-        status = result_note_failure(
-            result, check_prompt(c, gguf_next_string(&cursor), result->name + strlen("prompt."), result, &why), &why,
-            e);
+        const gm_status checked = prompt ? check_prompt(c, text, result->name + strlen("prompt."), result, &why)
+                                         : check_video_text(c, text, result, &why);
+        status = result_note_failure(result, checked, &why, e);
     }
     return status;
 }
@@ -158,12 +163,12 @@ static gm_status check_all(check_state *c, results *out, bool progress_wanted, e
     progress     bar;
     out->items = calloc(tensors + gguf_value_count(c->expect) + 1, sizeof *out->items);
     if (!out->items) return fail_memory(e, "the results", tensors * sizeof *out->items);
-    gm_status status = check_prompts(c, out, e);
+    gm_status status = check_texts(c, out, e);
     progress_start(&bar, "checking", PROGRESS_STEPS, progress_wanted);
     for (size_t i = 0; status == GM_OK && i < tensors; i++) {
         const gguf_tensor *t = gguf_tensor_at(c->expect, i);
         progress_update(&bar, i, tensors);
-        if (is_input(c->expect, t)) continue;
+        if (check_is_video(c) ? check_video_is_input(c, t->name) : is_input(c->expect, t)) continue;
         if (interrupted()) status = fail(e, GM_CANCELLED, "interrupted");
         if (status != GM_OK) break;
         check_result *result = &out->items[out->count++];
@@ -255,17 +260,17 @@ static gm_status check_roles(const check_state *c, error *e) {
     return GM_OK;
 }
 
-static gm_status open_files(check_state *c, const arguments *args, arena *memory, gguf **model, gguf **expect,
+static gm_status open_files(check_state *c, const arguments *args, arena *memory, gguf **file, gguf **expect,
                             error *e) {
     model_argument argument;
     gm_status      status = model_argument_resolve(args->positional[0], memory, &argument, e);
-    if (status == GM_OK) status = gguf_open_file(argument.path, model, e);
+    if (status == GM_OK) status = gguf_open_file(argument.path, file, e);
     if (status == GM_OK) status = gguf_open_file(args->positional[1], expect, e);
     if (status != GM_OK) return status;
     c->model_path = argument.path;
     c->engine_name = argument.engine;
     c->expect_path = args->positional[1];
-    c->model = *model;
+    c->model = *file;
     c->expect = *expect;
     return check_roles(c, e);
 }
@@ -273,14 +278,14 @@ static gm_status open_files(check_state *c, const arguments *args, arena *memory
 static int check_run(void *values, const arguments *args) {
     const check_values *v = values;
     const double        tolerance = v->tolerance.given ? v->tolerance.value : default_tolerance;
-    check_state         c = { .values = &v->engine, .picture = v->image, .adapter = v->adapter };
+    check_state         c = { .values = &v->engine, .picture = v->image, .video = v->video, .adapter = v->adapter };
     arena               memory = { 0 };
-    gguf               *model = NULL, *expect = NULL;
+    gguf               *file = NULL, *expect = NULL;
     results             r = { 0 };
     error               e = { 0 };
     int                 code = EXIT_OK;
     interrupt_catch();
-    gm_status status = open_files(&c, args, &memory, &model, &expect, &e);
+    gm_status status = open_files(&c, args, &memory, &file, &expect, &e);
     if (status == GM_OK) status = check_all(&c, &r, !v->json && !v->quiet, &e);
     if (status != GM_OK) code = complain_error(&e);
     else if (v->json) code = check_print_json(&c, &r, tolerance);
@@ -290,7 +295,7 @@ static int check_run(void *values, const arguments *args) {
     free(c.image.rows);
     tokenizer_free(c.words);
     gm_engine_close(c.engine);
-    gguf_free(model);
+    gguf_free(file);
     gguf_free(expect);
     arena_free(&memory);
     return code;

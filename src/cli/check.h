@@ -4,6 +4,7 @@
 #define GM_CHECK_H
 
 #include "cli/engine_arguments.h"
+#include "session/tower.h"
 #include "text/tokenizer.h"
 
 /* One line of the result. */
@@ -26,6 +27,7 @@ typedef struct {
     const engine_values *values;
     const char          *model_path, *engine_name, *expect_path;
     const gguf          *model, *expect;
+    const char          *video;   /* of --video: a folder with its frames */
     const char          *picture; /* of --image; NULL: pictures come from the expectation's patches */
     const char          *adapter; /* not supported yet */
     gm_engine           *engine;  /* opened on first use */
@@ -48,9 +50,20 @@ gm_status check_greedy(check_state *c, const gguf_tensor *want, const char *numb
 gm_status check_prompt(check_state *c, str text, const char *number, check_result *result, error *e);
 gm_status check_blocks(check_state *c, const gguf_tensor *want, const char *type, check_result *result, error *e);
 
+/* check_video.c: expectations of videos, which have other tensors. */
+bool      check_is_video(const check_state *c);
+bool      check_video_is_input(check_state *c, str name);
+gm_status check_video(check_state *c, const gguf_tensor *want, check_result *result, error *e);
+gm_status check_video_text(check_state *c, str want, check_result *result, error *e);
+
 /* ---- what kinds share ---- */
 
 gm_status check_need_engine(check_state *c, error *e);
+/* Appends the soft tokens of all pictures to `out`. */
+gm_status check_encode_pictures(check_state *c, const tower_picture *pictures, size_t count, media_rows *out, error *e);
+/* Adds the prompt to the session; each run of soft tokens takes the next rows. */
+gm_status check_hold_prompt(gm_session *s, const int32_t *ids, size_t count, int32_t soft_id, const media_rows *soft,
+                            bool image, error *e);
 /* The data of an F32 or I32 tensor, which the format aligns. */
 const void *check_values_of(const gguf *file, const gguf_tensor *t);
 /* The token ids in this tensor, checked against the vocabulary. */

@@ -95,8 +95,8 @@ static gm_status run_tower(check_state *c, tower_job *job, size_t items, media_r
     return GM_OK;
 }
 
-static gm_status encode_pictures(check_state *c, const tower_picture *pictures, size_t count, media_rows *out,
-                                 error *e) {
+gm_status check_encode_pictures(check_state *c, const tower_picture *pictures, size_t count, media_rows *out,
+                                error *e) {
     tower_job *job = NULL;
     engine_enter(c->engine);
     gm_status status = tower_encode_pictures(c->engine, pictures, count, &job, e);
@@ -133,8 +133,8 @@ static gm_status encode_file(check_state *c, media_rows *out, error *e) {
     picture   p = { 0 };
     gm_status status = load_picture(c, &p, e);
     if (!status)
-        status =
-            encode_pictures(c, &(tower_picture){ .width = p.width, .height = p.height, .pixels = p.pixels }, 1, out, e);
+        status = check_encode_pictures(c, &(tower_picture){ .width = p.width, .height = p.height, .pixels = p.pixels },
+                                       1, out, e);
     picture_free(&p);
     return status;
 }
@@ -151,7 +151,7 @@ static gm_status need_image(check_state *c, error *e) {
         const tower_picture given = { .width = patches.columns * patches.side,
                                       .height = patches.rows * patches.side,
                                       .patches = patches.values };
-        status = encode_pictures(c, &given, 1, out, e);
+        status = check_encode_pictures(c, &given, 1, out, e);
         out->some = patches.given;
         out->some_count = patches.given_count;
     }
@@ -217,9 +217,8 @@ static gm_status find_soft(check_state *c, bool image, int32_t *id, media_rows *
 
 /* ---- prompts ---- */
 
-/* Adds the prompt to the session; each run of soft tokens takes the next rows. */
-static gm_status hold_prompt(gm_session *s, const int32_t *ids, size_t count, int32_t soft_id, const media_rows *soft,
-                             bool image, error *e) {
+gm_status check_hold_prompt(gm_session *s, const int32_t *ids, size_t count, int32_t soft_id, const media_rows *soft,
+                            bool image, error *e) {
     size_t used = 0;
     for (size_t i = 0, n = 1; i < count; i += n, n = 1) {
         if (ids[i] != soft_id) {
@@ -249,7 +248,7 @@ static gm_status prompt_logits(check_state *c, const char *kind, size_t more, gm
     *logits = malloc(*count * vocabulary * sizeof **logits);
     if (!*logits) return fail_memory(e, "the logits", *count * vocabulary * sizeof **logits);
     TRY(check_new_session(c, *count + more, session, e));
-    TRY(hold_prompt(*session, ids, *count, soft_id, &soft, image, e));
+    TRY(check_hold_prompt(*session, ids, *count, soft_id, &soft, image, e));
     return session_logits_held(*session, *logits, e);
 }
 

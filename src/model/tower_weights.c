@@ -12,6 +12,7 @@ enum {
     MOST_SOFT_TOKENS = 1120, /* of a picture */
     MOST_TOWER_LAYERS = 1024,
     MOST_TOWER_WIDTH = 1 << 16,
+    MOST_TOWER_HEAD = 512,
     CHANNELS = 3,
     MERGED = 3, /* patches along a side of a soft token */
 };
@@ -82,10 +83,11 @@ static void vision_config_read(vision_loader *l) {
             gguf_get_f32(l->from.file, vision_key(l, "attention.layer_norm_epsilon"), &c->eps, &found, l->from.e);
     if (l->from.status) return;
     c->head = c->width / c->heads;
-    if (c->width % c->heads || c->head % 4)
+    if (c->width % c->heads || c->head % 4 || c->head > MOST_TOWER_HEAD)
         l->from.status = fail(l->from.e, GM_BAD_FILE,
-                              "the vision tower has %u heads on a width of %u: heads must have a multiple of 4 values",
-                              c->heads, c->width);
+                              "the vision tower has %u heads on a width of %u: heads must have a multiple of 4 values, "
+                              "at most %d",
+                              c->heads, c->width, MOST_TOWER_HEAD);
 }
 
 /* ---- tensors ---- */
