@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { type BrowserContext, type Page, chromium } from 'playwright-core';
 import { CHROMIUM_FLAGS, which } from './browsers.ts';
-import { checkMicrophone, checkOtherPictures, checkPictures, checkSounds, fakeMicrophone } from './media_cases.ts';
+import { checkBox, checkMicrophone, checkOtherPictures, checkPictures, checkSounds, fakeMicrophone } from './media_cases.ts';
 import { type TestServer, startServer } from './server.ts';
 
 declare global {
@@ -121,6 +121,15 @@ test('the example runs under its policy, without special headers', { timeout: 12
 test('pictures, sounds and the microphone give the pixels and samples that were made', { timeout: 60_000 }, async () => {
     const { page, complaints } = await visit();
     for (const check of [checkPictures, checkOtherPictures, checkSounds, checkMicrophone]) await check((script) => page.evaluate(script));
+    assert.deepEqual(complaints, []);
+    await page.close();
+});
+
+test('the model in the box sees pictures', { timeout: 600_000 }, async () => {
+    const { page, complaints } = await visit();
+    const evaluate = (script: string) => page.evaluate(script);
+    const most = process.env['GEMMULE_LONG'] === '1' ? Infinity : 8;
+    await checkBox(evaluate, { backend: 'wasm' }, most);
     assert.deepEqual(complaints, []);
     await page.close();
 });
