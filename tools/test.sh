@@ -4,7 +4,7 @@
 # briefly, and the check of the code's format.
 #
 # `make test-long` (tools/test.sh long) runs the tests that take too long for every change: ten thousand tokens while memory is
-# watched, every case of the op test on WebAssembly and in the browsers, and every question to the model in the box.
+# watched, every case of the op test on WebAssembly and in the browsers, every question to the model in the box, and its pictures in a page.
 #
 # The last line of a test program is "N passed, N failed"; Node's tests end with "pass N" and "fail N". A step without such a line
 # counts as one test. The last line of this script is the sum; its exit status is 0 only if nothing failed. Logs: build/logs.
@@ -121,8 +121,9 @@ if [ "${1-}" = long ]; then
     limit=7200
     build release
     build wasm
+    step web-package node web/build.mjs
     plan release-test_gpu_steady "${with_gpu[@]}" build/release/test_gpu_steady long
-    for test in browser/gpu_pages gpu_wasm box; do
+    for test in browser/gpu_pages browser/package gpu_wasm box; do
         plan "web-${test//\//-}.test" env GEMMULE_LONG=1 node --test "web/tests/$test.test.ts"
     done
     run_planned

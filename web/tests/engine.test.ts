@@ -109,7 +109,7 @@ test('a source that cannot be loaded says why', async () => {
 
 test('an Ollama model brings its parameters and system prompt', async () => {
     const model = {
-        kind: 'ollama', name: 'tiny:dense', model: new File([readFileSync(DENSE)], 'sha256-x'), digest: '', size: 0, bytes: 0, projector: false, draft: false,
+        kind: 'ollama', name: 'tiny:dense', model: new File([readFileSync(DENSE)], 'sha256-x'), digest: '', size: 0, bytes: 0, projector: null, draft: false,
         adapters: 0, problem: '', params: '{"temperature": 0.25, "top_k": 7, "num_ctx": 100, "num_predict": 3}', system: 'Be brief.',
     } as const;
     await using own = await Gemmule.load(model, OPTIONS);

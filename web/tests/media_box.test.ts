@@ -8,7 +8,7 @@ import { after, before, test } from 'node:test';
 import { generateText } from 'ai';
 import { gemmule } from '../src/api/ai_sdk.ts';
 import { languageModel } from '../src/api/language_model.ts';
-import { type Engine, Gemmule, type Message, type Part, type Session } from '../src/node.ts';
+import { type Engine, Gemmule, type Message, type OllamaModel, type Part, type Session } from '../src/node.ts';
 import { DENSE, ROOT, WASM } from './support/models.ts';
 
 const OPTIONS = { wasmUrl: WASM, backend: 'wasm' } as const;
@@ -112,6 +112,30 @@ test('what cannot be read is an error, and the conversation goes on', async () =
     for (const [content, name, message] of cases) await assert.rejects(answer(session, [{ role: 'user', content }]), { name, message });
     const { text } = await answer(session, [asked(question)]);
     assert.ok(question.check.exact.includes(text), text);
+});
+
+test('towers may be in a second file, also of a model in an Ollama folder', async () => {
+    const [path, mmproj] = ['tiny-mm.gguf', 'tiny-mm.mmproj.gguf'].map((name) => join(ROOT, 'tests/fixtures', name)) as [string, string];
+    const message: Message = { role: 'user', content: [{ type: 'image', image: new Blob([readFileSync(join(ROOT, 'tests/fixtures/tiny-mm.png'))]), budget: 70 }] };
+    const file = (name: string) => new File([readFileSync(name)], 'x');
+    const ollama: OllamaModel = {
+        kind: 'ollama', name: 'tiny:mm', model: file(path), projector: file(mmproj), digest: '', size: 0, bytes: 0, draft: false, adapters: 0, problem: '',
+    };
+    const texts: string[] = [];
+    for (const [source, more] of [[path, { mmproj }], [ollama, {}]] as const) {
+        await using engine = await Gemmule.load(source, { ...OPTIONS, threads: 1, ...more });
+        assert.equal(engine.info.vision, true);
+        await using session = await engine.session();
+        const reply = session.reply([message], { ...GREEDY, maxTokens: 8 });
+        let text = '';
+        for await (const piece of reply) if (piece.kind === 'content') text += piece.text;
+        assert.equal((await reply.stats).mediaEncoded, 1);
+        texts.push(text);
+    }
+    assert.equal(texts[1], texts[0]);
+    await using plain = await Gemmule.load(path, { ...OPTIONS, threads: 1 });
+    assert.equal(plain.info.vision, false);
+    await assert.rejects(Gemmule.load(path, { ...OPTIONS, mmproj: DENSE }).then((engine) => engine.unload()), { name: 'BadArgument', message: /projector .*has no tower/ });
 });
 
 test('a model of text alone says so', async () => {

@@ -83,12 +83,15 @@ export function engineDevices(): Promise<DeviceInfo[]> {
     return Gemmule.devices();
 }
 
-async function resolve(source: ModelSource): Promise<{ found: Source; options: { cache?: false | 'if-it-fits'; ollama?: OllamaParts } }> {
+async function resolve(source: ModelSource): Promise<{ found: Source; options: { cache?: false | 'if-it-fits'; ollama?: OllamaParts; mmproj?: File } }> {
     switch (source.kind) {
         case 'url': return { found: source.url, options: { cache: 'if-it-fits' } };
         case 'stored': return { found: { cached: source.key }, options: {} };
         case 'server': return { found: new URL(source.url, document.baseURI), options: { cache: false, ollama: source.ollama } };
-        case 'file': return { found: source.files, options: {} };
+        case 'file': {
+            const mmproj = source.files.length > 1 ? source.files.find(({ name }) => /mmproj/i.test(name)) : undefined;
+            return { found: source.files.filter((file) => file !== mmproj), options: mmproj ? { mmproj } : {} };
+        }
         case 'folder': {
             const folder = folderNow ?? (await OllamaFolder.saved());
             if (!folder) {

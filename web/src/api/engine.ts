@@ -156,18 +156,20 @@ function checkBackend(backend: string | undefined): void {
 
 const ENGINE_OPTIONS = ['backend', 'precise', 'gpuMemory', 'threads', 'gpuDisable', 'powerPreference', 'name', 'ollama'] as const;
 
-function loadArgs({ sources, options: own }: Specified, options: LoadOptions): LoadArgs {
+function loadArgs({ sources, options: own }: Specified, options: LoadOptions, towers: Specified | null): LoadArgs {
     checkBackend(options.backend);
+    if (towers && towers.sources.length !== 1) throw new GemmuleError('BadArgument', `mmproj must be one file, found ${towers.sources.length}`);
     const given = Object.fromEntries(ENGINE_OPTIONS.filter((key) => options[key] !== undefined).map((key) => [key, options[key]]));
-    return { sources, options: { ...own, ...given }, fallback: options.fallback ?? 'none' };
+    const all = towers ? [...sources, ...towers.sources] : sources;
+    return { sources: all, options: { ...own, ...given, ...(towers ? { projector: true } : {}) }, fallback: options.fallback ?? 'none' };
 }
 
 /** What can be done without a loaded model. `S`: the sources that can be loaded. */
 export interface Loader<S> {
-    /** Loads a model. */
-    load(source: S, options?: LoadOptions): Promise<Engine>;
+    /** Loads a model. `mmproj`: a second file with its vision and audio towers, if they are not in the model's own. */
+    load(source: S, options?: LoadOptions & { mmproj?: S }): Promise<Engine>;
     /** Whether a model fits, from its header alone. Nothing is stored. */
-    dryRun(source: S, options?: LoadOptions): Promise<FitReport>;
+    dryRun(source: S, options?: LoadOptions & { mmproj?: S }): Promise<FitReport>;
     /** The devices to compute on. */
     devices(options?: WorkerOptions): Promise<DeviceInfo[]>;
 }
@@ -183,9 +185,13 @@ export function makeLoader<S>(
             connection.close();
         }
     }
+    function argsOf(source: S, options: LoadOptions & { mmproj?: S }): LoadArgs {
+        const { sha256: _, ...own } = options; // the hashes are those of the model
+        return loadArgs(specify(source, options), options, options.mmproj === undefined ? null : specify(options.mmproj, own));
+    }
     return {
         async load(source, options = {}) {
-            const args = loadArgs(specify(source, options), options);
+            const args = argsOf(source, options);
             prepare?.(args);
             const connection = await connect(options);
             try {
@@ -197,7 +203,7 @@ export function makeLoader<S>(
             }
         },
         dryRun: async (source, options = {}) => {
-            const args = loadArgs(specify(source, options), options);
+            const args = argsOf(source, options);
             return once(options, (connection) => connection.call('dryRun', args, { signal: options.signal, onEvent: options.onProgress }));
         },
         devices: (options = {}) => once(options, (connection) => connection.call('devices', {}, { signal: options.signal })),

@@ -72,8 +72,8 @@ function fromUrl(text: string, { cache = true, sha256 }: SourceOptions): Specifi
     return { sources, options: {} };
 }
 
-function blobSpec(blob: Blob): SourceSpec {
-    return { kind: 'blob', blob, name: new BlobSource(blob).name };
+function blobSpec(blob: Blob, name = new BlobSource(blob).name): SourceSpec {
+    return { kind: 'blob', blob, name };
 }
 
 function fromParts(blobs: readonly Blob[]): Specified {
@@ -82,17 +82,17 @@ function fromParts(blobs: readonly Blob[]): Specified {
         throw new GemmuleError('BadArgument', 'the parts of a split model must be Files: their names give the order');
     }
     const files = blobs.length > 1 ? sortParts(blobs as readonly File[]) : blobs;
-    return { sources: files.map(blobSpec), options: {} };
+    return { sources: files.map((file) => blobSpec(file)), options: {} };
 }
 
 function fromOllama(model: OllamaModel): Specified {
     if (model.problem || !model.model) throw new GemmuleError('BadModel', `cannot load ${model.name}: ${model.problem || 'its file is missing'}`);
     if (model.adapters) throw new GemmuleError('NotSupported', `cannot load ${model.name}: adapters are not supported`);
-    const { params, system, renderer } = model;
+    const { params, system, renderer, projector } = model;
     return {
-        sources: [{ kind: 'blob', blob: model.model, name: model.name }],
+        sources: [blobSpec(model.model, model.name), ...(projector ? [blobSpec(projector, `${model.name}'s projector`)] : [])],
         options: {
-            name: model.name,
+            name: model.name, ...(projector ? { projector: true } : {}),
             ollama: { ...(params ? { params } : {}), ...(system ? { system } : {}), ...(renderer ? { renderer } : {}) },
         },
     };

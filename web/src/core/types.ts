@@ -60,6 +60,8 @@ export interface EngineOptions {
     name?: string;
     /** What Ollama's manifest has beside the weights: the params layer as JSON, the system prompt, the renderer. */
     ollama?: { params?: string; system?: string; renderer?: string };
+    /** The last source is a file with the model's towers (mmproj), as llama.cpp has them. */
+    projector?: boolean;
     signal?: AbortSignal;
     onProgress?(progress: LoadProgress): void;
 }

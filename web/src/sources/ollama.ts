@@ -27,7 +27,8 @@ export interface OllamaModel {
     /** Bytes of the model's file, and of all layers. */
     size: number;
     bytes: number;
-    projector: boolean;
+    /** A second file with the towers of older models; null if there is none. */
+    projector: File | null;
     draft: boolean;
     adapters: number;
     /** The system prompt, and the parameters as JSON. */
@@ -269,7 +270,7 @@ export class OllamaFolder {
     /* Fills in as much as possible, even if something is wrong: lists also show broken models. */
     async #read(name: ModelName): Promise<OllamaModel> {
         const model: OllamaModel = {
-            kind: 'ollama', name: name.shown, model: null, digest: '', size: 0, bytes: 0, projector: false, draft: false, adapters: 0, problem: '',
+            kind: 'ollama', name: name.shown, model: null, digest: '', size: 0, bytes: 0, projector: null, draft: false, adapters: 0, problem: '',
         };
         try {
             const manifest = parseManifest(await this.#manifest(name));
@@ -312,7 +313,7 @@ export class OllamaFolder {
                 model.model = await this.#blob(layer);
                 break;
             case 'projector':
-                model.projector = true;
+                model.projector = await this.#blob(layer);
                 break;
             case 'draft':
                 model.draft = true;
