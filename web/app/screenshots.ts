@@ -1,7 +1,7 @@
 // Takes the screenshots in docs/screenshots of the built app (build/web): `node web/app/screenshots.ts`. The answers are the box's own, except
 // for the one with formulas and a program, which it cannot write: that conversation is imported.
 
-import { mkdirSync, statSync } from 'node:fs';
+import { mkdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Page } from 'playwright-core';
 import { BOX, fakeOllama, startSite, Visit } from './tests/site.ts';
@@ -115,6 +115,35 @@ async function desktop(origin: string): Promise<void> {
     await visit.end();
 }
 
+async function dropPicture(page: Page, name: string, path: string): Promise<void> {
+    const data = await page.evaluateHandle(([file, text]) => {
+        const given = new DataTransfer();
+        given.items.add(new File([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))], file));
+        return given;
+    }, [name, readFileSync(path).toString('base64')] as const);
+    await page.dispatchEvent('.chat', 'drop', { dataTransfer: data });
+    await page.waitForSelector('.tray-item img');
+}
+
+/** A picture with its answer, and another one that is about to be sent. */
+async function pictures(origin: string, phone: boolean): Promise<void> {
+    const visit = await Visit.begin({ phone });
+    const page = await visit.page();
+    await page.emulateMedia({ colorScheme: 'light' });
+    await page.goto(origin);
+    await page.waitForSelector('.chip-ready');
+    await dropPicture(page, 'shapes.png', 'tests/box/pictures/05.png');
+    await page.fill('#composer', 'What is in the picture?');
+    await page.press('#composer', 'Enter');
+    await page.waitForFunction(() => document.querySelector('.answer .stats') && !document.querySelector('.send.stop'));
+    await dropPicture(page, 'number.jpg', NUMBER);
+    await page.fill('#composer', 'Which number is this?');
+    await shoot(page, phone ? 'phone-picture' : 'picture');
+    await page.emulateMedia({ colorScheme: 'dark' });
+    if (!phone) await shoot(page, 'picture-dark');
+    await visit.end();
+}
+
 async function benchmark(origin: string): Promise<void> {
     const visit = await Visit.begin();
     const page = await visit.page();
@@ -137,9 +166,14 @@ async function phone(origin: string): Promise<void> {
     await visit.end();
 }
 
+const NUMBER = join('tests/box', readFileSync('tests/box/pictures.jsonl', 'utf8').trim().split('\n').map((line) => JSON.parse(line) as { task: string; image: string })
+    .find(({ task }) => task === 'numbers read')!.image);
+
 mkdirSync(FOLDER, { recursive: true });
 const site = await startSite({}, BOX);
 await desktop(site.origin);
 await benchmark(site.origin);
 await phone(site.origin);
+await pictures(site.origin, false);
+await pictures(site.origin, true);
 await site.close();
