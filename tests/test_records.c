@@ -321,6 +321,50 @@ static void test_spans(const backend *b, const model_parts *m) {
     cache_free(b, &c);
 }
 
+/* A run of so many tokens that not all records are part of the command list. */
+static void test_many(gpu_backend *gpu) {
+    TEST("gpu: a run of 5,000 tokens");
+    enum { COUNT = 5000, N = 4 };
+    error         e = { 0 };
+    graph         g = { 0 };
+    gpu_plan     *plan = NULL;
+    float        *table = calloc(COUNT * N, sizeof *table);
+    token_record *records = calloc(COUNT, sizeof *records);
+    int32_t      *rows = calloc(COUNT, sizeof *rows);
+    const float  *got = NULL;
+    uint64_t      arrived = 0;
+    for (size_t i = 0; i < COUNT * N; i++) table[i] = noise();
+    for (uint32_t i = 0; i < COUNT; i++) {
+        records[i] = (token_record){ .id = (int32_t)(i * 7 % COUNT), .position = COUNT - 1 - i, .span_count = COUNT };
+        rows[i] = (int32_t)i;
+    }
+    tensor *w = graph_weight(&g, "table", TYPE_F32, (uint64_t[]){ N, COUNT, 1 }, table);
+    g.result = graph_select_rows(&g, graph_add(&g, graph_embed(&g, w, 1), graph_embed_position(&g, w, 2)));
+    while (gpu_backend_upload(gpu, &g, &e) == GM_AGAIN) gpu_host_wait(gpu->host, 100);
+    const run_inputs in = { .records = records, .tokens = COUNT, .output_rows = rows, .outputs = COUNT };
+    CHECK_MESSAGE(!e.status && !gpu_plan_new(gpu, &g, COUNT, COUNT, NULL, &plan, &e), "%s", e.why);
+    const uint32_t ticket = gpu_ticket_new(gpu->host);
+    while (plan && gpu_plan_submit(plan, &in, ticket, &e) == GM_AGAIN) gpu_host_wait(gpu->host, 100);
+    while (plan && !e.status && !(got = gpu_ticket_data(gpu->host, ticket, &arrived)) &&
+           !gpu_host_problem(gpu->host, &e))
+        gpu_host_wait(gpu->host, 100);
+    CHECK_MESSAGE(got && arrived >= COUNT * N * sizeof *got, "%s", e.why);
+    size_t wrong = 0;
+    for (size_t i = 0; i < COUNT * N && got; i++) {
+        const float want =
+            table[(size_t)records[i / N].id * N + i % N] + 2 * table[records[i / N].position * N + i % N];
+        wrong += fabsf(got[i] - want) > 1e-5f;
+    }
+    CHECK_MESSAGE(!wrong, "%zu values are wrong", wrong);
+    gpu_ticket_done(gpu->host, ticket);
+    gpu_plan_free(plan);
+    gpu_backend_release(gpu, &g);
+    graph_free(&g);
+    free(table);
+    free(records);
+    free(rows);
+}
+
 static void test_cpu(const model_parts *m, const float *reference) {
     const cpu_kernels *const *tables;
     const size_t              count = cpu_kernels_available(&tables);
@@ -347,6 +391,7 @@ static void test_gpu(const model_parts *m, const float *reference, const char *d
     const backend b = { .name = "gpu", .gpu = &gpu };
     if (!status) test_mixed(&b, m, reference, 1e-5);
     if (!status) test_spans(&b, m);
+    if (!status) test_many(&gpu);
     gpu_backend_close(&gpu);
 }
 

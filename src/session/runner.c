@@ -66,6 +66,18 @@ static void runner_return_plan(runner *r) {
     r->plan = NULL;
 }
 
+/* If there is no memory for the plan, towers that nobody uses give up theirs. */
+static shared_plan *runner_borrow(gm_engine *engine, const plan_wish *wish, error *e) {
+    error        cause = { 0 };
+    shared_plan *plan = plans_borrow(&engine->plans, wish, &cause);
+    if (!plan && cause.status == GM_NO_MEMORY && engine_release_towers(engine)) {
+        cause = (error){ 0 };
+        plan = plans_borrow(&engine->plans, wish, &cause);
+    }
+    if (!plan) fail(e, cause.status, "%s", cause.why);
+    return plan;
+}
+
 /* The plan of the current run. A run that was submitted in part has records with places of keys and values. If another session made
  * these move, the run begins again. */
 static shared_plan *runner_plan(runner *r, const kv_cache *kv, size_t tokens, size_t outputs, error *e) {
@@ -76,7 +88,7 @@ static shared_plan *runner_plan(runner *r, const kv_cache *kv, size_t tokens, si
                              .kv = kv->store->gpu_layers };
     if (r->plan && r->plan->gpu && r->moves != kv->store->moves) runner_return_plan(r);
     r->moves = kv->store->moves;
-    if (!r->plan) r->plan = plans_borrow(&r->engine->plans, &wish, e);
+    if (!r->plan) r->plan = runner_borrow(r->engine, &wish, e);
     else if (r->plan->gpu && gpu_plan_bind(r->plan->gpu, wish.kv, e)) return NULL; /* another session moved the cache */
     return r->plan;
 }
