@@ -3,6 +3,7 @@
 #ifndef GM_SESSIONS_H
 #define GM_SESSIONS_H
 
+#include "dense_model.h"
 #include "session/session.h"
 #include "test.h"
 

@@ -35,10 +35,26 @@ static void test_close(void) {
     test_open = false;
 }
 
+/* The last line, and the exit status. */
+static inline int test_end(void) {
+    test_close();
+    printf("%d passed, %d failed\n", test_passed, test_failed);
+    return test_failed || !test_passed;
+}
+
+/* With TEST_STOPS in the environment, the first failure ends the program. */
+static inline void test_go_on(void) {
+    if (!test_failed || !getenv("TEST_STOPS")) return;
+    const int status = test_end();
+    fflush(stdout);
+    _Exit(status); /* nothing is closed: the case may have left anything */
+}
+
 /* Begins a case and ends the one before. */
 #define TEST(...)                                                                                                      \
     do {                                                                                                               \
         test_close();                                                                                                  \
+        test_go_on();                                                                                                  \
         snprintf(test_name, sizeof test_name, __VA_ARGS__);                                                            \
         if (!test_began.tv_sec) timespec_get(&test_began, TIME_UTC);                                                   \
         test_open = true;                                                                                              \
@@ -57,11 +73,5 @@ static void test_close(void) {
             printf("\n");                                                                                              \
         }                                                                                                              \
     } while (0)
-
-static inline int test_end(void) {
-    test_close();
-    printf("%d passed, %d failed\n", test_passed, test_failed);
-    return test_failed || !test_passed;
-}
 
 #endif

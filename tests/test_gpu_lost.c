@@ -10,7 +10,7 @@
 
 enum { PROMPT = 60, REPLY = 24 };
 
-static const char *const path = "tests/fixtures/tiny-dense.gguf";
+static const char *const path = "tests/fixtures/two-layers.gguf";
 static const double      patience = 300; /* seconds until a call that keeps saying GM_AGAIN counts as hanging */
 static int32_t           prompt[PROMPT];
 

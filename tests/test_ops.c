@@ -2,13 +2,14 @@
  * set, with one thread and three; on the GPU with and without its optional features; with and without 8-bit activations. Inputs enter
  * through an embedding table, as in a model.
  *
- *     test_ops [cpu|gpu] [disabled GPU features] [only cases with this in their name] [deep]
+ *     test_ops [cpu|gpu] [disabled GPU features, after a + in a second pass only] [only cases with this in their name] [deep]
  *
  * deep: attentions over as many tokens and keys as a long prompt has, instead of everything else; for a GPU that is one
  * (bench/node/ops.sh). */
 
 #include "cpu/backend.h"
 #include "gpu/backend.h"
+#include "gpu/features.h"
 #include "gpu/kernels.h"
 #include "session/records.h"
 #include "test.h"
@@ -1038,19 +1039,37 @@ static void test_ops_on_cpu(void) {
     }
 }
 
-static void test_ops_on_gpu(const char *disable, bool deep) {
+/* With 8-bit and with f32 columns. */
+static void test_ops_with(gpu_backend *gpu, const char *without, bool deep) {
     for (int mode = 0; mode < 2; mode++) {
-        error       e = { 0 };
-        gpu_backend gpu;
-        backend     b = { .precise = mode, .gpu = &gpu };
-        snprintf(b.name, sizeof b.name, "gpu%s%s", *disable ? " without " : "", disable);
-        TEST("%s opens", b.name);
-        CHECK_MESSAGE(!gpu_backend_open(&gpu, &(gpu_options){ .adapter = -1, .disable = disable }, mode, &e), "%s",
-                      e.why);
-        if (e.status) return;
+        backend b = { .precise = mode, .gpu = gpu };
+        gpu->precise = mode;
+        snprintf(b.name, sizeof b.name, "gpu%s%s", *without ? " without " : "", without);
         (deep ? test_deep : test_backend)(&b);
-        gpu_backend_close(&gpu);
     }
+}
+
+/* One device for all: many kernels are the same in both modes, and without features. `disable` begins with a `+` if the features are to
+ * be hidden only after everything has been tested with them. */
+static void test_ops_on_gpu(const char *disable, bool deep) {
+    error             e = { 0 };
+    gpu_backend       gpu;
+    const bool        both = *disable == '+';
+    const gpu_options options = { .adapter = -1, .disable = both ? NULL : disable };
+    TEST("the GPU opens");
+    CHECK_MESSAGE(!gpu_backend_open(&gpu, &options, false, &e), "%s", e.why);
+    if (e.status) return;
+    test_ops_with(&gpu, both ? "" : disable, deep);
+    if (both) {
+        bool hidden[GPU_FEATURES];
+        TEST("features are hidden");
+        CHECK_MESSAGE(!gpu_features_read(disable + 1, hidden, &e), "%s", e.why);
+        for (size_t i = 0; i < GPU_FEATURES; i++) {
+            if (hidden[i]) *gpu_feature_field((gpu_info *)gpu_host_info(gpu.host), (gpu_feature)i) = false;
+        }
+        test_ops_with(&gpu, disable + 1, deep);
+    }
+    gpu_backend_close(&gpu);
 }
 
 int main(int argc, char **argv) {

@@ -240,14 +240,15 @@ static void test_set(gm_engine *engine) {
     gm_session_free(fresh);
 }
 
-static void test_fork_and_snapshot(gm_engine *engine, gm_kv_type kv) {
-    TEST("forks and snapshots of a session with images, K/V type %d", (int)kv);
-    const part parts[] = { { 300, 1, false }, { 290, 2, true }, { 30, 3, false }, { 33, 4, true } },
+static void test_fork_and_snapshot(gm_engine *engine, gm_kv_type kv, size_t text, size_t image) {
+    TEST("forks and snapshots of a session with %zu tokens and an image of %zu, K/V type %d", text, image, (int)kv);
+    const part parts[] = { { text, 1, false }, { image, 2, true }, { 30, 3, false }, { 33, 4, true } },
                more = { 7, 5, false };
-    gm_session *s = open_long(engine, kv), *forked = NULL, *restored = open_long(engine, kv);
-    error       e = { 0 };
-    void       *data = NULL;
-    size_t      size = 0;
+    const size_t end = text + image;
+    gm_session  *s = open_long(engine, kv), *forked = NULL, *restored = open_long(engine, kv);
+    error        e = { 0 };
+    void        *data = NULL;
+    size_t       size = 0;
     hear(s, parts, 4, false);
     CHECK_MESSAGE(!gm_session_fork(s, &forked, why, sizeof why), "%s", why);
     CHECK_MESSAGE(!gm_session_save_buffer(s, &data, &size, why, sizeof why), "%s", why);
@@ -257,13 +258,13 @@ static void test_fork_and_snapshot(gm_engine *engine, gm_kv_type kv) {
     const part  other[] = { parts[0], parts[1], parts[2], more };
     float       on[VOCABULARY], back[VOCABULARY]; /* of the first, which is as a fresh one would be */
     for (size_t i = 0; i < 3 && all[i]; i++) {    /* each has all that it takes to go back and on by itself */
-        CHECK(all[i]->soft.row_count == 323 && all[i]->soft.span_count == 2);
-        CHECK_MESSAGE(!gm_session_rollback(all[i], 620, NULL, why, sizeof why), "%s", why);
+        CHECK(all[i]->soft.row_count == image + 33 && all[i]->soft.span_count == 2);
+        CHECK_MESSAGE(!gm_session_rollback(all[i], end + 30, NULL, why, sizeof why), "%s", why);
         hear(all[i], &more, 1, false);
         if (i == 0) expect_fresh(s, other, 4);
         if (i == 0) memcpy(on, s->logits, sizeof on);
         CHECK(distance(all[i]->logits, on, VOCABULARY) <= batch_tolerance(device));
-        CHECK_MESSAGE(!gm_session_rollback(all[i], 590, NULL, why, sizeof why), "%s", why);
+        CHECK_MESSAGE(!gm_session_rollback(all[i], end, NULL, why, sizeof why), "%s", why);
         CHECK_MESSAGE(session_want_logits(all[i], INFINITY, &e) == GM_OK, "%s", e.why);
         if (i == 0) expect_fresh(s, parts, 2);
         if (i == 0) memcpy(back, s->logits, sizeof back);
@@ -382,12 +383,12 @@ int main(int argc, char **argv) {
     TEST("opening");
     gm_engine *bidir = open_on(together, device, true, 0), *plain = open_on(causal, device, true, 0);
     if (!bidir || !plain) return test_end();
-    test_batches(bidir, 200, 100, 60, 10); /* the first image would lie across the end of a batch */
-    test_batches(bidir, 300, 3, 290, 1);   /* the ring has closed, and is made wider then */
-    test_sight(bidir, together, 280);
+    test_batches(bidir, 200, 80, 20, 10); /* the first image would lie across the end of a batch */
+    test_batches(bidir, 300, 3, 290, 1);  /* the ring has closed, and is made wider then */
+    test_sight(bidir, together, on_gpu ? 100 : 280);
     test_soft_rollback(bidir, 60, 30);
     test_set(bidir);
-    test_fork_and_snapshot(bidir, GM_KV_F32);
+    test_fork_and_snapshot(bidir, GM_KV_F32, on_gpu ? 40 : 300, on_gpu ? 50 : 290);
     test_soft_refusals(bidir, together);
     test_soft_cancel(bidir);
     test_drawing(bidir);
@@ -403,7 +404,7 @@ int main(int argc, char **argv) {
         test_sight(bidir, together, SESSION_MOST_IMAGE);
         test_sight(plain, causal, 280);
         test_soft_rollback(bidir, 300, 700);
-        test_fork_and_snapshot(bidir, GM_KV_Q8_0);
+        test_fork_and_snapshot(bidir, GM_KV_Q8_0, 300, 290);
         test_soft_refusals(plain, causal);
     }
     gm_engine_close(bidir);

@@ -3,6 +3,7 @@
  *
  *     test_store [cpu|gpu] [steps of the walk] */
 
+#include "dense_model.h"
 #include "distance.h"
 #include "session/kv_marks.h"
 #include "session/session.h"
@@ -356,7 +357,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
     const size_t steps = argc > 2 ? (size_t)atol(argv[2]) : device == GM_BACKEND_GPU ? 300 : 5000;
     TEST("opening");
-    gm_engine *engine = open_engine("tests/fixtures/tiny-dense.gguf");
+    gm_engine *engine = open_engine(dense_model(device));
     if (device == GM_BACKEND_CPU) { /* what a GPU does not do differently */
         test_images();
         test_room();

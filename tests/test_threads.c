@@ -3,6 +3,7 @@
  *
  *     test_threads [cpu|gpu] */
 
+#include "dense_model.h"
 #include "session/session.h"
 #include "test.h"
 
@@ -260,9 +261,8 @@ int main(int argc, char **argv) {
     on_gpu = argc > 1 && !strcmp(argv[1], "gpu");
     TEST("opening");
     CHECK(mkdtemp(folder));
-    CHECK_MESSAGE(!gm_engine_open(&(gm_engine_options){ .model = "tests/fixtures/tiny-dense.gguf",
-                                                        .backend = on_gpu ? GM_BACKEND_GPU : GM_BACKEND_CPU,
-                                                        .threads = 2 },
+    const gm_backend device = on_gpu ? GM_BACKEND_GPU : GM_BACKEND_CPU;
+    CHECK_MESSAGE(!gm_engine_open(&(gm_engine_options){ .model = dense_model(device), .backend = device, .threads = 2 },
                                   &engine, why, sizeof why),
                   "%s", why);
     if (!engine) return test_end();

@@ -122,7 +122,7 @@ if [ "${1-}" = long ]; then
     build release
     build wasm
     step web-package node web/build.mjs
-    plan release-test_gpu_steady "${with_gpu[@]}" build/release/test_gpu_steady long
+    for test in test_gpu_steady test_gpu_greedy; do plan "release-$test" "${with_gpu[@]}" "build/release/$test" long; done
     for test in browser/gpu_pages browser/package gpu_wasm box; do
         plan "web-${test//\//-}.test" env GEMMULE_LONG=1 node --test "web/tests/$test.test.ts"
     done
@@ -167,10 +167,10 @@ for preset in asan release; do
         plan "$preset-$test" "${prefix[@]}" "build/$preset/$test" "${arguments[@]}"
     done
 done
-for test in test_ops test_records test_model test_load test_soft test_session test_store test_threads test_towers; do
+for test in test_records test_model test_load test_soft test_session test_store test_threads test_towers; do
     plan "release-$test-gpu" "${with_gpu[@]}" "build/release/$test" gpu
 done
-plan release-test_ops-gpu-plain "${with_gpu[@]}" build/release/test_ops gpu subgroups,dot4,f16
+plan release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu +subgroups,dot4,f16
 plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
 plan tsan-test_threads build/tsan/test_threads
 plan clang-test_kernels build/clang/test_kernels
@@ -198,7 +198,7 @@ done
 plan format make -s check-format
 
 # The longest first.
-run_planned web-browser-gpu_pages.test release-test_gpu_check web-core_gpu.test asan-test_cli release-test_ops-gpu release-test_ops-gpu-plain \
+run_planned web-browser-gpu_pages.test release-test_gpu_check web-core_gpu.test asan-test_cli release-test_ops-gpu \
     web-browser-app_gpu.test release-test_gpu_auto release-test_gpu_self_check release-test_gpu_generate asan-test_gpu_generate \
     release-test_gpu_fuse web-box.test test_shaders release-test_session-gpu web-browser-memory.test test_cli web-browser-package.test \
     web-browser-app.test test_broken_kernels asan-test_gpu_lost asan-test_faults web-browser-app_chat.test
