@@ -83,7 +83,7 @@ run -f --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presenc
 run --system --image --audio --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
 chat --max --temp --seed --system --think --backend --kv --ctx --threads --precise --cpu
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --queue --timeout --verbose --backend --kv --threads --precise --cpu
-check --backend --mmproj --image --video --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
+check --backend --mmproj --image --audio --video --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
 bench -p -n -d -r --profile --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --vocabulary --window --quant --flavour --towers --seed
@@ -565,15 +565,16 @@ for model in tiny-mm tiny-mm-bidir; do # without their towers: from the soft tok
     equals "check $model: image and sound" "$(grep -cE '^(image|audio)\.logits [0-9]\.[0-9]{3}e-0[5-9]$' "$scratch/out")" 2
 done
 has "image.soft_tokens cannot be computed: $fixtures/tiny-mm-bidir.expect.gguf has no image.patches: name the picture with --image"
-sees() { # sees NAME MODEL EXPECT LINES OPTIONS…: soft tokens, logits and greedy tokens of a prompt with a picture
-    run "$1" 1 check "$2" "$3" --precise "${@:5}" # what is about sound fails
-    equals "$1: lines" "$(grep -cE '^image\.(soft_tokens|logits) [0-9]\.[0-9]{3}e-0[5-9]$|^image.greedy 0\.000e\+00$' "$scratch/out")" "$4"
+sees() { # sees NAME MODEL EXPECT LINES OPTIONS…: soft tokens, logits and greedy tokens of prompts with a picture and with a sound
+    run "$1" 0 check "$2" "$3" --precise "${@:5}"
+    equals "$1: lines" "$(grep -cE '^(image|audio)\.(soft_tokens|logits|mel) [0-9]\.[0-9]{3}e-0[5-9]$|^(image|audio).greedy 0\.000e\+00$' "$scratch/out")" "$4"
 }
+hear=(--audio $fixtures/tiny-mm.wav)
 for isa in $instruction_sets; do
-    sees "patches, $isa" $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf 2 --mmproj $fixtures/tiny-mm.mmproj.gguf --cpu "$isa"
-    sees "patches of Ollama's file, $isa" $fixtures/tiny-mm-ollama.gguf $fixtures/tiny-mm.expect.gguf 2 --cpu "$isa"
-    sees "picture without an encoder, $isa" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 3 \
-        --mmproj $fixtures/tiny-unified.mmproj.gguf --image $fixtures/tiny-mm.png --cpu "$isa"
+    sees "patches and mel, $isa" $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf 5 --mmproj $fixtures/tiny-mm.mmproj.gguf --cpu "$isa"
+    sees "patches and mel, Ollama's file, $isa" $fixtures/tiny-mm-ollama.gguf $fixtures/tiny-mm.expect.gguf 5 --cpu "$isa"
+    sees "picture and sound without an encoder, $isa" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 6 \
+        --mmproj $fixtures/tiny-unified.mmproj.gguf --image $fixtures/tiny-mm.png "${hear[@]}" --cpu "$isa"
 done
 for model in tiny-mm-ollama tiny-mm; do
     checks "video, $model" $fixtures/$model.gguf $fixtures/tiny-mm-video.expect.gguf 6 1e-4 --precise --video $fixtures/tiny-mm-video \
@@ -588,10 +589,14 @@ matches 'vision tower +yes, gemma4v, [0-9.]+ kB of weights; a picture of 280 tok
 matches 'audio tower +yes, gemma4a, [0-9.]+ kB of weights'
 run "inspect towers without encoders" 0 inspect $fixtures/tiny-unified.mmproj.gguf --json
 matches '"vision":true,"audio":true,"vision_bytes":982272,"audio_bytes":81920,'
-sees "picture" $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf 2 --mmproj $fixtures/tiny-mm.mmproj.gguf --image $fixtures/tiny-mm.png
-sees "some patches" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 3 --mmproj $fixtures/tiny-unified.mmproj.gguf
+sees "picture and sound" $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf 5 --mmproj $fixtures/tiny-mm.mmproj.gguf \
+    --image $fixtures/tiny-mm.png "${hear[@]}"
+sees "some patches" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 6 --mmproj $fixtures/tiny-unified.mmproj.gguf "${hear[@]}"
+run "a sound that is none" 1 check $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf --mmproj $fixtures/tiny-mm.mmproj.gguf --audio $fixtures/tiny-mm.png
+has "audio.soft_tokens cannot be computed: not a sound that can be read (WAV, FLAC, MP3, Ogg, Opus, M4A or AAC): it is a PNG picture"
 run "a model that cannot see" 1 check $dense $fixtures/tiny-mm.expect.gguf --precise
 has "image.soft_tokens cannot be computed: the model has no vision tower: it cannot see pictures."
+has "audio.soft_tokens cannot be computed: the model has no audio tower: it cannot hear sounds."
 # Random weights in shapes that no released model has, computed by a plain numpy version of the formulas: odd widths, heads of 6 and
 # 10, no rope_freqs, another epsilon and cap; and, in GGUF v2 as early Ollama files are, an odd number of experts whose gate and up are
 # apart, all types with blocks of 32, a head of its own, heads by layer, keys that are values.

@@ -262,6 +262,8 @@ static void test_rows_of(const cpu_kernels *kernels, size_t n) {
     CHECK(row_error(y, z, n) == 0);
     kernels->geglu(y, a, b, n), scalar->geglu(z, a, b, n);
     CHECK(row_error(y, z, n) < 2e-5); /* the scalar one cancels where 1 + tanh is small */
+    kernels->gate(y, a, b, n), scalar->gate(z, a, b, n);
+    CHECK(row_error(y, z, n) < 1e-6);
     kernels->softcap(y, a, 2, n), scalar->softcap(z, a, 2, n);
     CHECK(row_error(y, z, n) < 1e-6);
     memcpy(y, b, n * 4), memcpy(z, b, n * 4);
@@ -287,6 +289,13 @@ static void test_functions(const cpu_kernels *kernels) {
     kernels->geglu(y, y, ones, COUNT);
     for (size_t i = 0; i < COUNT; i++) worst = fmax(worst, fabs(y[i] - exact_gelu(x[i])) / (fabs(x[i]) + 1e-6));
     CHECK_MESSAGE(worst < 3e-7, "%g", worst);
+    TEST("%s: gate against double", kernels->name);
+    worst = 0;
+    memcpy(y, x, COUNT * 4);
+    kernels->gate(y, y, y, COUNT);
+    for (size_t i = 0; i < COUNT; i++)
+        worst = fmax(worst, fabs(y[i] - x[i] / (1 + exp(-(double)x[i]))) / (fabs(x[i]) + 1e-6));
+    CHECK_MESSAGE(worst < 3e-7, "%g", worst);
     TEST("%s: softcap against double", kernels->name);
     worst = 0;
     memcpy(y, x, COUNT * 4);
@@ -295,6 +304,8 @@ static void test_functions(const cpu_kernels *kernels) {
     CHECK_MESSAGE(worst < 4e-7, "%g", worst);
     TEST("%s: extreme values", kernels->name);
     const float extreme[] = { -1e30f, 1e30f, -200, 200, 0, -1e-30f, 1e-40f, 88, -88 };
+    kernels->gate(y, ones, extreme, COUNT_OF(extreme));
+    for (size_t i = 0; i < COUNT_OF(extreme); i++) CHECK(fabs(y[i] - 1 / (1 + exp(-(double)extreme[i]))) < 1e-6);
     kernels->geglu(y, extreme, ones, COUNT_OF(extreme));
     for (size_t i = 0; i < COUNT_OF(extreme); i++)
         CHECK(fabs(y[i] - exact_gelu(extreme[i])) <= 1e-6 * fabs(extreme[i]));

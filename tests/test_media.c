@@ -1,9 +1,12 @@
-/* Messages with pictures: the model in the box sees, and what a session holds is neither encoded nor computed again.
+/* Messages with pictures and sounds: the model in the box sees and hears, and what a session holds is neither encoded nor computed again.
  *
  *     test_media [cpu|gpu] */
 
 #include "base/buffer.h"
+#include "media/sound.h"
 #include "sessions.h"
+
+#include <math.h>
 
 static gm_backend device = GM_BACKEND_CPU;
 
@@ -161,6 +164,110 @@ static void two_pictures(void) {
     close_conversation(&c);
 }
 
+/* ---- sounds ---- */
+
+static buffer spoken; /* "5 6 7 2" */
+
+static gm_part sound_part(const buffer *file) {
+    return (gm_part){ .kind = GM_PART_AUDIO, .data = file->data, .size = file->length };
+}
+
+static void one_sound(void) {
+    conversation     c = open_box();
+    sound            s = { 0 };
+    error            e = { 0 };
+    const gm_part    parts[] = { sound_part(&spoken), text_part("Which digits do you hear?") };
+    const gm_message first = { .role = "user", .parts = parts, .part_count = 2 };
+    CHECK(!sound_decode(spoken.data, spoken.length, &s, &e));
+    TEST("the box hears a sound");
+    answer a = ask(c.session, &first, 1, 20);
+    CHECK_MESSAGE(a.status == GM_DONE && strstr(a.text, "5 6 7 2"), "%s%s", a.text, a.status == GM_DONE ? "" : why);
+    CHECK(a.stats.media == 1 && a.stats.media_encoded == 1 && soft_held(c.session) == mel_tokens(mel_valid(s.count)));
+
+    TEST("a second question about a sound encodes and computes nothing again");
+    const gm_message talk[] = { first,
+                                { .role = "assistant", .content = a.text },
+                                { .role = "user", .content = "Hello!" } };
+    const size_t     held = a.stats.prompt_tokens + a.stats.reply_tokens;
+    a = ask(c.session, talk, 3, 4);
+    CHECK_MESSAGE(a.status == GM_DONE && a.stats.media_encoded == 0 && a.stats.cached_tokens == held,
+                  "%zu of %zu cached", a.stats.cached_tokens, held);
+
+    TEST("the same sound as samples is the same sound, after a picture");
+    const gm_part raw[] = {
+        picture_part(&shapes),
+        { .kind = GM_PART_AUDIO, .data = s.samples, .size = s.count * sizeof(float), .rate = SOUND_RATE },
+        text_part("Which digits do you hear?")
+    };
+    const gm_message mixed = { .role = "user", .parts = raw, .part_count = 3 };
+    a = ask(c.session, &mixed, 1, 4);
+    CHECK_MESSAGE(a.status == GM_DONE && a.stats.media == 2 && a.stats.media_encoded == 1, "%zu encoded; %s",
+                  a.stats.media_encoded, why);
+    CHECK(c.session->soft.span_count == 2);
+
+    TEST("a sound of 40 s becomes two pieces, and nothing is left out");
+    const size_t  total = 40 * SOUND_RATE;
+    float        *samples = calloc(total, sizeof *samples);
+    const gm_part long_parts[] = {
+        { .kind = GM_PART_AUDIO, .data = samples, .size = total * sizeof *samples, .rate = SOUND_RATE },
+        text_part("Which digits do you hear?")
+    };
+    const gm_message long_message = { .role = "user", .parts = long_parts, .part_count = 2 };
+    memcpy(samples, s.samples, s.count * sizeof *samples);
+    gm_session *wide = open_session(c.engine, GM_KV_DEFAULT, 0);
+    a = ask(wide, &long_message, 1, 4);
+    size_t tokens = 0;
+    for (size_t i = 0; i < wide->soft.span_count; i++) tokens += wide->soft.spans[i].count;
+    CHECK_MESSAGE(a.status == GM_DONE && wide->soft.span_count == 2, "%zu spans; %s", wide->soft.span_count, why);
+    CHECK_MESSAGE(tokens >= 40 * 25 - 2 && tokens <= 40 * 25, "%zu soft tokens", tokens);
+    gm_session_free(wide);
+    free(samples);
+    sound_free(&s);
+    close_conversation(&c);
+}
+
+static void refused_sounds(void) {
+    static const float few[160], nan_samples[200] = { [7] = NAN };
+    gm_part            cut = sound_part(&spoken);
+    conversation       c = open_box();
+    cut.size /= 2;
+    const struct {
+        const char *what;
+        gm_part     part;
+        gm_status   status;
+        const char *says;
+    } rows[] = {
+        { "a sound that is cut off", cut, GM_BAD_FILE, "cut off" },
+        { "a picture as a sound",
+          { .kind = GM_PART_AUDIO, .data = shapes.data, .size = shapes.length },
+          GM_BAD_FILE,
+          "it is a JPEG picture" },
+        { "no bytes of sound", { .kind = GM_PART_AUDIO }, GM_BAD_ARGUMENT, "the sound is empty" },
+        { "10 ms of sound",
+          { .kind = GM_PART_AUDIO, .data = few, .size = sizeof few, .rate = 16000 },
+          GM_BAD_FILE,
+          "too short" },
+        { "half a sample",
+          { .kind = GM_PART_AUDIO, .data = few, .size = 639, .rate = 16000 },
+          GM_BAD_ARGUMENT,
+          "4 bytes each" },
+        { "a sample that is no number",
+          { .kind = GM_PART_AUDIO, .data = nan_samples, .size = sizeof nan_samples, .rate = 16000 },
+          GM_BAD_FILE,
+          "sample 7" },
+        { "an impossible rate",
+          { .kind = GM_PART_AUDIO, .data = few, .size = sizeof few, .rate = 7 },
+          GM_BAD_FILE,
+          "7 samples per second" },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        TEST("refused: %s", rows[i].what);
+        const answer a = ask(c.session, &(gm_message){ .role = "user", .parts = &rows[i].part, .part_count = 1 }, 1, 4);
+        CHECK_MESSAGE(a.status == rows[i].status && strstr(why, rows[i].says), "%d: %s", (int)a.status, why);
+    }
+    close_conversation(&c);
+}
+
 /* ---- interrupted ---- */
 
 static void interrupted_encoding(void) {
@@ -277,9 +384,13 @@ int main(int argc, char **argv) {
     digits = file_bytes("tests/box/pictures/05.png");
     one_picture();
     two_pictures();
+    spoken = file_bytes("tests/box/sounds/00.wav");
+    one_sound();
+    refused_sounds();
     interrupted_encoding();
     refusals();
     buffer_free(&shapes);
     buffer_free(&digits);
+    buffer_free(&spoken);
     return test_end();
 }

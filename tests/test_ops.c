@@ -61,7 +61,8 @@ typedef struct {
     int32_t        rows[MOST_TOKENS];
     uint32_t       last_seen[MOST_TOKENS]; /* used if `blocks` */
     bool           blocks;
-    const float   *given; /* rows that ids below 0 stand for */
+    size_t         first_span; /* tokens of a first span; the rest is a second one. 0: all are one */
+    const float   *given;      /* rows that ids below 0 stand for */
     tensor        *x;
     kv_layer       kv;
     gpu_kv_layer   gpu_kv;
@@ -93,6 +94,12 @@ static run_inputs case_inputs(op_case *c, size_t outputs) {
     records_of_text(c->records, 0, &sequence, c->ids, (size_t)c->start, c->tokens);
     for (size_t t = 0; t < c->tokens && c->blocks; t++)
         c->records[t].full_last = c->records[t].sliding_last = (uint32_t)c->start + c->last_seen[t];
+    for (size_t t = 0; t < c->tokens && c->first_span; t++) {
+        const bool second = t >= c->first_span;
+        c->records[t].sequence = second;
+        c->records[t].span_first = second ? (uint32_t)c->first_span : 0;
+        c->records[t].span_count = (uint32_t)(second ? c->tokens - c->first_span : c->first_span);
+    }
     return (run_inputs){
         .records = c->records, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .given = c->given
     };
@@ -353,6 +360,104 @@ static void test_elementwise(const backend *b, size_t tokens, size_t n) {
         want[i] = 2.5 * tanh((op_gelu(l) * r + r) * 3 / 2.5);
     }
     case_expect(case_run(&c, y, 0), want, tokens * n, 2e-6);
+    free(want);
+    end(&c);
+}
+
+static void test_gate(const backend *b, size_t tokens, size_t n) {
+    CASE("%s: gate %zu × %zu", b->name, tokens, n);
+    op_case c = case_begin(b, tokens, 2 * n);
+    double *want = doubles(tokens * n);
+    for (size_t i = 0; i < 50 * c.width; i++) c.table[i] *= 8;
+    tensor *left = graph_slice(&c.g, c.x, 0, n, 1), *right = graph_slice(&c.g, c.x, n, n, 1);
+    tensor *gated = graph_gate(&c.g, left, right), *y = graph_add(&c.g, gated, graph_gate(&c.g, right, right));
+    for (size_t i = 0; i < tokens * n; i++) {
+        const double l = case_input(&c, i / n)[i % n], r = case_input(&c, i / n)[n + i % n];
+        want[i] = (l + r) / (1 + exp(-r));
+    }
+    case_expect(case_run(&c, y, 0), want, tokens * n, 2e-6);
+    free(want);
+    end(&c);
+}
+
+/* Runs of several spans: the first has a third of the tokens. */
+static void case_spans(op_case *c) { c->first_span = c->tokens / 3; }
+
+static size_t span_start(const op_case *c, size_t t) { return t < c->first_span ? 0 : c->first_span; }
+
+static void test_conv_grid(const backend *b, size_t tokens, size_t frequencies, size_t channels, size_t out,
+                           size_t windows) {
+    CASE("%s: conv_grid %zu × [%zu · %zu → %zu, %zu]", b->name, tokens, channels, frequencies, out, windows);
+    const size_t row = channels * frequencies, half = (frequencies + 1) / 2, taps = 9 * channels;
+    op_case      c = case_begin(b, tokens, row * 3 * windows);
+    float       *w = random_units(taps * out);
+    double      *want = doubles(tokens * windows * half * out);
+    tensor      *y = graph_conv_grid(&c.g, graph_reshape(&c.g, c.x, row, 3 * windows),
+                                     weight(&c, "w", TYPE_F32, taps * out, 1, 1, w), (uint32_t)channels);
+    for (size_t i = 0; i < tokens * windows * half * out; i++) {
+        const size_t o = i % out, f = i / out % half, window = i / out / half % windows, t = i / out / half / windows;
+        for (size_t tap = 0; tap < taps; tap++) {
+            const size_t channel = tap % channels, column = 2 * f + tap / channels % 3, time = tap / channels / 3;
+            if (column < 1 || column > frequencies) continue;
+            want[i] += (double)w[tap * out + o] *
+                       case_input(&c, t)[(3 * window + time) * row + (column - 1) * channels + channel];
+        }
+    }
+    case_expect(case_run(&c, y, 0), want, tokens * windows * half * out, 2e-6);
+    free(w);
+    free(want);
+    end(&c);
+}
+
+static void test_conv_tokens(const backend *b, size_t tokens, size_t n, size_t taps) {
+    CASE("%s: conv_tokens %zu × %zu, %zu taps", b->name, tokens, n, taps);
+    op_case c = case_begin(b, tokens, n);
+    float  *w = random_units(taps * n);
+    double *want = doubles(tokens * n);
+    case_spans(&c);
+    tensor *y = graph_conv_tokens(&c.g, c.x, weight(&c, "w", TYPE_F32, taps * n, 1, 1, w), (uint32_t)taps);
+    for (size_t i = 0; i < tokens * n; i++) {
+        const size_t t = i / n;
+        for (size_t back = 0; back < taps && span_start(&c, t) + back <= t; back++)
+            want[i] += (double)w[(taps - 1 - back) * n + i % n] * case_input(&c, t - back)[i % n];
+    }
+    case_expect(case_run(&c, y, 0), want, tokens * n, 2e-6);
+    free(w);
+    free(want);
+    end(&c);
+}
+
+/* Queries are 2·x, keys 3·x and values x of three parts of the input. */
+static void test_local_attention(const backend *b, size_t tokens, size_t head, size_t heads, size_t reach, double cap) {
+    CASE("%s: local_attention %zu × [%zu, %zu], reach %zu", b->name, tokens, head, heads, reach);
+    const size_t n = head * heads;
+    op_case      c = case_begin(b, tokens, 3 * n);
+    float       *r = random_units(reach * n);
+    double      *want = doubles(tokens * n), score[LOCAL_ATTENTION_MOST];
+    tensor      *parts[3];
+    case_spans(&c);
+    for (size_t i = 0; i < 3; i++)
+        parts[i] = graph_reshape(
+            &c.g, graph_scale(&c.g, graph_slice(&c.g, c.x, i * n, n, 1), (float)(i == 2 ? 1 : 2 + i)), head, heads);
+    tensor *y = graph_local_attention(&c.g, parts[0], parts[1], parts[2], weight(&c, "r", TYPE_F32, reach * n, 1, 1, r),
+                                      (uint32_t)reach, (float)cap);
+    for (size_t row = 0; row < tokens * heads; row++) {
+        const size_t t = row / heads, h = row % heads * head;
+        size_t       seen = 0;
+        double       sum = 0;
+        for (; seen < reach && span_start(&c, t) + seen <= t; seen++) {
+            double dot = 0;
+            for (size_t i = h; i < h + head; i++)
+                dot += 2.0 * case_input(&c, t)[i] * (3.0 * case_input(&c, t - seen)[n + i] + r[seen * n + i]);
+            score[seen] = exp(cap * tanh(dot / cap));
+            sum += score[seen];
+        }
+        for (size_t back = 0; back < seen; back++)
+            for (size_t i = 0; i < head; i++)
+                want[row * head + i] += score[back] / sum * case_input(&c, t - back)[2 * n + h + i];
+    }
+    case_expect(case_run(&c, y, 0), want, tokens * n, 5e-6);
+    free(r);
     free(want);
     end(&c);
 }
@@ -960,6 +1065,13 @@ static void test_backend(const backend *b) {
         test_op_vectors(b, n, 40, 3);
         test_op_vectors(b, n, 7, 1);
         test_elementwise(b, n, 1 + 16 * n);
+        test_gate(b, n, 1 + 16 * n);
+        test_conv_grid(b, n, 9, 1, 5, 3);
+        test_conv_grid(b, n, 8, 12, 8, 1);
+        test_conv_tokens(b, n, 40, 5);
+        test_conv_tokens(b, n, 33, 3);
+        test_local_attention(b, n, 16, 3, 12, 50);
+        test_local_attention(b, n, 72, 2, 16, 2);
         test_rope(b, n, 32, 3);
         test_rope(b, n, 6, 1);
         test_rope_of_patches(b, n, 72, 3);

@@ -1,11 +1,12 @@
-/* The vision towers on an engine: soft tokens against the fixtures, from their patches and from the picture, for both flavours of files;
- * batches, cancelling, releasing, and files that do not fit.
+/* The towers on an engine: soft tokens against the fixtures, from their patches or mel features and from the picture or the sound, for both
+ * flavours of files; batches, cancelling, releasing, and files that do not fit.
  *
  *     test_towers [cpu|gpu] */
 
 #include "distance.h"
 #include "load_host.h"
 #include "media/picture.h"
+#include "media/sound.h"
 #include "session/tower.h"
 #include "sessions.h"
 
@@ -86,6 +87,19 @@ static tower_job *encode_all(gm_engine *engine, const tower_picture *pictures, s
     return NULL;
 }
 
+/* The same for sounds. */
+static tower_job *encode_heard(gm_engine *engine, const tower_sound *sounds, size_t count, error *e) {
+    tower_job *job = NULL;
+    engine_enter(engine);
+    gm_status status = tower_encode_sounds(engine, sounds, count, &job, e);
+    engine_leave(engine);
+    if (!status)
+        while ((status = job_step(engine, job, e)) == GM_AGAIN) {}
+    if (!status) return job;
+    tower_job_free(job);
+    return NULL;
+}
+
 static void job_expect(const tower_job *job, size_t item, const float *want, double tolerance) {
     size_t       count = 0;
     const float *rows = job ? tower_job_rows(job, item, &count) : NULL;
@@ -128,6 +142,111 @@ static void test_soft_tokens(const char *text, const char *projector, const char
     gm_engine_close(engine);
 }
 
+/* ---- sounds ---- */
+
+static sound load_wav(void) {
+    error    e = { 0 };
+    sound    out = { 0 };
+    uint8_t *bytes = malloc(1 << 17);
+    FILE    *file = fopen("tests/fixtures/tiny-mm.wav", "rb");
+    CHECK(file);
+    const size_t size = file ? fread(bytes, 1, 1 << 17, file) : 0;
+    if (file) fclose(file);
+    CHECK_MESSAGE(!sound_decode(bytes, size, &out, &e), "%s", e.why);
+    free(bytes);
+    return out;
+}
+
+static void sound_expect(gm_engine *engine, const tower_sound *heard, const float *want, size_t values,
+                         double tolerance) {
+    error        e = { 0 };
+    size_t       count = 0;
+    tower_job   *job = engine ? encode_heard(engine, heard, 1, &e) : NULL;
+    const float *rows = job ? tower_job_rows(job, 0, &count) : NULL;
+    CHECK_MESSAGE(rows && count * SOFT_WIDTH == values, "%zu soft tokens; %s", count, e.why);
+    const double off = rows && want && count * SOFT_WIDTH == values ? distance(rows, want, values) : 0;
+    CHECK_MESSAGE(off <= tolerance, "relative error %g, at most %g allowed", off, tolerance);
+    tower_job_free(job);
+}
+
+static void test_sound_tokens(const char *text, const char *projector, const char *expect, bool precise) {
+    TEST("%s%s%s: soft tokens of the sound%s", text, projector ? " with " : "", projector ? projector : "",
+         precise ? ", precise" : "");
+    error      e = { 0 };
+    char       path[80];
+    gguf      *file = NULL;
+    size_t     values = 0, mel_values = 0, mask_values = 0;
+    gm_engine *engine = open_with(text, projector, precise);
+    sound      s = load_wav();
+    CHECK(!gguf_open_file(fixture(path, expect), &file, &e));
+    const float *want = expected(file, "audio.soft_tokens", &values);
+    CHECK(values);
+    sound_expect(engine, &(tower_sound){ .samples = s.samples, .count = s.count }, want, values,
+                 soft_tolerance(precise));
+    if (file && gguf_find_tensor(file, "audio.mel")) {
+        const float   *mel = expected(file, "audio.mel", &mel_values);
+        const int32_t *mask = (const int32_t *)(const void *)expected(file, "audio.mel_mask", &mask_values);
+        size_t         frames = 0;
+        while (frames < mask_values && mask[frames]) frames++;
+        sound_expect(engine, &(tower_sound){ .mel = mel, .frames = frames }, want, values, soft_tolerance(precise));
+    }
+    sound_free(&s);
+    gguf_free(file);
+    gm_engine_close(engine);
+}
+
+/* Sounds of many lengths, down to one token, give in one batch what each gives alone. A later sound never reaches into one before. */
+static void test_sound_batch(void) {
+    TEST("sounds of several lengths in one batch");
+    static const size_t lengths[] = { 161, 801, 27200, 5441 };
+    error               e = { 0 };
+    gm_engine          *engine = open_with("tiny-mm.gguf", "tiny-mm.mmproj.gguf", false);
+    sound               s = load_wav();
+    tower_sound         heard[COUNT_OF(lengths)];
+    for (size_t i = 0; i < COUNT_OF(lengths); i++)
+        heard[i] = (tower_sound){ .samples = s.samples + (27200 - lengths[i]) / 2, .count = lengths[i] };
+    tower_job *job = engine ? encode_heard(engine, heard, COUNT_OF(lengths), &e) : NULL;
+    CHECK_MESSAGE(job, "%s", e.why);
+    for (size_t i = 0; i < COUNT_OF(lengths) && job; i++) {
+        size_t       count = 0;
+        const float *rows = tower_job_rows(job, i, &count);
+        CHECK_MESSAGE(count == mel_tokens(mel_valid(lengths[i])), "%zu soft tokens", count);
+        sound_expect(engine, &heard[i], rows, count * SOFT_WIDTH, 1e-3);
+    }
+    tower_job_free(job);
+    sound_free(&s);
+    gm_engine_close(engine);
+}
+
+static void expect_no_sound(gm_engine *engine, const tower_sound *heard, const char *says) {
+    error      e = { 0 };
+    tower_job *job = encode_heard(engine, heard, 1, &e);
+    CHECK_MESSAGE(!job && strstr(e.why, says), "\"%s\" does not say \"%s\"", e.why, says);
+    tower_job_free(job);
+}
+
+static void test_sound_misfits(void) {
+    TEST("sounds that do not fit");
+    static float samples[SOUND_PIECE + 1];
+    gm_engine   *text = open_with("tiny-dense.gguf", NULL, false);
+    gm_engine   *engine = open_with("tiny-mm.gguf", "tiny-mm.mmproj.gguf", false);
+    gm_engine   *raw = open_with("tiny-unified.gguf", "tiny-unified.mmproj.gguf", false);
+    if (text) expect_no_sound(text, &(tower_sound){ .samples = samples, .count = 1600 }, "cannot hear sounds");
+    if (engine) {
+        expect_no_sound(engine, &(tower_sound){ .samples = samples, .count = 160 },
+                        "hears 161 to 480000 samples at once, not 160");
+        expect_no_sound(engine, &(tower_sound){ .samples = samples, .count = SOUND_PIECE + 1 }, "not 480001");
+        expect_no_sound(engine, &(tower_sound){ .mel = samples, .frames = 3000 }, "1 to 2999 mel frames, not 3000");
+    }
+    if (raw) {
+        expect_no_sound(raw, &(tower_sound){ .samples = samples, .count = 0 }, "hears 1 to 480000");
+        expect_no_sound(raw, &(tower_sound){ .mel = samples, .frames = 3 }, "reads samples, not mel features");
+    }
+    gm_engine_close(text);
+    gm_engine_close(engine);
+    gm_engine_close(raw);
+}
+
 /* ---- from files in pieces, as in a browser ---- */
 
 static uint8_t *read_fixture(const char *name, uint64_t *size) {
@@ -148,6 +267,25 @@ static gm_status drive_job(load_host *h, gm_engine *engine, tower_job *job, erro
         if (!load_host_answer(h, engine->reads, engine->file, gpu) && gpu) gpu_host_wait(gpu, 10);
     }
     return status;
+}
+
+/* The tower has weights that are needed in memory also on a GPU. */
+static void sound_in_pieces(load_host *h, gm_engine *engine) {
+    error      e = { 0 };
+    char       path[80];
+    sound      s = load_wav();
+    tower_job *job = NULL;
+    gguf      *expect = NULL;
+    size_t     values = 0, count = 0;
+    CHECK(!gguf_open_file(fixture(path, "tiny-mm.expect.gguf"), &expect, &e));
+    CHECK(!tower_encode_sounds(engine, &(tower_sound){ .samples = s.samples, .count = s.count }, 1, &job, &e));
+    CHECK_MESSAGE(job && drive_job(h, engine, job, &e) == GM_OK, "%s", e.why);
+    const float *want = expected(expect, "audio.soft_tokens", &values),
+                *rows = job ? tower_job_rows(job, 0, &count) : NULL;
+    CHECK(rows && count * SOFT_WIDTH == values && distance(rows, want, values) <= soft_tolerance(false));
+    tower_job_free(job);
+    gguf_free(expect);
+    sound_free(&s);
 }
 
 static void test_tower_in_pieces(const char *text, const char *projector, bool read_fails) {
@@ -184,6 +322,7 @@ static void test_tower_in_pieces(const char *text, const char *projector, bool r
     }
     tower_job_free(job);
     gm_engine_close(reference);
+    if (engine) sound_in_pieces(&h, engine);
     CHECK_MESSAGE(h.read > before + 200000, "only %llu bytes were read for the tower",
                   (unsigned long long)(h.read - before));
     picture_free(&p);
@@ -396,6 +535,11 @@ int main(int argc, char **argv) {
             test_soft_tokens("tiny-mm.gguf", "tiny-mm.mmproj.gguf", "tiny-mm.expect.gguf", precise);
         if (!precise) test_soft_tokens("tiny-mm-ollama.gguf", NULL, "tiny-mm.expect.gguf", precise);
         test_soft_tokens("tiny-unified.gguf", "tiny-unified.mmproj.gguf", "tiny-unified.expect.gguf", precise);
+        if (precise && device == GM_BACKEND_GPU) continue;
+        test_sound_tokens("tiny-mm.gguf", "tiny-mm.mmproj.gguf", "tiny-mm.expect.gguf", precise);
+        if (!precise && device == GM_BACKEND_CPU)
+            test_sound_tokens("tiny-mm-ollama.gguf", NULL, "tiny-mm.expect.gguf", precise);
+        test_sound_tokens("tiny-unified.gguf", "tiny-unified.mmproj.gguf", "tiny-unified.expect.gguf", precise);
     }
     test_tower_in_pieces("tiny-mm-ollama.gguf", NULL, true);
     test_tower_in_pieces("tiny-mm.gguf", "tiny-mm.mmproj.gguf", false);
@@ -407,5 +551,7 @@ int main(int argc, char **argv) {
         test_damaged_header("tiny-mm.mmproj.gguf", 5);
         test_damaged_header("tiny-unified.mmproj.gguf", 1);
     }
+    test_sound_batch();
+    test_sound_misfits();
     return test_end();
 }

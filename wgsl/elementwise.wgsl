@@ -5,6 +5,7 @@
 //        clamp    a, but at least numbers[0] and at most numbers[1]
 //        scale    a · factor
 //        geglu    gelu(a) · b,  gelu(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
+//        gate     a · sigmoid(b) = a / (1 + e^(−b)); the exponent is capped at 80, where that is almost 0
 //        softcap  factor · tanh(a / factor)
 //        select   the mean of a over `count` tokens from rows[t] on: the tokens whose outputs are wanted
 //        sum      Σ_t a[t, r, i]: one token comes out; SUMMED is how many come in
@@ -78,6 +79,8 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
     out[to] = x * factor;
 #elif KIND == geglu
     out[to] = gelu(x) * y;
+#elif KIND == gate
+    out[to] = x / (1.0 + exp(min(-y, unit(80.0))));
 #elif KIND == softcap
     out[to] = factor * precise_tanh(x / factor);
 #else

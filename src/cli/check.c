@@ -14,7 +14,7 @@
 typedef struct {
     engine_values engine;
     number_value  tolerance;
-    const char   *image, *video, *adapter, *target;
+    const char   *image, *audio, *video, *adapter, *target;
     bool          json, quiet;
 } check_values;
 
@@ -23,6 +23,8 @@ static const option check_options[] = {
                   "largest relative error that passes; default 1e-3"),
     TEXT_OPTION(check_values, image, "image", 0, "FILE",
                 "the expectation's picture: its soft tokens are then made from this file, not from given patches"),
+    TEXT_OPTION(check_values, audio, "audio", 0, "FILE",
+                "the expectation's sound: its soft tokens are then made from this file, not from given mel features"),
     TEXT_OPTION(check_values, video, "video", 0, "DIR", "the frames of the expectation's video, one picture each"),
     TEXT_OPTION(check_values, adapter, "adapter", 0, "DIR", "LoRA adapter, for expectations computed with one"),
     TEXT_OPTION(check_values, target, "target", 0, "MODEL", "the model that a drafter works for"),
@@ -82,7 +84,8 @@ static const struct {
     { "image.soft_tokens", check_image_soft, NULL },
     { "image.greedy", check_image_greedy, NULL },
     { "audio.greedy", check_audio_greedy, NULL },
-    { "audio.", NULL, "the audio tower is" },
+    { "audio.soft_tokens", check_audio_soft, NULL },
+    { "audio.mel", check_audio_mel, NULL },
     { "canvas.", NULL, "diffusion is" },
     { "self_cond", NULL, "diffusion is" },
     { "entropy.", NULL, "diffusion is" },
@@ -90,11 +93,12 @@ static const struct {
     { "draft", NULL, "drafting is" },
 };
 
-/* Inputs of other lines have no line of their own: token ids of prompts, the tokens whose logits a file has, patches of a picture, and
- * blocks that come with their values. image.plain_logits is for information: with a mask that no released model has. */
+/* Inputs of other lines have no line of their own: token ids of prompts, the tokens whose logits a file has, patches of a picture,
+ * samples of a sound, and blocks that come with their values. image.plain_logits is for information: with a mask that no released model has. */
 static bool is_input(const gguf *expect, const gguf_tensor *t) {
     static const char *const inputs[] = {
-        "rows", "ids", "image.patches", "image.positions", "image.patch_rows", "image.plain_logits"
+        "rows",      "ids",           "image.patches", "image.positions", "image.patch_rows", "image.plain_logits",
+        "audio.pcm", "audio.mel_mask"
     };
     char values[100];
     for (size_t i = 0; i < COUNT_OF(inputs); i++) {
@@ -278,12 +282,14 @@ static gm_status open_files(check_state *c, const arguments *args, arena *memory
 static int check_run(void *values, const arguments *args) {
     const check_values *v = values;
     const double        tolerance = v->tolerance.given ? v->tolerance.value : default_tolerance;
-    check_state         c = { .values = &v->engine, .picture = v->image, .video = v->video, .adapter = v->adapter };
-    arena               memory = { 0 };
-    gguf               *file = NULL, *expect = NULL;
-    results             r = { 0 };
-    error               e = { 0 };
-    int                 code = EXIT_OK;
+    check_state         c = {
+                .values = &v->engine, .picture = v->image, .sound = v->audio, .video = v->video, .adapter = v->adapter
+    };
+    arena   memory = { 0 };
+    gguf   *file = NULL, *expect = NULL;
+    results r = { 0 };
+    error   e = { 0 };
+    int     code = EXIT_OK;
     interrupt_catch();
     gm_status status = open_files(&c, args, &memory, &file, &expect, &e);
     if (status == GM_OK) status = check_all(&c, &r, !v->json && !v->quiet, &e);
@@ -293,6 +299,7 @@ static int check_run(void *values, const arguments *args) {
     if (code == EXIT_OK && count_failed(&r, tolerance)) code = EXIT_CHECK_FAILED;
     free(r.items);
     free(c.image.rows);
+    free(c.audio.rows);
     tokenizer_free(c.words);
     gm_engine_close(c.engine);
     gguf_free(file);
@@ -315,7 +322,8 @@ const command command_check = {
         "something could not be computed (`name cannot be computed: why`).",
     .examples = "  gemmule check tiny-dense.gguf tiny-dense.expect.gguf --precise --tolerance 1e-4\n"
                 "  gemmule check quant-blocks.expect.gguf quant-blocks.expect.gguf\n"
-                "  gemmule check tiny-mm.gguf tiny-mm.expect.gguf --mmproj tiny-mm.mmproj.gguf --image tiny-mm.png\n"
+                "  gemmule check tiny-mm.gguf tiny-mm.expect.gguf --mmproj tiny-mm.mmproj.gguf --image tiny-mm.png "
+                "--audio tiny-mm.wav\n"
                 "  gemmule check model.gguf model.expect.gguf --cpu scalar --threads 1 --json\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

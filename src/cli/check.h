@@ -29,12 +29,13 @@ typedef struct {
     const gguf          *model, *expect;
     const char          *video;   /* of --video: a folder with its frames */
     const char          *picture; /* of --image; NULL: pictures come from the expectation's patches */
+    const char          *sound;   /* of --audio; NULL: from the expectation's mel features */
     const char          *adapter; /* not supported yet */
     gm_engine           *engine;  /* opened on first use */
     error                engine_problem;
     tokenizer           *words;
     error                words_problem;
-    media_rows           image; /* encoded on first use */
+    media_rows           image, audio; /* encoded on first use */
 } check_state;
 
 /* Each sets result->error or fails. GM_UNSUPPORTED and GM_BAD_ARGUMENT fail this line; other statuses (no memory, no device,
@@ -44,8 +45,11 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *numb
  * them all, otherwise from the expectation. */
 gm_status check_soft_logits(check_state *c, const gguf_tensor *want, const char *kind, check_result *result, error *e);
 gm_status check_soft_greedy(check_state *c, const gguf_tensor *want, const char *kind, check_result *result, error *e);
-/* The soft tokens themselves, from the picture or from the expectation's patches. */
+/* The soft tokens themselves, from the picture or the sound, or from the expectation's patches or mel features. */
 gm_status check_image_soft(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
+gm_status check_audio_soft(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
+/* The mel features of the sound, or of the expectation's samples. */
+gm_status check_audio_mel(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
 gm_status check_greedy(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e);
 gm_status check_prompt(check_state *c, str text, const char *number, check_result *result, error *e);
 gm_status check_blocks(check_state *c, const gguf_tensor *want, const char *type, check_result *result, error *e);

@@ -4,6 +4,7 @@
 
 #include "cli/input.h"
 #include "media/picture.h"
+#include "media/sound.h"
 #include "session/session.h"
 #include "session/tower.h"
 
@@ -159,6 +160,86 @@ static gm_status need_image(check_state *c, error *e) {
     return status;
 }
 
+/* ---- sounds ---- */
+
+static gm_status encode_sounds(check_state *c, const tower_sound *sounds, size_t count, media_rows *out, error *e) {
+    tower_job *job = NULL;
+    engine_enter(c->engine);
+    gm_status status = tower_encode_sounds(c->engine, sounds, count, &job, e);
+    engine_leave(c->engine);
+    if (!status) status = run_tower(c, job, count, out, e);
+    engine_enter(c->engine);
+    tower_job_free(job);
+    engine_leave(c->engine);
+    return status;
+}
+
+/* The sound of --audio, or the expectation's samples. */
+static gm_status load_sound(check_state *c, sound *out, error *e) {
+    const gguf_tensor *t = gguf_find_tensor(c->expect, "audio.pcm");
+    if (!c->sound) {
+        if (!t || t->type != TYPE_F32)
+            return fail(e, GM_BAD_ARGUMENT, "%s has no audio.mel or audio.pcm: name the sound with --audio",
+                        c->expect_path);
+        return sound_from_samples(check_values_of(c->expect, t), (size_t)t->count, 1, SOUND_RATE, out, e);
+    }
+    buffer    bytes = { 0 };
+    gm_status status = input_read(c->sound, &bytes, e);
+    if (!status) status = sound_decode(bytes.data, bytes.length, out, e);
+    buffer_free(&bytes);
+    return status;
+}
+
+/* All pieces of the sound. */
+static gm_status encode_sound(check_state *c, const sound *s, media_rows *out, error *e) {
+    size_t count = 0;
+    for (size_t at = 0; at < s->count; count++) at += sound_piece(s->samples + at, s->count - at);
+    tower_sound *pieces = calloc(max_size(count, 1), sizeof *pieces);
+    if (!pieces) return fail_memory(e, "the sound's pieces", count * sizeof *pieces);
+    for (size_t i = 0, at = 0; i < count; at += pieces[i++].count)
+        pieces[i] = (tower_sound){ .samples = s->samples + at, .count = sound_piece(s->samples + at, s->count - at) };
+    const gm_status status = encode_sounds(c, pieces, count, out, e);
+    free(pieces);
+    return status;
+}
+
+/* Encodes the sound once: that of --audio, the expectation's mel features, or its samples. */
+static gm_status need_audio(check_state *c, error *e) {
+    const gguf_tensor *mel = gguf_find_tensor(c->expect, "audio.mel"),
+                      *mask = gguf_find_tensor(c->expect, "audio.mel_mask");
+    media_rows *out = &c->audio;
+    if (out->rows) return GM_OK;
+    TRY(check_need_engine(c, e));
+    if (!c->sound && mel && mask && mel->type == TYPE_F32 && mel->ne[0] == MEL_BINS && mask->type == TYPE_I32 &&
+        mask->count * MEL_BINS == mel->count) {
+        const int32_t *valid = check_values_of(c->expect, mask);
+        size_t         frames = 0;
+        while (frames < mask->count && valid[frames]) frames++;
+        return encode_sounds(c, &(tower_sound){ .mel = check_values_of(c->expect, mel), .frames = frames }, 1, out, e);
+    }
+    sound     s = { 0 };
+    gm_status status = load_sound(c, &s, e);
+    if (!status) status = encode_sound(c, &s, out, e);
+    sound_free(&s);
+    return status;
+}
+
+gm_status check_audio_mel(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e) {
+    (void)rest;
+    sound     s = { 0 };
+    gm_status status = load_sound(c, &s, e);
+    if (!status && (want->type != TYPE_F32 || want->count != mel_frames(s.count) * MEL_BINS))
+        status = fail(e, GM_BAD_ARGUMENT, "audio.mel has %llu values; the sound has %zu frames of %d",
+                      (unsigned long long)want->count, mel_frames(s.count), MEL_BINS);
+    float *mel = status ? NULL : malloc(max_size((size_t)want->count, 1) * sizeof *mel);
+    if (!status && !mel) status = fail_memory(e, "the mel features", want->count * sizeof *mel);
+    if (!status) status = mel_features(s.samples, s.count, mel, e);
+    if (!status) result->error = relative_error(mel, check_values_of(c->expect, want), want->count);
+    free(mel);
+    sound_free(&s);
+    return status;
+}
+
 /* ---- soft tokens ---- */
 
 static gm_status find_rows(check_state *c, const char *kind, const gguf_tensor **out, error *e) {
@@ -197,6 +278,18 @@ gm_status check_image_soft(check_state *c, const gguf_tensor *want, const char *
     return GM_OK;
 }
 
+gm_status check_audio_soft(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e) {
+    const gguf_tensor *t = NULL;
+    (void)rest;
+    TRY(need_audio(c, e));
+    TRY(find_rows(c, "audio", &t, e));
+    if (want->count != c->audio.count * c->audio.width)
+        return fail(e, GM_BAD_ARGUMENT, "the expectation has %llu soft tokens, but the tower made %zu",
+                    (unsigned long long)(want->count / c->audio.width), c->audio.count);
+    result->error = relative_error(c->audio.rows, check_values_of(c->expect, want), want->count);
+    return GM_OK;
+}
+
 /* The rows that take the place of a prompt's soft tokens: those of our tower, or the expectation's if it has no patches of all. */
 static gm_status find_soft(check_state *c, bool image, int32_t *id, media_rows *out, error *e) {
     const gguf_tensor *t = NULL;
@@ -206,6 +299,10 @@ static gm_status find_soft(check_state *c, bool image, int32_t *id, media_rows *
     error no_tower = { 0 };
     if (image && !need_image(c, &no_tower) && !c->image.some) {
         *out = c->image;
+        return GM_OK;
+    }
+    if (!image && !need_audio(c, &no_tower)) {
+        *out = c->audio;
         return GM_OK;
     }
     TRY(find_rows(c, image ? "image" : "audio", &t, e));

@@ -74,6 +74,7 @@ typedef struct {
     void (*clamp)(float *y, const float *a, float least, float most, size_t n); /* NaN stays NaN */
     void (*scale)(float *y, const float *a, float factor, size_t n);
     void (*geglu)(float *y, const float *gate, const float *up, size_t n); /* gelu_tanh(gate) · up */
+    void (*gate)(float *y, const float *a, const float *b, size_t n);      /* a · sigmoid(b) */
     void (*softcap)(float *y, const float *x, float cap, size_t n);        /* cap · tanh(x / cap) */
     void (*add_scaled)(float *y, const float *x, float factor, size_t n);  /* y += factor · x */
     /* One head in place: NeoX pairs (j, j + n/2); table: n/2 cosines, then n/2 sines. */

@@ -48,6 +48,10 @@ static void geglu(float *y, const float *gate, const float *up, size_t n) {
     }
 }
 
+static void gate(float *y, const float *a, const float *b, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = a[i] / (1 + expf(-b[i]));
+}
+
 static void softcap(float *y, const float *x, float cap, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] = cap * tanhf(x[i] / cap);
 }
@@ -126,6 +130,7 @@ const cpu_kernels cpu_kernels_scalar = {
     .clamp = clamp,
     .scale = scale,
     .geglu = geglu,
+    .gate = gate,
     .softcap = softcap,
     .add_scaled = add_scaled,
     .rope = rope,

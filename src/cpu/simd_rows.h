@@ -154,6 +154,18 @@ static void simd_geglu(float *y, const float *gate, const float *up, size_t n) {
     if (i < n) store_part(y + i, f32_mul(f32_gelu(load_part(gate + i, n - i)), load_part(up + i, n - i)), n - i);
 }
 
+/* f32_exp is for exponents from −87 to 88; e^87 gives almost 0. */
+INLINE f32x8 f32_gate(f32x8 a, f32x8 b) {
+    const f32x8 e = f32_exp(f32_min(f32_max(f32_sub(f32_zero(), b), f32_set(-87)), f32_set(87)));
+    return f32_div(a, f32_add(f32_set(1), e));
+}
+
+static void simd_gate(float *y, const float *a, const float *b, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) f32_store(y + i, f32_gate(f32_load(a + i), f32_load(b + i)));
+    if (i < n) store_part(y + i, f32_gate(load_part(a + i, n - i), load_part(b + i, n - i)), n - i);
+}
+
 INLINE f32x8 f32_softcap(f32x8 x, float cap) { return f32_mul(f32_tanh(f32_div(x, f32_set(cap))), f32_set(cap)); }
 
 static void simd_softcap(float *y, const float *x, float cap, size_t n) {

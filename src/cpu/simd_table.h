@@ -15,6 +15,7 @@ const cpu_kernels KERNELS = {
     .clamp = simd_clamp,
     .scale = simd_scale,
     .geglu = simd_geglu,
+    .gate = simd_gate,
     .softcap = simd_softcap,
     .add_scaled = simd_add_scaled,
     .rope = simd_rope,

@@ -1,5 +1,7 @@
 #include "cpu/steps.h"
 
+#include "cpu/sound_rows.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -76,6 +78,7 @@ static row_split split_of(const cpu_step *s, const cpu_context *c) {
     if (s->kind == STEP_QUANTISE) return split_rows(step_rows(c, o->in[1]), o->in[1]->ne[0], false, 1);
     switch (o->kind) {
     case OP_GEGLU:
+    case OP_GATE:
     case OP_SOFTCAP: return split_rows(step_rows(c, o->out), o->out->ne[0], true, 2);
     case OP_ADD:
     case OP_MUL:
@@ -86,6 +89,9 @@ static row_split split_of(const cpu_step *s, const cpu_context *c) {
     case OP_KV_STORE: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->in[0]->ne[1], false, 1);
     case OP_ROPE_TABLE: return split_rows(step_rows(c, o->out), o->out->ne[0], false, 16);
     case OP_SELECT_ROWS: return split_rows(step_rows(c, o->out), o->out->ne[0], false, o->count);
+    case OP_CONV_GRID: return split_rows(step_rows(c, o->out), o->out->ne[0], false, (size_t)o->channels * 9);
+    case OP_CONV_TOKENS:
+    case OP_LOCAL_ATTENTION: return split_rows(step_rows(c, o->out), o->out->ne[0], false, (size_t)o->count * 2);
     case OP_ROUTE: return split_rows(c->in->run.tokens, o->in[0]->ne[0], false, 16);
     case OP_EXPERT_SUM: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->used, false, 1);
     default: return split_rows(step_rows(c, o->out), o->out->ne[0], false, 1);
@@ -350,6 +356,36 @@ static void sum_tokens(const op *o, const cpu_context *c, size_t r, size_t from,
         c->kernels->add(y, y, row_at(c, o->in[0], t * o->in[0]->ne[1] + r) + from, n);
 }
 
+static void convolve_grid(const op *o, const cpu_context *c, size_t r) {
+    const tensor       *a = o->in[0];
+    const conv_grid_job job = { .x = row_at(c, a, 3 * r),
+                                .stride = a->row_stride,
+                                .frequencies = a->ne[0] / o->channels,
+                                .channels = o->channels,
+                                .out = o->in[1]->ne[0] / (9 * (size_t)o->channels),
+                                .w = o->in[1]->data };
+    conv_grid_row(c->kernels, &job, row_at(c, o->out, r));
+}
+
+/* How many tokens of its span come before token t. */
+static size_t before_in_span(const cpu_context *c, size_t t) { return t - c->in->run.records[t].span_first; }
+
+static void attend_locally(const op *o, const cpu_context *c, size_t r) {
+    const tensor             *q = o->in[0], *k = o->in[1], *v = o->in[2];
+    const size_t              heads = q->ne[1], head = q->ne[0];
+    const local_attention_job job = { .q = row_at(c, q, r),
+                                      .k = row_at(c, k, r),
+                                      .v = row_at(c, v, r),
+                                      .relative = (const float *)o->in[3]->data + r % heads * head,
+                                      .k_stride = k->token_stride,
+                                      .v_stride = v->token_stride,
+                                      .r_stride = heads * head,
+                                      .seen = min_size(before_in_span(c, r / heads) + 1, o->count),
+                                      .head = head,
+                                      .cap = o->factor };
+    local_attention_row(c->kernels, &job, row_at(c, o->out, r));
+}
+
 /* Values [from, from + n) of row r. */
 static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size_t from, size_t n) {
     const op          *o = s->op;
@@ -368,6 +404,7 @@ static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size
         break;
     case OP_KV_STORE: store_row(s, c, r); break;
     case OP_GEGLU: k->geglu(row_at(c, o->out, r) + from, row_at(c, a, r) + from, row_at(c, b, r) + from, n); break;
+    case OP_GATE: k->gate(row_at(c, o->out, r) + from, row_at(c, a, r) + from, row_at(c, b, r) + from, n); break;
     case OP_ADD: k->add(row_at(c, o->out, r) + from, row_at(c, a, r) + from, pair_at(c, b, r) + from, n); break;
     case OP_MUL: k->mul(row_at(c, o->out, r) + from, row_at(c, a, r) + from, pair_at(c, b, r) + from, n); break;
     case OP_CLAMP: k->clamp(row_at(c, o->out, r) + from, row_at(c, a, r) + from, o->least, o->most, n); break;
@@ -381,6 +418,12 @@ static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size
         for (size_t i = 0; i < o->used; i++) k->add_scaled(y, row_at(c, a, r * o->used + i), weights[i], o->out->ne[0]);
         break;
     }
+    case OP_CONV_GRID: convolve_grid(o, c, r); break;
+    case OP_CONV_TOKENS:
+        conv_tokens_row(k, row_at(c, o->out, r), row_at(c, a, r), a->token_stride, b->data, o->count,
+                        before_in_span(c, r), n);
+        break;
+    case OP_LOCAL_ATTENTION: attend_locally(o, c, r); break;
     case OP_TOKEN_SUM: sum_tokens(o, c, r, from, n); break;
     case OP_SELECT_ROWS: select_row(o, c, r, n); break;
     default: break; /* matmuls and attention are cut differently */

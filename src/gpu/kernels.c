@@ -76,6 +76,7 @@ static gpu_kernel norm_kernel(const op *o, uint32_t count) {
 static const char *const elementwise[OP_COUNT] = {
     [OP_ADD] = "add",     [OP_MUL] = "mul",         [OP_SCALE] = "scale",        [OP_CLAMP] = "clamp",
     [OP_GEGLU] = "geglu", [OP_SOFTCAP] = "softcap", [OP_SELECT_ROWS] = "select", [OP_TOKEN_SUM] = "sum",
+    [OP_GATE] = "gate",
 };
 
 static gpu_kernel elementwise_kernel(const op *o, uint32_t count) {
@@ -145,6 +146,65 @@ static gpu_kernel rope_kernel(const op *o, uint32_t count) {
     kernel_bind(&k, BIND_RUN);
     kernel_bind(&k, BIND_IN + 1);
     return k;
+}
+
+/* ---- audio towers ---- */
+
+static gpu_kernel conv_grid_kernel(const op *o, uint32_t tokens) {
+    const tensor  *x = o->in[0];
+    const uint64_t out = o->in[1]->ne[0] / (9 * (uint64_t)o->channels);
+    const uint32_t unit = out % 4 ? 1 : 4;
+    gpu_kernel     k = {
+            .file = "conv_grid.wgsl", .x = rounded_up(o->out->ne[0] / unit, 64), .y = (uint32_t)o->out->ne[1], .z = tokens
+    };
+    kernel_define(&k, "WIDE", kernel_flag(unit == 4));
+    kernel_constant(&k, "channels", o->channels);
+    kernel_constant(&k, "frequencies", (double)(x->ne[0] / o->channels));
+    kernel_constant(&k, "n", (double)(o->out->ne[0] / unit));
+    kernel_constant(&k, "outs", (double)(out / unit));
+    place_a(&k, x, 1);
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    kernel_bind(&k, BIND_IN + 1);
+    return k;
+}
+
+static gpu_kernel conv_tokens_kernel(const op *o, uint32_t tokens) {
+    const tensor  *x = o->in[0];
+    const uint32_t unit = view_fours(x) ? 4 : 1;
+    gpu_kernel     k = { .file = "conv_tokens.wgsl", .x = rounded_up(x->ne[0] / unit, 64), .y = tokens, .z = 1 };
+    kernel_define(&k, "WIDE", kernel_flag(unit == 4));
+    kernel_constant(&k, "n", (double)(x->ne[0] / unit));
+    kernel_constant(&k, "taps", o->count);
+    kernel_constant(&k, "a_offset", (double)(x->offset / unit));
+    kernel_constant(&k, "a_token_stride", (double)(x->token_stride / unit));
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_RUN);
+    kernel_bind(&k, BIND_IN + 1);
+    return k;
+}
+
+/* Queries, keys and values are separate values: one value cannot be bound twice. */
+static gm_status local_attention_kernel(const op *o, uint32_t tokens, gpu_kernel *out, error *e) {
+    const tensor *q = o->in[0], *keys = o->in[1], *v = o->in[2];
+    *out = (gpu_kernel){ .file = "local_attention.wgsl", .x = (uint32_t)q->ne[1], .y = tokens, .z = 1 };
+    kernel_define(out, "WIDE", "0");
+    kernel_constant(out, "head", (double)q->ne[0]);
+    kernel_constant(out, "reach", o->count);
+    kernel_constant(out, "cap", (double)o->factor);
+    place_a(out, q, 1);
+    place_b(out, keys, 1);
+    kernel_constant(out, "v_offset", (double)v->offset);
+    kernel_constant(out, "v_row_stride", (double)v->row_stride);
+    kernel_constant(out, "v_token_stride", (double)v->token_stride);
+    kernel_bind(out, BIND_IN + 0);
+    kernel_bind(out, BIND_OUT);
+    kernel_bind(out, BIND_RUN);
+    for (int j = 1; j < 4; j++) kernel_bind(out, BIND_IN + j);
+    if (base_of(q) != base_of(keys) && base_of(q) != base_of(v) && base_of(keys) != base_of(v)) return GM_OK;
+    return fail(e, GM_UNSUPPORTED, "%s: queries, keys and values must not be parts of one value", op_name(o->kind));
 }
 
 /* ---- experts ---- */
@@ -296,9 +356,13 @@ gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kern
     case OP_CLAMP:
     case OP_SCALE:
     case OP_GEGLU:
+    case OP_GATE:
     case OP_SOFTCAP:
     case OP_TOKEN_SUM:
     case OP_SELECT_ROWS: *out = elementwise_kernel(o, count); return GM_OK;
+    case OP_CONV_GRID: *out = conv_grid_kernel(o, tokens); return GM_OK;
+    case OP_CONV_TOKENS: *out = conv_tokens_kernel(o, tokens); return GM_OK;
+    case OP_LOCAL_ATTENTION: return local_attention_kernel(o, tokens, out, e);
     case OP_ROUTE: *out = route_kernel(o, tokens); return check_experts(o->in[0]->ne[0], o->used, e);
     case OP_EXPERT_SUM: *out = expert_sum_kernel(o, tokens); return check_whole(o, e);
     default: return fail(e, GM_BAD_ARGUMENT, "%s has no kernel of this kind", op_name(o->kind));

@@ -15,12 +15,16 @@ static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_KV_STORE] = "kv_store",
     [OP_ATTENTION] = "attention",
     [OP_GEGLU] = "geglu",
+    [OP_GATE] = "gate",
     [OP_ADD] = "add",
     [OP_MUL] = "mul",
     [OP_CLAMP] = "clamp",
     [OP_SCALE] = "scale",
     [OP_SOFTCAP] = "softcap",
     [OP_ROUTE] = "route",
+    [OP_CONV_GRID] = "conv_grid",
+    [OP_CONV_TOKENS] = "conv_tokens",
+    [OP_LOCAL_ATTENTION] = "local_attention",
     [OP_SELECT_ROWS] = "select_rows",
     [OP_TOKEN_SUM] = "token_sum",
     [OP_LEAF] = "leaf",
@@ -190,6 +194,11 @@ tensor *graph_geglu(graph *g, tensor *gate, tensor *up) {
                      gate->ne[1]);
 }
 
+tensor *graph_gate(graph *g, tensor *a, tensor *b) {
+    if (!a || !b) return NULL;
+    return append_op(g, same_shape(a, b), (op){ .kind = OP_GATE, .in = { a, b } }, a->axis, a->ne[0], a->ne[1]);
+}
+
 static tensor *append_pairwise(graph *g, op_kind kind, tensor *a, tensor *b) {
     if (!a || !b) return NULL;
     const bool fits = b->kind == TENSOR_WEIGHT ? is_vector(b, a->ne[0]) : same_shape(a, b);
@@ -236,6 +245,33 @@ tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used) {
     if (!x || !routes) return NULL;
     return append_op(g, x->ne[1] == used && routes->ne[0] == 2 * used,
                      (op){ .kind = OP_EXPERT_SUM, .in = { x, routes }, .used = used }, x->axis, x->ne[0], 1);
+}
+
+tensor *graph_conv_grid(graph *g, tensor *x, tensor *weight, uint32_t channels) {
+    if (!x || !weight) return NULL;
+    const uint64_t taps = UINT64_C(9) * channels, out = taps ? weight->ne[0] / taps : 0;
+    const bool fits = taps && out && is_vector(weight, out * taps) && x->ne[0] % channels == 0 && x->ne[1] % 3 == 0 &&
+                      x->axis == AXIS_TOKENS;
+    return append_op(g, fits, (op){ .kind = OP_CONV_GRID, .in = { x, weight }, .channels = channels }, AXIS_TOKENS,
+                     fits ? (x->ne[0] / channels + 1) / 2 * out : 1, x->ne[1] / 3);
+}
+
+tensor *graph_conv_tokens(graph *g, tensor *x, tensor *weight, uint32_t taps) {
+    if (!x || !weight) return NULL;
+    return append_op(g, x->ne[1] == 1 && x->axis == AXIS_TOKENS && is_vector(weight, x->ne[0] * taps),
+                     (op){ .kind = OP_CONV_TOKENS, .in = { x, weight }, .count = taps }, AXIS_TOKENS, x->ne[0], 1);
+}
+
+tensor *graph_local_attention(graph *g, tensor *queries, tensor *keys, tensor *values, tensor *relative, uint32_t reach,
+                              float cap) {
+    if (!queries || !keys || !values || !relative) return NULL;
+    const bool fits = same_shape(queries, keys) && same_shape(queries, values) && queries->axis == AXIS_TOKENS &&
+                      reach && reach <= LOCAL_ATTENTION_MOST && cap > 0 &&
+                      is_vector(relative, queries->ne[0] * queries->ne[1] * reach);
+    return append_op(
+        g, fits,
+        (op){ .kind = OP_LOCAL_ATTENTION, .in = { queries, keys, values, relative }, .count = reach, .factor = cap },
+        AXIS_TOKENS, queries->ne[0], queries->ne[1]);
 }
 
 tensor *graph_select_rows(graph *g, tensor *x) { return graph_select_means(g, x, 1); }

@@ -31,6 +31,7 @@
  *   ATTENTION       queries a against the cache b, which belongs to `layer`; the records say what each token sees (graph/run.h). With a window
  *                   the layer is a sliding one, else a full one; the number itself only helps to divide the work
  *   GEGLU           gelu(a) · b
+ *   GATE            a · sigmoid(b); with b = a this is silu(a)
  *   ADD             a + b        here and below b is a value of the same shape, or a weight vector: the same for every row
  *   MUL             a · b
  *   CLAMP           min(max(a, least), most)
@@ -40,6 +41,14 @@
  *                   likeliest experts as i32 bits, then their weights: p_e / Σ_used p · b_e, p = softmax over all experts
  *   MATMUL_EXPERTS  weights a [k, m, experts], values b [k, 1 or used], routes c  →  [m, used]
  *   EXPERT_SUM      Σ_e weight_e · a[:, e], routes b
+ *   CONV_GRID       a convolution of 3 × 3 with stride 2 over time and frequency. A row of a is a moment [channels · frequencies],
+ *                   channels fastest, and three rows are a window of time. Weights b [out · channels · 3 · 3]: out channels fastest,
+ *                   then channels, frequency, time  →  [out · ⌈frequencies / 2⌉, windows]. Beyond the first and the last frequency
+ *                   there are zeros
+ *   CONV_TOKENS     Σ_k b_k · a_{t − taps + 1 + k} over the tokens of t's span, for each value on its own; b [n · taps], the
+ *                   earliest token's row first. Before the span there are zeros
+ *   LOCAL_ATTENTION each head of the queries a sees the keys b and values c of its token and of up to reach − 1 before it in its
+ *                   span: softmax_δ(factor · tanh(q·(k_{t−δ} + d_δ) / factor)); d [head · heads · reach]
  *   SELECT_ROWS     the tokens of a whose outputs are wanted; with a count above 1 the mean of that many tokens from there on
  *   TOKEN_SUM       the sum of a over all tokens (or outputs) of the run
  *   LEAF            what the caller last wrote there between two runs; at first 0
@@ -54,6 +63,7 @@ typedef enum {
     OP_KV_STORE,
     OP_ATTENTION,
     OP_GEGLU,
+    OP_GATE,
     OP_ADD,
     OP_MUL,
     OP_CLAMP,
@@ -62,6 +72,9 @@ typedef enum {
     OP_ROUTE,
     OP_MATMUL_EXPERTS,
     OP_EXPERT_SUM,
+    OP_CONV_GRID,
+    OP_CONV_TOKENS,
+    OP_LOCAL_ATTENTION,
     OP_SELECT_ROWS,
     OP_TOKEN_SUM,
     OP_LEAF,
@@ -75,7 +88,8 @@ typedef enum {
     OP_COUNT_FUSED,
 } op_kind;
 
-enum { OP_INPUTS = 9 }; /* the most inputs of any op; primitives have up to 3 */
+enum { OP_INPUTS = 9 };             /* the most inputs of any op; primitives have up to 4 */
+enum { LOCAL_ATTENTION_MOST = 16 }; /* tokens that LOCAL_ATTENTION reaches */
 
 const char *op_name(op_kind kind);
 
@@ -115,13 +129,14 @@ typedef struct {
     op_kind  kind;
     tensor  *out;
     tensor  *in[OP_INPUTS];
-    float    factor;      /* EMBED, SCALE, SOFTCAP; eps of RMS_NORM and LAYER_NORM */
+    float    factor;      /* EMBED, SCALE, SOFTCAP, LOCAL_ATTENTION; eps of RMS_NORM and LAYER_NORM */
     float    least, most; /* CLAMP */
     uint32_t layer;       /* KV_STORE, ATTENTION: whose cache */
     uint32_t window;      /* KV_STORE, ATTENTION; 0: a full layer */
     bool     given;       /* EMBED */
     bool     by_position; /* EMBED: the position names the row, not the id */
-    uint32_t count;       /* SELECT_ROWS */
+    uint32_t count;       /* SELECT_ROWS; taps of CONV_TOKENS, reach of LOCAL_ATTENTION */
+    uint32_t channels;    /* CONV_GRID: of the input */
     uint32_t used;        /* ROUTE and the expert ops */
     tensor  *sum; /* a second result: of ATTENTION, the logarithms of the softmax's sums; of fused ops, see fuse.h */
     /* fused ops */
@@ -162,6 +177,7 @@ tensor *graph_attention(graph *g, tensor *queries, tensor *cache);
 /* The same with a second result, [heads]: the logarithm of each softmax's denominator, log Σ_j e^score_j. */
 tensor *graph_attention_logs(graph *g, tensor *queries, tensor *cache, tensor **logs);
 tensor *graph_geglu(graph *g, tensor *gate, tensor *up);
+tensor *graph_gate(graph *g, tensor *a, tensor *b);
 tensor *graph_add(graph *g, tensor *a, tensor *b); /* b: a value, or an F32 vector */
 tensor *graph_mul(graph *g, tensor *a, tensor *b); /* the same */
 tensor *graph_clamp(graph *g, tensor *x, float least, float most);
@@ -170,6 +186,10 @@ tensor *graph_softcap(graph *g, tensor *x, float cap);
 tensor *graph_route(graph *g, tensor *logits, tensor *expert_scale, uint32_t used);
 tensor *graph_matmul_experts(graph *g, tensor *weight, tensor *x, tensor *routes, uint32_t used);
 tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used);
+tensor *graph_conv_grid(graph *g, tensor *x, tensor *weight, uint32_t channels);
+tensor *graph_conv_tokens(graph *g, tensor *x, tensor *weight, uint32_t taps);
+tensor *graph_local_attention(graph *g, tensor *queries, tensor *keys, tensor *values, tensor *relative, uint32_t reach,
+                              float cap);
 tensor *graph_select_rows(graph *g, tensor *x);
 tensor *graph_select_means(graph *g, tensor *x, uint32_t count);
 tensor *graph_token_sum(graph *g, tensor *x);

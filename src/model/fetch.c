@@ -15,9 +15,17 @@ model_part model_part_of(str name) {
     return str_starts_with(name, "v.") || str_starts_with(name, "mm.") ? PART_VISION : PART_TEXT;
 }
 
+/* Tensors of the audio tower from which loading computes something: they are needed in memory on every backend. */
+static bool fetch_is_input(str name) {
+    return str_starts_with(name, "a.conv1d.") ||
+           (str_starts_with(name, "a.blk.") &&
+            (str_ends_with(name, ".conv_dw.weight") || str_ends_with(name, ".attn_k_rel.weight") ||
+             str_ends_with(name, ".linear_pos.weight")));
+}
+
 static bool fetch_wants(const model_fetch *f, const gguf_tensor *t) {
     if (model_part_of(t->name) != f->part || source_whole(gguf_source(f->file, t->part))) return false;
-    if (t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1) return true;
+    if ((t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1) || fetch_is_input(t->name)) return true;
     return f->matrices && !(f->rows && str_is(t->name, "per_layer_token_embd.weight"));
 }
 

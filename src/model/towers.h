@@ -56,4 +56,52 @@ uint64_t vision_run_bytes(const vision_config *c, uint32_t soft_tokens);
  * consecutive; outputs are the first of them. `*patches` is the leaf that takes them: pixels channel after channel, from 0 to 1, or from −1 to 1 if there is an encoder. */
 gm_status vision_graph(const vision_weights *w, graph *out, tensor **patches, error *e);
 
+/* ---- audio ---- */
+
+enum {
+    AUDIO_MEL_BINS = 128,
+    AUDIO_WINDOW = 3, /* moments of a window of the convolutions, whose stride is 2 */
+    AUDIO_REACH = 12, /* tokens that attention sees */
+};
+
+typedef struct {
+    uint32_t layers; /* 0: no encoder, frames of samples are projected and that is all */
+    uint32_t width, heads, head, feed_forward, output_width;
+    uint32_t channels[2]; /* of the two convolutions */
+    uint32_t taps;        /* of the convolution over tokens */
+    uint32_t frame;       /* without an encoder: samples of a token */
+    uint32_t soft_width;
+} audio_config;
+
+typedef struct {
+    weight         norm, post_norm;
+    clipped_linear up, down;
+} audio_feed_forward;
+
+typedef struct {
+    audio_feed_forward ff[2]; /* at the beginning and at the end */
+    clipped_linear     q, k, v, out;
+    weight             attention_norm, attention_post_norm, query_scale, relative; /* relative: [width · AUDIO_REACH] */
+    weight             conv_norm, conv_inner_norm, conv_taps; /* conv_taps: [width · taps], tap by tap */
+    clipped_linear     conv_in, conv_out;
+    weight             output_norm;
+} audio_layer;
+
+typedef struct {
+    arena        memory;
+    audio_config config;
+    weight       conv[2], conv_norm[2]; /* conv: in the order of CONV_GRID */
+    weight       input_projection, output_projection, output_bias, projection;
+    audio_layer *layer;
+} audio_weights;
+
+/* As for vision. */
+gm_status audio_load(const gguf *file, uint32_t soft_width, audio_weights *out, error *e);
+gm_status audio_shapes(const gguf *file, uint32_t soft_width, audio_weights *out, error *e);
+void      audio_free(audio_weights *w);
+
+/* Tokens of a run are soft tokens; a sound is a span. `*leaf` takes what a token hears: three windows of three mel frames
+ * [AUDIO_MEL_BINS, 9], or a frame of samples. */
+gm_status audio_graph(const audio_weights *w, graph *out, tensor **leaf, error *e);
+
 #endif

@@ -15,6 +15,8 @@ static gm_status media_check_part(const gm_part *part, error *e) {
     if (part->budget && !picture_budget_valid(part->budget))
         return fail(e, GM_BAD_ARGUMENT, "a picture has a budget of 70, 140, 280, 560 or 1,120 tokens, not %u",
                     part->budget);
+    if (part->kind == GM_PART_AUDIO && part->rate && part->size % sizeof(float))
+        return fail(e, GM_BAD_ARGUMENT, "samples have 4 bytes each, but %zu bytes were given", part->size);
     if (part->kind == GM_PART_IMAGE && (part->width || part->height) &&
         part->size != (uint64_t)part->width * part->height * 3)
         return fail(e, GM_BAD_ARGUMENT, "%u x %u pixels of 3 bytes were announced, but %zu bytes were given",
@@ -61,33 +63,96 @@ static gm_status media_decode_picture(media_item *item, const gm_part *part, uin
     return GM_OK;
 }
 
-static gm_status media_prepare_item(media_item *item, gm_session *s, const gm_part *part, error *e) {
-    TRY(media_check_part(part, e));
-    item->kind = part->kind == GM_PART_AUDIO ? TOWER_AUDIO : TOWER_VISION;
+/* A new item at the end; NULL: no memory. */
+static media_item *media_new_item(prompt_media *m, arena *a, tower_kind kind, error *e) {
+    if (m->count == m->capacity) {
+        const size_t capacity = 2 * m->capacity + 4;
+        media_item  *more = arena_array(a, capacity, sizeof *more);
+        if (!more) {
+            fail_memory(e, "the pictures and sounds", capacity * sizeof *more);
+            return NULL;
+        }
+        if (m->count) memcpy(more, m->items, m->count * sizeof *more);
+        m->items = more;
+        m->capacity = capacity;
+    }
+    m->items[m->count].kind = kind;
+    return &m->items[m->count++];
+}
+
+static gm_status media_prepare_picture(prompt_media *m, gm_session *s, const gm_part *part, arena *a, error *e) {
+    media_item *item = media_new_item(m, a, TOWER_VISION, e);
+    if (!item) return e->status;
     engine_enter(s->engine);
-    gm_status status = engine_has_tower(s->engine, item->kind, e);
-    if (!status) status = media_digest(item, s->engine, part, e);
+    gm_status  status = media_digest(item, s->engine, part, e);
     const bool held = !status && soft_find(&s->soft, item->digest, &item->tokens);
     engine_leave(s->engine);
     return status || held ? status : media_decode_picture(item, part, media_budget(s->engine, part), e);
 }
 
+static gm_status media_decode_sound(const gm_part *part, sound *out, error *e) {
+    if (part->rate) TRY(sound_from_samples(part->data, part->size / sizeof(float), 1, part->rate, out, e));
+    else TRY(sound_decode(part->data, part->size, out, e));
+    if (out->count >= MEL_SHORTEST) return GM_OK;
+    const size_t count = out->count;
+    sound_free(out);
+    return fail(e, GM_BAD_FILE, "the sound is too short: it has %zu samples at 16 kHz, at least %d are needed", count,
+                MEL_SHORTEST);
+}
+
+/* Decoding is cheap, so a sound is known by its samples, piece by piece. */
+static gm_status media_prepare_sound(prompt_media *m, gm_session *s, const gm_part *part, arena *a, error *e) {
+    sound   whole = { 0 };
+    uint8_t tower[32];
+    TRY(engine_tower_digest(s->engine, TOWER_AUDIO, tower, e));
+    TRY(media_decode_sound(part, &whole, e));
+    for (size_t at = 0, n; at < whole.count; at += n) {
+        media_item *item = media_new_item(m, a, TOWER_AUDIO, e);
+        if (!item) {
+            if (!at) sound_free(&whole);
+            return e->status;
+        }
+        n = sound_piece(whole.samples + at, whole.count - at);
+        if (!at) item->heard = whole;
+        item->samples = whole.samples + at;
+        item->sample_count = n;
+        item->more = at + n < whole.count;
+        item->tokens = engine_sound_tokens(s->engine, n);
+        sha256 hash;
+        sha256_start(&hash);
+        sha256_add(&hash, "sound", 5);
+        sha256_add(&hash, tower, sizeof tower);
+        sha256_add(&hash, item->samples, n * sizeof *item->samples);
+        sha256_end(&hash, item->digest);
+    }
+    return GM_OK;
+}
+
+static gm_status media_prepare_part(prompt_media *m, gm_session *s, const gm_part *part, arena *a, error *e) {
+    const bool heard = part->kind == GM_PART_AUDIO;
+    TRY(media_check_part(part, e));
+    engine_enter(s->engine);
+    const gm_status status = engine_has_tower(s->engine, heard ? TOWER_AUDIO : TOWER_VISION, e);
+    engine_leave(s->engine);
+    if (status) return status;
+    return heard ? media_prepare_sound(m, s, part, a, e) : media_prepare_picture(m, s, part, a, e);
+}
+
 gm_status media_prepare(prompt_media *m, gm_session *s, const chat_piece *pieces, size_t count, arena *a, error *e) {
-    size_t wanted = 0;
+    size_t wanted = 0, part = 0;
     for (size_t i = 0; i < count; i++) wanted += pieces[i].media && pieces[i].media->media;
     if (!wanted) return GM_OK;
-    m->items = arena_array(a, wanted, sizeof *m->items);
-    m->rows = arena_array(a, wanted, sizeof *m->rows);
-    if (!m->items || !m->rows) return fail_memory(e, "the pictures and sounds", wanted * sizeof *m->items);
     for (size_t i = 0; i < count; i++) {
         if (!pieces[i].media || !pieces[i].media->media) continue;
         error           inner = { 0 };
-        const gm_status status = media_prepare_item(&m->items[m->count++], s, pieces[i].media->media, &inner);
+        const gm_status status = media_prepare_part(m, s, pieces[i].media->media, a, &inner);
+        part++;
         if (!status) continue;
         if (wanted == 1) return fail(e, status, "%s", inner.why);
-        return fail(e, status, "picture or sound %zu of %zu: %s", m->count, wanted, inner.why);
+        return fail(e, status, "picture or sound %zu of %zu: %s", part, wanted, inner.why);
     }
-    return GM_OK;
+    m->rows = arena_array(a, m->count, sizeof *m->rows);
+    return m->rows ? GM_OK : fail_memory(e, "the pictures and sounds", m->count * sizeof *m->rows);
 }
 
 /* ---- the prompt ---- */
@@ -124,8 +189,11 @@ gm_status media_expand(prompt_media *m, const gm_engine *engine, token_list *pro
     for (size_t i = 0; i < prompt->count && !status; i++) {
         const bool stands = next < m->count &&
                             prompt->ids[i] == tokenizer_special(engine->words, media_tokens[m->items[next].kind].soft);
-        if (stands) status = media_add(m, engine, &m->items[next++], &out, e);
-        else token_list_add(&out, prompt->ids[i]);
+        if (!stands) token_list_add(&out, prompt->ids[i]);
+        for (bool more = stands; more && !status; next++) {
+            status = media_add(m, engine, &m->items[next], &out, e);
+            more = m->items[next].more;
+        }
     }
     token_list_free(prompt);
     *prompt = out;
@@ -147,9 +215,10 @@ static gm_status media_begin(prompt_media *m, gm_session *s, const session_promp
             float *copy = arena_array(a, n, width * sizeof *copy);
             if (!copy) return fail_memory(e, "soft tokens", n * width * sizeof *copy);
             item->rows = memcpy(copy, held, n * width * sizeof *copy);
-        } else if (item->seen.pixels) {
+        } else if (item->seen.pixels || item->samples) {
             item->waits = true;
             m->encoding++;
+            m->waiting[item->kind]++;
         } else {
             return fail(e, GM_BAD_ARGUMENT, "this reply cannot begin: its session was changed after it was started");
         }
@@ -157,28 +226,44 @@ static gm_status media_begin(prompt_media *m, gm_session *s, const session_promp
     return GM_OK;
 }
 
-static gm_status media_start_job(prompt_media *m, gm_session *s, error *e) {
-    tower_picture *pictures = calloc(m->encoding, sizeof *pictures);
+static gm_status media_start_pictures(prompt_media *m, gm_session *s, error *e) {
+    tower_picture *pictures = calloc(m->waiting[TOWER_VISION], sizeof *pictures);
     size_t         n = 0;
-    if (!pictures) return fail_memory(e, "the pictures", m->encoding * sizeof *pictures);
+    if (!pictures) return fail_memory(e, "the pictures", m->waiting[TOWER_VISION] * sizeof *pictures);
     for (size_t i = 0; i < m->count; i++) {
         const picture *seen = &m->items[i].seen;
-        if (m->items[i].waits)
+        if (m->items[i].waits && m->items[i].kind == TOWER_VISION)
             pictures[n++] = (tower_picture){ .width = seen->width, .height = seen->height, .pixels = seen->pixels };
     }
-    const gm_status status = tower_encode_pictures(s->engine, pictures, n, &m->job, e);
+    const gm_status status = tower_encode_pictures(s->engine, pictures, n, &m->jobs[TOWER_VISION], e);
     free(pictures);
     return status;
 }
 
+static gm_status media_start_sounds(prompt_media *m, gm_session *s, error *e) {
+    tower_sound *sounds = calloc(m->waiting[TOWER_AUDIO], sizeof *sounds);
+    size_t       n = 0;
+    if (!sounds) return fail_memory(e, "the sounds", m->waiting[TOWER_AUDIO] * sizeof *sounds);
+    for (size_t i = 0; i < m->count; i++) {
+        const media_item *item = &m->items[i];
+        if (item->waits && item->kind == TOWER_AUDIO)
+            sounds[n++] = (tower_sound){ .samples = item->samples, .count = item->sample_count };
+    }
+    const gm_status status = tower_encode_sounds(s->engine, sounds, n, &m->jobs[TOWER_AUDIO], e);
+    free(sounds);
+    return status;
+}
+
 static gm_status media_take_rows(prompt_media *m, error *e) {
-    for (size_t i = 0, job = 0; i < m->count; i++) {
+    size_t next[TOWER_KINDS] = { 0 };
+    for (size_t i = 0; i < m->count; i++) {
         media_item *item = &m->items[i];
         size_t      n = 0;
         if (item->waits) {
-            item->rows = tower_job_rows(m->job, job++, &n);
+            item->rows = tower_job_rows(m->jobs[item->kind], next[item->kind]++, &n);
             if (!item->rows || n != item->tokens)
-                return fail(e, GM_BAD_FILE, "the tower made %zu tokens of a picture, expected %zu", n, item->tokens);
+                return fail(e, GM_BAD_FILE, "the tower made %zu tokens of a picture or sound, expected %zu", n,
+                            item->tokens);
         }
         m->rows[i] = item->rows;
     }
@@ -188,9 +273,10 @@ static gm_status media_take_rows(prompt_media *m, error *e) {
 gm_status media_encode(prompt_media *m, gm_session *s, const session_prompt *p, arena *a, error *e) {
     if (m->done) return GM_OK;
     if (!m->begun) TRY(media_begin(m, s, p, a, e));
-    if (m->encoding) {
-        if (!m->job) TRY(media_start_job(m, s, e));
-        const gm_status status = tower_job_step(m->job, e);
+    for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
+        if (!m->waiting[kind]) continue;
+        if (!m->jobs[kind]) TRY((kind == TOWER_VISION ? media_start_pictures : media_start_sounds)(m, s, e));
+        const gm_status status = tower_job_step(m->jobs[kind], e);
         if (status) return status;
     }
     TRY(media_take_rows(m, e));
@@ -199,20 +285,29 @@ gm_status media_encode(prompt_media *m, gm_session *s, const session_prompt *p, 
 }
 
 size_t media_encoded(const prompt_media *m) {
+    size_t done = 0;
     if (m->done) return m->encoding;
-    if (!m->job) return 0;
-    const tower_progress now = tower_job_progress(m->job);
-    return now.phase == TOWER_ENCODING ? (size_t)now.done : 0;
+    for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
+        if (!m->jobs[kind]) continue;
+        const tower_progress now = tower_job_progress(m->jobs[kind]);
+        if (now.phase == TOWER_ENCODING) done += (size_t)now.done;
+    }
+    return done;
 }
 
 void media_stop(prompt_media *m) {
-    tower_job_free(m->job);
-    m->job = NULL;
+    for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
+        tower_job_free(m->jobs[kind]);
+        m->jobs[kind] = NULL;
+    }
 }
 
 void media_free(prompt_media *m) {
     media_stop(m);
-    for (size_t i = 0; i < m->count; i++) picture_free(&m->items[i].seen);
+    for (size_t i = 0; i < m->count; i++) {
+        picture_free(&m->items[i].seen);
+        sound_free(&m->items[i].heard);
+    }
     soft_free(&m->spans);
     m->count = 0;
 }

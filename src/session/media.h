@@ -1,11 +1,13 @@
 /* The pictures and sounds of a prompt. They are decoded when a reply starts; a tower encodes them before the prompt is computed.
  *
- * Each is known by a digest of its content, its budget and the tower. What the session holds already is not even decoded. */
+ * Each is known by a digest of its content, its budget and the tower. What the session holds already is not encoded again, and a picture
+ * not even decoded. A long sound is several items, one for each piece. */
 
 #ifndef GM_SESSION_MEDIA_H
 #define GM_SESSION_MEDIA_H
 
 #include "media/picture.h"
+#include "media/sound.h"
 #include "session/session.h"
 #include "session/tower.h"
 
@@ -13,20 +15,24 @@ typedef struct {
     tower_kind   kind;
     uint8_t      digest[32];
     size_t       tokens;
-    picture      seen;  /* what the tower is to see; no pixels: the session had its rows when the reply started */
+    picture      seen;    /* what the tower is to see; no pixels: the session had its rows when the reply started */
+    const float *samples; /* a sound's: of this piece */
+    size_t       sample_count;
+    sound        heard; /* all of the sound: the first piece owns it */
+    bool         more;  /* the next item is the sound's next piece */
     bool         waits; /* for the tower */
     const float *rows;
 } media_item;
 
 typedef struct {
     media_item   *items; /* in the order of the prompt */
-    size_t        count;
+    size_t        count, capacity;
     soft_tokens   spans; /* declared: one for each item */
     const float **rows;  /* for session_prompt */
-    tower_job    *job;
-    bool          begun, done; /* encoding */
-    size_t        encoding;    /* items that the tower gets */
-} prompt_media;                /* zero-initialise */
+    tower_job    *jobs[TOWER_KINDS];
+    bool          begun, done;                    /* encoding */
+    size_t        encoding, waiting[TOWER_KINDS]; /* items that towers get: all, and each */
+} prompt_media;                                   /* zero-initialise */
 
 /* The most tokens of a picture that does not say how many. */
 uint32_t media_default_budget(const gm_engine *engine);

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static const tower_type *const types[TOWER_KINDS] = { [TOWER_VISION] = &tower_vision };
+static const tower_type *const types[TOWER_KINDS] = { [TOWER_VISION] = &tower_vision, [TOWER_AUDIO] = &tower_audio };
 
 /* ---- files ---- */
 

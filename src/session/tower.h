@@ -21,12 +21,21 @@ typedef struct {
     bool           frame;   /* of a video: pixels are divided by 255 instead of multiplied by 1/255 */
 } tower_picture;
 
+/* A sound of up to 30 s: samples, or the mel features of its valid frames (media/sound.h) for a tower with an encoder. */
+typedef struct {
+    const float *samples; /* mono, 16 kHz */
+    size_t       count;
+    const float *mel; /* instead: [frames, 128] */
+    size_t       frames;
+} tower_sound;
+
 typedef struct tower_type tower_type;
 
 /* A tower of an engine. Zero-initialised: not loaded. */
 typedef struct {
     const tower_type *type;
     vision_weights    vision;
+    audio_weights     audio;
     graph             g;
     tensor           *leaf;           /* what the caller writes for each token */
     uint32_t          kv_heads, head; /* of its cache; 0: it has none */
@@ -40,6 +49,8 @@ typedef struct {
 
 /* Whether the model has this tower. GM_UNSUPPORTED with a hint if not; GM_BAD_FILE if it does not fit the model. Loads nothing. */
 gm_status engine_has_tower(gm_engine *engine, tower_kind kind, error *e);
+/* How many soft tokens a piece of a sound becomes; the model must have an audio tower. */
+size_t engine_sound_tokens(gm_engine *engine, size_t samples);
 /* Frees weights, plans and memory of towers that no job uses. Returns whether there was one. */
 bool engine_release_towers(gm_engine *engine);
 void engine_close_towers(gm_engine *engine);
@@ -62,6 +73,8 @@ typedef struct {
 /* Copies the pictures. The rows of picture i are item i. */
 gm_status tower_encode_pictures(gm_engine *engine, const tower_picture *pictures, size_t count, tower_job **out,
                                 error *e);
+/* The same for sounds. */
+gm_status tower_encode_sounds(gm_engine *engine, const tower_sound *sounds, size_t count, tower_job **out, error *e);
 /* GM_AGAIN: call again; on a GPU let gpu_host_wait run first. GM_OK: all rows are there. */
 gm_status tower_job_step(tower_job *job, error *e);
 /* The soft tokens of an item, [*count, width of the text model]; they live as long as the job. */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* The most tokens of a batch: as many as the largest picture has. On a CPU larger batches gain nothing and only take memory. */
-enum { BATCH_TOKENS = 10080, CPU_BATCH_TOKENS = 2520, PIECE_TOKENS = 512 };
+enum { BATCH_TOKENS = 10080, CPU_BATCH_TOKENS = 2520, CPU_VALUE_BYTES = 96 << 20, PIECE_TOKENS = 512 };
 
 struct tower_job {
     gm_engine    *engine;
@@ -100,16 +100,19 @@ tower_progress tower_job_progress(const tower_job *job) {
 
 /* ---- batches ---- */
 
-/* A GPU binds each value as a whole; products with the same input are joined, two or three to a row. */
+/* A GPU binds each value as a whole; products with the same input are joined, two or three to a row. On a CPU the widest value decides,
+ * so that the activations of a batch stay small. */
 static size_t batch_limit(const tower_job *job) {
     const gm_engine *engine = job->engine;
     uint64_t         widest = 1;
-    if (!engine->on_gpu) return CPU_BATCH_TOKENS;
     for (size_t i = 0; i < job->tower->g.op_count; i++) {
-        const tensor *out = job->tower->g.ops[i].out;
-        if (out && out->kind == TENSOR_VALUE) widest = max_size(widest, out->ne[0] * out->ne[1]);
+        const op     *o = &job->tower->g.ops[i];
+        const tensor *out = o->out;
+        if (out && out->kind == TENSOR_VALUE)
+            widest = max_size(widest, out->ne[0] * out->ne[1] * (engine->on_gpu && o->kind == OP_MATMUL ? 2 : 1));
     }
-    return min_size(BATCH_TOKENS, gpu_host_info(engine->gpu.host)->max_binding / (2 * widest * sizeof(float)));
+    if (!engine->on_gpu) return min_size(CPU_BATCH_TOKENS, CPU_VALUE_BYTES / (widest * sizeof(float)));
+    return min_size(BATCH_TOKENS, gpu_host_info(engine->gpu.host)->max_binding / (widest * sizeof(float)));
 }
 
 /* Chooses the items of the next batch and makes its records. Each item is a span that sees all of itself. */

@@ -12,6 +12,7 @@ typedef struct {
     size_t   first_row;       /* of its soft tokens among all of the job's */
     uint32_t width, height;   /* pictures: pixels */
     bool     patches, frame;  /* pictures: `data` are patches; see tower_picture */
+    size_t   length;          /* sounds: mel frames, or samples */
 } tower_item;
 
 struct tower_type {
@@ -30,7 +31,7 @@ struct tower_type {
     void (*fill)(const engine_tower *t, const tower_item *item, size_t first, size_t count, float *out);
 };
 
-extern const tower_type tower_vision;
+extern const tower_type tower_vision, tower_audio;
 
 /* tower.c: the file that has this tower; NULL: there is none. */
 const gguf *engine_tower_file(const gm_engine *engine, tower_kind kind);

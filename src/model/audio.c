@@ -1,0 +1,117 @@
+/* The audio towers as graphs, formula by formula. */
+
+#include "model/towers.h"
+
+#include <float.h>
+#include <math.h>
+
+#define AUDIO_EPS 1e-6f /* old files have another one, which is wrong */
+#define AUDIO_CAP 50.0f
+
+typedef struct {
+    graph               *g;
+    const audio_weights *w;
+    const audio_config  *c;
+    tensor              *unclipped, *clipped; /* the value that was clipped last, and the result */
+    float                least, most;
+} audio_builder;
+
+static tensor *audio_norm(audio_builder *b, tensor *x, const weight *w) {
+    return graph_rms_norm(b->g, x, w ? weight_tensor(b->g, w) : NULL, AUDIO_EPS);
+}
+
+/* Linears that read the same value with the same bounds share the clamp. */
+static tensor *audio_clip(audio_builder *b, tensor *x, float least, float most) {
+    if (least <= -FLT_MAX && most >= FLT_MAX) return x;
+    if (x != b->unclipped || least != b->least || most != b->most) {
+        b->clipped = graph_clamp(b->g, x, least, most);
+        b->unclipped = x;
+        b->least = least;
+        b->most = most;
+    }
+    return b->clipped;
+}
+
+/* clamp(W · clamp(x)) */
+static tensor *audio_linear(audio_builder *b, const clipped_linear *l, tensor *x) {
+    tensor *y = graph_matmul(b->g, weight_tensor(b->g, &l->w), audio_clip(b, x, l->in_least, l->in_most));
+    if (l->out_least <= -FLT_MAX && l->out_most >= FLT_MAX) return y;
+    return graph_clamp(b->g, y, l->out_least, l->out_most);
+}
+
+/* relu(LN(conv(x))): a window of three rows becomes one row of half as many frequencies. LN is over the channels. */
+static tensor *subsample(audio_builder *b, size_t i, tensor *x, uint64_t channels, uint64_t frequencies,
+                         uint64_t windows) {
+    const uint64_t out = b->c->channels[i], half = (frequencies + 1) / 2;
+    tensor        *y = graph_conv_grid(b->g, x, weight_tensor(b->g, &b->w->conv[i]), (uint32_t)channels);
+    y = graph_layer_norm(b->g, graph_reshape(b->g, y, out, half * windows), weight_tensor(b->g, &b->w->conv_norm[i]),
+                         NULL, AUDIO_EPS);
+    return graph_reshape(b->g, graph_clamp(b->g, y, 0, FLT_MAX), out * half, windows);
+}
+
+/* x + ½ · rms(Wdown · silu(Wup · rms(x))) */
+static tensor *audio_ff(audio_builder *b, const audio_feed_forward *w, tensor *x) {
+    tensor *up = audio_linear(b, &w->up, audio_norm(b, x, &w->norm));
+    tensor *down = audio_linear(b, &w->down, graph_gate(b->g, up, up));
+    return graph_add(b->g, x, graph_scale(b->g, audio_norm(b, down, &w->post_norm), 0.5f));
+}
+
+/* Wo · local_attention(s ⊙ Wq·a, k · ln(1 + e) / ln 2, Wv·a); s has the scale of the scores */
+static tensor *audio_attention(audio_builder *b, const audio_layer *w, tensor *a) {
+    const audio_config *c = b->c;
+    graph              *g = b->g;
+    tensor             *q = graph_reshape(g, audio_linear(b, &w->q, a), c->head, c->heads);
+    tensor             *k = graph_reshape(g, audio_linear(b, &w->k, a), c->head, c->heads);
+    tensor             *v = graph_reshape(g, audio_linear(b, &w->v, a), c->head, c->heads);
+    q = graph_mul(g, q, weight_tensor(g, &w->query_scale));
+    k = graph_scale(g, k, (float)(log1p(exp(1)) / log(2)));
+    tensor *o = graph_local_attention(g, q, k, v, weight_tensor(g, &w->relative), AUDIO_REACH, AUDIO_CAP);
+    return audio_linear(b, &w->out, graph_reshape(g, o, c->width, 1));
+}
+
+/* W₂ · silu(rms(conv(u ⊙ sigmoid(v)))), [u, v] = W₁·a */
+static tensor *audio_conv(audio_builder *b, const audio_layer *w, tensor *a) {
+    const uint32_t n = b->c->width;
+    graph         *g = b->g;
+    tensor        *both = audio_linear(b, &w->conv_in, a);
+    tensor        *gated = graph_gate(g, graph_slice(g, both, 0, n, 1), graph_slice(g, both, n, n, 1));
+    tensor        *c =
+        audio_norm(b, graph_conv_tokens(g, gated, weight_tensor(g, &w->conv_taps), b->c->taps), &w->conv_inner_norm);
+    return audio_linear(b, &w->conv_out, graph_gate(g, c, c));
+}
+
+static tensor *conformer_layer(audio_builder *b, const audio_layer *w, tensor *x) {
+    x = audio_ff(b, &w->ff[0], x);
+    tensor *o = audio_attention(b, w, audio_norm(b, x, &w->attention_norm));
+    x = graph_add(b->g, x, audio_norm(b, o, &w->attention_post_norm));
+    x = graph_add(b->g, x, audio_conv(b, w, audio_norm(b, x, &w->conv_norm)));
+    return audio_norm(b, audio_ff(b, &w->ff[1], x), &w->output_norm);
+}
+
+/* y = Wout · layers(Win · subsample(subsample(mel))) + b */
+static tensor *audio_encoder(audio_builder *b, tensor *mel) {
+    const audio_config *c = b->c;
+    graph              *g = b->g;
+    tensor             *x = subsample(b, 0, mel, 1, AUDIO_MEL_BINS, AUDIO_WINDOW);
+    x = subsample(b, 1, x, c->channels[0], AUDIO_MEL_BINS / 2, 1);
+    x = graph_matmul(g, weight_tensor(g, &b->w->input_projection), x);
+    for (uint32_t i = 0; i < c->layers; i++) x = conformer_layer(b, &b->w->layer[i], x);
+    x = graph_matmul(g, weight_tensor(g, &b->w->output_projection), graph_select_rows(g, x));
+    return graph_add(g, x, weight_tensor(g, &b->w->output_bias));
+}
+
+/* soft = W · rms(y) */
+gm_status audio_graph(const audio_weights *w, graph *out, tensor **leaf, error *e) {
+    *out = (graph){ 0 };
+    audio_builder b = { .g = out, .w = w, .c = &w->config };
+    if (b.c->layers) *leaf = graph_leaf(out, AXIS_TOKENS, AUDIO_MEL_BINS, AUDIO_WINDOW * AUDIO_WINDOW);
+    else *leaf = graph_leaf(out, AXIS_TOKENS, b.c->frame, 1);
+    tensor *y = b.c->layers ? audio_encoder(&b, *leaf) : graph_select_rows(out, *leaf);
+    out->result = graph_matmul(out, weight_tensor(out, &w->projection), audio_norm(&b, y, NULL));
+    if (!out->result && !out->problem.status)
+        fail(&out->problem, GM_BAD_FILE, "the graph of the audio tower could not be built");
+    if (!out->problem.status) return GM_OK;
+    const gm_status status = fail(e, out->problem.status, "%s", out->problem.why);
+    graph_free(out);
+    return status;
+}
