@@ -592,8 +592,9 @@ matches '"vision":true,"audio":true,"vision_bytes":982272,"audio_bytes":81920,'
 sees "picture and sound" $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf 5 --mmproj $fixtures/tiny-mm.mmproj.gguf \
     --image $fixtures/tiny-mm.png "${hear[@]}"
 sees "some patches" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 6 --mmproj $fixtures/tiny-unified.mmproj.gguf "${hear[@]}"
-run "a sound that is none" 1 check $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf --mmproj $fixtures/tiny-mm.mmproj.gguf --audio $fixtures/tiny-mm.png
-has "audio.soft_tokens cannot be computed: not a sound that can be read (WAV, FLAC, MP3, Ogg, Opus, M4A or AAC): it is a PNG picture"
+run "a sound that is none" 2 check $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf --mmproj $fixtures/tiny-mm.mmproj.gguf --audio $fixtures/tiny-mm.png
+one_line
+equals "a sound that is none: says what it is" "$(grep -c 'not a sound that can be read (.*): it is a PNG picture' "$scratch/err")" 1
 run "a model that cannot see" 1 check $dense $fixtures/tiny-mm.expect.gguf --precise
 has "image.soft_tokens cannot be computed: the model has no vision tower: it cannot see pictures."
 has "audio.soft_tokens cannot be computed: the model has no audio tower: it cannot hear sounds."

@@ -201,7 +201,7 @@ static void load_taps(audio_loader *l, uint32_t layer) {
     for (uint64_t i = 0; values && to && i < n * taps; i++) to[i % taps * n + i / taps] = values[i];
 }
 
-static void load_feed_forward(audio_loader *l, uint32_t i, audio_feed_forward *w, const char *const names[4]) {
+static void load_audio_feed_forward(audio_loader *l, uint32_t i, audio_feed_forward *w, const char *const names[4]) {
     const uint64_t n = l->w->config.width, ff = l->w->config.feed_forward;
     w->norm = audio_vector(l, i, names[0], n);
     w->up = audio_matrix(l, i, names[1], n, ff);
@@ -214,7 +214,7 @@ static void load_audio_layer(audio_loader *l, uint32_t i) {
     static const char *const second[] = { "ffn_norm_1", "ffn_up_1", "ffn_down_1", "ffn_post_norm_1" };
     const uint64_t           n = l->w->config.width;
     audio_layer             *w = &l->w->layer[i];
-    load_feed_forward(l, i, &w->ff[0], first);
+    load_audio_feed_forward(l, i, &w->ff[0], first);
     w->attention_norm = audio_vector(l, i, l->names->attention_norm, n);
     w->q = audio_matrix(l, i, "attn_q", n, n);
     w->k = audio_matrix(l, i, "attn_k", n, n);
@@ -228,7 +228,7 @@ static void load_audio_layer(audio_loader *l, uint32_t i) {
     load_taps(l, i);
     w->conv_inner_norm = audio_vector(l, i, "norm_conv", n);
     w->conv_out = audio_matrix(l, i, "conv_pw2", n, n);
-    load_feed_forward(l, i, &w->ff[1], second);
+    load_audio_feed_forward(l, i, &w->ff[1], second);
     w->output_norm = audio_vector(l, i, l->names->output_norm, n);
 }
 
