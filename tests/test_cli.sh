@@ -24,7 +24,7 @@ fail() { # fail NAME WHAT…
 name_backend() {
     arguments=("$@")
     case ${1:-} in
-    run | chat | serve | check | eval | bench)
+    run | chat | transcribe | serve | check | eval | bench)
         [[ " $* " == *" --backend"* ]] || arguments=("$1" --backend cpu "${@:2}") ;;
     esac
 }
@@ -82,6 +82,7 @@ tokenize -f --special --bos --decode --json
 run -f --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed
 run --system --image --audio --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
 chat --max --temp --seed --system --think --backend --kv --ctx --threads --precise --cpu
+transcribe --prompt --format --max --mmproj --backend --kv --threads --precise --cpu --gpu-memory
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --queue --timeout --verbose --backend --kv --threads --precise --cpu
 check --backend --mmproj --image --audio --video --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
@@ -595,6 +596,18 @@ sees "some patches" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gg
 run "a sound that is none" 2 check $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf --mmproj $fixtures/tiny-mm.mmproj.gguf --audio $fixtures/tiny-mm.png
 one_line
 equals "a sound that is none: says what it is" "$(grep -c 'not a sound that can be read (.*): it is a PNG picture' "$scratch/err")" 1
+heard='Which digits do you hear?'
+run "transcribe" 0 transcribe box tests/box/sounds/00.wav --prompt "$heard"
+equals "transcribe: text" "$out" "5 6 7 2."
+run "transcribe two files" 0 transcribe box tests/box/sounds/00.wav tests/box/sounds/02.wav --prompt "$heard"
+equals "transcribe two files: text" "$out" $'tests/box/sounds/00.wav:\n5 6 7 2.\n\ntests/box/sounds/02.wav:\n2.'
+run "transcribe as subtitles" 0 transcribe box - --prompt "$heard" --format srt <tests/box/sounds/00.wav
+matches $'^1\n00:00:00,000 --> 00:00:03,[0-9]{3}\n5 6 7 2\\.'
+run "transcribe a picture" 2 transcribe box $fixtures/tiny-mm.png
+one_line
+run "transcribe without a tower" 2 transcribe $dense tests/box/sounds/00.wav
+one_line
+run "subtitles of two files" 3 transcribe box a.wav b.wav --format srt
 run "a model that cannot see" 1 check $dense $fixtures/tiny-mm.expect.gguf --precise
 has "image.soft_tokens cannot be computed: the model has no vision tower: it cannot see pictures."
 has "audio.soft_tokens cannot be computed: the model has no audio tower: it cannot hear sounds."
