@@ -574,7 +574,7 @@ const command command_eval = {
         "the answer is in it or was said before). With \"turns\" [texts] instead of messages, the user says one text "
         "after another, each answer is checked, and \"results\" {name: text} has the tools' answers. Answers are "
         "greedy. For each task, prints how many answers are right and how many are complete, not cut off. Questions "
-        "about images and audio are counted but not asked yet.",
+        "about pictures or sounds that the model cannot perceive are counted, but not asked.",
     .examples = "  gemmule eval box tests/box/text.jsonl\n"
                 "  gemmule eval box tests/box/text.jsonl --task arithmetic --show\n"
                 "  gemmule eval model.gguf questions.jsonl --json --least 95\n",
