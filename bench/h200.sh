@@ -8,7 +8,8 @@
 #
 #   bench.jsonl     one line per measurement: command, machine, date, clocks, and the output; an input for
 #                   `node bench/results.mjs add bench.jsonl`
-#   kernels.json    what kernels_gpu --json prints      nvidia-smi.txt  the GPU, before and after      log.txt  everything else
+#   kernels.json    what kernels_gpu --json prints, and kernels-older.json with the older kernels of many tokens
+#       nvidia-smi.txt  the GPU, before and after      log.txt  everything else
 #
 # MODELS: the folder for model files (default /tmp); each is removed after its turn unless KEEP=1. REPEATS: runs of each (default 3).
 set -uo pipefail
@@ -68,7 +69,10 @@ limited 30 "$here/run.sh" gemmule devices | tee -a "$log"
 smi
 for step in "$@"; do
     case $step in
-    kernels) limited 240 "$here/run.sh" kernels_gpu --json >"$out/kernels.json" ;;
+    kernels)
+        limited 240 "$here/run.sh" kernels_gpu --json >"$out/kernels.json"
+        limited 120 "$here/run.sh" kernels_gpu --json --disable blocks "256 tokens" >"$out/kernels-older.json" # for comparison
+        ;;
     tests) for features in "" subgroups,dot4,f16; do limited 120 "$here/run.sh" test_ops gpu "$features" | tail -n 5 | tee -a "$log"; done ;;
     e2b | e4b | 12b | 26b | 31b) model "$step" ;;
     *) say "h200.sh: there is no step '$step': e2b, e4b, 12b, 26b, 31b, kernels, tests" ;;

@@ -138,58 +138,7 @@ const column_blocks = ${COLUMN_BLOCKS}u;
 alias Scores  = array<Result, score_blocks>;
 alias Results = array<Result, row_blocks * column_blocks>;
 
-// The products of what is staged with each other.
-fn add_scores(sums: ptr<function, Scores>, subgroup: u32) {
-    for (var depth = 0u; depth < chunk; depth += m / 8u) {
-        let row = subgroup * score_blocks / score_columns; // of all its matrices
-        let left = subgroupMatrixLoad<Left, row_major>(&tile, row * m * stride + depth, stride);
-        for (var i = 0u; i < score_blocks; i++) {
-            let at = subgroup * score_blocks + i;
-            let right = subgroupMatrixLoad<Right, col_major>(&tile, second + at % score_columns * m * stride + depth, stride);
-            (*sums)[i] = subgroupMatrixMultiplyAccumulate(left, right, (*sums)[i]);
-        }
-    }
-}
-
-fn put_scores(sums: ptr<function, Scores>, subgroup: u32) {
-    for (var i = 0u; i < score_blocks; i++) {
-        let at = subgroup * score_blocks + i;
-        let to = at / score_columns * m * score_stride + at % score_columns * m / 4u;
-        subgroupMatrixStore<row_major>(&tile, to, (*sums)[i], score_stride);
-    }
-}
-
-// The weights of value_keys keys from `first` on times their values, which are staged.
-fn add_values(sums: ptr<function, Results>, first: u32, row: u32, column: u32) {
-    for (var key = 0u; key < value_keys; key += m) {
-        var left: array<Left, row_blocks>;
-        for (var r = 0u; r < row_blocks; r++) {
-            left[r] = subgroupMatrixLoad<Left, row_major>(&tile, (row + r) * m * stride + (first + key) / 8u, stride);
-        }
-        for (var c = 0u; c < column_blocks; c++) {
-            let right = subgroupMatrixLoad<Right, row_major>(&tile, second + key * value_stride + (column + c) * m / 8u, value_stride);
-            for (var r = 0u; r < row_blocks; r++) {
-                let i = r * column_blocks + c;
-                (*sums)[i] = subgroupMatrixMultiplyAccumulate(left[r], right, (*sums)[i]);
-            }
-        }
-    }
-}
-
-// Multiplies each row of the results by its query's factor.
-fn shrink_results(sums: ptr<function, Results>, row: u32, subgroup: u32, lane: u32) {
-    for (var i = 0u; i < row_blocks * column_blocks; i++) {
-        subgroupMatrixStore<row_major>(&tile, second + subgroup * block, (*sums)[i], m / 4u);
-        workgroupBarrier();
-        for (var j = lane; j < block; j += ${SUBGROUP}u) {
-            let factor = shrink[(row + i / column_blocks) * m + j / (m / 4u)];
-            tile[second + subgroup * block + j] = bitcast<vec4<u32>>(bitcast<vec4<f32>>(tile[second + subgroup * block + j]) * factor);
-        }
-        workgroupBarrier();
-        (*sums)[i] = subgroupMatrixLoad<Result, row_major>(&tile, second + subgroup * block, m / 4u);
-        workgroupBarrier();
-    }
-}
+// Whatever has matrices is in main: compilers may not take pointers to them.
 
 // ---- results ----
 
@@ -231,9 +180,12 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     let my_last = vec4<u32>(last_seen(query_row(mine, my_query)));
     var my_highest = lowest; // what the weights are relative to
     var my_sum = 0.0;
-    // values: the subgroup's first matrix of the results
+    // the subgroup's first matrix of the scores, and of the results; where it puts one of the latter
+    let score_row = subgroup * score_blocks / score_columns;
+    let score_column = subgroup * score_blocks % score_columns;
     let row = subgroup / ${COLUMN_GROUPS}u * row_blocks;
     let column = subgroup % ${COLUMN_GROUPS}u * column_blocks;
+    let own = second + subgroup * block;
     var results = Results();
     if (thread == 0u) { atomicStore(&rises, 0u); }
 
@@ -244,10 +196,20 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
             workgroupBarrier();
             stage_scores(source, mine, first, thread);
             workgroupBarrier();
-            add_scores(&sums, subgroup);
+            for (var depth = 0u; depth < chunk; depth += m / 8u) {
+                let left = subgroupMatrixLoad<Left, row_major>(&tile, score_row * m * stride + depth, stride);
+                for (var i = 0u; i < score_blocks; i++) {
+                    let at = second + (score_column + i) * m * stride + depth;
+                    let right = subgroupMatrixLoad<Right, col_major>(&tile, at, stride);
+                    sums[i] = subgroupMatrixMultiplyAccumulate(left, right, sums[i]);
+                }
+            }
         }
         workgroupBarrier();
-        put_scores(&sums, subgroup);
+        for (var i = 0u; i < score_blocks; i++) {
+            let to = score_row * m * score_stride + (score_column + i) * m / 4u;
+            subgroupMatrixStore<row_major>(&tile, to, sums[i], score_stride);
+        }
         workgroupBarrier();
 
         var s: array<vec4<f32>, fours>;
@@ -279,13 +241,38 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         }
         workgroupBarrier();
         if (thread == 0u) { rose = atomicLoad(&rises); }
-        if (workgroupUniformLoad(&rose) == number && at > begin) { shrink_results(&results, row, subgroup, lane); }
+        if (workgroupUniformLoad(&rose) == number && at > begin) { // multiplies each row of the results by its query's factor
+            for (var i = 0u; i < row_blocks * column_blocks; i++) {
+                subgroupMatrixStore<row_major>(&tile, own, results[i], m / 4u);
+                workgroupBarrier();
+                for (var j = lane; j < block; j += ${SUBGROUP}u) {
+                    let factor = shrink[(row + i / column_blocks) * m + j / (m / 4u)];
+                    tile[own + j] = bitcast<vec4<u32>>(bitcast<vec4<f32>>(tile[own + j]) * factor);
+                }
+                workgroupBarrier();
+                results[i] = subgroupMatrixLoad<Result, row_major>(&tile, own, m / 4u);
+                workgroupBarrier();
+            }
+        }
 
         for (var first = 0u; first <= min(source.last, tile_keys - 1u); first += value_keys) { // past the last key, weights are 0
             workgroupBarrier();
             stage_values(source, first, thread);
             workgroupBarrier();
-            add_values(&results, first, row, column);
+            for (var key = 0u; key < value_keys; key += m) {
+                var left: array<Left, row_blocks>;
+                for (var r = 0u; r < row_blocks; r++) {
+                    left[r] = subgroupMatrixLoad<Left, row_major>(&tile, (row + r) * m * stride + (first + key) / 8u, stride);
+                }
+                for (var c = 0u; c < column_blocks; c++) {
+                    let at = second + key * value_stride + (column + c) * m / 8u;
+                    let right = subgroupMatrixLoad<Right, row_major>(&tile, at, value_stride);
+                    for (var r = 0u; r < row_blocks; r++) {
+                        let i = r * column_blocks + c;
+                        results[i] = subgroupMatrixMultiplyAccumulate(left[r], right, results[i]);
+                    }
+                }
+            }
         }
     }
 
@@ -293,12 +280,12 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     part_of[thread] = my_sum;
     if (part == 0u) { shrink[my_query] = my_highest; }
     for (var i = 0u; i < row_blocks * column_blocks; i++) {
-        subgroupMatrixStore<row_major>(&tile, second + subgroup * block, results[i], m / 4u);
+        subgroupMatrixStore<row_major>(&tile, own, results[i], m / 4u);
         workgroupBarrier();
         for (var j = lane; j < block; j += ${SUBGROUP}u) {
             let query = (row + i / column_blocks) * m + j / (m / 4u);
             let quad = (column + i % column_blocks) * m / 4u + j % (m / 4u);
-            put(mine, query, quad, bitcast<vec4<f32>>(tile[second + subgroup * block + j]), split, kv_head);
+            put(mine, query, quad, bitcast<vec4<f32>>(tile[own + j]), split, kv_head);
         }
         workgroupBarrier();
     }

@@ -5,6 +5,9 @@
 #
 #     bench/node/ops.sh [FOLDER of the wasm build, default build/wasm]
 #
+# Times of kernels there: cmake --build --preset wasm --target kernels_gpu, and the same Node with build/wasm/kernels_gpu.wasm
+# [--disable matrix_attention] ["256 tokens"].
+#
 # Needs VK_ICD_FILENAMES for the driver's file, unless the loader finds it.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
