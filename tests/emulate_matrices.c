@@ -58,6 +58,13 @@ static const char functions[] =
     "        tile[at + i / emulated_m * stride + i % emulated_m / 4u] = bitcast<vec4<u32>>(four);\n"
     "    }\n"
     "}\n"
+    "fn emulated_store_columns(at: u32, x: Emulated, stride: u32) {\n"
+    "    var turned: Emulated;\n"
+    "    var y = x;\n"
+    "    for (var i = 0u; i < emulated_m * emulated_m; i++) { turned[i] = y[i % emulated_m * emulated_m + i / "
+    "emulated_m]; }\n"
+    "    emulated_store(at, turned, stride);\n"
+    "}\n"
     "fn emulated_product(a: Emulated, b: Emulated, c: Emulated) -> Emulated {\n"
     "    var left = a;\n"
     "    var right = b;\n"
@@ -88,6 +95,12 @@ static const struct {
     { "subgroupMatrixLoad<Right, col_major>(&tile, ", "emulated_columns(" },
     { "subgroupMatrixLoad<Result, row_major>(&tile, ", "emulated_sums(" },
     { "subgroupMatrixStore<row_major>(&tile, ", "emulated_store(" },
+    { "subgroupMatrixStore<col_major>(&tile, ", "emulated_store_columns(" },
+    { "bitcast<vec2<f16>>(", "unpack2x16float(" }, /* arithmetic with f16: f32, rounded when it is packed */
+    { "bitcast<u32>(q", "pack2x16float(q" },
+    { "vec2<f16>", "vec2<f32>" },
+    { "vec4<f16>", "vec4<f32>" },
+    { ".0h", ".0" },
     { "subgroupMatrixMultiplyAccumulate(", "emulated_product(" },
     { "@builtin(subgroup_id) subgroup: u32, @builtin(subgroup_invocation_id) lane: u32) {",
       ") { let subgroup = thread / 32u; let lane = thread % 32u;" },

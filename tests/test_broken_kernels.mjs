@@ -51,6 +51,7 @@ const rows = [
     ["embed.wgsl", "run.records[token].position", "run.records[token].sequence", cases("embed by position 2 ×")],
     ["embed.wgsl", "{ token_id = 0u; }", "{ token_id = 1u; }", cases("rows given")],
     ["embed.wgsl", "y[at + i] = factor * v[i];", "y[at + i] = v[i];", cases("embed Q8_0 2 ×")],
+    ["halve.wgsl", "pack2x16float(a.xz)", "pack2x16float(a.zx)", cases("matmul Q4_K 5 ×"), large],
     ["heads.wgsl", "x.x * turn.x - x.y * turn.y", "x.x * turn.x + x.y * turn.y", layers("three types")],
     ["kv.wgsl", "unpack2x16float(words.x), unpack2x16float(words.y)", "unpack2x16float(words.y), unpack2x16float(words.x)", cases("attention F16 5 · 5 × 3/1")],
     ["kv_copy.wgsl", "select(links - 1u - i, i, down)", "i", ["gpu_kv", "overlapping, up"]],
@@ -61,6 +62,7 @@ const rows = [
     ["matmul.wgsl", "dot(w, v.a), dot(w, v.b)", "dot(w, v.b), dot(w, v.a)", cases("matmul F16 5 × [512")],
     ["matmul_blocks.wgsl", "a5 = weighted(a5, w5, first);", "a5 = weighted(a5, w4, first);", cases("matmul F16 130 ×")],
     ["matmul_blocks.wgsl", "two_numbers(w.z), two_numbers(w.w)", "two_numbers(w.z), two_numbers(w.z)", cases("matmul BF16 70 ×")],
+    ["matmul_matrix.wgsl", "(left1, right0, m10)", "(left0, right0, m10)", cases("matmul Q4_K 5 ×"), large],
     ["matmul_q8.wgsl", "sum += s.y * v.sum;", "sum -= s.y * v.sum;", cases("matmul Q4_0 33 × [512")],
     ["matmul_sum.wgsl", "sum += sums[", "sum = sums[", cases("matmul F16 64 × [512")],
     ["matvec.wgsl", "sums0 += vec4<f32>(a.x, b.x, c.x, d.x);", "sums0 += vec4<f32>(b.x, a.x, c.x, d.x);", cases("matmul Q4_K 2 ×")],
@@ -109,8 +111,6 @@ const rows = [
     ["kv.wgsl", "vec4<f32>(bytes) * bitcast<f32>(words.y)", "vec4<f32>(bytes) - bitcast<f32>(words.y)", checks("kv")],
 ];
 const cannotBeBroken = {
-    "halve.wgsl": "needs subgroup matrices, which a GPU in software has not",
-    "matmul_matrix.wgsl": "the same",
     "kv_unit.wgsl": "names types only: another type does not compile",
 };
 
@@ -156,6 +156,7 @@ for (const file of readdirSync("wgsl")) check(rows.some((row) => row[0] === file
 const right = [
     [cases("rms_norm 2 ×")], [cases("attention F16 5 · 33 ×"), littleMemory], [cases("steep"), matrices], [cases("steep"), large],
     [cases("heads of 72"), large], [cases("heads of 128"), large], [cases("F16 4 · 20 × 2/1 heads of 512"), large],
+    [cases("matmul Q4_K 5 ×"), matrices], [cases("lopsided"), large],
     [cases("block of 9 at 11"), matrices], [cases("attention Q8_0 5 · 5 ×"), matrices],
 ];
 async function testRight([program, more]) {
