@@ -7,7 +7,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
 enum { MOST_AUDIO_LAYERS = 1024, MOST_AUDIO_WIDTH = 1 << 16, MOST_TAPS = 64 };
 
@@ -35,6 +35,7 @@ typedef struct {
     audio_weights     *w;
     weight_loader      from;
     const audio_names *names;
+    float             *waves; /* while loading: sines and cosines of the distances */
     char               text[128];
 } audio_loader;
 
@@ -104,8 +105,8 @@ static void audio_config_read(audio_loader *l, uint32_t soft_width) {
 
 /* ---- tensors ---- */
 
-/* All values of a tensor as f32, in memory that lives as long as the weights. NULL: only shapes are wanted, or it failed. */
-static const float *audio_values(audio_loader *l, const char *name, uint64_t count) {
+/* All values of a tensor as f32; the caller frees them. NULL: only shapes are wanted, or it failed. */
+static float *audio_values(audio_loader *l, const char *name, uint64_t count) {
     uint64_t     ne[4] = { 0 };
     const weight w = loader_any(&l->from, name, ne, true);
     if (l->from.status || l->from.shapes) return NULL;
@@ -118,7 +119,7 @@ static const float *audio_values(audio_loader *l, const char *name, uint64_t cou
         l->from.status = fail(l->from.e, GM_IO, "tensor '%s' is not in memory", name);
         return NULL;
     }
-    float *values = arena_array(l->from.memory, count, sizeof *values);
+    float *values = malloc(count * sizeof *values);
     if (!values) l->from.status = fail_memory(l->from.e, name, count * sizeof *values);
     else quant_format_of(w.type)->dequantise(values, w.data, count / quant_format_of(w.type)->block);
     return values;
@@ -128,10 +129,11 @@ static const float *audio_values(audio_loader *l, const char *name, uint64_t cou
 static void load_convolution(audio_loader *l, size_t i) {
     static const char *const names[] = { "a.conv1d.0.weight", "a.conv1d.1.weight" };
     const uint64_t           in = i ? l->w->config.channels[0] : 1, out = l->w->config.channels[i], area = 9;
-    const float             *values = audio_values(l, names[i], area * in * out);
+    float                   *values = audio_values(l, names[i], area * in * out);
     float                   *to = loader_new_vector(&l->from, names[i], area * in * out, &l->w->conv[i]);
     for (uint64_t at = 0; values && to && at < area * in * out; at++) /* at % area is already 3 · time + frequency */
         to[(at % area * in + at / area % in) * out + at / area / in] = values[at];
+    free(values);
     snprintf(l->text, sizeof l->text, "a.conv1d.%zu.norm.weight", i);
     l->w->conv_norm[i] = loader_vector(&l->from, l->text, out, true);
 }
@@ -162,26 +164,33 @@ static clipped_linear audio_matrix(audio_loader *l, uint32_t layer, const char *
     return out;
 }
 
-/* R_δ = Wrel · [sin(δ·τ), cos(δ·τ)], τ_i = 10000^(−i / (n/2 − 1)): what the distance δ adds to a key. */
-static void load_relative(audio_loader *l, uint32_t layer) {
+/* [sin(δ·τ), cos(δ·τ)] for every distance δ, τ_i = 10000^(−i / (n/2 − 1)): [n, AUDIO_REACH]. */
+static void make_waves(audio_loader *l) {
     const uint64_t n = l->w->config.width, half = n / 2;
-    const float   *w = audio_values(l, audio_tensor(l, layer, l->names->relative, ".weight"), n * n);
-    float         *to = loader_new_vector(&l->from, "audio.relative", n * AUDIO_REACH, &l->w->layer[layer].relative);
-    float         *wave = arena_array(l->from.memory, n, sizeof *wave);
-    if (!wave && !l->from.status)
-        l->from.status = fail_memory(l->from.e, "the audio tower's distances", n * sizeof *wave);
-    for (uint64_t distance = 0; w && to && wave && distance < AUDIO_REACH; distance++) {
-        for (uint64_t i = 0; i < half; i++) {
-            const double angle = (double)distance * exp(-(double)i * log(10000) / (double)(half - 1));
-            wave[i] = (float)sin(angle);
-            wave[half + i] = (float)cos(angle);
-        }
-        for (uint64_t row = 0; row < n; row++) {
-            double sum = 0;
-            for (uint64_t i = 0; i < n; i++) sum += (double)w[row * n + i] * wave[i];
-            to[distance * n + row] = (float)sum;
-        }
+    l->waves = malloc(n * AUDIO_REACH * sizeof *l->waves);
+    if (!l->waves)
+        l->from.status = fail_memory(l->from.e, "the audio tower's distances", n * AUDIO_REACH * sizeof *l->waves);
+    for (uint64_t i = 0; l->waves && i < half * AUDIO_REACH; i++) {
+        const double angle =
+            (double)(i % AUDIO_REACH) * exp(-(double)(i / AUDIO_REACH) * log(10000) / (double)(half - 1));
+        l->waves[i] = (float)sin(angle);
+        l->waves[half * AUDIO_REACH + i] = (float)cos(angle);
     }
+}
+
+/* R_δ = Wrel · waves_δ: what the distance δ adds to a key. */
+static void load_relative(audio_loader *l, uint32_t layer) {
+    const uint64_t n = l->w->config.width;
+    float         *w = audio_values(l, audio_tensor(l, layer, l->names->relative, ".weight"), n * n);
+    float         *to = loader_new_vector(&l->from, "audio.relative", n * AUDIO_REACH, &l->w->layer[layer].relative);
+    for (uint64_t row = 0; w && to && row < n; row++) {
+        double sums[AUDIO_REACH] = { 0 };
+        for (uint64_t i = 0; i < n; i++)
+            for (size_t distance = 0; distance < AUDIO_REACH; distance++)
+                sums[distance] += (double)w[row * n + i] * l->waves[i * AUDIO_REACH + distance];
+        for (size_t distance = 0; distance < AUDIO_REACH; distance++) to[distance * n + row] = (float)sums[distance];
+    }
+    free(w);
 }
 
 /* s · head^(−½) / ln 2 */
@@ -196,9 +205,10 @@ static void load_query_scale(audio_loader *l, uint32_t layer) {
 /* In files [taps, width]; for the op tap by tap. */
 static void load_taps(audio_loader *l, uint32_t layer) {
     const uint64_t n = l->w->config.width, taps = l->w->config.taps;
-    const float   *values = audio_values(l, audio_tensor(l, layer, "conv_dw", ".weight"), n * taps);
+    float         *values = audio_values(l, audio_tensor(l, layer, "conv_dw", ".weight"), n * taps);
     float         *to = loader_new_vector(&l->from, "audio.taps", n * taps, &l->w->layer[layer].conv_taps);
     for (uint64_t i = 0; values && to && i < n * taps; i++) to[i % taps * n + i / taps] = values[i];
+    free(values);
 }
 
 static void load_audio_feed_forward(audio_loader *l, uint32_t i, audio_feed_forward *w, const char *const names[4]) {
@@ -242,7 +252,9 @@ static void load_audio_encoder(audio_loader *l) {
     l->w->layer = l->from.status ? NULL : arena_array(&l->w->memory, c->layers, sizeof *l->w->layer);
     if (!l->from.status && !l->w->layer)
         l->from.status = fail_memory(l->from.e, "the audio tower's layers", c->layers * sizeof *l->w->layer);
+    if (!l->from.status) make_waves(l);
     for (uint32_t i = 0; i < c->layers && !l->from.status; i++) load_audio_layer(l, i);
+    free(l->waves);
 }
 
 /* The one matrix that connects tower and text model: it shows whether they belong together. */
