@@ -1,6 +1,7 @@
 /* The base: strings, errors, memory, numbers, JSON, UTF-8, hashes, random numbers, tables, threads. */
 
 #include "base/arena.h"
+#include "base/base64.h"
 #include "base/beside.h"
 #include "base/buffer.h"
 #include "base/clock.h"
@@ -409,6 +410,29 @@ static void test_sha256(void) {
     }
 }
 
+static void test_base64(void) {
+    static const struct {
+        const char *text, *bytes; /* bytes NULL: refused */
+        size_t      size;         /* of the bytes, or the place of the mistake */
+    } rows[] = {
+        { "", "", 0 },      { "TQ==", "M", 1 },   { "TWE=", "Ma", 2 },           { "TWFu", "Man", 3 },
+        { "TQ", "M", 1 },   { "TWE", "Ma", 2 },   { "+/-_", "\xfb\xff\xbf", 3 }, { "TW\nFu TWFu\r\n", "ManMan", 6 },
+        { "T", NULL, 1 },   { "TWFuT", NULL, 5 }, { "TW*u", NULL, 2 },           { "TQ==TQ==", NULL, 4 },
+        { "TQ=", NULL, 3 }, { "====", NULL, 2 },  { "TWFu=", NULL, 5 },          { "data:x", NULL, 4 },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char   memory[32];
+        size_t size = 99;
+        TEST("base64 \"%s\"", rows[i].text);
+        snprintf(memory, sizeof memory, "%s", rows[i].text); /* in place */
+        const bool fine = base64_decode((str){ memory, strlen(rows[i].text) }, memory, &size);
+        CHECK(fine == (rows[i].bytes != NULL));
+        CHECK_MESSAGE(size == rows[i].size, "%zu", size);
+        if (fine && rows[i].bytes) CHECK(!memcmp(memory, rows[i].bytes, size));
+        CHECK(size <= base64_most(strlen(rows[i].text)));
+    }
+}
+
 static void test_philox(void) {
     static const uint32_t rows[][10] = {
         { 0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
@@ -645,6 +669,7 @@ int main(int argc, char **argv) {
     test_json_access();
     test_utf8();
     test_sha256();
+    test_base64();
     test_philox();
     test_half();
     test_hash_table();

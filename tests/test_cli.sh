@@ -468,6 +468,12 @@ run "a picture that is none" 2 run models/box.gguf "What is in the picture?" --i
 says "not a picture"
 run "a picture that is not there" 2 run models/box.gguf "What is in the picture?" --image "$scratch/nothere.png" "${one[@]}"
 says "nothere.png"
+run "a sound" 0 run models/box.gguf "Which digits do you hear?" --audio tests/box/sounds/00.wav --temp 0 "${one[@]}"
+has "5 6 7 2"
+run "a sound that is none" 2 run models/box.gguf "Which digits do you hear?" --audio README.md "${one[@]}"
+one_line
+run "/audio" 0 chat models/box.gguf --temp 0 "${one[@]}" <<<$'/audio tests/box/sounds/00.wav\nWhich digits do you hear?'
+has "5 6 7 2"
 run "/image" 0 chat models/box.gguf --temp 0 "${one[@]}" <<<"/image $shapes"$'\nWhat is in the picture?\n/save '"$scratch/seen.gguf"
 has "$seen"
 run "a picture in a saved chat" 0 chat models/box.gguf --temp 0 "${one[@]}" <<<"/load $scratch/seen.gguf"$'\nWhat is at the top?'

@@ -98,6 +98,13 @@ check "an answer that does not end" "$("$program" eval --backend cpu "$scratch/e
 check "--show" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --first 2 --show --threads 1 | head -n 2)" $'t: Hi\n    Yes.'
 check "--prompts" "$("$program" eval --backend cpu "$scratch/yes.gguf" "$scratch/set.jsonl" --first 1 --prompts --threads 1)" '"<bos><|turn>user\nHi<turn|>\n<|turn>model\n"'
 
+# ---- pictures and sounds ----
+
+for set in pictures:'80 of    80' sounds:'38 of    40'; do
+    check "the box's ${set%%:*}" "$("$program" eval models/box.gguf "tests/box/${set%%:*}.jsonl" --backend cpu --threads 2 --quiet | grep -oE '^all +[0-9]+ of +[0-9]+')" \
+        "all                     ${set#*:}"
+done
+
 # ---- bad sets ----
 
 while IFS='|' read -r name line says; do

@@ -131,6 +131,9 @@ async function pictures() {
     has(first?.choices[0].message.content, "a small green triangle at the top and a large purple circle at the bottom right", "the box sees a picture");
     const next = (await chat(server, {messages: [seen, first.choices[0].message, ...say("What is at the top?")], temperature: 0})).json;
     check(next.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens, `a second question: ${show(next.usage)}`);
+    const spoken = {type: "input_audio", input_audio: {data: readFileSync("tests/box/sounds/00.wav").toString("base64"), format: "wav"}};
+    const heard = {messages: [{role: "user", content: [spoken, {type: "text", text: "Which digits do you hear?"}]}], temperature: 0};
+    has((await chat(server, heard)).json?.choices[0].message.content, "5 6 7 2", "the box hears a sound");
     const ollama = {messages: [{role: "user", content: "What is in the picture?", images: [file]}], temperature: 0};
     has((await chat(server, ollama)).json?.choices[0].message.content, "a small green triangle", "a picture in Ollama's form");
     const high = (await chat(server, {messages: [picture(`data:image/jpeg;base64,${file}`, "high")], max_tokens: 1})).json;
