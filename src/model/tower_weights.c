@@ -60,6 +60,17 @@ static gm_status vision_find(vision_loader *l) {
                 "the vision tower is of the type '%.*s'; Gemma 4's are 'gemma4v' and 'gemma4uv'", STR_ARGS(projector));
 }
 
+/* Ollama's files say how many patches a soft token has along a side; sizes of pictures depend on it. */
+static void check_merged(vision_loader *l) {
+    uint32_t merged = MERGED;
+    bool     found;
+    if (l->from.status) return;
+    l->from.status = gguf_get_u32(l->from.file, vision_key(l, "projector.scale_factor"), &merged, &found, l->from.e);
+    if (!l->from.status && merged != MERGED)
+        l->from.status = fail(l->from.e, GM_UNSUPPORTED, "metadata key '%s' must be %d, found %u",
+                              vision_key(l, "projector.scale_factor"), MERGED, merged);
+}
+
 static void vision_config_read(vision_loader *l) {
     vision_config *c = &l->w->config;
     const bool     encoder = !gguf_find_tensor(l->from.file, "v.patch_norm.1.weight");
@@ -74,6 +85,7 @@ static void vision_config_read(vision_loader *l) {
                               vision_key(l, "patch_size"), patch);
     c->patch = encoder ? patch : patch * MERGED;
     c->merged = encoder ? MERGED : 1;
+    check_merged(l);
     if (!encoder) return;
     c->layers = vision_u32(l, "block_count", 1, MOST_TOWER_LAYERS);
     c->heads = vision_u32(l, "attention.head_count", 1, 1024);
