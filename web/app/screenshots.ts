@@ -144,6 +144,22 @@ async function pictures(origin: string, phone: boolean): Promise<void> {
     await visit.end();
 }
 
+/** The microphone while it records. */
+async function record(origin: string, phone: boolean): Promise<void> {
+    const visit = await Visit.begin({ phone, microphone: 'tests/box/sounds/05.wav' });
+    const page = await visit.page();
+    await page.emulateMedia({ colorScheme: phone ? 'dark' : 'light' });
+    await page.goto(origin);
+    await page.waitForSelector('.chip-ready');
+    await page.getByRole('button', { name: 'Add pictures' }).click();
+    await page.getByRole('menuitem', { name: 'Record a sound' }).click();
+    await page.waitForFunction(() => (document.querySelector<HTMLMeterElement>('.level')?.value ?? 0) > 60);
+    const path = join(FOLDER, `${phone ? 'phone-recording-dark' : 'recording'}.png`);
+    await page.screenshot({ path }); // at once: the words are soon over
+    console.log(path, statSync(path).size);
+    await visit.end();
+}
+
 async function benchmark(origin: string): Promise<void> {
     const visit = await Visit.begin();
     const page = await visit.page();
@@ -176,4 +192,6 @@ await benchmark(site.origin);
 await phone(site.origin);
 await pictures(site.origin, false);
 await pictures(site.origin, true);
+await record(site.origin, false);
+await record(site.origin, true);
 await site.close();

@@ -10,6 +10,7 @@ import { gemmule } from '../src/api/ai_sdk.ts';
 import { languageModel } from '../src/api/language_model.ts';
 import { type Engine, Gemmule, type Message, type OllamaModel, type Part, type Session } from '../src/node.ts';
 import { DENSE, ROOT, WASM } from './support/models.ts';
+import { readWav } from './support/wav.ts';
 
 const OPTIONS = { wasmUrl: WASM, backend: 'wasm' } as const;
 const GREEDY = { sampling: { temperature: 0 } };
@@ -47,6 +48,27 @@ test('pictures are seen, and counted before they are sent', async () => {
         assert.ok(question.check.exact.includes(text), `${question.image}: ${text}`);
         assert.equal(await box.countTokens([asked(question)]), stats.promptTokens);
         assert.deepEqual([stats.media, stats.mediaEncoded], [1, 1]);
+    }
+});
+
+test('sounds are heard: files, samples, and input_audio', async () => {
+    const heard = readFileSync(join(ROOT, 'tests/box/sounds.jsonl'), 'utf8').trim().split('\n').map((line) => JSON.parse(line) as Question & { task: string; audio: string })
+        .filter(({ check }, i, all) => check.exact && all.findIndex(({ task }) => task === all[i]!.task) === i);
+    assert.equal(box.info.audio, true);
+    assert.ok(heard.length >= 2, 'digits and words');
+    for (const question of heard) {
+        const file = readFileSync(join(ROOT, 'tests/box', question.audio)), { samples, rate: sampleRate } = readWav(file);
+        const part: Part = { type: 'audio', audio: { samples, sampleRate } };
+        await using session = await box.session();
+        for (const audio of [part, { type: 'audio' as const, audio: new Blob([file]) }]) {
+            const messages: Message[] = [{ role: 'user', content: [audio, { type: 'text', text: wordsOf(question) }] }];
+            const { text, stats } = await answer(session, messages);
+            assert.ok(question.check.exact.includes(text), `${question.audio}: ${text}`);
+            assert.equal(await box.countTokens(messages), stats.promptTokens);
+        }
+        const content = [{ type: 'input_audio' as const, input_audio: { data: file.toString('base64'), format: 'wav' } }, { type: 'text' as const, text: wordsOf(question) }];
+        const { choices } = await box.chat.completions.create({ messages: [{ role: 'user', content }], temperature: 0 });
+        assert.ok(question.check.exact.includes(choices[0]!.message.content!), choices[0]!.message.content!);
     }
 });
 

@@ -62,7 +62,8 @@ export async function finishRecording(loaded: LoadedModel | null): Promise<void>
     try {
         const stopping = microphone.stop();
         microphone = null;
-        const sound = wavFile(await stopping);
+        const samples = await stopping;
+        const sound = wavFile(purpose === 'attach' ? samples : withoutSilence(samples));
         if (purpose === 'attach') {
             const attachment = await attach(sound, sound.name);
             if (attachment) setAttached(place, [...attachedTo(place), attachment]);
@@ -78,7 +79,8 @@ export async function finishRecording(loaded: LoadedModel | null): Promise<void>
     document.getElementById('composer')?.focus();
 }
 
-const DICTATION = 'Write down what is said in this recording, word for word and in its own language. Answer with these words only.';
+const DICTATION = 'Transcribe this.';
+const MOST_WORDS = 256; // tokens; nobody says more in LONGEST.dictate seconds
 
 /** What is said in a recording. In a session of its own: the conversation stays as it is. */
 async function writeDown(loaded: LoadedModel | null, sound: File, signal: AbortSignal): Promise<string> {
@@ -87,11 +89,24 @@ async function writeDown(loaded: LoadedModel | null, sound: File, signal: AbortS
     try {
         const message = { role: 'user' as const, content: [{ type: 'audio' as const, audio: sound }, { type: 'text' as const, text: DICTATION }] };
         let words = '';
-        for await (const piece of session.reply([message], { sampling: { temperature: 0 }, signal })) if (piece.kind === 'content') words += piece.text;
+        for await (const piece of session.reply([message], { sampling: { temperature: 0 }, maxTokens: MOST_WORDS, signal })) if (piece.kind === 'content') words += piece.text;
         return words.trim();
     } finally {
         await session.free().catch(() => undefined);
     }
+}
+
+const FRAME = 0.02, MARGIN = 0.1, QUIET = 0.05; // seconds, seconds, and a share of the loudest frame
+
+/** Without the silence before and after the words: small models hear things in it, and it costs tokens. */
+export function withoutSilence({ samples, sampleRate }: Samples): Samples {
+    const frame = Math.round(FRAME * sampleRate), margin = Math.round(MARGIN * sampleRate);
+    const loud = Array.from({ length: Math.ceil(samples.length / frame) }, (_, i) =>
+        Math.sqrt(samples.subarray(i * frame, (i + 1) * frame).reduce((sum, value) => sum + value * value, 0) / frame));
+    const least = QUIET * Math.max(...loud);
+    const first = loud.findIndex((level) => level > least), last = loud.findLastIndex((level) => level > least);
+    if (first < 0) return { samples, sampleRate };
+    return { samples: samples.slice(Math.max(0, first * frame - margin), (last + 1) * frame + margin), sampleRate };
 }
 
 /** Samples as a WAV file of 16 bits, which every browser plays. */

@@ -1,13 +1,15 @@
 // For the browser tests of the app: the built app on a server with the headers of `gemmule serve`, and a Chromium with an empty profile
 // that reaches nothing else and records every attempt.
 
-import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { chromium, type BrowserContext, type Page } from 'playwright-core';
 import { CHROMIUM_FLAGS, which } from '../../tests/browser/browsers.ts';
+import { fakeMicrophone } from '../../tests/browser/media_cases.ts';
+import { readWav } from '../../tests/support/wav.ts';
 import { startServer, type ServerOptions, type TestServer } from '../../tests/browser/server.ts';
 
 const APP = 'build/web';
@@ -52,6 +54,8 @@ export interface VisitOptions {
     /** WebGPU by SwiftShader; without it there is none. */
     gpu?: boolean;
     phone?: boolean;
+    /** A WAV file that the microphone plays. */
+    microphone?: string;
 }
 
 export class Visit {
@@ -72,7 +76,7 @@ export class Visit {
         context.pages().forEach((page) => this.listen(page));
     }
 
-    static async begin({ gpu = false, phone = false }: VisitOptions = {}): Promise<Visit> {
+    static async begin({ gpu = false, phone = false, microphone }: VisitOptions = {}): Promise<Visit> {
         const foreign: string[] = [];
         const sink = await startSink(foreign);
         const profile = mkdtempSync(join(tmpdir(), 'gemmule-app-'));
@@ -81,7 +85,7 @@ export class Visit {
             headless: true,
             viewport: phone ? { width: 360, height: 740 } : { width: 1280, height: 820 },
             ...(phone && { isMobile: true, hasTouch: true }),
-            args: [...(gpu ? CHROMIUM_FLAGS : ['--no-sandbox']), `--proxy-server=http://127.0.0.1:${(sink.address() as AddressInfo).port}`],
+            args: [...(gpu ? CHROMIUM_FLAGS : ['--no-sandbox']), ...(microphone ? fakeMicrophone(profile, readWav(readFileSync(microphone))) : []), `--proxy-server=http://127.0.0.1:${(sink.address() as AddressInfo).port}`],
         });
         context.setDefaultTimeout(60_000);
         return new Visit(context, profile, sink, foreign);

@@ -162,6 +162,41 @@ describe('the first visit', { timeout: 300_000 }, () => {
     });
 });
 
+describe('the microphone', { timeout: 120_000 }, () => {
+    const [said] = readFileSync('tests/box/sounds.jsonl', 'utf8').trim().split('\n').map((line) => JSON.parse(line) as { task: string; audio: string; check: { exact: string[] } })
+        .filter(({ task }) => task === 'spoken words');
+    let site: Awaited<ReturnType<typeof startSite>>, visit: Visit, page: Page;
+    before(async () => {
+        site = await startSite({}, BOX);
+        visit = await Visit.begin({ microphone: join('tests/box', said!.audio) });
+        page = await visit.page();
+        await page.goto(site.origin);
+        await page.waitForSelector('.chip-ready');
+    });
+    after(async () => {
+        await visit?.end();
+        await site?.close();
+    });
+    /** Records until the words are over: the meter showed them, and shows silence again. */
+    const words = (): Promise<unknown> => page.waitForFunction(() => {
+        const state = window as unknown as { heard?: number };
+        const level = document.querySelector<HTMLMeterElement>('.level')?.value ?? 0;
+        if (level > 40) state.heard = performance.now();
+        return state.heard !== undefined && performance.now() - state.heard > 700;
+    });
+
+    test('what is dictated is written into the draft', async () => {
+        await page.getByRole('button', { name: 'Dictate' }).click();
+        await words();
+        await page.getByRole('button', { name: 'Write it down' }).click();
+        await page.waitForFunction(() => document.querySelector<HTMLTextAreaElement>('#composer')!.value !== '');
+        const text = await page.inputValue('#composer');
+        assert.ok(said!.check.exact.includes(text), `${text} should be one of ${said!.check.exact.join(' | ')}`);
+        await page.fill('#composer', '');
+        assert.deepEqual(visit.complaints, []);
+    });
+});
+
 describe('the first visit, on WebGPU', { timeout: 300_000 }, () => {
     test('a software GPU is left alone until the settings ask for the GPU; the box answers there', async () => {
         const site = await startSite({}, BOX), visit = await Visit.begin({ gpu: true });

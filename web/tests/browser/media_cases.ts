@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { type Wav, writeWav } from '../support/wav.ts';
 
 type Evaluate = (script: string) => Promise<unknown>;
 
@@ -83,25 +84,16 @@ function toneAmplitude(samples: readonly number[], rate: number, frequency: numb
     return (2 * Math.hypot(sine, cosine)) / (end - start);
 }
 
-/** A WAV of 16 bits: a second of silence, a second of 440 Hz with an amplitude of 0.5, a second of silence. The silence at the end is for
- * Chromium's fake microphone, which repeats the last buffer for ever. */
-function toneFile(rate = 44_100): Buffer {
-    const file = Buffer.alloc(44 + 6 * rate);
-    file.write('RIFF', 0, 'latin1');
-    file.writeUInt32LE(file.length - 8, 4);
-    file.write('WAVEfmt ', 8, 'latin1');
-    for (const [at, value] of [[16, 16], [24, rate], [28, 2 * rate]] as const) file.writeUInt32LE(value, at);
-    for (const [at, value] of [[20, 1], [22, 1], [32, 2], [34, 16]] as const) file.writeUInt16LE(value, at);
-    file.write('data', 36, 'latin1');
-    file.writeUInt32LE(6 * rate, 40);
-    for (let i = rate; i < 2 * rate; i++) file.writeInt16LE(Math.round(16_384 * Math.sin((2 * Math.PI * 440 * i) / rate)), 44 + 2 * i);
-    return file;
-}
+/* A second of 440 Hz with an amplitude of 0.5. */
+const tone = (rate: number): Wav => ({ rate, samples: Float32Array.from({ length: rate }, (_, i) => 0.5 * Math.sin((2 * Math.PI * 440 * i) / rate)) });
 
-/** Chromium's flags for a microphone that plays `toneFile`. */
-export function fakeMicrophone(folder: string): string[] {
+/** Chromium's flags for a microphone that plays a sound, by default a tone. There is a second of silence before and after it: Chromium
+ * repeats the last buffer for ever. */
+export function fakeMicrophone(folder: string, { samples, rate } = tone(44_100)): string[] {
+    const padded = new Float32Array(samples.length + 2 * rate);
+    padded.set(samples, rate);
     const file = join(folder, 'microphone.wav');
-    writeFileSync(file, toneFile());
+    writeFileSync(file, writeWav({ samples: padded, rate }));
     return ['--use-fake-device-for-media-stream', '--use-fake-ui-for-media-stream', `--use-file-for-fake-audio-capture=${file}%noloop`];
 }
 
