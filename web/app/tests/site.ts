@@ -85,7 +85,10 @@ export class Visit {
             headless: true,
             viewport: phone ? { width: 360, height: 740 } : { width: 1280, height: 820 },
             ...(phone && { isMobile: true, hasTouch: true }),
-            args: [...(gpu ? CHROMIUM_FLAGS : ['--no-sandbox']), ...(microphone ? fakeMicrophone(profile, readWav(readFileSync(microphone))) : []), `--proxy-server=http://127.0.0.1:${(sink.address() as AddressInfo).port}`],
+            args: [
+                ...(gpu ? CHROMIUM_FLAGS : ['--no-sandbox']), ...(microphone ? fakeMicrophone(profile, readWav(readFileSync(microphone))) : []),
+                `--proxy-server=http://127.0.0.1:${(sink.address() as AddressInfo).port}`,
+            ],
         });
         context.setDefaultTimeout(60_000);
         return new Visit(context, profile, sink, foreign);

@@ -125,12 +125,14 @@ test('pictures, sounds and the microphone give the pixels and samples that were 
     await page.close();
 });
 
-test('the model in the box sees pictures', { timeout: 3_600_000 }, async () => {
+test('the model in the box sees and hears', { timeout: 3_600_000 }, async () => {
     const { page, complaints } = await visit();
     const evaluate = (script: string) => page.evaluate(script);
     const long = process.env['GEMMULE_LONG'] === '1'; // a software GPU takes a minute for a picture
-    await checkBox(evaluate, { backend: 'wasm' }, long ? Infinity : 8);
-    if (long) await checkBox(evaluate, { backend: 'gpu' }, 8);
+    await checkBox(evaluate, 'pictures', { backend: 'wasm' }, long ? Infinity : 8);
+    await checkBox(evaluate, 'sounds', { backend: 'wasm' }, long ? Infinity : 6);
+    if (long) await checkBox(evaluate, 'pictures', { backend: 'gpu' }, 8);
+    if (long) await checkBox(evaluate, 'sounds', { backend: 'gpu' }, 6);
     assert.deepEqual(complaints, []);
     await page.close();
 });
