@@ -4,7 +4,8 @@
 # briefly, and the check of the code's format.
 #
 # `make test-long` (tools/test.sh long) runs the tests that take too long for every change: ten thousand tokens while memory is
-# watched, every case of the op test on WebAssembly and in the browsers, every question to the model in the box, and its pictures in a page.
+# watched, 500 greedy tokens on the GPU and the CPU, every case of the op test on WebAssembly and in the browsers, every question to the
+# model in the box, and its pictures in a page.
 #
 # The last line of a test program is "N passed, N failed"; Node's tests end with "pass N" and "fail N". A step without such a line
 # counts as one test. The last line of this script is the sum; its exit status is 0 only if nothing failed. Logs: build/logs.
