@@ -490,6 +490,44 @@ static void test_parts(void) {
     arena_free(&memory);
 }
 
+/* The bytes of media parts, and how many tokens a picture may have. */
+static void test_chat_media(void) {
+    static const struct {
+        chat_part_kind kind;
+        const char    *from, *detail;
+        gm_status      status;
+        const char    *says; /* the bytes, or a part of the error */
+        uint32_t       budget;
+    } rows[] = {
+        { CHAT_IMAGE, "data:image/png;base64,TWFu", "", GM_OK, "Man", 0 },
+        { CHAT_IMAGE, "data:;base64,TWFu", "low", GM_OK, "Man", 70 },
+        { CHAT_IMAGE, "TWFu", "auto", GM_OK, "Man", 0 },
+        { CHAT_IMAGE, "TWFu", "high", GM_OK, "Man", 1120 },
+        { CHAT_AUDIO, "TWFu", "", GM_OK, "Man", 0 },
+        { CHAT_IMAGE, "TWFu", "fine", GM_BAD_ARGUMENT, "x: detail must be low, auto or high, not \"fine\"", 0 },
+        { CHAT_IMAGE, "", "", GM_BAD_ARGUMENT, "the picture has no data", 0 },
+        { CHAT_IMAGE, "data:image/png,x", "", GM_BAD_ARGUMENT, "data URL in base64", 0 },
+        { CHAT_AUDIO, "TW*u", "", GM_BAD_ARGUMENT, "the base64 of the sound is damaged at character 2", 0 },
+        { CHAT_IMAGE, "https://example.org/a.png", "", GM_UNSUPPORTED,
+          "a remote picture is not fetched (https://example.org/a.png", 0 },
+        { CHAT_AUDIO, "file:///a.wav", "", GM_UNSUPPORTED, "audio/wav", 0 },
+        { CHAT_VIDEO, "TWFu", "", GM_UNSUPPORTED, "video", 0 },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        arena           memory = { 0 };
+        gm_part         got = { 0 };
+        error           e = { 0 };
+        const chat_part part = { .kind = rows[i].kind,
+                                 .source = str_of(rows[i].from),
+                                 .detail = str_of(rows[i].detail) };
+        TEST("media from \"%s\" %s", rows[i].from, rows[i].detail);
+        CHECK(chat_part_media(&part, "x", &memory, &got, &e) == rows[i].status);
+        if (rows[i].status) CHECK_MESSAGE(strstr(e.why, rows[i].says), "%s", e.why);
+        else CHECK(got.size == 3 && !memcmp(got.data, rows[i].says, 3) && got.budget == rows[i].budget);
+        arena_free(&memory);
+    }
+}
+
 int main(void) {
     gguf      *file = NULL;
     tokenizer *t = NULL;
@@ -505,6 +543,7 @@ int main(void) {
     test_chat_refusals();
     test_chat_round_trip();
     test_parts();
+    test_chat_media();
     tokenizer_free(t);
     gguf_free(file);
     return test_end();
