@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import {
     addRound, alternatives, answerText, choose, exportFile, headOf, importFile, matches, messagesOf, newConversation, path, put, stopAnswers,
-    titleFrom, withMessage, withoutOldest, type Answer, type Conversation, type Question,
+    titleFrom, withMessage, withoutOldest, type Answer, type Attachment, type Conversation, type Question,
 } from '../src/conversation.ts';
 
 const question = (id: string, parent: string | null, created: number, content = id): Question => ({ id, parent, created, role: 'user', content });
@@ -119,6 +119,22 @@ test('export and import give the same tree with new ids', () => {
     const last = path(read!).at(-1) as Answer;
     assert.deepEqual([last.stats, last.leftOut, last.choice], [stats, 2, undefined], 'a file names no model to load');
     assert.ok(Object.keys(read!.nodes).every((id) => id.startsWith('n')));
+});
+
+test('attachments: they come to the model with their message, give a title, and are read from files with their content alone', () => {
+    const attachment = { id: 'm', kind: 'image', name: 'a.png', type: 'image/png', size: 3, width: 9, height: 9, budget: 560 } as const;
+    const asked = (attachments: unknown[]): Question => ({ ...question('q', null, 1, ''), attachments: attachments as Attachment[] });
+    const given = put(newConversation('c', 0), asked([attachment]));
+    assert.equal(given.title, 'a.png');
+    assert.deepEqual(messagesOf(path(given), ''), [{ role: 'user', content: '', attachments: [attachment] }]);
+    const file = put(newConversation('c', 0), asked([
+        attachment, null, { kind: 'film', data: 'AAEC' }, { ...attachment, data: 'AAEC', budget: 7, evil: true }, { ...attachment, kind: 'audio', name: 5, data: 'AAEC' },
+    ]));
+    const [read] = importFile(JSON.stringify(exportFile([file], new Date(0))), () => 'n');
+    assert.deepEqual((path(read!)[0] as Question).attachments, [
+        { id: '', kind: 'image', name: 'a.png', type: 'image/png', size: 0, data: 'AAEC' },
+        { id: '', kind: 'audio', name: '', type: 'image/png', size: 0, data: 'AAEC', budget: 560 },
+    ]);
 });
 
 test('import refuses what is not ours and survives what is broken', () => {
