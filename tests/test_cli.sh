@@ -106,7 +106,7 @@ unknown command, cut off|did you mean 'tokenize'?|tok
 unknown command of another program|did you mean 'list'?|ls
 unknown command of another program, too|did you mean 'inspect'?|show m
 unknown command that downloads|use `ollama pull NAME`|pull gemma4:e2b
-unknown command, no hint|unknown command 'xyzzy'; the commands are run, chat, serve|xyzzy
+unknown command, no hint|unknown command 'xyzzy'; the commands are run, chat, transcribe, serve|xyzzy
 a model without a command|try `gemmule chat gemma4:e2b`|gemma4:e2b
 a file without a command|try `gemmule chat m.gguf`|m.gguf
 help for nothing|unknown command|help xyzzy
