@@ -1,6 +1,6 @@
 /* Sessions: prefix reuse, going back, forks, snapshots, cancelling, replies; on the tiny models, against fresh sessions.
  *
- *     test_session [cpu|gpu] */
+ *     test_session [cpu|gpu [batches]]    batches: only the test of batches */
 
 #include "distance.h"
 #include "session/session.h"
@@ -226,6 +226,36 @@ static void test_session_cancel(gm_engine *engine) {
     gm_session_free(fresh);
 }
 
+/* While the GPU computes a batch, the next one is submitted. At most two are under way, and a cancel ends them. */
+static void test_two_batches(gm_engine *engine) {
+    TEST("the next batch of a prompt is submitted before the last has ended");
+    int32_t     tokens[600];
+    error       e = { 0 };
+    gm_status   status;
+    gm_session *s = open_session(engine, GM_KV_F16, 0), *fresh = open_session(engine, GM_KV_F16, 0);
+    make_tokens(tokens, 600, 17);
+    s->shares = fresh->shares = false;
+    CHECK(!set_tokens(fresh, tokens, 600)); /* and everything is compiled */
+    for (int32_t i = 0; i < 600; i++) CHECK(!session_hold(s, tokens[i], &e));
+    /* A deadline that has passed: each call does what it can without waiting. */
+    CHECK(session_compute(s, 0, &e) == GM_AGAIN && s->computed == KV_BATCH);
+    status = session_compute(s, 0, &e);
+    CHECK(status == GM_AGAIN && s->computed <= 2 * KV_BATCH);
+    CHECK(s->run.before < s->run.behind && s->run.behind <= gpu_submitted(engine->gpu.host));
+    while ((status = session_compute(s, 0, &e)) == GM_AGAIN) {}
+    CHECK_MESSAGE(!status && gm_session_logits(s), "%s", e.why);
+    CHECK(!memcmp(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY * sizeof(float)));
+
+    CHECK(!session_rollback(s, 0, NULL, &e));
+    for (int32_t i = 0; i < 600; i++) CHECK(!session_hold(s, tokens[i], &e));
+    CHECK(session_compute(s, 0, &e) == GM_AGAIN);
+    gm_session_cancel(s);
+    CHECK(session_compute(s, 0, &e) == GM_CANCELLED && s->tokens.count == s->computed);
+    CHECK(!set_tokens(s, tokens, 40) && gm_session_logits(s));
+    gm_session_free(s);
+    gm_session_free(fresh);
+}
+
 static void test_session_limits(gm_engine *engine) {
     TEST("limits have names");
     int32_t     tokens[64];
@@ -419,7 +449,9 @@ int main(int argc, char **argv) {
     if (!precise || !fast || !moe) return test_end();
     /* What is kept, and from where it is computed again, is the same code on both. A GPU in software takes its time: there each
      * step is gone back once, from little more than a ring's length, and snapshots are of one type of each kind. */
-    const bool   gpu = device == GM_BACKEND_GPU;
+    const bool gpu = device == GM_BACKEND_GPU;
+    if (gpu) test_two_batches(fast);
+    if (argc == 3) return test_end();
     const size_t length = gpu ? 420 : 2500;
     for (size_t i = 0; i < COUNT_OF(steps); i++) {
         if (steps[i] >= length || (gpu && steps[i] == 16)) continue;

@@ -37,6 +37,8 @@ IMPORT(ticket_bytes)  double   page_ticket_bytes(uint32_t ticket); /* -1: not ar
 IMPORT(ticket_take)   void     page_ticket_take(uint32_t ticket, void *out);
 IMPORT(ticket_done)   void     page_ticket_done(uint32_t ticket);
 IMPORT(idle)          int32_t  page_idle(void);
+IMPORT(submitted)     double   page_submitted(void);
+IMPORT(passed)        int32_t  page_passed(double submitted);
 IMPORT(wait)          void     page_wait(uint32_t milliseconds);
 /* clang-format on */
 
@@ -331,15 +333,14 @@ bool gpu_idle(gpu_host *h) {
     return page_idle();
 }
 
-/* The page does not number submits. Only one session computes at a time, so gpu_idle is enough. */
 uint64_t gpu_submitted(const gpu_host *h) {
     (void)h;
-    return 0;
+    return (uint64_t)page_submitted();
 }
 
 bool gpu_passed(gpu_host *h, uint64_t submitted) {
-    (void)submitted;
-    return gpu_idle(h);
+    (void)h;
+    return page_passed((double)submitted);
 }
 
 void gpu_host_wait(gpu_host *h, uint32_t milliseconds) {

@@ -134,15 +134,18 @@ static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs 
     if (r->generator) gpu_generator_drop(r->generator); /* this run may overwrite what its steps read */
     if (in->outputs && !r->ticket) r->ticket = gpu_ticket_new(r->engine->gpu.host);
     const gm_status status = gpu_plan_submit(plan->gpu, in, r->ticket, e);
+    const bool      streams = gpu_plan_streams(plan->gpu);
     r->submitted = status == GM_OK;
-    if (status != GM_AGAIN || !gpu_plan_streams(plan->gpu))
-        runner_return_plan(r); /* all of the list was submitted, or nothing */
+    if (status != GM_AGAIN || !streams) runner_return_plan(r); /* all of the list was submitted, or nothing */
+    if (!r->submitted) return status;
+    r->before = r->behind;
     r->behind = gpu_submitted(r->engine->gpu.host);
-    return status;
+    if (streams) r->before = r->behind; /* the host takes part: the next batch could not be submitted early */
+    return GM_OK;
 }
 
-/* Waits for the logits or, if none are wanted, until the GPU has run the batch: a session has at most one under way, so that a
- * cancel takes effect soon. */
+/* Waits for the logits or, if none are wanted, until the GPU has run the batch before this one. So the next batch is submitted while this
+ * one runs, and the GPU is never idle; and a session has at most two under way, so that a cancel takes effect soon. */
 static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
     gpu_host *h = r->engine->gpu.host;
     for (;;) {
@@ -160,7 +163,7 @@ static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
             return fail(e, GM_IO, "the GPU gave back %llu bytes of logits, %zu were expected",
                         (unsigned long long)bytes, logit_bytes(r, in->outputs));
         if (logits) memcpy(out, logits, logit_bytes(r, in->outputs));
-        if (logits || (!r->ticket && gpu_passed(h, r->behind))) break;
+        if (logits || (!r->ticket && gpu_passed(h, r->before))) break;
         if (!runner_wait(h, deadline)) return GM_AGAIN;
     }
     runner_restart(r);

@@ -14,7 +14,8 @@ typedef struct {
     uint32_t       moves;  /* of the store, when that run's records were made */
     uint32_t       ticket; /* for logits that are on their way */
     bool           submitted;
-    uint64_t       behind;    /* gpu_submitted right after the batch was submitted */
+    uint64_t       behind;    /* gpu_submitted right after the batch was submitted, */
+    uint64_t       before;    /* and right after the one before it; 0: there was none */
     gpu_generator *generator; /* on the engine's plan for one token; NULL until tokens are drawn on the GPU */
     table_rows     table;     /* CPU: of a per-layer table that is not in memory */
     bool           has_rows;  /* of the batch that is being computed */

@@ -340,6 +340,24 @@ test('a command that only the GPU refuses is reported once', () =>
         assert.equal(e.told('problem').status, 0);
     }));
 
+test('passed() tells of what was submitted up to a number, whatever came later', () =>
+    withEngine(async (e) => {
+        const [x, y] = [e.buffer([1, 2, 3, 4]), e.buffer([], 16)];
+        const pipeline = e.pipeline(SCALE_SHADER, { ADD: 0 });
+        const group = e.group(pipeline, x, y);
+        const none = e.call.submitted!() as number;
+        await e.run([OP.dispatch, pipeline, group, 1, 1, 1]);
+        const one = e.call.submitted!() as number;
+        assert.ok(one > none);
+        assert.equal(e.submit([OP.dispatch, pipeline, group, 1, 1, 1]), 0);
+        assert.equal(e.call.passed!(0), 1);
+        assert.equal(e.call.passed!(1e9), 0);
+        while (!e.call.passed!(one)) await e.host.news();
+        assert.equal(e.call.passed!(none), 1);
+        await e.idle();
+        assert.equal(e.call.passed!(e.call.submitted!() as number), 1);
+    }));
+
 test('a lack of memory for a buffer is reported before any result computed with it arrives', () =>
     withEngine(async (e) => {
         const size = e.host.description.max_buffer; // SwiftShader promises this much and does not have it

@@ -35,7 +35,7 @@ const oneLine = (text: string) => text.replace(/[\s\p{Cc}]+/gu, ' ').trim();
 /** The imports without a GPU: every call says that there is none. */
 export function noGpuImports(): GpuImports {
     const names = ['open', 'close', 'describe', 'problem', 'why', 'buffer_new', 'buffer_free', 'buffer_write', 'pipeline_new'];
-    names.push('pipelines', 'pipelines_pending', 'group_new', 'group_free', 'submit', 'ticket_new', 'ticket_bytes', 'ticket_take', 'ticket_done', 'idle', 'wait');
+    names.push('pipelines', 'pipelines_pending', 'group_new', 'group_free', 'submit', 'ticket_new', 'ticket_bytes', 'ticket_take', 'ticket_done', 'idle', 'submitted', 'passed', 'wait');
     return Object.fromEntries(names.map((name) => [name, () => 0]));
 }
 
@@ -164,7 +164,9 @@ export class GpuHost {
             ticket_bytes: (id) => (this.#lostWhy !== null ? -1 : this.#tickets.bytes(id!, this.#verdictsCome)),
             ticket_take: (id, out) => this.#ticketTake(id!, out! >>> 0),
             ticket_done: (id) => this.#tickets.done(id!),
-            idle: () => (this.#idle() ? 1 : 0),
+            idle: () => (this.#passed(this.#queue.submitted) ? 1 : 0),
+            submitted: () => this.#queue.submitted,
+            passed: (submitted) => (this.#passed(submitted!) ? 1 : 0),
             wait: () => {}, // a page cannot block: whoever drives the engine awaits news()
         };
     }
@@ -492,8 +494,8 @@ export class GpuHost {
         if (this.#tickets.bytes(id, this.#verdictsCome) >= 0) this.#tickets.take(id, this.#bytes, out);
     }
 
-    #idle(): boolean {
+    #passed(submitted: number): boolean {
         if (this.#lostWhy !== null) return true;
-        return this.#queue.idle() && this.#verdictsCome === this.#verdictsAsked;
+        return this.#queue.passed(submitted) && this.#verdictsCome === this.#verdictsAsked;
     }
 }

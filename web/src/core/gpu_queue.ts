@@ -58,10 +58,15 @@ export class GpuQueue {
         this.#countWork(list.written);
     }
 
-    /** Whether everything so far has run. If not, there will be news when it has. */
-    idle(): boolean {
+    /** Numbers what has been submitted so far. */
+    get submitted(): number {
+        return this.#work;
+    }
+
+    /** Whether all of that has run, whatever came later. If not, there will be news when it has. */
+    passed(submitted: number): boolean {
         this.fence();
-        return this.#workDone === this.#work;
+        return this.#workDone >= submitted;
     }
 
     /** Asks the queue to report when it gets here. */
