@@ -49,16 +49,19 @@ static void count_tensors(inspection *out) {
     }
 }
 
-/* A projector does not say which text model it is for: the tower's own width will do. */
-static void inspect_towers(inspection *out) {
+/* A projector does not say which text model it is for: the tower's own width will do. A tower that cannot be used is a finding. */
+static gm_status inspect_towers(inspection *out, error *e) {
     const gguf_tensor *projection = gguf_find_tensor(out->file, "mm.input_projection.weight");
     vision_weights     w;
-    error              ignored = { 0 };
+    error              problem = { 0 };
     out->vision = out->vision_bytes > 0;
     out->audio = out->audio_bytes > 0;
-    if (!projection || vision_shapes(out->file, (uint32_t)projection->ne[1], &w, &ignored)) return;
+    if (!projection) return GM_OK;
+    const gm_status status = vision_shapes(out->file, (uint32_t)projection->ne[1], &w, &problem);
+    if (status) return status == GM_NO_MEMORY ? fail(e, status, "%s", problem.why) : GM_OK;
     out->picture_bytes = vision_run_bytes(&w.config, 280);
     vision_free(&w);
+    return GM_OK;
 }
 
 static kv_size measure_kv(const model_config *config) {
@@ -117,7 +120,7 @@ gm_status inspect_file(const char *path, const gguf *file, const inspect_wishes 
     out->projector_audio = file_text(file, "clip.audio.projector_type");
     out->file_type = file_type_name(file);
     count_tensors(out);
-    inspect_towers(out);
+    TRY(inspect_towers(out, e));
     if (!str_is(out->architecture, "gemma4")) return GM_OK;
     inspect_model(wishes, a, out);
     if (out->problem.status == GM_NO_MEMORY) return fail(e, GM_NO_MEMORY, "%s", out->problem.why);
