@@ -1,7 +1,5 @@
-/* Opens GPU engines quickly, for tests of other things than opening. The linker puts these functions in front of the engine's own:
- *
- * - No self-check. Of an engine's opening it takes nearly all the time; tests/test_gpu_self_check.c and test_gpu_auto.c test it.
- * - A closed host stays open for the next engine, with its compiled shaders, which a driver in software compiles for seconds.
+/* Keeps GPUs open for tests of other things than opening. The linker puts these functions in front of the engine's own: a closed host
+ * stays open for the next engine, with its compiled shaders, which a driver in software compiles for seconds.
  *
  * A host that is closed must have nothing left on it but compiled shaders: what is left ends the test. */
 
@@ -17,31 +15,8 @@
 
 gm_status __real_gpu_host_open(const gpu_options *options, gpu_host **out, error *e);
 void      __real_gpu_host_close(gpu_host *h);
-gm_status __real_engine_check_new(gm_engine *engine, self_check **out, error *e);
-gm_status __real_engine_check_kv(gm_engine *engine, quant_type kv, error *e);
-gm_status __real_self_check_step(self_check *c, error *e);
 gm_status __wrap_gpu_host_open(const gpu_options *options, gpu_host **out, error *e);
 void      __wrap_gpu_host_close(gpu_host *h);
-gm_status __wrap_engine_check_new(gm_engine *engine, self_check **out, error *e);
-gm_status __wrap_engine_check_kv(gm_engine *engine, quant_type kv, error *e);
-gm_status __wrap_self_check_step(self_check *c, error *e);
-
-/* ---- no self-check ---- */
-
-bool quick_gpu_checks;
-
-gm_status __wrap_engine_check_new(gm_engine *engine, self_check **out, error *e) {
-    *out = NULL;
-    return quick_gpu_checks ? __real_engine_check_new(engine, out, e) : GM_OK;
-}
-
-gm_status __wrap_engine_check_kv(gm_engine *engine, quant_type kv, error *e) {
-    return quick_gpu_checks ? __real_engine_check_kv(engine, kv, e) : GM_OK;
-}
-
-gm_status __wrap_self_check_step(self_check *c, error *e) { return c ? __real_self_check_step(c, e) : GM_OK; }
-
-/* ---- hosts that stay open ---- */
 
 typedef struct {
     gpu_host *host;

@@ -1,4 +1,4 @@
-/* For tests that are linked with quick_gpu.c, which says more. */
+/* For tests that are linked with quick_gpu.c and no_self_check.c, which say more. */
 
 #ifndef GM_QUICK_GPU_H
 #define GM_QUICK_GPU_H
