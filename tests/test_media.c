@@ -20,11 +20,15 @@ static buffer file_bytes(const char *path) {
     return out;
 }
 
-/* Two pictures of the held-out set, and what is asked about them. */
-static buffer shapes, digits;
+/* Two pictures and a sound ("5 6 7 2") of the held-out set. */
+static buffer shapes, digits, spoken;
 
 static gm_part picture_part(const buffer *file) {
     return (gm_part){ .kind = GM_PART_IMAGE, .data = file->data, .size = file->length };
+}
+
+static gm_part sound_part(const buffer *file) {
+    return (gm_part){ .kind = GM_PART_AUDIO, .data = file->data, .size = file->length };
 }
 
 static gm_part text_part(const char *text) { return (gm_part){ .text = text }; }
@@ -104,6 +108,31 @@ static void second_questions(gm_session *s, const gm_message *talk, size_t held)
     CHECK_MESSAGE(a.stats.cached_tokens == held, "%zu of %zu cached", a.stats.cached_tokens, held);
 }
 
+/* On a GPU in software: one of each. The rest does not depend on the backend. */
+static void seen_and_heard(void) {
+    conversation     c = open_box();
+    const gm_part    seen[] = { picture_part(&shapes), text_part("What is in the picture?") };
+    const gm_part    heard[] = { sound_part(&spoken), text_part("Which digits do you hear?") };
+    const gm_message about_picture = { .role = "user", .parts = seen, .part_count = 2 };
+    const gm_message about_sound = { .role = "user", .parts = heard, .part_count = 2 };
+    TEST("the box sees a picture on a GPU");
+    answer a = ask(c.session, &about_picture, 1, 60);
+    CHECK_MESSAGE(a.status == GM_DONE && strstr(a.text, SEEN), "%s%s", a.text, a.status == GM_DONE ? "" : why);
+
+    TEST("after the answer it hears a sound, and the picture is neither encoded nor computed again");
+    const gm_message talk[] = { about_picture, { .role = "assistant", .content = a.text }, about_sound };
+    const size_t     held = a.stats.prompt_tokens + a.stats.reply_tokens;
+    a = ask(c.session, talk, 3, 20);
+    CHECK_MESSAGE(a.status == GM_DONE && a.stats.media_encoded == 1 && a.stats.cached_tokens == held,
+                  "%zu encoded, %zu of %zu cached", a.stats.media_encoded, a.stats.cached_tokens, held);
+
+    TEST("the box hears a sound on a GPU");
+    a = ask(c.session, &about_sound, 1, 20);
+    CHECK_MESSAGE(a.status == GM_DONE && strstr(a.text, "5 6 7 2"), "%s%s", a.text, a.status == GM_DONE ? "" : why);
+    CHECK(!a.stats.media_encoded);
+    close_conversation(&c);
+}
+
 static void one_picture(void) {
     conversation     c = open_box();
     gm_session      *s = c.session;
@@ -165,12 +194,6 @@ static void two_pictures(void) {
 }
 
 /* ---- sounds ---- */
-
-static buffer spoken; /* "5 6 7 2" */
-
-static gm_part sound_part(const buffer *file) {
-    return (gm_part){ .kind = GM_PART_AUDIO, .data = file->data, .size = file->length };
-}
 
 static void one_sound(void) {
     conversation     c = open_box();
@@ -382,13 +405,16 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
     shapes = file_bytes("tests/box/pictures/00.jpg");
     digits = file_bytes("tests/box/pictures/05.png");
-    one_picture();
-    two_pictures();
     spoken = file_bytes("tests/box/sounds/00.wav");
-    one_sound();
-    refused_sounds();
-    interrupted_encoding();
-    refusals();
+    if (device == GM_BACKEND_GPU) seen_and_heard();
+    else {
+        one_picture();
+        two_pictures();
+        one_sound();
+        refused_sounds();
+        interrupted_encoding();
+        refusals();
+    }
     buffer_free(&shapes);
     buffer_free(&digits);
     buffer_free(&spoken);

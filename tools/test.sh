@@ -124,6 +124,9 @@ if [ "${1-}" = long ]; then
     build wasm
     step web-package node web/build.mjs
     for test in test_gpu_steady test_gpu_greedy; do plan "release-$test" "${with_gpu[@]}" "build/release/$test" long; done
+    for kind in pictures sounds; do
+        plan "eval-gpu-$kind" "${with_gpu[@]}" build/gemmule eval box "tests/box/$kind.jsonl" --backend gpu --least 85 --quiet
+    done
     for test in browser/gpu_pages browser/package gpu_wasm box; do
         plan "web-${test//\//-}.test" env GEMMULE_LONG=1 node --test "web/tests/$test.test.ts"
     done
@@ -168,7 +171,7 @@ for preset in asan release; do
         plan "$preset-$test" "${prefix[@]}" "build/$preset/$test" "${arguments[@]}"
     done
 done
-for test in test_records test_model test_load test_soft test_session test_store test_threads test_towers; do
+for test in test_records test_model test_load test_media test_soft test_session test_store test_threads test_towers; do
     plan "release-$test-gpu" "${with_gpu[@]}" "build/release/$test" gpu
 done
 plan release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu +subgroups,dot4,f16
