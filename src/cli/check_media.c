@@ -96,17 +96,22 @@ static gm_status run_tower(check_state *c, tower_job *job, size_t items, media_r
     return GM_OK;
 }
 
-gm_status check_encode_pictures(check_state *c, const tower_picture *pictures, size_t count, media_rows *out,
-                                error *e) {
-    tower_job *job = NULL;
-    engine_enter(c->engine);
-    gm_status status = tower_encode_pictures(c->engine, pictures, count, &job, e);
-    engine_leave(c->engine);
-    if (!status) status = run_tower(c, job, count, out, e);
+/* Runs the job and frees it. */
+static gm_status encode_and_free(check_state *c, tower_job *job, size_t count, media_rows *out, error *e) {
+    const gm_status status = run_tower(c, job, count, out, e);
     engine_enter(c->engine);
     tower_job_free(job);
     engine_leave(c->engine);
     return status;
+}
+
+gm_status check_encode_pictures(check_state *c, const tower_picture *pictures, size_t count, media_rows *out,
+                                error *e) {
+    tower_job *job = NULL;
+    engine_enter(c->engine);
+    const gm_status status = tower_encode_pictures(c->engine, pictures, count, &job, e);
+    engine_leave(c->engine);
+    return status ? status : encode_and_free(c, job, count, out, e);
 }
 
 /* The picture of --image in the size that the expectation has: with the smallest budget that gives its number of soft tokens. */
@@ -165,13 +170,9 @@ static gm_status need_image(check_state *c, error *e) {
 static gm_status encode_sounds(check_state *c, const tower_sound *sounds, size_t count, media_rows *out, error *e) {
     tower_job *job = NULL;
     engine_enter(c->engine);
-    gm_status status = tower_encode_sounds(c->engine, sounds, count, &job, e);
+    const gm_status status = tower_encode_sounds(c->engine, sounds, count, &job, e);
     engine_leave(c->engine);
-    if (!status) status = run_tower(c, job, count, out, e);
-    engine_enter(c->engine);
-    tower_job_free(job);
-    engine_leave(c->engine);
-    return status;
+    return status ? status : encode_and_free(c, job, count, out, e);
 }
 
 /* The sound of --audio, or the expectation's samples. */

@@ -12,31 +12,15 @@ typedef struct {
     graph               *g;
     const audio_weights *w;
     const audio_config  *c;
-    tensor              *unclipped, *clipped; /* the value that was clipped last, and the result */
-    float                least, most;
+    last_clip            clip;
 } audio_builder;
 
 static tensor *audio_norm(audio_builder *b, tensor *x, const weight *w) {
     return graph_rms_norm(b->g, x, w ? weight_tensor(b->g, w) : NULL, AUDIO_EPS);
 }
 
-/* Linears that read the same value with the same bounds share the clamp. */
-static tensor *audio_clip(audio_builder *b, tensor *x, float least, float most) {
-    if (least <= -FLT_MAX && most >= FLT_MAX) return x;
-    if (x != b->unclipped || least != b->least || most != b->most) {
-        b->clipped = graph_clamp(b->g, x, least, most);
-        b->unclipped = x;
-        b->least = least;
-        b->most = most;
-    }
-    return b->clipped;
-}
-
-/* clamp(W · clamp(x)) */
 static tensor *audio_linear(audio_builder *b, const clipped_linear *l, tensor *x) {
-    tensor *y = graph_matmul(b->g, weight_tensor(b->g, &l->w), audio_clip(b, x, l->in_least, l->in_most));
-    if (l->out_least <= -FLT_MAX && l->out_most >= FLT_MAX) return y;
-    return graph_clamp(b->g, y, l->out_least, l->out_most);
+    return tower_linear(b->g, &b->clip, l, x);
 }
 
 /* relu(LN(conv(x))): a window of three rows becomes one row of half as many frequencies. LN is over the channels. */

@@ -12,6 +12,15 @@ typedef struct {
     float  in_least, in_most, out_least, out_most;
 } clipped_linear;
 
+/* The value that was clipped last, and the result. */
+typedef struct {
+    tensor *from, *clipped;
+    float   least, most;
+} last_clip; /* zero-initialise */
+
+/* clamp(W · clamp(x)). Linears that read the same value with the same bounds one after the other share the clamp. */
+tensor *tower_linear(graph *g, last_clip *last, const clipped_linear *l, tensor *x);
+
 /* ---- vision ---- */
 
 typedef struct {

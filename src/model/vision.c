@@ -2,7 +2,6 @@
 
 #include "model/towers.h"
 
-#include <float.h>
 #include <math.h>
 
 enum { TOWER_CACHE = 0 }; /* every layer's keys and values go to one cache, and the next layer overwrites them */
@@ -13,32 +12,16 @@ typedef struct {
     graph                *g;
     const vision_weights *w;
     const vision_config  *c;
-    tensor               *rope;                /* cosines and sines of the patches' columns, and of their rows */
-    tensor               *unclipped, *clipped; /* the value that was clipped last, and the result */
-    float                 least, most;
+    tensor               *rope; /* cosines and sines of the patches' columns, and of their rows */
+    last_clip             clip;
 } vision_builder;
 
 static tensor *vision_norm(vision_builder *b, tensor *x, const weight *w) {
     return graph_rms_norm(b->g, x, w ? weight_tensor(b->g, w) : NULL, b->c->eps);
 }
 
-/* Linears that read the same value with the same bounds share the clamp. */
-static tensor *clip(vision_builder *b, tensor *x, float least, float most) {
-    if (least <= -FLT_MAX && most >= FLT_MAX) return x;
-    if (x != b->unclipped || least != b->least || most != b->most) {
-        b->clipped = graph_clamp(b->g, x, least, most);
-        b->unclipped = x;
-        b->least = least;
-        b->most = most;
-    }
-    return b->clipped;
-}
-
-/* clamp(W · clamp(x)) */
-static tensor *clipped(vision_builder *b, const clipped_linear *l, tensor *x) {
-    tensor *y = graph_matmul(b->g, weight_tensor(b->g, &l->w), clip(b, x, l->in_least, l->in_most));
-    if (l->out_least <= -FLT_MAX && l->out_most >= FLT_MAX) return y;
-    return graph_clamp(b->g, y, l->out_least, l->out_most);
+static tensor *vision_clipped(vision_builder *b, const clipped_linear *l, tensor *x) {
+    return tower_linear(b->g, &b->clip, l, x);
 }
 
 /* The first half of each head turns with the patch's column, the second with its row. */
@@ -51,21 +34,21 @@ static tensor *rotate(vision_builder *b, tensor *x) {
 /* o = Wo · attention(rope(norm(Wq·a)), rope(norm(Wk·a)), rms(Wv·a)); every patch of a picture sees all of them */
 static tensor *vision_attention(vision_builder *b, const vision_layer *w, tensor *a) {
     const vision_config *c = b->c;
-    tensor              *q = graph_reshape(b->g, clipped(b, &w->q, a), c->head, c->heads);
-    tensor              *k = graph_reshape(b->g, clipped(b, &w->k, a), c->head, c->heads);
-    tensor              *v = graph_reshape(b->g, clipped(b, &w->v, a), c->head, c->heads);
+    tensor              *q = graph_reshape(b->g, vision_clipped(b, &w->q, a), c->head, c->heads);
+    tensor              *k = graph_reshape(b->g, vision_clipped(b, &w->k, a), c->head, c->heads);
+    tensor              *v = graph_reshape(b->g, vision_clipped(b, &w->v, a), c->head, c->heads);
     tensor              *cache =
         graph_kv_store(b->g, rotate(b, vision_norm(b, k, &w->k_norm)), vision_norm(b, v, NULL), TOWER_CACHE, 0);
     tensor *o = graph_attention(b->g, rotate(b, vision_norm(b, q, &w->q_norm)), cache);
-    return clipped(b, &w->out, graph_reshape(b->g, o, c->width, 1));
+    return vision_clipped(b, &w->out, graph_reshape(b->g, o, c->width, 1));
 }
 
 static tensor *encoder_layer(vision_builder *b, const vision_layer *w, tensor *x) {
     graph  *g = b->g;
     tensor *o = vision_attention(b, w, vision_norm(b, x, &w->ln1));
     x = graph_add(g, x, vision_norm(b, o, &w->attention_post_norm));
-    tensor *n = vision_norm(b, x, &w->ln2), *gate = clipped(b, &w->gate, n), *up = clipped(b, &w->up, n);
-    tensor *f = clipped(b, &w->down, graph_geglu(g, gate, up));
+    tensor *n = vision_norm(b, x, &w->ln2), *gate = vision_clipped(b, &w->gate, n), *up = vision_clipped(b, &w->up, n);
+    tensor *f = vision_clipped(b, &w->down, graph_geglu(g, gate, up));
     x = graph_add(g, x, vision_norm(b, f, &w->feed_forward_post_norm));
     return w->output_scale == 1 ? x : graph_scale(g, x, w->output_scale);
 }
