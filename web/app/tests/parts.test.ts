@@ -53,7 +53,7 @@ test('a URL is checked while it is typed', () => {
         ['http://a.example/m.gguf', /https:\/\/ URLs only, not http:\/\/\. Try https/, 'https://a.example/m.gguf'],
         ['http://localhost:9000/m.gguf', /https:\/\/ URLs only.*Use "File"/], ['http://127.0.0.1:8081/m.gguf', /Use "File"/],
         ['http://[::1]/m.gguf', /Use "File"/],
-        ['ftp://a.example/m.gguf', /not ftp:\/\//], ['file:///home/me/m.gguf', /Use "File"/], ['/home/me/m.gguf', /Use "File"/],
+        ['ftp://a.example/m.gguf', /not ftp:\/\//], ['file:///models/m.gguf', /Use "File"/], ['/models/m.gguf', /Use "File"/],
         ['~/m.gguf', /Use "File"/], ['C:\\models\\m.gguf', /Use "File"/],
         ['owner/repo/file.gguf', /add hf:/, 'hf:owner/repo/file.gguf'], ['a.example/m.gguf', /needs https/, 'https://a.example/m.gguf'],
         ['hf:owner', /hf:owner\/repo\/file\.gguf/],
