@@ -215,6 +215,43 @@ static void test_kernel_pieces(const cpu_kernels *kernels, const weight_type *t,
     product_free(&p);
 }
 
+/* Bit for bit: each of many columns gets what it gets alone. Rows in pieces, columns in another order, and k with a rest after the
+ * last whole unit if the type allows it. */
+static void test_kernel_alone(const cpu_kernels *kernels, const weight_type *t, matmul run, const char *name) {
+    enum { ROWS = 21, COLUMNS = 32 };
+    static const size_t counts[] = { 2, 3, 4, 7, 16, 32 }, cuts[] = { 0, 1, 8, ROWS };
+    const quant_format *format = quant_format_of((uint32_t)t->type);
+    TEST("%s: %s of %s, every column as alone", kernels->name, name, t->name);
+    product      p = product_new(t, ROWS, format->block == 256 ? 1280 : 1312, COLUMNS);
+    const size_t bytes = COLUMNS * p.job.y_stride * sizeof(float);
+    float       *expected = get(bytes);
+    int32_t      index[COLUMNS];
+    p.job.y = expected;
+    for (int32_t c = 0; c < COLUMNS; c++) {
+        matmul_job one = p.job;
+        one.columns = 1;
+        one.x_index = one.y_index = &c;
+        run(&one, 0, ROWS, matmul_scratch);
+        index[c] = (c * 5 + 3) % COLUMNS;
+    }
+    p.job.y = p.y;
+    p.job.alone = true;
+    for (size_t i = 0; i < 2 * COUNT_OF(counts); i++) {
+        size_t wrong = 0;
+        p.job.columns = counts[i / 2];
+        p.job.x_index = p.job.y_index = i % 2 ? index : NULL;
+        memset(p.y, 0, bytes);
+        for (size_t cut = 0; cut + 1 < COUNT_OF(cuts); cut++) run(&p.job, cuts[cut], cuts[cut + 1], matmul_scratch);
+        for (size_t c = 0; c < p.job.columns; c++) {
+            const size_t at = (i % 2 ? (size_t)index[c] : c) * p.job.y_stride;
+            wrong += memcmp(p.y + at, expected + at, ROWS * sizeof(float)) != 0;
+        }
+        CHECK_MESSAGE(!wrong, "%zu of %zu columns differ", wrong, p.job.columns);
+    }
+    free(expected);
+    product_free(&p);
+}
+
 /* Many columns, and k long enough that columns are packed in several passes. */
 static void test_kernel_large(const cpu_kernels *kernels) {
     static const weight_type types[] = { { TYPE_Q4_K, "Q4_K", { 0, 2 }, -1 }, { TYPE_Q6_K, "Q6_K", { 208, -1 }, -1 } };
@@ -468,6 +505,9 @@ static void test_kernel_table(const cpu_kernels *kernels) {
         test_kernel_pieces(kernels, &weight_types[i], kernels->matmul_f32, "matmul_f32");
         if (cpu_type_has_q8(weight_types[i].type))
             test_kernel_pieces(kernels, &weight_types[i], kernels->matmul_q8, "matmul_q8");
+        test_kernel_alone(kernels, &weight_types[i], kernels->matmul_f32, "matmul_f32");
+        if (cpu_type_has_q8(weight_types[i].type))
+            test_kernel_alone(kernels, &weight_types[i], kernels->matmul_q8, "matmul_q8");
     }
     test_kernel_large(kernels);
     for (size_t i = 0; i < COUNT_OF(attention_cases); i++) test_kernel_attention(kernels, &attention_cases[i]);

@@ -66,9 +66,24 @@ int main(void) {
     run(first, 5);
     plans_return(first);
 
+    TEST("rows have plans of their own");
+    first = plans_borrow(&plans, &(plan_wish){ .g = &g, .tokens = 3, .outputs = 3, .rows = true }, &e);
+    CHECK(first && first != second && plans_count(&plans) == 4 && cpu_plan_tokens(first->cpu) == 4 &&
+          cpu_plan_outputs(first->cpu) == 4);
+    run(first, 3);
+    plans_return(first);
+    first = plans_borrow(&plans, &(plan_wish){ .g = &g, .tokens = 32, .outputs = 32, .rows = true }, &e);
+    CHECK(first && plans_count(&plans) == 4 && cpu_plan_outputs(first->cpu) == 32);
+    plans_return(first);
+    CHECK(first == plans_borrow(&plans, &(plan_wish){ .g = &g, .tokens = 2, .outputs = 2, .rows = true }, &e));
+    plans_return(first);
+    first = plans_borrow(&plans, &(plan_wish){ .g = &g, .tokens = 1, .outputs = 1, .rows = true }, &e);
+    CHECK(first && plans_count(&plans) == 4 && cpu_plan_tokens(first->cpu) == 1); /* one row is no different */
+    plans_return(first);
+
     TEST("another graph has plans of its own");
     first = plans_borrow(&plans, &(plan_wish){ .g = &other, .tokens = 5, .outputs = 1 }, &e);
-    CHECK(first && first != second && plans_count(&plans) == 4);
+    CHECK(first && first != second && plans_count(&plans) == 5);
     run(first, 5);
     plans_return(first);
     plans_return(NULL);

@@ -26,6 +26,7 @@ typedef struct {
     float         *y;
     size_t         y_stride; /* between columns of y */
     size_t         columns;
+    bool           alone;   /* every column gets bitwise the sums that it would get if it were the only one */
     const int32_t *x_index; /* column c reads x[x_index[c]] and writes y[y_index[c]]; NULL: c (experts use these) */
     const int32_t *y_index;
 } matmul_job;

@@ -20,6 +20,7 @@ struct cpu_plan {
     const cpu_backend *backend;
     const graph       *g;
     size_t             tokens, outputs; /* the most that it runs */
+    bool               alone;           /* every token is computed as if it were the only one */
     cpu_step          *steps;
     size_t             step_count;
     layout_item       *items; /* values by index, then what the plan adds */
@@ -148,11 +149,12 @@ static bool cut_matrices(cpu_plan *p) {
     return true;
 }
 
-gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, cpu_plan **out, error *e) {
+static gm_status cpu_plan_make(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, bool alone,
+                               cpu_plan **out, error *e) {
     if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
     cpu_plan *p = calloc(1, sizeof *p);
     if (!p) return fail_memory(e, "a plan", sizeof *p);
-    *p = (cpu_plan){ .backend = b, .g = g, .tokens = tokens, .outputs = outputs };
+    *p = (cpu_plan){ .backend = b, .g = g, .tokens = tokens, .outputs = outputs, .alone = alone };
     p->item_capacity = g->value_count + 2 * g->op_count;
     p->steps = calloc(3 * g->op_count, sizeof *p->steps);
     p->items = calloc(p->item_capacity, sizeof *p->items);
@@ -194,6 +196,14 @@ failed:
     free(notes);
     cpu_plan_free(p);
     return status;
+}
+
+gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, cpu_plan **out, error *e) {
+    return cpu_plan_make(b, g, tokens, outputs, false, out, e);
+}
+
+gm_status cpu_plan_new_rows(const cpu_backend *b, const graph *g, size_t rows, cpu_plan **out, error *e) {
+    return cpu_plan_make(b, g, rows, rows, true, out, e);
 }
 
 void cpu_plan_free(cpu_plan *p) {
@@ -249,7 +259,7 @@ static void region_work(void *context, size_t thread, size_t threads) {
 /* Threads that have finished their part of a product prefetch the weights of the next one, also during the steps in between, which
  * leave memory idle. */
 static void look_ahead(const cpu_plan *p, const region_run *run) {
-    if (run->context.in->run.tokens != 1 || !is_matmul(run->steps)) return;
+    if ((run->context.in->run.tokens != 1 && !p->alone) || !is_matmul(run->steps)) return;
     size_t next = p->next + run->count;
     while (next < p->step_count && !is_matmul(&p->steps[next])) next++;
     if (next < p->step_count) cpu_step_announce(&p->steps[next], &run->context, p->backend->threads);
@@ -274,7 +284,8 @@ gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline) {
                                     .in = in,
                                     .memory = p->memory,
                                     .items = p->items,
-                                    .threads = pool_threads(p->backend->threads) } };
+                                    .threads = pool_threads(p->backend->threads),
+                                    .alone = p->alone } };
     while (p->next < p->step_count) {
         run.steps = &p->steps[p->next];
         run.count = 0;

@@ -140,7 +140,7 @@ static void multiply_rows(const matmul_job *job, size_t first, size_t rows, floa
 }
 
 static void simd_matmul_f32(const matmul_job *job, size_t first, size_t last, void *scratch) {
-    if (job->columns >= 4) {
+    if (job->columns >= 4 && !job->alone) {
         for (size_t row = first; row < last; row += TILE_ROWS)
             multiply_rows(job, row, min_size(TILE_ROWS, last - row), scratch);
         return;

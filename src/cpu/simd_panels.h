@@ -284,7 +284,7 @@ static void simd_matmul_q8(const matmul_job *job, size_t first, size_t last, voi
 #undef MANY
     static const matmul_function special[TYPE_COUNT] = { SPECIAL_FEW_COLUMNS };
     const matmul_function        for_few = special[job->type] ? special[job->type] : few[job->type];
-    (job->columns < FEW_COLUMNS ? for_few : many[job->type])(job, first, last, scratch);
+    (job->columns < FEW_COLUMNS || job->alone ? for_few : many[job->type])(job, first, last, scratch);
 }
 
 #endif

@@ -134,7 +134,11 @@ bool cpu_steps_cut(cpu_step *steps, size_t count, size_t multiple, size_t thread
     return true;
 }
 
-/* ---- attention: span by span ---- */
+/* ---- attention: span by span, or token by token ---- */
+
+static size_t attention_tokens(const cpu_context *c, size_t first) {
+    return c->alone ? 1 : c->in->run.records[first].span_count;
+}
 
 static attention_job attention_of_span(const cpu_step *s, const cpu_context *c, size_t first) {
     const op           *o = s->op;
@@ -146,7 +150,7 @@ static attention_job attention_of_span(const cpu_step *s, const cpu_context *c, 
         .logs = o->sum ? value_at(c, o->sum) + first * o->sum->token_stride : NULL,
         .kv = { kv->k, kv->v, kv->type, kv->kv_heads, kv->head },
         .heads = o->in[0]->ne[1],
-        .tokens = records->span_count,
+        .tokens = attention_tokens(c, first),
         .records = records,
         .sliding = o->window > 0,
     };
@@ -154,7 +158,7 @@ static attention_job attention_of_span(const cpu_step *s, const cpu_context *c, 
 
 static size_t attention_tasks(const cpu_step *s, const cpu_context *c) {
     size_t tasks = 0;
-    for (size_t first = 0; first < c->in->run.tokens; first += c->in->run.records[first].span_count) {
+    for (size_t first = 0; first < c->in->run.tokens; first += attention_tokens(c, first)) {
         const attention_job job = attention_of_span(s, c, first);
         tasks += c->kernels->attention_tasks(&job);
     }
@@ -162,7 +166,7 @@ static size_t attention_tasks(const cpu_step *s, const cpu_context *c) {
 }
 
 static void run_attention(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
-    for (size_t first = 0;; first += c->in->run.records[first].span_count) {
+    for (size_t first = 0;; first += attention_tokens(c, first)) {
         const attention_job job = attention_of_span(s, c, first);
         const size_t        tasks = c->kernels->attention_tasks(&job);
         if (task < tasks) {
@@ -201,6 +205,7 @@ static void run_matmul(const cpu_step *s, const cpu_context *c, size_t task, con
     job.type = w->type;
     job.y = value_at(c, s->op->out);
     job.y_stride = w->ne[1];
+    job.alone = c->alone;
     if (s->quantised >= 0) job.x8 = quantised_at(c, s->quantised, step_rows(c, s->op->in[1]), w->ne[0]);
     else job.x = value_at(c, s->op->in[1]);
     (s->quantised >= 0 ? c->kernels->matmul_q8 : c->kernels->matmul_f32)(&job, s->cuts[task], s->cuts[task + 1],

@@ -29,6 +29,7 @@ typedef struct {
     uint8_t           *memory;
     const layout_item *items;
     size_t             threads;
+    bool               alone; /* compute every token as if it were the only one */
 } cpu_context;
 
 /* Cuts the matrices of steps that run in parallel. The first tasks are large, so that each thread reads one long stream, which is
@@ -42,7 +43,7 @@ uint64_t groups_bytes(uint64_t experts, uint64_t tokens, uint64_t used);
 /* The number of tasks in this run: 0 if there is nothing to do, 1 if sharing would not pay. */
 size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c);
 void   cpu_step_run(const cpu_step *s, const cpu_context *c, size_t task, void *scratch);
-/* Lets waiting threads prefetch the first weights that they will read in this step, a matmul of one token. */
+/* Lets waiting threads prefetch the first weights that they will read in this step, a matmul of few tokens. */
 void cpu_step_announce(const cpu_step *s, const cpu_context *c, pool *threads);
 
 #endif

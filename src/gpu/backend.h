@@ -151,6 +151,9 @@ typedef struct {
  * created here; a run only fills in its numbers and submits. */
 gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                        gpu_plan **out, error *e);
+/* A plan for up to `rows` tokens, each with an output, in which every token continues another sequence and is computed as if alone. */
+gm_status gpu_plan_new_rows(gpu_backend *b, const graph *g, size_t rows, const gpu_kv_layer *kv, gpu_plan **out,
+                            error *e);
 void      gpu_plan_free(gpu_plan *p);
 size_t    gpu_plan_tokens(const gpu_plan *p);
 size_t    gpu_plan_outputs(const gpu_plan *p);

@@ -47,6 +47,11 @@ gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t out
     return plan_make(b, g, tokens, outputs, kv, NULL, NULL, out, e);
 }
 
+gm_status gpu_plan_new_rows(gpu_backend *b, const graph *g, size_t rows, const gpu_kv_layer *kv, gpu_plan **out,
+                            error *e) {
+    return plan_make(b, g, rows, rows, kv, NULL, NULL, out, e);
+}
+
 gm_status gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                          gpu_kernel_visit *visit, void *user, error *e) {
     gpu_plan       *p = NULL;

@@ -8,8 +8,12 @@ enum { LARGER_STEP = 64, LEAST_CPU_BATCH = 16 };
 
 /* The tokens of the class that a run belongs to. On the CPU a larger plan serves smaller runs just as well. Large runs (pictures)
  * get no more room than they need. */
-static size_t class_tokens(const plan_set *plans, size_t count) {
+static size_t class_tokens(const plan_set *plans, size_t count, bool rows) {
     size_t tokens = 1;
+    if (rows) {
+        while (tokens < count) tokens *= 2;
+        return tokens;
+    }
     if (plans->gpu) {
         while (tokens < count && tokens <= PLANS_LARGEST_CLASS) tokens *= 4;
         return tokens <= PLANS_LARGEST_CLASS ? tokens : (size_t)round_up(count, LARGER_STEP);
@@ -24,10 +28,14 @@ static size_t plan_outputs(const shared_plan *p) {
     return p->gpu ? gpu_plan_outputs(p->gpu) : cpu_plan_outputs(p->cpu);
 }
 
+/* A row alone is a plan for one token like any other. */
+static bool wish_has_rows(const plan_wish *wish) { return wish->rows && wish->tokens > 1; }
+
 /* Whether the plan is of the wish's class, if perhaps too small for it. */
 static bool plan_is_alike(const shared_plan *p, const plan_wish *wish, size_t tokens) {
     const size_t has = plan_tokens(p), fixed = p->gpu ? PLANS_LARGEST_CLASS : 1;
-    if (p->g != wish->g || (tokens <= fixed ? has != tokens : has <= fixed)) return false;
+    if (p->g != wish->g || p->rows != wish_has_rows(wish) || (tokens <= fixed ? has != tokens : has <= fixed))
+        return false;
     if (p->cpu) return true;
     return (plan_outputs(p) > 1) == (wish->outputs > 1) && gpu_plan_serves(p->gpu, wish->kv);
 }
@@ -42,6 +50,17 @@ static void plan_free(shared_plan *p) {
     free(p);
 }
 
+static gm_status plan_make_cpu(plan_set *plans, const plan_wish *wish, size_t tokens, shared_plan *p, error *e) {
+    if (p->rows) return cpu_plan_new_rows(plans->cpu, wish->g, tokens, &p->cpu, e);
+    return cpu_plan_new(plans->cpu, wish->g, tokens, max_size(wish->outputs, 1), &p->cpu, e);
+}
+
+static gm_status plan_make_gpu(plan_set *plans, const plan_wish *wish, size_t tokens, shared_plan *p, error *e) {
+    const size_t many = min_size(tokens, wish->most_outputs);
+    if (p->rows) return gpu_plan_new_rows(plans->gpu, wish->g, tokens, wish->kv, &p->gpu, e);
+    return gpu_plan_new(plans->gpu, wish->g, tokens, wish->outputs > 1 ? many : 1, wish->kv, &p->gpu, e);
+}
+
 static shared_plan *plan_new(plan_set *plans, const plan_wish *wish, size_t tokens, error *e) {
     const double start = clock_seconds();
     shared_plan *p = calloc(1, sizeof *p);
@@ -50,10 +69,8 @@ static shared_plan *plan_new(plan_set *plans, const plan_wish *wish, size_t toke
         return NULL;
     }
     p->g = wish->g;
-    const size_t    many = min_size(tokens, wish->most_outputs);
-    const gm_status status =
-        plans->gpu ? gpu_plan_new(plans->gpu, wish->g, tokens, wish->outputs > 1 ? many : 1, wish->kv, &p->gpu, e)
-                   : cpu_plan_new(plans->cpu, wish->g, tokens, max_size(wish->outputs, 1), &p->cpu, e);
+    p->rows = wish_has_rows(wish);
+    const gm_status status = (plans->gpu ? plan_make_gpu : plan_make_cpu)(plans, wish, tokens, p, e);
     plans->seconds += clock_seconds() - start;
     if (status) {
         plan_free(p);
@@ -79,7 +96,7 @@ static shared_plan *plans_find(plan_set *plans, const plan_wish *wish, size_t to
 }
 
 shared_plan *plans_borrow(plan_set *plans, const plan_wish *wish, error *e) {
-    const size_t tokens = class_tokens(plans, wish->tokens);
+    const size_t tokens = class_tokens(plans, wish->tokens, wish->rows);
     shared_plan *p = plans_find(plans, wish, tokens);
     if (!p) p = plan_new(plans, wish, tokens, e);
     if (!p || (p->gpu && gpu_plan_bind(p->gpu, wish->kv, e))) return NULL;

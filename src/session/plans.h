@@ -8,8 +8,9 @@
 #include "cpu/backend.h"
 #include "gpu/backend.h"
 
-/* GPU plans exist for 1, 4, 16, 64 and 256 tokens; larger ones are made as the largest batch needs them. */
-enum { PLANS_LARGEST_CLASS = 256 };
+/* GPU plans exist for 1, 4, 16, 64 and 256 tokens; larger ones are made as the largest batch needs them. Plans with rows exist for
+ * 2, 4, 8, 16 and 32. */
+enum { PLANS_LARGEST_CLASS = 256, PLANS_MOST_ROWS = 32 };
 
 typedef struct shared_plan shared_plan;
 struct shared_plan {
@@ -17,7 +18,7 @@ struct shared_plan {
     const graph *g;
     cpu_plan    *cpu; /* one of the two */
     gpu_plan    *gpu;
-    bool         borrowed;
+    bool         rows, borrowed;
 };
 
 typedef struct {
@@ -33,6 +34,8 @@ typedef struct {
     size_t              tokens, outputs;
     size_t              most_outputs; /* that plans for several outputs have room for */
     const gpu_kv_layer *kv;           /* GPU: the caches to bind */
+    /* Each token continues another sequence and is computed as if alone. At most PLANS_MOST_ROWS, all with outputs. */
+    bool rows;
 } plan_wish;
 
 /* Returns a plan that nobody else uses until plans_return. Call plans_return also if a run fails. NULL on failure. */
