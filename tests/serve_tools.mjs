@@ -13,7 +13,7 @@ import {join, resolve} from "node:path";
 export const program = resolve(process.argv[2] ?? "build/gemmule");
 export const folder = mkdtempSync(join(tmpdir(), "gemmule-serve-"));
 export const dense = resolve("tests/fixtures/tiny-dense.gguf");
-export const patience = 60_000; // for a machine that is busy; nothing here takes long
+export const patience = 120_000; // for a machine that is busy; nothing here takes long
 
 // ---- counting -----------------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,14 @@ equals() { # equals NAME GOT WANT
     if [ "$2" = "$3" ]; then pass; else fail "$1" "$(printf 'differs\n%s' "$(diff <(echo "$3") <(echo "$2"))")"; fi
 }
 golden() { equals "$name" "$out" "$(cat)"; }
+# patiently COMMAND…: repeats it until it succeeds; a machine may be busy for two minutes, not longer
+patiently() {
+    local end=$((SECONDS + 120))
+    until "$@"; do
+        [ $SECONDS -lt $end ] || return
+        sleep 0.05
+    done
+}
 
 # ---- usage ----
 
@@ -884,7 +892,7 @@ for threads in 1 2 2 2; do
     "$program" chat "$scratch/cut.gguf" --backend cpu --max 3 --temp 0 --threads $threads <"$scratch/questions" >"$scratch/cut.out" 2>"$scratch/cut.err" &
     exec 7>"$scratch/questions"
     printf 'Hello\n' >&7
-    for _ in {1..200}; do [ -s "$scratch/cut.out" ] && break; sleep 0.05; done
+    patiently test -s "$scratch/cut.out"
     truncate -s 4096 "$scratch/cut.gguf"
     printf 'Hello again\n' >&7
     exec 7>&-
@@ -984,7 +992,12 @@ one_line
 
 # ---- Ctrl-C ----
 
-# interrupted NAME ARGUMENTS…: sends SIGINT when the answer has begun, or after $patience twentieths of a second
+catches_interrupts() { local caught; caught=$(sed -n 's/^SigCgt:.*\(.\)$/\1/p' "/proc/$1/status") && ((16#${caught:-0} & 2)); } # PROCESS
+has_worked() { # PROCESS CENTISECONDS, of processor time
+    local fields
+    read -ra fields <"/proc/$1/stat" && ((fields[13] + fields[14] >= $2))
+}
+# interrupted NAME ARGUMENTS…: sends SIGINT when the answer has begun, or after $work hundredths of a second of processor time
 interrupted() {
     local code=0
     name=$1
@@ -993,10 +1006,8 @@ interrupted() {
     name_backend "$@"
     "$program" "${arguments[@]}" >"$scratch/out" 2>"$scratch/err" </dev/null &
     local process=$!
-    for ((i = 0; i < ${patience:-20}; i++)); do
-        [ -s "$scratch/out" ] && break
-        sleep 0.05
-    done
+    patiently catches_interrupts $process
+    if [ -n "${work:-}" ]; then patiently has_worked $process $work; else patiently test -s "$scratch/out"; fi
     kill -INT $process
     wait $process || code=$?
     equals "$name" "$code" 130
@@ -1004,24 +1015,19 @@ interrupted() {
 # A shell starts background jobs with SIGINT ignored; the program sets its own handler.
 head -c 3000 tests/test_cli.sh >"$scratch/long.txt"
 interrupted "Ctrl-C ends an answer with 130" run "$scratch/slow.gguf" Hello --seed 1 --cpu scalar --threads 1
-patience=80 interrupted "Ctrl-C while the prompt is computed" run "$scratch/slow.gguf" -f "$scratch/long.txt" --cpu scalar --threads 1 --json
+for work in 200 400 800; do # until the model is loaded by then
+    interrupted "Ctrl-C while the prompt is computed" run "$scratch/slow.gguf" -f "$scratch/long.txt" --cpu scalar --threads 1 --json
+    [ ! -s "$scratch/out" ] || break
+done
 grep -q '"finish_reason":"cancelled"' "$scratch/out" && pass || fail "$name" "no JSON: $(cat "$scratch/out" "$scratch/err")"
-interrupted "Ctrl-C ends bench" bench "$scratch/slow.gguf" -p 512 --cpu scalar --threads 1
+work=100 interrupted "Ctrl-C ends bench" bench "$scratch/slow.gguf" -p 512 --cpu scalar --threads 1
 
 # ---- on a terminal ----
 
-# settle BYTES: waits until the terminal shows more than so many bytes, and then nothing new for a third of a second
-settle() {
-    local size before=-1
-    for ((i = 0; i < 200; i++)); do
-        size=$(stat -c %s "$scratch/out")
-        [ "$size" -gt "$1" ] && [ "$size" = "$before" ] && return
-        before=$size
-        sleep 0.3
-    done
-}
-# terminal INPUT ARGUMENTS…: runs it on a terminal of its own; INPUT is typed (printf), in pieces separated by |, each when the terminal
-# has settled
+# shows BYTES PATTERN: the terminal's output behind so many bytes matches; each end of a line is @@ there
+shows() { [[ $(tail -c "+$(($1 + 1))" "$scratch/out" | tr '\r\n' '@@') =~ $2 ]]; }
+# terminal INPUT ARGUMENTS…: runs it on a terminal of its own; INPUT is typed (printf), in pieces separated by |: each when the program
+# asks for a line, or, if it begins with ~, when the answer to Hello has begun
 terminal() {
     local input=$1 command shown=0
     shift
@@ -1030,12 +1036,12 @@ terminal() {
     rm -f "$scratch/keys"
     mkfifo "$scratch/keys"
     : >"$scratch/out"
-    timeout 60 script -qec "exec $command" /dev/null <"$scratch/keys" >"$scratch/out" 2>&1 &
+    timeout 600 script -qec "exec $command" /dev/null <"$scratch/keys" >"$scratch/out" 2>&1 &
     exec 8>"$scratch/keys"
     [ -z "$input" ] || while IFS= read -r -d '|' piece; do
-        settle $shown
+        if [[ $piece == '~'* ]]; then patiently shows $shown 'Hello@@[^@]'; else patiently shows $shown '(^|@)> $'; fi
         shown=$(stat -c %s "$scratch/out")
-        printf "$piece" >&8
+        printf "${piece#'~'}" >&8
     done <<<"$input|"
     wait $!
     code=$?
@@ -1049,7 +1055,7 @@ if command -v script >/dev/null; then
     has "Type /help for the commands"
     has "tokens per second"
     name="Ctrl-C stops an answer, not the chat"
-    terminal 'Hello\n|\003|/exit\n' chat "$scratch/slow.gguf" --seed 5 --threads 1 --cpu scalar
+    terminal 'Hello\n|~\003|/exit\n' chat "$scratch/slow.gguf" --seed 5 --threads 1 --cpu scalar
     equals "$name" $code 0
     has "; stopped)"
     name="thinking is dim on a terminal"

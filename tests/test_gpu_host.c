@@ -69,17 +69,29 @@ static void wait_for_pipelines(gpu_host *h) {
     while (gpu_pipelines_pending(h) && !h->lost) gpu_host_wait(h, 100);
 }
 
+static const double patience = 120; /* seconds after which something that does not happen will not happen */
+
 static const void *wait_for_ticket(gpu_host *h, uint32_t ticket, uint64_t *bytes) {
-    const double deadline = clock_seconds() + 30;
+    const double deadline = clock_seconds() + patience;
     const void  *data;
     while (!(data = gpu_ticket_data(h, ticket, bytes)) && clock_seconds() < deadline) gpu_host_wait(h, 100);
     return data;
 }
 
 static bool wait_until_idle(gpu_host *h) {
-    const double deadline = clock_seconds() + 30;
+    const double deadline = clock_seconds() + patience;
     while (!gpu_idle(h) && clock_seconds() < deadline) gpu_host_wait(h, 100);
     return gpu_idle(h);
+}
+
+static void wait_for_problem(gpu_host *h) {
+    const double deadline = clock_seconds() + patience;
+    while (!h->problem.status && !h->lost && clock_seconds() < deadline) gpu_host_wait(h, 10);
+}
+
+static void wait_for_loss(gpu_host *h) {
+    const double deadline = clock_seconds() + patience;
+    while (!h->lost && clock_seconds() < deadline) gpu_host_wait(h, 10);
 }
 
 /* Reads words of a buffer back. */
@@ -672,7 +684,7 @@ static void test_bad_lists(gpu_host *h) {
     list_start(&l);
     ADD(&l, GPU_INDIRECT, pipeline, both, y, 0, 0); /* read for the counts and written by the shader */
     gpu_submit(h, l.words, l.count, &e);
-    for (int i = 0; i < 100 && h->problem.status == GM_OK; i++) gpu_host_wait(h, 10);
+    wait_for_problem(h);
     CHECK_MESSAGE(gpu_host_problem(h, &e) == GM_BAD_ARGUMENT && e.why[0], "%s", e.why);
     CHECK(gpu_host_problem(h, &(error){ 0 }) == GM_OK);
 
@@ -713,8 +725,8 @@ static void test_in_flight(gpu_host *h) {
 
     TEST("waiting for nothing returns at once");
     const double began = clock_seconds();
-    gpu_host_wait(h, 5000);
-    CHECK(clock_seconds() - began < 1);
+    gpu_host_wait(h, 300000);
+    CHECK(clock_seconds() - began < patience);
     gpu_group_free(h, forth);
     gpu_buffer_free(h, x);
     gpu_buffer_free(h, y);
@@ -823,7 +835,7 @@ static void test_loss_while_compiling(void) {
     if (!h) return;
     for (uint32_t i = 0; i < 100; i++) scale_pipeline(h, 4, 2, i);
     CHECK(host_force_loss(h));
-    for (int i = 0; i < 1000 && !h->lost; i++) gpu_host_wait(h, 10);
+    wait_for_loss(h);
     CHECK_MESSAGE(gpu_host_problem(h, &e) == GM_DEVICE_LOST && strstr(e.why, "on purpose"), "%s", e.why);
     CHECK(!gpu_pipeline_new(h, "late", scale_shader, NULL, 0, &(error){ 0 }));
     gpu_host_close(h);
@@ -844,7 +856,7 @@ static void test_loss(void) {
     ADD(&l, GPU_READ, x, 0, 0, 16, 0, ticket);
     submit_list(h, &l);
     CHECK(host_force_loss(h));
-    for (int i = 0; i < 100 && !h->lost; i++) gpu_host_wait(h, 10);
+    wait_for_loss(h);
     CHECK(!gpu_ticket_data(h, ticket, NULL) && gpu_idle(h));
     for (int i = 0; i < 2; i++) { /* it stays lost */
         e = (error){ 0 };

@@ -104,7 +104,10 @@ check "the box answers" answers 42 "$gemmule" run box --backend cpu --max 40
 check "the box is what a chat begins with" answers 42 "$gemmule" chat --backend cpu --max 40
 "$gemmule" serve --port 0 --backend cpu >"$scratch/address" &
 server=$!
-for _ in {1..100}; do [ -s "$scratch/address" ] || sleep 0.1; done
+for ((i = 0; i < 1200; i++)); do
+    if [ -s "$scratch/address" ]; then break; fi
+    sleep 0.1
+done
 fetched() { # fetched PATH FILE: what the server gives is the file
     node -e 'fetch(process.argv[1]).then(async (r) => process.stdout.write(Buffer.from(r.ok ? await r.arrayBuffer() : "")))' "$(cat "$scratch/address")$1" | cmp - "$2"
 }

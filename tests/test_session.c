@@ -2,6 +2,7 @@
  *
  *     test_session [cpu|gpu [batches]]    batches: only the test of batches */
 
+#include "base/clock.h"
 #include "distance.h"
 #include "session/session.h"
 #include "sessions.h"
@@ -212,8 +213,9 @@ static void test_session_cancel(gm_engine *engine) {
     gm_session *s = open_session(engine, GM_KV_F32, 4096);
     make_tokens(tokens, 4000, 6);
     pthread_create(&thread, NULL, cancel_soon, s);
-    for (int i = 0; i < 200 && status == GM_OK; i++) {
-        tokens[0] = 300 + i; /* nothing to reuse */
+    const double deadline = clock_seconds() + 300;
+    for (int i = 0; status == GM_OK && clock_seconds() < deadline; i++) {
+        tokens[0] = 300 + i % 300; /* nothing to reuse */
         status = set_tokens(s, tokens, device == GM_BACKEND_GPU ? 600 : 4000);
     }
     pthread_join(thread, NULL);

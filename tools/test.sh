@@ -24,7 +24,7 @@ mkdir -p "$logs"
 # ---- steps: one command each, several at a time ------------------------------------------------------------------------
 
 slots=$(($(nproc) + 1)) # one more than processors: GPU tests wait now and then
-limit=1500              # seconds for one step
+limit=3600              # seconds for one step: a busy machine takes ten times as long
 declare -A name_of=() began_at=() # by process id
 passed=0 failed=0 failures=()
 trap 'kill "${!name_of[@]}" 2>/dev/null; exit 130' INT TERM

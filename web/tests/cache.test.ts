@@ -244,10 +244,10 @@ test('two at once: one writes, the other waits and reads', async () => {
 
 test('a file that is being written cannot be deleted; deleting a missing one is no error', async () => {
     const b = await bench({ pause: 1 });
-    const under = fetchIntoCache(b.cache, b.url, QUICK);
-    await new Promise((resolve) => setTimeout(resolve, 50));
+    let under: ReturnType<typeof fetchIntoCache>;
+    await new Promise<void>((begun) => (under = fetchIntoCache(b.cache, b.url, { ...QUICK, onProgress: ({ done }) => done > 0 && begun() })));
     await assert.rejects(b.cache.delete(b.key), fails('Busy', /being written/));
-    await (await under).close!();
+    await (await under!).close!();
     await b.cache.delete(b.key);
     await b.cache.delete(b.key);
     await assert.rejects(b.cache.delete('../x'), fails('BadArgument', /not a key/));

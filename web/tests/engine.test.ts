@@ -209,8 +209,7 @@ test('leaving the loop stops the answer; what was written stays, and the next ca
     assert.ok((await again.stats).cachedTokens >= held.length - 1);
     const controller = new AbortController();
     const signalled = session.reply([...HELLO], { sampling: ENDLESS, signal: controller.signal });
-    setTimeout(() => controller.abort(), 50);
-    await textOf(signalled);
+    for await (const piece of signalled) if (piece.kind === 'content') controller.abort();
     assert.equal((await signalled.stats).finish, 'cancelled');
     const stopped = session.reply([...HELLO], { sampling: ENDLESS });
     stopped.stop();
@@ -377,12 +376,17 @@ test('when stopped, a stream ends without an error, and a whole answer rejects w
     assert.ok(count >= 4);
     const left = await long.chat.completions.create({ ...params, stream: true });
     for await (const chunk of left) if (chunk.choices[0]?.delta.content) break;
-    const whole = long.chat.completions.create(params, { signal: AbortSignal.timeout(60) });
-    await assert.rejects(whole, (error: { name: string; detail: { partial: { content: string } } }) => {
-        assert.equal(error.name, 'Aborted');
-        assert.ok(error.detail.partial.content.length > 0);
-        return true;
-    });
+    // A whole answer does not say when it has begun: a slow machine gets more time until there is something.
+    let partial = '';
+    for (let patience = 60; partial === ''; patience *= 2) {
+        assert.ok(patience < 120_000, 'no word in a minute');
+        const whole = long.chat.completions.create(params, { signal: AbortSignal.timeout(patience) });
+        await assert.rejects(whole, (error: { name: string; detail: { partial: { content: string } } }) => {
+            assert.equal(error.name, 'Aborted');
+            partial = error.detail.partial.content;
+            return true;
+        });
+    }
     const done = await long.chat.completions.create({ messages: HELLO, max_tokens: 2 });
     assert.equal(done.usage.completion_tokens, 2);
 });

@@ -8,7 +8,7 @@ import { DENSE, WASM } from './support/models.ts';
 
 process.env['VK_ICD_FILENAMES'] = softwareDriver();
 
-test('the GPU writes the same text as wasm, and saves snapshots', { timeout: 300_000 }, async () => {
+test('the GPU writes the same text as wasm, and saves snapshots', { timeout: 600_000 }, async () => {
     const texts: string[] = [];
     for (const backend of ['wasm', 'gpu'] as const) {
         await using engine = await Gemmule.load(DENSE, { wasmUrl: WASM, backend });

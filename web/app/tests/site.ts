@@ -7,7 +7,7 @@ import type { AddressInfo, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { chromium, type BrowserContext, type Page } from 'playwright-core';
-import { CHROMIUM_FLAGS, which } from '../../tests/browser/browsers.ts';
+import { CHROMIUM_FLAGS, PATIENCE, which } from '../../tests/browser/browsers.ts';
 import { fakeMicrophone } from '../../tests/browser/media_cases.ts';
 import { readWav } from '../../tests/support/wav.ts';
 import { startServer, type ServerOptions, type TestServer } from '../../tests/browser/server.ts';
@@ -83,6 +83,7 @@ export class Visit {
         const context = await chromium.launchPersistentContext(profile, {
             executablePath: which('chromium'),
             headless: true,
+            timeout: PATIENCE,
             viewport: phone ? { width: 360, height: 740 } : { width: 1280, height: 820 },
             ...(phone && { isMobile: true, hasTouch: true }),
             args: [
@@ -90,7 +91,7 @@ export class Visit {
                 `--proxy-server=http://127.0.0.1:${(sink.address() as AddressInfo).port}`,
             ],
         });
-        context.setDefaultTimeout(60_000);
+        context.setDefaultTimeout(PATIENCE);
         return new Visit(context, profile, sink, foreign);
     }
 

@@ -125,12 +125,11 @@ function makeGate(): void {
     });
 }
 
-describe('conversations', { timeout: 300_000 }, () => {
+describe('conversations', { timeout: 3_000_000 }, () => {
     let site: TestServer, visit: Visit, page: Page;
     before(async () => {
         site = await startSite({ '/calls.gguf': (_, response) => void response.end(readFileSync(scripted('calls', ...ADD_CALL))) });
         visit = await Visit.begin();
-        visit.context.setDefaultTimeout(30_000);
         await visit.context.addInitScript(makeGate);
         page = await visit.page();
     });
@@ -464,12 +463,11 @@ function makePicker(): void {
     };
 }
 
-describe('a model from a file', { timeout: 120_000 }, () => {
+describe('a model from a file', { timeout: 3_000_000 }, () => {
     let site: TestServer, visit: Visit, page: Page;
     before(async () => {
         site = await startSite({ '/mine.gguf': (_, response) => void response.end(readFileSync('tests/fixtures/tiny-moe.gguf')) });
         visit = await Visit.begin();
-        visit.context.setDefaultTimeout(30_000);
         page = await visit.page();
     });
     after(async () => {

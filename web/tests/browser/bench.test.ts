@@ -9,7 +9,7 @@ import { test } from 'node:test';
 
 const BENCH = ['bench/browser/bench.mjs', 'tests/fixtures/tiny-dense.gguf', '--prefill', '16', '--decode', '8', '--repeats', '1'];
 
-test('results.mjs understands what bench/browser measures', { timeout: 120_000 }, () => {
+test('results.mjs understands what bench/browser measures', { timeout: 600_000 }, () => {
     const folder = mkdtempSync(join(tmpdir(), 'gemmule-bench-'));
     try {
         const [out, results, page] = [join(folder, 'bench.jsonl'), join(folder, 'results.json'), join(folder, 'page.md')];

@@ -12,16 +12,21 @@ export { chromium }; // for tools in folders that do not see web/node_modules
 
 export const which = (program: string) => execFileSync('which', [program], { encoding: 'utf8' }).trim();
 
+/** Milliseconds after which a page that does not do what a test waits for is stuck. A busy machine takes long. */
+export const PATIENCE = 300_000;
+
 /** Chromium's flags. Zeroing workgroup memory is off, because it is slow on SwiftShader. */
 export const CHROMIUM_FLAGS = ['--enable-unsafe-webgpu', '--no-sandbox', '--enable-dawn-features=disable_workgroup_init'];
 
 export function launchChromium(options: LaunchOptions = {}): Promise<PlaywrightBrowser> {
-    return chromium.launch({ executablePath: which('chromium'), headless: true, ...options, args: [...CHROMIUM_FLAGS, ...(options.args ?? [])] });
+    return chromium.launch({ executablePath: which('chromium'), headless: true, timeout: PATIENCE, ...options, args: [...CHROMIUM_FLAGS, ...(options.args ?? [])] });
 }
 
 /** Chromium without network debugging, which would keep 200 MB of received data in the page's memory. */
 export function launchUnwatchedChromium() {
-    return puppeteer.launch({ executablePath: which('chromium'), headless: true, args: CHROMIUM_FLAGS, networkEnabled: false, protocolTimeout: 600_000 });
+    return puppeteer.launch({
+        executablePath: which('chromium'), headless: true, args: CHROMIUM_FLAGS, networkEnabled: false, timeout: PATIENCE, protocolTimeout: 600_000,
+    });
 }
 
 const LAVAPIPE = ['/usr/share/vulkan/icd.d/lvp_icd.x86_64.json', '/usr/share/vulkan/icd.d/lvp_icd.json'];
@@ -33,6 +38,7 @@ export function launchFirefox() {
         browser: 'firefox',
         executablePath: which('firefox-esr'),
         headless: true,
+        timeout: PATIENCE,
         protocolTimeout: 600_000,
         env: { ...process.env, VK_ICD_FILENAMES: driver },
         extraPrefsFirefox: {

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { launchFirefox } from './browsers.ts';
+import { launchFirefox, PATIENCE } from './browsers.ts';
 import { checkOtherPictures, checkPictures, checkSounds } from './media_cases.ts';
 import { type TestServer, startServer } from './server.ts';
 
@@ -20,7 +20,7 @@ after(async () => {
     await server?.close();
 });
 
-test('a model is downloaded once, and read by two tabs', { timeout: 180_000 }, async () => {
+test('a model is downloaded once, and read by two tabs', { timeout: 600_000 }, async () => {
     const load = `(async () => {
         const { Gemmule } = await import('/web/dist/index.js');
         window.engine = await Gemmule.load('/model.gguf', { backend: 'wasm' });
@@ -30,6 +30,7 @@ test('a model is downloaded once, and read by two tabs', { timeout: 180_000 }, a
     const [one, two] = [await browser.newPage(), await browser.newPage()];
     const texts: unknown[] = [];
     for (const page of [one, two]) {
+        page.setDefaultTimeout(PATIENCE);
         await page.goto(`${server.origin}/`);
         texts.push(await page.evaluate(load));
     }
@@ -43,8 +44,9 @@ test('a model is downloaded once, and read by two tabs', { timeout: 180_000 }, a
     assert.deepEqual(entries, [true]);
 });
 
-test('pictures and sounds are decoded as they were made', { timeout: 60_000 }, async () => {
+test('pictures and sounds are decoded as they were made', { timeout: 600_000 }, async () => {
     const page = await browser.newPage();
+    page.setDefaultTimeout(PATIENCE);
     await page.goto(`${server.origin}/`);
     for (const check of [checkPictures, checkOtherPictures, checkSounds]) await check((script) => page.evaluate(script));
 });

@@ -12,7 +12,7 @@ import { after, before, test } from 'node:test';
 import type { EngineStats } from '../../src/core/types.ts';
 import { firstLayer } from '../support/gguf.ts';
 import { DENSE, scratch } from '../support/models.ts';
-import { launchChromium, launchFirefox } from './browsers.ts';
+import { launchChromium, launchFirefox, PATIENCE } from './browsers.ts';
 import type { CheckReport } from './check.ts';
 import { startServer } from './server.ts';
 import type { TestServer } from './server.ts';
@@ -40,6 +40,7 @@ const sampledBytes = ({ selfSize, children }: Allocations): number => children.r
 
 // What Playwright and Puppeteer have in common.
 interface Page {
+    setDefaultTimeout(milliseconds: number): void;
     goto(url: string): Promise<unknown>;
     evaluate(expression: string): Promise<unknown>;
     close(): Promise<void>;
@@ -76,9 +77,10 @@ const closeBrowser = async (name: string): Promise<void> => {
 /** The browser's page, which stays open for the next test, so that shaders are compiled once. */
 async function pageOf({ name, launch }: { name: string; launch(): Promise<Browser> }): Promise<Page> {
     if (!opened.has(name)) {
-        const browser = await launch();
-        opened.set(name, { browser, page: await browser.newPage() });
-        await opened.get(name)!.page.goto(`${server.origin}/`);
+        const browser = await launch(), page = await browser.newPage();
+        page.setDefaultTimeout(PATIENCE);
+        opened.set(name, { browser, page });
+        await page.goto(`${server.origin}/`);
     }
     return opened.get(name)!.page;
 }
@@ -132,6 +134,7 @@ test('Chromium: tokens use no memory, and a crashed GPU process is a lost device
     const browser = await launchChromium();
     try {
         const page = await browser.newPage();
+        page.setDefaultTimeout(PATIENCE);
         await page.goto(`${server.origin}/`);
         const writer = (name: string, ...args: unknown[]) => call(page, 'writer.ts', name, ...args);
         const write = (tokens: number) => writer('write', tokens) as Promise<EngineStats>;
@@ -179,7 +182,7 @@ test('Chromium: tokens use no memory, and a crashed GPU process is a lost device
         assert.ok(one.last.gpuBytes - one.first.gpuBytes < 1024); // not even a byte per token; a plan may have been added
 
         const ended = writer('writeUntilLost') as Promise<{ name: string; message: string; lost: string }>;
-        await Promise.race([ended, page.waitForFunction(`document.title === 'writing'`, undefined, { timeout: 120_000 })]);
+        await Promise.race([ended, page.waitForFunction(`document.title === 'writing'`)]);
         const session = await browser.newBrowserCDPSession();
         await session.send('Browser.crashGpuProcess' as never).catch(() => {}); // never answers
         const report = await ended;

@@ -7,7 +7,7 @@ import { readFileSync, statSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import type { Browser, ElementHandle, Page } from 'puppeteer-core';
 import { ROOT, scratch } from '../support/models.ts';
-import { launchUnwatchedChromium } from './browsers.ts';
+import { launchUnwatchedChromium, PATIENCE } from './browsers.ts';
 import { startServer } from './server.ts';
 import type { TestServer } from './server.ts';
 
@@ -71,8 +71,9 @@ const WAYS: { name: string; source: string; prepare(page: Page): Promise<void> }
 ];
 
 for (const { name, source, prepare } of WAYS) {
-    test(`1 GB from ${name}: neither the page nor the GPU process holds more than it needs`, { timeout: 180_000 }, async () => {
+    test(`1 GB from ${name}: neither the page nor the GPU process holds more than it needs`, { timeout: 600_000 }, async () => {
         const page = await browser.newPage();
+        page.setDefaultTimeout(PATIENCE);
         await page.goto(`${server.origin}/`);
         await prepare(page);
         const watch = await watchMemory();

@@ -9,7 +9,7 @@ import { join, resolve } from 'node:path';
 import { after, before, test } from 'node:test';
 import { build, createServer, preview } from 'vite';
 import { type Browser, chromium } from 'playwright-core';
-import { which } from './browsers.ts';
+import { PATIENCE, which } from './browsers.ts';
 import { startServer } from './server.ts';
 
 const MAIN = `
@@ -43,7 +43,7 @@ before(async () => {
     writeFileSync(join(project, 'package.json'), '{ "name": "fresh", "private": true, "type": "module" }');
     writeFileSync(join(project, 'index.html'), '<!doctype html><title>waiting</title><link rel="icon" href="data:,"><script type="module" src="/main.js"></script>');
     writeFileSync(join(project, 'main.js'), MAIN);
-    browser = await chromium.launch({ executablePath: which('chromium'), headless: true, args: ['--no-sandbox'] });
+    browser = await chromium.launch({ executablePath: which('chromium'), headless: true, timeout: PATIENCE, args: ['--no-sandbox'] });
 });
 after(async () => {
     await browser?.close();
@@ -52,12 +52,13 @@ after(async () => {
 
 async function answers(url: string, threads: number): Promise<void> {
     const page = await browser.newPage();
+    page.setDefaultTimeout(PATIENCE);
     const complaints: string[] = [];
     page.on('pageerror', (error) => complaints.push(error.message));
     page.on('console', (message) => message.type() === 'error' && complaints.push(message.text()));
     try {
         await page.goto(url);
-        await page.waitForFunction((wanted) => document.title === wanted, wantedWith(threads), { timeout: 60_000 }).catch(async (thrown: Error) => {
+        await page.waitForFunction((wanted) => document.title === wanted, wantedWith(threads)).catch(async (thrown: Error) => {
             throw new Error(`${await page.title()}: ${complaints.join('; ') || thrown.message}`);
         });
         assert.deepEqual(complaints, []);
@@ -70,7 +71,7 @@ test('it carries the notices of the C library in its WebAssembly', () => {
     assert.match(readFileSync(join(packed, 'dist/notices.txt'), 'utf8'), /^wasi-libc$[^]*Rich Felker/m);
 });
 
-test('a new Vite project runs it in dev', { timeout: 120_000 }, async () => {
+test('a new Vite project runs it in dev', { timeout: 600_000 }, async () => {
     for (const [headers, threads] of HEADERS) {
         const server = await createServer({ root: project, logLevel: 'error', server: { port: 0, host: '127.0.0.1', headers } });
         try {
@@ -82,7 +83,7 @@ test('a new Vite project runs it in dev', { timeout: 120_000 }, async () => {
     }
 });
 
-test('it builds, and the result runs in preview', { timeout: 120_000 }, async () => {
+test('it builds, and the result runs in preview', { timeout: 600_000 }, async () => {
     await build({ root: project, logLevel: 'error' });
     for (const [headers, threads] of HEADERS) {
         const server = await preview({ root: project, logLevel: 'error', preview: { port: 0, host: '127.0.0.1', headers } });
@@ -94,7 +95,7 @@ test('it builds, and the result runs in preview', { timeout: 120_000 }, async ()
     }
 });
 
-test('a plain page with an import map loads it', { timeout: 120_000 }, async () => {
+test('a plain page with an import map loads it', { timeout: 600_000 }, async () => {
     const map = '{ "imports": { "gemmule": "/node_modules/gemmule/dist/index.js" } }';
     const head = '<!doctype html><title>waiting</title><link rel="icon" href="data:,">';
     writeFileSync(join(project, 'plain.html'), `${head}<script type="importmap">${map}</script><script type="module">${MAIN}</script>`);
@@ -106,7 +107,7 @@ test('a plain page with an import map loads it', { timeout: 120_000 }, async () 
     }
 });
 
-test('its types are complete without other packages', { timeout: 120_000 }, () => {
+test('its types are complete without other packages', { timeout: 600_000 }, () => {
     writeFileSync(join(project, 'use.ts'), `
 import { type Engine, Gemmule, GemmuleError, OllamaFolder, type ReplyPiece } from 'gemmule';
 import { languageModel } from 'gemmule/language-model';
@@ -133,7 +134,7 @@ export async function use(file: File): Promise<string> {
     execFileSync(process.execPath, [resolve('node_modules/typescript/bin/tsc'), '-p', project], { stdio: ['ignore', 'inherit', 'inherit'] });
 });
 
-test('Node finds its own entry', { timeout: 60_000 }, () => {
+test('Node finds its own entry', { timeout: 600_000 }, () => {
     writeFileSync(join(project, 'node.mjs'), `
 import { Gemmule, GemmuleError } from 'gemmule';
 const engine = await Gemmule.load(process.argv[2], { backend: 'wasm', threads: 2 });
@@ -146,7 +147,7 @@ await engine.unload();
     assert.equal(out, 'Tiny Dense 2 3 true NotFound\n');
 });
 
-test('it contains the provider for the AI SDK', { timeout: 60_000 }, () => {
+test('it contains the provider for the AI SDK', { timeout: 600_000 }, () => {
     symlinkSync(resolve('web/node_modules/ai'), join(project, 'node_modules/ai'));
     writeFileSync(join(project, 'sdk.mjs'), `
 import { generateText } from 'ai';

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { type BrowserContext, type Page, chromium } from 'playwright-core';
-import { CHROMIUM_FLAGS, which } from './browsers.ts';
+import { CHROMIUM_FLAGS, launchChromium, PATIENCE, which } from './browsers.ts';
 import { checkBox, checkMicrophone, checkOtherPictures, checkPictures, checkSounds, fakeMicrophone } from './media_cases.ts';
 import { type TestServer, startServer } from './server.ts';
 
@@ -62,7 +62,7 @@ before(async () => {
         },
     });
     const args = [...CHROMIUM_FLAGS, ...fakeMicrophone(profile)];
-    context = await chromium.launchPersistentContext(profile, { executablePath: which('chromium'), headless: true, args });
+    context = await chromium.launchPersistentContext(profile, { executablePath: which('chromium'), headless: true, timeout: PATIENCE, args });
 });
 after(async () => {
     await context?.close();
@@ -79,6 +79,7 @@ interface Visit {
 
 async function visit(from: BrowserContext = context, path = '/', origin = server.origin): Promise<Visit> {
     const page = await from.newPage();
+    page.setDefaultTimeout(PATIENCE);
     const complaints: string[] = [];
     page.on('pageerror', (error) => complaints.push(error.message));
     page.on('console', (message) => message.type() === 'error' && !message.location().url.endsWith('/favicon.ico') && complaints.push(message.text()));
@@ -105,20 +106,20 @@ interface Caught {
 
 // ---- the example ----
 
-test('the example runs under its policy, without special headers', { timeout: 120_000 }, async () => {
+test('the example runs under its policy, without special headers', { timeout: 600_000 }, async () => {
     const { page, complaints } = await visit(context, '/web/example/index.html');
     assert.equal(await page.evaluate('crossOriginIsolated'), false);
     await page.setInputFiles('#file', 'tests/fixtures/tiny-dense.gguf');
-    await page.waitForFunction(() => document.getElementById('status')!.textContent!.startsWith('Tiny Dense on'), null, { timeout: 90_000 });
+    await page.waitForFunction(() => document.getElementById('status')!.textContent!.startsWith('Tiny Dense on'));
     await page.click('#ask button');
-    await page.waitForFunction(() => document.getElementById('answer')!.textContent!.length > 20, null, { timeout: 60_000 });
+    await page.waitForFunction(() => document.getElementById('answer')!.textContent!.length > 20);
     assert.deepEqual(complaints, []);
     await page.close();
 });
 
 // ---- pictures and sounds ----
 
-test('pictures, sounds and the microphone give the pixels and samples that were made', { timeout: 60_000 }, async () => {
+test('pictures, sounds and the microphone give the pixels and samples that were made', { timeout: 600_000 }, async () => {
     const { page, complaints } = await visit();
     for (const check of [checkPictures, checkOtherPictures, checkSounds, checkMicrophone]) await check((script) => page.evaluate(script));
     assert.deepEqual(complaints, []);
@@ -139,7 +140,7 @@ test('the model in the box sees and hears', { timeout: 3_600_000 }, async () => 
 
 // ---- storage ----
 
-test('a broken download is resumed, then read without the network', { timeout: 120_000 }, async () => {
+test('a broken download is resumed, then read without the network', { timeout: 600_000 }, async () => {
     const { page, run } = await visit();
     const url = `${server.origin}/big.gguf`;
     Object.assign(behaviour, { cutAfter: 15_000_000, gone: false, asked: [] });
@@ -178,7 +179,7 @@ test('a broken download is resumed, then read without the network', { timeout: 1
     await page.close();
 });
 
-test('no space: the error has numbers, the part is kept, and the model runs without being stored', { timeout: 120_000 }, async () => {
+test('no space: the error has numbers, the part is kept, and the model runs without being stored', { timeout: 600_000 }, async () => {
     const { page, run } = await visit();
     const session = await context.newCDPSession(page);
     const url = `${server.origin}/big.gguf`;
@@ -211,7 +212,7 @@ test('no space: the error has numbers, the part is kept, and the model runs with
     await page.close();
 });
 
-test('two tabs: one downloads, the other waits; both read the same file', { timeout: 120_000 }, async () => {
+test('two tabs: one downloads, the other waits; both read the same file', { timeout: 600_000 }, async () => {
     const [one, two] = [await visit(), await visit()];
     const load = `
         const phases = new Set();
@@ -233,7 +234,7 @@ test('two tabs: one downloads, the other waits; both read the same file', { time
 
 // ---- Ollama's folder ----
 
-test("Ollama's folder is picked, remembered, and found again after a reload", { timeout: 120_000 }, async () => {
+test("Ollama's folder is picked, remembered, and found again after a reload", { timeout: 600_000 }, async () => {
     const { page, run } = await visit();
     const digest = createHash('sha256').update(MODEL).digest('hex');
     // A real directory handle, of the private file system, with the files of Ollama.
@@ -276,7 +277,7 @@ test("Ollama's folder is picked, remembered, and found again after a reload", { 
 
 // ---- the worker ----
 
-test('when the worker just ends, everything is rejected', { timeout: 60_000 }, async () => {
+test('when the worker just ends, everything is rejected', { timeout: 600_000 }, async () => {
     const { page, run } = await visit();
     const [dead, missing, other] = await run<Caught[]>(`
         const Real = window.Worker;
@@ -294,7 +295,7 @@ test('when the worker just ends, everything is rejected', { timeout: 60_000 }, a
     await page.close();
 });
 
-test("an address that the page's policy forbids is reported and not tried again", { timeout: 60_000 }, async () => {
+test("an address that the page's policy forbids is reported and not tried again", { timeout: 600_000 }, async () => {
     const { page, run } = await visit();
     const tried: string[] = [];
     page.on('console', (message) => /Content Security Policy/.test(message.text()) && tried.push(message.text()));
@@ -311,9 +312,9 @@ test("an address that the page's policy forbids is reported and not tried again"
 
 // ---- without WebGPU ----
 
-test('without an adapter or without navigator.gpu there is wasm', { timeout: 120_000 }, async () => {
+test('without an adapter or without navigator.gpu there is wasm', { timeout: 600_000 }, async () => {
     const rules = '--host-resolver-rules=MAP plain.example 127.0.0.1';
-    await using browser = await chromium.launch({ executablePath: which('chromium'), headless: true, args: ['--no-sandbox', rules] });
+    await using browser = await chromium.launch({ executablePath: which('chromium'), headless: true, timeout: PATIENCE, args: ['--no-sandbox', rules] });
     const fresh = await browser.newContext();
     const script = `
         const has = 'gpu' in navigator;
@@ -344,8 +345,8 @@ test('without an adapter or without navigator.gpu there is wasm', { timeout: 120
 
 // ---- a GPU that crashes ----
 
-test('the GPU crashes during an answer, which continues; when no GPU comes back, wasm takes over', { timeout: 300_000 }, async () => {
-    await using browser = await chromium.launch({ executablePath: which('chromium'), headless: true, args: CHROMIUM_FLAGS });
+test('the GPU crashes during an answer, which continues; when no GPU comes back, wasm takes over', { timeout: 600_000 }, async () => {
+    await using browser = await launchChromium();
     const { page, run } = await visit(await browser.newContext());
     const client = await browser.newBrowserCDPSession();
     const crash = () => client.send('Browser.crashGpuProcess' as never).catch(() => undefined);
@@ -365,7 +366,7 @@ test('the GPU crashes during an answer, which continues; when no GPU comes back,
     const whole = await run<Said>(say(60));
     await run(`await window.session.rollback(0);`);
     const under = run<Said>(say(60));
-    await page.waitForFunction(() => window.text.length > 15, null, { timeout: 60_000, polling: 20 });
+    await page.waitForFunction(() => window.text.length > 15, null, { polling: 20 });
     await crash();
     const again = await under;
     const kinds = await page.evaluate('window.events.filter((type) => type !== "restoring").join()');
@@ -375,10 +376,10 @@ test('the GPU crashes during an answer, which continues; when no GPU comes back,
     const held = await run<number[]>(`return [...(await window.session.tokens())];`);
     // After the second crash a page gets no adapter.
     await crash();
-    await page.waitForFunction(() => window.events.at(-1) === 'gone' || window.events.filter((type) => type === 'restored').length > 1, null, { timeout: 120_000 });
+    await page.waitForFunction(() => window.events.at(-1) === 'gone' || window.events.filter((type) => type === 'restored').length > 1);
     if ((await page.evaluate('window.events.at(-1)')) !== 'gone') {
         await crash();
-        await page.waitForFunction(() => window.events.at(-1) === 'gone', null, { timeout: 120_000 });
+        await page.waitForFunction(() => window.events.at(-1) === 'gone');
     }
     const refused = await run<Caught>(`return caught(textOf(window.session.reply(HELLO, { maxTokens: 5 })));`);
     assert.equal(refused.name, 'NoWebGPU', refused.message);
@@ -392,8 +393,8 @@ test('the GPU crashes during an answer, which continues; when no GPU comes back,
     assert.deepEqual([rest.backend, rest.cached], ['wasm', held.length]);
 });
 
-test('the GPU crashes while the model loads, and again while a prompt is computed: the answer still comes', { timeout: 300_000 }, async () => {
-    await using browser = await chromium.launch({ executablePath: which('chromium'), headless: true, args: CHROMIUM_FLAGS });
+test('the GPU crashes while the model loads, and again while a prompt is computed: the answer still comes', { timeout: 600_000 }, async () => {
+    await using browser = await launchChromium();
     const { page, run } = await visit(await browser.newContext());
     const client = await browser.newBrowserCDPSession();
     const crash = () => client.send('Browser.crashGpuProcess' as never).catch(() => undefined);
@@ -405,7 +406,7 @@ test('the GPU crashes while the model loads, and again while a prompt is compute
             onDeviceLost: (event) => window.events.push(event.type),
         });
         return window.engine.info.backend;`);
-    await page.waitForFunction(() => window.seen > 0, null, { timeout: 60_000, polling: 20 });
+    await page.waitForFunction(() => window.seen > 0, null, { polling: 20 });
     await crash();
     assert.ok(['gpu', 'wasm'].includes(await loading));
     const saying = run<{ finish: string; replyTokens: number; promptTokens: number }>(`
@@ -414,7 +415,7 @@ test('the GPU crashes while the model loads, and again while a prompt is compute
         const reply = session.reply([{ role: 'user', content: 'word '.repeat(900) }], { maxTokens: 6 });
         for await (const piece of reply) window.seen++;
         return reply.stats;`);
-    await page.waitForFunction(() => window.seen > 0, null, { timeout: 60_000, polling: 10 });
+    await page.waitForFunction(() => window.seen > 0, null, { polling: 10 });
     await crash();
     const { finish, replyTokens, promptTokens } = await saying;
     assert.ok(promptTokens > 900);

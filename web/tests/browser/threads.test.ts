@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { launchChromium, launchFirefox } from './browsers.ts';
+import { launchChromium, launchFirefox, PATIENCE } from './browsers.ts';
 import { type TestServer, startServer } from './server.ts';
 
 const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'; worker-src 'self'";
@@ -10,6 +10,7 @@ const ISOLATED = { 'cross-origin-opener-policy': 'same-origin', 'cross-origin-em
 
 /* What Playwright and Puppeteer have in common. */
 interface Page {
+    setDefaultTimeout(milliseconds: number): void;
     goto(url: string): Promise<unknown>;
     evaluate(expression: string): Promise<unknown>;
     workers(): unknown[];
@@ -78,10 +79,11 @@ const BROWSERS: { name: string; launch(): Promise<Browser> }[] = [
 ];
 
 for (const { name, launch } of BROWSERS) {
-    test(`${name}: two threads give the same answer as one; without isolation there is one`, { timeout: 120_000 }, async () => {
+    test(`${name}: two threads give the same answer as one; without isolation there is one`, { timeout: 600_000 }, async () => {
         const browser = await launch();
         try {
             const page = await browser.newPage();
+            page.setDefaultTimeout(PATIENCE);
             await page.goto(`${plain.origin}/`);
             assert.equal(await page.evaluate('crossOriginIsolated'), false);
             const alone = (await page.evaluate(script(2))) as Answer;
@@ -101,7 +103,7 @@ for (const { name, launch } of BROWSERS) {
             assert.equal(without.threads, 1);
             assert.match(without.note, /^running on 1 thread instead of 2: .*cannot load .*worker\.js$/);
             assert.deepEqual(without.tokens, alone.tokens);
-            for (const end = Date.now() + 20_000; page.workers().length; ) {
+            for (const end = Date.now() + PATIENCE; page.workers().length; ) {
                 assert.ok(Date.now() < end, `${page.workers().length} workers are left`);
                 await new Promise((resolve) => setTimeout(resolve, 20));
             }

@@ -42,7 +42,7 @@ export async function writeUntilLost(): Promise<{ name: string; message: string;
         for (;;) await write(400);
     } catch (thrown) {
         const { name, message } = thrown as Error;
-        const lost = await Promise.race([engine!.lost, new Promise<string>((resolve) => setTimeout(resolve, 10_000, 'never'))]);
+        const lost = await Promise.race([engine!.lost, new Promise<string>((resolve) => setTimeout(resolve, 120_000, 'never'))]);
         engine!.close();
         return { name, message, lost };
     }
