@@ -323,7 +323,7 @@ static void test_fixtures(void) {
 
 static void test_large_vocabulary(void) {
     enum { TOKENS = 262144, MERGES = 514906 };
-    TEST("a vocabulary of real size opens fast, whole and in pieces");
+    TEST("a vocabulary of real size opens in linear time, whole and in pieces");
     gguf_writer *w = NULL;
     buffer       file = { 0 };
     error        e = { 0 };
@@ -354,8 +354,8 @@ static void test_large_vocabulary(void) {
     start = clock_seconds();
     CHECK(open_in_pieces((const uint8_t *)file.data, file.length, SOURCE_PIECE, &pieces, &wants, &e) == GM_OK);
     double by_pieces = clock_seconds() - start;
-    CHECK_MESSAGE(whole < 1 && by_pieces < 2, "%f s, %f s", whole,
-                  by_pieces);                                     /* 5 and 30 ms; slow machines and sanitizers */
+    /* 5 and 30 ms. Work that grows with the square of the strings would take hours, on any machine. */
+    CHECK_MESSAGE(whole < 60 && by_pieces < 60, "%f s, %f s", whole, by_pieces);
     CHECK(wants > 10 && wants <= file.length / SOURCE_PIECE + 4); /* the first ones are smaller */
     const gguf_value *a = gguf_find(g, "tokenizer.ggml.merges"), *b = gguf_find(pieces, "tokenizer.ggml.merges");
     CHECK(a && b && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes));

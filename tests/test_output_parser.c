@@ -275,7 +275,7 @@ static void test_long(const json *tools) {
         parse(buffer_view(&text), tools, true, false, CHARACTERS, &r);
         printf("1 MB of %s, character by character: %.0f ms\n", longs[i].name, (clock_seconds() - start) * 1e3);
         CHECK(r.text.length > text.length / 16);
-        CHECK(clock_seconds() - start < 60);
+        CHECK(clock_seconds() - start < 300); /* not with the square of the length */
         buffer_free(&text);
         buffer_free(&r.text);
     }

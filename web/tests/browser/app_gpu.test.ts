@@ -19,30 +19,31 @@ async function begin(site: TestServer, maxTokens: number, more: object = {}): Pr
     return { visit, page };
 }
 
-/** A model by ranges from a server that stops answering after `most` bytes, until it is told to go on. */
-class HaltingModel {
+/** A model by ranges from a server that answers one request when it is told to, and later all of them at once. */
+class HesitantModel {
     readonly #bytes: Buffer;
-    readonly #most: number;
-    #served = 0;
-    #goOn = (): void => undefined;
-    readonly #rest = new Promise<void>((resolve) => (this.#goOn = resolve));
+    readonly #waiting: (() => void)[] = [];
+    #hesitates = true;
 
-    constructor(bytes: Buffer, most: number) {
+    constructor(bytes: Buffer) {
         this.#bytes = bytes;
-        this.#most = most;
     }
-    goOn(): void {
-        this.#goOn();
+    answerOne(): void {
+        this.#waiting.shift()?.();
+    }
+    answerAll(): void {
+        this.#hesitates = false;
+        for (const answer of this.#waiting.splice(0)) answer();
     }
     readonly route = (request: IncomingMessage, response: ServerResponse): void => {
         const [, from = '0', to = ''] = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? '') ?? [];
         const part = this.#bytes.subarray(Number(from), to ? Number(to) + 1 : undefined);
-        this.#served += part.length;
-        void (this.#served > this.#most ? this.#rest : Promise.resolve()).then(() => {
-            const range = `bytes ${from}-${Number(from) + part.length - 1}/${this.#bytes.length}`;
+        const range = `bytes ${from}-${Number(from) + part.length - 1}/${this.#bytes.length}`;
+        this.#waiting.push(() => {
             response.writeHead(206, { 'content-length': part.length, 'accept-ranges': 'bytes', etag: '"one"', 'content-range': range });
             response.end(part);
         });
+        if (!this.#hesitates) this.answerOne();
     };
 }
 
@@ -130,7 +131,7 @@ describe('the app on a GPU', { timeout: 3_000_000 }, () => {
 // A visit of its own for each: after the second crash there is no adapter.
 for (const moment of ['while weights are brought there', 'while a question is read']) {
     test(`the app's GPU is lost ${moment}: it answers all the same`, { timeout: 600_000 }, async () => {
-        const bytes = readFileSync(MODEL), model = new HaltingModel(spreadGguf(bytes, 1 << 18), bytes.length / 2);
+        const model = new HesitantModel(spreadGguf(readFileSync(MODEL), 1 << 18));
         const site = await startSite({ '/slow.gguf': model.route });
         const slow = { id: 'server:slow', name: 'slow', source: { kind: 'server', url: '/slow.gguf', ollama: {} } };
         const { visit, page } = await begin(site, 6, moment.startsWith('while weights') ? { lastModel: JSON.stringify(slow) } : {});
@@ -145,9 +146,9 @@ for (const moment of ['while weights are brought there', 'while a question is re
                     const bar = document.querySelector<HTMLProgressElement>('.loading progress');
                     return /^Loading weights/.test(document.querySelector('.load-line')?.textContent ?? '') && bar !== null && bar.value > bar.max / 4 && bar.value < bar.max;
                 };
-                await page.waitForFunction(some);
+                while (!(await page.evaluate(some))) model.answerOne(); // the rest waits until the GPU is lost
                 await crashGpu(visit);
-                model.goOn();
+                model.answerAll();
                 await ask('Hello');
             } else {
                 await page.waitForSelector('.chip-ready');
