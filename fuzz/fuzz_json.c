@@ -52,6 +52,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         abort();
     }
     buffer_clear(&text);
+    buffer_append(&text, data, size);
+    const gm_status in_place = json_parse_in_place(text.data, text.length, &a, &again, NULL);
+    if ((in_place == GM_OK) != (value != NULL) || (value && !json_same(value, again))) abort();
+    buffer_clear(&text);
     json_write_string(&text, (str){ (const char *)data, size }); /* any bytes give a valid string */
     if (json_parse(buffer_view(&text), &a, &again, NULL) != GM_OK || again->kind != JSON_STRING) abort();
     buffer_free(&text);

@@ -47,7 +47,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     chat_request r;
     error        e = { 0 };
     char         param[CHAT_PARAM_SIZE];
-    if (chat_request_parse((str){ (const char *)data, size }, &r, param, &e)) {
+    buffer       body = { 0 };
+    buffer_append(&body, data, size);
+    if (chat_request_parse(&body, &r, param, &e)) {
         if (!e.why[0] || strlen(param) >= sizeof param) abort();
     } else {
         check_request(&r);

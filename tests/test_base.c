@@ -236,6 +236,12 @@ static void test_json_good(void) {
         CHECK_MESSAGE(json_parse(str_of(rows[i][0]), &a, &value, &e) == GM_OK, "%s", e.why);
         if (value) json_write(&b, value);
         CHECK_MESSAGE(value && str_is(buffer_view(&b), rows[i][1]), "%.*s", (int)b.length, b.data);
+        TEST("json in place: %s", rows[i][0]);
+        char *own = arena_copy(&a, str_of(rows[i][0]));
+        CHECK(json_parse_in_place(own, strlen(own), &a, &value, &e) == GM_OK);
+        buffer_clear(&b);
+        json_write(&b, value);
+        CHECK_MESSAGE(str_is(buffer_view(&b), rows[i][1]), "%.*s", (int)b.length, b.data);
         buffer_free(&b);
         arena_free(&a);
     }
@@ -281,8 +287,21 @@ static void test_json_bad(void) {
         TEST("bad json %s", rows[i][0]);
         CHECK(json_parse(str_of(rows[i][0]), &a, &value, &e) == GM_BAD_FILE && !value);
         CHECK_MESSAGE(strstr(e.why, rows[i][1]), "%s", e.why);
+        error again = { 0 };
+        char *own = arena_copy(&a, str_of(rows[i][0]));
+        CHECK(json_parse_in_place(own, strlen(own), &a, &value, &again) == GM_BAD_FILE && !value);
+        CHECK_MESSAGE(!strcmp(e.why, again.why), "in place: %s", again.why);
         arena_free(&a);
     }
+
+    TEST("the place of an error behind strings that stay where they are");
+    char  written[] = "{\"a\":\"b\",\n \"c\\n\":\"\\u00e4\", x}";
+    arena memory = { 0 };
+    error where = { 0 };
+    json *none = NULL;
+    CHECK(json_parse_in_place(written, strlen(written), &memory, &none, &where) == GM_BAD_FILE && !none);
+    CHECK_MESSAGE(strstr(where.why, "line 2 column 18: expected a key"), "%s", where.why);
+    arena_free(&memory);
 
     TEST("100 levels, not 101");
     for (int levels = 100; levels <= 101; levels++) {
@@ -295,6 +314,19 @@ static void test_json_bad(void) {
         CHECK(status == (levels == 100 ? GM_OK : GM_BAD_FILE));
         arena_free(&a);
     }
+}
+
+static void test_json_in_place(void) {
+    TEST("json in place: strings without escapes are in the text itself");
+    arena a = { 0 };
+    json *value = NULL;
+    char  text[] = "{\"key\":\"plain\",\"b\":\"es\\/caped\"}", *end = text + sizeof text;
+    CHECK(json_parse_in_place(text, strlen(text), &a, &value, NULL) == GM_OK && value->count == 2);
+    const json *plain = json_get(value, "key"), *escaped = json_get(value, "b");
+    CHECK(str_is(json_string(plain, ""), "plain") && plain->text.data > text && plain->text.data < end);
+    CHECK(!plain->text.data[plain->text.length] && !plain->key.data[plain->key.length]);
+    CHECK(str_is(json_string(escaped, ""), "es/caped") && (escaped->text.data < text || escaped->text.data > end));
+    arena_free(&a);
 }
 
 static void test_json_access(void) {
@@ -666,6 +698,7 @@ int main(int argc, char **argv) {
     test_decimal();
     test_json_good();
     test_json_bad();
+    test_json_in_place();
     test_json_access();
     test_utf8();
     test_sha256();

@@ -11,6 +11,7 @@ enum { DEEPEST = 100 };
 
 typedef struct {
     str    text;
+    char  *own; /* the same text, where strings may stay; NULL: all are copied */
     size_t at;
     arena *memory;
     error *e;
@@ -91,22 +92,37 @@ static gm_status parse_escape(parser *p, char *out, size_t *length) {
     return GM_OK;
 }
 
-/* The end of the string that starts after a quote. Refuses control characters. */
-static gm_status find_end(const parser *p, size_t *end) {
+/* The end of the string that starts after a quote, and whether it has escapes. Refuses control characters. */
+static gm_status find_end(const parser *p, size_t *end, bool *escapes) {
+    *escapes = false;
     for (size_t i = p->at; i < p->text.length; i++) {
         unsigned char c = (unsigned char)p->text.data[i];
         if (c == '"') return *end = i, GM_OK;
         if (c < 0x20) return bad(p, i, "a control character inside a string (write it as \\u00XX)");
-        if (c == '\\') i++;
+        if (c != '\\') continue;
+        *escapes = true;
+        i++;
     }
     return bad(p, p->text.length, "the text ends inside a string");
 }
 
+/* A string without escapes stays where it is; a NUL replaces its closing quote. Lines and columns of errors stay right. */
+static bool keep_string(parser *p, size_t end, str *out) {
+    const str text = { p->text.data + p->at, end - p->at };
+    if (!p->own || !utf8_valid(text)) return false;
+    p->own[end] = 0;
+    p->at = end + 1;
+    *out = text;
+    return true;
+}
+
 static gm_status parse_string(parser *p, str *out) {
     size_t end = 0, length = 0;
+    bool   escapes = false;
     p->at++;
-    gm_status status = find_end(p, &end);
+    gm_status status = find_end(p, &end, &escapes);
     if (status) return status;
+    if (!escapes && keep_string(p, end, out)) return GM_OK;
     char *text = arena_alloc(p->memory, end - p->at + 1); /* unescaping only shortens */
     if (!text) return json_no_memory(p);
     while (p->at < end) {
@@ -216,16 +232,22 @@ static gm_status parse_value(parser *p, size_t depth, json **out) {
     return parse_word(p, value);
 }
 
-gm_status json_parse(str text, arena *a, json **out, error *e) {
-    parser p = { .text = text, .memory = a, .e = e };
+static gm_status parse_all(parser *p, json **out) {
+    json *value = NULL;
     *out = NULL;
-    json     *value = NULL;
-    gm_status status = parse_value(&p, 0, &value);
-    if (status) return status;
-    json_skip_space(&p);
-    if (p.at != text.length) return bad(&p, p.at, "something follows the end of the value");
+    TRY(parse_value(p, 0, &value));
+    json_skip_space(p);
+    if (p->at != p->text.length) return bad(p, p->at, "something follows the end of the value");
     *out = value;
     return GM_OK;
+}
+
+gm_status json_parse(str text, arena *a, json **out, error *e) {
+    return parse_all(&(parser){ .text = text, .memory = a, .e = e }, out);
+}
+
+gm_status json_parse_in_place(char *text, size_t length, arena *a, json **out, error *e) {
+    return parse_all(&(parser){ .text = { text, length }, .own = text, .memory = a, .e = e }, out);
 }
 
 const json *json_get_str(const json *object, str key) {

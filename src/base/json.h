@@ -22,6 +22,8 @@ struct json {
 
 /* Parses one value, followed by nothing but white space. At most 100 levels deep. Names line and column of an error. */
 gm_status json_parse(str text, arena *a, json **out, error *e);
+/* The same for a large text that may be changed and outlives the tree: strings without escapes are not copied. */
+gm_status json_parse_in_place(char *text, size_t length, arena *a, json **out, error *e);
 
 const json        *json_get(const json *object, const char *key); /* NULL if absent or not an object */
 const json        *json_get_str(const json *object, str key);

@@ -294,6 +294,17 @@ static gm_status join_parts(const reader *r, const chat_message *m, const char *
     return status;
 }
 
+/* Media are decoded in the body. A source with JSON escapes is not there, and is copied first. */
+static gm_status request_convert_media(const reader *r, chat_part part, const char *place, gm_part *out) {
+    const uintptr_t body = (uintptr_t)r->out->body.data, at = (uintptr_t)part.source.data;
+    if (part.source.length && (at < body || at >= body + r->out->body.length)) {
+        const char *copy = arena_copy(&r->out->memory, part.source);
+        if (!copy) return request_no_memory(r, part.source.length);
+        part.source.data = copy;
+    }
+    return chat_part_media(&part, place, out, r->e);
+}
+
 /* Text and media in the order of the message. */
 static gm_status request_convert_parts(const reader *r, const chat_message *m, gm_message *out) {
     gm_part *parts = arena_array(&r->out->memory, m->part_count, sizeof *parts);
@@ -302,7 +313,7 @@ static gm_status request_convert_parts(const reader *r, const chat_message *m, g
     for (size_t i = 0; i < m->part_count; i++) {
         snprintf(place, sizeof place, "%s.content[%zu]", r->param, i);
         if (m->parts[i].kind == CHAT_TEXT) TRY(request_copy_text(r, m->parts[i].text, &parts[i].text));
-        else TRY(chat_part_media(&m->parts[i], place, &r->out->memory, &parts[i], r->e));
+        else TRY(request_convert_media(r, m->parts[i], place, &parts[i]));
     }
     out->parts = parts;
     out->part_count = m->part_count;
@@ -431,23 +442,34 @@ static gm_status request_check_structure(str body, error *e) {
                 CHAT_MOST_STRUCTURE >> 20);
 }
 
-gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_SIZE], error *e) {
+static bool request_has_media(const chat_request *r) {
+    for (size_t i = 0; i < r->message_count; i++) {
+        if (r->messages[i].part_count) return true;
+    }
+    return false;
+}
+
+gm_status chat_request_parse(buffer *body, chat_request *out, char param[CHAT_PARAM_SIZE], error *e) {
     arena  scratch = { 0 };
     json  *root = NULL;
     reader r = { .out = out, .param = param, .e = e };
-    *out = (chat_request){ 0 };
+    *out = (chat_request){ .body = *body };
+    *body = (buffer){ 0 };
     param[0] = 0;
-    if (!body.data) body = str_of(""); /* there was no body */
-    gm_status status = request_check_structure(body, e);
-    if (!status) status = json_parse(body, &scratch, &root, e);
+    buffer_text(&out->body, ""); /* there may have been no body */
+    if (out->body.failed) return fail_memory(e, "the request", 1);
+    gm_status status = request_check_structure(buffer_view(&out->body), e);
+    if (!status) status = json_parse_in_place(out->body.data, out->body.length, &scratch, &root, e);
     r.root = root;
     if (!status) status = request_read(&r);
     if (!status) param[0] = 0;
     arena_free(&scratch);
+    if (!status && !request_has_media(out)) buffer_free(&out->body);
     return status;
 }
 
 void chat_request_free(chat_request *r) {
+    buffer_free(&r->body);
     arena_free(&r->memory);
     *r = (chat_request){ 0 };
 }

@@ -12,7 +12,8 @@ typedef struct {
 } wished_number;
 
 typedef struct {
-    arena       memory; /* owns everything below */
+    buffer      body;   /* what the client sent, if pictures or sounds are in it */
+    arena       memory; /* owns everything below, except for their bytes */
     const char *model;  /* NULL: any */
     gm_message *messages;
     size_t      message_count;
@@ -38,9 +39,9 @@ enum {
     CHAT_MOST_STRUCTURE = 4 << 20, /* bytes of a body outside of strings; the JSON tree takes up to 40 times as much */
 };
 
-/* GM_BAD_FILE: not JSON; GM_BAD_ARGUMENT: a wrong value; GM_UNSUPPORTED: a missing feature. `param` gets the name of the
- * field at fault, or "". Free the request even after a failure. */
-gm_status chat_request_parse(str body, chat_request *out, char param[CHAT_PARAM_SIZE], error *e);
+/* Takes over the body, which is up to 64 MiB: media are decoded in it, not copied. GM_BAD_FILE: not JSON; GM_BAD_ARGUMENT: a wrong
+ * value; GM_UNSUPPORTED: a missing feature. `param` gets the name of the field at fault, or "". Free the request even after a failure. */
+gm_status chat_request_parse(buffer *body, chat_request *out, char param[CHAT_PARAM_SIZE], error *e);
 void      chat_request_free(chat_request *r);
 
 #endif

@@ -123,11 +123,10 @@ static enum MHD_Result submit_job(request *r) {
     error        e = { 0 };
     char         param[CHAT_PARAM_SIZE];
     chat_request wanted;
-    if (chat_request_parse(buffer_view(&r->body), &wanted, param, &e)) {
+    if (chat_request_parse(&r->body, &wanted, param, &e)) {
         chat_request_free(&wanted);
         return respond_failure(r, &e, param);
     }
-    buffer_free(&r->body);
     if (!is_our_model(r->server, wanted.model)) {
         const enum MHD_Result result = refuse_model(r, wanted.model);
         chat_request_free(&wanted);

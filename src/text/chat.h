@@ -47,8 +47,9 @@ typedef struct {
 /* {"messages": […], "tools": […], "think": bool} in OpenAI's or Ollama's shape. Strings point into the arena; tools, arguments,
  * objects and the sources of media into `value`, which must outlive the chat. */
 gm_status chat_from_json(const json *value, arena *a, chat *out, error *e);
-/* The bytes of a media part, decoded into the arena. `place` names it in errors: "messages[0].content[1]". Nothing is fetched. */
-gm_status chat_part_media(const chat_part *part, const char *place, arena *a, gm_part *out, error *e);
+/* The bytes of a media part, decoded in place: they overwrite the base64 of `source`, whose memory must be writable. `place` names the
+ * part in errors: "messages[0].content[1]". Nothing is fetched. */
+gm_status chat_part_media(const chat_part *part, const char *place, gm_part *out, error *e);
 /* Whether `tools` is a list of functions in OpenAI's shape. */
 gm_status chat_check_tools(const json *tools, error *e);
 /* A message's "tool_calls" alone: [{"id": …, "function": {"name": …, "arguments": object or JSON text}}]. */

@@ -39,7 +39,7 @@ static gm_status media_payload(str text, const char *place, const char *what, st
     return GM_OK;
 }
 
-gm_status chat_part_media(const chat_part *part, const char *place, arena *a, gm_part *out, error *e) {
+gm_status chat_part_media(const chat_part *part, const char *place, gm_part *out, error *e) {
     const char *what = part->kind == CHAT_AUDIO ? "sound" : "picture";
     str         payload;
     size_t      size = 0;
@@ -49,8 +49,7 @@ gm_status chat_part_media(const chat_part *part, const char *place, arena *a, gm
     *out = (gm_part){ .kind = part->kind == CHAT_AUDIO ? GM_PART_AUDIO : GM_PART_IMAGE };
     TRY(media_detail(part->detail, place, &out->budget, e));
     TRY(media_payload(part->source, place, what, &payload, e));
-    uint8_t *bytes = arena_alloc(a, base64_most(payload.length));
-    if (!bytes) return fail_memory(e, "a message", base64_most(payload.length));
+    uint8_t *bytes = (uint8_t *)(uintptr_t)payload.data;
     if (!base64_decode(payload, bytes, &size))
         return fail(e, GM_BAD_ARGUMENT, "%s: the base64 of the %s is damaged at character %zu", place, what, size);
     out->data = bytes;
