@@ -617,6 +617,8 @@ run "transcribe two files" 0 transcribe box tests/box/sounds/00.wav tests/box/so
 equals "transcribe two files: text" "$out" $'tests/box/sounds/00.wav:\n5 6 7 2.\n\ntests/box/sounds/02.wav:\n2.'
 run "transcribe as subtitles" 0 transcribe box - --prompt "$heard" --format srt <tests/box/sounds/00.wav
 matches $'^1\n00:00:00,000 --> 00:00:03,[0-9]{3}\n5 6 7 2\\.'
+run "transcribe as WebVTT" 0 transcribe box - --prompt "$heard" --format vtt <tests/box/sounds/00.wav
+matches $'^WEBVTT\n\n00:00:00\\.000 --> 00:00:03\\.[0-9]{3}\n5 6 7 2\\.'
 run "transcribe a picture" 2 transcribe box $fixtures/tiny-mm.png
 one_line
 run "transcribe without a tower" 2 transcribe $dense tests/box/sounds/00.wav

@@ -1,13 +1,12 @@
 /* gemmule transcribe: writes down what is said in sound files. A file of any length goes through the model in pieces of up to 30 s. */
 
-#include "cli/answer.h"
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
 #include "cli/input.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 
-#include "media/sound.h"
+#include "session/transcript.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,8 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef enum { TRANSCRIPT_TEXT, TRANSCRIPT_SRT } transcript_format;
-
 typedef struct {
     engine_values engine;
     const char   *prompt;
@@ -28,13 +25,15 @@ typedef struct {
     bool          quiet;
 } transcribe_values;
 
-static const option_choice formats[] = { { "text", TRANSCRIPT_TEXT }, { "srt", TRANSCRIPT_SRT }, { NULL, 0 } };
+static const option_choice formats[] = {
+    { "text", TRANSCRIPT_TEXT }, { "srt", TRANSCRIPT_SRT }, { "vtt", TRANSCRIPT_VTT }, { NULL, 0 }
+};
 
 static const option transcribe_options[] = {
     TEXT_OPTION(transcribe_values, prompt, "prompt", 0, "TEXT",
                 "what to ask about each piece; by default the transcript in the original language"),
     CHOICE_OPTION(transcribe_values, format, "format", 0, "NAME", formats,
-                  "text: one line for each piece; srt: subtitles with the times of the pieces"),
+                  "text: one line for each piece; srt, vtt: subtitles with the times of the pieces"),
     COUNT_OPTION(transcribe_values, max, "max", 0, "N", 1, UINT32_MAX, "at most N tokens for each piece; default 512"),
     FLAG_OPTION(transcribe_values, quiet, "quiet", 0, "no progress bar"),
 };
@@ -43,23 +42,21 @@ static const option_group groups[] = {
     ENGINE_GROUP(offsetof(transcribe_values, engine)),
 };
 
-enum { PIECE_TOKENS_MOST = 512 };
-
-#define TRANSCRIBE_PROMPT "Transcribe the speech in its original language. Answer with the transcript only."
-
 typedef struct {
     const transcribe_values *values;
     gm_engine               *engine;
     gm_session              *session;
-    gm_sampling              sampling;
-    progress                 bar;
-    size_t                   number; /* of the subtitle */
 } transcriber;
 
 /* ---- files ---- */
 
+static gm_status transcribe_start(const transcriber *t, transcript *out, const void *bytes, size_t size, error *e) {
+    const transcript_options options = { .question = t->values->prompt, .most = (uint32_t)t->values->max.value };
+    return transcript_start(out, t->engine, t->session, &options, bytes, size, e);
+}
+
 /* Recordings may be larger than what input_read takes, so files are mapped. */
-static gm_status decode_mapped(const char *path, int file, sound *out, error *e) {
+static gm_status transcribe_start_mapped(const transcriber *t, transcript *out, const char *path, int file, error *e) {
     struct stat info;
     if (fstat(file, &info)) return fail(e, GM_IO, "%s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode)) return fail(e, GM_BAD_ARGUMENT, "%s: not a regular file", path);
@@ -67,93 +64,63 @@ static gm_status decode_mapped(const char *path, int file, sound *out, error *e)
     void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, file, 0);
     if (bytes == MAP_FAILED) return fail(e, GM_IO, "%s: %s", path, strerror(errno));
     error           inner = { 0 };
-    const gm_status status = sound_decode(bytes, (size_t)info.st_size, out, &inner);
+    const gm_status status = transcribe_start(t, out, bytes, (size_t)info.st_size, &inner);
     munmap(bytes, (size_t)info.st_size);
     return status ? fail(e, status, "%s: %s", path, inner.why) : GM_OK;
 }
 
-static gm_status decode_file(const char *path, sound *out, error *e) {
+static gm_status transcribe_start_file(const transcriber *t, transcript *out, const char *path, error *e) {
     if (!strcmp(path, "-")) {
         buffer    bytes = { 0 };
         gm_status status = input_read(path, &bytes, e);
-        if (!status) status = sound_decode(bytes.data, bytes.length, out, e);
+        if (!status) status = transcribe_start(t, out, bytes.data, bytes.length, e);
         buffer_free(&bytes);
         return status;
     }
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return fail(e, errno == ENOENT ? GM_NOT_FOUND : GM_IO, "%s: %s", path, strerror(errno));
-    const gm_status status = decode_mapped(path, file, out, e);
+    const gm_status status = transcribe_start_mapped(t, out, path, file, e);
     close(file);
     return status;
 }
 
 /* ---- pieces ---- */
 
-static void print_time(size_t samples) {
-    const size_t ms = samples * 1000 / SOUND_RATE;
-    printf("%02zu:%02zu:%02zu,%03zu", ms / 3600000, ms / 60000 % 60, ms / 1000 % 60, ms % 1000);
-}
-
-/* A piece's text is one line: blank lines would end a subtitle. */
-static gm_status piece_print(transcriber *t, str text, size_t from, size_t to, error *e) {
-    while (text.length && strchr(" \t\r\n", text.data[0])) text = (str){ text.data + 1, text.length - 1 };
-    while (text.length && strchr(" \t\r\n", text.data[text.length - 1])) text.length--;
-    if (!text.length) return GM_OK; /* nothing was said */
-    char *line = malloc(text.length + 1);
-    if (!line) return fail_memory(e, "a line of the transcript", text.length);
-    if (t->values->format == TRANSCRIPT_SRT) {
-        printf("%zu\n", ++t->number);
-        print_time(from);
-        fputs(" --> ", stdout);
-        print_time(to);
-        putchar('\n');
+/* A file's text must not control a terminal. */
+static gm_status transcribe_print(const transcriber *t, const transcript *of, size_t number, error *e) {
+    buffer out = { 0 };
+    char  *line = malloc(of->text.length + 1);
+    if (line) {
+        const char *text = printable(buffer_view(&of->text), line, of->text.length + 1);
+        transcript_write_piece((transcript_format)t->values->format, number, of->from, of->to, str_of(text), &out);
+        if (!out.failed) fwrite(out.data, 1, out.length, stdout);
     }
-    printf("%s\n%s", printable(text, line, text.length + 1), t->values->format == TRANSCRIPT_SRT ? "\n" : "");
+    const bool complete = line && !out.failed;
     free(line);
-    return flush_output(e);
+    buffer_free(&out);
+    return complete ? flush_output(e) : fail_memory(e, "a line of the transcript", of->text.length);
 }
 
-static gm_status transcribe_piece(transcriber *t, const float *samples, size_t count, answer *a, error *e) {
-    const gm_part parts[] = {
-        { .kind = GM_PART_AUDIO, .data = samples, .size = count * sizeof *samples, .rate = SOUND_RATE },
-        { .text = t->values->prompt ? t->values->prompt : TRANSCRIBE_PROMPT },
-    };
-    const gm_message       message = { .role = "user", .parts = parts, .part_count = COUNT_OF(parts) };
-    const gm_reply_options options = { .sampling = &t->sampling,
-                                       .max_tokens =
-                                           t->values->max.given ? (uint32_t)t->values->max.value : PIECE_TOKENS_MOST };
-    gm_reply              *reply = NULL;
-    char                   why[sizeof e->why] = "";
-    gm_status              status = gm_reply_start(t->session, &message, 1, &options, &reply, why, sizeof why);
-    if (status) return fail(e, status, "%s", why);
-    status = answer_collect(a, reply, &(answer_style){ 0 }, e);
-    gm_reply_free(reply);
-    return status;
-}
-
-static gm_status transcribe_file(transcriber *t, const char *path, error *e) {
-    sound     s = { 0 };
-    gm_status status = decode_file(path, &s, e);
-    progress_start(&t->bar, "transcribing", PROGRESS_STEPS, !t->values->quiet && !terminal_output());
-    for (size_t at = 0; at < s.count && !status;) {
-        const size_t n = sound_piece(s.samples + at, s.count - at);
-        answer       a = { 0 };
-        progress_update(&t->bar, at / SOUND_RATE, s.count / SOUND_RATE);
-        status = transcribe_piece(t, s.samples + at, n, &a, e);
-        if (!status) status = piece_print(t, buffer_view(&a.content), at, at + n, e);
-        answer_free(&a);
-        at += n;
+static gm_status transcribe_file(const transcriber *t, const char *path, error *e) {
+    transcript part = { 0 };
+    progress   bar;
+    size_t     number = 0;
+    gm_status  status = transcribe_start_file(t, &part, path, e);
+    progress_start(&bar, "transcribing", PROGRESS_STEPS, !t->values->quiet && !terminal_output());
+    if (!status) fputs(transcript_head((transcript_format)t->values->format), stdout);
+    while (!status || status == GM_AGAIN) {
+        status = transcript_next(&part, e);
+        progress_update(&bar, part.from / SOUND_RATE, part.heard.count / SOUND_RATE);
+        if (!status && part.text.length) status = transcribe_print(t, &part, ++number, e);
     }
-    progress_end(&t->bar);
-    sound_free(&s);
-    return status;
+    progress_end(&bar);
+    transcript_free(&part);
+    return status == GM_DONE ? GM_OK : status;
 }
 
 static gm_status transcribe_open(transcriber *t, const char *model, error *e) {
     TRY(engine_open(&t->values->engine, model, !t->values->quiet, &t->engine, e));
     TRY(session_open(&t->values->engine, t->engine, 0, &t->session, e));
-    gm_sampling_default(t->engine, &t->sampling);
-    t->sampling.temperature = 0;
     interrupt_watch(t->session);
     return interrupted() ? fail(e, GM_CANCELLED, "interrupted") : GM_OK;
 }
@@ -165,8 +132,9 @@ static int transcribe_run(void *values, const arguments *args) {
     arena                    memory = { 0 };
     model_argument           model = { 0 };
     error                    e = { 0 };
-    if (v->format == TRANSCRIPT_SRT && files > 1)
-        return complain_usage("transcribe", "transcribe: --format srt takes one file, found %zu", files);
+    if (v->format != TRANSCRIPT_TEXT && files > 1)
+        return complain_usage("transcribe", "transcribe: subtitles (--format %s) are of one file, found %zu",
+                              formats[v->format].name, files);
     interrupt_catch();
     gm_status status = model_argument_resolve(args->positional[0], &memory, &model, &e);
     if (!status) status = transcribe_open(&t, model.engine, &e);
@@ -188,9 +156,8 @@ const command command_transcribe = {
     .description =
         "Prints the transcript of each file (WAV, FLAC, MP3, Ogg, Opus; M4A and AAC if ffmpeg is installed; `-` is "
         "standard input). Sound of any length is heard in pieces of up to 30 seconds, each cut at the quietest point "
-        "of "
-        "its last 5, and nothing is left out. The text of a piece is printed when it is complete. The model must have "
-        "an audio tower.",
+        "of its last 5, and nothing is left out. The text of a piece is printed when it is complete. The model must "
+        "have an audio tower.",
     .examples = "  gemmule transcribe gemma4:e2b interview.mp3\n"
                 "  gemmule transcribe gemma4:e4b talk.wav --format srt > talk.srt\n"
                 "  gemmule transcribe box digits.wav --prompt \"Which digits do you hear?\"\n",
