@@ -249,10 +249,21 @@ GM_API gm_status gm_session_sample(gm_session *session, const gm_sampling *sampl
 
 /* ---- replies ------------------------------------------------------------------------------------------------------- */
 
-typedef enum { GM_PART_TEXT = 0, GM_PART_IMAGE = 1, GM_PART_AUDIO = 2 } gm_part_kind;
+typedef enum { GM_PART_TEXT = 0, GM_PART_IMAGE = 1, GM_PART_AUDIO = 2, GM_PART_VIDEO = 3 } gm_part_kind;
 
-/* A part of a message: text, a picture or a sound. Media are the bytes of a file, recognised by their content (PNG, GIF, JPEG or WebP;
- * WAV, …), or raw. Everything is read before gm_reply_start returns. */
+/* A frame of a video: the bytes of a picture's file, or raw pixels. */
+typedef struct {
+    double      time; /* in seconds from the start of the video */
+    const void *data;
+    size_t      size;          /* in bytes */
+    uint32_t    width, height; /* raw pixels: 3 bytes each, red, green and blue; 0: the data is a file */
+} gm_frame;
+
+/* A part of a message: text, a picture, a sound or a video. Media are the bytes of a file, recognised by their content (PNG, GIF, JPEG or
+ * WebP; WAV, …), or raw. Everything is read before gm_reply_start returns.
+ *
+ * The model sees every frame of a video part and reads its time in minutes and seconds, so choose few: Gemma 4 was trained with 32 frames
+ * of up to 70 tokens each, taken at equal distances. Frames are in the order of their times and have one size; there are at most 512. */
 typedef struct {
     gm_part_kind kind;
     const char  *text;          /* of a text part */
@@ -260,8 +271,11 @@ typedef struct {
     size_t       size;          /* its bytes */
     uint32_t     width, height; /* raw pixels: 3 bytes each, red, green and blue; 0: the data is a file */
     uint32_t     rate;          /* raw samples, per second: f32, mono; 0: the data is a file */
-    uint32_t
-        budget; /* the most tokens of a picture: 70, 140, 280, 560 or 1120; 0: 280, or what the model's file says */
+    /* The most tokens of a picture or of a frame: 70, 140, 280, 560 or 1120. 0: 70 for a frame; for a picture 280, or what the model's
+     * file says. */
+    uint32_t        budget;
+    const gm_frame *frames; /* of a video */
+    size_t          frame_count;
 } gm_part;
 
 typedef struct {
@@ -305,7 +319,7 @@ typedef struct {
     size_t        prompt_done, prompt_total; /* progress, while the prompt is computed */
     const gm_token_logprob *logprobs;        /* for each token of the piece: the chosen one, then the alternatives */
     size_t                  logprob_tokens;  /* rows of 1 + options.logprobs */
-    size_t media_done, media_total;          /* progress, before the prompt: pictures and sounds that are encoded */
+    size_t media_done, media_total; /* progress, before the prompt: pictures, frames and sounds that are encoded */
 } gm_piece;
 
 typedef enum {
@@ -320,13 +334,13 @@ typedef struct {
     gm_finish finish;
     size_t prompt_tokens, cached_tokens, reply_tokens; /* cached: of the prompt, those that the session already held */
     double prompt_seconds, reply_seconds;
-    size_t media, media_encoded; /* pictures and sounds of the prompt; those that a tower had to encode */
+    size_t media, media_encoded; /* pictures, frames and sounds of the prompt; those that a tower had to encode */
 } gm_reply_stats;
 
 /* Renders the conversation in Gemma 4's format and prepares to answer it. gm_reply_next sets the session to it, reusing what the
  * session holds already. The messages are copied. Special tokens in their content are plain text.
  *
- * Pictures and sounds are decoded here, which takes longer than other calls (0.4 s for a picture of 12 million pixels). A damaged one,
+ * Pictures, frames and sounds are decoded here, which takes longer than other calls (0.4 s for a picture of 12 million pixels). A damaged one,
  * or a model without the tower for it, is an error, and the session stays as it is. What the session holds already is known by a hash
  * of its content, and is neither decoded, nor encoded, nor computed again. */
 GM_API gm_status gm_reply_start(gm_session *session, const gm_message *messages, size_t count,

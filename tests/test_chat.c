@@ -356,8 +356,12 @@ static void test_injection(const tokenizer *t) {
 /* Content that could merge with the end of the template's text does merge, as in the whole text. */
 static void test_borders(const tokenizer *t) {
     static const chat_piece pieces[] = {
-        { true, { "<|turn>user\nth", 14 }, NULL }, { false, { "e ", 2 }, NULL },    { false, { "th", 2 }, NULL },
-        { true, { "e <turn|>", 9 }, NULL },        { false, { "<turn", 5 }, NULL }, { true, { "|>", 2 }, NULL },
+        { true, { "<|turn>user\nth", 14 }, NULL, 0 },
+        { false, { "e ", 2 }, NULL, 0 },
+        { false, { "th", 2 }, NULL, 0 },
+        { true, { "e <turn|>", 9 }, NULL, 0 },
+        { false, { "<turn", 5 }, NULL, 0 },
+        { true, { "|>", 2 }, NULL, 0 },
     };
     buffer     text = { 0 };
     token_list tokens = { 0 };
@@ -511,7 +515,7 @@ static void test_chat_media(void) {
         { CHAT_IMAGE, "https://example.org/a.png", "", GM_UNSUPPORTED,
           "a remote picture is not fetched (https://example.org/a.png", 0 },
         { CHAT_AUDIO, "file:///a.wav", "", GM_UNSUPPORTED, "audio/wav", 0 },
-        { CHAT_VIDEO, "TWFu", "", GM_UNSUPPORTED, "video", 0 },
+        { CHAT_VIDEO, "TWFu", "", GM_UNSUPPORTED, "x: a video is taken as frames", 0 },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         arena           memory = { 0 };
@@ -520,11 +524,58 @@ static void test_chat_media(void) {
         const char     *from = arena_copy(&memory, str_of(rows[i].from));
         const chat_part part = { .kind = rows[i].kind, .source = str_of(from), .detail = str_of(rows[i].detail) };
         TEST("media from \"%s\" %s", rows[i].from, rows[i].detail);
-        CHECK(chat_part_media(&part, "x", &got, &e) == rows[i].status);
+        CHECK(chat_part_media(&part, "x", str_of(from), &memory, &got, &e) == rows[i].status);
         if (rows[i].status) CHECK_MESSAGE(strstr(e.why, rows[i].says), "%s", e.why);
         else CHECK(got.size == 3 && !memcmp(got.data, rows[i].says, 3) && got.budget == rows[i].budget);
         if (!rows[i].status)
             CHECK((const char *)got.data >= from && (const char *)got.data < from + strlen(rows[i].from));
+        arena_free(&memory);
+    }
+}
+
+/* Videos in JSON: frames with their times. */
+static void test_chat_frames(void) {
+    static const struct {
+        const char *part;
+        gm_status   status;
+        const char *says; /* a part of the error, or the bytes of the second frame, at 2.5 s */
+        uint32_t    budget;
+    } rows[] = {
+        { "{'type':'video','frames':[{'time':0,'image_url':{'url':'data:image/png;base64,AAAA'}},"
+          "{'time':2.5,'image_url':{'url':'TWFu'}}]}",
+          GM_OK, "Man", 0 },
+        { "{'type':'video','detail':'high','frames':[{'time':0,'image':'AAAA'},{'time':2.5,'data':'TWFu'}]}", GM_OK,
+          "Man", 1120 },
+        { "{'type':'video_url','video_url':{'url':'https://example.org/a.mp4'}}", GM_UNSUPPORTED,
+          "x: a video is taken as frames", 0 },
+        { "{'type':'video','frames':7}", GM_BAD_ARGUMENT, "content[0].frames must be a list, found", 0 },
+        { "{'type':'video','frames':[7]}", GM_BAD_ARGUMENT, "x.frames[0] must be an object with a time and a picture",
+          0 },
+        { "{'type':'video','frames':[{'time':0,'data':'AAAA'},{'data':'AAAA'}]}", GM_BAD_ARGUMENT,
+          "x.frames[1].time must be a number of seconds", 0 },
+        { "{'type':'video','frames':[{'time':0}]}", GM_BAD_ARGUMENT, "x.frames[0]: the picture has no data", 0 },
+        { "{'type':'video','frames':[{'time':0,'image_url':'https://example.org/a.png'}]}", GM_UNSUPPORTED,
+          "x.frames[0]: a remote picture is not fetched", 0 },
+        { "{'type':'video','frames':[{'time':0,'image_url':{'url':'AAAA','detail':'low'}}]}", GM_BAD_ARGUMENT,
+          "detail belongs to the video", 0 },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        arena   memory = { 0 };
+        json   *value = NULL;
+        chat    talk;
+        gm_part got = { 0 };
+        error   e = { 0 };
+        char    text[400];
+        TEST("a video as %s", rows[i].part);
+        snprintf(text, sizeof text, "{'messages':[{'role':'user','content':[%s]}]}", rows[i].part);
+        gm_status status = parse_quoted(text, &memory, &value, &e);
+        if (!status) status = chat_from_json(value, &memory, &talk, &e);
+        if (!status) status = chat_part_media(&talk.messages[0].parts[0], "x", (str){ 0 }, &memory, &got, &e);
+        CHECK_MESSAGE(status == rows[i].status, "%d: %s", (int)status, e.why);
+        if (rows[i].status) CHECK_MESSAGE(strstr(e.why, rows[i].says), "%s", e.why);
+        else
+            CHECK(got.kind == GM_PART_VIDEO && got.frame_count == 2 && got.budget == rows[i].budget &&
+                  got.frames[1].time == 2.5 && got.frames[1].size == 3 && !memcmp(got.frames[1].data, rows[i].says, 3));
         arena_free(&memory);
     }
 }
@@ -545,6 +596,7 @@ int main(void) {
     test_chat_round_trip();
     test_parts();
     test_chat_media();
+    test_chat_frames();
     tokenizer_free(t);
     gguf_free(file);
     return test_end();

@@ -595,6 +595,8 @@ for model in tiny-mm-ollama tiny-mm; do
     checks "video, $model" $fixtures/$model.gguf $fixtures/tiny-mm-video.expect.gguf 6 1e-4 --precise --video $fixtures/tiny-mm-video \
         --mmproj $fixtures/tiny-mm.mmproj.gguf --backend cpu
 done
+checks "video, tiny-mm-bidir" $fixtures/tiny-mm-bidir.gguf $fixtures/tiny-mm-video.expect.gguf 6 1e-4 --precise --video $fixtures/tiny-mm-video \
+    --mmproj $fixtures/tiny-mm-bidir.vision.gguf --backend cpu
 run "a video without frames" 1 check $fixtures/tiny-mm-ollama.gguf $fixtures/tiny-mm-video.expect.gguf --precise
 has "soft_tokens cannot be computed: name the folder with the video's frames with --video"
 run "a folder with too few frames" 1 check $fixtures/tiny-mm-ollama.gguf $fixtures/tiny-mm-video.expect.gguf --video $fixtures/pictures

@@ -125,7 +125,7 @@ static gm_status video_text(const check_state *c, buffer *out, error *e) {
     char        time[24];
     TRY(read_facts(c, &v, e));
     for (uint32_t i = 0; i < v.wanted; i++) {
-        video_time((double)video_frame(i, v.wanted, v.total) / v.fps, time);
+        chat_video_time((double)video_frame(i, v.wanted, v.total) / v.fps, time);
         buffer_printf(out, "%s%s <|image><|video|><image|>", i ? " " : "", time);
     }
     return out->failed ? fail_memory(e, "the video's text", out->length) : GM_OK;

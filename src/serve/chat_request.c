@@ -294,17 +294,6 @@ static gm_status join_parts(const reader *r, const chat_message *m, const char *
     return status;
 }
 
-/* Media are decoded in the body. A source with JSON escapes is not there, and is copied first. */
-static gm_status request_convert_media(const reader *r, chat_part part, const char *place, gm_part *out) {
-    const uintptr_t body = (uintptr_t)r->out->body.data, at = (uintptr_t)part.source.data;
-    if (part.source.length && (at < body || at >= body + r->out->body.length)) {
-        const char *copy = arena_copy(&r->out->memory, part.source);
-        if (!copy) return request_no_memory(r, part.source.length);
-        part.source.data = copy;
-    }
-    return chat_part_media(&part, place, out, r->e);
-}
-
 /* Text and media in the order of the message. */
 static gm_status request_convert_parts(const reader *r, const chat_message *m, gm_message *out) {
     gm_part *parts = arena_array(&r->out->memory, m->part_count, sizeof *parts);
@@ -313,7 +302,7 @@ static gm_status request_convert_parts(const reader *r, const chat_message *m, g
     for (size_t i = 0; i < m->part_count; i++) {
         snprintf(place, sizeof place, "%s.content[%zu]", r->param, i);
         if (m->parts[i].kind == CHAT_TEXT) TRY(request_copy_text(r, m->parts[i].text, &parts[i].text));
-        else TRY(request_convert_media(r, m->parts[i], place, &parts[i]));
+        else TRY(chat_part_media(&m->parts[i], place, buffer_view(&r->out->body), &r->out->memory, &parts[i], r->e));
     }
     out->parts = parts;
     out->part_count = m->part_count;

@@ -3,6 +3,7 @@
 #include "session/media.h"
 
 #include "base/sha256.h"
+#include "media/video.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +43,8 @@ static gm_status media_digest(media_item *item, gm_engine *engine, const gm_part
     uint8_t tower[32];
     sha256  s;
     TRY(engine_tower_digest(engine, item->kind, tower, e));
-    const uint32_t facts[] = { (uint32_t)item->kind, part->width, part->height, part->rate,
-                               media_budget(engine, part) };
+    const uint32_t kind = (uint32_t)item->kind + (item->frame ? TOWER_KINDS : 0);
+    const uint32_t facts[] = { kind, part->width, part->height, part->rate, media_budget(engine, part) };
     sha256_start(&s);
     sha256_add(&s, tower, sizeof tower);
     sha256_add(&s, facts, sizeof facts);
@@ -80,9 +81,11 @@ static media_item *media_new_item(prompt_media *m, arena *a, tower_kind kind, er
     return &m->items[m->count++];
 }
 
-static gm_status media_prepare_picture(prompt_media *m, gm_session *s, const gm_part *part, arena *a, error *e) {
+static gm_status media_prepare_picture(prompt_media *m, gm_session *s, const gm_part *part, bool frame, arena *a,
+                                       error *e) {
     media_item *item = media_new_item(m, a, TOWER_VISION, e);
     if (!item) return e->status;
+    item->frame = frame;
     engine_enter(s->engine);
     gm_status  status = media_digest(item, s->engine, part, e);
     const bool held = !status && soft_find(&s->soft, item->digest, &item->tokens);
@@ -128,28 +131,55 @@ static gm_status media_prepare_sound(prompt_media *m, gm_session *s, const gm_pa
     return GM_OK;
 }
 
-static gm_status media_prepare_part(prompt_media *m, gm_session *s, const gm_part *part, arena *a, error *e) {
-    const bool heard = part->kind == GM_PART_AUDIO;
-    TRY(media_check_part(part, e));
+/* A frame is a picture with a budget of its own. */
+static gm_status media_prepare_frame(prompt_media *m, gm_session *s, const gm_part *video, size_t number, arena *a,
+                                     error *e) {
+    const gm_frame *frame = &video->frames[number];
+    const gm_part   part = { .kind = GM_PART_IMAGE,
+                             .data = frame->data,
+                             .size = frame->size,
+                             .width = frame->width,
+                             .height = frame->height,
+                             .budget = video->budget ? video->budget : VIDEO_BUDGET };
+    error           inner = { 0 };
+    gm_status       status = media_check_part(&part, &inner);
+    if (!status) status = media_prepare_picture(m, s, &part, true, a, &inner);
+    if (status) return fail(e, status, "frame %zu: %s", number + 1, inner.why);
+    const media_item *item = &m->items[m->count - 1], *before = number ? item - 1 : item;
+    if (item->tokens == before->tokens) return GM_OK;
+    return fail(e, GM_BAD_ARGUMENT,
+                "frame %zu becomes %zu tokens, but the one before it %zu: the frames of a video must have one size",
+                number + 1, item->tokens, before->tokens);
+}
+
+static gm_status media_prepare_piece(prompt_media *m, gm_session *s, const chat_piece *piece, arena *a, error *e) {
+    const gm_part *part = piece->media->media;
+    const bool     heard = part->kind == GM_PART_AUDIO;
     engine_enter(s->engine);
     const gm_status status = engine_has_tower(s->engine, heard ? TOWER_AUDIO : TOWER_VISION, e);
     engine_leave(s->engine);
     if (status) return status;
-    return heard ? media_prepare_sound(m, s, part, a, e) : media_prepare_picture(m, s, part, a, e);
+    if (part->kind == GM_PART_VIDEO) return media_prepare_frame(m, s, part, piece->frame, a, e);
+    TRY(media_check_part(part, e));
+    return heard ? media_prepare_sound(m, s, part, a, e) : media_prepare_picture(m, s, part, false, a, e);
 }
 
 gm_status media_prepare(prompt_media *m, gm_session *s, const chat_piece *pieces, size_t count, arena *a, error *e) {
+    static const char *const names[] = {
+        [GM_PART_IMAGE] = "picture", [GM_PART_AUDIO] = "sound", [GM_PART_VIDEO] = "video"
+    };
     size_t wanted = 0, part = 0;
-    for (size_t i = 0; i < count; i++) wanted += pieces[i].media && pieces[i].media->media;
+    for (size_t i = 0; i < count; i++) wanted += pieces[i].media && pieces[i].media->media && !pieces[i].frame;
     if (!wanted) return GM_OK;
     for (size_t i = 0; i < count; i++) {
         if (!pieces[i].media || !pieces[i].media->media) continue;
         error           inner = { 0 };
-        const gm_status status = media_prepare_part(m, s, pieces[i].media->media, a, &inner);
-        part++;
+        const gm_status status = media_prepare_piece(m, s, &pieces[i], a, &inner);
+        part += !pieces[i].frame;
         if (!status) continue;
         if (wanted == 1) return fail(e, status, "%s", inner.why);
-        return fail(e, status, "picture or sound %zu of %zu: %s", part, wanted, inner.why);
+        return fail(e, status, "the %s, number %zu of %zu: %s", names[pieces[i].media->media->kind], part, wanted,
+                    inner.why);
     }
     m->rows = arena_array(a, m->count, sizeof *m->rows);
     return m->rows ? GM_OK : fail_memory(e, "the pictures and sounds", m->count * sizeof *m->rows);
@@ -164,10 +194,14 @@ static const struct {
     [TOWER_AUDIO] = { SPECIAL_AUDIO, SPECIAL_AUDIO_SOFT, SPECIAL_AUDIO_END },
 };
 
+/* The token that stands for an item in a prompt, and that its soft tokens have. */
+static special_token media_soft(const media_item *item) {
+    return item->frame ? SPECIAL_VIDEO_SOFT : media_tokens[item->kind].soft;
+}
+
 static gm_status media_add(prompt_media *m, const gm_engine *engine, const media_item *item, token_list *out,
                            error *e) {
-    const special_token marks[] = { media_tokens[item->kind].begin, media_tokens[item->kind].soft,
-                                    media_tokens[item->kind].end };
+    const special_token marks[] = { media_tokens[item->kind].begin, media_soft(item), media_tokens[item->kind].end };
     for (size_t i = 0; i < COUNT_OF(marks); i++) {
         if (tokenizer_special(engine->words, marks[i]) < 0)
             return fail(e, GM_UNSUPPORTED, "this prompt needs the token %s, which is not in the model's vocabulary",
@@ -187,8 +221,8 @@ gm_status media_expand(prompt_media *m, const gm_engine *engine, token_list *pro
     gm_status  status = GM_OK;
     if (!m->count || prompt->failed) return GM_OK;
     for (size_t i = 0; i < prompt->count && !status; i++) {
-        const bool stands = next < m->count &&
-                            prompt->ids[i] == tokenizer_special(engine->words, media_tokens[m->items[next].kind].soft);
+        const bool stands =
+            next < m->count && prompt->ids[i] == tokenizer_special(engine->words, media_soft(&m->items[next]));
         if (!stands) token_list_add(&out, prompt->ids[i]);
         for (bool more = stands; more && !status; next++) {
             status = media_add(m, engine, &m->items[next], &out, e);
@@ -231,9 +265,12 @@ static gm_status media_start_pictures(prompt_media *m, gm_session *s, error *e) 
     size_t         n = 0;
     if (!pictures) return fail_memory(e, "the pictures", m->waiting[TOWER_VISION] * sizeof *pictures);
     for (size_t i = 0; i < m->count; i++) {
-        const picture *seen = &m->items[i].seen;
-        if (m->items[i].waits && m->items[i].kind == TOWER_VISION)
-            pictures[n++] = (tower_picture){ .width = seen->width, .height = seen->height, .pixels = seen->pixels };
+        const media_item *item = &m->items[i];
+        if (item->waits && item->kind == TOWER_VISION)
+            pictures[n++] = (tower_picture){ .width = item->seen.width,
+                                             .height = item->seen.height,
+                                             .pixels = item->seen.pixels,
+                                             .frame = item->frame };
     }
     const gm_status status = tower_encode_pictures(s->engine, pictures, n, &m->jobs[TOWER_VISION], e);
     free(pictures);

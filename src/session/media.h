@@ -1,7 +1,7 @@
-/* The pictures and sounds of a prompt. They are decoded when a reply starts; a tower encodes them before the prompt is computed.
+/* The pictures, sounds and videos of a prompt. They are decoded when a reply starts; a tower encodes them before the prompt is computed.
  *
- * Each is known by a digest of its content, its budget and the tower. What the session holds already is not encoded again, and a picture
- * not even decoded. A long sound is several items, one for each piece. */
+ * An item is a picture, a frame of a video, or a sound; a long sound is several items, one for each piece. Each item is known by a digest
+ * of its content, its budget and the tower. What the session holds already is not encoded again, and a picture not even decoded. */
 
 #ifndef GM_SESSION_MEDIA_H
 #define GM_SESSION_MEDIA_H
@@ -15,6 +15,7 @@ typedef struct {
     tower_kind   kind;
     uint8_t      digest[32];
     size_t       tokens;
+    bool         frame;   /* of a video */
     picture      seen;    /* what the tower is to see; no pixels: the session had its rows when the reply started */
     const float *samples; /* a sound's: of this piece */
     size_t       sample_count;

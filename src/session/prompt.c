@@ -2,6 +2,9 @@
 
 #include "session/prompt.h"
 
+#include "media/video.h"
+
+#include <math.h>
 #include <string.h>
 
 /* JSON in an argument: what is wrong with it is the caller's mistake, not a bad file. */
@@ -30,8 +33,38 @@ static gm_status parse_tools(const char *tools, arena *a, json **out, error *e) 
 }
 
 static const char *const part_names[] = {
-    [GM_PART_TEXT] = "text", [GM_PART_IMAGE] = "image", [GM_PART_AUDIO] = "audio"
+    [GM_PART_TEXT] = "text", [GM_PART_IMAGE] = "image", [GM_PART_AUDIO] = "audio", [GM_PART_VIDEO] = "video"
 };
+
+/* Rendering leaves out a video without frames, so this is the place to complain. */
+static gm_status prompt_check_frames(const gm_part *video, error *e) {
+    if (!video->frames || !video->frame_count) return fail(e, GM_BAD_ARGUMENT, "the video has no frames");
+    if (video->frame_count > VIDEO_MOST_FRAMES)
+        return fail(e, GM_BAD_ARGUMENT, "a video has at most %d frames, found %zu: choose some of them",
+                    VIDEO_MOST_FRAMES, video->frame_count);
+    for (size_t i = 0; i < video->frame_count; i++) {
+        const double time = video->frames[i].time, before = i ? video->frames[i - 1].time : 0;
+        if (!isfinite(time) || time < 0)
+            return fail(e, GM_BAD_ARGUMENT, "frame %zu of the video has no valid time: %g s", i + 1, time);
+        if (time < before)
+            return fail(e, GM_BAD_ARGUMENT, "the frames of a video must be in order: frame %zu is at %g s, after %g s",
+                        i + 1, time, before);
+    }
+    return GM_OK;
+}
+
+static gm_status convert_part(chat_part *out, const gm_part *part, bool system, error *e) {
+    static const chat_part_kind kinds[] = { CHAT_TEXT, CHAT_IMAGE, CHAT_AUDIO, CHAT_VIDEO };
+    const bool                  text = part->kind == GM_PART_TEXT;
+    if ((size_t)part->kind >= COUNT_OF(kinds))
+        return fail(e, GM_BAD_ARGUMENT, "it is of kind %d, which does not exist", (int)part->kind);
+    if (system && !text)
+        return fail(e, GM_BAD_ARGUMENT, "a system message has text only, found %s", part_names[part->kind]);
+    if (part->kind == GM_PART_VIDEO) TRY(prompt_check_frames(part, e));
+    *out =
+        (chat_part){ .kind = kinds[part->kind], .text = str_of(text ? part->text : NULL), .media = text ? NULL : part };
+    return GM_OK;
+}
 
 /* Content as a text, or as parts. */
 static gm_status convert_content(chat_message *out, const gm_message *m, size_t index, arena *a, error *e) {
@@ -46,17 +79,9 @@ static gm_status convert_content(chat_message *out, const gm_message *m, size_t 
     out->parts = arena_array(a, out->part_count, sizeof *out->parts);
     if (!out->parts) return fail_memory(e, "a message", out->part_count * sizeof *out->parts);
     for (size_t i = 0; i < out->part_count; i++) {
-        static const chat_part_kind kinds[] = { CHAT_TEXT, CHAT_IMAGE, CHAT_AUDIO };
-        const gm_part              *part = &parts[i];
-        if ((size_t)part->kind >= COUNT_OF(kinds))
-            return fail(e, GM_BAD_ARGUMENT, "messages[%zu].parts[%zu] is of kind %d, which does not exist", index, i,
-                        (int)part->kind);
-        if (system && part->kind != GM_PART_TEXT)
-            return fail(e, GM_BAD_ARGUMENT, "messages[%zu].parts[%zu]: a system message has text only, found %s", index,
-                        i, part_names[part->kind]);
-        out->parts[i] = (chat_part){ .kind = kinds[part->kind],
-                                     .text = str_of(part->kind == GM_PART_TEXT ? part->text : NULL),
-                                     .media = part->kind == GM_PART_TEXT ? NULL : part };
+        error           inner = { 0 };
+        const gm_status status = convert_part(&out->parts[i], &parts[i], system, &inner);
+        if (status) return fail(e, status, "messages[%zu].parts[%zu]: %s", index, i, inner.why);
     }
     return GM_OK;
 }

@@ -16,6 +16,7 @@ typedef struct {
     size_t         index;  /* of a media part: which of the message's media, in the order given */
     str            source; /* of a media part in JSON: a data URL, or base64; empty: none was given */
     str            detail; /* beside it: "low", "auto", "high" or empty */
+    const json    *frames; /* of a video in JSON: [{"time": seconds, "image_url": …}]; NULL: none were given */
     const gm_part *media;  /* of a media part that the caller gave; NULL: a placeholder */
 } chat_part;
 
@@ -45,24 +46,31 @@ typedef struct {
 } chat;
 
 /* {"messages": […], "tools": […], "think": bool} in OpenAI's or Ollama's shape. Strings point into the arena; tools, arguments,
- * objects and the sources of media into `value`, which must outlive the chat. */
+ * objects, and the sources and frames of media into `value`, which must outlive the chat. */
 gm_status chat_from_json(const json *value, arena *a, chat *out, error *e);
-/* The bytes of a media part, decoded in place: they overwrite the base64 of `source`, whose memory must be writable. `place` names the
- * part in errors: "messages[0].content[1]". Nothing is fetched. */
-gm_status chat_part_media(const chat_part *part, const char *place, gm_part *out, error *e);
+/* The bytes of a media part. A source within `body`, which must be writable, is decoded in place: the bytes overwrite the base64. Any other,
+ * such as one with JSON escapes, is decoded into the arena, where the list of a video's frames is, too. `place` names the part in errors:
+ * "messages[0].content[1]". Nothing is fetched. */
+gm_status chat_part_media(const chat_part *part, const char *place, str body, arena *a, gm_part *out, error *e);
+/* The picture of one of a video's frames, as a part; `place` as above. */
+gm_status chat_frame_source(const json *frame, const char *place, chat_part *out, error *e);
 /* Whether `tools` is a list of functions in OpenAI's shape. */
 gm_status chat_check_tools(const json *tools, error *e);
 /* A message's "tool_calls" alone: [{"id": …, "function": {"name": …, "arguments": object or JSON text}}]. */
 gm_status chat_calls_from_json(const json *list, arena *a, chat_call **calls, size_t *count, error *e);
 void      chat_message_to_json(buffer *out, const chat_message *message);
 
-/* The prompt, as pieces of scaffolding or content. Only scaffolding becomes special tokens. A picture or a sound is a piece with one
- * soft token, which stands for all of its tokens. */
+/* The prompt, as pieces of scaffolding or content. Only scaffolding becomes special tokens. A picture, a sound or a frame of a video is
+ * a piece with one soft token, which stands for all of its tokens. Frames have their times as text between them. */
 typedef struct {
     bool             scaffolding;
     str              text;
     const chat_part *media; /* NULL: none */
+    size_t           frame; /* of a video: which one */
 } chat_piece;
+
+/* A frame's time in a prompt: "mm:ss", rounded down; more digits after 99 minutes. */
+void chat_video_time(double seconds, char out[24]);
 
 gm_status chat_render(const chat *c, arena *a, chat_piece **pieces, size_t *count, error *e);
 /* The pieces as one text, for display and tests, and as tokens, after one BOS. */

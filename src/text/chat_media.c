@@ -4,6 +4,7 @@
 
 #include "base/base64.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* The tokens of a picture, by OpenAI's levels of detail. 0: as many as are usual, 280 for Gemma 4. */
@@ -39,20 +40,63 @@ static gm_status media_payload(str text, const char *place, const char *what, st
     return GM_OK;
 }
 
-gm_status chat_part_media(const chat_part *part, const char *place, gm_part *out, error *e) {
+/* Where media may be decoded: in the body that they came in, or in the arena. */
+typedef struct {
+    str    body;
+    arena *memory;
+} media_room;
+
+static gm_status media_bytes(const chat_part *part, const char *place, const media_room *room, const void **data,
+                             size_t *size, error *e) {
     const char *what = part->kind == CHAT_AUDIO ? "sound" : "picture";
     str         payload;
-    size_t      size = 0;
-    if (part->kind == CHAT_VIDEO) return fail(e, GM_UNSUPPORTED, "%s: video input is not supported", place);
     if (!part->source.length)
         return fail(e, GM_BAD_ARGUMENT, "%s: the %s has no data; expected base64, or a data URL", place, what);
-    *out = (gm_part){ .kind = part->kind == CHAT_AUDIO ? GM_PART_AUDIO : GM_PART_IMAGE };
-    TRY(media_detail(part->detail, place, &out->budget, e));
     TRY(media_payload(part->source, place, what, &payload, e));
-    uint8_t *bytes = (uint8_t *)(uintptr_t)payload.data;
-    if (!base64_decode(payload, bytes, &size))
-        return fail(e, GM_BAD_ARGUMENT, "%s: the base64 of the %s is damaged at character %zu", place, what, size);
-    out->data = bytes;
-    out->size = size;
+    const uintptr_t body = (uintptr_t)room->body.data, at = (uintptr_t)payload.data;
+    const bool      within = at >= body && at < body + room->body.length;
+    uint8_t        *bytes = within ? (uint8_t *)at : arena_alloc(room->memory, base64_most(payload.length));
+    if (!bytes) return fail_memory(e, "a message", base64_most(payload.length));
+    if (!base64_decode(payload, bytes, size))
+        return fail(e, GM_BAD_ARGUMENT, "%s: the base64 of the %s is damaged at character %zu", place, what, *size);
+    *data = bytes;
     return GM_OK;
+}
+
+static gm_status media_frames(const chat_part *part, const char *place, const media_room *room, gm_part *out,
+                              error *e) {
+    char at[240];
+    if (!part->frames)
+        return fail(e, GM_UNSUPPORTED,
+                    "%s: a video is taken as frames: {\"type\": \"video\", \"frames\": [{\"time\": seconds, "
+                    "\"image_url\": a data URL}, …]}",
+                    place);
+    gm_frame *frames = arena_array(room->memory, max_size(part->frames->count, 1), sizeof *frames);
+    if (!frames) return fail_memory(e, "a message", part->frames->count * sizeof *frames);
+    out->frames = frames;
+    for (const json *item = part->frames->first; item; item = item->next) {
+        gm_frame   *frame = &frames[out->frame_count];
+        chat_part   shown;
+        const json *time = json_get(item, "time");
+        snprintf(at, sizeof at, "%s.frames[%zu]", place, out->frame_count++);
+        TRY(chat_frame_source(item, at, &shown, e));
+        if (shown.detail.length)
+            return fail(e, GM_BAD_ARGUMENT, "%s: detail belongs to the video, not to one of its frames", at);
+        if (!json_is(time, JSON_NUMBER))
+            return fail(e, GM_BAD_ARGUMENT, "%s.time must be a number of seconds, found %s", at, json_describe(time));
+        *frame = (gm_frame){ .time = time->number };
+        TRY(media_bytes(&shown, at, room, &frame->data, &frame->size, e));
+    }
+    return GM_OK;
+}
+
+gm_status chat_part_media(const chat_part *part, const char *place, str body, arena *a, gm_part *out, error *e) {
+    static const gm_part_kind kinds[] = {
+        [CHAT_IMAGE] = GM_PART_IMAGE, [CHAT_AUDIO] = GM_PART_AUDIO, [CHAT_VIDEO] = GM_PART_VIDEO
+    };
+    const media_room room = { body, a };
+    *out = (gm_part){ .kind = kinds[part->kind] };
+    TRY(media_detail(part->detail, place, &out->budget, e));
+    if (part->kind == CHAT_VIDEO) return media_frames(part, place, &room, out, e);
+    return media_bytes(part, place, &room, &out->data, &out->size, e);
 }

@@ -88,7 +88,8 @@ static bool message_add_part(reader *r, chat_message *m, size_t most, chat_part 
 
 /* Where a part's picture or sound is: "image_url": {"url": …, "detail": …}, "input_audio": {"data": …}, or a string. */
 static gm_status read_source(const reader *r, const json *item, chat_part *out) {
-    static const char *const fields[] = { "image_url", "input_audio", "audio_url", "image", "audio", "url", "data" };
+    static const char *const fields[] = { "image_url", "input_audio", "audio_url", "video_url", "input_video",
+                                          "image",     "audio",       "video",     "url",       "data" };
     const json              *value = NULL;
     for (size_t i = 0; i < COUNT_OF(fields) && is_absent(value); i++) value = json_get(item, fields[i]);
     const json *detail = json_get(json_is(value, JSON_OBJECT) ? value : item, "detail");
@@ -101,6 +102,14 @@ static gm_status read_source(const reader *r, const json *item, chat_part *out) 
     out->source = json_string(value, "");
     out->detail = json_string(detail, "");
     return GM_OK;
+}
+
+gm_status chat_frame_source(const json *frame, const char *place, chat_part *out, error *e) {
+    reader r = { .e = e };
+    enter_place(&r, "%s", place);
+    *out = (chat_part){ .kind = CHAT_IMAGE };
+    if (!json_is(frame, JSON_OBJECT)) return message_fail_type(&r, "", "an object with a time and a picture", frame);
+    return read_source(&r, frame, out);
 }
 
 static gm_status read_part(reader *r, const json *item, size_t media, chat_part *out) {
@@ -116,6 +125,11 @@ static gm_status read_part(reader *r, const json *item, size_t media, chat_part 
                     STR_ARGS(type->text));
     }
     *out = (chat_part){ .kind = part_types[i].kind, .index = media };
+    if (out->kind == CHAT_VIDEO) {
+        const json *frames = json_get(item, "frames");
+        if (!is_absent(frames) && frames->kind != JSON_ARRAY) return message_fail_type(r, ".frames", "a list", frames);
+        out->frames = is_absent(frames) ? NULL : frames;
+    }
     if (out->kind != CHAT_TEXT) return read_source(r, item, out);
     gm_status status = GM_OK;
     if (!json_is(text, JSON_STRING)) return message_fail_type(r, ".text", "a string", text);

@@ -3,6 +3,7 @@
 #include "text/chat_writer.h"
 #include "text/white_space.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,30 @@
 static const char *const media_text[] = {
     [CHAT_TEXT] = "", [CHAT_IMAGE] = "<|image|>", [CHAT_AUDIO] = "<|audio|>", [CHAT_VIDEO] = "<|video|>"
 };
+
+/* ---- media ---- */
+
+void chat_video_time(double seconds, char out[24]) {
+    const unsigned long long whole = seconds > 0 && seconds < 1e12 ? (unsigned long long)seconds : 0;
+    snprintf(out, 24, "%02llu:%02llu", whole / 60, whole % 60);
+}
+
+/* "mm:ss " before each frame, and a space after each but the last. */
+static void chat_render_frames(chat_writer *w, const chat_part *part) {
+    for (size_t i = 0; i < part->media->frame_count; i++) {
+        char *text = chat_writer_array(w, 32, 1), time[24];
+        if (!text) return;
+        chat_video_time(part->media->frames[i].time, time);
+        snprintf(text, 32, "%s%s ", i ? " " : "", time);
+        chat_write_content(w, str_of(text));
+        chat_write_media(w, media_text[CHAT_VIDEO], part, i);
+    }
+}
+
+static void chat_render_media(chat_writer *w, const chat_part *part) {
+    if (part->kind == CHAT_VIDEO && part->media) chat_render_frames(w, part);
+    else chat_write_media(w, media_text[part->kind], part, 0);
+}
 
 /* ---- bodies ---- */
 
@@ -68,7 +93,7 @@ static bool write_body(chat_writer *w, const chat_message *m) {
     trim_parts(m, texts);
     for (size_t i = 0; i < m->part_count; i++) {
         if (m->parts[i].kind == CHAT_TEXT) chat_write_content(w, texts[i]);
-        else chat_write_media(w, media_text[m->parts[i].kind], &m->parts[i]);
+        else chat_render_media(w, &m->parts[i]);
         any |= m->parts[i].kind != CHAT_TEXT || texts[i].length;
     }
     return any;
@@ -135,8 +160,7 @@ static void render_response(chat_writer *w, const chat_message *caller, const ch
         chat_write_template(w, "<|\"|>");
     }
     chat_write_template(w, "}<tool_response|>");
-    for (size_t i = 0; i < answer->part_count; i++)
-        chat_write_media(w, media_text[answer->parts[i].kind], &answer->parts[i]);
+    for (size_t i = 0; i < answer->part_count; i++) chat_render_media(w, &answer->parts[i]);
 }
 
 /* ---- the conversation ---- */

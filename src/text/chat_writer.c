@@ -13,7 +13,7 @@ void *chat_writer_array(chat_writer *w, size_t count, size_t size) {
     return memory;
 }
 
-static void add_piece(chat_writer *w, bool scaffolding, str text, const chat_part *media) {
+static void add_piece(chat_writer *w, bool scaffolding, str text, const chat_part *media, size_t frame) {
     if (w->failed || !text.length) return;
     if (w->count == w->capacity) {
         size_t      capacity = w->capacity ? w->capacity * 2 : 32;
@@ -23,15 +23,15 @@ static void add_piece(chat_writer *w, bool scaffolding, str text, const chat_par
         w->pieces = pieces;
         w->capacity = capacity;
     }
-    w->pieces[w->count++] = (chat_piece){ scaffolding, text, media };
+    w->pieces[w->count++] = (chat_piece){ scaffolding, text, media, frame };
 }
 
-void chat_write_template(chat_writer *w, const char *text) { add_piece(w, true, str_of(text), NULL); }
+void chat_write_template(chat_writer *w, const char *text) { add_piece(w, true, str_of(text), NULL, 0); }
 
-void chat_write_content(chat_writer *w, str text) { add_piece(w, false, text, NULL); }
+void chat_write_content(chat_writer *w, str text) { add_piece(w, false, text, NULL, 0); }
 
-void chat_write_media(chat_writer *w, const char *text, const chat_part *part) {
-    add_piece(w, true, str_of(text), part);
+void chat_write_media(chat_writer *w, const char *text, const chat_part *part, size_t frame) {
+    add_piece(w, true, str_of(text), part, frame);
 }
 
 void chat_write_quoted(chat_writer *w, str text) {

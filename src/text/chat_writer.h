@@ -15,8 +15,8 @@ typedef struct {
 /* Template text is zero-terminated, must outlive the writer, and may contain special tokens. Content never does. */
 void chat_write_template(chat_writer *w, const char *text);
 void chat_write_content(chat_writer *w, str text);
-/* The soft token of a media part, as template text. */
-void chat_write_media(chat_writer *w, const char *text, const chat_part *part);
+/* The soft token of a media part, or of a frame of a video, as template text. */
+void chat_write_media(chat_writer *w, const char *text, const chat_part *part, size_t frame);
 /* Content between <|"|> tokens. */
 void chat_write_quoted(chat_writer *w, str text);
 /* A value in the template's notation. Keys of objects are bare in arguments and responses, quoted in declarations. */

@@ -159,28 +159,51 @@ static gm_status wire_count(const json *object, const char *key, uint32_t *out, 
     return GM_OK;
 }
 
-/* {"type": "text", "text": …}, {"type": "image", "data": address, "size": …, "width": …, "height": …, "budget": …} or
- * {"type": "audio", "data": address, "size": …, "rate": …}. JavaScript keeps the data in our memory during the call. */
+/* {"data": address, "size": …, "width": …, "height": …}: JavaScript keeps the data in our memory during the call. */
+static gm_status wire_bytes(const json *from, const void **data, size_t *size, uint32_t *width, uint32_t *height,
+                            error *e) {
+    uint32_t address = 0, bytes = 0;
+    TRY(wire_count(from, "data", &address, e));
+    TRY(wire_count(from, "size", &bytes, e));
+    TRY(wire_count(from, "width", width, e));
+    TRY(wire_count(from, "height", height, e));
+    *data = (const void *)(uintptr_t)address;
+    *size = bytes;
+    return GM_OK;
+}
+
+/* [{"time": …, "data": …, …}] */
+static gm_status wire_frames(request *r, const json *list, gm_part *out, error *e) {
+    if (!json_is(list, JSON_ARRAY)) return fail(e, GM_BAD_ARGUMENT, "the frames of a video must be a list");
+    gm_frame *frames = arena_array(&r->memory, max_size(list->count, 1), sizeof *frames);
+    if (!frames) return fail_memory(e, "a video", list->count * sizeof *frames);
+    out->frames = frames;
+    for (const json *from = list->first; from; from = from->next) {
+        gm_frame   *frame = &frames[out->frame_count++];
+        const json *time = json_get(from, "time");
+        *frame = (gm_frame){ .time = json_is(time, JSON_NUMBER) ? time->number : -1 };
+        TRY(wire_bytes(from, &frame->data, &frame->size, &frame->width, &frame->height, e));
+    }
+    return GM_OK;
+}
+
+/* {"type": "text", "text": …}, {"type": "image", "data": address, "size": …, "width": …, "height": …, "budget": …},
+ * {"type": "audio", "data": address, "size": …, "rate": …} or {"type": "video", "frames": […], "budget": …}. */
 static gm_status wire_part(request *r, const json *from, gm_part *out, error *e) {
-    static const char *const kinds[] = { "text", "image", "audio" };
+    static const char *const kinds[] = { "text", "image", "audio", "video" };
     const char              *type = NULL;
-    uint32_t                 address = 0, size = 0;
     size_t                   kind = 0;
     TRY(wire_text(r, from, "type", &type, e));
     while (kind < COUNT_OF(kinds) && (!type || strcmp(type, kinds[kind]))) kind++;
     if (kind == COUNT_OF(kinds))
-        return fail(e, GM_BAD_ARGUMENT, "a part must have the type text, image or audio, found '%s'", type ? type : "");
+        return fail(e, GM_BAD_ARGUMENT, "a part must have the type text, image, audio or video, found '%s'",
+                    type ? type : "");
     out->kind = (gm_part_kind)kind;
     TRY(wire_text(r, from, "text", &out->text, e));
-    TRY(wire_count(from, "data", &address, e));
-    TRY(wire_count(from, "size", &size, e));
-    TRY(wire_count(from, "width", &out->width, e));
-    TRY(wire_count(from, "height", &out->height, e));
+    TRY(wire_bytes(from, &out->data, &out->size, &out->width, &out->height, e));
     TRY(wire_count(from, "rate", &out->rate, e));
     TRY(wire_count(from, "budget", &out->budget, e));
-    out->data = (const void *)(uintptr_t)address;
-    out->size = size;
-    return GM_OK;
+    return out->kind == GM_PART_VIDEO ? wire_frames(r, json_get(from, "frames"), out, e) : GM_OK;
 }
 
 static gm_status wire_content(request *r, const json *from, gm_message *out, error *e) {
