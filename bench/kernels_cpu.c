@@ -20,16 +20,27 @@ enum { BUFFER = 400 << 20, RUNS = 7 };
 static const struct {
     quant_type type;
     size_t     k, rows, columns;
+    bool       alone; /* every column as if it were the only one */
 } cases[] = {
-    { TYPE_Q4_K, 1536, 6144, 1 },    { TYPE_Q4_K, 1536, 12288, 1 },   { TYPE_Q4_K, 12288, 1536, 1 },
-    { TYPE_Q6_K, 12288, 1536, 1 },   { TYPE_Q6_K, 1536, 262144, 1 },  { TYPE_Q5_K, 1536, 12288, 1 },
-    { TYPE_Q4_0, 1536, 12288, 1 },   { TYPE_Q5_0, 2112, 2816, 1 },    { TYPE_Q8_0, 1536, 12288, 1 },
-    { TYPE_Q8_0, 704, 2816, 1 },     { TYPE_BF16, 1536, 8960, 1 },    { TYPE_F16, 1536, 12288, 1 },
-    { TYPE_Q4_K, 1536, 12288, 3 },   { TYPE_Q4_K, 2816, 704, 4 },     { TYPE_Q4_K, 1536, 12288, 8 },
-    { TYPE_Q4_K, 1536, 12288, 64 },  { TYPE_Q4_K, 12288, 1536, 64 },  { TYPE_Q6_K, 12288, 1536, 64 },
-    { TYPE_Q8_0, 1536, 12288, 64 },  { TYPE_Q4_0, 1536, 12288, 64 },  { TYPE_Q4_K, 1536, 12288, 256 },
-    { TYPE_Q4_K, 12288, 1536, 256 }, { TYPE_Q6_K, 12288, 1536, 256 }, { TYPE_Q4_K, 1536, 12288, 512 },
-    { TYPE_BF16, 1536, 8960, 64 },
+    { TYPE_Q4_K, 1536, 6144, 1, false },    { TYPE_Q4_K, 1536, 12288, 1, false },
+    { TYPE_Q4_K, 12288, 1536, 1, false },   { TYPE_Q6_K, 12288, 1536, 1, false },
+    { TYPE_Q6_K, 1536, 262144, 1, false },  { TYPE_Q5_K, 1536, 12288, 1, false },
+    { TYPE_Q4_0, 1536, 12288, 1, false },   { TYPE_Q5_0, 2112, 2816, 1, false },
+    { TYPE_Q8_0, 1536, 12288, 1, false },   { TYPE_Q8_0, 704, 2816, 1, false },
+    { TYPE_BF16, 1536, 8960, 1, false },    { TYPE_F16, 1536, 12288, 1, false },
+    { TYPE_Q4_K, 1536, 12288, 3, false },   { TYPE_Q4_K, 2816, 704, 4, false },
+    { TYPE_Q4_K, 1536, 12288, 8, false },   { TYPE_Q4_K, 1536, 12288, 64, false },
+    { TYPE_Q4_K, 12288, 1536, 64, false },  { TYPE_Q6_K, 12288, 1536, 64, false },
+    { TYPE_Q8_0, 1536, 12288, 64, false },  { TYPE_Q4_0, 1536, 12288, 64, false },
+    { TYPE_Q4_K, 1536, 12288, 256, false }, { TYPE_Q4_K, 12288, 1536, 256, false },
+    { TYPE_Q6_K, 12288, 1536, 256, false }, { TYPE_Q4_K, 1536, 12288, 512, false },
+    { TYPE_BF16, 1536, 8960, 64, false },   { TYPE_Q4_K, 1536, 12288, 2, true },
+    { TYPE_Q4_K, 1536, 12288, 4, true },    { TYPE_Q4_K, 1536, 12288, 8, true },
+    { TYPE_Q4_K, 1536, 12288, 32, true },   { TYPE_Q4_K, 12288, 1536, 4, true },
+    { TYPE_Q6_K, 12288, 1536, 4, true },    { TYPE_Q6_K, 1536, 262144, 4, true },
+    { TYPE_Q5_K, 1536, 12288, 4, true },    { TYPE_Q8_0, 1536, 12288, 4, true },
+    { TYPE_Q4_0, 1536, 12288, 4, true },    { TYPE_BF16, 1536, 8960, 4, true },
+    { TYPE_F16, 1536, 12288, 4, true },
 };
 
 typedef struct {
@@ -92,21 +103,21 @@ static void *allocate(size_t bytes) {
 /* Rows per task as the engine chooses them: a few tasks per thread, larger if columns have to be packed. */
 static size_t chunk_of(const work *w, size_t threads) {
     const size_t multiple = w->kernels->row_multiple, each = w->rows / (threads * 4) / multiple * multiple;
-    return max_size(multiple, min_size(each, w->job.columns >= 4 ? 1024 : 256));
+    return max_size(multiple, min_size(each, w->job.columns >= 4 && !w->job.alone ? 1024 : 256));
 }
 
 static void run_case(work *w, size_t i, const char *pattern) {
     const quant_format *format = quant_format_of((uint32_t)cases[i].type);
     char                name[80];
-    snprintf(name, sizeof name, "%-5s %6zu -> %-6zu x %-3zu", format->name, cases[i].k, cases[i].rows,
-             cases[i].columns);
+    snprintf(name, sizeof name, "%-5s %6zu -> %-6zu x %-3zu%s", format->name, cases[i].k, cases[i].rows,
+             cases[i].columns, cases[i].alone ? " alone" : "      ");
     if (pattern && !strstr(name, pattern)) return;
     const size_t k = cases[i].k, n = cases[i].columns;
     w->rows = cases[i].rows;
     w->eight_bits = cpu_type_has_q8(cases[i].type);
-    w->job = (matmul_job){ .k = k, .type = cases[i].type, .columns = n, .y_stride = w->rows };
+    w->job = (matmul_job){ .k = k, .type = cases[i].type, .columns = n, .y_stride = w->rows, .alone = cases[i].alone };
     w->job.row_bytes = (size_t)quant_row_bytes(format, k);
-    const size_t most = BUFFER / (w->rows * w->job.row_bytes), wanted = n > 3 ? 1 + 64 / n : most;
+    const size_t most = BUFFER / (w->rows * w->job.row_bytes), wanted = n > 3 && !cases[i].alone ? 1 + 64 / n : most;
     w->matrices = max_size(1, min_size(most, wanted));
     float *x = allocate(k * n * 4);
     for (size_t j = 0; j < k * n; j++) x[j] = (float)(j * 2654435761u % 1000) / 500 - 1;

@@ -121,19 +121,76 @@ INLINE void q4_k_rows(float *y, const uint8_t *w, size_t row_bytes, size_t above
 #undef BOTH
 }
 
+/* The same two rows times several columns: the weights are unpacked once for all. */
+typedef struct {
+    __m256 products[2], rest[2];
+} q4_k_sums;
+
+INLINE void q4_k_rows_of_columns(const matmul_job *job, size_t above, size_t below, size_t column, size_t count,
+                                 const q4_k_unit *x, size_t units) {
+#define BOTH UNROLL for (int i = 0; i < 2; i++)
+    const uint8_t *block[2] = { job->w + above * job->row_bytes, job->w + below * job->row_bytes };
+    q4_k_sums      sums[MOST_COLUMNS];
+    memset(sums, 0, count * sizeof *sums);
+    for (size_t u = 0; u < units; u++, x++) {
+        __m512i first[2], last[2], first_crossed[2], last_crossed[2];
+        __m256  scale[2], minima[2], d[2], d_min[2];
+        BOTH {
+            uint64_t scale_bytes, minimum_bytes;
+            prefetch_ahead(block[i], 144, true);
+            const q4_k_words words = q4_k_load(block[i]);
+            first[i] = q4_k_straight(words.first);
+            last[i] = q4_k_straight(words.last);
+            first_crossed[i] = q4_k_crossed(words.first);
+            last_crossed[i] = q4_k_crossed(words.last);
+            q4_k_bytes(block[i], &scale_bytes, &minimum_bytes);
+            scale[i] = f32_from_u8(scale_bytes);
+            minima[i] = f32_from_u8(minimum_bytes);
+            const __m128 both = _mm_cvtph_ps(_mm_cvtsi32_si128((int)load_u32(block[i])));
+            d[i] = _mm256_broadcastss_ps(both);
+            d_min[i] = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
+            block[i] += 144;
+        }
+        for (size_t c = 0; c < count; c++) {
+            const q4_k_unit *at = x + c * units;
+            BOTH {
+                __m512i sum =
+                    _mm512_dpbusd_epi32(_mm512_setzero_si512(), first_crossed[i], _mm512_loadu_si512(at->q[1]));
+                sum = _mm512_dpbusd_epi32(sum, last_crossed[i], _mm512_loadu_si512(at->q[3]));
+                sum = _mm512_dpbusd_epi32(_mm512_shuffle_epi32(sum, 0xb1), first[i], _mm512_loadu_si512(at->q[0]));
+                sum = _mm512_dpbusd_epi32(sum, last[i], _mm512_loadu_si512(at->q[2]));
+                const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
+                const __m256  factor = _mm256_mul_ps(_mm256_mul_ps(scale[i], _mm256_loadu_ps(at->d)), d[i]);
+                sums[c].rest[i] = _mm256_fmadd_ps(_mm256_mul_ps(minima[i], _mm256_loadu_ps(at->minus_sum)), d_min[i],
+                                                  sums[c].rest[i]);
+                sums[c].products[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(eight), factor, sums[c].products[i]);
+            }
+        }
+    }
+    for (size_t c = 0; c < count; c++) {
+        float *y = y_column_of(job, column + c);
+        y[above] = f32_sum(_mm256_add_ps(sums[c].products[0], sums[c].rest[0]));
+        y[below] = f32_sum(_mm256_add_ps(sums[c].products[1], sums[c].rest[1]));
+    }
+#undef BOTH
+}
+
+INLINE void q4_k_pair(const matmul_job *job, size_t above, size_t below, size_t column, size_t count,
+                      const q4_k_unit *x, size_t units) {
+    if (count == 1) q4_k_rows(y_column_of(job, column), job->w, job->row_bytes, above, below, x, units);
+    else q4_k_rows_of_columns(job, above, below, column, count, x, units);
+}
+
 static void q4_k_few_columns(const matmul_job *job, size_t first, size_t last, void *scratch) {
-    q4_k_unit     *x = scratch;
-    const uint8_t *w = job->w + first * job->row_bytes;
-    const size_t   units = job->k / UNIT, rows = last - first;
-    for (size_t column = 0; column < job->columns; column++)
-        q4_k_permute(x + column * units, q8_column_of(job, column), units);
-    const size_t half = job->columns == 1 ? rows / 2 : 0;
-    for (size_t row = 0; row < half; row++)
-        q4_k_rows(y_column_of(job, 0) + first, w, job->row_bytes, row, row + half, x, units);
-    for (size_t row = 2 * half; row < rows; row += 2)
-        for (size_t column = 0; column < job->columns; column++)
-            q4_k_rows(y_column_of(job, column) + first, w, job->row_bytes, row, min_size(row + 1, rows - 1),
-                      x + column * units, units);
+    q4_k_unit   *x = scratch;
+    const size_t units = job->k / UNIT, half = (last - first) / 2;
+    const size_t most = min_size(MOST_COLUMNS, MATMUL_SCRATCH / (units * sizeof *x));
+    for (size_t column = 0, count; column < job->columns; column += count) {
+        count = min_size(most, job->columns - column);
+        for (size_t c = 0; c < count; c++) q4_k_permute(x + c * units, q8_column_of(job, column + c), units);
+        for (size_t row = first; row < first + half; row++) q4_k_pair(job, row, row + half, column, count, x, units);
+        if ((last - first) % 2) q4_k_pair(job, last - 1, last - 1, column, count, x, units);
+    }
 }
 
 #endif

@@ -119,19 +119,64 @@ INLINE void q6_k_rows(float *y, const uint8_t *w, size_t row_bytes, size_t above
 #undef BOTH
 }
 
+/* The same two rows times several columns: the weights are unpacked once for all. */
+INLINE void q6_k_rows_of_columns(const matmul_job *job, size_t above, size_t below, size_t column, size_t count,
+                                 const q6_k_unit *x, size_t units) {
+#define BOTH UNROLL for (int i = 0; i < 2; i++)
+    const uint8_t *block[2] = { job->w + above * job->row_bytes, job->w + below * job->row_bytes };
+    __m512         total[MOST_COLUMNS][2];
+    memset(total, 0, count * sizeof *total);
+    for (size_t u = 0; u < units; u++, x++) {
+        __m512i first[2], last[2], first_crossed[2], last_crossed[2], scales[2];
+        __m512  d[2];
+        BOTH {
+            prefetch_ahead(block[i], 210, true);
+            const q6_k_words words = q6_k_load(block[i]);
+            first[i] = q6_k_straight(words.first, words.top_first);
+            last[i] = q6_k_straight(words.last, words.top_last);
+            first_crossed[i] = q6_k_crossed(words.first, words.top_first);
+            last_crossed[i] = q6_k_crossed(words.last, words.top_last);
+            scales[i] = q6_k_scales(block[i]);
+            d[i] = _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(block[i] + 208))));
+            block[i] += 210;
+        }
+        for (size_t c = 0; c < count; c++) {
+            const q6_k_unit *at = x + c * units;
+            BOTH {
+                __m512i sum =
+                    _mm512_dpbusd_epi32(_mm512_loadu_si512(at->bias), first_crossed[i], _mm512_loadu_si512(at->q[1]));
+                sum = _mm512_dpbusd_epi32(sum, last_crossed[i], _mm512_loadu_si512(at->q[3]));
+                sum = _mm512_dpbusd_epi32(q6_k_cross(sum), first[i], _mm512_loadu_si512(at->q[0]));
+                sum = _mm512_dpbusd_epi32(sum, last[i], _mm512_loadu_si512(at->q[2]));
+                total[c][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_mullo_epi32(sum, scales[i])),
+                                              _mm512_mul_ps(d[i], _mm512_loadu_ps(at->d)), total[c][i]);
+            }
+        }
+    }
+    for (size_t c = 0; c < count; c++) {
+        float *y = y_column_of(job, column + c);
+        y[above] = wide_sum(total[c][0]);
+        y[below] = wide_sum(total[c][1]);
+    }
+#undef BOTH
+}
+
+INLINE void q6_k_pair(const matmul_job *job, size_t above, size_t below, size_t column, size_t count,
+                      const q6_k_unit *x, size_t units) {
+    if (count == 1) q6_k_rows(y_column_of(job, column), job->w, job->row_bytes, above, below, x, units);
+    else q6_k_rows_of_columns(job, above, below, column, count, x, units);
+}
+
 static void q6_k_few_columns(const matmul_job *job, size_t first, size_t last, void *scratch) {
-    q6_k_unit     *x = scratch;
-    const uint8_t *w = job->w + first * job->row_bytes;
-    const size_t   units = job->k / UNIT, rows = last - first;
-    for (size_t column = 0; column < job->columns; column++)
-        q6_k_permute(x + column * units, q8_column_of(job, column), units);
-    const size_t half = job->columns == 1 ? rows / 2 : 0;
-    for (size_t row = 0; row < half; row++)
-        q6_k_rows(y_column_of(job, 0) + first, w, job->row_bytes, row, row + half, x, units);
-    for (size_t row = 2 * half; row < rows; row += 2)
-        for (size_t column = 0; column < job->columns; column++)
-            q6_k_rows(y_column_of(job, column) + first, w, job->row_bytes, row, min_size(row + 1, rows - 1),
-                      x + column * units, units);
+    q6_k_unit   *x = scratch;
+    const size_t units = job->k / UNIT, half = (last - first) / 2;
+    const size_t most = min_size(MOST_COLUMNS, MATMUL_SCRATCH / (units * sizeof *x));
+    for (size_t column = 0, count; column < job->columns; column += count) {
+        count = min_size(most, job->columns - column);
+        for (size_t c = 0; c < count; c++) q6_k_permute(x + c * units, q8_column_of(job, column + c), units);
+        for (size_t row = first; row < first + half; row++) q6_k_pair(job, row, row + half, column, count, x, units);
+        if ((last - first) % 2) q6_k_pair(job, last - 1, last - 1, column, count, x, units);
+    }
 }
 
 #endif

@@ -45,8 +45,10 @@ enum {
 /* Where code must be small, code that runs at most once per row is shared between types. */
 #if defined(SHARE_KERNELS)
 #define RARELY static __attribute__((noinline))
+enum { SHARED_CODE = 1 };
 #else
 #define RARELY INLINE
+enum { SHARED_CODE = 0 };
 #endif
 
 /* One column of x. An incomplete last unit is in `tail`, padded. */
@@ -112,8 +114,8 @@ INLINE void add_groups_of_16(unpack_traits t, row_sums *sums, const unpacked *u,
 #undef ADD
 }
 
-/* Prefetches weights. A long x does not stay in the first-level cache and must not queue there behind weights that wait for
- * memory; so for a long x we prefetch only into the second-level cache, and earlier. */
+/* Prefetches weights. A long x, or several columns of x, do not stay in the first-level cache and must not queue there behind
+ * weights that wait for memory; so for these we prefetch only into the second-level cache, and earlier. */
 INLINE void prefetch_ahead(const uint8_t *w, size_t bytes, bool long_x) {
     enum { AHEAD = 2048, FAR_AHEAD = 4096, LINE = 64 };
     for (size_t at = 0; at < bytes; at += LINE) {
@@ -125,12 +127,16 @@ INLINE void prefetch_ahead(const uint8_t *w, size_t bytes, bool long_x) {
 /* Whether x, beside the weights that pass through, is too long for a first-level cache; measured on Zen 4 (32 KB). */
 INLINE bool is_long(size_t units) { return units > 32; }
 
+INLINE void add_groups(unpack_traits t, row_sums *sums, const unpacked *u, q8_column x) {
+    if (t.group == 32) add_groups_of_32(t, sums, u, x);
+    else add_groups_of_16(t, sums, u, x);
+}
+
 INLINE void add_unit(unpack_traits t, row_sums *sums, const uint8_t *w, q8_column x) {
     unpacked u;
     prefetch_ahead(w, t.unit_bytes, false);
     t.unpack(&u, w);
-    if (t.group == 32) add_groups_of_32(t, sums, &u, x);
-    else add_groups_of_16(t, sums, &u, x);
+    add_groups(t, sums, &u, x);
 }
 
 INLINE float total(unpack_traits t, const row_sums *sums) {
@@ -204,13 +210,69 @@ INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first
     for (size_t row = 2 * half; row < last - first; row++) y[row] = multiply_row(t, w + row * row_bytes, &c);
 }
 
-/* Multiplies a few rows by all columns in turn, while the rows are in the cache. */
-INLINE void multiply_columns(unpack_traits t, const matmul_job *job, size_t first, size_t last, float *scratch) {
-    enum { ROWS = 8 };
-    const size_t rows = job->columns == 1 ? last - first : ROWS;
-    for (size_t row = first; row < last; row += rows)
-        for (size_t column = 0; column < job->columns; column++)
-            multiply_column(t, job, row, min_size(row + rows, last), column, scratch);
+/* ---- several columns: a unit of W is unpacked once for all of them, and each is added up as if alone ---- */
+
+enum {
+    MOST_COLUMNS = 32, /* at once */
+    STREAMS = SHARED_CODE ? 1 : 2,
+};
+
+typedef struct {
+    ready_column columns[MOST_COLUMNS];
+    row_sums     sums[STREAMS][MOST_COLUMNS];
+    float        s[]; /* of the columns, if groups have 32 values */
+} columns_scratch;
+
+/* Unit i of a row times all columns. */
+RARELY void add_unit_of_columns(unpack_traits t, row_sums *sums, const uint8_t *w, const ready_column *columns,
+                                size_t count, size_t i) {
+    unpacked u;
+    prefetch_ahead(w, t.unit_bytes, true);
+    t.unpack(&u, w);
+    for (size_t c = 0; c < count; c++)
+        add_groups(t, &sums[c], &u, i < columns[c].units ? unit_of(t, columns[c].x, i) : columns[c].rest);
+}
+
+/* Rows `stride` apart, a constant number of them, times columns [column, column + count). */
+INLINE void multiply_streams(unpack_traits t, const matmul_job *job, size_t row, size_t stride, size_t streams,
+                             size_t column, size_t count, columns_scratch *scratch) {
+    const size_t   units = job->k / UNIT, rest_bytes = job->k % UNIT * t.unit_bytes / UNIT;
+    const uint8_t *w[STREAMS];
+    for (size_t r = 0; r < streams; r++) w[r] = job->w + (row + r * stride) * job->row_bytes;
+    for (size_t r = 0; r < streams; r++) memset(scratch->sums[r], 0, count * sizeof scratch->sums[r][0]);
+    for (size_t i = 0; i < units; i++)
+        for (size_t r = 0; r < streams; r++)
+            add_unit_of_columns(t, scratch->sums[r], w[r] + i * t.unit_bytes, scratch->columns, count, i);
+    for (size_t r = 0; r < streams; r++) {
+        if (rest_bytes) {
+            uint8_t padded[MOST_UNIT_BYTES] = { 0 };
+            memcpy(padded, w[r] + units * t.unit_bytes, rest_bytes);
+            add_unit_of_columns(t, scratch->sums[r], padded, scratch->columns, count, units);
+        }
+        for (size_t c = 0; c < count; c++)
+            y_column_of(job, column + c)[row + r * stride] = total(t, &scratch->sums[r][c]);
+    }
+}
+
+/* Rows [first, last) times several columns: as many at once as the scratch memory holds. */
+RARELY void multiply_several(unpack_traits t, const matmul_job *job, size_t first, size_t last,
+                             columns_scratch *scratch) {
+    const size_t room = (MATMUL_SCRATCH - sizeof *scratch) / sizeof *scratch->s, sums = job->k / 32;
+    const size_t most = min_size(MOST_COLUMNS, room / max_size(1, sums)), half = (last - first) / STREAMS;
+    for (size_t column = 0, count; column < job->columns; column += count) {
+        count = min_size(most, job->columns - column);
+        for (size_t c = 0; c < count; c++)
+            prepare_column(t, job, column + c, scratch->s + c * sums, &scratch->columns[c]);
+        for (size_t row = first; row < first + half; row++)
+            multiply_streams(t, job, row, half, STREAMS, column, count, scratch);
+        for (size_t row = first + STREAMS * half; row < last; row++)
+            multiply_streams(t, job, row, 0, 1, column, count, scratch);
+    }
+}
+
+INLINE void multiply_columns(unpack_traits t, const matmul_job *job, size_t first, size_t last, void *scratch) {
+    if (job->columns == 1) multiply_column(t, job, first, last, 0, scratch);
+    else multiply_several(t, job, first, last, scratch);
 }
 
 #endif
