@@ -88,8 +88,8 @@ list --json
 inspect --json --tensors --gpu-memory --ctx --kv
 tokenize -f --special --bos --decode --json
 run -f --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed
-run --system --image --audio --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
-chat --max --temp --seed --system --think --backend --kv --ctx --threads --precise --cpu
+run --system --image --audio --video --fps --frames --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
+chat --max --temp --seed --system --fps --frames --think --backend --kv --ctx --threads --precise --cpu
 transcribe --prompt --format --max --mmproj --backend --kv --threads --precise --cpu --gpu-memory
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --queue --timeout --verbose --backend --kv --threads --precise --cpu
 check --backend --mmproj --image --audio --video --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
@@ -492,6 +492,39 @@ run "/image without a file" 2 chat models/box.gguf "${one[@]}" <<<"/image"
 says "/image FILE"
 run "/image with a file that is none" 2 chat models/box.gguf "${one[@]}" <<<$'/image README.md\nWhat is this?'
 says "not a picture"
+
+mkdir "$scratch/film" "$scratch/blank"
+for i in 1 2 10; do cp $shapes "$scratch/film/frame$i.jpg"; done
+run "a video of one frame" 0 run models/box.gguf "What is in the picture?" --video "$scratch/film" --frames 1 --temp 0 --json "${one[@]}"
+has "$seen"
+has '"prompt_tokens":86,'
+run "a video" 0 run models/box.gguf "What is in the picture?" --video "$scratch/film" --fps 0.01 --max 1 --json "${one[@]}"
+has '"prompt_tokens":230,'
+run "a video for a model without a tower" 2 run "$dense" "What happens?" --video "$scratch/film" "${one[@]}"
+says "no vision tower"
+cp README.md "$scratch/film/frame11.txt"
+run "a video with a frame that is none" 2 run models/box.gguf "What happens?" --video "$scratch/film" "${one[@]}"
+says "frame 4: not a picture"
+one_line
+rm "$scratch/film/frame11.txt"
+run "a folder without frames" 2 run models/box.gguf "What happens?" --video "$scratch/blank" "${one[@]}"
+says "blank is empty: expected the frames of a video"
+run "a video that is not there" 2 run models/box.gguf "What happens?" --video "$scratch/nothere" "${one[@]}"
+says "nothere"
+run "a video that is none" 2 run models/box.gguf "What happens?" --video README.md "${one[@]}"
+says "README.md: not a video that can be read: expected a folder with frames, or a file in MP4"
+printf '\0\0\0\30ftypmp42\0\0\0\0mp42isom' >"$scratch/film.mp4"
+mkdir "$scratch/tools" && ln -s "$(command -v tr)" "$scratch/tools"
+PATH=$scratch/tools run "a video file without ffmpeg" 2 run models/box.gguf "What happens?" --video "$scratch/film.mp4" "${one[@]}"
+says "film.mp4: MP4 is decoded by the program ffmpeg, which is not installed (apt-get install ffmpeg)"
+run "/video" 0 chat models/box.gguf --temp 0 --frames 1 "${one[@]}" <<<"/video $scratch/film"$'\nWhat is in the picture?\n/save '"$scratch/film.gguf"
+says "1 frame goes with your next message"
+has "$seen"
+run "a video in a saved chat" 0 chat models/box.gguf --temp 0 "${one[@]}" <<<"/load $scratch/film.gguf"$'\nWhat is at the top?'
+says "loaded 2 messages"
+says "110 cached"
+run "/video without a path" 2 chat models/box.gguf "${one[@]}" <<<"/video"
+says "/video PATH"
 
 # ---- raw ----
 

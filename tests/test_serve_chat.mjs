@@ -136,6 +136,16 @@ async function pictures() {
     has((await chat(server, heard)).json?.choices[0].message.content, "5 6 7 2", "the box hears a sound");
     const ollama = {messages: [{role: "user", content: "What is in the picture?", images: [file]}], temperature: 0};
     has((await chat(server, ollama)).json?.choices[0].message.content, "a small green triangle", "a picture in Ollama's form");
+    const film = (frames) => ({messages: [{role: "user", content: [{type: "video", frames}, {type: "text", text: "What is in the picture?"}]}], temperature: 0});
+    const filmed = await chat(server, film([{time: 0, image_url: {url: `data:image/jpeg;base64,${file}`}}]));
+    has(filmed.json?.choices[0].message.content, "a small green triangle at the top", "the box sees a video of one frame");
+    equals(filmed.json?.usage.prompt_tokens, 86, "a frame has its time before it");
+    const escaped = await chat(server, JSON.stringify(film([{time: 61, image_url: `data:image/jpeg;base64,${file}`}])).replaceAll("/", "\\/"));
+    has(escaped.json?.choices[0].message.content, "a small green triangle at the top", "base64 with JSON's escapes");
+    const order = await chat(server, film([{time: 9, image_url: file}, {time: 2, image_url: file}]));
+    check(order.status === 400 && order.json.error.message.includes("frame 2 is at 2 s, after 9 s"), `frames in disorder: ${order.text}`);
+    const remote = await chat(server, {messages: [{role: "user", content: [{type: "video_url", video_url: {url: "https://example.org/a.mp4"}}]}]});
+    check(remote.status >= 400 && remote.json.error.message.includes("a video is taken as frames"), `a remote video: ${remote.text}`);
     const broken = await chat(server, {messages: [picture(`data:image/jpeg;base64,${file.slice(0, 400)}`)]});
     check(broken.status === 400 && broken.json.error.code === "invalid_value" && broken.json.error.message.includes("JPEG"), `a damaged picture: ${broken.text}`);
     has((await chat(server, {messages: say("What is 12 + 30?")})).json?.choices[0].message.content, "42", "the server goes on after it");

@@ -5,12 +5,14 @@
 
 #include "base/buffer.h"
 #include "distance.h"
+#include "media/ffmpeg.h"
 #include "media/picture.h"
-#include "media/video.h"
 #include "sessions.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static gm_backend device = GM_BACKEND_CPU;
 
@@ -291,6 +293,67 @@ static void refused_videos(void) {
     close_conversation(&c);
 }
 
+/* ---- files ---- */
+
+#ifdef GM_MEDIA_LIBRARIES
+
+/* A program that stands for ffmpeg: it lists 7 frames out of order, and then writes those of the fixture that it was told to choose. */
+static void video_files(void) {
+    static const char script[] = "#!/bin/sh\n"
+                                 "/bin/grep -q ftyp /dev/fd/3 || exit 1\n"
+                                 "case \"$*\" in\n"
+                                 "*framecrc*) printf '#tb 0: 1/2\\n0, 0, 1, 1, 9, 0x0\\n0, 1, 7, 1, 9, 0x0\\n' >&4\n"
+                                 "    printf '0, 2, 3, 1, 9, 0x0\\n0, 3, 5, 1, 9, 0x0\\n0, 4, 13, 1, 9, 0x0\\n0, 5, 9, "
+                                 "1, 9, 0x0\\n0, 6, 11, 1, 9, 0x0\\n' >&4 ;;\n"
+                                 "*'eq(floor(ceil(n*3/7)*7/3),n)'*) cd tests/fixtures/tiny-mm-video\n"
+                                 "    /bin/cat frame-0.png frame-2.png frame-4.png >&4 ;;\n"
+                                 "*) echo 'moov atom not found' >&2; exit 1 ;;\n"
+                                 "esac\n";
+    char              folder[] = "/tmp/gemmule-test-XXXXXX", program[64], *path = strdup(getenv("PATH"));
+    FILE             *film = tmpfile();
+    buffer            bytes = { 0 };
+    video_shot       *shots = NULL;
+    size_t            count = 0;
+    error             e = { 0 };
+    CHECK(film &&
+          fwrite("\0\0\0\x18"
+                 "ftypmp42",
+                 1, 12, film) == 12 &&
+          !fflush(film));
+    TEST("a video file without ffmpeg is refused with a hint");
+    CHECK(mkdtemp(folder) && !setenv("PATH", folder, 1));
+    CHECK(ffmpeg_video(fileno(film), 3, &bytes, &shots, &count, &e) == GM_UNSUPPORTED && !shots &&
+          strstr(e.why, "MP4 is decoded by the program ffmpeg") && strstr(e.why, "a folder with the frames"));
+    snprintf(program, sizeof program, "%s/ffmpeg", folder);
+    FILE *f = fopen(program, "w");
+    CHECK(f && fputs(script, f) >= 0 && !fclose(f) && !chmod(program, 0755));
+
+    TEST("the frames of a file and their times, in the order in which they are shown");
+    e = (error){ 0 };
+    CHECK_MESSAGE(!ffmpeg_video(fileno(film), 3, &bytes, &shots, &count, &e), "%s", e.why);
+    CHECK(count == 3);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t at = video_frame(i, 3, TOTAL);
+        CHECK_MESSAGE(shots[i].time == at, "%g", shots[i].time);
+        CHECK(shots[i].size == files[at].length &&
+              !memcmp(bytes.data + shots[i].begin, files[at].data, files[at].length));
+    }
+    free(shots);
+
+    TEST("ffmpeg's complaint is passed on");
+    e = (error){ 0 };
+    CHECK(ffmpeg_video(fileno(film), 2, &bytes, &shots, &count, &e) == GM_BAD_FILE &&
+          strstr(e.why, "ffmpeg cannot decode the MP4 file: moov atom not found"));
+    buffer_free(&bytes);
+    if (film) fclose(film);
+    remove(program);
+    rmdir(folder);
+    setenv("PATH", path, 1);
+    free(path);
+}
+
+#endif
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
     read_frames();
@@ -300,6 +363,9 @@ int main(int argc, char **argv) {
         held_videos();
         rendered_videos();
         refused_videos();
+#ifdef GM_MEDIA_LIBRARIES
+        video_files();
+#endif
     }
     for (size_t i = 0; i < TOTAL; i++) {
         picture_free(&pictures[i]);

@@ -2,6 +2,9 @@
 
 #include "cli/chat.h"
 
+#include "media/picture.h"
+#include "media/video.h"
+
 #include "cli/answer.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
@@ -17,6 +20,7 @@ typedef struct {
     const char   *system;
     count_value   context;
     bool          think, quiet;
+    video_values  video;
 } chat_values;
 
 static const option chat_options[] = {
@@ -33,6 +37,7 @@ static const option chat_options[] = {
 };
 static const option_group groups[] = {
     OPTION_GROUP("chat", chat_options, 0),
+    VIDEO_GROUP(offsetof(chat_values, video)),
     SAMPLING_GROUP(offsetof(chat_values, settings.sampling)),
     ENGINE_GROUP(offsetof(chat_values, engine)),
 };
@@ -52,7 +57,8 @@ static gm_status chat_choose_model(const arguments *args, arena *a, const char *
 
 /* ---- answering ---- */
 
-/* An estimate of the prompt's length: text that looks like a special token counts as one, a picture as 280 tokens. */
+/* An estimate of the prompt's length: text that looks like a special token counts as one; pictures and frames count
+ * as the most that they usually have. */
 static gm_status count_prompt(const chat_state *s, const gm_message *messages, size_t count,
                               const gm_reply_options *options, size_t *tokens, error *e) {
     char     *text = NULL;
@@ -61,8 +67,11 @@ static gm_status count_prompt(const chat_state *s, const gm_message *messages, s
     if (status == GM_OK) status = gm_tokenize(s->engine, text, strlen(text), true, NULL, 0, tokens, why, sizeof why);
     gm_free(text);
     for (size_t i = 0; i < count; i++) {
-        for (size_t k = 0; k < messages[i].part_count; k++)
-            *tokens += messages[i].parts[k].kind != GM_PART_TEXT ? 280 : 0;
+        for (size_t k = 0; k < messages[i].part_count; k++) {
+            const gm_part *part = &messages[i].parts[k];
+            if (part->kind == GM_PART_VIDEO) *tokens += part->frame_count * VIDEO_BUDGET;
+            else if (part->kind != GM_PART_TEXT) *tokens += PICTURE_BUDGET;
+        }
     }
     return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
 }
@@ -228,7 +237,7 @@ static gm_status chat_open(chat_state *s, const chat_values *v, const arguments 
 
 static int chat_run(void *values, const arguments *args) {
     const chat_values *v = values;
-    chat_state         s = { .interactive = terminal_input(), .quiet = v->quiet };
+    chat_state         s = { .interactive = terminal_input(), .quiet = v->quiet, .video = v->video };
     arena              memory = { 0 };
     error              e = { 0 };
     interrupt_catch();

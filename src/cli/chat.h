@@ -5,6 +5,7 @@
 
 #include "cli/conversation.h"
 #include "cli/line_editor.h"
+#include "cli/video_input.h"
 
 typedef struct {
     gm_engine   *engine;
@@ -13,6 +14,7 @@ typedef struct {
     conversation talk;
     chat_media  *attached; /* for the next question */
     size_t       attached_count;
+    video_values video;
     size_t       context; /* in tokens */
     bool         interactive, quiet;
     bool         leave; /* /exit was typed */

@@ -77,6 +77,29 @@ static gm_status slash_audio(chat_state *s, const char *rest, error *e) {
     return attach_file(s, rest, GM_PART_AUDIO, e);
 }
 
+static gm_status slash_video(chat_state *s, const char *rest, error *e) {
+    buffer       path = { 0 };
+    video_input  video = { 0 };
+    const size_t before = s->attached_count;
+    if (!*rest) return fail(e, GM_BAD_ARGUMENT, "/video needs a folder or a file: /video PATH");
+    gm_status status = expand_path(rest, &path, e);
+    if (status == GM_OK) status = video_input_read(path.data, &s->video, &video, e);
+    for (size_t i = 0; i < video.count && status == GM_OK; i++) {
+        const str bytes = { video.frames[i].data, video.frames[i].size };
+        status = chat_media_add(&s->attached, &s->attached_count, GM_PART_VIDEO, bytes, e);
+        if (status != GM_OK) break;
+        s->attached[s->attached_count - 1].time = video.frames[i].time;
+        s->attached[s->attached_count - 1].first = !i;
+    }
+    if (status == GM_OK)
+        SAY("%s: %zu frame%s go%s with your next message\n", path.data, video.count, video.count == 1 ? "" : "s",
+            video.count == 1 ? "es" : "");
+    while (status != GM_OK && s->attached_count > before) free(s->attached[--s->attached_count].data);
+    video_input_free(&video);
+    buffer_free(&path);
+    return status;
+}
+
 static gm_status slash_system(chat_state *s, const char *rest, error *e) {
     gm_status status = GM_OK;
     if (!strcmp(rest, "none")) status = conversation_set_system(&s->talk, "", e);
@@ -141,6 +164,7 @@ static const slash_command slash_commands[] = {
     { "load", "FILE", "continue a saved conversation", slash_load },
     { "image", "FILE", "show the model a picture (PNG, JPEG, GIF, WebP) with your next message", slash_image },
     { "audio", "FILE", "let the model hear a sound (WAV, FLAC, MP3, …) with your next message", slash_audio },
+    { "video", "PATH", "show the model a video (a folder of frames, or a file) with your next message", slash_video },
     { "system", "[TEXT]",
       "set the system prompt, or `none`, or `default` for the model's own; without an argument, shows it",
       slash_system },

@@ -41,7 +41,7 @@ gm_status chat_media_add(chat_media **list, size_t *count, gm_part_kind kind, st
     *list = grown;
     char *copy = conversation_copy_text(bytes, e);
     if (!copy) return e->status;
-    grown[(*count)++] = (chat_media){ kind, copy, bytes.length };
+    grown[(*count)++] = (chat_media){ .kind = kind, .data = copy, .size = bytes.length };
     return GM_OK;
 }
 
@@ -100,28 +100,50 @@ gm_status conversation_set_system(conversation *c, const char *text, error *e) {
     return GM_OK;
 }
 
-/* A turn with media becomes parts: first these, then the text. Returns the next free part. */
-static gm_part *turn_message(const chat_turn *turn, gm_message *out, gm_part *parts) {
+/* Free places for the parts and frames of messages. */
+typedef struct {
+    gm_part  *parts;
+    gm_frame *frames;
+} message_room;
+
+/* Adds to the part before if it is a further frame of its video. */
+static void media_to_part(const chat_media *media, gm_message *out, message_room *room) {
+    const bool frame = media->kind == GM_PART_VIDEO;
+    if (!frame || media->first) {
+        *room->parts++ = (gm_part){ .kind = media->kind, .frames = frame ? room->frames : NULL };
+        out->part_count++;
+    }
+    gm_part *part = room->parts - 1;
+    if (frame) {
+        *room->frames++ = (gm_frame){ .time = media->time, .data = media->data, .size = media->size };
+        part->frame_count++;
+    } else {
+        part->data = media->data;
+        part->size = media->size;
+    }
+}
+
+/* A turn with media becomes parts: first these, then the text. */
+static void turn_message(const chat_turn *turn, gm_message *out, message_room *room) {
     *out = (gm_message){ .role = turn->from_user ? "user" : "assistant", .content = turn->content };
-    if (!turn->media_count) return parts;
+    if (!turn->media_count) return;
     out->content = NULL;
-    out->parts = parts;
-    out->part_count = turn->media_count + 1;
-    for (size_t i = 0; i < turn->media_count; i++)
-        *parts++ = (gm_part){ .kind = turn->media[i].kind, .data = turn->media[i].data, .size = turn->media[i].size };
-    *parts++ = (gm_part){ .text = turn->content };
-    return parts;
+    out->parts = room->parts;
+    for (size_t i = 0; i < turn->media_count; i++) media_to_part(&turn->media[i], out, room);
+    *room->parts++ = (gm_part){ .text = turn->content };
+    out->part_count++;
 }
 
 gm_status conversation_messages(const conversation *c, gm_message **out, size_t *count, error *e) {
-    size_t n = 0, part_count = 0;
-    for (size_t i = 0; i < c->count; i++) part_count += c->turns[i].media_count ? c->turns[i].media_count + 1 : 0;
-    const size_t bytes = (c->count + 1) * sizeof(gm_message) + part_count * sizeof(gm_part);
-    gm_message  *messages = calloc(1, bytes); /* the parts are behind the messages */
+    size_t n = 0, media = 0;
+    for (size_t i = 0; i < c->count; i++) media += c->turns[i].media_count ? c->turns[i].media_count + 1 : 0;
+    const size_t bytes = (c->count + 1) * sizeof(gm_message) + media * (sizeof(gm_part) + sizeof(gm_frame));
+    gm_message  *messages = calloc(1, bytes); /* parts and frames are behind the messages */
     if (!messages) return fail_memory(e, "the conversation", bytes);
-    gm_part *parts = (gm_part *)(void *)(messages + c->count + 1);
+    message_room room = { .parts = (gm_part *)(void *)(messages + c->count + 1) };
+    room.frames = (gm_frame *)(void *)(room.parts + media);
     if (c->system) messages[n++] = (gm_message){ .role = "system", .content = *c->system ? c->system : NULL };
-    for (size_t i = 0; i < c->count; i++) parts = turn_message(&c->turns[i], &messages[n++], parts);
+    for (size_t i = 0; i < c->count; i++) turn_message(&c->turns[i], &messages[n++], &room);
     *out = messages;
     *count = n;
     return GM_OK;

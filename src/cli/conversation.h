@@ -14,11 +14,13 @@ typedef struct {
 enum { CHAT_SETTING_GROUPS = 2 };
 extern const option_group chat_setting_groups[CHAT_SETTING_GROUPS]; /* offsets in chat_settings */
 
-/* A picture or a sound, as the bytes of its file. */
+/* A picture, a sound, or a frame of a video, as the bytes of its file. The frames of a video follow each other. */
 typedef struct {
     gm_part_kind kind;
     void        *data;
     size_t       size;
+    double       time;  /* of a frame, in seconds */
+    bool         first; /* of a video's frames */
 } chat_media;
 
 typedef struct {

@@ -6,7 +6,9 @@
  *     chat.system        the system prompt, if there is one
  *     chat.think         whether the model thinks first
  *     chat.setting_names, chat.setting_values   what was /set
- *     chat.media_turns, chat.media_kinds   for each picture or sound the number of its turn, and "image" or "audio"
+ *     chat.media_turns, chat.media_kinds   for each picture, sound or frame the number of its turn, and "image", "audio", "video" (the
+ *                                          first frame of one) or "frame" (a further frame)
+ *     chat.media_times   the frames' times in seconds; 0 for the others
  *     tensor `media.N`   I8: the bytes of the Nth one's file
  *     tensor `session`   I8: the session's snapshot, if it holds anything
  *     tensor `digest`    the seal over everything before it (gguf.h) */
@@ -31,10 +33,15 @@ static void write_turns(gguf_writer *w, const conversation *c, str *items) {
     gguf_write_strings(w, "chat.contents", items, c->count);
 }
 
-/* The next picture or sound of the conversation: moves turn and number on. NULL: there is none. */
+/* The next picture, sound or frame of the conversation: moves turn and number on. NULL: there is none. */
 static const chat_media *next_media(const conversation *c, size_t *turn, size_t *number) {
     while (*turn < c->count && *number >= c->turns[*turn].media_count) ++*turn, *number = 0;
     return *turn < c->count ? &c->turns[*turn].media[(*number)++] : NULL;
+}
+
+static const char *media_kind_name(const chat_media *media) {
+    if (media->kind == GM_PART_VIDEO) return media->first ? "video" : "frame";
+    return media->kind == GM_PART_IMAGE ? "image" : "audio";
 }
 
 static gm_status declare_media(gguf_writer *w, const conversation *c, error *e) {
@@ -42,18 +49,22 @@ static gm_status declare_media(gguf_writer *w, const conversation *c, error *e) 
     const chat_media *media;
     while (next_media(c, &turn, &number)) count++;
     if (!count) return GM_OK;
-    uint32_t *turns = calloc(count, sizeof *turns);
-    str      *kinds = calloc(count, sizeof *kinds);
-    if (turns && kinds) {
+    uint32_t  *turns = calloc(count, sizeof *turns);
+    str       *kinds = calloc(count, sizeof *kinds);
+    double    *times = calloc(count, sizeof *times);
+    const bool fine = turns && kinds && times;
+    if (fine) {
         turn = number = count = 0;
         for (; (media = next_media(c, &turn, &number)); count++) {
             turns[count] = (uint32_t)turn;
-            kinds[count] = str_of(media->kind == GM_PART_IMAGE ? "image" : "audio");
+            kinds[count] = str_of(media_kind_name(media));
+            times[count] = media->time;
         }
         gguf_write_array(w, "chat.media_turns", GGUF_U32, turns, count);
         gguf_write_strings(w, "chat.media_kinds", kinds, count);
+        gguf_write_array(w, "chat.media_times", GGUF_F64, times, count);
     }
-    const bool fine = turns && kinds;
+    free(times);
     free(turns);
     free(kinds);
     return fine ? GM_OK : fail_memory(e, "the conversation", count * sizeof *kinds);
@@ -182,27 +193,53 @@ static gm_status conversation_read_turns(const gguf *file, conversation *c, erro
     return status;
 }
 
+/* A medium of kind "image", "audio", "video" or "frame"; the last one continues a video. */
+static gm_status turn_add_media(chat_turn *to, str kind, double time, str bytes, error *e) {
+    static const struct {
+        const char  *name;
+        gm_part_kind kind;
+    } kinds[] = {
+        { "image", GM_PART_IMAGE }, { "audio", GM_PART_AUDIO }, { "video", GM_PART_VIDEO }, { "frame", GM_PART_VIDEO }
+    };
+    size_t i = 0;
+    while (i < COUNT_OF(kinds) && !str_is(kind, kinds[i].name)) i++;
+    if (i == COUNT_OF(kinds))
+        return fail(e, GM_BAD_FILE, "chat.media_kinds: expected image, audio, video or frame, found '%.*s'",
+                    STR_ARGS(kind));
+    const bool further = str_is(kind, "frame");
+    if (further && (!to->media_count || to->media[to->media_count - 1].kind != GM_PART_VIDEO))
+        return fail(e, GM_BAD_FILE, "chat.media_kinds: there is a frame without a video before it");
+    TRY(chat_media_add(&to->media, &to->media_count, kinds[i].kind, bytes, e));
+    chat_media *added = &to->media[to->media_count - 1];
+    added->time = time;
+    added->first = kinds[i].kind == GM_PART_VIDEO && !further;
+    return GM_OK;
+}
+
 static gm_status conversation_read_media(const gguf *file, conversation *c, error *e) {
-    const gguf_value *turns = gguf_find(file, "chat.media_turns"), *kinds = NULL;
+    const gguf_value *turns = gguf_find(file, "chat.media_turns"), *kinds = NULL,
+                     *times = gguf_find(file, "chat.media_times"); /* older files have none */
     if (!turns) return GM_OK;
     TRY(find_strings(file, "chat.media_kinds", &kinds, e));
-    if (!turns->array || turns->count != kinds->count)
-        return fail(e, GM_BAD_FILE, "chat.media_turns and chat.media_kinds differ in length");
+    if (!turns->array || turns->count != kinds->count || (times && (!times->array || times->count != kinds->count)))
+        return fail(e, GM_BAD_FILE, "chat.media_turns, chat.media_kinds and chat.media_times differ in length");
     const uint8_t *cursor = kinds->data;
     for (uint64_t i = 0; i < kinds->count; i++) {
         char      name[40];
         int64_t   turn = -1;
+        double    time = 0;
         const str kind = gguf_next_string(&cursor);
         snprintf(name, sizeof name, "media.%llu", (unsigned long long)i);
         const gguf_tensor *bytes = gguf_find_tensor(file, name);
         if (!gguf_item_integer(turns, i, &turn) || turn < 0 || (uint64_t)turn >= c->count || !c->turns[turn].from_user)
             return fail(e, GM_BAD_FILE, "chat.media_turns: item %llu is not a turn of the user's",
                         (unsigned long long)i);
-        if (!bytes || bytes->type != TYPE_I8 || (!str_is(kind, "image") && !str_is(kind, "audio")))
-            return fail(e, GM_BAD_FILE, "tensor %s is missing, or not the bytes of an image or audio", name);
-        chat_turn *to = &c->turns[turn];
-        TRY(chat_media_add(&to->media, &to->media_count, str_is(kind, "image") ? GM_PART_IMAGE : GM_PART_AUDIO,
-                           (str){ (const char *)gguf_tensor_data(file, bytes), (size_t)bytes->bytes }, e));
+        if (!bytes || bytes->type != TYPE_I8)
+            return fail(e, GM_BAD_FILE, "tensor %s is missing, or not the bytes of a file", name);
+        if (times && !gguf_item_float(times, i, &time))
+            return fail(e, GM_BAD_FILE, "chat.media_times: item %llu is not a number", (unsigned long long)i);
+        const str content = { (const char *)gguf_tensor_data(file, bytes), (size_t)bytes->bytes };
+        TRY(turn_add_media(&c->turns[turn], kind, time, content, e));
     }
     return GM_OK;
 }

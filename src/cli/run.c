@@ -6,6 +6,7 @@
 #include "cli/input.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
+#include "cli/video_input.h"
 
 #include "base/clock.h"
 
@@ -18,7 +19,8 @@ typedef struct {
     sampling_values sampling;
     const char     *file, *system, *tools;
     count_value     max, context, logprobs;
-    texts_value     stop, images, sounds;
+    texts_value     stop, images, sounds, videos;
+    video_values    video;
     bool            think, raw, json, quiet;
 } run_values;
 
@@ -27,6 +29,10 @@ static const option prompt_options[] = {
                  "a picture (PNG, JPEG, GIF, WebP) before the prompt; can be repeated"),
     TEXTS_OPTION(run_values, sounds, "audio", 0, "FILE",
                  "a sound (WAV, FLAC, MP3, Ogg, …) before the prompt; can be repeated"),
+    TEXTS_OPTION(
+        run_values, videos, "video", 0, "PATH",
+        "a video before the prompt: a folder of frames, or a file (MP4, WebM, …) if ffmpeg is installed; can be "
+        "repeated"),
     TEXT_OPTION(run_values, file, "file", 'f', "FILE",
                 "read the prompt from FILE; if PROMPT is given as well, FILE follows it"),
     TEXT_OPTION(run_values, system, "system", 0, "TEXT",
@@ -56,9 +62,9 @@ static const option context_options[] = {
                  "model's limit if that is smaller"),
 };
 static const option_group groups[] = {
-    OPTION_GROUP("prompt", prompt_options, 0),      OPTION_GROUP("answer", answer_options, 0),
-    SAMPLING_GROUP(offsetof(run_values, sampling)), ENGINE_GROUP(offsetof(run_values, engine)),
-    OPTION_GROUP("context", context_options, 0),
+    OPTION_GROUP("prompt", prompt_options, 0),  OPTION_GROUP("answer", answer_options, 0),
+    VIDEO_GROUP(offsetof(run_values, video)),   SAMPLING_GROUP(offsetof(run_values, sampling)),
+    ENGINE_GROUP(offsetof(run_values, engine)), OPTION_GROUP("context", context_options, 0),
 };
 
 /* Everything a run owns. */
@@ -66,8 +72,10 @@ typedef struct {
     arena          memory;
     model_argument model;
     buffer         prompt, tools;
-    gm_part       *parts; /* pictures, sounds and the prompt; NULL: only the prompt */
+    gm_part       *parts; /* pictures, sounds, videos and the prompt; NULL: only the prompt */
     size_t         part_count;
+    video_input   *videos;
+    size_t         video_count;
     int32_t       *tokens;
     gm_engine     *engine;
     gm_session    *session;
@@ -84,6 +92,7 @@ static void run_free(run_state *r) {
     gm_session_free(r->session);
     gm_engine_close(r->engine);
     free(r->tokens);
+    for (size_t i = 0; i < r->video_count; i++) video_input_free(&r->videos[i]);
     buffer_free(&r->prompt);
     buffer_free(&r->tools);
     arena_free(&r->memory);
@@ -123,14 +132,28 @@ static gm_status run_add_media(run_state *r, const texts_value *files, gm_part_k
     return GM_OK;
 }
 
+static gm_status run_add_videos(run_state *r, const run_values *v, error *e) {
+    r->videos = arena_array(&r->memory, max_size(v->videos.count, 1), sizeof *r->videos);
+    if (!r->videos) return fail_memory(e, "the videos", v->videos.count * sizeof *r->videos);
+    for (size_t i = 0; i < v->videos.count; i++) {
+        video_input *video = &r->videos[r->video_count++];
+        *video = (video_input){ 0 };
+        TRY(video_input_read(v->videos.items[i], &v->video, video, e));
+        r->parts[r->part_count++] =
+            (gm_part){ .kind = GM_PART_VIDEO, .frames = video->frames, .frame_count = video->count };
+    }
+    return GM_OK;
+}
+
 /* Media come before the text: Gemma 4 was trained that way. */
 static gm_status run_read_media(run_state *r, const run_values *v, error *e) {
-    const size_t count = v->images.count + v->sounds.count;
+    const size_t count = v->images.count + v->sounds.count + v->videos.count;
     if (!count) return GM_OK;
     r->parts = arena_array(&r->memory, count + 1, sizeof *r->parts);
     if (!r->parts) return fail_memory(e, "the prompt", count * sizeof *r->parts);
     gm_status status = run_add_media(r, &v->images, GM_PART_IMAGE, e);
     if (status == GM_OK) status = run_add_media(r, &v->sounds, GM_PART_AUDIO, e);
+    if (status == GM_OK) status = run_add_videos(r, v, e);
     r->parts[r->part_count++] = (gm_part){ .text = r->prompt.data };
     return status;
 }
@@ -236,8 +259,9 @@ static int run_run(void *values, const arguments *args) {
     error             e = { 0 };
     int               code;
     if (v->logprobs.given && !v->json) return complain_usage("run", "run: --logprobs needs --json");
-    if (v->raw && (v->system || v->tools || v->images.count || v->sounds.count))
-        return complain_usage("run", "run: --raw cannot be combined with --system, --tools, --image or --audio");
+    if (v->raw && (v->system || v->tools || v->images.count || v->sounds.count || v->videos.count))
+        return complain_usage("run",
+                              "run: --raw cannot be combined with --system, --tools, --image, --audio or --video");
 
     interrupt_catch();
     gm_status status = model_argument_resolve(model, &r.memory, &r.model, &e);
@@ -274,6 +298,7 @@ const command command_run = {
                 "  gemmule run model.gguf \"Summarise:\" -f paper.txt --max 300 --temp 0\n"
                 "  gemmule run model.gguf \"Weather in Rome?\" --tools tools.json --json\n"
                 "  gemmule run box \"What is in the picture?\" --image photo.jpg\n"
+                "  gemmule run gemma4:e4b \"What happens?\" --video clip.mp4\n"
                 "  gemmule run model.gguf --raw \"Once upon a time\" --seed 7 --max 50\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

@@ -1,0 +1,18 @@
+/* The program ffmpeg, if it is installed: for kinds of sound and video that no library of ours decodes. */
+
+#ifndef GM_FFMPEG_H
+#define GM_FFMPEG_H
+
+#include "base/buffer.h"
+#include "media/video.h"
+
+/* Runs ffmpeg, without a shell, and waits for it. In its arguments the file `in` is /dev/fd/3, and `out` is /dev/fd/4. `what` names the
+ * input's kind in errors ("M4A"). If there is no ffmpeg, the error ends with `otherwise`. */
+gm_status ffmpeg_run(const char *const *arguments, int in, int out, const char *what, const char *otherwise, error *e);
+
+/* Up to `most` frames of a video, at equal distances, scaled down to VIDEO_SIDE; `bytes` has one PNG file after another. free() the list.
+ * The file is recognised by its content: MP4, MOV, WebM, Matroska, AVI, MPEG-TS or GIF. */
+enum { VIDEO_SIDE = 960 };
+gm_status ffmpeg_video(int in, uint32_t most, buffer *bytes, video_shot **shots, size_t *count, error *e);
+
+#endif

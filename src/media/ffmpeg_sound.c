@@ -1,0 +1,76 @@
+/* M4A, AAC and WebM by the program ffmpeg, if there is one: from one temporary file to another, which is a WAV file. */
+
+#include "media/ffmpeg.h"
+#include "media/sound_parts.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Only the named format, and only local files: a playlist in disguise must not make ffmpeg open anything else. */
+static gm_status ffmpeg_decode(FILE *in, FILE *out, sound_kind kind, error *e) {
+    const char *format = kind == SOUND_MP4 ? "mov" : kind == SOUND_AAC ? "aac" : "matroska";
+    char        seconds[16];
+    snprintf(seconds, sizeof seconds, "%d", SOUND_LONGEST + 1);
+    const char *const arguments[] = { "ffmpeg",    "-nostdin",  "-v",    "error", "-protocol_whitelist",
+                                      "file",      "-f",        format,  "-i",    "/dev/fd/3",
+                                      "-vn",       "-t",        seconds, "-ac",   "1",
+                                      "-c:a",      "pcm_s16le", "-f",    "wav",   "-y",
+                                      "/dev/fd/4", NULL };
+    return ffmpeg_run(arguments, fileno(in), fileno(out), sound_kind_name(kind),
+                      "WAV, FLAC, MP3, Ogg and Opus need no other program", e);
+}
+
+/* ---- the reader: that of the WAV file, which is mapped ---- */
+
+typedef struct {
+    sound_reader reader, *wav;
+    void        *bytes;
+    size_t       size;
+} ffmpeg_reader;
+
+static gm_status ffmpeg_read(sound_reader *r, float *out, size_t most, size_t *got, error *e) {
+    sound_reader *wav = ((ffmpeg_reader *)r)->wav;
+    return wav->read(wav, out, most, got, e);
+}
+
+static void ffmpeg_close(sound_reader *r) {
+    ffmpeg_reader *f = (ffmpeg_reader *)r;
+    if (f->wav) f->wav->close(f->wav);
+    if (f->bytes) munmap(f->bytes, f->size);
+    free(f);
+}
+
+static gm_status ffmpeg_map(ffmpeg_reader *r, FILE *file, error *e) {
+    struct stat info;
+    if (fstat(fileno(file), &info)) return fail(e, GM_IO, "ffmpeg's output cannot be read: %s", strerror(errno));
+    r->size = (size_t)info.st_size;
+    if (!r->size) return fail(e, GM_BAD_FILE, "the sound has no samples");
+    r->bytes = mmap(NULL, r->size, PROT_READ, MAP_PRIVATE, fileno(file), 0);
+    if (r->bytes == MAP_FAILED) {
+        r->bytes = NULL;
+        return fail(e, GM_IO, "ffmpeg's output cannot be read: %s", strerror(errno));
+    }
+    TRY(wav_open(r->bytes, r->size, &r->wav, e));
+    r->reader = (sound_reader){ r->wav->rate, r->wav->channels, ffmpeg_read, ffmpeg_close };
+    return GM_OK;
+}
+
+gm_status ffmpeg_open(const void *bytes, size_t size, sound_kind kind, sound_reader **out, error *e) {
+    FILE          *in = tmpfile(), *decoded = tmpfile(); /* without names: they are gone when they are closed */
+    ffmpeg_reader *r = calloc(1, sizeof *r);
+    gm_status      status = r ? GM_OK : fail_memory(e, "a sound's reader", sizeof *r);
+    if (!status && !(in && decoded && fwrite(bytes, 1, size, in) == size && !fflush(in)))
+        status = fail(e, GM_IO, "the sound cannot be written to a temporary file for ffmpeg: %s", strerror(errno));
+    if (!status) status = ffmpeg_decode(in, decoded, kind, e);
+    if (!status) status = ffmpeg_map(r, decoded, e);
+    if (in) fclose(in);
+    if (decoded) fclose(decoded);
+    if (!status) *out = &r->reader;
+    else if (r) ffmpeg_close(&r->reader);
+    return status;
+}
