@@ -1,6 +1,7 @@
 /* Recognises a picture by its first bytes, and has it decoded. */
 
 #include "media/picture_parts.h"
+#include "media/sound.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,10 @@ static const struct picture_kind {
     { "PDF", 0, 5, "%PDF-", NULL },
 };
 
+static const char *const picture_sounds[SOUND_KINDS] = {
+    [SOUND_WAV] = "WAV", [SOUND_FLAC] = "FLAC", [SOUND_MP3] = "MP3", [SOUND_OGG] = "Ogg", [SOUND_AAC] = "AAC",
+};
+
 static bool picture_is_kind(const struct picture_kind *kind, const uint8_t *data, size_t size) {
     if (size < (size_t)kind->at + kind->length) return false;
     for (uint32_t i = 0; i < kind->length; i++) {
@@ -94,6 +99,8 @@ static gm_status picture_fail_unknown(const uint8_t *data, size_t size, error *e
         memcpy(hex + 3 * i, (char[]){ ' ', digits[data[i] >> 4], digits[data[i] & 15], 0 }, 4);
     }
     if (!size) return fail(e, GM_BAD_FILE, "the picture is empty: it has 0 bytes");
+    const char *heard = picture_sounds[sound_recognise(data, size)];
+    if (heard) return fail(e, GM_BAD_FILE, "not a picture (PNG, JPEG, GIF or WebP): it is a %s sound", heard);
     return fail(e, GM_BAD_FILE, "not a picture: expected PNG, JPEG, GIF or WebP, found %zu bytes that begin with%s",
                 size, hex);
 }

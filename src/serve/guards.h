@@ -11,7 +11,7 @@
 /* The headers that matter; NULL: absent. */
 typedef struct {
     const char *host, *origin, *fetch_site, *fetch_mode, *fetch_dest;
-    const char *authorization, *content_type, *content_length;
+    const char *authorization, *content_type, *content_length, *transfer_encoding, *expect;
     const char *range, *if_range, *if_none_match, *if_modified_since;
     const char *wanted_method;   /* Access-Control-Request-Method: a preflight */
     const char *private_network; /* Access-Control-Request-Private-Network */

@@ -47,6 +47,7 @@ typedef struct {
     const char *path;
     bool        below;      /* the path and whatever is below it */
     bool        post;       /* POST, else GET and HEAD */
+    bool        form;       /* the body is a form, else JSON */
     bool        any_method; /* all methods; the body is ignored */
     bool        public_;    /* needs no API key */
     enum MHD_Result (*answer)(request *r);
@@ -61,6 +62,9 @@ struct request {
     const route           *route;
     buffer                 body;
     bool                   too_large;
+    bool                   sending; /* the client sends its body, and reads no answer before the end of it */
+    struct MHD_Response   *kept;    /* an answer that waits until then */
+    unsigned               kept_status;
     job                   *job;
     unsigned               status; /* of the answer; 0: none yet */
     client                *client;
@@ -74,10 +78,14 @@ typedef struct {
     const char *name, *value;
 } header;
 
-/* Adds the common headers and sends the response, which is consumed. NULL means that there was no memory for it. */
+/* Adds the common headers and sends the response, which is consumed; while the client is sending, keeps it for respond_kept. NULL means
+ * that there was no memory for it. */
 enum MHD_Result respond(request *r, unsigned status, struct MHD_Response *response, const header *headers,
                         size_t count);
+enum MHD_Result respond_kept(request *r);
 /* Takes over the text. */
+enum MHD_Result respond_text(request *r, unsigned status, const char *type, buffer *text, const header *headers,
+                             size_t count);
 enum MHD_Result respond_json(request *r, unsigned status, buffer *text, const header *headers, size_t count);
 enum MHD_Result respond_error(request *r, unsigned status, const char *code, const char *param, const header *extra,
                               const char *format, ...) PRINTF_LIKE(6, 7);
@@ -99,7 +107,8 @@ enum MHD_Result answer_blob(request *r);
 enum MHD_Result answer_engine_models(request *r);
 enum MHD_Result answer_engine_model(request *r);
 enum MHD_Result answer_unknown_endpoint(request *r);
-enum MHD_Result answer_completion(request *r);
+enum MHD_Result
+answer_generated(request *r); /* by the engine: a completion, or a transcription if the body is a form */
 
 void store_free(store_view *v);
 

@@ -1,5 +1,5 @@
-/* OpenAI's endpoints: /v1/models, /v1/chat/completions, which hands its request to the engine's thread, and errors for all
- * the others. */
+/* OpenAI's endpoints: /v1/models; /v1/chat/completions and /v1/audio/transcriptions, which hand their requests to the engine's
+ * thread; and errors for all the others. */
 
 #include "serve/http.h"
 
@@ -87,7 +87,7 @@ static bool is_missing_endpoint(const char *path) {
 }
 
 enum MHD_Result answer_unknown_endpoint(request *r) {
-    static const char here[] = "this server has /v1/chat/completions and /v1/models";
+    static const char here[] = "this server has /v1/chat/completions, /v1/audio/transcriptions and /v1/models";
     const char       *name = r->path + strlen("/v1");
     if (*name == '/' && is_missing_endpoint(name + 1)) {
         const header final = { "X-Should-Retry", "false" }; /* OpenAI's clients try again after any other 5xx */
@@ -111,7 +111,7 @@ static enum MHD_Result respond_failure(request *r, const error *e, const char *p
                              "%s; this server writes one answer at a time, and %zu requests may wait", e->why,
                              r->server->options.worker.waiting);
     }
-    if (e->status == GM_BAD_FILE) status = 400, code = "invalid_json";
+    if (e->status == GM_BAD_FILE) status = 400, code = r->route->form ? "invalid_form" : "invalid_json";
     return respond_error(r, status, code, param, NULL, "%s", e->why);
 }
 
@@ -119,26 +119,26 @@ static bool is_our_model(const server *s, const char *wanted) {
     return !wanted || !*wanted || !s->options.worker.engine.model || !strcmp(wanted, s->options.worker.name);
 }
 
+static gm_status parse_request(request *r, job_request *out, char param[CHAT_PARAM_SIZE], error *e) {
+    *out = (job_request){ .kind = r->route->form ? JOB_TRANSCRIPTION : JOB_CHAT };
+    if (out->kind == JOB_CHAT) return chat_request_parse(&r->body, &out->chat, param, e);
+    return transcription_request_parse(&r->body, r->head.content_type, &out->transcription, param, e);
+}
+
 static enum MHD_Result submit_job(request *r) {
-    error        e = { 0 };
-    char         param[CHAT_PARAM_SIZE];
-    chat_request wanted;
-    if (chat_request_parse(&r->body, &wanted, param, &e)) {
-        chat_request_free(&wanted);
-        return respond_failure(r, &e, param);
-    }
-    if (!is_our_model(r->server, wanted.model)) {
-        const enum MHD_Result result = refuse_model(r, wanted.model);
-        chat_request_free(&wanted);
-        return result;
-    }
+    error            e = { 0 };
+    char             param[CHAT_PARAM_SIZE];
+    job_request      wanted;
+    enum MHD_Result  result = MHD_YES;
     const job_client who = { .sleep = suspend_connection,
                              .wake = resume_connection,
                              .who = r->connection,
                              .socket = r->client ? r->client->socket : -1 };
-    const gm_status  status = job_submit(r->server->worker, &wanted, &who, &r->job, &e);
-    chat_request_free(&wanted);
-    return status ? respond_failure(r, &e, NULL) : MHD_YES;
+    if (parse_request(r, &wanted, param, &e)) result = respond_failure(r, &e, param);
+    else if (!is_our_model(r->server, job_request_model(&wanted))) result = refuse_model(r, job_request_model(&wanted));
+    else if (job_submit(r->server->worker, &wanted, &who, &r->job, &e)) result = respond_failure(r, &e, NULL);
+    job_request_free(&wanted);
+    return result;
 }
 
 /* ---- answering ---- */
@@ -163,11 +163,12 @@ static enum MHD_Result answer_whole(request *r, unsigned status) {
     char   piece[4096];
     long   n;
     while ((n = job_read(r->job, piece, sizeof piece)) > 0) buffer_append(&out, piece, (size_t)n);
-    return respond_json(r, status, &out, NULL, 0);
+    buffer_text(&out, ""); /* a transcript of silence may be empty */
+    return respond_text(r, status, status == 200 ? job_type(r->job) : "application/json", &out, NULL, 0);
 }
 
 /* Called once the request is complete, and again each time the connection wakes up before the answer has begun. */
-enum MHD_Result answer_completion(request *r) {
+enum MHD_Result answer_generated(request *r) {
     if (!r->job) {
         const enum MHD_Result result = submit_job(r);
         if (!r->job) return result;

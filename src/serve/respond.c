@@ -35,8 +35,22 @@ enum MHD_Result respond(request *r, unsigned status, struct MHD_Response *respon
     };
     if (!response) return MHD_NO;
     const bool complete = add_headers(response, common, COUNT_OF(common)) && add_headers(response, headers, count);
+    if (complete && r->sending) {
+        r->kept = response;
+        r->kept_status = status;
+        return MHD_YES;
+    }
     r->status = status;
     const enum MHD_Result result = complete ? MHD_queue_response(r->connection, status, response) : MHD_NO;
+    MHD_destroy_response(response);
+    return result;
+}
+
+enum MHD_Result respond_kept(request *r) {
+    struct MHD_Response *response = r->kept;
+    r->kept = NULL;
+    r->status = r->kept_status;
+    const enum MHD_Result result = MHD_queue_response(r->connection, r->status, response);
     MHD_destroy_response(response);
     return result;
 }
@@ -46,7 +60,12 @@ enum MHD_Result respond_empty(request *r, unsigned status, const header *headers
 }
 
 enum MHD_Result respond_json(request *r, unsigned status, buffer *text, const header *headers, size_t count) {
-    const header fixed[] = { { "Content-Type", "application/json" },
+    return respond_text(r, status, "application/json", text, headers, count);
+}
+
+enum MHD_Result respond_text(request *r, unsigned status, const char *type, buffer *text, const header *headers,
+                             size_t count) {
+    const header fixed[] = { { "Content-Type", type },
                              { "Cache-Control", "no-store" },
                              { "Content-Security-Policy", bare_policy } };
     if (text->failed || !text->data) {

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "serve/listen.h"
+#include "serve/multipart.h"
 #include "serve/tls.h"
 
 #include <errno.h>
@@ -17,7 +18,8 @@
 
 /* The first match counts. */
 static const route routes[] = {
-    { "/v1/chat/completions", .post = true, .answer = answer_completion },
+    { "/v1/chat/completions", .post = true, .answer = answer_generated },
+    { "/v1/audio/transcriptions", .post = true, .form = true, .answer = answer_generated },
     { "/v1/models", .answer = answer_engine_models },
     { "/v1/models/", .below = true, .answer = answer_engine_model },
     { "/v1", .any_method = true, .answer = answer_unknown_endpoint },
@@ -51,6 +53,8 @@ static const struct {
     HEAD("Authorization", authorization),
     HEAD("Content-Type", content_type),
     HEAD("Content-Length", content_length),
+    HEAD("Transfer-Encoding", transfer_encoding),
+    HEAD("Expect", expect),
     HEAD("Range", range),
     HEAD("If-Range", if_range),
     HEAD("If-None-Match", if_none_match),
@@ -115,7 +119,15 @@ static bool is_too_long(const char *content_length) {
     return content_length && strtoull(content_length, NULL, 10) > LARGEST_BODY;
 }
 
-/* Refuses whatever the headers alone allow to refuse, before the body arrives. */
+/* Whether a body comes at once. A client that expects "100 Continue" waits for a word from us, and a body that is too long is not
+ * read. */
+static bool is_sending(const request_head *head) {
+    if (head->expect || is_too_long(head->content_length)) return false;
+    return head->transfer_encoding || (head->content_length && strcmp(head->content_length, "0") != 0);
+}
+
+/* Decides what the headers alone allow to refuse. The body is then thrown away: most clients read no answer while they send, and would
+ * report a closed connection. */
 static enum MHD_Result check_head(request *r) {
     server *s = r->server;
     if (r->target[0] != '/')
@@ -134,10 +146,11 @@ static enum MHD_Result check_head(request *r) {
                              "this URL allows %s", allowed_methods(r->route));
     }
     if (!r->route->public_ && (v = guards_check_key(&s->guards, &r->head)).status) return request_refuse(r, v);
-    if (r->route->any_method) return r->route->answer(r); /* an error: no body is waited for */
+    if (r->route->any_method) return r->route->answer(r); /* an error */
     if (!r->route->post) return MHD_YES;
-    if (!is_json_type(r->head.content_type)) {
-        return respond_error(r, 415, "wrong_type", NULL, NULL, "send Content-Type: application/json");
+    if (r->route->form ? !is_form_type(r->head.content_type) : !is_json_type(r->head.content_type)) {
+        return respond_error(r, 415, "wrong_type", NULL, NULL, "send Content-Type: %s",
+                             r->route->form ? "multipart/form-data, with a boundary" : "application/json");
     }
     if (is_too_long(r->head.content_length)) {
         return respond_error(r, 413, "too_large", NULL, NULL, "the body may have at most %d MiB", LARGEST_BODY >> 20);
@@ -147,7 +160,7 @@ static enum MHD_Result check_head(request *r) {
 
 /* Collects the body. What is too large, or not wanted, is thrown away: a chunked body does not announce its length. */
 static void append_body(request *r, const char *data, size_t size) {
-    if (!r->route || !r->route->post || r->too_large) return;
+    if (r->kept || !r->route || !r->route->post || r->too_large) return;
     if (size > LARGEST_BODY - r->body.length) {
         r->too_large = true;
         buffer_free(&r->body);
@@ -185,6 +198,7 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
         pthread_mutex_lock(&s->lock);
         s->requests++;
         pthread_mutex_unlock(&s->lock);
+        r->sending = is_sending(&r->head);
         const enum MHD_Result result = check_head(r);
         note_progress(r, r->status != 0);
         return result;
@@ -195,6 +209,8 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
         return MHD_YES;
     }
     note_progress(r, true);
+    r->sending = false;
+    if (r->kept) return respond_kept(r);
     if (r->too_large)
         return respond_error(r, 413, "too_large", NULL, NULL, "the body may have at most %d MiB", LARGEST_BODY >> 20);
     if (r->body.failed) return respond_error(r, 503, "out_of_memory", NULL, NULL, "not enough memory for the body");
@@ -247,6 +263,7 @@ static void end_request(void *context, struct MHD_Connection *connection, void *
     if (r->connection) s->requests--;
     if (r->client) client_is_idle(&s->clients, r->client, clock_seconds());
     pthread_mutex_unlock(&s->lock);
+    if (r->kept) MHD_destroy_response(r->kept);
     buffer_free(&r->body);
     free(r);
 }

@@ -1,44 +1,27 @@
-#include "serve/worker.h"
+#include "serve/worker_parts.h"
 
 #include "base/clock.h"
 #include "serve/chat_answer.h"
+#include "serve/transcription_answer.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-/* The worker's lock protects everything from `client` on. */
-struct job {
-    worker      *owner;
-    chat_request request;
-    bool         stream;
-    job_client   client; /* socket -1: disconnected */
-    job         *next;
-    bool         asleep, gone, over;
-    unsigned     status; /* HTTP status; 0: not known yet */
-    buffer       out;
-    size_t       sent;
-    int          holders; /* references: the client's, and that of the queue or the thread */
-};
+/* ---- requests ---- */
 
-struct worker {
-    worker_options  options;
-    pthread_t       thread;
-    bool            started, stopping;
-    gm_status       ready; /* result of preloading */
-    error           problem;
-    pthread_mutex_t lock;
-    pthread_cond_t  news;
-    job            *first, *running;
-    size_t          waiting;
+static bool job_request_streams(const job_request *r) {
+    return r->kind == JOB_CHAT ? r->chat.stream : r->transcription.stream;
+}
 
-    /* Used only by the thread. */
-    gm_engine  *engine;
-    gm_session *session;
-    double      watched; /* when the sockets were last polled */
-};
+const char *job_request_model(const job_request *r) {
+    return r->kind == JOB_CHAT ? r->chat.model : r->transcription.model;
+}
+
+void job_request_free(job_request *r) {
+    chat_request_free(&r->chat);
+    transcription_request_free(&r->transcription);
+}
 
 /* ---- jobs; call with the lock held ---- */
 
@@ -56,7 +39,7 @@ static void job_sleep(job *j) {
 static void job_drop(job *j, int holds) {
     j->holders -= holds;
     if (j->holders) return;
-    chat_request_free(&j->request);
+    job_request_free(&j->request);
     buffer_free(&j->out);
     free(j);
 }
@@ -111,10 +94,10 @@ static bool queue_is_full(const worker *w) { return w->waiting >= w->options.wai
 
 /* ---- the client's side ---- */
 
-gm_status job_submit(worker *w, chat_request *request, const job_client *client, job **out, error *e) {
+gm_status job_submit(worker *w, job_request *request, const job_client *client, job **out, error *e) {
     job *j = calloc(1, sizeof *j);
     if (!j) return fail_memory(e, "a request", sizeof *j);
-    *j = (job){ .owner = w, .stream = request->stream, .client = *client, .holders = 2 };
+    *j = (job){ .owner = w, .stream = job_request_streams(request), .client = *client, .holders = 2 };
     pthread_mutex_lock(&w->lock);
     if (queue_is_full(w)) queue_drop_disconnected(w); /* the thread looks only between two steps */
     const bool full = queue_is_full(w);
@@ -124,7 +107,7 @@ gm_status job_submit(worker *w, chat_request *request, const job_client *client,
         *last = j;
         w->waiting++;
         j->request = *request;
-        *request = (chat_request){ 0 };
+        *request = (job_request){ 0 };
         pthread_cond_signal(&w->news);
     }
     const gm_status status = w->stopping ? GM_CANCELLED : full ? GM_BUSY : GM_OK;
@@ -138,6 +121,10 @@ gm_status job_submit(worker *w, chat_request *request, const job_client *client,
 }
 
 bool job_streams(const job *j) { return j->stream; }
+
+const char *job_type(const job *j) {
+    return j->request.kind == JOB_CHAT ? "application/json" : transcription_type(j->request.transcription.format);
+}
 
 unsigned job_status(job *j) {
     worker *w = j->owner;
@@ -181,7 +168,7 @@ void job_leave(job *j) {
 
 /* ---- the thread: an answer ---- */
 
-static bool job_is_wanted(worker *w, const job *j) {
+bool job_is_wanted(worker *w, const job *j) {
     const double now = clock_seconds();
     pthread_mutex_lock(&w->lock);
     if (now - w->watched >= 0.02) {
@@ -219,51 +206,7 @@ static gm_status worker_open_engine(worker *w, error *e) {
     return status ? fail(e, status, "%s", why) : GM_OK;
 }
 
-static void wish_apply(float *field, wished_number wished) {
-    if (wished.given) *field = wished.value;
-}
-
-static gm_status choose_sampling(const worker *w, const chat_request *r, gm_sampling *out, error *e) {
-    gm_sampling_default(w->engine, out);
-    wish_apply(&out->temperature, r->temperature);
-    wish_apply(&out->top_p, r->top_p);
-    wish_apply(&out->min_p, r->min_p);
-    wish_apply(&out->typical_p, r->typical_p);
-    wish_apply(&out->repetition_penalty, r->repetition_penalty);
-    wish_apply(&out->presence_penalty, r->presence_penalty);
-    wish_apply(&out->frequency_penalty, r->frequency_penalty);
-    if (r->top_k.given) out->top_k = r->top_k.value < 0x1p31f ? (int32_t)r->top_k.value : INT32_MAX;
-    if (r->penalty_window.given) out->penalty_window = (uint32_t)r->penalty_window.value;
-    out->bias = r->bias;
-    out->bias_count = r->bias_count;
-    out->seed = r->seed;
-    if (!r->has_seed && getrandom(&out->seed, sizeof out->seed, 0) != sizeof out->seed)
-        return fail(e, GM_IO, "cannot draw a random seed");
-    return GM_OK;
-}
-
-static gm_status worker_start_reply(worker *w, const chat_request *r, gm_reply **out, error *e) {
-    gm_sampling sampling;
-    char        why[sizeof e->why] = "";
-    TRY(choose_sampling(w, r, &sampling, e));
-    const gm_reply_options options = {
-        .sampling = &sampling,
-        .tools = r->tools,
-        .think = r->think,
-        .max_tokens = r->max_tokens,
-        .stop = r->stops,
-        .stop_count = r->stop_count,
-        .logprobs = r->top_logprobs,
-        .want_logprobs = r->logprobs,
-    };
-    const gm_status status = gm_reply_start(w->session, r->messages, r->message_count, &options, out, why, sizeof why);
-    /* A bad file is here a picture or a sound of the client's, not ours. */
-    return status ? fail(e, status == GM_BAD_FILE ? GM_BAD_ARGUMENT : status, "%s", why) : GM_OK;
-}
-
-/* Moves what was written to the client. The first call sets the status, which sends a stream's headers: until then, a
- * problem with the prompt can still be reported by the status. */
-static bool hand_over(worker *w, job *j, buffer *written) {
+bool job_hand_over(worker *w, job *j, buffer *written) {
     pthread_mutex_lock(&w->lock);
     if (!j->status && j->stream) j->status = 200;
     buffer_str(&j->out, buffer_view(written));
@@ -274,40 +217,10 @@ static bool hand_over(worker *w, job *j, buffer *written) {
     return fine;
 }
 
-static gm_status worker_write_reply(worker *w, job *j, gm_reply *reply, chat_answer *a, buffer *out, error *e) {
-    bool begun = false;
-    while (job_is_wanted(w, j)) {
-        gm_piece        piece = { 0 };
-        char            why[sizeof e->why] = "";
-        const gm_status status = gm_reply_next(reply, &piece, why, sizeof why);
-        gm_reply_stats  stats;
-        gm_reply_get_stats(reply, &stats);
-        const bool full = status == GM_CONTEXT_FULL && stats.finish == GM_FINISH_LENGTH; /* truncated, but an answer */
-        if (status != GM_OK && status != GM_AGAIN && status != GM_DONE && !full) return fail(e, status, "%s", why);
-        if (!begun) chat_answer_begin(a, out);
-        if (status == GM_OK) chat_answer_piece(a, &piece, out);
-        if (status == GM_DONE || full) chat_answer_end(a, &stats, out);
-        if (out->failed || chat_answer_failed(a)) return fail_memory(e, "the answer", out->length);
-        if ((out->length || !begun) && !hand_over(w, j, out)) return fail_memory(e, "the answer", out->length);
-        begun = true;
-        if (status == GM_DONE || full) return GM_OK;
-    }
-    return fail(e, GM_CANCELLED, "the client disconnected"); /* freeing the reply ends the work for it */
-}
-
 static gm_status answer_job(worker *w, job *j, error *e) {
-    gm_reply   *reply = NULL;
-    chat_answer a;
-    buffer      out = { 0 };
     if (!job_is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
     TRY(worker_open_engine(w, e));
-    TRY(worker_start_reply(w, &j->request, &reply, e));
-    chat_answer_start(&a, &j->request, w->engine, w->options.name);
-    const gm_status status = worker_write_reply(w, j, reply, &a, &out, e);
-    chat_answer_free(&a);
-    buffer_free(&out);
-    gm_reply_free(reply);
-    return status;
+    return j->request.kind == JOB_CHAT ? worker_chat(w, j, e) : worker_transcribe(w, j, e);
 }
 
 static void run_job(worker *w, job *j) {

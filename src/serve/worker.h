@@ -5,6 +5,7 @@
 #define GM_SERVE_WORKER_H
 
 #include "serve/chat_request.h"
+#include "serve/transcription_request.h"
 
 #include <stdio.h>
 
@@ -29,6 +30,15 @@ gm_status worker_ready(worker *w, error *e);
 void worker_stop(worker *w);
 void worker_free(worker *w); /* stops first; all jobs must have been left */
 
+typedef struct {
+    enum { JOB_CHAT, JOB_TRANSCRIPTION } kind;
+    chat_request          chat;          /* one of the two */
+    transcription_request transcription; /* */
+} job_request;                           /* zero-initialise */
+
+const char *job_request_model(const job_request *r); /* NULL: any */
+void        job_request_free(job_request *r);
+
 /* How a connection is suspended and resumed. Both are called with the worker's lock held, so that no wake-up is lost. */
 typedef struct {
     void (*sleep)(void *who);
@@ -38,12 +48,14 @@ typedef struct {
 } job_client;
 
 /* Takes over the request. GM_BUSY: the queue is full; GM_CANCELLED: the worker was stopped; or GM_NO_MEMORY. */
-gm_status job_submit(worker *w, chat_request *request, const job_client *client, job **out, error *e);
+gm_status job_submit(worker *w, job_request *request, const job_client *client, job **out, error *e);
 /* The HTTP status of the answer; 0: not known yet, and the connection has been suspended. */
 unsigned job_status(job *j);
 /* Copies up to `most` bytes out. 0: none yet, and the connection has been suspended; -1: the end. */
 long job_read(job *j, char *to, size_t most);
 bool job_streams(const job *j);
+/* The media type of a whole answer that is no error. */
+const char *job_type(const job *j);
 /* The client has left or has everything. Cancels the job if it is not over. */
 void job_leave(job *j);
 

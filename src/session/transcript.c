@@ -18,17 +18,6 @@ static void transcript_write_prompt(const transcript_options *o, buffer *out) {
     if (o->hint && *o->hint) buffer_printf(out, "\n%s", o->hint);
 }
 
-gm_status transcript_start(transcript *t, gm_engine *engine, gm_session *session, const transcript_options *options,
-                           const void *bytes, size_t size, error *e) {
-    t->session = session;
-    t->most = options->most ? options->most : TRANSCRIPT_PIECE_TOKENS;
-    gm_sampling_default(engine, &t->sampling);
-    t->sampling.temperature = options->temperature;
-    transcript_write_prompt(options, &t->prompt);
-    if (t->prompt.failed) return fail_memory(e, "the question about a sound", t->prompt.length);
-    return sound_decode(bytes, size, &t->heard, e);
-}
-
 void transcript_free(transcript *t) {
     gm_reply_free(t->reply);
     sound_free(&t->heard);
@@ -55,6 +44,18 @@ static gm_status transcript_begin_piece(transcript *t, error *e) {
     char                   why[sizeof e->why] = "";
     const gm_status        status = gm_reply_start(t->session, &message, 1, &options, &t->reply, why, sizeof why);
     return status ? fail(e, status, "%s", why) : GM_OK;
+}
+
+gm_status transcript_start(transcript *t, gm_engine *engine, gm_session *session, const transcript_options *options,
+                           const void *bytes, size_t size, error *e) {
+    t->session = session;
+    t->most = options->most ? options->most : TRANSCRIPT_PIECE_TOKENS;
+    gm_sampling_default(engine, &t->sampling);
+    t->sampling.temperature = options->temperature;
+    transcript_write_prompt(options, &t->prompt);
+    if (t->prompt.failed) return fail_memory(e, "the question about a sound", t->prompt.length);
+    TRY(sound_decode(bytes, size, &t->heard, e));
+    return transcript_begin_piece(t, e);
 }
 
 /* A piece's text becomes one line: a blank line would end a subtitle. */

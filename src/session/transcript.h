@@ -31,7 +31,7 @@ typedef struct {
     gm_reply_stats sums;     /* over all pieces: tokens and seconds */
 } transcript;                /* zero-initialise */
 
-/* Decodes the sound. GM_BAD_FILE if that fails. */
+/* Decodes the sound and begins with the first piece. GM_BAD_FILE: the sound cannot be read; GM_UNSUPPORTED: the model cannot hear. */
 gm_status transcript_start(transcript *t, gm_engine *engine, gm_session *session, const transcript_options *options,
                            const void *bytes, size_t size, error *e);
 
