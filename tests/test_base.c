@@ -578,7 +578,7 @@ static void *run_often(void *shared) {
     shared_pool *s = shared;
     bool         right = true;
     for (int i = 0; i < 500; i++) {
-        turns_enter(&s->turns);
+        turns_enter(&s->turns, TURN_LONG);
         right &= run_once(s->p);
         turns_leave(&s->turns);
     }
@@ -618,7 +618,8 @@ static void test_pool(void) {
     CHECK(physical_cores() >= 1 && physical_cores() <= usable_processors());
 }
 
-/* Threads that ask for a turn while one is taken get theirs in the order in which they asked. */
+/* Threads that ask for a turn while one is taken get theirs in the order in which they asked; after a long turn the short ones that
+ * wait come first. */
 enum { WAITING = 4 };
 
 typedef struct {
@@ -628,13 +629,14 @@ typedef struct {
 } queue;
 
 typedef struct {
-    queue *q;
-    size_t number;
+    queue    *q;
+    size_t    number;
+    turn_kind kind;
 } waiting;
 
 static void *pool_turn(void *argument) {
     const waiting *w = argument;
-    turns_enter(&w->q->turns);
+    turns_enter(&w->q->turns, w->kind);
     w->q->order[w->q->count++] = w->number;
     turns_leave(&w->q->turns);
     return NULL;
@@ -642,27 +644,27 @@ static void *pool_turn(void *argument) {
 
 static uint64_t numbers_drawn(turns *t) {
     pthread_mutex_lock(&t->lock);
-    const uint64_t drawn = t->next;
+    const uint64_t drawn = t->next[TURN_LONG] + t->next[TURN_SHORT];
     pthread_mutex_unlock(&t->lock);
     return drawn;
 }
 
-static void test_turns(void) {
-    TEST("turns are taken in the order in which they were asked for");
+static void test_turns(const char *what, turn_kind first, const turn_kind kinds[WAITING], const size_t order[WAITING]) {
+    TEST("%s", what);
     queue   q = { .count = 0 };
     waiting all[WAITING];
     turns_open(&q.turns);
-    turns_enter(&q.turns);
+    turns_enter(&q.turns, first);
     for (size_t i = 0; i < WAITING; i++) {
-        all[i] = (waiting){ &q, i };
+        all[i] = (waiting){ &q, i, kinds[i] };
         CHECK(!pthread_create(&q.threads[i], NULL, pool_turn, &all[i]));
         while (numbers_drawn(&q.turns) < i + 2) sched_yield();
     }
     CHECK(q.count == 0);
     turns_leave(&q.turns);
-    turns_enter(&q.turns); /* behind all that wait */
+    turns_enter(&q.turns, TURN_LONG); /* behind all that wait */
     CHECK(q.count == WAITING);
-    for (size_t i = 0; i < q.count; i++) CHECK(q.order[i] == i);
+    for (size_t i = 0; i < q.count; i++) CHECK(q.order[i] == order[i]);
     turns_leave(&q.turns);
     for (size_t i = 0; i < WAITING; i++) pthread_join(q.threads[i], NULL);
     turns_close(&q.turns);
@@ -707,6 +709,11 @@ int main(int argc, char **argv) {
     test_half();
     test_hash_table();
     test_pool();
-    test_turns();
+    test_turns("turns are taken in the order in which they were asked for", TURN_LONG,
+               (turn_kind[]){ TURN_LONG, TURN_LONG, TURN_LONG, TURN_LONG }, (size_t[]){ 0, 1, 2, 3 });
+    test_turns("after a long turn, short ones come first", TURN_LONG,
+               (turn_kind[]){ TURN_LONG, TURN_SHORT, TURN_LONG, TURN_SHORT }, (size_t[]){ 1, 3, 0, 2 });
+    test_turns("after a short turn, a long one comes first", TURN_SHORT,
+               (turn_kind[]){ TURN_LONG, TURN_SHORT, TURN_LONG, TURN_SHORT }, (size_t[]){ 0, 1, 3, 2 });
     return test_end();
 }

@@ -4,14 +4,14 @@
  *     test_threads [cpu|gpu] */
 
 #include "dense_model.h"
-#include "session/session.h"
+#include "session/decoder.h"
 #include "test.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MOST_THREADS = 4, MOST_NOTES = 24, MOST_TOKENS = 280 };
+enum { MOST_THREADS = 4, MOST_NOTES = 160, MOST_TOKENS = 280 };
 
 static char       folder[] = "/tmp/gemmule-threads-XXXXXX";
 static gm_engine *engine;
@@ -29,6 +29,11 @@ static void note(findings *f, const void *data, size_t bytes) {
     uint64_t hash = UINT64_C(14695981039346656037);
     for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * UINT64_C(1099511628211);
     if (f->count < MOST_NOTES) f->notes[f->count++] = hash;
+}
+
+/* Everything about the tokens of a piece. */
+static void note_draws(findings *f, const gm_piece *piece, size_t alternatives) {
+    note(f, piece->logprobs, piece->logprob_tokens * (1 + alternatives) * sizeof *piece->logprobs);
 }
 
 static void talk_expect(findings *f, bool fine, const char *what, const char *why) {
@@ -114,6 +119,7 @@ static void talk_reply(talk *t, size_t tokens) {
     while (!status) {
         status = gm_reply_next(r, &piece, t->why, sizeof t->why);
         if (status == GM_OK && piece.kind == GM_PIECE_CONTENT) note(t->found, piece.text, piece.length);
+        if (status == GM_OK && piece.logprob_tokens) note_draws(t->found, &piece, options.logprobs);
         if (status == GM_AGAIN) status = GM_OK;
     }
     talk_expect(t->found, status == GM_DONE, "reply", t->why);
@@ -216,6 +222,7 @@ static void converse(findings *found, size_t thread, uint32_t seed) {
 typedef struct {
     size_t    thread, rounds;
     findings *found; /* [rounds] */
+    bool      together;
 } job;
 
 static void *thread_run(void *argument) {
@@ -224,13 +231,26 @@ static void *thread_run(void *argument) {
     return NULL;
 }
 
+static void compare_findings(const findings *alone, const findings *together, size_t count, size_t least) {
+    for (size_t i = 0; i < count; i++) {
+        const findings *a = &alone[i], *b = &together[i];
+        CHECK_MESSAGE(!*a->problem, "conversation %zu alone: %s", i, a->problem);
+        CHECK_MESSAGE(!*b->problem, "conversation %zu: %s", i, b->problem);
+        CHECK_MESSAGE(a->count == b->count && a->count >= least && a->count < MOST_NOTES,
+                      "conversation %zu: %zu notes, %zu alone", i, b->count, a->count);
+        size_t same = 0;
+        while (same < a->count && a->notes[same] == b->notes[same]) same++;
+        CHECK_MESSAGE(same == a->count, "conversation %zu differs from note %zu of %zu on", i, same, a->count);
+    }
+}
+
 static void test_conversations(size_t threads, size_t rounds) {
     TEST("%zu threads with %zu conversations each", threads, rounds);
     findings *alone = calloc(threads * rounds, sizeof *alone), *together = calloc(threads * rounds, sizeof *together);
     pthread_t handles[MOST_THREADS], canceller;
     job       jobs[MOST_THREADS];
     for (size_t i = 0; i < threads; i++) {
-        jobs[i] = (job){ i, rounds, alone + i * rounds };
+        jobs[i] = (job){ i, rounds, alone + i * rounds, false };
         thread_run(&jobs[i]);
         jobs[i].found = together + i * rounds;
     }
@@ -242,18 +262,50 @@ static void test_conversations(size_t threads, size_t rounds) {
     targets.over = true;
     pthread_mutex_unlock(&targets.lock);
     pthread_join(canceller, NULL);
-    for (size_t i = 0; i < threads * rounds; i++) {
-        const findings *a = &alone[i], *b = &together[i];
-        CHECK_MESSAGE(!*a->problem, "conversation %zu alone: %s", i, a->problem);
-        CHECK_MESSAGE(!*b->problem, "conversation %zu: %s", i, b->problem);
-        CHECK_MESSAGE(a->count == b->count && a->count > 10, "conversation %zu: %zu notes, %zu alone", i, b->count,
-                      a->count);
-        size_t same = 0;
-        while (same < a->count && a->notes[same] == b->notes[same]) same++;
-        CHECK_MESSAGE(same == a->count, "conversation %zu differs from note %zu of %zu on", i, same, a->count);
-    }
+    compare_findings(alone, together, threads * rounds, 10);
     free(alone);
     free(together);
+}
+
+/* ---- answers that are written at the same time ---- */
+
+static pthread_barrier_t all_ready;
+
+/* A long answer. In every third round it is stopped early, and every thread has settings of its own. */
+static void *thread_write(void *argument) {
+    const job *j = argument;
+    for (size_t i = 0; i < j->rounds; i++) {
+        talk t = { .found = &j->found[i], .thread = j->thread, .random = (uint32_t)(j->thread * j->rounds + i) };
+        *t.found = (findings){ 0 };
+        talk_expect(t.found, !gm_session_new(engine, NULL, &t.s, t.why, sizeof t.why), "session", t.why);
+        if (!t.s) continue;
+        if (j->together) pthread_barrier_wait(&all_ready);
+        talk_reply(&t, i % 3 ? 60 : 3 + 10 * j->thread);
+        gm_session_free(t.s);
+    }
+    return NULL;
+}
+
+static void test_answers(void) {
+    enum { ROUNDS = 12 };
+    TEST("%d threads with %d answers each", MOST_THREADS, ROUNDS);
+    static findings alone[MOST_THREADS][ROUNDS], together[MOST_THREADS][ROUNDS];
+    pthread_t       handles[MOST_THREADS];
+    job             jobs[MOST_THREADS];
+    pthread_barrier_init(&all_ready, NULL, MOST_THREADS);
+    for (size_t i = 0; i < MOST_THREADS; i++) {
+        jobs[i] = (job){ i, ROUNDS, alone[i], false };
+        thread_write(&jobs[i]);
+        jobs[i] = (job){ i, ROUNDS, together[i], true };
+    }
+    const decoder_totals before = decoder_count(engine->decoders[0]);
+    for (size_t i = 0; i < MOST_THREADS; i++) CHECK(!pthread_create(&handles[i], NULL, thread_write, &jobs[i]));
+    for (size_t i = 0; i < MOST_THREADS; i++) pthread_join(handles[i], NULL);
+    const decoder_totals after = decoder_count(engine->decoders[0]);
+    CHECK_MESSAGE(after.tokens - before.tokens > after.steps - before.steps, "%llu steps, %llu tokens",
+                  (unsigned long long)(after.steps - before.steps), (unsigned long long)(after.tokens - before.tokens));
+    compare_findings(alone[0], together[0], MOST_THREADS * ROUNDS, 3);
+    pthread_barrier_destroy(&all_ready);
 }
 
 int main(int argc, char **argv) {
@@ -269,6 +321,7 @@ int main(int argc, char **argv) {
     if (!on_gpu) engine->turn_seconds = 0.0003; /* so that threads change in the middle of batches */
     if (on_gpu) test_conversations(2, 5);
     else test_conversations(4, 50);
+    if (!on_gpu) test_answers();
     gm_engine_close(engine);
     TEST("nothing is left but what was saved");
     static const char *const names[] = { "0", "1", "2", "3", "shared-0", "shared-1", "shared-8" };

@@ -1,11 +1,11 @@
-/* Drawing tokens: from logits that came back, or on the GPU, which then works ahead of us.
+/* Drawing tokens: from logits that came back, by way of the decoder on the CPU, or on the GPU, which then works ahead of us.
  *
  * A step on the GPU computes one token and draws the next, which the following step computes. So we can submit steps before the
  * earlier draws have arrived here. A position counts as computed once its draw has arrived. When an answer ends unexpectedly (a
  * stop token, a cancel, a rollback), later positions are simply not counted: their keys and values lie beyond the end, where
  * no mask looks, and the rings have spare slots for them (kv_written counts them). */
 
-#include "session/session.h"
+#include "session/decoder.h"
 
 #include "gpu/sampler_kernels.h"
 #include "text/sampler_settings.h"
@@ -38,20 +38,12 @@ gm_status session_want_logits(gm_session *s, double deadline, error *e) {
 
 /* ---- on the GPU ---- */
 
-static bool same_sampling(const gm_sampling *a, const gm_sampling *b) {
-    return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p &&
-           a->typical_p == b->typical_p && a->repetition_penalty == b->repetition_penalty &&
-           a->presence_penalty == b->presence_penalty && a->frequency_penalty == b->frequency_penalty &&
-           a->penalty_window == b->penalty_window && a->seed == b->seed && a->bias == b->bias &&
-           a->bias_count == b->bias_count;
-}
-
 /* Whether the steps under way will give the next draw. Without steps under way, and without room for one, drawing starts anew. */
 static bool draw_goes_on(const gm_session *s, const draw_wish *wish) {
     return runner_is_drawing(&s->run) && s->tokens.ids[s->computed] == s->ahead.token &&
            s->ahead.moves == s->kv.store->moves && (s->ahead.end > s->computed || s->ahead.end < kv_capacity(&s->kv)) &&
            s->ahead.logprobs == (wish->logprobs != NULL) && s->ahead.alternatives == wish->alternatives &&
-           same_sampling(&s->ahead.sampling, wish->sampling);
+           sampling_equal(&s->ahead.sampling, wish->sampling);
 }
 
 static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
@@ -141,10 +133,16 @@ static gm_status next_on_gpu(gm_session *s, const draw_wish *wish, int32_t *toke
 
 gm_status session_next(gm_session *s, const draw_wish *wish, int32_t *token, double deadline, error *e) {
     step_back(s);
+    s->step_seconds = 0;
     if (s->ahead.possible && !s->running && s->computed + 1 == s->tokens.count && soft_end(&s->soft) <= s->computed) {
         const gm_status status = next_on_gpu(s, wish, token, deadline, e);
         if (status_failed(status)) session_forget_uncomputed(s);
         return status;
+    }
+    if (decoder_takes(s)) {
+        const gm_status status = decoder_next(s, wish, token, deadline, e);
+        if (status_failed(status) && status != GM_BUSY) session_forget_uncomputed(s);
+        if (status != GM_BUSY) return status;
     }
     gm_status status = session_compute(s, deadline, e);
     if (!status) status = session_sample(s, wish->sampling, token, e);

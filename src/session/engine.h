@@ -38,6 +38,7 @@ struct gm_engine {
     gpu_budget      budget;       /* which weights the GPU holds; used if there is a limit */
     engine_kv_check kv_checks[3]; /* f16, f32, q8_0 */
     kv_store        stores[3];    /* the same; opened when a session wants one */
+    struct decoder *decoders[3];  /* of the stores; NULL on a GPU, whose sessions draw each for itself */
     engine_tower    towers[TOWER_KINDS];
     size_t          share_step; /* sessions share whole multiples of this: sharing.c */
     gm_session     *sessions;   /* open ones, linked by gm_session.next */
@@ -68,7 +69,9 @@ struct gm_engine {
 /* Sessions may run in several threads, but the backend (scratch memory, GPU queue, reads) serves one at a time. Each public
  * function that uses it does so between these two, for one step: never while it waits to be called again. Inside, functions
  * call each other by their internal names; a gm_… function would wait for its own thread. */
-static inline void engine_enter(gm_engine *engine) { turns_enter(&engine->turns); }
+static inline void engine_enter(gm_engine *engine) { turns_enter(&engine->turns, TURN_LONG); }
+/* For the next token of an answer: comes before prompts that wait, but only one of each answer. */
+static inline void engine_enter_writing(gm_engine *engine) { turns_enter(&engine->turns, TURN_SHORT); }
 static inline void engine_leave(gm_engine *engine) { turns_leave(&engine->turns); }
 
 static inline double engine_deadline(const gm_engine *engine) { return clock_seconds() + engine->turn_seconds; }

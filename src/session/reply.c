@@ -1,5 +1,6 @@
 /* A reply: computes the prompt, then writes tokens. Each passes the detokenizer, the output parser and the stop strings. */
 
+#include "session/decoder.h"
 #include "session/media.h"
 #include "session/prompt.h"
 
@@ -37,6 +38,8 @@ struct gm_reply {
     size_t            progress;
     gm_reply_stats    stats;
     double            again_since; /* when the call ended that returned GM_AGAIN: what is waited for takes time, too */
+    double            waited;      /* in calls that returned GM_AGAIN, since the last token */
+    double            computed;    /* what steps took whose draws were taken in this call */
     double            prompt_end;  /* when the prompt was computed; the same call may go on to write tokens */
 };
 
@@ -310,6 +313,7 @@ static gm_status write_token(gm_reply *r, double deadline, error *e) {
     int32_t          token;
     const gm_status  status = draw_token(r, &token, deadline, e);
     if (status) return status;
+    r->computed += s->step_seconds;
     if (tokenizer_is_stop(words, token)) {
         end_with(r, r->called || token == tokenizer_special(words, SPECIAL_TOOL_RESPONSE) ? GM_FINISH_TOOL_CALLS
                                                                                           : GM_FINISH_STOP);
@@ -410,8 +414,10 @@ static gm_status advance(gm_reply *r, double deadline, gm_piece *piece, error *e
         if (r->content.failed || r->piece.failed)
             return fail_memory(e, "the answer", r->content.length + r->piece.length);
         if (r->stopped && r->phase == REPLY_WRITING) end_with(r, GM_FINISH_STOP);
-        /* Many tokens may pass without a piece: the arguments of a call, or tokens without text. */
-        if (tokens && r->phase == REPLY_WRITING && clock_seconds() > deadline) return GM_AGAIN;
+        /* Many tokens may pass without a piece: the arguments of a call, or tokens without text. Answers that are written together
+         * take turns after each token, so that none gets too far ahead to be in the next step. */
+        if (tokens && r->phase == REPLY_WRITING && (decoder_is_shared(r->session) || clock_seconds() > deadline))
+            return GM_AGAIN;
         switch (r->phase) {
         case REPLY_PROMPT:
             status = compute_prompt(r, piece, e);
@@ -455,18 +461,27 @@ static gm_status take_turn(gm_reply *r, gm_piece *piece, error *e) {
     return status;
 }
 
+/* How long the tokens of a call took to write, of which `call` was in the call. Steps may have run in calls of other replies. */
+static double writing_seconds(gm_reply *r, double call, bool again) {
+    const double elsewhere = r->computed - r->waited - call;
+    r->waited = again ? r->waited + call : 0;
+    return elsewhere > 0 ? call + elsewhere : call;
+}
+
 gm_status gm_reply_next(gm_reply *r, gm_piece *piece, char *why, size_t why_size) {
     error        e = { 0 };
     gm_engine   *engine = r->session ? r->session->engine : NULL;
     const bool   prompt = r->phase == REPLY_PROMPT;
     const double start = r->again_since > 0 ? r->again_since : clock_seconds();
-    if (engine) engine_enter(engine);
+    r->computed = 0;
+    if (engine && prompt) engine_enter(engine);
+    else if (engine) engine_enter_writing(engine);
     const gm_status status = take_turn(r, piece, &e);
     if (engine) engine_leave(engine);
     const double end = clock_seconds();
     const double turn = !prompt ? start : r->phase == REPLY_PROMPT ? end : r->prompt_end;
     r->stats.prompt_seconds += turn - start;
-    r->stats.reply_seconds += end - turn;
+    r->stats.reply_seconds += writing_seconds(r, end - turn, status == GM_AGAIN);
     r->again_since = status == GM_AGAIN ? end : 0;
     if (status == GM_CANCELLED) r->stats.finish = GM_FINISH_CANCELLED;
     if (r->called && r->stats.finish == GM_FINISH_STOP) r->stats.finish = GM_FINISH_TOOL_CALLS;

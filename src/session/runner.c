@@ -80,33 +80,47 @@ static shared_plan *runner_borrow(gm_engine *engine, const plan_wish *wish, erro
 
 /* The plan of the current run. A run that was submitted in part has records with places of keys and values. If another session made
  * these move, the run begins again. */
-static shared_plan *runner_plan(runner *r, const kv_cache *kv, size_t tokens, size_t outputs, error *e) {
+static shared_plan *runner_plan(runner *r, const kv_store *store, size_t tokens, size_t outputs, error *e) {
     const plan_wish wish = { .g = &r->engine->text,
                              .tokens = tokens,
                              .outputs = outputs,
                              .most_outputs = runner_most_outputs(r),
-                             .kv = kv->store->gpu_layers };
-    if (r->plan && r->plan->gpu && r->moves != kv->store->moves) runner_return_plan(r);
-    r->moves = kv->store->moves;
+                             .rows = r->rows,
+                             .kv = store->gpu_layers };
+    if (r->plan && r->plan->gpu && r->moves != store->moves) runner_return_plan(r);
+    r->moves = store->moves;
     if (!r->plan) r->plan = runner_borrow(r->engine, &wish, e);
     else if (r->plan->gpu && gpu_plan_bind(r->plan->gpu, wish.kv, e)) return NULL; /* another session moved the cache */
     return r->plan;
 }
 
+gm_status runner_prepare(const runner *r, const kv_store *store, size_t tokens, error *e) {
+    const plan_wish wish = {
+        .g = &r->engine->text, .tokens = tokens, .outputs = tokens, .rows = r->rows, .kv = store->gpu_layers
+    };
+    shared_plan *plan = runner_borrow(r->engine, &wish, e);
+    plans_return(plan);
+    return plan ? GM_OK : e->status;
+}
+
+const float *runner_logits(const runner *r) { return r->logits; }
+
 /* ---- CPU ------------------------------------------------------------------------------------------------------------ */
 
-static gm_status cpu_step(runner *r, const kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
-    const shared_plan *plan = runner_plan(r, kv, in->tokens, in->outputs, e);
+static gm_status cpu_step(runner *r, const kv_store *store, const run_inputs *in, float *out, double deadline,
+                          error *e) {
+    const shared_plan *plan = runner_plan(r, store, in->tokens, in->outputs, e);
     if (!plan) return e->status;
     if (r->table.row && !r->has_rows) {
         const gm_status status = table_rows_fetch(&r->table, &in->records->id, RECORD_WORDS, in->tokens, e);
         if (status) return status;
         r->has_rows = true;
     }
-    const cpu_inputs inputs = { .run = *in, .kv = kv->store->cpu_layers, .rows = r->table.memory };
+    const cpu_inputs inputs = { .run = *in, .kv = store->cpu_layers, .rows = r->table.memory };
     if (cpu_plan_step(plan->cpu, &inputs, deadline) == GM_AGAIN) return GM_AGAIN;
     r->has_rows = false;
-    if (in->outputs) memcpy(out, cpu_plan_result(plan->cpu), logit_bytes(r, in->outputs));
+    r->logits = cpu_plan_result(plan->cpu);
+    if (in->outputs && out) memcpy(out, r->logits, logit_bytes(r, in->outputs));
     runner_return_plan(r);
     return GM_OK;
 }
@@ -114,7 +128,7 @@ static gm_status cpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
 /* ---- GPU ------------------------------------------------------------------------------------------------------------ */
 
 gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e) {
-    const shared_plan *plan = runner_plan(r, kv, 1, 1, e);
+    const shared_plan *plan = runner_plan(r, kv->store, 1, 1, e);
     if (plan && r->generator && !gpu_generator_uses(r->generator, plan->gpu)) { /* its plan is for another cache */
         gpu_generator_free(r->generator);
         r->generator = NULL;
@@ -128,8 +142,8 @@ gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e) {
 
 bool runner_is_drawing(const runner *r) { return r->generator && gpu_generator_begun(r->generator); }
 
-static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs *in, error *e) {
-    const shared_plan *plan = runner_plan(r, kv, in->tokens, in->outputs, e);
+static gm_status gpu_submit_run(runner *r, const kv_store *store, const run_inputs *in, error *e) {
+    const shared_plan *plan = runner_plan(r, store, in->tokens, in->outputs, e);
     if (!plan) return e->status;
     if (r->generator) gpu_generator_drop(r->generator); /* this run may overwrite what its steps read */
     if (in->outputs && !r->ticket) r->ticket = gpu_ticket_new(r->engine->gpu.host);
@@ -146,11 +160,12 @@ static gm_status gpu_submit_run(runner *r, const kv_cache *kv, const run_inputs 
 
 /* Waits for the logits or, if none are wanted, until the GPU has run the batch before this one. So the next batch is submitted while this
  * one runs, and the GPU is never idle; and a session has at most two under way, so that a cancel takes effect soon. */
-static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
+static gm_status gpu_step(runner *r, const kv_store *store, const run_inputs *in, float *out, double deadline,
+                          error *e) {
     gpu_host *h = r->engine->gpu.host;
     for (;;) {
-        gm_status status = r->submitted ? GM_OK : engine_check_kv(r->engine, kv->store->type, e);
-        if (!status && !r->submitted) status = gpu_submit_run(r, kv, in, e);
+        gm_status status = r->submitted ? GM_OK : engine_check_kv(r->engine, store->type, e);
+        if (!status && !r->submitted) status = gpu_submit_run(r, store, in, e);
         if (status == GM_AGAIN) { /* results of the check, or weights, are on their way */
             if (!runner_wait(h, deadline)) return GM_AGAIN;
             continue;
@@ -171,6 +186,6 @@ static gm_status gpu_step(runner *r, const kv_cache *kv, const run_inputs *in, f
     return damage == GM_AGAIN ? GM_OK : damage; /* what is not known yet, a later run reports */
 }
 
-gm_status runner_step(runner *r, kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e) {
-    return r->engine->on_gpu ? gpu_step(r, kv, in, out, deadline, e) : cpu_step(r, kv, in, out, deadline, e);
+gm_status runner_step(runner *r, const kv_store *store, const run_inputs *in, float *out, double deadline, error *e) {
+    return r->engine->on_gpu ? gpu_step(r, store, in, out, deadline, e) : cpu_step(r, store, in, out, deadline, e);
 }

@@ -17,6 +17,8 @@ typedef struct {
     uint64_t       behind;    /* gpu_submitted right after the batch was submitted, */
     uint64_t       before;    /* and right after the one before it; 0: there was none */
     gpu_generator *generator; /* on the engine's plan for one token; NULL until tokens are drawn on the GPU */
+    bool           rows;      /* every token of its runs is a sequence of its own */
+    const float   *logits;    /* of the last run on the CPU */
     table_rows     table;     /* CPU: of a per-layer table that is not in memory */
     bool           has_rows;  /* of the batch that is being computed */
 } runner;
@@ -27,9 +29,12 @@ void      runner_close(runner *r);
 size_t runner_most_outputs(const runner *r);
 size_t runner_outputs(size_t vocabulary); /* the same for any model */
 /* Computes the tokens, stores their keys and values, and writes the logits of the wanted rows, at most runner_most_outputs, to
- * `out` [outputs, vocabulary].
+ * `out` [outputs, vocabulary]. On the CPU `out` may be NULL: runner_logits has them until the next run of any runner.
  * Returns GM_AGAIN at the deadline: call again with the same inputs. */
-gm_status runner_step(runner *r, kv_cache *kv, const run_inputs *in, float *out, double deadline, error *e);
+gm_status    runner_step(runner *r, const kv_store *store, const run_inputs *in, float *out, double deadline, error *e);
+const float *runner_logits(const runner *r);
+/* Makes the plan for a run of so many tokens, each with an output, unless it is there. */
+gm_status runner_prepare(const runner *r, const kv_store *store, size_t tokens, error *e);
 void      runner_restart(runner *r); /* drops an unfinished run, and draws that are under way */
 
 /* Waits a moment for results from the GPU. False: the deadline has passed, or results arrive only after the caller returns, as

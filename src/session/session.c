@@ -1,7 +1,8 @@
-#include "session/session.h"
+#include "session/decoder.h"
 
 #include "base/clock.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,6 +93,7 @@ void session_free(gm_session *s) {
 }
 
 void session_strip(gm_session *s) {
+    decoder_leave(s);
     reply_lose_session(s->replies);
     s->replies = NULL;
     runner_close(&s->run);
@@ -153,7 +155,7 @@ gm_status session_not_finite(const gm_session *s, error *e) {
                 "the model computed NaN, though its weights are finite: their values must be far out of range");
 }
 
-static gm_status check_finite(const gm_session *s, const float *logits, error *e) {
+bool session_is_finite(const gm_session *s, const float *logits) {
     const size_t n = s->engine->weights.config.vocabulary;
     uint32_t     most = 0; /* of the bits without the sign: infinity sorts after all numbers, NaN after infinity */
     for (size_t i = 0; i < n; i++) {
@@ -162,12 +164,17 @@ static gm_status check_finite(const gm_session *s, const float *logits, error *e
         bits &= 0x7fffffff;
         most = bits > most ? bits : most;
     }
-    return most < 0x7f800000 ? GM_OK : session_not_finite(s, e);
+    return most < 0x7f800000;
+}
+
+static gm_status check_finite(const gm_session *s, const float *logits, error *e) {
+    return session_is_finite(s, logits) ? GM_OK : session_not_finite(s, e);
 }
 
 void session_abandon(gm_session *s) {
     s->running = 0;
     runner_restart(&s->run);
+    decoder_leave(s);
 }
 
 void session_release(gm_session *s) {
@@ -222,7 +229,7 @@ static gm_status compute_batch(gm_session *s, double deadline, error *e) {
     run_inputs    in = inputs_of(s, s->running);
     in.output_rows = &last;
     in.outputs = s->computed + s->running == s->tokens.count;
-    const gm_status status = runner_step(&s->run, &s->kv, &in, s->logits, deadline, e);
+    const gm_status status = runner_step(&s->run, s->kv.store, &in, s->logits, deadline, e);
     if (status) return status;
     s->computed += s->running;
     s->running = 0;
@@ -234,6 +241,8 @@ static gm_status compute_batch(gm_session *s, double deadline, error *e) {
 
 gm_status session_compute(gm_session *s, double deadline, error *e) {
     if (!s->running) session_find_prefix(s);
+    if (s->computed < s->tokens.count && decoder_keep_up(s, deadline))
+        deadline = fmax(deadline, clock_seconds() + s->engine->turn_seconds / 2); /* the prompt goes on, too */
     while (s->computed < s->tokens.count) {
         if (atomic_exchange(&s->cancelled, false)) {
             session_forget_uncomputed(s);
@@ -455,7 +464,7 @@ static gm_status logits_of_batch(gm_session *s, size_t batch, size_t most, float
         in.outputs = min_size(batch - done, most);
         for (size_t i = 0; i < in.outputs; i++) rows[i] = (int32_t)(done + i);
         gm_status status;
-        while ((status = runner_step(&s->run, &s->kv, &in, to, engine_deadline(s->engine), e)) == GM_AGAIN) {}
+        while ((status = runner_step(&s->run, s->kv.store, &in, to, engine_deadline(s->engine), e)) == GM_AGAIN) {}
         TRY(status);
         TRY(check_finite(s, to + (in.outputs - 1) * vocabulary, e));
     }

@@ -36,6 +36,7 @@ struct gm_session {
         size_t      end;   /* steps were submitted for the positions [computed, end) */
         uint32_t    moves; /* of the store, when drawing began */
     } ahead;
+    double      step_seconds; /* that the decoder's step with the last draw took; 0: it was drawn without one */
     bool        pending;      /* a set or append returned GM_AGAIN: the tokens held are those that it will compute */
     size_t      pending_from; /* where the tokens that it was given begin */
     atomic_bool cancelled;
@@ -112,6 +113,7 @@ enum { SESSION_MOST_IMAGE = 1120 };
 size_t session_batch_begin(const gm_session *s, size_t position);
 /* Drops the batch being computed and all tokens that are not in the cache: after an error or a cancel. */
 void session_forget_uncomputed(gm_session *s);
+bool session_is_finite(const gm_session *s, const float *logits);
 /* Explains logits that are not finite: names the broken weight, if there is one. */
 gm_status session_not_finite(const gm_session *s, error *e);
 

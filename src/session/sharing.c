@@ -8,7 +8,7 @@
  * Sessions share whole batches only. So a prompt is cut as it is without the others, and a session that begins with what another one
  * computed from the same prompt has the same logits to the last bit as if it were alone. */
 
-#include "session/session.h"
+#include "session/decoder.h"
 
 enum {
     LEAST_SHARED = 16,  /* tokens that must be saved: less is computed as fast as it is found */
@@ -41,12 +41,18 @@ gm_status engine_store(gm_engine *engine, quant_type type, kv_store **out, error
     store->give_up = give_up_parked;
     store->free_memory = give_up_towers;
     store->user = engine;
-    return GM_OK;
+    if (engine->on_gpu) return GM_OK;
+    const gm_status status = decoder_new(engine, store, &engine->decoders[store - engine->stores], e);
+    if (status) kv_store_close(store);
+    return status;
 }
 
 void engine_close_stores(gm_engine *engine) {
     while (engine->parked) session_free(engine->parked);
-    for (size_t i = 0; i < COUNT_OF(engine->stores); i++) kv_store_close(&engine->stores[i]);
+    for (size_t i = 0; i < COUNT_OF(engine->stores); i++) {
+        decoder_free(engine->decoders[i]);
+        kv_store_close(&engine->stores[i]);
+    }
 }
 
 /* ---- parking ---- */

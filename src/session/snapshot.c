@@ -9,7 +9,7 @@
  * A hash of the model, the K/V type and the shapes decide whether a snapshot fits. Every backend stores rows as it keeps them:
  * f32 and f16 are the same everywhere; q8_0 has one order on the CPU and another on the GPU. */
 
-#include "session/session.h"
+#include "session/decoder.h"
 
 #include "base/clock.h"
 
@@ -112,6 +112,7 @@ static gm_status write_beginning(snapshot_saving *job, gguf_sink sink, void *use
 gm_status snapshot_save(gm_session *s, gguf_sink sink, void *user, snapshot_saving **out, error *e) {
     *out = NULL;
     TRY(session_check_free(s, e));
+    decoder_leave(s); /* others must not write on for it while its rows are read */
     snapshot_saving *job = calloc(1, sizeof *job);
     if (job) *job = (snapshot_saving){ .s = s, .ring_first = first_of_rings(s), .scratch = malloc(SCRATCH_BYTES) };
     const gm_status status =

@@ -35,6 +35,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool sampling_equal(const gm_sampling *a, const gm_sampling *b) {
+    return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p &&
+           a->typical_p == b->typical_p && a->repetition_penalty == b->repetition_penalty &&
+           a->presence_penalty == b->presence_penalty && a->frequency_penalty == b->frequency_penalty &&
+           a->penalty_window == b->penalty_window && a->seed == b->seed && a->bias == b->bias &&
+           a->bias_count == b->bias_count;
+}
+
 enum { BLOCK = 256, DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, MOST_TOKENS = 1 << 20 };
 
 struct sampler {

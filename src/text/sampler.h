@@ -15,6 +15,9 @@ void      sampler_free(sampler *s);
 /* Checks the ranges. The error names the parameter. */
 gm_status sampling_check(const gm_sampling *p, size_t vocabulary, error *e);
 
+/* Whether both draw alike. Lists of biases are compared by their address. */
+bool sampling_equal(const gm_sampling *a, const gm_sampling *b);
+
 /* `position` counts the random draws (the index of the token drawn); `history` are the tokens that penalties look at, the
  * newest last; ids for which `suppressed` (may be NULL, a bit per id) is set are never drawn. NaN in the logits is GM_BAD_FILE. */
 gm_status sampler_draw(sampler *s, const gm_sampling *p, const float *logits, const int32_t *history,

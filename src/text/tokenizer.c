@@ -31,19 +31,21 @@ void tokenizer_free(tokenizer *t) {
 
 /* ---- lists ---- */
 
-void token_list_add(token_list *l, int32_t id) {
-    if (l->failed) return;
-    if (l->count == l->capacity) {
-        size_t   capacity = l->capacity ? l->capacity * 2 : 64;
-        int32_t *ids = capacity <= SIZE_MAX / sizeof *ids ? realloc(l->ids, capacity * sizeof *ids) : NULL;
-        if (!ids) {
-            l->failed = true;
-            return;
-        }
-        l->ids = ids;
-        l->capacity = capacity;
+void token_list_reserve(token_list *l, size_t least) {
+    if (l->failed || least <= l->capacity) return;
+    const size_t capacity = max_size(least, l->capacity ? l->capacity * 2 : 64);
+    int32_t     *ids = capacity <= SIZE_MAX / sizeof *ids ? realloc(l->ids, capacity * sizeof *ids) : NULL;
+    if (!ids) {
+        l->failed = true;
+        return;
     }
-    l->ids[l->count++] = id;
+    l->ids = ids;
+    l->capacity = capacity;
+}
+
+void token_list_add(token_list *l, int32_t id) {
+    token_list_reserve(l, l->count + 1);
+    if (!l->failed) l->ids[l->count++] = id;
 }
 
 void token_list_free(token_list *l) {

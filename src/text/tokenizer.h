@@ -51,6 +51,7 @@ typedef struct {
 } token_list; /* zero-initialise; memory failure sticks */
 
 void token_list_add(token_list *l, int32_t id);
+void token_list_reserve(token_list *l, size_t capacity); /* room for so many in all */
 void token_list_free(token_list *l);
 
 /* Appends the tokens of `text`, without BOS. Control tokens are recognised only if `parse_special`, user-defined ones

@@ -1,0 +1,336 @@
+/* Several answers of one engine are written together: each is what it is alone, bit for bit, whatever the others do, and a step
+ * computes a token of every one that is ready. */
+
+#include "session/decoder.h"
+#include "sessions.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MANY = 8, ANSWER = 24, LONG = 1500 };
+
+static gm_engine *engine;
+
+/* ---- what the engine asks for: the linker puts these between it and the allocator ---- */
+
+static long requests;
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__real_aligned_alloc(size_t alignment, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_aligned_alloc(size_t alignment, size_t n);
+
+void *__wrap_malloc(size_t n) { return requests++, __real_malloc(n); }
+void *__wrap_calloc(size_t n, size_t size) { return requests++, __real_calloc(n, size); }
+void *__wrap_realloc(void *p, size_t n) { return requests++, __real_realloc(p, n); }
+void *__wrap_aligned_alloc(size_t alignment, size_t n) { return requests++, __real_aligned_alloc(alignment, n); }
+
+/* ---- answers, each with settings of its own ---- */
+
+typedef struct {
+    gm_session      *s;
+    gm_reply        *reply;
+    gm_status        status; /* of its last call */
+    gm_token_logprob drawn[ANSWER * 4];
+    size_t           count, width; /* rows, and how many each has */
+} answer;
+
+static const gm_logit_bias bias[] = { { 310, 4 }, { 311, -4 } };
+
+static void writer_settings(size_t i, gm_sampling *sampling, gm_reply_options *options) {
+    gm_sampling_default(engine, sampling);
+    sampling->seed = i;
+    sampling->temperature = i % 3 ? 0.5f + 0.25f * (float)(i % 4) : 0;
+    sampling->top_k = i % 2 ? 0 : 40;
+    if (i % 4 == 1) sampling->repetition_penalty = 1.3f, sampling->penalty_window = 16;
+    if (i % 4 == 2) sampling->bias = bias, sampling->bias_count = COUNT_OF(bias);
+    *options = (gm_reply_options){
+        .sampling = sampling, .max_tokens = ANSWER, .want_logprobs = true, .logprobs = (uint32_t)(i % 4)
+    };
+}
+
+static void writer_start(answer *a, size_t i, gm_kv_type kv, uint32_t context) {
+    int32_t          prompt[40];
+    gm_sampling      sampling;
+    gm_reply_options options;
+    *a = (answer){ .s = open_session(engine, kv, context) };
+    writer_settings(i, &sampling, &options);
+    a->width = 1 + options.logprobs;
+    make_tokens(prompt, 5 + i, (uint32_t)(i + 1));
+    CHECK_MESSAGE(!gm_reply_start_tokens(a->s, prompt, 5 + i, &options, &a->reply, why, sizeof why), "%s", why);
+}
+
+/* One call. */
+static void writer_poll(answer *a) {
+    gm_piece piece = { 0 };
+    if (a->status > GM_AGAIN) return;
+    a->status = gm_reply_next(a->reply, &piece, why, sizeof why);
+    if (a->status != GM_OK) return;
+    const size_t n = piece.logprob_tokens * a->width;
+    if (a->count + n <= COUNT_OF(a->drawn) && n) memcpy(a->drawn + a->count, piece.logprobs, n * sizeof *a->drawn);
+    a->count += n;
+}
+
+static void writer_finish(answer *a) {
+    while (a->status <= GM_AGAIN) writer_poll(a);
+}
+
+static bool writers_poll_all(answer *all, size_t n) {
+    bool writing = false;
+    for (size_t i = 0; i < n; i++) {
+        writer_poll(&all[i]);
+        writing = writing || all[i].status <= GM_AGAIN;
+    }
+    return writing;
+}
+
+static void writer_free(answer *a) {
+    gm_reply_free(a->reply);
+    gm_session_free(a->s);
+}
+
+/* As it is alone: the draws with their log-probabilities, the tokens held, and the logits. */
+static void writer_compare(const answer *a, size_t i, gm_kv_type kv, uint32_t context) {
+    answer         alone;
+    const int32_t *got, *want;
+    writer_start(&alone, i, kv, context);
+    writer_finish(&alone);
+    CHECK_MESSAGE(a->status == alone.status && a->count == alone.count && a->count,
+                  "answer %zu: status %d and %zu numbers, alone %d and %zu", i, a->status, a->count, alone.status,
+                  alone.count);
+    size_t same = 0;
+    while (same < a->count && !memcmp(&a->drawn[same], &alone.drawn[same], sizeof *a->drawn)) same++;
+    CHECK_MESSAGE(same == a->count, "answer %zu differs from number %zu of %zu on: token %d, %.9g; alone %d, %.9g", i,
+                  same, a->count, a->drawn[same].token, (double)a->drawn[same].logprob, alone.drawn[same].token,
+                  (double)alone.drawn[same].logprob);
+    const size_t held = gm_session_tokens(a->s, &got);
+    CHECK(held == gm_session_tokens(alone.s, &want) && !memcmp(got, want, held * sizeof *got));
+    const float *logits = gm_session_logits(a->s), *those = gm_session_logits(alone.s);
+    CHECK(!logits == !those && (!logits || !memcmp(logits, those, engine->weights.config.vocabulary * sizeof *logits)));
+    writer_free(&alone);
+}
+
+static decoder_totals totals_of(gm_kv_type kv) {
+    return decoder_count(engine->decoders[kv == GM_KV_DEFAULT ? 0 : kv - 1]);
+}
+
+/* ---- together ---- */
+
+static void test_together(const char *what, double turn_seconds, gm_kv_type kv, uint32_t context) {
+    TEST("%s: %d answers with settings of their own are those of each alone", what, MANY);
+    answer all[MANY];
+    engine->turn_seconds = turn_seconds;
+    for (size_t i = 0; i < MANY; i++) writer_start(&all[i], i, kv, context);
+    const decoder_totals before = totals_of(kv);
+    while (writers_poll_all(all, MANY)) {}
+    const decoder_totals after = totals_of(kv);
+    const double         width = (double)(after.tokens - before.tokens) / (double)(after.steps - before.steps);
+    CHECK_MESSAGE(width > MANY / 2, "a step computed %.2f tokens on average", width);
+    for (size_t i = 0; i < MANY; i++) writer_compare(&all[i], i, kv, context);
+    for (size_t i = 0; i < MANY; i++) writer_free(&all[i]);
+}
+
+/* A session that is alone computes each token when it is asked for. */
+static void test_alone(void) {
+    TEST("one answer computes no token in vain");
+    answer a;
+    engine->turn_seconds = 1;
+    writer_start(&a, 0, GM_KV_DEFAULT, 0);
+    const decoder_totals before = totals_of(GM_KV_DEFAULT);
+    writer_finish(&a);
+    gm_reply_stats stats;
+    gm_reply_get_stats(a.reply, &stats);
+    const decoder_totals after = totals_of(GM_KV_DEFAULT);
+    /* The first token comes from the prompt's logits, and the last one is computed only if the answer goes on. */
+    CHECK(after.tokens - before.tokens == after.steps - before.steps);
+    CHECK(after.tokens - before.tokens == stats.reply_tokens - (stats.finish == GM_FINISH_LENGTH));
+    writer_free(&a);
+}
+
+static void test_more_than_rows(void) {
+    TEST("more answers than the decoder has rows");
+    enum { CROWD = DECODER_ROWS + 3 };
+    answer *all = calloc(CROWD, sizeof *all);
+    engine->turn_seconds = 1;
+    for (size_t i = 0; i < CROWD; i++) writer_start(&all[i], i, GM_KV_DEFAULT, 256);
+    while (writers_poll_all(all, CROWD)) {}
+    for (size_t i = 0; i < CROWD; i++) writer_compare(&all[i], i, GM_KV_DEFAULT, 256);
+    for (size_t i = 0; i < CROWD; i++) writer_free(&all[i]);
+    free(all);
+}
+
+static void test_no_allocation(void) {
+    TEST("answers that are written ask for no memory");
+    answer all[MANY];
+    engine->turn_seconds = 1;
+    for (size_t i = 0; i < MANY; i++) {
+        writer_start(&all[i], i, GM_KV_DEFAULT, 0);
+        for (size_t n = 0; n < 8; n++) writer_poll(&all[i]);
+    }
+    const long before = requests;
+    for (size_t n = 0; n < 4; n++) writers_poll_all(all, MANY);
+    CHECK_MESSAGE(requests == before, "%ld requests", requests - before);
+    for (size_t i = 0; i < MANY; i++) {
+        writer_finish(&all[i]);
+        writer_compare(&all[i], i, GM_KV_DEFAULT, 0);
+        writer_free(&all[i]);
+    }
+}
+
+/* ---- prompts ---- */
+
+static size_t tokens_written(const answer *a) {
+    gm_reply_stats stats;
+    gm_reply_get_stats(a->reply, &stats);
+    return stats.reply_tokens;
+}
+
+static void test_prompt_beside(void) {
+    TEST("a prompt that is being computed lets answers go on, by as many tokens as are taken");
+    answer      a;
+    int32_t     tokens[LONG];
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
+    gm_status   status = GM_AGAIN;
+    make_tokens(tokens, LONG, 99);
+    engine->turn_seconds = 1;
+    writer_start(&a, 1, GM_KV_DEFAULT, 0);
+    while (tokens_written(&a) < 2) writer_poll(&a);
+    engine->turn_seconds = 0;
+    for (size_t round = 0; round < 3; round++) {
+        const uint64_t before = totals_of(GM_KV_DEFAULT).steps;
+        const size_t   written = tokens_written(&a);
+        while (status == GM_AGAIN && totals_of(GM_KV_DEFAULT).steps == before)
+            status = gm_session_set(s, tokens, LONG, why, sizeof why);
+        for (size_t i = 0; i < 20 && status == GM_AGAIN; i++) status = gm_session_set(s, tokens, LONG, why, sizeof why);
+        CHECK_MESSAGE(status == GM_AGAIN, "the prompt is too short: round %zu", round);
+        writer_poll(&a);
+        CHECK(totals_of(GM_KV_DEFAULT).steps == before + 1 && tokens_written(&a) == written + 1);
+    }
+    engine->turn_seconds = 1;
+    while (status == GM_AGAIN) status = gm_session_set(s, tokens, LONG, why, sizeof why);
+    CHECK_MESSAGE(!status, "%s", why);
+    writer_finish(&a);
+    writer_compare(&a, 1, GM_KV_DEFAULT, 0);
+    writer_free(&a);
+    gm_session_free(s);
+}
+
+/* ---- odd times ---- */
+
+typedef enum { FREE_REPLY, FREE_SESSION, STOP, CANCEL, ROLLBACK, FORK, SAVE, RESTORE, OTHER_REPLY, APPEND, WAYS } way;
+
+static void writer_disturb(answer *a, way w, gm_session **twin) {
+    static const char *const names[] = { "free", "free the session", "stop",          "cancel", "rollback", "fork",
+                                         "save", "restore",          "another reply", "append" };
+    int32_t                  tokens[30];
+    void                    *data = NULL;
+    size_t                   size = 0;
+    gm_status                status = GM_OK;
+    make_tokens(tokens, 30, 7);
+    switch (w) {
+    case FREE_REPLY: gm_reply_free(a->reply), a->reply = NULL; break;
+    case FREE_SESSION: gm_session_free(a->s), a->s = NULL; break;
+    case STOP: gm_reply_stop(a->reply); break;
+    case CANCEL: gm_session_cancel(a->s); break;
+    case ROLLBACK: status = gm_session_rollback(a->s, 3, NULL, why, sizeof why); break;
+    case FORK: status = gm_session_fork(a->s, twin, why, sizeof why); break;
+    case SAVE:
+    case RESTORE:
+        status = gm_session_save_buffer(a->s, &data, &size, why, sizeof why);
+        if (w == SAVE) *twin = open_session(engine, GM_KV_DEFAULT, 0);
+        if (!status) status = gm_session_restore_buffer(w == SAVE ? *twin : a->s, data, size, why, sizeof why);
+        gm_free(data);
+        break;
+    case OTHER_REPLY:
+        gm_reply_free(a->reply);
+        status = gm_reply_start_tokens(a->s, tokens, 30, NULL, &a->reply, why, sizeof why);
+        break;
+    case APPEND: status = append_tokens(a->s, tokens, 30); break;
+    case WAYS: break;
+    }
+    CHECK_MESSAGE(!status, "%s: %s", names[w], why);
+}
+
+/* `calls`: how many calls the others make first, so that a step is in the middle. */
+static void test_disturbed(way w, size_t calls) {
+    answer      all[4];
+    gm_session *twin = NULL;
+    for (size_t i = 0; i < 4; i++) writer_start(&all[i], i, GM_KV_DEFAULT, 0);
+    while (all[0].count < 3 * all[0].width || all[3].count < 3 * all[3].width) writers_poll_all(all, 4);
+    for (size_t i = 0; i < calls; i++) writer_poll(&all[i % 3 == 2 ? 3 : i % 3]);
+    writer_disturb(&all[2], w, &twin);
+    const bool goes_on = w == FORK || w == SAVE;
+    if (!goes_on && w != CANCEL && w != STOP) all[2].status = GM_DONE;
+    while (writers_poll_all(all, 4)) {}
+    for (size_t i = 0; i < 4; i++) {
+        if (i != 2 || goes_on) writer_compare(&all[i], i, GM_KV_DEFAULT, 0);
+    }
+    if (w == CANCEL) CHECK(all[2].status == GM_CANCELLED);
+    gm_session_free(twin);
+    for (size_t i = 0; i < 4; i++) writer_free(&all[i]);
+}
+
+static void test_odd_times(void) {
+    engine->turn_seconds = 0;
+    for (way w = 0; w < WAYS; w++) {
+        TEST("an answer that is disturbed in the middle of a step (way %d) disturbs no other", (int)w);
+        for (size_t calls = 0; calls < 30; calls += 7) test_disturbed(w, calls);
+    }
+}
+
+/* Row 3's biases forbid everything: its owner is told, and the others go on. */
+static void test_own_errors(void) {
+    TEST("an error belongs to its row");
+    answer         all[3];
+    gm_sampling    sampling;
+    gm_logit_bias *never = calloc(engine->weights.config.vocabulary, sizeof *never);
+    const int32_t  prompt[] = { 301, 302, 303 };
+    for (uint32_t i = 0; i < engine->weights.config.vocabulary; i++)
+        never[i] = (gm_logit_bias){ (int32_t)i, -INFINITY };
+    gm_sampling_default(engine, &sampling);
+    engine->turn_seconds = 1;
+    for (size_t i = 0; i < 3; i++) writer_start(&all[i], i, GM_KV_DEFAULT, 0);
+    gm_session *s = open_session(engine, GM_KV_DEFAULT, 0);
+    error       e = { 0 };
+    int32_t     token = 0;
+    CHECK(!set_tokens(s, prompt, 3) && !session_next(s, &(draw_wish){ &sampling, 9, NULL, 0 }, &token, INFINITY, &e));
+    CHECK(!session_hold(s, token, &e));
+    for (size_t i = 0; i < 3; i++) writers_poll_all(all, 3);
+    sampling.bias = never;
+    sampling.bias_count = engine->weights.config.vocabulary;
+    CHECK(session_next(s, &(draw_wish){ &sampling, 9, NULL, 0 }, &token, INFINITY, &e) == GM_BAD_ARGUMENT);
+    CHECK_MESSAGE(strstr(e.why, "suppressed"), "%s", e.why);
+    while (writers_poll_all(all, 3)) {}
+    for (size_t i = 0; i < 3; i++) {
+        writer_compare(&all[i], i, GM_KV_DEFAULT, 0);
+        writer_free(&all[i]);
+    }
+    gm_session_free(s);
+    free(never);
+}
+
+int main(void) {
+    static const char *const models[] = { "tests/fixtures/tiny-dense.gguf", "tests/fixtures/tiny-moe.gguf" };
+    for (size_t i = 0; i < COUNT_OF(models); i++) {
+        TEST("opening %s", models[i]);
+        engine = open_engine(&(gm_engine_options){ .model = models[i], .backend = GM_BACKEND_CPU, .threads = 2 });
+        if (!engine) return test_end();
+        test_together("whole steps", 1, GM_KV_DEFAULT, 0);
+        test_together("steps in pieces", 0, GM_KV_Q8_0, 0);
+        test_together("a context that fills up", 1, GM_KV_F32, 24);
+        if (!i) {
+            test_alone();
+            test_more_than_rows();
+            test_no_allocation();
+            test_prompt_beside();
+            test_odd_times();
+            test_own_errors();
+        }
+        gm_engine_close(engine);
+    }
+    return test_end();
+}
