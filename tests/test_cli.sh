@@ -94,7 +94,7 @@ transcribe --prompt --format --max --mmproj --backend --kv --threads --precise -
 serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --queue --timeout --verbose --backend --kv --threads --precise --cpu
 check --backend --mmproj --image --audio --video --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
-bench -p -n -d -r --profile --backend --kv --threads --precise --cpu --gpu-disable --json
+bench -p -n -d -r --parallel --profile --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --vocabulary --window --quant --flavour --towers --seed
 devices --json
 version --json
@@ -146,6 +146,9 @@ raw with system|--raw|run m hi --raw --system x
 raw with a picture|--raw|run m hi --raw --image x
 decode with text|--decode|tokenize m text --decode 1
 nothing to measure|nothing to measure|bench m -p 0 -n 0
+sequences|--parallel takes numbers from 1|bench m --parallel 1,,2
+too many sequences|--parallel takes numbers from 1 to 256|bench m --parallel 1,900
+no tokens to decode|-n is 0|bench m -n 0 --parallel 2
 one argument of two|missing argument; usage: gemmule check MODEL EXPECT|check m
 unknown size|e2b|synth e3b out.gguf
 unknown quantisation|q4_k_m|synth e2b out.gguf --quant q1
@@ -712,6 +715,12 @@ pattern+='"seconds":[-0-9.e]+,"tokens_per_second":[-+0-9.e]+\},"decode":\{"token
 pattern+='"tokens_per_second":[-+0-9.e]+\},"bytes_per_token":771968,"gigabytes_per_second":[-0-9.e]+,'
 pattern+='"load_seconds":[-0-9.e]+,"peak_memory_bytes":[0-9]+,"private_memory_bytes":[0-9]+\}$'
 matches "$pattern"
+run "bench of several sequences" 0 bench $dense -p 0 -n 4 -d 8 -r 1 --parallel 1,3 "${one[@]}"
+silent
+matches 'parallel +1 at once: [0-9.]+ tokens per second, [0-9.]+ each \(4 tokens at depth 8\)'
+matches ' 3 at once: [0-9.]+ tokens per second, [0-9.]+ each'
+run "bench of several sequences as JSON" 0 bench $dense -p 0 -n 4 -r 1 --parallel 2 --json "${one[@]}"
+matches '"parallel":\[\{"sequences":2,"tokens":4,"depth":1,"seconds":[-0-9.e]+,"tokens_per_second":[-+0-9.e]+,"tokens_per_second_each"'
 run "bench prefill only" 0 bench $dense -p 16 -n 0 -r 1 "${one[@]}"
 lacks decode
 run "bench with a profile on the CPU" 2 bench $dense -p 16 -n 0 --profile "$scratch/profile.svg" "${one[@]}"

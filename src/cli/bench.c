@@ -5,6 +5,7 @@
  * the CPU we feed random tokens instead: a model of random weights would repeat one token, whose experts and rows stay in
  * the cache. */
 
+#include "cli/bench_parallel.h"
 #include "cli/bench_profile.h"
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
@@ -25,7 +26,7 @@
 typedef struct {
     engine_values engine;
     count_value   prefill, decode, depth, repeats;
-    const char   *profile;
+    const char   *parallel, *profile;
     bool          json, quiet;
 } bench_values;
 
@@ -36,6 +37,8 @@ static const option bench_options[] = {
     COUNT_OPTION(bench_values, depth, "depth", 'd', "DEPTH", 0, 1 << 20,
                  "tokens already in the session when decoding starts; default 0"),
     COUNT_OPTION(bench_values, repeats, "repeats", 'r', "R", 1, 1000, "measure R times and report the best; default 3"),
+    TEXT_OPTION(bench_values, parallel, "parallel", 0, "LIST",
+                "also decode several sequences at once, such as 1,2,4,8: as many for each number"),
     TEXT_OPTION(bench_values, profile, "profile", 0, "FILE",
                 "also show which kernels the GPU's time goes to, and draw that as an SVG"),
     FLAG_OPTION(bench_values, json, "json", 0, "print one JSON object"),
@@ -57,6 +60,7 @@ typedef struct {
     size_t              dispatches; /* per decoded token; 0 on the CPU */
     gpu_profile        *timed;      /* NULL: dispatches are not timed */
     bench_profile       profile;
+    bench_parallel      parallel;
     progress            bar;
     size_t              steps_done, steps;
 } bench;
@@ -229,12 +233,19 @@ static gm_status bench_check_profile(const bench *b, error *e) {
 
 static gm_status bench_measure(bench *b, error *e) {
     gm_status status = bench_make_tokens(b, e);
-    b->steps = (b->prefill ? b->repeats + 1 : 0) + (b->decode ? b->repeats + !b->prefill : 0);
+    b->steps =
+        (b->prefill ? b->repeats + 1 : 0) + (b->decode ? b->repeats + !b->prefill : 0) + b->parallel.count * b->repeats;
     if (status == GM_OK && b->prefill)
         status = measure_best(b, b->prefill, prefill_once, false, &b->prefill_seconds, e);
     const size_t context = max_size(b->depth, 1) + b->decode;
     if (status == GM_OK && b->decode)
         status = measure_best(b, context, decode_once, b->prefill > 0, &b->decode_seconds, e);
+    for (size_t i = 0; i < b->parallel.count; i++) {
+        for (size_t k = 0; status == GM_OK && k < b->repeats; k++) {
+            status = bench_parallel_measure(&b->parallel, i, &b->values->engine, b->engine, b->tokens, e);
+            progress_update(&b->bar, ++b->steps_done, b->steps);
+        }
+    }
     b->peak_memory = process_memory("VmHWM");
     if (!b->private_memory) b->private_memory = process_memory("RssAnon");
     if (status == GM_OK && b->values->profile) status = bench_time_dispatches(b, e);
@@ -283,6 +294,7 @@ static int bench_print_json(const bench *b, const char *name) {
     report_count(&r, "threads", threads.given ? threads.value : physical_cores());
     report_phase(&r, "prefill", b->prefill, b->prefill_seconds, NULL);
     report_phase(&r, "decode", b->decode, b->decode_seconds, &b->depth);
+    if (b->parallel.count) bench_parallel_report(&r, &b->parallel);
     report_count(&r, "bytes_per_token", b->info.bytes_per_token);
     report_number(&r, "gigabytes_per_second", gigabytes_per_second(b));
     if (b->dispatches) report_count(&r, "dispatches_per_token", b->dispatches);
@@ -317,6 +329,7 @@ static void bench_print_text(const bench *b, const char *name) {
         printf("weights   %s per token, read at %.2f GB/s\n", bytes, gigabytes_per_second(b));
         if (b->dispatches) printf("work      %zu dispatches per token\n", b->dispatches);
     }
+    bench_parallel_print(&b->parallel);
     printf("memory    %s peak, including the mapped file; %s private\n", peak, private);
     if (b->values->profile) bench_profile_print(&b->profile);
 }
@@ -354,6 +367,11 @@ static int bench_run(void *values, const arguments *args) {
     int   code = EXIT_OK;
     if (!b.prefill && !b.decode)
         return complain_usage("bench", "bench: with -p 0 and -n 0 there is nothing to measure");
+    b.parallel.tokens = b.decode;
+    b.parallel.depth = max_size(b.depth, 1);
+    if (v->parallel && !b.decode) return complain_usage("bench", "bench: --parallel decodes tokens, and -n is 0");
+    if (v->parallel && bench_parallel_read(v->parallel, &b.parallel, &e))
+        return complain_usage("bench", "bench: %s", e.why);
     interrupt_catch();
     const gm_status status = bench_model(&b, args->positional[0], &memory, &e);
     if (status != GM_OK) code = complain_error(&e);
@@ -375,11 +393,14 @@ const command command_bench = {
         "tokens per second, the weights read per decoded token and the resulting bandwidth, the time to open the "
         "model, "
         "and peak and private memory (without the mapped file). Speeds are the best of R runs after a warm-up. With "
+        "--parallel, several sequences are decoded at once, as a server does; it prints tokens per second in all and "
+        "of each. With "
         "--profile, one more run times every dispatch on the GPU, by its own clock: a table of the kinds of dispatches "
         "with their share of the time, of bandwidth and of arithmetic, and the same as bars in an SVG file.",
     .examples = "  gemmule bench gemma4:e2b\n"
                 "  gemmule bench e2b.gguf -p 64 -n 64 --threads 2 --json\n"
                 "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n"
+                "  gemmule bench e2b.gguf -p 0 -n 128 -d 128 --parallel 1,2,4,8\n"
                 "  gemmule bench e2b.gguf --backend gpu -d 4096 --profile e2b.svg\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

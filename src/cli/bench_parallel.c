@@ -1,0 +1,123 @@
+#include "cli/bench_parallel.h"
+
+#include "cli/interrupt.h"
+
+#include "base/clock.h"
+#include "session/session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { WARM_UP = 3 }; /* tokens of each sequence that make plans, and are not measured */
+
+gm_status bench_parallel_read(const char *list, bench_parallel *out, error *e) {
+    for (const char *at = list;; at++) {
+        char               *end;
+        const unsigned long n = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
+        if (!n || n > BENCH_MOST_SEQUENCES || (*end && *end != ','))
+            return fail(e, GM_BAD_ARGUMENT,
+                        "--parallel takes numbers from 1 to %d with commas, such as 1,2,4, not '%s'",
+                        BENCH_MOST_SEQUENCES, list);
+        if (out->count == BENCH_MOST_COUNTS)
+            return fail(e, GM_BAD_ARGUMENT, "--parallel takes at most %d numbers", BENCH_MOST_COUNTS);
+        out->rows[out->count++].count = n;
+        at = end;
+        if (!*at) return GM_OK;
+    }
+}
+
+/* A sequence that is being decoded. */
+typedef struct {
+    gm_session *session;
+    gm_sampling sampling;
+    size_t      drawn;
+} bench_sequence;
+
+/* The prompts differ, so that the sequences go different ways. */
+static gm_status sequence_open(const bench_parallel *p, bench_sequence *q, size_t i, const engine_values *values,
+                               gm_engine *engine, const int32_t *tokens, error *e) {
+    const int32_t first = (int32_t)((size_t)tokens[0] + i) % (int32_t)engine->weights.config.vocabulary;
+    char          why[sizeof e->why] = "";
+    gm_status     status = session_open(values, engine, p->depth + p->tokens + WARM_UP + 1, &q->session, e);
+    if (status) return status;
+    q->session->shares = false;
+    gm_sampling_default(engine, &q->sampling);
+    q->sampling.seed = i;
+    if (engine->on_gpu) q->sampling.temperature = 0;
+    while ((status = gm_session_append(q->session, &first, 1, why, sizeof why)) == GM_AGAIN) {}
+    while (!status && p->depth > 1) {
+        status = gm_session_append(q->session, tokens + 1, p->depth - 1, why, sizeof why);
+        if (!status) break;
+        status = interrupted() ? GM_CANCELLED : status == GM_AGAIN ? GM_OK : status;
+    }
+    return status ? fail(e, status, "%s", status == GM_CANCELLED ? "interrupted" : why) : GM_OK;
+}
+
+/* One call; the token drawn is held and computed with the next one. */
+static gm_status sequence_advance(bench_sequence *q, size_t most, error *e) {
+    int32_t         token;
+    const draw_wish wish = { .sampling = &q->sampling, .most = most - q->drawn };
+    const gm_status status = session_next(q->session, &wish, &token, clock_seconds() + 0.05, e);
+    if (status) return status == GM_AGAIN ? GM_OK : status;
+    return ++q->drawn < most ? session_hold(q->session, token, e) : GM_OK;
+}
+
+static gm_status sequences_decode(bench_sequence *all, size_t count, size_t most, error *e) {
+    for (bool open = true; open;) {
+        open = false;
+        for (size_t i = 0; i < count; i++) {
+            if (all[i].drawn == most) continue;
+            if (interrupted()) return fail(e, GM_CANCELLED, "interrupted");
+            TRY(sequence_advance(&all[i], most, e));
+            open = true;
+        }
+    }
+    return GM_OK;
+}
+
+gm_status bench_parallel_measure(bench_parallel *p, size_t i, const engine_values *values, gm_engine *engine,
+                                 const int32_t *tokens, error *e) {
+    bench_parallel_row *row = &p->rows[i];
+    bench_sequence     *all = calloc(row->count, sizeof *all);
+    gm_status           status = all ? GM_OK : fail_memory(e, "the sequences", row->count * sizeof *all);
+    for (size_t k = 0; k < row->count && !status; k++) status = sequence_open(p, &all[k], k, values, engine, tokens, e);
+    if (!status) status = sequences_decode(all, row->count, min_size(WARM_UP, p->tokens), e);
+    for (size_t k = 0; k < row->count && !status; k++) all[k].drawn = 0;
+    const double start = clock_seconds();
+    if (!status) status = sequences_decode(all, row->count, p->tokens, e);
+    const double seconds = clock_seconds() - start;
+    if (!status && (row->seconds == 0 || seconds < row->seconds)) row->seconds = seconds;
+    for (size_t k = 0; all && k < row->count; k++) gm_session_free(all[k].session);
+    free(all);
+    return status;
+}
+
+static double row_speed(const bench_parallel *p, const bench_parallel_row *row) {
+    return row->seconds > 0 ? (double)(row->count * p->tokens) / row->seconds : 0;
+}
+
+void bench_parallel_print(const bench_parallel *p) {
+    for (size_t i = 0; i < p->count; i++) {
+        const bench_parallel_row *row = &p->rows[i];
+        const double              speed = row_speed(p, row);
+        printf("%-9s %3zu at once: %.2f tokens per second, %.2f each (%zu tokens at depth %zu)\n", i ? "" : "parallel",
+               row->count, speed, speed / (double)row->count, p->tokens, p->depth);
+    }
+}
+
+void bench_parallel_report(report *r, const bench_parallel *p) {
+    report_open(r, "parallel", '[');
+    for (size_t i = 0; i < p->count; i++) {
+        const bench_parallel_row *row = &p->rows[i];
+        const double              speed = row_speed(p, row);
+        report_open(r, NULL, '{');
+        report_count(r, "sequences", row->count);
+        report_count(r, "tokens", p->tokens);
+        report_count(r, "depth", p->depth);
+        report_number(r, "seconds", row->seconds);
+        report_number(r, "tokens_per_second", speed);
+        report_number(r, "tokens_per_second_each", speed / (double)row->count);
+        report_close(r, '}');
+    }
+    report_close(r, ']');
+}

@@ -1,0 +1,30 @@
+/* What `gemmule bench --parallel` measures: several sequences that are decoded at once. */
+
+#ifndef GM_BENCH_PARALLEL_H
+#define GM_BENCH_PARALLEL_H
+
+#include "cli/engine_arguments.h"
+#include "cli/report.h"
+
+enum { BENCH_MOST_COUNTS = 16, BENCH_MOST_SEQUENCES = 256 };
+
+typedef struct {
+    size_t count; /* of sequences */
+    double seconds;
+} bench_parallel_row;
+
+typedef struct {
+    bench_parallel_row rows[BENCH_MOST_COUNTS];
+    size_t             count;
+    size_t             depth, tokens; /* of each sequence: held before, and decoded */
+} bench_parallel;
+
+/* Reads a list such as "1,2,4". */
+gm_status bench_parallel_read(const char *list, bench_parallel *out, error *e);
+/* Measures row i once and keeps the best time. `tokens` has depth + 1 of them. */
+gm_status bench_parallel_measure(bench_parallel *p, size_t i, const engine_values *values, gm_engine *engine,
+                                 const int32_t *tokens, error *e);
+void      bench_parallel_print(const bench_parallel *p);
+void      bench_parallel_report(report *r, const bench_parallel *p);
+
+#endif
