@@ -1,4 +1,4 @@
-/* The self-check dispatches every shader that the model's plans will. Linked with the fake host, which knows what was dispatched: so
+/* The self-check dispatches every shader that the model's plans will, and plans for larger batches have those of 256 tokens. Linked with the fake host, which knows what was dispatched: so
  * it is seen also for kernels of GPUs that no test machine has. The CPU's results stand in for the GPU's.
  *
  *     check_models FILE…      and a graph with the sizes of large models */
@@ -14,7 +14,9 @@
 #include "test.h"
 #include "text/sampler_settings.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 enum { OUTPUTS = 64, DEPTH = 512 };
@@ -51,8 +53,8 @@ static void generate_all(gpu_plan *plan, const model_config *c, error *e) {
     gpu_generator_free(generator);
 }
 
-/* All plans that a session makes, for caches of a type as it begins with. */
-static void plan_classes(gpu_backend *b, const graph *g, const model_config *c, quant_type type, error *e) {
+/* Caches of a type as a session begins with. */
+static gpu_kv_layer *kv_layers(const model_config *c, quant_type type) {
     gpu_kv_layer *kv = calloc(max_size(c->layers, 1), sizeof *kv);
     for (uint32_t i = 0; kv && i < c->layers; i++) {
         const layer_config *layer = &c->layer[i];
@@ -60,8 +62,14 @@ static void plan_classes(gpu_backend *b, const graph *g, const model_config *c, 
         const gpu_kv        shape = { .type = type, .kv_heads = layer->kv_heads, .head = layer->head };
         kv[i] = (gpu_kv_layer){ 1, 1, type, shape.kv_heads, shape.head, round_up(gpu_kv_bytes(&shape, slots), 16) };
     }
+    return kv;
+}
+
+/* All plans that a session makes. */
+static void plan_classes(gpu_backend *b, const graph *g, const model_config *c, quant_type type, error *e) {
+    gpu_kv_layer *kv = kv_layers(c, type);
     while (gpu_backend_upload(b, g, e) == GM_AGAIN) {}
-    for (size_t tokens = 1; tokens <= 256 && kv && !e->status; tokens *= 4) {
+    for (size_t tokens = 1; tokens <= BATCH_MOST && kv && !e->status; tokens *= 4) {
         for (size_t many = 0; many < 2 && !e->status; many++) {
             gpu_plan *plan = NULL;
             gpu_plan_new(b, g, tokens, many ? min_size(tokens, OUTPUTS) : 1, kv, &plan, e);
@@ -69,6 +77,62 @@ static void plan_classes(gpu_backend *b, const graph *g, const model_config *c, 
             gpu_plan_free(plan);
         }
     }
+    free(kv);
+}
+
+/* ---- plans for larger batches ---- */
+
+/* What a plan dispatches, apart from what follows from its size alone. */
+typedef struct {
+    uint64_t hash[4096];
+    char     file[4096][40];
+    size_t   count;
+} dispatched;
+
+static uint64_t hash_text(uint64_t hash, const char *text) {
+    for (; *text; text++) hash = (hash ^ (uint8_t)*text) * 0x100000001b3;
+    return hash;
+}
+
+static void note_dispatch(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
+    static const char *const sizes[] = {
+        "x_scales", "out_scales", "all_rows", "y_split_stride", "groups_pairs", "tiles"
+    };
+    (void)fused, (void)o;
+    dispatched *d = user;
+    uint64_t    hash = hash_text(0xcbf29ce484222325, k->file);
+    for (size_t i = 0; i < k->define_count; i++)
+        hash = hash_text(hash_text(hash, k->defines[i].name), k->defines[i].value);
+    for (size_t i = 0; i < k->constant_count; i++) {
+        bool size = false;
+        for (size_t j = 0; j < COUNT_OF(sizes); j++) size |= !strcmp(k->constants[i].name, sizes[j]);
+        char value[40];
+        snprintf(value, sizeof value, "%g", size ? 0 : k->constants[i].value);
+        hash = hash_text(hash_text(hash, k->constants[i].name), value);
+    }
+    if (d->count == COUNT_OF(d->hash)) return;
+    snprintf(d->file[d->count], sizeof *d->file, "%s", k->file);
+    d->hash[d->count++] = hash;
+}
+
+/* A plan for a large batch has the kernels, tiles and splits of the one for 256 tokens, so that results do not depend on the batch: on a
+ * GPU in software, and on others, which divide the work among more workgroups. */
+static void check_alike(gpu_backend *b, const graph *g, const model_config *c, error *e) {
+    gpu_kv_layer *kv = kv_layers(c, TYPE_F16);
+    gpu_info     *info = (gpu_info *)gpu_host_info(b->host);
+    dispatched   *small = calloc(2, sizeof *small), *large = small + 1;
+    for (int software = 1; kv && small && software >= 0 && !e->status; software--) {
+        info->software = software;
+        small->count = large->count = 0;
+        gpu_plan_visit(b, g, 256, 1, kv, note_dispatch, small, e);
+        if (!e->status) gpu_plan_visit(b, g, BATCH_MOST, 1, kv, note_dispatch, large, e);
+        CHECK(small->count > 10 && small->count == large->count && small->count < COUNT_OF(small->hash));
+        size_t same = 0;
+        while (same < small->count && small->hash[same] == large->hash[same]) same++;
+        CHECK_MESSAGE(same == small->count, "dispatch %zu (%s) depends on the batch", same, small->file[same]);
+    }
+    info->software = true;
+    free(small);
     free(kv);
 }
 
@@ -105,6 +169,9 @@ static void check_graph(const char *name, const graph *g, const model_config *co
     for (; !e.status && (label = fake_host_text(planned.host, texts, &ignored)); texts++)
         CHECK_MESSAGE(fake_host_dispatched(checked, planned.host, texts), "%s is planned, and not dispatched", label);
     CHECK_MESSAGE(e.status || (runs > 10 && texts > 10), "%zu runs, %zu shaders", runs, texts);
+    TEST("plans of %s for larger batches add in the same order", name);
+    if (!e.status) check_alike(&planned, g, config, &e);
+    CHECK_MESSAGE(!e.status, "%s", e.why);
     gpu_host_close(checked);
     gpu_backend_close(&planned);
 }
@@ -129,7 +196,7 @@ static void check_large(void) {
     static const quant_type types[] = { TYPE_Q4_K, TYPE_Q6_K, TYPE_Q8_0, TYPE_F16 };
     const size_t            bytes = (size_t)4 << 30;
     uint8_t                *zeros = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    graph                   g = { 0 };
+    graph                   g = { .batched = true };
     model_config            config = { .width = 2816, .eps = 1e-6f, .vocabulary = 65536, .context = DEPTH };
     size_t                  at = 0;
     TEST("zeros");

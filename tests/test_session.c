@@ -1,6 +1,6 @@
 /* Sessions: prefix reuse, going back, forks, snapshots, cancelling, replies; on the tiny models, against fresh sessions.
  *
- *     test_session [cpu|gpu [batches]]    batches: only the test of batches */
+ *     test_session [cpu|gpu [batches]]    batches: only the tests of batches */
 
 #include "base/clock.h"
 #include "distance.h"
@@ -258,6 +258,53 @@ static void test_two_batches(gm_engine *engine) {
     gm_session_free(fresh);
 }
 
+/* Whatever the size of batches is, and wherever a session begins with what another one computed, the logits are the same. */
+static void test_batch_sizes(gm_engine *engine) {
+    static const struct {
+        size_t batch, shared, slack; /* slack: what the ring needs */
+    } rows[] = { { 256, 0, 256 }, { 512, 0, 512 }, { 1024, 0, 577 }, { 1024, 256, 321 } };
+    enum { TOKENS = 577 };
+    int32_t     tokens[TOKENS];
+    gm_session *s[COUNT_OF(rows)], *first = open_session(engine, GM_KV_F16, 0);
+    make_tokens(tokens, TOKENS, 18);
+    engine->plans.largest_batch = BATCH_MOST;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        TEST("577 tokens in batches of %zu, %zu of them computed by another session", rows[i].batch, rows[i].shared);
+        engine->batches.now = rows[i].batch;
+        s[i] = open_session(engine, GM_KV_F16, 0);
+        if (rows[i].shared) CHECK(!set_tokens(first, tokens, rows[i].shared + 1));
+        s[i]->shares = first->shares = rows[i].shared != 0;
+        CHECK(!set_tokens(s[i], tokens, TOKENS));
+        CHECK(s[i]->kv.shared == rows[i].shared);
+        CHECK(s[i]->kv.slack >= rows[i].slack && s[i]->kv.slack < rows[i].slack + 64);
+        CHECK(!memcmp(gm_session_logits(s[i]), gm_session_logits(s[0]), VOCABULARY * sizeof(float)));
+    }
+    first->shares = false; /* it is not parked */
+    for (size_t i = 0; i < COUNT_OF(rows); i++) s[i]->shares = false, gm_session_free(s[i]);
+    gm_session_free(first);
+    engine->batches.now = KV_BATCH;
+    engine->plans.largest_batch = 0;
+}
+
+/* The runner measures batches, makes the plan for larger ones, and goes on as without. */
+static void test_batches_grow(gm_engine *engine) {
+    TEST("batches grow while they are fast");
+    int32_t tokens[600];
+    make_tokens(tokens, 600, 19);
+    gm_session *s = open_session(engine, GM_KV_F16, 0), *fresh = open_session(engine, GM_KV_F16, 0);
+    CHECK(engine->batches.most == KV_BATCH); /* a GPU in software */
+    CHECK(!set_tokens(fresh, tokens, 600) && engine->batches.now == KV_BATCH);
+    engine->batches = batch_sizes_begin(true);
+    engine->batches.seconds = 1e9;
+    CHECK(!set_tokens(s, tokens + 1, 513));
+    CHECK(engine->batches.now > KV_BATCH && engine->plans.largest_batch == BATCH_MOST);
+    CHECK(s->kv.slack == KV_SLACK && !set_tokens(s, tokens, 600) && s->kv.slack >= 512);
+    CHECK(!memcmp(gm_session_logits(s), gm_session_logits(fresh), VOCABULARY * sizeof(float)));
+    engine->batches = batch_sizes_begin(false);
+    gm_session_free(s);
+    gm_session_free(fresh);
+}
+
 static void test_session_limits(gm_engine *engine) {
     TEST("limits have names");
     int32_t     tokens[64];
@@ -452,7 +499,11 @@ int main(int argc, char **argv) {
     /* What is kept, and from where it is computed again, is the same code on both. A GPU in software takes its time: there each
      * step is gone back once, from little more than a ring's length, and snapshots are of one type of each kind. */
     const bool gpu = device == GM_BACKEND_GPU;
-    if (gpu) test_two_batches(fast);
+    if (gpu) {
+        test_two_batches(fast);
+        test_batch_sizes(moe);
+        test_batches_grow(fast);
+    }
     if (argc == 3) return test_end();
     const size_t length = gpu ? 420 : 2500;
     for (size_t i = 0; i < COUNT_OF(steps); i++) {

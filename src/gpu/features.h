@@ -1,5 +1,6 @@
 /* The optional features of a GPU: by number, by name, and as a field of gpu_info. Those from GPU_DEVICE_FEATURES on are
- * no features of the device but kernels of ours, which every device has: disabled, older ones run in their place. */
+ * no features of the device but kernels and ways of ours, which every device has: disabled, older ones take their
+ * place. */
 
 #ifndef GM_GPU_FEATURES_H
 #define GM_GPU_FEATURES_H
@@ -15,6 +16,7 @@ typedef enum {
     GPU_DEVICE_FEATURES,
     GPU_BLOCKS = GPU_DEVICE_FEATURES,
     GPU_MATRIX_ATTENTION,
+    GPU_LARGE_BATCHES,
     GPU_FEATURES
 } gpu_feature;
 

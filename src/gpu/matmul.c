@@ -117,7 +117,9 @@ static gpu_tile matrix_tile(const gpu_info *info, const gpu_matmul_job *job, uin
     return *t;
 }
 
-gpu_tile gpu_matmul_tile(const gpu_info *info, const gpu_matmul_job *job) {
+gpu_tile gpu_matmul_tile(const gpu_info *info, const gpu_matmul_job *given) {
+    gpu_matmul_job cut = *given, *job = &cut;
+    if (given->alike) cut.tokens = given->alike;
     const bool     matrix = job->q8 && by_matrices(info, job->weights->type);
     const uint32_t columns = wanted_columns(info, job);
     gpu_tile       t = matrix ? matrix_tile(info, job, columns) : thread_tile(info, job, columns);

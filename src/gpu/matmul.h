@@ -30,6 +30,7 @@ typedef struct {
     uint32_t             tile;
     uint32_t             part_first, part_rows; /* only these rows, which lie joined with others; part_rows 0: all */
     uint32_t             tokens;  /* the plan's shape class: the most columns (tokens, or outputs) there can be */
+    uint32_t             alike;   /* decides tiles and splits in the place of `tokens`; 0: tokens does */
     bool                 outputs; /* run.outputs is the number of columns, not run.tokens */
     bool                 q8;      /* x is the quantise kernel's result; x.offset is 0, and the strides are ignored */
     uint32_t             used;    /* experts per token; 0: a plain product */

@@ -20,6 +20,9 @@ enum { PLAN_ALIGNMENT = 256 }; /* of bindings */
 /* A command of a list has up to 65,535 words, so it writes the records of so many tokens. A run with more, such as the patches of a
  * large picture, writes the others to the buffer before it is submitted. */
 enum { PLAN_LISTED_TOKENS = 4095 };
+/* Plans of a batched graph for more tokens than this choose kernels, tiles and splits as the plan for this many does, so that they add
+ * in the same order. A prompt then has the same results wherever it is cut, as long as the parts are multiples of this. */
+enum { PLAN_ALIKE = 256 };
 typedef struct plan_streaming plan_streaming;
 
 /* The size of the run buffer of a plan for so many tokens: wgsl/run.wgsl. */
@@ -112,6 +115,11 @@ static inline const tensor *plan_base(const tensor *t) { return t->base ? t->bas
 /* The most entries that a value can have. */
 static inline uint32_t plan_count(const gpu_plan *p, const tensor *t) {
     return t->axis == AXIS_TOKENS ? p->tokens : t->axis == AXIS_OUTPUTS ? p->outputs : 1;
+}
+
+/* The number of entries that decides the kernels of an op on so many. */
+static inline uint32_t plan_alike(const gpu_plan *p, uint32_t count) {
+    return p->g.batched && count > PLAN_ALIKE ? PLAN_ALIKE : count;
 }
 
 static inline gpu_place plan_place(const tensor *t) {

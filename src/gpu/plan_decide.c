@@ -84,7 +84,7 @@ static void plan_decide_column(gpu_plan *p, size_t i, const value_use *uses) {
 
 static uint32_t plan_splits(const gpu_plan *p, const op *o) {
     const gpu_kv kv = plan_kv(p, o);
-    return gpu_attention_splits(gpu_host_info(p->backend->host), o, &kv, p->tokens);
+    return gpu_attention_splits(gpu_host_info(p->backend->host), o, &kv, plan_alike(p, p->tokens));
 }
 
 gm_status plan_decide(gpu_plan *p, error *e) {
@@ -130,6 +130,7 @@ gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
         .part_first = d->part_first,
         .part_rows = d->part_rows,
         .tokens = plan_count(p, x),
+        .alike = plan_alike(p, plan_count(p, x)),
         .outputs = x->axis == AXIS_OUTPUTS,
         .q8 = d->q8,
         .used = routes ? o->used : 0,
@@ -159,8 +160,8 @@ gpu_groups plan_groups(const gpu_plan *p, size_t i) {
     return (gpu_groups){ .experts = (uint32_t)o->in[FUSED_W0]->ne[2],
                          .tokens = p->tokens,
                          .used = o->used,
-                         .columns =
-                             gpu_expert_columns(gpu_host_info(p->backend->host), p->tokens, o->used, like->experts) };
+                         .columns = gpu_expert_columns(gpu_host_info(p->backend->host), plan_alike(p, p->tokens),
+                                                       o->used, like->experts) };
 }
 
 /* ---- memory: items and their lifetimes ---- */

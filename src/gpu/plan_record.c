@@ -296,7 +296,9 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
     case OP_KV_STORE: TRY(gpu_kv_store_kernel(o, &kv, p->tokens, k, e)); break;
     case OP_ATTENTION:
     case OP_ATTEND:
-        TRY(gpu_attention_kernels(gpu_host_info(p->backend->host), o, &kv, p->tokens, p->ops[i].splits, k, &count, e));
+        TRY(gpu_attention_kernels(gpu_host_info(p->backend->host), o, &kv, plan_alike(p, p->tokens), p->ops[i].splits,
+                                  k, &count, e));
+        if (count == 2) k[1].y = p->tokens; /* what adds up the splits has a workgroup for each token */
         break;
     case OP_NORMS:
     case OP_HEADS:

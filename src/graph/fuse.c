@@ -516,7 +516,7 @@ static void apply_rules(fuser *f) {
 gm_status graph_fuse(const graph *g, const fuse_options *options, graph *out, error *e) {
     const size_t most = g->value_count + g->op_count + 1; /* joining products adds values */
     fuser        f = { .g = out, .options = options };
-    *out = (graph){ 0 };
+    *out = (graph){ .batched = g->batched };
     f.values = calloc(most, sizeof(tensor *));
     f.producer = calloc(3 * most, sizeof *f.producer);
     gm_status status;

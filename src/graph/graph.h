@@ -154,8 +154,9 @@ typedef struct {
     size_t  value_count;
     tensor *result;                 /* set by the builder: the caller reads it after a run */
     tensor *further[GRAPH_FURTHER]; /* more results, if the caller wants any: the hidden state beside the logits */
-    error   problem; /* the first shape that did not fit, or no memory; builders continue and check at the end */
-} graph;             /* zero-initialise */
+    bool  batched; /* a token's results must not depend on the batch that it is computed in: prompts are cut anywhere */
+    error problem; /* the first shape that did not fit, or no memory; builders continue and check at the end */
+} graph;           /* zero-initialise */
 
 void graph_free(graph *g);
 

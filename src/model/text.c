@@ -103,7 +103,7 @@ static tensor *decoder_layer(builder *b, uint32_t i, tensor *x) {
 }
 
 gm_status model_text_graph(const model *m, graph *out, error *e) {
-    *out = (graph){ 0 };
+    *out = (graph){ .batched = true };
     builder b = { .g = out, .m = m, .c = &m->config };
     tensor *x = graph_embed_or_given(out, weight_tensor(out, &m->token_embd), sqrtf((float)b.c->width));
     if (b.c->per_layer_width) b.per_layer_inputs = per_layer_inputs(&b, x);

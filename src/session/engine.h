@@ -8,6 +8,7 @@
 #include "cpu/backend.h"
 #include "gpu/backend.h"
 #include "model/model.h"
+#include "session/batches.h"
 #include "session/kv_store.h"
 #include "session/plans.h"
 #include "session/tower.h"
@@ -41,6 +42,7 @@ struct gm_engine {
     struct decoder *decoders[3];  /* of the stores; NULL on a GPU, whose sessions draw each for itself */
     engine_tower    towers[TOWER_KINDS];
     size_t          share_step; /* sessions share whole multiples of this: sharing.c */
+    batch_sizes     batches;    /* of prompts on the GPU */
     gm_session     *sessions;   /* open ones, linked by gm_session.next */
     gm_session     *parked;     /* closed ones whose keys and values are still there; the latest first */
     gm_session     *pinned;     /* the one of these that must stay */

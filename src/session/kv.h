@@ -11,10 +11,11 @@
 #ifndef GM_KV_H
 #define GM_KV_H
 
+#include "session/batches.h"
 #include "session/kv_store.h"
 #include "session/records.h"
 
-enum { KV_SLACK = 256, KV_BATCH = 256 }; /* a batch must not be larger than the slack: kv_reserve widens the ring */
+enum { KV_SLACK = 256 }; /* a batch that is larger than the slack widens the ring: kv_reserve */
 
 typedef struct {
     kv_store  *store; /* NULL: not open */

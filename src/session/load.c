@@ -44,6 +44,7 @@ gm_status engine_load_new(gguf *file, source **others, size_t count, const load_
         turns_open(&l->engine->turns);
         l->engine->turn_seconds = 0.05;
         l->engine->share_step = KV_BATCH;
+        l->engine->batches = batch_sizes_begin(false);
     }
     if (l) l->others = calloc(max_size(count, 1), sizeof *l->others);
     if (!l || !l->engine || !l->others) {
@@ -185,7 +186,10 @@ static gm_status open_backend(engine_load *l, error *e) {
     engine->plans =
         (plan_set){ .cpu = engine->on_gpu ? NULL : &engine->cpu, .gpu = engine->on_gpu ? &engine->gpu : NULL };
     if (!engine->on_gpu) return cpu_backend_open(&engine->cpu, o->cpu, o->threads, o->precise, e);
-    return engine->gpu.host ? GM_OK : open_gpu(l, e);
+    if (!engine->gpu.host) TRY(open_gpu(l, e));
+    const gpu_info *info = gpu_host_info(engine->gpu.host);
+    engine->batches = batch_sizes_begin(info->large_batches && !info->software && !o->gpu_memory);
+    return GM_OK;
 }
 
 /* Opening a GPU, compiling its shaders and checking it takes about a second, and several if the driver has not seen the shaders

@@ -6,17 +6,23 @@
 
 enum { LARGER_STEP = 64, LEAST_CPU_BATCH = 16 };
 
+/* The largest class of a fixed size. */
+static size_t largest_class(const plan_set *plans, const graph *g) {
+    return g->batched ? max_size(plans->largest_batch, PLANS_LARGEST_CLASS) : PLANS_LARGEST_CLASS;
+}
+
 /* The tokens of the class that a run belongs to. On the CPU a larger plan serves smaller runs just as well. Large runs (pictures)
  * get no more room than they need. */
-static size_t class_tokens(const plan_set *plans, size_t count, bool rows) {
+static size_t class_tokens(const plan_set *plans, const graph *g, size_t count, bool rows) {
     size_t tokens = 1;
     if (rows) {
         while (tokens < count) tokens *= 2;
         return tokens;
     }
     if (plans->gpu) {
-        while (tokens < count && tokens <= PLANS_LARGEST_CLASS) tokens *= 4;
-        return tokens <= PLANS_LARGEST_CLASS ? tokens : (size_t)round_up(count, LARGER_STEP);
+        const size_t largest = largest_class(plans, g);
+        while (tokens < count && tokens <= largest) tokens *= 4;
+        return tokens <= largest ? tokens : (size_t)round_up(count, LARGER_STEP);
     }
     for (tokens = count > 1 ? LEAST_CPU_BATCH : 1; tokens < count && tokens <= PLANS_LARGEST_CLASS;) tokens *= 2;
     return tokens < count ? (size_t)round_up(count, LARGER_STEP) : tokens;
@@ -32,8 +38,8 @@ static size_t plan_outputs(const shared_plan *p) {
 static bool wish_has_rows(const plan_wish *wish) { return wish->rows && wish->tokens > 1; }
 
 /* Whether the plan is of the wish's class, if perhaps too small for it. */
-static bool plan_is_alike(const shared_plan *p, const plan_wish *wish, size_t tokens) {
-    const size_t has = plan_tokens(p), fixed = p->gpu ? PLANS_LARGEST_CLASS : 1;
+static bool plan_is_alike(const plan_set *plans, const shared_plan *p, const plan_wish *wish, size_t tokens) {
+    const size_t has = plan_tokens(p), fixed = p->gpu ? largest_class(plans, wish->g) : 1;
     if (p->g != wish->g || p->rows != wish_has_rows(wish) || (tokens <= fixed ? has != tokens : has <= fixed))
         return false;
     if (p->cpu) return true;
@@ -85,7 +91,7 @@ static shared_plan *plan_new(plan_set *plans, const plan_wish *wish, size_t toke
 static shared_plan *plans_find(plan_set *plans, const plan_wish *wish, size_t tokens) {
     for (shared_plan **at = &plans->first; *at;) {
         shared_plan *p = *at;
-        if (p->borrowed || !plan_is_alike(p, wish, tokens)) at = &p->next;
+        if (p->borrowed || !plan_is_alike(plans, p, wish, tokens)) at = &p->next;
         else if (plan_is_enough(p, wish)) return p;
         else {
             *at = p->next;
@@ -96,7 +102,7 @@ static shared_plan *plans_find(plan_set *plans, const plan_wish *wish, size_t to
 }
 
 shared_plan *plans_borrow(plan_set *plans, const plan_wish *wish, error *e) {
-    const size_t tokens = class_tokens(plans, wish->tokens, wish->rows);
+    const size_t tokens = class_tokens(plans, wish->g, wish->tokens, wish->rows);
     shared_plan *p = plans_find(plans, wish, tokens);
     if (!p) p = plan_new(plans, wish, tokens, e);
     if (!p || (p->gpu && gpu_plan_bind(p->gpu, wish->kv, e))) return NULL;

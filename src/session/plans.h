@@ -8,8 +8,8 @@
 #include "cpu/backend.h"
 #include "gpu/backend.h"
 
-/* GPU plans exist for 1, 4, 16, 64 and 256 tokens; larger ones are made as the largest batch needs them. Plans with rows exist for
- * 2, 4, 8, 16 and 32. */
+/* GPU plans exist for 1, 4, 16, 64 and 256 tokens, and for prompts also for BATCH_MOST as soon as there are batches beyond KV_BATCH.
+ * Larger ones are made as the largest run needs them. Plans with rows exist for 2, 4, 8, 16 and 32. */
 enum { PLANS_LARGEST_CLASS = 256, PLANS_MOST_ROWS = 32 };
 
 typedef struct shared_plan shared_plan;
@@ -25,7 +25,8 @@ typedef struct {
     cpu_backend *cpu; /* one of the two */
     gpu_backend *gpu;
     shared_plan *first;
-    double       seconds; /* that making plans has taken so far */
+    size_t       largest_batch; /* GPU: the largest class of graphs with batches; 0: PLANS_LARGEST_CLASS */
+    double       seconds;       /* that making plans has taken so far */
 } plan_set;
 
 /* What a run needs. */

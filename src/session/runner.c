@@ -26,7 +26,8 @@ void runner_close(runner *r) {
     *r = (runner){ 0 };
 }
 
-void runner_restart(runner *r) {
+/* The run is over, one way or another. */
+static void runner_end(runner *r) {
     if (r->ticket) gpu_ticket_done(r->engine->gpu.host, r->ticket);
     plans_return(r->plan);
     r->plan = NULL;
@@ -35,6 +36,11 @@ void runner_restart(runner *r) {
     r->has_rows = false;
     table_rows_restart(&r->table);
     if (r->generator) gpu_generator_drop(r->generator);
+}
+
+void runner_restart(runner *r) {
+    runner_end(r);
+    r->behind_tokens = r->before_tokens = 0; /* what may still be running is not measured */
 }
 
 bool runner_wait(gpu_host *gpu, double deadline) {
@@ -155,7 +161,47 @@ static gm_status gpu_submit_run(runner *r, const kv_store *store, const run_inpu
     r->before = r->behind;
     r->behind = gpu_submitted(r->engine->gpu.host);
     if (streams) r->before = r->behind; /* the host takes part: the next batch could not be submitted early */
+    if (!r->behind_tokens) r->since = clock_seconds();
+    r->before_tokens = r->behind_tokens;
+    r->behind_tokens = in->tokens;
     return GM_OK;
+}
+
+/* ---- the size of batches ---- */
+
+/* Until the kernels of the larger plan are compiled, batches stay small. */
+size_t runner_batch(const runner *r) {
+    return r->engine->on_gpu && gpu_pipelines_pending(r->engine->gpu.host) ? KV_BATCH : r->engine->batches.now;
+}
+
+/* Makes the plan for larger batches. Its kernels compile while smaller batches run. */
+static void runner_plan_large(runner *r, const kv_store *store) {
+    gm_engine      *engine = r->engine;
+    error           none = { 0 };
+    const plan_wish wish = { .g = &engine->text, .tokens = BATCH_MOST, .outputs = 1, .kv = store->gpu_layers };
+    engine->plans.largest_batch = BATCH_MOST;
+    shared_plan *plan = plans_borrow(&engine->plans, &wish, &none);
+    plans_return(plan);
+    if (plan) return;
+    engine->plans.largest_batch = 0;
+    batch_sizes_stay_small(&engine->batches);
+}
+
+/* Notes how long the batches took that have just ended: the one before the last, or, with `all`, both that can be under way. Whatever
+ * disturbs this makes them seem slower, not faster. */
+static void runner_note_speed(runner *r, const kv_store *store, bool all) {
+    batch_sizes *sizes = &r->engine->batches;
+    const double now = clock_seconds(), took = now - r->since;
+    const size_t tokens = r->before_tokens + (all ? r->behind_tokens : 0);
+    const bool   full = (!r->before_tokens || r->before_tokens == sizes->now) &&
+                      (!all || !r->behind_tokens || r->behind_tokens == sizes->now);
+    if (tokens && full && !gpu_backend_needs_host(&r->engine->gpu)) {
+        batch_sizes_note(sizes, took * (double)sizes->now / (double)tokens);
+        if (sizes->now > KV_BATCH && !r->engine->plans.largest_batch) runner_plan_large(r, store);
+    }
+    r->since = now;
+    r->before_tokens = 0;
+    if (all) r->behind_tokens = 0;
 }
 
 /* Waits for the logits or, if none are wanted, until the GPU has run the batch before this one. So the next batch is submitted while this
@@ -181,7 +227,8 @@ static gm_status gpu_step(runner *r, const kv_store *store, const run_inputs *in
         if (logits || (!r->ticket && gpu_passed(h, r->before))) break;
         if (!runner_wait(h, deadline)) return GM_AGAIN;
     }
-    runner_restart(r);
+    runner_note_speed(r, store, r->ticket != 0);
+    runner_end(r);
     const gm_status damage = gpu_backend_damage(&r->engine->gpu, e);
     return damage == GM_AGAIN ? GM_OK : damage; /* what is not known yet, a later run reports */
 }

@@ -14,8 +14,10 @@ typedef struct {
     uint32_t       moves;  /* of the store, when that run's records were made */
     uint32_t       ticket; /* for logits that are on their way */
     bool           submitted;
-    uint64_t       behind;    /* gpu_submitted right after the batch was submitted, */
-    uint64_t       before;    /* and right after the one before it; 0: there was none */
+    uint64_t       behind;                       /* gpu_submitted right after the batch was submitted, */
+    uint64_t       before;                       /* and right after the one before it; 0: there was none */
+    size_t         behind_tokens, before_tokens; /* of these batches, while we do not know that they have ended */
+    double         since;                        /* when the first of these began, as far as we know */
     gpu_generator *generator; /* on the engine's plan for one token; NULL until tokens are drawn on the GPU */
     bool           rows;      /* every token of its runs is a sequence of its own */
     const float   *logits;    /* of the last run on the CPU */
@@ -36,6 +38,9 @@ const float *runner_logits(const runner *r);
 /* Makes the plan for a run of so many tokens, each with an output, unless it is there. */
 gm_status runner_prepare(const runner *r, const kv_store *store, size_t tokens, error *e);
 void      runner_restart(runner *r); /* drops an unfinished run, and draws that are under way */
+
+/* The most tokens that the next batch of a prompt should have. */
+size_t runner_batch(const runner *r);
 
 /* Waits a moment for results from the GPU. False: the deadline has passed, or results arrive only after the caller returns, as
  * in a browser. */

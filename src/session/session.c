@@ -199,13 +199,28 @@ static size_t next_batch(const gm_session *s, size_t most) {
     size_t end = s->computed + min_size(s->tokens.count - s->computed, most);
     if (s->computed < s->branch && s->branch < end) end = s->branch;
     const soft_span *cut = soft_block_around(&s->soft, end);
-    if (!cut) return end - s->computed;
-    return cut->begin > s->computed ? cut->begin - s->computed : cut->count;
+    if (cut && cut->begin <= s->computed) return cut->count;
+    return batch_without_rest((cut ? cut->begin : end) - s->computed);
 }
 
 static gm_status make_room(gm_session *s, size_t batch, error *e) {
     TRY(reserve_records(s, batch, e));
     return kv_reserve(&s->kv, s->computed, batch, e);
+}
+
+/* Decides the next batch of a prompt, and makes room for it. */
+static gm_status begin_batch(gm_session *s, error *e) {
+    batch_sizes *sizes = &s->engine->batches;
+    size_t       batch = next_batch(s, runner_batch(&s->run));
+    error        none = { 0 };
+    if (batch > KV_BATCH && sizes->now > KV_BATCH && make_room(s, batch, &none)) { /* no memory for wider rings */
+        batch_sizes_stay_small(sizes);
+        batch = next_batch(s, KV_BATCH);
+    }
+    TRY(make_room(s, batch, e));
+    s->running = batch;
+    kv_written(&s->kv, s->computed + batch); /* already now: a run that is dropped halfway has written, too */
+    return GM_OK;
 }
 
 /* The next `batch` tokens; make_room comes first. */
@@ -219,12 +234,7 @@ static run_inputs inputs_of(gm_session *s, size_t batch) {
 
 /* One batch of held tokens; the last token held gives logits. */
 static gm_status compute_batch(gm_session *s, double deadline, error *e) {
-    if (!s->running) {
-        const size_t batch = next_batch(s, KV_BATCH);
-        TRY(make_room(s, batch, e));
-        s->running = batch;
-        kv_written(&s->kv, s->computed + s->running); /* already now: a run that is dropped halfway has written, too */
-    }
+    if (!s->running) TRY(begin_batch(s, e));
     const int32_t last = (int32_t)s->running - 1;
     run_inputs    in = inputs_of(s, s->running);
     in.output_rows = &last;
@@ -251,6 +261,7 @@ gm_status session_compute(gm_session *s, double deadline, error *e) {
         const gm_status status = compute_batch(s, deadline, e);
         if (status == GM_AGAIN) return GM_AGAIN;
         if (status) {
+            if (status == GM_NO_MEMORY) batch_sizes_stay_small(&s->engine->batches); /* the next attempt takes less */
             session_forget_uncomputed(s);
             s->has_logits = false;
             return status;

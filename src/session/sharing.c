@@ -5,8 +5,8 @@
  * needs its slots. If two sessions are the same beyond the last ring, the second one leaves a mark where they part, because a third
  * one is likely to part there, too.
  *
- * Sessions share whole batches only. So a prompt is cut as it is without the others, and a session that begins with what another one
- * computed from the same prompt has the same logits to the last bit as if it were alone. */
+ * Sessions share multiples of KV_BATCH tokens only. A prompt may be cut there anyway, and its results are the same wherever it is. So a
+ * session that begins with what another one computed from the same prompt has the same logits to the last bit as if it were alone. */
 
 #include "session/decoder.h"
 
@@ -79,7 +79,7 @@ bool session_park(gm_session *s) {
 
 /* ---- finding ---- */
 
-/* How many tokens `s` can take over from `other`: whole batches in common, without the last token, whose logits are always wanted. */
+/* How many tokens `s` can take over from `other`: multiples of share_step in common, without the last token, whose logits are always wanted. */
 static size_t common_tokens(const gm_session *s, const gm_session *other) {
     const size_t most = min_size(s->tokens.count - 1, other->computed);
     size_t       n = 0;
