@@ -332,7 +332,7 @@ test('thoughts are separate from the answer', async () => {
 test('unsupported and wrong parameters are named', async () => {
     const rows: [object, string, RegExp][] = [
         [{ response_format: { type: 'json_object' } }, 'NotSupported', /response_format of type 'json_object'/],
-        [{ messages: [{ role: 'user', content: [{ type: 'video_url' }] }] }, 'NotSupported', /videos \(video_url\) are not supported/],
+        [{ messages: [{ role: 'user', content: [{ type: 'video_url' }] }] }, 'NotSupported', /videos by address \(video_url\) are not supported/],
         [{ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] }] }, 'BadArgument', /is empty/],
         [{ messages: [{ role: 'user', content: [{ type: 'input_audio' }] }] }, 'BadArgument', /input_audio\.data must be base64/],
         [{ messages: [{ role: 'system', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] }] }, 'NotSupported', /only messages of the user/],

@@ -104,6 +104,31 @@ test('chat completions take data: URLs and Blobs, and a detail', async () => {
     await assert.rejects(ask({ url, detail: 'best' as 'low' }), { name: 'BadArgument', message: /low, auto or high, found 'best'/ });
 });
 
+test('a video is frames with times: seen, counted, and not encoded again', async () => {
+    const [question] = questions as [Question];
+    const image = new Blob([bytesOf(question)]);
+    const about = (...frames: { time: number; image: Blob }[]): Message => ({ role: 'user', content: [{ type: 'video', frames }, { type: 'text', text: wordsOf(question) }] });
+    await using session = await box.session();
+    const one = await answer(session, [about({ time: 61.9, image })]);
+    assert.ok(question.check.exact.includes(one.text), one.text);
+    assert.match(await box.render([about({ time: 61.9, image })]), /user\n01:01 <\|video\|>/);
+    const two = [about({ time: 0, image }, { time: 2.5, image })];
+    const { stats } = await answer(session, two);
+    assert.deepEqual([stats.media, stats.mediaEncoded, await box.countTokens(two)], [2, 0, stats.promptTokens]);
+    const url = { url: `data:image/png;base64,${bytesOf(question).toString('base64')}` };
+    const content = [{ type: 'video' as const, frames: [{ time: 0, image_url: url }] }, { type: 'text' as const, text: wordsOf(question) }];
+    const { choices } = await box.chat.completions.create({ messages: [{ role: 'user', content }], temperature: 0 });
+    assert.ok(question.check.exact.includes(choices[0]!.message.content!), choices[0]!.message.content!);
+    const cases: [Part, string, RegExp][] = [
+        [{ type: 'video', frames: [] }, 'BadArgument', /the video has no frames/],
+        [{ type: 'video', frames: [{ time: NaN, image }] }, 'BadArgument', /no valid time/],
+        [{ type: 'video', frames: 7 as unknown as [] }, 'BadArgument', /must be a list/],
+        [{ type: 'video', frames: [{ time: 0, image: new Blob(['hello']) }] }, 'BadArgument', /not a picture that can be read/],
+        [{ type: 'video', video: new Blob(['hello']) }, 'NotSupported', /taken in a page/],
+    ];
+    for (const [part, name, message] of cases) await assert.rejects(answer(session, [{ role: 'user', content: [part] }]), { name, message });
+});
+
 test("the AI SDK and the Prompt API's shape take pictures", async () => {
     const [, question] = questions as [Question, Question];
     const { text } = await generateText({
@@ -129,7 +154,7 @@ test('what cannot be read is an error, and the conversation goes on', async () =
         [[{ type: 'image', image: new Blob([damaged]) }], 'BadModel', /PNG|picture/],
         [[{ type: 'image', image: new Blob(['hello']) }], 'BadArgument', /not a picture that can be read/],
         [[{ type: 'image', image: new Blob([bytesOf(question)]), budget: 100 as 70 }], 'BadArgument', /70, 140, 280, 560, 1120/],
-        [[{ type: 'film' } as unknown as Part], 'BadArgument', /text, image or audio, found 'film'/],
+        [[{ type: 'film' } as unknown as Part], 'BadArgument', /text, image, audio or video, found 'film'/],
     ];
     for (const [content, name, message] of cases) await assert.rejects(answer(session, [{ role: 'user', content }]), { name, message });
     const { text } = await answer(session, [asked(question)]);

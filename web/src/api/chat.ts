@@ -3,6 +3,7 @@
 import { GemmuleError, toGemmuleError } from '../core/errors.ts';
 import type { Message, Part, ReplyOptions, ReplyStats, Sampling, Tool, ToolCall } from '../core/types.ts';
 import { dataUrlBlob } from '../media/files.ts';
+import type { PictureBudget } from '../media/types.ts';
 import type { ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
 import type { Engine } from './engine.ts';
 import type { Reply, Session } from './session.ts';
@@ -30,13 +31,20 @@ export interface ChatAudioPart {
     input_audio: { data: string | Blob; format?: string };
 }
 
+/** A video as its frames, with times in seconds; `detail` as of a picture, by default low. */
+export interface ChatVideoPart {
+    type: 'video';
+    frames: readonly { time: number; image_url: { url: string | Blob } }[];
+    detail?: 'low' | 'auto' | 'high';
+}
+
 /** Throw `NotSupported`. */
 export interface ChatOtherPart {
     type: 'file' | 'video_url';
     [key: string]: unknown;
 }
 
-export type ChatContent = string | readonly (ChatTextPart | ChatImagePart | ChatAudioPart | ChatOtherPart)[];
+export type ChatContent = string | readonly (ChatTextPart | ChatImagePart | ChatAudioPart | ChatVideoPart | ChatOtherPart)[];
 
 export interface ChatToolCall {
     id: string;
@@ -265,13 +273,24 @@ function readTool(tool: Tool, index: number): Tool {
 // ---- messages ----
 
 const BUDGETS = { low: 70, auto: 280, high: 1120 } as const;
-const OTHERS: Record<string, string> = { image_url: 'images', input_audio: 'sounds', video_url: 'videos', file: 'files' };
+const OTHERS: Record<string, string> = { video_url: 'videos by address', image_url: 'images', input_audio: 'sounds', file: 'files' };
+
+function readDetail(detail: ChatVideoPart['detail'], where: string): { budget?: PictureBudget } {
+    if (detail === undefined) return {};
+    if (!Object.hasOwn(BUDGETS, detail)) throw bad(`${where}.detail must be low, auto or high, found '${String(detail)}'`);
+    return { budget: BUDGETS[detail] };
+}
+
+const readUrl = (url: unknown, where: string): Blob => (url instanceof Blob ? url : dataUrlBlob(String(url), `${where}.image_url.url`));
 
 function readImage({ image_url: image }: ChatImagePart, where: string): Part {
-    const { url, detail } = image ?? {};
-    if (detail !== undefined && !Object.hasOwn(BUDGETS, detail)) throw bad(`${where}.image_url.detail must be low, auto or high, found '${String(detail)}'`);
-    const blob = url instanceof Blob ? url : dataUrlBlob(String(url), `${where}.image_url.url`);
-    return { type: 'image', image: blob, ...(detail === undefined ? {} : { budget: BUDGETS[detail] }) };
+    return { type: 'image', image: readUrl(image?.url, where), ...readDetail(image?.detail, `${where}.image_url`) };
+}
+
+function readVideo({ frames, detail }: ChatVideoPart, where: string): Part {
+    if (!Array.isArray(frames)) throw bad(`${where}.frames must be a list of { time, image_url }`);
+    const read = (frames as ChatVideoPart['frames']).map((frame, i) => ({ time: frame?.time, image: readUrl(frame?.image_url?.url, `${where}.frames[${i}]`) }));
+    return { type: 'video', frames: read, ...(detail === 'auto' ? {} : readDetail(detail, where)) };
 }
 
 function readAudio({ input_audio: audio }: ChatAudioPart, where: string): Part {
@@ -286,6 +305,7 @@ function readPart(part: Exclude<ChatContent, string>[number], where: string, mes
     if ((part as { type?: string })?.type === 'refusal') return { type: 'text', text: String((part as { refusal?: unknown }).refusal ?? '') };
     if (part?.type === 'image_url') return readImage(part, where);
     if (part?.type === 'input_audio') return readAudio(part, where);
+    if (part?.type === 'video') return readVideo(part, where);
     const type = String((part as { type?: unknown })?.type);
     throw unsupported(type, OTHERS[type] ? `${message}: ${OTHERS[type]} (${type}) are not supported` : `${where}: '${type}' is not supported`);
 }

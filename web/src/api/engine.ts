@@ -96,13 +96,13 @@ export class Engine {
         return this.#connection.call('render', { messages: await plainMessages(messages), options: wireOptions(options) });
     }
 
-    /** How many tokens a conversation takes, with its pictures and sounds. */
+    /** How many tokens a conversation takes, with its pictures, sounds and videos. */
     async countTokens(messages: readonly Message[], options: ReplyOptions = {}): Promise<number> {
         const plain = await plainMessages(messages);
-        const media = plain.flatMap(({ content }) => (typeof content === 'string' ? [] : content)).filter(({ type }) => type !== 'text');
+        const parts = plain.flatMap(({ content }) => (typeof content === 'string' ? [] : content));
         const text = await this.#connection.call('render', { messages: withoutMedia(plain), options: wireOptions(options) });
         const ids = await this.tokenize(text, { special: true });
-        return ids.length - media.length + media.reduce((sum, part) => sum + partTokens(part, this.info.pictureBudget), 0);
+        return parts.reduce((sum, part) => sum + partTokens(part, this.info.pictureBudget), ids.length);
     }
 
     devices(): Promise<DeviceInfo[]> {

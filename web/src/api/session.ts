@@ -68,7 +68,7 @@ export class Session {
 
     /** Answers a conversation in Gemma's chat format. What the session already holds of it is not computed again. */
     reply(messages: readonly Message[], options: ReplyOptions = {}): Reply {
-        const plain = plainMessages(messages);
+        const plain = plainMessages(messages, options.signal);
         const args = (ready: PlainMessage[]) => ({ session: this.#id, messages: ready, options: wireOptions(options) });
         return new Reply(this.#connection.stream('reply', plain instanceof Promise ? plain.then(args) : args(plain), { signal: options.signal, whenCut }));
     }

@@ -1,6 +1,7 @@
 // What crosses to the engine with a call: numbers that are checked, and requests as JSON.
 
 import { GemmuleError } from './errors.ts';
+import type { PlainPicture } from '../media/types.ts';
 import type { PlainMessage, PlainPart, ReplyOptions } from './types.ts';
 import type { Wasm } from './wasm.ts';
 
@@ -21,15 +22,17 @@ class Media {
 
     part(part: PlainPart): unknown {
         if (part.type === 'text') return part;
-        if (part.type === 'image') {
-            const { image, budget } = part;
-            const size = 'bytes' in image ? {} : { width: image.width, height: image.height };
-            return { type: 'image', ...this.#copy('bytes' in image ? image.bytes : image.pixels), ...size, budget };
-        }
+        if (part.type === 'image') return { type: 'image', ...this.#picture(part.image), budget: part.budget };
+        if (part.type === 'video') return { ...part, frames: part.frames.map(({ time, image }) => ({ time, ...this.#picture(image) })) };
         const { audio } = part;
         if ('bytes' in audio) return { type: 'audio', ...this.#copy(audio.bytes) };
         const { samples, sampleRate: rate } = audio;
         return { type: 'audio', ...this.#copy(new Uint8Array(samples.buffer, samples.byteOffset, samples.byteLength)), rate };
+    }
+
+    #picture(image: PlainPicture): object {
+        if ('bytes' in image) return this.#copy(image.bytes);
+        return { ...this.#copy(image.pixels), width: image.width, height: image.height };
     }
 
     #copy(bytes: Uint8Array): { data: number; size: number } {

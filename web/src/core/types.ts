@@ -3,7 +3,7 @@
 // Core, CoreEngine and CoreSession need neither DOM nor Worker: they run in the package's worker, or inline in Node. Everything here but
 // ByteSource, AbortSignal and callbacks can be cloned into a message.
 
-import type { PictureBudget, PictureInput, PlainPicture, PlainSound, SoundInput } from '../media/types.ts';
+import type { PictureBudget, PictureInput, PlainFrame, PlainPicture, PlainSound, SoundInput, VideoFrameInput, VideoInput } from '../media/types.ts';
 import type { Verdicts } from './choice.ts';
 import type { ThreadHost } from './threads.ts';
 
@@ -155,17 +155,21 @@ export interface Tool {
     function: { name: string; description?: string; parameters?: unknown };
 }
 
-/** A part of a message: text, a picture, or a sound. `budget`: the most tokens of a picture; by default the model's, usually 280. */
+/** A part of a message: text, a picture, a sound, or a video. `budget`: the most tokens of a picture, by default the model's, usually 280; of a
+ * frame of a video 70. The model sees all `frames` and reads their times; of a `video` it sees 32 frames at equal distances. */
 export type Part =
     | { type: 'text'; text: string }
     | { type: 'image'; image: PictureInput; budget?: PictureBudget }
-    | { type: 'audio'; audio: SoundInput };
+    | { type: 'audio'; audio: SoundInput }
+    | { type: 'video'; video: VideoInput; frames?: undefined; budget?: PictureBudget }
+    | { type: 'video'; frames: readonly VideoFrameInput[]; budget?: PictureBudget };
 
 /** The same with media as plain data, which can be cloned into a message. */
 export type PlainPart =
     | { type: 'text'; text: string }
     | { type: 'image'; image: PlainPicture; budget?: PictureBudget }
-    | { type: 'audio'; audio: PlainSound };
+    | { type: 'audio'; audio: PlainSound }
+    | { type: 'video'; frames: readonly PlainFrame[]; budget?: PictureBudget };
 
 export interface Message {
     role: 'system' | 'user' | 'assistant' | 'tool';
@@ -225,7 +229,7 @@ export type Piece =
     /** logprobs: for each token of the piece, the chosen one and then the alternatives. */
     | { kind: 'content' | 'thinking'; text: string; logprobs?: TokenLogprob[][] }
     | { kind: 'tool_call'; name: string; arguments: unknown; json: string }
-    /** Tokens of the prompt. `media`: pictures and sounds, which are encoded before. */
+    /** Tokens of the prompt. `media`: pictures, frames and sounds, which are encoded before. */
     | { kind: 'progress'; done: number; total: number; media?: { done: number; total: number } };
 
 export interface ReplyStats {
@@ -236,7 +240,7 @@ export interface ReplyStats {
     replyTokens: number;
     promptSeconds: number;
     replySeconds: number;
-    /** Pictures and sounds of the prompt. */
+    /** Pictures, frames of videos, and sounds of the prompt. */
     media: number;
     /** Of these, those that had to be encoded: the session did not hold them. */
     mediaEncoded: number;

@@ -9,7 +9,7 @@ const MOST_BYTES = 64 << 20;
 export const withCommas = (n: number): string => n.toLocaleString('en-GB');
 
 /** The file's name, or "the picture" or the like. */
-export function fileName(blob: Blob, kind: 'picture' | 'sound'): string {
+export function fileName(blob: Blob, kind: 'picture' | 'sound' | 'video'): string {
     return blob instanceof File && blob.name ? blob.name : `the ${kind}`;
 }
 

@@ -7,6 +7,7 @@ const SIDE = 48; // pixels along the side of a soft token
 const MARKS = 2; // tokens around a picture or a sound
 
 export const DEFAULT_BUDGET: PictureBudget = 280;
+export const FRAME_BUDGET: PictureBudget = 70;
 
 export function checkBudget(budget: number): PictureBudget {
     if (PICTURE_BUDGETS.includes(budget as PictureBudget)) return budget as PictureBudget;

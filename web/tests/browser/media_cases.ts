@@ -1,4 +1,4 @@
-/* Pictures and sounds as browsers decode them, for the tests of both browsers. The pages run the sources. */
+/* Pictures, sounds and videos as browsers decode them, for the tests of both browsers. The pages run the sources. */
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
@@ -70,6 +70,79 @@ export async function checkSounds(evaluate: Evaluate): Promise<void> {
     assert.deepEqual(found[2]![1].length, 9600); // lossless
     assert.deepEqual(mixed, [8000, 100, 0.25]);
     assert.match(broken, /^BadArgument: cannot decode a\.flac: it is damaged, or this browser does not read such FLAC files$/);
+}
+
+/** Frames of a video come from the right times: colours.webm is red, green, blue and white for a second each (64 × 48, VP8; written by
+ * ffmpeg from its sources of plain colour). */
+export async function checkVideos(evaluate: Evaluate): Promise<void> {
+    const { times, colours, size, told, many, same, element, refused } = (await evaluate(`(async () => {
+        const { videoFrames } = await import('/web/src/media/video.ts');
+        const { plainMessages } = await import('/web/src/media/parts.ts');
+        const film = await (await fetch('/tests/fixtures/colours.webm')).blob();
+        const colour = ({ image: { data } }) => [0, 1, 2].map((i) => (data[i] > 128 ? 1 : 0)).join('');
+        const caught = (promise) => promise.then(() => 'nothing', ({ name, message }) => name + ': ' + message);
+        const told = [];
+        const frames = await videoFrames(film, { frames: 8, onProgress: (done, total) => told.push(done + '/' + total) });
+        const content = [{ type: 'video', video: film }];
+        const [first, second] = [await plainMessages([{ role: 'user', content }]), await plainMessages([{ role: 'user', content }])];
+        const video = document.createElement('video');
+        video.src = URL.createObjectURL(film);
+        await new Promise((resolve) => video.addEventListener('loadeddata', resolve));
+        video.currentTime = 1.5;
+        const seen = await videoFrames(video, { frames: 4 });
+        const controller = new AbortController();
+        const stopped = await caught(videoFrames(film, { signal: controller.signal, onProgress: (done) => done === 2 && controller.abort() }));
+        return {
+            times: frames.map(({ time }) => time), colours: frames.map(colour), size: [frames[0].image.width, frames[0].image.height], told,
+            many: first[0].content[0].frames.length, same: first[0].content[0].frames.every(({ image }, i) => image.pixels.join() === second[0].content[0].frames[i].image.pixels.join()),
+            element: [seen.map(colour).join(' '), video.currentTime],
+            refused: [
+                await caught(videoFrames(new File(['hello'], 'a.mp4'))), await caught(videoFrames(await (await fetch('/tests/fixtures/tiny-mm.wav')).blob())),
+                await caught(videoFrames(film, { frames: 513 })), await caught(videoFrames('film.mp4')), stopped,
+            ],
+        };
+    })()`)) as { times: number[]; colours: string[]; size: number[]; told: string[]; many: number; same: boolean; element: unknown; refused: string[] };
+    assert.ok(times.every((time, i) => Math.abs(time - i / 2) < 0.1), `${times}`);
+    assert.deepEqual(colours, ['100', '100', '010', '010', '001', '001', '111', '111']);
+    assert.deepEqual([size, told.length, told.at(-1), many, same], [[64, 48], 8, '8/8', 32, true]);
+    assert.deepEqual(element, ['100 010 001 111', 1.5]);
+    assert.deepEqual(refused, [
+        'BadArgument: a.mp4 is not a video that this browser can play', 'BadArgument: the video has no pictures, only sound',
+        'BadArgument: a video has 1 to 512 frames, not 513', 'BadArgument: a video must be a Blob or a <video> element', 'Aborted: stopped by the caller',
+    ]);
+}
+
+/** A recording of this browser, which does not say how long it is. */
+export async function checkRecordedVideo(evaluate: Evaluate): Promise<void> {
+    const { times, first, last } = (await evaluate(`(async () => {
+        const { videoFrames } = await import('/web/src/media/video.ts');
+        const canvas = document.createElement('canvas');
+        canvas.width = canvas.height = 64;
+        const context = canvas.getContext('2d');
+        const recorder = new MediaRecorder(canvas.captureStream(30), { mimeType: 'video/webm' });
+        const pieces = [];
+        recorder.ondataavailable = ({ data }) => data.size && pieces.push(data);
+        const show = async (colour, least) => { // until this many pieces are recorded
+            for (let i = 0; pieces.length < least; i++) {
+                context.fillStyle = colour;
+                context.fillRect(0, 0, 64, 64);
+                context.fillStyle = i % 2 ? '#888' : '#999'; // a picture that does not change is not recorded
+                context.fillRect(60, 60, 4, 4);
+                await new Promise((resolve) => setTimeout(resolve, 30));
+            }
+        };
+        recorder.start(100);
+        await show('#f00', 4);
+        await show('#00f', 12);
+        const stopped = new Promise((resolve) => (recorder.onstop = resolve));
+        recorder.stop();
+        await stopped;
+        const frames = await videoFrames(new Blob(pieces, { type: 'video/webm' }));
+        const red = ({ image: { data } }) => data[0] > 128 && data[2] < 128;
+        return { times: frames.map(({ time }) => time), first: red(frames[0]), last: red(frames.at(-1)) };
+    })()`)) as { times: number[]; first: boolean; last: boolean };
+    assert.ok(times.length > 1 && times.every((time, i) => time > (times[i - 1] ?? -1) && time < 600), `${times}`);
+    assert.deepEqual([first, last], [true, false]);
 }
 
 /** The amplitude of one frequency within the middle half of the samples. */

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { type BrowserContext, type Page, chromium } from 'playwright-core';
 import { CHROMIUM_FLAGS, launchChromium, PATIENCE, which } from './browsers.ts';
-import { checkBox, checkMicrophone, checkOtherPictures, checkPictures, checkSounds, fakeMicrophone } from './media_cases.ts';
+import { checkBox, checkMicrophone, checkOtherPictures, checkPictures, checkRecordedVideo, checkSounds, checkVideos, fakeMicrophone } from './media_cases.ts';
 import { type TestServer, startServer } from './server.ts';
 
 declare global {
@@ -21,7 +21,7 @@ declare global {
 }
 
 const MODEL = readFileSync('tests/fixtures/tiny-dense.gguf');
-const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' blob:";
+const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:";
 const BIG = 40_000_000;
 
 /* How the model's server behaves. */
@@ -119,9 +119,9 @@ test('the example runs under its policy, without special headers', { timeout: 60
 
 // ---- pictures and sounds ----
 
-test('pictures, sounds and the microphone give the pixels and samples that were made', { timeout: 600_000 }, async () => {
+test('pictures, sounds, videos and the microphone give the pixels and samples that were made', { timeout: 600_000 }, async () => {
     const { page, complaints } = await visit();
-    for (const check of [checkPictures, checkOtherPictures, checkSounds, checkMicrophone]) await check((script) => page.evaluate(script));
+    for (const check of [checkPictures, checkOtherPictures, checkSounds, checkMicrophone, checkVideos, checkRecordedVideo]) await check((script) => page.evaluate(script));
     assert.deepEqual(complaints, []);
     await page.close();
 });
