@@ -271,7 +271,7 @@ async function fill(server) {
 }
 
 async function queueAndLeaving() {
-    const server = await serve([endlessModel(), "--threads", "1", "--queue", "1", "--ctx", String(1 << 20), "--verbose"]);
+    const server = await serve([endlessModel(), "--threads", "1", "--parallel", "1", "--queue", "1", "--ctx", String(1 << 20), "--verbose"]);
     const long = {messages: say("a b c d ".repeat(60_000)), max_tokens: 1};
     // Opens a request and waits until it is the one being answered.
     const start = async (request) => {

@@ -5,7 +5,7 @@
 #
 # `make test-long` (tools/test.sh long) runs the tests that take too long for every change: ten thousand tokens while memory is
 # watched, 500 greedy tokens on the GPU and the CPU, every case of the op test on WebAssembly and in the browsers, every question to the
-# model in the box, and its pictures in a page.
+# model in the box, its pictures in a page, and 2,000 requests to a server.
 #
 # The last line of a test program is "N passed, N failed"; Node's tests end with "pass N" and "fail N". A step without such a line
 # counts as one test. The last line of this script is the sum; its exit status is 0 only if nothing failed. Logs: build/logs.
@@ -124,6 +124,7 @@ if [ "${1-}" = long ]; then
     build wasm
     step web-package node web/build.mjs
     for test in test_gpu_steady test_gpu_greedy; do plan "release-$test" "${with_gpu[@]}" "build/release/$test" long; done
+    plan test_serve_storm node tests/test_serve_storm.mjs build/gemmule long
     for kind in pictures sounds; do
         plan "eval-gpu-$kind" "${with_gpu[@]}" build/gemmule eval box "tests/box/$kind.jsonl" --backend gpu --least 85 --quiet
     done

@@ -14,7 +14,7 @@
 
 typedef struct {
     engine_values engine;
-    count_value   port, queue, seconds, context;
+    count_value   port, parallel, queue, seconds, context;
     const char   *listen, *app, *tls_cert, *tls_key, *api_key_file;
     texts_value   hosts, origins;
     bool          preload, verbose;
@@ -42,8 +42,9 @@ static const option serving_options[] = {
     COUNT_OPTION(serve_values, context, "ctx", 0, "N", 1, UINT32_MAX,
                  "context size in tokens, for prompt and answer; default: the Ollama model's num_ctx, or 8192, or the "
                  "model's limit if that is smaller"),
-    COUNT_OPTION(serve_values, queue, "queue", 0, "N", 0, 60,
-                 "how many requests may wait while one is answered; default 8"),
+    COUNT_OPTION(serve_values, parallel, "parallel", 0, "N", 1, SERVE_MOST_PARALLEL,
+                 "how many requests are answered at once; default 4"),
+    COUNT_OPTION(serve_values, queue, "queue", 0, "N", 0, 60, "how many others may wait; default 8"),
     COUNT_OPTION(
         serve_values, seconds, "timeout", 0, "N", 1, 86400,
         "seconds for a client to send a request, and to read as many KiB of an answer; default 30. Headers have 5"),
@@ -72,7 +73,9 @@ static gm_status serve_choose_model(const serve_values *v, const arguments *args
     const char    *name = NULL;
     model_argument model;
     model_choice   how;
-    *out = (worker_options){ .waiting = v->queue.given ? (size_t)v->queue.value : 8, .preload = v->preload };
+    *out = (worker_options){ .parallel = v->parallel.given ? (size_t)v->parallel.value : 4,
+                             .waiting = v->queue.given ? (size_t)v->queue.value : 8,
+                             .preload = v->preload };
     const gm_status chosen = model_argument_choose(args->count ? args->positional[0] : NULL, a, &name, &how, &none);
     if (chosen && chosen != GM_NOT_FOUND) return fail(e, chosen, "%s", none.why);
     if (!chosen) TRY(model_argument_resolve(name, a, &model, e));
@@ -189,7 +192,8 @@ const command command_serve = {
         "Listens on 127.0.0.1 and prints its address. A browser gets the app there; below /v1 is OpenAI's API "
         "(/v1/chat/completions, /v1/models), answered by MODEL on this machine. The model is opened with the first "
         "request. /models lists what the app can load. Without MODEL, uses $GEMMULE_MODEL, or the first usable Gemma 4 "
-        "in Ollama's store, or the model in the box. The server writes one answer at a time while other requests wait; "
+        "in Ollama's store, or the model in the box. The server writes up to N answers at once (--parallel) while "
+        "other requests wait; "
         "a client that disconnects cancels its answer. Web pages from other sites have no access. Log-probabilities "
         "vary slightly (by up to 0.002) with how much of the prompt is cached. Ctrl-C stops the server.",
     .examples = "  gemmule serve\n"

@@ -33,6 +33,7 @@ struct server {
     int                app; /* the folder; -1: none */
     store_view         store;
     worker            *worker;
+    metrics            numbers;
     struct MHD_Daemon *daemon;
     char               complaint[200]; /* libmicrohttpd's last message, for when it does not start */
 
@@ -109,6 +110,9 @@ enum MHD_Result answer_engine_model(request *r);
 enum MHD_Result answer_unknown_endpoint(request *r);
 enum MHD_Result
 answer_generated(request *r); /* by the engine: a completion, or a transcription if the body is a form */
+
+enum MHD_Result answer_health(request *r);
+enum MHD_Result answer_metrics(request *r);
 
 void store_free(store_view *v);
 

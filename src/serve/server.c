@@ -24,6 +24,8 @@ static const route routes[] = {
     { "/v1/models/", .below = true, .answer = answer_engine_model },
     { "/v1", .any_method = true, .answer = answer_unknown_endpoint },
     { "/v1/", .below = true, .any_method = true, .answer = answer_unknown_endpoint },
+    { "/health", .public_ = true, .answer = answer_health },
+    { "/metrics", .answer = answer_metrics },
     { "/models", .answer = answer_models },
     { "/models/box.gguf", .answer = answer_box },
     { "/ollama/blobs/", .below = true, .answer = answer_blob },
@@ -259,6 +261,8 @@ static void end_request(void *context, struct MHD_Connection *connection, void *
     *state = NULL;
     if (r->job) job_leave(r->job);
     log_request(r, how);
+    metrics_request(&s->numbers, r->route ? r->route->path : "other", r->status,
+                    how != MHD_REQUEST_TERMINATED_COMPLETED_OK);
     pthread_mutex_lock(&s->lock);
     if (r->connection) s->requests--;
     if (r->client) client_is_idle(&s->clients, r->client, clock_seconds());
@@ -364,7 +368,9 @@ static gm_status server_open(server *s, listener *at, error *e) {
     TRY(listen_on(options->address, options->port, at, e));
     TRY(guards_open(options, at, &s->memory, &s->guards, e));
     TRY(write_address(s, e));
-    TRY(worker_start(&options->worker, &s->worker, e));
+    worker_options engine = options->worker;
+    engine.numbers = &s->numbers;
+    TRY(worker_start(&engine, &s->worker, e));
     return start_daemon(s, at, e);
 }
 
@@ -376,6 +382,7 @@ gm_status server_start(const serve_options *options, server **out, error *e) {
     s->clients.seconds = options->seconds;
     s->app = -1;
     pthread_mutex_init(&s->lock, NULL);
+    metrics_open(&s->numbers);
     const gm_status status = server_open(s, &at, e);
     if (status) {
         if (at.socket >= 0) close(at.socket);
@@ -413,5 +420,6 @@ void server_stop(server *s) {
     store_free(&s->store);
     arena_free(&s->memory);
     pthread_mutex_destroy(&s->lock);
+    metrics_close(&s->numbers);
     free(s);
 }

@@ -1,8 +1,7 @@
 #include "serve/worker_parts.h"
 
 #include "base/clock.h"
-#include "serve/chat_answer.h"
-#include "serve/transcription_answer.h"
+#include "session/serving.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -68,7 +67,7 @@ static bool queue_remove(worker *w, const job *j) {
 
 /* ---- disconnected clients; call with the lock held ---- */
 
-enum { MOST_WATCHED = 64 };
+enum { MOST_WATCHED = 128 };
 
 /* Polls the sockets of the running and the waiting jobs. libmicrohttpd does not poll suspended connections, so it would not
  * notice. A client that has closed its side counts as gone: nobody is left to read the answer. */
@@ -76,7 +75,10 @@ static void queue_drop_disconnected(worker *w) {
     struct pollfd sockets[MOST_WATCHED];
     job          *jobs[MOST_WATCHED];
     nfds_t        count = 0;
-    if (w->running) jobs[count++] = w->running;
+    for (size_t i = 0; i < w->options.parallel; i++) {
+        if (w->running[i]) jobs[count++] = w->running[i];
+    }
+    const nfds_t running = count;
     for (job *j = w->first; j && count < MOST_WATCHED; j = j->next) jobs[count++] = j;
     for (nfds_t i = 0; i < count; i++)
         sockets[i] = (struct pollfd){ .fd = jobs[i]->client.socket, .events = POLLRDHUP };
@@ -84,20 +86,22 @@ static void queue_drop_disconnected(worker *w) {
     for (nfds_t i = 0; i < count; i++) {
         if (!(sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))) continue;
         jobs[i]->gone = true;
-        if (jobs[i] == w->running) continue;
+        if (i < running) continue; /* the thread ends it */
         job_fail(jobs[i], 503, "cancelled", "the client disconnected");
         if (queue_remove(w, jobs[i])) job_drop(jobs[i], 1);
     }
 }
 
-static bool queue_is_full(const worker *w) { return w->waiting >= w->options.waiting + !w->running; }
+static bool queue_is_full(const worker *w) { return w->waiting >= w->options.waiting + w->options.parallel - w->count; }
 
 /* ---- the client's side ---- */
 
 gm_status job_submit(worker *w, job_request *request, const job_client *client, job **out, error *e) {
     job *j = calloc(1, sizeof *j);
     if (!j) return fail_memory(e, "a request", sizeof *j);
-    *j = (job){ .owner = w, .stream = job_request_streams(request), .client = *client, .holders = 2 };
+    *j = (job){
+        .owner = w, .stream = job_request_streams(request), .asked = clock_seconds(), .client = *client, .holders = 2
+    };
     pthread_mutex_lock(&w->lock);
     if (queue_is_full(w)) queue_drop_disconnected(w); /* the thread looks only between two steps */
     const bool full = queue_is_full(w);
@@ -106,6 +110,7 @@ gm_status job_submit(worker *w, job_request *request, const job_client *client, 
         while (*last) last = &(*last)->next;
         *last = j;
         w->waiting++;
+        metrics_load(w->options.numbers, w->count, w->waiting);
         j->request = *request;
         *request = (job_request){ 0 };
         pthread_cond_signal(&w->news);
@@ -166,9 +171,63 @@ void job_leave(job *j) {
     pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- the thread: an answer ---- */
+/* ---- the thread: the engine and its sessions ---- */
 
-bool job_is_wanted(worker *w, const job *j) {
+static void close_engine(worker *w) {
+    for (size_t i = 0; i < SERVE_MOST_PARALLEL; i++) {
+        gm_session_free(w->places[i].session);
+        w->places[i] = (place){ 0 };
+    }
+    gm_engine_close(w->engine);
+    w->engine = NULL;
+    w->lost = false;
+}
+
+static gm_status worker_open_session(worker *w, place *p, error *e) {
+    char            why[sizeof e->why] = "";
+    const gm_status status = gm_session_new(w->engine, &w->options.session, &p->session, why, sizeof why);
+    return status ? fail(e, status, "%s", why) : GM_OK;
+}
+
+static gm_status worker_open_engine(worker *w, error *e) {
+    char           why[sizeof e->why] = "";
+    gm_engine_info info;
+    if (!w->options.engine.model)
+        return fail(e, GM_NOT_FOUND, "this server has no model; name one with `gemmule serve MODEL`");
+    if (!w->engine) {
+        const gm_status status = gm_engine_open(&w->options.engine, &w->engine, why, sizeof why);
+        if (status) return fail(e, status, "%s", why);
+        gm_engine_get_info(w->engine, &info);
+        FILE *to = w->options.log ? w->options.log : *info.why_device ? w->options.notices : NULL;
+        if (to)
+            fprintf(to, "gemmule: opened %s on %s%s%s%s%s\n", w->options.name, info.device,
+                    *info.why_device ? ": " : "", info.why_device, *info.note ? "; " : "", info.note);
+    }
+    return w->places[0].session ? GM_OK : worker_open_session(w, &w->places[0], e);
+}
+
+static bool worker_is_open(const worker *w) { return w->engine && w->places[0].session; }
+
+place *worker_take_place(worker *w, bool fresh, error *e) {
+    place *found = NULL;
+    for (size_t i = 0; i < w->options.parallel; i++) {
+        place *p = &w->places[i];
+        if (p->taken) continue;
+        if (!found || (fresh && found->session && !p->session) || (!found->session && p->session && !fresh) ||
+            (found->session && p->session && p->used < found->used))
+            found = p;
+    }
+    if (!found) { /* there are as many as jobs that run */
+        fail(e, GM_BUSY, "all sessions are in use");
+        return NULL;
+    }
+    return found->session || !worker_open_session(w, found, e) ? found : NULL;
+}
+
+/* ---- the thread: answers ---- */
+
+/* Whether the client is still there and the server is not stopping. */
+static bool job_is_wanted(worker *w, const job *j) {
     const double now = clock_seconds();
     pthread_mutex_lock(&w->lock);
     if (now - w->watched >= 0.02) {
@@ -180,70 +239,126 @@ bool job_is_wanted(worker *w, const job *j) {
     return wanted;
 }
 
-static void close_engine(worker *w) {
-    gm_session_free(w->session);
-    gm_engine_close(w->engine);
-    w->session = NULL;
-    w->engine = NULL;
-}
-
-static gm_status worker_open_engine(worker *w, error *e) {
-    char           why[sizeof e->why] = "";
-    gm_engine_info info;
-    gm_status      status = GM_OK;
-    if (!w->options.engine.model)
-        return fail(e, GM_NOT_FOUND, "this server has no model; name one with `gemmule serve MODEL`");
-    if (!w->engine) {
-        status = gm_engine_open(&w->options.engine, &w->engine, why, sizeof why);
-        if (status) return fail(e, status, "%s", why);
-        gm_engine_get_info(w->engine, &info);
-        FILE *to = w->options.log ? w->options.log : *info.why_device ? w->options.notices : NULL;
-        if (to)
-            fprintf(to, "gemmule: opened %s on %s%s%s%s%s\n", w->options.name, info.device,
-                    *info.why_device ? ": " : "", info.why_device, *info.note ? "; " : "", info.note);
-    }
-    if (!w->session) status = gm_session_new(w->engine, &w->options.session, &w->session, why, sizeof why);
-    return status ? fail(e, status, "%s", why) : GM_OK;
-}
-
-bool job_hand_over(worker *w, job *j, buffer *written) {
+/* Moves what was written to the client. The first call sets the status, which sends a stream's headers: until then, a
+ * problem with the prompt can still be reported by the status. */
+static gm_status job_hand_over(worker *w, job *j, error *e) {
+    buffer *written = &j->work.out;
     pthread_mutex_lock(&w->lock);
     if (!j->status && j->stream) j->status = 200;
     buffer_str(&j->out, buffer_view(written));
     const bool fine = !j->out.failed;
     if (j->stream) job_wake(j);
     pthread_mutex_unlock(&w->lock);
+    if (!fine) return fail_memory(e, "the answer", written->length);
     buffer_clear(written);
-    return fine;
+    return GM_OK;
 }
 
-static gm_status answer_job(worker *w, job *j, error *e) {
+static gm_status job_start(worker *w, job *j, error *e) {
     if (!job_is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
     TRY(worker_open_engine(w, e));
-    return j->request.kind == JOB_CHAT ? worker_chat(w, j, e) : worker_transcribe(w, j, e);
+    TRY(j->request.kind == JOB_CHAT ? worker_chat_start(w, j, e) : worker_transcribe_start(w, j, e));
+    j->work.at->taken = true;
+    j->work.at->used = ++w->requests;
+    return GM_OK;
 }
 
-static void run_job(worker *w, job *j) {
-    error           e = { 0 };
-    const char     *code = NULL;
-    const bool      loaded = w->engine && w->session;
-    const gm_status status = answer_job(w, j, &e);
-    const bool      unloadable = status && !loaded && !(w->engine && w->session);
-    unsigned        http = status ? http_status_of(status, &code) : 200;
-    if (unloadable && status != GM_CANCELLED) { /* not the request's fault */
+/* GM_AGAIN, GM_DONE, or why it ended. */
+static gm_status job_advance(worker *w, job *j, error *e) {
+    if (!job_is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
+    const gm_status status = j->request.kind == JOB_CHAT ? worker_chat_step(w, j, e) : worker_transcribe_step(w, j, e);
+    if (status != GM_AGAIN && status != GM_DONE) return status;
+    if (j->work.out.length || !j->work.begun) TRY(job_hand_over(w, j, e));
+    j->work.begun = true;
+    return status;
+}
+
+static void worker_tell_load(worker *w) {
+    metrics_load(w->options.numbers, w->count, w->waiting);
+    size_t held = 0, capacity = 0;
+    if (w->engine) engine_cache_use(w->engine, &held, &capacity);
+    metrics_cache(w->options.numbers, held, capacity);
+}
+
+/* `was_open`: the engine, when the job started. */
+static void job_end(worker *w, size_t slot, gm_status status, bool was_open, const error *e) {
+    job        *j = w->running[slot];
+    const char *code = NULL;
+    unsigned    http = status == GM_DONE ? 200 : http_status_of(status, &code);
+    if (http != 200 && !was_open && !worker_is_open(w) && status != GM_CANCELLED) { /* not the request's fault */
         http = 503;
         code = "model_unavailable";
     }
-    if (status == GM_DEVICE_LOST) close_engine(w); /* the next request reopens it */
+    if (j->request.kind == JOB_CHAT) worker_chat_end(w, j);
+    else worker_transcribe_end(w, j);
+    buffer_free(&j->work.out);
+    if (j->work.at) j->work.at->taken = false;
+    w->lost = w->lost || status == GM_DEVICE_LOST;
     pthread_mutex_lock(&w->lock);
+    w->running[slot] = NULL;
+    w->count--;
+    worker_tell_load(w);
     if (!j->status && http == 200) j->status = 200;
     if (status == GM_CANCELLED && w->stopping) job_fail(j, 503, "stopping", "the server is stopping");
-    else if (status) job_fail(j, http, code, e.why);
+    else if (http != 200) job_fail(j, http, code, e->why);
     j->over = true;
     job_wake(j);
-    w->running = NULL;
     job_drop(j, 1);
     pthread_mutex_unlock(&w->lock);
+}
+
+/* One turn of a job; false if that was its last. */
+static bool job_turn(worker *w, size_t slot) {
+    error           e = { 0 };
+    const gm_status status = job_advance(w, w->running[slot], &e);
+    if (status == GM_AGAIN) return true;
+    job_end(w, slot, status, true, &e);
+    return false;
+}
+
+/* Every answer that is being written gets a token, which one run computes for all; then one of the prompts has a turn. So a prompt
+ * delays an answer by one turn, however many prompts there are. */
+static void worker_round(worker *w) {
+    for (size_t i = 0; i < w->options.parallel; i++) {
+        if (w->running[i] && w->running[i]->work.writes) job_turn(w, i);
+    }
+    for (size_t k = 1; k <= w->options.parallel; k++) {
+        const size_t i = (w->turn + k) % w->options.parallel;
+        if (!w->running[i] || w->running[i]->work.writes) continue;
+        w->turn = i;
+        job_turn(w, i);
+        return;
+    }
+}
+
+/* Takes the next job from the queue into a slot, if both are there. Call with the lock held. */
+static job *worker_take_job(worker *w, size_t *slot) {
+    job *j = w->stopping || w->lost ? NULL : w->first;
+    *slot = 0;
+    while (*slot < w->options.parallel && w->running[*slot]) ++*slot;
+    if (!j || *slot == w->options.parallel) return NULL;
+    w->first = j->next;
+    w->waiting--;
+    w->running[*slot] = j;
+    w->count++;
+    return j;
+}
+
+static void worker_start_jobs(worker *w) {
+    for (;;) {
+        size_t slot;
+        error  e = { 0 };
+        pthread_mutex_lock(&w->lock);
+        job *j = worker_take_job(w, &slot);
+        worker_tell_load(w);
+        const size_t waiting = w->waiting;
+        pthread_mutex_unlock(&w->lock);
+        if (!j) return;
+        if (w->options.log) fprintf(w->options.log, "gemmule: answering; %zu waiting\n", waiting);
+        const bool      was_open = worker_is_open(w);
+        const gm_status status = job_start(w, j, &e);
+        if (status) job_end(w, slot, status, was_open, &e);
+    }
 }
 
 static void *run_jobs(void *context) {
@@ -256,20 +371,14 @@ static void *run_jobs(void *context) {
         w->problem = e;
         pthread_mutex_unlock(&w->lock);
     }
-    for (;;) {
+    for (bool over = false; !over;) {
         pthread_mutex_lock(&w->lock);
-        while (!w->stopping && !w->first) pthread_cond_wait(&w->news, &w->lock);
-        job *j = w->stopping ? NULL : w->first;
-        if (j) {
-            w->first = j->next;
-            w->waiting--;
-            w->running = j;
-        }
-        const size_t waiting = w->waiting;
+        while (!w->stopping && !w->first && !w->count) pthread_cond_wait(&w->news, &w->lock);
+        over = w->stopping && !w->count;
         pthread_mutex_unlock(&w->lock);
-        if (!j) break;
-        if (w->options.log) fprintf(w->options.log, "gemmule: answering; %zu waiting\n", waiting);
-        run_job(w, j);
+        if (w->lost && !w->count) close_engine(w); /* the next request reopens it */
+        worker_start_jobs(w);
+        worker_round(w);
     }
     close_engine(w);
     return NULL;
@@ -282,7 +391,9 @@ gm_status worker_start(const worker_options *options, worker **out, error *e) {
     if (!w) return fail_memory(e, "the engine's thread", sizeof *w);
     w->options = *options;
     w->ready = options->preload ? GM_AGAIN : GM_OK;
-    if (w->options.waiting > MOST_WATCHED - 1) w->options.waiting = MOST_WATCHED - 1;
+    w->options.waiting = min_size(w->options.waiting, MOST_WATCHED - SERVE_MOST_PARALLEL);
+    w->options.parallel = min_size(max_size(w->options.parallel, 1), SERVE_MOST_PARALLEL);
+    options->numbers->places = w->options.parallel;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->news, NULL);
     const int problem = pthread_create(&w->thread, NULL, run_jobs, w);
@@ -297,6 +408,13 @@ gm_status worker_ready(worker *w, error *e) {
     if (status && status != GM_AGAIN) *e = w->problem;
     pthread_mutex_unlock(&w->lock);
     return status;
+}
+
+void worker_load(worker *w, size_t *running, size_t *waiting) {
+    pthread_mutex_lock(&w->lock);
+    *running = w->count;
+    *waiting = w->waiting;
+    pthread_mutex_unlock(&w->lock);
 }
 
 void worker_stop(worker *w) {

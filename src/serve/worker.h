@@ -1,23 +1,28 @@
-/* The engine's thread and its queue. It answers one request at a time; a limited number of others wait. No other thread
- * touches the engine: the HTTP thread submits jobs, suspends the connection, and reads bytes from the job. */
+/* The engine's thread and its queue. It answers several requests at once, which it polls in turn; a limited number of others wait.
+ * No other thread touches the engine: the HTTP thread submits jobs, suspends the connection, and reads bytes from the job. */
 
 #ifndef GM_SERVE_WORKER_H
 #define GM_SERVE_WORKER_H
 
 #include "serve/chat_request.h"
+#include "serve/metrics.h"
 #include "serve/transcription_request.h"
 
 #include <stdio.h>
 
+enum { SERVE_MOST_PARALLEL = 32 };
+
 typedef struct {
     gm_engine_options  engine; /* strings must outlive the worker; without a model, every request is refused */
     gm_session_options session;
-    const char        *name;    /* the model's name in requests */
-    const char        *file;    /* its path */
-    size_t             waiting; /* how many jobs may wait */
-    bool               preload; /* open the model at once instead of with the first request */
-    FILE              *log;     /* NULL: none */
-    FILE              *notices; /* where it says which device --backend auto took, and why; NULL: nowhere */
+    const char        *name;     /* the model's name in requests */
+    const char        *file;     /* its path */
+    size_t             parallel; /* how many jobs are answered at once, 1 to SERVE_MOST_PARALLEL */
+    size_t             waiting;  /* how many others may wait */
+    metrics           *numbers;  /* what is counted */
+    bool               preload;  /* open the model at once instead of with the first request */
+    FILE              *log;      /* NULL: none */
+    FILE              *notices;  /* where it says which device --backend auto took, and why; NULL: nowhere */
 } worker_options;
 
 typedef struct worker worker;
@@ -26,7 +31,9 @@ typedef struct job    job;
 gm_status worker_start(const worker_options *options, worker **out, error *e);
 /* With `preload`: GM_AGAIN until the model is open, then GM_OK or the reason why it cannot be opened. Otherwise GM_OK. */
 gm_status worker_ready(worker *w, error *e);
-/* Ends the running job within one step, refuses the waiting ones, wakes all connections. */
+/* How many answers are being written, and how many requests wait. */
+void worker_load(worker *w, size_t *running, size_t *waiting);
+/* Ends the running jobs within one step, refuses the waiting ones, wakes all connections. */
 void worker_stop(worker *w);
 void worker_free(worker *w); /* stops first; all jobs must have been left */
 

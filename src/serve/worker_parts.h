@@ -3,22 +3,47 @@
 #ifndef GM_SERVE_WORKER_PARTS_H
 #define GM_SERVE_WORKER_PARTS_H
 
+#include "serve/chat_answer.h"
+#include "serve/transcription_answer.h"
 #include "serve/worker.h"
 
 #include <pthread.h>
 
-/* The worker's lock protects everything from `client` on. */
+/* A session for answers, one at a time. */
+typedef struct {
+    gm_session *session; /* NULL: not opened yet */
+    bool        taken;
+    uint64_t    used; /* counts requests: when it was last taken */
+} place;
+
 struct job {
     worker     *owner;
     job_request request;
     bool        stream;
-    job_client  client; /* socket -1: disconnected */
-    job        *next;
-    bool        asleep, gone, over;
-    unsigned    status; /* HTTP status; 0: not known yet */
-    buffer      out;
-    size_t      sent;
-    int         holders; /* references: the client's, and that of the queue or the thread */
+    double      asked; /* when the request came */
+
+    /* Used only by the thread, while it answers. */
+    struct {
+        place               *at;
+        gm_reply            *reply; /* of a chat */
+        chat_answer          chat;
+        transcript           heard; /* of a transcription */
+        transcription_answer transcription;
+        buffer               out;
+        bool                 begun;  /* a step was made */
+        bool                 writes; /* a token was written */
+        size_t               tokens;
+        double               last; /* when the last one was */
+    } work;
+
+    /* The worker's lock protects everything below. */
+    job_client client; /* socket -1: disconnected */
+    job       *next;
+    bool       asleep, gone, over;
+    unsigned   status; /* HTTP status; 0: not known yet */
+    buffer     out;
+    size_t     sent;
+    int        holders; /* references: the client's, and that of the queue or the thread */
 };
 
 struct worker {
@@ -29,24 +54,30 @@ struct worker {
     error           problem;
     pthread_mutex_t lock;
     pthread_cond_t  news;
-    job            *first, *running;
+    job            *first;
     size_t          waiting;
+    job            *running[SERVE_MOST_PARALLEL]; /* NULL: a free place; only the thread changes them */
+    size_t          count;                        /* of those that run */
 
     /* Used only by the thread. */
-    gm_engine  *engine;
-    gm_session *session;
-    double      watched; /* when the sockets were last polled */
+    gm_engine *engine;
+    place      places[SERVE_MOST_PARALLEL];
+    uint64_t   requests;
+    size_t     turn;    /* which of those with a prompt to compute had the last turn */
+    bool       lost;    /* the GPU was lost: the engine is opened anew when nobody uses it */
+    double     watched; /* when the sockets were last polled */
 };
 
-/* Whether the client is still there and the server is not stopping. Ask between two steps. */
-bool job_is_wanted(worker *w, const job *j);
+/* A free place with its session, the one used longest ago; opens one if `fresh` and there is a place without. NULL on failure. */
+place *worker_take_place(worker *w, bool fresh, error *e);
 
-/* Moves what was written to the client. The first call sets the status, which sends a stream's headers: until then, a
- * problem with the prompt can still be reported by the status. False: no memory. */
-bool job_hand_over(worker *w, job *j, buffer *written);
-
-/* Both run with the engine open, in its thread. */
-gm_status worker_chat(worker *w, job *j, error *e);
-gm_status worker_transcribe(worker *w, job *j, error *e);
+/* For each kind: start finds a place and begins, with the engine open. A step returns GM_AGAIN until all is written to work.out,
+ * and then GM_DONE. The end comes after both, also if they failed. */
+gm_status worker_chat_start(worker *w, job *j, error *e);
+gm_status worker_chat_step(worker *w, job *j, error *e);
+void      worker_chat_end(worker *w, job *j);
+gm_status worker_transcribe_start(worker *w, job *j, error *e);
+gm_status worker_transcribe_step(worker *w, job *j, error *e);
+void      worker_transcribe_end(worker *w, job *j);
 
 #endif

@@ -3,6 +3,7 @@
 #include "session/decoder.h"
 #include "session/media.h"
 #include "session/prompt.h"
+#include "session/serving.h"
 
 #include "base/clock.h"
 
@@ -361,6 +362,12 @@ static gm_status prompt_begin(gm_reply *r, error *e) {
     r->stats.cached_tokens = min_size(min_size(session_common(s, &p), s->computed), r->stats.prompt_tokens);
     r->stats.media = r->media.count;
     return r->media.count ? session_check_prompt(s, &p, e) : GM_OK; /* before a tower works for nothing */
+}
+
+size_t reply_common(const gm_reply *r, const gm_session *s, size_t *count) {
+    const session_prompt p = reply_prompt(r);
+    *count = p.count;
+    return session_common(s, &p);
 }
 
 /* GM_OK with a piece that tells the progress, or when all is encoded; else GM_AGAIN. */

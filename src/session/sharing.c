@@ -9,6 +9,7 @@
  * session that begins with what another one computed from the same prompt has the same logits to the last bit as if it were alone. */
 
 #include "session/decoder.h"
+#include "session/serving.h"
 
 enum {
     LEAST_SHARED = 16,  /* tokens that must be saved: less is computed as fast as it is found */
@@ -53,6 +54,16 @@ void engine_close_stores(gm_engine *engine) {
         decoder_free(engine->decoders[i]);
         kv_store_close(&engine->stores[i]);
     }
+}
+
+void engine_cache_use(gm_engine *engine, size_t *held, size_t *capacity) {
+    *held = *capacity = 0;
+    engine_enter(engine);
+    for (size_t i = 0; i < COUNT_OF(engine->stores); i++) {
+        *held += kv_slots_taken(&engine->stores[i].spaces[KV_FULL]);
+        *capacity += engine->stores[i].spaces[KV_FULL].capacity;
+    }
+    engine_leave(engine);
 }
 
 /* ---- parking ---- */
