@@ -1,82 +1,209 @@
 #!/usr/bin/env bash
-# Measures on a server with a GPU, inside a folder made by tools/pack.sh (with this script and bench/kernels_gpu packed along):
+# Measures on a server that has only an NVIDIA driver, with what bench/pack.sh has packed:
 #
-#   OUT=results ./run.sh h200.sh [e2b] [26b] [e4b] [31b] [kernels] [tests]      default: e2b 26b
+#   bench/h200.sh STEP… [FOLDER]      FOLDER: where the results go; it has a / in its name (default: results/)
 #
-# For each model: a file of random weights, then `gemmule bench --backend gpu --json` of a prefill of 512 with 128 tokens decoded, and of
-# 128 tokens at a depth of 4096. Every step has a time limit, so that one that hangs does not spoil the rest. Writes into $OUT:
+#   all        the steps below, in this order, without the models beside e2b and 26b
+#   pairs      the packed older gemmule and the new one in turn: E2B, prefill of 512 and 128 tokens decoded (pairs.txt)
+#   cold       from the start of the program to the first token, without compiled shaders and with (cold.txt)
+#   prefill    E2B, prompts of 512, 4096 and 16384 tokens; 26B, 512: with everything, and with the older kernels and batches
+#   node       the same in Node on a newer Dawn, with f16 and subgroup matrices
+#   profile    where the time goes in a prompt of 4096 tokens and in decoding, both ways, natively and in Node (profile-*.svg, with tables natively in .txt, in Node in .json and log.txt)
+#   kernels    kernels_gpu natively and in Node, with everything and with the older kernels (kernels-*.txt)
+#   steps      kernels_gpu in Node with other steps of the attention by matrices (kernels-step-*.txt)
+#   ops        the ops' kernels against their formulas, natively and in Node (ops.txt)
+#   towers     pictures and sounds, if this gemmule can measure them
+#   e2b 26b e4b 12b 31b      a model: prefill of 512 with 128 tokens decoded, and 128 tokens at a depth of 4096
 #
-#   bench.jsonl     one line per measurement: command, machine, date, clocks, and the output; an input for
-#                   `node bench/results.mjs add bench.jsonl`
-#   kernels.json    what kernels_gpu --json prints, and kernels-older.json with the older kernels of many tokens
-#       nvidia-smi.txt  the GPU, before and after      log.txt  everything else
+# Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. Every step has a
+# time limit, and all together DEADLINE seconds (default 570); what is measured is written at once, so a run that is cut
+# off leaves its results. In FOLDER: bench.jsonl, an input for `node bench/results.mjs add` (a line per measurement: command, machine,
+# date, clocks, output), the texts named above, nvidia-smi.txt, and log.txt with everything else.
 #
-# MODELS: the folder for model files (default /tmp); each is removed after its turn unless KEEP=1. REPEATS: runs of each (default 3).
+# PACKED: the folder with the packed files (default build/h200). WORK: where they are unpacked and models written, kept for the next call
+# (default /tmp/gemmule-h200). REPEATS (3), PAIRS (9). To try it on a machine without such a GPU: VK_ICD_FILENAMES=…, SYNTH="--layers 2"
+# for smaller models, EXPERTS=e2b in the place of 26b, PROMPTS="64 300", QUICK=1 for kernels on small shapes.
 set -uo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-out=${OUT:-results} models=${MODELS:-/tmp} repeats=${REPEATS:-3}
-[ $# != 0 ] || set -- e2b 26b
-mkdir -p "$out" "$models"
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+packed=${PACKED:-$root/build/h200} work=${WORK:-/tmp/gemmule-h200} repeats=${REPEATS:-3} pairs=${PAIRS:-9} deadline=${DEADLINE:-570}
+prompts=${PROMPTS:-512 4096 16384} decode=${DECODE:-128} depth=${DEPTH:-4096} quick=(${QUICK:+--quick})
+experts=${EXPERTS:-26b}
+read -ra synth <<<"${SYNTH:-}"
+older=blocks,matrix_attention,large_batches
+out=results
+steps=()
+for argument in "$@"; do
+    case $argument in
+    */*) out=$argument ;;
+    all) steps+=(pairs cold prefill node profile kernels steps ops towers) ;;
+    pairs | cold | prefill | node | profile | kernels | steps | ops | towers | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
+    *) echo "h200.sh: there is no step '$argument'; see the beginning of this file" >&2 && exit 3 ;;
+    esac
+done
+[ ${#steps[@]} != 0 ] || { sed -n '4s/^# *//p' "$0" >&2 && exit 3; }
+mkdir -p "$out" "$work"
+out=$(cd "$out" && pwd)
 log=$out/log.txt
-: >"$log"
-: >"$out/bench.jsonl"
 
-say() { printf '%s\n' "$*" | tee -a "$log"; }
+say() { printf '%4d s  %s\n' $SECONDS "$*" | tee -a "$log" >&2; }
 quoted() { printf '"%s"' "$(printf '%s' "$1" | tr '\n\t' '  ' | sed 's/[\\"]/\\&/g')"; }
+
+# limited SECONDS COMMAND…: stdout passes, the rest goes to the log; never beyond the deadline.
+limited() {
+    local seconds=$1 status=0 left=$((deadline - SECONDS))
+    shift
+    if [ $left -lt 5 ]; then say "no time left for: $*"; return 1; fi
+    [ "$seconds" -le $left ] || seconds=$left
+    say "+ $*"
+    timeout --kill-after=5 "$seconds" "$@" 2>>"$log" || status=$?
+    [ $status = 0 ] || say "  ended with $status"
+    return $status
+}
+
+# ---- what is packed, and models ------------------------------------------------------------------------------------------------
+
+if [ "$(cat "$work/.stamp" 2>/dev/null)" != "$(stat -c '%s %Y' "$packed/own.tar.xz")" ]; then
+    say "unpacking"
+    for part in kit own; do tar -C "$work" -xJf "$packed/$part.tar.xz" 2>>"$log" || { say "$packed/$part.tar.xz cannot be unpacked" && exit 1; }; done
+    mv -f "$work/node" "$work/native/node" # so that run.sh finds it
+    stat -c '%s %Y' "$packed/own.tar.xz" >"$work/.stamp"
+fi
+native=$work/native/run.sh
+if [ -z "${VK_ICD_FILENAMES:-}" ]; then export VK_ICD_FILENAMES=$work/native/nvidia_icd.json VK_DRIVER_FILES=$work/native/nvidia_icd.json; fi
+gemmule() { "$native" gemmule "$@"; }
+has() { [ -f "$work/$1" ] || { say "there is no $1 among what is packed" && return 1; }; }
+
+# model SIZE: its file is there, or is written now; one at a time, since they are large.
+model() {
+    [ ! -f "$work/$1.gguf" ] || return 0
+    [ "$1" = e2b ] || find "$work" -maxdepth 1 -name '*.gguf' ! -name e2b.gguf -delete
+    limited 150 "$native" gemmule synth "$1" "$work/$1.part" "${synth[@]}" --quiet && mv "$work/$1.part" "$work/$1.gguf"
+}
 
 machine="$(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader 2>/dev/null | head -n 1 |
     sed 's/\(.*\), \(.*\), \(.*\)/\1 (\2), driver \3/'), $(nproc) CPU cores"
 smi() { nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,MEMORY >>"$out/nvidia-smi.txt" 2>&1 || echo "no nvidia-smi" >>"$out/nvidia-smi.txt"; }
 
-# limited SECONDS COMMAND…: stdout passes, the rest goes to the log.
-limited() {
-    local seconds=$1 status=0
-    shift
-    say "+ $*" >&2
-    timeout --kill-after=5 "$seconds" "$@" 2>>"$log" || status=$?
-    [ $status = 0 ] || say "  ended with $status" >&2
-    return $status
-}
+# ---- one measurement -----------------------------------------------------------------------------------------------------------
 
-# measure SECONDS MODEL OPTION…: one line of bench.jsonl.
+# measure SECONDS NAME COMMAND…: one line of bench.jsonl; the command prints one JSON object. NAME: the command, for readers.
 measure() {
-    local seconds=$1 model=$2 status=0 result sampler clocks
+    local seconds=$1 name=$2 status=0 result sampler clocks
     shift 2
-    nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw --format=csv,noheader,nounits -lms 200 >"$out/.clocks" 2>/dev/null &
+    nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw --format=csv,noheader,nounits -lms 200 >"$work/clocks" 2>/dev/null &
     sampler=$!
-    result=$(limited "$seconds" "$here/run.sh" gemmule bench "$models/$model.gguf" --backend gpu "$@" -r "$repeats" --json) || status=$?
+    result=$(limited "$seconds" "$@") || status=$?
     kill "$sampler" 2>/dev/null
     wait "$sampler" 2>/dev/null
     clocks=$(awk -F', ' '$1 > sm { sm = $1 } $2 > memory { memory = $2 } $3 > power { power = $3 }
-        END { if (sm) printf "SM up to %d MHz, memory %d MHz, up to %d W", sm, memory, power }' "$out/.clocks")
-    rm -f "$out/.clocks"
+        END { if (sm) printf "SM up to %d MHz, memory %d MHz, up to %d W", sm, memory, power }' "$work/clocks")
     [ $status = 0 ] && [ -n "$result" ] || return
     printf '{"date":%s,"machine":%s,"clocks":%s,"command":%s,"result":%s}\n' "$(quoted "$(date -u +%Y-%m-%d)")" "$(quoted "$machine")" \
-        "$(quoted "$clocks")" "$(quoted "gemmule bench $model.gguf --backend gpu $* -r $repeats")" "$result" >>"$out/bench.jsonl"
-    say "$result"
+        "$(quoted "$clocks")" "$(quoted "$name")" "$result" >>"$out/bench.jsonl"
+    sed -E 's/.*"prefill":\{[^}]*"tokens_per_second":([0-9.e+]+).*"decode":\{[^}]*"tokens_per_second":([0-9.e+]+).*/    prefill \1, decode \2/' \
+        <<<"$result" | tee -a "$log" >&2
 }
 
-model() { # model SIZE: synth, then both measurements
-    limited 150 "$here/run.sh" gemmule synth "$1" "$models/$1.gguf" --quiet || return
-    measure 120 "$1" -p 512 -n 128
-    measure 150 "$1" -p 0 -n 128 -d 4096
-    [ "${KEEP:-0}" = 1 ] || rm -f "$models/$1.gguf"
+natively() { # natively SECONDS MODEL OPTION…
+    measure "$1" "gemmule bench $2.gguf --backend gpu ${*:3} -r $repeats" "$native" gemmule bench "$work/$2.gguf" --backend gpu "${@:3}" -r "$repeats" --json
+}
+script() { # script FILE ARGUMENT…: a script in Node
+    "$native" node --experimental-wasm-jspi --disable-warning=ExperimentalWarning "$work/$1" "${@:2}"
+}
+export -f script
+export native work
+in_node() { # in_node SECONDS MODEL OPTION…
+    measure "$1" "bench/node/bench.mjs $2.gguf ${*:3} --repeats $repeats" \
+        bash -c 'script "$@"' - bench/node/bench.mjs "$work/$2.gguf" --package "$work/web/dist" "${@:3}" --repeats "$repeats"
+}
+
+# ---- the steps -----------------------------------------------------------------------------------------------------------------
+
+step_pairs() {
+    has native/gemmule-old && model e2b || return
+    limited 300 "$native" pairs.sh "$pairs" "$native gemmule-old" "$native gemmule" "$work/e2b.gguf" --backend gpu -p "${prompts%% *}" -n "$decode" |
+        tee -a "$out/pairs.txt" >&2
+}
+
+step_cold() {
+    model e2b || return
+    limited 240 "$native" cold.sh "$native gemmule" "$work/e2b.gguf" "$repeats" | tee -a "$out/cold.txt" >&2
+}
+
+# Prompts of E2B, then of 26B, with everything and without.
+prefill_by() { # prefill_by FUNCTION PREFILL-OPTION DECODE-OPTION OPTION…
+    local n
+    model e2b || return
+    for n in $prompts; do
+        "$1" 100 e2b "$2" "$n" "$3" 0 "${@:4}"
+        "$1" 100 e2b "$2" "$n" "$3" 0 --gpu-disable $older
+    done
+    model "$experts" || return
+    "$1" 150 "$experts" "$2" "${prompts%% *}" "$3" "$decode" "${@:4}"
+    "$1" 150 "$experts" "$2" "${prompts%% *}" "$3" 0 --gpu-disable $older
+}
+step_prefill() { prefill_by natively -p -n; }
+step_node() { prefill_by in_node --prefill --decode --warm "${WARM:-6}"; } # kernels for larger batches compile in the meantime
+
+step_profile() {
+    local without
+    model e2b || return
+    for without in "" $older; do
+        limited 100 "$native" gemmule bench "$work/e2b.gguf" --backend gpu -p "$depth" -n 32 -d "$depth" -r 1 ${without:+--gpu-disable "$without"} \
+            --profile "$out/profile-native${without:+-older}.svg" >"$out/profile-native${without:+-older}.txt"
+        limited 100 bash -c 'script "$@"' - bench/node/bench.mjs "$work/e2b.gguf" --package "$work/web/dist" --prefill "$depth" --decode 32 --depth "$depth" \
+            --repeats 1 ${without:+--gpu-disable "$without"} --profile "$out/profile-node${without:+-older}.svg" >"$out/profile-node${without:+-older}.json"
+    done
+}
+
+kernels_in_node() { # kernels_in_node SECONDS FILE ARGUMENT…
+    has wasm/kernels_gpu.wasm && limited "$1" bash -c 'script "$@"' - web/tests/run_gpu.ts "$work/wasm/kernels_gpu.wasm" "${quick[@]}" "${@:3}" >"$out/$2.txt"
+}
+
+step_kernels() {
+    limited 150 "$native" kernels_gpu "${quick[@]}" >"$out/kernels-native.txt"
+    kernels_in_node 150 kernels-node
+    limited 60 "$native" kernels_gpu "${quick[@]}" --disable $older "256 tokens" >"$out/kernels-native-older.txt"
+    kernels_in_node 60 kernels-node-older --disable $older "256 tokens"
+}
+
+step_steps() {
+    local step
+    for step in 0 1 2 3; do kernels_in_node 60 "kernels-step-$step" --step $step window; done
+}
+
+step_ops() {
+    local features without what
+    for features in "" subgroups,dot4,f16; do limited 120 "$native" test_ops gpu "$features" | tail -n 5 | tee -a "$out/ops.txt" >&2; done
+    has wasm/test_ops.wasm || return
+    for without in "" matrix_attention subgroup_matrix blocks,matrix_attention; do
+        for what in "attention deep" attention matmul experts; do
+            # shellcheck disable=SC2086 # two arguments
+            { echo "Node, without [$without], $what:" && limited 60 bash -c 'script "$@"' - web/tests/run_gpu.ts "$work/wasm/test_ops.wasm" gpu "$without" $what |
+                tail -n 12; } | tee -a "$out/ops.txt" >&2
+        done
+    done
+}
+
+step_towers() {
+    gemmule bench --help 2>/dev/null | grep -q -- --image || { say "this gemmule does not measure towers"; return; }
+    model e2b && limited 200 "$native" gemmule bench "$work/e2b.gguf" --backend gpu --image --audio -r "$repeats" --json >"$out/towers.json"
+}
+
+step_model() {
+    model "$1" || return
+    natively 120 "$1" -p "${prompts%% *}" -n "$decode"
+    natively 150 "$1" -p 0 -n "$decode" -d "$depth"
 }
 
 say "$machine, $(date -u)"
-limited 30 "$here/run.sh" gemmule version | tee -a "$log"
-limited 30 "$here/run.sh" gemmule devices | tee -a "$log"
+limited 30 "$native" gemmule version | tee -a "$log" >&2
+limited 30 "$native" gemmule devices | tee -a "$log" >&2
 smi
-for step in "$@"; do
-    case $step in
-    kernels)
-        limited 240 "$here/run.sh" kernels_gpu --json >"$out/kernels.json"
-        limited 120 "$here/run.sh" kernels_gpu --json --disable blocks "256 tokens" >"$out/kernels-older.json" # for comparison
-        ;;
-    tests) for features in "" subgroups,dot4,f16; do limited 120 "$here/run.sh" test_ops gpu "$features" | tail -n 5 | tee -a "$log"; done ;;
-    e2b | e4b | 12b | 26b | 31b) model "$step" ;;
-    *) say "h200.sh: there is no step '$step': e2b, e4b, 12b, 26b, 31b, kernels, tests" ;;
-    esac
+for step in "${steps[@]}"; do
+    say "---- $step"
+    if declare -F "step_$step" >/dev/null; then "step_$step"; else step_model "$step"; fi
 done
 smi
-say "$(wc -l <"$out/bench.jsonl") measurements"
+touch "$out/bench.jsonl"
+say "$(wc -l <"$out/bench.jsonl") measurements in $out"

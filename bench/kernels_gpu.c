@@ -1,6 +1,7 @@
 /* Measures the GPU's kernels on the shapes of real models: their time, the bytes they move, and the rate.
  *
- *     kernels_gpu [--quick] [--json] [--gpu N] [--disable FEATURES] [PATTERN]    only rows that contain PATTERN
+ *     kernels_gpu [--quick] [--json] [--gpu N] [--disable FEATURES] [--step N] [PATTERN]    only rows that contain PATTERN; --step: of
+ *                 the attention by matrices, 0 to 3 (attention_kernels.c)
  *
  * A row is a piece of a model's graph, planned as the engine plans it, with the same fusion; its dispatches are counted. A command
  * list repeats the piece many times. Each repetition waits for the one before, as in a model, because all values are in one buffer.
@@ -364,18 +365,25 @@ static gm_status run_all(bench *b) {
 int main(int argc, char **argv) {
     bench       b = { .quick = false };
     gpu_options options = { .adapter = -1 };
+    uint32_t    step = 0;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) b.quick = true;
         else if (!strcmp(argv[i], "--json")) b.json = true;
         else if (!strcmp(argv[i], "--gpu") && i + 1 < argc) options.adapter = (int32_t)strtol(argv[++i], NULL, 10);
         else if (!strcmp(argv[i], "--disable") && i + 1 < argc) options.disable = argv[++i];
+        else if (!strcmp(argv[i], "--step") && i + 1 < argc) step = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (argv[i][0] != '-' && !b.pattern) b.pattern = argv[i];
         else {
-            fprintf(stderr, "usage: kernels_gpu [--quick] [--json] [--gpu N] [--disable FEATURES] [PATTERN]\n");
+            fprintf(stderr,
+                    "usage: kernels_gpu [--quick] [--json] [--gpu N] [--disable FEATURES] [--step N] [PATTERN]\n");
             return 3;
         }
     }
-    if (!gpu_backend_open(&b.gpu, &options, false, &b.e)) run_all(&b);
+    if (!gpu_backend_open(&b.gpu, &options, false, &b.e)) {
+        ((gpu_info *)gpu_host_info(b.gpu.host))->attention_step =
+            step; /* the only one who reads it is the choice of kernels */
+        run_all(&b);
+    }
     if (b.e.status) fprintf(stderr, "kernels_gpu: %s\n", b.e.why);
     gpu_backend_close(&b.gpu);
     free(b.matrices);

@@ -24,6 +24,7 @@ const gpu_info *__wrap_gpu_host_info(const gpu_host *h) {
     info.subgroup_matrix = true;
     info.subgroup_min = info.subgroup_max = 32;
     info.matrix_rows = info.matrix_columns = info.matrix_depth = size();
+    if (getenv("EMULATE_STEP")) info.attention_step = (uint32_t)atoi(getenv("EMULATE_STEP"));
     return &info;
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a folder that runs on a server that has only an NVIDIA driver: no X, no packages, no network.
 #
-#   tools/pack.sh FOLDER [PROGRAM…]      build/gemmule, and further programs, e.g. build/release/test_ops bench/h200.sh
+#   tools/pack.sh FOLDER [PROGRAM…]      build/gemmule, and further programs, e.g. build/release/test_ops
 #
 # It contains the programs, Dawn (npm package bun-webgpu-linux-x64), the Vulkan loader, the shared libraries that a bare server
 # lacks, an ICD file that names the driver's headless Vulkan (libEGL_nvidia.so.0), and

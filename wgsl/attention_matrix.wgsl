@@ -13,10 +13,11 @@ diagnostic(off, chromium.subgroup_matrix_uniformity);
 //
 // A workgroup handles QUERIES pairs (token, head) of one K/V head and one split of the keys (attention_split.wgsl), of which it reads
 // only those that one of its queries sees, 64 at a time. Its subgroups (all of SUBGROUP threads) work on matrices of MATRIX × MATRIX:
-//   scores   SCORE_BLOCKS adjacent matrices each; 64 values of the head at a time go through workgroup memory
+//   scores   SCORE_BLOCKS adjacent matrices each; CHUNK eights of the head at a time go through workgroup memory
 //   softmax  by threads, on scores in workgroup memory, which the weights then replace as f16
-//   values   ROW_BLOCKS × COLUMN_BLOCKS matrices of the result each, in COLUMN_GROUPS columns of subgroups; 16 keys at a time go through
-//            workgroup memory, with zeros past the end of the head
+//   values   ROW_BLOCKS × COLUMN_BLOCKS matrices of the result each, in COLUMN_GROUPS columns of subgroups; VALUE_KEYS keys at a time go
+//            through workgroup memory, with zeros past the end of the head
+// AHEAD: what the next step needs is requested before the products of this one.
 //
 // Nobody can tell which value of a matrix is where, so its rows cannot be multiplied by different factors in place. That is needed only
 // when the maximum of a query rises. Weights are therefore relative to an older maximum until one rises by more than 8: e^8 is still
@@ -36,8 +37,8 @@ const threads = 256u;
 const subgroups = threads / ${SUBGROUP}u;
 const m = ${MATRIX}u;
 const tile_keys = 64u;
-const chunk = 8u;        // eights of the head per step of the scores
-const value_keys = 16u;  // per step of the values
+const chunk = ${CHUNK}u;           // eights of the head per step of the scores
+const value_keys = ${VALUE_KEYS}u; // per step of the values
 const lowest = -3.0e38;
 const rise = 8.0;
 
@@ -91,37 +92,64 @@ fn eight_of(a: kv_quad, b: kv_quad) -> vec4<u32> {
 #endif
 }
 
-// Puts `chunk` eights of the queries and keys into workgroup memory, with zeros past the end of the head.
-fn stage_scores(s: Source, mine: Queries, first: u32, thread: u32) {
-    for (var i = thread; i < batch * chunk; i += threads) {
-        let eight = first + i % chunk;
-        var x = vec4<u32>();
+const q_slots = batch * chunk / threads;     // eights that a thread loads
+const k_slots = tile_keys * chunk / threads;
+const v_slots = (value_keys * eights + threads - 1u) / threads;
+
+struct Scored { q: array<vec4<u32>, q_slots>, k: array<vec4<u32>, k_slots> }
+alias Valued = array<vec4<u32>, v_slots>;
+
+// Loads `chunk` eights of the queries and keys, with zeros past the end of the head.
+fn fetch_scores(s: Source, mine: Queries, first: u32, thread: u32) -> Scored {
+    var next = Scored();
+    for (var i = 0u; i < q_slots; i++) {
+        let item = thread + i * threads;
+        let eight = first + item % chunk;
         if (8u * eight < head) {
-            let row = query_at(mine, i / chunk, s.kv_head);
-            x = halves(query_quad(row, 2u * eight), query_quad(row, 2u * eight + 1u));
+            let row = query_at(mine, item / chunk, s.kv_head);
+            next.q[i] = halves(query_quad(row, 2u * eight), query_quad(row, 2u * eight + 1u));
         }
-        tile[i / chunk * stride + i % chunk] = x;
     }
-    for (var i = thread; i < tile_keys * chunk; i += threads) {
-        let eight = first + i % chunk;
-        var x = vec4<u32>();
+    for (var i = 0u; i < k_slots; i++) {
+        let item = thread + i * threads;
+        let eight = first + item % chunk;
         if (8u * eight < head) {
-            let row = row_behind(s, i / chunk);
-            x = eight_of(key_words(row, 2u * eight), key_words(row, 2u * eight + 1u));
+            let row = row_behind(s, item / chunk);
+            next.k[i] = eight_of(key_words(row, 2u * eight), key_words(row, 2u * eight + 1u));
         }
-        tile[second + i / chunk * stride + i % chunk] = x;
+    }
+    return next;
+}
+
+fn keep_scores(next: Scored, thread: u32) {
+    for (var i = 0u; i < q_slots; i++) {
+        let item = thread + i * threads;
+        tile[item / chunk * stride + item % chunk] = next.q[i];
+    }
+    for (var i = 0u; i < k_slots; i++) {
+        let item = thread + i * threads;
+        tile[second + item / chunk * stride + item % chunk] = next.k[i];
     }
 }
 
-fn stage_values(s: Source, first: u32, thread: u32) {
-    for (var i = thread; i < value_keys * eights; i += threads) {
-        let eight = i % eights;
-        var x = vec4<u32>();
+fn fetch_values(s: Source, first: u32, thread: u32) -> Valued {
+    var next = Valued();
+    for (var i = 0u; i < v_slots; i++) {
+        let item = thread + i * threads;
+        let eight = item % eights;
         if (8u * eight < head) {
-            let row = row_behind(s, first + i / eights);
-            x = eight_of(value_words(row, 2u * eight), value_words(row, 2u * eight + 1u));
+            let row = row_behind(s, first + item / eights);
+            next[i] = eight_of(value_words(row, 2u * eight), value_words(row, 2u * eight + 1u));
         }
-        tile[second + i / eights * value_stride + eight] = x;
+    }
+    return next;
+}
+
+fn keep_values(next: Valued, thread: u32) {
+    for (var i = 0u; i < v_slots; i++) {
+        let item = thread + i * threads;
+        if (value_keys * eights % threads != 0u && item >= value_keys * eights) { break; }
+        tile[second + item / eights * value_stride + item % eights] = next[i];
     }
 }
 
@@ -192,10 +220,20 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     for (var at = begin; at < end; at += tile_keys) {
         let source = Source(slots, slot_place(slots, at), end - 1u - at, kv_head);
         var sums = Scores(); // a plain declaration keeps the last tile's in some compilers
+#if AHEAD
+        var next = fetch_scores(source, mine, 0u, thread);
+#endif
         for (var first = 0u; first < (head + 7u) / 8u; first += chunk) {
             workgroupBarrier();
-            stage_scores(source, mine, first, thread);
+#if AHEAD
+            keep_scores(next, thread);
+#else
+            keep_scores(fetch_scores(source, mine, first, thread), thread);
+#endif
             workgroupBarrier();
+#if AHEAD
+            next = fetch_scores(source, mine, first + chunk, thread);
+#endif
             for (var depth = 0u; depth < chunk; depth += m / 8u) {
                 let left = subgroupMatrixLoad<Left, row_major>(&tile, score_row * m * stride + depth, stride);
                 for (var i = 0u; i < score_blocks; i++) {
@@ -211,6 +249,9 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
             subgroupMatrixStore<row_major>(&tile, to, sums[i], score_stride);
         }
         workgroupBarrier();
+#if AHEAD
+        var next_values = fetch_values(source, 0u, thread);
+#endif
 
         var s: array<vec4<f32>, fours>;
         var most = my_highest;
@@ -257,8 +298,15 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 
         for (var first = 0u; first <= min(source.last, tile_keys - 1u); first += value_keys) { // past the last key, weights are 0
             workgroupBarrier();
-            stage_values(source, first, thread);
+#if AHEAD
+            keep_values(next_values, thread);
+#else
+            keep_values(fetch_values(source, first, thread), thread);
+#endif
             workgroupBarrier();
+#if AHEAD
+            next_values = fetch_values(source, first + value_keys, thread);
+#endif
             for (var key = 0u; key < value_keys; key += m) {
                 var left: array<Left, row_blocks>;
                 for (var r = 0u; r < row_blocks; r++) {

@@ -55,7 +55,18 @@ typedef struct {
     uint64_t bytes; /* of workgroup memory */
 } matrix_shape;
 
-enum { MATRIX_THREADS = 256, MATRIX_KEYS = 64, MATRIX_VALUE_KEYS = 16, MATRIX_CHUNK = 8 };
+enum { MATRIX_THREADS = 256, MATRIX_KEYS = 64 };
+
+/* What goes through workgroup memory in one step, and whether the next step's loads come early. The first is the default; kernels_gpu
+ * compares all of them (gpu_info.attention_step). */
+static const struct {
+    uint32_t chunk, value_keys; /* eights of the head, keys */
+    bool     ahead;
+} matrix_steps[] = { { 8, 16, false }, { 8, 16, true }, { 16, 32, false }, { 16, 32, true } };
+
+static uint32_t matrix_step(const gpu_info *info) {
+    return info->attention_step < COUNT_OF(matrix_steps) ? info->attention_step : 0;
+}
 
 /* Divides the results among subgroups: by columns as far as that leaves few of them unused, the rest by rows. */
 static matrix_shape shape_matrices(const gpu_info *info, const gpu_kv *kv, uint32_t queries) {
@@ -71,7 +82,8 @@ static matrix_shape shape_matrices(const gpu_info *info, const gpu_kv *kv, uint3
         s.column_blocks = all / groups;
         s.row_blocks = rows / (subgroups / groups);
     }
-    const uint64_t row = MATRIX_CHUNK + 1, values = MATRIX_VALUE_KEYS * (fewest * m / 8 + 1);
+    const uint64_t row = matrix_steps[matrix_step(info)].chunk + 1;
+    const uint64_t values = matrix_steps[matrix_step(info)].value_keys * (fewest * m / 8 + 1);
     const uint64_t second = max_size(MATRIX_KEYS * row, max_size(values, subgroups * m * m / 4));
     s.bytes =
         16 * max_size(queries * row + second, queries * (MATRIX_KEYS / 4 + 1)) + 4 * (MATRIX_THREADS + queries + 2);
@@ -223,6 +235,9 @@ static gpu_kernel matrix_kernel(const gpu_info *info, const op *o, const gpu_kv 
     attention_tiles(&k, o, kv, tokens, s.queries);
     attention_common(&k, o, kv, tokens);
     share_out(&k, info, o, kv, tokens, splits);
+    kernel_define(&k, "CHUNK", number_word(matrix_steps[matrix_step(info)].chunk));
+    kernel_define(&k, "VALUE_KEYS", number_word(matrix_steps[matrix_step(info)].value_keys));
+    kernel_define(&k, "AHEAD", kernel_flag(matrix_steps[matrix_step(info)].ahead));
     kernel_define(&k, "SUBGROUP", number_word(info->subgroup_max));
     kernel_define(&k, "MATRIX", number_word(info->matrix_rows));
     kernel_define(&k, "SCORE_BLOCKS", number_word(s.score_blocks));

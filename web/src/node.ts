@@ -18,9 +18,10 @@ import { partNames } from './sources/split.ts';
 import { Connection, directLine } from './worker/connection.ts';
 import { Core, Host, openSource } from './worker/worker.ts';
 
-/** Dawn's toggles: f16 on NVIDIA's GPUs, and no checks that protect a browser from its pages. */
+/** Dawn's toggles: f16 on NVIDIA's GPUs, exact times, and no checks that protect a browser from its pages. */
 const DAWN = [
     'enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia,disable_workgroup_init,disable_robustness,use_vulkan_memory_model',
+    'disable-dawn-features=timestamp_quantization',
 ];
 
 interface Dawn {
