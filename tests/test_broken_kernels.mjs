@@ -36,6 +36,9 @@ const rows = [
     ["attention_reduce.wgsl", "value *= weight[part];", "", cases("attention F16 40 · 4 ×")],
     ["attention_split.wgsl", "last_seen(query_row(q, batch - 1u))", "last_seen(query_row(q, 0u))", cases("attention F16 40 · 4 ×")],
     ["attention_tile.wgsl", "row += max(tokens, 1u);", "row += max(tokens, 1u) - 1u;", records],
+    ["clips.wgsl", "let at = 2u + 2u * (u32(row >= first_end) +", "let at = 2u + 2u * (u32(row > first_end) +", cases("clipped linears F16 5 ×")],
+    ["clips.wgsl", "return min(max(x, numbers[0]), numbers[1]); }", "return max(x, numbers[0]); }", cases("clipped linears F16 5 ×")],
+    ["clips.wgsl", "vec4<f32>(numbers[1])); }", "vec4<f32>(-numbers[0])); }", cases("clipped linears F16 5 ×"), large],
     ["column_f32.wgsl", "both.x + both.y", "both.x - both.y", cases("matmul F16 1 × [512")],
     ["column_given.wgsl", "Column(x[2u * at], x[2u * at + 1u],", "Column(x[2u * at + 1u], x[2u * at],", cases("experts Q8_0 1 ×")],
     ["column_q8.wgsl", "f32(p.x + p.y + p.z + p.w)", "f32(p.x + p.y + p.z)", cases("matmul Q4_0 1 ×")],
@@ -65,6 +68,7 @@ const rows = [
     ["matmul_matrix.wgsl", "(left1, right0, m10)", "(left0, right0, m10)", cases("matmul Q4_K 5 ×"), large],
     ["matmul_q8.wgsl", "sum += s.y * v.sum;", "sum -= s.y * v.sum;", cases("matmul Q4_0 33 × [512")],
     ["matmul_sum.wgsl", "sum += sums[", "sum = sums[", cases("matmul F16 64 × [512")],
+    ["matmul_sum.wgsl", "= clip_result(first_row + row, sum);", "= clip_result(first_row, sum) + 0.1;", cases("clipped linears F16 70 ×")],
     ["matvec.wgsl", "sums0 += vec4<f32>(a.x, b.x, c.x, d.x);", "sums0 += vec4<f32>(b.x, a.x, c.x, d.x);", cases("matmul Q4_K 2 ×")],
     ["mix.wgsl", "out[at] * (scale * weight[i])", "out[at] * (a_scale * weight[i])", layers("experts")],
     ["moe.wgsl", "logit[other] == logit[x] && other < x", "logit[other] == logit[x] && other > x", cases("experts F32 5 ×")],
@@ -86,7 +90,7 @@ const rows = [
     ["run.wgsl", "tokens:  u32,\noutputs: u32,", "outputs: u32,\ntokens:  u32,", cases("select_rows")],
     ["slots.wgsl", "return index % s.count;", "return min(index, s.count - 1u);", cases("attention F16 5 · 5 × 3/1")],
     ["slots.wgsl", "index < s.prefix_end", "index <= s.prefix_end", records],
-    ["tile.wgsl", "place.row + row] = sum;", "place.row + row] = -sum;", cases("matmul F16 5 × [512")],
+    ["tile.wgsl", "= clip_result(to, sum);", "= clip_result(to, -sum);", cases("matmul F16 5 × [512")],
     ["tile_product.wgsl", "sums0 += row_dots(", "sums0 -= row_dots(", cases("matmul F16 5 × [512")],
     ["unit.wgsl", "return x * x;", "return abs(x);", cases("rms_norm 2 × [33, 3]")],
     ["unit.wgsl", "return dot(x, unit(1.0));", "return x.x;", cases("layer_norm 2 × [96, 1]")],
@@ -156,7 +160,7 @@ for (const file of readdirSync("wgsl")) check(rows.some((row) => row[0] === file
 const right = [
     [cases("rms_norm 2 ×")], [cases("attention F16 5 · 33 ×"), littleMemory], [cases("steep"), matrices], [cases("steep"), large],
     [cases("heads of 72"), large], [cases("heads of 128"), large], [cases("F16 4 · 20 × 2/1 heads of 512"), large],
-    [cases("matmul Q4_K 5 ×"), matrices], [cases("lopsided"), large],
+    [cases("matmul Q4_K 5 ×"), matrices], [cases("clipped linears F16 5 ×"), large], [cases("lopsided"), large],
     [cases("block of 9 at 11"), matrices], [cases("attention Q8_0 5 · 5 ×"), matrices],
 ];
 async function testRight([program, more]) {

@@ -5,6 +5,7 @@
 
 #include "gpu/backend.h"
 #include "gpu/kernels.h"
+#include "model/towers.h"
 #include "session/session.h"
 #include "test.h"
 
@@ -284,6 +285,38 @@ static void test_dispatches(const char *path, size_t most) {
     gm_engine_close(engine);
 }
 
+/* The same for the towers, whose linears clip their input and their results. */
+static void test_tower_dispatches(const char *path, bool audio, size_t most) {
+    TEST("%s: at most %zu dispatches a layer of the %s tower", path, most, audio ? "audio" : "vision");
+    enum { SOFT_WIDTH = 64 };
+    const fuse_options many = { .clips = true, .most_bytes = 1 << 27, .most_column = 4096 };
+    const op_kind      each = audio ? OP_LOCAL_ATTENTION : OP_ATTENTION;
+    error              e = { 0 };
+    gguf              *file = NULL;
+    vision_weights     vision = { 0 };
+    audio_weights      heard = { 0 };
+    graph              g = { 0 }, fused = { 0 };
+    tensor            *leaf;
+    size_t             layers = 0, dispatches = 0;
+    gm_status          status = gguf_open_file(path, &file, &e);
+    if (!status) status = audio ? audio_load(file, SOFT_WIDTH, &heard, &e) : vision_load(file, SOFT_WIDTH, &vision, &e);
+    if (!status) status = audio ? audio_graph(&heard, &g, &leaf, &e) : vision_graph(&vision, &g, &leaf, &e);
+    if (!status) status = graph_fuse(&g, &many, &fused, &e);
+    CHECK_MESSAGE(!status, "%s", e.why);
+    for (size_t i = 0; i < fused.op_count; i++, dispatches++) {
+        CHECK_MESSAGE(fused.ops[i].kind != OP_CLAMP || !layers, "layer %zu has a clamp of its own", layers - 1);
+        if (fused.ops[i].kind != each) continue;
+        if (layers++) CHECK_MESSAGE(dispatches <= most, "layer %zu takes %zu", layers - 2, dispatches);
+        dispatches = 0;
+    }
+    CHECK(layers == (audio ? heard.config.layers : vision.config.layers) && layers > 1);
+    graph_free(&fused);
+    graph_free(&g);
+    if (audio) audio_free(&heard);
+    else vision_free(&vision);
+    gguf_free(file);
+}
+
 /* With f32 columns and, if the GPU has packed dot products, with 8-bit columns, which both backends round in the same way. */
 static void test_layers(gpu_backend *gpu, bool precise, const char *only) {
     cpu_backend cpu;
@@ -318,5 +351,7 @@ int main(int argc, char **argv) {
     test_dispatches("tests/fixtures/tiny-moe.gguf", 14);
     test_dispatches("tests/fixtures/small-dense-Q4_K_M.gguf", 9);
     test_dispatches("tests/fixtures/small-moe-Q4_K_M.gguf", 14);
+    test_tower_dispatches("tests/fixtures/tiny-mm.mmproj.gguf", false, 12);
+    test_tower_dispatches("tests/fixtures/tiny-mm.mmproj.gguf", true, 25);
     return test_end();
 }

@@ -349,6 +349,47 @@ static void test_matmul(const backend *b, quant_type type, size_t tokens, size_t
     end(&c);
 }
 
+static double clipped(double x, double least, double most) { return x < least ? least : x > most ? most : x; }
+
+/* Linears of a tower: two that read one clipped column and clip their results differently, and one that reads what these give. The
+ * GPU clips in the products if there are many tokens. */
+static void test_clipped(const backend *b, quant_type type, size_t tokens, size_t k, size_t m) {
+    CASE("%s: clipped linears %s %zu × [%zu → %zu]%s", b->name, quant_format_of(type)->name, tokens, k, m,
+         b->precise ? " precise" : "");
+    op_case  c = case_begin(b, tokens, k);
+    uint8_t *data[3] = { random_weights(type, k * m), random_weights(type, k * m), random_weights(type, m * 40) };
+    float   *w[3] = { dequantised(type, data[0], k * m), dequantised(type, data[1], k * m),
+                      dequantised(type, data[2], m * 40) };
+    double  *inner = doubles(m), *want = doubles(tokens * 40);
+    tensor  *x = graph_clamp(&c.g, c.x, -0.5f, 0.25f);
+    tensor  *gate = graph_clamp(&c.g, graph_matmul(&c.g, weight(&c, "w0", type, k, m, 1, data[0]), x), -0.75f, 1.5f);
+    tensor  *up = graph_clamp(&c.g, graph_matmul(&c.g, weight(&c, "w1", type, k, m, 1, data[1]), x), -1.25f, 0.5f);
+    tensor  *y = graph_clamp(&c.g, graph_geglu(&c.g, gate, up), -0.25f, 0.5f);
+    y = graph_clamp(&c.g, graph_matmul(&c.g, weight(&c, "w2", type, m, 40, 1, data[2]), y), -1, 0.75f);
+    for (size_t t = 0; t < tokens; t++) {
+        for (size_t i = 0; i < m; i++) {
+            double sums[2] = { 0, 0 };
+            for (size_t j = 0; j < 2 * k; j++)
+                sums[j / k] += (double)w[j / k][i * k + j % k] * clipped(case_input(&c, t)[j % k], -0.5, 0.25);
+            inner[i] = clipped(op_gelu(clipped(sums[0], -0.75, 1.5)) * clipped(sums[1], -1.25, 0.5), -0.25, 0.5);
+        }
+        for (size_t i = 0; i < 40; i++) {
+            double sum = 0;
+            for (size_t j = 0; j < m; j++) sum += w[2][i * m + j] * inner[j];
+            want[t * 40 + i] = clipped(sum, -1, 0.75);
+        }
+    }
+    case_expect(case_run(&c, y, 0), want, tokens * 40,
+                b->precise              ? 5e-6
+                : cpu_type_has_q8(type) ? 3e-2
+                : halves(b, type)       ? 3e-3
+                                        : 5e-6);
+    for (size_t i = 0; i < 3; i++) free(data[i]), free(w[i]);
+    free(inner);
+    free(want);
+    end(&c);
+}
+
 static void test_elementwise(const backend *b, size_t tokens, size_t n) {
     CASE("%s: add, scale, geglu, softcap, slices %zu × %zu", b->name, tokens, n);
     op_case c = case_begin(b, tokens, 2 * n);
@@ -1101,6 +1142,12 @@ static void test_backend(const backend *b) {
     test_matmul(b, TYPE_F16, 130, 160, 150); /* several tiles of rows and of columns */
     test_matmul(b, TYPE_BF16, 70, 96, 129);
     test_matmul(b, TYPE_F32, 65, 33, 130);
+    test_clipped(b, TYPE_F16, 2, 64,
+                 96); /* with separate clamps on the GPU; then by each kind of kernel, with k split and not */
+    test_clipped(b, TYPE_F16, 5, 33, 48);
+    test_clipped(b, TYPE_F16, 70, 512, 160);
+    test_clipped(b, TYPE_BF16, 130, 96, 130);
+    test_clipped(b, TYPE_Q8_0, 33, 512, 64);
     test_op_attention(b, TYPE_F16, 4, 40, 64, 4, 2, 0); /* so deep that the GPU shares out the keys */
     test_op_attention(b, TYPE_F16, 1, 90, 32, 2, 1, 72);
     test_op_attention(b, TYPE_F16, 3, 12, 32, 3, 1, 16); /* the window's edge lies between the tokens of a batch */

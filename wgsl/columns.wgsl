@@ -1,16 +1,17 @@
 // Reads columns of f32 activations, x, as quads of 4 and chunks of 32; values past k are zeros. VEC4: k is a multiple of 4, and
-// columns start at multiples of 4 elements. The including file declares x (array<vec4<f32>> or array<f32>), k and Quads.
+// columns start at multiples of 4 elements. The including file declares x (array<vec4<f32>> or array<f32>), k and Quads,
+// and includes clips.wgsl.
 
 fn load_quad(column: u32, quad: u32) -> vec4<f32> {
     if (k % 32u != 0u && 4u * quad >= k) { return vec4<f32>(0.0); }
 #if VEC4
-    return x[column / 4u + quad];
+    return clip_four(x[column / 4u + quad]);
 #else
     let at = column + 4u * quad;
-    if (k % 4u == 0u || 4u * quad + 3u < k) { return vec4<f32>(x[at], x[at + 1u], x[at + 2u], x[at + 3u]); }
-    var v = vec4<f32>(x[at], 0.0, 0.0, 0.0);
-    if (4u * quad + 1u < k) { v.y = x[at + 1u]; }
-    if (4u * quad + 2u < k) { v.z = x[at + 2u]; }
+    if (k % 4u == 0u || 4u * quad + 3u < k) { return clip_four(vec4<f32>(x[at], x[at + 1u], x[at + 2u], x[at + 3u])); }
+    var v = vec4<f32>(clip_one(x[at]), 0.0, 0.0, 0.0);
+    if (4u * quad + 1u < k) { v.y = clip_one(x[at + 1u]); }
+    if (4u * quad + 2u < k) { v.z = clip_one(x[at + 2u]); }
     return v;
 #endif
 }

@@ -7,7 +7,8 @@ enable subgroups;
 //   v:    x / rms(x)                                       rms(u) = √(mean(u²) + eps)
 //
 //   rows    f32: token t at t · row_stride: q, k and v start at q_offset, k_offset and v_offset; their heads of n are contiguous
-//   table   f32 [tokens, n]: cosines, then sines     q_weight, k_weight  f32 [n]
+//   table   f32 [tokens, axes, n / axes]: cosines, then sines     q_weight, k_weight  f32 [n]
+//   axes    2: the halves of a head are rotated as if they were heads, by a row of the table each
 //   out     f32 [tokens, heads, n]: the queries      keys, values  the layer's cache (kv.wgsl), only with STORE
 //   dispatch (heads, or with STORE heads + 2 · kv_heads: keys, then values; tokens; 1)     n ≤ 512, a multiple of 4 (of 32 for q8_0)
 
@@ -17,6 +18,7 @@ enable subgroups;
 override head:       u32;
 override heads:      u32;
 override kv_heads:   u32 = 0u;
+override axes:       u32 = 1u;
 override row_stride: u32;
 override q_offset:   u32;
 override k_offset:   u32 = 0u;
@@ -78,8 +80,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
     let scale = inverseSqrt(workgroup_sum(squares, thread, subgroup) / f32(head) + eps);
     workgroupBarrier();
 
-    let pairs = head / 2u;
-    for (var j = thread; j < pairs; j += threads) {
+    let pairs = head / 2u / axes; // of one axis
+    for (var i = thread; i < head / 2u; i += threads) {
+        let j = i + i / pairs * pairs;
         var x = vec2<f32>(line[j], line[j + pairs]) * scale;
         if (!is_value) {
             if (is_query) { x *= vec2<f32>(q_weight[j], q_weight[j + pairs]); }

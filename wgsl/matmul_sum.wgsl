@@ -6,6 +6,7 @@
 //   dispatch (rows / 256, columns), columns of the shape class: their number comes from here, so that classes share a pipeline
 
 #include "run.wgsl"
+#include "clips.wgsl"
 
 override rows:           u32;
 override splits:         u32;
@@ -29,5 +30,5 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
     if (row >= rows || column >= count) { return; }
     var sum = 0.0;
     for (var s = 0u; s < splits; s++) { sum += sums[(s * groups.y + column) * rows + row]; }
-    y[y_offset + column * y_token_stride + first_row + row] = sum;
+    y[y_offset + column * y_token_stride + first_row + row] = clip_result(first_row + row, sum);
 }

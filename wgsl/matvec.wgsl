@@ -34,6 +34,7 @@ const threads = 128u;
 #endif
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
+#include "clips.wgsl"
 #include "columns.wgsl"
 #include "lanes.wgsl"
 

@@ -86,6 +86,7 @@ override routes_token_stride: u32 = 0u;
 
 #if COLUMN == given
 #else
+#include "clips.wgsl"
 #include "columns.wgsl"
 #include "reduce.wgsl"
 #endif

@@ -28,6 +28,7 @@ override all_rows:       u32; // tokens · per, for the shape class
 
 struct Quads { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>, e: vec4<f32>, f: vec4<f32>, g: vec4<f32>, h: vec4<f32> }
 
+#include "clips.wgsl"
 #include "columns.wgsl"
 
 const threads = 256u;

@@ -13,6 +13,7 @@
 // The including file declares the constants tile_rows, tile_columns and threads.
 
 #include "run.wgsl"
+#include "clips.wgsl"
 
 override k:              u32;
 override rows:           u32;
@@ -119,5 +120,7 @@ fn y_column(place: Place, c: u32) -> u32 {
 }
 
 fn store(place: Place, row: u32, column: u32, sum: f32) {
-    if (place.row + row < rows && column < place.columns) { y[y_column(place, column) + first_row + place.row + row] = sum; }
+    if (place.row + row >= rows || column >= place.columns) { return; }
+    let to = first_row + place.row + row;
+    y[y_column(place, column) + to] = clip_result(to, sum);
 }

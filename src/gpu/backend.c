@@ -91,6 +91,7 @@ fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outp
     const uint64_t padding = 1 << 16; /* planes are a little larger than the tensors that they hold */
     return (fuse_options){ .one_token = tokens == 1,
                            .one_output = outputs == 1,
+                           .clips = gpu_matmul_clips((uint32_t)tokens),
                            .most_bytes = gpu_host_info(b->host)->max_binding - padding,
                            .most_column = gpu_matvec_most_column(gpu_host_info(b->host)) };
 }

@@ -61,6 +61,7 @@ static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
     kernel_constant(&out, "row_stride", (double)q->token_stride);
     kernel_constant(&out, "q_offset", (double)q->offset);
     kernel_constant(&out, "eps", (double)o->eps);
+    if (o->in[HEADS_TABLE]->ne[1] > 1) kernel_constant(&out, "axes", (double)o->in[HEADS_TABLE]->ne[1]);
     kernel_bind(&out, BIND_IN + HEADS_Q);
     kernel_bind(&out, BIND_IN + HEADS_TABLE);
     kernel_bind(&out, BIND_IN + HEADS_Q_WEIGHT);

@@ -10,7 +10,7 @@
 #include "gpu/host.h"
 #include "gpu/shader.h"
 
-enum { KERNEL_DEFINES = 32, KERNEL_CONSTANTS = 32, KERNEL_BINDS = 8, KERNEL_NUMBERS = 4 };
+enum { KERNEL_DEFINES = 32, KERNEL_CONSTANTS = 32, KERNEL_BINDS = 8, KERNEL_NUMBERS = 8 };
 
 typedef struct {
     const char   *file;                    /* in wgsl/ */

@@ -14,6 +14,8 @@ bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t tokens)
 
 bool gpu_matmul_takes_groups(uint32_t tokens) { return tokens > MATVEC_COLUMNS; }
 
+bool gpu_matmul_clips(uint32_t tokens) { return tokens > MATVEC_COLUMNS; }
+
 /* Sized for f16, which takes more room than 8 bits with scales. */
 uint64_t gpu_quantised_bytes(uint32_t k, uint64_t rows) { return rows * (round_up(k, 32) * 2 + 16); }
 
@@ -110,8 +112,11 @@ static gpu_tile matrix_tile(const gpu_info *info, const gpu_matmul_job *job, uin
                              .column_threads = columns == 16 ? 1 : 2,
                              .chunks = 1 };
     if (!many_columns(job)) return small;
-    const bool is_large = (uint64_t)job->like->rows * job->like->k >= large_weights && tile_fits(info, &large);
-    gpu_tile  *t = is_large ? &large : &small;
+    /* a picture has thousands of columns: enough large tiles also for small weights */
+    const bool fills = job->tokens > 256 && tile_count(info, job, job->like, &large) >= 2 * ENOUGH_WORKGROUPS;
+    const bool is_large =
+        ((uint64_t)job->like->rows * job->like->k >= large_weights || fills) && tile_fits(info, &large);
+    gpu_tile *t = is_large ? &large : &small;
     t->chunks = is_large && tile_count(info, job, job->like, t) > ENOUGH_WORKGROUPS ? 1 : 2;
     if (!tile_fits(info, t)) t->chunks = 1;
     return *t;
@@ -159,6 +164,7 @@ static void add_up(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile
     kernel_bind(out, BIND_PARTIAL);
     kernel_bind(out, BIND_OUT);
     kernel_bind(out, BIND_RUN);
+    clip_kernel(out, &job->clips, false, job->clips.out);
     out->x = divide_up(tile->rows, 256);
     out->y = job->tokens;
     out->z = 1;
@@ -193,6 +199,7 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
         kernel_constant(&out[0], "groups_pairs", job->weights->experts + 1 + gpu_groups_tiles(&groups));
     }
     kernel_bind(&out[0], job->used ? BIND_GROUPS : BIND_RUN);
+    clip_kernel(&out[0], &job->clips, job->clips.in && !job->q8, job->clips.out && t->splits == 1);
     out[0].x = divide_up(job->used ? job->weights->rows : tile.rows, gpu_tile_rows(info, t));
     out[0].y = job->used ? gpu_groups_tiles(&groups) : t->splits;
     out[0].z = job->used ? 1 : divide_up(job->tokens, gpu_tile_columns(info, t));
@@ -251,6 +258,7 @@ void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quanti
     kernel_bind(out, BIND_IN + FUSED_A);
     kernel_bind(out, BIND_QUANTISED);
     kernel_bind(out, BIND_RUN);
+    clip_kernel(out, &job->clips, job->clips.in, false);
     if (halves) {
         out->x = 1;
         out->y = job->tokens * job->rows;

@@ -24,6 +24,14 @@ typedef struct {
  * quantise kernel writes it. In that case x.offset is 0, and token and row strides count whole columns. */
 typedef enum { COLUMN_F32, COLUMN_Q8, COLUMN_GIVEN } gpu_column;
 
+/* A linear layer of a tower that clips: least and most of the input, then of the rows of each joined weight. They differ between
+ * layers, so kernels bind them as their numbers. */
+typedef struct {
+    bool     in, out;
+    float    bounds[2 + 2 * OP_PARTS];
+    uint32_t ends[OP_PARTS - 1]; /* rows at which the second and the third weight begin */
+} gpu_clips;
+
 typedef struct {
     const weight_layout *weights;
     const weight_layout *like; /* decides the kernel; the same as `weights` except in the self-check */
@@ -45,10 +53,14 @@ typedef struct {
     op_gate  gate;
     float    eps, factor, weight_factor, cap;
     uint32_t other_offset;
+    /* With more than four columns only. */
+    gpu_clips clips;
 } gpu_matmul_job;
 
 /* Whether such a product should use 8-bit (or f16) activations, if they are allowed at all. */
 bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t tokens);
+/* Whether the kernels for so many columns can clip. */
+bool gpu_matmul_clips(uint32_t tokens);
 /* Whether the kernel takes the pairs grouped by expert (BIND_GROUPS) instead of the routes. */
 bool gpu_matmul_takes_groups(uint32_t tokens);
 
@@ -99,6 +111,7 @@ typedef struct {
     uint32_t  tokens;
     bool      outputs;
     gpu_place x;
+    gpu_clips clips;
 } gpu_quantise_job;
 
 void     gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quantise_job *job);

@@ -136,6 +136,7 @@ gm_status plan_lay_out(gpu_plan *p, error *e);
 uint64_t       plan_beyond_alignment(const tensor *t);
 gpu_kv         plan_kv(const gpu_plan *p, const op *o);
 gpu_groups     plan_groups(const gpu_plan *p, size_t i); /* of a product of experts */
+gpu_clips      plan_clips(const op *o);                  /* of a product */
 gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile);
 
 /* ---- plan_record.c ---- */

@@ -119,6 +119,18 @@ static gpu_place place_or_start(const tensor *t, bool there) { return there ? pl
 /* Places of 8-bit columns count whole columns: one, or one per expert used. */
 static gpu_place place_of_columns(const tensor *t) { return (gpu_place){ 0, (uint32_t)t->ne[1], t->ne[1] > 1 }; }
 
+gpu_clips plan_clips(const op *o) {
+    gpu_clips clips = { .in = o->clips_in, .out = o->clips_out, .bounds = { o->least, o->most } };
+    uint64_t  end = 0;
+    for (size_t i = 0; i < OP_PARTS; i++) {
+        clips.bounds[2 + 2 * i] = o->out_least[i];
+        clips.bounds[3 + 2 * i] = o->out_most[i];
+        if (o->in[FUSED_W0 + i]) end += o->in[FUSED_W0 + i]->ne[1];
+        if (i < COUNT_OF(clips.ends)) clips.ends[i] = (uint32_t)end;
+    }
+    return clips;
+}
+
 gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
     const op      *o = &p->g.ops[i];
     const plan_op *d = &p->ops[i];
@@ -150,6 +162,7 @@ gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
         .other_offset = o->in[FUSED_OTHER] ? (uint32_t)plan_beyond_alignment(o->in[FUSED_OTHER]) : 0,
         .column = d->column,
         .y_q8 = d->gives_q8,
+        .clips = plan_clips(o),
     };
 }
 
@@ -168,7 +181,8 @@ gpu_groups plan_groups(const gpu_plan *p, size_t i) {
 
 /* The scratch items that belong to a value, by the value's index; -1: none. */
 typedef struct {
-    int32_t quantised, grouped;
+    int32_t  quantised, grouped;
+    uint32_t quantised_by; /* the op whose bounds clipped what is in `quantised` */
 } value_notes;
 
 static int32_t item_new(gpu_plan *p, uint64_t bytes, uint32_t now) {
@@ -203,8 +217,12 @@ static uint64_t product_partial_bytes(const gpu_plan *p, size_t i) {
     return most;
 }
 
+static bool same_clips(const op *a, const op *b) {
+    return a->clips_in == b->clips_in && (!a->clips_in || (a->least == b->least && a->most == b->most));
+}
+
 /* Scratch memory of an op: partial sums, its input in 8 bits, the pairs grouped by expert. Products with the same input
- * share the last two. */
+ * share the last two, unless they clip it differently. */
 static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
     const op      *o = &p->g.ops[i];
     plan_op       *d = &p->ops[i];
@@ -214,12 +232,15 @@ static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
     if (partial) d->partial = item_new(p, partial, i);
     if (d->q8) {
         const tensor  *x = o->in[FUSED_A];
-        int32_t       *item = &notes[plan_base(x)->index].quantised;
+        value_notes   *note = &notes[plan_base(x)->index];
         const uint64_t rows = (uint64_t)plan_count(p, x) * x->ne[1];
-        d->makes_quantised = *item < 0;
-        if (*item < 0) *item = item_new(p, gpu_quantised_bytes((uint32_t)x->ne[0], rows), i);
-        d->quantised = *item;
-        item_live_at(&p->items[*item], i);
+        d->makes_quantised = note->quantised < 0 || !same_clips(&p->g.ops[note->quantised_by], o);
+        if (d->makes_quantised) {
+            note->quantised = item_new(p, gpu_quantised_bytes((uint32_t)x->ne[0], rows), i);
+            note->quantised_by = i;
+        }
+        d->quantised = note->quantised;
+        item_live_at(&p->items[d->quantised], i);
     }
     if (d->groups) {
         int32_t *item = &notes[plan_base(o->in[FUSED_ROUTES])->index].grouped;
@@ -240,7 +261,7 @@ gm_status plan_lay_out(gpu_plan *p, error *e) {
         return fail_memory(e, "a plan's items", g->value_count * sizeof *p->items);
     }
     for (size_t i = 0; i < g->value_count; i++) {
-        notes[i] = (value_notes){ -1, -1 };
+        notes[i] = (value_notes){ -1, -1, 0 };
         item_new(p, 0, UINT32_MAX);
         p->items[i].last = 0;
     }

@@ -16,6 +16,19 @@ static inline bool by_fours(uint32_t k, const gpu_place *x) {
     return k % 4 == 0 && x->offset % 4 == 0 && x->token_stride % 4 == 0 && x->row_stride % 4 == 0;
 }
 
+/* Binds the bounds at which a kernel clips its input or its results. */
+static inline void clip_kernel(gpu_kernel *out, const gpu_clips *clips, bool in, bool results) {
+    static const char *const places[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7" };
+    if (!in && !results) return;
+    kernel_define(out, "CLIP_IN", kernel_flag(in));
+    kernel_define(out, "CLIP_OUT", kernel_flag(results));
+    kernel_define(out, "NUMBERS_AT", places[out->bind_count]);
+    kernel_bind(out, BIND_NUMBERS);
+    for (size_t i = 0; i < COUNT_OF(clips->bounds); i++) kernel_number(out, clips->bounds[i]);
+    for (size_t i = 0; i < COUNT_OF(clips->ends) && results; i++)
+        kernel_constant(out, i ? "second_end" : "first_end", clips->ends[i]);
+}
+
 static inline uint32_t divide_up(uint32_t a, uint32_t b) { return (uint32_t)(((uint64_t)a + b - 1) / b); }
 
 /* The tile, or the part of it that is multiplied. */

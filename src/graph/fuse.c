@@ -3,6 +3,7 @@
 
 #include "graph/fuse.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,13 +179,20 @@ static bool try_norm_of_sum(fuser *f, op *norms) {
 
 /* ---- PRODUCTS: joins all products that read one column ---- */
 
+/* Whether this op can read its input as a view. In towers some more do; of LOCAL_ATTENTION's inputs, which must not be parts of
+ * one value, the values only. */
+static bool takes_view(const op *o, size_t input, bool tower) {
+    if (o->kind == OP_RMS_NORM || o->kind == OP_GEGLU || o->kind == OP_CLAMP) return true;
+    return tower && (o->kind == OP_MUL || o->kind == OP_SCALE || (o->kind == OP_LOCAL_ATTENTION && input == 2));
+}
+
 /* Whether all readers of a value can also read it as a view. */
-static bool readers_take_views(const fuser *f, const tensor *value) {
+static bool readers_take_views(const fuser *f, const tensor *value, bool tower) {
     for (size_t i = 0; i < f->g->op_count; i++) {
         const op *o = &f->g->ops[i];
-        if (o->kind == (op_kind)GONE || o->kind == OP_RMS_NORM || o->kind == OP_GEGLU || o->kind == OP_CLAMP) continue;
-        for (size_t j = 0; j < OP_INPUTS; j++) {
-            if (o->in[j] && o->in[j]->kind == TENSOR_VALUE && whole_of(o->in[j]) == value) return false;
+        for (size_t j = 0; o->kind != (op_kind)GONE && j < OP_INPUTS; j++) {
+            const bool reads = o->in[j] && o->in[j]->kind == TENSOR_VALUE && whole_of(o->in[j]) == value;
+            if (reads && !takes_view(o, j, tower)) return false;
         }
     }
     return !is_result(f, value);
@@ -202,15 +210,21 @@ static op products_of(const op *matmul) {
     return fused;
 }
 
-enum { MOST_PARTS = 3 };
+/* The column, or what it is a clamp of. */
+static const tensor *unclipped(const fuser *f, const tensor *x) {
+    const op *clamp = producer_of(f, x, OP_CLAMP);
+    return clamp ? clamp->in[0] : x;
+}
 
-/* Finds up to three products of the column of ops[first] whose results can become parts of one value. */
-static size_t find_parts(const fuser *f, uint32_t first, op *parts[MOST_PARTS]) {
-    const tensor *x = f->g->ops[first].in[1];
+/* Finds up to three products of the column of ops[first] whose results can become parts of one value. They may clip it
+ * differently. */
+static size_t find_parts(const fuser *f, uint32_t first, op *parts[OP_PARTS]) {
+    const tensor *x = unclipped(f, f->g->ops[first].in[1]);
     size_t        count = 0;
-    for (uint32_t i = first; i < f->g->op_count && count < MOST_PARTS; i++) {
+    for (uint32_t i = first; i < f->g->op_count && count < OP_PARTS; i++) {
         op *o = &f->g->ops[i];
-        if (o->kind == OP_MATMUL && o->in[1] == x && is_row(o->out) && readers_take_views(f, o->out))
+        if (o->kind == OP_MATMUL && unclipped(f, o->in[1]) == x && is_row(o->out) &&
+            readers_take_views(f, o->out, false))
             parts[count++] = o;
     }
     return count;
@@ -223,19 +237,19 @@ static void make_part_of(tensor *value, tensor *row, uint64_t offset) {
     value->token_stride = row->token_stride;
 }
 
-/* Joins parts[i] and all later parts of the same type into one PRODUCTS, up to most_bytes of weights. The backend
+/* Joins parts[i] and all later parts of the same column and type into one PRODUCTS, up to most_bytes of weights. The backend
  * uploads joined weights in whole words, so their sizes must be multiples of 4. Returns where the next part starts in
  * the row. */
 static uint64_t join_alike(fuser *f, op **parts, size_t i, size_t count, tensor *row, uint64_t offset) {
     op           *leader = parts[i], fused = products_of(leader);
-    const tensor *first = leader->in[0];
+    const tensor *first = leader->in[0], *column = leader->in[1];
     const bool    whole_words = tensor_bytes(first) % 4 == 0;
     uint64_t      bytes = tensor_bytes(first), end = offset + first->ne[1];
     size_t        weights = 1;
     make_part_of(leader->out, row, offset);
     for (size_t j = i + 1; j < count; j++) {
         const tensor *w = parts[j] ? parts[j]->in[0] : NULL;
-        if (!w || w->type != first->type || !whole_words || tensor_bytes(w) % 4 ||
+        if (!w || parts[j]->in[1] != column || w->type != first->type || !whole_words || tensor_bytes(w) % 4 ||
             bytes + tensor_bytes(w) > f->options->most_bytes)
             continue;
         fused.in[FUSED_W0 + weights++] = parts[j]->in[0];
@@ -252,7 +266,7 @@ static uint64_t join_alike(fuser *f, op **parts, size_t i, size_t count, tensor 
 }
 
 static bool join_products(fuser *f, uint32_t first) {
-    op          *parts[MOST_PARTS];
+    op          *parts[OP_PARTS];
     const size_t count = find_parts(f, first, parts);
     tensor      *row = count > 1 ? copy_tensor(f, parts[0]->out) : NULL;
     if (!row) return false;
@@ -267,18 +281,115 @@ static bool join_products(fuser *f, uint32_t first) {
     return true;
 }
 
+/* ---- PRODUCTS that clip: clamp(W · clamp(x)) ---- */
+
+/* Sums the offsets of views of views, which fuser_finish has not flattened yet. */
+static uint64_t offset_in_whole(const tensor *t) { return t ? t->offset + offset_in_whole(t->base) : 0; }
+
+/* The product that computes exactly this value or part of a row, and with which of its weights. */
+static op *product_of_part(const fuser *f, tensor *t, size_t *part) {
+    const uint64_t first = offset_in_whole(t), count = t->ne[0] * t->ne[1];
+    for (size_t i = 0; i < f->g->op_count; i++) {
+        op *o = &f->g->ops[i];
+        if (o->kind != OP_PRODUCTS || whole_of(o->out) != whole_of(t)) continue;
+        uint64_t at = offset_in_whole(o->out);
+        for (*part = 0; *part < OP_PARTS && o->in[FUSED_W0 + *part]; ++*part) {
+            const uint64_t rows = o->in[FUSED_W0 + *part]->ne[1];
+            if (at == first && rows == count) return o;
+            at += rows;
+        }
+    }
+    return NULL;
+}
+
+/* Whether one op alone reads any of the values [first, first + count) of a whole value. */
+static bool part_read_once(const fuser *f, const tensor *whole, uint64_t first, uint64_t count) {
+    size_t readers = 0;
+    for (size_t i = 0; i < f->g->op_count; i++) {
+        const op *o = &f->g->ops[i];
+        for (size_t j = 0; o->kind != (op_kind)GONE && j < OP_INPUTS; j++) {
+            const tensor *t = o->in[j];
+            if (!t || t->kind != TENSOR_VALUE || whole_of((tensor *)t) != whole) continue;
+            const uint64_t at = offset_in_whole(t), n = (t->ne[1] - 1) * t->row_stride + t->ne[0];
+            readers += at < first + count && first < at + n;
+        }
+    }
+    return readers == 1 && !is_result(f, whole);
+}
+
+/* The product writes what the clamp computes. If it has a part of a joined row, the clamp's readers read that part. */
+static bool try_clip_output(fuser *f, op *clamp) {
+    size_t  part = 0;
+    tensor *row = whole_of(clamp->in[0]);
+    op     *products = f->options->clips ? product_of_part(f, clamp->in[0], &part) : NULL;
+    if (!products || products->in[FUSED_ROUTES] || row->axis != AXIS_TOKENS || !is_row(clamp->out)) return false;
+    const uint64_t first = offset_in_whole(clamp->in[0]);
+    if (!part_read_once(f, row, first, clamp->out->ne[0])) return false;
+    if (!products->out->base) products->out = clamp->out;
+    else if (readers_take_views(f, clamp->out, true)) make_part_of(clamp->out, row, first);
+    else return false;
+    for (size_t i = 0; i < OP_PARTS && !products->clips_out; i++) {
+        products->out_least[i] = -FLT_MAX;
+        products->out_most[i] = FLT_MAX;
+    }
+    products->clips_out = true;
+    products->out_least[part] = clamp->least;
+    products->out_most[part] = clamp->most;
+    remove_op(clamp);
+    return true;
+}
+
+static bool takes_clipped(const op *o, size_t input, const tensor *x) {
+    return o->kind == OP_PRODUCTS && input == FUSED_A && o->in[input] == x && !o->in[FUSED_ROUTES] && !o->clips_in;
+}
+
+/* Products clip what they read, if nobody else reads it. */
+static bool try_clip_input(fuser *f, op *clamp) {
+    tensor *x = clamp->out;
+    if (!f->options->clips || !is_row(x) || x->axis != AXIS_TOKENS || clamp->in[0]->ne[1] != 1 || is_result(f, x))
+        return false;
+    for (size_t i = 0; i < f->g->op_count; i++) {
+        const op *o = &f->g->ops[i];
+        for (size_t j = 0; o->kind != (op_kind)GONE && j < OP_INPUTS; j++) {
+            const bool reads = o->in[j] && o->in[j]->kind == TENSOR_VALUE && whole_of(o->in[j]) == x;
+            if (reads && !takes_clipped(o, j, x)) return false;
+        }
+    }
+    for (size_t i = 0; i < f->g->op_count; i++) {
+        op *o = &f->g->ops[i];
+        if (o->kind != OP_PRODUCTS || o->in[FUSED_A] != x) continue;
+        o->in[FUSED_A] = clamp->in[0];
+        o->clips_in = true;
+        o->least = clamp->least;
+        o->most = clamp->most;
+    }
+    remove_op(clamp);
+    return true;
+}
+
 /* ---- HEADS: norms, rotations and the K/V store before an attention ---- */
 
 typedef struct {
     op *norm, *rope; /* rope NULL: values are not rotated */
 } head_chain;
 
+/* The value itself, also if it is seen in another shape: with two axes the halves of a head are rows of their own. */
+static const tensor *reshaped(const tensor *t) {
+    const tensor *whole = t->base;
+    const bool    all = whole && !whole->base && !t->offset && t->ne[0] * t->ne[1] == whole->ne[0] * whole->ne[1];
+    return all ? whole : t;
+}
+
 static bool find_head_chain(const fuser *f, const tensor *t, bool turned, head_chain *out) {
-    *out = (head_chain){ .rope = turned ? producer_of(f, t, OP_ROPE) : NULL };
-    if (turned && (!out->rope || !read_once(f, t) || out->rope->in[1]->ne[1] != 1)) return false;
-    const tensor *normed = turned ? out->rope->in[0] : t;
+    const tensor *whole = reshaped(t);
+    *out = (head_chain){ .rope = turned ? producer_of(f, whole, OP_ROPE) : NULL };
+    if (turned && (!out->rope || !read_once(f, whole))) return false;
+    const tensor  *normed = turned ? reshaped(out->rope->in[0]) : whole;
+    const uint64_t axes = turned ? out->rope->in[1]->ne[1] : 1;
     out->norm = producer_of(f, normed, OP_RMS_NORM);
-    return out->norm && read_once(f, normed) && !out->norm->in[1] == !turned && out->norm->in[0]->ne[0] % 4 == 0;
+    if (!out->norm || !read_once(f, normed) || !out->norm->in[1] != !turned) return false;
+    const uint64_t head = out->norm->in[0]->ne[0];
+    return head % 4 == 0 && axes <= 2 && (!turned || out->rope->in[0]->ne[0] * axes == head);
 }
 
 static void remove_head_chain(const head_chain *c) {
@@ -296,7 +407,7 @@ static bool try_heads(fuser *f, op *attention) {
     head_chain q, k, v;
     if (!find_head_chain(f, attention->in[0], true, &q)) return false;
     op  fused = { .kind = OP_HEADS,
-                  .out = attention->in[0],
+                  .out = q.rope->out,
                   .layer = attention->layer,
                   .window = attention->window,
                   .eps = q.norm->factor };
@@ -322,9 +433,6 @@ static bool try_heads(fuser *f, op *attention) {
 }
 
 /* ---- ATTEND: HEADS and its ATTENTION ---- */
-
-/* Sums the offsets of views of views, which fuser_finish has not flattened yet. */
-static uint64_t offset_in_whole(const tensor *t) { return t ? t->offset + offset_in_whole(t->base) : 0; }
 
 static bool try_attend(fuser *f, op *attention) {
     op *heads = producer_of(f, attention->in[0], OP_HEADS);
@@ -471,6 +579,8 @@ static const struct {
     { OP_MATMUL, false, try_join },
     { OP_MATMUL, false, make_products },
     { OP_MATMUL_EXPERTS, false, make_products },
+    { OP_CLAMP, false, try_clip_output },
+    { OP_CLAMP, false, try_clip_input },
     { OP_ATTENTION, false, try_heads },
     { OP_ATTENTION, true, try_attend },
     { OP_GEGLU, true, try_gate },

@@ -7,8 +7,10 @@
  *             with routes: one weight [k, m, experts] and a row for each expert used, as in MATMUL_EXPERTS
  *             gate   pair: gelu(first half of the row) · second half;  value: gelu(row) · other
  *             cap    above 0: cap · tanh(row / cap)
+ *             clips  x is clamped before the product, the rows of each weight after it
  *   HEADS     queries q, and optionally keys k and values v: norms q and k with their weights and rotates them by the
- *             table, norms v; k and v go to the cache of `layer`, which becomes `sum`, q to out
+ *             table, norms v; k and v go to the cache of `layer`, which becomes `sum`, q to out. A table of two rows rotates
+ *             the first half of a head by the one and the second half by the other
  *   ATTEND    HEADS and its ATTENTION in one, for a single token: the inputs of HEADS, the output of ATTENTION
  *   MIX       rms(a)·a_weight + rms(Σ_e weight_e · experts[:, e])·weight
  *
@@ -50,6 +52,7 @@ enum {
 typedef struct {
     bool     one_token;   /* for one token only: products may compute their own column and apply a gate */
     bool     one_output;  /* the same for values on the axis of outputs */
+    bool     clips;       /* for many tokens: products may clip what they read and write */
     uint64_t most_bytes;  /* the limit for joined weights */
     uint64_t most_column; /* the longest column that a product can compute for itself */
 } fuse_options;

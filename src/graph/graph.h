@@ -89,6 +89,7 @@ typedef enum {
 } op_kind;
 
 enum { OP_INPUTS = 9 };             /* the most inputs of any op; primitives have up to 4 */
+enum { OP_PARTS = 3 };              /* weights of a PRODUCTS */
 enum { LOCAL_ATTENTION_MOST = 16 }; /* tokens that LOCAL_ATTENTION reaches */
 
 const char *op_name(op_kind kind);
@@ -130,7 +131,7 @@ typedef struct {
     tensor  *out;
     tensor  *in[OP_INPUTS];
     float    factor;      /* EMBED, SCALE, SOFTCAP, LOCAL_ATTENTION; eps of RMS_NORM and LAYER_NORM */
-    float    least, most; /* CLAMP */
+    float    least, most; /* CLAMP; PRODUCTS that clip: of the input */
     uint32_t layer;       /* KV_STORE, ATTENTION: whose cache */
     uint32_t window;      /* KV_STORE, ATTENTION; 0: a full layer */
     bool     given;       /* EMBED */
@@ -143,6 +144,8 @@ typedef struct {
     float   eps, weight_factor, cap;
     bool    normed;
     op_gate gate;
+    bool    clips_in, clips_out;
+    float   out_least[OP_PARTS], out_most[OP_PARTS]; /* PRODUCTS that clip: of the rows of each weight */
 } op;
 
 enum { GRAPH_FURTHER = 3, GRAPH_RESULTS = 1 + GRAPH_FURTHER };

@@ -33,11 +33,11 @@ static tensor *subsample(audio_builder *b, size_t i, tensor *x, uint64_t channel
     return graph_reshape(b->g, graph_clamp(b->g, y, 0, FLT_MAX), out * half, windows);
 }
 
-/* x + ½ · rms(Wdown · silu(Wup · rms(x))) */
+/* x + ½ · rms(Wdown · silu(Wup · rms(x))); the weight of the outer norm has the half */
 static tensor *audio_ff(audio_builder *b, const audio_feed_forward *w, tensor *x) {
     tensor *up = audio_linear(b, &w->up, audio_norm(b, x, &w->norm));
     tensor *down = audio_linear(b, &w->down, graph_gate(b->g, up, up));
-    return graph_add(b->g, x, graph_scale(b->g, audio_norm(b, down, &w->post_norm), 0.5f));
+    return graph_add(b->g, x, audio_norm(b, down, &w->post_norm));
 }
 
 /* Wo · local_attention(s ⊙ Wq·a, k · ln(1 + e) / ln 2, Wv·a); s has the scale of the scores */

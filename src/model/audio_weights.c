@@ -202,6 +202,12 @@ static void load_query_scale(audio_loader *l, uint32_t layer) {
         to[i] = (float)(((const float *)file.data)[i] / sqrt((double)head) / log(2));
 }
 
+/* A feed-forward adds half of its normed result: the norm's weight has the half. */
+static void load_half(audio_loader *l, weight file, uint64_t n, weight *out) {
+    float *to = loader_new_vector(&l->from, "audio.half_norm", n, out);
+    for (uint64_t i = 0; to && file.data && i < n; i++) to[i] = 0.5f * ((const float *)file.data)[i];
+}
+
 /* In files [taps, width]; for the op tap by tap. */
 static void load_taps(audio_loader *l, uint32_t layer) {
     const uint64_t n = l->w->config.width, taps = l->w->config.taps;
@@ -216,7 +222,7 @@ static void load_audio_feed_forward(audio_loader *l, uint32_t i, audio_feed_forw
     w->norm = audio_vector(l, i, names[0], n);
     w->up = audio_matrix(l, i, names[1], n, ff);
     w->down = audio_matrix(l, i, names[2], ff, n);
-    w->post_norm = audio_vector(l, i, names[3], n);
+    load_half(l, audio_vector(l, i, names[3], n), n, &w->post_norm);
 }
 
 static void load_audio_layer(audio_loader *l, uint32_t i) {

@@ -83,7 +83,7 @@ typedef struct {
 } audio_config;
 
 typedef struct {
-    weight         norm, post_norm;
+    weight         norm, post_norm; /* post_norm: halved */
     clipped_linear up, down;
 } audio_feed_forward;
 
