@@ -337,6 +337,7 @@ typedef struct {
     size_t prompt_tokens, cached_tokens, reply_tokens; /* cached: of the prompt, those that the session already held */
     double prompt_seconds, reply_seconds;
     size_t media, media_encoded; /* pictures, frames and sounds of the prompt; those that a tower had to encode */
+    double media_seconds;        /* of prompt_seconds: what the towers took */
 } gm_reply_stats;
 
 /* Renders the conversation in Gemma 4's format and prepares to answer it. gm_reply_next sets the session to it, reusing what the

@@ -4,20 +4,26 @@
 //     node bench/node/bench.mjs MODEL [--backend gpu|wasm] [--prefill 512] [--decode 128] [--depth 0] [--repeats 3]
 //                               [--gpu-disable subgroup_matrix] [--gpu-memory BYTES] [--threads N] [--package web/dist]
 //                               [--profile FILE.svg] [--warm 1]
+//                               [--mmproj FILE] [--image TOKENS] [--audio SECONDS]
+//
+// --image and --audio encode a picture of 70, 140, 280, 560 or 1120 tokens, or a sound of up to 30 s: one, and four in a batch. The
+// seconds are those of the towers alone, without decoding and prefill.
 //
 // Each figure is the best of the repeats after so many seconds of warm-up: a GPU that computes larger batches compiles their kernels in
 // the meantime. With --profile, one more run times each dispatch (profile.mjs): a
 // table goes to stderr, and bars to the file. VK_ICD_FILENAMES names the Vulkan driver if the system does not.
 
+import { randomBytes } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { crc32, deflateSync } from 'node:zlib';
 
 import { profiler } from './profile.mjs';
 
 const options = {
     backend: 'gpu', prefill: 512, decode: 128, depth: 0, repeats: 3, warm: 1, 'gpu-disable': '', 'gpu-memory': 0, threads: 0,
-    profile: '', package: join(import.meta.dirname, '../../web/dist'),
+    mmproj: '', image: 0, audio: 0, profile: '', package: join(import.meta.dirname, '../../web/dist'),
 };
 const models = [];
 for (let i = 2; i < process.argv.length; i++) {
@@ -28,7 +34,8 @@ for (let i = 2; i < process.argv.length; i++) {
 }
 if (models.length !== 1 || Object.values(options).some(Number.isNaN)) {
     console.error('usage: bench.mjs MODEL [--backend gpu|wasm] [--prefill N] [--decode N] [--depth N] [--repeats N] [--warm SECONDS] ' +
-        '[--gpu-disable LIST] [--gpu-memory BYTES] [--threads N] [--package FOLDER] [--profile FILE]');
+        '[--gpu-disable LIST] [--gpu-memory BYTES] [--threads N] [--mmproj FILE] [--image TOKENS] [--audio SECONDS] ' +
+        '[--package FOLDER] [--profile FILE]');
     process.exit(2);
 }
 
@@ -38,11 +45,12 @@ const { Gemmule } = await import(pathToFileURL(packaged).href);
 const opened = performance.now();
 const engine = await Gemmule.load(models[0], {
     backend: options.backend, gpuDisable: options['gpu-disable'] || undefined, gpuMemory: options['gpu-memory'] || undefined,
-    threads: options.threads || undefined,
+    threads: options.threads || undefined, mmproj: options.mmproj || undefined,
 });
 const openSeconds = (performance.now() - opened) / 1000;
 const { prefill, decode, depth, repeats } = options;
-const session = await engine.session({ context: Math.min(engine.info.context, depth + Math.max(prefill, decode + 2) + 64) });
+const room = Math.max(depth + Math.max(prefill, decode + 2), 4 * Math.max(options.image, 25 * options.audio) + 40) + 64;
+const session = await engine.session({ context: Math.min(engine.info.context, room) });
 
 // Ordinary tokens, as mixed as text.
 const ids = (n) => Int32Array.from({ length: n }, (_, i) => 300 + ((i * 2654435761) >>> 7) % (engine.info.vocabulary - 300));
@@ -74,9 +82,43 @@ async function decodeSeconds(begin = () => {}) {
     return stats.replySeconds / stats.replyTokens;
 }
 
+// A picture of noise as a PNG: every one is another, so that no session holds it already.
+function png(tokens) {
+    const short = Math.max(...Array.from({ length: Math.floor(Math.sqrt(tokens)) }, (_, i) => i + 1).filter((side) => tokens % side === 0));
+    const [width, height] = [48 * tokens / short, 48 * short];
+    const rows = Buffer.from(randomBytes(height * (1 + 3 * width)));
+    for (let y = 0; y < height; y++) rows[y * (1 + 3 * width)] = 0; // no filter
+    const chunk = (type, data) => {
+        const body = Buffer.concat([Buffer.from(type, 'latin1'), data]), out = Buffer.alloc(body.length + 8);
+        out.writeUInt32BE(data.length);
+        body.copy(out, 4);
+        out.writeUInt32BE(crc32(body), body.length + 4);
+        return out;
+    };
+    const head = Buffer.alloc(13);
+    head.writeUInt32BE(width), head.writeUInt32BE(height, 4), head.set([8, 2, 0, 0, 0], 8);
+    return Buffer.concat([Buffer.from('\x89PNG\r\n\x1a\n', 'latin1'), chunk('IHDR', head), chunk('IDAT', deflateSync(rows, { level: 1 })), chunk('IEND', Buffer.alloc(0))]);
+}
+
+const sound = (seconds) => ({ samples: Float32Array.from({ length: 16000 * seconds }, () => Math.random() - 0.5), sampleRate: 16000 });
+
+async function mediaSeconds(parts) {
+    await session.rollback(0);
+    const reply = session.reply([{ role: 'user', content: parts }], { sampling: { temperature: 0 }, maxTokens: 1 });
+    for await (const _ of reply) { /* only counted */ }
+    return (await reply.stats).mediaSeconds;
+}
+
+async function medium(make) {
+    const of = (count) => () => mediaSeconds(Array.from({ length: count }, make));
+    return { first_seconds: await of(1)(), seconds: await best(of(1)), batch_of_4_seconds: await best(of(4)) };
+}
+
 const result = { model: models[0], name: engine.info.name, device: engine.info.device, note: engine.info.note, runtime: `Node ${process.versions.node}`, load_seconds: openSeconds };
 result.prefill = { tokens: prefill, tokens_per_second: prefill ? prefill / (await best(prefillSeconds)) : 0 };
 result.decode = { tokens: decode, depth, tokens_per_second: decode ? 1 / (await best(decodeSeconds)) : 0 };
+if (options.image) result.image = await medium(() => ({ type: 'image', image: new Blob([png(options.image)]), budget: options.image }));
+if (options.audio) result.audio = { length_seconds: options.audio, ...await medium(() => ({ type: 'audio', audio: sound(options.audio) })) };
 if (profile && prefill) {
     profile.start('prefill', 'prompt', 1);
     await prefillSeconds();
@@ -84,6 +126,12 @@ if (profile && prefill) {
 }
 if (profile && decode) {
     await decodeSeconds(() => profile.start('decode', 'token', decode));
+    await profile.end();
+}
+if (profile && options.image) {
+    const part = { type: 'image', image: new Blob([png(options.image)]), budget: options.image };
+    profile.start('image', 'picture', 1);
+    await mediaSeconds([part]);
     await profile.end();
 }
 if (profile) {

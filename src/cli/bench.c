@@ -5,6 +5,7 @@
  * the CPU we feed random tokens instead: a model of random weights would repeat one token, whose experts and rows stay in
  * the cache. */
 
+#include "cli/bench_media.h"
 #include "cli/bench_parallel.h"
 #include "cli/bench_profile.h"
 #include "cli/cli.h"
@@ -25,7 +26,7 @@
 
 typedef struct {
     engine_values engine;
-    count_value   prefill, decode, depth, repeats;
+    count_value   prefill, decode, depth, repeats, image, audio;
     const char   *parallel, *profile;
     bool          json, quiet;
 } bench_values;
@@ -39,6 +40,10 @@ static const option bench_options[] = {
     COUNT_OPTION(bench_values, repeats, "repeats", 'r', "R", 1, 1000, "measure R times and report the best; default 3"),
     TEXT_OPTION(bench_values, parallel, "parallel", 0, "LIST",
                 "also decode several sequences at once, such as 1,2,4,8: as many for each number"),
+    COUNT_OPTION(bench_values, image, "image", 0, "N", 1, 1120,
+                 "also encode pictures of N tokens, one and four at a time"),
+    COUNT_OPTION(bench_values, audio, "audio", 0, "SECONDS", 1, 30,
+                 "also encode sounds of this length, one and four at a time"),
     TEXT_OPTION(bench_values, profile, "profile", 0, "FILE",
                 "also show which kernels the GPU's time goes to, and draw that as an SVG"),
     FLAG_OPTION(bench_values, json, "json", 0, "print one JSON object"),
@@ -61,6 +66,7 @@ typedef struct {
     gpu_profile        *timed;      /* NULL: dispatches are not timed */
     bench_profile       profile;
     bench_parallel      parallel;
+    bench_medium        media[2]; /* a picture, a sound */
     progress            bar;
     size_t              steps_done, steps;
 } bench;
@@ -251,6 +257,10 @@ static gm_status bench_measure(bench *b, error *e) {
             progress_update(&b->bar, ++b->steps_done, b->steps);
         }
     }
+    for (size_t i = 0; i < COUNT_OF(b->media) && status == GM_OK; i++) {
+        gpu_profile *profile = !b->values->profile ? NULL : i ? &b->profile.audio : &b->profile.image;
+        if (b->media[i].size) status = bench_medium_measure(&b->media[i], b->engine, i == 1, b->repeats, profile, e);
+    }
     b->peak_memory = process_memory("VmHWM");
     if (!b->private_memory) b->private_memory = process_memory("RssAnon");
     if (status == GM_OK && b->values->profile) status = bench_time_dispatches(b, e);
@@ -301,6 +311,7 @@ static int bench_print_json(const bench *b, const char *name) {
     report_phase(&r, "prefill", b->prefill, b->prefill_seconds, NULL);
     report_phase(&r, "decode", b->decode, b->decode_seconds, &b->depth);
     if (b->parallel.count) bench_parallel_report(&r, &b->parallel);
+    for (size_t i = 0; i < COUNT_OF(b->media); i++) bench_medium_report(&r, &b->media[i], i == 1);
     report_count(&r, "bytes_per_token", b->info.bytes_per_token);
     report_number(&r, "gigabytes_per_second", gigabytes_per_second(b));
     if (b->dispatches) report_count(&r, "dispatches_per_token", b->dispatches);
@@ -336,6 +347,7 @@ static void bench_print_text(const bench *b, const char *name) {
         if (b->dispatches) printf("work      %zu dispatches per token\n", b->dispatches);
     }
     bench_parallel_print(&b->parallel);
+    for (size_t i = 0; i < COUNT_OF(b->media); i++) bench_medium_print(&b->media[i], i == 1);
     printf("memory    %s peak, including the mapped file; %s private\n", peak, private);
     if (b->values->profile) bench_profile_print(&b->profile);
 }
@@ -367,11 +379,12 @@ static int bench_run(void *values, const arguments *args) {
                       .decode = v->decode.given ? (size_t)v->decode.value : 32,
                       .depth = (size_t)v->depth.value,
                       .repeats = v->repeats.given ? (size_t)v->repeats.value : 3,
+                      .media = { { .size = (size_t)v->image.value }, { .size = (size_t)v->audio.value } },
     };
     arena memory = { 0 };
     error e = { 0 };
     int   code = EXIT_OK;
-    if (!b.prefill && !b.decode)
+    if (!b.prefill && !b.decode && !b.media[0].size && !b.media[1].size)
         return complain_usage("bench", "bench: with -p 0 and -n 0 there is nothing to measure");
     b.parallel.tokens = b.decode;
     b.parallel.depth = max_size(b.depth, 1);
@@ -396,7 +409,8 @@ const command command_bench = {
     .summary = "measure speed and memory",
     .description =
         "Prints the speed of prefill (the prompt, computed in batches) and of decode (the answer, token by token) in "
-        "tokens per second, the weights read per decoded token and the resulting bandwidth, the time to open the "
+        "tokens per second, with --image and --audio the time that the towers take, the weights read per decoded token "
+        "and the resulting bandwidth, the time to open the "
         "model, "
         "and peak and private memory (without the mapped file). Speeds are the best of R runs after a warm-up. With "
         "--parallel, several sequences are decoded at once, as a server does; it prints tokens per second in all and "
@@ -407,7 +421,8 @@ const command command_bench = {
                 "  gemmule bench e2b.gguf -p 64 -n 64 --threads 2 --json\n"
                 "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n"
                 "  gemmule bench e2b.gguf -p 0 -n 128 -d 128 --parallel 1,2,4,8\n"
-                "  gemmule bench e2b.gguf --backend gpu -d 4096 --profile e2b.svg\n",
+                "  gemmule bench e2b.gguf --backend gpu -d 4096 --profile e2b.svg\n"
+                "  gemmule bench e2b.gguf --mmproj e2b.mmproj.gguf -p 0 -n 0 --image 280 --audio 30\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),
     .fewest = 1,

@@ -10,10 +10,14 @@ typedef struct {
     double             units; /* tokens of decode, or 1 prompt */
 } phase;
 
-static size_t phases_of(const bench_profile *p, phase out[2]) {
+enum { PHASES = 4 };
+
+static size_t phases_of(const bench_profile *p, phase out[PHASES]) {
     size_t count = 0;
     if (p->prefill.runs) out[count++] = (phase){ "prefill", "prompt", &p->prefill, 1 };
     if (p->decode.runs) out[count++] = (phase){ "decode", "token", &p->decode, (double)p->decode.runs };
+    if (p->image.runs) out[count++] = (phase){ "image", "picture", &p->image, 1 };
+    if (p->audio.runs) out[count++] = (phase){ "audio", "sound", &p->audio, 1 };
     return count;
 }
 
@@ -34,7 +38,7 @@ static double dispatches(const phase *f) { return (double)f->profile->dispatches
 /* ---- table ---- */
 
 void bench_profile_print(const bench_profile *p) {
-    phase        phases[2];
+    phase        phases[PHASES];
     const size_t count = phases_of(p, phases);
     printf("limits    %.4g GB/s and %.3g TFLOP/s in f32, as measured here; products in 8 bits or on matrix units can "
            "exceed the latter\n",
@@ -68,7 +72,7 @@ static void report_profile_row(report *r, const phase *f, const profile_row *row
 }
 
 void bench_profile_report(report *r, const bench_profile *p) {
-    phase        phases[2];
+    phase        phases[PHASES];
     const size_t count = phases_of(p, phases);
     report_open(r, "profile", '{');
     report_number(r, "bytes_per_second", p->limits.bytes);
@@ -129,7 +133,7 @@ static void draw_phase(buffer *b, const bench_profile *p, const phase *f, size_t
 }
 
 static void draw_all(buffer *b, const bench_profile *p, const char *title) {
-    phase        phases[2];
+    phase        phases[PHASES];
     const size_t count = phases_of(p, phases);
     size_t       height = TOP + 16;
     for (size_t i = 0; i < count; i++) height += HEAD + phases[i].profile->count * ROW;
@@ -169,4 +173,6 @@ gm_status bench_profile_draw(const bench_profile *p, const char *title, const ch
 void bench_profile_free(bench_profile *p) {
     gpu_profile_free(&p->prefill);
     gpu_profile_free(&p->decode);
+    gpu_profile_free(&p->image);
+    gpu_profile_free(&p->audio);
 }

@@ -2,6 +2,7 @@
 
 #include "session/media.h"
 
+#include "base/clock.h"
 #include "base/sha256.h"
 #include "media/video.h"
 
@@ -309,7 +310,10 @@ static gm_status media_take_rows(prompt_media *m, error *e) {
 
 gm_status media_encode(prompt_media *m, gm_session *s, const session_prompt *p, arena *a, error *e) {
     if (m->done) return GM_OK;
-    if (!m->begun) TRY(media_begin(m, s, p, a, e));
+    if (!m->begun) {
+        TRY(media_begin(m, s, p, a, e));
+        m->started = clock_seconds();
+    }
     for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
         if (!m->waiting[kind]) continue;
         if (!m->jobs[kind]) TRY((kind == TOWER_VISION ? media_start_pictures : media_start_sounds)(m, s, e));
@@ -317,6 +321,7 @@ gm_status media_encode(prompt_media *m, gm_session *s, const session_prompt *p, 
         if (status) return status;
     }
     TRY(media_take_rows(m, e));
+    m->seconds = clock_seconds() - m->started;
     m->done = true;
     return GM_OK;
 }

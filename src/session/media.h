@@ -33,6 +33,7 @@ typedef struct {
     tower_job    *jobs[TOWER_KINDS];
     bool          begun, done;                    /* encoding */
     size_t        encoding, waiting[TOWER_KINDS]; /* items that towers get: all, and each */
+    double        started, seconds;               /* when the towers began, and how long they took */
 } prompt_media;                                   /* zero-initialise */
 
 /* The most tokens of a picture that does not say how many. */

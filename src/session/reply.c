@@ -379,6 +379,7 @@ static gm_status encode_media(gm_reply *r, gm_piece *piece, bool *told, error *e
     if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled while a picture was encoded");
     const gm_status status = media_encode(&r->media, s, &p, &r->memory, e);
     r->stats.media_encoded = r->media.encoding;
+    r->stats.media_seconds = r->media.seconds;
     *told = status == GM_AGAIN && (!begun || media_encoded(&r->media) != before);
     if (!*told) return status;
     *piece = (gm_piece){ .kind = GM_PIECE_PROGRESS,

@@ -370,8 +370,8 @@ EXPORT(gmw_reply_next) gm_status gmw_reply_next(wasm_context *c, gm_reply *r, si
     return wasm_end(c, &e);
 }
 
-/* Fills [finish, prompt tokens, cached, reply tokens, prompt seconds, reply seconds]. */
-EXPORT(gmw_reply_stats) void gmw_reply_stats(const gm_reply *r, double out[8]) {
+/* Fills [finish, prompt tokens, cached, reply tokens, prompt seconds, reply seconds, media, those encoded, their seconds]. */
+EXPORT(gmw_reply_stats) void gmw_reply_stats(const gm_reply *r, double out[9]) {
     gm_reply_stats stats;
     gm_reply_get_stats(r, &stats);
     out[0] = stats.finish;
@@ -382,4 +382,5 @@ EXPORT(gmw_reply_stats) void gmw_reply_stats(const gm_reply *r, double out[8]) {
     out[5] = stats.reply_seconds;
     out[6] = (double)stats.media;
     out[7] = (double)stats.media_encoded;
+    out[8] = stats.media_seconds;
 }

@@ -63,9 +63,9 @@ export class Reply {
     #stats(): ReplyStats {
         const { wasm } = this.#machine;
         wasm.exports.gmw_reply_stats(this.#reply, wasm.scratch);
-        const [finish, ...numbers] = wasm.numbers(8) as [number, number, number, number, number, number, number, number];
-        const [promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds, media, mediaEncoded] = numbers;
-        return { finish: FINISHES[finish]!, promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds, media, mediaEncoded };
+        const [finish, ...numbers] = wasm.numbers(9) as [number, number, number, number, number, number, number, number, number];
+        const [promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds, media, mediaEncoded, mediaSeconds] = numbers;
+        return { finish: FINISHES[finish]!, promptTokens, cachedTokens, replyTokens, promptSeconds, replySeconds, media, mediaEncoded, mediaSeconds };
     }
 }
 

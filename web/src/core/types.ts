@@ -244,6 +244,8 @@ export interface ReplyStats {
     media: number;
     /** Of these, those that had to be encoded: the session did not hold them. */
     mediaEncoded: number;
+    /** Of promptSeconds, what encoding them took. */
+    mediaSeconds: number;
 }
 
 export interface SessionOptions {

@@ -68,7 +68,7 @@ interface Exports {
 }
 
 const decoder = new TextDecoder();
-const SCRATCH = 64; // bytes for results beside the status
+const SCRATCH = 96; // bytes for results beside the status
 
 // What the C library needs from its system: a clock. There are no files, and printed text is dropped.
 function systemImports(memory: () => WebAssembly.Memory): WebAssembly.ModuleImports {
