@@ -9,6 +9,7 @@
 #include "gpu/generator.h"
 #include "gpu/kernels.h"
 #include "model/model.h"
+#include "model/towers.h"
 #include "session/kv.h"
 #include "session/self_check.h"
 #include "test.h"
@@ -190,6 +191,75 @@ static void check_model_file(const char *path) {
     gguf_free(file);
 }
 
+/* ---- towers ---- */
+
+/* The plans that towers make: of every class, and for every number of soft tokens that has kernels of its own. */
+static void plan_tower(gpu_backend *b, const graph *g, const self_check_tower *tower, quant_type type, error *e) {
+    static const size_t sizes[][2] = { { 1, 1 },   { 4, 2 },    { 16, 1 },    { 16, 16 },    { 64, 7 },
+                                       { 64, 64 }, { 256, 28 }, { 256, 200 }, { 2560, 280 }, { 10112, 1120 } };
+    const uint64_t      row = gpu_kv_row_bytes(type, tower->kv_heads, tower->head);
+    const gpu_kv_layer  kv = { 1, 1, type, tower->kv_heads, tower->head, round_up(row * 10112, 16) };
+    while (gpu_backend_upload(b, g, e) == GM_AGAIN) {}
+    for (size_t i = 0; i < COUNT_OF(sizes) && !e->status; i++) {
+        gpu_plan *plan = NULL;
+        if (sizes[i][0] >= tower->fewest) gpu_plan_new(b, g, sizes[i][0], sizes[i][1], &kv, &plan, e);
+        gpu_plan_free(plan);
+    }
+}
+
+static void check_tower_graph(const char *path, const graph *g, const self_check_tower *tower) {
+    error                    e = { 0 };
+    gpu_backend              planned = { 0 };
+    gpu_host                *checked = NULL;
+    size_t                   runs = 0, texts = 0;
+    bool                     ignored;
+    const self_check_options options = { .kv = TYPE_F16, .outputs = 1120, .tower = tower };
+    const self_check_options before = { .kv = TYPE_F16, .outputs = OUTPUTS };
+    TEST("the self-check reaches every kernel of the %s tower of %s", tower->name, path);
+    if (!gpu_backend_open(&planned, &(gpu_options){ .adapter = -1 }, false, &e) &&
+        !gpu_host_open(&(gpu_options){ .adapter = -1 }, &checked, &e)) {
+        plan_tower(&planned, g, tower, options.kv, &e);
+        if (!e.status) run_check(checked, tower->text, tower->config, &before, &runs, &e);
+        if (!e.status) run_check(checked, g, NULL, &options, &runs, &e);
+    }
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+    const char *label;
+    for (; !e.status && (label = fake_host_text(planned.host, texts, &ignored)); texts++)
+        CHECK_MESSAGE(fake_host_dispatched(checked, planned.host, texts), "%s is planned, and not dispatched", label);
+    CHECK_MESSAGE(e.status || (runs > 10 && texts > 3), "%zu runs, %zu shaders", runs, texts);
+    gpu_host_close(checked);
+    gpu_backend_close(&planned);
+}
+
+static void check_towers(const char *path, const char *projector) {
+    error          e = { 0 };
+    gguf          *files[2] = { NULL, NULL };
+    model          m = { 0 };
+    graph          text = { 0 }, seen = { 0 }, heard = { 0 };
+    vision_weights vision = { 0 };
+    audio_weights  audio = { 0 };
+    tensor        *leaf;
+    TEST("%s opens", projector);
+    if (!gguf_open_file(path, &files[0], &e) && !model_load(files[0], &m, &e)) model_text_graph(&m, &text, &e);
+    if (!e.status) gguf_open_file(projector, &files[1], &e);
+    if (!e.status && !vision_load(files[1], m.config.width, &vision, &e)) vision_graph(&vision, &seen, &leaf, &e);
+    if (!e.status && !audio_load(files[1], m.config.width, &audio, &e)) audio_graph(&audio, &heard, &leaf, &e);
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+    const uint32_t         heads = vision.config.heads, head = vision.config.head;
+    const self_check_tower sight = { "vision", vision.config.layers ? 9 : 1, heads, head, &text, &m.config };
+    const self_check_tower hearing = { "audio", 1, 0, 0, &text, &m.config };
+    if (!e.status) check_tower_graph(path, &seen, &sight);
+    if (!e.status) check_tower_graph(path, &heard, &hearing);
+    graph_free(&seen);
+    graph_free(&heard);
+    graph_free(&text);
+    vision_free(&vision);
+    audio_free(&audio);
+    model_free(&m);
+    gguf_free(files[0]);
+    gguf_free(files[1]);
+}
+
 /* Products as large as in models of several GB, whose tiles are other ones than those of the fixtures. Their bytes are zeros that
  * take no memory. */
 static void check_large(void) {
@@ -229,5 +299,7 @@ static void check_large(void) {
 int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) check_model_file(argv[i]);
     check_large();
+    check_towers("tests/fixtures/tiny-mm.gguf", "tests/fixtures/tiny-mm.mmproj.gguf");
+    check_towers("tests/fixtures/tiny-unified.gguf", "tests/fixtures/tiny-unified.mmproj.gguf");
     return test_end();
 }

@@ -6,6 +6,7 @@
 #include "distance.h"
 #include "quick_gpu.h"
 #include "session/session.h"
+#include "session/tower.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -13,11 +14,12 @@
 #include <unistd.h>
 
 static struct {
-    bool     hardware; /* the GPU says that it is */
-    bool     wrong;    /* its products are wrong */
-    bool     wrong_kv; /* its attention is, with q8_0 keys and values */
-    bool     refuses;  /* its compiler refuses a shader */
-    uint64_t memory;   /* bytes that it has; 0: any */
+    bool     hardware;    /* the GPU says that it is */
+    bool     wrong;       /* its products are wrong */
+    bool     wrong_kv;    /* its attention is, with q8_0 keys and values */
+    bool     wrong_tower; /* the columns of patches are */
+    bool     refuses;     /* its compiler refuses a shader */
+    uint64_t memory;      /* bytes that it has; 0: any */
 } pretended;
 
 static gpu_info shown;
@@ -44,10 +46,12 @@ gpu_id __wrap_gpu_pipeline_new(gpu_host *h, const char *label, const char *wgsl,
                                size_t count, error *e) {
     const char *at = pretended.wrong ? strstr(wgsl, "sums.x += chunk_dot(") : NULL;
     const char *kv = pretended.wrong_kv ? strstr(wgsl, "* bitcast<f32>(words.y)") : NULL;
+    const char *column = pretended.wrong_tower ? strstr(wgsl, "along = run.records[at.y].id") : NULL;
     char       *text = strdup(wgsl);
     if (!text) return fail_memory(e, "a shader", strlen(wgsl)), 0;
     if (at) text[at - wgsl + strlen("sums.x ")] = '-';
     if (kv) text[kv - wgsl] = '-';
+    if (column) memcpy(text + (column - wgsl) + strlen("along = run.records[at.y]."), "at", 2);
     if (pretended.refuses && !strcmp(label, "norm.wgsl")) text[0] = '!';
     const gpu_id id = __real_gpu_pipeline_new(h, label, text, constants, count, e);
     free(text);
@@ -168,6 +172,37 @@ static void test_auto_kv(bool draws_first, bool right) {
     pretended.wrong_kv = false;
 }
 
+/* Towers are checked when they are first needed: text does not wait for it. */
+static void test_wrong_tower(void) {
+    static uint8_t          pixels[48 * 48 * 3];
+    const tower_picture     shown_picture = { .width = 48, .height = 48, .pixels = pixels };
+    const gm_engine_options options = { .model = "tests/fixtures/tiny-mm.gguf",
+                                        .mmproj = "tests/fixtures/tiny-mm.mmproj.gguf",
+                                        .backend = GM_BACKEND_GPU };
+    gm_engine              *engine = NULL;
+    error                   e = { 0 };
+    quick_gpu_checks = false;
+    CHECK_MESSAGE(!gm_engine_open(&options, &engine, e.why, sizeof e.why), "%s", e.why);
+    quick_gpu_checks = true;
+    pretended.hardware = pretended.wrong_tower = true;
+    for (int i = 0; i < 2 && engine; i++) { /* the second time it is known */
+        tower_job *job = NULL;
+        e = (error){ 0 };
+        engine_enter(engine);
+        gm_status status = tower_encode_pictures(engine, &shown_picture, 1, &job, &e);
+        if (!status)
+            while ((status = tower_job_step(job, &e)) == GM_AGAIN) {}
+        CHECK_MESSAGE(status == GM_NO_DEVICE && strstr(e.why, "the vision tower's rope_table"), "%s", e.why);
+        tower_job_free(job);
+        engine_leave(engine);
+    }
+    pretended.hardware = pretended.wrong_tower = false;
+    gm_session *session = engine ? session_with_kv(engine, GM_KV_F16) : NULL;
+    CHECK_MESSAGE(session && !compute_three(session, &e), "%s", e.why);
+    gm_session_free(session);
+    gm_engine_close(engine);
+}
+
 /* What gm_engine_open told about its progress. */
 typedef struct {
     size_t   weights, shaders; /* how often */
@@ -248,6 +283,9 @@ int main(void) {
     TEST("a GPU that computes attention wrongly with them only");
     test_auto_kv(false, false);
     test_auto_kv(true, false);
+
+    TEST("a GPU that computes a tower wrongly sees nothing, and still writes");
+    test_wrong_tower();
 
     pretended.hardware = true;
     TEST("opening is given up while shaders compile");

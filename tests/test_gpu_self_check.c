@@ -2,6 +2,7 @@
  * wrong is refused, with the name of what it got wrong. */
 
 #include "model/model.h"
+#include "model/towers.h"
 #include "session/self_check.h"
 #include "test.h"
 
@@ -14,6 +15,12 @@ typedef struct {
     model        weights;
     model_config config;
     graph        g;
+    /* a tower: its own graph is `g`, the model's `text` */
+    graph            text;
+    vision_weights   vision;
+    audio_weights    audio;
+    gguf            *projector;
+    self_check_tower tower; /* no name: none */
 } subject;
 
 static bool check_open_model(subject *s, const char *path) {
@@ -57,7 +64,28 @@ static bool open_sampler(subject *s) {
     return !s->g.problem.status;
 }
 
+static bool open_tower(subject *s, bool sight) {
+    error   e = { 0 };
+    tensor *leaf;
+    if (!check_open_model(s, "tests/fixtures/tiny-mm.gguf")) return false;
+    s->text = s->g;
+    s->g = (graph){ 0 };
+    gm_status status = gguf_open_file("tests/fixtures/tiny-mm.mmproj.gguf", &s->projector, &e);
+    if (!status) status = vision_load(s->projector, s->config.width, &s->vision, &e);
+    if (!status) status = audio_load(s->projector, s->config.width, &s->audio, &e);
+    if (!status) status = sight ? vision_graph(&s->vision, &s->g, &leaf, &e) : audio_graph(&s->audio, &s->g, &leaf, &e);
+    CHECK_MESSAGE(!status, "%s", e.why);
+    const uint32_t heads = s->vision.config.heads, head = s->vision.config.head;
+    if (sight) s->tower = (self_check_tower){ "vision", 9, heads, head, &s->text, &s->config };
+    else s->tower = (self_check_tower){ "audio", 1, 0, 0, &s->text, &s->config };
+    return !status;
+}
+
 static void close_subject(subject *s) {
+    graph_free(&s->text);
+    vision_free(&s->vision);
+    audio_free(&s->audio);
+    gguf_free(s->projector);
     graph_free(&s->g);
     model_free(&s->weights);
     gguf_free(s->file);
@@ -78,10 +106,17 @@ static void spoil(void *user, const char *what, float *found, size_t count, cons
     found[count - 1] = found[count - 1] * s->times + s->add;
 }
 
+static gm_status subject_check_new(gpu_host *h, const subject *s, const self_check_options *options, self_check **out,
+                                   error *e) {
+    self_check_options o = *options;
+    if (s->tower.name) o.tower = &s->tower;
+    return self_check_new(h, &s->g, s->tower.name ? NULL : &s->config, &o, out, e);
+}
+
 static gm_status run_self_check(gpu_host *h, const subject *s, const self_check_options *options, spoiler *wrong,
                                 size_t *count, error *e) {
     self_check *check = NULL;
-    gm_status   status = self_check_new(h, &s->g, &s->config, options, &check, e);
+    gm_status   status = subject_check_new(h, s, options, &check, e);
     if (status) return status;
     self_check_spoil_by(check, spoil, wrong);
     while ((status = self_check_step(check, e)) == GM_AGAIN) gpu_host_wait(h, 100);
@@ -98,8 +133,7 @@ static const self_check_options quick_check = { .kv = TYPE_F16, .outputs = 16, .
 static char *name_of(gpu_host *h, const subject *s, quant_type kv, size_t index) {
     error       e = { 0 };
     self_check *check = NULL;
-    if (self_check_new(h, &s->g, &s->config, &(self_check_options){ .kv = kv, .outputs = 16, .quick = true }, &check,
-                       &e))
+    if (subject_check_new(h, s, &(self_check_options){ .kv = kv, .outputs = 16, .quick = true }, &check, &e))
         return NULL;
     const char *name = self_check_name(check, index);
     char       *copy = name ? strdup(name) : NULL;
@@ -169,6 +203,28 @@ static void test_wrong(gpu_host *h, const char *path) {
     close_subject(&s);
 }
 
+/* Each check of a tower is spoiled in turn: the error names the tower and what is wrong. Right, the GPU passes. */
+static void test_tower_checks(gpu_host *h, bool sight, size_t least) {
+    subject s;
+    char   *name;
+    size_t  count = 0;
+    TEST("the GPU passes for the %s tower", sight ? "vision" : "audio");
+    if (!open_tower(&s, sight)) return;
+    error   e = { 0 };
+    spoiler none = { 0 };
+    CHECK_MESSAGE(run_self_check(h, &s, &quick_check, &none, &count, &e) == GM_OK, "%s", e.why);
+    CHECK_MESSAGE(count >= least, "%zu checks", count);
+    for (size_t i = 0; (name = name_of(h, &s, TYPE_F16, i)); i++) {
+        TEST("wrong %s of the %s tower", name, s.tower.name);
+        spoiler wrong = { .what = name, .times = 1, .add = 1000 };
+        e = (error){ 0 };
+        CHECK(run_self_check(h, &s, &quick_check, &wrong, &count, &e) == GM_NO_DEVICE);
+        CHECK_MESSAGE(strstr(e.why, name) && strstr(e.why, s.tower.name) && strstr(e.why, "wrongly"), "%s", e.why);
+        free(name);
+    }
+    close_subject(&s);
+}
+
 /* What another K/V type adds is attention, and nothing else. */
 static void test_check_kv(gpu_host *h, quant_type kv, const char *name) {
     static const quant_type  usual = TYPE_F16;
@@ -203,7 +259,7 @@ static void test_draws(gpu_host *h) {
     close_subject(&s);
 }
 
-/* With an argument: only the checks that it names, "draws" or "kv". */
+/* With an argument: only the checks that it names, "draws", "towers" or "kv". */
 int main(int argc, char **argv) {
     static const char *const disabled[] = { NULL, "subgroups,dot4,f16" };
     for (size_t i = 0; i < COUNT_OF(disabled); i++) {
@@ -214,6 +270,7 @@ int main(int argc, char **argv) {
         if (!h) return test_end();
         if (argc > 1) {
             if (!strcmp(argv[1], "draws")) test_draws(h);
+            else if (!strcmp(argv[1], "towers")) test_tower_checks(h, true, 5), test_tower_checks(h, false, 6);
             else test_check_kv(h, TYPE_Q8_0, "q8_0");
             gpu_host_close(h);
             return test_end();
@@ -222,6 +279,8 @@ int main(int argc, char **argv) {
         if (!disabled[i]) {
             test_check_kv(h, TYPE_Q8_0, "q8_0");
             test_check_kv(h, TYPE_F32, "f32");
+            test_tower_checks(h, true, 5);
+            test_tower_checks(h, false, 6);
             test_wrong(h, "tests/fixtures/tiny-moe.gguf");
             test_wrong(h, "tests/fixtures/small-dense-Q4_K_M.gguf");
         }

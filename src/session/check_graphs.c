@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#define LARGE 1e30f /* a bound that nothing reaches */
+
 typedef struct {
     const self_check  *c;
     const check       *k;
@@ -113,7 +115,9 @@ static tensor *one_product(check_builder *b, size_t which, tensor *x, tensor *ro
         tensor *gate = graph_matmul(g, check_weight(b, which, 0, half), x);
         return graph_geglu(g, gate, graph_matmul(g, check_weight(b, which, half, half), x));
     }
+    if (p->o.clips_in) x = graph_clamp(g, x, -0.5f, 0.5f);
     tensor *y = graph_matmul(g, check_weight(b, which, 0, rows), x);
+    if (p->o.clips_out) return graph_clamp(g, y, 0, LARGE);
     if (p->o.gate == GATE_VALUE) return graph_geglu(g, y, other);
     return p->o.cap > 0 ? graph_softcap(g, y, p->o.cap) : y;
 }
@@ -186,7 +190,28 @@ static tensor *mix(check_builder *b, size_t experts_at) {
 static tensor *embed(check_builder *b) {
     const op *o = &b->k->o;
     tensor   *table = check_weight(b, 0, 0, b->k->products[0].w.rows);
+    if (o->by_position) return graph_embed_position(b->g, table, 1.5f);
     return o->given ? graph_embed_or_given(b->g, table, 1.5f) : graph_embed(b->g, table, 1.5f);
+}
+
+/* The second input: a value, or a vector that all rows share. */
+static tensor *second(check_builder *b) { return b->k->in[1].weight ? check_gain(b, b->k->in[1].n) : view(b, 1); }
+
+static tensor *check_layer_norm(check_builder *b) {
+    tensor *x = view(b, 0);
+    if (!x) return NULL;
+    return graph_layer_norm(b->g, x, check_gain(b, x->ne[0]), b->k->in[2].weight ? check_gain(b, x->ne[0]) : NULL,
+                            b->c->eps);
+}
+
+/* What only audio towers have. */
+static tensor *heard(check_builder *b) {
+    const op *o = &b->k->o;
+    tensor   *x = view(b, 0);
+    if (o->kind == OP_CONV_GRID) return graph_conv_grid(b->g, x, check_noise(b, b->k->in[1].n, 1, -1, 1), o->channels);
+    if (o->kind == OP_CONV_TOKENS) return graph_conv_tokens(b->g, x, check_noise(b, b->k->in[1].n, 1, -1, 1), o->count);
+    tensor *keys = view(b, 1), *values = view(b, 2);
+    return graph_local_attention(b->g, x, keys, values, check_noise(b, b->k->in[3].n, 1, -1, 1), o->count, o->factor);
 }
 
 static tensor *result_of(check_builder *b) {
@@ -207,15 +232,28 @@ static tensor *result_of(check_builder *b) {
         tensor *x = view(b, 0);
         return x ? graph_rope(b->g, x, graph_rope_table(b->g, check_noise(b, x->ne[0] / 2, 1, 0, 1), 1)) : NULL;
     }
-    case OP_ROPE_TABLE: return graph_rope_table(b->g, check_noise(b, b->k->in[0].n, 1, 0, 1), 1);
+    case OP_ROPE_TABLE: return graph_rope_table(b->g, check_noise(b, b->k->in[0].n, 1, 0, 1), b->k->axes);
     case OP_GEGLU: {
         tensor *x = view(b, 0);
         return graph_geglu(b->g, x, view(b, 1));
     }
     case OP_ADD: {
         tensor *x = view(b, 0);
-        return graph_add(b->g, x, view(b, 1));
+        return graph_add(b->g, x, second(b));
     }
+    case OP_MUL: {
+        tensor *x = view(b, 0);
+        return graph_mul(b->g, x, second(b));
+    }
+    case OP_GATE: {
+        tensor *x = view(b, 0);
+        return graph_gate(b->g, x, view(b, 1));
+    }
+    case OP_CLAMP: return graph_clamp(b->g, view(b, 0), 0, LARGE);
+    case OP_LAYER_NORM: return check_layer_norm(b);
+    case OP_CONV_GRID:
+    case OP_CONV_TOKENS:
+    case OP_LOCAL_ATTENTION: return heard(b);
     case OP_SCALE: return graph_scale(b->g, view(b, 0), o->factor);
     case OP_SOFTCAP: return graph_softcap(b->g, view(b, 0), o->factor);
     case OP_SELECT_ROWS: return graph_select_rows(b->g, view(b, 0));

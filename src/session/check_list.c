@@ -24,12 +24,14 @@ enum {
     ODD_K = 800,   /* the same with 25 chunks, if the block size allows it */
     EXPERTS = 8,
     FULL_START = 150, /* position at which the check of a full attention begins */
+    PICTURE = 2560,   /* tokens of the class of runs for which a tower's plans are compiled ahead */
 };
 
-/* Numbers of tokens that do not fill their class; the last one reaches the second tile of the largest class. */
+/* Numbers of tokens that do not fill their class; the last one reaches the second tile of the largest class. Only towers have runs of
+ * more than 256: the patches of a picture of 280 tokens. */
 static const struct {
     uint32_t class, tokens;
-} classes[] = { { 1, 1 }, { 4, 3 }, { 16, 13 }, { 64, 45 }, { 256, MOST_TOKENS } };
+} classes[] = { { 1, 1 }, { 4, 3 }, { 16, 13 }, { 64, 45 }, { 256, MOST_TOKENS }, { PICTURE, MOST_TOKENS } };
 
 typedef struct {
     uint64_t defines, text; /* hashes */
@@ -44,6 +46,7 @@ typedef struct {
 typedef struct {
     self_check         *c;
     const model_config *config;
+    const gpu_kv_layer *kv;    /* the caches of its layers */
     gpu_backend         model; /* names and shapes of the model's weights, without data */
     known_text         *texts;
     size_t              text_count, text_capacity;
@@ -54,6 +57,7 @@ typedef struct {
     check_run           run;   /* the run that is being visited */
     gpu_kernel_list     plans; /* kernels of the model's own plans, if they are wanted */
     bool                wants_plans;
+    bool                tower;
     gm_status           status; /* the first failure; after it, nothing more is noted */
     error              *e;
 } lister;
@@ -228,7 +232,7 @@ static const op *attention_of(const graph *fused, const op *o) {
  * before them are zero on both sides. Two runs have the class at hand (or 16, if it has few tokens). */
 static void describe_attention(const lister *l, check *k, const graph *fused, const op *o) {
     const op           *attention = attention_of(fused, o);
-    const layer_config *layer = &l->config->layer[o->layer];
+    const gpu_kv_layer *layer = &l->kv[o->layer];
     k->o = *attention;
     k->o.kind = OP_ATTENTION;
     k->heads = (uint32_t)(o->kind == OP_KV_STORE ? attention : o)->in[0]->ne[1];
@@ -251,8 +255,16 @@ static void describe_embed(check *k, const op *o) {
     snprintf(k->what, sizeof k->what, "%s embeddings", quant_format_of(o->in[0]->type)->name);
 }
 
+/* Ops whose result depends on the position or on the tokens before: no token may repeat another. */
+static bool is_distinct(const op *o) {
+    return o->kind == OP_CONV_TOKENS || o->kind == OP_LOCAL_ATTENTION ||
+           (o->kind == OP_ROPE_TABLE && o->out->ne[1] > 1);
+}
+
 static void check_describe(const lister *l, check *k, const graph *fused, const op *o, const gpu_kernel *kernel) {
     *k = (check){ .o = *o, .runs = { l->run }, .run_count = 1 };
+    if (is_distinct(o)) k->runs[0] = (check_run){ DISTINCT_TOKENS, 16, 1 };
+    if (o->kind == OP_ROPE_TABLE) k->axes = (uint32_t)o->out->ne[1];
     describe_inputs(k, o);
     if (o->kind == OP_PRODUCTS) describe_product(l, k, fused, o, kernel);
     else if (o->kind == OP_EMBED) describe_embed(k, o);
@@ -265,7 +277,8 @@ static void check_describe(const lister *l, check *k, const graph *fused, const 
 static void note_kernel(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
     lister        *l = user;
     const uint64_t text = text_of(l, k);
-    if (l->wants_plans && l->run.outputs == 1 && !l->status) l->status = gpu_kernel_list_add(&l->plans, k, l->e);
+    const bool     compiled = l->tower ? l->run.class == PICTURE && l->run.outputs > 1 : l->run.outputs == 1;
+    if (l->wants_plans && compiled && !l->status) l->status = gpu_kernel_list_add(&l->plans, k, l->e);
     if (l->status || is_covered(l, text)) return;
     for (size_t i = 0; i < l->candidate_count; i++) {
         if (l->candidates[i].text == text) return;
@@ -339,8 +352,11 @@ static gm_status add_checks(lister *l, error *e) {
     return l->status;
 }
 
-/* The caches of the model's layers; the caller frees them. */
-static gpu_kv_layer *model_caches(const model_config *config, quant_type type, error *e) {
+/* The caches of the model's layers, or of the tower if there is no config; the caller frees them. */
+static gpu_kv_layer *model_caches(const model_config *config, const self_check_tower *tower, quant_type type,
+                                  error *e) {
+    const model_config none = { .layers = 0 };
+    if (!config) config = &none;
     gpu_kv_layer *kv = calloc(max_size(config->layers, 1), sizeof *kv);
     if (!kv) fail_memory(e, "the self-check's list", config->layers * sizeof *kv);
     for (uint32_t i = 0; kv && i < config->layers; i++) {
@@ -349,15 +365,17 @@ static gpu_kv_layer *model_caches(const model_config *config, quant_type type, e
                                             .kv_heads = layer->kv_heads,
                                             .head = layer->head });
     }
+    if (kv && !config->layers && tower)
+        kv[0] = check_cache(type, &(check){ .kv_heads = tower->kv_heads, .head = tower->head });
     return kv;
 }
 
 /* Behind the checks' kernels, in the order in which they are needed: the sampler's, and those of the model's plans. */
 static gm_status add_plan_kernels(lister *l, error *e) {
-    gpu_kernel    kernels[SAMPLER_KERNELS];
-    sampler_shape shape = gpu_generator_shape(l->config->vocabulary, check_draws_context(l->config));
-    shape.edits = shape.logprobs = true;
-    for (int way = 0; way < 3 && l->wants_plans; way++) {
+    gpu_kernel kernels[SAMPLER_KERNELS];
+    for (int way = 0; way < 3 && l->wants_plans && l->config; way++) {
+        sampler_shape shape = gpu_generator_shape(l->config->vocabulary, check_draws_context(l->config));
+        shape.edits = shape.logprobs = true;
         shape.greedy = way == 0;
         shape.steps = way == 2; /* all steps have one pipeline */
         const size_t count = sampler_kernels(&shape, kernels);
@@ -367,24 +385,53 @@ static gm_status add_plan_kernels(lister *l, error *e) {
     return GM_OK;
 }
 
+/* Marks what was checked when the engine opened: the kernels of the model's plans. */
+static gm_status cover_text(lister *l, const self_check_options *options, error *e) {
+    const self_check_tower *tower = options->tower;
+    gpu_backend             model = { .host = l->c->host, .precise = l->c->gpu.precise };
+    gpu_kv_layer           *kv = model_caches(tower->config, NULL, l->c->kv_type, e);
+    gm_status               status = kv ? gpu_backend_list_weights(&model, tower->text, e) : e->status;
+    for (size_t i = 0; i < COUNT_OF(classes) && classes[i].class < PICTURE && !status; i++) {
+        const uint32_t class = classes[i].class;
+        if (options->quick && class != 1 && class != 16) continue;
+        status = gpu_plan_visit(&model, tower->text, class, 1, kv, cover_kernel, l, e);
+        if (!status) status = l->status;
+    }
+    gpu_backend_clear(&model);
+    free(kv);
+    return status;
+}
+
+/* The runs that are visited: for one output (i even) and for several. False: there is no such run. */
+static bool lister_choose_run(lister *l, const self_check_options *options, size_t i) {
+    const uint32_t class = classes[i / 2].class, most = (uint32_t)min_size(class, options->outputs);
+    /* a tower's outputs are as many as its plan needs: 32 have kernels of their own */
+    const uint32_t outputs = l->tower && class == 256 ? (uint32_t)min_size(32, most) : most;
+    if (i % 2 && most == 1) return false;
+    if (l->tower ? class < options->tower->fewest : class == PICTURE) return false;
+    if (options->quick && (i % 2 || (class != 16 && (l->tower || class != 1)))) return false;
+    l->run = (check_run){ classes[i / 2].tokens, class, i % 2 ? outputs : 1 };
+    if (i % 2 && l->run.tokens > outputs) l->run.tokens = outputs;
+    return true;
+}
+
 gm_status check_list_make(self_check *c, const graph *g, const model_config *config, const self_check_options *options,
                           error *e) {
     lister        l = { .c = c,
                         .config = config,
                         .model = { .host = c->host, .precise = c->gpu.precise },
                         .wants_plans = options->plans,
+                        .tower = options->tower != NULL,
                         .e = e };
-    gpu_kv_layer *kv = model_caches(config, c->kv_type, e);
-    gpu_kv_layer *known = options->checked ? model_caches(config, *options->checked, e) : NULL;
+    gpu_kv_layer *kv = model_caches(config, options->tower, c->kv_type, e);
+    gpu_kv_layer *known = options->checked ? model_caches(config, options->tower, *options->checked, e) : NULL;
     gm_status     status = kv && (known || !options->checked) ? gpu_backend_list_weights(&l.model, g, e) : e->status;
+    l.kv = kv;
+    if (!status && options->tower) status = cover_text(&l, options, e);
     for (size_t i = 0; i < 2 * COUNT_OF(classes) && !status; i++) {
-        const uint32_t class = classes[i / 2].class, most = (uint32_t)min_size(class, options->outputs);
-        if (i % 2 && most == 1) continue;
-        if (options->quick && (i % 2 || (class != 1 && class != 16))) continue;
-        l.run = (check_run){ classes[i / 2].tokens, class, i % 2 ? most : 1 };
-        if (i % 2 && l.run.tokens > most) l.run.tokens = most;
-        if (known) status = gpu_plan_visit(&l.model, g, class, l.run.outputs, known, cover_kernel, &l, e);
-        if (!status) status = gpu_plan_visit(&l.model, g, class, l.run.outputs, kv, note_kernel, &l, e);
+        if (!lister_choose_run(&l, options, i)) continue;
+        if (known) status = gpu_plan_visit(&l.model, g, l.run.class, l.run.outputs, known, cover_kernel, &l, e);
+        if (!status) status = gpu_plan_visit(&l.model, g, l.run.class, l.run.outputs, kv, note_kernel, &l, e);
         if (!status) status = add_checks(&l, e);
     }
     if (!status) status = add_plan_kernels(&l, e);

@@ -3,6 +3,7 @@
 
 #include "session/load.h"
 #include "session/runner.h"
+#include "session/tower_parts.h"
 
 static quant_type usual_kv(const gm_engine *engine) { return engine->precise ? TYPE_F32 : TYPE_F16; }
 
@@ -42,6 +43,36 @@ gm_status engine_check_kv(gm_engine *engine, quant_type kv, error *e) {
     k->running = NULL;
     k->passed = !status;
     if (status == GM_NO_DEVICE) k->refused = *e; /* anything else, such as too little memory, may go away */
+    return status;
+}
+
+gm_status engine_check_tower(gm_engine *engine, engine_tower *t, error *e) {
+    if (t->refused.status) return fail(e, t->refused.status, "%s", t->refused.why);
+    /* in software there is no driver to distrust, and compiling takes long */
+    if (t->checked || gpu_host_info(engine->gpu.host)->software) return GM_OK;
+    const self_check_tower   tower = { .name = t->type->name,
+                                       .fewest = t->head ? t->type->fewest : 1,
+                                       .kv_heads = t->kv_heads,
+                                       .head = t->head,
+                                       .text = &engine->text,
+                                       .config = &engine->weights.config };
+    const self_check_options options = { .kv = engine_tower_kv_type(engine),
+                                         .precise = engine->precise,
+                                         .outputs = TOWER_MOST_OUTPUTS,
+                                         .plans = !engine->gpu.budget,
+                                         .tower = &tower };
+    const double             start = clock_seconds();
+    if (!t->check) {
+        TRY(self_check_new(engine->gpu.host, &t->g, NULL, &options, &t->check, e));
+        self_check_read_by(t->check, engine->reads);
+    }
+    const gm_status status = self_check_step(t->check, e);
+    engine->seconds.check += clock_seconds() - start;
+    if (status == GM_AGAIN) return status;
+    self_check_free(t->check);
+    t->check = NULL;
+    t->checked = !status;
+    if (status == GM_NO_DEVICE) t->refused = *e;
     return status;
 }
 

@@ -26,10 +26,11 @@ gm_status self_check_new(gpu_host *host, const graph *g, const model_config *con
     c->host = host;
     c->gpu = (gpu_backend){ .host = host, .precise = options->precise };
     c->kv_type = options->kv;
-    c->eps = config->eps;
+    c->eps = (options->tower ? options->tower->config : config)->eps;
+    c->tower = options->tower ? options->tower->name : NULL;
     gm_status status = cpu_backend_open(&c->cpu, "scalar", 1, true, e);
     if (!status) status = check_list_make(c, g, config, options, e);
-    if (!status && !options->checked) status = check_draws_new(config, options->quick, &c->draws, e);
+    if (!status && !options->checked && !options->tower) status = check_draws_new(config, options->quick, &c->draws, e);
     if (status) self_check_free(c);
     else *out = c;
     return status;
@@ -154,6 +155,7 @@ static void make_records(self_check *c, const check *k) {
         c->rows[t] = (int32_t)(run->outputs > 1 ? t : run->tokens - 1);
     }
     records_of_text(c->records, 0, &sequence, ids, (size_t)c->position, run->tokens);
+    for (uint32_t t = 0; t < run->tokens && k->o.by_position; t++) c->records[t].position = (uint32_t)ids[t];
     if (run->class > GPU_DECODE_TOKENS) records_join_block(c->records + BLOCK_FIRST, BLOCK_COUNT);
 }
 
@@ -190,9 +192,11 @@ gm_status check_refuse(const self_check *c, const char *what, float expected, fl
     const gpu_info *info = gpu_host_info(c->host);
     char            list[80];
     const char     *features = features_in_use(info, list);
-    return fail(e, GM_NO_DEVICE, "the GPU '%.60s' (driver %.60s) computes %s wrongly: expected %g, found %g%s%s%s",
-                info->name, *info->driver ? info->driver : "unknown", what, (double)expected, (double)found,
-                *features ? "; --gpu-disable " : "", features, *features ? " may help" : "");
+    return fail(e, GM_NO_DEVICE,
+                "the GPU '%.60s' (driver %.60s) computes %s%s%s%s wrongly: expected %g, found %g%s%s%s", info->name,
+                *info->driver ? info->driver : "unknown", c->tower ? "the " : "", c->tower ? c->tower : "",
+                c->tower ? " tower's " : "", what, (double)expected, (double)found, *features ? "; --gpu-disable " : "",
+                features, *features ? " may help" : "");
 }
 
 /* Row `i` of what was found must be row `i` of the distinct tokens. */

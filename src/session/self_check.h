@@ -14,16 +14,28 @@
 typedef struct self_check self_check;
 
 typedef struct {
+    const char         *name;           /* "vision" */
+    uint32_t            fewest;         /* tokens of a run */
+    uint32_t            kv_heads, head; /* of its cache; 0: it has none */
+    const graph        *text;           /* the model's own */
+    const model_config *config;
+} self_check_tower;
+
+typedef struct {
     quant_type kv; /* the type of keys and values */
     /* NULL, or the type for which everything was checked before: then only the kernels that `kv` adds are checked. */
     const quant_type *checked;
     bool              precise; /* as for the plans to come */
     size_t            outputs; /* the most logits of one run: runner_most_outputs */
     bool              plans;   /* also has the kernels compiled that the model's plans for one output need */
-    bool quick; /* plans for 1 and 16 tokens only: a GPU in software has no driver to distrust, but compiles slowly */
+    /* Plans for 1 and 16 tokens only, of towers for 16: a GPU in software has no driver to distrust, but compiles slowly. */
+    bool quick;
+    /* A tower: its graph is checked for the runs that it makes, of one picture or sound and of many. Kernels that the model's plans
+     * have, too, were checked before. */
+    const self_check_tower *tower;
 } self_check_options;
 
-/* Graph, config and host must outlive it. */
+/* Graphs, config and host must outlive it. For a tower, `config` is NULL. */
 gm_status self_check_new(gpu_host *host, const graph *g, const model_config *config, const self_check_options *options,
                          self_check **out, error *e);
 void      self_check_free(self_check *c);

@@ -57,6 +57,7 @@ typedef struct {
     check_product products[2]; /* the op's own last; the one that makes its column first, if that comes in 8 bits */
     size_t        product_count;
     uint32_t      heads, kv_heads, head, window; /* attention */
+    uint32_t      axes;                          /* ROPE_TABLE */
     bool          store;
     uint64_t      start; /* position of the first token */
     check_run     runs[MOST_RUNS];
@@ -71,6 +72,7 @@ struct self_check {
     cpu_backend     cpu;
     quant_type      kv_type;
     float           eps;
+    const char     *tower; /* whose kernels are checked; NULL: the text model's */
     check          *checks;
     size_t          count, capacity;
     gpu_kernel_list kernels; /* compiled in the background from the first step on */

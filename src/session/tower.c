@@ -4,6 +4,7 @@
 
 #include "base/sha256.h"
 #include "gpu/kernels.h"
+#include "session/self_check.h"
 
 #include <string.h>
 
@@ -93,7 +94,12 @@ gm_status engine_tower_step(gm_engine *engine, engine_tower *t, error *e) {
         t->uploaded = engine->gpu.uploaded;
         t->total = engine->gpu.total;
     }
-    if (engine->on_gpu) status = gpu_backend_upload(&engine->gpu, &t->g, e);
+    if (engine->on_gpu) { /* the check's kernels are compiled while weights are uploaded */
+        const gm_status checked = engine_check_tower(engine, t, e);
+        if (status_failed(checked)) return checked;
+        status = gpu_backend_upload(&engine->gpu, &t->g, e);
+        if (!status) status = checked;
+    }
     t->ready = !status;
     return status;
 }
@@ -120,6 +126,8 @@ void engine_tower_unload(gm_engine *engine, engine_tower *t) {
         model_fetch_drop(&t->fetch);
         t->fetch = (model_fetch){ 0 };
     }
+    self_check_free(t->check);
+    t->check = NULL;
     if (t->built) {
         plans_drop(&engine->plans, &t->g);
         if (gpu) gpu_backend_release(&engine->gpu, &t->g);

@@ -33,18 +33,21 @@ typedef struct tower_type tower_type;
 
 /* A tower of an engine. Zero-initialised: not loaded. */
 typedef struct {
-    const tower_type *type;
-    vision_weights    vision;
-    audio_weights     audio;
-    graph             g;
-    tensor           *leaf;           /* what the caller writes for each token */
-    uint32_t          kv_heads, head; /* of its cache; 0: it has none */
-    kv_memory         keys, values;
-    size_t            slots; /* of the cache */
-    model_fetch       fetch;
-    uint64_t          uploaded, total; /* the backend's, when the upload began */
-    bool              fetched, built, ready;
-    size_t            jobs; /* that use it */
+    const tower_type  *type;
+    vision_weights     vision;
+    audio_weights      audio;
+    graph              g;
+    tensor            *leaf;           /* what the caller writes for each token */
+    uint32_t           kv_heads, head; /* of its cache; 0: it has none */
+    kv_memory          keys, values;
+    size_t             slots; /* of the cache */
+    model_fetch        fetch;
+    uint64_t           uploaded, total; /* the backend's, when the upload began */
+    bool               fetched, built, ready;
+    struct self_check *check;   /* of the GPU, while it runs */
+    bool               checked; /* passed; it stays so when the tower is released */
+    error              refused; /* what the GPU gets wrong */
+    size_t             jobs;    /* that use it */
 } engine_tower;
 
 /* Whether the model has this tower. GM_UNSUPPORTED with a hint if not; GM_BAD_FILE if it does not fit the model. Loads nothing. */

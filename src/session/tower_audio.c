@@ -64,6 +64,7 @@ const tower_type tower_audio = {
     .lacking = "hear sounds",
     .tensor = "mm.a.input_projection.weight",
     .part = PART_AUDIO,
+    .fewest = 1,
     .check = audio_check,
     .build = audio_build,
     .free_weights = audio_free_weights,

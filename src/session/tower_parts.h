@@ -19,6 +19,7 @@ struct tower_type {
     const char *name, *lacking; /* "vision", and what a model without it cannot do */
     const char *tensor;         /* that every file with such a tower has */
     model_part  part;
+    uint32_t    fewest; /* tokens of a run: soft tokens, or the patches of one */
     /* Checks the file by its header. */
     gm_status (*check)(const gguf *file, uint32_t soft_width, error *e);
     /* Loads the weights and builds the graph: fills in t->g, leaf, heads and head. */
@@ -31,6 +32,8 @@ struct tower_type {
     void (*fill)(const engine_tower *t, const tower_item *item, size_t first, size_t count, float *out);
 };
 
+enum { TOWER_MOST_OUTPUTS = 1120 }; /* soft tokens of the largest picture */
+
 extern const tower_type tower_vision, tower_audio;
 
 /* tower.c: the file that has this tower; NULL: there is none. */
@@ -39,6 +42,8 @@ const gguf *engine_tower_file(const gm_engine *engine, tower_kind kind);
 gm_status engine_tower_use(gm_engine *engine, tower_kind kind, engine_tower **out, error *e);
 /* Loads the tower as far as it is not. GM_AGAIN: reads or the GPU are under way. */
 gm_status engine_tower_step(gm_engine *engine, engine_tower *t, error *e);
+/* engine_check.c: checks the GPU with the tower's kernels, once. GM_AGAIN: the GPU is at work. GM_NO_DEVICE: it computes wrongly. */
+gm_status engine_check_tower(gm_engine *engine, engine_tower *t, error *e);
 /* Frees what it holds; nobody may use it. */
 void engine_tower_unload(gm_engine *engine, engine_tower *t);
 /* Makes room for the keys and values of so many tokens. */

@@ -74,6 +74,7 @@ const tower_type tower_vision = {
     .lacking = "see pictures",
     .tensor = "v.patch_embd.weight",
     .part = PART_VISION,
+    .fewest = 9,
     .check = vision_check,
     .build = vision_build,
     .free_weights = vision_free_weights,
