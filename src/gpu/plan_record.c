@@ -313,8 +313,21 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
 
 /* ---- the list ---- */
 
+/* Large batches can exceed what a GPU binds. WebGPU would only say so later, and the session could not go on with smaller ones. */
+static gm_status plan_check_bindings(const gpu_plan *p, error *e) {
+    const uint64_t most = gpu_host_info(p->backend->host)->max_binding;
+    for (size_t i = 0; i < p->item_count; i++) {
+        if (p->items[i].bytes > most)
+            return fail(e, GM_NO_MEMORY,
+                        "a run of %u tokens has a value of %llu bytes, but this GPU binds at most %llu", p->tokens,
+                        (unsigned long long)p->items[i].bytes, (unsigned long long)most);
+    }
+    return GM_OK;
+}
+
 static gm_status plan_create_buffers(gpu_plan *p, error *e) {
     gpu_host *h = p->backend->host;
+    TRY(plan_check_bindings(p, e));
     p->memory = gpu_buffer_new(h, p->bytes ? p->bytes : PLAN_ALIGNMENT, e);
     p->run = p->memory ? gpu_buffer_new(h, plan_run_bytes(p->tokens), e) : 0;
     p->rows = p->run ? gpu_buffer_new(h, round_up(p->outputs * 4, 16), e) : 0;
