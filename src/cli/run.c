@@ -5,6 +5,7 @@
 #include "cli/engine_arguments.h"
 #include "cli/input.h"
 #include "cli/interrupt.h"
+#include "cli/run_prompts.h"
 #include "cli/terminal.h"
 #include "cli/video_input.h"
 
@@ -17,8 +18,8 @@
 typedef struct {
     engine_values   engine;
     sampling_values sampling;
-    const char     *file, *system, *tools;
-    count_value     max, context, logprobs;
+    const char     *file, *system, *tools, *prompts, *out;
+    count_value     max, context, logprobs, parallel;
     texts_value     stop, images, sounds, videos;
     video_values    video;
     bool            think, raw, json, quiet;
@@ -43,6 +44,13 @@ static const option prompt_options[] = {
     FLAG_OPTION(run_values, raw, "raw", 0,
                 "continue the text as it is, without the chat format; special tokens in it count"),
 };
+static const option prompts_choices[] = {
+    TEXT_OPTION(run_values, prompts, "prompts", 0, "FILE",
+                "answer a file of prompts: each line is a JSON object with \"prompt\" or \"messages\", and settings"),
+    TEXT_OPTION(run_values, out, "out", 0, "FILE",
+                "where the answers go, a line of JSON each, in the order of the prompts; those that it has are kept"),
+    COUNT_OPTION(run_values, parallel, "parallel", 0, "N", 1, 32, "with --prompts: how many at once; default 4"),
+};
 static const option answer_options[] = {
     COUNT_OPTION(run_values, max, "max", 0, "N", 1, UINT32_MAX,
                  "at most N tokens; default: the Ollama model's num_predict, or as many as fit in the context"),
@@ -62,9 +70,10 @@ static const option context_options[] = {
                  "model's limit if that is smaller"),
 };
 static const option_group groups[] = {
-    OPTION_GROUP("prompt", prompt_options, 0),  OPTION_GROUP("answer", answer_options, 0),
-    VIDEO_GROUP(offsetof(run_values, video)),   SAMPLING_GROUP(offsetof(run_values, sampling)),
-    ENGINE_GROUP(offsetof(run_values, engine)), OPTION_GROUP("context", context_options, 0),
+    OPTION_GROUP("prompt", prompt_options, 0),      OPTION_GROUP("prompts", prompts_choices, 0),
+    OPTION_GROUP("answer", answer_options, 0),      VIDEO_GROUP(offsetof(run_values, video)),
+    SAMPLING_GROUP(offsetof(run_values, sampling)), ENGINE_GROUP(offsetof(run_values, engine)),
+    OPTION_GROUP("context", context_options, 0),
 };
 
 /* Everything a run owns. */
@@ -252,12 +261,34 @@ static gm_status answer_prompt(run_state *r, const run_values *v, error *e) {
     return answer_collect(&r->answer, r->reply, &style, e);
 }
 
+/* What a file of prompts says line by line cannot be said for all of them. */
+static int run_answer_file(const run_values *v, const arguments *args) {
+    if (!v->prompts || !v->out) return complain_usage("run", "run: --prompts FILE and --out FILE belong together");
+    if (args->count > 1 || v->file || v->system || v->tools || v->raw || v->json || v->logprobs.given ||
+        v->stop.count || v->images.count || v->sounds.count || v->videos.count)
+        return complain_usage("run",
+                              "run: --prompts can be combined with sampling, --max, --think, --ctx, --parallel and "
+                              "engine options; everything else is a setting of each line");
+    return run_prompts(&(prompts_options){ .prompts = v->prompts,
+                                           .out = v->out,
+                                           .model = args->positional[0],
+                                           .engine = &v->engine,
+                                           .sampling = &v->sampling,
+                                           .context = v->context.value,
+                                           .most = (uint32_t)v->max.value,
+                                           .parallel = v->parallel.given ? (size_t)v->parallel.value : 4,
+                                           .think = v->think,
+                                           .quiet = v->quiet });
+}
+
 static int run_run(void *values, const arguments *args) {
     const run_values *v = values;
-    const char       *model = args->positional[0], *prompt = args->count > 1 ? args->positional[1] : NULL;
-    run_state         r = { 0 };
-    error             e = { 0 };
-    int               code;
+    if (v->prompts || v->out) return run_answer_file(v, args);
+    if (v->parallel.given) return complain_usage("run", "run: --parallel needs --prompts");
+    const char *model = args->positional[0], *prompt = args->count > 1 ? args->positional[1] : NULL;
+    run_state   r = { 0 };
+    error       e = { 0 };
+    int         code;
     if (v->logprobs.given && !v->json) return complain_usage("run", "run: --logprobs needs --json");
     if (v->raw && (v->system || v->tools || v->images.count || v->sounds.count || v->videos.count))
         return complain_usage("run",
@@ -285,20 +316,23 @@ static int run_run(void *values, const arguments *args) {
 const command command_run = {
     .name = "run",
     .arguments = "MODEL [PROMPT|-]",
-    .summary = "answer one prompt",
-    .description = "Streams the answer, and nothing else, to standard output. Without PROMPT and -f, or with `-`, "
-                   "reads the prompt "
-                   "from standard input. The model thinks only with --think. Ctrl-C stops the answer and exits with "
-                   "130. If prompt "
-                   "and answer do not fit in the context, exits with 2. Text in the prompt is never read as control "
-                   "tokens, except "
-                   "with --raw.",
+    .summary = "answer one prompt, or a file of them",
+    .description =
+        "Streams the answer, and nothing else, to standard output. Without PROMPT and -f, or with `-`, "
+        "reads the prompt "
+        "from standard input. The model thinks only with --think. Ctrl-C stops the answer and exits with "
+        "130. If prompt "
+        "and answer do not fit in the context, exits with 2. Text in the prompt is never read as control "
+        "tokens, except "
+        "with --raw. With --prompts, answers a file of prompts instead, several at once. If it is stopped, the same "
+        "command goes on where it was.",
     .examples = "  gemmule run gemma4:e2b \"Why is the sky blue?\"\n"
                 "  git diff | gemmule run gemma4:e4b - --system \"Write a commit message for this change.\"\n"
                 "  gemmule run model.gguf \"Summarise:\" -f paper.txt --max 300 --temp 0\n"
                 "  gemmule run model.gguf \"Weather in Rome?\" --tools tools.json --json\n"
                 "  gemmule run box \"What is in the picture?\" --image photo.jpg\n"
                 "  gemmule run gemma4:e4b \"What happens?\" --video clip.mp4\n"
+                "  gemmule run gemma4:e2b --prompts questions.jsonl --out answers.jsonl --parallel 8\n"
                 "  gemmule run model.gguf --raw \"Once upon a time\" --seed 7 --max 50\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

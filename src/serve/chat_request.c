@@ -457,6 +457,35 @@ gm_status chat_request_parse(buffer *body, chat_request *out, char param[CHAT_PA
     return status;
 }
 
+static void wish_apply(float *field, wished_number wished) {
+    if (wished.given) *field = wished.value;
+}
+
+gm_reply_options chat_request_options(const chat_request *r, gm_sampling *sampling) {
+    wish_apply(&sampling->temperature, r->temperature);
+    wish_apply(&sampling->top_p, r->top_p);
+    wish_apply(&sampling->min_p, r->min_p);
+    wish_apply(&sampling->typical_p, r->typical_p);
+    wish_apply(&sampling->repetition_penalty, r->repetition_penalty);
+    wish_apply(&sampling->presence_penalty, r->presence_penalty);
+    wish_apply(&sampling->frequency_penalty, r->frequency_penalty);
+    if (r->top_k.given) sampling->top_k = r->top_k.value < 0x1p31f ? (int32_t)r->top_k.value : INT32_MAX;
+    if (r->penalty_window.given) sampling->penalty_window = (uint32_t)r->penalty_window.value;
+    if (r->has_seed) sampling->seed = r->seed;
+    sampling->bias = r->bias;
+    sampling->bias_count = r->bias_count;
+    return (gm_reply_options){
+        .sampling = sampling,
+        .tools = r->tools,
+        .think = r->think,
+        .max_tokens = r->max_tokens,
+        .stop = r->stops,
+        .stop_count = r->stop_count,
+        .logprobs = r->top_logprobs,
+        .want_logprobs = r->logprobs,
+    };
+}
+
 void chat_request_free(chat_request *r) {
     buffer_free(&r->body);
     arena_free(&r->memory);

@@ -43,5 +43,7 @@ enum {
  * value; GM_UNSUPPORTED: a missing feature. `param` gets the name of the field at fault, or "". Free the request even after a failure. */
 gm_status chat_request_parse(buffer *body, chat_request *out, char param[CHAT_PARAM_SIZE], error *e);
 void      chat_request_free(chat_request *r);
+/* How to answer it: changes `sampling`, which has the defaults, as the request wishes. The options point to both. */
+gm_reply_options chat_request_options(const chat_request *r, gm_sampling *sampling);
 
 #endif

@@ -7,45 +7,15 @@
 
 #include <sys/random.h>
 
-static void wish_apply(float *field, wished_number wished) {
-    if (wished.given) *field = wished.value;
-}
-
-static gm_status choose_sampling(const worker *w, const chat_request *r, gm_sampling *out, error *e) {
-    gm_sampling_default(w->engine, out);
-    wish_apply(&out->temperature, r->temperature);
-    wish_apply(&out->top_p, r->top_p);
-    wish_apply(&out->min_p, r->min_p);
-    wish_apply(&out->typical_p, r->typical_p);
-    wish_apply(&out->repetition_penalty, r->repetition_penalty);
-    wish_apply(&out->presence_penalty, r->presence_penalty);
-    wish_apply(&out->frequency_penalty, r->frequency_penalty);
-    if (r->top_k.given) out->top_k = r->top_k.value < 0x1p31f ? (int32_t)r->top_k.value : INT32_MAX;
-    if (r->penalty_window.given) out->penalty_window = (uint32_t)r->penalty_window.value;
-    out->bias = r->bias;
-    out->bias_count = r->bias_count;
-    out->seed = r->seed;
-    if (!r->has_seed && getrandom(&out->seed, sizeof out->seed, 0) != sizeof out->seed)
-        return fail(e, GM_IO, "cannot draw a random seed");
-    return GM_OK;
-}
-
 /* In the session of the job's place. */
 static gm_status chat_start_reply(worker *w, job *j, error *e) {
     const chat_request *r = &j->request.chat;
     gm_sampling         sampling;
     char                why[sizeof e->why] = "";
-    TRY(choose_sampling(w, r, &sampling, e));
-    const gm_reply_options options = {
-        .sampling = &sampling,
-        .tools = r->tools,
-        .think = r->think,
-        .max_tokens = r->max_tokens,
-        .stop = r->stops,
-        .stop_count = r->stop_count,
-        .logprobs = r->top_logprobs,
-        .want_logprobs = r->logprobs,
-    };
+    gm_sampling_default(w->engine, &sampling);
+    const gm_reply_options options = chat_request_options(r, &sampling);
+    if (!r->has_seed && getrandom(&sampling.seed, sizeof sampling.seed, 0) != sizeof sampling.seed)
+        return fail(e, GM_IO, "cannot draw a random seed");
     const gm_status status =
         gm_reply_start(j->work.at->session, r->messages, r->message_count, &options, &j->work.reply, why, sizeof why);
     /* A bad file is here a picture or a sound of the client's, not ours. */
