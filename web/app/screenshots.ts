@@ -115,12 +115,12 @@ async function desktop(origin: string): Promise<void> {
     await visit.end();
 }
 
-async function dropPicture(page: Page, name: string, path: string): Promise<void> {
-    const data = await page.evaluateHandle(([file, text]) => {
+async function dropFile(page: Page, name: string, path: string, type = ''): Promise<void> {
+    const data = await page.evaluateHandle(([file, text, kind]) => {
         const given = new DataTransfer();
-        given.items.add(new File([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))], file));
+        given.items.add(new File([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))], file, { type: kind }));
         return given;
-    }, [name, readFileSync(path).toString('base64')] as const);
+    }, [name, readFileSync(path).toString('base64'), type] as const);
     await page.dispatchEvent('.chat', 'drop', { dataTransfer: data });
     await page.waitForSelector('.tray-item img');
 }
@@ -132,15 +132,32 @@ async function pictures(origin: string, phone: boolean): Promise<void> {
     await page.emulateMedia({ colorScheme: 'light' });
     await page.goto(origin);
     await page.waitForSelector('.chip-ready');
-    await dropPicture(page, 'shapes.png', 'tests/box/pictures/05.png');
+    await dropFile(page, 'shapes.png', 'tests/box/pictures/05.png');
     await page.fill('#composer', 'What is in the picture?');
     await page.press('#composer', 'Enter');
     await page.waitForFunction(() => document.querySelector('.answer .stats') && !document.querySelector('.send.stop'));
-    await dropPicture(page, 'number.jpg', NUMBER);
+    await dropFile(page, 'number.jpg', NUMBER);
     await page.fill('#composer', 'Which number is this?');
     await shoot(page, phone ? 'phone-picture' : 'picture');
     await page.emulateMedia({ colorScheme: 'dark' });
     if (!phone) await shoot(page, 'picture-dark');
+    await visit.end();
+}
+
+/** A video with its answer, and another one that is about to be sent. */
+async function videos(origin: string): Promise<void> {
+    const visit = await Visit.begin();
+    const page = await visit.page();
+    await page.emulateMedia({ colorScheme: 'light' });
+    await page.goto(origin);
+    await page.waitForSelector('.chip-ready');
+    await dropFile(page, 'shapes.webm', 'tests/fixtures/shapes.webm', 'video/webm');
+    await page.fill('#composer', 'What is in the picture?');
+    await page.press('#composer', 'Enter');
+    await page.waitForFunction(() => document.querySelector('.answer .stats') && !document.querySelector('.send.stop'));
+    await dropFile(page, 'colours.webm', 'tests/fixtures/colours.webm', 'video/webm');
+    await page.fill('#composer', 'Which colours follow each other?');
+    await shoot(page, 'video');
     await visit.end();
 }
 
@@ -185,13 +202,14 @@ async function phone(origin: string): Promise<void> {
 const NUMBER = join('tests/box', readFileSync('tests/box/pictures.jsonl', 'utf8').trim().split('\n').map((line) => JSON.parse(line) as { task: string; image: string })
     .find(({ task }) => task === 'numbers read')!.image);
 
+/* All of them, or those that are named behind the folder. */
+const STEPS: Record<string, (origin: string) => Promise<void>> = {
+    desktop, benchmark, phone, videos,
+    pictures: (origin) => pictures(origin, false), 'phone-pictures': (origin) => pictures(origin, true),
+    recording: (origin) => record(origin, false), 'phone-recording': (origin) => record(origin, true),
+};
+
 mkdirSync(FOLDER, { recursive: true });
 const site = await startSite({}, BOX);
-await desktop(site.origin);
-await benchmark(site.origin);
-await phone(site.origin);
-await pictures(site.origin, false);
-await pictures(site.origin, true);
-await record(site.origin, false);
-await record(site.origin, true);
+for (const [name, step] of Object.entries(STEPS)) if (process.argv.length < 4 || process.argv.includes(name, 3)) await step(site.origin);
 await site.close();

@@ -35,21 +35,23 @@ interface NodeBase {
     parent: string | null;
     created: number;
 }
-/** A picture or a sound of a message. Its content is in the database (media.ts). */
+/** A picture, a sound or a video of a message. Its content is in the database (media.ts). */
 export interface Attachment {
     id: string;
-    kind: 'image' | 'audio';
+    kind: 'image' | 'audio' | 'video';
     name: string;
     /** Media type. */
     type: string;
     /** Bytes. */
     size: number;
-    /** Pixels, of a picture. */
+    /** Pixels, of a picture or a frame. */
     width?: number;
     height?: number;
-    /** Of a sound. */
+    /** Of a sound, and up to the last frame of a video. */
     seconds?: number;
-    /** The most tokens of a picture; absent: the model's own. */
+    /** Of a video: the frames, which are its content one after another. Times are in seconds. */
+    frames?: { time: number; bytes: number }[];
+    /** The most tokens of a picture or a frame; absent: the model's own, and 70 for a frame. */
     budget?: PictureBudget;
     /** In files alone: the content, in base64. */
     data?: string;
@@ -310,12 +312,17 @@ function readNode(from: Record<string, unknown>, ids: Map<string, string>): Node
 /* What describes the content is read from the content itself, when that is kept. */
 function readAttachment(value: unknown): Attachment[] {
     const from = (value ?? {}) as Record<string, unknown>;
-    const kind = (['image', 'audio'] as const).find((each) => each === from['kind']);
+    const kind = (['image', 'audio', 'video'] as const).find((each) => each === from['kind']);
     if (!kind || text(from['data']) === '') return [];
     const budget = BUDGETS.find((each) => each === from['budget']);
     return [{
         id: '', kind, name: text(from['name']).slice(0, 200), type: text(from['type']).slice(0, 100), size: 0, data: text(from['data']), ...(budget && { budget }),
+        ...(kind === 'video' && { frames: readFrames(from['frames']) }),
     }];
+}
+
+function readFrames(value: unknown): NonNullable<Attachment['frames']> {
+    return (Array.isArray(value) ? (value as Record<string, unknown>[]) : []).map((frame) => ({ time: count(frame?.['time']), bytes: count(frame?.['bytes']) }));
 }
 
 function readStats(value: unknown): AnswerStats | undefined {

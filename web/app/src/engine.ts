@@ -5,15 +5,17 @@ import type {
     Backend, CacheEntry, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
     ReplyStats, Sampling, SessionOptions,
 } from '../../src/api/index.ts';
-import { Microphone, pictureTokens, soundTokens, type MicrophoneOptions, type PictureBudget, type Samples } from '../../src/api/index.ts';
+import {
+    Microphone, pictureTokens, soundTokens, videoFrames, type MicrophoneOptions, type PictureBudget, type Samples, type VideoFrameInput,
+} from '../../src/api/index.ts';
 import { pictureHeader } from '../../src/media/picture.ts';
 import { readPictureHeader } from '../../src/media/picture_header.ts';
 import { plainSound } from '../../src/media/sound.ts';
 import { readSoundHeader, wavSeconds } from '../../src/media/sound_header.ts';
 import { formatBytes, sentence } from './format.ts';
 
-export { Microphone };
-export type { DeviceEvent, DeviceInfo, EngineStats, FitReport, Message, MicrophoneOptions, PictureBudget, ReplyOptions, ReplyStats, Samples };
+export { Microphone, videoFrames };
+export type { DeviceEvent, DeviceInfo, EngineStats, FitReport, Message, MicrophoneOptions, PictureBudget, ReplyOptions, ReplyStats, Samples, VideoFrameInput };
 export type Piece = ReplyPiece;
 
 // ---- engines ------------------------------------------------------------------------------------------------------------------
@@ -143,14 +145,15 @@ function wrapSession(session: Session): ChatSession {
 const HEADER_BYTES = 4096; // enough to tell what a file is
 
 export interface MediaAbout {
-    kind: 'image' | 'audio';
+    kind: 'image' | 'audio' | 'video';
     width?: number;
     height?: number;
     seconds?: number;
+    frames?: readonly unknown[];
 }
 
 /** What a file is, if it is a picture or a sound; null if it is neither. Rejects for one that cannot be read. */
-export async function describeMedia(file: Blob): Promise<MediaAbout | null> {
+export async function describeMedia(file: Blob): Promise<Omit<MediaAbout, 'frames'> | null> {
     const head = new Uint8Array(await file.slice(0, HEADER_BYTES).arrayBuffer());
     const isText = file.type === 'image/svg+xml'; // its text says more than the picture would
     if (!isText && (readPictureHeader(head) || file.type.startsWith('image/'))) {
@@ -163,14 +166,18 @@ export async function describeMedia(file: Blob): Promise<MediaAbout | null> {
     return { kind: 'audio', seconds };
 }
 
-/** Tokens of a picture or a sound. */
-export function mediaTokens({ kind, width = 1, height = 1, seconds = 0 }: MediaAbout, budget: PictureBudget): number {
+const TIME_TOKENS = 7; // before each frame: "00:42 "
+
+/** Tokens of a picture, a sound or a video. */
+export function mediaTokens({ kind, width = 1, height = 1, seconds = 0, frames = [] }: MediaAbout, budget: PictureBudget): number {
+    if (kind === 'video') return frames.length * (pictureTokens(width, height, budget) + TIME_TOKENS);
     return kind === 'image' ? pictureTokens(width, height, budget) : soundTokens(seconds);
 }
 
 // ---- errors -------------------------------------------------------------------------------------------------------------------
 
 export const isAbort = (error: unknown): boolean => (error as { name?: string } | null)?.name === 'Aborted' || (error as { name?: string } | null)?.name === 'AbortError';
+export const isOnlySound = (error: unknown): boolean => error instanceof GemmuleError && (error.detail as { onlySound?: boolean } | undefined)?.onlySound === true;
 export const isContextFull = (error: unknown): boolean => error instanceof GemmuleError && error.name === 'ContextFull';
 
 /** An error's kind, and its message as a sentence. */

@@ -7,6 +7,7 @@ const PATHS = {
     camera: 'M4 8h4l2-3h4l2 3h4v11H4zM12 10a3.5 3.5 0 1 0 0 7 3.5 3.5 0 0 0 0-7',
     microphone: 'M12 3a3 3 0 0 0-3 3v5a3 3 0 0 0 6 0V6a3 3 0 0 0-3-3M5 11a7 7 0 0 0 14 0M12 18v3',
     picture: 'M4 5h16v14H4zM4 16l5-5 4 4 3-3 4 4M15.5 9.2v.1',
+    film: 'M4 5h16v14H4zM8 5v14M16 5v14M4 9.7h4M4 14.3h4M16 9.7h4M16 14.3h4',
     wave: 'M4 10v4M8 7v10M12 4v16M16 8v8M20 10v4',
     send: 'M12 19V5M6 11l6-6 6 6',
     stop: 'M7 7h10v10H7z',

@@ -1,22 +1,39 @@
-// Pictures and sounds of messages and drafts. A message has their description; their content is in the database, by id.
+// Pictures, sounds and videos of messages and drafts. A message has their description; their content is in the database, by id.
 
 import type { Attachment, Conversation, ModelMessage, Node } from './conversation.ts';
 import { erase, read, write } from './database.ts';
-import { describeMedia, mediaTokens, type LoadedModel, type Message } from './engine.ts';
+import { describeMedia, isOnlySound, mediaTokens, type LoadedModel, type Message } from './engine.ts';
 import { countOf } from './format.ts';
+import { FRAME_BUDGET, framesOf, takeVideo, type Film } from './videos.ts';
 
 /** What was attached or shown in this visit: a database that is off or full still lets messages be sent. */
 const known = new Map<string, Blob>();
 const urls = new Map<string, string>();
 
+async function keep(blob: Blob, about: Omit<Attachment, 'id' | 'size'>): Promise<Attachment> {
+    const id = crypto.randomUUID();
+    known.set(id, blob);
+    await write('media', { id, blob }).catch(() => undefined);
+    return { ...about, id, size: blob.size };
+}
+
+const keepFilm = ({ blob, ...about }: Film, name: string): Promise<Attachment> => keep(blob, { kind: 'video', name, type: 'image/jpeg', ...about });
+
+/** Takes the frames of a video, and keeps them; null if the user stopped that. A video of sound alone is a sound. Rejects, with the reason, for one that cannot be played. */
+export async function attachVideo(place: string, file: Blob, name: string): Promise<Attachment | null> {
+    try {
+        const film = await takeVideo(place, file, name);
+        return film && keepFilm(film, name);
+    } catch (error) {
+        if (isOnlySound(error)) return attach(file, name);
+        throw error;
+    }
+}
+
 /** Keeps a file; null if it is neither a picture nor a sound. Rejects, with the reason, for one that cannot be read. */
 export async function attach(file: Blob, name: string): Promise<Attachment | null> {
     const about = await describeMedia(file);
-    if (!about) return null;
-    const id = crypto.randomUUID();
-    known.set(id, file);
-    await write('media', { id, blob: file }).catch(() => undefined);
-    return { id, name, type: file.type, size: file.size, ...about };
+    return about && keep(file, { ...about, name, type: file.type });
 }
 
 export async function blobOf({ id, name }: Attachment): Promise<Blob> {
@@ -26,10 +43,10 @@ export async function blobOf({ id, name }: Attachment): Promise<Blob> {
     return blob;
 }
 
-/** An address for <img> and <audio>, for as long as the page lives. */
+/** An address for <img> and <audio>, for as long as the page lives; of a video, that of its first frame. */
 export async function urlOf(attachment: Attachment): Promise<string> {
     const blob = await blobOf(attachment);
-    const url = urls.get(attachment.id) ?? URL.createObjectURL(blob);
+    const url = urls.get(attachment.id) ?? URL.createObjectURL(attachment.kind === 'video' ? framesOf(attachment, blob)[0]!.image : blob);
     urls.set(attachment.id, url);
     return url;
 }
@@ -48,7 +65,7 @@ export async function detach({ id }: Attachment): Promise<void> {
 // ---- for the model --------------------------------------------------------------------------------------------------------------
 
 export const tokensOf = (attachment: Attachment, loaded: LoadedModel | null): number =>
-    mediaTokens(attachment, attachment.budget ?? loaded?.info.pictureBudget ?? 280);
+    mediaTokens(attachment, attachment.budget ?? (attachment.kind === 'video' ? FRAME_BUDGET : (loaded?.info.pictureBudget ?? 280)));
 
 /** Messages with the content of their attachments, which come before the text. */
 export function withParts(messages: ModelMessage[]): Promise<Message[]> {
@@ -56,6 +73,7 @@ export function withParts(messages: ModelMessage[]): Promise<Message[]> {
         if (!attachments?.length) return message;
         const media = await Promise.all(attachments.map(async (each) => {
             const blob = await blobOf(each);
+            if (each.kind === 'video') return { type: 'video' as const, frames: framesOf(each, blob), ...(each.budget && { budget: each.budget }) };
             return each.kind === 'audio' ? { type: 'audio' as const, audio: blob } : { type: 'image' as const, image: blob, ...(each.budget && { budget: each.budget }) };
         }));
         return { ...message, content: [...media, ...(message.content === '' ? [] : [{ type: 'text' as const, text: message.content }])] };
@@ -65,7 +83,7 @@ export function withParts(messages: ModelMessage[]): Promise<Message[]> {
 /** Why a model cannot read these attachments; '' if it can. */
 export function whyUnreadable(attachments: Attachment[], loaded: LoadedModel | null): string {
     if (!loaded) return '';
-    const blind = !loaded.info.vision && attachments.some(({ kind }) => kind === 'image');
+    const blind = !loaded.info.vision && attachments.some(({ kind }) => kind !== 'audio');
     const deaf = !loaded.info.audio && attachments.some(({ kind }) => kind === 'audio');
     if (!blind && !deaf) return '';
     const lacks = blind && deaf ? 'see pictures or hear sounds' : blind ? 'see pictures' : 'hear sounds';
@@ -76,8 +94,9 @@ export const attachmentsOf = (nodes: Node[]): Attachment[] => nodes.flatMap((nod
 
 /** In a few words, for titles and for what waits to be sent. */
 export function inWords(attachments: Attachment[]): string {
-    const pictures = attachments.filter(({ kind }) => kind === 'image').length, sounds = attachments.length - pictures;
-    return [pictures > 0 && countOf(pictures, 'picture'), sounds > 0 && countOf(sounds, 'sound')].filter((words) => words !== false).join(', ');
+    const words = { image: 'picture', audio: 'sound', video: 'video' };
+    return (['image', 'audio', 'video'] as const).map((kind) => [attachments.filter((each) => each.kind === kind).length, words[kind]] as const)
+        .filter(([count]) => count > 0).map(([count, word]) => countOf(count, word)).join(', ');
 }
 
 // ---- files ----------------------------------------------------------------------------------------------------------------------
@@ -113,11 +132,19 @@ export function withContent(conversation: Conversation): Promise<Conversation> {
     });
 }
 
+/* A video from a file: every frame must be a picture, and nothing may be left over. */
+async function readFilm(blob: Blob, name: string, frames: NonNullable<Attachment['frames']>): Promise<Attachment | null> {
+    const about = await Promise.all(framesOf({ frames } as Attachment, blob).map(({ image }) => describeMedia(image)));
+    const whole = frames.reduce((sum, { bytes }) => sum + bytes, 0) === blob.size && about.every((each) => each?.kind === 'image');
+    const { width = 0, height = 0 } = about[0] ?? {};
+    return whole && about.length > 0 ? keepFilm({ blob, width, height, seconds: frames.at(-1)!.time, frames }, name) : null;
+}
+
 /** A conversation from a file: keeps the content of its attachments, and drops those that cannot be read. */
 export function keepContent(conversation: Conversation): Promise<Conversation> {
-    return eachAttachment(conversation, async ({ data, name, type, budget }) => {
+    return eachAttachment(conversation, async ({ data, name, type, budget, frames }) => {
         if (data === undefined) return null;
-        const attachment = await Promise.resolve().then(() => attach(fromBase64(data, type), name)).catch(() => null);
+        const attachment = await Promise.resolve().then(() => (frames ? readFilm(fromBase64(data, type), name, frames) : attach(fromBase64(data, type), name))).catch(() => null);
         return attachment && { ...attachment, ...(budget && { budget }) };
     });
 }

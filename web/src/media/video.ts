@@ -53,7 +53,7 @@ async function take(video: HTMLVideoElement, what: string, { frames = FRAMES, si
     if (!(frames >= 1 && frames <= MOST_FRAMES)) throw new GemmuleError('BadArgument', `a video has 1 to ${MOST_FRAMES} frames, not ${frames}`);
     const seek = (time: number) => after(video, 'seeked', what, signal, () => (video.currentTime = time));
     const { videoWidth, videoHeight } = video;
-    if (!videoWidth || !videoHeight) throw new GemmuleError('BadArgument', `${what} has no pictures, only sound`);
+    if (!videoWidth || !videoHeight) throw new GemmuleError('BadArgument', `${what} has no pictures, only sound`, { onlySound: true });
     const duration = await durationOf(video, seek, what);
     const total = Math.max(1, Math.min(Math.floor(frames), Math.floor(duration * RATE)));
     const scale = Math.min(1, MOST_SIDE / Math.max(videoWidth, videoHeight));

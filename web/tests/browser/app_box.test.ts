@@ -151,6 +151,65 @@ describe('the first visit', { timeout: 3_000_000 }, () => {
         assert.deepEqual(visit.complaints, [], 'complaints of the page');
     });
 
+    test('a video that is dropped is seen by its frames, which stay in the conversation, and are exported and imported with it', async () => {
+        const drop = async (name: string): Promise<void> => {
+            const content = readFileSync(join('tests/fixtures', name)).toString('base64');
+            const data = await page.evaluateHandle(([file, text]) => {
+                const given = new DataTransfer();
+                given.items.add(new File([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))], file, { type: 'video/webm' }));
+                return given;
+            }, [name, content] as const);
+            await page.dispatchEvent('.chat', 'drop', { dataTransfer: data });
+        };
+        const seen = (): Promise<unknown> => page.waitForFunction(() => (document.querySelector<HTMLImageElement>('.question .attachment-video img')?.naturalWidth ?? 0) > 0);
+        await page.goto(`${server.origin}/#/`);
+        await page.evaluate(() => {
+            const told: string[] = ((window as unknown as { told: string[] }).told = []);
+            const look = (): void => void told.push(document.querySelector('.tray-item:has(progress) .tray-cost')?.textContent ?? '');
+            new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
+        });
+        await drop('colours.webm');
+        await page.getByRole('button', { name: 'Remove colours.webm' }).waitFor();
+        const [, count, tokens] = /^colours\.webm\s+(\d+) frames · ([\d,]+) tokens/.exec(await page.innerText('.tray-item'))!;
+        assert.ok(Number(count) > 4 && Number(count) <= 32 && Number(tokens!.replace(',', '')) > 60 * Number(count), `${count} frames, ${tokens} tokens`);
+        const told = await page.evaluate(() => (window as unknown as { told: string[] }).told);
+        assert.ok(told.includes(`Frame 2 of ${count}`), `it says how far it is: ${[...new Set(told)].join(' | ')}`);
+        await page.getByRole('button', { name: 'Remove colours.webm' }).click();
+        await drop('shapes.webm');
+        await page.locator('.tray-item', { hasText: /^shapes\.webm\s*1 frame · \d+ tokens/ }).waitFor();
+        says(await ask(page, 'What is in the picture?'), 'small green triangle', 'large purple circle');
+        await ask(page, 'Thank you.');
+        const [, cached] = /, (\d+) cached/.exec((await page.locator('.answer .stats').nth(1).getAttribute('title'))!)!;
+        assert.ok(Number(cached) > 65, `the frame is not computed again: ${cached} tokens cached`);
+        await page.reload();
+        await seen();
+        await page.getByRole('button', { name: 'Show the frames of shapes.webm' }).click();
+        await page.locator('.attachment-frames li img').waitFor();
+        await page.keyboard.press('Escape');
+        await page.goto(`${server.origin}/#/settings`);
+        const exported = async (): Promise<string> => {
+            const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Export all' }).click()]);
+            return readFileSync(await download.path(), 'utf8');
+        };
+        const films = (text: string): string[] => (JSON.parse(text, (key, value: { kind?: string; data?: string; frames?: unknown[] }) =>
+            (key !== '' && value?.kind === 'video' ? (found.push(`${value.frames!.length} ${value.data}`), value) : value)), found.splice(0));
+        const found: string[] = [], text = await exported(), [film] = films(text);
+        assert.match(film!, /^1 \/9j\//, 'a frame that is a JPEG');
+        const [chooser] = await Promise.all([page.waitForEvent('filechooser'), page.getByRole('button', { name: 'Import' }).click()]);
+        await chooser.setFiles({ name: 'c.json', mimeType: 'application/json', buffer: Buffer.from(text) });
+        await page.waitForFunction(() => [...document.querySelectorAll('.row')].filter((row) => row.textContent!.includes('What is in the picture?')).length >= 6);
+        assert.deepEqual(films(await exported()), [film, film]);
+        await page.goto(`${server.origin}/#/`);
+        const broken = await page.evaluateHandle(() => {
+            const given = new DataTransfer();
+            given.items.add(new File(['hello'], 'broken.mp4', { type: 'video/mp4' }));
+            return given;
+        });
+        await page.dispatchEvent('.chat', 'drop', { dataTransfer: broken });
+        await page.getByText('broken.mp4 is not a video that this browser can play').waitFor();
+        assert.deepEqual(visit.complaints, [], 'complaints of the page');
+    });
+
     test('without the server it starts again and answers', async () => {
         await page.waitForFunction(() => navigator.serviceWorker.controller !== null);
         await stop(server);

@@ -345,7 +345,7 @@ describe('conversations', { timeout: 3_000_000 }, () => {
         assert.equal(await page.inputValue(composer), 'What does this say?\n\nGrüße\nfrom a file');
         await dropFile(page, 'picture.png', Buffer.from([0x89, 0x50, 0x4e, 0x47, 0, 1, 2]));
         await page.waitForSelector('.dock .box-note');
-        assert.equal(await page.innerText('.dock .box-note'), 'picture.png is not a picture, a sound or a text file.');
+        assert.equal(await page.innerText('.dock .box-note'), 'picture.png is not a picture, a sound, a video or a text file.');
         await page.fill(composer, '');
     });
 

@@ -108,7 +108,7 @@ export function Composer({ conversation, place }: { conversation: Conversation |
     );
 }
 
-const ACCEPTED = 'image/png,image/gif,image/jpeg,image/webp,image/avif,audio/*,text/*';
+const ACCEPTED = 'image/png,image/gif,image/jpeg,image/webp,image/avif,audio/*,video/*,text/*';
 
 function AddMenu({ place }: { place: string }): JSX.Element {
     const [open, setOpen] = useState(false);
@@ -127,7 +127,7 @@ function AddMenu({ place }: { place: string }): JSX.Element {
     };
     return (
         <>
-            <Menu place="add-menu" icon="plus" size={18} open={open} setOpen={setOpen} label="Add pictures, sounds or text" title="Add" within=".chat" actions={actions} />
+            <Menu place="add-menu" icon="plus" size={18} open={open} setOpen={setOpen} label="Add pictures, sounds, videos or text" title="Add" within=".chat" actions={actions} />
             <CameraDialog open={camera} onClose={() => setCamera(false)} onPhoto={take} />
         </>
     );

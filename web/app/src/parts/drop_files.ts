@@ -1,24 +1,24 @@
-// Files that are dropped, pasted or chosen: pictures and sounds are attached to the message, text becomes part of it.
+// Files that are dropped, pasted or chosen: pictures, sounds and videos are attached to the message, text becomes part of it.
 
 import { chat } from '../chat.ts';
 import { attachedTo, draftOf, setAttached, setDraft } from '../drafts.ts';
 import type { Attachment } from '../conversation.ts';
 import { messageOf } from '../engine.ts';
 import { formatBytes } from '../format.ts';
-import { attach } from '../media.ts';
+import { attach, attachVideo } from '../media.ts';
 
 const MOST_BYTES = 4_000_000;
 
 /** Whether files are being dragged; text that is dragged is the browser's own business. */
 export const hasFiles = (event: DragEvent): boolean => event.dataTransfer?.types.includes('Files') ?? false;
 
-type Taken = { attachment: Attachment } | { text: string } | { problem: string };
+type Taken = { attachment: Attachment | null } | { text: string } | { problem: string };
 
-/** Attaches pictures and sounds, and puts the text of other files behind the draft; says which can be neither. */
+/** Attaches pictures, sounds and videos, and puts the text of other files behind the draft; says which can be neither. */
 export async function takeFiles(place: string, files: File[]): Promise<void> {
     if (files.length === 0) return;
-    const read = await Promise.all(files.map(readFile));
-    const attachments = read.flatMap((each) => ('attachment' in each ? [each.attachment] : []));
+    const read = await Promise.all(files.map((file) => readFile(place, file)));
+    const attachments = read.flatMap((each) => ('attachment' in each && each.attachment ? [each.attachment] : []));
     if (attachments.length > 0) setAttached(place, [...attachedTo(place), ...attachments]);
     const texts = read.flatMap((each) => ('text' in each ? [each.text] : []));
     const problems = read.flatMap((each) => ('problem' in each ? [each.problem] : []));
@@ -27,8 +27,9 @@ export async function takeFiles(place: string, files: File[]): Promise<void> {
     document.getElementById('composer')?.focus();
 }
 
-async function readFile(file: File): Promise<Taken> {
+async function readFile(place: string, file: File): Promise<Taken> {
     try {
+        if (file.type.startsWith('video/')) return { attachment: await attachVideo(place, file, file.name || 'Video') };
         const attachment = await attach(file, file.name || (file.type.startsWith('audio/') ? 'Sound' : 'Picture'));
         return attachment ? { attachment } : await readText(file);
     } catch (error) {
@@ -41,8 +42,8 @@ async function readText(file: File): Promise<{ text: string } | { problem: strin
     if (file.size > MOST_BYTES) return { problem: `${file.name} is too large: ${formatBytes(file.size)}, and at most ${formatBytes(MOST_BYTES)} can be read.` };
     try {
         const text = new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer());
-        return text.includes('\0') ? { problem: `${file.name} is not a picture, a sound or a text file.` } : { text: text.replaceAll('\r\n', '\n').trimEnd() };
+        return text.includes('\0') ? { problem: `${file.name} is not a picture, a sound, a video or a text file.` } : { text: text.replaceAll('\r\n', '\n').trimEnd() };
     } catch (error) {
-        return { problem: error instanceof TypeError ? `${file.name} is not a picture, a sound or a text file.` : `${file.name} could not be read.` };
+        return { problem: error instanceof TypeError ? `${file.name} is not a picture, a sound, a video or a text file.` : `${file.name} could not be read.` };
     }
 }
