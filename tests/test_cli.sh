@@ -483,6 +483,38 @@ run "a sound" 0 run models/box.gguf "Which digits do you hear?" --audio tests/bo
 has "5 6 7 2"
 run "a sound that is none" 2 run models/box.gguf "Which digits do you hear?" --audio README.md "${one[@]}"
 one_line
+wav() { # wav RATE SAMPLES: a WAV of silence, 8 bits
+    printf 'RIFF\0\0\0\0WAVEfmt \20\0\0\0\1\0\1\0'
+    for number in "$1" "$1"; do printf "$(printf '\\%o\\%o\\%o\\%o' $((number & 255)) $((number >> 8 & 255)) $((number >> 16 & 255)) $((number >> 24)))"; done
+    printf '\1\0\10\0data'
+    printf "$(printf '\\%o\\%o\\%o\\%o' $(($2 & 255)) $(($2 >> 8 & 255)) $(($2 >> 16 & 255)) $(($2 >> 24)))"
+    head -c "$2" /dev/zero | tr '\0' '\200'
+}
+: >"$scratch/empty.png"
+wav 16000 0 >"$scratch/silent.wav"
+wav 16000 100 >"$scratch/short.wav"
+wav 1000 600000 >"$scratch/long.wav"
+while IFS='|' read -r what model option file word; do # media that no model can use, or this one cannot
+    run "$what" 2 run "$model" "What is it?" "$option" "$file" --max 2 "${one[@]}" </dev/null
+    one_line
+    says "$word"
+done <<END
+an empty picture|box|--image|$scratch/empty.png|the picture is empty: it has 0 bytes
+a sound called a picture|box|--image|tests/box/sounds/00.wav|it is a WAV sound
+a sound of no samples|box|--audio|$scratch/silent.wav|no samples
+a sound of 100 samples|box|--audio|$scratch/short.wav|too short
+ten minutes of sound in a chat|box|--audio|$scratch/long.wav|the context holds 2,048
+a sound for a model without a tower|$dense|--audio|tests/box/sounds/00.wav|no audio tower
+END
+run "a projector that does not fit" 2 run $fixtures/small-dense-Q4_K_M.gguf hi --mmproj $fixtures/tiny-mm.mmproj.gguf --image $fixtures/tiny-mm.png "${one[@]}"
+one_line
+says "the vision tower does not fit the model: it makes rows of 64 values, but the text model's width is 256"
+run "a projector that is none" 2 run $fixtures/tiny-mm.gguf hi --mmproj "$dense" --image $fixtures/tiny-mm.png "${one[@]}"
+one_line
+says "the projector (mmproj) has no tower"
+run "an animation" 0 run models/box.gguf "What is it?" --image $fixtures/pictures/gif-animated.gif --max 2 "${one[@]}"
+run "transcribe no samples" 2 transcribe box "$scratch/silent.wav"
+says "no samples"
 run "/audio" 0 chat models/box.gguf --temp 0 "${one[@]}" <<<$'/audio tests/box/sounds/00.wav\nWhich digits do you hear?'
 has "5 6 7 2"
 run "/image" 0 chat models/box.gguf --temp 0 "${one[@]}" <<<"/image $shapes"$'\nWhat is in the picture?\n/save '"$scratch/seen.gguf"
@@ -644,6 +676,18 @@ run "inspect towers without encoders" 0 inspect $fixtures/tiny-unified.mmproj.gg
 matches '"vision":true,"audio":true,"vision_bytes":982272,"audio_bytes":81920,'
 sees "picture and sound" $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf 5 --mmproj $fixtures/tiny-mm.mmproj.gguf \
     --image $fixtures/tiny-mm.png "${hear[@]}"
+/usr/bin/python3 - "$scratch/tiny-mm.jpg" <<'END' # what JPEG itself loses is within the tolerance only at its best
+import sys
+from PIL import Image
+Image.open("tests/fixtures/tiny-mm.png").convert("RGB").save(sys.argv[1], quality=100, subsampling=0)
+END
+for model in tiny-mm tiny-unified; do
+    run "a JPEG, $model" 1 check $fixtures/$model.gguf $fixtures/$model.expect.gguf --mmproj $fixtures/$model.mmproj.gguf --image "$scratch/tiny-mm.jpg" "${hear[@]}" \
+        --precise --tolerance 1e-3
+    equals "a JPEG, $model: it is not the PNG" "$(grep -cE '^image\.(soft_tokens|logits) [0-9.]+e-0[23]$' "$scratch/out")" 2
+    run "a JPEG at 2e-2, $model" 0 check $fixtures/$model.gguf $fixtures/$model.expect.gguf --mmproj $fixtures/$model.mmproj.gguf --image "$scratch/tiny-mm.jpg" "${hear[@]}" \
+        --precise --tolerance 2e-2
+done
 sees "some patches" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 6 --mmproj $fixtures/tiny-unified.mmproj.gguf "${hear[@]}"
 run "a sound that is none" 2 check $fixtures/tiny-mm.gguf $fixtures/tiny-mm.expect.gguf --mmproj $fixtures/tiny-mm.mmproj.gguf --audio $fixtures/tiny-mm.png
 one_line
@@ -1100,6 +1144,11 @@ if command -v script >/dev/null; then
     equals "$name: exit code" $code 0
     has "Type /help for the commands"
     has "tokens per second"
+    name="a broken picture does not end a chat"
+    terminal "/image $scratch/empty.png"'\n|What is it?\n|What is 12 + 30?\n|/exit\n' chat models/box.gguf --temp 0 --threads 1
+    equals "$name: exit code" $code 0
+    has "the picture is empty: it has 0 bytes"
+    has "12 + 30 = 42."
     name="Ctrl-C stops an answer, not the chat"
     terminal 'Hello\n|~\003|/exit\n' chat "$scratch/slow.gguf" --seed 5 --threads 1 --cpu scalar
     equals "$name" $code 0
