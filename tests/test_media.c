@@ -94,6 +94,29 @@ static void second_questions(gm_session *s, const gm_message *talk, size_t held)
                   "%zu encoded, %zu of %zu cached", a.stats.media_encoded, a.stats.cached_tokens, held);
     gm_session_free(again);
 
+    TEST("a session set to its own tokens keeps its picture");
+    const int32_t *ids = NULL;
+    const size_t   count = gm_session_tokens(s, &ids);
+    int32_t       *own = malloc((count + 1) * sizeof *own);
+    memcpy(own, ids, count * sizeof *own);
+    own[count] = own[count - 1];
+    gm_status status;
+    for (size_t n = count + 1; n >= count - 1; n--) { /* further, as it is, and back */
+        while ((status = gm_session_set(s, own, n, why, sizeof why)) == GM_AGAIN) {}
+        CHECK_MESSAGE(!status && soft_held(s) == SOFT && gm_session_tokens(s, NULL) == n, "%zu: %s", n, why);
+    }
+    while ((status = gm_session_set(s, own, count, why, sizeof why)) == GM_AGAIN) {}
+    CHECK(!status);
+
+    TEST("tokens alone do not bring a picture to another session");
+    again = open_session(s->engine, GM_KV_DEFAULT, 0);
+    CHECK(gm_session_set(again, own, count, why, sizeof why) == GM_BAD_ARGUMENT && strstr(why, "stands for a picture"));
+    CHECK(gm_session_append(again, own, count, why, sizeof why) == GM_BAD_ARGUMENT && !gm_session_tokens(again, NULL));
+    a = ask(again, talk, 3, 20);
+    CHECK_MESSAGE(a.status == GM_DONE && a.stats.media_encoded == 1, "after that, a reply does: %s", why);
+    gm_session_free(again);
+    free(own);
+
     TEST("a fork has the picture");
     gm_session *fork = NULL;
     CHECK_MESSAGE(!gm_session_fork(s, &fork, why, sizeof why), "%s", why);

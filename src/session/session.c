@@ -393,21 +393,44 @@ static bool tokens_go_on(const gm_session *s, const int32_t *tokens, size_t n) {
     return !n || !memcmp(s->tokens.ids + s->pending_from, tokens, n * sizeof *tokens);
 }
 
+static bool prompt_has_soft(const session_prompt *p) { return p->soft && p->soft->span_count; }
+
+/* Refuses the tokens of a picture or a sound that the session does not hold: they would be computed as text. */
+static gm_status session_check_soft(const gm_session *s, const session_prompt *p, size_t from, error *e) {
+    static const special_token kinds[][2] = { { SPECIAL_IMAGE, SPECIAL_IMAGE_SOFT },
+                                              { SPECIAL_AUDIO, SPECIAL_AUDIO_SOFT } };
+    if (prompt_has_soft(p)) return GM_OK;
+    for (size_t kind = 0; kind < COUNT_OF(kinds); kind++) {
+        const int32_t begin = tokenizer_special(s->engine->words, kinds[kind][0]);
+        const int32_t soft = tokenizer_special(s->engine->words, kinds[kind][1]);
+        for (size_t i = max_size(from, 1); soft >= 0 && i < p->count; i++) {
+            const int32_t before = p->tokens[i - 1];
+            if (p->tokens[i] != soft || (before != begin && !(i == from && before == soft))) continue;
+            return fail(e, GM_BAD_ARGUMENT,
+                        "token %zu stands for a %s that the session does not hold, and tokens alone cannot bring it "
+                        "back: reply to the messages that contain it, or restore a snapshot",
+                        i, kind ? "sound" : "picture");
+        }
+    }
+    return GM_OK;
+}
+
 gm_status session_append(gm_session *s, const int32_t *tokens, size_t n, error *e) {
     if (tokens_go_on(s, tokens, n)) return finish_turn(s, s->pending_from, e);
     TRY(session_check_free(s, e));
     const size_t before = s->tokens.count;
     TRY(check_tokens(s, tokens, n, before, e));
+    TRY(session_check_soft(s, &(session_prompt){ .tokens = tokens, .count = n }, 0, e));
     session_release(s);
     TRY(hold_all(s, tokens, n, e));
     return finish_turn(s, before, e);
 }
 
+/* Tokens alone do not say which picture they stand for. Those that the session already holds stand for its own. */
 size_t session_common(const gm_session *s, const session_prompt *p) {
-    static const soft_tokens none = { 0 };
-    const soft_tokens       *soft = p->soft ? p->soft : &none;
-    const size_t             most = min_size(p->count, s->tokens.count);
-    size_t                   common = 0;
+    const soft_tokens *soft = prompt_has_soft(p) ? p->soft : &s->soft;
+    const size_t       most = min_size(p->count, s->tokens.count);
+    size_t             common = 0;
     while (common < most && p->tokens[common] == s->tokens.ids[common]) common++;
     common = soft_common(&s->soft, soft, common);
     for (size_t i = 0; i < soft->span_count; i++) {
@@ -448,6 +471,7 @@ gm_status session_set_prompt(gm_session *s, const session_prompt *p, error *e) {
     size_t common = session_common(s, p);
     if (common == p->count && common == s->tokens.count && s->has_logits) return GM_OK;
     if (common == p->count) common = session_batch_begin(s, common - 1);
+    TRY(session_check_soft(s, p, common, e));
     TRY(session_rollback(s, common, NULL, e));
     if (s->computed == common)
         kv_add_mark(&s->kv, common); /* a turn of the chat starts here, and people often come back to one */
