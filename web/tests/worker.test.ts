@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { test } from 'node:test';
 import { Worker } from 'node:worker_threads';
 import { type LoadOptions, makeLoader } from '../src/api/engine.ts';
@@ -9,12 +10,12 @@ import type { Session } from '../src/api/session.ts';
 import { GemmuleError } from '../src/core/errors.ts';
 import { Core } from '../src/core/core.ts';
 import type { CoreEngineLike, CoreLike, CoreSessionLike, EngineOptions, Piece, ReplyStats } from '../src/core/types.ts';
-import type { DeviceEvent } from '../src/node.ts';
+import type { DeviceEvent, Message } from '../src/node.ts';
 import { FileSource } from '../src/sources/file.ts';
 import { Connection, directLine } from '../src/worker/connection.ts';
 import { Host } from '../src/worker/host.ts';
 import { PROTOCOL, type Port, type SourceSpec } from '../src/worker/protocol.ts';
-import { DENSE, ENDLESS, WASM, endlessModel } from './support/models.ts';
+import { DENSE, ENDLESS, ROOT, WASM, endlessModel } from './support/models.ts';
 
 const HELLO = [{ role: 'user', content: 'Hello' }] as const;
 const specifyPath = (path: string) => ({ sources: [{ kind: 'path', path } as SourceSpec], options: {} });
@@ -187,7 +188,7 @@ class FragileCore implements CoreLike {
     }
 }
 
-async function fragile(options: LoadOptions = {}) {
+async function fragile(options: LoadOptions = {}, model = DENSE) {
     const core = new FragileCore(await Core.create({ wasm: readFileSync(WASM) as Uint8Array<ArrayBuffer>, gpu: null }));
     const events: DeviceEvent[] = [];
     const loader = makeLoader(async () => {
@@ -195,7 +196,7 @@ async function fragile(options: LoadOptions = {}) {
         new Host(worker, { core: async () => core, openSource: (spec) => FileSource.open((spec as SourceSpec & { kind: 'path' }).path) });
         return new Connection(page);
     }, specifyPath);
-    const load = () => loader.load(DENSE, { ...options, onDeviceLost: (event) => events.push(event) });
+    const load = () => loader.load(model, { ...options, onDeviceLost: (event) => events.push(event) });
     return { core, events, load };
 }
 
@@ -241,6 +242,30 @@ test('a GPU that is lost while idle is restored, with the conversations', async 
     await fork.append([5, 6]);
     assert.deepEqual([...(await fork.tokens())], [...held.slice(0, 10), 5, 6]);
     assert.equal((await answer(session))[0], text);
+    await engine.unload();
+});
+
+test('a reply brings back a conversation with a picture after a lost GPU, also in a fork; its tokens alone do not', async () => {
+    const { core, load } = await fragile({}, join(ROOT, 'models/box.gguf'));
+    const engine = await load();
+    const session = await engine.session();
+    const picture = new Blob([readFileSync(join(ROOT, 'tests/box/pictures/05.png'))]);
+    const asked: Message[] = [{ role: 'user', content: [{ type: 'image', image: picture }, { type: 'text', text: 'What does the picture show?' }] }];
+    const see = async (of: Session) => {
+        const reply = of.reply(asked, { sampling: { temperature: 0 } });
+        let text = '';
+        for await (const piece of reply) if (piece.kind === 'content') text += piece.text;
+        return text;
+    };
+    const seen = await see(session), held = await session.tokens();
+    assert.match(seen, /a large green star on the left/);
+    core.lose();
+    const fork = await session.fork();
+    assert.deepEqual(await fork.tokens(), held);
+    await assert.rejects(fork.append([5, 6]), fails('BadArgument', /stands for a picture/));
+    assert.deepEqual(await fork.tokens(), held);
+    assert.equal(await see(fork), seen);
+    assert.equal(await see(session), seen);
     await engine.unload();
 });
 

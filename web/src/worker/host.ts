@@ -267,7 +267,18 @@ export class Host {
         return { session: this.#lastSession, context: core.context };
     }
 
-    /* The session on the current device. Computes its tokens there first, if needed. */
+    /* A session that was lost with its device is not computed for this: the copy, too, is computed when it is used. */
+    async #fork(engine: CoreEngineLike, held: HeldSession): Promise<{ session: number; context: number }> {
+        if (held.core) return this.#hold(held.options, await held.core.fork());
+        const core = engine.session(held.options);
+        const made = this.#hold(held.options, core);
+        core.free();
+        Object.assign(this.#held(made.session), { core: null, tokens: held.tokens.slice() });
+        return made;
+    }
+
+    /* The session on the current device. Computes its tokens there first, if needed; if pictures or sounds are among them, only a reply
+     * can bring them back, and anything else fails. */
     async #live(engine: CoreEngineLike, held: HeldSession, signal: AbortSignal): Promise<CoreSessionLike> {
         if (held.core) return held.core;
         const core = engine.session(held.options);
@@ -376,8 +387,7 @@ export class Host {
             return null;
         },
         rollback: ({ session, keep }, { signal }) => this.#change(session, signal, (core) => core.rollback(keep)),
-        fork: ({ session }, { signal }) =>
-            this.#change(session, signal, async (core) => this.#hold(this.#held(session).options, await core.fork())),
+        fork: ({ session }, { signal }) => this.#compute(signal, (engine) => this.#fork(engine, this.#held(session))),
         save: ({ session }, { signal }) => this.#change(session, signal, (core) => core.save()),
         restore: async ({ session, bytes }, { signal }) => {
             await this.#change(session, signal, (core) => core.restore(bytes));
