@@ -1,10 +1,12 @@
 /* Keeps GPUs open for tests of other things than opening. The linker puts these functions in front of the engine's own: a closed host
- * stays open for the next engine, with its compiled shaders, which a driver in software compiles for seconds.
+ * stays open for the next engine, with its compiled shaders, which a driver in software compiles for seconds. Disabled features are
+ * hidden, not missing, so that the kernels that need none are compiled once; test_gpu_self_check.c opens a device without them.
  *
  * A host that is closed must have nothing left on it but compiled shaders: what is left ends the test. */
 
 #include "quick_gpu.h"
 
+#include "gpu/features.h"
 #include "gpu/host_native.h"
 #include "session/load.h"
 
@@ -22,7 +24,7 @@ typedef struct {
     gpu_host *host;
     int32_t   adapter;
     bool      hardware, idle;
-    char      disable[100];
+    gpu_info  info; /* with all features */
 } kept_host;
 
 void (*quick_gpu_alter)(gpu_options *);
@@ -41,32 +43,41 @@ static void kept_close(void) {
 static kept_host *kept_find(const gpu_options *o) {
     for (size_t i = 0; i < kept.count; i++) {
         kept_host *k = &kept.hosts[i];
-        if (k->idle && k->adapter == o->adapter && k->hardware == o->hardware &&
-            !strcmp(k->disable, o->disable ? o->disable : ""))
-            return k;
+        if (k->idle && k->adapter == o->adapter && k->hardware == o->hardware) return k;
     }
     return NULL;
 }
 
+static void hide_features(gpu_info *info, const bool hidden[GPU_FEATURES]) {
+    for (size_t i = 0; i < GPU_FEATURES; i++) {
+        if (hidden[i]) *gpu_feature_field(info, (gpu_feature)i) = false;
+    }
+    if (!info->subgroups) info->subgroup_min = info->subgroup_max = 0;
+}
+
 gm_status __wrap_gpu_host_open(const gpu_options *options, gpu_host **out, error *e) {
     gpu_options o = options ? *options : (gpu_options){ .adapter = -1 };
-    gm_status   status = GM_OK;
+    bool        hidden[GPU_FEATURES];
     if (quick_gpu_alter) quick_gpu_alter(&o);
+    gm_status status = gpu_features_read(o.disable, hidden, e);
+    if (status) return status;
+    o.disable = NULL;
     pthread_mutex_lock(&kept.lock);
     kept_host *k = kept_find(&o);
     if (k) {
         k->idle = false;
         k->host->most = o.memory;
+        k->host->info = k->info;
         *out = k->host;
     } else {
         status = __real_gpu_host_open(&o, out, e);
         if (!status && kept.count < COUNT_OF(kept.hosts)) {
             if (!kept.closes_at_exit) kept.closes_at_exit = !atexit(kept_close);
             k = &kept.hosts[kept.count++];
-            *k = (kept_host){ .host = *out, .adapter = o.adapter, .hardware = o.hardware };
-            snprintf(k->disable, sizeof k->disable, "%s", o.disable ? o.disable : "");
+            *k = (kept_host){ .host = *out, .adapter = o.adapter, .hardware = o.hardware, .info = (*out)->info };
         }
     }
+    if (!status) hide_features(&(*out)->info, hidden);
     pthread_mutex_unlock(&kept.lock);
     return status;
 }

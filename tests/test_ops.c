@@ -1154,9 +1154,11 @@ static void test_backend(const backend *b) {
     test_op_attention(b, TYPE_F16, 1, 18, 512, 8, 1, 0); /* the largest heads */
     /* several tiles of 32 keys to a workgroup, with splits and without */
     test_op_attention(b, TYPE_F16, 4, 20, 8, 8, 8, 70);
-    if (!b->gpu || b->precise) { /* slow in software, and the same with columns of 8 bits */
-        test_op_attention(b, TYPE_F16, 4, 20, 8, 64, 64, 70);
-        test_op_attention(b, TYPE_F32, 2, 20, 2, 192, 192, 0);
+    if (!b->gpu || b->precise) { /* the same with columns of 8 bits */
+        /* A software GPU has no splits with 4 heads either: more of them only take longer. */
+        const bool software = b->gpu && gpu_host_info(b->gpu->host)->software;
+        test_op_attention(b, TYPE_F16, 4, 20, 8, software ? 4 : 64, software ? 4 : 64, 70);
+        test_op_attention(b, TYPE_F32, 2, 20, 2, software ? 4 : 192, software ? 4 : 192, 0);
     }
     test_op_attention(b, TYPE_F16, 70, 2, 72, 2, 2, 0); /* heads of a picture's tower */
     test_op_attention(b, TYPE_F16, 70, 2, 128, 2, 1, 0);

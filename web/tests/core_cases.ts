@@ -9,7 +9,7 @@ import type { CoreEngine } from '../src/core/engine.ts';
 import { GemmuleError } from '../src/core/errors.ts';
 import type { ByteSource, EngineOptions, Piece, ReplyOptions, ReplyStats } from '../src/core/types.ts';
 import { readGguf, splitGguf } from './support/gguf.ts';
-import { ADD_CALL, DENSE, ROOT, THINKING, WASM, scripted } from './support/models.ts';
+import { ADD_CALL, DENSE, ROOT, THINKING, UNCHECKED_WASM, WASM, scripted } from './support/models.ts';
 
 const GREEDY = { temperature: 0 };
 const ENDLESS = { temperature: 0, logit_bias: { 300: 100 } }; // "4", until the context is full
@@ -81,7 +81,7 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         return engines.get(path)!;
     };
     before(async () => {
-        core = await Core.create({ wasm: readFileSync(WASM), gpu: await gpu() });
+        core = await Core.create({ wasm: readFileSync(onGpu ? UNCHECKED_WASM : WASM), gpu: await gpu() });
         exact = await engineOf(DENSE);
     });
     after(() => engines.forEach((engine) => engine.close()));

@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { type BrowserContext, type Page, chromium } from 'playwright-core';
+import { firstLayer } from '../support/gguf.ts';
 import { CHROMIUM_FLAGS, launchChromium, PATIENCE, which } from './browsers.ts';
 import { checkBox, checkMicrophone, checkOtherPictures, checkPictures, checkRecordedVideo, checkSounds, checkVideos, fakeMicrophone } from './media_cases.ts';
 import { type TestServer, startServer } from './server.ts';
@@ -21,6 +22,7 @@ declare global {
 }
 
 const MODEL = readFileSync('tests/fixtures/tiny-dense.gguf');
+const ONE_LAYER = firstLayer(MODEL); // with fewer kernels, which a software GPU compiles for seconds
 const POLICY = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:";
 const BIG = 40_000_000;
 
@@ -58,6 +60,7 @@ before(async () => {
         headers: { 'content-security-policy': POLICY },
         routes: {
             '/': (_, response) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html><title>a page</title>'),
+            '/one-layer.gguf': (_, response) => void response.writeHead(200, { 'content-length': ONE_LAYER.length }).end(ONE_LAYER),
             '/big.gguf': (request, response) => void serveModel(padded, request, response),
         },
     });
@@ -352,7 +355,7 @@ test('the GPU crashes during an answer, which continues; when no GPU comes back,
     const crash = () => client.send('Browser.crashGpuProcess' as never).catch(() => undefined);
     await run(`
         window.events = [];
-        window.engine = await Gemmule.load('/model.gguf', { backend: 'gpu', context: 1024, onDeviceLost: (event) => window.events.push(event.type) });
+        window.engine = await Gemmule.load('/one-layer.gguf', { backend: 'gpu', context: 1024, onDeviceLost: (event) => window.events.push(event.type) });
         window.session = await window.engine.session();`);
     const say = (tokens: number) => `
         window.text = '';
@@ -363,12 +366,13 @@ test('the GPU crashes during an answer, which continues; when no GPU comes back,
         text: string;
         stats: { replyTokens: number; finish: string };
     }
-    const whole = await run<Said>(say(60));
+    const whole = await run<Said>(say(200)); // long enough to crash in the middle of it
     await run(`await window.session.rollback(0);`);
-    const under = run<Said>(say(60));
+    const under = run<Said>(say(200));
     await page.waitForFunction(() => window.text.length > 15, null, { polling: 20 });
     await crash();
     const again = await under;
+    await page.waitForFunction(() => window.events.includes('restored'));
     const kinds = await page.evaluate('window.events.filter((type) => type !== "restoring").join()');
     assert.equal(kinds, 'lost,restored');
     assert.deepEqual([again.stats.replyTokens, again.stats.finish], [whole.stats.replyTokens, whole.stats.finish]);
@@ -401,7 +405,7 @@ test('the GPU crashes while the model loads, and again while a prompt is compute
     const loading = run<string>(`
         window.events = [];
         window.seen = 0;
-        window.engine = await Gemmule.load('/model.gguf', {
+        window.engine = await Gemmule.load('/one-layer.gguf', {
             backend: 'gpu', fallback: 'wasm', cache: false, onProgress: ({ phase }) => { window.seen ||= Number(phase !== 'header'); },
             onDeviceLost: (event) => window.events.push(event.type),
         });

@@ -8,7 +8,10 @@ import { fileURLToPath } from 'node:url';
 
 export const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 /** From the folder $GEMMULE_WASM, by default the build of the wasm preset. */
-export const WASM = join(process.env['GEMMULE_WASM'] ?? join(ROOT, 'build/wasm'), 'gemmule.wasm');
+const BUILD = process.env['GEMMULE_WASM'] ?? join(ROOT, 'build/wasm');
+export const WASM = join(BUILD, 'gemmule.wasm');
+/** Opens engines on a GPU without the self-check, which takes most of the time on a software GPU: for tests of other things. */
+export const UNCHECKED_WASM = join(BUILD, 'gemmule-unchecked.wasm');
 export const DENSE = join(ROOT, 'tests/fixtures/tiny-dense.gguf');
 export const MOE = join(ROOT, 'tests/fixtures/tiny-moe.gguf');
 
