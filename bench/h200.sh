@@ -62,6 +62,7 @@ limited() {
 
 # ---- what is packed, and models ------------------------------------------------------------------------------------------------
 
+for part in kit own; do [ -f "$packed/$part.tar.xz" ] || { say "there is no $packed/$part.tar.xz: run bench/pack.sh first" && exit 1; }; done
 if [ "$(cat "$work/.stamp" 2>/dev/null)" != "$(stat -c '%s %Y' "$packed/own.tar.xz")" ]; then
     say "unpacking"
     for part in kit own; do tar -C "$work" -xJf "$packed/$part.tar.xz" 2>>"$log" || { say "$packed/$part.tar.xz cannot be unpacked" && exit 1; }; done

@@ -28,7 +28,7 @@ if [ "$(cat "$folder/kit.stamp" 2>/dev/null)" != "$stamp" ]; then
     strip "$work/node" 2>/dev/null || true
     cp -r $dawn/package.json $dawn/index.js "$work/node_modules/webgpu/"
     cp -r $dawn/dist/linux-x64 "$work/node_modules/webgpu/dist/"
-    tar -C "$work" -c node node_modules | xz -6 -T0 >"$folder/kit.tar.xz"
+    tar -C "$work" -c node node_modules | xz -T0 >"$folder/kit.tar.xz"
     printf '%s' "$stamp" >"$folder/kit.stamp"
     rm -rf "$work/node" "$work/node_modules"
 fi
@@ -47,5 +47,5 @@ cp web/tests/browser/program.ts "$work/own/web/tests/browser/"
 cp -r bench/node "$work/own/bench/"
 for program in kernels_gpu test_ops; do [ ! -f build/wasm/$program.wasm ] || cp build/wasm/$program.wasm "$work/own/wasm/"; done
 echo '{"type":"module"}' >"$work/own/package.json"
-tar -C "$work/own" -c . | xz -6 -T0 >"$folder/own.tar.xz"
+tar -C "$work/own" -c . | xz -T0 >"$folder/own.tar.xz"
 ls -l "$folder" | awk 'NR > 1 { print $5, $9 }'
