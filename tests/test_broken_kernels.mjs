@@ -136,7 +136,7 @@ if (!process.env.VK_ICD_FILENAMES) {
 function run([, from, to, [program, ...args], more = {}]) {
     return new Promise((resolve) => {
         const env = {...process.env, ...more, BREAK_FROM: from, BREAK_TO: to, TEST_STOPS: "1"}; // one failure is enough
-        execFile(join(build, `broken_${program}`), args, {env, timeout: 300_000, maxBuffer: 1 << 26}, (problem, stdout, stderr) =>
+        execFile(join(build, `broken_${program}`), args, {env, timeout: 1_200_000, maxBuffer: 1 << 26}, (problem, stdout, stderr) =>
             resolve({output: stderr + stdout, ended: problem ? problem.signal ?? problem.code : 0}));
     });
 }

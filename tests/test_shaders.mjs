@@ -82,7 +82,7 @@ function run({name, args, ends, status}, has, folder) {
     return new Promise((resolve) => {
         let output = "";
         const environment = {...process.env, FAKE_GPU: has, FAKE_GPU_SHADERS: folder};
-        const child = spawn(join(build, `shaders_${name}`), args, {env: environment, timeout: 300_000});
+        const child = spawn(join(build, `shaders_${name}`), args, {env: environment, timeout: 1_200_000});
         for (const stream of [child.stdout, child.stderr]) stream.on("data", (data) => output += data);
         child.on("error", (problem) => resolve(`${name} could not be started: ${problem.message}`));
         child.on("close", (code, signal) => {
