@@ -17,7 +17,7 @@
 #ifndef GM_CPU_AVX512_Q4_K_H
 #define GM_CPU_AVX512_Q4_K_H
 
-#include "cpu/simd_matmul_q8.h"
+#include "cpu/simd_columns.h"
 
 /* One unit of x, permuted: straight and crossed for the first permutation, then for the second. */
 typedef struct {

@@ -11,7 +11,7 @@
 #ifndef GM_CPU_AVX512_Q6_K_H
 #define GM_CPU_AVX512_Q6_K_H
 
-#include "cpu/simd_matmul_q8.h"
+#include "cpu/simd_columns.h"
 
 /* One unit of x: straight and crossed for the first words of all 16 bytes, then for the last. */
 typedef struct {

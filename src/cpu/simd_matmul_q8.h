@@ -1,10 +1,11 @@
-/* Quantised weights times 8-bit activations, for few columns: reads W once, row by row, at memory speed.
+/* Quantised weights times 8-bit activations, for one column: reads W once, row by row, at memory speed.
  *
  * With w = scale · (q − bias) + offset and x = d · p, a group contributes
  *     scale · d · Σ q p + (offset − bias · scale) · s,   s = d · Σ p,
  * where Σ q p is an integer; the second terms of 8 groups take one multiply-add. Rows are split into units of 256 values; the rest
  * of a row is padded with zeros. The hardware prefetcher stops at the end of each page, so we prefetch explicitly, and bypass the
- * caches because each byte is used once: 10 % faster. For many columns see simd_panels.h. */
+ * caches because each byte is used once: 10 % faster. For several columns see
+ * simd_columns.h, for many simd_panels.h. */
 
 #ifndef GM_CPU_SIMD_MATMUL_Q8_H
 #define GM_CPU_SIMD_MATMUL_Q8_H
@@ -208,71 +209,6 @@ INLINE void multiply_column(unpack_traits t, const matmul_job *job, size_t first
         y[row + half] = finish_row(t, &b, below, &c);
     }
     for (size_t row = 2 * half; row < last - first; row++) y[row] = multiply_row(t, w + row * row_bytes, &c);
-}
-
-/* ---- several columns: a unit of W is unpacked once for all of them, and each is added up as if alone ---- */
-
-enum {
-    MOST_COLUMNS = 32, /* at once */
-    STREAMS = SHARED_CODE ? 1 : 2,
-};
-
-typedef struct {
-    ready_column columns[MOST_COLUMNS];
-    row_sums     sums[STREAMS][MOST_COLUMNS];
-    float        s[]; /* of the columns, if groups have 32 values */
-} columns_scratch;
-
-/* Unit i of a row times all columns. */
-RARELY void add_unit_of_columns(unpack_traits t, row_sums *sums, const uint8_t *w, const ready_column *columns,
-                                size_t count, size_t i) {
-    unpacked u;
-    prefetch_ahead(w, t.unit_bytes, true);
-    t.unpack(&u, w);
-    for (size_t c = 0; c < count; c++)
-        add_groups(t, &sums[c], &u, i < columns[c].units ? unit_of(t, columns[c].x, i) : columns[c].rest);
-}
-
-/* Rows `stride` apart, a constant number of them, times columns [column, column + count). */
-INLINE void multiply_streams(unpack_traits t, const matmul_job *job, size_t row, size_t stride, size_t streams,
-                             size_t column, size_t count, columns_scratch *scratch) {
-    const size_t   units = job->k / UNIT, rest_bytes = job->k % UNIT * t.unit_bytes / UNIT;
-    const uint8_t *w[STREAMS];
-    for (size_t r = 0; r < streams; r++) w[r] = job->w + (row + r * stride) * job->row_bytes;
-    for (size_t r = 0; r < streams; r++) memset(scratch->sums[r], 0, count * sizeof scratch->sums[r][0]);
-    for (size_t i = 0; i < units; i++)
-        for (size_t r = 0; r < streams; r++)
-            add_unit_of_columns(t, scratch->sums[r], w[r] + i * t.unit_bytes, scratch->columns, count, i);
-    for (size_t r = 0; r < streams; r++) {
-        if (rest_bytes) {
-            uint8_t padded[MOST_UNIT_BYTES] = { 0 };
-            memcpy(padded, w[r] + units * t.unit_bytes, rest_bytes);
-            add_unit_of_columns(t, scratch->sums[r], padded, scratch->columns, count, units);
-        }
-        for (size_t c = 0; c < count; c++)
-            y_column_of(job, column + c)[row + r * stride] = total(t, &scratch->sums[r][c]);
-    }
-}
-
-/* Rows [first, last) times several columns: as many at once as the scratch memory holds. */
-RARELY void multiply_several(unpack_traits t, const matmul_job *job, size_t first, size_t last,
-                             columns_scratch *scratch) {
-    const size_t room = (MATMUL_SCRATCH - sizeof *scratch) / sizeof *scratch->s, sums = job->k / 32;
-    const size_t most = min_size(MOST_COLUMNS, room / max_size(1, sums)), half = (last - first) / STREAMS;
-    for (size_t column = 0, count; column < job->columns; column += count) {
-        count = min_size(most, job->columns - column);
-        for (size_t c = 0; c < count; c++)
-            prepare_column(t, job, column + c, scratch->s + c * sums, &scratch->columns[c]);
-        for (size_t row = first; row < first + half; row++)
-            multiply_streams(t, job, row, half, STREAMS, column, count, scratch);
-        for (size_t row = first + STREAMS * half; row < last; row++)
-            multiply_streams(t, job, row, 0, 1, column, count, scratch);
-    }
-}
-
-INLINE void multiply_columns(unpack_traits t, const matmul_job *job, size_t first, size_t last, void *scratch) {
-    if (job->columns == 1) multiply_column(t, job, first, last, 0, scratch);
-    else multiply_several(t, job, first, last, scratch);
 }
 
 #endif

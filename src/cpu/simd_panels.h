@@ -10,7 +10,7 @@
 #ifndef GM_CPU_SIMD_PANELS_H
 #define GM_CPU_SIMD_PANELS_H
 
-#include "cpu/simd_matmul_q8.h"
+#include "cpu/simd_columns.h"
 
 enum {
     CHUNK = 2 * UNIT,

@@ -67,4 +67,23 @@ INLINE wide_i wide_i_set(int32_t a) { return _mm512_set1_epi32(a); }
 INLINE wide_i wide_dot(wide_i acc, wide_i w, int32_t x) { return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(x)); }
 INLINE wide_i wide_dot_signed(wide_i acc, wide_i w, int32_t x) { return wide_dot(acc, w, x); }
 
+/* Two 8-lane registers side by side in a wide one. */
+#define HAS_PAIRS
+INLINE wide_i pair_of_b(b32 a, b32 b) { return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1); }
+INLINE wide_i pair_dot(wide_i w, wide_i x) { return _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, x); }
+INLINE f32x8  pair_low(wide_f a) { return _mm512_castps512_ps256(a); }
+INLINE f32x8  pair_high(wide_f a) { return _mm512_extractf32x8_ps(a, 1); }
+/* f32_lane of 2i, then of 2i + 1. */
+INLINE wide_f pair_of_lanes(f32x8 a, int i) {
+    const __m512i lane = _mm512_inserti64x4(_mm512_set1_epi32(2 * i), _mm256_set1_epi32(2 * i + 1), 1);
+    return _mm512_permutexvar_ps(lane, _mm512_castps256_ps512(a));
+}
+/* f32_pick_pair of 2i, then of 2i + 1. */
+INLINE wide_f pair_of_pairs(f32x8 a, int i) {
+    const int     j = 4 * i;
+    const __m512i lane = _mm512_setr_epi32(j, j, j, j, j + 1, j + 1, j + 1, j + 1, j + 2, j + 2, j + 2, j + 2, j + 3,
+                                           j + 3, j + 3, j + 3);
+    return _mm512_permutexvar_ps(lane, _mm512_castps256_ps512(a));
+}
+
 #endif
