@@ -12,7 +12,8 @@
 #   kernels    kernels_gpu natively and in Node, with everything and with the older kernels (kernels-*.txt)
 #   steps      kernels_gpu in Node with other steps of the attention by matrices (kernels-step-*.txt)
 #   ops        the ops' kernels against their formulas, natively and in Node (ops.txt)
-#   towers     pictures and sounds, if this gemmule can measure them
+#   towers     a picture of 280 tokens by the small and the large tower, and 30 s of sound
+#   parallel   E2B, 1 to 32 sequences at once
 #   e2b 26b e4b 12b 31b      a model: prefill of 512 with 128 tokens decoded, and 128 tokens at a depth of 4096
 #
 # Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. Every step has a
@@ -35,8 +36,8 @@ steps=()
 for argument in "$@"; do
     case $argument in
     */*) out=$argument ;;
-    all) steps+=(pairs cold prefill node profile kernels steps ops towers) ;;
-    pairs | cold | prefill | node | profile | kernels | steps | ops | towers | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
+    all) steps+=(pairs cold prefill node profile kernels steps ops towers parallel) ;;
+    pairs | cold | prefill | node | profile | kernels | steps | ops | towers | parallel | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
     *) echo "h200.sh: there is no step '$argument'; see the beginning of this file" >&2 && exit 3 ;;
     esac
 done
@@ -71,7 +72,6 @@ if [ "$(cat "$work/.stamp" 2>/dev/null)" != "$(stat -c '%s %Y' "$packed/own.tar.
 fi
 native=$work/native/run.sh
 if [ -z "${VK_ICD_FILENAMES:-}" ]; then export VK_ICD_FILENAMES=$work/native/nvidia_icd.json VK_DRIVER_FILES=$work/native/nvidia_icd.json; fi
-gemmule() { "$native" gemmule "$@"; }
 has() { [ -f "$work/$1" ] || { say "there is no $1 among what is packed" && return 1; }; }
 
 # model SIZE: its file is there, or is written now; one at a time, since they are large.
@@ -186,10 +186,20 @@ step_ops() {
     done
 }
 
+# Of the small towers, with sounds, and the large one; two layers of text beside them are enough.
 step_towers() {
-    gemmule bench --help 2>/dev/null | grep -q -- --image || { say "this gemmule does not measure towers"; return; }
-    model e2b && limited 200 "$native" gemmule bench "$work/e2b.gguf" --backend gpu --image --audio -r "$repeats" --json >"$out/towers.json"
+    local size options
+    for size in e2b 31b; do
+        options=(--image 280)
+        [ $size != e2b ] || options+=(--audio 30)
+        limited 60 "$native" gemmule synth $size "$work/tower.gguf" --layers 2 --vocabulary 2048 --towers --quiet &&
+            measure 100 "gemmule bench $size.gguf --mmproj $size.mmproj.gguf --backend gpu -p 0 -n 0 ${options[*]} -r $repeats" "$native" gemmule bench \
+                "$work/tower.gguf" --mmproj "$work/tower.mmproj.gguf" --backend gpu -p 0 -n 0 "${options[@]}" -r "$repeats" --json
+        rm -f "$work"/tower.*
+    done
 }
+
+step_parallel() { model e2b && natively 150 e2b -p 0 -n "$decode" -d 128 --parallel 1,2,4,8,16,32; }
 
 step_model() {
     model "$1" || return
