@@ -89,6 +89,29 @@ test('an abort reaches a thread that never waits', async () => {
     await engine.unload();
 });
 
+test('several sessions of one engine write at once', async () => {
+    const loader = makeLoader(async () => (await startThread()).connection, specifyPath);
+    const engine = await loader.load(endlessModel(), { context: 1 << 20 });
+    const write = async (max: number) => {
+        const session = await engine.session();
+        const reply = session.reply([...HELLO], { maxTokens: max, sampling: { seed: 4n } });
+        let text = '';
+        for await (const piece of reply) if (piece.kind === 'content') text += piece.text;
+        await session.close();
+        return text;
+    };
+    const alone = [await write(12), await write(20)];
+    const endless = (await engine.session()).reply([...HELLO], { sampling: ENDLESS });
+    const pieces = endless[Symbol.asyncIterator]();
+    assert.ok(!(await pieces.next()).done);
+    // While that one is written, others begin and end, and it goes on.
+    assert.deepEqual(await Promise.all([write(12), write(20)]), alone);
+    assert.ok(!(await pieces.next()).done);
+    endless.stop();
+    assert.equal((await endless.stats).finish, 'cancelled');
+    await engine.unload();
+});
+
 test('a dead worker rejects every promise', async () => {
     for (const end of [(thread: Thread) => void thread.worker.terminate(), (thread: Thread) => thread.worker.postMessage('crash')]) {
         let thread: Thread | null = null;

@@ -1,6 +1,7 @@
-/* The worker's end of the connection: one engine, its sessions, and a queue.
+/* The worker's end of the connection: one engine and its sessions.
  *
- * Operations that compute take turns; the others answer at once. When the GPU is lost, each session is reduced to its tokens, the model is
+ * Sessions work beside each other, and their answers are written together; operations on one session take turns, and those on the engine
+ * wait for all. The others answer at once. When the GPU is lost, each session is reduced to its tokens, the model is
  * loaded onto a new device, and running operations continue: a session's tokens are computed again when it is next used, and an answer
  * goes on after its last token. */
 
@@ -49,7 +50,10 @@ export class Host {
     readonly #running = new Map<number, AbortController>();
     readonly #sessions = new Map<number, HeldSession>();
     #lastSession = 0;
-    #turn: Promise<unknown> = Promise.resolve();
+    #turn: Promise<unknown> = Promise.resolve(); // ends with the last operation on the engine
+    readonly #last = new Map<number, Promise<unknown>>(); // ends with the last operation on each session; none is rejected
+    #besides = 0;
+    #restoring: Promise<CoreEngineLike> | null = null;
     #wasmUrls: WasmUrls = {};
     #core: Promise<CoreLike> | null = null;
     #loaded: { args: LoadArgs; sources: ByteSource[]; info: EngineInfo } | null = null;
@@ -97,25 +101,41 @@ export class Host {
 
     // ---- turns ----
 
-    /* Runs operations one after another. An operation that is aborted while it waits is rejected at once. */
-    #exclusive<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+    /* Runs an operation after others. One that is aborted while it waits is rejected at once. `ended` is never rejected. */
+    #after<T>(before: Promise<unknown>, signal: AbortSignal, work: () => Promise<T>): { ended: Promise<unknown>; result: Promise<T> } {
         let started = false;
-        const turn = this.#turn.then(() => {
+        const turn = before.then(() => {
             throwIfAborted(signal);
             started = true;
             return work();
         });
-        this.#turn = turn.catch(() => undefined);
-        return new Promise((resolve, reject) => {
+        const result = new Promise<T>((resolve, reject) => {
             const stop = () => started || reject(abortedBy(signal));
             signal.addEventListener('abort', stop, { once: true });
             turn.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
         });
+        return { ended: turn.catch(() => undefined), result };
+    }
+
+    /* An operation on the engine: after all that came before. */
+    #exclusive<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+        const { ended, result } = this.#after(Promise.all([this.#turn, ...this.#last.values()]), signal, work);
+        this.#turn = ended;
+        return result;
+    }
+
+    /* An operation on a session, beside those on others. null: on none of them. */
+    #beside<T>(session: number | null, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+        const key = session ?? --this.#besides;
+        const { ended, result } = this.#after(Promise.all([this.#turn, this.#last.get(key)]), signal, work);
+        this.#last.set(key, ended);
+        void ended.then(() => this.#last.get(key) === ended && this.#last.delete(key));
+        return result;
     }
 
     /* Work that needs the device. If that is lost, the work is repeated on a new one. */
-    #compute<T>(signal: AbortSignal, work: (engine: CoreEngineLike) => Promise<T> | T): Promise<T> {
-        return this.#exclusive(signal, async () => {
+    #compute<T>(session: number | null, signal: AbortSignal, work: (engine: CoreEngineLike) => Promise<T> | T): Promise<T> {
+        return this.#beside(session, signal, async () => {
             for (let losses = 0; ; losses++) {
                 const engine = await this.#ready(signal);
                 try {
@@ -219,7 +239,10 @@ export class Host {
         if (this.#engine) return this.#engine;
         if (this.#gone) throw this.#gone;
         if (!this.#loaded) throw new GemmuleError('BadArgument', 'no model is loaded');
-        return this.#restore(this.#sameBackend(), signal, seldom((progress) => this.#tell({ type: 'restoring', progress })));
+        // Several operations may wait for the new device, and none of them may take it from the others.
+        this.#restoring ??= this.#restore(this.#sameBackend(), new AbortController().signal,
+            seldom((progress) => this.#tell({ type: 'restoring', progress }))).finally(() => (this.#restoring = null));
+        return unlessAborted(this.#restoring, signal);
     }
 
     /* The GPU that replaces a lost one may be a software one. Only a caller who asked for a GPU gets that. */
@@ -294,7 +317,7 @@ export class Host {
     /* Changes a session. After a lost device the change starts again from the tokens that the session held before. */
     #change<T>(session: number, signal: AbortSignal, work: (core: CoreSessionLike) => Promise<T> | T): Promise<T> {
         let before: Int32Array | null = null;
-        return this.#compute(signal, async (engine) => {
+        return this.#compute(session, signal, async (engine) => {
             const held = this.#held(session);
             if (before && !held.core) held.tokens = before;
             before ??= this.#tokens(held);
@@ -316,7 +339,7 @@ export class Host {
         options.sampling!.seed ??= randomSeed();
         const said = new Said();
         let broken = false;
-        return this.#compute(context.signal, async (engine) => {
+        return this.#compute(session, context.signal, async (engine) => {
             const held = this.#held(session);
             // The reply computes the prompt itself: there is no need to restore the old tokens first.
             if (broken && !held.core) options.resume = held.tokens;
@@ -367,12 +390,12 @@ export class Host {
         render: async ({ messages, options }, { signal }) => (await this.#now(signal)).render(messages, options),
         stats: async (_, { signal }) => (await this.#now(signal)).stats(),
         selfCheck: async (_, { signal }) => {
-            await this.#compute(signal, (engine) => engine.selfCheck());
+            await this.#compute(null, signal, (engine) => engine.selfCheck());
             return null;
         },
-        open: ({ options }, { signal }) => this.#compute(signal, (engine) => this.#hold(options, engine.session(options))),
+        open: ({ options }, { signal }) => this.#compute(null, signal, (engine) => this.#hold(options, engine.session(options))),
         close: ({ session }, { signal }) =>
-            this.#exclusive(signal, async () => {
+            this.#beside(session, signal, async () => {
                 this.#sessions.get(session)?.core?.free();
                 this.#sessions.delete(session);
                 return null;
@@ -387,7 +410,7 @@ export class Host {
             return null;
         },
         rollback: ({ session, keep }, { signal }) => this.#change(session, signal, (core) => core.rollback(keep)),
-        fork: ({ session }, { signal }) => this.#compute(signal, (engine) => this.#fork(engine, this.#held(session))),
+        fork: ({ session }, { signal }) => this.#compute(session, signal, (engine) => this.#fork(engine, this.#held(session))),
         save: ({ session }, { signal }) => this.#change(session, signal, (core) => core.save()),
         restore: async ({ session, bytes }, { signal }) => {
             await this.#change(session, signal, (core) => core.restore(bytes));
@@ -445,6 +468,16 @@ function randomSeed(): number {
 }
 
 // ---- helpers ----
+
+/* The result, or the reason why the caller no longer wants it. */
+function unlessAborted<T>(result: Promise<T>, signal: AbortSignal): Promise<T> {
+    return new Promise((resolve, reject) => {
+        const stop = () => reject(abortedBy(signal));
+        if (signal.aborted) stop();
+        signal.addEventListener('abort', stop, { once: true });
+        result.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
+    });
+}
 
 /* Reports progress at most ten times a second, but always the first and the last step of a phase. */
 function seldom(tell: Tell): Tell {
