@@ -288,6 +288,23 @@ static void sound_in_pieces(load_host *h, gm_engine *engine) {
     sound_free(&s);
 }
 
+/* A tower that is released leaves none of its bytes in memory. */
+static void tower_is_forgotten(gm_engine *engine) {
+    const gguf *file = engine->projector ? engine->projector : engine->file;
+    size_t      held[2] = { 0, 0 };
+    for (int released = 0; released < 2; released++) {
+        engine_enter(engine);
+        if (released) CHECK(engine_release_towers(engine));
+        for (size_t i = 0; i < gguf_tensor_count(file); i++) {
+            const gguf_tensor *t = gguf_tensor_at(file, i);
+            if (model_part_of(t->name) == PART_VISION)
+                held[released] += source_held(gguf_source(file, t->part), t->offset, t->bytes) != NULL;
+        }
+        engine_leave(engine);
+    }
+    CHECK_MESSAGE(held[0] > 10 && !held[1], "%zu tensors in memory, %zu after the release", held[0], held[1]);
+}
+
 static void test_tower_in_pieces(const char *text, const char *projector, bool read_fails) {
     TEST("%s%s%s in pieces%s", text, projector ? " with " : "", projector ? projector : "",
          read_fails ? ": a read fails" : "");
@@ -322,6 +339,7 @@ static void test_tower_in_pieces(const char *text, const char *projector, bool r
     }
     tower_job_free(job);
     gm_engine_close(reference);
+    if (engine && h.read > before) tower_is_forgotten(engine);
     if (engine) sound_in_pieces(&h, engine);
     CHECK_MESSAGE(h.read > before + 200000, "only %llu bytes were read for the tower",
                   (unsigned long long)(h.read - before));

@@ -212,10 +212,12 @@ gm_status source_give(source *s, uint64_t offset, const void *data, uint64_t len
     return GM_OK;
 }
 
-void source_drop(source *s, uint64_t offset) {
+void source_drop(source *s, uint64_t offset) { source_forget(s, 0, offset); }
+
+void source_forget(source *s, uint64_t offset, uint64_t length) {
     for (range **link = &s->kept; *link;) {
         range *r = *link;
-        if (r->offset + r->length <= offset) {
+        if (r->offset >= offset && r->offset + r->length <= offset + length) {
             *link = r->next;
             free(r);
         } else {

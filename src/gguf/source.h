@@ -43,6 +43,8 @@ const uint8_t *source_held(const source *s, uint64_t offset, uint64_t length);
 uint8_t *source_room(source *s, uint64_t offset, uint64_t length, error *e);
 /* Forgets pieces that lie wholly before `offset`. */
 void source_drop(source *s, uint64_t offset);
+/* Forgets pieces that lie wholly in this range. */
+void source_forget(source *s, uint64_t offset, uint64_t length);
 
 /* Tells the system that the whole of a mapped file will be read soon. */
 void source_will_need(source *s);

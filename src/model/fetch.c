@@ -79,6 +79,13 @@ void model_fetch_drop(model_fetch *f) {
     for (; f->arrived < f->sent; f->arrived++) reads_drop(f->reads, f->tickets[f->arrived % MODEL_READS]);
 }
 
+void model_fetch_forget(const model_fetch *f) {
+    for (size_t i = 0; i < gguf_tensor_count(f->file); i++) {
+        const gguf_tensor *t = gguf_tensor_at(f->file, i);
+        if (fetch_wants(f, t)) source_forget(gguf_source(f->file, t->part), t->offset, t->bytes);
+    }
+}
+
 /* ---- identity ------------------------------------------------------------------------------------------------------------ */
 
 /* The range to sample: bytes from the middle of a tensor. */

@@ -68,6 +68,8 @@ typedef struct {
 
 gm_status model_fetch_step(model_fetch *f, error *e); /* GM_AGAIN: reads are under way */
 void      model_fetch_drop(model_fetch *f);
+/* Frees what it fetched, after everything that points into it. */
+void model_fetch_forget(const model_fetch *f);
 /* The bytes that it will hold in memory. */
 uint64_t model_fetch_bytes(const model_fetch *f);
 

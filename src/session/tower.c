@@ -122,10 +122,7 @@ gm_status engine_tower_reserve(gm_engine *engine, engine_tower *t, size_t tokens
 
 void engine_tower_unload(gm_engine *engine, engine_tower *t) {
     gpu_host *gpu = engine->on_gpu ? engine->gpu.host : NULL;
-    if (t->fetch.file && !t->fetched) {
-        model_fetch_drop(&t->fetch);
-        t->fetch = (model_fetch){ 0 };
-    }
+    if (t->fetch.file && !t->fetched) model_fetch_drop(&t->fetch);
     self_check_free(t->check);
     t->check = NULL;
     if (t->built) {
@@ -134,10 +131,12 @@ void engine_tower_unload(gm_engine *engine, engine_tower *t) {
         graph_free(&t->g);
         t->type->free_weights(t);
     }
+    if (t->fetch.file) model_fetch_forget(&t->fetch);
+    t->fetch = (model_fetch){ 0 };
     kv_memory_free(gpu, &t->keys);
     kv_memory_free(gpu, &t->values);
     t->slots = 0;
-    t->built = t->ready = false;
+    t->fetched = t->built = t->ready = false;
 }
 
 bool engine_release_towers(gm_engine *engine) {
