@@ -75,7 +75,7 @@ static size_t find_budgets(const conversation *c, wish out[BUDGET_KINDS + 1]) {
         error       e = { 0 };
         budget_kind kind = BUDGET_KINDS;
         if (gpu_memory_plan(&engine->text, &engine->weights.config, engine->precise ? TYPE_F32 : TYPE_F16,
-                            c->session->kv.context, limit, binding, &b, &e))
+                            c->session->kv.context, 0, limit, binding, &b, &e))
             break;
         for (budget_kind k = BUDGET_TABLES; k < BUDGET_VECTORS; k++) {
             if (b.outside[k]) kind = k;

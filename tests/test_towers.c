@@ -7,6 +7,7 @@
 #include "load_host.h"
 #include "media/picture.h"
 #include "media/sound.h"
+#include "session/gpu_memory.h"
 #include "session/tower.h"
 #include "sessions.h"
 
@@ -349,6 +350,52 @@ static void test_tower_in_pieces(const char *text, const char *projector, bool r
     free(files[1]);
 }
 
+/* ---- limited GPU memory ---- */
+
+/* The text's weights leave room for one tower at a time. */
+static void test_limited(void) {
+    TEST("a tower in limited GPU memory");
+    error      e = { 0 };
+    gpu_budget b = { 0 };
+    gm_engine *whole_engine = open_with("tiny-mm.gguf", "tiny-mm.mmproj.gguf", false);
+    picture    p = load_fixture();
+    if (!whole_engine) return;
+    const tower_picture pictures[3] = { whole(&p), whole(&p), whole(&p) };
+    const model_config *c = &whole_engine->weights.config;
+    const uint64_t      tower = towers_bytes(whole_engine->file, whole_engine->projector, c->width);
+    tower_job          *job = encode_all(whole_engine, pictures, 1, NULL, &e);
+    size_t              count = 0;
+    const float        *want = job ? tower_job_rows(job, 0, &count) : NULL;
+    const uint64_t      binding = gpu_host_info(whole_engine->gpu.host)->max_binding;
+    CHECK_MESSAGE(!gpu_memory_plan(&whole_engine->text, c, TYPE_F16, min_size(c->context, GPU_MEMORY_CONTEXT), 0, 0,
+                                   binding, &b, &e),
+                  "%s", e.why);
+    char                    first[80], second[80];
+    const gm_engine_options options = { .model = fixture(first, "tiny-mm.gguf"),
+                                        .mmproj = fixture(second, "tiny-mm.mmproj.gguf"),
+                                        .backend = device,
+                                        .gpu_memory = b.total + tower - 100000 };
+    gm_engine              *engine = open_engine(&options);
+    gm_engine_info          info = { 0 };
+    if (engine) gm_engine_get_info(engine, &info);
+    CHECK_MESSAGE(*info.note, "some of the text's weights stay outside");
+    tower_job *limited = engine ? encode_all(engine, pictures, COUNT_OF(pictures), NULL, &e) : NULL;
+    CHECK_MESSAGE(limited, "%s", e.why);
+    for (size_t i = 0; i < COUNT_OF(pictures) && limited && want; i++) job_expect(limited, i, want, 1e-6);
+    sound      s = load_wav();
+    tower_job *heard =
+        engine ? encode_heard(engine, &(tower_sound){ .samples = s.samples, .count = s.count }, 1, &e) : NULL;
+    CHECK_MESSAGE(heard && !engine->towers[TOWER_VISION].ready, "%s", e.why);
+    tower_job_free(heard);
+    sound_free(&s);
+    tower_job_free(limited);
+    tower_job_free(job);
+    gpu_budget_free(&b);
+    picture_free(&p);
+    gm_engine_close(engine);
+    gm_engine_close(whole_engine);
+}
+
 /* ---- batches ---- */
 
 /* Pictures that differ, in one batch, give what each gives alone. */
@@ -410,7 +457,6 @@ static void test_cancel(void) {
     CHECK_MESSAGE(job && turns_taken > 5, "%zu turns; %s", turns_taken, e.why);
     const float *first = job ? tower_job_rows(job, 0, &count) : NULL;
     if (first) memcpy(rows, first, count * SOFT_WIDTH * sizeof *rows);
-    CHECK(!gm_engine_release_towers(engine)); /* a job uses it */
     tower_job_free(job);
     for (size_t steps = 0; steps < 12; steps += 3) {
         tower_job *dropped = NULL;
@@ -423,9 +469,10 @@ static void test_cancel(void) {
     job = encode_all(engine, &shown, 1, NULL, &e);
     CHECK_MESSAGE(job, "%s", e.why);
     const float *again = job ? tower_job_rows(job, 0, &count) : NULL;
+    CHECK(gm_engine_release_towers(engine) &&
+          !gm_engine_release_towers(engine)); /* a job that is done keeps its rows */
     CHECK(again && count == 6 && distance(again, rows, 6 * SOFT_WIDTH) < 1e-6);
     tower_job_free(job);
-    CHECK(gm_engine_release_towers(engine) && !gm_engine_release_towers(engine));
     CHECK_MESSAGE(device_bytes(engine) == before, "%llu, before %llu", (unsigned long long)device_bytes(engine),
                   (unsigned long long)before);
     free(rows);
@@ -564,7 +611,7 @@ int main(int argc, char **argv) {
     test_batch();
     test_cancel();
     test_misfits();
-    if (device == GM_BACKEND_GPU) test_short_memory();
+    if (device == GM_BACKEND_GPU) test_short_memory(), test_limited();
     else {
         test_damaged_header("tiny-mm.mmproj.gguf", 5);
         test_damaged_header("tiny-unified.mmproj.gguf", 1);

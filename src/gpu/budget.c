@@ -121,7 +121,7 @@ static void budget_add_up(gpu_budget *b) {
         b->token_bytes += share;
         b->slot = larger(b->slot, w->slot);
     }
-    b->total = weights + b->slot + b->staging + b->options.kv + b->options.plans;
+    b->total = weights + b->slot + b->staging + b->options.kv + b->options.plans + b->options.tower;
 }
 
 /* The next weight to leave the GPU: the largest table, or the last unit, of the first kind that has any left. */

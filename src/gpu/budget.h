@@ -36,6 +36,7 @@ typedef struct {
     uint64_t limit;       /* bytes; 0: none */
     uint64_t kv;          /* reserved for keys and values */
     uint64_t plans;       /* reserved for plans: budget_plans */
+    uint64_t tower;       /* reserved for a tower, which is loaded when it is needed */
     uint64_t max_binding; /* the GPU's limit; 0: not known yet */
 } budget_options;
 
@@ -47,7 +48,7 @@ typedef struct {
     uint64_t       outside[BUDGET_KINDS];  /* bytes of the file that stay in main memory */
     uint64_t       slot;                   /* bytes shared by weights that are uploaded for each run; 0: none are */
     uint64_t       staging;                /* bytes of the staging buffer */
-    uint64_t       total;                  /* all of it: weights, slot, staging, keys and values, plans */
+    uint64_t       total;                  /* all of it: weights, slot, staging, keys and values, plans, tower */
     uint64_t       everything;             /* the total if nothing stayed outside */
     uint64_t       token_bytes;            /* bytes uploaded for each decoded token */
 } gpu_budget;

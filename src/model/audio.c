@@ -84,6 +84,15 @@ static tensor *audio_encoder(audio_builder *b, tensor *mel) {
     return graph_add(g, x, weight_tensor(g, &b->w->output_bias));
 }
 
+/* The widest moment is the first convolution and its norm, or the feed-forward. */
+uint64_t audio_run_bytes(const audio_config *c) {
+    enum { TOKENS = 750 };
+    const uint64_t mel = AUDIO_MEL_BINS * AUDIO_WINDOW * AUDIO_WINDOW;
+    const uint64_t first = UINT64_C(2) * c->channels[0] * (AUDIO_MEL_BINS / 2) * AUDIO_WINDOW;
+    const uint64_t ff = UINT64_C(6) * c->width + UINT64_C(3) * c->feed_forward;
+    return TOKENS * sizeof(float) * (c->layers ? mel + (first > ff ? first : ff) : c->frame + c->soft_width);
+}
+
 /* soft = W · rms(y) */
 gm_status audio_graph(const audio_weights *w, graph *out, tensor **leaf, error *e) {
     *out = (graph){ 0 };

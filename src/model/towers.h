@@ -109,6 +109,9 @@ gm_status audio_load(const gguf *file, uint32_t soft_width, audio_weights *out, 
 gm_status audio_shapes(const gguf *file, uint32_t soft_width, audio_weights *out, error *e);
 void      audio_free(audio_weights *w);
 
+/* As for vision, of 30 s. */
+uint64_t audio_run_bytes(const audio_config *c);
+
 /* Tokens of a run are soft tokens; a sound is a span. `*leaf` takes what a token hears: three windows of three mel frames
  * [AUDIO_MEL_BINS, 9], or a frame of samples. */
 gm_status audio_graph(const audio_weights *w, graph *out, tensor **leaf, error *e);

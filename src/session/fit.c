@@ -1,5 +1,6 @@
 /* Whether a model fits, and what it will take: from its header, before anything is loaded. */
 
+#include "session/tower.h"
 #include "session/gpu_memory.h"
 #include "session/kv.h"
 #include "session/load_parts.h"
@@ -36,8 +37,9 @@ static gm_status fit_on_gpu(const engine_load *l, const model *m, uint64_t max_b
     gpu_budget       budget = { 0 };
     error            too_small = { 0 };
     TRY(model_text_graph(m, &g, e));
-    const size_t context = min_size(m->config.context, GPU_MEMORY_CONTEXT);
-    gpu_memory_plan(&g, &m->config, kv, context, l->options.gpu_memory, max_binding, &budget, &too_small);
+    const size_t   context = min_size(m->config.context, GPU_MEMORY_CONTEXT);
+    const uint64_t tower = towers_bytes(l->engine->file, l->engine->projector, m->config.width);
+    gpu_memory_plan(&g, &m->config, kv, context, tower, l->options.gpu_memory, max_binding, &budget, &too_small);
     graph_free(&g);
     out->fits = !too_small.status;
     snprintf(out->why, sizeof out->why, "%s", too_small.why);

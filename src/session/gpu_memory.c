@@ -26,11 +26,15 @@ static uint64_t largest_growth(const model_config *config, quant_type type, size
     return largest;
 }
 
-gm_status gpu_memory_plan(const graph *g, const model_config *config, quant_type kv, size_t context, uint64_t limit,
-                          uint64_t max_binding, gpu_budget *out, error *e) {
+gm_status gpu_memory_plan(const graph *g, const model_config *config, quant_type kv, size_t context, uint64_t tower,
+                          uint64_t limit, uint64_t max_binding, gpu_budget *out, error *e) {
+    error          ignored = { 0 };
     budget_options options = { .limit = limit,
+                               .tower = limit ? tower : 0,
                                .kv = gpu_memory_kv(config, kv, context) + largest_growth(config, kv, context),
                                .max_binding = max_binding };
     TRY(budget_plans(g, &options.plans, e));
+    if (options.tower && gpu_budget_make(out, g, &options, &ignored) == GM_OK) return GM_OK;
+    options.tower = 0; /* text alone may fit */
     return gpu_budget_make(out, g, &options, e);
 }

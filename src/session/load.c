@@ -1,3 +1,4 @@
+#include "session/tower.h"
 #include "session/load_parts.h"
 
 #include "base/clock.h"
@@ -244,8 +245,9 @@ static gm_status plan_memory(engine_load *l, error *e) {
     const uint64_t      limit = l->options.gpu_memory;
     if (!engine->on_gpu || !limit) return GM_OK;
     TRY(gpu_memory_plan(&engine->text, c, engine->precise ? TYPE_F32 : TYPE_F16,
-                        min_size(c->context, GPU_MEMORY_CONTEXT), limit, gpu_host_info(engine->gpu.host)->max_binding,
-                        &engine->budget, e));
+                        min_size(c->context, GPU_MEMORY_CONTEXT),
+                        towers_bytes(engine->file, engine->projector, c->width), limit,
+                        gpu_host_info(engine->gpu.host)->max_binding, &engine->budget, e));
     if (l->automatic && engine->budget.token_bytes * SLOWER_BUS > engine->weights.bytes_per_token)
         return fail(e, GM_NO_MEMORY,
                     "%.1f of the %.1f GB of weights that a token reads do not fit into the %.1f GB of GPU "

@@ -59,6 +59,25 @@ gm_status engine_tower_digest(gm_engine *engine, tower_kind kind, uint8_t digest
     return GM_OK;
 }
 
+uint64_t towers_bytes(const gguf *file, const gguf *projector, uint32_t soft_width) {
+    uint64_t most = 0;
+    for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
+        const tower_type *type = types[kind];
+        const gguf       *from = projector && gguf_find_tensor(projector, type->tensor) ? projector
+                                 : gguf_find_tensor(file, type->tensor)                 ? file
+                                                                                        : NULL;
+        uint64_t          bytes = from ? type->run_bytes(from, soft_width) : 0, largest = 0;
+        for (size_t i = 0; bytes && i < gguf_tensor_count(from); i++) {
+            const gguf_tensor *t = gguf_tensor_at(from, i);
+            if (model_part_of(t->name) != type->part) continue;
+            bytes += round_up(t->bytes, 256);
+            largest = max_size(largest, t->bytes);
+        }
+        most = max_size(most, bytes + bytes / 8 + min_size(largest, 16 << 20)); /* layouts and staging */
+    }
+    return most;
+}
+
 /* ---- loading ---- */
 
 quant_type engine_tower_kv_type(const gm_engine *engine) {
@@ -89,6 +108,7 @@ gm_status engine_tower_step(gm_engine *engine, engine_tower *t, error *e) {
     }
     if (!t->built) {
         if (engine->on_gpu && other_uploads(engine, t)) return GM_AGAIN;
+        if (engine->gpu.budget) engine_release_towers(engine); /* there is room for one */
         TRY(t->type->build(t, file, engine->weights.config.width, e));
         t->built = true;
         t->uploaded = engine->gpu.uploaded;

@@ -54,6 +54,9 @@ typedef struct {
 gm_status engine_has_tower(gm_engine *engine, tower_kind kind, error *e);
 /* How many soft tokens a piece of a sound becomes; the model must have an audio tower. */
 size_t engine_sound_tokens(gm_engine *engine, size_t samples);
+/* What the larger tower of these files takes on a GPU, about, for a picture of 280 tokens or 30 s of sound; 0: there is none. With a
+ * limit on the GPU's memory there is one at a time: loading one releases the other. */
+uint64_t towers_bytes(const gguf *file, const gguf *projector, uint32_t soft_width);
 /* Frees weights, plans and memory of towers that no job uses. Returns whether there was one. */
 bool engine_release_towers(gm_engine *engine);
 void engine_close_towers(gm_engine *engine);

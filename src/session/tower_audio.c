@@ -23,6 +23,15 @@ static gm_status audio_build(engine_tower *t, const gguf *file, uint32_t soft_wi
     return status;
 }
 
+static uint64_t audio_bytes(const gguf *file, uint32_t soft_width) {
+    audio_weights shapes;
+    error         ignored = { 0 };
+    if (audio_shapes(file, soft_width, &shapes, &ignored)) return 0;
+    const uint64_t bytes = audio_run_bytes(&shapes.config);
+    audio_free(&shapes);
+    return bytes;
+}
+
 static void audio_free_weights(engine_tower *t) { audio_free(&t->audio); }
 
 static void audio_mark(const engine_tower *t, const tower_item *item, token_record *records, int32_t *output_rows) {
@@ -68,6 +77,7 @@ const tower_type tower_audio = {
     .check = audio_check,
     .build = audio_build,
     .free_weights = audio_free_weights,
+    .run_bytes = audio_bytes,
     .mark = audio_mark,
     .fill = audio_fill,
 };

@@ -72,10 +72,18 @@ static void job_drop_batch(tower_job *job) {
     job->batch = job->filled_items = job->filled_tokens = 0;
 }
 
+/* The tower stays for the next job, unless it is not loaded yet. */
+static void job_leave_tower(tower_job *job) {
+    engine_tower *t = job->tower;
+    if (!t) return;
+    job->tower = NULL;
+    if (!--t->jobs && !t->ready) engine_tower_unload(job->engine, t);
+}
+
 void tower_job_free(tower_job *job) {
     if (!job) return;
     job_drop_batch(job);
-    if (job->tower && !--job->tower->jobs && !job->tower->ready) engine_tower_unload(job->engine, job->tower);
+    job_leave_tower(job);
     for (size_t i = 0; i < job->count; i++) free(job->items[i].data);
     free(job->items);
     free(job->rows);
@@ -93,7 +101,7 @@ const float *tower_job_rows(const tower_job *job, size_t item, size_t *count) {
 tower_progress tower_job_progress(const tower_job *job) {
     const engine_tower *t = job->tower;
     const gpu_backend  *gpu = &job->engine->gpu;
-    if (t->ready) return (tower_progress){ TOWER_ENCODING, job->next, job->count };
+    if (!t || t->ready) return (tower_progress){ TOWER_ENCODING, job->next, job->count };
     return (tower_progress){ TOWER_LOADING, t->fetch.done + (t->built ? gpu->uploaded - t->uploaded : 0),
                              t->fetch.total + (t->built ? gpu->total - t->total : 0) };
 }
@@ -118,10 +126,12 @@ static size_t batch_limit(const tower_job *job) {
 /* Chooses the items of the next batch and makes its records. Each item is a span that sees all of itself. */
 static gm_status batch_begin(tower_job *job, error *e) {
     const size_t limit = batch_limit(job);
+    /* with limited memory, as many as there is room reserved for: towers_bytes */
+    const size_t together = job->engine->gpu.budget ? min_size(limit, CPU_BATCH_TOKENS) : limit;
     job->tokens = job->outputs = job->batch = 0;
     while (job->next + job->batch < job->count) {
         const tower_item *item = &job->items[job->next + job->batch];
-        if (job->batch && job->tokens + item->tokens > limit) break;
+        if (job->batch && job->tokens + item->tokens > together) break;
         job->tokens += item->tokens;
         job->outputs += item->outputs;
         job->batch++;
@@ -250,6 +260,7 @@ static gm_status batch_on_gpu(tower_job *job, error *e) {
 }
 
 static gm_status job_work(tower_job *job, double deadline, error *e) {
+    if (!job->tower) return GM_OK; /* all is done */
     const gm_status loaded = engine_tower_step(job->engine, job->tower, e);
     if (loaded) return loaded;
     if (!job->rows) job->rows = malloc(max_size(job->row_count * job->soft_width, 1) * sizeof *job->rows);
@@ -271,6 +282,7 @@ gm_status tower_job_step(tower_job *job, error *e) {
     for (;;) {
         const gm_status status = job_work(job, deadline, e);
         if (status_failed(status)) job_drop_batch(job);
+        if (!status) job_leave_tower(job);
         if (status != GM_AGAIN || !job->engine->on_gpu || !runner_wait(job->engine->gpu.host, deadline)) return status;
     }
 }

@@ -25,6 +25,8 @@ struct tower_type {
     /* Loads the weights and builds the graph: fills in t->g, leaf, heads and head. */
     gm_status (*build)(engine_tower *t, const gguf *file, uint32_t soft_width, error *e);
     void (*free_weights)(engine_tower *t);
+    /* Bytes, about, that a run takes besides the weights; 0: the file does not fit. */
+    uint64_t (*run_bytes)(const gguf *file, uint32_t soft_width);
     /* Fills in what this kind uses of the records of an item's tokens (id, position), and the first token of each output,
      * counted from the item's first. */
     void (*mark)(const engine_tower *t, const tower_item *item, token_record *records, int32_t *output_rows);

@@ -20,6 +20,15 @@ static gm_status vision_build(engine_tower *t, const gguf *file, uint32_t soft_w
     return status;
 }
 
+static uint64_t vision_bytes(const gguf *file, uint32_t soft_width) {
+    vision_weights shapes;
+    error          ignored = { 0 };
+    if (vision_shapes(file, soft_width, &shapes, &ignored)) return 0;
+    const uint64_t bytes = vision_run_bytes(&shapes.config, 280);
+    vision_free(&shapes);
+    return bytes;
+}
+
 static void vision_free_weights(engine_tower *t) { vision_free(&t->vision); }
 
 /* The patches of a soft token follow each other: square by square, and row by row within a square. Where token i of the run is. */
@@ -78,6 +87,7 @@ const tower_type tower_vision = {
     .check = vision_check,
     .build = vision_build,
     .free_weights = vision_free_weights,
+    .run_bytes = vision_bytes,
     .mark = vision_mark,
     .fill = vision_fill,
 };
