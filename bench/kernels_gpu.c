@@ -251,6 +251,7 @@ static gm_status run_sampler(bench *b, const char *name, const gm_sampling *samp
            .results = RESULTS,
            .history = HISTORY,
            .greedy = sampler_settings_greedy(&settings),
+           .candidates = !sampler_settings_greedy(&settings) && !sampler_settings_steps(&settings),
            .edits = sampler_settings_edits(&settings),
            .steps = sampler_settings_steps(&settings),
            .logprobs = alternatives > 0,
@@ -261,14 +262,19 @@ static gm_status run_sampler(bench *b, const char *name, const gm_sampling *samp
     if (!record) return fail_memory(&b->e, "the sampler's settings", words * sizeof *record);
     sampler_settings_write(&settings, record, &b->e);
     record[SAMPLER_ALTERNATIVES] = alternatives;
-    range ranges[DRAW_BINDS] = {
-        [DRAW_LOGITS] = { 0, n * sizeof(float) }, [DRAW_SETTINGS] = { 0, words * sizeof *record },
-        [DRAW_FIXED] = { 0, bytes.fixed },        [DRAW_COUNTS] = { 0, bytes.counts },
-        [DRAW_BLOCKS] = { 0, bytes.blocks },      [DRAW_CANDIDATES] = { 0, bytes.candidates },
-        [DRAW_HEADER] = { 0, bytes.header },      [DRAW_CUTS] = { 0, bytes.cuts },
-        [DRAW_PARTS] = { 0, bytes.parts },        [DRAW_RECORD] = { 0, bytes.record },
-        [DRAW_STATE] = { 0, bytes.state },        [DRAW_RUN] = { 0, 4 * (RUN_HEADER_WORDS + RECORD_WORDS) }
-    };
+    range ranges[DRAW_BINDS] = { [DRAW_LOGITS] = { 0, n * sizeof(float) },
+                                 [DRAW_SETTINGS] = { 0, SAMPLER_REST * sizeof *record },
+                                 [DRAW_REST] = { 0, 16 },
+                                 [DRAW_FIXED] = { 0, bytes.fixed },
+                                 [DRAW_COUNTS] = { 0, bytes.counts },
+                                 [DRAW_BLOCKS] = { 0, bytes.blocks },
+                                 [DRAW_CANDIDATES] = { 0, bytes.candidates },
+                                 [DRAW_HEADER] = { 0, bytes.header },
+                                 [DRAW_CUTS] = { 0, bytes.cuts },
+                                 [DRAW_PARTS] = { 0, bytes.parts },
+                                 [DRAW_RECORD] = { 0, bytes.record },
+                                 [DRAW_STATE] = { 0, bytes.state },
+                                 [DRAW_RUN] = { 0, 4 * (RUN_HEADER_WORDS + RECORD_WORDS) } };
     for (size_t i = 0; i < COUNT_OF(ranges) && !b->e.status; i++)
         ranges[i].buffer = gpu_buffer_new(b->gpu.host, round_up(ranges[i].bytes, 16), &b->e);
     if (!b->e.status)

@@ -97,6 +97,7 @@ const rows = [
     ["weights.wgsl", "-(d.y * f32(minimum))", "d.y * f32(minimum)", cases("matmul Q4_K 1 ×")],
     ["wide.wgsl", "a1 * b1 + (middle >> 16u)", "a1 * b1", cases("rope 2 ×")],
     ["sampler.wgsl", "{ atomicMin(&lowest_block, i); }", "{ atomicMin(&lowest_block, i + 1u); }", draws("greedy")],
+    ["sampler.wgsl", "settings[row].row * n", "row % 2u * n", draws("rows")],
     ["sampler_border.wgsl", "id_found = (id_found << 10u) | found;", "id_found = id_found << 10u;", draws("top-k")],
     ["sampler_choose.wgsl", "return nearest + wide_quotient(moments, masses);", "return nearest;", draws("typical")],
     ["sampler_cuts.wgsl", "now.prefix = (now.prefix << 10u) | find_bucket(counts);", "now.prefix = (now.prefix << 10u) + find_bucket(counts) + 1u;", draws("plain")],

@@ -1,7 +1,7 @@
 /* The GPU's sampler must draw the same tokens as the C sampler, for the golden tokens and for random logits with random parameters, and
- * find the same log-probabilities. Needs a WebGPU library and a Vulkan driver, like test_gpu_host.
+ * find the same log-probabilities; in one row, and in several at once. Needs a WebGPU library and a Vulkan driver, like test_gpu_host.
  *
- *     test_gpu_sampler [only golden tokens with this in their name] */
+ *     test_gpu_sampler [rows, or only golden tokens with this in their name] */
 
 #include "test.h"
 
@@ -18,7 +18,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { READS = 3, RESULTS = 3, HISTORY = 128, MOST_DRAWS = 4, START = 100, PROMPT = 5, WINDOW = 107 };
+enum { READS = 3, RESULTS = 3, HISTORY = 128, MOST_DRAWS = 4, START = 100, PROMPT = 5, WINDOW = 107, MOST_ROWS = 8 };
 
 /* ---- one draw after the other on the GPU ---- */
 
@@ -73,58 +73,120 @@ static gpu_id group_of(gpu_host *h, const gpu_kernel *k, gpu_id pipeline, const 
     return group;
 }
 
-/* What the host writes when a conversation begins. */
-static uint32_t *first_state(const request *r, uint64_t bytes) {
+/* What the host writes when conversations begin. */
+static uint32_t *first_state(const request *r, size_t rows, uint64_t bytes) {
     uint32_t *state = calloc(1, bytes);
     if (!state) abort();
-    state[SAMPLER_STATE_DRAWS] = (uint32_t)r->position;
-    state[SAMPLER_STATE_DRAWS + 1] = (uint32_t)(r->position >> 32);
-    state[SAMPLER_STATE_APPENDED] = (uint32_t)r->history_count;
-    for (size_t i = 0; i < r->history_count; i++)
-        state[SAMPLER_STATE_RESULTS + 2 * RESULTS + i % HISTORY] = (uint32_t)r->history[i];
+    for (size_t row = 0; row < rows; row++, r++) {
+        uint32_t *counters = state + row * SAMPLER_STATE_RESULTS;
+        uint32_t *history = state + rows * (SAMPLER_STATE_RESULTS + 2 * RESULTS) + row * HISTORY;
+        counters[SAMPLER_STATE_DRAWS] = (uint32_t)r->position;
+        counters[SAMPLER_STATE_DRAWS + 1] = (uint32_t)(r->position >> 32);
+        counters[SAMPLER_STATE_APPENDED] = (uint32_t)r->history_count;
+        for (size_t i = 0; i < r->history_count; i++) history[i % HISTORY] = (uint32_t)r->history[i];
+    }
     return state;
 }
 
 /* A run's buffer, as wgsl/run.wgsl has it. */
 typedef struct {
     uint32_t     tokens, outputs, window, spare;
-    token_record records[PROMPT];
+    token_record records[MOST_ROWS];
 } run_buffer;
 
-/* The run must have become one of the drawn token, which follows the last one. */
-static void check_next(const run_buffer *run, int32_t token, uint32_t index) {
-    const token_record *r = &run->records[0];
-    CHECK(run->tokens == 1 && run->outputs == 1 && run->window == WINDOW);
-    CHECK(r->id == token && r->position == index && r->at == index && r->span_first == 0 && r->span_count == 1);
-    CHECK(r->full_first == 0 && r->full_last == index);
-    CHECK(r->sliding_first == (index < WINDOW ? 0 : index + 1 - WINDOW) && r->sliding_last == index);
-    CHECK(r->sequence == 3 && r->shared == 4 && r->prefix == 5 && r->own == 6 && r->ring == 7 && r->ring_slots == 40);
+/* One row draws what follows a prompt; several follow one token each, at positions of their own. */
+static run_buffer first_run(size_t rows) {
+    const int32_t ids[PROMPT] = { 0 };
+    run_buffer    run = { .tokens = rows > 1 ? (uint32_t)rows : PROMPT, .outputs = (uint32_t)rows, .window = WINDOW };
+    for (uint32_t i = 0; i < rows; i++) {
+        const record_sequence sequence = { 3 + i, WINDOW, 4, 5, 6, 7, 40 };
+        records_of_text(run.records, i, &sequence, ids, START + (rows > 1 ? PROMPT - 1 : 0), rows > 1 ? 1 : PROMPT);
+    }
+    return run;
 }
 
-/* All draws are submitted at once: only the rings tell afterwards what came out. */
-static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
-    error                  e = { 0 };
-    const sampler_settings settings = { r->sampling, r->vocabulary, r->suppressed, 0, true };
-    const sampler_shape    shape = { .vocabulary = (uint32_t)r->vocabulary,
-                                     .results = RESULTS,
-                                     .history = HISTORY,
-                                     .greedy = sampler_settings_greedy(&settings),
-                                     .edits = sampler_settings_edits(&settings),
-                                     .steps = sampler_settings_steps(&settings),
-                                     .logprobs = true };
-    const sampler_bytes    bytes = sampler_bytes_of(&shape);
-    const size_t           words = sampler_settings_words(&settings);
-    uint32_t              *record = malloc(words * sizeof *record), *state = first_state(r, bytes.state);
-    if (!record) abort();
-    CHECK_MESSAGE(sampler_settings_write(&settings, record, &e) == GM_OK, "%s", e.why);
-    record[SAMPLER_ALTERNATIVES] = r->alternatives;
-    const record_sequence sequence = { 3, WINDOW, 4, 5, 6, 7, 40 };
-    const int32_t         ids[PROMPT] = { 0 };
-    run_buffer            prompt = { .tokens = PROMPT, .outputs = 1, .window = WINDOW };
-    records_of_text(prompt.records, 0, &sequence, ids, START, PROMPT);
-    const range ranges[DRAW_BINDS] = {
-        [DRAW_LOGITS] = new_range(h, r->vocabulary * sizeof(float), r->logits),
-        [DRAW_SETTINGS] = new_range(h, words * sizeof *record, record),
+/* A row's record must have become that of the drawn token, which follows the last one. */
+static void check_next(const run_buffer *run, uint32_t rows, uint32_t row, int32_t token, uint32_t index) {
+    const token_record *r = &run->records[row];
+    CHECK(run->tokens == rows && run->outputs == rows && run->window == WINDOW);
+    CHECK(r->id == token && r->position == index && r->at == index && r->span_first == row && r->span_count == 1);
+    CHECK(r->full_first == 0 && r->full_last == index);
+    CHECK(r->sliding_first == (index < WINDOW ? 0 : index + 1 - WINDOW) && r->sliding_last == index);
+    CHECK(r->sequence == 3 + row && r->shared == 4 && r->prefix == 5 && r->own == 6 && r->ring == 7 &&
+          r->ring_slots == 40);
+}
+
+/* The settings of all rows, then from *rest on what lies in DRAW_REST. Adds to the shape what the rows need. */
+static uint32_t *write_settings(const request *r, size_t rows, sampler_shape *shape, size_t *rest, size_t *words) {
+    error  e = { 0 };
+    size_t most = 0;
+    for (size_t i = 0; i < rows; i++) {
+        const sampler_settings settings = { r[i].sampling, r[i].vocabulary, r[i].suppressed, 0, true };
+        most = max_size(most, sampler_settings_words(&settings));
+    }
+    *rest = rows * SAMPLER_REST;
+    *words = *rest + rows * (most - SAMPLER_REST);
+    uint32_t *out = calloc(*words, sizeof *out), *one = malloc(most * sizeof *one);
+    if (!out || !one) abort();
+    for (size_t i = 0; i < rows; i++) {
+        const sampler_settings settings = { r[i].sampling, r[i].vocabulary, r[i].suppressed, (uint32_t)i, true };
+        sampler_shape          needs = { .greedy = sampler_settings_greedy(&settings),
+                                         .edits = sampler_settings_edits(&settings),
+                                         .steps = sampler_settings_steps(&settings),
+                                         .logprobs = i % 3 < 2 };
+        needs.candidates = !needs.greedy && !needs.steps;
+        CHECK_MESSAGE(sampler_settings_write(&settings, one, &e) == GM_OK, "%s", e.why);
+        const size_t more = sampler_settings_words(&settings) - SAMPLER_REST;
+        one[SAMPLER_ALTERNATIVES] = r[i].alternatives;
+        one[SAMPLER_HOW] = r[i].draws ? sampler_how(&needs) : 0;
+        one[SAMPLER_REST_AT] = (uint32_t)(i * (most - SAMPLER_REST));
+        memcpy(out + i * SAMPLER_REST, one, SAMPLER_REST * sizeof *one);
+        memcpy(out + *rest + one[SAMPLER_REST_AT], one + SAMPLER_REST, more * sizeof *one);
+        shape->greedy |= needs.greedy;
+        shape->candidates |= needs.candidates;
+        shape->edits |= needs.edits;
+        shape->logprobs |= needs.logprobs;
+        if (needs.steps > shape->steps) shape->steps = needs.steps;
+    }
+    free(one);
+    return out;
+}
+
+/* What a draw left, in a row that takes part. */
+static void read_row(const request *r, uint32_t rows, uint32_t row, size_t d, const uint32_t *after,
+                     const run_buffer *run, const sampler_record *drawn, outcome *out) {
+    const uint32_t *counters = after + row * SAMPLER_STATE_RESULTS;
+    const uint32_t *result = after + rows * SAMPLER_STATE_RESULTS + 2 * (row * RESULTS + d % RESULTS);
+    const uint32_t *history = after + rows * (SAMPLER_STATE_RESULTS + 2 * RESULTS) + row * HISTORY;
+    const size_t    appended = r->history_count + d;
+    out->record = drawn[row];
+    CHECK(drawn[row].token == (uint32_t)run->records[row].id && drawn[row].status == result[1]);
+    out->token[d] = (int32_t)result[0];
+    out->status[d] = result[1];
+    CHECK(counters[SAMPLER_STATE_DELIVERED] == d + 1 && counters[SAMPLER_STATE_APPENDED] == appended + 1);
+    CHECK(history[appended % HISTORY] == result[0]);
+    check_next(run, rows, row, (int32_t)result[0], START + PROMPT + (uint32_t)d);
+}
+
+/* Draws with all rows, as often as the first of them wants; a row that wants none takes no part. All draws are submitted at once: only
+ * the rings tell afterwards what came out. */
+static void draw_on_gpu(gpu_host *h, const request *r, size_t rows, outcome *out) {
+    error         e = { 0 };
+    sampler_shape shape = {
+        .rows = (uint32_t)rows, .vocabulary = (uint32_t)r->vocabulary, .results = RESULTS, .history = HISTORY
+    };
+    size_t              rest = 0, words = 0;
+    uint32_t           *record = write_settings(r, rows, &shape, &rest, &words);
+    const sampler_bytes bytes = sampler_bytes_of(&shape);
+    uint32_t           *state = first_state(r, rows, bytes.state);
+    float              *logits = malloc(rows * r->vocabulary * sizeof *logits);
+    if (!logits) abort();
+    for (size_t i = 0; i < rows; i++) memcpy(logits + i * r->vocabulary, r[i].logits, r->vocabulary * sizeof *logits);
+    const run_buffer prompt = first_run(rows);
+    const range      ranges[DRAW_BINDS] = {
+        [DRAW_LOGITS] = new_range(h, rows * r->vocabulary * sizeof(float), logits),
+        [DRAW_SETTINGS] = new_range(h, rest * sizeof *record, record),
+        [DRAW_REST] = new_range(h, (words - rest) * sizeof *record, record + rest),
         [DRAW_FIXED] = new_range(h, bytes.fixed, NULL),
         [DRAW_COUNTS] = new_range(h, bytes.counts, NULL),
         [DRAW_BLOCKS] = new_range(h, bytes.blocks, NULL),
@@ -166,17 +228,9 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
         const run_buffer     *run = wait_for_draws(h, tickets[1]);
         const sampler_record *drawn = wait_for_draws(h, tickets[2]);
         CHECK(after && run && drawn);
-        if (after && run && drawn) {
-            out->record = *drawn;
-            CHECK(drawn->token == (uint32_t)run->records[0].id &&
-                  drawn->status == after[SAMPLER_STATE_RESULTS + 2 * (d % RESULTS) + 1]);
-            const uint32_t *result = after + SAMPLER_STATE_RESULTS + 2 * (d % RESULTS);
-            const size_t    appended = r->history_count + d;
-            out->token[d] = (int32_t)result[0];
-            out->status[d] = result[1];
-            CHECK(after[SAMPLER_STATE_DELIVERED] == d + 1 && after[SAMPLER_STATE_APPENDED] == appended + 1);
-            CHECK(after[SAMPLER_STATE_RESULTS + 2 * RESULTS + appended % HISTORY] == result[0]);
-            check_next(run, (int32_t)result[0], START + PROMPT + (uint32_t)d);
+        for (uint32_t row = 0; row < rows && after && run && drawn; row++) {
+            if (r[row].draws) read_row(&r[row], (uint32_t)rows, row, d, after, run, drawn, &out[row]);
+            else CHECK(!memcmp(&run->records[row], &prompt.records[row], sizeof run->records[row]));
         }
         for (size_t i = 0; i < READS; i++) gpu_ticket_done(h, tickets[i]);
         free(list.data);
@@ -185,6 +239,7 @@ static void draw_on_gpu(gpu_host *h, const request *r, outcome *out) {
     for (size_t i = 0; i < COUNT_OF(ranges); i++) gpu_buffer_free(h, ranges[i].buffer);
     free(record);
     free(state);
+    free(logits);
 }
 
 /* ---- against the C sampler ---- */
@@ -234,15 +289,18 @@ static void compare_logprobs(const request *r, const sampler_record *record) {
     sampler_free(s);
 }
 
-static void compare_draws(gpu_host *h, const request *r) {
-    outcome gpu = { .status = { 99 } }, cpu = { .status = { 0 } };
-    draw_on_gpu(h, r, &gpu);
-    draw_on_cpu(r, &cpu);
-    for (size_t d = 0; d < r->draws; d++)
-        CHECK_MESSAGE(gpu.token[d] == cpu.token[d] && gpu.status[d] == cpu.status[d],
-                      "draw %zu of %zu tokens: %d (status %u), not %d (status %u)", d, r->vocabulary, gpu.token[d],
-                      gpu.status[d], cpu.token[d], cpu.status[d]);
-    compare_logprobs(r, &gpu.record);
+static void compare_draws(gpu_host *h, const request *r, size_t rows) {
+    outcome gpu[MOST_ROWS] = { { .status = { 99 } } };
+    draw_on_gpu(h, r, rows, gpu);
+    for (size_t row = 0; row < rows; row++) {
+        outcome cpu = { .status = { 0 } };
+        draw_on_cpu(&r[row], &cpu);
+        for (size_t d = 0; d < r[row].draws; d++)
+            CHECK_MESSAGE(gpu[row].token[d] == cpu.token[d] && gpu[row].status[d] == cpu.status[d],
+                          "row %zu, draw %zu of %zu tokens: %d (status %u), not %d (status %u)", row, d, r->vocabulary,
+                          gpu[row].token[d], gpu[row].status[d], cpu.token[d], cpu.status[d]);
+        if (row % 3 < 2 && r[row].draws) compare_logprobs(&r[row], &gpu[row].record);
+    }
 }
 
 /* Each golden row at one of the positions: all of them would take minutes without a real GPU. */
@@ -264,7 +322,7 @@ static void test_gpu_golden(gpu_host *h, const char *only) {
                                  golden_positions[j],
                                  1,
                                  3 };
-        draw_on_gpu(h, &wanted, &out);
+        draw_on_gpu(h, &wanted, 1, &out);
         compare_logprobs(&wanted, &out.record);
         CHECK_MESSAGE(out.token[0] == golden_rows[i].tokens[j] && out.status[0] == SAMPLER_DRAWN,
                       "position %zu: %d, not %d", j, out.token[0], golden_rows[i].tokens[j]);
@@ -312,33 +370,68 @@ static void rolled_logits(dice *d, float *logits, size_t n) {
         for (size_t i = 0; i < n; i++) logits[i] = -INFINITY;
 }
 
+enum { LARGEST = 33001, MOST_BIASES = 20 };
+
+/* A request with what it points to. */
+typedef struct {
+    float         logits[LARGEST];
+    uint32_t      suppressed[LARGEST / 32 + 1];
+    gm_sampling   sampling;
+    gm_logit_bias biases[MOST_BIASES];
+    int32_t       history[HISTORY];
+} random_case;
+
+static request random_request(dice *d, size_t n, random_case *c) {
+    const size_t   history_count = roll(d, 3) ? roll(d, 100) : 0;
+    const uint32_t near = n < 5 ? (uint32_t)n : 5;
+    gm_sampling   *p = &c->sampling;
+    *p = random_sampling(d);
+    rolled_logits(d, c->logits, n);
+    for (size_t j = 0; j < history_count; j++)
+        c->history[j] = roll(d, 10) ? (int32_t)roll(d, roll(d, 2) ? (uint32_t)n : near) : -1;
+    p->bias = c->biases;
+    p->bias_count = roll(d, 3) ? 0 : roll(d, MOST_BIASES);
+    for (size_t j = 0; j < p->bias_count; j++)
+        c->biases[j] = (gm_logit_bias){ (int32_t)roll(d, near), PICK(d, -INFINITY, -1000, 0.25f, 3, 700, 1000) };
+    for (size_t j = 0; j < COUNT_OF(c->suppressed); j++) {
+        const uint32_t half = roll(d, UINT32_MAX);
+        c->suppressed[j] = half & roll(d, UINT32_MAX); /* one bit in four */
+    }
+    request r = { p, c->logits, n, c->history, history_count, NULL, 0, MOST_DRAWS, 0 };
+    if (!roll(d, 4)) r.suppressed = c->suppressed;
+    r.position = (uint64_t)roll(d, 3) << 32 | roll(d, UINT32_MAX);
+    r.alternatives = (uint32_t)PICK(d, 0, 1, 5, SAMPLER_MOST_ALTERNATIVES);
+    return r;
+}
+
 static void test_gpu_random(gpu_host *h) {
-    static const size_t sizes[] = { 1, 2, 5, 255, 256, 257, 640, 1024, 1025, 2999, 9001, 33001 };
-    enum { CASES = 60, LARGEST = 33001, MOST_BIASES = 20 };
-    static float    logits[LARGEST];
-    static uint32_t suppressed[LARGEST / 32 + 1];
+    static const size_t sizes[] = { 1, 2, 5, 255, 256, 257, 640, 1024, 1025, 2999, 9001, LARGEST };
+    enum { CASES = 60 };
+    static random_case one;
     for (uint32_t i = 0; i < CASES; i++) {
-        dice           d = { 0, i };
-        const size_t   n = sizes[i % COUNT_OF(sizes)], history_count = roll(&d, 3) ? roll(&d, 100) : 0;
-        const uint32_t near = n < 5 ? (uint32_t)n : 5;
-        gm_sampling    p = random_sampling(&d);
-        gm_logit_bias  biases[MOST_BIASES];
-        int32_t        history[HISTORY];
+        dice         d = { 0, i };
+        const size_t n = sizes[i % COUNT_OF(sizes)];
         TEST("random logits and parameters %u, %zu tokens", i, n);
-        rolled_logits(&d, logits, n);
-        for (size_t j = 0; j < history_count; j++)
-            history[j] = roll(&d, 10) ? (int32_t)roll(&d, roll(&d, 2) ? (uint32_t)n : near) : -1;
-        p.bias = biases;
-        p.bias_count = roll(&d, 3) ? 0 : roll(&d, MOST_BIASES);
-        for (size_t j = 0; j < p.bias_count; j++)
-            biases[j] = (gm_logit_bias){ (int32_t)roll(&d, near), PICK(&d, -INFINITY, -1000, 0.25f, 3, 700, 1000) };
-        for (size_t j = 0; j < COUNT_OF(suppressed); j++) {
-            const uint32_t half = roll(&d, UINT32_MAX);
-            suppressed[j] = half & roll(&d, UINT32_MAX); /* one bit in four */
+        const request r = random_request(&d, n, &one);
+        compare_draws(h, &r, 1);
+    }
+}
+
+/* Each row has its own way to draw; the third takes no part. */
+static void test_gpu_rows(gpu_host *h) {
+    static const struct {
+        size_t rows, vocabulary;
+    } cases[] = { { 2, 5 }, { 3, 1025 }, { MOST_ROWS, 2999 }, { 5, 9001 }, { MOST_ROWS, 257 } };
+    static random_case all[MOST_ROWS];
+    for (uint32_t i = 0; i < COUNT_OF(cases); i++) {
+        request r[MOST_ROWS];
+        TEST("%zu rows with parameters of their own, %zu tokens", cases[i].rows, cases[i].vocabulary);
+        for (uint32_t row = 0; row < cases[i].rows; row++) {
+            dice d = { 0, 1000 + 100 * i + row };
+            r[row] = random_request(&d, cases[i].vocabulary, &all[row]);
+            if (row == 2) r[row].draws = 0;
         }
-        compare_draws(h, &(request){ &p, logits, n, history, history_count, roll(&d, 4) ? NULL : suppressed,
-                                     (uint64_t)roll(&d, 3) << 32 | roll(&d, UINT32_MAX), MOST_DRAWS,
-                                     (uint32_t)PICK(&d, 0, 1, 5, SAMPLER_MOST_ALTERNATIVES) });
+        compare_draws(h, r, cases[i].rows);
     }
 }
 
@@ -348,8 +441,10 @@ int main(int argc, char **argv) {
     TEST("a GPU, or what plays one");
     CHECK_MESSAGE(gpu_host_open(&(gpu_options){ .adapter = -1 }, &h, &e) == GM_OK, "%s", e.why);
     if (!h) return test_end();
-    if (argc < 2) test_gpu_random(h);
-    test_gpu_golden(h, argc > 1 ? argv[1] : "");
+    const char *only = argc > 1 ? argv[1] : "";
+    if (!*only) test_gpu_random(h);
+    if (!*only || !strcmp(only, "rows")) test_gpu_rows(h);
+    test_gpu_golden(h, only);
     TEST("nothing was refused");
     CHECK_MESSAGE(gpu_host_problem(h, &e) == GM_OK, "%s", e.why);
     gpu_host_close(h);

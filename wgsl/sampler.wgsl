@@ -1,5 +1,6 @@
 // Chooses a token on the GPU, with exactly the algorithm described at the top of src/text/sampler.c; the result does not depend on
-// the order of additions. One draw is these dispatches, where n is the vocabulary (at most 2^20):
+// the order of additions. One draw is these dispatches, where n is the vocabulary (at most 2^20). Several rows draw at once, each a
+// workgroup in y, with settings and a state of its own; a row takes part in a stage if its settings say so (`how`):
 //
 //   STAGE convert    (n / 256 rounded up)  converts logits to integers, suppressed ids to `never`; finds the best of each block of 256
 //         edit       (1)                   applies bias and penalties; omitted if there are none
@@ -22,12 +23,15 @@
 // digit by digit (10 bits) with a histogram of the survivors' weights.
 //
 //   logits      f32 [rows, n], read as bits
-//   settings    see below; the host writes it when the parameters change
+//   settings    [rows], see below; the host writes a row when its parameters change
+//   rest        from settings.rest_at on: n / 32 words rounded up, one bit per suppressed id, if settings.suppress; then
+//               biases × (token, bias in 2^-16, or "never"), by token
 //   fixed       i32 [n]     counts  u32 [n], zeros between draws     blocks  i32 [n / 256 rounded up] × (best, NaN seen)
-//   candidates  u32 [the smaller of n and 8192] × (id, distance)     header, cuts, record  the structs below
+//   candidates  u32 [the smaller of n and 8192] × (id, distance)     header, cuts, record  the structs below; all of these per row
 //   state       what persists from token to token: the number of draws so far (the random numbers' counter), a ring of
-//               `results` results (token, status) and a ring of `history` tokens for the penalties
-//   run         with settings.advance the run becomes one of the drawn token, which follows the run's last
+//               `results` results (token, status) and a ring of `history` tokens for the penalties: see state_word and below
+//   run         with settings.advance a row's record becomes one of the drawn token, which follows it; if there is one row, it follows
+//               the last token of the run, which may be a whole prompt
 
 #include "run.wgsl"
 #include "wide.wgsl"
@@ -57,14 +61,23 @@ struct Settings {
     frequency:   i32,
     window:      u32,       // how many tokens of the history the penalties consider
     biases:      u32,
-    suppress:    u32,       // 1: `rest` starts with one bit per id
+    suppress:    u32,       // 1: `rest` has one bit per id
     finite:      u32,       // 1: an infinite logit counts as NaN
     exponents:   array<u32, 257>, // round(2^31 · 2^(−i/256)), i ≤ 256
     alternatives: u32,            // number of alternatives in the log-probabilities, at most 20
     step_count:  u32,
     steps:       array<u32, 16>,  // see sampler_cuts.wgsl
-    rest:        array<u32>,      // n / 32 words rounded up, if any; then biases × (token, bias in 2^-16, or "never"), by token
+    how:         u32,             // the stages in which the row takes part, if there are several rows
+    rest_at:     u32,
+    spare:       u32,
 }
+
+const by_greedy = 1u;     // bits of settings.how
+const by_candidates = 2u;
+const by_steps = 4u;
+const by_edits = 8u;
+const by_logprobs = 16u;
+const by_any = 7u;
 
 struct Header {
     best:     i32,
@@ -92,7 +105,7 @@ struct CutState {
 struct Cuts {
     states: array<CutState, 2>,         // a step reads one and writes the other
     sums:   array<atomic<u32>, 9216>,   // three histograms: one is read, one filled and one cleared; zeros between draws
-    parts:  array<vec4<u32>>,           // two sets, each with the sums of every part of 1024 tokens
+    parts:  array<vec4<u32>, 2048>,     // two sets, each with the sums of every part of 1024 tokens
 }
 
 struct Record {
@@ -109,80 +122,99 @@ const drawn = 0u;        // status of a result
 const not_a_number = 1u; // the logits contain NaN, or an infinity if settings.finite
 const nothing_left = 2u; // every token is `never`
 
-struct State {
-    draws:     vec2<u32>,
-    appended:  u32, // tokens appended to the history so far
-    delivered: u32, // results so far; the newest is at (delivered − 1) % results
-    rings:     array<u32>, // results × (token, status), then history × token: the i-th of the history is at i % history
+// A row's share of the buffers. Private, so it must not decide about control flow with barriers: what does is passed along.
+var<private> row: u32;
+var<private> rows: u32;
+
+fn enter(group: vec3<u32>, groups: vec3<u32>) {
+    row = group.y;
+    rows = groups.y;
 }
+
+// The state: four words of each row, then the rows' rings of results, then their histories.
+const draws = 0u;     // two words
+const appended = 2u;  // tokens appended to the history so far; the i-th is at i % history
+const delivered = 3u; // results so far; the newest is at (delivered − 1) % results
+fn state_word(word: u32) -> u32 { return 4u * row + word; }
+fn result_at(i: u32) -> u32 { return 4u * rows + 2u * (row * results + i % results); }
+fn history_at(i: u32) -> u32 { return (4u + 2u * results) * rows + row * history + i % history; }
+
+fn blocks_of_row() -> u32 { return (n + block - 1u) / block; }
 
 #if STAGE == convert
 @group(0) @binding(0) var<storage, read_write> logits:   array<u32>;
-@group(0) @binding(1) var<storage, read>       settings: Settings;
+@group(0) @binding(1) var<storage, read>       settings: array<Settings>;
 @group(0) @binding(2) var<storage, read_write> fixed:    array<i32>;
 @group(0) @binding(3) var<storage, read_write> blocks:   array<vec2<i32>>;
+@group(0) @binding(4) var<storage, read>       rest:     array<u32>;
 #include "sampler_math.wgsl"
 #elif STAGE == edit
-@group(0) @binding(0) var<storage, read>       settings: Settings;
+@group(0) @binding(0) var<storage, read>       settings: array<Settings>;
 @group(0) @binding(1) var<storage, read_write> fixed:    array<i32>;
 @group(0) @binding(2) var<storage, read_write> counts:   array<atomic<u32>>;
-@group(0) @binding(3) var<storage, read_write> state:    State;
+@group(0) @binding(3) var<storage, read_write> state:    array<u32>;
+@group(0) @binding(4) var<storage, read>       rest:     array<u32>;
 #include "sampler_math.wgsl"
 #elif STAGE == blocks
 const never = -0x7fffffff - 1;
-@group(0) @binding(0) var<storage, read_write> fixed:    array<i32>;
-@group(0) @binding(1) var<storage, read_write> blocks:   array<vec2<i32>>;
-#elif STAGE == greedy
-const never = -0x7fffffff - 1;
-@group(0) @binding(0) var<storage, read>       settings: Settings;
+@group(0) @binding(0) var<storage, read>       settings: array<Settings>;
 @group(0) @binding(1) var<storage, read_write> fixed:    array<i32>;
 @group(0) @binding(2) var<storage, read_write> blocks:   array<vec2<i32>>;
-@group(0) @binding(3) var<storage, read_write> state:    State;
+#elif STAGE == greedy
+const never = -0x7fffffff - 1;
+@group(0) @binding(0) var<storage, read>       settings: array<Settings>;
+@group(0) @binding(1) var<storage, read_write> fixed:    array<i32>;
+@group(0) @binding(2) var<storage, read_write> blocks:   array<vec2<i32>>;
+@group(0) @binding(3) var<storage, read_write> state:    array<u32>;
 @group(0) @binding(4) var<storage, read_write> run:      Run;
 #elif STAGE == threshold
-@group(0) @binding(0) var<storage, read>       settings: Settings;
+@group(0) @binding(0) var<storage, read>       settings: array<Settings>;
 @group(0) @binding(1) var<storage, read_write> blocks:   array<vec2<i32>>;
-@group(0) @binding(2) var<storage, read_write> header:   Header;
+@group(0) @binding(2) var<storage, read_write> header:   array<Header>;
 #include "sampler_math.wgsl"
 #elif STAGE == gather
 const never = -0x7fffffff - 1;
-@group(0) @binding(0) var<storage, read_write> fixed:      array<i32>;
-@group(0) @binding(1) var<storage, read_write> header:     Header;
-@group(0) @binding(2) var<storage, read_write> candidates: array<vec2<u32>>;
+@group(0) @binding(0) var<storage, read>       settings:   array<Settings>;
+@group(0) @binding(1) var<storage, read_write> fixed:      array<i32>;
+@group(0) @binding(2) var<storage, read_write> header:     array<Header>;
+@group(0) @binding(3) var<storage, read_write> candidates: array<vec2<u32>>;
 #elif STAGE == cut
-@group(0) @binding(0) var<storage, read>       settings: Settings;
+@group(0) @binding(0) var<storage, read>       settings: array<Settings>;
 @group(0) @binding(1) var<storage, read_write> fixed:    array<i32>;
 @group(0) @binding(2) var<storage, read_write> blocks:   array<vec2<i32>>;
-@group(0) @binding(3) var<storage, read_write> cuts:     Cuts;
-@group(0) @binding(4) var<storage, read_write> state:    State;
+@group(0) @binding(3) var<storage, read_write> cuts:     array<Cuts>;
+@group(0) @binding(4) var<storage, read_write> state:    array<u32>;
 #include "sampler_math.wgsl"
 #elif STAGE == last
-@group(0) @binding(0) var<storage, read>       settings: Settings;
+@group(0) @binding(0) var<storage, read>       settings: array<Settings>;
 @group(0) @binding(1) var<storage, read_write> fixed:    array<i32>;
 @group(0) @binding(2) var<storage, read_write> blocks:   array<vec2<i32>>;
-@group(0) @binding(3) var<storage, read_write> cuts:     Cuts;
-@group(0) @binding(4) var<storage, read_write> state:    State;
+@group(0) @binding(3) var<storage, read_write> cuts:     array<Cuts>;
+@group(0) @binding(4) var<storage, read_write> state:    array<u32>;
 @group(0) @binding(5) var<storage, read_write> run:      Run;
 #include "sampler_math.wgsl"
 #elif STAGE == likely
 @group(0) @binding(0) var<storage, read_write> logits:   array<u32>;
-@group(0) @binding(1) var<storage, read>       settings: Settings;
+@group(0) @binding(1) var<storage, read>       settings: array<Settings>;
 @group(0) @binding(2) var<storage, read_write> parts:    array<u32>;
 #elif STAGE == logprobs
 @group(0) @binding(0) var<storage, read_write> logits:   array<u32>;
-@group(0) @binding(1) var<storage, read>       settings: Settings;
+@group(0) @binding(1) var<storage, read>       settings: array<Settings>;
 @group(0) @binding(2) var<storage, read_write> parts:    array<u32>;
-@group(0) @binding(3) var<storage, read_write> state:    State;
-@group(0) @binding(4) var<storage, read_write> record:   Record;
+@group(0) @binding(3) var<storage, read_write> state:    array<u32>;
+@group(0) @binding(4) var<storage, read_write> record:   array<Record>;
 #else
-@group(0) @binding(0) var<storage, read>       settings:   Settings;
-@group(0) @binding(1) var<storage, read_write> header:     Header;
+@group(0) @binding(0) var<storage, read>       settings:   array<Settings>;
+@group(0) @binding(1) var<storage, read_write> header:     array<Header>;
 @group(0) @binding(2) var<storage, read_write> candidates: array<vec2<u32>>;
 @group(0) @binding(3) var<storage, read_write> fixed:      array<i32>;
-@group(0) @binding(4) var<storage, read_write> state:      State;
+@group(0) @binding(4) var<storage, read_write> state:      array<u32>;
 @group(0) @binding(5) var<storage, read_write> run:        Run;
 #include "sampler_math.wgsl"
 #endif
+
+// Whether a row takes part in a stage. One row always does: what it skips is not dispatched.
+fn takes_part(at: u32, among: u32, bits: u32) -> bool { return among == 1u || (settings[at].how & bits) != 0u; }
 
 // ---- the best of each block ----
 
@@ -195,109 +227,126 @@ fn block_best(value: i32, bad: i32, group: u32, thread: u32) {
         workgroupBarrier();
         if (thread < half) { best[thread] = max(best[thread], best[thread + half]); }
     }
-    if (thread == 0u) { blocks[group] = best[0]; }
+    if (thread == 0u) { blocks[row * blocks_of_row() + group] = best[0]; }
 }
 #endif
 
 #if STAGE == convert
 @compute @workgroup_size(block)
 fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {
+        @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
+    if (!takes_part(group.y, groups.y, by_any)) { return; }
     let id = at.x;
     var value = never;
     var bad = 0;
     if (id < n) {
-        let bits = logits[settings.row * n + id];
+        let bits = logits[settings[row].row * n + id];
         value = fixed_from_bits(bits);
-        bad = select(0, 1, (bits & 0x7fffffffu) > 0x7f800000u - settings.finite);
-        if (settings.suppress == 1u && ((settings.rest[id / 32u] >> (id % 32u)) & 1u) == 1u) { value = never; }
-        fixed[id] = value;
+        bad = select(0, 1, (bits & 0x7fffffffu) > 0x7f800000u - settings[row].finite);
+        if (settings[row].suppress == 1u && ((rest[settings[row].rest_at + id / 32u] >> (id % 32u)) & 1u) == 1u) { value = never; }
+        fixed[row * n + id] = value;
     }
     block_best(value, bad, group.x, thread);
 }
 #elif STAGE == blocks
 @compute @workgroup_size(block)
 fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>,
-        @builtin(local_invocation_index) thread: u32) {
+        @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
+    if (!takes_part(group.y, groups.y, by_edits)) { return; }
     var value = never;
-    if (at.x < n) { value = fixed[at.x]; }
-    block_best(value, blocks[group.x].y, group.x, thread); // `convert` has already looked for NaN
+    if (at.x < n) { value = fixed[row * n + at.x]; }
+    block_best(value, blocks[row * blocks_of_row() + group.x].y, group.x, thread); // `convert` has already looked for NaN
 }
 #elif STAGE == edit
 // Biases are sorted by token; several for one token keep their order, and the thread of the first applies them all.
 fn apply_biases(thread: u32) {
-    let list = select(0u, (n + 31u) / 32u, settings.suppress == 1u);
-    for (var i = thread; i < settings.biases; i += threads) {
-        let token = settings.rest[list + 2u * i];
-        if (i > 0u && settings.rest[list + 2u * i - 2u] == token) { continue; }
-        var value = fixed[token];
-        for (var j = i; j < settings.biases && settings.rest[list + 2u * j] == token; j++) {
-            let bias = bitcast<i32>(settings.rest[list + 2u * j + 1u]);
+    let list = settings[row].rest_at + select(0u, (n + 31u) / 32u, settings[row].suppress == 1u);
+    for (var i = thread; i < settings[row].biases; i += threads) {
+        let token = rest[list + 2u * i];
+        if (i > 0u && rest[list + 2u * i - 2u] == token) { continue; }
+        var value = fixed[row * n + token];
+        for (var j = i; j < settings[row].biases && rest[list + 2u * j] == token; j++) {
+            let bias = bitcast<i32>(rest[list + 2u * j + 1u]);
             if (bias == never) { value = never; }
             if (value != never) { value = clamp(value + bias, -limit, limit); }
         }
-        fixed[token] = value;
+        fixed[row * n + token] = value;
     }
 }
 
 fn penalised(value: i32, times: u32) -> i32 {
     var result = value;
-    if (settings.divide != 1u << 24u || settings.multiply != 1u << 24u) {
-        result = fixed_scale(value, select(settings.multiply, settings.divide, value > 0));
+    if (settings[row].divide != 1u << 24u || settings[row].multiply != 1u << 24u) {
+        result = fixed_scale(value, select(settings[row].multiply, settings[row].divide, value > 0));
     }
-    let size = wide_product(u32(abs(settings.frequency)), times);
-    let frequency = select(size, wide_subtract(vec2<u32>(), size), vec2<bool>(settings.frequency < 0));
-    let penalty = wide_add(wide_from(settings.presence), frequency);
+    let size = wide_product(u32(abs(settings[row].frequency)), times);
+    let frequency = select(size, wide_subtract(vec2<u32>(), size), vec2<bool>(settings[row].frequency < 0));
+    let penalty = wide_add(wide_from(settings[row].presence), frequency);
     return fixed_clamp(wide_subtract(wide_from(result), penalty));
 }
 
 @compute @workgroup_size(threads)
-fn main(@builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
+    if (!takes_part(group.y, groups.y, by_edits)) { return; }
     apply_biases(thread);
-    let window = min(min(settings.window, state.appended), history);
-    let first = state.appended - window;
+    let count = state[state_word(appended)];
+    let window = min(min(settings[row].window, count), history);
+    let first = count - window;
     storageBarrier();
     for (var i = thread; i < window; i += threads) {
-        let token = state.rings[2u * results + (first + i) % history];
-        if (token < n) { atomicAdd(&counts[token], 1u); }
+        let token = state[history_at(first + i)];
+        if (token < n) { atomicAdd(&counts[row * n + token], 1u); }
     }
     storageBarrier();
     for (var i = thread; i < window; i += threads) {
-        let token = state.rings[2u * results + (first + i) % history];
+        let token = state[history_at(first + i)];
         if (token >= n) { continue; }
-        let times = atomicExchange(&counts[token], 0u); // handles each token once, and resets the count for the next draw
-        if (times > 0u && fixed[token] != never) { fixed[token] = penalised(fixed[token], times); }
+        let at = row * n + token;
+        let times = atomicExchange(&counts[at], 0u); // handles each token once, and resets the count for the next draw
+        if (times > 0u && fixed[at] != never) { fixed[at] = penalised(fixed[at], times); }
     }
 }
+#endif
+
+#if COUNTED
+fn draws_so_far() -> vec2<u32> { return vec2<u32>(state[state_word(draws)], state[state_word(draws) + 1u]); }
 #endif
 
 // ---- ending a draw ----
 
 #if FINISH
-// Makes a run of one token of text that follows the last token of this one.
+// Makes the record of the token of text that follows. One row follows the last token of the run, and makes it a run of one token.
 fn advance_run(token: u32) {
-    var next = run.records[run.tokens - 1u];
+    var next = run.records[select(row, run.tokens - 1u, rows == 1u)];
     next.id = token;
     next.position += 1u;
     next.at += 1u;
-    next.span_first = 0u;
+    next.span_first = row;
     next.span_count = 1u;
     next.full_last = next.at;
     next.sliding_first = next.at + 1u - min(run.window, next.at + 1u);
     next.sliding_last = next.at;
-    run.records[0] = next;
+    run.records[row] = next;
+    if (rows > 1u) { return; }
     run.tokens = 1u;
     run.outputs = 1u;
 }
 
 fn finish(token: u32, status: u32) {
-    state.draws = wide_add(state.draws, vec2<u32>(1u, 0u));
-    state.rings[state.delivered % results * 2u]      = token;
-    state.rings[state.delivered % results * 2u + 1u] = status;
-    state.delivered += 1u;
-    state.rings[2u * results + state.appended % history] = token;
-    state.appended += 1u;
-    if (settings.advance == 1u) { advance_run(token); }
+    let next = wide_add(draws_so_far(), vec2<u32>(1u, 0u));
+    state[state_word(draws)] = next.x;
+    state[state_word(draws) + 1u] = next.y;
+    let result = result_at(state[state_word(delivered)]);
+    state[result] = token;
+    state[result + 1u] = status;
+    state[state_word(delivered)] += 1u;
+    state[history_at(state[state_word(appended)])] = token;
+    state[state_word(appended)] += 1u;
+    if (settings[row].advance == 1u) { advance_run(token); }
 }
 #endif
 
@@ -308,8 +357,12 @@ var<workgroup> lowest_id: atomic<u32>;
 var<workgroup> bad: atomic<i32>;
 
 @compute @workgroup_size(threads)
-fn main(@builtin(local_invocation_index) thread: u32) {
-    let count = (n + block - 1u) / block;
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
+    if (!takes_part(group.y, groups.y, by_greedy)) { return; }
+    let count = blocks_of_row();
+    let first = row * count;
     if (thread == 0u) {
         atomicStore(&largest, never);
         atomicStore(&lowest_block, 0xffffffffu);
@@ -318,17 +371,17 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     }
     workgroupBarrier();
     var mine = vec2<i32>(never, 0);
-    for (var i = thread; i < count; i += threads) { mine = max(mine, blocks[i]); }
+    for (var i = thread; i < count; i += threads) { mine = max(mine, blocks[first + i]); }
     atomicMax(&largest, mine.x);
     atomicMax(&bad, mine.y);
     workgroupBarrier();
     let best = atomicLoad(&largest);
     for (var i = thread; i < count; i += threads) {
-        if (blocks[i].x == best) { atomicMin(&lowest_block, i); }
+        if (blocks[first + i].x == best) { atomicMin(&lowest_block, i); }
     }
     workgroupBarrier();
     let id = atomicLoad(&lowest_block) * block + thread;
-    if (id < n && fixed[id] == best) { atomicMin(&lowest_id, id); }
+    if (id < n && fixed[row * n + id] == best) { atomicMin(&lowest_id, id); }
     workgroupBarrier();
     if (thread > 0u) { return; }
     if (atomicLoad(&bad) != 0) { finish(0u, not_a_number); }
@@ -343,7 +396,10 @@ var<workgroup> wide:  atomic<u32>;
 var<workgroup> begin: u32;
 
 @compute @workgroup_size(block)
-fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>,
+        @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
+    if (!takes_part(group.y, groups.y, by_candidates)) { return; }
     if (thread == 0u) {
         atomicStore(&here, 0u);
         atomicStore(&wide, 0u);
@@ -353,19 +409,20 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(local_invocation_
     var distance = 0u;
     var candidate = false;
     var place = 0u;
-    if (id < n && fixed[id] != never) {
-        distance = bitcast<u32>(header.best) - bitcast<u32>(fixed[id]);
-        candidate = distance <= header.farthest;
+    if (id < n && fixed[row * n + id] != never) {
+        distance = bitcast<u32>(header[row].best) - bitcast<u32>(fixed[row * n + id]);
+        candidate = distance <= header[row].farthest;
         atomicMax(&wide, distance);
         if (candidate) { place = atomicAdd(&here, 1u); }
     }
     workgroupBarrier();
     if (thread == 0u) {
-        begin = atomicAdd(&header.count, atomicLoad(&here));
-        atomicMax(&header.widest, atomicLoad(&wide));
+        begin = atomicAdd(&header[row].count, atomicLoad(&here));
+        atomicMax(&header[row].widest, atomicLoad(&wide));
     }
     workgroupBarrier();
-    if (candidate && begin + place < min(n, capacity)) { candidates[begin + place] = vec2<u32>(id, distance); }
+    let room = min(n, capacity);
+    if (candidate && begin + place < room) { candidates[row * room + begin + place] = vec2<u32>(id, distance); }
 }
 #endif
 
@@ -377,8 +434,12 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(local_invocation_
 
 #if STAGE == threshold
 @compute @workgroup_size(threads)
-fn main(@builtin(local_invocation_index) thread: u32) {
-    let count = (n + block - 1u) / block;
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
+    if (!takes_part(group.y, groups.y, by_candidates)) { return; }
+    let count = blocks_of_row();
+    let first = row * count;
     if (thread == 0u) {
         atomicStore(&most, never);
         atomicStore(&flags, 0);
@@ -388,20 +449,20 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     }
     workgroupBarrier();
     for (var i = thread; i < count; i += threads) {
-        atomicMax(&most, blocks[i].x);
-        atomicMax(&flags, blocks[i].y);
-        if (blocks[i].x != never) { atomicAdd(&alive, 1u); }
+        atomicMax(&most, blocks[first + i].x);
+        atomicMax(&flags, blocks[first + i].y);
+        if (blocks[first + i].x != never) { atomicAdd(&alive, 1u); }
     }
     workgroupBarrier();
     best_of_all = atomicLoad(&most);
-    let k = settings.top_k;
+    let k = settings[row].top_k;
     let border = find_border(false, vec2<u32>(), vec2<u32>(k, 0u), thread);
     if (thread > 0u) { return; }
-    header.best = best_of_all;
-    header.farthest = select(0xffffffffu, border.x, k <= atomicLoad(&alive));
-    header.status = select(select(drawn, nothing_left, best_of_all == never), not_a_number, atomicLoad(&flags) != 0);
-    atomicStore(&header.count, 0u);
-    atomicStore(&header.widest, 0u);
+    header[row].best = best_of_all;
+    header[row].farthest = select(0xffffffffu, border.x, k <= atomicLoad(&alive));
+    header[row].status = select(select(drawn, nothing_left, best_of_all == never), not_a_number, atomicLoad(&flags) != 0);
+    atomicStore(&header[row].count, 0u);
+    atomicStore(&header[row].widest, 0u);
 }
 #endif
 

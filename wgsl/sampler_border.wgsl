@@ -41,18 +41,19 @@ fn item(i: u32) -> Item {
     var distance = 0u;
     var possible = true;
     if (whole) {
-        distance = bitcast<u32>(best_of_all) - bitcast<u32>(fixed[i]);
-        possible = fixed[i] != never;
+        distance = bitcast<u32>(best_of_all) - bitcast<u32>(fixed[row * n + i]);
+        possible = fixed[row * n + i] != never;
     } else {
-        id = candidates[i].x;
-        distance = candidates[i].y;
+        let candidate = candidates[row * min(n, capacity) + i];
+        id = candidate.x;
+        distance = candidate.y;
     }
     let deviation = select(mean - distance, distance - mean, distance > mean);
     let survives = possible && not_behind(distance, id, reach) && not_behind(deviation, id, deviant);
     return Item(id, distance, deviation, survives);
 #else
-    let distance = bitcast<u32>(best_of_all) - bitcast<u32>(blocks[i].x);
-    return Item(i, distance, 0u, blocks[i].x != never);
+    let best = blocks[row * blocks_of_row() + i].x;
+    return Item(i, bitcast<u32>(best_of_all) - bitcast<u32>(best), 0u, best != never);
 #endif
 }
 

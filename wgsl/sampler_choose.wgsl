@@ -37,7 +37,7 @@ fn mean_distance(thread: u32) -> u32 {
     for (var i = thread; i < item_count; i += threads) {
         let it = item(i);
         if (!it.survives) { continue; }
-        let v = weight_of(it.distance - nearest, settings.one) >> 4u;
+        let v = weight_of(it.distance - nearest, settings[row].one) >> 4u;
         moment = wide_add(moment, wide_product(v, it.distance - nearest));
         mass = wide_add(mass, vec2<u32>(v, 0u));
     }
@@ -66,44 +66,47 @@ fn find_nearest(thread: u32) -> u32 {
     return atomicLoad(&least);
 }
 
-// Applies the cuts and draws. Returns the token.
-fn choose(thread: u32) -> u32 {
+// Applies the cuts and draws for a row. Returns the token.
+fn choose(mine: u32, thread: u32) -> u32 {
     reach = vec2<u32>(0xffffffffu);
     deviant = reach;
     mean = 0u;
     nearest = 0u;
     let alive = sum_of(vec2<u32>(), thread);
-    reach = find_border(false, vec2<u32>(), vec2<u32>(min(settings.top_k, alive.x), 0u), thread);
-    if (settings.typical == 1u) {
-        let sum = sum_of(settings.one, thread);
+    reach = find_border(false, vec2<u32>(), vec2<u32>(min(settings[mine].top_k, alive.x), 0u), thread);
+    if (settings[mine].typical == 1u) {
+        let sum = sum_of(settings[mine].one, thread);
         mean = mean_distance(thread);
-        deviant = find_border(true, settings.one, share_of(settings.typical_p, sum), thread);
+        deviant = find_border(true, settings[mine].one, share_of(settings[mine].typical_p, sum), thread);
         nearest = find_nearest(thread);
     }
-    if (settings.top == 1u) {
-        let sum = sum_of(settings.one, thread);
-        reach = nearer(find_border(false, settings.one, share_of(settings.top_p, sum), thread), reach);
+    if (settings[mine].top == 1u) {
+        let sum = sum_of(settings[mine].one, thread);
+        reach = nearer(find_border(false, settings[mine].one, share_of(settings[mine].top_p, sum), thread), reach);
     }
-    if (settings.reach <= 0xffffffffu - nearest) { reach = nearer(vec2<u32>(settings.reach + nearest, 0xffffffffu), reach); }
-    let sum = sum_of(settings.temperature, thread);
-    let end = wide_add(wide_multiply_high(philox(state.draws, settings.seed), sum), vec2<u32>(1u, 0u));
-    return find_border(false, settings.temperature, end, thread).y;
+    if (settings[mine].reach <= 0xffffffffu - nearest) { reach = nearer(vec2<u32>(settings[mine].reach + nearest, 0xffffffffu), reach); }
+    let sum = sum_of(settings[mine].temperature, thread);
+    let end = wide_add(wide_multiply_high(philox(draws_so_far(), settings[mine].seed), sum), vec2<u32>(1u, 0u));
+    return find_border(false, settings[mine].temperature, end, thread).y;
 }
 
 @compute @workgroup_size(threads)
-fn main(@builtin(local_invocation_index) thread: u32) {
-    let listed = atomicLoad(&header.count) <= capacity;
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
+    if (!takes_part(group.y, groups.y, by_candidates)) { return; }
+    let listed = atomicLoad(&header[row].count) <= capacity;
     if (thread == 0u) {
-        item_count = select(0u, select(n, atomicLoad(&header.count), listed), header.status == drawn);
-        first_digit = first_digit_of(atomicLoad(&header.widest));
+        item_count = select(0u, select(n, atomicLoad(&header[row].count), listed), header[row].status == drawn);
+        first_digit = first_digit_of(atomicLoad(&header[row].widest));
     }
-    best_of_all = header.best;
+    best_of_all = header[row].best;
     whole = !listed;
     if (workgroupUniformLoad(&item_count) == 0u) {
-        if (thread == 0u) { finish(0u, header.status); }
+        if (thread == 0u) { finish(0u, header[row].status); }
         return;
     }
-    let token = choose(thread);
+    let token = choose(group.y, thread);
     storageBarrier(); // all threads have read the state before finish changes it
     if (thread == 0u) { finish(token, drawn); }
 }

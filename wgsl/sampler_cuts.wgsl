@@ -63,12 +63,12 @@ fn token_of(value: i32, id: u32, cut: u32) -> Token {
 
 fn token_weight(token: Token, cut: u32) -> u32 {
     if (cut == by_top_k) { return 1u; }
-    if (cut <= by_top_p) { return weight_of(token.distance - now.nearest, settings.one); }
-    return weight_of(token.distance - now.nearest, settings.temperature);
+    if (cut <= by_top_p) { return weight_of(token.distance - now.nearest, settings[row].one); }
+    return weight_of(token.distance - now.nearest, settings[row].temperature);
 }
 
 fn value_of(id: u32) -> i32 {
-    if (id < n) { return fixed[id]; }
+    if (id < n) { return fixed[row * n + id]; }
     return never;
 }
 
@@ -128,7 +128,8 @@ fn begin(thread: u32) {
     }
     workgroupBarrier();
     var mine = vec2<i32>(never, 0);
-    for (var i = thread; i < (n + block - 1u) / block; i += threads) { mine = max(mine, blocks[i]); }
+    let count = blocks_of_row();
+    for (var i = thread; i < count; i += threads) { mine = max(mine, blocks[row * count + i]); }
     atomicMax(&most[0], mine.x);
     atomicMax(&most[1], mine.y);
     workgroupBarrier();
@@ -139,15 +140,15 @@ fn begin(thread: u32) {
 }
 
 fn goal_of(cut: u32, sum: vec2<u32>) -> vec2<u32> {
-    if (cut == by_top_k) { return vec2<u32>(min(settings.top_k, sum.x), 0u); }
-    if (cut == by_typical) { return share_of(settings.typical_p, sum); }
-    if (cut == by_top_p) { return share_of(settings.top_p, sum); }
-    return wide_add(wide_multiply_high(philox(state.draws, settings.seed), sum), vec2<u32>(1u, 0u));
+    if (cut == by_top_k) { return vec2<u32>(min(settings[row].top_k, sum.x), 0u); }
+    if (cut == by_typical) { return share_of(settings[row].typical_p, sum); }
+    if (cut == by_top_p) { return share_of(settings[row].top_p, sum); }
+    return wide_add(wide_multiply_high(philox(draws_so_far(), settings[row].seed), sum), vec2<u32>(1u, 0u));
 }
 
 fn resume_digit(number: u32, what: u32, thread: u32) {
     let source = (number - 1u) % 3u * counted;
-    for (var i = thread; i < counted; i += threads) { atomicStore(&buckets[i], atomicLoad(&cuts.sums[source + i])); }
+    for (var i = thread; i < counted; i += threads) { atomicStore(&buckets[i], atomicLoad(&cuts[row].sums[source + i])); }
     let counts = step_cut(what) == by_top_k;
     let sum = add_buckets(counts, thread);
     if (step_first(what)) {
@@ -164,7 +165,7 @@ fn resume_ties(number: u32, cut: u32, thread: u32) {
     workgroupBarrier();
     for (var i = thread; i < weighed; i += threads) {
         var sum = vec4<u32>(0u, 0u, 0xffffffffu, 0xffffffffu);
-        if (i < part_count()) { sum = cuts.parts[source + i]; }
+        if (i < part_count()) { sum = cuts[row].parts[source + i]; }
         atomicStore(&buckets[i], sum.x);
         atomicStore(&buckets[weighed + i], sum.y);
         if (cut == by_typical && i < part_count()) {
@@ -200,7 +201,7 @@ fn resume_mean(number: u32, thread: u32) {
     let source = (number - 1u) % 2u * part_count();
     var sums = vec4<u32>();
     for (var i = thread; i < part_count(); i += threads) {
-        let more = cuts.parts[source + i];
+        let more = cuts[row].parts[source + i];
         sums = vec4<u32>(wide_add(sums.xy, more.xy), wide_add(sums.zw, more.zw));
     }
     let all = add_up(sums, thread);
@@ -221,13 +222,13 @@ fn add_up(mine: vec4<u32>, thread: u32) -> vec4<u32> {
     return vec4<u32>(atomicLoad(&totals[0]), atomicLoad(&totals[1]), atomicLoad(&totals[2]), atomicLoad(&totals[3]));
 }
 
-fn resume(number: u32, thread: u32) {
+fn resume(mine: u32, number: u32, thread: u32) {
     if (number == 0u) {
         begin(thread);
         return;
     }
-    now = cuts.states[(number - 1u) % 2u];
-    let what = settings.steps[number - 1u];
+    now = cuts[row].states[(number - 1u) % 2u];
+    let what = settings[mine].steps[number - 1u];
     if (step_kind(what) == of_ties) { resume_ties(number, step_cut(what), thread); }
     else if (step_kind(what) == of_mean) { resume_mean(number, thread); }
     else { resume_digit(number, what, thread); }
@@ -268,16 +269,16 @@ fn step_digit(number: u32, what: u32, group: u32, thread: u32) {
     if (cut == by_top_k) {
         for (var i = thread; i < counted; i += threads) {
             let count = atomicLoad(&buckets[i]);
-            if (count > 0u) { atomicAdd(&cuts.sums[to + i], count); }
+            if (count > 0u) { atomicAdd(&cuts[row].sums[to + i], count); }
         }
         return;
     }
     for (var i = thread; i < weighed; i += threads) {
         let sum = bucket_sum(i, false);
         if (all(sum == vec2<u32>())) { continue; }
-        let old = atomicAdd(&cuts.sums[to + i], sum.x);
+        let old = atomicAdd(&cuts[row].sums[to + i], sum.x);
         let high = sum.y + select(0u, 1u, old + sum.x < old);
-        if (high > 0u) { atomicAdd(&cuts.sums[to + weighed + i], high); }
+        if (high > 0u) { atomicAdd(&cuts[row].sums[to + weighed + i], high); }
     }
 }
 
@@ -303,7 +304,7 @@ fn step_ties(number: u32, cut: u32, group: u32, thread: u32) {
     }
     let all = add_up(vec4<u32>(sum, 0u, 0u), thread);
     if (thread == 0u) {
-        cuts.parts[number % 2u * part_count() + group] = vec4<u32>(all.xy, atomicLoad(&least[0]), atomicLoad(&least[1]));
+        cuts[row].parts[number % 2u * part_count() + group] = vec4<u32>(all.xy, atomicLoad(&least[0]), atomicLoad(&least[1]));
     }
 }
 
@@ -316,22 +317,24 @@ fn step_mean(number: u32, group: u32, thread: u32) {
         sums = vec4<u32>(wide_add(sums.xy, wide_product(v, token.distance - now.nearest)), wide_add(sums.zw, vec2<u32>(v, 0u)));
     }
     let all = add_up(sums, thread);
-    if (thread == 0u) { cuts.parts[number % 2u * part_count() + group] = all; }
+    if (thread == 0u) { cuts[row].parts[number % 2u * part_count() + group] = all; }
 }
 
 @compute @workgroup_size(threads)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
     let number = groups.x - part_count();
-    let what = settings.steps[number];
+    if (!takes_part(group.y, groups.y, by_steps) || number >= settings[group.y].step_count) { return; }
+    let what = settings[group.y].steps[number];
     for (var i = 0u; i < each_thread; i++) { values[i] = value_of(token_id(group.x, i, thread)); } // early: memory is slow
-    resume(number, thread);
-    if (step_first(what) && step_cut(what) > by_top_p && settings.reach <= 0xffffffffu - now.nearest) {
-        now.reach = nearer(vec2<u32>(settings.reach + now.nearest, 0xffffffffu), now.reach); // min-p
+    resume(group.y, number, thread);
+    if (step_first(what) && step_cut(what) > by_top_p && settings[row].reach <= 0xffffffffu - now.nearest) {
+        now.reach = nearer(vec2<u32>(settings[row].reach + now.nearest, 0xffffffffu), now.reach); // min-p
     }
     let cleared = (number + 1u) % 3u * counted;
-    for (var i = group.x * threads + thread; i < counted; i += groups.x * threads) { atomicStore(&cuts.sums[cleared + i], 0u); }
-    if (group.x == 0u && thread == 0u) { cuts.states[number % 2u] = now; }
+    for (var i = group.x * threads + thread; i < counted; i += groups.x * threads) { atomicStore(&cuts[row].sums[cleared + i], 0u); }
+    if (group.x == 0u && thread == 0u) { cuts[row].states[number % 2u] = now; }
     if (group.x >= part_count()) { return; }
     if (step_kind(what) == of_ties) { step_ties(number, step_cut(what), group.x, thread); }
     else if (step_kind(what) == of_mean) { step_mean(number, group.x, thread); }
@@ -339,9 +342,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 }
 #else
 @compute @workgroup_size(threads)
-fn main(@builtin(local_invocation_index) thread: u32) {
-    resume(settings.step_count, thread);
-    for (var i = thread; i < 3u * counted; i += threads) { atomicStore(&cuts.sums[i], 0u); } // for the next draw
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
+    if (!takes_part(group.y, groups.y, by_steps)) { return; }
+    resume(group.y, settings[group.y].step_count, thread);
+    for (var i = thread; i < 3u * counted; i += threads) { atomicStore(&cuts[row].sums[i], 0u); } // for the next draw
     if (thread > 0u) { return; }
     if (now.status == drawn) { finish(found, drawn); } else { finish(0u, now.status); }
 }

@@ -61,16 +61,19 @@ fn sum_of_all(mine: f32, thread: u32) -> f32 {
 }
 
 #if STAGE == likely
-fn place_at(id: u32) -> Place { return Place(key_of(logits[settings.row * n + id]), id); }
+fn place_at(id: u32) -> Place { return Place(key_of(logits[settings[row].row * n + id]), id); }
 
 @compute @workgroup_size(threads)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
+    if (!takes_part(group.y, groups.y, by_logprobs)) { return; }
     let end = min(n, (group.x + 1u) * span);
     let begin = group.x * span + thread;
-    let to = group.x * part_words;
+    let to = (row * groups.x + group.x) * part_words;
     var last = Place(0x7fffffff, 0u); // before all others
     var largest = none;
-    for (var i = 0u; i < max(settings.alternatives, 1u); i++) {
+    for (var i = 0u; i < max(settings[group.y].alternatives, 1u); i++) {
         var best = Place(none, 0xffffffffu);
         for (var id = begin; id < end; id += threads) {
             let place = place_at(id);
@@ -93,38 +96,44 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 }
 #else
 @compute @workgroup_size(threads)
-fn main(@builtin(local_invocation_index) thread: u32) {
-    let groups = (n + span - 1u) / span;
-    let each = max(settings.alternatives, 1u);
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
+    enter(group, groups);
+    let result = result_at(state[state_word(delivered)] + results - 1u);
+    if (thread == 0u) {
+        record[row].token  = state[result];
+        record[row].status = state[result + 1u];
+    }
+    if (!takes_part(group.y, groups.y, by_logprobs)) { return; } // the host reads all rows' tokens here
+    let spans = (n + span - 1u) / span;
+    let first = row * spans;
+    let each = max(settings[group.y].alternatives, 1u);
     var last = Place(0x7fffffff, 0u);
     var largest = none;
     for (var i = 0u; i < each; i++) {
         var best = Place(none, 0xffffffffu);
-        for (var at = thread; at < groups * each; at += threads) {
-            let source = at / each * part_words + 2u + 2u * (at % each);
+        for (var at = thread; at < spans * each; at += threads) {
+            let source = (first + at / each) * part_words + 2u + 2u * (at % each);
             let place = Place(bitcast<i32>(parts[source]), parts[source + 1u]);
             if (comes_first(last, place) && comes_first(place, best)) { best = place; }
         }
         last = first_place(best, thread);
         if (i == 0u) { largest = last.key; }
         if (thread == 0u) {
-            record.likeliest[i] = vec2<u32>(last.id, bitcast<u32>(value_of(last.key)));
-            if (last.key == none) { record.likeliest[i].x = 0xffffffffu; }
+            record[row].likeliest[i] = vec2<u32>(last.id, bitcast<u32>(value_of(last.key)));
+            if (last.key == none) { record[row].likeliest[i].x = 0xffffffffu; }
         }
     }
     var mine = 0.0;
-    for (var group = thread; group < groups; group += threads) {
-        mine += bitcast<f32>(parts[group * part_words + 1u]) * weight_below(bitcast<i32>(parts[group * part_words]), largest);
+    for (var i = first + thread; i < first + spans; i += threads) {
+        mine += bitcast<f32>(parts[i * part_words + 1u]) * weight_below(bitcast<i32>(parts[i * part_words]), largest);
     }
     let sum = sum_of_all(mine, thread);
     if (thread > 0u) { return; }
-    let result = (state.delivered + results - 1u) % results * 2u;
-    let key = key_of(logits[settings.row * n + min(state.rings[result], n - 1u)]);
-    record.token   = state.rings[result];
-    record.status  = state.rings[result + 1u];
-    record.known   = select(1u, 0u, key == none);
-    record.logit   = value_of(key);
-    record.largest = value_of(largest);
-    record.sum     = sum;
+    let key = key_of(logits[settings[row].row * n + min(state[result], n - 1u)]);
+    record[row].known   = select(1u, 0u, key == none);
+    record[row].logit   = value_of(key);
+    record[row].largest = value_of(largest);
+    record[row].sum     = sum;
 }
 #endif

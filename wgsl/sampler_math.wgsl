@@ -1,5 +1,5 @@
 // The sampler's arithmetic: logits in units of 2^-16, weights in units of 2^-31, sums in 64 bits (wide.wgsl). It matches the
-// engine's C code bit for bit. Include after `settings`.
+// engine's C code bit for bit. Include after `settings` and `row`.
 
 const never = -0x7fffffff - 1; // −infinity: cannot be drawn
 const limit = 0x40000000;      // logits are clamped to ±2^30
@@ -33,8 +33,8 @@ fn weight_of(distance: u32, scale: vec2<u32>) -> u32 {
     if (exponent.y != 0u || exponent.x >= 32u << 17u) { return 0u; }
     let whole = exponent.x >> 17u;
     let index = (exponent.x >> 9u) & 255u;
-    let high = settings.exponents[index];
-    let value = high - (((high - settings.exponents[index + 1u]) * (exponent.x & 511u) + 256u) >> 9u);
+    let high = settings[row].exponents[index];
+    let value = high - (((high - settings[row].exponents[index + 1u]) * (exponent.x & 511u) + 256u) >> 9u);
     if (whole == 0u) { return value; }
     return (value + (1u << (whole - 1u))) >> whole;
 }

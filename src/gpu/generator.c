@@ -20,21 +20,35 @@ typedef struct {
     uint32_t      rebinds; /* the state of the plan's bind groups that it has copied */
 } step_list;
 
+/* A sequence that takes part. */
+typedef struct {
+    bool          live;
+    sampler_shape needs; /* greedy, candidates, steps, edits and logprobs */
+    token_record  token; /* the token with which it joined, */
+    uint32_t      steps; /* and the steps submitted since */
+} generator_row;
+
+typedef struct {
+    uint32_t ticket;
+    uint32_t rows; /* a bit for each row that takes part */
+} generator_step;
+
 struct gpu_generator {
-    gpu_plan     *plan;
-    sampler_shape shape;            /* greedy, edits and logprobs are set for each list */
-    gpu_id        memory, settings; /* what the sampler writes; read-only data needs its own buffer */
-    gpu_binding   ranges[DRAW_BINDS];
-    step_list     lists[LISTS]; /* the kinds of draws seen last; in the order of their places */
-    size_t        next_list;    /* the place of the next one */
-    step_list    *list;         /* NULL: not begun yet */
-    bool          begun;
-    uint64_t      aside;     /* where in `memory` the next step's token is kept while others use the plan */
-    bool          set_aside; /* it is there, not in the plan's buffers */
-    token_record  token;     /* the token with which it began, */
-    uint32_t      steps;     /* and the steps submitted since */
-    uint32_t      tickets[GENERATOR_STEPS]; /* a ring */
-    size_t        oldest, flying;
+    gpu_plan      *plan;
+    sampler_shape  shape;            /* what rows need is set for each list */
+    gpu_id         memory, settings; /* what the sampler writes; read-only data needs its own buffer */
+    uint32_t       rest_words;       /* room of each row in DRAW_REST */
+    gpu_binding    ranges[DRAW_BINDS];
+    step_list      lists[LISTS]; /* the kinds of draws seen last; in the order of their places */
+    size_t         next_list;    /* the place of the next one */
+    step_list     *list;         /* of the last step; NULL: not submitted yet, or a row has joined or left since */
+    generator_row *rows;         /* [shape.rows] */
+    bool           begun;        /* the plan's run has a record for every row */
+    uint64_t       aside;        /* where in `memory` the next step's run is kept while others use the plan */
+    bool           set_aside;    /* it is there, not in the plan's buffers */
+    generator_step steps[GENERATOR_STEPS]; /* a ring */
+    size_t         oldest, flying;
+    size_t         dispatches; /* of a step, as chosen last */
 };
 
 /* ---- creating and freeing ---- */
@@ -43,7 +57,8 @@ static gm_status generator_lay_out(gpu_generator *g, error *e) {
     const gpu_plan     *p = g->plan;
     const sampler_bytes bytes = sampler_bytes_of(&g->shape);
     const gpu_binding   ranges[DRAW_BINDS] = {
-        [DRAW_LOGITS] = { 0, p->memory, gpu_plan_result_offset(p), g->shape.vocabulary * sizeof(float) },
+        [DRAW_LOGITS] = { 0, p->memory, gpu_plan_result_offset(p),
+                            (uint64_t)g->shape.rows * g->shape.vocabulary * sizeof(float) },
         [DRAW_FIXED] = { .bytes = bytes.fixed },
         [DRAW_COUNTS] = { .bytes = bytes.counts },
         [DRAW_BLOCKS] = { .bytes = bytes.blocks },
@@ -53,7 +68,7 @@ static gm_status generator_lay_out(gpu_generator *g, error *e) {
         [DRAW_PARTS] = { .bytes = bytes.parts },
         [DRAW_RECORD] = { .bytes = bytes.record },
         [DRAW_STATE] = { .bytes = bytes.state },
-        [DRAW_RUN] = { 0, p->run, 0, plan_run_bytes(1) },
+        [DRAW_RUN] = { 0, p->run, 0, plan_run_bytes(g->shape.rows) },
     };
     uint64_t end = 0;
     memcpy(g->ranges, ranges, sizeof ranges);
@@ -62,14 +77,14 @@ static gm_status generator_lay_out(gpu_generator *g, error *e) {
         end = round_up(end + g->ranges[i].bytes, GPU_ALIGNMENT);
     }
     g->aside = end;
-    end += plan_run_bytes(1);
+    end += plan_run_bytes(g->shape.rows);
     g->memory = gpu_buffer_new(p->backend->host, end, e);
     for (size_t i = DRAW_FIXED; i <= DRAW_STATE; i++) g->ranges[i].buffer = g->memory;
     return g->memory ? GM_OK : e->status;
 }
 
 sampler_shape gpu_generator_shape(size_t vocabulary, size_t context) {
-    sampler_shape shape = { .vocabulary = (uint32_t)vocabulary, .results = RESULTS, .history = 1 };
+    sampler_shape shape = { .rows = 1, .vocabulary = (uint32_t)vocabulary, .results = RESULTS, .history = 1 };
     while (shape.history < context && shape.history < 1u << 31)
         shape.history *= 2; /* a power of two, so that sessions of similar size share pipelines */
     return shape;
@@ -77,13 +92,18 @@ sampler_shape gpu_generator_shape(size_t vocabulary, size_t context) {
 
 gm_status gpu_generator_new(gpu_plan *p, size_t vocabulary, size_t context, gpu_generator **out, error *e) {
     *out = NULL;
-    if (p->tokens != 1 || p->outputs != 1)
-        return fail(e, GM_BAD_ARGUMENT, "a generator needs a plan for one token, not for %u", p->tokens);
+    if (p->tokens != p->outputs || p->tokens > GENERATOR_ROWS)
+        return fail(e, GM_BAD_ARGUMENT,
+                    "a generator needs a plan with as many outputs as tokens, at most %u, not %u and %u",
+                    GENERATOR_ROWS, p->outputs, p->tokens);
     gpu_generator *g = calloc(1, sizeof *g);
     if (!g) return fail_memory(e, "a generator", sizeof *g);
     g->plan = p;
     g->shape = gpu_generator_shape(vocabulary, context);
-    const gm_status status = generator_lay_out(g, e);
+    g->shape.rows = p->tokens;
+    g->rows = calloc(p->tokens, sizeof *g->rows);
+    const gm_status status =
+        g->rows ? generator_lay_out(g, e) : fail_memory(e, "a generator's rows", p->tokens * sizeof *g->rows);
     if (status) gpu_generator_free(g);
     else *out = g;
     return status;
@@ -107,34 +127,91 @@ void gpu_generator_free(gpu_generator *g) {
     generator_free_lists(g);
     if (g->memory) gpu_buffer_free(h, g->memory);
     if (g->settings) gpu_buffer_free(h, g->settings);
+    free(g->rows);
     free(g);
+}
+
+/* ---- settings ---- */
+
+static gm_status generator_submit_words(gpu_generator *g, gpu_words *words, error *e) {
+    const gm_status status = words->failed ? fail_memory(e, "a command list", words->count * sizeof(uint32_t))
+                                           : gpu_submit(g->plan->backend->host, words->data, words->count, e);
+    free(words->data);
+    return status;
+}
+
+/* Moves the rows' settings to a larger buffer. What a list writes, it writes first, so the writes follow in a second one. */
+static gm_status generator_move_settings(gpu_generator *g, gpu_id to, uint64_t rest, uint32_t rest_words, error *e) {
+    const uint64_t word = sizeof(uint32_t), fixed = SAMPLER_REST * word, old = g->rest_words * word;
+    gpu_words      copies = { 0 }, writes = { 0 };
+    gpu_words_begin(&copies);
+    gpu_words_begin(&writes);
+    for (uint32_t row = 0; row < g->shape.rows; row++) {
+        const uint32_t at = row * rest_words;
+        gpu_words_copy(&copies, g->settings, row * fixed, to, row * fixed, fixed);
+        gpu_words_copy(&copies, g->settings, g->ranges[DRAW_REST].offset + row * old, to, rest + at * word, old);
+        gpu_words_write(&writes, to, row * fixed + SAMPLER_REST_AT * word, &at, 1);
+    }
+    const gm_status status = generator_submit_words(g, &copies, e), second = generator_submit_words(g, &writes, e);
+    return status ? status : second;
+}
+
+/* The rest of a row's settings has the biases, so it may be longer than any before. The other rows keep theirs. */
+static gm_status generator_reserve_rest(gpu_generator *g, uint32_t needed, error *e) {
+    gpu_host *h = g->plan->backend->host;
+    if (g->settings && needed <= g->rest_words) return GM_OK;
+    const uint32_t rows = g->shape.rows, rest_words = needed + needed / 2;
+    const uint64_t fixed = rows * SAMPLER_REST * sizeof(uint32_t), rest = round_up(fixed, GPU_ALIGNMENT);
+    const uint64_t bytes = (uint64_t)rows * rest_words * sizeof(uint32_t);
+    const gpu_id   larger = gpu_buffer_new(h, rest + bytes, e);
+    if (!larger) return e->status;
+    const gm_status status = g->settings ? generator_move_settings(g, larger, rest, rest_words, e) : GM_OK;
+    if (status) {
+        gpu_buffer_free(h, larger);
+        return status;
+    }
+    if (g->settings) gpu_buffer_free(h, g->settings);
+    generator_free_lists(g); /* they bind the old buffer */
+    g->settings = larger;
+    g->rest_words = rest_words;
+    g->ranges[DRAW_SETTINGS] = (gpu_binding){ 0, larger, 0, fixed };
+    g->ranges[DRAW_REST] = (gpu_binding){ 0, larger, rest, bytes };
+    return GM_OK;
 }
 
 /* ---- lists ---- */
 
-/* The settings include the biases, so they may be longer than the last time. */
-static gm_status generator_reserve_settings(gpu_generator *g, uint64_t bytes, error *e) {
-    gpu_host *h = g->plan->backend->host;
-    if (bytes <= g->ranges[DRAW_SETTINGS].bytes) return GM_OK;
-    const gpu_id larger = gpu_buffer_new(h, 2 * bytes, e);
-    if (!larger) return e->status;
-    if (g->settings) gpu_buffer_free(h, g->settings);
-    generator_free_lists(g); /* they bind the old buffer */
-    g->settings = larger;
-    g->ranges[DRAW_SETTINGS] = (gpu_binding){ 0, larger, 0, 2 * bytes };
-    return GM_OK;
+/* What the rows need together. */
+static sampler_shape generator_needs(const gpu_generator *g) {
+    sampler_shape shape = g->shape;
+    for (uint32_t i = 0; i < g->shape.rows; i++) {
+        const sampler_shape *row = &g->rows[i].needs;
+        if (!g->rows[i].live) continue;
+        shape.greedy |= row->greedy;
+        shape.candidates |= row->candidates;
+        shape.edits |= row->edits;
+        shape.logprobs |= row->logprobs;
+        if (row->steps > shape.steps) shape.steps = row->steps;
+    }
+    return shape;
 }
 
-static gm_status generator_record(gpu_generator *g, step_list *list, const generator_start *start, error *e) {
-    gpu_plan     *p = g->plan;
-    gpu_kernel    kernels[SAMPLER_KERNELS];
-    sampler_shape shape = g->shape;
-    shape.greedy = start->greedy;
-    shape.edits = start->edits;
-    shape.steps = start->steps;
-    shape.logprobs = start->logprobs;
-    const size_t count = sampler_kernels(&shape, kernels);
-    *list = (step_list){ .shape = shape, .dispatches = p->dispatches + count, .rebinds = p->rebinds };
+/* Copies the plan's dispatches. Those of its attention that depend on spans are for one token of each row. */
+static void step_list_take_plan(step_list *list, const gpu_plan *p) {
+    uint32_t *words = list->words.data + 1;
+    memcpy(words, p->words.data + p->first_dispatch, (p->end_dispatch - p->first_dispatch) * sizeof *words);
+    for (size_t i = 0; i < p->tiles_count; i++) {
+        const plan_tiles *t = &p->tiles[i];
+        words[t->at - p->first_dispatch] = p->tokens * ((t->token_queries + t->tile_queries - 1) / t->tile_queries);
+    }
+    list->rebinds = p->rebinds;
+}
+
+static gm_status generator_record(gpu_generator *g, step_list *list, const sampler_shape *shape, error *e) {
+    gpu_plan    *p = g->plan;
+    gpu_kernel   kernels[SAMPLER_KERNELS];
+    const size_t count = sampler_kernels(shape, kernels);
+    *list = (step_list){ .shape = *shape, .dispatches = p->dispatches + count };
     gpu_words_begin(&list->words);
     gpu_words_append(&list->words, p->words.data + p->first_dispatch, p->end_dispatch - p->first_dispatch);
     gm_status status = GM_OK;
@@ -144,132 +221,223 @@ static gm_status generator_record(gpu_generator *g, step_list *list, const gener
         else status = e->status;
     }
     list->end_dispatch = list->words.count;
-    const uint64_t results = g->ranges[DRAW_STATE].offset + SAMPLER_STATE_RESULTS * sizeof(uint32_t);
-    list->at_ticket =
-        shape.logprobs ? gpu_words_read(&list->words, g->memory, g->ranges[DRAW_RECORD].offset, sizeof(sampler_record))
-                       : gpu_words_read(&list->words, g->memory, results, 2 * sizeof(uint32_t));
+    const uint64_t results = g->ranges[DRAW_STATE].offset + shape->rows * SAMPLER_STATE_RESULTS * sizeof(uint32_t);
+    list->at_ticket = shape->logprobs ? gpu_words_read(&list->words, g->memory, g->ranges[DRAW_RECORD].offset,
+                                                       shape->rows * sizeof(sampler_record))
+                                      : gpu_words_read(&list->words, g->memory, results,
+                                                       shape->rows * 2 * RESULTS * sizeof(uint32_t));
     if (list->words.failed) status = fail_memory(e, "a command list", list->words.count * sizeof(uint32_t));
     if (status) step_list_free(g, list);
+    else step_list_take_plan(list, p);
     return status;
 }
 
-static step_list *generator_find_list(gpu_generator *g, const generator_start *start) {
+static step_list *generator_find_list(gpu_generator *g, const sampler_shape *needs) {
     for (size_t i = 0; i < LISTS; i++) {
         const sampler_shape *shape = &g->lists[i].shape;
-        if (g->lists[i].words.data && shape->greedy == start->greedy && shape->edits == start->edits &&
-            shape->steps == start->steps && shape->logprobs == start->logprobs)
+        if (g->lists[i].words.data && sampler_how(shape) == sampler_how(needs) && shape->steps == needs->steps)
             return &g->lists[i];
     }
     return NULL;
 }
 
+/* The list for what the rows need now. */
+static gm_status generator_choose_list(gpu_generator *g, error *e) {
+    if (g->list) return GM_OK;
+    const sampler_shape needs = generator_needs(g);
+    step_list          *list = generator_find_list(g, &needs);
+    if (!list) {
+        list = &g->lists[g->next_list++ % LISTS];
+        step_list_free(g, list);
+        TRY(generator_record(g, list, &needs, e));
+    }
+    g->list = list;
+    g->dispatches = list->dispatches;
+    return GM_OK;
+}
+
 /* ---- sharing the plan ---- */
 
-/* Copies the record of the next step's token from the plan's run to where it is kept, or back. */
-static gm_status generator_move_token(gpu_generator *g, bool back, error *e) {
+/* Copies the run of the next step from the plan to where it is kept, or back. */
+static gm_status generator_move_run(gpu_generator *g, bool back, error *e) {
     const gpu_plan *p = g->plan;
+    const uint64_t  bytes = plan_run_bytes(g->shape.rows);
     gpu_words       words = { 0 };
     gpu_words_begin(&words);
-    if (back) gpu_words_copy(&words, g->memory, g->aside, p->run, 0, plan_run_bytes(1));
-    else gpu_words_copy(&words, p->run, 0, g->memory, g->aside, plan_run_bytes(1));
-    const gm_status status = words.failed ? fail_memory(e, "a command list", words.count * sizeof(uint32_t))
-                                          : gpu_submit(p->backend->host, words.data, words.count, e);
-    free(words.data);
-    return status;
+    if (back) gpu_words_copy(&words, g->memory, g->aside, p->run, 0, bytes);
+    else gpu_words_copy(&words, p->run, 0, g->memory, g->aside, bytes);
+    return generator_submit_words(g, &words, e);
 }
 
 bool gpu_generator_uses(const gpu_generator *g, const gpu_plan *p) { return g->plan == p; }
 
 gm_status gpu_generator_set_aside(gpu_generator *g, error *e) {
-    TRY(generator_move_token(g, false, e));
+    TRY(generator_move_run(g, false, e));
     g->set_aside = true;
     g->plan->drawing = NULL;
     return GM_OK;
 }
 
-/* Makes the plan compute this generator's token next. */
+/* Every row is an output. */
+static gm_status generator_write_outputs(gpu_generator *g, error *e) {
+    uint32_t  numbers[GENERATOR_ROWS];
+    gpu_words words = { 0 };
+    for (uint32_t i = 0; i < g->shape.rows; i++) numbers[i] = i;
+    gpu_words_begin(&words);
+    gpu_words_write(&words, g->plan->rows, 0, numbers, g->shape.rows);
+    return generator_submit_words(g, &words, e);
+}
+
+/* Makes the plan compute this generator's tokens next. */
 static gm_status generator_take_plan(gpu_generator *g, error *e) {
     gpu_plan *p = g->plan;
     if (p->drawing == g) return GM_OK;
     if (p->drawing) TRY(gpu_generator_set_aside(p->drawing, e));
-    if (g->set_aside) TRY(generator_move_token(g, true, e));
+    if (g->set_aside) TRY(generator_move_run(g, true, e));
+    if (g->shape.rows > 1) TRY(generator_write_outputs(g, e));
     g->set_aside = false;
     p->drawing = g;
     return GM_OK;
 }
 
-/* Other caches have other bind groups. */
-static void step_list_rebind(step_list *list, const gpu_plan *p) {
-    if (list->rebinds == p->rebinds) return;
-    memcpy(list->words.data + 1, p->words.data + p->first_dispatch,
-           (p->end_dispatch - p->first_dispatch) * sizeof *list->words.data);
-    list->rebinds = p->rebinds;
+/* ---- rows ---- */
+
+/* The record of a row in which nobody is: nothing is stored, and what it sees is ignored with everything else. */
+static token_record vacant_record(uint32_t row) {
+    return (token_record){ .at = RUN_NOWHERE, .span_first = row, .span_count = 1, .ring_slots = 1 };
 }
 
-/* ---- steps ---- */
+static uint64_t record_offset(uint32_t row) {
+    return (RUN_HEADER_WORDS + (uint64_t)RECORD_WORDS * row) * sizeof(uint32_t);
+}
 
-gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, error *e) {
-    const size_t next = (size_t)start->token->at + 1;
-    if (start->history_count > next || next > g->shape.history)
-        return fail(e, GM_BAD_ARGUMENT, "a generator for %u positions cannot begin at %zu with %zu tokens of history",
-                    g->shape.history, next - 1, start->history_count);
-    gpu_generator_drop(g);
-    TRY(generator_reserve_settings(g, start->setting_words * sizeof(uint32_t), e));
-    step_list *list = generator_find_list(g, start);
-    if (!list) {
-        list = &g->lists[g->next_list++ % LISTS];
-        step_list_free(g, list);
-        TRY(generator_record(g, list, start, e));
+/* The run as it is before the first row joins. */
+static gm_status generator_write_run(gpu_generator *g, uint32_t window, error *e) {
+    const uint32_t rows = g->shape.rows, header[RUN_HEADER_WORDS] = { rows, rows, window, 0 };
+    gpu_words      words = { 0 };
+    gpu_words_begin(&words);
+    gpu_words_write(&words, g->plan->run, 0, header, RUN_HEADER_WORDS);
+    for (uint32_t row = 0; row < rows; row++) {
+        const token_record record = vacant_record(row);
+        uint32_t           data[RECORD_WORDS];
+        memcpy(data, &record, sizeof data);
+        gpu_words_write(&words, g->plan->run, record_offset(row), data, RECORD_WORDS);
     }
+    return generator_submit_words(g, &words, e);
+}
 
+/* The settings go last: they let the row take part. */
+static gm_status generator_write_row(gpu_generator *g, uint32_t row, const generator_start *start, error *e) {
+    const uint32_t rows = g->shape.rows, next = start->token->at + 1;
+    token_record   token = *start->token;
+    uint32_t       settings[SAMPLER_REST];
+    token.span_first = row;
+    token.span_count = 1;
+    memcpy(settings, start->settings, sizeof settings);
+    settings[SAMPLER_ROW] = row;
+    settings[SAMPLER_HOW] = sampler_how(&g->rows[row].needs);
+    settings[SAMPLER_REST_AT] = row * g->rest_words;
     /* Both the random numbers' counter and the history are indexed by position, and the history is at least as long as
      * the context, so the ring never wraps. */
     const uint64_t state = g->ranges[DRAW_STATE].offset,
-                   history = state + (SAMPLER_STATE_RESULTS + 2 * RESULTS + next - start->history_count) * 4;
-    const uint32_t counters[SAMPLER_STATE_RESULTS] = {
-        [SAMPLER_STATE_DRAWS] = (uint32_t)next, [SAMPLER_STATE_APPENDED] = (uint32_t)next
-    };
-    const uint32_t header[RUN_HEADER_WORDS] = { 1, 1, start->window, 0 };
+                   history = state + (rows * (SAMPLER_STATE_RESULTS + 2ull * RESULTS) +
+                                      row * (uint64_t)g->shape.history + next - start->history_count) *
+                                         sizeof(uint32_t);
+    const uint32_t counters[SAMPLER_STATE_RESULTS] = { [SAMPLER_STATE_DRAWS] = next, [SAMPLER_STATE_APPENDED] = next };
     const struct {
         gpu_id      buffer;
         uint64_t    offset;
         const void *data;
         uint64_t    bytes;
     } writes[] = {
-        { g->settings, 0, start->settings, start->setting_words * sizeof(uint32_t) },
-        { g->memory, state, counters, sizeof counters },
+        { g->memory, state + row * sizeof counters, counters, sizeof counters },
         { g->memory, history, start->history, start->history_count * sizeof(int32_t) },
-        { g->plan->run, 0, header, sizeof header },
-        { g->plan->run, sizeof header, start->token, sizeof *start->token },
+        { g->settings, g->ranges[DRAW_REST].offset + row * (uint64_t)g->rest_words * sizeof(uint32_t),
+          start->settings + SAMPLER_REST, (start->setting_words - SAMPLER_REST) * sizeof(uint32_t) },
+        { g->plan->run, record_offset(row), &token, sizeof token },
+        { g->settings, row * sizeof settings, settings, sizeof settings },
     };
-    TRY(generator_take_plan(g, e));
     for (size_t i = 0; i < COUNT_OF(writes); i++) {
         const gm_status status = gpu_buffer_write(g->plan->backend->host, writes[i].buffer, writes[i].offset,
                                                   writes[i].data, writes[i].bytes, e);
         if (status) return status;
     }
-    g->list = list;
-    g->token = *start->token;
-    g->steps = 0;
-    g->begun = true;
     return GM_OK;
+}
+
+gm_status gpu_generator_join(gpu_generator *g, size_t row, const generator_start *start, error *e) {
+    const size_t next = (size_t)start->token->at + 1;
+    if (row >= g->shape.rows)
+        return fail(e, GM_BAD_ARGUMENT, "row %zu of a generator with %u rows", row, g->shape.rows);
+    if (start->history_count > next || next > g->shape.history || start->setting_words < SAMPLER_REST)
+        return fail(e, GM_BAD_ARGUMENT, "a generator for %u positions cannot begin at %zu with %zu tokens of history",
+                    g->shape.history, next - 1, start->history_count);
+    TRY(generator_reserve_rest(g, (uint32_t)(start->setting_words - SAMPLER_REST), e));
+    TRY(generator_take_plan(g, e));
+    if (!g->begun) TRY(generator_write_run(g, start->window, e));
+    g->begun = true;
+    g->list = NULL;
+    g->rows[row] = (generator_row){ .needs = { .greedy = start->greedy,
+                                               .candidates = !start->greedy && !start->steps,
+                                               .steps = start->greedy ? 0 : start->steps,
+                                               .edits = start->edits,
+                                               .logprobs = start->logprobs },
+                                    .token = *start->token };
+    const gm_status status = generator_write_row(g, (uint32_t)row, start, e);
+    g->rows[row].live = status == GM_OK;
+    return status;
+}
+
+gm_status gpu_generator_leave(gpu_generator *g, size_t row, error *e) {
+    if (row >= g->shape.rows || !g->rows[row].live) return GM_OK;
+    const token_record record = vacant_record((uint32_t)row);
+    const uint32_t     none = 0;
+    uint32_t           data[RECORD_WORDS];
+    gpu_words          words = { 0 };
+    memcpy(data, &record, sizeof data);
+    g->rows[row].live = false;
+    g->list = NULL;
+    TRY(generator_take_plan(g, e));
+    gpu_words_begin(&words);
+    gpu_words_write(&words, g->settings, (row * SAMPLER_REST + SAMPLER_HOW) * sizeof none, &none, 1);
+    gpu_words_write(&words, g->plan->run, record_offset((uint32_t)row), data, RECORD_WORDS);
+    return generator_submit_words(g, &words, e);
+}
+
+/* ---- steps ---- */
+
+gm_status gpu_generator_begin(gpu_generator *g, const generator_start *start, error *e) {
+    gpu_generator_drop(g);
+    const gm_status status = gpu_generator_join(g, 0, start, e);
+    return status ? status : generator_choose_list(g, e);
 }
 
 bool gpu_generator_begun(const gpu_generator *g) { return g->begun; }
 
+static uint32_t generator_live_rows(const gpu_generator *g) {
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < g->shape.rows; i++) rows |= (uint32_t)g->rows[i].live << i;
+    return rows;
+}
+
 /* Reports a step to whoever times it. The GPU makes the tokens' records itself; all that counts here is what they see. */
 static void generator_report_step(const gpu_generator *g) {
-    static const int32_t row = 0;
-    const gpu_backend   *b = g->plan->backend;
-    gpu_kernel           kernels[SAMPLER_KERNELS];
-    token_record         token = g->token;
+    const gpu_backend *b = g->plan->backend;
+    gpu_kernel         kernels[SAMPLER_KERNELS];
+    token_record       tokens[GENERATOR_ROWS];
+    int32_t            outputs[GENERATOR_ROWS];
     if (!b->watch) return;
-    token.full_last += g->steps;
-    token.sliding_first += g->steps;
-    token.sliding_last += g->steps;
+    for (uint32_t i = 0; i < g->shape.rows; i++) {
+        const generator_row *row = &g->rows[i];
+        tokens[i] = row->live ? row->token : vacant_record(i);
+        tokens[i].full_last += row->steps;
+        tokens[i].sliding_first += row->steps;
+        tokens[i].sliding_last += row->steps;
+        outputs[i] = (int32_t)i;
+    }
     const gpu_submission done = {
         .plan = g->plan,
-        .in = { .records = &token, .tokens = 1, .output_rows = &row, .outputs = 1 },
+        .in = { .records = tokens, .tokens = g->shape.rows, .output_rows = outputs, .outputs = g->shape.rows },
         .words = g->list->words.data + 1,
         .count = g->list->end_dispatch - 1,
         .more = kernels,
@@ -279,38 +447,45 @@ static void generator_report_step(const gpu_generator *g) {
 }
 
 gm_status gpu_generator_submit(gpu_generator *g, error *e) {
-    gpu_host *h = g->plan->backend->host;
-    if (!g->begun || g->flying == GENERATOR_STEPS)
+    gpu_host      *h = g->plan->backend->host;
+    const uint32_t live = generator_live_rows(g);
+    if (!live || g->flying == GENERATOR_STEPS)
         return fail(e, GM_BAD_ARGUMENT, "a generator with %zu steps under way cannot take one more", g->flying);
+    TRY(generator_choose_list(g, e));
     TRY(generator_take_plan(g, e));
     const uint32_t ticket = gpu_ticket_new(h);
     if (!ticket) return fail_memory(e, "a ticket", sizeof ticket);
-    step_list_rebind(g->list, g->plan);
+    if (g->list->rebinds != g->plan->rebinds)
+        step_list_take_plan(g->list, g->plan); /* other caches, other bind groups */
     g->list->words.data[g->list->at_ticket] = ticket;
     const gm_status status = gpu_submit(h, g->list->words.data, g->list->words.count, e);
     if (status) {
         gpu_ticket_done(h, ticket);
         return status;
     }
-    g->tickets[(g->oldest + g->flying++) % GENERATOR_STEPS] = ticket;
+    g->steps[(g->oldest + g->flying++) % GENERATOR_STEPS] = (generator_step){ ticket, live };
     generator_report_step(g);
-    g->steps++;
+    for (uint32_t i = 0; i < g->shape.rows; i++) g->rows[i].steps += g->rows[i].live;
     return GM_OK;
 }
 
 gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e) {
     gpu_host *h = g->plan->backend->host;
     if (!g->flying) return fail(e, GM_BAD_ARGUMENT, "a generator with no step under way has nothing to give");
-    uint64_t        bytes = 0;
-    const uint32_t  ticket = g->tickets[g->oldest];
-    const uint32_t *result = gpu_ticket_data(h, ticket, &bytes);
+    uint64_t             bytes = 0;
+    const generator_step step = g->steps[g->oldest];
+    const uint8_t       *results = gpu_ticket_data(h, step.ticket, &bytes);
     TRY(gpu_host_problem(h, e));
-    if (!result) return GM_AGAIN;
-    if (bytes < 2 * sizeof *result || result[0] >= g->shape.vocabulary)
-        return fail(e, GM_IO, "the GPU drew token %u of %u", bytes ? result[0] : 0, g->shape.vocabulary);
-    *out = (sampler_record){ 0 }; /* a record starts with the same fields as a result */
-    memcpy(out, result, bytes < sizeof *out ? (size_t)bytes : sizeof *out);
-    gpu_ticket_done(h, ticket);
+    if (!results) return GM_AGAIN;
+    const size_t each = (size_t)bytes / g->shape.rows; /* of a record, which starts with the same fields as a result */
+    for (uint32_t i = 0; i < g->shape.rows; i++) {
+        out[i] = (sampler_record){ .status = SAMPLER_ABSENT };
+        if (!(step.rows >> i & 1)) continue;
+        memcpy(&out[i], results + i * each, min_size(each, sizeof *out));
+        if (each < 2 * sizeof(uint32_t) || out[i].token >= g->shape.vocabulary)
+            return fail(e, GM_IO, "the GPU drew token %u of %u", out[i].token, g->shape.vocabulary);
+    }
+    gpu_ticket_done(h, step.ticket);
     g->oldest = (g->oldest + 1) % GENERATOR_STEPS;
     g->flying--;
     return GM_OK;
@@ -318,12 +493,14 @@ gm_status gpu_generator_take(gpu_generator *g, sampler_record *out, error *e) {
 
 void gpu_generator_drop(gpu_generator *g) {
     for (; g->flying; g->flying--) {
-        gpu_ticket_done(g->plan->backend->host, g->tickets[g->oldest]);
+        gpu_ticket_done(g->plan->backend->host, g->steps[g->oldest].ticket);
         g->oldest = (g->oldest + 1) % GENERATOR_STEPS;
     }
+    for (uint32_t i = 0; g->rows && i < g->shape.rows; i++) g->rows[i].live = false;
+    g->list = NULL;
     g->begun = false;
     g->set_aside = false;
     if (g->plan->drawing == g) g->plan->drawing = NULL;
 }
 
-size_t gpu_generator_dispatches(const gpu_generator *g) { return g->list ? g->list->dispatches : 0; }
+size_t gpu_generator_dispatches(const gpu_generator *g) { return g->dispatches; }

@@ -1,7 +1,8 @@
 /* The sampler on the GPU (wgsl/sampler.wgsl): its dispatches, its buffers and its records.
  *
  * One draw is a list of dispatches that reads the logits of one output and leaves the token where the next step's
- * embedding reads it. The host reads nothing in between: results wait in a ring.
+ * embedding reads it. The host reads nothing in between: results wait in a ring. Several rows of logits draw in the same
+ * dispatches, each with its own settings and state.
  */
 
 #ifndef GM_GPU_SAMPLER_KERNELS_H
@@ -14,7 +15,8 @@ enum { SAMPLER_KERNELS = 22, SAMPLER_MOST_ALTERNATIVES = 20, SAMPLER_MOST_STEPS 
 /* What the kernels bind: ranges of buffers, at offsets that are multiples of 256, initially zero. */
 enum {
     DRAW_LOGITS,   /* the value that holds the logits */
-    DRAW_SETTINGS, /* sampler_settings.h writes it: parameters, suppressed ids, biases */
+    DRAW_SETTINGS, /* SAMPLER_REST words of each row; sampler_settings.h writes them */
+    DRAW_REST,     /* suppressed ids and biases, where SAMPLER_REST_AT says */
     DRAW_FIXED,    /* from here to STATE: sampler_bytes long. First working memory */
     DRAW_COUNTS,
     DRAW_BLOCKS,
@@ -22,34 +24,37 @@ enum {
     DRAW_HEADER,
     DRAW_CUTS,
     DRAW_PARTS,
-    DRAW_RECORD, /* with log-probabilities: a sampler_record */
+    DRAW_RECORD, /* with log-probabilities: a sampler_record for each row */
     DRAW_STATE,  /* what persists from token to token; see SAMPLER_STATE_… */
-    DRAW_RUN,    /* the run that just ended; it becomes a run of the drawn token */
+    DRAW_RUN,    /* the run that just ended; it becomes a run of the drawn tokens */
     DRAW_BINDS,
 };
 
 typedef struct {
+    uint32_t rows;       /* that draw at once; 0 is 1 */
     uint32_t vocabulary; /* at most 2^20 */
     uint32_t results;    /* entries in the ring of results: more than the draws in flight */
     uint32_t history;    /* entries in the ring of tokens for penalties: at least the penalty window, or the context */
+    /* What some row needs. One row draws in one of the first three ways. */
     bool     greedy;     /* temperature 0 */
+    bool     candidates; /* among few candidates */
+    uint32_t steps;      /* among all tokens: the most steps of the cuts and the draw */
     bool     edits;      /* there are biases or penalties */
-    uint32_t steps;      /* of the cuts and the draw among all tokens; 0: greedy, or among few candidates */
     bool     logprobs;   /* also writes the inputs of log-probabilities to DRAW_RECORD */
 } sampler_shape;
 
-/* Words of DRAW_STATE. The host writes draws and history when a conversation starts or is rolled back; the GPU continues
- * them. */
+/* Words of DRAW_STATE: counters of every row, then from rows · SAMPLER_STATE_RESULTS on rows · results × (token, status), then
+ * rows · history × token. The host writes draws and history when a conversation starts or is rolled back; the GPU continues them. */
 enum {
     SAMPLER_STATE_DRAWS = 0, /* two words: the counter for the next random number; each draw adds 1 */
     SAMPLER_STATE_APPENDED =
         2, /* tokens appended to the history so far; the i-th is at i % history; each draw appends its token */
     SAMPLER_STATE_DELIVERED = 3, /* results so far; the i-th is at i % results */
-    SAMPLER_STATE_RESULTS = 4,   /* results × (token, status), then history × token */
+    SAMPLER_STATE_RESULTS = 4,   /* the counters' number */
 };
 
-/* A result's status. The token is 0 unless it is SAMPLER_DRAWN. */
-enum { SAMPLER_DRAWN = 0, SAMPLER_NOT_A_NUMBER = 1, SAMPLER_NOTHING_LEFT = 2 };
+/* A result's status. The token is 0 unless it is SAMPLER_DRAWN. SAMPLER_ABSENT: the row was not in that step (generator.h). */
+enum { SAMPLER_DRAWN = 0, SAMPLER_NOT_A_NUMBER = 1, SAMPLER_NOTHING_LEFT = 2, SAMPLER_ABSENT = 3 };
 
 /* The inputs of a draw's log-probabilities: log p = logit − largest − log(sum). */
 typedef struct {
@@ -70,6 +75,9 @@ typedef struct {
 } sampler_bytes;
 
 sampler_bytes sampler_bytes_of(const sampler_shape *s);
+
+/* The bits of SAMPLER_HOW for a row that needs this. */
+uint32_t sampler_how(const sampler_shape *s);
 
 /* The dispatches of one draw, in order. Returns their number (at most SAMPLER_KERNELS). */
 size_t sampler_kernels(const sampler_shape *s, gpu_kernel out[SAMPLER_KERNELS]);
@@ -106,7 +114,9 @@ enum {
     SAMPLER_ALTERNATIVES = 279,
     SAMPLER_STEP_COUNT = 280,
     SAMPLER_STEPS = 281, /* 16, each a SAMPLER_STEP */
-    SAMPLER_REST = 297,  /* a bit per suppressed id, if any; then (token, bias) by token */
+    SAMPLER_HOW = 297,   /* bits: the stages in which the row takes part, if there are several rows; 0: none */
+    SAMPLER_REST_AT = 298,
+    SAMPLER_REST = 300, /* DRAW_REST: a bit per suppressed id, if any; then (token, bias) by token */
 };
 
 #endif

@@ -377,6 +377,7 @@ static gm_status add_plan_kernels(lister *l, error *e) {
         sampler_shape shape = gpu_generator_shape(l->config->vocabulary, check_draws_context(l->config));
         shape.edits = shape.logprobs = true;
         shape.greedy = way == 0;
+        shape.candidates = way == 1;
         shape.steps = way == 2; /* all steps have one pipeline */
         const size_t count = sampler_kernels(&shape, kernels);
         for (size_t i = 0; i < count; i++) TRY(gpu_kernel_list_add(&l->c->kernels, &kernels[i], e));
