@@ -78,6 +78,11 @@ static void plan_classes(gpu_backend *b, const graph *g, const model_config *c, 
             gpu_plan_free(plan);
         }
     }
+    for (size_t rows = 2; rows <= 32 && kv && !e->status; rows *= 2) {
+        gpu_plan *plan = NULL;
+        gpu_plan_new_rows(b, g, rows, kv, &plan, e);
+        gpu_plan_free(plan);
+    }
     free(kv);
 }
 

@@ -260,7 +260,12 @@ static void test_layer(const layer_case *shape, quant_type type, const cpu_backe
 static void test_dispatches(const char *path, size_t most) {
     TEST("%s: at most %zu dispatches a layer", path, most);
     const gm_engine_options options = { .model = path, .backend = GM_BACKEND_CPU, .threads = 1 };
-    const fuse_options      one = { .one_token = true, .one_output = true, .most_bytes = 1 << 27, .most_column = 4096 };
+    const fuse_options      one = { .one_token = true,
+                                    .one_output = true,
+                                    .few_tokens = true,
+                                    .few_outputs = true,
+                                    .most_bytes = 1 << 27,
+                                    .most_column = 4096 };
     gm_engine              *engine = NULL;
     char                    why[400] = "";
     error                   e = { 0 };

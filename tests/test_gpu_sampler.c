@@ -117,7 +117,7 @@ static void check_next(const run_buffer *run, uint32_t rows, uint32_t row, int32
 }
 
 /* The settings of all rows, then from *rest on what lies in DRAW_REST. Adds to the shape what the rows need. */
-static uint32_t *write_settings(const request *r, size_t rows, sampler_shape *shape, size_t *rest, size_t *words) {
+static uint32_t *write_row_settings(const request *r, size_t rows, sampler_shape *shape, size_t *rest, size_t *words) {
     error  e = { 0 };
     size_t most = 0;
     for (size_t i = 0; i < rows; i++) {
@@ -176,7 +176,7 @@ static void draw_on_gpu(gpu_host *h, const request *r, size_t rows, outcome *out
         .rows = (uint32_t)rows, .vocabulary = (uint32_t)r->vocabulary, .results = RESULTS, .history = HISTORY
     };
     size_t              rest = 0, words = 0;
-    uint32_t           *record = write_settings(r, rows, &shape, &rest, &words);
+    uint32_t           *record = write_row_settings(r, rows, &shape, &rest, &words);
     const sampler_bytes bytes = sampler_bytes_of(&shape);
     uint32_t           *state = first_state(r, rows, bytes.state);
     float              *logits = malloc(rows * r->vocabulary * sizeof *logits);

@@ -1139,6 +1139,12 @@ static void test_backend(const backend *b) {
     test_experts(b, TYPE_Q4_0, 67, 32, 32, 4, 2);            /* tiles of 32 pairs, of 64, and many experts */
     test_experts(b, TYPE_Q4_0, 97, 32, 32, 2, 1);
     test_experts(b, TYPE_F32, 33, 8, 4, 61, 5);
+    test_matmul(b, TYPE_Q6_K, 7, 256,
+                4101); /* a few columns: four rows to a thread, a whole block of columns, and two */
+    test_matmul(b, TYPE_Q4_K, 16, 256, 37);
+    test_matmul(b, TYPE_Q4_0, 29, 96, 65);
+    test_matmul(b, TYPE_F16, 32, 33, 5);
+    test_experts(b, TYPE_Q4_K, 11, 256, 256, 4, 2);
     test_matmul(b, TYPE_F16, 130, 160, 150); /* several tiles of rows and of columns */
     test_matmul(b, TYPE_BF16, 70, 96, 129);
     test_matmul(b, TYPE_F32, 65, 33, 130);

@@ -1,6 +1,8 @@
 // The queries of a workgroup: `batch` pairs (token, head) of one K/V head with the tokens outermost, all of one span. Include after
 // declaring batch, heads and kv_heads, with run.wgsl. ONE: the run has a single token.
 
+override lone: u32 = 0u; // 1: every span is a single token, so nobody has to go through them
+
 struct Queries {
     row:    u32, // the first row of the span
     tokens: u32, // of the span; 0: there are no queries for this workgroup
@@ -13,6 +15,10 @@ fn queries_of(tile: u32) -> Queries {
     return Queries(0u, 1u, tile * batch);
 #else
     let group = heads / kv_heads;
+    if (lone == 1u) {
+        let each = (group + batch - 1u) / batch;
+        return Queries(tile / each, select(0u, 1u, tile / each < run.tokens), tile % each * batch);
+    }
     var left = tile;
     var row = 0u;
     while (row < run.tokens) {

@@ -9,7 +9,7 @@ fn stage(i: u32, quad: vec4<f32>, there: bool, thread: u32, subgroup: u32) {
     if (there) { staged[(i & 0xfffffff8u) | ((i ^ (i >> 3u)) & 7u)] = quad; }
 }
 
-struct Column { v: Quads, sums: vec2<f32> } // a chunk, and the sums of its halves
+#include "quads_dot.wgsl"
 
 fn column_chunk(chunk: u32) -> Column {
     let at   = 8u * chunk;
@@ -19,18 +19,11 @@ fn column_chunk(chunk: u32) -> Column {
     return Column(v, half_sums(v));
 }
 
-// A chunk of a row times a chunk of the column. Scaling comes after summing: Σ (scale·q + offset)·c = scale · Σ q·c + offset · Σ c.
+// A chunk of a row times a chunk of the column.
 fn chunk_dot(raw: Raw, chunk: u32, column: Column) -> f32 {
 #if QUANTISED
-    let both = dot_halves(unpacked_quads(unpack_quants(raw.quants)), column.v);
-    let s    = with_bias(unpack_scales(raw.scales, chunk));
-#if AFFINE
-    return dot(s, vec4<f32>(both, column.sums));
+    return scaled_dot(unpacked_quads(unpack_quants(raw.quants)), with_bias(unpack_scales(raw.scales, chunk)), column);
 #else
-    return dot(s.xy, both);
-#endif
-#else
-    let both = dot_halves(chunk_quads(raw.chunk), column.v);
-    return both.x + both.y;
+    return plain_dot(chunk_quads(raw.chunk), column);
 #endif
 }

@@ -7,9 +7,7 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
 }
 
 // Σ (scale·q + offset)·(d·p) = scale·d · Σ q·p + offset · d·Σ p over one chunk; the sums of q·p are exact.
-fn chunk_dot(raw: Raw, chunk: u32, column: Column) -> f32 {
-    let q    = unpack_quants(raw.quants);
-    let s    = with_bias(unpack_scales(raw.scales, chunk));
+fn quants_dot(q: Packed, s: vec4<f32>, column: Column) -> f32 {
     let low  = dot16(q.low, column.low);
     let high = dot16(q.high, column.high);
 #if SPAN == 16
@@ -22,4 +20,8 @@ fn chunk_dot(raw: Raw, chunk: u32, column: Column) -> f32 {
 #else
     return product;
 #endif
+}
+
+fn chunk_dot(raw: Raw, chunk: u32, column: Column) -> f32 {
+    return quants_dot(unpack_quants(raw.quants), with_bias(unpack_scales(raw.scales, chunk)), column);
 }

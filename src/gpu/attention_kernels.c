@@ -27,7 +27,7 @@ static uint64_t queries_of_kv_head(const op *o, const gpu_kv *kv, uint32_t token
 /* Pairs per decode workgroup: as many as its memory holds, a power of two. */
 static uint32_t decode_queries(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     enum { BESIDE = 7 * 1024 }; /* bytes that it needs besides the queries */
-    const uint64_t all = queries_of_kv_head(o, kv, tokens);
+    const uint64_t all = queries_of_kv_head(o, kv, kv->rows ? GPU_DECODE_TOKENS : tokens); /* rows share these texts */
     const uint64_t query_bytes = 16 * rounded_up(kv->head, 4);
     uint32_t       batch = 1;
     while (batch < all && batch < MOST_QUERIES && 2 * batch * query_bytes + BESIDE <= info->max_workgroup_bytes)
@@ -116,7 +116,7 @@ static bool keeps_logs(const op *o) { return o->kind == OP_ATTENTION && o->sum; 
 
 static attention_way choose_attention(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     if (keeps_logs(o)) return ATTENTION_BLOCKS;
-    if (tokens <= GPU_DECODE_TOKENS) return ATTENTION_DECODE;
+    if (tokens <= GPU_DECODE_TOKENS || kv->rows) return ATTENTION_DECODE;
     if (takes_matrices(info, o, kv, tokens)) return ATTENTION_MATRIX;
     return info->blocks ? ATTENTION_BLOCKS : ATTENTION_PREFILL;
 }
@@ -135,8 +135,10 @@ uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *k
     if (way == ATTENTION_PREFILL) return 1;
     const bool     many = way != ATTENTION_DECODE;
     const uint64_t seen = o->window ? (uint64_t)o->window + tokens - 1 : UINT64_MAX;
+    const uint32_t spans = kv->rows ? tokens : 1;
     const uint64_t abreast = /* workgroups per split */
-        rounded_up(queries_of_kv_head(o, kv, tokens), attention_queries(info, o, kv, tokens)) * (uint64_t)kv->kv_heads;
+        rounded_up(queries_of_kv_head(o, kv, tokens / spans), attention_queries(info, o, kv, tokens)) *
+        (uint64_t)spans * kv->kv_heads;
     const uint32_t most = info->software ? SOFTWARE_WORKGROUPS : many ? MANY_WORKGROUPS : WORKGROUPS;
     const uint32_t most_splits = many ? MANY_SPLITS : WORKGROUPS;
     uint32_t       splits = 1;
@@ -274,6 +276,7 @@ static gpu_kernel decode_kernel(const gpu_info *info, const op *o, const gpu_kv 
     kernel_define(&k, "FINAL", kernel_flag(splits == 1));
     attention_binds(&k, splits == 1 ? BIND_OUT : BIND_PARTIAL);
     if (o->kind == OP_ATTEND) add_heads(&k, o);
+    if (kv->rows) kernel_constant(&k, "lone", 1);
     return k;
 }
 

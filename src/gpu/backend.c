@@ -91,7 +91,9 @@ fuse_options gpu_backend_fusion(const gpu_backend *b, size_t tokens, size_t outp
     const uint64_t padding = 1 << 16; /* planes are a little larger than the tensors that they hold */
     return (fuse_options){ .one_token = tokens == 1,
                            .one_output = outputs == 1,
-                           .clips = gpu_matmul_clips((uint32_t)tokens),
+                           .clips = tokens > 1,
+                           .few_tokens = tokens && gpu_few_columns(gpu_host_info(b->host), (uint32_t)tokens),
+                           .few_outputs = outputs && gpu_few_columns(gpu_host_info(b->host), (uint32_t)outputs),
                            .most_bytes = gpu_host_info(b->host)->max_binding - padding,
                            .most_column = gpu_matvec_most_column(gpu_host_info(b->host)) };
 }

@@ -171,6 +171,9 @@ size_t gpu_plan_dispatches(const gpu_plan *p);
 typedef void gpu_kernel_visit(void *user, const graph *fused, const op *o, const gpu_kernel *k);
 gm_status    gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                             gpu_kernel_visit *visit, void *user, error *e);
+/* The same for a plan of gpu_plan_new_rows. */
+gm_status gpu_plan_visit_rows(gpu_backend *b, const graph *g, size_t rows, const gpu_kv_layer *kv,
+                              gpu_kernel_visit *visit, void *user, error *e);
 
 /* The same for a plan that exists, in the order of its dispatches. Not for plans that stream weights. */
 gm_status gpu_plan_kernels(gpu_plan *p, gpu_kernel_visit *visit, void *user, error *e);

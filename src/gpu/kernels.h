@@ -20,6 +20,7 @@ typedef struct {
     quant_type type; /* F32, F16, Q8_0 */
     uint32_t   kv_heads, head;
     bool       precise; /* queries, keys and values are not rounded to f16 for a product */
+    bool       rows;    /* each token of the run is a span of its own */
 } gpu_kv;
 
 /* Bytes of one row, which holds one position's keys or its values. Rows are contiguous, so a cache grows by copying its

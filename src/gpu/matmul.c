@@ -7,14 +7,13 @@
 
 static bool by_matrices(const gpu_info *info, quant_type type) { return info->subgroup_matrix && type != TYPE_F32; }
 
-bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t tokens) {
-    const bool quantised = type != TYPE_F32 && type != TYPE_F16 && type != TYPE_BF16;
-    return tokens > MATVEC_COLUMNS && (info->subgroup_matrix ? by_matrices(info, type) : info->dot4 && quantised);
+/* Matrices take about as long for one column as for 16. */
+bool gpu_few_columns(const gpu_info *info, uint32_t columns) { return columns <= (info->subgroup_matrix ? 8 : 32); }
+
+bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t columns) {
+    const bool bytes = columns > 1 && gpu_matvec_takes_q8(info, type);
+    return info->subgroup_matrix && !gpu_few_columns(info, columns) ? by_matrices(info, type) : bytes;
 }
-
-bool gpu_matmul_takes_groups(uint32_t tokens) { return tokens > MATVEC_COLUMNS; }
-
-bool gpu_matmul_clips(uint32_t tokens) { return tokens > MATVEC_COLUMNS; }
 
 /* Sized for f16, which takes more room than 8 bits with scales. */
 uint64_t gpu_quantised_bytes(uint32_t k, uint64_t rows) { return rows * (round_up(k, 32) * 2 + 16); }
@@ -50,7 +49,7 @@ uint32_t gpu_expert_columns(const gpu_info *info, uint32_t tokens, uint32_t used
 /* How many columns a tile should have. */
 static uint32_t wanted_columns(const gpu_info *info, const gpu_matmul_job *job) {
     if (job->used) return gpu_expert_columns(info, job->tokens, job->used, job->like->experts);
-    return job->tokens <= 16 ? 16 : job->tokens <= 32 ? 32 : 64;
+    return job->tokens <= 32 ? 16 : 64;
 }
 
 static uint64_t tile_count(const gpu_info *info, const gpu_matmul_job *job, const weight_layout *weights,
@@ -133,7 +132,7 @@ gpu_tile gpu_matmul_tile(const gpu_info *info, const gpu_matmul_job *given) {
 }
 
 uint64_t gpu_matmul_partial_bytes(const gpu_info *info, const gpu_matmul_job *job) {
-    if (job->tokens <= MATVEC_COLUMNS) return 0;
+    if (gpu_few_columns(info, job->tokens)) return 0;
     const uint64_t splits = gpu_matmul_tile(info, job).splits;
     return splits > 1 ? splits * job->tokens * product_tile(job).rows * sizeof(float) : 0;
 }
@@ -213,7 +212,7 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
 }
 
 size_t gpu_matmul_kernels(gpu_kernel out[2], const gpu_info *info, const gpu_matmul_job *job) {
-    if (job->tokens <= MATVEC_COLUMNS) {
+    if (gpu_few_columns(info, job->tokens)) {
         const weight_tile tile = product_tile(job);
         gpu_matvec_kernel(&out[0], info, job, &tile);
         return 1;
@@ -246,7 +245,7 @@ void gpu_embed_kernel(gpu_kernel *out, const gpu_info *info, const gpu_embed_job
 }
 
 void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quantise_job *job) {
-    const bool halves = info->subgroup_matrix;
+    const bool halves = info->subgroup_matrix && !gpu_few_columns(info, job->tokens);
     *out = (gpu_kernel){ .file = halves ? "halve.wgsl" : "quantise.wgsl" };
     kernel_define(out, "VEC4", kernel_flag(by_fours(job->k, &job->x)));
     kernel_define(out, "OUTPUTS", kernel_flag(job->outputs));
@@ -264,7 +263,7 @@ void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quanti
         out->y = job->tokens * job->rows;
         out->z = 1;
     } else {
-        kernel_constant(out, "out_scales", scales_at(info, job->k, (uint64_t)job->tokens * job->rows));
+        kernel_constant(out, "out_scales", (double)job->tokens * job->rows * job->k / 16);
         kernel_constant(out, "all_rows", (double)job->tokens * job->rows);
         kernel_spread(out, info, divide_up(job->tokens * job->rows * (job->k / 32), 32));
     }

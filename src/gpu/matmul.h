@@ -2,8 +2,8 @@
  * several tiles takes one per tile. plan_binds.h says what they can bind.
  *
  * One column goes to product.wgsl, which can compute it from a residual and a norm, and pass the result through a gate.
- * Two to four columns go to matvec.wgsl, which reads a row once for all columns. More go to matmul.wgsl, or, if the
- * quantise kernel has converted the activations (gpu_matmul_takes_q8 says whether it should), to matmul_q8.wgsl (8
+ * Up to 32 columns go to product_columns.wgsl, which reads a row once for all columns, or with experts each to
+ * product.wgsl. More go to matmul.wgsl, or, if the quantise kernel has converted the activations (gpu_matmul_takes_q8 says whether it should), to matmul_q8.wgsl (8
  * bits) or, on a GPU with subgroup matrices, to matmul_matrix.wgsl (f16). Weights of 16 or 32 bits with more than 32
  * columns go to matmul_blocks.wgsl instead of matmul.wgsl. */
 
@@ -46,23 +46,23 @@ typedef struct {
     gpu_place            x, y;
     gpu_place            routes; /* with experts: place of the routes (few tokens) or of BIND_GROUPS (many) */
     bool                 split;  /* k may be split: there is room for gpu_matmul_partial_bytes */
-    gpu_column           column; /* one column: how it is read */
-    bool y_q8; /* one column with gate GATE_PAIR: y is written in 8 bits; its rows are a multiple of 32 */
-    /* With one column only: what precedes and follows the product, as in graph/fuse.h. */
+    gpu_column           column; /* few columns: how they are read, without q8 */
+    bool y_q8; /* few columns with gate GATE_PAIR: y is written in 8 bits; its rows are a multiple of 32 */
+    /* What precedes the product (with one column only) and follows it (with few), as in graph/fuse.h. */
     bool     residual, normed, sum;
     op_gate  gate;
     float    eps, factor, weight_factor, cap;
-    uint32_t other_offset;
-    /* With more than four columns only. */
+    uint32_t other_offset, other_token_stride;
+    /* With more than one column only. */
     gpu_clips clips;
 } gpu_matmul_job;
 
-/* Whether such a product should use 8-bit (or f16) activations, if they are allowed at all. */
-bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t tokens);
-/* Whether the kernels for so many columns can clip. */
-bool gpu_matmul_clips(uint32_t tokens);
-/* Whether the kernel takes the pairs grouped by expert (BIND_GROUPS) instead of the routes. */
-bool gpu_matmul_takes_groups(uint32_t tokens);
+/* Whether so many columns are few: each thread multiplies its rows with all of them, or with experts each pair has a column
+ * of its own. */
+bool gpu_few_columns(const gpu_info *info, uint32_t columns);
+/* Whether such a product should use 8-bit (or f16) activations that the quantise kernel has made, if they are allowed at
+ * all. */
+bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t columns);
 
 /* Columns of a tile of such a product: as many as an expert has on average, roughly. */
 uint32_t gpu_expert_columns(const gpu_info *info, uint32_t tokens, uint32_t used, uint32_t experts);

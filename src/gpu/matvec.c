@@ -2,7 +2,13 @@
 
 #include "gpu/product_build.h"
 
-enum { MATVEC_THREADS = 128, PRODUCT_THREADS = 256, SHORT_COLUMN_THREADS = 64, MOST_WORKGROUPS = 1024 };
+enum {
+    COLUMNS_THREADS = 128,
+    COLUMNS_TOGETHER = 16,
+    PRODUCT_THREADS = 256,
+    SHORT_COLUMN_THREADS = 64,
+    MOST_WORKGROUPS = 1024
+};
 enum { SHORT_COLUMN = 4 }; /* chunks: a column this short has at most one quad per thread of SHORT_COLUMN_THREADS */
 enum { LEAST_WORKGROUP_BYTES = 16384, ENOUGH_WORKGROUP_BYTES = 32768 };
 
@@ -40,18 +46,6 @@ static uint32_t choose_lanes(uint64_t rows, uint32_t chunks, uint32_t rows_toget
     return lanes;
 }
 
-/* Two to four columns. */
-static void columns_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile) {
-    start_product(out, "matvec.wgsl", job, tile);
-    place_columns(out, job);
-    const uint32_t lanes = choose_lanes(tile->rows, job->weights->chunks, 2, MATVEC_THREADS);
-    kernel_constant(out, "lanes", lanes);
-    kernel_constant(out, "columns", job->tokens);
-    kernel_spread(out, info, divide_up(tile->rows, MATVEC_THREADS / lanes * 2));
-    out->z = out->y;
-    out->y = 1;
-}
-
 /* Adds a binding and tells the shader its number. */
 static void bind_at(gpu_kernel *out, int range, const char *define) {
     static const char *const numbers[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7" };
@@ -82,6 +76,7 @@ static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job) {
     if (job->gate == GATE_VALUE) {
         bind_at(out, BIND_IN + FUSED_OTHER, "OTHER_AT");
         kernel_constant(out, "other_offset", job->other_offset);
+        if (job->tokens > 1) kernel_constant(out, "other_token_stride", job->other_token_stride);
     }
     if (job->cap > 0) kernel_constant(out, "cap", (double)job->cap);
 }
@@ -104,6 +99,34 @@ static uint32_t choose_segment(uint32_t chunks, uint32_t most, uint32_t lanes) {
 static const char *digit(uint32_t n) {
     static const char *const digits[] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" };
     return n < COUNT_OF(digits) ? digits[n] : "10";
+}
+
+/* Several columns: 16 at a time share the reading of the weights. With up to 8 of them a thread has four rows, so that it reads a column's
+ * chunk from the cache for all four; the sums of more columns take the registers. */
+static void columns_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile) {
+    const bool     given = job->q8 || job->column == COLUMN_GIVEN;
+    const uint32_t rows = product_rows(job, tile);
+    start_product(out, "product_columns.wgsl", job, tile);
+    if (given) kernel_constant(out, "x_scales", (double)job->tokens * job->weights->k / 16);
+    else place_columns(out, job);
+    before_and_behind(out, job);
+    clip_kernel(out, &job->clips, job->clips.in && !given, job->clips.out);
+    const weight_tile chosen = weight_tile_of(job->like, job->tile); /* the kernel is chosen for these */
+    const uint32_t    together = given && job->tokens <= 8 && chosen.rows >= 4096 ? 4 : 2;
+    const uint32_t    outputs = together / (job->gate == GATE_PAIR ? 2 : 1); /* per thread */
+    uint32_t          lanes = choose_lanes(chosen.rows, job->like->chunks, together, COLUMNS_THREADS);
+    while (lanes > 1 && (lanes > job->weights->chunks || (job->y_q8 && COLUMNS_THREADS / lanes * outputs % 32)))
+        lanes /= 2;
+    kernel_define(out, "ROWS", digit(together));
+    kernel_define(out, "COLUMN", given ? "given" : "f32");
+    kernel_define(out, "Q8_OUT", kernel_flag(job->y_q8));
+    kernel_define(out, "THREADS", "128");
+    if (job->y_q8) kernel_constant(out, "y_scales", (double)job->tokens * rows / 4);
+    kernel_constant(out, "lanes", lanes);
+    kernel_constant(out, "columns", job->tokens);
+    kernel_spread(out, info, divide_up(rows, COLUMNS_THREADS / lanes * outputs));
+    out->z = out->y;
+    out->y = divide_up(job->tokens, COLUMNS_TOGETHER);
 }
 
 /* One column, or one per pair with experts. */

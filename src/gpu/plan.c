@@ -20,17 +20,26 @@ static gm_status plan_copy_kv(gpu_plan *p, const gpu_kv_layer *kv, error *e) {
     return GM_OK;
 }
 
-static gm_status plan_make(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
-                           gpu_kernel_visit *visit, void *user, gpu_plan **out, error *e) {
+/* What a plan is for, and who only wants to see its kernels. */
+typedef struct {
+    size_t            tokens, outputs;
+    bool              rows;
+    gpu_kernel_visit *visit;
+    void             *user;
+} plan_purpose;
+
+static gm_status plan_make(gpu_backend *b, const graph *g, const plan_purpose *purpose, const gpu_kv_layer *kv,
+                           gpu_plan **out, error *e) {
     *out = NULL;
     if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
     gpu_plan *p = calloc(1, sizeof *p);
     if (!p) return fail_memory(e, "a plan", sizeof *p);
     *p = (gpu_plan){ .backend = b,
-                     .tokens = (uint32_t)tokens,
-                     .outputs = (uint32_t)max_size(outputs, 1),
-                     .visit = visit,
-                     .visit_user = user };
+                     .tokens = (uint32_t)purpose->tokens,
+                     .outputs = (uint32_t)max_size(purpose->outputs, 1),
+                     .rows_alone = purpose->rows && purpose->tokens > 1,
+                     .visit = purpose->visit,
+                     .visit_user = purpose->user };
     const fuse_options fusion = gpu_backend_fusion(b, p->tokens, p->outputs);
     gm_status          status = graph_fuse(g, &fusion, &p->g, e);
     if (!status) status = plan_copy_kv(p, kv, e);
@@ -44,18 +53,28 @@ static gm_status plan_make(gpu_backend *b, const graph *g, size_t tokens, size_t
 
 gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                        gpu_plan **out, error *e) {
-    return plan_make(b, g, tokens, outputs, kv, NULL, NULL, out, e);
+    return plan_make(b, g, &(plan_purpose){ .tokens = tokens, .outputs = outputs }, kv, out, e);
 }
 
 gm_status gpu_plan_new_rows(gpu_backend *b, const graph *g, size_t rows, const gpu_kv_layer *kv, gpu_plan **out,
                             error *e) {
-    return plan_make(b, g, rows, rows, kv, NULL, NULL, out, e);
+    return plan_make(b, g, &(plan_purpose){ .tokens = rows, .outputs = rows, .rows = true }, kv, out, e);
 }
 
 gm_status gpu_plan_visit(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                          gpu_kernel_visit *visit, void *user, error *e) {
-    gpu_plan       *p = NULL;
-    const gm_status status = plan_make(b, g, tokens, outputs, kv, visit, user, &p, e);
+    gpu_plan          *p = NULL;
+    const plan_purpose purpose = { .tokens = tokens, .outputs = outputs, .visit = visit, .user = user };
+    const gm_status    status = plan_make(b, g, &purpose, kv, &p, e);
+    gpu_plan_free(p);
+    return status;
+}
+
+gm_status gpu_plan_visit_rows(gpu_backend *b, const graph *g, size_t rows, const gpu_kv_layer *kv,
+                              gpu_kernel_visit *visit, void *user, error *e) {
+    gpu_plan          *p = NULL;
+    const plan_purpose purpose = { .tokens = rows, .outputs = rows, .rows = true, .visit = visit, .user = user };
+    const gm_status    status = plan_make(b, g, &purpose, kv, &p, e);
     gpu_plan_free(p);
     return status;
 }

@@ -43,7 +43,7 @@ typedef struct {
     bool              gathered; /* EMBED: the host looks up the rows, and writes them before the first dispatch */
     bool              q8;       /* PRODUCTS: reads its input in 8 bits, from the item `quantised` */
     bool              groups;   /* PRODUCTS: reads the pairs grouped by expert, from the item `grouped` */
-    gpu_column        column;   /* PRODUCTS with one column: how it is read */
+    gpu_column        column;   /* PRODUCTS with few columns: how they are read, unless q8 */
     bool              gives_q8; /* PRODUCTS: writes its result in 8 bits; its only reader has COLUMN_GIVEN */
     bool              aligned;  /* the second input of a gate is bound at the aligned offset below it */
     uint32_t          splits;   /* ATTENTION, ATTEND: among how many workgroups the keys are divided */
@@ -75,7 +75,8 @@ struct gpu_plan {
     size_t            kv_count, kv_capacity;
     uint32_t          rebinds;
     uint32_t          tokens, outputs;
-    layout_item      *items; /* values by index, then the plan's scratch items */
+    bool              rows_alone; /* each token is a sequence of its own */
+    layout_item      *items;      /* values by index, then the plan's scratch items */
     size_t            item_count;
     gpu_id            memory, run, rows; /* buffers: values, the run, u32 [outputs] */
     gpu_id            numbers;           /* the kernels' numbers, PLAN_ALIGNMENT apart */

@@ -16,7 +16,9 @@ typedef struct {
 gpu_kv plan_kv(const gpu_plan *p, const op *o) {
     if (!op_has_cache(o)) return (gpu_kv){ 0 };
     const gpu_kv_layer *l = &p->kv[o->layer];
-    return (gpu_kv){ .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .precise = p->backend->precise };
+    return (gpu_kv){
+        .type = l->type, .kv_heads = l->kv_heads, .head = l->head, .precise = p->backend->precise, .rows = p->rows_alone
+    };
 }
 
 static void plan_count_uses(const gpu_plan *p, value_use *uses) {
@@ -63,8 +65,9 @@ static void plan_decide_product(gpu_plan *p, size_t i) {
     plan_op        *d = &p->ops[i];
     const gpu_info *info = gpu_host_info(p->backend->host);
     const bool      precise = p->backend->precise;
-    d->q8 = !precise && gpu_matmul_takes_q8(info, o->in[FUSED_W0]->type, plan_count(p, o->in[FUSED_A]));
-    d->groups = o->in[FUSED_ROUTES] && gpu_matmul_takes_groups(p->tokens);
+    d->groups = o->in[FUSED_ROUTES] && !gpu_few_columns(info, p->tokens);
+    d->q8 = !precise && (d->groups || !o->in[FUSED_ROUTES]) &&
+            gpu_matmul_takes_q8(info, o->in[FUSED_W0]->type, plan_count(p, o->in[FUSED_A]));
     d->column = !precise && gpu_matvec_takes_q8(info, o->in[FUSED_W0]->type) ? COLUMN_Q8 : COLUMN_F32;
     d->aligned = o->in[FUSED_OTHER] != NULL;
 }
@@ -73,12 +76,13 @@ static void plan_decide_product(gpu_plan *p, size_t i) {
  * once, not by every workgroup of the reader. */
 static void plan_decide_column(gpu_plan *p, size_t i, const value_use *uses) {
     const op *o = &p->g.ops[i];
-    if (o->kind != OP_PRODUCTS || o->gate != GATE_PAIR || o->out->ne[0] % 32 || p->tokens > 1) return;
+    if (o->kind != OP_PRODUCTS || o->gate != GATE_PAIR || o->out->ne[0] % 32) return;
     const value_use *use = o->out->base ? NULL : &uses[o->out->index];
     if (!use || use->readers != 1 || !use->column) return;
     const op *reader = &p->g.ops[use->reader];
     if (reader->normed || reader->in[FUSED_B] || p->ops[use->reader].column != COLUMN_Q8) return;
     p->ops[i].gives_q8 = true;
+    p->ops[use->reader].q8 = false;
     p->ops[use->reader].column = COLUMN_GIVEN;
 }
 
@@ -160,6 +164,7 @@ gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
         .weight_factor = o->weight_factor,
         .cap = o->cap,
         .other_offset = o->in[FUSED_OTHER] ? (uint32_t)plan_beyond_alignment(o->in[FUSED_OTHER]) : 0,
+        .other_token_stride = o->in[FUSED_OTHER] ? (uint32_t)o->in[FUSED_OTHER]->token_stride : 0,
         .column = d->column,
         .y_q8 = d->gives_q8,
         .clips = plan_clips(o),

@@ -6,8 +6,6 @@
 #include "gpu/kernel_build.h"
 #include "gpu/matmul.h"
 
-enum { MATVEC_COLUMNS = 4 }; /* up to this many columns, a row is read once for all of them */
-
 /* matvec.c */
 void gpu_matvec_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile);
 

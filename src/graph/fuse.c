@@ -532,8 +532,10 @@ static bool try_gate(fuser *f, op *geglu) {
     tensor  *row = whole_of(geglu->in[0]), *other = geglu->in[1];
     uint32_t producer = f->producer[row->index];
     op      *products = producer == NOBODY ? NULL : &f->g->ops[producer];
-    if (!products || products->kind != OP_PRODUCTS || products->cap > 0 || !is_row(products->in[FUSED_A])) return false;
-    if (!(row->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output)) return false;
+    if (!products || products->kind != OP_PRODUCTS || products->cap > 0 || products->clips_out ||
+        !is_row(products->in[FUSED_A]))
+        return false;
+    if (!(row->axis == AXIS_TOKENS ? f->options->few_tokens : f->options->few_outputs)) return false;
     const tensor *made = products->out;
     const bool    whole = made->ne[0] == row->ne[0]; /* no other product has a part of this row */
     if (whole && f->readers[row->index] == 2 && are_halves_of(geglu, row)) products->gate = GATE_PAIR;
@@ -550,7 +552,10 @@ static bool try_gate(fuser *f, op *geglu) {
 
 static bool try_cap(fuser *f, op *softcap) {
     op *products = producer_of(f, softcap->in[0], OP_PRODUCTS);
-    if (!products || !read_once(f, softcap->in[0]) || products->gate || !can_make_column(f, products)) return false;
+    if (!products || !read_once(f, softcap->in[0]) || products->gate || products->clips_out ||
+        !is_row(products->in[FUSED_A]))
+        return false;
+    if (!(products->out->axis == AXIS_TOKENS ? f->options->few_tokens : f->options->few_outputs)) return false;
     products->cap = softcap->factor;
     products->out = softcap->out;
     remove_op(softcap);
@@ -571,7 +576,7 @@ static bool make_products(fuser *f, op *matmul) {
 
 static const struct {
     op_kind kind;
-    bool    one;                    /* only in plans for one token or one output */
+    bool    few;                    /* only in plans for few tokens or outputs; the rule itself asks whether for one */
     bool (*apply)(fuser *f, op *o); /* returns whether it changed the graph */
 } rules[] = {
     { OP_ADD, false, try_add },
@@ -611,9 +616,9 @@ static void fuser_finish(fuser *f) {
 
 static void apply_rules(fuser *f) {
     f->changed = true;
-    const bool one = f->options->one_token || f->options->one_output;
+    const bool few = f->options->few_tokens || f->options->few_outputs;
     for (size_t r = 0; r < COUNT_OF(rules) && !f->g->problem.status; r++) {
-        if (rules[r].one && !one) continue;
+        if (rules[r].few && !few) continue;
         for (size_t i = 0; i < f->g->op_count && !f->g->problem.status; i++) {
             if (f->g->ops[i].kind != rules[r].kind) continue;
             if (f->changed) fuser_index(f);

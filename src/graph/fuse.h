@@ -50,9 +50,11 @@ enum {
 };
 
 typedef struct {
-    bool     one_token;   /* for one token only: products may compute their own column and apply a gate */
+    bool     one_token;   /* for one token only: products may compute their own column */
     bool     one_output;  /* the same for values on the axis of outputs */
-    bool     clips;       /* for many tokens: products may clip what they read and write */
+    bool     clips;       /* for several tokens: products may clip what they read and write */
+    bool     few_tokens;  /* for few tokens, or one: products may apply a gate or a cap */
+    bool     few_outputs; /* the same */
     uint64_t most_bytes;  /* the limit for joined weights */
     uint64_t most_column; /* the longest column that a product can compute for itself */
 } fuse_options;

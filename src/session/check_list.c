@@ -6,6 +6,7 @@
  * same text. */
 
 #include "gpu/kernels.h"
+#include "gpu/matmul.h"
 #include "gpu/pipeline.h"
 #include "session/kv.h"
 #include "session/self_check_parts.h"
@@ -32,6 +33,8 @@ enum {
 static const struct {
     uint32_t class, tokens;
 } classes[] = { { 1, 1 }, { 4, 3 }, { 16, 13 }, { 64, 45 }, { 256, MOST_TOKENS }, { PICTURE, MOST_TOKENS } };
+
+enum { MOST_ROWS = 32 }; /* of plans whose tokens are sequences of their own */
 
 typedef struct {
     uint64_t defines, text; /* hashes */
@@ -182,8 +185,9 @@ static uint64_t short_k(const tensor *weight) {
 
 static check_product product_of(const lister *l, const op *o, bool given, uint64_t rows) {
     const tensor *w = o->in[FUSED_W0], *x = o->in[FUSED_A];
-    const bool    routed = o->in[FUSED_ROUTES] != NULL, single = l->run.class == 1 || (routed && l->run.class <= 4) ||
-                                                              (x->axis == AXIS_OUTPUTS && l->run.outputs == 1);
+    const bool    routed = o->in[FUSED_ROUTES] != NULL;
+    const bool    single = l->run.class == 1 || (routed && gpu_few_columns(gpu_host_info(l->c->host), l->run.class)) ||
+                        (x->axis == AXIS_OUTPUTS && l->run.outputs == 1);
     const uint64_t experts = routed ? max_size(min_size(w->ne[2], EXPERTS), o->used) : 1;
     const uint64_t k = given ? min_size(w->ne[0], GIVEN_COLUMN) : single ? w->ne[0] : short_k(w);
     const uint64_t few = max_size(64, COLUMN_VALUES / k / experts) / 2 * 2;
@@ -197,20 +201,33 @@ static check_product product_of(const lister *l, const op *o, bool given, uint64
     return p;
 }
 
-/* The product whose gated result is this product's 8-bit column; NULL: the column is not given in 8 bits. */
+static bool kernel_has(const gpu_kernel *k, const char *name, const char *value) {
+    for (size_t i = 0; i < k->define_count; i++) {
+        if (!strcmp(k->defines[i].name, name)) return !strcmp(k->defines[i].value, value);
+    }
+    return false;
+}
+
+/* The product whose gated result is this product's 8-bit column; NULL: no product makes the column in 8 bits. */
 static const op *maker_of_column(const graph *fused, const op *o, const gpu_kernel *k) {
-    bool given = false;
-    for (size_t i = 0; i < k->define_count; i++)
-        given |= !strcmp(k->defines[i].name, "COLUMN") && !strcmp(k->defines[i].value, "given");
-    for (size_t i = 0; given && i < fused->op_count; i++) {
-        if (fused->ops[i].out == o->in[FUSED_A]) return &fused->ops[i];
+    for (size_t i = 0; kernel_has(k, "COLUMN", "given") && i < fused->op_count; i++) {
+        if (fused->ops[i].out == o->in[FUSED_A] && fused->ops[i].gate == GATE_PAIR) return &fused->ops[i];
+    }
+    return NULL;
+}
+
+/* The product that reads what this one writes in 8 bits; NULL: it writes no 8 bits. */
+static const op *reader_of_column(const graph *fused, const op *o, const gpu_kernel *k) {
+    for (size_t i = 0; kernel_has(k, "Q8_OUT", "1") && i < fused->op_count; i++) {
+        if (fused->ops[i].in[FUSED_A] == o->out) return &fused->ops[i];
     }
     return NULL;
 }
 
 static void describe_product(const lister *l, check *k, const graph *fused, const op *o, const gpu_kernel *kernel) {
-    const op           *maker = maker_of_column(fused, o, kernel);
-    const check_product own = product_of(l, o, maker != NULL, 0);
+    const op           *reader = reader_of_column(fused, o, kernel);
+    const op           *maker = reader ? o : maker_of_column(fused, o, kernel);
+    const check_product own = product_of(l, reader ? reader : o, maker != NULL, 0);
     if (maker) k->products[k->product_count++] = product_of(l, maker, false, 2 * own.w.k);
     k->products[k->product_count++] = own;
     snprintf(k->what, sizeof k->what, "%s products%s of %u token%s", quant_format_of(own.w.type)->name,
@@ -229,7 +246,7 @@ static const op *attention_of(const graph *fused, const op *o) {
 }
 
 /* Starts so that a ring wraps around during the runs, and so that full layers have several tiles of keys. The positions
- * before them are zero on both sides. Two runs have the class at hand (or 16, if it has few tokens). */
+ * before them are zero on both sides. Two runs have the class at hand (or 16, if it has few tokens that are no rows). */
 static void describe_attention(const lister *l, check *k, const graph *fused, const op *o) {
     const op           *attention = attention_of(fused, o);
     const gpu_kv_layer *layer = &l->kv[o->layer];
@@ -243,9 +260,14 @@ static void describe_attention(const lister *l, check *k, const graph *fused, co
     k->start = k->window ? k->window + KV_SLACK - DISTINCT_TOKENS - 1 : FULL_START;
     k->run_count = 0;
     for (size_t i = 0; i < 2; i++)
-        k->runs[k->run_count++] = (check_run){ DISTINCT_TOKENS, (uint32_t)max_size(l->run.class, 16), 1 };
-    k->runs[k->run_count++] = (check_run){ 3, 4, 1 };
-    k->runs[k->run_count++] = (check_run){ 1, 1, 1 };
+        k->runs[k->run_count++] =
+            (check_run){ .tokens = DISTINCT_TOKENS, .class = (uint32_t)max_size(l->run.class, 16), .outputs = 1 };
+    k->runs[k->run_count++] = (check_run){ .tokens = 3, .class = 4, .outputs = 1 };
+    k->runs[k->run_count++] = (check_run){ .tokens = 1, .class = 1, .outputs = 1 };
+    for (size_t i = 0; i < 2 && l->run.rows; i++) {
+        k->runs[i] = l->run;
+        k->runs[i].tokens = (uint32_t)min_size(l->run.class, DISTINCT_TOKENS);
+    }
     snprintf(k->what, sizeof k->what, "%s attention (%u/%u heads of %u, %s keys and values)",
              k->window ? "sliding" : "full", k->heads, k->kv_heads, k->head, quant_format_of(l->c->kv_type)->name);
 }
@@ -263,7 +285,7 @@ static bool is_distinct(const op *o) {
 
 static void check_describe(const lister *l, check *k, const graph *fused, const op *o, const gpu_kernel *kernel) {
     *k = (check){ .o = *o, .runs = { l->run }, .run_count = 1 };
-    if (is_distinct(o)) k->runs[0] = (check_run){ DISTINCT_TOKENS, 16, 1 };
+    if (is_distinct(o)) k->runs[0] = (check_run){ .tokens = DISTINCT_TOKENS, .class = 16, .outputs = 1 };
     if (o->kind == OP_ROPE_TABLE) k->axes = (uint32_t)o->out->ne[1];
     describe_inputs(k, o);
     if (o->kind == OP_PRODUCTS) describe_product(l, k, fused, o, kernel);
@@ -306,6 +328,12 @@ gpu_kv_layer check_cache(quant_type type, const check *k) {
     };
 }
 
+static gm_status visit_run(gpu_backend *b, const graph *g, const check_run *run, const gpu_kv_layer *kv,
+                           gpu_kernel_visit *visit, lister *l, error *e) {
+    if (run->rows) return gpu_plan_visit_rows(b, g, run->class, kv, visit, l, e);
+    return gpu_plan_visit(b, g, run->class, run->outputs, kv, visit, l, e);
+}
+
 /* Marks the texts that the runs of a check use as covered. */
 static gm_status cover_check(lister *l, const check *k, error *e) {
     static const uint8_t somewhere[2]; /* stands for bytes that are not read */
@@ -317,7 +345,7 @@ static gm_status cover_check(lister *l, const check *k, error *e) {
     if (!status) status = gpu_backend_list_weights(&b, &g, e);
     if (!status) check_choose_kernels(&b, k, data);
     for (size_t i = 0; i < k->run_count && !status; i++) {
-        status = gpu_plan_visit(&b, &g, k->runs[i].class, k->runs[i].outputs, &kv, cover_check_kernel, l, e);
+        status = visit_run(&b, &g, &k->runs[i], &kv, cover_check_kernel, l, e);
         if (!status) status = l->status;
     }
     gpu_backend_clear(&b);
@@ -411,9 +439,16 @@ static bool lister_choose_run(lister *l, const self_check_options *options, size
     if (i % 2 && most == 1) return false;
     if (l->tower ? class < options->tower->fewest : class == PICTURE) return false;
     if (options->quick && (i % 2 || (class != 16 && (l->tower || class != 1)))) return false;
-    l->run = (check_run){ classes[i / 2].tokens, class, i % 2 ? outputs : 1 };
+    l->run = (check_run){ .tokens = classes[i / 2].tokens, .class = class, .outputs = i % 2 ? outputs : 1 };
     if (i % 2 && l->run.tokens > outputs) l->run.tokens = outputs;
     return true;
+}
+
+/* Adds checks for the kernels of the run at hand, except for those that the known caches have. */
+static gm_status add_run(lister *l, const graph *g, const gpu_kv_layer *kv, const gpu_kv_layer *known, error *e) {
+    gm_status status = known ? visit_run(&l->model, g, &l->run, known, cover_kernel, l, e) : GM_OK;
+    if (!status) status = visit_run(&l->model, g, &l->run, kv, note_kernel, l, e);
+    return status ? status : add_checks(l, e);
 }
 
 gm_status check_list_make(self_check *c, const graph *g, const model_config *config, const self_check_options *options,
@@ -430,10 +465,11 @@ gm_status check_list_make(self_check *c, const graph *g, const model_config *con
     l.kv = kv;
     if (!status && options->tower) status = cover_text(&l, options, e);
     for (size_t i = 0; i < 2 * COUNT_OF(classes) && !status; i++) {
-        if (!lister_choose_run(&l, options, i)) continue;
-        if (known) status = gpu_plan_visit(&l.model, g, l.run.class, l.run.outputs, known, cover_kernel, &l, e);
-        if (!status) status = gpu_plan_visit(&l.model, g, l.run.class, l.run.outputs, kv, note_kernel, &l, e);
-        if (!status) status = add_checks(&l, e);
+        if (lister_choose_run(&l, options, i)) status = add_run(&l, g, kv, known, e);
+    }
+    for (uint32_t rows = 2; rows <= MOST_ROWS && !status && !options->quick && !options->tower; rows *= 2) {
+        l.run = (check_run){ .tokens = rows - rows / 8, .class = rows, .outputs = rows, .rows = true };
+        status = add_run(&l, g, kv, known, e);
     }
     if (!status) status = add_plan_kernels(&l, e);
     gpu_kernel_list_free(&l.plans);

@@ -156,12 +156,17 @@ static void make_records(self_check *c, const check *k) {
     }
     records_of_text(c->records, 0, &sequence, ids, (size_t)c->position, run->tokens);
     for (uint32_t t = 0; t < run->tokens && k->o.by_position; t++) c->records[t].position = (uint32_t)ids[t];
-    if (run->class > GPU_DECODE_TOKENS) records_join_block(c->records + BLOCK_FIRST, BLOCK_COUNT);
+    for (uint32_t t = 0; t < run->tokens && run->rows; t++) {
+        c->records[t].span_first = t;
+        c->records[t].span_count = 1;
+    }
+    if (run->class > GPU_DECODE_TOKENS && !run->rows) records_join_block(c->records + BLOCK_FIRST, BLOCK_COUNT);
 }
 
 static gm_status submit_run(self_check *c, const check *k, error *e) {
     const check_run *run = &k->runs[c->run];
     make_records(c, k);
+    if (!c->plan && run->rows) TRY(gpu_plan_new_rows(&c->gpu, &c->g, run->class, &c->gpu_kv, &c->plan, e));
     if (!c->plan) TRY(gpu_plan_new(&c->gpu, &c->g, run->class, run->outputs, &c->gpu_kv, &c->plan, e));
     if (!c->ticket) c->ticket = gpu_ticket_new(c->host);
     const run_inputs in = {

@@ -48,6 +48,7 @@ typedef struct {
 typedef struct {
     uint32_t tokens;         /* computed in this run, */
     uint32_t class, outputs; /* by a plan for so many */
+    bool rows;               /* each token is a span of its own */
 } check_run;
 
 typedef struct {
