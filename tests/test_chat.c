@@ -515,7 +515,7 @@ static void test_chat_media(void) {
         { CHAT_IMAGE, "https://example.org/a.png", "", GM_UNSUPPORTED,
           "a remote picture is not fetched (https://example.org/a.png", 0 },
         { CHAT_AUDIO, "file:///a.wav", "", GM_UNSUPPORTED, "audio/wav", 0 },
-        { CHAT_VIDEO, "TWFu", "", GM_UNSUPPORTED, "x: a video is taken as frames", 0 },
+        { CHAT_VIDEO, "TWFu", "", GM_UNSUPPORTED, "x: send a video as frames", 0 },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         arena           memory = { 0 };
@@ -547,7 +547,7 @@ static void test_chat_frames(void) {
         { "{'type':'video','detail':'high','frames':[{'time':0,'image':'AAAA'},{'time':2.5,'data':'TWFu'}]}", GM_OK,
           "Man", 1120 },
         { "{'type':'video_url','video_url':{'url':'https://example.org/a.mp4'}}", GM_UNSUPPORTED,
-          "x: a video is taken as frames", 0 },
+          "x: send a video as frames", 0 },
         { "{'type':'video','frames':7}", GM_BAD_ARGUMENT, "content[0].frames must be a list, found", 0 },
         { "{'type':'video','frames':[7]}", GM_BAD_ARGUMENT, "x.frames[0] must be an object with a time and a picture",
           0 },

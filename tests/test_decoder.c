@@ -221,11 +221,26 @@ static void test_prompt_beside(void) {
 
 /* ---- odd times ---- */
 
-typedef enum { FREE_REPLY, FREE_SESSION, STOP, CANCEL, ROLLBACK, FORK, SAVE, RESTORE, OTHER_REPLY, APPEND, WAYS } way;
+typedef enum {
+    FREE_REPLY,
+    FREE_SESSION,
+    STOP,
+    CANCEL,
+    ROLLBACK,
+    FORK,
+    SAVE,
+    RESTORE,
+    OTHER_REPLY,
+    APPEND,
+    SAMPLE,
+    WAYS
+} way;
 
 static void writer_disturb(answer *a, way w, gm_session **twin) {
     static const char *const names[] = { "free", "free the session", "stop",          "cancel", "rollback", "fork",
-                                         "save", "restore",          "another reply", "append" };
+                                         "save", "restore",          "another reply", "append", "sample" };
+    const gm_sampling        greedy = { .top_p = 1, .typical_p = 1, .repetition_penalty = 1 };
+    gm_token_logprob         drawn;
     int32_t                  tokens[30];
     void                    *data = NULL;
     size_t                   size = 0;
@@ -250,6 +265,9 @@ static void writer_disturb(answer *a, way w, gm_session **twin) {
         status = gm_reply_start_tokens(a->s, tokens, 30, NULL, &a->reply, why, sizeof why);
         break;
     case APPEND: status = append_tokens(a->s, tokens, 30); break;
+    case SAMPLE:
+        while ((status = gm_session_sample(a->s, &greedy, &drawn, NULL, 0, why, sizeof why)) == GM_AGAIN) {}
+        break;
     case WAYS: break;
     }
     CHECK_MESSAGE(!status, "%s: %s", names[w], why);
@@ -263,7 +281,7 @@ static void test_disturbed(way w, size_t calls) {
     while (all[0].count < 3 * all[0].width || all[3].count < 3 * all[3].width) writers_poll_all(all, 4);
     for (size_t i = 0; i < calls; i++) writer_poll(&all[i % 3 == 2 ? 3 : i % 3]);
     writer_disturb(&all[2], w, &twin);
-    const bool goes_on = w == FORK || w == SAVE;
+    const bool goes_on = w == FORK || w == SAVE || w == SAMPLE;
     if (!goes_on && w != CANCEL && w != STOP) all[2].status = GM_DONE;
     while (writers_poll_all(all, 4)) {}
     for (size_t i = 0; i < 4; i++) {

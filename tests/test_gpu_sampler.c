@@ -435,6 +435,32 @@ static void test_gpu_rows(gpu_host *h) {
     }
 }
 
+/* No list has more dispatches than one whose rows draw in all ways: greedily, among few candidates, and with every cut, with a bias. */
+static void test_gpu_longest_list(gpu_host *h) {
+    static random_case all[3];
+    request            r[3];
+    TEST("rows that draw in all ways");
+    for (uint32_t row = 0; row < 3; row++) {
+        dice         d = { 0, 77 + row };
+        gm_sampling *p = &all[row].sampling;
+        r[row] = random_request(&d, LARGEST, &all[row]);
+        for (size_t i = 0; i < LARGEST; i++) all[row].logits[i] = (float)(i % 1000) * 0.01f;
+        *p = (gm_sampling){ .temperature = row ? 1 : 0,
+                            .top_k = row == 1   ? 64
+                                     : row == 2 ? 20000
+                                                : 0,
+                            .top_p = row == 2 ? 0.95f : 1,
+                            .min_p = row == 2 ? 0.001f : 0,
+                            .typical_p = row == 2 ? 0.9f : 1,
+                            .repetition_penalty = 1.1f,
+                            .penalty_window = 8,
+                            .seed = row };
+        r[row].suppressed = NULL;
+        r[row].alternatives = 5;
+    }
+    compare_draws(h, r, 3);
+}
+
 int main(int argc, char **argv) {
     error     e = { 0 };
     gpu_host *h = NULL;
@@ -443,7 +469,10 @@ int main(int argc, char **argv) {
     if (!h) return test_end();
     const char *only = argc > 1 ? argv[1] : "";
     if (!*only) test_gpu_random(h);
-    if (!*only || !strcmp(only, "rows")) test_gpu_rows(h);
+    if (!*only || !strcmp(only, "rows")) {
+        test_gpu_rows(h);
+        test_gpu_longest_list(h);
+    }
     test_gpu_golden(h, only);
     TEST("nothing was refused");
     CHECK_MESSAGE(gpu_host_problem(h, &e) == GM_OK, "%s", e.why);

@@ -381,7 +381,7 @@ static void test_clipped(const backend *b, quant_type type, size_t tokens, size_
     }
     case_expect(case_run(&c, y, 0), want, tokens * 40,
                 b->precise              ? 5e-6
-                : cpu_type_has_q8(type) ? 3e-2
+                : cpu_type_has_q8(type) ? 4e-2
                 : halves(b, type)       ? 3e-3
                                         : 5e-6);
     for (size_t i = 0; i < 3; i++) free(data[i]), free(w[i]);
@@ -1148,8 +1148,8 @@ static void test_backend(const backend *b) {
     test_matmul(b, TYPE_F16, 130, 160, 150); /* several tiles of rows and of columns */
     test_matmul(b, TYPE_BF16, 70, 96, 129);
     test_matmul(b, TYPE_F32, 65, 33, 130);
-    test_clipped(b, TYPE_F16, 2, 64,
-                 96); /* with separate clamps on the GPU; then by each kind of kernel, with k split and not */
+    test_clipped(b, TYPE_F16, 1, 64, 96); /* with separate clamps on the GPU */
+    test_clipped(b, TYPE_F16, 2, 64, 96); /* by each kind of kernel, with k split and not */
     test_clipped(b, TYPE_F16, 5, 33, 48);
     test_clipped(b, TYPE_F16, 70, 512, 160);
     test_clipped(b, TYPE_BF16, 130, 96, 130);

@@ -145,7 +145,7 @@ async function pictures() {
     const order = await chat(server, film([{time: 9, image_url: file}, {time: 2, image_url: file}]));
     check(order.status === 400 && order.json.error.message.includes("frame 2 is at 2 s, after 9 s"), `frames in disorder: ${order.text}`);
     const remote = await chat(server, {messages: [{role: "user", content: [{type: "video_url", video_url: {url: "https://example.org/a.mp4"}}]}]});
-    check(remote.status >= 400 && remote.json.error.message.includes("a video is taken as frames"), `a remote video: ${remote.text}`);
+    check(remote.status >= 400 && remote.json.error.message.includes("send a video as frames"), `a remote video: ${remote.text}`);
     const broken = await chat(server, {messages: [picture(`data:image/jpeg;base64,${file.slice(0, 400)}`)]});
     check(broken.status === 400 && broken.json.error.code === "invalid_value" && broken.json.error.message.includes("JPEG"), `a damaged picture: ${broken.text}`);
     has((await chat(server, {messages: say("What is 12 + 30?")})).json?.choices[0].message.content, "42", "the server goes on after it");

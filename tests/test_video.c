@@ -173,6 +173,13 @@ static void held_videos(void) {
     CHECK_MESSAGE(!gm_session_restore_buffer(again, file, bytes, why, sizeof why), "%s", why);
     CHECK(ask_video(again, talk, 3, &stats) == GM_DONE && stats.media_encoded == 0 && stats.cached_tokens > seen_end);
 
+    TEST("tokens alone do not bring a video to another session");
+    const int32_t *ids = NULL;
+    const size_t   held = gm_session_tokens(s, &ids);
+    gm_session    *bare = open_session(engine, GM_KV_DEFAULT, 0);
+    CHECK(gm_session_set(bare, ids, held, why, sizeof why) == GM_BAD_ARGUMENT && strstr(why, "a frame of a video"));
+    gm_session_free(bare);
+
     TEST("at other times the frames are computed again, but not encoded");
     for (size_t i = 0; i < SHOWN; i++) frames[i].time += 60;
     CHECK(ask_video(again, &first, 1, &stats) == GM_DONE && stats.media_encoded == 0 && stats.cached_tokens < 10);

@@ -1,7 +1,7 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// Attention for a few tokens (1 to 4), with the keys split among several workgroups:
+// Attention for a few tokens (1 to 4, or up to 32 that continue a sequence each), with the keys split among several workgroups:
 //
 //   out[t, h] = Σ_j softmax_j(q[t, h] · k_j) v_j over the indices j that the token sees; the scale is 1
 //

@@ -2,8 +2,8 @@
  *
  * A thread that calls in a loop asks again right after it has released the lock. With a plain mutex it would usually win
  * against threads that sleep; here it queues behind them. After a long turn, every short one that waits by then comes before the
- * next long one. So nobody waits for more than one turn of the other kind, however many threads ask for those, and neither
- * kind keeps the other out. In WebAssembly an engine has one thread, so the lock does nothing. */
+ * next long one. So a short turn waits for at most one long one, and a long turn for at most the short ones that waited when the
+ * long one before it ended: neither kind keeps the other out. In WebAssembly an engine has one thread, so the lock does nothing. */
 
 #ifndef GM_TURNS_H
 #define GM_TURNS_H

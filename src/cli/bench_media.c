@@ -5,12 +5,13 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "media/picture.h"
+#include "media/sound.h"
 #include "session/tower.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TOKEN_PIXELS = 48, SOUND_RATE = 16000 };
+enum { TOKEN_PIXELS = 48 };
 
 /* What the towers get: BENCH_BATCH pictures or sounds of noise. */
 typedef struct {
@@ -97,9 +98,9 @@ static gm_status encode_timed(const medium_input *in, bench_medium *m, gpu_profi
     return status ? status : ended;
 }
 
-gm_status bench_medium_measure(bench_medium *m, gm_engine *engine, bool sound, size_t repeats, gpu_profile *profile,
+gm_status bench_medium_measure(bench_medium *m, gm_engine *engine, bool heard, size_t repeats, gpu_profile *profile,
                                error *e) {
-    medium_input in = { .engine = engine, .sound = sound };
+    medium_input in = { .engine = engine, .sound = heard };
     gm_status    status = input_make(&in, m->size, e);
     if (!status) status = encode_once(&in, 1, &m->tokens, &m->load_seconds, e);
     if (!status) status = encode_best(&in, 1, repeats, &m->tokens, &m->one, e);
@@ -110,17 +111,17 @@ gm_status bench_medium_measure(bench_medium *m, gm_engine *engine, bool sound, s
     return status;
 }
 
-void bench_medium_print(const bench_medium *m, bool sound) {
+void bench_medium_print(const bench_medium *m, bool heard) {
     if (!m->size) return;
     printf("%s   %.2f ms (%zu tokens%s), %d in %.2f ms (%.2f times one); the first took %.3f s\n",
-           sound ? "sound  " : "picture", m->one * 1e3, m->tokens, sound ? "" : " of 48 × 48 pixels", BENCH_BATCH,
+           heard ? "sound  " : "picture", m->one * 1e3, m->tokens, heard ? "" : " of 48 × 48 pixels", BENCH_BATCH,
            m->batch * 1e3, m->batch / m->one, m->load_seconds);
 }
 
-void bench_medium_report(report *r, const bench_medium *m, bool sound) {
+void bench_medium_report(report *r, const bench_medium *m, bool heard) {
     if (!m->size) return;
-    report_open(r, sound ? "audio" : "image", '{');
-    if (sound) report_count(r, "length_seconds", m->size);
+    report_open(r, heard ? "audio" : "image", '{');
+    if (heard) report_count(r, "length_seconds", m->size);
     report_count(r, "tokens", m->tokens);
     report_number(r, "seconds", m->one);
     report_number(r, "batch_of_4_seconds", m->batch);

@@ -18,9 +18,9 @@ typedef struct {
 } bench_medium;
 
 /* Measures a tower of the engine. One more run, of one picture or sound, times every dispatch for the profile; NULL: none. */
-gm_status bench_medium_measure(bench_medium *m, gm_engine *engine, bool sound, size_t repeats, gpu_profile *profile,
+gm_status bench_medium_measure(bench_medium *m, gm_engine *engine, bool heard, size_t repeats, gpu_profile *profile,
                                error *e);
-void      bench_medium_print(const bench_medium *m, bool sound);
-void      bench_medium_report(report *r, const bench_medium *m, bool sound);
+void      bench_medium_print(const bench_medium *m, bool heard);
+void      bench_medium_report(report *r, const bench_medium *m, bool heard);
 
 #endif

@@ -264,6 +264,9 @@ static gm_status answer_prompt(run_state *r, const run_values *v, error *e) {
 /* What a file of prompts says line by line cannot be said for all of them. */
 static int run_answer_file(const run_values *v, const arguments *args) {
     if (!v->prompts || !v->out) return complain_usage("run", "run: --prompts FILE and --out FILE belong together");
+    if (!strcmp(v->out, "-"))
+        return complain_usage("run",
+                              "run: --out needs a file, because answers that are there already are read from it");
     if (args->count > 1 || v->file || v->system || v->tools || v->raw || v->json || v->logprobs.given ||
         v->stop.count || v->images.count || v->sounds.count || v->videos.count)
         return complain_usage("run",

@@ -52,7 +52,7 @@ typedef struct {
 /* ---- reading ---- */
 
 /* {"prompt": …} is short for a message of the user's; the other fields stay. */
-static void write_request(buffer *out, const json *root) {
+static void prompts_write_request(buffer *out, const json *root) {
     bool comma = false;
     buffer_char(out, '{');
     for (const json *field = root->first; field; field = field->next) {
@@ -86,7 +86,7 @@ static gm_status line_read(prompt_line *line, str text, error *e) {
     if (!status && prompt && !json_is(prompt, JSON_STRING))
         status = fail(e, GM_BAD_ARGUMENT, "\"prompt\" must be a string, not %s", json_describe(prompt));
     if (!status && id) json_write(&line->id, id);
-    if (!status) write_request(&body, root);
+    if (!status) prompts_write_request(&body, root);
     if (!status && (body.failed || line->id.failed)) status = fail_memory(e, "a prompt", text.length);
     if (!status) status = chat_request_parse(&body, &line->request, param, e);
     buffer_free(&body);
@@ -113,7 +113,7 @@ static gm_status prompts_add(prompts_state *s, size_t number, str text, error *e
     return GM_OK;
 }
 
-static bool is_blank(str text) {
+static bool prompt_is_blank(str text) {
     for (size_t i = 0; i < text.length; i++) {
         if (!strchr(" \t\r", text.data[i]) || !text.data[i]) return false;
     }
@@ -129,7 +129,7 @@ static gm_status prompts_read(prompts_state *s, error *e) {
         const char  *end = memchr(all.data + at, '\n', all.length - at);
         const size_t length = end ? (size_t)(end - all.data) - at : all.length - at;
         const str    text = { all.data + at, length };
-        if (!is_blank(text)) TRY(prompts_add(s, number, text, e));
+        if (!prompt_is_blank(text)) TRY(prompts_add(s, number, text, e));
         at += length + 1;
     }
     if (s->bad)
@@ -182,7 +182,7 @@ static gm_status prompts_open_out(prompts_state *s, error *e) {
 
 /* Writes the answers that are there, in the order of the prompts. */
 static gm_status prompts_write(prompts_state *s, error *e) {
-    while (s->written < s->count && s->lines[s->written].result.length) {
+    while (s->written < s->count && (s->lines[s->written].result.length || s->lines[s->written].result.failed)) {
         prompt_line *line = &s->lines[s->written];
         if (line->result.failed) return fail_memory(e, "an answer", line->result.length);
         const bool fine =

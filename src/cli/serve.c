@@ -190,7 +190,8 @@ const command command_serve = {
     .summary = "serve the app and OpenAI's API",
     .description =
         "Listens on 127.0.0.1 and prints its address. A browser gets the app there; below /v1 is OpenAI's API "
-        "(/v1/chat/completions, /v1/models), answered by MODEL on this machine. The model is opened with the first "
+        "(/v1/chat/completions, /v1/audio/transcriptions, /v1/models), answered by MODEL on this machine. /health and "
+        "/metrics are for monitoring. The model is opened with the first "
         "request. /models lists what the app can load. Without MODEL, uses $GEMMULE_MODEL, or the first usable Gemma 4 "
         "in Ollama's store, or the model in the box. The server writes up to N answers at once (--parallel) while "
         "other requests wait; "

@@ -109,7 +109,7 @@ static gm_status transcribe_file(const transcriber *t, const char *path, error *
     progress_start(&bar, "transcribing", PROGRESS_STEPS, !t->values->quiet && !terminal_output());
     if (!status) fputs(transcript_head((transcript_format)t->values->format), stdout);
     while (!status || status == GM_AGAIN) {
-        status = transcript_next(&part, e);
+        status = interrupted() ? fail(e, GM_CANCELLED, "interrupted") : transcript_next(&part, e);
         progress_update(&bar, part.from / SOUND_RATE, part.heard.count / SOUND_RATE);
         if (!status && part.text.length) status = transcribe_print(t, &part, ++number, e);
     }
@@ -133,7 +133,7 @@ static int transcribe_run(void *values, const arguments *args) {
     model_argument           model = { 0 };
     error                    e = { 0 };
     if (v->format != TRANSCRIPT_TEXT && files > 1)
-        return complain_usage("transcribe", "transcribe: subtitles (--format %s) are of one file, found %zu",
+        return complain_usage("transcribe", "transcribe: --format %s takes one file, found %zu",
                               formats[v->format].name, files);
     interrupt_catch();
     gm_status status = model_argument_resolve(args->positional[0], &memory, &model, &e);

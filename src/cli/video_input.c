@@ -25,7 +25,7 @@ void video_input_free(video_input *v) {
     *v = (video_input){ 0 };
 }
 
-static gm_status make_frames(video_input *v, const video_shot *shots, size_t count, error *e) {
+static gm_status video_make_frames(video_input *v, const video_shot *shots, size_t count, error *e) {
     v->frames = calloc(count, sizeof *v->frames);
     if (!v->frames) return fail_memory(e, "the video's frames", count * sizeof *v->frames);
     v->count = count;
@@ -39,8 +39,8 @@ static gm_status make_frames(video_input *v, const video_shot *shots, size_t cou
 
 static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 
-static gm_status read_chosen(const char *path, struct dirent **names, uint32_t total, const video_values *values,
-                             video_input *out, error *e) {
+static gm_status video_read_chosen(const char *path, struct dirent **names, uint32_t total, const video_values *values,
+                                   video_input *out, error *e) {
     const uint32_t wanted = (uint32_t)min_size(values->frames.given ? values->frames.value : VIDEO_FRAMES, total);
     const double   rate = values->rate.given ? values->rate.value : VIDEO_RATE;
     video_shot    *shots = calloc(max_size(wanted, 1), sizeof *shots);
@@ -56,16 +56,16 @@ static gm_status read_chosen(const char *path, struct dirent **names, uint32_t t
         shots[i].size = out->bytes.length - shots[i].begin;
         buffer_free(&name);
     }
-    if (!status) status = make_frames(out, shots, wanted, e);
+    if (!status) status = video_make_frames(out, shots, wanted, e);
     free(shots);
     return status;
 }
 
-static gm_status read_folder(const char *path, const video_values *values, video_input *out, error *e) {
+static gm_status video_read_folder(const char *path, const video_values *values, video_input *out, error *e) {
     struct dirent **names = NULL;
     const int       total = scandir(path, &names, is_visible, versionsort);
     if (total < 0) return fail(e, GM_IO, "cannot read the folder %s: %s", path, strerror(errno));
-    const gm_status status = read_chosen(path, names, (uint32_t)total, values, out, e);
+    const gm_status status = video_read_chosen(path, names, (uint32_t)total, values, out, e);
     for (int i = 0; i < total; i++) free(names[i]);
     free(names);
     return status;
@@ -81,7 +81,7 @@ static gm_status read_video_file(const char *path, int file, const video_values 
     gm_status   status = ffmpeg_video(file, values->frames.given ? (uint32_t)values->frames.value : VIDEO_FRAMES,
                                       &out->bytes, &shots, &count, &inner);
     if (status) fail(e, status, "%s: %s", path, inner.why);
-    else status = make_frames(out, shots, count, e);
+    else status = video_make_frames(out, shots, count, e);
     free(shots);
     return status;
 #else
@@ -96,7 +96,7 @@ gm_status video_input_read(const char *path, const video_values *values, video_i
     gm_status   status = GM_OK;
     if (file < 0 || fstat(file, &info))
         status = fail(e, errno == ENOENT ? GM_NOT_FOUND : GM_IO, "cannot open %s: %s", path, strerror(errno));
-    else if (S_ISDIR(info.st_mode)) status = read_folder(path, values, out, e);
+    else if (S_ISDIR(info.st_mode)) status = video_read_folder(path, values, out, e);
     else if (S_ISREG(info.st_mode)) status = read_video_file(path, file, values, out, e);
     else status = fail(e, GM_BAD_ARGUMENT, "%s is neither a folder nor a file", path);
     if (file >= 0) close(file);

@@ -270,7 +270,9 @@ TRAITS_OF_TYPES(DEFINE_MATMUL)
 
 typedef void (*matmul_function)(const matmul_job *job, size_t first, size_t last, void *scratch);
 
-/* An instruction set may define special kernels for few columns of a type. */
+/* An instruction set may define special kernels for few columns of a type. They keep columns in the scratch memory, permuted, with at most
+ * so many bytes for each unit. */
+enum { MOST_SPECIAL_UNIT = 512 };
 #if !defined(SPECIAL_FEW_COLUMNS)
 #define SPECIAL_FEW_COLUMNS [TYPE_F32] = NULL
 #endif
@@ -283,7 +285,8 @@ static void simd_matmul_q8(const matmul_job *job, size_t first, size_t last, voi
 #undef FEW
 #undef MANY
     static const matmul_function special[TYPE_COUNT] = { SPECIAL_FEW_COLUMNS };
-    const matmul_function        for_few = special[job->type] ? special[job->type] : few[job->type];
+    const bool                   fits = job->k / UNIT * MOST_SPECIAL_UNIT <= MATMUL_SCRATCH; /* a column at least */
+    const matmul_function        for_few = special[job->type] && fits ? special[job->type] : few[job->type];
     (job->columns < FEW_COLUMNS || job->alone ? for_few : many[job->type])(job, first, last, scratch);
 }
 

@@ -151,7 +151,8 @@ typedef struct {
  * created here; a run only fills in its numbers and submits. */
 gm_status gpu_plan_new(gpu_backend *b, const graph *g, size_t tokens, size_t outputs, const gpu_kv_layer *kv,
                        gpu_plan **out, error *e);
-/* A plan for up to `rows` tokens, each with an output, in which every token continues another sequence and is computed as if alone. */
+/* A plan for up to `rows` tokens, each with an output, in which every token continues a sequence of its own. Kernels depend on
+ * the number of rows: results are close to those of one row, but not the same to the last bit. */
 gm_status gpu_plan_new_rows(gpu_backend *b, const graph *g, size_t rows, const gpu_kv_layer *kv, gpu_plan **out,
                             error *e);
 void      gpu_plan_free(gpu_plan *p);

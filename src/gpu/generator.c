@@ -312,8 +312,9 @@ static uint64_t record_offset(uint32_t row) {
 }
 
 /* The run as it is before the first row joins. */
+/* No row takes part yet, neither in the run nor in the draws. */
 static gm_status generator_write_run(gpu_generator *g, uint32_t window, error *e) {
-    const uint32_t rows = g->shape.rows, header[RUN_HEADER_WORDS] = { rows, rows, window, 0 };
+    const uint32_t rows = g->shape.rows, none = 0, header[RUN_HEADER_WORDS] = { rows, rows, window, 0 };
     gpu_words      words = { 0 };
     gpu_words_begin(&words);
     gpu_words_write(&words, g->plan->run, 0, header, RUN_HEADER_WORDS);
@@ -322,6 +323,7 @@ static gm_status generator_write_run(gpu_generator *g, uint32_t window, error *e
         uint32_t           data[RECORD_WORDS];
         memcpy(data, &record, sizeof data);
         gpu_words_write(&words, g->plan->run, record_offset(row), data, RECORD_WORDS);
+        gpu_words_write(&words, g->settings, (row * SAMPLER_REST + SAMPLER_HOW) * sizeof none, &none, 1);
     }
     return generator_submit_words(g, &words, e);
 }
@@ -395,13 +397,14 @@ gm_status gpu_generator_leave(gpu_generator *g, size_t row, error *e) {
     uint32_t           data[RECORD_WORDS];
     gpu_words          words = { 0 };
     memcpy(data, &record, sizeof data);
-    g->rows[row].live = false;
     g->list = NULL;
     TRY(generator_take_plan(g, e));
     gpu_words_begin(&words);
     gpu_words_write(&words, g->settings, (row * SAMPLER_REST + SAMPLER_HOW) * sizeof none, &none, 1);
     gpu_words_write(&words, g->plan->run, record_offset((uint32_t)row), data, RECORD_WORDS);
-    return generator_submit_words(g, &words, e);
+    const gm_status status = generator_submit_words(g, &words, e);
+    g->rows[row].live = status != GM_OK;
+    return status;
 }
 
 /* ---- steps ---- */

@@ -80,7 +80,7 @@ static void plan_decide_column(gpu_plan *p, size_t i, const value_use *uses) {
     const value_use *use = o->out->base ? NULL : &uses[o->out->index];
     if (!use || use->readers != 1 || !use->column) return;
     const op *reader = &p->g.ops[use->reader];
-    if (reader->normed || reader->in[FUSED_B] || p->ops[use->reader].column != COLUMN_Q8) return;
+    if (reader->normed || reader->clips_in || reader->in[FUSED_B] || p->ops[use->reader].column != COLUMN_Q8) return;
     p->ops[i].gives_q8 = true;
     p->ops[use->reader].q8 = false;
     p->ops[use->reader].column = COLUMN_GIVEN;

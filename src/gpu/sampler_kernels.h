@@ -10,7 +10,12 @@
 
 #include "gpu/kernel.h"
 
-enum { SAMPLER_KERNELS = 22, SAMPLER_MOST_ALTERNATIVES = 20, SAMPLER_MOST_STEPS = 16, SAMPLER_CANDIDATES = 8192 };
+enum {
+    SAMPLER_MOST_STEPS = 16,
+    SAMPLER_KERNELS = 10 + SAMPLER_MOST_STEPS, /* in a list, if its rows draw in all ways */
+    SAMPLER_MOST_ALTERNATIVES = 20,
+    SAMPLER_CANDIDATES = 8192
+};
 
 /* What the kernels bind: ranges of buffers, at offsets that are multiples of 256, initially zero. */
 enum {

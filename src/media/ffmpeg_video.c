@@ -51,7 +51,9 @@ static gm_status video_run(int in, const video_kind *kind, const char *const *mo
     rewind(file);
     for (size_t got; !status && (got = fread(part, 1, sizeof part, file)) > 0;) {
         buffer_append(out, part, got);
-        if (out->failed || out->length > MOST_BYTES) status = fail_memory(e, "the video's frames", out->length);
+        if (out->failed) status = fail_memory(e, "the video's frames", out->length);
+        else if (out->length > MOST_BYTES)
+            status = fail(e, GM_BAD_FILE, "the video's frames take more than %d MiB: choose fewer", MOST_BYTES >> 20);
     }
     fclose(file);
     return status;
@@ -59,13 +61,13 @@ static gm_status video_run(int in, const video_kind *kind, const char *const *mo
 
 /* ---- times ---- */
 
-static int compare_times(const void *a, const void *b) {
+static int video_compare_times(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
 }
 
 /* From lines like "0, dts, pts, duration, size, checksum", in ticks of "#tb 0: 1/12800" seconds. In the order in which they are shown. */
-static gm_status read_times(const buffer *lines, double **times, size_t *count, error *e) {
+static gm_status video_read_times(const buffer *lines, double **times, size_t *count, error *e) {
     double tick = 0, numerator = 0, denominator = 0;
     size_t total = 0;
     for (size_t i = 0; i < lines->length; i++) total += lines->data[i] == '\n';
@@ -80,7 +82,7 @@ static gm_status read_times(const buffer *lines, double **times, size_t *count, 
         else if (sscanf(line, "0, %lld, %lld", &decoded, &shown) == 2)
             list[(*count)++] = tick * (double)(shown == INT64_MIN ? decoded : shown);
     }
-    qsort(list, *count, sizeof *list, compare_times);
+    qsort(list, *count, sizeof *list, video_compare_times);
     for (size_t i = *count; i-- > 0;) list[i] -= list[0];
     *times = list;
     return *count ? GM_OK : fail(e, GM_BAD_FILE, "the file has no video in it");
@@ -101,8 +103,8 @@ static size_t png_length(const uint8_t *at, size_t left) {
     return 0;
 }
 
-static gm_status split_frames(const buffer *bytes, const double *times, size_t total, uint32_t wanted,
-                              video_shot **shots, size_t *count, error *e) {
+static gm_status video_split_frames(const buffer *bytes, const double *times, size_t total, uint32_t wanted,
+                                    video_shot **shots, size_t *count, error *e) {
     video_shot *list = calloc(wanted, sizeof *list);
     if (!list) return fail_memory(e, "the video's frames", wanted * sizeof *list);
     *count = 0;
@@ -118,7 +120,8 @@ static gm_status split_frames(const buffer *bytes, const double *times, size_t t
 }
 
 /* Frame n is chosen if it is floor(i · total / wanted) for an i. The frames get new times, so that ffmpeg repeats and drops none. */
-static gm_status decode_frames(int in, const video_kind *kind, size_t total, uint32_t wanted, buffer *out, error *e) {
+static gm_status video_decode_frames(int in, const video_kind *kind, size_t total, uint32_t wanted, buffer *out,
+                                     error *e) {
     char filter[400], most[16];
     snprintf(filter, sizeof filter,
              "select='eq(floor(ceil(n*%u/%zu)*%zu/%u),n)*lt(n,%zu)',setpts=N/25/TB,"
@@ -145,12 +148,12 @@ gm_status ffmpeg_video(int in, uint32_t most, buffer *bytes, video_shot **shots,
     gm_status status = video_run(in, kind, list, COUNT_OF(list), &lines, e);
     if (!status) {
         buffer_text(&lines, "");
-        status =
-            lines.failed ? fail_memory(e, "the times of a video", lines.length) : read_times(&lines, &times, &total, e);
+        status = lines.failed ? fail_memory(e, "the times of a video", lines.length)
+                              : video_read_times(&lines, &times, &total, e);
     }
     const uint32_t wanted = (uint32_t)min_size(most, total);
-    if (!status) status = decode_frames(in, kind, total, wanted, bytes, e);
-    if (!status) status = split_frames(bytes, times, total, wanted, shots, count, e);
+    if (!status) status = video_decode_frames(in, kind, total, wanted, bytes, e);
+    if (!status) status = video_split_frames(bytes, times, total, wanted, shots, count, e);
     free(times);
     buffer_free(&lines);
     return status;

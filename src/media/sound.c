@@ -91,9 +91,9 @@ void sound_free(sound *s) {
 }
 
 gm_status samples_append(samples *s, const float *data, size_t count, error *e) {
+    if (count > (size_t)SOUND_LONGEST * SOUND_RATE - s->count)
+        return fail(e, GM_BAD_FILE, "the sound is longer than %d hours", SOUND_LONGEST / 3600);
     if (count > s->capacity - s->count) {
-        if (count > (size_t)SOUND_LONGEST * SOUND_RATE - s->count)
-            return fail(e, GM_BAD_FILE, "the sound is longer than %d hours", SOUND_LONGEST / 3600);
         const size_t capacity = max_size(s->count + count, s->capacity + s->capacity / 2);
         float       *more = realloc(s->data, capacity * sizeof *more);
         if (!more) return fail_memory(e, "a sound", capacity * sizeof *more);

@@ -65,18 +65,18 @@ void metrics_cache(metrics *m, size_t tokens, size_t capacity) {
 
 /* ---- writing ---- */
 
-static void write_name(buffer *out, const char *name, const char *type, const char *help) {
+static void metrics_write_name(buffer *out, const char *name, const char *type, const char *help) {
     buffer_printf(out, "# HELP gemmule_%s %s\n# TYPE gemmule_%s %s\n", name, help, name, type);
 }
 
-static void write_value(buffer *out, const char *name, const char *type, const char *help, uint64_t value) {
-    write_name(out, name, type, help);
+static void metrics_write_value(buffer *out, const char *name, const char *type, const char *help, uint64_t value) {
+    metrics_write_name(out, name, type, help);
     buffer_printf(out, "gemmule_%s %" PRIu64 "\n", name, value);
 }
 
-static void write_histogram(buffer *out, const char *name, const char *help, const histogram *h) {
+static void metrics_write_histogram(buffer *out, const char *name, const char *help, const histogram *h) {
     uint64_t sum = 0;
-    write_name(out, name, "histogram", help);
+    metrics_write_name(out, name, "histogram", help);
     for (size_t i = 0; i < METRICS_BUCKETS; i++) {
         sum += h->buckets[i];
         buffer_printf(out, "gemmule_%s_bucket{le=\"%g\"} %" PRIu64 "\n", name, bounds[i], sum);
@@ -87,9 +87,9 @@ static void write_histogram(buffer *out, const char *name, const char *help, con
 }
 
 /* Routes are our own texts and need no escapes. */
-static void write_requests(const metrics *m, buffer *out) {
-    write_name(out, "requests_total", "counter",
-               "Requests by route and status; status 0: the client left before the answer.");
+static void metrics_write_requests(const metrics *m, buffer *out) {
+    metrics_write_name(out, "requests_total", "counter",
+                       "Requests by route and status; status 0: the client left before the answer.");
     for (size_t i = 0; i < METRICS_MOST_SERIES; i++) {
         const request_series *s = &m->requests[i];
         if (s->count)
@@ -100,20 +100,22 @@ static void write_requests(const metrics *m, buffer *out) {
 
 void metrics_write(metrics *m, buffer *out) {
     pthread_mutex_lock(&m->lock);
-    write_requests(m, out);
-    write_value(out, "requests_cut_off_total", "counter", "Requests whose client left before the end.", m->cut_off);
-    write_value(out, "requests_running", "gauge", "Answers that are being written.", m->running);
-    write_value(out, "requests_waiting", "gauge", "Requests in the queue.", m->waiting);
-    write_value(out, "parallel", "gauge", "Answers that can be written at once.", m->places);
-    write_value(out, "prompt_tokens_total", "counter", "Tokens of prompts.", m->prompt_tokens);
-    write_value(out, "prompt_tokens_cached_total", "counter", "Of these, tokens that were computed before.",
-                m->cached_tokens);
-    write_value(out, "reply_tokens_total", "counter", "Tokens written.", m->reply_tokens);
-    write_histogram(out, "time_to_first_token_seconds", "From the request to the first token of its answer.",
-                    &m->first_token);
-    write_histogram(out, "time_between_tokens_seconds", "Between two tokens of an answer.", &m->next_token);
-    write_value(out, "cache_tokens", "gauge", "Positions of keys and values that sessions hold or keep for others.",
-                m->cache_tokens);
-    write_value(out, "cache_capacity_tokens", "gauge", "Positions that there is memory for now.", m->cache_capacity);
+    metrics_write_requests(m, out);
+    metrics_write_value(out, "requests_cut_off_total", "counter", "Requests whose client left before the end.",
+                        m->cut_off);
+    metrics_write_value(out, "requests_running", "gauge", "Answers that are being written.", m->running);
+    metrics_write_value(out, "requests_waiting", "gauge", "Requests in the queue.", m->waiting);
+    metrics_write_value(out, "parallel", "gauge", "Answers that can be written at once.", m->places);
+    metrics_write_value(out, "prompt_tokens_total", "counter", "Tokens of prompts.", m->prompt_tokens);
+    metrics_write_value(out, "prompt_tokens_cached_total", "counter", "Of these, tokens that were computed before.",
+                        m->cached_tokens);
+    metrics_write_value(out, "reply_tokens_total", "counter", "Tokens written.", m->reply_tokens);
+    metrics_write_histogram(out, "time_to_first_token_seconds", "From the request to the first token of its answer.",
+                            &m->first_token);
+    metrics_write_histogram(out, "time_between_tokens_seconds", "Between two tokens of an answer.", &m->next_token);
+    metrics_write_value(out, "cache_tokens", "gauge",
+                        "Positions of keys and values that sessions hold or keep for others.", m->cache_tokens);
+    metrics_write_value(out, "cache_capacity_tokens", "gauge", "Positions that there is memory for now.",
+                        m->cache_capacity);
     pthread_mutex_unlock(&m->lock);
 }

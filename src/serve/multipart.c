@@ -88,11 +88,10 @@ static gm_status form_read_headers(str headers, size_t number, form_field *out, 
 }
 
 static gm_status form_read_field(str part, size_t number, form_field *out, error *e) {
-    /* The headers end with an empty line, which comes at once if there are none. */
     const size_t most = min_size(part.length, FORM_MOST_HEADERS),
                  end = form_find((str){ part.data, most }, 0, "\r\n\r\n", 4);
     if (end == SIZE_MAX)
-        return fail(e, GM_BAD_FILE, "field %zu of the form has no end of its headers within %d bytes", number,
+        return fail(e, GM_BAD_FILE, "the headers of field %zu of the form do not end within %d bytes", number,
                     FORM_MOST_HEADERS);
     TRY(form_read_headers((str){ part.data, end }, number, out, e));
     out->value = (str){ part.data + end + 4, part.length - end - 4 };

@@ -108,7 +108,7 @@ static enum MHD_Result respond_failure(request *r, const error *e, const char *p
     unsigned    status = http_status_of(e->status, &code);
     if (e->status == GM_BUSY) {
         return respond_error(r, 429, "queue_full", NULL, &(header){ "Retry-After", "2" },
-                             "%s; this server writes %zu at once, and %zu requests may wait", e->why,
+                             "%s; this server writes %zu answers at once, and %zu more requests may wait", e->why,
                              r->server->options.worker.parallel, r->server->options.worker.waiting);
     }
     if (e->status == GM_BAD_FILE) status = 400, code = r->route->form ? "invalid_form" : "invalid_json";

@@ -38,7 +38,12 @@ static gm_status form_read_file(form_reader *r, const form_field *f) {
 
 static gm_status form_read_model(form_reader *r, const form_field *f) { return form_copy_text(r, f, &r->out->model); }
 
-static gm_status form_read_prompt(form_reader *r, const form_field *f) { return form_copy_text(r, f, &r->out->prompt); }
+static gm_status form_read_prompt(form_reader *r, const form_field *f) {
+    if (f->value.length > TRANSCRIPTION_MOST_PROMPT)
+        return fail(r->e, GM_BAD_ARGUMENT, "prompt has %zu bytes; at most %d were expected", f->value.length,
+                    TRANSCRIPTION_MOST_PROMPT);
+    return form_copy_text(r, f, &r->out->prompt);
+}
 
 /* ISO 639, with or without a region: "de", "yue", "pt-BR". */
 static gm_status form_read_language(form_reader *r, const form_field *f) {

@@ -25,7 +25,7 @@ typedef struct {
     bool                 stream;
 } transcription_request; /* zero-initialise */
 
-enum { TRANSCRIPTION_PARAM_SIZE = 64 };
+enum { TRANSCRIPTION_PARAM_SIZE = 64, TRANSCRIPTION_MOST_PROMPT = 8192 /* bytes */ };
 
 /* Takes over the body. GM_BAD_FILE: not a form; GM_BAD_ARGUMENT: a wrong or missing value; GM_UNSUPPORTED: a missing feature. `param`
  * gets the name of the field at fault, or "". Free the request even after a failure. */

@@ -210,11 +210,13 @@ static bool worker_is_open(const worker *w) { return w->engine && w->places[0].s
 
 place *worker_take_place(worker *w, bool fresh, error *e) {
     place *found = NULL;
+    if (w->options.engine.gpu_memory) fresh = false; /* the plan has room for the keys and values of one session */
     for (size_t i = 0; i < w->options.parallel; i++) {
         place *p = &w->places[i];
         if (p->taken) continue;
+        const bool rather = found && (fresh ? p->used < found->used : p->used > found->used);
         if (!found || (fresh && found->session && !p->session) || (!found->session && p->session && !fresh) ||
-            (found->session && p->session && p->used < found->used))
+            (found->session && p->session && rather))
             found = p;
     }
     if (!found) { /* there are as many as jobs that run */

@@ -68,7 +68,8 @@ struct worker {
     double     watched; /* when the sockets were last polled */
 };
 
-/* A free place with its session, the one used longest ago; opens one if `fresh` and there is a place without. NULL on failure. */
+/* A free place with its session: if `fresh`, one without a session yet, which is opened, or else the one used longest ago; otherwise the
+ * one used last. NULL on failure. */
 place *worker_take_place(worker *w, bool fresh, error *e);
 
 /* For each kind: start finds a place and begins, with the engine open. A step returns GM_AGAIN until all is written to work.out,

@@ -210,6 +210,7 @@ static gm_status make_room(gm_session *s, size_t batch, error *e) {
 
 /* Decides the next batch of a prompt, and makes room for it. */
 static gm_status begin_batch(gm_session *s, error *e) {
+    decoder_leave(s); /* its draws were for tokens that this batch computes */
     batch_sizes *sizes = &s->engine->batches;
     size_t       batch = next_batch(s, runner_batch(&s->run));
     error        none = { 0 };
@@ -397,19 +398,23 @@ static bool prompt_has_soft(const session_prompt *p) { return p->soft && p->soft
 
 /* Refuses the tokens of a picture or a sound that the session does not hold: they would be computed as text. */
 static gm_status session_check_soft(const gm_session *s, const session_prompt *p, size_t from, error *e) {
-    static const special_token kinds[][2] = { { SPECIAL_IMAGE, SPECIAL_IMAGE_SOFT },
-                                              { SPECIAL_AUDIO, SPECIAL_AUDIO_SOFT } };
+    static const struct {
+        special_token begin, soft;
+        const char   *name;
+    } kinds[] = { { SPECIAL_IMAGE, SPECIAL_IMAGE_SOFT, "picture" },
+                  { SPECIAL_IMAGE, SPECIAL_VIDEO_SOFT, "frame of a video" },
+                  { SPECIAL_AUDIO, SPECIAL_AUDIO_SOFT, "sound" } };
     if (prompt_has_soft(p)) return GM_OK;
     for (size_t kind = 0; kind < COUNT_OF(kinds); kind++) {
-        const int32_t begin = tokenizer_special(s->engine->words, kinds[kind][0]);
-        const int32_t soft = tokenizer_special(s->engine->words, kinds[kind][1]);
+        const int32_t begin = tokenizer_special(s->engine->words, kinds[kind].begin);
+        const int32_t soft = tokenizer_special(s->engine->words, kinds[kind].soft);
         for (size_t i = max_size(from, 1); soft >= 0 && i < p->count; i++) {
             const int32_t before = p->tokens[i - 1];
             if (p->tokens[i] != soft || (before != begin && !(i == from && before == soft))) continue;
             return fail(e, GM_BAD_ARGUMENT,
                         "token %zu stands for a %s that the session does not hold, and tokens alone cannot bring it "
                         "back: reply to the messages that contain it, or restore a snapshot",
-                        i, kind ? "sound" : "picture");
+                        i, kinds[kind].name);
         }
     }
     return GM_OK;

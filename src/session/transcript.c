@@ -76,6 +76,7 @@ static void transcript_end_piece(transcript *t) {
     gm_reply_stats stats;
     gm_reply_get_stats(t->reply, &stats);
     t->sums.prompt_tokens += stats.prompt_tokens;
+    t->sums.cached_tokens += stats.cached_tokens;
     t->sums.reply_tokens += stats.reply_tokens;
     t->sums.prompt_seconds += stats.prompt_seconds;
     t->sums.reply_seconds += stats.reply_seconds;
@@ -91,7 +92,10 @@ gm_status transcript_next(transcript *t, error *e) {
     if (!t->reply) TRY(transcript_begin_piece(t, e));
     const gm_status status = gm_reply_next(t->reply, &piece, why, sizeof why);
     if (status == GM_AGAIN) return status;
-    if (status && status != GM_DONE) return fail(e, status, "%s", why);
+    gm_reply_stats stats;
+    gm_reply_get_stats(t->reply, &stats);
+    const bool full = status == GM_CONTEXT_FULL && stats.finish == GM_FINISH_LENGTH; /* truncated, but an answer */
+    if (status && status != GM_DONE && !full) return fail(e, status, "%s", why);
     if (!status && piece.kind == GM_PIECE_CONTENT) transcript_add_text(t, (str){ piece.text, piece.length });
     if (t->text.failed) return fail_memory(e, "the transcript", t->text.length);
     if (!status) return GM_AGAIN;

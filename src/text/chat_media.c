@@ -68,7 +68,7 @@ static gm_status media_frames(const chat_part *part, const char *place, const me
     char at[240];
     if (!part->frames)
         return fail(e, GM_UNSUPPORTED,
-                    "%s: a video is taken as frames: {\"type\": \"video\", \"frames\": [{\"time\": seconds, "
+                    "%s: send a video as frames: {\"type\": \"video\", \"frames\": [{\"time\": seconds, "
                     "\"image_url\": a data URL}, …]}",
                     place);
     gm_frame *frames = arena_array(room->memory, max_size(part->frames->count, 1), sizeof *frames);

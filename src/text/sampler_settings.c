@@ -9,8 +9,8 @@
 static size_t suppressed_words(const sampler_settings *s) { return s->suppressed ? (s->vocabulary + 31) / 32 : 0; }
 
 size_t sampler_settings_words(const sampler_settings *s) {
-    return SAMPLER_REST + max_size(2, suppressed_words(s) +
-                                          2 * s->sampling->bias_count); /* the shader's struct is at least this long */
+    const size_t rest = suppressed_words(s) + 2 * s->sampling->bias_count;
+    return SAMPLER_REST + max_size(2, rest); /* a binding must not be empty */
 }
 
 bool sampler_settings_greedy(const sampler_settings *s) { return s->sampling->temperature == 0; }

@@ -25,8 +25,9 @@ export async function attachVideo(place: string, file: Blob, name: string): Prom
         const film = await takeVideo(place, file, name);
         return film && keepFilm(film, name);
     } catch (error) {
-        if (isOnlySound(error)) return attach(file, name);
-        throw error;
+        const sound = isOnlySound(error) ? await attach(file, name) : null;
+        if (!sound) throw error;
+        return sound;
     }
 }
 

@@ -111,7 +111,9 @@ export class Machine {
 
     /** Frees something in the instance, unless the instance itself is gone. */
     release(free: () => void): void {
-        if (!this.#closed) free();
+        if (this.#closed) return;
+        free();
+        this.wake(); // another call may have waited for this
     }
 
     /** Drives a job to its end, takes its result, and frees it. */

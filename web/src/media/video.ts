@@ -32,6 +32,21 @@ async function after(video: HTMLVideoElement, event: string, what: string, signa
     });
 }
 
+/* Waits for a picture that is shown from now on. "seeked" comes earlier: until then a canvas gets the picture before it, or none. A hidden
+ * page shows nothing, and a browser need not show the same picture twice. */
+function nextPicture(video: HTMLVideoElement): Promise<void> {
+    const since = performance.now();
+    return new Promise((resolve) => {
+        const late = setTimeout(resolve, document.hidden ? 300 : 3000);
+        const look: VideoFrameRequestCallback = (_, { presentationTime }) => {
+            if (presentationTime < since) return void video.requestVideoFrameCallback(look);
+            clearTimeout(late);
+            resolve();
+        };
+        video.requestVideoFrameCallback?.(look);
+    });
+}
+
 /* A recording does not say how long it is before it was played to the end. */
 async function durationOf(video: HTMLVideoElement, seek: (time: number) => Promise<void>, what: string): Promise<number> {
     if (video.duration === Infinity) await seek(1e9);
@@ -41,17 +56,25 @@ async function durationOf(video: HTMLVideoElement, seek: (time: number) => Promi
 
 function picture(video: HTMLVideoElement, canvas: OffscreenCanvasRenderingContext2D, what: string): ImageData {
     const { width, height } = canvas.canvas;
+    let drawn: ImageData;
     try {
+        canvas.clearRect(0, 0, width, height);
         canvas.drawImage(video, 0, 0, width, height);
-        return canvas.getImageData(0, 0, width, height);
+        drawn = canvas.getImageData(0, 0, width, height);
     } catch (thrown) {
         throw new GemmuleError('NotSupported', `cannot read the pictures of ${what}: it comes from another site`, undefined, { cause: thrown });
     }
+    if (drawn.data.some((value) => value !== 0)) return drawn;
+    throw new GemmuleError('NotSupported', `this browser does not show the pictures of ${what}`);
 }
 
 async function take(video: HTMLVideoElement, what: string, { frames = FRAMES, signal, onProgress }: VideoOptions): Promise<VideoFrameInput[]> {
     if (!(frames >= 1 && frames <= MOST_FRAMES)) throw new GemmuleError('BadArgument', `a video has 1 to ${MOST_FRAMES} frames, not ${frames}`);
-    const seek = (time: number) => after(video, 'seeked', what, signal, () => (video.currentTime = time));
+    const seek = async (time: number) => {
+        const shown = nextPicture(video);
+        await after(video, 'seeked', what, signal, () => (video.currentTime = time));
+        await shown;
+    };
     const { videoWidth, videoHeight } = video;
     if (!videoWidth || !videoHeight) throw new GemmuleError('BadArgument', `${what} has no pictures, only sound`, { onlySound: true });
     const duration = await durationOf(video, seek, what);
@@ -61,11 +84,11 @@ async function take(video: HTMLVideoElement, what: string, { frames = FRAMES, si
     const context = canvas.getContext('2d', { willReadFrequently: true })!;
     context.imageSmoothingQuality = 'high';
     const taken: VideoFrameInput[] = [];
-    for (let i = 0; i < total; i++) {
+    for (let i = total - 1; i >= 0; i--) { // the first one last, since a video begins there: it would not be shown again
         const time = (i * duration) / total;
         await seek(time);
-        taken.push({ time, image: picture(video, context, what) });
-        onProgress?.(i + 1, total);
+        taken.unshift({ time, image: picture(video, context, what) });
+        onProgress?.(total - i, total);
     }
     return taken;
 }
@@ -73,12 +96,13 @@ async function take(video: HTMLVideoElement, what: string, { frames = FRAMES, si
 async function fromElement(video: HTMLVideoElement, options: VideoOptions): Promise<VideoFrameInput[]> {
     const { currentTime, paused } = video;
     if (video.readyState < HTMLMediaElement.HAVE_METADATA) throw new GemmuleError('BadArgument', 'the video element has no video yet: wait for loadedmetadata');
+    if (video.srcObject) throw new GemmuleError('NotSupported', 'the video is a live stream: only a whole video can be looked at');
     video.pause();
     try {
         return await take(video, 'the video', options);
     } finally {
         video.currentTime = currentTime;
-        if (!paused) void video.play();
+        if (!paused) video.play().catch(() => undefined);
     }
 }
 
@@ -109,13 +133,12 @@ export async function videoFrames(input: VideoInput, options: VideoOptions = {})
     throw new GemmuleError('BadArgument', 'a video must be a Blob or a <video> element');
 }
 
-const kept = new WeakMap<Blob, Promise<VideoFrameInput[]>>();
+const kept = new WeakMap<Blob, VideoFrameInput[]>();
 
 /** The same for a part of a message. The next question about the same Blob has the same frames at once. */
-export function keptFrames(input: VideoInput, signal?: AbortSignal): Promise<VideoFrameInput[]> {
+export async function keptFrames(input: VideoInput, signal?: AbortSignal): Promise<VideoFrameInput[]> {
     if (!(input instanceof Blob)) return videoFrames(input, { signal });
-    const frames = kept.get(input) ?? videoFrames(input, { signal });
+    const frames = kept.get(input) ?? (await videoFrames(input, { signal }));
     kept.set(input, frames);
-    frames.catch(() => kept.delete(input));
     return frames;
 }

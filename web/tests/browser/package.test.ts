@@ -406,7 +406,7 @@ test('the GPU crashes while the model loads, and again while a prompt is compute
         window.events = [];
         window.seen = 0;
         window.engine = await Gemmule.load('/one-layer.gguf', {
-            backend: 'gpu', fallback: 'wasm', cache: false, onProgress: ({ phase }) => { window.seen ||= Number(phase !== 'header'); },
+            backend: 'gpu', fallback: 'wasm', cache: false, onProgress: ({ phase }) => { window.seen ||= Number(['check', 'weights', 'shaders'].includes(phase)); },
             onDeviceLost: (event) => window.events.push(event.type),
         });
         return window.engine.info.backend;`);

@@ -17,6 +17,7 @@ import { pageHref } from '../route.ts';
 import { contextSize, usedTokens } from '../sessions.ts';
 import { changeSettings, settings, type Settings } from '../settings.ts';
 import { useStore } from '../store.ts';
+import { taking } from '../videos.ts';
 import { Tray } from './attachments.tsx';
 import { CameraDialog } from './camera.tsx';
 import { takeFiles } from './drop_files.ts';
@@ -37,6 +38,7 @@ export function Composer({ conversation, place }: { conversation: Conversation |
     const records = useStore(recording, (state) => state.phase !== null && state.place === place);
     const writing = useStore(chat, (state) => (state.writing ? state.writing.conversation : place in state.elsewhere ? place : null));
     const sendKey = useStore(settings, (state) => state.sendKey);
+    const looking = useStore(taking, (state) => state.videos.some((each) => each.place === place)); // frames are still being taken
     const box = useRef<HTMLTextAreaElement>(null);
     useLayoutEffect(() => {
         const area = box.current!;
@@ -51,7 +53,7 @@ export function Composer({ conversation, place }: { conversation: Conversation |
         setDraft(place, typed);
     };
     const submit = (): void => {
-        if (empty) return;
+        if (empty || looking) return;
         setDraft(place, '');
         setAttached(place, []);
         send(place, text, attached);
@@ -90,7 +92,7 @@ export function Composer({ conversation, place }: { conversation: Conversation |
                     <SystemButton conversation={conversation} />
                     <ContextMeter conversation={conversation} />
                     <DictateButton place={place} />
-                    {writing !== null && !empty && (
+                    {writing !== null && !empty && !looking && (
                         <button type="submit" class="send-later" aria-label="Send after this answer" title="Send after this answer"><Icon name="send" /></button>
                     )}
                     {writing !== null
@@ -101,7 +103,7 @@ export function Composer({ conversation, place }: { conversation: Conversation |
                                 <Icon name="stop" />
                             </button>
                         )
-                        : <button type="submit" class="send" aria-label="Send" title="Send" disabled={empty}><Icon name="send" /></button>}
+                        : <button type="submit" class="send" aria-label="Send" title="Send" disabled={empty || looking}><Icon name="send" /></button>}
                 </div>}
             </form>
         </>
