@@ -306,6 +306,11 @@ static void test_rows_of(const cpu_kernels *kernels, size_t n) {
     memcpy(y, b, n * 4), memcpy(z, b, n * 4);
     kernels->add_scaled(y, a, 0.3f, n), scalar->add_scaled(z, a, 0.3f, n);
     CHECK(row_error(y, z, n) < 1e-4);
+    const float  factors[3] = { 0.5f, -2, 0.1f };
+    const size_t third = n / 3;
+    memcpy(y, b, n * 4), memcpy(z, b, n * 4);
+    kernels->add_rows(y, a, third, factors, 3, third), scalar->add_rows(z, a, third, factors, 3, third);
+    CHECK(row_error(y, z, n) < 1e-4);
     memcpy(y, a, n * 4), memcpy(z, a, n * 4);
     kernels->rope(y, b, n / 2 * 2), scalar->rope(z, b, n / 2 * 2);
     CHECK(row_error(y, z, n) < 1e-6);

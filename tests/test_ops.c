@@ -63,6 +63,7 @@ typedef struct {
     bool           blocks;
     size_t         first_span; /* tokens of a first span; the rest is a second one. 0: all are one */
     const float   *given;      /* rows that ids below 0 stand for */
+    uint32_t       sets;       /* of adapters, which tokens use by turns; 0: none */
     tensor        *x;
     kv_layer       kv;
     gpu_kv_layer   gpu_kv;
@@ -100,6 +101,7 @@ static run_inputs case_inputs(op_case *c, size_t outputs) {
         c->records[t].span_first = second ? (uint32_t)c->first_span : 0;
         c->records[t].span_count = (uint32_t)(second ? c->tokens - c->first_span : c->first_span);
     }
+    for (size_t t = 0; t < c->tokens && c->sets; t++) c->records[t].adapter = (uint32_t)(t / 3 + 2) % c->sets;
     return (run_inputs){
         .records = c->records, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .given = c->given
     };
@@ -869,6 +871,108 @@ static void test_experts(const backend *b, quant_type type, size_t tokens, size_
     test_experts_with(b, type, tokens, k, ff, experts, used, false);
 }
 
+/* ---- adapters ---- */
+
+enum { LORA_SETS = 4, LORA_EXPERTS = 5, LORA_USED = 2 };
+typedef enum { LORA_PLAIN, LORA_OUTPUTS, LORA_EMBEDDING, LORA_ROUTED } lora_kind;
+
+/* The adapters of one weight. Sets 1 to 3 use slots 0 and 1, alone and together; slots beyond these hold NaN, which must not be read. */
+typedef struct {
+    size_t    k, m, experts;
+    float    *a, *b, *sets;
+    lora_site site;
+} lora_case;
+
+static lora_case lora_begin(op_case *c, size_t k, size_t m, size_t rank, size_t slots, size_t experts) {
+    const size_t one_a = experts * rank * k, one_b = experts * rank * m;
+    lora_case    l = { .k = k, .m = m, .experts = experts, .a = random_units(slots * one_a) };
+    l.b = random_units(slots * one_b);
+    l.sets = calloc(LORA_SETS * slots, sizeof *l.sets);
+    l.sets[1 * slots] = 1;
+    l.sets[2 * slots] = -0.3f;
+    if (slots > 1) l.sets[2 * slots + 1] = 0.7f;
+    l.sets[3 * slots + (slots > 1)] = 2;
+    for (size_t i = 2 * one_a; i < slots * one_a; i++) l.a[i] = NAN;
+    for (size_t i = 2 * one_b; i < slots * one_b; i++) l.b[i] = NAN;
+    l.site = (lora_site){ .a = weight(c, "a", TYPE_F32, slots * one_a, 1, 1, l.a),
+                          .b = weight(c, "b", TYPE_F32, slots * one_b, 1, 1, l.b),
+                          .sets = weight(c, "sets", TYPE_F32, LORA_SETS * slots, 1, 1, l.sets),
+                          .rank = (uint32_t)rank,
+                          .slots = (uint32_t)slots,
+                          .experts = experts };
+    c->sets = LORA_SETS;
+    return l;
+}
+
+static void lora_end(lora_case *l) {
+    free(l->a);
+    free(l->b);
+    free(l->sets);
+}
+
+/* Adds the correction of one row. x NULL: the id names A's column. */
+static void lora_add(const lora_case *l, const op_case *c, size_t token, const float *x, size_t expert, double *y) {
+    const size_t slots = l->site.slots, rank = l->site.rank, set = (token / 3 + 2) % LORA_SETS;
+    for (size_t s = 0; s < slots; s++) {
+        const double weight = l->sets[set * slots + s];
+        for (size_t r = 0; r < rank && weight != 0; r++) {
+            const size_t row = (s * l->experts + expert) * rank + r;
+            double       u = x ? 0 : (double)l->a[(s * l->k + (size_t)c->ids[token]) * rank + r];
+            for (size_t j = 0; x && j < l->k; j++) u += (double)l->a[row * l->k + j] * x[j];
+            for (size_t i = 0; i < l->m; i++) y[i] += weight * u * l->b[row * l->m + i];
+        }
+    }
+}
+
+static void test_lora(const backend *b, lora_kind kind, size_t tokens, size_t k, size_t m, size_t rank, size_t slots) {
+    static const char *const names[] = { "a linear", "a head", "an embedding", "experts" };
+    CASE("%s: adapters of %s %zu × [%zu → %zu → %zu], %zu slots", b->name, names[kind], tokens, k, rank, m, slots);
+    const size_t used = kind == LORA_ROUTED ? LORA_USED : 1, experts = kind == LORA_ROUTED ? LORA_EXPERTS : 1;
+    op_case      c = case_begin(b, tokens, kind == LORA_EMBEDDING ? m : k);
+    const size_t ids = kind == LORA_EMBEDDING ? 50 : k;
+    lora_case    l = lora_begin(&c, ids, m, rank, slots, experts);
+    float       *w = random_units(k * m * experts), *router = random_units(k * experts);
+    double      *want = doubles(tokens * used * m);
+    tensor      *x = kind == LORA_OUTPUTS ? graph_select_rows(&c.g, c.x) : c.x, *y, *u, *routes = NULL;
+    if (kind == LORA_ROUTED) {
+        routes =
+            graph_route(&c.g, graph_matmul(&c.g, weight(&c, "r", TYPE_F32, k, experts, 1, router), x), NULL, LORA_USED);
+        y = graph_matmul_experts(&c.g, weight(&c, "w", TYPE_F32, k, m, experts, w), x, routes, LORA_USED);
+    } else y = kind == LORA_EMBEDDING ? c.x : graph_matmul(&c.g, weight(&c, "w", TYPE_F32, k, m, 1, w), x);
+    const uint32_t routed = routes ? LORA_USED : 0;
+    u = kind == LORA_EMBEDDING ? graph_lora_shrink_id(&c.g, &l.site)
+                               : graph_lora_shrink(&c.g, &l.site, x, routes, routed);
+    y = graph_lora_expand(&c.g, &l.site, y, u, routes, routed);
+    for (size_t t = 0; t < tokens; t++) {
+        const float *in = case_input(&c, t);
+        double       logits[LORA_EXPERTS] = { 0 };
+        size_t       chosen[LORA_USED] = { 0 };
+        for (size_t e = 0; routes && e < experts; e++) {
+            for (size_t j = 0; j < k; j++) logits[e] += (double)router[e * k + j] * in[j];
+            if (logits[e] > logits[chosen[0]]) chosen[0] = e;
+        }
+        chosen[1] = chosen[0] == 0;
+        for (size_t e = 0; routes && e < experts; e++) {
+            if (e != chosen[0] && logits[e] > logits[chosen[1]]) chosen[1] = e;
+        }
+        for (size_t i = 0; i < used; i++) {
+            double *row = want + (t * used + i) * m;
+            for (size_t o = 0; o < m; o++) {
+                if (kind == LORA_EMBEDDING) row[o] = in[o];
+                for (size_t j = 0; kind != LORA_EMBEDDING && j < k; j++)
+                    row[o] += (double)w[(chosen[i] * m + o) * k + j] * in[j];
+            }
+            lora_add(&l, &c, t, kind == LORA_EMBEDDING ? NULL : in, chosen[i], row);
+        }
+    }
+    case_expect(case_run(&c, y, tokens), want, tokens * used * m, 1e-5);
+    lora_end(&l);
+    free(w);
+    free(router);
+    free(want);
+    end(&c);
+}
+
 /* A value with three readers, one of which is the caller: it must keep its place, and must not become part of a fused op. */
 static void test_results(const backend *b, size_t tokens, size_t n) {
     CASE("%s: two results, and a value with several readers, %zu × %zu", b->name, tokens, n);
@@ -1135,6 +1239,18 @@ static void test_backend(const backend *b) {
         test_experts(b, TYPE_Q8_0, n, 64, 32, 16, 3);
         test_experts(b, TYPE_Q4_K, n, 256, 256, 4, 2);
     }
+    test_lora(b, LORA_PLAIN, 1, 33, 35, 1, 1);
+    test_lora(b, LORA_PLAIN, 2, 36, 68, 3, 2);
+    test_lora(b, LORA_PLAIN, 5, 33, 35, 256, 3);
+    test_lora(b, LORA_PLAIN, 33, 36, 68, 17, 2);
+    test_lora(b, LORA_PLAIN, 64, 36, 35, 8, 1);
+    test_lora(b, LORA_PLAIN, 1, 700, 1100, 16, 4);
+    test_lora(b, LORA_PLAIN, 35, 700, 1100, 16, 4);
+    test_lora(b, LORA_OUTPUTS, 5, 64, 129, 8, 3);
+    test_lora(b, LORA_OUTPUTS, 33, 64, 129, 8, 3);
+    test_lora(b, LORA_EMBEDDING, 33, 1, 52, 12, 3);
+    test_lora(b, LORA_ROUTED, 1, 40, 24, 8, 3);
+    test_lora(b, LORA_ROUTED, 33, 33, 7, 5, 1);
     test_experts_with(b, TYPE_Q8_0, 37, 32, 32, 9, 2, true); /* experts without tokens, and two with all */
     test_experts(b, TYPE_Q4_0, 67, 32, 32, 4, 2);            /* tiles of 32 pairs, of 64, and many experts */
     test_experts(b, TYPE_Q4_0, 97, 32, 32, 2, 1);

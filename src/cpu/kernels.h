@@ -78,6 +78,8 @@ typedef struct {
     void (*gate)(float *y, const float *a, const float *b, size_t n);      /* a · sigmoid(b) */
     void (*softcap)(float *y, const float *x, float cap, size_t n);        /* cap · tanh(x / cap) */
     void (*add_scaled)(float *y, const float *x, float factor, size_t n);  /* y += factor · x */
+    /* y += Σ_r factors[r] · x[r · stride ...]: several rows at once. */
+    void (*add_rows)(float *y, const float *x, size_t stride, const float *factors, size_t rows, size_t n);
     /* One head in place: NeoX pairs (j, j + n/2); table: n/2 cosines, then n/2 sines. */
     void (*rope)(float *x, const float *table, size_t n);
     /* Rows of k values, k a multiple of 32. */

@@ -60,6 +60,12 @@ static void add_scaled(float *y, const float *x, float factor, size_t n) {
     for (size_t i = 0; i < n; i++) y[i] += factor * x[i];
 }
 
+static void add_rows(float *y, const float *x, size_t stride, const float *factors, size_t rows, size_t n) {
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t i = 0; i < n; i++) y[i] += factors[r] * x[r * stride + i];
+    }
+}
+
 static void rope(float *x, const float *table, size_t n) {
     const size_t half = n / 2;
     for (size_t i = 0; i < half; i++) {
@@ -133,6 +139,7 @@ const cpu_kernels cpu_kernels_scalar = {
     .gate = gate,
     .softcap = softcap,
     .add_scaled = add_scaled,
+    .add_rows = add_rows,
     .rope = rope,
     .quantise = quantise,
     .store = store,

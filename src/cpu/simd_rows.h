@@ -148,6 +148,28 @@ static void simd_add_scaled(float *y, const float *x, float factor, size_t n) {
     if (i < n) store_part(y + i, f32_fma(load_part(x + i, n - i), f32_set(factor), load_part(y + i, n - i)), n - i);
 }
 
+static void simd_add_rows(float *y, const float *x, size_t stride, const float *factors, size_t rows, size_t n) {
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        f32x8 a = f32_load(y + i), b = f32_load(y + i + 8), c = f32_load(y + i + 16), d = f32_load(y + i + 24);
+        for (size_t r = 0; r < rows; r++) {
+            const float *from = x + r * stride + i;
+            const f32x8  factor = f32_set(factors[r]);
+            a = f32_fma(f32_load(from), factor, a);
+            b = f32_fma(f32_load(from + 8), factor, b);
+            c = f32_fma(f32_load(from + 16), factor, c);
+            d = f32_fma(f32_load(from + 24), factor, d);
+        }
+        f32_store(y + i, a), f32_store(y + i + 8, b), f32_store(y + i + 16, c), f32_store(y + i + 24, d);
+    }
+    for (; i < n; i += 8) {
+        const size_t part = n - i < 8 ? n - i : 8;
+        f32x8        sum = load_part(y + i, part);
+        for (size_t r = 0; r < rows; r++) sum = f32_fma(load_part(x + r * stride + i, part), f32_set(factors[r]), sum);
+        store_part(y + i, sum, part);
+    }
+}
+
 static void simd_geglu(float *y, const float *gate, const float *up, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) f32_store(y + i, f32_mul(f32_gelu(f32_load(gate + i)), f32_load(up + i)));

@@ -18,6 +18,7 @@ const cpu_kernels KERNELS = {
     .gate = simd_gate,
     .softcap = simd_softcap,
     .add_scaled = simd_add_scaled,
+    .add_rows = simd_add_rows,
     .rope = simd_rope,
     .quantise = simd_quantise,
     .store = simd_store,

@@ -94,6 +94,7 @@ static row_split split_of(const cpu_step *s, const cpu_context *c) {
     case OP_LOCAL_ATTENTION: return split_rows(step_rows(c, o->out), o->out->ne[0], false, (size_t)o->count * 2);
     case OP_ROUTE: return split_rows(c->in->run.tokens, o->in[0]->ne[0], false, 16);
     case OP_EXPERT_SUM: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->used, false, 1);
+    case OP_LORA_EXPAND: return split_rows(step_rows(c, o->out), o->out->ne[0], true, 1 + o->rank / 4);
     default: return split_rows(step_rows(c, o->out), o->out->ne[0], false, 1);
     }
 }
@@ -177,6 +178,104 @@ static void run_attention(const cpu_step *s, const cpu_context *c, size_t task, 
     }
 }
 
+/* ---- adapters ---- */
+
+/* How LORA_SHRINK is cut: a few rows into pieces of ranks, many into blocks of rows. */
+typedef struct {
+    size_t rows, ranks, pieces, tasks; /* rows and ranks of a task; pieces of a row */
+} shrink_split;
+
+static shrink_split split_of_shrink(const cpu_step *s, const cpu_context *c) {
+    enum { FEW = 4, BLOCK = 32, RANKS = 8 };
+    const size_t rows = step_rows(c, s->op->out), n = s->op->out->ne[0];
+    const bool   few = rows <= FEW;
+    const size_t ranks = few ? min_size(n, RANKS) : n, pieces = (n + ranks - 1) / ranks, block = few ? 1 : BLOCK;
+    return (shrink_split){ block, ranks, pieces, (rows + block - 1) / block * pieces };
+}
+
+/* The number of the set of row r of a value. */
+static uint32_t set_of_row(const cpu_context *c, const tensor *t, size_t r) {
+    const size_t entry = r / t->ne[1];
+    return c->in->run.records[t->axis == AXIS_OUTPUTS ? (size_t)c->in->run.output_rows[entry] : entry].adapter;
+}
+
+static const float *set_weights(const op *o, const tensor *sets, uint32_t set) {
+    return (const float *)sets->data + (size_t)set * o->slots;
+}
+
+/* The expert that row r of a value belongs to; 0 without experts. */
+static size_t expert_of_row(const op *o, const cpu_context *c, const tensor *routes, size_t r) {
+    return routes ? (size_t)((const int32_t *)row_at(c, routes, r / o->used))[r % o->used] : 0;
+}
+
+static void scale_or_clear(const cpu_kernels *k, float *y, float weight, size_t n) {
+    if (weight == 0) memset(y, 0, n * sizeof *y);
+    else if (weight != 1) k->scale(y, y, weight, n);
+}
+
+/* Ranks [from, to) of one slot for n rows from `row` on, which have one set and one expert. */
+static void shrink_slot(const op *o, const cpu_context *c, size_t row, size_t n, size_t slot, size_t from, size_t to,
+                        void *scratch) {
+    const tensor    *a = o->in[0], *x = o->in[1], *out = o->out;
+    const float      weight = set_weights(o, o->in[2], set_of_row(c, out, row))[slot];
+    const size_t     k = x->ne[0], experts = a->ne[0] / ((size_t)o->slots * o->rank * k);
+    const size_t     matrix = (slot * experts + expert_of_row(o, c, o->in[3], row)) * o->rank * k;
+    float           *y = row_at(c, out, row) + slot * o->rank;
+    const matmul_job job = { .w = (const uint8_t *)((const float *)a->data + matrix),
+                             .row_bytes = k * sizeof(float),
+                             .k = k,
+                             .type = TYPE_F32,
+                             .x = row_at(c, x, x->ne[1] == out->ne[1] ? row : row / out->ne[1]),
+                             .y = y,
+                             .y_stride = out->ne[0],
+                             .columns = n,
+                             .alone = c->alone };
+    if (weight != 0) c->kernels->matmul_f32(&job, from, to, scratch);
+    for (size_t i = 0; i < n; i++) scale_or_clear(c->kernels, y + i * out->ne[0] + from, weight, to - from);
+}
+
+/* The same of the adapters of an embedding, for one row. */
+static void shrink_id(const op *o, const cpu_context *c, size_t row, size_t slot, size_t from, size_t to) {
+    const size_t  ids = o->in[0]->ne[0] / ((size_t)o->slots * o->rank);
+    const int32_t id = c->in->run.records[row].id;
+    const float   weight = id < 0 ? 0 : set_weights(o, o->in[2], set_of_row(c, o->out, row))[slot];
+    const float  *a = (const float *)o->in[0]->data + (slot * ids + (size_t)(id < 0 ? 0 : id)) * o->rank;
+    float        *y = row_at(c, o->out, row) + slot * o->rank;
+    memcpy(y + from, a + from, (to - from) * sizeof *y);
+    scale_or_clear(c->kernels, y + from, weight, to - from);
+}
+
+static void run_shrink(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
+    const op          *o = s->op;
+    const shrink_split split = split_of_shrink(s, c);
+    const size_t       rows = step_rows(c, o->out), rank = o->rank;
+    const size_t       first = task / split.pieces * split.rows, last = min_size(first + split.rows, rows);
+    const size_t       from = task % split.pieces * split.ranks, to = min_size(from + split.ranks, o->out->ne[0]);
+    for (size_t row = first, n; row < last; row += n) {
+        n = 1;
+        while (o->in[1] && !o->in[3] && row + n < last && set_of_row(c, o->out, row + n) == set_of_row(c, o->out, row))
+            n++;
+        for (size_t slot = from / rank; slot * rank < to; slot++) {
+            const size_t begin = from > slot * rank ? from - slot * rank : 0, end = min_size(rank, to - slot * rank);
+            if (o->in[1]) shrink_slot(o, c, row, n, slot, begin, end, scratch);
+            else shrink_id(o, c, row, slot, begin, end);
+        }
+    }
+}
+
+static void expand_row(const op *o, const cpu_context *c, size_t r, size_t from, size_t n) {
+    const tensor *b = o->in[1];
+    const size_t  m = o->out->ne[0], experts = b->ne[0] / ((size_t)o->slots * o->rank * m);
+    const float  *weights = set_weights(o, o->in[3], set_of_row(c, o->out, r)), *u = row_at(c, o->in[2], r);
+    const size_t  expert = expert_of_row(o, c, o->in[4], r);
+    float        *y = row_at(c, o->out, r) + from;
+    memcpy(y, row_at(c, o->in[0], r) + from, n * sizeof *y);
+    for (size_t slot = 0; slot < o->slots; slot++) {
+        const float *columns = (const float *)b->data + (slot * experts + expert) * o->rank * m + from;
+        if (weights[slot] != 0) c->kernels->add_rows(y, columns, m, u + slot * o->rank, o->rank, n);
+    }
+}
+
 /* ---- tasks of a step ---- */
 
 size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
@@ -189,6 +288,7 @@ size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
         case OP_MATMUL: return s->tasks;
         case OP_MATMUL_EXPERTS: return (size_t)groups_at(c, s).active[0] * s->tasks;
         case OP_ATTENTION: return attention_tasks(s, c);
+        case OP_LORA_SHRINK: return split_of_shrink(s, c).tasks;
         default: break;
         }
     }
@@ -431,6 +531,7 @@ static void step_run_row(const cpu_step *s, const cpu_context *c, size_t r, size
     case OP_LOCAL_ATTENTION: attend_locally(o, c, r); break;
     case OP_TOKEN_SUM: sum_tokens(o, c, r, from, n); break;
     case OP_SELECT_ROWS: select_row(o, c, r, n); break;
+    case OP_LORA_EXPAND: expand_row(o, c, r, from, n); break;
     default: break; /* matmuls and attention are cut differently */
     }
 }
@@ -465,5 +566,6 @@ void cpu_step_run(const cpu_step *s, const cpu_context *c, size_t task, void *sc
     if (s->kind == STEP_OP && s->op->kind == OP_MATMUL) run_dense_matmul(s, c, task, scratch);
     else if (s->kind == STEP_OP && s->op->kind == OP_MATMUL_EXPERTS) run_expert_matmul(s, c, task, scratch);
     else if (s->kind == STEP_OP && s->op->kind == OP_ATTENTION) run_attention(s, c, task, scratch);
+    else if (s->kind == STEP_OP && s->op->kind == OP_LORA_SHRINK) run_shrink(s, c, task, scratch);
     else run_rows(s, c, task);
 }

@@ -270,6 +270,92 @@ gm_status gpu_group_kernel(const gpu_groups *g, gpu_kernel *out, error *e) {
     return check_experts(g->experts, g->used, e);
 }
 
+/* ---- adapters ---- */
+
+/* Many tokens share what they read of A or B. */
+enum { LORA_MANY = 8, LORA_RANKS = 4, LORA_SHRUNK_TOKENS = 4, LORA_EXPANDED_TOKENS = 8 };
+
+/* What the kernels of both ops have: the sets, the run, and the routes or the outputs' tokens. */
+static gpu_kernel lora_kernel(const op *o, const char *kind, const tensor *routes, uint32_t tokens_each) {
+    gpu_kernel k = { .file = "lora.wgsl" };
+    kernel_define(&k, "KIND", kind);
+    kernel_define(&k, "TOKENS", tokens_each == 1 ? "1" : tokens_each == LORA_SHRUNK_TOKENS ? "4" : "8");
+    kernel_define(&k, "OUTPUTS", kernel_flag(o->out->axis == AXIS_OUTPUTS));
+    kernel_define(&k, "ROUTED", kernel_flag(routes != NULL));
+    kernel_define(&k, "COUNT", counted(o->out));
+    kernel_constant(&k, "slots", o->slots);
+    kernel_constant(&k, "rank", o->rank);
+    if (routes) kernel_constant(&k, "used", o->used);
+    return k;
+}
+
+static void lora_bind_rows(gpu_kernel *k, const op *o, const tensor *routes, int route_input) {
+    if (o->out->axis == AXIS_OUTPUTS) kernel_bind(k, BIND_ROWS);
+    else if (routes) kernel_bind(k, BIND_IN + route_input);
+}
+
+static gpu_kernel lora_look_up_kernel(const op *o, uint32_t tokens) {
+    const uint64_t n = (uint64_t)o->slots * o->rank;
+    gpu_kernel     k = lora_kernel(o, "look_up", NULL, 1);
+    kernel_define(&k, "WIDE", "0");
+    kernel_constant(&k, "k", (double)(o->in[0]->ne[0] / n));
+    k.x = rounded_up(n, 64);
+    k.y = 1;
+    k.z = tokens;
+    kernel_bind(&k, BIND_IN + 2);
+    kernel_bind(&k, BIND_RUN);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_IN + 0);
+    return k;
+}
+
+static gpu_kernel lora_shrink_kernel(const op *o, uint32_t count) {
+    const tensor  *a = o->in[0], *x = o->in[1], *routes = o->in[3];
+    const bool     many = count >= LORA_MANY && !routes, wide = view_fours(x);
+    const uint32_t unit = wide ? 4 : 1, tokens_each = many ? LORA_SHRUNK_TOKENS : 1;
+    const uint32_t ranks = many && o->rank % LORA_RANKS == 0 ? LORA_RANKS : 1;
+    tensor         view = *x;
+    if (x->ne[1] != o->out->ne[1]) view.row_stride = 0; /* all experts of a token read one row */
+    gpu_kernel k = lora_kernel(o, "shrink", routes, tokens_each);
+    kernel_define(&k, "WIDE", kernel_flag(wide));
+    kernel_define(&k, "RANKS", ranks == 1 ? "1" : "4");
+    kernel_constant(&k, "k", (double)(x->ne[0] / unit));
+    if (routes) kernel_constant(&k, "experts", (double)(a->ne[0] / (x->ne[0] * o->rank * o->slots)));
+    place_a(&k, &view, unit);
+    k.x = o->slots * o->rank / ranks;
+    k.y = (uint32_t)o->out->ne[1];
+    k.z = rounded_up(count, tokens_each);
+    kernel_bind(&k, BIND_IN + 2);
+    kernel_bind(&k, BIND_RUN);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_IN + 1);
+    lora_bind_rows(&k, o, routes, 3);
+    return k;
+}
+
+static gpu_kernel lora_expand_kernel(const op *o, uint32_t count) {
+    const tensor  *y = o->in[0], *b = o->in[1], *routes = o->in[4];
+    const bool     wide = view_fours(y);
+    const uint32_t unit = wide ? 4 : 1, tokens_each = count >= LORA_MANY && !routes ? LORA_EXPANDED_TOKENS : 1;
+    gpu_kernel     k = lora_kernel(o, "expand", routes, tokens_each);
+    kernel_define(&k, "WIDE", kernel_flag(wide));
+    kernel_constant(&k, "m", (double)(y->ne[0] / unit));
+    if (routes) kernel_constant(&k, "experts", (double)(b->ne[0] / (y->ne[0] * o->rank * o->slots)));
+    place_a(&k, y, unit);
+    k.x = rounded_up(y->ne[0] / unit, 64);
+    k.y = (uint32_t)y->ne[1];
+    k.z = rounded_up(count, tokens_each);
+    kernel_bind(&k, BIND_IN + 3);
+    kernel_bind(&k, BIND_RUN);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_IN + 1);
+    kernel_bind(&k, BIND_IN + 0);
+    kernel_bind(&k, BIND_IN + 2);
+    lora_bind_rows(&k, o, routes, 4);
+    return k;
+}
+
 /* ---- keys and values ---- */
 
 const char *gpu_kv_type_word(quant_type type) { return type == TYPE_F32 ? "f32" : type == TYPE_F16 ? "f16" : "q8_0"; }
@@ -365,6 +451,8 @@ gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kern
     case OP_LOCAL_ATTENTION: return local_attention_kernel(o, tokens, out, e);
     case OP_ROUTE: *out = route_kernel(o, tokens); return check_experts(o->in[0]->ne[0], o->used, e);
     case OP_EXPERT_SUM: *out = expert_sum_kernel(o, tokens); return check_whole(o, e);
+    case OP_LORA_SHRINK: *out = o->in[1] ? lora_shrink_kernel(o, count) : lora_look_up_kernel(o, count); return GM_OK;
+    case OP_LORA_EXPAND: *out = lora_expand_kernel(o, count); return GM_OK;
     default: return fail(e, GM_BAD_ARGUMENT, "%s has no kernel of this kind", op_name(o->kind));
     }
 }

@@ -183,6 +183,7 @@ static bool try_norm_of_sum(fuser *f, op *norms) {
  * one value, the values only. */
 static bool takes_view(const op *o, size_t input, bool tower) {
     if (o->kind == OP_RMS_NORM || o->kind == OP_GEGLU || o->kind == OP_CLAMP) return true;
+    if (o->kind == OP_LORA_EXPAND) return input == 0;
     return tower && (o->kind == OP_MUL || o->kind == OP_SCALE || (o->kind == OP_LOCAL_ATTENTION && input == 2));
 }
 

@@ -22,6 +22,8 @@ static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_SCALE] = "scale",
     [OP_SOFTCAP] = "softcap",
     [OP_ROUTE] = "route",
+    [OP_LORA_SHRINK] = "lora_shrink",
+    [OP_LORA_EXPAND] = "lora_expand",
     [OP_CONV_GRID] = "conv_grid",
     [OP_CONV_TOKENS] = "conv_tokens",
     [OP_LOCAL_ATTENTION] = "local_attention",
@@ -245,6 +247,55 @@ tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used) {
     if (!x || !routes) return NULL;
     return append_op(g, x->ne[1] == used && routes->ne[0] == 2 * used,
                      (op){ .kind = OP_EXPERT_SUM, .in = { x, routes }, .used = used }, x->axis, x->ne[0], 1);
+}
+
+/* ---- adapters ---- */
+
+static bool site_fits(const lora_site *s, uint64_t k, uint64_t m) {
+    const uint64_t columns = (uint64_t)s->slots * s->experts * s->rank;
+    return s->rank && s->slots && is_vector(s->sets, s->sets->ne[0]) && s->sets->ne[0] % s->slots == 0 &&
+           (!k || is_vector(s->a, columns * k)) && (!m || is_vector(s->b, columns * m));
+}
+
+/* As in graph_matmul_experts: with routes, the rows of x are 1 or those of the experts used. */
+static bool routes_fit(const lora_site *s, const tensor *routes, uint32_t used) {
+    return routes ? used && routes->ne[0] == 2 * (uint64_t)used : s->experts == 1 && !used;
+}
+
+tensor *graph_lora_shrink(graph *g, const lora_site *site, tensor *x, tensor *routes, uint32_t used) {
+    if (!site->a || !site->sets || !x) return NULL;
+    const bool fits = site_fits(site, x->ne[0], 0) && routes_fit(site, routes, used) && is_contiguous(x) &&
+                      x->axis != AXIS_RUN && (x->ne[1] == 1 || x->ne[1] == used);
+    return append_op(g, fits,
+                     (op){ .kind = OP_LORA_SHRINK,
+                           .in = { site->a, x, site->sets, routes },
+                           .used = used,
+                           .rank = site->rank,
+                           .slots = site->slots },
+                     x->axis, (uint64_t)site->rank * site->slots, routes ? used : 1);
+}
+
+tensor *graph_lora_shrink_id(graph *g, const lora_site *site) {
+    if (!site->a || !site->sets) return NULL;
+    const uint64_t columns = (uint64_t)site->slots * site->rank;
+    const bool     fits = columns && site->a->ne[0] % columns == 0 && site_fits(site, site->a->ne[0] / columns, 0);
+    return append_op(
+        g, fits && site->experts == 1,
+        (op){ .kind = OP_LORA_SHRINK, .in = { site->a, NULL, site->sets }, .rank = site->rank, .slots = site->slots },
+        AXIS_TOKENS, columns, 1);
+}
+
+tensor *graph_lora_expand(graph *g, const lora_site *site, tensor *y, tensor *shrunk, tensor *routes, uint32_t used) {
+    if (!site->b || !site->sets || !y || !shrunk) return NULL;
+    const bool fits = site_fits(site, 0, y->ne[0]) && routes_fit(site, routes, used) && y->axis == shrunk->axis &&
+                      y->ne[1] == shrunk->ne[1] && shrunk->ne[0] == (uint64_t)site->rank * site->slots;
+    return append_op(g, fits,
+                     (op){ .kind = OP_LORA_EXPAND,
+                           .in = { y, site->b, shrunk, site->sets, routes },
+                           .used = used,
+                           .rank = site->rank,
+                           .slots = site->slots },
+                     y->axis, y->ne[0], y->ne[1]);
 }
 
 tensor *graph_conv_grid(graph *g, tensor *x, tensor *weight, uint32_t channels) {

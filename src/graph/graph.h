@@ -41,6 +41,12 @@
  *                   likeliest experts as i32 bits, then their weights: p_e / Σ_used p · b_e, p = softmax over all experts
  *   MATMUL_EXPERTS  weights a [k, m, experts], values b [k, 1 or used], routes c  →  [m, used]
  *   EXPERT_SUM      Σ_e weight_e · a[:, e], routes b
+ *   LORA_SHRINK     what adapters see of the values b [k, rows]: for slot s of each token's set (c: the table of sets)  w_s · A_s · b
+ *                   →  [rank · slots, rows], and 0 for slots without a weight. A_s is a [slots · rank · k], a row for each rank. With
+ *                   routes d there are such matrices for each expert, a [slots · experts · rank · k], and a row of the result for each
+ *                   expert used. Without b the token's id names the column of A_s, a [slots · ids · rank]; soft tokens have none
+ *   LORA_EXPAND     a + Σ_s B_s · c_s, the correction of a product's result a [m, rows] by what LORA_SHRINK gave, c: b [slots · rank · m] or
+ *                   [slots · experts · rank · m], a column for each rank; the table of sets d, routes e
  *   CONV_GRID       a convolution of 3 × 3 with stride 2 over time and frequency. A row of a is a moment [channels · frequencies],
  *                   channels fastest, and three rows are a window of time. Weights b [out · channels · 3 · 3]: out channels fastest,
  *                   then channels, frequency, time  →  [out · ⌈frequencies / 2⌉, windows]. Beyond the first and the last frequency
@@ -72,6 +78,8 @@ typedef enum {
     OP_ROUTE,
     OP_MATMUL_EXPERTS,
     OP_EXPERT_SUM,
+    OP_LORA_SHRINK,
+    OP_LORA_EXPAND,
     OP_CONV_GRID,
     OP_CONV_TOKENS,
     OP_LOCAL_ATTENTION,
@@ -88,7 +96,7 @@ typedef enum {
     OP_COUNT_FUSED,
 } op_kind;
 
-enum { OP_INPUTS = 9 };             /* the most inputs of any op; primitives have up to 4 */
+enum { OP_INPUTS = 9 };             /* the most inputs of any op; primitives have up to 5 */
 enum { OP_PARTS = 3 };              /* weights of a PRODUCTS */
 enum { LOCAL_ATTENTION_MOST = 16 }; /* tokens that LOCAL_ATTENTION reaches */
 
@@ -138,7 +146,8 @@ typedef struct {
     bool     by_position; /* EMBED: the position names the row, not the id */
     uint32_t count;       /* SELECT_ROWS; taps of CONV_TOKENS, reach of LOCAL_ATTENTION */
     uint32_t channels;    /* CONV_GRID: of the input */
-    uint32_t used;        /* ROUTE and the expert ops */
+    uint32_t used;        /* ROUTE and the expert ops; 0 in the LORA ops: they have no experts */
+    uint32_t rank, slots; /* the LORA ops */
     tensor  *sum; /* a second result: of ATTENTION, the logarithms of the softmax's sums; of fused ops, see fuse.h */
     /* fused ops */
     float   eps, weight_factor, cap;
@@ -190,6 +199,20 @@ tensor *graph_softcap(graph *g, tensor *x, float cap);
 tensor *graph_route(graph *g, tensor *logits, tensor *expert_scale, uint32_t used);
 tensor *graph_matmul_experts(graph *g, tensor *weight, tensor *x, tensor *routes, uint32_t used);
 tensor *graph_expert_sum(graph *g, tensor *x, tensor *routes, uint32_t used);
+
+/* The adapters of one weight: `slots` matrices A and B of rank `rank`, or, for experts' weights, so many for each expert. The vectors a, b and
+ * sets [table of sets · slots] are as LORA_SHRINK and LORA_EXPAND say. */
+typedef struct {
+    tensor  *a, *b, *sets;
+    uint32_t rank, slots;
+    uint64_t experts; /* 1: the weight has none */
+} lora_site;
+
+/* routes NULL: no experts. */
+tensor *graph_lora_shrink(graph *g, const lora_site *site, tensor *x, tensor *routes, uint32_t used);
+tensor *graph_lora_shrink_id(graph *g, const lora_site *site); /* the adapters of an embedding */
+tensor *graph_lora_expand(graph *g, const lora_site *site, tensor *y, tensor *shrunk, tensor *routes, uint32_t used);
+
 tensor *graph_conv_grid(graph *g, tensor *x, tensor *weight, uint32_t channels);
 tensor *graph_conv_tokens(graph *g, tensor *x, tensor *weight, uint32_t taps);
 tensor *graph_local_attention(graph *g, tensor *queries, tensor *keys, tensor *values, tensor *relative, uint32_t reach,
