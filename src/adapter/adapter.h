@@ -23,13 +23,16 @@ typedef struct {
     uint32_t experts; /* 1, or the experts of a *_exps tensor */
     float   *a;       /* [experts][rank][in]; of the embedding [in][rank], so that a token's values are contiguous */
     float   *b;       /* [experts][out][rank] */
-    float    scale;   /* alpha / rank, or alpha / sqrt(rank); the user's scale comes on top */
+    double   alpha;   /* scale · rank */
+    float    scale;   /* what the file says, alpha / rank or alpha / sqrt(rank); the user's scale comes on top */
 } adapter_pair;
 
 /* The pairs are in a fixed order: embedding, layers (by number, then q, k, v, …), head, towers. No two have the same base. */
 typedef struct adapter {
     arena         memory;
-    const char   *name; /* of the folder or the file, without path and ".gguf" */
+    const char   *name;       /* of the folder or the file, without path and ".gguf" */
+    const char   *base_model; /* the name of the model that it was made for; NULL: the file does not say */
+    const char   *prefix;     /* of PEFT's paths, before "layers.": "model." or "model.language_model." */
     adapter_pair *pairs;
     size_t        count;
     uint64_t      bytes;      /* of all a and b */
@@ -60,8 +63,14 @@ void      adapter_free(adapter *a);
 
 /* ---- models ---- */
 
-/* Every pair corrects a tensor that the model has and computes with, and has its shape. `towers` is the file with the model's
- * towers, which may be its own; NULL: it has none, and an adapter for a tower is refused. The error names the tensor. */
+/* Every pair corrects a tensor that the model has, and has its shape. `towers` is the file with the model's towers, which may be
+ * its own; NULL: it has none, and an adapter for a tower is refused. The error names the tensor. */
 gm_status adapter_fits(const adapter *a, const model *m, const gguf *towers, error *e);
+
+/* A pair that fits but changes nothing: K or V of a layer that uses those of an earlier layer. */
+bool adapter_pair_is_unused(const adapter_pair *p, const model *m);
+
+/* The tensor of a tower by its name in an adapter: Ollama's files have other names for some. NULL: there is none. */
+const gguf_tensor *adapter_tower_tensor(const gguf *towers, const char *base);
 
 #endif

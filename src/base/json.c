@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "base/decimal.h"
+#include "base/table.h"
 #include "base/utf8.h"
 
 #include <math.h>
@@ -260,6 +261,20 @@ const json *json_get_str(const json *object, str key) {
 }
 
 const json *json_get(const json *object, const char *key) { return json_get_str(object, str_of(key)); }
+
+gm_status json_check_keys(const json *object, error *e) {
+    table     keys = { 0 };
+    gm_status status =
+        table_reserve(&keys, object->count) ? GM_OK : fail_memory(e, "the keys of an object", object->count);
+    for (const json *child = object->first; child && !status; child = child->next) {
+        bool no_memory = false;
+        if (table_add(&keys, child->key, 0, &no_memory)) continue;
+        status = no_memory ? fail_memory(e, "the keys of an object", object->count)
+                           : fail(e, GM_BAD_FILE, "the key '%.*s' appears twice", STR_ARGS(child->key));
+    }
+    table_free(&keys);
+    return status;
+}
 
 str json_string(const json *value, const char *otherwise) {
     return json_is(value, JSON_STRING) ? value->text : str_of(otherwise);

@@ -25,10 +25,12 @@ gm_status json_parse(str text, arena *a, json **out, error *e);
 /* The same for a large text that may be changed and outlives the tree: strings without escapes are not copied. */
 gm_status json_parse_in_place(char *text, size_t length, arena *a, json **out, error *e);
 
-const json        *json_get(const json *object, const char *key); /* NULL if absent or not an object */
-const json        *json_get_str(const json *object, str key);
-str                json_string(const json *value, const char *otherwise); /* its text if it is a string */
-bool               json_integer(const json *value, int64_t *out); /* false unless it is a whole number that fits */
+const json *json_get(const json *object, const char *key); /* NULL if absent or not an object */
+const json *json_get_str(const json *object, str key);
+str         json_string(const json *value, const char *otherwise); /* its text if it is a string */
+bool        json_integer(const json *value, int64_t *out);         /* false unless it is a whole number that fits */
+/* Fails if the object has a key twice: programs disagree about which one counts. */
+gm_status          json_check_keys(const json *object, error *e);
 static inline bool json_is(const json *value, json_kind kind) { return value && value->kind == kind; }
 
 void json_write(buffer *out, const json *value); /* compact */
