@@ -140,9 +140,12 @@ if (!process.env.VK_ICD_FILENAMES) {
 
 function run([, from, to, [program, ...args], more = {}]) {
     return new Promise((resolve) => {
+        const began = performance.now();
         const env = {...process.env, ...more, BREAK_FROM: from, BREAK_TO: to, TEST_STOPS: "1"}; // one failure is enough
-        execFile(join(build, `broken_${program}`), args, {env, timeout: 1_200_000, maxBuffer: 1 << 26}, (problem, stdout, stderr) =>
-            resolve({output: stderr + stdout, ended: problem ? problem.signal ?? problem.code : 0}));
+        execFile(join(build, `broken_${program}`), args, {env, timeout: 1_200_000, maxBuffer: 1 << 26}, (problem, stdout, stderr) => {
+            if (process.env.TEST_SECONDS) console.log(`${((performance.now() - began) / 1000).toFixed(2)} s ${from.split("\n")[0]}: ${program} ${args.join(" ")}`);
+            resolve({output: stderr + stdout, ended: problem ? problem.signal ?? problem.code : 0});
+        });
     });
 }
 
