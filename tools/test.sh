@@ -163,7 +163,7 @@ for preset in asan release; do
         release-test_gpu_generate) arguments=(drawn) ;;
         asan-test_gpu_memory) arguments=(tiny-dense) ;;
         release-test_gpu_memory) arguments=(moe) ;;
-        asan-test_gpu_lost | asan-test_gpu_host | asan-test_gpu_budget) ;;
+        asan-test_gpu_lost | asan-test_gpu_host | asan-test_gpu_lists | asan-test_gpu_budget) ;;
         asan-test_gpu_* | release-test_gpu_lost) continue ;;
         asan-test_threads) continue ;; # the thread sanitizer runs it
         *-test_tokenizer) arguments=(build/vocabulary.gguf) ;;

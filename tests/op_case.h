@@ -1,0 +1,288 @@
+/* For test_ops.c: a graph of one op or a few, its inputs and weights, how it runs on a CPU or a GPU, and how its result is compared. */
+
+#ifndef GM_OP_CASE_H
+#define GM_OP_CASE_H
+
+#include "cpu/backend.h"
+#include "gpu/backend.h"
+#include "session/records.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MOST_TOKENS = 256, MOST_WIDTH = 1600 };
+
+static uint32_t    seed = 1;
+static const char *only = "";
+
+/* Begins a case, unless others are wanted. */
+#define CASE(...)                                                                                                      \
+    do {                                                                                                               \
+        TEST(__VA_ARGS__);                                                                                             \
+        if (!strstr(test_name, only)) {                                                                                \
+            test_open = false;                                                                                         \
+            return;                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+
+static float random_unit(void) {
+    seed = seed * 1664525u + 1013904223u;
+    return (float)(seed >> 8) / (1 << 23) - 1;
+}
+
+static float *random_units(size_t n) {
+    float *values = malloc(n * sizeof *values);
+    for (size_t i = 0; i < n; i++) values[i] = random_unit();
+    return values;
+}
+
+/* The one under test: a CPU table, or a GPU. */
+typedef struct {
+    char         name[64];
+    bool         precise;
+    cpu_backend  cpu; /* kernels NULL: it is the GPU */
+    gpu_backend *gpu;
+} backend;
+
+/* What a case has: a backend, a graph, and inputs x of `width` values a token. */
+typedef struct {
+    const backend *backend;
+    graph          g;
+    size_t         tokens, width;
+    float         *table; /* [50, width] */
+    int32_t        ids[MOST_TOKENS];
+    int32_t        rows[MOST_TOKENS];
+    uint32_t       last_seen[MOST_TOKENS]; /* used if `blocks` */
+    bool           blocks;
+    size_t         first_span; /* tokens of a first span; the rest is a second one. 0: all are one */
+    const float   *given;      /* rows that ids below 0 stand for */
+    uint32_t       sets;       /* of adapters, which tokens use by turns; 0: none */
+    tensor        *x;
+    kv_layer       kv;
+    gpu_kv_layer   gpu_kv;
+    uint64_t       start; /* the first token's index */
+    uint32_t       window, ring_slots;
+    token_record   records[MOST_TOKENS];
+    float         *result; /* of the last run */
+} op_case;
+
+static tensor *weight(op_case *c, const char *name, quant_type type, uint64_t n0, uint64_t n1, uint64_t n2,
+                      const void *data) {
+    return graph_weight(&c->g, name, type, (uint64_t[]){ n0, n1, n2 }, data);
+}
+
+static op_case case_begin(const backend *on, size_t tokens, size_t width) {
+    op_case c = { .backend = on, .tokens = tokens, .width = width, .table = random_units(50 * width) };
+    for (size_t t = 0; t < tokens; t++) {
+        c.ids[t] = (int32_t)((t * 7 + 3) % 50);
+        c.rows[t] = (int32_t)t;
+    }
+    c.x = graph_embed(&c.g, weight(&c, "table", TYPE_F32, width, 50, 1, c.table), 1);
+    return c;
+}
+
+static const float *case_input(const op_case *c, size_t t) { return c->table + (size_t)c->ids[t] * c->width; }
+
+static run_inputs case_inputs(op_case *c, size_t outputs) {
+    const record_sequence sequence = { .window = c->window, .ring_slots = c->ring_slots };
+    records_of_text(c->records, 0, &sequence, c->ids, (size_t)c->start, c->tokens);
+    for (size_t t = 0; t < c->tokens && c->blocks; t++)
+        c->records[t].full_last = c->records[t].sliding_last = (uint32_t)c->start + c->last_seen[t];
+    for (size_t t = 0; t < c->tokens && c->first_span; t++) {
+        const bool second = t >= c->first_span;
+        c->records[t].sequence = second;
+        c->records[t].span_first = second ? (uint32_t)c->first_span : 0;
+        c->records[t].span_count = (uint32_t)(second ? c->tokens - c->first_span : c->first_span);
+    }
+    for (size_t t = 0; t < c->tokens && c->sets; t++) c->records[t].adapter = (uint32_t)(t / 3 + 2) % c->sets;
+    return (run_inputs){
+        .records = c->records, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .given = c->given
+    };
+}
+
+/* Plans may be larger than a run: these are, by a few tokens. */
+static void case_run_on_cpu(op_case *c, size_t outputs, size_t bytes) {
+    error            e = { 0 };
+    cpu_plan        *plan = NULL;
+    const cpu_inputs in = { .run = case_inputs(c, outputs), .kv = &c->kv };
+    CHECK_MESSAGE(!cpu_plan_new(&c->backend->cpu, &c->g, c->tokens + 3, outputs + 1, &plan, &e), "%s", e.why);
+    if (!plan) return;
+    while (cpu_plan_step(plan, &in, 0) == GM_AGAIN) {} /* returns after every region */
+    memcpy(c->result, cpu_plan_result(plan), bytes);
+    cpu_plan_free(plan);
+}
+
+static size_t shape_class(const op_case *c) {
+    size_t n = 1;
+    while (n < c->tokens) n *= 4;
+    return n;
+}
+
+static void case_run_on_gpu(op_case *c, size_t outputs, size_t bytes) {
+    error            e = { 0 };
+    gpu_plan        *plan = NULL;
+    gpu_backend     *b = c->backend->gpu;
+    gm_status        status;
+    const run_inputs in = case_inputs(c, outputs);
+    gpu_backend_clear(b);
+    while ((status = gpu_backend_upload(b, &c->g, &e)) == GM_AGAIN) gpu_host_wait(b->host, 100);
+    CHECK_MESSAGE(!status, "upload: %s", e.why);
+    if (status || gpu_plan_new(b, &c->g, shape_class(c), outputs + 1, &c->gpu_kv, &plan, &e)) {
+        CHECK_MESSAGE(false, "%s", e.why);
+        return;
+    }
+    const uint32_t ticket = gpu_ticket_new(b->host);
+    const void    *data = NULL;
+    uint64_t       arrived = 0;
+    while (gpu_plan_submit(plan, &in, ticket, &e) == GM_AGAIN) gpu_host_wait(b->host, 100);
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+    while (!e.status && !(data = gpu_ticket_data(b->host, ticket, &arrived)) && !gpu_host_problem(b->host, &e))
+        gpu_host_wait(b->host, 100);
+    CHECK_MESSAGE(!e.status && arrived >= bytes, "%s", e.why);
+    if (data && arrived >= bytes) memcpy(c->result, data, bytes);
+    gpu_ticket_done(b->host, ticket);
+    gpu_plan_free(plan);
+}
+
+static const float *case_run(op_case *c, tensor *result, size_t outputs) {
+    c->g.result = result;
+    CHECK_MESSAGE(!c->g.problem.status, "%s", c->g.problem.why);
+    if (c->g.problem.status) return NULL;
+    const size_t entries = result->axis == AXIS_TOKENS ? c->tokens : result->axis == AXIS_OUTPUTS ? outputs : 1;
+    const size_t bytes = entries * result->token_stride * sizeof(float);
+    free(c->result);
+    c->result = calloc(1, bytes + 1);
+    (c->backend->gpu ? case_run_on_gpu : case_run_on_cpu)(c, outputs, bytes);
+    return c->result;
+}
+
+static void end(op_case *c) {
+    graph_free(&c->g);
+    free(c->table);
+    free(c->result);
+}
+
+/* ---- a plan that runs several times ---- */
+
+typedef struct {
+    op_case  *c;
+    cpu_plan *cpu; /* one of the two */
+    gpu_plan *gpu;
+} open_plan;
+
+static open_plan plan_open(op_case *c) {
+    error        e = { 0 };
+    gpu_backend *b = c->backend->gpu;
+    open_plan    p = { .c = c };
+    CHECK_MESSAGE(!c->g.problem.status, "%s", c->g.problem.why);
+    if (!b) cpu_plan_new(&c->backend->cpu, &c->g, c->tokens + 3, c->tokens, &p.cpu, &e);
+    else {
+        gpu_backend_clear(b);
+        while (gpu_backend_upload(b, &c->g, &e) == GM_AGAIN) gpu_host_wait(b->host, 100);
+        if (!e.status) gpu_plan_new(b, &c->g, shape_class(c), c->tokens, &c->gpu_kv, &p.gpu, &e);
+    }
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+    return p;
+}
+
+static void plan_close(open_plan *p) {
+    cpu_plan_free(p->cpu);
+    gpu_plan_free(p->gpu);
+}
+
+static void plan_write(open_plan *p, const tensor *leaf, const float *data, size_t entries) {
+    error e = { 0 };
+    if (p->cpu) memcpy(cpu_plan_leaf(p->cpu, leaf), data, entries * leaf->token_stride * sizeof *data);
+    else if (p->gpu) CHECK_MESSAGE(!gpu_plan_write_leaf(p->gpu, leaf, 0, data, entries, &e), "%s", e.why);
+}
+
+/* Runs all tokens. results[i] gets bytes[i] of the i-th result. */
+static void plan_run(open_plan *p, size_t count, float *const *results, const size_t *bytes) {
+    error            e = { 0 };
+    const run_inputs in = case_inputs(p->c, p->c->tokens);
+    uint32_t         tickets[GRAPH_RESULTS];
+    gpu_host        *h = p->gpu ? p->c->backend->gpu->host : NULL;
+    if (p->cpu) {
+        const cpu_inputs inputs = { .run = in, .kv = &p->c->kv };
+        while (cpu_plan_step(p->cpu, &inputs, 0) == GM_AGAIN) {}
+        for (size_t i = 0; i < count; i++) memcpy(results[i], cpu_plan_results(p->cpu, i), bytes[i]);
+    }
+    for (size_t i = 0; i < count && h; i++) tickets[i] = gpu_ticket_new(h);
+    while (p->gpu && gpu_plan_submit_results(p->gpu, &in, tickets, count, &e) == GM_AGAIN) gpu_host_wait(h, 100);
+    CHECK_MESSAGE(!e.status, "%s", e.why);
+    for (size_t i = 0; i < count && h; i++) {
+        uint64_t    arrived = 0;
+        const void *data = NULL;
+        while (!e.status && !(data = gpu_ticket_data(h, tickets[i], &arrived)) && !gpu_host_problem(h, &e))
+            gpu_host_wait(h, 100);
+        CHECK_MESSAGE(data && arrived >= bytes[i], "result %zu: %s", i, e.why);
+        if (data && arrived >= bytes[i]) memcpy(results[i], data, bytes[i]);
+        gpu_ticket_done(h, tickets[i]);
+    }
+}
+
+/* Relative error over all values. */
+static void case_expect(const float *got, const double *want, size_t n, double tolerance) {
+    double difference = 0, size = 1e-30;
+    for (size_t i = 0; got && i < n; i++) {
+        difference += (got[i] - want[i]) * (got[i] - want[i]);
+        size += want[i] * want[i];
+    }
+    CHECK_MESSAGE(got && sqrt(difference / size) <= tolerance, "relative error %g, at most %g allowed",
+                  sqrt(difference / size), tolerance);
+}
+
+static double *doubles(size_t n) { return calloc(n, sizeof(double)); }
+
+static double op_gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * x * (1 + 0.044715 * x * x))); }
+
+/* Random blocks of a type whose scales are sane: f32 values made to f16, or bytes with a small f16 scale put in. */
+static uint8_t *random_weights(quant_type type, size_t count) {
+    const quant_format *f = quant_format_of(type);
+    const size_t        blocks = count / f->block;
+    uint8_t            *data = malloc(blocks * f->bytes);
+    static const struct {
+        quant_type type;
+        int        scales[2]; /* byte offsets of f16 scales, -1: none */
+    } places[] = { { TYPE_Q4_0, { 0, -1 } },   { TYPE_Q4_1, { 0, 2 } },    { TYPE_Q5_0, { 0, -1 } },
+                   { TYPE_Q5_1, { 0, 2 } },    { TYPE_Q8_0, { 0, -1 } },   { TYPE_Q2_K, { 80, 82 } },
+                   { TYPE_Q3_K, { 108, -1 } }, { TYPE_Q4_K, { 0, 2 } },    { TYPE_Q5_K, { 0, 2 } },
+                   { TYPE_Q6_K, { 208, -1 } }, { TYPE_IQ4_NL, { 0, -1 } }, { TYPE_IQ4_XS, { 0, -1 } } };
+    if (type == TYPE_F32) {
+        for (size_t i = 0; i < count; i++) ((float *)data)[i] = random_unit();
+        return data;
+    }
+    for (size_t i = 0; i < blocks * f->bytes; i++) data[i] = (uint8_t)(int)(random_unit() * 127);
+    for (size_t i = 0; i < blocks; i++) {
+        uint8_t *block = data + i * f->bytes;
+        if (type == TYPE_MXFP4) block[0] = (uint8_t)(120 + i % 5);
+        if (type == TYPE_F16 || type == TYPE_BF16)
+            block[1] = (uint8_t)((block[1] & 0x83) | (type == TYPE_F16 ? 0x30 : 0x3c));
+        for (size_t j = 0; j < COUNT_OF(places); j++) {
+            for (int k = 0; k < 2 && places[j].type == type; k++) {
+                if (places[j].scales[k] >= 0)
+                    block[places[j].scales[k] + 1] = (uint8_t)(0x20 | (block[places[j].scales[k] + 1] & 3));
+            }
+        }
+    }
+    return data;
+}
+
+static float *dequantised(quant_type type, const void *data, size_t count) {
+    float *values = malloc(count * sizeof *values);
+    quant_format_of(type)->dequantise(values, data, count / quant_format_of(type)->block);
+    return values;
+}
+
+/* On a GPU with subgroup matrices activations are f16 where weights are. */
+static bool halves(const backend *b, quant_type type) {
+    return b->gpu && gpu_host_info(b->gpu->host)->subgroup_matrix && type != TYPE_F32;
+}
+
+/* Runs of several spans: the first has a third of the tokens. */
+static void case_spans(op_case *c) { c->first_span = c->tokens / 3; }
+
+static size_t span_start(const op_case *c, size_t t) { return t < c->first_span ? 0 : c->first_span; }
+
+#endif
