@@ -63,13 +63,16 @@ limited() {
 
 # ---- what is packed, and models ------------------------------------------------------------------------------------------------
 
-for part in kit own; do [ -f "$packed/$part.tar.xz" ] || { say "there is no $packed/$part.tar.xz: run bench/pack.sh first" && exit 1; }; done
-if [ "$(cat "$work/.stamp" 2>/dev/null)" != "$(stat -c '%s %Y' "$packed/own.tar.xz")" ]; then
-    say "unpacking"
-    for part in kit own; do tar -C "$work" -xJf "$packed/$part.tar.xz" 2>>"$log" || { say "$packed/$part.tar.xz cannot be unpacked" && exit 1; }; done
-    mv -f "$work/node" "$work/native/node" # so that run.sh finds it
-    stat -c '%s %Y' "$packed/own.tar.xz" >"$work/.stamp"
-fi
+[ -f "$packed/own.tar.xz" ] || { say "there is no $packed/own.tar.xz: run bench/pack.sh first" && exit 1; }
+for part in own kit; do # without the kit, the steps that need no Node still run
+    [ -f "$packed/$part.tar.xz" ] || continue
+    stamp=$(stat -c '%s %Y' "$packed/$part.tar.xz")
+    [ "$(cat "$work/.$part" 2>/dev/null)" != "$stamp" ] || continue
+    say "unpacking $part"
+    tar -C "$work" -xJf "$packed/$part.tar.xz" 2>>"$log" || { say "$packed/$part.tar.xz cannot be unpacked" && exit 1; }
+    [ $part != kit ] || mv -f "$work/node" "$work/native/node" # so that run.sh finds it
+    echo "$stamp" >"$work/.$part"
+done
 native=$work/native/run.sh
 if [ -z "${VK_ICD_FILENAMES:-}" ]; then export VK_ICD_FILENAMES=$work/native/nvidia_icd.json VK_DRIVER_FILES=$work/native/nvidia_icd.json; fi
 has() { [ -f "$work/$1" ] || { say "there is no $1 among what is packed" && return 1; }; }
@@ -109,6 +112,7 @@ natively() { # natively SECONDS MODEL OPTION…
     measure "$1" "gemmule bench $2.gguf --backend gpu ${*:3} -r $repeats" "$native" gemmule bench "$work/$2.gguf" --backend gpu "${@:3}" -r "$repeats" --json
 }
 script() { # script FILE ARGUMENT…: a script in Node
+    [ -x "$work/native/node" ] || { echo "there is no Node among what is packed" >&2 && return 1; }
     "$native" node --experimental-wasm-jspi --disable-warning=ExperimentalWarning "$work/$1" "${@:2}"
 }
 export -f script
@@ -192,9 +196,9 @@ step_towers() {
     for size in e2b 31b; do
         options=(--image 280)
         [ $size != e2b ] || options+=(--audio 30)
-        limited 60 "$native" gemmule synth $size "$work/tower.gguf" --layers 2 --vocabulary 2048 --towers --quiet &&
-            measure 100 "gemmule bench $size.gguf --mmproj $size.mmproj.gguf --backend gpu -p 0 -n 0 ${options[*]} -r $repeats" "$native" gemmule bench \
-                "$work/tower.gguf" --mmproj "$work/tower.mmproj.gguf" --backend gpu -p 0 -n 0 "${options[@]}" -r "$repeats" --json
+        limited 60 "$native" gemmule synth $size "$work/tower.gguf" --layers 2 --vocabulary 2048 --towers --quiet || continue
+        natively 100 tower --mmproj "$work/tower.mmproj.gguf" -p 0 -n 0 "${options[@]}" --profile "$out/towers-$size-native.svg"
+        in_node 100 tower --mmproj "$work/tower.mmproj.gguf" --prefill 0 --decode 0 --warm 0 "${options[@]}" --profile "$out/towers-$size-node.svg"
         rm -f "$work"/tower.*
     done
 }

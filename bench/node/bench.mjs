@@ -128,9 +128,12 @@ if (profile && decode) {
     await decodeSeconds(() => profile.start('decode', 'token', decode));
     await profile.end();
 }
-if (profile && options.image) {
-    const part = { type: 'image', image: new Blob([png(options.image)]), budget: options.image };
-    profile.start('image', 'picture', 1);
+const media = [
+    options.image && ['image', 'picture', { type: 'image', image: new Blob([png(options.image)]), budget: options.image }],
+    options.audio && ['audio', 'sound', { type: 'audio', audio: sound(options.audio) }],
+];
+for (const [name, unit, part] of profile ? media.filter(Boolean) : []) {
+    profile.start(name, unit, 1);
     await mediaSeconds([part]);
     await profile.end();
 }
