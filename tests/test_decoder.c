@@ -1,15 +1,25 @@
-/* Several answers of one engine are written together: each is what it is alone, bit for bit, whatever the others do, and a step
- * computes a token of every one that is ready. */
+/* Several answers of one engine are written together: each is what it is alone, whatever the others do, and a step computes a token
+ * of every one that is ready. On the CPU they are the same bit for bit. On a GPU, log-probabilities may differ a little, and tokens
+ * from where the two likeliest are closer than that, which is printed.
+ *
+ *     test_decoder [gpu] */
 
 #include "session/decoder.h"
+#include "session/decoder_gpu.h"
 #include "sessions.h"
+
+#include "base/clock.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 enum { MANY = 8, ANSWER = 24, LONG = 1500 };
 
+static size_t many = MANY, length = ANSWER; /* answers at once, and their tokens */
+
 static gm_engine *engine;
+static bool       on_gpu;
+static double     near; /* how close draws are to those alone, and how close likeliest tokens may be to change places */
 
 /* ---- what the engine asks for: the linker puts these between it and the allocator ---- */
 
@@ -49,8 +59,9 @@ static void writer_settings(size_t i, gm_sampling *sampling, gm_reply_options *o
     if (i % 4 == 1) sampling->repetition_penalty = 1.3f, sampling->penalty_window = 16;
     if (i % 4 == 2) sampling->bias = bias, sampling->bias_count = COUNT_OF(bias);
     *options = (gm_reply_options){
-        .sampling = sampling, .max_tokens = ANSWER, .want_logprobs = true, .logprobs = (uint32_t)(i % 4)
+        .sampling = sampling, .max_tokens = (uint32_t)length, .want_logprobs = true, .logprobs = (uint32_t)(i % 4)
     };
+    if (on_gpu) options->logprobs = 2 + (uint32_t)(i % 2); /* they say which tokens are close */
 }
 
 static void writer_start(answer *a, size_t i, gm_kv_type kv, uint32_t context) {
@@ -93,10 +104,52 @@ static void writer_free(answer *a) {
     gm_session_free(a->s);
 }
 
+/* On a GPU, up to where the two likeliest tokens are close. */
+static void writer_compare_near(const answer *a, const answer *alone, size_t i) {
+    const size_t width = a->width;
+    for (size_t at = 0; at < a->count && at < alone->count; at += width) {
+        const gm_token_logprob *got = &a->drawn[at], *want = &alone->drawn[at];
+        const double            margin = fabs((double)want[1].logprob - (double)want[2].logprob);
+        if (got->token != want->token && margin < near) {
+            printf("answer %zu differs from draw %zu on: the two likeliest tokens are %g apart\n", i, at / width,
+                   margin);
+            return;
+        }
+        CHECK_MESSAGE(got->token == want->token && fabs((double)got->logprob - (double)want->logprob) < near,
+                      "answer %zu, draw %zu: %d, %.9g; alone %d, %.9g", i, at / width, got->token, (double)got->logprob,
+                      want->token, (double)want->logprob);
+    }
+    CHECK_MESSAGE(a->status == alone->status && a->count == alone->count && a->count,
+                  "answer %zu: status %d and %zu numbers, alone %d and %zu", i, a->status, a->count, alone->status,
+                  alone->count);
+}
+
+/* Answers alone are written once on a GPU: it is slow in software. */
+static answer known[MANY];
+
+static void writer_forget_known(void) {
+    for (size_t i = 0; i < MANY; i++) known[i] = (answer){ 0 };
+}
+
+static void writer_compare_on_gpu(const answer *a, size_t i, uint32_t context) {
+    answer alone = known[i];
+    if (context || !alone.count) {
+        writer_start(&alone, i, GM_KV_DEFAULT, context);
+        writer_finish(&alone);
+        writer_free(&alone);
+    }
+    if (!context) known[i] = alone;
+    writer_compare_near(a, &alone, i);
+}
+
 /* As it is alone: the draws with their log-probabilities, the tokens held, and the logits. */
 static void writer_compare(const answer *a, size_t i, gm_kv_type kv, uint32_t context) {
     answer         alone;
     const int32_t *got, *want;
+    if (on_gpu) {
+        writer_compare_on_gpu(a, i, context);
+        return;
+    }
     writer_start(&alone, i, kv, context);
     writer_finish(&alone);
     CHECK_MESSAGE(a->status == alone.status && a->count == alone.count && a->count,
@@ -115,23 +168,52 @@ static void writer_compare(const answer *a, size_t i, gm_kv_type kv, uint32_t co
 }
 
 static decoder_totals totals_of(gm_kv_type kv) {
-    return decoder_count(engine->decoders[kv == GM_KV_DEFAULT ? 0 : kv - 1]);
+    decoder_totals all = { 0 };
+    if (!on_gpu) return decoder_count(engine->decoders[kv == GM_KV_DEFAULT ? 0 : kv - 1]);
+    for (size_t i = 0; i < COUNT_OF(engine->gpu_decoders); i++) {
+        if (!engine->gpu_decoders[i]) continue;
+        all.steps += gpu_decoder_count(engine->gpu_decoders[i]).steps;
+        all.tokens += gpu_decoder_count(engine->gpu_decoders[i]).tokens;
+    }
+    return all;
 }
 
 /* ---- together ---- */
 
+/* Until shaders are compiled, sessions draw alone. */
+static double writers_round(answer all[MANY], gm_kv_type kv, uint32_t context) {
+    for (size_t i = 0; i < many; i++) writer_start(&all[i], i, kv, context);
+    const decoder_totals before = totals_of(kv);
+    while (writers_poll_all(all, many)) {}
+    const decoder_totals after = totals_of(kv);
+    return (double)(after.tokens - before.tokens) / (double)max_size(after.steps - before.steps, 1);
+}
+
+static void writers_free(answer all[MANY]) {
+    for (size_t i = 0; i < many; i++) writer_free(&all[i]);
+}
+
+/* On a GPU, answers are written together as soon as the shaders for so many are compiled. */
+static void writers_compile(gm_kv_type kv, uint32_t context) {
+    answer       all[MANY];
+    const double end = clock_seconds() + 600;
+    while (on_gpu && clock_seconds() < end) {
+        const double width = writers_round(all, kv, context);
+        writers_free(all);
+        while (gpu_pipelines_pending(engine->gpu.host) && clock_seconds() < end) gpu_host_wait(engine->gpu.host, 100);
+        if (width > (double)many / 3) return;
+    }
+}
+
 static void test_together(const char *what, double turn_seconds, gm_kv_type kv, uint32_t context) {
-    TEST("%s: %d answers with settings of their own are those of each alone", what, MANY);
+    TEST("%s: %zu answers with settings of their own are those of each alone", what, many);
     answer all[MANY];
     engine->turn_seconds = turn_seconds;
-    for (size_t i = 0; i < MANY; i++) writer_start(&all[i], i, kv, context);
-    const decoder_totals before = totals_of(kv);
-    while (writers_poll_all(all, MANY)) {}
-    const decoder_totals after = totals_of(kv);
-    const double         width = (double)(after.tokens - before.tokens) / (double)(after.steps - before.steps);
-    CHECK_MESSAGE(width > MANY / 2, "a step computed %.2f tokens on average", width);
-    for (size_t i = 0; i < MANY; i++) writer_compare(&all[i], i, kv, context);
-    for (size_t i = 0; i < MANY; i++) writer_free(&all[i]);
+    writers_compile(kv, context);
+    const double width = writers_round(all, kv, context);
+    CHECK_MESSAGE(width > (double)many / (on_gpu ? 3 : 2), "a step computed %.2f tokens on average", width);
+    for (size_t i = 0; i < many; i++) writer_compare(&all[i], i, kv, context);
+    writers_free(all);
 }
 
 /* A session that is alone computes each token when it is asked for. */
@@ -219,6 +301,37 @@ static void test_prompt_beside(void) {
     gm_session_free(s);
 }
 
+/* Answers that begin one after the other, and end one after the other. */
+static void test_join_and_leave(void) {
+    TEST("answers that join and leave in the middle are those of each alone");
+    enum { STAGGERED = 4 };
+    answer all[STAGGERED];
+    size_t begun = 0;
+    engine->turn_seconds = 1;
+    for (bool writing = true; writing || begun < STAGGERED;) {
+        if (begun < STAGGERED && (!begun || all[begun - 1].count >= 5 * all[begun - 1].width)) {
+            writer_start(&all[begun], begun, GM_KV_DEFAULT, 0);
+            begun++;
+        }
+        writing = writers_poll_all(all, begun);
+    }
+    for (size_t i = 0; i < STAGGERED; i++) writer_compare(&all[i], i, GM_KV_DEFAULT, 0);
+    for (size_t i = 0; i < STAGGERED; i++) writer_free(&all[i]);
+}
+
+/* Whoever no longer asks does not hold up the others, and finds its answer when it asks again. */
+static void test_pause(void) {
+    TEST("an answer that pauses");
+    answer all[3];
+    engine->turn_seconds = 1;
+    for (size_t i = 0; i < 3; i++) writer_start(&all[i], i, GM_KV_DEFAULT, 0);
+    while (all[0].count < 3 * all[0].width) writers_poll_all(all, 3);
+    while (all[1].status <= GM_AGAIN || all[2].status <= GM_AGAIN) writers_poll_all(all + 1, 2);
+    writer_finish(&all[0]);
+    for (size_t i = 0; i < 3; i++) writer_compare(&all[i], i, GM_KV_DEFAULT, 0);
+    for (size_t i = 0; i < 3; i++) writer_free(&all[i]);
+}
+
 /* ---- odd times ---- */
 
 typedef enum {
@@ -293,10 +406,11 @@ static void test_disturbed(way w, size_t calls) {
 }
 
 static void test_odd_times(void) {
-    engine->turn_seconds = 0;
+    engine->turn_seconds = on_gpu ? 1 : 0;
     for (way w = 0; w < WAYS; w++) {
+        if (on_gpu && w != FREE_SESSION && w != CANCEL && w != ROLLBACK && w != FORK) continue;
         TEST("an answer that is disturbed in the middle of a step (way %d) disturbs no other", (int)w);
-        for (size_t calls = 0; calls < 30; calls += 7) test_disturbed(w, calls);
+        for (size_t calls = on_gpu ? 2 : 0; calls < (on_gpu ? 3 : 30); calls += 7) test_disturbed(w, calls);
     }
 }
 
@@ -331,17 +445,47 @@ static void test_own_errors(void) {
     free(never);
 }
 
-int main(void) {
+/* Shader compilers take most of the time: no more rows than four, which need two plans. */
+static void test_on_gpu(void) {
+    static const struct {
+        bool   precise;
+        double near;
+    } engines[] = { { true, 1e-4 }, { false, 2e-2 } };
+    on_gpu = true;
+    many = 4;
+    length = 16;
+    for (size_t i = 0; i < COUNT_OF(engines); i++) {
+        TEST("opening");
+        engine = open_engine(&(gm_engine_options){
+            .model = "tests/fixtures/two-layers.gguf", .backend = GM_BACKEND_GPU, .precise = engines[i].precise });
+        if (!engine) return;
+        near = engines[i].near;
+        writer_forget_known();
+        test_together(engines[i].precise ? "precise" : "8-bit", 1, GM_KV_DEFAULT, 0);
+        if (engines[i].precise) {
+            test_together("a context that fills up", 1, GM_KV_DEFAULT, 24);
+            test_join_and_leave();
+            test_pause();
+            test_odd_times();
+            test_own_errors();
+        }
+        gm_engine_close(engine);
+    }
+}
+
+static void test_on_cpu(void) {
     static const char *const models[] = { "tests/fixtures/tiny-dense.gguf", "tests/fixtures/tiny-moe.gguf" };
     for (size_t i = 0; i < COUNT_OF(models); i++) {
         TEST("opening %s", models[i]);
         engine = open_engine(&(gm_engine_options){ .model = models[i], .backend = GM_BACKEND_CPU, .threads = 2 });
-        if (!engine) return test_end();
+        if (!engine) return;
         test_together("whole steps", 1, GM_KV_DEFAULT, 0);
         test_together("steps in pieces", 0, GM_KV_Q8_0, 0);
         test_together("a context that fills up", 1, GM_KV_F32, 24);
         if (!i) {
             test_alone();
+            test_join_and_leave();
+            test_pause();
             test_more_than_rows();
             test_no_allocation();
             test_prompt_beside();
@@ -350,5 +494,10 @@ int main(void) {
         }
         gm_engine_close(engine);
     }
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "gpu")) test_on_gpu();
+    else test_on_cpu();
     return test_end();
 }

@@ -409,7 +409,7 @@ static void test_generate_two_sessions(gm_engine *engine, const outcome *whole, 
     finish_outcome(sessions[0], one, &got);
     CHECK(got.count == whole->count && !memcmp(got.tokens, whole->tokens, got.count * sizeof *got.tokens));
     finish_outcome(sessions[1], two, &got);
-    CHECK(plans_count(&engine->plans) == plans); /* sessions share them, also while they take turns */
+    CHECK(plans_count(&engine->plans) <= plans + 1); /* sessions share them; one for two rows is for both */
     CHECK(got.count == alone.count && !memcmp(got.tokens, alone.tokens, got.count * sizeof *got.tokens));
     for (size_t i = 0; i < COUNT_OF(sessions); i++) gm_session_free(sessions[i]);
 }

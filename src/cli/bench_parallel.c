@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WARM_UP = 3 }; /* tokens of each sequence that make plans, and are not measured */
+/* Tokens of each sequence that make plans, and are not measured; repeated until a GPU has compiled its shaders, but not for ever. */
+enum { WARM_UP = 3, WARM_ROUNDS = 16 };
 
 gm_status bench_parallel_read(const char *list, bench_parallel *out, error *e) {
     for (const char *at = list;; at++) {
@@ -38,7 +39,7 @@ static gm_status sequence_open(const bench_parallel *p, bench_sequence *q, size_
                                gm_engine *engine, const int32_t *tokens, error *e) {
     const int32_t first = (int32_t)((size_t)tokens[0] + i) % (int32_t)engine->weights.config.vocabulary;
     char          why[sizeof e->why] = "";
-    gm_status     status = session_open(values, engine, p->depth + p->tokens + WARM_UP + 1, &q->session, e);
+    gm_status status = session_open(values, engine, p->depth + p->tokens + WARM_UP * WARM_ROUNDS + 1, &q->session, e);
     if (status) return status;
     q->session->shares = false;
     gm_sampling_default(engine, &q->sampling);
@@ -53,16 +54,18 @@ static gm_status sequence_open(const bench_parallel *p, bench_sequence *q, size_
     return status ? fail(e, status, "%s", status == GM_CANCELLED ? "interrupted" : why) : GM_OK;
 }
 
-/* One call; the token drawn is held and computed with the next one. */
+/* One call; the token drawn is held, and computed with the next one. */
 static gm_status sequence_advance(bench_sequence *q, size_t most, error *e) {
     int32_t         token;
     const draw_wish wish = { .sampling = &q->sampling, .most = most - q->drawn };
     const gm_status status = session_next(q->session, &wish, &token, clock_seconds() + 0.05, e);
     if (status) return status == GM_AGAIN ? GM_OK : status;
-    return ++q->drawn < most ? session_hold(q->session, token, e) : GM_OK;
+    q->drawn++;
+    return session_hold(q->session, token, e);
 }
 
 static gm_status sequences_decode(bench_sequence *all, size_t count, size_t most, error *e) {
+    for (size_t i = 0; i < count; i++) all[i].drawn = 0;
     for (bool open = true; open;) {
         open = false;
         for (size_t i = 0; i < count; i++) {
@@ -75,14 +78,26 @@ static gm_status sequences_decode(bench_sequence *all, size_t count, size_t most
     return GM_OK;
 }
 
+/* Until the GPU's shaders are compiled, sequences are decoded one by one. */
+static gm_status sequences_warm_up(bench_sequence *all, size_t count, size_t most, const gm_engine *engine, error *e) {
+    for (size_t round = 0, ready = 0; round < WARM_ROUNDS && ready < 2; round++) {
+        TRY(sequences_decode(all, count, most, e));
+        ready = engine->on_gpu && gpu_pipelines_pending(engine->gpu.host) ? 0 : ready + 1;
+        while (!ready && gpu_pipelines_pending(engine->gpu.host)) {
+            if (interrupted()) return fail(e, GM_CANCELLED, "interrupted");
+            gpu_host_wait(engine->gpu.host, 10);
+        }
+    }
+    return GM_OK;
+}
+
 gm_status bench_parallel_measure(bench_parallel *p, size_t i, const engine_values *values, gm_engine *engine,
                                  const int32_t *tokens, error *e) {
     bench_parallel_row *row = &p->rows[i];
     bench_sequence     *all = calloc(row->count, sizeof *all);
     gm_status           status = all ? GM_OK : fail_memory(e, "the sequences", row->count * sizeof *all);
     for (size_t k = 0; k < row->count && !status; k++) status = sequence_open(p, &all[k], k, values, engine, tokens, e);
-    if (!status) status = sequences_decode(all, row->count, min_size(WARM_UP, p->tokens), e);
-    for (size_t k = 0; k < row->count && !status; k++) all[k].drawn = 0;
+    if (!status) status = sequences_warm_up(all, row->count, min_size(WARM_UP, p->tokens), engine, e);
     const double start = clock_seconds();
     if (!status) status = sequences_decode(all, row->count, p->tokens, e);
     const double seconds = clock_seconds() - start;

@@ -1,5 +1,7 @@
 #include "session/decoder.h"
 
+#include "session/decoder_gpu.h"
+
 #include "base/pool.h"
 
 #include <stdlib.h>
@@ -93,8 +95,14 @@ static void row_leave_step(decoder *d, const decoder_row *row) {
     runner_restart(&d->run);
 }
 
+static gpu_decoder *gpu_decoder_of(const gm_session *s) {
+    const kv_store *store = s->kv.store;
+    return store ? s->engine->gpu_decoders[store - s->engine->stores] : NULL;
+}
+
 void decoder_leave(gm_session *s) {
-    decoder     *d = decoder_of(s);
+    decoder *d = decoder_of(s);
+    gpu_decoder_leave(gpu_decoder_of(s), s);
     decoder_row *row = d ? decoder_find_row(d, s) : NULL;
     if (!row) return;
     row_leave_step(d, row);
@@ -108,7 +116,7 @@ bool decoder_takes(const gm_session *s) {
 
 bool decoder_is_shared(const gm_session *s) {
     const decoder *d = decoder_of(s);
-    return d && d->count > 1;
+    return (d && d->count > 1) || gpu_decoder_is_shared(gpu_decoder_of(s));
 }
 
 /* Whether the row's session wants what the row draws. */
@@ -306,6 +314,7 @@ gm_status decoder_next(gm_session *s, const draw_wish *wish, int32_t *token, dou
 
 bool decoder_keep_up(const gm_session *s, double deadline) {
     bool any = false;
+    for (size_t i = 0; i < COUNT_OF(s->engine->gpu_decoders); i++) gpu_decoder_keep_up(s->engine->gpu_decoders[i], s);
     for (size_t i = 0; i < COUNT_OF(s->engine->decoders); i++) {
         decoder *d = s->engine->decoders[i];
         error    ignored = { 0 };

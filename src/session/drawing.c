@@ -6,6 +6,8 @@
  * no mask looks, and the rings have spare slots for them (kv_written counts them). */
 
 #include "session/decoder.h"
+#include "session/decoder_gpu.h"
+#include "session/drawing.h"
 
 #include "gpu/sampler_kernels.h"
 #include "text/sampler_settings.h"
@@ -46,49 +48,53 @@ static bool draw_goes_on(const gm_session *s, const draw_wish *wish) {
            sampling_equal(&s->ahead.sampling, wish->sampling);
 }
 
-static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
+gm_status drawing_start_make(gm_session *s, const draw_wish *wish, bool logprobs, size_t behind, drawing_start *out,
+                             error *e) {
     const gm_sampling     *sampling = wish->sampling;
     const sampler_settings settings = { .sampling = sampling,
                                         .vocabulary = s->engine->weights.config.vocabulary,
                                         .suppressed = s->engine->suppressed,
                                         .advance = true };
-    TRY(sampling_check(sampling, settings.vocabulary, e));
+    const size_t           words = sampler_settings_words(&settings), at = s->computed + behind, end = at + 1;
+    *out = (drawing_start){ .words = malloc(words * sizeof *out->words) };
+    if (!out->words) return fail_memory(e, "the sampler's settings", words * sizeof *out->words);
+    TRY(sampler_settings_write(&settings, out->words, e));
+    out->words[SAMPLER_FINITE] = 1; /* an infinite logit is an error, as on the CPU */
+    out->words[SAMPLER_ALTERNATIVES] = (uint32_t)min_size(wish->alternatives, SAMPLER_MOST_ALTERNATIVES);
+    const bool            edits = sampler_settings_edits(&settings);
+    const size_t          window = edits ? min_size(sampling->penalty_window, end) : 0;
+    const record_sequence sequence = kv_sequence(&s->kv);
+    records_of_text(&out->record, 0, &sequence, s->tokens.ids + at, at, 1);
+    out->start = (generator_start){ .settings = out->words,
+                                    .setting_words = words,
+                                    .greedy = sampler_settings_greedy(&settings),
+                                    .edits = edits,
+                                    .steps = sampler_settings_steps(&settings),
+                                    .logprobs = logprobs,
+                                    .token = &out->record,
+                                    .window = sequence.window,
+                                    .history = s->tokens.ids + (end - window),
+                                    .history_count = window };
+    return GM_OK;
+}
+
+void drawing_start_free(drawing_start *start) { free(start->words); }
+
+static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
+    TRY(sampling_check(wish->sampling, s->engine->weights.config.vocabulary, e));
     TRY(kv_reserve(&s->kv, s->computed, 1, e));
     const gm_status ready = engine_check_kv(s->engine, s->kv.store->type, e);
     if (ready) return ready;
     gpu_generator *generator = runner_generator(&s->run, &s->kv, e);
-    const size_t   count = sampler_settings_words(&settings);
-    uint32_t      *words = generator ? malloc(count * sizeof *words) : NULL;
     if (!generator) return e->status;
-    if (!words) return fail_memory(e, "the sampler's settings", count * sizeof *words);
-    gm_status status = sampler_settings_write(&settings, words, e);
-    if (status) {
-        free(words);
-        return status;
-    }
-    words[SAMPLER_FINITE] = 1; /* an infinite logit is an error, as on the CPU */
-    words[SAMPLER_ALTERNATIVES] = (uint32_t)min_size(wish->alternatives, SAMPLER_MOST_ALTERNATIVES);
-    const bool            edits = sampler_settings_edits(&settings);
-    const size_t          window = edits ? min_size(sampling->penalty_window, s->tokens.count) : 0;
-    const record_sequence sequence = kv_sequence(&s->kv);
-    token_record          record;
-    records_of_text(&record, 0, &sequence, s->tokens.ids + s->computed, s->computed, 1);
-    const generator_start start = { .settings = words,
-                                    .setting_words = count,
-                                    .greedy = sampler_settings_greedy(&settings),
-                                    .edits = edits,
-                                    .steps = sampler_settings_steps(&settings),
-                                    .logprobs = wish->logprobs != NULL,
-                                    .token = &record,
-                                    .window = sequence.window,
-                                    .history = s->tokens.ids + (s->tokens.count - window),
-                                    .history_count = window };
-    status = gpu_generator_begin(generator, &start, e);
-    free(words);
-    s->ahead.sampling = *sampling;
-    s->ahead.logprobs = start.logprobs;
+    drawing_start start;
+    gm_status     status = drawing_start_make(s, wish, wish->logprobs != NULL, 0, &start, e);
+    if (!status) status = gpu_generator_begin(generator, &start.start, e);
+    drawing_start_free(&start);
+    s->ahead.sampling = *wish->sampling;
+    s->ahead.logprobs = wish->logprobs != NULL;
     s->ahead.alternatives = wish->alternatives;
-    s->ahead.token = record.id;
+    s->ahead.token = s->tokens.ids[s->computed];
     s->ahead.end = s->computed;
     s->ahead.moves = s->kv.store->moves;
     return status;
@@ -108,27 +114,47 @@ static gm_status go_ahead(gm_session *s, size_t most, error *e) {
     return GM_OK;
 }
 
-static gm_status take(gm_session *s, const draw_wish *wish, int32_t *token, error *e) {
-    sampler_record  draw;
-    const gm_status status = gpu_generator_take(s->run.generator, &draw, e);
-    if (status) return status;
+gm_status drawing_take(gm_session *s, const draw_wish *wish, const sampler_record *draw, int32_t *token, error *e) {
     s->computed++;
-    s->ahead.token = *token = (int32_t)draw.token;
-    if (wish->logprobs) sampler_record_logprobs(&draw, wish->logprobs, wish->alternatives);
-    if (draw.status == SAMPLER_DRAWN) return GM_OK;
-    if (draw.status == SAMPLER_NOT_A_NUMBER) return session_not_finite(s, e);
+    s->has_logits = false;
+    *token = (int32_t)draw->token;
+    if (wish->logprobs) sampler_record_logprobs(draw, wish->logprobs, wish->alternatives);
+    if (draw->status == SAMPLER_DRAWN) return GM_OK;
+    if (draw->status == SAMPLER_NOT_A_NUMBER) return session_not_finite(s, e);
     return fail(e, GM_BAD_ARGUMENT, "no token can be drawn: all %u are suppressed or impossible",
                 s->engine->weights.config.vocabulary);
 }
 
-static gm_status next_on_gpu(gm_session *s, const draw_wish *wish, int32_t *token, double deadline, error *e) {
+static gm_status take(gm_session *s, const draw_wish *wish, int32_t *token, error *e) {
+    sampler_record  draw;
+    const gm_status status = gpu_generator_take(s->run.generator, &draw, e);
+    if (status) return status;
+    s->ahead.token = (int32_t)draw.token;
+    return drawing_take(s, wish, &draw, token, e);
+}
+
+/* Draws with a generator of its own. If others write now, too, only takes what is on its way. */
+static gm_status next_alone(gm_session *s, const draw_wish *wish, bool ends, int32_t *token, double deadline,
+                            error *e) {
     if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled after %zu tokens", s->computed);
     for (;;) {
         gm_status status = draw_goes_on(s, wish) ? GM_OK : begin(s, wish, e);
-        if (!status) status = go_ahead(s, wish->most, e);
+        if (!status && !ends) status = go_ahead(s, wish->most, e);
         if (!status) status = take(s, wish, token, e);
         if (status != GM_AGAIN || !runner_wait(s->engine->gpu.host, deadline)) return status;
     }
+}
+
+static gm_status next_on_gpu(gm_session *s, const draw_wish *wish, int32_t *token, double deadline, error *e) {
+    gpu_decoder *d = s->engine->gpu_decoders[s->kv.store - s->engine->stores];
+    if (!gpu_decoder_wants(d, s, wish)) return next_alone(s, wish, false, token, deadline, e);
+    if (draw_goes_on(s, wish) && s->ahead.end > s->computed) return next_alone(s, wish, true, token, deadline, e);
+    if (s->run.generator) gpu_generator_drop(s->run.generator);
+    TRY(sampling_check(wish->sampling, s->engine->weights.config.vocabulary, e));
+    const gm_status ready = engine_check_kv(s->engine, s->kv.store->type, e);
+    if (ready) return ready;
+    const gm_status status = gpu_decoder_next(d, s, wish, token, deadline, e);
+    return status == GM_BUSY ? next_alone(s, wish, false, token, deadline, e) : status;
 }
 
 gm_status session_next(gm_session *s, const draw_wish *wish, int32_t *token, double deadline, error *e) {

@@ -26,41 +26,42 @@ typedef struct {
 } engine_kv_check;
 
 struct gm_engine {
-    turns           turns;        /* who may use the backend: engine_enter */
-    double          turn_seconds; /* how long a call may work before it returns GM_AGAIN */
-    gguf           *file;
-    gguf           *projector; /* a second file with towers; NULL: none */
-    model           weights;
-    graph           text;
-    bool            on_gpu, precise;
-    cpu_backend     cpu; /* one of the two is open */
-    gpu_backend     gpu;
-    plan_set        plans;
-    gpu_budget      budget;       /* which weights the GPU holds; used if there is a limit */
-    engine_kv_check kv_checks[3]; /* f16, f32, q8_0 */
-    kv_store        stores[3];    /* the same; opened when a session wants one */
-    struct decoder *decoders[3];  /* of the stores; NULL on a GPU, whose sessions draw each for itself */
-    engine_tower    towers[TOWER_KINDS];
-    size_t          share_step; /* sessions share whole multiples of this: sharing.c */
-    batch_sizes     batches;    /* of prompts on the GPU */
-    gm_session     *sessions;   /* open ones, linked by gm_session.next */
-    gm_session     *parked;     /* closed ones whose keys and values are still there; the latest first */
-    gm_session     *pinned;     /* the one of these that must stay */
-    reads          *reads;      /* orders for bytes that are not in memory */
-    tokenizer      *words;
-    uint32_t       *suppressed; /* a bit per id that is never drawn; NULL: none */
-    chat_variant    variant;
-    gm_sampling     sampling; /* the model's own defaults */
-    uint32_t        context;  /* of sessions that do not ask for another */
-    arena           memory;   /* the strings below */
-    const char     *name, *device, *system;
-    const char    **stops; /* with most_tokens what ends a reply for which nothing else is asked; 0: nothing */
-    size_t          stop_count;
-    uint32_t        most_tokens;
-    char            note[400]; /* what does not fit into GPU memory */
-    char            why_device[400];
-    char            digest[65]; /* identifies model and weights */
-    uint8_t         projector_digest[32];
+    turns               turns;        /* who may use the backend: engine_enter */
+    double              turn_seconds; /* how long a call may work before it returns GM_AGAIN */
+    gguf               *file;
+    gguf               *projector; /* a second file with towers; NULL: none */
+    model               weights;
+    graph               text;
+    bool                on_gpu, precise;
+    cpu_backend         cpu; /* one of the two is open */
+    gpu_backend         gpu;
+    plan_set            plans;
+    gpu_budget          budget;          /* which weights the GPU holds; used if there is a limit */
+    engine_kv_check     kv_checks[3];    /* f16, f32, q8_0 */
+    kv_store            stores[3];       /* the same; opened when a session wants one */
+    struct decoder     *decoders[3];     /* of the stores, on the CPU */
+    struct gpu_decoder *gpu_decoders[3]; /* and on a GPU */
+    engine_tower        towers[TOWER_KINDS];
+    size_t              share_step; /* sessions share whole multiples of this: sharing.c */
+    batch_sizes         batches;    /* of prompts on the GPU */
+    gm_session         *sessions;   /* open ones, linked by gm_session.next */
+    gm_session         *parked;     /* closed ones whose keys and values are still there; the latest first */
+    gm_session         *pinned;     /* the one of these that must stay */
+    reads              *reads;      /* orders for bytes that are not in memory */
+    tokenizer          *words;
+    uint32_t           *suppressed; /* a bit per id that is never drawn; NULL: none */
+    chat_variant        variant;
+    gm_sampling         sampling; /* the model's own defaults */
+    uint32_t            context;  /* of sessions that do not ask for another */
+    arena               memory;   /* the strings below */
+    const char         *name, *device, *system;
+    const char        **stops; /* with most_tokens what ends a reply for which nothing else is asked; 0: nothing */
+    size_t              stop_count;
+    uint32_t            most_tokens;
+    char                note[400]; /* what does not fit into GPU memory */
+    char                why_device[400];
+    char                digest[65]; /* identifies model and weights */
+    uint8_t             projector_digest[32];
     /* What opening took: the GPU's self-check and the upload of the weights, which overlap, and the wait for the shaders that were
      * not compiled by then. */
     struct {

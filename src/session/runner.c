@@ -72,8 +72,7 @@ static void runner_return_plan(runner *r) {
     r->plan = NULL;
 }
 
-/* If there is no memory for the plan, towers that nobody uses give up theirs. */
-static shared_plan *runner_borrow(gm_engine *engine, const plan_wish *wish, error *e) {
+shared_plan *runner_borrow(gm_engine *engine, const plan_wish *wish, error *e) {
     error        cause = { 0 };
     shared_plan *plan = plans_borrow(&engine->plans, wish, &cause);
     if (!plan && cause.status == GM_NO_MEMORY && engine_release_towers(engine)) {

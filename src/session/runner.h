@@ -27,6 +27,8 @@ typedef struct {
 
 gm_status runner_open(runner *r, gm_engine *engine, error *e);
 void      runner_close(runner *r);
+/* A plan of the engine's (plans_borrow). If there is no memory for it, towers that nobody uses give up theirs. */
+shared_plan *runner_borrow(gm_engine *engine, const plan_wish *wish, error *e);
 /* How many rows of logits one run can give. Memory limits this. */
 size_t runner_most_outputs(const runner *r);
 size_t runner_outputs(size_t vocabulary); /* the same for any model */

@@ -9,6 +9,7 @@
  * session that begins with what another one computed from the same prompt has the same logits to the last bit as if it were alone. */
 
 #include "session/decoder.h"
+#include "session/decoder_gpu.h"
 #include "session/serving.h"
 
 enum {
@@ -42,8 +43,9 @@ gm_status engine_store(gm_engine *engine, quant_type type, kv_store **out, error
     store->give_up = give_up_parked;
     store->free_memory = give_up_towers;
     store->user = engine;
-    if (engine->on_gpu) return GM_OK;
-    const gm_status status = decoder_new(engine, store, &engine->decoders[store - engine->stores], e);
+    const size_t    which = (size_t)(store - engine->stores);
+    const gm_status status = engine->on_gpu ? gpu_decoder_new(engine, store, &engine->gpu_decoders[which], e)
+                                            : decoder_new(engine, store, &engine->decoders[which], e);
     if (status) kv_store_close(store);
     return status;
 }
@@ -52,6 +54,7 @@ void engine_close_stores(gm_engine *engine) {
     while (engine->parked) session_free(engine->parked);
     for (size_t i = 0; i < COUNT_OF(engine->stores); i++) {
         decoder_free(engine->decoders[i]);
+        gpu_decoder_free(engine->gpu_decoders[i]);
         kv_store_close(&engine->stores[i]);
     }
 }
