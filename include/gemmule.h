@@ -92,7 +92,7 @@ typedef struct gm_reply   gm_reply;
 
 /* ---- engine -------------------------------------------------------------------------------------------------------- */
 
-/* AUTO takes a GPU in hardware if there is one, it passes its self-check, and the model fits; else the CPU. For a model below
+/* AUTO takes a hardware GPU if there is one, it passes its self-check, and the model fits; else the CPU. For a model below
  * 128 MiB it takes the CPU, which answers before a GPU would be ready. If `cpu` or `gpu`
  * below names a device, AUTO takes that one. CPU and GPU take nothing else: with GPU a software GPU counts too, and opening
  * fails where there is none. */

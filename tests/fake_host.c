@@ -109,7 +109,7 @@ uint64_t gpu_host_limit(const gpu_host *h) {
 /* ---- objects ---- */
 
 gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e) {
-    if (!bytes) return fail(e, GM_BAD_ARGUMENT, "a GPU buffer of 0 bytes was asked for"), 0;
+    if (!bytes) return fail(e, GM_BAD_ARGUMENT, "a GPU buffer cannot have 0 bytes"), 0;
     return ++h->next;
 }
 

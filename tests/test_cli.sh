@@ -100,6 +100,10 @@ devices --json
 version --json
 END
 
+run "the choices in the help are those of the errors below" 0 help run
+has "auto, cpu or gpu"
+has "f16, f32 or q8_0"
+
 # what is wrong | what the message must have | arguments
 while IFS='|' read -r what message arguments; do
     eval "run \"\$what\" 3 $arguments" </dev/null

@@ -290,7 +290,7 @@ int main(void) {
     pretended.hardware = true;
     TEST("opening is given up while shaders compile");
     test_giving_up();
-    TEST("a GPU in hardware is taken; opening tells how far it is, and leaves nothing to compile for the first answer");
+    TEST("a hardware GPU is taken; opening tells how far it is, and leaves nothing to compile for the first answer");
     test_opening();
     TEST("unless the model is small");
     CHECK(make_model(0));

@@ -391,7 +391,7 @@ static void refusals(void) {
         { "a picture in a system message",
           { .role = "system", .parts = &whole, .part_count = 1 },
           GM_BAD_ARGUMENT,
-          "text only, found image" },
+          "only text, found image" },
         { "a kind that does not exist",
           { .role = "user", .parts = &(gm_part){ .kind = (gm_part_kind)7 }, .part_count = 1 },
           GM_BAD_ARGUMENT,

@@ -69,8 +69,8 @@ int main(void) {
     remove(in_folder("bulk"));
 
     TEST("a failure leaves the old file, and says what failed");
-    const error problem = { .status = GM_IO, .why = "the GPU gave back too little" };
-    CHECK(put("a", "four", &problem) == GM_IO && !strcmp(why.why, "the GPU gave back too little"));
+    const error problem = { .status = GM_IO, .why = "the GPU returned too little" };
+    CHECK(put("a", "four", &problem) == GM_IO && !strcmp(why.why, "the GPU returned too little"));
     CHECK(new_file_holds("a", "three"));
     CHECK(put("no/such/folder", "x", NULL) == GM_IO && strstr(why.why, "No such file"));
     CHECK(put("", "x", NULL) == GM_IO && strstr(why.why, "folder"));

@@ -334,7 +334,7 @@ static void other_kinds(void) {
         { BYTES("GIF89a\1\0\1\0\0\0\0;"), GM_BAD_FILE, "no frame" },
         { BYTES("GIF89a\1\0\1\0\0\0\0,\0\0\0\0\0\0\0\0\0"), GM_BAD_FILE, "0 x 0" },
         { BYTES("GIF89a\1\0\1\0\0\0\0,\0\0\0\0\1\0\1\0\0\x0c"), GM_BAD_FILE, "12 bits" },
-        { BYTES("GIF89a\1\0\1\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\1\x3f\0;"), GM_BAD_FILE, "stands for nothing" },
+        { BYTES("GIF89a\1\0\1\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\1\x3f\0;"), GM_BAD_FILE, "an undefined code" },
         { BYTES("GIF89a\1\0\1\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\1\x2c\0;"), GM_BAD_FILE, "0 of 1 pixels" },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {

@@ -52,8 +52,8 @@ function mistakes() {
     const broken = [{prompt: "fine"}, "{", {}, {prompt: 3}, {prompt: "a", messages: []}, {prompt: "x", temperature: -1}, "[1]"];
     const bad = run(dense, file("bad.jsonl", broken), "bad.out");
     equals(bad.status, 2, "bad lines");
-    for (const part of ["line 2: ", 'line 3: either "prompt" or "messages"', 'line 4: "prompt" must be a string, not a number', "line 5: ",
-        "line 6: temperature", "line 7: a JSON object", "6 bad lines"])
+    for (const part of ["line 2: ", 'line 3: expected either "prompt" or "messages"', 'line 4: "prompt" must be a string, not a number', "line 5: ",
+        "line 6: temperature", "line 7: expected a JSON object", "6 bad lines"])
         has(bad.stderr, part, "bad lines are named");
     check(!existsSync(path("bad.out")), "nothing was answered");
     equals(run(dense, file("none.jsonl", [""]), "none.out").status, 2, "no prompts");
@@ -65,7 +65,7 @@ function mistakes() {
     check(answers[0].content === "Y" && answers[2].content === "Y" && answers[1].error.includes("context holds 120"), `the others are answered: ${show(answers)}`);
     for (const [more, word] of [[["--json"], "--prompts can be combined"], [["--stop", "x"], "--prompts can be combined"]])
         has(spawnSync(program, command(dense, "x", "y", more), {env: clean, encoding: "utf8"}).stderr, word, `with ${more}`);
-    has(spawnSync(program, ["run", dense, "--prompts", "x"], {env: clean, encoding: "utf8"}).stderr, "belong together", "without --out");
+    has(spawnSync(program, ["run", dense, "--prompts", "x"], {env: clean, encoding: "utf8"}).stderr, "must be used together", "without --out");
     has(spawnSync(program, ["run", dense, "Hi", "--parallel", "2"], {env: clean, encoding: "utf8"}).stderr, "--parallel needs --prompts", "without --prompts");
 }
 
@@ -78,7 +78,7 @@ async function stopped() {
     await until(() => existsSync(path("endless.out")) && readFileSync(path("endless.out"), "utf8").split("\n").length === 3, "two answers");
     child.kill("SIGINT");
     equals(await ended, 130, "Ctrl-C");
-    has(said, "2 of 4 answers; run the command again to go on", "what is there");
+    has(said, "2 of 4 answers; run the command again to continue", "what is there");
     equals(show(lines("endless.out").map((line) => line.line)), "[1,2]", "whole lines");
 }
 

@@ -507,7 +507,7 @@ static void test_sampler_errors(void) {
         const char *says;
         gm_sampling p;
     } rows[] = {
-        { "temperature must lie between 0 and 100 (0 is greedy), but is -1",
+        { "temperature must be between 0 and 100 (0 is greedy), found -1",
           { .temperature = -1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1 } },
         { "temperature", { .temperature = NAN, .top_p = 1, .typical_p = 1, .repetition_penalty = 1 } },
         { "temperature", { .temperature = INFINITY, .top_p = 1, .typical_p = 1, .repetition_penalty = 1 } },
@@ -515,12 +515,12 @@ static void test_sampler_errors(void) {
         { "top_p", { .top_p = 1.5f, .typical_p = 1, .repetition_penalty = 1 } },
         { "min_p", { .top_p = 1, .min_p = -0.1f, .typical_p = 1, .repetition_penalty = 1 } },
         { "typical_p", { .top_p = 1, .typical_p = NAN, .repetition_penalty = 1 } },
-        { "repetition_penalty must lie between 0.01 and 100 (1 is off), but is 0", { .top_p = 1, .typical_p = 1 } },
+        { "repetition_penalty must be between 0.01 and 100 (1 is off), found 0", { .top_p = 1, .typical_p = 1 } },
         { "presence_penalty", { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .presence_penalty = 1000 } },
         { "frequency_penalty",
           { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .frequency_penalty = -INFINITY } },
         { "bias is NULL", { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias_count = 1 } },
-        { "token 300, but there are 300",
+        { "token 300, but the vocabulary has ids from 0 to 299",
           { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias = outside, .bias_count = 1 } },
         { "token -1", { .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .bias = negative, .bias_count = 1 } },
         { "the bias of token 1",

@@ -289,7 +289,7 @@ async function sizes(server) {
     const large = await chat(server, JSON.stringify({messages: say("x"), max_tokens: 1}).padEnd(4 << 20, " "));
     equals(large.status, 200, "the largest body without pictures");
     const spaces = await chat(server, JSON.stringify({messages: say("x"), max_tokens: 1}).padEnd(5 << 20, " "));
-    check(spaces.status === 400 && spaces.text.includes("4 MiB beside its texts"), `too much beside its texts: ${spaces.status} ${spaces.text.slice(0, 300)}`);
+    check(spaces.status === 400 && spaces.text.includes("4 MiB apart from its texts"), `too much apart from its texts: ${spaces.status} ${spaces.text.slice(0, 300)}`);
     const long = await chat(server, {messages: say("x".repeat(5 << 20)), max_tokens: 1});
     check(long.status === 400 && long.text.includes("context_length_exceeded"), `a long text: ${long.status} ${long.text.slice(0, 300)}`);
     check([400, 414, 431].includes(statusOf(await send(server.port, `GET / HTTP/1.1\r\nHost: ${server.host}\r\nX: ${"x".repeat(100_000)}\r\n\r\n`,

@@ -59,7 +59,7 @@ async function officialClient(server) {
     for await (const event of await listen({stream: true})) heard.push(event);
     equals(heard.filter((event) => event.type === "transcript.text.delta").map((event) => event.delta).join(""), "5 6 7 2.", "the client: deltas");
     check(heard.at(-1).type === "transcript.text.done" && heard.at(-1).text === "5 6 7 2." && heard.at(-1).usage.input_tokens > 81, show(heard.at(-1)));
-    await fails(() => listen({timestamp_granularities: ["word"], response_format: "verbose_json"}), 400, "the times of words", "the times of words");
+    await fails(() => listen({timestamp_granularities: ["word"], response_format: "verbose_json"}), 400, "no times for words", "the times of words");
     await fails(() => listen({model: "whisper-1"}), 404, "whisper-1", "a transcript by another model");
     await fails(async () => listen({file: await toFile(Buffer.alloc(0), "empty.wav")}), 400, "0 bytes", "an empty file");
 }
@@ -110,7 +110,7 @@ async function forms(server) {
         [{language: "e"}, "invalid_value", "ISO 639"], [{temperature: "hot"}, "invalid_value", "from 0 to 1"], [{temperature: "2"}, "invalid_value", "from 0 to 1"],
         [{stream: "yes"}, "invalid_value", "true or false"], [{"timestamp_granularities[]": "word"}, "unsupported", "segment"],
         [{"timestamp_granularities[]": "segment"}, "invalid_value", "verbose_json"], [{stream: "true", response_format: "srt"}, "unsupported", "json or text"],
-        [{chunking_strategy: "{}"}, "unsupported", "auto"], [{file: "again"}, "invalid_value", "two fields 'file'"], [{prompt: "a\0b"}, "invalid_value", "NUL"],
+        [{chunking_strategy: "{}"}, "unsupported", "auto"], [{file: "again"}, "invalid_value", "the field 'file' twice"], [{prompt: "a\0b"}, "invalid_value", "NUL"],
     ]) {
         const answer = await transcribe(server, more), error = answer.json?.error;
         check(answer.status === 400 && error?.code === code && error.param, `${show(more)}: ${answer.status} ${answer.text}`);

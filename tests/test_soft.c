@@ -202,7 +202,7 @@ static void test_soft_rollback(gm_engine *engine, size_t image, size_t more) {
     hear(s, parts, 3, false);
     for (size_t keep = 41; keep < end; keep += image - 2) {
         CHECK(gm_session_rollback(s, keep, &recompute, why, sizeof why) == GM_BAD_ARGUMENT);
-        CHECK_MESSAGE(strstr(why, "from 40 to "), "%s", why);
+        CHECK_MESSAGE(strstr(why, "tokens 40 to "), "%s", why);
         CHECK(s->tokens.count == end + more && s->has_logits); /* nothing has changed */
     }
     CHECK(!gm_session_rollback(s, end, &recompute, why, sizeof why));
@@ -286,7 +286,7 @@ static void test_soft_refusals(gm_engine *engine, const char *name) {
         gm_status   status;
         const char *says;
     } cases[] = {
-        { 0, IMAGE, GM_BAD_ARGUMENT, "without tokens" },
+        { 0, IMAGE, GM_BAD_ARGUMENT, "at least one token" },
         { 5, -1, GM_BAD_ARGUMENT, "vocabulary" },
         { 5, VOCABULARY, GM_BAD_ARGUMENT, "vocabulary" },
         { 2999, IMAGE, GM_CONTEXT_FULL, "context" },

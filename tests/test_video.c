@@ -282,7 +282,7 @@ static void refused_videos(void) {
                   "%s", why);
     TEST("refused: a video in a system message");
     const gm_message system = { .role = "system", .parts = both + 1, .part_count = 1 };
-    CHECK(ask_video(s, &system, 1, &stats) == GM_BAD_ARGUMENT && strstr(why, "text only, found video"));
+    CHECK(ask_video(s, &system, 1, &stats) == GM_BAD_ARGUMENT && strstr(why, "only text, found video"));
     TEST("a video that does not fit in the context is refused before it is encoded");
     gm_session      *narrow = open_session(engine, GM_KV_DEFAULT, 100);
     gm_part          parts[2];

@@ -132,7 +132,7 @@ static gm_status parse_string(parser *p, str *out) {
             if ((status = parse_escape(p, text + length, &n))) return status;
         } else {
             int bytes = utf8_length((str){ p->text.data + p->at, end - p->at });
-            if (bytes < 1) return bad(p, p->at, "a byte inside a string that is not UTF-8");
+            if (bytes < 1) return bad(p, p->at, "a string contains a byte that is not UTF-8");
             n = (size_t)bytes;
             memcpy(text + length, p->text.data + p->at, n);
             p->at += n;
@@ -196,7 +196,7 @@ static gm_status parse_key(parser *p, str *key) {
     if (peek(p) != '"') return bad(p, p->at, "expected a key in quotes");
     gm_status status = parse_string(p, key);
     if (status) return status;
-    return json_take(p, ':') ? GM_OK : bad(p, p->at, "expected ':' behind a key");
+    return json_take(p, ':') ? GM_OK : bad(p, p->at, "expected ':' after a key");
 }
 
 /* Behind the opening bracket. */

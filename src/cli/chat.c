@@ -104,10 +104,11 @@ static void print_speed(const chat_state *s, const gm_reply_stats *stats, gm_sta
     char       reply[32], prompt[32], cached[32];
     if (s->quiet) return;
     const double speed = stats->reply_seconds > 0 ? (double)stats->reply_tokens / stats->reply_seconds : 0;
-    fprintf(stderr, "%s(%s tokens, %.1f tokens per second; prompt: %s tokens, %s cached, %.1f s%s%s)%s\n", dim_on(dim),
-            with_commas(stats->reply_tokens, reply), speed, with_commas(stats->prompt_tokens, prompt),
-            with_commas(stats->cached_tokens, cached), stats->prompt_seconds, status == GM_CANCELLED ? "; stopped" : "",
-            stats->finish == GM_FINISH_LENGTH ? "; cut off" : "", dim_off(dim));
+    fprintf(stderr, "%s(%s token%s, %.1f tokens per second; prompt: %s tokens, %s cached, %.1f s%s%s)%s\n", dim_on(dim),
+            with_commas(stats->reply_tokens, reply), stats->reply_tokens == 1 ? "" : "s", speed,
+            with_commas(stats->prompt_tokens, prompt), with_commas(stats->cached_tokens, cached), stats->prompt_seconds,
+            status == GM_CANCELLED ? "; stopped" : "", stats->finish == GM_FINISH_LENGTH ? "; cut off" : "",
+            dim_off(dim));
 }
 
 static gm_status answer_question(chat_state *s, answer *a, error *e) {

@@ -18,7 +18,7 @@ const option engine_options[ENGINE_OPTIONS] = {
                 "the model's vision and audio towers, if they are in a file of their own (llama.cpp's mmproj)"),
     CHOICE_OPTION(
         engine_values, backend, "backend", 0, "B", backends,
-        "auto, cpu or gpu; default: auto, which uses a hardware GPU if the model is at least 128 MiB large and runs "
+        "auto, cpu or gpu; default: auto, which uses a hardware GPU if the model is at least 128 MiB and runs "
         "on it, else the CPU"),
     CHOICE_OPTION(engine_values, kv, "kv", 0, "TYPE", kv_choices,
                   "type of stored keys and values: f16, f32 or q8_0; default: f16, or f32 with --precise"),

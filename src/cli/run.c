@@ -42,13 +42,14 @@ static const option prompt_options[] = {
         run_values, tools, "tools", 0, "FILE",
         "functions that the model may call, as a JSON list in OpenAI's form; calls are printed as JSON, one per line"),
     FLAG_OPTION(run_values, raw, "raw", 0,
-                "continue the text as it is, without the chat format; special tokens in it count"),
+                "continue the text as it is, without the chat format; special tokens in it are recognised"),
 };
 static const option prompts_choices[] = {
     TEXT_OPTION(run_values, prompts, "prompts", 0, "FILE",
                 "answer a file of prompts: each line is a JSON object with \"prompt\" or \"messages\", and settings"),
-    TEXT_OPTION(run_values, out, "out", 0, "FILE",
-                "where the answers go, a line of JSON each, in the order of the prompts; those that it has are kept"),
+    TEXT_OPTION(
+        run_values, out, "out", 0, "FILE",
+        "file for the answers, a line of JSON each, in the order of the prompts; answers that it already has are kept"),
     COUNT_OPTION(run_values, parallel, "parallel", 0, "N", 1, 32, "with --prompts: how many at once; default 4"),
 };
 static const option answer_options[] = {
@@ -263,7 +264,7 @@ static gm_status answer_prompt(run_state *r, const run_values *v, error *e) {
 
 /* What a file of prompts says line by line cannot be said for all of them. */
 static int run_answer_file(const run_values *v, const arguments *args) {
-    if (!v->prompts || !v->out) return complain_usage("run", "run: --prompts FILE and --out FILE belong together");
+    if (!v->prompts || !v->out) return complain_usage("run", "run: --prompts and --out must be used together");
     if (!strcmp(v->out, "-"))
         return complain_usage("run",
                               "run: --out needs a file, because answers that are there already are read from it");
@@ -328,7 +329,7 @@ const command command_run = {
         "and answer do not fit in the context, exits with 2. Text in the prompt is never read as control "
         "tokens, except "
         "with --raw. With --prompts, answers a file of prompts instead, several at once. If it is stopped, the same "
-        "command goes on where it was.",
+        "command continues where it left off.",
     .examples = "  gemmule run gemma4:e2b \"Why is the sky blue?\"\n"
                 "  git diff | gemmule run gemma4:e4b - --system \"Write a commit message for this change.\"\n"
                 "  gemmule run model.gguf \"Summarise:\" -f paper.txt --max 300 --temp 0\n"

@@ -79,10 +79,10 @@ static gm_status line_read(prompt_line *line, str text, error *e) {
     char      param[CHAT_PARAM_SIZE];
     gm_status status = json_parse(text, &scratch, &root, e);
     if (!status && !json_is(root, JSON_OBJECT))
-        status = fail(e, GM_BAD_ARGUMENT, "a JSON object was expected, not %s", json_describe(root));
+        status = fail(e, GM_BAD_ARGUMENT, "expected a JSON object, found %s", json_describe(root));
     const json *prompt = status ? NULL : json_get(root, "prompt"), *id = status ? NULL : json_get(root, "id");
     if (!status && (prompt != NULL) == (json_get(root, "messages") != NULL))
-        status = fail(e, GM_BAD_ARGUMENT, "either \"prompt\" or \"messages\" was expected");
+        status = fail(e, GM_BAD_ARGUMENT, "expected either \"prompt\" or \"messages\"");
     if (!status && prompt && !json_is(prompt, JSON_STRING))
         status = fail(e, GM_BAD_ARGUMENT, "\"prompt\" must be a string, not %s", json_describe(prompt));
     if (!status && id) json_write(&line->id, id);
@@ -339,7 +339,7 @@ int run_prompts(const prompts_options *options) {
                         options->out);
     if (s.out && !options->quiet && (before || status))
         fprintf(stderr, "gemmule: %s has %zu of %zu answers%s\n", options->out, s.written, s.count,
-                status ? "; run the command again to go on" : "");
+                status ? "; run the command again to continue" : "");
     prompts_free(&s);
     return code;
 }

@@ -45,9 +45,9 @@ static const option serving_options[] = {
     COUNT_OPTION(serve_values, parallel, "parallel", 0, "N", 1, SERVE_MOST_PARALLEL,
                  "how many requests are answered at once; default 4"),
     COUNT_OPTION(serve_values, queue, "queue", 0, "N", 0, 60, "how many others may wait; default 8"),
-    COUNT_OPTION(
-        serve_values, seconds, "timeout", 0, "N", 1, 86400,
-        "seconds for a client to send a request, and to read as many KiB of an answer; default 30. Headers have 5"),
+    COUNT_OPTION(serve_values, seconds, "timeout", 0, "N", 1, 86400,
+                 "seconds for a client to send a request, and to read as many KiB of an answer; default 30. Headers "
+                 "must arrive within 5"),
     FLAG_OPTION(serve_values, verbose, "verbose", 0, "print a line on stderr for each request"),
 };
 static const option_group groups[] = {

@@ -1,4 +1,4 @@
-/* gemmule transcribe: writes down what is said in sound files. A file of any length goes through the model in pieces of up to 30 s. */
+/* gemmule transcribe: transcribes the speech in sound files. A file of any length goes through the model in pieces of up to 30 s. */
 
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
@@ -152,7 +152,7 @@ static int transcribe_run(void *values, const arguments *args) {
 const command command_transcribe = {
     .name = "transcribe",
     .arguments = "MODEL FILE...",
-    .summary = "write down what is said in sound files",
+    .summary = "transcribe the speech in sound files",
     .description =
         "Prints the transcript of each file (WAV, FLAC, MP3, Ogg, Opus; M4A and AAC if ffmpeg is installed; `-` is "
         "standard input). Sound of any length is heard in pieces of up to 30 seconds, each cut at the quietest point "

@@ -375,7 +375,7 @@ static gm_status open_device(gpu_host *h, toggles *t, WGPUAdapter adapter, const
                                                  .userdata1 = &h->answer };
     h->answer = (host_answer){ 0 };
     if (!host_await(h, h->api.AdapterRequestDevice(adapter, &d, info))) {
-        return fail(e, GM_NO_DEVICE, "the GPU %s does not answer", h->info.name);
+        return fail(e, GM_NO_DEVICE, "the GPU %s does not respond", h->info.name);
     }
     if (h->answer.failed || !h->answer.device) {
         return fail(e, GM_NO_DEVICE, "the GPU %s cannot be used: %s", h->info.name, h->answer.message);

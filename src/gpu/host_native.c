@@ -121,7 +121,7 @@ gm_status host_scope_end(gpu_host *h, const char *what, error *e) {
     for (size_t i = 0; i < COUNT_OF(filters); i++) {
         h->answer = (host_answer){ 0 };
         if (!host_await(h, h->api.DevicePopErrorScope(h->device, info))) {
-            host_on_lost(&h->device, 0, webgpu_string("it does not answer"), h, NULL);
+            host_on_lost(&h->device, 0, webgpu_string("it does not respond"), h, NULL);
             break;
         }
         if (h->answer.type <= WGPUErrorType_NoError || status != GM_OK) continue;

@@ -207,15 +207,15 @@ gm_status gpu_host_problem(gpu_host *h, error *e) {
 /* ---- buffers, pipelines and bind groups ---- */
 
 gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e) {
-    if (!bytes) return fail(e, GM_BAD_ARGUMENT, "a GPU buffer of 0 bytes was asked for"), 0;
+    if (!bytes) return fail(e, GM_BAD_ARGUMENT, "a GPU buffer cannot have 0 bytes"), 0;
     if (bytes > h->info.max_buffer) {
-        fail(e, GM_NO_MEMORY, "a GPU buffer of %llu bytes was asked for, but %s allows %llu", (unsigned long long)bytes,
+        fail(e, GM_NO_MEMORY, "a GPU buffer of %llu bytes is too large: %s allows %llu", (unsigned long long)bytes,
              h->info.name, (unsigned long long)h->info.max_buffer);
         return 0;
     }
     const uint64_t size = round_up(bytes, 4);
     if (h->most && (h->bytes > h->most || size > h->most - h->bytes)) {
-        fail(e, GM_NO_MEMORY, "a GPU buffer of %llu bytes was asked for, beside %llu in use, but the budget is %llu",
+        fail(e, GM_NO_MEMORY, "a GPU buffer of %llu bytes does not fit: %llu are in use, and the budget is %llu",
              (unsigned long long)bytes, (unsigned long long)h->bytes, (unsigned long long)h->most);
         return 0;
     }

@@ -173,7 +173,7 @@ gm_status gpu_backend_damage(gpu_backend *b, error *e) {
     if (!flags) return b->flag_ticket ? GM_AGAIN : GM_OK;
     const gm_status status =
         bytes < b->flag_count * sizeof *flags
-            ? fail(e, GM_IO, "the GPU gave back %llu bytes about the weights", (unsigned long long)bytes)
+            ? fail(e, GM_IO, "the GPU returned %llu bytes about the weights", (unsigned long long)bytes)
             : look_at_flags(b, flags, e);
     gpu_ticket_done(b->host, b->flag_ticket);
     b->flag_ticket = 0;

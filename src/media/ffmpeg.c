@@ -51,7 +51,7 @@ static gm_status ffmpeg_wait(pid_t child, FILE *messages, const char *what, erro
 gm_status ffmpeg_run(const char *const *arguments, int in, int out, const char *what, const char *otherwise, error *e) {
     pid_t child = 0;
     FILE *messages = tmpfile(); /* without a name: it is gone when it is closed */
-    if (!messages) return fail(e, GM_IO, "there is no temporary file for ffmpeg: %s", strerror(errno));
+    if (!messages) return fail(e, GM_IO, "cannot create a temporary file for ffmpeg: %s", strerror(errno));
     gm_status status = ffmpeg_start(arguments, in, out, fileno(messages), &child, what, otherwise, e);
     if (!status) status = ffmpeg_wait(child, messages, what, e);
     fclose(messages);

@@ -44,7 +44,7 @@ static gm_status video_run(int in, const video_kind *kind, const char *const *mo
     arguments[n++] = "-y";
     arguments[n++] = "/dev/fd/4";
     FILE *file = tmpfile();
-    if (!file) return fail(e, GM_IO, "there is no temporary file for ffmpeg: %s", strerror(errno));
+    if (!file) return fail(e, GM_IO, "cannot create a temporary file for ffmpeg: %s", strerror(errno));
     gm_status status =
         ffmpeg_run(arguments, in, fileno(file), kind->name, "a folder with the frames needs no other program", e);
     char part[1 << 16];
@@ -85,7 +85,7 @@ static gm_status video_read_times(const buffer *lines, double **times, size_t *c
     qsort(list, *count, sizeof *list, video_compare_times);
     for (size_t i = *count; i-- > 0;) list[i] -= list[0];
     *times = list;
-    return *count ? GM_OK : fail(e, GM_BAD_FILE, "the file has no video in it");
+    return *count ? GM_OK : fail(e, GM_BAD_FILE, "the file contains no video");
 }
 
 /* ---- frames ---- */

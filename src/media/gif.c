@@ -165,7 +165,7 @@ static gm_status gif_lzw_string(gif_lzw *z, uint32_t *length, error *e) {
     *length = 0;
     if (code < 0 || code == (int32_t)z->clear + 1) return GM_OK;
     if (code > (int32_t)z->next || (z->previous < 0 && code >= (int32_t)z->clear))
-        return fail(e, GM_BAD_FILE, "the GIF is damaged: it has a code that stands for nothing");
+        return fail(e, GM_BAD_FILE, "the GIF is damaged: it has an undefined code");
     /* A code that is only being defined is the string before it, and its first pixel again. */
     uint32_t n = 0, at = (uint32_t)code;
     if (code == (int32_t)z->next) {

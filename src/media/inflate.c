@@ -97,7 +97,7 @@ static gm_status inflate_symbol_slowly(inflate *s, const inflate_code *c, uint32
         first = (first + count) << 1;
         code <<= 1;
     }
-    return inflate_fail(e, "it has bits that are no code");
+    return inflate_fail(e, "it contains an invalid code");
 }
 
 static gm_status inflate_symbol(inflate *s, const inflate_code *c, uint32_t *symbol, error *e) {
@@ -143,7 +143,7 @@ static gm_status inflate_dynamic_codes(inflate *s, error *e) {
     TRY(inflate_bits(s, 5, &distances, e));
     TRY(inflate_bits(s, 4, &coded, e));
     literals += 257, distances += 1, coded += 4;
-    if (literals > 286 || distances > 30) return inflate_fail(e, "a block has more codes than there are");
+    if (literals > 286 || distances > 30) return inflate_fail(e, "a block has too many codes");
     for (uint32_t i = 0; i < coded; i++) {
         uint32_t length;
         TRY(inflate_bits(s, 3, &length, e));
@@ -164,7 +164,7 @@ static gm_status inflate_dynamic_codes(inflate *s, error *e) {
         TRY(inflate_bits(s, repeats[symbol - 16].bits, &times, e));
         times += repeats[symbol - 16].least;
         if ((symbol == 16 && i == 0) || times > literals + distances - i)
-            return inflate_fail(e, "a repeated length of a code has no place");
+            return inflate_fail(e, "a repeated code length runs past the end");
         const uint8_t value = symbol == 16 ? lengths[i - 1] : 0;
         memset(lengths + i, value, times);
         i += times;
@@ -217,7 +217,7 @@ static gm_status inflate_match(inflate *s, uint32_t symbol, error *e) {
     const uint32_t more = code < 4 ? 0 : code / 2 - 1;
     TRY(inflate_bits(s, more, &extra, e));
     distance = (code < 4 ? code + 1 : 1 + ((2 + code % 2) << more)) + extra;
-    if (distance > s->made) return inflate_fail(e, "a distance reaches back behind the beginning");
+    if (distance > s->made) return inflate_fail(e, "a distance points before the start");
     uint8_t *to = s->window + s->made;
     for (uint32_t i = 0; i < length; i++) to[i] = to[(ptrdiff_t)i - (ptrdiff_t)distance];
     s->made += length;

@@ -113,7 +113,7 @@ static gm_status png_take_chunk(png *p, const png_chunk *c, size_t at, error *e)
     } else if (png_chunk_is(c, "IEND")) {
         p->has_end = true;
     } else if (needed) {
-        return fail(e, GM_UNSUPPORTED, "the PNG has a %.4s chunk, which is needed to decode it and unknown",
+        return fail(e, GM_UNSUPPORTED, "the PNG has an unknown %.4s chunk, which is needed to decode it",
                     (const char *)c->name);
     }
     return GM_OK;
@@ -126,7 +126,8 @@ static gm_status png_chunks(png *p, error *e) {
         TRY(png_take_chunk(p, &c, at, e));
     }
     if (!p->first_idat) return fail(e, GM_BAD_FILE, "the PNG has no IDAT chunk: there is no picture in it");
-    if (p->colour == 3 && !p->has_palette) return fail(e, GM_BAD_FILE, "the PNG has colours by number, but no palette");
+    if (p->colour == 3 && !p->has_palette)
+        return fail(e, GM_BAD_FILE, "the PNG uses palette colours, but has no palette");
     return GM_OK;
 }
 
@@ -174,7 +175,7 @@ static gm_status png_unfilter(uint32_t filter, uint8_t *row, const uint8_t *abov
         for (size_t i = left; i < n; i++)
             row[i] = (uint8_t)(row[i] + png_paeth(row[i - left], above[i], above[i - left]));
         break;
-    default: return fail(e, GM_BAD_FILE, "the PNG is damaged: a row has filter %u; there are 0 to 4", filter);
+    default: return fail(e, GM_BAD_FILE, "the PNG is damaged: a row has filter %u, expected 0 to 4", filter);
     }
     return GM_OK;
 }

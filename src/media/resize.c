@@ -13,7 +13,7 @@ bool picture_budget_valid(uint32_t n) { return n == 70 || n == 140 || n == 280 |
 gm_status picture_fit(uint32_t width, uint32_t height, uint32_t budget, uint32_t *fit_width, uint32_t *fit_height,
                       error *e) {
     if (!picture_budget_valid(budget))
-        return fail(e, GM_BAD_ARGUMENT, "a picture has a budget of 70, 140, 280, 560 or 1,120 tokens, not %u", budget);
+        return fail(e, GM_BAD_ARGUMENT, "a picture's token budget must be 70, 140, 280, 560 or 1,120, not %u", budget);
     TRY(picture_check_size("picture", width, height, e));
     const double   f = sqrt((double)budget * PIXELS_PER_SOFT / ((double)height * (double)width));
     const uint32_t most = budget * PICTURE_SOFT_SIDE;

@@ -427,7 +427,7 @@ static gm_status request_check_structure(str body, error *e) {
         if (at < end) at++;
     }
     if (rest <= CHAT_MOST_STRUCTURE) return GM_OK;
-    return fail(e, GM_BAD_ARGUMENT, "the request has more than %d MiB beside its texts, pictures and sounds",
+    return fail(e, GM_BAD_ARGUMENT, "the request has more than %d MiB apart from its texts, pictures and sounds",
                 CHAT_MOST_STRUCTURE >> 20);
 }
 

@@ -107,7 +107,7 @@ void metrics_write(metrics *m, buffer *out) {
     metrics_write_value(out, "requests_waiting", "gauge", "Requests in the queue.", m->waiting);
     metrics_write_value(out, "parallel", "gauge", "Answers that can be written at once.", m->places);
     metrics_write_value(out, "prompt_tokens_total", "counter", "Tokens of prompts.", m->prompt_tokens);
-    metrics_write_value(out, "prompt_tokens_cached_total", "counter", "Of these, tokens that were computed before.",
+    metrics_write_value(out, "prompt_tokens_cached_total", "counter", "Tokens of prompts that were cached.",
                         m->cached_tokens);
     metrics_write_value(out, "reply_tokens_total", "counter", "Tokens written.", m->reply_tokens);
     metrics_write_histogram(out, "time_to_first_token_seconds", "From the request to the first token of its answer.",
@@ -115,7 +115,7 @@ void metrics_write(metrics *m, buffer *out) {
     metrics_write_histogram(out, "time_between_tokens_seconds", "Between two tokens of an answer.", &m->next_token);
     metrics_write_value(out, "cache_tokens", "gauge",
                         "Positions of keys and values that sessions hold or keep for others.", m->cache_tokens);
-    metrics_write_value(out, "cache_capacity_tokens", "gauge", "Positions that there is memory for now.",
+    metrics_write_value(out, "cache_capacity_tokens", "gauge", "Positions that memory is allocated for.",
                         m->cache_capacity);
     pthread_mutex_unlock(&m->lock);
 }

@@ -90,7 +90,7 @@ static gm_status form_read_stream(form_reader *r, const form_field *f) {
 static gm_status form_read_granularity(form_reader *r, const form_field *f) {
     r->granular = true;
     if (str_is(f->value, "segment")) return GM_OK;
-    return form_fail_value(r, f, GM_UNSUPPORTED, "segment (the model does not tell the times of words)");
+    return form_fail_value(r, f, GM_UNSUPPORTED, "segment (the model gives no times for words)");
 }
 
 /* We always cut long sound ourselves, where it is quiet. */
@@ -126,7 +126,7 @@ static gm_status form_read_one(form_reader *r, const form *all, size_t number) {
         if (!str_is(f->name, form_readers[i].name)) continue;
         for (size_t k = 0; k < number && !form_readers[i].list; k++) {
             if (str_equal(all->fields[k].name, f->name))
-                return fail(r->e, GM_BAD_ARGUMENT, "the form has two fields '%s'", form_readers[i].name);
+                return fail(r->e, GM_BAD_ARGUMENT, "the form has the field '%s' twice", form_readers[i].name);
         }
         return form_readers[i].read(r, f);
     }

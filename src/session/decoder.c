@@ -303,8 +303,7 @@ gm_status decoder_next(gm_session *s, const draw_wish *wish, int32_t *token, dou
     decoder_row *row = decoder_join(d, s, wish);
     if (!row) return GM_BUSY;
     for (;;) {
-        if (atomic_exchange(&s->cancelled, false))
-            return fail(e, GM_CANCELLED, "cancelled after %zu tokens", s->computed);
+        if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled at token %zu", s->computed);
         if (row->count) return row_take(row, wish, token, e);
         const gm_status status = decoder_step(d, s, deadline, e);
         if (status) return status;

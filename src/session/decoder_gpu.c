@@ -381,8 +381,7 @@ gm_status gpu_decoder_next(gpu_decoder *d, gm_session *s, const draw_wish *wish,
     }
     row->asks = true;
     for (;;) {
-        if (atomic_exchange(&s->cancelled, false))
-            return fail(e, GM_CANCELLED, "cancelled after %zu tokens", s->computed);
+        if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled at token %zu", s->computed);
         if (row->count) return gpu_row_take(row, wish, token, e);
         if (!row->pending && !gpu_row_wants(d, row)) return GM_BUSY;
         const gm_status status = gpu_decoder_advance(d, s, e);

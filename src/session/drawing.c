@@ -136,7 +136,7 @@ static gm_status take(gm_session *s, const draw_wish *wish, int32_t *token, erro
 /* Draws with a generator of its own. If others write now, too, only takes what is on its way. */
 static gm_status next_alone(gm_session *s, const draw_wish *wish, bool ends, int32_t *token, double deadline,
                             error *e) {
-    if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled after %zu tokens", s->computed);
+    if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled at token %zu", s->computed);
     for (;;) {
         gm_status status = draw_goes_on(s, wish) ? GM_OK : begin(s, wish, e);
         if (!status && !ends) status = go_ahead(s, wish->most, e);

@@ -13,7 +13,7 @@ gm_status kv_open(kv_cache *kv, kv_store *store, size_t context, error *e) {
     *kv = (kv_cache){ 0 };
     if (context > most)
         return fail(e, GM_NO_MEMORY,
-                    "a context of %zu tokens was asked for, but a binding of this GPU holds %llu bytes of a layer's "
+                    "a context of %zu tokens is too large: a binding of this GPU holds %llu bytes of a layer's "
                     "keys: the largest context is %zu tokens",
                     context, (unsigned long long)gpu_host_info(store->gpu)->max_binding, most);
     *kv = (kv_cache){ .store = store, .number = ++store->numbers, .context = context, .slack = KV_SLACK };

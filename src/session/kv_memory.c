@@ -75,7 +75,7 @@ gm_status kv_memory_read(gpu_host *gpu, const kv_memory *from, uint64_t offset, 
     if (!arrived) return GM_AGAIN;
     gm_status status = GM_OK;
     if (size < bytes)
-        status = fail(e, GM_IO, "the GPU gave back %llu bytes of keys and values, %llu were expected",
+        status = fail(e, GM_IO, "the GPU returned %llu bytes of keys and values, expected %llu",
                       (unsigned long long)size, (unsigned long long)bytes);
     else memcpy(data, arrived, bytes);
     gpu_ticket_done(gpu, *ticket);

@@ -211,7 +211,7 @@ static gm_status choose_backend(engine_load *l, error *e) {
     l->engine->on_gpu = !open_gpu(l, &problem);
     if (problem.status == GM_BAD_ARGUMENT) return fail(e, problem.status, "%s", problem.why); /* in gpu_disable */
     snprintf(l->engine->why_device, sizeof l->engine->why_device, "%s",
-             l->engine->on_gpu ? "chosen because it is a GPU in hardware" : problem.why);
+             l->engine->on_gpu ? "chosen because it is a hardware GPU" : problem.why);
     return GM_OK;
 }
 

@@ -15,14 +15,14 @@ static gm_status media_check_part(const gm_part *part, error *e) {
     const char *what = part->kind == GM_PART_AUDIO ? "sound" : "picture";
     if (!part->data || !part->size) return fail(e, GM_BAD_ARGUMENT, "the %s is empty: it has 0 bytes", what);
     if (part->budget && !picture_budget_valid(part->budget))
-        return fail(e, GM_BAD_ARGUMENT, "a picture has a budget of 70, 140, 280, 560 or 1,120 tokens, not %u",
+        return fail(e, GM_BAD_ARGUMENT, "a picture's token budget must be 70, 140, 280, 560 or 1,120, not %u",
                     part->budget);
     if (part->kind == GM_PART_AUDIO && part->rate && part->size % sizeof(float))
         return fail(e, GM_BAD_ARGUMENT, "samples have 4 bytes each, but %zu bytes were given", part->size);
     if (part->kind == GM_PART_IMAGE && (part->width || part->height) &&
         part->size != (uint64_t)part->width * part->height * 3)
-        return fail(e, GM_BAD_ARGUMENT, "%u x %u pixels of 3 bytes were announced, but %zu bytes were given",
-                    part->width, part->height, part->size);
+        return fail(e, GM_BAD_ARGUMENT, "%u x %u pixels have 3 bytes each, but %zu bytes were given", part->width,
+                    part->height, part->size);
     return GM_OK;
 }
 

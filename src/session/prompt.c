@@ -57,9 +57,9 @@ static gm_status convert_part(chat_part *out, const gm_part *part, bool system, 
     static const chat_part_kind kinds[] = { CHAT_TEXT, CHAT_IMAGE, CHAT_AUDIO, CHAT_VIDEO };
     const bool                  text = part->kind == GM_PART_TEXT;
     if ((size_t)part->kind >= COUNT_OF(kinds))
-        return fail(e, GM_BAD_ARGUMENT, "it is of kind %d, which does not exist", (int)part->kind);
+        return fail(e, GM_BAD_ARGUMENT, "there is no part of kind %d", (int)part->kind);
     if (system && !text)
-        return fail(e, GM_BAD_ARGUMENT, "a system message has text only, found %s", part_names[part->kind]);
+        return fail(e, GM_BAD_ARGUMENT, "a system message may contain only text, found %s", part_names[part->kind]);
     if (part->kind == GM_PART_VIDEO) TRY(prompt_check_frames(part, e));
     *out =
         (chat_part){ .kind = kinds[part->kind], .text = str_of(text ? part->text : NULL), .media = text ? NULL : part };

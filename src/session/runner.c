@@ -220,8 +220,8 @@ static gm_status gpu_step(runner *r, const kv_store *store, const run_inputs *in
         const void *logits = r->ticket ? gpu_ticket_data(h, r->ticket, &bytes) : NULL;
         TRY(gpu_host_problem(h, e));
         if (logits && bytes < logit_bytes(r, in->outputs))
-            return fail(e, GM_IO, "the GPU gave back %llu bytes of logits, %zu were expected",
-                        (unsigned long long)bytes, logit_bytes(r, in->outputs));
+            return fail(e, GM_IO, "the GPU returned %llu bytes of logits, expected %zu", (unsigned long long)bytes,
+                        logit_bytes(r, in->outputs));
         if (logits) memcpy(out, logits, logit_bytes(r, in->outputs));
         if (logits || (!r->ticket && gpu_passed(h, r->before))) break;
         if (!runner_wait(h, deadline)) return GM_AGAIN;

@@ -232,8 +232,8 @@ static gm_status finish_run(self_check *c, const check *k, const void *data, uin
                                      .outputs = run->outputs > 1 ? tokens : 1 },
                             .kv = &c->cpu_kv };
     if (bytes < n * sizeof(float))
-        return fail(e, GM_IO, "the GPU gave back %llu bytes in the self-check, %zu were expected",
-                    (unsigned long long)bytes, n * sizeof(float));
+        return fail(e, GM_IO, "the GPU returned %llu bytes in the self-check, expected %zu", (unsigned long long)bytes,
+                    n * sizeof(float));
     float *found = malloc(n * sizeof *found);
     if (!found) return fail_memory(e, "the self-check's results", n * sizeof *found);
     memcpy(found, data, n * sizeof *found);

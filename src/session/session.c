@@ -53,8 +53,7 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
     const size_t most = engine->weights.config.context, asked = options && options->context ? options->context : 0;
     *out = NULL;
     if (asked > most)
-        fail(&e, GM_BAD_ARGUMENT, "a context of %zu tokens was asked for, but the model was made for at most %zu",
-             asked, most);
+        fail(&e, GM_BAD_ARGUMENT, "a context of %zu tokens is too large: the model supports at most %zu", asked, most);
     if (options && options->kv > GM_KV_Q8_0) fail(&e, GM_BAD_ARGUMENT, "%d is not a K/V type", (int)options->kv);
     engine_enter(engine);
     if (!e.status && !session_new(engine, &s, &e)) {
@@ -257,7 +256,7 @@ gm_status session_compute(gm_session *s, double deadline, error *e) {
     while (s->computed < s->tokens.count) {
         if (atomic_exchange(&s->cancelled, false)) {
             session_forget_uncomputed(s);
-            return fail(e, GM_CANCELLED, "cancelled after %zu tokens", s->computed);
+            return fail(e, GM_CANCELLED, "cancelled at token %zu", s->computed);
         }
         const gm_status status = compute_batch(s, deadline, e);
         if (status == GM_AGAIN) return GM_AGAIN;
@@ -279,13 +278,13 @@ static gm_status check_room(const gm_session *s, size_t n, size_t held, error *e
     char context[32], used[32], more[32];
     with_commas(s->kv.context, context), with_commas(held, used), with_commas(n, more);
     if (!held) return fail(e, GM_CONTEXT_FULL, "the prompt has %s tokens; the context holds %s", more, context);
-    return fail(e, GM_CONTEXT_FULL, "the context is full: it holds %s tokens, %s are in use, and %s more do not fit",
-                context, used, more);
+    return fail(e, GM_CONTEXT_FULL, "the context is full: %s of %s tokens are in use, and there is no room for %s more",
+                used, context, more);
 }
 
 static gm_status check_tokens(const gm_session *s, const int32_t *tokens, size_t n, size_t held, error *e) {
     const uint32_t vocabulary = s->engine->weights.config.vocabulary;
-    if (n && !tokens) return fail(e, GM_BAD_ARGUMENT, "%zu tokens were announced, but the list is NULL", n);
+    if (n && !tokens) return fail(e, GM_BAD_ARGUMENT, "n is %zu, but tokens is NULL", n);
     TRY(check_room(s, n, held, e));
     for (size_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= vocabulary) {
@@ -320,7 +319,7 @@ static gm_status hold_all(gm_session *s, const int32_t *tokens, size_t n, error 
 }
 
 static gm_status check_image(const gm_session *s, size_t n, bool image, error *e) {
-    if (!n) return fail(e, GM_BAD_ARGUMENT, "an image or a sound without tokens cannot be held");
+    if (!n) return fail(e, GM_BAD_ARGUMENT, "an image or a sound must have at least one token");
     if (image && s->engine->weights.config.image_blocks && n > SESSION_MOST_IMAGE)
         return fail(e, GM_BAD_ARGUMENT,
                     "an image of %zu tokens is too large: its tokens see each other and are computed in one batch, "
@@ -360,9 +359,8 @@ gm_status session_rollback(gm_session *s, size_t keep, size_t *recompute, error 
     }
     const soft_span *cut = soft_block_around(&s->soft, keep);
     if (cut) {
-        return fail(e, GM_BAD_ARGUMENT,
-                    "cannot keep %zu tokens: that is inside an image, which has those from %zu to %zu", keep,
-                    cut->begin, cut->begin + cut->count - 1);
+        return fail(e, GM_BAD_ARGUMENT, "cannot keep %zu tokens: tokens %zu to %zu are an image, which cannot be cut",
+                    keep, cut->begin, cut->begin + cut->count - 1);
     }
     session_release(s);
     if (keep < s->tokens.count) s->has_logits = false;

@@ -128,7 +128,7 @@ static gm_status add_sound(tower_job *job, const audio_config *c, const tower_so
     }
     const size_t least = c->layers ? MEL_SHORTEST : 1;
     if (s->count < least || s->count > SOUND_PIECE)
-        return fail(e, GM_BAD_ARGUMENT, "the audio tower hears %zu to %d samples at once, not %zu", least, SOUND_PIECE,
+        return fail(e, GM_BAD_ARGUMENT, "the audio tower takes %zu to %d samples at once, not %zu", least, SOUND_PIECE,
                     s->count);
     return c->layers ? add_features(job, s, e) : add_samples(job, s, c->frame, e);
 }

@@ -253,8 +253,8 @@ static gm_status batch_on_gpu(tower_job *job, error *e) {
     TRY(gpu_host_problem(h, e));
     if (!rows) return GM_AGAIN;
     if (arrived < bytes)
-        return fail(e, GM_IO, "the GPU gave back %llu bytes of soft tokens, %llu were expected",
-                    (unsigned long long)arrived, (unsigned long long)bytes);
+        return fail(e, GM_IO, "the GPU returned %llu bytes of soft tokens, expected %llu", (unsigned long long)arrived,
+                    (unsigned long long)bytes);
     batch_end(job, rows);
     return GM_OK;
 }

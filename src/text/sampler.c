@@ -107,19 +107,18 @@ gm_status sampling_check(const gm_sampling *p, size_t vocabulary, error *e) {
     };
     for (size_t i = 0; i < COUNT_OF(ranges); i++)
         if (!(ranges[i].value >= ranges[i].low && ranges[i].value <= ranges[i].high))
-            return fail(e, GM_BAD_ARGUMENT, "%s must lie between %g and %g (%s), but is %g", ranges[i].name,
+            return fail(e, GM_BAD_ARGUMENT, "%s must be between %g and %g (%s), found %g", ranges[i].name,
                         ranges[i].low, ranges[i].high, ranges[i].off, ranges[i].value);
-    if (p->top_k < 0)
-        return fail(e, GM_BAD_ARGUMENT, "top_k must not be negative (0 is off), but is %d", (int)p->top_k);
+    if (p->top_k < 0) return fail(e, GM_BAD_ARGUMENT, "top_k must not be negative (0 is off), found %d", (int)p->top_k);
     if (p->bias_count && !p->bias)
         return fail(e, GM_BAD_ARGUMENT, "bias_count is %zu, but bias is NULL", p->bias_count);
     for (size_t i = 0; i < p->bias_count; i++) {
         if (p->bias[i].token < 0 || (size_t)p->bias[i].token >= vocabulary)
-            return fail(e, GM_BAD_ARGUMENT, "bias names the token %d, but there are %zu tokens", (int)p->bias[i].token,
-                        vocabulary);
+            return fail(e, GM_BAD_ARGUMENT, "bias names token %d, but the vocabulary has ids from 0 to %zu",
+                        (int)p->bias[i].token, vocabulary - 1);
         if (p->bias[i].bias != -INFINITY && !(fabsf(p->bias[i].bias) <= 1000))
             return fail(e, GM_BAD_ARGUMENT,
-                        "the bias of token %d must lie between -1000 and 1000, or be -infinity, but is %g",
+                        "the bias of token %d must be between -1000 and 1000, or -infinity, found %g",
                         (int)p->bias[i].token, p->bias[i].bias);
     }
     return GM_OK;

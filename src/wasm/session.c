@@ -139,7 +139,7 @@ static gm_status wire_text(request *r, const json *object, const char *key, cons
     buffer list = { 0 };
     if (value->kind == JSON_STRING) {
         if (memchr(value->text.data, 0, value->text.length))
-            return fail(e, GM_BAD_ARGUMENT, "%s holds a zero character, which no text may", key);
+            return fail(e, GM_BAD_ARGUMENT, "%s contains a NUL character", key);
         *out = arena_copy(&r->memory, value->text);
     } else {
         json_write(&list, value); /* tools and calls stay JSON */

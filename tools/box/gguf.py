@@ -99,7 +99,7 @@ class File:
         self.bytes = np.fromfile(path, np.uint8)
         self.at = 4
         if self.bytes[:4].tobytes() != b"GGUF" or self.number(4) != 3:
-            raise ValueError(f"{path} is no GGUF file of version 3")
+            raise ValueError(f"{path} is not a GGUF file of version 3")
         tensors, values = self.number(10), self.number(10)
         self.metadata, self.infos = {}, {}
         for _ in range(values):
