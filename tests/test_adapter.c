@@ -8,21 +8,6 @@
 
 #include <math.h>
 
-#define DENSE "tests/fixtures/tiny-dense-lora"
-#define MOE "tests/fixtures/tiny-moe-lora"
-#define PART "tests/fixtures/tiny-dense-adapters/part"
-#define HEAD "tests/fixtures/tiny-dense-adapters/head"
-
-#define BASE "base_model.model.model."
-#define LAYER BASE "layers.0."
-
-static adapter *open_adapter(const char *path) {
-    adapter *a = NULL;
-    error    e = { 0 };
-    CHECK_MESSAGE(adapter_open(path, &a, &e) == GM_OK, "%s", e.why);
-    return a;
-}
-
 /* ---- the files of PEFT ---- */
 
 static void test_adapter_folders(void) {
@@ -101,15 +86,6 @@ static void test_adapter_pieces(void) {
 }
 
 /* ---- files made here ---- */
-
-static adapter *open_made(const made_tensor *tensors, const char *config) {
-    buffer   file = made_safetensors(tensors);
-    adapter *a = NULL;
-    error    e = { 0 };
-    CHECK_MESSAGE(adapter_open_memory(buffer_view(&file), str_of(config), "made", &a, &e) == GM_OK, "%s", e.why);
-    buffer_free(&file);
-    return a;
-}
 
 static void test_types(void) {
     static const made_tensor tensors[] = { { LAYER "self_attn.q_proj.lora_A.weight", "F32", 2, 5 },
@@ -236,14 +212,6 @@ static void test_expressions(void) {
 }
 
 /* ---- configurations ---- */
-
-static const made_tensor two_layers[] = {
-    { BASE "layers.1.self_attn.q_proj.lora_A.weight", "F32", 2, 5 },
-    { BASE "layers.1.self_attn.q_proj.lora_B.weight", "F32", 3, 2 },
-    { BASE "layers.11.mlp.up_proj.lora_A.weight", "F32", 3, 5 },
-    { BASE "layers.11.mlp.up_proj.lora_B.weight", "F32", 4, 3 },
-    { 0 },
-};
 
 static void test_configs(void) {
     static const struct {
@@ -489,38 +457,6 @@ static void test_folders(void) {
 
 /* ---- GGUF ---- */
 
-typedef struct {
-    const char *name;
-    quant_type  type;
-    uint32_t    dims;
-    uint64_t    ne[3];
-} gguf_spec;
-
-static buffer made_gguf(const char *type, const char *architecture, float alpha, bool alora, const gguf_spec *tensors) {
-    gguf_writer *w = NULL;
-    buffer       out = { 0 };
-    error        e = { 0 };
-    CHECK(gguf_writer_new(&w, &e) == GM_OK);
-    gguf_write_str(w, "general.type", str_of(type));
-    gguf_write_str(w, "general.architecture", str_of(architecture));
-    gguf_write_str(w, "adapter.type", str_of("lora"));
-    gguf_write_f32(w, "adapter.lora.alpha", alpha);
-    if (alora) gguf_write_array(w, "adapter.alora.invocation_tokens", GGUF_U32, &(uint32_t){ 5 }, 1);
-    for (const gguf_spec *t = tensors; t->name; t++) gguf_write_tensor(w, t->name, t->type, t->dims, t->ne);
-    gguf_writer_head(w, buffer_sink, &out, &e);
-    for (const gguf_spec *t = tensors; t->name; t++) {
-        const uint64_t count = t->ne[0] * t->ne[1] * (t->dims > 2 ? t->ne[2] : 1);
-        buffer         data = { 0 };
-        for (uint64_t i = 0; i < count; i++)
-            made_element(&data, t->type == TYPE_F32 ? "F32" : "F16", made_value((size_t)(t - tensors), (size_t)i));
-        gguf_writer_data(w, data.data, data.length, &e);
-        buffer_free(&data);
-    }
-    CHECK_MESSAGE(gguf_writer_end(w, &e) == GM_OK, "%s", e.why);
-    gguf_writer_free(w);
-    return out;
-}
-
 static void test_gguf(void) {
     static const gguf_spec good[] = {
         { "blk.2.ffn_down_exps.weight.lora_b", TYPE_F32, 3, { 2, 3, 4 } },
@@ -617,19 +553,6 @@ static void test_bad_gguf(void) {
 }
 
 /* ---- models ---- */
-
-static void fits(const char *model_path, const adapter *a, const char *problem) {
-    gguf *file = NULL;
-    model m = { 0 };
-    error e = { 0 };
-    CHECK(gguf_open_file(model_path, &file, &e) == GM_OK && model_shapes(file, &m, &e) == GM_OK);
-    const gm_status status =
-        adapter_fits(a, &m, gguf_find_tensor(file, "mm.input_projection.weight") ? file : NULL, &e);
-    if (problem) CHECK_MESSAGE(status && strstr(e.why, problem), "%s", e.why);
-    else CHECK_MESSAGE(status == GM_OK, "%s", e.why);
-    model_free(&m);
-    gguf_free(file);
-}
 
 static void test_fits(void) {
     static const struct {

@@ -96,6 +96,7 @@ check --backend --mmproj --image --audio --video --adapter --target --precise --
 eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
 bench -p -n -d -r --parallel --profile --backend --kv --threads --precise --cpu --gpu-disable --json
 synth --layers --vocabulary --window --quant --flavour --towers --seed
+adapter --json --quiet --ollama --type
 devices --json
 version --json
 END
@@ -158,6 +159,10 @@ unknown size|e2b|synth e3b out.gguf
 unknown quantisation|q4_k_m|synth e2b out.gguf --quant q1
 too few layers|--layers takes|synth e2b out.gguf --layers 1
 too few tokens|--vocabulary takes|synth e2b out.gguf --vocabulary 100
+no action of adapters|missing argument; usage: gemmule adapter|adapter
+unknown action of adapters|expected info, convert, merge or diff, not 'show'|adapter show x
+an adapter without a name|missing argument; usage: gemmule adapter info ADAPTER|adapter info
+too many adapters|unexpected argument; usage: gemmule adapter diff|adapter diff a b c
 too wide a window|1 to 512 positions, not 1024|synth e2b out.gguf --window 1024
 END
 [ ! -e out.gguf ] || { fail "wrong usage" "wrote a file"; rm -f out.gguf; }
@@ -806,6 +811,75 @@ says "cannot write to standard output: File too large"
 program=$built
 equals "the old file is kept" "$(cat "$scratch/kept.gguf")" old
 equals "synth leaves nothing behind" "$(ls -A "$scratch" | grep -c part)" 0
+
+# ---- adapters ----
+
+lora=$fixtures/tiny-dense-lora
+run "an adapter" 0 adapter info $lora $dense
+silent
+golden <<END
+adapter      tiny-dense-lora
+parameters   28,160, 113 kB as f32
+rank         4
+scale        2
+corrects     attn_q                6
+             attn_k                3
+             attn_v                3
+             attn_output           6
+             ffn_gate              6
+             ffn_up                6
+             ffn_down              6
+fits         $dense
+END
+run "an adapter as JSON" 0 adapter info $fixtures/tiny-moe-lora $fixtures/tiny-moe.gguf --json
+has '"fits":true,"pairs":[{"tensor":"blk.0.attn_q.weight","rank":4,"in":64,"out":128,"experts":1,"scale":2}'
+has '{"tensor":"blk.1.ffn_down.weight","rank":7,"in":128,"out":64,"experts":1,"scale":0.428571}'
+run "an adapter for another model" 2 adapter info $lora $fixtures/tiny-moe.gguf
+says "adapter of 'blk.0.attn_q.weight': it maps 64 values to 64, the model's tensor 64 to 128; it was made for another model"
+one_line
+run "no adapter" 2 adapter info $dense
+says "this is no adapter"
+one_line
+run "an adapter to GGUF" 0 adapter convert $lora "$scratch/lora.gguf"
+silent
+run "and back" 0 adapter convert "$scratch/lora.gguf" "$scratch/lora"
+run "what comes back is the same" 0 adapter diff $lora "$scratch/lora"
+has "36 in both, 0 only in A, 0 only in B: they change the model in the same way"
+digests=$(for a in $lora "$scratch/lora.gguf" "$scratch/lora"; do "$program" adapter info $a --json | grep -o '"digest":"[0-9a-f]*"'; done | uniq | wc -l)
+equals "to the bit" "$digests" 1
+run "adapters that differ" 1 adapter diff $lora $fixtures/tiny-dense-adapters/part --json
+has '"tensor":"blk.0.attn_q.weight","rank_a":4,"rank_b":3,"norm_a":'
+matches '"difference":[0-9.e+-]+,"same":false\}$'
+run "an adapter to a folder that cannot be" 2 adapter convert $lora "$scratch/lora.gguf/folder"
+says "cannot be created"
+
+run "merge" 0 adapter merge $dense $lora=0.5 $fixtures/tiny-dense-adapters/part=-1 "$scratch/merged.gguf" --ollama
+silent
+matches 'ffn_down +F16 +6 +0.0[0-9]+ +0.000[0-9]+'
+matches 'all +36 +0.[0-9]+ +0.000[0-9]+ +0.00[0-9]+'
+equals "a Modelfile" "$(cat "$scratch/merged.gguf.Modelfile")" "FROM ./merged.gguf
+RENDERER gemma4-small
+PARSER gemma4
+PARAMETER temperature 1
+PARAMETER top_k 64
+PARAMETER top_p 0.95"
+run "a merged model runs" 0 run "$scratch/merged.gguf" Hello --max 2 --seed 1
+run "merge, another type" 0 adapter merge $dense $lora "$scratch/merged.gguf" --type Q8_0 --json
+has '"kind":"ffn_down","type":"Q8_0","tensors":6,'
+run "merge, no such type" 2 adapter merge $dense $lora "$scratch/merged.gguf" --type q9
+says "'q9' is no type of weights"
+run "merge, no scale" 2 adapter merge $dense $lora=much "$scratch/merged.gguf"
+says "'much' is no scale"
+run "merge, another model's adapter" 2 adapter merge $dense $fixtures/tiny-moe-lora "$scratch/other.gguf"
+says "made for another model"
+one_line
+echo old >"$scratch/kept.gguf"
+program=limited
+run "merge on a full disk" 2 adapter merge $dense $lora "$scratch/kept.gguf"
+says "File too large"
+program=$built
+equals "the old file is kept by merge, too" "$(cat "$scratch/kept.gguf")" old
+equals "merge leaves nothing behind" "$(ls -A "$scratch" | grep -c part)" 0
 
 # ---- too little memory ----
 

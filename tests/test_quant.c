@@ -1,5 +1,6 @@
 /* Compares the block formats with exact values: a fixture of random blocks, and blocks with known values. */
 
+#include "cpu/quantise.h"
 #include "gguf/gguf.h"
 #include "test.h"
 
@@ -127,10 +128,95 @@ static void test_broken(void) {
     }
 }
 
+/* ---- quantising ---- */
+
+/* Values that did not change keep their values: the scales of the old block are kept. */
+static void test_requantise_fixture(void) {
+    gguf *g = NULL;
+    error e = { 0 };
+    TEST("quant-blocks.expect.gguf opens again");
+    CHECK_MESSAGE(gguf_open_file("tests/fixtures/quant-blocks.expect.gguf", &g, &e) == GM_OK, "%s", e.why);
+    for (size_t i = 0; g && i < gguf_tensor_count(g); i++) {
+        const gguf_tensor *t = gguf_tensor_at(g, i);
+        if (str_ends_with(t->name, ".f32")) continue;
+        TEST("requantised values of %.*s", STR_ARGS(t->name));
+        CHECK(quantise_known(t->type));
+        const uint8_t *old = gguf_tensor_data(g, t);
+        const size_t   blocks = t->count / t->format->block;
+        float         *values = malloc(t->count * sizeof *values), *again = malloc(t->count * sizeof *again);
+        uint8_t       *out = malloc(t->bytes);
+        t->format->dequantise(values, old, blocks);
+        quantise_blocks(t->type, out, values, old, blocks);
+        t->format->dequantise(again, out, blocks);
+        size_t differ = 0; /* 0 may change its sign */
+        for (size_t j = 0; j < t->count; j++) differ += values[j] != again[j];
+        CHECK_MESSAGE(differ == 0, "%zu values", differ);
+        free(values);
+        free(again);
+        free(out);
+    }
+    gguf_free(g);
+}
+
+/* Nearly normal: the sum of twelve uniform values. */
+static float bell(uint32_t *state) {
+    float sum = -6;
+    for (int i = 0; i < 12; i++) {
+        *state = *state * 1664525 + 1013904223;
+        sum += (float)(*state >> 8) / (float)(1 << 24);
+    }
+    return sum;
+}
+
+static void test_quantise_new(void) {
+    static const struct {
+        quant_type type;
+        double     most; /* relative error */
+    } rows[] = {
+        { TYPE_F32, 0 },       { TYPE_F16, 3e-4 },   { TYPE_BF16, 2e-3 }, { TYPE_Q8_0, 0.006 },
+        { TYPE_Q6_K, 0.02 },   { TYPE_Q5_K, 0.038 }, { TYPE_Q5_1, 0.04 }, { TYPE_Q5_0, 0.045 },
+        { TYPE_Q4_K, 0.075 },  { TYPE_Q4_1, 0.08 },  { TYPE_Q4_0, 0.09 }, { TYPE_IQ4_NL, 0.08 },
+        { TYPE_IQ4_XS, 0.08 }, { TYPE_MXFP4, 0.13 }, { TYPE_Q3_K, 0.17 }, { TYPE_Q2_K, 0.3 },
+    };
+    enum { N = 8192 };
+    static float   values[N], again[N];
+    static uint8_t out[N * 4];
+    uint32_t       state = 1;
+    for (size_t i = 0; i < N; i++) values[i] = bell(&state) * 0.02f;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const quant_format *format = quant_format_of(rows[i].type);
+        double              wrong = 0, all = 0;
+        TEST("%s from values", format->name);
+        quantise_blocks(rows[i].type, out, values, NULL, N / format->block);
+        format->dequantise(again, out, N / format->block);
+        for (size_t j = 0; j < N; j++) {
+            wrong += (double)(values[j] - again[j]) * (values[j] - again[j]);
+            all += (double)values[j] * values[j];
+        }
+        CHECK_MESSAGE(sqrt(wrong / all) <= rows[i].most, "error %g", sqrt(wrong / all));
+    }
+    TEST("zeros, and a value beyond the old block's range");
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const quant_format *format = quant_format_of(rows[i].type);
+        float               x[256] = { 0 }, got[256];
+        uint8_t             old[1024] = { 0 };
+        quantise_blocks(rows[i].type, old, x, NULL, 256 / format->block);
+        format->dequantise(got, old, 256 / format->block);
+        for (size_t j = 0; j < 256; j++) CHECK_MESSAGE(got[j] == 0, "%s", format->name);
+        x[7] = 0.5f; /* the old scales are 0 */
+        quantise_blocks(rows[i].type, out, x, old, 256 / format->block);
+        format->dequantise(got, out, 256 / format->block);
+        CHECK_MESSAGE(fabsf(got[7] - 0.5f) < 0.02f, "%s %g", format->name, got[7]);
+    }
+    CHECK(!quantise_known(TYPE_I8) && !quantise_known(TYPE_F64));
+}
+
 int main(void) {
     test_quant_fixture();
     test_quant_vectors();
     test_quant_table();
     test_broken();
+    test_requantise_fixture();
+    test_quantise_new();
     return test_end();
 }

@@ -5,6 +5,7 @@
 #include "base/sha256.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,15 @@ struct adapter_reader {
 };
 
 bool adapter_is_embedding(const adapter_pair *p) { return str_is(str_of(p->base), "token_embd.weight"); }
+
+const char *adapter_kind(const char *base, char out[ADAPTER_NAME]) {
+    const char  *block = strstr(base, "blk."), *after = block ? strchr(block + 4, '.') : NULL;
+    const char  *name = after ? after + 1 : base;
+    const size_t tower = after ? (size_t)(block - base) : 0, length = strlen(name);
+    const size_t kept = str_ends_with(str_of(name), ".weight") ? length - strlen(".weight") : length;
+    snprintf(out, ADAPTER_NAME, "%.*s%.*s", (int)tower, base, (int)kept, name);
+    return out;
+}
 
 const adapter_pair *adapter_find(const adapter *a, const char *base) {
     for (size_t i = 0; i < a->count; i++) {

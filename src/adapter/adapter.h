@@ -8,6 +8,7 @@
 #ifndef GM_ADAPTER_H
 #define GM_ADAPTER_H
 
+#include "base/buffer.h"
 #include "gguf/source.h"
 #include "model/model.h"
 
@@ -39,7 +40,9 @@ typedef struct adapter {
     uint8_t       digest[32]; /* SHA-256 of the pairs, whatever the name and the form of the file */
 } adapter;
 
-bool                adapter_is_embedding(const adapter_pair *p);
+bool adapter_is_embedding(const adapter_pair *p);
+/* What it is, whatever the layer: "blk.3.attn_q.weight" → "attn_q", "v.blk.0.attn_q.weight" → "v.attn_q" */
+const char         *adapter_kind(const char *base, char out[ADAPTER_NAME]);
 const adapter_pair *adapter_find(const adapter *a, const char *base); /* NULL: it does not correct this tensor */
 
 /* ---- reading ---- */
@@ -60,6 +63,24 @@ gm_status adapter_open(const char *path, adapter **out, error *e);
 /* The same for bytes in memory; config may be NULL for a GGUF. */
 gm_status adapter_open_memory(str weights, str config, const char *name, adapter **out, error *e);
 void      adapter_free(adapter *a);
+
+/* ---- writing ---- */
+
+/* Both forms keep every value of a and b, as f32. A GGUF has one alpha for all pairs, and its scale is alpha / rank: where a
+ * pair's alpha is another than that of most pairs, the quotient is multiplied into b, which rounds b's values once. */
+gm_status adapter_write_gguf(const adapter *a, gguf_sink sink, void *user, error *e);
+/* The two files of a PEFT folder. GM_UNSUPPORTED: it has pairs of experts, which have no such form. */
+gm_status adapter_write_safetensors(const adapter *a, gguf_sink sink, void *user, error *e);
+gm_status adapter_write_config(const adapter *a, buffer *out, error *e);
+
+/* Writes a GGUF if the path ends with ".gguf", otherwise a PEFT folder, which may exist. Each file appears when it is complete. */
+gm_status adapter_save(const adapter *a, const char *path, error *e);
+
+/* ---- comparing ---- */
+
+/* The inner product of the changes scale · B · A of two pairs with the same shape, that is the sum of the products of their
+ * elements. The ranks may differ. Of a pair with itself, it is the square of its norm. */
+gm_status adapter_inner_product(const adapter_pair *x, const adapter_pair *y, double *out, error *e);
 
 /* ---- models ---- */
 

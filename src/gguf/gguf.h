@@ -114,6 +114,7 @@ void      gguf_write_str(gguf_writer *w, const char *key, str value);
 void      gguf_write_array(gguf_writer *w, const char *key, gguf_value_type item, const void *items,
                            uint64_t count); /* fixed-size items */
 void      gguf_write_strings(gguf_writer *w, const char *key, const str *items, uint64_t count);
+void      gguf_write_value(gguf_writer *w, const gguf_value *value); /* of another file, as it is */
 void      gguf_write_tensor(gguf_writer *w, const char *name, quant_type type, uint32_t dims, const uint64_t *ne);
 /* Writes the head to the sink. Then pass the tensors' data in order to gguf_writer_data, in any number of calls; the writer pads
  * between tensors. gguf_writer_end checks that nothing is missing. The first failure sticks. */

@@ -66,6 +66,8 @@ static void source_unmap(source *s) { (void)s; }
 
 void source_will_need(source *s) { (void)s; }
 
+void source_is_read(source *s, uint64_t offset, uint64_t length) { (void)s, (void)offset, (void)length; }
+
 #else
 
 #include <fcntl.h>
@@ -116,6 +118,13 @@ static void source_unmap(source *s) {
 
 void source_will_need(source *s) {
     if (s->mapped) posix_madvise(s->mapped, (size_t)s->length, POSIX_MADV_WILLNEED);
+}
+
+void source_is_read(source *s, uint64_t offset, uint64_t length) {
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = round_up(offset, page);
+    const uint64_t end = (offset + length) / page * page; /* whole pages only: the others may have neighbours */
+    if (s->mapped && end > first && end <= s->length)
+        (void)madvise((char *)s->mapped + first, (size_t)(end - first), MADV_DONTNEED);
 }
 
 #endif

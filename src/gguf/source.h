@@ -48,5 +48,7 @@ void source_forget(source *s, uint64_t offset, uint64_t length);
 
 /* Tells the system that the whole of a mapped file will be read soon. */
 void source_will_need(source *s);
+/* Tells it that this range of a mapped file will not be read again soon, so that a file that is read once takes little memory. */
+void source_is_read(source *s, uint64_t offset, uint64_t length);
 
 #endif

@@ -144,6 +144,22 @@ void gguf_write_strings(gguf_writer *w, const char *key, const str *items, uint6
     for (uint64_t i = 0; i < count; i++) put_str(&w->values, items[i]);
 }
 
+void gguf_write_value(gguf_writer *w, const gguf_value *value) {
+    const char *key = arena_copy(&w->memory, value->key);
+    int64_t     alignment = 0;
+    if (!key) {
+        fail_memory(&w->failure, "names", value->key.length);
+    } else if (str_is(value->key, "general.alignment") && gguf_item_integer(value, 0, &alignment)) {
+        gguf_write_u32(w, key, (uint32_t)alignment);
+    } else if (start_value(w, key, value->array ? GGUF_ARRAY : value->type)) {
+        if (value->array) {
+            writer_put_u32(&w->values, value->type);
+            writer_put_u64(&w->values, value->count);
+        }
+        buffer_append(&w->values, value->data, (size_t)value->bytes);
+    }
+}
+
 /* Computes the tensor's bytes. False if its shape does not fit its type. */
 static bool writer_tensor_bytes(const quant_format *format, uint32_t dims, const uint64_t *ne, uint64_t *bytes) {
     if (!format || dims < 1 || dims > 4 || !ne[0] || ne[0] % format->block) return false;

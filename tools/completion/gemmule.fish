@@ -23,6 +23,10 @@ function __gemmule_complete
             printf '%s\n' llama.cpp ollama
         case 2:synth
             printf '%s\n' e2b e4b 12b 26b 31b
+        case 2:adapter
+            printf '%s\n' info convert merge diff
+        case '*:--type'
+            printf '%s\n' f32 f16 bf16 q8_0 q6_k q5_k q4_k q4_0
         case '*'
             set -l help ($program $words[2] --help 2>/dev/null)
             if string match -q -- '-*' $current

@@ -1,0 +1,20 @@
+/* gemmule adapter: what its parts share. */
+
+#ifndef GM_CLI_ADAPTER_H
+#define GM_CLI_ADAPTER_H
+
+#include "adapter/adapter.h"
+#include "cli/cli.h"
+
+typedef struct {
+    bool        json, quiet, ollama;
+    const char *type;
+} adapter_values;
+
+/* gemmule adapter merge MODEL ADAPTER[=SCALE]… OUT */
+int adapter_merge_run(const adapter_values *v, const char *const *given, size_t count);
+
+/* Opens "PATH" or "PATH=SCALE"; the whole text is a path if there is such a file. */
+gm_status adapter_argument_open(const char *given, adapter **out, double *scale, error *e);
+
+#endif
