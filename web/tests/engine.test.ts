@@ -335,7 +335,7 @@ test('unsupported and wrong parameters are named', async () => {
         [{ messages: [{ role: 'user', content: [{ type: 'video_url' }] }] }, 'NotSupported', /videos by address \(video_url\) are not supported/],
         [{ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] }] }, 'BadArgument', /is empty/],
         [{ messages: [{ role: 'user', content: [{ type: 'input_audio' }] }] }, 'BadArgument', /input_audio\.data must be base64/],
-        [{ messages: [{ role: 'system', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] }] }, 'NotSupported', /only messages of the user/],
+        [{ messages: [{ role: 'system', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] }] }, 'NotSupported', /only user messages/],
         [{ messages: [{ role: 'user', content: [{ type: 'hologram' }] }] }, 'NotSupported', /hologram/],
         [{ tool_choice: 'required' }, 'NotSupported', /tool_choice/],
         [{ n: 2 }, 'NotSupported', /^n must be 1$/],

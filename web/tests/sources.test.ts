@@ -144,7 +144,7 @@ test('a server that cannot be reached fails at once, and the address keeps its c
     await gone.close();
     const url = `${gone.origin}/Model.gguf`;
     await assert.rejects(probe(url, patient), fails('Network', new RegExp(`^cannot load ${url}: the server cannot be reached \\(.*ECONNREFUSED`)));
-    await assert.rejects(probe(serve('mute', { silent: true }), { ...patient, stall: 20 }), fails('Network', /nothing came for 0.02 s/));
+    await assert.rejects(probe(serve('mute', { silent: true }), { ...patient, stall: 20 }), fails('Network', /no data arrived for 0.02 s/));
 });
 
 test('an https: page says at once that browsers block http: addresses', async () => {

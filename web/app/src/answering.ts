@@ -418,7 +418,7 @@ class AnswerWriter {
 
 const ENDINGS: Record<Answer['finish'], string> = {
     stop: 'The answer is complete.',
-    length: 'The answer was cut at its longest length.',
+    length: 'The answer reached its maximum length.',
     cancelled: 'Stopped.',
     full: 'The context is full.',
     tools: 'Stopped after too many tool calls.',

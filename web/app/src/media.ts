@@ -39,7 +39,7 @@ export async function attach(file: Blob, name: string): Promise<Attachment | nul
 
 export async function blobOf({ id, name }: Attachment): Promise<Blob> {
     const blob = known.get(id) ?? (await read('media', id))?.blob;
-    if (!blob) throw new Error(`${name} is no longer in this browser`);
+    if (!blob) throw new Error(`${name} is no longer stored in this browser`);
     known.set(id, blob);
     return blob;
 }

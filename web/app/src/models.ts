@@ -114,7 +114,7 @@ function deviceChanged(loaded: LoadedModel, event: DeviceEvent): void {
             model.set({ notice: `The GPU was lost (${event.reason || 'the browser gave no reason'}). Restarting it.` });
             break;
         case 'restored':
-            model.set({ notice: 'The GPU was lost and has been restored. Your conversation continues where it was.' });
+            model.set({ notice: 'The GPU was lost and has been restored. Your conversation continues where it left off.' });
             break;
         case 'gone':
             model.set({ phase: 'failed', loaded: null, stranded: loaded, notice: '', failure: { kind: 'DeviceLost', message: messageOf(event.error).message } });

@@ -322,7 +322,7 @@ function readContent(content: ChatContent | null | undefined, where: string): st
 function readText(content: ChatContent | null | undefined, where: string, role: string): string {
     const read = readContent(content, where);
     if (typeof read === 'string') return read;
-    throw unsupported('media', `${where}: only messages of the user can have pictures and sounds, and this one is of the ${role}`);
+    throw unsupported('media', `${where}: only user messages can have pictures and sounds, found role '${role}'`);
 }
 
 function readCall(call: ChatToolCall, where: string): ToolCall {

@@ -85,7 +85,7 @@ function readMessage({ role, content, prefix }: LanguageModelMessage): Message {
     if (typeof content === 'string') return { role, content };
     const parts = content.map(readPart);
     if (parts.every((part) => part.type === 'text')) return { role, content: parts.map(({ text }) => text).join('') };
-    if (role !== 'user') throw new GemmuleError('NotSupported', `only prompts of the user can have pictures and sounds, and this one is of the ${role}`);
+    if (role !== 'user') throw new GemmuleError('NotSupported', `only user prompts can have pictures and sounds, found role '${role}'`);
     return { role, content: parts };
 }
 

@@ -18,8 +18,8 @@ export interface MicrophoneOptions {
 }
 
 const REFUSALS: Record<string, [ConstructorParameters<typeof GemmuleError>[0], string]> = {
-    NotAllowedError: ['NotSupported', 'the microphone is not allowed: allow it for this site in the browser'],
-    SecurityError: ['NotSupported', 'the microphone is not allowed on this page'],
+    NotAllowedError: ['NotSupported', 'microphone access is blocked: allow it for this site in the browser'],
+    SecurityError: ['NotSupported', 'this page may not use the microphone'],
     NotFoundError: ['NotFound', 'there is no microphone'],
     OverconstrainedError: ['NotFound', 'there is no such microphone'],
     NotReadableError: ['Busy', 'the microphone cannot be opened: another program may be using it'],

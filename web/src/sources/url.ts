@@ -56,7 +56,7 @@ function statusError(url: string, response: Response): Error {
     if (status === 404 || status === 410) {
         return new GemmuleError('NotFound', `cannot load ${url}: the server has no such file (${status})`, { status });
     }
-    if (UNAUTHORISED.includes(status)) return failure(url, `the server wants a login or refuses access (${status})`, { status });
+    if (UNAUTHORISED.includes(status)) return failure(url, `the server requires a login or refuses access (${status})`, { status });
     if (status === 408 || status === 425 || status === 429 || status >= 500) {
         const seconds = Number(response.headers.get('retry-after') ?? NaN);
         return new Transient(`the server answered ${status}`, Number.isFinite(seconds) ? Math.min(seconds, 60) * 1000 : null);
@@ -120,7 +120,7 @@ async function watch<T>(
         return await step;
     } catch (thrown) {
         if (signal?.aborted) throw abortedBy(signal);
-        throw new Failure(stalled ? `nothing came for ${stall / 1000} s` : reasonOf(thrown), null, thrown);
+        throw new Failure(stalled ? `no data arrived for ${stall / 1000} s` : reasonOf(thrown), null, thrown);
     } finally {
         clearTimeout(timer);
     }
@@ -441,7 +441,7 @@ export class PrefixSource implements ByteSource {
 
     constructor(file: RemoteFile, options: UrlOptions = {}) {
         if (file.size === null) {
-            throw new GemmuleError('NotSupported', `cannot read ${file.url} in parts: the server tells no size and lacks HTTP Range`);
+            throw new GemmuleError('NotSupported', `cannot read ${file.url} in parts: the server reports no size and lacks HTTP Range`);
         }
         this.name = file.url;
         this.size = file.size;

@@ -247,7 +247,7 @@ describe('the microphone', { timeout: 3_000_000 }, () => {
     test('what is dictated is written into the draft', async () => {
         await page.getByRole('button', { name: 'Dictate' }).click();
         await words();
-        await page.getByRole('button', { name: 'Write it down' }).click();
+        await page.getByRole('button', { name: 'Transcribe the recording' }).click();
         await page.waitForFunction(() => document.querySelector<HTMLTextAreaElement>('#composer')!.value !== '');
         const text = await page.inputValue('#composer');
         assert.ok(said!.check.exact.includes(text), `${text} should be one of ${said!.check.exact.join(' | ')}`);

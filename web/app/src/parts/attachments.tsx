@@ -28,7 +28,7 @@ const minutes = (seconds: number): string => `${Math.floor(seconds / 60)}:${Stri
 export { minutes };
 
 function Gone({ attachment }: { attachment: Attachment }): JSX.Element {
-    return <span class="attachment-gone quiet"><Icon name="warn" size={16} />{attachment.name} is no longer in this browser.</span>;
+    return <span class="attachment-gone quiet"><Icon name="warn" size={16} />{attachment.name} is no longer stored in this browser.</span>;
 }
 
 // ---- the draft ------------------------------------------------------------------------------------------------------------------

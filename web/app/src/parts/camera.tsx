@@ -5,8 +5,8 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { Dialog } from './dialog.tsx';
 
 const REFUSALS: Record<string, string> = {
-    NotAllowedError: 'The camera is not allowed. Allow it for this site in the browser.',
-    NotFoundError: 'There is no camera.',
+    NotAllowedError: 'Camera access is blocked. Allow it for this site in the browser.',
+    NotFoundError: 'No camera was found.',
     NotReadableError: 'The camera cannot be opened. Another program may be using it.',
 };
 
@@ -22,7 +22,7 @@ function Camera({ onPhoto }: { onPhoto: (photo: File) => void }): JSX.Element {
         let stream: MediaStream | null = null, shown = true;
         const end = (): void => stream?.getTracks().forEach((track) => track.stop());
         const begin = async (): Promise<void> => {
-            if (!navigator.mediaDevices) throw new Error('There is no camera for this page.');
+            if (!navigator.mediaDevices) throw new Error('This page cannot use a camera.');
             stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: 'environment', width: { ideal: 1920 } } });
             if (!shown) return end();
             video.current!.srcObject = stream;

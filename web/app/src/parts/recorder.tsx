@@ -7,7 +7,7 @@ import { cancelRecording, finishRecording, recording } from '../recording.ts';
 import { useStore } from '../store.ts';
 import { minutes } from './attachments.tsx';
 
-const WORDS = { starting: 'Waiting for the microphone…', running: 'Recording', writing: 'Writing down what you said…' };
+const WORDS = { starting: 'Waiting for the microphone…', running: 'Recording', writing: 'Transcribing…' };
 
 export function Recorder(): JSX.Element {
     const { phase, purpose, seconds } = useStore(recording, (state) => state);
@@ -19,8 +19,8 @@ export function Recorder(): JSX.Element {
             {phase === 'running' && <span class="recorder-time">{minutes(seconds)}</span>}
             {phase === 'running' ? <LevelMeter /> : <span class="grow" />}
             <button type="button" class="button" onClick={cancelRecording}>Cancel</button>
-            <button type="button" class="send" disabled={phase !== 'running'} aria-label={purpose === 'attach' ? 'Attach the recording' : 'Write it down'}
-                title={purpose === 'attach' ? 'Attach the recording' : 'Write it down'} onClick={() => void finishRecording(loaded)}>
+            <button type="button" class="send" disabled={phase !== 'running'} aria-label={purpose === 'attach' ? 'Attach the recording' : 'Transcribe the recording'}
+                title={purpose === 'attach' ? 'Attach the recording' : 'Transcribe the recording'} onClick={() => void finishRecording(loaded)}>
                 <Icon name="check" />
             </button>
         </div>
