@@ -196,11 +196,18 @@ static gm_status report_add(merge *g, const merge_target *t, const double sums[3
 
 /* ---- tensors ---- */
 
-static gm_status write_copy(const merge_target *t, const uint8_t *data, gguf_writer *w, error *e) {
+/* The first `bytes` of a tensor are no longer needed: a model that is larger than the memory passes through a little of it. */
+static void forget_read(const merge *g, const merge_target *t, uint64_t bytes) {
+    source_is_read(gguf_source(g->file, t->from->part), t->from->offset, bytes);
+}
+
+static gm_status write_copy(const merge *g, const merge_target *t, const uint8_t *data, gguf_writer *w, error *e) {
     for (uint64_t at = 0; at < t->from->bytes; at += MERGE_CHUNK) {
         const uint64_t left = t->from->bytes - at;
         TRY(gguf_writer_data(w, data + at, left < MERGE_CHUNK ? left : MERGE_CHUNK, e));
+        if (at / MERGE_CHUNK % 16 == 15) forget_read(g, t, at);
     }
+    forget_read(g, t, t->from->bytes);
     return GM_OK;
 }
 
@@ -214,6 +221,7 @@ static gm_status write_merged_rows(merge *g, row_job *j, uint64_t at_a_time, ggu
         for (uint64_t i = 0; i < j->rows; i++)
             for (size_t k = 0; k < 3; k++) sums[k] += j->sums[i][k];
         TRY(gguf_writer_data(w, j->out, j->rows * row, e));
+        forget_read(g, j->target, (j->first + j->rows) * quant_row_bytes(j->from, t->ne[0]));
     }
     return report_add(g, j->target, sums, e);
 }
@@ -273,8 +281,7 @@ static gm_status write_merged(merge *g, gguf_writer *w, error *e) {
         const merge_target *t = &g->targets[i];
         const uint8_t      *data = gguf_tensor_data(g->file, t->from);
         if (!data) return fail(e, GM_IO, "tensor '%.*s' is not in memory", STR_ARGS(t->from->name));
-        TRY(t->changes ? write_changed(g, t, data, w, e) : write_copy(t, data, w, e));
-        source_is_read(gguf_source(g->file, t->from->part), t->from->offset, t->from->bytes);
+        TRY(t->changes ? write_changed(g, t, data, w, e) : write_copy(g, t, data, w, e));
     }
     return gguf_writer_end(w, e);
 }

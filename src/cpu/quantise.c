@@ -22,9 +22,12 @@ static void put_half(uint8_t *at, float value) {
     memcpy(at, &bits, sizeof bits);
 }
 
+/* To the nearest, ties to even: so large a number has no room for fractions. Much faster than a call of nearbyintf. */
 static int clamp_int(float value, int low, int high) {
-    const float rounded = nearbyintf(value);
-    return rounded<(float)low ? low : rounded>(float) high ? high : (int)rounded;
+    if (!(value > (float)low)) return low; /* NaN, too */
+    if (value >= (float)high) return high;
+    const float whole = value + 0x1.8p23f;
+    return (int)(whole - 0x1.8p23f);
 }
 
 /* ---- scales of one group ---- */
