@@ -63,6 +63,12 @@ function mistakes() {
     has(full.stderr, "1 of 3 prompts", "how many failed");
     const answers = lines("full.out");
     check(answers[0].content === "Y" && answers[2].content === "Y" && answers[1].error.includes("context holds 120"), `the others are answered: ${show(answers)}`);
+    const again = run(scripted("short", "Y", "<turn|>"), path("full.jsonl"), "full.out", "--ctx", "120");
+    equals(again.status, 1, "what failed is asked again, and fails again");
+    equals(show(lines("full.out")), show(answers), "the file stays as it is");
+    const larger = run(scripted("other", "N", "o", "<turn|>"), path("full.jsonl"), "full.out", "--ctx", "2000");
+    equals(larger.status, 0, `with a larger context: ${larger.stderr}`);
+    equals(show(lines("full.out").map(({line, content, error}) => [line, content, error ?? null])), '[[1,"Y",null],[2,"No",null],[3,"Y",null]]', "only the error is replaced");
     for (const [more, word] of [[["--json"], "--prompts can be combined"], [["--stop", "x"], "--prompts can be combined"]])
         has(spawnSync(program, command(dense, "x", "y", more), {env: clean, encoding: "utf8"}).stderr, word, `with ${more}`);
     has(spawnSync(program, ["run", dense, "--prompts", "x"], {env: clean, encoding: "utf8"}).stderr, "must be used together", "without --out");

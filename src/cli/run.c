@@ -329,7 +329,7 @@ const command command_run = {
         "and answer do not fit in the context, exits with 2. Text in the prompt is never read as control "
         "tokens, except "
         "with --raw. With --prompts, answers a file of prompts instead, several at once. If it is stopped, the same "
-        "command continues where it left off.",
+        "command continues where it left off, and asks again what ended in an error.",
     .examples = "  gemmule run gemma4:e2b \"Why is the sky blue?\"\n"
                 "  git diff | gemmule run gemma4:e4b - --system \"Write a commit message for this change.\"\n"
                 "  gemmule run model.gguf \"Summarise:\" -f paper.txt --max 300 --temp 0\n"

@@ -1,5 +1,6 @@
 #include "cli/run_prompts.h"
 
+#include "base/new_file.h"
 #include "cli/answer.h"
 #include "cli/cli.h"
 #include "cli/input.h"
@@ -23,6 +24,8 @@ typedef struct {
     chat_request request;
     buffer       id;     /* JSON; empty: none */
     buffer       result; /* a line; empty: not answered yet */
+    str          before; /* the line of an earlier run */
+    bool         again;  /* that line is an error: the prompt is asked again */
 } prompt_line;
 
 /* One of the answers that are being written. */
@@ -36,7 +39,8 @@ typedef struct {
 typedef struct {
     const prompts_options *options;
     arena                  memory;
-    buffer                 text; /* the file */
+    buffer                 text;    /* the file */
+    buffer                 earlier; /* the output of an earlier run */
     prompt_line           *lines;
     size_t                 count, capacity, bad;
     FILE                  *out;
@@ -44,7 +48,9 @@ typedef struct {
     gm_sampling            sampling;
     prompt_slot           *slots;
     size_t                 next;    /* to begin */
+    size_t                 end;     /* after the last one that may begin */
     size_t                 written; /* lines in the output */
+    size_t                 again;   /* of them, errors of an earlier run */
     size_t                 failed;
     progress               bar;
 } prompts_state;
@@ -140,14 +146,15 @@ static gm_status prompts_read(prompts_state *s, error *e) {
 
 /* ---- the output ---- */
 
-/* Whether the text is the answer to the line. */
-static bool is_answer_of(str text, size_t number) {
+/* Whether the text is the answer to the line; *failed: it says why there is none. */
+static bool is_answer_of(str text, size_t number, bool *failed) {
     arena      scratch = { 0 };
     json      *root = NULL;
     error      ignored = { 0 };
     int64_t    found = 0;
     const bool fine = !json_parse(text, &scratch, &root, &ignored) && json_integer(json_get(root, "line"), &found) &&
                       found == (int64_t)number;
+    *failed = fine && json_get(root, "error");
     arena_free(&scratch);
     return fine;
 }
@@ -155,29 +162,47 @@ static bool is_answer_of(str text, size_t number) {
 /* Counts the answers that an earlier run has written. A last line that is not whole is cut off. */
 static gm_status prompts_open_out(prompts_state *s, error *e) {
     const char *path = s->options->out;
-    buffer      text = { 0 };
     size_t      at = 0;
     s->out = fopen(path, "a+b");
     if (!s->out) return fail(e, GM_IO, "cannot open %s: %s", path, strerror(errno));
-    gm_status status = input_read(path, &text, e);
-    const str all = buffer_view(&text);
+    gm_status status = input_read(path, &s->earlier, e);
+    const str all = buffer_view(&s->earlier);
     while (!status && at < all.length) {
         const char *end = memchr(all.data + at, '\n', all.length - at);
         if (!end) break;
         const str line = { all.data + at, (size_t)(end - all.data) - at };
-        if (s->written == s->count || !is_answer_of(line, s->lines[s->written].number)) {
+        bool      failed = false;
+        if (s->written == s->count || !is_answer_of(line, s->lines[s->written].number, &failed)) {
             status = fail(e, GM_BAD_ARGUMENT, "line %zu of %s is not the answer to a prompt of %s; use another --out",
                           s->written + 1, path, s->options->prompts);
             break;
         }
-        s->written++;
+        s->lines[s->written].before = (str){ line.data, line.length + 1 };
+        s->lines[s->written++].again = failed;
+        s->again += failed;
         at += line.length + 1;
     }
     if (!status && at < all.length && ftruncate(fileno(s->out), (off_t)at))
         status = fail(e, GM_IO, "cannot cut off the last line of %s, which is not whole: %s", path, strerror(errno));
-    buffer_free(&text);
-    s->next = s->written;
     return status;
+}
+
+/* Puts new answers in the places of an earlier run's errors. The file is replaced as a whole. */
+static gm_status prompts_rewrite(prompts_state *s, error *e) {
+    new_file *file = NULL;
+    error     none = { 0 };
+    TRY(new_file_open(s->options->out, NEW_FILE_KEPT, &file, e));
+    for (size_t i = 0; i < s->written; i++) {
+        prompt_line *line = &s->lines[i];
+        const str    text = line->result.length ? buffer_view(&line->result) : line->before;
+        if (line->result.failed) fail_memory(&none, "an answer", line->result.length);
+        new_file_write(file, text.data, text.length);
+        buffer_free(&line->result);
+    }
+    TRY(new_file_end(file, &none, e));
+    fclose(s->out); /* the old one */
+    s->out = fopen(s->options->out, "ab");
+    return s->out ? GM_OK : fail(e, GM_IO, "cannot open %s: %s", s->options->out, strerror(errno));
 }
 
 /* Writes the answers that are there, in the order of the prompts. */
@@ -273,16 +298,39 @@ static gm_status slot_advance(prompts_state *s, prompt_slot *q, error *e) {
     return GM_OK;
 }
 
+/* Gives each slot a prompt and a call. *busy: some are not answered. */
+static gm_status prompts_round(prompts_state *s, bool *busy, error *e) {
+    *busy = false;
+    if (interrupted()) return fail(e, GM_CANCELLED, "interrupted");
+    for (size_t i = 0; i < s->options->parallel; i++) {
+        prompt_slot *q = &s->slots[i];
+        if (!q->line && q->session && s->next < s->end) slot_start(s, q, &s->lines[s->next++]);
+        if (q->line) TRY(slot_advance(s, q, e));
+        *busy = *busy || q->line;
+    }
+    return GM_OK;
+}
+
+/* Asks again what an earlier run could not answer. What is answered by an interrupt is kept. */
+static gm_status prompts_answer_again(prompts_state *s, error *e) {
+    gm_status status = GM_OK;
+    error     problem = { 0 };
+    for (bool busy = true; busy && !status;) {
+        while (s->next < s->written && !s->lines[s->next].again) s->next++;
+        s->end = min_size(s->next + 1, s->written);
+        status = prompts_round(s, &busy, &problem);
+        busy = busy || s->next < s->written;
+    }
+    TRY(prompts_rewrite(s, e));
+    return status ? fail(e, status, "%s", problem.why) : GM_OK;
+}
+
 static gm_status prompts_answer(prompts_state *s, error *e) {
-    const size_t parallel = s->options->parallel;
-    while (s->written < s->count) {
-        if (interrupted()) return fail(e, GM_CANCELLED, "interrupted");
-        for (size_t i = 0; i < parallel; i++) {
-            prompt_slot *q = &s->slots[i];
-            if (!q->line && s->next < s->count && s->next < s->written + WINDOW * parallel)
-                slot_start(s, q, &s->lines[s->next++]);
-            if (q->line) TRY(slot_advance(s, q, e));
-        }
+    bool busy;
+    if (s->again) TRY(prompts_answer_again(s, e));
+    for (s->next = s->written; s->written < s->count;) {
+        s->end = min_size(s->count, s->written + WINDOW * s->options->parallel);
+        TRY(prompts_round(s, &busy, e));
         TRY(prompts_write(s, e));
     }
     return GM_OK;
@@ -296,7 +344,7 @@ static gm_status prompts_open(prompts_state *s, error *e) {
     TRY(sampling_choose(o->sampling, s->engine, &s->sampling, e));
     s->slots = calloc(o->parallel, sizeof *s->slots);
     if (!s->slots) return fail_memory(e, "the sessions", o->parallel * sizeof *s->slots);
-    for (size_t i = 0; i < min_size(o->parallel, s->count - s->written); i++)
+    for (size_t i = 0; i < min_size(o->parallel, max_size(s->count - s->written, s->again)); i++)
         TRY(session_open(o->engine, s->engine, o->context, &s->slots[i].session, e));
     return GM_OK;
 }
@@ -316,6 +364,7 @@ static void prompts_free(prompts_state *s) {
     free(s->slots);
     free(s->lines);
     buffer_free(&s->text);
+    buffer_free(&s->earlier);
     arena_free(&s->memory);
 }
 
@@ -327,7 +376,7 @@ int run_prompts(const prompts_options *options) {
     gm_status status = prompts_read(&s, &e);
     if (!status) status = prompts_open_out(&s, &e);
     const size_t before = s.written;
-    if (!status && s.written < s.count) status = prompts_open(&s, &e);
+    if (!status && (s.written < s.count || s.again)) status = prompts_open(&s, &e);
     progress_start(&s.bar, "answering", PROGRESS_STEPS, !options->quiet);
     if (!status) status = prompts_answer(&s, &e);
     progress_end(&s.bar);
