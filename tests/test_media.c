@@ -2,23 +2,13 @@
  *
  *     test_media [cpu|gpu] */
 
-#include "base/buffer.h"
 #include "media/sound.h"
+#include "read_file.h"
 #include "sessions.h"
 
 #include <math.h>
 
 static gm_backend device = GM_BACKEND_CPU;
-
-static buffer file_bytes(const char *path) {
-    buffer out = { 0 };
-    char   part[4096];
-    FILE  *file = fopen(path, "rb");
-    CHECK_MESSAGE(file, "there is no %s", path);
-    for (size_t n; file && (n = fread(part, 1, sizeof part, file)) > 0;) buffer_append(&out, part, n);
-    if (file) fclose(file);
-    return out;
-}
 
 /* Two pictures and a sound ("5 6 7 2") of the held-out set. */
 static buffer shapes, digits, spoken;
@@ -314,6 +304,26 @@ static void refused_sounds(void) {
     close_conversation(&c);
 }
 
+/* Three hours at 1 kHz. The first sample is no number: that is found only if it is decoded. */
+static void long_sounds(void) {
+    enum { HOURS = 3, RATE = 1000, SAMPLES = HOURS * 3600 * RATE };
+    conversation c = open_box();
+    float       *samples = calloc(SAMPLES, sizeof *samples);
+    TEST("a sound of three hours does not fit in the context, and is refused before it is decoded");
+    if (samples && c.session) {
+        samples[0] = NAN;
+        const gm_part parts[] = {
+            picture_part(&shapes),
+            { .kind = GM_PART_AUDIO, .data = samples, .size = SAMPLES * sizeof *samples, .rate = RATE }
+        };
+        const answer a = ask(c.session, &(gm_message){ .role = "user", .parts = parts, .part_count = 2 }, 1, 4);
+        CHECK_MESSAGE(a.status == GM_CONTEXT_FULL && strstr(why, "more than 270,063 tokens"), "%d: %s", (int)a.status,
+                      why);
+    }
+    free(samples);
+    close_conversation(&c);
+}
+
 /* ---- interrupted ---- */
 
 static void interrupted_encoding(void) {
@@ -403,6 +413,16 @@ static void refusals(void) {
         CHECK(a.status == rows[i].status);
         CHECK_MESSAGE(strstr(why, rows[i].says), "%s", why);
     }
+    TEST("a picture that does not fit in the context is refused by its header");
+    gm_session      *tight = open_session(c.engine, GM_KV_DEFAULT, 200);
+    gm_part          header = picture_part(&digits);
+    const gm_message damaged = { .role = "user", .parts = &header, .part_count = 1 };
+    header.size = 40;
+    CHECK(ask(tight, &damaged, 1, 4).status == GM_BAD_FILE);
+    header.budget = 1120;
+    CHECK_MESSAGE(ask(tight, &damaged, 1, 4).status == GM_CONTEXT_FULL && strstr(why, "the context holds 200"), "%s",
+                  why);
+    gm_session_free(tight);
     TEST("a picture that does not fit in the context is refused before it is encoded");
     gm_session      *narrow = open_session(c.engine, GM_KV_DEFAULT, 64);
     const gm_message message = { .role = "user", .parts = &whole, .part_count = 1 };
@@ -426,15 +446,16 @@ static void refusals(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "gpu")) device = GM_BACKEND_GPU;
-    shapes = file_bytes("tests/box/pictures/00.jpg");
-    digits = file_bytes("tests/box/pictures/05.png");
-    spoken = file_bytes("tests/box/sounds/00.wav");
+    shapes = file_read("tests/box/pictures/00.jpg");
+    digits = file_read("tests/box/pictures/05.png");
+    spoken = file_read("tests/box/sounds/00.wav");
     if (device == GM_BACKEND_GPU) seen_and_heard();
     else {
         one_picture();
         two_pictures();
         one_sound();
         refused_sounds();
+        long_sounds();
         interrupted_encoding();
         refusals();
     }

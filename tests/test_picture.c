@@ -1,11 +1,11 @@
 /* Pictures: decoding against Pillow (tests/make_pictures.py), the size rule and resizing, and files that are damaged, cut
  * off, enormous, or no pictures at all. */
 
-#include "base/buffer.h"
 #include "base/sha256.h"
 #include "gguf/gguf.h"
 #include "media/inflate.h"
 #include "media/picture.h"
+#include "read_file.h"
 #include "test.h"
 
 #define FOLDER "tests/fixtures/pictures/"
@@ -15,16 +15,6 @@ static const bool has_libraries = true;
 #else
 static const bool has_libraries = false;
 #endif
-
-static buffer file_read(const char *path) {
-    buffer out = { 0 };
-    char   part[4096];
-    FILE  *file = fopen(path, "rb");
-    CHECK_MESSAGE(file, "there is no %s", path);
-    for (size_t n; file && (n = fread(part, 1, sizeof part, file)) > 0;) buffer_append(&out, part, n);
-    if (file) fclose(file);
-    return out;
-}
 
 static buffer fixture_read(const char *name) {
     char path[200];

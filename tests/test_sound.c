@@ -103,6 +103,36 @@ static double mean_factor(uint32_t channels) {
     return sum / channels;
 }
 
+/* A decoder whose time is always up goes on where it was, and gives what sound_decode gives. */
+static void test_steps(void) {
+    const wav_kind kind = { 1, 16, 2, 44100, false, 0, "44.1 kHz, stereo" };
+    buffer         b = make_wav(&kind, 44100);
+    sound          whole = { 0 }, s = { 0 };
+    sound_decoder *d = NULL;
+    error          e = { 0 };
+    size_t         steps = 0, before = 0;
+    TEST("decoding in steps");
+    CHECK_MESSAGE(!sound_decode(b.data, b.length, &whole, &e) && !sound_decoder_new(b.data, b.length, &d, &e), "%s",
+                  e.why);
+    CHECK(d && sound_decoder_total(d) == SOUND_RATE);
+    for (gm_status status = GM_AGAIN; d && status == GM_AGAIN; steps++) {
+        status = sound_decoder_step(d, 0, &s, &e);
+        CHECK_MESSAGE(status == GM_AGAIN || !status, "%s", e.why);
+        if (status != GM_AGAIN) break;
+        CHECK(!s.samples && sound_decoder_done(d) >= before);
+        before = sound_decoder_done(d);
+    }
+    CHECK_MESSAGE(steps > 10 && before > SOUND_RATE / 2, "%zu steps, %zu samples before the last", steps, before);
+    CHECK(s.count == whole.count && s.samples && !memcmp(s.samples, whole.samples, s.count * sizeof *s.samples));
+    sound_decoder_free(d);
+    sound_free(&s);
+    d = NULL;
+    CHECK(!sound_decoder_new(b.data, b.length, &d, &e) && sound_decoder_step(d, 0, &s, &e) == GM_AGAIN);
+    sound_decoder_free(d); /* halfway */
+    sound_free(&whole);
+    buffer_free(&b);
+}
+
 static void test_wav_kinds(void) {
     static const wav_kind kinds[] = {
         { 1, 8, 1, 16000, false, 1.0 / 128, "8 bits" },
@@ -582,6 +612,7 @@ static void test_ffmpeg(void) {
 
 int main(void) {
     test_wav_kinds();
+    test_steps();
     test_wav_chunks();
     test_wav_cut_off();
     test_refusals();

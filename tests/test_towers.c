@@ -9,6 +9,7 @@
 #include "media/sound.h"
 #include "session/gpu_memory.h"
 #include "session/tower.h"
+#include "read_file.h"
 #include "sessions.h"
 
 #include <stdlib.h>
@@ -37,16 +38,13 @@ static gm_engine *open_with(const char *text, const char *projector, bool precis
 
 /* The fixture's picture in the size that 70 tokens allow. */
 static picture load_fixture(void) {
-    error    e = { 0 };
-    picture  raw = { 0 }, out = { 0 };
-    uint8_t *bytes = malloc(4096);
-    FILE    *file = fopen("tests/fixtures/tiny-mm.png", "rb");
-    CHECK(file);
-    const size_t size = file ? fread(bytes, 1, 4096, file) : 0;
-    if (file) fclose(file);
-    CHECK_MESSAGE(!picture_decode(bytes, size, &raw, &e) && !picture_fitted(&raw, 70, &out, &e), "%s", e.why);
+    error   e = { 0 };
+    picture raw = { 0 }, out = { 0 };
+    buffer  bytes = file_read("tests/fixtures/tiny-mm.png");
+    CHECK_MESSAGE(!picture_decode(bytes.data, bytes.length, &raw, &e) && !picture_fitted(&raw, 70, &out, &e), "%s",
+                  e.why);
     picture_free(&raw);
-    free(bytes);
+    buffer_free(&bytes);
     return out;
 }
 
@@ -146,15 +144,11 @@ static void test_soft_tokens(const char *text, const char *projector, const char
 /* ---- sounds ---- */
 
 static sound load_wav(void) {
-    error    e = { 0 };
-    sound    out = { 0 };
-    uint8_t *bytes = malloc(1 << 17);
-    FILE    *file = fopen("tests/fixtures/tiny-mm.wav", "rb");
-    CHECK(file);
-    const size_t size = file ? fread(bytes, 1, 1 << 17, file) : 0;
-    if (file) fclose(file);
-    CHECK_MESSAGE(!sound_decode(bytes, size, &out, &e), "%s", e.why);
-    free(bytes);
+    error  e = { 0 };
+    sound  out = { 0 };
+    buffer bytes = file_read("tests/fixtures/tiny-mm.wav");
+    CHECK_MESSAGE(!sound_decode(bytes.data, bytes.length, &out, &e), "%s", e.why);
+    buffer_free(&bytes);
     return out;
 }
 
@@ -352,6 +346,32 @@ static void test_tower_in_pieces(const char *text, const char *projector, bool r
 
 /* ---- limited GPU memory ---- */
 
+/* Two conversations, one with pictures and one with a sound, each take a step in turn: the towers follow one another. */
+static void limited_in_turns(gm_engine *engine, const tower_picture *pictures, size_t count, const tower_sound *heard,
+                             const float *want) {
+    error      e = { 0 };
+    tower_job *jobs[2] = { 0 };
+    engine_enter(engine);
+    engine_release_towers(engine);
+    gm_status status[2] = { tower_encode_pictures(engine, pictures, count, &jobs[0], &e),
+                            tower_encode_sounds(engine, heard, 1, &jobs[1], &e) };
+    engine_leave(engine);
+    for (bool again = !status[0] && !status[1]; again;) {
+        again = false;
+        for (size_t i = 0; i < 2; i++) {
+            status[i] = job_step(engine, jobs[i], &e); /* of a job that is done: nothing */
+            again |= status[i] == GM_AGAIN;
+        }
+        CHECK(!engine->towers[TOWER_VISION].built || !engine->towers[TOWER_AUDIO].built);
+    }
+    CHECK_MESSAGE(!status[0] && !status[1], "%s", e.why);
+    size_t tokens = 0;
+    for (size_t i = 0; i < count && !status[0] && want; i++) job_expect(jobs[0], i, want, 1e-6);
+    CHECK(!status[1] && tower_job_rows(jobs[1], 0, &tokens) && tokens > 10);
+    tower_job_free(jobs[0]);
+    tower_job_free(jobs[1]);
+}
+
 /* The text's weights leave room for one tower at a time. */
 static void test_limited(void) {
     TEST("a tower in limited GPU memory");
@@ -387,6 +407,9 @@ static void test_limited(void) {
         engine ? encode_heard(engine, &(tower_sound){ .samples = s.samples, .count = s.count }, 1, &e) : NULL;
     CHECK_MESSAGE(heard && !engine->towers[TOWER_VISION].ready, "%s", e.why);
     tower_job_free(heard);
+    if (engine)
+        limited_in_turns(engine, pictures, COUNT_OF(pictures), &(tower_sound){ .samples = s.samples, .count = s.count },
+                         want);
     sound_free(&s);
     tower_job_free(limited);
     tower_job_free(job);

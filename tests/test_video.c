@@ -3,10 +3,10 @@
  *
  *     test_video [cpu|gpu] */
 
-#include "base/buffer.h"
 #include "distance.h"
 #include "media/ffmpeg.h"
 #include "media/picture.h"
+#include "read_file.h"
 #include "sessions.h"
 
 #include <math.h>
@@ -23,23 +23,13 @@ static const double rate = 3.0 / 64;
 static buffer  files[TOTAL];
 static picture pictures[TOTAL];
 
-static buffer frame_bytes(const char *path) {
-    buffer out = { 0 };
-    char   part[4096];
-    FILE  *file = fopen(path, "rb");
-    CHECK_MESSAGE(file, "there is no %s", path);
-    for (size_t n; file && (n = fread(part, 1, sizeof part, file)) > 0;) buffer_append(&out, part, n);
-    if (file) fclose(file);
-    return out;
-}
-
 static void read_frames(void) {
     error e = { 0 };
     TEST("the frames can be read");
     for (size_t i = 0; i < TOTAL; i++) {
         char path[80];
         snprintf(path, sizeof path, "tests/fixtures/tiny-mm-video/frame-%zu.png", i);
-        files[i] = frame_bytes(path);
+        files[i] = file_read(path);
         CHECK_MESSAGE(!picture_decode(files[i].data, files[i].length, &pictures[i], &e), "%s", e.why);
     }
 }
@@ -115,7 +105,7 @@ static gm_engine *open_seeing(const char *name) {
     const bool blocks = strstr(name, "bidir");
     snprintf(path, sizeof path, "tests/fixtures/%s.gguf", name);
     return open_engine(&(gm_engine_options){ .model = path,
-                                             .mmproj = blocks ? "tests/fixtures/tiny-mm-bidir.vision.gguf"
+                                             .mmproj = blocks ? "tests/fixtures/tiny-mm-bidir.mmproj.gguf"
                                                               : "tests/fixtures/tiny-mm.mmproj.gguf",
                                              .backend = device,
                                              .threads = 2,

@@ -50,38 +50,37 @@ typedef struct {
 
 /* ---- files ---- */
 
-static gm_status transcribe_start(const transcriber *t, transcript *out, const void *bytes, size_t size, error *e) {
-    const transcript_options options = { .question = t->values->prompt, .most = (uint32_t)t->values->max.value };
-    return transcript_start(out, t->engine, t->session, &options, bytes, size, e);
-}
+/* The bytes of a sound file: those of standard input, or a mapped file, since recordings may be larger than what input_read takes. */
+typedef struct {
+    buffer read;
+    void  *mapped;
+    size_t size;
+} sound_input;
 
-/* Recordings may be larger than what input_read takes, so files are mapped. */
-static gm_status transcribe_start_mapped(const transcriber *t, transcript *out, const char *path, int file, error *e) {
+static gm_status sound_input_map(sound_input *in, const char *path, int file, error *e) {
     struct stat info;
     if (fstat(file, &info)) return fail(e, GM_IO, "%s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode)) return fail(e, GM_BAD_ARGUMENT, "%s: not a regular file", path);
     if (!info.st_size) return fail(e, GM_BAD_FILE, "%s: the sound is empty: it has 0 bytes", path);
     void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, file, 0);
     if (bytes == MAP_FAILED) return fail(e, GM_IO, "%s: %s", path, strerror(errno));
-    error           inner = { 0 };
-    const gm_status status = transcribe_start(t, out, bytes, (size_t)info.st_size, &inner);
-    munmap(bytes, (size_t)info.st_size);
-    return status ? fail(e, status, "%s: %s", path, inner.why) : GM_OK;
+    in->mapped = bytes;
+    in->size = (size_t)info.st_size;
+    return GM_OK;
 }
 
-static gm_status transcribe_start_file(const transcriber *t, transcript *out, const char *path, error *e) {
-    if (!strcmp(path, "-")) {
-        buffer    bytes = { 0 };
-        gm_status status = input_read(path, &bytes, e);
-        if (!status) status = transcribe_start(t, out, bytes.data, bytes.length, e);
-        buffer_free(&bytes);
-        return status;
-    }
+static gm_status sound_input_open(sound_input *in, const char *path, error *e) {
+    if (!strcmp(path, "-")) return input_read(path, &in->read, e);
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return fail(e, errno == ENOENT ? GM_NOT_FOUND : GM_IO, "%s: %s", path, strerror(errno));
-    const gm_status status = transcribe_start_mapped(t, out, path, file, e);
+    const gm_status status = sound_input_map(in, path, file, e);
     close(file);
     return status;
+}
+
+static void sound_input_close(sound_input *in) {
+    buffer_free(&in->read);
+    if (in->mapped) munmap(in->mapped, in->size);
 }
 
 /* ---- pieces ---- */
@@ -101,21 +100,45 @@ static gm_status transcribe_print(const transcriber *t, const transcript *of, si
     return complete ? flush_output(e) : fail_memory(e, "a line of the transcript", of->text.length);
 }
 
-static gm_status transcribe_file(const transcriber *t, const char *path, error *e) {
-    transcript part = { 0 };
+/* Decodes, then writes down what is heard. */
+static gm_status transcribe_sound(const transcriber *t, transcript *part, error *e) {
+    const bool shown = !t->values->quiet && !terminal_output();
     progress   bar;
     size_t     number = 0;
-    gm_status  status = transcribe_start_file(t, &part, path, e);
-    progress_start(&bar, "transcribing", PROGRESS_STEPS, !t->values->quiet && !terminal_output());
-    if (!status) fputs(transcript_head((transcript_format)t->values->format), stdout);
-    while (!status || status == GM_AGAIN) {
-        status = interrupted() ? fail(e, GM_CANCELLED, "interrupted") : transcript_next(&part, e);
-        progress_update(&bar, part.from / SOUND_RATE, part.heard.count / SOUND_RATE);
-        if (!status && part.text.length) status = transcribe_print(t, &part, ++number, e);
+    gm_status  status = GM_AGAIN;
+    progress_start(&bar, "reading the sound", PROGRESS_STEPS, !t->values->quiet);
+    while (status == GM_AGAIN && part->decoder) {
+        progress_update(&bar, sound_decoder_done(part->decoder) / SOUND_RATE,
+                        sound_decoder_total(part->decoder) / SOUND_RATE);
+        status = interrupted() ? fail(e, GM_CANCELLED, "interrupted") : transcript_next(part, e);
     }
     progress_end(&bar);
-    transcript_free(&part);
+    progress_start(&bar, "transcribing", PROGRESS_STEPS, shown);
+    if (status == GM_AGAIN) fputs(transcript_head((transcript_format)t->values->format), stdout);
+    while (!status || status == GM_AGAIN) {
+        status = interrupted() ? fail(e, GM_CANCELLED, "interrupted") : transcript_next(part, e);
+        progress_update(&bar, part->from / SOUND_RATE, part->heard.count / SOUND_RATE);
+        if (!status && part->text.length) status = transcribe_print(t, part, ++number, e);
+    }
+    progress_end(&bar);
     return status == GM_DONE ? GM_OK : status;
+}
+
+static gm_status transcribe_file(const transcriber *t, const char *path, error *e) {
+    const transcript_options options = { .question = t->values->prompt, .most = (uint32_t)t->values->max.value };
+    sound_input              in = { 0 };
+    transcript               part = { 0 };
+    error                    inner = { 0 };
+    gm_status                status = sound_input_open(&in, path, e);
+    if (!status) {
+        status = transcript_start(&part, t->engine, t->session, &options, in.mapped ? in.mapped : in.read.data,
+                                  in.mapped ? in.size : in.read.length, &inner);
+        if (!status) status = transcribe_sound(t, &part, &inner);
+        if (status) fail(e, status, "%s%s%s", in.mapped ? path : "", in.mapped ? ": " : "", inner.why);
+    }
+    transcript_free(&part);
+    sound_input_close(&in);
+    return status;
 }
 
 static gm_status transcribe_open(transcriber *t, const char *model, error *e) {

@@ -23,6 +23,23 @@ static uint32_t jpeg_orientation(const uint8_t *data, size_t size) {
     return 1;
 }
 
+bool jpeg_measure(const uint8_t *data, size_t size, uint32_t *width, uint32_t *height) {
+    for (size_t at = 2; size >= 9 && at < size - 8 && data[at] == 0xff;) {
+        const uint32_t marker = data[at + 1];
+        if (marker == 0xff) { /* padding */
+            at++;
+            continue;
+        }
+        if (marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc) { /* a frame */
+            *height = (uint32_t)data[at + 5] << 8 | data[at + 6];
+            *width = (uint32_t)data[at + 7] << 8 | data[at + 8];
+            return true;
+        }
+        at += 2 + ((size_t)data[at + 2] << 8 | data[at + 3]);
+    }
+    return false;
+}
+
 /* Whether the file has its end (EOI). The library would decode one without it, with grey in place of the rest, and only warn; its
  * other warnings are about damage that leaves a picture (Pillow shows it, too). */
 static bool jpeg_complete(const uint8_t *data, size_t size) {

@@ -56,28 +56,29 @@ static const struct picture_kind {
     uint8_t     at, length;
     const char *magic;
     gm_status (*decode)(const uint8_t *data, size_t size, picture *out, uint32_t *orientation, error *e);
+    bool (*measure)(const uint8_t *data, size_t size, uint32_t *width, uint32_t *height);
 } picture_kinds[] = {
-    { "PNG", 0, 8, "\x89PNG\r\n\x1a\n", png_decode },
-    { "GIF", 0, 6, "GIF87a", gif_decode },
-    { "GIF", 0, 6, "GIF89a", gif_decode },
-    { "JPEG", 0, 3, "\xff\xd8\xff", WITH_LIBRARIES(jpeg_decode) },
-    { "WebP", 0, 12, "RIFF????WEBP", WITH_LIBRARIES(webp_decode) },
-    { "AVIF", 4, 8, "ftypavif", NULL },
-    { "AVIF", 4, 8, "ftypavis", NULL },
-    { "HEIC", 4, 7, "ftyphei", NULL },
-    { "HEIC", 4, 7, "ftyphev", NULL },
-    { "HEIC", 4, 8, "ftypmif1", NULL },
-    { "HEIC", 4, 8, "ftypmsf1", NULL },
-    { "JPEG XL", 0, 2, "\xff\x0a", NULL },
-    { "JPEG XL", 0, 12, "\0\0\0\x0cJXL \r\n\x87\n", NULL },
-    { "JPEG 2000", 0, 12, "\0\0\0\x0cjP  \r\n\x87\n", NULL },
-    { "TIFF", 0, 4, "II*\0", NULL },
-    { "TIFF", 0, 4, "MM\0*", NULL },
-    { "Photoshop", 0, 4, "8BPS", NULL },
-    { "BMP", 0, 2, "BM", NULL },
-    { "ICO", 0, 4, "\0\0\1\0", NULL },
-    { "SVG", 0, 4, "<svg", NULL },
-    { "PDF", 0, 5, "%PDF-", NULL },
+    { "PNG", 0, 8, "\x89PNG\r\n\x1a\n", png_decode, png_measure },
+    { "GIF", 0, 6, "GIF87a", gif_decode, NULL },
+    { "GIF", 0, 6, "GIF89a", gif_decode, NULL },
+    { "JPEG", 0, 3, "\xff\xd8\xff", WITH_LIBRARIES(jpeg_decode), WITH_LIBRARIES(jpeg_measure) },
+    { "WebP", 0, 12, "RIFF????WEBP", WITH_LIBRARIES(webp_decode), WITH_LIBRARIES(webp_measure) },
+    { "AVIF", 4, 8, "ftypavif", NULL, NULL },
+    { "AVIF", 4, 8, "ftypavis", NULL, NULL },
+    { "HEIC", 4, 7, "ftyphei", NULL, NULL },
+    { "HEIC", 4, 7, "ftyphev", NULL, NULL },
+    { "HEIC", 4, 8, "ftypmif1", NULL, NULL },
+    { "HEIC", 4, 8, "ftypmsf1", NULL, NULL },
+    { "JPEG XL", 0, 2, "\xff\x0a", NULL, NULL },
+    { "JPEG XL", 0, 12, "\0\0\0\x0cJXL \r\n\x87\n", NULL, NULL },
+    { "JPEG 2000", 0, 12, "\0\0\0\x0cjP  \r\n\x87\n", NULL, NULL },
+    { "TIFF", 0, 4, "II*\0", NULL, NULL },
+    { "TIFF", 0, 4, "MM\0*", NULL, NULL },
+    { "Photoshop", 0, 4, "8BPS", NULL, NULL },
+    { "BMP", 0, 2, "BM", NULL, NULL },
+    { "ICO", 0, 4, "\0\0\1\0", NULL, NULL },
+    { "SVG", 0, 4, "<svg", NULL, NULL },
+    { "PDF", 0, 5, "%PDF-", NULL, NULL },
 };
 
 static const char *const picture_sounds[SOUND_KINDS] = {
@@ -105,20 +106,29 @@ static gm_status picture_fail_unknown(const uint8_t *data, size_t size, error *e
                 size, hex);
 }
 
-gm_status picture_decode(const void *bytes, size_t size, picture *out, error *e) {
-    const uint8_t *data = bytes;
-    *out = (picture){ 0 };
+/* NULL: none of them. */
+static const struct picture_kind *picture_recognise(const uint8_t *data, size_t size) {
     for (size_t i = 0; i < COUNT_OF(picture_kinds); i++) {
-        const struct picture_kind *kind = &picture_kinds[i];
-        if (!picture_is_kind(kind, data, size)) continue;
-        if (!kind->decode)
-            return fail(e, GM_UNSUPPORTED,
-                        "the picture is in the format %s, which gemmule does not read: " PICTURE_ADVICE, kind->name);
-        uint32_t  orientation = 1;
-        gm_status status = kind->decode(data, size, out, &orientation, e);
-        if (!status) status = exif_apply(out, orientation, e);
-        if (status) picture_free(out);
-        return status;
+        if (picture_is_kind(&picture_kinds[i], data, size)) return &picture_kinds[i];
     }
-    return picture_fail_unknown(data, size, e);
+    return NULL;
+}
+
+gm_status picture_decode(const void *bytes, size_t size, picture *out, error *e) {
+    const struct picture_kind *kind = picture_recognise(bytes, size);
+    uint32_t                   orientation = 1;
+    *out = (picture){ 0 };
+    if (!kind) return picture_fail_unknown(bytes, size, e);
+    if (!kind->decode)
+        return fail(e, GM_UNSUPPORTED, "the picture is in the format %s, which gemmule does not read: " PICTURE_ADVICE,
+                    kind->name);
+    gm_status status = kind->decode(bytes, size, out, &orientation, e);
+    if (!status) status = exif_apply(out, orientation, e);
+    if (status) picture_free(out);
+    return status;
+}
+
+bool picture_measure(const void *bytes, size_t size, uint32_t *width, uint32_t *height) {
+    const struct picture_kind *kind = picture_recognise(bytes, size);
+    return kind && kind->measure && kind->measure(bytes, size, width, height) && *width && *height;
 }

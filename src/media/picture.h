@@ -23,6 +23,9 @@ typedef struct {
 /* The first (or only) picture in the bytes of a file, recognised by content, turned upright by its EXIF orientation. GM_BAD_FILE:
  * damaged or no picture at all; GM_UNSUPPORTED: a kind that this build does not read, named, or too large. */
 gm_status picture_decode(const void *bytes, size_t size, picture *out, error *e);
+/* The size of such a picture by its header alone, before it is turned upright. False: the header does not tell (a GIF's frame may be larger
+ * than its screen), or this build does not read the file. Decoding may still fail. */
+bool picture_measure(const void *bytes, size_t size, uint32_t *width, uint32_t *height);
 /* Copies raw pixels. */
 gm_status picture_copy(const void *pixels, uint32_t width, uint32_t height, picture *out, error *e);
 void      picture_free(picture *p);

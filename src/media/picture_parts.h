@@ -20,6 +20,11 @@ gm_status gif_decode(const uint8_t *data, size_t size, picture *out, uint32_t *o
 gm_status jpeg_decode(const uint8_t *data, size_t size, picture *out, uint32_t *orientation, error *e);
 gm_status webp_decode(const uint8_t *data, size_t size, picture *out, uint32_t *orientation, error *e);
 
+/* The size that the header tells; see picture_measure. The first bytes are those of the kind. */
+bool png_measure(const uint8_t *data, size_t size, uint32_t *width, uint32_t *height);
+bool jpeg_measure(const uint8_t *data, size_t size, uint32_t *width, uint32_t *height);
+bool webp_measure(const uint8_t *data, size_t size, uint32_t *width, uint32_t *height);
+
 /* The orientation in an EXIF block, with or without "Exif\0\0" before it; 1 (upright) if there is none. */
 uint32_t exif_orientation(const uint8_t *data, size_t size);
 

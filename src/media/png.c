@@ -26,6 +26,14 @@ static uint32_t png_u32(const uint8_t *p) {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
+bool png_measure(const uint8_t *data, size_t size, uint32_t *width, uint32_t *height) {
+    enum { SIZE_AT = 16 }; /* the signature, the length and the name of IHDR */
+    if (size < SIZE_AT + 8) return false;
+    *width = png_u32(data + SIZE_AT);
+    *height = png_u32(data + SIZE_AT + 4);
+    return true;
+}
+
 static void png_crc_table(uint32_t table[256]) {
     for (uint32_t i = 0; i < 256; i++) {
         table[i] = i;

@@ -78,7 +78,8 @@ gm_status sndfile_open(const void *bytes, size_t size, sound_kind kind, sound_re
         return status;
     }
     s->frames = info.frames < SF_COUNT_MAX ? info.frames : 0;
-    s->reader = (sound_reader){ (uint32_t)info.samplerate, (uint32_t)info.channels, sndfile_read, sndfile_close };
+    s->reader = (sound_reader){ (uint32_t)info.samplerate, (uint32_t)info.channels, (uint64_t)s->frames, sndfile_read,
+                                sndfile_close };
     *out = &s->reader;
     return GM_OK;
 }

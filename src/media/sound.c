@@ -2,6 +2,8 @@
 
 #include "media/sound_parts.h"
 
+#include "base/clock.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,32 +120,69 @@ static gm_status sound_mix(float *values, size_t frames, uint32_t channels, uint
     return GM_OK;
 }
 
-/* Reads all of it. */
-static gm_status sound_read(sound_reader *r, resampler *to_16k, samples *out, error *e) {
-    float        block[SOUND_BLOCK];
-    const size_t most = SOUND_BLOCK / r->channels;
-    uint64_t     frames = 0;
-    size_t       got = 0;
-    do {
-        TRY(r->read(r, block, most, &got, e));
-        TRY(sound_mix(block, got, r->channels, frames, e));
-        TRY(resampler_push(to_16k, block, got, out, e));
-        frames += got;
-    } while (got);
-    if (!frames) return fail(e, GM_BAD_FILE, "the sound has no samples");
-    return resampler_end(to_16k, out, e);
+/* ---- decoders ------------------------------------------------------------------------------------------------------------ */
+
+struct sound_decoder {
+    sound_reader *reader;
+    resampler    *to_16k;
+    samples       decoded;
+    uint64_t      frames; /* read so far */
+};
+
+/* The reader becomes the decoder's, also if this fails. */
+static gm_status decoder_of_reader(sound_reader *r, sound_decoder **out, error *e) {
+    sound_decoder *d = calloc(1, sizeof *d);
+    *out = NULL;
+    if (!d) {
+        r->close(r);
+        return fail_memory(e, "a sound's decoder", sizeof *d);
+    }
+    d->reader = r;
+    const gm_status status = resampler_new(r->rate, &d->to_16k, e);
+    if (status) sound_decoder_free(d);
+    else *out = d;
+    return status;
 }
 
-/* Closes the reader. */
-static gm_status sound_read_all(sound_reader *r, sound *out, error *e) {
-    resampler *to_16k = NULL;
-    samples    s = { 0 };
-    gm_status  status = resampler_new(r->rate, &to_16k, e);
-    if (!status) status = sound_read(r, to_16k, &s, e);
-    resampler_free(to_16k);
-    r->close(r);
-    *out = (sound){ s.data, s.count };
-    if (status) sound_free(out);
+void sound_decoder_free(sound_decoder *d) {
+    if (!d) return;
+    resampler_free(d->to_16k);
+    d->reader->close(d->reader);
+    free(d->decoded.data);
+    free(d);
+}
+
+size_t sound_decoder_done(const sound_decoder *d) { return d->decoded.count; }
+
+size_t sound_decoder_total(const sound_decoder *d) {
+    return (size_t)(d->reader->frames / d->reader->rate) * SOUND_RATE +
+           (size_t)(d->reader->frames % d->reader->rate * SOUND_RATE / d->reader->rate);
+}
+
+gm_status sound_decoder_step(sound_decoder *d, double deadline, sound *out, error *e) {
+    float         block[SOUND_BLOCK];
+    sound_reader *r = d->reader;
+    const size_t  most = SOUND_BLOCK / r->channels;
+    size_t        got = 0;
+    *out = (sound){ 0 };
+    do {
+        TRY(r->read(r, block, most, &got, e));
+        TRY(sound_mix(block, got, r->channels, d->frames, e));
+        TRY(resampler_push(d->to_16k, block, got, &d->decoded, e));
+        d->frames += got;
+        if (got && clock_seconds() > deadline) return GM_AGAIN;
+    } while (got);
+    if (!d->frames) return fail(e, GM_BAD_FILE, "the sound has no samples");
+    TRY(resampler_end(d->to_16k, &d->decoded, e));
+    *out = (sound){ d->decoded.data, d->decoded.count };
+    d->decoded = (samples){ 0 };
+    return GM_OK;
+}
+
+/* All of it at once. Frees the decoder. */
+static gm_status decoder_finish(sound_decoder *d, sound *out, error *e) {
+    const gm_status status = sound_decoder_step(d, INFINITY, out, e);
+    sound_decoder_free(d);
     return status;
 }
 
@@ -161,11 +200,18 @@ static gm_status sound_open(const void *bytes, size_t size, sound_reader **out, 
 #endif
 }
 
-gm_status sound_decode(const void *bytes, size_t size, sound *out, error *e) {
+gm_status sound_decoder_new(const void *bytes, size_t size, sound_decoder **out, error *e) {
     sound_reader *r = NULL;
-    *out = (sound){ 0 };
+    *out = NULL;
     TRY(sound_open(bytes, size, &r, e));
-    return sound_read_all(r, out, e);
+    return decoder_of_reader(r, out, e);
+}
+
+gm_status sound_decode(const void *bytes, size_t size, sound *out, error *e) {
+    sound_decoder *d = NULL;
+    *out = (sound){ 0 };
+    TRY(sound_decoder_new(bytes, size, &d, e));
+    return decoder_finish(d, out, e);
 }
 
 /* ---- samples that somebody else decoded ------------------------------------------------------------------------------------ */
@@ -186,12 +232,22 @@ static gm_status raw_read(sound_reader *r, float *out, size_t most, size_t *got,
     return GM_OK;
 }
 
-static void raw_close(sound_reader *r) { (void)r; }
+static void raw_close(sound_reader *r) { free(r); }
+
+gm_status sound_decoder_of_samples(const float *values, size_t frames, uint32_t channels, uint32_t rate,
+                                   sound_decoder **out, error *e) {
+    *out = NULL;
+    TRY(sound_check_format(rate, channels, e));
+    raw_reader *raw = malloc(sizeof *raw);
+    if (!raw) return fail_memory(e, "a sound's reader", sizeof *raw);
+    *raw = (raw_reader){ { rate, channels, frames, raw_read, raw_close }, values, frames };
+    return decoder_of_reader(&raw->reader, out, e);
+}
 
 gm_status sound_from_samples(const float *values, size_t frames, uint32_t channels, uint32_t rate, sound *out,
                              error *e) {
+    sound_decoder *d = NULL;
     *out = (sound){ 0 };
-    TRY(sound_check_format(rate, channels, e));
-    raw_reader raw = { { rate, channels, raw_read, raw_close }, values, frames };
-    return sound_read_all(&raw.reader, out, e);
+    TRY(sound_decoder_of_samples(values, frames, channels, rate, &d, e));
+    return decoder_finish(d, out, e);
 }

@@ -9,6 +9,7 @@
 typedef struct sound_reader sound_reader;
 struct sound_reader {
     uint32_t rate, channels;
+    uint64_t frames; /* that the file says it has; 0: it does not say */
     /* Up to `most` frames as f32; *got = 0 at the end. */
     gm_status (*read)(sound_reader *r, float *out, size_t most, size_t *got, error *e);
     void (*close)(sound_reader *r); /* frees the reader */

@@ -21,6 +21,14 @@ static const uint8_t *webp_chunk(const uint8_t *data, size_t size, const char *n
     return NULL;
 }
 
+bool webp_measure(const uint8_t *data, size_t size, uint32_t *width, uint32_t *height) {
+    int columns = 0, rows = 0;
+    if (!WebPGetInfo(data, size, &columns, &rows)) return false;
+    *width = (uint32_t)columns;
+    *height = (uint32_t)rows;
+    return true;
+}
+
 /* What to decode, and where it goes. */
 typedef struct {
     const uint8_t *data;

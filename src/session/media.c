@@ -39,6 +39,25 @@ static uint32_t media_budget(const gm_engine *engine, const gm_part *part) {
     return part->budget ? part->budget : media_default_budget(engine);
 }
 
+/* Refuses a prompt that is certainly too long, before what it has is decoded: with `tokens` more than the media so far. */
+static gm_status media_check_room(const prompt_media *m, const gm_session *s, uint64_t tokens, error *e) {
+    uint64_t total = tokens;
+    for (size_t i = 0; i < m->count; i++) total += m->items[i].tokens;
+    if (total <= s->kv.context) return GM_OK;
+    char context[32], all[32];
+    return fail(e, GM_CONTEXT_FULL, "the prompt has more than %s tokens; the context holds %s", with_commas(total, all),
+                with_commas(s->kv.context, context));
+}
+
+/* The tokens of a picture that is not decoded yet; 0: its header does not tell. */
+static uint64_t media_measure_picture(const gm_part *part, uint32_t budget) {
+    uint32_t width = part->width, height = part->height, fit_width, fit_height;
+    error    ignored = { 0 };
+    if (!width && !picture_measure(part->data, part->size, &width, &height)) return 0;
+    if (picture_fit(width, height, budget, &fit_width, &fit_height, &ignored)) return 0;
+    return (uint64_t)(fit_width / PICTURE_SOFT_SIDE) * (fit_height / PICTURE_SOFT_SIDE);
+}
+
 /* What a session knows it by. */
 static gm_status media_digest(media_item *item, gm_engine *engine, const gm_part *part, error *e) {
     uint8_t tower[32];
@@ -91,13 +110,32 @@ static gm_status media_prepare_picture(prompt_media *m, gm_session *s, const gm_
     gm_status  status = media_digest(item, s->engine, part, e);
     const bool held = !status && soft_find(&s->soft, item->digest, &item->tokens);
     engine_leave(s->engine);
-    return status || held ? status : media_decode_picture(item, part, media_budget(s->engine, part), e);
+    if (status || held) return status ? status : media_check_room(m, s, 0, e);
+    const uint32_t budget = media_budget(s->engine, part);
+    TRY(media_check_room(m, s, media_measure_picture(part, budget), e));
+    TRY(media_decode_picture(item, part, budget, e));
+    return media_check_room(m, s, 0, e);
 }
 
-static gm_status media_decode_sound(const gm_part *part, sound *out, error *e) {
-    if (part->rate) TRY(sound_from_samples(part->data, part->size / sizeof(float), 1, part->rate, out, e));
-    else TRY(sound_decode(part->data, part->size, out, e));
-    if (out->count >= MEL_SHORTEST) return GM_OK;
+/* Decodes it, as long as it fits into the context: hours of sound do not. A token stands for 40 ms. */
+static gm_status media_run_decoder(const prompt_media *m, const gm_session *s, sound_decoder *d, sound *out, error *e) {
+    gm_status status;
+    do {
+        const size_t samples = max_size(sound_decoder_total(d), sound_decoder_done(d));
+        TRY(media_check_room(m, s, samples / RAW_FRAME, e));
+        status = sound_decoder_step(d, clock_seconds() + 0.1, out, e);
+    } while (status == GM_AGAIN);
+    return status;
+}
+
+static gm_status media_decode_sound(const prompt_media *m, const gm_session *s, const gm_part *part, sound *out,
+                                    error *e) {
+    sound_decoder *d = NULL;
+    if (part->rate) TRY(sound_decoder_of_samples(part->data, part->size / sizeof(float), 1, part->rate, &d, e));
+    else TRY(sound_decoder_new(part->data, part->size, &d, e));
+    const gm_status status = media_run_decoder(m, s, d, out, e);
+    sound_decoder_free(d);
+    if (status || out->count >= MEL_SHORTEST) return status;
     const size_t count = out->count;
     sound_free(out);
     return fail(e, GM_BAD_FILE, "the sound is too short: it has %zu samples at 16 kHz, at least %d are needed", count,
@@ -109,7 +147,7 @@ static gm_status media_prepare_sound(prompt_media *m, gm_session *s, const gm_pa
     sound   whole = { 0 };
     uint8_t tower[32];
     TRY(engine_tower_digest(s->engine, TOWER_AUDIO, tower, e));
-    TRY(media_decode_sound(part, &whole, e));
+    TRY(media_decode_sound(m, s, part, &whole, e));
     for (size_t at = 0, n; at < whole.count; at += n) {
         media_item *item = media_new_item(m, a, TOWER_AUDIO, e);
         if (!item) {

@@ -84,11 +84,12 @@ quant_type engine_tower_kv_type(const gm_engine *engine) {
     return engine->on_gpu && !engine->precise ? TYPE_F16 : TYPE_F32;
 }
 
-/* Whether another tower's weights are on their way to the GPU, which takes one graph's at a time. */
-static bool other_uploads(const gm_engine *engine, const engine_tower *t) {
+/* Whether this tower must wait for another one on the GPU: the GPU takes the weights of one graph at a time, and limited memory has room
+ * for one tower, which stays while jobs use it. */
+static bool other_is_first(const gm_engine *engine, const engine_tower *t) {
     for (size_t kind = 0; kind < TOWER_KINDS; kind++) {
         const engine_tower *other = &engine->towers[kind];
-        if (other != t && other->built && !other->ready) return true;
+        if (other != t && other->built && (!other->ready || (engine->gpu.budget && other->jobs))) return true;
     }
     return false;
 }
@@ -107,7 +108,7 @@ gm_status engine_tower_step(gm_engine *engine, engine_tower *t, error *e) {
         t->fetched = true;
     }
     if (!t->built) {
-        if (engine->on_gpu && other_uploads(engine, t)) return GM_AGAIN;
+        if (engine->on_gpu && other_is_first(engine, t)) return GM_AGAIN;
         if (engine->gpu.budget) engine_release_towers(engine); /* there is room for one */
         TRY(t->type->build(t, file, engine->weights.config.width, e));
         t->built = true;

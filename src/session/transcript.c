@@ -2,6 +2,9 @@
 
 #include "session/transcript.h"
 
+#include "session/session.h"
+#include "session/tower.h"
+
 #include <string.h>
 
 /* ---- the question ---- */
@@ -20,6 +23,7 @@ static void transcript_write_prompt(const transcript_options *o, buffer *out) {
 
 void transcript_free(transcript *t) {
     gm_reply_free(t->reply);
+    sound_decoder_free(t->decoder);
     sound_free(&t->heard);
     buffer_free(&t->prompt);
     buffer_free(&t->text);
@@ -54,8 +58,19 @@ gm_status transcript_start(transcript *t, gm_engine *engine, gm_session *session
     t->sampling.temperature = options->temperature;
     transcript_write_prompt(options, &t->prompt);
     if (t->prompt.failed) return fail_memory(e, "the question about a sound", t->prompt.length);
-    TRY(sound_decode(bytes, size, &t->heard, e));
-    return transcript_begin_piece(t, e);
+    engine_enter(engine);
+    const gm_status hears = engine_has_tower(engine, TOWER_AUDIO, e);
+    engine_leave(engine);
+    return hears ? hears : sound_decoder_new(bytes, size, &t->decoder, e);
+}
+
+/* Hours of sound take seconds. */
+static gm_status transcript_decode(transcript *t, error *e) {
+    const gm_status status = sound_decoder_step(t->decoder, engine_deadline(t->session->engine), &t->heard, e);
+    if (status) return status;
+    sound_decoder_free(t->decoder);
+    t->decoder = NULL;
+    return GM_OK;
 }
 
 /* A piece's text becomes one line: a blank line would end a subtitle. */
@@ -88,6 +103,10 @@ static void transcript_end_piece(transcript *t) {
 gm_status transcript_next(transcript *t, error *e) {
     gm_piece piece = { 0 };
     char     why[sizeof e->why] = "";
+    if (t->decoder) {
+        const gm_status decoded = transcript_decode(t, e);
+        return decoded ? decoded : GM_AGAIN;
+    }
     if (!t->reply && t->to == t->heard.count) return GM_DONE;
     if (!t->reply) TRY(transcript_begin_piece(t, e));
     const gm_status status = gm_reply_next(t->reply, &piece, why, sizeof why);

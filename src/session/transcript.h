@@ -22,6 +22,7 @@ typedef struct {
     gm_sampling    sampling;
     uint32_t       most;
     buffer         prompt;
+    sound_decoder *decoder; /* NULL: the sound is decoded */
     sound          heard;
     size_t         from, to; /* the piece, in samples at SOUND_RATE */
     gm_reply      *reply;    /* about it; NULL: the next one has not begun */
@@ -31,12 +32,12 @@ typedef struct {
     gm_reply_stats sums;     /* over all pieces: tokens and seconds */
 } transcript;                /* zero-initialise */
 
-/* Decodes the sound and begins with the first piece. GM_BAD_FILE: the sound cannot be read; GM_UNSUPPORTED: the model cannot hear. */
+/* The bytes must stay until the sound is decoded. GM_BAD_FILE: they are not a sound; GM_UNSUPPORTED: the model cannot hear. */
 gm_status transcript_start(transcript *t, gm_engine *engine, gm_session *session, const transcript_options *options,
                            const void *bytes, size_t size, error *e);
 
-/* GM_AGAIN after about 50 ms of work; GM_OK when a piece is complete: `text` is what was said from `from` to `to`, and is
- * empty if nothing was; GM_DONE after the last one. */
+/* Decodes the sound first, then has the model hear it. GM_AGAIN after about 50 ms of work; GM_OK when a piece is complete: `text` is what was said from `from` to `to`, and is
+ * empty if nothing was; GM_DONE after the last one; GM_BAD_FILE: the sound is damaged. */
 gm_status transcript_next(transcript *t, error *e);
 
 void transcript_free(transcript *t);
