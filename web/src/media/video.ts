@@ -70,10 +70,14 @@ function picture(video: HTMLVideoElement, canvas: OffscreenCanvasRenderingContex
 
 async function take(video: HTMLVideoElement, what: string, { frames = FRAMES, signal, onProgress }: VideoOptions): Promise<VideoFrameInput[]> {
     if (!(frames >= 1 && frames <= MOST_FRAMES)) throw new GemmuleError('BadArgument', `a video has 1 to ${MOST_FRAMES} frames, not ${frames}`);
-    const seek = async (time: number) => {
+    const move = async (time: number) => {
         const shown = nextPicture(video);
         await after(video, 'seeked', what, signal, () => (video.currentTime = time));
         await shown;
+    };
+    const seek = async (time: number) => {
+        if (video.currentTime === time) await move(time + video.duration / 2); // where it is, it would show no picture
+        await move(time);
     };
     const { videoWidth, videoHeight } = video;
     if (!videoWidth || !videoHeight) throw new GemmuleError('BadArgument', `${what} has no pictures, only sound`, { onlySound: true });
@@ -84,7 +88,7 @@ async function take(video: HTMLVideoElement, what: string, { frames = FRAMES, si
     const context = canvas.getContext('2d', { willReadFrequently: true })!;
     context.imageSmoothingQuality = 'high';
     const taken: VideoFrameInput[] = [];
-    for (let i = total - 1; i >= 0; i--) { // the first one last, since a video begins there: it would not be shown again
+    for (let i = total - 1; i >= 0; i--) { // the first one last, since a video begins there
         const time = (i * duration) / total;
         await seek(time);
         taken.unshift({ time, image: picture(video, context, what) });

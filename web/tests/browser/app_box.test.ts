@@ -175,8 +175,7 @@ describe('the first visit', { timeout: 3_000_000 }, () => {
         const told = await page.evaluate(() => (window as unknown as { told: string[] }).told);
         assert.ok(told.includes(`Frame 2 of ${count}`), `it says how far it is: ${[...new Set(told)].join(' | ')}`);
         await page.getByRole('button', { name: 'Remove colours.webm' }).click();
-        await drop('shapes.webm');
-        await page.locator('.tray-item', { hasText: /^shapes\.webm\s*1 frame · \d+ tokens/ }).waitFor();
+        await drop('shapes.webm'); // the question waits for its frames
         says(await ask(page, 'What is in the picture?'), 'small green triangle', 'large purple circle');
         await ask(page, 'Thank you.');
         const [, cached] = /, (\d+) cached/.exec((await page.locator('.answer .stats').nth(1).getAttribute('title'))!)!;
@@ -221,7 +220,7 @@ describe('the first visit', { timeout: 3_000_000 }, () => {
     });
 });
 
-describe('the microphone', { timeout: 3_000_000 }, () => {
+describe('the microphone and the camera', { timeout: 3_000_000 }, () => {
     const [said] = readFileSync('tests/box/sounds.jsonl', 'utf8').trim().split('\n').map((line) => JSON.parse(line) as { task: string; audio: string; check: { exact: string[] } })
         .filter(({ task }) => task === 'spoken words');
     let site: Awaited<ReturnType<typeof startSite>>, visit: Visit, page: Page;
@@ -252,6 +251,30 @@ describe('the microphone', { timeout: 3_000_000 }, () => {
         const text = await page.inputValue('#composer');
         assert.ok(said!.check.exact.includes(text), `${text} should be one of ${said!.check.exact.join(' | ')}`);
         await page.fill('#composer', '');
+        assert.deepEqual(visit.complaints, []);
+    });
+
+    test('a photo is taken with the camera, which is off again afterwards', async () => {
+        await page.evaluate(() => { // keeps the streams that the page opens
+            const { mediaDevices } = navigator, open = mediaDevices.getUserMedia.bind(mediaDevices);
+            const streams: MediaStream[] = ((window as unknown as { streams: MediaStream[] }).streams = []);
+            mediaDevices.getUserMedia = async (wanted) => (streams.push(await open(wanted)), streams.at(-1)!);
+        });
+        await page.getByRole('button', { name: 'Add pictures' }).click();
+        await page.getByRole('menuitem', { name: 'Take a photo' }).click();
+        await page.getByRole('button', { name: 'Take photo' }).click(); // when there is something to see
+        await page.locator('.tray-item', { hasText: /^Photo\.jpg\s*\d+ tokens/ }).waitFor();
+        const seen = await page.waitForFunction(() => {
+            const image = document.querySelector<HTMLImageElement>('.tray-item img');
+            if (!image?.naturalWidth) return null;
+            const canvas = new OffscreenCanvas(image.naturalWidth, image.naturalHeight), context = canvas.getContext('2d')!;
+            context.drawImage(image, 0, 0);
+            return { width: canvas.width, lit: context.getImageData(0, 0, canvas.width, canvas.height).data.some((value, i) => i % 4 !== 3 && value > 64) };
+        });
+        const { width, lit } = (await seen.jsonValue())!;
+        assert.ok(width >= 320 && lit, `a picture of ${width} pixels, lit: ${lit}`);
+        assert.ok(await page.evaluate(() => (window as unknown as { streams: MediaStream[] }).streams.flatMap((each) => each.getTracks()).every(({ readyState }) => readyState === 'ended')));
+        assert.equal(await page.locator('dialog[open]').count(), 0);
         assert.deepEqual(visit.complaints, []);
     });
 });

@@ -75,7 +75,7 @@ export async function checkSounds(evaluate: Evaluate): Promise<void> {
 /** Frames of a video come from the right times: colours.webm is red, green, blue and white for a second each (64 × 48, VP8; written by
  * ffmpeg from its sources of plain colour). */
 export async function checkVideos(evaluate: Evaluate): Promise<void> {
-    const { times, colours, size, told, many, same, element, refused } = (await evaluate(`(async () => {
+    const { times, colours, size, told, many, same, element, refused, still } = (await evaluate(`(async () => {
         const { videoFrames } = await import('/web/src/media/video.ts');
         const { plainMessages } = await import('/web/src/media/parts.ts');
         const film = await (await fetch('/tests/fixtures/colours.webm')).blob();
@@ -90,22 +90,27 @@ export async function checkVideos(evaluate: Evaluate): Promise<void> {
         await new Promise((resolve) => video.addEventListener('loadeddata', resolve));
         video.currentTime = 1.5;
         const seen = await videoFrames(video, { frames: 4 });
+        const { setTimeout } = window;
+        window.setTimeout = (run, time, ...rest) => (time < 2000 ? setTimeout(run, time, ...rest) : 0); // a browser that shows a picture says so
+        const still = await videoFrames(await (await fetch('/tests/fixtures/shapes.webm')).blob()).finally(() => { window.setTimeout = setTimeout; });
         const controller = new AbortController();
         const stopped = await caught(videoFrames(film, { signal: controller.signal, onProgress: (done) => done === 2 && controller.abort() }));
         return {
             times: frames.map(({ time }) => time), colours: frames.map(colour), size: [frames[0].image.width, frames[0].image.height], told,
             many: first[0].content[0].frames.length, same: first[0].content[0].frames.every(({ image }, i) => image.pixels.join() === second[0].content[0].frames[i].image.pixels.join()),
             element: [seen.map(colour).join(' '), video.currentTime],
+            still: still.map(({ time, image: { data } }) => [time, ...data.slice(0, 3)].join()),
             refused: [
                 await caught(videoFrames(new File(['hello'], 'a.mp4'))), await caught(videoFrames(await (await fetch('/tests/fixtures/tiny-mm.wav')).blob())),
                 await caught(videoFrames(film, { frames: 513 })), await caught(videoFrames('film.mp4')), stopped,
             ],
         };
-    })()`)) as { times: number[]; colours: string[]; size: number[]; told: string[]; many: number; same: boolean; element: unknown; refused: string[] };
+    })()`)) as { times: number[]; colours: string[]; size: number[]; told: string[]; many: number; same: boolean; element: unknown; refused: string[]; still: string[] };
     assert.ok(times.every((time, i) => Math.abs(time - i / 2) < 0.1), `${times}`);
     assert.deepEqual(colours, ['100', '100', '010', '010', '001', '001', '111', '111']);
     assert.deepEqual([size, told.length, told.at(-1), many, same], [[64, 48], 8, '8/8', 32, true]);
     assert.deepEqual(element, ['100 010 001 111', 1.5]);
+    assert.match(still.join(' '), /^0,1[12]\d,7\d,[3-5]\d$/, 'one frame, on brown');
     assert.deepEqual(refused, [
         'BadArgument: a.mp4 is not a video that this browser can play', 'BadArgument: the video has no pictures, only sound',
         'BadArgument: a video has 1 to 512 frames, not 513', 'BadArgument: a video must be a Blob or a <video> element', 'Aborted: stopped by the caller',

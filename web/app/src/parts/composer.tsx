@@ -17,10 +17,9 @@ import { pageHref } from '../route.ts';
 import { contextSize, usedTokens } from '../sessions.ts';
 import { changeSettings, settings, type Settings } from '../settings.ts';
 import { useStore } from '../store.ts';
-import { taking } from '../videos.ts';
 import { Tray } from './attachments.tsx';
 import { CameraDialog } from './camera.tsx';
-import { takeFiles } from './drop_files.ts';
+import { reading, takeFiles } from './drop_files.ts';
 import { Menu, type Action } from './menu.tsx';
 import { Recorder } from './recorder.tsx';
 import { SystemDialog } from './system_dialog.tsx';
@@ -38,7 +37,8 @@ export function Composer({ conversation, place }: { conversation: Conversation |
     const records = useStore(recording, (state) => state.phase !== null && state.place === place);
     const writing = useStore(chat, (state) => (state.writing ? state.writing.conversation : place in state.elsewhere ? place : null));
     const sendKey = useStore(settings, (state) => state.sendKey);
-    const looking = useStore(taking, (state) => state.videos.some((each) => each.place === place)); // frames are still being taken
+    const reads = useStore(reading, (state) => (state.places[place] ?? 0) > 0);
+    const [later, setLater] = useState(false); // to be sent when the files are attached
     const box = useRef<HTMLTextAreaElement>(null);
     useLayoutEffect(() => {
         const area = box.current!;
@@ -53,11 +53,17 @@ export function Composer({ conversation, place }: { conversation: Conversation |
         setDraft(place, typed);
     };
     const submit = (): void => {
-        if (empty || looking) return;
+        if (reads) return setLater(true);
+        if (empty) return;
         setDraft(place, '');
         setAttached(place, []);
         send(place, text, attached);
     };
+    useEffect(() => {
+        if (!later || reads) return;
+        setLater(false);
+        if (chat.get().refusal?.place !== place) submit();
+    }, [later, reads]);
     const paste = (event: ClipboardEvent): void => {
         const files = [...(event.clipboardData?.files ?? [])];
         if (files.length === 0) return;
@@ -92,7 +98,7 @@ export function Composer({ conversation, place }: { conversation: Conversation |
                     <SystemButton conversation={conversation} />
                     <ContextMeter conversation={conversation} />
                     <DictateButton place={place} />
-                    {writing !== null && !empty && !looking && (
+                    {writing !== null && !empty && !reads && (
                         <button type="submit" class="send-later" aria-label="Send after this answer" title="Send after this answer"><Icon name="send" /></button>
                     )}
                     {writing !== null
@@ -103,7 +109,12 @@ export function Composer({ conversation, place }: { conversation: Conversation |
                                 <Icon name="stop" />
                             </button>
                         )
-                        : <button type="submit" class="send" aria-label="Send" title="Send" disabled={empty || looking}><Icon name="send" /></button>}
+                        : (
+                            <button type="submit" class="send" aria-label="Send" title={later ? 'Sent when the files are read' : 'Send'}
+                                disabled={later || (empty && !reads)}>
+                                <Icon name="send" />
+                            </button>
+                        )}
                 </div>}
             </form>
         </>

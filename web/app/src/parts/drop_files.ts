@@ -6,17 +6,36 @@ import type { Attachment } from '../conversation.ts';
 import { messageOf } from '../engine.ts';
 import { formatBytes } from '../format.ts';
 import { attach, attachVideo } from '../media.ts';
+import { Store } from '../store.ts';
 
 const MOST_BYTES = 4_000_000;
 
 /** Whether files are being dragged; text that is dragged is the browser's own business. */
 export const hasFiles = (event: DragEvent): boolean => event.dataTransfer?.types.includes('Files') ?? false;
 
+/** How many times files are being read at a place: what is sent before they are attached would go without them. */
+export const reading = new Store<{ places: Record<string, number> }>({ places: {} });
+
+const countReading = (place: string, more: number): void => {
+    const { places } = reading.get();
+    reading.set({ places: { ...places, [place]: (places[place] ?? 0) + more } });
+};
+
 type Taken = { attachment: Attachment | null } | { text: string } | { problem: string };
 
 /** Attaches pictures, sounds and videos, and puts the text of other files behind the draft; says which can be neither. */
 export async function takeFiles(place: string, files: File[]): Promise<void> {
     if (files.length === 0) return;
+    countReading(place, 1);
+    try {
+        await addFiles(place, files);
+    } finally {
+        countReading(place, -1);
+    }
+    document.getElementById('composer')?.focus();
+}
+
+async function addFiles(place: string, files: File[]): Promise<void> {
     const read = await Promise.all(files.map((file) => readFile(place, file)));
     const attachments = read.flatMap((each) => ('attachment' in each && each.attachment ? [each.attachment] : []));
     if (attachments.length > 0) setAttached(place, [...attachedTo(place), ...attachments]);
@@ -24,7 +43,6 @@ export async function takeFiles(place: string, files: File[]): Promise<void> {
     const problems = read.flatMap((each) => ('problem' in each ? [each.problem] : []));
     if (texts.length > 0) setDraft(place, [draftOf(place), ...texts].filter((text) => text.trim() !== '').join('\n\n'));
     if (problems.length > 0) chat.set({ refusal: { place, question: null, content: '', why: problems.join(' ') } });
-    document.getElementById('composer')?.focus();
 }
 
 async function readFile(place: string, file: File): Promise<Taken> {
