@@ -668,12 +668,16 @@ for isa in $instruction_sets; do
     sees "picture and sound without an encoder, $isa" $fixtures/tiny-unified.gguf $fixtures/tiny-unified.expect.gguf 6 \
         --mmproj $fixtures/tiny-unified.mmproj.gguf --image $fixtures/tiny-mm.png "${hear[@]}" --cpu "$isa"
 done
+node web/tests/support/bidir.ts "$scratch" # Ollama's file, and the sound
+bidir=(--image $fixtures/tiny-mm.png --audio "$scratch/tiny-mm-bidir.wav")
+sees "image blocks" $fixtures/tiny-mm-bidir.gguf $fixtures/tiny-mm-bidir.expect.gguf 5 --mmproj $fixtures/tiny-mm-bidir.mmproj.gguf "${bidir[@]}"
+sees "image blocks, Ollama's file" "$scratch/tiny-mm-bidir-ollama.gguf" $fixtures/tiny-mm-bidir.expect.gguf 5 "${bidir[@]}"
 for model in tiny-mm-ollama tiny-mm; do
     checks "video, $model" $fixtures/$model.gguf $fixtures/tiny-mm-video.expect.gguf 6 1e-4 --precise --video $fixtures/tiny-mm-video \
         --mmproj $fixtures/tiny-mm.mmproj.gguf --backend cpu
 done
 checks "video, tiny-mm-bidir" $fixtures/tiny-mm-bidir.gguf $fixtures/tiny-mm-video.expect.gguf 6 1e-4 --precise --video $fixtures/tiny-mm-video \
-    --mmproj $fixtures/tiny-mm-bidir.vision.gguf --backend cpu
+    --mmproj $fixtures/tiny-mm-bidir.mmproj.gguf --backend cpu
 run "a video without frames" 1 check $fixtures/tiny-mm-ollama.gguf $fixtures/tiny-mm-video.expect.gguf --precise
 has "soft_tokens cannot be computed: name the folder with the video's frames with --video"
 run "a folder with too few frames" 1 check $fixtures/tiny-mm-ollama.gguf $fixtures/tiny-mm-video.expect.gguf --video $fixtures/pictures

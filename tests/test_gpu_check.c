@@ -22,7 +22,8 @@ int __wrap_main(int argc, char **argv);
 /* The towers, and the picture and the sound of the fixtures. Without them the tower reads what the expectation has of its own:
  * patches and mel features. */
 #define TOWERS(name) "--mmproj", "tests/fixtures/" name ".mmproj.gguf"
-#define MEDIA "--image", "tests/fixtures/tiny-mm.png", "--audio", "tests/fixtures/tiny-mm.wav"
+#define PICTURE "--image", "tests/fixtures/tiny-mm.png"
+#define MEDIA PICTURE, "--audio", "tests/fixtures/tiny-mm.wav"
 #define VIDEO "--video", "tests/fixtures/tiny-mm-video"
 
 /* Compiling 8-bit products takes most of the time. At least one model uses each kind of kernel. */
@@ -33,7 +34,7 @@ static const struct {
     { "tiny-dense", NULL, "5e-3", { 0 }, { 0 } },
     { "tiny-moe", NULL, "5e-3", { 0 }, { 0 } },
     { "tiny-mm", NULL, "5e-3", { TOWERS("tiny-mm"), MEDIA }, { 0 } },
-    { "tiny-mm-bidir", NULL, "5e-3", { 0 }, SOFT },
+    { "tiny-mm-bidir", NULL, "5e-3", { TOWERS("tiny-mm-bidir"), PICTURE }, { 0 } },
     { "small-dense-Q4_K_M", NULL, "3e-2", { "--precise", "--kv", "q8_0" }, { 0 } },
     { "tiny-dense", NULL, "1e-4", { "--precise" }, { 0 } },
     { "tiny-dense", "tiny-dense-long", "1e-4", { "--precise" }, { "logits " } },
@@ -44,7 +45,7 @@ static const struct {
     { "tiny-mm", "tiny-mm-video", "1e-4", { "--precise", TOWERS("tiny-mm"), VIDEO }, { 0 } },
     { "tiny-mm-ollama", "tiny-mm", "1e-4", { "--precise" }, { 0 } },
     { "tiny-unified", NULL, "1e-4", { "--precise", TOWERS("tiny-unified"), MEDIA }, { 0 } },
-    { "tiny-mm-bidir", NULL, "1e-4", { "--precise" }, SOFT },
+    { "tiny-mm-bidir", NULL, "1e-4", { "--precise", TOWERS("tiny-mm-bidir"), PICTURE }, { 0 } },
     { "small-dense-Q4_K_M", NULL, "6e-2", { 0 }, { 0 } },
     { "small-moe-Q4_K_M", NULL, "0.15", { 0 }, { 0 } },
     { "tiny-dense", NULL, "1e-4", { "--precise", PLAIN }, { 0 } },

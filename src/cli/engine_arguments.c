@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
+#include <unistd.h>
 
 static const option_choice backends[] = {
     { "auto", GM_BACKEND_AUTO }, { "cpu", GM_BACKEND_CPU }, { "gpu", GM_BACKEND_GPU }, { NULL, 0 }
@@ -141,7 +141,7 @@ gm_status sampling_choose(const sampling_values *values, const gm_engine *engine
     if (values->seed.given) {
         out->seed = values->seed.value;
     } else {
-        if (getrandom(&out->seed, sizeof out->seed, 0) != sizeof out->seed) {
+        if (getentropy(&out->seed, sizeof out->seed)) {
             return fail(e, GM_IO, "cannot draw a random seed: %s; give one with --seed", strerror(errno));
         }
         out->seed >>= 11; /* 53 bits: every reader of JSON can hold it */

@@ -6,14 +6,18 @@
 // wasm files are those of the wasm preset, or of the folder $GEMMULE_WASM.
 
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
+import { basename, dirname } from 'node:path';
 import { after, before, test } from 'node:test';
 
 import type { EngineStats } from '../../src/core/types.ts';
+import { writeBidir } from '../support/bidir.ts';
 import { firstLayer } from '../support/gguf.ts';
 import { DENSE, scratch } from '../support/models.ts';
 import { launchChromium, launchFirefox, PATIENCE } from './browsers.ts';
 import type { CheckReport } from './check.ts';
+import type { PageCheck } from './program.ts';
 import { startServer } from './server.ts';
 import type { TestServer } from './server.ts';
 
@@ -24,6 +28,28 @@ const CHECKS: [model: string, ...expectations: string[]][] = [
     ['tiny-dense-ollama', 'tiny-dense'],
     ['tiny-moe', 'tiny-moe'],
     ['tiny-moe-split', 'tiny-moe'],
+];
+
+/* `gemmule check` on models that see and hear. `least`: the error of what is not exact. */
+const fixture = (name: string) => `tests/fixtures/${name}`;
+const towers = (name: string) => ['--mmproj', fixture(`${name}.mmproj.gguf`)];
+const [PNG, WAV] = [['--image', fixture('tiny-mm.png')], ['--audio', fixture('tiny-mm.wav')]];
+const [GIVEN, FROM_FILE, FROM_JPEG] = ['1e-4', '2e-3', '2e-2'].map((most) => ['--precise', '--tolerance', most]) as [string[], string[], string[]];
+const VIDEO = ['--video', fixture('tiny-mm-video')];
+const FRAMES = Array.from({ length: 7 }, (_, i) => fixture(`tiny-mm-video/frame-${i}.png`));
+const checkOf = (model: string, expectation: string, lines: number, ...options: string[][]) => ({
+    args: [model.includes('/') ? model : fixture(`${model}.gguf`), fixture(`${expectation}.expect.gguf`), ...options.flat()], lines,
+});
+const MEDIA_CHECKS: (PageCheck & { lines: number; least?: number; onGpu?: boolean })[] = [
+    { ...checkOf('tiny-mm', 'tiny-mm', 5, towers('tiny-mm'), GIVEN), onGpu: true },
+    checkOf('tiny-mm', 'tiny-mm', 5, towers('tiny-mm'), PNG, WAV, FROM_FILE),
+    { ...checkOf('tiny-mm', 'tiny-mm', 5, towers('tiny-mm'), ['--image', 'scratch/tiny-mm.jpg'], WAV, FROM_JPEG), least: 1e-3 },
+    checkOf('tiny-mm-ollama', 'tiny-mm', 5, GIVEN),
+    { ...checkOf('tiny-mm-bidir', 'tiny-mm-bidir', 5, towers('tiny-mm-bidir'), PNG, FROM_FILE), onGpu: true },
+    checkOf('scratch/tiny-mm-bidir-ollama.gguf', 'tiny-mm-bidir', 5, PNG, ['--audio', 'scratch/tiny-mm-bidir.wav'], FROM_FILE),
+    { ...checkOf('tiny-unified', 'tiny-unified', 6, towers('tiny-unified'), WAV, GIVEN), onGpu: true },
+    checkOf('tiny-unified', 'tiny-unified', 6, towers('tiny-unified'), PNG, WAV, FROM_FILE),
+    { ...checkOf('tiny-mm', 'tiny-mm-video', 6, towers('tiny-mm'), VIDEO, FROM_FILE), frames: FRAMES, onGpu: true },
 ];
 
 // Chromium passes the self-check in the tests of the package and of the app.
@@ -60,11 +86,15 @@ const BROWSERS: { name: string; launch(): Promise<Browser>; ops: string; feature
 
 let server: TestServer;
 before(async () => {
-    const programs = ['gemmule.wasm', 'gemmule-unchecked.wasm', 'test_ops.wasm', 'test_records.wasm'];
+    const programs = ['gemmule.wasm', 'gemmule-unchecked.wasm', 'test_ops.wasm', 'test_records.wasm', 'check_wasm.wasm'];
     const files = Object.fromEntries(programs.map((name) => [`/wasm/${name}`, `${BUILD}/${name}`]));
-    const oneLayer = scratch('one-layer.gguf');
+    const [oneLayer, jpeg] = [scratch('one-layer.gguf'), scratch('tiny-mm.jpg')];
     writeFileSync(oneLayer, firstLayer(readFileSync(DENSE)));
-    server = await startServer({ files: { ...files, '/': 'web/tests/browser/blank.html', '/one-layer.gguf': oneLayer } });
+    const { ollama, sound } = writeBidir(dirname(jpeg));
+    const save = `from PIL import Image; Image.open('tests/fixtures/tiny-mm.png').convert('RGB').save('${jpeg}', quality=100, subsampling=0)`;
+    execFileSync('/usr/bin/python3', ['-c', save]);
+    const made = Object.fromEntries([ollama, sound, jpeg].map((path) => [`/scratch/${basename(path)}`, path]));
+    server = await startServer({ files: { ...files, ...made, '/': 'web/tests/browser/blank.html', '/one-layer.gguf': oneLayer } });
 });
 after(async () => {
     for (const name of opened.keys()) await closeBrowser(name);
@@ -129,6 +159,20 @@ for (const kind of BROWSERS) {
             assert.deepEqual(report.greedy, [2, 2]);
         });
     }
+
+    test(`${name}: check towers, pictures, sounds and videos`, async () => {
+        const checks = MEDIA_CHECKS.flatMap((check) => [check, ...(name === 'Chromium' && check.onGpu ? [{ ...check, gpu: true }] : [])]);
+        const reports = (await call(await pageOf(kind), 'program.ts', 'runChecksInPage', '/wasm/check_wasm.wasm', checks)) as { status: number; output: string }[];
+        for (const [i, { status, output }] of reports.entries()) {
+            const { args, lines, least = 0, gpu = false } = checks[i]!;
+            const errors = [...output.matchAll(/^[a-z._]+ (\d\.\d+e[+-]\d+)$/gm)].map(([, error]) => Number(error));
+            assert.equal(status, 0, `${args.join(' ')}:\n${output}`);
+            assert.equal(errors.length, lines, output);
+            assert.match(output, gpu ? /using gpu|^(?!.*using)/s : /using cpu|^(?!.*using)/s);
+            assert.ok(Math.max(...errors) > least, 'a JPEG is not the PNG');
+        }
+    });
+
     test(`${name} closes`, () => closeBrowser(name));
 }
 

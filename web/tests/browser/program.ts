@@ -3,6 +3,7 @@
 // Test programs block in gpu_host_wait, which a page cannot do. Only here JSPI suspends them.
 
 import { GpuHost } from '../../src/core/gpu_host.ts';
+import { fileCalls, type Files } from './wasi_files.ts';
 
 interface Jspi {
     Suspending: new (call: (...numbers: number[]) => Promise<void>) => () => void;
@@ -19,8 +20,8 @@ class Exit {
 const BAD_DESCRIPTOR = 8;
 const NOT_IMPLEMENTED = 52;
 
-/** Enough of WASI for a program that prints: arguments, the clock, standard output. Everything else returns an error. */
-function wasi(module: WebAssembly.Module, args: string[], print: (text: string) => void, memory: () => WebAssembly.Memory): Record<string, Function> {
+/** Enough of WASI for a program that reads files and prints: arguments, the clock, standard output. Everything else returns an error. */
+function wasi(module: WebAssembly.Module, args: string[], files: Files, print: (text: string) => void, memory: () => WebAssembly.Memory): Record<string, Function> {
     const view = () => new DataView(memory().buffer);
     const decoder = new TextDecoder();
     const encoded = args.map((arg) => new TextEncoder().encode(`${arg}\0`));
@@ -59,13 +60,7 @@ function wasi(module: WebAssembly.Module, args: string[], print: (text: string) 
             view().setUint32(written, sum, true);
             return 0;
         },
-        fd_prestat_get: () => BAD_DESCRIPTOR,
-        fd_fdstat_get(descriptor: number, out: number) {
-            if (descriptor > 2) return BAD_DESCRIPTOR;
-            new Uint8Array(memory().buffer).fill(0, out, out + 24);
-            view().setUint8(out, 2); // a character device
-            return 0;
-        },
+        ...fileCalls(files, memory),
         proc_exit(status: number) {
             throw new Exit(status);
         },
@@ -76,22 +71,29 @@ function wasi(module: WebAssembly.Module, args: string[], print: (text: string) 
     return functions;
 }
 
-/** The program's exit status; what it prints goes to `print`. */
-export async function runProgram(module: WebAssembly.Module, args: string[], gpu: GPU, print: (text: string) => void): Promise<number> {
+/** The program's exit status; what it prints goes to `print`. Without a GPU, only what needs none works. */
+export async function runProgram(
+    module: WebAssembly.Module,
+    args: string[],
+    gpu: GPU | null,
+    print: (text: string) => void,
+    files: Files = new Map(),
+): Promise<number> {
     const jspi = WebAssembly as unknown as Partial<Jspi>;
     if (!jspi.Suspending || !jspi.promising) throw new Error('this runtime has no JSPI (Node: --experimental-wasm-jspi)');
-    const host = await GpuHost.open(gpu);
+    const host = gpu && (await GpuHost.open(gpu));
     let instance: WebAssembly.Instance | null = null;
     const memory = () => instance!.exports.memory as WebAssembly.Memory;
     const wait = async (milliseconds = 0) => {
         let timer: ReturnType<typeof setTimeout> | undefined;
         const late = new Promise<void>((resolve) => (timer = setTimeout(resolve, milliseconds)));
-        await Promise.race([host.news(), late]);
+        await Promise.race([host!.news(), late]);
         clearTimeout(timer);
     };
+    const none = WebAssembly.Module.imports(module).filter(({ module: from }) => from === 'gpu').map(({ name }) => [name, () => 0]);
     instance = await WebAssembly.instantiate(module, {
-        gpu: { ...host.imports(memory), wait: new jspi.Suspending(wait) as () => void },
-        wasi_snapshot_preview1: wasi(module, args, print, memory) as WebAssembly.ModuleImports,
+        gpu: { ...(host ? host.imports(memory) : Object.fromEntries(none)), wait: new jspi.Suspending(wait) as () => void },
+        wasi_snapshot_preview1: wasi(module, args, files, print, memory) as WebAssembly.ModuleImports,
     });
     try {
         await jspi.promising(instance.exports._start as () => void)();
@@ -100,7 +102,7 @@ export async function runProgram(module: WebAssembly.Module, args: string[], gpu
         if (thrown instanceof Exit) return thrown.status;
         throw thrown;
     } finally {
-        host.close();
+        host?.close();
     }
 }
 
@@ -111,4 +113,41 @@ export async function runInPage(url: string, args: string[]): Promise<{ status: 
     const { pageGpu } = await import('./page_gpu.ts'); // not in Node
     const status = await runProgram(module, [url, ...args], pageGpu, (text) => (output += text));
     return { status, output };
+}
+
+export interface PageCheck {
+    /** As on the command line; names of files are paths below the server's root. */
+    args: string[];
+    /** The frames of a video, whose folder is an argument. */
+    frames?: string[];
+    gpu?: boolean;
+}
+
+/** A picture as the package decodes it, as a PNG: the engine for the web leaves JPEG to the browser. */
+async function decodedPicture(file: Blob): Promise<Uint8Array> {
+    const { plainPicture } = await import('../../src/media/picture.ts');
+    const { pixels, width, height } = (await plainPicture(file)) as { pixels: Uint8Array; width: number; height: number };
+    const canvas = new OffscreenCanvas(width, height);
+    const rgba = new ImageData(width, height);
+    for (let i = 0; i < width * height; i++) rgba.data.set([...pixels.subarray(3 * i, 3 * i + 3), 255], 4 * i);
+    canvas.getContext('2d')!.putImageData(rgba, 0, 0);
+    return new Uint8Array(await (await canvas.convertToBlob({ type: 'image/png' })).arrayBuffer());
+}
+
+/** In a page: runs `gemmule check` (tests/check_wasm.c) several times, on the CPU or on the GPU. */
+export async function runChecksInPage(url: string, checks: PageCheck[]): Promise<{ status: number; output: string }[]> {
+    const module = await WebAssembly.compileStreaming(fetch(url));
+    const { pageGpu } = await import('./page_gpu.ts');
+    const results = [];
+    for (const { args, frames = [], gpu = false } of checks) {
+        const files = new Map<string, Uint8Array>();
+        for (const path of [...args, ...frames].filter((arg) => /\.(gguf|png|jpg|wav)$/.test(arg))) {
+            const file = await (await fetch(`/${path}`)).blob();
+            files.set(path, path.endsWith('.jpg') ? await decodedPicture(file) : new Uint8Array(await file.arrayBuffer()));
+        }
+        let output = '';
+        const status = await runProgram(module, [url, ...args, '--backend', gpu ? 'gpu' : 'cpu'], gpu ? pageGpu : null, (text) => (output += text), files);
+        results.push({ status, output });
+    }
+    return results;
 }

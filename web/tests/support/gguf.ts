@@ -1,4 +1,4 @@
-/* Just enough of GGUF to read fixtures, and to split a file. */
+/* Just enough of GGUF to read fixtures, and to split and join files. */
 
 interface Tensor {
     name: string;
@@ -118,6 +118,40 @@ export function spreadGguf(file: Buffer, step: number): Buffer {
     head.copy(whole);
     tensors.forEach(({ offset, bytes }, i) => file.copy(whole, head.length + i * step, offset, offset + bytes));
     return whole;
+}
+
+/* llama.cpp's names of tensors that Ollama calls otherwise. */
+const OLLAMA_NAMES: [RegExp, string][] = [
+    [/^(a\.blk\.\d+)\.ln2\./, '$1.layer_pre_norm.'],
+    [/^(a\.blk\.\d+)\.attn_post_norm\./, '$1.ln2.'],
+    [/^(a\.blk\.\d+)\.attn_pre_norm\./, '$1.ln1.'],
+    [/^(a\.blk\.\d+)\.attn_k_rel\./, '$1.linear_pos.'],
+    [/^a\.pre_encode\.out\./, 'mm.a.fc.'],
+    [/^a\.input_projection\./, 'a.pre_encode.out.'],
+];
+
+/** A model and its projector (mmproj) as one file, as Ollama has them. The projector's bounds of linear layers keep their names. */
+export function ollamaGguf(model: Buffer, projector: Buffer): Buffer {
+    const r = new Reader(projector);
+    r.u64();
+    const entries: Buffer[] = [];
+    for (let keys = r.u64(); keys > 0; keys--) {
+        const name = r.text(), begin = r.at;
+        r.skip(r.u32());
+        const own = name.replace(/^clip\.(vision|audio)\./, 'gemma4.$1.');
+        if (own !== name && !name.endsWith('projector_type')) entries.push(Buffer.concat([text(own), projector.subarray(begin, r.at)]));
+    }
+    const { keys, metadata, tensors } = parse(model);
+    const towers = parse(projector).tensors.map((tensor) => {
+        const [from, to] = OLLAMA_NAMES.find(([pattern]) => pattern.test(tensor.name)) ?? [/^/, ''];
+        return { ...tensor, info: Buffer.concat([text(tensor.name.replace(from, to)), tensor.info.subarray(8 + tensor.name.length)]) };
+    });
+    const all = [...tensors.map((tensor) => ({ ...tensor, file: model })), ...towers.map((tensor) => ({ ...tensor, file: projector }))];
+    let offset = 0;
+    const infos = all.map(({ info, bytes }) => Buffer.concat([info, u64((offset += align(bytes)) - align(bytes))]));
+    const head = [model.subarray(0, 8), u64(all.length), u64(keys + entries.length), metadata, ...entries, ...infos];
+    const data = all.map(({ file, offset, bytes }) => padded(file.subarray(offset, offset + bytes)));
+    return Buffer.concat([padded(Buffer.concat(head)), ...data]);
 }
 
 const ARRAY = 9;
