@@ -22,7 +22,7 @@ gm_status worker_transcribe_step(worker *w, job *j, error *e) {
     const gm_status       status = transcript_next(t, e);
     gm_reply_stats        stats = { 0 };
     (void)w;
-    if (status == GM_BAD_FILE && t->decoder) e->status = GM_BAD_ARGUMENT; /* as above: the sound is damaged */
+    if (status == GM_BAD_FILE && !t->reply) e->status = GM_BAD_ARGUMENT; /* the sound, as above */
     if (t->reply) gm_reply_get_stats(t->reply, &stats);
     j->work.writes = stats.reply_tokens > 0; /* between two pieces it is a prompt again */
     if (status != GM_OK && status != GM_AGAIN && status != GM_DONE) return e->status;
