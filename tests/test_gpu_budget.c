@@ -1,5 +1,7 @@
 /* Planning a GPU's memory: which weights stay outside a budget, in which order, and what that costs. Needs no GPU. */
 
+#include "gpu/kernels.h"
+#include "gpu/matmul.h"
 #include "model/model.h"
 #include "session/gpu_memory.h"
 #include "test.h"
@@ -200,6 +202,92 @@ static void test_budget_kv(void) {
     CHECK(gpu_memory_kv(&c, TYPE_Q8_0, 100) == 2 * (100 * 144 + 100 * 144));
 }
 
+/* ---- towers ---- */
+
+/* GPUs that choose other kernels: with nothing optional, with large blocks, and with matrices of 8 or 16. */
+static const gpu_info gpu_kinds[] = {
+    { .max_binding = 1 << 30, .max_workgroup_bytes = 32768 },
+    { .max_binding = 1 << 30, .max_workgroup_bytes = 32768, .blocks = true },
+    { .max_binding = 1 << 30,
+      .max_workgroup_bytes = 32768,
+      .blocks = true,
+      .subgroup_max = 32,
+      .subgroup_matrix = true,
+      .matrix_attention = true,
+      .matrix_rows = 8,
+      .matrix_columns = 8,
+      .matrix_depth = 8 },
+    { .max_binding = 1 << 30,
+      .max_workgroup_bytes = 49152,
+      .blocks = true,
+      .subgroup_max = 32,
+      .subgroup_matrix = true,
+      .matrix_attention = true,
+      .matrix_rows = 16,
+      .matrix_columns = 16,
+      .matrix_depth = 16 },
+};
+enum { SCRATCH_MOST = 64 << 20, LARGEST_PICTURE = 10080 };
+
+static uint64_t product_scratch(const gpu_info *info, quant_type type, uint64_t k, uint64_t rows, uint32_t tokens) {
+    weight_layout  layout;
+    error          e = { 0 };
+    const uint64_t ne[3] = { k, rows, 1 };
+    CHECK_MESSAGE(!weight_layout_make(&layout, type, ne, info->max_binding, &e), "%s", e.why);
+    const gpu_matmul_job job = { .weights = &layout,
+                                 .like = &layout,
+                                 .tokens = tokens,
+                                 .q8 = gpu_matmul_takes_q8(info, type, tokens),
+                                 .split = true };
+    return gpu_matmul_partial_bytes(info, &job);
+}
+
+static uint64_t attention_scratch(const gpu_info *info, uint32_t head, uint32_t heads, uint32_t tokens) {
+    tensor       q = { .ne = { head, heads } };
+    const op     o = { .kind = OP_ATTENTION, .in = { &q } };
+    const gpu_kv kv = { .type = TYPE_F16, .kv_heads = heads, .head = head };
+    return gpu_attention_partial_bytes(&o, tokens, gpu_attention_splits(info, &o, &kv, tokens));
+}
+
+/* Partial sums are all that a run of a tower keeps besides its activations, which may be an input in f16. */
+static void test_tower_scratch(void) {
+    static const struct {
+        uint64_t k, rows;
+    } products[] = {
+        /* of small and large vision towers, of audio towers, and without an encoder; joined ones together */
+        { 768, 768 },   { 768, 2304 },  { 768, 6144 },  { 3072, 768 },  { 768, 1152 },  { 1152, 3456 }, { 1152, 8608 },
+        { 4304, 1152 }, { 1152, 5376 }, { 1024, 3072 }, { 1024, 4096 }, { 4096, 1024 }, { 1024, 2048 }, { 6912, 3840 }
+    };
+    static const quant_type types[] = { TYPE_F16, TYPE_BF16, TYPE_F32, TYPE_Q8_0 };
+    TEST("towers keep no more than 64 MiB besides their activations");
+    uint64_t most = 0;
+    for (size_t g = 0; g < COUNT_OF(gpu_kinds); g++) {
+        const gpu_info *info = &gpu_kinds[g];
+        for (uint32_t tokens = 9; tokens <= LARGEST_PICTURE; tokens += tokens < 3000 ? 9 : 590) {
+            for (size_t i = 0; i < COUNT_OF(products) * COUNT_OF(types); i++) {
+                const uint64_t k = products[i / COUNT_OF(types)].k, rows = products[i / COUNT_OF(types)].rows;
+                if (types[i % COUNT_OF(types)] == TYPE_Q8_0 && k % 32) continue; /* there are no such blocks */
+                const uint64_t bytes = product_scratch(info, types[i % COUNT_OF(types)], k, rows, tokens);
+                if (bytes > most) most = bytes;
+                if (bytes <= SCRATCH_MOST) continue;
+                CHECK_MESSAGE(false, "GPU %zu, %llu x %llu, %u tokens: %llu bytes", g, (unsigned long long)k,
+                              (unsigned long long)rows, tokens, (unsigned long long)bytes);
+                return;
+            }
+            const uint64_t small = attention_scratch(info, 64, 12, tokens),
+                           large = attention_scratch(info, 72, 16, tokens);
+            if (small > most) most = small;
+            if (large > most) most = large;
+            if (small <= SCRATCH_MOST && large <= SCRATCH_MOST) continue;
+            CHECK_MESSAGE(false, "GPU %zu, attention of %u tokens: %llu and %llu bytes", g, tokens,
+                          (unsigned long long)small, (unsigned long long)large);
+            return;
+        }
+    }
+    CHECK(LARGEST_PICTURE * gpu_kv_row_bytes(TYPE_F32, 16, 72) <= SCRATCH_MOST); /* its keys, and its values */
+    CHECK_MESSAGE(most > 1 << 20, "%llu bytes at most: nothing was split", (unsigned long long)most);
+}
+
 int main(void) {
     test_shrinking("tests/fixtures/tiny-dense.gguf", true, false);
     test_shrinking("tests/fixtures/tiny-moe.gguf", false, true);
@@ -207,5 +295,6 @@ int main(void) {
     test_shrinking("tests/fixtures/small-moe-Q4_K_M.gguf", false, true);
     test_numbers();
     test_budget_kv();
+    test_tower_scratch();
     return test_end();
 }
