@@ -229,12 +229,12 @@ static void test_sound_misfits(void) {
     if (text) expect_no_sound(text, &(tower_sound){ .samples = samples, .count = 1600 }, "cannot hear sounds");
     if (engine) {
         expect_no_sound(engine, &(tower_sound){ .samples = samples, .count = 160 },
-                        "hears 161 to 480000 samples at once, not 160");
+                        "takes 161 to 480000 samples at once, not 160");
         expect_no_sound(engine, &(tower_sound){ .samples = samples, .count = SOUND_PIECE + 1 }, "not 480001");
         expect_no_sound(engine, &(tower_sound){ .mel = samples, .frames = 3000 }, "1 to 2999 mel frames, not 3000");
     }
     if (raw) {
-        expect_no_sound(raw, &(tower_sound){ .samples = samples, .count = 0 }, "hears 1 to 480000");
+        expect_no_sound(raw, &(tower_sound){ .samples = samples, .count = 0 }, "takes 1 to 480000");
         expect_no_sound(raw, &(tower_sound){ .mel = samples, .frames = 3 }, "reads samples, not mel features");
     }
     gm_engine_close(text);
