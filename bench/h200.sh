@@ -174,7 +174,7 @@ step_kernels() {
 
 step_steps() {
     local step
-    for step in 0 1 2 3; do kernels_in_node 60 "kernels-step-$step" --step $step window; done
+    for step in 1 2; do kernels_in_node 60 "kernels-step-$step" --step $step window; done
 }
 
 step_ops() {
@@ -196,7 +196,7 @@ step_towers() {
     for size in e2b 31b; do
         options=(--image 280)
         [ $size != e2b ] || options+=(--audio 30)
-        limited 60 "$native" gemmule synth $size "$work/tower.gguf" --layers 2 --vocabulary 2048 --towers --quiet || continue
+        limited 60 "$native" gemmule synth $size "$work/tower.gguf" --layers 2 --towers --quiet || continue
         natively 100 tower --mmproj "$work/tower.mmproj.gguf" -p 0 -n 0 "${options[@]}" --profile "$out/towers-$size-native.svg"
         in_node 100 tower --mmproj "$work/tower.mmproj.gguf" --prefill 0 --decode 0 --warm 0 "${options[@]}" --profile "$out/towers-$size-node.svg"
         rm -f "$work"/tower.*

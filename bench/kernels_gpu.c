@@ -1,7 +1,7 @@
 /* Measures the GPU's kernels on the shapes of real models: their time, the bytes they move, and the rate.
  *
  *     kernels_gpu [--quick] [--json] [--gpu N] [--disable FEATURES] [--step N] [PATTERN]    only rows that contain PATTERN; --step: of
- *                 the attention by matrices, 0 to 3 (attention_kernels.c)
+ *                 the attention by matrices, 1 short, 2 long (attention_kernels.c)
  *
  * A row is a piece of a model's graph, planned as the engine plans it, with the same fusion; its dispatches are counted. A command
  * list repeats the piece many times. Each repetition waits for the one before, as in a model, because all values are in one buffer.

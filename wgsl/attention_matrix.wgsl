@@ -17,7 +17,7 @@ diagnostic(off, chromium.subgroup_matrix_uniformity);
 //   softmax  by threads, on scores in workgroup memory, which the weights then replace as f16
 //   values   ROW_BLOCKS × COLUMN_BLOCKS matrices of the result each, in COLUMN_GROUPS columns of subgroups; VALUE_KEYS keys at a time go
 //            through workgroup memory, with zeros past the end of the head
-// AHEAD: what the next step needs is requested before the products of this one.
+// What the next step needs is requested before the products of this one.
 //
 // Nobody can tell which value of a matrix is where, so its rows cannot be multiplied by different factors in place. That is needed only
 // when the maximum of a query rises. Weights are therefore relative to an older maximum until one rises by more than 8: e^8 is still
@@ -220,20 +220,12 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     for (var at = begin; at < end; at += tile_keys) {
         let source = Source(slots, slot_place(slots, at), end - 1u - at, kv_head);
         var sums = Scores(); // a plain declaration keeps the last tile's in some compilers
-#if AHEAD
         var next = fetch_scores(source, mine, 0u, thread);
-#endif
         for (var first = 0u; first < (head + 7u) / 8u; first += chunk) {
             workgroupBarrier();
-#if AHEAD
             keep_scores(next, thread);
-#else
-            keep_scores(fetch_scores(source, mine, first, thread), thread);
-#endif
             workgroupBarrier();
-#if AHEAD
             next = fetch_scores(source, mine, first + chunk, thread);
-#endif
             for (var depth = 0u; depth < chunk; depth += m / 8u) {
                 let left = subgroupMatrixLoad<Left, row_major>(&tile, score_row * m * stride + depth, stride);
                 for (var i = 0u; i < score_blocks; i++) {
@@ -249,9 +241,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
             subgroupMatrixStore<row_major>(&tile, to, sums[i], score_stride);
         }
         workgroupBarrier();
-#if AHEAD
         var next_values = fetch_values(source, 0u, thread);
-#endif
 
         var s: array<vec4<f32>, fours>;
         var most = my_highest;
@@ -298,15 +288,9 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
 
         for (var first = 0u; first <= min(source.last, tile_keys - 1u); first += value_keys) { // past the last key, weights are 0
             workgroupBarrier();
-#if AHEAD
             keep_values(next_values, thread);
-#else
-            keep_values(fetch_values(source, first, thread), thread);
-#endif
             workgroupBarrier();
-#if AHEAD
             next_values = fetch_values(source, first + value_keys, thread);
-#endif
             for (var key = 0u; key < value_keys; key += m) {
                 var left: array<Left, row_blocks>;
                 for (var r = 0u; r < row_blocks; r++) {

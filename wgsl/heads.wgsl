@@ -1,7 +1,7 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// Prepares queries, keys and values between their product and the attention, one workgroup per head and token:
+// Prepares queries, keys and values between their product and the attention, some heads of a token per workgroup:
 //
 //   q, k: x · weight / rms(x), then rotated: (x_j, x_{j+n/2}) → (x_j cos − x_{j+n/2} sin, x_{j+n/2} cos + x_j sin)
 //   v:    x / rms(x)                                       rms(u) = √(mean(u²) + eps)
@@ -10,7 +10,10 @@ enable subgroups;
 //   table   f32 [tokens, axes, n / axes]: cosines, then sines     q_weight, k_weight  f32 [n]
 //   axes    2: the halves of a head are rotated as if they were heads, by a row of the table each
 //   out     f32 [tokens, heads, n]: the queries      keys, values  the layer's cache (kv.wgsl), only with STORE
-//   dispatch (heads, or with STORE heads + 2 · kv_heads: keys, then values; tokens; 1)     n ≤ 512, a multiple of 4 (of 32 for q8_0)
+//   dispatch (⌈all / teams⌉; tokens; 1), all: heads, or with STORE heads + 2 · kv_heads: keys, then values
+//
+// `lanes` threads (a power of two) are a team and compute one head: small heads share a workgroup, since one of them alone does not hide
+// the time of its loads. teams · n ≤ 512, n is a multiple of 4 (of 32 for q8_0).
 
 #include "run.wgsl"
 #include "unit.wgsl"
@@ -24,10 +27,11 @@ override q_offset:   u32;
 override k_offset:   u32 = 0u;
 override v_offset:   u32 = 0u;
 override eps:        f32;
+override lanes:      u32 = 64u;
 override n:          u32 = kv_heads * head; // values in a row of the cache
 const threads = 64u;
 
-#include "reduce.wgsl"
+#include "lanes.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> rows:     array<f32>;
 @group(0) @binding(1) var<storage, read_write> table:    array<f32>;
@@ -35,7 +39,9 @@ const threads = 64u;
 @group(0) @binding(3) var<storage, read_write> out:      array<f32>;
 @group(0) @binding(4) var<storage, read>       run:      Run;
 
-var<workgroup> line: array<f32, 512>; // the head that this workgroup computes
+var<workgroup> line:   array<f32, 512>; // the heads that this workgroup computes
+var<workgroup> scales: array<f32, threads>;
+var<private>   mine:   u32; // where this team's begins
 
 #if STORE
 #include "kv_unit.wgsl"
@@ -45,7 +51,7 @@ var<workgroup> line: array<f32, 512>; // the head that this workgroup computes
 @group(0) @binding(7) var<storage, read_write> values:   array<kv_unit>;
 
 fn input(at: u32, is_value: bool) -> unit {
-    let i = 4u * at % head;
+    let i = mine + 4u * at % head;
     return vec4<f32>(line[i], line[i + 1u], line[i + 2u], line[i + 3u]);
 }
 
@@ -64,26 +70,34 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
 #endif
     let token = group.y;
     if (token >= run.tokens) { return; }
-    let is_query = group.x < heads;
-    let is_value = group.x >= heads + kv_heads;
+    let team  = thread / lanes;
+    let lane  = thread % lanes;
+    let all   = heads + 2u * kv_heads;
+    let which = group.x * (threads / lanes) + team;
+    let one   = min(which, all - 1u); // a team without a head only waits at the barriers
+    let is_query = one < heads;
+    let is_value = one >= heads + kv_heads;
     var source = token * row_stride;
-    if (is_query) { source += q_offset + group.x * head; }
-    else if (is_value) { source += v_offset + (group.x - heads - kv_heads) * head; }
-    else { source += k_offset + (group.x - heads) * head; }
+    if (is_query) { source += q_offset + one * head; }
+    else if (is_value) { source += v_offset + (one - heads - kv_heads) * head; }
+    else { source += k_offset + (one - heads) * head; }
+    mine = team * head;
 
     var squares = 0.0;
-    for (var i = thread; i < head; i += threads) {
+    for (var i = lane; i < head; i += lanes) {
         let x = rows[source + i];
         squares += x * x;
-        line[i] = x;
+        line[mine + i] = x;
     }
-    let scale = inverseSqrt(workgroup_sum(squares, thread, subgroup) / f32(head) + eps);
+    let total = reduce(vec4<f32>(squares, 0.0, 0.0, 0.0), thread, subgroup).x;
+    if (lane == 0u) { scales[team] = inverseSqrt(total / f32(head) + eps); }
     workgroupBarrier();
 
+    let scale = scales[team];
     let pairs = head / 2u / axes; // of one axis
-    for (var i = thread; i < head / 2u; i += threads) {
+    for (var i = lane; i < head / 2u; i += lanes) {
         let j = i + i / pairs * pairs;
-        var x = vec2<f32>(line[j], line[j + pairs]) * scale;
+        var x = vec2<f32>(line[mine + j], line[mine + j + pairs]) * scale;
         if (!is_value) {
             if (is_query) { x *= vec2<f32>(q_weight[j], q_weight[j + pairs]); }
 #if STORE
@@ -92,18 +106,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
             let turn = vec2<f32>(table[token * head + j], table[token * head + pairs + j]);
             x = vec2<f32>(x.x * turn.x - x.y * turn.y, x.y * turn.x + x.x * turn.y);
         }
-        line[j] = x.x;
-        line[j + pairs] = x.y;
+        line[mine + j] = x.x;
+        line[mine + j + pairs] = x.y;
     }
     workgroupBarrier();
 
+    if (which >= all) { return; }
     if (is_query) {
-        for (var i = thread; i < head; i += threads) { out[(token * heads + group.x) * head + i] = line[i]; }
+        for (var i = lane; i < head; i += lanes) { out[(token * heads + one) * head + i] = line[mine + i]; }
     }
 #if STORE
     else if (run.records[token].at != nowhere) {
-        let kv_head = (group.x - heads) % kv_heads;
-        for (var i = thread; i < head / piece_values; i += threads) {
+        let kv_head = (one - heads) % kv_heads;
+        for (var i = lane; i < head / piece_values; i += lanes) {
             store_piece(0u, own_slot(token), kv_head * (head / piece_values) + i, is_value);
         }
     }

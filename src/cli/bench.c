@@ -227,7 +227,9 @@ static gm_status bench_time_dispatches(bench *b, error *e) {
     b->timed = &b->profile.decode;
     if (b->decode) TRY(with_session(b, max_size(b->depth, 1) + b->decode, decode_once, &ignored, e));
     b->timed = NULL;
-    return GM_OK;
+    if (!b->parallel.count) return GM_OK;
+    return bench_parallel_measure(&b->parallel, b->parallel.count - 1, &b->values->engine, b->engine, b->tokens,
+                                  &b->profile.parallel, e);
 }
 
 /* Says early that a profile is impossible. */
@@ -253,7 +255,7 @@ static gm_status bench_measure(bench *b, error *e) {
         status = measure_best(b, context, decode_once, b->prefill > 0, &b->decode_seconds, e);
     for (size_t i = 0; i < b->parallel.count; i++) {
         for (size_t k = 0; status == GM_OK && k < b->repeats; k++) {
-            status = bench_parallel_measure(&b->parallel, i, &b->values->engine, b->engine, b->tokens, e);
+            status = bench_parallel_measure(&b->parallel, i, &b->values->engine, b->engine, b->tokens, NULL, e);
             progress_update(&b->bar, ++b->steps_done, b->steps);
         }
     }
@@ -416,7 +418,9 @@ const command command_bench = {
         "--parallel, several sequences are decoded at once, as a server does; it prints tokens per second in all and "
         "of each. With "
         "--profile, one more run times every dispatch on the GPU, by its own clock: a table of the kinds of dispatches "
-        "with their share of the time, of bandwidth and of arithmetic, and the same as bars in an SVG file.",
+        "with their share of the time, of bandwidth and of arithmetic, and the same as bars in an SVG file; of "
+        "--parallel, "
+        "for the last number of sequences.",
     .examples = "  gemmule bench gemma4:e2b\n"
                 "  gemmule bench e2b.gguf -p 64 -n 64 --threads 2 --json\n"
                 "  gemmule bench e2b.gguf -p 0 -n 32 -d 4096\n"

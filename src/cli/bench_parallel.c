@@ -92,16 +92,21 @@ static gm_status sequences_warm_up(bench_sequence *all, size_t count, size_t mos
 }
 
 gm_status bench_parallel_measure(bench_parallel *p, size_t i, const engine_values *values, gm_engine *engine,
-                                 const int32_t *tokens, error *e) {
+                                 const int32_t *tokens, gpu_profile *profile, error *e) {
     bench_parallel_row *row = &p->rows[i];
     bench_sequence     *all = calloc(row->count, sizeof *all);
     gm_status           status = all ? GM_OK : fail_memory(e, "the sequences", row->count * sizeof *all);
     for (size_t k = 0; k < row->count && !status; k++) status = sequence_open(p, &all[k], k, values, engine, tokens, e);
     if (!status) status = sequences_warm_up(all, row->count, min_size(WARM_UP, p->tokens), engine, e);
+    if (!status && profile) status = gpu_profile_start(profile, &engine->gpu, e);
+    const bool   timed = !status && profile;
     const double start = clock_seconds();
     if (!status) status = sequences_decode(all, row->count, p->tokens, e);
-    const double seconds = clock_seconds() - start;
-    if (!status && (row->seconds == 0 || seconds < row->seconds)) row->seconds = seconds;
+    const double    seconds = clock_seconds() - start;
+    error           ignored = { 0 };
+    const gm_status ended = timed ? gpu_profile_end(profile, status ? &ignored : e) : GM_OK;
+    if (!status) status = ended;
+    if (!status && !profile && (row->seconds == 0 || seconds < row->seconds)) row->seconds = seconds;
     for (size_t k = 0; all && k < row->count; k++) gm_session_free(all[k].session);
     free(all);
     return status;

@@ -6,6 +6,8 @@
 #include "cli/engine_arguments.h"
 #include "cli/report.h"
 
+#include "gpu/profile.h"
+
 enum { BENCH_MOST_COUNTS = 16, BENCH_MOST_SEQUENCES = 256 };
 
 typedef struct {
@@ -21,9 +23,9 @@ typedef struct {
 
 /* Reads a list such as "1,2,4". */
 gm_status bench_parallel_read(const char *list, bench_parallel *out, error *e);
-/* Measures row i once and keeps the best time. `tokens` has depth + 1 of them. */
+/* Measures row i once and keeps the best time; with a profile it times the dispatches instead. `tokens` has depth + 1 of them. */
 gm_status bench_parallel_measure(bench_parallel *p, size_t i, const engine_values *values, gm_engine *engine,
-                                 const int32_t *tokens, error *e);
+                                 const int32_t *tokens, gpu_profile *profile, error *e);
 void      bench_parallel_print(const bench_parallel *p);
 void      bench_parallel_report(report *r, const bench_parallel *p);
 

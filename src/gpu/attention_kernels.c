@@ -49,30 +49,28 @@ static block_shape choose_blocks(const gpu_info *info, const op *o, const gpu_kv
     return (block_shape){ 64, 32, chunk, 32, 8, kv->head > 128 ? 2 : 1 };
 }
 
+/* What goes through workgroup memory in one step: eights of the head, and keys. On an H200 the long step is faster for heads of 256 and
+ * more, the short one below; kernels_gpu compares them (gpu_info.attention_step). */
+typedef enum { SHORT_STEP, LONG_STEP } matrix_step;
+static const struct {
+    uint32_t chunk, value_keys;
+} matrix_steps[] = { [SHORT_STEP] = { 8, 16 }, [LONG_STEP] = { 16, 32 } };
+enum { LONG_STEP_HEAD = 256 };
+
 /* How attention_matrix.wgsl divides a workgroup. */
 typedef struct {
-    uint32_t queries, score_blocks, row_blocks, column_blocks, column_groups;
-    uint64_t bytes; /* of workgroup memory */
+    matrix_step step;
+    uint32_t    queries, score_blocks, row_blocks, column_blocks, column_groups;
+    uint64_t    bytes; /* of workgroup memory */
 } matrix_shape;
 
 enum { MATRIX_THREADS = 256, MATRIX_KEYS = 64 };
 
-/* What goes through workgroup memory in one step, and whether the next step's loads come early. The first is the default; kernels_gpu
- * compares all of them (gpu_info.attention_step). */
-static const struct {
-    uint32_t chunk, value_keys; /* eights of the head, keys */
-    bool     ahead;
-} matrix_steps[] = { { 8, 16, false }, { 8, 16, true }, { 16, 32, false }, { 16, 32, true } };
-
-static uint32_t matrix_step(const gpu_info *info) {
-    return info->attention_step < COUNT_OF(matrix_steps) ? info->attention_step : 0;
-}
-
 /* Divides the results among subgroups: by columns as far as that leaves few of them unused, the rest by rows. */
-static matrix_shape shape_matrices(const gpu_info *info, const gpu_kv *kv, uint32_t queries) {
+static matrix_shape shape_matrices(const gpu_info *info, const gpu_kv *kv, uint32_t queries, matrix_step step) {
     const uint32_t m = info->matrix_rows, subgroups = MATRIX_THREADS / info->subgroup_max;
     const uint32_t rows = queries / m, columns = rounded_up(kv->head, m);
-    matrix_shape   s = { .queries = queries, .score_blocks = rows * (MATRIX_KEYS / m) / subgroups };
+    matrix_shape   s = { .queries = queries, .step = step, .score_blocks = rows * (MATRIX_KEYS / m) / subgroups };
     uint32_t       fewest = UINT32_MAX;
     for (uint32_t groups = subgroups; groups && subgroups / groups <= rows; groups /= 2) {
         const uint32_t all = rounded_up(columns, groups) * groups;
@@ -82,20 +80,28 @@ static matrix_shape shape_matrices(const gpu_info *info, const gpu_kv *kv, uint3
         s.column_blocks = all / groups;
         s.row_blocks = rows / (subgroups / groups);
     }
-    const uint64_t row = matrix_steps[matrix_step(info)].chunk + 1;
-    const uint64_t values = matrix_steps[matrix_step(info)].value_keys * (fewest * m / 8 + 1);
+    const uint64_t row = matrix_steps[step].chunk + 1;
+    const uint64_t values = matrix_steps[step].value_keys * (fewest * m / 8 + 1);
     const uint64_t second = max_size(MATRIX_KEYS * row, max_size(values, subgroups * m * m / 4));
     s.bytes =
         16 * max_size(queries * row + second, queries * (MATRIX_KEYS / 4 + 1)) + 4 * (MATRIX_THREADS + queries + 2);
     return s;
 }
 
+/* With the long step if that fits, else the short one. */
+static matrix_shape step_matrices(const gpu_info *info, const gpu_kv *kv, uint32_t queries) {
+    if (info->attention_step)
+        return shape_matrices(info, kv, queries, info->attention_step == 1 ? SHORT_STEP : LONG_STEP);
+    const matrix_shape s = shape_matrices(info, kv, queries, kv->head < LONG_STEP_HEAD ? SHORT_STEP : LONG_STEP);
+    return s.bytes <= info->max_workgroup_bytes ? s : shape_matrices(info, kv, queries, SHORT_STEP);
+}
+
 /* 64 queries, or 32: if the results of 64 would not fit the registers, if there are no more, or if memory is short. */
 static matrix_shape choose_matrices(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
-    const matrix_shape large = shape_matrices(info, kv, 64);
+    const matrix_shape large = step_matrices(info, kv, 64);
     const bool         small =
         kv->head > 256 || queries_of_kv_head(o, kv, tokens) <= 32 || large.bytes > info->max_workgroup_bytes;
-    return small ? shape_matrices(info, kv, 32) : large;
+    return small ? step_matrices(info, kv, 32) : large;
 }
 
 /* The matrices of a GPU that the kernel can use: square ones, and subgroups whose threads fill a workgroup. */
@@ -237,9 +243,8 @@ static gpu_kernel matrix_kernel(const gpu_info *info, const op *o, const gpu_kv 
     attention_tiles(&k, o, kv, tokens, s.queries);
     attention_common(&k, o, kv, tokens);
     share_out(&k, info, o, kv, tokens, splits);
-    kernel_define(&k, "CHUNK", number_word(matrix_steps[matrix_step(info)].chunk));
-    kernel_define(&k, "VALUE_KEYS", number_word(matrix_steps[matrix_step(info)].value_keys));
-    kernel_define(&k, "AHEAD", kernel_flag(matrix_steps[matrix_step(info)].ahead));
+    kernel_define(&k, "CHUNK", number_word(matrix_steps[s.step].chunk));
+    kernel_define(&k, "VALUE_KEYS", number_word(matrix_steps[s.step].value_keys));
     kernel_define(&k, "SUBGROUP", number_word(info->subgroup_max));
     kernel_define(&k, "MATRIX", number_word(info->matrix_rows));
     kernel_define(&k, "SCORE_BLOCKS", number_word(s.score_blocks));

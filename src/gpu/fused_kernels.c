@@ -50,10 +50,22 @@ static gpu_kernel mix_kernel(const op *o, uint32_t tokens) {
     return k;
 }
 
+enum { HEADS_THREADS = 64, HEADS_VALUES = 512 }; /* of a workgroup of heads.wgsl */
+
+/* Threads that compute one head: heads below SMALL_HEAD share a workgroup. */
+static uint32_t heads_lanes(uint64_t head) {
+    enum { FEWEST_LANES = 8, SMALL_HEAD = 128 };
+    uint32_t teams = 1;
+    while (head < SMALL_HEAD && 2 * teams * head <= HEADS_VALUES && HEADS_THREADS / (2 * teams) >= FEWEST_LANES)
+        teams *= 2;
+    return HEADS_THREADS / teams;
+}
+
 static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
-    const tensor *q = o->in[HEADS_Q], *k = o->in[HEADS_K], *v = o->in[HEADS_V];
-    const bool    store = k != NULL;
-    gpu_kernel    out = { .file = "heads.wgsl", .x = (uint32_t)q->ne[1], .y = tokens, .z = 1 };
+    const tensor  *q = o->in[HEADS_Q], *k = o->in[HEADS_K], *v = o->in[HEADS_V];
+    const bool     store = k != NULL;
+    const uint32_t lanes = heads_lanes(q->ne[0]), all = (uint32_t)q->ne[1] + (store ? 2 * kv->kv_heads : 0);
+    gpu_kernel     out = { .file = "heads.wgsl", .x = rounded_up(all, HEADS_THREADS / lanes), .y = tokens, .z = 1 };
     kernel_define(&out, "STORE", kernel_flag(store));
     kernel_define(&out, "WIDE", "1");
     kernel_constant(&out, "head", (double)q->ne[0]);
@@ -61,6 +73,7 @@ static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
     kernel_constant(&out, "row_stride", (double)q->token_stride);
     kernel_constant(&out, "q_offset", (double)q->offset);
     kernel_constant(&out, "eps", (double)o->eps);
+    kernel_constant(&out, "lanes", lanes);
     if (o->in[HEADS_TABLE]->ne[1] > 1) kernel_constant(&out, "axes", (double)o->in[HEADS_TABLE]->ne[1]);
     kernel_bind(&out, BIND_IN + HEADS_Q);
     kernel_bind(&out, BIND_IN + HEADS_TABLE);
@@ -68,7 +81,6 @@ static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
     kernel_bind(&out, BIND_OUT);
     kernel_bind(&out, BIND_RUN);
     if (!store) return out;
-    out.x += 2 * kv->kv_heads;
     kernel_define(&out, "KV_TYPE", gpu_kv_type_word(kv->type));
     kernel_define(&out, "QUADS", "1");
     kernel_define(&out, "SLIDING", kernel_flag(o->window > 0));

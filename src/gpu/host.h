@@ -30,7 +30,7 @@ typedef struct {
     bool     subgroup_matrix; /* products of f16 matrices with f32 sums, [rows, depth] · [depth, columns] */
     uint32_t matrix_rows, matrix_columns, matrix_depth;
     bool     matrix_attention; /* attention of many tokens by subgroup matrices, where there are some */
-    uint32_t attention_step;   /* which of its steps that takes, for benches; 0: the default */
+    uint32_t attention_step;   /* which of its steps that takes, for benches: 1 short, 2 long; 0: chosen by size */
     bool     large_batches;    /* prompts in batches beyond 256 tokens, if the GPU is fast: session/batches.h */
     bool     blocks; /* attention and f32 products of many tokens by register blocks; false: by their older kernels */
 } gpu_info;
