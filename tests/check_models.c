@@ -204,7 +204,7 @@ static void check_model_file(const char *path) {
     model m = { 0 };
     graph g = { 0 };
     TEST("%s opens", path);
-    if (!gguf_open_file(path, &file, &e) && !model_load(file, &m, &e)) model_text_graph(&m, &g, &e);
+    if (!gguf_open_file(path, &file, &e) && !model_load(file, &m, &e)) model_text_graph(&m, NULL, &g, &e);
     CHECK_MESSAGE(!e.status, "%s", e.why);
     if (!e.status) check_graph(path, &g, &m.config);
     graph_free(&g);
@@ -261,7 +261,7 @@ static void check_towers(const char *path, const char *projector) {
     audio_weights  audio = { 0 };
     tensor        *leaf;
     TEST("%s opens", projector);
-    if (!gguf_open_file(path, &files[0], &e) && !model_load(files[0], &m, &e)) model_text_graph(&m, &text, &e);
+    if (!gguf_open_file(path, &files[0], &e) && !model_load(files[0], &m, &e)) model_text_graph(&m, NULL, &text, &e);
     if (!e.status) gguf_open_file(projector, &files[1], &e);
     if (!e.status && !vision_load(files[1], m.config.width, &vision, &e)) vision_graph(&vision, &seen, &leaf, &e);
     if (!e.status && !audio_load(files[1], m.config.width, &audio, &e)) audio_graph(&audio, &heard, &leaf, &e);

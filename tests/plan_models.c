@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
         model  m = { 0 };
         graph  g = { 0 };
         size_t plans = 0;
-        if (!gguf_open_file(argv[i], &file, &e) && !model_load(file, &m, &e) && !model_text_graph(&m, &g, &e)) {
+        if (!gguf_open_file(argv[i], &file, &e) && !model_load(file, &m, &e) && !model_text_graph(&m, NULL, &g, &e)) {
             plans += plan_sizes(&m, &g, false, &e);
             if (!e.status) plans += plan_sizes(&m, &g, true, &e);
         }

@@ -18,7 +18,7 @@ static bool budget_open_model(subject *s, const char *path) {
     error e = { 0 };
     *s = (subject){ 0 };
     if (!gguf_open_file(path, &s->file, &e) && !model_load(s->file, &s->weights, &e))
-        model_text_graph(&s->weights, &s->g, &e);
+        model_text_graph(&s->weights, NULL, &s->g, &e);
     CHECK_MESSAGE(!e.status, "%s", e.why);
     return !e.status;
 }

@@ -28,7 +28,7 @@ static bool check_open_model(subject *s, const char *path) {
     *s = (subject){ 0 };
     if (!gguf_open_file(path, &s->file, &e) && !model_load(s->file, &s->weights, &e)) {
         s->config = s->weights.config;
-        model_text_graph(&s->weights, &s->g, &e);
+        model_text_graph(&s->weights, NULL, &s->g, &e);
     }
     CHECK_MESSAGE(!e.status, "%s", e.why);
     return !e.status;

@@ -112,6 +112,11 @@ gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e);
  * weight that contains NaN or an infinity is GM_BAD_FILE; the error names the tensor and the block. */
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e);
 
+/* Writes `bytes` of a vector of an uploaded graph, from `offset` on: for vectors without data, which begin as zeros, and for those that
+ * change. Runs submitted later read it. GM_AGAIN: let gpu_host_wait run, and call again. */
+gm_status gpu_backend_write_vector(gpu_backend *b, const tensor *t, uint64_t offset, const void *data, uint64_t bytes,
+                                   error *e);
+
 /* Frees the weights that only this graph uses. There must be no plans of it any more. It can be uploaded again. */
 void gpu_backend_release(gpu_backend *b, const graph *g);
 

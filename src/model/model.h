@@ -79,8 +79,26 @@ gm_status model_load(const gguf *file, model *out, error *e);
 gm_status model_shapes(const gguf *file, model *out, error *e);
 void      model_free(model *m);
 
-/* Tokens in, logits of the wanted outputs out. */
-gm_status model_text_graph(const model *m, graph *out, error *e);
+/* What adapters correct: matrices A and B of each slot for one weight, laid out as LORA_SHRINK and LORA_EXPAND read them (graph.h). */
+typedef struct {
+    const char *
+        base; /* the weight: "blk.3.attn_q.weight"; "token_embd.weight" is the embedding and "output.weight" the head */
+    uint32_t     rank;
+    uint64_t     in, out, experts;
+    const float *a, *b; /* NULL: only the GPU has them, under the numbers place and place + 1 */
+    uint64_t     place;
+} model_site;
+
+typedef struct {
+    const model_site *sites;
+    size_t            count;
+    uint32_t          slots, sets;
+    const float      *table; /* [sets, slots]: the weights of each set; NULL: as above, under `place` */
+    uint64_t          place;
+} model_adapters;
+
+/* Tokens in, logits of the wanted outputs out. With adapters (NULL: none), each token is corrected by the set that its record names. */
+gm_status model_text_graph(const model *m, const model_adapters *adapters, graph *out, error *e);
 
 /* Looks for NaN and infinities in the weights, which takes long: for explaining why logits came out as NaN. The error names
  * tensor and block; GM_OK when every weight is finite. */

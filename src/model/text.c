@@ -3,6 +3,7 @@
 #include "model/model.h"
 
 #include <math.h>
+#include <string.h>
 
 tensor *weight_tensor(graph *g, const weight *w) {
     tensor *t = w->name ? graph_weight(g, w->name, w->type, w->ne, w->data) : NULL;
@@ -12,15 +13,74 @@ tensor *weight_tensor(graph *g, const weight *w) {
 }
 
 typedef struct {
-    graph              *g;
-    const model        *m;
-    const model_config *c;
-    tensor             *rope_full, *rope_sliding; /* cosines and sines of the tokens' positions */
-    tensor             *per_layer_inputs;         /* [P, L] */
-    tensor            **caches;                   /* by layer: its keys and values, after its tokens' were stored */
+    graph                *g;
+    const model          *m;
+    const model_config   *c;
+    tensor               *rope_full, *rope_sliding; /* cosines and sines of the tokens' positions */
+    tensor               *per_layer_inputs;         /* [P, L] */
+    tensor              **caches;                   /* by layer: its keys and values, after its tokens' were stored */
+    const model_adapters *adapters;                 /* NULL: none */
+    tensor               *sets;                     /* their table */
+    size_t                corrected;                /* sites that are in the graph so far */
 } builder;
 
-static tensor *linear(builder *b, const weight *w, tensor *x) { return graph_matmul(b->g, weight_tensor(b->g, w), x); }
+/* ---- adapters ---- */
+
+static tensor *adapter_vector(builder *b, const char *name, const float *data, uint64_t place, uint64_t n) {
+    tensor *t = graph_weight(b->g, name, TYPE_F32, (uint64_t[]){ n, 1, 1 }, data);
+    if (t && !data) t->place = place << 5; /* tables of weights hash the place of aligned tensors */
+    return t;
+}
+
+/* The adapters of a weight; false: none corrects it. */
+static bool find_site(builder *b, const char *base, lora_site *out) {
+    const model_site *s = NULL;
+    for (size_t i = 0; b->adapters && base && i < b->adapters->count && !s; i++) {
+        if (!strcmp(b->adapters->sites[i].base, base)) s = &b->adapters->sites[i];
+    }
+    if (!s) return false;
+    const uint64_t columns = b->adapters->slots * s->experts * s->rank;
+    *out = (lora_site){ .a = adapter_vector(b, base, s->a, s->place, columns * s->in),
+                        .b = adapter_vector(b, base, s->b, s->place + 1, columns * s->out),
+                        .sets = b->sets,
+                        .rank = s->rank,
+                        .slots = b->adapters->slots,
+                        .experts = s->experts };
+    b->corrected++;
+    return true;
+}
+
+/* y + Σ_s w_s · B_s · (A_s · x), y = W·x */
+static tensor *corrected_as(builder *b, tensor *y, const char *base, tensor *x) {
+    lora_site site;
+    if (!find_site(b, base, &site)) return y;
+    return graph_lora_expand(b->g, &site, y, graph_lora_shrink(b->g, &site, x, NULL, 0), NULL, 0);
+}
+
+static tensor *corrected(builder *b, tensor *y, const weight *w, tensor *x) { return corrected_as(b, y, w->name, x); }
+
+/* x + Σ_s w_s · B_s · A_s[id], in which √d is part of B_s, as in the row of the table */
+static tensor *corrected_embedding(builder *b, tensor *x) {
+    lora_site site;
+    if (!find_site(b, b->m->token_embd.name, &site)) return x;
+    return graph_lora_expand(b->g, &site, x, graph_lora_shrink_id(b->g, &site), NULL, 0);
+}
+
+/* ---- linears ---- */
+
+static tensor *product(builder *b, const weight *w, tensor *x) { return graph_matmul(b->g, weight_tensor(b->g, w), x); }
+
+static tensor *linear(builder *b, const weight *w, tensor *x) { return corrected(b, product(b, w, x), w, x); }
+
+static tensor *expert_linear(builder *b, const weight *w, tensor *x, tensor *routes) {
+    const uint32_t used = b->c->experts_used;
+    tensor        *y = graph_matmul_experts(b->g, weight_tensor(b->g, w), x, routes, used);
+    lora_site      site;
+    if (!find_site(b, w->name, &site)) return y;
+    return graph_lora_expand(b->g, &site, y, graph_lora_shrink(b->g, &site, x, routes, used), routes, used);
+}
+
+/* ---- layers ---- */
 
 static tensor *text_norm(builder *b, tensor *x, const weight *w) {
     return graph_rms_norm(b->g, x, weight_tensor(b->g, w), b->c->eps);
@@ -44,10 +104,13 @@ static tensor *text_attention(builder *b, uint32_t i, tensor *a) {
     tensor              *rope = layer->sliding ? b->rope_sliding : b->rope_full;
     const uint32_t       window = layer->sliding ? b->c->window : 0;
 
-    tensor *q = linear(b, &w->attn_q, a), **cache = &b->caches[layer->donor];
+    /* the products first: backends compute them together */
+    tensor *q = product(b, &w->attn_q, a), *k = layer->owns_kv ? product(b, &w->attn_k, a) : NULL;
+    tensor *v = layer->owns_kv && w->attn_v.name ? product(b, &w->attn_v, a) : NULL, **cache = &b->caches[layer->donor];
+    q = corrected(b, q, &w->attn_q, a);
     if (layer->owns_kv) {
-        tensor *k = linear(b, &w->attn_k, a);
-        tensor *v = w->attn_v.name ? linear(b, &w->attn_v, a) : k;
+        k = corrected(b, k, &w->attn_k, a);
+        v = w->attn_v.name ? corrected(b, v, &w->attn_v, a) : k;
         k = graph_reshape(b->g, k, layer->head, layer->kv_heads);
         v = graph_reshape(b->g, v, layer->head, layer->kv_heads);
         *cache =
@@ -60,7 +123,9 @@ static tensor *text_attention(builder *b, uint32_t i, tensor *a) {
 
 /* Wdown · (gelu(Wgate·n) ⊙ Wup·n) */
 static tensor *feed_forward(builder *b, const layer_weights *w, tensor *n) {
-    tensor *gate = linear(b, &w->ffn_gate, n), *up = linear(b, &w->ffn_up, n);
+    tensor *gate = product(b, &w->ffn_gate, n), *up = product(b, &w->ffn_up, n);
+    gate = corrected(b, gate, &w->ffn_gate, n);
+    up = corrected(b, up, &w->ffn_up, n);
     return linear(b, &w->ffn_down, graph_geglu(b->g, gate, up));
 }
 
@@ -72,15 +137,14 @@ static tensor *experts(builder *b, const layer_weights *w, tensor *r) {
 
     tensor *u = text_norm(b, r, &w->pre_ffw_norm_2), *gate, *up;
     if (w->gate_up_exps.name) {
-        tensor *both = graph_matmul_experts(b->g, weight_tensor(b->g, &w->gate_up_exps), u, routes, used);
+        tensor *both = expert_linear(b, &w->gate_up_exps, u, routes);
         gate = graph_slice(b->g, both, 0, ff, used);
         up = graph_slice(b->g, both, ff, ff, used);
     } else {
-        gate = graph_matmul_experts(b->g, weight_tensor(b->g, &w->gate_exps), u, routes, used);
-        up = graph_matmul_experts(b->g, weight_tensor(b->g, &w->up_exps), u, routes, used);
+        gate = expert_linear(b, &w->gate_exps, u, routes);
+        up = expert_linear(b, &w->up_exps, u, routes);
     }
-    tensor *down =
-        graph_matmul_experts(b->g, weight_tensor(b->g, &w->down_exps), graph_geglu(b->g, gate, up), routes, used);
+    tensor *down = expert_linear(b, &w->down_exps, graph_geglu(b->g, gate, up), routes);
     return text_norm(b, graph_expert_sum(b->g, down, routes, used), &w->post_ffw_norm_2);
 }
 
@@ -102,10 +166,20 @@ static tensor *decoder_layer(builder *b, uint32_t i, tensor *x) {
     return w->output_scale == 1 ? y : graph_scale(g, y, w->output_scale);
 }
 
-gm_status model_text_graph(const model *m, graph *out, error *e) {
+static void check_corrected(builder *b) {
+    if (!b->adapters || b->g->problem.status || b->corrected == b->adapters->count) return;
+    fail(&b->g->problem, GM_UNSUPPORTED, "the adapters correct %zu weights, but the model computes with %zu of them",
+         b->adapters->count, b->corrected);
+}
+
+gm_status model_text_graph(const model *m, const model_adapters *adapters, graph *out, error *e) {
     *out = (graph){ .batched = true };
-    builder b = { .g = out, .m = m, .c = &m->config };
+    builder b = { .g = out, .m = m, .c = &m->config, .adapters = adapters };
+    if (adapters)
+        b.sets = adapter_vector(&b, "adapter sets", adapters->table, adapters->place,
+                                (uint64_t)adapters->sets * adapters->slots);
     tensor *x = graph_embed_or_given(out, weight_tensor(out, &m->token_embd), sqrtf((float)b.c->width));
+    x = corrected_embedding(&b, x);
     if (b.c->per_layer_width) b.per_layer_inputs = per_layer_inputs(&b, x);
     b.rope_full = graph_rope_table(out, weight_tensor(out, &m->frequencies_full), 1);
     b.rope_sliding = graph_rope_table(out, weight_tensor(out, &m->frequencies_sliding), 1);
@@ -114,8 +188,10 @@ gm_status model_text_graph(const model *m, graph *out, error *e) {
     for (uint32_t i = 0; i < b.c->layers && b.caches; i++) x = decoder_layer(&b, i, x);
 
     tensor *h = text_norm(&b, graph_select_rows(out, x), &m->output_norm);
-    tensor *logits = linear(&b, m->output.name ? &m->output : &m->token_embd, h);
+    tensor *logits = product(&b, m->output.name ? &m->output : &m->token_embd, h);
+    logits = corrected_as(&b, logits, "output.weight", h);
     out->result = b.c->softcap > 0 ? graph_softcap(out, logits, b.c->softcap) : logits;
+    check_corrected(&b);
     if (!out->result && !out->problem.status)
         fail(&out->problem, GM_BAD_FILE, "the graph of the text model could not be built");
     if (!out->problem.status) return GM_OK;

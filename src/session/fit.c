@@ -36,7 +36,7 @@ static gm_status fit_on_gpu(const engine_load *l, const model *m, uint64_t max_b
     graph            g = { 0 };
     gpu_budget       budget = { 0 };
     error            too_small = { 0 };
-    TRY(model_text_graph(m, &g, e));
+    TRY(model_text_graph(m, NULL, &g, e));
     const size_t   context = min_size(m->config.context, GPU_MEMORY_CONTEXT);
     const uint64_t tower = towers_bytes(l->engine->file, l->engine->projector, m->config.width);
     gpu_memory_plan(&g, &m->config, kv, context, tower, l->options.gpu_memory, max_binding, &budget, &too_small);

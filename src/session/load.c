@@ -230,7 +230,7 @@ static gm_status build_model(engine_load *l, error *e) {
                     tokenizer_size(engine->words), engine->weights.config.vocabulary);
     }
     if (engine->projector) TRY(engine_check_projector(engine->projector, engine->weights.config.width, e));
-    return model_text_graph(&engine->weights, &engine->text, e);
+    return model_text_graph(&engine->weights, NULL, &engine->text, e);
 }
 
 /* ---- the GPU -------------------------------------------------------------------------------------------------------------- */
