@@ -218,6 +218,28 @@ GM_API void      gm_free(void *data);
  * forgotten when that reply is stopped or freed. May be called from any thread, and from a signal handler. */
 GM_API void gm_session_cancel(gm_session *session);
 
+/* ---- adapters ------------------------------------------------------------------------------------------------------ */
+
+/* Adapters (LoRA) correct a model's weights. An engine holds several; a session uses any of them, alone or together, each with a
+ * scale. Changing them loads nothing: the tokens that the session holds are computed again. */
+typedef struct gm_adapter gm_adapter;
+
+/* Reads a PEFT folder (adapter_config.json and adapter_model.safetensors) or a GGUF file. If it is damaged, or was made for another model,
+ * the error says so, and the engine goes on without it. */
+GM_API gm_status gm_adapter_load(gm_engine *engine, const char *path, gm_adapter **out, char *why, size_t why_size);
+/* The same from memory, which may be freed afterwards: a safetensors file and its adapter_config.json, or a GGUF file without a config. */
+GM_API gm_status gm_adapter_load_data(gm_engine *engine, const char *name, const void *weights, size_t weights_size,
+                                      const void *config, size_t config_size, gm_adapter **out, char *why,
+                                      size_t why_size);
+/* The name of its folder or file; valid while it lives. */
+GM_API const char *gm_adapter_name(const gm_adapter *adapter);
+/* Before the engine is closed. Sessions that use the adapter keep it until they change theirs or are freed. */
+GM_API void gm_adapter_free(gm_adapter *adapter);
+
+/* Makes the session use these adapters, and no others, from its first token on. `scales` NULL: 1 each. Count 0: none. */
+GM_API gm_status gm_session_adapters(gm_session *session, gm_adapter *const *adapters, const float *scales,
+                                     size_t count, char *why, size_t why_size);
+
 /* ---- sampling ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {

@@ -99,7 +99,7 @@ static run_buffer first_run(size_t rows) {
     const int32_t ids[PROMPT] = { 0 };
     run_buffer    run = { .tokens = rows > 1 ? (uint32_t)rows : PROMPT, .outputs = (uint32_t)rows, .window = WINDOW };
     for (uint32_t i = 0; i < rows; i++) {
-        const record_sequence sequence = { 3 + i, WINDOW, 4, 5, 6, 7, 40 };
+        const record_sequence sequence = { 3 + i, 2 + i, WINDOW, 4, 5, 6, 7, 40 };
         records_of_text(run.records, i, &sequence, ids, START + (rows > 1 ? PROMPT - 1 : 0), rows > 1 ? 1 : PROMPT);
     }
     return run;

@@ -51,6 +51,7 @@ static const option bench_options[] = {
 };
 static const option_group groups[] = {
     OPTION_GROUP("measurement", bench_options, 0),
+    ADAPTER_GROUP(offsetof(bench_values, engine)),
     ENGINE_GROUP(offsetof(bench_values, engine)),
 };
 

@@ -39,6 +39,7 @@ static const option_group groups[] = {
     OPTION_GROUP("chat", chat_options, 0),
     VIDEO_GROUP(offsetof(chat_values, video)),
     SAMPLING_GROUP(offsetof(chat_values, settings.sampling)),
+    ADAPTER_GROUP(offsetof(chat_values, engine)),
     ENGINE_GROUP(offsetof(chat_values, engine)),
 };
 

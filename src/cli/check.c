@@ -14,7 +14,7 @@
 typedef struct {
     engine_values engine;
     number_value  tolerance;
-    const char   *image, *audio, *video, *adapter, *target;
+    const char   *image, *audio, *video, *target;
     bool          json, quiet;
 } check_values;
 
@@ -26,13 +26,13 @@ static const option check_options[] = {
     TEXT_OPTION(check_values, audio, "audio", 0, "FILE",
                 "the expectation's sound: its soft tokens are then made from this file, not from given mel features"),
     TEXT_OPTION(check_values, video, "video", 0, "DIR", "the frames of the expectation's video, one picture each"),
-    TEXT_OPTION(check_values, adapter, "adapter", 0, "DIR", "LoRA adapter, for expectations computed with one"),
     TEXT_OPTION(check_values, target, "target", 0, "MODEL", "the model that a drafter works for"),
     FLAG_OPTION(check_values, json, "json", 0, "print one JSON object"),
     FLAG_OPTION(check_values, quiet, "quiet", 0, "no progress bar"),
 };
 static const option_group groups[] = {
     OPTION_GROUP("comparison", check_options, 0),
+    ADAPTER_GROUP(offsetof(check_values, engine)),
     ENGINE_GROUP(offsetof(check_values, engine)),
 };
 
@@ -96,11 +96,16 @@ static const struct {
 /* Inputs of other lines have no line of their own: token ids of prompts, the tokens whose logits a file has, patches of a picture,
  * samples of a sound, and blocks that come with their values. image.plain_logits is for information: with a mask that no released model has. */
 static bool is_input(const gguf *expect, const gguf_tensor *t) {
-    static const char *const inputs[] = {
-        "rows",      "ids",           "image.patches", "image.positions", "image.patch_rows", "image.plain_logits",
-        "audio.pcm", "audio.mel_mask"
-    };
-    char values[100];
+    static const char *const inputs[] = { "rows",
+                                          "loss_mask",
+                                          "ids",
+                                          "image.patches",
+                                          "image.positions",
+                                          "image.patch_rows",
+                                          "image.plain_logits",
+                                          "audio.pcm",
+                                          "audio.mel_mask" };
+    char                     values[100];
     for (size_t i = 0; i < COUNT_OF(inputs); i++) {
         if (str_is(t->name, inputs[i])) return true;
     }
@@ -116,7 +121,6 @@ static gm_status check_tensor(check_state *c, const gguf_tensor *t, check_result
         name[strlen(name) - strlen(".f32")] = 0;
         return check_blocks(c, t, name, result, e);
     }
-    if (c->adapter) return fail(e, GM_UNSUPPORTED, "adapters are not supported yet");
     if (check_is_video(c)) return check_video(c, t, result, e);
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         if (!str_starts_with(t->name, kinds[i].prefix)) continue;
@@ -282,14 +286,12 @@ static gm_status open_files(check_state *c, const arguments *args, arena *memory
 static int check_run(void *values, const arguments *args) {
     const check_values *v = values;
     const double        tolerance = v->tolerance.given ? v->tolerance.value : default_tolerance;
-    check_state         c = {
-                .values = &v->engine, .picture = v->image, .sound = v->audio, .video = v->video, .adapter = v->adapter
-    };
-    arena   memory = { 0 };
-    gguf   *file = NULL, *expect = NULL;
-    results r = { 0 };
-    error   e = { 0 };
-    int     code = EXIT_OK;
+    check_state         c = { .values = &v->engine, .picture = v->image, .sound = v->audio, .video = v->video };
+    arena               memory = { 0 };
+    gguf               *file = NULL, *expect = NULL;
+    results             r = { 0 };
+    error               e = { 0 };
+    int                 code = EXIT_OK;
     interrupt_catch();
     gm_status status = open_files(&c, args, &memory, &file, &expect, &e);
     if (status == GM_OK) status = check_all(&c, &r, !v->json && !v->quiet, &e);
@@ -317,13 +319,16 @@ const command command_check = {
         "of all tokens of a prompt, of its last ones, or of those listed in `rows`) and prints a line `name "
         "relative-error` for each: the norm of "
         "the difference divided by the norm of the expected tensor. "
-        "For greedy tokens it is the fraction that differs, for a prompt's tokens 0 or 1. Quantised blocks must match "
+        "For greedy tokens it is the fraction that differs, for a prompt's tokens 0 or 1. With adapters, `logits` are "
+        "those with all of them, `logits.NAME` those with the adapter NAME, and `logits.base` those of "
+        "the model alone. Quantised blocks must match "
         "bit for bit (MODEL is then the expectation file itself). Exits with 1 if an error is above the tolerance or "
         "something could not be computed (`name cannot be computed: why`).",
     .examples = "  gemmule check tiny-dense.gguf tiny-dense.expect.gguf --precise --tolerance 1e-4\n"
                 "  gemmule check quant-blocks.expect.gguf quant-blocks.expect.gguf\n"
                 "  gemmule check tiny-mm.gguf tiny-mm.expect.gguf --mmproj tiny-mm.mmproj.gguf --image tiny-mm.png "
                 "--audio tiny-mm.wav\n"
+                "  gemmule check tiny-dense.gguf tiny-dense-lora.expect.gguf --adapter tiny-dense-lora --precise\n"
                 "  gemmule check model.gguf model.expect.gguf --cpu scalar --threads 1 --json\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),

@@ -30,7 +30,6 @@ typedef struct {
     const char          *video;   /* of --video: a folder with its frames */
     const char          *picture; /* of --image; NULL: pictures come from the expectation's patches */
     const char          *sound;   /* of --audio; NULL: from the expectation's mel features */
-    const char          *adapter; /* not supported yet */
     gm_engine           *engine;  /* opened on first use */
     error                engine_problem;
     tokenizer           *words;
@@ -39,8 +38,9 @@ typedef struct {
 } check_state;
 
 /* Each sets result->error or fails. GM_UNSUPPORTED and GM_BAD_ARGUMENT fail this line; other statuses (no memory, no device,
- * Ctrl-C) end the check. `number` is the N of "logits.N", or "" for "logits". */
-gm_status check_logits(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e);
+ * Ctrl-C) end the check. `rest` is the N of "logits.N", or "" for "logits"; it is the number of
+ * a prompt, or names the adapters that the logits were computed with. */
+gm_status check_logits(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
 /* The same with an image or audio clip in the prompt. `kind` is "image" or "audio". Soft tokens come from our tower if it can make
  * them all, otherwise from the expectation. */
 gm_status check_soft_logits(check_state *c, const gguf_tensor *want, const char *kind, check_result *result, error *e);

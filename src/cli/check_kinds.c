@@ -110,7 +110,37 @@ void check_end_session(gm_session *session) {
     gm_session_free(session);
 }
 
-gm_status check_logits(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e) {
+/* ---- adapters ---- */
+
+/* Expectations of several adapters: the factors that they were computed with. Any other name is that of one adapter. */
+static const struct {
+    const char *name, *adapters[2];
+    float       factors[2];
+} adapter_mixes[] = {
+    { "base", { NULL, NULL }, { 0, 0 } },
+    { "embedding_head", { "embedding", "head" }, { 1, 1 } },
+    { "two", { "tiny-dense-lora", "part" }, { 0.7f, -0.3f } },
+};
+
+static gm_status use_named_adapters(const check_state *c, gm_session *session, const char *name, error *e) {
+    for (size_t i = 0; i < COUNT_OF(adapter_mixes); i++) {
+        if (strcmp(adapter_mixes[i].name, name)) continue;
+        const size_t count = adapter_mixes[i].adapters[0] ? 2 : 0;
+        return session_use_adapters(c->values, session, adapter_mixes[i].adapters, adapter_mixes[i].factors, count, e);
+    }
+    return session_use_adapters(c->values, session, &name, NULL, 1, e);
+}
+
+/* Whether the rest of "logits.NAME" names adapters: then all lines have the same prompt. Otherwise it is the number of a prompt. */
+static bool names_adapters(const check_state *c, const char *rest) {
+    char ids[80];
+    snprintf(ids, sizeof ids, "ids.%s", rest);
+    return *rest && !gguf_find_tensor(c->expect, ids) && gguf_find_tensor(c->expect, "ids");
+}
+
+gm_status check_logits(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e) {
+    const bool     named = names_adapters(c, rest);
+    const char    *number = named ? "" : rest;
     const int32_t *ids;
     size_t         count;
     gm_session    *session = NULL;
@@ -123,6 +153,7 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *numb
     float *got = malloc(count * want->ne[0] * sizeof *got);
     if (!got) return fail_memory(e, "the logits", count * want->ne[0] * sizeof *got);
     status = check_new_session(c, count, &session, e);
+    if (status == GM_OK && named) status = use_named_adapters(c, session, rest, e);
     if (status == GM_OK) status = session_logits_all(session, ids, count, got, e);
     if (status == GM_OK && !*number) status = gather_logits(c, want, got, count, e);
     if (status == GM_OK) result->error = check_logits_error(c, want, got, count);

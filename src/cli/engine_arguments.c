@@ -111,14 +111,15 @@ gm_status engine_open(const engine_values *values, const char *model, bool bar, 
     gm_engine_get_info(*out, &info);
     if (*info.why_device) fprintf(stderr, "gemmule: using %s: %s\n", info.device, info.why_device);
     if (*info.note) fprintf(stderr, "gemmule: %s\n", info.note);
-    return GM_OK;
+    return adapters_open(values, *out, e);
 }
 
 gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t context, gm_session **out, error *e) {
     const gm_session_options options = { .context = (uint32_t)context, .kv = (gm_kv_type)values->kv };
     char                     why[sizeof e->why] = "";
     const gm_status          status = gm_session_new(engine, &options, out, why, sizeof why);
-    return status == GM_OK ? GM_OK : fail(e, status, "%s", why);
+    if (status) return fail(e, status, "%s", why);
+    return values->adapters.count ? session_use_adapters(values, *out, NULL, NULL, 0, e) : GM_OK;
 }
 
 static void argument_apply(float *field, number_value given) {

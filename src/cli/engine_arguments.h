@@ -16,6 +16,7 @@ typedef struct {
     count_value gpu;
     const char *gpu_disable;
     count_value gpu_memory;
+    texts_value adapters; /* DIR or DIR=scale */
 } engine_values;
 
 typedef struct {
@@ -23,21 +24,30 @@ typedef struct {
     count_value  top_k, penalty_window, seed;
 } sampling_values;
 
-enum { ENGINE_OPTIONS = 9, SAMPLING_OPTIONS = 10 };
+enum { ENGINE_OPTIONS = 9, ADAPTER_OPTIONS = 1, SAMPLING_OPTIONS = 10 };
 extern const option engine_options[ENGINE_OPTIONS];
+extern const option
+    adapter_options[ADAPTER_OPTIONS]; /* of engine_values, too, for commands that open sessions themselves */
 extern const option sampling_options[SAMPLING_OPTIONS];
 #define ENGINE_GROUP(offset) { "engine", engine_options, ENGINE_OPTIONS, offset }
+#define ADAPTER_GROUP(offset) { "adapters", adapter_options, ADAPTER_OPTIONS, offset }
 #define SAMPLING_GROUP(offset) { "sampling", sampling_options, SAMPLING_OPTIONS, offset }
 
 extern const option_choice kv_choices[]; /* of --kv: gm_kv_type */
 
 /* Strings are not copied. */
 gm_engine_options engine_choose(const engine_values *values, const char *model);
-/* Says on stderr what does not fit into GPU memory. */
-/* `progress`: shows a bar while it lasts. */
+/* Says on stderr what does not fit into GPU memory, and loads the adapters. `progress`: shows a bar while it lasts. */
 gm_status engine_open(const engine_values *values, const char *model, bool progress, gm_engine **out, error *e);
-/* `context` 0: the default. */
+/* With the adapters of the options. `context` 0: the default. */
 gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t context, gm_session **out, error *e);
+
+/* Loads the adapters of the options into a new engine. */
+gm_status adapters_open(const engine_values *values, gm_engine *engine, error *e);
+/* Makes the session use those of the options' adapters whose names are listed, each with its own scale times factors[i]; `names` NULL:
+ * all of them. GM_BAD_ARGUMENT: the options have no adapter of such a name. */
+gm_status session_use_adapters(const engine_values *values, gm_session *session, const char *const *names,
+                               const float *factors, size_t count, error *e);
 
 /* The model's defaults, overridden by the options. Without --seed, `out` gets a random one. */
 gm_status sampling_choose(const sampling_values *values, const gm_engine *engine, gm_sampling *out, error *e);

@@ -73,8 +73,8 @@ static const option context_options[] = {
 static const option_group groups[] = {
     OPTION_GROUP("prompt", prompt_options, 0),      OPTION_GROUP("prompts", prompts_choices, 0),
     OPTION_GROUP("answer", answer_options, 0),      VIDEO_GROUP(offsetof(run_values, video)),
-    SAMPLING_GROUP(offsetof(run_values, sampling)), ENGINE_GROUP(offsetof(run_values, engine)),
-    OPTION_GROUP("context", context_options, 0),
+    SAMPLING_GROUP(offsetof(run_values, sampling)), ADAPTER_GROUP(offsetof(run_values, engine)),
+    ENGINE_GROUP(offsetof(run_values, engine)),     OPTION_GROUP("context", context_options, 0),
 };
 
 /* Everything a run owns. */

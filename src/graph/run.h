@@ -21,7 +21,7 @@ typedef struct {
     int32_t  id;       /* below 0: a soft token, row −1−id of the rows that the run passes in */
     uint32_t position; /* for RoPE */
     uint32_t sequence;
-    uint32_t adapter;                     /* 0: none */
+    uint32_t adapter;                     /* the row of the table of sets (LORA_SHRINK); 0: none */
     uint32_t at;                          /* the index that its keys and values get; RUN_NOWHERE: they are not stored */
     uint32_t span_first, span_count;      /* the rows of its span */
     uint32_t full_first, full_last;       /* the indices that it sees in full layers, both inclusive */

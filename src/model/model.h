@@ -79,13 +79,16 @@ gm_status model_load(const gguf *file, model *out, error *e);
 gm_status model_shapes(const gguf *file, model *out, error *e);
 void      model_free(model *m);
 
+/* Vectors that only the GPU has are known by places, which are so far apart: tables of weights hash them as addresses. */
+enum { MODEL_PLACES = 32 };
+
 /* What adapters correct: matrices A and B of each slot for one weight, laid out as LORA_SHRINK and LORA_EXPAND read them (graph.h). */
 typedef struct {
     const char *
         base; /* the weight: "blk.3.attn_q.weight"; "token_embd.weight" is the embedding and "output.weight" the head */
     uint32_t     rank;
     uint64_t     in, out, experts;
-    const float *a, *b; /* NULL: only the GPU has them, under the numbers place and place + 1 */
+    const float *a, *b; /* NULL: only the GPU has them, at `place` and the place after it */
     uint64_t     place;
 } model_site;
 
@@ -93,7 +96,7 @@ typedef struct {
     const model_site *sites;
     size_t            count;
     uint32_t          slots, sets;
-    const float      *table; /* [sets, slots]: the weights of each set; NULL: as above, under `place` */
+    const float      *table; /* [sets, slots]: the weights of each set; NULL: as above, at `place` */
     uint64_t          place;
 } model_adapters;
 

@@ -28,7 +28,7 @@ typedef struct {
 
 static tensor *adapter_vector(builder *b, const char *name, const float *data, uint64_t place, uint64_t n) {
     tensor *t = graph_weight(b->g, name, TYPE_F32, (uint64_t[]){ n, 1, 1 }, data);
-    if (t && !data) t->place = place << 5; /* tables of weights hash the place of aligned tensors */
+    if (t && !data) t->place = place;
     return t;
 }
 
@@ -41,7 +41,7 @@ static bool find_site(builder *b, const char *base, lora_site *out) {
     if (!s) return false;
     const uint64_t columns = b->adapters->slots * s->experts * s->rank;
     *out = (lora_site){ .a = adapter_vector(b, base, s->a, s->place, columns * s->in),
-                        .b = adapter_vector(b, base, s->b, s->place + 1, columns * s->out),
+                        .b = adapter_vector(b, base, s->b, s->place + MODEL_PLACES, columns * s->out),
                         .sets = b->sets,
                         .rank = s->rank,
                         .slots = b->adapters->slots,

@@ -34,7 +34,8 @@ struct decoder {
     runner         run;
     decoder_row    rows[DECODER_ROWS];
     size_t         count;    /* of rows that are taken */
-    size_t         planned;  /* there is a plan for so many rows */
+    size_t         planned;  /* there is a plan for so many rows, */
+    size_t         adapted;  /* and one for so many if some have adapters */
     double         began;    /* when the step began that is under way */
     size_t         stepping; /* its rows; 0: none is */
     decoder_totals totals;
@@ -136,14 +137,30 @@ static bool row_is_ready(const decoder_row *row) {
 }
 
 /* Memory is prepared when a row is taken, and not while it decodes. */
-static gm_status decoder_prepare(decoder *d, decoder_row *row, error *e) {
+static gm_status decoder_prepare(decoder *d, decoder_row *row, bool adapted, error *e) {
     const size_t vocabulary = d->engine->weights.config.vocabulary;
     if (!row->logits) row->logits = malloc(vocabulary * sizeof *row->logits);
     if (!row->logits) return fail_memory(e, "the logits", vocabulary * sizeof *row->logits);
-    if (d->count < d->planned) return GM_OK;
-    TRY(runner_prepare(&d->run, d->store, d->count + 1, e));
-    while (d->planned <= d->count) d->planned *= 2;
+    if (d->count >= d->planned) {
+        TRY(runner_prepare(&d->run, d->store, d->count + 1, false, e));
+        while (d->planned <= d->count) d->planned *= 2;
+    }
+    if (adapted && d->count >= d->adapted) {
+        TRY(runner_prepare(&d->run, d->store, d->count + 1, true, e));
+        for (d->adapted = 1; d->adapted <= d->count;) d->adapted *= 2;
+    }
     return GM_OK;
+}
+
+static bool decoder_has_adapters(const decoder *d) {
+    for (size_t i = 0; i < DECODER_ROWS; i++) {
+        if (d->rows[i].session && d->rows[i].session->adapters) return true;
+    }
+    return false;
+}
+
+void decoder_forget_adapters(decoder *d) {
+    if (d) d->adapted = 0;
 }
 
 /* The session's row, which draws what is wished; NULL: there is none for it. */
@@ -156,7 +173,7 @@ static decoder_row *decoder_join(decoder *d, gm_session *s, const draw_wish *wis
     }
     if (row) decoder_leave(s);
     row = decoder_find_row(d, NULL);
-    if (!row || decoder_prepare(d, row, &ignored)) return NULL;
+    if (!row || decoder_prepare(d, row, s->adapters || decoder_has_adapters(d), &ignored)) return NULL;
     row->session = s;
     row->sampling = *wish->sampling;
     row->logprobs = wish->logprobs != NULL;
@@ -226,7 +243,7 @@ static void decoder_write_records(decoder *d) {
             continue;
         }
         const gm_session     *s = row->session;
-        const record_sequence sequence = kv_sequence(&s->kv);
+        const record_sequence sequence = session_sequence(s);
         const int32_t id = row->count ? row->draws[(row->first + row->count - 1) % DECODER_AHEAD].token : row->token;
         records_of_text(d->records, i, &sequence, &id, s->computed + row->count, 1);
     }

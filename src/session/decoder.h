@@ -37,6 +37,9 @@ void decoder_leave(gm_session *s);
  * to who asks. */
 bool decoder_keep_up(const gm_session *s, double deadline);
 
+/* The plans for rows with adapters are no longer there. NULL is fine. */
+void decoder_forget_adapters(decoder *d);
+
 /* How many steps it has run, and how many tokens they computed. */
 typedef struct {
     uint64_t steps, tokens;

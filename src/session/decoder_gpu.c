@@ -50,6 +50,7 @@ struct gpu_decoder {
     gpu_generator *generators[CLASSES];
     size_t         contexts[CLASSES]; /* that they have room for */
     size_t class;                     /* the generator in use; CLASSES: none yet */
+    bool       adapted;               /* it has the plans for adapters; only then can rows with adapters join */
     size_t     too_large;             /* steps in a row for which a smaller one would do */
     uint32_t   moves;                 /* of the store, when the rows joined */
     gpu_row    rows[GENERATOR_ROWS];
@@ -132,6 +133,16 @@ static bool gpu_row_is_present(const gpu_decoder *d, const gpu_row *row) {
     return row->session && d->asked - row->asked <= (uint64_t)PATIENCE * d->count;
 }
 
+void gpu_decoder_forget_adapters(gpu_decoder *d) {
+    if (!d) return;
+    gpu_decoder_reset(d);
+    for (size_t i = 0; i < CLASSES; i++) {
+        gpu_generator_free(d->generators[i]);
+        d->generators[i] = NULL;
+    }
+    d->class = CLASSES;
+}
+
 bool gpu_decoder_is_shared(const gpu_decoder *d) {
     size_t present = 0;
     for (size_t i = 0; d && d->count > 1 && i < GENERATOR_ROWS; i++) present += gpu_row_is_present(d, &d->rows[i]);
@@ -181,17 +192,20 @@ static size_t gpu_row_position(const gpu_row *row) { return row->session->comput
 /* Whether the row has room for one more draw. */
 static bool gpu_row_wants(const gpu_decoder *d, const gpu_row *row) {
     return row->session && row->asks && !row->over && gpu_row_goes_on(row) && gpu_decoder_is_shared(d) &&
+           (d->adapted || !row->session->adapters || d->class == CLASSES) &&
            row->count + row->pending < min_size(row->left, ROW_DRAWS) &&
            gpu_row_position(row) < row->session->kv.context;
 }
 
-/* The class for all rows whose sessions ask, and the longest context among them. */
-static size_t gpu_decoder_class(const gpu_decoder *d, size_t *context) {
+/* The class for all rows whose sessions ask, the longest context among them, and whether some have adapters. */
+static size_t gpu_decoder_class(const gpu_decoder *d, size_t *context, bool *adapted) {
     size_t rows = 0, class = 0;
     *context = 1;
+    *adapted = false;
     for (size_t i = 0; i < GENERATOR_ROWS; i++) {
         if (!gpu_row_is_present(d, &d->rows[i])) continue;
         *context = max_size(*context, d->rows[i].session->kv.context);
+        *adapted = *adapted || d->rows[i].session->adapters;
         rows++;
     }
     while ((size_t)2 << class < rows) class ++;
@@ -201,16 +215,17 @@ static size_t gpu_decoder_class(const gpu_decoder *d, size_t *context) {
 /* Makes the generator, if it is not there, and binds its plan: other sessions may have made the buffers grow. */
 static gm_status gpu_decoder_prepare(gpu_decoder *d, size_t class, size_t context, error *e) {
     const size_t    rows = (size_t)2 << class;
-    const plan_wish wish = { .g = &d->engine->text,
+    const plan_wish wish = { .g = engine_adapters_graph(d->engine, d->adapted),
                              .tokens = rows,
                              .outputs = rows,
                              .most_outputs = rows,
                              .kv = d->store->gpu_layers,
                              .rows = true };
+    gm_status       status = d->adapted ? engine_adapters_ready(d->engine, e) : GM_OK;
+    if (status) return status;
     shared_plan    *plan = runner_borrow(d->engine, &wish, e);
     gpu_generator **g = &d->generators[class];
     if (!plan) return e->status;
-    gm_status status = GM_OK;
     if (!*g || context > d->contexts[class] || !gpu_generator_uses(*g, plan->gpu)) {
         gpu_generator_free(*g);
         *g = NULL;
@@ -223,15 +238,18 @@ static gm_status gpu_decoder_prepare(gpu_decoder *d, size_t class, size_t contex
 
 /* Chooses the generator for the next step. GM_BUSY: the steps in flight end first. */
 static gm_status gpu_decoder_choose(gpu_decoder *d, error *e) {
-    size_t       context, class = gpu_decoder_class(d, &context);
+    bool         adapted;
+    size_t       context, class = gpu_decoder_class(d, &context, &adapted);
     const size_t now = d->class;
     d->too_large = now < CLASSES && class < now ? d->too_large + 1 : 0;
-    if (now < CLASSES && (class == now || (class < now && d->too_large < SHRINK_STEPS)) && context <= d->contexts[now])
+    if (now < CLASSES && (class == now || (class < now && d->too_large < SHRINK_STEPS)) &&
+        context <= d->contexts[now] && adapted == d->adapted)
         return GM_OK;
     if (d->flying) return GM_BUSY;
     if (now < CLASSES) gpu_generator_drop(d->generators[now]);
     for (size_t i = 0; i < GENERATOR_ROWS; i++) d->rows[i].place = NO_PLACE;
     d->class = CLASSES;
+    d->adapted = adapted;
     d->too_large = 0;
     const gm_status status = gpu_decoder_prepare(d, class, context, e);
     if (!status) d->class = class;

@@ -27,7 +27,9 @@ bool gpu_decoder_wants(gpu_decoder *d, gm_session *s, const draw_wish *wish);
 gm_status gpu_decoder_next(gpu_decoder *d, gm_session *s, const draw_wish *wish, int32_t *token, double deadline,
                            error *e);
 bool      gpu_decoder_is_shared(const gpu_decoder *d);
-void      gpu_decoder_leave(gpu_decoder *d, const gm_session *s);
+/* The plans for adapters are about to go: frees all generators. NULL is fine. */
+void gpu_decoder_forget_adapters(gpu_decoder *d);
+void gpu_decoder_leave(gpu_decoder *d, const gm_session *s);
 /* Submits steps for sessions other than this one, which is about to compute a prompt, if one of them has none on the way. Does not
  * wait. */
 void gpu_decoder_keep_up(gpu_decoder *d, const gm_session *s);

@@ -63,7 +63,7 @@ gm_status drawing_start_make(gm_session *s, const draw_wish *wish, bool logprobs
     out->words[SAMPLER_ALTERNATIVES] = (uint32_t)min_size(wish->alternatives, SAMPLER_MOST_ALTERNATIVES);
     const bool            edits = sampler_settings_edits(&settings);
     const size_t          window = edits ? min_size(sampling->penalty_window, end) : 0;
-    const record_sequence sequence = kv_sequence(&s->kv);
+    const record_sequence sequence = session_sequence(s);
     records_of_text(&out->record, 0, &sequence, s->tokens.ids + at, at, 1);
     out->start = (generator_start){ .settings = out->words,
                                     .setting_words = words,
@@ -83,9 +83,10 @@ void drawing_start_free(drawing_start *start) { free(start->words); }
 static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
     TRY(sampling_check(wish->sampling, s->engine->weights.config.vocabulary, e));
     TRY(kv_reserve(&s->kv, s->computed, 1, e));
-    const gm_status ready = engine_check_kv(s->engine, s->kv.store->type, e);
+    gm_status ready = engine_check_kv(s->engine, s->kv.store->type, e);
+    if (!ready && s->adapters) ready = engine_adapters_ready(s->engine, e);
     if (ready) return ready;
-    gpu_generator *generator = runner_generator(&s->run, &s->kv, e);
+    gpu_generator *generator = runner_generator(&s->run, &s->kv, s->adapters != 0, e);
     if (!generator) return e->status;
     drawing_start start;
     gm_status     status = drawing_start_make(s, wish, wish->logprobs != NULL, 0, &start, e);
@@ -104,7 +105,7 @@ static gm_status begin(gm_session *s, const draw_wish *wish, error *e) {
 static gm_status go_ahead(gm_session *s, size_t most, error *e) {
     const size_t end = min_size(kv_capacity(&s->kv), s->computed + min_size(max_size(most, 1), GENERATOR_STEPS));
     if (s->ahead.end >= end) return GM_OK;
-    const gpu_generator *generator = runner_generator(&s->run, &s->kv, e);
+    const gpu_generator *generator = runner_generator(&s->run, &s->kv, s->adapters != 0, e);
     if (!generator) return e->status;
     while (s->ahead.end < end) {
         const gm_status status = gpu_generator_submit(s->run.generator, e);

@@ -247,6 +247,7 @@ void gm_engine_close(gm_engine *engine) {
     engine_close_towers(engine);
     tokenizer_free(engine->words);
     plans_close(&engine->plans);
+    engine_adapters_close(engine);
     graph_free(&engine->text);
     cpu_backend_close(&engine->cpu);
     gpu_backend_close(&engine->gpu);

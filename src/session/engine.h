@@ -8,6 +8,7 @@
 #include "cpu/backend.h"
 #include "gpu/backend.h"
 #include "model/model.h"
+#include "session/adapters.h"
 #include "session/batches.h"
 #include "session/kv_store.h"
 #include "session/plans.h"
@@ -32,6 +33,7 @@ struct gm_engine {
     gguf               *projector; /* a second file with towers; NULL: none */
     model               weights;
     graph               text;
+    engine_adapters     adapters; /* adapters.h: with a second graph */
     bool                on_gpu, precise;
     cpu_backend         cpu; /* one of the two is open */
     gpu_backend         gpu;

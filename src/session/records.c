@@ -8,6 +8,7 @@ void records_of_text(token_record *records, size_t row, const record_sequence *s
             .id = ids[i],
             .position = index,
             .sequence = s->sequence,
+            .adapter = s->adapter,
             .at = index,
             .span_first = (uint32_t)row,
             .span_count = (uint32_t)count,

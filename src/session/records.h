@@ -8,7 +8,8 @@
 /* A sequence, and where its keys and values are. */
 typedef struct {
     uint32_t sequence;
-    uint32_t window; /* how many indices a token of text sees in sliding layers, itself included */
+    uint32_t adapter; /* the set of adapters; 0: none */
+    uint32_t window;  /* how many indices a token of text sees in sliding layers, itself included */
     uint32_t shared, prefix, own, ring, ring_slots;
 } record_sequence;
 

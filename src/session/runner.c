@@ -83,10 +83,19 @@ shared_plan *runner_borrow(gm_engine *engine, const plan_wish *wish, error *e) {
     return plan;
 }
 
+/* Whether some token has adapters. Otherwise the run is as if there were none. */
+static bool run_is_adapted(const run_inputs *in) {
+    for (size_t i = 0; i < in->tokens; i++) {
+        if (in->records[i].adapter) return true;
+    }
+    return false;
+}
+
 /* The plan of the current run. A run that was submitted in part has records with places of keys and values. If another session made
  * these move, the run begins again. */
-static shared_plan *runner_plan(runner *r, const kv_store *store, size_t tokens, size_t outputs, error *e) {
-    const plan_wish wish = { .g = &r->engine->text,
+static shared_plan *runner_plan(runner *r, const kv_store *store, size_t tokens, size_t outputs, bool adapted,
+                                error *e) {
+    const plan_wish wish = { .g = engine_adapters_graph(r->engine, adapted),
                              .tokens = tokens,
                              .outputs = outputs,
                              .most_outputs = runner_most_outputs(r),
@@ -99,11 +108,13 @@ static shared_plan *runner_plan(runner *r, const kv_store *store, size_t tokens,
     return r->plan;
 }
 
-gm_status runner_prepare(const runner *r, const kv_store *store, size_t tokens, error *e) {
-    const plan_wish wish = {
-        .g = &r->engine->text, .tokens = tokens, .outputs = tokens, .rows = r->rows, .kv = store->gpu_layers
-    };
-    shared_plan *plan = runner_borrow(r->engine, &wish, e);
+gm_status runner_prepare(const runner *r, const kv_store *store, size_t tokens, bool adapted, error *e) {
+    const plan_wish wish = { .g = engine_adapters_graph(r->engine, adapted),
+                             .tokens = tokens,
+                             .outputs = tokens,
+                             .rows = r->rows,
+                             .kv = store->gpu_layers };
+    shared_plan    *plan = runner_borrow(r->engine, &wish, e);
     plans_return(plan);
     return plan ? GM_OK : e->status;
 }
@@ -114,7 +125,7 @@ const float *runner_logits(const runner *r) { return r->logits; }
 
 static gm_status cpu_step(runner *r, const kv_store *store, const run_inputs *in, float *out, double deadline,
                           error *e) {
-    const shared_plan *plan = runner_plan(r, store, in->tokens, in->outputs, e);
+    const shared_plan *plan = runner_plan(r, store, in->tokens, in->outputs, run_is_adapted(in), e);
     if (!plan) return e->status;
     if (r->table.row && !r->has_rows) {
         const gm_status status = table_rows_fetch(&r->table, &in->records->id, RECORD_WORDS, in->tokens, e);
@@ -132,8 +143,8 @@ static gm_status cpu_step(runner *r, const kv_store *store, const run_inputs *in
 
 /* ---- GPU ------------------------------------------------------------------------------------------------------------ */
 
-gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e) {
-    const shared_plan *plan = runner_plan(r, kv->store, 1, 1, e);
+gpu_generator *runner_generator(runner *r, const kv_cache *kv, bool adapted, error *e) {
+    const shared_plan *plan = runner_plan(r, kv->store, 1, 1, adapted, e);
     if (plan && r->generator && !gpu_generator_uses(r->generator, plan->gpu)) { /* its plan is for another cache */
         gpu_generator_free(r->generator);
         r->generator = NULL;
@@ -148,7 +159,7 @@ gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e) {
 bool runner_is_drawing(const runner *r) { return r->generator && gpu_generator_begun(r->generator); }
 
 static gm_status gpu_submit_run(runner *r, const kv_store *store, const run_inputs *in, error *e) {
-    const shared_plan *plan = runner_plan(r, store, in->tokens, in->outputs, e);
+    const shared_plan *plan = runner_plan(r, store, in->tokens, in->outputs, run_is_adapted(in), e);
     if (!plan) return e->status;
     if (r->generator) gpu_generator_drop(r->generator); /* this run may overwrite what its steps read */
     if (in->outputs && !r->ticket) r->ticket = gpu_ticket_new(r->engine->gpu.host);
@@ -210,6 +221,7 @@ static gm_status gpu_step(runner *r, const kv_store *store, const run_inputs *in
     gpu_host *h = r->engine->gpu.host;
     for (;;) {
         gm_status status = r->submitted ? GM_OK : engine_check_kv(r->engine, store->type, e);
+        if (!status && !r->submitted && run_is_adapted(in)) status = engine_adapters_ready(r->engine, e);
         if (!status && !r->submitted) status = gpu_submit_run(r, store, in, e);
         if (status == GM_AGAIN) { /* results of the check, or weights, are on their way */
             if (!runner_wait(h, deadline)) return GM_AGAIN;

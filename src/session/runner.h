@@ -37,8 +37,8 @@ size_t runner_outputs(size_t vocabulary); /* the same for any model */
  * Returns GM_AGAIN at the deadline: call again with the same inputs. */
 gm_status    runner_step(runner *r, const kv_store *store, const run_inputs *in, float *out, double deadline, error *e);
 const float *runner_logits(const runner *r);
-/* Makes the plan for a run of so many tokens, each with an output, unless it is there. */
-gm_status runner_prepare(const runner *r, const kv_store *store, size_t tokens, error *e);
+/* Makes the plan for a run of so many tokens, each with an output, unless it is there. `adapted`: some of them have adapters. */
+gm_status runner_prepare(const runner *r, const kv_store *store, size_t tokens, bool adapted, error *e);
 void      runner_restart(runner *r); /* drops an unfinished run, and draws that are under way */
 
 /* The most tokens that the next batch of a prompt should have. */
@@ -50,7 +50,7 @@ bool runner_wait(gpu_host *gpu, double deadline);
 
 /* The GPU's generator, on a plan that is bound to this cache; NULL on failure. Another run of this session ends what it has
  * begun; those of other sessions do not disturb it, but its plan must be bound again: call this before each submit. */
-gpu_generator *runner_generator(runner *r, const kv_cache *kv, error *e);
+gpu_generator *runner_generator(runner *r, const kv_cache *kv, bool adapted, error *e);
 bool           runner_is_drawing(const runner *r);
 
 #endif

@@ -88,6 +88,7 @@ void session_free(gm_session *s) {
     kv_close(&s->kv);
     soft_free(&s->soft);
     token_list_free(&s->tokens);
+    engine_adapters_leave_set(s->engine, s->adapters);
     free(s);
 }
 
@@ -124,6 +125,8 @@ gm_status gm_session_fork(gm_session *session, gm_session **out, char *why, size
         if (s->tokens.failed) fail_memory(&e, "the tokens", session->tokens.count * sizeof(int32_t));
         else soft_copy(&s->soft, &session->soft, &e);
         s->shares = session->shares;
+        s->adapters = session->adapters;
+        engine_adapters_keep_set(s->engine, s->adapters);
         s->restored = session->restored;
         s->computed = session->computed;
         s->has_logits = session->has_logits;
@@ -223,9 +226,15 @@ static gm_status begin_batch(gm_session *s, error *e) {
     return GM_OK;
 }
 
+record_sequence session_sequence(const gm_session *s) {
+    record_sequence sequence = kv_sequence(&s->kv);
+    sequence.adapter = s->adapters;
+    return sequence;
+}
+
 /* The next `batch` tokens; make_room comes first. */
 static run_inputs inputs_of(gm_session *s, size_t batch) {
-    const record_sequence sequence = kv_sequence(&s->kv);
+    const record_sequence sequence = session_sequence(s);
     records_of_text(s->records, 0, &sequence, s->tokens.ids + s->computed, s->computed, batch);
     return (run_inputs){ .records = s->records,
                          .tokens = batch,

@@ -14,6 +14,7 @@ struct gm_session {
     gm_engine    *engine;
     gm_session   *next;     /* in one of the engine's lists */
     bool          shares;   /* others may begin with what it holds, and it with theirs: sharing.c */
+    uint32_t      adapters; /* the set that all that it computes belongs to: adapters.h */
     size_t        restored; /* tokens whose keys and values came from a snapshot: nobody else may begin with them */
     kv_cache      kv;
     token_list    tokens;   /* held */
@@ -43,6 +44,9 @@ struct gm_session {
     gm_reply   *replies; /* all of them, linked by gm_reply.next */
     gm_reply   *writer;  /* the reply that the tokens held belong to; NULL: somebody else changed them */
 };
+
+/* Where its tokens' keys and values go, and the adapters that they are computed with. */
+record_sequence session_sequence(const gm_session *s);
 
 /* Computes the held tokens that are not in the cache yet, until `deadline`. */
 gm_status session_compute(gm_session *s, double deadline, error *e);

@@ -77,6 +77,7 @@ static bool session_lends(const gm_session *s) { return s->shares && !s->restore
 bool session_park(gm_session *s) {
     gm_engine *engine = s->engine;
     if (!session_lends(s) || s->computed < max_size(engine->share_step, LEAST_SHARED)) return false;
+    if (!engine_adapters_set_lasts(engine, s->adapters)) return false;
     for (gm_session **link = &engine->sessions; *link; link = &(*link)->next) {
         if (*link != s) continue;
         *link = s->next;
@@ -111,7 +112,8 @@ typedef struct {
 
 static void search_list(const gm_session *s, gm_session *list, bool parked, prefix_search *found) {
     for (gm_session *other = list; other; other = other->next) {
-        if (other == s || !session_lends(other) || other->kv.store != s->kv.store) continue;
+        if (other == s || !session_lends(other) || other->kv.store != s->kv.store || other->adapters != s->adapters)
+            continue;
         const size_t common = common_tokens(s, other);
         if (common < found->position + LEAST_SHARED) continue;
         const size_t position = kv_meeting_point(&other->kv, common);

@@ -6,6 +6,9 @@
  *   k.<layer>, v.<layer>    I8 [bytes of a row, positions]: all computed positions of a full layer, the last ones of a ring
  *   digest  I8 [32]         the seal over everything before it
  *
+ * session.adapters identifies the set of adapters that the rows were computed with; without it there was none. A session with another
+ * set takes over the tokens only, and computes them again.
+ *
  * A hash of the model, the K/V type and the shapes decide whether a snapshot fits. Every backend stores rows as it keeps them:
  * f32 and f16 are the same everywhere; q8_0 has one order on the CPU and another on the GPU. */
 
@@ -20,6 +23,8 @@
 
 enum {
     FORMAT_VERSION = 2,
+    ADAPTED_VERSION =
+        3, /* the same with session.adapters: programs that do not know it must not take the rows for the model's own */
     SPAN_WORDS = 3,
     DIGEST_BYTES = 32,
     SCRATCH_BYTES = 1 << 20, /* rows on their way from the GPU; one row is always less */
@@ -40,7 +45,10 @@ static const char *kv_name(const gm_session *s) {
 static void declare(gguf_writer *w, const gm_session *s, size_t ring_first) {
     char name[32];
     gguf_write_str(w, "general.architecture", str_of(architecture));
-    gguf_write_u32(w, "session.version", FORMAT_VERSION);
+    char adapters[65] = "";
+    if (s->adapters) engine_adapters_digest(s->engine, s->adapters, adapters);
+    gguf_write_u32(w, "session.version", s->adapters ? ADAPTED_VERSION : FORMAT_VERSION);
+    if (s->adapters) gguf_write_str(w, "session.adapters", str_of(adapters));
     gguf_write_str(w, "session.model", str_of(s->engine->digest));
     gguf_write_str(w, "session.kv_type", str_of(kv_name(s)));
     gguf_write_u64(w, "session.computed", s->computed);
@@ -191,9 +199,9 @@ static gm_status check_identity(const gm_session *s, const gguf *g, error *e) {
                     STR_ARGS(kind), architecture);
     uint32_t version = 0;
     TRY(gguf_get_u32(g, "session.version", &version, NULL, e));
-    if (version != FORMAT_VERSION)
-        return fail(e, GM_UNSUPPORTED, "the snapshot has version %u; this program reads version %d", version,
-                    FORMAT_VERSION);
+    if (version != FORMAT_VERSION && version != ADAPTED_VERSION)
+        return fail(e, GM_UNSUPPORTED, "the snapshot has version %u; this program reads versions %d and %d", version,
+                    FORMAT_VERSION, ADAPTED_VERSION);
     TRY(gguf_get_str(g, "session.model", &hash, NULL, e));
     TRY(gguf_get_str(g, "session.kv_type", &type, NULL, e));
     const char *hex = s->engine->digest;
@@ -204,6 +212,16 @@ static gm_status check_identity(const gm_session *s, const gguf *g, error *e) {
         return fail(e, GM_BAD_FILE, "the snapshot holds keys and values in %.*s, this session in %s", STR_ARGS(type),
                     kv_name(s));
     }
+    return GM_OK;
+}
+
+static gm_status compare_adapters(const gm_session *s, const gguf *g, bool *alike, error *e) {
+    str  theirs = { "", 0 };
+    char ours[65] = "";
+    bool found = false;
+    TRY(gguf_get_str(g, "session.adapters", &theirs, &found, e));
+    if (s->adapters) engine_adapters_digest(s->engine, s->adapters, ours);
+    *alike = found == (s->adapters != 0) && str_is(theirs, ours) && (*ours || !s->adapters);
     return GM_OK;
 }
 
@@ -231,7 +249,8 @@ static gm_status read_logits(gm_session *into, const gguf *g, error *e) {
     return GM_OK;
 }
 
-static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
+/* `alike`: the rows belong to the session's adapters. */
+static gm_status read_tokens(gm_session *into, const gguf *g, bool alike, error *e) {
     const gguf_tensor *tokens = gguf_find_tensor(g, "tokens");
     const uint64_t     n = tokens ? tokens->ne[0] : 0;
     uint64_t           computed = 0, first = 0;
@@ -242,6 +261,7 @@ static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
                     (unsigned long long)n, into->kv.context);
     }
     TRY(check_positions(into, computed, first, n, e));
+    if (!alike) computed = first = 0;
     const uint8_t *bytes = n ? tensor_of(g, "tokens", TYPE_I32, n, 1, e) : NULL;
     if (n && !bytes) return e->status;
     for (uint64_t i = 0; i < n; i++) {
@@ -250,6 +270,7 @@ static gm_status read_tokens(gm_session *into, const gguf *g, error *e) {
         TRY(session_hold(into, id, e));
     }
     into->computed = (size_t)computed;
+    if (!alike) return GM_OK;
     TRY(kv_restore(&into->kv, into->computed, (size_t)first, e));
     return gguf_find_tensor(g, "logits") ? read_logits(into, g, e) : GM_OK;
 }
@@ -295,8 +316,9 @@ struct snapshot_restoring {
     gm_session *fresh; /* is filled, then swapped with s: whatever goes wrong, s keeps what it had */
     gguf       *g;
     gguf_seal   seal;
-    bool        genuine; /* the seal was checked */
-    uint32_t    layer;   /* the rows that go next: layer, keys or values, how many are done */
+    uint32_t    adapters; /* of the session, when its tokens were read */
+    bool        genuine;  /* the seal was checked */
+    uint32_t    layer;    /* the rows that go next: layer, keys or values, how many are done */
     bool        values;
     size_t      done;
 };
@@ -308,7 +330,10 @@ static gm_status read_beginning(snapshot_restoring *job, error *e) {
     TRY(check_identity(s, job->g, e));
     TRY(session_new(s->engine, &job->fresh, e));
     TRY(kv_open(&job->fresh->kv, s->kv.store, s->kv.context, e));
-    TRY(read_tokens(job->fresh, job->g, e));
+    bool alike = false;
+    TRY(compare_adapters(s, job->g, &alike, e));
+    job->adapters = s->adapters;
+    TRY(read_tokens(job->fresh, job->g, alike, e));
     return read_soft(job->fresh, job->g, e);
 }
 
@@ -404,6 +429,8 @@ gm_status snapshot_restore_step(snapshot_restoring *job, error *e) {
     TRY(session_check_free(job->s, e));
     session_release(job->s);
     swap_sessions(job->s, job->fresh);
+    if (job->s->adapters != job->adapters) session_go_back(job->s, 0);
+    job->s->has_logits = job->s->has_logits && job->s->computed == job->s->tokens.count;
     job->s->restored = job->s->computed;
     return GM_OK;
 }

@@ -1,0 +1,155 @@
+/* The sites of adapters: which weights they correct, the memory for their matrices, and how a slot's matrices are laid out there. */
+
+#include "session/adapter_sites.h"
+
+#include "session/engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAST_RANK = 8, FEWEST_SLOTS = 4 };
+/* Sites with few slots are cheap, and spare ones save making plans anew. Beyond this many bytes there are no spare ones. */
+#define SPARE_SLOT_BYTES (UINT64_C(256) << 20)
+
+static uint32_t rank_class(uint32_t rank) {
+    uint32_t class = LEAST_RANK;
+    while (class < rank) class *= 2;
+    return class;
+}
+
+static model_site *site_named(const adapter_sites *s, const char *base) {
+    for (size_t i = 0; i < s->model.count; i++) {
+        if (!strcmp(s->sites[i].base, base)) return &s->sites[i];
+    }
+    return NULL;
+}
+
+/* ---- parts: A and B of a site ---- */
+
+site_part site_part_of(const adapter_sites *s, size_t part) {
+    const model_site *site = &s->sites[part / 2];
+    site_part         out = { .site = site, .is_b = part % 2, .is_table = !strcmp(site->base, "token_embd.weight") };
+    out.rows = out.is_table && !out.is_b ? site->in : site->rank * site->experts;
+    out.length = out.is_table && !out.is_b ? site->rank : out.is_b ? site->out : site->in;
+    return out;
+}
+
+/* Row `row` of a slot's matrices, which are those of all experts in turn. */
+static void site_fill_row(const adapter_sites *s, const site_part *p, const adapter_pair *pair, uint64_t row,
+                          float *out) {
+    const uint32_t class = p->site->rank;
+    memset(out, 0, (size_t)p->length * sizeof *out);
+    if (!pair) return;
+    if (p->is_table && !p->is_b) {
+        memcpy(out, pair->a + row * pair->rank, pair->rank * sizeof *out);
+        return;
+    }
+    const uint64_t expert = row / class, rank = row % class;
+    if (rank >= pair->rank) return;
+    if (!p->is_b) {
+        memcpy(out, pair->a + (expert * pair->rank + rank) * pair->in, pair->in * sizeof *out);
+        return;
+    }
+    const float  scale = pair->scale * (p->is_table ? sqrtf((float)s->width) : 1);
+    const float *b = pair->b + expert * pair->out * pair->rank + rank;
+    for (uint64_t i = 0; i < pair->out; i++) out[i] = scale * b[i * pair->rank];
+}
+
+void site_fill(const adapter_sites *s, const site_part *p, const adapter *content, uint64_t row, uint64_t count,
+               float *out) {
+    const adapter_pair *pair = adapter_find(content, p->site->base);
+    for (uint64_t i = 0; i < count; i++) site_fill_row(s, p, pair, row + i, out + i * p->length);
+}
+
+/* ---- making ---- */
+
+static gm_status sites_collect(adapter_sites *s, const model *m, adapter *const *contents, size_t count, error *e) {
+    size_t most = 0;
+    for (size_t i = 0; i < count; i++) most += contents[i]->count;
+    s->sites = arena_array(&s->memory, max_size(most, 1), sizeof *s->sites);
+    if (!s->sites) return fail_memory(e, "the adapters' sites", most * sizeof *s->sites);
+    for (size_t i = 0; i < count; i++) {
+        for (size_t j = 0; j < contents[i]->count; j++) {
+            const adapter_pair *pair = &contents[i]->pairs[j];
+            if (adapter_pair_is_unused(pair, m)) continue;
+            model_site *site = site_named(s, pair->base);
+            if (!site) {
+                site = &s->sites[s->model.count++];
+                *site = (model_site){ .base = arena_copy(&s->memory, str_of(pair->base)),
+                                      .in = pair->in,
+                                      .out = pair->out,
+                                      .experts = pair->experts };
+                if (!site->base) return fail_memory(e, "an adapter's site", ADAPTER_NAME);
+            }
+            site->rank = (uint32_t)max_size(site->rank, rank_class(pair->rank));
+        }
+    }
+    return GM_OK;
+}
+
+static uint64_t slot_bytes(const adapter_sites *s) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < 2 * s->model.count; i++) {
+        const site_part p = site_part_of(s, i);
+        bytes += p.rows * p.length * sizeof(float);
+    }
+    return bytes;
+}
+
+static uint32_t slots_for(const adapter_sites *s, size_t count) {
+    uint32_t slots = 1;
+    while (slots < count) slots *= 2;
+    return slots < FEWEST_SLOTS && slot_bytes(s) * FEWEST_SLOTS <= SPARE_SLOT_BYTES ? FEWEST_SLOTS : slots;
+}
+
+/* Matrices in memory, or numbers for those on the GPU. */
+static gm_status sites_allocate(adapter_sites *s, bool on_gpu, uint64_t *places, error *e) {
+    s->table = calloc((size_t)ADAPTER_SETS * s->model.slots, sizeof *s->table);
+    s->matrices = calloc(2 * s->model.count + 1, sizeof *s->matrices);
+    if (!s->table || !s->matrices) return fail_memory(e, "the adapters' sets", ADAPTER_SETS * sizeof *s->table);
+    for (size_t i = 0; i < 2 * s->model.count; i++) {
+        const site_part p = site_part_of(s, i);
+        const uint64_t  n = p.rows * p.length * s->model.slots;
+        *places += MODEL_PLACES;
+        if (i % 2 == 0) s->sites[i / 2].place = *places;
+        if (on_gpu) continue;
+        s->matrices[i] = calloc((size_t)n, sizeof(float));
+        if (!s->matrices[i]) return fail_memory(e, "the adapters", n * sizeof(float));
+        *(i % 2 ? &s->sites[i / 2].b : &s->sites[i / 2].a) = s->matrices[i];
+    }
+    s->model.place = *places += MODEL_PLACES;
+    s->model.table = on_gpu ? NULL : s->table;
+    return GM_OK;
+}
+
+gm_status adapter_sites_make(adapter_sites *s, const gm_engine *engine, adapter *const *contents, size_t count,
+                             uint32_t least_slots, uint64_t *places, error *e) {
+    *s = (adapter_sites){ .width = engine->weights.config.width };
+    gm_status status = sites_collect(s, &engine->weights, contents, count, e);
+    s->model.sites = s->sites;
+    s->model.sets = ADAPTER_SETS;
+    s->model.slots = slots_for(s, max_size(count, least_slots));
+    if (!status) status = sites_allocate(s, engine->on_gpu, places, e);
+    if (!status) status = model_text_graph(&engine->weights, &s->model, &s->g, e);
+    if (status) adapter_sites_free(s);
+    return status;
+}
+
+void adapter_sites_free(adapter_sites *s) {
+    for (size_t i = 0; s->matrices && i < 2 * s->model.count; i++) free(s->matrices[i]);
+    free(s->matrices);
+    free(s->table);
+    graph_free(&s->g);
+    arena_free(&s->memory);
+    *s = (adapter_sites){ 0 };
+}
+
+bool adapter_sites_take(const adapter_sites *s, const model *m, const adapter *content) {
+    for (size_t i = 0; i < content->count; i++) {
+        const model_site *site = site_named(s, content->pairs[i].base);
+        if (adapter_pair_is_unused(&content->pairs[i], m)) continue;
+        if (!site || site->rank < content->pairs[i].rank) return false;
+    }
+    return true;
+}

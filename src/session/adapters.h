@@ -1,0 +1,65 @@
+/* The adapters of an engine: slots that hold them, and the weighted sets that tokens' records name.
+ *
+ * The engine has a second text graph, with corrections for every weight that one of its adapters has a pair for (a site). A site has
+ * room for a pair in each slot, of a rank class: ranks are padded with zeros to a power of two. Loading an adapter that fits only fills a
+ * slot. One that needs a new site, a higher class or a further slot makes sites and graph anew, and with them the plans.
+ *
+ * A set gives slots weights. Sessions with the same adapters and scales have the same set, and only then can they share keys and values.
+ * Set 0 is empty: runs in which all tokens have it use the plain graph and its plans, as if there were no adapters.
+ *
+ * On the GPU, slots and sets are written before the next run that needs them: engine_adapters_ready. All functions are called between
+ * engine_enter and engine_leave. */
+
+#ifndef GM_SESSION_ADAPTERS_H
+#define GM_SESSION_ADAPTERS_H
+
+#include "session/adapter_sites.h"
+
+struct gm_adapter {
+    gm_engine *engine;
+    adapter   *content;
+    uint32_t   slot;
+    size_t     users;   /* its owner, and each set that it is part of */
+    bool       owned;   /* its owner has not freed it */
+    bool       written; /* its slot has its matrices */
+};
+
+typedef struct {
+    adapter_sites sites;
+    gm_adapter  **slots; /* [sites.model.slots]; NULL: free */
+    size_t        count; /* of adapters */
+    size_t        users[ADAPTER_SETS];
+    uint64_t      places;        /* numbers that were given to vectors on the GPU */
+    bool          table_written; /* on the GPU */
+    struct {                     /* what is written there next */
+        size_t   part;           /* 2 · site: A; 2 · site + 1: B */
+        uint64_t row;            /* of all experts' matrices */
+        float   *scratch;
+    } next;
+} engine_adapters;
+
+/* Takes ownership of `content`, even on failure. Nothing changes if it does not fit. */
+gm_status engine_adapters_add(gm_engine *engine, adapter *content, gm_adapter **out, error *e);
+/* One user less. The last one frees the adapter and its slot. */
+void engine_adapters_drop(gm_adapter *a);
+void engine_adapters_close(gm_engine *engine);
+
+/* Before a run or a plan that uses them: writes what the GPU does not have yet. GM_AGAIN: let gpu_host_wait run, and call again. */
+gm_status engine_adapters_ready(gm_engine *engine, error *e);
+/* The graph of a run: `adapted` if some of its tokens has a set other than 0. */
+const graph *engine_adapters_graph(const gm_engine *engine, bool adapted);
+
+/* The set of these adapters, with one user more. Leave it when it is no longer used. */
+gm_status engine_adapters_take_set(gm_engine *engine, gm_adapter *const *adapters, const float *scales, size_t count,
+                                   uint32_t *set, error *e);
+void      engine_adapters_keep_set(gm_engine *engine, uint32_t set); /* one user more */
+void      engine_adapters_leave_set(gm_engine *engine, uint32_t set);
+/* Whether the owners of all its adapters still have them. Otherwise only open sessions use the set. */
+bool engine_adapters_set_lasts(const gm_engine *engine, uint32_t set);
+/* Identifies a set by the contents and scales of its adapters, on any engine; not for set 0. */
+void engine_adapters_digest(const gm_engine *engine, uint32_t set, char hex[65]);
+
+/* gm_session_adapters with an error to pass on. */
+gm_status session_set_adapters(gm_session *s, gm_adapter *const *adapters, const float *scales, size_t count, error *e);
+
+#endif
