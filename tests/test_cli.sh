@@ -749,8 +749,27 @@ run "check the wrong model" 1 check $fixtures/small-dense-Q4_K_M.gguf $fixtures/
 has "cannot be computed: "
 run "check blocks of a model" 1 check $dense $fixtures/quant-blocks.expect.gguf
 has "Q4_K.f32 cannot be computed: MODEL has no tensor Q4_K"
-run "check with an adapter" 1 check $dense $fixtures/tiny-dense.expect.gguf --adapter somewhere
-has "logits.0 cannot be computed: adapters are not supported yet"
+run "check with an adapter that is not there" 2 check $dense $fixtures/tiny-dense.expect.gguf --adapter somewhere
+says "somewhere"
+for isa in $instruction_sets; do
+    checks "adapters, $isa" $dense $fixtures/tiny-dense-adapters.expect.gguf 6 1e-4 --precise --cpu "$isa" --adapter $fixtures/tiny-dense-lora \
+        --adapter $fixtures/tiny-dense-adapters/embedding --adapter=$fixtures/tiny-dense-adapters/head --adapter $fixtures/tiny-dense-adapters/part
+    checks "adapters with experts, $isa" $fixtures/tiny-moe.gguf $fixtures/tiny-moe-lora.expect.gguf 1 1e-4 --precise --cpu "$isa" --adapter $fixtures/tiny-moe-lora
+done
+run "an adapter that is missing" 1 check $dense $fixtures/tiny-dense-adapters.expect.gguf --precise --adapter $fixtures/tiny-dense-adapters/head
+has "logits.part cannot be computed: this needs the adapter 'part': give its folder or file with --adapter"
+run "an adapter for another model" 2 run $fixtures/tiny-moe.gguf hi --adapter $fixtures/tiny-dense-lora
+says "made for another model"
+lora=("$dense" "${say[@]}" --max 8)
+run "the model alone" 0 run "${lora[@]}"
+cp "$scratch/out" "$scratch/alone"
+run "an adapter" 0 run "${lora[@]}" --adapter $fixtures/tiny-dense-lora
+equals "an adapter changes the answer" "$(cmp -s "$scratch/out" "$scratch/alone"; echo $?)" 1
+run "an adapter times 0" 0 run "${lora[@]}" --adapter $fixtures/tiny-dense-lora=0
+equals "an adapter times 0 changes nothing" "$(cmp -s "$scratch/out" "$scratch/alone"; echo $?)" 0
+run "gradients" 1 check $dense $fixtures/tiny-dense-lora.expect.gguf --precise --adapter $fixtures/tiny-dense-lora
+has "grad.L0.q.A cannot be computed: training is not supported yet"
+equals "gradients: logits" "$(grep -cE '^logits [0-9]\.[0-9]{3}e-0[5-9]$' "$scratch/out")" 1
 # one wrong byte in an expectation is seen
 cp $fixtures/quant-blocks.expect.gguf "$scratch/blocks.gguf"
 printf '\377' | dd of="$scratch/blocks.gguf" bs=1 seek=$(($(stat -c %s "$scratch/blocks.gguf") - 3)) conv=notrunc 2>/dev/null

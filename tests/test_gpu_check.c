@@ -24,11 +24,12 @@ int __wrap_main(int argc, char **argv);
 #define TOWERS(name) "--mmproj", "tests/fixtures/" name ".mmproj.gguf"
 #define PICTURE "--image", "tests/fixtures/tiny-mm.png"
 #define MEDIA PICTURE, "--audio", "tests/fixtures/tiny-mm.wav"
+#define ADAPTER(name) "--adapter", "tests/fixtures/" name
 #define VIDEO "--video", "tests/fixtures/tiny-mm-video"
 
 /* Compiling 8-bit products takes most of the time. At least one model uses each kind of kernel. */
 static const struct {
-    const char *name, *expect /* NULL: as the model */, *tolerance, *options[8];
+    const char *name, *expect /* NULL: as the model */, *tolerance, *options[10];
     const char *lines[2]; /* that must be there, if the file also has what cannot be computed yet */
 } rows[] = {
     { "tiny-dense", NULL, "5e-3", { 0 }, { 0 } },
@@ -42,6 +43,13 @@ static const struct {
     { "tiny-moe", NULL, "1e-4", { "--precise" }, { 0 } },
     { "tiny-moe-split", "tiny-moe", "1e-4", { "--precise" }, { 0 } },
     { "tiny-mm", NULL, "1e-4", { "--precise", TOWERS("tiny-mm"), MEDIA }, { 0 } },
+    { "tiny-moe", "tiny-moe-lora", "1e-4", { "--precise", ADAPTER("tiny-moe-lora") }, { 0 } },
+    { "tiny-dense",
+      "tiny-dense-adapters",
+      "1e-4",
+      { "--precise", ADAPTER("tiny-dense-adapters/embedding"), ADAPTER("tiny-dense-adapters/head"),
+        ADAPTER("tiny-dense-adapters/part"), ADAPTER("tiny-dense-lora") },
+      { 0 } },
     { "tiny-mm", "tiny-mm-video", "1e-4", { "--precise", TOWERS("tiny-mm"), VIDEO }, { 0 } },
     { "tiny-mm-ollama", "tiny-mm", "1e-4", { "--precise" }, { 0 } },
     { "tiny-unified", NULL, "1e-4", { "--precise", TOWERS("tiny-unified"), MEDIA }, { 0 } },

@@ -172,7 +172,7 @@ for preset in asan release; do
         plan "$preset-$test" "${prefix[@]}" "build/$preset/$test" "${arguments[@]}"
     done
 done
-for test in test_decoder test_records test_model test_load test_media test_soft test_session test_store test_threads test_towers test_video; do
+for test in test_adapters test_decoder test_records test_model test_load test_media test_soft test_session test_store test_threads test_towers test_video; do
     plan "release-$test-gpu" "${with_gpu[@]}" "build/release/$test" gpu
 done
 plan release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu +subgroups,dot4,f16

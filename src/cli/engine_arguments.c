@@ -111,7 +111,10 @@ gm_status engine_open(const engine_values *values, const char *model, bool bar, 
     gm_engine_get_info(*out, &info);
     if (*info.why_device) fprintf(stderr, "gemmule: using %s: %s\n", info.device, info.why_device);
     if (*info.note) fprintf(stderr, "gemmule: %s\n", info.note);
-    return adapters_open(values, *out, e);
+    const gm_status loaded = adapters_open(values, *out, e);
+    if (loaded) gm_engine_close(*out);
+    if (loaded) *out = NULL;
+    return loaded;
 }
 
 gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t context, gm_session **out, error *e) {

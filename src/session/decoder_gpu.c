@@ -192,7 +192,6 @@ static size_t gpu_row_position(const gpu_row *row) { return row->session->comput
 /* Whether the row has room for one more draw. */
 static bool gpu_row_wants(const gpu_decoder *d, const gpu_row *row) {
     return row->session && row->asks && !row->over && gpu_row_goes_on(row) && gpu_decoder_is_shared(d) &&
-           (d->adapted || !row->session->adapters || d->class == CLASSES) &&
            row->count + row->pending < min_size(row->left, ROW_DRAWS) &&
            gpu_row_position(row) < row->session->kv.context;
 }
@@ -296,6 +295,7 @@ static gm_status gpu_decoder_gather(gpu_decoder *d, const gm_session *asker, uin
         gpu_row *row = &d->rows[i];
         error    problem = { 0 };
         if (row->place != NO_PLACE || row->pending || !gpu_row_wants(d, row)) continue;
+        if (row->session->adapters && !d->adapted) continue; /* it has not asked for long */
         const gm_status status = gpu_row_place(d, row, *taken, &problem);
         if (!status) *taken |= 1u << row->place;
         else if (status == GM_AGAIN || row->session == asker)
