@@ -221,7 +221,7 @@ static writer writer_of(const mix *m, uint32_t seed) {
     return w;
 }
 
-static bool writer_poll(writer *w) {
+static bool writer_step(writer *w) {
     gm_piece piece;
     w->status = gm_reply_next(w->reply, &piece, why, sizeof why);
     if (w->status == GM_OK) w->status = GM_AGAIN;
@@ -238,14 +238,14 @@ static void writer_end(writer *w) {
 static bool writer_is_right(const writer *w, const mix *m, uint32_t seed) {
     const int32_t *ours = NULL, *theirs = NULL;
     writer         alone = writer_of(m, seed);
-    while (writer_poll(&alone)) {}
+    while (writer_step(&alone)) {}
     const size_t n = gm_session_tokens(w->s, &ours), count = gm_session_tokens(alone.s, &theirs);
     const bool   same = n == count && n > PROMPT && !memcmp(ours, theirs, n * sizeof *ours);
     writer_end(&alone);
     return same;
 }
 
-static void test_answers(gm_adapter *const *a) {
+static void test_mixed_answers(gm_adapter *const *a) {
     enum { WRITERS = 7 };
     const mix mixes[WRITERS] = { { .count = 0 },     mix_of(a[0], 1), mix_of(a[1], 1), { { a[0], a[2] }, { 1, -1 }, 2 },
                                  mix_of(a[3], 1.5f), { .count = 0 },  mix_of(a[0], 1) };
@@ -257,7 +257,7 @@ static void test_answers(gm_adapter *const *a) {
     for (size_t i = 0; i < count; i++) writers[i] = writer_of(&mixes[i], 10 + (uint32_t)i % 5);
     while (left) {
         left = false;
-        for (size_t i = 0; i < count; i++) left |= writers[i].status == GM_AGAIN && writer_poll(&writers[i]);
+        for (size_t i = 0; i < count; i++) left |= writers[i].status == GM_AGAIN && writer_step(&writers[i]);
     }
     for (size_t i = 0; i < count; i++)
         CHECK_MESSAGE(writer_is_right(&writers[i], &mixes[i], 10 + (uint32_t)i % 5), "answer %zu", i);
@@ -269,15 +269,15 @@ static void test_loading(gm_adapter **a) {
     TEST("an adapter is loaded, and one is freed, during answers");
     const mix none = { 0 }, first = mix_of(a[0], 1), second = mix_of(a[1], 1);
     writer    one = writer_of(&first, 20), two = writer_of(&second, 21), plain = writer_of(&none, 22);
-    for (int i = 0; i < 4; i++) writer_poll(&one), writer_poll(&two), writer_poll(&plain);
+    for (int i = 0; i < 4; i++) writer_step(&one), writer_step(&two), writer_step(&plain);
     const uint32_t slots = engine->adapters.sites.model.slots;
     a[VARIANTS - 1] = adapter_made(VARIANTS - 1);
     CHECK(engine->adapters.sites.model.slots >= slots);
     gm_adapter_free(a[1]); /* its session goes on with it */
     while (one.status == GM_AGAIN || two.status == GM_AGAIN || plain.status == GM_AGAIN) {
-        if (one.status == GM_AGAIN) writer_poll(&one);
-        if (two.status == GM_AGAIN) writer_poll(&two);
-        if (plain.status == GM_AGAIN) writer_poll(&plain);
+        if (one.status == GM_AGAIN) writer_step(&one);
+        if (two.status == GM_AGAIN) writer_step(&two);
+        if (plain.status == GM_AGAIN) writer_step(&plain);
     }
     CHECK(writer_is_right(&one, &first, 20) && writer_is_right(&plain, &none, 22));
     const size_t count = engine->adapters.count;
@@ -290,8 +290,8 @@ static void test_loading(gm_adapter **a) {
     a[1] = adapter_made(1);
     const mix again = mix_of(a[1], 1), large = mix_of(a[VARIANTS - 1], 1);
     writer    three = writer_of(&again, 21), four = writer_of(&large, 23);
-    while (writer_poll(&three)) {}
-    while (writer_poll(&four)) {}
+    while (writer_step(&three)) {}
+    while (writer_step(&four)) {}
     CHECK(writer_is_right(&three, &again, 21) && writer_is_right(&four, &large, 23));
     writer_end(&one);
     writer_end(&plain);
@@ -299,7 +299,7 @@ static void test_loading(gm_adapter **a) {
     writer_end(&four);
 }
 
-static void test_refusals(gm_adapter *const *a) {
+static void test_adapter_refusals(gm_adapter *const *a) {
     TEST("what does not fit is refused, and changes nothing");
     const mix   first = mix_of(a[0], 1), wrong = mix_of(a[0], NAN);
     int32_t     tokens[PROMPT];
@@ -345,9 +345,9 @@ int main(int argc, char **argv) {
         test_forks(a);
         test_prefixes(a);
     }
-    test_answers(a);
+    test_mixed_answers(a);
     test_loading(a);
-    if (device == GM_BACKEND_CPU) test_refusals(a);
+    if (device == GM_BACKEND_CPU) test_adapter_refusals(a);
 
     TEST("without adapters, nothing is left of them");
     for (size_t i = 0; i < VARIANTS; i++) gm_adapter_free(a[i]);
