@@ -992,6 +992,8 @@ manifest registry.ollama.ai/library/gemma4/tiny-short "$config" "$(layer model "
 printf '{"stop":7}' >"$scratch/stop.json"
 manifest registry.ollama.ai/library/gemma4/tiny-stop "$config" "$(layer model "$model"),$(layer params "$(blob "$scratch/stop.json")")"
 manifest registry.ollama.ai/library/gemma4/adapted "$config" "$(layer model "$model"),$(layer adapter "$model")"
+"$program" adapter convert $lora "$scratch/lora.gguf" && "$program" adapter convert $fixtures/tiny-dense-adapters/part "$scratch/part.gguf"
+manifest registry.ollama.ai/library/gemma4/tuned "$config" "$(layer model "$model"),$(layer adapter "$(blob "$scratch/lora.gguf")"),$(layer adapter "$(blob "$scratch/part.gguf")")"
 printf '{"schemaVersion":2,' >"$store/manifests/registry.ollama.ai/library/gemma4/broken"
 export OLLAMA_MODELS=$store
 
@@ -1003,7 +1005,7 @@ matches 'gemma4:tiny +1\.04 MB +506K +F16 +ok'
 matches 'hf\.co/someone/tiny:F16 +1\.04 MB +506K +F16 +ok'
 matches 'gemma4:gone .*sha256-0{63}1'
 has gemma4:broken
-matches 'gemma4:adapted .*it has an adapter'
+matches 'gemma4:tuned +1\.[0-9]+ MB +506K +F16 +ok'
 run "list as JSON" 0 list --json
 matches '\{"name":"gemma4:tiny","bytes":[0-9]+,"family":"gemma4","parameters":"506K","quantisation":"F16","model":".*/blobs/sha256-[0-9a-f]{64}","projector":null,"draft":null,"problem":null\}'
 ln -s ../.. "$store/manifests/registry.ollama.ai/library/round"
@@ -1062,9 +1064,24 @@ one_line
 run "a parameter of the wrong type" 2 run gemma4:warm Hello
 says "temperature must be a number"
 one_line
-run "an adapter is not left out silently" 2 run gemma4:adapted Hello
-says "adapters are not supported yet"
+run "an adapter layer that is none" 2 run gemma4:adapted Hello
+says "this is no adapter"
 one_line
+answer_of() { run "$1" 0 run "${@:2}" Hello --max 12 --temp 0 --json "${one[@]}" && answered=$(grep -o '"content":"[^}]*","thinking"' <<<"$out"); }
+answer_of "without adapters" "$dense"
+plain=$answered
+answer_of "with adapters" "$dense" --adapter $lora --adapter $fixtures/tiny-dense-adapters/part
+tuned=$answered
+answer_of "with the adapter layers of a model" gemma4:tuned
+equals "the adapter layers of Ollama's model" "$answered" "$tuned"
+if [ "$plain" != "$tuned" ]; then pass; else fail "adapters" "they change nothing: $plain"; fi
+answer_of "a further adapter" gemma4:tuned --adapter $lora=-1 --adapter $fixtures/tiny-dense-adapters/part=-1
+equals "and one that undoes it" "$answered" "$plain"
+run "merge a model with adapter layers" 0 adapter merge gemma4:tuned $lora=-1 "$scratch/undone.gguf" --type f32 --quiet
+answer_of "merged" "$scratch/undone.gguf"
+once=$answered
+answer_of "the other adapter alone" "$dense" --adapter $fixtures/tiny-dense-adapters/part
+equals "merging begins with the model's own adapters" "$once" "$answered"
 run "an unknown feature of a GPU" 2 run gemma4:tiny Hello --gpu-disable subgroups,magic
 says "'magic' is not a GPU feature"
 one_line

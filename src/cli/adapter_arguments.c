@@ -41,7 +41,7 @@ gm_status adapters_open(const engine_values *values, gm_engine *engine, error *e
 static gm_status adapter_choose(const engine_values *values, const gm_engine *engine, const char *name, size_t *at,
                                 error *e) {
     for (*at = 0; *at < values->adapters.count; ++*at) {
-        if (!strcmp(gm_adapter_name(engine->adapters.slots[*at]), name)) return GM_OK;
+        if (!strcmp(gm_adapter_name(engine->adapters.slots[engine->adapters.own + *at]), name)) return GM_OK;
     }
     return fail(e, GM_BAD_ARGUMENT, "this needs the adapter '%s': give its folder or file with --adapter", name);
 }
@@ -57,7 +57,7 @@ gm_status session_use_adapters(const engine_values *values, gm_session *session,
         size_t at = i, length;
         if (names) status = adapter_choose(values, session->engine, names[i], &at, e);
         if (status) break;
-        chosen[i] = session->engine->adapters.slots[at];
+        chosen[i] = session->engine->adapters.slots[session->engine->adapters.own + at];
         adapter_argument(values->adapters.items[at], &length, &scales[i]);
         if (factors) scales[i] *= factors[i];
     }

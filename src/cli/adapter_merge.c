@@ -39,21 +39,24 @@ static gm_status merge_type(const char *name, merge_options *o, error *e) {
                 "'%s' is no type of weights; expected f32, f16, bf16, q8_0, q6_k, q5_k, q4_k, q4_0, …", name);
 }
 
+static gm_status merge_add(merge_work *w, const char *given, error *e) {
+    const bool towers = gguf_find_tensor(w->file, "mm.input_projection.weight") != NULL;
+    adapter   *a = NULL;
+    TRY(adapter_argument_open(given, &a, &w->parts[w->count].scale, e));
+    w->parts[w->count++].adapter = a;
+    return adapter_fits(a, &w->m, towers ? w->file : NULL, e);
+}
+
 static gm_status merge_open(merge_work *w, const adapter_values *v, const char *const *given, size_t count, error *e) {
     const char *path = NULL;
     if (v->type) TRY(merge_type(v->type, &w->options, e));
     TRY(engine_find_model(given[0], &w->memory, &path, &w->origin, e));
     TRY(gguf_open_file(path, &w->file, e));
     TRY(model_shapes(w->file, &w->m, e));
-    w->parts = arena_array(&w->memory, count, sizeof *w->parts);
+    w->parts = arena_array(&w->memory, count + w->origin.adapter_count, sizeof *w->parts);
     if (!w->parts) return fail_memory(e, "the adapters", count * sizeof *w->parts);
-    const bool towers = gguf_find_tensor(w->file, "mm.input_projection.weight") != NULL;
-    for (size_t i = 1; i + 1 < count; i++) {
-        adapter *a = NULL;
-        TRY(adapter_argument_open(given[i], &a, &w->parts[w->count].scale, e));
-        w->parts[w->count++].adapter = a;
-        TRY(adapter_fits(a, &w->m, towers ? w->file : NULL, e));
-    }
+    for (size_t i = 0; i < w->origin.adapter_count; i++) TRY(merge_add(w, w->origin.adapters[i], e));
+    for (size_t i = 1; i + 1 < count; i++) TRY(merge_add(w, given[i], e));
     return GM_OK;
 }
 

@@ -113,12 +113,18 @@ static void write_blob(buffer *out, const char *key, const char *path, uint64_t 
                   name + strlen("sha256-"));
 }
 
+/* The app's engine has no adapters of Ollama's: without them, its answers would be another model's. */
+static const char *app_problem(const ollama_model *m) {
+    if (m->problem[0]) return m->problem;
+    return m->adapter_count ? "it has an adapter, which the app does not use yet" : NULL;
+}
+
 static void write_ollama_model(buffer *out, const ollama_model *m) {
     buffer_text(out, "{\"source\":\"ollama\"");
     write_text(out, "name", m->name);
     buffer_printf(out, ",\"bytes\":%" PRIu64, m->bytes);
-    buffer_printf(out, ",\"complete\":%s", m->problem[0] ? "false" : "true");
-    write_text(out, "problem", m->problem[0] ? m->problem : NULL);
+    buffer_printf(out, ",\"complete\":%s", app_problem(m) ? "false" : "true");
+    write_text(out, "problem", app_problem(m));
     write_text(out, "family", m->family);
     write_text(out, "parameters", m->size_label);
     write_text(out, "quantisation", m->quantisation);

@@ -50,6 +50,7 @@ static uint32_t set_free(const engine_adapters *a) {
 
 static gm_status set_weights_of(const gm_engine *engine, gm_adapter *const *adapters, const float *scales, size_t count,
                                 float *weights, bool *any, error *e) {
+    for (size_t i = 0; i < engine->adapters.own; i++) weights[i] = 1;
     for (size_t i = 0; i < count; i++) {
         if (!adapters[i] || adapters[i]->engine != engine)
             return fail(e, GM_BAD_ARGUMENT, "adapter %zu does not belong to the session's engine", i);
@@ -86,7 +87,7 @@ gm_status engine_adapters_take_set(gm_engine *engine, gm_adapter *const *adapter
     engine_adapters *a = &engine->adapters;
     bool             any = false;
     *set = 0;
-    if (!count) return GM_OK;
+    if (!count && !a->own) return GM_OK;
     float    *weights = calloc(a->sites.model.slots + 1, sizeof *weights);
     gm_status status = weights ? set_weights_of(engine, adapters, scales, count, weights, &any, e)
                                : fail_memory(e, "a set of adapters", sizeof *weights);

@@ -28,6 +28,7 @@ typedef struct {
     adapter_sites sites;
     gm_adapter  **slots; /* [sites.model.slots]; NULL: free */
     size_t        count; /* of adapters */
+    size_t        own;   /* the first so many are part of the model, and of every set but 0 */
     size_t        users[ADAPTER_SETS];
     uint64_t      places;        /* numbers that were given to vectors on the GPU */
     bool          table_written; /* on the GPU */

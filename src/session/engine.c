@@ -30,12 +30,12 @@ gm_status engine_find_model(const char *name, arena *a, const char **path, engin
         ollama_model found;
         TRY(ollama_resolve(name, a, &found, e));
         if (!found.model) return fail(e, GM_UNSUPPORTED, "'%s' in Ollama's store has no GGUF layer", name);
-        const char *lacking = ollama_unsupported(&found);
-        if (lacking) return fail(e, GM_UNSUPPORTED, "'%s' cannot be run: %s", name, lacking);
         *path = found.model;
         origin->renderer = found.renderer;
         origin->params = found.params;
         origin->system = found.system;
+        origin->adapters = found.adapters;
+        origin->adapter_count = found.adapter_count;
     }
     origin->name = arena_copy(a, str_of(name));
     return *path && origin->name ? GM_OK : fail_memory(e, "the model's name", strlen(name));
@@ -213,6 +213,21 @@ static gm_status load_file(gguf *file, gguf *projector, const gm_engine_options 
     return status;
 }
 
+/* Ollama's models may have adapters as layers: every session uses them. */
+static gm_status load_own_adapters(gm_engine *engine, const engine_origin *origin, error *e) {
+    gm_status status = GM_OK;
+    engine_enter(engine);
+    for (size_t i = 0; i < origin->adapter_count && !status; i++) {
+        adapter    *content = NULL;
+        gm_adapter *held = NULL;
+        status = adapter_open(origin->adapters[i], &content, e);
+        if (!status) status = engine_adapters_add(engine, content, &held, e);
+        if (!status) engine->adapters.own++;
+    }
+    engine_leave(engine);
+    return status;
+}
+
 static gm_status check_options(const gm_engine_options *options, error *e) {
     if (options->threads > 1024)
         return fail(e, GM_BAD_ARGUMENT, "threads must be between 1 and 1024, found %u", options->threads);
@@ -235,7 +250,10 @@ gm_status gm_engine_open(const gm_engine_options *options, gm_engine **out, char
         else if (!engine_find_model(options->model, &scratch, &path, &origin, &e)) gguf_open_file(path, &file, &e);
     }
     if (!e.status && options->mmproj && gguf_open_file(options->mmproj, &projector, &e)) gguf_free(file);
-    if (!e.status) load_file(file, projector, options, &origin, out, &e);
+    if (!e.status && !load_file(file, projector, options, &origin, out, &e) && load_own_adapters(*out, &origin, &e)) {
+        gm_engine_close(*out);
+        *out = NULL;
+    }
     arena_free(&scratch);
     return error_report(&e, why, why_size);
 }

@@ -84,7 +84,9 @@ static inline double engine_deadline(const gm_engine *engine) { return clock_sec
 /* What is known of a model beside its file: `name` is what the user called it, `renderer`, `params` and `system` come from Ollama's
  * store; each may be NULL. */
 typedef struct {
-    const char *name, *renderer, *params, *system;
+    const char        *name, *renderer, *params, *system;
+    const char *const *adapters; /* paths of adapters that are part of the model */
+    size_t             adapter_count;
 } engine_origin;
 
 /* Finds a model by path, Ollama name or "box". The strings live in the arena. */

@@ -63,6 +63,7 @@ gm_status gm_session_new(gm_engine *engine, const gm_session_options *options, g
         kv_store *store = NULL;
         if (!engine_store(engine, type, &store, &e)) kv_open(&s->kv, store, asked ? asked : usual, &e);
         s->shares = true;
+        if (!e.status && engine->adapters.own) session_set_adapters(s, NULL, NULL, 0, &e);
     }
     if (e.status) session_free(s);
     else *out = s;

@@ -385,18 +385,10 @@ static gm_status walk_store(const store_root *root, arena *a, walk *out, error *
 
 /* ---- listing ---- */
 
-const char *ollama_unsupported(const ollama_model *m) {
-    return m->adapter_count ? "it has an adapter, and adapters are not supported yet" : NULL;
-}
-
 /* Reads a model for the list: what is wrong with it becomes its `problem`. */
 static gm_status list_model(const store_root *root, const manifest_name *name, arena *a, ollama_model *out, error *e) {
     error inner = { 0 };
-    if (ollama_read_model(root, name, a, out, &inner) == GM_OK) {
-        const char *lacking = ollama_unsupported(out);
-        snprintf(out->problem, sizeof out->problem, "%s", lacking ? lacking : "");
-        return GM_OK;
-    }
+    if (ollama_read_model(root, name, a, out, &inner) == GM_OK) return GM_OK;
     if (inner.status == GM_NO_MEMORY) return fail(e, GM_NO_MEMORY, "%s", inner.why);
     const str   prefix = str_of(out->name);
     const char *why = inner.why;

@@ -38,9 +38,6 @@ gm_status ollama_root(arena *a, const char **path, error *e);
  * get the model; a blob that is missing, partial or of a size other than the manifest's is an error that names the file. */
 gm_status ollama_resolve(const char *name, arena *a, ollama_model *out, error *e);
 
-/* What a model whose files are all there needs and we lack, or NULL. Without it the answers would be another model's. */
-const char *ollama_unsupported(const ollama_model *m);
-
 /* Fails only for lack of memory. */
 gm_status ollama_list(arena *a, ollama_store *out, error *e);
 
