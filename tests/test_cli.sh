@@ -89,9 +89,9 @@ inspect --json --tensors --gpu-memory --ctx --kv
 tokenize -f --special --bos --decode --json
 run -f --prompts --out --parallel --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed
 run --system --image --audio --video --fps --frames --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
-chat --max --temp --seed --system --fps --frames --think --backend --kv --ctx --threads --precise --cpu
+chat --max --temp --seed --system --fps --frames --think --adapter --backend --kv --ctx --threads --precise --cpu
 transcribe --prompt --format --max --mmproj --backend --kv --threads --precise --cpu --gpu-memory
-serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --parallel --queue --timeout --verbose --backend --kv --threads --precise --cpu
+serve --port --listen --host --allow-origin --tls-cert --tls-key --api-key-file --app --preload --ctx --parallel --queue --timeout --verbose --adapter --backend --kv --threads --precise --cpu
 check --backend --mmproj --image --audio --video --adapter --target --precise --tolerance --kv --threads --cpu --gpu-disable --gpu-memory --json
 eval --task --first --max --least --show --prompts --backend --precise --threads --cpu --json
 bench -p -n -d -r --parallel --profile --backend --kv --threads --precise --cpu --gpu-disable --json

@@ -3,9 +3,10 @@
 //
 //     node tests/test_serve_chat.mjs [PROGRAM]      build/gemmule, or e.g. build/asan/gemmule
 
+import {execFileSync} from "node:child_process";
 import {copyFileSync, mkdirSync, readFileSync} from "node:fs";
 import {join} from "node:path";
-import {ask, chat, check, dense, endless, endlessModel, equals, events, folder, has, open, runAll, say, scripted, serve, show, silent,
+import {ask, chat, check, dense, endless, endlessModel, equals, events, folder, has, open, program, runAll, say, scripted, serve, show, silent,
     until} from "./serve_tools.mjs";
 
 const tools = [{type: "function", function: {name: "add", description: "adds", parameters: {type: "object", properties: {a: {type: "number"}}}}}];
@@ -321,6 +322,45 @@ async function queueAndLeaving() {
     equals(await server.stop(), 0, "it ends well");
 }
 
+// Adapters are models, NAME+ADAPTER. Many requests with different ones at once get the answers that each gets alone.
+async function adapters() {
+    const fixtures = "tests/fixtures", lora = `${fixtures}/tiny-dense-lora`;
+    for (const name of ["half", "minus"]) execFileSync(program, ["adapter", "convert", lora, join(folder, `${name}.gguf`)]);
+    const given = [lora, `${join(folder, "half.gguf")}=0.5`, `${join(folder, "minus.gguf")}=-1`, `${fixtures}/tiny-dense-adapters/part`,
+        `${fixtures}/tiny-dense-adapters/head`, `${fixtures}/tiny-moe-lora`].flatMap((path) => ["--adapter", path]);
+    const server = await serve([dense, "--threads", "1", "--parallel", "6", "--queue", "60", ...given]);
+    const names = ["tiny-dense", ...["tiny-dense-lora", "half", "minus", "part", "head", "half+part"].map((name) => `tiny-dense+${name}`)];
+    const request = (model, i) => ({model, messages: say(`Tell me about ${["tea", "rain", "a dog"][i % 3]}.`), temperature: 0, max_tokens: 8});
+    const text = (answer) => answer.json?.choices?.[0].message.content ?? show(answer.text);
+
+    const alone = new Map();
+    for (let i = 0; i < 3 * names.length; i++) {
+        const model = names[i % names.length], answer = await chat(server, request(model, i));
+        alone.set(`${model} ${i % 3}`, text(answer));
+        equals(answer.json?.model, model, "an answer names its model");
+    }
+    check(new Set(alone.values()).size > names.length, `adapters change answers: ${show([...alone])}`);
+    let next = 0, wrong = 0;
+    await Promise.all(Array.from({length: 50}, async () => {
+        for (let i = next++; i < 100; i = next++) {
+            const model = names[i % names.length], got = text(await chat(server, request(model, i)));
+            if (got !== alone.get(`${model} ${i % 3}`)) wrong++;
+        }
+    }));
+    equals(wrong, 0, "100 requests with different adapters at once");
+
+    const list = (await ask(server, "/v1/models")).json.data.map((model) => model.id);
+    check(list.length === 7 && list[0] === "tiny-dense" && list.includes("tiny-dense+part"), `/v1/models: ${show(list)}`);
+    equals((await ask(server, "/v1/models/tiny-dense+half")).json?.id, "tiny-dense+half", "a model with an adapter");
+    const unknown = await chat(server, request("tiny-dense+no", 0)), unfit = await chat(server, request("tiny-dense+tiny-moe-lora", 0));
+    check(unknown.status === 404 && unknown.text.includes("and its adapters"), `an unknown adapter: ${unknown.text}`);
+    check(unfit.status === 400 && unfit.text.includes("made for another model"), `another model's adapter: ${unfit.text}`);
+    has(server.log, "the adapter 'tiny-moe-lora' cannot be used", "a notice");
+    equals(await server.stop(), 0, "it ends well");
+    const twice = await serve([dense, "--adapter", lora, "--adapter", lora]);
+    has(twice.log, "two adapters have the name 'tiny-dense-lora'", "names must differ");
+}
+
 await runAll(async () => {
     const server = await serve([dense, "--threads", "1"]);
     await sampling(server);
@@ -329,6 +369,7 @@ await runAll(async () => {
     equals(server.log, "", "nothing was printed");
     await endpoints();
     await answers();
+    await adapters();
     await theBox();
     await pictures();
     await queueAndLeaving();

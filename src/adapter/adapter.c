@@ -32,6 +32,18 @@ const char *adapter_kind(const char *base, char out[ADAPTER_NAME]) {
     return out;
 }
 
+char *adapter_name_of(const char *path, arena *a) {
+    str text = str_of(path ? path : "");
+    while (text.length > 1 && text.data[text.length - 1] == '/') text.length--;
+    for (size_t i = text.length; i-- > 0;) {
+        if (text.data[i] != '/') continue;
+        text = (str){ text.data + i + 1, text.length - i - 1 };
+        break;
+    }
+    if (str_ends_with(text, ".gguf") && text.length > 5) text.length -= 5;
+    return arena_copy(a, text.length ? text : str_of("adapter"));
+}
+
 const adapter_pair *adapter_find(const adapter *a, const char *base) {
     for (size_t i = 0; i < a->count; i++) {
         if (!strcmp(a->pairs[i].base, base)) return &a->pairs[i];
@@ -181,19 +193,6 @@ static void adapter_hash(adapter *a) {
 
 /* ---- the reader ---- */
 
-/* "path/to/name.gguf" → "name" */
-static char *name_of_path(const char *path, arena *a) {
-    str text = str_of(path ? path : "");
-    while (text.length > 1 && text.data[text.length - 1] == '/') text.length--;
-    for (size_t i = text.length; i-- > 0;) {
-        if (text.data[i] != '/') continue;
-        text = (str){ text.data + i + 1, text.length - i - 1 };
-        break;
-    }
-    if (str_ends_with(text, ".gguf") && text.length > 5) text.length -= 5;
-    return arena_copy(a, text.length ? text : str_of("adapter"));
-}
-
 gm_status adapter_reader_new(source *weights, source *config, const char *name, adapter_reader **out, error *e) {
     adapter_reader *r = *out = calloc(1, sizeof *r);
     if (!r) {
@@ -204,7 +203,7 @@ gm_status adapter_reader_new(source *weights, source *config, const char *name, 
     r->weights = weights;
     r->config = config;
     r->made = calloc(1, sizeof *r->made);
-    r->name = name_of_path(name, &r->memory);
+    r->name = adapter_name_of(name, &r->memory);
     if (r->made && r->name) return GM_OK;
     adapter_reader_free(r);
     *out = NULL;

@@ -42,7 +42,9 @@ typedef struct adapter {
 
 bool adapter_is_embedding(const adapter_pair *p);
 /* What it is, whatever the layer: "blk.3.attn_q.weight" → "attn_q", "v.blk.0.attn_q.weight" → "v.attn_q" */
-const char         *adapter_kind(const char *base, char out[ADAPTER_NAME]);
+const char *adapter_kind(const char *base, char out[ADAPTER_NAME]);
+/* "path/to/name.gguf" → "name", as the reader names an adapter. NULL: no memory. */
+char               *adapter_name_of(const char *path, arena *a);
 const adapter_pair *adapter_find(const adapter *a, const char *base); /* NULL: it does not correct this tensor */
 
 /* ---- reading ---- */

@@ -13,8 +13,7 @@ const option adapter_options[ADAPTER_OPTIONS] = {
         "more than once: the corrections add up"),
 };
 
-/* Splits "DIR=0.5". Without a number behind it, the = is part of the name. */
-static void adapter_argument(const char *text, size_t *length, float *scale) {
+void adapter_argument(const char *text, size_t *length, float *scale) {
     const char *equals = strrchr(text, '=');
     double      number = 1;
     const bool  scaled = equals && parse_number(equals + 1, &number);

@@ -2,6 +2,7 @@
 
 #include "serve/serve.h"
 
+#include "adapter/adapter.h"
 #include "cli/cli.h"
 #include "cli/engine_arguments.h"
 #include "base/beside.h"
@@ -53,15 +54,16 @@ static const option serving_options[] = {
 static const option_group groups[] = {
     OPTION_GROUP("address", address_options, 0),
     OPTION_GROUP("serving", serving_options, 0),
+    ADAPTER_GROUP(offsetof(serve_values, engine)),
     ENGINE_GROUP(offsetof(serve_values, engine)),
 };
 
 /* ---- what is served ---- */
 
 /* The model's name in requests: its own, or that of its file. */
-static const char *request_name(const char *model, arena *a) {
-    const char *slash = strrchr(model, '/');
-    str         name = str_of(slash && str_ends_with(str_of(model), ".gguf") ? slash + 1 : model);
+static const char *request_name(const char *given, arena *a) {
+    const char *slash = strrchr(given, '/');
+    str         name = str_of(slash && str_ends_with(str_of(given), ".gguf") ? slash + 1 : given);
     if (str_ends_with(name, ".gguf")) name.length -= strlen(".gguf");
     return arena_copy(a, name);
 }
@@ -71,19 +73,55 @@ static gm_status serve_choose_model(const serve_values *v, const arguments *args
                                     error *e) {
     error          none = { 0 };
     const char    *name = NULL;
-    model_argument model;
+    model_argument found;
     model_choice   how;
     *out = (worker_options){ .parallel = v->parallel.given ? (size_t)v->parallel.value : 4,
                              .waiting = v->queue.given ? (size_t)v->queue.value : 8,
                              .preload = v->preload };
     const gm_status chosen = model_argument_choose(args->count ? args->positional[0] : NULL, a, &name, &how, &none);
     if (chosen && chosen != GM_NOT_FOUND) return fail(e, chosen, "%s", none.why);
-    if (!chosen) TRY(model_argument_resolve(name, a, &model, e));
-    out->engine = engine_choose(&v->engine, chosen ? NULL : model.engine);
+    if (!chosen) TRY(model_argument_resolve(name, a, &found, e));
+    out->engine = engine_choose(&v->engine, chosen ? NULL : found.engine);
     out->session = (gm_session_options){ .context = (uint32_t)v->context.value, .kv = (gm_kv_type)v->engine.kv };
     out->name = chosen ? "" : request_name(name, a);
-    out->file = chosen ? "" : model.path;
+    out->file = chosen ? "" : found.path;
     return out->name ? GM_OK : fail_memory(e, "the model's name", strlen(name));
+}
+
+/* Requests name adapters, so names must differ, and must not have the sign that separates them. */
+static gm_status check_adapter_name(const worker_options *w, size_t at, error *e) {
+    const char *name = w->adapters[at].name;
+    if (strchr(name, '+'))
+        return fail(e, GM_BAD_ARGUMENT, "the adapter's name '%s' must not have a '+': requests name MODEL+ADAPTER",
+                    name);
+    for (size_t i = 0; i < at; i++) {
+        if (!strcmp(w->adapters[i].name, name))
+            return fail(e, GM_BAD_ARGUMENT, "two adapters have the name '%s'", name);
+    }
+    return GM_OK;
+}
+
+/* A file that cannot be read is a mistake in the arguments. Whether it fits is known when the model is open. */
+static gm_status serve_choose_adapters(const texts_value *given, arena *a, worker_options *out, error *e) {
+    served_adapter *list = arena_array(a, given->count + 1, sizeof *list);
+    out->adapters = list;
+    if (!list) return fail_memory(e, "the adapters", given->count * sizeof *list);
+    if (given->count > SERVE_MOST_ADAPTERS)
+        return fail(e, GM_BAD_ARGUMENT, "%zu adapters were given; at most %d are served", given->count,
+                    SERVE_MOST_ADAPTERS);
+    for (; out->adapter_count < given->count; out->adapter_count++) {
+        served_adapter *one = &list[out->adapter_count];
+        size_t          length;
+        adapter        *content = NULL;
+        adapter_argument(given->items[out->adapter_count], &length, &one->scale);
+        one->path = arena_copy(a, (str){ given->items[out->adapter_count], length });
+        one->name = one->path ? adapter_name_of(one->path, a) : NULL;
+        if (!one->name) return fail_memory(e, "an adapter's name", length);
+        TRY(check_adapter_name(out, out->adapter_count, e));
+        TRY(adapter_open(one->path, &content, e));
+        adapter_free(content);
+    }
+    return GM_OK;
 }
 
 /* The app beside the program; NULL if there is none. */
@@ -125,7 +163,8 @@ static gm_status choose_options(const serve_values *v, const arguments *args, ar
     };
     if (!out->app) TRY(find_app(a, &out->app, e));
     TRY(find_box(a, out, e));
-    const gm_status status = serve_choose_model(v, args, a, &out->worker, e);
+    gm_status status = serve_choose_model(v, args, a, &out->worker, e);
+    if (!status) status = serve_choose_adapters(&v->engine.adapters, a, &out->worker, e);
     out->worker.log = out->log;
     out->worker.notices = stderr;
     return status;
@@ -195,7 +234,8 @@ const command command_serve = {
         "request. /models lists what the app can load. Without MODEL, uses $GEMMULE_MODEL, or the first usable Gemma 4 "
         "in Ollama's store, or the model in the box. The server writes up to N answers at once (--parallel) while "
         "other requests wait; "
-        "a client that disconnects cancels its answer. Web pages from other sites have no access. Log-probabilities "
+        "with --adapter, the models NAME+ADAPTER are NAME with an adapter, or several (NAME+A+B); a client that "
+        "disconnects cancels its answer. Web pages from other sites have no access. Log-probabilities "
         "vary slightly (by up to 0.002) with how much of the prompt is cached. Ctrl-C stops the server.",
     .examples = "  gemmule serve\n"
                 "  gemmule serve gemma4:e2b --backend gpu --preload\n"

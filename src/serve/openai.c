@@ -13,11 +13,11 @@
 
 /* ---- models ---- */
 
-static void write_engine_model(const worker_options *o, buffer *out) {
+static void write_engine_model(const worker_options *o, const char *name, buffer *out) {
     struct stat   about;
     const int64_t created = stat(o->file, &about) ? 0 : (int64_t)about.st_mtim.tv_sec;
     buffer_text(out, "{\"id\":");
-    json_write_string(out, str_of(o->name));
+    json_write_string(out, str_of(name));
     buffer_printf(out, ",\"object\":\"model\",\"created\":%" PRId64 ",\"owned_by\":\"gemmule\"}", created);
 }
 
@@ -25,7 +25,15 @@ enum MHD_Result answer_engine_models(request *r) {
     const worker_options *o = &r->server->options.worker;
     buffer                out = { 0 };
     buffer_text(&out, "{\"object\":\"list\",\"data\":[");
-    if (o->engine.model) write_engine_model(o, &out);
+    if (o->engine.model) write_engine_model(o, o->name, &out);
+    for (size_t i = 0; i < o->adapter_count && o->engine.model; i++) {
+        buffer name = { 0 };
+        buffer_printf(&name, "%s+%s", o->name, o->adapters[i].name);
+        buffer_char(&out, ',');
+        write_engine_model(o, name.failed ? "" : name.data, &out);
+        out.failed |= name.failed;
+        buffer_free(&name);
+    }
     buffer_text(&out, "]}\n");
     return respond_json(r, 200, &out, NULL, 0);
 }
@@ -53,16 +61,18 @@ static enum MHD_Result refuse_model(request *r, const char *wanted) {
     const worker_options *o = &r->server->options.worker;
     if (!o->engine.model) return respond_error(r, 404, "model_not_found", "model", NULL, "this server has no model");
     return respond_error(r, 404, "model_not_found", "model", NULL,
-                         "this server does not have the model '%.200s', only '%.200s'", wanted, o->name);
+                         "this server does not have the model '%.200s', only '%.200s'%s", wanted, o->name,
+                         o->adapter_count ? " and its adapters (/v1/models)" : "");
 }
 
 enum MHD_Result answer_engine_model(request *r) {
     const worker_options *o = &r->server->options.worker;
     buffer                out = { 0 };
     char                  name[1024];
+    uint32_t              adapters;
     url_decode(r->path + strlen(r->route->path), name, sizeof name);
-    if (!o->engine.model || strcmp(name, o->name) != 0) return refuse_model(r, name);
-    write_engine_model(o, &out);
+    if (!o->engine.model || !*name || !worker_find_model(o, name, &adapters)) return refuse_model(r, name);
+    write_engine_model(o, name, &out);
     buffer_char(&out, '\n');
     return respond_json(r, 200, &out, NULL, 0);
 }
@@ -115,10 +125,6 @@ static enum MHD_Result respond_failure(request *r, const error *e, const char *p
     return respond_error(r, status, code, param, NULL, "%s", e->why);
 }
 
-static bool is_our_model(const server *s, const char *wanted) {
-    return !wanted || !*wanted || !s->options.worker.engine.model || !strcmp(wanted, s->options.worker.name);
-}
-
 static gm_status parse_request(request *r, job_request *out, char param[CHAT_PARAM_SIZE], error *e) {
     *out = (job_request){ .kind = r->route->form ? JOB_TRANSCRIPTION : JOB_CHAT };
     if (out->kind == JOB_CHAT) return chat_request_parse(&r->body, &out->chat, param, e);
@@ -130,12 +136,14 @@ static enum MHD_Result submit_job(request *r) {
     char             param[CHAT_PARAM_SIZE];
     job_request      wanted;
     enum MHD_Result  result = MHD_YES;
+    uint32_t         adapters;
     const job_client who = { .sleep = suspend_connection,
                              .wake = resume_connection,
                              .who = r->connection,
                              .socket = r->client ? r->client->socket : -1 };
     if (parse_request(r, &wanted, param, &e)) result = respond_failure(r, &e, param);
-    else if (!is_our_model(r->server, job_request_model(&wanted))) result = refuse_model(r, job_request_model(&wanted));
+    else if (!worker_find_model(&r->server->options.worker, job_request_model(&wanted), &adapters))
+        result = refuse_model(r, job_request_model(&wanted));
     else if (job_submit(r->server->worker, &wanted, &who, &r->job, &e)) result = respond_failure(r, &e, NULL);
     job_request_free(&wanted);
     return result;

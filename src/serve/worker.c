@@ -17,6 +17,22 @@ const char *job_request_model(const job_request *r) {
     return r->kind == JOB_CHAT ? r->chat.model : r->transcription.model;
 }
 
+bool worker_find_model(const worker_options *o, const char *wanted, uint32_t *adapters) {
+    const size_t length = strlen(o->name);
+    *adapters = 0;
+    if (!wanted || !*wanted || !o->engine.model) return true;
+    if (strncmp(wanted, o->name, length) || (wanted[length] && wanted[length] != '+')) return false;
+    for (const char *at = wanted + length; *at;) {
+        const size_t n = strcspn(++at, "+");
+        size_t       i = 0;
+        while (i < o->adapter_count && !str_is((str){ at, n }, o->adapters[i].name)) i++;
+        if (i == o->adapter_count) return false;
+        *adapters |= UINT32_C(1) << i;
+        at += n;
+    }
+    return true;
+}
+
 void job_request_free(job_request *r) {
     chat_request_free(&r->chat);
     transcription_request_free(&r->transcription);
@@ -178,6 +194,10 @@ static void close_engine(worker *w) {
         gm_session_free(w->places[i].session);
         w->places[i] = (place){ 0 };
     }
+    for (size_t i = 0; i < w->options.adapter_count; i++) {
+        gm_adapter_free(w->adapters[i].loaded);
+        w->adapters[i].loaded = NULL;
+    }
     gm_engine_close(w->engine);
     w->engine = NULL;
     w->lost = false;
@@ -187,6 +207,38 @@ static gm_status worker_open_session(worker *w, place *p, error *e) {
     char            why[sizeof e->why] = "";
     const gm_status status = gm_session_new(w->engine, &w->options.session, &p->session, why, sizeof why);
     return status ? fail(e, status, "%s", why) : GM_OK;
+}
+
+/* The model goes on without an adapter that cannot be loaded. */
+static void worker_load_adapters(worker *w) {
+    for (size_t i = 0; i < w->options.adapter_count; i++) {
+        const served_adapter *a = &w->options.adapters[i];
+        char                  why[sizeof w->adapters[i].problem.why] = "";
+        w->adapters[i].problem = (error){ 0 };
+        const gm_status status = gm_adapter_load(w->engine, a->path, &w->adapters[i].loaded, why, sizeof why);
+        if (!status) continue;
+        fail(&w->adapters[i].problem, GM_BAD_ARGUMENT, "the adapter '%s' cannot be used: %s", a->name, why);
+        if (w->options.notices) fprintf(w->options.notices, "gemmule: %s\n", w->adapters[i].problem.why);
+    }
+}
+
+/* A change of adapters makes the session compute its tokens again. */
+static gm_status place_use_adapters(worker *w, place *p, uint32_t adapters, error *e) {
+    gm_adapter *used[SERVE_MOST_ADAPTERS];
+    float       scales[SERVE_MOST_ADAPTERS];
+    size_t      count = 0;
+    char        why[sizeof e->why] = "";
+    if (p->adapters == adapters) return GM_OK;
+    for (size_t i = 0; i < w->options.adapter_count; i++) {
+        if (!(adapters >> i & 1)) continue;
+        if (!w->adapters[i].loaded) return fail(e, GM_BAD_ARGUMENT, "%s", w->adapters[i].problem.why);
+        used[count] = w->adapters[i].loaded;
+        scales[count++] = w->options.adapters[i].scale;
+    }
+    const gm_status status = gm_session_adapters(p->session, used, scales, count, why, sizeof why);
+    if (status) return fail(e, status, "%s", why);
+    p->adapters = adapters;
+    return GM_OK;
 }
 
 static gm_status worker_open_engine(worker *w, error *e) {
@@ -202,28 +254,40 @@ static gm_status worker_open_engine(worker *w, error *e) {
         if (to)
             fprintf(to, "gemmule: opened %s on %s%s%s%s%s\n", w->options.name, info.device,
                     *info.why_device ? ": " : "", info.why_device, *info.note ? "; " : "", info.note);
+        worker_load_adapters(w);
     }
     return w->places[0].session ? GM_OK : worker_open_session(w, &w->places[0], e);
 }
 
 static bool worker_is_open(const worker *w) { return w->engine && w->places[0].session; }
 
-place *worker_take_place(worker *w, bool fresh, error *e) {
+/* How well a free place suits; the highest wins. */
+static int place_rank(const worker *w, const place *p, bool fresh, uint32_t adapters) {
+    const bool single =
+        w->options.engine.gpu_memory != 0; /* the plan has room for the keys and values of one session */
+    if (fresh && !single) return p->session ? 0 : 1;
+    if (p->session && p->adapters == adapters) return 3;
+    return !p->session ? 1 : single ? 2 : 0;
+}
+
+place *worker_take_place(worker *w, bool fresh, uint32_t adapters, error *e) {
     place *found = NULL;
-    if (w->options.engine.gpu_memory) fresh = false; /* the plan has room for the keys and values of one session */
+    int    best = -1;
     for (size_t i = 0; i < w->options.parallel; i++) {
         place *p = &w->places[i];
         if (p->taken) continue;
-        const bool rather = found && (fresh ? p->used < found->used : p->used > found->used);
-        if (!found || (fresh && found->session && !p->session) || (!found->session && p->session && !fresh) ||
-            (found->session && p->session && rather))
-            found = p;
+        const int  rank = place_rank(w, p, fresh, adapters);
+        const bool rather = found && (rank == 3 ? p->used > found->used : p->used < found->used);
+        if (rank < best || (rank == best && !rather)) continue;
+        best = rank;
+        found = p;
     }
     if (!found) { /* there are as many as jobs that run */
         fail(e, GM_BUSY, "all sessions are in use");
         return NULL;
     }
-    return found->session || !worker_open_session(w, found, e) ? found : NULL;
+    if (!found->session && worker_open_session(w, found, e)) return NULL;
+    return place_use_adapters(w, found, adapters, e) ? NULL : found;
 }
 
 /* ---- the thread: answers ---- */
@@ -259,6 +323,7 @@ static gm_status job_hand_over(worker *w, job *j, error *e) {
 static gm_status job_start(worker *w, job *j, error *e) {
     if (!job_is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
     TRY(worker_open_engine(w, e));
+    (void)worker_find_model(&w->options, job_request_model(&j->request), &j->work.adapters); /* it was asked before */
     TRY(j->request.kind == JOB_CHAT ? worker_chat_start(w, j, e) : worker_transcribe_start(w, j, e));
     j->work.at->taken = true;
     j->work.at->used = ++w->requests;

@@ -10,19 +10,28 @@
 
 #include <stdio.h>
 
-enum { SERVE_MOST_PARALLEL = 32 };
+enum { SERVE_MOST_PARALLEL = 32, SERVE_MOST_ADAPTERS = 32 };
+
+/* An adapter that requests can name. Only when the model is open is it known whether it fits; if it does not, requests that name
+ * it fail, and others do not. */
+typedef struct {
+    const char *name, *path;
+    float       scale;
+} served_adapter;
 
 typedef struct {
-    gm_engine_options  engine; /* strings must outlive the worker; without a model, every request is refused */
-    gm_session_options session;
-    const char        *name;     /* the model's name in requests */
-    const char        *file;     /* its path */
-    size_t             parallel; /* how many jobs are answered at once, 1 to SERVE_MOST_PARALLEL */
-    size_t             waiting;  /* how many others may wait */
-    metrics           *numbers;  /* what is counted */
-    bool               preload;  /* open the model at once instead of with the first request */
-    FILE              *log;      /* NULL: none */
-    FILE              *notices;  /* where it says which device --backend auto took, and why; NULL: nowhere */
+    gm_engine_options     engine; /* strings must outlive the worker; without a model, every request is refused */
+    gm_session_options    session;
+    const char           *name; /* the model's name in requests */
+    const char           *file; /* its path */
+    const served_adapter *adapters;
+    size_t                adapter_count; /* at most SERVE_MOST_ADAPTERS */
+    size_t                parallel;      /* how many jobs are answered at once, 1 to SERVE_MOST_PARALLEL */
+    size_t                waiting;       /* how many others may wait */
+    metrics              *numbers;       /* what is counted */
+    bool                  preload;       /* open the model at once instead of with the first request */
+    FILE                 *log;           /* NULL: none */
+    FILE                 *notices;       /* where it says which device --backend auto took, and why; NULL: nowhere */
 } worker_options;
 
 typedef struct worker worker;
@@ -44,7 +53,9 @@ typedef struct {
 } job_request;                           /* zero-initialise */
 
 const char *job_request_model(const job_request *r); /* NULL: any */
-void        job_request_free(job_request *r);
+/* The adapters in the name of a model in a request, NAME+ADAPTER+…, a bit for each. False: it is not a model of ours. */
+bool worker_find_model(const worker_options *o, const char *wanted, uint32_t *adapters);
+void job_request_free(job_request *r);
 
 /* How a connection is suspended and resumed. Both are called with the worker's lock held, so that no wake-up is lost. */
 typedef struct {

@@ -29,19 +29,19 @@ static place *chat_best_place(worker *w, const job *j, error *e) {
     size_t most = 0, prompt = 0;
     for (size_t i = 0; i < w->options.parallel; i++) {
         place *p = &w->places[i];
-        if (!p->session || p->taken) continue;
+        if (!p->session || p->taken || p->adapters != j->work.adapters) continue;
         const size_t common = reply_common(j->work.reply, p->session, &prompt);
         if (common <= most) continue;
         best = p;
         most = common;
     }
     const size_t held = best ? gm_session_tokens(best->session, NULL) : 0;
-    return best && 2 * most >= min_size(prompt, held) ? best : worker_take_place(w, true, e);
+    return best && 2 * most >= min_size(prompt, held) ? best : worker_take_place(w, true, j->work.adapters, e);
 }
 
 /* The prompt's tokens are known once a reply has begun, in any session. If another session suits it better, it begins there again. */
 gm_status worker_chat_start(worker *w, job *j, error *e) {
-    j->work.at = worker_take_place(w, false, e);
+    j->work.at = worker_take_place(w, false, j->work.adapters, e);
     if (!j->work.at) return e->status;
     TRY(chat_start_reply(w, j, e));
     place *best = chat_best_place(w, j, e);
@@ -52,7 +52,8 @@ gm_status worker_chat_start(worker *w, job *j, error *e) {
         j->work.at = best;
         TRY(chat_start_reply(w, j, e));
     }
-    chat_answer_start(&j->work.chat, &j->request.chat, w->engine, w->options.name);
+    const char *model = j->work.adapters ? j->request.chat.model : w->options.name;
+    chat_answer_start(&j->work.chat, &j->request.chat, w->engine, model);
     return GM_OK;
 }
 

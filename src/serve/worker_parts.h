@@ -11,7 +11,8 @@
 
 /* A session for answers, one at a time. */
 typedef struct {
-    gm_session *session; /* NULL: not opened yet */
+    gm_session *session;  /* NULL: not opened yet */
+    uint32_t    adapters; /* that it uses: a bit for each of the options' */
     bool        taken;
     uint64_t    used; /* counts requests: when it was last taken */
 } place;
@@ -25,7 +26,8 @@ struct job {
     /* Used only by the thread, while it answers. */
     struct {
         place               *at;
-        gm_reply            *reply; /* of a chat */
+        uint32_t             adapters; /* as in a place */
+        gm_reply            *reply;    /* of a chat */
         chat_answer          chat;
         transcript           heard; /* of a transcription */
         transcription_answer transcription;
@@ -61,16 +63,20 @@ struct worker {
 
     /* Used only by the thread. */
     gm_engine *engine;
-    place      places[SERVE_MOST_PARALLEL];
-    uint64_t   requests;
-    size_t     turn;    /* which of those with a prompt to compute had the last turn */
-    bool       lost;    /* the GPU was lost: the engine is opened anew when nobody uses it */
-    double     watched; /* when the sockets were last polled */
+    struct {
+        gm_adapter *loaded; /* NULL: it could not be loaded */
+        error       problem;
+    } adapters[SERVE_MOST_ADAPTERS];
+    place    places[SERVE_MOST_PARALLEL];
+    uint64_t requests;
+    size_t   turn;    /* which of those with a prompt to compute had the last turn */
+    bool     lost;    /* the GPU was lost: the engine is opened anew when nobody uses it */
+    double   watched; /* when the sockets were last polled */
 };
 
-/* A free place with its session: if `fresh`, one without a session yet, which is opened, or else the one used longest ago; otherwise the
- * one used last. NULL on failure. */
-place *worker_take_place(worker *w, bool fresh, error *e);
+/* A free place with its session, which uses these adapters: if `fresh`, one without a session yet, which is opened, or else the one
+ * used longest ago; otherwise the one used last with these adapters, if there is one. NULL on failure. */
+place *worker_take_place(worker *w, bool fresh, uint32_t adapters, error *e);
 
 /* For each kind: start finds a place and begins, with the engine open. A step returns GM_AGAIN until all is written to work.out,
  * and then GM_DONE. The end comes after both, also if they failed. */

@@ -7,7 +7,7 @@ gm_status worker_transcribe_start(worker *w, job *j, error *e) {
     const transcript_options options = { .language = r->language, .hint = r->prompt, .temperature = r->temperature };
     error                    inner = { 0 };
     j->work.transcription.request = r;
-    j->work.at = worker_take_place(w, true, e);
+    j->work.at = worker_take_place(w, true, j->work.adapters, e);
     if (!j->work.at) return e->status;
     const gm_status status = transcript_start(&j->work.heard, w->engine, j->work.at->session, &options, r->file.data,
                                               r->file.length, &inner);
