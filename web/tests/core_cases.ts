@@ -114,6 +114,28 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         });
     }
 
+    if (!onGpu) test(`${name}: adapters compute what other programs expect`, async () => {
+        const folder = (path: string) => ['adapter_model.safetensors', 'adapter_config.json'].map((file) => readFileSync(join(ROOT, 'tests/fixtures', path, file)));
+        const expected = readGguf(readFileSync(join(ROOT, 'tests/fixtures/tiny-dense-adapters.expect.gguf')));
+        const [lora, part] = ['tiny-dense-lora', 'tiny-dense-adapters/part'].map((path) => {
+            const [weights, config] = folder(path);
+            return exact.adapter(path, weights!, config);
+        });
+        const session = exact.session();
+        await session.set(expected.int32('ids'));
+        closeTo(session.logits(), expected.float32('logits.base').slice(-640), 1e-4);
+        session.useAdapters([lora!, part!], [0.7, -0.3]);
+        await session.set(expected.int32('ids'));
+        closeTo(session.logits(), expected.float32('logits.two').slice(-640), 1e-4);
+        session.useAdapters([part!]);
+        await session.set(expected.int32('ids'));
+        closeTo(session.logits(), expected.float32('logits.part').slice(-640), 1e-4);
+        assert.throws(() => exact.adapter('text', new TextEncoder().encode('no adapter')), GemmuleError);
+        session.free();
+        lora!.free();
+        part!.free();
+    });
+
     if (!onGpu) test(`${name}: tiny-dense computes 700 tokens as other programs do`, async () => {
         const expected = readGguf(readFileSync(join(ROOT, 'tests/fixtures/tiny-dense-long.expect.gguf')));
         const [ids, rows, logits] = [expected.int32('ids'), expected.int32('rows'), expected.float32('logits')];

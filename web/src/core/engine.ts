@@ -4,6 +4,7 @@ import { GemmuleError } from './errors.ts';
 import type { Machine } from './machine.ts';
 import { wholeNumber, withRequest } from './request.ts';
 import { CoreSession } from './session.ts';
+import type { CoreAdapter } from './session.ts';
 import type {
     CoreEngineLike,
     EngineInfo,
@@ -45,6 +46,16 @@ export class CoreEngine implements CoreEngineLike {
         if (kv === undefined) throw new GemmuleError('BadArgument', `kv must be f16, f32 or q8_0, found '${options.kv}'`);
         const context = wholeNumber(options.context ?? 0, 'context');
         return this.#adopt(this.#machine.make((out) => wasm.exports.gmw_session_new(wasm.context, this.#engine, context, kv, out)));
+    }
+
+    /** Reads an adapter (LoRA): a safetensors file and its adapter_config.json, or a GGUF file without a config. */
+    adapter(name: string, weights: Uint8Array, config: Uint8Array = new Uint8Array()): CoreAdapter {
+        const machine = this.#machine;
+        const { wasm } = machine;
+        machine.check();
+        const pointer = wasm.withText(name, (called) => wasm.with(weights, (at, size) => wasm.with(config, (beside, configSize) =>
+            machine.make((out) => wasm.exports.gmw_adapter_new(wasm.context, this.#engine, called, at, size, beside, configSize, out)))));
+        return { pointer, free: () => machine.release(() => wasm.exports.gmw_adapter_free(pointer)) };
     }
 
     #adopt(pointer: number): CoreSession {

@@ -12,6 +12,12 @@ interface SessionOwner {
     gone(): void;
 }
 
+/** An adapter that an engine holds. Sessions that use it keep it until they change theirs or are freed. */
+export interface CoreAdapter {
+    readonly pointer: number;
+    free(): void;
+}
+
 /** One call at a time: a second one throws Busy. */
 export class CoreSession implements CoreSessionLike {
     readonly context: number;
@@ -62,6 +68,15 @@ export class CoreSession implements CoreSessionLike {
         this.#checkIdle();
         const count = wholeNumber(keep, 'tokens to keep');
         return this.#machine.make((out) => exports.gmw_session_rollback(context, this.#session, count, out));
+    }
+
+    /** Makes the session use these adapters, each times its scale, and no others. The tokens that it holds are computed again. */
+    useAdapters(adapters: readonly CoreAdapter[], scales: readonly number[] = adapters.map(() => 1)): void {
+        const { wasm } = this.#machine;
+        const pointers = new Uint8Array(Uint32Array.from(adapters, ({ pointer }) => pointer).buffer);
+        this.#checkIdle();
+        this.#machine.call(wasm.with(pointers, (at) => wasm.with(new Uint8Array(Float32Array.from(scales).buffer), (factors) =>
+            wasm.exports.gmw_session_adapters(wasm.context, this.#session, at, factors, adapters.length))));
     }
 
     set(ids: Int32Array, signal?: AbortSignal): Promise<void> {

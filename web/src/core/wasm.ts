@@ -50,6 +50,11 @@ interface Exports {
     gmw_session_stop(session: Pointer): void;
     gmw_session_rollback(context: Pointer, session: Pointer, keep: number, out: Pointer): number;
     gmw_session_fork(context: Pointer, session: Pointer, out: Pointer): number;
+    gmw_session_adapters(context: Pointer, session: Pointer, adapters: Pointer, scales: Pointer, count: number): number;
+    gmw_adapter_new(
+        context: Pointer, engine: Pointer, name: Pointer, weights: Pointer, size: number, config: Pointer, configSize: number, out: Pointer,
+    ): number;
+    gmw_adapter_free(adapter: Pointer): void;
     gmw_save_new(context: Pointer, session: Pointer, out: Pointer): number;
     gmw_save_step(context: Pointer, save: Pointer): number;
     gmw_save_bytes(save: Pointer): Pointer;

@@ -3,6 +3,7 @@
 
 import { Core } from '../../src/core/core.ts';
 import type { CoreEngine } from '../../src/core/engine.ts';
+import type { CoreAdapter } from '../../src/core/session.ts';
 import type { ByteSource, EngineOptions, SessionOptions } from '../../src/core/types.ts';
 import { pageGpu } from './page_gpu.ts';
 
@@ -10,6 +11,8 @@ export interface CheckOptions extends Pick<EngineOptions, 'precise' | 'gpuDisabl
     kv?: SessionOptions['kv'];
     /** Computes the first prompt also token by token. */
     tokenByToken?: boolean;
+    /** Folders of adapters. */
+    adapters?: string[];
 }
 
 export interface CheckReport {
@@ -92,13 +95,37 @@ async function checkRows(engine: CoreEngine, expected: Map<string, Numbers>): Pr
     return relativeError(got, logits);
 }
 
+/** Names of several adapters, as `gemmule check` knows them. */
+const MIXES: Record<string, Record<string, number>> = { base: {}, embedding_head: { embedding: 1, head: 1 }, two: { 'tiny-dense-lora': 0.7, part: -0.3 } };
+
+/** The logits of the last token with the adapters that their names tell: `logits.NAME`, or all of them. */
+async function checkAdapters(engine: CoreEngine, expected: Map<string, Numbers>, adapters: Map<string, CoreAdapter>, report: CheckReport): Promise<void> {
+    const session = engine.session({ context: 256 });
+    for (const [key, logits] of expected) {
+        if (!key.startsWith('logits')) continue;
+        const name = key.slice('logits.'.length);
+        const mix = MIXES[name] ?? Object.fromEntries((name ? [name] : [...adapters.keys()]).map((one) => [one, 1]));
+        session.useAdapters(Object.keys(mix).map((one) => adapters.get(one)!), Object.values(mix));
+        await session.set(expected.get('ids') as Int32Array);
+        report.errors[key] = relativeError(session.logits()!, logits.subarray(logits.length - engine.info.vocabulary));
+    }
+    session.free();
+}
+
 export async function check(core: Core, model: ByteSource, expectations: ArrayBuffer[], options: CheckOptions = {}): Promise<CheckReport> {
-    const { kv, tokenByToken = false, ...engineOptions } = options;
+    const { kv, tokenByToken = false, adapters: folders = [], ...engineOptions } = options;
     const engine = await core.open([model], { backend: 'gpu', ...engineOptions });
     const report: CheckReport = { device: engine.info.device, errors: {}, greedy: [0, 0] };
+    const adapters = new Map<string, CoreAdapter>();
+    for (const folder of folders) {
+        const [weights, config] = await Promise.all(['adapter_model.safetensors', 'adapter_config.json'].map((name) => bytesOf(`${folder}/${name}`)));
+        const name = folder.split('/').at(-1)!;
+        adapters.set(name, engine.adapter(name, new Uint8Array(weights!), new Uint8Array(config!)));
+    }
     for (const file of expectations) {
         const expected = readExpectation(file);
-        if (expected.has('rows')) report.errors['rows'] = await checkRows(engine, expected);
+        if (folders.length) await checkAdapters(engine, expected, adapters, report);
+        else if (expected.has('rows')) report.errors['rows'] = await checkRows(engine, expected);
         else await checkPrompts(engine, expected, kv ? { context: 256, kv } : { context: 256 }, tokenByToken, report);
     }
     engine.close();
@@ -145,9 +172,10 @@ export function memorySource(name: string, bytes: Uint8Array): ByteSource {
     return { name, size: bytes.length, read: async (offset, length) => bytes.slice(offset, offset + length) };
 }
 
+const bytesOf = async (url: string): Promise<ArrayBuffer> => (await fetch(url)).arrayBuffer();
+
 /** In a page: fetches engine, model and expectations, and compares. */
 export async function checkInPage(wasm: string, model: string, expectations: string[], options: CheckOptions = {}): Promise<CheckReport> {
-    const bytes = async (url: string) => (await fetch(url)).arrayBuffer();
-    const core = await Core.create({ wasm: await bytes(wasm), gpu: pageGpu });
-    return check(core, memorySource(model, new Uint8Array(await bytes(model))), await Promise.all(expectations.map(bytes)), options);
+    const core = await Core.create({ wasm: await bytesOf(wasm), gpu: pageGpu });
+    return check(core, memorySource(model, new Uint8Array(await bytesOf(model))), await Promise.all(expectations.map(bytesOf)), options);
 }

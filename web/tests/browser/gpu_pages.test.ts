@@ -30,6 +30,11 @@ const CHECKS: [model: string, ...expectations: string[]][] = [
     ['tiny-moe-split', 'tiny-moe'],
 ];
 
+const ADAPTER_CHECKS: [model: string, expectation: string, lines: number, ...adapters: string[]][] = [
+    ['tiny-dense', 'tiny-dense-adapters', 6, ...['embedding', 'head', 'part'].map((name) => `tiny-dense-adapters/${name}`), 'tiny-dense-lora'],
+    ['tiny-moe', 'tiny-moe-lora', 1, 'tiny-moe-lora'],
+];
+
 /* `gemmule check` on models that see and hear. `least`: the error of what is not exact. */
 const fixture = (name: string) => `tests/fixtures/${name}`;
 const towers = (name: string) => ['--mmproj', fixture(`${name}.mmproj.gguf`)];
@@ -159,6 +164,16 @@ for (const kind of BROWSERS) {
             assert.deepEqual(report.greedy, [2, 2]);
         });
     }
+
+    test(`${name}: check adapters`, async () => {
+        for (const [model, expectation, lines, ...names] of ADAPTER_CHECKS) {
+            const options = { precise: true, adapters: names.map((name) => `/tests/fixtures/${name}`) };
+            const [file, expected] = [`/tests/fixtures/${model}.gguf`, [`/tests/fixtures/${expectation}.expect.gguf`]];
+            const report = (await call(await pageOf(kind), 'check.ts', 'checkInPage', UNCHECKED, file, expected, options)) as CheckReport;
+            assert.equal(Object.keys(report.errors).length, lines);
+            for (const [what, error] of Object.entries(report.errors)) assert.ok(error < 1e-4, `${what}: relative error ${error}`);
+        }
+    });
 
     test(`${name}: check towers, pictures, sounds and videos`, async () => {
         const checks = MEDIA_CHECKS.flatMap((check) => [check, ...(name === 'Chromium' && check.onGpu ? [{ ...check, gpu: true }] : [])]);
