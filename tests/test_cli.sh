@@ -991,7 +991,7 @@ printf '{"num_predict":4,"num_ctx":30,"top_k":1}' >"$scratch/short.json"
 manifest registry.ollama.ai/library/gemma4/tiny-short "$config" "$(layer model "$model"),$(layer params "$(blob "$scratch/short.json")")"
 printf '{"stop":7}' >"$scratch/stop.json"
 manifest registry.ollama.ai/library/gemma4/tiny-stop "$config" "$(layer model "$model"),$(layer params "$(blob "$scratch/stop.json")")"
-manifest registry.ollama.ai/library/gemma4/adapted "$config" "$(layer model "$model"),$(layer adapter "$model")"
+manifest registry.ollama.ai/library/gemma4/tiny-adapted "$config" "$(layer model "$model"),$(layer adapter "$model")"
 "$program" adapter convert $lora "$scratch/lora.gguf" && "$program" adapter convert $fixtures/tiny-dense-adapters/part "$scratch/part.gguf"
 manifest registry.ollama.ai/library/gemma4/tuned "$config" "$(layer model "$model"),$(layer adapter "$(blob "$scratch/lora.gguf")"),$(layer adapter "$(blob "$scratch/part.gguf")")"
 printf '{"schemaVersion":2,' >"$store/manifests/registry.ollama.ai/library/gemma4/broken"
@@ -1064,7 +1064,7 @@ one_line
 run "a parameter of the wrong type" 2 run gemma4:warm Hello
 says "temperature must be a number"
 one_line
-run "an adapter layer that is none" 2 run gemma4:adapted Hello
+run "an adapter layer that is none" 2 run gemma4:tiny-adapted Hello
 says "this is no adapter"
 one_line
 answer_of() { run "$1" 0 run "${@:2}" Hello --max 12 --temp 0 --json "${one[@]}" && answered=$(grep -o '"content":"[^}]*","thinking"' <<<"$out"); }
