@@ -1132,6 +1132,15 @@ run "run gives the same answer" 0 run "$dense" Hello --seed 5 --max 12 --threads
 equals "run gives the same answer" "$out" "$one_answer"
 run "chat without a newline at the end" 0 "${chat[@]}" < <(printf 'Hello')
 equals "chat without a newline at the end" "$out" "$one_answer"
+run "chat with an adapter" 0 "${chat[@]}" --adapter $lora=0.5 <<<"Hello"
+adapted_answer=$out
+if [ "$adapted_answer" != "$one_answer" ]; then pass; else fail "chat with an adapter" "it changes nothing"; fi
+run "adapters are switched in a chat" 0 "${chat[@]}" <<<"/adapter $lora=0.5"$'\nHello\n/clear\n/adapter none\nHello\n/clear\n/adapter tiny-dense-lora=0.5\nHello\n/adapter'
+equals "with, without, and with an adapter" "$out" "$adapted_answer"$'\n'"$one_answer"$'\n'"$adapted_answer"
+says "adapters: tiny-dense-lora=0.5"
+says "adapters: none"
+run "an adapter that is none" 2 "${chat[@]}" <<<"/adapter $dense"
+says "this is no adapter"
 run "chat --quiet" 0 "${chat[@]}" --quiet <<<"Hello"
 silent
 run "commands" 0 "${chat[@]}" <<<$'/help\n/set temp 0\n/set\n/think on\n/think off\n/system Be brief.\n/system\n/system none\n/clear\n/exit\nnever asked'

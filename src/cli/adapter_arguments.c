@@ -3,6 +3,7 @@
 #include "cli/engine_arguments.h"
 #include "session/session.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,4 +66,63 @@ gm_status session_use_adapters(const engine_values *values, gm_session *session,
     free(chosen);
     free(scales);
     return status;
+}
+
+/* ---- switching ---- */
+
+static gm_adapter *adapter_loaded(const gm_engine *engine, str name) {
+    const engine_adapters *a = &engine->adapters;
+    for (size_t i = a->own; i < a->sites.model.slots; i++) {
+        if (a->slots[i] && str_is(name, gm_adapter_name(a->slots[i]))) return a->slots[i];
+    }
+    return NULL;
+}
+
+/* By the name of one that is loaded, or the path of one that is not. */
+static gm_status adapter_named(gm_engine *engine, str text, gm_adapter **out, error *e) {
+    char  why[sizeof e->why] = "";
+    char *path = strndup(text.data, text.length);
+    if (!path) return fail_memory(e, "an adapter's path", text.length);
+    arena       memory = { 0 };
+    const char *name = adapter_name_of(path, &memory);
+    *out = name ? adapter_loaded(engine, str_of(name)) : NULL;
+    gm_status status = *out ? GM_OK : gm_adapter_load(engine, path, out, why, sizeof why);
+    if (status) status = fail(e, status, "%s", why);
+    arena_free(&memory);
+    free(path);
+    return status;
+}
+
+gm_status adapters_switch(gm_session *session, const char *text, error *e) {
+    enum { MOST_WORDS = 32 };
+    gm_adapter *chosen[MOST_WORDS];
+    float       scales[MOST_WORDS];
+    size_t      count = 0;
+    char        why[sizeof e->why] = "", word[1024];
+    for (const char *at = text + strspn(text, " \t"); *at && strcmp(text, "none") != 0;) {
+        const size_t length = strcspn(at, " \t");
+        size_t       name = 0;
+        if (count == MOST_WORDS || length >= sizeof word)
+            return fail(e, GM_BAD_ARGUMENT, "at most %d adapters, with paths of at most %zu bytes", MOST_WORDS,
+                        sizeof word);
+        snprintf(word, sizeof word, "%.*s", (int)length, at);
+        adapter_argument(word, &name, &scales[count]);
+        TRY(adapter_named(session->engine, (str){ word, name }, &chosen[count], e));
+        count++;
+        at += length + strspn(at + length, " \t");
+    }
+    const gm_status status = gm_session_adapters(session, chosen, scales, count, why, sizeof why);
+    return status ? fail(e, status, "%s", why) : GM_OK;
+}
+
+void adapters_show(const gm_session *session, buffer *out) {
+    const engine_adapters *a = &session->engine->adapters;
+    const float           *weights = a->sites.table + (size_t)session->adapters * a->sites.model.slots;
+    const size_t           before = out->length;
+    for (size_t i = a->own; session->adapters && i < a->sites.model.slots; i++) {
+        if (!a->slots[i] || weights[i] == 0) continue;
+        buffer_printf(out, "%s%s=%g", out->length > before ? " " : "", gm_adapter_name(a->slots[i]),
+                      (double)weights[i]);
+    }
+    if (out->length == before) buffer_text(out, "none");
 }

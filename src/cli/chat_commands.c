@@ -118,6 +118,27 @@ static gm_status slash_think(chat_state *s, const char *rest, error *e) {
     return GM_OK;
 }
 
+/* Words that begin with "~/" are expanded one by one. */
+static gm_status slash_adapter(chat_state *s, const char *rest, error *e) {
+    buffer    words = { 0 };
+    gm_status status = GM_OK;
+    for (const char *at = rest; *at && !status;) {
+        const size_t length = strcspn(at, " \t");
+        char         word[1024];
+        snprintf(word, sizeof word, "%.*s", (int)min_size(length, sizeof word - 1), at);
+        if (words.length) buffer_char(&words, ' ');
+        status = expand_path(word, &words, e);
+        at += length + strspn(at + length, " \t");
+    }
+    if (!status && *rest) status = adapters_switch(s->session, words.data, e);
+    buffer_clear(&words);
+    if (!status) adapters_show(s->session, &words);
+    if (!status && words.failed) status = fail_memory(e, "the adapters", words.length);
+    if (!status) SAY("adapters: %s\n", words.data);
+    buffer_free(&words);
+    return status;
+}
+
 static void show_settings(const chat_state *s) {
     for (size_t g = 0; g < CHAT_SETTING_GROUPS; g++) {
         const option_group *group = &chat_setting_groups[g];
@@ -169,6 +190,9 @@ static const slash_command slash_commands[] = {
       "set the system prompt, or `none`, or `default` for the model's own; without an argument, shows it",
       slash_system },
     { "think", "[on|off]", "let the model think before it answers, and show its thoughts", slash_think },
+    { "adapter", "[DIR[=N] ...]",
+      "use these adapters from now on, or `none`; names of loaded ones will do; without an argument, shows them",
+      slash_adapter },
     { "set", "[NAME VALUE]", "change a setting such as temp, top-k, seed or max; without arguments, lists them",
       slash_set },
     { "exit", "", "leave", slash_exit },

@@ -4,6 +4,7 @@
 #define GM_ENGINE_ARGUMENTS_H
 
 #include "cli/model_argument.h"
+#include "base/buffer.h"
 #include "cli/options.h"
 
 typedef struct {
@@ -50,6 +51,12 @@ gm_status adapters_open(const engine_values *values, gm_engine *engine, error *e
  * all of them. GM_BAD_ARGUMENT: the options have no adapter of such a name. */
 gm_status session_use_adapters(const engine_values *values, gm_session *session, const char *const *names,
                                const float *factors, size_t count, error *e);
+
+/* Makes the session use the adapters in `text`, DIR[=SCALE] or NAME[=SCALE] of one that is loaded, with spaces between them; "none": no
+ * adapters. Loads those that are not loaded yet. Nothing changes if it fails. */
+gm_status adapters_switch(gm_session *session, const char *text, error *e);
+/* "name=0.5 other": what the session uses, besides the model's own. */
+void adapters_show(const gm_session *session, buffer *out);
 
 /* The model's defaults, overridden by the options. Without --seed, `out` gets a random one. */
 gm_status sampling_choose(const sampling_values *values, const gm_engine *engine, gm_sampling *out, error *e);
