@@ -3,7 +3,7 @@ enable subgroups;
 #endif
 // Matrix times a few columns, fused with what comes after it; used when several sequences decode together, and for short prompts.
 //
-//   v[c, row] = Σ_i W[row, i] · x[c, i]: the weights are read once for 16 columns
+//   v[c, row] = Σ_i W[row, i] · x[c, i]: the weights are read once for COLUMNS columns
 //   y[c, row] = GATE none: v[c, row], or cap · tanh(v[c, row] / cap) with CAP
 //                          (clipped as clips.wgsl says)
 //                    pair: gelu(v[c, row]) · v[c, rows + row], where W has 2 · rows rows     value: gelu(v[c, row]) · other[c, row]
@@ -12,12 +12,12 @@ enable subgroups;
 //   x        COLUMN given: in 8 bits, column c is row c (column_given.wgsl)
 //            COLUMN f32: column c from x_offset + c · x_token_stride on
 //   other    column c from other_offset + c · other_token_stride on     Q8_OUT: y is written in 8 bits (result_q8.wgsl)
-//   dispatch (row blocks in x, continued in z; blocks of 16 columns in y)
+//   dispatch (blocks of COLUMNS columns in x, so that those which read the same weights run together; row blocks in y, continued in z)
 //
-// `lanes` threads (a power of two) share ROWS rows and take turns with their chunks. A thread unpacks a chunk of its rows once, and
-// multiplies it with that chunk of every column, which it finds in the cache. The next weights are requested before the current ones
-// are used. The number of columns is a constant of the pipeline, so the compiler unrolls the loops over them and keeps only the sums
-// that exist; all numbers share this text. We assume that the threads of a subgroup are consecutive.
+// `lanes` threads (a power of two) share four rows and take turns with their chunks. A thread unpacks a chunk of its rows once, and
+// multiplies it with that chunk of COLUMNS columns (1, 2 or 4), which it finds in the cache. The next weights are requested before the
+// current ones are used. The sums have names, since an array of them costs up to a third of the speed on NVIDIA's compiler. We assume that
+// the threads of a subgroup are consecutive.
 
 #include "weights.wgsl"
 #include "unit.wgsl"
@@ -37,12 +37,10 @@ override other_offset:       u32 = 0u;
 override other_token_stride: u32 = 0u;
 override cap:                f32 = 1.0;
 const threads = ${THREADS}u;
-const most_columns = 16u; // of a workgroup
-override block_columns: u32 = min(columns, most_columns);
 #if GATE == pair
-const row_values = ${ROWS}u / 2u; // values of a column of y that each thread computes
+const row_values = 2u; // values of a column of y that each thread computes
 #else
-const row_values = ${ROWS}u;
+const row_values = 4u;
 #endif
 
 @group(0) @binding(0) var<storage, read>       weights: array<vec4<u32>>;
@@ -137,11 +135,10 @@ fn put_column(c: u32, total: vec4<f32>, first: u32, block_first: u32, thread: u3
 #endif
 }
 
-#if ROWS == 4
-alias Sums = vec4<f32>;
-#else
-alias Sums = vec2<f32>;
-#endif
+struct Rows { w0: Chunk, w1: Chunk, w2: Chunk, w3: Chunk }
+fn rows_times(w: Rows, column: Column) -> vec4<f32> {
+    return vec4<f32>(chunk_times(w.w0, column), chunk_times(w.w1, column), chunk_times(w.w2, column), chunk_times(w.w3, column));
+}
 
 @compute @workgroup_size(threads)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
@@ -155,69 +152,61 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #endif
     let lane   = thread % lanes;
     let chunks = (k + 31u) / 32u;
-    let block_first = (group.x + group.z * groups.x) * (threads / lanes * row_values);
+    let block_first = (group.y + group.z * groups.y) * (threads / lanes * row_values);
     let first       = block_first + thread / lanes * row_values;
 
     // Threads past the last row read the last row.
     let row0 = (w_first + min(first, rows - 1u)) * chunks;
+    let row1 = (w_first + min(first + 1u, rows - 1u)) * chunks;
 #if GATE == pair
-    let next = rows * chunks;
-#if ROWS == 2
-    let row1 = row0 + next;
+    let row2 = row0 + rows * chunks;
+    let row3 = row1 + rows * chunks;
 #else
-    let row1 = (w_first + min(first + 1u, rows - 1u)) * chunks;
-    let row2 = row0 + next;
-    let row3 = row1 + next;
-#endif
-#else
-    let row1 = (w_first + min(first + 1u, rows - 1u)) * chunks;
-#if ROWS == 4
     let row2 = (w_first + min(first + 2u, rows - 1u)) * chunks;
     let row3 = (w_first + min(first + 3u, rows - 1u)) * chunks;
-#endif
 #endif
     let start = min(lane, chunks - 1u);
     var raw0 = load_raw(row0 + start);
     var raw1 = load_raw(row1 + start);
-#if ROWS == 4
     var raw2 = load_raw(row2 + start);
     var raw3 = load_raw(row3 + start);
-#endif
-    let first_column = group.y * most_columns;
-    var sums: array<Sums, most_columns>; // zeros
+    let c = group.x * ${COLUMNS}u;
+    var sum0 = vec4<f32>();
+    var sum1 = vec4<f32>();
+    var sum2 = vec4<f32>();
+    var sum3 = vec4<f32>();
     for (var at = lane; at < chunks; at += lanes) {
-        let w0 = unpack_chunk(raw0, row0 + at);
-        let w1 = unpack_chunk(raw1, row1 + at);
-#if ROWS == 4
-        let w2 = unpack_chunk(raw2, row2 + at);
-        let w3 = unpack_chunk(raw3, row3 + at);
-#endif
+        let w = Rows(unpack_chunk(raw0, row0 + at), unpack_chunk(raw1, row1 + at), unpack_chunk(raw2, row2 + at), unpack_chunk(raw3, row3 + at));
         if (at + lanes < chunks) {
             raw0 = load_raw(row0 + at + lanes);
             raw1 = load_raw(row1 + at + lanes);
-#if ROWS == 4
             raw2 = load_raw(row2 + at + lanes);
             raw3 = load_raw(row3 + at + lanes);
-#endif
         }
-        for (var c = 0u; c < block_columns; c++) {
-            let column = column_of(first_column + c, at);
-#if ROWS == 4
-            sums[c] += Sums(chunk_times(w0, column), chunk_times(w1, column), chunk_times(w2, column), chunk_times(w3, column));
+        let x0 = column_of(c, at);
+#if COLUMNS == 1
+        sum0 += rows_times(w, x0);
+#elif COLUMNS == 2
+        let x1 = column_of(c + 1u, at);
+        sum0 += rows_times(w, x0);
+        sum1 += rows_times(w, x1);
 #else
-            sums[c] += Sums(chunk_times(w0, column), chunk_times(w1, column));
+        let x1 = column_of(c + 1u, at);
+        let x2 = column_of(c + 2u, at);
+        let x3 = column_of(c + 3u, at);
+        sum0 += rows_times(w, x0);
+        sum1 += rows_times(w, x1);
+        sum2 += rows_times(w, x2);
+        sum3 += rows_times(w, x3);
 #endif
-        }
     }
-#if ROWS == 4
-    for (var c = 0u; c < block_columns; c++) {
-        put_column(first_column + c, reduce(sums[c], thread, subgroup), first, block_first, thread);
-    }
+    put_column(c, reduce(sum0, thread, subgroup), first, block_first, thread);
+#if COLUMNS == 1
 #else
-    for (var c = 0u; c < block_columns; c += 2u) {
-        let both = reduce(vec4<f32>(sums[c], sums[c + 1u]), thread, subgroup);
-        put_column(first_column + c, both.xyxy, first, block_first, thread);
-        put_column(first_column + c + 1u, both.zwzw, first, block_first, thread);
-    }
+    put_column(c + 1u, reduce(sum1, thread, subgroup), first, block_first, thread);
+#endif
+#if COLUMNS == 4
+    put_column(c + 2u, reduce(sum2, thread, subgroup), first, block_first, thread);
+    put_column(c + 3u, reduce(sum3, thread, subgroup), first, block_first, thread);
 #endif
 }
