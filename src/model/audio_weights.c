@@ -1,10 +1,8 @@
 /* Finds the weights of the audio tower and checks them. Ollama's file and llama.cpp's mmproj file name some tensors differently, and
  * use two of the names for different things, so the flavour is decided first. */
 
-#include "model/loader.h"
 #include "model/towers.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,21 +145,8 @@ static weight audio_vector(audio_loader *l, uint32_t layer, const char *name, ui
     return loader_vector(&l->from, audio_tensor(l, layer, name, ".weight"), n, true);
 }
 
-static float audio_bound(audio_loader *l, uint32_t layer, const char *name, const char *end, float otherwise) {
-    const weight w = loader_vector(&l->from, audio_tensor(l, layer, name, end), 1, false);
-    return w.data ? *(const float *)w.data : otherwise;
-}
-
 static clipped_linear audio_matrix(audio_loader *l, uint32_t layer, const char *name, uint64_t k, uint64_t m) {
-    clipped_linear out = { .w = loader_matrix(&l->from, audio_tensor(l, layer, name, ".weight"), k, m, 1, true) };
-    out.in_least = audio_bound(l, layer, name, ".input_min", -FLT_MAX);
-    out.in_most = audio_bound(l, layer, name, ".input_max", FLT_MAX);
-    out.out_least = audio_bound(l, layer, name, ".output_min", -FLT_MAX);
-    out.out_most = audio_bound(l, layer, name, ".output_max", FLT_MAX);
-    if (!l->from.status && (out.in_least > out.in_most || out.out_least > out.out_most))
-        l->from.status = fail(l->from.e, GM_BAD_FILE, "the bounds of '%s' are in the wrong order",
-                              audio_tensor(l, layer, name, ".weight"));
-    return out;
+    return tower_linear_load(&l->from, audio_tensor(l, layer, name, ""), k, m, NULL);
 }
 
 /* [sin(δ·τ), cos(δ·τ)] for every distance δ, τ_i = 10000^(−i / (n/2 − 1)): [n, AUDIO_REACH]. */

@@ -3,6 +3,31 @@
 #include "model/towers.h"
 
 #include <float.h>
+#include <stdio.h>
+
+static float linear_bound(weight_loader *from, const char *name, const char *end, float otherwise) {
+    char text[128];
+    snprintf(text, sizeof text, "%s.%s", name, end);
+    const weight w = loader_vector(from, text, 1, false);
+    return w.data ? *(const float *)w.data : otherwise;
+}
+
+clipped_linear tower_linear_load(weight_loader *from, const char *name, uint64_t k, uint64_t m,
+                                 const float otherwise[4]) {
+    static const float unlimited[] = { -FLT_MAX, FLT_MAX, -FLT_MAX, FLT_MAX };
+    const float       *bounds = otherwise ? otherwise : unlimited;
+    char               text[128];
+    clipped_linear     out;
+    snprintf(text, sizeof text, "%s.weight", name);
+    out.w = loader_matrix(from, text, k, m, 1, true);
+    out.in_least = linear_bound(from, name, "input_min", bounds[0]);
+    out.in_most = linear_bound(from, name, "input_max", bounds[1]);
+    out.out_least = linear_bound(from, name, "output_min", bounds[2]);
+    out.out_most = linear_bound(from, name, "output_max", bounds[3]);
+    if (!from->status && (out.in_least > out.in_most || out.out_least > out.out_most))
+        from->status = fail(from->e, GM_BAD_FILE, "the bounds of '%s' are in the wrong order", text);
+    return out;
+}
 
 static bool unbounded(float least, float most) { return least <= -FLT_MAX && most >= FLT_MAX; }
 

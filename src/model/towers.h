@@ -4,7 +4,7 @@
 #ifndef GM_TOWERS_H
 #define GM_TOWERS_H
 
-#include "model/model.h"
+#include "model/loader.h"
 
 /* A linear layer that clips its input and its output. No bounds: ±FLT_MAX. */
 typedef struct {
@@ -17,6 +17,11 @@ typedef struct {
     tensor *from, *clipped;
     float   least, most;
 } last_clip; /* zero-initialise */
+
+/* Loads NAME.weight [k, m] with its bounds: NAME.input_min and so on. Those that are missing are `otherwise`'s: the least and the most of
+ * input and output; NULL: there are none. */
+clipped_linear tower_linear_load(weight_loader *from, const char *name, uint64_t k, uint64_t m,
+                                 const float otherwise[4]);
 
 /* clamp(W · clamp(x)). Linears that read the same value with the same bounds one after the other share the clamp. */
 tensor *tower_linear(graph *g, last_clip *last, const clipped_linear *l, tensor *x);

@@ -1,10 +1,8 @@
 /* Finds the weights of the vision tower and checks them. Ollama's file has them beside the text model's, llama.cpp's mmproj file by
  * themselves; tensors have the same names in both, metadata keys do not. */
 
-#include "model/loader.h"
 #include "model/towers.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -165,20 +163,8 @@ static float vision_number(vision_loader *l, uint32_t layer, const char *name, c
 /* The bounds are tensors of their own, or together in v.clamp_data. `place` is the linear's number there. */
 static clipped_linear vision_linear(vision_loader *l, uint32_t layer, size_t place, const char *name, uint64_t k,
                                     uint64_t m) {
-    clipped_linear out = { .in_least = -FLT_MAX, .in_most = FLT_MAX, .out_least = -FLT_MAX, .out_most = FLT_MAX };
-    out.w = loader_matrix(&l->from, vision_tensor(l, layer, name, ".weight"), k, m, 1, true);
-    if (l->bounds.data) {
-        const float *bounds = (const float *)l->bounds.data + (layer * 7 + place) * 4;
-        out = (clipped_linear){ out.w, bounds[0], bounds[1], bounds[2], bounds[3] };
-    }
-    out.in_least = vision_number(l, layer, name, ".input_min", out.in_least);
-    out.in_most = vision_number(l, layer, name, ".input_max", out.in_most);
-    out.out_least = vision_number(l, layer, name, ".output_min", out.out_least);
-    out.out_most = vision_number(l, layer, name, ".output_max", out.out_most);
-    if (!l->from.status && (out.in_least > out.in_most || out.out_least > out.out_most))
-        l->from.status = fail(l->from.e, GM_BAD_FILE, "the bounds of '%s' are in the wrong order",
-                              vision_tensor(l, layer, name, ".weight"));
-    return out;
+    const float *bounds = l->bounds.data ? (const float *)l->bounds.data + (layer * 7 + place) * 4 : NULL;
+    return tower_linear_load(&l->from, vision_tensor(l, layer, name, ""), k, m, bounds);
 }
 
 static void load_vision_layer(vision_loader *l, uint32_t i) {
