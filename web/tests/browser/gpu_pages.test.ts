@@ -1,5 +1,5 @@
 // The engine on the GPU of real browsers: the op test and the test of mixed sequences (the C programs, on the package's GPU host), the
-// fixtures' logits and greedy tokens, memory per token, and a GPU that is lost.
+// fixtures' logits and greedy tokens, towers (also on the CPU), memory per token, and a GPU that is lost.
 //
 // Chromium on SwiftShader has subgroups but no f16; Firefox on lavapipe has f16, no subgroups, and bindings of 128 MiB. A page runs the op
 // test's cases with one token, Firefox fewer of them. GEMMULE_LONG=1 (`make test-long`) runs all, and writes ten times as many tokens. The
