@@ -11,7 +11,10 @@ static volatile uint32_t fuzz_picture_sum; /* keeps the compiler from leaving th
 static inline void fuzz_picture(const uint8_t *data, size_t size) {
     picture         p = { 0 };
     error           e = { 0 };
+    uint32_t        width = 0, height = 0;
+    const bool      measured = picture_measure(data, size, &width, &height);
     const gm_status status = picture_decode(data, size, &p, &e);
+    REQUIRE(!measured || (width && height));
     REQUIRE(status == GM_OK ? p.pixels && p.width && p.height : !p.pixels && e.why[0]);
     uint32_t sum = 0;
     for (size_t i = 0; i < (size_t)p.width * p.height * 3; i++) sum += p.pixels[i];

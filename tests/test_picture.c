@@ -47,6 +47,12 @@ static void check_decoded(const char *name, uint32_t width, uint32_t height, con
     } else {
         CHECK_MESSAGE(status == GM_OK, "%s", e.why);
         CHECK_MESSAGE(p.width == width && p.height == height, "%u x %u", p.width, p.height);
+        uint32_t   columns = 0, lines = 0;
+        const bool measured = picture_measure(file.data, file.length, &columns, &lines);
+        CHECK_MESSAGE(measured ? (size_t)columns * lines == (size_t)width * height && /* it may lie on its side */
+                                     (columns == width || columns == height)
+                               : strstr(name, ".gif") != NULL,
+                      "the header says %u x %u", columns, lines);
         if (p.pixels) {
             pixels_digest(&p, got);
             CHECK_MESSAGE(!strcmp(got, want), "the pixels are not those of Pillow");
