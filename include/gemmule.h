@@ -236,7 +236,8 @@ GM_API const char *gm_adapter_name(const gm_adapter *adapter);
 /* Before the engine is closed. Sessions that use the adapter keep it until they change theirs or are freed. */
 GM_API void gm_adapter_free(gm_adapter *adapter);
 
-/* Makes the session use these adapters, besides those that are part of an Ollama model, from its first token on. `scales` NULL: 1 each. Count 0: none. */
+/* Makes the session use these adapters, besides those that are part of an Ollama model, from its first token on. `scales` NULL: 1
+ * each. Count 0: none. */
 GM_API gm_status gm_session_adapters(gm_session *session, gm_adapter *const *adapters, const float *scales,
                                      size_t count, char *why, size_t why_size);
 

@@ -36,6 +36,9 @@ every 1 tokenize box "Hello there"
 every 1 serve --port 1 --host a.example --host b.example --tls-cert "$scratch/none" --tls-key "$scratch/none"
 every 7 run box Hello --backend cpu --threads 1 --temp 0 --max 4 --quiet --stop x --stop y
 every 7 chat --backend cpu --threads 1 --quiet
+every 1 adapter info tests/fixtures/tiny-dense-adapters/part tests/fixtures/tiny-dense.gguf --json
+every 1 adapter convert tests/fixtures/tiny-dense-adapters/head "$scratch/head"
+every 1 adapter merge tests/fixtures/tiny-dense.gguf tests/fixtures/tiny-dense-adapters/head "$scratch/merged.gguf" --ollama --quiet
 
 echo "$runs runs, $failures failed"
 [ $failures = 0 ]
