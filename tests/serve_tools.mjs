@@ -197,6 +197,7 @@ export function makeStore(name = "store") {
     names.model = blob(readFileSync(dense)), names.params = params;
     names.stray = blob(Buffer.from("nobody names me"));
     manifest("tiny/latest", config, [layer("model", names.model), layer("params", params), layer("system", system)]);
+    manifest("tuned/latest", config, [layer("model", names.model), layer("adapter", names.model)]);
     manifest("broken/latest", config, [layer("model", {digest: `sha256:${"ab".repeat(32)}`, size: 10})]);
     // A model whose layer is a link to a file outside the store.
     const secret = join(folder, "outside.txt"), link = {digest: `sha256:${"cd".repeat(32)}`, size: 6};

@@ -363,9 +363,10 @@ async function ranges(server) {
 
 async function models(server) {
     const list = (await ask(server, "/models")).json.models;
-    equals(list.map((m) => m.name).join(), "box,broken:latest,tiny:latest", "the list");
-    const [box, broken, tiny] = list, bytes = readFileSync(dense).length;
+    equals(list.map((m) => m.name).join(), "box,broken:latest,tiny:latest,tuned:latest", "the list");
+    const [box, broken, tiny, tuned] = list, bytes = readFileSync(dense).length;
     check(box.source === "box" && box.bytes === bytes && box.complete && box.model.url === "/models/box.gguf", `the box: ${show(box)}`);
+    check(!tuned.complete && tuned.problem.includes("adapter"), `a model that the app cannot use: ${show(tuned)}`);
     check(!broken.complete && broken.problem.includes("missing") && broken.model === null, `a model that is not whole: ${show(broken)}`);
     check(tiny.complete && tiny.problem === null && tiny.parameters === "506K" && tiny.quantisation === "F16" && tiny.family === "gemma4" &&
         tiny.renderer === "gemma4-small", `a whole model: ${show(tiny)}`);
@@ -419,7 +420,7 @@ async function linksAndLockedFolders() {
     chmodSync(folder, 0o755), chmodSync(locked, 0);
     const server = await serve([], {OLLAMA_MODELS: linked.root}, join(open, "gemmule"), process.getuid() === 0 ? {uid: 65534} : {});
     const {models: list, problem} = (await ask(server, "/models")).json;
-    equals(list.map((m) => m.name).join(), "box,broken:latest,prompt:latest,tiny:latest,weights:latest", "the list beside a folder that cannot be read");
+    equals(list.map((m) => m.name).join(), "box,broken:latest,prompt:latest,tiny:latest,tuned:latest,weights:latest", "the list beside a folder that cannot be read");
     has(problem, "manifests/hf.co: Permission denied", "it says what cannot be read");
     for (const link of ["library/up", "everything"]) has(problem, `${link}: links in Ollama's store are not followed`, "it says which links it skips");
     for (const name of ["weights:latest", "prompt:latest"]) {
