@@ -31,9 +31,10 @@
  * a time; only gm_session_cancel may be called from any thread meanwhile. The text functions and gm_engine_get_info may be
  * called from any thread at any time. An engine works on one call at a time: a call waits for its turn, and a turn lasts as
  * long as a call (below). Turns are taken in the order in which they were asked for, but the next token of an answer comes
- * before prompts that wait. Answers of several sessions are written together, on the CPU: a call that computes the next token
- * of one computes those of the others, too. So poll them in turn, or from a thread each. Results do not depend on what other
- * sessions and threads do. gm_engine_close comes after everything else.
+ * before prompts that wait. Answers of several sessions are written together: a call that computes the next token of one
+ * computes those of the others, too. So poll them in turn, or from a thread each. Results do not depend on what other
+ * sessions and threads do; on a GPU, answers that are written together may differ from those alone by rounding.
+ * gm_engine_close comes after everything else.
  *
  * Time. gm_session_set, gm_session_append, gm_session_sample and gm_reply_next return GM_AGAIN after about 50 ms of work and
  * are repeated with the same arguments. A turn takes longer where something cannot be divided:

@@ -7,6 +7,7 @@ enable subgroups;
 //   out = s · weight · weight_factor / rms(s), only with NORMED     rms(u) = √(mean(u²) + eps)
 //
 //   a, b, sum, out  f32 [tokens, n]     b_weight, weight  f32 [n]     n in units (unit.wgsl)
+//   with Q8_OUT: out, or s without NORMED, in 8 bits for the products that read it, as quantise.wgsl writes it; out_scales is in words
 //   dispatch (1, tokens, 1)
 //
 // Each thread reads back only the units of the sum that it wrote.
@@ -27,9 +28,45 @@ const threads = 256u;
 @group(0) @binding(3) var<storage, read_write> sum:      array<unit>;
 @group(0) @binding(4) var<storage, read>       run:      Run;
 @group(0) @binding(5) var<storage, read>       numbers:  array<f32>; // factor
-#if NORMED
+#if Q8_OUT
+@group(0) @binding(6) var<storage, read_write> out:      array<u32>;
+#elif NORMED
 @group(0) @binding(6) var<storage, read_write> out:      array<unit>;
+#endif
+#if NORMED
 @group(0) @binding(7) var<storage, read>       weight:   array<unit>;
+#endif
+
+#if Q8_OUT
+override out_scales: u32;
+var<workgroup> largest: array<f32, threads>;
+var<workgroup> totals:  array<i32, threads>;
+
+fn total_of_half(i: u32) -> f32 { return f32(totals[i] + totals[i + 1u] + totals[i + 2u] + totals[i + 3u]); }
+
+// Writes unit i of a row, if there is one, in 8 bits. Eight threads share the 32 values of a scale. Every thread must call this.
+fn put_q8(row: u32, i: u32, v: unit, thread: u32) {
+    let top = max(abs(v.xy), abs(v.zw));
+    largest[thread] = max(top.x, top.y);
+    workgroupBarrier();
+    let first = thread & 0xfffffff8u;
+    var most = 0.0;
+    for (var at = first; at < first + 8u; at++) { most = max(most, largest[at]); }
+    let d       = select(0.0, most / 127.0, most / 127.0 > 1e-35);
+    let inverse = select(0.0, 1.0 / d, d > 0.0);
+    let p       = vec4<i32>(clamp(round(v * inverse), vec4<f32>(-127.0), vec4<f32>(127.0)));
+    let bytes   = vec4<u32>(p) & vec4<u32>(255u);
+    totals[thread] = p.x + p.y + p.z + p.w;
+    workgroupBarrier();
+    if (i >= n) { return; }
+    out[row + i] = bytes.x | (bytes.y << 8u) | (bytes.z << 16u) | (bytes.w << 24u);
+    if (thread == first) {
+        let to = out_scales + (row + i) / 2u; // four words for eight units
+        out[to]      = bitcast<u32>(d);
+        out[to + 1u] = bitcast<u32>(d * total_of_half(thread));
+        out[to + 2u] = bitcast<u32>(d * total_of_half(thread + 4u));
+    }
+}
 #endif
 
 @compute @workgroup_size(threads)
@@ -57,6 +94,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
 #if NORMED
     workgroupBarrier();
     let out_scale = weight_factor * inverseSqrt(workgroup_sum(squares, thread, subgroup) / f32(n * unit_values) + eps);
+#if Q8_OUT
+    for (var first = 0u; first < n; first += threads) {
+        let i = min(first + thread, n - 1u);
+        put_q8(row, first + thread, sum[row + i] * out_scale * weight[i], thread);
+    }
+#else
     for (var i = thread; i < n; i += threads) { out[row + i] = sum[row + i] * out_scale * weight[i]; }
+#endif
+#elif Q8_OUT
+    for (var first = 0u; first < n; first += threads) {
+        put_q8(row, first + thread, sum[row + min(first + thread, n - 1u)], thread);
+    }
 #endif
 }

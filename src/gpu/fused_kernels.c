@@ -7,13 +7,14 @@
 /* Kernels read four values at a time if the length allows it. */
 static uint32_t unit_of(const tensor *t) { return t->ne[0] % 4 ? 1 : 4; }
 
-static gpu_kernel norms_kernel(const op *o, uint32_t tokens, uint32_t outputs) {
+gpu_kernel gpu_norms_kernel(const op *o, uint32_t tokens, uint32_t outputs, bool q8) {
     const tensor  *a = o->in[FUSED_A];
     const uint32_t unit = unit_of(a);
     const bool     by_token = a->axis == AXIS_TOKENS;
     gpu_kernel     k = { .file = "norms.wgsl", .x = 1, .y = by_token ? tokens : outputs, .z = 1 };
     kernel_define(&k, "WIDE", kernel_flag(unit == 4));
     kernel_define(&k, "NORMED", kernel_flag(o->normed));
+    kernel_define(&k, "Q8_OUT", kernel_flag(q8));
     kernel_define(&k, "COUNT", by_token ? "run.tokens" : "run.outputs");
     kernel_constant(&k, "n", (double)(a->ne[0] / unit));
     kernel_constant(&k, "eps", (double)o->eps);
@@ -24,11 +25,10 @@ static gpu_kernel norms_kernel(const op *o, uint32_t tokens, uint32_t outputs) {
     kernel_bind(&k, BIND_SUM);
     kernel_bind(&k, BIND_RUN);
     kernel_bind(&k, BIND_NUMBERS);
-    if (o->normed) {
-        kernel_constant(&k, "weight_factor", (double)o->weight_factor);
-        kernel_bind(&k, BIND_OUT);
-        kernel_bind(&k, BIND_IN + FUSED_WEIGHT);
-    }
+    if (o->normed) kernel_constant(&k, "weight_factor", (double)o->weight_factor);
+    if (q8) kernel_constant(&k, "out_scales", (double)k.y * (double)a->ne[0] / 4);
+    if (o->normed || q8) kernel_bind(&k, q8 ? BIND_QUANTISED : BIND_OUT);
+    if (o->normed) kernel_bind(&k, BIND_IN + FUSED_WEIGHT);
     return k;
 }
 
@@ -93,10 +93,8 @@ static gpu_kernel heads_kernel(const op *o, const gpu_kv *kv, uint32_t tokens) {
     return out;
 }
 
-gm_status gpu_fused_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t outputs, gpu_kernel *out,
-                           error *e) {
+gm_status gpu_fused_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e) {
     switch ((int)o->kind) {
-    case OP_NORMS: *out = norms_kernel(o, tokens, outputs); return GM_OK;
     case OP_MIX: *out = mix_kernel(o, tokens); return GM_OK;
     case OP_HEADS:
         if (o->in[HEADS_K]) TRY(gpu_kv_check(kv, e));

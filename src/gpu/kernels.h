@@ -79,7 +79,10 @@ gm_status gpu_group_kernel(const gpu_groups *g, gpu_kernel *out, error *e);
 
 /* ---- fused ops (graph/fuse.h) except PRODUCTS ---- */
 
-/* NORMS, MIX, HEADS. */
-gm_status gpu_fused_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t outputs, gpu_kernel *out, error *e);
+/* A residual sum and its norm. With `q8`, what products read is written in 8 bits (BIND_QUANTISED): the norm, instead of the result, or
+ * the sum, if there is no norm. */
+gpu_kernel gpu_norms_kernel(const op *o, uint32_t tokens, uint32_t outputs, bool q8);
+/* MIX, HEADS. */
+gm_status gpu_fused_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e);
 
 #endif

@@ -45,8 +45,10 @@ typedef struct {
     bool              groups;   /* PRODUCTS: reads the pairs grouped by expert, from the item `grouped` */
     gpu_column        column;   /* PRODUCTS with few columns: how they are read, unless q8 */
     bool              gives_q8; /* PRODUCTS: writes its result in 8 bits; its only reader has COLUMN_GIVEN */
-    bool              aligned;  /* the second input of a gate is bound at the aligned offset below it */
-    uint32_t          splits;   /* ATTENTION, ATTEND: among how many workgroups the keys are divided */
+    bool
+        quantises; /* NORMS: writes what products read in 8 bits, to the item `quantised`: its result, or also its sum */
+    bool     aligned; /* the second input of a gate is bound at the aligned offset below it */
+    uint32_t splits;  /* ATTENTION, ATTEND: among how many workgroups the keys are divided */
     /* scratch items; -1: none */
     int32_t quantised, grouped, partial;
     bool    makes_quantised, makes_grouped; /* the first reader of such an item dispatches what fills it */

@@ -73,10 +73,11 @@ static void plan_decide_product(gpu_plan *p, size_t i) {
 }
 
 /* A product passes its gated result in 8 bits to its only reader, if that is a product, too. That way it is quantised
- * once, not by every workgroup of the reader. */
+ * once, not by every workgroup of the reader. With one token, a gate with another value is too short for that to pay. */
 static void plan_decide_column(gpu_plan *p, size_t i, const value_use *uses) {
     const op *o = &p->g.ops[i];
-    if (o->kind != OP_PRODUCTS || o->gate != GATE_PAIR || o->out->ne[0] % 32) return;
+    if (o->kind != OP_PRODUCTS || !o->gate || o->out->ne[0] % 32) return;
+    if (o->gate == GATE_VALUE && (plan_count(p, o->out) < 2 || p->ops[i].weight->layout.tiles > 1)) return;
     const value_use *use = o->out->base ? NULL : &uses[o->out->index];
     if (!use || use->readers != 1 || !use->column) return;
     const op *reader = &p->g.ops[use->reader];
@@ -84,6 +85,33 @@ static void plan_decide_column(gpu_plan *p, size_t i, const value_use *uses) {
     p->ops[i].gives_q8 = true;
     p->ops[use->reader].q8 = false;
     p->ops[use->reader].column = COLUMN_GIVEN;
+}
+
+/* Whether the op is a product that reads the value in 8 bits, as it is. */
+static bool plan_reads_q8(const gpu_plan *p, size_t i, const tensor *x) {
+    const op *o = &p->g.ops[i];
+    return o->kind == OP_PRODUCTS && o->in[FUSED_A] == x && p->ops[i].q8 && !o->clips_in;
+}
+
+/* With several columns that are quantised, a residual's norm does that for the products that read it. */
+static void plan_decide_norms(gpu_plan *p, size_t i) {
+    const op     *o = &p->g.ops[i];
+    plan_op      *d = &p->ops[i];
+    const tensor *x = o->kind != OP_NORMS ? NULL : o->normed ? o->out : o->sum;
+    if (!x || x->base || x->ne[1] != 1 || x->ne[0] % 32 ||
+        !gpu_few_columns(gpu_host_info(p->backend->host), plan_count(p, x)))
+        return;
+    bool others = !o->normed; /* the sum is written anyway */
+    for (size_t r = 0; r < p->g.op_count; r++) {
+        for (size_t j = 0; j < OP_INPUTS; j++) {
+            const tensor *t = p->g.ops[r].in[j];
+            if (!t || t->kind != TENSOR_VALUE || plan_base(t) != x) continue;
+            if (j == FUSED_A && plan_reads_q8(p, r, x)) d->quantises = true;
+            else others = true;
+        }
+    }
+    for (size_t r = 0; r < GRAPH_RESULTS; r++) others = others || graph_result(&p->g, r) == x;
+    if (o->normed && others) d->quantises = false; /* more than 8 bindings */
 }
 
 static uint32_t plan_splits(const gpu_plan *p, const op *o) {
@@ -108,6 +136,7 @@ gm_status plan_decide(gpu_plan *p, error *e) {
         if (o->kind == OP_GEGLU) d->aligned = plan_base(o->in[0]) != plan_base(o->in[1]);
     }
     for (size_t i = 0; i < g->op_count && !status; i++) plan_decide_column(p, i, uses);
+    for (size_t i = 0; i < g->op_count && !status; i++) plan_decide_norms(p, i);
     free(uses);
     return status;
 }
@@ -235,6 +264,12 @@ static void plan_lay_out_scratch(gpu_plan *p, uint32_t i, value_notes *notes) {
                              : o->kind == OP_PRODUCTS ? product_partial_bytes(p, i)
                                                       : 0;
     if (partial) d->partial = item_new(p, partial, i);
+    if (d->quantises) {
+        const tensor *x = o->normed ? o->out : o->sum;
+        value_notes  *note = &notes[x->index];
+        note->quantised = d->quantised = item_new(p, gpu_quantised_bytes((uint32_t)x->ne[0], plan_count(p, x)), i);
+        note->quantised_by = i;
+    }
     if (d->q8) {
         const tensor  *x = o->in[FUSED_A];
         value_notes   *note = &notes[plan_base(x)->index];

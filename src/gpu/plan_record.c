@@ -301,9 +301,9 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
                                   k, &count, e));
         if (count == 2) k[1].y = p->tokens; /* what adds up the splits has a workgroup for each token */
         break;
-    case OP_NORMS:
+    case OP_NORMS: k[0] = gpu_norms_kernel(o, p->tokens, p->outputs, p->ops[i].quantises); break;
     case OP_HEADS:
-    case OP_MIX: TRY(gpu_fused_kernel(o, &kv, p->tokens, p->outputs, k, e)); break;
+    case OP_MIX: TRY(gpu_fused_kernel(o, &kv, p->tokens, k, e)); break;
     case OP_GEGLU: TRY(geglu_kernel(p, i, k, e)); break;
     default: TRY(gpu_op_kernel(o, p->tokens, p->outputs, k, e)); break;
     }

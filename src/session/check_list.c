@@ -211,7 +211,7 @@ static bool kernel_has(const gpu_kernel *k, const char *name, const char *value)
 /* The product whose gated result is this product's 8-bit column; NULL: no product makes the column in 8 bits. */
 static const op *maker_of_column(const graph *fused, const op *o, const gpu_kernel *k) {
     for (size_t i = 0; kernel_has(k, "COLUMN", "given") && i < fused->op_count; i++) {
-        if (fused->ops[i].out == o->in[FUSED_A] && fused->ops[i].gate == GATE_PAIR) return &fused->ops[i];
+        if (fused->ops[i].out == o->in[FUSED_A] && fused->ops[i].gate) return &fused->ops[i];
     }
     return NULL;
 }
@@ -228,10 +228,30 @@ static void describe_product(const lister *l, check *k, const graph *fused, cons
     const op           *reader = reader_of_column(fused, o, kernel);
     const op           *maker = reader ? o : maker_of_column(fused, o, kernel);
     const check_product own = product_of(l, reader ? reader : o, maker != NULL, 0);
-    if (maker) k->products[k->product_count++] = product_of(l, maker, false, 2 * own.w.k);
+    if (maker)
+        k->products[k->product_count++] = product_of(l, maker, false, (maker->gate == GATE_PAIR ? 2 : 1) * own.w.k);
     k->products[k->product_count++] = own;
     snprintf(k->what, sizeof k->what, "%s products%s of %u token%s", quant_format_of(own.w.type)->name,
              own.routed ? " of experts" : "", (unsigned)l->run.class, l->run.class == 1 ? "" : "s");
+}
+
+/* NORMS that writes 8 bits for a product: the check is that product, with the residual and its norm before it. False: it writes none. */
+static bool describe_quantising_norms(const lister *l, check *k, const graph *fused, const op *o,
+                                      const gpu_kernel *kernel) {
+    const tensor *x = o->normed ? o->out : o->sum;
+    for (size_t i = 0; kernel_has(kernel, "Q8_OUT", "1") && i < fused->op_count; i++) {
+        const op *reader = &fused->ops[i];
+        if (reader->kind != OP_PRODUCTS || reader->in[FUSED_A] != x) continue;
+        check_product *p = &k->products[k->product_count++];
+        describe_inputs(k, reader);
+        *p = product_of(l, reader, false, 0);
+        p->residual = true;
+        p->o.normed = o->normed;
+        k->o.kind = OP_PRODUCTS;
+        snprintf(k->what, sizeof k->what, "norms in 8 bits of %u tokens", (unsigned)l->run.class);
+        return true;
+    }
+    return false;
 }
 
 /* The attention that reads the result of this HEADS, or the cache of this KV_STORE. */
@@ -287,11 +307,13 @@ static void check_describe(const lister *l, check *k, const graph *fused, const 
     *k = (check){ .o = *o, .runs = { l->run }, .run_count = 1 };
     if (is_distinct(o)) k->runs[0] = (check_run){ .tokens = DISTINCT_TOKENS, .class = 16, .outputs = 1 };
     if (o->kind == OP_ROPE_TABLE) k->axes = (uint32_t)o->out->ne[1];
-    describe_inputs(k, o);
-    if (o->kind == OP_PRODUCTS) describe_product(l, k, fused, o, kernel);
-    else if (o->kind == OP_EMBED) describe_embed(k, o);
-    else if (is_attention(o->kind)) describe_attention(l, k, fused, o);
-    else snprintf(k->what, sizeof k->what, "%s of %u tokens", op_name(o->kind), (unsigned)l->run.class);
+    if (o->kind != OP_NORMS || !describe_quantising_norms(l, k, fused, o, kernel)) {
+        describe_inputs(k, o);
+        if (o->kind == OP_PRODUCTS) describe_product(l, k, fused, o, kernel);
+        else if (o->kind == OP_EMBED) describe_embed(k, o);
+        else if (is_attention(o->kind)) describe_attention(l, k, fused, o);
+        else snprintf(k->what, sizeof k->what, "%s of %u tokens", op_name(o->kind), (unsigned)l->run.class);
+    }
     memset(k->o.in, 0, sizeof k->o.in);
     k->o.out = k->o.sum = NULL;
 }
