@@ -5,7 +5,7 @@
 #
 # `make test-long` (tools/test.sh long) runs the tests that take too long for every change: ten thousand tokens while memory is
 # watched, 500 greedy tokens on the GPU and the CPU, every case of the op test on WebAssembly and in the browsers, every question to the
-# model in the box, its pictures in a page, and 2,000 requests to a server.
+# model in the box, its pictures in a page, and 2,000 requests to a server on the CPU and on the GPU.
 #
 # The last line of a test program is "N passed, N failed"; Node's tests end with "pass N" and "fail N". A step without such a line
 # counts as one test. The last line of this script is the sum; its exit status is 0 only if nothing failed. Logs: build/logs.
@@ -97,7 +97,7 @@ run_planned() {
 build() {
     local preset=$1
     shift
-    [ -f "build/$preset/build.ninja" ] || step "configure-$preset" cmake --preset "$preset" || return
+    [ "build/$preset/build.ninja" -nt CMakePresets.json ] || step "configure-$preset" cmake --preset "$preset" || return
     step "build-$preset" cmake --build --preset "$preset" ${1:+--target "$@"} -- -k 0
 }
 
@@ -125,6 +125,7 @@ if [ "${1-}" = long ]; then
     step web-package node web/build.mjs
     for test in test_gpu_steady test_gpu_greedy; do plan "release-$test" "${with_gpu[@]}" "build/release/$test" long; done
     plan test_serve_storm node tests/test_serve_storm.mjs build/gemmule long
+    plan test_serve_storm-gpu "${with_gpu[@]}" node tests/test_serve_storm.mjs build/gemmule long gpu
     for kind in pictures sounds; do
         plan "eval-gpu-$kind" "${with_gpu[@]}" build/gemmule eval box "tests/box/$kind.jsonl" --backend gpu --least 85 --quiet
     done
@@ -141,7 +142,7 @@ fi
 build release
 build clang
 build asan
-build tsan test_threads
+build tsan test_threads gemmule
 build aarch64 test_kernels
 build aarch64-dotprod test_kernels
 build wasm
@@ -178,6 +179,7 @@ done
 plan release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu +subgroups,dot4,f16
 plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
 plan tsan-test_threads build/tsan/test_threads
+plan tsan-test_serve_storm node tests/test_serve_storm.mjs build/tsan/gemmule short
 plan clang-test_kernels build/clang/test_kernels
 plan aarch64-test_kernels qemu-aarch64 -cpu cortex-a53 build/aarch64/test_kernels
 plan aarch64-dotprod-test_kernels qemu-aarch64 -cpu cortex-a76 build/aarch64-dotprod/test_kernels
@@ -189,6 +191,7 @@ for test in $(names tests/test_*.sh); do plan "$test" bash "tests/$test.sh"; don
 plan asan-test_cli bash tests/test_cli.sh build/asan/gemmule
 for test in test_serve test_serve_chat; do plan "asan-$test" node "tests/$test.mjs" build/asan/gemmule; done
 for test in $(names tests/test_*.mjs); do plan "$test" node "tests/$test.mjs"; done
+plan test_serve_storm-gpu "${with_gpu[@]}" node tests/test_serve_storm.mjs build/gemmule gpu
 
 for file in web/tests/*.test.ts web/app/tests/*.test.ts web/tests/browser/*.test.ts; do
     name=${file#web/} name=${name/tests\//} name=${name//\//-}
