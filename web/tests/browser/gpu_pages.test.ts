@@ -1,5 +1,5 @@
 // The engine on the GPU of real browsers: the op test and the test of mixed sequences (the C programs, on the package's GPU host), the
-// fixtures' logits and greedy tokens, towers (also on the CPU), memory per token, and a GPU that is lost.
+// fixtures' logits and greedy tokens, towers (also on the CPU), memory per token, a GPU that is lost, and several sessions at once.
 //
 // Chromium on SwiftShader has subgroups but no f16; Firefox on lavapipe has f16, no subgroups, and bindings of 128 MiB. A page runs the op
 // test's cases with one token, Firefox fewer of them. GEMMULE_LONG=1 (`make test-long`) runs all, and writes ten times as many tokens. The
@@ -20,6 +20,7 @@ import type { CheckReport } from './check.ts';
 import type { PageCheck } from './program.ts';
 import { startServer } from './server.ts';
 import type { TestServer } from './server.ts';
+import type { writeTogether } from './writer.ts';
 
 const BUILD = process.env.GEMMULE_WASM ?? 'build/wasm';
 const LONG = process.env.GEMMULE_LONG === '1';
@@ -191,7 +192,7 @@ for (const kind of BROWSERS) {
     test(`${name} closes`, () => closeBrowser(name));
 }
 
-test('Chromium: tokens use no memory, and a crashed GPU process is a lost device', { timeout: 600_000 }, async () => {
+test('Chromium: tokens use no memory, a crashed GPU process is a lost device, and several sessions write at once', { timeout: 600_000 }, async () => {
     const [ROUND, STAYS] = LONG ? [3000, 16] : [400, 48];
     const [SIX, ONE] = ['/tests/fixtures/tiny-dense.gguf', '/one-layer.gguf']; // layers
     const browser = await launchChromium();
@@ -253,6 +254,15 @@ test('Chromium: tokens use no memory, and a crashed GPU process is a lost device
         assert.match(report.lost, /lost/);
         await writer('open', UNCHECKED, ONE);
         assert.ok(((await writer('write', 20)) as EngineStats).dispatchesPerToken > 0);
+
+        // Several sessions at once: in one list for all of them, and with the tokens of each alone, up to where two are as good as equally likely.
+        const { alone, together, submits } = (await writer('writeTogether')) as Awaited<ReturnType<typeof writeTogether>>;
+        alone.forEach((draws, which) => {
+            const close = draws.findIndex(({ margin }) => margin < 0.02), sure = close < 0 ? draws.length : close;
+            assert.ok(draws.length > 0);
+            assert.deepEqual(together[which]!.slice(0, sure).map(({ token }) => token), draws.slice(0, sure).map(({ token }) => token));
+        });
+        assert.ok(submits[1] < 0.8 * submits[0], `${submits[1]} lists, ${submits[0]} alone`);
     } finally {
         await browser.close();
     }
