@@ -302,12 +302,12 @@ static void test_bad_tensors(void) {
         { "a saved module", "modules_to_save", { GOOD_A, GOOD_B, { "base_model.model.lm_head.weight", "F32", 3, 3 } } },
         { "fused experts", "all experts in one", { { LAYER "experts.lora_A.weight", "F32", 2, 5 } } },
         { "nested fused experts", "fused parameters", { { LAYER "experts.base_layer.lora_A.weight", "F32", 2, 5 } } },
-        { "an unknown module", "no module of Gemma 4", { { LAYER "mlp.fc1.lora_A.weight", "F32", 2, 5 } } },
+        { "an unknown module", "Gemma 4 has no module", { { LAYER "mlp.fc1.lora_A.weight", "F32", 2, 5 } } },
         { "a layer with a leading zero",
-          "no module of Gemma 4",
+          "Gemma 4 has no module",
           { { BASE "layers.01.mlp.up_proj.lora_A.weight", "F32", 2, 5 } } },
         { "a name without the prefix", "modules_to_save", { { "layers.0.mlp.up_proj.weight", "F32", 2, 5 } } },
-        { "no LoRA at all", "no part of a LoRA", { { "something", "F32", 2, 5 } } },
+        { "no LoRA at all", "does not belong to a LoRA adapter", { { "something", "F32", 2, 5 } } },
         { "an embedding's halves on a linear", "adapter of an embedding", { { Q "lora_embedding_A", "F32", 2, 5 } } },
         { "a linear's halves on the embedding",
           "adapter of a linear",
@@ -450,7 +450,7 @@ static void test_folders(void) {
     put_file(folder, "adapter_model.bin", "PK");
     folder_problem(folder, "adapter_model.bin is a file of PyTorch");
     folder_problem("tests/fixtures/no-such-adapter", "cannot be opened");
-    folder_problem("tests/fixtures/tiny-dense.gguf", "this is no adapter");
+    folder_problem("tests/fixtures/tiny-dense.gguf", "not an adapter");
     snprintf(command, sizeof command, "rm -r '%s'", folder);
     CHECK(system(command) == 0);
 }
@@ -497,8 +497,8 @@ static void test_bad_gguf(void) {
         bool        alora;
         gguf_spec   tensors[3];
     } rows[] = {
-        { "a model", "this is no adapter", "model", "gemma4", 1, false, { { 0 } } },
-        { "for another architecture", "the adapter is for another model", "adapter", "llama", 1, false, { { 0 } } },
+        { "a model", "not an adapter", "model", "gemma4", 1, false, { { 0 } } },
+        { "for another architecture", "an adapter for another kind of model", "adapter", "llama", 1, false, { { 0 } } },
         { "aLoRA", "aLoRA", "adapter", "gemma4", 1, true, { { 0 } } },
         { "an infinite alpha", "not a finite number", "adapter", "gemma4", INFINITY, false, { { 0 } } },
         { "no weights", "no weights", "adapter", "gemma4", 1, false, { { 0 } } },
@@ -510,7 +510,7 @@ static void test_bad_gguf(void) {
           false,
           { { "blk.0.attn_q.weight.lora_m", TYPE_F32, 2, { 4, 2 } } } },
         { "an unknown tensor",
-          "no tensor of Gemma 4",
+          "Gemma 4 has no tensor",
           "adapter",
           "gemma4",
           1,

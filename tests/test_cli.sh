@@ -861,7 +861,7 @@ run "an adapter for another model" 2 adapter info $lora $fixtures/tiny-moe.gguf
 says "adapter of 'blk.0.attn_q.weight': it maps 64 values to 64, the model's tensor 64 to 128; it was made for another model"
 one_line
 run "no adapter" 2 adapter info $dense
-says "this is no adapter"
+says "not an adapter"
 one_line
 run "an adapter to GGUF" 0 adapter convert $lora "$scratch/lora.gguf"
 silent
@@ -890,9 +890,9 @@ run "a merged model runs" 0 run "$scratch/merged.gguf" Hello --max 2 --seed 1
 run "merge, another type" 0 adapter merge $dense $lora "$scratch/merged.gguf" --type Q8_0 --json
 has '"kind":"ffn_down","type":"Q8_0","tensors":6,'
 run "merge, no such type" 2 adapter merge $dense $lora "$scratch/merged.gguf" --type q9
-says "'q9' is no type of weights"
+says "'q9' is not a type of weights"
 run "merge, no scale" 2 adapter merge $dense $lora=much "$scratch/merged.gguf"
-says "'much' is no scale"
+says "'much' is not a number"
 run "merge, another model's adapter" 2 adapter merge $dense $fixtures/tiny-moe-lora "$scratch/other.gguf"
 says "made for another model"
 one_line
@@ -1065,7 +1065,7 @@ run "a parameter of the wrong type" 2 run gemma4:warm Hello
 says "temperature must be a number"
 one_line
 run "an adapter layer that is none" 2 run gemma4:tiny-adapted Hello
-says "this is no adapter"
+says "not an adapter"
 one_line
 answer_of() { run "$1" 0 run "${@:2}" Hello --max 12 --temp 0 --json "${one[@]}" && answered=$(grep -o '"content":"[^}]*","thinking"' <<<"$out"); }
 answer_of "without adapters" "$dense"
@@ -1140,7 +1140,7 @@ equals "with, without, and with an adapter" "$out" "$adapted_answer"$'\n'"$one_a
 says "adapters: tiny-dense-lora=0.5"
 says "adapters: none"
 run "an adapter that is none" 2 "${chat[@]}" <<<"/adapter $dense"
-says "this is no adapter"
+says "not an adapter"
 run "chat --quiet" 0 "${chat[@]}" --quiet <<<"Hello"
 silent
 run "commands" 0 "${chat[@]}" <<<$'/help\n/set temp 0\n/set\n/think on\n/think off\n/system Be brief.\n/system\n/system none\n/clear\n/exit\nnever asked'

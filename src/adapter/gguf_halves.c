@@ -5,22 +5,22 @@
 
 #include <string.h>
 
-static gm_status adapter_key_is(const gguf *g, const char *key, const char *expected, const char *hint, error *e) {
+static gm_status adapter_key_is(const gguf *g, const char *key, const char *expected, const char *problem, error *e) {
     str  value = { "", 0 };
     bool found = false;
     TRY(gguf_get_str(g, key, &value, &found, e));
     if (found && str_is(value, expected)) return GM_OK;
-    return fail(e, GM_UNSUPPORTED, "metadata key '%s' is '%.*s', expected '%s'%s", key, STR_ARGS(value), expected,
-                hint);
+    return fail(e, GM_UNSUPPORTED, "%s: metadata key '%s' is '%.*s', expected '%s'", problem, key, STR_ARGS(value),
+                expected);
 }
 
 static gm_status check_keys(const gguf *g, adapter_halves *out, error *e) {
     static const char *const names[] = { "general.base_model.0.repo_url", "general.base_model.0.name" };
     bool                     found = false;
     float                    alpha = 0;
-    TRY(adapter_key_is(g, "general.type", "adapter", ": this is no adapter", e));
-    TRY(adapter_key_is(g, "general.architecture", "gemma4", ": the adapter is for another model", e));
-    TRY(adapter_key_is(g, "adapter.type", "lora", "", e));
+    TRY(adapter_key_is(g, "general.type", "adapter", "not an adapter", e));
+    TRY(adapter_key_is(g, "general.architecture", "gemma4", "an adapter for another kind of model", e));
+    TRY(adapter_key_is(g, "adapter.type", "lora", "not a LoRA adapter", e));
     const gguf_value *tokens = gguf_find(g, "adapter.alora.invocation_tokens");
     if (tokens && tokens->count)
         return fail(e, GM_UNSUPPORTED,
@@ -38,7 +38,7 @@ static gm_status gguf_half(const gguf_tensor *t, adapter_half *half, error *e) {
     const bool first = str_ends_with(t->name, ".lora_a"), second = str_ends_with(t->name, ".lora_b");
     if (!first && !second)
         return fail(e, GM_UNSUPPORTED,
-                    "tensor '%.*s' is no part of a LoRA: its name ends with neither .lora_a nor .lora_b",
+                    "tensor '%.*s' does not belong to a LoRA adapter: its name ends with neither .lora_a nor .lora_b",
                     STR_ARGS(t->name));
     *half = (adapter_half){ .second = second,
                             .name = { t->name.data, t->name.length - strlen(".lora_a") },
@@ -47,7 +47,7 @@ static gm_status gguf_half(const gguf_tensor *t, adapter_half *half, error *e) {
                             .offset = t->offset,
                             .bytes = t->bytes };
     if (!module_of_tensor(half->name, &half->module))
-        return fail(e, GM_UNSUPPORTED, "tensor '%.*s': '%.*s' is no tensor of Gemma 4 that adapters can correct",
+        return fail(e, GM_UNSUPPORTED, "tensor '%.*s': Gemma 4 has no tensor '%.*s' that adapters can correct",
                     STR_ARGS(t->name), STR_ARGS(half->name));
     if (!t->format->dequantise)
         return fail(e, GM_UNSUPPORTED, "tensor '%.*s' has the type %s, which weights cannot have", STR_ARGS(t->name),

@@ -23,7 +23,7 @@ static gm_status refuse_tensor(const safetensors_tensor *t, error *e) {
         if (str_contains(t->name, rows[i].part))
             return fail(e, GM_UNSUPPORTED, "tensor '%.*s': %s", STR_ARGS(t->name), rows[i].what);
     }
-    return fail(e, GM_UNSUPPORTED, "tensor '%.*s' is no part of a LoRA", STR_ARGS(t->name));
+    return fail(e, GM_UNSUPPORTED, "tensor '%.*s' does not belong to a LoRA adapter", STR_ARGS(t->name));
 }
 
 static bool half_type(str name, quant_type *out) {
@@ -65,7 +65,7 @@ static gm_status half_module(const safetensors_tensor *t, adapter_half *half, bo
         if (str_ends_with(half->name, ".experts"))
             return fail(e, GM_UNSUPPORTED, "tensor '%.*s': adapters of all experts in one are not supported",
                         STR_ARGS(t->name));
-        return fail(e, GM_UNSUPPORTED, "tensor '%.*s': '%.*s' is no module of Gemma 4 that adapters can correct",
+        return fail(e, GM_UNSUPPORTED, "tensor '%.*s': Gemma 4 has no module '%.*s' that adapters can correct",
                     STR_ARGS(t->name), STR_ARGS(half->name));
     }
     if (embedding != module_is_embedding(half->module))

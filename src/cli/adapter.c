@@ -28,7 +28,7 @@ gm_status adapter_argument_open(const char *given, adapter **out, double *scale,
     *scale = 1;
     if (!equals || !access(given, F_OK)) return adapter_open(given, out, e);
     if (!parse_number(equals + 1, scale))
-        return fail(e, GM_BAD_ARGUMENT, "%s: '%s' is no scale; expected ADAPTER=NUMBER", given, equals + 1);
+        return fail(e, GM_BAD_ARGUMENT, "%s: '%s' is not a number; expected ADAPTER=SCALE", given, equals + 1);
     if ((size_t)(equals - given) >= sizeof path)
         return fail(e, GM_BAD_ARGUMENT, "the path of an adapter has %zu bytes", strlen(given));
     snprintf(path, sizeof path, "%.*s", (int)(equals - given), given);

@@ -36,7 +36,7 @@ static gm_status merge_type(const char *name, merge_options *o, error *e) {
         return GM_OK;
     }
     return fail(e, GM_BAD_ARGUMENT,
-                "'%s' is no type of weights; expected f32, f16, bf16, q8_0, q6_k, q5_k, q4_k, q4_0, …", name);
+                "'%s' is not a type of weights; expected f32, f16, bf16, q8_0, q6_k, q5_k, q4_k, q4_0, …", name);
 }
 
 static gm_status merge_add(merge_work *w, const char *given, error *e) {
