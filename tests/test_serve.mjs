@@ -275,7 +275,10 @@ async function methodsAndTypes(server) {
             ["application/json-patch", 415], ["", 415], [undefined, 415]]) {
         const answer = await ask(server, "/v1/chat/completions", {method: "POST", headers: type === undefined ? {} : {"Content-Type": type}, body});
         equals(answer.status, status, `Content-Type ${type}`);
-        if (status === 415) equals(answer.json?.error?.type, "invalid_request_error", `Content-Type ${type}`);
+        if (status === 415) {
+            equals(answer.json?.error?.type, "invalid_request_error", `Content-Type ${type}`);
+            equals(answer.json?.error?.message, "send Content-Type: application/json", `Content-Type ${type}`);
+        }
     }
 }
 
