@@ -13,6 +13,9 @@ enum {
     PATIENCE = 32      /* a row counts until the others have asked so many times each */
 };
 
+/* The first step waits so long for rows whose answers ended together: asked again in turn, they would join one step after another. */
+#define GATHER_SECONDS 0.002
+
 typedef struct {
     sampler_record record;
     double         seconds; /* that its step took */
@@ -60,6 +63,7 @@ struct gpu_decoder {
     size_t     oldest, flying;
     size_t     calm;    /* steps since a row came or went: the more there are, the further ahead the next ones go */
     double     arrived; /* when the last step's draws came */
+    double     gathers; /* since when the next step waits for rows; 0: it does not */
     bool       unable;  /* there was no memory for a generator: sessions draw alone */
     bool       waiting; /* a step's shaders compile: sessions draw alone until then */
     gpu_decoder_totals totals;
@@ -389,6 +393,18 @@ static gm_status gpu_decoder_advance(gpu_decoder *d, const gm_session *asker, er
     return d->waiting || d->unable ? GM_BUSY : status;
 }
 
+/* Whether a step should wait, because rows that took part before have not asked again yet. */
+static bool gpu_decoder_gathers(gpu_decoder *d) {
+    bool missing = false;
+    for (size_t i = 0; !d->flying && i < GENERATOR_ROWS; i++) {
+        const gpu_row *row = &d->rows[i];
+        missing = missing || (gpu_row_is_present(d, row) && row->asks && !row->left);
+    }
+    const double now = missing ? clock_seconds() : 0;
+    d->gathers = !missing ? 0 : d->gathers > 0 ? d->gathers : now;
+    return missing && now - d->gathers < GATHER_SECONDS;
+}
+
 gm_status gpu_decoder_next(gpu_decoder *d, gm_session *s, const draw_wish *wish, int32_t *token, double deadline,
                            error *e) {
     gpu_row *row = gpu_row_of(d, s);
@@ -402,6 +418,7 @@ gm_status gpu_decoder_next(gpu_decoder *d, gm_session *s, const draw_wish *wish,
         if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled at token %zu", s->computed);
         if (row->count) return gpu_row_take(row, wish, token, e);
         if (!row->pending && !gpu_row_wants(d, row)) return GM_BUSY;
+        if (gpu_decoder_gathers(d)) return GM_AGAIN;
         const gm_status status = gpu_decoder_advance(d, s, e);
         if (status && status != GM_AGAIN) return status;
         if (status && !runner_wait(d->engine->gpu.host, deadline)) return GM_AGAIN;
