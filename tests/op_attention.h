@@ -3,6 +3,7 @@
 #ifndef GM_OP_ATTENTION_H
 #define GM_OP_ATTENTION_H
 
+#include "gpu/kernels.h"
 #include "op_case.h"
 
 /* Queries are 2·x, keys 3·x and values x of three parts of the input. */

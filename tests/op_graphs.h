@@ -105,8 +105,8 @@ static void weights_run(op_case *c, const double *want, size_t n, double toleran
 /* One graph joins three matrices; others read one or two of them, from where they lie. Each graph has a set of weights: what several
  * use stays until the last one is released. */
 static void test_weight_sets(const backend *b, quant_type type, size_t tokens, size_t k, size_t m) {
-    CASE("%s: parts of joined weights, and sets of them, %s %zu × [%zu → %zu]", b->name, quant_format_of(type)->name,
-         tokens, k, m);
+    CASE_OF(type, "%s: parts of joined weights, and sets of them, %s %zu × [%zu → %zu]", b->name,
+            quant_format_of(type)->name, tokens, k, m);
     static const struct {
         size_t first, count;
     } graphs[] = { { 0, 3 }, { 1, 1 }, { 1, 2 }, { 2, 1 } };

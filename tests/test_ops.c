@@ -8,7 +8,6 @@
  * (bench/node/ops.sh). */
 
 #include "gpu/features.h"
-#include "gpu/kernels.h"
 #include "op_attention.h"
 #include "op_graphs.h"
 #include "op_products.h"
