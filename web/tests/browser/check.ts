@@ -7,7 +7,7 @@ import type { CoreAdapter } from '../../src/core/session.ts';
 import type { ByteSource, EngineOptions, SessionOptions } from '../../src/core/types.ts';
 import { pageGpu } from './page_gpu.ts';
 
-export interface CheckOptions extends Pick<EngineOptions, 'precise' | 'gpuDisable' | 'gpuMemory'> {
+export interface CheckOptions extends Pick<EngineOptions, 'backend' | 'precise' | 'gpuDisable' | 'gpuMemory'> {
     kv?: SessionOptions['kv'];
     /** Computes the first prompt also token by token. */
     tokenByToken?: boolean;

@@ -1,5 +1,5 @@
 // The engine on the GPU of real browsers: the op test and the test of mixed sequences (the C programs, on the package's GPU host), the
-// fixtures' logits and greedy tokens, towers (also on the CPU), memory per token, a GPU that is lost, and several sessions at once.
+// fixtures' logits and greedy tokens and towers (both also on the CPU), memory per token, a GPU that is lost, and several sessions at once.
 //
 // Chromium on SwiftShader has subgroups but no f16; Firefox on lavapipe has f16, no subgroups, and bindings of 128 MiB. A page runs the op
 // test's cases with one token, Firefox fewer of them. GEMMULE_LONG=1 (`make test-long`) runs all, and writes ten times as many tokens. The
@@ -30,6 +30,8 @@ const CHECKS: [model: string, ...expectations: string[]][] = [
     ['tiny-moe', 'tiny-moe'],
     ['tiny-moe-split', 'tiny-moe'],
 ];
+
+const MORE_ON_WASM: typeof CHECKS = ['small-dense-Q4_K_M', 'small-moe-Q4_K_M', 'odd-dense', 'odd-moe'].map((name) => [name, name]);
 
 const ADAPTER_CHECKS: [model: string, expectation: string, lines: number, ...adapters: string[]][] = [
     ['tiny-dense', 'tiny-dense-adapters', 6, ...['embedding', 'head', 'part'].map((name) => `tiny-dense-adapters/${name}`), 'tiny-dense-lora'],
@@ -189,6 +191,19 @@ for (const kind of BROWSERS) {
         }
     });
 
+    test(`${name}: the fixtures on wasm`, async () => {
+        const page = await pageOf(kind);
+        for (const [model, ...names] of [...CHECKS, ...MORE_ON_WASM]) {
+            const expectations = names.map((name) => `/tests/fixtures/${name}.expect.gguf`);
+            const options = { backend: 'wasm', precise: true };
+            const report = (await call(page, 'check.ts', 'checkInPage', CHECKED, `/tests/fixtures/${model}.gguf`, expectations, options)) as CheckReport;
+            const errors = Object.entries(report.errors), most = model.startsWith('small-') ? 1e-3 : 1e-4;
+            assert.equal(errors.length, 1 + names.length, model);
+            for (const [what, error] of errors) assert.ok(error < most, `${model}, ${what}: relative error ${error}`);
+            assert.equal(report.greedy[0], report.greedy[1], model);
+            assert.match(report.device, /^cpu \(wasm/);
+        }
+    });
     test(`${name} closes`, () => closeBrowser(name));
 }
 
