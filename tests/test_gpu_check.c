@@ -180,7 +180,7 @@ static void test_profile(char *program) {
                                 "-r",
                                 "1",
                                 "-d",
-                                "5",
+                                "20",
                                 "--json",
                                 "--profile",
                                 path,

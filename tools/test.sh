@@ -4,8 +4,9 @@
 # briefly, and the check of the code's format.
 #
 # `make test-long` (tools/test.sh long) runs the tests that take too long for every change: ten thousand tokens while memory is
-# watched, 500 greedy tokens on the GPU and the CPU, every case of the op test on WebAssembly and in the browsers, every question to the
-# model in the box, its pictures in a page, and 2,000 requests to a server on the CPU and on the GPU.
+# watched, 500 greedy tokens on the GPU and the CPU, every case of the op test on WebAssembly and in the browsers, every row of the
+# benchmark of kernels, every question to the model in the box, its pictures in a page, and 2,000 requests to a server on the CPU and
+# on the GPU.
 #
 # The last line of a test program is "N passed, N failed"; Node's tests end with "pass N" and "fail N". A step without such a line
 # counts as one test. The last line of this script is the sum; its exit status is 0 only if nothing failed. Logs: build/logs.
@@ -126,6 +127,7 @@ if [ "${1-}" = long ]; then
     for test in test_gpu_steady test_gpu_greedy; do plan "release-$test" "${with_gpu[@]}" "build/release/$test" long; done
     plan test_serve_storm node tests/test_serve_storm.mjs build/gemmule long
     plan test_serve_storm-gpu "${with_gpu[@]}" node tests/test_serve_storm.mjs build/gemmule long gpu
+    plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
     for kind in pictures sounds; do
         plan "eval-gpu-$kind" "${with_gpu[@]}" build/gemmule eval box "tests/box/$kind.jsonl" --backend gpu --least 85 --quiet
     done
@@ -173,11 +175,12 @@ for preset in asan release; do
         plan "$preset-$test" "${prefix[@]}" "build/$preset/$test" "${arguments[@]}"
     done
 done
-for test in test_adapters test_decoder test_records test_model test_load test_media test_soft test_session test_store test_threads test_towers test_video; do
+for test in test_adapters test_decoder test_records test_model test_load test_media test_soft test_session test_threads test_towers test_video; do
     plan "release-$test-gpu" "${with_gpu[@]}" "build/release/$test" gpu
 done
+plan asan-test_store-gpu "${with_gpu[@]}" build/asan/test_store gpu # random walks
 plan release-test_ops-gpu "${with_gpu[@]}" build/release/test_ops gpu +subgroups,dot4,f16
-plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick
+plan release-kernels_gpu "${with_gpu[@]}" build/release/kernels_gpu --quick Q8_0 # test_shaders plans the other rows, too
 plan tsan-test_threads build/tsan/test_threads
 plan tsan-test_serve_storm node tests/test_serve_storm.mjs build/tsan/gemmule short
 plan clang-test_kernels build/clang/test_kernels
@@ -200,7 +203,7 @@ done
 
 for target in $(names fuzz/fuzz_*.c); do
     rm -rf "build/fuzz/$target" # always from the seeds: the same run every time
-    plan "$target" tools/fuzz.sh "$target" -runs=20000 -max_total_time=20 -seed=1
+    plan "$target" tools/fuzz.sh "$target" -runs=20000 -max_total_time=12 -seed=1
 done
 
 plan format make -s check-format
@@ -208,7 +211,8 @@ plan format make -s check-format
 # The longest first.
 run_planned web-browser-gpu_pages.test release-test_gpu_check web-core_gpu.test asan-test_cli release-test_ops-gpu \
     web-browser-app_gpu.test release-test_gpu_auto release-test_gpu_self_check release-test_gpu_generate asan-test_gpu_generate \
-    release-test_gpu_fuse web-box.test test_shaders release-test_session-gpu web-browser-memory.test test_cli web-browser-package.test \
+    release-test_gpu_fuse web-box.test test_shaders release-test_session-gpu release-test_media-gpu asan-test_store-gpu \
+    release-test_gpu_sampler web-browser-memory.test test_cli web-browser-package.test \
     web-browser-app.test test_broken_kernels asan-test_gpu_lost asan-test_faults web-browser-app_chat.test
 
 sum_up

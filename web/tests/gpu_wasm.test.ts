@@ -26,7 +26,7 @@ function run(program: string, args: string[], runner = 'web/tests/run_gpu.ts'): 
 
 // Arguments for some cases, and for all of them.
 const PROGRAMS: [string, string[], string[]][] = [
-    ['test_ops', ['gpu', '', 'experts Q8_0'], ['gpu', '', '']],
+    ['test_ops', ['gpu', '', 'Q8_0 5 ×'], ['gpu', '', '']],
     ['test_ops', ['gpu', 'subgroups,dot4,f16', 'attention F16 5 · 2 ×'], ['gpu', 'subgroups,dot4,f16', '']],
     ['test_gpu_sampler', ['top-k'], []],
     ['test_gpu_fuse', ['', 'halves'], ['', '']], // the others read files, which wasm cannot open

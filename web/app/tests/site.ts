@@ -1,7 +1,7 @@
 // For the browser tests of the app: the built app on a server with the headers of `gemmule serve`, and a Chromium with an empty profile
 // that reaches nothing else and records every attempt.
 
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -9,6 +9,7 @@ import { join, resolve } from 'node:path';
 import { chromium, type BrowserContext, type Page } from 'playwright-core';
 import { CHROMIUM_FLAGS, PATIENCE, which } from '../../tests/browser/browsers.ts';
 import { fakeMicrophone } from '../../tests/browser/media_cases.ts';
+import { UNCHECKED_WASM } from '../../tests/support/models.ts';
 import { readWav } from '../../tests/support/wav.ts';
 import { startServer, type ServerOptions, type TestServer } from '../../tests/browser/server.ts';
 
@@ -21,11 +22,15 @@ const POLICY = [
     "connect-src 'self' https:", "worker-src 'self'", "manifest-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
 ].join('; ');
 
-/** Serves the app, with `model` as the one in the box. */
-export function startSite(routes: NonNullable<ServerOptions['routes']> = {}, model = MODEL): Promise<TestServer> {
+/** Serves the app, with `model` as the one in the box. Without `checks`, engines on a GPU open without their self-check. */
+export function startSite(routes: NonNullable<ServerOptions['routes']> = {}, model = MODEL, { checks = true } = {}): Promise<TestServer> {
     if (!existsSync(join(APP, 'index.html'))) throw new Error(`${APP} is missing: build the app first`);
+    const files: Record<string, string> = { '/models/box.gguf': resolve(model) };
+    for (const name of checks ? [] : readdirSync(join(APP, 'assets'))) {
+        if (/^gemmule-(?!threads)[\w-]+\.wasm$/.test(name)) files[`/assets/${name}`] = UNCHECKED_WASM;
+    }
     return startServer({
-        root: APP, files: { '/models/box.gguf': resolve(model) }, routes,
+        root: APP, files, routes,
         headers: {
             'content-security-policy': POLICY, 'x-content-type-options': 'nosniff', 'cache-control': 'no-cache',
             'cross-origin-opener-policy': 'same-origin', 'cross-origin-embedder-policy': 'require-corp',
