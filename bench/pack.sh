@@ -43,7 +43,7 @@ tools/pack.sh "$work/own/native" "${programs[@]}"
 cp -r web/dist web/src "$work/own/web/"
 rm -rf "$work/own/web/dist/types"
 cp web/tests/{run_gpu,node_gpu}.ts "$work/own/web/tests/"
-cp web/tests/browser/program.ts "$work/own/web/tests/browser/"
+cp web/tests/browser/*.ts "$work/own/web/tests/browser/"
 cp -r bench/node "$work/own/bench/"
 for program in kernels_gpu test_ops; do [ ! -f build/wasm/$program.wasm ] || cp build/wasm/$program.wasm "$work/own/wasm/"; done
 echo '{"type":"module"}' >"$work/own/package.json"

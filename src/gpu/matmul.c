@@ -8,7 +8,7 @@
 static bool by_matrices(const gpu_info *info, quant_type type) { return info->subgroup_matrix && type != TYPE_F32; }
 
 /* Matrices take about as long for one column as for 16. */
-bool gpu_few_columns(const gpu_info *info, uint32_t columns) { return columns <= (info->subgroup_matrix ? 8 : 32); }
+bool gpu_few_columns(const gpu_info *info, uint32_t columns) { return columns <= (info->subgroup_matrix ? 8 : 16); }
 
 bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t columns) {
     const bool bytes = columns > 1 && gpu_matvec_takes_q8(info, type);
