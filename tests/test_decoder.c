@@ -61,7 +61,12 @@ static void writer_settings(size_t i, gm_sampling *sampling, gm_reply_options *o
     *options = (gm_reply_options){
         .sampling = sampling, .max_tokens = (uint32_t)length, .want_logprobs = true, .logprobs = (uint32_t)(i % 4)
     };
-    if (on_gpu) options->logprobs = 2 + (uint32_t)(i % 2); /* they say which tokens are close */
+    if (!on_gpu) return;
+    if (near > 1e-3)
+        sampling->repetition_penalty = 1, sampling->bias_count = 0; /* log-probabilities are without them */
+    options->logprobs = 2 + (uint32_t)(i % 2);                      /* they say which tokens are close */
+    if (sampling->temperature > 0)
+        sampling->top_k = 1; /* a random number may lie between two tokens, whatever their distance */
 }
 
 static void writer_start(answer *a, size_t i, gm_kv_type kv, uint32_t context) {
@@ -309,7 +314,8 @@ static void test_join_and_leave(void) {
     size_t begun = 0;
     engine->turn_seconds = 1;
     for (bool writing = true; writing || begun < STAGGERED;) {
-        if (begun < STAGGERED && (!begun || all[begun - 1].count >= 5 * all[begun - 1].width)) {
+        if (begun < STAGGERED &&
+            (!begun || all[begun - 1].count >= 5 * all[begun - 1].width || all[begun - 1].status > GM_AGAIN)) {
             writer_start(&all[begun], begun, GM_KV_DEFAULT, 0);
             begun++;
         }

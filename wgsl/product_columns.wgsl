@@ -107,7 +107,7 @@ fn result_of(c: u32, row: u32, v: f32, second: f32) -> f32 {
 #if GATE == pair
     return gelu(v) * second;
 #elif GATE == value
-    return gelu(v) * other[other_offset + c * other_token_stride + row];
+    return gelu(v) * other[other_offset + min(c, columns - 1u) * other_token_stride + min(row, rows - 1u)];
 #elif CAP
     return cap * precise_tanh(v / cap);
 #else

@@ -272,9 +272,7 @@ static gm_status list_all(adapter_reader *r, error *e) {
     return r->made->name && r->made->prefix ? GM_OK : fail_memory(e, "an adapter", sizeof *r->made);
 }
 
-gm_status adapter_reader_step(adapter_reader *r, adapter **out, error *e) {
-    *out = NULL;
-    if (!r->made) return fail(e, GM_BAD_ARGUMENT, "the adapter was already read, or could not be");
+static gm_status reader_go_on(adapter_reader *r, error *e) {
     if (!r->listed) {
         TRY(list_all(r, e));
         r->listed = true;
@@ -284,7 +282,16 @@ gm_status adapter_reader_step(adapter_reader *r, adapter **out, error *e) {
         TRY(read_half(r, &r->halves.items[r->next], r->next % 2 ? p->b : p->a, e));
     }
     adapter_hash(r->made);
-    *out = r->made;
-    r->made = NULL;
     return GM_OK;
+}
+
+gm_status adapter_reader_step(adapter_reader *r, adapter **out, error *e) {
+    *out = NULL;
+    if (!r->made) return fail(e, GM_BAD_ARGUMENT, "the adapter was already read, or could not be");
+    const gm_status status = reader_go_on(r, e);
+    if (status == GM_AGAIN) return status;
+    if (status) adapter_free(r->made);
+    else *out = r->made;
+    r->made = NULL;
+    return status;
 }

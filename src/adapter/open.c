@@ -82,11 +82,10 @@ static gm_status adapter_open_path(const char *path, arena *a, adapter **out, er
     source     *from = NULL;
     error       inner = { 0 };
     if (!stat(path, &about) && S_ISDIR(about.st_mode)) return open_folder(path, a, out, e);
-    const str   text = str_of(path);
-    const bool  weights = str_ends_with(text, ".safetensors"), config = str_ends_with(text, PEFT_CONFIG);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const char *folder = folder_of(path, a);
-    if (!folder) return fail_memory(e, "a path", text.length);
-    if ((weights && str_ends_with(text, PEFT_WEIGHTS)) || config) return open_folder(folder, a, out, e);
+    if (!folder) return fail_memory(e, "a path", strlen(path));
+    if (!strcmp(name, PEFT_WEIGHTS) || !strcmp(name, PEFT_CONFIG)) return open_folder(folder, a, out, e);
     TRY(source_file(path, &from, e));
     const gm_status status = read_all(from, NULL, path, out, &inner);
     return status ? fail(e, status, "%s: %s", path, inner.why) : GM_OK;

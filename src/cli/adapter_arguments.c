@@ -78,19 +78,35 @@ static gm_adapter *adapter_loaded(const gm_engine *engine, str name) {
     return NULL;
 }
 
-/* By the name of one that is loaded, or the path of one that is not. */
+static gm_adapter *adapter_alike(const gm_engine *engine, const gm_adapter *loaded) {
+    const engine_adapters *a = &engine->adapters;
+    for (size_t i = a->own; i < a->sites.model.slots; i++) {
+        const gm_adapter *other = a->slots[i];
+        if (other && other != loaded &&
+            !memcmp(other->content->digest, loaded->content->digest, sizeof loaded->content->digest))
+            return a->slots[i];
+    }
+    return NULL;
+}
+
+/* By the name of one that is loaded, or by a path; what lies there is loaded only once. */
 static gm_status adapter_named(gm_engine *engine, str text, gm_adapter **out, error *e) {
     char  why[sizeof e->why] = "";
     char *path = strndup(text.data, text.length);
     if (!path) return fail_memory(e, "an adapter's path", text.length);
-    arena       memory = { 0 };
-    const char *name = adapter_name_of(path, &memory);
-    *out = name ? adapter_loaded(engine, str_of(name)) : NULL;
-    gm_status status = *out ? GM_OK : gm_adapter_load(engine, path, out, why, sizeof why);
-    if (status) status = fail(e, status, "%s", why);
-    arena_free(&memory);
+    *out = strchr(path, '/') ? NULL : adapter_loaded(engine, text);
+    if (*out) {
+        free(path);
+        return GM_OK;
+    }
+    const gm_status status = gm_adapter_load(engine, path, out, why, sizeof why);
     free(path);
-    return status;
+    if (status) return fail(e, status, "%s", why);
+    gm_adapter *before = adapter_alike(engine, *out);
+    if (!before) return GM_OK;
+    gm_adapter_free(*out);
+    *out = before;
+    return GM_OK;
 }
 
 gm_status adapters_switch(gm_session *session, const char *text, error *e) {
@@ -103,8 +119,8 @@ gm_status adapters_switch(gm_session *session, const char *text, error *e) {
         const size_t length = strcspn(at, " \t");
         size_t       name = 0;
         if (count == MOST_WORDS || length >= sizeof word)
-            return fail(e, GM_BAD_ARGUMENT, "at most %d adapters, with paths of at most %zu bytes", MOST_WORDS,
-                        sizeof word);
+            return fail(e, GM_BAD_ARGUMENT, "at most %d adapters can be given, each with a path of at most %zu bytes",
+                        MOST_WORDS, sizeof word - 1);
         snprintf(word, sizeof word, "%.*s", (int)length, at);
         adapter_argument(word, &name, &scales[count]);
         TRY(adapter_named(session->engine, (str){ word, name }, &chosen[count], e));

@@ -35,11 +35,11 @@ typedef struct {
 } bench_sequence;
 
 /* The prompts differ, so that the sequences go different ways. */
-static gm_status sequence_open(const bench_parallel *p, bench_sequence *q, size_t i, const engine_values *values,
-                               gm_engine *engine, const int32_t *tokens, error *e) {
+static gm_status sequence_open(const bench_parallel *p, bench_sequence *q, size_t i, size_t extra,
+                               const engine_values *values, gm_engine *engine, const int32_t *tokens, error *e) {
     const int32_t first = (int32_t)((size_t)tokens[0] + i) % (int32_t)engine->weights.config.vocabulary;
     char          why[sizeof e->why] = "";
-    gm_status status = session_open(values, engine, p->depth + p->tokens + WARM_UP * WARM_ROUNDS + 1, &q->session, e);
+    gm_status     status = session_open(values, engine, p->depth + p->tokens + extra + 1, &q->session, e);
     if (status) return status;
     q->session->shares = false;
     gm_sampling_default(engine, &q->sampling);
@@ -78,6 +78,30 @@ static gm_status sequences_decode(bench_sequence *all, size_t count, size_t most
     return GM_OK;
 }
 
+/* Tokens that a sequence may draw while the others begin. */
+static size_t sequence_extra(size_t count) { return 8 * count + WARM_UP * WARM_ROUNDS; }
+
+/* How long `tokens` of each sequence take in all, counted from when the last one has drawn its first. They begin one after the other, as
+ * requests do. */
+static gm_status sequences_time(bench_sequence *all, size_t count, size_t tokens, double *seconds, error *e) {
+    const size_t most = tokens + sequence_extra(count);
+    size_t       begun = 0, drawn = 0; /* sequences, and tokens since all have begun */
+    double       start = 0;
+    for (size_t i = 0; i < count; i++) all[i].drawn = 0;
+    for (size_t i = 0;; i = (i + 1) % count) {
+        const size_t before = all[i].drawn;
+        if (interrupted()) return fail(e, GM_CANCELLED, "interrupted");
+        TRY(sequence_advance(&all[i], most, e));
+        const bool advanced = all[i].drawn > before;
+        drawn += advanced && begun == count;
+        begun += advanced && !before;
+        if (begun == count && !drawn && start <= 0) start = clock_seconds();
+        if (drawn < count * tokens && all[i].drawn < most) continue;
+        *seconds = (clock_seconds() - start) * (double)(count * tokens) / (double)max_size(drawn, 1);
+        return GM_OK;
+    }
+}
+
 /* Until the GPU's shaders are compiled, sequences are decoded one by one. */
 static gm_status sequences_warm_up(bench_sequence *all, size_t count, size_t most, const gm_engine *engine, error *e) {
     for (size_t round = 0, ready = 0; round < WARM_ROUNDS && ready < 2; round++) {
@@ -96,13 +120,13 @@ gm_status bench_parallel_measure(bench_parallel *p, size_t i, const engine_value
     bench_parallel_row *row = &p->rows[i];
     bench_sequence     *all = calloc(row->count, sizeof *all);
     gm_status           status = all ? GM_OK : fail_memory(e, "the sequences", row->count * sizeof *all);
-    for (size_t k = 0; k < row->count && !status; k++) status = sequence_open(p, &all[k], k, values, engine, tokens, e);
+    for (size_t k = 0; k < row->count && !status; k++)
+        status = sequence_open(p, &all[k], k, 2 * sequence_extra(row->count), values, engine, tokens, e);
     if (!status) status = sequences_warm_up(all, row->count, min_size(WARM_UP, p->tokens), engine, e);
     if (!status && profile) status = gpu_profile_start(profile, &engine->gpu, e);
-    const bool   timed = !status && profile;
-    const double start = clock_seconds();
-    if (!status) status = sequences_decode(all, row->count, p->tokens, e);
-    const double    seconds = clock_seconds() - start;
+    const bool timed = !status && profile;
+    double     seconds = 0;
+    if (!status) status = sequences_time(all, row->count, p->tokens, &seconds, e);
     error           ignored = { 0 };
     const gm_status ended = timed ? gpu_profile_end(profile, status ? &ignored : e) : GM_OK;
     if (!status) status = ended;

@@ -328,7 +328,7 @@ static gm_status generator_write_run(gpu_generator *g, uint32_t window, error *e
     return generator_submit_words(g, &words, e);
 }
 
-/* The settings go last: they let the row take part. */
+/* The record and the settings, which let the row take part, go last and in one list: a record alone would store keys and values. */
 static gm_status generator_write_row(gpu_generator *g, uint32_t row, const generator_start *start, error *e) {
     const uint32_t rows = g->shape.rows, next = start->token->at + 1;
     token_record   token = *start->token;
@@ -356,15 +356,19 @@ static gm_status generator_write_row(gpu_generator *g, uint32_t row, const gener
         { g->memory, history, start->history, start->history_count * sizeof(int32_t) },
         { g->settings, g->ranges[DRAW_REST].offset + row * (uint64_t)g->rest_words * sizeof(uint32_t),
           start->settings + SAMPLER_REST, (start->setting_words - SAMPLER_REST) * sizeof(uint32_t) },
-        { g->plan->run, record_offset(row), &token, sizeof token },
-        { g->settings, row * sizeof settings, settings, sizeof settings },
     };
     for (size_t i = 0; i < COUNT_OF(writes); i++) {
         const gm_status status = gpu_buffer_write(g->plan->backend->host, writes[i].buffer, writes[i].offset,
                                                   writes[i].data, writes[i].bytes, e);
         if (status) return status;
     }
-    return GM_OK;
+    uint32_t  record[RECORD_WORDS];
+    gpu_words words = { 0 };
+    memcpy(record, &token, sizeof record);
+    gpu_words_begin(&words);
+    gpu_words_write(&words, g->plan->run, record_offset(row), record, RECORD_WORDS);
+    gpu_words_write(&words, g->settings, row * sizeof settings, settings, SAMPLER_REST);
+    return generator_submit_words(g, &words, e);
 }
 
 gm_status gpu_generator_join(gpu_generator *g, size_t row, const generator_start *start, error *e) {

@@ -200,7 +200,7 @@ gm_status gpu_backend_write_vector(gpu_backend *b, const tensor *t, uint64_t off
                                    error *e) {
     const gpu_weight *w = gpu_backend_weight(b, t);
     if (!w || w->matrix || !w->tiles[0] || offset + bytes > w->parts[0].bytes)
-        return fail(e, GM_BAD_ARGUMENT, "'%s' is no vector on the GPU with room for %llu bytes at %llu", t->name,
+        return fail(e, GM_BAD_ARGUMENT, "'%s' is not a vector on the GPU with room for %llu bytes at %llu", t->name,
                     (unsigned long long)bytes, (unsigned long long)offset);
     return gpu_buffer_write(b->host, w->tiles[0], offset, data, bytes, e);
 }

@@ -56,7 +56,7 @@ static gm_status ffmpeg_map(ffmpeg_reader *r, FILE *file, error *e) {
         return fail(e, GM_IO, "ffmpeg's output cannot be read: %s", strerror(errno));
     }
     TRY(wav_open(r->bytes, r->size, &r->wav, e));
-    r->reader = (sound_reader){ r->wav->rate, r->wav->channels, r->wav->frames, ffmpeg_read, ffmpeg_close };
+    r->reader = (sound_reader){ r->wav->rate, r->wav->channels, r->wav->frames, ffmpeg_read, ffmpeg_close, false };
     return GM_OK;
 }
 

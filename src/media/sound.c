@@ -159,6 +159,8 @@ size_t sound_decoder_total(const sound_decoder *d) {
            (size_t)(d->reader->frames % d->reader->rate * SOUND_RATE / d->reader->rate);
 }
 
+size_t sound_decoder_least(const sound_decoder *d) { return d->reader->estimated ? 0 : sound_decoder_total(d); }
+
 gm_status sound_decoder_step(sound_decoder *d, double deadline, sound *out, error *e) {
     float         block[SOUND_BLOCK];
     sound_reader *r = d->reader;
@@ -240,7 +242,7 @@ gm_status sound_decoder_of_samples(const float *values, size_t frames, uint32_t 
     TRY(sound_check_format(rate, channels, e));
     raw_reader *raw = malloc(sizeof *raw);
     if (!raw) return fail_memory(e, "a sound's reader", sizeof *raw);
-    *raw = (raw_reader){ { rate, channels, frames, raw_read, raw_close }, values, frames };
+    *raw = (raw_reader){ { rate, channels, frames, raw_read, raw_close, false }, values, frames };
     return decoder_of_reader(&raw->reader, out, e);
 }
 

@@ -49,9 +49,10 @@ gm_status sound_decoder_of_samples(const float *values, size_t frames, uint32_t 
 /* GM_AGAIN: more is to be done, and the clock is past `deadline`. GM_OK: *out is the whole sound, which is the caller's now. Errors are those
  * of sound_decode. */
 gm_status sound_decoder_step(sound_decoder *d, double deadline, sound *out, error *e);
-/* Samples at 16 kHz: those decoded so far, and about as many as the file says it has; 0: it does not say. */
+/* Samples at 16 kHz: those decoded so far, about as many as the file says it has (0: it does not say), and as many as it surely has. */
 size_t sound_decoder_done(const sound_decoder *d);
 size_t sound_decoder_total(const sound_decoder *d);
+size_t sound_decoder_least(const sound_decoder *d);
 void   sound_decoder_free(sound_decoder *d);
 
 /* A file in memory: the mean of its channels, resampled. WAV is decoded here on every host; natively FLAC, MP3 and Ogg by

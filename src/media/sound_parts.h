@@ -13,6 +13,7 @@ struct sound_reader {
     /* Up to `most` frames as f32; *got = 0 at the end. */
     gm_status (*read)(sound_reader *r, float *out, size_t most, size_t *got, error *e);
     void (*close)(sound_reader *r); /* frees the reader */
+    bool estimated;                 /* frames is a guess, or a cut-off file has fewer */
 };
 
 /* The bytes must outlive the reader. */

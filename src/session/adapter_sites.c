@@ -114,6 +114,7 @@ static gm_status sites_allocate(adapter_sites *s, bool on_gpu, uint64_t *places,
         *places += MODEL_PLACES;
         if (i % 2 == 0) s->sites[i / 2].place = *places;
         if (on_gpu) continue;
+        if (n > SIZE_MAX / sizeof(float)) return fail_memory(e, "the adapters", SIZE_MAX); /* on 32 bits */
         s->matrices[i] = calloc((size_t)n, sizeof(float));
         if (!s->matrices[i]) return fail_memory(e, "the adapters", n * sizeof(float));
         *(i % 2 ? &s->sites[i / 2].b : &s->sites[i / 2].a) = s->matrices[i];
@@ -129,7 +130,7 @@ gm_status adapter_sites_make(adapter_sites *s, const gm_engine *engine, adapter 
     gm_status status = sites_collect(s, &engine->weights, contents, count, e);
     s->model.sites = s->sites;
     s->model.sets = ADAPTER_SETS;
-    s->model.slots = slots_for(s, max_size(count, least_slots));
+    if (!status) s->model.slots = slots_for(s, max_size(count, least_slots));
     if (!status) status = sites_allocate(s, engine->on_gpu, places, e);
     if (!status) status = model_text_graph(&engine->weights, &s->model, &s->g, e);
     if (status) adapter_sites_free(s);

@@ -55,7 +55,7 @@ static gm_status set_weights_of(const gm_engine *engine, gm_adapter *const *adap
         if (!adapters[i] || adapters[i]->engine != engine)
             return fail(e, GM_BAD_ARGUMENT, "adapter %zu does not belong to the session's engine", i);
         if (!isfinite(scales ? scales[i] : 1))
-            return fail(e, GM_BAD_ARGUMENT, "the scale of adapter %zu is no number", i);
+            return fail(e, GM_BAD_ARGUMENT, "the scale of adapter %zu is not a finite number", i);
         weights[adapters[i]->slot] += scales ? scales[i] : 1;
     }
     for (uint32_t i = 0; i < engine->adapters.sites.model.slots; i++) {
@@ -254,6 +254,7 @@ void engine_adapters_drop(gm_adapter *held) {
     gm_engine       *engine = held->engine;
     engine_adapters *a = &engine->adapters;
     if (--held->users) return;
+    if (!held->written) adapters_begin_writing(a); /* another slot is not written from where this one stopped */
     a->slots[held->slot] = NULL;
     adapter_free(held->content);
     free(held);

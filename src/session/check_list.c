@@ -493,6 +493,11 @@ gm_status check_list_make(self_check *c, const graph *g, const model_config *con
         l.run = (check_run){ .tokens = rows - rows / 8, .class = rows, .outputs = rows, .rows = true };
         status = add_run(&l, g, kv, known, e);
     }
+    /* a picture or a sound has any number of outputs: those below have texts of their own */
+    for (uint32_t outputs = 2; outputs <= 16 && !status && !options->quick && options->tower; outputs *= 2) {
+        l.run = (check_run){ .tokens = outputs, .class = 64, .outputs = outputs };
+        status = add_run(&l, g, kv, known, e);
+    }
     if (!status) status = add_plan_kernels(&l, e);
     gpu_kernel_list_free(&l.plans);
     gpu_backend_clear(&l.model);

@@ -13,9 +13,6 @@ enum {
     PATIENCE = 32      /* a row counts until the others have asked so many times each */
 };
 
-/* The first step waits so long for rows whose answers ended together: asked again in turn, they would join one step after another. */
-#define GATHER_SECONDS 0.002
-
 typedef struct {
     sampler_record record;
     double         seconds; /* that its step took */
@@ -61,11 +58,12 @@ struct gpu_decoder {
     uint64_t   asked;                    /* how often sessions have asked */
     gpu_flight flights[GENERATOR_STEPS]; /* a ring */
     size_t     oldest, flying;
-    size_t     calm;    /* steps since a row came or went: the more there are, the further ahead the next ones go */
+    size_t     calm;    /* steps since a row came or went: the first one waits for those on their way */
     double     arrived; /* when the last step's draws came */
-    double     gathers; /* since when the next step waits for rows; 0: it does not */
-    bool       unable;  /* there was no memory for a generator: sessions draw alone */
-    bool       waiting; /* a step's shaders compile: sessions draw alone until then */
+    size_t     tried;   /* the class of the generator made last */
+    size_t
+        unable; /* there was no memory for a generator of this class: so many sessions draw alone; CLASSES: there was */
+    bool               waiting; /* a step's shaders compile: sessions draw alone until then */
     gpu_decoder_totals totals;
 };
 
@@ -76,7 +74,7 @@ gm_status gpu_decoder_new(gm_engine *engine, kv_store *store, gpu_decoder **out,
     if (!d) return fail_memory(e, "the decoder", sizeof *d);
     d->engine = engine;
     d->store = store;
-    d->class = CLASSES;
+    d->class = d->unable = CLASSES;
     for (size_t i = 0; i < GENERATOR_ROWS; i++) d->rows[i].place = NO_PLACE;
     return GM_OK;
 }
@@ -100,9 +98,10 @@ static gpu_row *gpu_row_of(gpu_decoder *d, const gm_session *s) {
 /* Takes the row out of the generator. Draws on their way still arrive. */
 static gm_status gpu_row_unplace(gpu_decoder *d, gpu_row *row, error *e) {
     const size_t place = row->place;
+    if (place == NO_PLACE) return GM_OK;
     row->place = NO_PLACE;
     d->calm = 0;
-    return place == NO_PLACE ? GM_OK : gpu_generator_leave(d->generators[d->class], place, e);
+    return gpu_generator_leave(d->generators[d->class], place, e);
 }
 
 /* Forgets what the row has drawn and what is on its way. */
@@ -164,10 +163,27 @@ static bool gpu_row_fits(const gpu_row *row, const draw_wish *wish) {
            row->alternatives == wish->alternatives && sampling_equal(&row->sampling, wish->sampling);
 }
 
+/* The class for all rows whose sessions ask, the longest context among them, and whether some have adapters. */
+static size_t gpu_decoder_class(const gpu_decoder *d, size_t *context, bool *adapted) {
+    size_t rows = 0, class = 0;
+    *context = 1;
+    *adapted = false;
+    for (size_t i = 0; i < GENERATOR_ROWS; i++) {
+        if (!gpu_row_is_present(d, &d->rows[i])) continue;
+        *context = max_size(*context, d->rows[i].session->kv.context);
+        *adapted = *adapted || d->rows[i].session->adapters;
+        rows++;
+    }
+    while ((size_t)2 << class < rows) class ++;
+    return class;
+}
+
 /* Whether sessions can draw together. */
 static bool gpu_decoder_is_able(gpu_decoder *d) {
+    size_t context;
+    bool   adapted;
     d->waiting = d->waiting && gpu_pipelines_pending(d->engine->gpu.host);
-    return !d->waiting && !d->unable;
+    return !d->waiting && gpu_decoder_class(d, &context, &adapted) < d->unable;
 }
 
 bool gpu_decoder_wants(gpu_decoder *d, gm_session *s, const draw_wish *wish) {
@@ -198,21 +214,6 @@ static bool gpu_row_wants(const gpu_decoder *d, const gpu_row *row) {
     return row->session && row->asks && !row->over && gpu_row_goes_on(row) && gpu_decoder_is_shared(d) &&
            row->count + row->pending < min_size(row->left, ROW_DRAWS) &&
            gpu_row_position(row) < row->session->kv.context;
-}
-
-/* The class for all rows whose sessions ask, the longest context among them, and whether some have adapters. */
-static size_t gpu_decoder_class(const gpu_decoder *d, size_t *context, bool *adapted) {
-    size_t rows = 0, class = 0;
-    *context = 1;
-    *adapted = false;
-    for (size_t i = 0; i < GENERATOR_ROWS; i++) {
-        if (!gpu_row_is_present(d, &d->rows[i])) continue;
-        *context = max_size(*context, d->rows[i].session->kv.context);
-        *adapted = *adapted || d->rows[i].session->adapters;
-        rows++;
-    }
-    while ((size_t)2 << class < rows) class ++;
-    return class;
 }
 
 /* Makes the generator, if it is not there, and binds its plan: other sessions may have made the buffers grow. */
@@ -254,6 +255,7 @@ static gm_status gpu_decoder_choose(gpu_decoder *d, error *e) {
     d->class = CLASSES;
     d->adapted = adapted;
     d->too_large = 0;
+    d->tried = class;
     const gm_status status = gpu_decoder_prepare(d, class, context, e);
     if (!status) d->class = class;
     return status;
@@ -298,12 +300,13 @@ static gm_status gpu_decoder_gather(gpu_decoder *d, const gm_session *asker, uin
     for (size_t i = 0; i < GENERATOR_ROWS && *taken != all; i++) {
         gpu_row *row = &d->rows[i];
         error    problem = { 0 };
-        if (row->place != NO_PLACE || row->pending || !gpu_row_wants(d, row)) continue;
-        if (row->session->adapters && !d->adapted) continue; /* it has not asked for long */
+        if (row->place != NO_PLACE || row->pending || !gpu_row_is_present(d, row) || !gpu_row_wants(d, row)) continue;
         const gm_status status = gpu_row_place(d, row, *taken, &problem);
         if (!status) *taken |= 1u << row->place;
         else if (status == GM_AGAIN || row->session == asker)
             return status == GM_AGAIN ? status : fail(e, status, "%s", problem.why);
+        else
+            row->asks = false; /* its own session hears why; tried again and again, it could move the store each time */
     }
     return d->moves == d->store->moves ? GM_OK : GM_BUSY; /* making room for one may have moved others */
 }
@@ -388,21 +391,10 @@ static gm_status gpu_decoder_advance(gpu_decoder *d, const gm_session *asker, er
     if ((!status || status == GM_AGAIN) && d->flying) status = gpu_decoder_take(d, e);
     else if (status == GM_AGAIN) d->waiting = gpu_pipelines_pending(d->engine->gpu.host);
     if (!status_failed(status) && !d->waiting) return status;
-    d->unable = d->unable || (status == GM_NO_MEMORY && d->class == CLASSES);
+    const bool unable = status == GM_NO_MEMORY && d->class == CLASSES;
+    if (unable) d->unable = min_size(d->unable, d->tried);
     gpu_decoder_reset(d);
-    return d->waiting || d->unable ? GM_BUSY : status;
-}
-
-/* Whether a step should wait, because rows that took part before have not asked again yet. */
-static bool gpu_decoder_gathers(gpu_decoder *d) {
-    bool missing = false;
-    for (size_t i = 0; !d->flying && i < GENERATOR_ROWS; i++) {
-        const gpu_row *row = &d->rows[i];
-        missing = missing || (gpu_row_is_present(d, row) && row->asks && !row->left);
-    }
-    const double now = missing ? clock_seconds() : 0;
-    d->gathers = !missing ? 0 : d->gathers > 0 ? d->gathers : now;
-    return missing && now - d->gathers < GATHER_SECONDS;
+    return d->waiting || unable ? GM_BUSY : status;
 }
 
 gm_status gpu_decoder_next(gpu_decoder *d, gm_session *s, const draw_wish *wish, int32_t *token, double deadline,
@@ -418,7 +410,6 @@ gm_status gpu_decoder_next(gpu_decoder *d, gm_session *s, const draw_wish *wish,
         if (atomic_exchange(&s->cancelled, false)) return fail(e, GM_CANCELLED, "cancelled at token %zu", s->computed);
         if (row->count) return gpu_row_take(row, wish, token, e);
         if (!row->pending && !gpu_row_wants(d, row)) return GM_BUSY;
-        if (gpu_decoder_gathers(d)) return GM_AGAIN;
         const gm_status status = gpu_decoder_advance(d, s, e);
         if (status && status != GM_AGAIN) return status;
         if (status && !runner_wait(d->engine->gpu.host, deadline)) return GM_AGAIN;

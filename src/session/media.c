@@ -121,7 +121,7 @@ static gm_status media_prepare_picture(prompt_media *m, gm_session *s, const gm_
 static gm_status media_run_decoder(const prompt_media *m, const gm_session *s, sound_decoder *d, sound *out, error *e) {
     gm_status status;
     do {
-        const size_t samples = max_size(sound_decoder_total(d), sound_decoder_done(d));
+        const size_t samples = max_size(sound_decoder_least(d), sound_decoder_done(d));
         TRY(media_check_room(m, s, samples / RAW_FRAME, e));
         status = sound_decoder_step(d, clock_seconds() + 0.1, out, e);
     } while (status == GM_AGAIN);

@@ -455,6 +455,13 @@ static gm_status check_session(const gm_reply *r, error *e) {
     return GM_OK;
 }
 
+/* The session is about to be this reply's: those that have begun cannot go on, and nobody may poll them again. */
+static void replies_end(const gm_reply *r) {
+    for (gm_reply *other = r->session->replies; other; other = other->next) {
+        if (other != r && other->begun) media_stop(&other->media);
+    }
+}
+
 /* One step, inside the engine's lock. */
 static gm_status take_turn(gm_reply *r, gm_piece *piece, error *e) {
     const bool prompt = r->phase == REPLY_PROMPT;
@@ -464,6 +471,7 @@ static gm_status take_turn(gm_reply *r, gm_piece *piece, error *e) {
     /* A prompt that was refused changed nothing: the session stays with the reply that wrote its tokens. */
     if (prompt && status != GM_BUSY && (!status_failed(status) || !r->session->writer)) {
         r->begun = true;
+        if (r->session->writer != r) replies_end(r);
         r->session->writer = r;
     }
     return status;
@@ -501,6 +509,7 @@ void gm_reply_stop(gm_reply *r) {
     gm_engine *engine = r->session ? r->session->engine : NULL;
     if (engine) engine_enter(engine);
     abandon_work(r);
+    media_stop(&r->media); /* with limited memory, another tower waits for these jobs */
     if (engine) engine_leave(engine);
     r->stats.finish = GM_FINISH_CANCELLED;
     r->phase = REPLY_ENDING;

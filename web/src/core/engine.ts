@@ -55,7 +55,12 @@ export class CoreEngine implements CoreEngineLike {
         machine.check();
         const pointer = wasm.withText(name, (called) => wasm.with(weights, (at, size) => wasm.with(config, (beside, configSize) =>
             machine.make((out) => wasm.exports.gmw_adapter_new(wasm.context, this.#engine, called, at, size, beside, configSize, out)))));
-        return { pointer, free: () => machine.release(() => wasm.exports.gmw_adapter_free(pointer)) };
+        let held = true;
+        const free = (): void => {
+            if (held) machine.release(() => wasm.exports.gmw_adapter_free(pointer));
+            held = false;
+        };
+        return { pointer, free };
     }
 
     #adopt(pointer: number): CoreSession {

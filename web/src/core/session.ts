@@ -73,6 +73,8 @@ export class CoreSession implements CoreSessionLike {
     /** Makes the session use these adapters, each times its scale, and no others. The tokens that it holds are computed again. */
     useAdapters(adapters: readonly CoreAdapter[], scales: readonly number[] = adapters.map(() => 1)): void {
         const { wasm } = this.#machine;
+        if (scales.length !== adapters.length)
+            throw new GemmuleError('BadArgument', `there must be a scale for each adapter: ${adapters.length} adapters, ${scales.length} scales`);
         const pointers = new Uint8Array(Uint32Array.from(adapters, ({ pointer }) => pointer).buffer);
         this.#checkIdle();
         this.#machine.call(wasm.with(pointers, (at) => wasm.with(new Uint8Array(Float32Array.from(scales).buffer), (factors) =>

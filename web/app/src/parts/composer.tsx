@@ -3,11 +3,11 @@
 
 import type { JSX } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
-import { send, stopShown, takeBack } from '../answering.ts';
+import { stopShown, takeBack } from '../answering.ts';
 import { chat } from '../chat.ts';
 import { whyClamped } from '../context.ts';
 import { path, type Conversation } from '../conversation.ts';
-import { attachedTo, draftOf, drafts, setAttached, setDraft } from '../drafts.ts';
+import { attachedTo, draftOf, drafts, setDraft } from '../drafts.ts';
 import { openFiles } from '../files.ts';
 import { Icon } from '../icons.tsx';
 import { inWords } from '../media.ts';
@@ -19,7 +19,7 @@ import { changeSettings, settings, type Settings } from '../settings.ts';
 import { useStore } from '../store.ts';
 import { Tray } from './attachments.tsx';
 import { CameraDialog } from './camera.tsx';
-import { reading, takeFiles } from './drop_files.ts';
+import { reading, sendDraft, takeFiles } from './drop_files.ts';
 import { Menu, type Action } from './menu.tsx';
 import { Recorder } from './recorder.tsx';
 import { SystemDialog } from './system_dialog.tsx';
@@ -38,7 +38,7 @@ export function Composer({ conversation, place }: { conversation: Conversation |
     const writing = useStore(chat, (state) => (state.writing ? state.writing.conversation : place in state.elsewhere ? place : null));
     const sendKey = useStore(settings, (state) => state.sendKey);
     const reads = useStore(reading, (state) => (state.places[place] ?? 0) > 0);
-    const [later, setLater] = useState(false); // to be sent when the files are attached
+    const later = useStore(reading, (state) => state.later[place] ?? false); // it is sent when the files are read
     const box = useRef<HTMLTextAreaElement>(null);
     useLayoutEffect(() => {
         const area = box.current!;
@@ -52,18 +52,7 @@ export function Composer({ conversation, place }: { conversation: Conversation |
         if (chat.get().refusal?.place === place) chat.set({ refusal: null });
         setDraft(place, typed);
     };
-    const submit = (): void => {
-        if (reads) return setLater(true);
-        if (empty) return;
-        setDraft(place, '');
-        setAttached(place, []);
-        send(place, text, attached);
-    };
-    useEffect(() => {
-        if (!later || reads) return;
-        setLater(false);
-        if (chat.get().refusal?.place !== place) submit();
-    }, [later, reads]);
+    const submit = (): void => sendDraft(place);
     const paste = (event: ClipboardEvent): void => {
         const files = [...(event.clipboardData?.files ?? [])];
         if (files.length === 0) return;

@@ -1,5 +1,6 @@
 // Files that are dropped, pasted or chosen: pictures, sounds and videos are attached to the message, text becomes part of it.
 
+import { send } from '../answering.ts';
 import { chat } from '../chat.ts';
 import { attachedTo, draftOf, setAttached, setDraft } from '../drafts.ts';
 import type { Attachment } from '../conversation.ts';
@@ -13,13 +14,27 @@ const MOST_BYTES = 4_000_000;
 /** Whether files are being dragged; text that is dragged is the browser's own business. */
 export const hasFiles = (event: DragEvent): boolean => event.dataTransfer?.types.includes('Files') ?? false;
 
-/** How many times files are being read at a place: what is sent before they are attached would go without them. */
-export const reading = new Store<{ places: Record<string, number> }>({ places: {} });
+/** How many times files are being read at a place, and whether its message is to be sent then: sent at once, it would go without them. */
+export const reading = new Store<{ places: Record<string, number>; later: Record<string, boolean> }>({ places: {}, later: {} });
 
 const countReading = (place: string, more: number): void => {
     const { places } = reading.get();
     reading.set({ places: { ...places, [place]: (places[place] ?? 0) + more } });
 };
+
+const setLater = (place: string, later: boolean): void => reading.set({ later: { ...reading.get().later, [place]: later } });
+
+/** Sends what was typed and attached at a place, once its files are read. */
+export function sendDraft(place: string): void {
+    if (chat.get().refusal?.place === place) chat.set({ refusal: null });
+    if (reading.get().places[place]) return setLater(place, true);
+    const text = draftOf(place);
+    const attached = attachedTo(place);
+    if (text.trim() === '' && attached.length === 0) return;
+    setDraft(place, '');
+    setAttached(place, []);
+    send(place, text, attached);
+}
 
 type Taken = { attachment: Attachment | null } | { text: string } | { problem: string };
 
@@ -28,14 +43,20 @@ export async function takeFiles(place: string, files: File[]): Promise<void> {
     if (files.length === 0) return;
     countReading(place, 1);
     try {
-        await addFiles(place, files);
+        if (!await addFiles(place, files)) setLater(place, false);
     } finally {
         countReading(place, -1);
+    }
+    const { places, later } = reading.get();
+    if (later[place] && !places[place]) {
+        setLater(place, false);
+        sendDraft(place);
     }
     document.getElementById('composer')?.focus();
 }
 
-async function addFiles(place: string, files: File[]): Promise<void> {
+/** False: one of them was refused or taken back, so that the message is not what was to be sent. */
+async function addFiles(place: string, files: File[]): Promise<boolean> {
     const read = await Promise.all(files.map((file) => readFile(place, file)));
     const attachments = read.flatMap((each) => ('attachment' in each && each.attachment ? [each.attachment] : []));
     if (attachments.length > 0) setAttached(place, [...attachedTo(place), ...attachments]);
@@ -43,6 +64,7 @@ async function addFiles(place: string, files: File[]): Promise<void> {
     const problems = read.flatMap((each) => ('problem' in each ? [each.problem] : []));
     if (texts.length > 0) setDraft(place, [draftOf(place), ...texts].filter((text) => text.trim() !== '').join('\n\n'));
     if (problems.length > 0) chat.set({ refusal: { place, question: null, content: '', why: problems.join(' ') } });
+    return attachments.length + texts.length === files.length;
 }
 
 async function readFile(place: string, file: File): Promise<Taken> {
