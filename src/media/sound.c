@@ -107,6 +107,9 @@ gm_status samples_append(samples *s, const float *data, size_t count, error *e) 
     return GM_OK;
 }
 
+/* Far beyond any sound, whose samples are around 1; larger ones could add up to infinity when they are resampled. */
+#define LOUDEST 1e30f
+
 /* The mean of the channels, in place. `before` counts the frames that came earlier, for the message. */
 static gm_status sound_mix(float *values, size_t frames, uint32_t channels, uint64_t before, error *e) {
     for (size_t i = 0; i < frames; i++) {
@@ -116,6 +119,9 @@ static gm_status sound_mix(float *values, size_t frames, uint32_t channels, uint
         if (!isfinite(values[i]))
             return fail(e, GM_BAD_FILE, "sample %llu of the sound is not a finite number",
                         (unsigned long long)(before + i));
+        if (fabsf(values[i]) > LOUDEST)
+            return fail(e, GM_BAD_FILE, "sample %llu of the sound is %g, expected a number around 1",
+                        (unsigned long long)(before + i), (double)values[i]);
     }
     return GM_OK;
 }
