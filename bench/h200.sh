@@ -92,7 +92,7 @@ smi() { nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,MEMORY >>"$out/nvid
 
 # measure SECONDS NAME COMMAND…: one line of bench.jsonl; the command prints one JSON object. NAME: the command, for readers.
 measure() {
-    local seconds=$1 name=$2 status=0 result sampler clocks
+    local seconds=$1 name=${2//$work\//} status=0 result sampler clocks
     shift 2
     nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw --format=csv,noheader,nounits -lms 200 >"$work/clocks" 2>/dev/null &
     sampler=$!
@@ -215,6 +215,9 @@ say "$machine, $(date -u)"
 limited 30 "$native" gemmule version | tee -a "$log" >&2
 limited 30 "$native" gemmule devices | tee -a "$log" >&2
 smi
+# Short work between pauses is otherwise measured at the clocks of an idle GPU.
+fastest=$(nvidia-smi --query-gpu=clocks.max.sm --format=csv,noheader,nounits 2>/dev/null | head -n 1)
+[ -z "$fastest" ] || ! nvidia-smi -lgc "$fastest,$fastest" >>"$log" 2>&1 || say "clocks locked at $fastest MHz"
 for step in "${steps[@]}"; do
     say "---- $step"
     if declare -F "step_$step" >/dev/null; then "step_$step"; else step_model "$step"; fi
