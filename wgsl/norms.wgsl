@@ -10,7 +10,7 @@ enable subgroups;
 //   with Q8_OUT: out, or s without NORMED, in 8 bits for the products that read it, as quantise.wgsl writes it; out_scales is in words
 //   dispatch (1, tokens, 1)
 //
-// Each thread reads back only the units of the sum that it wrote.
+// Each thread uses only the units of the sum that it wrote; past the last one, a thread that quantises reads that again and drops it.
 
 #include "run.wgsl"
 #include "unit.wgsl"

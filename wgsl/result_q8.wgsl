@@ -1,5 +1,5 @@
-// Writes the results of product.wgsl in 8 bits, for the next product: per 32 rows d = max|v| / 127 and p = round(v / d), in the
-// layout of quantise.wgsl: p in bytes, rows/4 words for each result (experts have several); then, from y_scales on (in words), for
+// Writes the results of product.wgsl or product_columns.wgsl in 8 bits, for the next product: per 32 rows d = max|v| / 127 and
+// p = round(v / d), in the layout of quantise.wgsl: p in bytes, rows/4 words for each result (experts have several); then, from y_scales on (in words), for
 // each 32 rows d, d·Σp of the first 16, d·Σp of the last 16, 0. A workgroup's block of rows is a multiple of 32.
 
 override y_scales: u32;

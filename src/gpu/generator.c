@@ -311,8 +311,7 @@ static uint64_t record_offset(uint32_t row) {
     return (RUN_HEADER_WORDS + (uint64_t)RECORD_WORDS * row) * sizeof(uint32_t);
 }
 
-/* The run as it is before the first row joins. */
-/* No row takes part yet, neither in the run nor in the draws. */
+/* The run as it is before the first row joins: none takes part, neither in the run nor in the draws. */
 static gm_status generator_write_run(gpu_generator *g, uint32_t window, error *e) {
     const uint32_t rows = g->shape.rows, none = 0, header[RUN_HEADER_WORDS] = { rows, rows, window, 0 };
     gpu_words      words = { 0 };

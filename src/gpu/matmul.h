@@ -57,8 +57,8 @@ typedef struct {
     gpu_clips clips;
 } gpu_matmul_job;
 
-/* Whether so many columns are few: each thread multiplies its rows with all of them, or with experts each pair has a column
- * of its own. */
+/* Whether so many columns are few: each thread multiplies its rows with up to four of them, or with experts each pair has a
+ * column of its own. */
 bool gpu_few_columns(const gpu_info *info, uint32_t columns);
 /* Whether such a product should use 8-bit (or f16) activations that the quantise kernel has made, if they are allowed at
  * all. */

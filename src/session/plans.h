@@ -1,6 +1,7 @@
 /* The plans of an engine. There is one per graph and shape class, and all sessions share it: a session borrows a plan for as long as
  * a run needs it. A run that is interrupted keeps its plan, so that another session's run does not disturb it; only then is there a
- * second plan of a class. Plans live as long as their engine. */
+ * second plan of a class. Plans live as long as their engine, except those for adapters, which
+ * are dropped when the adapters' sites change. */
 
 #ifndef GM_PLANS_H
 #define GM_PLANS_H
