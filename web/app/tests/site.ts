@@ -101,7 +101,10 @@ export class Visit {
     }
 
     async page(): Promise<Page> {
-        return this.context.pages()[0] ?? this.context.newPage();
+        const page = this.context.pages()[0] ?? (await this.context.newPage());
+        const slower = Number(process.env['GEMMULE_SLOWER'] ?? 1); // shows tests that look before the page has changed
+        if (slower > 1) await (await this.context.newCDPSession(page)).send('Emulation.setCPUThrottlingRate', { rate: slower });
+        return page;
     }
 
     private listen(page: Page): void {

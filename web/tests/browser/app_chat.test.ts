@@ -60,6 +60,11 @@ function rows(page: Page): Promise<{ version: number; conversations: Record<stri
     }));
 }
 
+/** Waits for the end of every answer in the database: the page shows an answer's end before that is stored. */
+async function stored(page: Page): Promise<void> {
+    while ((await rows(page)).messages.some((row) => row['finish'] === 'writing')) await page.waitForTimeout(20);
+}
+
 /** Makes the database as version 1 of the app did, with two conversations: one with a branch, and one whose answer was being written. */
 async function makeVersion1(page: Page): Promise<void> {
     await page.evaluate(() => new Promise<void>((resolve, reject) => {
@@ -490,6 +495,7 @@ describe('a model from a file', { timeout: 3_000_000 }, () => {
         const name = await chip(), before = boxes();
         await page.goto(`${site.origin}/#/`);
         await ask(page, 'Who are you?');
+        await stored(page);
         await page.reload();
         await page.waitForSelector('.dock .box-note >> text=Mine is not loaded.');
         assert.equal(await chip(), 'No model');
@@ -503,6 +509,7 @@ describe('a model from a file', { timeout: 3_000_000 }, () => {
         assert.equal(await chip(), name);
         await page.press(composer, 'Enter');
         await answers(page, 2);
+        await stored(page);
         // Where the browser remembers the permission, no click is needed.
         await page.evaluate(() => sessionStorage.setItem('permission', 'granted'));
         await page.reload();
