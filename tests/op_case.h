@@ -66,6 +66,7 @@ typedef struct {
     uint32_t       last_seen[MOST_TOKENS]; /* used if `blocks` */
     bool           blocks;
     size_t         first_span; /* tokens of a first span; the rest is a second one. 0: all are one */
+    bool           packed;     /* spans are sequences of their own, from index 0 on */
     const float   *given;      /* rows that ids below 0 stand for */
     uint32_t       sets;       /* of adapters, which tokens use by turns; 0: none */
     tensor        *x;
@@ -94,17 +95,30 @@ static op_case case_begin(const backend *on, size_t tokens, size_t width) {
 
 static const float *case_input(const op_case *c, size_t t) { return c->table + (size_t)c->ids[t] * c->width; }
 
+/* Records of sequences that lie one behind the other in the cache. */
+static void case_pack(op_case *c) {
+    const size_t counts[2] = { c->first_span ? c->first_span : c->tokens,
+                               c->first_span ? c->tokens - c->first_span : 0 };
+    for (uint32_t i = 0, at = 0; i < 2 && counts[i]; at += (uint32_t)counts[i++]) {
+        const record_sequence sequence = {
+            .sequence = i, .window = c->window, .own = at, .ring = at, .ring_slots = (uint32_t)counts[i]
+        };
+        records_of_text(c->records, at, &sequence, c->ids + at, 0, counts[i]);
+    }
+}
+
 static run_inputs case_inputs(op_case *c, size_t outputs) {
     const record_sequence sequence = { .window = c->window, .ring_slots = c->ring_slots };
     records_of_text(c->records, 0, &sequence, c->ids, (size_t)c->start, c->tokens);
     for (size_t t = 0; t < c->tokens && c->blocks; t++)
         c->records[t].full_last = c->records[t].sliding_last = (uint32_t)c->start + c->last_seen[t];
-    for (size_t t = 0; t < c->tokens && c->first_span; t++) {
+    for (size_t t = 0; t < c->tokens && c->first_span && !c->packed; t++) {
         const bool second = t >= c->first_span;
         c->records[t].sequence = second;
         c->records[t].span_first = second ? (uint32_t)c->first_span : 0;
         c->records[t].span_count = (uint32_t)(second ? c->tokens - c->first_span : c->first_span);
     }
+    if (c->packed) case_pack(c);
     for (size_t t = 0; t < c->tokens && c->sets; t++) c->records[t].adapter = (uint32_t)(t / 3 + 2) % c->sets;
     return (run_inputs){
         .records = c->records, .tokens = c->tokens, .output_rows = c->rows, .outputs = outputs, .given = c->given
@@ -208,9 +222,9 @@ static void plan_write(open_plan *p, const tensor *leaf, const float *data, size
 }
 
 /* Runs all tokens. results[i] gets bytes[i] of the i-th result. */
-static void plan_run(open_plan *p, size_t count, float *const *results, const size_t *bytes) {
+static void plan_run_outputs(open_plan *p, size_t outputs, size_t count, float *const *results, const size_t *bytes) {
     error            e = { 0 };
-    const run_inputs in = case_inputs(p->c, p->c->tokens);
+    const run_inputs in = case_inputs(p->c, outputs);
     uint32_t         tickets[GRAPH_RESULTS];
     gpu_host        *h = p->gpu ? p->c->backend->gpu->host : NULL;
     if (p->cpu) {
@@ -230,6 +244,10 @@ static void plan_run(open_plan *p, size_t count, float *const *results, const si
         if (data && arrived >= bytes[i]) memcpy(results[i], data, bytes[i]);
         gpu_ticket_done(h, tickets[i]);
     }
+}
+
+static void plan_run(open_plan *p, size_t count, float *const *results, const size_t *bytes) {
+    plan_run_outputs(p, p->c->tokens, count, results, bytes);
 }
 
 /* Relative error over all values. */

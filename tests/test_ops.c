@@ -9,6 +9,7 @@
 
 #include "gpu/features.h"
 #include "op_attention.h"
+#include "op_gradients.h"
 #include "op_graphs.h"
 #include "op_products.h"
 #include "op_rows.h"
@@ -136,6 +137,7 @@ static void test_ops_on_cpu(void) {
             CHECK_MESSAGE(!cpu_backend_open(&b.cpu, tables[i]->name, mode ? 3 : 1, mode, &e), "%s", e.why);
             if (e.status) continue;
             test_backend(&b);
+            if (mode) test_gradients(&b);
             cpu_backend_close(&b.cpu);
         }
     }

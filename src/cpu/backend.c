@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t scratch_bytes(void) { return max_size(MATMUL_SCRATCH, ATTENTION_SCRATCH); }
-
 gm_status cpu_backend_open(cpu_backend *b, const char *instructions, size_t threads, bool precise, error *e) {
     *b = (cpu_backend){ .precise = precise };
     b->kernels = instructions ? cpu_kernels_by_name(instructions) : cpu_kernels_best();
@@ -20,7 +18,7 @@ gm_status cpu_backend_open(cpu_backend *b, const char *instructions, size_t thre
                     there);
     }
     TRY(pool_new(threads ? threads : physical_cores(), &b->threads, e));
-    const size_t bytes = scratch_bytes() * pool_threads(b->threads);
+    const size_t bytes = (size_t)THREAD_SCRATCH * pool_threads(b->threads);
     b->scratch = aligned_alloc(64, bytes);
     if (!b->scratch) {
         cpu_backend_close(b);

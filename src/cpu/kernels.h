@@ -61,6 +61,8 @@ static inline uint32_t attention_last(const attention_job *job, size_t token) {
 enum {
     MATMUL_SCRATCH = 1 << 20, /* bytes of scratch memory per thread that the kernels may use, aligned to 64 */
     ATTENTION_SCRATCH = 1 << 20,
+    BACK_SCRATCH = 512 << 10, /* before that of a product: tiles of the gradients of attention */
+    THREAD_SCRATCH = BACK_SCRATCH + MATMUL_SCRATCH,
 };
 
 typedef struct {
@@ -68,6 +70,8 @@ typedef struct {
 
     /* One row: y = x · r · w, r = 1/sqrt(mean(x²) + eps); w may be NULL; y may be x. */
     void (*rms_norm)(float *y, const float *x, const float *w, float eps, size_t n);
+    /* The gradient of x, of that of the result: r · (w·d − x·r²·mean(w·d·x)). */
+    void (*rms_norm_back)(float *y, const float *x, const float *w, const float *d, float eps, size_t n);
     /* One row: y = (x − mean) / sqrt(variance + eps) · w + b; b may be NULL; y may be x. */
     void (*layer_norm)(float *y, const float *x, const float *w, const float *b, float eps, size_t n);
     void (*add)(float *y, const float *a, const float *b, size_t n); /* y may be a or b, here and below */
@@ -75,9 +79,11 @@ typedef struct {
     void (*clamp)(float *y, const float *a, float least, float most, size_t n); /* NaN stays NaN */
     void (*scale)(float *y, const float *a, float factor, size_t n);
     void (*geglu)(float *y, const float *gate, const float *up, size_t n); /* gelu_tanh(gate) · up */
-    void (*gate)(float *y, const float *a, const float *b, size_t n);      /* a · sigmoid(b) */
-    void (*softcap)(float *y, const float *x, float cap, size_t n);        /* cap · tanh(x / cap) */
-    void (*add_scaled)(float *y, const float *x, float factor, size_t n);  /* y += factor · x */
+    void (*geglu_back)(float *y, const float *gate, const float *up, const float *d,
+                       size_t n);                                         /* gelu'(gate) · up · d */
+    void (*gate)(float *y, const float *a, const float *b, size_t n);     /* a · sigmoid(b) */
+    void (*softcap)(float *y, const float *x, float cap, size_t n);       /* cap · tanh(x / cap) */
+    void (*add_scaled)(float *y, const float *x, float factor, size_t n); /* y += factor · x */
     /* y += Σ_r factors[r] · x[r · stride ...]: several rows at once. */
     void (*add_rows)(float *y, const float *x, size_t stride, const float *factors, size_t rows, size_t n);
     /* One head in place: NeoX pairs (j, j + n/2); table: n/2 cosines, then n/2 sines. */

@@ -71,7 +71,7 @@ static void add_steps(cpu_plan *p, const op *o, value_notes *notes) {
         }
         step.quantised = note->quantised;
     }
-    if (o->kind == OP_MATMUL_EXPERTS) {
+    if (o->kind == OP_MATMUL_EXPERTS || o->kind == OP_MATMUL_EXPERTS_BACK) {
         value_notes *note = &notes[storage_of(o->in[2])->index];
         if (note->groups < 0) {
             note->groups = new_item(p, groups_bytes(o->in[0]->ne[2], p->tokens, o->used));
@@ -241,7 +241,7 @@ typedef struct {
 static void run_task(const region_run *run, size_t task, size_t thread) {
     size_t i = 0;
     while (task >= run->end[i]) i++;
-    const size_t scratch = thread * max_size(MATMUL_SCRATCH, ATTENTION_SCRATCH);
+    const size_t scratch = thread * THREAD_SCRATCH;
     cpu_step_run(&run->steps[i], &run->context, task - (i ? run->end[i - 1] : 0),
                  run->plan->backend->scratch + scratch);
 }

@@ -1,4 +1,4 @@
-#include "cpu/steps.h"
+#include "cpu/steps_parts.h"
 
 #include "cpu/sound_rows.h"
 
@@ -10,20 +10,6 @@ enum { VALUES_PER_TASK = 8192, WEIGHT_BYTES_PER_TASK = 48 << 10, MOST_EXPERTS_US
 
 /* ---- addresses ---------------------------------------------------------------------------------------------- */
 
-static float *value_at(const cpu_context *c, const tensor *t) {
-    return (float *)(c->memory + c->items[(t->base ? t->base : t)->index].offset) + t->offset;
-}
-
-static size_t step_entries(const cpu_context *c, const tensor *t) {
-    return t->axis == AXIS_TOKENS ? c->in->run.tokens : t->axis == AXIS_OUTPUTS ? c->in->run.outputs : 1;
-}
-
-static size_t step_rows(const cpu_context *c, const tensor *t) { return step_entries(c, t) * t->ne[1]; }
-
-static float *row_at(const cpu_context *c, const tensor *t, size_t r) {
-    return value_at(c, t) + r / t->ne[1] * t->token_stride + r % t->ne[1] * t->row_stride;
-}
-
 uint64_t q8_bytes(uint64_t rows, uint64_t k) {
     return round_up(rows * k, 64) + rows * (k / 32 + k / 16) * sizeof(float);
 }
@@ -34,21 +20,11 @@ static q8 quantised_at(const cpu_context *c, int32_t item, size_t rows, size_t k
     return (q8){ .q = (int8_t *)at, .d = d, .s = d + rows * (k / 32) };
 }
 
-static size_t matrix_row_bytes(const tensor *w) { return (size_t)quant_row_bytes(quant_format_of(w->type), w->ne[0]); }
-
-/* The (token, slot) pairs sorted by expert. */
-typedef struct {
-    int32_t *active; /* how many experts have tokens, then their ids */
-    int32_t *begin;  /* [experts + 1] into the next two */
-    int32_t *token;  /* [tokens · used]: the token of each pair */
-    int32_t *pair;   /* [tokens · used]: token · used + slot */
-} expert_groups;
-
 uint64_t groups_bytes(uint64_t experts, uint64_t tokens, uint64_t used) {
     return (1 + experts + experts + 1 + 2 * tokens * used) * sizeof(int32_t);
 }
 
-static expert_groups groups_at(const cpu_context *c, const cpu_step *s) {
+expert_groups cpu_groups_at(const cpu_context *c, const cpu_step *s) {
     const size_t experts = s->op->in[0]->ne[2], pairs = c->in->run.tokens * s->op->used;
     int32_t     *at = (int32_t *)(c->memory + c->items[s->groups].offset);
     return (expert_groups){
@@ -58,12 +34,7 @@ static expert_groups groups_at(const cpu_context *c, const cpu_step *s) {
 
 /* ---- cutting into tasks ----------------------------------------------------------------------------------------------- */
 
-/* How row-wise ops are cut: into whole rows. Elementwise ops on a single long row are cut within it. */
-typedef struct {
-    size_t tasks, rows_per_task, pieces_per_row, piece;
-} row_split;
-
-static row_split split_rows(size_t rows, size_t n, bool may_cut, size_t cost) {
+row_split cpu_split_rows(size_t rows, size_t n, bool may_cut, size_t cost) {
     const size_t per_task = max_size(1, VALUES_PER_TASK / cost);
     if (may_cut && n > 2 * per_task) {
         const size_t pieces = n / per_task;
@@ -75,27 +46,27 @@ static row_split split_rows(size_t rows, size_t n, bool may_cut, size_t cost) {
 
 static row_split split_of(const cpu_step *s, const cpu_context *c) {
     const op *o = s->op;
-    if (s->kind == STEP_QUANTISE) return split_rows(step_rows(c, o->in[1]), o->in[1]->ne[0], false, 1);
+    if (s->kind == STEP_QUANTISE) return cpu_split_rows(step_rows(c, o->in[1]), o->in[1]->ne[0], false, 1);
     switch (o->kind) {
     case OP_GEGLU:
     case OP_GATE:
-    case OP_SOFTCAP: return split_rows(step_rows(c, o->out), o->out->ne[0], true, 2);
+    case OP_SOFTCAP: return cpu_split_rows(step_rows(c, o->out), o->out->ne[0], true, 2);
     case OP_ADD:
     case OP_MUL:
     case OP_CLAMP:
-    case OP_SCALE: return split_rows(step_rows(c, o->out), o->out->ne[0], true, 1);
+    case OP_SCALE: return cpu_split_rows(step_rows(c, o->out), o->out->ne[0], true, 1);
     case OP_TOKEN_SUM:
-        return split_rows(step_rows(c, o->out), o->out->ne[0], true, max_size(1, step_entries(c, o->in[0])));
-    case OP_KV_STORE: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->in[0]->ne[1], false, 1);
-    case OP_ROPE_TABLE: return split_rows(step_rows(c, o->out), o->out->ne[0], false, 16);
-    case OP_SELECT_ROWS: return split_rows(step_rows(c, o->out), o->out->ne[0], false, o->count);
-    case OP_CONV_GRID: return split_rows(step_rows(c, o->out), o->out->ne[0], false, (size_t)o->channels * 9);
+        return cpu_split_rows(step_rows(c, o->out), o->out->ne[0], true, max_size(1, step_entries(c, o->in[0])));
+    case OP_KV_STORE: return cpu_split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->in[0]->ne[1], false, 1);
+    case OP_ROPE_TABLE: return cpu_split_rows(step_rows(c, o->out), o->out->ne[0], false, 16);
+    case OP_SELECT_ROWS: return cpu_split_rows(step_rows(c, o->out), o->out->ne[0], false, o->count);
+    case OP_CONV_GRID: return cpu_split_rows(step_rows(c, o->out), o->out->ne[0], false, (size_t)o->channels * 9);
     case OP_CONV_TOKENS:
-    case OP_LOCAL_ATTENTION: return split_rows(step_rows(c, o->out), o->out->ne[0], false, (size_t)o->count * 2);
-    case OP_ROUTE: return split_rows(c->in->run.tokens, o->in[0]->ne[0], false, 16);
-    case OP_EXPERT_SUM: return split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->used, false, 1);
-    case OP_LORA_EXPAND: return split_rows(step_rows(c, o->out), o->out->ne[0], true, 1 + o->rank / 4);
-    default: return split_rows(step_rows(c, o->out), o->out->ne[0], false, 1);
+    case OP_LOCAL_ATTENTION: return cpu_split_rows(step_rows(c, o->out), o->out->ne[0], false, (size_t)o->count * 2);
+    case OP_ROUTE: return cpu_split_rows(c->in->run.tokens, o->in[0]->ne[0], false, 16);
+    case OP_EXPERT_SUM: return cpu_split_rows(c->in->run.tokens, o->in[0]->ne[0] * o->used, false, 1);
+    case OP_LORA_EXPAND: return cpu_split_rows(step_rows(c, o->out), o->out->ne[0], true, 1 + o->rank / 4);
+    default: return cpu_split_rows(step_rows(c, o->out), o->out->ne[0], false, 1);
     }
 }
 
@@ -203,11 +174,6 @@ static const float *set_weights(const op *o, const tensor *sets, uint32_t set) {
     return (const float *)sets->data + (size_t)set * o->slots;
 }
 
-/* The expert that row r of a value belongs to; 0 without experts. */
-static size_t expert_of_row(const op *o, const cpu_context *c, const tensor *routes, size_t r) {
-    return routes ? (size_t)((const int32_t *)row_at(c, routes, r / o->used))[r % o->used] : 0;
-}
-
 static void scale_or_clear(const cpu_kernels *k, float *y, float weight, size_t n) {
     if (weight == 0) memset(y, 0, n * sizeof *y);
     else if (weight != 1) k->scale(y, y, weight, n);
@@ -282,11 +248,12 @@ size_t cpu_step_tasks(const cpu_step *s, const cpu_context *c) {
     const op *o = s->op;
     if (s->kind == STEP_GROUP) return 1;
     if (o->kind == OP_LEAF) return 0;
+    if (cpu_back_has(o->kind)) return cpu_back_tasks(s, c);
     if (o->out && step_entries(c, o->out) == 0) return 0;
     if (s->kind == STEP_OP) {
         switch (o->kind) {
         case OP_MATMUL: return s->tasks;
-        case OP_MATMUL_EXPERTS: return (size_t)groups_at(c, s).active[0] * s->tasks;
+        case OP_MATMUL_EXPERTS: return (size_t)cpu_groups_at(c, s).active[0] * s->tasks;
         case OP_ATTENTION: return attention_tasks(s, c);
         case OP_LORA_SHRINK: return split_of_shrink(s, c).tasks;
         default: break;
@@ -318,7 +285,7 @@ static void run_dense_matmul(const cpu_step *s, const cpu_context *c, size_t tas
 
 static void run_expert_matmul(const cpu_step *s, const cpu_context *c, size_t task, void *scratch) {
     const tensor       *w = s->op->in[0];
-    const expert_groups g = groups_at(c, s);
+    const expert_groups g = cpu_groups_at(c, s);
     const int32_t       expert = g.active[1 + task / s->tasks], begin = g.begin[expert];
     const uint64_t      bytes = (uint64_t)matrix_row_bytes(w) * w->ne[1];
     matmul_job          job = {
@@ -351,7 +318,7 @@ void cpu_step_announce(const cpu_step *s, const cpu_context *c, pool *threads) {
 /* Counting sort of the pairs by expert, stable in the tokens. */
 static void run_group(const cpu_step *s, const cpu_context *c) {
     const op           *o = s->op;
-    const expert_groups g = groups_at(c, s);
+    const expert_groups g = cpu_groups_at(c, s);
     const size_t        experts = o->in[0]->ne[2], used = o->used;
     memset(g.begin, 0, (experts + 1) * sizeof *g.begin);
     for (size_t t = 0; t < c->in->run.tokens; t++) {
@@ -563,7 +530,8 @@ void cpu_step_run(const cpu_step *s, const cpu_context *c, size_t task, void *sc
         run_group(s, c);
         return;
     }
-    if (s->kind == STEP_OP && s->op->kind == OP_MATMUL) run_dense_matmul(s, c, task, scratch);
+    if (cpu_back_has(s->op->kind)) cpu_back_run(s, c, task, scratch);
+    else if (s->kind == STEP_OP && s->op->kind == OP_MATMUL) run_dense_matmul(s, c, task, scratch);
     else if (s->kind == STEP_OP && s->op->kind == OP_MATMUL_EXPERTS) run_expert_matmul(s, c, task, scratch);
     else if (s->kind == STEP_OP && s->op->kind == OP_ATTENTION) run_attention(s, c, task, scratch);
     else if (s->kind == STEP_OP && s->op->kind == OP_LORA_SHRINK) run_shrink(s, c, task, scratch);

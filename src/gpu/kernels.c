@@ -453,6 +453,6 @@ gm_status gpu_op_kernel(const op *o, uint32_t tokens, uint32_t outputs, gpu_kern
     case OP_EXPERT_SUM: *out = expert_sum_kernel(o, tokens); return check_whole(o, e);
     case OP_LORA_SHRINK: *out = o->in[1] ? lora_shrink_kernel(o, count) : lora_look_up_kernel(o, count); return GM_OK;
     case OP_LORA_EXPAND: *out = lora_expand_kernel(o, count); return GM_OK;
-    default: return fail(e, GM_BAD_ARGUMENT, "%s has no kernel of this kind", op_name(o->kind));
+    default: return fail(e, GM_UNSUPPORTED, "the GPU cannot compute %s yet", op_name(o->kind));
     }
 }

@@ -58,7 +58,35 @@
  *   SELECT_ROWS     the tokens of a whose outputs are wanted; with a count above 1 the mean of that many tokens from there on
  *   TOKEN_SUM       the sum of a over all tokens (or outputs) of the run
  *   LEAF            what the caller last wrote there between two runs; at first 0
- */
+ *
+ * Ops of training. d is the gradient of the result of the op that the name begins with; backward.h appends them.
+ *
+ *   MATMUL_BACK          Wᵀ·b: weights a [k, m], values b [m]  →  [k]
+ *   MATMUL_EXPERTS_BACK  the same by routes c: weights a [k, m, experts], values b [m, used]  →  [k, used]
+ *   RMS_NORM_BACK        r·(w·d − a·r²·mean(w·d·a)), r = 1/sqrt(mean(a²) + eps), of values a, weights w = b (NULL: 1) and d = c
+ *   ROPE_BACK            rotates a by the table b as ROPE does, but by the negative angle
+ *   GEGLU_BACK           gelu'(a) · b · c: the gradient of the gate a, given b and d = c. (That of b is GEGLU(a, d).)
+ *   ATTENTION_BACK_Q     the gradient of the queries a: Σ_j e_j·k_j, e_j = p_j·(d·v_j − δ), p_j = exp(a·k_j − l). Inputs: a, the cache b,
+ *                        d = c, l = the logarithms d [heads], δ = ROW_DOT(result, gradient), e [heads]
+ *   ATTENTION_BACK_KV    the gradient of a cache, of the same inputs: for each token its keys' gradient Σ e·q, then its values' Σ p·d, over all
+ *                        queries that see the token  →  [head, 2 · kv_heads]. Every index that a token sees is that of a token of its span
+ *   ROUTE_BACK           the gradient of the router logits a, of routes b, per-expert scale s = c (may be NULL) and the gradient w of the
+ *                        routes' weights, d [used]: for experts used q_e·(s_e·w_e − Σ q·s·w), q = softmax over these; for others 0
+ *   EXPERT_SUM_BACK      weight_e · a for each expert used, routes b: a [n]  →  [n, used]
+ *   SELECT_ROWS_BACK     a at the tokens whose outputs are wanted, 0 at others; by outputs  →  by tokens
+ *   ROW_SUM              Σ of the rows of a: [n, rows]  →  [n]
+ *   ROW_DOT              a · b of each row: a [n, rows], b [n, rows or 1]  →  [rows]
+ *   CONCAT               rows that consist of the rows of up to 8 inputs, one behind the other
+ *   CROSS_ENTROPY        logits a [n] (before a soft cap of `factor`; 0: none), goals b [2]: a target as i32 bits, and a weight w  →  the
+ *                        gradient of the logits a; second result [1]: the loss −w·ln p(target)
+ *   LORA_GRADIENT        adds factor · Σ_rows p ⊗ q to the state b [rank · n], or [experts · rank · n] with routes d: p = the part of `slot` in
+ *                        a [rank · slots, rows], q = c [n, rows or 1]. Without c the token's id names the row: b [ids · rank]. The order of
+ *                        the sum is fixed
+ *   SQUARE_SUM           Σ a² of the state a, plus b [1] if there is one; by run
+ *   ADAMW                a step on the parameters a of `slot`, with the states gradient b, first and second moment c and d, and the rates
+ *                        e (below); the gradient becomes 0. f [1]: the sum of all gradients' squares; if it is not finite, nothing changes
+ *
+ * A state is an F32 vector in memory that ops write: a weight that is not constant. */
 typedef enum {
     OP_EMBED,
     OP_RMS_NORM,
@@ -86,6 +114,23 @@ typedef enum {
     OP_SELECT_ROWS,
     OP_TOKEN_SUM,
     OP_LEAF,
+    OP_MATMUL_BACK,
+    OP_MATMUL_EXPERTS_BACK,
+    OP_RMS_NORM_BACK,
+    OP_ROPE_BACK,
+    OP_GEGLU_BACK,
+    OP_ATTENTION_BACK_Q,
+    OP_ATTENTION_BACK_KV,
+    OP_ROUTE_BACK,
+    OP_EXPERT_SUM_BACK,
+    OP_SELECT_ROWS_BACK,
+    OP_ROW_SUM,
+    OP_ROW_DOT,
+    OP_CONCAT,
+    OP_CROSS_ENTROPY,
+    OP_LORA_GRADIENT,
+    OP_SQUARE_SUM,
+    OP_ADAMW,
     OP_COUNT,
     /* Fused ops: only fuse.c creates them, for plans; fuse.h says what they compute. */
     OP_NORMS = OP_COUNT,
@@ -96,9 +141,10 @@ typedef enum {
     OP_COUNT_FUSED,
 } op_kind;
 
-enum { OP_INPUTS = 9 };             /* the most inputs of any op; primitives have up to 5 */
-enum { OP_PARTS = 3 };              /* weights of a PRODUCTS */
-enum { LOCAL_ATTENTION_MOST = 16 }; /* tokens that LOCAL_ATTENTION reaches */
+enum { OP_INPUTS = 9 };                                        /* the most inputs of any op; primitives have up to 8 */
+enum { OP_PARTS = 3 };                                         /* weights of a PRODUCTS */
+enum { LOCAL_ATTENTION_MOST = 16 };                            /* tokens that LOCAL_ATTENTION reaches */
+enum { ATTENTION_BACK_HEAD = 512, ATTENTION_BACK_GROUP = 64 }; /* the largest head, and queries to a K/V head */
 
 const char *op_name(op_kind kind);
 
@@ -113,7 +159,8 @@ typedef struct tensor tensor;
 struct tensor {
     tensor_kind kind;
     quant_type  type;
-    uint64_t    ne[3];      /* a value: [n, rows]; a weight: as in the file, missing dimensions 1 */
+    uint64_t    ne
+        [3]; /* a value: [n, rows]; a weight: as in the file, missing dimensions 1; a cache that is stored here: [head, kv_heads] */
     tensor_axis axis;       /* a value has one entry per token, per output, or per run */
     uint64_t    row_stride; /* values: elements from row to row, and from token to token */
     uint64_t    token_stride;
@@ -138,7 +185,7 @@ typedef struct {
     op_kind  kind;
     tensor  *out;
     tensor  *in[OP_INPUTS];
-    float    factor;      /* EMBED, SCALE, SOFTCAP, LOCAL_ATTENTION; eps of RMS_NORM and LAYER_NORM */
+    float    factor;      /* as the list above says; eps of the norms */
     float    least, most; /* CLAMP; PRODUCTS that clip: of the input */
     uint32_t layer;       /* KV_STORE, ATTENTION: whose cache */
     uint32_t window;      /* KV_STORE, ATTENTION; 0: a full layer */
@@ -148,6 +195,7 @@ typedef struct {
     uint32_t channels;    /* CONV_GRID: of the input */
     uint32_t used;        /* ROUTE and the expert ops; 0 in the LORA ops: they have no experts */
     uint32_t rank, slots; /* the LORA ops */
+    uint32_t slot;        /* LORA_GRADIENT, ADAMW: whose parameters */
     tensor  *sum; /* a second result: of ATTENTION, the logarithms of the softmax's sums; of fused ops, see fuse.h */
     /* fused ops */
     float   eps, weight_factor, cap;
@@ -227,8 +275,54 @@ static inline tensor *graph_result(const graph *g, size_t i) {
     return i == 0 ? g->result : i < GRAPH_RESULTS ? g->further[i - 1] : NULL;
 }
 
+/* ---- training: graph_back.c ---- */
+
+tensor *graph_matmul_back(graph *g, tensor *weight, tensor *d);
+tensor *graph_matmul_experts_back(graph *g, tensor *weight, tensor *d, tensor *routes, uint32_t used);
+tensor *graph_rms_norm_back(graph *g, tensor *x, tensor *weight, tensor *d, float eps);
+tensor *graph_rope_back(graph *g, tensor *d, tensor *table);
+tensor *graph_geglu_back(graph *g, tensor *gate, tensor *up, tensor *d);
+tensor *graph_attention_back_q(graph *g, tensor *queries, tensor *cache, tensor *d, tensor *logs, tensor *delta);
+tensor *graph_attention_back_kv(graph *g, tensor *queries, tensor *cache, tensor *d, tensor *logs, tensor *delta,
+                                uint64_t kv_heads);
+tensor *graph_route_back(graph *g, tensor *logits, tensor *routes, tensor *expert_scale, tensor *d, uint32_t used);
+tensor *graph_expert_sum_back(graph *g, tensor *d, tensor *routes, uint32_t used);
+tensor *graph_select_rows_back(graph *g, tensor *d);
+tensor *graph_row_sum(graph *g, tensor *x);
+tensor *graph_row_dot(graph *g, tensor *a, tensor *b);
+tensor *graph_concat(graph *g, tensor *const *parts, size_t count);
+tensor *graph_cross_entropy(graph *g, tensor *logits, tensor *goals, float cap, tensor **loss);
+void graph_lora_gradient(graph *g, tensor *p, tensor *q, tensor *state, tensor *routes, const op *like, uint32_t slot,
+                         float factor); /* like: the LORA op with the shapes */
+tensor *graph_square_sum(graph *g, tensor *state, tensor *before);
+
+/* What ADAMW reads of the rates, which are a leaf [ADAMW_RATES] by run. A gradient is scaled so that the norm of all of them is at most
+ * MOST_NORM (0: any). */
+enum {
+    ADAMW_RATE, /* times the op's rate */
+    ADAMW_BETA_1,
+    ADAMW_BETA_2,
+    ADAMW_EPS,
+    ADAMW_DECAY,
+    ADAMW_CORRECTION_1, /* 1 / (1 − beta^step) */
+    ADAMW_CORRECTION_2,
+    ADAMW_MOST_NORM,
+    ADAMW_RATES,
+};
+
+/* What one ADAMW works on. The parameters may contain several slots, the others are of one. In memory, parameters are `scale` times those
+ * that the optimiser sees. */
+typedef struct {
+    tensor  *parameter, *gradient, *moments[2];
+    uint32_t slot;
+    float    scale, rate;
+} adamw_part;
+
+void graph_adamw(graph *g, const adamw_part *part, tensor *rates, tensor *squares);
+
 /* Views: no op; they share the memory of x. */
 tensor *graph_reshape(graph *g, tensor *x, uint64_t n, uint64_t rows);                /* x must be contiguous */
 tensor *graph_slice(graph *g, tensor *x, uint64_t offset, uint64_t n, uint64_t rows); /* n of each row, or whole rows */
+tensor *graph_rows(graph *g, tensor *x, uint64_t first, uint64_t count);              /* so many rows of each token */
 
 #endif
