@@ -35,11 +35,11 @@ static void *backward_alloc(backward *b, size_t bytes) {
     return p;
 }
 
-static const tensor *whole_of(const tensor *t) { return t->base ? t->base : t; }
+static const tensor *storage_whole(const tensor *t) { return t->base ? t->base : t; }
 
 /* NULL: there is no memory, which the graph notes. Valid until the next call. */
 static backward_value *backward_of(backward *b, const tensor *t) {
-    const size_t index = whole_of(t)->index;
+    const size_t index = storage_whole(t)->index;
     if (index >= b->capacity) {
         const size_t    capacity = max_size(2 * b->capacity, index + 256);
         backward_value *values = realloc(b->values, capacity * sizeof *values);
@@ -55,7 +55,8 @@ static backward_value *backward_of(backward *b, const tensor *t) {
 }
 
 bool backward_depends(const backward *b, const tensor *t) {
-    return t && t->kind != TENSOR_WEIGHT && whole_of(t)->index < b->capacity && b->values[whole_of(t)->index].depends;
+    return t && t->kind != TENSOR_WEIGHT && storage_whole(t)->index < b->capacity &&
+           b->values[storage_whole(t)->index].depends;
 }
 
 void backward_depend(backward *b, const tensor *t) {
@@ -108,7 +109,7 @@ static void give_slice(backward *b, backward_value *value, const tensor *view, t
 }
 
 void backward_give(backward *b, tensor *value, tensor *gradient) {
-    const tensor   *whole = value ? whole_of(value) : NULL;
+    const tensor   *whole = value ? storage_whole(value) : NULL;
     backward_value *v = whole && gradient ? backward_of(b, whole) : NULL;
     if (!v || !v->depends) return;
     if (whole->kind == TENSOR_VALUE && !covers(value, whole)) give_slice(b, v, value, gradient);
@@ -135,7 +136,7 @@ static tensor *join_slices(backward *b, const backward_value *v, const tensor *w
 }
 
 tensor *backward_gradient(backward *b, tensor *value) {
-    const tensor   *whole = whole_of(value);
+    const tensor   *whole = storage_whole(value);
     backward_value *v = backward_of(b, whole);
     if (!v || b->g->problem.status) return NULL;
     if (v->slices) {
