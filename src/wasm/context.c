@@ -16,6 +16,9 @@ EXPORT(gmw_result) const char *gmw_result(const wasm_context *c) { return c->res
 
 EXPORT(gmw_result_length) size_t gmw_result_length(const wasm_context *c) { return c->result.length; }
 
+/* Frees the memory of a large result. Other results stay until the next call. */
+EXPORT(gmw_result_drop) void gmw_result_drop(wasm_context *c) { buffer_free(&c->result); }
+
 gm_status wasm_end(wasm_context *c, const error *e) {
     if (!e->status && !c->result.failed) return GM_OK;
     const gm_status status = e->status ? e->status : GM_NO_MEMORY;

@@ -2,20 +2,23 @@
  * wasm. Models may also come from files. */
 
 import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { readFile, stat } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import type { WorkerOptions } from './api/connect.ts';
 import { type Loader, type LoadOptions, makeLoader } from './api/engine.ts';
 import { type Source, type SourceOptions, type Specified, specify } from './api/source.ts';
+import { PEFT_CONFIG, PEFT_WEIGHTS } from './core/peft.ts';
 import type { Verdict } from './core/choice.ts';
 import { GemmuleError } from './core/errors.ts';
 import { THREAD, type ThreadHost, type ThreadPort, besideWasm } from './core/threads.ts';
+import { type AdapterSource, adapterName, specifyAdapter } from './sources/adapter.ts';
 import { FileSource } from './sources/file.ts';
 import { partNames } from './sources/split.ts';
 import { Connection, directLine } from './worker/connection.ts';
+import type { AdapterSpec, SourceSpec } from './worker/protocol.ts';
 import { Core, Host, openSource } from './worker/worker.ts';
 
 /** Dawn's toggles: f16 on NVIDIA's GPUs, exact times, and no checks that protect a browser from its pages. */
@@ -109,10 +112,28 @@ function specifyNode(source: Source, options: SourceOptions): Specified {
     return { sources: partNames(path).map((part) => ({ kind: 'path', path: part })), options: {} };
 }
 
+/* An adapter at a path: a GGUF file, a PEFT folder, or one of the two files in one. */
+async function specifyNodeAdapter(source: AdapterSource): Promise<AdapterSpec> {
+    const text = source instanceof URL ? source.href : source;
+    if (typeof text !== 'string' || /^(https?|data|blob|hf):/i.test(text)) return specifyAdapter(source);
+    const path = /^file:/i.test(text) ? fileURLToPath(text) : text;
+    const isFolder = await stat(path).then((about) => about.isDirectory(), () => false);
+    const folder = isFolder ? path : PEFT_FILES.includes(basename(path)) ? dirname(path) : null;
+    const spec = (file: string): SourceSpec => ({ kind: 'path', path: file });
+    if (folder === null) return { name: adapterName(path), weights: spec(path), config: null };
+    const missing = PEFT_FILES.filter((name) => !existsSync(join(folder, name)));
+    if (missing.length === 1) throw new GemmuleError('NotFound', `${folder}: ${missing[0]} is missing beside ${PEFT_FILES.find((name) => name !== missing[0])}`);
+    if (missing.length) throw new GemmuleError('NotFound', `${folder}: no adapter: a PEFT folder has ${PEFT_CONFIG} and ${PEFT_WEIGHTS}`);
+    return { name: adapterName(resolve(folder)), weights: spec(join(folder, PEFT_WEIGHTS)), config: spec(join(folder, PEFT_CONFIG)) };
+}
+
+const PEFT_FILES = [PEFT_WEIGHTS, PEFT_CONFIG];
+
 /** Loads models: `Gemmule.load(source, options)`, where the source may also be a path, or 'box': the model in the box. */
-export const Gemmule: Loader<Source> = makeLoader<Source>(connect, specifyNode);
+export const Gemmule: Loader<Source> = makeLoader<Source>(connect, specifyNode, undefined, specifyNodeAdapter);
 
 export type * from './api/index.ts';
+export { Adapter, Adapters } from './api/adapters.ts';
 export { Engine } from './api/engine.ts';
 export { Reply, Session } from './api/session.ts';
 export { ERROR_CODES, GemmuleError } from './core/errors.ts';

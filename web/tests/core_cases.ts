@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
+import type { CoreAdapter } from '../src/core/adapter.ts';
 import { Core } from '../src/core/core.ts';
 import type { CoreEngine } from '../src/core/engine.ts';
 import { GemmuleError } from '../src/core/errors.ts';
@@ -115,12 +116,12 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
     }
 
     if (!onGpu) test(`${name}: adapters compute what other programs expect`, async () => {
-        const folder = (path: string) => ['adapter_model.safetensors', 'adapter_config.json'].map((file) => readFileSync(join(ROOT, 'tests/fixtures', path, file)));
+        const bytesOf = (path: string) => {
+            const [weights, config] = ['adapter_model.safetensors', 'adapter_config.json'].map((file) => readFileSync(join(ROOT, 'tests/fixtures', path, file)));
+            return { weights: weights!, config: config! };
+        };
         const expected = readGguf(readFileSync(join(ROOT, 'tests/fixtures/tiny-dense-adapters.expect.gguf')));
-        const [lora, part] = ['tiny-dense-lora', 'tiny-dense-adapters/part'].map((path) => {
-            const [weights, config] = folder(path);
-            return exact.adapter(path, weights!, config);
-        });
+        const [lora, part] = ['tiny-dense-lora', 'tiny-dense-adapters/part'].map((path) => exact.adapter(path, bytesOf(path)));
         const session = exact.session();
         await session.set(expected.int32('ids'));
         closeTo(session.logits(), expected.float32('logits.base').slice(-640), 1e-4);
@@ -130,7 +131,23 @@ export function coreTests(name: string, gpu: () => Promise<GPU | null>, base: En
         session.useAdapters([part!]);
         await session.set(expected.int32('ids'));
         closeTo(session.logits(), expected.float32('logits.part').slice(-640), 1e-4);
-        assert.throws(() => exact.adapter('text', new TextEncoder().encode('no adapter')), GemmuleError);
+        // Each must belong to the session's engine, be there, and come once.
+        const other = await open(DENSE, { precise: true });
+        const theirs = other.adapter('theirs', bytesOf('tiny-dense-lora'));
+        assert.throws(() => session.useAdapters([theirs]), fails('BadArgument', /'theirs' belongs to another engine/));
+        assert.throws(() => session.useAdapters([lora!, part!, lora!]), fails('BadArgument', /'tiny-dense-lora' is named twice/));
+        assert.throws(() => session.useAdapters([lora!], [1, 2]), fails('BadArgument', /a scale for each adapter: 1 adapters, 2 scales/));
+        assert.throws(() => session.useAdapters([{ ...lora! } as CoreAdapter]), fails('BadArgument', /adapter 0 is not one that an engine has loaded/));
+        other.close();
+        theirs.free(); // after its engine: no harm
+        const gone = exact.adapter('gone', bytesOf('tiny-dense-lora'));
+        gone.free();
+        gone.free();
+        assert.throws(() => session.useAdapters([gone]), fails('BadArgument', /'gone' was freed/));
+        assert.throws(() => gone.export('gguf'), fails('BadArgument', /'gone' was freed/));
+        await session.set(expected.int32('ids')); // it uses what it used before
+        closeTo(session.logits(), expected.float32('logits.part').slice(-640), 1e-4);
+        assert.throws(() => exact.adapter('text', { weights: new TextEncoder().encode('no adapter'), config: null }), GemmuleError);
         session.free();
         lora!.free();
         part!.free();

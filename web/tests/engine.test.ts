@@ -92,8 +92,7 @@ test('a source that cannot be loaded says why', async () => {
         [scratch('m-00001-of-00002.gguf'), 'NotFound', /m-00002-of-00002/],
         [`${server.origin}/absent.gguf`, 'NotFound', /404/],
         [new Blob([]), 'BadModel', /.+/],
-        [{ kind: 'ollama', name: 'a:b', model: null, problem: 'the model layer is missing', adapters: 0 }, 'BadModel', /cannot load a:b: the model layer is missing/],
-        [{ kind: 'ollama', name: 'a:b', model: new File([], 'x'), problem: '', adapters: 1 }, 'NotSupported', /adapters are not supported/],
+        [{ kind: 'ollama', name: 'a:b', model: null, problem: 'the model layer is missing', adapters: [] }, 'BadModel', /cannot load a:b: the model layer is missing/],
         [17, 'BadArgument', /a source must be/],
         [[], 'BadArgument', /no file given/],
         ['gemma4:e2b', 'NotFound', /^cannot load gemma4:e2b: there is no such file\. Expected the path of a GGUF file, an address .* or 'box'$/],
@@ -110,7 +109,7 @@ test('a source that cannot be loaded says why', async () => {
 test('an Ollama model brings its parameters and system prompt', async () => {
     const model = {
         kind: 'ollama', name: 'tiny:dense', model: new File([readFileSync(DENSE)], 'sha256-x'), digest: '', size: 0, bytes: 0, projector: null, draft: false,
-        adapters: 0, problem: '', params: '{"temperature": 0.25, "top_k": 7, "num_ctx": 100, "num_predict": 3}', system: 'Be brief.',
+        adapters: [], problem: '', params: '{"temperature": 0.25, "top_k": 7, "num_ctx": 100, "num_predict": 3}', system: 'Be brief.',
     } as const;
     await using own = await Gemmule.load(model, OPTIONS);
     assert.deepEqual([own.samplingDefault.temperature, own.samplingDefault.top_k], [0.25, 7]);

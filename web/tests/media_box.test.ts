@@ -166,7 +166,7 @@ test('towers may be in a second file, also of a model in an Ollama folder', asyn
     const message: Message = { role: 'user', content: [{ type: 'image', image: new Blob([readFileSync(join(ROOT, 'tests/fixtures/tiny-mm.png'))]), budget: 70 }] };
     const file = (name: string) => new File([readFileSync(name)], 'x');
     const ollama: OllamaModel = {
-        kind: 'ollama', name: 'tiny:mm', model: file(path), projector: file(mmproj), digest: '', size: 0, bytes: 0, draft: false, adapters: 0, problem: '',
+        kind: 'ollama', name: 'tiny:mm', model: file(path), projector: file(mmproj), digest: '', size: 0, bytes: 0, draft: false, adapters: [], problem: '',
     };
     const texts: string[] = [];
     for (const [source, more] of [[path, { mmproj }], [ollama, {}]] as const) {

@@ -74,13 +74,14 @@ test('all models in the folder are listed, with their details', async () => {
         { ...gemma, model: null, projector: null },
         {
             kind: 'ollama', name: 'gemma4:e2b', model: null, digest: createHash('sha256').update(MODEL).digest('hex'), size: MODEL.length,
-            bytes: MODEL.length + 1 + 3 + 9 + 20 + 5, projector: null, draft: false, adapters: 0, problem: '', system: 'Be brief.',
+            bytes: MODEL.length + 1 + 3 + 9 + 20 + 5, projector: null, draft: false, adapters: [], problem: '', system: 'Be brief.',
             params: '{"temperature": 0.5}', renderer: 'gemma4', family: 'gemma4', sizeLabel: '5.1B', quantisation: 'Q4_K_M',
         },
     );
     assert.deepEqual(new Uint8Array(await gemma!.model!.arrayBuffer()), MODEL);
     assert.equal(await gemma!.projector!.text(), 'tower');
-    assert.deepEqual([tuned!.adapters, tuned!.projector], [1, null]);
+    const { adapters: [tuning], projector } = tuned!;
+    assert.deepEqual([tuning!.name, await tuning!.file.text(), projector], ['me/tuned:latest', 'low rank', null]);
 });
 
 test('a model is found by name, whatever its case', async () => {

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { test } from 'node:test';
 import { Worker } from 'node:worker_threads';
 import { type LoadOptions, makeLoader } from '../src/api/engine.ts';
@@ -18,7 +18,8 @@ import { PROTOCOL, type Port, type SourceSpec } from '../src/worker/protocol.ts'
 import { DENSE, ENDLESS, ROOT, WASM, endlessModel } from './support/models.ts';
 
 const HELLO = [{ role: 'user', content: 'Hello' }] as const;
-const specifyPath = (path: string) => ({ sources: [{ kind: 'path', path } as SourceSpec], options: {} });
+const pathSpec = (path: string): SourceSpec => ({ kind: 'path', path });
+const specifyPath = (path: string) => ({ sources: [pathSpec(path)], options: {} });
 
 function fails(name: string, text: RegExp) {
     return (error: { name: string; message: string }) => {
@@ -218,11 +219,12 @@ async function fragile(options: LoadOptions = {}, model = DENSE) {
         const [page, worker] = directLine();
         new Host(worker, { core: async () => core, openSource: (spec) => FileSource.open((spec as SourceSpec & { kind: 'path' }).path) });
         return new Connection(page);
-    }, specifyPath);
+    }, specifyPath, undefined, async (folder) => ({ name: basename(String(folder)), ...filesOf(String(folder)) }));
     const load = () => loader.load(model, { ...options, onDeviceLost: (event) => events.push(event) });
     return { core, events, load };
 }
 
+const filesOf = (folder: string) => ({ weights: pathSpec(join(folder, 'adapter_model.safetensors')), config: pathSpec(join(folder, 'adapter_config.json')) });
 const gone = () => new GemmuleError('NoWebGPU', 'no adapter');
 
 async function answer(session: Session): Promise<[string, ReplyStats]> {
@@ -265,6 +267,26 @@ test('a GPU that is lost while idle is restored, with the conversations', async 
     await fork.append([5, 6]);
     assert.deepEqual([...(await fork.tokens())], [...held.slice(0, 10), 5, 6]);
     assert.equal((await answer(session))[0], text);
+    await engine.unload();
+});
+
+test('adapters come back with the GPU, also one that was let go while a session used it', async () => {
+    const { core, events, load } = await fragile();
+    const engine = await load();
+    const adapter = await engine.adapters.load(join(ROOT, 'tests/fixtures/tiny-dense-lora'));
+    const [plain] = await answer(await engine.session());
+    const session = await engine.session({ adapters: [adapter] });
+    const [adapted] = await answer(session);
+    assert.notEqual(adapted, plain);
+    core.loseAfter = 7;
+    assert.equal((await answer(session))[0], adapted); // it continues on the new device
+    await adapter.free();
+    events.length = 0;
+    core.lose();
+    while (!events.some(({ type }) => type === 'restored')) await new Promise((resolve) => setTimeout(resolve, 10));
+    assert.equal((await answer(session))[0], adapted);
+    await session.useAdapters([]);
+    assert.equal((await answer(session))[0], plain);
     await engine.unload();
 });
 

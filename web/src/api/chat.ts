@@ -5,6 +5,7 @@ import type { Message, Part, ReplyOptions, ReplyStats, Sampling, Tool, ToolCall 
 import { dataUrlBlob } from '../media/files.ts';
 import type { PictureBudget } from '../media/types.ts';
 import type { ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
+import type { AdapterChoice } from './adapters.ts';
 import type { Engine } from './engine.ts';
 import type { Reply, Session } from './session.ts';
 
@@ -71,7 +72,7 @@ export type ChatMessage =
 
 export interface ChatCompletionParams {
     messages: readonly ChatMessage[];
-    /** Ignored: an engine has one model. */
+    /** 'NAME+ADAPTER' names adapters that are loaded, any number of them. An engine has one model, so what comes before is ignored. */
     model?: string;
     stream?: boolean | null;
     stream_options?: { include_usage?: boolean } | null;
@@ -102,6 +103,8 @@ export interface ChatCompletionParams {
     typical_p?: number | null;
     repetition_penalty?: number | null;
     penalty_window?: number | null;
+    /** Adapters that are loaded, with scales; by default those in `model`, else those of the session in the options, else none. */
+    adapters?: readonly AdapterChoice[] | null;
     /** Think before answering; the same as a reasoning_effort other than 'none'. */
     think?: boolean | null;
 }
@@ -174,7 +177,7 @@ export interface ChatStream extends AsyncIterable<ChatCompletionChunk> {
 
 const IGNORED = ['user', 'metadata', 'safety_identifier', 'prompt_cache_key', 'service_tier', 'model', 'store'];
 const KNOWN = [
-    'messages', 'stream', 'stream_options', 'max_tokens', 'max_completion_tokens', 'stop', 'seed', 'logit_bias', 'logprobs', 'top_logprobs',
+    'adapters', 'messages', 'stream', 'stream_options', 'max_tokens', 'max_completion_tokens', 'stop', 'seed', 'logit_bias', 'logprobs', 'top_logprobs',
     'tools', 'tool_choice', 'response_format', 'reasoning_effort', 'n', 'parallel_tool_calls', 'modalities', 'think',
 ];
 /* The lowest and highest value of each. */
@@ -413,12 +416,21 @@ export class Completions {
         const wishes = readParams(params);
         const controller = new AbortController();
         const signal = options.signal ? AbortSignal.any([options.signal, controller.signal]) : controller.signal;
+        const adapters = this.#adapters(params) ?? (options.session ? undefined : []);
         const session = options.session ?? (await this.#session());
-        const reply = session.reply(messages, { ...wishes, signal });
-        const head = { id: randomId('chatcmpl-'), created: Math.floor(Date.now() / 1000), model: this.#engine.info.name };
+        const reply = session.reply(messages, { ...wishes, ...(adapters ? { adapters } : {}), signal });
+        const model = [this.#engine.info.name, ...session.adapters.map(({ adapter }) => adapter.name)].join('+');
+        const head = { id: randomId('chatcmpl-'), created: Math.floor(Date.now() / 1000), model };
         if (!params.stream) return this.#whole(reply, head, options);
         const chunks = streamChunks(reply, head, params.stream_options?.include_usage ?? false, signal, options);
         return { controller, [Symbol.asyncIterator]: () => chunks };
+    }
+
+    /* The adapters that a request names; undefined: it names none. */
+    #adapters({ adapters, model }: ChatCompletionParams): readonly AdapterChoice[] | undefined {
+        if (adapters != null) return this.#engine.adapters.resolve(adapters);
+        const names = typeof model === 'string' && model !== this.#engine.info.name ? model.split('+').slice(1) : [];
+        return names.length ? this.#engine.adapters.resolve(names) : undefined;
     }
 
     #session(): Promise<Session> {

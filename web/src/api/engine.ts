@@ -7,6 +7,8 @@ import type {
 import { partTokens, plainMessages, withoutMedia } from '../media/parts.ts';
 import type { Connection } from '../worker/connection.ts';
 import type { DeviceEvent, LoadArgs, LoadResult, Progress } from '../worker/protocol.ts';
+import { specifyAdapter } from '../sources/adapter.ts';
+import { type AdapterChoice, Adapters, wireAdapters } from './adapters.ts';
 import { Chat } from './chat.ts';
 import type { Connect, WorkerOptions } from './connect.ts';
 import { Session, tokenIds, wireOptions } from './session.ts';
@@ -47,9 +49,11 @@ export class Engine {
     #onDevice: (event: DeviceEvent) => void;
     /** OpenAI's interface: `chat.completions.create`. */
     readonly chat: Chat;
+    /** Loads adapters (LoRA), and keeps them in this browser. */
+    readonly adapters: Adapters;
 
     /** @internal */
-    constructor(connection: Connection, loaded: LoadResult, options: LoadOptions) {
+    constructor(connection: Connection, loaded: LoadResult, options: LoadOptions, specify = specifyAdapter) {
         this.#connection = connection;
         this.#loaded = loaded;
         this.#sessionOptions = sessionOptions(options);
@@ -58,6 +62,7 @@ export class Engine {
             if (event.type === 'restored') this.#loaded = { ...this.#loaded, info: event.info };
             this.#onDevice(event);
         };
+        this.adapters = new Adapters(connection, specify);
         this.chat = new Chat(this);
     }
 
@@ -75,10 +80,12 @@ export class Engine {
         this.#onDevice = listener;
     }
 
-    /** Starts a conversation. */
-    async session(options: SessionOptions = {}): Promise<Session> {
-        const { session, context } = await this.#connection.call('open', { options: { ...this.#sessionOptions, ...options } });
-        return new Session(this.#connection, session, context);
+    /** Starts a conversation, with adapters if there are some. */
+    async session({ adapters = [], ...options }: SessionOptions & { adapters?: readonly AdapterChoice[] } = {}): Promise<Session> {
+        const uses = this.adapters.resolve(adapters);
+        const wire = { options: { ...this.#sessionOptions, ...options }, adapters: wireAdapters(uses) };
+        const { session, context } = await this.#connection.call('open', wire);
+        return new Session(this.#connection, session, context, this.adapters, uses);
     }
 
     /** The tokens of a text. Special tokens such as <|turn> are recognised only with `special`: never set it for text from others. */
@@ -156,12 +163,12 @@ function checkBackend(backend: string | undefined): void {
 
 const ENGINE_OPTIONS = ['backend', 'precise', 'gpuMemory', 'threads', 'gpuDisable', 'powerPreference', 'name', 'ollama'] as const;
 
-function loadArgs({ sources, options: own }: Specified, options: LoadOptions, towers: Specified | null): LoadArgs {
+function loadArgs({ sources, options: own, adapters = [] }: Specified, options: LoadOptions, towers: Specified | null): LoadArgs {
     checkBackend(options.backend);
     if (towers && towers.sources.length !== 1) throw new GemmuleError('BadArgument', `mmproj must be one file, found ${towers.sources.length}`);
     const given = Object.fromEntries(ENGINE_OPTIONS.filter((key) => options[key] !== undefined).map((key) => [key, options[key]]));
     const all = towers ? [...sources, ...towers.sources] : sources;
-    return { sources: all, options: { ...own, ...given, ...(towers ? { projector: true } : {}) }, fallback: options.fallback ?? 'none' };
+    return { sources: all, options: { ...own, ...given, ...(towers ? { projector: true } : {}) }, adapters, fallback: options.fallback ?? 'none' };
 }
 
 /** What can be done without a loaded model. `S`: the sources that can be loaded. */
@@ -175,7 +182,7 @@ export interface Loader<S> {
 }
 
 export function makeLoader<S>(
-    connect: Connect, specify: (source: S, options: SourceOptions) => Specified, prepare?: (args: LoadArgs) => void,
+    connect: Connect, specify: (source: S, options: SourceOptions) => Specified, prepare?: (args: LoadArgs) => void, describe = specifyAdapter,
 ): Loader<S> {
     async function once<T>(options: WorkerOptions, work: (connection: Connection) => Promise<T>): Promise<T> {
         const connection = await connect(options);
@@ -196,7 +203,7 @@ export function makeLoader<S>(
             const connection = await connect(options);
             try {
                 const loaded = await connection.call('load', args, { signal: options.signal, onEvent: options.onProgress });
-                return new Engine(connection, loaded, options);
+                return new Engine(connection, loaded, options, describe);
             } catch (thrown) {
                 connection.close();
                 throw thrown;

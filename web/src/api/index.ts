@@ -18,6 +18,12 @@ export const Gemmule: Loader<Source> = makeLoader<Source>(connectWorker, specify
 export type { Loader, LoadOptions } from './engine.ts';
 export { Engine } from './engine.ts';
 export { Session, Reply } from './session.ts';
+export { Adapter, Adapters } from './adapters.ts';
+export type { AdapterChoice, AdapterOptions } from './adapters.ts';
+export type { SessionReplyOptions } from './session.ts';
+export type { AdapterSource } from '../sources/adapter.ts';
+export { AdapterStore } from '../sources/adapter_store.ts';
+export type { KeptAdapter } from '../sources/adapter_store.ts';
 export type { Source, SourceOptions } from './source.ts';
 export type { WorkerOptions } from './connect.ts';
 export type * from './chat.ts';
@@ -32,10 +38,10 @@ export { videoFrames } from '../media/video.ts';
 export type { VideoOptions } from '../media/video.ts';
 export type { PictureBudget, PictureInput, Samples, SoundInput, VideoFrameInput, VideoInput } from '../media/types.ts';
 export { OllamaFolder } from '../sources/ollama.ts';
-export type { OllamaModel } from '../sources/ollama.ts';
+export type { OllamaAdapter, OllamaModel } from '../sources/ollama.ts';
 export type { Folder } from '../sources/folder.ts';
 export type { CacheMode, DeviceEvent, Progress, ReplyPiece, TokenLogprobText } from '../worker/protocol.ts';
 export type {
-    Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, KeyValueType, Message, Part, ReplyOptions, ReplyStats, Sampling, SessionOptions, Tool,
+    AdapterForm, AdapterInfo, AdapterReport, Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, KeyValueType, Message, Part, ReplyOptions, ReplyStats, Sampling, SessionOptions, Tool,
     ToolCall,
 } from '../core/types.ts';

@@ -4,7 +4,8 @@ import type { Message, PlainMessage, ReplyOptions, ReplyStats } from '../core/ty
 import { GemmuleError } from '../core/errors.ts';
 import { plainMessages } from '../media/parts.ts';
 import type { Connection, Stream } from '../worker/connection.ts';
-import type { ReplyPiece, WireReplyOptions } from '../worker/protocol.ts';
+import type { AdapterUse, ReplyPiece, WireReplyOptions } from '../worker/protocol.ts';
+import { type Adapter, type AdapterChoice, type Adapters, wireAdapters } from './adapters.ts';
 
 /** An answer as it is written. It starts at once. Leaving the `for await`, `stop` or the signal end it: no further piece is delivered,
  * and what was written stays in the session. */
@@ -34,8 +35,8 @@ export class Reply implements AsyncIterable<ReplyPiece> {
 const whenCut = (stats: ReplyStats): ReplyStats => ({ ...stats, finish: 'cancelled' });
 
 /** Options as they are sent: without the signal. */
-export function wireOptions(options: ReplyOptions): WireReplyOptions {
-    const { signal: _, ...wire } = options;
+export function wireOptions(options: SessionReplyOptions): WireReplyOptions {
+    const { signal: _, adapters: __, ...wire } = options;
     return wire;
 }
 
@@ -47,18 +48,48 @@ export function tokenIds(ids: Iterable<number>): Int32Array {
     });
 }
 
+/** Options of an answer. */
+export interface SessionReplyOptions extends ReplyOptions {
+    /** The adapters that the session uses from this answer on; by default those that it has. */
+    adapters?: readonly AdapterChoice[] | undefined;
+}
+
 /** A conversation: its tokens, and their keys and values. All calls on an engine take turns. */
 export class Session {
     readonly #connection: Connection;
     readonly #id: number;
+    readonly #known: Adapters;
+    #adapters: readonly { adapter: Adapter; scale: number }[];
     /** The most tokens it can hold. */
     readonly context: number;
 
     /** @internal */
-    constructor(connection: Connection, id: number, context: number) {
+    constructor(connection: Connection, id: number, context: number, known: Adapters, adapters: readonly { adapter: Adapter; scale: number }[]) {
         this.#connection = connection;
         this.#id = id;
         this.context = context;
+        this.#known = known;
+        this.#adapters = adapters;
+    }
+
+    /** The adapters that it uses. */
+    get adapters(): readonly { adapter: Adapter; scale: number }[] {
+        return this.#adapters;
+    }
+
+    /** Uses these adapters, each times its scale, and no others; `[]`: none. The tokens that it holds are computed again when they are
+     * needed; nothing is loaded. */
+    async useAdapters(choices: readonly AdapterChoice[]): Promise<void> {
+        const uses = this.#known.resolve(choices);
+        await this.#connection.call('useAdapters', { session: this.#id, adapters: wireAdapters(uses) });
+        this.#adapters = uses;
+    }
+
+    /* Those of an answer become the session's. */
+    #take(choices: readonly AdapterChoice[] | undefined): { adapters?: AdapterUse[] } {
+        if (!choices) return {};
+        this.#adapters = this.#known.resolve(choices);
+        return { adapters: wireAdapters(this.#adapters) };
     }
 
     /** The tokens it holds. */
@@ -67,18 +98,19 @@ export class Session {
     }
 
     /** Answers a conversation in Gemma's chat format. What the session already holds of it is not computed again. */
-    reply(messages: readonly Message[], options: ReplyOptions = {}): Reply {
+    reply(messages: readonly Message[], options: SessionReplyOptions = {}): Reply {
+        const uses = this.#take(options.adapters);
         const plain = plainMessages(messages, options.signal);
-        const args = (ready: PlainMessage[]) => ({ session: this.#id, messages: ready, options: wireOptions(options) });
+        const args = (ready: PlainMessage[]) => ({ session: this.#id, messages: ready, options: wireOptions(options), ...uses });
         return new Reply(this.#connection.stream('reply', plain instanceof Promise ? plain.then(args) : args(plain), { signal: options.signal, whenCut }));
     }
 
     /** Continues from these tokens, by default from those of the session. There is no chat format, and thoughts and tool calls are not
      * recognised. */
-    async generate(ids?: Int32Array | readonly number[] | null, options: ReplyOptions = {}): Promise<Reply> {
+    async generate(ids?: Int32Array | readonly number[] | null, options: SessionReplyOptions = {}): Promise<Reply> {
         const from = ids ? tokenIds(ids) : await this.tokens();
         if (!from.length) throw new GemmuleError('BadArgument', 'there are no tokens to continue from');
-        const args = { session: this.#id, ids: from, options: wireOptions(options) };
+        const args = { session: this.#id, ids: from, options: wireOptions(options), ...this.#take(options.adapters) };
         return new Reply(this.#connection.stream('replyTokens', args, { signal: options.signal, whenCut }));
     }
 
@@ -103,7 +135,7 @@ export class Session {
     /** A second session with the same content, independent from then on. */
     async fork(): Promise<Session> {
         const { session, context } = await this.#connection.call('fork', { session: this.#id });
-        return new Session(this.#connection, session, context);
+        return new Session(this.#connection, session, context, this.#known, this.#adapters);
     }
 
     /** A snapshot, to be restored on an engine with the same model (`info.digest`) and `kv` type. */

@@ -5,7 +5,7 @@ import { BlobSource, decodeDataUrl } from '../sources/blob.ts';
 import type { OllamaModel } from '../sources/ollama.ts';
 import { partUrls, sortParts } from '../sources/split.ts';
 import { expandUrl } from '../sources/address.ts';
-import type { CacheMode, SourceSpec, WireEngineOptions } from '../worker/protocol.ts';
+import type { AdapterSpec, CacheMode, SourceSpec, WireEngineOptions } from '../worker/protocol.ts';
 
 /** A model:
  * - an address (https:, http:, blob:, data:, or hf:owner/repo/file); the first part of a split model;
@@ -26,6 +26,8 @@ export interface Specified {
     sources: SourceSpec[];
     /** Engine options that come with the source. */
     options: WireEngineOptions;
+    /** Adapters that are part of the model. */
+    adapters?: AdapterSpec[];
 }
 
 function isHandle(source: object): source is FileSystemFileHandle {
@@ -87,9 +89,9 @@ function fromParts(blobs: readonly Blob[]): Specified {
 
 function fromOllama(model: OllamaModel): Specified {
     if (model.problem || !model.model) throw new GemmuleError('BadModel', `cannot load ${model.name}: ${model.problem || 'its file is missing'}`);
-    if (model.adapters) throw new GemmuleError('NotSupported', `cannot load ${model.name}: adapters are not supported`);
     const { params, system, renderer, projector } = model;
     return {
+        adapters: model.adapters.map(({ name, file }) => ({ name, weights: blobSpec(file, name), config: null })),
         sources: [blobSpec(model.model, model.name), ...(projector ? [blobSpec(projector, `${model.name}'s projector`)] : [])],
         options: {
             name: model.name, ...(projector ? { projector: true } : {}),

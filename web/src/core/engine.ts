@@ -1,11 +1,15 @@
 // A model on a device: its text functions, its figures, and its sessions.
 
+import { convertAdapter, CoreAdapter, inspectAdapter } from './adapter.ts';
 import { GemmuleError } from './errors.ts';
 import type { Machine } from './machine.ts';
 import { wholeNumber, withRequest } from './request.ts';
 import { CoreSession } from './session.ts';
-import type { CoreAdapter } from './session.ts';
 import type {
+    AdapterBytes,
+    AdapterFile,
+    AdapterForm,
+    AdapterReport,
     CoreEngineLike,
     EngineInfo,
     EngineStats,
@@ -48,19 +52,16 @@ export class CoreEngine implements CoreEngineLike {
         return this.#adopt(this.#machine.make((out) => wasm.exports.gmw_session_new(wasm.context, this.#engine, context, kv, out)));
     }
 
-    /** Reads an adapter (LoRA): a safetensors file and its adapter_config.json, or a GGUF file without a config. */
-    adapter(name: string, weights: Uint8Array, config: Uint8Array = new Uint8Array()): CoreAdapter {
-        const machine = this.#machine;
-        const { wasm } = machine;
-        machine.check();
-        const pointer = wasm.withText(name, (called) => wasm.with(weights, (at, size) => wasm.with(config, (beside, configSize) =>
-            machine.make((out) => wasm.exports.gmw_adapter_new(wasm.context, this.#engine, called, at, size, beside, configSize, out)))));
-        let held = true;
-        const free = (): void => {
-            if (held) machine.release(() => wasm.exports.gmw_adapter_free(pointer));
-            held = false;
-        };
-        return { pointer, free };
+    adapter(name: string, bytes: AdapterBytes): CoreAdapter {
+        return CoreAdapter.load(this.#machine, this.#engine, name, bytes);
+    }
+
+    inspectAdapter(name: string, bytes: AdapterBytes): AdapterReport {
+        return inspectAdapter(this.#machine, this.#engine, name, bytes);
+    }
+
+    convertAdapter(name: string, bytes: AdapterBytes, form: AdapterForm): AdapterFile[] {
+        return convertAdapter(this.#machine, name, bytes, form);
     }
 
     #adopt(pointer: number): CoreSession {

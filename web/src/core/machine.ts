@@ -150,7 +150,7 @@ export class Machine {
         this.#rests = false;
         this.#began = start;
         this.#eventsBefore = this.#events;
-        const status = this.#guarded(call);
+        const status = this.guard(call);
         if (status === OK || status === DONE) return status;
         if (status !== AGAIN) throw this.error(status);
         this.reads?.start();
@@ -158,8 +158,8 @@ export class Machine {
         return AGAIN;
     }
 
-    // After a trap, or the death of a thread, the instance cannot continue.
-    #guarded(call: () => number): number {
+    /** After a trap, or the death of a thread, the instance cannot continue. */
+    guard<T>(call: () => T): T {
         try {
             return call();
         } catch (thrown) {

@@ -1,21 +1,16 @@
 // One conversation: its tokens, its keys and values in the engine, and the answer being written.
 
+import { CoreAdapter } from './adapter.ts';
 import { GemmuleError, toGemmuleError } from './errors.ts';
 import type { Machine } from './machine.ts';
 import { Reply } from './reply.ts';
 import { wholeNumber } from './request.ts';
-import type { CoreSessionLike, Piece, PlainMessage, ReplyOptions, ReplyStats } from './types.ts';
+import type { CoreAdapterLike, CoreSessionLike, Piece, PlainMessage, ReplyOptions, ReplyStats } from './types.ts';
 
 /** What a session needs of its engine. */
 interface SessionOwner {
     adopt(session: number): CoreSession;
     gone(): void;
-}
-
-/** An adapter that an engine holds. Sessions that use it keep it until they change theirs or are freed. */
-export interface CoreAdapter {
-    readonly pointer: number;
-    free(): void;
 }
 
 /** One call at a time: a second one throws Busy. */
@@ -70,15 +65,15 @@ export class CoreSession implements CoreSessionLike {
         return this.#machine.make((out) => exports.gmw_session_rollback(context, this.#session, count, out));
     }
 
-    /** Makes the session use these adapters, each times its scale, and no others. The tokens that it holds are computed again. */
-    useAdapters(adapters: readonly CoreAdapter[], scales: readonly number[] = adapters.map(() => 1)): void {
+    useAdapters(adapters: readonly CoreAdapterLike[], scales: readonly number[] = adapters.map(() => 1)): void {
         const { wasm } = this.#machine;
+        this.#checkIdle();
         if (scales.length !== adapters.length)
             throw new GemmuleError('BadArgument', `there must be a scale for each adapter: ${adapters.length} adapters, ${scales.length} scales`);
-        const pointers = new Uint8Array(Uint32Array.from(adapters, ({ pointer }) => pointer).buffer);
-        this.#checkIdle();
-        this.#machine.call(wasm.with(pointers, (at) => wasm.with(new Uint8Array(Float32Array.from(scales).buffer), (factors) =>
-            wasm.exports.gmw_session_adapters(wasm.context, this.#session, at, factors, adapters.length))));
+        const pointers = new Uint8Array(CoreAdapter.pointers(this.#machine, adapters).buffer);
+        const factors = new Uint8Array(Float32Array.from(scales).buffer);
+        this.#machine.call(wasm.with(pointers, (at) => wasm.with(factors, (beside) =>
+            this.#machine.guard(() => wasm.exports.gmw_session_adapters(wasm.context, this.#session, at, beside, adapters.length)))));
     }
 
     set(ids: Int32Array, signal?: AbortSignal): Promise<void> {

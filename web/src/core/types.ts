@@ -255,6 +255,51 @@ export interface SessionOptions {
     kv?: KeyValueType;
 }
 
+// ---- adapters ----
+
+/** An adapter (LoRA): what its file says. */
+export interface AdapterInfo {
+    /** As the caller calls it, or as its folder or file is called. */
+    name: string;
+    /** The model that it was made for, by its own words; '': it does not say. */
+    baseModel: string;
+    /** Identifies the content, whatever the name and the form of the file: 64 hex digits. */
+    digest: string;
+    /** How many matrices of the model it corrects, in how many layers, and which: 'attn_q', 'ffn_down', 'token_embd', … */
+    pairs: number;
+    layers: number;
+    targets: string[];
+    /** The highest of its ranks. */
+    rank: number;
+    parameters: number;
+    /** In memory, as f32. */
+    bytes: number;
+}
+
+/** gguf: one file, as llama.cpp has it. peft: adapter_config.json and adapter_model.safetensors. */
+export type AdapterForm = 'gguf' | 'peft';
+
+/** The bytes of an adapter: a GGUF file, or a safetensors file and its adapter_config.json. */
+export interface AdapterBytes {
+    weights: Uint8Array;
+    config: Uint8Array | null;
+}
+
+export interface AdapterFile {
+    name: string;
+    bytes: Uint8Array<ArrayBuffer>;
+}
+
+/** Whether it fits the loaded model: '' or why not. */
+export type AdapterReport = AdapterInfo & { problem: string };
+
+export interface CoreAdapterLike {
+    readonly info: AdapterInfo;
+    export(form: AdapterForm): AdapterFile[];
+    /** Sessions that use it keep it until they change theirs or are freed. */
+    free(): void;
+}
+
 // The core's classes (core.ts, engine.ts, session.ts) as interfaces, for the worker and the API. Keys and values may be on a GPU, so
 // reading or copying them is asynchronous.
 
@@ -271,6 +316,11 @@ export interface CoreEngineLike {
     /** Settles with the reason when the GPU is lost; never for our own close. */
     readonly lost: Promise<string>;
     session(options?: SessionOptions): CoreSessionLike;
+    /** Reads an adapter and makes it ready for sessions. */
+    adapter(name: string, bytes: AdapterBytes): CoreAdapterLike;
+    /** Reads an adapter and lets it go again: what it is, and whether it fits; or its files in another form. */
+    inspectAdapter(name: string, bytes: AdapterBytes): AdapterReport;
+    convertAdapter(name: string, bytes: AdapterBytes, form: AdapterForm): AdapterFile[];
     tokenize(text: string, parseSpecial?: boolean): Int32Array;
     /** The bytes of one token, which alone may not be UTF-8. */
     tokenText(id: number): Uint8Array;
@@ -290,6 +340,8 @@ export interface CoreSessionLike {
     append(ids: Int32Array, signal?: AbortSignal): Promise<void>;
     /** Forgets all but the first `keep` tokens. Returns how many must be computed again. */
     rollback(keep: number): number;
+    /** Makes the session use these adapters, each times its scale, and no others. The tokens that it holds are computed again. */
+    useAdapters(adapters: readonly CoreAdapterLike[], scales?: readonly number[]): void;
     fork(): Promise<CoreSessionLike>;
     save(): Promise<Uint8Array>;
     /** A snapshot that does not fit is refused and changes nothing. */

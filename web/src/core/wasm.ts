@@ -17,6 +17,7 @@ interface Exports {
     gmw_context_new(): Pointer;
     gmw_result(context: Pointer): Pointer;
     gmw_result_length(context: Pointer): number;
+    gmw_result_drop(context: Pointer): void;
     gmw_load_new(context: Pointer, options: Pointer, length: number, sizes: Pointer, count: number, out: Pointer): number;
     gmw_load_free(load: Pointer): void;
     gmw_load_step(context: Pointer, load: Pointer): number;
@@ -51,10 +52,18 @@ interface Exports {
     gmw_session_rollback(context: Pointer, session: Pointer, keep: number, out: Pointer): number;
     gmw_session_fork(context: Pointer, session: Pointer, out: Pointer): number;
     gmw_session_adapters(context: Pointer, session: Pointer, adapters: Pointer, scales: Pointer, count: number): number;
+    gmw_adapter_read(
+        context: Pointer, name: Pointer, weights: Pointer, size: number, config: Pointer, configSize: number, out: Pointer,
+    ): number;
+    gmw_adapter_drop(content: Pointer): void;
+    gmw_adapter_info(context: Pointer, content: Pointer): number;
+    gmw_adapter_write(context: Pointer, content: Pointer, file: number): number;
+    gmw_adapter_fits(context: Pointer, engine: Pointer, content: Pointer): number;
     gmw_adapter_new(
         context: Pointer, engine: Pointer, name: Pointer, weights: Pointer, size: number, config: Pointer, configSize: number, out: Pointer,
     ): number;
     gmw_adapter_free(adapter: Pointer): void;
+    gmw_adapter_content(adapter: Pointer): Pointer;
     gmw_save_new(context: Pointer, session: Pointer, out: Pointer): number;
     gmw_save_step(context: Pointer, save: Pointer): number;
     gmw_save_bytes(save: Pointer): Pointer;
@@ -183,8 +192,8 @@ export class Wasm {
         return this.view(gmw_result(this.context), gmw_result_length(this.context));
     }
 
-    resultBytes(): Uint8Array {
-        return this.#result().slice();
+    resultBytes(): Uint8Array<ArrayBuffer> {
+        return this.#result().slice() as Uint8Array<ArrayBuffer>;
     }
 
     resultText(): string {

@@ -30,7 +30,8 @@ export interface OllamaModel {
     /** A second file with the towers of older models; null if there is none. */
     projector: File | null;
     draft: boolean;
-    adapters: number;
+    /** The adapters that are part of the model. */
+    adapters: readonly OllamaAdapter[];
     /** The system prompt, and the parameters as JSON. */
     system?: string;
     params?: string;
@@ -40,6 +41,16 @@ export interface OllamaModel {
     quantisation?: string;
     /** '' or what is missing or incomplete. */
     problem: string;
+}
+
+/** An adapter layer of a model. */
+export interface OllamaAdapter {
+    readonly kind: 'ollama-adapter';
+    /** The model's: 'me/tuned:latest'; of several, with a number: 'me/tuned:latest (2)'. */
+    name: string;
+    /** A GGUF file. */
+    file: File;
+    digest: string;
 }
 
 // ---- names ----
@@ -244,6 +255,14 @@ export class OllamaFolder {
         return model;
     }
 
+    /** The adapters of one model, or of all that have some: sources for `engine.adapters.load`. */
+    async adapters(wanted?: string): Promise<readonly OllamaAdapter[]> {
+        if (wanted === undefined) return (await this.list()).flatMap(({ adapters }) => adapters);
+        const { name, adapters } = await this.resolve(wanted);
+        if (!adapters.length) throw new GemmuleError('NotFound', `the model '${name}' has no adapter`);
+        return adapters;
+    }
+
     async #names(): Promise<ModelName[]> {
         const names: ModelName[] = [];
         const unreadable: string[] = [];
@@ -270,7 +289,7 @@ export class OllamaFolder {
     /* Fills in as much as possible, even if something is wrong: lists also show broken models. */
     async #read(name: ModelName): Promise<OllamaModel> {
         const model: OllamaModel = {
-            kind: 'ollama', name: name.shown, model: null, digest: '', size: 0, bytes: 0, projector: null, draft: false, adapters: 0, problem: '',
+            kind: 'ollama', name: name.shown, model: null, digest: '', size: 0, bytes: 0, projector: null, draft: false, adapters: [], problem: '',
         };
         try {
             const manifest = parseManifest(await this.#manifest(name));
@@ -318,9 +337,12 @@ export class OllamaFolder {
             case 'draft':
                 model.draft = true;
                 break;
-            case 'adapter':
-                model.adapters++;
+            case 'adapter': {
+                const count = model.adapters.length + 1;
+                const name = count > 1 ? `${model.name} (${count})` : model.name;
+                model.adapters = [...model.adapters, { kind: 'ollama-adapter', name, file: await this.#blob(layer), digest: layer.blob.slice('sha256-'.length) }];
                 break;
+            }
             case 'system':
                 model.system = await readText(await this.#blob(layer), 'the system layer');
                 break;

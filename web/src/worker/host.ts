@@ -9,8 +9,9 @@ import { GemmuleError, abortedBy, throwIfAborted, toGemmuleError } from '../core
 import type {
     ByteSource, CoreEngineLike, CoreLike, CoreSessionLike, EngineInfo, EngineOptions, Piece, ReplyOptions, ReplyStats, SessionOptions,
 } from '../core/types.ts';
+import { HeldAdapters, type OpenSource } from './adapters.ts';
 import {
-    type Args, type DeviceEvent, type Event, type LoadArgs, type LoadResult, type Operation, type Port, PROTOCOL, type Progress,
+    type AdapterUse, type Args, type DeviceEvent, type Event, type LoadArgs, type LoadResult, type Operation, type Port, PROTOCOL, type Progress,
     type ReplyPiece, type Request, type Result, type SourceSpec, type WasmUrls, type WireReplyOptions,
 } from './protocol.ts';
 
@@ -18,7 +19,7 @@ import {
 export interface Environment {
     core(urls: WasmUrls): Promise<CoreLike>;
     /** headerOnly: only the header will be read, so nothing is stored. */
-    openSource(spec: SourceSpec, options: { headerOnly: boolean; signal: AbortSignal; onProgress(progress: Progress): void }): Promise<ByteSource>;
+    openSource: OpenSource;
 }
 
 interface Context<O extends Operation> {
@@ -38,6 +39,7 @@ interface HeldSession {
     core: CoreSessionLike | null;
     /** What it holds while `core` is null. */
     tokens: Int32Array;
+    adapters: readonly AdapterUse[];
 }
 
 const NOTHING: Transferable[] = []; // most messages transfer nothing
@@ -49,6 +51,7 @@ export class Host {
     readonly #environment: Environment;
     readonly #running = new Map<number, AbortController>();
     readonly #sessions = new Map<number, HeldSession>();
+    readonly #adapters: HeldAdapters;
     #lastSession = 0;
     #turn: Promise<unknown> = Promise.resolve(); // ends with the last operation on the engine
     readonly #last = new Map<number, Promise<unknown>>(); // ends with the last operation on each session; none is rejected
@@ -63,6 +66,7 @@ export class Host {
     constructor(port: Port, environment: Environment) {
         this.#port = port;
         this.#environment = environment;
+        this.#adapters = new HeldAdapters((spec, options) => environment.openSource(spec, options));
         port.onMessage = (message) => void this.#answer(message as Request);
     }
 
@@ -133,21 +137,24 @@ export class Host {
         return result;
     }
 
-    /* Work that needs the device. If that is lost, the work is repeated on a new one. */
+    /* Work that needs the device. */
     #compute<T>(session: number | null, signal: AbortSignal, work: (engine: CoreEngineLike) => Promise<T> | T): Promise<T> {
-        return this.#beside(session, signal, async () => {
-            for (let losses = 0; ; losses++) {
-                const engine = await this.#ready(signal);
-                try {
-                    return await work(engine);
-                } catch (thrown) {
-                    const error = toGemmuleError(thrown);
-                    const lost = error.name === 'DeviceLost' || this.#engine !== engine;
-                    if (!lost || losses === MOST_LOSSES) throw error;
-                    this.#lose(engine, error.message);
-                }
+        return this.#beside(session, signal, () => this.#onDevice(signal, work));
+    }
+
+    /* If the device is lost, the work is repeated on a new one. Call it only within a turn. */
+    async #onDevice<T>(signal: AbortSignal, work: (engine: CoreEngineLike) => Promise<T> | T): Promise<T> {
+        for (let losses = 0; ; losses++) {
+            const engine = await this.#ready(signal);
+            try {
+                return await work(engine);
+            } catch (thrown) {
+                const error = toGemmuleError(thrown);
+                const lost = error.name === 'DeviceLost' || this.#engine !== engine;
+                if (!lost || losses === MOST_LOSSES) throw error;
+                this.#lose(engine, error.message);
             }
-        });
+        }
     }
 
     // ---- the engine ----
@@ -174,9 +181,11 @@ export class Host {
         const sources = await this.#openSources(args.sources, false, signal, emit);
         try {
             const engine = await this.#openEngine(sources, args, { backend: args.options.backend ?? 'auto' }, signal, emit);
+            await closedOnFailure(engine, this.#adapters.addOwn(engine, args.adapters, signal, emit));
             this.#loaded = { args, sources, info: engine.info };
             return this.#adopt(engine);
         } catch (thrown) {
+            this.#adapters.clear();
             await closeAll(sources);
             throw thrown;
         }
@@ -255,6 +264,7 @@ export class Host {
         const { args, sources } = this.#loaded!;
         try {
             const engine = await this.#openEngine(sources, args, wish, signal, emit);
+            await closedOnFailure(engine, this.#adapters.restore(engine, signal));
             this.#adopt(engine);
             this.#tell({ type: 'restored', info: engine.info });
             return engine;
@@ -273,6 +283,7 @@ export class Host {
         const engine = this.#engine;
         this.#loaded = this.#engine = this.#gone = null;
         this.#sessions.clear();
+        this.#adapters.clear();
         engine?.close();
         await closeAll(sources);
     }
@@ -285,26 +296,52 @@ export class Host {
         return held;
     }
 
-    #hold(options: SessionOptions, core: CoreSessionLike): { session: number; context: number } {
-        this.#sessions.set(++this.#lastSession, { options, core, tokens: new Int32Array(0) });
-        return { session: this.#lastSession, context: core.context };
+    #hold(held: Omit<HeldSession, 'tokens'>, context: number, tokens = new Int32Array(0)): { session: number; context: number } {
+        this.#sessions.set(++this.#lastSession, { ...held, tokens });
+        return { session: this.#lastSession, context };
+    }
+
+    /* A session with its adapters, without tokens. */
+    #openSession(engine: CoreEngineLike, { options, adapters: uses }: Pick<HeldSession, 'options' | 'adapters'>): CoreSessionLike {
+        const core = engine.session(options);
+        try {
+            const { adapters, scales } = this.#adapters.resolve(uses);
+            if (adapters.length) core.useAdapters(adapters, scales);
+            return core;
+        } catch (thrown) {
+            core.free();
+            throw thrown;
+        }
+    }
+
+    #useAdapters(held: HeldSession, uses: readonly AdapterUse[]): void {
+        const { adapters, scales } = this.#adapters.resolve(uses);
+        held.core?.useAdapters(adapters, scales);
+        held.adapters = uses;
+        this.#sweepAdapters();
+    }
+
+    #sweepAdapters(): void {
+        this.#adapters.sweep([...this.#sessions.values()].map(({ adapters }) => adapters));
     }
 
     /* A session that was lost with its device is not computed for this: the copy, too, is computed when it is used. */
-    async #fork(engine: CoreEngineLike, held: HeldSession): Promise<{ session: number; context: number }> {
-        if (held.core) return this.#hold(held.options, await held.core.fork());
-        const core = engine.session(held.options);
-        const made = this.#hold(held.options, core);
-        core.free();
-        Object.assign(this.#held(made.session), { core: null, tokens: held.tokens.slice() });
-        return made;
+    async #fork(engine: CoreEngineLike, { options, adapters, core, tokens }: HeldSession): Promise<{ session: number; context: number }> {
+        if (core) {
+            const copy = await core.fork();
+            return this.#hold({ options, adapters, core: copy }, copy.context);
+        }
+        const made = engine.session(options);
+        const { context } = made;
+        made.free();
+        return this.#hold({ options, adapters, core: null }, context, tokens.slice());
     }
 
     /* The session on the current device. Computes its tokens there first, if needed; if pictures or sounds are among them, only a reply
      * can bring them back, and anything else fails. */
     async #live(engine: CoreEngineLike, held: HeldSession, signal: AbortSignal): Promise<CoreSessionLike> {
         if (held.core) return held.core;
-        const core = engine.session(held.options);
+        const core = this.#openSession(engine, held);
         try {
             if (held.tokens.length) await core.set(held.tokens, signal);
         } catch (thrown) {
@@ -332,7 +369,7 @@ export class Host {
     /* Writes an answer. After a lost device it continues on the new one with the same seed and tokens, without repeating pieces that were
      * already sent. */
     #reply(
-        session: number, wire: WireReplyOptions, context: { signal: AbortSignal; emit(piece: ReplyPiece): void },
+        session: number, wire: WireReplyOptions, uses: readonly AdapterUse[] | undefined, context: { signal: AbortSignal; emit(piece: ReplyPiece): void },
         start: (core: CoreSessionLike, options: ReplyOptions) => AsyncGenerator<Piece, ReplyStats>,
     ): Promise<ReplyStats> {
         const options: ReplyOptions = { ...wire, sampling: { ...wire.sampling }, signal: context.signal };
@@ -341,9 +378,10 @@ export class Host {
         let broken = false;
         return this.#compute(session, context.signal, async (engine) => {
             const held = this.#held(session);
+            if (uses && !broken) this.#useAdapters(held, uses);
             // The reply computes the prompt itself: there is no need to restore the old tokens first.
             if (broken && !held.core) options.resume = held.tokens;
-            held.core ??= engine.session(held.options);
+            held.core ??= this.#openSession(engine, held);
             broken = true;
             const pieces = start(held.core, options);
             said.beginAgain();
@@ -393,11 +431,48 @@ export class Host {
             await this.#compute(null, signal, (engine) => engine.selfCheck());
             return null;
         },
-        open: ({ options }, { signal }) => this.#compute(null, signal, (engine) => this.#hold(options, engine.session(options))),
+        // Adding or freeing an adapter may change the plans of all sessions, so no answer is under way meanwhile.
+        adapterLoad: async ({ files }, { signal, emit }) => {
+            const bytes = await this.#adapters.read(files, signal, seldom(emit));
+            return this.#exclusive(signal, () => this.#onDevice(signal, (engine) => this.#adapters.add(engine, files, bytes)));
+        },
+        adapterRead: async ({ files }, { signal, emit }) => {
+            const { weights, config } = await this.#adapters.read(files, signal, seldom(emit));
+            return [{ name: nameOf(files.weights), bytes: weights }, ...(config ? [{ name: nameOf(files.config!), bytes: config }] : [])];
+        },
+        adapterInspect: async ({ files }, { signal, emit }) => {
+            const bytes = await this.#adapters.read(files, signal, seldom(emit));
+            return (await this.#now(signal)).inspectAdapter(files.name, bytes);
+        },
+        adapterConvert: async ({ files, form }, { signal, emit }) => {
+            const bytes = await this.#adapters.read(files, signal, seldom(emit));
+            return (await this.#now(signal)).convertAdapter(files.name, bytes, form);
+        },
+        adapterExport: async ({ adapter, form }, { signal }) => {
+            await this.#now(signal);
+            return this.#adapters.export(adapter, form);
+        },
+        adapterFree: ({ adapter }, { signal }) =>
+            this.#exclusive(signal, async () => {
+                this.#adapters.free(adapter);
+                this.#sweepAdapters();
+                return null;
+            }),
+        useAdapters: ({ session, adapters }, { signal }) =>
+            this.#compute(session, signal, () => {
+                this.#useAdapters(this.#held(session), adapters);
+                return null;
+            }),
+        open: ({ options, adapters }, { signal }) =>
+            this.#compute(null, signal, (engine) => {
+                const core = this.#openSession(engine, { options, adapters });
+                return this.#hold({ options, adapters, core }, core.context);
+            }),
         close: ({ session }, { signal }) =>
             this.#beside(session, signal, async () => {
                 this.#sessions.get(session)?.core?.free();
                 this.#sessions.delete(session);
+                this.#sweepAdapters();
                 return null;
             }),
         tokens: ({ session }) => this.#tokens(this.#held(session)),
@@ -417,10 +492,10 @@ export class Host {
             return null;
         },
         logits: ({ session }, { signal }) => this.#change(session, signal, (core) => core.logits()),
-        reply: ({ session, messages, options }, context) =>
-            this.#reply(session, options, context, (core, full) => core.reply(messages, full)),
-        replyTokens: ({ session, ids, options }, context) =>
-            this.#reply(session, options, context, (core, full) => core.replyTokens(ids, full)),
+        reply: ({ session, messages, options, adapters }, context) =>
+            this.#reply(session, options, adapters, context, (core, full) => core.reply(messages, full)),
+        replyTokens: ({ session, ids, options, adapters }, context) =>
+            this.#reply(session, options, adapters, context, (core, full) => core.replyTokens(ids, full)),
         abort: ({ target }) => {
             this.#running.get(target)?.abort();
             return null;
@@ -469,6 +544,16 @@ function randomSeed(): number {
 
 // ---- helpers ----
 
+/* Work without which an engine that was just opened is of no use. */
+async function closedOnFailure(engine: CoreEngineLike, work: Promise<void>): Promise<void> {
+    try {
+        await work;
+    } catch (thrown) {
+        engine.close();
+        throw thrown;
+    }
+}
+
 /* The result, or the reason why the caller no longer wants it. */
 function unlessAborted<T>(result: Promise<T>, signal: AbortSignal): Promise<T> {
     return new Promise((resolve, reject) => {
@@ -492,8 +577,15 @@ function seldom(tell: Tell): Tell {
     };
 }
 
+/* For the copy of a file. */
+function nameOf(spec: SourceSpec): string {
+    const path = spec.kind === 'url' ? new URL(spec.url).pathname : spec.kind === 'path' ? spec.path : spec.kind === 'blob' ? spec.name : '';
+    return path.split(/[\\/]/).at(-1) ?? '';
+}
+
 /* An array can be transferred only if it covers its whole buffer. */
 function transferable(result: unknown): Transferable[] {
+    if (Array.isArray(result)) return result.flatMap((one: { bytes?: unknown } | null) => transferable(one?.bytes));
     if (!ArrayBuffer.isView(result) || !(result.buffer instanceof ArrayBuffer)) return [];
     return result.byteLength === result.buffer.byteLength ? [result.buffer] : [];
 }

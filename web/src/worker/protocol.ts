@@ -15,13 +15,13 @@
 
 import type { WireError } from '../core/errors.ts';
 import type {
-    Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Piece, PlainMessage, ReplyOptions, ReplyStats, Sampling,
+    AdapterFile, AdapterForm, AdapterInfo, AdapterReport, Backend, DeviceInfo, EngineInfo, EngineStats, FitReport, LoadProgress, Piece, PlainMessage, ReplyOptions, ReplyStats, Sampling,
     SessionOptions, EngineOptions,
 } from '../core/types.ts';
 import type { StoreProgress } from '../sources/store.ts';
 
 /** Page and worker come from the same build, but a cache may serve an old worker. */
-export const PROTOCOL = 3;
+export const PROTOCOL = 4;
 
 /** true: downloads are stored in the browser. false: models are read from the network as needed. 'if-it-fits': true, but false if there is no
  * space. */
@@ -35,6 +35,26 @@ export type SourceSpec =
     | { kind: 'cached'; key: string }
     | { kind: 'path'; path: string };
 
+/** An adapter: a GGUF file, or a safetensors file with its adapter_config.json. */
+export interface AdapterSpec {
+    name: string;
+    weights: SourceSpec;
+    config: SourceSpec | null;
+}
+
+/** While an adapter is loaded: bytes of its files. */
+export interface AdapterProgress {
+    phase: 'read';
+    done: number;
+    total: number;
+}
+
+/** A loaded adapter, by its number, and what its change is multiplied by. */
+export interface AdapterUse {
+    adapter: number;
+    scale: number;
+}
+
 /** Load options that fit into a message. */
 export type WireEngineOptions = Omit<EngineOptions, 'signal' | 'onProgress'>;
 export type WireReplyOptions = Omit<ReplyOptions, 'signal'>;
@@ -42,6 +62,8 @@ export type WireReplyOptions = Omit<ReplyOptions, 'signal'>;
 export interface LoadArgs {
     sources: SourceSpec[];
     options: WireEngineOptions;
+    /** Adapters that are part of the model, as in Ollama's store: every session uses them. */
+    adapters: AdapterSpec[];
     /** What to do when a lost GPU does not come back: continue on wasm, or wait for `recover`. */
     fallback: 'wasm' | 'none';
 }
@@ -63,7 +85,7 @@ export type ReplyPiece =
     | { kind: 'content' | 'thinking'; text: string; logprobs?: TokenLogprobText[][] }
     | Exclude<Piece, { kind: 'content' | 'thinking' }>;
 
-export type Progress = LoadProgress | StoreProgress;
+export type Progress = LoadProgress | StoreProgress | AdapterProgress;
 
 /** What happens to the device while an engine is loaded. */
 export type DeviceEvent =
@@ -97,7 +119,15 @@ export interface Operations {
     render: { args: { messages: PlainMessage[]; options: WireReplyOptions }; result: string; event: never };
     selfCheck: { args: object; result: null; event: never };
     stats: { args: object; result: EngineStats; event: never };
-    open: { args: { options: SessionOptions }; result: { session: number; context: number }; event: never };
+    adapterLoad: { args: { files: AdapterSpec }; result: { adapter: number; info: AdapterInfo }; event: Progress };
+    /** The bytes of its files, for a copy. */
+    adapterRead: { args: { files: AdapterSpec }; result: AdapterFile[]; event: Progress };
+    adapterInspect: { args: { files: AdapterSpec }; result: AdapterReport; event: Progress };
+    adapterConvert: { args: { files: AdapterSpec; form: AdapterForm }; result: AdapterFile[]; event: Progress };
+    adapterExport: { args: { adapter: number; form: AdapterForm }; result: AdapterFile[]; event: never };
+    adapterFree: { args: { adapter: number }; result: null; event: never };
+    useAdapters: { args: SessionRef & { adapters: AdapterUse[] }; result: null; event: never };
+    open: { args: { options: SessionOptions; adapters: AdapterUse[] }; result: { session: number; context: number }; event: never };
     close: { args: SessionRef; result: null; event: never };
     tokens: { args: SessionRef; result: Int32Array; event: never };
     set: { args: SessionRef & { ids: Int32Array }; result: null; event: never };
@@ -107,8 +137,9 @@ export interface Operations {
     save: { args: SessionRef; result: Uint8Array; event: never };
     restore: { args: SessionRef & { bytes: Uint8Array }; result: null; event: never };
     logits: { args: SessionRef; result: Float32Array | null; event: never };
-    reply: { args: SessionRef & { messages: PlainMessage[]; options: WireReplyOptions }; result: ReplyStats; event: ReplyPiece };
-    replyTokens: { args: SessionRef & { ids: Int32Array; options: WireReplyOptions }; result: ReplyStats; event: ReplyPiece };
+    /** `adapters`: those that the session uses from now on; absent: those that it has. */
+    reply: { args: SessionRef & { messages: PlainMessage[]; options: WireReplyOptions; adapters?: AdapterUse[] | undefined }; result: ReplyStats; event: ReplyPiece };
+    replyTokens: { args: SessionRef & { ids: Int32Array; options: WireReplyOptions; adapters?: AdapterUse[] | undefined }; result: ReplyStats; event: ReplyPiece };
     /** Answers at once; the aborted operation gives its own answer. */
     abort: { args: { target: number }; result: null; event: never };
 }

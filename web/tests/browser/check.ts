@@ -3,7 +3,7 @@
 
 import { Core } from '../../src/core/core.ts';
 import type { CoreEngine } from '../../src/core/engine.ts';
-import type { CoreAdapter } from '../../src/core/session.ts';
+import type { CoreAdapter } from '../../src/core/adapter.ts';
 import type { ByteSource, EngineOptions, SessionOptions } from '../../src/core/types.ts';
 import { pageGpu } from './page_gpu.ts';
 
@@ -120,7 +120,7 @@ export async function check(core: Core, model: ByteSource, expectations: ArrayBu
     for (const folder of folders) {
         const [weights, config] = await Promise.all(['adapter_model.safetensors', 'adapter_config.json'].map((name) => bytesOf(`${folder}/${name}`)));
         const name = folder.split('/').at(-1)!;
-        adapters.set(name, engine.adapter(name, new Uint8Array(weights!), new Uint8Array(config!)));
+        adapters.set(name, engine.adapter(name, { weights: new Uint8Array(weights!), config: new Uint8Array(config!) }));
     }
     for (const file of expectations) {
         const expected = readExpectation(file);

@@ -32,6 +32,20 @@ class MemoryFile implements FileEntry {
         return new File([this.bytes], this.name);
     }
 
+    /** Nothing is written before it is closed. */
+    async createWritable() {
+        const parts: Uint8Array[] = [];
+        return {
+            write: async (content: Blob) => void parts.push(new Uint8Array(await content.arrayBuffer())),
+            close: async () => {
+                const whole = new Uint8Array(Buffer.concat(parts));
+                if (whole.length - this.bytes.length > this.#disk.quota - this.#disk.used) throw new DOMException('no space', 'QuotaExceededError');
+                this.#disk.used += whole.length - this.bytes.length;
+                this.bytes = whole;
+            },
+        };
+    }
+
     async createSyncAccessHandle({ mode = 'readwrite' }: { mode?: string } = {}) {
         if (this.writer || (mode === 'readwrite' && this.readers)) throw new DOMException('the file is locked', 'NoModificationAllowedError');
         if (mode === 'readwrite') this.writer = true;
