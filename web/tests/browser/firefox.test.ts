@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
+import { checkAdapters } from './adapter_cases.ts';
 import { launchFirefox, PATIENCE } from './browsers.ts';
 import { checkOtherPictures, checkPictures, checkSounds } from './media_cases.ts';
 import { type TestServer, startServer } from './server.ts';
@@ -49,4 +50,11 @@ test('pictures and sounds are decoded as they were made', { timeout: 600_000 }, 
     page.setDefaultTimeout(PATIENCE);
     await page.goto(`${server.origin}/`);
     for (const check of [checkPictures, checkOtherPictures, checkSounds]) await check((script) => page.evaluate(script));
+});
+
+test('adapters are kept, there after a reload, exported and deleted', { timeout: 600_000 }, async () => {
+    const page = await browser.newPage();
+    page.setDefaultTimeout(PATIENCE);
+    await page.goto(`${server.origin}/`);
+    await checkAdapters({ evaluate: (script) => page.evaluate(script), reload: () => page.goto(`${server.origin}/?again`) });
 });

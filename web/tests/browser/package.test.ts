@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { type BrowserContext, type Page, chromium } from 'playwright-core';
 import { firstLayer } from '../support/gguf.ts';
+import { checkAdapters } from './adapter_cases.ts';
 import { CHROMIUM_FLAGS, launchChromium, PATIENCE, which } from './browsers.ts';
 import { checkBox, checkMicrophone, checkOtherPictures, checkPictures, checkRecordedVideo, checkSounds, checkVideos, fakeMicrophone } from './media_cases.ts';
 import { type TestServer, startServer } from './server.ts';
@@ -275,6 +276,13 @@ test("Ollama's folder is picked, remembered, and found again after a reload", { 
     assert.equal(info.name, 'Tiny Dense');
     assert.ok(info.text.length > 0);
     assert.equal(await run(`return OllamaFolder.saved();`), null);
+    await page.close();
+});
+
+test('adapters are kept, there after a reload, exported and deleted', { timeout: 600_000 }, async () => {
+    const { page, complaints } = await visit();
+    await checkAdapters(page);
+    assert.deepEqual(complaints.filter((text) => !/404/.test(text)), []);
     await page.close();
 });
 
