@@ -88,7 +88,7 @@ static inline buffer made_gguf(const char *type, const char *architecture, float
     buffer       out = { 0 };
     error        e = { 0 };
     CHECK(gguf_writer_new(&w, &e) == GM_OK);
-    gguf_write_str(w, "general.type", str_of(type));
+    if (type) gguf_write_str(w, "general.type", str_of(type));
     gguf_write_str(w, "general.architecture", str_of(architecture));
     gguf_write_str(w, "adapter.type", str_of("lora"));
     gguf_write_f32(w, "adapter.lora.alpha", alpha);

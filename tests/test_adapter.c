@@ -221,9 +221,10 @@ static void test_configs(void) {
         { "{\"rank_pattern\":{\"up_proj\":3},\"r\":2}", NULL },
         { "{\"rank_pattern\":{\"layers.1\\\\d.mlp.up_proj\":3},\"r\":2}", NULL },
         { "{\"rank_pattern\":{\"proj\":3},\"r\":2}",
-          "gives 'model.layers.11.mlp.up_proj' the rank 2, but they have 3" },
-        { "{\"rank_pattern\":{\".*_proj\":2,\"up_proj\":3}}", "the rank 2, but they have 3" }, /* the first counts */
-        { "{\"r\":4}", "the rank 4, but they have 2" },
+          "gives 'model.layers.11.mlp.up_proj' rank 2, but its matrices have rank 3" },
+        { "{\"rank_pattern\":{\".*_proj\":2,\"up_proj\":3}}",
+          "rank 2, but its matrices have rank 3" }, /* the first counts */
+        { "{\"r\":4}", "rank 4, but its matrices have rank 2" },
         { "{\"r\":0}", "a rank is at least 1" },
         { "{\"r\":-1}", "a rank is at least 1" },
         { "{\"r\":\"4\"}", "r must be a whole number, found a string" },
@@ -288,13 +289,15 @@ static void test_bad_tensors(void) {
         made_tensor tensors[4];
     } rows[] = {
         { "no tensors", "has no weights", { { 0 } } },
-        { "half a pair", "its B is missing", { GOOD_A } },
-        { "the other half", "its A is missing", { GOOD_B } },
-        { "ranks that differ", "A has the rank 2, B 3", { GOOD_A, { Q "lora_B.weight", "F32", 3, 3 } } },
-        { "rank 0", "rank 0", { { Q "lora_A.weight", "F32", 0, 5 }, { Q "lora_B.weight", "F32", 3, 0 } } },
-        { "no outputs", "empty half", { GOOD_A, { Q "lora_B.weight", "F32", 0, 2 } } },
+        { "half a pair", "has a matrix A but no matrix B", { GOOD_A } },
+        { "the other half", "has a matrix B but no matrix A", { GOOD_B } },
+        { "ranks that differ", "A has rank 2 but B has rank 3", { GOOD_A, { Q "lora_B.weight", "F32", 3, 3 } } },
+        { "rank 0",
+          "A is 0 x 5 and B 3 x 0; a rank of 0",
+          { { Q "lora_A.weight", "F32", 0, 5 }, { Q "lora_B.weight", "F32", 3, 0 } } },
+        { "no outputs", "an empty matrix", { GOOD_A, { Q "lora_B.weight", "F32", 0, 2 } } },
         { "a huge rank",
-          "at most 4096",
+          "has rank 5000; the highest that is supported is 4096",
           { { Q "lora_A.weight", "F32", 5000, 1 }, { Q "lora_B.weight", "F32", 1, 5000 } } },
         { "another type", "has the type I16", { { Q "lora_A.weight", "I16", 2, 5 }, GOOD_B } },
         { "DoRA", "DoRA", { GOOD_A, GOOD_B, { Q "lora_magnitude_vector", "F32", 1, 3 } } },
@@ -313,10 +316,15 @@ static void test_bad_tensors(void) {
           "adapter of a linear",
           { { BASE "embed_tokens.lora_A.weight", "F32", 2, 5 } } },
         { "two paths of one module",
-          "has two halves A",
+          "two matrices A for the same module, as 'model.l",
           { GOOD_A,
             GOOD_B,
             { "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight", "F32", 2, 5 } } },
+        { "two paths of one module, and B",
+          "two matrices B for the same module",
+          { GOOD_A,
+            GOOD_B,
+            { "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_B.weight", "F32", 3, 2 } } },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         made_tensor tensors[5] = { 0 };
@@ -407,11 +415,12 @@ static void test_bad_headers(void) {
         size_t      length;
         const char *problem;
     } files[] = {
-        { "", 0, "it has 0 bytes" },
-        { "\0\0\0\0\0\0\0\x10{}", 10, "its header has 1152921504606846976 bytes, the file 10" }, /* 2^60 */
-        { "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "its header has 18446744073709551615 bytes" },
-        { "PK\3\4\0\0\0\0\0\0", 10, "file of PyTorch" },
-        { "\x80\x02}q\x00\x00\x00\x01\x00\x00", 10, "file of PyTorch" },
+        { "", 0, "it has only 0 bytes" },
+        { "\0\0\0\0\0\0\0\x10{}", 10,
+          "the header should have 1152921504606846976 bytes, but the file has only 10" }, /* 2^60 */
+        { "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "the header should have 18446744073709551615 bytes" },
+        { "PK\3\4\0\0\0\0\0\0", 10, "a PyTorch file" },
+        { "\x80\x02}q\x00\x00\x00\x01\x00\x00", 10, "a PyTorch file" },
         { "GGUF\3\0\0\0", 8, "" },
     };
     for (size_t i = 0; i < COUNT_OF(files); i++) {
@@ -448,7 +457,7 @@ static void test_folders(void) {
     put_file(folder, "adapter_config.json", "{}");
     folder_problem(folder, "adapter_model.safetensors is missing beside adapter_config.json");
     put_file(folder, "adapter_model.bin", "PK");
-    folder_problem(folder, "adapter_model.bin is a file of PyTorch");
+    folder_problem(folder, "adapter_model.bin is a PyTorch file");
     folder_problem("tests/fixtures/no-such-adapter", "cannot be opened");
     folder_problem("tests/fixtures/tiny-dense.gguf", "not an adapter");
     snprintf(command, sizeof command, "rm -r '%s'", folder);
@@ -497,7 +506,16 @@ static void test_bad_gguf(void) {
         bool        alora;
         gguf_spec   tensors[3];
     } rows[] = {
-        { "a model", "not an adapter", "model", "gemma4", 1, false, { { 0 } } },
+        { "a model", "not an adapter: metadata key 'general.type' is 'model'", "model", "gemma4", 1, false, { { 0 } } },
+        { "no type", "no metadata key 'general.type'; expected 'adapter'", NULL, "gemma4", 1, false, { { 0 } } },
+        { "B times the scale is infinite",
+          "times the scale 3e+38 is beyond",
+          "adapter",
+          "gemma4",
+          3e38f,
+          false,
+          { { "blk.0.attn_q.weight.lora_a", TYPE_F32, 2, { 4, 1 } },
+            { "blk.0.attn_q.weight.lora_b", TYPE_F32, 2, { 1, 400 } } } },
         { "for another architecture", "an adapter for another kind of model", "adapter", "llama", 1, false, { { 0 } } },
         { "aLoRA", "aLoRA", "adapter", "gemma4", 1, true, { { 0 } } },
         { "an infinite alpha", "not a finite number", "adapter", "gemma4", INFINITY, false, { { 0 } } },
@@ -517,7 +535,7 @@ static void test_bad_gguf(void) {
           false,
           { { "blk.0.attn_qkv.weight.lora_a", TYPE_F32, 2, { 4, 2 } } } },
         { "half a pair",
-          "its B is missing",
+          "has a matrix A but no matrix B",
           "adapter",
           "gemma4",
           1,
@@ -531,7 +549,7 @@ static void test_bad_gguf(void) {
           false,
           { { "blk.0.attn_q.weight.lora_a", TYPE_F32, 3, { 4, 2, 3 } } } },
         { "other experts",
-          "A has 3 experts, B 4",
+          "A has 3 experts but B has 4",
           "adapter",
           "gemma4",
           1,

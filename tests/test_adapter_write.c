@@ -3,6 +3,7 @@
 #include "adapter/adapter.h"
 #include "adapter/merge.h"
 #include "adapter_files.h"
+#include "base/json.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -81,6 +82,58 @@ static void test_round_trips(void) {
     CHECK_MESSAGE(scaled_difference(a, b) < 2e-7, "%g", scaled_difference(a, b));
     adapter_free(a);
     adapter_free(b);
+}
+
+/* PEFT makes an adapter for each module whose path is in the list, or ends with an item and a dot before it. */
+static void test_targets(void) {
+    static const made_tensor tensors[] = {
+        { BASE "language_model.layers.1.mlp.up_proj.lora_A.weight", "F32", 2, 5 },
+        { BASE "language_model.layers.1.mlp.up_proj.lora_B.weight", "F32", 3, 2 },
+        { BASE "vision_tower.encoder.layers.0.mlp.up_proj.linear.lora_A.weight", "F32", 2, 3 },
+        { BASE "vision_tower.encoder.layers.0.mlp.up_proj.linear.lora_B.weight", "F32", 3, 2 },
+        { 0 }
+    };
+    TEST("target_modules has whole paths, so that no other module gets an adapter");
+    adapter *a = open_made(tensors, "{}");
+    buffer   config = { 0 };
+    arena    memory = { 0 };
+    json    *root = NULL;
+    error    e = { 0 };
+    CHECK(a && !adapter_write_config(a, &config, &e) && !json_parse(buffer_view(&config), &memory, &root, &e));
+    const json *targets = json_get(root, "target_modules");
+    CHECK(json_is(targets, JSON_ARRAY) && targets->count == 2);
+    CHECK(targets && str_is(json_string(targets->first, ""), "model.language_model.layers.1.mlp.up_proj"));
+    CHECK(targets &&
+          str_is(json_string(targets->first->next, ""), "model.vision_tower.encoder.layers.0.mlp.up_proj.linear"));
+    arena_free(&memory);
+    buffer_free(&config);
+    adapter_free(a);
+}
+
+static void test_prefixes(void) {
+    static const made_tensor plain[] = {
+        { "base_model.model.layers.1.mlp.up_proj.lora_A.weight", "F32", 2, 5 },
+        { "base_model.model.layers.1.mlp.up_proj.lora_B.weight", "F32", 3, 2 },
+        { 0 },
+    };
+    static const char *const bad[] = { "mo\"del.", "model", "layers.", "model.\n", "other." };
+    TEST("paths of a text model alone come back as they were");
+    adapter *a = open_made(plain, "{}"), *b = a ? through_gguf(a) : NULL, *c = b ? through_peft(b) : NULL;
+    CHECK(c && !*a->prefix && !*b->prefix && !*c->prefix && !memcmp(a->digest, c->digest, 32));
+    for (size_t i = 0; a && i < COUNT_OF(bad); i++) {
+        TEST("a GGUF with the prefix %zu, which is none", i);
+        adapter changed = *a, *out = NULL;
+        buffer  file = { 0 };
+        error   e = { 0 };
+        changed.prefix = bad[i];
+        CHECK(!adapter_write_gguf(&changed, buffer_sink, &file, &e));
+        CHECK(adapter_open_memory(buffer_view(&file), (str){ 0 }, "x", &out, &e) == GM_BAD_FILE && !out);
+        CHECK_MESSAGE(strstr(e.why, "gemmule.peft_prefix") && strstr(e.why, "such as 'model.'"), "%s", e.why);
+        buffer_free(&file);
+    }
+    adapter_free(a);
+    adapter_free(b);
+    adapter_free(c);
 }
 
 static void test_experts_to_peft(void) {
@@ -218,6 +271,8 @@ static void test_inner_products(void) {
 
 int main(void) {
     test_round_trips();
+    test_targets();
+    test_prefixes();
     test_experts_to_peft();
     test_merge();
     test_inner_products();

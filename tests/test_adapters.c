@@ -5,6 +5,8 @@
  *     test_adapters [gpu] */
 
 #include "adapter_files.h"
+#include "base/sha256.h"
+#include "gpu/host_native.h"
 #include "sessions.h"
 
 #include <math.h>
@@ -19,7 +21,7 @@ static gm_backend device = GM_BACKEND_CPU;
 
 /* One on q, o and down of all layers, the head and the embedding. Variants have other values and ranks; the last one has a rank that
  * needs more room than the others. */
-static gm_adapter *adapter_made(size_t variant) {
+static gm_status adapter_try(size_t variant, gm_adapter **out) {
     const model   *m = &engine->weights;
     const uint32_t rank = variant + 1 == VARIANTS ? 20 : 2 + (uint32_t)variant, layers = m->config.layers;
     made_tensor   *tensors = calloc(6 * layers + 5, sizeof *tensors);
@@ -50,14 +52,18 @@ static gm_adapter *adapter_made(size_t variant) {
         "\"lm_head\",\"embed_tokens\"]}",
         rank, 0.02 * (1 + (double)variant));
     snprintf(name, sizeof name, "variant-%zu", variant);
-    buffer      file = made_safetensors(tensors);
-    gm_adapter *out = NULL;
-    CHECK_MESSAGE(
-        !gm_adapter_load_data(engine, name, file.data, file.length, config, strlen(config), &out, why, sizeof why),
-        "%s", why);
+    buffer          file = made_safetensors(tensors);
+    const gm_status status =
+        gm_adapter_load_data(engine, name, file.data, file.length, config, strlen(config), out, why, sizeof why);
     buffer_free(&file);
     free(tensors);
     free(names);
+    return status;
+}
+
+static gm_adapter *adapter_made(size_t variant) {
+    gm_adapter *out = NULL;
+    CHECK_MESSAGE(!adapter_try(variant, &out), "%s", why);
     return out;
 }
 
@@ -166,6 +172,55 @@ static void test_snapshots(gm_adapter *const *a) {
     gm_session_free(other);
 }
 
+enum { SOFT = 6, BEHIND = 2 * KV_BATCH };
+
+/* Some soft tokens, and text behind them. */
+static gm_session *session_seeing(const mix *m, bool shares, const float *rows) {
+    gm_session *s = session_using(m, shares);
+    int32_t     tokens[BEHIND];
+    error       e = { 0 };
+    make_tokens(tokens, BEHIND, 40);
+    CHECK_MESSAGE(!session_hold_soft(s, 300, rows, SOFT, false, &e), "%s", e.why);
+    for (size_t i = 0; i < BEHIND; i++) session_hold(s, tokens[i], &e);
+    CHECK_MESSAGE(!e.status && !session_want_logits(s, INFINITY, &e), "%s", e.why);
+    return s;
+}
+
+/* The file says what its soft tokens show, and has other values for them. With other adapters, the session computes all from these. */
+static void test_foreign_soft_tokens(gm_adapter *const *a) {
+    TEST("nobody begins with what was computed from a snapshot's soft tokens");
+    const mix    first = mix_of(a[0], 1), second = mix_of(a[1], 1);
+    const size_t width = engine->weights.config.width;
+    float       *rows = calloc(SOFT * width, sizeof *rows);
+    void        *data = NULL;
+    size_t       size = 0;
+    error        e = { 0 };
+    for (size_t i = 0; i < SOFT * width; i++) rows[i] = made_value(5, i);
+    gm_session *s = session_seeing(&first, false, rows), *want = session_seeing(&second, false, rows);
+    CHECK_MESSAGE(!gm_session_save_buffer(s, &data, &size, why, sizeof why), "%s", why);
+    float *at = memmem(data, size, rows, SOFT * width * sizeof *rows);
+    CHECK(at != NULL);
+    for (size_t i = 0; at && i < SOFT * width; i++) at[i] = -at[i];
+    sha256 hash;
+    sha256_start(&hash);
+    sha256_add(&hash, data, size - GGUF_SEAL_BYTES);
+    sha256_end(&hash, (uint8_t *)data + size - GGUF_SEAL_BYTES);
+    gm_session *target = session_using(&second, true), *fork = NULL;
+    CHECK_MESSAGE(!gm_session_restore_buffer(target, data, size, why, sizeof why) && !target->computed, "%s", why);
+    CHECK_MESSAGE(!session_want_logits(target, INFINITY, &e), "%s", e.why);
+    CHECK(memcmp(gm_session_logits(target), gm_session_logits(want), logit_count() * sizeof(float)));
+    CHECK(!gm_session_fork(target, &fork, why, sizeof why));
+    gm_session_free(fork);
+    gm_session_free(target);
+    gm_session *fresh = session_seeing(&second, true, rows);
+    CHECK(!memcmp(gm_session_logits(fresh), gm_session_logits(want), logit_count() * sizeof(float)));
+    gm_session_free(fresh);
+    gm_session_free(want);
+    gm_session_free(s);
+    gm_free(data);
+    free(rows);
+}
+
 static void test_forks(gm_adapter *const *a) {
     TEST("a fork has its parent's adapters until it changes them");
     const mix   first = mix_of(a[0], 1), second = mix_of(a[1], 2);
@@ -270,9 +325,9 @@ static void test_loading(gm_adapter **a) {
     const mix none = { 0 }, first = mix_of(a[0], 1), second = mix_of(a[1], 1);
     writer    one = writer_of(&first, 20), two = writer_of(&second, 21), plain = writer_of(&none, 22);
     for (int i = 0; i < 4; i++) writer_step(&one), writer_step(&two), writer_step(&plain);
-    const uint32_t slots = engine->adapters.sites.model.slots;
+    const uint32_t before = engine->adapters.sites.model.slots;
     a[VARIANTS - 1] = adapter_made(VARIANTS - 1);
-    CHECK(engine->adapters.sites.model.slots >= slots);
+    CHECK(engine->adapters.sites.model.slots >= before);
     gm_adapter_free(a[1]); /* its session goes on with it */
     while (one.status == GM_AGAIN || two.status == GM_AGAIN || plain.status == GM_AGAIN) {
         if (one.status == GM_AGAIN) writer_step(&one);
@@ -299,15 +354,67 @@ static void test_loading(gm_adapter **a) {
     writer_end(&four);
 }
 
+/* ---- the GPU's limits ---- */
+
+/* The last variant needs new sites; the others' stay as they are until there is memory for them. */
+static void test_gpu_limits(gm_adapter *const *a) {
+    TEST("an adapter that the GPU has no room for is refused, and everybody goes on");
+    const mix   none = { 0 }, first = mix_of(a[0], 1);
+    gpu_host   *gpu = engine->gpu.host;
+    gm_session *s = session_using(&first, false), *plain = session_using(&none, false);
+    gm_adapter *out = NULL;
+    int32_t     tokens[PROMPT + 1];
+    make_tokens(tokens, PROMPT + 1, 30);
+    CHECK(!set_tokens(s, tokens, PROMPT) && !set_tokens(plain, tokens, PROMPT));
+    float       *before = logits_of(&first, tokens, PROMPT), *bare = logits_of(&none, tokens, PROMPT);
+    const size_t count = engine->adapters.count;
+    gpu->most = gpu_host_bytes(gpu) + 4096;
+    CHECK_MESSAGE(adapter_try(VARIANTS - 1, &out) == GM_NO_MEMORY && !out, "%s", why);
+    CHECK_MESSAGE(strstr(why, "the adapters take ") && strstr(why, "bytes of GPU memory"), "%s", why);
+    CHECK(!append_tokens(s, tokens + PROMPT, 1) && !append_tokens(plain, tokens + PROMPT, 1));
+    gpu->most = 0;
+    const uint32_t groups = gpu->info.max_workgroups;
+    gpu->info.max_workgroups = 100;
+    CHECK_MESSAGE(adapter_try(VARIANTS - 1, &out) == GM_UNSUPPORTED && strstr(why, " workgroups in "), "%s", why);
+    gpu->info.max_workgroups = groups;
+    CHECK(engine->adapters.count == count && gm_session_logits(s) && gm_session_logits(plain));
+    gm_session_free(s);
+    gm_session_free(plain);
+    s = session_using(&first, false);
+    CHECK(!set_tokens(s, tokens, PROMPT));
+    CHECK(gm_session_logits(s) && !memcmp(gm_session_logits(s), before, logit_count() * sizeof *before));
+    session_use(s, &none);
+    CHECK(!set_tokens(s, tokens, PROMPT));
+    CHECK(gm_session_logits(s) && !memcmp(gm_session_logits(s), bare, logit_count() * sizeof *bare));
+    gm_session_free(s);
+    free(before);
+    free(bare);
+
+    TEST("a slot whose adapter was freed while it was written is written from its beginning");
+    gm_adapter *half = adapter_made(3);
+    engine->adapters.next.part = 2 * engine->adapters.sites.model.count - 1; /* all but the last matrix */
+    const uint32_t freed = half->slot;
+    gm_adapter_free(half);
+    gm_adapter *whole = adapter_made(2);
+    const mix   there = mix_of(whole, 1), elsewhere = mix_of(a[2], 1);
+    s = session_using(&there, false);
+    CHECK(whole->slot == freed && a[2]->slot != freed);
+    CHECK(computes(s, &elsewhere, tokens, PROMPT));
+    gm_session_free(s);
+    gm_adapter_free(whole);
+}
+
 static void test_adapter_refusals(gm_adapter *const *a) {
     TEST("what does not fit is refused, and changes nothing");
-    const mix   first = mix_of(a[0], 1), wrong = mix_of(a[0], NAN);
+    const mix   first = mix_of(a[0], 1), wrong = mix_of(a[0], NAN), endless = { { a[0], a[0] }, { 3e38f, 3e38f }, 2 };
     int32_t     tokens[PROMPT];
     gm_adapter *out = NULL;
     make_tokens(tokens, PROMPT, 5);
     gm_session *s = session_using(&first, false);
     CHECK(!set_tokens(s, tokens, PROMPT));
     CHECK(gm_session_adapters(s, wrong.adapters, wrong.scales, 1, why, sizeof why) == GM_BAD_ARGUMENT);
+    CHECK(gm_session_adapters(s, endless.adapters, endless.scales, 2, why, sizeof why) == GM_BAD_ARGUMENT);
+    CHECK_MESSAGE(strstr(why, "'variant-0' add up to more"), "%s", why);
     CHECK(gm_session_adapters(s, (gm_adapter *[]){ NULL }, NULL, 1, why, sizeof why) == GM_BAD_ARGUMENT);
     CHECK(gm_adapter_load(engine, "tests/fixtures/tiny-moe-lora", &out, why, sizeof why) && !out);
     CHECK_MESSAGE(strstr(why, "another model"), "%s", why);
@@ -342,16 +449,18 @@ int main(int argc, char **argv) {
     test_switching(a);
     if (device == GM_BACKEND_CPU) { /* these do not depend on the device, and a GPU in software is slow */
         test_snapshots(a);
+        test_foreign_soft_tokens(a);
         test_forks(a);
         test_prefixes(a);
     }
     test_mixed_answers(a);
+    if (device == GM_BACKEND_GPU) test_gpu_limits(a);
     test_loading(a);
     if (device == GM_BACKEND_CPU) test_adapter_refusals(a);
 
     TEST("without adapters, nothing is left of them");
     for (size_t i = 0; i < VARIANTS; i++) gm_adapter_free(a[i]);
-    CHECK(!engine->adapters.count && !engine->adapters.sites.g.op_count);
+    CHECK(!engine->adapters.count && !engine->adapters.sites.g);
     gm_engine_close(engine);
     return test_end();
 }

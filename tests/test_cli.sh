@@ -764,6 +764,8 @@ lora=("$dense" "${say[@]}" --max 8)
 run "the model alone" 0 run "${lora[@]}"
 cp "$scratch/out" "$scratch/alone"
 run "an adapter" 0 run "${lora[@]}" --adapter $fixtures/tiny-dense-lora
+cp "$scratch/out" "$scratch/adapted"
+lora_run=("${lora[@]}")
 equals "an adapter changes the answer" "$(cmp -s "$scratch/out" "$scratch/alone"; echo $?)" 1
 run "an adapter times 0" 0 run "${lora[@]}" --adapter $fixtures/tiny-dense-lora=0
 equals "an adapter times 0 changes nothing" "$(cmp -s "$scratch/out" "$scratch/alone"; echo $?)" 0
@@ -1135,6 +1137,18 @@ equals "chat without a newline at the end" "$out" "$one_answer"
 run "chat with an adapter" 0 "${chat[@]}" --adapter $lora=0.5 <<<"Hello"
 adapted_answer=$out
 if [ "$adapted_answer" != "$one_answer" ]; then pass; else fail "chat with an adapter" "it changes nothing"; fi
+cp -r $lora "$scratch/lora-r=16"
+run "a folder whose name ends like a scale" 0 run "${lora_run[@]}" --adapter "$scratch/lora-r=16"
+equals "the folder is meant, not a scale" "$(cmp -s "$scratch/out" "$scratch/adapted"; echo $?)" 0
+run "the same folder in a merge" 0 adapter merge $dense "$scratch/lora-r=16" "$scratch/merged-16.gguf" --quiet
+run "the same folder with a scale, and by its name" 0 "${chat[@]}" <<<"/adapter $scratch/lora-r=16=0.5"$'\nHello\n/clear\n/adapter none\n/adapter lora-r=16\n/adapter'
+equals "the folder times 0.5" "$out" "$adapted_answer"
+says "adapters: lora-r=16=0.5"
+says "adapters: lora-r=16=1"
+run "an adapter by its path, twice" 0 "${chat[@]}" <<<"/adapter $lora=0.5"$'\nHello\n/clear\n/adapter '"$lora/../tiny-dense-lora=0.5"$'\nHello'
+equals "what lies at a path is loaded once" "$out" "$adapted_answer"$'\n'"$adapted_answer"
+run "an endless scale" 2 "${chat[@]}" <<<"/adapter $lora=1e39"
+says "'1e39' is not a number"
 run "adapters are switched in a chat" 0 "${chat[@]}" <<<"/adapter $lora=0.5"$'\nHello\n/clear\n/adapter none\nHello\n/clear\n/adapter tiny-dense-lora=0.5\nHello\n/adapter'
 equals "with, without, and with an adapter" "$out" "$adapted_answer"$'\n'"$one_answer"$'\n'"$adapted_answer"
 says "adapters: tiny-dense-lora=0.5"

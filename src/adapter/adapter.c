@@ -65,24 +65,41 @@ static int half_compare(const void *a, const void *b) {
     return module ? module : (int)x->second - (int)y->second;
 }
 
+static const char *half_letter(const adapter_half *half) { return half->second ? "B" : "A"; }
+
+/* The same module under two names, such as model.layers.0 and model.language_model.layers.0. */
+static gm_status check_once(const adapter_halves *halves, error *e) {
+    for (size_t i = 1; i < halves->count; i++) {
+        const adapter_half *x = &halves->items[i - 1], *y = &halves->items[i];
+        if (!half_compare(x, y))
+            return fail(e, GM_BAD_FILE, "the adapter has two matrices %s for the same module, as '%.*s' and '%.*s'",
+                        half_letter(x), STR_ARGS(x->name), STR_ARGS(y->name));
+    }
+    return GM_OK;
+}
+
 static gm_status check_halves(const adapter_half *a, const adapter_half *b, error *e) {
-    if (!b || module_compare(a->module, b->module) || a->second)
-        return fail(e, GM_BAD_FILE, "'%.*s' has only one half of a pair: its %s is missing", STR_ARGS(a->name),
-                    a->second ? "A" : "B");
-    if (!b->second) return fail(e, GM_BAD_FILE, "'%.*s' has two halves A", STR_ARGS(a->name));
+    if (!b || module_compare(a->module, b->module))
+        return fail(e, GM_BAD_FILE, "'%.*s' has a matrix %s but no matrix %s: an adapter needs both", STR_ARGS(a->name),
+                    half_letter(a), a->second ? "A" : "B");
     if (!a->rank || !b->rank || !a->length || !b->length)
-        return fail(e, GM_BAD_FILE, "'%.*s' has the rank 0, or an empty half", STR_ARGS(a->name));
+        return fail(e, GM_BAD_FILE,
+                    "'%.*s': A is %llu x %llu and B %llu x %llu; a rank of 0 or an empty matrix is no adapter",
+                    STR_ARGS(a->name), (unsigned long long)a->rank, (unsigned long long)a->length,
+                    (unsigned long long)b->length, (unsigned long long)b->rank);
     if (a->rank != b->rank)
-        return fail(e, GM_BAD_FILE, "'%.*s': A has the rank %llu, B %llu", STR_ARGS(a->name),
+        return fail(e, GM_BAD_FILE, "'%.*s': A has rank %llu but B has rank %llu", STR_ARGS(a->name),
                     (unsigned long long)a->rank, (unsigned long long)b->rank);
     if (a->experts != b->experts)
-        return fail(e, GM_BAD_FILE, "'%.*s': A has %llu experts, B %llu", STR_ARGS(a->name),
+        return fail(e, GM_BAD_FILE, "'%.*s': A has %llu experts but B has %llu", STR_ARGS(a->name),
                     (unsigned long long)a->experts, (unsigned long long)b->experts);
     if (a->rank > ADAPTER_MOST_RANK)
-        return fail(e, GM_UNSUPPORTED, "'%.*s' has the rank %llu; at most %d are supported", STR_ARGS(a->name),
+        return fail(e, GM_UNSUPPORTED, "'%.*s' has rank %llu; the highest that is supported is %d", STR_ARGS(a->name),
                     (unsigned long long)a->rank, ADAPTER_MOST_RANK);
     if (a->length > UINT32_MAX || b->length > UINT32_MAX || a->experts > UINT32_MAX)
-        return fail(e, GM_BAD_FILE, "'%.*s' is too large", STR_ARGS(a->name));
+        return fail(e, GM_BAD_FILE, "'%.*s' maps %llu values to %llu for %llu experts: no model is that large",
+                    STR_ARGS(a->name), (unsigned long long)a->length, (unsigned long long)b->length,
+                    (unsigned long long)a->experts);
     return GM_OK;
 }
 
@@ -93,9 +110,10 @@ static gm_status pair_scale(const adapter_halves *halves, const peft_config *con
     if (config) {
         TRY(peft_config_module(config, path, &rank, &p->alpha, e));
         if (rank && rank != p->rank)
-            return fail(e, GM_BAD_FILE,
-                        "adapter_config.json contradicts the weights: it gives '%.*s' the rank %u, but they have %u",
-                        STR_ARGS(path), rank, p->rank);
+            return fail(
+                e, GM_BAD_FILE,
+                "adapter_config.json contradicts the weights: it gives '%.*s' rank %u, but its matrices have rank %u",
+                STR_ARGS(path), rank, p->rank);
         if (config->root_of_rank) p->alpha *= sqrt(p->rank);
     }
     p->scale = (float)(p->alpha / p->rank);
@@ -113,7 +131,7 @@ static gm_status pair_new(adapter *out, const adapter_half *a, const adapter_hal
     uint64_t first = 0, second = 0;
     if (!mul_u64(a->rank * a->length, a->experts, &first) || !mul_u64(b->rank * b->length, b->experts, &second) ||
         first > SIZE_MAX / sizeof(float) || second > SIZE_MAX / sizeof(float))
-        return fail(e, GM_BAD_FILE, "'%s' is too large", p->base);
+        return fail(e, GM_BAD_FILE, "'%s': its matrices take more bytes than this machine can address", p->base);
     p->a = arena_array(&out->memory, (size_t)first, sizeof *p->a);
     p->b = arena_array(&out->memory, (size_t)second, sizeof *p->b);
     if (!p->a || !p->b) return fail_memory(e, p->base, (first + second) * sizeof(float));
@@ -128,6 +146,7 @@ static gm_status join_pairs(adapter_reader *r, const peft_config *config, error 
     qsort(halves->items, halves->count, sizeof *halves->items, half_compare);
     out->pairs = arena_array(&out->memory, halves->count / 2 + 1, sizeof *out->pairs);
     if (!out->pairs) return fail_memory(e, "an adapter", halves->count * sizeof *out->pairs);
+    TRY(check_once(halves, e));
     for (size_t i = 0; i < halves->count; i += 2) {
         const adapter_half *a = &halves->items[i], *b = i + 1 < halves->count ? a + 1 : NULL;
         TRY(check_halves(a, b, e));
@@ -140,11 +159,16 @@ static gm_status join_pairs(adapter_reader *r, const peft_config *config, error 
 
 /* ---- values ---- */
 
-static gm_status half_check_finite(const float *values, uint64_t count, const adapter_half *half, error *e) {
+/* `scale` is the pair's: B is multiplied by it when the adapter is used. */
+static gm_status half_check_finite(const float *values, uint64_t count, const adapter_half *half, float scale,
+                                   error *e) {
     for (uint64_t i = 0; i < count; i++) {
         if (!isfinite(values[i]))
-            return fail(e, GM_BAD_FILE, "'%.*s': %s has %s at element %llu", STR_ARGS(half->name),
-                        half->second ? "B" : "A", isnan(values[i]) ? "NaN" : "an infinity", (unsigned long long)i);
+            return fail(e, GM_BAD_FILE, "'%.*s': %s has %s at element %llu", STR_ARGS(half->name), half_letter(half),
+                        isnan(values[i]) ? "NaN" : "an infinity", (unsigned long long)i);
+        if (half->second && !isfinite(values[i] * scale))
+            return fail(e, GM_BAD_FILE, "'%.*s': element %llu of B, %g, times the scale %g is beyond what f32 holds",
+                        STR_ARGS(half->name), (unsigned long long)i, (double)values[i], (double)scale);
     }
     return GM_OK;
 }
@@ -163,7 +187,7 @@ static gm_status half_transpose(const adapter_half *half, float *values, error *
 
 static source *weights_source(const adapter_reader *r) { return r->file ? gguf_source(r->file, 0) : r->weights; }
 
-static gm_status read_half(adapter_reader *r, const adapter_half *half, float *out, error *e) {
+static gm_status read_half(adapter_reader *r, const adapter_half *half, float scale, float *out, error *e) {
     const quant_format *format = quant_format_of(half->type);
     const uint64_t      count = half->rank * half->length * half->experts;
     source             *from = weights_source(r);
@@ -171,7 +195,7 @@ static gm_status read_half(adapter_reader *r, const adapter_half *half, float *o
     if (!bytes) return GM_AGAIN;
     format->dequantise(out, bytes, count / format->block);
     source_forget(from, half->offset, half->bytes);
-    TRY(half_check_finite(out, count, half, e));
+    TRY(half_check_finite(out, count, half, scale, e));
     return half->transposed ? half_transpose(half, out, e) : GM_OK;
 }
 
@@ -265,7 +289,7 @@ static gm_status list_all(adapter_reader *r, error *e) {
         }
     }
     TRY(r->file ? list_gguf(r, e) : list_peft(r, e));
-    const str prefix = r->halves.prefix.length ? r->halves.prefix : str_of("model.");
+    const str prefix = r->halves.has_prefix ? r->halves.prefix : str_of("model.");
     r->made->name = arena_copy(&r->made->memory, str_of(r->name));
     r->made->prefix = arena_copy(&r->made->memory, prefix);
     if (r->halves.base_model.length) r->made->base_model = arena_copy(&r->made->memory, r->halves.base_model);
@@ -279,7 +303,7 @@ static gm_status reader_go_on(adapter_reader *r, error *e) {
     }
     for (; r->next < r->halves.count; r->next++) {
         const adapter_pair *p = &r->made->pairs[r->next / 2];
-        TRY(read_half(r, &r->halves.items[r->next], r->next % 2 ? p->b : p->a, e));
+        TRY(read_half(r, &r->halves.items[r->next], p->scale, r->next % 2 ? p->b : p->a, e));
     }
     adapter_hash(r->made);
     return GM_OK;

@@ -10,8 +10,27 @@ static gm_status adapter_key_is(const gguf *g, const char *key, const char *expe
     bool found = false;
     TRY(gguf_get_str(g, key, &value, &found, e));
     if (found && str_is(value, expected)) return GM_OK;
+    if (!found)
+        return fail(e, GM_UNSUPPORTED, "%s: the file has no metadata key '%s'; expected '%s'", problem, key, expected);
     return fail(e, GM_UNSUPPORTED, "%s: metadata key '%s' is '%.*s', expected '%s'", problem, key, STR_ARGS(value),
                 expected);
+}
+
+/* Where the text model is in the original model: it becomes part of paths when the adapter is written as a PEFT folder. */
+static gm_status check_prefix(str prefix, error *e) {
+    buffer    path = { 0 };
+    module_id module;
+    str       there = { NULL, 0 };
+    buffer_str(&path, prefix);
+    buffer_text(&path, "embed_tokens");
+    const bool known = !path.failed && module_of_path(buffer_view(&path), &module, &there);
+    buffer_free(&path);
+    if (known && there.length == prefix.length) return GM_OK;
+    return fail(e, GM_BAD_FILE,
+                "metadata key '" GGUF_PREFIX_KEY
+                "' is '%.*s'; expected what stands before 'layers.' in PEFT's paths, such "
+                "as 'model.' or 'model.language_model.'",
+                STR_ARGS(prefix));
 }
 
 static gm_status check_keys(const gguf *g, adapter_halves *out, error *e) {
@@ -30,6 +49,8 @@ static gm_status check_keys(const gguf *g, adapter_halves *out, error *e) {
     out->alpha = alpha;
     out->has_alpha = found && alpha != 0;
     TRY(gguf_get_str(g, GGUF_PREFIX_KEY, &out->prefix, &found, e));
+    if (found) TRY(check_prefix(out->prefix, e));
+    out->has_prefix = found;
     for (size_t i = 0; i < COUNT_OF(names); i++) TRY(gguf_get_str(g, names[i], &out->base_model, &found, e));
     return GM_OK;
 }

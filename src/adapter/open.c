@@ -42,8 +42,8 @@ static gm_status check_folder(const char *folder, const char *weights, const cha
     if (!has_weights && file_exists(pickle))
         return fail(
             e, GM_UNSUPPORTED,
-            "%s: adapter_model.bin is a file of PyTorch, which can run programs when it is read; save the adapter "
-            "as safetensors",
+            "%s: adapter_model.bin is a PyTorch file. Reading one can run any program, so it is refused: save the "
+            "adapter as safetensors",
             folder);
     if (has_weights || has_config)
         return fail(e, GM_NOT_FOUND, "%s: %s is missing beside %s", folder, has_weights ? PEFT_CONFIG : PEFT_WEIGHTS,

@@ -28,7 +28,8 @@ typedef struct {
 typedef struct {
     adapter_half *items;
     size_t        count;
-    str           prefix; /* of the first module of the text model */
+    str           prefix; /* of the first module of the text model; may be empty */
+    bool          has_prefix;
     str           base_model;
     double        alpha;     /* of a GGUF, for all pairs */
     bool          has_alpha; /* false: the scale is 1 */

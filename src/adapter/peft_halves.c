@@ -100,7 +100,8 @@ gm_status peft_list_halves(const safetensors *s, arena *a, adapter_halves *out, 
         /* PEFT stores the table beside an embedding's adapter. */
         if (str_contains(t->name, ".base_layer.") && !str_contains(t->name, ".lora_")) continue;
         TRY(peft_half(t, &out->items[out->count], &prefix, e));
-        if (prefix.data && !out->prefix.data) out->prefix = prefix;
+        if (prefix.data && !out->has_prefix) out->prefix = prefix;
+        out->has_prefix = out->has_prefix || prefix.data;
         out->count++;
     }
     return GM_OK;

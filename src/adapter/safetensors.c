@@ -120,17 +120,19 @@ static gm_status header_parse(const json *root, uint64_t start, uint64_t length,
 
 static gm_status fail_not_safetensors(const uint8_t *first, uint64_t header, uint64_t length, error *e) {
     if (!memcmp(first, "PK", 2) || first[0] == 0x80)
-        return fail(e, GM_UNSUPPORTED,
-                    "this is a file of PyTorch (adapter_model.bin), which can run programs when it is read; "
-                    "save the adapter as safetensors");
-    return fail(e, GM_BAD_FILE, "not a safetensors file, or cut off: its header has %llu bytes, the file %llu",
+        return fail(
+            e, GM_UNSUPPORTED,
+            "this is a PyTorch file (adapter_model.bin), not a safetensors file. Reading one can run any program, "
+            "so it is refused: save the adapter as safetensors");
+    return fail(e, GM_BAD_FILE,
+                "not a safetensors file, or cut off: the header should have %llu bytes, but the file has only %llu",
                 (unsigned long long)header, (unsigned long long)length);
 }
 
 static gm_status safetensors_header(source *from, safetensors *out, error *e) {
     const uint64_t length = source_length(from);
     if (length < 8)
-        return fail(e, GM_BAD_FILE, "not a safetensors file: it has %llu bytes", (unsigned long long)length);
+        return fail(e, GM_BAD_FILE, "not a safetensors file: it has only %llu bytes", (unsigned long long)length);
     const uint8_t *first = source_bytes(from, 0, 8);
     if (!first) return GM_AGAIN;
     uint64_t header;

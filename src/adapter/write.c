@@ -119,12 +119,18 @@ static gm_status path_of(const adapter *a, const adapter_pair *p, buffer *out, e
     return fail(e, GM_UNSUPPORTED, "'%s': PEFT has no form for adapters of experts; keep this one as a GGUF", p->base);
 }
 
-static void header_add(buffer *header, const char *path, const char *end, uint64_t rows, uint64_t columns,
+static void header_add(buffer *header, const buffer *path, const char *end, uint64_t rows, uint64_t columns,
                        uint64_t *at) {
     const uint64_t bytes = rows * columns * sizeof(float);
-    buffer_printf(header, ",\"%s%s%s\":{\"dtype\":\"F32\",\"shape\":[%llu,%llu],\"data_offsets\":[%llu,%llu]}",
-                  PEFT_PREFIX, path, end, (unsigned long long)rows, (unsigned long long)columns,
-                  (unsigned long long)*at, (unsigned long long)(*at + bytes));
+    buffer         name = { 0 };
+    buffer_printf(&name, "%s%s%s", PEFT_PREFIX, path->data, end);
+    buffer_char(header, ',');
+    json_write_string(header, buffer_view(&name));
+    buffer_printf(header, ":{\"dtype\":\"F32\",\"shape\":[%llu,%llu],\"data_offsets\":[%llu,%llu]}",
+                  (unsigned long long)rows, (unsigned long long)columns, (unsigned long long)*at,
+                  (unsigned long long)(*at + bytes));
+    header->failed = header->failed || name.failed;
+    buffer_free(&name);
     *at += bytes;
 }
 
@@ -139,8 +145,8 @@ static gm_status safetensors_head(const adapter *a, buffer *header, error *e) {
         const bool          embedding = adapter_is_embedding(p);
         status = path_of(a, p, &path, e);
         if (status || path.failed) break;
-        header_add(header, path.data, embedding ? ".lora_embedding_A" : ".lora_A.weight", p->rank, p->in, &at);
-        header_add(header, path.data, embedding ? ".lora_embedding_B" : ".lora_B.weight", p->out, p->rank, &at);
+        header_add(header, &path, embedding ? ".lora_embedding_A" : ".lora_A.weight", p->rank, p->in, &at);
+        header_add(header, &path, embedding ? ".lora_embedding_B" : ".lora_B.weight", p->out, p->rank, &at);
     }
     buffer_char(header, '}');
     while (header->length % 8 && !header->failed) buffer_char(header, ' ');
@@ -181,9 +187,11 @@ gm_status adapter_write_safetensors(const adapter *a, gguf_sink sink, void *user
 
 /* A pattern's key is an expression: dots, the only special characters of a path, are escaped. */
 static void write_key(buffer *out, const char *path) {
-    buffer_char(out, '"');
-    for (; *path; path++) buffer_text(out, *path == '.' ? "\\\\." : (const char[]){ *path, 0 });
-    buffer_char(out, '"');
+    buffer key = { 0 };
+    for (; *path; path++) buffer_text(&key, *path == '.' ? "\\." : (const char[]){ *path, 0 });
+    json_write_string(out, buffer_view(&key));
+    out->failed = out->failed || key.failed;
+    buffer_free(&key);
 }
 
 /* The modules whose value differs from the one that most have. */
@@ -209,44 +217,24 @@ static gm_status write_pattern(const adapter *a, const char *key, double (*of)(c
     return status;
 }
 
-static int compare_texts(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* The last words of the modules' paths, each once. */
-static gm_status write_targets(const adapter *a, arena *memory, buffer *out, error *e) {
-    const char **names = arena_array(memory, a->count + 1, sizeof *names);
-    buffer       path = { 0 };
-    gm_status    status = GM_OK;
-    if (!names) return fail_memory(e, "the names of modules", a->count * sizeof *names);
-    for (size_t i = 0; i < a->count; i++) {
-        if ((status = path_of(a, &a->pairs[i], &path, e))) break;
-        char *end = path.failed ? NULL : strrchr(path.data, '.');
-        if (end && !strcmp(end, ".linear")) { /* of a tower: two words, since "linear" alone names too much */
-            *end = '\0';
-            char *before = strrchr(path.data, '.');
-            *end = '.';
-            end = before;
-        }
-        names[i] = arena_copy(memory, str_of(end ? end + 1 : path.data));
-        if (!names[i]) break;
-    }
-    buffer_free(&path);
-    TRY(status);
-    if (a->count && !names[a->count - 1]) return fail_memory(e, "the names of modules", a->count);
-    qsort(names, a->count, sizeof *names, compare_texts);
+/* Whole paths: PEFT takes a name for all modules whose paths end with it, also for those that have no adapter. */
+static gm_status write_targets(const adapter *a, buffer *out, error *e) {
+    buffer    path = { 0 };
+    gm_status status = GM_OK;
     buffer_text(out, "  \"target_modules\": [");
-    for (size_t i = 0, written = 0; i < a->count; i++) {
-        if (i && !strcmp(names[i], names[i - 1])) continue;
-        buffer_text(out, written++ ? ", " : "");
-        json_write_string(out, str_of(names[i]));
+    for (size_t i = 0; i < a->count && !status; i++) {
+        status = path_of(a, &a->pairs[i], &path, e);
+        if (status || path.failed) break;
+        buffer_text(out, i ? ",\n    " : "\n    ");
+        json_write_string(out, buffer_view(&path));
     }
-    buffer_text(out, "],\n");
-    return GM_OK;
+    buffer_text(out, "\n  ],\n");
+    if (!status && path.failed) status = fail_memory(e, "a path", path.length);
+    buffer_free(&path);
+    return status;
 }
 
 gm_status adapter_write_config(const adapter *a, buffer *out, error *e) {
-    arena  memory = { 0 };
     double rank = 1, alpha = 1;
     TRY(most_common(a, pair_rank, &rank, e));
     TRY(most_common(a, pair_alpha, &alpha, e));
@@ -260,8 +248,7 @@ gm_status adapter_write_config(const adapter *a, buffer *out, error *e) {
     buffer_text(out, ",\n  \"use_rslora\": false,\n");
     gm_status status = write_pattern(a, "rank_pattern", pair_rank, rank, out, e);
     if (!status) status = write_pattern(a, "alpha_pattern", pair_alpha, alpha, out, e);
-    if (!status) status = write_targets(a, &memory, out, e);
+    if (!status) status = write_targets(a, out, e);
     buffer_text(out, "  \"bias\": \"none\",\n  \"lora_dropout\": 0.0,\n  \"inference_mode\": true\n}\n");
-    arena_free(&memory);
     return !status && out->failed ? fail_memory(e, "adapter_config.json", out->length) : status;
 }

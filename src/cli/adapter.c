@@ -22,19 +22,6 @@ static const option options[] = {
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
-gm_status adapter_argument_open(const char *given, adapter **out, double *scale, error *e) {
-    const char *equals = strrchr(given, '=');
-    char        path[4096];
-    *scale = 1;
-    if (!equals || !access(given, F_OK)) return adapter_open(given, out, e);
-    if (!parse_number(equals + 1, scale))
-        return fail(e, GM_BAD_ARGUMENT, "%s: '%s' is not a number; expected ADAPTER=SCALE", given, equals + 1);
-    if ((size_t)(equals - given) >= sizeof path)
-        return fail(e, GM_BAD_ARGUMENT, "the path of an adapter has %zu bytes", strlen(given));
-    snprintf(path, sizeof path, "%.*s", (int)(equals - given), given);
-    return adapter_open(path, out, e);
-}
-
 /* ---- info ---- */
 
 typedef struct {

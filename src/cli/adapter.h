@@ -14,7 +14,4 @@ typedef struct {
 /* gemmule adapter merge MODEL ADAPTER[=SCALE]… OUT */
 int adapter_merge_run(const adapter_values *v, const char *const *given, size_t count);
 
-/* Opens "PATH" or "PATH=SCALE"; the whole text is a path if there is such a file. */
-gm_status adapter_argument_open(const char *given, adapter **out, double *scale, error *e);
-
 #endif

@@ -3,9 +3,11 @@
 #include "cli/engine_arguments.h"
 #include "session/session.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const option adapter_options[ADAPTER_OPTIONS] = {
     TEXTS_OPTION(
@@ -14,12 +16,19 @@ const option adapter_options[ADAPTER_OPTIONS] = {
         "more than once: the corrections add up"),
 };
 
-void adapter_argument(const char *text, size_t *length, float *scale) {
+gm_status adapter_argument(const char *text, size_t *length, float *scale, error *e) {
     const char *equals = strrchr(text, '=');
     double      number = 1;
-    const bool  scaled = equals && parse_number(equals + 1, &number);
-    *length = scaled ? (size_t)(equals - text) : strlen(text);
-    *scale = scaled ? (float)number : 1;
+    *length = strlen(text);
+    *scale = 1;
+    if (!equals || !access(text, F_OK)) return GM_OK;
+    if (!parse_number(equals + 1, &number) || !isfinite((float)number))
+        return fail(e, GM_BAD_ARGUMENT,
+                    "%s: there is no such file or folder, and '%s' is not a number; expected ADAPTER=SCALE", text,
+                    equals + 1);
+    *length = (size_t)(equals - text);
+    *scale = (float)number;
+    return GM_OK;
 }
 
 gm_status adapters_open(const engine_values *values, gm_engine *engine, error *e) {
@@ -28,7 +37,7 @@ gm_status adapters_open(const engine_values *values, gm_engine *engine, error *e
         size_t      length;
         float       scale;
         gm_adapter *loaded = NULL;
-        adapter_argument(values->adapters.items[i], &length, &scale);
+        TRY(adapter_argument(values->adapters.items[i], &length, &scale, e));
         char *path = strndup(values->adapters.items[i], length);
         if (!path) return fail_memory(e, "an adapter's path", length);
         const gm_status status = gm_adapter_load(engine, path, &loaded, why, sizeof why);
@@ -58,7 +67,7 @@ gm_status session_use_adapters(const engine_values *values, gm_session *session,
         if (names) status = adapter_choose(values, session->engine, names[i], &at, e);
         if (status) break;
         chosen[i] = session->engine->adapters.slots[session->engine->adapters.own + at];
-        adapter_argument(values->adapters.items[at], &length, &scales[i]);
+        status = adapter_argument(values->adapters.items[at], &length, &scales[i], e);
         if (factors) scales[i] *= factors[i];
     }
     if (!status && gm_session_adapters(session, chosen, scales, n, why, sizeof why))
@@ -122,7 +131,9 @@ gm_status adapters_switch(gm_session *session, const char *text, error *e) {
             return fail(e, GM_BAD_ARGUMENT, "at most %d adapters can be given, each with a path of at most %zu bytes",
                         MOST_WORDS, sizeof word - 1);
         snprintf(word, sizeof word, "%.*s", (int)length, at);
-        adapter_argument(word, &name, &scales[count]);
+        name = length;
+        scales[count] = 1;
+        if (!adapter_loaded(session->engine, str_of(word))) TRY(adapter_argument(word, &name, &scales[count], e));
         TRY(adapter_named(session->engine, (str){ word, name }, &chosen[count], e));
         count++;
         at += length + strspn(at + length, " \t");

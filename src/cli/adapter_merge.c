@@ -4,6 +4,7 @@
 
 #include "adapter/merge.h"
 #include "base/new_file.h"
+#include "cli/engine_arguments.h"
 #include "cli/interrupt.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
@@ -42,8 +43,13 @@ static gm_status merge_type(const char *name, merge_options *o, error *e) {
 static gm_status merge_add(merge_work *w, const char *given, error *e) {
     const bool towers = gguf_find_tensor(w->file, "mm.input_projection.weight") != NULL;
     adapter   *a = NULL;
-    TRY(adapter_argument_open(given, &a, &w->parts[w->count].scale, e));
-    w->parts[w->count++].adapter = a;
+    size_t     length;
+    float      scale;
+    TRY(adapter_argument(given, &length, &scale, e));
+    const char *path = arena_copy(&w->memory, (str){ given, length });
+    if (!path) return fail_memory(e, "an adapter's path", length);
+    TRY(adapter_open(path, &a, e));
+    w->parts[w->count++] = (merge_part){ a, scale };
     return adapter_fits(a, &w->m, towers ? w->file : NULL, e);
 }
 

@@ -43,8 +43,8 @@ gm_status engine_open(const engine_values *values, const char *model, bool progr
 /* With the adapters of the options. `context` 0: the default. */
 gm_status session_open(const engine_values *values, gm_engine *engine, uint64_t context, gm_session **out, error *e);
 
-/* Splits "DIR=0.5" of --adapter into the length of DIR and the scale. Without a number behind it, the = is part of the name. */
-void adapter_argument(const char *text, size_t *length, float *scale);
+/* Splits "DIR=0.5" into the length of DIR and the scale. What exists is a path as a whole, whatever its name. */
+gm_status adapter_argument(const char *text, size_t *length, float *scale, error *e);
 /* Loads the adapters of the options into a new engine. */
 gm_status adapters_open(const engine_values *values, gm_engine *engine, error *e);
 /* Makes the session use those of the options' adapters whose names are listed, each with its own scale times factors[i]; `names` NULL:

@@ -113,7 +113,7 @@ static gm_status serve_choose_adapters(const texts_value *given, arena *a, worke
         served_adapter *one = &list[out->adapter_count];
         size_t          length;
         adapter        *content = NULL;
-        adapter_argument(given->items[out->adapter_count], &length, &one->scale);
+        TRY(adapter_argument(given->items[out->adapter_count], &length, &one->scale, e));
         one->path = arena_copy(a, (str){ given->items[out->adapter_count], length });
         one->name = one->path ? adapter_name_of(one->path, a) : NULL;
         if (!one->name) return fail_memory(e, "an adapter's name", length);

@@ -291,12 +291,49 @@ static gm_status backend_create_staging(gpu_backend *b, error *e) {
     return b->piece ? GM_OK : e->status;
 }
 
+bool gpu_backend_is_busy(const gpu_backend *b, const graph *g) {
+    for (const gpu_weight_set *set = b->sets; set; set = set->next) {
+        if (set->begun && !set->complete && set->g != g) return true;
+    }
+    return false;
+}
+
+gpu_weight_set *gpu_backend_set(const gpu_backend *b, const graph *g) {
+    gpu_weight_set *set = b->sets;
+    while (set && (set->g != g || set->released)) set = set->next;
+    return set;
+}
+
 gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e) {
-    if (b->sets && !b->sets->complete)
-        return fail(e, GM_BAD_ARGUMENT, "the weights of another graph are being uploaded");
+    if (gpu_backend_is_busy(b, g)) return fail(e, GM_BAD_ARGUMENT, "the weights of another graph are being uploaded");
     gpu_backend_stream_restart(b); /* a run that streams begins its piece again */
-    TRY(gpu_backend_list_weights(b, g, e));
+    if (!gpu_backend_set(b, g)) TRY(gpu_backend_list_weights(b, g, e));
     const gm_status status = backend_create_staging(b, e);
+    if (status) gpu_backend_release(b, g);
+    else gpu_backend_set(b, g)->begun = true;
+    return status;
+}
+
+static gm_status weight_create_buffers(gpu_backend *b, gpu_weight *w, error *e) {
+    for (uint32_t tile = 0; tile < w->layout.tiles && !w->gathered && !w->streamed; tile++) {
+        const uint64_t bytes = w->matrix ? weight_tile_of(&w->layout, tile).bytes : round_up(w->parts[0].bytes, 16);
+        w->tiles[tile] = gpu_buffer_new(b->host, bytes, e);
+        if (!w->tiles[tile]) return e->status;
+    }
+    return GM_OK;
+}
+
+gm_status gpu_backend_reserve(gpu_backend *b, const graph *g, error *e) {
+    TRY(gpu_backend_list_weights(b, g, e));
+    gpu_weight_set *set = gpu_backend_set(b, g);
+    gm_status       status = GM_OK;
+    set->complete = true;
+    for (size_t i = 0; i < set->count && !status; i++) {
+        const tensor *first = &set->weights[i].parts[0].weight;
+        set->complete = set->complete && !set->weights[i].matrix && !first->data && !first->from;
+        status = weight_create_buffers(b, &set->weights[i], e);
+    }
+    for (size_t i = 0; i < set->count && set->complete && !status; i++) b->uploaded += set->weights[i].parts[0].bytes;
     if (status) gpu_backend_release(b, g);
     return status;
 }

@@ -48,6 +48,7 @@ struct gpu_weight_set {
     size_t          count;
     uint32_t       *slots; /* hash of a part → 1 + index of the weight · GPU_WEIGHT_PARTS + part */
     size_t          slot_count;
+    bool            begun;    /* its upload began: there are buffers for it */
     bool            complete; /* uploaded */
     bool            released; /* only weights that other graphs use are left */
 };
@@ -70,7 +71,7 @@ typedef struct {
     bool              precise;               /* f32 activations in every product */
     const gpu_budget *budget;                /* NULL: all weights are on the GPU */
     reads            *reads;                 /* reads weights that are not in memory; NULL: all are in memory */
-    gpu_weight_set   *sets;                  /* the latest first: that is the one to upload */
+    gpu_weight_set   *sets;                  /* the latest first; at most one of them is being uploaded */
     gpu_id            staging, piece, flags; /* for uploading; kept as long as there is a slot */
     uint64_t          staging_bytes, staging_least;
     gpu_staged        staged[GPU_LANES]; /* a ring; the oldest is at first_staged */
@@ -108,9 +109,15 @@ gm_status gpu_backend_list_weights(gpu_backend *b, const graph *g, error *e);
 /* The same, and creates the buffers for uploading. */
 gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e);
 
-/* Uploads the graph's weights, unless that is done; one graph's at a time. GM_AGAIN while writes or reads are pending: let gpu_host_wait run, then call again. A
- * weight that contains NaN or an infinity is GM_BAD_FILE; the error names the tensor and the block. */
+/* Uploads the graph's weights, unless that is done; one graph's at a time. GM_AGAIN while writes or reads are pending, or while another
+ * graph's are uploaded: let gpu_host_wait run, then call again. A weight that contains NaN or an infinity is GM_BAD_FILE; the error names the tensor and the block. */
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e);
+
+/* Creates the buffers of the weights that only this graph has: all, or none on failure. Vectors without data need no upload, so a graph
+ * that adds only these is complete. May be called while another graph's weights are being uploaded. */
+gm_status gpu_backend_reserve(gpu_backend *b, const graph *g, error *e);
+/* Whether another graph's weights are being uploaded: this one's have to wait. */
+bool gpu_backend_is_busy(const gpu_backend *b, const graph *g);
 
 /* Writes `bytes` of a vector of an uploaded graph, from `offset` on: for vectors without data, which begin as zeros, and for those that
  * change. Runs submitted later read it. GM_AGAIN: let gpu_host_wait run, and call again. */
@@ -129,6 +136,9 @@ void gpu_backend_stream_restart(gpu_backend *b);
 /* ask_damage queues a read of the streamed weights' damage flags; damage checks the latest answer that has arrived. */
 gm_status gpu_backend_ask_damage(gpu_backend *b, error *e);
 gm_status gpu_backend_damage(gpu_backend *b, error *e);
+
+/* The weights that were listed for this graph; NULL: none. */
+gpu_weight_set *gpu_backend_set(const gpu_backend *b, const graph *g);
 
 /* Where a tensor is: a part of a weight, whose rows begin with first_row. Weight NULL: nowhere. */
 typedef struct {

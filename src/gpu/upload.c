@@ -219,9 +219,9 @@ static gm_status stage_next(gpu_backend *b, gpu_weight *w, error *e) {
 }
 
 /* Fills all free lanes. Returns GM_OK also when nothing is left to stage. */
-static gm_status fill_lanes(gpu_backend *b, error *e) {
-    for (; b->next_weight < b->sets->count; b->next_weight++, b->next_tile = 0) {
-        gpu_weight *w = &b->sets->weights[b->next_weight];
+static gm_status fill_lanes(gpu_backend *b, gpu_weight_set *set, error *e) {
+    for (; b->next_weight < set->count; b->next_weight++, b->next_tile = 0) {
+        gpu_weight *w = &set->weights[b->next_weight];
         if (w->gathered || w->streamed) continue;
         while (b->next_tile < w->layout.tiles) {
             if (w->matrix && b->staged_count == b->lanes) return GM_OK;
@@ -233,11 +233,11 @@ static gm_status fill_lanes(gpu_backend *b, error *e) {
 }
 
 /* After the last submit: reads the damage flags, and frees the buffers that only uploading needs. */
-static gm_status complete(gpu_backend *b, error *e) {
+static gm_status complete(gpu_backend *b, gpu_weight_set *set, error *e) {
     if (!b->flag_ticket) TRY(gpu_backend_ask_damage(b, e));
     const gm_status status = gpu_backend_damage(b, e);
     if (status) return status;
-    b->sets->complete = true;
+    set->complete = true;
     if (b->slot) return GM_OK;
     gpu_buffer_free(b->host, b->staging);
     gpu_buffer_free(b->host, b->piece);
@@ -247,15 +247,16 @@ static gm_status complete(gpu_backend *b, error *e) {
 }
 
 gm_status gpu_backend_upload(gpu_backend *b, const graph *g, error *e) {
-    uint32_t              ignored;
-    const gpu_weight_set *set = b->sets;
-    while (set && (set->g != g || set->released)) set = set->next;
+    uint32_t        ignored;
+    gpu_weight_set *set = gpu_backend_set(b, g);
     if (set && set->complete) return gpu_host_problem(b->host, e);
-    if (!set) TRY(gpu_backend_find_weights(b, g, e));
+    if ((!set || !set->begun) && gpu_backend_is_busy(b, g)) return GM_AGAIN;
+    if (!set || !set->begun) TRY(gpu_backend_find_weights(b, g, e));
+    set = gpu_backend_set(b, g);
     for (;;) {
-        gm_status status = fill_lanes(b, e);
+        gm_status status = fill_lanes(b, set, e);
         if (status && (status != GM_AGAIN || !b->staged_count)) return status;
-        if (!b->staged_count) return complete(b, e);
+        if (!b->staged_count) return complete(b, set, e);
         status = finish_oldest(b, &ignored, e);
         if (status) return status;
     }

@@ -21,7 +21,7 @@ typedef struct {
     tensor              **caches;                   /* by layer: its keys and values, after its tokens' were stored */
     const model_adapters *adapters;                 /* NULL: none */
     tensor               *sets;                     /* their table */
-    size_t                corrected;                /* sites that are in the graph so far */
+    bool                 *corrected;                /* sites that are in the graph so far */
 } builder;
 
 /* ---- adapters ---- */
@@ -46,7 +46,7 @@ static bool find_site(builder *b, const char *base, lora_site *out) {
                         .rank = s->rank,
                         .slots = b->adapters->slots,
                         .experts = s->experts };
-    b->corrected++;
+    b->corrected[s - b->adapters->sites] = true;
     return true;
 }
 
@@ -166,18 +166,27 @@ static tensor *decoder_layer(builder *b, uint32_t i, tensor *x) {
     return w->output_scale == 1 ? y : graph_scale(g, y, w->output_scale);
 }
 
-static void check_corrected(builder *b) {
-    if (!b->adapters || b->g->problem.status || b->corrected == b->adapters->count) return;
-    fail(&b->g->problem, GM_UNSUPPORTED, "the adapters correct %zu weights, but the model computes with %zu of them",
-         b->adapters->count, b->corrected);
+static void check_corrected(const builder *b) {
+    for (size_t i = 0; b->adapters && i < b->adapters->count && !b->g->problem.status; i++) {
+        if (!b->corrected[i])
+            fail(&b->g->problem, GM_UNSUPPORTED, "an adapter corrects '%s', which the text model does not compute with",
+                 b->adapters->sites[i].base);
+    }
+}
+
+static void builder_add_sets(builder *b) {
+    const model_adapters *a = b->adapters;
+    b->sets = adapter_vector(b, "adapter sets", a->table, a->place, (uint64_t)a->sets * a->slots);
+    b->corrected = arena_array(&b->g->memory, a->count + 1, sizeof *b->corrected);
+    if (b->corrected) return;
+    fail_memory(&b->g->problem, "the graph's adapters", a->count * sizeof *b->corrected);
+    b->adapters = NULL;
 }
 
 gm_status model_text_graph(const model *m, const model_adapters *adapters, graph *out, error *e) {
     *out = (graph){ .batched = true };
     builder b = { .g = out, .m = m, .c = &m->config, .adapters = adapters };
-    if (adapters)
-        b.sets = adapter_vector(&b, "adapter sets", adapters->table, adapters->place,
-                                (uint64_t)adapters->sets * adapters->slots);
+    if (adapters) builder_add_sets(&b);
     tensor *x = graph_embed_or_given(out, weight_tensor(out, &m->token_embd), sqrtf((float)b.c->width));
     x = corrected_embedding(&b, x);
     if (b.c->per_layer_width) b.per_layer_inputs = per_layer_inputs(&b, x);

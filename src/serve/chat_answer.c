@@ -257,6 +257,7 @@ unsigned http_status_of(gm_status status, const char **code) {
         { GM_BAD_ARGUMENT, 400, "invalid_value" },
         { GM_UNSUPPORTED, 400, "unsupported" },
         { GM_CONTEXT_FULL, 400, "context_length_exceeded" },
+        { GM_NOT_FOUND, 503, "model_unavailable" }, /* an adapter that the server was given, but cannot load */
         { GM_NO_MEMORY, 503, "out_of_memory" },
         { GM_DEVICE_LOST, 503, "device_lost" },
         { GM_CANCELLED, 503, "cancelled" },

@@ -217,12 +217,13 @@ static void worker_load_adapters(worker *w) {
         w->adapters[i].problem = (error){ 0 };
         const gm_status status = gm_adapter_load(w->engine, a->path, &w->adapters[i].loaded, why, sizeof why);
         if (!status) continue;
-        fail(&w->adapters[i].problem, GM_BAD_ARGUMENT, "the adapter '%s' cannot be used: %s", a->name, why);
+        fail(&w->adapters[i].problem, status, "the adapter '%s' cannot be used: %s", a->name, why);
         if (w->options.notices) fprintf(w->options.notices, "gemmule: %s\n", w->adapters[i].problem.why);
     }
 }
 
-/* A change of adapters makes the session compute its tokens again. */
+/* A session that changes its adapters would lose its keys and values. Closed, it keeps them as long as there is room, and a session with
+ * the same adapters goes on from there. */
 static gm_status place_use_adapters(worker *w, place *p, uint32_t adapters, error *e) {
     gm_adapter *used[SERVE_MOST_ADAPTERS];
     float       scales[SERVE_MOST_ADAPTERS];
@@ -231,9 +232,14 @@ static gm_status place_use_adapters(worker *w, place *p, uint32_t adapters, erro
     if (p->adapters == adapters) return GM_OK;
     for (size_t i = 0; i < w->options.adapter_count; i++) {
         if (!(adapters >> i & 1)) continue;
-        if (!w->adapters[i].loaded) return fail(e, GM_BAD_ARGUMENT, "%s", w->adapters[i].problem.why);
+        if (!w->adapters[i].loaded) return fail(e, GM_NOT_FOUND, "%s", w->adapters[i].problem.why);
         used[count] = w->adapters[i].loaded;
         scales[count++] = w->options.adapters[i].scale;
+    }
+    if (gm_session_tokens(p->session, NULL)) {
+        gm_session_free(p->session);
+        *p = (place){ .used = p->used };
+        TRY(worker_open_session(w, p, e));
     }
     const gm_status status = gm_session_adapters(p->session, used, scales, count, why, sizeof why);
     if (status) return fail(e, status, "%s", why);

@@ -97,10 +97,34 @@ static uint64_t slot_bytes(const adapter_sites *s) {
     return bytes;
 }
 
-static uint32_t slots_for(const adapter_sites *s, size_t count) {
+static uint32_t slots_for(const adapter_sites *s, size_t count, bool spare) {
     uint32_t slots = 1;
     while (slots < count) slots *= 2;
-    return slots < FEWEST_SLOTS && slot_bytes(s) * FEWEST_SLOTS <= SPARE_SLOT_BYTES ? FEWEST_SLOTS : slots;
+    spare = spare && slots < FEWEST_SLOTS && slot_bytes(s) * FEWEST_SLOTS <= SPARE_SLOT_BYTES;
+    return spare ? FEWEST_SLOTS : slots;
+}
+
+/* A kernel has a workgroup for each rank of each slot, and binds the matrices of all slots at once. */
+static gm_status sites_check_limits(const adapter_sites *s, const gpu_info *gpu, error *e) {
+    const uint64_t slots = s->model.slots;
+    for (size_t i = 0; i < s->model.count; i++) {
+        const model_site *site = &s->sites[i];
+        const uint64_t    longest = site->in > site->out ? site->in : site->out;
+        const uint64_t    bytes = slots * site->experts * site->rank * longest * sizeof(float);
+        if (slots * site->rank > gpu->max_workgroups)
+            return fail(e, GM_UNSUPPORTED,
+                        "adapters of '%s' with a rank of up to %u need %llu workgroups in %llu slots; %s runs %u at "
+                        "once: free other adapters, or use one with a lower rank",
+                        site->base, site->rank, (unsigned long long)(slots * site->rank), (unsigned long long)slots,
+                        gpu->name, gpu->max_workgroups);
+        if (bytes > gpu->max_binding)
+            return fail(e, GM_NO_MEMORY,
+                        "adapters of '%s' with a rank of up to %u take %llu bytes in %llu slots; %s binds %llu at "
+                        "once: free other adapters, or use one with a lower rank",
+                        site->base, site->rank, (unsigned long long)bytes, (unsigned long long)slots, gpu->name,
+                        (unsigned long long)gpu->max_binding);
+    }
+    return GM_OK;
 }
 
 /* Matrices in memory, or numbers for those on the GPU. */
@@ -124,24 +148,51 @@ static gm_status sites_allocate(adapter_sites *s, bool on_gpu, uint64_t *places,
     return GM_OK;
 }
 
-gm_status adapter_sites_make(adapter_sites *s, const gm_engine *engine, adapter *const *contents, size_t count,
-                             uint32_t least_slots, uint64_t *places, error *e) {
+static gm_status sites_reserve(adapter_sites *s, gm_engine *engine, error *e) {
+    error inner = { 0 };
+    TRY(sites_check_limits(s, gpu_host_info(engine->gpu.host), e));
+    const gm_status status = gpu_backend_reserve(&engine->gpu, s->g, &inner);
+    if (status != GM_NO_MEMORY) return status ? fail(e, status, "%s", inner.why) : GM_OK;
+    return fail(e, status, "the adapters take %llu bytes of GPU memory in %u slots: %s",
+                (unsigned long long)(slot_bytes(s) * s->model.slots), s->model.slots, inner.why);
+}
+
+static gm_status sites_try(adapter_sites *s, gm_engine *engine, adapter *const *contents, size_t count, size_t slots,
+                           bool spare, uint64_t *places, error *e) {
     *s = (adapter_sites){ .width = engine->weights.config.width };
     gm_status status = sites_collect(s, &engine->weights, contents, count, e);
     s->model.sites = s->sites;
     s->model.sets = ADAPTER_SETS;
-    if (!status) s->model.slots = slots_for(s, max_size(count, least_slots));
+    if (!status) s->model.slots = slots_for(s, slots, spare);
     if (!status) status = sites_allocate(s, engine->on_gpu, places, e);
-    if (!status) status = model_text_graph(&engine->weights, &s->model, &s->g, e);
-    if (status) adapter_sites_free(s);
+    if (!status) {
+        s->g = calloc(1, sizeof *s->g);
+        status = s->g ? model_text_graph(&engine->weights, &s->model, s->g, e)
+                      : fail_memory(e, "the adapters' graph", sizeof *s->g);
+    }
+    if (!status && engine->on_gpu) status = sites_reserve(s, engine, e);
+    if (status) adapter_sites_free(s, engine);
     return status;
 }
 
-void adapter_sites_free(adapter_sites *s) {
+/* If memory is short, there are no spare slots, and towers give up theirs. */
+gm_status adapter_sites_make(adapter_sites *s, gm_engine *engine, adapter *const *contents, size_t count,
+                             uint32_t least_slots, uint64_t *places, error *e) {
+    const size_t slots = max_size(count, least_slots);
+    error        first = { 0 };
+    gm_status    status = sites_try(s, engine, contents, count, slots, true, places, &first);
+    if (status != GM_NO_MEMORY) return status ? fail(e, status, "%s", first.why) : GM_OK;
+    engine_release_towers(engine);
+    return sites_try(s, engine, contents, count, slots, false, places, e);
+}
+
+void adapter_sites_free(adapter_sites *s, gm_engine *engine) {
+    if (s->g && engine->on_gpu) gpu_backend_release(&engine->gpu, s->g);
     for (size_t i = 0; s->matrices && i < 2 * s->model.count; i++) free(s->matrices[i]);
     free(s->matrices);
     free(s->table);
-    graph_free(&s->g);
+    if (s->g) graph_free(s->g);
+    free(s->g);
     arena_free(&s->memory);
     *s = (adapter_sites){ 0 };
 }

@@ -16,14 +16,16 @@ typedef struct {
     float        **matrices; /* [2 · count]: A and B of each site; NULL: only the GPU has them */
     model_adapters model;
     float         *table; /* [ADAPTER_SETS, slots]: the sets' weights */
-    graph          g;     /* the text model with corrections at these sites */
+    graph         *g;     /* the text model with corrections at these sites */
     uint32_t       width; /* the model's */
 } adapter_sites;
 
-/* Sites for these adapters, and at least so many slots. `places` counts the numbers of vectors on the GPU. */
-gm_status adapter_sites_make(adapter_sites *s, const gm_engine *engine, adapter *const *contents, size_t count,
+/* Sites for these adapters, at least so many slots, and the memory for all of them, which on the GPU is part of the engine's.
+ * `places` counts the numbers of vectors there. */
+gm_status adapter_sites_make(adapter_sites *s, gm_engine *engine, adapter *const *contents, size_t count,
                              uint32_t least_slots, uint64_t *places, error *e);
-void      adapter_sites_free(adapter_sites *s);
+/* There must be no plans of its graph any more. */
+void adapter_sites_free(adapter_sites *s, gm_engine *engine);
 /* Whether the sites have room for this adapter's pairs. */
 bool adapter_sites_take(const adapter_sites *s, const model *m, const adapter *content);
 

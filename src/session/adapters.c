@@ -9,7 +9,7 @@
 #include <string.h>
 
 const graph *engine_adapters_graph(const gm_engine *engine, bool adapted) {
-    return adapted ? &engine->adapters.sites.g : &engine->text;
+    return adapted ? engine->adapters.sites.g : &engine->text;
 }
 
 /* ---- sets ---- */
@@ -57,6 +57,9 @@ static gm_status set_weights_of(const gm_engine *engine, gm_adapter *const *adap
         if (!isfinite(scales ? scales[i] : 1))
             return fail(e, GM_BAD_ARGUMENT, "the scale of adapter %zu is not a finite number", i);
         weights[adapters[i]->slot] += scales ? scales[i] : 1;
+        if (!isfinite(weights[adapters[i]->slot]))
+            return fail(e, GM_BAD_ARGUMENT, "the scales of adapter '%s' add up to more than a number can hold",
+                        gm_adapter_name(adapters[i]));
     }
     for (uint32_t i = 0; i < engine->adapters.sites.model.slots; i++) {
         if (weights[i] == 0) weights[i] = 0; /* never −0: sets are compared bit by bit */
@@ -160,8 +163,7 @@ static void adapters_stop_runs(gm_engine *engine) {
         decoder_forget_adapters(engine->decoders[i]);
         gpu_decoder_forget_adapters(engine->gpu_decoders[i]);
     }
-    plans_drop(&engine->plans, &engine->adapters.sites.g);
-    if (engine->on_gpu) gpu_backend_release(&engine->gpu, &engine->adapters.sites.g);
+    plans_drop(&engine->plans, engine->adapters.sites.g);
 }
 
 static void adapters_begin_writing(engine_adapters *a) {
@@ -197,7 +199,7 @@ static gm_status adapters_replace_sites(gm_engine *engine, adapter_sites *fresh,
     for (uint32_t set = 0; set < ADAPTER_SETS && before; set++)
         memcpy(fresh->table + (size_t)set * slots, set_row(a, set), before * sizeof *fresh->table);
     if (before) adapters_stop_runs(engine);
-    adapter_sites_free(&a->sites);
+    adapter_sites_free(&a->sites, engine);
     a->sites = *fresh;
     for (uint32_t i = 0; i < slots; i++) {
         if (grown[i]) slot_put(engine, grown[i], i);
@@ -221,7 +223,7 @@ static gm_status adapters_make_sites(gm_engine *engine, adapter *content, error 
     free(contents);
     if (status) return status;
     status = adapters_replace_sites(engine, &fresh, e);
-    if (status) adapter_sites_free(&fresh);
+    if (status) adapter_sites_free(&fresh, engine);
     return status;
 }
 
@@ -271,7 +273,7 @@ void engine_adapters_close(gm_engine *engine) {
         free(a->slots[i]);
     }
     const uint64_t places = a->places;
-    adapter_sites_free(&a->sites);
+    adapter_sites_free(&a->sites, engine);
     free(a->slots);
     free(a->next.scratch);
     *a = (engine_adapters){ .places = places };
@@ -308,11 +310,9 @@ static gm_status slot_write(gm_engine *engine, const gm_adapter *held, error *e)
 }
 
 gm_status engine_adapters_ready(gm_engine *engine, error *e) {
-    engine_adapters      *a = &engine->adapters;
-    const gpu_weight_set *latest = engine->gpu.sets;
+    engine_adapters *a = &engine->adapters;
     if (!engine->on_gpu || !a->count) return GM_OK;
-    if (latest && !latest->complete && latest->g != &a->sites.g) return GM_AGAIN; /* a tower's weights come first */
-    const gm_status uploaded = gpu_backend_upload(&engine->gpu, &a->sites.g, e);
+    const gm_status uploaded = gpu_backend_upload(&engine->gpu, a->sites.g, e);
     if (uploaded) return uploaded;
     for (uint32_t i = 0; i < a->sites.model.slots; i++) {
         if (!a->slots[i] || a->slots[i]->written) continue;

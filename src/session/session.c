@@ -129,6 +129,7 @@ gm_status gm_session_fork(gm_session *session, gm_session **out, char *why, size
         s->adapters = session->adapters;
         engine_adapters_keep_set(s->engine, s->adapters);
         s->restored = session->restored;
+        s->foreign = session->foreign;
         s->computed = session->computed;
         s->has_logits = session->has_logits;
         if (s->has_logits)

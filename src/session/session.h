@@ -11,11 +11,12 @@
 #include <stdatomic.h>
 
 struct gm_session {
-    gm_engine    *engine;
-    gm_session   *next;     /* in one of the engine's lists */
-    bool          shares;   /* others may begin with what it holds, and it with theirs: sharing.c */
-    uint32_t      adapters; /* the set that all that it computes belongs to: adapters.h */
-    size_t        restored; /* tokens whose keys and values came from a snapshot: nobody else may begin with them */
+    gm_engine  *engine;
+    gm_session *next;     /* in one of the engine's lists */
+    bool        shares;   /* others may begin with what it holds, and it with theirs: sharing.c */
+    uint32_t    adapters; /* the set that all that it computes belongs to: adapters.h */
+    size_t      restored; /* tokens whose keys and values came from a snapshot: nobody else may begin with them */
+    bool foreign; /* a snapshot brought soft tokens, which may go on to other places: nor with anything made of these */
     kv_cache      kv;
     token_list    tokens;   /* held */
     soft_tokens   soft;     /* which of them are rows of an image or a sound */

@@ -72,7 +72,7 @@ void engine_cache_use(gm_engine *engine, size_t *held, size_t *capacity) {
 /* ---- parking ---- */
 
 /* A snapshot may come from anywhere: no other conversation may depend on it. */
-static bool session_lends(const gm_session *s) { return s->shares && !s->restored; }
+static bool session_lends(const gm_session *s) { return s->shares && !s->restored && !s->foreign; }
 
 bool session_park(gm_session *s) {
     gm_engine *engine = s->engine;

@@ -432,5 +432,6 @@ gm_status snapshot_restore_step(snapshot_restoring *job, error *e) {
     if (job->s->adapters != job->adapters) session_go_back(job->s, 0);
     job->s->has_logits = job->s->has_logits && job->s->computed == job->s->tokens.count;
     job->s->restored = job->s->computed;
+    job->s->foreign = job->s->soft.span_count != 0;
     return GM_OK;
 }
