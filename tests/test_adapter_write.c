@@ -110,7 +110,7 @@ static void test_targets(void) {
     adapter_free(a);
 }
 
-static void test_prefixes(void) {
+static void test_path_prefixes(void) {
     static const made_tensor plain[] = {
         { "base_model.model.layers.1.mlp.up_proj.lora_A.weight", "F32", 2, 5 },
         { "base_model.model.layers.1.mlp.up_proj.lora_B.weight", "F32", 3, 2 },
@@ -272,7 +272,7 @@ static void test_inner_products(void) {
 int main(void) {
     test_round_trips();
     test_targets();
-    test_prefixes();
+    test_path_prefixes();
     test_experts_to_peft();
     test_merge();
     test_inner_products();
