@@ -356,12 +356,13 @@ static void test_injection(const tokenizer *t) {
 /* Content that could merge with the end of the template's text does merge, as in the whole text. */
 static void test_borders(const tokenizer *t) {
     static const chat_piece pieces[] = {
-        { true, { "<|turn>user\nth", 14 }, NULL, 0 },
-        { false, { "e ", 2 }, NULL, 0 },
-        { false, { "th", 2 }, NULL, 0 },
-        { true, { "e <turn|>", 9 }, NULL, 0 },
-        { false, { "<turn", 5 }, NULL, 0 },
-        { true, { "|>", 2 }, NULL, 0 },
+        { .scaffolding = true, .text = { "<bos>", 5 } },
+        { .scaffolding = true, .text = { "<|turn>user\nth", 14 } },
+        { .text = { "e ", 2 } },
+        { .text = { "th", 2 } },
+        { .scaffolding = true, .text = { "e <turn|>", 9 } },
+        { .text = { "<turn", 5 } },
+        { .scaffolding = true, .text = { "|>", 2 } },
     };
     buffer     text = { 0 };
     token_list tokens = { 0 };
@@ -371,6 +372,9 @@ static void test_borders(const tokenizer *t) {
     CHECK(!chat_pieces_tokens(t, pieces, COUNT_OF(pieces), &tokens, &e));
     static const int32_t want[] = { 2, 5, 479, 405, 34, 414, 414, 6, 308, 364, 549, 358, 372, 310 };
     CHECK(tokens.count == COUNT_OF(want) && !memcmp(tokens.ids, want, sizeof want));
+    tokens.count = 0;
+    CHECK(!chat_pieces_tokens(t, pieces + 1, COUNT_OF(pieces) - 1, &tokens, &e));
+    CHECK(tokens.count == COUNT_OF(want) - 1 && !memcmp(tokens.ids, want + 1, sizeof want - sizeof *want));
     token_list_free(&tokens);
     buffer_free(&text);
 }

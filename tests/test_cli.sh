@@ -87,6 +87,7 @@ done <<'END'
 list --json
 inspect --json --tensors --gpu-memory --ctx --kv
 tokenize -f --special --bos --decode --json
+data --preview --max-tokens --eval-split --seed --mmproj --json
 run -f --prompts --out --parallel --max --temp --top-k --top-p --min-p --typical --repeat-penalty --presence-penalty --frequency-penalty --seed
 run --system --image --audio --video --fps --frames --think --stop --tools --raw --logprobs --mmproj --backend --kv --ctx --threads --precise --cpu --json
 chat --max --temp --seed --system --fps --frames --think --adapter --backend --kv --ctx --threads --precise --cpu
@@ -163,6 +164,9 @@ no action of adapters|missing argument; usage: gemmule adapter|adapter
 unknown action of adapters|expected info, convert, merge or diff, not 'show'|adapter show x
 an adapter without a name|missing argument; usage: gemmule adapter info ADAPTER|adapter info
 too many adapters|unexpected argument; usage: gemmule adapter diff|adapter diff a b c
+data without a file|missing argument; usage: gemmule data MODEL FILE|data m
+too large a share|--eval-split takes a number from 0 to 0.9|data m f --eval-split 1
+too few tokens for an example|--max-tokens takes a whole number from 8|data m f --max-tokens 7
 too wide a window|1 to 512 positions, not 1024|synth e2b out.gguf --window 1024
 END
 [ ! -e out.gguf ] || { fail "wrong usage" "wrote a file"; rm -f out.gguf; }
@@ -179,6 +183,8 @@ LC_ALL=C sed 's/gemma4\.block_count/gemma4.block_c0unt/' "$dense" >"$scratch/no-
 printf 'a\0b' >"$scratch/nul.txt"
 printf '[1, 2' >"$scratch/broken.json"
 printf '[{"type": "function", "function": {"name": 5}}]' >"$scratch/nameless.json"
+
+printf '%s\n' '{"prompt": "a", "completion": "b"}' '{"prompt": "a", "completion": ""}' >"$scratch/bad.jsonl"
 
 while IFS='|' read -r what code message arguments; do
     eval "run \"\$what\" $code $arguments" </dev/null
@@ -220,6 +226,11 @@ context larger than the model's|2|4096|run $dense hi --ctx 100000
 an instruction set of another machine|2|quantum|run $dense hi --cpu quantum
 an id outside the vocabulary|2|outside the vocabulary of 640|tokenize $dense --decode 640
 ids that are none|2|not 'x'|tokenize $dense --decode '1 x'
+no data|2|nothere.jsonl|data $dense nothere.jsonl
+data without a model|2|nothere.gguf|data nothere.gguf $scratch/talk.jsonl
+a folder as data|2|found a folder|data $dense $scratch
+data that are none|2|nameless.json, line 1: expected messages, prompt and completion|data $dense $scratch/nameless.json
+a bad line|2|bad.jsonl, line 2: "completion" is empty|data $dense $scratch/bad.jsonl
 a model as expectation|2|not an expectation file|check $dense $dense
 arguments swapped|2|MODEL comes first|check $fixtures/tiny-dense.expect.gguf $dense
 an expectation as model|2|not a model|check $fixtures/tiny-dense.expect.gguf $fixtures/tiny-dense.expect.gguf
@@ -376,6 +387,24 @@ run "inspect an expectation" 0 inspect "$fixtures/tiny-dense.expect.gguf"
 has "architecture          expect"
 has '  prompt.0 = "The quick brown fox'
 lacks "cannot run"
+
+# ---- data ----
+
+printf '%s\n' '{"prompt": "Hi", "completion": "Yes"}' '' '{"prompt": "Hi", "completion": "No"}' '{"prompt": "Hi", "completion": "Yes"}' >"$scratch/talk.jsonl"
+run "data" 0 data "$dense" "$scratch/talk.jsonl" --preview 2
+silent
+has "talk.jsonl: JSONL with prompt and completion"
+matches "examples +3"
+matches "duplicates +1  the first is line 4, which repeats line 1"
+has "--- line 3: "
+has $'<|turn>model\n'
+has "{+No<turn|>+}"
+run "data as JSON" 0 data "$dense" "$scratch/talk.jsonl" --preview 1 --eval-split 0.4 --seed 1 --json
+matches '"examples":3,.*"duplicates":1,.*"evaluation":1,.*"preview":\[\{"line":1,.*"ids":\[2,.*"weights":\[0,.*1\]'
+printf '{"text": 1}\n{"text": ""}\n' >"$scratch/worse.jsonl"
+run "two bad lines" 2 data "$dense" "$scratch/worse.jsonl"
+says 'worse.jsonl, line 1: "text" must be a string, found a number'
+says 'worse.jsonl, line 2: "text" is empty'
 
 # ---- tokenize ----
 

@@ -33,6 +33,8 @@ every() {
 every 1 list --json
 every 1 inspect box --json --gpu-memory 20M # not taken for too small a budget
 every 1 tokenize box "Hello there"
+printf '{"prompt": "a", "completion": "b"}\n' >"$scratch/data.jsonl"
+every 1 data box "$scratch/data.jsonl" --preview 1 --eval-split 0.5 --json
 every 1 serve --port 1 --host a.example --host b.example --tls-cert "$scratch/none" --tls-key "$scratch/none"
 every 7 run box Hello --backend cpu --threads 1 --temp 0 --max 4 --quiet --stop x --stop y
 every 7 chat --backend cpu --threads 1 --quiet

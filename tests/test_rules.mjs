@@ -4,6 +4,7 @@
 //   function elsewhere. Files that define the same public functions are alternatives (pool.c and pool_wasm.c), which may agree.
 // - What a call returns says whether it failed. Nobody tests the status inside an `error *e`, or returns it after a call that returned
 //   one itself; it is passed on only when there is no handle (`if (!buffer) return e->status;`).
+// - A folder of src/ uses only folders to its left in the order of docs/ARCHITECTURE.md.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -54,6 +55,19 @@ function sticky(path, text) {
         .map((found) => `${path}:${code.slice(0, found.index).split('\n').length}: tests e->status instead of what a call returned`);
 }
 
+/* The folders of docs/ARCHITECTURE.md, with their places: "base < gguf < …, …". */
+function folderOrder(architecture) {
+    const line = architecture.split('\n').find((text) => /^ {4}base < /.test(text)) ?? '';
+    return new Map(line.trim().split(' < ').flatMap((names, place) => names.split(', ').map((name) => [name, place])));
+}
+
+/* Includes of a file in src/ from a folder that is not to the left of its own. */
+function wrongIncludes(order, path, text) {
+    const own = path.split('/')[1];
+    return [...text.matchAll(/^#include "(\w+)\/[\w.]+"/gm)].filter(([, folder]) => folder !== own && !(order.get(folder) < order.get(own)))
+        .map(([line, folder]) => `${path}: ${line}: ${folder} is not to the left of ${own}`);
+}
+
 // It notices what it is for.
 const one = 'static int take(int a) {\n    return a;\n}\n';
 const two = '/* static void take(void) { */\nstatic bool\ntake(const thing *t,\n     int n) { return n; }\n';
@@ -68,10 +82,19 @@ assert.equal(sticky('a.c', '    if (f(a,\n          e) || g(e))\n        return 
 for (const line of ['if (!buffer) return e->status;', 'if (n && !b->slot) return e->status;', 'TRY(f(a, e)); /* !e->status */', 'else status = e->status;'])
     assert.equal(sticky('a.c', `    ${line}`).length, 0, line);
 
+const order = folderOrder('text\n    base < graph < cpu, gpu < cli\n');
+assert.deepEqual([...order], [['base', 0], ['graph', 1], ['cpu', 2], ['gpu', 2], ['cli', 3]]);
+assert.equal(wrongIncludes(order, 'src/cpu/a.c', '#include "base/b.h"\n#include "cpu/a.h"\n#include "x.h"\n#include <cli/x.h>\n').length, 0);
+assert.equal(wrongIncludes(order, 'src/cpu/a.c', '#include "gpu/b.h"\n#include "cli/a.h"\n#include "new/a.h"\n').length, 3);
+
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const paths = execFileSync('git', ['ls-files', '-z', '*.c'], { cwd: root, encoding: 'utf8' }).split('\0').filter((path) => path && !EXAMPLES.test(path));
 const files = Object.fromEntries(paths.map((path) => [path, readFileSync(join(root, path), 'utf8')]));
 const problems = [...clashes(files), ...paths.filter((path) => /^src\//.test(path) && !ENDS.includes(path)).flatMap((path) => sticky(path, files[path]))];
+const folders = folderOrder(readFileSync(join(root, 'docs/ARCHITECTURE.md'), 'utf8'));
+const headers = execFileSync('git', ['ls-files', '-z', 'src/*.h'], { cwd: root, encoding: 'utf8' }).split('\0').filter(Boolean);
+for (const path of [...headers, ...paths.filter((name) => /^src\//.test(name))])
+    problems.push(...wrongIncludes(folders, path, files[path] ?? readFileSync(join(root, path), 'utf8')));
 if (paths.length < 150 || functionsOf(files['src/base/json.c']).own.length < 10) problems.push('few files or functions were found');
 for (const problem of problems) console.error(`FAILED: ${problem}`);
 console.log(`${paths.length} files, ${problems.length} problems`);

@@ -135,15 +135,14 @@ static bool contains_word(const char *text, const char *const *words, size_t cou
     return false;
 }
 
-/* The two variants of the chat format differ when thinking is off. */
-static chat_variant find_variant(const gm_engine *engine, const engine_origin *origin) {
+chat_variant engine_chat_variant(const model_config *config, const engine_origin *origin) {
     static const char *const small[] = { "e2b", "e4b", "E2B", "E4B" }, *const large[] = { "12b", "26b", "31b",
                                                                                           "12B", "26B", "31B" };
     if (origin->renderer && !strcmp(origin->renderer, "gemma4-small")) return CHAT_SMALL;
     if (origin->renderer && !strcmp(origin->renderer, "gemma4-large")) return CHAT_LARGE;
     if (contains_word(origin->name, small, COUNT_OF(small))) return CHAT_SMALL;
     if (contains_word(origin->name, large, COUNT_OF(large))) return CHAT_LARGE;
-    return engine->weights.config.per_layer_width ? CHAT_SMALL : CHAT_LARGE;
+    return config->per_layer_width ? CHAT_SMALL : CHAT_LARGE;
 }
 
 static gm_status find_suppressed(gm_engine *engine, error *e) {
@@ -183,7 +182,7 @@ gm_status engine_describe(gm_engine *engine, const engine_origin *origin, error 
     TRY(find_suppressed(engine, e));
     TRY(read_defaults(engine, origin, e));
     TRY(engine_read_name(engine, origin, e));
-    engine->variant = find_variant(engine, origin);
+    engine->variant = engine_chat_variant(&engine->weights.config, origin);
     return GM_OK;
 }
 

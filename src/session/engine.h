@@ -89,6 +89,8 @@ typedef struct {
     size_t             adapter_count;
 } engine_origin;
 
+/* The two variants of the chat format differ when thinking is off. */
+chat_variant engine_chat_variant(const model_config *config, const engine_origin *origin);
 /* Finds a model by path, Ollama name or "box". The strings live in the arena. */
 gm_status engine_find_model(const char *model, arena *a, const char **path, engine_origin *origin, error *e);
 

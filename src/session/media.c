@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/sha256.h"
 #include "media/video.h"
+#include "session/tower_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,16 +28,16 @@ static gm_status media_check_part(const gm_part *part, error *e) {
 }
 
 /* A small model may have been trained with fewer tokens than Gemma 4, and say so. */
-uint32_t media_default_budget(const gm_engine *engine) {
+uint32_t media_default_budget(const gguf *file) {
     error    ignored = { 0 };
     uint32_t budget = 0;
     bool     found = false;
-    if (gguf_get_u32(engine->file, "gemmule.vision.soft_tokens", &budget, &found, &ignored)) return PICTURE_BUDGET;
+    if (gguf_get_u32(file, "gemmule.vision.soft_tokens", &budget, &found, &ignored)) return PICTURE_BUDGET;
     return found && picture_budget_valid(budget) ? budget : PICTURE_BUDGET;
 }
 
 static uint32_t media_budget(const gm_engine *engine, const gm_part *part) {
-    return part->budget ? part->budget : media_default_budget(engine);
+    return part->budget ? part->budget : media_default_budget(engine->file);
 }
 
 /* Refuses a prompt that is certainly too long, before what it has is decoded: with `tokens` more than the media so far. */
@@ -159,7 +160,7 @@ static gm_status media_prepare_sound(prompt_media *m, gm_session *s, const gm_pa
         item->samples = whole.samples + at;
         item->sample_count = n;
         item->more = at + n < whole.count;
-        item->tokens = engine_sound_tokens(s->engine, n);
+        item->tokens = tower_sound_tokens(engine_tower_file(s->engine, TOWER_AUDIO), n);
         sha256 hash;
         sha256_start(&hash);
         sha256_add(&hash, "sound", 5);
@@ -226,32 +227,21 @@ gm_status media_prepare(prompt_media *m, gm_session *s, const chat_piece *pieces
 
 /* ---- the prompt ---- */
 
-static const struct {
-    special_token begin, soft, end;
-} media_tokens[TOWER_KINDS] = {
-    [TOWER_VISION] = { SPECIAL_IMAGE, SPECIAL_IMAGE_SOFT, SPECIAL_IMAGE_END },
-    [TOWER_AUDIO] = { SPECIAL_AUDIO, SPECIAL_AUDIO_SOFT, SPECIAL_AUDIO_END },
-};
+static chat_part_kind media_part_kind(const media_item *item) {
+    return item->kind == TOWER_AUDIO ? CHAT_AUDIO : item->frame ? CHAT_VIDEO : CHAT_IMAGE;
+}
 
 /* The token that stands for an item in a prompt, and that its soft tokens have. */
 static special_token media_soft(const media_item *item) {
-    return item->frame ? SPECIAL_VIDEO_SOFT : media_tokens[item->kind].soft;
+    return item->kind == TOWER_AUDIO ? SPECIAL_AUDIO_SOFT : item->frame ? SPECIAL_VIDEO_SOFT : SPECIAL_IMAGE_SOFT;
 }
 
 static gm_status media_add(prompt_media *m, const gm_engine *engine, const media_item *item, token_list *out,
                            error *e) {
-    const special_token marks[] = { media_tokens[item->kind].begin, media_soft(item), media_tokens[item->kind].end };
-    for (size_t i = 0; i < COUNT_OF(marks); i++) {
-        if (tokenizer_special(engine->words, marks[i]) < 0)
-            return fail(e, GM_UNSUPPORTED, "this prompt needs the token %s, which is not in the model's vocabulary",
-                        special_token_text[marks[i]]);
-    }
-    token_list_add(out, tokenizer_special(engine->words, marks[0]));
-    const bool block = item->kind == TOWER_VISION && engine->weights.config.image_blocks;
-    TRY(soft_declare(&m->spans, out->count, item->tokens, block, item->digest, e));
-    for (size_t i = 0; i < item->tokens; i++) token_list_add(out, tokenizer_special(engine->words, marks[1]));
-    token_list_add(out, tokenizer_special(engine->words, marks[2]));
-    return GM_OK;
+    const bool   block = item->kind == TOWER_VISION && engine->weights.config.image_blocks;
+    const size_t begin = out->count + 1; /* after the token that begins it */
+    TRY(chat_media_tokens(engine->words, media_part_kind(item), item->tokens, out, e));
+    return soft_declare(&m->spans, begin, item->tokens, block, item->digest, e);
 }
 
 gm_status media_expand(prompt_media *m, const gm_engine *engine, token_list *prompt, error *e) {

@@ -36,8 +36,8 @@ typedef struct {
     double        started, seconds;               /* when the towers began, and how long they took */
 } prompt_media;                                   /* zero-initialise */
 
-/* The most tokens of a picture that does not say how many. */
-uint32_t media_default_budget(const gm_engine *engine);
+/* The most tokens of a picture that does not say how many, for the model in `file`. */
+uint32_t media_default_budget(const gguf *file);
 
 /* Decodes the media among the pieces. Memory comes from the arena, except for what media_free frees. */
 gm_status media_prepare(prompt_media *m, gm_session *s, const chat_piece *pieces, size_t count, arena *a, error *e);

@@ -12,18 +12,19 @@ static const tower_type *const types[TOWER_KINDS] = { [TOWER_VISION] = &tower_vi
 
 /* ---- files ---- */
 
-/* NULL: there is none. A projector comes before the model's own file. */
-static const gguf *tower_file(const gm_engine *engine, const tower_type *type) {
-    if (type && engine->projector && gguf_find_tensor(engine->projector, type->tensor)) return engine->projector;
-    return type && gguf_find_tensor(engine->file, type->tensor) ? engine->file : NULL;
+/* A projector comes before the model's own file. */
+const gguf *tower_file(const gguf *file, const gguf *projector, tower_kind kind) {
+    if (projector && gguf_find_tensor(projector, types[kind]->tensor)) return projector;
+    return gguf_find_tensor(file, types[kind]->tensor) ? file : NULL;
 }
 
-const gguf *engine_tower_file(const gm_engine *engine, tower_kind kind) { return tower_file(engine, types[kind]); }
+const gguf *engine_tower_file(const gm_engine *engine, tower_kind kind) {
+    return tower_file(engine->file, engine->projector, kind);
+}
 
 gm_status engine_has_tower(gm_engine *engine, tower_kind kind, error *e) {
     const tower_type *type = types[kind];
-    const gguf       *file = tower_file(engine, type);
-    if (!type) return fail(e, GM_UNSUPPORTED, "towers of this kind are not supported yet");
+    const gguf       *file = engine_tower_file(engine, kind);
     if (!file)
         return fail(
             e, GM_UNSUPPORTED,
@@ -47,7 +48,7 @@ gm_status engine_check_projector(const gguf *projector, uint32_t soft_width, err
 }
 
 gm_status engine_tower_digest(gm_engine *engine, tower_kind kind, uint8_t digest[32], error *e) {
-    const gguf *file = tower_file(engine, types[kind]);
+    const gguf *file = engine_tower_file(engine, kind);
     if (!file) return engine_has_tower(engine, kind, e);
     if (file == engine->projector) memcpy(digest, engine->projector_digest, 32);
     else {
@@ -95,7 +96,7 @@ static bool other_is_first(const gm_engine *engine, const engine_tower *t) {
 }
 
 gm_status engine_tower_step(gm_engine *engine, engine_tower *t, error *e) {
-    const gguf *file = tower_file(engine, t->type);
+    const gguf *file = engine_tower_file(engine, (tower_kind)(t - engine->towers));
     gm_status   status = GM_OK;
     if (t->ready) return GM_OK;
     if (!t->fetched) {

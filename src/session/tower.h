@@ -52,8 +52,10 @@ typedef struct {
 
 /* Whether the model has this tower. GM_UNSUPPORTED with a hint if not; GM_BAD_FILE if it does not fit the model. Loads nothing. */
 gm_status engine_has_tower(gm_engine *engine, tower_kind kind, error *e);
-/* How many soft tokens a piece of a sound becomes; the model must have an audio tower. */
-size_t engine_sound_tokens(gm_engine *engine, size_t samples);
+/* The file with the tower of a model in `file`, which may have a projector (or NULL); NULL: there is none. */
+const gguf *tower_file(const gguf *file, const gguf *projector, tower_kind kind);
+/* How many soft tokens a piece of a sound becomes; the file must have an audio tower. */
+size_t tower_sound_tokens(const gguf *file, size_t samples);
 /* What the larger tower of these files takes on a GPU, about, for a picture of 280 tokens or 30 s of sound; 0: there is none. With a
  * limit on the GPU's memory there is one at a time: loading one releases the other. */
 uint64_t towers_bytes(const gguf *file, const gguf *projector, uint32_t soft_width);

@@ -82,9 +82,8 @@ const tower_type tower_audio = {
     .fill = audio_fill,
 };
 
-size_t engine_sound_tokens(gm_engine *engine, size_t samples) {
-    const gguf        *file = engine_tower_file(engine, TOWER_AUDIO);
-    const gguf_tensor *projection = file ? gguf_find_tensor(file, tower_audio.tensor) : NULL;
+size_t tower_sound_tokens(const gguf *file, size_t samples) {
+    const gguf_tensor *projection = gguf_find_tensor(file, tower_audio.tensor);
     if (!projection || !projection->ne[0]) return 0;
     if (gguf_find_tensor(file, "a.conv1d.0.weight")) return mel_tokens(mel_valid(samples));
     return (samples + projection->ne[0] - 1) / projection->ne[0];

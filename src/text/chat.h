@@ -65,19 +65,28 @@ void      chat_message_to_json(buffer *out, const chat_message *message);
 typedef struct {
     bool             scaffolding;
     str              text;
-    const chat_part *media; /* NULL: none */
-    size_t           frame; /* of a video: which one */
+    const chat_part *media;   /* NULL: none */
+    size_t           frame;   /* of a video: which one */
+    bool             answer;  /* the model writes it: an answer, up to the token that ends it */
+    size_t           message; /* of an answer: which of the chat's messages it is */
 } chat_piece;
 
 /* A frame's time in a prompt: "mm:ss", rounded down; more digits after 99 minutes. */
 void chat_video_time(double seconds, char out[24]);
 
 gm_status chat_render(const chat *c, arena *a, chat_piece **pieces, size_t *count, error *e);
-/* The pieces as one text, for display and tests, and as tokens, after one BOS. */
+/* The pieces as one text, for display and tests, and as tokens. A prompt begins with <bos>, which becomes one BOS; an answer alone does
+ * not. */
 void      chat_pieces_text(const chat_piece *pieces, size_t count, buffer *out);
 gm_status chat_pieces_tokens(const tokenizer *t, const chat_piece *pieces, size_t count, token_list *out, error *e);
 /* Whether the prompt ends inside a thought: then the parser must start there. */
 bool chat_starts_thinking(const chat_piece *pieces, size_t count);
+/* The pieces that the model writes after the prompt `pieces`, so that the messages from `first` on, which are its answer, follow. `c` has
+ * the messages up to and including that answer. */
+gm_status chat_answer(const chat *c, size_t first, const chat_piece *prompt, size_t prompt_count, arena *a,
+                      chat_piece **pieces, size_t *count, error *e);
+/* Appends the tokens of a picture, a sound or a frame: one that begins it, `n` soft tokens, one that ends it. */
+gm_status chat_media_tokens(const tokenizer *t, chat_part_kind kind, size_t n, token_list *out, error *e);
 
 /* ---- output ---- */
 

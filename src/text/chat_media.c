@@ -100,3 +100,22 @@ gm_status chat_part_media(const chat_part *part, const char *place, str body, ar
     if (part->kind == CHAT_VIDEO) return media_frames(part, place, &room, out, e);
     return media_bytes(part, place, &room, &out->data, &out->size, e);
 }
+
+/* ---- in a prompt ---- */
+
+gm_status chat_media_tokens(const tokenizer *t, chat_part_kind kind, size_t n, token_list *out, error *e) {
+    static const special_token marks[][3] = {
+        [CHAT_IMAGE] = { SPECIAL_IMAGE, SPECIAL_IMAGE_SOFT, SPECIAL_IMAGE_END },
+        [CHAT_AUDIO] = { SPECIAL_AUDIO, SPECIAL_AUDIO_SOFT, SPECIAL_AUDIO_END },
+        [CHAT_VIDEO] = { SPECIAL_IMAGE, SPECIAL_VIDEO_SOFT, SPECIAL_IMAGE_END },
+    };
+    for (size_t i = 0; i < 3; i++) {
+        if (tokenizer_special(t, marks[kind][i]) < 0)
+            return fail(e, GM_UNSUPPORTED, "this prompt needs the token %s, which is not in the model's vocabulary",
+                        special_token_text[marks[kind][i]]);
+    }
+    token_list_add(out, tokenizer_special(t, marks[kind][0]));
+    for (size_t i = 0; i < n; i++) token_list_add(out, tokenizer_special(t, marks[kind][1]));
+    token_list_add(out, tokenizer_special(t, marks[kind][2]));
+    return GM_OK;
+}

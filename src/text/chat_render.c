@@ -149,7 +149,9 @@ static str name_of_tool(const chat_message *caller, const chat_message *answer) 
 }
 
 static void render_response(chat_writer *w, const chat_message *caller, const chat_message *answer) {
-    chat_write_template(w, "<|tool_response>response:");
+    chat_write_template(w, "<|tool_response>"); /* the model stops at the first one, and so it has written it */
+    w->answer = false;
+    chat_write_template(w, "response:");
     chat_write_content(w, name_of_tool(caller, answer));
     chat_write_template(w, "{");
     if (answer->tool_object) {
@@ -165,11 +167,19 @@ static void render_response(chat_writer *w, const chat_message *caller, const ch
 
 /* ---- the conversation ---- */
 
+/* The model stops at <turn|>. */
+static void write_turn_end(chat_writer *w) {
+    chat_write_template(w, "<turn|>");
+    w->answer = false;
+    chat_write_template(w, "\n");
+}
+
 typedef enum { LAST_NONE, LAST_CALL, LAST_RESPONSE } last_written;
 
 typedef struct {
     const chat_message *messages;
-    size_t              count, last_user; /* last_user: SIZE_MAX if there is none */
+    size_t              count, first; /* first: the number of messages[0] in the chat */
+    size_t              last_user;    /* SIZE_MAX if there is none */
 } turns;
 
 static const chat_message *next_speaker(const turns *t, size_t i) {
@@ -188,6 +198,8 @@ static last_written write_message(chat_writer *w, const turns *t, size_t i, cons
     const bool          model = m->role == CHAT_ASSISTANT;
     last_written        last = LAST_NONE;
     if (!(model && previous && previous->role == CHAT_ASSISTANT)) chat_write_template(w, headers[m->role]);
+    w->answer = model;
+    w->message = t->first + i;
     if (model && m->thinking.length && (t->last_user == SIZE_MAX || i > t->last_user)) {
         chat_write_template(w, THOUGHT_START);
         chat_write_content(w, m->thinking);
@@ -201,17 +213,19 @@ static last_written write_message(chat_writer *w, const turns *t, size_t i, cons
             last = LAST_RESPONSE;
         }
     }
+    w->answer = model;
     const bool empty = !write_body(w, m);
     const bool joins = model && next && next->role == CHAT_ASSISTANT && last != LAST_CALL;
     if (last == LAST_CALL) chat_write_template(w, "<|tool_response>");
-    else if (!joins && !(last == LAST_RESPONSE && empty && !next)) chat_write_template(w, "<turn|>\n");
+    else if (!joins && !(last == LAST_RESPONSE && empty && !next)) write_turn_end(w);
+    w->answer = false;
     return last;
 }
 
 gm_status chat_render(const chat *c, arena *a, chat_piece **pieces, size_t *count, error *e) {
     chat_writer         w = { .memory = a };
     const chat_message *system = c->count && is_system(&c->messages[0]) ? &c->messages[0] : NULL, *previous = NULL;
-    turns               t = { c->messages, c->count, SIZE_MAX };
+    turns               t = { c->messages, c->count, system ? 1 : 0, SIZE_MAX };
     last_written        last = LAST_NONE;
     if (system) t.messages++, t.count--;
     for (size_t i = 0; i < t.count; i++) {
@@ -237,6 +251,28 @@ gm_status chat_render(const chat *c, arena *a, chat_piece **pieces, size_t *coun
 
 bool chat_starts_thinking(const chat_piece *pieces, size_t count) {
     return count && pieces[count - 1].scaffolding && str_ends_with(pieces[count - 1].text, THOUGHT_START);
+}
+
+gm_status chat_answer(const chat *c, size_t first, const chat_piece *prompt, size_t prompt_count, arena *a,
+                      chat_piece **pieces, size_t *count, error *e) {
+    bool        thinks = chat_starts_thinking(prompt, prompt_count);
+    chat_piece *all, *kept;
+    size_t      all_count;
+    *count = 0;
+    TRY(chat_render(c, a, &all, &all_count, e));
+    *pieces = kept = arena_array(a, all_count + 1, sizeof *kept);
+    if (!kept) return fail_memory(e, "an answer", all_count * sizeof *kept);
+    for (size_t i = 0; i < all_count; i++) {
+        if (!all[i].answer || all[i].message < first) continue;
+        const bool opened = thinks && all[i].scaffolding && str_is(all[i].text, THOUGHT_START); /* by the prompt */
+        if (thinks && !opened) {
+            kept[*count] = (chat_piece){ true, str_of("<channel|>"), .answer = true, .message = first };
+            ++*count;
+        }
+        thinks = false;
+        if (!opened) kept[(*count)++] = all[i];
+    }
+    return GM_OK;
 }
 
 /* ---- pieces as text and as tokens ---- */
@@ -269,15 +305,16 @@ gm_status chat_pieces_tokens(const tokenizer *t, const chat_piece *pieces, size_
     if (!ranges) return fail_memory(e, "the prompt", count * sizeof *ranges);
     for (size_t i = 0; i < count; i++) {
         str piece = pieces[i].text;
-        if (!i && pieces[i].scaffolding && str_starts_with(piece, bos.data))
+        if (!i && pieces[i].scaffolding && str_starts_with(piece, bos.data)) {
             piece = (str){ piece.data + bos.length, piece.length - bos.length };
+            token_list_add(out, tokenizer_special(t, SPECIAL_BOS));
+        }
         size_t start = text.length;
         buffer_str(&text, piece);
         if (!pieces[i].scaffolding) continue;
         if (range_count && ranges[range_count - 1].end == start) ranges[range_count - 1].end = text.length;
         else ranges[range_count++] = (text_range){ start, text.length };
     }
-    token_list_add(out, tokenizer_special(t, SPECIAL_BOS));
     if (text.failed) status = fail_memory(e, "the prompt", text.length);
     else status = tokenizer_encode_ranges(t, buffer_view(&text), ranges, range_count, out, e);
     buffer_free(&text);

@@ -23,7 +23,7 @@ static void add_piece(chat_writer *w, bool scaffolding, str text, const chat_par
         w->pieces = pieces;
         w->capacity = capacity;
     }
-    w->pieces[w->count++] = (chat_piece){ scaffolding, text, media, frame };
+    w->pieces[w->count++] = (chat_piece){ scaffolding, text, media, frame, w->answer, w->message };
 }
 
 void chat_write_template(chat_writer *w, const char *text) { add_piece(w, true, str_of(text), NULL, 0); }

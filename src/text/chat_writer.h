@@ -9,6 +9,8 @@ typedef struct {
     arena      *memory;
     chat_piece *pieces;
     size_t      count, capacity;
+    bool        answer; /* of the pieces that are being written, with the number of their message */
+    size_t      message;
     bool        failed; /* no memory; sticks */
 } chat_writer;
 

@@ -218,7 +218,7 @@ EXPORT(gmw_engine_info) gm_status gmw_engine_info(wasm_context *c, gm_engine *en
     wasm_text(out, "note", info.note);
     wasm_bool(out, "vision", engine_understands(engine, TOWER_VISION));
     wasm_bool(out, "audio", engine_understands(engine, TOWER_AUDIO));
-    wasm_number(out, "pictureBudget", media_default_budget(engine));
+    wasm_number(out, "pictureBudget", media_default_budget(engine->file));
     wasm_text(out, "digest", engine->digest);
     wasm_key(out, "sampling");
     wasm_write_sampling(out, &engine->sampling);
