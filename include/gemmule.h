@@ -43,7 +43,8 @@
  *     the GPU computes them wrongly;
  *   - when a model computes NaN, all of its weights are read once to name the one that is broken;
  *   - on a slow processor, one matrix product of a large batch of text;
- *   - gm_reply_start decodes pictures and sounds.
+ *   - gm_reply_start decodes pictures and sounds; it waits for ffmpeg, if that decodes a sound, until gm_session_cancel. Meanwhile
+ *     other threads have their turns.
  * gm_engine_open, gm_session_new, gm_session_fork and the functions that save and restore return when they are done. Saving
  * and restoring give other threads their turns about every 50 ms. */
 

@@ -7,6 +7,8 @@
 #include "sessions.h"
 
 #include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static gm_backend device = GM_BACKEND_CPU;
 
@@ -360,6 +362,33 @@ static void interrupted_encoding(void) {
     close_conversation(&c);
 }
 
+/* A program that stands for ffmpeg and does not end. */
+static void cancelled_decoding(void) {
+    static const char m4a[] = "\0\0\0\x18"
+                              "ftypM4A \0\0\0\0M4A mp42";
+    const gm_part     part = { .kind = GM_PART_AUDIO, .data = m4a, .size = sizeof m4a };
+    const gm_message  message = { .role = "user", .parts = &part, .part_count = 1 };
+    char              folder[] = "/tmp/gemmule-test-XXXXXX", program[64], *path = strdup(getenv("PATH"));
+    conversation      c = open_box();
+    TEST("a cancel while ffmpeg decodes a sound");
+    CHECK(mkdtemp(folder) && !setenv("PATH", folder, 1));
+    snprintf(program, sizeof program, "%s/ffmpeg", folder);
+    FILE *f = fopen(program, "w");
+    fprintf(f, "#!/bin/sh\nexec /bin/sleep 1000\n");
+    fclose(f);
+    chmod(program, 0755);
+    gm_session_cancel(c.session);
+    CHECK_MESSAGE(ask(c.session, &message, 1, 4).status == GM_CANCELLED && strstr(why, "a sound was decoded"), "%s",
+                  why);
+    const gm_message hello = { .role = "user", .content = "Hello!" };
+    CHECK(ask(c.session, &hello, 1, 4).status == GM_DONE);
+    remove(program);
+    rmdir(folder);
+    setenv("PATH", path, 1);
+    free(path);
+    close_conversation(&c);
+}
+
 /* ---- bad input ---- */
 
 static void refusals(void) {
@@ -457,6 +486,7 @@ int main(int argc, char **argv) {
         refused_sounds();
         long_sounds();
         interrupted_encoding();
+        cancelled_decoding();
         refusals();
     }
     buffer_free(&shapes);

@@ -3,10 +3,11 @@
 //
 //     node tests/test_serve_media.mjs [PROGRAM]
 
-import {createReadStream, readFileSync} from "node:fs";
+import {createReadStream, existsSync, mkdirSync, readFileSync, writeFileSync} from "node:fs";
+import {join} from "node:path";
 import {crc32} from "node:zlib";
 import OpenAI, {toFile} from "openai";
-import {ask, chat, check, dense, equals, events, has, patience, runAll, say, serve, show, until} from "./serve_tools.mjs";
+import {ask, chat, check, dense, equals, events, folder, has, open, patience, runAll, say, serve, show, until} from "./serve_tools.mjs";
 
 const base64 = (path) => readFileSync(path).toString("base64");
 const wav = (rate, samples, bits = 8, body = Buffer.alloc(samples * bits / 8, bits === 8 ? 128 : 0)) => {
@@ -193,6 +194,34 @@ async function badMedia(server) {
     has((await chat(server, {messages: say("What is 12 + 30?")})).json?.choices[0].message.content, "42", "the server goes on after all of it");
 }
 
+// ---- sounds that ffmpeg decodes -------------------------------------------------------------------------------------------
+
+// The program is a stand-in, which waits for a file: meanwhile others are answered, and it ends with its client.
+async function foreignSounds() {
+    const tools = join(folder, "tools"), [started, go] = [join(tools, "started"), join(tools, "go")];
+    mkdirSync(tools);
+    writeFileSync(join(tools, "ffmpeg"), `#!/bin/sh\necho $$ >>${started}\nuntil [ -e ${go} ]; do sleep 0.02; done\nexec cat ${spoken} >&4\n`, {mode: 0o755});
+    const server = await serve(["box", "--threads", "2", "--parallel", "4"], {PATH: `${tools}:${process.env.PATH}`});
+    const m4a = Buffer.from("\0\0\0\x18ftypM4A \0\0\0\0M4A mp42", "latin1");
+    const request = {temperature: 0, messages: [{role: "user", content: [
+        {type: "input_audio", input_audio: {data: m4a.toString("base64"), format: "m4a"}}, {type: "text", text: digits}]}]};
+    const programs = () => (existsSync(started) ? readFileSync(started, "utf8").trim().split("\n").map(Number) : []);
+    const lives = (id) => { try { return process.kill(id, 0); } catch { return false; } };
+    const asked = [chat(server, request), transcribe(server, {}, m4a)];
+    await until(() => programs().length === 2, "two programs");
+    const left = open(server, {...request, stream: true});
+    await until(() => programs().length === 3, "a third one");
+    has((await chat(server, {messages: say("What is 12 + 30?")})).json?.choices[0].message.content, "42", "an answer while ffmpeg runs");
+    equals(programs().filter(lives).length, 3, "all of them still run");
+    left.leave();
+    await until(() => programs().filter(lives).length === 2, "the end of the third, whose client has left");
+    writeFileSync(go, "");
+    const [answer, transcript] = await Promise.all(asked);
+    equals(answer.json?.choices[0].message.content, "5 6 7 2.", `an M4A in a chat: ${answer.text}`);
+    equals(transcript.json?.text, "5 6 7 2.", `a transcript of an M4A: ${transcript.text}`);
+    equals(await server.stop(), 0, `it ends well: ${server.log}`);
+}
+
 await runAll(async () => {
     const server = await serve(["box", "--threads", "2"]);
     await officialClient(server);
@@ -200,6 +229,7 @@ await runAll(async () => {
     await badMedia(server);
     await longSounds(server);
     equals(await server.stop(), 0, `it ends well: ${server.log}`);
+    await foreignSounds();
 
     const deaf = await serve([dense, "--threads", "1"]);
     const answer = await transcribe(deaf, {prompt: "Hi"});

@@ -7,6 +7,8 @@
 
 #include <math.h>
 #ifdef GM_MEDIA_LIBRARIES
+#include <errno.h>
+#include <signal.h>
 #include <sndfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -574,6 +576,41 @@ static void test_libsndfile(void) {
     }
 }
 
+/* The number in a file, once it is there. */
+static long read_number(const char *path) {
+    long number = 0;
+    for (int i = 0; i < 12000 && !number; i++) {
+        FILE *f = fopen(path, "r");
+        if (!f || fscanf(f, "%ld\n", &number) != 1) number = 0;
+        if (f) fclose(f);
+        if (!number) usleep(10000);
+    }
+    return number;
+}
+
+/* An ffmpeg that does not end: the decoder comes back, and takes it along when it is freed. */
+static void test_ffmpeg_freed(const char *m4a, size_t size, const char *folder, const char *program) {
+    char           path[80];
+    sound_decoder *d = NULL;
+    sound          s;
+    error          e = { 0 };
+    TEST("a decoder does not wait for ffmpeg, and ends it");
+    snprintf(path, sizeof path, "%s/number", folder);
+    FILE *f = fopen(program, "w");
+    fprintf(f, "#!/bin/sh\necho $$ >%s\nexec /bin/sleep 1000\n", path);
+    fclose(f);
+    CHECK_MESSAGE(!sound_decoder_new(m4a, size, &d, &e), "%s", e.why);
+    for (int i = 0; i < 3; i++) {
+        CHECK(d && sound_decoder_step(d, 0, &s, &e) == GM_AGAIN);
+        CHECK(d && !sound_decoder_total(d) && !sound_decoder_done(d));
+    }
+    const long child = read_number(path);
+    CHECK_MESSAGE(child > 0 && !kill((pid_t)child, 0), "process %ld", child);
+    sound_decoder_free(d);
+    CHECK(kill((pid_t)child, 0) && errno == ESRCH);
+    remove(path);
+}
+
 /* A program of that name, which stands for the real one: it must be called with files that it can read and write. */
 static void test_ffmpeg(void) {
     static const char m4a[] = "\0\0\0\x18"
@@ -602,6 +639,7 @@ static void test_ffmpeg(void) {
         else CHECK_MESSAGE(status == GM_BAD_FILE && strstr(e.why, "M4A file: moov atom not found"), "%s", e.why);
         sound_free(&s);
     }
+    test_ffmpeg_freed(m4a, sizeof m4a, folder, program);
     remove(program);
     rmdir(folder);
     setenv("PATH", path, 1);

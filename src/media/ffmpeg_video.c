@@ -4,6 +4,7 @@
 #include "media/ffmpeg.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,8 +46,11 @@ static gm_status video_run(int in, const video_kind *kind, const char *const *mo
     arguments[n++] = "/dev/fd/4";
     FILE *file = tmpfile();
     if (!file) return fail(e, GM_IO, "cannot create a temporary file for ffmpeg: %s", strerror(errno));
-    gm_status status =
-        ffmpeg_run(arguments, in, fileno(file), kind->name, "a folder with the frames needs no other program", e);
+    ffmpeg   *program = NULL;
+    gm_status status = ffmpeg_start(arguments, in, fileno(file), kind->name,
+                                    "a folder with the frames needs no other program", &program, e);
+    if (!status) status = ffmpeg_wait(program, INFINITY, e);
+    ffmpeg_free(program);
     char part[1 << 16];
     rewind(file);
     for (size_t got; !status && (got = fread(part, 1, sizeof part, file)) > 0;) {

@@ -78,10 +78,13 @@ gm_status sndfile_open(const void *bytes, size_t size, sound_kind kind, sound_re
         return status;
     }
     s->frames = info.frames < SF_COUNT_MAX ? info.frames : 0;
-    s->reader = (sound_reader){
-        (uint32_t)info.samplerate, (uint32_t)info.channels, (uint64_t)s->frames, sndfile_read, sndfile_close,
-        kind != SOUND_FLAC
-    };
+    s->reader = (sound_reader){ (uint32_t)info.samplerate,
+                                (uint32_t)info.channels,
+                                (uint64_t)s->frames,
+                                sndfile_read,
+                                sndfile_close,
+                                kind != SOUND_FLAC,
+                                NULL };
     *out = &s->reader;
     return GM_OK;
 }

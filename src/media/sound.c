@@ -50,6 +50,16 @@ sound_kind sound_recognise(const void *bytes, size_t size) {
     return tag ? SOUND_MP3 : SOUND_UNKNOWN;
 }
 
+bool sound_is_foreign(const void *bytes, size_t size) {
+#ifdef GM_MEDIA_LIBRARIES
+    const sound_kind kind = sound_recognise(bytes, size);
+    return kind == SOUND_MP4 || kind == SOUND_AAC || kind == SOUND_WEBM;
+#else
+    (void)bytes, (void)size;
+    return false;
+#endif
+}
+
 /* Says what the file is instead, if it is something common. */
 static gm_status sound_refuse(const uint8_t *p, size_t size, error *e) {
     static const struct {
@@ -144,10 +154,8 @@ static gm_status decoder_of_reader(sound_reader *r, sound_decoder **out, error *
         return fail_memory(e, "a sound's decoder", sizeof *d);
     }
     d->reader = r;
-    const gm_status status = resampler_new(r->rate, &d->to_16k, e);
-    if (status) sound_decoder_free(d);
-    else *out = d;
-    return status;
+    *out = d;
+    return GM_OK;
 }
 
 void sound_decoder_free(sound_decoder *d) {
@@ -161,6 +169,7 @@ void sound_decoder_free(sound_decoder *d) {
 size_t sound_decoder_done(const sound_decoder *d) { return d->decoded.count; }
 
 size_t sound_decoder_total(const sound_decoder *d) {
+    if (d->reader->prepare) return 0;
     return (size_t)(d->reader->frames / d->reader->rate) * SOUND_RATE +
            (size_t)(d->reader->frames % d->reader->rate * SOUND_RATE / d->reader->rate);
 }
@@ -170,9 +179,11 @@ size_t sound_decoder_least(const sound_decoder *d) { return d->reader->estimated
 gm_status sound_decoder_step(sound_decoder *d, double deadline, sound *out, error *e) {
     float         block[SOUND_BLOCK];
     sound_reader *r = d->reader;
-    const size_t  most = SOUND_BLOCK / r->channels;
     size_t        got = 0;
     *out = (sound){ 0 };
+    if (r->prepare) TRY(r->prepare(r, deadline, e));
+    if (!d->to_16k) TRY(resampler_new(r->rate, &d->to_16k, e));
+    const size_t most = SOUND_BLOCK / r->channels;
     do {
         TRY(r->read(r, block, most, &got, e));
         TRY(sound_mix(block, got, r->channels, d->frames, e));
@@ -248,7 +259,7 @@ gm_status sound_decoder_of_samples(const float *values, size_t frames, uint32_t 
     TRY(sound_check_format(rate, channels, e));
     raw_reader *raw = malloc(sizeof *raw);
     if (!raw) return fail_memory(e, "a sound's reader", sizeof *raw);
-    *raw = (raw_reader){ { rate, channels, frames, raw_read, raw_close, false }, values, frames };
+    *raw = (raw_reader){ { rate, channels, frames, raw_read, raw_close, false, NULL }, values, frames };
     return decoder_of_reader(&raw->reader, out, e);
 }
 

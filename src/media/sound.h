@@ -31,6 +31,8 @@ typedef enum {
 
 /* What the bytes are, whatever the file is called. */
 sound_kind sound_recognise(const void *bytes, size_t size);
+/* Whether another program decodes it, which takes as long as it likes. */
+bool sound_is_foreign(const void *bytes, size_t size);
 
 typedef struct {
     float *samples; /* mono, 16 kHz */
@@ -46,14 +48,15 @@ gm_status sound_decoder_new(const void *bytes, size_t size, sound_decoder **out,
 /* The same from samples: `frames` times `channels` values in turn. */
 gm_status sound_decoder_of_samples(const float *values, size_t frames, uint32_t channels, uint32_t rate,
                                    sound_decoder **out, error *e);
-/* GM_AGAIN: more is to be done, and the clock is past `deadline`. GM_OK: *out is the whole sound, which is the caller's now. Errors are those
- * of sound_decode. */
+/* GM_AGAIN: more is to be done, and the clock is past `deadline`; it waits that long for another program that decodes the file. GM_OK: *out
+ * is the whole sound, which is the caller's now. Errors are those of sound_decode. */
 gm_status sound_decoder_step(sound_decoder *d, double deadline, sound *out, error *e);
 /* Samples at 16 kHz: those decoded so far, about as many as the file says it has (0: it does not say), and as many as it surely has. */
 size_t sound_decoder_done(const sound_decoder *d);
 size_t sound_decoder_total(const sound_decoder *d);
 size_t sound_decoder_least(const sound_decoder *d);
-void   sound_decoder_free(sound_decoder *d);
+/* Ends the program that decodes the file, if there is one. */
+void sound_decoder_free(sound_decoder *d);
 
 /* A file in memory: the mean of its channels, resampled. WAV is decoded here on every host; natively FLAC, MP3 and Ogg by
  * libsndfile, and MP4, AAC and WebM by the program ffmpeg, if there is one. Fails if the file is cut off, has no samples, or has

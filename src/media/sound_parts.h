@@ -14,6 +14,8 @@ struct sound_reader {
     gm_status (*read)(sound_reader *r, float *out, size_t most, size_t *got, error *e);
     void (*close)(sound_reader *r); /* frees the reader */
     bool estimated;                 /* frames is a guess, or a cut-off file has fewer */
+    /* Not NULL: another program is still decoding the file, and nothing above is known. GM_AGAIN: it was not done at `deadline`. */
+    gm_status (*prepare)(sound_reader *r, double deadline, error *e);
 };
 
 /* The bytes must outlive the reader. */

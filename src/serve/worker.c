@@ -296,6 +296,11 @@ place *worker_take_place(worker *w, bool fresh, uint32_t adapters, error *e) {
     return place_use_adapters(w, found, adapters, e) ? NULL : found;
 }
 
+void place_occupy(worker *w, place *p) {
+    p->taken = true;
+    p->used = ++w->requests;
+}
+
 /* ---- the thread: answers ---- */
 
 /* Whether the client is still there and the server is not stopping. */
@@ -331,8 +336,6 @@ static gm_status job_start(worker *w, job *j, error *e) {
     TRY(worker_open_engine(w, e));
     (void)worker_find_model(&w->options, job_request_model(&j->request), &j->work.adapters); /* it was asked before */
     TRY(j->request.kind == JOB_CHAT ? worker_chat_start(w, j, e) : worker_transcribe_start(w, j, e));
-    j->work.at->taken = true;
-    j->work.at->used = ++w->requests;
     return GM_OK;
 }
 
@@ -341,6 +344,7 @@ static gm_status job_advance(worker *w, job *j, error *e) {
     if (!job_is_wanted(w, j)) return fail(e, GM_CANCELLED, "the client disconnected");
     const gm_status status = j->request.kind == JOB_CHAT ? worker_chat_step(w, j, e) : worker_transcribe_step(w, j, e);
     if (status != GM_AGAIN && status != GM_DONE) return status;
+    if (!j->work.at) return status; /* sounds are decoded: the answer may still become an error */
     if (j->work.out.length || !j->work.begun) TRY(job_hand_over(w, j, e));
     j->work.begun = true;
     return status;

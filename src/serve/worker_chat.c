@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "session/serving.h"
 
+#include <string.h>
 #include <sys/random.h>
 
 /* In the session of the job's place. */
@@ -40,7 +41,7 @@ static place *chat_best_place(worker *w, const job *j, error *e) {
 }
 
 /* The prompt's tokens are known once a reply has begun, in any session. If another session suits it better, it begins there again. */
-gm_status worker_chat_start(worker *w, job *j, error *e) {
+static gm_status chat_begin(worker *w, job *j, error *e) {
     j->work.at = worker_take_place(w, false, j->work.adapters, e);
     if (!j->work.at) return e->status;
     TRY(chat_start_reply(w, j, e));
@@ -52,10 +53,73 @@ gm_status worker_chat_start(worker *w, job *j, error *e) {
         j->work.at = best;
         TRY(chat_start_reply(w, j, e));
     }
-    const char *model = j->work.adapters ? j->request.chat.model : w->options.name;
-    chat_answer_start(&j->work.chat, &j->request.chat, w->engine, model);
+    const char *model_name = j->work.adapters ? j->request.chat.model : w->options.name;
+    chat_answer_start(&j->work.chat, &j->request.chat, w->engine, model_name);
+    place_occupy(w, j->work.at);
     return GM_OK;
 }
+
+/* ---- sounds that another program decodes: gm_reply_start would wait for it, and all other answers with it ---- */
+
+/* The first one that is left, as a part that may be changed. NULL: there is none, or no memory. */
+static gm_part *chat_foreign_sound(chat_request *r) {
+    for (size_t i = 0; i < r->message_count; i++) {
+        gm_message *m = &r->messages[i];
+        for (size_t k = 0; k < m->part_count; k++) {
+            const gm_part *part = &m->parts[k];
+            if (part->kind != GM_PART_AUDIO || part->rate || !sound_is_foreign(part->data, part->size)) continue;
+            gm_part *parts = arena_array(&r->memory, m->part_count, sizeof *parts);
+            if (!parts) return NULL;
+            m->parts = memcpy(parts, m->parts, m->part_count * sizeof *parts);
+            return &parts[k];
+        }
+    }
+    return NULL;
+}
+
+static gm_status chat_open_sound(worker *w, job *j, error *e) {
+    gm_part *part = j->work.part = chat_foreign_sound(&j->request.chat);
+    return part ? session_open_sound(w->places[0].session, part->data, part->size, &j->work.decoder, e) : GM_OK;
+}
+
+/* Samples take the place of the file. GM_AGAIN: the program still runs. */
+static gm_status chat_decode_sound(worker *w, job *j, error *e) {
+    heard_sound *heard = j->work.sounds;
+    if (!heard || heard->sound.samples) {
+        heard = arena_array(&j->request.chat.memory, 1, sizeof *heard);
+        if (!heard) return fail_memory(e, "a sound", sizeof *heard);
+        *heard = (heard_sound){ .next = j->work.sounds };
+        j->work.sounds = heard;
+    }
+    const double    deadline = clock_seconds() + 0.005; /* other answers wait for this */
+    const gm_status status = session_decode_sound(w->places[0].session, j->work.decoder, deadline, &heard->sound, e);
+    if (status) return status;
+    sound_decoder_free(j->work.decoder);
+    j->work.decoder = NULL;
+    j->work.part->data = heard->sound.samples;
+    j->work.part->size = heard->sound.count * sizeof *heard->sound.samples;
+    j->work.part->rate = SOUND_RATE;
+    return GM_OK;
+}
+
+/* Opens the next one, or begins if none is left. */
+gm_status worker_chat_start(worker *w, job *j, error *e) {
+    error           inner = { 0 };
+    const gm_status status = chat_open_sound(w, j, &inner);
+    if (status) return fail(e, status == GM_BAD_FILE ? GM_BAD_ARGUMENT : status, "%s", inner.why);
+    return j->work.decoder ? GM_OK : chat_begin(w, j, e);
+}
+
+static gm_status chat_step_sound(worker *w, job *j, error *e) {
+    error     inner = { 0 };
+    gm_status status = chat_decode_sound(w, j, &inner);
+    if (status == GM_AGAIN) return status;
+    if (status) return fail(e, status == GM_BAD_FILE ? GM_BAD_ARGUMENT : status, "%s", inner.why);
+    status = worker_chat_start(w, j, e);
+    return status ? status : GM_AGAIN;
+}
+
+/* ---- steps ---- */
 
 /* Tells the metrics of tokens that were written. */
 static void chat_note_tokens(worker *w, job *j, size_t tokens) {
@@ -71,7 +135,7 @@ static void chat_note_tokens(worker *w, job *j, size_t tokens) {
     j->work.last = now;
 }
 
-gm_status worker_chat_step(worker *w, job *j, error *e) {
+static gm_status chat_step_reply(worker *w, job *j, error *e) {
     gm_piece        piece = { 0 };
     char            why[sizeof e->why] = "";
     chat_answer    *a = &j->work.chat;
@@ -89,10 +153,16 @@ gm_status worker_chat_step(worker *w, job *j, error *e) {
     return status == GM_DONE || full ? GM_DONE : GM_AGAIN;
 }
 
+gm_status worker_chat_step(worker *w, job *j, error *e) {
+    return j->work.reply ? chat_step_reply(w, j, e) : chat_step_sound(w, j, e);
+}
+
 void worker_chat_end(worker *w, job *j) {
     gm_reply_stats stats = { 0 };
     if (j->work.reply) gm_reply_get_stats(j->work.reply, &stats);
     metrics_answer(w->options.numbers, stats.prompt_tokens, stats.cached_tokens, stats.reply_tokens);
     chat_answer_free(&j->work.chat);
     gm_reply_free(j->work.reply); /* ends the work for it, if it is not over */
+    sound_decoder_free(j->work.decoder);
+    for (heard_sound *each = j->work.sounds; each; each = each->next) sound_free(&each->sound);
 }

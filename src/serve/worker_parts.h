@@ -17,6 +17,13 @@ typedef struct {
     uint64_t    used; /* counts requests: when it was last taken */
 } place;
 
+/* A sound of a request that was decoded before its reply starts. */
+typedef struct heard_sound heard_sound;
+struct heard_sound {
+    sound        sound;
+    heard_sound *next;
+};
+
 struct job {
     worker     *owner;
     job_request request;
@@ -25,9 +32,12 @@ struct job {
 
     /* Used only by the thread, while it answers. */
     struct {
-        place               *at;
+        place               *at;       /* NULL: sounds are decoded first */
         uint32_t             adapters; /* as in a place */
         gm_reply            *reply;    /* of a chat */
+        sound_decoder       *decoder;  /* of the sound of a chat that is being decoded */
+        gm_part             *part;     /* its part in the request */
+        heard_sound         *sounds;
         chat_answer          chat;
         transcript           heard; /* of a transcription */
         transcription_answer transcription;
@@ -78,7 +88,11 @@ struct worker {
  * used longest ago; otherwise the one used last with these adapters, if there is one. NULL on failure. */
 place *worker_take_place(worker *w, bool fresh, uint32_t adapters, error *e);
 
-/* For each kind: start finds a place and begins, with the engine open. A step returns GM_AGAIN until all is written to work.out,
+/* Until the job ends, nobody else takes it. */
+void place_occupy(worker *w, place *p);
+
+/* For each kind: start finds a place and begins, with the engine open; a chat whose sounds another program decodes begins in a later
+ * step. A step returns GM_AGAIN until all is written to work.out,
  * and then GM_DONE. The end comes after both, also if they failed. */
 gm_status worker_chat_start(worker *w, job *j, error *e);
 gm_status worker_chat_step(worker *w, job *j, error *e);

@@ -12,7 +12,9 @@ gm_status worker_transcribe_start(worker *w, job *j, error *e) {
     const gm_status status = transcript_start(&j->work.heard, w->engine, j->work.at->session, &options, r->file.data,
                                               r->file.length, &inner);
     /* A bad file is here the client's sound, not our model. */
-    return status ? fail(e, status == GM_BAD_FILE ? GM_BAD_ARGUMENT : status, "%s", inner.why) : GM_OK;
+    if (status) return fail(e, status == GM_BAD_FILE ? GM_BAD_ARGUMENT : status, "%s", inner.why);
+    place_occupy(w, j->work.at);
+    return GM_OK;
 }
 
 gm_status worker_transcribe_step(worker *w, job *j, error *e) {

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/sha256.h"
 #include "media/video.h"
+#include "session/serving.h"
 #include "session/tower_parts.h"
 
 #include <stdlib.h>
@@ -118,19 +119,35 @@ static gm_status media_prepare_picture(prompt_media *m, gm_session *s, const gm_
     return media_check_room(m, s, 0, e);
 }
 
-/* Decodes it, as long as it fits into the context: hours of sound do not. A token stands for 40 ms. */
-static gm_status media_run_decoder(const prompt_media *m, const gm_session *s, sound_decoder *d, sound *out, error *e) {
+/* What the decoder knows of its sound fits into the context: hours do not. A token stands for 40 ms. */
+static gm_status media_check_sound(const prompt_media *m, const gm_session *s, const sound_decoder *d, error *e) {
+    return media_check_room(m, s, max_size(sound_decoder_least(d), sound_decoder_done(d)) / RAW_FRAME, e);
+}
+
+gm_status session_open_sound(gm_session *s, const void *bytes, size_t size, sound_decoder **out, error *e) {
+    engine_enter(s->engine);
+    const gm_status hears = engine_has_tower(s->engine, TOWER_AUDIO, e);
+    engine_leave(s->engine);
+    return hears ? hears : sound_decoder_new(bytes, size, out, e);
+}
+
+gm_status session_decode_sound(const gm_session *s, sound_decoder *d, double deadline, sound *out, error *e) {
+    TRY(media_check_sound(&(prompt_media){ 0 }, s, d, e));
+    return sound_decoder_step(d, deadline, out, e);
+}
+
+static gm_status media_run_decoder(const prompt_media *m, gm_session *s, sound_decoder *d, sound *out, error *e) {
     gm_status status;
     do {
-        const size_t samples = max_size(sound_decoder_least(d), sound_decoder_done(d));
-        TRY(media_check_room(m, s, samples / RAW_FRAME, e));
-        status = sound_decoder_step(d, clock_seconds() + 0.1, out, e);
+        TRY(media_check_sound(m, s, d, e));
+        status = sound_decoder_step(d, clock_seconds() + 0.05, out, e);
+        if (status == GM_AGAIN && atomic_exchange(&s->cancelled, false))
+            return fail(e, GM_CANCELLED, "cancelled while a sound was decoded");
     } while (status == GM_AGAIN);
     return status;
 }
 
-static gm_status media_decode_sound(const prompt_media *m, const gm_session *s, const gm_part *part, sound *out,
-                                    error *e) {
+static gm_status media_decode_sound(const prompt_media *m, gm_session *s, const gm_part *part, sound *out, error *e) {
     sound_decoder *d = NULL;
     if (part->rate) TRY(sound_decoder_of_samples(part->data, part->size / sizeof(float), 1, part->rate, &d, e));
     else TRY(sound_decoder_new(part->data, part->size, &d, e));

@@ -2,8 +2,8 @@
 
 #include "session/transcript.h"
 
+#include "session/serving.h"
 #include "session/session.h"
-#include "session/tower.h"
 
 #include <string.h>
 
@@ -58,10 +58,7 @@ gm_status transcript_start(transcript *t, gm_engine *engine, gm_session *session
     t->sampling.temperature = options->temperature;
     transcript_write_prompt(options, &t->prompt);
     if (t->prompt.failed) return fail_memory(e, "the question about a sound", t->prompt.length);
-    engine_enter(engine);
-    const gm_status hears = engine_has_tower(engine, TOWER_AUDIO, e);
-    engine_leave(engine);
-    return hears ? hears : sound_decoder_new(bytes, size, &t->decoder, e);
+    return session_open_sound(session, bytes, size, &t->decoder, e);
 }
 
 /* Hours of sound take seconds. */
