@@ -326,6 +326,26 @@ static void long_sounds(void) {
     close_conversation(&c);
 }
 
+/* The header of an MP3 may be wrong. Here it says that 0.3 s have 100,000 frames of 576 samples. */
+static void estimated_sounds(void) {
+    buffer       file = file_read("tests/fixtures/sounds/tone-22050.mp3");
+    conversation c = open_box();
+    gm_session  *tight = open_session(c.engine, GM_KV_DEFAULT, 64);
+    char        *header = NULL;
+    TEST("an MP3 is not refused because of the length that its header claims");
+    for (size_t i = 0; i + 12 <= file.length && !header; i++) {
+        if (!memcmp(file.data + i, "Xing", 4) || !memcmp(file.data + i, "Info", 4)) header = file.data + i;
+    }
+    CHECK(header && header[7] & 1); /* it has the number of frames */
+    if (header) memcpy(header + 8, "\0\1\x86\xa0", 4);
+    const gm_part part = sound_part(&file);
+    const answer  a = ask(tight, &(gm_message){ .role = "user", .parts = &part, .part_count = 1 }, 1, 2);
+    CHECK_MESSAGE(a.status == GM_DONE && a.stats.media == 1, "%s", why);
+    gm_session_free(tight);
+    close_conversation(&c);
+    buffer_free(&file);
+}
+
 /* ---- interrupted ---- */
 
 static void interrupted_encoding(void) {
@@ -359,6 +379,22 @@ static void interrupted_encoding(void) {
     gm_session_free(other);
     CHECK(gm_reply_next(reply, &piece, why, sizeof why) == GM_BAD_ARGUMENT);
     gm_reply_free(reply);
+
+    /* With limited memory, another tower waits until no job uses this one. */
+    TEST("a reply that is stopped frees the tower, and so does one that is superseded");
+    const size_t *jobs = &c.engine->towers[TOWER_VISION].jobs;
+    gm_reply     *second = NULL;
+    for (int stopped = 0; stopped < 2; stopped++) {
+        CHECK(!gm_session_rollback(c.session, 0, NULL, why, sizeof why));
+        CHECK(!gm_reply_start(c.session, &message, 1, NULL, &reply, why, sizeof why));
+        CHECK(!status_failed(gm_reply_next(reply, &piece, why, sizeof why)) && *jobs == 1);
+        CHECK(!gm_reply_start(c.session, &hello, 1, NULL, &second, why, sizeof why));
+        if (stopped) gm_reply_stop(reply);
+        else CHECK(!status_failed(gm_reply_next(second, &piece, why, sizeof why)));
+        CHECK_MESSAGE(*jobs == 0, "%zu jobs", *jobs);
+        gm_reply_free(second);
+        gm_reply_free(reply);
+    }
     close_conversation(&c);
 }
 
@@ -485,6 +521,7 @@ int main(int argc, char **argv) {
         one_sound();
         refused_sounds();
         long_sounds();
+        estimated_sounds();
         interrupted_encoding();
         cancelled_decoding();
         refusals();

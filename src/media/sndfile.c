@@ -78,13 +78,12 @@ gm_status sndfile_open(const void *bytes, size_t size, sound_kind kind, sound_re
         return status;
     }
     s->frames = info.frames < SF_COUNT_MAX ? info.frames : 0;
-    s->reader = (sound_reader){ (uint32_t)info.samplerate,
-                                (uint32_t)info.channels,
-                                (uint64_t)s->frames,
-                                sndfile_read,
-                                sndfile_close,
-                                kind != SOUND_FLAC,
-                                NULL };
+    s->reader = (sound_reader){ .rate = (uint32_t)info.samplerate,
+                                .channels = (uint32_t)info.channels,
+                                .frames = (uint64_t)s->frames,
+                                .read = sndfile_read,
+                                .close = sndfile_close,
+                                .estimated = kind != SOUND_FLAC };
     *out = &s->reader;
     return GM_OK;
 }

@@ -259,7 +259,9 @@ gm_status sound_decoder_of_samples(const float *values, size_t frames, uint32_t 
     TRY(sound_check_format(rate, channels, e));
     raw_reader *raw = malloc(sizeof *raw);
     if (!raw) return fail_memory(e, "a sound's reader", sizeof *raw);
-    *raw = (raw_reader){ { rate, channels, frames, raw_read, raw_close, false, NULL }, values, frames };
+    *raw = (raw_reader){ { .rate = rate, .channels = channels, .frames = frames, .read = raw_read, .close = raw_close },
+                         values,
+                         frames };
     return decoder_of_reader(&raw->reader, out, e);
 }
 

@@ -146,7 +146,11 @@ gm_status wav_open(const void *bytes, size_t size, sound_reader **out, error *e)
 
     wav_reader *w = malloc(sizeof *w);
     if (!w) return fail_memory(e, "a WAV file's reader", sizeof *w);
-    *w = (wav_reader){ .reader = { rate, channels, c.data_size / frame_bytes, wav_read, wav_close, false },
+    *w = (wav_reader){ .reader = { .rate = rate,
+                                   .channels = channels,
+                                   .frames = c.data_size / frame_bytes,
+                                   .read = wav_read,
+                                   .close = wav_close },
                        .at = c.data,
                        .frames = (size_t)(c.data_size / frame_bytes),
                        .sample_bytes = sample_bytes,

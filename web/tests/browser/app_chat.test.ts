@@ -354,6 +354,38 @@ describe('conversations', { timeout: 3_000_000 }, () => {
         await page.fill(composer, '');
     });
 
+    test('a message that is sent while a file is read waits for it, also when another conversation is opened', async () => {
+        await set(page, {});
+        await open();
+        await ask(page, 'Before the file');
+        await page.evaluate(() => {
+            const { arrayBuffer } = Blob.prototype;
+            Blob.prototype.arrayBuffer = async function read(this: Blob) {
+                if ((this as File).name === 'slow.txt') await new Promise<void>((resolve) => { (window as unknown as { goOn: () => void }).goOn = resolve; });
+                return arrayBuffer.call(this);
+            };
+        });
+        const address = page.url();
+        await page.fill(composer, 'What does it say?');
+        await dropFile(page, 'slow.txt', Buffer.from('Words of a slow file'));
+        await page.waitForFunction(() => 'goOn' in window);
+        await page.press(composer, 'Enter');
+        assert.deepEqual(await questions(page), ['Before the file']);
+        await page.evaluate(() => { location.hash = '#/'; });
+        await page.locator('.question').waitFor({ state: 'detached' });
+        await page.fill(composer, 'Another draft');
+        await page.evaluate(() => (window as unknown as { goOn: () => void }).goOn());
+        await page.evaluate((to) => { location.href = to; }, address);
+        await answers(page, 2);
+        assert.deepEqual(await questions(page), ['Before the file', 'What does it say?\n\nWords of a slow file']);
+        await page.evaluate(() => { location.hash = '#/'; });
+        await page.locator('.question').waitFor({ state: 'detached' });
+        assert.equal(await page.inputValue(composer), 'Another draft');
+        await page.fill(composer, '');
+        await page.reload(); // the files of other tests are read at once
+        await ready(page);
+    });
+
     test('a draft keeps its pictures; a model of text alone says so, and the message stays a draft', async () => {
         const tray = page.locator('.tray-item');
         await set(page, {});
