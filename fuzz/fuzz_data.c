@@ -15,7 +15,7 @@ static tokenizer *vocabulary;
 
 static void fuzz_load_vocabulary(void) {
     error e = { 0 };
-    if (gguf_open_file("tests/fixtures/tiny-dense.gguf", &file, &e) || tokenizer_new(file, &vocabulary, &e)) {
+    if (gguf_open_file("tests/fixtures/tiny-mm-ollama.gguf", &file, &e) || tokenizer_new(file, &vocabulary, &e)) {
         fprintf(stderr, "%s\n", e.why);
         exit(1);
     }

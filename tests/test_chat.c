@@ -379,6 +379,32 @@ static void test_borders(const tokenizer *t) {
     buffer_free(&text);
 }
 
+/* What the model writes, each answer after the number of its message. */
+static void test_answer_pieces(void) {
+    static const char talk[] =
+        "{'tools':[" ADD "],'messages':[" SAYS("system", "S") "," ADD_LOOP ","
+                                                              "{'role':'assistant','content':' It is 3. '}," SAYS(
+                                                                  "user", "So") "," SAYS("assistant", "Yes") "]}";
+    static const char want[] = "2<|tool_call>call:add{a:1,b:2}<tool_call|><|tool_response>4It is 3.<turn|>6Yes<turn|>";
+    parsed            p;
+    error             e = { 0 };
+    chat_piece       *pieces;
+    size_t            count, last = SIZE_MAX;
+    buffer            text = { 0 }, whole = { 0 };
+    TEST("the pieces that the model writes");
+    CHECK_MESSAGE(!parse_chat(talk, &p, &e), "%s", e.why);
+    render(&p.chat, &p.memory, &pieces, &count, &whole);
+    for (size_t i = 0; i < count; i++) {
+        if (!pieces[i].answer) continue;
+        if (pieces[i].message != last) buffer_printf(&text, "%zu", last = pieces[i].message);
+        buffer_str(&text, pieces[i].text);
+    }
+    CHECK_MESSAGE(text.data && !strcmp(text.data, want), "%s", text.data);
+    buffer_free(&text);
+    buffer_free(&whole);
+    arena_free(&p.memory);
+}
+
 /* ---- shapes ---- */
 
 static void test_chat_refusals(void) {
@@ -595,6 +621,7 @@ int main(void) {
         test_chat_prompts(t);
         test_injection(t);
         test_borders(t);
+        test_answer_pieces();
     }
     test_chat_refusals();
     test_chat_round_trip();

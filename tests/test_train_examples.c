@@ -11,7 +11,7 @@
 typedef struct {
     gm_message messages[12];
     size_t     count;
-    buffer     calls; /* of one message */
+    buffer     calls; /* the same in all messages */
 } asked;
 
 static const char *field_text(const json *value) { return value ? value->text.data : NULL; }
@@ -26,7 +26,7 @@ static void fill_asked(const json *list, asked *out) {
         to->thinking = field_text(json_get(m, "thinking"));
         to->tool_call_id = field_text(json_get(m, "tool_call_id"));
         if (!json_get(m, "tool_calls")) continue;
-        json_write(&out->calls, json_get(m, "tool_calls"));
+        if (!out->calls.length) json_write(&out->calls, json_get(m, "tool_calls"));
         to->tool_calls = out->calls.data;
     }
 }
@@ -123,6 +123,10 @@ static void test_same_as_session(gm_session *s) {
           "},{'role':'tool','tool_call_id':'1','content':'3'},{'role':'assistant','thinking':'\\nV','content':'3'},"
           "{'role':'user','content':'Thanks'},{'role':'assistant','content':'Yes'}]}",
           { "<|channel>thought\n\nT\n<channel|>" CALLED, "\nV\n<channel|>3<turn|>", "Yes<turn|>" } },
+        { "{" ADD_TOOL ",'messages':[{'role':'user','content':'1+2?'},{'role':'assistant','thinking':'T'," CALL_ADD
+          "},{'role':'tool','tool_call_id':'1','content':'3'},{'role':'assistant','thinking':'\\nV'," CALL_ADD
+          "},{'role':'tool','tool_call_id':'1','content':'3'},{'role':'assistant','thinking':'X','content':'3'}]}",
+          { "<|channel>thought\nT\n<channel|>" CALLED, "\nV\n<channel|>" CALLED, "X\n<channel|>3<turn|>" } },
     };
     const chat_variant own = s->engine->variant;
     for (size_t i = 0; i < COUNT_OF(talks); i++) {

@@ -3,7 +3,6 @@
 #include "train/data_parts.h"
 
 #include "base/clock.h"
-#include "base/sha256.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -146,7 +145,7 @@ static gm_status data_next(dataset *d, data_place *out, error *e) {
     return data_records_next(&d->reader, &d->cursor, d->container, out, e);
 }
 
-static uint64_t data_digest_of(str text) {
+static uint64_t data_bytes_digest(str text) {
     uint8_t  digest[32];
     uint64_t out;
     sha256   s;
@@ -198,22 +197,6 @@ static gm_status data_grow(void **items, size_t count, size_t *capacity, size_t 
     return GM_OK;
 }
 
-/* What the model sees, and what counts. */
-static void data_content(const data_sequences *s, uint8_t out[16]) {
-    uint8_t digest[32];
-    sha256  h;
-    sha256_start(&h);
-    for (size_t i = 0; i < s->count; i++) {
-        const data_sequence *q = &s->items[i];
-        sha256_add(&h, &q->count, sizeof q->count);
-        sha256_add(&h, q->ids, q->count * sizeof *q->ids);
-        sha256_add(&h, q->weights, q->count * sizeof *q->weights);
-        for (size_t m = 0; m < q->media_count; m++) sha256_add(&h, q->media[m].part.data, q->media[m].part.size);
-    }
-    sha256_end(&h, digest);
-    memcpy(out, digest, 16);
-}
-
 static void data_count(dataset *d, const data_sequence *q, size_t sequences) {
     data_stats *s = &d->stats;
     uint64_t    tokens = 0;
@@ -232,7 +215,8 @@ static void data_count(dataset *d, const data_sequence *q, size_t sequences) {
     d->examples[d->example_count].tokens = (uint32_t)tokens;
 }
 
-static gm_status data_add(dataset *d, const data_place *place, uint64_t digest, const data_sequences *s, error *e) {
+static gm_status data_add(dataset *d, const data_place *place, uint64_t digest, data_sequences *s, error *e) {
+    uint8_t      content[32];
     const size_t each = d->form == DATA_PAIRS ? 2 : 1;
     d->stats.truncated += s->truncated;
     d->stats.left_out += s->left_out;
@@ -243,7 +227,8 @@ static gm_status data_add(dataset *d, const data_place *place, uint64_t digest, 
     *entry = (data_entry){
         .offset = place->offset, .line = place->line, .digest = digest, .length = (uint32_t)place->length
     };
-    data_content(s, entry->content);
+    sha256_end(&s->content, content);
+    memcpy(entry->content, content, sizeof entry->content);
     for (size_t i = 0; i < s->count; i += each) {
         TRY(data_grow((void **)&d->examples, d->example_count, &d->example_capacity, sizeof *d->examples, e));
         d->examples[d->example_count] = (data_index){ .entry = (uint32_t)d->entry_count, .part = (uint32_t)(i / each) };
@@ -260,7 +245,7 @@ static gm_status data_scan_record(dataset *d, const data_place *place, arena *a,
     str            text;
     TRY(data_reader_peek(&d->reader, place->offset, place->length, &text, e));
     text.length = place->length;
-    const uint64_t digest = data_digest_of(text);
+    const uint64_t digest = data_bytes_digest(text);
     TRY(data_make(d, text, place->line, a, &form, &made, e));
     if (!d->form_line) {
         d->form = form;
@@ -366,7 +351,7 @@ gm_status dataset_example(dataset *d, size_t index, data_example *out, error *e)
     const data_index *which = &d->examples[index];
     const data_entry *entry = &d->entries[which->entry];
     const size_t      each = d->form == DATA_PAIRS ? 2 : 1, first = which->part * each;
-    data_sequences    made = { 0 };
+    data_sequences    made = { .first = first, .end = first + each };
     data_form         form;
     str               text;
     *out = (data_example){ .line = entry->line, .sequences = each };
@@ -374,7 +359,7 @@ gm_status dataset_example(dataset *d, size_t index, data_example *out, error *e)
     TRY(data_reader_peek(&d->reader, entry->offset, entry->length, &text, e));
     if (text.length < entry->length) return data_changed(&d->reader, e);
     text.length = entry->length;
-    if (data_digest_of(text) != entry->digest) return data_changed(&d->reader, e);
+    if (data_bytes_digest(text) != entry->digest) return data_changed(&d->reader, e);
     const gm_status status = data_make(d, text, entry->line, &out->memory, &form, &made, e);
     size_t          tokens = 0;
     for (size_t i = first; i < first + each && i < made.count; i++) tokens += made.items[i].count;

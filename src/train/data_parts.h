@@ -3,6 +3,7 @@
 #ifndef GM_TRAIN_DATA_PARTS_H
 #define GM_TRAIN_DATA_PARTS_H
 
+#include "base/sha256.h"
 #include "train/data.h"
 
 enum {
@@ -90,11 +91,15 @@ gm_status data_media_expand(const data_options *o, const chat_piece *pieces, siz
 
 /* ---- examples.c: what a record says → sequences ---- */
 
+/* Of a long conversation there may be many, so tokens are kept only of those in [first, end). A pair is two items that follow each other,
+ * or neither. */
 typedef struct {
+    size_t         first, end;
     data_sequence *items;
     size_t         count, capacity;
-    size_t         truncated, left_out; /* left_out: not in the list */
-} data_sequences;                       /* zero-initialise; a pair is two items that follow each other, or neither */
+    size_t         truncated, left_out; /* examples; left_out: not in the list */
+    sha256         content;             /* of all items: what the model sees, and what counts */
+} data_sequences;
 
 gm_status data_sequences_make(const data_reader *r, const data_options *o, data_record *record, arena *a,
                               data_sequences *out, error *e);

@@ -62,21 +62,36 @@ static size_t draft_cut(const sequence_draft *d, size_t most) {
     return most;
 }
 
+static void draft_hash(const sequence_draft *d, const data_sequence *s, sha256 *out) {
+    const uint64_t count = s->count;
+    sha256_add(out, &count, sizeof count);
+    sha256_add(out, d->ids.ids, s->count * sizeof *d->ids.ids);
+    sha256_add(out, d->counts, s->count);
+    for (size_t i = 0; i < s->media_count; i++) sha256_add(out, s->media[i].part.data, s->media[i].part.size);
+}
+
+static gm_status draft_keep(const sequence_draft *d, data_sequence *s, arena *a, error *e) {
+    int32_t *ids = arena_array(a, s->count + 1, sizeof *ids);
+    float   *weights = arena_array(a, s->count + 1, sizeof *weights);
+    if (!ids || !weights) return fail_memory(e, "an example", s->count * sizeof *ids);
+    memcpy(ids, d->ids.ids, s->count * sizeof *ids);
+    for (size_t i = 0; i < s->count; i++) weights[i] = d->counts[i];
+    s->ids = ids;
+    s->weights = weights;
+    return GM_OK;
+}
+
 static gm_status draft_finish(const sequence_draft *d, size_t most, data_sequences *out, arena *a, error *e) {
     const size_t  n = draft_cut(d, most);
-    int32_t      *ids = arena_array(a, n + 1, sizeof *ids);
-    float        *weights = arena_array(a, n + 1, sizeof *weights);
-    data_sequence s = { .ids = ids, .weights = weights, .count = n, .truncated = n < d->ids.count, .media = d->media };
-    if (!ids || !weights) return fail_memory(e, "an example", n * sizeof *ids);
-    for (size_t i = 0; i < n; i++) {
-        ids[i] = d->ids.ids[i];
-        weights[i] = d->counts[i];
-        s.counted += d->counts[i];
-    }
+    data_sequence s = { .count = n, .truncated = n < d->ids.count, .media = d->media };
+    for (size_t i = 0; i < n; i++) s.counted += d->counts[i];
     while (s.media_count < d->media_count && d->media[s.media_count].at < n) s.media_count++;
     out->left_out += !s.counted;
     out->truncated += s.counted && s.truncated;
-    return s.counted ? sequences_push(out, s, a, e) : GM_OK;
+    if (!s.counted) return GM_OK;
+    draft_hash(d, &s, &out->content);
+    if (out->count >= out->first && out->count < out->end) TRY(draft_keep(d, &s, a, e));
+    return sequences_push(out, s, a, e);
 }
 
 /* ---- conversations ---- */
@@ -212,18 +227,17 @@ static gm_status talk_make(const data_reader *r, const data_options *o, data_tal
 static gm_status pair_make(const data_reader *r, const data_options *o, data_record *record, arena *a,
                            data_sequences *out, error *e) {
     static const char *const names[] = { "chosen", "rejected" };
-    data_sequences           both[2] = { 0 };
     for (size_t i = 0; i < 2; i++) {
-        TRY(talk_make(r, o, &record->talk[i], a, &both[i], e));
-        if (both[i].count + both[i].left_out != 1)
+        TRY(talk_make(r, o, &record->talk[i], a, out, e));
+        if (out->count + out->left_out != i + 1)
             return fail(e, GM_BAD_FILE, "\"%s\" must be one answer: what the model sees changes between its messages",
                         names[i]);
     }
-    out->left_out = both[0].left_out || both[1].left_out;
-    if (out->left_out) return GM_OK;
-    out->truncated = both[0].truncated || both[1].truncated;
-    TRY(sequences_push(out, both[0].items[0], a, e));
-    return sequences_push(out, both[1].items[0], a, e);
+    out->truncated = out->truncated > 0;
+    if (!out->left_out) return GM_OK;
+    out->left_out = 1; /* both, if one is */
+    out->count = out->truncated = 0;
+    return GM_OK;
 }
 
 static gm_status text_make(const data_options *o, str text, arena *a, data_sequences *out, error *e) {
@@ -239,6 +253,7 @@ static gm_status text_make(const data_options *o, str text, arena *a, data_seque
 
 gm_status data_sequences_make(const data_reader *r, const data_options *o, data_record *record, arena *a,
                               data_sequences *out, error *e) {
+    sha256_start(&out->content);
     if (!record->talks) return text_make(o, record->text, a, out, e);
     if (record->talks == 2) return pair_make(r, o, record, a, out, e);
     return talk_make(r, o, &record->talk[0], a, out, e);
