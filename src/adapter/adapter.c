@@ -199,7 +199,7 @@ static gm_status read_half(adapter_reader *r, const adapter_half *half, float sc
     return half->transposed ? half_transpose(half, out, e) : GM_OK;
 }
 
-static void adapter_hash(adapter *a) {
+void adapter_hash(adapter *a) {
     sha256 hash;
     sha256_start(&hash);
     for (size_t i = 0; i < a->count; i++) {

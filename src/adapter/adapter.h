@@ -47,6 +47,8 @@ const char *adapter_kind(const char *base, char out[ADAPTER_NAME]);
 char               *adapter_name_of(const char *path, arena *a);
 const adapter_pair *adapter_find(const adapter *a, const char *base); /* NULL: it does not correct this tensor */
 
+void adapter_hash(adapter *a); /* makes the digest anew, after values have changed */
+
 /* ---- reading ---- */
 
 typedef struct adapter_reader adapter_reader;

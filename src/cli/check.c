@@ -76,9 +76,9 @@ static const struct {
     { "logits.", check_logits, NULL },
     { "greedy.", check_greedy, NULL },
     { "logits", check_logits, NULL },
-    { "loss", NULL, "training is" },
-    { "grad.", NULL, "training is" },
-    { "adamw", NULL, "training is" },
+    { "loss", check_loss, NULL },
+    { "grad.", check_gradient, NULL },
+    { "adamw_losses", check_adamw_losses, NULL },
     { "image.logits", check_image_logits, NULL },
     { "audio.logits", check_audio_logits, NULL },
     { "image.soft_tokens", check_image_soft, NULL },
@@ -303,6 +303,7 @@ static int check_run(void *values, const arguments *args) {
     free(c.image.rows);
     free(c.audio.rows);
     tokenizer_free(c.words);
+    check_end_training(&c);
     gm_engine_close(c.engine);
     gguf_free(file);
     gguf_free(expect);
@@ -321,7 +322,8 @@ const command command_check = {
         "the difference divided by the norm of the expected tensor. "
         "For greedy tokens it is the fraction that differs, for a prompt's tokens 0 or 1. With adapters, `logits` are "
         "those with all of them, `logits.NAME` those with the adapter NAME, and `logits.base` those of "
-        "the model alone. Quantised blocks must match "
+        "the model alone. `loss`, `grad.*` and `adamw_losses` are computed by training the adapter. Quantised blocks "
+        "must match "
         "bit for bit (MODEL is then the expectation file itself). Exits with 1 if an error is above the tolerance or "
         "something could not be computed (`name cannot be computed: why`).",
     .examples = "  gemmule check tiny-dense.gguf tiny-dense.expect.gguf --precise --tolerance 1e-4\n"

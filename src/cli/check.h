@@ -24,17 +24,19 @@ typedef struct {
 } media_rows;
 
 typedef struct {
-    const engine_values *values;
-    const char          *model_path, *engine_name, *expect_path;
-    const gguf          *model, *expect;
-    const char          *video;   /* of --video: a folder with its frames */
-    const char          *picture; /* of --image; NULL: pictures come from the expectation's patches */
-    const char          *sound;   /* of --audio; NULL: from the expectation's mel features */
-    gm_engine           *engine;  /* opened on first use */
-    error                engine_problem;
-    tokenizer           *words;
-    error                words_problem;
-    media_rows           image, audio; /* encoded on first use */
+    const engine_values   *values;
+    const char            *model_path, *engine_name, *expect_path;
+    const gguf            *model, *expect;
+    const char            *video;   /* of --video: a folder with its frames */
+    const char            *picture; /* of --image; NULL: pictures come from the expectation's patches */
+    const char            *sound;   /* of --audio; NULL: from the expectation's mel features */
+    gm_engine             *engine;  /* opened on first use */
+    error                  engine_problem;
+    tokenizer             *words;
+    error                  words_problem;
+    media_rows             image, audio; /* encoded on first use */
+    struct check_training *training;     /* the loss and the gradients, computed on first use */
+    error                  training_problem;
 } check_state;
 
 /* Each sets result->error or fails. GM_UNSUPPORTED and GM_BAD_ARGUMENT fail this line; other statuses (no memory, no device,
@@ -53,6 +55,12 @@ gm_status check_audio_mel(check_state *c, const gguf_tensor *want, const char *r
 gm_status check_greedy(check_state *c, const gguf_tensor *want, const char *number, check_result *result, error *e);
 gm_status check_prompt(check_state *c, str text, const char *number, check_result *result, error *e);
 gm_status check_blocks(check_state *c, const gguf_tensor *want, const char *type, check_result *result, error *e);
+
+/* check_train.c: the adapter of the options is trained. */
+gm_status check_loss(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
+gm_status check_gradient(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
+gm_status check_adamw_losses(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e);
+void      check_end_training(check_state *c);
 
 /* check_video.c: expectations of videos, which have other tensors. */
 bool      check_is_video(const check_state *c);

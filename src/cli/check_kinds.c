@@ -138,6 +138,14 @@ static bool names_adapters(const check_state *c, const char *rest) {
     return *rest && !gguf_find_tensor(c->expect, ids) && gguf_find_tensor(c->expect, "ids");
 }
 
+/* An expectation of training that names its tokens in the metadata has the logits of the model alone. */
+static bool logits_are_plain(const check_state *c) {
+    for (size_t i = 0; i < gguf_value_count(c->expect); i++) {
+        if (str_is(gguf_value_at(c->expect, i)->key, "train_tokens")) return true;
+    }
+    return false;
+}
+
 gm_status check_logits(check_state *c, const gguf_tensor *want, const char *rest, check_result *result, error *e) {
     const bool     named = names_adapters(c, rest);
     const char    *number = named ? "" : rest;
@@ -154,6 +162,7 @@ gm_status check_logits(check_state *c, const gguf_tensor *want, const char *rest
     if (!got) return fail_memory(e, "the logits", count * want->ne[0] * sizeof *got);
     status = check_new_session(c, count, &session, e);
     if (status == GM_OK && named) status = use_named_adapters(c, session, rest, e);
+    else if (status == GM_OK && logits_are_plain(c)) status = use_named_adapters(c, session, "base", e);
     if (status == GM_OK) status = session_logits_all(session, ids, count, got, e);
     if (status == GM_OK && !*number) status = gather_logits(c, want, got, count, e);
     if (status == GM_OK) result->error = check_logits_error(c, want, got, count);

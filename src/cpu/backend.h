@@ -45,9 +45,12 @@ gm_status cpu_plan_new_rows(const cpu_backend *b, const graph *g, size_t rows, c
 void      cpu_plan_free(cpu_plan *p);
 size_t    cpu_plan_tokens(const cpu_plan *p);
 size_t    cpu_plan_outputs(const cpu_plan *p);
+uint64_t  cpu_plan_bytes(const cpu_plan *p); /* of its values */
 
 /* Runs to the end (GM_OK) or until the clock passes `deadline` (GM_AGAIN: call again with the same inputs). */
-gm_status    cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline);
+gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline);
+/* The same for the first (0) or the second (1) part of a graph that is split. */
+gm_status    cpu_plan_step_part(cpu_plan *p, const cpu_inputs *in, size_t part, double deadline);
 void         cpu_plan_restart(cpu_plan *p);                  /* abandons an unfinished run */
 const float *cpu_plan_result(const cpu_plan *p);             /* [outputs, n] after a run */
 const float *cpu_plan_results(const cpu_plan *p, size_t i);  /* the i-th result of the graph */

@@ -27,6 +27,7 @@ struct cpu_plan {
     size_t             item_count, item_capacity;
     uint8_t           *memory;
     uint64_t           bytes;
+    size_t             split;     /* the first step of the second part; 0: there is one part */
     size_t             next;      /* the step that a run goes on with */
     size_t             next_task; /* of its region */
     arena              cuts;      /* of the steps */
@@ -171,6 +172,7 @@ static gm_status cpu_plan_make(const cpu_backend *b, const graph *g, size_t toke
     for (size_t i = 0; i < g->op_count; i++) {
         if (g->ops[i].out) p->items[g->ops[i].out->index].bytes = value_bytes(p, g->ops[i].out);
         if (g->ops[i].sum) p->items[g->ops[i].sum->index].bytes = value_bytes(p, g->ops[i].sum);
+        if (i == g->split) p->split = p->step_count;
         add_steps(p, &g->ops[i], notes);
     }
     find_lifetimes(p);
@@ -217,6 +219,7 @@ void cpu_plan_free(cpu_plan *p) {
 
 size_t       cpu_plan_tokens(const cpu_plan *p) { return p->tokens; }
 size_t       cpu_plan_outputs(const cpu_plan *p) { return p->outputs; }
+uint64_t     cpu_plan_bytes(const cpu_plan *p) { return p->bytes; }
 void         cpu_plan_restart(cpu_plan *p) { p->next = p->next_task = 0; }
 const float *cpu_plan_result(const cpu_plan *p) { return cpu_plan_results(p, 0); }
 
@@ -278,7 +281,8 @@ static void run_slice(cpu_plan *p, region_run *run) {
     p->next_task = 0;
 }
 
-gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline) {
+/* Runs steps up to `end`. */
+static gm_status plan_step_until(cpu_plan *p, const cpu_inputs *in, size_t end, double deadline) {
     region_run run = { .plan = p,
                        .context = { .kernels = p->backend->kernels,
                                     .in = in,
@@ -286,18 +290,27 @@ gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline) {
                                     .items = p->items,
                                     .threads = pool_threads(p->backend->threads),
                                     .alone = p->alone } };
-    while (p->next < p->step_count) {
+    while (p->next < end) {
         run.steps = &p->steps[p->next];
         run.count = 0;
         size_t tasks = 0;
-        while (p->next + run.count < p->step_count && run.steps[run.count].region == run.steps[0].region) {
+        while (p->next + run.count < end && run.steps[run.count].region == run.steps[0].region) {
             tasks += cpu_step_tasks(&run.steps[run.count], &run.context);
             run.end[run.count++] = tasks;
         }
         look_ahead(p, &run);
         run_slice(p, &run);
-        if (p->next < p->step_count && clock_seconds() > deadline) return GM_AGAIN;
+        if (p->next < end && clock_seconds() > deadline) return GM_AGAIN;
     }
     p->next = 0;
     return GM_OK;
+}
+
+gm_status cpu_plan_step(cpu_plan *p, const cpu_inputs *in, double deadline) {
+    return plan_step_until(p, in, p->step_count, deadline);
+}
+
+gm_status cpu_plan_step_part(cpu_plan *p, const cpu_inputs *in, size_t part, double deadline) {
+    if (part && !p->next) p->next = p->split;
+    return plan_step_until(p, in, part || !p->split ? p->step_count : p->split, deadline);
 }

@@ -1,6 +1,6 @@
 /* The text model as a graph, formula by formula. */
 
-#include "model/model.h"
+#include "model/text_parts.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,28 +12,16 @@ tensor *weight_tensor(graph *g, const weight *w) {
     return t;
 }
 
-typedef struct {
-    graph                *g;
-    const model          *m;
-    const model_config   *c;
-    tensor               *rope_full, *rope_sliding; /* cosines and sines of the tokens' positions */
-    tensor               *per_layer_inputs;         /* [P, L] */
-    tensor              **caches;                   /* by layer: its keys and values, after its tokens' were stored */
-    const model_adapters *adapters;                 /* NULL: none */
-    tensor               *sets;                     /* their table */
-    bool                 *corrected;                /* sites that are in the graph so far */
-} builder;
-
 /* ---- adapters ---- */
 
-static tensor *adapter_vector(builder *b, const char *name, const float *data, uint64_t place, uint64_t n) {
+static tensor *adapter_vector(text_builder *b, const char *name, const float *data, uint64_t place, uint64_t n) {
     tensor *t = graph_weight(b->g, name, TYPE_F32, (uint64_t[]){ n, 1, 1 }, data);
     if (t && !data) t->place = place;
     return t;
 }
 
 /* The adapters of a weight; false: none corrects it. */
-static bool find_site(builder *b, const char *base, lora_site *out) {
+static bool find_site(text_builder *b, const char *base, lora_site *out) {
     const model_site *s = NULL;
     for (size_t i = 0; b->adapters && base && i < b->adapters->count && !s; i++) {
         if (!strcmp(b->adapters->sites[i].base, base)) s = &b->adapters->sites[i];
@@ -51,16 +39,18 @@ static bool find_site(builder *b, const char *base, lora_site *out) {
 }
 
 /* y + Σ_s w_s · B_s · (A_s · x), y = W·x */
-static tensor *corrected_as(builder *b, tensor *y, const char *base, tensor *x) {
+static tensor *corrected_as(text_builder *b, tensor *y, const char *base, tensor *x) {
     lora_site site;
     if (!find_site(b, base, &site)) return y;
     return graph_lora_expand(b->g, &site, y, graph_lora_shrink(b->g, &site, x, NULL, 0), NULL, 0);
 }
 
-static tensor *corrected(builder *b, tensor *y, const weight *w, tensor *x) { return corrected_as(b, y, w->name, x); }
+static tensor *corrected(text_builder *b, tensor *y, const weight *w, tensor *x) {
+    return corrected_as(b, y, w->name, x);
+}
 
 /* x + Σ_s w_s · B_s · A_s[id], in which √d is part of B_s, as in the row of the table */
-static tensor *corrected_embedding(builder *b, tensor *x) {
+static tensor *corrected_embedding(text_builder *b, tensor *x) {
     lora_site site;
     if (!find_site(b, b->m->token_embd.name, &site)) return x;
     return graph_lora_expand(b->g, &site, x, graph_lora_shrink_id(b->g, &site), NULL, 0);
@@ -68,11 +58,13 @@ static tensor *corrected_embedding(builder *b, tensor *x) {
 
 /* ---- linears ---- */
 
-static tensor *product(builder *b, const weight *w, tensor *x) { return graph_matmul(b->g, weight_tensor(b->g, w), x); }
+static tensor *product(text_builder *b, const weight *w, tensor *x) {
+    return graph_matmul(b->g, weight_tensor(b->g, w), x);
+}
 
-static tensor *linear(builder *b, const weight *w, tensor *x) { return corrected(b, product(b, w, x), w, x); }
+static tensor *linear(text_builder *b, const weight *w, tensor *x) { return corrected(b, product(b, w, x), w, x); }
 
-static tensor *expert_linear(builder *b, const weight *w, tensor *x, tensor *routes) {
+static tensor *expert_linear(text_builder *b, const weight *w, tensor *x, tensor *routes) {
     const uint32_t used = b->c->experts_used;
     tensor        *y = graph_matmul_experts(b->g, weight_tensor(b->g, w), x, routes, used);
     lora_site      site;
@@ -82,14 +74,14 @@ static tensor *expert_linear(builder *b, const weight *w, tensor *x, tensor *rou
 
 /* ---- layers ---- */
 
-static tensor *text_norm(builder *b, tensor *x, const weight *w) {
+static tensor *text_norm(text_builder *b, tensor *x, const weight *w) {
     return graph_rms_norm(b->g, x, weight_tensor(b->g, w), b->c->eps);
 }
 
-static tensor *norm_plain(builder *b, tensor *x) { return graph_rms_norm(b->g, x, NULL, b->c->eps); }
+static tensor *norm_plain(text_builder *b, tensor *x) { return graph_rms_norm(b->g, x, NULL, b->c->eps); }
 
 /* pli[l] = (rms(Wp·x · d^-½, w)[l] + E_pl[id][l] · √P) / √2; soft tokens have the row of id 0, the padding */
-static tensor *per_layer_inputs(builder *b, tensor *x) {
+static tensor *per_layer_inputs(text_builder *b, tensor *x) {
     const uint32_t p = b->c->per_layer_width, layers = b->c->layers;
     tensor        *tokens = graph_embed(b->g, weight_tensor(b->g, &b->m->per_layer_token_embd), sqrtf((float)p));
     tensor *context = graph_scale(b->g, linear(b, &b->m->per_layer_model_proj, x), 1 / sqrtf((float)b->c->width));
@@ -98,7 +90,7 @@ static tensor *per_layer_inputs(builder *b, tensor *x) {
 }
 
 /* o = Wo · text_attention(rope(text_norm(Wq·a)), K, V); K = rope(text_norm(Wk·a)), V = rms(Wv·a), or of the raw keys without Wv */
-static tensor *text_attention(builder *b, uint32_t i, tensor *a) {
+static tensor *text_attention(text_builder *b, uint32_t i, tensor *a) {
     const layer_config  *layer = &b->c->layer[i];
     const layer_weights *w = &b->m->layer[i];
     tensor              *rope = layer->sliding ? b->rope_sliding : b->rope_full;
@@ -122,7 +114,7 @@ static tensor *text_attention(builder *b, uint32_t i, tensor *a) {
 }
 
 /* Wdown · (gelu(Wgate·n) ⊙ Wup·n) */
-static tensor *feed_forward(builder *b, const layer_weights *w, tensor *n) {
+static tensor *feed_forward(text_builder *b, const layer_weights *w, tensor *n) {
     tensor *gate = product(b, &w->ffn_gate, n), *up = product(b, &w->ffn_up, n);
     gate = corrected(b, gate, &w->ffn_gate, n);
     up = corrected(b, up, &w->ffn_up, n);
@@ -130,7 +122,7 @@ static tensor *feed_forward(builder *b, const layer_weights *w, tensor *n) {
 }
 
 /* Σ_e w_e · Wdown_e · (gelu(Wgate_e·u) ⊙ Wup_e·u): the router reads the residual itself, the experts their own norm of it */
-static tensor *experts(builder *b, const layer_weights *w, tensor *r) {
+static tensor *experts(text_builder *b, const layer_weights *w, tensor *r) {
     const uint32_t used = b->c->experts_used, ff = b->c->expert_feed_forward;
     tensor        *z = graph_scale(b->g, text_norm(b, r, &w->router_scale), 1 / sqrtf((float)b->c->width));
     tensor        *routes = graph_route(b->g, linear(b, &w->router, z), weight_tensor(b->g, &w->expert_scale), used);
@@ -148,7 +140,7 @@ static tensor *experts(builder *b, const layer_weights *w, tensor *r) {
     return text_norm(b, graph_expert_sum(b->g, down, routes, used), &w->post_ffw_norm_2);
 }
 
-static tensor *decoder_layer(builder *b, uint32_t i, tensor *x) {
+tensor *text_layer(text_builder *b, uint32_t i, tensor *x) {
     const layer_weights *w = &b->m->layer[i];
     graph               *g = b->g;
 
@@ -166,15 +158,7 @@ static tensor *decoder_layer(builder *b, uint32_t i, tensor *x) {
     return w->output_scale == 1 ? y : graph_scale(g, y, w->output_scale);
 }
 
-static void check_corrected(const builder *b) {
-    for (size_t i = 0; b->adapters && i < b->adapters->count && !b->g->problem.status; i++) {
-        if (!b->corrected[i])
-            fail(&b->g->problem, GM_UNSUPPORTED, "an adapter corrects '%s', which the text model does not compute with",
-                 b->adapters->sites[i].base);
-    }
-}
-
-static void builder_add_sets(builder *b) {
+static void add_sets(text_builder *b) {
     const model_adapters *a = b->adapters;
     b->sets = adapter_vector(b, "adapter sets", a->table, a->place, (uint64_t)a->sets * a->slots);
     b->corrected = arena_array(&b->g->memory, a->count + 1, sizeof *b->corrected);
@@ -183,24 +167,46 @@ static void builder_add_sets(builder *b) {
     b->adapters = NULL;
 }
 
+void text_begin(text_builder *b, graph *g, const model *m, const model_adapters *adapters) {
+    *b = (text_builder){ .g = g, .m = m, .c = &m->config, .adapters = adapters };
+    if (adapters) add_sets(b);
+    b->caches = arena_array(&g->memory, b->c->layers, sizeof *b->caches);
+    if (!b->caches) fail_memory(&g->problem, "the graph's caches", b->c->layers * sizeof *b->caches);
+}
+
+tensor *text_input(text_builder *b) {
+    graph  *g = b->g;
+    tensor *x = graph_embed_or_given(g, weight_tensor(g, &b->m->token_embd), sqrtf((float)b->c->width));
+    x = corrected_embedding(b, x);
+    if (b->c->per_layer_width) b->per_layer_inputs = per_layer_inputs(b, x);
+    b->rope_full = graph_rope_table(g, weight_tensor(g, &b->m->frequencies_full), 1);
+    b->rope_sliding = graph_rope_table(g, weight_tensor(g, &b->m->frequencies_sliding), 1);
+    return b->caches ? x : NULL;
+}
+
+tensor *text_head(text_builder *b, tensor *x) {
+    tensor *h = text_norm(b, graph_select_rows(b->g, x), &b->m->output_norm);
+    tensor *logits = product(b, b->m->output.name ? &b->m->output : &b->m->token_embd, h);
+    return corrected_as(b, logits, "output.weight", h);
+}
+
+void text_check_sites(const text_builder *b) {
+    for (size_t i = 0; b->adapters && i < b->adapters->count && !b->g->problem.status; i++) {
+        if (!b->corrected[i])
+            fail(&b->g->problem, GM_UNSUPPORTED, "an adapter corrects '%s', which the text model does not compute with",
+                 b->adapters->sites[i].base);
+    }
+}
+
 gm_status model_text_graph(const model *m, const model_adapters *adapters, graph *out, error *e) {
     *out = (graph){ .batched = true };
-    builder b = { .g = out, .m = m, .c = &m->config, .adapters = adapters };
-    if (adapters) builder_add_sets(&b);
-    tensor *x = graph_embed_or_given(out, weight_tensor(out, &m->token_embd), sqrtf((float)b.c->width));
-    x = corrected_embedding(&b, x);
-    if (b.c->per_layer_width) b.per_layer_inputs = per_layer_inputs(&b, x);
-    b.rope_full = graph_rope_table(out, weight_tensor(out, &m->frequencies_full), 1);
-    b.rope_sliding = graph_rope_table(out, weight_tensor(out, &m->frequencies_sliding), 1);
-    b.caches = arena_array(&out->memory, b.c->layers, sizeof *b.caches);
-    if (!b.caches) fail_memory(&out->problem, "the graph's caches", b.c->layers * sizeof *b.caches);
-    for (uint32_t i = 0; i < b.c->layers && b.caches; i++) x = decoder_layer(&b, i, x);
-
-    tensor *h = text_norm(&b, graph_select_rows(out, x), &m->output_norm);
-    tensor *logits = product(&b, m->output.name ? &m->output : &m->token_embd, h);
-    logits = corrected_as(&b, logits, "output.weight", h);
+    text_builder b;
+    text_begin(&b, out, m, adapters);
+    tensor *x = text_input(&b);
+    for (uint32_t i = 0; i < b.c->layers && x; i++) x = text_layer(&b, i, x);
+    tensor *logits = text_head(&b, x);
     out->result = b.c->softcap > 0 ? graph_softcap(out, logits, b.c->softcap) : logits;
-    check_corrected(&b);
+    text_check_sites(&b);
     if (!out->result && !out->problem.status)
         fail(&out->problem, GM_BAD_FILE, "the graph of the text model could not be built");
     if (!out->problem.status) return GM_OK;

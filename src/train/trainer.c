@@ -1,0 +1,291 @@
+#include "train/trainer.h"
+
+#include "model/train.h"
+#include "session/records.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TRAIN_LOGITS_BYTES (UINT64_C(64) << 20)
+
+typedef enum { TRAIN_IDLE, TRAIN_FORWARD, TRAIN_HEAD, TRAIN_BACKWARD } train_phase;
+
+struct trainer {
+    gm_engine       *engine;
+    const model     *m;
+    cpu_backend      cpu; /* the engine's, with f32 activations */
+    train_parameters parameters;
+    train_graphs     graphs;
+    graph            update;
+    tensor          *rates; /* a leaf of it */
+    cpu_plan        *body, *head, *optimiser;
+    kv_layer        *kv; /* by layer, a slot for each token */
+    size_t           tokens, chunk;
+    uint64_t         bytes;
+    token_record    *records; /* [tokens] of the run */
+    int32_t         *rows;    /* [tokens]: those whose next token counts, and */
+    float           *goals;   /* [tokens, 2]: what it is and how much it weighs */
+    size_t           outputs;
+    train_run        run;
+    train_phase      phase;
+    size_t           done; /* outputs */
+    double           loss;
+};
+
+const train_parameters *trainer_parameters(const trainer *t) { return &t->parameters; }
+uint64_t                trainer_bytes(const trainer *t) { return t->bytes; }
+double                  trainer_loss(const trainer *t) { return t->loss; }
+
+/* ---- making ---- */
+
+static void *trainer_alloc(trainer *t, size_t count, size_t size, error *e) {
+    void *p = count && size > SIZE_MAX / count ? NULL : calloc(max_size(count, 1), size);
+    if (!p) fail_memory(e, "the memory of training", (uint64_t)count * size);
+    t->bytes += (uint64_t)count * size;
+    return p;
+}
+
+/* Keys and values of all tokens, in every layer that has some. */
+static gm_status trainer_open_kv(trainer *t, error *e) {
+    const model_config *c = &t->m->config;
+    t->kv = trainer_alloc(t, c->layers, sizeof *t->kv, e);
+    if (!t->kv) return e->status;
+    for (uint32_t i = 0; i < c->layers; i++) {
+        const layer_config *layer = &c->layer[i];
+        const size_t        row = (size_t)layer->kv_heads * layer->head * sizeof(float);
+        t->kv[i] = (kv_layer){ .type = TYPE_F32, .kv_heads = layer->kv_heads, .head = layer->head };
+        if (!layer->owns_kv) continue;
+        t->kv[i].k = trainer_alloc(t, t->tokens, row, e);
+        t->kv[i].v = t->kv[i].k ? trainer_alloc(t, t->tokens, row, e) : NULL;
+        if (!t->kv[i].v) return e->status;
+    }
+    return GM_OK;
+}
+
+/* The optimiser: the norm of all gradients, then a step on each part. */
+static gm_status trainer_build_update(trainer *t, float rate_of_b, error *e) {
+    graph  *g = &t->update;
+    tensor *squares = NULL;
+    t->rates = graph_leaf(g, AXIS_RUN, ADAMW_RATES, 1);
+    for (size_t i = 0; i < t->parameters.count; i++) {
+        train_part *part = &t->parameters.parts[i];
+        if (part->pair) squares = graph_square_sum(g, &part->tensors[1], squares);
+    }
+    for (size_t i = 0; i < t->parameters.count; i++) {
+        train_part      *part = &t->parameters.parts[i];
+        const adamw_part work = { .parameter = &part->tensors[0],
+                                  .gradient = &part->tensors[1],
+                                  .moments = { &part->tensors[2], &part->tensors[3] },
+                                  .scale = part->scale,
+                                  .rate = part->is_b && rate_of_b > 0 ? rate_of_b : 1 };
+        if (part->pair) graph_adamw(g, &work, t->rates, squares);
+    }
+    g->result = squares;
+    return g->problem.status ? fail(e, g->problem.status, "%s", g->problem.why) : GM_OK;
+}
+
+static gm_status trainer_plan(trainer *t, const trainer_options *o, error *e) {
+    const uint64_t all = o->logits_bytes ? o->logits_bytes : TRAIN_LOGITS_BYTES;
+    const uint64_t row = (uint64_t)t->m->config.vocabulary * sizeof(float);
+    t->chunk = min_size(t->tokens, all / row ? (size_t)(all / row) : 1);
+    TRY(model_train_graphs(t->m, &t->parameters.model, t->parameters.trained, t->parameters.trained_count, o->kept,
+                           &t->graphs, e));
+    TRY(trainer_build_update(t, o->rate_of_b, e));
+    TRY(cpu_plan_new(&t->cpu, &t->graphs.body, t->tokens, 1, &t->body, e));
+    TRY(cpu_plan_new(&t->cpu, &t->graphs.head, t->tokens, t->chunk, &t->head, e));
+    TRY(cpu_plan_new(&t->cpu, &t->update, 1, 1, &t->optimiser, e));
+    t->bytes += cpu_plan_bytes(t->body) + cpu_plan_bytes(t->head) + t->parameters.bytes;
+    t->records = trainer_alloc(t, t->tokens, sizeof *t->records, e);
+    t->rows = t->records ? trainer_alloc(t, t->tokens, sizeof *t->rows, e) : NULL;
+    t->goals = t->rows ? trainer_alloc(t, 2 * t->tokens, sizeof *t->goals, e) : NULL;
+    return t->goals ? trainer_open_kv(t, e) : e->status;
+}
+
+gm_status trainer_new(gm_engine *engine, const trainer_options *o, trainer **out, error *e) {
+    const weight *table = &engine->weights.per_layer_token_embd;
+    if (engine->on_gpu) return fail(e, GM_UNSUPPORTED, "training on the GPU is not supported yet; use --backend cpu");
+    if (table->name && !table->data)
+        return fail(e, GM_UNSUPPORTED, "training needs the table %s in memory, which has too little room for it",
+                    table->name);
+    if (!o->tokens) return fail(e, GM_BAD_ARGUMENT, "training needs runs of at least 1 token");
+    trainer *t = calloc(1, sizeof *t);
+    if (!t) return fail_memory(e, "the memory of training", sizeof *t);
+    *t = (trainer){ .engine = engine, .m = &engine->weights, .cpu = engine->cpu, .tokens = o->tokens };
+    t->cpu.precise = true;
+    gm_status status = adapter_fits(o->adapter, t->m, NULL, e);
+    if (!status)
+        status = train_parameters_make(&t->parameters, t->m, o->adapter, o->frozen, o->scales, o->frozen_count, e);
+    if (!status) status = trainer_plan(t, o, e);
+    if (status) trainer_free(t);
+    else *out = t;
+    return status;
+}
+
+void trainer_free(trainer *t) {
+    if (!t) return;
+    for (uint32_t i = 0; t->kv && i < t->m->config.layers; i++) {
+        free(t->kv[i].k);
+        free(t->kv[i].v);
+    }
+    cpu_plan_free(t->body);
+    cpu_plan_free(t->head);
+    cpu_plan_free(t->optimiser);
+    graph_free(&t->update);
+    train_graphs_free(&t->graphs);
+    train_parameters_free(&t->parameters);
+    free(t->kv);
+    free(t->records);
+    free(t->rows);
+    free(t->goals);
+    free(t);
+}
+
+/* ---- a run ---- */
+
+static gm_status train_run_check(const trainer *t, const train_run *run, error *e) {
+    size_t at = 0;
+    for (size_t i = 0; i < run->span_count; i++) {
+        if (run->spans[i].first != at || !run->spans[i].count || run->spans[i].count > run->count - at)
+            return fail(e, GM_BAD_ARGUMENT, "the sequences of a run must follow one another; the one at %zu does not",
+                        run->spans[i].first);
+        at += run->spans[i].count;
+    }
+    if (at != run->count || !at || at > t->tokens)
+        return fail(e, GM_BAD_ARGUMENT, "a run has %zu tokens in sequences of %zu; expected 1 to %zu", run->count, at,
+                    t->tokens);
+    for (size_t i = 0; i < run->count; i++) {
+        if (run->ids[i] >= 0 ? (uint32_t)run->ids[i] >= t->m->config.vocabulary : !run->given)
+            return fail(e, GM_BAD_ARGUMENT, "token %d at %zu is not in the vocabulary of %u", (int)run->ids[i], i,
+                        t->m->config.vocabulary);
+    }
+    return GM_OK;
+}
+
+/* Sequences lie one behind the other in the caches, in full layers as in sliding ones. */
+static void train_run_lay_out(trainer *t, const train_span *span, double share) {
+    const record_sequence sequence = { .sequence = (uint32_t)(span - t->run.spans),
+                                       .adapter = 1,
+                                       .window = t->m->config.window,
+                                       .own = (uint32_t)span->first,
+                                       .ring = (uint32_t)span->first,
+                                       .ring_slots = (uint32_t)span->count };
+    records_of_text(t->records, span->first, &sequence, t->run.ids + span->first, 0, span->count);
+    for (size_t i = span->first + 1; i < span->first + span->count; i++) {
+        if (!(t->run.weights[i] > 0) || t->run.ids[i] < 0) continue;
+        memcpy(&t->goals[2 * t->outputs], &t->run.ids[i], sizeof *t->goals);
+        t->goals[2 * t->outputs + 1] = (float)(t->run.weights[i] * share);
+        t->rows[t->outputs++] = (int32_t)(i - 1);
+    }
+}
+
+gm_status trainer_begin(trainer *t, const train_run *run, double share, error *e) {
+    TRY(train_run_check(t, run, e));
+    t->run = *run;
+    t->outputs = t->done = 0;
+    for (size_t i = 0; i < run->span_count; i++) train_run_lay_out(t, &t->run.spans[i], share);
+    t->phase = t->outputs ? TRAIN_FORWARD : TRAIN_IDLE;
+    return GM_OK;
+}
+
+/* What passes between body and head: rows of the model's width, one for each token. */
+static void pass_rows(const trainer *t, float *to, const float *from) {
+    const size_t bytes = t->run.count * t->m->config.width * sizeof *to;
+    if (from) memcpy(to, from, bytes);
+    else memset(to, 0, bytes);
+}
+
+static cpu_inputs run_inputs_of(const trainer *t, size_t first, size_t outputs) {
+    return (cpu_inputs){ .run = { .records = t->records,
+                                  .tokens = t->run.count,
+                                  .output_rows = t->rows + first,
+                                  .outputs = outputs,
+                                  .given = t->run.given },
+                         .kv = t->kv };
+}
+
+static gm_status work_forward(trainer *t, double deadline) {
+    const cpu_inputs in = run_inputs_of(t, 0, 0);
+    const gm_status  status = cpu_plan_step_part(t->body, &in, 0, deadline);
+    if (status) return status;
+    pass_rows(t, cpu_plan_leaf(t->head, t->graphs.x), cpu_plan_result(t->body));
+    if (t->graphs.before) pass_rows(t, cpu_plan_leaf(t->head, t->graphs.before), NULL);
+    t->phase = TRAIN_HEAD;
+    return GM_OK;
+}
+
+/* One chunk of the tokens that count. */
+static gm_status work_head(trainer *t, double deadline) {
+    const size_t     n = min_size(t->chunk, t->outputs - t->done);
+    const cpu_inputs in = run_inputs_of(t, t->done, n);
+    memcpy(cpu_plan_leaf(t->head, t->graphs.goals), t->goals + 2 * t->done, 2 * n * sizeof *t->goals);
+    const gm_status status = cpu_plan_step(t->head, &in, deadline);
+    if (status) return status;
+    for (size_t i = 0; i < n; i++) t->loss += cpu_plan_result(t->head)[i];
+    if (t->graphs.before) pass_rows(t, cpu_plan_leaf(t->head, t->graphs.before), cpu_plan_results(t->head, 1));
+    t->done += n;
+    if (t->done < t->outputs) return GM_OK;
+    t->phase = t->graphs.gradient ? TRAIN_BACKWARD : TRAIN_IDLE;
+    if (t->graphs.gradient)
+        pass_rows(t, cpu_plan_leaf(t->body, t->graphs.gradient), cpu_plan_leaf(t->head, t->graphs.before));
+    return GM_OK;
+}
+
+static gm_status work_backward(trainer *t, double deadline) {
+    const cpu_inputs in = run_inputs_of(t, 0, 0);
+    const gm_status  status = cpu_plan_step_part(t->body, &in, 1, deadline);
+    if (!status) t->phase = TRAIN_IDLE;
+    return status;
+}
+
+gm_status trainer_work(trainer *t, double deadline, error *e) {
+    (void)e;
+    while (t->phase != TRAIN_IDLE) {
+        const gm_status status = t->phase == TRAIN_FORWARD ? work_forward(t, deadline)
+                                 : t->phase == TRAIN_HEAD  ? work_head(t, deadline)
+                                                           : work_backward(t, deadline);
+        if (status) return status;
+        if (t->phase != TRAIN_IDLE && clock_seconds() > deadline) return GM_AGAIN;
+    }
+    return GM_OK;
+}
+
+void trainer_forget(trainer *t) {
+    cpu_plan_restart(t->body);
+    cpu_plan_restart(t->head);
+    t->phase = TRAIN_IDLE;
+    t->loss = 0;
+    for (size_t i = 0; i < t->parameters.count; i++) {
+        train_part *part = &t->parameters.parts[i];
+        if (part->gradient) memset(part->gradient, 0, (size_t)part->size * sizeof *part->gradient);
+    }
+}
+
+/* ---- the update ---- */
+
+gm_status trainer_update(trainer *t, const adamw_settings *s, uint64_t step, double *norm, error *e) {
+    if (t->phase != TRAIN_IDLE) return fail(e, GM_BAD_ARGUMENT, "a run of this step is not finished");
+    float *rates = cpu_plan_leaf(t->optimiser, t->rates);
+    rates[ADAMW_RATE] = (float)s->rate;
+    rates[ADAMW_BETA_1] = (float)s->beta[0];
+    rates[ADAMW_BETA_2] = (float)s->beta[1];
+    rates[ADAMW_EPS] = (float)s->eps;
+    rates[ADAMW_DECAY] = (float)s->decay;
+    rates[ADAMW_CORRECTION_1] = (float)(1 / (1 - pow(s->beta[0], (double)step)));
+    rates[ADAMW_CORRECTION_2] = (float)(1 / (1 - pow(s->beta[1], (double)step)));
+    rates[ADAMW_MOST_NORM] = (float)s->most_norm;
+    const cpu_inputs in = { .kv = t->kv };
+    cpu_plan_step(t->optimiser, &in, INFINITY);
+    *norm = sqrt((double)*cpu_plan_result(t->optimiser));
+    if (isfinite(*norm)) t->loss = 0;
+    return GM_OK;
+}
+
+void trainer_store(const trainer *t, adapter *into) {
+    for (size_t i = 0; i < t->parameters.count; i++) {
+        const train_part   *part = &t->parameters.parts[i];
+        const adapter_pair *pair = part->pair ? adapter_find(into, part->pair->base) : NULL;
+        if (pair) train_part_store(&t->parameters, part, false, part->is_b ? pair->b : pair->a);
+    }
+    adapter_hash(into);
+}

@@ -1,0 +1,72 @@
+/* A training step: forward and backward over one or more runs of sequences, then an update of the parameters.
+ *
+ *     trainer_new
+ *     for each step:
+ *         for each of its runs: trainer_begin, trainer_work until it is not GM_AGAIN
+ *         trainer_update
+ *
+ * Gradients and the loss add up over the runs. Each counted token weighs `share`, so with 1 / (all counted tokens of the step) the loss is
+ * their mean, however they are divided into runs. All functions are called between engine_enter and engine_leave. */
+
+#ifndef GM_TRAINER_H
+#define GM_TRAINER_H
+
+#include "session/engine.h"
+#include "train/parameters.h"
+
+typedef struct {
+    const adapter *adapter; /* trained; must outlive the trainer */
+    /* Adapters that are part of the model, and their weights. */
+    const adapter *const *frozen;
+    const float          *scales;
+    size_t                frozen_count;
+    size_t                tokens;       /* the most of a run */
+    uint32_t              kept;         /* layers whose activations stay in memory; the others are computed twice */
+    uint64_t              logits_bytes; /* the most for the logits of some tokens; 0: 64 MiB */
+    float                 rate_of_b;    /* how much faster B learns than A; 0: the same */
+} trainer_options;
+
+typedef struct trainer trainer;
+
+gm_status trainer_new(gm_engine *engine, const trainer_options *options, trainer **out, error *e);
+void      trainer_free(trainer *t);
+
+/* A sequence among the tokens of a run. */
+typedef struct {
+    size_t first, count;
+} train_span;
+
+typedef struct {
+    const int32_t    *ids;     /* below 0: soft tokens */
+    const float      *weights; /* of the loss of predicting each token; the first of a sequence never counts */
+    size_t            count;
+    const train_span *spans; /* one behind the other, all tokens together */
+    size_t            span_count;
+    const float      *given; /* the rows of soft tokens */
+} train_run;
+
+/* `run` must stay until the work is done. */
+gm_status trainer_begin(trainer *t, const train_run *run, double share, error *e);
+gm_status trainer_work(trainer *t, double deadline, error *e);
+/* Abandons a run, and forgets the gradients and the loss of the step. */
+void trainer_forget(trainer *t);
+
+/* Of the runs since the last update. */
+double trainer_loss(const trainer *t);
+
+typedef struct {
+    double rate, beta[2], eps, decay;
+    double most_norm; /* of all gradients; 0: any */
+} adamw_settings;
+
+/* Step number `step`, from 1 on. *norm: that of all gradients before they were clipped. If it is not finite, the parameters and
+ * the gradients are as before. */
+gm_status trainer_update(trainer *t, const adamw_settings *settings, uint64_t step, double *norm, error *e);
+
+/* Writes the values as they are now into the trained adapter, or into another with the same pairs. */
+void trainer_store(const trainer *t, adapter *into);
+
+const train_parameters *trainer_parameters(const trainer *t);
+uint64_t                trainer_bytes(const trainer *t); /* of its memory */
+
+#endif

@@ -1,0 +1,316 @@
+/* Training on the CPU: a step's loss and gradients, however its tokens are divided and whatever stays in memory; gradients of every target
+ * along random directions; steps that learn. That loss, gradients and AdamW agree with PyTorch is test_cli.sh's part (`gemmule check`). */
+
+#include "sessions.h"
+#include "train/fresh.h"
+#include "train/schedule.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { TOKENS = 41 };
+static const char tiny_dense[] = "tests/fixtures/tiny-dense.gguf", tiny_moe[] = "tests/fixtures/tiny-moe.gguf";
+
+static gm_engine *open_tiny(const char *path) {
+    return open_engine(&(gm_engine_options){ .model = path, .backend = GM_BACKEND_CPU, .threads = 2 });
+}
+
+static uint32_t noise_seed = 7;
+
+static float train_noise(void) {
+    noise_seed = noise_seed * 1664525u + 1013904223u;
+    return (float)(noise_seed >> 8) / (1 << 23) - 1;
+}
+
+/* A fresh adapter whose B is not 0. */
+static adapter *noisy_adapter(const gm_engine *engine, const char *targets, const char *layers, uint64_t seed) {
+    const fresh_options o = { .rank = 3, .alpha = 6, .targets = targets, .layers = layers, .seed = seed };
+    adapter            *a = NULL;
+    error               e = { 0 };
+    CHECK_MESSAGE(!adapter_fresh(&engine->weights, &o, "noisy", &a, &e), "%s", e.why);
+    for (size_t i = 0; a && i < a->count; i++) {
+        const size_t n = (size_t)a->pairs[i].experts * a->pairs[i].rank * a->pairs[i].out;
+        for (size_t j = 0; j < n; j++) a->pairs[i].b[j] = 0.1f * train_noise();
+    }
+    return a;
+}
+
+static trainer *open_trainer(gm_engine *engine, trainer_options o) {
+    trainer *t = NULL;
+    error    e = { 0 };
+    if (!o.tokens) o.tokens = 2 * TOKENS;
+    if (!o.adapter) return NULL;
+    CHECK_MESSAGE(!trainer_new(engine, &o, &t, &e), "%s", e.why);
+    return t;
+}
+
+/* Two sequences, of which a first part and some others do not count. */
+typedef struct {
+    int32_t    ids[2 * TOKENS];
+    float      weights[2 * TOKENS];
+    train_span spans[2];
+} two_sequences;
+
+static two_sequences make_sequences(void) {
+    two_sequences s = { .spans = { { 0, TOKENS }, { TOKENS, TOKENS - 7 } } };
+    make_tokens(s.ids, 2 * TOKENS, 11); /* with these, no token is about to change its experts */
+    for (size_t i = 0; i < 2 * TOKENS; i++) s.weights[i] = i % TOKENS > 4 && i % 7 ? 1 : 0;
+    return s;
+}
+
+static double tokens_counted(const two_sequences *s) {
+    double sum = 0;
+    for (size_t i = 0; i < 2 * TOKENS - 7; i++) sum += i % TOKENS ? (double)s->weights[i] : 0;
+    return sum;
+}
+
+static void train_on(trainer *t, const two_sequences *s, size_t first, size_t count, double share) {
+    error            e = { 0 };
+    gm_status        status;
+    const size_t     at = s->spans[first].first;
+    const train_span spans[2] = { { 0, s->spans[first].count }, { s->spans[first].count, s->spans[1].count } };
+    const train_run  run = { .ids = s->ids + at,
+                             .weights = s->weights + at,
+                             .count = s->spans[first].count + (count > 1 ? s->spans[1].count : 0),
+                             .spans = spans,
+                             .span_count = count };
+    CHECK_MESSAGE(!trainer_begin(t, &run, share, &e), "%s", e.why);
+    while ((status = trainer_work(t, 0, &e)) == GM_AGAIN) {} /* returns as often as it can */
+    CHECK_MESSAGE(!status, "%s", e.why);
+}
+
+/* How far the gradients of two trainers are apart, all together. */
+static double gradients_apart(const trainer *a, const trainer *b) {
+    double difference = 0, size = 1e-30;
+    for (size_t i = 0; i < trainer_parameters(a)->count; i++) {
+        const train_part *x = &trainer_parameters(a)->parts[i], *y = &trainer_parameters(b)->parts[i];
+        for (size_t j = 0; x->gradient && j < x->size; j++) {
+            difference += ((double)x->gradient[j] - y->gradient[j]) * ((double)x->gradient[j] - y->gradient[j]);
+            size += (double)y->gradient[j] * y->gradient[j];
+        }
+    }
+    return sqrt(difference / size);
+}
+
+/* The same step in several ways. */
+static void test_train_ways(const char *path) {
+    TEST("%s: a step in one run or two, with layers kept or computed again, a token or all at a time", path);
+    gm_engine          *engine = open_tiny(path);
+    adapter            *a = engine ? noisy_adapter(engine, NULL, NULL, 1) : NULL;
+    const two_sequences s = make_sequences();
+    const uint32_t      layers = engine ? engine->weights.config.layers : 0;
+    const struct {
+        trainer_options options;
+        size_t          runs;
+        double          most;
+    } ways[] = {
+        { { .adapter = a }, 2, 0 }, /* the same bits */
+        { { .adapter = a, .kept = 1 }, 2, 0 },
+        { { .adapter = a, .kept = layers }, 1, 1e-5 },
+        { { .adapter = a, .kept = layers, .logits_bytes = 1 }, 2, 1e-5 },
+    };
+    trainer *first = open_trainer(engine, (trainer_options){ .adapter = a, .kept = layers });
+    for (size_t i = 0; first && i <= COUNT_OF(ways); i++) {
+        trainer     *t = i ? open_trainer(engine, ways[i - 1].options) : first;
+        const size_t runs = i ? ways[i - 1].runs : 2;
+        for (size_t run = 0; t && run < runs; run++) train_on(t, &s, run, runs == 1 ? 2 : 1, 1 / tokens_counted(&s));
+        if (!i || !t) continue;
+        const double most = ways[i - 1].most, apart = gradients_apart(t, first);
+        CHECK_MESSAGE(apart <= most, "way %zu: gradients are %g apart", i, apart);
+        CHECK_MESSAGE(fabs(trainer_loss(t) - trainer_loss(first)) <= 1e-6 + most, "way %zu: loss %.9g, first %.9g", i,
+                      trainer_loss(t), trainer_loss(first));
+        if (i == 3) CHECK(trainer_bytes(t) > 0);
+        trainer_free(t);
+    }
+    trainer_free(first);
+    adapter_free(a);
+    gm_engine_close(engine);
+}
+
+static double loss_of(gm_engine *engine, const adapter *a, const two_sequences *s) {
+    trainer *t = open_trainer(engine, (trainer_options){ .adapter = a });
+    if (!t) return NAN;
+    train_on(t, s, 0, 2, 1 / tokens_counted(s));
+    const double loss = trainer_loss(t);
+    trainer_free(t);
+    return loss;
+}
+
+static double loss_moved(gm_engine *engine, const adapter *a, const two_sequences *s, float *at, const float *v,
+                         size_t n, double h) {
+    for (size_t i = 0; i < n; i++) at[i] += (float)h * v[i];
+    const double loss = loss_of(engine, a, s);
+    for (size_t i = 0; i < n; i++) at[i] -= (float)h * v[i];
+    return loss;
+}
+
+/* The slope of the loss along a random direction in A and in B of each pair. */
+static void test_train_targets(const char *path, const char *targets, const char *layers) {
+    TEST("%s: gradients of %s", path, targets);
+    gm_engine          *engine = open_tiny(path);
+    adapter            *a = engine ? noisy_adapter(engine, targets, layers, 3) : NULL;
+    const two_sequences s = make_sequences();
+    trainer            *t = open_trainer(engine, (trainer_options){ .adapter = a });
+    if (t) train_on(t, &s, 0, 2, 1 / tokens_counted(&s));
+    for (size_t i = 0; t && i < 2 * a->count; i++) {
+        adapter_pair *pair = &a->pairs[i / 2];
+        const size_t  n = (size_t)pair->experts * pair->rank * (i % 2 ? pair->out : pair->in);
+        float *at = i % 2 ? pair->b : pair->a, *v = malloc(n * sizeof *v), *gradient = calloc(n, sizeof *gradient);
+        double want = 0, norm = 0, near[2];
+        const train_part *part = train_part_find(trainer_parameters(t), pair->base, i % 2);
+        CHECK_MESSAGE(part, "%s is not trained", pair->base);
+        if (part) train_part_store(trainer_parameters(t), part, true, gradient);
+        for (size_t j = 0; j < n; j++) {
+            v[j] = train_noise() > 0 ? 1 : -1;
+            want += (double)gradient[j] * v[j];
+            norm += (double)gradient[j] * gradient[j];
+        }
+        const double h = 3e-4 / (1 + sqrt(norm) / 4); /* so small that no token changes its experts */
+        for (int step = 0; step < 2; step++)
+            near[step] = loss_moved(engine, a, &s, at, v, n, h * (1 + step)) -
+                         loss_moved(engine, a, &s, at, v, n, -h * (1 + step));
+        const double slope = (8 * near[0] - near[1]) / (12 * h);
+        CHECK_MESSAGE(norm > 0 && fabs(slope - want) <= 0.02 * sqrt(norm) + 2e-4,
+                      "%s %c: slope %g, gradient gives %g of about %g", pair->base, i % 2 ? 'B' : 'A', slope, want,
+                      sqrt(norm));
+        free(v);
+        free(gradient);
+    }
+    trainer_free(t);
+    adapter_free(a);
+    gm_engine_close(engine);
+}
+
+/* An adapter that is part of the model counts, but gets no gradient. */
+static void test_train_frozen(void) {
+    TEST("an adapter on top of another");
+    gm_engine          *engine = open_tiny(tiny_dense);
+    adapter            *a = engine ? noisy_adapter(engine, "q,down", NULL, 1) : NULL;
+    adapter            *b = engine ? noisy_adapter(engine, "q,up,head", "1-4", 2) : NULL;
+    const two_sequences s = make_sequences();
+    const float         one = 1;
+    trainer            *first = open_trainer(
+        engine,
+        (trainer_options){ .adapter = a, .frozen = (const adapter *[]){ b }, .scales = &one, .frozen_count = 1 });
+    trainer *second = open_trainer(
+        engine,
+        (trainer_options){ .adapter = b, .frozen = (const adapter *[]){ a }, .scales = &one, .frozen_count = 1 });
+    if (first && second) {
+        train_on(first, &s, 0, 2, 1 / tokens_counted(&s));
+        train_on(second, &s, 0, 2, 1 / tokens_counted(&s));
+        CHECK_MESSAGE(fabs(trainer_loss(first) - trainer_loss(second)) < 1e-5, "losses %.9g and %.9g",
+                      trainer_loss(first), trainer_loss(second));
+        CHECK(fabs(trainer_loss(first) - loss_of(engine, a, &s)) > 1e-4);
+        CHECK(!train_part_find(trainer_parameters(first), "output.weight", false));
+        CHECK(train_part_find(trainer_parameters(second), "output.weight", false));
+    }
+    trainer_free(first);
+    trainer_free(second);
+    adapter_free(a);
+    adapter_free(b);
+    gm_engine_close(engine);
+}
+
+/* What was learned is in the adapter, and a step whose gradients are not finite changes nothing. */
+static void test_train_steps(void) {
+    TEST("steps that learn");
+    gm_engine           *engine = open_tiny(tiny_dense);
+    const fresh_options  o = { .rank = 4, .alpha = 8, .seed = 9 };
+    const adamw_settings settings = {
+        .rate = 1e-2, .beta = { 0.9, 0.999 }, .eps = 1e-8, .decay = 0.01, .most_norm = 1
+    };
+    const two_sequences s = make_sequences();
+    adapter            *a = NULL;
+    error               e = { 0 };
+    double              loss[12] = { 0 }, norm = 0;
+    if (engine) CHECK_MESSAGE(!adapter_fresh(&engine->weights, &o, "new", &a, &e), "%s", e.why);
+    trainer *t = open_trainer(engine, (trainer_options){ .adapter = a, .rate_of_b = 2 });
+    for (size_t i = 0; t && i < COUNT_OF(loss); i++) {
+        train_on(t, &s, 0, 2, 1 / tokens_counted(&s));
+        loss[i] = trainer_loss(t);
+        CHECK_MESSAGE(!trainer_update(t, &settings, i + 1, &norm, &e) && norm > 0, "%s", e.why);
+        CHECK(trainer_loss(t) == 0);
+    }
+    CHECK_MESSAGE(loss[11] < 0.7 * loss[0], "the loss went from %g to %g", loss[0], loss[11]);
+    if (t) {
+        train_on(t, &s, 0, 2, 1 / tokens_counted(&s));
+        const double last = trainer_loss(t);
+        trainer_store(t, a);
+        const double stored = loss_of(engine, a, &s);
+        CHECK_MESSAGE(fabs(last - stored) < 1e-5, "loss %.9g, of what was stored %.9g", last, stored);
+        trainer_parameters(t)->parts[0].gradient[0] = NAN;
+        CHECK(!trainer_update(t, &settings, 13, &norm, &e) && !isfinite(norm));
+        trainer_forget(t);
+        train_on(t, &s, 0, 2, 1 / tokens_counted(&s));
+        CHECK(trainer_loss(t) == last);
+    }
+    trainer_free(t);
+    adapter_free(a);
+    gm_engine_close(engine);
+}
+
+static void test_schedules(void) {
+    TEST("schedules");
+    const schedule kinds[] = { { SCHEDULE_CONSTANT, 2, 4, 12 },
+                               { SCHEDULE_LINEAR, 2, 4, 12 },
+                               { SCHEDULE_COSINE, 2, 4, 12 } };
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        CHECK(schedule_rate(&kinds[i], 1) == 0.5 && schedule_rate(&kinds[i], 4) == 2 &&
+              schedule_rate(&kinds[i], 5) == 2);
+        CHECK(fabs(schedule_rate(&kinds[i], 9) - (i ? 1 : 2)) < 1e-12);
+        CHECK(schedule_rate(&kinds[i], 13) == (i ? 0 : 2));
+    }
+    CHECK(schedule_rate(&(schedule){ SCHEDULE_LINEAR, 1, 0, 4 }, 1) == 1 &&
+          schedule_rate(&(schedule){ SCHEDULE_LINEAR, 1, 0, 4 }, 4) == 0.25);
+}
+
+static void test_train_refusals(void) {
+    gm_engine *engine = open_tiny(tiny_dense);
+    const struct {
+        fresh_options options;
+        const char   *why;
+    } fresh[] = {
+        { { .rank = 0, .alpha = 8 }, "rank 0: expected 1 to" },
+        { { .rank = 4, .alpha = 0 }, "alpha 0: expected more than 0" },
+        { { .rank = 4, .alpha = 8, .targets = "q,nose" }, "'nose' cannot be trained; expected one of q, k" },
+        { { .rank = 4, .alpha = 8, .targets = "experts" }, "the model has none of the targets 'experts'" },
+        { { .rank = 4, .alpha = 8, .layers = "2,99" }, "layers '2,99': expected numbers and ranges below 6" },
+        { { .rank = 4, .alpha = 8, .layers = "4-2" }, "layers '4-2': expected" },
+    };
+    for (size_t i = 0; engine && i < COUNT_OF(fresh); i++) {
+        adapter *a = NULL;
+        error    e = { 0 };
+        TEST("refused: %s", fresh[i].why);
+        CHECK(adapter_fresh(&engine->weights, &fresh[i].options, "x", &a, &e) && strstr(e.why, fresh[i].why));
+        CHECK_MESSAGE(strstr(e.why, fresh[i].why), "%s", e.why);
+    }
+    TEST("runs that do not fit");
+    adapter      *a = engine ? noisy_adapter(engine, "q", "0", 1) : NULL;
+    trainer      *t = open_trainer(engine, (trainer_options){ .adapter = a, .tokens = 8 });
+    two_sequences s = make_sequences();
+    for (int i = 0; t && i < 3; i++) {
+        error            e = { 0 };
+        const train_span span = { i == 1, i ? 8 : 9 };
+        train_run run = { .ids = s.ids, .weights = s.weights, .count = i ? 8 : 9, .spans = &span, .span_count = 1 };
+        if (i == 2) s.ids[3] = 1 << 20;
+        CHECK(trainer_begin(t, &run, 1, &e) == GM_BAD_ARGUMENT);
+    }
+    trainer_free(t);
+    adapter_free(a);
+    gm_engine_close(engine);
+}
+
+int main(void) {
+    test_train_ways(tiny_dense);
+    test_train_ways(tiny_moe);
+    test_train_targets(tiny_dense, "embedding,head,per_layer_gate,per_layer_projection,per_layer_model_projection",
+                       "0,5");
+    test_train_targets(tiny_moe, "router,experts", "1");
+    test_train_targets("tests/fixtures/tiny-moe-split.gguf", "experts", "0");
+    test_train_frozen();
+    test_train_steps();
+    test_schedules();
+    test_train_refusals();
+    return test_end();
+}
