@@ -4,6 +4,7 @@
 import { mkdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Page } from 'playwright-core';
+import { makePeft } from '../tests/support/peft.ts';
 import { BOX, fakeOllama, startSite, Visit } from './tests/site.ts';
 
 const FOLDER = process.argv[2] ?? 'docs/screenshots';
@@ -177,6 +178,50 @@ async function record(origin: string, phone: boolean): Promise<void> {
     await visit.end();
 }
 
+const LAYERS = [0, 1, 2, 4, 5].map((layer) => ({ module: `layers.${layer}.self_attn.q_proj`, in: 256, out: 256 })); // of the box
+const ADAPTERS = { 'storyteller-v2': { rank: 16, seed: 3 }, 'short-answers': { rank: 8, seed: 4, base: 'box' } };
+
+/** Gives adapters to the page, as folders that are dropped there. */
+async function dropAdapters(page: Page): Promise<void> {
+    const moe = ['adapter_model.safetensors', 'adapter_config.json'].map((name) => readFileSync(`tests/fixtures/tiny-moe-lora/${name}`));
+    const made = Object.entries(ADAPTERS).map(([name, options]): [string, Buffer, Buffer] => {
+        const { weights, config } = makePeft(LAYERS, { size: 0.01, ...options });
+        return [name, weights, config];
+    });
+    for (const [name, weights, config] of [...made, ['for-another-model', ...moe] as [string, Buffer, Buffer]]) {
+        await page.evaluate(async ([folder, ...files]) => {
+            const handle = await (await navigator.storage.getDirectory()).getDirectoryHandle(folder!, { create: true });
+            for (const [at, called] of ['adapter_model.safetensors', 'adapter_config.json'].entries()) {
+                const stream = await (await handle.getFileHandle(called, { create: true })).createWritable();
+                await stream.write(Uint8Array.from(atob(files[at]!), (letter) => letter.charCodeAt(0)));
+                await stream.close();
+            }
+            const item = { kind: 'file', webkitGetAsEntry: () => ({ isDirectory: true }), getAsFileSystemHandle: async () => handle };
+            const event = new DragEvent('drop', { bubbles: true, cancelable: true });
+            Object.defineProperty(event, 'dataTransfer', { value: { types: ['Files'], items: [item], files: [] } });
+            document.querySelector('.chat')!.dispatchEvent(event);
+        }, [name, weights.toString('base64'), config.toString('base64')]);
+        await page.waitForFunction((called) => new RegExp(`^${called} was imported`).test(document.querySelector('[aria-live=polite]')?.textContent ?? ''), name);
+    }
+}
+
+/** Adapters: the picker with one in use, one that is off, and one that does not fit. */
+async function adapters(origin: string, phone: boolean): Promise<void> {
+    const visit = await Visit.begin({ phone });
+    const page = await visit.page();
+    await page.emulateMedia({ colorScheme: phone ? 'dark' : 'light' });
+    await page.goto(origin);
+    await page.waitForSelector('.chip-ready');
+    await dropAdapters(page);
+    await talk(page, origin, ['Who are you?']);
+    await page.locator('.adapter-toggle').click();
+    await page.getByText('Does not fit').waitFor();
+    await page.getByRole('checkbox', { name: /short-answers/ }).uncheck();
+    await page.getByRole('slider', { name: /storyteller/ }).fill('0.7');
+    await shoot(page, phone ? 'phone-adapters-dark' : 'adapters');
+    await visit.end();
+}
+
 async function benchmark(origin: string): Promise<void> {
     const visit = await Visit.begin();
     const page = await visit.page();
@@ -206,6 +251,7 @@ const NUMBER = join('tests/box', readFileSync('tests/box/pictures.jsonl', 'utf8'
 const STEPS: Record<string, (origin: string) => Promise<void>> = {
     desktop, benchmark, phone, videos,
     pictures: (origin) => pictures(origin, false), 'phone-pictures': (origin) => pictures(origin, true),
+    adapters: (origin) => adapters(origin, false), 'phone-adapters': (origin) => adapters(origin, true),
     recording: (origin) => record(origin, false), 'phone-recording': (origin) => record(origin, true),
 };
 

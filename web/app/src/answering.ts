@@ -1,10 +1,11 @@
 // Asking and answering. What is sent waits in a queue: this tab writes one answer at a time, and a conversation gets one at a time from
 // all tabs together. A message is stored once the model is there and says that it fits; until then it is shown from memory alone.
 
+import { whyUnusable } from './adapters.ts';
 import { announce, change, chat, find, lockOf, newId, onOthers, refresh, report, show, store, tell, watch, type Job, type Writing } from './chat.ts';
 import { fitPrompt, whyTooLong } from './context.ts';
-import { addRound, messagesOf, newConversation, path, put, withMessage } from './conversation.ts';
-import type { Answer, Attachment, Conversation, Head, ModelMessage, Node, Question, Step } from './conversation.ts';
+import { adapterWords, addRound, messagesOf, newConversation, path, put, withMessage } from './conversation.ts';
+import type { AdapterUse, Answer, Attachment, Conversation, Head, ModelMessage, Node, Question, Step } from './conversation.ts';
 import { readConversation, writeConversation } from './database.ts';
 import { hold, putBack, release } from './drafts.ts';
 import { isAbort, isContextFull, messageOf, type ChatSession, type LoadedModel, type Piece, type ReplyOptions, type ReplyStats } from './engine.ts';
@@ -142,7 +143,9 @@ async function runJob(job: Job, signal: AbortSignal): Promise<void> {
 async function answerJob(job: Job, answer: AnswerWriter, signal: AbortSignal): Promise<void> {
     try {
         const loaded = await whenReady(signal);
-        const session = await sessionFor(loaded, job.conversation, answer.shown);
+        const unusable = await whyUnusable(loaded, answer.adapters);
+        if (unusable) return refuse(job, unusable, answer);
+        const session = await sessionFor(loaded, job.conversation, answer.shown, answer.adapters);
         const problem = whyUnreadable(attachmentsOf(answer.shown), loaded) || (await lengthProblem(loaded, session, answer));
         if (problem) return refuse(job, problem, answer);
         await answer.store();
@@ -256,6 +259,7 @@ class AnswerWriter {
     private question: Question | null = null;
     private readonly job: Job;
     private before: Conversation | undefined;
+    private readonly fresh: Conversation;
     private frame = 0;
     private storedAt = performance.now();
     private toldAt = 0;
@@ -266,7 +270,8 @@ class AnswerWriter {
     constructor(job: Job, before: Conversation | undefined) {
         this.job = job;
         this.before = before;
-        this.conversation = before ?? newConversation(job.conversation, Date.now());
+        this.fresh = { ...newConversation(job.conversation, Date.now()), ...(settings.get().adapters.length > 0 && { adapters: settings.get().adapters }) };
+        this.conversation = before ?? this.fresh;
         this.node = { id: newId(), parent: '', created: Date.now(), role: 'assistant', steps: [newStep()], finish: 'writing' };
         this.writing = { conversation: job.conversation, phase: 'waiting', prompt: null, speed: 0 };
     }
@@ -306,7 +311,11 @@ class AnswerWriter {
 
     /** The conversation, if it begins with this question. */
     private get begun(): Conversation | undefined {
-        return this.before ? undefined : newConversation(this.conversation.id, this.conversation.created);
+        return this.before ? undefined : this.fresh;
+    }
+
+    get adapters(): AdapterUse[] {
+        return this.conversation.adapters ?? [];
     }
 
     /** What is before the answer. */
@@ -372,7 +381,10 @@ class AnswerWriter {
         this.node = {
             ...this.node,
             ...(choice && { choice: withoutFiles(choice) }),
-            stats: addRound(this.node.stats, stats, loaded.info.name || (choice?.name ?? '')),
+            stats: {
+                ...addRound(this.node.stats, stats, loaded.info.name || (choice?.name ?? '')),
+                ...(this.adapters.length > 0 && { adapters: adapterWords(this.adapters) }),
+            },
         };
     }
 

@@ -3,7 +3,7 @@
 // A tab that answers in a conversation holds the conversation's Web Lock until the answer is stored. The others see the answer grow by
 // messages, and wait for the lock to learn that it has ended, however it did: a tab that is closed lets go of its locks, too.
 
-import { choose, exportFile, headOf, importFile, stopAnswers, type Answer, type Attachment, type Conversation, type Head, type Node } from './conversation.ts';
+import { choose, exportFile, headOf, importFile, stopAnswers, type AdapterUse, type Answer, type Attachment, type Conversation, type Head, type Node } from './conversation.ts';
 import { eraseConversation, readConversation, readConversations, writeConversation } from './database.ts';
 import { attachedTo, dropDraft } from './drafts.ts';
 import { messageOf } from './engine.ts';
@@ -189,6 +189,10 @@ export function rename(id: string, title: string): void {
 
 export function setSystem(id: string, system: string | null): void {
     void change(id, (head) => ({ ...head, system }));
+}
+
+export function setConversationAdapters(id: string, adapters: AdapterUse[]): void {
+    void change(id, (head) => ({ ...head, adapters }));
 }
 
 export function showBranch(id: string, node: string): void {

@@ -27,6 +27,16 @@ export interface AnswerStats {
     replySeconds: number;
     /** Tokens in the session behind it. */
     held: number;
+    /** The adapters that it was written with, in words; absent: none. */
+    adapters?: string;
+}
+
+/** An adapter of a conversation. */
+export interface AdapterUse {
+    /** The digest of its content. */
+    key: string;
+    name: string;
+    scale: number;
 }
 
 interface NodeBase {
@@ -85,6 +95,8 @@ export interface Conversation {
     updated: number;
     /** Replaces the system prompt of the settings. */
     system: string | null;
+    /** absent: none. */
+    adapters?: AdapterUse[];
     nodes: Record<string, Node>;
     /** Parent id ('' for the first message) → the child that is shown. */
     chosen: Record<string, string>;
@@ -167,7 +179,7 @@ export function answerText(answer: Answer): string {
 }
 
 /** The numbers of an answer after one more round: tokens and seconds add up, the prompt is the last one. */
-export function addRound(before: AnswerStats | undefined, round: Omit<AnswerStats, 'model' | 'held'>, model: string): AnswerStats {
+export function addRound(before: AnswerStats | undefined, round: Omit<AnswerStats, 'model' | 'held' | 'adapters'>, model: string): AnswerStats {
     const computed = round.promptTokens - round.cachedTokens + (before ? before.promptTokens - before.cachedTokens : 0);
     return {
         model,
@@ -279,11 +291,26 @@ function readConversation(value: unknown, newId: () => string): Conversation {
         const to = ids.get(text(child)), at = parent === '' ? '' : ids.get(parent);
         if (to && at !== undefined && nodes[to] && (nodes[to].parent ?? '') === at) chosen[at] = to;
     }
-    const created = count(from['created']);
+    const created = count(from['created']), adapters = readAdapters(from['adapters']);
     return {
+        ...(adapters.length > 0 && { adapters }),
         id: newId(), title: text(from['title']).slice(0, 200), named: from['named'] === true, created,
         updated: count(from['updated']) || created, system: typeof from['system'] === 'string' ? from['system'] : null, nodes, chosen,
     };
+}
+
+const MOST_ADAPTERS = 16; // of a conversation
+
+/* Those that are not in this browser can be imported later: they are found again by their content. */
+export function readAdapters(value: unknown): AdapterUse[] {
+    const rows = (Array.isArray(value) ? value : []) as (Record<string, unknown> | null)[];
+    const read = rows.map((from) => ({ key: text(from?.['key']), name: text(from?.['name']).slice(0, 200), scale: count(from?.['scale']) }));
+    return read.filter(({ key }, at) => /^[0-9a-f]{64}$/.test(key) && read.findIndex((each) => each.key === key) === at).slice(0, MOST_ADAPTERS);
+}
+
+/** 'pirate × 0.5, brief'. */
+export function adapterWords(uses: readonly AdapterUse[]): string {
+    return uses.map(({ name, scale }) => (scale === 1 ? name : `${name} × ${scale}`)).join(', ');
 }
 
 function readNode(from: Record<string, unknown>, ids: Map<string, string>): Node | null {
@@ -328,7 +355,9 @@ function readFrames(value: unknown): NonNullable<Attachment['frames']> {
 function readStats(value: unknown): AnswerStats | undefined {
     if (typeof value !== 'object' || value === null) return undefined;
     const from = value as Record<string, unknown>;
+    const adapters = text(from['adapters']);
     return {
+        ...(adapters && { adapters }),
         model: text(from['model']), promptTokens: count(from['promptTokens']), cachedTokens: count(from['cachedTokens']), replyTokens: count(from['replyTokens']),
         promptSeconds: count(from['promptSeconds']), replySeconds: count(from['replySeconds']), held: count(from['held']),
     };

@@ -1,8 +1,8 @@
 // The package as the app uses it. Only this file knows the package's interface.
 
-import { Gemmule, GemmuleError, ModelCache, OllamaFolder, type Engine, type Session, type Source } from '../../src/api/index.ts';
+import { AdapterStore, Gemmule, GemmuleError, ModelCache, OllamaFolder, type Adapter, type Engine, type Session, type Source } from '../../src/api/index.ts';
 import type {
-    Backend, CacheEntry, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
+    AdapterForm, AdapterReport, AdapterSource, Backend, CacheEntry, DeviceEvent, DeviceInfo, EngineInfo, EngineStats, FitReport, KeptAdapter, Message, OllamaModel, Progress, ReplyOptions, ReplyPiece,
     ReplyStats, Sampling, SessionOptions,
 } from '../../src/api/index.ts';
 import {
@@ -12,9 +12,13 @@ import { pictureHeader } from '../../src/media/picture.ts';
 import { readPictureHeader } from '../../src/media/picture_header.ts';
 import { plainSound } from '../../src/media/sound.ts';
 import { readSoundHeader, wavSeconds } from '../../src/media/sound_header.ts';
+import { folderOfDrop, type Folder } from '../../src/sources/folder.ts';
+import type { AdapterUse } from './conversation.ts';
 import { formatBytes, sentence } from './format.ts';
 
 export { Microphone, videoFrames };
+export { folderOfDrop };
+export type { AdapterForm, AdapterReport, AdapterSource, Folder, KeptAdapter };
 export type { DeviceEvent, DeviceInfo, EngineStats, FitReport, Message, MicrophoneOptions, PictureBudget, ReplyOptions, ReplyStats, Samples, VideoFrameInput };
 export type Piece = ReplyPiece;
 
@@ -49,6 +53,7 @@ export interface LoadedModel {
     readonly info: EngineInfo;
     readonly samplingDefault: Sampling;
     session(options?: SessionOptions): Promise<ChatSession>;
+    readonly adapters: ModelAdapters;
     tokenize(text: string): Promise<Int32Array>;
     /** Tokens that a conversation takes. */
     countTokens(messages: Message[], options?: ReplyOptions): Promise<number>;
@@ -64,6 +69,8 @@ export interface ChatSession {
     tokens(): Promise<Int32Array>;
     set(ids: Int32Array, signal?: AbortSignal): Promise<void>;
     rollback(keep: number): Promise<number>;
+    /** Adapters that are kept in this browser. They are loaded if need be. */
+    useAdapters(uses: readonly AdapterUse[]): Promise<void>;
     reply(messages: Message[], options: ReplyOptions): AsyncGenerator<Piece, ReplyStats>;
     generate(ids: Int32Array, options: ReplyOptions): Promise<AsyncGenerator<Piece, ReplyStats>>;
     save(): Promise<Uint8Array>;
@@ -106,14 +113,16 @@ async function resolve(source: ModelSource): Promise<{ found: Source; options: {
 }
 
 function wrapEngine(engine: Engine): LoadedModel {
+    const adapters = wrapAdapters(engine);
     return {
+        adapters,
         get info() {
             return engine.info;
         },
         get samplingDefault() {
             return engine.samplingDefault;
         },
-        session: async (options) => wrapSession(await engine.session(options)),
+        session: async (options) => wrapSession(await engine.session(options), adapters),
         tokenize: (text) => engine.tokenize(text),
         countTokens: (messages, options) => engine.countTokens(messages, options),
         selfCheck: () => engine.selfCheck(),
@@ -126,17 +135,63 @@ function wrapEngine(engine: Engine): LoadedModel {
     };
 }
 
-function wrapSession(session: Session): ChatSession {
+function wrapSession(session: Session, adapters: ReturnType<typeof wrapAdapters>): ChatSession {
     return {
         context: session.context,
         tokens: () => session.tokens(),
         set: (ids, signal) => session.set(ids, signal ? { signal } : {}),
         rollback: (keep) => session.rollback(keep),
+        useAdapters: async (uses) => {
+            const loaded: { adapter: Adapter; scale: number }[] = [];
+            for (const { key, scale } of uses) loaded.push({ adapter: await adapters.loaded(key), scale });
+            await session.useAdapters(loaded);
+        },
         reply: (messages, options) => session.reply(messages, options)[Symbol.asyncIterator](),
         generate: async (ids, options) => (await session.generate(ids, options))[Symbol.asyncIterator](),
         save: () => session.save(),
         restore: (bytes) => session.restore(bytes),
         free: () => session.close(),
+    };
+}
+
+// ---- adapters -----------------------------------------------------------------------------------------------------------------
+
+/** Adapters and the loaded model. Adapters are known by the digest of their content. */
+export interface ModelAdapters {
+    /** What an adapter is, and why it does not fit (`problem`). Rejects for one that cannot be read. */
+    inspect(key: string): Promise<AdapterReport>;
+    /** Keeps a copy in this browser, also of one that does not fit. */
+    keep(source: AdapterSource, onProgress: (done: number, total: number) => void): Promise<KeptAdapter>;
+    export(key: string, form: AdapterForm): Promise<File[]>;
+    /** Makes room: the adapter is loaded again when it is used. */
+    free(key: string): Promise<void>;
+}
+
+export const listAdapters = async (): Promise<KeptAdapter[]> => (await AdapterStore.open()).list();
+export const deleteAdapter = async (key: string): Promise<void> => (await AdapterStore.open()).delete(key);
+
+function wrapAdapters(engine: Engine): ModelAdapters & { loaded(key: string): Promise<Adapter> } {
+    const loading = new Map<string, Promise<Adapter>>();
+    const load = async (key: string): Promise<Adapter> => {
+        const kept = await (await AdapterStore.open()).find(key);
+        const name = kept?.name ?? key, taken = engine.adapters.get(name);
+        return engine.adapters.load({ kept: key }, { name: taken ? `${name} (${key.slice(0, 6)})` : name });
+    };
+    return {
+        loaded: (key) => {
+            const there = loading.get(key) ?? load(key);
+            loading.set(key, there);
+            there.catch(() => loading.delete(key));
+            return there;
+        },
+        inspect: (key) => engine.adapters.inspect({ kept: key }),
+        keep: (source, onProgress) => engine.adapters.keep(source, { onProgress: ({ done, total }) => onProgress(done, total) }),
+        export: (key, form) => engine.adapters.export({ kept: key }, form),
+        free: async (key) => {
+            const there = loading.get(key);
+            loading.delete(key);
+            await there?.then((adapter) => adapter.free(), () => undefined);
+        },
     };
 }
 

@@ -1,8 +1,10 @@
 // Files that the user saves and opens.
 
-export function saveFile(name: string, text: string): void {
+export const saveFile = (name: string, text: string): void => saveBlob(name, new Blob([text], { type: 'application/json' }));
+
+export function saveBlob(name: string, blob: Blob): void {
     const link = document.createElement('a');
-    link.href = URL.createObjectURL(new Blob([text], { type: 'application/json' }));
+    link.href = URL.createObjectURL(blob);
     link.download = name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);

@@ -1,5 +1,6 @@
 // What the user has set. Small, so it lives in localStorage; a setting that this version does not know is left alone.
 
+import { readAdapters, type AdapterUse } from './conversation.ts';
 import { Store } from './store.ts';
 
 export interface SamplingSettings {
@@ -30,6 +31,8 @@ export interface Settings {
     overflow: 'leave-out' | 'stop';
     snapshots: boolean;
     sendKey: 'enter' | 'ctrl-enter';
+    /** The adapters of new conversations. */
+    adapters: AdapterUse[];
     /** The model that was loaded last, to load it again: see models.ts. */
     lastModel: string;
 }
@@ -49,6 +52,7 @@ export const DEFAULTS: Settings = {
     overflow: 'leave-out',
     snapshots: true,
     sendKey: 'enter',
+    adapters: [],
     lastModel: '',
 };
 
@@ -57,7 +61,7 @@ const KEY = 'gemmule.settings';
 function load(): Settings {
     try {
         const kept = JSON.parse(localStorage.getItem(KEY) ?? '{}') as Partial<Settings>;
-        return { ...DEFAULTS, ...kept, sampling: { ...DEFAULTS.sampling, ...kept.sampling } };
+        return { ...DEFAULTS, ...kept, sampling: { ...DEFAULTS.sampling, ...kept.sampling }, adapters: readAdapters(kept.adapters) };
     } catch {
         return DEFAULTS;
     }

@@ -24,6 +24,11 @@ export function fitOf(digest: string, kv: string, layout = LAYOUT): string {
     return `${digest.slice(0, 16)}-${kv}-l${layout}`;
 }
 
+/** The part of a snapshot's fit that names its adapters; '' for none. */
+export function adaptersFit(uses: readonly { key: string; scale: number }[]): string {
+    return uses.filter(({ scale }) => scale !== 0).map(({ key, scale }) => `-${key.slice(0, 12)}x${scale}`).sort().join('');
+}
+
 export async function snapshotKey(fit: string, tokens: Int32Array): Promise<string> {
     const bytes = new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength);
     const hash = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes.slice()));

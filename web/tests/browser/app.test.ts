@@ -192,6 +192,113 @@ describe('the app', { timeout: 3_000_000 }, () => {
         await other.close();
     });
 
+    test('an adapter: dropped, kept over a reload, scaled, exported, deleted, imported again; one that does not fit says so', async () => {
+        const LORA = 'tests/fixtures/tiny-dense-lora';
+        const files = (...names: string[]) => names.map((name) => ({ name, mimeType: '', buffer: readFileSync(`${LORA}/${name}`) }));
+        const pressed = (on: boolean) => page.waitForSelector(`.adapter-toggle[aria-pressed="${on}"]`);
+        const dialog = page.getByRole('dialog', { name: 'Adapters' });
+        const open = () => page.locator('.adapter-toggle').click();
+        const close = () => dialog.getByRole('button', { name: 'Close' }).click();
+        let versions = 1;
+        const again = async (): Promise<string> => {
+            versions++;
+            await page.getByRole('button', { name: 'Another answer' }).click();
+            await page.waitForFunction((count) => document.querySelector('.answer .branches')?.textContent === `${count}/${count}` &&
+                document.querySelector('.answer .stats') && document.querySelector('.send:not(.stop)'), versions);
+            return lastText(page);
+        };
+        const choose = async (button: string, given: Parameters<import('playwright-core').FileChooser['setFiles']>[0]): Promise<void> => {
+            const [chooser] = await Promise.all([page.waitForEvent('filechooser'), dialog.getByRole('button', { name: button }).click()]);
+            await chooser.setFiles(given);
+        };
+        await shortAnswers(page, { sampling: { temperature: 0 } });
+        await page.goto(`${site.origin}/#/`);
+        await ask(page, 'Hello');
+        const plain = await lastText(page);
+
+        // Its two files, dropped onto the conversation.
+        const data = await page.evaluateHandle((given) => {
+            const dropped = new DataTransfer();
+            for (const [name, text] of given) dropped.items.add(new File([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))], name));
+            return dropped;
+        }, files('adapter_model.safetensors', 'adapter_config.json').map(({ name, buffer }) => [name, buffer.toString('base64')] as const));
+        await page.dispatchEvent('.chat', 'drop', { dataTransfer: data });
+        await pressed(true);
+        const adapted = await again();
+        assert.notEqual(adapted, plain);
+        assert.match(await page.locator('.answer .stats').innerText(), /adapter$/);
+        await page.reload();
+        await ready(page);
+        await pressed(true);
+        assert.equal(await again(), adapted, 'the conversation remembers it');
+
+        // At strength 0 it changes nothing.
+        await open();
+        assert.match(await dialog.innerText(), /Rank 4 · 36 matrices/);
+        assert.deepEqual(await seriousFindings(page), []);
+        await dialog.getByRole('spinbutton').fill('0');
+        await dialog.getByRole('spinbutton').press('Enter');
+        await close();
+        assert.equal(await again(), plain);
+
+        // Out in both forms, and in again.
+        await open();
+        await dialog.getByRole('button', { name: /^Export or delete/ }).click();
+        const downloads: import('playwright-core').Download[] = [];
+        page.on('download', (download) => downloads.push(download));
+        await dialog.getByRole('button', { name: /as GGUF$/ }).click();
+        await dialog.getByRole('button', { name: /as PEFT$/ }).click();
+        while (downloads.length < 3) await page.waitForTimeout(20);
+        const exported = await Promise.all(downloads.map(async (download) =>
+            ({ name: download.suggestedFilename(), mimeType: '', buffer: readFileSync(await download.path()) })));
+        assert.deepEqual(exported.map(({ name }) => name).sort(), ['adapter.gguf', 'adapter_config.json', 'adapter_model.safetensors']);
+        await dialog.getByRole('button', { name: /^Delete/ }).click();
+        await pressed(false);
+        assert.equal(await dialog.locator('.adapter').count(), 0);
+        await choose('Add files', exported.filter(({ name }) => name.endsWith('.gguf')));
+        await pressed(true);
+        await close();
+        assert.equal(await again(), adapted);
+        await open();
+        await dialog.getByRole('button', { name: /^Export or delete/ }).click();
+        await dialog.getByRole('button', { name: /^Delete/ }).click();
+        await pressed(false);
+        await choose('Add files', exported.filter(({ name }) => !name.endsWith('.gguf')));
+        await pressed(true);
+        await close();
+        assert.equal(await again(), adapted);
+
+        // What cannot be used.
+        await open();
+        await choose('Add files', files('adapter_config.json'));
+        await dialog.getByRole('alert').filter({ hasText: 'adapter_model.safetensors is missing beside adapter_config.json' }).waitFor();
+        await choose('Add folder', 'tests/fixtures/tiny-moe-lora');
+        const other = dialog.locator('.adapter').filter({ hasText: 'tiny-moe-lora' });
+        await other.getByText(/Does not fit Tiny Dense\./).waitFor();
+        assert.equal(await other.getByRole('checkbox').isDisabled(), true);
+        await other.getByRole('button', { name: /^Export or delete/ }).click();
+        await other.getByRole('button', { name: /^Delete/ }).click();
+        await other.waitFor({ state: 'detached' });
+
+        // A conversation whose adapter is gone does not answer without it.
+        await dialog.getByRole('button', { name: /^Export or delete/ }).click();
+        await page.evaluate(async () => {
+            const root = await navigator.storage.getDirectory();
+            const kept = await (await (await root.getDirectoryHandle('gemmule')).getDirectoryHandle('v1')).getDirectoryHandle('adapters');
+            for await (const name of (kept as unknown as { keys(): AsyncIterable<string> }).keys()) await kept.removeEntry(name, { recursive: true });
+        });
+        await close();
+        await page.fill(composer, 'And now?');
+        await page.press(composer, 'Enter');
+        await page.locator('.dock-note').filter({ hasText: 'The adapter adapter is not in this browser.' }).waitFor();
+        assert.equal(await page.inputValue(composer), 'And now?');
+        await open();
+        await dialog.getByRole('button', { name: 'Remove adapter' }).click();
+        await close();
+        await pressed(false);
+        await page.fill(composer, '');
+    });
+
     test('search, rename, export, delete', async () => {
         await page.fill('#search', 'number ship');
         await page.waitForFunction(() => document.querySelectorAll('.row').length === 1);

@@ -5,8 +5,9 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { chat, find, type Writing } from '../chat.ts';
 import { alternatives, path, type Answer, type Node } from '../conversation.ts';
 import { Icon } from '../icons.tsx';
+import { takeDrop } from '../parts/adapter_picker.tsx';
 import { Composer } from '../parts/composer.tsx';
-import { hasFiles, takeFiles } from '../parts/drop_files.ts';
+import { hasFiles } from '../parts/drop_files.ts';
 import { AnswerView, QuestionView } from '../parts/message.tsx';
 import { ModelNotice } from '../parts/model_notice.tsx';
 import { Welcome } from '../parts/welcome.tsx';
@@ -114,7 +115,7 @@ function useFileDrop(place: string) {
             if (!hasFiles(event)) return;
             event.preventDefault();
             setOver(false);
-            void takeFiles(place, [...event.dataTransfer!.files]);
+            takeDrop(place, event.dataTransfer!);
         },
     };
     return { over, handlers };

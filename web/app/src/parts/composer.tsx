@@ -17,6 +17,7 @@ import { pageHref } from '../route.ts';
 import { contextSize, usedTokens } from '../sessions.ts';
 import { changeSettings, settings, type Settings } from '../settings.ts';
 import { useStore } from '../store.ts';
+import { AdapterButton } from './adapter_picker.tsx';
 import { Tray } from './attachments.tsx';
 import { CameraDialog } from './camera.tsx';
 import { reading, sendDraft, takeFiles } from './drop_files.ts';
@@ -84,6 +85,7 @@ export function Composer({ conversation, place }: { conversation: Conversation |
                     <AddMenu place={place} />
                     <Toggle label="Think" title="Let the model think before it answers" icon="bulb" setting="think" />
                     <Toggle label="Tools" title="Offer the model a clock and a calculator, which run in this page" icon="tool" setting="tools" />
+                    <AdapterButton place={place} />
                     <SystemButton conversation={conversation} />
                     <ContextMeter conversation={conversation} />
                     <DictateButton place={place} />

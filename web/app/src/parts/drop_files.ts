@@ -78,7 +78,7 @@ async function readFile(place: string, file: File): Promise<Taken> {
 }
 
 async function readText(file: File): Promise<{ text: string } | { problem: string }> {
-    if (/\.gguf$/i.test(file.name)) return { problem: `${file.name} is a model: choose it on the Models page.` };
+    if (/\.gguf$/i.test(file.name)) return { problem: `${file.name} is a model or an adapter: choose it on the Models page, or under Adapters.` };
     if (file.size > MOST_BYTES) return { problem: `${file.name} is too large: ${formatBytes(file.size)}, and at most ${formatBytes(MOST_BYTES)} can be read.` };
     try {
         const text = new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer());

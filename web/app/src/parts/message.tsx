@@ -268,7 +268,7 @@ function Stats({ answer }: { answer: Answer }): JSX.Element | null {
     if (!stats || stats.replyTokens === 0) return null;
     const speed = stats.replySeconds > 0 ? stats.replyTokens / stats.replySeconds : 0;
     const fresh = stats.promptTokens - stats.cachedTokens;
-    const title = `${stats.model}\n${stats.replyTokens} tokens in ${formatSeconds(stats.replySeconds)}\n` +
+    const title = `${stats.model}${stats.adapters ? ` with ${stats.adapters}` : ''}\n${stats.replyTokens} tokens in ${formatSeconds(stats.replySeconds)}\n` +
         `Prompt: ${stats.promptTokens} tokens, ${stats.cachedTokens} cached, ${fresh} computed in ${formatSeconds(stats.promptSeconds)}`;
-    return <span class="stats quiet" title={title}>{stats.replyTokens} tokens{speed > 0 && ` · ${formatSpeed(speed)}/s`}</span>;
+    return <span class="stats quiet" title={title}>{stats.replyTokens} tokens{speed > 0 && ` · ${formatSpeed(speed)}/s`}{stats.adapters && ` · ${stats.adapters}`}</span>;
 }
