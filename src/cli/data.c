@@ -124,14 +124,13 @@ static size_t data_count_eval(const dataset *d) {
 
 static void data_print_stats(const data_state *s) {
     const data_stats *t = dataset_stats(s->data);
-    char              note[160] = "";
+    char              note[160] = "", low[32], high[32];
     printf("%s: %s\n\n", s->path, dataset_describe(s->data));
     if (t->examples + t->left_out != t->records)
         snprintf(note, sizeof note, "from %llu conversations, since the model sees earlier turns differently later",
                  (unsigned long long)t->records);
     data_print_count("examples", t->examples, note);
-    snprintf(note, sizeof note, "%llu to %llu per example", (unsigned long long)t->shortest,
-             (unsigned long long)t->longest);
+    snprintf(note, sizeof note, "%s to %s per example", with_commas(t->shortest, low), with_commas(t->longest, high));
     data_print_count("tokens", t->tokens, note);
     snprintf(note, sizeof note, "%.1f %%", 100.0 * (double)t->counted / (double)t->tokens);
     data_print_count("count for loss", t->counted, note);

@@ -255,11 +255,13 @@ static gm_status data_scan_record(dataset *d, const data_place *place, arena *a,
 }
 
 static void data_note(dataset *d, uint64_t line, const char *why) {
-    const char *at = strncmp(why, "line ", 5) ? "" : NULL; /* it may name a line itself */
+    const bool names_line = !strncmp(why, "line ", 5), names_column = !strncmp(why, "column ", 7);
     if (d->problem_count == DATA_PROBLEMS) return;
     char *out = d->problems[d->problem_count++];
-    if (at) snprintf(out, sizeof d->problems[0], "line %llu: %s", (unsigned long long)line, why);
-    else snprintf(out, sizeof d->problems[0], "%s", why);
+    if (names_line) snprintf(out, sizeof d->problems[0], "%s", why);
+    else
+        snprintf(out, sizeof d->problems[0], "line %llu%s%s", (unsigned long long)line, names_column ? ", " : ": ",
+                 why);
 }
 
 static gm_status data_finish(dataset *d, error *e) {

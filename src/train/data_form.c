@@ -157,7 +157,7 @@ static gm_status sharegpt_call(chat_message *m, str text, arena *a, error *e) {
     if (status == GM_NO_MEMORY) return fail(e, status, "%s", inner.why);
     const json *name = json_get(value, "name"), *arguments = json_get(value, "arguments");
     if (status || !json_is(name, JSON_STRING) || !json_is(arguments, JSON_OBJECT))
-        return fail(e, GM_BAD_FILE, "the value of a function_call must be {\"name\": …, \"arguments\": {…}}");
+        return fail(e, GM_BAD_FILE, ".value of a function_call must be {\"name\": …, \"arguments\": {…}}");
     if (!(m->calls = arena_alloc(a, sizeof *m->calls))) return fail_memory(e, "an example", sizeof *m->calls);
     m->calls[0] = (chat_call){ .name = name->text, .arguments = arguments };
     m->call_count = 1;
@@ -220,6 +220,7 @@ static gm_status read_sharegpt(const json *object, data_talk *t, arena *a, error
     for (const json *item = list->first; item; item = item->next, i++) {
         error           inner = { 0 };
         const gm_status status = read_sharegpt_turn(item, t, a, &inner);
+        if (status == GM_NO_MEMORY) return fail(e, status, "%s", inner.why);
         if (status) return fail(e, status, "conversations[%zu]%s", i, inner.why);
         TRY(read_weight(item, "conversations", i, &t->learned[t->chat.count - 1], e));
     }
