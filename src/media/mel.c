@@ -71,54 +71,64 @@ static void mel_make_tables(mel_tables *t) {
     mel_make_filters(t);
 }
 
-static complex_number complex_mul(complex_number a, complex_number b) {
-    return (complex_number){ a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re };
-}
+/* Four frames at once, one in each lane of a vector. Each gets what it would get alone. */
+enum { MEL_LANES = 4 };
+typedef double mel_lanes __attribute__((vector_size(MEL_LANES * sizeof(double))));
+
+typedef struct {
+    mel_lanes re, im;
+} complex_lanes;
 
 /* The FFT of 256 complex numbers in place; z is in bit-reversed order. */
-static void fft_256(const mel_tables *t, complex_number *z) {
+static void fft_256(const mel_tables *t, complex_lanes *z) {
     for (int half = 1; half < FFT_HALF; half *= 2)
         for (int start = 0; start < FFT_HALF; start += 2 * half)
             for (int j = 0; j < half; j++) {
-                complex_number      *a = &z[start + j], *b = a + half;
-                const complex_number w = complex_mul(t->root[j * (FFT_HALF / half)], *b);
-                *b = (complex_number){ a->re - w.re, a->im - w.im };
-                *a = (complex_number){ a->re + w.re, a->im + w.im };
+                const complex_number root = t->root[j * (FFT_HALF / half)];
+                const complex_lanes  a = z[start + j], b = z[start + j + half];
+                const mel_lanes      re = root.re * b.re - root.im * b.im, im = root.re * b.im + root.im * b.re;
+                z[start + j] = (complex_lanes){ a.re + re, a.im + im };
+                z[start + j + half] = (complex_lanes){ a.re - re, a.im - im };
             }
 }
 
 /* |FFT| of 512 real numbers, of which the first MEL_WINDOW are given. Even and odd ones are the parts of 256 complex numbers, whose
  * FFT Z gives X[k] = (Z[k] + Z*[−k]) / 2 − i·e^(−2πi·k/512) · (Z[k] − Z*[−k]) / 2. */
-static void fft_magnitudes(const mel_tables *t, const float *x, float *out) {
-    complex_number z[FFT_HALF];
+static void fft_magnitudes(const mel_tables *t, const mel_lanes *x, mel_lanes *out) {
+    complex_lanes z[FFT_HALF];
     for (int k = 0; k < FFT_HALF; k++) {
         const int from = 2 * t->reversed[k];
-        z[k] = from < MEL_WINDOW ? (complex_number){ x[from], x[from + 1] } : (complex_number){ 0, 0 };
+        z[k] = from < MEL_WINDOW ? (complex_lanes){ x[from], x[from + 1] } : (complex_lanes){ 0 };
     }
     fft_256(t, z);
     for (int k = 0; k < FFT_BINS; k++) {
-        const complex_number a = z[k % FFT_HALF], b = z[(FFT_HALF - k) % FFT_HALF];
-        const complex_number even = { (a.re + b.re) / 2, (a.im - b.im) / 2 };
-        const complex_number odd = { (a.im + b.im) / 2, (b.re - a.re) / 2 };
+        const complex_lanes  a = z[k % FFT_HALF], b = z[(FFT_HALF - k) % FFT_HALF];
+        const complex_lanes  even = { (a.re + b.re) / 2, (a.im - b.im) / 2 };
+        const complex_lanes  odd = { (a.im + b.im) / 2, (b.re - a.re) / 2 };
         const complex_number root = k < FFT_HALF ? t->root[k] : (complex_number){ -1, 0 };
-        const complex_number turned = complex_mul(root, odd);
-        out[k] =
-            (float)sqrt((even.re + turned.re) * (even.re + turned.re) + (even.im + turned.im) * (even.im + turned.im));
+        const mel_lanes      re = even.re + (root.re * odd.re - root.im * odd.im);
+        const mel_lanes      im = even.im + (root.re * odd.im + root.im * odd.re);
+        const mel_lanes      squared = re * re + im * im;
+        for (int lane = 0; lane < MEL_LANES; lane++) out[k][lane] = (float)sqrt(squared[lane]);
     }
 }
 
-static void mel_frame(const mel_tables *t, const float *samples, size_t count, size_t i, float *out) {
-    float x[MEL_WINDOW], magnitude[FFT_BINS];
-    for (size_t n = 0; n < MEL_WINDOW; n++) {
-        const size_t at = i * MEL_HOP + n; /* plus MEL_HOP */
-        x[n] = at >= MEL_HOP && at - MEL_HOP < count ? samples[at - MEL_HOP] * t->window[n] : 0;
-    }
+/* The frames from `first` on; `count` of them are written. */
+static void mel_some_frames(const mel_tables *t, const float *samples, size_t sample_count, size_t first, size_t count,
+                            float *out) {
+    mel_lanes x[MEL_WINDOW], magnitude[FFT_BINS];
+    for (size_t n = 0; n < MEL_WINDOW; n++)
+        for (size_t lane = 0; lane < MEL_LANES; lane++) {
+            const size_t at = (first + lane) * MEL_HOP + n; /* plus MEL_HOP */
+            const bool   given = at >= MEL_HOP && at - MEL_HOP < sample_count;
+            x[n][lane] = given ? samples[at - MEL_HOP] * t->window[n] : 0;
+        }
     fft_magnitudes(t, x, magnitude);
     for (int b = 0; b < MEL_BINS; b++) {
-        double sum = 0;
+        mel_lanes sum = { 0 };
         for (int k = t->range[b].first; k < t->range[b].first + t->range[b].count; k++)
             sum += t->filter[b][k] * magnitude[k];
-        out[b] = (float)log(sum + MEL_FLOOR);
+        for (size_t lane = 0; lane < count; lane++) out[lane * MEL_BINS + b] = (float)log(sum[lane] + MEL_FLOOR);
     }
 }
 
@@ -127,7 +137,9 @@ gm_status mel_features(const float *samples, size_t count, float *out, error *e)
     if (!t) return fail_memory(e, "the tables of the mel features", sizeof *t);
     mel_make_tables(t);
     const size_t valid = mel_valid(count), frames = mel_frames(count);
-    for (size_t i = 0; i < valid && i < frames; i++) mel_frame(t, samples, count, i, out + i * MEL_BINS);
+    const size_t real = min_size(valid, frames);
+    for (size_t i = 0; i < real; i += MEL_LANES)
+        mel_some_frames(t, samples, count, i, min_size(MEL_LANES, real - i), out + i * MEL_BINS);
     if (frames > valid) memset(out + valid * MEL_BINS, 0, (frames - valid) * MEL_BINS * sizeof *out);
     free(t);
     return GM_OK;

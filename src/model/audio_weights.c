@@ -243,7 +243,7 @@ static void load_audio_encoder(audio_loader *l) {
     l->w->layer = l->from.status ? NULL : arena_array(&l->w->memory, c->layers, sizeof *l->w->layer);
     if (!l->from.status && !l->w->layer)
         l->from.status = fail_memory(l->from.e, "the audio tower's layers", c->layers * sizeof *l->w->layer);
-    if (!l->from.status) make_waves(l);
+    if (!l->from.status && !l->from.shapes) make_waves(l);
     for (uint32_t i = 0; i < c->layers && !l->from.status; i++) load_audio_layer(l, i);
     free(l->waves);
 }

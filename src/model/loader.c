@@ -24,7 +24,7 @@ weight loader_any(weight_loader *l, const char *name, uint64_t ne[4], bool requi
                  .type = t->type,
                  .ne = { t->ne[0], t->ne[1], t->ne[2] },
                  .bytes = t->bytes,
-                 .data = tensor_bytes_held(l->file, t),
+                 .data = l->shapes ? NULL : tensor_bytes_held(l->file, t),
                  .from = gguf_source(l->file, t->part),
                  .place = t->offset };
     if (!w.name) l->status = fail_memory(l->e, "a tensor's name", t->name.length);
@@ -43,12 +43,11 @@ weight loader_matrix(weight_loader *l, const char *name, uint64_t n0, uint64_t n
 }
 
 float *loader_new_vector(weight_loader *l, const char *name, uint64_t n, weight *out) {
-    float *values = l->status ? NULL : arena_array(l->memory, n, sizeof *values);
+    const bool wanted = !l->status && !l->shapes;
+    float     *values = wanted ? arena_array(l->memory, n, sizeof *values) : NULL;
     *out = (weight){ 0 };
-    if (!values) {
-        if (!l->status) l->status = fail_memory(l->e, name, n * sizeof *values);
-        return NULL;
-    }
+    if (wanted && !values) l->status = fail_memory(l->e, name, n * sizeof *values);
+    if (l->status) return NULL;
     *out = (weight){ .name = name, .type = TYPE_F32, .ne = { n, 1, 1 }, .bytes = n * sizeof *values, .data = values };
     return values;
 }

@@ -20,7 +20,8 @@ weight loader_any(weight_loader *l, const char *name, uint64_t ne[4], bool requi
 /* A vector, converted to f32 from any float type. Vectors are small, so every value is checked: one NaN in a norm would
  * spoil everything. */
 weight loader_vector(weight_loader *l, const char *name, uint64_t n, bool required);
-/* A vector that is computed here: f32, in the loader's memory, to be filled. NULL after a failure. */
+/* A vector that is computed here: f32, in the loader's memory, to be filled. NULL after a failure, and if only shapes
+ * are wanted. */
 float *loader_new_vector(weight_loader *l, const char *name, uint64_t n, weight *out);
 
 #endif

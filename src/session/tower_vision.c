@@ -53,29 +53,47 @@ static void vision_mark(const engine_tower *t, const tower_item *item, token_rec
     for (size_t i = 0; i < item->outputs; i++) output_rows[i] = (int32_t)(i * c->merged * c->merged);
 }
 
-/* A pixel's value from 0 to 1, as the reference rounds it. */
-static float pixel_value(const tower_item *item, uint8_t pixel) {
-    return item->frame ? (float)pixel / 255.0f : (float)pixel * (1.0f / 255.0f);
+/* What the leaf gets for each value of a pixel, rounded as the reference does: from 0 to 1, or for the encoder from −1 to 1. */
+static void pixel_values(const vision_config *c, const tower_item *item, float values[256]) {
+    for (int i = 0; i < 256; i++) {
+        const float value = item->frame ? (float)i / 255.0f : (float)i * (1.0f / 255.0f);
+        values[i] = c->layers ? 2 * value - 1 : value;
+    }
 }
 
-/* Weights have channel after channel; pictures have the three channels of each pixel together. The encoder wants −1 to 1. */
-static void fill_patch(const vision_config *c, const tower_item *item, patch_place at, float *out) {
-    const size_t side = c->patch, area = side * side, grid = item->width / side;
-    for (size_t i = 0; i < area; i++) {
-        const size_t y = i / side, x = i % side;
-        const size_t pixel = item->patches ? ((at.row * grid + at.column) * area + i) * 3
-                                           : ((at.row * side + y) * item->width + at.column * side + x) * 3;
-        for (size_t channel = 0; channel < 3; channel++) {
-            const float value = item->patches ? ((const float *)item->data)[pixel + channel]
-                                              : pixel_value(item, ((const uint8_t *)item->data)[pixel + channel]);
-            out[channel * area + i] = c->layers ? 2 * value - 1 : value;
+/* Weights have channel after channel; pictures have the three channels of each pixel together. */
+static void fill_pixels(const vision_config *c, const tower_item *item, patch_place at, const float values[256],
+                        float *restrict out) {
+    const size_t side = c->patch, area = side * side;
+    for (size_t y = 0; y < side; y++, out += side) {
+        const uint8_t *pixel = (const uint8_t *)item->data + ((at.row * side + y) * item->width + at.column * side) * 3;
+        for (size_t x = 0; x < side; x++, pixel += 3) {
+            out[x] = values[pixel[0]];
+            out[area + x] = values[pixel[1]];
+            out[2 * area + x] = values[pixel[2]];
         }
+    }
+}
+
+/* The same from patches as the reference lays them out. */
+static void fill_patch(const vision_config *c, const tower_item *item, patch_place at, float *out) {
+    const size_t area = (size_t)c->patch * c->patch, grid = item->width / c->patch;
+    const float *from = (const float *)item->data + (at.row * grid + at.column) * area * 3;
+    for (size_t i = 0; i < 3 * area; i++) {
+        const float value = from[i];
+        out[i % 3 * area + i / 3] = c->layers ? 2 * value - 1 : value;
     }
 }
 
 static void vision_fill(const engine_tower *t, const tower_item *item, size_t first, size_t count, float *out) {
     const vision_config *c = &t->vision.config;
-    for (size_t i = 0; i < count; i++) fill_patch(c, item, patch_at(c, item, first + i), out + i * t->leaf->ne[0]);
+    float                values[256];
+    pixel_values(c, item, values);
+    for (size_t i = 0; i < count; i++, out += t->leaf->ne[0]) {
+        const patch_place at = patch_at(c, item, first + i);
+        if (item->patches) fill_patch(c, item, at, out);
+        else fill_pixels(c, item, at, values, out);
+    }
 }
 
 const tower_type tower_vision = {
