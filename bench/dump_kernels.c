@@ -254,7 +254,9 @@ int main(int argc, char **argv) {
                          .matrix_columns = 16,
                          .matrix_depth = 16,
                          .blocks = true,
-                         .matrix_attention = true } };
+                         .matrix_attention = true,
+                         .bands = true,
+                         .deep_splits = true } };
     if (!read_options(&d, argc, argv)) {
         fprintf(stderr, "usage: dump_kernels [--tokens N] [--subgroup N] [--matrix ROWSxCOLUMNSxDEPTH]\n");
         return 2;

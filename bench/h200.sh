@@ -11,12 +11,18 @@
 #   profile    where the time goes in a prompt of 4096 tokens and in decoding, both ways, natively and in Node (profile-*.svg, with tables natively in .txt, in Node in .json and log.txt)
 #   kernels    kernels_gpu natively and in Node, with everything and with the older kernels (kernels-*.txt)
 #   steps      kernels_gpu in Node with other steps of the attention by matrices (kernels-step-*.txt)
-#   ops        the ops' kernels against their formulas, natively and in Node (ops.txt)
-#   towers     a picture of 280 tokens by the small and the large tower, and 30 s of sound
+#   ops        the ops' kernels against their formulas: ops-native, ops-attention, ops-matmul and ops-experts, the latter three in
+#              Node and in pieces (ops.txt)
+#   towers     a picture of 280 tokens by the small and the large tower, and 30 s of sound: tower-small and tower-large in Node (5
+#              repeats, with a profile), tower-pairs in Node with the kernels of towers and without them, tower-native
+#   tower-kernels  products and attention of towers, in Node with each choice of kernels, and natively (kernels-tower-*.txt)
+#   sampler    all settings of the sampler, natively and in Node (kernels-sampler-*.txt)
+#   f16        products with F16, BF16 and F32 weights, natively (kernels-f16*.txt)
 #   parallel   E2B, 1 to 32 sequences at once
 #   e2b 26b e4b 12b 31b      a model: prefill of 512 with 128 tokens decoded, and 128 tokens at a depth of 4096
 #
-# Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. Every step has a
+# Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. The steps from
+# `ops` on are independent of the others, and each command of theirs takes less than a minute. Every step has a
 # time limit, and all together DEADLINE seconds (default 570); what is measured is written at once, so a run that is cut
 # off leaves its results. In FOLDER: bench.jsonl, an input for `node bench/results.mjs add` (a line per measurement: command, machine,
 # date, clocks, output), the texts named above, nvidia-smi.txt, and log.txt with everything else.
@@ -36,8 +42,11 @@ steps=()
 for argument in "$@"; do
     case $argument in
     */*) out=$argument ;;
-    all) steps+=(pairs cold prefill node profile kernels steps ops towers parallel) ;;
-    pairs | cold | prefill | node | profile | kernels | steps | ops | towers | parallel | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
+    all) steps+=(pairs cold prefill node profile kernels steps ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel) ;;
+    ops) steps+=(ops-native ops-attention ops-matmul ops-experts) ;;
+    towers) steps+=(tower-small tower-large tower-pairs tower-native) ;;
+    pairs | cold | prefill | node | profile | kernels | steps | parallel | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
+    ops-native | ops-attention | ops-matmul | ops-experts | tower-small | tower-large | tower-pairs | tower-native | tower-kernels | sampler | f16) steps+=("$argument") ;;
     *) echo "h200.sh: there is no step '$argument'; see the beginning of this file" >&2 && exit 3 ;;
     esac
 done
@@ -177,30 +186,82 @@ step_steps() {
     for step in 1 2; do kernels_in_node 60 "kernels-step-$step" --step $step window; done
 }
 
-step_ops() {
-    local features without what
-    for features in "" subgroups,dot4,f16; do limited 120 "$native" test_ops gpu "$features" | tail -n 5 | tee -a "$out/ops.txt" >&2; done
+step_ops-native() {
+    local features
+    for features in "" subgroups,dot4,f16; do limited 60 "$native" test_ops gpu "$features" | tail -n 5 | tee -a "$out/ops.txt" >&2; done
+}
+
+# ops_in_node WITHOUT WORDS [deep]: the cases with these words in their names
+ops_in_node() {
     has wasm/test_ops.wasm || return
-    for without in "" matrix_attention subgroup_matrix blocks,matrix_attention; do
-        for what in "attention deep" attention matmul experts; do
-            # shellcheck disable=SC2086 # two arguments
-            { echo "Node, without [$without], $what:" && limited 60 bash -c 'script "$@"' - web/tests/run_gpu.ts "$work/wasm/test_ops.wasm" gpu "$without" $what |
-                tail -n 12; } | tee -a "$out/ops.txt" >&2
-        done
+    { echo "Node, without [$1], ${*:2}:" && limited 55 bash -c 'script "$@"' - web/tests/run_gpu.ts "$work/wasm/test_ops.wasm" gpu "$@" | tail -n 12; } |
+        tee -a "$out/ops.txt" >&2
+}
+step_ops-attention() {
+    local without
+    for without in "" bands matrix_attention blocks,matrix_attention; do
+        ops_in_node "$without" attention deep
+        ops_in_node "$without" attention
+    done
+}
+step_ops-matmul() {
+    local without type
+    for without in "" subgroup_matrix blocks; do
+        for type in F16 BF16 F32 Q4_0 Q4_K Q5 Q6_K Q8_0; do ops_in_node "$without" "matmul $type"; done
+    done
+}
+step_ops-experts() {
+    local without type
+    for without in "" subgroup_matrix; do
+        for type in F32 Q8_0 Q4_K Q4_0; do ops_in_node "$without" "experts $type"; done
     done
 }
 
-# Of the small towers, with sounds, and the large one; two layers of text beside them are enough.
-step_towers() {
-    local size options
+# ---- towers: two layers of text beside them are enough ----
+
+tower_model() { # tower_model SIZE
+    [ ! -f "$work/tower-$1.gguf" ] || return 0
+    limited 60 "$native" gemmule synth "$1" "$work/tower-$1.gguf" --layers 2 --towers --quiet
+}
+tower_media() { # the options for SIZE; only the small one has sounds
+    echo "--mmproj $work/tower-$1.mmproj.gguf --image 280$([ "$1" != e2b ] || echo " --audio 30")"
+}
+tower_in_node() { # tower_in_node SIZE OPTION…
+    tower_model "$1" || return
+    # shellcheck disable=SC2046 # several arguments
+    repeats=5 in_node 58 "tower-$1" $(tower_media "$1") --prefill 0 --decode 0 --warm 1 "${@:2}"
+}
+step_tower-small() { tower_in_node e2b --profile "$out/tower-small.svg"; }
+step_tower-large() { tower_in_node 31b --profile "$out/tower-large.svg"; }
+step_tower-pairs() {
+    local size without
     for size in e2b 31b; do
-        options=(--image 280)
-        [ $size != e2b ] || options+=(--audio 30)
-        limited 60 "$native" gemmule synth $size "$work/tower.gguf" --layers 2 --towers --quiet || continue
-        natively 100 tower --mmproj "$work/tower.mmproj.gguf" -p 0 -n 0 "${options[@]}" --profile "$out/towers-$size-native.svg"
-        in_node 100 tower --mmproj "$work/tower.mmproj.gguf" --prefill 0 --decode 0 --warm 0 "${options[@]}" --profile "$out/towers-$size-node.svg"
-        rm -f "$work"/tower.*
+        for without in "" bands "" deep_splits; do tower_in_node $size ${without:+--gpu-disable "$without"}; done
     done
+}
+step_tower-native() {
+    local size
+    for size in e2b 31b; do
+        # shellcheck disable=SC2046 # several arguments
+        tower_model $size && natively 58 tower-$size $(tower_media $size) -p 0 -n 0 --profile "$out/tower-$size-native.svg"
+    done
+}
+
+step_tower-kernels() {
+    local without
+    for without in "" bands deep_splits; do kernels_in_node 55 "kernels-tower-node${without:+-without-$without}" ${without:+--disable "$without"} tower; done
+    kernels_in_node 55 kernels-tower-node-four-bands --step 1 "tower attention"
+    limited 55 "$native" kernels_gpu "${quick[@]}" tower >"$out/kernels-tower-native.txt"
+}
+step_sampler() {
+    limited 55 "$native" kernels_gpu "${quick[@]}" sampler >"$out/kernels-sampler-native.txt"
+    kernels_in_node 55 kernels-sampler-node sampler
+}
+step_f16() {
+    limited 55 "$native" kernels_gpu "${quick[@]}" "matmul F16" >"$out/kernels-f16.txt"
+    limited 55 "$native" kernels_gpu "${quick[@]}" "matmul BF16" >>"$out/kernels-f16.txt"
+    limited 55 "$native" kernels_gpu "${quick[@]}" "matmul F32" >>"$out/kernels-f16.txt"
+    limited 55 "$native" kernels_gpu "${quick[@]}" --disable blocks "matmul F16" >"$out/kernels-f16-older.txt"
 }
 
 step_parallel() { model e2b && natively 150 e2b -p 0 -n "$decode" -d 128 --parallel 1,2,4,8,16,32; }

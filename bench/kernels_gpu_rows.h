@@ -8,7 +8,13 @@
 
 #include <stdio.h>
 
-enum { MOST_COPIES = 64, ROUTES = 8, TOKENS = 256 };
+enum {
+    MOST_COPIES = 64,
+    ROUTES = 8,
+    TOKENS = 256,
+    PATCHES = 2520,
+    HEARD = 750
+}; /* of a prompt, a picture, 30 s of sound */
 
 typedef struct scene scene;
 typedef struct {
@@ -308,6 +314,18 @@ static const row all_rows[] = {
     { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 768,        64,      12,    12, 0,    2264 },
     { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 1152,       72,      16,    16, 0,    2264 },
     { "attention",         NULL,         piece_attention,    TYPE_F16,  TOKENS, 1024,       128,     8,      8, 0,    1250 },
+
+    { "tower attention",   NULL,         piece_attention,    TYPE_F16,  PATCHES, 768,       64,      12,    12, 0,       0 },
+    { "tower attention",   NULL,         piece_attention,    TYPE_F16,  PATCHES, 1152,      72,      16,    16, 0,       0 },
+    { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  PATCHES, 768,       0,       6144,   0, 0,       0 },
+    { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  PATCHES, 768,       0,       2304,   0, 0,       0 },
+    { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  PATCHES, 3072,      0,       768,    0, 0,       0 },
+    { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  PATCHES, 768,       0,       768,    0, 0,       0 },
+    { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  PATCHES, 1152,      0,       8608,   0, 0,       0 },
+    { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  PATCHES, 4304,      0,       1152,   0, 0,       0 },
+    { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  HEARD,  4096,       0,       1024,   0, 0,       0 },
+    { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  HEARD,  1024,       0,       4096,   0, 0,       0 },
+    { "tower matmul",      NULL,         piece_matmul,       TYPE_F16,  HEARD,  1024,       0,       1024,   0, 0,       0 },
 
     { "norm",              NULL,         piece_norm,         TYPE_F16,  1,      1536,       1536,    1,      0, 0,       0 },
     { "norm",              NULL,         piece_norm,         TYPE_F16,  1,      2816,       2816,    1,      0, 0,       0 },

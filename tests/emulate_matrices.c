@@ -80,6 +80,14 @@ static const char functions[] =
     "        tile[at + (emulated_column() + j) * stride + row / 4u][row % 4u] = bitcast<u32>(y[j]);\n"
     "    }\n"
     "}\n"
+    "var<workgroup> emulated_number: array<f32, threads>;\n"
+    "fn emulated_shuffle(thread: u32, x: f32, step: u32) -> f32 {\n"
+    "    emulated_number[thread] = x;\n"
+    "    workgroupBarrier();\n"
+    "    let other = emulated_number[thread ^ step];\n"
+    "    workgroupBarrier();\n"
+    "    return other;\n"
+    "}\n"
     "fn emulated_product(a: EmulatedLeft, b: EmulatedRight, c: EmulatedResult) -> EmulatedResult {\n"
     "    var left = a;\n"
     "    var right = b;\n"
@@ -115,6 +123,7 @@ static const struct {
     { "vec4<f16>", "vec4<f32>" },
     { ".0h", ".0" },
     { "subgroupMatrixMultiplyAccumulate(", "emulated_product(" },
+    { "subgroupShuffleXor(", "emulated_shuffle(thread, " },
     { "@builtin(subgroup_id) subgroup: u32, @builtin(subgroup_invocation_id) lane: u32) {",
       ") { let subgroup = thread / 32u; let lane = thread % 32u; emulated_lane = lane;" },
 };

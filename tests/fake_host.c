@@ -65,7 +65,9 @@ static gpu_info fake_info(void) {
                        .matrix_columns = has("small") ? 8 : 16,
                        .matrix_depth = has("small") ? 8 : 16,
                        .blocks = !has("old"),
-                       .matrix_attention = !has("old") };
+                       .matrix_attention = !has("old"),
+                       .bands = !has("old"),
+                       .deep_splits = !has("old") };
 }
 
 gm_status gpu_host_list(gpu_info *out, size_t capacity, size_t *count, error *e) {

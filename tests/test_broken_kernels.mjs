@@ -18,6 +18,9 @@ const matrices = {EMULATE_MATRICES: "8"}, large = {EMULATE_MATRICES: "16"}, litt
 const records = ["records", "gpu"];
 const layers = (words) => ["gpu_fuse", "", words], draws = (words) => ["gpu_sampler", words], checks = (word) => ["gpu_self_check", word];
 const rows = [
+    ["attention_bands.wgsl", "fall = exp(my_highest - most);", "fall = 1.0;", cases("steep"), large],
+    ["attention_bands.wgsl", "| (j > vec4<u32>(my_last))", "| (j > vec4<u32>(my_last + 1u))", cases("2 · 70 × 2/2 heads of 72"), large],
+    ["attention_bands.wgsl", "row_major>(&tile, v_at + 8u, stride), r4)", "row_major>(&tile, v_at + 6u, stride), r4)", cases("F16 1 · 70 × 3/3 heads of 72"), large],
     ["attention_blocks.wgsl", "put_score(qt + 8u, kt + 8u, sums.s5, first);", "put_score(qt + 8u, kt + 8u, sums.s4, first);", cases("F16 4 · 20 × 2/1 heads of 512")],
     ["attention_blocks.wgsl", "(keys_at > vec4<u32>(my_last));", "(keys_at > vec4<u32>(my_last + 1u));", cases("attention F16 5 · 5 × 4/2")],
     ["attention_blocks.wgsl", "my_sum * fall + dot", "my_sum + dot", cases("attention F16 5 · 33 × 3/1")],

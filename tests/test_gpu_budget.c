@@ -214,6 +214,8 @@ static const gpu_info gpu_kinds[] = {
       .subgroup_max = 32,
       .subgroup_matrix = true,
       .matrix_attention = true,
+      .bands = true,
+      .deep_splits = true,
       .matrix_rows = 8,
       .matrix_columns = 8,
       .matrix_depth = 8 },
@@ -223,6 +225,8 @@ static const gpu_info gpu_kinds[] = {
       .subgroup_max = 32,
       .subgroup_matrix = true,
       .matrix_attention = true,
+      .bands = true,
+      .deep_splits = true,
       .matrix_rows = 16,
       .matrix_columns = 16,
       .matrix_depth = 16 },
@@ -288,6 +292,17 @@ static void test_tower_scratch(void) {
     CHECK_MESSAGE(most > 1 << 20, "%llu bytes at most: nothing was split", (unsigned long long)most);
 }
 
+/* A sound's second feed-forward product has few small tiles, and much to add for each. Prompts are split as ever. */
+static void test_deep_splits(void) {
+    gpu_info with = gpu_kinds[COUNT_OF(gpu_kinds) - 1], without = with;
+    without.deep_splits = false;
+    TEST("products of sounds are split, others are not");
+    CHECK(product_scratch(&with, TYPE_F16, 4096, 1024, 768) == UINT64_C(2) * 768 * 1024 * sizeof(float));
+    CHECK(!product_scratch(&without, TYPE_F16, 4096, 1024, 768));
+    CHECK(!product_scratch(&with, TYPE_F16, 1024, 1024, 768));
+    CHECK(product_scratch(&with, TYPE_F16, 2048, 1536, 256) == product_scratch(&without, TYPE_F16, 2048, 1536, 256));
+}
+
 int main(void) {
     test_shrinking("tests/fixtures/tiny-dense.gguf", true, false);
     test_shrinking("tests/fixtures/tiny-moe.gguf", false, true);
@@ -296,5 +311,6 @@ int main(void) {
     test_numbers();
     test_budget_kv();
     test_tower_scratch();
+    test_deep_splits();
     return test_end();
 }

@@ -1,5 +1,5 @@
 /* Chooses the kernels of an attention: for few tokens attention_decode.wgsl; for many, with subgroup matrices
- * attention_matrix.wgsl, otherwise attention_blocks.wgsl (or the older attention_prefill.wgsl, for comparison). */
+ * attention_matrix.wgsl (or attention_bands.wgsl, for the small heads of towers), otherwise attention_blocks.wgsl (or the older attention_prefill.wgsl, for comparison). */
 
 #include "gpu/kernel_build.h"
 #include "gpu/kernels.h"
@@ -16,7 +16,7 @@ enum { MOST_QUERIES = 8, PREFILL_QUERIES = 16 };
 
 static const char *number_word(uint32_t n) {
     static const char *const words[] = { "0", "1", "2", "3", "4", "5", "6", "7", "8" };
-    return n < COUNT_OF(words) ? words[n] : n == 16 ? "16" : n == 32 ? "32" : "64";
+    return n < COUNT_OF(words) ? words[n] : n == 16 ? "16" : n == 32 ? "32" : n == 64 ? "64" : "128";
 }
 
 /* Pairs (token, head) of one K/V head. */
@@ -116,14 +116,34 @@ static bool takes_matrices(const gpu_info *info, const op *o, const gpu_kv *kv, 
 }
 
 /* The kernel for an attention over many tokens, or few. */
-typedef enum { ATTENTION_DECODE, ATTENTION_PREFILL, ATTENTION_BLOCKS, ATTENTION_MATRIX } attention_way;
+typedef enum { ATTENTION_DECODE, ATTENTION_PREFILL, ATTENTION_BLOCKS, ATTENTION_MATRIX, ATTENTION_BANDS } attention_way;
+
+/* attention_bands.wgsl wants matrices of BAND_QUERIES rows, and subgroups of BAND_LANES threads. */
+enum { BAND_QUERIES = 16, BAND_LANES = 32, BAND_HEAD = 64, BAND_LARGEST_HEAD = 80 };
+
+static bool bands_fit(const gpu_info *info, uint32_t head, uint32_t bands) {
+    const uint64_t row = (head > BAND_HEAD ? BAND_LARGEST_HEAD : BAND_HEAD) / 8 + 1, queries = bands * BAND_QUERIES;
+    const uint64_t bytes = 16 * (queries * (MATRIX_KEYS / 4 + 1) + MATRIX_KEYS * row) + 4 * (queries + 1);
+    return bytes <= info->max_workgroup_bytes;
+}
+
+/* The queries of a workgroup: eight bands, or four if memory is short (gpu_info.attention_step 1: four). 0: other kernels. */
+static uint32_t bands_queries(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
+    const uint64_t queries = queries_of_kv_head(o, kv, tokens);
+    if (!info->bands || info->matrix_rows != BAND_QUERIES || info->subgroup_max != BAND_LANES) return 0;
+    if (kv->head <= BAND_HEAD / 2 || kv->head > BAND_LARGEST_HEAD) return 0;
+    for (uint32_t bands = info->attention_step == 1 ? 4 : 8; bands >= 4; bands /= 2)
+        if (queries >= bands * BAND_QUERIES && bands_fit(info, kv->head, bands)) return bands * BAND_QUERIES;
+    return 0;
+}
 
 static bool keeps_logs(const op *o) { return o->kind == OP_ATTENTION && o->sum; }
 
 static attention_way choose_attention(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     if (keeps_logs(o)) return ATTENTION_BLOCKS;
     if (tokens <= GPU_DECODE_TOKENS || kv->rows) return ATTENTION_DECODE;
-    if (takes_matrices(info, o, kv, tokens)) return ATTENTION_MATRIX;
+    if (takes_matrices(info, o, kv, tokens))
+        return bands_queries(info, o, kv, tokens) ? ATTENTION_BANDS : ATTENTION_MATRIX;
     return info->blocks ? ATTENTION_BLOCKS : ATTENTION_PREFILL;
 }
 
@@ -132,6 +152,7 @@ static uint32_t attention_queries(const gpu_info *info, const op *o, const gpu_k
     case ATTENTION_DECODE: return decode_queries(info, o, kv, tokens);
     case ATTENTION_PREFILL: return PREFILL_QUERIES;
     case ATTENTION_MATRIX: return choose_matrices(info, o, kv, tokens).queries;
+    case ATTENTION_BANDS: return bands_queries(info, o, kv, tokens);
     default: return choose_blocks(info, o, kv, tokens).queries;
     }
 }
@@ -256,6 +277,17 @@ static gpu_kernel matrix_kernel(const gpu_info *info, const op *o, const gpu_kv 
     return k;
 }
 
+static gpu_kernel bands_kernel(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits) {
+    gpu_kernel k = { .file = "attention_bands.wgsl", .x = splits };
+    attention_tiles(&k, o, kv, tokens, bands_queries(info, o, kv, tokens));
+    attention_common(&k, o, kv, tokens);
+    share_out(&k, info, o, kv, tokens, splits);
+    kernel_define(&k, "FIVE", kernel_flag(kv->head > BAND_HEAD));
+    kernel_define(&k, "FINAL", kernel_flag(splits == 1));
+    attention_binds(&k, splits == 1 ? BIND_OUT : BIND_PARTIAL);
+    return k;
+}
+
 /* ATTEND: the kernel also makes the queries and, if there are keys at in[HEADS_K], the token's row of the cache. */
 static void add_heads(gpu_kernel *k, const op *o) {
     const bool store = o->in[HEADS_K] != NULL;
@@ -316,6 +348,7 @@ gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv 
     const attention_way way = choose_attention(info, o, kv, tokens);
     if (way == ATTENTION_PREFILL) out[(*count)++] = prefill_kernel(o, kv, tokens);
     else if (way == ATTENTION_MATRIX) out[(*count)++] = matrix_kernel(info, o, kv, tokens, splits);
+    else if (way == ATTENTION_BANDS) out[(*count)++] = bands_kernel(info, o, kv, tokens, splits);
     else if (way == ATTENTION_BLOCKS) out[(*count)++] = blocks_kernel(info, o, kv, tokens, splits);
     else out[(*count)++] = decode_kernel(info, o, kv, tokens, splits);
     if (way != ATTENTION_PREFILL && splits > 1) out[(*count)++] = reduce_kernel(info, o, kv, tokens, splits);

@@ -9,6 +9,8 @@ const char *const gpu_feature_names[GPU_FEATURES] = { [GPU_SUBGROUPS] = "subgrou
                                                       [GPU_SUBGROUP_MATRIX] = "subgroup_matrix",
                                                       [GPU_BLOCKS] = "blocks",
                                                       [GPU_MATRIX_ATTENTION] = "matrix_attention",
+                                                      [GPU_BANDS] = "bands",
+                                                      [GPU_DEEP_SPLITS] = "deep_splits",
                                                       [GPU_LARGE_BATCHES] = "large_batches" };
 
 bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
@@ -19,6 +21,8 @@ bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
     case GPU_TIMESTAMPS: return &info->timestamps;
     case GPU_BLOCKS: return &info->blocks;
     case GPU_MATRIX_ATTENTION: return &info->matrix_attention;
+    case GPU_BANDS: return &info->bands;
+    case GPU_DEEP_SPLITS: return &info->deep_splits;
     case GPU_LARGE_BATCHES: return &info->large_batches;
     default: return &info->subgroup_matrix;
     }
@@ -33,7 +37,7 @@ gm_status gpu_features_read(const char *list, bool named[GPU_FEATURES], error *e
         if (i == GPU_FEATURES) {
             return fail(e, GM_BAD_ARGUMENT,
                         "'%.*s' is not a GPU feature: the features are subgroups, f16, dot4, timestamps, "
-                        "subgroup_matrix, blocks, matrix_attention and large_batches",
+                        "subgroup_matrix, blocks, matrix_attention, bands, deep_splits and large_batches",
                         (int)min_size(length, 100), list);
         }
         named[i] = true;

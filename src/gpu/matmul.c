@@ -64,9 +64,18 @@ static uint64_t tile_count(const gpu_info *info, const gpu_matmul_job *job, cons
 /* Plain products of a whole batch. */
 static bool many_columns(const gpu_matmul_job *job) { return job->tokens > 64 && !job->used; }
 
+/* A tower's product that has few tiles, all of them small, and much to add for each: a sound's 4096 → 1024. Its tiles wait for memory
+ * longer than they compute, so that more of them should run at once. Prompts (up to 256 tokens, or like 256) never have such ones. */
+static bool deep_and_small(const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
+    enum { SMALL_TILE = 64, DEEP_CHUNKS = 64 };
+    return info->deep_splits && job->tokens > 256 && gpu_tile_rows(info, t) <= SMALL_TILE &&
+           job->weights->chunks >= DEEP_CHUNKS;
+}
+
 /* Splits k until the GPU has enough workgroups, as long as no split becomes too short. */
 static uint32_t choose_splits(const gpu_info *info, const gpu_matmul_job *job, const gpu_tile *t) {
-    const uint64_t wanted = t->matrix && many_columns(job) ? ENOUGH_WORKGROUPS : 384, least_chunks = 8;
+    const bool     few = t->matrix && many_columns(job) && !deep_and_small(info, job, t);
+    const uint64_t wanted = few ? ENOUGH_WORKGROUPS : 384, least_chunks = 8;
     const uint64_t groups = tile_count(info, job, job->weights, t);
     uint32_t       splits = 1;
     if (!job->split || job->used) return 1;
