@@ -15,7 +15,7 @@ static void rms_norm(float *y, const float *x, const float *w, float eps, size_t
     for (size_t i = 0; i < n; i++) y[i] = x[i] * r * (w ? w[i] : 1);
 }
 
-void reference_rms_norm_back(float *y, const float *x, const float *w, const float *d, float eps, size_t n) {
+static void rms_norm_back(float *y, const float *x, const float *w, const float *d, float eps, size_t n) {
     double squares = 0, dot = 0;
     for (size_t i = 0; i < n; i++) {
         squares += (double)x[i] * x[i];
@@ -59,7 +59,7 @@ static void geglu(float *y, const float *gate, const float *up, size_t n) {
 }
 
 /* gelu'(x) = (1 + t)/2 + x/2 · (1 − t²) · √(2/π) · (1 + 3 · 0.044715 x²), t the tanh above */
-void reference_geglu_back(float *y, const float *gate, const float *up, const float *d, size_t n) {
+static void geglu_back(float *y, const float *gate, const float *up, const float *d, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const float x = gate[i], t = tanhf(0.79788456f * x * (1 + 0.044715f * x * x));
         const float slope = 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.79788456f * (1 + 3 * 0.044715f * x * x);
@@ -149,14 +149,14 @@ bool cpu_type_has_q8(quant_type type) { return unpack_of(type) != NULL; }
 const cpu_kernels cpu_kernels_scalar = {
     .name = "scalar",
     .rms_norm = rms_norm,
-    .rms_norm_back = reference_rms_norm_back,
+    .rms_norm_back = rms_norm_back,
     .layer_norm = centred_norm,
     .add = add,
     .mul = mul,
     .clamp = clamp,
     .scale = scale,
     .geglu = geglu,
-    .geglu_back = reference_geglu_back,
+    .geglu_back = geglu_back,
     .gate = gate,
     .softcap = softcap,
     .add_scaled = add_scaled,

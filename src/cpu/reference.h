@@ -5,9 +5,6 @@
 
 #include "cpu/kernels.h"
 
-void reference_rms_norm_back(float *y, const float *x, const float *w, const float *d, float eps, size_t n);
-void reference_geglu_back(float *y, const float *gate, const float *up, const float *d, size_t n);
-
 void reference_matmul_q8(const matmul_job *job, size_t first, size_t last, void *scratch);
 void reference_matmul_f32(const matmul_job *job, size_t first, size_t last, void *scratch);
 

@@ -87,6 +87,35 @@ static void simd_rms_norm(float *y, const float *x, const float *w, float eps, s
     for (; i < n; i++) y[i] = x[i] * r * (w ? w[i] : 1);
 }
 
+/* Σ w·d·x, in blocks as above. */
+INLINE double sum_of_products(const float *x, const float *w, const float *d, size_t n) {
+    enum { BLOCK = 256 };
+    double total = 0;
+    size_t i = 0;
+    for (size_t end; i + 8 <= n; i = end) {
+        f32x8 sum = f32_zero();
+        end = min_size(i + BLOCK, n / 8 * 8);
+        for (size_t j = i; j < end; j += 8) {
+            const f32x8 weighted = w ? f32_mul(f32_load(w + j), f32_load(d + j)) : f32_load(d + j);
+            sum = f32_fma(weighted, f32_load(x + j), sum);
+        }
+        total += f32_sum(sum);
+    }
+    for (; i < n; i++) total += (double)(w ? w[i] : 1) * d[i] * x[i];
+    return total;
+}
+
+static void simd_rms_norm_back(float *y, const float *x, const float *w, const float *d, float eps, size_t n) {
+    const double exact = 1 / sqrt(sum_of_squares(x, n) / (double)n + eps);
+    const float  r = (float)exact, pull = (float)(exact * exact * exact * sum_of_products(x, w, d, n) / (double)n);
+    size_t       i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const f32x8 weighted = w ? f32_mul(f32_load(w + i), f32_load(d + i)) : f32_load(d + i);
+        f32_store(y + i, f32_sub(f32_mul(weighted, f32_set(r)), f32_mul(f32_load(x + i), f32_set(pull))));
+    }
+    for (; i < n; i++) y[i] = r * (w ? w[i] : 1) * d[i] - x[i] * pull;
+}
+
 /* Σ (x − centre)^power, in blocks as above; power is 1 or 2. */
 INLINE double sum_of_powers(const float *x, float centre, int power, size_t n) {
     enum { BLOCK = 256 };
@@ -174,6 +203,25 @@ static void simd_geglu(float *y, const float *gate, const float *up, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) f32_store(y + i, f32_mul(f32_gelu(f32_load(gate + i)), f32_load(up + i)));
     if (i < n) store_part(y + i, f32_mul(f32_gelu(load_part(gate + i, n - i)), load_part(up + i, n - i)), n - i);
+}
+
+/* With s = 1 / (1 + e^−2u) as in f32_gelu: s + x · s · (1 − s) · 2u'. */
+INLINE f32x8 f32_gelu_slope(f32x8 x) {
+    const f32x8 one = f32_set(1), squares = f32_mul(x, x), cubic = f32_fma(squares, f32_set(0.044715f), one);
+    const f32x8 s = f32_div(one, f32_add(one, f32_exp(f32_mul(f32_mul(x, f32_set(-2 * 0.79788456f)), cubic))));
+    const f32x8 steep = f32_mul(f32_fma(squares, f32_set(3 * 0.044715f), one), f32_set(2 * 0.79788456f));
+    return f32_fma(f32_mul(x, steep), f32_mul(s, f32_sub(one, s)), s);
+}
+
+static void simd_geglu_back(float *y, const float *gate, const float *up, const float *d, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        f32_store(y + i, f32_mul(f32_gelu_slope(f32_load(gate + i)), f32_mul(f32_load(up + i), f32_load(d + i))));
+    if (i < n)
+        store_part(y + i,
+                   f32_mul(f32_gelu_slope(load_part(gate + i, n - i)),
+                           f32_mul(load_part(up + i, n - i), load_part(d + i, n - i))),
+                   n - i);
 }
 
 /* f32_exp is for exponents from −87 to 88; e^87 gives almost 0. */

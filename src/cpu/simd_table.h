@@ -1,7 +1,6 @@
 /* The table of one instruction set: included by isa_*.c after the vocabulary, with KERNELS and KERNELS_NAME defined. */
 
 #include "cpu/isa.h"
-#include "cpu/reference.h"
 #include "cpu/simd_attention.h"
 #include "cpu/simd_matmul_f32.h"
 #include "cpu/simd_panels.h"
@@ -10,14 +9,14 @@
 const cpu_kernels KERNELS = {
     .name = KERNELS_NAME,
     .rms_norm = simd_rms_norm,
-    .rms_norm_back = reference_rms_norm_back,
+    .rms_norm_back = simd_rms_norm_back,
     .layer_norm = simd_layer_norm,
     .add = simd_add,
     .mul = simd_mul,
     .clamp = simd_clamp,
     .scale = simd_scale,
     .geglu = simd_geglu,
-    .geglu_back = reference_geglu_back,
+    .geglu_back = simd_geglu_back,
     .gate = simd_gate,
     .softcap = simd_softcap,
     .add_scaled = simd_add_scaled,

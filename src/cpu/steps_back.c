@@ -128,27 +128,27 @@ static void route_back_row(const op *o, const cpu_context *c, size_t r) {
 
 /* ---- the loss ---- */
 
-static double capped(double z, double cap) { return cap > 0 ? cap * tanh(z / cap) : z; }
-
+/* The rows are long and many, so exponentials are f32; their sum is not. */
 static void cross_entropy_row(const op *o, const cpu_context *c, size_t r) {
     const float *logits = row_at(c, o->in[0], r), *goal = row_at(c, o->in[1], r);
     const size_t n = o->in[0]->ne[0];
-    const double cap = o->factor, weight = goal[1];
-    float       *out = row_at(c, o->out, r), *loss = row_at(c, o->sum, r);
+    const float  weight = goal[1], inverse = o->factor > 0 ? 1 / o->factor : 0;
+    float       *out = row_at(c, o->out, r), most = -INFINITY;
     int32_t      target;
-    double       most = -INFINITY, sum = 0;
+    double       sum = 0;
     memcpy(&target, goal, sizeof target);
+    if (o->factor > 0) c->kernels->softcap(out, logits, o->factor, n);
+    else memcpy(out, logits, n * sizeof *out);
+    for (size_t i = 0; i < n; i++) most = out[i] > most ? out[i] : most;
+    for (size_t i = 0; i < n; i++) sum += (double)expf(out[i] - most);
+    const float logarithm = most + (float)log(sum), goal_logit = out[target];
+    *row_at(c, o->sum, r) = weight * (logarithm - goal_logit);
+    const float scale = weight / (float)sum;
     for (size_t i = 0; i < n; i++) {
-        const double y = capped(logits[i], cap);
-        out[i] = (float)y;
-        most = y > most ? y : most;
+        const float y = out[i] * inverse;
+        out[i] = scale * (1 - y * y) * expf(out[i] - most);
     }
-    for (size_t i = 0; i < n; i++) sum += exp(out[i] - most);
-    *loss = (float)(weight * (most + log(sum) - out[target]));
-    for (size_t i = 0; i < n; i++) {
-        const double y = out[i], slope = cap > 0 ? 1 - y / cap * (y / cap) : 1;
-        out[i] = (float)(weight * slope * (exp(y - most) / sum - ((int32_t)i == target)));
-    }
+    out[target] -= weight * (1 - goal_logit * inverse * (goal_logit * inverse));
 }
 
 /* ---- parameters ---- */
