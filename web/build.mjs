@@ -23,7 +23,7 @@ const MODULES = ['gemmule.wasm', 'gemmule-threads.wasm'];
 const WORKLET = 'microphone_worklet.js'; // loaded by its address, so it stays a file
 const modulePath = (name) => (name === MODULES[0] ? wasm : join(dirname(wasm), name));
 const licences = notices(join(root, 'node_modules'));
-const MOST_SCRIPT = 160 * 1024; // of which media have 24, and adapters 16
+const MOST_SCRIPT = 164 * 1024; // of which media have 24, and adapters 20
 const MOST_WASM = { raw: 930_000, gzip: 330 * 1024 };
 
 // References to files beside the output, such as new URL('./worker.js', import.meta.url), stay as they are: the user's bundler, or the

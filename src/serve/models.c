@@ -113,18 +113,23 @@ static void write_blob(buffer *out, const char *key, const char *path, uint64_t 
                   name + strlen("sha256-"));
 }
 
-/* The app's engine has no adapters of Ollama's: without them, its answers would be another model's. */
-static const char *app_problem(const ollama_model *m) {
-    if (m->problem[0]) return m->problem;
-    return m->adapter_count ? "it has an adapter, which the app does not use yet" : NULL;
+/* ,"adapters":[{"url": …, "digest": …}, …]: part of the model, so the app's engine loads them with it. */
+static void write_adapters(buffer *out, const ollama_model *m) {
+    buffer_text(out, ",\"adapters\":[");
+    for (size_t i = 0; i < m->adapter_count; i++) {
+        const char *name = file_name(m->adapters[i]);
+        buffer_printf(out, "%s{\"url\":\"/ollama/blobs/%s\",\"digest\":\"sha256:%s\"}", i ? "," : "", name,
+                      name + strlen("sha256-"));
+    }
+    buffer_char(out, ']');
 }
 
 static void write_ollama_model(buffer *out, const ollama_model *m) {
     buffer_text(out, "{\"source\":\"ollama\"");
     write_text(out, "name", m->name);
     buffer_printf(out, ",\"bytes\":%" PRIu64, m->bytes);
-    buffer_printf(out, ",\"complete\":%s", app_problem(m) ? "false" : "true");
-    write_text(out, "problem", app_problem(m));
+    buffer_printf(out, ",\"complete\":%s", m->problem[0] ? "false" : "true");
+    write_text(out, "problem", m->problem[0] ? m->problem : NULL);
     write_text(out, "family", m->family);
     write_text(out, "parameters", m->size_label);
     write_text(out, "quantisation", m->quantisation);
@@ -133,6 +138,7 @@ static void write_ollama_model(buffer *out, const ollama_model *m) {
     write_text(out, "params", m->params); /* Ollama's JSON, passed on as text */
     write_blob(out, "model", m->model, m->model_bytes);
     write_blob(out, "projector", m->projector, m->projector_bytes);
+    write_adapters(out, m);
     buffer_char(out, '}');
 }
 

@@ -275,6 +275,10 @@ test("an Ollama model's adapter layers are part of it", async () => {
     await session.useAdapters(['part']);
     await session.useAdapters([]);
     await expectLogits(session, 'tiny-dense-lora');
+    // By addresses, as a server gives them.
+    server.files.set('/layer', { bytes: Buffer.from(await gguf!.arrayBuffer()) });
+    await using served = await Gemmule.load(DENSE, { ...OPTIONS, ollama: { adapters: [`${server.origin}/layer`] } });
+    await expectLogits(await served.session(), 'tiny-dense-lora');
     const broken = { ...model, adapters: [{ ...layer, file: new File(['x'], 'y') }] };
     await assert.rejects(Gemmule.load(broken, OPTIONS), fails('BadModel', /the adapter 'tuned:latest' cannot be used/));
 });

@@ -34,6 +34,8 @@ export type ModelSource =
     | { kind: 'file'; files: File[] };
 
 interface OllamaParts {
+    /** Addresses of adapter layers. */
+    adapters?: string[];
     params?: string;
     system?: string;
     renderer?: string;
@@ -96,7 +98,10 @@ async function resolve(source: ModelSource): Promise<{ found: Source; options: {
     switch (source.kind) {
         case 'url': return { found: source.url, options: { cache: 'if-it-fits' } };
         case 'stored': return { found: { cached: source.key }, options: {} };
-        case 'server': return { found: new URL(source.url, document.baseURI), options: { cache: false, ollama: source.ollama } };
+        case 'server': {
+            const adapters = (source.ollama.adapters ?? []).map((url) => new URL(url, document.baseURI).href);
+            return { found: new URL(source.url, document.baseURI), options: { cache: false, ollama: { ...source.ollama, adapters } } };
+        }
         case 'file': {
             const mmproj = source.files.length > 1 ? source.files.find(({ name }) => /mmproj/i.test(name)) : undefined;
             return { found: source.files.filter((file) => file !== mmproj), options: mmproj ? { mmproj } : {} };
@@ -319,6 +324,9 @@ function serverModel(model: Record<string, unknown>): FolderModel {
     const name = text('name') ?? '', file = model['model'] as { url?: unknown } | null;
     const ollama: OllamaParts = {};
     for (const key of ['params', 'system', 'renderer'] as const) if (text(key) !== undefined) ollama[key] = text(key)!;
+    const layers = (Array.isArray(model['adapters']) ? model['adapters'] : []) as ({ url?: unknown } | null)[];
+    const adapters = layers.flatMap((layer) => (typeof layer?.url === 'string' ? [layer.url] : []));
+    if (adapters.length > 0) ollama.adapters = adapters;
     const url = typeof file?.url === 'string' ? file.url : '';
     return {
         choice: { id: `server:${name}`, name, source: { kind: 'server', url, ollama } },

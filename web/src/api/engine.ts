@@ -7,7 +7,7 @@ import type {
 import { partTokens, plainMessages, withoutMedia } from '../media/parts.ts';
 import type { Connection } from '../worker/connection.ts';
 import type { DeviceEvent, LoadArgs, LoadResult, Progress } from '../worker/protocol.ts';
-import { specifyAdapter } from '../sources/adapter.ts';
+import { adapterLayer, specifyAdapter } from '../sources/adapter.ts';
 import { type AdapterChoice, Adapters, wireAdapters } from './adapters.ts';
 import { Chat } from './chat.ts';
 import type { Connect, WorkerOptions } from './connect.ts';
@@ -33,8 +33,9 @@ export interface LoadOptions extends SourceOptions, WorkerOptions {
     powerPreference?: GPUPowerPreference;
     /** A name for the model. */
     name?: string;
-    /** What Ollama has beside the weights, for its files loaded by address: the params layer as JSON, the system prompt, the renderer. */
-    ollama?: { params?: string; system?: string; renderer?: string };
+    /** What Ollama has beside the weights, for its files loaded by address: the params layer as JSON, the system prompt, the renderer, and
+     * the addresses of adapter layers, which become part of the model. */
+    ollama?: { params?: string; system?: string; renderer?: string; adapters?: readonly (string | URL)[] };
     /** If a lost GPU does not come back: 'wasm' continues there, 'none' (the default) waits for `recover`. */
     fallback?: 'wasm' | 'none';
     onProgress?(progress: Progress): void;
@@ -166,9 +167,13 @@ const ENGINE_OPTIONS = ['backend', 'precise', 'gpuMemory', 'threads', 'gpuDisabl
 function loadArgs({ sources, options: own, adapters = [] }: Specified, options: LoadOptions, towers: Specified | null): LoadArgs {
     checkBackend(options.backend);
     if (towers && towers.sources.length !== 1) throw new GemmuleError('BadArgument', `mmproj must be one file, found ${towers.sources.length}`);
+    const { adapters: layers = [], ...ollama } = options.ollama ?? {};
     const given = Object.fromEntries(ENGINE_OPTIONS.filter((key) => options[key] !== undefined).map((key) => [key, options[key]]));
     const all = towers ? [...sources, ...towers.sources] : sources;
-    return { sources: all, options: { ...own, ...given, ...(towers ? { projector: true } : {}) }, adapters, fallback: options.fallback ?? 'none' };
+    return {
+        sources: all, options: { ...own, ...given, ...(options.ollama ? { ollama } : {}), ...(towers ? { projector: true } : {}) },
+        adapters: [...adapters, ...layers.map(adapterLayer)], fallback: options.fallback ?? 'none',
+    };
 }
 
 /** What can be done without a loaded model. `S`: the sources that can be loaded. */

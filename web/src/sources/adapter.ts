@@ -102,6 +102,11 @@ function fromUrl(text: string): AdapterSpec {
     return { name, weights: urlSpec(beside(given, pair[0])), config: urlSpec(beside(given, pair[1])) };
 }
 
+/** An adapter layer of Ollama's store, by its address: a GGUF. */
+export function adapterLayer(address: string | URL): AdapterSpec {
+    return { name: adapterName(String(address)), weights: urlSpec(String(address)), config: null };
+}
+
 const adapterFile = (path: string): string => path.split('/').at(-1)!;
 
 // ---- files ----
