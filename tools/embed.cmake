@@ -1,4 +1,4 @@
-# Writes a C file with the texts of wgsl/: cmake -DOUT=file.c -DFILES="a.wgsl;b.wgsl" -P embed.cmake
+# Writes a C file with the texts of wgsl/: cmake -DOUT=file.c -DFILES="a.wgsl;b.wgsl" [-DSQUEEZE=1] -P embed.cmake
 
 set(texts "")
 set(table "")
@@ -10,6 +10,10 @@ foreach(file ${FILES})
   # Drops comments, indentation and empty lines, a third of the text.
   string(REGEX REPLACE "( 20)* 2f 2f( [1-9a-f].| 0[^a])* 0a" " 0a" bytes "${bytes}")
   string(REGEX REPLACE " 0a(( 20| 0a)+)" " 0a" bytes "${bytes}")
+  if(SQUEEZE) # also the spaces around ( ) { } , ; = and all but one of several
+    string(REGEX REPLACE "( 20)*( 28| 29| 7b| 7d| 2c| 3b| 3d)( 20)*" "\\2" bytes "${bytes}")
+    string(REGEX REPLACE "( 20)+" " 20" bytes "${bytes}")
+  endif()
   string(REGEX REPLACE " (..)" "0x\\1," bytes "${bytes}")
   string(APPEND texts "static const char ${id}[] = { ${bytes}0 };\n")
   string(APPEND table "    { \"${name}\", ${id} },\n")
