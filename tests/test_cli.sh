@@ -161,7 +161,7 @@ unknown quantisation|q4_k_m|synth e2b out.gguf --quant q1
 too few layers|--layers takes|synth e2b out.gguf --layers 1
 too few tokens|--vocabulary takes|synth e2b out.gguf --vocabulary 100
 no action of adapters|missing argument; usage: gemmule adapter|adapter
-unknown action of adapters|expected info, convert, merge or diff, not 'show'|adapter show x
+unknown action of adapters|expected info, convert, merge, diff or random, not 'show'|adapter show x
 an adapter without a name|missing argument; usage: gemmule adapter info ADAPTER|adapter info
 too many adapters|unexpected argument; usage: gemmule adapter diff|adapter diff a b c
 data without a file|missing argument; usage: gemmule data MODEL FILE|data m

@@ -19,6 +19,9 @@ static const option options[] = {
                 "merge: write OUT.Modelfile, too, for `ollama create NAME -f OUT.Modelfile`"),
     TEXT_OPTION(adapter_values, type, "type", 0, "TYPE",
                 "merge: the type of the tensors that change, such as q8_0 or f16; default: as they are"),
+    COUNT_OPTION(adapter_values, rank, "rank", 0, "N", 1, 256, "random: the rank; default 16"),
+    COUNT_OPTION(adapter_values, seed, "seed", 0, "N", 0, (double)UINT64_MAX,
+                 "random: the same seed gives the same adapter; default 0"),
 };
 static const option_group groups[] = { OPTION_GROUP("options", options, 0) };
 
@@ -271,6 +274,7 @@ static const struct {
     { "convert", "ADAPTER OUT", 2, 2, convert_run },
     { "merge", "MODEL ADAPTER[=SCALE]... OUT", 3, SIZE_MAX, adapter_merge_run },
     { "diff", "ADAPTER ADAPTER", 2, 2, diff_run },
+    { "random", "MODEL OUT", 2, 2, adapter_random_run },
 };
 
 static int adapter_run(void *values, const arguments *args) {
@@ -283,12 +287,12 @@ static int adapter_run(void *values, const arguments *args) {
         return complain_usage("adapter", "%s argument; usage: gemmule adapter %s %s",
                               count < actions[i].fewest ? "missing" : "unexpected", name, actions[i].arguments);
     }
-    return complain_usage("adapter", "adapter: expected info, convert, merge or diff, not '%s'", name);
+    return complain_usage("adapter", "adapter: expected info, convert, merge, diff or random, not '%s'", name);
 }
 
 const command command_adapter = {
     .name = "adapter",
-    .arguments = "{info,convert,merge,diff} ARGUMENTS",
+    .arguments = "{info,convert,merge,diff,random} ARGUMENTS",
     .summary = "show, convert, compare and merge LoRA adapters",
     .description =
         "ADAPTER is a PEFT folder (adapter_config.json and adapter_model.safetensors) or a GGUF adapter. "
@@ -296,11 +300,14 @@ const command command_adapter = {
         "`convert ADAPTER OUT` writes a GGUF if OUT ends with .gguf, otherwise a PEFT folder. "
         "`merge MODEL ADAPTER[=SCALE]... OUT` writes a model with the adapters in its weights, each tensor in its own "
         "type, and prints what that rounding costs. "
-        "`diff A B` compares what two adapters change, tensor by tensor, and exits with 1 if they differ.",
+        "`diff A B` compares what two adapters change, tensor by tensor, and exits with 1 if they differ. "
+        "`random MODEL OUT` writes an adapter with random values for the seven projections of every layer, to measure "
+        "speed with.",
     .examples = "  gemmule adapter info my-lora gemma4:e2b\n"
                 "  gemmule adapter convert my-lora my-lora.gguf\n"
                 "  gemmule adapter merge gemma4:e2b my-lora merged.gguf --ollama\n"
-                "  gemmule adapter diff my-lora other.gguf\n",
+                "  gemmule adapter diff my-lora other.gguf\n"
+                "  gemmule adapter random e2b.gguf random.gguf --rank 16\n",
     .groups = groups,
     .group_count = COUNT_OF(groups),
     .fewest = 1,

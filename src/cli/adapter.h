@@ -9,9 +9,13 @@
 typedef struct {
     bool        json, quiet, ollama;
     const char *type;
+    count_value rank, seed;
 } adapter_values;
 
 /* gemmule adapter merge MODEL ADAPTER[=SCALE]… OUT */
 int adapter_merge_run(const adapter_values *v, const char *const *given, size_t count);
+
+/* gemmule adapter random MODEL OUT */
+int adapter_random_run(const adapter_values *v, const char *const *given, size_t count);
 
 #endif

@@ -18,7 +18,7 @@ _gemmule() {
     *:--quant) candidates="q4_k_m q4_0 q8_0 f16" ;;
     *:--flavour) candidates="llama.cpp ollama" ;;
     2:synth) candidates="e2b e4b 12b 26b 31b" ;;
-    2:adapter) candidates="info convert merge diff" ;;
+    2:adapter) candidates="info convert merge diff random" ;;
     *:--type) candidates="f32 f16 bf16 q8_0 q6_k q5_k q4_k q4_0" ;;
     *)
         if [[ $current == -* ]]; then

@@ -24,7 +24,7 @@ function __gemmule_complete
         case 2:synth
             printf '%s\n' e2b e4b 12b 26b 31b
         case 2:adapter
-            printf '%s\n' info convert merge diff
+            printf '%s\n' info convert merge diff random
         case '*:--type'
             printf '%s\n' f32 f16 bf16 q8_0 q6_k q5_k q4_k q4_0
         case '*'
