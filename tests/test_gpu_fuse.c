@@ -6,6 +6,7 @@
 #include "gpu/backend.h"
 #include "gpu/kernels.h"
 #include "model/towers.h"
+#include "session/adapters.h"
 #include "session/session.h"
 #include "test.h"
 
@@ -14,7 +15,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST_TOKENS = 20, VOCABULARY = 40 };
+enum { MOST_TOKENS = 20, VOCABULARY = 40, SETS = 5 };
 
 static uint32_t seed = 1;
 
@@ -30,31 +31,194 @@ typedef struct {
     uint64_t    width, head, heads, kv_heads, hidden, per_layer, experts, used;
     bool        shares_k; /* values are the keys */
     float       output_scale, cap;
+    uint32_t    rank, slots; /* of adapters; rank 0: none */
+    const char *adapted;     /* which linears; NULL: all */
 } layer_case;
 
-static const layer_case cases[] = {
-    { "all of Q4_K", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, 256, 64, 4, 1, 512, 32, 0, 0, false, 0.7f,
-      30 },
-    { "values of Q6_K", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q6_K, TYPE_Q4_K, TYPE_Q6_K, 512, 128, 4, 2, 768, 64, 0, 0, false, 1,
-      0 },
-    { "three types", TYPE_Q8_0, TYPE_Q4_0, TYPE_Q5_1, TYPE_Q5_0, TYPE_Q4_1, 96, 32, 3, 1, 160, 12, 0, 0, false, 2, 30 },
-    { "halves", TYPE_F16, TYPE_F16, TYPE_BF16, TYPE_BF16, TYPE_F16, 60, 20, 2, 2, 76, 0, 0, 0, false, 1, 0 },
-    { "floats of odd width", TYPE_F32, TYPE_F32, TYPE_F32, TYPE_F32, TYPE_F32, 45, 10, 3, 1, 33, 0, 0, 0, false, 1.5f,
-      5 },
-    { "keys as values", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q6_K, TYPE_Q4_K, 256, 512, 2, 1, 256, 0, 0, 0, true, 1,
-      0 },
-    { "experts", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q6_K, TYPE_Q4_K, TYPE_Q5_0, 256, 64, 4, 2, 96, 0, 8, 3, false, 0.5f, 30 },
-    { "a long column", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q3_K, TYPE_Q6_K, 256, 64, 2, 1, 12288, 0, 0, 0, false, 1,
-      0 },
-    { "IQ4 and MXFP4", TYPE_IQ4_XS, TYPE_IQ4_XS, TYPE_IQ4_NL, TYPE_MXFP4, TYPE_Q2_K, 256, 32, 5, 5, 256, 8, 0, 0, false,
-      1, 0 },
-};
+static const layer_case
+    cases[] = {
+        { "all of Q4_K", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, 256, 64, 4, 1,
+          512,           32,        0,         0,         false,     0.7f,      30,  0,  0, NULL },
+        { "values of Q6_K",
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q6_K,
+          TYPE_Q4_K,
+          TYPE_Q6_K,
+          512,
+          128,
+          4,
+          2,
+          768,
+          64,
+          0,
+          0,
+          false,
+          1,
+          0,
+          0,
+          0,
+          NULL },
+        { "three types", TYPE_Q8_0, TYPE_Q4_0, TYPE_Q5_1, TYPE_Q5_0, TYPE_Q4_1, 96, 32, 3, 1,
+          160,           12,        0,         0,         false,     2,         30, 0,  0, NULL },
+        { "halves", TYPE_F16, TYPE_F16, TYPE_BF16, TYPE_BF16, TYPE_F16, 60, 20, 2, 2,
+          76,       0,        0,        0,         false,     1,        0,  0,  0, NULL },
+        { "floats of odd width",
+          TYPE_F32,
+          TYPE_F32,
+          TYPE_F32,
+          TYPE_F32,
+          TYPE_F32,
+          45,
+          10,
+          3,
+          1,
+          33,
+          0,
+          0,
+          0,
+          false,
+          1.5f,
+          5,
+          0,
+          0,
+          NULL },
+        { "keys as values",
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q6_K,
+          TYPE_Q4_K,
+          256,
+          512,
+          2,
+          1,
+          256,
+          0,
+          0,
+          0,
+          true,
+          1,
+          0,
+          0,
+          0,
+          NULL },
+        { "experts", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q6_K, TYPE_Q4_K, TYPE_Q5_0, 256, 64, 4, 2,
+          96,        0,         8,         3,         false,     0.5f,      30,  0,  0, NULL },
+        { "a long column", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q3_K, TYPE_Q6_K, 256, 64, 2, 1,
+          12288,           0,         0,         0,         false,     1,         0,   0,  0, NULL },
+        { "IQ4 and MXFP4", TYPE_IQ4_XS, TYPE_IQ4_XS, TYPE_IQ4_NL, TYPE_MXFP4, TYPE_Q2_K, 256, 32, 5, 5, 256, 8, 0, 0,
+          false,           1,           0,           0,           0,          NULL },
+        { "adapters", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, 256, 64, 4, 1,
+          512,        32,        0,         0,         false,     0.7f,      30,  16, 4, NULL },
+        { "one adapter of rank 1",
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q6_K,
+          TYPE_Q4_K,
+          TYPE_Q6_K,
+          512,
+          128,
+          4,
+          2,
+          768,
+          64,
+          0,
+          0,
+          false,
+          1,
+          0,
+          1,
+          1,
+          NULL },
+        { "adapters of rank 256",
+          TYPE_Q8_0,
+          TYPE_Q4_0,
+          TYPE_Q5_1,
+          TYPE_Q5_0,
+          TYPE_Q4_1,
+          96,
+          32,
+          3,
+          1,
+          160,
+          12,
+          0,
+          0,
+          false,
+          2,
+          30,
+          256,
+          3,
+          NULL },
+        { "adapters of odd widths and rank",
+          TYPE_F32,
+          TYPE_F32,
+          TYPE_F32,
+          TYPE_F32,
+          TYPE_F32,
+          45,
+          10,
+          3,
+          1,
+          33,
+          0,
+          0,
+          0,
+          false,
+          1.5f,
+          5,
+          7,
+          4,
+          NULL },
+        { "adapters of values, up and down",
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          256,
+          64,
+          2,
+          1,
+          1024,
+          0,
+          0,
+          0,
+          false,
+          1,
+          0,
+          33,
+          4,
+          "v up down" },
+        { "adapters of keys that are values",
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q6_K,
+          TYPE_Q4_K,
+          256,
+          512,
+          2,
+          1,
+          256,
+          0,
+          0,
+          0,
+          true,
+          1,
+          0,
+          8,
+          4,
+          NULL },
+    };
 
 typedef struct {
     const layer_case *shape;
     graph             g;
-    void             *data[64];
+    void             *data[128];
     size_t            data_count;
+    tensor           *sets; /* of adapters */
     kv_layer          kv;
     gpu_kv_layer      gpu_kv;
     token_record      records[MOST_TOKENS];
@@ -102,16 +266,58 @@ static tensor *layer_norm(layer_test *t, tensor *x, const char *name) {
     return graph_rms_norm(&t->g, x, vector(t, name, x->ne[0]), 1e-6f);
 }
 
-static tensor *layer_linear(layer_test *t, const char *name, quant_type type, tensor *x, uint64_t rows) {
+static tensor *layer_product(layer_test *t, const char *name, quant_type type, tensor *x, uint64_t rows) {
     return graph_matmul(&t->g, layer_matrix(t, name, type, x->ne[0], rows, 1), x);
+}
+
+static tensor *adapter_values(layer_test *t, const char *name, uint64_t n, uint64_t filled, float size) {
+    float *data = malloc((size_t)n * sizeof *data);
+    for (uint64_t i = 0; i < n; i++) data[i] = i < filled ? size * layer_noise() : NAN; /* which must not be read */
+    t->data[t->data_count++] = data;
+    return graph_weight(&t->g, name, TYPE_F32, (uint64_t[]){ n, 1, 1 }, data);
+}
+
+/* Sets: none, slot 0, slot 1, both, slot 0 by another weight. Slots beyond the second are empty. */
+static void adapter_sets(layer_test *t) {
+    static const float weights[SETS][2] = { { 0, 0 }, { 1, 0 }, { 0, -0.5f }, { 0.7f, 0.4f }, { 2, 0 } };
+    const uint32_t     slots = t->shape->slots;
+    float             *data = calloc((size_t)SETS * slots, sizeof *data);
+    for (size_t i = 0; i < SETS; i++) {
+        for (uint32_t j = 0; j < slots && j < 2; j++) data[i * slots + j] = weights[i][j];
+    }
+    t->data[t->data_count++] = data;
+    t->sets = graph_weight(&t->g, "sets", TYPE_F32, (uint64_t[]){ (uint64_t)SETS * slots, 1, 1 }, data);
+}
+
+/* y = W · x, and what adapters add. */
+static tensor *layer_adapted(layer_test *t, const char *name, tensor *y, tensor *x) {
+    const layer_case *s = t->shape;
+    if (!s->rank || (s->adapted && !strstr(s->adapted, name))) return y;
+    const uint64_t  one = (uint64_t)s->rank * x->ne[0], used = min_size(s->slots, 2);
+    const float     size = sqrtf((float)y->ne[0]) / sqrtf((float)(s->rank * x->ne[0])); /* beside random weights of 1 */
+    const lora_site site = { .a = adapter_values(t, "a", s->slots * one, used * one, 1),
+                             .b =
+                                 adapter_values(t, "b", s->slots * s->rank * y->ne[0], used * s->rank * y->ne[0], size),
+                             .sets = t->sets,
+                             .rank = s->rank,
+                             .slots = s->slots,
+                             .experts = 1 };
+    return graph_lora_expand(&t->g, &site, y, graph_lora_shrink(&t->g, &site, x, NULL, 0), NULL, 0);
+}
+
+static tensor *layer_linear(layer_test *t, const char *name, quant_type type, tensor *x, uint64_t rows) {
+    return layer_adapted(t, name, layer_product(t, name, type, x, rows), x);
 }
 
 static tensor *layer_attention(layer_test *t, tensor *x, tensor *rope) {
     const layer_case *s = t->shape;
     graph            *g = &t->g;
-    tensor           *q = layer_linear(t, "q", s->q, x, s->heads * s->head),
-           *k = layer_linear(t, "k", s->k, x, s->kv_heads * s->head);
-    tensor *v = s->shares_k ? k : layer_linear(t, "v", s->v, x, s->kv_heads * s->head);
+    tensor           *q = layer_product(t, "q", s->q, x, s->heads * s->head),
+           *k = layer_product(t, "k", s->k, x, s->kv_heads * s->head);
+    tensor *v = s->shares_k ? NULL : layer_product(t, "v", s->v, x, s->kv_heads * s->head);
+    q = layer_adapted(t, "q", q, x);
+    k = layer_adapted(t, "k", k, x);
+    v = v ? layer_adapted(t, "v", v, x) : k;
     k = graph_reshape(g, k, s->head, s->kv_heads);
     v = graph_reshape(g, v, s->head, s->kv_heads);
     tensor *cache =
@@ -145,6 +351,7 @@ static void build(layer_test *t) {
     float            *frequencies = malloc((size_t)s->head / 2 * sizeof *frequencies);
     for (uint64_t j = 0; j < s->head / 2; j++) frequencies[j] = (float)pow(10000, -2.0 * (double)j / (double)s->head);
     t->data[t->data_count++] = frequencies;
+    if (s->rank) adapter_sets(t);
     tensor *rope = graph_rope_table(
         g, graph_weight(g, "frequencies", TYPE_F32, (uint64_t[]){ s->head / 2, 1, 1 }, frequencies), 1);
     tensor *x = graph_embed(g, layer_matrix(t, "table", TYPE_F32, s->width, VOCABULARY, 1), 2);
@@ -152,8 +359,10 @@ static void build(layer_test *t) {
         s->per_layer ? graph_embed(g, layer_matrix(t, "inputs", TYPE_F32, 2 * s->per_layer, VOCABULARY, 1), 1) : NULL;
     tensor *r =
         graph_add(g, x, layer_norm(t, layer_attention(t, layer_norm(t, x, "attn_norm"), rope), "post_attention"));
-    tensor *n = layer_norm(t, r, "ffn_norm"), *gate = layer_linear(t, "gate", s->ff, n, s->hidden),
-           *up = layer_linear(t, "up", s->ff, n, s->hidden);
+    tensor *n = layer_norm(t, r, "ffn_norm"), *gate = layer_product(t, "gate", s->ff, n, s->hidden),
+           *up = layer_product(t, "up", s->ff, n, s->hidden);
+    gate = layer_adapted(t, "gate", gate, n);
+    up = layer_adapted(t, "up", up, n);
     tensor *m = layer_linear(t, "down", s->down, graph_geglu(g, gate, up), s->width);
     if (s->experts) m = graph_add(g, layer_norm(t, m, "post_1"), layer_experts(t, r));
     tensor *y = graph_add(g, r, layer_norm(t, m, "post_ffw"));
@@ -206,6 +415,7 @@ static void compare_layer(layer_test *t, const cpu_backend *cpu, gpu_backend *gp
     int32_t               ids[MOST_TOKENS];
     for (size_t i = 0; i < tokens; i++) ids[i] = (int32_t)((i * 7 + start * 3 + 1) % VOCABULARY);
     records_of_text(t->records, 0, &sequence, ids, (size_t)start, tokens);
+    for (size_t i = 0; i < tokens && t->shape->rank; i++) t->records[i].adapter = (uint32_t)((start + i) % SETS);
     t->rows[0] = (int32_t)tokens - 1;
     compute_on_cpu(t, cpu, &run, want);
     compute_on_gpu(t, gpu, &run, got);
@@ -256,9 +466,9 @@ static void test_layer(const layer_case *shape, quant_type type, const cpu_backe
     for (size_t i = 0; i < t.data_count; i++) free(t.data[i]);
 }
 
-/* From one layer's attention to the next one's there is one layer's worth of dispatches; attention may take two. */
-static void test_dispatches(const char *path, size_t most) {
-    TEST("%s: at most %zu dispatches a layer", path, most);
+/* From one layer's attention to the next one's there is one layer's worth of dispatches; attention may take two. `with` NULL: no adapter. */
+static void test_dispatches(const char *path, const char *with, size_t most) {
+    TEST("%s%s: at most %zu dispatches a layer", path, with ? " with an adapter" : "", most);
     const gm_engine_options options = { .model = path, .backend = GM_BACKEND_CPU, .threads = 1 };
     const fuse_options      one = { .one_token = true,
                                     .one_output = true,
@@ -267,16 +477,21 @@ static void test_dispatches(const char *path, size_t most) {
                                     .most_bytes = 1 << 27,
                                     .most_column = 4096 };
     gm_engine              *engine = NULL;
+    gm_adapter             *held = NULL;
     char                    why[400] = "";
     error                   e = { 0 };
     graph                   fused;
     CHECK_MESSAGE(!gm_engine_open(&options, &engine, why, sizeof why), "%s", why);
-    if (!engine || graph_fuse(&engine->text, &one, &fused, &e)) {
+    if (with && engine) CHECK_MESSAGE(!gm_adapter_load(engine, with, &held, why, sizeof why), "%s", why);
+    if (!engine || graph_fuse(engine_adapters_graph(engine, held != NULL), &one, &fused, &e)) {
         CHECK_MESSAGE(!engine, "%s", e.why);
         return;
     }
     size_t layers = 0, dispatches = 0;
     for (size_t i = 0; i < fused.op_count; i++) {
+        const op *o = &fused.ops[i];
+        /* an embedding, and what comes after the layers, is corrected by an op of its own */
+        if (o->kind == OP_LORA_EXPAND && layers) CHECK(o->out->axis == AXIS_OUTPUTS);
         if (fused.ops[i].kind == OP_ATTEND) {
             if (layers) CHECK_MESSAGE(dispatches <= most, "layer %zu takes %zu", layers - 1, dispatches);
             layers++;
@@ -287,6 +502,7 @@ static void test_dispatches(const char *path, size_t most) {
     CHECK_MESSAGE(layers == engine->weights.config.layers, "%zu of %u layers make their heads in the attention", layers,
                   engine->weights.config.layers);
     graph_free(&fused);
+    gm_adapter_free(held);
     gm_engine_close(engine);
 }
 
@@ -351,11 +567,12 @@ int main(int argc, char **argv) {
     test_layers(&gpu, true, only);
     test_layers(&gpu, false, only);
     gpu_backend_close(&gpu);
-    if (argc > 2) return test_end();
-    test_dispatches("tests/fixtures/tiny-dense.gguf", 9);
-    test_dispatches("tests/fixtures/tiny-moe.gguf", 14);
-    test_dispatches("tests/fixtures/small-dense-Q4_K_M.gguf", 9);
-    test_dispatches("tests/fixtures/small-moe-Q4_K_M.gguf", 14);
+    if (argc > 2 && strcmp(argv[2], "counts")) return test_end();
+    test_dispatches("tests/fixtures/tiny-dense.gguf", NULL, 9);
+    test_dispatches("tests/fixtures/tiny-moe.gguf", NULL, 14);
+    test_dispatches("tests/fixtures/small-dense-Q4_K_M.gguf", NULL, 9);
+    test_dispatches("tests/fixtures/small-moe-Q4_K_M.gguf", NULL, 14);
+    test_dispatches("tests/fixtures/tiny-dense.gguf", "tests/fixtures/tiny-dense-lora", 13);
     test_tower_dispatches("tests/fixtures/tiny-mm.mmproj.gguf", false, 12);
     test_tower_dispatches("tests/fixtures/tiny-mm.mmproj.gguf", true, 25);
     return test_end();

@@ -11,6 +11,7 @@ enable subgroups;
 //                dispatch (m / 64 rounded up, rows, tokens / TOKENS rounded up)
 //
 //   x, y  f32, views: unit i of row r of token t at a_offset + t · a_token_stride + r · a_row_stride + i     k, m and strides in units
+//   u     f32, row r of token t at u_offset + t · u_token_stride + r · slots · rank
 //   sets  f32 [sets, slots]: the weights     out  f32 [tokens, rows, slots · rank or m]     OUTPUTS: t counts outputs, `outputs` names their tokens
 //   ROUTED: row r of token t belongs to expert routes[t, r]; TOKENS is 1. Otherwise the tokens of a thread share what they read of A or B
 //
@@ -28,6 +29,8 @@ override m:              u32 = 1u;
 override a_offset:       u32 = 0u;
 override a_row_stride:   u32 = 0u;
 override a_token_stride: u32 = 0u;
+override u_offset:       u32 = 0u;
+override u_token_stride: u32 = 0u;
 const threads = 64u;
 const tokens_each = ${TOKENS}u;
 
@@ -150,7 +153,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) g
         for (var r = 0u; r < rank; r++) {
             let column = b[matrix + r * m];
             for (var t = 0u; t < tokens_each; t++) {
-                sums[t] += column * u[(min(first + t, last) * groups.y + at.y) * slots * rank + slot * rank + r];
+                sums[t] += column * u[u_offset + min(first + t, last) * u_token_stride + at.y * slots * rank + slot * rank + r];
             }
         }
     }

@@ -11,6 +11,7 @@ enable subgroups;
 //
 //   weights  one tile of W, rows of k (weights.wgsl)     x  f32, from x_offset on     y  from y_offset + first_row on
 //   b, b_weight, weight, sum  f32 [k]     other  f32 from other_offset on
+//   CORRECTED: v[row] also has what adapters add (corrections.wgsl)
 //   Q8_OUT: y is written in 8 bits (result_q8.wgsl)     COLUMN given: x is in 8 bits already (column_given.wgsl)
 //   dispatch (row blocks in x, continued in z; each workgroup strides over the blocks by the size of the dispatch; 1 or pairs in y)
 //
@@ -181,6 +182,9 @@ const row_values = ${ROWS}u / 2u; // values of y that each thread computes
 #else
 const row_values = ${ROWS}u;
 #endif
+#if CORRECTED
+#include "corrections.wgsl"
+#endif
 
 @compute @workgroup_size(threads)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
@@ -251,6 +255,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         var raw3 = load_raw(row3 + start);
 #endif
 
+#if CORRECTED
+        let fix = corrections(0u, first, lane);
+#endif
         var sums = vec4<f32>(0.0);
         for (var begin = 0u; begin < chunks; begin += segment) {
             let end = min(begin + segment, chunks);
@@ -289,7 +296,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #if NORMED
         if (block == mine) { scale = weight_factor * inverseSqrt(squares_of_column(thread, subgroup) / f32(k) + eps); }
 #endif
+#if CORRECTED
+        let total = reduce(sums * scale + fix, thread, subgroup);
+#else
         let total = reduce(sums, thread, subgroup) * scale;
+#endif
 #if Q8_OUT
         workgroupBarrier();
         if (lane == 0u) {

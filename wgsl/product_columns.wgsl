@@ -8,6 +8,8 @@ enable subgroups;
 //                          (clipped as clips.wgsl says)
 //                    pair: gelu(v[c, row]) · v[c, rows + row], where W has 2 · rows rows     value: gelu(v[c, row]) · other[c, row]
 //
+//   CORRECTED: v also has what adapters add (corrections.wgsl)
+//
 //   weights  one tile of W, rows of k (weights.wgsl)     y  column c from y_offset + c · y_token_stride + first_row on
 //   x        COLUMN given: in 8 bits, column c is row c (column_given.wgsl)
 //            COLUMN f32: column c from x_offset + c · x_token_stride on
@@ -61,6 +63,9 @@ const row_values = 4u;
 
 #include "clips.wgsl"
 #include "lanes.wgsl"
+#if CORRECTED
+#include "corrections.wgsl"
+#endif
 
 // A chunk of a row: as it is stored, and unpacked.
 #if QUANTISED
@@ -200,6 +205,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         sum3 += rows_times(w, x3);
 #endif
     }
+#if CORRECTED
+    sum0 += corrections(c, first, lane);
+#if COLUMNS == 1
+#else
+    sum1 += corrections(min(c + 1u, columns - 1u), first, lane);
+#endif
+#if COLUMNS == 4
+    sum2 += corrections(min(c + 2u, columns - 1u), first, lane);
+    sum3 += corrections(min(c + 3u, columns - 1u), first, lane);
+#endif
+#endif
     put_column(c, reduce(sum0, thread, subgroup), first, block_first, thread);
 #if COLUMNS == 1
 #else

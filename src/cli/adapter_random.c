@@ -69,7 +69,9 @@ static gm_status random_pairs(random_work *w, const model *m, error *e) {
 
 int adapter_random_run(const adapter_values *v, const char *const *given, size_t count) {
     adapter       made = { .name = "random", .prefix = "model.language_model." };
-    random_work   w = { .a = &made, .rank = v->rank.given ? (uint32_t)v->rank.value : DEFAULT_RANK, .seed = v->seed.value };
+    random_work   w = { .a = &made,
+                        .rank = v->rank.given ? (uint32_t)v->rank.value : DEFAULT_RANK,
+                        .seed = v->seed.value };
     arena         memory = { 0 };
     engine_origin origin = { 0 };
     gguf         *file = NULL;

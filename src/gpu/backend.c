@@ -121,11 +121,14 @@ static gm_status add_matrix(gpu_backend *b, gpu_weight *w, tensor *const *parts,
     return lay_out(b, w, parts[0], ne, e);
 }
 
-static void add_vector(gpu_weight *w, const tensor *t) {
-    w->part_count = 1;
-    w->parts[0].weight = *t;
-    w->parts[0].bytes = t->ne[0] * sizeof(float);
-    w->layout = (weight_layout){ .type = TYPE_F32, .k = (uint32_t)t->ne[0], .rows = 1, .experts = 1, .tiles = 1 };
+/* A vector, or several one after the other. */
+static void add_vector(gpu_weight *w, tensor *const *parts) {
+    w->layout = (weight_layout){ .type = TYPE_F32, .rows = 1, .experts = 1, .tiles = 1 };
+    for (size_t i = 0; i < GPU_WEIGHT_PARTS && parts[i]; i++) {
+        w->parts[w->part_count].weight = *parts[i];
+        w->parts[w->part_count++].bytes = parts[i]->ne[0] * sizeof(float);
+        w->layout.k += (uint32_t)parts[i]->ne[0];
+    }
 }
 
 /* Whether a weight has these parts one after the other. */
@@ -139,13 +142,13 @@ static bool parts_are_there(const gpu_backend *b, tensor *const *parts) {
     return all;
 }
 
-/* `parts` are the parts of a matrix: up to three, then NULL. */
+/* `parts` are the parts of a matrix or of a vector: up to three, then NULL. */
 static gm_status add_weight(gpu_backend *b, tensor *const *parts, bool matrix, error *e) {
     gpu_weight_set *set = b->sets;
     if (parts_are_there(b, parts)) return GM_OK;
     gpu_weight *w = &set->weights[set->count];
     *w = (gpu_weight){ 0 };
-    if (!matrix) add_vector(w, parts[0]);
+    if (!matrix) add_vector(w, parts);
     else TRY(add_matrix(b, w, parts, e));
     w->tiles = calloc(w->layout.tiles, sizeof *w->tiles);
     if (!w->tiles) return fail_memory(e, "a weight's tiles", w->layout.tiles * sizeof *w->tiles);
@@ -172,7 +175,12 @@ static gm_status add_weights_of(gpu_backend *b, const op *o, error *e) {
         if (o->kind == OP_PRODUCTS) memcpy(parts, o->in, GPU_WEIGHT_PARTS * sizeof *parts);
         TRY(add_weight(b, parts, true, e));
     }
-    const size_t first = o->kind == OP_PRODUCTS ? FUSED_A : o->kind == OP_EMBED;
+    if (o->kind == OP_SHRINKS) {
+        tensor *const parts[GPU_WEIGHT_PARTS + 1] = { o->in[FUSED_W0], o->in[FUSED_W1], o->in[FUSED_W2] };
+        TRY(add_weight(b, parts, false, e));
+    }
+    const bool   joined = o->kind == OP_PRODUCTS || o->kind == OP_SHRINKS;
+    const size_t first = joined ? FUSED_A : o->kind == OP_EMBED;
     for (size_t j = first; j < OP_INPUTS; j++) {
         tensor *parts[] = { o->in[j], NULL };
         if (o->in[j] && o->in[j]->kind == TENSOR_WEIGHT) TRY(add_weight(b, parts, false, e));

@@ -14,7 +14,7 @@
 enum { GPU_WEIGHT_PARTS = 3, GPU_LANES = 4 };
 
 /* A weight on the GPU: one tensor, or several that are multiplied together, with their rows joined. Matrices are
- * repacked into tiles; vectors stay f32. */
+ * repacked into tiles; vectors stay f32, and those of joined adapters lie one after the other. */
 typedef struct {
     struct {
         tensor   weight;

@@ -32,6 +32,113 @@ gpu_kernel gpu_norms_kernel(const op *o, uint32_t tokens, uint32_t outputs, bool
     return k;
 }
 
+/* ---- adapters ---- */
+
+enum { SHRINKS_MANY = 8, SHRINKS_RANKS = 4, SHRINKS_TOKENS = 4, CORRECT_TOKENS = 8 };
+
+static void adapter_bind_at(gpu_kernel *k, int range, const char *define) {
+    static const char *const numbers[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" };
+    kernel_define(k, define, numbers[k->bind_count]);
+    kernel_bind(k, range);
+}
+
+/* The residual and the norm that a column of one token is computed from. */
+static void shrinks_column(gpu_kernel *k, const op *o) {
+    kernel_define(k, "RESIDUAL", kernel_flag(o->in[FUSED_B] != NULL));
+    kernel_define(k, "NORMED", kernel_flag(o->normed));
+    kernel_define(k, "SUM", kernel_flag(o->sum != NULL));
+    if (o->in[FUSED_B]) {
+        adapter_bind_at(k, BIND_IN + FUSED_B, "B_AT");
+        adapter_bind_at(k, BIND_IN + FUSED_B_WEIGHT, "B_WEIGHT_AT");
+        adapter_bind_at(k, BIND_NUMBERS, "NUMBERS_AT");
+        kernel_number(k, o->factor);
+    }
+    if (o->normed) {
+        adapter_bind_at(k, BIND_IN + FUSED_WEIGHT, "WEIGHT_AT");
+        kernel_constant(k, "weight_factor", (double)o->weight_factor);
+    }
+    if (o->in[FUSED_B] || o->normed) kernel_constant(k, "eps", (double)o->eps);
+    if (o->sum) adapter_bind_at(k, BIND_SUM, "SUM_AT");
+}
+
+gpu_kernel gpu_shrinks_kernel(const op *o, uint32_t tokens, bool q8, bool given) {
+    const tensor  *x = o->in[FUSED_A];
+    const bool     one = tokens == 1, many = tokens >= SHRINKS_MANY, eight = q8 || given;
+    const bool     wide = eight || ((x->ne[0] | x->offset | x->token_stride) % 4 == 0);
+    const uint32_t unit = wide ? 4 : 1, tokens_each = many ? SHRINKS_TOKENS : 1;
+    uint32_t       firsts[OP_PARTS + 1] = { 0 };
+    bool           by_four = many;
+    for (size_t i = 0; i < OP_PARTS; i++) {
+        firsts[i + 1] = firsts[i] + o->slots * o->ranks[i];
+        by_four = by_four && o->ranks[i] % SHRINKS_RANKS == 0;
+    }
+    gpu_kernel k = { .file = "shrinks.wgsl",
+                     .x = firsts[OP_PARTS] / (by_four ? SHRINKS_RANKS : 1),
+                     .y = 1,
+                     .z = rounded_up(tokens, tokens_each) };
+    kernel_define(&k, "ONE", kernel_flag(one));
+    kernel_define(&k, "WIDE", kernel_flag(wide));
+    kernel_define(&k, "COLUMN", eight ? "given" : "f32");
+    kernel_define(&k, "THREADS", one ? "256" : "64");
+    kernel_define(&k, "RANKS", by_four ? "4" : "1");
+    kernel_define(&k, "TOKENS", many ? "4" : "1");
+    kernel_constant(&k, "slots", o->slots);
+    kernel_constant(&k, "rank_0", o->ranks[0]);
+    if (o->ranks[1]) kernel_constant(&k, "rank_1", o->ranks[1]);
+    if (o->ranks[2]) kernel_constant(&k, "rank_2", o->ranks[2]);
+    kernel_constant(&k, "first_1", firsts[1]);
+    kernel_constant(&k, "first_2", firsts[2]);
+    kernel_constant(&k, "k", (double)(x->ne[0] / unit));
+    kernel_constant(&k, "head", (double)shrunk_head(o->slots));
+    kernel_constant(&k, "out_stride", (double)o->out->token_stride);
+    if (eight) kernel_constant(&k, "x_scales", (double)tokens * (double)x->ne[0] / 4);
+    else {
+        kernel_constant(&k, "x_offset", (double)(x->offset / unit));
+        kernel_constant(&k, "x_token_stride", (double)(x->token_stride / unit));
+    }
+    kernel_bind(&k, q8 ? BIND_QUANTISED : BIND_IN + FUSED_A);
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_IN + FUSED_W0);
+    kernel_bind(&k, BIND_IN + FUSED_SETS);
+    kernel_bind(&k, BIND_RUN);
+    if (one) shrinks_column(&k, o);
+    return k;
+}
+
+gpu_kernel gpu_correct_kernel(const op *o, const gpu_corrections *c, uint32_t tokens) {
+    static const struct {
+        const char *flag, *at, *rank, *shrunk, *end;
+    } names[OP_PARTS] = { { "EXPAND_0", "EXPAND_0_AT", "rank_0", "shrunk_0", "end_0" },
+                          { "EXPAND_1", "EXPAND_1_AT", "rank_1", "shrunk_1", "end_1" },
+                          { "EXPAND_2", "EXPAND_2_AT", "rank_2", "shrunk_2", "end_2" } };
+    const tensor  *y = o->out;
+    const uint32_t each = tokens >= SHRINKS_MANY ? CORRECT_TOKENS : 1;
+    const bool     wide = (c->rows[0] | c->rows[1] | c->rows[2] | y->offset | y->token_stride) % 4 == 0;
+    const uint32_t unit = wide ? 4 : 1;
+    uint32_t       end = 0;
+    gpu_kernel     k = { .file = "correct.wgsl", .y = 1, .z = rounded_up(tokens, each) };
+    kernel_define(&k, "WIDE", kernel_flag(wide));
+    kernel_define(&k, "TOKENS", each == 1 ? "1" : "8");
+    kernel_constant(&k, "slots", c->slots);
+    kernel_constant(&k, "shrunk_stride", c->stride);
+    kernel_constant(&k, "y_offset", (double)(y->offset / unit));
+    kernel_constant(&k, "y_token_stride", (double)(y->token_stride / unit));
+    kernel_bind(&k, BIND_OUT);
+    kernel_bind(&k, BIND_IN + FUSED_SHRUNK);
+    kernel_bind(&k, BIND_RUN);
+    for (int i = 0; i < OP_PARTS; i++) {
+        end += c->rows[i] / unit;
+        kernel_constant(&k, names[i].end, end);
+        kernel_define(&k, names[i].flag, kernel_flag(c->ranks[i] > 0));
+        if (!c->ranks[i]) continue;
+        adapter_bind_at(&k, BIND_IN + FUSED_EXPAND0 + i, names[i].at);
+        kernel_constant(&k, names[i].rank, c->ranks[i]);
+        kernel_constant(&k, names[i].shrunk, c->at[i]);
+    }
+    k.x = rounded_up(end, 64);
+    return k;
+}
+
 static gpu_kernel mix_kernel(const op *o, uint32_t tokens) {
     const tensor  *a = o->in[MIX_A];
     const uint32_t unit = unit_of(a);

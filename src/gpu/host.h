@@ -60,7 +60,8 @@ uint64_t gpu_host_limit(const gpu_host *h);
 
 /* ---- buffers, pipelines and bind groups ---- */
 
-/* A zeroed buffer for storage and for copies in both directions. Returns 0, with an error, if there is no memory. */
+enum { GPU_UNIFORM_BYTES = 1 << 20 };
+/* A zeroed buffer for storage and for copies in both directions; up to GPU_UNIFORM_BYTES also for uniform bindings. Returns 0, with an error, if there is no memory. */
 gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e);
 void   gpu_buffer_free(gpu_host *h, gpu_id buffer);
 /* Queued in order with submits. Offset and size are multiples of 4. At most 64 MiB may be in flight: beyond that,

@@ -31,8 +31,10 @@ gpu_id gpu_buffer_new(gpu_host *h, uint64_t bytes, error *e) {
     host_buffer *buffer = slots_add(&h->buffers, &id);
     if (!buffer) return fail_memory(e, "a GPU buffer's record", sizeof *buffer), 0;
 
+    const bool                 small = bytes <= GPU_UNIFORM_BYTES;
     const WGPUBufferDescriptor d = { .usage = WGPUBufferUsage_Storage | WGPUBufferUsage_Indirect |
-                                              WGPUBufferUsage_CopySrc | WGPUBufferUsage_CopyDst,
+                                              WGPUBufferUsage_CopySrc | WGPUBufferUsage_CopyDst |
+                                              (small ? WGPUBufferUsage_Uniform : 0),
                                      .size = round_up(bytes, 4) };
     char                       what[100];
     snprintf(what, sizeof what, "a GPU buffer of %llu bytes, beside %llu in use", (unsigned long long)bytes,

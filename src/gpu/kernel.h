@@ -10,7 +10,7 @@
 #include "gpu/host.h"
 #include "gpu/shader.h"
 
-enum { KERNEL_DEFINES = 32, KERNEL_CONSTANTS = 32, KERNEL_BINDS = 8, KERNEL_NUMBERS = 8 };
+enum { KERNEL_DEFINES = 40, KERNEL_CONSTANTS = 40, KERNEL_BINDS = 10, KERNEL_NUMBERS = 8 };
 
 typedef struct {
     const char   *file;                    /* in wgsl/ */
@@ -18,7 +18,7 @@ typedef struct {
     size_t        define_count;
     gpu_constant  constants[KERNEL_CONSTANTS];
     size_t        constant_count;
-    uint8_t       binds[KERNEL_BINDS];
+    uint8_t       binds[KERNEL_BINDS]; /* at most 8 of them storage, the others uniform */
     size_t        bind_count;
     uint32_t      x, y, z; /* workgroups */
     /* Attention: a workgroup in y handles a tile of queries, which never crosses the end of a span, so each run counts

@@ -343,6 +343,8 @@ static gpu_kernel lora_expand_kernel(const op *o, uint32_t count) {
     kernel_constant(&k, "m", (double)(y->ne[0] / unit));
     if (routes) kernel_constant(&k, "experts", (double)(b->ne[0] / (y->ne[0] * o->rank * o->slots)));
     place_a(&k, y, unit);
+    kernel_constant(&k, "u_offset", (double)o->in[2]->offset);
+    kernel_constant(&k, "u_token_stride", (double)o->in[2]->token_stride);
     k.x = rounded_up(y->ne[0] / unit, 64);
     k.y = (uint32_t)y->ne[1];
     k.z = rounded_up(count, tokens_each);

@@ -8,6 +8,7 @@
 #define GM_GPU_KERNELS_H
 
 #include "gpu/kernel.h"
+#include "gpu/matmul.h"
 #include "gpu/plan_binds.h"
 
 /* RMS_NORM, ROPE_TABLE, ROPE, GEGLU, ADD, SCALE, SOFTCAP, ROUTE, EXPERT_SUM, LORA_SHRINK, LORA_EXPAND, SELECT_ROWS and TOKEN_SUM:
@@ -82,6 +83,10 @@ gm_status gpu_group_kernel(const gpu_groups *g, gpu_kernel *out, error *e);
 /* A residual sum and its norm. With `q8`, what products read is written in 8 bits (BIND_QUANTISED): the norm, instead of the result, or
  * the sum, if there is no norm. */
 gpu_kernel gpu_norms_kernel(const op *o, uint32_t tokens, uint32_t outputs, bool q8);
+/* SHRINKS. The column is in f32, or in 8 bits: as the quantise kernel writes it, to BIND_QUANTISED (q8), or as a product gives it. */
+gpu_kernel gpu_shrinks_kernel(const op *o, uint32_t tokens, bool q8, bool given);
+/* What adapters add to the rows of a PRODUCTS with many columns, in place. */
+gpu_kernel gpu_correct_kernel(const op *o, const gpu_corrections *c, uint32_t tokens);
 /* MIX, HEADS. */
 gm_status gpu_fused_kernel(const op *o, const gpu_kv *kv, uint32_t tokens, gpu_kernel *out, error *e);
 

@@ -32,6 +32,13 @@ typedef struct {
     uint32_t ends[OP_PARTS - 1]; /* rows at which the second and the third weight begin */
 } gpu_clips;
 
+/* What adapters add to the rows of a product with few columns (wgsl/corrections.wgsl). */
+typedef struct {
+    uint32_t slots;  /* 0: nothing */
+    uint32_t stride; /* of the rows of SHRINKS' result */
+    uint32_t ranks[OP_PARTS], at[OP_PARTS], rows[OP_PARTS];
+} gpu_corrections;
+
 typedef struct {
     const weight_layout *weights;
     const weight_layout *like; /* decides the kernel; the same as `weights` except in the self-check */
@@ -49,10 +56,11 @@ typedef struct {
     gpu_column           column; /* few columns: how they are read, without q8 */
     bool y_q8; /* few columns with gate GATE_PAIR: y is written in 8 bits; its rows are a multiple of 32 */
     /* What precedes the product (with one column only) and follows it (with few), as in graph/fuse.h. */
-    bool     residual, normed, sum;
-    op_gate  gate;
-    float    eps, factor, weight_factor, cap;
-    uint32_t other_offset, other_token_stride;
+    bool            residual, normed, sum;
+    op_gate         gate;
+    float           eps, factor, weight_factor, cap;
+    uint32_t        other_offset, other_token_stride;
+    gpu_corrections corrections;
     /* With more than one column only. */
     gpu_clips clips;
 } gpu_matmul_job;

@@ -48,9 +48,32 @@ static uint32_t choose_lanes(uint64_t rows, uint32_t chunks, uint32_t rows_toget
 
 /* Adds a binding and tells the shader its number. */
 static void bind_at(gpu_kernel *out, int range, const char *define) {
-    static const char *const numbers[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7" };
+    static const char *const numbers[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" };
     kernel_define(out, define, numbers[out->bind_count]);
     kernel_bind(out, range);
+}
+
+static void correct_rows(gpu_kernel *out, const gpu_corrections *c) {
+    static const struct {
+        const char *flag, *at, *rank, *shrunk;
+    } names[OP_PARTS] = { { "EXPAND_0", "EXPAND_0_AT", "rank_0", "shrunk_0" },
+                          { "EXPAND_1", "EXPAND_1_AT", "rank_1", "shrunk_1" },
+                          { "EXPAND_2", "EXPAND_2_AT", "rank_2", "shrunk_2" } };
+    if (!c->slots) return;
+    kernel_define(out, "CORRECTED", "1");
+    bind_at(out, BIND_IN + FUSED_SHRUNK, "SHRUNK_AT");
+    kernel_constant(out, "slots", c->slots);
+    kernel_constant(out, "shrunk_stride", c->stride);
+    kernel_constant(out, "end_0", c->rows[0]);
+    kernel_constant(out, "end_1", c->rows[0] + c->rows[1]);
+    if (c->ranks[2]) kernel_constant(out, "rows_2", c->rows[2]);
+    for (int i = 0; i < OP_PARTS; i++) {
+        kernel_define(out, names[i].flag, kernel_flag(c->ranks[i] > 0));
+        if (!c->ranks[i]) continue;
+        bind_at(out, BIND_IN + FUSED_EXPAND0 + i, names[i].at);
+        kernel_constant(out, names[i].rank, c->ranks[i]);
+        kernel_constant(out, names[i].shrunk, c->at[i]);
+    }
 }
 
 static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job) {
@@ -79,6 +102,7 @@ static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job) {
         if (job->tokens > 1) kernel_constant(out, "other_token_stride", job->other_token_stride);
     }
     if (job->cap > 0) kernel_constant(out, "cap", (double)job->cap);
+    correct_rows(out, &job->corrections);
 }
 
 static void route(gpu_kernel *out, const gpu_matmul_job *job, const weight_tile *tile) {

@@ -41,9 +41,9 @@ typedef struct {
     const gpu_weight *weight;                /* EMBED, PRODUCTS: the matrix */
     uint32_t          part_first, part_rows; /* PRODUCTS: its rows, if others lie joined with them; part_rows 0: all */
     bool              gathered; /* EMBED: the host looks up the rows, and writes them before the first dispatch */
-    bool              q8;       /* PRODUCTS: reads its input in 8 bits, from the item `quantised` */
+    bool              q8;       /* PRODUCTS, SHRINKS: reads its input in 8 bits, from the item `quantised` */
     bool              groups;   /* PRODUCTS: reads the pairs grouped by expert, from the item `grouped` */
-    gpu_column        column;   /* PRODUCTS with few columns: how they are read, unless q8 */
+    gpu_column        column;   /* PRODUCTS with few columns, SHRINKS: how they are read, unless q8 */
     bool              gives_q8; /* PRODUCTS: writes its result in 8 bits; its only reader has COLUMN_GIVEN */
     bool
         quantises; /* NORMS: writes what products read in 8 bits, to the item `quantised`: its result, or also its sum */
@@ -136,11 +136,12 @@ gm_status plan_decide(gpu_plan *p, error *e);
 gm_status plan_lay_out(gpu_plan *p, error *e);
 
 /* Elements that lie between the aligned offset at which a value is bound and its own. */
-uint64_t       plan_beyond_alignment(const tensor *t);
-gpu_kv         plan_kv(const gpu_plan *p, const op *o);
-gpu_groups     plan_groups(const gpu_plan *p, size_t i); /* of a product of experts */
-gpu_clips      plan_clips(const op *o);                  /* of a product */
-gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile);
+uint64_t        plan_beyond_alignment(const tensor *t);
+gpu_kv          plan_kv(const gpu_plan *p, const op *o);
+gpu_groups      plan_groups(const gpu_plan *p, size_t i); /* of a product of experts */
+gpu_clips       plan_clips(const op *o);                  /* of a product */
+gpu_corrections plan_corrections(const op *o);            /* the same */
+gpu_matmul_job  plan_product_job(const gpu_plan *p, size_t i, uint32_t tile);
 
 /* ---- plan_record.c ---- */
 

@@ -27,6 +27,7 @@ static void plan_count_uses(const gpu_plan *p, value_use *uses) {
         for (size_t j = 0; j < OP_INPUTS; j++) {
             const tensor *t = p->g.ops[i].in[j];
             if (!t || t->kind != TENSOR_VALUE) continue;
+            if (p->g.ops[i].kind == OP_SHRINKS && j == FUSED_A) continue; /* reads it as the products do */
             value_use *use = &uses[plan_base(t)->index];
             use->readers++;
             use->reader = i;
@@ -85,6 +86,10 @@ static void plan_decide_column(gpu_plan *p, size_t i, const value_use *uses) {
     p->ops[i].gives_q8 = true;
     p->ops[use->reader].q8 = false;
     p->ops[use->reader].column = COLUMN_GIVEN;
+    for (size_t r = 0; r < p->g.op_count; r++) {
+        const tensor *x = p->g.ops[r].kind == OP_SHRINKS ? p->g.ops[r].in[FUSED_A] : NULL;
+        if (x && plan_base(x) == o->out) p->ops[r].column = COLUMN_GIVEN;
+    }
 }
 
 /* Whether the op is a product that reads the value in 8 bits, as it is. */
@@ -106,12 +111,16 @@ static void plan_decide_norms(gpu_plan *p, size_t i) {
         for (size_t j = 0; j < OP_INPUTS; j++) {
             const tensor *t = p->g.ops[r].in[j];
             if (!t || t->kind != TENSOR_VALUE || plan_base(t) != x) continue;
+            if (j == FUSED_A && p->g.ops[r].kind == OP_SHRINKS) continue; /* below */
             if (j == FUSED_A && plan_reads_q8(p, r, x)) d->quantises = true;
             else others = true;
         }
     }
     for (size_t r = 0; r < GRAPH_RESULTS; r++) others = others || graph_result(&p->g, r) == x;
     if (o->normed && others) d->quantises = false; /* more than 8 bindings */
+    for (size_t r = 0; r < p->g.op_count && d->quantises && o->normed; r++) {
+        if (p->g.ops[r].kind == OP_SHRINKS && p->g.ops[r].in[FUSED_A] == x) p->ops[r].q8 = true;
+    }
 }
 
 static uint32_t plan_splits(const gpu_plan *p, const op *o) {
@@ -164,6 +173,19 @@ gpu_clips plan_clips(const op *o) {
     return clips;
 }
 
+gpu_corrections plan_corrections(const op *o) {
+    gpu_corrections c = { 0 };
+    if (!o->in[FUSED_SHRUNK]) return c;
+    c.slots = o->slots;
+    c.stride = (uint32_t)o->in[FUSED_SHRUNK]->token_stride;
+    for (size_t i = 0; i < OP_PARTS && o->in[FUSED_W0 + i]; i++) {
+        c.rows[i] = (uint32_t)o->in[FUSED_W0 + i]->ne[1];
+        c.ranks[i] = o->ranks[i];
+        c.at[i] = o->shrunk_at[i];
+    }
+    return c;
+}
+
 gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
     const op      *o = &p->g.ops[i];
     const plan_op *d = &p->ops[i];
@@ -196,6 +218,7 @@ gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
         .other_token_stride = o->in[FUSED_OTHER] ? (uint32_t)o->in[FUSED_OTHER]->token_stride : 0,
         .column = d->column,
         .y_q8 = d->gives_q8,
+        .corrections = plan_corrections(o),
         .clips = plan_clips(o),
     };
 }

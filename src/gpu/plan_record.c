@@ -258,6 +258,7 @@ static gm_status record_product_inputs(op_recorder *r, error *e) {
 
 static gm_status record_product(op_recorder *r, error *e) {
     gpu_plan         *p = r->plan;
+    const op         *o = &p->g.ops[r->index];
     const gpu_weight *w = p->ops[r->index].weight;
     TRY(record_product_inputs(r, e));
     for (uint32_t tile = 0; tile < w->layout.tiles; tile++) {
@@ -266,10 +267,15 @@ static gm_status record_product(op_recorder *r, error *e) {
         const size_t         count = gpu_matmul_kernels(k, gpu_host_info(p->backend->host), &job);
         const gpu_id         weights = w->streamed ? p->backend->slot : w->tiles[tile];
         r->table[BIND_WEIGHTS] = (gpu_binding){ 0, weights, 0, weight_tile_of(&w->layout, tile).bytes };
-        if (w->streamed) TRY(streaming_cut(p, &p->g.ops[r->index], w, tile, e));
+        if (w->streamed) TRY(streaming_cut(p, o, w, tile, e));
         for (size_t i = 0; i < count; i++) TRY(op_dispatch(r, &k[i], e));
     }
-    return w->streamed ? streaming_resume(p, e) : GM_OK;
+    if (w->streamed) TRY(streaming_resume(p, e));
+    const gpu_corrections corrections = plan_corrections(o);
+    if (!corrections.slots || gpu_few_columns(gpu_host_info(p->backend->host), plan_count(p, o->in[FUSED_A])))
+        return GM_OK;
+    const gpu_kernel correct = gpu_correct_kernel(o, &corrections, plan_count(p, o->out));
+    return op_dispatch(r, &correct, e);
 }
 
 /* A kernel for an aligned second input: its offset counts from where it is bound. */
@@ -301,6 +307,7 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
                                   k, &count, e));
         if (count == 2) k[1].y = p->tokens; /* what adds up the splits has a workgroup for each token */
         break;
+    case OP_SHRINKS: k[0] = gpu_shrinks_kernel(o, p->tokens, p->ops[i].q8, p->ops[i].column == COLUMN_GIVEN); break;
     case OP_NORMS: k[0] = gpu_norms_kernel(o, p->tokens, p->outputs, p->ops[i].quantises); break;
     case OP_HEADS:
     case OP_MIX: TRY(gpu_fused_kernel(o, &kv, p->tokens, k, e)); break;

@@ -16,7 +16,7 @@ static inline bool by_fours(uint32_t k, const gpu_place *x) {
 
 /* Binds the bounds at which a kernel clips its input or its results. */
 static inline void clip_kernel(gpu_kernel *out, const gpu_clips *clips, bool in, bool results) {
-    static const char *const places[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7" };
+    static const char *const places[KERNEL_BINDS] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" };
     if (!in && !results) return;
     kernel_define(out, "CLIP_IN", kernel_flag(in));
     kernel_define(out, "CLIP_OUT", kernel_flag(results));

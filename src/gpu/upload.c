@@ -186,23 +186,28 @@ static gm_status upload_vector(gpu_backend *b, gpu_weight *w, error *e) {
     const uint64_t bytes = (uint64_t)w->layout.k * sizeof(float);
     if (!w->tiles[0]) w->tiles[0] = gpu_buffer_new(b->host, round_up(bytes, 16), e);
     if (!w->tiles[0]) return e->status;
-    const tensor   *vector = &w->parts[0].weight;
-    const bool      zeros = !vector->data && !vector->from; /* gpu_backend_write_vector fills it */
-    const gm_status status = zeros ? GM_OK : gpu_buffer_write(b->host, w->tiles[0], 0, vector->data, bytes, e);
-    if (!status) {
-        b->uploaded += bytes;
-        b->next_tile = 1;
+    uint64_t at = 0;
+    for (size_t i = 0; i < w->part_count; at += w->parts[i++].bytes) {
+        const tensor *vector = &w->parts[i].weight;
+        if (!vector->data && !vector->from) continue; /* gpu_backend_write_vector fills it */
+        const gm_status status = gpu_buffer_write(b->host, w->tiles[0], at, vector->data, w->parts[i].bytes, e);
+        if (status) return status;
     }
-    return status;
+    b->uploaded += bytes;
+    b->next_tile = 1;
+    return GM_OK;
 }
 
 gm_status gpu_backend_write_vector(gpu_backend *b, const tensor *t, uint64_t offset, const void *data, uint64_t bytes,
                                    error *e) {
-    const gpu_weight *w = gpu_backend_weight(b, t);
-    if (!w || w->matrix || !w->tiles[0] || offset + bytes > w->parts[0].bytes)
+    const gpu_weight_part found = gpu_backend_part(b, t);
+    const gpu_weight     *w = found.weight;
+    uint64_t              at = 0;
+    for (size_t i = 0; i < found.part; i++) at += w->parts[i].bytes;
+    if (!w || w->matrix || !w->tiles[0] || offset + bytes > w->parts[found.part].bytes)
         return fail(e, GM_BAD_ARGUMENT, "'%s' is not a vector on the GPU with room for %llu bytes at %llu", t->name,
                     (unsigned long long)bytes, (unsigned long long)offset);
-    return gpu_buffer_write(b->host, w->tiles[0], offset, data, bytes, e);
+    return gpu_buffer_write(b->host, w->tiles[0], at + offset, data, bytes, e);
 }
 
 static gm_status stage_next(gpu_backend *b, gpu_weight *w, error *e) {

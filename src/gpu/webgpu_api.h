@@ -104,6 +104,7 @@ enum {
     WGPUBufferUsage_MapRead = 0x1,
     WGPUBufferUsage_CopySrc = 0x4,
     WGPUBufferUsage_CopyDst = 0x8,
+    WGPUBufferUsage_Uniform = 0x40,
     WGPUBufferUsage_Storage = 0x80,
     WGPUBufferUsage_Indirect = 0x100,
     WGPUBufferUsage_QueryResolve = 0x200,

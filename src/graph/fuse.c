@@ -183,7 +183,7 @@ static bool try_norm_of_sum(fuser *f, op *norms) {
  * one value, the values only. */
 static bool takes_view(const op *o, size_t input, bool tower) {
     if (o->kind == OP_RMS_NORM || o->kind == OP_GEGLU || o->kind == OP_CLAMP) return true;
-    if (o->kind == OP_LORA_EXPAND) return input == 0;
+    if (o->kind == OP_LORA_EXPAND) return input == 0 || input == 2;
     return tower && (o->kind == OP_MUL || o->kind == OP_SCALE || (o->kind == OP_LOCAL_ATTENTION && input == 2));
 }
 
@@ -282,6 +282,62 @@ static bool join_products(fuser *f, uint32_t first) {
     return true;
 }
 
+/* ---- SHRINKS: what adapters see of one column ---- */
+
+static bool same_view(const tensor *a, const tensor *b) {
+    return a == b ||
+           (a->kind == TENSOR_VALUE && b->kind == TENSOR_VALUE && whole_of((tensor *)a) == whole_of((tensor *)b) &&
+            a->offset == b->offset && a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1]);
+}
+
+/* Moves an op to an earlier place. */
+static void move_op(fuser *f, uint32_t from, uint32_t to) {
+    const op moved = f->g->ops[from];
+    memmove(&f->g->ops[to + 1], &f->g->ops[to], (from - to) * sizeof moved);
+    f->g->ops[to] = moved;
+}
+
+static bool shrinks_alike(const op *a, const op *b) {
+    return b->kind == OP_LORA_SHRINK && b->in[1] && !b->in[3] && same_view(a->in[1], b->in[1]) &&
+           a->slots == b->slots && a->in[2] == b->in[2];
+}
+
+/* Joins the LORA_SHRINKs of up to three weights that multiply one column. The result comes before the products, so that these can
+ * use it. */
+static bool try_shrinks(fuser *f, op *shrink) {
+    const tensor *x = shrink->in[1];
+    if (!x || shrink->in[3] || x->ne[1] != 1 || shrink->out->axis != AXIS_TOKENS) return false;
+    op       fused = { .kind = OP_SHRINKS, .slots = shrink->slots, .factor = 1, .weight_factor = 1 };
+    uint64_t bytes = 0, end = shrunk_head(shrink->slots);
+    tensor  *row = copy_tensor(f, shrink->out);
+    if (!row) return false;
+    fused.in[FUSED_A] = shrink->in[1];
+    fused.in[FUSED_SETS] = shrink->in[2];
+    const op like = *shrink;
+    tensor  *parts[OP_PARTS];
+    size_t   count = 0;
+    for (uint32_t i = op_index(f, shrink); i < f->g->op_count && count < OP_PARTS; i++) {
+        op *o = &f->g->ops[i];
+        if (!shrinks_alike(&like, o) || (count && bytes + tensor_bytes(o->in[0]) > f->options->most_bytes)) continue;
+        bytes += tensor_bytes(o->in[0]);
+        fused.in[FUSED_W0 + count] = o->in[0];
+        fused.ranks[count] = o->rank;
+        fused.shrunk_at[count++] = (uint32_t)end;
+        parts[count - 1] = o->out;
+        end += o->out->ne[0];
+        if (o != shrink) remove_op(o);
+    }
+    row->index = (uint32_t)f->g->value_count++;
+    row->ne[0] = end;
+    row->row_stride = row->token_stride = end;
+    for (size_t i = 0; i < count; i++) make_part_of(parts[i], row, fused.shrunk_at[i]);
+    fused.out = row;
+    *shrink = fused;
+    const uint32_t first = f->first_reader[whole_of((tensor *)x)->index];
+    if (first < op_index(f, shrink)) move_op(f, op_index(f, shrink), first);
+    return true;
+}
+
 /* ---- PRODUCTS that clip: clamp(W · clamp(x)) ---- */
 
 /* Sums the offsets of views of views, which fuser_finish has not flattened yet. */
@@ -337,6 +393,29 @@ static bool try_clip_output(fuser *f, op *clamp) {
     products->out_least[part] = clamp->least;
     products->out_most[part] = clamp->most;
     remove_op(clamp);
+    return true;
+}
+
+/* The product adds what adapters correct. */
+static bool try_correct(fuser *f, op *expand) {
+    size_t         part = 0;
+    tensor        *row = whole_of(expand->in[0]), *shrunk = whole_of(expand->in[2]);
+    op            *products = product_of_part(f, expand->in[0], &part), *shrinks = producer_of(f, shrunk, OP_SHRINKS);
+    const uint64_t first = offset_in_whole(expand->in[0]);
+    if (!products || !shrinks || products->in[FUSED_ROUTES] || products->clips_in || !is_row(expand->out) ||
+        op_index(f, shrinks) > op_index(f, products) || !same_view(products->in[FUSED_A], shrinks->in[FUSED_A]) ||
+        (products->in[FUSED_SHRUNK] && products->in[FUSED_SHRUNK] != shrunk) ||
+        !part_read_once(f, row, first, expand->out->ne[0]))
+        return false;
+    if (!products->out->base) products->out = expand->out;
+    else if (readers_take_views(f, expand->out, false)) make_part_of(expand->out, row, first);
+    else return false;
+    products->in[FUSED_SHRUNK] = shrunk;
+    products->in[FUSED_EXPAND0 + part] = expand->in[1];
+    products->ranks[part] = expand->rank;
+    products->shrunk_at[part] = (uint32_t)offset_in_whole(expand->in[2]);
+    products->slots = expand->slots;
+    remove_op(expand);
     return true;
 }
 
@@ -460,12 +539,15 @@ static bool can_make_column(const fuser *f, const op *products) {
            (x->axis == AXIS_TOKENS ? f->options->one_token : f->options->one_output);
 }
 
+/* Ops that can compute their column. */
+static bool has_column(const op *o) { return o->kind == OP_PRODUCTS || o->kind == OP_SHRINKS; }
+
 static bool read_by_products(const fuser *f, const tensor *x) {
     for (size_t i = 0; i < f->g->op_count; i++) {
         const op *o = &f->g->ops[i];
         for (size_t j = 0; o->kind != (op_kind)GONE && j < OP_INPUTS; j++) {
             const bool reads = o->in[j] && o->in[j]->kind == TENSOR_VALUE && whole_of(o->in[j]) == x;
-            if (reads && (o->kind != OP_PRODUCTS || j != FUSED_A || !can_make_column(f, o))) return false;
+            if (reads && (!has_column(o) || j != FUSED_A || !can_make_column(f, o))) return false;
         }
     }
     return !is_result(f, x);
@@ -481,7 +563,7 @@ static bool try_absorb_norm(fuser *f, op *products) {
         return false;
     for (size_t i = 0; i < f->g->op_count; i++) {
         op *o = &f->g->ops[i];
-        if (o->kind != OP_PRODUCTS || o->in[FUSED_A] != x) continue;
+        if (!has_column(o) || o->in[FUSED_A] != x) continue;
         o->in[FUSED_A] = norm->in[0];
         o->in[FUSED_WEIGHT] = norm->in[1];
         o->eps = norm->factor;
@@ -505,7 +587,7 @@ static bool try_absorb_norms(fuser *f, op *products) {
     const op made = *norms;
     for (size_t i = op_index(f, products); i < f->g->op_count && made.normed; i++) {
         op *o = &f->g->ops[i];
-        if (o->kind != OP_PRODUCTS || o->in[FUSED_A] != x) continue;
+        if (!has_column(o) || o->in[FUSED_A] != x) continue;
         o->in[FUSED_A] = made.sum;
         o->in[FUSED_WEIGHT] = made.in[FUSED_WEIGHT];
         o->eps = made.eps;
@@ -582,16 +664,20 @@ static const struct {
 } rules[] = {
     { OP_ADD, false, try_add },
     { OP_NORMS, false, try_norm_of_sum },
+    { OP_LORA_SHRINK, false, try_shrinks },
     { OP_MATMUL, false, try_join },
     { OP_MATMUL, false, make_products },
     { OP_MATMUL_EXPERTS, false, make_products },
+    { OP_LORA_EXPAND, false, try_correct },
     { OP_CLAMP, false, try_clip_output },
     { OP_CLAMP, false, try_clip_input },
     { OP_ATTENTION, false, try_heads },
     { OP_ATTENTION, true, try_attend },
     { OP_GEGLU, true, try_gate },
     { OP_SOFTCAP, true, try_cap },
+    { OP_SHRINKS, true, try_absorb_norms },
     { OP_PRODUCTS, true, try_absorb_norms },
+    { OP_SHRINKS, true, try_absorb_norm },
     { OP_PRODUCTS, true, try_absorb_norm },
 };
 

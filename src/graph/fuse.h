@@ -8,6 +8,10 @@
  *             gate   pair: gelu(first half of the row) · second half;  value: gelu(row) · other
  *             cap    above 0: cap · tanh(row / cap)
  *             clips  x is clamped before the product, the rows of each weight after it
+ *             with SHRUNK, adapters correct the rows before the gate: those of weight i by Σ_s EXPAND_i,s · u_i,s
+ *   SHRINKS   what the adapters of up to three weights see of one column x, which is as that of PRODUCTS: a row with the number of
+ *             slots in the token's set, their numbers, zeros up to `shrunk_head`, and for each weight i, u_i = w_s · A_i,s · x of each slot
+ *             s, 0 for slots without a weight (LORA_SHRINK). Its inputs W0, W1, W2 are the vectors A of the weights
  *   HEADS     queries q, and optionally keys k and values v: norms q and k with their weights and rotates them by the
  *             table, norms v; k and v go to the cache of `layer`, which becomes `sum`, q to out. A table of two rows rotates
  *             the first half of a head by the one and the second half by the other
@@ -31,8 +35,11 @@ enum {
     FUSED_B = 4,
     FUSED_B_WEIGHT = 5,
     FUSED_WEIGHT = 6,
-    FUSED_OTHER = 7,  /* PRODUCTS */
-    FUSED_ROUTES = 8, /* PRODUCTS */
+    FUSED_OTHER = 7,   /* PRODUCTS */
+    FUSED_ROUTES = 8,  /* PRODUCTS */
+    FUSED_EXPAND0 = 9, /* PRODUCTS: the vectors B of the adapters of W0, W1, W2 */
+    FUSED_SHRUNK = 12, /* PRODUCTS: the result of SHRINKS */
+    FUSED_SETS = 12,   /* SHRINKS: the table of sets */
 
     HEADS_Q = 0, /* HEADS, ATTEND */
     HEADS_K = 1,
@@ -48,6 +55,9 @@ enum {
     MIX_A_WEIGHT = 3,
     MIX_WEIGHT = 4,
 };
+
+/* Values before the first u in a row of SHRINKS. */
+static inline uint64_t shrunk_head(uint32_t of_slots) { return (1 + (uint64_t)of_slots + 3) / 4 * 4; }
 
 typedef struct {
     bool     one_token;   /* for one token only: products may compute their own column */

@@ -51,6 +51,7 @@ static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_ADAMW] = "adamw",
     [OP_NORMS] = "norms",
     [OP_PRODUCTS] = "products",
+    [OP_SHRINKS] = "shrinks",
     [OP_HEADS] = "heads",
     [OP_ATTEND] = "attend",
     [OP_MIX] = "mix",

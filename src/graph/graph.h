@@ -135,13 +135,14 @@ typedef enum {
     /* Fused ops: only fuse.c creates them, for plans; fuse.h says what they compute. */
     OP_NORMS = OP_COUNT,
     OP_PRODUCTS,
+    OP_SHRINKS,
     OP_HEADS,
     OP_ATTEND,
     OP_MIX,
     OP_COUNT_FUSED,
 } op_kind;
 
-enum { OP_INPUTS = 9 };                                        /* the most inputs of any op; primitives have up to 8 */
+enum { OP_INPUTS = 13 };                                       /* the most inputs of any op; primitives have up to 8 */
 enum { OP_PARTS = 3 };                                         /* weights of a PRODUCTS */
 enum { LOCAL_ATTENTION_MOST = 16 };                            /* tokens that LOCAL_ATTENTION reaches */
 enum { ATTENTION_BACK_HEAD = 512, ATTENTION_BACK_GROUP = 64 }; /* the largest head, and queries to a K/V head */
@@ -203,6 +204,8 @@ typedef struct {
     op_gate gate;
     bool    clips_in, clips_out;
     float   out_least[OP_PARTS], out_most[OP_PARTS]; /* PRODUCTS that clip: of the rows of each weight */
+    /* SHRINKS, and PRODUCTS that adapters correct: for each weight the rank, 0: none, and where its part of SHRINKS' result begins */
+    uint32_t ranks[OP_PARTS], shrunk_at[OP_PARTS];
 } op;
 
 enum { GRAPH_FURTHER = 3, GRAPH_RESULTS = 1 + GRAPH_FURTHER };

@@ -21,6 +21,8 @@ const AGAIN = 1;
 const { BadArgument, NotSupported, OutOfMemory, DeviceLost, Busy } = ERROR_CODES;
 
 const USAGE = 0x80 | 0x100 | 0x4 | 0x8; // storage, indirect, copy source, copy destination
+const UNIFORM_BYTES = 1 << 20; // GPU_UNIFORM_BYTES of src/gpu/host.h
+const UNIFORM = 0x40;
 const PIECE = 2 ** 20; // bytes of one step of a large write: small enough for the GPU process to reuse its memory
 const SCOPED = 2 ** 20; // bytes; a larger buffer counts as made once WebGPU has confirmed its memory
 const MOST_LISTS = 256;
@@ -326,7 +328,7 @@ export class GpuHost {
         if (this.#refuseLost()) return 0;
         let buffer: GPUBuffer;
         try {
-            buffer = this.#makeBuffer(bytes, USAGE);
+            buffer = this.#makeBuffer(bytes, bytes <= UNIFORM_BYTES ? USAGE | UNIFORM : USAGE);
         } catch (thrown) {
             this.#refuse(OutOfMemory, `a GPU buffer of ${bytes} bytes: ${oneLine(String(thrown))}`);
             return 0;

@@ -1,0 +1,190 @@
+#if SUBGROUPS
+enable subgroups;
+#endif
+// What adapters see of a column, for up to three weights that multiply it (src/graph/fuse.h). For each token t:
+//
+//   s = (x + b · b_weight / rms(b)) · factor with RESIDUAL, otherwise x; written to `sum` with SUM
+//   c = s · weight · weight_factor / rms(s) with NORMED, otherwise s            rms(v) = √(mean(v²) + eps)
+//   out[t] = the number of slots in the token's set, then these slots; from `head` on, for each row i of A: w_s · A[i] · c
+//
+//   a     f32, rows of k: rank_0 rows for each slot, then rank_1 for each, then rank_2     sets  f32 [sets, slots]: the weights w
+//   x     COLUMN f32: from x_offset + t · x_token_stride on     COLUMN given: in 8 bits, row t (quantise.wgsl), x_scales in words
+//   out   f32, row t from t · out_stride on; 0 for rows of slots without a weight     k, x_offset and x_token_stride in units
+//   dispatch (rows of A / RANKS, 1, tokens / TOKENS rounded up)     RANKS divides every rank
+//
+// ONE: for one token, with RANKS and TOKENS 1; only then there is a residual or a norm, which every workgroup computes for itself.
+// Slots without a weight are skipped.
+
+#include "unit.wgsl"
+
+override slots:          u32;
+override rank_0:         u32;
+override rank_1:         u32 = 1u;
+override rank_2:         u32 = 1u;
+override first_1:        u32; // row of A at which the second weight's begin; without one, the number of rows
+override first_2:        u32;
+override k:              u32;
+override head:           u32;
+override out_stride:     u32;
+override x_offset:       u32 = 0u;
+override x_token_stride: u32 = 0u;
+override eps:            f32 = 0.0;
+override weight_factor:  f32 = 1.0;
+const threads = ${THREADS}u;
+const ranks = ${RANKS}u;
+const tokens_each = ${TOKENS}u;
+
+#include "reduce.wgsl"
+
+#if COLUMN == given
+@group(0) @binding(0) var<storage, read_write> x:    array<u32>;
+#else
+@group(0) @binding(0) var<storage, read_write> x:    array<unit>;
+#endif
+@group(0) @binding(1) var<storage, read_write> out:  array<f32>;
+@group(0) @binding(2) var<storage, read>       a:    array<unit>;
+@group(0) @binding(3) var<storage, read>       sets: array<f32>;
+#include "run.wgsl"
+#if ONE
+// Uniform, because there are only 8 bindings of storage.
+struct RunOfOne { tokens: u32, outputs: u32, window: u32, spare: u32, record: TokenRecord }
+@group(0) @binding(4) var<uniform>             run:  RunOfOne;
+#else
+@group(0) @binding(4) var<storage, read>       run:  Run;
+#endif
+#if RESIDUAL
+@group(0) @binding(${B_AT}) var<storage, read_write> b: array<unit>;
+@group(0) @binding(${B_WEIGHT_AT}) var<storage, read> b_weight: array<unit>;
+@group(0) @binding(${NUMBERS_AT}) var<uniform> numbers: vec4<f32>; // factor
+#endif
+#if NORMED
+@group(0) @binding(${WEIGHT_AT}) var<storage, read> weight: array<unit>;
+#endif
+#if SUM
+@group(0) @binding(${SUM_AT}) var<storage, read_write> sum: array<unit>;
+#endif
+
+#if COLUMN == given
+override x_scales: u32;
+fn column_unit(token: u32, i: u32) -> unit {
+    let bytes = bitcast<i32>(x[token * k + i]);
+    let scale = bitcast<f32>(x[x_scales + 4u * (token * (k / 8u) + i / 8u)]);
+    return scale * vec4<f32>(vec4<i32>(bytes << 24u, bytes << 16u, bytes << 8u, bytes) >> vec4<u32>(24u));
+}
+#else
+fn column_unit(token: u32, i: u32) -> unit { return x[x_offset + token * x_token_stride + i]; }
+#endif
+
+fn set_weight(token: u32, slot: u32) -> f32 {
+#if ONE
+    return sets[run.record.adapter * slots + slot];
+#else
+    if (token >= run.tokens) { return 0.0; }
+    return sets[run.records[token].adapter * slots + slot];
+#endif
+}
+
+fn slot_of(row: u32) -> u32 {
+    if (row < first_1) { return row / rank_0; }
+    if (row < first_2) { return (row - first_1) / rank_1; }
+    return (row - first_2) / rank_2;
+}
+
+fn put_head(token: u32) {
+    var count = 0u;
+    for (var slot = 0u; slot < slots; slot++) {
+        if (set_weight(token, slot) != 0.0) {
+            count++;
+            out[token * out_stride + count] = f32(slot);
+        }
+    }
+    out[token * out_stride] = f32(count);
+}
+
+@compute @workgroup_size(threads)
+fn main(@builtin(workgroup_id) group: vec3<u32>,
+#if SUBGROUPS
+        @builtin(subgroup_size) subgroup: u32,
+#endif
+        @builtin(local_invocation_index) thread: u32) {
+#if SUBGROUPS
+#else
+    let subgroup = 1u;
+#endif
+    let row  = group.x * ranks;
+    let slot = slot_of(row);
+#if ONE
+    let set_by  = set_weight(0u, slot);
+    let row_at  = row * k;
+    if (group.x == 0u && thread == 0u) { put_head(0u); }
+#if SUM
+    let keep = group.x == 0u; // this workgroup writes the sum
+#else
+    let keep = false;
+#endif
+    if (set_by == 0.0 && !keep) {
+        if (thread == 0u) { out[head + row] = 0.0; }
+        return;
+    }
+    let early = a[row_at + min(thread, k - 1u)]; // requested before anything else is waited for
+#if RESIDUAL
+    var b_squares = 0.0;
+    for (var i = thread; i < k; i += threads) { b_squares += square(b[i]); }
+    let b_scale = inverseSqrt(workgroup_sum(b_squares, thread, subgroup) / f32(k * unit_values) + eps);
+    workgroupBarrier();
+#endif
+    var dots    = 0.0;
+    var squares = 0.0;
+    for (var i = thread; i < k; i += threads) {
+        var s = column_unit(0u, i);
+#if RESIDUAL
+        s = (s + b[i] * (b_scale * b_weight[i])) * numbers.x;
+#endif
+#if SUM
+        if (keep) { sum[i] = s; }
+#endif
+#if NORMED
+        squares += square(s);
+        s *= weight[i];
+#endif
+        var w = early;
+        if (i != thread) { w = a[row_at + i]; }
+        dots += total(w * s);
+    }
+    var scale = set_by;
+#if NORMED
+    scale *= weight_factor * inverseSqrt(workgroup_sum(squares, thread, subgroup) / f32(k * unit_values) + eps);
+    workgroupBarrier();
+#endif
+    let dot_sum = workgroup_sum(dots, thread, subgroup);
+    if (thread == 0u) { out[head + row] = select(0.0, dot_sum * scale, set_by != 0.0); }
+#else
+    let first = group.z * tokens_each;
+    if (group.x == 0u && thread < tokens_each && first + thread < run.tokens) { put_head(first + thread); }
+    var any = false;
+    for (var t = 0u; t < tokens_each; t++) { any = any || set_weight(first + t, slot) != 0.0; }
+    var sums: array<f32, ${TOKENS} * ${RANKS}>;
+    if (any) {
+        let last = run.tokens - 1u;
+        for (var i = thread; i < k; i += threads) {
+            for (var t = 0u; t < tokens_each; t++) {
+                let value = column_unit(min(first + t, last), i);
+                for (var r = 0u; r < ranks; r++) { sums[t * ranks + r] += total(a[(row + r) * k + i] * value); }
+            }
+        }
+    }
+    for (var t = 0u; t < tokens_each; t++) {
+        let set_by = set_weight(first + t, slot);
+        for (var r = 0u; r < ranks; r++) {
+            var sum_of_row = 0.0;
+            if (any) {
+                sum_of_row = workgroup_sum(sums[t * ranks + r], thread, subgroup);
+                workgroupBarrier();
+            }
+            if (thread == 0u && first + t < run.tokens) {
+                out[(first + t) * out_stride + head + row + r] = set_by * sum_of_row;
+            }
+        }
+    }
+#endif
+}
