@@ -19,6 +19,7 @@
 #   sampler    all settings of the sampler, natively and in Node (kernels-sampler-*.txt)
 #   f16        products with F16, BF16 and F32 weights, natively (kernels-f16*.txt)
 #   parallel   E2B, 1 to 32 sequences at once
+#   adapters   E2B with four adapters of rank 16 on all projections: one of them and none in turn; 8 sequences with none, one, and all four
 #   e2b 26b e4b 12b 31b      a model: prefill of 512 with 128 tokens decoded, and 128 tokens at a depth of 4096
 #
 # Pairs, cold and prefill take about 6 minutes on an H200, and the rest as long: two calls, if each may take 10 minutes. The steps from
@@ -42,10 +43,10 @@ steps=()
 for argument in "$@"; do
     case $argument in
     */*) out=$argument ;;
-    all) steps+=(pairs cold prefill node profile kernels steps ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel) ;;
+    all) steps+=(pairs cold prefill node profile kernels steps ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel adapters) ;;
     ops) steps+=(ops-native ops-attention ops-matmul ops-experts) ;;
     towers) steps+=(tower-small tower-large tower-pairs tower-native) ;;
-    pairs | cold | prefill | node | profile | kernels | steps | parallel | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
+    pairs | cold | prefill | node | profile | kernels | steps | parallel | adapters | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
     ops-native | ops-attention | ops-matmul | ops-experts | tower-small | tower-large | tower-pairs | tower-native | tower-kernels | sampler | f16) steps+=("$argument") ;;
     *) echo "h200.sh: there is no step '$argument'; see the beginning of this file" >&2 && exit 3 ;;
     esac
@@ -89,7 +90,7 @@ has() { [ -f "$work/$1" ] || { say "there is no $1 among what is packed" && retu
 # model SIZE: its file is there, or is written now; one at a time, since they are large.
 model() {
     [ ! -f "$work/$1.gguf" ] || return 0
-    [ "$1" = e2b ] || find "$work" -maxdepth 1 -name '*.gguf' ! -name e2b.gguf -delete
+    [ "$1" = e2b ] || find "$work" -maxdepth 1 -name '*.gguf' ! -name e2b.gguf ! -name '*.adapter.gguf' -delete
     limited 150 "$native" gemmule synth "$1" "$work/$1.part" "${synth[@]}" --quiet && mv "$work/$1.part" "$work/$1.gguf"
 }
 
@@ -265,6 +266,25 @@ step_f16() {
 }
 
 step_parallel() { model e2b && natively 150 e2b -p 0 -n "$decode" -d 128 --parallel 1,2,4,8,16,32; }
+
+step_adapters() {
+    local i own=()
+    model e2b || return
+    for i in 1 2 3 4; do
+        own+=(--adapter "$work/random-$i.adapter.gguf")
+        [ -f "$work/random-$i.adapter.gguf" ] || limited 60 "$native" gemmule adapter random "$work/e2b.gguf" "$work/random-$i.adapter.gguf" --rank 16 --seed "$i" ||
+            return
+    done
+    for i in 1 2; do
+        natively 60 e2b -p "${prompts%% *}" -n "$decode"
+        natively 60 e2b -p "${prompts%% *}" -n "$decode" "${own[@]:0:2}"
+    done
+    natively 60 e2b -p 0 -n "$decode" -d 128 --parallel 8
+    natively 60 e2b -p 0 -n "$decode" -d 128 --parallel 8 "${own[@]:0:2}"
+    natively 60 e2b -p 0 -n "$decode" -d 128 --parallel 8 "${own[@]}"
+    limited 60 "$native" kernels_gpu "${quick[@]}" "with adapters" >"$out/kernels-adapters.txt"
+    limited 60 "$native" gemmule bench "$work/e2b.gguf" --backend gpu -p 0 -n 32 -r 1 "${own[@]:0:2}" --profile "$out/profile-adapters.svg" >"$out/profile-adapters.txt"
+}
 
 step_model() {
     model "$1" || return

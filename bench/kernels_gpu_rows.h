@@ -83,19 +83,53 @@ static void piece_matmul(scene *s, size_t i) {
     if (!i) count_product(s, s->row.width, s->row.rows);
 }
 
+static tensor *adapted(scene *s, size_t which, size_t i, tensor *y, tensor *x) {
+    const uint32_t  rank = s->row.n;
+    const size_t    a = 20000 + which * 9000 + i % s->copies * 17, b = a + 64;
+    const lora_site site = { .a = numbers(s, a, rank * x->ne[0], 1),
+                             .b = numbers(s, b + 4500, rank * y->ne[0], 1),
+                             .sets = numbers(s, 5, 4, 1),
+                             .rank = rank,
+                             .slots = 1,
+                             .experts = 1 };
+    return graph_lora_expand(&s->g, &site, y, graph_lora_shrink(&s->g, &site, x, NULL, 0), NULL, 0);
+}
+
+static void count_adapter(scene *s, uint64_t k, uint64_t m) {
+    const uint64_t values = (k + m) * s->row.n;
+    s->bytes += values * sizeof(float);
+    s->held += values * sizeof(float);
+    s->products += (double)values * s->row.tokens;
+}
+
+/* W · x + B · (A · x) of rank n: beside "matmul" of the same shape, what an adapter costs. */
+static void piece_adapted(scene *s, size_t i) {
+    tensor *column = graph_reshape(&s->g, s->x, s->row.width, 1);
+    tensor *y = graph_matmul(&s->g, matrix(s, 0, i, s->row.width, s->row.rows, 1), column);
+    s->g.result = adapted(s, 0, i, y, column);
+    if (i) return;
+    count_product(s, s->row.width, s->row.rows);
+    count_adapter(s, s->row.width, s->row.rows);
+}
+
 static void piece_norm(scene *s, size_t i) {
     tensor *x = graph_reshape(&s->g, s->x, s->row.n, s->row.rows);
     s->g.result = graph_rms_norm(&s->g, x, numbers(s, 1, s->row.n, 1), 1e-6f);
     if (!i) count_values(s, 2 * (uint64_t)s->row.width);
 }
 
-/* gelu(Wgate · n) · Wup · n, n = norm(x) */
+/* gelu(Wgate · n) · Wup · n, n = norm(x); both with adapters, if the row has a rank */
 static void piece_gated(scene *s, size_t i) {
     tensor *n = graph_rms_norm(&s->g, s->x, numbers(s, 1, s->row.width, 1), 1e-6f);
     tensor *gate = graph_matmul(&s->g, matrix(s, 0, i, s->row.width, s->row.rows, 1), n);
     tensor *up = graph_matmul(&s->g, matrix(s, 1, i, s->row.width, s->row.rows, 1), n);
+    if (s->row.n) gate = adapted(s, 0, i, gate, n);
+    if (s->row.n) up = adapted(s, 1, i, up, n);
     s->g.result = graph_geglu(&s->g, gate, up);
-    for (size_t which = 0; !i && which < 2; which++) count_product(s, s->row.width, s->row.rows);
+    for (size_t which = 0; !i && which < 2; which++) {
+        count_product(s, s->row.width, s->row.rows);
+        if (s->row.n) count_adapter(s, s->row.width, s->row.rows);
+    }
 }
 
 static void begin_turned(scene *s) { s->other = graph_rope_table(&s->g, numbers(s, 2, s->row.n / 2, 1), 1); }
@@ -247,6 +281,14 @@ static const row all_rows[] = {
     { "matmul",            NULL,         piece_matmul,       TYPE_Q4_K, 1,      2816,       0,       2112,   0, 0,       0 },
     { "matmul",            NULL,         piece_matmul,       TYPE_Q8_0, 1,      2112,       0,       2816,   0, 0,       0 },
 
+    { "with adapters",     NULL,         piece_adapted,      TYPE_Q4_K, 1,      1536,       16,      2048,   0, 0,       0 },
+    { "with adapters",     NULL,         piece_adapted,      TYPE_Q4_K, 1,      1536,       16,      12288,  0, 0,       0 },
+    { "with adapters",     NULL,         piece_adapted,      TYPE_Q4_K, 1,      12288,      16,      1536,   0, 0,       0 },
+    { "with adapters",     NULL,         piece_adapted,      TYPE_Q4_K, 8,      1536,       16,      12288,  0, 0,       0 },
+    { "with adapters",     NULL,         piece_adapted,      TYPE_Q4_K, TOKENS, 1536,       16,      12288,  0, 0,       0 },
+    { "with adapters",     NULL,         piece_adapted,      TYPE_Q4_K, TOKENS, 12288,      16,      1536,   0, 0,       0 },
+    { "with adapters, gate and up", NULL, piece_gated,       TYPE_Q4_K, 1,      1536,       16,      12288,  0, 0,       0 },
+
     /* several sequences at once */
     { "columns",           NULL,         piece_matmul,       TYPE_Q4_K, 1,      1536,       0,       12288,  0, 0,       0 },
     { "columns",           NULL,         piece_matmul,       TYPE_Q4_K, 2,      1536,       0,       12288,  0, 0,       0 },
@@ -369,7 +411,7 @@ static void name_row(const row *r, char *out, size_t size) {
         snprintf(shape, sizeof shape, "%s %u -> %u, %d of %u", type,
                  r->piece == piece_experts_down ? r->width / USED : r->width, r->rows, USED, r->n);
     else if (r->piece == piece_embed) snprintf(shape, sizeof shape, "%s %u of %u rows", type, r->n, r->rows);
-    else if (r->piece == piece_matmul || r->piece == piece_gated)
+    else if (r->piece == piece_matmul || r->piece == piece_gated || r->piece == piece_adapted)
         snprintf(shape, sizeof shape, "%s %u -> %u", type, r->width, r->rows);
     else snprintf(shape, sizeof shape, "%u", r->width);
     snprintf(out, size, "%s %s, %u token%s", r->name, shape, r->tokens, r->tokens > 1 ? "s" : "");

@@ -109,8 +109,26 @@ static const layer_case
           12288,           0,         0,         0,         false,     1,         0,   0,  0, NULL },
         { "IQ4 and MXFP4", TYPE_IQ4_XS, TYPE_IQ4_XS, TYPE_IQ4_NL, TYPE_MXFP4, TYPE_Q2_K, 256, 32, 5, 5, 256, 8, 0, 0,
           false,           1,           0,           0,           0,          NULL },
-        { "adapters", TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, TYPE_Q4_K, 256, 64, 4, 1,
-          512,        32,        0,         0,         false,     0.7f,      30,  16, 4, NULL },
+        { "adapters of everything",
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          TYPE_Q4_K,
+          256,
+          64,
+          4,
+          1,
+          512,
+          32,
+          0,
+          0,
+          false,
+          0.7f,
+          30,
+          16,
+          4,
+          NULL },
         { "one adapter of rank 1",
           TYPE_Q4_K,
           TYPE_Q4_K,
@@ -389,6 +407,14 @@ static void compute_on_cpu(layer_test *t, const cpu_backend *b, const run_inputs
     cpu_plan_free(plan);
 }
 
+/* The dispatches that only adapters need; the head's are two. */
+static void count_adapters(void *user, const graph *fused, const op *o, const gpu_kernel *k) {
+    (void)fused;
+    size_t *count = user;
+    if (strcmp(k->file, "shrinks.wgsl") == 0 || strcmp(k->file, "correct.wgsl") == 0) count[0]++;
+    if (o->kind == OP_LORA_SHRINK || o->kind == OP_LORA_EXPAND) count[1]++;
+}
+
 static void compute_on_gpu(layer_test *t, gpu_backend *b, const run_inputs *run, float *out) {
     error       e = { 0 };
     gpu_plan   *plan = NULL;
@@ -396,6 +422,13 @@ static void compute_on_gpu(layer_test *t, gpu_backend *b, const run_inputs *run,
     const void *data = NULL;
     CHECK_MESSAGE(!gpu_plan_new(b, &t->g, run->tokens, 1, &t->gpu_kv, &plan, &e), "%s", e.why);
     if (!plan) return;
+    if (run->tokens == 1 && !strcmp(t->shape->name, "adapters of everything")) {
+        size_t count[2] = { 0 };
+        CHECK(!gpu_plan_kernels(plan, count_adapters, count, &e));
+        /* for q, k and v (twice), gate and up, down, and the two of the per-layer input; an attention's are computed with it */
+        CHECK_MESSAGE(count[0] == 6 && count[1] == 2, "adapters take %zu dispatches, their head %zu", count[0],
+                      count[1]);
+    }
     const uint32_t ticket = gpu_ticket_new(b->host);
     while (gpu_plan_submit(plan, run, ticket, &e) == GM_AGAIN) gpu_host_wait(b->host, 100);
     CHECK_MESSAGE(!e.status, "%s", e.why);

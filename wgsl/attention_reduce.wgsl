@@ -5,7 +5,7 @@ enable subgroups;
 //
 //   out[row] = Σ_s e^(highest_s − highest) · partial_s / Σ_s e^(highest_s − highest) · sum_s, highest = the largest highest_s
 //
-//   partial  vec4<f32> [tokens · heads, splits, head/4 rounded up + 1], the last quad (highest_s, sum_s, 0, 0); splits ≤ 256
+//   split_sums  vec4<f32> [tokens · heads, splits, head/4 rounded up + 1], the last quad (highest_s, sum_s, 0, 0); splits ≤ 256
 //   out      f32 [tokens, heads, head]     logs  LOGS: f32 [tokens, heads], the logarithm of the denominator, with highest added
 //   dispatch (heads, tokens, quads / 32 rounded up)
 //
@@ -29,11 +29,38 @@ const lowest = -3.0e38;
 #include "attention_split.wgsl"
 #include "reduce.wgsl"
 
-@group(0) @binding(0) var<storage, read_write> partial: array<vec4<f32>>;
+@group(0) @binding(0) var<storage, read_write> split_sums: array<vec4<f32>>;
 #include "attention_out.wgsl"
 @group(0) @binding(2) var<storage, read> run: Run;
 #if LOGS
 @group(0) @binding(3) var<storage, read_write> logs: array<f32>;
+#endif
+
+#if SHRINKS
+// What adapters see of the part of a token's row that a workgroup writes, as in shrinks.wgsl: shrunk[t, u_head + part · rows_a + i] =
+// w_s · A[i, part] · out[part] for each row i of A, rank rows for each slot s. Whoever reads it adds up the parts.
+override slots:    u32;
+override rank:     u32;
+override u_head:   u32;
+override u_stride: u32;
+override rows_a:   u32 = slots * rank;
+@group(0) @binding(3) var<storage, read>       a:      array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read>       sets:   array<f32>;
+@group(0) @binding(5) var<storage, read_write> shrunk: array<f32>;
+#include "lanes.wgsl"
+
+fn set_weight(token: u32, slot: u32) -> f32 { return sets[run.records[token].adapter * slots + slot]; }
+
+fn put_head(token: u32) {
+    var count = 0u;
+    for (var slot = 0u; slot < slots; slot++) {
+        if (set_weight(token, slot) != 0.0) {
+            count++;
+            shrunk[token * u_stride + count] = f32(slot);
+        }
+    }
+    shrunk[token * u_stride] = f32(count);
+}
 #endif
 
 var<workgroup> most:   array<f32, threads>;
@@ -83,8 +110,8 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
     // request the first sums before the weights are known
     var value = vec4<f32>();
     var kept = vec4<f32>(lowest, 0.0, 0.0, 0.0);
-    if (part < used) { value = partial[quad_at + part * stride]; }
-    if (thread < used) { kept = partial[source + thread * stride + quads]; }
+    if (part < used) { value = split_sums[quad_at + part * stride]; }
+    if (thread < used) { kept = split_sums[source + thread * stride + quads]; }
     let highest = workgroup_max(kept.x, thread, subgroup);
     let mine = exp(kept.x - highest);
     weight[thread] = mine;
@@ -94,7 +121,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
         let b = min(s + parts, used - 1u);
         let c = min(s + 2u * parts, used - 1u);
         let d = min(s + 3u * parts, used - 1u);
-        let four = array(partial[quad_at + s * stride], partial[quad_at + b * stride], partial[quad_at + c * stride], partial[quad_at + d * stride]);
+        let four = array(split_sums[quad_at + s * stride], split_sums[quad_at + b * stride], split_sums[quad_at + c * stride], split_sums[quad_at + d * stride]);
         value += weight[s] * four[0];
         value += select(0.0, weight[b], b == s + parts) * four[1];
         value += select(0.0, weight[c], c == s + 2u * parts) * four[2];
@@ -109,4 +136,25 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
         if (quad == 0u) { logs[row] = highest + log(sum); }
 #endif
     }
+#if SHRINKS
+    if (workgroup.x == 0u && workgroup.z == 0u && thread == 0u) { put_head(token); }
+    if (part == 0u) { staged[thread] = select(vec4<f32>(), value / sum, quad < quads); } // of these nobody reads what was there
+    workgroupBarrier();
+    let own   = staged[thread % lanes];
+    let a_at  = workgroup.x * quads + min(quad, quads - 1u);
+    let to    = token * u_stride + u_head + (workgroup.x * ((quads + lanes - 1u) / lanes) + workgroup.z) * rows_a;
+    for (var base = 0u; base < rows_a; base += 4u * parts) { // each 32 threads compute four rows of A
+        let first = base + 4u * part;
+        var sums  = vec4<f32>();
+        for (var r = 0u; r < 4u; r++) {
+            if (first + r < rows_a && set_weight(token, min(first + r, rows_a - 1u) / rank) != 0.0) {
+                sums[r] = dot(a[(first + r) * heads * quads + a_at], own);
+            }
+        }
+        let total = reduce(sums, thread, subgroup);
+        for (var r = 0u; r < 4u && first + r < rows_a && thread % lanes == 0u; r++) {
+            shrunk[to + first + r] = set_weight(token, (first + r) / rank) * total[r];
+        }
+    }
+#endif
 }

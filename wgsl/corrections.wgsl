@@ -5,6 +5,8 @@
 
 override slots:         u32;
 override shrunk_stride: u32;
+override shrunk_parts:  u32 = 1u; // u is the sum of so many parts, shrunk_part apart
+override shrunk_part:   u32 = 0u;
 override end_0:         u32; // row after the first weight's, and after the second one's
 override end_1:         u32;
 @group(0) @binding(${SHRUNK_AT}) var<storage, read_write> shrunk: array<f32>;
@@ -25,24 +27,30 @@ override rows_2:   u32;
 @group(0) @binding(${EXPAND_2_AT}) var<storage, read> expand_2: array<f32>;
 #endif
 
+fn shrunk_at(at: u32) -> f32 {
+    var u = shrunk[at];
+    for (var i = 1u; i < shrunk_parts; i++) { u += shrunk[at + i * shrunk_part]; }
+    return u;
+}
+
 fn correction_by(slot: u32, at: u32, row: u32, lane: u32) -> f32 {
     var sum_of_slot = 0.0;
     if (row < end_0) {
 #if EXPAND_0
         for (var r = slot * rank_0 + lane; r < (slot + 1u) * rank_0; r += lanes) {
-            sum_of_slot += expand_0[r * end_0 + row] * shrunk[at + shrunk_0 + r];
+            sum_of_slot += expand_0[r * end_0 + row] * shrunk_at(at + shrunk_0 + r);
         }
 #endif
     } else if (row < end_1) {
 #if EXPAND_1
         for (var r = slot * rank_1 + lane; r < (slot + 1u) * rank_1; r += lanes) {
-            sum_of_slot += expand_1[r * (end_1 - end_0) + row - end_0] * shrunk[at + shrunk_1 + r];
+            sum_of_slot += expand_1[r * (end_1 - end_0) + row - end_0] * shrunk_at(at + shrunk_1 + r);
         }
 #endif
     } else {
 #if EXPAND_2
         for (var r = slot * rank_2 + lane; r < (slot + 1u) * rank_2; r += lanes) {
-            sum_of_slot += expand_2[r * rows_2 + row - end_1] * shrunk[at + shrunk_2 + r];
+            sum_of_slot += expand_2[r * rows_2 + row - end_1] * shrunk_at(at + shrunk_2 + r);
         }
 #endif
     }

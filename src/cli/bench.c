@@ -417,7 +417,7 @@ const command command_bench = {
         "model, "
         "and peak and private memory (without the mapped file). Speeds are the best of R runs after a warm-up. With "
         "--parallel, several sequences are decoded at once, as a server does; it prints tokens per second in all and "
-        "of each. With "
+        "of each; of several adapters, each sequence then has one. With "
         "--profile, one more run times every dispatch on the GPU, by its own clock: a table of the kinds of dispatches "
         "with their share of the time, of bandwidth and of arithmetic, and the same as bars in an SVG file; of "
         "--parallel, "

@@ -34,6 +34,17 @@ typedef struct {
     size_t      drawn;
 } bench_sequence;
 
+/* Of several adapters each sequence has one, in turn, as on a server. */
+static gm_status sequence_adapt(bench_sequence *q, size_t i, const engine_values *values, error *e) {
+    const engine_adapters *a = &q->session->engine->adapters;
+    const size_t           count = values->adapters.count;
+    size_t                 length;
+    float                  scale;
+    if (count < 2) return GM_OK;
+    adapter_argument(values->adapters.items[i % count], &length, &scale);
+    return session_set_adapters(q->session, &a->slots[a->own + i % count], &scale, 1, e);
+}
+
 /* The prompts differ, so that the sequences go different ways. */
 static gm_status sequence_open(const bench_parallel *p, bench_sequence *q, size_t i, size_t extra,
                                const engine_values *values, gm_engine *engine, const int32_t *tokens, error *e) {
@@ -41,6 +52,7 @@ static gm_status sequence_open(const bench_parallel *p, bench_sequence *q, size_
     char          why[sizeof e->why] = "";
     gm_status     status = session_open(values, engine, p->depth + p->tokens + extra + 1, &q->session, e);
     if (status) return status;
+    TRY(sequence_adapt(q, i, values, e));
     q->session->shares = false;
     gm_sampling_default(engine, &q->sampling);
     q->sampling.seed = i;

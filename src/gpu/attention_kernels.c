@@ -334,6 +334,17 @@ static gpu_kernel reduce_kernel(const gpu_info *info, const op *o, const gpu_kv 
     return k;
 }
 
+void gpu_attention_shrinks(gpu_kernel *k, const op *o, uint32_t stride) {
+    kernel_define(k, "SHRINKS", "1");
+    kernel_constant(k, "slots", o->slots);
+    kernel_constant(k, "rank", o->ranks[0]);
+    kernel_constant(k, "u_head", (double)shrunk_head(o->slots));
+    kernel_constant(k, "u_stride", stride);
+    kernel_bind(k, BIND_IN + FUSED_EXPAND0);
+    kernel_bind(k, BIND_IN + FUSED_SETS);
+    kernel_bind(k, BIND_IN + FUSED_EXPAND0 + 1);
+}
+
 gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits,
                                 gpu_kernel out[2], size_t *count, error *e) {
     *count = 0;

@@ -65,6 +65,9 @@ uint64_t gpu_attention_partial_bytes(const op *o, uint32_t tokens, uint32_t spli
 gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens, uint32_t splits,
                                 gpu_kernel out[2], size_t *count, error *e);
 
+/* Adds to the second of these dispatches what plan_decide_shrinks gave the attention. */
+void gpu_attention_shrinks(gpu_kernel *k, const op *o, uint32_t stride);
+
 /* ---- experts ---- */
 
 /* The pairs (token, slot) grouped by expert, for products with many tokens: BIND_GROUPS. */

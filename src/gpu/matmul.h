@@ -34,8 +34,9 @@ typedef struct {
 
 /* What adapters add to the rows of a product with few columns (wgsl/corrections.wgsl). */
 typedef struct {
-    uint32_t slots;  /* 0: nothing */
-    uint32_t stride; /* of the rows of SHRINKS' result */
+    uint32_t slots;              /* 0: nothing */
+    uint32_t stride;             /* of the rows of SHRINKS' result */
+    uint32_t parts, part_stride; /* the result is the sum of so many parts */
     uint32_t ranks[OP_PARTS], at[OP_PARTS], rows[OP_PARTS];
 } gpu_corrections;
 

@@ -64,6 +64,8 @@ static void correct_rows(gpu_kernel *out, const gpu_corrections *c) {
     bind_at(out, BIND_IN + FUSED_SHRUNK, "SHRUNK_AT");
     kernel_constant(out, "slots", c->slots);
     kernel_constant(out, "shrunk_stride", c->stride);
+    if (c->parts > 1) kernel_constant(out, "shrunk_parts", c->parts);
+    if (c->parts > 1) kernel_constant(out, "shrunk_part", c->part_stride);
     kernel_constant(out, "end_0", c->rows[0]);
     kernel_constant(out, "end_1", c->rows[0] + c->rows[1]);
     if (c->ranks[2]) kernel_constant(out, "rows_2", c->rows[2]);

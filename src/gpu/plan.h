@@ -49,6 +49,8 @@ typedef struct {
         quantises; /* NORMS: writes what products read in 8 bits, to the item `quantised`: its result, or also its sum */
     bool     aligned; /* the second input of a gate is bound at the aligned offset below it */
     uint32_t splits;  /* ATTENTION, ATTEND: among how many workgroups the keys are divided */
+    uint32_t
+        parts; /* SHRINKS that the attention before it computes, which combines its splits: so many parts; 0: it does itself */
     /* scratch items; -1: none */
     int32_t quantised, grouped, partial;
     bool    makes_quantised, makes_grouped; /* the first reader of such an item dispatches what fills it */
@@ -138,9 +140,10 @@ gm_status plan_lay_out(gpu_plan *p, error *e);
 /* Elements that lie between the aligned offset at which a value is bound and its own. */
 uint64_t        plan_beyond_alignment(const tensor *t);
 gpu_kv          plan_kv(const gpu_plan *p, const op *o);
-gpu_groups      plan_groups(const gpu_plan *p, size_t i); /* of a product of experts */
-gpu_clips       plan_clips(const op *o);                  /* of a product */
-gpu_corrections plan_corrections(const op *o);            /* the same */
+gpu_groups      plan_groups(const gpu_plan *p, size_t i);         /* of a product of experts */
+gpu_clips       plan_clips(const op *o);                          /* of a product */
+gpu_corrections plan_corrections(const gpu_plan *p, const op *o); /* the same */
+uint64_t        plan_shrunk_stride(const gpu_plan *p, size_t i);  /* of the rows of a SHRINKS' result */
 gpu_matmul_job  plan_product_job(const gpu_plan *p, size_t i, uint32_t tile);
 
 /* ---- plan_record.c ---- */

@@ -128,6 +128,51 @@ static uint32_t plan_splits(const gpu_plan *p, const op *o) {
     return gpu_attention_splits(gpu_host_info(p->backend->host), o, &kv, plan_alike(p, p->tokens));
 }
 
+/* ---- SHRINKS of what an attention writes ---- */
+
+uint64_t plan_shrunk_stride(const gpu_plan *p, size_t i) {
+    const op *o = &p->g.ops[i];
+    if (!p->ops[i].parts) return o->out->token_stride;
+    return shrunk_head(o->slots) + (uint64_t)p->ops[i].parts * o->slots * o->ranks[0];
+}
+
+/* Whether only products that add corrections read this value. */
+static bool read_as_shrunk(const gpu_plan *p, const tensor *t) {
+    for (size_t i = 0; i < p->g.op_count; i++) {
+        for (size_t j = 0; j < OP_INPUTS; j++) {
+            const tensor *in = p->g.ops[i].in[j];
+            if (in && in->kind == TENSOR_VALUE && plan_base(in) == t &&
+                (p->g.ops[i].kind != OP_PRODUCTS || j != FUSED_SHRUNK))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* With few tokens, an attention that combines its splits also computes what the adapters of the next linear see, and saves a
+ * dispatch. It gets their A, their result and the table of sets as further inputs. */
+static void plan_decide_shrinks(gpu_plan *p, size_t i) {
+    enum { MOST_ROWS = 128 };
+    op           *o = &p->g.ops[i], *attention = NULL;
+    const tensor *x = o->kind == OP_SHRINKS ? o->in[FUSED_A] : NULL;
+    if (!x || o->normed || o->in[FUSED_B] || o->ranks[1] || o->slots * o->ranks[0] > MOST_ROWS ||
+        !gpu_few_columns(gpu_host_info(p->backend->host), p->tokens) || !read_as_shrunk(p, o->out))
+        return;
+    for (size_t j = 0; j < i && !attention; j++) {
+        if (p->ops[j].splits > 1 && p->g.ops[j].out == plan_base(x)) attention = &p->g.ops[j];
+    }
+    if (!attention || (attention->kind == OP_ATTENTION && attention->sum) || x->offset)
+        return; /* with logs: other bindings */
+    const uint64_t head = attention->out->ne[0], heads = attention->out->ne[1];
+    if (head % 4 || x->ne[0] != head * heads) return;
+    attention->in[FUSED_EXPAND0] = o->in[FUSED_W0];
+    attention->in[FUSED_EXPAND0 + 1] = o->out;
+    attention->in[FUSED_SETS] = o->in[FUSED_SETS];
+    attention->ranks[0] = o->ranks[0];
+    attention->slots = o->slots;
+    p->ops[i].parts = (uint32_t)(heads * ((head + 127) / 128));
+}
+
 gm_status plan_decide(gpu_plan *p, error *e) {
     const graph *g = &p->g;
     value_use   *uses = calloc(max_size(g->value_count, 1), sizeof *uses);
@@ -146,6 +191,7 @@ gm_status plan_decide(gpu_plan *p, error *e) {
     }
     for (size_t i = 0; i < g->op_count && !status; i++) plan_decide_column(p, i, uses);
     for (size_t i = 0; i < g->op_count && !status; i++) plan_decide_norms(p, i);
+    for (size_t i = 0; i < g->op_count && !status; i++) plan_decide_shrinks(p, i);
     free(uses);
     return status;
 }
@@ -173,11 +219,17 @@ gpu_clips plan_clips(const op *o) {
     return clips;
 }
 
-gpu_corrections plan_corrections(const op *o) {
+gpu_corrections plan_corrections(const gpu_plan *p, const op *o) {
     gpu_corrections c = { 0 };
-    if (!o->in[FUSED_SHRUNK]) return c;
+    if (o->kind != OP_PRODUCTS || !o->in[FUSED_SHRUNK]) return c;
     c.slots = o->slots;
-    c.stride = (uint32_t)o->in[FUSED_SHRUNK]->token_stride;
+    for (size_t i = 0; i < p->g.op_count; i++) {
+        const op *shrinks = &p->g.ops[i];
+        if (shrinks->kind != OP_SHRINKS || shrinks->out != o->in[FUSED_SHRUNK]) continue;
+        c.stride = (uint32_t)plan_shrunk_stride(p, i);
+        c.parts = p->ops[i].parts;
+        c.part_stride = shrinks->slots * shrinks->ranks[0];
+    }
     for (size_t i = 0; i < OP_PARTS && o->in[FUSED_W0 + i]; i++) {
         c.rows[i] = (uint32_t)o->in[FUSED_W0 + i]->ne[1];
         c.ranks[i] = o->ranks[i];
@@ -218,7 +270,7 @@ gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
         .other_token_stride = o->in[FUSED_OTHER] ? (uint32_t)o->in[FUSED_OTHER]->token_stride : 0,
         .column = d->column,
         .y_q8 = d->gives_q8,
-        .corrections = plan_corrections(o),
+        .corrections = plan_corrections(p, o),
         .clips = plan_clips(o),
     };
 }
@@ -332,6 +384,9 @@ gm_status plan_lay_out(gpu_plan *p, error *e) {
         const op  *o = &g->ops[i];
         const bool by_host = p->ops[i].gathered || o->given || o->kind == OP_LEAF;
         value_written_at(p, o->out, by_host ? 0 : i);
+        if (o->kind == OP_SHRINKS)
+            p->items[o->out->index].bytes =
+                round_up(p->tokens * plan_shrunk_stride(p, i) * sizeof(float), PLAN_ALIGNMENT);
         if (o->kind == OP_LEAF) value_read_at(p, o->out, (uint32_t)g->op_count); /* nothing else takes its place */
         value_written_at(p, o->sum, i);
         for (size_t j = 0; j < OP_INPUTS; j++) value_read_at(p, o->in[j], i);

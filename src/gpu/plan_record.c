@@ -271,7 +271,7 @@ static gm_status record_product(op_recorder *r, error *e) {
         for (size_t i = 0; i < count; i++) TRY(op_dispatch(r, &k[i], e));
     }
     if (w->streamed) TRY(streaming_resume(p, e));
-    const gpu_corrections corrections = plan_corrections(o);
+    const gpu_corrections corrections = plan_corrections(p, o);
     if (!corrections.slots || gpu_few_columns(gpu_host_info(p->backend->host), plan_count(p, o->in[FUSED_A])))
         return GM_OK;
     const gpu_kernel correct = gpu_correct_kernel(o, &corrections, plan_count(p, o->out));
@@ -287,6 +287,15 @@ static gm_status geglu_kernel(const gpu_plan *p, size_t i, gpu_kernel *k, error 
         nearer.in[1] = &second;
     }
     return gpu_op_kernel(&nearer, p->tokens, p->outputs, k, e);
+}
+
+/* The kernel that combines the splits of this attention also computes a SHRINKS. */
+static void plan_add_shrinks(const gpu_plan *p, const op *attention, gpu_kernel *k) {
+    const tensor *shrunk = attention->in[FUSED_EXPAND0 + 1];
+    for (size_t i = 0; i < p->g.op_count && shrunk; i++) {
+        if (p->g.ops[i].kind == OP_SHRINKS && p->g.ops[i].out == shrunk)
+            gpu_attention_shrinks(k, attention, (uint32_t)plan_shrunk_stride(p, i));
+    }
 }
 
 static gm_status record_op(gpu_plan *p, size_t i, error *e) {
@@ -306,8 +315,12 @@ static gm_status record_op(gpu_plan *p, size_t i, error *e) {
         TRY(gpu_attention_kernels(gpu_host_info(p->backend->host), o, &kv, plan_alike(p, p->tokens), p->ops[i].splits,
                                   k, &count, e));
         if (count == 2) k[1].y = p->tokens; /* what adds up the splits has a workgroup for each token */
+        if (count == 2) plan_add_shrinks(p, o, &k[1]);
         break;
-    case OP_SHRINKS: k[0] = gpu_shrinks_kernel(o, p->tokens, p->ops[i].q8, p->ops[i].column == COLUMN_GIVEN); break;
+    case OP_SHRINKS:
+        if (p->ops[i].parts) return GM_OK; /* the attention did */
+        k[0] = gpu_shrinks_kernel(o, p->tokens, p->ops[i].q8, p->ops[i].column == COLUMN_GIVEN);
+        break;
     case OP_NORMS: k[0] = gpu_norms_kernel(o, p->tokens, p->outputs, p->ops[i].quantises); break;
     case OP_HEADS:
     case OP_MIX: TRY(gpu_fused_kernel(o, &kv, p->tokens, k, e)); break;

@@ -297,9 +297,10 @@ static void move_op(fuser *f, uint32_t from, uint32_t to) {
     f->g->ops[to] = moved;
 }
 
+/* Whether both read the same column; views of one value are not taken for the same here. */
 static bool shrinks_alike(const op *a, const op *b) {
-    return b->kind == OP_LORA_SHRINK && b->in[1] && !b->in[3] && same_view(a->in[1], b->in[1]) &&
-           a->slots == b->slots && a->in[2] == b->in[2];
+    return b->kind == OP_LORA_SHRINK && a->in[1] == b->in[1] && !b->in[3] && a->slots == b->slots &&
+           tensor_same_weight(a->in[2], b->in[2]);
 }
 
 /* Joins the LORA_SHRINKs of up to three weights that multiply one column. The result comes before the products, so that these can
