@@ -41,7 +41,7 @@ static gm_status sequence_adapt(bench_sequence *q, size_t i, const engine_values
     size_t                 length;
     float                  scale;
     if (count < 2) return GM_OK;
-    adapter_argument(values->adapters.items[i % count], &length, &scale);
+    TRY(adapter_argument(values->adapters.items[i % count], &length, &scale, e));
     return session_set_adapters(q->session, &a->slots[a->own + i % count], &scale, 1, e);
 }
 

@@ -324,7 +324,8 @@ gm_status gpu_backend_find_weights(gpu_backend *b, const graph *g, error *e) {
 
 static gm_status weight_create_buffers(gpu_backend *b, gpu_weight *w, error *e) {
     for (uint32_t tile = 0; tile < w->layout.tiles && !w->gathered && !w->streamed; tile++) {
-        const uint64_t bytes = w->matrix ? weight_tile_of(&w->layout, tile).bytes : round_up(w->parts[0].bytes, 16);
+        const uint64_t vector = round_up((uint64_t)w->layout.k * sizeof(float), 16);
+        const uint64_t bytes = w->matrix ? weight_tile_of(&w->layout, tile).bytes : vector;
         w->tiles[tile] = gpu_buffer_new(b->host, bytes, e);
         if (!w->tiles[tile]) return e->status;
     }
@@ -337,11 +338,15 @@ gm_status gpu_backend_reserve(gpu_backend *b, const graph *g, error *e) {
     gm_status       status = GM_OK;
     set->complete = true;
     for (size_t i = 0; i < set->count && !status; i++) {
-        const tensor *first = &set->weights[i].parts[0].weight;
-        set->complete = set->complete && !set->weights[i].matrix && !first->data && !first->from;
+        const gpu_weight *w = &set->weights[i];
+        for (size_t part = 0; part < w->part_count; part++) {
+            const tensor *t = &w->parts[part].weight;
+            set->complete = set->complete && !w->matrix && !t->data && !t->from;
+        }
         status = weight_create_buffers(b, &set->weights[i], e);
     }
-    for (size_t i = 0; i < set->count && set->complete && !status; i++) b->uploaded += set->weights[i].parts[0].bytes;
+    for (size_t i = 0; i < set->count && set->complete && !status; i++)
+        b->uploaded += (uint64_t)set->weights[i].layout.k * sizeof(float);
     if (status) gpu_backend_release(b, g);
     return status;
 }

@@ -306,6 +306,7 @@ static bool shrinks_alike(const op *a, const op *b) {
 /* Joins the LORA_SHRINKs of up to three weights that multiply one column. The result comes before the products, so that these can
  * use it. */
 static bool try_shrinks(fuser *f, op *shrink) {
+    enum { MOST_WORKGROUPS = 65535 }; /* that every GPU runs: each rank of each slot may need one */
     const tensor *x = shrink->in[1];
     if (!x || shrink->in[3] || x->ne[1] != 1 || shrink->out->axis != AXIS_TOKENS) return false;
     op       fused = { .kind = OP_SHRINKS, .slots = shrink->slots, .factor = 1, .weight_factor = 1 };
@@ -319,7 +320,9 @@ static bool try_shrinks(fuser *f, op *shrink) {
     size_t   count = 0;
     for (uint32_t i = op_index(f, shrink); i < f->g->op_count && count < OP_PARTS; i++) {
         op *o = &f->g->ops[i];
-        if (!shrinks_alike(&like, o) || (count && bytes + tensor_bytes(o->in[0]) > f->options->most_bytes)) continue;
+        if (!shrinks_alike(&like, o) || (count && bytes + tensor_bytes(o->in[0]) > f->options->most_bytes) ||
+            (count && end + o->out->ne[0] > MOST_WORKGROUPS))
+            continue;
         bytes += tensor_bytes(o->in[0]);
         fused.in[FUSED_W0 + count] = o->in[0];
         fused.ranks[count] = o->rank;
