@@ -43,7 +43,8 @@ steps=()
 for argument in "$@"; do
     case $argument in
     */*) out=$argument ;;
-    all) steps+=(pairs cold prefill node profile kernels steps ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel adapters) ;;
+    all) steps+=(pairs cold prefill node profile kernels steps)
+        steps+=(ops-native ops-attention ops-matmul ops-experts tower-small tower-large tower-pairs tower-native tower-kernels sampler f16 parallel adapters) ;;
     ops) steps+=(ops-native ops-attention ops-matmul ops-experts) ;;
     towers) steps+=(tower-small tower-large tower-pairs tower-native) ;;
     pairs | cold | prefill | node | profile | kernels | steps | parallel | adapters | e2b | 26b | e4b | 12b | 31b) steps+=("$argument") ;;
