@@ -233,11 +233,14 @@ static uint32_t slot_free(const engine_adapters *a) {
     return i;
 }
 
+gm_status engine_adapters_check(const gm_engine *engine, const adapter *content, error *e) {
+    return adapter_fits(content, &engine->weights, NULL, e);
+}
+
 gm_status engine_adapters_add(gm_engine *engine, adapter *content, gm_adapter **out, error *e) {
     engine_adapters *a = &engine->adapters;
     gm_adapter      *added = calloc(1, sizeof *added);
-    gm_status        status =
-        added ? adapter_fits(content, &engine->weights, NULL, e) : fail_memory(e, "an adapter", sizeof *added);
+    gm_status status = added ? engine_adapters_check(engine, content, e) : fail_memory(e, "an adapter", sizeof *added);
     if (!status && (slot_free(a) == a->sites.model.slots || !adapter_sites_take(&a->sites, &engine->weights, content)))
         status = adapters_make_sites(engine, content, e);
     if (status) {

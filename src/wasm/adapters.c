@@ -97,7 +97,7 @@ EXPORT(gmw_adapter_write) gm_status gmw_adapter_write(wasm_context *c, const ada
 /* Whether it fits the engine's model; the result says why not. */
 EXPORT(gmw_adapter_fits) gm_status gmw_adapter_fits(wasm_context *c, const gm_engine *engine, const adapter *a) {
     error e = { 0 };
-    adapter_fits(a, &engine->weights, NULL, &e);
+    engine_adapters_check(engine, a, &e);
     return wasm_end(c, &e);
 }
 
