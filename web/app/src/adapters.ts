@@ -95,7 +95,8 @@ export async function importAdapter(place: string, source: AdapterSource, name: 
     adapters.set({ reading: [...adapters.get().reading, row], problem: '' });
     try {
         const loaded = await whenReady(new AbortController().signal);
-        const kept = await loaded.adapters.keep(source, (done, total) => {
+        const called = isPair(source) ? freeName() : undefined;
+        const kept = await loaded.adapters.keep(source, called, (done, total) => {
             Object.assign(row, { done, total });
             adapters.set({ reading: [...adapters.get().reading] });
         });
@@ -111,6 +112,16 @@ export async function importAdapter(place: string, source: AdapterSource, name: 
     } finally {
         adapters.set({ reading: adapters.get().reading.filter((each) => each !== row) });
     }
+}
+
+/* Two files that were given without their folder have no name of their own. */
+const isPair = (source: AdapterSource): boolean => Array.isArray(source) && (source as readonly File[]).every((file) => !file.webkitRelativePath);
+
+function freeName(): string {
+    const taken = adapters.get().kept.map(({ name }) => name);
+    let count = 1;
+    while (taken.includes(count > 1 ? `adapter ${count}` : 'adapter')) count++;
+    return count > 1 ? `adapter ${count}` : 'adapter';
 }
 
 const tell = (words: string): string => {

@@ -166,7 +166,7 @@ export interface ModelAdapters {
     /** What an adapter is, and why it does not fit (`problem`). Rejects for one that cannot be read. */
     inspect(key: string): Promise<AdapterReport>;
     /** Keeps a copy in this browser, also of one that does not fit. */
-    keep(source: AdapterSource, onProgress: (done: number, total: number) => void): Promise<KeptAdapter>;
+    keep(source: AdapterSource, name: string | undefined, onProgress: (done: number, total: number) => void): Promise<KeptAdapter>;
     export(key: string, form: AdapterForm): Promise<File[]>;
     /** Makes room: the adapter is loaded again when it is used. */
     free(key: string): Promise<void>;
@@ -190,7 +190,8 @@ function wrapAdapters(engine: Engine): ModelAdapters & { loaded(key: string): Pr
             return there;
         },
         inspect: (key) => engine.adapters.inspect({ kept: key }),
-        keep: (source, onProgress) => engine.adapters.keep(source, { onProgress: ({ done, total }) => onProgress(done, total) }),
+        keep: (source, name, onProgress) =>
+            engine.adapters.keep(source, { ...(name === undefined ? {} : { name }), onProgress: ({ done, total }) => onProgress(done, total) }),
         export: (key, form) => engine.adapters.export({ kept: key }, form),
         free: async (key) => {
             const there = loading.get(key);

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import {
-    addRound, alternatives, answerText, choose, exportFile, headOf, importFile, matches, messagesOf, newConversation, path, put, stopAnswers,
+    adapterWords, addRound, alternatives, answerText, choose, exportFile, headOf, importFile, matches, messagesOf, newConversation, path, put, stopAnswers,
     titleFrom, withMessage, withoutOldest, type Answer, type Attachment, type Conversation, type Question,
 } from '../src/conversation.ts';
 
@@ -180,4 +180,16 @@ test('the numbers of an answer add up over its rounds', () => {
     const second = addRound(first, { promptTokens: 130, cachedTokens: 120, replyTokens: 10, promptSeconds: 0.5, replySeconds: 1 }, 'm');
     // 40 + 10 tokens of prompts were computed; 30 were written in 3 s.
     assert.deepEqual(second, { model: 'm', promptTokens: 130, cachedTokens: 80, replyTokens: 30, promptSeconds: 1.5, replySeconds: 3, held: 140 });
+});
+
+test('adapters go through a file; what is none is left out', () => {
+    const use = (letter: string, scale: number) => ({ key: letter.repeat(64), name: letter, scale });
+    const given = { ...sample(), adapters: [use('a', 0.5), use('b', 1)] };
+    let count = 0;
+    const id = () => `n${count++}`;
+    assert.deepEqual(importFile(JSON.stringify(exportFile([given], new Date(0))), id)[0]!.adapters, given.adapters);
+    assert.equal(adapterWords(given.adapters), 'a × 0.5, b');
+    const broken = { ...given, adapters: [null, 7, { key: '../x', name: 'x', scale: 1 }, use('c', NaN), use('c', 1)] } as unknown as Conversation;
+    assert.deepEqual(importFile(JSON.stringify(exportFile([broken], new Date(0))), id)[0]!.adapters, [use('c', 0)]);
+    assert.equal('adapters' in importFile(JSON.stringify(exportFile([sample()], new Date(0))), id)[0]!, false);
 });

@@ -7,7 +7,7 @@ import { checkAddress } from '../src/address.ts';
 import { countOf, dayGroup, formatBytes, formatCount, formatDevice, formatSeconds, formatSpeed, LiveSpeed, Pace, sentence } from '../src/format.ts';
 import { highlight, languageOf, loadLanguage, type Token } from '../src/markdown/highlight.ts';
 import { copy, loadMaths, mathsTree, type MathNode } from '../src/markdown/maths.ts';
-import { bestFor, evict, fitOf, snapshotKey, superseded, type SnapshotEntry } from '../src/snapshot_index.ts';
+import { adaptersFit, bestFor, evict, fitOf, snapshotKey, superseded, type SnapshotEntry } from '../src/snapshot_index.ts';
 import { timeIn } from '../src/time.ts';
 import { calculate, inRounds, MOST_ROUNDS, noMoreTools, runTool, TOOLS } from '../src/tools.ts';
 
@@ -239,4 +239,13 @@ test('formulas: MathML of known elements and attributes only', async () => {
     assert.deepEqual(copy({ type: 'script', attributes: { src: 'x' }, children: [{ text: 'a' }] }), { name: 'mrow', attributes: {}, styles: {}, className: '', children: ['a'] });
     assert.match(JSON.stringify(mathsTree('\\begin{pmatrix}1&2\\end{pmatrix}', true)), /"styles":\{"padding[^}]*5\.9776pt/);
     assert.equal(mathsTree('\\frac{', false), null);
+});
+
+test('a snapshot belongs to the adapters and scales that it was computed with, in any order; those of scale 0 change nothing', () => {
+    const [a, b] = [{ key: 'a'.repeat(64), scale: 0.5 }, { key: 'b'.repeat(64), scale: 1 }];
+    assert.equal(adaptersFit([]), '');
+    assert.equal(adaptersFit([a, b]), adaptersFit([b, a]));
+    assert.equal(adaptersFit([a, { ...b, scale: 0 }]), adaptersFit([a]));
+    assert.equal(new Set([adaptersFit([]), adaptersFit([a]), adaptersFit([b]), adaptersFit([{ ...a, scale: 1 }]), adaptersFit([a, b])]).size, 5);
+    assert.match(adaptersFit([a, { ...b, scale: -1.5 }]), /^[\w.-]+$/); // part of a file's name
 });

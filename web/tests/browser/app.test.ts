@@ -268,6 +268,21 @@ describe('the app', { timeout: 3_000_000 }, () => {
         await close();
         assert.equal(await again(), adapted);
 
+        // A folder that is dropped gives the adapter its name.
+        await page.evaluate(async (given) => {
+            const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('mine', { create: true });
+            for (const [name, text] of given) {
+                const stream = await (await folder.getFileHandle(name, { create: true })).createWritable();
+                await stream.write(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)));
+                await stream.close();
+            }
+            const item = { kind: 'file', webkitGetAsEntry: () => ({ isDirectory: true }), getAsFileSystemHandle: async () => folder };
+            const event = new DragEvent('drop', { bubbles: true, cancelable: true });
+            Object.defineProperty(event, 'dataTransfer', { value: { types: ['Files'], items: [item], files: [] } });
+            document.querySelector('.chat')!.dispatchEvent(event);
+        }, files('adapter_model.safetensors', 'adapter_config.json').map(({ name, buffer }) => [name, buffer.toString('base64')] as const));
+        await page.locator('.adapter-toggle').filter({ hasText: 'mine' }).waitFor();
+
         // What cannot be used.
         await open();
         await choose('Add files', files('adapter_config.json'));
@@ -290,10 +305,10 @@ describe('the app', { timeout: 3_000_000 }, () => {
         await close();
         await page.fill(composer, 'And now?');
         await page.press(composer, 'Enter');
-        await page.locator('.dock-note').filter({ hasText: 'The adapter adapter is not in this browser.' }).waitFor();
+        await page.locator('.dock-note').filter({ hasText: 'The adapter mine is not in this browser.' }).waitFor();
         assert.equal(await page.inputValue(composer), 'And now?');
         await open();
-        await dialog.getByRole('button', { name: 'Remove adapter' }).click();
+        await dialog.getByRole('button', { name: 'Remove mine' }).click();
         await close();
         await pressed(false);
         await page.fill(composer, '');
