@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { TOKENS = 41 };
+enum { TOKENS = 41, LEAST_MEMORY = 1000 << 10 };
 static const char tiny_dense[] = "tests/fixtures/tiny-dense.gguf", tiny_moe[] = "tests/fixtures/tiny-moe.gguf";
 
 static gm_engine *open_tiny(const char *path) {
@@ -99,18 +99,18 @@ static void test_train_ways(const char *path) {
     gm_engine          *engine = open_tiny(path);
     adapter            *a = engine ? noisy_adapter(engine, NULL, NULL, 1) : NULL;
     const two_sequences s = make_sequences();
-    const uint32_t      layers = engine ? engine->weights.config.layers : 0;
+    trainer            *first = open_trainer(engine, (trainer_options){ .adapter = a });
+    const uint64_t      most_memory = first ? trainer_bytes(first) : 0;
     const struct {
         trainer_options options;
         size_t          runs;
         double          most;
     } ways[] = {
-        { { .adapter = a }, 2, 0 }, /* the same bits */
-        { { .adapter = a, .kept = 1 }, 2, 0 },
-        { { .adapter = a, .kept = layers }, 1, 1e-5 },
-        { { .adapter = a, .kept = layers, .logits_bytes = 1 }, 2, 1e-5 },
+        { { .adapter = a, .memory = LEAST_MEMORY }, 2, 0 }, /* the same bits */
+        { { .adapter = a, .memory = LEAST_MEMORY * 3 / 2 }, 2, 0 },
+        { { .adapter = a }, 1, 1e-5 },
+        { { .adapter = a, .memory = LEAST_MEMORY, .logits_bytes = 1 }, 1, 1e-5 },
     };
-    trainer *first = open_trainer(engine, (trainer_options){ .adapter = a, .kept = layers });
     for (size_t i = 0; first && i <= COUNT_OF(ways); i++) {
         trainer     *t = i ? open_trainer(engine, ways[i - 1].options) : first;
         const size_t runs = i ? ways[i - 1].runs : 2;
@@ -120,7 +120,9 @@ static void test_train_ways(const char *path) {
         CHECK_MESSAGE(apart <= most, "way %zu: gradients are %g apart", i, apart);
         CHECK_MESSAGE(fabs(trainer_loss(t) - trainer_loss(first)) <= 1e-6 + most, "way %zu: loss %.9g, first %.9g", i,
                       trainer_loss(t), trainer_loss(first));
-        if (i == 3) CHECK(trainer_bytes(t) > 0);
+        if (ways[i - 1].options.memory) CHECK(trainer_bytes(t) < most_memory);
+        CHECK(ways[i - 1].options.memory ? trainer_kept(t) < engine->weights.config.layers
+                                         : trainer_kept(t) == engine->weights.config.layers);
         trainer_free(t);
     }
     trainer_free(first);
@@ -285,6 +287,14 @@ static void test_train_refusals(void) {
         CHECK(adapter_fresh(&engine->weights, &fresh[i].options, "x", &a, &e) && strstr(e.why, fresh[i].why));
         CHECK_MESSAGE(strstr(e.why, fresh[i].why), "%s", e.why);
     }
+    TEST("too little memory");
+    adapter *small = engine ? noisy_adapter(engine, "q", "0", 1) : NULL;
+    trainer *none = NULL;
+    error    refused = { 0 };
+    CHECK(small && trainer_new(engine, &(trainer_options){ .adapter = small, .tokens = 8, .memory = 1000 }, &none,
+                               &refused) == GM_NO_MEMORY);
+    CHECK_MESSAGE(strstr(refused.why, "training on 8 tokens at a time needs 0."), "%s", refused.why);
+    adapter_free(small);
     TEST("runs that do not fit");
     adapter      *a = engine ? noisy_adapter(engine, "q", "0", 1) : NULL;
     trainer      *t = open_trainer(engine, (trainer_options){ .adapter = a, .tokens = 8 });

@@ -73,7 +73,6 @@ static gm_status training_begin(check_state *c, check_training *out, error *e) {
     TRY(trained_adapter(c, &o.adapter, e));
     TRY(train_ids(c, &out->ids, &out->count, &out->weights, e));
     o.tokens = out->count;
-    o.kept = c->engine->weights.config.layers / 2; /* some layers each way */
     return trainer_new(c->engine, &o, &out->trainer, e);
 }
 

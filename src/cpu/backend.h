@@ -42,6 +42,9 @@ gm_status cpu_plan_new(const cpu_backend *b, const graph *g, size_t tokens, size
 /* A plan for up to `rows` tokens, each with an output, that computes every token as if alone: bitwise what a plan for one token
  * computes. The products still read their weights once for all tokens. */
 gm_status cpu_plan_new_rows(const cpu_backend *b, const graph *g, size_t rows, cpu_plan **out, error *e);
+/* What such a plan would need for its values. */
+gm_status cpu_plan_measure(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, uint64_t *bytes,
+                           error *e);
 void      cpu_plan_free(cpu_plan *p);
 size_t    cpu_plan_tokens(const cpu_plan *p);
 size_t    cpu_plan_outputs(const cpu_plan *p);

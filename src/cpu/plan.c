@@ -150,20 +150,16 @@ static bool cut_matrices(cpu_plan *p) {
     return true;
 }
 
-static gm_status cpu_plan_make(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, bool alone,
-                               cpu_plan **out, error *e) {
-    if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
-    cpu_plan *p = calloc(1, sizeof *p);
-    if (!p) return fail_memory(e, "a plan", sizeof *p);
-    *p = (cpu_plan){ .backend = b, .g = g, .tokens = tokens, .outputs = outputs, .alone = alone };
+/* Everything but the memory for values. */
+static gm_status plan_lay_out_steps(cpu_plan *p, error *e) {
+    const graph *g = p->g;
     p->item_capacity = g->value_count + 2 * g->op_count;
     p->steps = calloc(3 * g->op_count, sizeof *p->steps);
     p->items = calloc(p->item_capacity, sizeof *p->items);
     value_notes *notes = calloc(g->value_count, sizeof *notes);
-    gm_status    status = GM_OK;
     if (!p->steps || !p->items || !notes) {
-        status = fail_memory(e, "a plan's steps", p->item_capacity * sizeof *p->items);
-        goto failed;
+        free(notes);
+        return fail_memory(e, "a plan's steps", p->item_capacity * sizeof *p->items);
     }
     for (size_t i = 0; i < g->value_count; i++) {
         notes[i] = (value_notes){ -1, -1 };
@@ -175,27 +171,44 @@ static gm_status cpu_plan_make(const cpu_backend *b, const graph *g, size_t toke
         if (i == g->split) p->split = p->step_count;
         add_steps(p, &g->ops[i], notes);
     }
+    free(notes);
     find_lifetimes(p);
-    if (!cut_matrices(p)) {
-        status = fail_memory(e, "a plan's tasks", p->step_count * sizeof *p->steps);
-        goto failed;
-    }
-    status = layout_assign(p->items, p->item_count, 64, &p->bytes, e);
-    if (status) goto failed;
+    if (!cut_matrices(p)) return fail_memory(e, "a plan's tasks", p->step_count * sizeof *p->steps);
+    TRY(layout_assign(p->items, p->item_count, 64, &p->bytes, e));
     p->bytes = round_up(p->bytes + 64, 64);
-    p->memory = aligned_alloc(64, p->bytes);
-    if (!p->memory) {
-        status = fail_memory(e, "the activations", p->bytes);
-        goto failed;
-    }
-    for (size_t i = 0; i < g->op_count; i++) {
-        if (g->ops[i].kind == OP_LEAF) memset(cpu_plan_leaf(p, g->ops[i].out), 0, value_bytes(p, g->ops[i].out));
-    }
-    free(notes);
-    *out = p;
     return GM_OK;
-failed:
-    free(notes);
+}
+
+static gm_status plan_allocate(cpu_plan *p, error *e) {
+    p->memory = p->bytes > SIZE_MAX ? NULL : aligned_alloc(64, (size_t)p->bytes);
+    if (!p->memory) return fail_memory(e, "the activations", p->bytes);
+    for (size_t i = 0; i < p->g->op_count; i++) {
+        const op *o = &p->g->ops[i];
+        if (o->kind == OP_LEAF) memset(cpu_plan_leaf(p, o->out), 0, value_bytes(p, o->out));
+    }
+    return GM_OK;
+}
+
+static gm_status cpu_plan_make(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, bool alone,
+                               cpu_plan **out, error *e) {
+    if (!g->result) return fail(e, GM_BAD_ARGUMENT, "a graph without a result cannot be planned");
+    cpu_plan *p = calloc(1, sizeof *p);
+    if (!p) return fail_memory(e, "a plan", sizeof *p);
+    *p = (cpu_plan){ .backend = b, .g = g, .tokens = tokens, .outputs = outputs, .alone = alone };
+    gm_status status = plan_lay_out_steps(p, e);
+    if (!status) status = plan_allocate(p, e);
+    if (status) cpu_plan_free(p);
+    else *out = p;
+    return status;
+}
+
+gm_status cpu_plan_measure(const cpu_backend *b, const graph *g, size_t tokens, size_t outputs, uint64_t *bytes,
+                           error *e) {
+    cpu_plan *p = calloc(1, sizeof *p);
+    if (!p) return fail_memory(e, "a plan", sizeof *p);
+    *p = (cpu_plan){ .backend = b, .g = g, .tokens = tokens, .outputs = outputs };
+    const gm_status status = plan_lay_out_steps(p, e);
+    *bytes = p->bytes;
     cpu_plan_free(p);
     return status;
 }

@@ -22,6 +22,7 @@ struct trainer {
     cpu_plan        *body, *head, *optimiser;
     kv_layer        *kv; /* by layer, a slot for each token */
     size_t           tokens, chunk;
+    uint32_t         kept;
     uint64_t         bytes;
     token_record    *records; /* [tokens] of the run */
     int32_t         *rows;    /* [tokens]: those whose next token counts, and */
@@ -35,6 +36,7 @@ struct trainer {
 
 const train_parameters *trainer_parameters(const trainer *t) { return &t->parameters; }
 uint64_t                trainer_bytes(const trainer *t) { return t->bytes; }
+uint32_t                trainer_kept(const trainer *t) { return t->kept; }
 double                  trainer_loss(const trainer *t) { return t->loss; }
 
 /* ---- making ---- */
@@ -85,12 +87,40 @@ static gm_status trainer_build_update(trainer *t, float rate_of_b, error *e) {
     return g->problem.status ? fail(e, g->problem.status, "%s", g->problem.why) : GM_OK;
 }
 
+static gm_status trainer_build(trainer *t, uint32_t kept, uint64_t *bytes, error *e) {
+    train_graphs_free(&t->graphs);
+    t->kept = kept;
+    TRY(model_train_graphs(t->m, &t->parameters.model, t->parameters.trained, t->parameters.trained_count, kept,
+                           &t->graphs, e));
+    return cpu_plan_measure(&t->cpu, &t->graphs.body, t->tokens, 1, bytes, e);
+}
+
+/* Keeps as many layers as there is memory for. */
+static gm_status trainer_fit(trainer *t, uint64_t memory, error *e) {
+    const uint32_t layers = t->m->config.layers;
+    uint32_t       fits = 0, least = layers; /* the most that fits, the fewest that do not */
+    uint64_t       bytes = 0;
+    TRY(trainer_build(t, layers, &bytes, e));
+    if (!memory || bytes <= memory) return GM_OK;
+    TRY(trainer_build(t, 0, &bytes, e));
+    if (bytes > memory)
+        return fail(e, GM_NO_MEMORY,
+                    "training on %zu tokens at a time needs %.1f MB for activations, but only %.1f MB are allowed; "
+                    "shorter sequences need less",
+                    t->tokens, (double)bytes / 1e6, (double)memory / 1e6);
+    while (least > fits + 1) {
+        const uint32_t middle = (fits + least) / 2;
+        TRY(trainer_build(t, middle, &bytes, e));
+        *(bytes <= memory ? &fits : &least) = middle;
+    }
+    return t->kept == fits ? GM_OK : trainer_build(t, fits, &bytes, e);
+}
+
 static gm_status trainer_plan(trainer *t, const trainer_options *o, error *e) {
     const uint64_t all = o->logits_bytes ? o->logits_bytes : TRAIN_LOGITS_BYTES;
     const uint64_t row = (uint64_t)t->m->config.vocabulary * sizeof(float);
     t->chunk = min_size(t->tokens, all / row ? (size_t)(all / row) : 1);
-    TRY(model_train_graphs(t->m, &t->parameters.model, t->parameters.trained, t->parameters.trained_count, o->kept,
-                           &t->graphs, e));
+    TRY(trainer_fit(t, o->memory, e));
     TRY(trainer_build_update(t, o->rate_of_b, e));
     TRY(cpu_plan_new(&t->cpu, &t->graphs.body, t->tokens, 1, &t->body, e));
     TRY(cpu_plan_new(&t->cpu, &t->graphs.head, t->tokens, t->chunk, &t->head, e));

@@ -20,10 +20,10 @@ typedef struct {
     const adapter *const *frozen;
     const float          *scales;
     size_t                frozen_count;
-    size_t                tokens;       /* the most of a run */
-    uint32_t              kept;         /* layers whose activations stay in memory; the others are computed twice */
-    uint64_t              logits_bytes; /* the most for the logits of some tokens; 0: 64 MiB */
-    float                 rate_of_b;    /* how much faster B learns than A; 0: the same */
+    size_t                tokens; /* the most of a run */
+    uint64_t memory;       /* for the activations of all layers; those that do not fit are computed twice. 0: any */
+    uint64_t logits_bytes; /* the most for the logits of some tokens; 0: 64 MiB */
+    float    rate_of_b;    /* how much faster B learns than A; 0: the same */
 } trainer_options;
 
 typedef struct trainer trainer;
@@ -68,5 +68,6 @@ void trainer_store(const trainer *t, adapter *into);
 
 const train_parameters *trainer_parameters(const trainer *t);
 uint64_t                trainer_bytes(const trainer *t); /* of its memory */
+uint32_t                trainer_kept(const trainer *t);  /* layers whose activations stay in memory */
 
 #endif
