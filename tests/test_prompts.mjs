@@ -69,6 +69,11 @@ function mistakes() {
     const larger = run(scripted("other", "N", "o", "<turn|>"), path("full.jsonl"), "full.out", "--ctx", "2000");
     equals(larger.status, 0, `with a larger context: ${larger.stderr}`);
     equals(show(lines("full.out").map(({line, content, error}) => [line, content, error ?? null])), '[[1,"Y",null],[2,"No",null],[3,"Y",null]]', "only the error is replaced");
+    const many = file("many.jsonl", Array.from({length: 40}, (_, i) => ({prompt: i % 10 ? "long ".repeat(40) : "Hi"}))); // more than are begun at a time
+    equals(run(scripted("short", "Y", "<turn|>"), many, "many.out", "--ctx", "40", "--parallel", "2").status, 1, "most prompts do not fit");
+    equals(run(scripted("other", "N", "o", "<turn|>"), many, "many.out", "--ctx", "200", "--parallel", "2").status, 0, "now all fit");
+    equals(show(lines("many.out").map(({line, content}) => [line, content])), show(Array.from({length: 40}, (_, i) => [i + 1, i % 10 ? "No" : "Y"])),
+        "each error is replaced in its place");
     for (const [more, word] of [[["--json"], "--prompts can be combined"], [["--stop", "x"], "--prompts can be combined"]])
         has(spawnSync(program, command(dense, "x", "y", more), {env: clean, encoding: "utf8"}).stderr, word, `with ${more}`);
     has(spawnSync(program, ["run", dense, "--prompts", "x"], {env: clean, encoding: "utf8"}).stderr, "must be used together", "without --out");

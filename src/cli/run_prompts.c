@@ -47,10 +47,11 @@ typedef struct {
     gm_engine             *engine;
     gm_sampling            sampling;
     prompt_slot           *slots;
-    size_t                 next;    /* to begin */
-    size_t                 end;     /* after the last one that may begin */
-    size_t                 written; /* lines in the output */
-    size_t                 again;   /* of them, errors of an earlier run */
+    size_t                 next;      /* to begin */
+    size_t                 end;       /* after the last one that may begin */
+    size_t                 written;   /* lines in the output */
+    size_t                 again;     /* of them, errors of an earlier run */
+    size_t                 rewritten; /* of them, lines that are in the file which replaces the output */
     size_t                 failed;
     progress               bar;
 } prompts_state;
@@ -187,22 +188,18 @@ static gm_status prompts_open_out(prompts_state *s, error *e) {
     return status;
 }
 
-/* Puts new answers in the places of an earlier run's errors. The file is replaced as a whole. */
-static gm_status prompts_rewrite(prompts_state *s, error *e) {
-    new_file *file = NULL;
-    error     none = { 0 };
-    TRY(new_file_open(s->options->out, NEW_FILE_KEPT, &file, e));
-    for (size_t i = 0; i < s->written; i++) {
-        prompt_line *line = &s->lines[i];
-        const str    text = line->result.length ? buffer_view(&line->result) : line->before;
-        if (line->result.failed) fail_memory(&none, "an answer", line->result.length);
+/* Writes to the new file what takes the place of the earlier run's lines, up to the first one whose answer is not there yet; `all`: that
+ * one stays as it is. */
+static void prompts_rewrite(prompts_state *s, new_file *file, bool all, error *problem) {
+    for (; s->rewritten < s->written; s->rewritten++) {
+        prompt_line *line = &s->lines[s->rewritten];
+        const bool   there = line->result.length || line->result.failed;
+        if (line->again && !there && !all) return;
+        const str text = there ? buffer_view(&line->result) : line->before;
+        if (line->result.failed) fail_memory(problem, "an answer", line->result.length);
         new_file_write(file, text.data, text.length);
         buffer_free(&line->result);
     }
-    TRY(new_file_end(file, &none, e));
-    fclose(s->out); /* the old one */
-    s->out = fopen(s->options->out, "ab");
-    return s->out ? GM_OK : fail(e, GM_IO, "cannot open %s: %s", s->options->out, strerror(errno));
 }
 
 /* Writes the answers that are there, in the order of the prompts. */
@@ -311,18 +308,27 @@ static gm_status prompts_round(prompts_state *s, bool *busy, error *e) {
     return GM_OK;
 }
 
-/* Asks again what an earlier run could not answer. What is answered by an interrupt is kept. */
+/* Asks again what an earlier run could not answer. The answers go into a new file, which replaces the old one in the end. What is answered
+ * by an interrupt is kept. */
 static gm_status prompts_answer_again(prompts_state *s, error *e) {
     gm_status status = GM_OK;
-    error     problem = { 0 };
+    error     stopped = { 0 }, problem = { 0 };
+    new_file *file = NULL;
+    TRY(new_file_open(s->options->out, NEW_FILE_KEPT, &file, e));
     for (bool busy = true; busy && !status;) {
         while (s->next < s->written && !s->lines[s->next].again) s->next++;
-        s->end = min_size(s->next + 1, s->written);
-        status = prompts_round(s, &busy, &problem);
+        const size_t most = min_size(s->written, s->rewritten + WINDOW * s->options->parallel);
+        s->end = s->next < most ? s->next + 1 : s->next;
+        status = prompts_round(s, &busy, &stopped);
+        prompts_rewrite(s, file, false, &problem);
         busy = busy || s->next < s->written;
     }
-    TRY(prompts_rewrite(s, e));
-    return status ? fail(e, status, "%s", problem.why) : GM_OK;
+    prompts_rewrite(s, file, true, &problem);
+    TRY(new_file_end(file, &problem, e));
+    fclose(s->out); /* the old one */
+    s->out = fopen(s->options->out, "ab");
+    if (!s->out) return fail(e, GM_IO, "cannot open %s: %s", s->options->out, strerror(errno));
+    return status ? fail(e, status, "%s", stopped.why) : GM_OK;
 }
 
 static gm_status prompts_answer(prompts_state *s, error *e) {
