@@ -95,6 +95,11 @@ static gpu_row *gpu_row_of(gpu_decoder *d, const gm_session *s) {
     return NULL;
 }
 
+size_t gpu_decoder_drawn(gpu_decoder *d, const gm_session *s) {
+    const gpu_row *row = gpu_row_of(d, s);
+    return row ? row->count + row->pending : 0;
+}
+
 /* Takes the row out of the generator. Draws on their way still arrive. */
 static gm_status gpu_row_unplace(gpu_decoder *d, gpu_row *row, error *e) {
     const size_t place = row->place;
@@ -216,7 +221,8 @@ static bool gpu_row_wants(const gpu_decoder *d, const gpu_row *row) {
            gpu_row_position(row) < row->session->kv.context;
 }
 
-/* Makes the generator, if it is not there, and binds its plan: other sessions may have made the buffers grow. */
+/* Makes the generator, if it is not there, and binds its plan: other sessions may have made the buffers grow. If the generator in use is
+ * made anew, because somebody has borrowed its plan, its rows begin again where their sessions are, and no class is in use. */
 static gm_status gpu_decoder_prepare(gpu_decoder *d, size_t class, size_t context, error *e) {
     const size_t    rows = (size_t)2 << class;
     const plan_wish wish = { .g = engine_adapters_graph(d->engine, d->adapted),
@@ -231,6 +237,8 @@ static gm_status gpu_decoder_prepare(gpu_decoder *d, size_t class, size_t contex
     gpu_generator **g = &d->generators[class];
     if (!plan) return e->status;
     if (!*g || context > d->contexts[class] || !gpu_generator_uses(*g, plan->gpu)) {
+        if (class == d->class) gpu_decoder_reset(d);
+        if (class == d->class) d->class = CLASSES;
         gpu_generator_free(*g);
         *g = NULL;
         status = gpu_generator_new(plan->gpu, d->engine->weights.config.vocabulary, context, g, e);
@@ -337,7 +345,8 @@ static gm_status gpu_decoder_submit(gpu_decoder *d, const gm_session *asker, err
         if (status) return status == GM_BUSY ? GM_OK : status;
         while ((status = gpu_decoder_gather(d, asker, &taken, e)) == GM_BUSY) {}
         if (status || !taken) return status;
-        status = gpu_decoder_prepare(d, d->class, 1, e); /* the buffers may have grown */
+        status = gpu_decoder_prepare(d, d->class, d->contexts[d->class], e); /* the buffers may have grown */
+        if (!status && d->class == CLASSES) return GM_OK; /* rows join when their sessions ask again */
         if (!status) status = gpu_generator_submit(d->generators[d->class], e);
         if (status) return status;
         gpu_decoder_note(d);

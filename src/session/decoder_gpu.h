@@ -39,5 +39,7 @@ typedef struct {
     uint64_t steps, tokens;
 } gpu_decoder_totals;
 gpu_decoder_totals gpu_decoder_count(const gpu_decoder *d);
+/* Draws that the session has not taken, and those on their way. */
+size_t gpu_decoder_drawn(gpu_decoder *d, const gm_session *s);
 
 #endif
