@@ -45,7 +45,7 @@ const rows = [
     ["clips.wgsl", "vec4<f32>(numbers[1])); }", "vec4<f32>(-numbers[0])); }", cases("clipped linears F16 5 ×"), large],
     ["column_f32.wgsl", "staged[at + (turn ^ 1u)], staged", "staged[at + (turn ^ 3u)], staged", cases("matmul F16 1 × [512")],
     ["column_given.wgsl", "Column(x[2u * at], x[2u * at + 1u],", "Column(x[2u * at + 1u], x[2u * at],", cases("experts Q8_0 1 ×")],
-    ["column_q8.wgsl", "f32(p.x + p.y + p.z + p.w)", "f32(p.x + p.y + p.z)", cases("matmul Q4_0 1 ×")],
+    ["column_q8.wgsl", "half_total(p.x + p.y + p.z + p.w, thread)", "half_total(p.x + p.y + p.z, thread)", cases("matmul Q4_0 1 ×")],
     ["columns.wgsl", "low.x + low.y + low.z + low.w", "low.x + low.y + low.z", cases("matmul Q4_0 2 ×")],
     ["correct.wgsl", "first, shrunk_0 + r); }", "first, shrunk_0); }", cases("adapters of a linear 33 ×")],
     ["corrections.wgsl", "* shrunk_at(at + shrunk_0 + r);", "* shrunk_at(at + shrunk_0);", cases("adapters of a linear 2 ×")],

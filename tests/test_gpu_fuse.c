@@ -499,12 +499,15 @@ static void test_layer(const layer_case *shape, quant_type type, const cpu_backe
     for (size_t i = 0; i < t.data_count; i++) free(t.data[i]);
 }
 
-/* From one layer's attention to the next one's there is one layer's worth of dispatches; attention may take two. `with` NULL: no adapter. */
-static void test_dispatches(const char *path, const char *with, size_t most) {
-    TEST("%s%s: at most %zu dispatches a layer", path, with ? " with an adapter" : "", most);
+/* From one layer's attention to the next one's there is one layer's worth of dispatches; attention may take two. `with` NULL: no adapter.
+ * rows: of several sequences. */
+static void test_dispatches(const char *path, const char *with, bool rows, size_t most) {
+    TEST("%s%s: at most %zu dispatches a layer%s", path, with ? " with an adapter" : "", most,
+         rows ? " of several sequences" : "");
     const gm_engine_options options = { .model = path, .backend = GM_BACKEND_CPU, .threads = 1 };
-    const fuse_options      one = { .one_token = true,
-                                    .one_output = true,
+    const fuse_options      one = { .one_token = !rows,
+                                    .one_output = !rows,
+                                    .rows = rows,
                                     .few_tokens = true,
                                     .few_outputs = true,
                                     .most_bytes = 1 << 27,
@@ -530,7 +533,7 @@ static void test_dispatches(const char *path, const char *with, size_t most) {
             layers++;
             dispatches = 0;
         }
-        dispatches += fused.ops[i].kind == OP_ATTEND ? 2 : 1;
+        dispatches += fused.ops[i].kind == OP_ATTEND ? 2 + rows : 1; /* its result is quantised */
     }
     CHECK_MESSAGE(layers == engine->weights.config.layers, "%zu of %u layers make their heads in the attention", layers,
                   engine->weights.config.layers);
@@ -601,11 +604,12 @@ int main(int argc, char **argv) {
     test_layers(&gpu, false, only);
     gpu_backend_close(&gpu);
     if (argc > 2 && strcmp(argv[2], "counts")) return test_end();
-    test_dispatches("tests/fixtures/tiny-dense.gguf", NULL, 9);
-    test_dispatches("tests/fixtures/tiny-moe.gguf", NULL, 14);
-    test_dispatches("tests/fixtures/small-dense-Q4_K_M.gguf", NULL, 9);
-    test_dispatches("tests/fixtures/small-moe-Q4_K_M.gguf", NULL, 14);
-    test_dispatches("tests/fixtures/tiny-dense.gguf", "tests/fixtures/tiny-dense-lora", 13);
+    test_dispatches("tests/fixtures/tiny-dense.gguf", NULL, false, 9);
+    test_dispatches("tests/fixtures/tiny-moe.gguf", NULL, false, 14);
+    test_dispatches("tests/fixtures/small-dense-Q4_K_M.gguf", NULL, false, 9);
+    test_dispatches("tests/fixtures/small-dense-Q4_K_M.gguf", NULL, true, 13);
+    test_dispatches("tests/fixtures/small-moe-Q4_K_M.gguf", NULL, false, 14);
+    test_dispatches("tests/fixtures/tiny-dense.gguf", "tests/fixtures/tiny-dense-lora", false, 13);
     test_tower_dispatches("tests/fixtures/tiny-mm.mmproj.gguf", false, 12);
     test_tower_dispatches("tests/fixtures/tiny-mm.mmproj.gguf", true, 25);
     return test_end();

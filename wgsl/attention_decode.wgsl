@@ -11,7 +11,8 @@ enable subgroups;
 //            then a quad (highest, Σ e^(score − highest), 0, 0), for attention_reduce.wgsl; splits without keys write nothing
 //   dispatch (splits, for each span its tokens · group / QUERIES rounded up, kv_heads), group = heads / kv_heads
 //
-// ONE: the run has a single token. HEADS: this kernel also does the work of heads.wgsl (attention_heads.wgsl).
+// ONE: the run has a single token. HEADS: this kernel also does the work of heads.wgsl (attention_heads.wgsl), for tokens that continue a
+// sequence each.
 //
 // A workgroup handles QUERIES (1, 2, 4 or 8) pairs (token, head) of one K/V head, so that keys and values are read once for all of
 // them, and one split of the keys (attention_split.wgsl), usually a single tile of 32. Most of the time goes into waiting for a
@@ -165,6 +166,8 @@ fn add_scores(sums: ptr<function, Sums>, four: Four, quad: u32) {
 #if ONE
 // A single token sees all keys of its workgroup.
 fn sees(q: u32, j: vec4<u32>) -> vec4<bool> { return vec4<bool>(true); }
+#elif HEADS
+fn sees(q: u32, j: vec4<u32>) -> vec4<bool> { return vec4<bool>(true); }
 #else
 var<workgroup> sight: array<vec2<u32>, batch>; // the first and the last index that each query sees
 fn sees(q: u32, j: vec4<u32>) -> vec4<bool> { return (j >= vec4<u32>(sight[q].x)) & (j <= vec4<u32>(sight[q].y)); }
@@ -232,12 +235,12 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>,
     var now = fetch(slots, begin, end, kv_head, thread);
 #if STORE
     // The split with the token's own index stores its key and value; if the token does not see itself, the first or the last split does.
-    let at_own = run.records[0].at;
+    let at_own = run.records[mine.row].at;
     let stores = at_own != nowhere && (at_own >= begin || split == 0u) && (at_own < end || end == seen.first + seen.count);
-    make_queries(mine.first, kv_head, thread, subgroup, stores);
+    make_queries(mine, kv_head, thread, subgroup, stores);
     if (stores && at_own - begin < tile) { now = fetch(slots, begin, end, kv_head, thread); } // only now is its own key in the cache
 #elif HEADS
-    make_queries(mine.first, kv_head, thread, subgroup, false);
+    make_queries(mine, kv_head, thread, subgroup, false);
 #else
     for (var i = thread; i < batch * quads; i += threads) { query[i] = query_quad(query_at(mine, i / quads, kv_head), i % quads); }
 #if ONE

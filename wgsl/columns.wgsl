@@ -1,6 +1,6 @@
 // Reads columns of f32 activations, x, as quads of 4 and chunks of 32; values past k are zeros. VEC4: k is a multiple of 4, and
 // columns start at multiples of 4 elements. The including file declares x (array<vec4<f32>> or array<f32>), k and Quads,
-// and includes clips.wgsl.
+// and includes clips.wgsl. FACTORED: k is a multiple of 4, and a factor follows each column.
 
 fn load_quad(column: u32, quad: u32) -> vec4<f32> {
     if (k % 32u != 0u && 4u * quad >= k) { return vec4<f32>(0.0); }
@@ -15,6 +15,17 @@ fn load_quad(column: u32, quad: u32) -> vec4<f32> {
     return v;
 #endif
 }
+
+#if FACTORED
+// The factor behind a column (norms.wgsl).
+fn factor_behind(column: u32) -> f32 {
+#if VEC4
+    return x[(column + k) / 4u].x;
+#else
+    return x[column + k];
+#endif
+}
+#endif
 
 fn load_chunk(column: u32, chunk: u32) -> Quads {
     let q = 8u * chunk;

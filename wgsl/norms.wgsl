@@ -1,14 +1,15 @@
 #if SUBGROUPS
 enable subgroups;
 #endif
-// A residual sum and its norm, one workgroup per token:
+// A residual sum and its norm, or only a norm, one workgroup per token:
 //
-//   s = (a + b · b_weight / rms(b)) · factor → sum
-//   out = s · weight · weight_factor / rms(s), only with NORMED     rms(u) = √(mean(u²) + eps)
+//   s = (a + b · b_weight / rms(b)) · factor → sum with RESIDUAL, otherwise a
+//   out = s · weight · f, f = weight_factor / rms(s), only with NORMED     rms(u) = √(mean(u²) + eps)
+//   FACTORED: out = s · weight, followed by f: a row has four values more
 //
 //   a, b, sum, out  f32 [tokens, n]     b_weight, weight  f32 [n]     n in units (unit.wgsl)
 //   with Q8_OUT: out, or s without NORMED, in 8 bits for the products that read it, as quantise.wgsl writes it; out_scales is in words
-//   dispatch (1, tokens, 1)
+//   dispatch (1, tokens, 1)     THREADS: as many as in product.wgsl, so that it adds in the same order
 //
 // Each thread uses only the units of the sum that it wrote; past the last one, a thread that quantises reads that again and drops it.
 
@@ -18,23 +19,28 @@ enable subgroups;
 override n:             u32;
 override eps:           f32;
 override weight_factor: f32 = 1.0;
-const threads = 256u;
+const threads = ${THREADS}u;
 
 #include "reduce.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> a:        array<unit>;
-@group(0) @binding(1) var<storage, read_write> b:        array<unit>;
-@group(0) @binding(2) var<storage, read>       b_weight: array<unit>;
-@group(0) @binding(3) var<storage, read_write> sum:      array<unit>;
-@group(0) @binding(4) var<storage, read>       run:      Run;
+@group(0) @binding(1) var<storage, read>       run:      Run;
+#if RESIDUAL
+@group(0) @binding(2) var<storage, read_write> b:        array<unit>;
+@group(0) @binding(3) var<storage, read>       b_weight: array<unit>;
+@group(0) @binding(4) var<storage, read_write> sum:      array<unit>;
 @group(0) @binding(5) var<storage, read>       numbers:  array<f32>; // factor
+fn sum_at(i: u32) -> unit { return sum[i]; }
+#else
+fn sum_at(i: u32) -> unit { return a[i]; }
+#endif
 #if Q8_OUT
-@group(0) @binding(6) var<storage, read_write> out:      array<u32>;
+@group(0) @binding(${OUT_AT}) var<storage, read_write> out: array<u32>;
 #elif NORMED
-@group(0) @binding(6) var<storage, read_write> out:      array<unit>;
+@group(0) @binding(${OUT_AT}) var<storage, read_write> out: array<unit>;
 #endif
 #if NORMED
-@group(0) @binding(7) var<storage, read>       weight:   array<unit>;
+@group(0) @binding(${WEIGHT_AT}) var<storage, read> weight: array<unit>;
 #endif
 
 #if Q8_OUT
@@ -45,7 +51,7 @@ var<workgroup> totals:  array<i32, threads>;
 fn total_of_half(i: u32) -> f32 { return f32(totals[i] + totals[i + 1u] + totals[i + 2u] + totals[i + 3u]); }
 
 // Writes unit i of a row, if there is one, in 8 bits. Eight threads share the 32 values of a scale. Every thread must call this.
-fn put_q8(row: u32, i: u32, v: unit, thread: u32) {
+fn put_q8(row: u32, i: u32, v: unit, factor: f32, thread: u32) {
     let top = max(abs(v.xy), abs(v.zw));
     largest[thread] = max(top.x, top.y);
     workgroupBarrier();
@@ -65,6 +71,7 @@ fn put_q8(row: u32, i: u32, v: unit, thread: u32) {
         out[to]      = bitcast<u32>(d);
         out[to + 1u] = bitcast<u32>(d * total_of_half(thread));
         out[to + 2u] = bitcast<u32>(d * total_of_half(thread + 4u));
+        out[to + 3u] = bitcast<u32>(factor);
     }
 }
 #endif
@@ -82,6 +89,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
     if (group.y >= ${COUNT}) { return; }
     let row = group.y * n;
     var squares = 0.0;
+#if RESIDUAL
     for (var i = thread; i < n; i += threads) { squares += square(b[row + i]); }
     let scale = inverseSqrt(workgroup_sum(squares, thread, subgroup) / f32(n * unit_values) + eps);
 
@@ -91,20 +99,31 @@ fn main(@builtin(workgroup_id) group: vec3<u32>,
         sum[row + i] = s;
         squares += square(s);
     }
-#if NORMED
     workgroupBarrier();
-    let out_scale = weight_factor * inverseSqrt(workgroup_sum(squares, thread, subgroup) / f32(n * unit_values) + eps);
+#else
+    for (var i = thread; i < n; i += threads) { squares += square(a[row + i]); }
+#endif
+#if NORMED
+    let factor = weight_factor * inverseSqrt(workgroup_sum(squares, thread, subgroup) / f32(n * unit_values) + eps);
 #if Q8_OUT
     for (var first = 0u; first < n; first += threads) {
         let i = min(first + thread, n - 1u);
-        put_q8(row, first + thread, sum[row + i] * out_scale * weight[i], thread);
-    }
+#if FACTORED
+        put_q8(row, first + thread, sum_at(row + i) * weight[i], factor, thread);
 #else
-    for (var i = thread; i < n; i += threads) { out[row + i] = sum[row + i] * out_scale * weight[i]; }
+        put_q8(row, first + thread, sum_at(row + i) * factor * weight[i], 1.0, thread);
+#endif
+    }
+#elif FACTORED
+    let to = group.y * (n + 1u);
+    for (var i = thread; i < n; i += threads) { out[to + i] = sum_at(row + i) * weight[i]; }
+    if (thread == 0u) { out[to + n] = unit(factor); }
+#else
+    for (var i = thread; i < n; i += threads) { out[row + i] = sum_at(row + i) * factor * weight[i]; }
 #endif
 #elif Q8_OUT
     for (var first = 0u; first < n; first += threads) {
-        put_q8(row, first + thread, sum[row + min(first + thread, n - 1u)], thread);
+        put_q8(row, first + thread, sum_at(row + min(first + thread, n - 1u)), 1.0, thread);
     }
 #endif
 }

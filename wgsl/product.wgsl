@@ -4,7 +4,7 @@ enable subgroups;
 // Matrix times one column, fused with what comes before and after it; used for decoding.
 //
 //   s = (x + b · b_weight / rms(b)) · factor with RESIDUAL, otherwise x; written to `sum` with SUM
-//   c = s · weight · weight_factor / rms(s) with NORMED, otherwise s            rms(u) = √(mean(u²) + eps)
+//   c = s · weight · weight_factor / rms(s) with NORMED, s · the factor behind x with FACTORED, otherwise s    rms(u) = √(mean(u²) + eps)
 //   v[row] = Σ_i W[row, i] · c[i]
 //   y[row] = GATE none: v[row], or cap · tanh(v[row] / cap) with CAP
 //                 pair: gelu(v[row]) · v[rows + row], where W has 2 · rows rows     value: gelu(v[row]) · other[row]
@@ -225,7 +225,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 
     let block_rows = threads / lanes * row_values;
     let blocks = (rows + block_rows - 1u) / block_rows;
+#if FACTORED
+    let scale = factor_behind(x_at);
+#else
     var scale = 1.0;
+#endif
     for (var block = mine; block < blocks; block += groups.x * groups.z) {
         let first = block * block_rows + thread / lanes * row_values;
         // Threads past the last row read the last row.

@@ -3,7 +3,7 @@ enable subgroups;
 #endif
 // Matrix times a few columns, fused with what comes after it; used when several sequences decode together, and for short prompts.
 //
-//   v[c, row] = Σ_i W[row, i] · x[c, i]: the weights are read once for COLUMNS columns
+//   v[c, row] = Σ_i W[row, i] · x[c, i], times the factor behind the column with FACTORED: the weights are read once for COLUMNS columns
 //   y[c, row] = GATE none: v[c, row], or cap · tanh(v[c, row] / cap) with CAP
 //                          (clipped as clips.wgsl says)
 //                    pair: gelu(v[c, row]) · v[c, rows + row], where W has 2 · rows rows     value: gelu(v[c, row]) · other[c, row]
@@ -16,7 +16,8 @@ enable subgroups;
 //   other    column c from other_offset + c · other_token_stride on     Q8_OUT: y is written in 8 bits (result_q8.wgsl)
 //   dispatch (blocks of COLUMNS columns in x, so that those which read the same weights run together; row blocks in y, continued in z)
 //
-// `lanes` threads (a power of two) share four rows and take turns with their chunks. A thread unpacks a chunk of its rows once, and
+// `lanes` threads (a power of two) share four rows and take turns with their chunks, as many as in product.wgsl, so that a column is
+// summed in the same order as alone. A thread unpacks a chunk of its rows once, and
 // multiplies it with that chunk of COLUMNS columns (1, 2 or 4), which it finds in the cache. The next weights are requested before the
 // current ones are used. The sums have names, since an array of them costs up to a third of the speed on NVIDIA's compiler. We assume that
 // the threads of a subgroup are consecutive.
@@ -107,6 +108,18 @@ fn column_of(c: u32, chunk: u32) -> Column {
 }
 #endif
 
+fn factor_of(c: u32) -> f32 {
+#if FACTORED
+#if COLUMN == given
+    return factor_behind(min(c, columns - 1u));
+#else
+    return factor_behind(x_offset + min(c, columns - 1u) * x_token_stride);
+#endif
+#else
+    return 1.0;
+#endif
+}
+
 // What y is in one row of column c; `v` and `second` are of a gate's two halves.
 fn result_of(c: u32, row: u32, v: f32, second: f32) -> f32 {
 #if GATE == pair
@@ -176,6 +189,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     var raw2 = load_raw(row2 + start);
     var raw3 = load_raw(row3 + start);
     let c = group.x * ${COLUMNS}u;
+    let factors = vec4<f32>(factor_of(c), factor_of(c + 1u), factor_of(c + 2u), factor_of(c + 3u)); // requested early, too
     var sum0 = vec4<f32>();
     var sum1 = vec4<f32>();
     var sum2 = vec4<f32>();
@@ -206,23 +220,26 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 #endif
     }
 #if CORRECTED
-    sum0 += corrections(c, first, lane);
+    sum0 = sum0 * factors.x + corrections(c, first, lane);
 #if COLUMNS == 1
 #else
-    sum1 += corrections(min(c + 1u, columns - 1u), first, lane);
+    sum1 = sum1 * factors.y + corrections(min(c + 1u, columns - 1u), first, lane);
 #endif
 #if COLUMNS == 4
-    sum2 += corrections(min(c + 2u, columns - 1u), first, lane);
-    sum3 += corrections(min(c + 3u, columns - 1u), first, lane);
+    sum2 = sum2 * factors.z + corrections(min(c + 2u, columns - 1u), first, lane);
+    sum3 = sum3 * factors.w + corrections(min(c + 3u, columns - 1u), first, lane);
 #endif
+    let still = vec4<f32>(1.0);
+#else
+    let still = factors;
 #endif
-    put_column(c, reduce(sum0, thread, subgroup), first, block_first, thread);
+    put_column(c, reduce(sum0, thread, subgroup) * still.x, first, block_first, thread);
 #if COLUMNS == 1
 #else
-    put_column(c + 1u, reduce(sum1, thread, subgroup), first, block_first, thread);
+    put_column(c + 1u, reduce(sum1, thread, subgroup) * still.y, first, block_first, thread);
 #endif
 #if COLUMNS == 4
-    put_column(c + 2u, reduce(sum2, thread, subgroup), first, block_first, thread);
-    put_column(c + 3u, reduce(sum3, thread, subgroup), first, block_first, thread);
+    put_column(c + 2u, reduce(sum2, thread, subgroup) * still.z, first, block_first, thread);
+    put_column(c + 3u, reduce(sum3, thread, subgroup) * still.w, first, block_first, thread);
 #endif
 }

@@ -3,7 +3,7 @@
 //   x    f32, row r (of `per` for each token) of token t at x_offset + t · x_token_stride + r · x_row_stride, k values, k a
 //        multiple of 32
 //   out  row t · per + r: k/16 vec4<u32> with p in bytes; then, from out_scales on (in units of 16 bytes), for each 32 values a
-//        vec4<f32>: d, d·Σp of the first 16, d·Σp of the last 16, 0
+//        vec4<f32>: d, d·Σp of the first 16, d·Σp of the last 16; and FACTORED: the factor behind the row (norms.wgsl), otherwise 0
 //   dispatch: 32 chunks (counted over all rows) per workgroup, spread over x and y; rows of tokens beyond the run's are skipped
 //
 // Eight threads share a chunk, four values each, so that adjacent threads read adjacent values.
@@ -52,6 +52,8 @@ fn scale_of_chunk(chunk: u32) -> f32 {
 
 fn total_of_half(i: u32) -> f32 { return f32(totals[i] + totals[i + 1u] + totals[i + 2u] + totals[i + 3u]); }
 
+fn row_at(row: u32) -> u32 { return x_offset + (row / per) * x_token_stride + (row % per) * x_row_stride; }
+
 @compute @workgroup_size(threads)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {
@@ -67,7 +69,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 
     let id  = min(first + thread / 8u, last - 1u);
     let row = id / row_chunks;
-    let v   = load_quad(x_offset + (row / per) * x_token_stride + (row % per) * x_row_stride, 8u * (id % row_chunks) + thread % 8u);
+    let v   = load_quad(row_at(row), 8u * (id % row_chunks) + thread % 8u);
     let top = max(abs(v.xy), abs(v.zw));
     largest[thread] = max(top.x, top.y);
     workgroupBarrier();
@@ -89,8 +91,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         let chunk = thread - 2u * chunks;
         let scale = scale_of_chunk(chunk);
         if (first + chunk < last) {
+#if FACTORED
+            let factor = factor_behind(row_at((first + chunk) / row_chunks));
+#else
+            let factor = 0.0;
+#endif
             out[out_scales + first + chunk] = bitcast<vec4<u32>>(
-                vec4<f32>(scale, scale * total_of_half(8u * chunk), scale * total_of_half(8u * chunk + 4u), 0.0));
+                vec4<f32>(scale, scale * total_of_half(8u * chunk), scale * total_of_half(8u * chunk + 4u), factor));
         }
     }
 }

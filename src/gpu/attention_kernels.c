@@ -27,7 +27,7 @@ static uint64_t queries_of_kv_head(const op *o, const gpu_kv *kv, uint32_t token
 /* Pairs per decode workgroup: as many as its memory holds, a power of two. */
 static uint32_t decode_queries(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     enum { BESIDE = 7 * 1024 }; /* bytes that it needs besides the queries */
-    const uint64_t all = queries_of_kv_head(o, kv, kv->rows ? GPU_DECODE_TOKENS : tokens); /* rows share these texts */
+    const uint64_t all = queries_of_kv_head(o, kv, kv->rows ? 1 : tokens);
     const uint64_t query_bytes = 16 * rounded_up(kv->head, 4);
     uint32_t       batch = 1;
     while (batch < all && batch < MOST_QUERIES && 2 * batch * query_bytes + BESIDE <= info->max_workgroup_bytes)
@@ -160,12 +160,11 @@ static uint32_t attention_queries(const gpu_info *info, const op *o, const gpu_k
 uint32_t gpu_attention_splits(const gpu_info *info, const op *o, const gpu_kv *kv, uint32_t tokens) {
     const attention_way way = choose_attention(info, o, kv, tokens);
     if (way == ATTENTION_PREFILL) return 1;
+    if (kv->rows) tokens = 1; /* each is computed as if it were alone: the splits decide the order of its sums */
     const bool     many = way != ATTENTION_DECODE;
     const uint64_t seen = o->window ? (uint64_t)o->window + tokens - 1 : UINT64_MAX;
-    const uint32_t spans = kv->rows ? tokens : 1;
     const uint64_t abreast = /* workgroups per split */
-        rounded_up(queries_of_kv_head(o, kv, tokens / spans), attention_queries(info, o, kv, tokens)) *
-        (uint64_t)spans * kv->kv_heads;
+        (uint64_t)rounded_up(queries_of_kv_head(o, kv, tokens), attention_queries(info, o, kv, tokens)) * kv->kv_heads;
     const uint32_t most = info->software ? SOFTWARE_WORKGROUPS : many ? MANY_WORKGROUPS : WORKGROUPS;
     const uint32_t most_splits = many ? MANY_SPLITS : WORKGROUPS;
     uint32_t       splits = 1;
@@ -294,6 +293,7 @@ static void add_heads(gpu_kernel *k, const op *o) {
     kernel_define(k, "HEADS", "1");
     kernel_define(k, "STORE", kernel_flag(store));
     kernel_define(k, "WIDE", "1");
+    kernel_constant(k, "row_stride", (double)o->in[HEADS_Q]->token_stride);
     kernel_constant(k, "eps", (double)o->eps);
     kernel_bind(k, BIND_IN + HEADS_TABLE);
     kernel_bind(k, BIND_IN + HEADS_Q_WEIGHT);
@@ -354,8 +354,9 @@ gm_status gpu_attention_kernels(const gpu_info *info, const op *o, const gpu_kv 
         return fail(e, GM_BAD_ARGUMENT, "attention: %llu heads of %llu do not fit %u K/V heads of %u",
                     (unsigned long long)q->ne[1], (unsigned long long)q->ne[0], (unsigned)kv->kv_heads,
                     (unsigned)kv->head);
-    if (o->kind == OP_ATTEND && tokens != 1)
-        return fail(e, GM_BAD_ARGUMENT, "attention with heads is for one token, not %u", (unsigned)tokens);
+    if (o->kind == OP_ATTEND && tokens != 1 && !kv->rows)
+        return fail(e, GM_BAD_ARGUMENT, "attention with heads is for one token of a sequence, not %u",
+                    (unsigned)tokens);
     const attention_way way = choose_attention(info, o, kv, tokens);
     if (way == ATTENTION_PREFILL) out[(*count)++] = prefill_kernel(o, kv, tokens);
     else if (way == ATTENTION_MATRIX) out[(*count)++] = matrix_kernel(info, o, kv, tokens, splits);

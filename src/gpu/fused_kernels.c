@@ -2,6 +2,7 @@
 
 #include "gpu/kernel_build.h"
 #include "gpu/kernels.h"
+#include "gpu/matmul.h"
 #include "graph/fuse.h"
 
 /* Kernels read four values at a time if the length allows it. */
@@ -10,21 +11,28 @@ static uint32_t unit_of(const tensor *t) { return t->ne[0] % 4 ? 1 : 4; }
 gpu_kernel gpu_norms_kernel(const op *o, uint32_t tokens, uint32_t outputs, bool q8) {
     const tensor  *a = o->in[FUSED_A];
     const uint32_t unit = unit_of(a);
-    const bool     by_token = a->axis == AXIS_TOKENS;
+    const bool     by_token = a->axis == AXIS_TOKENS, residual = o->in[FUSED_B] != NULL;
     gpu_kernel     k = { .file = "norms.wgsl", .x = 1, .y = by_token ? tokens : outputs, .z = 1 };
     kernel_define(&k, "WIDE", kernel_flag(unit == 4));
+    kernel_define(&k, "RESIDUAL", kernel_flag(residual));
     kernel_define(&k, "NORMED", kernel_flag(o->normed));
+    kernel_define(&k, "FACTORED", kernel_flag(o->factored));
     kernel_define(&k, "Q8_OUT", kernel_flag(q8));
     kernel_define(&k, "COUNT", by_token ? "run.tokens" : "run.outputs");
+    kernel_define(&k, "THREADS", gpu_column_threads(rounded_up(a->ne[0], 32)) == 64 ? "64" : "256");
+    kernel_define(&k, "OUT_AT", residual ? "6" : "2");
+    kernel_define(&k, "WEIGHT_AT", residual ? "7" : "3");
     kernel_constant(&k, "n", (double)(a->ne[0] / unit));
     kernel_constant(&k, "eps", (double)o->eps);
-    kernel_number(&k, o->factor);
     kernel_bind(&k, BIND_IN + FUSED_A);
-    kernel_bind(&k, BIND_IN + FUSED_B);
-    kernel_bind(&k, BIND_IN + FUSED_B_WEIGHT);
-    kernel_bind(&k, BIND_SUM);
     kernel_bind(&k, BIND_RUN);
-    kernel_bind(&k, BIND_NUMBERS);
+    if (residual) {
+        kernel_number(&k, o->factor);
+        kernel_bind(&k, BIND_IN + FUSED_B);
+        kernel_bind(&k, BIND_IN + FUSED_B_WEIGHT);
+        kernel_bind(&k, BIND_SUM);
+        kernel_bind(&k, BIND_NUMBERS);
+    }
     if (o->normed) kernel_constant(&k, "weight_factor", (double)o->weight_factor);
     if (q8) kernel_constant(&k, "out_scales", (double)k.y * (double)a->ne[0] / 4);
     if (o->normed || q8) kernel_bind(&k, q8 ? BIND_QUANTISED : BIND_OUT);

@@ -8,7 +8,7 @@
 static bool by_matrices(const gpu_info *info, quant_type type) { return info->subgroup_matrix && type != TYPE_F32; }
 
 /* Matrices take about as long for one column as for 16. */
-bool gpu_few_columns(const gpu_info *info, uint32_t columns) { return columns <= (info->subgroup_matrix ? 8 : 16); }
+bool gpu_few_columns(const gpu_info *info, uint32_t columns) { return columns <= (info->subgroup_matrix ? 8 : 32); }
 
 bool gpu_matmul_takes_q8(const gpu_info *info, quant_type type, uint32_t columns) {
     const bool bytes = columns > 1 && gpu_matvec_takes_q8(info, type);
@@ -258,6 +258,7 @@ void gpu_quantise_kernel(gpu_kernel *out, const gpu_info *info, const gpu_quanti
     *out = (gpu_kernel){ .file = halves ? "halve.wgsl" : "quantise.wgsl" };
     kernel_define(out, "VEC4", kernel_flag(by_fours(job->k, &job->x)));
     kernel_define(out, "OUTPUTS", kernel_flag(job->outputs));
+    kernel_define(out, "FACTORED", kernel_flag(job->factored));
     kernel_constant(out, "k", job->k);
     kernel_constant(out, "per", job->rows);
     kernel_constant(out, "x_offset", job->x.offset);

@@ -2,7 +2,7 @@
  * several tiles takes one per tile. plan_binds.h says what they can bind.
  *
  * One column goes to product.wgsl, which can compute it from a residual and a norm, and pass the result through a gate.
- * Up to 16 columns, or 8 on a GPU with subgroup matrices, go to product_columns.wgsl, which reads a row once for up to 4 columns, or with
+ * Up to 32 columns, or 8 on a GPU with subgroup matrices, go to product_columns.wgsl, which reads a row once for up to 4 columns, or with
  * experts each to product.wgsl. More go to matmul.wgsl, or, if the quantise kernel has converted the activations (gpu_matmul_takes_q8 says
  * whether it should), to matmul_q8.wgsl (8 bits) or, with subgroup matrices, to matmul_matrix.wgsl (f16). Weights of 16 or 32 bits with
  * more than 32 columns go to matmul_blocks.wgsl instead of matmul.wgsl. */
@@ -55,10 +55,11 @@ typedef struct {
     gpu_place            routes; /* with experts: place of the routes (few tokens) or of BIND_GROUPS (many) */
     bool                 split;  /* k may be split: there is room for gpu_matmul_partial_bytes */
     gpu_column           column; /* few columns: how they are read, without q8 */
-    bool y_q8; /* few columns with gate GATE_PAIR: y is written in 8 bits; its rows are a multiple of 32 */
+    bool                 y_q8;   /* few columns with a gate: y is written in 8 bits; its rows are a multiple of 32 */
     /* What precedes the product (with one column only) and follows it (with few), as in graph/fuse.h. */
     bool            residual, normed, sum;
     op_gate         gate;
+    bool            factored; /* few columns: there is a factor behind each, as fuse.h says; q8: in its scales */
     float           eps, factor, weight_factor, cap;
     uint32_t        other_offset, other_token_stride;
     gpu_corrections corrections;
@@ -78,6 +79,11 @@ uint32_t gpu_expert_columns(const gpu_info *info, uint32_t tokens, uint32_t used
 
 /* Whether a product should quantise its single column to 8 bits, if that is allowed at all. */
 bool gpu_matvec_takes_q8(const gpu_info *info, quant_type type);
+/* Threads of the workgroup that computes a column of so many chunks of 32. What computes columns for several tokens has as many, so that it
+ * adds in the same order. */
+uint32_t gpu_column_threads(uint32_t chunks);
+/* Whether the product can write its results in 8 bits, although it adds in the order of a product with one column. */
+bool gpu_product_gives_q8(const gpu_info *info, const gpu_matmul_job *job);
 /* The longest column that a product can compute from a residual and a norm. */
 uint64_t gpu_matvec_most_column(const gpu_info *info);
 
@@ -119,6 +125,7 @@ typedef struct {
     uint32_t  k, rows; /* rows per token */
     uint32_t  tokens;
     bool      outputs;
+    bool      factored; /* the factor behind a row is passed on with its scales */
     gpu_place x;
     gpu_clips clips;
 } gpu_quantise_job;

@@ -14,15 +14,19 @@ enum { LEAST_WORKGROUP_BYTES = 16384, ENOUGH_WORKGROUP_BYTES = 32768 };
 
 /* ---- the column in workgroup memory ---- */
 
-/* Chunks of a column that fit: column_f32.wgsl takes 128 bytes per chunk, column_q8.wgsl 80; sums take the rest. */
+/* Chunks of a column that fit: column_f32.wgsl takes 128 bytes per chunk, column_q8.wgsl 48; sums take the rest. A thread computes at
+ * most 10 quads of the column. */
 static uint32_t chunks_that_fit(const gpu_info *info, bool q8) {
-    const uint32_t sums = PRODUCT_THREADS * (16 + 4 + 4 + (q8 ? 4 : 0));
+    enum { MOST_CHUNKS = 10 * PRODUCT_THREADS / 8 };
+    const uint32_t sums = PRODUCT_THREADS * (16 + 4 + 4 + (q8 ? 8 : 0));
     uint32_t       bytes = info->max_workgroup_bytes;
     if (bytes < LEAST_WORKGROUP_BYTES) bytes = LEAST_WORKGROUP_BYTES;
     if (bytes > ENOUGH_WORKGROUP_BYTES)
         bytes = ENOUGH_WORKGROUP_BYTES; /* with more, too few workgroups would run at once */
-    return (bytes - sums) / (q8 ? 80 : 128);
+    return (uint32_t)min_size((bytes - sums) / (q8 ? 48 : 128), MOST_CHUNKS);
 }
+
+uint32_t gpu_column_threads(uint32_t chunks) { return chunks <= SHORT_COLUMN ? SHORT_COLUMN_THREADS : PRODUCT_THREADS; }
 
 uint64_t gpu_matvec_most_column(const gpu_info *info) { return 32 * (uint64_t)chunks_that_fit(info, false); }
 
@@ -44,6 +48,25 @@ static uint32_t choose_lanes(uint64_t rows, uint32_t chunks, uint32_t rows_toget
         lanes *= 2;
     }
     return lanes;
+}
+
+/* How a product with one column, or with experts one per pair of a token, shares out its work: rows per thread, results of a thread,
+ * threads per workgroup, and how many of them share a row. */
+typedef struct {
+    uint32_t together, outputs, threads, lanes;
+} column_shape;
+
+/* Rows per thread: two, or four for very tall matrices, which have more threads than the GPU can run at once anyway. */
+static column_shape choose_column(const gpu_info *info, const gpu_matmul_job *job) {
+    const weight_tile chosen = weight_tile_of(job->like, job->tile); /* the kernel is chosen for these */
+    const uint64_t    read = job->used ? (uint64_t)job->like->rows * job->used : chosen.rows;
+    column_shape      s = { .together = read < 4096 || job->gate == GATE_PAIR ? 2 : 4 };
+    s.outputs = s.together / (job->gate == GATE_PAIR ? 2 : 1);
+    s.threads = gpu_column_threads(job->like->chunks);
+    s.lanes = choose_lanes(read, job->like->chunks, s.together, s.threads);
+    const bool q8 = job->y_q8 && job->gate == GATE_PAIR;
+    while (s.lanes > chunks_that_fit(info, false) || (q8 && s.threads / s.lanes * s.outputs % 32)) s.lanes /= 2;
+    return s;
 }
 
 /* Adds a binding and tells the shader its number. */
@@ -82,6 +105,7 @@ static void before_and_behind(gpu_kernel *out, const gpu_matmul_job *job) {
     static const char *const gates[] = { [GATE_NONE] = "none", [GATE_PAIR] = "pair", [GATE_VALUE] = "value" };
     kernel_define(out, "RESIDUAL", kernel_flag(job->residual));
     kernel_define(out, "NORMED", kernel_flag(job->normed));
+    kernel_define(out, "FACTORED", kernel_flag(job->factored));
     kernel_define(out, "SUM", kernel_flag(job->sum));
     kernel_define(out, "GATE", gates[job->gate]);
     kernel_define(out, "CAP", kernel_flag(job->cap > 0));
@@ -127,22 +151,35 @@ static const char *digit(uint32_t n) {
     return n < COUNT_OF(digits) ? digits[n] : "10";
 }
 
-/* How the kernel for several columns shares out its work: threads per four rows, and columns that are multiplied with a weight once it is
- * unpacked. Many columns together read and unpack less, but small matrices then keep too few threads busy: on an H200 eight columns of
- * 1536 → 256 take 3.4 µs one by one and 7.6 µs in fours, those of 1536 → 12288 take 20 and 17. */
+/* How the kernel for several columns shares out its work: threads per four rows, as many as with one column, so that a column's sum has the
+ * same order; threads per workgroup; and columns that are multiplied with a weight once it is unpacked. Many columns together read and
+ * unpack less, but small matrices then keep too few threads busy: on an H200 eight columns of 1536 → 256 take 3.4 µs one by one and 7.6 µs
+ * in fours, those of 1536 → 12288 take 20 and 17. */
 typedef struct {
-    uint32_t lanes, together;
+    uint32_t lanes, threads, together;
 } columns_shape;
 
-static columns_shape choose_columns(uint32_t rows, uint32_t chunks, uint32_t columns) {
-    enum { BUSY = 1 << 15, FEWEST_LANES = 16 };
-    for (uint32_t together = columns < COLUMNS_TOGETHER ? 2 : COLUMNS_TOGETHER;; together /= 2) {
-        const uint32_t teams = divide_up(rows, 4) * divide_up(columns, together);
-        uint32_t       lanes = 1;
-        while (lanes < FEWEST_LANES && lanes * 2 <= chunks) lanes *= 2;
-        while (lanes < COLUMNS_THREADS && chunks % (2 * lanes) == 0 && teams * lanes < BUSY) lanes *= 2;
-        if (teams * lanes >= BUSY || together == 1) return (columns_shape){ lanes, together };
+/* Results of a thread for one column. */
+static uint32_t columns_outputs(const gpu_matmul_job *job) { return job->gate == GATE_PAIR ? 2 : 4; }
+
+static columns_shape choose_columns(const gpu_info *info, const gpu_matmul_job *job) {
+    enum { BUSY = 1 << 15, LONG = 4 }; /* threads; chunks of a thread that keep memory busy with half of them */
+    const uint32_t rows = weight_tile_of(job->like, job->tile).rows, chunks = job->like->chunks;
+    columns_shape  s = { .lanes = choose_column(info, job).lanes, .threads = COLUMNS_THREADS };
+    /* results of 32 rows are quantised together */
+    if (s.lanes > s.threads || (job->y_q8 && s.threads / s.lanes * columns_outputs(job) % 32)) s.threads *= 2;
+    for (s.together = job->tokens < COLUMNS_TOGETHER ? 2 : COLUMNS_TOGETHER; s.together > 1; s.together /= 2) {
+        const uint32_t threads = divide_up(rows, 4) * divide_up(job->tokens, s.together) * s.lanes;
+        if (threads >= BUSY || (threads >= BUSY / 2 && chunks / s.lanes >= LONG)) break;
     }
+    return s;
+}
+
+bool gpu_product_gives_q8(const gpu_info *info, const gpu_matmul_job *job) {
+    gpu_matmul_job given = *job;
+    given.y_q8 = true;
+    const columns_shape s = choose_columns(info, &given);
+    return s.threads / s.lanes * columns_outputs(job) % 32 == 0;
 }
 
 static void columns_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmul_job *job, const weight_tile *tile) {
@@ -153,21 +190,15 @@ static void columns_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matm
     else place_columns(out, job);
     before_and_behind(out, job);
     clip_kernel(out, &job->clips, job->clips.in && !given, job->clips.out);
-    const weight_tile   chosen = weight_tile_of(job->like, job->tile); /* the kernel is chosen for these */
-    const columns_shape shape = choose_columns(chosen.rows, job->like->chunks, job->tokens);
-    const uint32_t      outputs = job->gate == GATE_PAIR ? 2 : 4; /* per thread */
-    const uint32_t      threads =
-        job->y_q8 ? 4 * COLUMNS_THREADS / outputs : COLUMNS_THREADS; /* results of 32 rows are quantised together */
-    uint32_t lanes = shape.lanes;
-    while (lanes > 1 && (lanes > job->weights->chunks || (job->y_q8 && threads / lanes * outputs % 32))) lanes /= 2;
+    const columns_shape shape = choose_columns(info, job);
     kernel_define(out, "COLUMNS", digit(shape.together));
     kernel_define(out, "COLUMN", given ? "given" : "f32");
     kernel_define(out, "Q8_OUT", kernel_flag(job->y_q8));
-    kernel_define(out, "THREADS", threads == COLUMNS_THREADS ? "128" : "256");
+    kernel_define(out, "THREADS", shape.threads == COLUMNS_THREADS ? "128" : "256");
     if (job->y_q8) kernel_constant(out, "y_scales", (double)job->tokens * rows / 4);
-    kernel_constant(out, "lanes", lanes);
+    kernel_constant(out, "lanes", shape.lanes);
     kernel_constant(out, "columns", job->tokens);
-    kernel_spread(out, info, divide_up(rows, threads / lanes * outputs));
+    kernel_spread(out, info, divide_up(rows, shape.threads / shape.lanes * columns_outputs(job)));
     out->z = out->y;
     out->y = out->x;
     out->x = divide_up(job->tokens, shape.together);
@@ -182,28 +213,20 @@ static void column_kernel(gpu_kernel *out, const gpu_info *info, const gpu_matmu
     static const char *const columns[] = { [COLUMN_F32] = "f32", [COLUMN_Q8] = "q8", [COLUMN_GIVEN] = "given" };
     const uint32_t           rows = product_rows(job, tile), pairs = job->used ? job->tokens * job->used : 1;
     const uint32_t           chunks = job->weights->chunks, most = chunks_that_fit(info, job->column == COLUMN_Q8);
-    const weight_tile        chosen = weight_tile_of(job->like, job->tile); /* the kernel is chosen for these */
-    const uint64_t           read = (uint64_t)(job->used ? job->like->rows : chosen.rows) * pairs;
-    /* Rows per thread: two, or four for very tall matrices, which have more threads than the GPU can run at once
-     * anyway. */
-    const uint32_t together = read < 4096 || job->gate == GATE_PAIR ? 2 : 4;
-    const uint32_t threads = job->like->chunks <= SHORT_COLUMN ? SHORT_COLUMN_THREADS : PRODUCT_THREADS;
-    uint32_t       lanes = choose_lanes(read, job->like->chunks, together, threads);
-    const uint32_t outputs = together / (job->gate == GATE_PAIR ? 2 : 1); /* per thread */
-    while (lanes > most || (job->y_q8 && threads / lanes * outputs % 32)) lanes /= 2;
-    const bool     given = job->column == COLUMN_GIVEN;
-    const uint32_t segment = given ? chunks : choose_segment(chunks, most, lanes);
-    const uint32_t longest = given ? job->like->chunks : choose_segment(job->like->chunks, most, lanes);
-    kernel_define(out, "ROWS", digit(together));
+    const column_shape       shape = choose_column(info, job);
+    const bool               given = job->column == COLUMN_GIVEN;
+    const uint32_t           segment = given ? chunks : choose_segment(chunks, most, shape.lanes);
+    const uint32_t           longest = given ? job->like->chunks : choose_segment(job->like->chunks, most, shape.lanes);
+    kernel_define(out, "ROWS", digit(shape.together));
     kernel_define(out, "COLUMN", columns[job->column]);
     kernel_define(out, "Q8_OUT", kernel_flag(job->y_q8));
     if (job->y_q8) kernel_constant(out, "y_scales", (double)pairs * rows / 4);
     if (given) kernel_constant(out, "x_scales", (double)(job->x_slots ? pairs : job->tokens) * job->weights->k / 16);
-    kernel_define(out, "THREADS", threads == SHORT_COLUMN_THREADS ? "64" : "256");
-    kernel_define(out, "QUADS_EACH", digit(divide_up(8 * longest, threads)));
-    kernel_constant(out, "lanes", lanes);
+    kernel_define(out, "THREADS", shape.threads == SHORT_COLUMN_THREADS ? "64" : "256");
+    kernel_define(out, "QUADS_EACH", digit(divide_up(8 * longest, shape.threads)));
+    kernel_constant(out, "lanes", shape.lanes);
     kernel_constant(out, "segment", segment);
-    const uint32_t blocks = divide_up(rows, threads / lanes * outputs);
+    const uint32_t blocks = divide_up(rows, shape.threads / shape.lanes * shape.outputs);
     /* If the whole column stays in workgroup memory, it serves several blocks of rows. */
     kernel_spread(out, info, segment == chunks && blocks > MOST_WORKGROUPS ? MOST_WORKGROUPS : blocks);
     out->z = out->y;

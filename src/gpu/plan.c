@@ -40,8 +40,9 @@ static gm_status plan_make(gpu_backend *b, const graph *g, const plan_purpose *p
                      .rows_alone = purpose->rows && purpose->tokens > 1,
                      .visit = purpose->visit,
                      .visit_user = purpose->user };
-    const fuse_options fusion = gpu_backend_fusion(b, p->tokens, p->outputs);
-    gm_status          status = graph_fuse(g, &fusion, &p->g, e);
+    fuse_options fusion = gpu_backend_fusion(b, p->tokens, p->outputs);
+    fusion.rows = p->rows_alone;
+    gm_status status = graph_fuse(g, &fusion, &p->g, e);
     if (!status) status = plan_copy_kv(p, kv, e);
     if (!status) status = plan_decide(p, e);
     if (!status) status = plan_lay_out(p, e);

@@ -79,6 +79,8 @@ static void plan_decide_column(gpu_plan *p, size_t i, const value_use *uses) {
     const op *o = &p->g.ops[i];
     if (o->kind != OP_PRODUCTS || !o->gate || o->out->ne[0] % 32) return;
     if (o->gate == GATE_VALUE && (plan_count(p, o->out) < 2 || p->ops[i].weight->layout.tiles > 1)) return;
+    const gpu_matmul_job job = plan_product_job(p, i, 0);
+    if (o->gate == GATE_VALUE && !gpu_product_gives_q8(gpu_host_info(p->backend->host), &job)) return;
     const value_use *use = o->out->base ? NULL : &uses[o->out->index];
     if (!use || use->readers != 1 || !use->column) return;
     const op *reader = &p->g.ops[use->reader];
@@ -260,6 +262,7 @@ gpu_matmul_job plan_product_job(const gpu_plan *p, size_t i, uint32_t tile) {
         .split = true,
         .residual = o->in[FUSED_B] != NULL,
         .normed = o->normed,
+        .factored = o->factored,
         .sum = o->sum && tile == 0,
         .gate = o->gate,
         .eps = o->eps,

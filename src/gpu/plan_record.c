@@ -242,6 +242,7 @@ static gm_status record_product_inputs(op_recorder *r, error *e) {
                                        .rows = (uint32_t)x->ne[1],
                                        .tokens = plan_count(p, x),
                                        .outputs = x->axis == AXIS_OUTPUTS,
+                                       .factored = o->factored,
                                        .x = plan_place(x),
                                        .clips = plan_clips(o) };
         gpu_quantise_kernel(&k, gpu_host_info(p->backend->host), &job);

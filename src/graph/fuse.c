@@ -520,8 +520,8 @@ static bool try_heads(fuser *f, op *attention) {
 
 static bool try_attend(fuser *f, op *attention) {
     op *heads = producer_of(f, attention->in[0], OP_HEADS);
-    if (!f->options->one_token || !heads || !read_once(f, attention->in[0]) || heads->in[HEADS_Q]->ne[0] % 8 ||
-        attention->sum)
+    if (!(f->options->one_token || f->options->rows) || !heads || !read_once(f, attention->in[0]) ||
+        heads->in[HEADS_Q]->ne[0] % 8 || attention->sum)
         return false;
     for (size_t j = HEADS_Q; j <= HEADS_V; j++) {
         if (offset_in_whole(heads->in[j]) % 4) return false;
@@ -608,6 +608,49 @@ static bool try_absorb_norms(fuser *f, op *products) {
     return true;
 }
 
+/* Whether only products read x, as it is. */
+static bool is_column(const fuser *f, const tensor *x) {
+    for (size_t i = 0; i < f->g->op_count; i++) {
+        const op *o = &f->g->ops[i];
+        for (size_t j = 0; o->kind != (op_kind)GONE && j < OP_INPUTS; j++) {
+            const bool reads = o->in[j] && o->in[j]->kind == TENSOR_VALUE && whole_of(o->in[j]) == x;
+            if (reads && (o->kind != OP_PRODUCTS || j != FUSED_A || o->in[j] != x || o->clips_in)) return false;
+        }
+    }
+    return !is_result(f, x);
+}
+
+/* x = norm(s) or scale(norm(s)) that no product computes for itself: becomes NORMS without a residual. */
+static op *norm_before(fuser *f, tensor *x, op *made) {
+    op *scale = made->kind == OP_SCALE ? made : NULL;
+    op *norm = producer_of(f, scale ? scale->in[0] : x, OP_RMS_NORM);
+    if (!norm || !norm->in[1] || !is_row(norm->in[0]) || (scale && !read_once(f, norm->out))) return NULL;
+    op fused = { .kind = OP_NORMS, .out = x, .normed = true, .factor = 1, .eps = norm->factor };
+    fused.weight_factor = scale ? scale->factor : 1;
+    fused.in[FUSED_A] = norm->in[0];
+    fused.in[FUSED_WEIGHT] = norm->in[1];
+    remove_op(norm);
+    *made = fused;
+    return made;
+}
+
+/* A product that computes its own column divides by rms(s) in the end. So do those that are given one. */
+static bool try_factor(fuser *f, op *products) {
+    tensor    *x = products->in[FUSED_A];
+    const bool few = x->axis == AXIS_TOKENS ? f->options->few_tokens : f->options->few_outputs;
+    if (!few || products->factored || !is_row(x) || x->ne[0] % 4 || f->producer[x->index] == NOBODY || !is_column(f, x))
+        return false;
+    op *norms = &f->g->ops[f->producer[x->index]];
+    if (norms->kind != OP_NORMS) norms = norm_before(f, x, norms);
+    if (!norms || norms->out != x) return false;
+    norms->factored = true;
+    x->token_stride = x->ne[0] + 4; /* the factor, in as many values as kernels read at a time */
+    for (size_t i = 0; i < f->g->op_count; i++) {
+        if (f->g->ops[i].kind == OP_PRODUCTS && f->g->ops[i].in[FUSED_A] == x) f->g->ops[i].factored = true;
+    }
+    return true;
+}
+
 static bool are_halves_of(const op *geglu, const tensor *row) {
     const tensor *a = geglu->in[0], *b = geglu->in[1];
     return a->base == row && b->base == row && a->offset == 0 && b->offset == a->ne[0] && 2 * a->ne[0] == row->ne[0] &&
@@ -683,6 +726,7 @@ static const struct {
     { OP_PRODUCTS, true, try_absorb_norms },
     { OP_SHRINKS, true, try_absorb_norm },
     { OP_PRODUCTS, true, try_absorb_norm },
+    { OP_PRODUCTS, true, try_factor },
 };
 
 /* Flattens a view of a view into a view of the whole value. */

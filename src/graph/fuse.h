@@ -2,8 +2,10 @@
  *
  *   NORMS     s = (a + b · b_weight / rms(b)) · factor, or a if there is no b; stored in `sum` if that is set
  *             out = s · weight · weight_factor / rms(s)   (only if `normed`)
+ *             factored: out is s · weight, and the factor behind each row, weight_factor / rms(s), is left to its readers
  *   PRODUCTS  up to three weights W0, W1, W2 of one type and one k, a column x: [W0·x, W1·x, W2·x] as one row
- *             x is a, or what NORMS computes from a, b and the norm weights
+ *             x is a, or what NORMS computes from a, b and the norm weights; factored: the results are multiplied by the
+ *             factor behind x, so that they are rounded as by a product that computes its own column
  *             with routes: one weight [k, m, experts] and a row for each expert used, as in MATMUL_EXPERTS
  *             gate   pair: gelu(first half of the row) · second half;  value: gelu(row) · other
  *             cap    above 0: cap · tanh(row / cap)
@@ -15,7 +17,7 @@
  *   HEADS     queries q, and optionally keys k and values v: norms q and k with their weights and rotates them by the
  *             table, norms v; k and v go to the cache of `layer`, which becomes `sum`, q to out. A table of two rows rotates
  *             the first half of a head by the one and the second half by the other
- *   ATTEND    HEADS and its ATTENTION in one, for a single token: the inputs of HEADS, the output of ATTENTION
+ *   ATTEND    HEADS and its ATTENTION in one, for a single token of each sequence: the inputs of HEADS, the output of ATTENTION
  *   MIX       rms(a)·a_weight + rms(Σ_e weight_e · experts[:, e])·weight
  *
  * No fused op has a backward rule: training plans the primitives. A pattern does not match if an inner value has
@@ -62,6 +64,7 @@ static inline uint64_t shrunk_head(uint32_t of_slots) { return (1 + (uint64_t)of
 typedef struct {
     bool     one_token;   /* for one token only: products may compute their own column */
     bool     one_output;  /* the same for values on the axis of outputs */
+    bool     rows;        /* each token is a sequence of its own, as with one token */
     bool     clips;       /* for several tokens: products may clip what they read and write */
     bool     few_tokens;  /* for few tokens, or one: products may apply a gate or a cap */
     bool     few_outputs; /* the same */

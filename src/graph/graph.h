@@ -200,7 +200,7 @@ typedef struct {
     tensor  *sum; /* a second result: of ATTENTION, the logarithms of the softmax's sums; of fused ops, see fuse.h */
     /* fused ops */
     float   eps, weight_factor, cap;
-    bool    normed;
+    bool    normed, factored;
     op_gate gate;
     bool    clips_in, clips_out;
     float   out_least[OP_PARTS], out_most[OP_PARTS]; /* PRODUCTS that clip: of the rows of each weight */

@@ -198,6 +198,7 @@ static check_product product_of(const lister *l, const op *o, bool given, uint64
     if (o->gate == GATE_PAIR) p.w.rows -= p.w.rows % 2;
     p.w.like = gpu_backend_weight(&l->model, w)->like;
     memset(p.o.in, 0, sizeof p.o.in);
+    p.o.normed = o->normed || o->factored;
     return p;
 }
 
@@ -235,20 +236,21 @@ static void describe_product(const lister *l, check *k, const graph *fused, cons
              own.routed ? " of experts" : "", (unsigned)l->run.class, l->run.class == 1 ? "" : "s");
 }
 
-/* NORMS that writes 8 bits for a product: the check is that product, with the residual and its norm before it. False: it writes none. */
-static bool describe_quantising_norms(const lister *l, check *k, const graph *fused, const op *o,
+/* NORMS that writes 8 bits or a factor for a product: the check is that product, with the residual and its norm before it. False: it
+ * writes neither. */
+static bool describe_norms_of_product(const lister *l, check *k, const graph *fused, const op *o,
                                       const gpu_kernel *kernel) {
     const tensor *x = o->normed ? o->out : o->sum;
-    for (size_t i = 0; kernel_has(kernel, "Q8_OUT", "1") && i < fused->op_count; i++) {
+    for (size_t i = 0; (o->factored || kernel_has(kernel, "Q8_OUT", "1")) && i < fused->op_count; i++) {
         const op *reader = &fused->ops[i];
         if (reader->kind != OP_PRODUCTS || reader->in[FUSED_A] != x) continue;
         check_product *p = &k->products[k->product_count++];
         describe_inputs(k, reader);
         *p = product_of(l, reader, false, 0);
-        p->residual = true;
+        p->residual = o->in[FUSED_B] != NULL;
         p->o.normed = o->normed;
         k->o.kind = OP_PRODUCTS;
-        snprintf(k->what, sizeof k->what, "norms in 8 bits of %u tokens", (unsigned)l->run.class);
+        snprintf(k->what, sizeof k->what, "norms before products of %u tokens", (unsigned)l->run.class);
         return true;
     }
     return false;
@@ -266,7 +268,7 @@ static const op *attention_of(const graph *fused, const op *o) {
 }
 
 /* Starts so that a ring wraps around during the runs, and so that full layers have several tiles of keys. The positions
- * before them are zero on both sides. Two runs have the class at hand (or 16, if it has few tokens that are no rows). */
+ * before them are zero on both sides. Two runs have the class at hand (or 16, if it has few tokens), or one, if its tokens are rows. */
 static void describe_attention(const lister *l, check *k, const graph *fused, const op *o) {
     const op           *attention = attention_of(fused, o);
     const gpu_kv_layer *layer = &l->kv[o->layer];
@@ -284,9 +286,10 @@ static void describe_attention(const lister *l, check *k, const graph *fused, co
             (check_run){ .tokens = DISTINCT_TOKENS, .class = (uint32_t)max_size(l->run.class, 16), .outputs = 1 };
     k->runs[k->run_count++] = (check_run){ .tokens = 3, .class = 4, .outputs = 1 };
     k->runs[k->run_count++] = (check_run){ .tokens = 1, .class = 1, .outputs = 1 };
-    for (size_t i = 0; i < 2 && l->run.rows; i++) {
-        k->runs[i] = l->run;
-        k->runs[i].tokens = (uint32_t)min_size(l->run.class, DISTINCT_TOKENS);
+    if (l->run.rows) {
+        k->runs[0].class = 16; /* they see what this run stores */
+        k->runs[1] = l->run;
+        k->runs[1].tokens = (uint32_t)min_size(l->run.class, DISTINCT_TOKENS);
     }
     snprintf(k->what, sizeof k->what, "%s attention (%u/%u heads of %u, %s keys and values)",
              k->window ? "sliding" : "full", k->heads, k->kv_heads, k->head, quant_format_of(l->c->kv_type)->name);
@@ -307,7 +310,7 @@ static void check_describe(const lister *l, check *k, const graph *fused, const 
     *k = (check){ .o = *o, .runs = { l->run }, .run_count = 1 };
     if (is_distinct(o)) k->runs[0] = (check_run){ .tokens = DISTINCT_TOKENS, .class = 16, .outputs = 1 };
     if (o->kind == OP_ROPE_TABLE) k->axes = (uint32_t)o->out->ne[1];
-    if (o->kind != OP_NORMS || !describe_quantising_norms(l, k, fused, o, kernel)) {
+    if (o->kind != OP_NORMS || !describe_norms_of_product(l, k, fused, o, kernel)) {
         describe_inputs(k, o);
         if (o->kind == OP_PRODUCTS) describe_product(l, k, fused, o, kernel);
         else if (o->kind == OP_EMBED) describe_embed(k, o);

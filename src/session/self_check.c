@@ -146,6 +146,19 @@ static size_t rows_of_table(const check *k) {
 /* Outputs of a run: of its last token, or of all. */
 static size_t outputs_of(const check_run *run) { return run->outputs > 1 ? run->tokens : 1; }
 
+/* Makes each token a sequence of its own. Such a token does not see what the others store: only the first one stores, and sees it. */
+static void make_lone_rows(token_record *records, uint32_t tokens) {
+    for (uint32_t t = 0; t < tokens; t++) {
+        token_record *r = &records[t];
+        r->span_first = t;
+        r->span_count = 1;
+        if (!t) continue;
+        r->full_last = r->sliding_last = r->at - 2 * t;
+        r->sliding_first -= (uint32_t)min_size(r->sliding_first, 2 * t);
+        r->at = RUN_NOWHERE;
+    }
+}
+
 static void make_records(self_check *c, const check *k) {
     const check_run      *run = &k->runs[c->run];
     const record_sequence sequence = { .window = k->window, .ring_slots = k->window + KV_SLACK };
@@ -156,10 +169,7 @@ static void make_records(self_check *c, const check *k) {
     }
     records_of_text(c->records, 0, &sequence, ids, (size_t)c->position, run->tokens);
     for (uint32_t t = 0; t < run->tokens && k->o.by_position; t++) c->records[t].position = (uint32_t)ids[t];
-    for (uint32_t t = 0; t < run->tokens && run->rows; t++) {
-        c->records[t].span_first = t;
-        c->records[t].span_count = 1;
-    }
+    if (run->rows) make_lone_rows(c->records, run->tokens);
     if (run->class > GPU_DECODE_TOKENS && !run->rows) records_join_block(c->records + BLOCK_FIRST, BLOCK_COUNT);
 }
 
