@@ -260,10 +260,13 @@ step_sampler() {
     kernels_in_node 55 kernels-sampler-node sampler
 }
 step_f16() {
+    local without
     limited 55 "$native" kernels_gpu "${quick[@]}" "matmul F16" >"$out/kernels-f16.txt"
     limited 55 "$native" kernels_gpu "${quick[@]}" "matmul BF16" >>"$out/kernels-f16.txt"
     limited 55 "$native" kernels_gpu "${quick[@]}" "matmul F32" >>"$out/kernels-f16.txt"
-    limited 55 "$native" kernels_gpu "${quick[@]}" --disable blocks "matmul F16" >"$out/kernels-f16-older.txt"
+    for without in double_buffers blocks; do
+        limited 55 "$native" kernels_gpu "${quick[@]}" --disable $without "matmul F16" >"$out/kernels-f16-without-$without.txt"
+    done
 }
 
 step_parallel() { model e2b && natively 150 e2b -p 0 -n "$decode" -d 128 --parallel 1,2,4,8,16,32; }

@@ -67,6 +67,7 @@ static gpu_info fake_info(void) {
                        .blocks = !has("old"),
                        .matrix_attention = !has("old"),
                        .bands = !has("old"),
+                       .double_buffers = !has("old"),
                        .deep_splits = !has("old") };
 }
 

@@ -74,6 +74,7 @@ const rows = [
     ["local_attention.wgsl", "(k[k_at + i] + relative[r_at + i])", "(k[k_at + i] - relative[r_at + i])", cases("local_attention 2 × [16")],
     ["matmul.wgsl", "dot(w, v.a), dot(w, v.b)", "dot(w, v.b), dot(w, v.a)", cases("experts F32 33 × [8")],
     ["matmul_blocks.wgsl", "a5 = weighted(a5, w5, first);", "a5 = weighted(a5, w4, first);", cases("matmul F16 130 ×")],
+    ["matmul_blocks.wgsl", "keep(next, 1u - step % 2u, thread);", "keep(next, step % 2u, thread);", cases("matmul F16 130 ×")],
     ["matmul_blocks.wgsl", "two_numbers(w.z), two_numbers(w.w)", "two_numbers(w.z), two_numbers(w.z)", cases("matmul BF16 70 ×")],
     ["matmul_matrix.wgsl", "(left1, right0, m10)", "(left0, right0, m10)", cases("matmul Q4_K 5 ×"), large],
     ["matmul_q8.wgsl", "sum += s.y * v.sum;", "sum -= s.y * v.sum;", cases("matmul Q4_0 33 × [512")],

@@ -7,7 +7,7 @@
 //
 // ROW_THREADS × COLUMN_THREADS threads each keep a block of 8 rows (ROW_THREADS apart) × 8 columns (COLUMN_THREADS apart) in registers,
 // so that 16 reads from workgroup memory feed 256 products. A step takes 16 values along k through workgroup memory; the next step's are
-// requested before the products of this one.
+// requested before the products of this one. DOUBLE: they are then kept in a second place, so that a step has one barrier, not two.
 
 const row_threads    = ${ROW_THREADS}u;
 const column_threads = ${COLUMN_THREADS}u;
@@ -29,8 +29,13 @@ const tile_columns   = 8u * column_threads;
 const quads = 4u; // of a step
 const w_stride = tile_rows + 1u; // odd, so that the quads of a row lie in different banks
 const x_stride = tile_columns + 1u;
-var<workgroup> w_tile: array<vec4<f32>, quads * w_stride>; // [quad, row]
-var<workgroup> x_tile: array<vec4<f32>, quads * x_stride>; // [quad, column]
+#if DOUBLE
+const places = 2u;
+#else
+const places = 1u;
+#endif
+var<workgroup> w_tile: array<vec4<f32>, places * quads * w_stride>; // [place, quad, row]
+var<workgroup> x_tile: array<vec4<f32>, places * quads * x_stride>; // [place, quad, column]
 
 // ---- loading ----
 
@@ -60,22 +65,22 @@ fn fetch(place: Place, step: u32, thread: u32) -> Fetched {
     return next;
 }
 
-fn keep(next: Fetched, thread: u32) {
+fn keep(next: Fetched, to: u32, thread: u32) {
     for (var i = 0u; i < w_slots; i++) {
         let item = thread + i * threads;
         let row = item / row_items;
         let w = next.w[i];
 #if LOW == 32
-        w_tile[item % row_items * w_stride + row] = bitcast<vec4<f32>>(w);
+        w_tile[(to * quads + item % row_items) * w_stride + row] = bitcast<vec4<f32>>(w);
 #else
-        let at = item % row_items * 2u * w_stride + row;
+        let at = (to * quads + item % row_items * 2u) * w_stride + row;
         w_tile[at] = vec4<f32>(two_numbers(w.x), two_numbers(w.y));
         w_tile[at + w_stride] = vec4<f32>(two_numbers(w.z), two_numbers(w.w));
 #endif
     }
     for (var i = 0u; i < x_slots; i++) {
         let item = thread + i * threads;
-        x_tile[item % quads * x_stride + item / quads] = next.x[i];
+        x_tile[(to * quads + item % quads) * x_stride + item / quads] = next.x[i];
     }
 }
 
@@ -131,12 +136,21 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
     let chunks = find_chunks(group);
     var next = fetch(place, 2u * chunks.x, thread);
+#if DOUBLE
+    keep(next, 0u, thread); // the first step is even
+    workgroupBarrier();
+#endif
     for (var step = 2u * chunks.x; step < 2u * chunks.y; step++) {
+#if DOUBLE
+        let first_quad = step % 2u * quads;
+#else
+        const first_quad = 0u;
         workgroupBarrier();
-        keep(next, thread);
+        keep(next, 0u, thread);
         workgroupBarrier();
+#endif
         next = fetch(place, step + 1u, thread);
-        for (var quad = 0u; quad < quads; quad++) {
+        for (var quad = first_quad; quad < first_quad + quads; quad++) {
             let first = four_columns(quad * x_stride + c);
             let second = four_columns(quad * x_stride + c + 4u * column_threads);
             let at = quad * w_stride + r;
@@ -165,6 +179,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             a7 = weighted(a7, w7, first);
             b7 = weighted(b7, w7, second);
         }
+#if DOUBLE
+        keep(next, 1u - step % 2u, thread); // nobody has read that since the last barrier
+        workgroupBarrier();
+#endif
     }
 
     store_row(place, r, c, a0, b0);

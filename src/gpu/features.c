@@ -11,6 +11,7 @@ const char *const gpu_feature_names[GPU_FEATURES] = { [GPU_SUBGROUPS] = "subgrou
                                                       [GPU_MATRIX_ATTENTION] = "matrix_attention",
                                                       [GPU_BANDS] = "bands",
                                                       [GPU_DEEP_SPLITS] = "deep_splits",
+                                                      [GPU_DOUBLE_BUFFERS] = "double_buffers",
                                                       [GPU_LARGE_BATCHES] = "large_batches" };
 
 bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
@@ -23,6 +24,7 @@ bool *gpu_feature_field(gpu_info *info, gpu_feature which) {
     case GPU_MATRIX_ATTENTION: return &info->matrix_attention;
     case GPU_BANDS: return &info->bands;
     case GPU_DEEP_SPLITS: return &info->deep_splits;
+    case GPU_DOUBLE_BUFFERS: return &info->double_buffers;
     case GPU_LARGE_BATCHES: return &info->large_batches;
     default: return &info->subgroup_matrix;
     }
@@ -37,7 +39,8 @@ gm_status gpu_features_read(const char *list, bool named[GPU_FEATURES], error *e
         if (i == GPU_FEATURES) {
             return fail(e, GM_BAD_ARGUMENT,
                         "'%.*s' is not a GPU feature: the features are subgroups, f16, dot4, timestamps, "
-                        "subgroup_matrix, blocks, matrix_attention, bands, deep_splits and large_batches",
+                        "subgroup_matrix, blocks, matrix_attention, bands, deep_splits, double_buffers and "
+                        "large_batches",
                         (int)min_size(length, 100), list);
         }
         named[i] = true;

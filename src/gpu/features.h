@@ -18,6 +18,7 @@ typedef enum {
     GPU_MATRIX_ATTENTION,
     GPU_BANDS,
     GPU_DEEP_SPLITS,
+    GPU_DOUBLE_BUFFERS,
     GPU_LARGE_BATCHES,
     GPU_FEATURES
 } gpu_feature;

@@ -89,6 +89,12 @@ static bool takes_blocks(const gpu_info *info, const gpu_matmul_job *job) {
     return info->blocks && !job->q8 && !job->used && (type == TYPE_F32 || type == TYPE_F16 || type == TYPE_BF16);
 }
 
+/* Whether matmul_blocks.wgsl has room for two steps of 4 quads. */
+static bool blocks_double(const gpu_info *info, const gpu_tile *t) {
+    const uint64_t step = (uint64_t)16 * 4 * (gpu_tile_rows(info, t) + 1 + gpu_tile_columns(info, t) + 1);
+    return info->double_buffers && 2 * step <= info->max_workgroup_bytes;
+}
+
 static gpu_tile thread_tile(const gpu_info *info, const gpu_matmul_job *job, uint32_t columns) {
     if (columns == 64 && takes_blocks(info, job))
         return (gpu_tile){ .rows = 8, .columns = 8, .row_threads = 16, .column_threads = 8, .chunks = 1 };
@@ -193,6 +199,8 @@ size_t gpu_matmul_tile_kernels(gpu_kernel out[2], const gpu_info *info, const gp
                                          : "matmul.wgsl";
     start_product(&out[0], file, &part, &part_tile);
     define_tile(&out[0], info, t);
+    if (t->columns == 8 && !t->matrix && !job->q8)
+        kernel_define(&out[0], "DOUBLE", kernel_flag(blocks_double(info, t)));
     kernel_define(&out[0], "OUTPUTS", kernel_flag(job->outputs));
     if (job->q8) {
         const uint64_t rows = (uint64_t)job->tokens * (job->x_slots ? job->used : 1);
