@@ -43,7 +43,7 @@ static const struct {
     { "tiny-moe", NULL, "1e-4", { "--precise" }, { 0 } },
     { "tiny-moe-split", "tiny-moe", "1e-4", { "--precise" }, { 0 } },
     { "tiny-mm", NULL, "1e-4", { "--precise", TOWERS("tiny-mm"), MEDIA }, { 0 } },
-    { "tiny-moe", "tiny-moe-lora", "1e-4", { "--precise", ADAPTER("tiny-moe-lora") }, { 0 } },
+    { "tiny-moe", "tiny-moe-lora", "1e-4", { "--precise", ADAPTER("tiny-moe-lora") }, { "logits " } },
     { "tiny-dense",
       "tiny-dense-adapters",
       "1e-4",
