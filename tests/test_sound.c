@@ -625,18 +625,28 @@ static void test_ffmpeg(void) {
     CHECK(strstr(e.why, "apt-get install ffmpeg"));
 
     snprintf(program, sizeof program, "%s/ffmpeg", folder);
-    for (int works = 0; works < 2; works++) {
-        TEST(works ? "M4A by ffmpeg" : "ffmpeg's complaint is passed on");
+    static const struct {
+        const char *what, *script;
+        gm_status   status;
+        const char *says;
+    } rows[] = {
+        { "M4A by ffmpeg", "/bin/grep -q ftypM4A /dev/fd/3 && exec /bin/cat tests/fixtures/tiny-mm.wav >&4", GM_OK,
+          "" },
+        { "ffmpeg's complaint is passed on", "echo 'moov atom not found' >&2\nexit 1", GM_BAD_FILE,
+          "M4A file: moov atom not found" },
+        { "ffmpeg ends after Ctrl-C", "exit 255", GM_CANCELLED, "interrupted while ffmpeg decoded the M4A file" },
+        { "Ctrl-C ends ffmpeg", "kill -INT $$", GM_CANCELLED, "interrupted while ffmpeg decoded the M4A file" },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        TEST("%s", rows[i].what);
         FILE *f = fopen(program, "w");
-        if (works)
-            fprintf(f, "#!/bin/sh\n/bin/grep -q ftypM4A /dev/fd/3 && exec /bin/cat tests/fixtures/tiny-mm.wav >&4\n");
-        else fprintf(f, "#!/bin/sh\necho 'moov atom not found' >&2\nexit 1\n");
+        fprintf(f, "#!/bin/sh\n%s\n", rows[i].script);
         fclose(f);
         chmod(program, 0755);
         e = (error){ 0 };
         const gm_status status = sound_decode(m4a, sizeof m4a, &s, &e);
-        if (works) CHECK_MESSAGE(!status && s.count == 27200, "%zu: %s", s.count, e.why);
-        else CHECK_MESSAGE(status == GM_BAD_FILE && strstr(e.why, "M4A file: moov atom not found"), "%s", e.why);
+        CHECK_MESSAGE(status == rows[i].status && strstr(e.why, rows[i].says), "%d: %s", (int)status, e.why);
+        CHECK_MESSAGE(s.count == (status ? 0 : 27200), "%zu samples", s.count);
         sound_free(&s);
     }
     test_ffmpeg_freed(m4a, sizeof m4a, folder, program);

@@ -80,6 +80,9 @@ gm_status ffmpeg_wait(ffmpeg *f, double deadline, error *e) {
     if (!ffmpeg_ended(f, deadline, &how)) return GM_AGAIN;
     f->child = 0;
     if (WIFEXITED(how) && !WEXITSTATUS(how)) return GM_OK;
+    /* Ctrl-C reaches it, too. ffmpeg ends with 255 then. */
+    if ((WIFSIGNALED(how) && WTERMSIG(how) == SIGINT) || (WIFEXITED(how) && WEXITSTATUS(how) == 255))
+        return fail(e, GM_CANCELLED, "interrupted while ffmpeg decoded the %s file", f->what);
     char why[160] = "";
     rewind(f->messages);
     const size_t length = fread(why, 1, sizeof why - 1, f->messages);
