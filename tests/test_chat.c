@@ -543,7 +543,7 @@ static void test_chat_media(void) {
         { CHAT_IMAGE, "data:image/png,x", "", GM_BAD_ARGUMENT, "data URL in base64", 0 },
         { CHAT_AUDIO, "TW*u", "", GM_BAD_ARGUMENT, "the base64 of the sound is damaged at character 2", 0 },
         { CHAT_IMAGE, "https://example.org/a.png", "", GM_UNSUPPORTED,
-          "a remote picture is not fetched (https://example.org/a.png", 0 },
+          "a remote picture is not fetched (https://example.org/a.png);", 0 },
         { CHAT_AUDIO, "file:///a.wav", "", GM_UNSUPPORTED, "audio/wav", 0 },
         { CHAT_VIDEO, "TWFu", "", GM_UNSUPPORTED, "x: send a video as frames", 0 },
     };

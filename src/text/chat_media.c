@@ -27,9 +27,9 @@ static gm_status media_payload(str text, const char *place, const char *what, st
         const char *scheme = memchr(text.data, ':', min_size(text.length, 32));
         if (!scheme) return GM_OK;
         return fail(e, GM_UNSUPPORTED,
-                    "%s: a remote %s is not fetched (%.*s…); send its bytes, as a data URL that begins with "
+                    "%s: a remote %s is not fetched (%.*s%s); send its bytes, as a data URL that begins with "
                     "data:%s;base64,",
-                    place, what, (int)min_size(text.length, 32), text.data,
+                    place, what, (int)min_size(text.length, 32), text.data, text.length > 32 ? "…" : "",
                     str_is(str_of(what), "sound") ? "audio/wav" : "image/png");
     }
     const char *comma = memchr(text.data, ',', text.length);
