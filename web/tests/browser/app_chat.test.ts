@@ -359,27 +359,32 @@ describe('conversations', { timeout: 3_000_000 }, () => {
         await open();
         await ask(page, 'Before the file');
         await page.evaluate(() => {
-            const { arrayBuffer } = Blob.prototype;
+            const { arrayBuffer } = Blob.prototype, reads = { begun: false, goOn: () => {} };
+            const released = new Promise<void>((resolve) => { reads.goOn = resolve; });
+            Object.assign(window, { reads });
             Blob.prototype.arrayBuffer = async function read(this: Blob) {
-                if ((this as File).name === 'slow.txt') await new Promise<void>((resolve) => { (window as unknown as { goOn: () => void }).goOn = resolve; });
+                if ((this as File).name === 'slow.txt') {
+                    reads.begun = true;
+                    await released;
+                }
                 return arrayBuffer.call(this);
             };
         });
         const address = page.url();
         await page.fill(composer, 'What does it say?');
         await dropFile(page, 'slow.txt', Buffer.from('Words of a slow file'));
-        await page.waitForFunction(() => 'goOn' in window);
+        await page.waitForFunction(() => (window as unknown as { reads: { begun: boolean } }).reads.begun);
         await page.press(composer, 'Enter');
         assert.deepEqual(await questions(page), ['Before the file']);
         await page.evaluate(() => { location.hash = '#/'; });
-        await page.locator('.question').waitFor({ state: 'detached' });
+        await page.locator('.question').first().waitFor({ state: 'detached' });
         await page.fill(composer, 'Another draft');
-        await page.evaluate(() => (window as unknown as { goOn: () => void }).goOn());
+        await page.evaluate(() => (window as unknown as { reads: { goOn(): void } }).reads.goOn());
         await page.evaluate((to) => { location.href = to; }, address);
         await answers(page, 2);
         assert.deepEqual(await questions(page), ['Before the file', 'What does it say?\n\nWords of a slow file']);
         await page.evaluate(() => { location.hash = '#/'; });
-        await page.locator('.question').waitFor({ state: 'detached' });
+        await page.locator('.question').first().waitFor({ state: 'detached' });
         assert.equal(await page.inputValue(composer), 'Another draft');
         await page.fill(composer, '');
         await page.reload(); // the files of other tests are read at once
