@@ -1,5 +1,5 @@
 /* `gemmule check` as a WebAssembly program, for pages and Node: the command and the engine are the program's own. Here is what only
- * an operating system has: files are read whole, nothing interrupts, and there is no terminal.
+ * an operating system has: files are read whole, nothing interrupts, and there is no terminal. The last line says what computed it.
  *
  *     check_wasm MODEL EXPECT [OPTIONS] */
 
@@ -37,6 +37,8 @@ gm_status __real_runner_step(runner *r, const kv_store *store, const run_inputs 
 gm_status __wrap_runner_step(runner *r, const kv_store *store, const run_inputs *in, float *logits, double deadline,
                              error *e);
 
+static const char *ran_on = "nothing"; /* what computed the last run */
+
 bool __wrap_runner_wait(gpu_host *gpu, double deadline) {
     (void)deadline;
     gpu_host_wait(gpu, 100);
@@ -46,6 +48,7 @@ bool __wrap_runner_wait(gpu_host *gpu, double deadline) {
 gm_status __wrap_runner_step(runner *r, const kv_store *store, const run_inputs *in, float *logits, double deadline,
                              error *e) {
     const gm_status status = __real_runner_step(r, store, in, logits, deadline, e);
+    ran_on = r->engine->on_gpu ? "the GPU" : "the CPU";
     if (status == GM_AGAIN && r->engine->on_gpu) gpu_host_wait(r->engine->gpu.host, 100);
     return status;
 }
@@ -77,5 +80,7 @@ int main(int argc, char **argv) {
     if (!values || options_parse(argc - 1, argv + 1, c->groups, c->group_count, values, &args, &e))
         return complain_error(&e);
     if (args.count != c->fewest) return complain(EXIT_USAGE, "usage: %s %s [OPTIONS]", argv[0], c->arguments);
-    return c->run(values, &args);
+    const int code = c->run(values, &args);
+    printf("ran on %s\n", ran_on);
+    return code;
 }
