@@ -61,7 +61,7 @@ static gpu_kernel norm_kernel(const op *o, uint32_t count) {
     kernel_define(&k, "CENTRED", kernel_flag(o->kind == OP_LAYER_NORM));
     kernel_define(&k, "BIAS", kernel_flag(o->in[2] != NULL));
     kernel_define(&k, "COUNT", counted(x));
-    kernel_define(&k, "THREADS", n <= 64 ? "64" : n <= 128 ? "128" : "256");
+    kernel_define(&k, "THREADS", n <= 32 ? "32" : n <= 64 ? "64" : n <= 128 ? "128" : "256");
     kernel_constant(&k, "n", (double)n);
     place_a(&k, x, unit);
     kernel_constant(&k, "eps", (double)o->factor);
