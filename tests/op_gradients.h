@@ -4,6 +4,7 @@
 #ifndef GM_OP_GRADIENTS_H
 #define GM_OP_GRADIENTS_H
 
+#include "base/random.h"
 #include "graph/backward.h"
 #include "op_products.h"
 
@@ -25,6 +26,7 @@ struct gradient_case {
     tensor *(*build)(gradient_case *);
     const void *weights[3];
     size_t      sizes[6]; /* for the builder */
+    float       dropout;
 };
 
 static size_t leaf_size(const gradient_case *k, size_t i) { return k->c.tokens * k->shape[i][0] * k->shape[i][1]; }
@@ -368,13 +370,18 @@ static tensor *build_lora(gradient_case *k) {
         routes = graph_route(g, k->leaf[1], NULL, used);
         y = graph_matmul_experts(g, weight(&k->c, "w", TYPE_F32, s[0], s[1], s[4], w), x, routes, used);
     } else if (kind != LORA_EMBEDDING) y = graph_matmul(g, weight(&k->c, "w", TYPE_F32, s[0], s[1], 1, w), x);
-    tensor *u = kind == LORA_EMBEDDING ? graph_lora_shrink_id(g, &site) : graph_lora_shrink(g, &site, x, routes, used);
+    tensor *seen = x;
+    if (k->dropout > 0) seen = graph_dropout(g, x, graph_leaf(g, AXIS_RUN, 2, 1), k->dropout, 7); /* the key is 0 */
+    tensor *u =
+        kind == LORA_EMBEDDING ? graph_lora_shrink_id(g, &site) : graph_lora_shrink(g, &site, seen, routes, used);
     return graph_lora_expand(g, &site, y, u, routes, used);
 }
 
-static void test_lora_gradients(const backend *b, lora_kind kind, size_t tokens, size_t width, size_t m, size_t rank) {
+static void test_lora_gradients(const backend *b, lora_kind kind, size_t tokens, size_t width, size_t m, size_t rank,
+                                float dropout) {
     static const char *const names[] = { "a product", "a product of outputs", "an embedding", "products of experts" };
-    CASE("%s: gradients of an adapter of %s, %zu × [%zu → %zu → %zu]", b->name, names[kind], tokens, width, rank, m);
+    CASE("%s: gradients of an adapter of %s, %zu × [%zu → %zu → %zu], dropout %g", b->name, names[kind], tokens, width,
+         rank, m, (double)dropout);
     const size_t  slots = 2, experts = kind == LORA_ROUTED ? LORA_EXPERTS : 1, in = kind == LORA_EMBEDDING ? 50 : width;
     gradient_case k = gradient_begin(b, tokens, build_lora);
     lora_case     l = lora_begin(&k.c, in, m, rank, slots, experts);
@@ -382,6 +389,7 @@ static void test_lora_gradients(const backend *b, lora_kind kind, size_t tokens,
     memcpy(k.sizes, (size_t[]){ in, m, rank, slots, experts, kind }, sizeof k.sizes);
     memcpy(k.weights, (const void *[]){ l.a, l.b, l.sets }, sizeof k.weights);
     k.layout = w;
+    k.dropout = dropout;
     k.part_count = 2;
     for (size_t i = 0; i < 2; i++) {
         k.part_size[i] = experts * rank * (i ? m : in);
@@ -398,6 +406,34 @@ static void test_lora_gradients(const backend *b, lora_kind kind, size_t tokens,
     free(w);
     free(states[0]);
     free(states[1]);
+}
+
+static void test_dropout(const backend *b, size_t tokens, uint64_t n, uint64_t rows, float probability) {
+    CASE("%s: dropout %g of %zu × [%zu, %zu]", b->name, (double)probability, tokens, (size_t)n, (size_t)rows);
+    const uint32_t key[2] = { 11, 22 };
+    op_case        c = case_begin(b, tokens, n * rows);
+    double        *want = doubles(tokens * n * rows);
+    float         *got = random_units(tokens * n * rows), bits[2];
+    tensor        *leaf = graph_leaf(&c.g, AXIS_RUN, 2, 1);
+    size_t         zeros = 0;
+    c.g.result = graph_dropout(&c.g, graph_reshape(&c.g, c.x, n, rows), leaf, probability, 5);
+    for (size_t i = 0; i < tokens * n * rows; i++) {
+        uint32_t words[4];
+        philox((uint32_t[]){ (uint32_t)(i % n / 4), (uint32_t)(i / n), 5, 0 }, key, words);
+        const bool zero = words[i % n % 4] < (double)probability * 4294967296.0;
+        want[i] = zero ? 0 : (double)case_input(&c, i / (n * rows))[i % (n * rows)] / (1 - (double)probability);
+        zeros += zero;
+    }
+    memcpy(bits, key, sizeof bits);
+    open_plan p = plan_open(&c);
+    plan_write(&p, leaf, bits, 1);
+    plan_run(&p, 1, (float *[]){ got }, (size_t[]){ tokens * n * rows * sizeof *got });
+    case_expect(got, want, tokens * n * rows, 1e-6);
+    CHECK(fabs((double)zeros / (double)(tokens * n * rows) - (double)probability) < 0.1);
+    plan_close(&p);
+    free(got);
+    free(want);
+    end(&c);
 }
 
 /* ---- the loss and the optimiser ---- */
@@ -514,11 +550,14 @@ static void test_gradients(const backend *b) {
     test_attention_gradient(b, 67, 64, 8, 4, 9, 33);
     test_expert_gradients(b, 5, 24, 32, 8, 2);
     test_expert_gradients(b, 9, 288, 32, 7, 3);
-    test_lora_gradients(b, LORA_PLAIN, 5, 33, 35, 3);
-    test_lora_gradients(b, LORA_PLAIN, 33, 300, 270, 8);
-    test_lora_gradients(b, LORA_OUTPUTS, 5, 36, 40, 4);
-    test_lora_gradients(b, LORA_EMBEDDING, 33, 36, 36, 5);
-    test_lora_gradients(b, LORA_ROUTED, 9, 33, 35, 3);
+    test_lora_gradients(b, LORA_PLAIN, 5, 33, 35, 3, 0);
+    test_lora_gradients(b, LORA_PLAIN, 33, 300, 270, 8, 0.25f);
+    test_lora_gradients(b, LORA_ROUTED, 9, 33, 35, 3, 0);
+    test_dropout(b, 5, 33, 3, 0.25f);
+    test_dropout(b, 2, 1024, 1, 0.5f);
+    test_lora_gradients(b, LORA_OUTPUTS, 5, 36, 40, 4, 0.5f);
+    test_lora_gradients(b, LORA_EMBEDDING, 33, 36, 36, 5, 0);
+    test_lora_gradients(b, LORA_ROUTED, 9, 33, 35, 3, 0.3f);
     test_cross_entropy(b, 5, 33, 30);
     test_cross_entropy(b, 3, 1000, 0);
     test_adamw(b, 37);

@@ -252,6 +252,32 @@ static void test_train_steps(void) {
     gm_engine_close(engine);
 }
 
+/* Some inputs of the adapter are left out: others in each run, the same by the same seed, and those in the gradient. */
+static void test_train_dropout(void) {
+    TEST("dropout");
+    gm_engine          *engine = open_tiny(tiny_dense);
+    adapter            *a = engine ? noisy_adapter(engine, NULL, NULL, 1) : NULL;
+    const two_sequences s = make_sequences();
+    trainer            *t[3];
+    for (size_t i = 0; i < 3; i++)
+        t[i] = open_trainer(engine, (trainer_options){ .adapter = a,
+                                                       .dropout = 0.3f,
+                                                       .seed = 4 + i / 2,
+                                                       .memory = i == 1 ? LEAST_MEMORY * 3 / 2 : 0 });
+    for (size_t i = 0; i < 3 && t[i]; i++) train_on(t[i], &s, 0, 2, 1 / tokens_counted(&s));
+    if (t[0] && t[1] && t[2]) {
+        const double first = trainer_loss(t[0]);
+        CHECK(first == trainer_loss(t[1]) &&
+              gradients_apart(t[0], t[1]) == 0); /* where layers are computed again, too */
+        CHECK(first != trainer_loss(t[2]) && first != loss_of(engine, a, &s));
+        train_on(t[0], &s, 0, 2, 1 / tokens_counted(&s));
+        CHECK(trainer_loss(t[0]) != 2 * first);
+    }
+    for (size_t i = 0; i < 3; i++) trainer_free(t[i]);
+    adapter_free(a);
+    gm_engine_close(engine);
+}
+
 static void test_schedules(void) {
     TEST("schedules");
     const schedule kinds[] = { { SCHEDULE_CONSTANT, 2, 4, 12 },
@@ -320,6 +346,7 @@ int main(void) {
     test_train_targets("tests/fixtures/tiny-moe-split.gguf", "experts", "0");
     test_train_frozen();
     test_train_steps();
+    test_train_dropout();
     test_schedules();
     test_train_refusals();
     return test_end();

@@ -235,7 +235,8 @@ static void expand_row(const op *o, const cpu_context *c, size_t r, size_t from,
     const float  *weights = set_weights(o, o->in[3], set_of_row(c, o->out, r)), *u = row_at(c, o->in[2], r);
     const size_t  expert = expert_of_row(o, c, o->in[4], r);
     float        *y = row_at(c, o->out, r) + from;
-    memcpy(y, row_at(c, o->in[0], r) + from, n * sizeof *y);
+    if (o->in[0]) memcpy(y, row_at(c, o->in[0], r) + from, n * sizeof *y);
+    else memset(y, 0, n * sizeof *y);
     for (size_t slot = 0; slot < o->slots; slot++) {
         const float *columns = (const float *)b->data + (slot * experts + expert) * o->rank * m + from;
         if (weights[slot] != 0) c->kernels->add_rows(y, columns, m, u + slot * o->rank, o->rank, n);

@@ -4,6 +4,8 @@
 #include "cpu/attention_back.h"
 #include "cpu/steps_parts.h"
 
+#include "base/random.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -283,6 +285,19 @@ static void concat_row(const op *o, const cpu_context *c, size_t r) {
     }
 }
 
+static void dropout_row(const op *o, const cpu_context *c, size_t r, size_t n) {
+    const float *x = row_at(c, o->in[0], r);
+    const double below = (double)o->factor * 4294967296.0;
+    const float  scale = 1 / (1 - o->factor);
+    float       *y = row_at(c, o->out, r);
+    uint32_t     key[2], words[4];
+    memcpy(key, value_at(c, o->in[1]), sizeof key);
+    for (size_t i = 0; i < n; i++) {
+        if (i % 4 == 0) philox((uint32_t[]){ (uint32_t)(i / 4), (uint32_t)r, o->stream, 0 }, key, words);
+        y[i] = (double)words[i % 4] < below ? 0 : x[i] * scale;
+    }
+}
+
 static void run_back_row(const op *o, const cpu_context *c, size_t r, void *scratch) {
     const tensor *a = o->in[0], *b = o->in[1], *d = o->in[2];
     const size_t  n = o->out->ne[0];
@@ -304,6 +319,7 @@ static void run_back_row(const op *o, const cpu_context *c, size_t r, void *scra
     case OP_ROW_SUM: sum_rows(o, c, r, n); break;
     case OP_ROW_DOT: dot_rows(o, c, r); break;
     case OP_CONCAT: concat_row(o, c, r); break;
+    case OP_DROPOUT: dropout_row(o, c, r, n); break;
     case OP_CROSS_ENTROPY: cross_entropy_row(o, c, r); break;
     default: break; /* the others are cut differently */
     }
@@ -313,7 +329,8 @@ static void run_back_row(const op *o, const cpu_context *c, size_t r, void *scra
 static size_t back_cost(const op *o) {
     switch (o->kind) {
     case OP_CROSS_ENTROPY: return 64;
-    case OP_GEGLU_BACK: return 8;
+    case OP_GEGLU_BACK:
+    case OP_DROPOUT: return 8;
     case OP_ROW_DOT: return o->in[0]->ne[0];
     case OP_ROW_SUM: return o->in[0]->ne[1];
     default: return 2;

@@ -261,6 +261,22 @@ static tensor *add_corrections(backward *b, const tensor *x, tensor *d) {
     return d;
 }
 
+/* Dropout has one reader, the adapter: its gradient consists of corrections only. */
+static void back_dropout(backward *b, const op *o) {
+    for (backward_correction **at = &b->waiting; *at;) {
+        const op *shrink = (*at)->shrink;
+        if (shrink->in[1] != o->out) {
+            at = &(*at)->next;
+            continue;
+        }
+        const lora_site site = site_of(shrink, NULL, shrink->in[0], shrink->in[2]);
+        tensor         *d = graph_lora_correction(b->g, &site, o->out->ne[0], (*at)->p, shrink->in[3], shrink->used);
+        if (d && d->ne[1] != o->out->ne[1]) d = graph_row_sum(b->g, d);
+        backward_give(b, o->in[0], graph_dropout(b->g, d, o->in[1], o->factor, o->stream));
+        *at = (*at)->next;
+    }
+}
+
 static void back_matmul(backward *b, const op *o, tensor *d) {
     backward_give(b, o->in[1], add_corrections(b, o->in[1], graph_matmul_back(b->g, o->in[0], d)));
 }
@@ -298,6 +314,11 @@ void backward_run(backward *b, size_t first, size_t end) {
     for (size_t i = end; i-- > first && !b->g->problem.status;) {
         op *o = &b->g->ops[i];
         if (!o->out || !backward_depends(b, o->out)) continue;
+        if (o->kind == OP_DROPOUT) {
+            const op copy = *o;
+            back_dropout(b, &copy);
+            continue;
+        }
         tensor *d = backward_gradient(b, o->out);
         if (!d) continue; /* nobody read it */
         const bool one = o->kind != OP_SELECT_ROWS || o->count == 1;

@@ -45,6 +45,7 @@ static const char *const op_names[OP_COUNT_FUSED] = {
     [OP_ROW_SUM] = "row_sum",
     [OP_ROW_DOT] = "row_dot",
     [OP_CONCAT] = "concat",
+    [OP_DROPOUT] = "dropout",
     [OP_CROSS_ENTROPY] = "cross_entropy",
     [OP_LORA_GRADIENT] = "lora_gradient",
     [OP_SQUARE_SUM] = "square_sum",

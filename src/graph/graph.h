@@ -45,7 +45,7 @@
  *                   →  [rank · slots, rows], and 0 for slots without a weight. A_s is a [slots · rank · k], a row for each rank. With
  *                   routes d there are such matrices for each expert, a [slots · experts · rank · k], and a row of the result for each
  *                   expert used. Without b the token's id names the column of A_s, a [slots · ids · rank]; soft tokens have none
- *   LORA_EXPAND     a + Σ_s B_s · c_s, the correction of a product's result a [m, rows] by what LORA_SHRINK gave, c: b [slots · rank · m] or
+ *   LORA_EXPAND     a + Σ_s B_s · c_s, the correction of a product's result a [m, rows] (NULL: 0) by what LORA_SHRINK gave, c: b [slots · rank · m] or
  *                   [slots · experts · rank · m], a column for each rank; the table of sets d, routes e
  *   CONV_GRID       a convolution of 3 × 3 with stride 2 over time and frequency. A row of a is a moment [channels · frequencies],
  *                   channels fastest, and three rows are a window of time. Weights b [out · channels · 3 · 3]: out channels fastest,
@@ -77,6 +77,8 @@
  *   ROW_SUM              Σ of the rows of a: [n, rows]  →  [n]
  *   ROW_DOT              a · b of each row: a [n, rows], b [n, rows or 1]  →  [rows]
  *   CONCAT               rows that consist of the rows of up to 8 inputs, one behind the other
+ *   DROPOUT              a / (1 − factor) with the probability 1 − factor, else 0, for each value on its own. Value i of row r of the run is 0 if
+ *                        word i mod 4 of Philox, counter [i / 4, r, stream, 0] and key b, a leaf [2] by run, is below factor · 2^32
  *   CROSS_ENTROPY        logits a [n] (before a soft cap of `factor`; 0: none), goals b [2]: a target as i32 bits, and a weight w  →  the
  *                        gradient of the logits a; second result [1]: the loss −w·ln p(target)
  *   LORA_GRADIENT        adds factor · Σ_rows p ⊗ q to the state b [rank · n], or [experts · rank · n] with routes d: p = the part of `slot` in
@@ -127,6 +129,7 @@ typedef enum {
     OP_ROW_SUM,
     OP_ROW_DOT,
     OP_CONCAT,
+    OP_DROPOUT,
     OP_CROSS_ENTROPY,
     OP_LORA_GRADIENT,
     OP_SQUARE_SUM,
@@ -197,6 +200,7 @@ typedef struct {
     uint32_t used;        /* ROUTE and the expert ops; 0 in the LORA ops: they have no experts */
     uint32_t rank, slots; /* the LORA ops */
     uint32_t slot;        /* LORA_GRADIENT, ADAMW: whose parameters */
+    uint32_t stream;      /* DROPOUT */
     tensor  *sum; /* a second result: of ATTENTION, the logarithms of the softmax's sums; of fused ops, see fuse.h */
     /* fused ops */
     float   eps, weight_factor, cap;
@@ -295,6 +299,10 @@ tensor *graph_select_rows_back(graph *g, tensor *d);
 tensor *graph_row_sum(graph *g, tensor *x);
 tensor *graph_row_dot(graph *g, tensor *a, tensor *b);
 tensor *graph_concat(graph *g, tensor *const *parts, size_t count);
+tensor *graph_dropout(graph *g, tensor *x, tensor *key, float probability, uint32_t stream);
+/* LORA_EXPAND without a product's result: only the correction, Σ_s B_s · c_s. */
+tensor *graph_lora_correction(graph *g, const lora_site *site, uint64_t m, tensor *shrunk, tensor *routes,
+                              uint32_t used);
 tensor *graph_cross_entropy(graph *g, tensor *logits, tensor *goals, float cap, tensor **loss);
 void graph_lora_gradient(graph *g, tensor *p, tensor *q, tensor *state, tensor *routes, const op *like, uint32_t slot,
                          float factor); /* like: the LORA op with the shapes */

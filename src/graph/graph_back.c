@@ -113,6 +113,28 @@ tensor *graph_concat(graph *g, tensor *const *parts, size_t count) {
     return graph_append(g, fits, what, fits ? parts[0]->axis : AXIS_TOKENS, n, fits ? parts[0]->ne[1] : 1);
 }
 
+/* ---- adapters that forget some of their inputs ---- */
+
+tensor *graph_dropout(graph *g, tensor *x, tensor *key, float probability, uint32_t stream) {
+    if (!x || !key) return NULL;
+    const bool fits = key->axis == AXIS_RUN && key->ne[0] == 2 && probability >= 0 && probability < 1;
+    return graph_append(g, fits, (op){ .kind = OP_DROPOUT, .in = { x, key }, .factor = probability, .stream = stream },
+                        x->axis, x->ne[0], x->ne[1]);
+}
+
+tensor *graph_lora_correction(graph *g, const lora_site *site, uint64_t m, tensor *shrunk, tensor *routes,
+                              uint32_t used) {
+    if (!site->b || !site->sets || !shrunk) return NULL;
+    const uint64_t columns = (uint64_t)site->rank * site->slots;
+    return graph_append(g, shrunk->ne[0] == columns && tensor_is_vector(site->b, columns * site->experts * m),
+                        (op){ .kind = OP_LORA_EXPAND,
+                              .in = { NULL, site->b, shrunk, site->sets, routes },
+                              .used = used,
+                              .rank = site->rank,
+                              .slots = site->slots },
+                        shrunk->axis, m, shrunk->ne[1]);
+}
+
 /* ---- loss and parameters ---- */
 
 tensor *graph_cross_entropy(graph *g, tensor *logits, tensor *goals, float cap, tensor **loss) {

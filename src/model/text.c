@@ -38,11 +38,19 @@ static bool find_site(text_builder *b, const char *base, lora_site *out) {
     return true;
 }
 
+/* What an adapter sees of x. */
+static tensor *seen(text_builder *b, const char *base, tensor *x) {
+    uint32_t site = 0;
+    if (!b->dropout_key) return x;
+    while (strcmp(b->adapters->sites[site].base, base)) site++;
+    return graph_dropout(b->g, x, b->dropout_key, b->dropout, site);
+}
+
 /* y + Σ_s w_s · B_s · (A_s · x), y = W·x */
 static tensor *corrected_as(text_builder *b, tensor *y, const char *base, tensor *x) {
     lora_site site;
     if (!find_site(b, base, &site)) return y;
-    return graph_lora_expand(b->g, &site, y, graph_lora_shrink(b->g, &site, x, NULL, 0), NULL, 0);
+    return graph_lora_expand(b->g, &site, y, graph_lora_shrink(b->g, &site, seen(b, base, x), NULL, 0), NULL, 0);
 }
 
 static tensor *corrected(text_builder *b, tensor *y, const weight *w, tensor *x) {
@@ -69,7 +77,8 @@ static tensor *expert_linear(text_builder *b, const weight *w, tensor *x, tensor
     tensor        *y = graph_matmul_experts(b->g, weight_tensor(b->g, w), x, routes, used);
     lora_site      site;
     if (!find_site(b, w->name, &site)) return y;
-    return graph_lora_expand(b->g, &site, y, graph_lora_shrink(b->g, &site, x, routes, used), routes, used);
+    return graph_lora_expand(b->g, &site, y, graph_lora_shrink(b->g, &site, seen(b, w->name, x), routes, used), routes,
+                             used);
 }
 
 /* ---- layers ---- */

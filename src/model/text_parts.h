@@ -14,7 +14,9 @@ typedef struct {
     tensor              **caches;                   /* by layer: its keys and values, after its tokens' were stored */
     const model_adapters *adapters;                 /* NULL: none */
     tensor               *sets;                     /* their table */
-    bool                 *corrected;                /* sites that are in the graph so far */
+    tensor               *dropout_key;              /* training: NULL: adapters see everything */
+    float                 dropout;
+    bool                 *corrected; /* sites that are in the graph so far */
 } text_builder;
 
 void    text_begin(text_builder *b, graph *g, const model *m, const model_adapters *adapters);

@@ -43,12 +43,18 @@ static void body_backward(body_builder *t, uint32_t kept) {
     backward_run(&t->back, 0, t->ends[0]);
 }
 
-static const bool *build_body(const model *m, const model_adapters *adapters, const backward_part *parts, size_t count,
-                              uint32_t kept, train_graphs *out) {
+static tensor *add_dropout(text_builder *b, float probability) {
+    b->dropout = probability;
+    b->dropout_key = probability > 0 && b->adapters ? graph_leaf(b->g, AXIS_RUN, 2, 1) : NULL;
+    return b->dropout_key;
+}
+
+static const bool *build_body(const model *m, const train_graph_options *o, train_graphs *out) {
     graph       *g = &out->body;
     body_builder t = { 0 };
-    text_begin(&t.b, g, m, adapters);
-    backward_begin(&t.back, g, parts, count);
+    text_begin(&t.b, g, m, o->adapters);
+    out->keys[0] = add_dropout(&t.b, o->dropout);
+    backward_begin(&t.back, g, o->parts, o->count);
     t.inputs = arena_array(&g->memory, m->config.layers + 1, sizeof *t.inputs);
     t.ends = arena_array(&g->memory, m->config.layers + 1, sizeof *t.ends);
     if (!t.inputs || !t.ends) fail_memory(&g->problem, "the graph of training", m->config.layers * sizeof *t.inputs);
@@ -57,20 +63,20 @@ static const bool *build_body(const model *m, const model_adapters *adapters, co
         g->split = g->op_count;
         out->gradient = graph_leaf(g, AXIS_TOKENS, m->config.width, 1);
         backward_give(&t.back, g->result, out->gradient);
-        body_backward(&t, kept);
+        body_backward(&t, o->kept);
     }
     backward_end(&t.back);
     return t.b.corrected;
 }
 
-static void build_head(const model *m, const model_adapters *adapters, const backward_part *parts, size_t count,
-                       const bool *in_body, train_graphs *out) {
+static void build_head(const model *m, const train_graph_options *o, const bool *in_body, train_graphs *out) {
     graph       *g = &out->head;
     text_builder b;
     backward     back;
     tensor      *loss = NULL;
-    text_begin(&b, g, m, adapters);
-    backward_begin(&back, g, parts, count);
+    text_begin(&b, g, m, o->adapters);
+    out->keys[1] = add_dropout(&b, o->dropout);
+    backward_begin(&back, g, o->parts, o->count);
     out->x = graph_leaf(g, AXIS_TOKENS, m->config.width, 1);
     out->goals = graph_leaf(g, AXIS_OUTPUTS, 2, 1);
     if (out->gradient) {
@@ -91,13 +97,12 @@ static void build_head(const model *m, const model_adapters *adapters, const bac
     text_check_sites(&b);
 }
 
-gm_status model_train_graphs(const model *m, const model_adapters *adapters, const backward_part *parts, size_t count,
-                             uint32_t kept, train_graphs *out, error *e) {
+gm_status model_train_graphs(const model *m, const train_graph_options *o, train_graphs *out, error *e) {
     *out = (train_graphs){ 0 };
-    const bool  *in_body = build_body(m, adapters, parts, count, kept, out);
+    const bool  *in_body = build_body(m, o, out);
     const error *problem = &out->body.problem;
     if (!problem->status) {
-        build_head(m, adapters, parts, count, in_body, out);
+        build_head(m, o, in_body, out);
         problem = &out->head.problem;
     }
     gm_status status = problem->status ? fail(e, problem->status, "%s", problem->why) : GM_OK;

@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include "base/random.h"
 #include "model/train.h"
 #include "session/records.h"
 
@@ -23,6 +24,8 @@ struct trainer {
     kv_layer        *kv; /* by layer, a slot for each token */
     size_t           tokens, chunk;
     uint32_t         kept;
+    float            dropout;
+    uint64_t         seed, draws; /* of dropout; runs and chunks so far */
     uint64_t         bytes;
     token_record    *records; /* [tokens] of the run */
     int32_t         *rows;    /* [tokens]: those whose next token counts, and */
@@ -90,8 +93,12 @@ static gm_status trainer_build_update(trainer *t, float rate_of_b, error *e) {
 static gm_status trainer_build(trainer *t, uint32_t kept, uint64_t *bytes, error *e) {
     train_graphs_free(&t->graphs);
     t->kept = kept;
-    TRY(model_train_graphs(t->m, &t->parameters.model, t->parameters.trained, t->parameters.trained_count, kept,
-                           &t->graphs, e));
+    const train_graph_options options = { .adapters = &t->parameters.model,
+                                          .parts = t->parameters.trained,
+                                          .count = t->parameters.trained_count,
+                                          .kept = kept,
+                                          .dropout = t->dropout };
+    TRY(model_train_graphs(t->m, &options, &t->graphs, e));
     return cpu_plan_measure(&t->cpu, &t->graphs.body, t->tokens, 1, bytes, e);
 }
 
@@ -138,10 +145,14 @@ gm_status trainer_new(gm_engine *engine, const trainer_options *o, trainer **out
     if (table->name && !table->data)
         return fail(e, GM_UNSUPPORTED, "training needs the table %s in memory, which has too little room for it",
                     table->name);
+    if (!(o->dropout >= 0 && o->dropout < 1))
+        return fail(e, GM_BAD_ARGUMENT, "dropout %g: expected 0 to less than 1", (double)o->dropout);
     if (!o->tokens) return fail(e, GM_BAD_ARGUMENT, "training needs runs of at least 1 token");
     trainer *t = calloc(1, sizeof *t);
     if (!t) return fail_memory(e, "the memory of training", sizeof *t);
     *t = (trainer){ .engine = engine, .m = &engine->weights, .cpu = engine->cpu, .tokens = o->tokens };
+    t->dropout = o->dropout;
+    t->seed = o->seed;
     t->cpu.precise = true;
     gm_status status = adapter_fits(o->adapter, t->m, NULL, e);
     if (!status)
@@ -209,12 +220,25 @@ static void train_run_lay_out(trainer *t, const train_span *span, double share) 
     }
 }
 
+/* Other values are left out in every run, and in every chunk of the head. */
+static void draw_anew(trainer *t, size_t which) {
+    cpu_plan *plan = which ? t->head : t->body;
+    uint32_t  words[4];
+    if (!t->graphs.keys[which]) return;
+    t->draws++;
+    philox((uint32_t[]){ (uint32_t)t->draws, (uint32_t)(t->draws >> 32), 0, 0 },
+           (uint32_t[]){ (uint32_t)t->seed, (uint32_t)(t->seed >> 32) }, words);
+    memcpy(cpu_plan_leaf(plan, t->graphs.keys[which]), words, 2 * sizeof *words);
+}
+
 gm_status trainer_begin(trainer *t, const train_run *run, double share, error *e) {
     TRY(train_run_check(t, run, e));
     t->run = *run;
     t->outputs = t->done = 0;
     for (size_t i = 0; i < run->span_count; i++) train_run_lay_out(t, &t->run.spans[i], share);
     t->phase = t->outputs ? TRAIN_FORWARD : TRAIN_IDLE;
+    draw_anew(t, 0);
+    draw_anew(t, 1);
     return GM_OK;
 }
 
@@ -254,6 +278,7 @@ static gm_status work_head(trainer *t, double deadline) {
     for (size_t i = 0; i < n; i++) t->loss += cpu_plan_result(t->head)[i];
     if (t->graphs.before) pass_rows(t, cpu_plan_leaf(t->head, t->graphs.before), cpu_plan_results(t->head, 1));
     t->done += n;
+    draw_anew(t, 1);
     if (t->done < t->outputs) return GM_OK;
     t->phase = t->graphs.gradient ? TRAIN_BACKWARD : TRAIN_IDLE;
     if (t->graphs.gradient)
